@@ -1,0 +1,15 @@
+//! Zones, whatever is below.
+//!
+//! Everything above this crate sees storage as *zones*: ranges that are written only at their write pointer, in
+//! whole write units, and emptied only as a whole. A shingled disk works like that by nature, a plain file or
+//! disk because [`ZoneRules`] makes it misbehave exactly like one. So one code path serves them all, and what
+//! is tested on a file holds on a drive.
+//!
+//! Read [`zone`] first (the trait and its words), then [`rules`] (what is allowed when), then the backends:
+//! [`file`] for regular files and conventional block devices, [`sim`] for tests.
+//!
+//! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
+
+pub mod zone;
+
+pub use zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};

@@ -1,0 +1,36 @@
+//! What was found instead of what was expected.
+
+use std::fmt;
+
+/// Damage, named: where, which property, what should have been there, what was.
+///
+/// Printed as `device 0 zone 12 granule 80: psize should be at most 16384, found 70000`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corrupt {
+    /// Place in words, for the person who reads the log.
+    pub at: String,
+    /// The property that does not hold.
+    pub what: &'static str,
+    pub expected: String,
+    pub found: String,
+}
+
+impl Corrupt {
+    pub fn new(at: impl fmt::Display, what: &'static str, expected: impl fmt::Display, found: impl fmt::Display) -> Self {
+        Corrupt { at: at.to_string(), what, expected: expected.to_string(), found: found.to_string() }
+    }
+
+    /// The same damage, with the outer place put in front: inner parsers know offsets, callers know blocks.
+    pub fn within(mut self, outer: impl fmt::Display) -> Self {
+        self.at = if self.at.is_empty() { outer.to_string() } else { format!("{outer}, {}", self.at) };
+        self
+    }
+}
+
+impl fmt::Display for Corrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} should be {}, found {}", self.at, self.what, self.expected, self.found)
+    }
+}
+
+impl std::error::Error for Corrupt {}

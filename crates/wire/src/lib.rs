@@ -1,0 +1,21 @@
+//! Bytes that may lie.
+//!
+//! Everything Terrane reads back from a device was once written by somebody: by us, by an older or newer
+//! us, by a disk that forgot half of it, or by an attacker. This crate holds the few tools with which such
+//! bytes are taken apart without trusting them: a [`Reader`] that cannot run past its end, a [`Writer`] for
+//! the other direction, [`layout!`] for fixed structures, [`Corrupt`] for what was found instead of what
+//! was expected, and the unit types that keep one kind of number from being taken for another.
+//!
+//! Invariant: nothing here panics or allocates by a number that came from the bytes.
+
+mod corrupt;
+pub mod layout;
+mod reader;
+mod units;
+mod writer;
+
+pub use corrupt::Corrupt;
+pub use layout::{Field, Row};
+pub use reader::{Reader, Truncated};
+pub use units::{BlockNo, DeviceIdx, ObjectId, ObjsetId, Txg, ZoneIdx, ZoneSeq};
+pub use writer::Writer;

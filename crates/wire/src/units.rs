@@ -1,0 +1,65 @@
+//! Numbers of different kinds are different types: a zone's slot on a device is not the name of its filling.
+
+macro_rules! unit {
+    ($(#[$meta:meta])* $name:ident($inner:ty)) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub $inner);
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+
+        impl crate::Field for $name {
+            const SIZE: usize = <$inner as crate::Field>::SIZE;
+            fn get(raw: &[u8]) -> Option<Self> {
+                <$inner as crate::Field>::get(raw).map($name)
+            }
+            fn put(&self, raw: &mut [u8]) {
+                self.0.put(raw);
+            }
+        }
+    };
+}
+
+unit! {
+    /// A transaction group. 0 is before the first one.
+    Txg(u64)
+}
+unit! {
+    /// Names one filling of a logical zone, pool-wide and for ever. 36 bits are used; 0 names none.
+    ZoneSeq(u64)
+}
+unit! {
+    /// A physical zone's number on its device, from 0.
+    ZoneIdx(u32)
+}
+unit! {
+    /// A device's number in its pool, from 0.
+    DeviceIdx(u16)
+}
+unit! {
+    /// An object's number in its object set. 0 is the object that holds the dnodes of all others.
+    ObjectId(u64)
+}
+unit! {
+    /// An object set's number in its pool. 0 is the meta object set.
+    ObjsetId(u64)
+}
+unit! {
+    /// A block's number in its object, in units of that object's block size, from 0.
+    BlockNo(u64)
+}
+
+impl Txg {
+    pub fn next(self) -> Txg {
+        Txg(self.0 + 1)
+    }
+
+    /// `count` groups earlier, but not before the beginning.
+    pub fn back(self, count: u64) -> Txg {
+        Txg(self.0.saturating_sub(count))
+    }
+}

@@ -1,0 +1,78 @@
+//! The other direction of [`Reader`](crate::Reader).
+
+/// Appends little-endian values to a growing buffer.
+#[derive(Clone, Debug, Default)]
+pub struct Writer {
+    raw: Vec<u8>,
+}
+
+impl Writer {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn with_capacity(bytes: usize) -> Self {
+        Writer { raw: Vec::with_capacity(bytes) }
+    }
+
+    /// Bytes written so far.
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
+    pub fn bytes(&mut self, raw: &[u8]) {
+        self.raw.extend_from_slice(raw);
+    }
+
+    pub fn u8(&mut self, value: u8) {
+        self.raw.push(value);
+    }
+
+    pub fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    pub fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    pub fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    pub fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.raw.push(value.to_le_bytes()[0] | 0x80);
+            value >>= 7;
+        }
+        self.raw.push(value.to_le_bytes()[0]);
+    }
+
+    /// Zigzag, so that small numbers of either sign stay short.
+    pub fn varint_signed(&mut self, value: i64) {
+        self.varint(((value << 1) ^ (value >> 63)).cast_unsigned());
+    }
+
+    /// A length in a varint, then the bytes.
+    pub fn blob(&mut self, raw: &[u8]) {
+        self.varint(raw.len() as u64);
+        self.bytes(raw);
+    }
+
+    /// Zeros up to the next multiple of `unit` bytes.
+    pub fn pad_to(&mut self, unit: usize) {
+        self.raw.resize(self.raw.len().next_multiple_of(unit), 0);
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.raw
+    }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.raw
+    }
+}
