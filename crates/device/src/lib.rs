@@ -6,10 +6,21 @@
 //! is tested on a file holds on a drive.
 //!
 //! Read [`zone`] first (the trait and its words), then [`rules`] (what is allowed when), then the backends:
-//! [`file`] for regular files and conventional block devices, [`sim`] for tests.
+//! [`backing`], [`file`] and `block` for regular files and conventional block devices (with [`foreign`], which
+//! recognises what must not be overwritten, and `holders`, which names who is in the way).
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
+pub mod backing;
+mod block;
+pub mod file;
+pub mod foreign;
+mod holders;
+pub mod rules;
 pub mod zone;
 
+pub use backing::{Backing, OpenMode, PathKind, Probe, probe};
+pub use file::FileDevice;
+pub use foreign::identify_foreign;
+pub use rules::{ResetTicket, WriteTicket, ZoneRules};
 pub use zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};

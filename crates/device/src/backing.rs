@@ -1,0 +1,294 @@
+//! A file or block device that is open and ours: what lies under a [`FileDevice`](crate::FileDevice) before
+//! anybody knows about zones.
+//!
+//! A label must be read before the zone size is known, and a device must be locked before the label is read, or two
+//! hosts could both find it unused. So opening is its own step: [`Backing::open`] refuses what cannot be a device and
+//! what somebody holds, and says who; [`Backing::read_at`] reads anywhere; then a backend takes it over.
+//!
+//! Two locks, because each covers what the other misses. An exclusive `flock` (shared for reading) keeps out other
+//! openers of the same file or device node. For block devices `O_EXCL` also keeps out the kernel's own users: mounts,
+//! swap, device mapper. Both end with the process, so nothing stale ever has to be cleaned up.
+//!
+//! Invariant: a `Backing` that exists is locked.
+
+use crate::zone::DeviceError;
+use crate::{block, holders};
+use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Duration;
+
+/// What the device may be used for while it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Others may read it at the same time; nobody may write it.
+    ReadOnly,
+    /// Nobody else may open it.
+    ReadWrite,
+}
+
+/// What a path names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathKind {
+    Regular,
+    Block,
+    Directory,
+    /// A character device, pipe or socket.
+    Other,
+}
+
+/// What can be said about a path without holding it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// In bytes; 0 for what is neither a regular file nor a block device.
+    pub size: u64,
+    pub kind: PathKind,
+    /// The zones are the drive's own: not for [`FileDevice`](crate::FileDevice).
+    pub host_managed: bool,
+}
+
+/// Looks at a path without locking or changing anything.
+///
+/// # Errors
+/// `Io` when the path cannot be looked at or, for a block device, not be opened for its size.
+pub fn probe(path: impl AsRef<Path>) -> Result<Probe, DeviceError> {
+    let path = path.as_ref();
+    let meta = fs::metadata(path).map_err(|e| failed("looking at the device", path, e))?;
+    let kind = kind_of(&meta);
+    let size = match kind {
+        PathKind::Regular => meta.len(),
+        PathKind::Block => {
+            let file = File::open(path).map_err(|e| failed("opening", path, e))?;
+            end_of(&file).map_err(|e| failed("asking the size", path, e))?
+        }
+        PathKind::Directory | PathKind::Other => 0,
+    };
+    let host_managed = kind == PathKind::Block && block::is_host_managed(meta.rdev());
+    Ok(Probe { size, kind, host_managed })
+}
+
+fn kind_of(meta: &Metadata) -> PathKind {
+    let kind = meta.file_type();
+    if kind.is_file() {
+        PathKind::Regular
+    } else if kind.is_block_device() {
+        PathKind::Block
+    } else if kind.is_dir() {
+        PathKind::Directory
+    } else {
+        PathKind::Other
+    }
+}
+
+fn end_of(mut file: &File) -> io::Result<u64> {
+    file.seek(SeekFrom::End(0))
+}
+
+/// An I/O error that belongs to no zone yet: the path goes into its text, as the variant has no place for it.
+fn failed(op: &'static str, path: &Path, source: io::Error) -> DeviceError {
+    let source = io::Error::new(source.kind(), format!("{}: {source}", path.display()));
+    DeviceError::Io { zone: None, offset: 0, op, source }
+}
+
+fn refused(path: &Path, expected: &str, found: impl Into<String>, remedy: &'static str) -> DeviceError {
+    DeviceError::Refused {
+        name: path.display().to_string(),
+        expected: expected.into(),
+        found: found.into(),
+        remedy,
+    }
+}
+
+/// An open, locked regular file or block device.
+#[derive(Debug)]
+pub struct Backing {
+    file: File,
+    mode: OpenMode,
+    kind: PathKind,
+    size: u64,
+    name: String,
+    rdev: u64,
+    /// Made by [`create`](Backing::create): nothing was ever written.
+    fresh: bool,
+}
+
+impl Backing {
+    /// Opens and locks what is at `path`.
+    ///
+    /// # Errors
+    /// `Refused` when it is neither a regular file nor a block device, or when somebody holds it: another process, a
+    /// mount, swap, a device built on it, or (for writing) a loop device. `Io` when the kernel fails.
+    pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self, DeviceError> {
+        let path = path.as_ref();
+        // Before opening: to open a pipe waits for its other end, and some devices act on being opened.
+        let before = fs::metadata(path).map_err(|e| failed("looking at the device", path, e))?;
+        refuse_kind(path, kind_of(&before))?;
+        if kind_of(&before) == PathKind::Block
+            && let Some(user) = holders::who_uses_block(before.rdev(), path)
+        {
+            return Err(refused(path, "a device nobody uses", user, "release it first"));
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(mode == OpenMode::ReadWrite);
+        if kind_of(&before) == PathKind::Block && mode == OpenMode::ReadWrite {
+            options.custom_flags(libc::O_EXCL);
+        }
+        let file = options.open(path).map_err(|e| match e.raw_os_error() {
+            Some(libc::EBUSY) => {
+                let user = holders::who_uses_block(before.rdev(), path);
+                let user = user.unwrap_or_else(|| holders::who_locks(before.dev(), before.ino()));
+                refused(path, "a device nobody uses", user, "release it first")
+            }
+            _ => failed("opening", path, e),
+        })?;
+        Self::take(file, path, mode, false)
+    }
+
+    /// Makes a sparse regular file of `size` bytes, durable with its name, and opens it for writing.
+    ///
+    /// # Errors
+    /// `Refused` when the path exists already, whatever it is; `Io` when the file cannot be made that large.
+    pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self, DeviceError> {
+        let path = path.as_ref();
+        let made = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        let file = made.map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => refused(
+                path,
+                "a path that does not exist",
+                "something there",
+                "choose another name or remove it",
+            ),
+            _ => failed("creating", path, e),
+        })?;
+        let laid_out = file.set_len(size).and_then(|()| file.sync_all()).and_then(|()| {
+            let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            File::open(dir)?.sync_all()
+        });
+        if let Err(error) = laid_out {
+            // We made it a moment ago; half a device helps nobody.
+            if let Err(left) = fs::remove_file(path) {
+                log::warn!("{}: could not be made, and not be removed: {left}", path.display());
+            }
+            return Err(failed("creating", path, error));
+        }
+        Self::take(file, path, OpenMode::ReadWrite, true)
+    }
+
+    fn take(file: File, path: &Path, mode: OpenMode, fresh: bool) -> Result<Self, DeviceError> {
+        // Asked again of what was really opened: the path may have been replaced since.
+        let meta = file.metadata().map_err(|e| failed("looking at the device", path, e))?;
+        let kind = kind_of(&meta);
+        refuse_kind(path, kind)?;
+        lock(&file, &meta, path, mode)?;
+        if kind == PathKind::Regular
+            && mode == OpenMode::ReadWrite
+            && let Some(user) = holders::who_loops(meta.dev(), meta.ino())
+        {
+            return Err(refused(
+                path,
+                "a file nobody uses",
+                user,
+                "detach it (losetup -d), or use the loop device",
+            ));
+        }
+        let size = end_of(&file).map_err(|e| failed("asking the size", path, e))?;
+        let name = path.display().to_string();
+        Ok(Backing { file, mode, kind, size, name, rdev: meta.rdev(), fresh })
+    }
+
+    /// The path as it was given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `Regular` or `Block`.
+    pub fn kind(&self) -> PathKind {
+        self.kind
+    }
+
+    pub fn mode(&self) -> OpenMode {
+        self.mode
+    }
+
+    /// In bytes, when it was opened.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
+    /// The zones are the drive's own: only the backend for zoned drives can write it.
+    pub fn is_host_managed(&self) -> bool {
+        self.kind == PathKind::Block && block::is_host_managed(self.rdev)
+    }
+
+    /// The open file: for the backend of zoned drives, which adds its own commands. The lock lives as long as this.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The unit of writes: 4096 bytes, or the device's sector where that is larger.
+    pub fn write_unit(&self) -> Result<u32, DeviceError> {
+        // Not less than 4096 even where sectors are 512: an image must be movable to another device.
+        match self.kind {
+            PathKind::Block => block::sector_bytes(&self.file)
+                .map(|bytes| bytes.max(4096))
+                .map_err(|e| failed("asking the sector size", Path::new(&self.name), e)),
+            _ => Ok(4096),
+        }
+    }
+
+    /// Fills `buf` from `offset`, anywhere: for labels, before zones are known.
+    ///
+    /// # Errors
+    /// `Io` when the medium fails or the device ends before `offset + buf.len()`.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.fill(offset, buf).map_err(|source| DeviceError::Io { zone: None, offset, op: "read", source })
+    }
+
+    pub(crate) fn fill(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                // Asked now: a file that was whole when opened may have been cut short since.
+                let found = end_of(&self.file).map_or("less".into(), |size| size.to_string());
+                let end = offset.saturating_add(buf.len() as u64);
+                io::Error::new(
+                    e.kind(),
+                    format!("{} should have at least {end} bytes, found {found}", self.name),
+                )
+            }
+            _ => e,
+        })
+    }
+}
+
+fn refuse_kind(path: &Path, kind: PathKind) -> Result<(), DeviceError> {
+    let found = match kind {
+        PathKind::Regular | PathKind::Block => return Ok(()),
+        PathKind::Directory => "a directory",
+        PathKind::Other => "something else",
+    };
+    Err(refused(path, "a regular file or a block device", found, "name a file or a device"))
+}
+
+fn lock(file: &File, meta: &Metadata, path: &Path, mode: OpenMode) -> Result<(), DeviceError> {
+    // udev locks a block device for a moment each time a writer closed it, to look what is on it now.
+    let tries = if kind_of(meta) == PathKind::Block { 10 } else { 1 };
+    for attempt in 1..=tries {
+        let got = match mode {
+            OpenMode::ReadOnly => file.try_lock_shared(),
+            OpenMode::ReadWrite => file.try_lock(),
+        };
+        match got {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::Error(e)) => return Err(failed("locking", path, e)),
+            Err(TryLockError::WouldBlock) if attempt < tries => std::thread::sleep(Duration::from_millis(50)),
+            Err(TryLockError::WouldBlock) => {}
+        }
+    }
+    let holder = holders::who_locks(meta.dev(), meta.ino());
+    Err(refused(path, "a device nobody has open", holder, "end that process, or wait for it"))
+}

@@ -1,0 +1,231 @@
+//! Zones on a regular file or a conventional block device.
+//!
+//! Zone `n` is the bytes from `n x zone_size`. Nothing below enforces zones, so [`ZoneRules`] does; nothing below
+//! remembers write pointers, so after opening every zone is in unknown state until the pool tells. Only a file that
+//! was just created is known to be empty.
+//!
+//! A reset gives the space back, so a sparse file shrinks again. That is a service, not a promise: where a file
+//! system or device cannot do it, the zone counts as empty all the same and old bytes stay until they are overwritten.
+//!
+//! Invariant: writes go to the write pointer only, and a flush that failed is never followed by one that succeeds.
+
+use crate::backing::{Backing, OpenMode, PathKind};
+use crate::block;
+use crate::rules::ZoneRules;
+use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrane_wire::ZoneIdx;
+
+/// A regular file or conventional block device, used as zones.
+#[derive(Debug)]
+pub struct FileDevice {
+    backing: Backing,
+    info: DeviceInfo,
+    rules: ZoneRules,
+    /// Giving space back turned out to be impossible here; not asked again.
+    keeps_space: AtomicBool,
+    /// The kernel reports a failed write-back once; whoever asks afterwards would be told that all is well.
+    flush_failed: AtomicBool,
+}
+
+impl FileDevice {
+    /// Makes a sparse regular file of `size_bytes` and opens it, all zones empty.
+    ///
+    /// # Errors
+    /// `Refused` when the path exists or the sizes make no zones, `Io` when the file cannot be made.
+    pub fn create(path: impl AsRef<Path>, size_bytes: u64, zone_size: u64) -> Result<Self, DeviceError> {
+        // Before the file is made, so that a wrong number leaves nothing behind.
+        zone_count(&path.as_ref().display().to_string(), size_bytes, zone_size, 4096)?;
+        Self::new(Backing::create(path, size_bytes)?, zone_size)
+    }
+
+    /// Opens an existing device whose zone size is known. See [`Backing::open`] for what is refused.
+    pub fn open(path: impl AsRef<Path>, mode: OpenMode, zone_size: u64) -> Result<Self, DeviceError> {
+        Self::new(Backing::open(path, mode)?, zone_size)
+    }
+
+    /// Lays zones of `zone_size` bytes (a multiple of the write unit) over an open backing; bytes after the last
+    /// whole zone are not used.
+    ///
+    /// # Errors
+    /// `Refused` when not even one zone fits, when there would be more than 2^32 - 1, or when the device has zones of
+    /// its own.
+    pub fn new(backing: Backing, zone_size: u64) -> Result<Self, DeviceError> {
+        if backing.is_host_managed() {
+            return Err(DeviceError::Refused {
+                name: backing.name().into(),
+                expected: "a conventional device".into(),
+                found: "a host-managed zoned drive".into(),
+                remedy: "open it as a zoned drive",
+            });
+        }
+        let write_unit = backing.write_unit()?;
+        let zone_count = zone_count(backing.name(), backing.size(), zone_size, write_unit)?;
+        let state = if backing.is_fresh() { ZoneState::Empty } else { ZoneState::Unknown };
+        let capacities = (0..zone_count).map(|_| zone_size);
+        let info = DeviceInfo {
+            name: backing.name().into(),
+            kind: if backing.kind() == PathKind::Block { DeviceKind::Block } else { DeviceKind::File },
+            write_unit,
+            zone_count,
+            zone_size,
+            max_open: 0,
+            max_active: 0,
+            hardware_pointers: false,
+        };
+        Ok(FileDevice {
+            backing,
+            info,
+            rules: ZoneRules::new(write_unit, 0, capacities, state),
+            keeps_space: AtomicBool::new(false),
+            flush_failed: AtomicBool::new(false),
+        })
+    }
+
+    pub fn backing(&self) -> &Backing {
+        &self.backing
+    }
+
+    fn start(&self, zone: ZoneIdx) -> u64 {
+        // Cannot overflow for a zone that exists: the whole device has at most 2^64 - 1 bytes.
+        u64::from(zone.0).saturating_mul(self.info.zone_size)
+    }
+
+    fn writable(&self, zone: ZoneIdx, op: &'static str) -> Result<(), DeviceError> {
+        match self.backing.mode() {
+            OpenMode::ReadWrite => Ok(()),
+            OpenMode::ReadOnly => Err(DeviceError::Rule {
+                zone,
+                op,
+                expected: "a device opened for writing".into(),
+                found: "one opened for reading only".into(),
+            }),
+        }
+    }
+
+    fn give_back(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.keeps_space.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let file = self.backing.file();
+        let mut given = match self.backing.kind() {
+            PathKind::Block => block::discard(file, offset, len),
+            _ => block::punch_hole(file, offset, len),
+        };
+        if self.backing.kind() == PathKind::Block && given.as_ref().is_err_and(block::is_unsupported) {
+            // Zeroes the range where the device has a command for that. BLKZEROOUT would write real zeros where it has
+            // none: every zone would be written twice, to give back nothing.
+            given = block::punch_hole(file, offset, len);
+        }
+        match given {
+            Err(e) if block::is_unsupported(&e) => {
+                log::warn!("{}: space of emptied zones cannot be given back here: {e}", self.info.name);
+                self.keeps_space.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}
+
+fn zone_count(name: &str, size: u64, zone_size: u64, write_unit: u32) -> Result<u32, DeviceError> {
+    let refused = |expected: String, found: String, remedy| {
+        Err(DeviceError::Refused { name: name.into(), expected, found, remedy })
+    };
+    if zone_size == 0 || !zone_size.is_multiple_of(u64::from(write_unit)) {
+        let expected = format!("a zone size in multiples of {write_unit} bytes");
+        return refused(expected, zone_size.to_string(), "choose another zone size");
+    }
+    match u32::try_from(size / zone_size) {
+        Ok(0) => {
+            let expected = format!("at least one zone of {zone_size} bytes");
+            refused(expected, format!("{size} bytes"), "use a larger device or smaller zones")
+        }
+        Ok(count) => Ok(count),
+        Err(_) => {
+            let expected = format!("at most {} zones", u32::MAX);
+            refused(expected, format!("{}", size / zone_size), "use larger zones")
+        }
+    }
+}
+
+/// Writes all of `data`, in as many pieces as the kernel likes. Returns how many bytes it took, and why not more.
+fn write_all_at(file: &impl FileExt, mut data: &[u8], mut offset: u64) -> (u64, io::Result<()>) {
+    let first = offset;
+    while !data.is_empty() {
+        match file.write_at(data, offset) {
+            Ok(0) => return (offset - first, Err(io::ErrorKind::WriteZero.into())),
+            Ok(taken) => {
+                data = data.get(taken..).unwrap_or(&[]);
+                offset += taken as u64;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return (offset - first, Err(e)),
+        }
+    }
+    (offset - first, Ok(()))
+}
+
+impl Device for FileDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.rules.report(zone)
+    }
+
+    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.rules.may_read(zone, offset, buf.len())?;
+        let filled = self.backing.fill(self.start(zone).saturating_add(offset), buf);
+        filled.map_err(|source| DeviceError::Io { zone: Some(zone), offset, op: "read", source })
+    }
+
+    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.writable(zone, "write")?;
+        let ticket = self.rules.begin_write(zone, offset, data.len())?;
+        let (taken, result) =
+            write_all_at(self.backing.file(), data, self.start(zone).saturating_add(offset));
+        ticket.wrote(taken);
+        result.map_err(|source| DeviceError::Io { zone: Some(zone), offset, op: "write", source })
+    }
+
+    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.writable(zone, "reset")?;
+        let ticket = self.rules.begin_reset(zone)?;
+        self.give_back(self.start(zone), self.info.zone_size).map_err(|source| DeviceError::Io {
+            zone: Some(zone),
+            offset: 0,
+            op: "reset",
+            source,
+        })?;
+        ticket.done();
+        Ok(())
+    }
+
+    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.writable(zone, "finish")?;
+        self.rules.finish(zone).map(drop)
+    }
+
+    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
+        self.rules.resume(zone, pointer)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        let failed = |source| DeviceError::Io { zone: None, offset: 0, op: "flush", source };
+        if self.flush_failed.load(Ordering::Acquire) {
+            return Err(failed(io::Error::other(format!("{}: an earlier flush failed", self.info.name))));
+        }
+        self.backing.file().sync_data().map_err(|e| {
+            self.flush_failed.store(true, Ordering::Release);
+            failed(e)
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,231 @@
+use super::*;
+use crate::backing::probe;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::AtomicU32;
+
+const MIB: u64 = 1 << 20;
+const ZONE: u64 = MIB;
+
+/// A directory of its own for each test, removed at the end.
+pub(crate) struct TempDir(PathBuf);
+
+impl TempDir {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("terrane-device-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir_all(&dir).unwrap();
+        TempDir(dir)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn found(error: DeviceError) -> String {
+    match error {
+        DeviceError::Refused { found, .. } => found,
+        other => panic!("should have been refused, found {other}"),
+    }
+}
+
+#[test]
+fn what_is_written_comes_back_after_opening_again() {
+    let dir = TempDir::new();
+    let path = dir.path("pool");
+    let device = FileDevice::create(&path, 8 * ZONE + 5000, ZONE).unwrap();
+    assert_eq!(device.info().zone_count, 8);
+    assert_eq!(device.report(ZoneIdx(3)).unwrap().state, ZoneState::Empty);
+    let data = vec![7u8; 64 << 10];
+    device.write(ZoneIdx(3), 0, &data).unwrap();
+    assert!(matches!(device.write(ZoneIdx(3), 0, &data), Err(DeviceError::Rule { .. })));
+    device.write(ZoneIdx(3), 64 << 10, &data).unwrap();
+    device.flush().unwrap();
+    drop(device);
+
+    let device = FileDevice::open(&path, OpenMode::ReadWrite, ZONE).unwrap();
+    assert!(!device.info().hardware_pointers);
+    assert_eq!(device.report(ZoneIdx(3)).unwrap().state, ZoneState::Unknown);
+    assert!(matches!(device.write(ZoneIdx(3), 128 << 10, &data), Err(DeviceError::Rule { .. })));
+    assert_eq!(device.resume(ZoneIdx(3), 128 << 10).unwrap(), 128 << 10);
+    let mut back = vec![0; 128 << 10];
+    device.read(ZoneIdx(3), 0, &mut back).unwrap();
+    assert_eq!(back, vec![7; 128 << 10]);
+    device.write(ZoneIdx(3), 128 << 10, &data).unwrap();
+    device.finish(ZoneIdx(3)).unwrap();
+    assert_eq!(device.report(ZoneIdx(3)).unwrap().pointer, ZONE);
+    assert!(device.read(ZoneIdx(3), ZONE - 1, &mut [0; 2]).is_err());
+}
+
+#[test]
+fn a_reset_gives_the_space_back() {
+    let dir = TempDir::new();
+    let path = dir.path("pool");
+    let device = FileDevice::create(&path, 4 * ZONE, ZONE).unwrap();
+    device.write(ZoneIdx(1), 0, &vec![1; MIB as usize]).unwrap();
+    device.write(ZoneIdx(2), 0, &vec![2; MIB as usize]).unwrap();
+    device.flush().unwrap();
+    let full = fs::metadata(&path).unwrap().blocks();
+    device.reset(ZoneIdx(1)).unwrap();
+    device.flush().unwrap();
+    assert!(fs::metadata(&path).unwrap().blocks() * 512 < full * 512 - MIB / 2);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 4 * ZONE);
+    let mut byte = [9];
+    device.read(ZoneIdx(1), 5, &mut byte).unwrap();
+    assert_eq!(byte, [0]);
+    device.read(ZoneIdx(2), 5, &mut byte).unwrap();
+    assert_eq!(byte, [2]);
+    device.write(ZoneIdx(1), 0, &[3; 4096]).unwrap();
+}
+
+#[test]
+fn create_refuses_an_existing_path_and_leaves_it_alone() {
+    let dir = TempDir::new();
+    let path = dir.path("precious");
+    fs::write(&path, "precious").unwrap();
+    found(FileDevice::create(&path, 8 * ZONE, ZONE).unwrap_err());
+    assert_eq!(fs::read(&path).unwrap(), b"precious");
+    for (size, zone) in [(8 * ZONE, 0), (8 * ZONE, 5000), (100, ZONE), (u64::MAX, 4096)] {
+        found(FileDevice::create(dir.path("none"), size, zone).unwrap_err());
+    }
+    assert!(matches!(FileDevice::create(dir.path("none"), u64::MAX, 1 << 40), Err(DeviceError::Io { .. })));
+    assert!(!dir.path("none").exists());
+}
+
+#[test]
+fn a_second_opener_is_refused_with_who_holds_it() {
+    let dir = TempDir::new();
+    let path = dir.path("pool");
+    let first = FileDevice::create(&path, 4 * ZONE, ZONE).unwrap();
+    for mode in [OpenMode::ReadOnly, OpenMode::ReadWrite] {
+        let who = found(Backing::open(&path, mode).unwrap_err());
+        assert!(who.contains(&std::process::id().to_string()), "{who}");
+    }
+    drop(first);
+    let reader = Backing::open(&path, OpenMode::ReadOnly).unwrap();
+    let another = Backing::open(&path, OpenMode::ReadOnly).unwrap();
+    found(Backing::open(&path, OpenMode::ReadWrite).unwrap_err());
+    drop((reader, another));
+    Backing::open(&path, OpenMode::ReadWrite).unwrap();
+}
+
+/// `flock(1)` holds the lock in a process that is not ours.
+#[test]
+fn a_holder_in_another_process_is_named_by_command() {
+    let dir = TempDir::new();
+    let path = dir.path("pool");
+    drop(FileDevice::create(&path, 4 * ZONE, ZONE).unwrap());
+    let Ok(mut child) =
+        Command::new("flock").arg("-x").arg("--no-fork").arg(&path).arg("sleep").arg("30").spawn()
+    else {
+        return; // No such tool here; the test above covers the lock, `holders` covers the text.
+    };
+    let mut who = None;
+    for _ in 0..200 {
+        match Backing::open(&path, OpenMode::ReadWrite) {
+            Err(error) => {
+                who = Some(found(error));
+                break;
+            }
+            Ok(_) => std::thread::sleep(std::time::Duration::from_millis(20)),
+        }
+    }
+    let pid = child.id();
+    let _ = child.kill();
+    let _ = child.wait();
+    let who = who.unwrap();
+    assert!(who.contains(&pid.to_string()) && (who.contains("sleep") || who.contains("flock")), "{who}");
+}
+
+#[test]
+fn what_cannot_be_a_device_is_refused_by_name() {
+    let dir = TempDir::new();
+    assert_eq!(found(Backing::open(dir.path(""), OpenMode::ReadOnly).unwrap_err()), "a directory");
+    assert_eq!(found(Backing::open("/dev/null", OpenMode::ReadWrite).unwrap_err()), "something else");
+    assert!(matches!(Backing::open(dir.path("none"), OpenMode::ReadOnly), Err(DeviceError::Io { .. })));
+    assert_eq!(probe(dir.path("")).unwrap().kind, PathKind::Directory);
+    assert_eq!(probe("/dev/null").unwrap().kind, PathKind::Other);
+    fs::write(dir.path("f"), [0; 5]).unwrap();
+    let probed = probe(dir.path("f")).unwrap();
+    assert_eq!((probed.kind, probed.size, probed.host_managed), (PathKind::Regular, 5, false));
+    let text = probe(dir.path("none")).unwrap_err().to_string();
+    assert!(text.contains("none"), "{text}");
+}
+
+#[test]
+fn a_file_cut_short_gives_a_named_error_and_no_panic() {
+    let dir = TempDir::new();
+    let path = dir.path("pool");
+    let device = FileDevice::create(&path, 4 * ZONE, ZONE).unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(3 * ZONE + 100).unwrap();
+    let error = device.read(ZoneIdx(3), 0, &mut [0; 4096]).unwrap_err().to_string();
+    assert!(error.contains(&(3 * ZONE + 100).to_string()) && error.contains("zone 3"), "{error}");
+    device.read(ZoneIdx(2), 0, &mut [0; 4096]).unwrap();
+}
+
+#[test]
+fn a_device_opened_for_reading_is_not_written() {
+    let dir = TempDir::new();
+    let path = dir.path("pool");
+    drop(FileDevice::create(&path, 4 * ZONE, ZONE).unwrap());
+    let device = FileDevice::open(&path, OpenMode::ReadOnly, ZONE).unwrap();
+    assert_eq!(device.resume(ZoneIdx(0), 4096).unwrap(), 4096);
+    assert!(matches!(device.write(ZoneIdx(0), 4096, &[0; 4096]), Err(DeviceError::Rule { .. })));
+    assert!(matches!(device.reset(ZoneIdx(0)), Err(DeviceError::Rule { .. })));
+    assert!(matches!(device.finish(ZoneIdx(0)), Err(DeviceError::Rule { .. })));
+}
+
+/// A medium that takes little at a time, is interrupted, and fails in the end.
+struct Grudging {
+    taken: std::cell::RefCell<Vec<u8>>,
+    calls: std::cell::Cell<u32>,
+    room: usize,
+    full: Option<i32>,
+}
+
+impl FileExt for Grudging {
+    fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
+        self.calls.set(self.calls.get() + 1);
+        if self.calls.get() % 2 == 0 {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let mut taken = self.taken.borrow_mut();
+        assert_eq!(offset, 100 + taken.len() as u64);
+        let n = data.len().min(1000).min(self.room - taken.len());
+        if n == 0
+            && let Some(errno) = self.full
+        {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        taken.extend_from_slice(&data[..n]);
+        Ok(n)
+    }
+}
+
+#[test]
+fn short_writes_are_continued_and_zero_bytes_is_an_error() {
+    let data: Vec<u8> = (0..5500u32).map(|n| n as u8).collect();
+    let medium = |room, full| Grudging { taken: Default::default(), calls: Default::default(), room, full };
+    let whole = medium(10_000, None);
+    let (taken, result) = write_all_at(&whole, &data, 100);
+    assert_eq!((taken, result.is_ok()), (5500, true));
+    assert_eq!(*whole.taken.borrow(), data);
+    let (taken, result) = write_all_at(&medium(2500, None), &data, 100);
+    assert_eq!((taken, result.unwrap_err().kind()), (2500, io::ErrorKind::WriteZero));
+    let (taken, result) = write_all_at(&medium(2500, Some(libc::ENOSPC)), &data, 100);
+    assert_eq!((taken, result.unwrap_err().raw_os_error()), (2500, Some(libc::ENOSPC)));
+}

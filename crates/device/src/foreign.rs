@@ -1,0 +1,264 @@
+//! What already lies on a device, recognised by its magic bytes, so that nobody loses it by a slip of the fingers.
+//!
+//! A table, not parsers: it is enough to say "this looks like ext4" and ask for `--force`. What no row knows but is
+//! not zero counts as data too. Rows that many bytes must match come before rows that two bytes match, so that the
+//! name is the most telling one; a wrong name does no harm, a missed one would.
+
+use crate::backing::Backing;
+
+/// Where a row's offset counts from.
+#[derive(Clone, Copy)]
+enum From {
+    Start(u64),
+    /// Back from the end of the device.
+    End(u64),
+}
+
+struct Magic {
+    name: &'static str,
+    at: From,
+    bytes: &'static [u8],
+}
+
+const fn start(name: &'static str, at: u64, bytes: &'static [u8]) -> Magic {
+    Magic { name, at: From::Start(at), bytes }
+}
+
+const fn end(name: &'static str, back: u64, bytes: &'static [u8]) -> Magic {
+    Magic { name, at: From::End(back), bytes }
+}
+
+const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81";
+const BCACHEFS: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
+const MDRAID: &[u8] = b"\xfc\x4e\x2b\xa9";
+
+/// Offsets in bytes, magic numbers in the byte order in which they lie on the medium.
+const MAGICS: &[Magic] = &[
+    start("a LUKS encrypted volume", 0, b"LUKS\xba\xbe"),
+    start("a LUKS encrypted volume (second header)", 16384, b"SKUL\xba\xbe"),
+    start("an LVM physical volume", 24, b"LVM2 001"),
+    start("an LVM physical volume", 512 + 24, b"LVM2 001"),
+    start("an LVM physical volume", 1024 + 24, b"LVM2 001"),
+    start("an LVM physical volume", 1536 + 24, b"LVM2 001"),
+    start("a btrfs file system", 0x10040, b"_BHRfS_M"),
+    start("a bcachefs file system", 4096 + 24, BCACHEFS),
+    start("a bcache device", 4096 + 24, BCACHE),
+    start("an XFS file system", 0, b"XFSB"),
+    start("an f2fs file system", 1024, b"\x10\x20\xf5\xf2"),
+    start("an EROFS image", 1024, b"\xe2\xe1\xf5\xe0"),
+    start("swap space", 4086, b"SWAPSPACE2"),
+    start("swap space", 4086, b"SWAP-SPACE"),
+    start("swap space", 16374, b"SWAPSPACE2"),
+    start("swap space", 65526, b"SWAPSPACE2"),
+    start("a member of an md array", 0, MDRAID),
+    start("a member of an md array", 4096, MDRAID),
+    start("a ReiserFS file system", 65588, b"ReIsEr"),
+    start("a JFS file system", 32768, b"JFS1"),
+    start("an NTFS file system", 3, b"NTFS    "),
+    start("an exFAT file system", 3, b"EXFAT   "),
+    start("a FAT file system", 54, b"FAT12   "),
+    start("a FAT file system", 54, b"FAT16   "),
+    start("a FAT file system", 82, b"FAT32   "),
+    start("an ISO 9660 image", 32769, b"CD001"),
+    start("a UDF file system", 32769, b"BEA01"),
+    start("a squashfs image", 0, b"hsqs"),
+    start("a squashfs image", 0, b"sqsh"),
+    start("an SQLite database", 0, b"SQLite format 3\0"),
+    start("a qcow2 image", 0, b"QFI\xfb"),
+    start("an xz file", 0, b"\xfd7zXZ\0"),
+    start("a zstd file", 0, b"\x28\xb5\x2f\xfd"),
+    start("a zip file", 0, b"PK\x03\x04"),
+    start("a tar archive", 257, b"ustar"),
+    start("an ELF executable", 0, b"\x7fELF"),
+    start("a gzip file", 0, b"\x1f\x8b\x08"),
+    start("a bzip2 file", 0, b"BZh"),
+    start("a GPT partition table", 512, b"EFI PART"),
+    start("a GPT partition table", 4096, b"EFI PART"),
+    end("a GPT partition table (second copy)", 512, b"EFI PART"),
+    end("a GPT partition table (second copy)", 4096, b"EFI PART"),
+    start("an ext2, ext3 or ext4 file system", 1024 + 56, b"\x53\xef"),
+    start("an MBR partition table or boot sector", 510, b"\x55\xaa"),
+];
+
+/// Bytes looked at in search of anything that is not zero.
+const HEAD_BYTES: u64 = 1 << 20;
+const TAIL_BYTES: u64 = 64 << 10;
+
+const ZFS_LABEL: u64 = 256 << 10;
+const ZFS_RING: u64 = 128 << 10;
+const ZFS_UBERBLOCK: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
+
+/// What lies on the device, in words that follow "found": the first signature that matches, else how much of the
+/// first 1 MiB and last 64 KiB is not zero; `None` when all of that is zero. A device that cannot be read holds something,
+/// for all we know.
+pub fn identify_foreign(backing: &Backing) -> Option<String> {
+    match look(backing.size(), &|at, buf| backing.read_at(at, buf).map_err(|e| e.to_string())) {
+        Ok(found) => found,
+        Err(error) => Some(format!("something that cannot be read ({error})")),
+    }
+}
+
+type ReadAt<'a> = &'a dyn Fn(u64, &mut [u8]) -> Result<(), String>;
+
+fn look(size: u64, read: ReadAt) -> Result<Option<String>, String> {
+    for magic in MAGICS {
+        let at = match magic.at {
+            From::Start(at) => Some(at),
+            From::End(back) => size.checked_sub(back),
+        };
+        if let Some(at) = at
+            && holds(size, read, at, magic.bytes)?
+        {
+            return Ok(Some(magic.name.into()));
+        }
+    }
+    if holds_zfs(size, read)? {
+        return Ok(Some("a ZFS pool member".into()));
+    }
+    // Superblocks of old md formats lie a rounded distance before the end.
+    let old_md =
+        [(size & !0xffff).checked_sub(0x10000), (size / 512).checked_sub(16).map(|s| (s & !7) * 512)];
+    for at in old_md.into_iter().flatten() {
+        if holds(size, read, at, MDRAID)? {
+            return Ok(Some("a member of an md array".into()));
+        }
+    }
+    let head = size.min(HEAD_BYTES);
+    let tail = size.saturating_sub(TAIL_BYTES).max(head);
+    let count = bytes_not_zero(read, 0, head)? + bytes_not_zero(read, tail, size)?;
+    Ok((count > 0).then(|| format!("{count} bytes of data that is not zero")))
+}
+
+fn holds(size: u64, read: ReadAt, at: u64, bytes: &[u8]) -> Result<bool, String> {
+    let mut found = [0u8; 16];
+    let Some(found) = found.get_mut(..bytes.len()) else { return Ok(false) };
+    if at.checked_add(bytes.len() as u64).is_none_or(|end| end > size) {
+        return Ok(false);
+    }
+    read(at, found)?;
+    Ok(found == bytes)
+}
+
+/// Looks for an uberblock, in either byte order, in the rings of the first label and of the third, which is at the
+/// end. The ring's slots are 1 KiB or larger powers of two.
+fn holds_zfs(size: u64, read: ReadAt) -> Result<bool, String> {
+    let mut swapped = ZFS_UBERBLOCK;
+    swapped.reverse();
+    let third = (size & !(ZFS_LABEL - 1)).checked_sub(2 * ZFS_LABEL);
+    for label in [Some(0), third].into_iter().flatten() {
+        let ring = label + ZFS_RING;
+        if ring + ZFS_RING > size {
+            continue;
+        }
+        let mut slots = vec![0u8; 128 << 10];
+        read(ring, &mut slots)?;
+        if slots.chunks(1024).any(|slot| slot.starts_with(&ZFS_UBERBLOCK) || slot.starts_with(&swapped)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn bytes_not_zero(read: ReadAt, from: u64, to: u64) -> Result<usize, String> {
+    let mut piece = vec![0u8; 64 << 10];
+    let (mut at, mut count) = (from, 0);
+    while at < to {
+        let len = usize::try_from(to - at).map_or(piece.len(), |left| left.min(piece.len()));
+        let Some(part) = piece.get_mut(..len) else { break };
+        read(at, part)?;
+        count += part.iter().filter(|byte| **byte != 0).count();
+        at += len as u64;
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identify(image: &[u8]) -> Option<String> {
+        let read = |at: u64, buf: &mut [u8]| {
+            let at = at as usize;
+            buf.copy_from_slice(image.get(at..at + buf.len()).ok_or("past the end")?);
+            Ok(())
+        };
+        look(image.len() as u64, &read).unwrap()
+    }
+
+    fn with(size: usize, at: usize, bytes: &[u8]) -> Vec<u8> {
+        let mut image = vec![0; size];
+        image[at..at + bytes.len()].copy_from_slice(bytes);
+        image
+    }
+
+    #[test]
+    fn every_row_is_found_by_its_own_name() {
+        const SIZE: usize = 2 << 20;
+        for magic in MAGICS {
+            let at = match magic.at {
+                From::Start(at) => at as usize,
+                From::End(back) => SIZE - back as usize,
+            };
+            assert_eq!(identify(&with(SIZE, at, magic.bytes)).as_deref(), Some(magic.name));
+            assert!(magic.bytes.len() <= 16, "{}", magic.name);
+        }
+    }
+
+    #[test]
+    fn the_telling_name_wins_over_the_boot_sector() {
+        for (at, bytes, name) in [
+            (3, &b"NTFS    "[..], "an NTFS file system"),
+            (82, b"FAT32   ", "a FAT file system"),
+            (512, b"EFI PART", "a GPT partition table"),
+        ] {
+            let mut image = with(1 << 20, at, bytes);
+            image[510..512].copy_from_slice(b"\x55\xaa");
+            assert_eq!(identify(&image).as_deref(), Some(name));
+        }
+    }
+
+    #[test]
+    fn zfs_is_found_in_any_slot_of_either_label_and_order() {
+        const SIZE: usize = (3 << 20) + 5000;
+        for at in [128 << 10, (128 << 10) + 1024 * 77, (3 << 20) - (512 << 10) + (128 << 10) + 4096] {
+            assert_eq!(identify(&with(SIZE, at, &ZFS_UBERBLOCK)).as_deref(), Some("a ZFS pool member"));
+            assert_eq!(
+                identify(&with(SIZE, at, &0x00ba_b10c_u64.to_be_bytes())).as_deref(),
+                Some("a ZFS pool member")
+            );
+        }
+    }
+
+    #[test]
+    fn old_md_superblocks_are_found_near_the_end() {
+        let size = (2 << 20) + 4096 + 512;
+        for at in [(size & !0xffff) - 0x10000, ((size / 512 - 16) & !7) * 512] {
+            assert_eq!(identify(&with(size, at, MDRAID)).as_deref(), Some("a member of an md array"));
+        }
+    }
+
+    #[test]
+    fn zeros_are_nothing_and_anything_else_is_something() {
+        assert_eq!(identify(&[]), None);
+        assert_eq!(identify(&[0; 700]), None);
+        assert_eq!(identify(&vec![0; 3 << 20]), None);
+        assert_eq!(identify(b"\0x\0y").as_deref(), Some("2 bytes of data that is not zero"));
+        for at in [0, 5000, (1 << 20) - 1, (3 << 20) - (64 << 10), (3 << 20) - 1] {
+            let found = identify(&with(3 << 20, at, &[1]));
+            assert_eq!(found.as_deref(), Some("1 bytes of data that is not zero"), "at {at}");
+        }
+        // Between head and tail nobody looks: whoever made a hole that exact cannot be helped by magic.
+        assert_eq!(identify(&with(3 << 20, 1 << 20, &[1])), None);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_nothing() {
+        let dir = crate::file::tests::TempDir::new();
+        let path = dir.path("short");
+        std::fs::write(&path, vec![0; 8192]).unwrap();
+        let backing = Backing::open(&path, crate::OpenMode::ReadWrite).unwrap();
+        assert_eq!(identify_foreign(&backing), None);
+        backing.file().set_len(100).unwrap();
+        assert!(identify_foreign(&backing).unwrap().contains("cannot be read"));
+    }
+}

@@ -1,0 +1,184 @@
+//! Who holds a device, in words.
+//!
+//! "Busy" helps nobody. When a lock is refused the kernel knows who has it, and tells in `/proc` and `/sys`: so the
+//! refusal can name the mount point, the command, the loop device. All of it is best effort and for people: what
+//! really keeps two pools apart is the lock and `O_EXCL` in [`backing`](crate::backing).
+//!
+//! The texts are taken apart by functions that take the text, so that they can be tested without such a device.
+
+use crate::block::sysfs;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Device numbers as the kernel prints them in `mountinfo`: decimal, with a colon.
+fn dev_name(rdev: u64) -> String {
+    format!("{}:{}", libc::major(rdev), libc::minor(rdev))
+}
+
+/// The mount point of the block device `dev` (as `major:minor`), if `mountinfo` knows one.
+fn mount_point(mountinfo: &str, dev: &str) -> Option<String> {
+    mountinfo.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(2);
+        let found = fields.next()?;
+        let point = fields.nth(1)?;
+        (found == dev).then(|| unescape(point))
+    })
+}
+
+/// A mount whose source is this path: file systems with device numbers of their own (btrfs) are found only so.
+fn mount_of_source(mountinfo: &str, source: &str) -> Option<String> {
+    mountinfo.lines().find_map(|line| {
+        let (before, after) = line.split_once(" - ")?;
+        let found = unescape(after.split(' ').nth(1)?);
+        (found == source).then(|| before.split(' ').nth(4).map(unescape)).flatten()
+    })
+}
+
+/// Undoes the kernel's octal escapes (`\040` for a space).
+fn unescape(field: &str) -> String {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let digits = tail.get(..3).filter(|_| first == b'\\').and_then(|d| str::from_utf8(d).ok());
+        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                rest = tail.get(3..).unwrap_or(&[]);
+            }
+            None => {
+                out.push(first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// The process that holds a `flock` on the inode, out of the text of `/proc/locks`.
+fn lock_holder(locks: &str, dev: u64, ino: u64) -> Option<u32> {
+    // The file system's device here is not always the one `stat` gives (btrfs), so an equal inode number alone is
+    // the second choice.
+    let exact = format!("{:02x}:{:02x}:{ino}", libc::major(dev), libc::minor(dev));
+    let same_inode = format!(":{ino}");
+    let pid_of = |matches: &dyn Fn(&str) -> bool| {
+        locks.lines().find_map(|line| {
+            let mut fields = line.split_whitespace().skip(1);
+            // A waiter's line has "->" before its type; it holds nothing.
+            if fields.next()? != "FLOCK" {
+                return None;
+            }
+            let pid = fields.nth(2)?.parse::<u32>().ok()?;
+            matches(fields.next()?).then_some(pid)
+        })
+    };
+    pid_of(&|inode| inode == exact).or_else(|| pid_of(&|inode| inode.ends_with(&same_inode)))
+}
+
+/// A process as a person would look for it: its command and its number.
+fn process(pid: u32) -> String {
+    match fs::read_to_string(format!("/proc/{pid}/comm")) {
+        Ok(comm) => format!("{} (process {pid})", comm.trim_end()),
+        Err(_) => format!("process {pid}"),
+    }
+}
+
+/// Who holds the lock on a file that [`File::try_lock`](std::fs::File::try_lock) refused.
+pub(crate) fn who_locks(dev: u64, ino: u64) -> String {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    match lock_holder(&locks, dev, ino) {
+        Some(pid) if pid == std::process::id() => format!("locked by this process ({})", process(pid)),
+        Some(pid) => format!("locked by {}", process(pid)),
+        None => "locked by a process that cannot be seen from here".into(),
+    }
+}
+
+/// Who uses a block device: a mount, swap, or a device built on it. Looks at its partitions too.
+pub(crate) fn who_uses_block(rdev: u64, path: &Path) -> Option<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let mounted =
+        mount_point(&mounts, &dev_name(rdev)).or_else(|| mount_of_source(&mounts, &path.to_string_lossy()));
+    if let Some(point) = mounted {
+        return Some(format!("mounted on {point}"));
+    }
+    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    if swaps.lines().skip(1).any(|line| {
+        let file = unescape(line.split_whitespace().next().unwrap_or_default());
+        fs::metadata(file).is_ok_and(|m| m.rdev() == rdev)
+    }) {
+        return Some("in use as swap".into());
+    }
+    let dir = sysfs(rdev);
+    if let Some(holder) = names_in(&dir.join("holders")).into_iter().next() {
+        return Some(format!("part of {holder}"));
+    }
+    for name in names_in(&dir) {
+        let part = dir.join(&name);
+        if part.join("partition").exists() {
+            let dev = fs::read_to_string(part.join("dev")).unwrap_or_default();
+            if let Some(point) = mount_point(&mounts, dev.trim()) {
+                return Some(format!("its partition {name} mounted on {point}"));
+            }
+            if let Some(holder) = names_in(&part.join("holders")).into_iter().next() {
+                return Some(format!("its partition {name} part of {holder}"));
+            }
+        }
+    }
+    None
+}
+
+/// The loop device that a regular file backs, if any.
+pub(crate) fn who_loops(dev: u64, ino: u64) -> Option<String> {
+    names_in(Path::new("/sys/block")).into_iter().filter(|name| name.starts_with("loop")).find_map(|name| {
+        let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
+        let there = fs::metadata(backing.trim_end_matches('\n')).ok()?;
+        (there.dev() == dev && there.ino() == ino).then(|| format!("the backing file of /dev/{name}"))
+    })
+}
+
+fn names_in(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n\
+36 22 8:17 /sub /mnt/my\\040disk rw,noatime - xfs /dev/sdb1 rw\n\
+40 22 0:45 / /mnt/b rw - btrfs /dev/sdc rw,space_cache=v2\n";
+
+    #[test]
+    fn a_mount_point_is_found_by_device_number_or_source() {
+        assert_eq!(mount_point(MOUNTS, "8:17").as_deref(), Some("/mnt/my disk"));
+        assert_eq!(mount_point(MOUNTS, "8:1"), None);
+        assert_eq!(mount_of_source(MOUNTS, "/dev/sdc").as_deref(), Some("/mnt/b"));
+        assert_eq!(mount_of_source(MOUNTS, "/dev/sd"), None);
+        assert_eq!(mount_point("garbage\n\n - -", "8:17"), None);
+    }
+
+    #[test]
+    fn a_lock_holder_is_found_by_inode() {
+        let locks = "1: POSIX  ADVISORY  WRITE 77 fe:01:555 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 1234 fe:01:555 0 EOF\n\
+                     2: -> FLOCK  ADVISORY  WRITE 99 fe:01:555 0 EOF\n\
+                     3: FLOCK  ADVISORY  READ  4321 00:2a:666 0 EOF\n";
+        assert_eq!(lock_holder(locks, libc::makedev(0xfe, 1), 555), Some(1234));
+        assert_eq!(lock_holder(locks, libc::makedev(8, 1), 666), Some(4321));
+        assert_eq!(lock_holder(locks, libc::makedev(0xfe, 1), 55), None);
+        assert_eq!(lock_holder("nonsense", 0, 0), None);
+    }
+
+    #[test]
+    fn escapes_are_undone_and_broken_ones_kept() {
+        assert_eq!(unescape(r"a\040b\134c"), r"a b\c");
+        assert_eq!(unescape(r"tail\04"), r"tail\04");
+        assert_eq!(unescape(r"\9xx"), r"\9xx");
+    }
+}
