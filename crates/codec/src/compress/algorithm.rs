@@ -1,0 +1,285 @@
+//! Which algorithm, at which level: the words users type and the numbers that are stored.
+//!
+//! The names, ids and level numbers are those of OpenZFS, so that properties and blocks mean the same in both. A block
+//! pointer holds only the 7-bit id; the level of a zstd block is in the block's own header (the *cookie*), and
+//! a property holds both as `id | level << 7`.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Stored id of a block that is not compressed.
+pub const ID_OFF: u8 = 2;
+/// Stored id of an lz4 block.
+pub const ID_LZ4: u8 = 15;
+/// Stored id of a zstd block of any level.
+pub const ID_ZSTD: u8 = 16;
+
+const ID_ON: u8 = 1;
+const LEVEL_SHIFT: u32 = 7;
+const LEVEL_DEFAULT: u8 = 3;
+const COOKIE_FAST_1: u8 = 103;
+/// Property values may say "fast" or "the default" without a number; blocks may not.
+const COOKIE_FAST_UNNUMBERED: u8 = 102;
+const COOKIE_DEFAULT: u8 = 255;
+/// `zstd-fast-N` for each N, in the order of the cookies from [`COOKIE_FAST_1`] on.
+const FAST: [u16; 21] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 500, 1000];
+
+/// What users may write; printed with every refusal.
+pub const VALID: &str = "off, on, lz4, zstd, zstd-1..19, zstd-fast, zstd-fast-1..10, zstd-fast-20..100 (by ten), zstd-fast-500, zstd-fast-1000";
+
+/// Names OpenZFS knows and we do not write yet.
+const LATER: [&str; 3] = ["lzjb", "zle", "gzip"];
+
+/// A zstd level as blocks store it: 1 to 19, or 103 to 123 for the fast ones. No other value can be built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ZstdLevel(u8);
+
+impl ZstdLevel {
+    /// What `zstd` alone means.
+    pub const DEFAULT: ZstdLevel = ZstdLevel(LEVEL_DEFAULT);
+
+    /// `zstd-1` to `zstd-19`.
+    pub fn new(level: u8) -> Option<Self> {
+        (1..=19).contains(&level).then_some(ZstdLevel(level))
+    }
+
+    /// `zstd-fast-1` to `zstd-fast-1000`, for the values that have a name.
+    pub fn fast(acceleration: u16) -> Option<Self> {
+        let index = FAST.iter().position(|&n| n == acceleration)?;
+        Some(ZstdLevel(COOKIE_FAST_1 + u8::try_from(index).ok()?))
+    }
+
+    /// The level a block's header names.
+    pub fn from_cookie(cookie: u8) -> Option<Self> {
+        let level = ZstdLevel(cookie);
+        (Self::new(cookie).is_some() || level.acceleration().is_some()).then_some(level)
+    }
+
+    pub fn cookie(self) -> u8 {
+        self.0
+    }
+
+    /// The library's number: 1 to 19, or -1 to -1000.
+    pub fn level(self) -> i32 {
+        self.acceleration().map_or(i32::from(self.0), |n| -i32::from(n))
+    }
+
+    fn acceleration(self) -> Option<u16> {
+        FAST.get(usize::from(self.0.checked_sub(COOKIE_FAST_1)?)).copied()
+    }
+}
+
+impl fmt::Display for ZstdLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.acceleration() {
+            Some(n) => write!(f, "zstd-fast-{n}"),
+            None => write!(f, "zstd-{}", self.0),
+        }
+    }
+}
+
+/// The property `compression`.
+///
+/// ```
+/// use terrane_codec::{Compression, ZstdLevel};
+/// assert_eq!("on".parse(), Ok(Compression::Lz4));
+/// assert_eq!("zstd".parse(), Ok(Compression::Zstd(ZstdLevel::DEFAULT)));
+/// assert_eq!("zstd-fast-20".parse::<Compression>().map(|c| c.to_string()), Ok("zstd-fast-20".to_string()));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Compression {
+    Off,
+    Lz4,
+    Zstd(ZstdLevel),
+}
+
+impl Compression {
+    /// The 7-bit id block pointers hold.
+    pub fn id(self) -> u8 {
+        match self {
+            Compression::Off => ID_OFF,
+            Compression::Lz4 => ID_LZ4,
+            Compression::Zstd(_) => ID_ZSTD,
+        }
+    }
+
+    /// The stored property: `id | level << 7`.
+    pub fn to_property(self) -> u64 {
+        let level = if let Compression::Zstd(level) = self { level.cookie() } else { 0 };
+        u64::from(self.id()) | u64::from(level) << LEVEL_SHIFT
+    }
+
+    /// The other way. Accepts what OpenZFS stores for `on`, and for `zstd` and `zstd-fast` without a number.
+    pub fn from_property(property: u64) -> Result<Self, PropertyError> {
+        let unknown = || PropertyError::unknown("compression", property, VALID);
+        let level = u8::try_from(property >> LEVEL_SHIFT).map_err(|_| unknown())?;
+        match (u8::try_from(property & 0x7f).map_err(|_| unknown())?, level) {
+            (ID_OFF, 0) => Ok(Compression::Off),
+            (ID_ON | ID_LZ4, 0) => Ok(Compression::Lz4),
+            (ID_ZSTD, 0 | COOKIE_DEFAULT) => Ok(Compression::Zstd(ZstdLevel::DEFAULT)),
+            (ID_ZSTD, COOKIE_FAST_UNNUMBERED) => Ok(Compression::Zstd(ZstdLevel(COOKIE_FAST_1))),
+            (ID_ZSTD, cookie) => ZstdLevel::from_cookie(cookie).map(Compression::Zstd).ok_or_else(unknown),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl FromStr for Compression {
+    type Err = PropertyError;
+
+    fn from_str(word: &str) -> Result<Self, PropertyError> {
+        // Only one spelling each: "zstd-03" or "zstd-+3" would print as something else than was typed.
+        fn number<N: FromStr + ToString>(digits: &str) -> Option<N> {
+            digits.parse().ok().filter(|n: &N| n.to_string() == digits)
+        }
+        let level = match word {
+            "off" => return Ok(Compression::Off),
+            "on" | "lz4" => return Ok(Compression::Lz4),
+            "zstd" => Some(ZstdLevel::DEFAULT),
+            "zstd-fast" => ZstdLevel::fast(1),
+            _ => match word.strip_prefix("zstd-fast-") {
+                Some(digits) => number(digits).and_then(ZstdLevel::fast),
+                None => word.strip_prefix("zstd-").and_then(number).and_then(ZstdLevel::new),
+            },
+        };
+        if let Some(level) = level {
+            return Ok(Compression::Zstd(level));
+        }
+        let family = word.split_once('-').map_or(word, |(family, _)| family);
+        if LATER.contains(&family) {
+            return Err(PropertyError::NotInThisVersion {
+                name: "compression",
+                value: word.into(),
+                valid: VALID,
+            });
+        }
+        Err(PropertyError::unknown("compression", word, VALID))
+    }
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Compression::Off => f.write_str("off"),
+            Compression::Lz4 => f.write_str("lz4"),
+            Compression::Zstd(level) => level.fmt(f),
+        }
+    }
+}
+
+/// Why a property value was refused. The message says what would be accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PropertyError {
+    Unknown {
+        name: &'static str,
+        value: String,
+        valid: &'static str,
+    },
+    /// A value that OpenZFS has and this version of Terrane does not.
+    NotInThisVersion {
+        name: &'static str,
+        value: String,
+        valid: &'static str,
+    },
+}
+
+impl PropertyError {
+    pub(crate) fn unknown(name: &'static str, value: impl fmt::Display, valid: &'static str) -> Self {
+        PropertyError::Unknown { name, value: value.to_string(), valid }
+    }
+}
+
+impl fmt::Display for PropertyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PropertyError::Unknown { name, value, valid } => {
+                write!(f, "{name}: \"{value}\" is not a value; use one of: {valid}")
+            }
+            PropertyError::NotInThisVersion { name, value, valid } => {
+                write!(f, "{name}: \"{value}\" is not in this version; use one of: {valid}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PropertyError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> Vec<Compression> {
+        let levels = (1..=19).map(ZstdLevel::new).chain(FAST.map(ZstdLevel::fast)).map(|l| l.unwrap());
+        [Compression::Off, Compression::Lz4].into_iter().chain(levels.map(Compression::Zstd)).collect()
+    }
+
+    #[test]
+    fn every_value_comes_back_from_its_word_and_from_its_number() {
+        assert_eq!(all().len(), 2 + 19 + 21);
+        for value in all() {
+            assert_eq!(value.to_string().parse(), Ok(value));
+            assert_eq!(Compression::from_property(value.to_property()), Ok(value));
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_of_openzfs() {
+        for (word, property) in [
+            ("off", 2),
+            ("lz4", 15),
+            ("zstd", 16 | 3 << 7),
+            ("zstd-19", 16 | 19 << 7),
+            ("zstd-fast", 16 | 103 << 7),
+            ("zstd-fast-10", 16 | 112 << 7),
+            ("zstd-fast-20", 16 | 113 << 7),
+            ("zstd-fast-100", 16 | 121 << 7),
+            ("zstd-fast-500", 16 | 122 << 7),
+            ("zstd-fast-1000", 16 | 123 << 7),
+        ] {
+            assert_eq!(word.parse::<Compression>().unwrap().to_property(), property, "{word}");
+        }
+        let level = |word: &str| match word.parse() {
+            Ok(Compression::Zstd(level)) => level.level(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([level("zstd-19"), level("zstd-fast-1000"), level("zstd-fast-30")], [19, -1000, -30]);
+    }
+
+    #[test]
+    fn only_forty_cookies_are_levels() {
+        let valid: Vec<u8> = (0..=255).filter(|&c| ZstdLevel::from_cookie(c).is_some()).collect();
+        assert_eq!(valid, (1..=19).chain(103..=123).collect::<Vec<u8>>());
+    }
+
+    #[test]
+    fn refusals_name_what_would_be_accepted() {
+        for word in [
+            "",
+            "ON",
+            "zstd-0",
+            "zstd-20",
+            "zstd-03",
+            "zstd-+3",
+            "zstd-",
+            "zstd-fast-11",
+            "zstd-fast-",
+            "lz4 ",
+        ] {
+            let refusal = word.parse::<Compression>().unwrap_err();
+            assert!(matches!(refusal, PropertyError::Unknown { .. }), "{word}");
+            assert!(refusal.to_string().contains("zstd-1..19"), "{refusal}");
+        }
+        for word in ["lzjb", "zle", "gzip", "gzip-9"] {
+            let refusal = word.parse::<Compression>().unwrap_err();
+            assert!(refusal.to_string().contains("not in this version"), "{refusal}");
+        }
+        for property in
+            [0, 3, 4, 14, 2 | 1 << 7, 16 | 20 << 7, 16 | 101 << 7, 16 | 3 << 7 | 1 << 15, u64::MAX]
+        {
+            assert!(Compression::from_property(property).is_err(), "{property}");
+        }
+        assert_eq!(Compression::from_property(1), Ok(Compression::Lz4));
+        assert_eq!(Compression::from_property(16), "zstd".parse());
+        assert_eq!(Compression::from_property(16 | 102 << 7), "zstd-fast".parse());
+    }
+}
