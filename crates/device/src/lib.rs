@@ -7,7 +7,7 @@
 //!
 //! Read [`zone`] first (the trait and its words), then [`rules`] (what is allowed when), then the backends:
 //! [`backing`], [`file`] and `block` for regular files and conventional block devices (with [`foreign`], which
-//! recognises what must not be overwritten, and `holders`, which names who is in the way).
+//! recognises what must not be overwritten, and `holders`, which names who is in the way), [`sim`] for tests.
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
@@ -17,10 +17,12 @@ pub mod file;
 pub mod foreign;
 mod holders;
 pub mod rules;
+pub mod sim;
 pub mod zone;
 
 pub use backing::{Backing, OpenMode, PathKind, Probe, probe};
 pub use file::FileDevice;
 pub use foreign::identify_foreign;
 pub use rules::{ResetTicket, WriteTicket, ZoneRules};
+pub use sim::{Fault, FaultId, Kept, SimConfig, SimDevice};
 pub use zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};

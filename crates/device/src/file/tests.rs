@@ -200,7 +200,7 @@ impl FileExt for Grudging {
 
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
         self.calls.set(self.calls.get() + 1);
-        if self.calls.get() % 2 == 0 {
+        if self.calls.get().is_multiple_of(2) {
             return Err(io::ErrorKind::Interrupted.into());
         }
         let mut taken = self.taken.borrow_mut();

@@ -1,0 +1,476 @@
+//! A device that lies in memory, forgets on purpose, and breaks on command.
+//!
+//! What a file system promises it must keep when power fails at the worst moment and when the medium is not what it
+//! says. Real devices do that rarely and never twice in the same way; this one does it at every operation, from a
+//! seed, thousands of times a second.
+//!
+//! It has two faces. With `hardware_pointers` it is a drive: it remembers write pointers, and after a power loss each zone
+//! holds a prefix of what was written. Without it is a file: after a power loss any unit may be missing or torn, a
+//! zone that was emptied may be full again, and nobody knows the pointers.
+//!
+//! Two images: `now` is what reads see, `durable` what is safe. A flush makes the second like the first; every
+//! command since then is *pending* and kept in order, so [`after_power_loss`](SimDevice::after_power_loss) can decide for
+//! each what became of it ([`crash`]). A crash leaves the device it was asked of as it is and gives a new one: so one
+//! run can be crashed in many ways.
+//!
+//! Invariants: without a fault, flushed bytes are never lost, and the same config, calls and seeds give the same device.
+
+pub mod crash;
+mod dice;
+mod dump;
+pub mod fault;
+mod image;
+
+pub use crash::Kept;
+pub use fault::{Fault, FaultId};
+
+use crate::rules::ZoneRules;
+use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
+use dice::Dice;
+use fault::{Armed, FlushFate, WriteFate};
+use image::Image;
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use terrane_wire::ZoneIdx;
+
+/// What a simulated device is like.
+#[derive(Clone, Debug)]
+pub struct SimConfig {
+    /// As it appears in messages.
+    pub name: String,
+    pub zone_count: u32,
+    /// In bytes, a multiple of the write unit.
+    pub zone_size: u64,
+    /// In bytes, one for each zone, each a multiple of the write unit and from one unit to the zone size; empty means
+    /// that every zone holds `zone_size`.
+    pub capacities: Vec<u64>,
+    /// In bytes, a power of two of at least 4096.
+    pub write_unit: u32,
+    /// Like a drive (true) or like a file (false).
+    pub hardware_pointers: bool,
+    /// The most zones that may be open at once; 0 means no limit.
+    pub max_open: u32,
+    /// For the faults that happen by chance.
+    pub seed: u64,
+}
+
+impl Default for SimConfig {
+    fn default() -> Self {
+        SimConfig {
+            name: "sim".into(),
+            zone_count: 64,
+            zone_size: 1 << 20,
+            capacities: Vec::new(),
+            write_unit: 4096,
+            hardware_pointers: true,
+            max_open: 0,
+            seed: 0,
+        }
+    }
+}
+
+/// A simulated device. A clone is another handle of the same device; [`snapshot`](SimDevice::snapshot) is a copy.
+#[derive(Clone, Debug)]
+pub struct SimDevice(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    info: DeviceInfo,
+    /// Locked after `medium`, never before.
+    rules: ZoneRules,
+    medium: Mutex<Medium>,
+}
+
+/// What survives in one zone.
+#[derive(Clone, Debug)]
+struct Durable {
+    image: Arc<Image>,
+    state: ZoneState,
+    pointer: u64,
+}
+
+/// A command that no flush has covered yet.
+#[derive(Clone, Debug)]
+struct Pending {
+    zone: ZoneIdx,
+    what: What,
+}
+
+#[derive(Clone, Debug)]
+enum What {
+    /// Without bytes if they went elsewhere: the pointer still moved.
+    Write {
+        offset: u64,
+        len: u64,
+        data: Option<Arc<[u8]>>,
+    },
+    /// Bytes that came from another zone's write.
+    Stray {
+        offset: u64,
+        data: Arc<[u8]>,
+    },
+    /// Not certain if the power went before it was acknowledged.
+    Reset {
+        certain: bool,
+    },
+    Finish,
+}
+
+#[derive(Clone, Debug)]
+struct Medium {
+    now: Vec<Arc<Image>>,
+    durable: Vec<Durable>,
+    pending: Vec<Pending>,
+    /// Zones that a failed flush gave up: no later flush makes durable what they hold.
+    tainted: BTreeSet<ZoneIdx>,
+    /// Writes, resets, finishes and flushes that began.
+    ops: u64,
+    cut_after: Option<u64>,
+    powered: bool,
+    faults: Vec<Armed>,
+    dice: Dice,
+}
+
+fn io_error(
+    zone: impl Into<Option<ZoneIdx>>,
+    offset: u64,
+    op: &'static str,
+    why: &'static str,
+) -> DeviceError {
+    DeviceError::Io { zone: zone.into(), offset, op, source: io::Error::other(why) }
+}
+
+/// The state of a living zone whose pointer is here.
+fn state_at(pointer: u64, capacity: u64) -> ZoneState {
+    if pointer == 0 {
+        ZoneState::Empty
+    } else if pointer == capacity {
+        ZoneState::Full
+    } else {
+        ZoneState::Open
+    }
+}
+
+/// Whether an operation goes through or is the one in which the power goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Through,
+    Cut,
+}
+
+const POWER: &str = "power is off";
+
+impl Medium {
+    fn powered(&self, zone: Option<ZoneIdx>, offset: u64, op: &'static str) -> Result<(), DeviceError> {
+        if self.powered { Ok(()) } else { Err(io_error(zone, offset, op, POWER)) }
+    }
+
+    /// Counts an operation that is allowed and about to happen.
+    fn step(&mut self) -> Step {
+        if self.cut_after == Some(self.ops) {
+            self.powered = false;
+            return Step::Cut;
+        }
+        self.ops += 1;
+        Step::Through
+    }
+
+    fn write_now(&mut self, zone: ZoneIdx, offset: u64, data: &[u8]) {
+        if let Some(image) = self.now.get_mut(zone.0 as usize) {
+            Arc::make_mut(image).write(offset, data);
+        }
+    }
+
+    fn note(&mut self, zone: ZoneIdx, what: What) {
+        self.pending.push(Pending { zone, what });
+    }
+}
+
+impl SimDevice {
+    /// A new device, all zones empty.
+    ///
+    /// # Errors
+    /// `Refused` when the numbers do not fit together.
+    pub fn new(config: SimConfig) -> Result<Self, DeviceError> {
+        let SimConfig { name, zone_count, zone_size, mut capacities, write_unit, .. } = config;
+        let refused = |expected: String, found: String| {
+            Err(DeviceError::Refused {
+                name: name.clone(),
+                expected,
+                found,
+                remedy: "change the simulator's config",
+            })
+        };
+        if !write_unit.is_power_of_two() || write_unit < 4096 {
+            return refused(
+                "a write unit that is a power of two of at least 4096".into(),
+                write_unit.to_string(),
+            );
+        }
+        let unit = u64::from(write_unit);
+        if zone_count == 0 || zone_size == 0 || !zone_size.is_multiple_of(unit) {
+            return refused(
+                format!("zones of a multiple of {unit} bytes"),
+                format!("{zone_count} of {zone_size}"),
+            );
+        }
+        if capacities.is_empty() {
+            capacities = (0..zone_count).map(|_| zone_size).collect();
+        }
+        let fits = |capacity: &u64| (unit..=zone_size).contains(capacity) && capacity.is_multiple_of(unit);
+        if capacities.len() != zone_count as usize || !capacities.iter().all(fits) {
+            return refused(format!("{zone_count} capacities up to {zone_size}"), format!("{capacities:?}"));
+        }
+        let info = DeviceInfo {
+            name,
+            kind: DeviceKind::Simulator,
+            write_unit,
+            zone_count,
+            zone_size,
+            max_open: config.max_open,
+            // Only open zones are neither empty nor full here.
+            max_active: config.max_open,
+            hardware_pointers: config.hardware_pointers,
+        };
+        let blank = Durable { image: Arc::default(), state: ZoneState::Empty, pointer: 0 };
+        let zones = capacities.into_iter().map(|capacity| (capacity, blank.clone()));
+        Ok(Self::assemble(info, zones.collect(), config.seed))
+    }
+
+    /// A device that has just been switched on, with these capacities and contents.
+    fn assemble(info: DeviceInfo, zones: Vec<(u64, Durable)>, seed: u64) -> Self {
+        let (capacities, durable): (Vec<u64>, Vec<Durable>) = zones.into_iter().unzip();
+        let rules = ZoneRules::new(info.write_unit, info.max_open, capacities, ZoneState::Empty);
+        for (zone, held) in rules.zones().zip(&durable) {
+            rules.force(zone, held.state, held.pointer);
+        }
+        let medium = Medium {
+            now: durable.iter().map(|held| Arc::clone(&held.image)).collect(),
+            durable,
+            pending: Vec::new(),
+            tainted: BTreeSet::new(),
+            ops: 0,
+            cut_after: None,
+            powered: true,
+            faults: Vec::new(),
+            dice: Dice::new(seed),
+        };
+        SimDevice(Arc::new(Inner { info, rules, medium: Mutex::new(medium) }))
+    }
+
+    fn medium(&self) -> MutexGuard<'_, Medium> {
+        // A test that panicked in another thread may still want to look at the device.
+        self.0.medium.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reports(&self) -> Vec<ZoneReport> {
+        self.0.rules.zones().filter_map(|zone| self.0.rules.report(zone).ok()).collect()
+    }
+
+    /// An independent copy at this moment: contents, what is pending, faults, chance, the planned power cut. Costs a few
+    /// words for each zone and pending command.
+    pub fn snapshot(&self) -> SimDevice {
+        let medium = self.medium();
+        let reports = self.reports();
+        let capacities = reports.iter().map(|report| report.capacity);
+        let info = self.0.info.clone();
+        let rules = ZoneRules::new(info.write_unit, info.max_open, capacities, ZoneState::Empty);
+        for (zone, report) in rules.zones().zip(&reports) {
+            rules.force(zone, report.state, report.pointer);
+        }
+        SimDevice(Arc::new(Inner { info, rules, medium: Mutex::new(medium.clone()) }))
+    }
+
+    /// Writes, resets, finishes and flushes done since the device was switched on. Those that the rules refused do not
+    /// count, nor does the one in which the power went.
+    pub fn ops_done(&self) -> u64 {
+        self.medium().ops
+    }
+
+    /// Plans a power cut: when `ops_done` is `ops`, the next operation is cut off in its middle (a write may survive in
+    /// part, a reset may have happened) and fails, and so does everything after it. A number that has passed already
+    /// never comes.
+    pub fn crash_after(&self, ops: u64) {
+        self.medium().cut_after = Some(ops);
+    }
+
+    /// The power goes now, between two operations.
+    pub fn cut_power(&self) {
+        self.medium().powered = false;
+    }
+
+    pub fn is_powered(&self) -> bool {
+        self.medium().powered
+    }
+
+    /// Makes durable what one zone holds, whatever else is pending.
+    fn settle(&self, medium: &mut Medium, zone: ZoneIdx) {
+        self.settle_all(medium, &BTreeSet::from([zone]));
+        medium.pending.retain(|pending| pending.zone != zone);
+    }
+
+    fn settle_all(&self, medium: &mut Medium, zones: &BTreeSet<ZoneIdx>) {
+        for zone in zones {
+            let at = zone.0 as usize;
+            if let (Some(now), Some(durable), Ok(report)) =
+                (medium.now.get(at), medium.durable.get_mut(at), self.0.rules.report(*zone))
+            {
+                *durable = Durable { image: Arc::clone(now), state: report.state, pointer: report.pointer };
+            }
+        }
+    }
+
+    /// What must hold between operations; what is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        let medium = self.medium();
+        self.0.rules.check()?;
+        let pending: BTreeSet<ZoneIdx> = medium.pending.iter().map(|pending| pending.zone).collect();
+        for (zone, (now, durable)) in self.0.rules.zones().zip(medium.now.iter().zip(&medium.durable)) {
+            if !pending.contains(&zone) && !Arc::ptr_eq(now, &durable.image) {
+                return Err(format!("zone {zone}: nothing is pending, but not all is durable"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Before an operation: lets the zones die whose time has come.
+    fn begin(&self, medium: &mut Medium) {
+        for (zone, state) in medium.deaths() {
+            self.kill(medium, zone, state);
+        }
+    }
+}
+
+impl Device for SimDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.0.info
+    }
+
+    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.medium().powered(Some(zone), 0, "report")?;
+        self.0.rules.report(zone)
+    }
+
+    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let mut medium = self.medium();
+        medium.powered(Some(zone), offset, "read")?;
+        self.0.rules.may_read(zone, offset, buf.len())?;
+        if medium.fate_of_read(zone) {
+            return Err(io_error(zone, offset, "read", "injected read error"));
+        }
+        if let Some(image) = medium.now.get(zone.0 as usize) {
+            image.read(offset, buf);
+        }
+        Ok(())
+    }
+
+    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        const OP: &str = "write";
+        let medium = &mut *self.medium();
+        medium.powered(Some(zone), offset, OP)?;
+        self.begin(medium);
+        let ticket = self.0.rules.begin_write(zone, offset, data.len())?;
+        let len = data.len() as u64;
+        if medium.step() == Step::Cut {
+            medium.note(zone, What::Write { offset, len, data: Some(data.into()) });
+            return Err(io_error(zone, offset, OP, POWER));
+        }
+        let unit = u64::from(self.0.info.write_unit);
+        match medium.fate_of_write(zone, len / unit, unit) {
+            WriteFate::Done => {
+                medium.write_now(zone, offset, data);
+                medium.note(zone, What::Write { offset, len, data: Some(data.into()) });
+                ticket.wrote(len);
+            }
+            WriteFate::Lost => {
+                medium.note(zone, What::Write { offset, len, data: None });
+                ticket.wrote(len);
+            }
+            WriteFate::Misdirected(to, at) => {
+                medium.note(zone, What::Write { offset, len, data: None });
+                // Clipped to the other zone: what would fall beyond its end is lost.
+                let room = self.0.rules.report(to).map_or(0, |report| report.capacity.saturating_sub(at));
+                let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
+                medium.write_now(to, at, data);
+                medium.note(to, What::Stray { offset: at, data: data.into() });
+                ticket.wrote(len);
+            }
+            WriteFate::Failed(done) => {
+                let data = &data[..usize::try_from(done).unwrap_or(0)];
+                if !data.is_empty() {
+                    medium.write_now(zone, offset, data);
+                    medium.note(zone, What::Write { offset, len: done, data: Some(data.into()) });
+                }
+                ticket.wrote(done);
+                return Err(io_error(zone, offset, OP, "injected write error"));
+            }
+        }
+        Ok(())
+    }
+
+    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        let medium = &mut *self.medium();
+        medium.powered(Some(zone), 0, "reset")?;
+        self.begin(medium);
+        let ticket = self.0.rules.begin_reset(zone)?;
+        let step = medium.step();
+        medium.note(zone, What::Reset { certain: step == Step::Through });
+        if step == Step::Cut {
+            return Err(io_error(zone, 0, "reset", POWER));
+        }
+        if let Some(image) = medium.now.get_mut(zone.0 as usize) {
+            *image = Arc::default();
+        }
+        medium.tainted.remove(&zone);
+        ticket.done();
+        Ok(())
+    }
+
+    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        let medium = &mut *self.medium();
+        medium.powered(Some(zone), 0, "finish")?;
+        self.begin(medium);
+        if matches!(self.0.rules.report(zone)?.state, ZoneState::ReadOnly | ZoneState::Offline) {
+            // Let the rules say so, before the operation counts.
+            return self.0.rules.finish(zone).map(drop);
+        }
+        let step = medium.step();
+        medium.note(zone, What::Finish);
+        if step == Step::Cut {
+            return Err(io_error(zone, 0, "finish", POWER));
+        }
+        self.0.rules.finish(zone).map(drop)
+    }
+
+    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
+        self.medium().powered(Some(zone), 0, "resume")?;
+        self.0.rules.resume(zone, pointer)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        let medium = &mut *self.medium();
+        medium.powered(None, 0, "flush")?;
+        self.begin(medium);
+        if medium.step() == Step::Cut {
+            return Err(io_error(None, 0, "flush", POWER));
+        }
+        let mut zones: BTreeSet<ZoneIdx> = medium.pending.iter().map(|pending| pending.zone).collect();
+        match medium.fate_of_flush() {
+            FlushFate::Done => {
+                zones.retain(|zone| !medium.tainted.contains(zone));
+                self.settle_all(medium, &zones);
+                medium.pending.retain(|pending| !zones.contains(&pending.zone));
+                Ok(())
+            }
+            FlushFate::Lost => Ok(()),
+            FlushFate::Failed => {
+                medium.tainted.append(&mut zones);
+                Err(io_error(None, 0, "flush", "injected flush error"))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

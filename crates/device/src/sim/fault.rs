@@ -1,0 +1,253 @@
+//! What a device may do wrong besides losing power.
+//!
+//! Each fault has a switch ([`SimDevice::inject`](super::SimDevice::inject) and the methods below) and a counter:
+//! a test that proves a fault is noticed first asserts that it *fired*, or it proves nothing (a *canary*).
+//!
+//! Scheduled faults count from the moment they are injected. Faults that change the medium at once (rot, pointers, dead
+//! zones) first make durable what the zone holds, so that a later crash cannot take the fault back.
+
+use super::{Medium, SimDevice, io_error};
+use crate::zone::{DeviceError, ZoneState};
+use std::sync::Arc;
+use terrane_wire::ZoneIdx;
+
+/// A fault that waits for its moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Reads of the zone (of any, without one) fail once in `one_in` times, by the device's seed; 1 is always.
+    ReadError { zone: Option<ZoneIdx>, one_in: u32 },
+    /// Likewise writes. If `partial`, a random prefix of whole units is written and the pointer moves over it before the
+    /// write fails; else nothing is.
+    WriteError { zone: Option<ZoneIdx>, one_in: u32, partial: bool },
+    /// The `nth` write (1 is the next) succeeds and moves the pointer, but its bytes never reach the medium.
+    LostWrite { nth: u64 },
+    /// The bytes of the `nth` write land at `offset` in zone `to` instead, over whatever is there.
+    MisdirectedWrite { nth: u64, to: ZoneIdx, offset: u64 },
+    /// The `nth` flush succeeds and makes nothing durable. A later one does.
+    LostFlush { nth: u64 },
+    /// The `nth` flush fails. What it should have made durable never will be, even by a later flush that succeeds: so
+    /// kernels treat pages whose write-back failed. A reset ends that for its zone.
+    FailingFlush { nth: u64 },
+    /// After `after_ops` more writes, resets, finishes and flushes the zone is read-only.
+    TurnsReadOnly { zone: ZoneIdx, after_ops: u64 },
+    /// After as many the zone is offline.
+    TurnsOffline { zone: ZoneIdx, after_ops: u64 },
+}
+
+/// Names an injected fault on its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultId(pub(super) usize);
+
+#[derive(Clone, Debug)]
+pub(super) struct Armed {
+    pub(super) fault: Fault,
+    /// Operations the device had done when it was injected.
+    pub(super) since: u64,
+    /// Occasions on which it could have fired.
+    pub(super) seen: u64,
+    pub(super) fired: u64,
+}
+
+impl Armed {
+    fn due(&mut self, due: impl FnOnce(u64) -> bool) -> bool {
+        self.seen += 1;
+        let due = due(self.seen);
+        self.fired += u64::from(due);
+        due
+    }
+}
+
+/// What becomes of a write.
+pub(super) enum WriteFate {
+    Done,
+    Lost,
+    Misdirected(ZoneIdx, u64),
+    /// Fails after this many bytes.
+    Failed(u64),
+}
+
+/// What becomes of a flush.
+pub(super) enum FlushFate {
+    Done,
+    Lost,
+    Failed,
+}
+
+impl Medium {
+    pub(super) fn fate_of_read(&mut self, zone: ZoneIdx) -> bool {
+        let dice = &mut self.dice;
+        self.faults.iter_mut().any(|armed| match armed.fault {
+            Fault::ReadError { zone: at, one_in } if at.is_none_or(|at| at == zone) => {
+                armed.due(|_| dice.one_in(one_in.into()))
+            }
+            _ => false,
+        })
+    }
+
+    /// The first fault that is due decides; all count the occasion.
+    pub(super) fn fate_of_write(&mut self, zone: ZoneIdx, units: u64, unit: u64) -> WriteFate {
+        let dice = &mut self.dice;
+        let mut fate = WriteFate::Done;
+        for armed in &mut self.faults {
+            let decided = match armed.fault {
+                Fault::WriteError { zone: at, one_in, partial } if at.is_none_or(|at| at == zone) => armed
+                    .due(|_| dice.one_in(one_in.into()))
+                    .then(|| WriteFate::Failed(if partial { dice.below(units) * unit } else { 0 })),
+                Fault::LostWrite { nth } => armed.due(|seen| seen == nth).then_some(WriteFate::Lost),
+                Fault::MisdirectedWrite { nth, to, offset } => {
+                    armed.due(|seen| seen == nth).then_some(WriteFate::Misdirected(to, offset))
+                }
+                _ => None,
+            };
+            if let (WriteFate::Done, Some(decided)) = (&fate, decided) {
+                fate = decided;
+            }
+        }
+        fate
+    }
+
+    pub(super) fn fate_of_flush(&mut self) -> FlushFate {
+        let mut fate = FlushFate::Done;
+        for armed in &mut self.faults {
+            let decided = match armed.fault {
+                Fault::LostFlush { nth } => armed.due(|seen| seen == nth).then_some(FlushFate::Lost),
+                Fault::FailingFlush { nth } => armed.due(|seen| seen == nth).then_some(FlushFate::Failed),
+                _ => None,
+            };
+            if let (FlushFate::Done, Some(decided)) = (&fate, decided) {
+                fate = decided;
+            }
+        }
+        fate
+    }
+
+    /// The zones whose time has come before the next operation.
+    pub(super) fn deaths(&mut self) -> Vec<(ZoneIdx, ZoneState)> {
+        let ops = self.ops;
+        let due = self.faults.iter_mut().filter_map(|armed| {
+            let (zone, state, after) = match armed.fault {
+                Fault::TurnsReadOnly { zone, after_ops } => (zone, ZoneState::ReadOnly, after_ops),
+                Fault::TurnsOffline { zone, after_ops } => (zone, ZoneState::Offline, after_ops),
+                _ => return None,
+            };
+            let (since, fired) = (armed.since, armed.fired);
+            armed.due(|_| fired == 0 && ops >= since.saturating_add(after)).then_some((zone, state))
+        });
+        due.collect()
+    }
+}
+
+impl SimDevice {
+    /// Arms a fault.
+    pub fn inject(&self, fault: Fault) -> FaultId {
+        let mut medium = self.medium();
+        let since = medium.ops;
+        medium.faults.push(Armed { fault, since, seen: 0, fired: 0 });
+        FaultId(medium.faults.len() - 1)
+    }
+
+    /// How often the fault has happened. A canary that never fired proves nothing.
+    pub fn fired(&self, id: FaultId) -> u64 {
+        self.medium().faults.get(id.0).map_or(0, |armed| armed.fired)
+    }
+
+    /// Disarms all faults; what they did stays, and so do their counters.
+    pub fn clear_faults(&self) {
+        for armed in &mut self.medium().faults {
+            armed.fault = Fault::ReadError { zone: None, one_in: 0 };
+        }
+    }
+
+    /// Bit rot: every bit set in `mask` is flipped, on the medium, from `offset` on.
+    ///
+    /// # Errors
+    /// `Rule` when the range is not within the zone's capacity.
+    pub fn rot(&self, zone: ZoneIdx, offset: u64, mask: &[u8]) -> Result<(), DeviceError> {
+        let mut medium = self.medium();
+        self.0.rules.may_read(zone, offset, mask.len())?;
+        self.settle(&mut medium, zone);
+        let mut bytes = vec![0; mask.len()];
+        medium.both_images(zone, |image| {
+            image.read(offset, &mut bytes);
+            bytes.iter_mut().zip(mask).for_each(|(byte, flip)| *byte ^= flip);
+            image.write(offset, &bytes);
+        });
+        Ok(())
+    }
+
+    /// The zone is read-only or offline from now on; other states are refused.
+    pub fn kill_zone(&self, zone: ZoneIdx, state: ZoneState) -> Result<(), DeviceError> {
+        if !matches!(state, ZoneState::ReadOnly | ZoneState::Offline) {
+            return Err(io_error(zone, 0, "kill", "a dead zone is read-only or offline"));
+        }
+        self.0.rules.report(zone)?;
+        self.kill(&mut self.medium(), zone, state);
+        Ok(())
+    }
+
+    pub(super) fn kill(&self, medium: &mut Medium, zone: ZoneIdx, state: ZoneState) {
+        self.settle(medium, zone);
+        let pointer = self.0.rules.report(zone).map_or(0, |report| report.pointer);
+        self.0.rules.force(zone, state, pointer);
+        self.settle(medium, zone);
+    }
+
+    /// Somebody writes `bytes` of garbage at the write pointer behind the owner's back; clipped to the capacity.
+    ///
+    /// # Errors
+    /// `Rule` for a device without hardware pointers: there nobody but the owner moves one.
+    pub fn advance_pointer(&self, zone: ZoneIdx, bytes: u64) -> Result<u64, DeviceError> {
+        self.move_pointer(zone, "advance", |pointer, capacity| (pointer.saturating_add(bytes)).min(capacity))
+    }
+
+    /// The zone forgets its last `bytes`, flushed or not: damage, which no drive may do and some did. What was there
+    /// becomes garbage. Clipped to the zone's start.
+    ///
+    /// # Errors
+    /// `Rule` as for [`advance_pointer`](Self::advance_pointer).
+    pub fn roll_back_pointer(&self, zone: ZoneIdx, bytes: u64) -> Result<u64, DeviceError> {
+        self.move_pointer(zone, "roll back", |pointer, _| pointer.saturating_sub(bytes))
+    }
+
+    /// Puts the pointer elsewhere, in whole units, and garbage between the old and the new place. Returns the new one.
+    fn move_pointer(
+        &self,
+        zone: ZoneIdx,
+        op: &'static str,
+        to: impl FnOnce(u64, u64) -> u64,
+    ) -> Result<u64, DeviceError> {
+        let mut medium = self.medium();
+        let report = self.0.rules.report(zone)?;
+        let movable = matches!(report.state, ZoneState::Empty | ZoneState::Open | ZoneState::Full);
+        if !self.0.info.hardware_pointers || !movable {
+            return Err(DeviceError::Rule {
+                zone,
+                op,
+                expected: "a living zone with a hardware pointer".into(),
+                found: format!("{:?}", report.state),
+            });
+        }
+        self.settle(&mut medium, zone);
+        let pointer = to(report.pointer, report.capacity);
+        let pointer = pointer - pointer % u64::from(self.0.info.write_unit);
+        let (from, end) = (pointer.min(report.pointer), pointer.max(report.pointer));
+        let mut garbage = vec![0; usize::try_from(end - from).unwrap_or(0)];
+        medium.dice.fill(&mut garbage);
+        medium.both_images(zone, |image| image.write(from, &garbage));
+        self.0.rules.force(zone, super::state_at(pointer, report.capacity), pointer);
+        self.settle(&mut medium, zone);
+        Ok(pointer)
+    }
+}
+
+impl Medium {
+    /// Changes what is read now and what survives a crash in the same way; the zone is settled.
+    fn both_images(&mut self, zone: ZoneIdx, mut change: impl FnMut(&mut super::image::Image)) {
+        if let (Some(now), Some(durable)) =
+            (self.now.get_mut(zone.0 as usize), self.durable.get_mut(zone.0 as usize))
+        {
+            change(Arc::make_mut(now));
+            durable.image = Arc::clone(now);
+        }
+    }
+}
