@@ -1,0 +1,257 @@
+//! The bytes: a header, then values.
+//!
+//! | off | size | field |
+//! |---|---|---|
+//! | 0 | 4 | magic `0x2F505A` |
+//! | 4 | 2 | layout number in bits 0-9, header size / 8 in bits 10-15 |
+//! | 6 | 2 x max(1, n) | lengths of the n attributes of variable length, in order; then zeros to a multiple of 8 |
+//!
+//! Values follow in the layout's order, each on a multiple of 8. What lies between them, and after the last, is ignored
+//! when read and zero when written. A layout without variable attributes ignores the first length.
+
+use crate::attr::Attr;
+use crate::layout::{LAYOUT_MAX, Layout, LayoutTable, Slot};
+use crate::list::AttrList;
+use std::fmt;
+use std::sync::Arc;
+use terrane_wire::{Corrupt, Field, Reader, Truncated};
+
+/// First four bytes of every buffer.
+pub const MAGIC: u32 = 0x002f_505a;
+const LENGTHS_OFFSET: usize = 6;
+/// No bonus area (16192) and no spill block (131072) is larger.
+pub const SA_BYTES_MAX: usize = 128 << 10;
+
+/// Why values cannot be stored as asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SaError {
+    /// The dataset's registry has no such attribute.
+    Unregistered(Attr),
+    /// A layout may name an attribute once.
+    Twice(Attr),
+    /// The values are not those of the layout.
+    NotTheLayout { layout: u16 },
+    /// A value has another length than its attribute, or no length that fits 16 bits.
+    Length { attr: Attr, len: usize },
+    /// The header has room for 249 attributes of variable length, a layout for 255 attributes.
+    TooManyAttributes,
+    /// A dataset has at most 1022 combinations of attributes.
+    TooManyLayouts,
+}
+
+impl fmt::Display for SaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SaError::Unregistered(attr) => {
+                write!(f, "attribute number {} is not registered in this dataset", attr.0)
+            }
+            SaError::Twice(attr) => write!(f, "{attr} is there twice"),
+            SaError::NotTheLayout { layout } => write!(f, "the attributes are not those of layout {layout}"),
+            SaError::Length { attr, len } => write!(f, "{attr} cannot be {len} bytes long"),
+            SaError::TooManyAttributes => f.write_str("more attributes than a buffer's header can describe"),
+            SaError::TooManyLayouts => f.write_str(
+                "this dataset has used all 1022 combinations of attributes; copy its files to a new one",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for SaError {}
+
+/// A decoded buffer, borrowed. Decoding looks at the header alone; values are cut out when they are asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Attrs<'a> {
+    layout: &'a Arc<Layout>,
+    raw: &'a [u8],
+}
+
+impl<'a> Attrs<'a> {
+    /// `raw` is the used part of a bonus area or a spill block; it may be longer than its attributes.
+    pub fn decode(raw: &'a [u8], table: &'a LayoutTable) -> Result<Self, Corrupt> {
+        let attrs = Attrs { layout: decode_header(raw, table)?, raw };
+        // Checked once, so that no lookup can fail. The last attribute ends last: the others need no look.
+        if let Some(last) = attrs.layout.slots().last() {
+            attrs.value(last).ok_or_else(|| damaged("length", "enough for the attributes", raw.len()))?;
+        } else if raw.len() < attrs.layout.header_bytes() {
+            return Err(damaged("length", attrs.layout.header_bytes(), raw.len()));
+        }
+        Ok(attrs)
+    }
+
+    pub fn layout(&self) -> &'a Arc<Layout> {
+        self.layout
+    }
+
+    /// A value's bytes; `None` when the layout does not have it.
+    pub fn get(&self, attr: Attr) -> Option<&'a [u8]> {
+        self.value(self.layout.slot(attr)?)
+    }
+
+    /// A value of one 64-bit number.
+    pub fn u64(&self, attr: Attr) -> Option<u64> {
+        u64::get(self.get(attr)?)
+    }
+
+    /// A value of two 64-bit numbers, as times are: seconds, nanoseconds.
+    pub fn pair(&self, attr: Attr) -> Option<[u64; 2]> {
+        <[u64; 2]>::get(self.get(attr)?)
+    }
+
+    /// All attributes, in stored order.
+    pub fn iter(&self) -> impl Iterator<Item = (Attr, &'a [u8])> {
+        let attrs = *self;
+        attrs.layout.slots().iter().filter_map(move |slot| Some((slot.attr, attrs.value(slot)?)))
+    }
+
+    /// Bytes from the magic to the end of the last value.
+    pub fn used_bytes(&self) -> usize {
+        let end = self.layout.slots().last().and_then(|last| {
+            let (start, len) = self.span(last)?;
+            start.checked_add(len)
+        });
+        end.unwrap_or(self.layout.header_bytes())
+    }
+
+    fn value(&self, slot: &Slot) -> Option<&'a [u8]> {
+        let (start, len) = self.span(slot)?;
+        self.raw.get(start..start.checked_add(len)?)
+    }
+
+    /// Where a slot's value begins, and its length.
+    fn span(&self, slot: &Slot) -> Option<(usize, usize)> {
+        // At most 249 lengths of 16 bits: no overflow.
+        let mut start = self.layout.header_bytes() + slot.fixed_before;
+        for index in 0..slot.vars_before {
+            start += self.var_len(index)?.next_multiple_of(8);
+        }
+        let len = match slot.len {
+            Some(len) => usize::from(len),
+            None => self.var_len(slot.vars_before)?,
+        };
+        Some((start, len))
+    }
+
+    fn var_len(&self, index: usize) -> Option<usize> {
+        let raw = self.raw.get(LENGTHS_OFFSET + 2 * index..)?.first_chunk::<2>()?;
+        Some(usize::from(u16::from_le_bytes(*raw)))
+    }
+}
+
+fn damaged(what: &'static str, expected: impl fmt::Display, found: impl fmt::Display) -> Corrupt {
+    Corrupt::new("SA buffer", what, expected, found)
+}
+
+/// Judges the header, up to where the values begin.
+fn decode_header<'t>(raw: &[u8], table: &'t LayoutTable) -> Result<&'t Arc<Layout>, Corrupt> {
+    let short = |t: Truncated| {
+        damaged("length", format_args!("at least {}", t.offset.saturating_add(t.needed)), raw.len())
+    };
+    if raw.len() > SA_BYTES_MAX {
+        return Err(damaged("length", format_args!("at most {SA_BYTES_MAX}"), raw.len()));
+    }
+    let mut reader = Reader::new(raw);
+    let magic = reader.u32().map_err(short)?;
+    if magic != MAGIC {
+        return Err(damaged("magic", format_args!("{MAGIC:#x}"), format_args!("{magic:#x}")));
+    }
+    let info = reader.u16().map_err(short)?;
+    let number = info & LAYOUT_MAX;
+    let layout = table.get(number).ok_or_else(|| damaged("layout", "one of this dataset", number))?;
+    let header_bytes = usize::from(info >> 10) * 8;
+    if header_bytes != layout.header_bytes() {
+        return Err(damaged("header size", layout.header_bytes(), header_bytes));
+    }
+    Ok(layout)
+}
+
+/// A buffer that can be changed in place, as long as no length changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SaBuffer {
+    layout: Arc<Layout>,
+    raw: Vec<u8>,
+}
+
+impl SaBuffer {
+    /// Takes over stored bytes, whatever follows the last value included.
+    pub fn decode(raw: Vec<u8>, table: &LayoutTable) -> Result<Self, Corrupt> {
+        let layout = Arc::clone(Attrs::decode(&raw, table)?.layout());
+        Ok(SaBuffer { layout, raw })
+    }
+
+    /// Stores `list`, whose order must be the layout's (see [`LayoutTable::find`] and [`LayoutTable::add`]).
+    pub fn encode(layout: &Arc<Layout>, list: &AttrList) -> Result<Self, SaError> {
+        let number = layout.number();
+        if !layout.order().eq(list.order()) {
+            return Err(SaError::NotTheLayout { layout: number });
+        }
+        let units = u16::try_from(layout.header_bytes() / 8).map_err(|_| SaError::TooManyAttributes)?;
+        let mut raw = Vec::with_capacity(list.stored_bytes(layout.var_count()));
+        raw.extend_from_slice(&MAGIC.to_le_bytes());
+        raw.extend_from_slice(&(units << 10 | number).to_le_bytes());
+        for (slot, (attr, value)) in layout.slots().iter().zip(list.iter()) {
+            let wrong = || SaError::Length { attr, len: value.len() };
+            let len = u16::try_from(value.len()).map_err(|_| wrong())?;
+            match slot.len {
+                Some(fixed) if fixed != len => return Err(wrong()),
+                Some(_) => {}
+                None => raw.extend_from_slice(&len.to_le_bytes()),
+            }
+        }
+        raw.resize(layout.header_bytes(), 0);
+        for (_, value) in list.iter() {
+            raw.resize(raw.len().next_multiple_of(8), 0);
+            raw.extend_from_slice(value);
+        }
+        Ok(SaBuffer { layout: Arc::clone(layout), raw })
+    }
+
+    pub fn attrs(&self) -> Attrs<'_> {
+        Attrs { layout: &self.layout, raw: &self.raw }
+    }
+
+    pub fn layout(&self) -> &Arc<Layout> {
+        &self.layout
+    }
+
+    /// Overwrites a value of one number. `false`, and nothing changed, when the layout does not have it: then the
+    /// buffer has to be made anew from an [`AttrList`].
+    #[must_use]
+    pub fn set_u64(&mut self, attr: Attr, value: u64) -> bool {
+        self.set_bytes(attr, &value.to_le_bytes())
+    }
+
+    /// Overwrites a value of two numbers, as [`set_u64`](Self::set_u64).
+    #[must_use]
+    pub fn set_pair(&mut self, attr: Attr, [first, second]: [u64; 2]) -> bool {
+        let mut value = [0; 16];
+        [first, second].put(&mut value);
+        self.set_bytes(attr, &value)
+    }
+
+    /// Overwrites a value by one of the same length, as [`set_u64`](Self::set_u64).
+    #[must_use]
+    pub fn set_bytes(&mut self, attr: Attr, value: &[u8]) -> bool {
+        let attrs = self.attrs();
+        let Some((start, len)) = attrs.layout.slot(attr).and_then(|slot| attrs.span(slot)) else {
+            return false;
+        };
+        match self.raw.get_mut(start..).and_then(|rest| rest.get_mut(..len)) {
+            Some(place) if len == value.len() => {
+                place.copy_from_slice(value);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.raw
+    }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.raw
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+//! Layouts: which attributes a buffer holds, in which order.
+//!
+//! A buffer names its layout by number. The table of a dataset is stored as a ZAP (decimal number -> attribute numbers)
+//! and grows by first use: number 2 is the first combination that a file of this dataset had. The same attributes in
+//! another order are another layout.
+//!
+//! Everything that follows from the order alone is worked out once, when a layout enters the table, so that looking up
+//! an attribute is an addition and not a walk: `stat` of a cold file decodes one buffer.
+
+use crate::attr::{Attr, Registry};
+use crate::buffer::SaError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrane_wire::Corrupt;
+
+/// The layout without attributes; every table has it, no ZAP stores it.
+pub const LAYOUT_EMPTY: u16 = 1;
+/// First number for combinations of attributes. (0 is a form older than system attributes, which we never write.)
+pub const LAYOUT_FIRST: u16 = 2;
+/// The header has 10 bits for the number.
+pub const LAYOUT_MAX: u16 = 1023;
+/// The header's size, in units of 8 bytes, has 6 bits.
+const HEADER_BYTES_MAX: usize = 63 * 8;
+const NO_SLOT: u8 = u8::MAX;
+
+/// Where an attribute lies, as far as the layout alone says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot {
+    pub attr: Attr,
+    /// `None`: the header has its length.
+    pub len: Option<u16>,
+    /// Bytes, rounded up to 8 each, of the attributes of fixed length before this one.
+    pub fixed_before: usize,
+    /// Attributes of variable length before this one.
+    pub vars_before: usize,
+}
+
+/// One layout. Two are equal when number and order are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    number: u16,
+    slots: Vec<Slot>,
+    var_count: usize,
+    header_bytes: usize,
+    /// Slot of each of the built-in attributes, so that finding one is a load.
+    by_attr: [u8; 32],
+}
+
+impl Layout {
+    fn new(number: u16, order: &[Attr], registry: &Registry) -> Result<Self, SaError> {
+        let mut slots = Vec::new();
+        let mut by_attr = [NO_SLOT; 32];
+        let (mut fixed_before, mut vars_before) = (0usize, 0usize);
+        for &attr in order {
+            let info = registry.get(attr).ok_or(SaError::Unregistered(attr))?;
+            if slots.iter().any(|slot: &Slot| slot.attr == attr) {
+                return Err(SaError::Twice(attr));
+            }
+            let index =
+                u8::try_from(slots.len()).ok().filter(|&i| i != NO_SLOT).ok_or(SaError::TooManyAttributes)?;
+            if let Some(place) = by_attr.get_mut(usize::from(attr.0)) {
+                *place = index;
+            }
+            slots.push(Slot { attr, len: info.len, fixed_before, vars_before });
+            match info.len {
+                Some(len) => fixed_before += usize::from(len).next_multiple_of(8),
+                None => vars_before += 1,
+            }
+        }
+        let header_bytes = header_bytes(vars_before);
+        if header_bytes > HEADER_BYTES_MAX {
+            return Err(SaError::TooManyAttributes);
+        }
+        Ok(Layout { number, slots, var_count: vars_before, header_bytes, by_attr })
+    }
+
+    /// The number buffers name it by, 1 to [`LAYOUT_MAX`].
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// The attributes in stored order.
+    pub fn order(&self) -> impl ExactSizeIterator<Item = Attr> {
+        self.slots.iter().map(|slot| slot.attr)
+    }
+
+    /// Bytes of the header of each buffer of this layout: 8, and more from the second variable attribute on.
+    pub fn header_bytes(&self) -> usize {
+        self.header_bytes
+    }
+
+    /// Key in the LAYOUTS ZAP.
+    pub fn zap_name(&self) -> String {
+        self.number.to_string()
+    }
+
+    /// Value in the LAYOUTS ZAP.
+    pub fn zap_value(&self) -> Vec<u16> {
+        self.order().map(|attr| attr.0).collect()
+    }
+
+    pub(crate) fn var_count(&self) -> usize {
+        self.var_count
+    }
+
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    pub(crate) fn slot(&self, attr: Attr) -> Option<&Slot> {
+        match self.by_attr.get(usize::from(attr.0)) {
+            Some(&index) => self.slots.get(usize::from(index)),
+            None => self.slots.iter().find(|slot| slot.attr == attr),
+        }
+    }
+}
+
+/// Header of a buffer with `var_count` attributes of variable length: magic, layout and one length fit in 8 bytes, the
+/// other lengths follow.
+pub(crate) fn header_bytes(var_count: usize) -> usize {
+    8 + (2 * var_count.saturating_sub(1)).next_multiple_of(8)
+}
+
+/// The layouts of one dataset, and the registry they are made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayoutTable {
+    registry: Registry,
+    layouts: BTreeMap<u16, Arc<Layout>>,
+}
+
+impl LayoutTable {
+    /// The table of a new dataset: nothing but the empty layout.
+    pub fn new(registry: Registry) -> Self {
+        let empty =
+            Layout::new(LAYOUT_EMPTY, &[], &registry).expect("no attribute is unregistered or there twice");
+        LayoutTable { registry, layouts: BTreeMap::from([(LAYOUT_EMPTY, Arc::new(empty))]) }
+    }
+
+    /// A stored table, from the names and values of the LAYOUTS ZAP in any order.
+    pub fn load<N: AsRef<[u8]>, V: AsRef<[u16]>>(
+        registry: Registry,
+        entries: impl IntoIterator<Item = (N, V)>,
+    ) -> Result<Self, Corrupt> {
+        let mut table = LayoutTable::new(registry);
+        for (name, value) in entries {
+            let name = String::from_utf8_lossy(name.as_ref()).into_owned();
+            let number = name.parse().ok().filter(|n: &u16| {
+                (LAYOUT_FIRST..=LAYOUT_MAX).contains(n)
+                    && !table.layouts.contains_key(n)
+                    && n.to_string() == name
+            });
+            let number = number
+                .ok_or_else(|| Corrupt::new("SA layouts", "name", "a number from 2 to 1023, once", &name))?;
+            let order: Vec<Attr> = value.as_ref().iter().map(|&attr| Attr(attr)).collect();
+            let layout = Layout::new(number, &order, &table.registry).map_err(|e| {
+                Corrupt::new(
+                    format_args!("SA layout {number}"),
+                    "order",
+                    "registered attributes, once each",
+                    e,
+                )
+            })?;
+            table.layouts.insert(number, Arc::new(layout));
+        }
+        Ok(table)
+    }
+
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The layout a buffer names.
+    pub fn get(&self, number: u16) -> Option<&Arc<Layout>> {
+        self.layouts.get(&number)
+    }
+
+    /// The layout with exactly this order. Look here first; only what is not found needs [`add`](Self::add), and with
+    /// it a lock for writing and an entry in the ZAP.
+    pub fn find(&self, order: impl IntoIterator<Item = Attr, IntoIter: Clone>) -> Option<&Arc<Layout>> {
+        let order = order.into_iter();
+        self.layouts.values().find(|layout| layout.order().eq(order.clone()))
+    }
+
+    /// Gives `order` a number, if it has none yet. A new layout must be stored ([`Layout::zap_name`],
+    /// [`Layout::zap_value`]) no later than the first buffer that names it.
+    pub fn add(&mut self, order: &[Attr]) -> Result<Arc<Layout>, SaError> {
+        if let Some(layout) = self.find(order.iter().copied()) {
+            return Ok(Arc::clone(layout));
+        }
+        let last = self.layouts.keys().next_back().copied().unwrap_or(LAYOUT_EMPTY);
+        if last >= LAYOUT_MAX {
+            return Err(SaError::TooManyLayouts);
+        }
+        let layout = Arc::new(Layout::new(last + 1, order, &self.registry)?);
+        self.layouts.insert(layout.number, Arc::clone(&layout));
+        Ok(layout)
+    }
+
+    /// By number, the empty one first.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Layout>> {
+        self.layouts.values()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_grow_from_the_second_variable_attribute() {
+        assert_eq!([0, 1, 2, 5, 6].map(header_bytes), [8, 8, 16, 16, 24]);
+    }
+
+    #[test]
+    fn numbers_start_at_two_and_are_given_once() {
+        let mut table = LayoutTable::new(Registry::built_in());
+        let (ab, ba) = ([Attr::MODE, Attr::SIZE], [Attr::SIZE, Attr::MODE]);
+        assert_eq!(table.find(ab), None);
+        assert_eq!(table.add(&ab).unwrap().number(), 2);
+        assert_eq!(table.add(&ba).unwrap().number(), 3);
+        assert_eq!(table.add(&ab).unwrap().number(), 2);
+        assert_eq!(table.add(&[]).unwrap().number(), 1);
+        let stored: Vec<_> = table.iter().skip(1).map(|l| (l.zap_name(), l.zap_value())).collect();
+        assert_eq!(stored, [("2".to_string(), vec![5, 6]), ("3".to_string(), vec![6, 5])]);
+        assert_eq!(LayoutTable::load(Registry::built_in(), stored), Ok(table));
+    }
+
+    #[test]
+    fn impossible_layouts_are_refused() {
+        let mut table = LayoutTable::new(Registry::built_in());
+        assert_eq!(table.add(&[Attr(23)]).unwrap_err(), SaError::Unregistered(Attr(23)));
+        assert_eq!(table.add(&[Attr::MODE, Attr::MODE]).unwrap_err(), SaError::Twice(Attr::MODE));
+        for (name, value) in [
+            ("1", vec![5]),
+            ("02", vec![5]),
+            ("1024", vec![5]),
+            ("x", vec![]),
+            ("2", vec![99]),
+            ("2", vec![5, 5]),
+        ] {
+            assert!(LayoutTable::load(Registry::built_in(), [(name, &value)]).is_err(), "{name} {value:?}");
+        }
+        assert!(LayoutTable::load(Registry::built_in(), [("2", vec![5]), ("2", vec![6])]).is_err());
+    }
+
+    #[test]
+    fn the_table_ends_at_ten_bits() {
+        let many = (0..2000).map(|i| (format!("X{i}"), 23 + i));
+        let registry = Registry::load(many).unwrap();
+        let mut table = LayoutTable::new(registry);
+        for i in 0..1022 {
+            assert_eq!(table.add(&[Attr(23 + i)]).unwrap().number(), 2 + i);
+        }
+        assert_eq!(table.add(&[Attr(1500)]).unwrap_err(), SaError::TooManyLayouts);
+        let all: Vec<Attr> = (23..400).map(Attr).collect();
+        assert_eq!(
+            LayoutTable::new(table.registry().clone()).add(&all).unwrap_err(),
+            SaError::TooManyAttributes
+        );
+    }
+}

@@ -1,0 +1,118 @@
+//! Attributes on their way into a buffer: added, replaced, removed.
+//!
+//! The order is part of what is stored, and follows OpenZFS's rule, so that layouts stay few: a new attribute goes to
+//! the end, a replaced one keeps its place, a removed one closes the gap.
+
+use crate::attr::Attr;
+use crate::buffer::Attrs;
+use crate::layout::header_bytes;
+use terrane_wire::Field;
+
+/// Values in the order they will be stored in.
+#[derive(Clone, Debug, Default)]
+pub struct AttrList {
+    /// Attribute, start and length of its value in `values`.
+    items: Vec<(Attr, usize, usize)>,
+    /// All values in one allocation; a replaced value's old bytes stay until the list goes.
+    values: Vec<u8>,
+}
+
+impl AttrList {
+    pub fn new() -> Self {
+        // Room for a usual file: a create makes one list.
+        AttrList { items: Vec::with_capacity(20), values: Vec::with_capacity(256) }
+    }
+
+    /// The attributes of a stored buffer, also those nobody here knows the meaning of.
+    pub fn from_attrs(attrs: &Attrs<'_>) -> Self {
+        let mut list = AttrList::new();
+        for (attr, value) in attrs.iter() {
+            list.push(attr, value);
+        }
+        list
+    }
+
+    /// Replaces a value in its place, or appends it.
+    pub fn set(&mut self, attr: Attr, value: &[u8]) {
+        let Some(item) = self.items.iter_mut().find(|(a, ..)| *a == attr) else {
+            return self.push(attr, value);
+        };
+        *item = (attr, self.values.len(), value.len());
+        self.values.extend_from_slice(value);
+    }
+
+    pub fn set_u64(&mut self, attr: Attr, value: u64) {
+        self.set(attr, &value.to_le_bytes());
+    }
+
+    pub fn set_pair(&mut self, attr: Attr, pair: [u64; 2]) {
+        let mut value = [0; 16];
+        pair.put(&mut value);
+        self.set(attr, &value);
+    }
+
+    /// Does nothing when it is not there.
+    pub fn remove(&mut self, attr: Attr) {
+        self.items.retain(|(a, ..)| *a != attr);
+    }
+
+    pub fn get(&self, attr: Attr) -> Option<&[u8]> {
+        self.iter().find(|(a, _)| *a == attr).map(|(_, value)| value)
+    }
+
+    /// What [`LayoutTable::find`](crate::LayoutTable::find) looks for.
+    pub fn order(&self) -> impl Iterator<Item = Attr> + Clone {
+        self.items.iter().map(|(attr, ..)| *attr)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Attr, &[u8])> {
+        self.items
+            .iter()
+            .map(|&(attr, start, len)| (attr, self.values.get(start..start + len).unwrap_or(&[])))
+    }
+
+    /// Bytes of the buffer, if `var_count` of the attributes are of variable length.
+    pub(crate) fn stored_bytes(&self, var_count: usize) -> usize {
+        self.items.iter().fold(header_bytes(var_count), |end, (.., len)| end.next_multiple_of(8) + len)
+    }
+
+    fn push(&mut self, attr: Attr, value: &[u8]) {
+        self.items.push((attr, self.values.len(), value.len()));
+        self.values.extend_from_slice(value);
+    }
+}
+
+/// Two lists are equal when they hold the same values in the same order.
+impl PartialEq for AttrList {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for AttrList {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn behaves_like_a_vector_of_pairs(ops in prop::collection::vec((0u16..6, prop::option::of(prop::collection::vec(any::<u8>(), 0..9))), 0..40)) {
+            let (mut list, mut model) = (AttrList::new(), Vec::<(Attr, Vec<u8>)>::new());
+            for (attr, value) in ops {
+                let attr = Attr(attr);
+                let place = model.iter().position(|(a, _)| *a == attr);
+                match (value, place) {
+                    (Some(value), Some(at)) => { list.set(attr, &value); model[at].1 = value; }
+                    (Some(value), None) => { list.set(attr, &value); model.push((attr, value)); }
+                    (None, Some(at)) => { list.remove(attr); model.remove(at); }
+                    (None, None) => list.remove(attr),
+                }
+                let seen: Vec<_> = list.iter().map(|(a, v)| (a, v.to_vec())).collect();
+                prop_assert_eq!(&seen, &model);
+                prop_assert_eq!(list.get(attr), model.iter().find(|(a, _)| *a == attr).map(|(_, v)| &v[..]));
+            }
+        }
+    }
+}
