@@ -9,9 +9,8 @@ pub const GRANULE_BYTES: usize = 16;
 
 /// Largest stored size that is accepted for a block of `lsize` bytes; above it the block is stored as it is.
 ///
-/// At least a sixteenth and at least one granule must be saved, and the result is whole granules. A sixteenth: with
-/// OpenZFS's eighth, blocks that shrink by 7-12 % (many photographs and archives with a text part) are stored whole;
-/// below a sixteenth, the 8 KiB of a 128 KiB record are read in less time than lz4 needs to decode the rest.
+/// At least a sixteenth and at least one granule must be saved, and the result is whole granules. Less is not worth a
+/// decoder: at a sixteenth of a 128 KiB record, lz4 needs 43 us to decode what a 2 GB/s device reads 4 us faster.
 /// 0 means that nothing is accepted.
 pub const fn max_stored(lsize: usize) -> usize {
     let saved = if lsize / 16 > GRANULE_BYTES { lsize / 16 } else { GRANULE_BYTES };
