@@ -1,0 +1,247 @@
+//! What must hold of a whole ZAP.
+//!
+//! Operations judge what they touch; this walks everything, recomputes what can be recomputed, and goes on after
+//! each damage to report as much as can still be read. `terrane check` runs it on every directory, the
+//! model tests after every step.
+
+use crate::error::Error;
+use crate::fat::header::Header;
+use crate::fat::leaf::{ARRAY, ChunkSet, ENTRY, FREE, Leaf, NONE};
+use crate::fat::table;
+use crate::hash::Flags;
+use crate::index::Index;
+use crate::key::{Key, KeyRef};
+use crate::micro::{self, BlockKind, Micro};
+use crate::store::Store;
+use std::collections::BTreeSet;
+use terrane_wire::Corrupt;
+
+/// Damage beyond this is counted, not kept: a report must not need more memory than the ZAP.
+const DAMAGE_KEPT: usize = 1000;
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub entries: u64,
+    pub leaves: u64,
+    /// The first thousand.
+    pub damage: Vec<Corrupt>,
+    /// All of it.
+    pub damage_count: u64,
+    /// What a later version may read, and this one left alone.
+    pub unsupported: Option<String>,
+}
+
+impl Report {
+    pub fn is_clean(&self) -> bool {
+        self.damage_count == 0 && self.unsupported.is_none()
+    }
+
+    fn add(&mut self, damage: Corrupt) {
+        self.damage_count = self.damage_count.saturating_add(1);
+        if self.damage.len() < DAMAGE_KEPT {
+            self.damage.push(damage);
+        }
+    }
+
+    fn expect<T: PartialEq + std::fmt::Display>(
+        &mut self,
+        at: impl std::fmt::Display,
+        what: &'static str,
+        expected: T,
+        found: T,
+    ) {
+        if expected != found {
+            self.add(Corrupt::new(at, what, expected, found));
+        }
+    }
+
+    /// Keeps the good, reports the bad.
+    fn note<T>(&mut self, judged: Result<T, Corrupt>) -> Option<T> {
+        judged.map_err(|damage| self.add(damage)).ok()
+    }
+
+    fn note_header<T>(&mut self, judged: Result<T, Error<Corrupt>>) -> Option<T> {
+        match judged {
+            Ok(good) => Some(good),
+            Err(Error::Store(damage)) => {
+                self.add(damage);
+                None
+            }
+            Err(other) => {
+                self.unsupported = Some(other.to_string());
+                None
+            }
+        }
+    }
+}
+
+pub(crate) fn check<S: Store + ?Sized>(store: &S, index: Option<&Index>) -> Result<Report, Error<S::Error>> {
+    let mut report = Report::default();
+    if store.block_count() == 0 {
+        return Ok(report);
+    }
+    let block_0 = store.read(0)?;
+    match report.note_header(micro::block_kind(&block_0)) {
+        Some(BlockKind::Micro) => check_micro(&mut report, &block_0, store.block_count(), index),
+        Some(BlockKind::Fat) => {
+            if let Some(header) = report.note_header(Header::parse(&block_0, store.block_count())) {
+                check_fat(&mut report, store, &header)?;
+            }
+        }
+        None => {}
+    }
+    Ok(report)
+}
+
+fn check_micro(report: &mut Report, raw: &[u8], block_count: u64, index: Option<&Index>) {
+    let Some(micro) = report.note_header(Micro::parse(raw, block_count)) else { return };
+    let reserved = raw.get(24..64).unwrap_or(&[]).iter().filter(|b| **b != 0).count();
+    report.expect("block 0", "reserved bytes that are not 0", 0, reserved);
+    let (mut places, mut names) = (BTreeSet::new(), BTreeSet::new());
+    for used in micro.used_slots() {
+        let Some((number, slot)) = report.note(used) else { continue };
+        let at = format!("block 0 slot {number}");
+        report.entries += 1;
+        let rest = slot.name_rest().iter().filter(|b| **b != 0).count();
+        report.expect(&at, "bytes behind the name that are not 0", 0, rest);
+        let hash = Flags::NONE.hash(micro.salt, KeyRef::Name(slot.name()));
+        if !places.insert((hash, slot.cd)) {
+            report.add(Corrupt::new(&at, "differentiator", "unique for its hash", slot.cd));
+        }
+        if !names.insert(slot.name()) {
+            report.add(Corrupt::new(&at, "name", "unique", String::from_utf8_lossy(slot.name())));
+        }
+    }
+    let (Some(index), Ok(built)) = (index, Index::build(&micro)) else { return };
+    if *index != built {
+        report.add(Corrupt::new("index", "elements", "what the block holds", "others"));
+    }
+}
+
+fn check_fat<S: Store + ?Sized>(
+    report: &mut Report,
+    store: &S,
+    header: &Header,
+) -> Result<(), Error<S::Error>> {
+    // Runs of equal pointers; a leaf must be exactly one run.
+    let mut runs: Vec<(u64, u64, u64)> = Vec::new();
+    table::for_each_pointer(store, header, |index, leaf| match runs.last_mut() {
+        Some((_, count, last)) if *last == leaf => *count += 1,
+        _ => runs.push((index, 1, leaf)),
+    })?;
+    let mut blocks = BTreeSet::new();
+    for (first, count, block) in runs {
+        let at = format!("pointer table entry {first}");
+        if report.note(table::judge_pointer(header, store.block_count(), first, block)).is_none() {
+            continue;
+        }
+        if !blocks.insert(block) {
+            report.add(Corrupt::new(&at, "leaf block", "in one range of pointers", block));
+            continue;
+        }
+        let raw = store.read(block)?;
+        let Some(leaf) = report.note(Leaf::parse(&raw, block, header)) else { continue };
+        let owned = table::range_of(header, leaf.prefix, leaf.prefix_len);
+        report.expect(&at, "first pointer of a leaf", owned.start, first);
+        report.expect(&at, "pointers to a leaf", owned.end - owned.start, count);
+        report.leaves += 1;
+        check_leaf(report, &leaf, header);
+    }
+    report.expect("block 0", "leaf count", report.leaves, header.num_leafs);
+    report.expect("block 0", "entry count", report.entries, header.num_entries);
+    check_next_table(report, store, header)
+}
+
+/// What was copied so far must be what it was copied from.
+fn check_next_table<S: Store + ?Sized>(
+    report: &mut Report,
+    store: &S,
+    header: &Header,
+) -> Result<(), Error<S::Error>> {
+    if !header.is_growing() {
+        return Ok(());
+    }
+    for copied in 0..header.table_blks_copied {
+        let old = store.read(header.table_blk + copied)?;
+        let next = header.table_nextblk + 2 * copied;
+        let new = [store.read(next)?, store.read(next + 1)?];
+        let doubled = old.chunks_exact(8).flat_map(|p| [p, p]);
+        if !doubled.eq(new.iter().flat_map(|block| block.chunks_exact(8))) {
+            let at = format_args!("blocks {next} and {} (next pointer table)", next + 1);
+            report.add(Corrupt::new(at, "pointers", "those of the table, twice", "others"));
+        }
+    }
+    Ok(())
+}
+
+fn check_leaf(report: &mut Report, leaf: &Leaf<'_>, header: &Header) {
+    let mut seen = ChunkSet::new();
+    let (mut entries, mut arrays) = (0usize, 0usize);
+    for bucket in 0..leaf.geometry.buckets() {
+        let mut cd_before = 0;
+        let (mut places, mut keys) = (BTreeSet::new(), BTreeSet::<Key>::new());
+        for found in leaf.chain(bucket) {
+            let Some(found) = report.note(found) else { break };
+            let entry = found.entry;
+            if !seen.insert(entry.chunk) {
+                report.add(leaf.damage("ENTRY chunk", "in one chain", entry.chunk));
+                break;
+            }
+            entries += 1;
+            report.note(leaf.judge_place(&entry, bucket));
+            if entry.cd < cd_before {
+                report.add(leaf.damage(
+                    "differentiators of a chain",
+                    format_args!("{cd_before} or more"),
+                    entry.cd,
+                ));
+            }
+            cd_before = entry.cd;
+            if !places.insert((entry.hash, entry.cd)) {
+                report.add(leaf.damage("differentiator", "unique for its hash", entry.cd));
+            }
+            let chains = [
+                leaf.array_chunk_numbers(entry.name_chunk, leaf.name_len(&entry)),
+                leaf.array_chunk_numbers(entry.value_chunk, entry.value_len()),
+            ];
+            for chain in chains {
+                for chunk in report.note(chain).unwrap_or_default() {
+                    arrays += 1;
+                    if !seen.insert(chunk) {
+                        report.add(leaf.damage("ARRAY chunk", "in one chain", chunk));
+                    }
+                }
+            }
+            let Some(key) = report.note(leaf.key(&entry)) else { continue };
+            let hash = header.flags.hash(header.salt, key.as_ref());
+            if hash != entry.hash {
+                let (expected, found) = (format!("{hash:#x}"), format!("{:#x}", entry.hash));
+                report.add(leaf.damage("hash of a name", expected, found));
+            }
+            if !keys.insert(key) {
+                report.add(leaf.damage("name", "unique", format_args!("chunk {}", entry.chunk)));
+            }
+        }
+    }
+    report.entries += entries as u64;
+    let at = format!("block {} (leaf)", leaf.block);
+    report.expect(&at, "entries", entries, leaf.nentries);
+    if let Some((free, next)) = report.note(leaf.free_chunks(leaf.nfree)) {
+        if next != NONE {
+            report.add(leaf.damage("free list", "ended after the free chunks", next));
+        }
+        for chunk in free {
+            if !seen.insert(chunk) {
+                report.add(leaf.damage("FREE chunk", "in no other chain", chunk));
+            }
+        }
+    }
+    let all = leaf.geometry.chunks();
+    report.expect(&at, "chunks in chains and free", all, entries + arrays + leaf.nfree);
+    let kinds =
+        |kind| (0..all).filter_map(|c| u16::try_from(c).ok()).filter(|c| leaf.kind(*c) == kind).count();
+    report.expect(&at, "ENTRY chunks", entries, kinds(ENTRY));
+    report.expect(&at, "ARRAY chunks", arrays, kinds(ARRAY));
+    report.expect(&at, "FREE chunks", leaf.nfree, kinds(FREE));
+}

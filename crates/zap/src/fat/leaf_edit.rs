@@ -1,0 +1,317 @@
+//! One leaf, changed.
+//!
+//! Each change first reads everything it is going to touch and only then writes, so that damage found on the way
+//! leaves the block as it was. The order in which chunks are taken and given back is part of the format as far
+//! as equal bytes go: an entry takes its ENTRY chunk, then the name's, then the value's, each from the head of
+//! the free list; a chain that is freed is put before the head and keeps its inner order.
+
+use crate::bytes::{get_u16, put, put_u16, put_u64};
+use crate::fat::header::{Geometry, Header};
+use crate::fat::leaf::{
+    ARRAY, ARRAY_BYTES, ARRAY_NEXT_AT, BLOCK_TYPE, CHUNK_BYTES, ChunkSet, ENTRY, ENTRY_NEXT_AT, EntryChunk,
+    FREE, Found, Leaf, LeafHeader, MAGIC, NONE, array_chunks,
+};
+use terrane_wire::{Corrupt, Field};
+
+const NFREE_AT: usize = 28;
+const NENTRIES_AT: usize = 30;
+const FREELIST_AT: usize = 34;
+
+/// An entry in stored form, on its way into a leaf.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewEntry<'a> {
+    pub hash: u64,
+    pub cd: u32,
+    pub name: &'a [u8],
+    pub name_ints: usize,
+    pub value: &'a [u8],
+    pub value_int_size: u8,
+    pub value_ints: usize,
+}
+
+impl NewEntry<'_> {
+    pub fn chunks(&self) -> usize {
+        1 + array_chunks(self.name.len()) + array_chunks(self.value.len())
+    }
+}
+
+/// Makes the block an empty leaf: all chunks free, linked in order.
+pub(crate) fn init(raw: &mut [u8], geometry: Geometry, prefix: u64, prefix_len: u32) {
+    raw.fill(0);
+    let chunks = number(geometry.chunks());
+    let header = LeafHeader {
+        block_type: BLOCK_TYPE,
+        pad: 0,
+        prefix,
+        magic: MAGIC,
+        nfree: chunks,
+        nentries: 0,
+        prefix_len: u16::try_from(prefix_len).unwrap_or(u16::MAX),
+        freelist: 0,
+        flags: 0,
+        pad2: [0; 11],
+    };
+    put(raw, 0, &header.encode());
+    clear_buckets(raw, geometry);
+    for chunk in 0..chunks {
+        let next = if chunk + 1 == chunks { NONE } else { chunk + 1 };
+        put_free(raw, geometry, chunk, next);
+    }
+}
+
+fn clear_buckets(raw: &mut [u8], geometry: Geometry) {
+    for bucket in 0..geometry.buckets() {
+        put_u16(raw, geometry.bucket_at(bucket), NONE);
+    }
+}
+
+/// Gives the leaf another prefix.
+pub(crate) fn put_prefix(raw: &mut [u8], prefix: u64, prefix_len: u32) {
+    put_u64(raw, 16, prefix);
+    put_u16(raw, 32, u16::try_from(prefix_len).unwrap_or(u16::MAX));
+}
+
+/// Adds an entry; the caller has seen that enough chunks are free.
+pub(crate) fn insert(raw: &mut [u8], block: u64, header: &Header, new: &NewEntry<'_>) -> Result<(), Corrupt> {
+    let leaf = Leaf::parse(raw, block, header)?;
+    let (taken, freelist) = leaf.free_chunks(new.chunks())?;
+    let (link_at, next) = place_in_chain(&leaf, new.hash, new.cd)?;
+    let (nfree, nentries, geometry) = (leaf.nfree, leaf.nentries, leaf.geometry);
+    let Some((&entry_chunk, arrays)) = taken.split_first() else { return Ok(()) };
+    let (name, value) = arrays.split_at(array_chunks(new.name.len()).min(arrays.len()));
+    put_array(raw, geometry, name, new.name);
+    put_array(raw, geometry, value, new.value);
+    let entry = EntryChunk {
+        chunk: entry_chunk,
+        next,
+        value_int_size: new.value_int_size,
+        name_chunk: name.first().copied().unwrap_or(NONE),
+        name_ints: number(new.name_ints),
+        value_chunk: value.first().copied().unwrap_or(NONE),
+        value_ints: number(new.value_ints),
+        cd: new.cd,
+        hash: new.hash,
+    };
+    put_entry(raw, geometry, &entry);
+    put_u16(raw, link_at, entry_chunk);
+    put_counts(raw, nfree - taken.len(), nentries + 1, freelist);
+    Ok(())
+}
+
+/// Removes an entry that [`Leaf::find`] found in these bytes.
+pub(crate) fn remove(raw: &mut [u8], block: u64, header: &Header, found: &Found) -> Result<(), Corrupt> {
+    let leaf = Leaf::parse(raw, block, header)?;
+    let (name, value) = chains_of(&leaf, &found.entry)?;
+    let nentries = leaf.nentries.checked_sub(1).ok_or_else(|| leaf.damage("entries", "at least 1", 0))?;
+    let mut list = FreeList::of(&leaf);
+    let geometry = leaf.geometry;
+    list.fits(&leaf, name.len() + value.len() + 1)?;
+    put_u16(raw, found.link_at, found.entry.next);
+    list.give_back(raw, geometry, &value);
+    list.give_back(raw, geometry, &name);
+    list.give_back(raw, geometry, &[found.entry.chunk]);
+    put_counts(raw, list.nfree, nentries, list.head);
+    Ok(())
+}
+
+/// Puts another value into an entry, which stays where it is and keeps its differentiator.
+pub(crate) fn replace_value(
+    raw: &mut [u8],
+    block: u64,
+    header: &Header,
+    found: &Found,
+    new: &NewEntry<'_>,
+) -> Result<(), Corrupt> {
+    let leaf = Leaf::parse(raw, block, header)?;
+    let old = leaf.array_chunk_numbers(found.entry.value_chunk, found.entry.value_len())?;
+    judge_distinct(&leaf, old.iter())?;
+    let needed = array_chunks(new.value.len());
+    let more = needed.saturating_sub(old.len());
+    // The old chain goes to the head of the list first, and the new one comes back from there.
+    let (fresh, _) = leaf.free_chunks(more)?;
+    let mut list = FreeList::of(&leaf);
+    list.fits(&leaf, old.len())?;
+    let (geometry, nentries) = (leaf.geometry, leaf.nentries);
+    let taken: Vec<u16> = old.iter().chain(&fresh).copied().take(needed).collect();
+    list.give_back(raw, geometry, &old);
+    if let Some(last) = taken.last() {
+        list.head = get_u16(raw, geometry.chunk_at(*last) + ARRAY_NEXT_AT);
+        list.nfree = list.nfree.saturating_sub(taken.len());
+    }
+    put_array(raw, geometry, &taken, new.value);
+    let entry = EntryChunk {
+        value_int_size: new.value_int_size,
+        value_chunk: taken.first().copied().unwrap_or(NONE),
+        value_ints: number(new.value_ints),
+        ..found.entry
+    };
+    put_entry(raw, geometry, &entry);
+    put_counts(raw, list.nfree, nentries, list.head);
+    Ok(())
+}
+
+/// Moves the entries whose next hash bit is set from `low` into `high`, and gives both their longer prefixes.
+///
+/// Chunks are taken by number, not by bucket: that fixes the order in which both leaves are linked. Both buffers
+/// are the caller's copies; after an error they are to be thrown away.
+pub(crate) fn split(
+    low: &mut [u8],
+    high: &mut [u8],
+    blocks: (u64, u64),
+    header: &Header,
+) -> Result<(), Corrupt> {
+    let (low_block, high_block) = blocks;
+    let before = Leaf::parse(low, low_block, header)?;
+    let (geometry, prefix_len) = (before.geometry, before.prefix_len + 1);
+    let (prefix, mut entries_left) = (before.prefix << 1, before.nentries);
+    let high_bit = 1u64.checked_shl(64 - prefix_len).unwrap_or(0);
+    init(high, geometry, prefix | 1, prefix_len);
+    put_prefix(low, prefix, prefix_len);
+    clear_buckets(low, geometry);
+    for chunk in 0..number(geometry.chunks()) {
+        let leaf = Leaf::parse(low, low_block, header)?;
+        if leaf.kind(chunk) != ENTRY {
+            continue;
+        }
+        let entry = leaf.entry(chunk)?;
+        entries_left = entries_left
+            .checked_sub(1)
+            .ok_or_else(|| leaf.damage("ENTRY chunks", "as many as entries are counted", "more"))?;
+        if entry.hash & high_bit == 0 {
+            let (link_at, next) = place_in_chain(&leaf, entry.hash, entry.cd)?;
+            put_u16(low, geometry.chunk_at(chunk) + ENTRY_NEXT_AT, next);
+            put_u16(low, link_at, chunk);
+            continue;
+        }
+        let (name, value) = (leaf.name_bytes(&entry)?, leaf.value_bytes(&entry)?);
+        let moved = NewEntry {
+            hash: entry.hash,
+            cd: entry.cd,
+            name: &name,
+            name_ints: usize::from(entry.name_ints),
+            value: &value,
+            value_int_size: entry.value_int_size,
+            value_ints: usize::from(entry.value_ints),
+        };
+        insert(high, high_block, header, &moved)?;
+        // Not linked from any bucket now, so there is no link to cut: it cuts its own.
+        let found = Found { entry, link_at: geometry.chunk_at(chunk) + ENTRY_NEXT_AT };
+        remove(low, low_block, header, &found)?;
+    }
+    if entries_left != 0 {
+        let leaf = Leaf::parse(low, low_block, header)?;
+        return Err(leaf.damage(
+            "ENTRY chunks",
+            "as many as entries are counted",
+            format_args!("{entries_left} fewer"),
+        ));
+    }
+    Ok(())
+}
+
+/// The link to change, and what it leads to now: before the first entry with a greater differentiator.
+fn place_in_chain(leaf: &Leaf<'_>, hash: u64, cd: u32) -> Result<(usize, u16), Corrupt> {
+    let bucket = leaf.bucket(hash);
+    let mut place = (leaf.geometry.bucket_at(bucket), get_u16(leaf.raw, leaf.geometry.bucket_at(bucket)));
+    for found in leaf.chain(bucket) {
+        let entry = found?.entry;
+        if entry.cd > cd {
+            break;
+        }
+        place = (leaf.geometry.chunk_at(entry.chunk) + ENTRY_NEXT_AT, entry.next);
+    }
+    Ok(place)
+}
+
+/// The chunk numbers of an entry's name and value; refused when they share one.
+fn chains_of(leaf: &Leaf<'_>, entry: &EntryChunk) -> Result<(Vec<u16>, Vec<u16>), Corrupt> {
+    let name = leaf.array_chunk_numbers(entry.name_chunk, leaf.name_len(entry))?;
+    let value = leaf.array_chunk_numbers(entry.value_chunk, entry.value_len())?;
+    judge_distinct(leaf, name.iter().chain(&value))?;
+    Ok((name, value))
+}
+
+/// A chunk given back twice would make the free list a circle.
+fn judge_distinct<'c>(leaf: &Leaf<'_>, chunks: impl Iterator<Item = &'c u16>) -> Result<(), Corrupt> {
+    let mut seen = ChunkSet::new();
+    for chunk in chunks {
+        if !seen.insert(*chunk) {
+            return Err(leaf.damage("chain of a name or value", "no chunk twice", chunk));
+        }
+    }
+    Ok(())
+}
+
+/// The free list while chains are given back to it.
+struct FreeList {
+    head: u16,
+    nfree: usize,
+}
+
+impl FreeList {
+    fn of(leaf: &Leaf<'_>) -> Self {
+        FreeList { head: leaf.freelist, nfree: leaf.nfree }
+    }
+
+    fn fits(&self, leaf: &Leaf<'_>, more: usize) -> Result<(), Corrupt> {
+        let nfree = self.nfree.saturating_add(more);
+        if nfree > leaf.geometry.chunks() {
+            return Err(leaf.damage(
+                "free chunks",
+                format_args!("at most {}", leaf.geometry.chunks()),
+                nfree,
+            ));
+        }
+        Ok(())
+    }
+
+    fn give_back(&mut self, raw: &mut [u8], geometry: Geometry, chunks: &[u16]) {
+        for chunk in chunks.iter().rev() {
+            put_free(raw, geometry, *chunk, self.head);
+            self.head = *chunk;
+        }
+        self.nfree += chunks.len();
+    }
+}
+
+fn put_free(raw: &mut [u8], geometry: Geometry, chunk: u16, next: u16) {
+    let mut bytes = [0; CHUNK_BYTES];
+    bytes[0] = FREE;
+    next.put(&mut bytes[ARRAY_NEXT_AT..]);
+    put(raw, geometry.chunk_at(chunk), &bytes);
+}
+
+fn put_array(raw: &mut [u8], geometry: Geometry, chunks: &[u16], data: &[u8]) {
+    let nexts = chunks.iter().skip(1).copied().chain([NONE]);
+    for ((chunk, next), piece) in chunks.iter().zip(nexts).zip(data.chunks(ARRAY_BYTES)) {
+        let at = geometry.chunk_at(*chunk);
+        put_free(raw, geometry, *chunk, next);
+        put(raw, at, &[ARRAY]);
+        put(raw, at + 1, piece);
+    }
+}
+
+fn put_entry(raw: &mut [u8], geometry: Geometry, entry: &EntryChunk) {
+    let mut bytes = [0; CHUNK_BYTES];
+    bytes[0] = ENTRY;
+    bytes[1] = entry.value_int_size;
+    entry.next.put(&mut bytes[2..4]);
+    entry.name_chunk.put(&mut bytes[4..6]);
+    entry.name_ints.put(&mut bytes[6..8]);
+    entry.value_chunk.put(&mut bytes[8..10]);
+    entry.value_ints.put(&mut bytes[10..12]);
+    entry.cd.put(&mut bytes[12..16]);
+    entry.hash.put(&mut bytes[16..24]);
+    put(raw, geometry.chunk_at(entry.chunk), &bytes);
+}
+
+fn put_counts(raw: &mut [u8], nfree: usize, nentries: usize, freelist: u16) {
+    put_u16(raw, NFREE_AT, number(nfree));
+    put_u16(raw, NENTRIES_AT, number(nentries));
+    put_u16(raw, FREELIST_AT, freelist);
+}
+
+/// A count or a chunk number; all of them are bounded by a leaf's chunks, or were compared with limits far below.
+fn number(value: usize) -> u16 {
+    u16::try_from(value).unwrap_or(u16::MAX)
+}

@@ -1,0 +1,107 @@
+//! Entries of a fat ZAP in the order of (hash, differentiator).
+//!
+//! Leaves follow each other by prefix and buckets by the next bits of the hash, so a walk over both is already
+//! sorted but for the few entries that share a bucket. Each entry is judged to be where its hash belongs;
+//! this is also what guarantees that a walk advances, whatever the blocks hold.
+
+use crate::cursor::Cursor;
+use crate::error::Error;
+use crate::fat::header::Header;
+use crate::fat::leaf::{EntryChunk, Leaf};
+use crate::fat::leaf_of;
+use crate::key::Key;
+use crate::store::Store;
+use crate::value::Value;
+use terrane_wire::Corrupt;
+
+/// One entry, read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub key: Key,
+    pub value: Value,
+    /// The masked hash; with `cd` it is where a cursor finds the entry.
+    pub hash: u64,
+    pub cd: u32,
+}
+
+impl Entry {
+    /// Where to go on after this entry.
+    pub fn cursor_after(&self) -> Cursor {
+        Cursor::after(self.hash, self.cd)
+    }
+}
+
+/// The first entry at or after the cursor.
+pub(crate) fn next<S: Store + ?Sized>(store: &S, from: Cursor) -> Result<Option<Entry>, Error<S::Error>> {
+    let mut one = None;
+    walk(store, from, |leaf, found| {
+        // Entries of a later bucket are greater, whatever they are.
+        one = found.first().map(|entry| read(leaf, entry)).transpose()?;
+        Ok(one.is_none())
+    })?;
+    Ok(one)
+}
+
+/// Up to `max` entries from the cursor on.
+pub(crate) fn list<S: Store + ?Sized>(
+    store: &S,
+    from: Cursor,
+    max: usize,
+) -> Result<Vec<Entry>, Error<S::Error>> {
+    let mut entries = Vec::new();
+    if max == 0 {
+        return Ok(entries);
+    }
+    walk(store, from, |leaf, found| {
+        for entry in found {
+            if entries.len() >= max {
+                break;
+            }
+            entries.push(read(leaf, entry)?);
+        }
+        Ok(entries.len() < max)
+    })?;
+    Ok(entries)
+}
+
+fn read(leaf: &Leaf<'_>, entry: &EntryChunk) -> Result<Entry, Corrupt> {
+    Ok(Entry { key: leaf.key(entry)?, value: leaf.value(entry)?, hash: entry.hash, cd: entry.cd })
+}
+
+/// Gives `each` the entries of one bucket after the other, sorted, until it has enough.
+fn walk<S: Store + ?Sized>(
+    store: &S,
+    from: Cursor,
+    mut each: impl FnMut(&Leaf<'_>, &[EntryChunk]) -> Result<bool, Corrupt>,
+) -> Result<(), Error<S::Error>> {
+    if from.is_end() {
+        return Ok(());
+    }
+    let block_0 = store.read(0)?;
+    let header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+    let mut from = from;
+    let mut found = Vec::new();
+    // Each leaf's range begins after the one before, so this ends.
+    loop {
+        let (block, raw) = leaf_of(store, &header, &block_0, from.hash)?;
+        let leaf = Leaf::parse_for(&raw, block, &header, from.hash).map_err(Error::damage)?;
+        for bucket in leaf.bucket(from.hash)..leaf.geometry.buckets() {
+            found.clear();
+            for entry in leaf.chain(bucket) {
+                let entry = entry.map_err(Error::damage)?.entry;
+                leaf.judge_place(&entry, bucket).map_err(Error::damage)?;
+                if (entry.hash, entry.cd) >= (from.hash, from.cd) {
+                    found.push(entry);
+                }
+            }
+            found.sort_unstable_by_key(|entry| (entry.hash, entry.cd));
+            if !found.is_empty() && !each(&leaf, &found).map_err(Error::damage)? {
+                return Ok(());
+            }
+        }
+        match leaf.first_hash_after() {
+            Some(hash) => from = Cursor { hash, cd: 0 },
+            None => return Ok(()),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Fat ZAPs: an extendible hash table in blocks.
+//!
+//! Block 0 is the [`header`]; the [`table`] takes the top bits of a hash to the block of a [`leaf`], which holds
+//! every entry whose hash begins with its prefix. A leaf that is full is split in two by the next bit of the
+//! hash, and the table doubles when a leaf wants a longer prefix than the table has bits. Leaves that became
+//! empty side by side are merged again.
+//!
+//! Invariants: leaves own disjoint ranges of the table that cover all of it; no prefix is longer than the table's
+//! shift; block numbers handed out are below `freeblk`.
+
+pub(crate) mod header;
+mod insert;
+pub(crate) mod leaf;
+mod leaf_edit;
+mod list;
+mod remove;
+pub(crate) mod table;
+
+pub(crate) use insert::{Mode, put};
+pub use list::Entry;
+pub(crate) use list::{list, next};
+pub(crate) use remove::remove;
+
+use crate::bytes::put_u64;
+use crate::error::Error;
+use crate::hash::Flags;
+use crate::key::KeyRef;
+use crate::store::{Store, edit};
+use crate::value::Value;
+use header::{Geometry, Header};
+use leaf::{Found, Leaf};
+use std::sync::Arc;
+
+/// A fat ZAP's header, read and judged.
+pub(crate) fn header<S: Store + ?Sized>(store: &S) -> Result<Header, Error<S::Error>> {
+    Header::parse(&store.read(0)?, store.block_count()).map_err(Error::lift)
+}
+
+fn store_header<S: Store + ?Sized>(store: &mut S, header: &Header) -> Result<(), Error<S::Error>> {
+    Ok(edit(store, 0, |raw| {
+        header.store(raw);
+        Ok(())
+    })?)
+}
+
+/// Makes the object an empty fat ZAP. Its block size must be set, and nothing but block 0 may have been written.
+pub(crate) fn create<S: Store + ?Sized>(
+    store: &mut S,
+    salt: u64,
+    flags: Flags,
+) -> Result<(), Error<S::Error>> {
+    let geometry = Geometry::of_block(store.block_size()).map_err(Error::damage)?;
+    let header = Header::new(geometry, salt, flags);
+    edit(store, 1, |raw| {
+        leaf_edit::init(raw, geometry, 0, 0);
+        Ok(())
+    })?;
+    edit(store, 0, |raw| {
+        raw.fill(0);
+        header.store(raw);
+        for pointer in (geometry.block_bytes() / 2..geometry.block_bytes()).step_by(8) {
+            put_u64(raw, pointer, 1);
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// A leaf's block number and bytes.
+type LeafBlock = (u64, Arc<Vec<u8>>);
+
+/// The leaf that owns a hash: its block and its bytes, not yet parsed.
+fn leaf_of<S: Store + ?Sized>(
+    store: &S,
+    header: &Header,
+    block_0: &[u8],
+    hash: u64,
+) -> Result<LeafBlock, Error<S::Error>> {
+    let block = table::pointer_with_block_0(store, header, block_0, header.table_index(hash))?;
+    Ok((block, store.read(block)?))
+}
+
+/// Finds a key and takes from its entry what `get` takes.
+fn look<S: Store + ?Sized, T>(
+    store: &S,
+    block_0: &[u8],
+    key: KeyRef<'_>,
+    get: impl FnOnce(&Leaf<'_>, &Found) -> Result<T, Error<S::Error>>,
+) -> Result<Option<T>, Error<S::Error>> {
+    let header = Header::parse(block_0, store.block_count()).map_err(Error::lift)?;
+    let hash = header.flags.hash(header.salt, key);
+    let (block, raw) = leaf_of(store, &header, block_0, hash)?;
+    let leaf = Leaf::parse_for(&raw, block, &header, hash).map_err(Error::damage)?;
+    match leaf.find(hash, key).map_err(Error::damage)? {
+        Some(found) => get(&leaf, &found).map(Some),
+        None => Ok(None),
+    }
+}
+
+pub(crate) fn lookup<S: Store + ?Sized>(
+    store: &S,
+    block_0: &[u8],
+    key: KeyRef<'_>,
+) -> Result<Option<Value>, Error<S::Error>> {
+    look(store, block_0, key, |leaf, found| leaf.value(&found.entry).map_err(Error::damage))
+}
+
+/// The first integer of a value.
+pub(crate) fn lookup_u64<S: Store + ?Sized>(
+    store: &S,
+    block_0: &[u8],
+    key: KeyRef<'_>,
+) -> Result<Option<u64>, Error<S::Error>> {
+    look(store, block_0, key, |leaf, found| match leaf.first_integer(&found.entry) {
+        Some(first) => Ok(first),
+        // Either there is none, or what holds it is damaged and says so.
+        None => leaf.value(&found.entry).map_err(Error::damage)?.first().ok_or(Error::NoInteger),
+    })
+}
+
+/// Integer size and count of a value.
+pub(crate) fn length<S: Store + ?Sized>(
+    store: &S,
+    block_0: &[u8],
+    key: KeyRef<'_>,
+) -> Result<Option<(u8, usize)>, Error<S::Error>> {
+    look(store, block_0, key, |_, found| {
+        Ok((found.entry.value_int_size, usize::from(found.entry.value_ints)))
+    })
+}

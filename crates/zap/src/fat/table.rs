@@ -1,0 +1,214 @@
+//! The pointer table: top bits of a hash to leaf block.
+//!
+//! It begins in the second half of block 0, moves out to a block of its own when that is too small, and then
+//! doubles. Doubling is spread over many inserts, one old block each, so no insert pays for all of it: until it
+//! is complete, reads use the old table, and stores go to both.
+//!
+//! Invariant: during a doubling, pointers 2i and 2i+1 of the next table equal pointer i of this one, for all i
+//! in blocks already copied. What is stored beyond them is overwritten when its turn comes.
+
+use crate::bytes::{get_u64, put_u64};
+use crate::error::Error;
+use crate::fat::header::Header;
+use crate::store::{Store, edit};
+use std::ops::Range;
+use terrane_wire::Corrupt;
+
+/// Where pointer `index` is: a block, and a byte in it.
+fn place(header: &Header, table_blk: u64, index: u64) -> (u64, usize) {
+    let geometry = header.geometry;
+    if table_blk == 0 {
+        let byte = usize::try_from(index).unwrap_or(usize::MAX).saturating_mul(8);
+        return (0, byte.saturating_add(geometry.block_bytes() / 2));
+    }
+    let shift = geometry.table_block_shift();
+    let in_block = index & ((1 << shift) - 1);
+    (table_blk + (index >> shift), usize::try_from(in_block * 8).unwrap_or(usize::MAX))
+}
+
+/// The leaf block at `index`, judged to be a block that a leaf can be in.
+pub(crate) fn pointer<S: Store + ?Sized>(
+    store: &S,
+    header: &Header,
+    index: u64,
+) -> Result<u64, Error<S::Error>> {
+    let (block, byte) = place(header, header.table_blk, index);
+    let found = get_u64(&store.read(block)?, byte);
+    judge_pointer(header, store.block_count(), index, found).map_err(Error::damage)
+}
+
+/// As [`pointer`], where block 0 is at hand already and usually holds the table.
+pub(crate) fn pointer_with_block_0<S: Store + ?Sized>(
+    store: &S,
+    header: &Header,
+    block_0: &[u8],
+    index: u64,
+) -> Result<u64, Error<S::Error>> {
+    if header.table_blk != 0 {
+        return pointer(store, header, index);
+    }
+    let found = get_u64(block_0, place(header, 0, index).1);
+    judge_pointer(header, store.block_count(), index, found).map_err(Error::damage)
+}
+
+/// A pointer of 0 is damage like any other: no range of hashes is without a leaf.
+pub(crate) fn judge_pointer(
+    header: &Header,
+    block_count: u64,
+    index: u64,
+    found: u64,
+) -> Result<u64, Corrupt> {
+    let end = header.freeblk.min(block_count);
+    if found == 0 || found >= end {
+        let at = format_args!("pointer table entry {index}");
+        return Err(Corrupt::new(at, "leaf block", format_args!("1 to {}", end.saturating_sub(1)), found));
+    }
+    Ok(found)
+}
+
+/// The pointers of a leaf with this prefix.
+pub(crate) fn range_of(header: &Header, prefix: u64, prefix_len: u32) -> Range<u64> {
+    let shift = header.table_shift.saturating_sub(prefix_len);
+    let first = prefix.checked_shl(shift).unwrap_or(0);
+    first..first.saturating_add(1 << shift)
+}
+
+/// Points a range of the table, and of the one that is to replace it, at a leaf.
+pub(crate) fn set_range<S: Store + ?Sized>(
+    store: &mut S,
+    header: &Header,
+    range: Range<u64>,
+    leaf: u64,
+) -> Result<(), Error<S::Error>> {
+    fill(store, header, header.table_blk, range.clone(), leaf)?;
+    if header.is_growing() {
+        fill(store, header, header.table_nextblk, range.start * 2..range.end * 2, leaf)?;
+    }
+    Ok(())
+}
+
+fn fill<S: Store + ?Sized>(
+    store: &mut S,
+    header: &Header,
+    table_blk: u64,
+    range: Range<u64>,
+    leaf: u64,
+) -> Result<(), Error<S::Error>> {
+    let mut index = range.start;
+    while index < range.end {
+        let (block, first_byte) = place(header, table_blk, index);
+        let room = (header.geometry.block_bytes().saturating_sub(first_byte) / 8).max(1) as u64;
+        let count = room.min(range.end - index);
+        edit(store, block, |raw| {
+            for k in 0..count {
+                put_u64(raw, place(header, table_blk, index + k).1, leaf);
+            }
+            Ok(())
+        })?;
+        index += count;
+    }
+    Ok(())
+}
+
+/// One step towards a table twice as large; `Full` when hashes have no more bits for it. Changes `header` only in
+/// memory: the caller stores it.
+pub(crate) fn grow_step<S: Store + ?Sized>(
+    store: &mut S,
+    header: &mut Header,
+) -> Result<(), Error<S::Error>> {
+    if !header.is_growing() && header.table_shift >= header.hash_bits().table_shift_max() {
+        return Err(Error::Full);
+    }
+    if header.table_blk == 0 {
+        return move_out(store, header);
+    }
+    if !header.is_growing() {
+        let blocks = header.table_numblks * 2;
+        header.table_nextblk = header.allocate(blocks).map_err(Error::damage)?;
+        header.table_blks_copied = 0;
+    }
+    let copied = header.table_blks_copied;
+    let old = store.read(header.table_blk + copied)?;
+    let middle = old.len() / 2;
+    for (block, half) in [(0, old.get(..middle)), (1, old.get(middle..))] {
+        double_into(store, header.table_nextblk + 2 * copied + block, half.unwrap_or(&[]))?;
+    }
+    header.table_blks_copied += 1;
+    if header.table_blks_copied == header.table_numblks {
+        let old_table = header.table_blk..header.table_blk + header.table_numblks;
+        header.table_blk = header.table_nextblk;
+        header.table_numblks *= 2;
+        header.table_shift += 1;
+        header.table_nextblk = 0;
+        header.table_blks_copied = 0;
+        // The header no longer speaks of them when they become holes.
+        edit(store, 0, |raw| {
+            header.store(raw);
+            Ok(())
+        })?;
+        for block in old_table {
+            store.free(block)?;
+        }
+    }
+    Ok(())
+}
+
+/// The embedded table becomes a block of its own, each pointer twice. What is left of it in block 0 is ignored.
+fn move_out<S: Store + ?Sized>(store: &mut S, header: &mut Header) -> Result<(), Error<S::Error>> {
+    let block_0 = store.read(0)?;
+    let block = header.allocate(1).map_err(Error::damage)?;
+    double_into(store, block, block_0.get(block_0.len() / 2..).unwrap_or(&[]))?;
+    header.table_blk = block;
+    header.table_numblks = 1;
+    header.table_shift += 1;
+    Ok(())
+}
+
+/// Fills a block with each of these pointers twice.
+fn double_into<S: Store + ?Sized>(store: &mut S, block: u64, half: &[u8]) -> Result<(), Error<S::Error>> {
+    Ok(edit(store, block, |raw| {
+        for (twice, pointer) in raw.chunks_exact_mut(16).zip(half.chunks_exact(8)) {
+            let (first, second) = twice.split_at_mut(8);
+            first.copy_from_slice(pointer);
+            second.copy_from_slice(pointer);
+        }
+        Ok(())
+    })?)
+}
+
+/// All pointers in order, unjudged. Reads each block of the table once.
+pub(crate) fn for_each_pointer<S: Store + ?Sized>(
+    store: &S,
+    header: &Header,
+    mut each: impl FnMut(u64, u64),
+) -> Result<(), Error<S::Error>> {
+    let count = 1u64 << header.table_shift;
+    let mut index = 0;
+    while index < count {
+        let (block, first_byte) = place(header, header.table_blk, index);
+        let raw = store.read(block)?;
+        for pointer in raw.get(first_byte..).unwrap_or(&[]).chunks_exact(8) {
+            each(index, get_u64(pointer, 0));
+            index += 1;
+        }
+        if first_byte >= raw.len() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The high-water mark that the blocks in use allow: past every leaf, past the table, and past the table that is
+/// being filled. The reference forgets the last one, hands its blocks to leaves and loses the table.
+pub(crate) fn lowest_freeblk<S: Store + ?Sized>(store: &S, header: &Header) -> Result<u64, Error<S::Error>> {
+    let mut last = 0;
+    for_each_pointer(store, header, |_, leaf| last = last.max(leaf))?;
+    if header.table_blk != 0 {
+        last = last.max(header.table_blk + header.table_numblks - 1);
+    }
+    if header.is_growing() {
+        last = last.max(header.table_nextblk + 2 * header.table_numblks - 1);
+    }
+    // A pointer past the mark is damage that a lookup will name; the mark itself never rises here.
+    Ok(last.saturating_add(1).min(header.freeblk))
+}

@@ -1,0 +1,124 @@
+//! What an entry holds: integers of one width.
+//!
+//! Stored integers are big-endian at their own width, packed; a [`Value`] keeps them so, because most are looked
+//! at once or never. The one case that matters, a single `u64`, is kept apart and costs no allocation.
+
+/// Bytes one value may take.
+pub const VALUE_BYTES_MAX: usize = 8192;
+
+/// Integers to be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ValueRef<'a> {
+    U8s(&'a [u8]),
+    U16s(&'a [u16]),
+    U32s(&'a [u32]),
+    U64s(&'a [u64]),
+}
+
+impl ValueRef<'_> {
+    /// Bytes of each integer.
+    pub fn int_size(&self) -> u8 {
+        match self {
+            ValueRef::U8s(_) => 1,
+            ValueRef::U16s(_) => 2,
+            ValueRef::U32s(_) => 4,
+            ValueRef::U64s(_) => 8,
+        }
+    }
+
+    pub fn num_ints(&self) -> usize {
+        match self {
+            ValueRef::U8s(ints) => ints.len(),
+            ValueRef::U16s(ints) => ints.len(),
+            ValueRef::U32s(ints) => ints.len(),
+            ValueRef::U64s(ints) => ints.len(),
+        }
+    }
+
+    /// Bytes of the stored form.
+    pub(crate) fn stored_len(&self) -> usize {
+        self.num_ints().saturating_mul(usize::from(self.int_size()))
+    }
+
+    pub(crate) fn stored(&self) -> Vec<u8> {
+        match self {
+            ValueRef::U8s(ints) => ints.to_vec(),
+            ValueRef::U16s(ints) => ints.iter().flat_map(|i| i.to_be_bytes()).collect(),
+            ValueRef::U32s(ints) => ints.iter().flat_map(|i| i.to_be_bytes()).collect(),
+            ValueRef::U64s(ints) => ints.iter().flat_map(|i| i.to_be_bytes()).collect(),
+        }
+    }
+
+    /// The integer, when it is exactly one `u64`: all that a micro ZAP can hold.
+    pub(crate) fn single_u64(&self) -> Option<u64> {
+        match self {
+            ValueRef::U64s([one]) => Some(*one),
+            _ => None,
+        }
+    }
+}
+
+/// Integers that were read. One `u64` is always [`Value::U64`], whichever kind of ZAP it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    U64(u64),
+    /// `int_size` is 1, 2, 4 or 8; `big_endian` is a whole number of such integers.
+    Ints {
+        int_size: u8,
+        big_endian: Vec<u8>,
+    },
+}
+
+impl Value {
+    pub(crate) fn from_stored(int_size: u8, big_endian: Vec<u8>) -> Self {
+        match (int_size, <[u8; 8]>::try_from(big_endian.as_slice())) {
+            (8, Ok(one)) => Value::U64(u64::from_be_bytes(one)),
+            _ => Value::Ints { int_size, big_endian },
+        }
+    }
+
+    /// Bytes of each integer.
+    pub fn int_size(&self) -> u8 {
+        match self {
+            Value::U64(_) => 8,
+            Value::Ints { int_size, .. } => *int_size,
+        }
+    }
+
+    pub fn num_ints(&self) -> usize {
+        match self {
+            Value::U64(_) => 1,
+            Value::Ints { int_size, big_endian } => big_endian.len() / usize::from(*int_size).max(1),
+        }
+    }
+
+    /// The integers, widened.
+    pub fn ints(&self) -> Vec<u64> {
+        match self {
+            Value::U64(one) => vec![*one],
+            Value::Ints { int_size, big_endian } => {
+                big_endian.chunks_exact(usize::from(*int_size).max(1)).map(widen).collect()
+            }
+        }
+    }
+
+    /// The first integer, widened: a directory entry's object, whatever others have put behind it.
+    pub fn first(&self) -> Option<u64> {
+        match self {
+            Value::U64(one) => Some(*one),
+            Value::Ints { int_size, big_endian } => big_endian.get(..usize::from(*int_size)).map(widen),
+        }
+    }
+
+    /// The bytes of a value of one-byte integers.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match self {
+            Value::Ints { int_size: 1, big_endian } => Some(big_endian),
+            _ => None,
+        }
+    }
+}
+
+fn widen(big_endian: &[u8]) -> u64 {
+    big_endian.iter().fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
