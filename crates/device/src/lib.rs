@@ -6,7 +6,7 @@
 //! is tested on a file holds on a drive.
 //!
 //! Read [`zone`] first (the trait and its words), then [`rules`] (what is allowed when), then the backends:
-//! [`backing`], [`file`] and `block` for regular files and conventional block devices (with [`foreign`], which
+//! [`backing`], [`mod@file`] and `block` for regular files and conventional block devices (with [`foreign`], which
 //! recognises what must not be overwritten, and `holders`, which names who is in the way), [`sim`] for tests.
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.

@@ -176,9 +176,8 @@ fn torn(data: &[u8], unit: u64, dice: &mut Dice) -> Vec<u8> {
     let mut bytes = vec![0; unit as usize];
     dice.fill(&mut bytes);
     let new = dice.below(unit) as usize;
-    for (to, from) in bytes.iter_mut().zip(data.iter().take(new)) {
-        *to = *from;
-    }
+    let new = new.min(data.len());
+    bytes[..new].copy_from_slice(&data[..new]);
     bytes
 }
 

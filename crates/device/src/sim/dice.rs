@@ -30,9 +30,7 @@ impl Dice {
     pub(super) fn fill(&mut self, bytes: &mut [u8]) {
         for piece in bytes.chunks_mut(8) {
             let random = self.roll().to_le_bytes();
-            for (to, from) in piece.iter_mut().zip(random) {
-                *to = from;
-            }
+            piece.copy_from_slice(&random[..piece.len()]);
         }
     }
 }

@@ -41,6 +41,7 @@ pub struct FaultId(pub(super) usize);
 #[derive(Clone, Debug)]
 pub(super) struct Armed {
     pub(super) fault: Fault,
+    pub(super) on: bool,
     /// Operations the device had done when it was injected.
     pub(super) since: u64,
     /// Occasions on which it could have fired.
@@ -50,6 +51,9 @@ pub(super) struct Armed {
 
 impl Armed {
     fn due(&mut self, due: impl FnOnce(u64) -> bool) -> bool {
+        if !self.on {
+            return false;
+        }
         self.seen += 1;
         let due = due(self.seen);
         self.fired += u64::from(due);
@@ -142,7 +146,7 @@ impl SimDevice {
     pub fn inject(&self, fault: Fault) -> FaultId {
         let mut medium = self.medium();
         let since = medium.ops;
-        medium.faults.push(Armed { fault, since, seen: 0, fired: 0 });
+        medium.faults.push(Armed { fault, on: true, since, seen: 0, fired: 0 });
         FaultId(medium.faults.len() - 1)
     }
 
@@ -151,11 +155,16 @@ impl SimDevice {
         self.medium().faults.get(id.0).map_or(0, |armed| armed.fired)
     }
 
-    /// Disarms all faults; what they did stays, and so do their counters.
-    pub fn clear_faults(&self) {
-        for armed in &mut self.medium().faults {
-            armed.fault = Fault::ReadError { zone: None, one_in: 0 };
+    /// Disarms one fault; what it did stays, and so does its counter.
+    pub fn disarm(&self, id: FaultId) {
+        if let Some(armed) = self.medium().faults.get_mut(id.0) {
+            armed.on = false;
         }
+    }
+
+    /// Disarms all faults, as [`disarm`](Self::disarm) does one.
+    pub fn clear_faults(&self) {
+        self.medium().faults.iter_mut().for_each(|armed| armed.on = false);
     }
 
     /// Bit rot: every bit set in `mask` is flipped, on the medium, from `offset` on.

@@ -343,8 +343,11 @@ fn reads_and_writes_fail_where_and_as_often_as_told() {
     assert_eq!(device.report(z(1)).unwrap().state, ZoneState::Empty);
     device.write(z(2), 0, &units(1, 1)).unwrap();
     assert_eq!(device.fired(writes), 1);
-    device.clear_faults();
+    device.disarm(reads);
     device.read(z(0), 0, &mut [0]).unwrap();
+    assert!(device.write(z(1), 0, &units(1, 1)).is_err());
+    device.clear_faults();
+    assert_eq!((device.fired(reads), device.fired(writes)), (1, 2));
     device.write(z(1), 0, &units(1, 1)).unwrap();
     let some = device.inject(Fault::ReadError { zone: None, one_in: 4 });
     let failed = (0..400).filter(|_| device.read(z(0), 0, &mut [0]).is_err()).count();
