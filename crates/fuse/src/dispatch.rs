@@ -1,0 +1,238 @@
+//! One request, one call of [`Fs`].
+//!
+//! Nothing is decided here but what the protocol asks of us: the root directory's node id is 1, ENOSYS means "never ask
+//! again", a missing name may be remembered. Permissions are the kernel's (`default_permissions`), the umask was applied
+//! by it, and everything else is posix.
+
+#![expect(
+    clippy::unit_arg,
+    reason = "a table of answers is read by lines, and most of them put bytes and succeed"
+)]
+
+use crate::cache_policy::CachePolicy;
+use crate::proto::{self, CreateIn, Request, SetattrIn, WriteIn, fattr};
+use crate::reply::{DirReply, Errno, Reply, attr};
+use crate::session::{Call, Handler, Negotiated};
+use std::sync::Arc;
+use terrane_posix::{Attr, Cred, Fs, Ino, SetAttr, SetTime, Time, WriteFlags};
+
+/// Answers the requests of one mount from one file system.
+pub struct Dispatch {
+    fs: Arc<Fs>,
+    policy: CachePolicy,
+}
+
+type Answer = Result<(), Errno>;
+
+const ENOENT: Errno = Errno(libc::ENOENT);
+const EINVAL: Errno = Errno(libc::EINVAL);
+/// "I have no such operation": the kernel does not ask again, and does what it can alone.
+const ENOSYS: Errno = Errno(libc::ENOSYS);
+const ENOTTY: Errno = Errno(libc::ENOTTY);
+const O_TRUNC: u32 = libc::O_TRUNC.cast_unsigned();
+const SEEK_DATA: u32 = libc::SEEK_DATA.cast_unsigned();
+const SEEK_HOLE: u32 = libc::SEEK_HOLE.cast_unsigned();
+
+impl Handler for Dispatch {
+    fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
+        let (fs, negotiated) = (&*self.fs, call.negotiated);
+        let node = self.ino(call.header.nodeid);
+        let cred = &Cred { uid: call.header.uid, gid: call.header.gid };
+        match *call.request {
+            Request::Lookup { name } => self.lookup(node, name, reply),
+            Request::Forget { nlookup } => Ok(fs.forget(node, nlookup)),
+            Request::BatchForget(list) => {
+                Ok(list.iter().for_each(|one| fs.forget(self.ino(one.nodeid), one.nlookup)))
+            }
+            Request::Getattr => self.attr(fs.getattr(node)?, reply),
+            Request::Setattr(set) => self.attr(fs.setattr(node, &set_attr(&set), cred)?, reply),
+            Request::Statx { .. } => Ok(attr::put_statx(reply, &fs.getattr(node)?, &self.policy)),
+            Request::Readlink => Ok(reply.bytes(&fs.readlink(node)?)),
+
+            Request::Symlink { name, target } => self.entry(fs.symlink(node, name, target, cred)?, reply),
+            Request::Mknod { name, mode, rdev } => self.entry(fs.mknod(node, name, mode, rdev, cred)?, reply),
+            Request::Mkdir { name, mode } => self.entry(fs.mkdir(node, name, mode, cred)?, reply),
+            Request::Link { nodeid, name } => self.entry(fs.link(self.ino(nodeid), node, name)?, reply),
+            Request::Create { name, create } => self.opened(fs.create(node, name, create.mode, cred)?, reply),
+            Request::Tmpfile { create: CreateIn { mode, .. } } => {
+                self.opened(fs.tmpfile(node, mode, cred)?, reply)
+            }
+            Request::Unlink { name } => fs.unlink(node, name),
+            Request::Rmdir { name } => fs.rmdir(node, name),
+            Request::Rename { name, new_dir, new_name, flags } => {
+                fs.rename(node, name, self.ino(new_dir), new_name, flags)
+            }
+
+            Request::Open(_) if negotiated.stateless_open() => Err(ENOSYS),
+            Request::Open(open) => self.open(node, open, cred, reply),
+            Request::Opendir(_) if negotiated.stateless_opendir() => Err(ENOSYS),
+            Request::Opendir(_) => Ok(attr::put_open(reply, self.policy.dir_flags())),
+            Request::Release | Request::Releasedir => Ok(()),
+            Request::Read(read) => fs.read(node, read.offset, bounded(read.size, negotiated), reply.tail()),
+            Request::Write(write) => self.write(node, &write, reply),
+            Request::Readdir(read) => self.readdir(node, read.offset, bounded(read.size, negotiated), reply),
+            Request::Readdirplus(read) => {
+                self.readdirplus(node, read.offset, bounded(read.size, negotiated), reply)
+            }
+
+            Request::Fsync { data_only } | Request::Fsyncdir { data_only } => fs.fsync(node, data_only),
+            Request::Syncfs => fs.sync(),
+            Request::Statfs => Ok(attr::put_statfs(reply, &fs.statfs())),
+            Request::Fallocate(range) => fs.fallocate(node, range.mode, range.offset, range.length),
+            Request::Lseek { offset, whence } => {
+                let offset = match whence {
+                    SEEK_DATA => fs.seek_data(node, offset)?,
+                    SEEK_HOLE => fs.seek_hole(node, offset)?,
+                    _ => return Err(EINVAL),
+                };
+                Ok(reply.bytes(&proto::LseekOut { offset }.encode()))
+            }
+            Request::CopyFileRange { copy, wide } => self.copy(node, &copy, wide, reply),
+            Request::Ioctl { .. } => Err(ENOTTY),
+
+            // No extended attributes yet; permissions and locks are the kernel's; a close has nothing to write back.
+            Request::Setxattr(_)
+            | Request::Getxattr { .. }
+            | Request::Listxattr { .. }
+            | Request::Removexattr { .. } => Err(ENOSYS),
+            Request::Access { .. } | Request::Flush | Request::Bmap(_) | Request::Poll(_) => Err(ENOSYS),
+            Request::Getlk(_) | Request::Setlk(_) | Request::Setlkw(_) => Err(ENOSYS),
+            Request::SetupMapping | Request::RemoveMapping | Request::NotifyReply => Err(ENOSYS),
+            // The session's own.
+            Request::Init { .. } | Request::Interrupt { .. } | Request::Destroy => Err(ENOSYS),
+        }
+    }
+
+    fn end(&self) {
+        self.fs.forget_all();
+    }
+}
+
+/// No more than one answer may hold, whatever the request says.
+fn bounded(size: u32, negotiated: &Negotiated) -> u32 {
+    size.min(negotiated.max_write)
+}
+
+fn set_attr(wire: &SetattrIn) -> SetAttr {
+    let given = |bit| wire.valid & bit != 0;
+    let time = |given_at, now, secs, nanos| match (given(given_at), given(now)) {
+        (false, _) => None,
+        (true, true) => Some(SetTime::Now),
+        (true, false) => Some(SetTime::At(Time { secs, nanos })),
+    };
+    SetAttr {
+        mode: given(fattr::MODE).then_some(wire.mode),
+        uid: given(fattr::UID).then_some(wire.uid),
+        gid: given(fattr::GID).then_some(wire.gid),
+        size: given(fattr::SIZE).then_some(wire.size),
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, wire.atime, wire.atimensec),
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, wire.mtime, wire.mtimensec),
+        ctime: given(fattr::CTIME).then_some(Time { secs: wire.ctime, nanos: wire.ctimensec }),
+        kill_suidgid: given(fattr::KILL_SUIDGID),
+    }
+}
+
+impl Dispatch {
+    pub fn new(fs: Arc<Fs>, policy: CachePolicy) -> Self {
+        Dispatch { fs, policy }
+    }
+
+    fn ino(&self, nodeid: u64) -> Ino {
+        if nodeid == proto::ROOT_ID { self.fs.root() } else { nodeid }
+    }
+
+    fn nodeid(&self, ino: Ino) -> u64 {
+        if ino == self.fs.root() { proto::ROOT_ID } else { ino }
+    }
+
+    fn entry_of(&self, attr: &Attr) -> proto::EntryOut {
+        attr::entry(attr, self.nodeid(attr.ino), &self.policy)
+    }
+
+    fn attr(&self, attr: Attr, reply: &mut Reply) -> Answer {
+        Ok(attr::put_attr(reply, &attr, &self.policy))
+    }
+
+    fn entry(&self, attr: Attr, reply: &mut Reply) -> Answer {
+        Ok(reply.bytes(&self.entry_of(&attr).encode()))
+    }
+
+    /// A new file, open at once.
+    fn opened(&self, attr: Attr, reply: &mut Reply) -> Answer {
+        self.entry(attr, reply)?;
+        Ok(attr::put_open(reply, self.policy.file_flags()))
+    }
+
+    fn lookup(&self, dir: Ino, name: &[u8], reply: &mut Reply) -> Answer {
+        match self.fs.lookup(dir, name) {
+            Ok(attr) => self.entry(attr, reply),
+            Err(ENOENT) if !self.policy.negative.is_zero() => {
+                Ok(reply.bytes(&attr::no_entry(self.policy.negative).encode()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn open(&self, node: Ino, open: proto::OpenIn, cred: &Cred, reply: &mut Reply) -> Answer {
+        if open.flags & O_TRUNC != 0 {
+            let kill_suidgid = open.open_flags & proto::open::KILL_SUIDGID != 0;
+            self.fs.setattr(node, &SetAttr { size: Some(0), kill_suidgid, ..SetAttr::default() }, cred)?;
+        }
+        Ok(attr::put_open(reply, self.policy.file_flags()))
+    }
+
+    fn write(&self, node: Ino, write: &WriteIn<'_>, reply: &mut Reply) -> Answer {
+        // Never `append`: the kernel has found the end under its own lock, and splits long writes into several, which
+        // may come in any order.
+        let kill_suidgid = write.write_flags & proto::write::KILL_SUIDGID != 0;
+        let size =
+            self.fs.write(node, write.offset, write.data, WriteFlags { append: false, kill_suidgid })?;
+        Ok(reply.bytes(&proto::WriteOut { size, padding: 0 }.encode()))
+    }
+
+    fn copy(&self, from: Ino, copy: &proto::CopyFileRangeIn, wide: bool, reply: &mut Reply) -> Answer {
+        if copy.flags != 0 {
+            return Err(EINVAL);
+        }
+        // The narrow answer counts in 32 bits; a caller goes on where a short copy ended.
+        let len = if wide { copy.len } else { copy.len.min(u64::from(u32::MAX)) };
+        let copied = self.fs.copy_range(from, copy.off_in, self.ino(copy.nodeid_out), copy.off_out, len)?;
+        match u32::try_from(copied) {
+            _ if wide => reply.bytes(&proto::CopyFileRangeOut { bytes_copied: copied }.encode()),
+            Ok(size) => reply.bytes(&proto::WriteOut { size, padding: 0 }.encode()),
+            Err(_) => return Err(Errno(libc::EIO)),
+        }
+        Ok(())
+    }
+
+    fn readdir(&self, dir: Ino, offset: u64, size: u32, reply: &mut Reply) -> Answer {
+        let mut out = DirReply::new(reply, usize::try_from(size).unwrap_or(0));
+        self.fs.readdir(dir, offset, &mut |entry| out.entry(entry.ino, entry.next, entry.kind, entry.name))
+    }
+
+    fn readdirplus(&self, dir: Ino, offset: u64, size: u32, reply: &mut Reply) -> Answer {
+        let size = usize::try_from(size).unwrap_or(0);
+        // Names first, attributes then: a walk holds the directory, and looking up inside it would ask for it again.
+        let mut names = Vec::new();
+        let mut bytes = 0;
+        self.fs.readdir(dir, offset, &mut |entry| {
+            bytes += DirReply::entry_bytes(entry.name.len(), true);
+            let fits = bytes <= size;
+            if fits {
+                names.push((entry.ino, entry.next, entry.kind, entry.name.to_vec()));
+            }
+            fits
+        })?;
+        let mut out = DirReply::new(reply, size);
+        for (ino, next, kind, name) in names {
+            // Dot names are not looked up: the kernel takes no reference for them. A name that was removed meanwhile, or
+            // whose inode is damaged, is shown as a name: the caller learns the rest when it asks.
+            let found = if matches!(&*name, b"." | b"..") { Err(ENOENT) } else { self.fs.lookup(dir, &name) };
+            let entry =
+                found.map_or_else(|_| attr::no_entry(std::time::Duration::ZERO), |attr| self.entry_of(&attr));
+            let added = out.entry_plus(&entry, ino, next, kind, &name);
+            debug_assert!(added, "its bytes were counted before");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! How a mount comes and goes.
+//!
+//! A superuser calls mount(2). Everybody else asks `fusermount3`, which may do so for them: it is started with one end
+//! of a socket pair, and sends the opened `/dev/fuse` back through it.
+//!
+//! The file system type is `fuse.terrane`, so that mount(8) finds `mount.fuse.terrane` again for a remount.
+//!
+//! Invariant: who unmounts through [`UnmountHandle`] unmounts once, so that a mount which later stands at the same
+//! place is left alone.
+
+mod options;
+mod syscalls;
+
+pub use options::{Atime, MountOptions, OptionError, THREADS_DEFAULT, THREADS_MAX, THREADS_MIN};
+
+use parking_lot::Mutex;
+use std::ffi::{CString, OsStr};
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+const SUBTYPE: &str = "terrane";
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+/// Tells fusermount3 on which descriptor to send `/dev/fuse`.
+const HELPER_SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
+
+/// Why there is no mount, or why it stays.
+#[derive(Debug)]
+pub enum MountError {
+    /// A system call failed: what was tried, and on what.
+    System { what: &'static str, path: PathBuf, source: io::Error },
+    /// fusermount3 refused, in its own words.
+    Helper { path: PathBuf, said: String },
+    /// Not on this machine, or not with these words.
+    Refused { what: &'static str, expected: &'static str, found: String },
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MountError::System { what, path, source } => write!(f, "{what} {}: {source}", path.display()),
+            MountError::Helper { path, said } => write!(f, "{HELPER} {}: {said}", path.display()),
+            MountError::Refused { what, expected, found } => {
+                write!(f, "{what} should be {expected}, found {found}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for MountError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            MountError::System { source, .. } => Some(source),
+            MountError::Helper { .. } | MountError::Refused { .. } => None,
+        }
+    }
+}
+
+/// Who speaks to the kernel about mounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// mount(2) and umount2(2): needs CAP_SYS_ADMIN.
+    Kernel,
+    /// fusermount3, which is set-user-id root.
+    Helper,
+}
+
+impl Via {
+    /// What this process may use.
+    pub fn of_this_process() -> Via {
+        if syscalls::effective_uid() == 0 { Via::Kernel } else { Via::Helper }
+    }
+}
+
+/// A mount that exists, and its descriptor of `/dev/fuse`. Dropping it unmounts, lazily if it is busy.
+#[derive(Debug)]
+pub struct Mount {
+    device: File,
+    handle: UnmountHandle,
+}
+
+impl Mount {
+    /// Mounts at `path`. Nothing below it works until a session answers.
+    pub fn new(path: &Path, options: &MountOptions) -> Result<Mount, MountError> {
+        Mount::new_via(Via::of_this_process(), path, options)
+    }
+
+    pub fn new_via(via: Via, path: &Path, options: &MountOptions) -> Result<Mount, MountError> {
+        if cfg!(target_endian = "big") {
+            let found = "big-endian".to_owned();
+            return Err(MountError::Refused { what: "byte order", expected: "little-endian", found });
+        }
+        clear_dead_mount(via, path)?;
+        let path = path.canonicalize().map_err(system("find the mount point", path))?;
+        let device = match via {
+            Via::Kernel => mount_by_kernel(&path, options)?,
+            Via::Helper => mount_by_helper(&path, options)?,
+        };
+        let handle = UnmountHandle { place: Arc::new(Place { path, via, mounted: Mutex::new(true) }) };
+        Ok(Mount { device, handle })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.handle.place.path
+    }
+
+    /// The descriptor, shared with the kernel's side of this mount.
+    pub fn device(&self) -> io::Result<File> {
+        self.device.try_clone()
+    }
+
+    pub fn unmount_handle(&self) -> UnmountHandle {
+        self.handle.clone()
+    }
+
+    /// The connection is gone. Mostly because of an unmount, and nothing is left to do; but if somebody aborted it, a
+    /// dead mount still stands at its place, and is ours to remove.
+    pub(crate) fn ended(&self) {
+        *self.handle.place.mounted.lock() = is_dead(self.path());
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = self.handle.detach() {
+            log::warn!(
+                "{error}; the mount stays until its last user leaves: umount -l {}",
+                self.path().display()
+            );
+        }
+    }
+}
+
+/// Unmounts from anywhere, also while the session runs: from another thread when a signal came.
+#[derive(Clone, Debug)]
+pub struct UnmountHandle {
+    place: Arc<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    path: PathBuf,
+    via: Via,
+    mounted: Mutex<bool>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leave {
+    WhenIdle,
+    Lazily,
+    ByForce,
+}
+
+impl UnmountHandle {
+    pub fn path(&self) -> &Path {
+        &self.place.path
+    }
+
+    /// Unmounts; refused (EBUSY) while files are open. The kernel first writes back what it holds, through the session.
+    pub fn unmount(&self) -> Result<(), MountError> {
+        self.leave(Leave::WhenIdle)
+    }
+
+    /// Takes the mount out of the tree at once; the session ends when its last user is gone.
+    pub fn detach(&self) -> Result<(), MountError> {
+        self.leave(Leave::Lazily)
+    }
+
+    /// Ends the connection at once: requests under way fail, and what the kernel has not written back is lost.
+    /// Without CAP_SYS_ADMIN the same as [`UnmountHandle::detach`], since fusermount3 cannot do more.
+    pub fn abort(&self) -> Result<(), MountError> {
+        self.leave(Leave::ByForce)
+    }
+
+    fn leave(&self, how: Leave) -> Result<(), MountError> {
+        let mut mounted = self.place.mounted.lock();
+        if !*mounted {
+            return Ok(());
+        }
+        let path = &self.place.path;
+        match self.place.via {
+            Via::Kernel => {
+                // Never follow a link that somebody put in the mount's place.
+                let flags = match how {
+                    Leave::WhenIdle => 0,
+                    Leave::Lazily => libc::MNT_DETACH,
+                    Leave::ByForce => libc::MNT_DETACH | libc::MNT_FORCE,
+                };
+                let flags = flags | libc::UMOUNT_NOFOLLOW;
+                match syscalls::unmount(&text(path.as_os_str())?, flags) {
+                    // Somebody else was faster.
+                    Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+                    result => result.map_err(system("unmount", path))?,
+                }
+            }
+            Via::Helper => {
+                let mut command = Command::new(HELPER);
+                command.arg("-u").arg("-q");
+                if how != Leave::WhenIdle {
+                    command.arg("-z");
+                }
+                run_helper(command.arg("--").arg(path), path)?;
+            }
+        }
+        *mounted = false;
+        Ok(())
+    }
+}
+
+fn system<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> MountError + 'a {
+    move |source| MountError::System { what, path: path.to_owned(), source }
+}
+
+fn text(text: &OsStr) -> Result<CString, MountError> {
+    CString::new(text.as_bytes()).map_err(|_| MountError::Refused {
+        what: "text for the kernel",
+        expected: "free of zero bytes",
+        found: format!("{text:?}"),
+    })
+}
+
+/// A FUSE mount stands here whose server has gone. Asks for what no cache answers.
+fn is_dead(path: &Path) -> bool {
+    let asked = text(path.as_os_str()).map(|path| syscalls::probe(&path));
+    let error = asked.ok().and_then(Result::err).and_then(|error| error.raw_os_error());
+    matches!(error, Some(libc::ENOTCONN | libc::ECONNABORTED))
+}
+
+/// Removes a dead mount of ours from the mount point, or all that people would see of a restart is "Transport endpoint is
+/// not connected". Mounts of others are left alone.
+fn clear_dead_mount(via: Via, path: &Path) -> Result<(), MountError> {
+    if !is_dead(path) {
+        return Ok(());
+    }
+    // The path cannot be resolved through a dead mount, but its parent can.
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    let path = parent.canonicalize().map_err(system("find", parent))?.join(name);
+    let mounts =
+        std::fs::read("/proc/self/mounts").map_err(system("read", Path::new("/proc/self/mounts")))?;
+    let kind = format!("fuse.{SUBTYPE}");
+    // The last line for a path is the mount on top.
+    let top = mounts.split(|byte| *byte == b'\n').rev().find_map(|line| {
+        let mut fields = line.split(|byte| *byte == b' ').skip(1);
+        (unescaped(fields.next()?) == path.as_os_str().as_bytes())
+            .then(|| fields.next() == Some(kind.as_bytes()))
+    });
+    if top != Some(true) {
+        return Ok(());
+    }
+    log::warn!("{}: removing a dead mount that an earlier process left behind", path.display());
+    UnmountHandle { place: Arc::new(Place { path, via, mounted: Mutex::new(true) }) }.detach()
+}
+
+/// `/proc/self/mounts` writes blanks and backslashes of a path as a backslash and three octal digits.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut rest = field;
+    while let Some((byte, tail)) = rest.split_first() {
+        let code = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *byte == b'\\') {
+            Some(decoded) => {
+                out.push(decoded);
+                rest = tail.get(3..).unwrap_or(&[]);
+            }
+            None => {
+                out.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+    out
+}
+
+fn mount_by_kernel(path: &Path, options: &MountOptions) -> Result<File, MountError> {
+    let open = OpenOptions::new().read(true).write(true).open(DEVICE);
+    let device = open.map_err(system("open", Path::new(DEVICE)))?;
+    let root_mode = path.metadata().map_err(system("stat", path))?.mode() & libc::S_IFMT;
+    let (uid, gid) = (syscalls::effective_uid(), syscalls::effective_gid());
+    let data = options.kernel_data(device.as_raw_fd(), root_mode, uid, gid);
+    let mounted = syscalls::mount(
+        &text(OsStr::new(&options.source))?,
+        &text(path.as_os_str())?,
+        &text(OsStr::new(&format!("fuse.{SUBTYPE}")))?,
+        options.mount_flags(),
+        &text(OsStr::new(&data))?,
+    );
+    mounted.map_err(system("mount", path))?;
+    Ok(device)
+}
+
+fn mount_by_helper(path: &Path, options: &MountOptions) -> Result<File, MountError> {
+    let (ours, theirs) =
+        std::os::unix::net::UnixStream::pair().map_err(system("make a socket pair for", path))?;
+    let mut command = Command::new(HELPER);
+    command.arg("-o").arg(options.helper_words(SUBTYPE)).arg("--").arg(path);
+    command.env(HELPER_SOCKET_VARIABLE, theirs.as_raw_fd().to_string());
+    syscalls::inherit(&mut command, &theirs);
+    run_helper(&mut command, path)?;
+    // Only now: the child needed it. With our copy open, waiting for a descriptor that never came would last for ever.
+    drop(theirs);
+    syscalls::receive_descriptor(&ours).map_err(system("receive /dev/fuse for", path))
+}
+
+fn run_helper(command: &mut Command, path: &Path) -> Result<(), MountError> {
+    let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
+    let output = output.map_err(system("run fusermount3 (package fuse3) for", path))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = if said.trim().is_empty() { output.status.to_string() } else { said.trim().to_owned() };
+    Err(MountError::Helper { path: path.to_owned(), said })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_mount_table_are_read_as_they_are() {
+        assert_eq!(unescaped(br"/mnt/a\040b\134c"), br"/mnt/a b\c");
+        assert_eq!(unescaped(br"/mnt/\04"), br"/mnt/\04");
+    }
+
+    #[test]
+    fn a_mount_point_that_is_not_there_is_named() {
+        let error = Mount::new(Path::new("/nowhere/at all"), &MountOptions::default()).unwrap_err();
+        assert!(error.to_string().starts_with("find the mount point /nowhere/at all: "), "{error}");
+    }
+}

@@ -1,0 +1,271 @@
+//! What a person may say about a mount.
+//!
+//! The words come from `-o` on a command line or from the fourth field of fstab. A word we do not know is refused:
+//! an option that is silently dropped is a promise that is silently broken. Words that mount(8) and systemd
+//! keep for themselves are known and ignored.
+
+use crate::cache_policy::CachePolicy;
+use std::fmt;
+use std::time::Duration;
+
+/// How a dataset is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// What `mount` shows as the source; must equal fstab's first field, or `mount -a` mounts twice.
+    pub source: String,
+    pub read_only: bool,
+    /// Other users than the one who mounts may enter.
+    pub allow_other: bool,
+    /// The kernel checks modes and owners. Without it nobody does.
+    pub default_permissions: bool,
+    pub dev: bool,
+    pub suid: bool,
+    pub exec: bool,
+    pub atime: Atime,
+    /// Every write is a commit.
+    pub sync: bool,
+    /// Changes of directories are commits.
+    pub dirsync: bool,
+    /// The kernel gathers small writes: faster below 16 KiB a write, slower above, and "no space" shows at `fsync` only.
+    pub writeback: bool,
+    pub cache: CachePolicy,
+    /// Threads that read requests, 3..=64.
+    pub threads: usize,
+    /// Requests the kernel may have under way in the background (read-ahead, writeback), 1..=65535.
+    pub max_background: u16,
+}
+
+/// When reading marks a file as read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Atime {
+    Never,
+    /// Not for directories.
+    NoDirectories,
+    /// Where it would show that a file was read since it was written.
+    Relative,
+    Always,
+}
+
+/// A word that means nothing to us, or not with that value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptionError {
+    pub word: String,
+    pub expected: &'static str,
+}
+
+impl fmt::Display for OptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mount option {:?}: should be {}", self.word, self.expected)
+    }
+}
+
+impl std::error::Error for OptionError {}
+
+/// Threads that read requests, unless said otherwise.
+pub const THREADS_DEFAULT: usize = 8;
+/// One that may wait, two that may not.
+pub const THREADS_MIN: usize = 3;
+pub const THREADS_MAX: usize = 64;
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        MountOptions {
+            source: "terrane".to_owned(),
+            read_only: false,
+            allow_other: false,
+            default_permissions: true,
+            dev: false,
+            suid: false,
+            exec: true,
+            atime: Atime::Relative,
+            sync: false,
+            dirsync: false,
+            writeback: false,
+            cache: CachePolicy::default(),
+            threads: THREADS_DEFAULT,
+            max_background: 64,
+        }
+    }
+}
+
+impl MountOptions {
+    /// Defaults for this source, for a superuser's mount: everybody may enter, devices and set-id programs work.
+    pub fn for_root(source: impl Into<String>) -> Self {
+        MountOptions {
+            allow_other: true,
+            dev: true,
+            suid: true,
+            source: source.into(),
+            ..MountOptions::default()
+        }
+    }
+
+    /// Takes words separated by commas, later ones overriding earlier ones.
+    pub fn apply(&mut self, words: &str) -> Result<(), OptionError> {
+        words.split(',').filter(|word| !word.is_empty()).try_for_each(|word| self.apply_word(word))
+    }
+
+    fn apply_word(&mut self, word: &str) -> Result<(), OptionError> {
+        if let Some((key, value)) = word.split_once('=') {
+            return self.apply_value(word, key, value);
+        }
+        match word {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "allow_other" => self.allow_other = true,
+            "default_permissions" => self.default_permissions = true,
+            "no_default_permissions" => self.default_permissions = false,
+            "dev" => self.dev = true,
+            "nodev" => self.dev = false,
+            "suid" => self.suid = true,
+            "nosuid" => self.suid = false,
+            "exec" => self.exec = true,
+            "noexec" => self.exec = false,
+            "noatime" => self.atime = Atime::Never,
+            "nodiratime" => self.atime = Atime::NoDirectories,
+            "relatime" | "atime" | "diratime" => self.atime = Atime::Relative,
+            "strictatime" => self.atime = Atime::Always,
+            "sync" => self.sync = true,
+            "async" => (self.sync, self.dirsync) = (false, false),
+            "dirsync" => self.dirsync = true,
+            "writeback" => self.writeback = true,
+            "nowriteback" => self.writeback = false,
+            "direct_io" => self.cache.direct_io = true,
+            "nodirect_io" => self.cache.direct_io = false,
+            // Meant for mount(8), systemd, or those who read fstab.
+            "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "_netdev"
+            | "nofail" => {}
+            _ if word.starts_with("x-") || word.starts_with("X-") => {}
+            _ => return Err(OptionError { word: word.to_owned(), expected: "an option that terrane knows" }),
+        }
+        Ok(())
+    }
+
+    fn apply_value(&mut self, word: &str, key: &str, value: &str) -> Result<(), OptionError> {
+        let refuse = |expected| OptionError { word: word.to_owned(), expected };
+        let seconds = || {
+            let seconds =
+                value.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+            seconds.ok_or(refuse("a time in seconds"))
+        };
+        match key {
+            "fsname" | "source" => self.source = value.to_owned(),
+            "threads" => {
+                let threads =
+                    value.parse().ok().filter(|threads| (THREADS_MIN..=THREADS_MAX).contains(threads));
+                self.threads = threads.ok_or(refuse("a count from 3 to 64"))?;
+            }
+            "max_background" => {
+                let count = value.parse().ok().filter(|count| *count > 0);
+                self.max_background = count.ok_or(refuse("a count from 1 to 65535"))?;
+            }
+            "entry_timeout" => self.cache.entry = seconds()?,
+            "negative_timeout" => self.cache.negative = seconds()?,
+            "attr_timeout" => self.cache.attr = seconds()?,
+            _ if key.starts_with("x-") || key.starts_with("X-") || key == "comment" => {}
+            _ => return Err(refuse("an option that terrane knows")),
+        }
+        Ok(())
+    }
+
+    /// The flags of mount(2).
+    pub(super) fn mount_flags(&self) -> libc::c_ulong {
+        let atime = match self.atime {
+            Atime::Never => libc::MS_NOATIME,
+            Atime::NoDirectories => libc::MS_NODIRATIME | libc::MS_RELATIME,
+            Atime::Relative => libc::MS_RELATIME,
+            Atime::Always => libc::MS_STRICTATIME,
+        };
+        let given = [
+            (self.read_only, libc::MS_RDONLY),
+            (!self.dev, libc::MS_NODEV),
+            (!self.suid, libc::MS_NOSUID),
+            (!self.exec, libc::MS_NOEXEC),
+            (self.sync, libc::MS_SYNCHRONOUS),
+            (self.dirsync, libc::MS_DIRSYNC),
+        ];
+        given.iter().filter(|(on, _)| *on).fold(atime, |flags, (_, bit)| flags | bit)
+    }
+
+    /// What only the FUSE file system in the kernel understands.
+    fn fuse_words(&self) -> impl Iterator<Item = &'static str> {
+        let words = [(self.default_permissions, "default_permissions"), (self.allow_other, "allow_other")];
+        words.into_iter().filter_map(|(on, word)| on.then_some(word))
+    }
+
+    /// The data argument of mount(2), for this descriptor and mount point.
+    pub(super) fn kernel_data(&self, fd: i32, root_mode: u32, uid: u32, gid: u32) -> String {
+        let mut data = format!("fd={fd},rootmode={root_mode:o},user_id={uid},group_id={gid}");
+        for word in self.fuse_words() {
+            data.push(',');
+            data.push_str(word);
+        }
+        data
+    }
+
+    /// The `-o` argument of fusermount3, which sets descriptor, root mode and users itself.
+    pub(super) fn helper_words(&self, subtype: &str) -> String {
+        let source = self.source.replace('\\', "\\\\").replace(',', "\\,");
+        let mut words = format!("fsname={source},subtype={subtype}");
+        let flags = [
+            if self.read_only { "ro" } else { "rw" },
+            if self.dev { "dev" } else { "nodev" },
+            if self.suid { "suid" } else { "nosuid" },
+            if self.exec { "exec" } else { "noexec" },
+        ];
+        // fusermount3 knows no word for relative times, which is what the kernel does if nothing is said.
+        let times = match self.atime {
+            Atime::Never => Some("noatime"),
+            Atime::Always => Some("atime"),
+            Atime::NoDirectories | Atime::Relative => None,
+        };
+        let syncs = [(self.sync, "sync"), (self.dirsync, "dirsync")];
+        let syncs = syncs.into_iter().filter_map(|(on, word)| on.then_some(word));
+        for word in flags.into_iter().chain(times).chain(syncs).chain(self.fuse_words()) {
+            words.push(',');
+            words.push_str(word);
+        }
+        words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &str) -> Result<MountOptions, OptionError> {
+        let mut options = MountOptions::for_root("tank/home");
+        options.apply(words).map(|()| options)
+    }
+
+    #[test]
+    fn words_of_fstab_are_taken_and_strangers_are_refused() {
+        let options = parsed(
+            "rw,noatime,nofail,_netdev,x-systemd.automount,X-mount.mkdir=0755,threads=4,attr_timeout=1.5,",
+        )
+        .unwrap();
+        assert_eq!((options.atime, options.threads), (Atime::Never, 4));
+        assert_eq!(options.cache.attr, Duration::from_millis(1500));
+        for word in
+            ["zfsutil", "threads=2", "threads=many", "entry_timeout=-1", "max_background=0", "ro=1", "fd=3"]
+        {
+            assert_eq!(parsed(word).unwrap_err().word, word);
+        }
+    }
+
+    #[test]
+    fn the_kernel_gets_flags_and_data() {
+        let options = parsed("ro,nodev,noexec,relatime").unwrap();
+        let expected = libc::MS_RDONLY | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_RELATIME;
+        assert_eq!(options.mount_flags(), expected);
+        let data = options.kernel_data(7, 0o40755, 0, 0);
+        assert_eq!(data, "fd=7,rootmode=40755,user_id=0,group_id=0,default_permissions,allow_other");
+    }
+
+    #[test]
+    fn a_source_cannot_smuggle_options_to_the_helper() {
+        let options = MountOptions { source: r"a,suid\b".to_owned(), ..MountOptions::default() };
+        let words = options.helper_words("terrane");
+        assert_eq!(words, r"fsname=a\,suid\\b,subtype=terrane,rw,nodev,nosuid,exec,default_permissions");
+    }
+}

@@ -1,0 +1,136 @@
+//! The system calls of a mount that the standard library does not have.
+
+#![expect(
+    unsafe_code,
+    reason = "mount(2), umount2(2), descriptor passing and pre-exec have no safe form in std"
+)]
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+pub fn effective_uid() -> u32 {
+    // SAFETY: geteuid takes nothing, touches no memory of ours and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+pub fn effective_gid() -> u32 {
+    // SAFETY: as `effective_uid`.
+    unsafe { libc::getegid() }
+}
+
+fn checked(result: libc::c_int) -> io::Result<()> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+pub fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong, data: &CStr) -> io::Result<()> {
+    // SAFETY: the four pointers are to zero-terminated strings that outlive the call, which only reads them; FUSE takes
+    // its data argument as such a string.
+    checked(unsafe {
+        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast())
+    })
+}
+
+pub fn unmount(target: &CStr, flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: the pointer is to a zero-terminated string that outlives the call, which only reads it.
+    checked(unsafe { libc::umount2(target.as_ptr(), flags) })
+}
+
+/// Asks the file system at `path` for its figures, for the error alone.
+pub fn probe(path: &CStr) -> io::Result<()> {
+    let mut figures = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the first pointer is to a zero-terminated string, the second to room for what the call writes; both
+    // outlive it. What it wrote is not read.
+    checked(unsafe { libc::statfs(path.as_ptr(), figures.as_mut_ptr()) })
+}
+
+/// The child that `command` starts keeps `socket` open. The descriptor is closed on exec in this process and in every
+/// child that another thread starts meanwhile.
+pub fn inherit(command: &mut Command, socket: &UnixStream) {
+    let fd = socket.as_fd().as_raw_fd();
+    let keep = move || {
+        // SAFETY: F_SETFD takes an int and touches no memory. `fd` is open here: the caller holds the socket until the
+        // child has ended, and this runs in the child, which has a copy of all descriptors.
+        checked(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) })
+    };
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed. `keep` makes one, fcntl, which is; an error
+    // made from errno allocates nothing.
+    unsafe { command.pre_exec(keep) };
+}
+
+/// Room for a control message with one descriptor, aligned as its header must be.
+#[repr(C, align(8))]
+struct ControlBuffer([u8; 64]);
+
+/// Takes one descriptor that the other end of `socket` has sent.
+pub fn receive_descriptor(socket: &UnixStream) -> io::Result<File> {
+    let mut byte = [0u8; 1];
+    let mut control = ControlBuffer([0; 64]);
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+    // SAFETY: msghdr is a plain C structure for which all zeros is a value (null pointers, no lengths).
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len();
+    loop {
+        // SAFETY: `message` points to `part`, and that to `byte`, and to `control`, with their true lengths; all are
+        // alive and not otherwise borrowed during the call.
+        let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+        match got {
+            -1 => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+            0 => {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "fusermount3 left without sending it",
+                ));
+            }
+            _ => break,
+        }
+    }
+    let wrong =
+        || io::Error::new(io::ErrorKind::InvalidData, "fusermount3 sent something that is no descriptor");
+    // SAFETY: recvmsg has set `msg_controllen` to what it wrote into `control`, which is still alive.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    if header.is_null() || message.msg_flags & libc::MSG_CTRUNC != 0 {
+        return Err(wrong());
+    }
+    // SAFETY: CMSG_FIRSTHDR is not null, so a whole header lies in `control`, which is aligned for it.
+    let (level, kind, len) = unsafe { ((*header).cmsg_level, (*header).cmsg_type, (*header).cmsg_len) };
+    // SAFETY: CMSG_LEN only computes a length.
+    let len_of_one = unsafe { libc::CMSG_LEN(size_of::<libc::c_int>() as libc::c_uint) } as usize;
+    if level != libc::SOL_SOCKET || kind != libc::SCM_RIGHTS || len != len_of_one {
+        return Err(wrong());
+    }
+    // SAFETY: the message is long enough for one int after its header (checked by `len`), and the int may be unaligned.
+    let fd = unsafe { libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned() };
+    if fd < 0 {
+        return Err(wrong());
+    }
+    // SAFETY: the kernel has just made this descriptor for us by SCM_RIGHTS, and nobody else knows it: we own it.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_that_sends_no_descriptor_is_refused() {
+        use std::io::Write;
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"x").unwrap();
+        assert_eq!(receive_descriptor(&ours).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(theirs);
+        assert_eq!(receive_descriptor(&ours).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

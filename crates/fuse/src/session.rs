@@ -1,0 +1,265 @@
+//! The threads between kernel and file system, and which of them may wait.
+//!
+//! Each thread reads a request, has it answered, and reads the next. An `fsync` may wait for the commit of a
+//! transaction group, a write for room in one. If all threads waited, nobody would read what a cache could answer at
+//! once, so some threads never wait: see `gate`.
+//!
+//! Invariants: every request that wants an answer gets exactly one, also if its handler panics; and while the connection
+//! stands at least [`READERS_RESERVED`] threads are free to read requests, unless 64 MiB of parked requests wait.
+
+mod gate;
+mod negotiate;
+#[cfg(test)]
+mod tests;
+
+pub use negotiate::{Negotiated, Wishes};
+
+use crate::mount::{Mount, MountOptions, UnmountHandle};
+use crate::proto::{self, Header, ParseError, Request};
+use crate::reply::{Errno, Reply};
+use crate::transport::{DevFuse, Received, Transport};
+use gate::{Admitted, Gate};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Threads that never take a request which may wait.
+pub const READERS_RESERVED: usize = 2;
+/// Parked requests take at most this much; then readers wait as well.
+const PARKED_BYTES_MAX: usize = 64 << 20;
+
+/// One request, as a handler sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    pub header: &'a Header,
+    pub request: &'a Request<'a>,
+    pub negotiated: &'a Negotiated,
+}
+
+/// Answers requests. Called by many threads at once.
+pub trait Handler: Send + Sync {
+    /// Builds the answer's payload in `reply`, which comes empty. On an error the payload is dropped.
+    fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno>;
+
+    /// The mount is gone, and with it everything the kernel knew of us.
+    fn end(&self) {}
+}
+
+/// How a session works, which the kernel has no say in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionConfig {
+    /// Threads that read requests; at least [`crate::mount::THREADS_MIN`].
+    pub threads: usize,
+    pub wishes: Wishes,
+}
+
+impl From<&MountOptions> for SessionConfig {
+    fn from(options: &MountOptions) -> Self {
+        let wishes = Wishes {
+            stateless_open: options.cache.stateless_open(),
+            writeback: options.writeback,
+            max_background: options.max_background,
+        };
+        SessionConfig { threads: options.threads, wishes }
+    }
+}
+
+/// A conversation with the kernel about one mount.
+#[derive(Debug)]
+pub struct Session {
+    mount: Mount,
+    config: SessionConfig,
+}
+
+impl Session {
+    pub fn new(mount: Mount, config: SessionConfig) -> Session {
+        Session { mount, config }
+    }
+
+    /// Mounts, and holds the conversation that follows.
+    pub fn mount(
+        path: &std::path::Path,
+        options: &MountOptions,
+    ) -> Result<Session, crate::mount::MountError> {
+        Ok(Session::new(Mount::new(path, options)?, SessionConfig::from(options)))
+    }
+
+    /// Ends [`Session::run`] from elsewhere.
+    pub fn unmount_handle(&self) -> UnmountHandle {
+        self.mount.unmount_handle()
+    }
+
+    /// Answers until the mount is gone. An error means that the transport failed; the mount is then detached.
+    pub fn run(self, handler: &dyn Handler) -> io::Result<()> {
+        let transport = DevFuse::new(self.mount.device()?, self.mount.unmount_handle());
+        let served = serve(&transport, handler, &self.config);
+        self.mount.ended();
+        drop(self.mount);
+        handler.end();
+        served
+    }
+}
+
+/// Agrees with the kernel, then answers until the transport ends.
+pub fn serve(transport: &dyn Transport, handler: &dyn Handler, config: &SessionConfig) -> io::Result<()> {
+    let Some(negotiated) = negotiate::negotiate(transport, &config.wishes)? else { return Ok(()) };
+    serve_negotiated(transport, handler, config, &negotiated)
+}
+
+/// Answers what comes after INIT, for a connection that was taken over as well.
+pub fn serve_negotiated(
+    transport: &dyn Transport,
+    handler: &dyn Handler,
+    config: &SessionConfig,
+    negotiated: &Negotiated,
+) -> io::Result<()> {
+    let threads = config.threads.max(READERS_RESERVED + 1);
+    let work = Work {
+        transport,
+        handler,
+        negotiated,
+        gate: Gate::new(threads - READERS_RESERVED, PARKED_BYTES_MAX),
+        ended: AtomicBool::new(false),
+    };
+    std::thread::scope(|scope| {
+        let mut started = Vec::new();
+        for number in 0..threads {
+            let builder = std::thread::Builder::new().name(format!("fuse-{number}"));
+            match builder.spawn_scoped(scope, || work.read_requests()) {
+                Ok(thread) => started.push(thread),
+                Err(error) => {
+                    // The scope waits for those that did start.
+                    work.give_up();
+                    return Err(error);
+                }
+            }
+        }
+        // All of them, so that no thread outlives the answer; the first error counts.
+        let mut outcome = Ok(());
+        for thread in started {
+            // Handlers are caught; only the loop itself can panic.
+            let panicked = |_| Err(io::Error::other("a thread of the session panicked"));
+            outcome = outcome.and(thread.join().unwrap_or_else(panicked));
+        }
+        outcome
+    })
+}
+
+/// What all threads of a session share.
+struct Work<'a> {
+    transport: &'a dyn Transport,
+    handler: &'a dyn Handler,
+    negotiated: &'a Negotiated,
+    gate: Gate,
+    /// DESTROY came, or a thread failed: read no more.
+    ended: AtomicBool,
+}
+
+impl Work<'_> {
+    fn read_requests(&self) -> io::Result<()> {
+        let mut buf = vec![0; self.negotiated.buffer_bytes()];
+        let mut reply = Reply::new();
+        while !self.ended.load(Ordering::Relaxed) {
+            match self.transport.receive(&mut buf) {
+                Ok(Received::Request { len }) => self.take(buf.get(..len).unwrap_or(&[]), &mut reply),
+                Ok(Received::Ended) => break,
+                Err(error) => {
+                    log::error!("fuse: reading requests failed, the mount ends: {error}");
+                    self.give_up();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn give_up(&self) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.transport.abort();
+    }
+
+    /// Answers a request now, or parks it for a thread that may wait.
+    fn take(&self, raw: &[u8], reply: &mut Reply) {
+        let (header, body) = match Header::parse(raw) {
+            Ok(parts) => parts,
+            Err(error) => return log::error!("fuse: {error}"),
+        };
+        let request = match Request::parse_body(header.opcode, body, self.negotiated.dialect) {
+            Ok(request) => request,
+            Err(error) => return self.refuse(&header, error, reply),
+        };
+        if !request.may_wait() {
+            return self.answer(&header, &request, reply);
+        }
+        match self.gate.admit(raw) {
+            Admitted::Parked => {}
+            Admitted::Run => {
+                self.answer(&header, &request, reply);
+                while let Some(parked) = self.gate.next() {
+                    match Request::parse(&parked, self.negotiated.dialect) {
+                        Ok((header, request)) => self.answer(&header, &request, reply),
+                        Err(error) => log::error!("fuse: a request was parked that does not parse: {error}"),
+                    }
+                }
+            }
+        }
+    }
+
+    fn refuse(&self, header: &Header, error: ParseError, reply: &mut Reply) {
+        let errno = match error {
+            ParseError::UnknownOpcode(_) => libc::ENOSYS,
+            ParseError::NoHeader { .. } | ParseError::Length { .. } | ParseError::Body { .. } => libc::EINVAL,
+        };
+        log::warn!("fuse: {error}");
+        self.send(header, Err(Errno(errno)), reply);
+    }
+
+    fn answer(&self, header: &Header, request: &Request<'_>, reply: &mut Reply) {
+        match request {
+            Request::Destroy => {
+                self.send(header, Ok(()), reply);
+                return self.ended.store(true, Ordering::Relaxed);
+            }
+            // A second INIT can only come from a confused peer; the first one's word stands.
+            Request::Init { .. } => return self.send(header, Err(Errno(libc::EIO)), reply),
+            // A request that began is finished: it waits for a commit at the longest. ENOSYS: do not send these again.
+            Request::Interrupt { .. } => return self.send(header, Err(Errno(libc::ENOSYS)), reply),
+            _ => {}
+        }
+        let call = Call { header, request, negotiated: self.negotiated };
+        reply.clear();
+        // The reply is rebuilt from nothing after a panic, and the handler's own state is behind locks that do not poison:
+        // what it was changing belongs to a transaction that its owner must be able to drop anywhere.
+        let outcome =
+            catch_unwind(AssertUnwindSafe(|| self.handler.handle(&call, reply))).unwrap_or_else(|_| {
+                log::error!("fuse: {:?} on node {} panicked; answered EIO", opcode_of(header), header.nodeid);
+                *reply = Reply::new();
+                Err(Errno(libc::EIO))
+            });
+        if !request.has_no_reply() {
+            self.send(header, outcome, reply);
+        }
+    }
+
+    fn send(&self, header: &Header, outcome: Result<(), Errno>, reply: &mut Reply) {
+        if outcome.is_err() {
+            reply.clear();
+        }
+        let Err(error) = self.transport.send(reply.seal(header.unique, outcome)) else { return };
+        match error.raw_os_error() {
+            // The mount went away under the request.
+            Some(libc::ENODEV | libc::ECONNABORTED) => {}
+            _ => {
+                log::error!("fuse: the answer to {:?} was not taken: {error}", opcode_of(header));
+                // Without an answer its caller would hang; an error is always well-formed.
+                if outcome.is_ok() {
+                    let _ = self.transport.send(reply.seal(header.unique, Err(Errno(libc::EIO))));
+                }
+            }
+        }
+    }
+}
+
+fn opcode_of(header: &Header) -> Option<proto::Opcode> {
+    proto::Opcode::from_number(header.opcode)
+}

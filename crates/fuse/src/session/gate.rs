@@ -1,0 +1,114 @@
+//! How many requests may wait at once.
+//!
+//! A request that may wait needs one of few permits. Without one it is *parked*: copied, queued, and answered by a
+//! thread that holds a permit, as soon as that is done with its own. The thread that read it goes on reading.
+//!
+//! Invariant: while requests are parked all permits are out, so somebody will come for them. Parked bytes stay
+//! within their bound; beyond it the reader waits, because unbounded memory is worse than a mount that is slow while it
+//! is hopelessly behind.
+
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+
+pub(super) struct Gate {
+    state: Mutex<State>,
+    /// A permit or room in the queue has become free.
+    freed: Condvar,
+    permits: usize,
+    bytes_max: usize,
+}
+
+struct State {
+    running: usize,
+    parked: VecDeque<Vec<u8>>,
+    parked_bytes: usize,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Admitted {
+    /// Go on; call [`Gate::next`] afterwards until it gives nothing.
+    Run,
+    /// Somebody else will.
+    Parked,
+}
+
+impl Gate {
+    pub fn new(permits: usize, bytes_max: usize) -> Self {
+        let state = State { running: 0, parked: VecDeque::new(), parked_bytes: 0 };
+        Gate { state: Mutex::new(state), freed: Condvar::new(), permits, bytes_max }
+    }
+
+    /// Asks for a permit for this request, and parks it if there is none.
+    pub fn admit(&self, raw: &[u8]) -> Admitted {
+        let mut state = self.state.lock();
+        loop {
+            if state.running < self.permits {
+                state.running += 1;
+                return Admitted::Run;
+            }
+            // A request longer than the bound may stand in an empty queue, or it would never run.
+            if state.parked.is_empty() || state.parked_bytes + raw.len() <= self.bytes_max {
+                state.parked_bytes += raw.len();
+                state.parked.push_back(raw.to_vec());
+                return Admitted::Parked;
+            }
+            self.freed.wait(&mut state);
+        }
+    }
+
+    /// The next parked request for the caller's permit; with `None` the permit is given back.
+    pub fn next(&self) -> Option<Vec<u8>> {
+        let mut state = self.state.lock();
+        let next = state.parked.pop_front();
+        match &next {
+            Some(raw) => state.parked_bytes -= raw.len(),
+            None => state.running -= 1,
+        }
+        drop(state);
+        self.freed.notify_all();
+        next
+    }
+
+    #[cfg(test)]
+    pub fn check(&self) -> Result<(), String> {
+        let state = self.state.lock();
+        let bytes: usize = state.parked.iter().map(Vec::len).sum();
+        let sound = state.running <= self.permits
+            && bytes == state.parked_bytes
+            && (state.parked.is_empty() || state.running == self.permits)
+            && (state.parked.len() <= 1 || bytes <= self.bytes_max);
+        if sound { Ok(()) } else { Err(format!("{} running, {bytes} bytes parked", state.running)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parked_requests_run_in_order_and_permits_come_back() {
+        let gate = Gate::new(2, 10);
+        assert_eq!((gate.admit(b"a"), gate.admit(b"b")), (Admitted::Run, Admitted::Run));
+        assert_eq!((gate.admit(b"c"), gate.admit(b"d")), (Admitted::Parked, Admitted::Parked));
+        assert_eq!(gate.check(), Ok(()));
+        assert_eq!((gate.next(), gate.next(), gate.next()), (Some(b"c".to_vec()), Some(b"d".to_vec()), None));
+        assert_eq!(gate.check(), Ok(()));
+        assert_eq!(gate.admit(b"e"), Admitted::Run);
+        assert_eq!((gate.next(), gate.next()), (None, None));
+        assert_eq!(gate.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_full_queue_makes_its_reader_wait_until_there_is_room() {
+        let gate = Gate::new(1, 4);
+        assert_eq!(gate.admit(b"run"), Admitted::Run);
+        assert_eq!(gate.admit(b"longer than all"), Admitted::Parked);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| gate.admit(b"wait"));
+            assert_eq!(gate.next(), Some(b"longer than all".to_vec()));
+            assert_eq!(waiting.join().unwrap(), Admitted::Parked);
+        });
+        assert_eq!(gate.check(), Ok(()));
+        assert_eq!((gate.next(), gate.next()), (Some(b"wait".to_vec()), None));
+    }
+}

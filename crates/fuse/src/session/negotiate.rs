@@ -1,0 +1,159 @@
+//! INIT: which of both sides' abilities are used.
+//!
+//! The kernel offers, we take what we want of the offer, and that holds for the mount's life.
+
+use crate::proto::{self, Dialect, InitOut, Request, init};
+use crate::reply::{Errno, Reply};
+use crate::transport::{Received, Transport};
+use std::io;
+
+/// Data in one WRITE or READ, bytes. 4 MiB was measured to gain nothing over this.
+pub const MAX_WRITE: u32 = 1 << 20;
+/// The same in pages. Hosts with larger pages allow more than they need to, which harms nobody.
+const MAX_PAGES: u16 = 256;
+
+/// What we would like to use, if the kernel has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wishes {
+    /// Opens are not sent at all.
+    pub stateless_open: bool,
+    /// The kernel gathers writes in its page cache.
+    pub writeback: bool,
+    pub max_background: u16,
+}
+
+/// What was agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// The minor version both speak.
+    pub minor: u32,
+    /// Bits of [`proto::init`] that both use.
+    pub flags: u64,
+    /// Longest data of one WRITE, bytes.
+    pub max_write: u32,
+    pub dialect: Dialect,
+}
+
+impl Negotiated {
+    pub fn has(&self, flag: u64) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// OPEN shall be answered with ENOSYS, and will not be asked again.
+    pub fn stateless_open(&self) -> bool {
+        self.has(init::NO_OPEN_SUPPORT)
+    }
+
+    /// The same for OPENDIR.
+    pub fn stateless_opendir(&self) -> bool {
+        self.has(init::NO_OPENDIR_SUPPORT)
+    }
+
+    /// What a buffer for requests must hold.
+    pub fn buffer_bytes(&self) -> usize {
+        usize::try_from(self.max_write)
+            .map_or(proto::READ_BUFFER_BYTES_MIN, |bytes| bytes + proto::REQUEST_OVERHEAD_BYTES)
+    }
+}
+
+/// Every ability that does not depend on an option.
+///
+/// Not among them: locks (the kernel's own are right for one mount), DONT_MASK (the kernel applies the umask),
+/// AUTO_INVAL_DATA (nobody changes files behind the kernel's back), POSIX_ACL.
+const ALWAYS: u64 = init::ASYNC_READ
+    | init::EXPORT_SUPPORT
+    | init::BIG_WRITES
+    | init::DO_READDIRPLUS
+    | init::READDIRPLUS_AUTO
+    | init::ASYNC_DIO
+    | init::PARALLEL_DIROPS
+    | init::ABORT_ERROR
+    | init::MAX_PAGES
+    | init::CACHE_SYMLINKS
+    | init::EXPLICIT_INVAL_DATA
+    | init::HANDLE_KILLPRIV_V2
+    | init::SETXATTR_EXT
+    | init::INIT_EXT
+    | init::DIRECT_IO_ALLOW_MMAP
+    | init::HAS_RESEND;
+
+impl Wishes {
+    /// The part of an offer that we take.
+    pub fn choose(&self, offered: u64) -> u64 {
+        let mut wanted = ALWAYS;
+        if self.stateless_open {
+            wanted |= init::NO_OPEN_SUPPORT | init::NO_OPENDIR_SUPPORT;
+        }
+        // ATOMIC_O_TRUNC promises that OPEN truncates. Where OPEN is not sent, the kernel would drop its cached data,
+        // believe that the file is empty, and tell us nothing: without the promise it sends a SETATTR.
+        if !self.stateless_open || offered & init::NO_OPEN_SUPPORT == 0 {
+            wanted |= init::ATOMIC_O_TRUNC;
+        }
+        if self.writeback {
+            wanted |= init::WRITEBACK_CACHE;
+        }
+        wanted & offered
+    }
+}
+
+/// Reads INIT and answers it. `None`: the mount went away before it began.
+pub(super) fn negotiate(transport: &dyn Transport, wishes: &Wishes) -> io::Result<Option<Negotiated>> {
+    let mut buf = vec![0; proto::READ_BUFFER_BYTES_MIN];
+    let mut reply = Reply::new();
+    loop {
+        let Received::Request { len } = transport.receive(&mut buf)? else { return Ok(None) };
+        let parsed = Request::parse(buf.get(..len).unwrap_or(&[]), Dialect::default());
+        let refusal = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+        let (header, request) =
+            parsed.map_err(|error| refusal(format!("the first request should be INIT: {error}")))?;
+        let Request::Init { major, minor, max_readahead, flags } = request else {
+            transport.send(reply.seal(header.unique, Err(Errno(libc::EIO))))?;
+            return Err(refusal(format!("the first request should be INIT, found {request:?}")));
+        };
+        let speaks = format!("{major}.{minor}");
+        if major < proto::MAJOR || (major == proto::MAJOR && minor < proto::MINOR_MIN) {
+            transport.send(reply.seal(header.unique, Err(Errno(libc::EPROTO))))?;
+            let least = format!("{}.{}", proto::MAJOR, proto::MINOR_MIN);
+            return Err(refusal(format!(
+                "the kernel's FUSE version should be at least {least} (Linux 5.4), found {speaks}"
+            )));
+        }
+        let out = if major > proto::MAJOR {
+            // It will ask again, in our version.
+            init_out(proto::MINOR, 0, 0, wishes)
+        } else {
+            init_out(minor.min(proto::MINOR), max_readahead, wishes.choose(flags), wishes)
+        };
+        reply.clear();
+        reply.bytes(&out.encode());
+        transport.send(reply.seal(header.unique, Ok(())))?;
+        if major > proto::MAJOR {
+            continue;
+        }
+        let flags = wishes.choose(flags);
+        let dialect = Dialect { setxattr_ext: flags & init::SETXATTR_EXT != 0 };
+        log::debug!("fuse: kernel speaks {speaks}, agreed on flags {flags:#x}");
+        return Ok(Some(Negotiated { minor: out.minor, flags, max_write: out.max_write, dialect }));
+    }
+}
+
+fn init_out(minor: u32, max_readahead: u32, flags: u64, wishes: &Wishes) -> InitOut {
+    let [low, high] = [flags & u64::from(u32::MAX), flags >> 32].map(|half| u32::try_from(half).unwrap_or(0));
+    InitOut {
+        major: proto::MAJOR,
+        minor,
+        max_readahead,
+        flags: low,
+        max_background: wishes.max_background,
+        // Beyond three quarters the kernel calls the mount congested and thins out read-ahead.
+        congestion_threshold: wishes.max_background - wishes.max_background / 4,
+        max_write: MAX_WRITE,
+        time_gran: 1,
+        max_pages: MAX_PAGES,
+        map_alignment: 0,
+        flags2: high,
+        max_stack_depth: 0,
+        request_timeout_s: 0,
+        unused: [0; 11],
+    }
+}

@@ -1,0 +1,181 @@
+//! Sessions against a kernel made of two queues.
+
+use super::*;
+use crate::mount::THREADS_MIN;
+use crate::proto::{Dialect, InHeader, Opcode, OutHeader, init};
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Hands out prepared requests, keeps the answers.
+#[derive(Default)]
+struct Queues {
+    requests: Mutex<VecDeque<Vec<u8>>>,
+    answers: Mutex<Vec<(OutHeader, Vec<u8>)>>,
+}
+
+impl Transport for Queues {
+    fn receive(&self, buf: &mut [u8]) -> io::Result<Received> {
+        let Some(raw) = self.requests.lock().pop_front() else { return Ok(Received::Ended) };
+        buf[..raw.len()].copy_from_slice(&raw);
+        Ok(Received::Request { len: raw.len() })
+    }
+
+    fn send(&self, message: &[u8]) -> io::Result<()> {
+        let header = OutHeader::decode(message).unwrap();
+        assert_eq!(usize::try_from(header.len).unwrap(), message.len());
+        self.answers.lock().push((header, message[OutHeader::SIZE..].to_vec()));
+        Ok(())
+    }
+
+    fn abort(&self) {
+        self.requests.lock().clear();
+    }
+}
+
+fn message(opcode: Opcode, unique: u64, body: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(InHeader::SIZE + body.len()).unwrap();
+    let opcode = opcode.number();
+    let header =
+        InHeader { len, opcode, unique, nodeid: 1, uid: 0, gid: 0, pid: 1, extension_units: 0, padding: 0 };
+    [&header.encode()[..], body].concat()
+}
+
+fn init(major: u32, minor: u32, flags: u64) -> Vec<u8> {
+    let words = [major, minor, 131_072, (flags & 0xffff_ffff) as u32, (flags >> 32) as u32];
+    let body: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).chain([0; 44]).collect();
+    message(Opcode::Init, 2, &body)
+}
+
+const WISHES: Wishes = Wishes { stateless_open: true, writeback: false, max_background: 64 };
+const CONFIG: SessionConfig = SessionConfig { threads: THREADS_MIN, wishes: WISHES };
+
+fn negotiated() -> Negotiated {
+    Negotiated { minor: 45, flags: 0, max_write: 1 << 20, dialect: Dialect::default() }
+}
+
+fn queues(requests: impl IntoIterator<Item = Vec<u8>>) -> Queues {
+    Queues { requests: Mutex::new(requests.into_iter().collect()), answers: Mutex::default() }
+}
+
+fn errors(queues: &Queues) -> BTreeMap<u64, i32> {
+    queues.answers.lock().iter().map(|(header, _)| (header.unique, -header.error.cast_signed())).collect()
+}
+
+struct Nothing;
+
+impl Handler for Nothing {
+    fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        match call.request {
+            Request::Lookup { name: b"panic" } => {
+                reply.bytes(b"half an answer");
+                panic!("as asked");
+            }
+            Request::Getattr => {
+                reply.bytes(b"attr");
+                Ok(())
+            }
+            _ => Err(Errno(libc::ENOSYS)),
+        }
+    }
+}
+
+#[test]
+fn init_takes_what_is_offered_and_wished_for() {
+    let offer = init::NO_OPEN_SUPPORT
+        | init::ATOMIC_O_TRUNC
+        | init::POSIX_LOCKS
+        | init::HAS_RESEND
+        | init::INIT_EXT
+        | init::WRITEBACK_CACHE;
+    let queues = queues([init(7, 99, offer)]);
+    serve(&queues, &Nothing, &CONFIG).unwrap();
+    let answers = queues.answers.lock();
+    let out = proto::InitOut::decode(&answers[0].1).unwrap();
+    assert_eq!((out.major, out.minor, out.max_write, out.max_pages, out.time_gran), (7, 45, 1 << 20, 256, 1));
+    assert_eq!(u64::from(out.flags), init::NO_OPEN_SUPPORT | init::INIT_EXT);
+    assert_eq!(u64::from(out.flags2) << 32, init::HAS_RESEND);
+    assert_eq!((out.max_background, out.congestion_threshold), (64, 48));
+}
+
+#[test]
+fn truncating_opens_are_promised_only_where_opens_are_sent() {
+    let all = u64::MAX;
+    assert_eq!(WISHES.choose(all) & init::ATOMIC_O_TRUNC, 0);
+    assert_ne!(WISHES.choose(all & !init::NO_OPEN_SUPPORT) & init::ATOMIC_O_TRUNC, 0);
+    let sent = Wishes { stateless_open: false, writeback: true, ..WISHES };
+    assert_ne!(sent.choose(all) & init::ATOMIC_O_TRUNC, 0);
+    assert_eq!(sent.choose(all) & (init::NO_OPEN_SUPPORT | init::POSIX_LOCKS | init::DONT_MASK), 0);
+    assert_ne!(sent.choose(all) & init::WRITEBACK_CACHE, 0);
+}
+
+#[test]
+fn a_newer_major_version_is_asked_to_come_down_and_an_older_one_refused() {
+    let newer = queues([init(8, 0, 0), init(7, 45, 0)]);
+    serve(&newer, &Nothing, &CONFIG).unwrap();
+    assert_eq!(newer.answers.lock().len(), 2);
+    for old in [init(7, 30, 0), init(6, 99, 0)] {
+        let old = queues([old]);
+        let error = serve(&old, &Nothing, &CONFIG).unwrap_err().to_string();
+        assert!(error.contains("at least 7.31"), "{error}");
+        assert_eq!(errors(&old)[&2], libc::EPROTO);
+    }
+    let stranger = queues([message(Opcode::Statfs, 4, b"")]);
+    assert!(serve(&stranger, &Nothing, &CONFIG).is_err());
+    assert_eq!(errors(&stranger)[&4], libc::EIO);
+}
+
+#[test]
+fn a_panic_is_answered_and_the_session_goes_on() {
+    let getattr = message(Opcode::Getattr, 12, &[0; 16]);
+    let queues =
+        queues([message(Opcode::Lookup, 10, b"panic\0"), getattr, message(Opcode::Interrupt, 15, &[0; 8])]);
+    serve_negotiated(&queues, &Nothing, &CONFIG, &negotiated()).unwrap();
+    assert_eq!(errors(&queues), BTreeMap::from([(10, libc::EIO), (12, 0), (15, libc::ENOSYS)]));
+    for (header, payload) in queues.answers.lock().iter() {
+        assert_eq!(payload, if header.unique == 12 { &b"attr"[..] } else { b"" });
+    }
+}
+
+#[test]
+fn malformed_and_unknown_requests_are_answered_once() {
+    let mut unknown = message(Opcode::Statfs, 20, b"");
+    unknown[4] = 200;
+    let short = message(Opcode::Setattr, 22, &[0; 10]);
+    let forget = message(Opcode::Forget, 24, &[0; 8]);
+    let queues = queues([unknown, short, forget, vec![1, 2, 3]]);
+    serve_negotiated(&queues, &Nothing, &CONFIG, &negotiated()).unwrap();
+    assert_eq!(errors(&queues), BTreeMap::from([(20, libc::ENOSYS), (22, libc::EINVAL)]));
+    assert_eq!(queues.answers.lock().len(), 2);
+}
+
+/// FSYNC returns only when a GETATTR has been answered.
+#[derive(Default)]
+struct Slow {
+    seen: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Handler for Slow {
+    fn handle(&self, call: &Call<'_>, _: &mut Reply) -> Result<(), Errno> {
+        let mut seen = self.seen.lock();
+        if matches!(call.request, Request::Getattr) {
+            *seen = true;
+            self.changed.notify_all();
+            return Ok(());
+        }
+        let limit = Duration::from_secs(20);
+        let late = self.changed.wait_while_for(&mut seen, |seen| !*seen, limit).timed_out();
+        if late { Err(Errno(libc::ETIMEDOUT)) } else { Ok(()) }
+    }
+}
+
+#[test]
+fn readers_go_on_while_every_fsync_waits() {
+    let fsyncs = (0..50).map(|n| message(Opcode::Fsync, 100 + n, &[0; 16]));
+    let queues = queues(fsyncs.chain([message(Opcode::Getattr, 2, &[0; 16])]));
+    serve_negotiated(&queues, &Slow::default(), &CONFIG, &negotiated()).unwrap();
+    let errors = errors(&queues);
+    assert_eq!(errors.len(), 51);
+    assert!(errors.values().all(|error| *error == 0), "{errors:?}");
+}

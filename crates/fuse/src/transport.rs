@@ -1,0 +1,91 @@
+//! How requests arrive and answers leave.
+//!
+//! `/dev/fuse` hands out one request for each read and takes one answer for each write. Everything above knows only
+//! [`Transport`], so that rings (FUSE over io_uring) or virtio queues can stand here instead.
+
+use crate::mount::UnmountHandle;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+/// What came of waiting for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// A request fills the first `len` bytes of the buffer.
+    Request { len: usize },
+    /// The mount is gone, and no request will ever come again.
+    Ended,
+}
+
+/// A way to and from the kernel. Any number of threads may receive and send at the same time.
+pub trait Transport: Send + Sync {
+    /// Waits for a request. `buf` takes the longest one: `max_write` and [`crate::proto::REQUEST_OVERHEAD_BYTES`].
+    fn receive(&self, buf: &mut [u8]) -> io::Result<Received>;
+
+    /// Sends one message as a whole.
+    fn send(&self, message: &[u8]) -> io::Result<()>;
+
+    /// Ends the connection by force: who waits in [`Transport::receive`] returns, and so do all callers, with an error.
+    fn abort(&self);
+}
+
+/// The classic transport: a descriptor of `/dev/fuse` that belongs to a mount.
+#[derive(Clone, Debug)]
+pub struct DevFuse {
+    file: Arc<File>,
+    mount: UnmountHandle,
+}
+
+impl DevFuse {
+    pub fn new(file: File, mount: UnmountHandle) -> Self {
+        DevFuse { file: Arc::new(file), mount }
+    }
+
+    /// The descriptor, for those who keep it open across a restart of this process.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+impl Transport for DevFuse {
+    fn receive(&self, buf: &mut [u8]) -> io::Result<Received> {
+        loop {
+            match (&*self.file).read(buf) {
+                // No request has length 0; reading would give it for ever.
+                Ok(0) => return Ok(Received::Ended),
+                Ok(len) => return Ok(Received::Request { len }),
+                Err(error) => match error.raw_os_error() {
+                    // A caller was killed before we saw its request, or a signal came to us: neither is an error.
+                    Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
+                    Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(Received::Ended),
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    fn send(&self, message: &[u8]) -> io::Result<()> {
+        loop {
+            match (&*self.file).write(message) {
+                Ok(sent) if sent == message.len() => return Ok(()),
+                Ok(sent) => {
+                    let text = format!(
+                        "/dev/fuse took {sent} of {} bytes, though it takes all or none",
+                        message.len()
+                    );
+                    return Err(io::Error::other(text));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Nobody waits for this answer any more.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn abort(&self) {
+        if let Err(error) = self.mount.abort() {
+            log::error!("fuse: {error}");
+        }
+    }
+}
