@@ -119,38 +119,62 @@ fn check_micro(report: &mut Report, raw: &[u8], block_count: u64, index: Option<
     }
 }
 
+/// Equal pointers side by side. A leaf must be exactly one such run.
+#[derive(Clone, Copy)]
+struct Run {
+    first: u64,
+    count: u64,
+    leaf: u64,
+}
+
 fn check_fat<S: Store + ?Sized>(
     report: &mut Report,
     store: &S,
     header: &Header,
 ) -> Result<(), Error<S::Error>> {
-    // Runs of equal pointers; a leaf must be exactly one run.
-    let mut runs: Vec<(u64, u64, u64)> = Vec::new();
-    table::for_each_pointer(store, header, |index, leaf| match runs.last_mut() {
-        Some((_, count, last)) if *last == leaf => *count += 1,
-        _ => runs.push((index, 1, leaf)),
+    let mut seen = BTreeSet::new();
+    let mut run: Option<Run> = None;
+    table::for_each_pointer(store, header, |first, leaf| {
+        match &mut run {
+            Some(run) if run.leaf == leaf => run.count += 1,
+            _ => {
+                if let Some(complete) = run.replace(Run { first, count: 1, leaf }) {
+                    check_run(report, store, header, complete, &mut seen)?;
+                }
+            }
+        }
+        Ok(())
     })?;
-    let mut blocks = BTreeSet::new();
-    for (first, count, block) in runs {
-        let at = format!("pointer table entry {first}");
-        if report.note(table::judge_pointer(header, store.block_count(), first, block)).is_none() {
-            continue;
-        }
-        if !blocks.insert(block) {
-            report.add(Corrupt::new(&at, "leaf block", "in one range of pointers", block));
-            continue;
-        }
-        let raw = store.read(block)?;
-        let Some(leaf) = report.note(Leaf::parse(&raw, block, header)) else { continue };
-        let owned = table::range_of(header, leaf.prefix, leaf.prefix_len);
-        report.expect(&at, "first pointer of a leaf", owned.start, first);
-        report.expect(&at, "pointers to a leaf", owned.end - owned.start, count);
-        report.leaves += 1;
-        check_leaf(report, &leaf, header);
+    if let Some(last) = run {
+        check_run(report, store, header, last, &mut seen)?;
     }
     report.expect("block 0", "leaf count", report.leaves, header.num_leafs);
     report.expect("block 0", "entry count", report.entries, header.num_entries);
     check_next_table(report, store, header)
+}
+
+fn check_run<S: Store + ?Sized>(
+    report: &mut Report,
+    store: &S,
+    header: &Header,
+    run: Run,
+    seen: &mut BTreeSet<u64>,
+) -> Result<(), Error<S::Error>> {
+    let at = format!("pointer table entry {}", run.first);
+    let judged = table::judge_pointer(header, store.block_count(), run.first, run.leaf);
+    let Some(block) = report.note(judged) else { return Ok(()) };
+    if !seen.insert(block) {
+        report.add(Corrupt::new(&at, "leaf block", "in one range of pointers", block));
+        return Ok(());
+    }
+    let raw = store.read(block)?;
+    let Some(leaf) = report.note(Leaf::parse(&raw, block, header)) else { return Ok(()) };
+    let owned = table::range_of(header, leaf.prefix, leaf.prefix_len);
+    report.expect(&at, "first pointer of a leaf", owned.start, run.first);
+    report.expect(&at, "pointers to a leaf", owned.end - owned.start, run.count);
+    report.leaves += 1;
+    check_leaf(report, &leaf, header);
+    Ok(())
 }
 
 /// What was copied so far must be what it was copied from.

@@ -14,15 +14,15 @@ use crate::store::Store;
 use crate::value::ValueRef;
 use terrane_wire::Corrupt;
 
-/// Makes a micro ZAP fat, in blocks of 2^`block_shift` bytes. Changes nothing if it would not fit.
+/// Makes a micro ZAP, of which `micro` is a copy, fat in blocks of 2^`block_shift` bytes. Changes nothing if it would
+/// not fit.
 pub(crate) fn micro_to_fat<S: Store + ?Sized>(
     store: &mut S,
+    micro: &Micro<'_>,
     index: &Index,
     block_shift: u32,
 ) -> Result<(), Error<S::Error>> {
-    let block_0 = store.read(0)?;
-    let micro = Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-    judge_room(&micro, index, fat::header::Geometry { block_shift }).map_err(Error::lift)?;
+    judge_room(micro, index, fat::header::Geometry { block_shift }).map_err(Error::lift)?;
     store.set_block_size(1 << block_shift)?;
     fat::create(store, micro.salt, Flags::NONE)?;
     for used in micro.used_slots() {

@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn serialised_cursors_come_back() {
         for bits in [HashBits::Bits28, HashBits::Bits48] {
-            for hash in [0, 1 << 36, 0x9f81_69b0_0000_0000, u64::MAX & bits.mask()] {
+            for hash in [0, 1 << 36, 0x9f81_69b0_0000_0000, bits.mask()] {
                 for cd in [0, 1, 2, 127, 65534] {
                     let cursor = Cursor { hash, cd };
                     assert_eq!(Cursor::from_u64_with(cursor.to_u64_with(bits), bits), cursor);

@@ -9,9 +9,10 @@
 //! |---|---|
 //! | [`store`] | the object, seen as blocks |
 //! | [`hash`], [`key`], [`value`] | where a name belongs, what it is, what it holds |
-//! | `micro`, `index` | one block of slots, and what is remembered about it |
+//! | `micro`, `index`, `remembered` | one block of slots, and what is remembered about it |
 //! | `fat` | header, pointer table, leaves |
 //! | `convert` | from one kind to another, keeping every cursor valid |
+//! | `zap` | which of them an object is now |
 //! | [`cursor`] | a place in the order of entries |
 //! | `check` | what must hold of a whole ZAP |
 //!
@@ -42,6 +43,7 @@ pub mod hash;
 mod index;
 pub mod key;
 mod micro;
+mod remembered;
 pub mod store;
 pub mod value;
 mod zap;

@@ -4,15 +4,17 @@ use crate::check::{self, Report};
 use crate::convert;
 use crate::cursor::Cursor;
 use crate::error::Error;
-use crate::fat::{self, Entry, Mode, header::Geometry};
+use crate::fat::leaf::array_chunks;
+use crate::fat::{
+    self, Entry, Mode,
+    header::{Geometry, Header},
+};
 use crate::hash::{Flags, HashBits};
-use crate::index::{Index, Indexed};
-use crate::key::{Key, KeyRef, LONG_NAME_BYTES_MAX, NAME_BYTES_MAX};
+use crate::key::{KeyRef, LONG_NAME_BYTES_MAX, NAME_BYTES_MAX};
 use crate::micro::{self, BlockKind, Micro};
+use crate::remembered::{Put, Remembered};
 use crate::store::{Store, edit};
 use crate::value::{VALUE_BYTES_MAX, Value, ValueRef};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use terrane_wire::Corrupt;
 
 /// How a ZAP is made, and how it may grow.
@@ -68,19 +70,8 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Zap {
     options: ZapOptions,
-    index: OnceLock<Index>,
-    /// Slots looked at by lookups that went without an index.
-    slots_scanned: AtomicUsize,
-    /// Where the search for a free slot begins.
-    slot_hint: usize,
+    remembered: Remembered,
 }
-
-/// A micro ZAP of so few slots is searched faster than a name is hashed.
-const SLOTS_NEVER_INDEXED: usize = 15;
-/// To index a slot costs as much as to look at it this many times: lookups build the index when they have cost that.
-const SCANS_WORTH_AN_INDEX: usize = 8;
-/// Chunks an entry of a micro ZAP takes in a leaf, at most: itself, three for 50 bytes of name, one for a `u64`.
-const MICRO_ENTRY_CHUNKS: usize = 5;
 
 impl Zap {
     /// A ZAP to be read, or to be changed by the default options. One that was never created has to be opened by
@@ -92,7 +83,7 @@ impl Zap {
     /// Judges the header; refuses by name what this version does not read.
     pub fn open_with<S: Store + ?Sized>(store: &S, options: ZapOptions) -> Result<Zap, Error<S::Error>> {
         options.judge().map_err(Error::lift)?;
-        let zap = Zap { options, index: OnceLock::new(), slots_scanned: AtomicUsize::new(0), slot_hint: 0 };
+        let zap = Zap { options, remembered: Remembered::default() };
         if zap.kind(store)? != Kind::Nothing {
             let block_0 = store.read(0)?;
             match micro::block_kind(&block_0).map_err(Error::lift)? {
@@ -145,25 +136,34 @@ impl Zap {
         }
     }
 
+    /// The kind, and the flags that say which keys it takes.
+    fn form<S: Store + ?Sized>(&self, store: &S) -> Result<(Kind, Flags), Error<S::Error>> {
+        if store.block_count() == 0 {
+            return Ok((Kind::Nothing, self.options.flags));
+        }
+        let block_0 = store.read(0)?;
+        match micro::block_kind(&block_0).map_err(Error::lift)? {
+            BlockKind::Micro => Ok((Kind::Micro, Flags::NONE)),
+            BlockKind::Fat => {
+                let header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+                Ok((Kind::Fat, header.flags))
+            }
+        }
+    }
+
     /// How many bits of a hash count: what a serialised cursor of this ZAP depends on.
     pub fn hash_bits<S: Store + ?Sized>(&self, store: &S) -> Result<HashBits, Error<S::Error>> {
-        match self.kind(store)? {
-            Kind::Fat => Ok(fat::header(store)?.hash_bits()),
-            Kind::Micro => Ok(HashBits::Bits28),
-            Kind::Nothing => Ok(self.options.flags.hash_bits()),
-        }
+        Ok(self.form(store)?.1.hash_bits())
     }
 
     /// Drops what was remembered: because memory is wanted, or because the object changed behind our back.
     pub fn forget_index(&mut self) {
-        self.index = OnceLock::new();
-        self.slots_scanned = AtomicUsize::new(0);
-        self.slot_hint = 0;
+        self.remembered = Remembered::default();
     }
 
     /// Bytes of memory the index takes.
     pub fn index_bytes(&self) -> usize {
-        self.index.get().map_or(0, |index| index.len() * 8)
+        self.remembered.index().map_or(0, |index| index.len() * 8)
     }
 
     pub fn lookup<'k, S: Store + ?Sized>(
@@ -172,7 +172,7 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<Option<Value>, Error<S::Error>> {
         let key = key.into();
-        self.find(store, key, |value| Ok(Value::U64(value)), |block_0| fat::lookup(store, block_0, key))
+        self.find(store, key, |value| Ok(Value::U64(value)), |at| fat::lookup(store, at, key))
     }
 
     /// The first integer of the value, widened: a directory entry's object and type, whatever follows it.
@@ -182,7 +182,7 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<Option<u64>, Error<S::Error>> {
         let key = key.into();
-        self.find(store, key, Ok, |block_0| fat::lookup_u64(store, block_0, key))
+        self.find(store, key, Ok, |at| fat::lookup_u64(store, at, key))
     }
 
     /// Integer size and number of integers of the value.
@@ -192,7 +192,7 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<Option<(u8, usize)>, Error<S::Error>> {
         let key = key.into();
-        self.find(store, key, |_| Ok((8, 1)), |block_0| fat::length(store, block_0, key))
+        self.find(store, key, |_| Ok((8, 1)), |at| fat::length(store, at, key))
     }
 
     fn find<S: Store + ?Sized, T>(
@@ -200,60 +200,25 @@ impl Zap {
         store: &S,
         key: KeyRef<'_>,
         micro: impl FnOnce(u64) -> Result<T, Error<S::Error>>,
-        fat: impl FnOnce(&[u8]) -> Result<Option<T>, Error<S::Error>>,
+        fat: impl FnOnce((&Header, &[u8])) -> Result<Option<T>, Error<S::Error>>,
     ) -> Result<Option<T>, Error<S::Error>> {
         if store.block_count() == 0 {
             return Ok(None);
         }
         let block_0 = store.read(0)?;
-        let kind = micro::block_kind(&block_0).map_err(Error::lift)?;
-        let flags = match kind {
-            BlockKind::Micro => Flags::NONE,
-            BlockKind::Fat => {
-                fat::header::Header::parse(&block_0, store.block_count()).map_err(Error::lift)?.flags
-            }
-        };
-        match key.fits(flags, LONG_NAME_BYTES_MAX) {
-            Ok(()) => {}
-            // What cannot be stored is not there.
-            Err(Error::NameInvalid | Error::NameTooLong { .. }) => return Ok(None),
-            Err(other) => return Err(other.lift()),
-        }
-        match (kind, key) {
-            (BlockKind::Fat, _) => fat(&block_0),
-            (BlockKind::Micro, KeyRef::Name(name)) => {
+        match micro::block_kind(&block_0).map_err(Error::lift)? {
+            BlockKind::Micro => {
                 let parsed = Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-                self.find_micro(&parsed, name).map_err(Error::damage)?.map(micro).transpose()
+                match key {
+                    KeyRef::Name(name) if may_be_there(key, Flags::NONE)? => {
+                        self.remembered.find(&parsed, name).map_err(Error::damage)?.map(micro).transpose()
+                    }
+                    _ => Ok(None),
+                }
             }
-            (BlockKind::Micro, KeyRef::U64s(_)) => Ok(None),
-        }
-    }
-
-    fn find_micro(&self, micro: &Micro<'_>, name: &[u8]) -> Result<Option<u64>, Corrupt> {
-        if name.len() > micro::NAME_BYTES_MAX {
-            return Ok(None);
-        }
-        if self.index.get().is_none() {
-            let slots = micro.slot_count();
-            let scanned = match slots <= SLOTS_NEVER_INDEXED {
-                true => 0,
-                false => self.slots_scanned.fetch_add(slots, Ordering::Relaxed),
-            };
-            if scanned < slots.saturating_mul(SCANS_WORTH_AN_INDEX) {
-                return Ok(micro.scan(name).map(|slot| slot.value));
-            }
-        }
-        let index = self.index_of(micro)?;
-        Ok(find_indexed(micro, index, name)?.map(|(_, value)| value))
-    }
-
-    /// The index, built if it is not there.
-    fn index_of(&self, micro: &Micro<'_>) -> Result<&Index, Corrupt> {
-        match self.index.get() {
-            Some(index) => Ok(index),
-            None => {
-                let built = Index::build(micro)?;
-                Ok(self.index.get_or_init(|| built))
+            BlockKind::Fat => {
+                let header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+                if may_be_there(key, header.flags)? { fat((&header, &block_0)) } else { Ok(None) }
             }
         }
     }
@@ -309,111 +274,45 @@ impl Zap {
         if bytes > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLong { bytes, bytes_max: VALUE_BYTES_MAX });
         }
-        let kind = self.kind(store)?;
-        let flags = match kind {
-            Kind::Nothing => self.options.flags,
-            Kind::Micro => Flags::NONE,
-            Kind::Fat => fat::header(store)?.flags,
-        };
+        let (kind, flags) = self.form(store)?;
         key.fits(flags, self.options.name_bytes_max).map_err(Error::lift)?;
         if kind == Kind::Nothing {
             self.forget_index();
             self.write_empty(store)?;
         }
+        let is_micro = kind == Kind::Micro || kind == Kind::Nothing && flags == Flags::NONE;
         match key {
-            KeyRef::Name(name) if self.kind(store)? == Kind::Micro => {
-                let outcome = self.put_micro(store, name, value, mode);
-                if matches!(outcome, Err(Error::Store(_))) {
-                    self.forget_index();
+            KeyRef::Name(name) if is_micro => {
+                match self.remembered.put(store, &self.options, (name, value), mode)? {
+                    Put::Stored { is_new } => Ok(is_new),
+                    Put::Outgrown => {
+                        self.become_fat(store, key, value)?;
+                        fat::put(store, key, value, mode)
+                    }
                 }
-                outcome
             }
             _ => fat::put(store, key, value, mode),
         }
     }
 
-    fn put_micro<S: Store + ?Sized>(
+    /// Makes a micro ZAP fat for an entry that it cannot hold; refuses first what no fat one could hold either.
+    fn become_fat<S: Store + ?Sized>(
         &mut self,
         store: &mut S,
-        name: &[u8],
+        key: KeyRef<'_>,
         value: ValueRef<'_>,
-        mode: Mode,
-    ) -> Result<bool, Error<S::Error>> {
+    ) -> Result<(), Error<S::Error>> {
+        let chunks_max = Geometry { block_shift: self.options.fat_block_shift }.chunks();
+        let chunks = 1 + array_chunks(key.stored_len()) + array_chunks(value.stored_len());
+        if chunks > chunks_max {
+            return Err(Error::EntryTooLarge { chunks, chunks_max });
+        }
         let block_0 = store.read(0)?;
         let parsed = Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-        let (bytes, slots) = (block_0.len(), parsed.slot_count());
-        let index = self.index_of(&parsed).map_err(Error::damage)?;
-        let found = find_indexed(&parsed, index, name).map_err(Error::damage)?.map(|(indexed, _)| indexed);
-        // Before anything grows: a name that is refused changes nothing.
-        if found.is_some() && mode == Mode::Add {
-            return Err(Error::Exists);
-        }
-        let hash = Flags::NONE.hash(parsed.salt, KeyRef::Name(name));
-        let colliders = index.colliders(hash).count();
-        let chunks_max = Geometry { block_shift: self.options.fat_block_shift }.chunks();
-        let fits = match value.single_u64() {
-            // All that collide must fit one leaf if the ZAP becomes fat later. The reference forgets to ask when
-            // a name is added by an update.
-            Some(value) if name.len() <= micro::NAME_BYTES_MAX => {
-                (found.is_some() || (colliders + 1) * MICRO_ENTRY_CHUNKS < chunks_max).then_some(value)
-            }
-            _ => None,
-        };
-        // Also when the name is there already and no slot is wanted: so does the reference, and bytes depend on it.
-        let is_full = index.len() >= slots;
-        let grown = if is_full { bytes + micro::GROWTH_BYTES } else { bytes };
-        let Some(value_u64) = fits.filter(|_| grown <= self.micro_max_bytes() || !is_full) else {
-            let chunks =
-                1 + fat::leaf::array_chunks(name.len() + 1) + fat::leaf::array_chunks(value.stored_len());
-            if chunks > chunks_max {
-                return Err(Error::EntryTooLarge { chunks, chunks_max });
-            }
-            drop(block_0);
-            convert::micro_to_fat(store, index, self.options.fat_block_shift)?;
-            self.forget_index();
-            return fat::put(store, KeyRef::Name(name), value, mode);
-        };
-        let new_slot = match found {
-            Some(_) => None,
-            None if is_full => Some(slots),
-            None => parsed.free_slot(self.slot_hint),
-        };
-        let cd = index.lowest_cd(hash);
-        drop(block_0);
-        if is_full {
-            store.set_block_size(grown)?;
-        }
-        let slot = match (found, new_slot) {
-            (Some(indexed), _) => {
-                let slot = usize::from(indexed.slot);
-                edit(store, 0, |raw| {
-                    micro::put_value(raw, slot, value_u64);
-                    Ok(())
-                })?;
-                return Ok(false);
-            }
-            (None, Some(slot)) => slot,
-            (None, None) => {
-                let damage = Corrupt::new("block 0", "free slots", "some, by the index", "none");
-                return Err(Error::damage(damage));
-            }
-        };
-        edit(store, 0, |raw| {
-            micro::put_slot(raw, slot, name, cd, value_u64);
-            Ok(())
-        })?;
-        self.slot_hint = if slot + 1 >= micro::slot_count(grown) { 0 } else { slot + 1 };
-        if let (Some(index), Ok(cd), Ok(slot)) =
-            (self.index.get_mut(), u16::try_from(cd), u16::try_from(slot))
-        {
-            index.insert(hash, cd, slot);
-        }
-        Ok(true)
-    }
-
-    fn micro_max_bytes(&self) -> usize {
-        let max = self.options.micro_max_bytes.min(micro::BYTES_LIMIT);
-        max.next_multiple_of(micro::GROWTH_BYTES)
+        let index = self.remembered.index_of(&parsed).map_err(Error::damage)?;
+        convert::micro_to_fat(store, &parsed, index, self.options.fat_block_shift)?;
+        self.forget_index();
+        Ok(())
     }
 
     /// Whether the name was there.
@@ -423,42 +322,14 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<bool, Error<S::Error>> {
         let key = key.into();
-        let flags = match self.kind(store)? {
-            Kind::Nothing => return Ok(false),
-            Kind::Micro => Flags::NONE,
-            Kind::Fat => fat::header(store)?.flags,
-        };
-        match key.fits(flags, LONG_NAME_BYTES_MAX) {
-            Ok(()) => {}
-            Err(Error::NameInvalid | Error::NameTooLong { .. }) => return Ok(false),
-            Err(other) => return Err(other.lift()),
+        let (kind, flags) = self.form(store)?;
+        if kind == Kind::Nothing || !may_be_there(key, flags)? {
+            return Ok(false);
         }
         match key {
-            KeyRef::Name(name) if self.kind(store)? == Kind::Micro => self.remove_micro(store, name),
+            KeyRef::Name(name) if kind == Kind::Micro => self.remembered.remove(store, name),
             _ => fat::remove(store, key),
         }
-    }
-
-    fn remove_micro<S: Store + ?Sized>(
-        &mut self,
-        store: &mut S,
-        name: &[u8],
-    ) -> Result<bool, Error<S::Error>> {
-        let block_0 = store.read(0)?;
-        let parsed = Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-        let index = self.index_of(&parsed).map_err(Error::damage)?;
-        let Some((indexed, _)) = find_indexed(&parsed, index, name).map_err(Error::damage)? else {
-            return Ok(false);
-        };
-        drop(block_0);
-        edit(store, 0, |raw| {
-            micro::clear_slot(raw, usize::from(indexed.slot));
-            Ok(())
-        })?;
-        if let Some(index) = self.index.get_mut() {
-            index.remove(indexed);
-        }
-        Ok(true)
     }
 
     /// Entries.
@@ -469,8 +340,7 @@ impl Zap {
             Kind::Micro => {
                 let block_0 = store.read(0)?;
                 let parsed = Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-                let counted = || parsed.slots().filter(|slot| !slot.is_free()).count();
-                Ok(self.index.get().map_or_else(counted, Index::len) as u64)
+                Ok(self.remembered.len(&parsed) as u64)
             }
         }
     }
@@ -509,34 +379,22 @@ impl Zap {
             Kind::Micro => {
                 let block_0 = store.read(0)?;
                 let parsed = Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-                let index = self.index_of(&parsed).map_err(Error::damage)?;
-                let place = |i: &Indexed| (i.hash, u32::from(i.cd));
-                let wanted = index.from(from.hash, 0).skip_while(|i| place(i) < (from.hash, from.cd));
-                let wanted = wanted.take(if from.is_end() { 0 } else { max });
-                wanted.map(|i| read_indexed(&parsed, i)).collect::<Result<_, _>>().map_err(Error::damage)
+                self.remembered.list(&parsed, from, max).map_err(Error::damage)
             }
         }
     }
 
     /// Reads the whole ZAP and judges everything that must hold of it. Fails only where the store does.
     pub fn check<S: Store + ?Sized>(&self, store: &S) -> Result<Report, Error<S::Error>> {
-        check::check(store, self.index.get())
+        check::check(store, self.remembered.index())
     }
 }
 
-fn find_indexed(micro: &Micro<'_>, index: &Index, name: &[u8]) -> Result<Option<(Indexed, u64)>, Corrupt> {
-    let hash = Flags::NONE.hash(micro.salt, KeyRef::Name(name));
-    for indexed in index.colliders(hash) {
-        let slot = micro.indexed_slot(indexed.slot)?;
-        if slot.is_named(name) {
-            return Ok(Some((indexed, slot.value)));
-        }
+/// What cannot be stored is not there; a key of the wrong kind is a mistake all the same.
+fn may_be_there<E: From<Corrupt>>(key: KeyRef<'_>, flags: Flags) -> Result<bool, Error<E>> {
+    match key.fits(flags, LONG_NAME_BYTES_MAX) {
+        Ok(()) => Ok(true),
+        Err(Error::NameInvalid | Error::NameTooLong { .. }) => Ok(false),
+        Err(other) => Err(other.lift()),
     }
-    Ok(None)
-}
-
-fn read_indexed(micro: &Micro<'_>, indexed: Indexed) -> Result<Entry, Corrupt> {
-    let slot = micro.indexed_slot(indexed.slot)?;
-    let key = Key::Name(slot.name().to_vec());
-    Ok(Entry { key, value: Value::U64(slot.value), hash: indexed.hash, cd: slot.cd })
 }

@@ -3,6 +3,8 @@
 //! `tests/vectors/zap` holds the images and, but for the three largest, their entries; what those hold follows
 //! from the recipe. All files are gzip compressed for size only.
 
+#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
+
 use flate2::read::GzDecoder;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;

@@ -40,7 +40,7 @@ pub(crate) fn put<S: Store + ?Sized>(
 ) -> Result<bool, Error<S::Error>> {
     let block_0 = store.read(0)?;
     let mut header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-    drop(block_0);
+    let mut at_hand = Some(block_0);
     let (name, stored_value) = (key.stored(), value.stored());
     let mut new = NewEntry {
         hash: header.flags.hash(header.salt, key),
@@ -57,7 +57,10 @@ pub(crate) fn put<S: Store + ?Sized>(
     }
     // Each split lengthens a prefix by one bit.
     for _ in 0..=header.hash_bits().count() {
-        let block_0 = store.read(0)?;
+        let block_0 = match at_hand.take() {
+            Some(block_0) => block_0,
+            None => store.read(0)?,
+        };
         let (block, raw) = leaf_of(store, &header, &block_0, new.hash)?;
         drop(block_0);
         let leaf = Leaf::parse_for(&raw, block, &header, new.hash).map_err(Error::damage)?;

@@ -80,17 +80,17 @@ fn leaf_of<S: Store + ?Sized>(
     Ok((block, store.read(block)?))
 }
 
-/// Finds a key and takes from its entry what `get` takes.
+/// Finds a key, with the header and the bytes of block 0 at hand, and takes from its entry what `get` takes.
 fn look<S: Store + ?Sized, T>(
     store: &S,
-    block_0: &[u8],
+    at: (&Header, &[u8]),
     key: KeyRef<'_>,
     get: impl FnOnce(&Leaf<'_>, &Found) -> Result<T, Error<S::Error>>,
 ) -> Result<Option<T>, Error<S::Error>> {
-    let header = Header::parse(block_0, store.block_count()).map_err(Error::lift)?;
+    let (header, block_0) = at;
     let hash = header.flags.hash(header.salt, key);
-    let (block, raw) = leaf_of(store, &header, block_0, hash)?;
-    let leaf = Leaf::parse_for(&raw, block, &header, hash).map_err(Error::damage)?;
+    let (block, raw) = leaf_of(store, header, block_0, hash)?;
+    let leaf = Leaf::parse_for(&raw, block, header, hash).map_err(Error::damage)?;
     match leaf.find(hash, key).map_err(Error::damage)? {
         Some(found) => get(&leaf, &found).map(Some),
         None => Ok(None),
@@ -99,19 +99,19 @@ fn look<S: Store + ?Sized, T>(
 
 pub(crate) fn lookup<S: Store + ?Sized>(
     store: &S,
-    block_0: &[u8],
+    at: (&Header, &[u8]),
     key: KeyRef<'_>,
 ) -> Result<Option<Value>, Error<S::Error>> {
-    look(store, block_0, key, |leaf, found| leaf.value(&found.entry).map_err(Error::damage))
+    look(store, at, key, |leaf, found| leaf.value(&found.entry).map_err(Error::damage))
 }
 
 /// The first integer of a value.
 pub(crate) fn lookup_u64<S: Store + ?Sized>(
     store: &S,
-    block_0: &[u8],
+    at: (&Header, &[u8]),
     key: KeyRef<'_>,
 ) -> Result<Option<u64>, Error<S::Error>> {
-    look(store, block_0, key, |leaf, found| match leaf.first_integer(&found.entry) {
+    look(store, at, key, |leaf, found| match leaf.first_integer(&found.entry) {
         Some(first) => Ok(first),
         // Either there is none, or what holds it is damaged and says so.
         None => leaf.value(&found.entry).map_err(Error::damage)?.first().ok_or(Error::NoInteger),
@@ -121,10 +121,8 @@ pub(crate) fn lookup_u64<S: Store + ?Sized>(
 /// Integer size and count of a value.
 pub(crate) fn length<S: Store + ?Sized>(
     store: &S,
-    block_0: &[u8],
+    at: (&Header, &[u8]),
     key: KeyRef<'_>,
 ) -> Result<Option<(u8, usize)>, Error<S::Error>> {
-    look(store, block_0, key, |_, found| {
-        Ok((found.entry.value_int_size, usize::from(found.entry.value_ints)))
-    })
+    look(store, at, key, |_, found| Ok((found.entry.value_int_size, usize::from(found.entry.value_ints))))
 }

@@ -180,7 +180,7 @@ fn double_into<S: Store + ?Sized>(store: &mut S, block: u64, half: &[u8]) -> Res
 pub(crate) fn for_each_pointer<S: Store + ?Sized>(
     store: &S,
     header: &Header,
-    mut each: impl FnMut(u64, u64),
+    mut each: impl FnMut(u64, u64) -> Result<(), Error<S::Error>>,
 ) -> Result<(), Error<S::Error>> {
     let count = 1u64 << header.table_shift;
     let mut index = 0;
@@ -188,7 +188,7 @@ pub(crate) fn for_each_pointer<S: Store + ?Sized>(
         let (block, first_byte) = place(header, header.table_blk, index);
         let raw = store.read(block)?;
         for pointer in raw.get(first_byte..).unwrap_or(&[]).chunks_exact(8) {
-            each(index, get_u64(pointer, 0));
+            each(index, get_u64(pointer, 0))?;
             index += 1;
         }
         if first_byte >= raw.len() {
@@ -202,7 +202,10 @@ pub(crate) fn for_each_pointer<S: Store + ?Sized>(
 /// being filled. The reference forgets the last one, hands its blocks to leaves and loses the table.
 pub(crate) fn lowest_freeblk<S: Store + ?Sized>(store: &S, header: &Header) -> Result<u64, Error<S::Error>> {
     let mut last = 0;
-    for_each_pointer(store, header, |_, leaf| last = last.max(leaf))?;
+    for_each_pointer(store, header, |_, leaf| {
+        last = last.max(leaf);
+        Ok(())
+    })?;
     if header.table_blk != 0 {
         last = last.max(header.table_blk + header.table_numblks - 1);
     }
