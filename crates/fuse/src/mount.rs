@@ -107,6 +107,17 @@ impl Mount {
         Ok(Mount { device, handle })
     }
 
+    /// A mount that another process made and handed over: its descriptor, and where it stands.
+    pub fn adopt(device: File, path: &Path) -> Mount {
+        let place = Place { path: path.to_owned(), via: Via::of_this_process(), mounted: Mutex::new(true) };
+        Mount { device, handle: UnmountHandle { place: Arc::new(place) } }
+    }
+
+    /// Lets go without unmounting: a successor holds the descriptor as well.
+    pub fn hand_over(self) {
+        *self.handle.place.mounted.lock() = false;
+    }
+
     pub fn path(&self) -> &Path {
         &self.handle.place.path
     }

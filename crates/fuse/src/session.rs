@@ -16,7 +16,7 @@ pub use negotiate::{Negotiated, Wishes};
 
 use crate::mount::{Mount, MountOptions, UnmountHandle};
 use crate::proto::{self, Header, ParseError, Request};
-use crate::reply::{Errno, Reply};
+use crate::reply::{self, Errno, Reply};
 use crate::transport::{DevFuse, Received, Transport};
 use gate::{Admitted, Gate};
 use std::io;
@@ -84,6 +84,11 @@ impl Session {
         Ok(Session::new(Mount::new(path, options)?, SessionConfig::from(options)))
     }
 
+    /// The mount, without its session: to be handed over.
+    pub fn into_mount(self) -> Mount {
+        self.mount
+    }
+
     /// Ends [`Session::run`] from elsewhere.
     pub fn unmount_handle(&self) -> UnmountHandle {
         self.mount.unmount_handle()
@@ -91,8 +96,43 @@ impl Session {
 
     /// Answers until the mount is gone. An error means that the transport failed; the mount is then detached.
     pub fn run(self, handler: &dyn Handler) -> io::Result<()> {
-        let transport = DevFuse::new(self.mount.device()?, self.mount.unmount_handle());
-        let served = serve(&transport, handler, &self.config);
+        match self.negotiate() {
+            Ok(Some(negotiated)) => self.run_negotiated(&negotiated, handler),
+            Ok(None) => self.end(handler, Ok(())),
+            Err(error) => self.end(handler, Err(error)),
+        }
+    }
+
+    /// The first half of [`Session::run`], for those who hand the mount over one day and must keep what was agreed on.
+    /// `None`: the mount went away before it began.
+    pub fn negotiate(&self) -> io::Result<Option<Negotiated>> {
+        negotiate::negotiate(&self.transport()?, &self.config.wishes)
+    }
+
+    /// The second half of [`Session::run`].
+    pub fn run_negotiated(self, negotiated: &Negotiated, handler: &dyn Handler) -> io::Result<()> {
+        let served = self
+            .transport()
+            .and_then(|transport| serve_negotiated(&transport, handler, &self.config, negotiated));
+        self.end(handler, served)
+    }
+
+    /// Goes on with a mount ([`Mount::adopt`]) whose process died or stepped back: what it read and did not answer is
+    /// asked again. Such requests say so ([`Header::resent`]), and some may have been carried out already.
+    /// Callers notice nothing but the time it took.
+    pub fn resume(self, negotiated: &Negotiated, handler: &dyn Handler) -> io::Result<()> {
+        let again = reply::notification(proto::notify::RESEND, &[]);
+        match self.transport().and_then(|transport| transport.send(&again)) {
+            Ok(()) => self.run_negotiated(negotiated, handler),
+            Err(error) => self.end(handler, Err(error)),
+        }
+    }
+
+    fn transport(&self) -> io::Result<DevFuse> {
+        Ok(DevFuse::new(self.mount.device()?, self.mount.unmount_handle()))
+    }
+
+    fn end(self, handler: &dyn Handler, served: io::Result<()>) -> io::Result<()> {
         self.mount.ended();
         drop(self.mount);
         handler.end();

@@ -19,7 +19,7 @@ use terrane_fuse::cache_policy::CachePolicy;
 use terrane_fuse::mount::Via;
 use terrane_fuse::proto::{Request, WriteOut, fattr};
 use terrane_fuse::reply::{DirReply, Errno, Reply, attr};
-use terrane_fuse::session::{Call, Handler};
+use terrane_fuse::session::{Call, Handler, Negotiated};
 use terrane_fuse::{Mount, MountOptions, Session, SessionConfig, UnmountHandle};
 use terrane_posix::{Attr, StatFs, Time};
 
@@ -409,5 +409,39 @@ fn a_dead_mount_of_a_predecessor_is_replaced() {
     } else {
         eprintln!("SKIPPED dead: this machine cannot mount FUSE");
     }
+    fs::remove_dir(&dir).unwrap();
+}
+
+#[test]
+fn a_successor_answers_what_its_predecessor_left() {
+    let dir = std::env::temp_dir().join(format!("terrane-fuse-successor-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let options = MountOptions::default();
+    let config = SessionConfig::from(&options);
+    let Ok(mount) = Mount::new_via(Via::Kernel, &dir, &options) else {
+        eprintln!("SKIPPED successor: this machine cannot mount FUSE");
+        return fs::remove_dir(&dir).unwrap();
+    };
+    let (device, again) = (mount.device().unwrap(), mount.device().unwrap());
+    let first = Session::new(mount, config);
+    let agreed = first.negotiate().unwrap().unwrap();
+    let agreed = Negotiated::decode(&agreed.encode()).unwrap();
+    let path = dir.join("made twice");
+    let caller = std::thread::spawn(move || fs::write(&path, b"once"));
+    // The first process reads what is asked, and dies with it.
+    let mut buf = vec![0; agreed.buffer_bytes()];
+    assert!((&again).read(&mut buf).unwrap() > 40);
+    first.into_mount().hand_over();
+    drop(again);
+
+    let second = Session::new(Mount::adopt(device, &dir), config);
+    let handle = second.unmount_handle();
+    let memory = Arc::new(Memory::default());
+    let handler = memory.clone();
+    let session = std::thread::spawn(move || second.resume(&agreed, &*handler));
+    caller.join().unwrap().unwrap();
+    assert_eq!(memory.files.lock().nodes.values().next().unwrap(), b"once");
+    handle.unmount().unwrap();
+    session.join().unwrap().unwrap();
     fs::remove_dir(&dir).unwrap();
 }

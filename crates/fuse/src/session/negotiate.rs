@@ -49,11 +49,35 @@ impl Negotiated {
         self.has(init::NO_OPENDIR_SUPPORT)
     }
 
+    /// For a successor that takes the mount over without an INIT of its own.
+    pub fn encode(&self) -> [u8; Handover::SIZE] {
+        let Negotiated { minor, flags, max_write, .. } = *self;
+        Handover { flags, minor, max_write }.encode()
+    }
+
+    /// `None` for bytes that no session agreed on.
+    pub fn decode(raw: &[u8]) -> Option<Negotiated> {
+        let Handover { flags, minor, max_write } = Handover::decode(raw)?;
+        let sound = raw.len() == Handover::SIZE
+            && (proto::MINOR_MIN..=proto::MINOR).contains(&minor)
+            && (1..=MAX_WRITE).contains(&max_write);
+        sound.then(|| Negotiated { minor, flags, max_write, dialect: dialect(flags) })
+    }
+
     /// What a buffer for requests must hold.
     pub fn buffer_bytes(&self) -> usize {
         usize::try_from(self.max_write)
             .map_or(proto::READ_BUFFER_BYTES_MIN, |bytes| bytes + proto::REQUEST_OVERHEAD_BYTES)
     }
+}
+
+terrane_wire::layout! {
+    /// What was agreed on, between two processes of one machine; never stored.
+    Handover, 16 bytes { 0 flags: u64, 8 minor: u32, 12 max_write: u32 }
+}
+
+fn dialect(flags: u64) -> Dialect {
+    Dialect { setxattr_ext: flags & init::SETXATTR_EXT != 0 }
 }
 
 /// Every ability that does not depend on an option.
@@ -131,9 +155,13 @@ pub(super) fn negotiate(transport: &dyn Transport, wishes: &Wishes) -> io::Resul
             continue;
         }
         let flags = wishes.choose(flags);
-        let dialect = Dialect { setxattr_ext: flags & init::SETXATTR_EXT != 0 };
         log::debug!("fuse: kernel speaks {speaks}, agreed on flags {flags:#x}");
-        return Ok(Some(Negotiated { minor: out.minor, flags, max_write: out.max_write, dialect }));
+        return Ok(Some(Negotiated {
+            minor: out.minor,
+            flags,
+            max_write: out.max_write,
+            dialect: dialect(flags),
+        }));
     }
 }
 

@@ -110,6 +110,19 @@ fn truncating_opens_are_promised_only_where_opens_are_sent() {
 }
 
 #[test]
+fn what_was_agreed_on_can_be_handed_over() {
+    let agreed =
+        Negotiated { flags: init::SETXATTR_EXT, dialect: Dialect { setxattr_ext: true }, ..negotiated() };
+    assert_eq!(Negotiated::decode(&agreed.encode()), Some(agreed));
+    for (at, value) in [(8, 99), (15, 1)] {
+        let mut raw = agreed.encode();
+        raw[at] = value;
+        assert_eq!(Negotiated::decode(&raw), None);
+    }
+    assert_eq!(Negotiated::decode(&agreed.encode()[1..]), None);
+}
+
+#[test]
 fn a_newer_major_version_is_asked_to_come_down_and_an_older_one_refused() {
     let newer = queues([init(8, 0, 0), init(7, 45, 0)]);
     serve(&newer, &Nothing, &CONFIG).unwrap();
