@@ -10,6 +10,7 @@
 )]
 
 use crate::cache_policy::CachePolicy;
+use crate::mount::MountOptions;
 use crate::proto::{self, CreateIn, Request, SetattrIn, WriteIn, fattr};
 use crate::reply::{DirReply, Errno, Reply, attr};
 use crate::session::{Call, Handler, Negotiated};
@@ -20,6 +21,10 @@ use terrane_posix::{Attr, Cred, Fs, Ino, SetAttr, SetTime, Time, WriteFlags};
 pub struct Dispatch {
     fs: Arc<Fs>,
     policy: CachePolicy,
+    /// Mounted with `sync`: changes of files are commits.
+    sync: bool,
+    /// Mounted with `dirsync` or `sync`: changes of directories are commits.
+    dirsync: bool,
 }
 
 type Answer = Result<(), Errno>;
@@ -30,11 +35,54 @@ const EINVAL: Errno = Errno(libc::EINVAL);
 const ENOSYS: Errno = Errno(libc::ENOSYS);
 const ENOTTY: Errno = Errno(libc::ENOTTY);
 const O_TRUNC: u32 = libc::O_TRUNC.cast_unsigned();
+const O_SYNC: u32 = libc::O_SYNC.cast_unsigned();
+const O_DSYNC: u32 = libc::O_DSYNC.cast_unsigned();
 const SEEK_DATA: u32 = libc::SEEK_DATA.cast_unsigned();
 const SEEK_HOLE: u32 = libc::SEEK_HOLE.cast_unsigned();
 
 impl Handler for Dispatch {
     fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
+        self.answer(call, reply)?;
+        self.keep_promises(call)
+    }
+
+    fn end(&self) {
+        self.fs.forget_all();
+    }
+}
+
+/// No more than one answer may hold, whatever the request says.
+fn bounded(size: u32, negotiated: &Negotiated) -> u32 {
+    size.min(negotiated.max_write)
+}
+
+fn set_attr(wire: &SetattrIn) -> SetAttr {
+    let given = |bit| wire.valid & bit != 0;
+    let time = |given_at, now, secs, nanos| match (given(given_at), given(now)) {
+        (false, _) => None,
+        (true, true) => Some(SetTime::Now),
+        (true, false) => Some(SetTime::At(Time { secs, nanos })),
+    };
+    SetAttr {
+        mode: given(fattr::MODE).then_some(wire.mode),
+        uid: given(fattr::UID).then_some(wire.uid),
+        gid: given(fattr::GID).then_some(wire.gid),
+        size: given(fattr::SIZE).then_some(wire.size),
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, wire.atime, wire.atimensec),
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, wire.mtime, wire.mtimensec),
+        ctime: given(fattr::CTIME).then_some(Time { secs: wire.ctime, nanos: wire.ctimensec }),
+        kill_suidgid: given(fattr::KILL_SUIDGID),
+    }
+}
+
+impl Dispatch {
+    pub fn new(fs: Arc<Fs>, options: &MountOptions) -> Self {
+        let dirsync = options.dirsync || options.sync;
+        Dispatch { fs, policy: options.cache, sync: options.sync, dirsync }
+    }
+
+    /// The table: what each request calls.
+    fn answer(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
         let (fs, negotiated) = (&*self.fs, call.negotiated);
         let node = self.ino(call.header.nodeid);
         let cred = &Cred { uid: call.header.uid, gid: call.header.gid };
@@ -103,38 +151,40 @@ impl Handler for Dispatch {
         }
     }
 
-    fn end(&self) {
-        self.fs.forget_all();
-    }
-}
-
-/// No more than one answer may hold, whatever the request says.
-fn bounded(size: u32, negotiated: &Negotiated) -> u32 {
-    size.min(negotiated.max_write)
-}
-
-fn set_attr(wire: &SetattrIn) -> SetAttr {
-    let given = |bit| wire.valid & bit != 0;
-    let time = |given_at, now, secs, nanos| match (given(given_at), given(now)) {
-        (false, _) => None,
-        (true, true) => Some(SetTime::Now),
-        (true, false) => Some(SetTime::At(Time { secs, nanos })),
-    };
-    SetAttr {
-        mode: given(fattr::MODE).then_some(wire.mode),
-        uid: given(fattr::UID).then_some(wire.uid),
-        gid: given(fattr::GID).then_some(wire.gid),
-        size: given(fattr::SIZE).then_some(wire.size),
-        atime: time(fattr::ATIME, fattr::ATIME_NOW, wire.atime, wire.atimensec),
-        mtime: time(fattr::MTIME, fattr::MTIME_NOW, wire.mtime, wire.mtimensec),
-        ctime: given(fattr::CTIME).then_some(Time { secs: wire.ctime, nanos: wire.ctimensec }),
-        kill_suidgid: given(fattr::KILL_SUIDGID),
-    }
-}
-
-impl Dispatch {
-    pub fn new(fs: Arc<Fs>, policy: CachePolicy) -> Self {
-        Dispatch { fs, policy }
+    /// After a change: commits what the mount's options or the file's flags promise is durable when the call returns.
+    ///
+    /// The kernel sends FSYNC after writes itself, for O_SYNC, O_DSYNC and `sync` mounts, but only for those that go
+    /// through its page cache; and it never does for directories.
+    fn keep_promises(&self, call: &Call<'_>) -> Answer {
+        let node = self.ino(call.header.nodeid);
+        match *call.request {
+            Request::Write(write)
+                if self.policy.direct_io && write.write_flags & proto::write::CACHE == 0 =>
+            {
+                let asked = write.flags & O_DSYNC != 0;
+                if asked || self.sync {
+                    self.fs.fsync(node, !self.sync && write.flags & O_SYNC != O_SYNC)?;
+                }
+            }
+            Request::Setattr(_) | Request::Fallocate(_) if self.sync => self.fs.fsync(node, false)?,
+            Request::Symlink { .. }
+            | Request::Mknod { .. }
+            | Request::Mkdir { .. }
+            | Request::Link { .. }
+                if self.dirsync =>
+            {
+                self.fs.fsync(node, false)?;
+            }
+            Request::Create { .. } | Request::Unlink { .. } | Request::Rmdir { .. } if self.dirsync => {
+                self.fs.fsync(node, false)?;
+            }
+            Request::Rename { new_dir, .. } if self.dirsync => {
+                self.fs.fsync(node, false)?;
+                self.fs.fsync(self.ino(new_dir), false)?;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     fn ino(&self, nodeid: u64) -> Ino {
