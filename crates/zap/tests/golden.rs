@@ -415,3 +415,16 @@ fn attribute_tables_go_through_a_conversion() {
     let layout = zap.lookup(&store, "4").unwrap().unwrap();
     assert_eq!(layout, Value::Ints { int_size: 2, big_endian: vec![0, 20] });
 }
+
+/// Others may have put more colliding names into a micro ZAP than one leaf holds; that is found out before anything
+/// is converted.
+#[test]
+fn a_micro_zap_that_cannot_become_fat_stays_as_it_is() {
+    let mut store = stored(vector("micro_flood_127"));
+    let before = store.image();
+    let options = ZapOptions { fat_block_shift: 12, ..ZapOptions::new(1) };
+    let mut zap = Zap::open_with(&store, options).unwrap();
+    assert_eq!(zap.add(&mut store, "wide", &[1, 2, 3]), Err(Error::Full));
+    assert_eq!(store.image(), before);
+    assert_eq!(zap.len(&store), Ok(127));
+}

@@ -130,6 +130,122 @@ fn circles_and_pointers_to_nowhere_are_named() {
     assert!(damage.iter().any(|d| d.what == "ENTRY chunk" && d.at.contains("block 1")), "{damage:?}");
 }
 
+/// Where leaf 1 of the second image has its fields: 16 buckets, then 18 chunks.
+const LEAF: usize = 512;
+const CHUNKS: usize = LEAF + 48 + 32;
+
+fn chunk_of_kind(image: &[u8], kind: u8) -> usize {
+    (0..18).map(|k| CHUNKS + 24 * k).find(|at| image[*at] == kind).unwrap()
+}
+
+/// Lies to one field, runs something that must refuse it by name, and sees that nothing was changed.
+fn refuses<T: std::fmt::Debug>(
+    what: &str,
+    lie: impl FnOnce(&mut [u8]),
+    run: impl FnOnce(&mut Zap, &mut MemStore) -> Result<T, Error<Corrupt>>,
+) {
+    let (mut image, block_size) = images().remove(1);
+    lie(&mut image);
+    let mut store = store_of(&image, block_size);
+    let mut zap = Zap::open(&store).unwrap();
+    match run(&mut zap, &mut store) {
+        Err(Error::Store(damage)) => assert_eq!(damage.what, what, "{damage}"),
+        other => panic!("{what}: {other:?}"),
+    }
+    assert_eq!(store.image(), image, "{what}: damage is not made worse");
+    assert!(!zap.check(&store).unwrap().is_clean(), "{what}: nor overlooked by a check");
+}
+
+fn remove_all(zap: &mut Zap, store: &mut MemStore) -> Result<(), Error<Corrupt>> {
+    (0..3).try_for_each(|i| zap.remove(store, &format!("name {i}")).map(drop))
+}
+
+#[test]
+fn a_lie_is_found_before_anything_is_changed() {
+    let name_is_value = |image: &mut [u8]| {
+        for at in (0..18).map(|k| CHUNKS + 24 * k) {
+            if image[at] == 252 {
+                image.copy_within(at + 4..at + 6, at + 8);
+            }
+        }
+    };
+    refuses("chain of a name or value", name_is_value, remove_all);
+    let free_circle = |image: &mut [u8]| {
+        let first = u16::from_le_bytes([image[LEAF + 34], image[LEAF + 35]]);
+        let at = CHUNKS + 24 * usize::from(first);
+        image[at + 22..at + 24].copy_from_slice(&first.to_le_bytes());
+    };
+    refuses("free list", free_circle, |zap, store| zap.add(store, "one more", &[1]));
+    // 3 entries of 3 chunks leave 9 of 18 free; 15 are the most that a leaf with 3 entries could have.
+    let nfree = |image: &mut [u8]| image[LEAF + 28] = 15;
+    refuses("free chunks", nfree, |zap, store| zap.remove(store, "name 1"));
+    let hash = |image: &mut [u8]| {
+        let at = chunk_of_kind(image, 252);
+        image[at + 23] ^= 0x80;
+    };
+    refuses("bucket", hash, |zap, store| zap.list(store, Cursor::START, 9));
+    refuses("bucket", hash, |zap, store| {
+        let mut from = Cursor::START;
+        while let Some((_, after)) = zap.next(store, from)? {
+            from = after;
+        }
+        Ok(())
+    });
+    // What a leaf counts is compared when it is split.
+    let nentries = |image: &mut [u8]| image[LEAF + 30] += 1;
+    refuses("ENTRY chunks", nentries, |zap, store| {
+        let mut copy = store.clone();
+        (0..9).try_for_each(|i| zap.add(&mut copy, &format!("more {i}"), &[i]))
+    });
+}
+
+/// A lookup of the name finds nothing there, and says so without noticing: only a check can.
+#[test]
+fn an_entry_in_the_wrong_bucket_is_found_by_a_check() {
+    let (mut image, block_size) = images().remove(1);
+    let buckets: Vec<usize> = (LEAF + 48..CHUNKS).step_by(2).collect();
+    let used = *buckets.iter().find(|at| image[**at] != 0xff).unwrap();
+    let free = *buckets.iter().find(|at| image[**at] == 0xff).unwrap();
+    image.copy_within(used..used + 2, free);
+    image[used..used + 2].fill(0xff);
+    let store = store_of(&image, block_size);
+    let damage = Zap::open(&store).unwrap().check(&store).unwrap().damage;
+    assert_eq!(damage.iter().map(|d| d.what).collect::<Vec<_>>(), ["bucket"]);
+}
+
+/// Two leaves, of which the first has lost its last pointer to the second.
+#[test]
+fn a_leaf_that_lost_a_pointer_is_neither_split_nor_merged() {
+    let options = ZapOptions { flags: Flags::HASH64, fat_block_shift: 9, ..ZapOptions::new(0x5a17) };
+    let mut store = MemStore::new();
+    let mut zap = Zap::create(&mut store, options).unwrap();
+    let mut names = Vec::new();
+    while store.block_count() < 3 {
+        names.push(format!("name {}", names.len()));
+        zap.add(&mut store, names.last().unwrap(), &[1]).unwrap();
+    }
+    let entries = zap.list(&store, Cursor::START, 99).unwrap();
+    for entry in entries.iter().filter(|e| e.hash >> 59 == 15) {
+        zap.remove(&mut store, &entry.key).unwrap();
+    }
+    let last = 256 + 8 * 15;
+    store.modify(0, &mut |raw| raw[last..last + 8].copy_from_slice(&2u64.to_le_bytes())).unwrap();
+    let mut splitting = store.clone();
+    // Names that meet the lost pointer itself are refused by the leaf's prefix; a split, by the pointer.
+    let refused: Vec<_> = (0..99)
+        .filter_map(|i| match zap.add(&mut splitting, &format!("more {i}"), &[i]) {
+            Err(Error::Store(damage)) => Some(damage.what),
+            other => other.map(|()| None).unwrap(),
+        })
+        .collect();
+    assert!(refused.contains(&"leaf block") && refused.contains(&"prefix"), "{refused:?}");
+    for name in &names {
+        let _ = zap.remove(&mut store, name);
+    }
+    assert_eq!(zap.len(&store), Ok(0));
+    assert_eq!(store.blocks_used(), 3, "the second leaf is still pointed at");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 

@@ -377,16 +377,20 @@ fn lookups_run_at_once() {
     assert_eq!(zap.index_bytes(), 16_000);
 }
 
-/// A store whose changes stop working.
+/// A store whose changes stop working: the last one fails before or after it was made.
 struct Failing {
     inner: MemStore,
     changes_left: u32,
+    fails_after: bool,
 }
 
 impl Failing {
-    fn may_change(&mut self) -> Result<(), Corrupt> {
-        let failure = || Corrupt::new("store", "changes left", "some", "none");
-        self.changes_left = self.changes_left.checked_sub(1).ok_or_else(failure)?;
+    fn change(&mut self, make: impl FnOnce(&mut MemStore) -> Result<(), Corrupt>) -> Result<(), Corrupt> {
+        let left = self.changes_left.checked_sub(1);
+        if left.is_some() || self.fails_after {
+            make(&mut self.inner)?;
+        }
+        self.changes_left = left.ok_or_else(|| Corrupt::new("store", "changes left", "some", "none"))?;
         Ok(())
     }
 }
@@ -403,40 +407,44 @@ impl Store for Failing {
         self.inner.read(block)
     }
     fn modify(&mut self, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), Corrupt> {
-        self.may_change()?;
-        self.inner.modify(block, change)
+        self.change(|inner| inner.modify(block, change))
     }
     fn set_block_size(&mut self, bytes: usize) -> Result<(), Corrupt> {
-        self.may_change()?;
-        self.inner.set_block_size(bytes)
+        self.change(|inner| inner.set_block_size(bytes))
     }
     fn free(&mut self, block: u64) -> Result<(), Corrupt> {
-        self.may_change()?;
-        self.inner.free(block)
+        self.change(|inner| inner.free(block))
     }
 }
 
 /// What is remembered of a micro ZAP never outlives the failure that made it wrong.
 #[test]
 fn a_failing_store_leaves_a_micro_zap_that_can_be_used() {
-    for changes_left in 1..60 {
-        let mut store = Failing { inner: MemStore::new(), changes_left: u32::MAX };
+    for (changes_left, fails_after) in (1..60).flat_map(|left| [(left, false), (left, true)]) {
+        let mut store = Failing { inner: MemStore::new(), changes_left: u32::MAX, fails_after };
         let mut zap = Zap::create(&mut store, ZapOptions::new(3)).unwrap();
         store.changes_left = changes_left;
+        let name = |i: u64| format!("f{i}");
         let (mut i, mut there) = (0u64, Vec::new());
-        while zap.add(&mut store, &format!("f{i}"), &[i]).is_ok() {
+        let unsure = loop {
+            if zap.add(&mut store, &name(i), &[i]).is_err() {
+                break i;
+            }
             there.push(i);
-            if i % 3 == 2 && zap.remove(&mut store, &format!("f{}", i / 2)).is_ok() {
+            if i % 3 == 2 && there.contains(&(i / 2)) {
                 there.retain(|k| *k != i / 2);
+                if zap.remove(&mut store, &name(i / 2)).is_err() {
+                    break i / 2;
+                }
             }
             i += 1;
-        }
+        };
         store.changes_left = u32::MAX;
-        assert!(zap.check(&store).unwrap().is_clean());
+        zap.update(&mut store, &name(unsure), &[unsure]).unwrap();
+        there.push(unsure);
+        let report = zap.check(&store).unwrap();
+        assert!(report.is_clean(), "{:?}", report.damage);
         assert_eq!(zap.len(&store), Ok(there.len() as u64));
-        zap.add(&mut store, &format!("f{i}"), &[i]).unwrap();
-        there.push(i);
-        assert!(there.iter().all(|k| zap.lookup_u64(&store, &format!("f{k}")) == Ok(Some(*k))));
-        assert!(zap.check(&store).unwrap().is_clean());
+        assert!(there.iter().all(|k| zap.lookup_u64(&store, &name(*k)) == Ok(Some(*k))));
     }
 }

@@ -105,7 +105,7 @@ pub(crate) fn remove(raw: &mut [u8], block: u64, header: &Header, found: &Found)
     let nentries = leaf.nentries.checked_sub(1).ok_or_else(|| leaf.damage("entries", "at least 1", 0))?;
     let mut list = FreeList::of(&leaf);
     let geometry = leaf.geometry;
-    list.fits(&leaf, name.len() + value.len() + 1)?;
+    list.fits(&leaf, name.len() + value.len() + 1, nentries)?;
     put_u16(raw, found.link_at, found.entry.next);
     list.give_back(raw, geometry, &value);
     list.give_back(raw, geometry, &name);
@@ -130,8 +130,8 @@ pub(crate) fn replace_value(
     // The old chain goes to the head of the list first, and the new one comes back from there.
     let (fresh, _) = leaf.free_chunks(more)?;
     let mut list = FreeList::of(&leaf);
-    list.fits(&leaf, old.len())?;
     let (geometry, nentries) = (leaf.geometry, leaf.nentries);
+    list.fits(&leaf, old.len(), nentries)?;
     let taken: Vec<u16> = old.iter().chain(&fresh).copied().take(needed).collect();
     list.give_back(raw, geometry, &old);
     if let Some(last) = taken.last() {
@@ -253,14 +253,12 @@ impl FreeList {
         FreeList { head: leaf.freelist, nfree: leaf.nfree }
     }
 
-    fn fits(&self, leaf: &Leaf<'_>, more: usize) -> Result<(), Corrupt> {
-        let nfree = self.nfree.saturating_add(more);
-        if nfree > leaf.geometry.chunks() {
-            return Err(leaf.damage(
-                "free chunks",
-                format_args!("at most {}", leaf.geometry.chunks()),
-                nfree,
-            ));
+    /// Whether `more` chunks can be given back: those that `nentries` entries need at least cannot be free.
+    fn fits(&self, leaf: &Leaf<'_>, more: usize, nentries: usize) -> Result<(), Corrupt> {
+        let (nfree, nfree_max) =
+            (self.nfree.saturating_add(more), leaf.geometry.chunks().saturating_sub(nentries));
+        if nfree > nfree_max {
+            return Err(leaf.damage("free chunks", format_args!("at most {nfree_max}"), nfree));
         }
         Ok(())
     }

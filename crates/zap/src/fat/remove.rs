@@ -48,7 +48,7 @@ fn shrink<S: Store + ?Sized>(store: &mut S, header: &mut Header, hash: u64) -> R
         }
         let sibling = table::range_of(header, one.prefix ^ 1, one.prefix_len);
         let Some(other) = empty_at(store, header, sibling.start)? else { break };
-        if other.prefix_len != one.prefix_len || other.prefix != one.prefix ^ 1 || other.block == one.block {
+        if other.prefix_len != one.prefix_len || other.prefix != one.prefix ^ 1 {
             break;
         }
         let (survivor, freed) = if one.prefix & 1 == 0 { (one, other) } else { (other, one) };
