@@ -1,1 +1,21 @@
+//! Roots that are kept.
+//!
+//! A pool holds numbered objects in numbered object sets; a *data set* is what gives one of them a name,
+//! properties and a life of its own. Today there is one, the root data set, and what a pool needs to find it
+//! again: object 1 of the meta object set is the *pool directory*, a ZAP with the entries `root_dataset` (the
+//! object whose bonus holds the root of the object set) and `root_props` (a ZAP: property name to number).
+//!
+//! In the data set itself object 1 is the *master ZAP*, through which the floor above finds its own objects.
+//!
+//! Invariant: a property that is not in the properties ZAP has its default; one that is there is obeyed by the
+//! object set from the moment [`Dataset::set`] or [`Dataset::open_root`] returns.
 
+mod dataset;
+mod error;
+pub mod props;
+pub mod zap_store;
+
+pub use dataset::{Dataset, MASTER, POOL_DIRECTORY};
+pub use error::DatasetError;
+pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
+pub use zap_store::{BLOCK_BYTES_FIRST, ObjectStore, ObjectZap, ZapError};

@@ -1,1 +1,41 @@
+//! Appended, counted, moved, committed.
+//!
+//! The pool turns zones into a store of immutable blocks that commits in groups. Upper floors hand it dirty blocks when a group
+//! syncs and get pointers back; it appends, counts what is live, finds blocks by birthplace wherever they are now, and makes
+//! the whole group durable with one uberblock.
+//!
+//! Rooms, in reading order: [`addr`] and [`block_ptr`] (how blocks are named), [`label`] (how a pool is found), [`record`] and
+//! [`zones`] (its books), [`directory`] (what zones tell of themselves), `append` and `read` (the way down and up), `txg` and
+//! [`group`] (the commit), `gc` (room again), `pool` (create, import, export).
 
+pub mod addr;
+pub mod append;
+pub mod block_ptr;
+pub mod cache;
+pub mod dead;
+pub mod directory;
+pub mod env;
+mod error;
+mod gc;
+pub mod group;
+pub mod import;
+pub mod inspect;
+pub mod label;
+mod parts;
+pub mod pool;
+pub mod read;
+pub mod record;
+pub mod seal;
+pub mod txg;
+mod workers;
+pub mod zones;
+
+pub use addr::{Addr, GRANULE, Place, granule_bytes};
+pub use block_ptr::BlockPtr;
+pub use directory::Owner;
+pub use env::{Env, SeededEnv, SystemEnv};
+pub use error::PoolError;
+pub use group::{Group, Stream, WriteRequest};
+pub use import::{CreateOptions, ImportOptions, Probe, probe};
+pub use pool::{Client, Pool, Status};
+pub use txg::{Cost, Tx};

@@ -1,1 +1,37 @@
+//! What the manual pages promise.
+//!
+//! The floor below has objects and transactions; the kernel above wants files. [`Fs`] is one mounted data set,
+//! and its methods are the requests of a kernel, in the kernel's terms: inode numbers, lookup counts, `errno`.
+//!
+//! | room | what it is about |
+//! |---|---|
+//! | `types`, `errno` | what callers hand in and get back |
+//! | `fs` | making and opening a file system, attributes, sync |
+//! | `inode` | inodes in memory, their locks and their order |
+//! | `attr` | attributes as bytes and as a struct |
+//! | `dir` | finding, listing and making names |
+//! | `file` | bytes, holes, sizes |
+//! | `link`, `rename` | more names, fewer names, moved names |
+//! | `unlinked` | objects without a name, and what a crash left of them |
+//! | `perm` | what the kernel leaves of permissions |
+//!
+//! Every change follows one order: hold the inodes (which may read), begin the transaction (which may wait),
+//! lock in ascending order, judge again, change, and let go in reverse. So nobody waits for space or for a
+//! group while he holds a lock that somebody in the group needs.
 
+mod attr;
+mod dir;
+mod errno;
+mod file;
+mod fs;
+mod inode;
+mod link;
+mod perm;
+mod rename;
+mod types;
+mod unlinked;
+
+pub use errno::Errno;
+pub use fs::Fs;
+pub use terrane_dataset::{Dataset, DatasetError};
+pub use types::*;

@@ -1,0 +1,191 @@
+//! The root data set: made, found again, and told what to do.
+
+use crate::error::DatasetError;
+use crate::props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
+use crate::zap_store::{BLOCK_BYTES_FIRST, ObjectZap};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use terrane_object::{
+    ChecksumKind, Compression, Cost, DataPolicy, ObjectId, ObjectKind, ObjectSet, ObjectSpec, Objects, Tx,
+};
+
+/// The pool directory in the meta object set.
+pub const POOL_DIRECTORY: ObjectId = ObjectId(1);
+/// The master ZAP in a data set.
+pub const MASTER: ObjectId = ObjectId(1);
+
+const ROOT_DATASET: &[u8] = b"root_dataset";
+const ROOT_PROPS: &[u8] = b"root_props";
+
+/// What making a data set, or setting a property, may dirty.
+const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 16, frees: false };
+/// A property that gives space back must be settable when there is none.
+const COST_SET: Cost = Cost { frees: true, ..COST };
+
+/// An open data set.
+pub struct Dataset {
+    set: Arc<ObjectSet>,
+    mos: Arc<ObjectSet>,
+    props: Mutex<Props>,
+    /// `AccessTime` as stored: asked with every read, so it does not wait for `props`.
+    access_time: AtomicU8,
+}
+
+struct Props {
+    zap: ObjectZap,
+    local: BTreeMap<&'static str, u64>,
+}
+
+impl Props {
+    fn number(&self, property: &Property) -> u64 {
+        self.local.get(property.name).copied().unwrap_or(property.default)
+    }
+
+    fn number_of(&self, name: &str) -> Result<(u64, &'static Property), DatasetError> {
+        let property = Property::find(name)?;
+        Ok((self.number(property), property))
+    }
+
+    fn show(&self, property: &'static Property) -> Result<PropertyValue, DatasetError> {
+        let source = if self.local.contains_key(property.name) { Source::Local } else { Source::Default };
+        Ok(PropertyValue { name: property.name, value: property.print(self.number(property))?, source })
+    }
+
+    fn policy(&self) -> Result<DataPolicy, DatasetError> {
+        let (compression, row) = self.number_of("compression")?;
+        let compression = Compression::from_property(compression).map_err(|_| row.bad(compression))?;
+        let (checksum, row) = self.number_of("checksum")?;
+        let checksum =
+            u8::try_from(checksum).ok().and_then(ChecksumKind::from_id).ok_or_else(|| row.bad(checksum))?;
+        let (record_size, row) = self.number_of("recordsize")?;
+        row.print(record_size)?;
+        let record_size = u32::try_from(record_size).map_err(|_| row.bad(record_size))?;
+        Ok(DataPolicy { compression, checksum, record_size })
+    }
+}
+
+impl Dataset {
+    /// Makes the root data set of a new pool, with these properties. Nothing is durable before the next commit.
+    pub fn create_root(objects: &Arc<Objects>, props: &[(&str, &str)]) -> Result<Dataset, DatasetError> {
+        let mut wanted = Vec::with_capacity(props.len());
+        for (name, value) in props {
+            let property = Property::find(name)?;
+            wanted.push((property, property.parse(value)?));
+        }
+        let mos = Arc::clone(objects.mos());
+        {
+            let tx = mos.begin(COST)?;
+            let directory = new_zap(&mos, &tx, ObjectKind::Zap)?;
+            if directory.object().id() != POOL_DIRECTORY {
+                return Err(DatasetError::first_object("the pool directory", directory.object().id()));
+            }
+            let id = objects.create_objset(&tx)?;
+            let mut props = new_zap(&mos, &tx, ObjectKind::Zap)?;
+            for (property, number) in wanted {
+                props.update_u64(&tx, property.name.as_bytes(), number)?;
+            }
+            let mut directory = directory;
+            directory.add_u64(&tx, ROOT_DATASET, id.0)?;
+            directory.add_u64(&tx, ROOT_PROPS, props.object().id().0)?;
+            let set = objects.open_objset(id)?;
+            let master = new_zap(&set, &tx, ObjectKind::Master)?;
+            if master.object().id() != MASTER {
+                return Err(DatasetError::first_object("the master ZAP", master.object().id()));
+            }
+        }
+        Dataset::open_root(objects)
+    }
+
+    /// Finds the root data set through the pool directory.
+    pub fn open_root(objects: &Arc<Objects>) -> Result<Dataset, DatasetError> {
+        let mos = Arc::clone(objects.mos());
+        let directory = ObjectZap::new(&mos, mos.hold(POOL_DIRECTORY)?);
+        let find = |name: &[u8], at| {
+            let number = directory.lookup_u64(name)?;
+            number.map(ObjectId).ok_or(DatasetError::Damaged {
+                at,
+                expected: format!("an entry '{}'", String::from_utf8_lossy(name)),
+                found: "none".to_string(),
+            })
+        };
+        let set = objects.open_objset(find(ROOT_DATASET, "the pool directory")?)?;
+        let zap = ObjectZap::new(&mos, mos.hold(find(ROOT_PROPS, "the pool directory")?)?);
+        let mut local = BTreeMap::new();
+        for property in PROPERTIES {
+            let Some(number) = zap.lookup_u64(property.name.as_bytes())? else { continue };
+            match property.print(number) {
+                Ok(_) => drop(local.insert(property.name, number)),
+                // A newer version wrote it. The data stays readable: blocks say themselves how they were made.
+                Err(error) => log::warn!("the default is used: {error}"),
+            }
+        }
+        let dataset =
+            Dataset { set, mos, props: Mutex::new(Props { zap, local }), access_time: AtomicU8::default() };
+        dataset.obey(&dataset.props.lock())?;
+        Ok(dataset)
+    }
+
+    fn obey(&self, props: &Props) -> Result<(), DatasetError> {
+        self.set.set_policy(props.policy()?);
+        let (number, row) = props.number_of("atime")?;
+        self.access_time.store(u8::try_from(number).map_err(|_| row.bad(number))?, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The objects of this data set.
+    pub fn objects(&self) -> &Arc<ObjectSet> {
+        &self.set
+    }
+
+    /// The ZAP through which the floor above finds its objects.
+    pub fn master(&self) -> Result<ObjectZap, DatasetError> {
+        Ok(ObjectZap::new(&self.set, self.set.hold(MASTER)?))
+    }
+
+    /// Makes an object that will be a ZAP; it has no block before its first entry.
+    pub fn new_zap(&self, tx: &Tx, kind: ObjectKind) -> Result<ObjectZap, DatasetError> {
+        new_zap(&self.set, tx, kind)
+    }
+
+    pub fn access_time(&self) -> AccessTime {
+        AccessTime::from_stored(u64::from(self.access_time.load(Ordering::Relaxed)))
+    }
+
+    pub fn get(&self, name: &str) -> Result<PropertyValue, DatasetError> {
+        self.props.lock().show(Property::find(name)?)
+    }
+
+    /// Every property with its value.
+    pub fn list(&self) -> Result<Vec<PropertyValue>, DatasetError> {
+        let props = self.props.lock();
+        PROPERTIES.iter().map(|property| props.show(property)).collect()
+    }
+
+    /// Stores the value and obeys it from now on: what is written already stays as it is.
+    pub fn set(&self, name: &str, value: &str) -> Result<(), DatasetError> {
+        let property = Property::find(name)?;
+        let number = property.parse(value)?;
+        let tx = self.mos.begin(COST_SET)?;
+        let mut props = self.props.lock();
+        props.zap.update_u64(&tx, property.name.as_bytes(), number)?;
+        props.local.insert(property.name, number);
+        self.obey(&props)
+    }
+
+    /// Back to the default.
+    pub fn reset(&self, name: &str) -> Result<(), DatasetError> {
+        let property = Property::find(name)?;
+        let tx = self.mos.begin(COST_SET)?;
+        let mut props = self.props.lock();
+        props.zap.remove(&tx, property.name.as_bytes())?;
+        props.local.remove(property.name);
+        self.obey(&props)
+    }
+}
+
+fn new_zap(set: &ObjectSet, tx: &Tx, kind: ObjectKind) -> Result<ObjectZap, DatasetError> {
+    let spec = ObjectSpec { kind, block_size: BLOCK_BYTES_FIRST, dnode_slots: 1, bonus: Vec::new() };
+    Ok(ObjectZap::new(set, set.create(tx, spec)?))
+}

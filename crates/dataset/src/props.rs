@@ -1,0 +1,223 @@
+//! Properties: one table of names, defaults, and what may be written.
+//!
+//! A property is stored as one number, so that the properties of a data set fit a micro ZAP and old software
+//! can show the raw number of a value it does not know. Everything about a property, its default included, is
+//! in its row of [`PROPERTIES`]; a property stands there only if something obeys it.
+
+use crate::error::DatasetError;
+use std::fmt;
+use terrane_object::{ChecksumKind, Compression};
+
+/// Smallest record size in bytes.
+pub const RECORD_SIZE_MIN: u64 = 512;
+/// Largest record size in bytes.
+pub const RECORD_SIZE_MAX: u64 = 1 << 20;
+
+/// One row: a property and how its words become the stored number and words again.
+pub struct Property {
+    pub name: &'static str,
+    /// What may be written, for messages and help.
+    pub values: &'static str,
+    pub default: u64,
+    /// `None`: the value is not valid.
+    parse: fn(&str) -> Option<u64>,
+    /// `None`: no version of this program wrote that number.
+    print: fn(u64) -> Option<String>,
+}
+
+/// When a read changes the access time: the property `atime`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessTime {
+    /// Never.
+    Off,
+    /// With every read.
+    On,
+    /// When it is not later than the last change, or a day old: enough to see whether something was read since
+    /// it was written.
+    Relative,
+}
+
+const ATIME_WORDS: [(&str, u64); 3] = [("off", 0), ("on", 1), ("relatime", 2)];
+
+/// All properties, in the order in which they are listed.
+pub static PROPERTIES: &[Property] = &[
+    Property {
+        name: "compression",
+        values: "off, on, lz4, zstd, zstd-1..19, zstd-fast, zstd-fast-1..10, zstd-fast-20..100 (by ten), \
+                 zstd-fast-500, zstd-fast-1000",
+        // lz4, as a block pointer numbers it.
+        default: 15,
+        parse: |word| word.parse::<Compression>().ok().map(Compression::to_property),
+        print: |stored| Compression::from_property(stored).ok().map(|compression| compression.to_string()),
+    },
+    Property {
+        name: "recordsize",
+        values: "a power of two from 512 to 1M (suffixes K and M)",
+        default: 128 << 10,
+        parse: |word| parse_size(word).filter(is_record_size),
+        print: |stored| Some(stored).filter(is_record_size).map(print_size),
+    },
+    Property {
+        name: "checksum",
+        values: "on, blake3, sha256, fletcher4",
+        // blake3, as a block pointer numbers it.
+        default: 14,
+        parse: |word| word.parse::<ChecksumKind>().ok().map(|kind| u64::from(kind.id())),
+        print: |stored| {
+            u8::try_from(stored).ok().and_then(ChecksumKind::from_id).map(|kind| kind.to_string())
+        },
+    },
+    Property {
+        name: "atime",
+        values: "off, on, relatime",
+        default: 2,
+        parse: |word| ATIME_WORDS.iter().find(|(name, _)| *name == word).map(|(_, number)| *number),
+        print: |stored| {
+            ATIME_WORDS.iter().find(|(_, number)| *number == stored).map(|(name, _)| (*name).to_string())
+        },
+    },
+];
+
+/// Where a value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Default,
+    /// Set on this data set.
+    Local,
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Source::Default => "default",
+            Source::Local => "local",
+        })
+    }
+}
+
+/// A property with its value, as users see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PropertyValue {
+    pub name: &'static str,
+    pub value: String,
+    pub source: Source,
+}
+
+impl Property {
+    /// The row of this name, or an error that lists all names.
+    pub fn find(name: &str) -> Result<&'static Property, DatasetError> {
+        PROPERTIES.iter().find(|property| property.name == name).ok_or_else(|| {
+            let valid: Vec<&str> = PROPERTIES.iter().map(|property| property.name).collect();
+            DatasetError::UnknownProperty { name: name.to_string(), valid: valid.join(", ") }
+        })
+    }
+
+    /// The number to store for what a user wrote.
+    pub fn parse(&self, word: &str) -> Result<u64, DatasetError> {
+        (self.parse)(word).ok_or_else(|| self.bad(word))
+    }
+
+    /// A stored number in words, or an error if this version cannot obey it.
+    pub fn print(&self, stored: u64) -> Result<String, DatasetError> {
+        (self.print)(stored).ok_or_else(|| self.bad(stored))
+    }
+
+    pub(crate) fn bad(&self, found: impl fmt::Display) -> DatasetError {
+        DatasetError::BadValue {
+            name: self.name,
+            found: found.to_string(),
+            expected: self.values.to_string(),
+        }
+    }
+}
+
+impl AccessTime {
+    pub(crate) fn from_stored(stored: u64) -> Self {
+        match stored {
+            0 => AccessTime::Off,
+            1 => AccessTime::On,
+            _ => AccessTime::Relative,
+        }
+    }
+}
+
+fn is_record_size(bytes: &u64) -> bool {
+    bytes.is_power_of_two() && (RECORD_SIZE_MIN..=RECORD_SIZE_MAX).contains(bytes)
+}
+
+/// `512`, `16K`, `1M`; also with `KB`/`KiB` and in lower case, as people write it.
+fn parse_size(word: &str) -> Option<u64> {
+    let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match word.get(digits.len()..)?.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        _ => return None,
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+fn print_size(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes >= 1 << 20 => format!("{}M", bytes >> 20),
+        bytes if bytes >= 1 << 10 => format!("{}K", bytes >> 10),
+        bytes => bytes.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_values_that_users_may_write() {
+        for property in PROPERTIES {
+            let word = property.print(property.default).unwrap();
+            assert_eq!(property.parse(&word).unwrap(), property.default, "{}", property.name);
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_shown_again() {
+        for (name, written, shown) in [
+            ("compression", "on", "lz4"),
+            ("compression", "zstd-fast-20", "zstd-fast-20"),
+            ("recordsize", "16k", "16K"),
+            ("recordsize", "1048576", "1M"),
+            ("recordsize", "512", "512"),
+            ("checksum", "sha256", "sha256"),
+            ("atime", "off", "off"),
+        ] {
+            let property = Property::find(name).unwrap();
+            assert_eq!(property.print(property.parse(written).unwrap()).unwrap(), shown);
+        }
+    }
+
+    #[test]
+    fn what_is_not_valid_is_refused_with_what_is() {
+        for (name, word) in [
+            ("recordsize", "3K"),
+            ("recordsize", "2M"),
+            ("recordsize", "256"),
+            ("recordsize", ""),
+            ("recordsize", "K"),
+            ("recordsize", "99999999999999999999M"),
+            ("compression", "zip"),
+            ("checksum", "off"),
+            ("atime", "yes"),
+        ] {
+            let property = Property::find(name).unwrap();
+            let message = property.parse(word).unwrap_err().to_string();
+            assert!(message.contains(property.values) && message.contains(name), "{message}");
+        }
+        let message = Property::find("colour").err().unwrap().to_string();
+        assert!(PROPERTIES.iter().all(|property| message.contains(property.name)), "{message}");
+    }
+
+    #[test]
+    fn numbers_that_nobody_wrote_are_refused() {
+        for property in PROPERTIES {
+            assert!(property.print(u64::MAX - 5).is_err(), "{}", property.name);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! A ZAP in an object.
+//!
+//! `terrane_zap` knows blocks and no transactions; `terrane_object` knows transactions and no names.
+//! [`ObjectStore`] puts one on the other, and [`ObjectZap`] keeps an object together with the state its ZAP has
+//! in memory.
+//!
+//! Invariant: the state of an `ObjectZap` describes the object's blocks, unless a change failed half way; then
+//! it is thrown away and read afresh before the next use.
+
+use std::sync::{Arc, OnceLock};
+use terrane_object::{Cost, Object, ObjectError, ObjectSet, Tx};
+use terrane_zap::{Cursor, Entry, Store, Value, ValueRef, Zap, ZapOptions};
+
+/// What a ZAP in an object can answer.
+pub type ZapError = terrane_zap::Error<ObjectError>;
+
+/// An object as `terrane_zap` sees it: readable, and changeable when there is a transaction.
+pub struct ObjectStore<'a> {
+    object: &'a Object,
+    tx: Option<&'a Tx>,
+}
+
+impl<'a> ObjectStore<'a> {
+    pub fn reader(object: &'a Object) -> Self {
+        ObjectStore { object, tx: None }
+    }
+
+    pub fn writer(object: &'a Object, tx: &'a Tx) -> Self {
+        ObjectStore { object, tx: Some(tx) }
+    }
+
+    fn tx(&self) -> &'a Tx {
+        self.tx.expect("a ZAP is changed only through ObjectStore::writer")
+    }
+}
+
+impl Store for ObjectStore<'_> {
+    type Error = ObjectError;
+
+    fn block_size(&self) -> usize {
+        self.object.block_size() as usize
+    }
+
+    fn block_count(&self) -> u64 {
+        self.object.block_count()
+    }
+
+    fn read(&self, block: u64) -> Result<Arc<Vec<u8>>, ObjectError> {
+        self.object.read_block(block)
+    }
+
+    fn modify(&mut self, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), ObjectError> {
+        self.object.modify_block(self.tx(), block, change)
+    }
+
+    fn set_block_size(&mut self, bytes: usize) -> Result<(), ObjectError> {
+        let bytes = u32::try_from(bytes).expect("a ZAP asks for blocks of at most 1 MiB");
+        self.object.set_block_size(self.tx(), bytes)
+    }
+
+    fn free(&mut self, block: u64) -> Result<(), ObjectError> {
+        let size = u64::from(self.object.block_size());
+        match block.checked_mul(size) {
+            // The last block goes with the object's length, so that an empty ZAP can have no block at all.
+            Some(offset) if block.checked_add(1) == Some(self.object.block_count()) => {
+                self.object.truncate(self.tx(), offset)
+            }
+            Some(offset) => self.object.zero_range(self.tx(), offset, size),
+            None => Ok(()),
+        }
+    }
+}
+
+/// An object and the ZAP in it. Callers lock around it: readers share, a writer is alone.
+pub struct ObjectZap {
+    object: Arc<Object>,
+    /// Filled by the first use, emptied by a change that failed.
+    zap: OnceLock<Zap>,
+    /// For an object to which nothing was written yet.
+    salt: u64,
+}
+
+impl ObjectZap {
+    /// Takes an object whose blocks are a ZAP, or which has none yet; reads nothing before the first use.
+    pub fn new(set: &ObjectSet, object: Arc<Object>) -> Self {
+        // Bit 0 keeps the salt from being 0, which means that there is none.
+        ObjectZap { object, zap: OnceLock::new(), salt: set.random_u64() | 1 }
+    }
+
+    pub fn object(&self) -> &Arc<Object> {
+        &self.object
+    }
+
+    fn zap(&self) -> Result<&Zap, ZapError> {
+        if let Some(zap) = self.zap.get() {
+            return Ok(zap);
+        }
+        let opened = Zap::open_with(&ObjectStore::reader(&self.object), ZapOptions::new(self.salt))?;
+        // Two readers may both come here: they opened the same bytes.
+        Ok(self.zap.get_or_init(|| opened))
+    }
+
+    pub fn lookup(&self, name: &[u8]) -> Result<Option<Value>, ZapError> {
+        self.zap()?.lookup(&ObjectStore::reader(&self.object), name)
+    }
+
+    /// The entry's first integer.
+    pub fn lookup_u64(&self, name: &[u8]) -> Result<Option<u64>, ZapError> {
+        self.zap()?.lookup_u64(&ObjectStore::reader(&self.object), name)
+    }
+
+    pub fn is_empty(&self) -> Result<bool, ZapError> {
+        self.zap()?.is_empty(&ObjectStore::reader(&self.object))
+    }
+
+    /// Up to `max` entries from `from` on, in cursor order. Fewer only at the end.
+    pub fn list(&self, from: Cursor, max: usize) -> Result<Vec<Entry>, ZapError> {
+        self.zap()?.list(&ObjectStore::reader(&self.object), from, max)
+    }
+
+    /// All entries. For ZAPs that we fill ourselves with a few of them.
+    pub fn entries(&self) -> Result<Vec<Entry>, ZapError> {
+        self.list(Cursor::START, usize::MAX)
+    }
+
+    /// Refuses a name that is there.
+    pub fn add(&mut self, tx: &Tx, name: &[u8], value: ValueRef<'_>) -> Result<(), ZapError> {
+        self.change(tx, |zap, store| zap.add_ints(store, name, value))
+    }
+
+    pub fn add_u64(&mut self, tx: &Tx, name: &[u8], value: u64) -> Result<(), ZapError> {
+        self.add(tx, name, ValueRef::U64s(&[value]))
+    }
+
+    /// Replaces the value, or adds the name.
+    pub fn update_u64(&mut self, tx: &Tx, name: &[u8], value: u64) -> Result<(), ZapError> {
+        self.change(tx, |zap, store| zap.update(store, name, &[value])).map(drop)
+    }
+
+    /// False: there was no such name. A ZAP that lost its last name has no block any more.
+    pub fn remove(&mut self, tx: &Tx, name: &[u8]) -> Result<bool, ZapError> {
+        let removed = self.change(tx, |zap, store| zap.remove(store, name))?;
+        if removed && self.is_empty()? {
+            self.object.truncate(tx, 0)?;
+            self.object.set_block_size(tx, BLOCK_BYTES_FIRST)?;
+            self.zap = OnceLock::new();
+        }
+        Ok(removed)
+    }
+
+    fn change<T>(
+        &mut self,
+        tx: &Tx,
+        change: impl FnOnce(&mut Zap, &mut ObjectStore<'_>) -> Result<T, ZapError>,
+    ) -> Result<T, ZapError> {
+        self.zap()?;
+        let mut zap = self.zap.take().expect("it was filled one line above");
+        let outcome = change(&mut zap, &mut ObjectStore::writer(&self.object, tx));
+        if !matches!(outcome, Err(ZapError::Store(_))) {
+            self.zap = OnceLock::from(zap);
+        }
+        outcome
+    }
+
+    /// Upper bounds of what one added, replaced or removed name dirties.
+    pub fn change_cost(&self) -> Cost {
+        let block = u64::from(self.object.block_size());
+        let write_bytes = match self.object.block_count() {
+            // Micro or tiny, which grows by 512 bytes at a time until it becomes fat, leaf by leaf.
+            0 | 1 if block + 512 <= MICRO_BYTES_MAX => block + 512,
+            0 | 1 => 2 * MICRO_BYTES_MAX + 4 * FAT_BLOCK_BYTES,
+            // Header, a leaf that splits twice, its neighbours, and two blocks of the pointer table.
+            _ => 8 * FAT_BLOCK_BYTES,
+        };
+        Cost { write_bytes, meta_blocks: 6, frees: false }
+    }
+}
+
+/// Block size of an object that will be a ZAP.
+pub const BLOCK_BYTES_FIRST: u32 = 512;
+/// A micro ZAP that would outgrow this becomes fat.
+const MICRO_BYTES_MAX: u64 = 128 << 10;
+/// Bytes of a fat ZAP's blocks.
+const FAT_BLOCK_BYTES: u64 = 16 << 10;

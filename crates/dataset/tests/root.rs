@@ -1,0 +1,138 @@
+//! The root data set through the life of a pool.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use support::Machine;
+use terrane_dataset::{AccessTime, Dataset, DatasetError, PROPERTIES, Source};
+use terrane_object::{ChecksumKind, Compression, Cost, ObjectKind};
+use terrane_zap::Cursor;
+
+const COST: Cost = Cost { write_bytes: 1 << 20, meta_blocks: 16, frees: false };
+
+fn shown(dataset: &Dataset, name: &str) -> (String, Source) {
+    let property = dataset.get(name).unwrap();
+    (property.value, property.source)
+}
+
+#[test]
+fn a_new_data_set_has_defaults_and_what_was_asked_for() {
+    let m = Machine::new(1);
+    let dataset =
+        Dataset::create_root(&m.objects, &[("compression", "zstd-3"), ("recordsize", "16K")]).unwrap();
+    assert_eq!(shown(&dataset, "compression"), ("zstd-3".to_string(), Source::Local));
+    assert_eq!(shown(&dataset, "checksum"), ("blake3".to_string(), Source::Default));
+    assert_eq!(dataset.list().unwrap().len(), PROPERTIES.len());
+    let policy = dataset.objects().policy();
+    assert_eq!(policy.compression, "zstd-3".parse::<Compression>().unwrap());
+    assert_eq!((policy.record_size, policy.checksum), (16 << 10, ChecksumKind::Blake3));
+    assert_eq!(dataset.access_time(), AccessTime::Relative);
+}
+
+#[test]
+fn properties_act_at_once_and_survive() {
+    let m = Machine::new(2);
+    let dataset = Dataset::create_root(&m.objects, &[]).unwrap();
+    dataset.set("compression", "off").unwrap();
+    dataset.set("checksum", "fletcher4").unwrap();
+    dataset.set("recordsize", "1M").unwrap();
+    dataset.set("atime", "off").unwrap();
+    let policy = dataset.objects().policy();
+    assert_eq!((policy.compression, policy.checksum), (Compression::Off, ChecksumKind::Fletcher4));
+    assert_eq!((policy.record_size, dataset.access_time()), (1 << 20, AccessTime::Off));
+    dataset.reset("checksum").unwrap();
+    assert_eq!(dataset.objects().policy().checksum, ChecksumKind::Blake3);
+    m.objects.mos().commit().unwrap();
+    let before = dataset.list().unwrap();
+    drop(dataset);
+    let m = m.crash();
+    let dataset = Dataset::open_root(&m.objects).unwrap();
+    assert_eq!(dataset.list().unwrap(), before);
+    assert_eq!(dataset.objects().policy(), policy_with(policy, ChecksumKind::Blake3));
+}
+
+fn policy_with(policy: terrane_object::DataPolicy, checksum: ChecksumKind) -> terrane_object::DataPolicy {
+    terrane_object::DataPolicy { checksum, ..policy }
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let m = Machine::new(3);
+    assert!(matches!(
+        Dataset::create_root(&m.objects, &[("sync", "always")]),
+        Err(DatasetError::UnknownProperty { .. })
+    ));
+    let dataset = Dataset::create_root(&m.objects, &[]).unwrap();
+    assert!(matches!(dataset.set("recordsize", "100"), Err(DatasetError::BadValue { .. })));
+    assert!(matches!(dataset.get("sync"), Err(DatasetError::UnknownProperty { .. })));
+    assert!(dataset.list().unwrap().iter().all(|property| property.source == Source::Default));
+}
+
+#[test]
+fn a_pool_without_a_data_set_is_refused_in_words() {
+    let m = Machine::new(4);
+    assert!(Dataset::open_root(&m.objects).is_err());
+}
+
+#[test]
+fn a_zap_in_an_object_behaves_like_a_map() {
+    let m = Machine::new(5);
+    let dataset = Dataset::create_root(&m.objects, &[]).unwrap();
+    let set = dataset.objects();
+    let (mut zap, mut model) = {
+        let tx = set.begin(COST).unwrap();
+        (dataset.new_zap(&tx, ObjectKind::Zap).unwrap(), BTreeMap::new())
+    };
+    let id = zap.object().id();
+    let mut seed = 7u64;
+    let mut random = |end: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % end
+    };
+    for round in 0..4 {
+        for _ in 0..2000 {
+            let tx = set.begin(zap.change_cost()).unwrap();
+            let name = format!("name {} {}", random(3000), "x".repeat(random(2) as usize * 60));
+            match random(3) {
+                0 => {
+                    let value = random(1 << 40);
+                    zap.update_u64(&tx, name.as_bytes(), value).unwrap();
+                    model.insert(name, value);
+                }
+                1 => {
+                    let added = zap.add_u64(&tx, name.as_bytes(), 1).is_ok();
+                    assert_eq!(added, !model.contains_key(&name));
+                    model.entry(name).or_insert(1);
+                }
+                _ => assert_eq!(zap.remove(&tx, name.as_bytes()).unwrap(), model.remove(&name).is_some()),
+            }
+        }
+        let listed = |zap: &terrane_dataset::ObjectZap| {
+            let (mut seen, mut from) = (BTreeMap::new(), Cursor::START);
+            loop {
+                let entries = zap.list(from, 37).unwrap();
+                for entry in &entries {
+                    from = entry.cursor_after();
+                    let name = String::from_utf8(entry.key.name().unwrap().to_vec()).unwrap();
+                    assert!(seen.insert(name, entry.value.first().unwrap()).is_none());
+                }
+                if entries.len() < 37 {
+                    return seen;
+                }
+            }
+        };
+        assert_eq!(listed(&zap), model);
+        zap = terrane_dataset::ObjectZap::new(set, set.hold(id).unwrap());
+        assert_eq!(listed(&zap), model);
+        if round == 2 {
+            for name in model.keys() {
+                let tx = set.begin(zap.change_cost()).unwrap();
+                assert!(zap.remove(&tx, name.as_bytes()).unwrap());
+            }
+            model.clear();
+            assert!(zap.is_empty().unwrap());
+            assert_eq!(zap.object().block_count(), 0);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Where a block was born, for ever, and where bytes are now.
+//!
+//! An [`Addr`] is a birthplace: the sequence number of the zone filling into which a block was first written, and its
+//! offset there. It never changes, so no pointer is ever rewritten when collection moves the bytes. A
+//! [`Place`] is a spot on a device right now; only bootstrap blocks, which are never moved, are named by it.
+//!
+//! Invariant: (address, birth group) never repeats in the life of a pool.
+
+use std::fmt;
+use terrane_wire::{DeviceIdx, Field, ZoneIdx, ZoneSeq, layout};
+
+/// Bytes in a granule, the unit of offsets and of space accounting.
+pub const GRANULE: u64 = 16;
+/// Bits of an address that hold the offset in granules.
+pub const OFFSET_BITS: u32 = 28;
+/// The largest zone that 28 bits of granules can address, in bytes.
+pub const ZONE_BYTES_MAX: u64 = GRANULE << OFFSET_BITS;
+const SEQ_MAX: u64 = (1 << (64 - OFFSET_BITS)) - 1;
+
+/// `bytes` rounded up to whole granules, in bytes: what a block of that stored size costs.
+pub fn granule_bytes(bytes: u64) -> u64 {
+    bytes.next_multiple_of(GRANULE)
+}
+
+/// A birthplace: 36 bits of zone sequence, 28 bits of offset in granules. 0 is "none".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Addr(u64);
+
+impl Addr {
+    pub const NONE: Addr = Addr(0);
+
+    /// The address of `offset` bytes (a multiple of the granule) into the zone `seq`.
+    pub fn new(seq: ZoneSeq, offset: u64) -> Addr {
+        assert!(seq.0 > 0 && seq.0 <= SEQ_MAX && offset.is_multiple_of(GRANULE) && offset < ZONE_BYTES_MAX);
+        Addr(seq.0 << OFFSET_BITS | offset / GRANULE)
+    }
+
+    pub fn from_raw(raw: u64) -> Addr {
+        Addr(raw)
+    }
+
+    pub fn raw(self) -> u64 {
+        self.0
+    }
+
+    pub fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn seq(self) -> ZoneSeq {
+        ZoneSeq(self.0 >> OFFSET_BITS)
+    }
+
+    /// Offset in the birth zone in granules.
+    pub fn granule(self) -> u32 {
+        (self.0 & ((1 << OFFSET_BITS) - 1)) as u32
+    }
+
+    /// Offset in the birth zone in bytes.
+    pub fn offset(self) -> u64 {
+        u64::from(self.granule()) * GRANULE
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "zone {} granule {}", self.seq(), self.granule())
+    }
+}
+
+impl Field for Addr {
+    const SIZE: usize = 8;
+    fn get(raw: &[u8]) -> Option<Self> {
+        u64::get(raw).map(Addr)
+    }
+    fn put(&self, raw: &mut [u8]) {
+        self.0.put(raw);
+    }
+}
+
+layout! {
+    /// A spot on a device, with the filling that is expected there. `FORMAT.md` section "Places".
+    Place, 32 bytes {
+        0  device: DeviceIdx,
+        2  reserved: u16,
+        4  zone: ZoneIdx,
+        /// Offset in the zone, in bytes.
+        8  offset: u64,
+        /// The filling of that zone; anything else found there is from another life.
+        16 seq: ZoneSeq,
+        24 reserved2: u64,
+    }
+}
+
+impl Place {
+    pub fn new(device: DeviceIdx, zone: ZoneIdx, offset: u64, seq: ZoneSeq) -> Place {
+        Place { device, reserved: 0, zone, offset, seq, reserved2: 0 }
+    }
+
+    /// The address under which the zone's directory knows this spot.
+    pub fn addr(&self) -> Addr {
+        Addr::new(self.seq, self.offset)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "device {} zone {} granule {}", self.device, self.zone, self.offset / GRANULE)
+    }
+}

@@ -1,0 +1,557 @@
+//! Appending: blocks become batches, batches become writes.
+//!
+//! Each stream gathers blocks for its open zone and assigns every block its final address at once: what is gathered is
+//! written as one run, with the batch's directory part at its end. Only a flush pads to the write unit. Reads are served
+//! from the gathered bytes until their write has completed.
+//!
+//! If a batch cannot be written its zone is closed off where it last was good, and the blocks are appended elsewhere under
+//! their old addresses, as *moved* blocks: an address is final when it is assigned.
+//!
+//! One thread appends, the one that syncs the group. One writer thread, or nobody, stands between it and the device, so writes
+//! to a zone keep their order.
+//!
+//! Invariant: `Gather` holds exactly the bytes between what the device has and the end of what was appended.
+
+use crate::addr::{Addr, GRANULE, granule_bytes};
+use crate::directory::{Entry, NO_PART, Owner, encode_part};
+use crate::error::PoolError;
+use crate::record::{Class, Home, Move, Opened, PartCopy, Run, Written};
+use crate::seal::{Seed, seal};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrane_device::Device;
+use terrane_wire::{Corrupt, Txg, ZoneSeq, layout};
+
+pub const ZONE_MAGIC: u64 = u64::from_le_bytes(*b"TERRZONE");
+/// A batch is written when it reaches this many bytes (less in small zones).
+pub const BATCH_BYTES: u64 = 1 << 20;
+/// Batches on their way to the device; with [`BATCH_BYTES`] the memory they may take.
+const IN_FLIGHT: usize = 4;
+/// More than an entry of a directory part can take, in bytes.
+const ENTRY_BYTES_MAX: u64 = 96;
+
+layout! {
+    /// Written once, at the start of a zone, with its first batch. `FORMAT.md` section "Zone headers".
+    ZoneHeader, 80 bytes {
+        0  magic: u64,
+        8  pool: u64,
+        16 seq: ZoneSeq,
+        24 incarnation: u64,
+        32 txg: Txg,
+        40 capacity: u64,
+        48 class: u8,
+        49 granule_shift: u8,
+        50 reserved: [u8; 14],
+        64 seal: [u8; 16],
+    }
+}
+
+impl ZoneHeader {
+    pub fn encode_sealed(mut self) -> [u8; ZoneHeader::SIZE] {
+        self.seal = self.seal_of();
+        self.encode()
+    }
+
+    fn seal_of(&self) -> [u8; 16] {
+        let seed = Seed { pool: self.pool, life: self.seq.0, offset: 0, incarnation: self.incarnation };
+        seal(seed, &[&self.encode()[..ZoneHeader::SIZE - 16]])
+    }
+
+    /// Judges the first bytes of a zone that should hold the filling `seq` of `pool`.
+    pub fn parse(raw: &[u8], pool: u64, seq: ZoneSeq, at: &str) -> Result<ZoneHeader, Corrupt> {
+        let header = ZoneHeader::decode(raw).ok_or_else(|| Corrupt::new(at, "zone header length", ZoneHeader::SIZE, raw.len()))?;
+        if header.magic != ZONE_MAGIC || header.pool != pool || header.seal != header.seal_of() {
+            return Err(Corrupt::new(at, "zone header", "one of this pool, whole", "something else"));
+        }
+        if header.seq != seq {
+            return Err(Corrupt::new(at, "sequence in the zone header", seq, header.seq));
+        }
+        Ok(header)
+    }
+}
+
+/// Appended bytes of one zone that the device may not have yet.
+#[derive(Debug, Default)]
+pub struct Gather {
+    state: Mutex<GatherState>,
+}
+
+#[derive(Debug, Default)]
+struct GatherState {
+    /// Batches on their way, by their offset in the zone.
+    chunks: Vec<(u64, Arc<Vec<u8>>)>,
+    /// The batch being gathered, and where it begins.
+    tail_start: u64,
+    tail: Vec<u8>,
+}
+
+impl Gather {
+    /// Copies the range if it is still here; false: the device has it.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let state = self.state.lock();
+        let pieces = state.chunks.iter().map(|(start, chunk)| (*start, chunk.as_slice()));
+        for (start, chunk) in pieces.chain([(state.tail_start, state.tail.as_slice())]) {
+            let from = offset.checked_sub(start).and_then(|from| usize::try_from(from).ok());
+            if let Some(found) = from.and_then(|from| chunk.get(from..from.checked_add(buf.len())?)) {
+                buf.copy_from_slice(found);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// A batch, sealed: what the writer needs, and what is needed if it fails.
+struct Batch {
+    stream: usize,
+    seq: ZoneSeq,
+    home: Home,
+    start: u64,
+    data: Arc<Vec<u8>>,
+    entries: Vec<Entry>,
+    joins: Vec<bool>,
+    gather: Arc<Gather>,
+}
+
+struct OpenZone {
+    seq: ZoneSeq,
+    home: Home,
+    capacity: u64,
+    /// Where the batch being gathered begins.
+    start: u64,
+    /// End of the newest directory part, if there is one.
+    last_part: u64,
+    entries: Vec<Entry>,
+    /// For each entry: may it share a run with the moved block before it?
+    joins: Vec<bool>,
+    gather: Arc<Gather>,
+}
+
+/// A block to be appended.
+pub struct Stored<'a> {
+    pub bytes: &'a [u8],
+    /// Where it was born; `None`: here and now.
+    pub identity: Option<Addr>,
+    pub birth: Txg,
+    pub owner: Owner,
+    pub siblings: Vec<Addr>,
+    pub crc: u32,
+    /// Nothing that lives elsewhere was born between the moved block appended before this one and this one, so both
+    /// may share a run: a birth range has exactly one home.
+    pub joins: bool,
+}
+
+/// Where zones come from; the pool's space tables stand behind it.
+pub trait ZoneSource {
+    /// An empty physical zone, ready to be written, under a fresh sequence number.
+    fn open_zone(&mut self, class: Class) -> Result<(Opened, Arc<Gather>), PoolError>;
+}
+
+/// What appends of one group add up to.
+#[derive(Default)]
+pub struct Appended {
+    pub opened: Vec<Opened>,
+    pub filled: Vec<ZoneSeq>,
+    pub written: BTreeMap<ZoneSeq, Written>,
+    pub moves: Vec<Move>,
+    /// Live bytes carried by moves: out of the first zone, into the second.
+    pub carried: Vec<(Addr, ZoneSeq, u64)>,
+    /// Parts with moved blocks that want a second copy: zone, part.
+    pub moved_parts: Vec<(ZoneSeq, PartCopy, Vec<u8>)>,
+    /// Bytes sent to devices, for throttling and statistics.
+    pub device_bytes: u64,
+}
+
+/// Every stream's open zone and the writes under way.
+pub struct Streams {
+    pool: u64,
+    incarnation: u64,
+    unit: u64,
+    batch_bytes: u64,
+    open: Vec<(Class, Option<OpenZone>)>,
+    to_writer: Option<Sender<Batch>>,
+    from_writer: Receiver<(Batch, Result<(), PoolError>)>,
+    done: Sender<(Batch, Result<(), PoolError>)>,
+    in_flight: usize,
+    failed: Vec<Batch>,
+    devices: Vec<Arc<dyn Device>>,
+    pub group: Appended,
+}
+
+/// Index of a stream.
+pub const META_A: usize = 0;
+pub const META_B: usize = 1;
+pub const COLLECTION: usize = 2;
+pub const DATA: usize = 3;
+
+impl Streams {
+    /// `data_streams` data zones are written side by side; `threads`: a writer thread of its own.
+    pub fn new(pool: u64, incarnation: u64, devices: Vec<Arc<dyn Device>>, capacity: u64, data_streams: usize, threads: bool) -> Streams {
+        let unit = devices.iter().map(|device| u64::from(device.info().write_unit)).max().unwrap_or(4096);
+        let (done, from_writer) = unbounded();
+        let classes = [Class::MetaA, Class::MetaB, Class::Collection].into_iter();
+        let open = classes.chain(std::iter::repeat_n(Class::Data, data_streams)).map(|class| (class, None)).collect();
+        let to_writer = threads.then(|| {
+            let (to_writer, batches) = bounded::<Batch>(IN_FLIGHT);
+            let (done, devices) = (done.clone(), devices.clone());
+            std::thread::Builder::new()
+                .name("terrane-write".into())
+                .spawn(move || {
+                    for batch in batches {
+                        let result = write(&devices, &batch);
+                        if done.send((batch, result)).is_err() {
+                            return;
+                        }
+                    }
+                })
+                .expect("a thread can be started when a pool is opened");
+            to_writer
+        });
+        let batch_bytes = BATCH_BYTES.min(capacity / 4);
+        Streams {
+            pool, incarnation, unit, batch_bytes, open, to_writer, from_writer, done,
+            in_flight: 0, failed: Vec::new(), devices, group: Appended::default(),
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Zones that are open, whatever their stream.
+    pub fn open_zones(&self) -> impl Iterator<Item = ZoneSeq> + '_ {
+        self.open.iter().filter_map(|(_, open)| open.as_ref().map(|open| open.seq))
+    }
+
+    /// Bytes that still fit the stream's open zone.
+    pub fn room(&self, stream: usize) -> u64 {
+        let open = self.open.get(stream).and_then(|(_, open)| open.as_ref());
+        open.map_or(0, |open| {
+            let used = open.start + open.gather.state.lock().tail.len() as u64;
+            (open.capacity - used).saturating_sub(self.overhead(open.entries.len() as u64 + 1))
+        })
+    }
+
+    /// After import: writing goes on in a zone that was open.
+    pub fn adopt(&mut self, class: Class, seq: ZoneSeq, home: Home, capacity: u64, start: u64, claimed: u64) -> Option<Arc<Gather>> {
+        let slot = self.open.iter_mut().find(|(of, open)| *of == class && open.is_none())?;
+        let gather = Arc::<Gather>::default();
+        gather.state.lock().tail_start = start;
+        let last_part = if claimed == 0 { NO_PART } else { claimed };
+        let open = OpenZone { seq, home, capacity, start, last_part, entries: Vec::new(), joins: Vec::new(), gather: gather.clone() };
+        slot.1 = Some(open);
+        Some(gather)
+    }
+
+    fn overhead(&self, entries: u64) -> u64 {
+        entries * ENTRY_BYTES_MAX + 96 + 2 * self.unit
+    }
+
+    /// Appends one block to a stream and says where it is: its address, if it is born here, and its zone and offset.
+    pub fn append(&mut self, stream: usize, txg: Txg, block: Stored<'_>, source: &mut dyn ZoneSource) -> Result<(ZoneSeq, u64), PoolError> {
+        let len = granule_bytes(block.bytes.len() as u64);
+        // Not right after the append that filled the batch: its entry may still learn of a sibling.
+        if self.gathered(stream) >= self.batch_bytes {
+            self.seal(stream, txg)?;
+        }
+        if self.open[stream].1.is_some() && self.room(stream) < len {
+            self.fill(stream, txg)?;
+        }
+        if self.open[stream].1.is_none() {
+            self.open_zone(stream, txg, source)?;
+        }
+        let room = self.room(stream);
+        let open = self.open[stream].1.as_mut().expect("opened just above");
+        if room < len {
+            let needed = format!("{} bytes in zone {}", room, open.seq);
+            return Err(PoolError::refused("a block", needed, format_args!("{len} bytes"), "use a smaller record size"));
+        }
+        let mut state = open.gather.state.lock();
+        let offset = open.start + state.tail.len() as u64;
+        state.tail.extend_from_slice(block.bytes);
+        let padded = state.tail.len().next_multiple_of(GRANULE as usize);
+        state.tail.resize(padded, 0);
+        drop(state);
+        let identity = block.identity.unwrap_or_else(|| Addr::new(open.seq, offset));
+        open.joins.push(block.joins);
+        open.entries.push(Entry {
+            offset,
+            identity,
+            psize: block.bytes.len() as u32,
+            crc: block.crc,
+            birth: block.birth,
+            owner: block.owner,
+            siblings: block.siblings,
+        });
+        let seq = open.seq;
+        if block.identity.is_none() {
+            self.written(seq).born += len;
+        } else {
+            self.group.carried.push((identity, seq, len));
+        }
+        Ok((seq, offset))
+    }
+
+    fn gathered(&self, stream: usize) -> u64 {
+        self.open[stream].1.as_ref().map_or(0, |open| open.gather.state.lock().tail.len() as u64)
+    }
+
+    /// Whether the next byte appended to the stream would lie on a write unit.
+    pub fn is_aligned(&self, stream: usize) -> bool {
+        self.gathered(stream).is_multiple_of(self.unit)
+    }
+
+    /// Tells the block that was appended last to a stream where its other copy is.
+    pub fn add_sibling(&mut self, stream: usize, sibling: Addr) {
+        let open = self.open[stream].1.as_mut();
+        let last = open.and_then(|open| open.entries.last_mut());
+        last.expect("called right after an append").siblings.push(sibling);
+    }
+
+    /// Zone in which a stream is writing.
+    pub fn zone_of(&self, stream: usize) -> Option<ZoneSeq> {
+        self.open[stream].1.as_ref().map(|open| open.seq)
+    }
+
+    /// Makes sure that a block of `len` bytes fits the stream's open zone, opening another if need be. True: it did.
+    pub fn make_room(&mut self, stream: usize, txg: Txg, len: u64, source: &mut dyn ZoneSource) -> Result<bool, PoolError> {
+        if self.open[stream].1.is_some() && self.room(stream) >= granule_bytes(len) {
+            return Ok(false);
+        }
+        self.fill(stream, txg)?;
+        self.open_zone(stream, txg, source)?;
+        if self.room(stream) < granule_bytes(len) {
+            let room = format!("at most {} bytes", self.room(stream));
+            return Err(PoolError::refused("a bootstrap block", room, len, "report this: the tables outgrew the zones"));
+        }
+        Ok(true)
+    }
+
+    /// Writes one bootstrap block as a batch of its own and waits for it; nothing else may be gathered or under way.
+    /// Returns its offset and the bytes from there to the end of the batch. On failure the zone is closed.
+    pub fn write_alone(&mut self, stream: usize, txg: Txg, what: u8, bytes: &[u8]) -> Result<(ZoneSeq, Home, u64, u64), PoolError> {
+        assert!(self.in_flight == 0 && self.failed.is_empty());
+        let crc = crc32c::crc32c(bytes);
+        let open = self.open[stream].1.as_mut().expect("room was made before");
+        assert!(open.entries.is_empty());
+        let mut data = std::mem::take(&mut open.gather.state.lock().tail);
+        let offset = open.start + data.len() as u64;
+        data.extend_from_slice(bytes);
+        data.resize(data.len().next_multiple_of(GRANULE as usize), 0);
+        let entry = Entry {
+            offset,
+            identity: Addr::new(open.seq, offset),
+            psize: bytes.len() as u32,
+            crc,
+            birth: txg,
+            owner: Owner::Pool { what },
+            siblings: Vec::new(),
+        };
+        let extent = (open.start, open.start + data.len() as u64);
+        let unit = self.unit as usize;
+        data.extend_from_slice(&encode_part(self.pool, self.incarnation, unit, open.seq, txg, extent, open.last_part, &[entry]));
+        let end = open.start + data.len() as u64;
+        let device = self.devices.get(usize::from(open.home.device.0)).expect("zones are opened on devices that are there");
+        if let Err(error) = device.write(open.home.zone, open.start, &data) {
+            let seq = open.seq;
+            self.open[stream].1 = None;
+            self.group.filled.push(seq);
+            return Err(error.into());
+        }
+        self.group.device_bytes += end - open.start;
+        (open.start, open.last_part) = (end, end);
+        open.gather.state.lock().tail_start = end;
+        Ok((open.seq, open.home, offset, end - offset))
+    }
+
+    fn written(&mut self, seq: ZoneSeq) -> &mut Written {
+        self.group.written.entry(seq).or_insert(Written { seq, claimed: 0, born: 0 })
+    }
+
+    fn open_zone(&mut self, stream: usize, txg: Txg, source: &mut dyn ZoneSource) -> Result<(), PoolError> {
+        let class = self.open[stream].0;
+        let (opened, gather) = source.open_zone(class)?;
+        let header = ZoneHeader {
+            magic: ZONE_MAGIC,
+            pool: self.pool,
+            seq: opened.seq,
+            incarnation: self.incarnation,
+            txg,
+            capacity: opened.capacity,
+            class: class as u8,
+            granule_shift: 4,
+            reserved: [0; 14],
+            seal: [0; 16],
+        };
+        let mut tail = header.encode_sealed().to_vec();
+        tail.resize(self.unit as usize, 0);
+        gather.state.lock().tail = tail;
+        self.group.opened.push(opened);
+        self.open[stream].1 = Some(OpenZone {
+            seq: opened.seq,
+            home: opened.home,
+            capacity: opened.capacity,
+            start: 0,
+            last_part: NO_PART,
+            entries: Vec::new(),
+            joins: Vec::new(),
+            gather,
+        });
+        Ok(())
+    }
+
+    /// Ends the batch of a stream and hands it to the writer.
+    pub fn seal(&mut self, stream: usize, txg: Txg) -> Result<(), PoolError> {
+        let Some(open) = self.open[stream].1.as_mut().filter(|open| !open.entries.is_empty()) else { return Ok(()) };
+        let entries = std::mem::take(&mut open.entries);
+        let joins = std::mem::take(&mut open.joins);
+        let mut state = open.gather.state.lock();
+        let part_start = open.start + state.tail.len() as u64;
+        let extent = (open.start, part_start);
+        let unit = self.unit as usize;
+        let part = encode_part(self.pool, self.incarnation, unit, open.seq, txg, extent, open.last_part, &entries);
+        let end = part_start + part.len() as u64;
+        state.tail.extend_from_slice(&part);
+        let data = Arc::new(std::mem::take(&mut state.tail));
+        state.chunks.push((open.start, data.clone()));
+        state.tail_start = end;
+        drop(state);
+        let (seq, start) = (open.seq, open.start);
+        let moves = runs_of(seq, end, &entries, &joins);
+        if !moves.is_empty() {
+            self.group.moves.extend(moves);
+            let copy = PartCopy { part_end: end, part_start, addr: Addr::NONE };
+            self.group.moved_parts.push((seq, copy, part));
+        }
+        (open.start, open.last_part) = (end, end);
+        let batch = Batch { stream, seq, home: open.home, start, data, entries, joins, gather: open.gather.clone() };
+        self.written(seq).claimed = end;
+        self.group.device_bytes += end - start;
+        self.submit(batch);
+        Ok(())
+    }
+
+    fn submit(&mut self, batch: Batch) {
+        self.in_flight += 1;
+        match &self.to_writer {
+            Some(writer) => {
+                if let Err(unsent) = writer.send(batch) {
+                    let gone = PoolError::Failed { reason: "the writer thread ended".into() };
+                    self.done.send((unsent.0, Err(gone))).expect("we hold the other end");
+                }
+            }
+            None => {
+                let result = write(&self.devices, &batch);
+                self.done.send((batch, result)).expect("we hold the other end");
+            }
+        }
+    }
+
+    /// Closes the stream's zone: the next append opens another.
+    pub fn fill(&mut self, stream: usize, txg: Txg) -> Result<(), PoolError> {
+        self.seal(stream, txg)?;
+        if let Some(open) = self.open[stream].1.take() {
+            self.group.filled.push(open.seq);
+        }
+        Ok(())
+    }
+
+    /// Ends all batches and waits until the device has them. Batches that could not be written are appended elsewhere.
+    pub fn drain(&mut self, txg: Txg, source: &mut dyn ZoneSource) -> Result<(), PoolError> {
+        for _ in 0..16 {
+            for stream in 0..self.open.len() {
+                self.seal(stream, txg)?;
+            }
+            while self.in_flight > 0 {
+                let (batch, result) = self.from_writer.recv().expect("we hold the other end");
+                self.in_flight -= 1;
+                match result {
+                    Ok(()) => batch.gather.state.lock().chunks.retain(|(start, _)| *start != batch.start),
+                    Err(error) => {
+                        log::warn!("batch of zone {} at byte {}: {error}; its blocks go elsewhere", batch.seq, batch.start);
+                        self.failed.push(batch);
+                    }
+                }
+            }
+            if self.failed.is_empty() {
+                return Ok(());
+            }
+            self.rescue(txg, source)?;
+        }
+        Err(PoolError::Failed { reason: "no zone takes writes any more".into() })
+    }
+
+    /// Appends the blocks of failed batches elsewhere, as moved.
+    fn rescue(&mut self, txg: Txg, source: &mut dyn ZoneSource) -> Result<(), PoolError> {
+        let mut failed = std::mem::take(&mut self.failed);
+        failed.sort_by_key(|batch| (batch.seq, batch.start));
+        for batch in &failed {
+            // What was good before the first failure stays claimed; the zone takes no more.
+            let written = self.written(batch.seq);
+            written.claimed = written.claimed.min(batch.start);
+            let slot = &mut self.open[batch.stream].1;
+            if let Some(open) = slot.take_if(|open| open.seq == batch.seq) {
+                // Blocks gathered after the failure share its fate.
+                let tail = std::mem::take(&mut open.gather.state.lock().tail);
+                debug_assert!(open.entries.is_empty() || !tail.is_empty());
+                self.group.filled.push(open.seq);
+            }
+            self.group.moves.retain(|moved| !(moved.run.dest == batch.seq && moved.run.part_end > batch.start));
+            self.group.moved_parts.retain(|(seq, copy, _)| !(*seq == batch.seq && copy.part_end > batch.start));
+        }
+        for batch in &failed {
+            for (index, entry) in batch.entries.iter().enumerate() {
+                let from = usize::try_from(entry.offset - batch.start).unwrap_or(usize::MAX);
+                let bytes = batch.data.get(from..from + entry.psize as usize).expect("an entry lies in its batch");
+                let moved = entry.is_moved(batch.seq);
+                if moved {
+                    // It never arrived here: the move goes from where it was to the new zone.
+                    let len = granule_bytes(u64::from(entry.psize));
+                    self.group.carried.retain(|carried| *carried != (entry.identity, batch.seq, len));
+                }
+                let block = Stored {
+                    bytes,
+                    identity: Some(entry.identity),
+                    birth: entry.birth,
+                    owner: entry.owner,
+                    siblings: entry.siblings.clone(),
+                    crc: entry.crc,
+                    // What was born here failed from some point on, all of it; what had moved here keeps its joins.
+                    joins: index > 0 && (!moved || batch.joins.get(index) == Some(&true)),
+                };
+                self.append(batch.stream, txg, block, source)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the group did, for its record; the next group starts from nothing.
+    pub fn take_group(&mut self) -> Appended {
+        std::mem::take(&mut self.group)
+    }
+}
+
+fn write(devices: &[Arc<dyn Device>], batch: &Batch) -> Result<(), PoolError> {
+    let device = devices.get(usize::from(batch.home.device.0)).expect("zones are opened on devices that are there");
+    Ok(device.write(batch.home.zone, batch.start, &batch.data)?)
+}
+
+/// The runs of moved blocks in one part. A run ends where another birth zone begins, the order of birth breaks, or
+/// something between two blocks lives elsewhere.
+fn runs_of(dest: ZoneSeq, part_end: u64, entries: &[Entry], joins: &[bool]) -> Vec<Move> {
+    let mut moves: Vec<Move> = Vec::new();
+    for (entry, joins) in entries.iter().zip(joins).filter(|(entry, _)| entry.is_moved(dest)) {
+        let (birth, granule) = (entry.identity.seq(), entry.identity.granule());
+        let live = granule_bytes(u64::from(entry.psize));
+        match moves.last_mut() {
+            Some(last) if *joins && last.birth == birth && last.run.last < granule => {
+                last.run.last = granule;
+                last.run.live += live;
+            }
+            _ => moves.push(Move { birth, run: Run { first: granule, last: granule, dest, part_end, live } }),
+        }
+    }
+    moves
+}

@@ -1,0 +1,337 @@
+//! Block pointers: everything a parent knows of a block.
+//!
+//! 128 bytes hold up to three addresses (copies), the checksum of the stored bytes, how to turn them back into the block, and
+//! two birth groups. Three kinds share the space:
+//!
+//! * a *normal* pointer names stored bytes;
+//! * an *embedded* pointer holds up to 112 bytes of (compressed) payload itself and allocates nothing;
+//! * a *hole* names nothing: the block reads as zeros. Only what was never written is all zero; a hole that was made keeps its
+//!   logical birth, level and size, so that an incremental send can tell.
+//!
+//! Invariant: a pointer that parses has no bit set that this version does not know; such a bit is an unknown feature.
+
+use crate::addr::{Addr, granule_bytes};
+use terrane_codec::ChecksumKind;
+use terrane_wire::{Corrupt, Txg, layout};
+
+/// Copies a pointer can name.
+pub const COPIES_MAX: usize = 3;
+/// The most payload an embedded pointer holds.
+pub const EMBEDDED_BYTES_MAX: usize = 112;
+/// Levels a block tree can have, level 0 included.
+pub const LEVELS_MAX: u8 = 16;
+/// The largest logical or stored size of one block, in bytes.
+pub const BLOCK_BYTES_MAX: u32 = 16 << 20;
+
+layout! {
+    /// A normal pointer or a hole, as stored. `FORMAT.md` section "Block pointers".
+    BlockPtrPhys, 128 bytes {
+        0   addrs: [u64; 3],
+        24  checksum: [u8; 32],
+        /// bits 0-6 compression, 7 embedded, 8-15 type, 16-20 level, 21 shared, 22 encrypted, 24-31 checksum kind
+        /// (embedded: payload length), 32-63 zero (embedded: logical size).
+        56  props: u64,
+        64  lsize: u32,
+        68  psize: u32,
+        72  logical_birth: Txg,
+        80  block_birth: Txg,
+        /// Level 0: 1. Above: allocated level-0 blocks below, or for dnode blocks allocated dnodes.
+        88  fill: u64,
+        96  reserved: [u64; 4],
+    }
+}
+
+const EMBEDDED: u64 = 1 << 7;
+const KNOWN_PROPS: u64 = 0xff1f_ffff;
+/// Where the fixed words stand in an embedded pointer; the payload fills the rest in order.
+const PROPS_AT: usize = 56;
+const BIRTH_AT: usize = 72;
+
+/// A block pointer, alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BlockPtr {
+    Hole(Hole),
+    Embedded(Embedded),
+    Normal(Normal),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hole {
+    pub kind: u8,
+    pub level: u8,
+    pub lsize: u32,
+    /// 0: never written.
+    pub birth: Txg,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Embedded {
+    pub kind: u8,
+    pub level: u8,
+    pub compression: u8,
+    pub lsize: u32,
+    pub birth: Txg,
+    pub payload: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Normal {
+    pub addrs: [Addr; COPIES_MAX],
+    pub checksum: [u8; 32],
+    pub checksum_kind: ChecksumKind,
+    pub compression: u8,
+    pub kind: u8,
+    pub level: u8,
+    pub lsize: u32,
+    pub psize: u32,
+    pub logical_birth: Txg,
+    pub block_birth: Txg,
+    pub fill: u64,
+}
+
+impl Default for BlockPtr {
+    fn default() -> Self {
+        BlockPtr::Hole(Hole::default())
+    }
+}
+
+impl BlockPtr {
+    pub const SIZE: usize = BlockPtrPhys::SIZE;
+
+    pub fn is_hole(&self) -> bool {
+        matches!(self, BlockPtr::Hole(_))
+    }
+
+    pub fn lsize(&self) -> u32 {
+        match self {
+            BlockPtr::Hole(hole) => hole.lsize,
+            BlockPtr::Embedded(embedded) => embedded.lsize,
+            BlockPtr::Normal(normal) => normal.lsize,
+        }
+    }
+
+    pub fn level(&self) -> u8 {
+        match self {
+            BlockPtr::Hole(hole) => hole.level,
+            BlockPtr::Embedded(embedded) => embedded.level,
+            BlockPtr::Normal(normal) => normal.level,
+        }
+    }
+
+    /// Allocated blocks (or dnodes) at and below this pointer.
+    pub fn fill(&self) -> u64 {
+        match self {
+            BlockPtr::Hole(_) => 0,
+            BlockPtr::Embedded(_) => 1,
+            BlockPtr::Normal(normal) => normal.fill,
+        }
+    }
+
+    pub fn birth(&self) -> Txg {
+        match self {
+            BlockPtr::Hole(hole) => hole.birth,
+            BlockPtr::Embedded(embedded) => embedded.birth,
+            BlockPtr::Normal(normal) => normal.logical_birth,
+        }
+    }
+
+    /// Bytes the block takes on devices, all copies, in granules; 0 for holes and embedded blocks.
+    pub fn allocated_bytes(&self) -> u64 {
+        match self {
+            BlockPtr::Normal(normal) => granule_bytes(u64::from(normal.psize)) * normal.copies().count() as u64,
+            _ => 0,
+        }
+    }
+
+    pub fn encode(&self) -> [u8; BlockPtr::SIZE] {
+        let props = |compression: u8, kind: u8, level: u8| {
+            u64::from(compression) | u64::from(kind) << 8 | u64::from(level) << 16
+        };
+        match self {
+            BlockPtr::Hole(hole) => {
+                let mut phys = BlockPtrPhys::zero();
+                phys.props = props(0, hole.kind, hole.level);
+                phys.lsize = hole.lsize;
+                phys.logical_birth = hole.birth;
+                phys.encode()
+            }
+            BlockPtr::Embedded(embedded) => {
+                assert!(!embedded.payload.is_empty() && embedded.payload.len() <= EMBEDDED_BYTES_MAX);
+                let mut raw = [0; BlockPtr::SIZE];
+                for (slot, byte) in payload_offsets().zip(&embedded.payload) {
+                    raw[slot] = *byte;
+                }
+                let props = props(embedded.compression, embedded.kind, embedded.level)
+                    | EMBEDDED
+                    | (embedded.payload.len() as u64) << 24
+                    | u64::from(embedded.lsize) << 32;
+                raw[PROPS_AT..PROPS_AT + 8].copy_from_slice(&props.to_le_bytes());
+                raw[BIRTH_AT..BIRTH_AT + 8].copy_from_slice(&embedded.birth.0.to_le_bytes());
+                raw
+            }
+            BlockPtr::Normal(normal) => BlockPtrPhys {
+                addrs: normal.addrs.map(Addr::raw),
+                checksum: normal.checksum,
+                props: props(normal.compression, normal.kind, normal.level)
+                    | u64::from(normal.checksum_kind.id()) << 24,
+                lsize: normal.lsize,
+                psize: normal.psize,
+                logical_birth: normal.logical_birth,
+                block_birth: normal.block_birth,
+                fill: normal.fill,
+                reserved: [0; 4],
+            }
+            .encode(),
+        }
+    }
+
+    /// Judges a stored pointer. `at` names the place in errors.
+    pub fn parse(raw: &[u8], at: &dyn std::fmt::Display) -> Result<BlockPtr, Corrupt> {
+        let phys = BlockPtrPhys::decode(raw)
+            .ok_or_else(|| Corrupt::new(at, "block pointer length", BlockPtr::SIZE, raw.len()))?;
+        let byte = |shift: u32| (phys.props >> shift & 0xff) as u8;
+        let (compression, kind, level) = (byte(0) & 0x7f, byte(8), byte(16) & 0x1f);
+        if level >= LEVELS_MAX {
+            return Err(Corrupt::new(at, "block pointer level", format_args!("below {LEVELS_MAX}"), level));
+        }
+        if phys.props & EMBEDDED != 0 {
+            return parse_embedded(raw, &phys, (compression, kind, level), at);
+        }
+        if phys.props & !KNOWN_PROPS != 0 || phys.reserved != [0; 4] {
+            return Err(Corrupt::new(at, "reserved bits of a block pointer", "zero", "an unknown feature"));
+        }
+        if phys.lsize > BLOCK_BYTES_MAX || phys.psize > BLOCK_BYTES_MAX {
+            let found = format!("{} and {}", phys.lsize, phys.psize);
+            return Err(Corrupt::new(at, "lsize and psize", format_args!("at most {BLOCK_BYTES_MAX}"), found));
+        }
+        if phys.addrs == [0; 3] {
+            if phys.psize != 0 || phys.fill != 0 || compression != 0 || phys.checksum != [0; 32] {
+                return Err(Corrupt::new(at, "hole", "without stored bytes", format_args!("psize {}", phys.psize)));
+            }
+            return Ok(BlockPtr::Hole(Hole { kind, level, lsize: phys.lsize, birth: phys.logical_birth }));
+        }
+        let checksum_kind = ChecksumKind::from_id(byte(24))
+            .ok_or_else(|| Corrupt::new(at, "checksum kind", "a known one", byte(24)))?;
+        if phys.addrs[0] == 0 || (phys.addrs[1] == 0 && phys.addrs[2] != 0) {
+            return Err(Corrupt::new(at, "addresses of a block pointer", "filled from the first", "a gap"));
+        }
+        if phys.psize == 0 || phys.lsize == 0 || phys.block_birth.0 == 0 || phys.logical_birth < phys.block_birth {
+            return Err(Corrupt::new(at, "sizes and births of a block pointer", "set and in order", format_args!(
+                "psize {} lsize {} births {} {}", phys.psize, phys.lsize, phys.block_birth, phys.logical_birth)));
+        }
+        Ok(BlockPtr::Normal(Normal {
+            addrs: phys.addrs.map(Addr::from_raw),
+            checksum: phys.checksum,
+            checksum_kind,
+            compression,
+            kind,
+            level,
+            lsize: phys.lsize,
+            psize: phys.psize,
+            logical_birth: phys.logical_birth,
+            block_birth: phys.block_birth,
+            fill: phys.fill,
+        }))
+    }
+}
+
+fn parse_embedded(
+    raw: &[u8],
+    phys: &BlockPtrPhys,
+    (compression, kind, level): (u8, u8, u8),
+    at: &dyn std::fmt::Display,
+) -> Result<BlockPtr, Corrupt> {
+    let len = (phys.props >> 24 & 0xff) as usize;
+    let lsize = (phys.props >> 32) as u32;
+    if len == 0 || len > EMBEDDED_BYTES_MAX || phys.props & 0xe0_0000 != 0 {
+        return Err(Corrupt::new(at, "embedded payload", format_args!("1 to {EMBEDDED_BYTES_MAX} bytes"), len));
+    }
+    if lsize == 0 || lsize > BLOCK_BYTES_MAX {
+        return Err(Corrupt::new(at, "embedded lsize", format_args!("1 to {BLOCK_BYTES_MAX}"), lsize));
+    }
+    let payload = payload_offsets().take(len).filter_map(|at| raw.get(at).copied()).collect();
+    Ok(BlockPtr::Embedded(Embedded { kind, level, compression, lsize, birth: phys.logical_birth, payload }))
+}
+
+fn payload_offsets() -> impl Iterator<Item = usize> {
+    (0..BlockPtr::SIZE).filter(|at| !(PROPS_AT..PROPS_AT + 8).contains(at) && !(BIRTH_AT..BIRTH_AT + 8).contains(at))
+}
+
+impl BlockPtrPhys {
+    fn zero() -> Self {
+        BlockPtrPhys {
+            addrs: [0; 3],
+            checksum: [0; 32],
+            props: 0,
+            lsize: 0,
+            psize: 0,
+            logical_birth: Txg(0),
+            block_birth: Txg(0),
+            fill: 0,
+            reserved: [0; 4],
+        }
+    }
+}
+
+impl Normal {
+    /// The copies there are, first choice first.
+    pub fn copies(&self) -> impl Iterator<Item = Addr> + '_ {
+        self.addrs.iter().copied().filter(|addr| !addr.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use terrane_wire::ZoneSeq;
+
+    fn normal() -> Normal {
+        Normal {
+            addrs: [Addr::new(ZoneSeq(7), 160), Addr::new(ZoneSeq(9), 4096), Addr::NONE],
+            checksum: [7; 32],
+            checksum_kind: ChecksumKind::Blake3,
+            compression: 15,
+            kind: 3,
+            level: 2,
+            lsize: 131072,
+            psize: 4711,
+            logical_birth: Txg(12),
+            block_birth: Txg(11),
+            fill: 99,
+        }
+    }
+
+    #[test]
+    fn every_kind_comes_back() {
+        let hole = Hole { kind: 1, level: 1, lsize: 4096, birth: Txg(5) };
+        for ptr in [BlockPtr::default(), BlockPtr::Hole(hole), BlockPtr::Normal(normal())] {
+            assert_eq!(BlockPtr::parse(&ptr.encode(), &"here").unwrap(), ptr);
+        }
+        assert_eq!(BlockPtr::default().encode(), [0; 128]);
+        for len in 1..=EMBEDDED_BYTES_MAX {
+            let payload: Vec<u8> = (1..=len as u8).collect();
+            let ptr = BlockPtr::Embedded(Embedded { kind: 2, level: 0, compression: 16, lsize: 700, birth: Txg(3), payload });
+            assert_eq!(BlockPtr::parse(&ptr.encode(), &"here").unwrap(), ptr);
+        }
+    }
+
+    #[test]
+    fn an_unknown_bit_is_refused() {
+        let mut raw = BlockPtr::Normal(normal()).encode();
+        raw[100] = 1;
+        assert!(BlockPtr::parse(&raw, &"here").unwrap_err().to_string().contains("unknown feature"));
+        let mut raw = BlockPtr::Normal(normal()).encode();
+        raw[58] |= 0x20; // `shared`, reserved
+        assert!(BlockPtr::parse(&raw, &"here").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_parse_or_are_refused(raw in prop::collection::vec(any::<u8>(), 100..140)) {
+            if let Ok(ptr) = BlockPtr::parse(&raw, &"here") {
+                let _ = ptr.allocated_bytes();
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The block cache: decompressed blocks by birthplace, within a budget of bytes.
+//!
+//! Addresses never change and never repeat within a birth group, so an entry is never wrong, only unused. Second chance
+//! (clock) decides what goes: one pass of a large file does not push out what was asked for twice.
+//!
+//! Invariant: the bytes held never exceed the budget, except for one block larger than a shard.
+
+use crate::addr::Addr;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_wire::Txg;
+
+const SHARDS: usize = 16;
+/// What an entry costs beside its bytes.
+const ENTRY_BYTES: usize = 96;
+
+/// A block's name for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub addr: Addr,
+    pub birth: Txg,
+}
+
+/// Mixes addresses well enough for a table nobody outside can aim at: they are assigned by us. Its order is fixed.
+#[derive(Default)]
+pub struct AddrHasher(u64);
+
+impl Hasher for AddrHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+}
+
+struct Slot {
+    key: Key,
+    block: Arc<Vec<u8>>,
+    used: bool,
+}
+
+#[derive(Default)]
+struct Shard {
+    index: HashMap<Key, usize, BuildHasherDefault<AddrHasher>>,
+    slots: Vec<Option<Slot>>,
+    free: Vec<usize>,
+    hand: usize,
+    bytes: usize,
+}
+
+pub struct BlockCache {
+    shards: Vec<Mutex<Shard>>,
+    shard_bytes: usize,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// For status and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheStats {
+    pub bytes: u64,
+    pub hits: u64,
+    pub misses: u64,
+}
+
+impl BlockCache {
+    /// A cache of at most `budget` bytes.
+    pub fn new(budget: usize) -> BlockCache {
+        BlockCache {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shard_bytes: budget / SHARDS,
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    fn shard(&self, key: Key) -> &Mutex<Shard> {
+        let mut hasher = AddrHasher::default();
+        hasher.write_u64(key.addr.raw());
+        &self.shards[(hasher.finish() >> 32) as usize % SHARDS]
+    }
+
+    pub fn get(&self, key: Key) -> Option<Arc<Vec<u8>>> {
+        let mut shard = self.shard(key).lock();
+        let found = shard.index.get(&key).copied().and_then(|at| shard.slots[at].as_mut()).map(|slot| {
+            slot.used = true;
+            slot.block.clone()
+        });
+        let counter = if found.is_some() { &self.hits } else { &self.misses };
+        counter.fetch_add(1, Ordering::Relaxed);
+        found
+    }
+
+    pub fn insert(&self, key: Key, block: Arc<Vec<u8>>) {
+        let bytes = block.len() + ENTRY_BYTES;
+        let mut shard = self.shard(key).lock();
+        if bytes > self.shard_bytes || shard.index.contains_key(&key) {
+            return;
+        }
+        while shard.bytes + bytes > self.shard_bytes {
+            shard.evict();
+        }
+        shard.bytes += bytes;
+        let slot = Some(Slot { key, block, used: false });
+        let at = match shard.free.pop() {
+            Some(at) => {
+                shard.slots[at] = slot;
+                at
+            }
+            None => {
+                shard.slots.push(slot);
+                shard.slots.len() - 1
+            }
+        };
+        shard.index.insert(key, at);
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        for shard in &self.shards {
+            *shard.lock() = Shard::default();
+        }
+    }
+
+    pub fn stats(&self) -> CacheStats {
+        CacheStats {
+            bytes: self.shards.iter().map(|shard| shard.lock().bytes as u64).sum(),
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl Shard {
+    /// Drops one block: the first under the hand that was not asked for since the hand last passed.
+    fn evict(&mut self) {
+        loop {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let at = self.hand;
+            match &mut self.slots[at] {
+                Some(slot) if slot.used => slot.used = false,
+                Some(_) => {
+                    let slot = self.slots[at].take().expect("matched just above");
+                    self.bytes -= slot.block.len() + ENTRY_BYTES;
+                    self.index.remove(&slot.key);
+                    self.free.push(at);
+                    return;
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_wire::ZoneSeq;
+
+    fn key(n: u64) -> Key {
+        Key { addr: Addr::new(ZoneSeq(1 + n / 1000), n % 1000 * 16), birth: Txg(1) }
+    }
+
+    #[test]
+    fn the_budget_holds_and_what_is_used_stays() {
+        let cache = BlockCache::new(16 << 20);
+        for n in 0..20_000 {
+            cache.insert(key(n), Arc::new(vec![n as u8; 4096]));
+            cache.get(key(5));
+            assert!(cache.stats().bytes <= 16 << 20);
+        }
+        assert_eq!(cache.get(key(5)).unwrap()[0], 5);
+        assert!(cache.get(key(7)).is_none(), "one pass does not stay");
+        assert_eq!(cache.get(key(19_999)).unwrap()[0], (19_999 % 256) as u8);
+        cache.clear();
+        assert_eq!(cache.stats().bytes, 0);
+    }
+}

@@ -1,0 +1,405 @@
+//! Zone directories: what lies in a zone, told by the zone itself.
+//!
+//! Every batch that is written to a zone ends with a *directory part*: one entry for each block of the batch, then a
+//! trailer that ends on a write unit. A part names the one before it, so a zone is walked back from its
+//! write pointer without any table. Parts are immutable.
+//!
+//! An entry tells the block's identity, stored size, CRC-32C of the stored bytes, birth group, owner and the addresses of its
+//! copies. A block that was *born* here has its own position as identity; a *moved* block keeps the address
+//! of its birthplace.
+//!
+//! Invariant: positions in a part ascend and do not overlap, and all lie inside the batch.
+
+use crate::addr::{Addr, GRANULE, granule_bytes};
+use crate::seal::{Seed, seal};
+use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq, layout};
+
+pub const PART_MAGIC: u64 = u64::from_le_bytes(*b"TERRPART");
+/// `previous` of the first part of a zone.
+pub const NO_PART: u64 = u64::MAX;
+/// Owner kinds beyond a block of an object: pool structures.
+pub const POOL_RECORD: u8 = 1;
+pub const POOL_SECTION: u8 = 2;
+pub const POOL_DEAD_LOG: u8 = 3;
+pub const POOL_PART_COPY: u8 = 4;
+
+layout! {
+    /// Ends every directory part. `FORMAT.md` section "Zone directories".
+    PartTrailer, 96 bytes {
+        0  magic: u64,
+        8  seq: ZoneSeq,
+        16 incarnation: u64,
+        24 txg: Txg,
+        /// Offset in the zone at which the batch begins, in bytes.
+        32 batch_start: u64,
+        /// Offset in the zone of the first byte of entries, in bytes.
+        40 part_start: u64,
+        /// Bytes of entries, from `part_start`; zeros fill the gap to the trailer.
+        48 entry_bytes: u64,
+        /// Offset in the zone of the end of the part before, in bytes; all ones: none.
+        56 previous: u64,
+        64 entries: u32,
+        68 moved: u32,
+        72 reserved: u64,
+        80 seal: [u8; 16],
+    }
+}
+
+/// Whose block it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    Block { objset: u64, object: u64, level: u8, block: u64 },
+    Pool { what: u8 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where the block lies in this zone, in bytes.
+    pub offset: u64,
+    /// The block's birthplace.
+    pub identity: Addr,
+    /// Stored bytes, exact.
+    pub psize: u32,
+    pub crc: u32,
+    pub birth: Txg,
+    pub owner: Owner,
+    /// Addresses of the other copies.
+    pub siblings: Vec<Addr>,
+}
+
+impl Entry {
+    pub fn granules(&self) -> u32 {
+        (granule_bytes(u64::from(self.psize)) / GRANULE) as u32
+    }
+
+    pub fn is_moved(&self, seq: ZoneSeq) -> bool {
+        self.identity != Addr::new(seq, self.offset)
+    }
+}
+
+/// A part, taken apart and judged.
+#[derive(Clone, Debug)]
+pub struct Part {
+    pub seq: ZoneSeq,
+    pub txg: Txg,
+    pub batch_start: u64,
+    /// Where the part ends, and with it the batch.
+    pub end: u64,
+    pub previous: Option<u64>,
+    pub entries: Vec<Entry>,
+    /// Indices of `entries` in order of identity.
+    by_identity: Vec<u32>,
+}
+
+impl Part {
+    /// The entry of the block with this birthplace.
+    pub fn find(&self, identity: Addr) -> Option<&Entry> {
+        let entry = |index: &u32| self.entries.get(*index as usize);
+        let at = self.by_identity.partition_point(|index| entry(index).is_some_and(|entry| entry.identity < identity));
+        self.by_identity.get(at).and_then(entry).filter(|entry| entry.identity == identity)
+    }
+
+    /// Bytes of memory, for the cache's budget.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Part>() + self.entries.len() * (size_of::<Entry>() + 20)
+    }
+}
+
+const F_MOVED: u8 = 1;
+const F_POOL: u8 = 2;
+const F_SAME_OBJECT: u8 = 4;
+const F_NEXT_BLOCK: u8 = 8;
+const F_SIBLINGS: u8 = 16;
+const F_GAP: u8 = 32;
+const F_SAME_BIRTH: u8 = 64;
+
+/// What delta coding remembers from entry to entry; both directions walk it alike.
+#[derive(Default)]
+struct Last {
+    end: u64,
+    identity: u64,
+    sibling: u64,
+    birth: u64,
+    objset: u64,
+    object: u64,
+    level: u8,
+    block: u64,
+}
+
+/// Builds the part that ends a batch; returns bytes from `part_start` to the end of the batch, a multiple of `unit`.
+pub fn encode_part(
+    pool: u64,
+    incarnation: u64,
+    unit: usize,
+    seq: ZoneSeq,
+    txg: Txg,
+    (batch_start, part_start): (u64, u64),
+    previous: u64,
+    entries: &[Entry],
+) -> Vec<u8> {
+    let mut out = Writer::with_capacity(entries.len() * 16 + PartTrailer::SIZE);
+    let mut last = Last { end: batch_start, ..Last::default() };
+    for entry in entries {
+        encode_entry(&mut out, &mut last, seq, entry);
+    }
+    let entry_bytes = out.len() as u64;
+    let before = usize::try_from(part_start % unit as u64).expect("less than a write unit");
+    let total = (before + out.len() + PartTrailer::SIZE).next_multiple_of(unit) - before;
+    let mut raw = out.into_bytes();
+    raw.resize(total - PartTrailer::SIZE, 0);
+    let mut trailer = PartTrailer {
+        magic: PART_MAGIC,
+        seq,
+        incarnation,
+        txg,
+        batch_start,
+        part_start,
+        entry_bytes,
+        previous,
+        entries: entries.len() as u32,
+        moved: entries.iter().filter(|entry| entry.is_moved(seq)).count() as u32,
+        reserved: 0,
+        seal: [0; 16],
+    };
+    let seed = Seed { pool, life: seq.0, offset: part_start, incarnation };
+    trailer.seal = seal(seed, &[&raw, &trailer.encode()[..PartTrailer::SIZE - 16]]);
+    raw.extend_from_slice(&trailer.encode());
+    raw
+}
+
+fn encode_entry(out: &mut Writer, last: &mut Last, seq: ZoneSeq, entry: &Entry) {
+    let moved = entry.is_moved(seq);
+    let gap = (entry.offset - last.end) / GRANULE;
+    let mut flags = 0;
+    let mut set = |flag: u8, on: bool| flags |= if on { flag } else { 0 };
+    set(F_MOVED, moved);
+    set(F_GAP, gap > 0);
+    set(F_SAME_BIRTH, entry.birth.0 == last.birth);
+    set(F_SIBLINGS, !entry.siblings.is_empty());
+    if let Owner::Block { objset, object, level, block } = entry.owner {
+        let same = objset == last.objset && object == last.object && level == last.level;
+        set(F_SAME_OBJECT, same);
+        set(F_NEXT_BLOCK, same && block == last.block.wrapping_add(1));
+    } else {
+        set(F_POOL, true);
+    }
+    out.u8(flags);
+    if gap > 0 {
+        out.varint(gap);
+    }
+    if moved {
+        out.varint_signed(entry.identity.raw().wrapping_sub(last.identity).cast_signed());
+    }
+    out.varint(u64::from(entry.psize));
+    out.u32(entry.crc);
+    if entry.birth.0 != last.birth {
+        out.varint(entry.birth.0);
+    }
+    match entry.owner {
+        Owner::Pool { what } => out.u8(what),
+        Owner::Block { objset, object, level, block } => {
+            if flags & F_SAME_OBJECT == 0 {
+                out.varint(objset);
+                out.varint_signed(object.wrapping_sub(last.object).cast_signed());
+                out.u8(level);
+            }
+            if flags & F_NEXT_BLOCK == 0 {
+                out.varint(block);
+            }
+            (last.objset, last.object, last.level, last.block) = (objset, object, level, block);
+        }
+    }
+    if !entry.siblings.is_empty() {
+        out.u8(entry.siblings.len() as u8);
+        for sibling in &entry.siblings {
+            out.varint_signed(sibling.raw().wrapping_sub(last.sibling).cast_signed());
+            last.sibling = sibling.raw();
+        }
+    }
+    last.identity = entry.identity.raw();
+    last.birth = entry.birth.0;
+    last.end = entry.offset + granule_bytes(u64::from(entry.psize));
+}
+
+/// Reads the trailer from the last bytes before `end`, and says how many bytes before `end` the whole part needs.
+pub fn parse_trailer(raw: &[u8], seq: ZoneSeq, end: u64) -> Result<PartTrailer, Corrupt> {
+    let at = || format!("zone {seq}, directory part ending at byte {end}");
+    let tail = raw.len().checked_sub(PartTrailer::SIZE).and_then(|from| raw.get(from..));
+    let trailer = tail
+        .and_then(PartTrailer::decode)
+        .ok_or_else(|| Corrupt::new(at(), "trailer length", PartTrailer::SIZE, raw.len()))?;
+    if trailer.magic != PART_MAGIC {
+        return Err(Corrupt::new(at(), "magic", format_args!("{PART_MAGIC:#x}"), format_args!("{:#x}", trailer.magic)));
+    }
+    if trailer.seq != seq {
+        return Err(Corrupt::new(at(), "sequence", seq, trailer.seq));
+    }
+    let room = trailer.part_start.checked_add(trailer.entry_bytes).and_then(|x| x.checked_add(PartTrailer::SIZE as u64));
+    let aligned = trailer.batch_start.is_multiple_of(GRANULE);
+    let ordered = aligned && trailer.batch_start <= trailer.part_start && room.is_some_and(|room| room <= end);
+    if !ordered || end - trailer.part_start > 64 << 20 {
+        return Err(Corrupt::new(at(), "extent of the part", "inside its batch", format_args!(
+            "batch {} part {} entries {}", trailer.batch_start, trailer.part_start, trailer.entry_bytes)));
+    }
+    Ok(trailer)
+}
+
+/// Judges a whole part: `raw` holds the bytes from the trailer's `part_start` to `end`.
+pub fn parse_part(pool: u64, trailer: &PartTrailer, raw: &[u8], end: u64) -> Result<Part, Corrupt> {
+    let seq = trailer.seq;
+    let at = || format!("zone {seq}, directory part ending at byte {end}");
+    let len = usize::try_from(end - trailer.part_start).unwrap_or(usize::MAX);
+    let body_len = len.checked_sub(16);
+    let (Some(body), true) = (body_len.and_then(|len| raw.get(..len)), raw.len() == len) else {
+        return Err(Corrupt::new(at(), "length", len, raw.len()));
+    };
+    let seed = Seed { pool, life: seq.0, offset: trailer.part_start, incarnation: trailer.incarnation };
+    if seal(seed, &[body]) != trailer.seal {
+        return Err(Corrupt::new(at(), "seal", "that of its bytes", "another"));
+    }
+    let truncated = |error: Truncated| Corrupt::new(at(), "entries", "whole", error);
+    let entry_bytes = usize::try_from(trailer.entry_bytes).unwrap_or(usize::MAX);
+    let mut reader = Reader::new(body.get(..entry_bytes).unwrap_or(&[]));
+    let mut last = Last { end: trailer.batch_start, ..Last::default() };
+    // Seven bytes is the least an entry takes, so the count cannot make us allocate more than the part's own size.
+    if trailer.entries as usize > reader.remaining() / 7 {
+        return Err(Corrupt::new(at(), "entry count", reader.remaining() / 7, trailer.entries));
+    }
+    let mut entries = Vec::with_capacity(trailer.entries as usize);
+    for _ in 0..trailer.entries {
+        let entry = decode_entry(&mut reader, &mut last, seq).map_err(truncated)?;
+        if entry.offset + granule_bytes(u64::from(entry.psize)) > trailer.part_start.next_multiple_of(GRANULE) {
+            return Err(Corrupt::new(at(), "end of a block", trailer.part_start, entry.offset));
+        }
+        entries.push(entry);
+    }
+    if !reader.is_empty() {
+        return Err(Corrupt::new(at(), "entries", "to fill their bytes", format_args!("{} left", reader.remaining())));
+    }
+    let previous = (trailer.previous != NO_PART).then_some(trailer.previous);
+    if previous.is_some_and(|previous| previous > trailer.batch_start) {
+        return Err(Corrupt::new(at(), "previous part", "before this batch", trailer.previous));
+    }
+    let mut by_identity: Vec<u32> = (0..trailer.entries).collect();
+    by_identity.sort_by_key(|index| entries.get(*index as usize).map(|entry| entry.identity));
+    Ok(Part { seq, txg: trailer.txg, batch_start: trailer.batch_start, end, previous, entries, by_identity })
+}
+
+fn decode_entry(raw: &mut Reader<'_>, last: &mut Last, seq: ZoneSeq) -> Result<Entry, Truncated> {
+    let bad = Truncated { offset: raw.offset(), needed: 0 };
+    let flags = raw.u8()?;
+    let gap = if flags & F_GAP != 0 { raw.varint()? } else { 0 };
+    let offset = gap.checked_mul(GRANULE).and_then(|gap| gap.checked_add(last.end)).ok_or(bad)?;
+    if offset >= crate::addr::ZONE_BYTES_MAX || seq.0 == 0 || seq.0 >> 36 != 0 {
+        return Err(bad);
+    }
+    let identity = if flags & F_MOVED != 0 {
+        Addr::from_raw(last.identity.wrapping_add_signed(raw.varint_signed()?))
+    } else {
+        Addr::new(seq, offset)
+    };
+    let psize = u32::try_from(raw.varint()?).ok().filter(|psize| (1..=crate::block_ptr::BLOCK_BYTES_MAX).contains(psize)).ok_or(bad)?;
+    let crc = raw.u32()?;
+    let birth = if flags & F_SAME_BIRTH != 0 { last.birth } else { raw.varint()? };
+    let owner = if flags & F_POOL != 0 {
+        Owner::Pool { what: raw.u8()? }
+    } else {
+        if flags & F_SAME_OBJECT == 0 {
+            last.objset = raw.varint()?;
+            last.object = last.object.wrapping_add_signed(raw.varint_signed()?);
+            last.level = raw.u8()?;
+        }
+        last.block = if flags & F_NEXT_BLOCK != 0 { last.block.wrapping_add(1) } else { raw.varint()? };
+        Owner::Block { objset: last.objset, object: last.object, level: last.level, block: last.block }
+    };
+    let mut siblings = Vec::new();
+    if flags & F_SIBLINGS != 0 {
+        let count = raw.u8()?;
+        if usize::from(count) >= crate::block_ptr::COPIES_MAX {
+            return Err(bad);
+        }
+        for _ in 0..count {
+            last.sibling = last.sibling.wrapping_add_signed(raw.varint_signed()?);
+            siblings.push(Addr::from_raw(last.sibling));
+        }
+    }
+    last.identity = identity.raw();
+    last.birth = birth;
+    last.end = offset.checked_add(granule_bytes(u64::from(psize))).ok_or(bad)?;
+    Ok(Entry { offset, identity, psize, crc, birth: Txg(birth), owner, siblings })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(seq: ZoneSeq) -> Vec<Entry> {
+        let mut at = 4096;
+        (0..300u64)
+            .map(|i| {
+                let psize = 100 + (i as u32 * 37) % 9000;
+                if i % 17 == 0 {
+                    at += 48;
+                }
+                let offset = at;
+                at += granule_bytes(u64::from(psize));
+                let identity = if i % 5 == 4 { Addr::new(ZoneSeq(3), i * 160) } else { Addr::new(seq, offset) };
+                let owner = if i % 50 == 49 { Owner::Pool { what: POOL_SECTION } } else {
+                    Owner::Block { objset: 1, object: 7 + i / 40, level: (i % 40 == 0).into(), block: i }
+                };
+                let siblings = if i % 3 == 0 { vec![Addr::new(ZoneSeq(9), i * 16)] } else { vec![] };
+                Entry { offset, identity, psize, crc: i as u32, birth: Txg(5 + i / 100), owner, siblings }
+            })
+            .collect()
+    }
+
+    fn encoded() -> (Vec<u8>, u64, Vec<Entry>) {
+        let seq = ZoneSeq(12);
+        let entries = entries(seq);
+        let start = entries.last().map(|e| e.offset + granule_bytes(u64::from(e.psize))).unwrap();
+        let raw = encode_part(77, 2, 4096, seq, Txg(9), (4096, start), NO_PART, &entries);
+        (raw, start, entries)
+    }
+
+    #[test]
+    fn a_part_comes_back_and_ends_on_a_write_unit() {
+        let (raw, start, entries) = encoded();
+        let end = start + raw.len() as u64;
+        assert_eq!(end % 4096, 0);
+        let trailer = parse_trailer(&raw, ZoneSeq(12), end).unwrap();
+        let part = parse_part(77, &trailer, &raw, end).unwrap();
+        assert_eq!(part.entries, entries);
+        assert_eq!(part.previous, None);
+        assert!(raw.len() < entries.len() * 16 + 4096, "7 to 16 bytes a block");
+        assert!(parse_part(78, &trailer, &raw, end).is_err(), "another pool's part");
+    }
+
+    #[test]
+    fn every_bit_flip_is_refused() {
+        let (raw, start, _) = encoded();
+        let end = start + raw.len() as u64;
+        for bit in (0..raw.len() * 8).step_by(3) {
+            let mut bad = raw.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            let judged = parse_trailer(&bad, ZoneSeq(12), end)
+                .and_then(|t| parse_part(77, &t, bad.get((t.part_start.saturating_sub(start)) as usize..).unwrap_or(&[]), end));
+            assert!(judged.is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_sealed_lie_is_refused_or_harmless() {
+        let (raw, start, _) = encoded();
+        let end = start + raw.len() as u64;
+        for at in 0..raw.len() - 16 {
+            for lie in [0u8, 0x7f, 0xff] {
+                let mut bad = raw.clone();
+                bad[at] = lie;
+                let Ok(mut trailer) = parse_trailer(&bad, ZoneSeq(12), end) else { continue };
+                let seed = Seed { pool: 77, life: 12, offset: trailer.part_start, incarnation: trailer.incarnation };
+                trailer.seal = seal(seed, &[&bad[..raw.len() - 16]]);
+                let _ = parse_part(77, &trailer, &bad, end);
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Clock, randomness and threads, injected, so that a whole pool can run from one seed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// What a pool takes from the world around it.
+pub trait Env: Send + Sync {
+    /// Nanoseconds since 1970, for time stamps.
+    fn wall_ns(&self) -> u64;
+    /// Nanoseconds since some fixed moment, for measuring.
+    fn monotonic_ns(&self) -> u64;
+    fn random_u64(&self) -> u64;
+    fn sleep(&self, time: Duration);
+    /// Threads for compression and checksums; 0: everything, commits included, happens in the thread that
+    /// asks for it, and the order of all device operations follows from the order of calls.
+    fn workers(&self) -> usize;
+}
+
+/// The real world.
+pub struct SystemEnv {
+    start: Instant,
+    workers: usize,
+}
+
+impl SystemEnv {
+    #[expect(clippy::new_without_default, reason = "it looks at the machine")]
+    pub fn new() -> Self {
+        let workers = std::thread::available_parallelism().map_or(2, |count| count.get());
+        SystemEnv { start: Instant::now(), workers }
+    }
+}
+
+impl Env for SystemEnv {
+    fn wall_ns(&self) -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    fn random_u64(&self) -> u64 {
+        // The standard library's per-process random keys, mixed with a counter: salts and pool ids need to be
+        // unpredictable, not secret.
+        use std::hash::{BuildHasher, Hasher};
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+        hasher.write_u64(COUNTER.fetch_add(1, Ordering::Relaxed));
+        hasher.write_u64(self.wall_ns());
+        hasher.finish()
+    }
+
+    fn sleep(&self, time: Duration) {
+        std::thread::sleep(time);
+    }
+
+    fn workers(&self) -> usize {
+        self.workers
+    }
+}
+
+/// A world that follows from a seed: time moves a microsecond with every look at it, nothing runs in parallel.
+pub struct SeededEnv {
+    state: AtomicU64,
+    clock_ns: AtomicU64,
+}
+
+impl SeededEnv {
+    pub fn new(seed: u64) -> Self {
+        SeededEnv { state: AtomicU64::new(seed), clock_ns: AtomicU64::new(1_700_000_000_000_000_000) }
+    }
+}
+
+impl Env for SeededEnv {
+    fn wall_ns(&self) -> u64 {
+        self.clock_ns.fetch_add(1000, Ordering::Relaxed)
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.wall_ns()
+    }
+
+    fn random_u64(&self) -> u64 {
+        // SplitMix64 (Steele, Lea, Flood 2014).
+        let mut z = self.state.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed).wrapping_add(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn sleep(&self, time: Duration) {
+        self.clock_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn workers(&self) -> usize {
+        0
+    }
+}

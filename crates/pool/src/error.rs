@@ -1,0 +1,76 @@
+//! One variant for each thing a caller would do differently.
+
+use std::fmt;
+use std::sync::Arc;
+use terrane_device::DeviceError;
+use terrane_wire::Corrupt;
+
+#[derive(Clone, Debug)]
+pub enum PoolError {
+    /// Damage that no copy could heal: `EIO` to this caller, everything else goes on.
+    Corrupt(Corrupt),
+    /// The device failed under a read: `EIO` to this caller.
+    Device(Arc<DeviceError>),
+    /// A group could not be committed. Nothing is written any more until the next import.
+    Failed { reason: Arc<str> },
+    /// Live data fills the pool: delete something or add a device.
+    NoSpace { need: u64, free: u64 },
+    /// What was asked cannot be done, and why.
+    Refused { what: String, expected: String, found: String, remedy: String },
+    /// The pool was imported read-only.
+    ReadOnly,
+}
+
+impl PoolError {
+    pub fn refused(
+        what: impl fmt::Display,
+        expected: impl fmt::Display,
+        found: impl fmt::Display,
+        remedy: impl fmt::Display,
+    ) -> PoolError {
+        PoolError::Refused {
+            what: what.to_string(),
+            expected: expected.to_string(),
+            found: found.to_string(),
+            remedy: remedy.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for PoolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolError::Corrupt(corrupt) => corrupt.fmt(f),
+            PoolError::Device(error) => error.fmt(f),
+            PoolError::Failed { reason } => {
+                write!(f, "the pool stopped writing: {reason}; unmount and import it again")
+            }
+            PoolError::NoSpace { need, free } => {
+                write!(f, "no space: {need} bytes needed, {free} free; delete something")
+            }
+            PoolError::Refused { what, expected, found, remedy } => {
+                write!(f, "{what}: expected {expected}, found {found}; {remedy}")
+            }
+            PoolError::ReadOnly => f.write_str("the pool is open read-only"),
+        }
+    }
+}
+
+impl std::error::Error for PoolError {}
+
+impl From<Corrupt> for PoolError {
+    fn from(corrupt: Corrupt) -> Self {
+        PoolError::Corrupt(corrupt)
+    }
+}
+
+impl From<DeviceError> for PoolError {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::Refused { name, expected, found, remedy } => {
+                PoolError::Refused { what: name, expected, found, remedy: remedy.to_string() }
+            }
+            other => PoolError::Device(Arc::new(other)),
+        }
+    }
+}

@@ -1,0 +1,713 @@
+//! Syncing one group: everything it changed, appended; one record; flush; one uberblock; flush.
+//!
+//! The order is the whole argument. Data, indirect blocks, dnodes, the meta object set, dead-log blocks and table sections are
+//! written first, then the commit record that lists them, then the device is flushed; only then the uberblock
+//! that names the record is appended and flushed. A crash before that leaves bytes nobody claims; after it the group is whole.
+//! The tables in memory change only then, by the same [`Tables::apply`](crate::zones::Tables::apply) that import replays.
+//!
+//! Invariant: nothing in a committed tree points at a block that is not covered by a record.
+
+use crate::addr::{Addr, GRANULE, Place, granule_bytes};
+use crate::append::{Appended, COLLECTION, DATA, Gather, META_A, META_B, Stored, ZoneSource};
+use crate::block_ptr::{BlockPtr, COPIES_MAX, EMBEDDED_BYTES_MAX, Embedded, Hole, Normal};
+use crate::cache::Key;
+use crate::directory::{Owner, POOL_DEAD_LOG, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
+use crate::error::PoolError;
+use crate::label::BootPtr;
+use crate::pool::{Chained, Pool, SyncState};
+use crate::record::{Class, Free, Home, Move, Opened, Record, Run, SectionPtr, put_frees};
+use crate::workers::Pending;
+use crate::zones::{Phase, Zone};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use terrane_codec::{ChecksumKind, Compression, Compressor, Outcome, ZstdLevel, compute, is_zero, max_stored};
+use terrane_device::ZoneState;
+use terrane_wire::{Corrupt, Txg, Writer, ZoneSeq};
+
+/// Frees that a record holds itself; more go to dead-log blocks.
+const INLINE_FREES_MAX: usize = 1024;
+/// Frees in one dead-log block.
+const DEAD_LOG_FREES: usize = 16 << 10;
+/// Sequence and group numbers are leased this many at a time.
+const LEASE: u64 = 4096;
+/// Groups that can be rolled back to.
+const ROLLBACK_GROUPS: usize = 3;
+
+/// Where a block should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Two copies in different zones.
+    Metadata,
+    /// One copy, in one of the data zones: equal numbers go to the same.
+    Data(u64),
+}
+
+/// A block to be written.
+pub struct WriteRequest {
+    /// The logical bytes. Trailing zeros may be left out by the caller who can tell.
+    pub data: Arc<Vec<u8>>,
+    pub kind: u8,
+    pub compression: Compression,
+    pub checksum: ChecksumKind,
+    pub owner: Owner,
+    pub fill: u64,
+    pub stream: Stream,
+    /// May be embedded in its pointer.
+    pub may_embed: bool,
+}
+
+/// A block made ready by a worker.
+enum Ready {
+    Zero,
+    Embedded { compression: u8, payload: Vec<u8> },
+    Stored { compression: u8, bytes: Arc<Vec<u8>>, checksum: [u8; 32], crc: u32 },
+}
+
+/// One group while it syncs.
+pub struct Group<'a> {
+    pub(crate) pool: &'a Arc<Pool>,
+    pub(crate) st: &'a mut SyncState,
+    pub(crate) txg: Txg,
+    pub(crate) frees: Vec<Free>,
+    new_sections: Vec<SectionPtr>,
+    pub(crate) force_sections: bool,
+    pub(crate) suspect: Vec<ZoneSeq>,
+    split_runs: Vec<Move>,
+    healed: BTreeSet<Addr>,
+    reset: Vec<ZoneSeq>,
+    started_ns: u64,
+    dead_log: Vec<BootPtr>,
+    /// Blocks that moved in this group, and where to.
+    pub(crate) moved_now: HashMap<Addr, ZoneSeq>,
+}
+
+/// Empty physical zones and fresh sequence numbers.
+pub(crate) struct Allocator {
+    pub empty: BTreeSet<Home>,
+    /// Empty by the tables, not yet reset in this incarnation.
+    pub unclean: BTreeSet<Home>,
+    pub next_seq: u64,
+    pub lease_seq: u64,
+}
+
+struct Source<'a> {
+    pool: &'a Pool,
+    alloc: &'a mut Allocator,
+    txg: Txg,
+}
+
+impl ZoneSource for Source<'_> {
+    fn open_zone(&mut self, class: Class) -> Result<(Opened, Arc<Gather>), PoolError> {
+        loop {
+            let home = self.alloc.empty.pop_first().ok_or_else(|| PoolError::Failed { reason: "no empty zone is left".into() })?;
+            let device = self.pool.device(home.device)?;
+            if self.alloc.unclean.remove(&home) {
+                if let Err(error) = device.reset(home.zone) {
+                    log::warn!("{home}: {error}; the zone is left aside");
+                    continue;
+                }
+            }
+            let report = device.report(home.zone)?;
+            if report.state != ZoneState::Empty || report.capacity == 0 {
+                log::warn!("{home}: expected an empty zone, found {:?}; it is left aside", report.state);
+                continue;
+            }
+            // The lease was raised by the last commit; without one, import has left room.
+            let seq = ZoneSeq(self.alloc.next_seq);
+            if seq.0 >= self.alloc.lease_seq {
+                return Err(PoolError::Failed { reason: "the lease of zone sequence numbers ran out".into() });
+            }
+            self.alloc.next_seq += 1;
+            let gather = Arc::<Gather>::default();
+            let mut zone = Zone::new(class, home, report.capacity, self.txg);
+            zone.gather = Some(gather.clone());
+            self.pool.tables.write().zones.insert(seq, zone);
+            return Ok((Opened { seq, class, home, capacity: report.capacity }, gather));
+        }
+    }
+}
+
+macro_rules! source {
+    ($group:expr) => {
+        Source { pool: $group.pool, alloc: &mut $group.st.alloc, txg: $group.txg }
+    };
+}
+
+impl Pool {
+    /// Syncs the group that has quiesced.
+    pub(crate) fn sync_group(self: &Arc<Self>, st: &mut SyncState, txg: Txg) -> Result<(), PoolError> {
+        self.alive()?;
+        let started_ns = self.env.monotonic_ns();
+        let mut group = Group {
+            pool: self,
+            st,
+            txg,
+            frees: Vec::new(),
+            new_sections: Vec::new(),
+            force_sections: false,
+            suspect: Vec::new(),
+            split_runs: Vec::new(),
+            healed: BTreeSet::new(),
+            reset: Vec::new(),
+            started_ns,
+            dead_log: Vec::new(),
+            moved_now: HashMap::new(),
+        };
+        let root = match self.client() {
+            Some(client) => client.sync(&mut group)?,
+            None => group.st.root.clone(),
+        };
+        group.suspect.append(&mut group.st.suspects);
+        group.heal()?;
+        group.collect()?;
+        group.write_sections()?;
+        group.commit(root)
+    }
+}
+
+impl Group<'_> {
+    pub fn txg(&self) -> Txg {
+        self.txg
+    }
+
+    pub fn pool(&self) -> &Arc<Pool> {
+        self.pool
+    }
+
+    /// Writes blocks and returns their pointers, in order. Compression and checksums run on the workers while earlier blocks are
+    /// appended.
+    pub fn write(&mut self, requests: Vec<WriteRequest>) -> Result<Vec<BlockPtr>, PoolError> {
+        let mut pending: Vec<(WriteRequest, Pending<Ready>)> = Vec::with_capacity(requests.len());
+        for request in requests {
+            let (data, compression, checksum) = (request.data.clone(), request.compression, request.checksum);
+            let may_embed = request.may_embed;
+            let job = move |codec: &mut Compressor| prepare(codec, &data, compression, checksum, may_embed);
+            pending.push((request, self.pool.workers.submit(job)));
+        }
+        let mut pointers = Vec::with_capacity(pending.len());
+        for (request, ready) in pending {
+            pointers.push(self.place(&request, ready.wait()?)?);
+        }
+        Ok(pointers)
+    }
+
+    fn place(&mut self, request: &WriteRequest, ready: Ready) -> Result<BlockPtr, PoolError> {
+        let level = match request.owner {
+            Owner::Block { level, .. } => level,
+            Owner::Pool { .. } => 0,
+        };
+        let lsize = request.data.len() as u32;
+        let (compression, bytes, checksum, crc) = match ready {
+            Ready::Zero => return Ok(BlockPtr::Hole(Hole { kind: request.kind, level, lsize, birth: self.txg })),
+            Ready::Embedded { compression, payload } => {
+                return Ok(BlockPtr::Embedded(Embedded { kind: request.kind, level, compression, lsize, birth: self.txg, payload }));
+            }
+            Ready::Stored { compression, bytes, checksum, crc } => (compression, bytes, checksum, crc),
+        };
+        let mut addrs = [Addr::NONE; COPIES_MAX];
+        match request.stream {
+            Stream::Data(affinity) => {
+                let streams = (self.st.streams.count() - DATA) as u64;
+                let stream = DATA + (affinity % streams) as usize;
+                addrs[0] = self.append(stream, &bytes, request.owner, crc, Vec::new())?;
+            }
+            Stream::Metadata => {
+                addrs[0] = self.append(META_A, &bytes, request.owner, crc, Vec::new())?;
+                addrs[1] = self.append(META_B, &bytes, request.owner, crc, vec![addrs[0]])?;
+                self.st.streams.add_sibling(META_A, addrs[1]);
+            }
+        }
+        if request.may_embed || request.stream == Stream::Metadata {
+            self.pool.cache.insert(Key { addr: addrs[0], birth: self.txg }, request.data.clone());
+        }
+        Ok(BlockPtr::Normal(Normal {
+            addrs,
+            checksum,
+            checksum_kind: request.checksum,
+            compression,
+            kind: request.kind,
+            level,
+            lsize,
+            psize: bytes.len() as u32,
+            logical_birth: self.txg,
+            block_birth: self.txg,
+            fill: request.fill,
+        }))
+    }
+
+    fn append(&mut self, stream: usize, bytes: &[u8], owner: Owner, crc: u32, siblings: Vec<Addr>) -> Result<Addr, PoolError> {
+        let block = Stored { bytes, identity: None, birth: self.txg, owner, siblings, crc, joins: false };
+        let (seq, offset) = self.st.streams.append(stream, self.txg, block, &mut source!(self))?;
+        Ok(Addr::new(seq, offset))
+    }
+
+    /// Appends a block under the address it was born with.
+    pub(crate) fn append_moved(&mut self, stream: usize, block: Stored<'_>) -> Result<(), PoolError> {
+        let identity = block.identity;
+        let (seq, _) = self.st.streams.append(stream, self.txg, block, &mut source!(self))?;
+        self.moved_now.extend(identity.map(|identity| (identity, seq)));
+        Ok(())
+    }
+
+    /// The stream for a block that moves, so that its copies stay in different zones.
+    pub(crate) fn stream_apart_from(&self, siblings: &[Addr]) -> usize {
+        let near: Vec<ZoneSeq> = siblings.iter().filter_map(|addr| self.zone_now(*addr)).collect();
+        [COLLECTION, META_A, META_B]
+            .into_iter()
+            .find(|stream| self.st.streams.zone_of(*stream).is_none_or(|zone| !near.contains(&zone)))
+            .unwrap_or(COLLECTION)
+    }
+
+    /// Where a block lies, moves of this group included.
+    fn zone_now(&self, addr: Addr) -> Option<ZoneSeq> {
+        self.moved_now.get(&addr).copied().or_else(|| self.pool.tables.read().current_zone(addr))
+    }
+
+    /// Frees a block: the one way to do so. Holes and embedded blocks cost nothing.
+    pub fn release(&mut self, ptr: &BlockPtr) {
+        if let BlockPtr::Normal(normal) = ptr {
+            let granules = (granule_bytes(u64::from(normal.psize)) / GRANULE) as u32;
+            self.frees.extend(normal.copies().map(|addr| Free { addr, granules }));
+        }
+    }
+
+    fn release_boot(&mut self, ptr: &BootPtr) {
+        let granules = (granule_bytes(u64::from(ptr.len)) / GRANULE) as u32;
+        self.frees.extend(ptr.copies().map(|place| Free { addr: place.addr(), granules }));
+    }
+
+    /// Replaces damaged copies by good ones: the old address, a new place.
+    fn heal(&mut self) -> Result<(), PoolError> {
+        let heals = std::mem::take(&mut *self.pool.heals.lock());
+        for heal in heals {
+            let granules = (granule_bytes(heal.bytes.len() as u64) / GRANULE) as u32;
+            let split = {
+                let tables = self.pool.tables.read();
+                let Some(zone) = tables.zones.get(&heal.addr.seq()) else { continue };
+                if zone.dead.overlaps(heal.addr.granule(), granules) || !self.healed.insert(heal.addr) {
+                    continue;
+                }
+                zone.run_of(heal.addr.granule()).copied()
+            };
+            if let Some(run) = split {
+                self.split_run(heal.addr, run)?;
+            }
+            let stream = self.stream_apart_from(&heal.siblings);
+            let crc = crc32c::crc32c(&heal.bytes);
+            let block = Stored {
+                bytes: &heal.bytes,
+                identity: Some(heal.addr),
+                birth: heal.birth,
+                owner: heal.owner,
+                siblings: heal.siblings.clone(),
+                crc,
+                joins: false,
+            };
+            self.append_moved(stream, block)?;
+            log::info!("{}: healed from another copy", heal.addr);
+        }
+        Ok(())
+    }
+
+    /// Takes one block out of a run: what stays on both sides becomes two runs.
+    fn split_run(&mut self, out: Addr, run: Run) -> Result<(), PoolError> {
+        let Some(held) = self.pool.hold(run.dest) else { return Ok(()) };
+        let part = self.pool.part(&held, run.part_end)?;
+        let tables = self.pool.tables.read();
+        let Some(zone) = tables.zones.get(&out.seq()) else { return Ok(()) };
+        let mut sides = [Run { live: 0, ..run }, Run { live: 0, ..run }];
+        for entry in part.entries.iter().filter(|entry| entry.identity.seq() == out.seq() && entry.identity != out) {
+            let granule = entry.identity.granule();
+            if granule < run.first || granule > run.last || zone.dead.overlaps(granule, entry.granules()) {
+                continue;
+            }
+            let side = usize::from(granule > out.granule());
+            if sides[side].live == 0 {
+                sides[side].first = granule;
+            }
+            sides[side].first = sides[side].first.min(granule);
+            sides[side].last = if sides[side].live == 0 { granule } else { sides[side].last.max(granule) };
+            sides[side].live += granule_bytes(u64::from(entry.psize));
+        }
+        // An empty side is dropped; the old run goes when the block's own new run is inserted over its place.
+        self.split_runs.extend(sides.into_iter().filter(|side| side.live > 0).map(|run| Move { birth: out.seq(), run }));
+        Ok(())
+    }
+
+    /// Rewrites sections of the tables: a few in turn, so that what an import must replay stays bounded; all of them when
+    /// asked to.
+    fn write_sections(&mut self) -> Result<(), PoolError> {
+        let sections = self.st.sections.len() as u32;
+        let table_bytes: u64 = self.st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
+        let bound = (table_bytes / 4).max(1 << 20);
+        let every = bound / u64::from(sections) + 1;
+        let turns = if self.force_sections || self.st.checkpoint_wanted || self.st.chain.len() > 256 {
+            sections
+        } else {
+            (self.st.replay_bytes / every).min(u64::from(sections)) as u32
+        };
+        self.st.checkpoint_wanted = false;
+        let stamp = self.st.chain.back().map_or(Txg(0), |last| last.txg);
+        if stamp == Txg(0) || turns == 0 {
+            return Ok(());
+        }
+        self.st.replay_bytes = 0;
+        for _ in 0..turns {
+            let section = self.st.next_section;
+            self.st.next_section = (section + 1) % sections;
+            let raw = self.pool.tables.read().encode_section(section, sections);
+            let stored = self.pool.workers.here(|codec| boot_encode(codec, &raw));
+            let ptr = self.write_boot(POOL_SECTION, &stored)?;
+            let old = std::mem::replace(&mut self.st.sections[section as usize], SectionPtr { section, stamp, ptr });
+            self.release_boot(&old.ptr);
+            self.new_sections.push(SectionPtr { section, stamp, ptr });
+        }
+        Ok(())
+    }
+
+    fn write_boot(&mut self, what: u8, stored: &[u8]) -> Result<BootPtr, PoolError> {
+        let crc = crc32c::crc32c(stored);
+        let mut places = BootPtr::NONE.places;
+        let mut siblings = Vec::new();
+        for (stream, place) in [META_A, META_B].into_iter().zip(&mut places) {
+            let addr = self.append(stream, stored, Owner::Pool { what }, crc, siblings.clone())?;
+            let home = self.pool.hold(addr.seq()).expect("just appended there").home;
+            *place = Place::new(home.device, home.zone, addr.offset(), addr.seq());
+            siblings.push(addr);
+        }
+        self.st.streams.add_sibling(META_A, siblings[1]);
+        Ok(BootPtr { places, checksum: compute(ChecksumKind::Blake3, stored), len: stored.len() as u32, padded: 0, reserved: 0 })
+    }
+
+    /// Everything is appended: write the record, make it the root, and let the tables follow.
+    fn commit(mut self, root: BlockPtr) -> Result<(), PoolError> {
+        self.free_what_no_replay_needs();
+        self.reset = self.st.resets_done.iter().map(|(seq, _)| *seq).collect();
+        for (_, copies) in std::mem::take(&mut self.st.resets_done) {
+            for (addr, len) in copies {
+                self.frees.push(Free { addr, granules: (granule_bytes(len) / GRANULE) as u32 });
+            }
+        }
+        self.sort_frees();
+        self.write_dead_log()?;
+        let txg = self.txg;
+        self.st.streams.drain(txg, &mut source!(self))?;
+        let part_copies = self.copy_moved_parts()?;
+        let mut appended = self.st.streams.take_group();
+        let mut record = self.compose(root.clone(), &mut appended, part_copies);
+        let own = self.write_record(&mut record)?;
+        for device in &self.pool.devices {
+            device.flush()?;
+        }
+        self.raise_leases();
+        self.pool.write_uberblock(self.st, txg, own, false)?;
+        self.finish(record, own, root, appended.device_bytes)
+    }
+
+    /// Old records and their dead-log blocks, once every section contains them.
+    fn free_what_no_replay_needs(&mut self) {
+        let needed_after = self.st.sections.iter().map(|section| section.stamp).min().unwrap_or(Txg(0));
+        while let Some(old) = self.st.chain.front().filter(|old| old.txg <= needed_after) {
+            let (ptr, dead_log) = (old.ptr, old.dead_log.clone());
+            self.release_boot(&ptr);
+            for block in &dead_log {
+                self.release_boot(block);
+            }
+            self.st.chain.pop_front();
+        }
+    }
+
+    /// Sorts the frees and takes out what cannot be: blocks unknown or dead already. That is damage; it must not become a lost zone.
+    fn sort_frees(&mut self) {
+        self.frees.sort_unstable();
+        let tables = self.pool.tables.read();
+        let mut end = Addr::NONE.raw();
+        let pool = self.pool;
+        self.frees.retain(|free| {
+            let zone = tables.zones.get(&free.addr.seq());
+            let fine = free.addr.raw() >= end
+                && zone.is_some_and(|zone| !zone.dead.overlaps(free.addr.granule(), free.granules))
+                && tables.current_zone(free.addr).is_some();
+            if fine {
+                end = free.addr.raw() + u64::from(free.granules);
+            } else {
+                pool.report_damage(Corrupt::new(free.addr, "freed block", "alive", "free already"));
+            }
+            fine
+        });
+    }
+
+    /// Too many frees for the record go to blocks of their own. They are bootstrap blocks, because replay reads them before it knows
+    /// where anything is.
+    fn write_dead_log(&mut self) -> Result<(), PoolError> {
+        if self.frees.len() <= INLINE_FREES_MAX {
+            return Ok(());
+        }
+        let frees = std::mem::take(&mut self.frees);
+        // An entry takes at most 14 bytes.
+        let chunk_max = DEAD_LOG_FREES.min(self.pool.max_block() as usize / 16);
+        for chunk in frees.chunks(chunk_max) {
+            let mut out = Writer::new();
+            put_frees(&mut out, chunk);
+            let stored = self.pool.workers.here(|codec| boot_encode(codec, out.as_bytes()));
+            let ptr = self.write_boot(POOL_DEAD_LOG, &stored)?;
+            self.dead_log.push(ptr);
+        }
+        self.frees = frees;
+        Ok(())
+    }
+
+    /// Parts that describe moved blocks are needed to find them, so they get a second copy in another zone.
+    fn copy_moved_parts(&mut self) -> Result<Vec<(ZoneSeq, crate::record::PartCopy)>, PoolError> {
+        let mut copies = Vec::new();
+        loop {
+            let parts = std::mem::take(&mut self.st.streams.group.moved_parts);
+            if parts.is_empty() {
+                return Ok(copies);
+            }
+            for (seq, mut copy, bytes) in parts {
+                let apart = [META_B, META_A].into_iter().find(|stream| self.st.streams.zone_of(*stream) != Some(seq));
+                let owner = Owner::Pool { what: POOL_PART_COPY };
+                copy.addr = self.append(apart.unwrap_or(META_B), &bytes, owner, crc32c::crc32c(&bytes), Vec::new())?;
+                copies.push((seq, copy));
+            }
+            let txg = self.txg;
+            self.st.streams.drain(txg, &mut source!(self))?;
+        }
+    }
+
+    fn compose(&mut self, root: BlockPtr, appended: &mut Appended, part_copies: Vec<(ZoneSeq, crate::record::PartCopy)>) -> Record {
+        let mut deltas: BTreeMap<ZoneSeq, i64> = BTreeMap::new();
+        let mut delta = |seq: ZoneSeq, bytes: i64| *deltas.entry(seq).or_default() += bytes;
+        let tables = self.pool.tables.read();
+        let mut carried: HashMap<Addr, ZoneSeq> = HashMap::new();
+        for &(identity, dest, len) in &appended.carried {
+            let from = carried.insert(identity, dest).or_else(|| tables.current_zone(identity));
+            if let Some(from) = from {
+                delta(from, -(len as i64));
+                delta(dest, len as i64);
+            }
+        }
+        for free in &self.frees {
+            let from = carried.get(&free.addr).copied().or_else(|| tables.current_zone(free.addr));
+            if let Some(from) = from {
+                delta(from, -((u64::from(free.granules) * GRANULE) as i64));
+            }
+        }
+        drop(tables);
+        deltas.retain(|_, bytes| *bytes != 0);
+        let mut moves = std::mem::take(&mut self.split_runs);
+        moves.append(&mut appended.moves);
+        let inline = self.dead_log.is_empty();
+        Record {
+            txg: self.txg,
+            incarnation: self.st.incarnation,
+            time_ns: self.pool.env.wall_ns(),
+            previous: self.st.chain.back().map_or(BootPtr::NONE, |last| last.ptr),
+            previous_txg: self.st.chain.back().map_or(Txg(0), |last| last.txg),
+            replay_after: self.st.sections.iter().map(|section| section.stamp).min().unwrap_or(Txg(0)),
+            root,
+            opened: std::mem::take(&mut appended.opened),
+            written: appended.written.values().copied().filter(|written| written.claimed > 0).collect(),
+            filled: std::mem::take(&mut appended.filled),
+            reset: std::mem::take(&mut self.reset),
+            suspect: std::mem::take(&mut self.suspect),
+            moves,
+            deltas: deltas.into_iter().collect(),
+            frees: if inline { self.frees.clone() } else { Vec::new() },
+            dead_log: self.dead_log.clone(),
+            sections: std::mem::take(&mut self.new_sections),
+            part_copies,
+            may_open: self.st.alloc.empty.iter().take(self.st.streams.count()).copied().collect(),
+        }
+    }
+
+    /// The record, in two zones, each in a batch of its own.
+    fn write_record(&mut self, record: &mut Record) -> Result<BootPtr, PoolError> {
+        let txg = self.txg;
+        for _ in 0..8 {
+            let size = record.encode().len() as u64 + 512;
+            for stream in [META_A, META_B] {
+                self.st.streams.make_room(stream, txg, size, &mut source!(self))?;
+            }
+            let opened = self.st.streams.take_group();
+            record.opened.extend(opened.opened);
+            record.filled.extend(opened.filled);
+            let stored = self.pool.workers.here(|codec| boot_encode(codec, &record.encode()));
+            let mut own = BootPtr { checksum: compute(ChecksumKind::Blake3, &stored), len: stored.len() as u32, ..BootPtr::NONE };
+            let mut failed = false;
+            let mut padded = [0u64; 2];
+            for (index, stream) in [META_A, META_B].into_iter().enumerate() {
+                match self.st.streams.write_alone(stream, txg, POOL_RECORD, &stored) {
+                    Ok((seq, home, offset, bytes)) => {
+                        own.places[index] = Place::new(home.device, home.zone, offset, seq);
+                        padded[index] = bytes;
+                    }
+                    Err(error) => {
+                        log::warn!("commit record of group {txg}: {error}; trying another zone");
+                        failed = true;
+                    }
+                }
+            }
+            if failed || padded[0] != padded[1] {
+                // A copy that was written is not claimed: close its zone off before it.
+                for stream in [META_A, META_B] {
+                    self.st.streams.fill(stream, txg)?;
+                }
+                continue;
+            }
+            own.padded = padded[0] as u32;
+            self.st.streams.take_group();
+            return Ok(own);
+        }
+        Err(PoolError::Failed { reason: "the commit record could not be written anywhere".into() })
+    }
+
+    fn raise_leases(&mut self) {
+        if self.st.alloc.next_seq + LEASE / 2 > self.st.alloc.lease_seq {
+            self.st.alloc.lease_seq = self.st.alloc.next_seq + LEASE;
+        }
+        if self.txg.0 + LEASE / 2 > self.st.lease_txg {
+            self.st.lease_txg = self.txg.0 + LEASE;
+        }
+    }
+
+    /// The group is durable.
+    fn finish(self, record: Record, own: BootPtr, root: BlockPtr, device_bytes: u64) -> Result<(), PoolError> {
+        let Group { pool, st, txg, frees, dead_log, started_ns, .. } = self;
+        let findings = {
+            let mut tables = pool.tables.write();
+            let findings = tables.apply(&record, &own, &frees, &|_| true);
+            for seq in &record.filled {
+                if let Some(zone) = tables.zones.get_mut(seq) {
+                    zone.gather = None;
+                }
+            }
+            findings
+        };
+        for finding in findings {
+            pool.report_damage(finding);
+        }
+        for seq in &record.filled {
+            // Frees the device's slot; that it fails harms nobody.
+            if let Some(held) = pool.hold(*seq) {
+                let finished = pool.device(held.home.device).map(|device| device.finish(held.home.zone));
+                if let Ok(Err(error)) = finished {
+                    log::warn!("{}: {error}", held.home);
+                }
+            }
+        }
+        let bytes = u64::from(own.padded) + dead_log.iter().map(|block| u64::from(block.len)).sum::<u64>();
+        st.replay_bytes += bytes;
+        st.chain.push_back(Chained { txg, ptr: own, dead_log });
+        st.root = root;
+        st.recent.push_back(txg);
+        while st.recent.len() > ROLLBACK_GROUPS + 1 {
+            st.recent.pop_front();
+        }
+        pool.reset_emptied(st)?;
+        pool.publish(st);
+        let ns = pool.env.monotonic_ns().saturating_sub(started_ns).max(1);
+        if device_bytes > 4 << 20 {
+            let per_second = u128::from(device_bytes) * 1_000_000_000 / u128::from(ns);
+            pool.txg.set_dirty_max((per_second as u64).min(pool.dirty_budget));
+        }
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// Gives back zones with nothing live whose emptying is older than any group we could roll back to.
+    fn reset_emptied(&self, st: &mut SyncState) -> Result<(), PoolError> {
+        let ready: Vec<ZoneSeq> = {
+            let tables = self.tables.read();
+            let ripe = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.oldest);
+            tables.zones.iter().filter(|(_, zone)| ripe(zone)).map(|(seq, _)| *seq).collect()
+        };
+        for seq in ready {
+            if !self.explained(seq)? {
+                log::error!("zone {seq}: its directory lists blocks that are neither dead nor moved; kept for `terrane check`");
+                st.suspects.push(seq);
+                continue;
+            }
+            let (home, copies) = {
+                let mut tables = self.tables.write();
+                let Some(zone) = tables.zones.get_mut(&seq) else { continue };
+                if zone.pins.load(std::sync::atomic::Ordering::Acquire) > 0 {
+                    continue;
+                }
+                let copies = zone.part_copies.iter().map(|copy| (copy.addr, copy.part_end - copy.part_start)).collect();
+                let home = zone.home;
+                zone.phase = Phase::Gone;
+                zone.gather = None;
+                tables.forget_if_done(seq);
+                (home, copies)
+            };
+            st.resets_done.push((seq, copies));
+            match self.device(home.device)?.reset(home.zone) {
+                Ok(()) => {
+                    st.alloc.empty.insert(home);
+                }
+                Err(error) => log::warn!("{home}: {error}; the zone is left aside"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether every entry of a zone's directory is dead or has moved away.
+    fn explained(&self, seq: ZoneSeq) -> Result<bool, PoolError> {
+        let Some(held) = self.hold(seq) else { return Ok(true) };
+        let claimed = self.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
+        let parts = match self.parts_of(&held, claimed) {
+            Ok(parts) => parts,
+            Err(error) => {
+                log::error!("zone {seq}: {error}");
+                return Ok(false);
+            }
+        };
+        let tables = self.tables.read();
+        Ok(parts.iter().flat_map(|part| &part.entries).all(|entry| {
+            // A birth zone that is forgotten has no survivors.
+            let Some(birth) = tables.zones.get(&entry.identity.seq()) else { return true };
+            let granule = entry.identity.granule();
+            birth.dead.contains(granule, entry.granules()) || birth.run_of(granule).is_some_and(|run| run.dest != seq)
+        }))
+    }
+}
+
+/// Compresses, embeds or finds zero, and checksums.
+fn prepare(codec: &mut Compressor, data: &Arc<Vec<u8>>, compression: Compression, checksum: ChecksumKind, may_embed: bool) -> Ready {
+    if is_zero(data) {
+        return Ready::Zero;
+    }
+    let mut out = Vec::new();
+    let embeddable = may_embed && data.len() <= EMBEDDED_BYTES_MAX;
+    let limit = max_stored(data.len()).max(if may_embed { EMBEDDED_BYTES_MAX.min(data.len() - 1) } else { 0 });
+    if codec.compress(compression, data, limit, &mut out) == Outcome::Compressed {
+        if may_embed && out.len() <= EMBEDDED_BYTES_MAX {
+            return Ready::Embedded { compression: compression.id(), payload: out };
+        }
+        if out.len() <= max_stored(data.len()) {
+            let (checksum, crc) = (compute(checksum, &out), crc32c::crc32c(&out));
+            return Ready::Stored { compression: compression.id(), bytes: Arc::new(out), checksum, crc };
+        }
+    }
+    if embeddable {
+        return Ready::Embedded { compression: Compression::Off.id(), payload: data.to_vec() };
+    }
+    let (checksum, crc) = (compute(checksum, data), crc32c::crc32c(data));
+    Ready::Stored { compression: Compression::Off.id(), bytes: data.clone(), checksum, crc }
+}
+
+/// A bootstrap block: compression id, logical size, payload.
+pub(crate) fn boot_encode(codec: &mut Compressor, raw: &[u8]) -> Vec<u8> {
+    let zstd = Compression::Zstd(ZstdLevel::new(3).expect("3 is a level"));
+    let mut packed = Vec::new();
+    let outcome = codec.compress(zstd, raw, max_stored(raw.len()), &mut packed);
+    let (id, body) = if outcome == Outcome::Compressed { (zstd.id(), packed.as_slice()) } else { (Compression::Off.id(), raw) };
+    let mut out = Writer::with_capacity(body.len() + 8);
+    out.u32(u32::from(id));
+    out.u32(raw.len() as u32);
+    out.bytes(body);
+    out.into_bytes()
+}

@@ -1,0 +1,119 @@
+//! Looking inside: what `terrane debug` prints and `terrane check` compares.
+
+use crate::addr::Addr;
+use crate::directory::Entry;
+use crate::error::PoolError;
+use crate::import::read_anchor;
+use crate::label::{ANCHORS, Label, Uberblock};
+use crate::pool::Pool;
+use crate::record::{Class, Home, Run};
+use crate::zones::{Findings, Phase};
+use terrane_device::Device;
+use terrane_wire::{Txg, ZoneSeq};
+
+/// A zone's row, for people.
+#[derive(Clone, Debug)]
+pub struct ZoneView {
+    pub seq: ZoneSeq,
+    pub class: Class,
+    pub home: Home,
+    pub phase: Phase,
+    pub capacity: u64,
+    pub claimed: u64,
+    pub live: u64,
+    pub opened: Txg,
+    pub runs: Vec<Run>,
+}
+
+/// What a directory entry's block is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Alive, and this is where it is.
+    Here,
+    Dead,
+    /// Alive, elsewhere.
+    Moved,
+    /// None of these: damage.
+    Unexplained,
+}
+
+/// The labels and uberblocks in a device's anchors.
+pub fn anchors(device: &dyn Device) -> Vec<(u32, Label, Vec<(u64, Uberblock)>)> {
+    (0..ANCHORS).filter_map(|anchor| read_anchor(device, anchor).map(|(label, ubers)| (anchor, label, ubers))).collect()
+}
+
+impl Pool {
+    pub fn zones(&self) -> Vec<ZoneView> {
+        let tables = self.tables.read();
+        let view = |(seq, zone): (&ZoneSeq, &crate::zones::Zone)| ZoneView {
+            seq: *seq,
+            class: zone.class,
+            home: zone.home,
+            phase: zone.phase,
+            capacity: zone.capacity,
+            claimed: zone.claimed,
+            live: zone.live,
+            opened: zone.opened,
+            runs: zone.runs.clone(),
+        };
+        tables.zones.iter().map(view).collect()
+    }
+
+    /// The directory of a zone: every entry, and what its block is now.
+    pub fn zone_directory(&self, seq: ZoneSeq) -> Result<Vec<(Entry, Standing)>, PoolError> {
+        let Some(held) = self.hold(seq) else { return Ok(Vec::new()) };
+        let claimed = self.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
+        let parts = self.parts_of(&held, claimed)?;
+        let tables = self.tables.read();
+        let mut out = Vec::new();
+        for part in &parts {
+            for entry in &part.entries {
+                let granule = entry.identity.granule();
+                let standing = match tables.zones.get(&entry.identity.seq()) {
+                    None => Standing::Dead,
+                    Some(birth) if birth.dead.contains(granule, entry.granules()) => Standing::Dead,
+                    Some(birth) if birth.dead.overlaps(granule, entry.granules()) => Standing::Unexplained,
+                    Some(birth) => match birth.run_of(granule) {
+                        Some(run) if run.dest == seq && run.part_end == part.end => Standing::Here,
+                        Some(_) => Standing::Moved,
+                        None if entry.identity.seq() == seq => Standing::Here,
+                        None => Standing::Unexplained,
+                    },
+                };
+                out.push((entry.clone(), standing));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Whether the directory entry's bytes match its CRC.
+    pub fn entry_is_whole(&self, seq: ZoneSeq, entry: &Entry) -> bool {
+        let Some(held) = self.hold(seq) else { return false };
+        let mut bytes = vec![0; entry.psize as usize];
+        self.read_zone(&held, entry.offset, &mut bytes).is_ok() && crc32c::crc32c(&bytes) == entry.crc
+    }
+
+    /// Where a block is now: zone, home, offset in bytes.
+    pub fn whereabouts(&self, addr: Addr, psize: u32) -> Result<(ZoneSeq, Home, u64), PoolError> {
+        self.locate(addr, psize).map(|(held, offset)| (held.seq, held.home, offset))
+    }
+
+    /// Live bytes of bootstrap blocks, by the pool's own books.
+    pub fn bootstrap_blocks(&self) -> Vec<(Addr, u32)> {
+        let st = self.sync.lock();
+        let records = st.chain.iter().flat_map(|chained| std::iter::once(&chained.ptr).chain(&chained.dead_log));
+        let sections = st.sections.iter().map(|section| &section.ptr);
+        let mut out: Vec<(Addr, u32)> =
+            records.chain(sections).flat_map(|ptr| ptr.copies().map(|place| (place.addr(), ptr.len))).collect();
+        drop(st);
+        let tables = self.tables.read();
+        let copies = tables.zones.values().flat_map(|zone| &zone.part_copies);
+        out.extend(copies.map(|copy| (copy.addr, (copy.part_end - copy.part_start) as u32)));
+        out
+    }
+
+    /// The invariants of the zone tables.
+    pub fn check_tables(&self) -> Findings {
+        self.tables.read().check()
+    }
+}

@@ -1,0 +1,375 @@
+//! The pool itself: what is shared by readers, writers and the sync, and how it ends.
+//!
+//! Locks, outermost first: `sync` (one group at a time), the group state in [`Groups`], `tables` (zones; read for every look-up,
+//! written only by the sync), then leaves: gather buffers, caches, the heal queue. No lock but `sync` is held over a device write.
+
+use crate::append::Streams;
+use crate::block_ptr::BlockPtr;
+use crate::cache::{BlockCache, CacheStats};
+use crate::env::Env;
+use crate::error::PoolError;
+use crate::gc::zone_yield;
+use crate::group::{Allocator, Group};
+use crate::label::{ANCHOR_BYTES_MAX, ANCHORS, BootPtr, LABEL_BYTES, Label, Uberblock};
+use crate::parts::PartCache;
+use crate::read::Heal;
+use crate::record::SectionPtr;
+use crate::txg::{Groups, Room};
+use crate::workers::Workers;
+use crate::zones::{Phase, Tables};
+use parking_lot::{Mutex, RwLock};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use terrane_device::Device;
+use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneIdx, ZoneSeq};
+
+/// The floor above: whoever has dirty blocks when a group syncs.
+pub trait Client: Send + Sync {
+    /// The group has quiesced: nobody holds it, nobody has joined the next one yet. Must not wait.
+    fn quiesced(&self, txg: Txg);
+    /// Writes everything that is dirty in the group; returns the pointer to the meta object set.
+    fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError>;
+    /// The group is durable.
+    fn synced(&self, txg: Txg);
+}
+
+/// A record that replay would still need, or would after a rewind.
+pub(crate) struct Chained {
+    pub txg: Txg,
+    pub ptr: BootPtr,
+    pub dead_log: Vec<BootPtr>,
+}
+
+/// What only the syncing thread touches.
+pub(crate) struct SyncState {
+    pub streams: Streams,
+    pub alloc: Allocator,
+    pub lease_txg: u64,
+    pub incarnation: u64,
+    /// The anchor in use, and where its next uberblock goes.
+    pub anchor: u32,
+    pub anchor_offset: u64,
+    pub chain: VecDeque<Chained>,
+    pub sections: Vec<SectionPtr>,
+    pub next_section: u32,
+    /// Bytes of records and dead log since a section was last written.
+    pub replay_bytes: u64,
+    pub checkpoint_wanted: bool,
+    pub root: BlockPtr,
+    /// Committed groups that can be rolled back to, oldest first.
+    pub recent: VecDeque<Txg>,
+    /// What the newest uberblock names as oldest whole group.
+    pub oldest: Txg,
+    /// Zones that were reset since the last record, with the copies of their directory parts.
+    pub resets_done: Vec<(ZoneSeq, Vec<(crate::addr::Addr, u64)>)>,
+    pub suspects: Vec<ZoneSeq>,
+}
+
+pub struct Pool {
+    pub(crate) env: Arc<dyn Env>,
+    pub(crate) pool_id: u64,
+    pub(crate) label: Mutex<Label>,
+    pub(crate) devices: Vec<Arc<dyn Device>>,
+    pub(crate) tables: RwLock<Tables>,
+    pub(crate) cache: BlockCache,
+    pub(crate) parts: PartCache,
+    pub(crate) workers: Workers,
+    pub(crate) txg: Groups,
+    pub(crate) sync: Mutex<SyncState>,
+    pub(crate) heals: Mutex<Vec<Heal>>,
+    pub(crate) read_only: bool,
+    pub(crate) dirty_budget: u64,
+    /// The largest record size in use, in bytes: what a zone's tail may fail to take.
+    pub(crate) largest_block: AtomicU64,
+    pub(crate) client: OnceLock<Weak<dyn Client>>,
+    pub(crate) failed: OnceLock<Arc<str>>,
+    pub(crate) damage: Mutex<Vec<Corrupt>>,
+    pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
+}
+
+/// A pool in figures.
+#[derive(Clone, Debug)]
+pub struct Status {
+    pub name: String,
+    pub id: u64,
+    pub txg: Txg,
+    pub incarnation: u64,
+    pub zone_size: u64,
+    pub zones: u64,
+    pub zones_empty: u64,
+    pub zones_waiting: u64,
+    /// Bytes users can fill, bytes live now, and bytes still available to users.
+    pub size_bytes: u64,
+    pub live_bytes: u64,
+    pub available_bytes: u64,
+    pub runs: u64,
+    pub dead_set_bytes: u64,
+    pub cache: CacheStats,
+    pub failed: Option<String>,
+    pub damage: Vec<Corrupt>,
+}
+
+/// Findings kept for `status`; more are only logged.
+const DAMAGE_MAX: usize = 64;
+
+impl Pool {
+    pub fn env(&self) -> &Arc<dyn Env> {
+        &self.env
+    }
+
+    pub fn name(&self) -> String {
+        self.label.lock().name.clone()
+    }
+
+    pub fn id(&self) -> u64 {
+        self.pool_id
+    }
+
+    pub fn label(&self) -> Label {
+        self.label.lock().clone()
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// The largest stored block, in bytes.
+    pub fn max_block(&self) -> u32 {
+        self.label.lock().max_block
+    }
+
+    /// Registers the floor above; once, before the first group that has something for it.
+    pub fn set_client(&self, client: Weak<dyn Client>) {
+        // A second client would never be asked: that is our own mistake, visible at once in every test.
+        assert!(self.client.set(client).is_ok(), "a pool has one client");
+    }
+
+    pub(crate) fn client(&self) -> Option<Arc<dyn Client>> {
+        self.client.get().and_then(Weak::upgrade)
+    }
+
+    /// The pointer to the meta object set of the last committed group.
+    pub fn root(&self) -> BlockPtr {
+        self.sync.lock().root.clone()
+    }
+
+    pub(crate) fn device(&self, device: DeviceIdx) -> Result<&Arc<dyn Device>, PoolError> {
+        self.devices
+            .get(usize::from(device.0))
+            .ok_or_else(|| Corrupt::new("zone tables", "device", format_args!("below {}", self.devices.len()), device).into())
+    }
+
+    pub(crate) fn threaded(&self) -> bool {
+        self.env.workers() > 0
+    }
+
+    /// An error if the pool has stopped writing.
+    pub(crate) fn alive(&self) -> Result<(), PoolError> {
+        match self.failed.get() {
+            Some(reason) => Err(PoolError::Failed { reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// A group could not be committed: what is in memory may be ahead of the device in ways nobody knows, so nothing is written
+    /// any more.
+    pub(crate) fn fail(&self, error: &PoolError) {
+        let reason: Arc<str> = match error {
+            PoolError::Failed { reason } => reason.clone(),
+            other => other.to_string().into(),
+        };
+        if self.failed.set(reason.clone()).is_ok() {
+            log::error!("pool {}: {reason}; no more writes until the next import", self.name());
+        }
+    }
+
+    pub(crate) fn report_damage(&self, corrupt: Corrupt) {
+        log::error!("{corrupt}");
+        let mut damage = self.damage.lock();
+        if damage.len() < DAMAGE_MAX && !damage.contains(&corrupt) {
+            damage.push(corrupt);
+        }
+    }
+
+    /// Tells the pool how large records get: a zone's last bytes may not take one.
+    pub fn expect_blocks_of(&self, bytes: u32) {
+        self.largest_block.fetch_max(u64::from(bytes), Ordering::Relaxed);
+    }
+
+    /// Zones kept from users: two for collection, the rest for commits, deletes, and streams that are half full.
+    fn reserve_zones(&self, data_zones: u64, streams: u64) -> u64 {
+        (data_zones * 7 / 100).max(5) + streams
+    }
+
+    /// Empty zones under which collection starts.
+    pub(crate) fn low_water(&self) -> usize {
+        6
+    }
+
+    fn yield_of_zone(&self) -> u64 {
+        let label = self.label.lock();
+        zone_yield(label.zone_size, u64::from(label.write_unit), self.largest_block.load(Ordering::Relaxed))
+    }
+
+    fn data_zones(&self) -> u64 {
+        u64::from(self.label.lock().zone_count - ANCHORS)
+    }
+
+    /// Publishes what room there is, for those who want to join a group.
+    pub(crate) fn publish(&self, st: &SyncState) {
+        let per_zone = self.yield_of_zone();
+        let zones = self.data_zones();
+        let reserve = self.reserve_zones(zones, st.streams.count() as u64);
+        let tables = self.tables.read();
+        let waiting = tables.zones.values().any(|zone| matches!(zone.phase, Phase::Emptied(_)));
+        let empty = st.alloc.empty.len() as u64;
+        self.txg.set_room(Room {
+            live: tables.live,
+            limit: zones.saturating_sub(reserve) * per_zone,
+            limit_frees: zones.saturating_sub(reserve / 2) * per_zone,
+            writable: empty.saturating_sub(4) * per_zone,
+            writable_frees: empty.saturating_sub(2) * per_zone,
+            resets_wait: waiting,
+        });
+    }
+
+    /// Bytes users can fill, bytes live, bytes available to users.
+    pub fn space(&self) -> (u64, u64, u64) {
+        let room = self.txg.room();
+        let free = room.limit.saturating_sub(room.live + self.txg.reserved().min(room.limit / 64));
+        (room.limit, room.live, free)
+    }
+
+    pub fn status(&self) -> Status {
+        let (size_bytes, live_bytes, available_bytes) = self.space();
+        let st = self.sync.lock();
+        let tables = self.tables.read();
+        Status {
+            name: self.name(),
+            id: self.pool_id,
+            txg: self.txg.synced(),
+            incarnation: st.incarnation,
+            zone_size: self.label.lock().zone_size,
+            zones: self.data_zones(),
+            zones_empty: st.alloc.empty.len() as u64,
+            zones_waiting: tables.zones.values().filter(|zone| matches!(zone.phase, Phase::Emptied(_))).count() as u64,
+            size_bytes,
+            live_bytes,
+            available_bytes,
+            runs: tables.zones.values().map(|zone| zone.runs.len() as u64).sum(),
+            dead_set_bytes: tables.zones.values().map(|zone| zone.dead.memory_bytes() as u64).sum(),
+            cache: self.cache.stats(),
+            failed: self.failed.get().map(|reason| reason.to_string()),
+            damage: self.damage.lock().clone(),
+        }
+    }
+
+    /// Forgets cached blocks, so that the next reads come from the device.
+    pub fn drop_cache(&self) {
+        self.cache.clear();
+    }
+
+    /// Appends the uberblock of a committed group, switching anchors when this one is full or cannot be written.
+    pub(crate) fn write_uberblock(&self, st: &mut SyncState, txg: Txg, record: BootPtr, clean: bool) -> Result<(), PoolError> {
+        let oldest = self.rollback_to(st, txg);
+        let mut label = self.label.lock();
+        let mut uber = Uberblock {
+            clean,
+            generation: label.generation,
+            turn: label.turn,
+            incarnation: st.incarnation,
+            txg,
+            oldest,
+            time_ns: self.env.wall_ns(),
+            lease_seq: st.alloc.lease_seq,
+            lease_txg: st.lease_txg,
+            record,
+        };
+        let device = &self.devices[0];
+        let unit = device.info().write_unit as usize;
+        let slot = unit.max(4096);
+        let zone = ZoneIdx(st.anchor);
+        let limit = device.report(zone)?.capacity.min(ANCHOR_BYTES_MAX);
+        let mut written = false;
+        if st.anchor_offset > 0 && st.anchor_offset + 2 * slot as u64 <= limit {
+            let raw = uber.encode(&label, st.anchor, st.anchor_offset, slot);
+            match device.write(zone, st.anchor_offset, &raw) {
+                Ok(()) => {
+                    st.anchor_offset += raw.len() as u64;
+                    written = true;
+                }
+                Err(error) => log::warn!("uberblock of group {txg}: {error}; switching anchors"),
+            }
+        }
+        if !written {
+            let other = 1 - st.anchor;
+            device.reset(ZoneIdx(other))?;
+            label.turn += 1;
+            uber.turn = label.turn;
+            let mut raw = label.encode(other);
+            raw.resize((LABEL_BYTES as usize).next_multiple_of(unit), 0);
+            let at = raw.len() as u64;
+            raw.extend_from_slice(&uber.encode(&label, other, at, slot));
+            device.write(ZoneIdx(other), 0, &raw)?;
+            st.anchor = other;
+            st.anchor_offset = raw.len() as u64;
+        }
+        drop(label);
+        device.flush()?;
+        st.oldest = oldest;
+        Ok(())
+    }
+
+    /// The oldest group to keep whole: three back, but only one when zones are short.
+    fn rollback_to(&self, st: &SyncState, txg: Txg) -> Txg {
+        let short = st.alloc.empty.len() < self.low_water() + 2;
+        let depth = if short { 1 } else { 3 };
+        let back = st.recent.iter().rev().filter(|recent| **recent < txg).nth(depth - 1).copied();
+        back.unwrap_or(st.oldest).max(st.oldest)
+    }
+
+    /// Commits everything, completes a checkpoint, and marks the pool clean. The pool takes no more changes.
+    pub fn export(self: &Arc<Self>) -> Result<(), PoolError> {
+        let outcome = if self.read_only || self.failed.get().is_some() { self.alive() } else { self.settle() };
+        self.stop_threads();
+        let _ = self.failed.set("it was exported".into());
+        outcome
+    }
+
+    /// Stops without committing anything, as a crash would: for tests, and for pools that failed.
+    pub fn abandon(&self) {
+        let _ = self.failed.set("it was abandoned".into());
+        self.txg.wake_all();
+        self.stop_threads();
+    }
+
+    fn settle(self: &Arc<Self>) -> Result<(), PoolError> {
+        self.commit()?;
+        // Groups that only let emptied zones go, so that the space is given back before we leave; then the checkpoint.
+        for _ in 0..6 {
+            if !self.txg.room().resets_wait {
+                break;
+            }
+            self.commit_txg(self.txg.open())?;
+        }
+        self.sync.lock().checkpoint_wanted = true;
+        self.commit_txg(self.txg.open())?;
+        let mut st = self.sync.lock();
+        let last = st.chain.back().map(|last| (last.txg, last.ptr));
+        match last {
+            Some((txg, ptr)) => self.write_uberblock(&mut st, txg, ptr, true),
+            None => Ok(()),
+        }
+    }
+
+    fn stop_threads(&self) {
+        self.stop_sync_loop();
+        if let Some(thread) = self.sync_thread.lock().take() {
+            // It may be the one that drops the last reference to the pool; it cannot wait for itself.
+            if thread.thread().id() != std::thread::current().id() {
+                let _ = thread.join();
+            }
+        }
+    }
+}

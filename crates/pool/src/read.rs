@@ -1,0 +1,278 @@
+//! Reading: from a birthplace to verified bytes.
+//!
+//! The zone table says whether a birth zone is whole, partly moved or gone; only then is a run asked, and the directory part it
+//! names: one hop, never a chain. Every block is verified against its pointer. A copy that fails is replaced: the good
+//! bytes are queued and appended in the next group under the old address, as a moved block.
+//!
+//! Invariant: a zone is not reset while a reader is between look-up and completion (`Pin`).
+
+use crate::addr::{Addr, GRANULE};
+use crate::append::Gather;
+use crate::block_ptr::{BlockPtr, Normal};
+use crate::cache::Key;
+use crate::directory::{Owner, Part, PartTrailer, parse_part, parse_trailer};
+use crate::error::PoolError;
+use crate::pool::Pool;
+use crate::record::Home;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use terrane_codec::compute;
+use terrane_wire::{Corrupt, Txg, ZoneSeq};
+
+/// Keeps a zone from being reset.
+pub(crate) struct Pin(Arc<AtomicU32>);
+
+impl Pin {
+    fn new(pins: &Arc<AtomicU32>) -> Pin {
+        pins.fetch_add(1, Ordering::AcqRel);
+        Pin(pins.clone())
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A resident zone, held.
+pub(crate) struct Held {
+    pub seq: ZoneSeq,
+    pub home: Home,
+    pub capacity: u64,
+    pub gather: Option<Arc<Gather>>,
+    _pin: Pin,
+}
+
+/// Good bytes of a block whose copy at `addr` is damaged.
+pub(crate) struct Heal {
+    pub addr: Addr,
+    pub bytes: Vec<u8>,
+    pub birth: Txg,
+    pub owner: Owner,
+    pub siblings: Vec<Addr>,
+}
+
+/// Heals waiting for the next group are bounded; more are dropped and found again.
+const HEALS_MAX: usize = 256;
+
+impl Pool {
+    /// The block behind a pointer, verified and decompressed: `lsize` bytes. A hole reads as zeros. `owner` names it in the log.
+    pub fn read(&self, ptr: &BlockPtr, owner: Owner) -> Result<Arc<Vec<u8>>, PoolError> {
+        match ptr {
+            BlockPtr::Hole(hole) => Ok(Arc::new(vec![0; hole.lsize as usize])),
+            BlockPtr::Embedded(embedded) => {
+                let mut out = Vec::new();
+                let lsize = embedded.lsize as usize;
+                self.workers
+                    .here(|codec| codec.decompress(embedded.compression, &embedded.payload, lsize, &mut out))
+                    .map_err(|corrupt| self.damaged(owner, corrupt.within("embedded block")))?;
+                Ok(Arc::new(out))
+            }
+            BlockPtr::Normal(normal) => {
+                let key = Key { addr: normal.addrs[0], birth: normal.block_birth };
+                if let Some(block) = self.cache.get(key) {
+                    return Ok(block);
+                }
+                let stored = self.read_verified(normal, owner)?;
+                let mut out = Vec::new();
+                self.workers
+                    .here(|codec| codec.decompress(normal.compression, &stored, normal.lsize as usize, &mut out))
+                    .map_err(|corrupt| self.damaged(owner, corrupt.within(normal.addrs[0])))?;
+                let block = Arc::new(out);
+                self.cache.insert(key, block.clone());
+                Ok(block)
+            }
+        }
+    }
+
+    /// Reads and verifies every copy of a block, past the cache; the findings name what is damaged. For `check`.
+    pub fn verify(&self, ptr: &BlockPtr) -> Vec<(Addr, PoolError)> {
+        let BlockPtr::Normal(normal) = ptr else { return Vec::new() };
+        let copies: Vec<Addr> = normal.copies().collect();
+        copies.into_iter().filter_map(|addr| self.read_copy(normal, addr).err().map(|error| (addr, error))).collect()
+    }
+
+    /// The stored bytes of a block from its first good copy.
+    pub(crate) fn read_verified(&self, normal: &Normal, owner: Owner) -> Result<Vec<u8>, PoolError> {
+        let mut bad: Vec<(Addr, PoolError)> = Vec::new();
+        for addr in normal.copies() {
+            match self.read_copy(normal, addr) {
+                Ok(stored) => {
+                    for (addr, error) in &bad {
+                        log::warn!("{error}; read from another copy, {}", owner_text(owner));
+                        self.queue_heal(*addr, &stored, normal, owner);
+                    }
+                    return Ok(stored);
+                }
+                Err(error) => bad.push((addr, error)),
+            }
+        }
+        let (_, error) = bad.into_iter().next().expect("a normal pointer has at least one copy");
+        Err(match error {
+            PoolError::Corrupt(corrupt) => self.damaged(owner, corrupt),
+            other => {
+                log::error!("{other}; {}", owner_text(owner));
+                other
+            }
+        })
+    }
+
+    fn damaged(&self, owner: Owner, corrupt: Corrupt) -> PoolError {
+        log::error!("{corrupt}; {}", owner_text(owner));
+        PoolError::Corrupt(corrupt)
+    }
+
+    fn queue_heal(&self, addr: Addr, stored: &[u8], normal: &Normal, owner: Owner) {
+        let mut heals = self.heals.lock();
+        if heals.len() < HEALS_MAX && !heals.iter().any(|heal| heal.addr == addr) {
+            let siblings = normal.copies().filter(|copy| *copy != addr).collect();
+            heals.push(Heal { addr, bytes: stored.to_vec(), birth: normal.block_birth, owner, siblings });
+        }
+    }
+
+    fn read_copy(&self, normal: &Normal, addr: Addr) -> Result<Vec<u8>, PoolError> {
+        let mut first = None;
+        // A mismatch is looked up afresh once: collection may have moved the block under us.
+        for _ in 0..2 {
+            let (held, offset) = self.locate(addr, normal.psize)?;
+            let mut stored = vec![0; normal.psize as usize];
+            self.read_zone(&held, offset, &mut stored)?;
+            if compute(normal.checksum_kind, &stored) == normal.checksum {
+                return Ok(stored);
+            }
+            let at = format!("{} granule {} ({addr})", held.home, offset / GRANULE);
+            let corrupt = Corrupt::new(at, "checksum of the stored bytes", "that of the block pointer", "another");
+            if first.as_ref() == Some(&corrupt) {
+                break;
+            }
+            first = Some(corrupt);
+        }
+        Err(PoolError::Corrupt(first.expect("set in the first round")))
+    }
+
+    /// Where the block born at `addr` is now.
+    pub(crate) fn locate(&self, addr: Addr, psize: u32) -> Result<(Held, u64), PoolError> {
+        let unknown = |what| PoolError::Corrupt(Corrupt::new(addr, what, "in the zone tables", "nothing"));
+        let (held, moved) = {
+            let tables = self.tables.read();
+            let zone = tables.zones.get(&addr.seq()).ok_or_else(|| unknown("birth zone"))?;
+            match zone.run_of(addr.granule()) {
+                None if zone.is_resident() => (hold(addr.seq(), zone), None),
+                None => return Err(unknown("home of a block that moved")),
+                Some(run) => {
+                    let dest = tables.zones.get(&run.dest).filter(|zone| zone.is_resident());
+                    (hold(run.dest, dest.ok_or_else(|| unknown("zone of a run"))?), Some(run.part_end))
+                }
+            }
+        };
+        let offset = match moved {
+            None => addr.offset(),
+            Some(part_end) => {
+                let part = self.part(&held, part_end)?;
+                let entry = part.find(addr).filter(|entry| entry.psize == psize);
+                entry.ok_or_else(|| unknown("block in the directory part of its run"))?.offset
+            }
+        };
+        if offset + u64::from(psize) > held.capacity {
+            return Err(Corrupt::new(addr, "end of the block", format_args!("at most {}", held.capacity), offset + u64::from(psize)).into());
+        }
+        Ok((held, offset))
+    }
+
+    /// Holds a resident zone.
+    pub(crate) fn hold(&self, seq: ZoneSeq) -> Option<Held> {
+        self.tables.read().zones.get(&seq).filter(|zone| zone.is_resident()).map(|zone| hold(seq, zone))
+    }
+
+    /// Bytes of a zone, from what was gathered or from the device.
+    pub(crate) fn read_zone(&self, held: &Held, offset: u64, buf: &mut [u8]) -> Result<(), PoolError> {
+        if held.gather.as_ref().is_some_and(|gather| gather.read(offset, buf)) {
+            return Ok(());
+        }
+        let device = self.device(held.home.device)?;
+        // Reads are widened to whole write units, which is what devices serve.
+        let unit = u64::from(device.info().write_unit);
+        let (from, to) = (offset / unit * unit, (offset + buf.len() as u64).next_multiple_of(unit));
+        if from == offset && to == offset + buf.len() as u64 {
+            return Ok(device.read(held.home.zone, offset, buf)?);
+        }
+        let mut wide = vec![0; usize::try_from(to - from).unwrap_or(usize::MAX)];
+        device.read(held.home.zone, from, &mut wide)?;
+        let start = usize::try_from(offset - from).unwrap_or(usize::MAX);
+        buf.copy_from_slice(wide.get(start..start + buf.len()).expect("the widened range holds the range"));
+        Ok(())
+    }
+
+    /// The directory part of a zone that ends at `end`; from its second copy if the first is damaged.
+    pub(crate) fn part(&self, held: &Held, end: u64) -> Result<Arc<Part>, PoolError> {
+        if let Some(part) = self.parts.get(held.seq, end) {
+            return Ok(part);
+        }
+        let part = match self.read_part(held, end) {
+            Ok(part) => part,
+            Err(error) => {
+                log::warn!("{error}; trying the second copy");
+                self.read_part_copy(held.seq, end).ok_or(error)?
+            }
+        };
+        let part = Arc::new(part);
+        self.parts.insert(part.clone());
+        Ok(part)
+    }
+
+    fn read_part(&self, held: &Held, end: u64) -> Result<Part, PoolError> {
+        let bad_end = || Corrupt::new(format_args!("zone {}", held.seq), "end of a directory part", "inside the zone", end);
+        if end > held.capacity || end < PartTrailer::SIZE as u64 {
+            return Err(bad_end().into());
+        }
+        let first = end.min(16 << 10);
+        let mut raw = vec![0; first as usize];
+        self.read_zone(held, end - first, &mut raw)?;
+        let trailer = parse_trailer(&raw, held.seq, end)?;
+        let len = end - trailer.part_start;
+        if len <= first {
+            let from = usize::try_from(first - len).unwrap_or(usize::MAX);
+            return Ok(parse_part(self.pool_id, &trailer, raw.get(from..).unwrap_or(&[]), end)?);
+        }
+        let mut raw = vec![0; usize::try_from(len).map_err(|_| bad_end())?];
+        self.read_zone(held, trailer.part_start, &mut raw)?;
+        Ok(parse_part(self.pool_id, &trailer, &raw, end)?)
+    }
+
+    fn read_part_copy(&self, seq: ZoneSeq, end: u64) -> Option<Part> {
+        let copy = self.tables.read().zones.get(&seq)?.part_copies.iter().find(|copy| copy.part_end == end).copied()?;
+        let len = u32::try_from(end.checked_sub(copy.part_start)?).ok()?;
+        let (held, offset) = self.locate(copy.addr, len).ok()?;
+        let mut raw = vec![0; len as usize];
+        self.read_zone(&held, offset, &mut raw).ok()?;
+        let trailer = parse_trailer(&raw, seq, end).ok()?;
+        parse_part(self.pool_id, &trailer, &raw, end).ok()
+    }
+
+    /// All directory parts of a zone, oldest first.
+    pub(crate) fn parts_of(&self, held: &Held, claimed: u64) -> Result<Vec<Arc<Part>>, PoolError> {
+        let mut parts = Vec::new();
+        let mut end = (claimed > 0).then_some(claimed);
+        while let Some(at) = end {
+            let part = self.part(held, at)?;
+            // Each part lies before the one that names it, so this ends.
+            end = part.previous.filter(|previous| *previous < at && *previous > 0);
+            parts.push(part);
+        }
+        parts.reverse();
+        Ok(parts)
+    }
+}
+
+fn hold(seq: ZoneSeq, zone: &crate::zones::Zone) -> Held {
+    Held { seq, home: zone.home, capacity: zone.capacity, gather: zone.gather.clone(), _pin: Pin::new(&zone.pins) }
+}
+
+/// A block's owner in words, for the log.
+pub fn owner_text(owner: Owner) -> String {
+    match owner {
+        Owner::Block { objset, object, level, block } => format!("object set {objset} object {object} level {level} block {block}"),
+        Owner::Pool { .. } => "pool metadata".into(),
+    }
+}

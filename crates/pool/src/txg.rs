@@ -1,0 +1,381 @@
+//! Transaction groups: open, quiescing, syncing.
+//!
+//! Every change joins the open group by holding a [`Tx`]. When a group is to be committed it *quiesces*: nobody may join until
+//! all who hold it have left, which is soon, because who has joined waits only for device reads. Then the next group opens
+//! and the quiesced one *syncs* while changes go on. So at any time one group is open and at most one is syncing.
+//!
+//! All waiting happens before joining: for room in the pool, for the sync to catch up with dirty data, for the group change.
+//!
+//! The delay that keeps writers from filling memory grows smoothly from 60 % of the dirty limit on; the formula is OpenZFS's
+//! (scale x (dirty - min) / (max - dirty), at most 100 ms): see DESIGN section 8.
+//!
+//! Invariant: what is reserved in open and syncing group never exceeds what the pool can still take.
+
+use crate::error::PoolError;
+use crate::pool::Pool;
+use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
+use std::time::Duration;
+use terrane_wire::Txg;
+
+/// What an operation may dirty at the most.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cost {
+    /// Bytes of file data.
+    pub write_bytes: u64,
+    /// Metadata blocks on the way.
+    pub meta_blocks: u32,
+    /// The operation gives space back, so it may use the reserve.
+    pub frees: bool,
+}
+
+/// Stored bytes of a metadata block, both copies, at the worst.
+const META_BLOCK_BYTES: u64 = 2 * (16 << 10);
+
+impl Cost {
+    fn reserve_bytes(&self) -> u64 {
+        self.write_bytes + u64::from(self.meta_blocks) * META_BLOCK_BYTES
+    }
+}
+
+/// Membership in a transaction group. Everything done under one `Tx` commits together. Never take a second one while holding one.
+#[must_use]
+pub struct Tx {
+    pool: Arc<Pool>,
+    txg: Txg,
+}
+
+impl Tx {
+    pub fn txg(&self) -> Txg {
+        self.txg
+    }
+
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        let mut state = self.pool.txg.state.lock();
+        state.holders -= 1;
+        if state.holders == 0 {
+            self.pool.txg.left.notify_all();
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    /// Worst-case bytes on the device.
+    reserved: u64,
+    /// Bytes of file data in memory.
+    dirty: u64,
+    /// Anything joined at all.
+    changed: bool,
+}
+
+pub(crate) struct TxgState {
+    open: Txg,
+    holders: u64,
+    quiescing: bool,
+    synced: Txg,
+    load_open: Load,
+    load_syncing: Load,
+    /// Somebody waits for a commit of this group or a later one.
+    wanted: Txg,
+    /// Commits wanted although nothing changed: zones wait to be reset.
+    empty_wanted: bool,
+    stopping: bool,
+    last_wakeup_ns: u64,
+}
+
+/// Room in the pool, as of the last commit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    /// Live bytes.
+    pub live: u64,
+    /// Live bytes at which users, and those who free, get `ENOSPC`.
+    pub limit: u64,
+    pub limit_frees: u64,
+    /// Bytes that can be written before collection must have made room.
+    pub writable: u64,
+    pub writable_frees: u64,
+    /// Empty groups would turn emptied zones into room.
+    pub resets_wait: bool,
+}
+
+pub(crate) struct Groups {
+    state: Mutex<TxgState>,
+    /// Holders left, or the group change is over.
+    left: Condvar,
+    /// A group was committed, or the pool failed.
+    synced: Condvar,
+    /// There is something to do for the sync thread.
+    work: Condvar,
+    room: Mutex<Room>,
+    dirty_max: Mutex<u64>,
+}
+
+/// The least a group may hold before writers are delayed, in bytes.
+pub const DIRTY_MIN: u64 = 16 << 20;
+/// Delay starts at this share of the limit, in percent, and a commit at the second.
+const DELAY_PERCENT: u64 = 60;
+const COMMIT_PERCENT: u64 = 30;
+const DELAY_SCALE_NS: u64 = 500_000;
+const DELAY_MAX_NS: u64 = 100_000_000;
+/// Groups without progress after which a writer is told that the pool is full.
+const PATIENCE: u32 = 12;
+
+impl Groups {
+    pub fn new(open: Txg, synced: Txg) -> Groups {
+        Groups {
+            state: Mutex::new(TxgState {
+                open,
+                holders: 0,
+                quiescing: false,
+                synced,
+                load_open: Load::default(),
+                load_syncing: Load::default(),
+                wanted: Txg(0),
+                empty_wanted: false,
+                stopping: false,
+                last_wakeup_ns: 0,
+            }),
+            left: Condvar::new(),
+            synced: Condvar::new(),
+            work: Condvar::new(),
+            room: Mutex::default(),
+            dirty_max: Mutex::new(DIRTY_MIN),
+        }
+    }
+
+    pub fn set_room(&self, room: Room) {
+        *self.room.lock() = room;
+    }
+
+    pub fn room(&self) -> Room {
+        *self.room.lock()
+    }
+
+    /// Bounds dirty data by what the device took in the last second.
+    pub fn set_dirty_max(&self, bytes: u64) {
+        *self.dirty_max.lock() = bytes.max(DIRTY_MIN);
+    }
+
+    /// The group that is open now.
+    pub fn open(&self) -> Txg {
+        self.state.lock().open
+    }
+
+    pub fn synced(&self) -> Txg {
+        self.state.lock().synced
+    }
+
+    /// Worst-case bytes reserved and not yet accounted.
+    pub fn reserved(&self) -> u64 {
+        let state = self.state.lock();
+        state.load_open.reserved + state.load_syncing.reserved
+    }
+
+    /// Wakes everybody, after a failure.
+    pub fn wake_all(&self) {
+        let _state = self.state.lock();
+        self.left.notify_all();
+        self.synced.notify_all();
+        self.work.notify_all();
+    }
+}
+
+/// What stands between a writer and the group.
+enum Wait {
+    Join,
+    Change,
+    Delay(Duration),
+    Commit,
+}
+
+impl Pool {
+    /// Joins the open group. May wait; take it before any lock.
+    pub fn begin(self: &Arc<Self>, cost: Cost) -> Result<Tx, PoolError> {
+        if self.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        let need = cost.reserve_bytes();
+        let mut delayed = false;
+        let mut rounds = 0;
+        loop {
+            self.alive()?;
+            let mut state = self.txg.state.lock();
+            match self.what_to_wait_for(&state, &cost, need, delayed) {
+                Wait::Join => {
+                    state.holders += 1;
+                    state.load_open.reserved += need;
+                    state.load_open.dirty += cost.write_bytes;
+                    state.load_open.changed = true;
+                    let txg = state.open;
+                    if state.load_open.dirty * 100 > *self.txg.dirty_max.lock() * COMMIT_PERCENT {
+                        state.wanted = state.wanted.max(txg);
+                        self.txg.work.notify_one();
+                    }
+                    return Ok(Tx { pool: self.clone(), txg });
+                }
+                Wait::Change => self.txg.left.wait(&mut state),
+                Wait::Delay(time) => {
+                    delayed = true;
+                    // One writer at a time: the curve is a rate, so each waits behind the one before.
+                    let now = self.env.monotonic_ns();
+                    let wake = now.max(state.last_wakeup_ns) + time.as_nanos() as u64;
+                    state.last_wakeup_ns = wake;
+                    drop(state);
+                    self.env.sleep(Duration::from_nanos((wake - now).min(DELAY_MAX_NS)));
+                }
+                Wait::Commit => {
+                    let nothing_pending = state.load_open.reserved + state.load_syncing.reserved == 0;
+                    let room = self.txg.room();
+                    let limit = if cost.frees { room.limit_frees } else { room.limit };
+                    rounds += 1;
+                    if (nothing_pending && room.live + need > limit) || rounds > PATIENCE {
+                        return Err(PoolError::NoSpace { need, free: limit.saturating_sub(room.live) });
+                    }
+                    let txg = state.open;
+                    drop(state);
+                    self.commit_txg(txg)?;
+                }
+            }
+        }
+    }
+
+    fn what_to_wait_for(&self, state: &TxgState, cost: &Cost, need: u64, delayed: bool) -> Wait {
+        if state.quiescing {
+            return Wait::Change;
+        }
+        let room = self.txg.room();
+        let reserved = state.load_open.reserved + state.load_syncing.reserved;
+        let (limit, writable) = if cost.frees { (room.limit_frees, room.writable_frees) } else { (room.limit, room.writable) };
+        if room.live + reserved + need > limit || reserved + need > writable {
+            return Wait::Commit;
+        }
+        let max = *self.txg.dirty_max.lock();
+        let dirty = state.load_open.dirty + state.load_syncing.dirty;
+        if cost.write_bytes == 0 || dirty == 0 {
+            return Wait::Join;
+        }
+        if dirty + cost.write_bytes > max {
+            return Wait::Commit;
+        }
+        let min = max / 100 * DELAY_PERCENT;
+        if dirty <= min || delayed {
+            return Wait::Join;
+        }
+        let ns = u128::from(DELAY_SCALE_NS) * u128::from(dirty - min) / u128::from((max - dirty).max(1));
+        Wait::Delay(Duration::from_nanos(ns.min(u128::from(DELAY_MAX_NS)) as u64))
+    }
+
+    /// Commits everything that was done before the call; durable when it returns.
+    pub fn commit(self: &Arc<Self>) -> Result<Txg, PoolError> {
+        let (open, pending) = {
+            let state = self.txg.state.lock();
+            (state.open, state.load_open.changed)
+        };
+        let target = if pending { open } else { Txg(open.0 - 1) };
+        self.commit_txg(target)?;
+        Ok(target)
+    }
+
+    /// Waits until group `txg` is durable, starting its commit if need be.
+    pub fn commit_txg(self: &Arc<Self>, txg: Txg) -> Result<(), PoolError> {
+        let mut state = self.txg.state.lock();
+        while state.synced < txg {
+            self.alive()?;
+            if self.read_only {
+                return Err(PoolError::ReadOnly);
+            }
+            if self.threaded() {
+                state.wanted = state.wanted.max(txg);
+                self.txg.work.notify_one();
+                self.txg.synced.wait(&mut state);
+            } else {
+                drop(state);
+                self.run_group()?;
+                state = self.txg.state.lock();
+            }
+        }
+        self.alive()
+    }
+
+    /// Waits until the group is durable or the pool has failed, without asking for it.
+    pub fn synced_txg(&self) -> Txg {
+        self.txg.synced()
+    }
+
+    pub fn open_txg(&self) -> Txg {
+        self.txg.open()
+    }
+
+    /// One group through quiescing and syncing.
+    pub(crate) fn run_group(self: &Arc<Self>) -> Result<(), PoolError> {
+        let mut sync = self.sync.lock();
+        let txg = {
+            let mut state = self.txg.state.lock();
+            state.quiescing = true;
+            while state.holders > 0 {
+                self.txg.left.wait(&mut state);
+            }
+            let txg = state.open;
+            if let Some(client) = self.client() {
+                client.quiesced(txg);
+            }
+            state.open = txg.next();
+            state.load_syncing = std::mem::take(&mut state.load_open);
+            state.quiescing = false;
+            state.empty_wanted = false;
+            self.txg.left.notify_all();
+            txg
+        };
+        let outcome = self.sync_group(&mut sync, txg);
+        drop(sync);
+        let mut state = self.txg.state.lock();
+        if let Err(error) = &outcome {
+            self.fail(error);
+        } else {
+            state.synced = txg;
+            state.load_syncing = Load::default();
+            state.empty_wanted = self.txg.room().resets_wait;
+        }
+        self.txg.synced.notify_all();
+        self.txg.left.notify_all();
+        drop(state);
+        if outcome.is_ok() {
+            if let Some(client) = self.client() {
+                client.synced(txg);
+            }
+        }
+        outcome
+    }
+
+    /// The sync thread: commits when asked, when enough is dirty, and on a timer.
+    pub(crate) fn sync_loop(self: Arc<Self>, period: Duration) {
+        loop {
+            let mut state = self.txg.state.lock();
+            while !state.stopping && state.wanted < state.open {
+                let timed_out = self.txg.work.wait_for(&mut state, period).timed_out();
+                if timed_out && (state.load_open.changed || state.empty_wanted) {
+                    break;
+                }
+            }
+            if state.stopping {
+                return;
+            }
+            drop(state);
+            if self.run_group().is_err() {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn stop_sync_loop(&self) {
+        self.txg.state.lock().stopping = true;
+        self.txg.work.notify_all();
+    }
+}

@@ -1,0 +1,72 @@
+//! Workers: compression and checksums, off the thread that asks.
+//!
+//! A fixed set of threads, each with its own compression contexts, takes jobs from one bounded queue. Answers come back in the
+//! order of the questions. With no threads a job runs where it is submitted, so that a seeded pool stays in one thread.
+
+use crate::error::PoolError;
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
+use terrane_codec::Compressor;
+
+type Job = Box<dyn FnOnce(&mut Compressor) + Send>;
+
+pub struct Workers {
+    queue: Option<Sender<Job>>,
+    /// For callers that need a context now: readers, and pools without threads.
+    idle: Mutex<Vec<Compressor>>,
+}
+
+/// An answer on its way.
+pub struct Pending<R>(Receiver<R>);
+
+impl<R> Pending<R> {
+    pub fn wait(self) -> Result<R, PoolError> {
+        self.0.recv().map_err(|_| PoolError::Failed { reason: "a worker died".into() })
+    }
+}
+
+impl Workers {
+    pub fn new(threads: usize) -> Workers {
+        let queue = (threads > 0).then(|| {
+            let (queue, jobs) = bounded::<Job>(threads * 64);
+            for index in 0..threads {
+                let jobs = jobs.clone();
+                std::thread::Builder::new()
+                    .name(format!("terrane-work-{index}"))
+                    .spawn(move || {
+                        let mut compressor = Compressor::new();
+                        for job in jobs {
+                            job(&mut compressor);
+                        }
+                    })
+                    .expect("threads can be started when a pool is opened");
+            }
+            queue
+        });
+        Workers { queue, idle: Mutex::default() }
+    }
+
+    /// Runs `job` on a worker, or here if there is none.
+    pub fn submit<R: Send + 'static>(&self, job: impl FnOnce(&mut Compressor) -> R + Send + 'static) -> Pending<R> {
+        let (answer, pending) = bounded(1);
+        let job = move |compressor: &mut Compressor| {
+            // Nobody waits any more when the caller failed meanwhile; the answer may be dropped.
+            let _ = answer.send(job(compressor));
+        };
+        match &self.queue {
+            Some(queue) => {
+                let _ = queue.send(Box::new(job));
+            }
+            None => self.here(job),
+        }
+        Pending(pending)
+    }
+
+    /// Runs `job` in this thread with a borrowed context.
+    pub fn here<R>(&self, job: impl FnOnce(&mut Compressor) -> R) -> R {
+        let mut compressor = self.idle.lock().pop().unwrap_or_default();
+        let answer = job(&mut compressor);
+        self.idle.lock().push(compressor);
+        answer
+    }
+}

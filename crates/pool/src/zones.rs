@@ -1,0 +1,364 @@
+//! The tables of zones: which fillings there are, what is live in them, and where blocks that moved are now.
+//!
+//! A *logical zone* is one filling, named for ever by its sequence number. Its row holds where it lies, how far it is claimed,
+//! how many bytes in it are live, and, as birthplace, which of its granules are dead ([`DeadSet`]) and which runs
+//! of its survivors live elsewhere ([`Run`]). A row outlives its filling for as long as a survivor has it as
+//! birthplace. The table of physical zones follows from the rows.
+//!
+//! Live bytes are counted up from births, never derived from a write pointer: headers, padding, directory parts and abandoned
+//! tails are never live.
+//!
+//! The one way to change a committed table is [`Tables::apply`], at run time as at import, so what is replayed is what ran.
+//!
+//! Invariant ([`Tables::check`]): runs of a row are sorted and separate, no run is without live bytes, and no physical zone has two fillings.
+
+use crate::addr::{Addr, GRANULE, granule_bytes};
+use crate::append::Gather;
+use crate::dead::DeadSet;
+use crate::label::BootPtr;
+use crate::record::{
+    Class, Free, Home, PartCopy, Record, Run, get_home, get_part_copy, get_run, get_seq, list, put_home, put_part_copy, put_run,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Being written.
+    Open,
+    Full,
+    /// Nothing live since this group; may be reset when that group is older than what can be rolled back to.
+    Emptied(Txg),
+    /// The filling is no more; survivors elsewhere still have it as birthplace.
+    Gone,
+    /// Its directory holds what nobody can explain; kept until `check` has looked.
+    Suspect,
+}
+
+#[derive(Clone, Debug)]
+pub struct Zone {
+    pub class: Class,
+    pub home: Home,
+    pub phase: Phase,
+    /// Writable bytes.
+    pub capacity: u64,
+    /// End of what committed groups wrote, in bytes: the newest directory part ends here. 0: nothing.
+    pub claimed: u64,
+    /// Live bytes lying in the zone, whoever's birthplace it is.
+    pub live: u64,
+    pub opened: Txg,
+    /// The last group with births or moves into the zone.
+    pub last_write: Txg,
+    pub runs: Vec<Run>,
+    pub dead: DeadSet,
+    pub part_copies: Vec<PartCopy>,
+    /// Readers between look-up and completion; not stored.
+    pub pins: Arc<AtomicU32>,
+    /// What was appended and is not yet on the device; not stored.
+    pub gather: Option<Arc<Gather>>,
+}
+
+impl Zone {
+    pub fn new(class: Class, home: Home, capacity: u64, opened: Txg) -> Zone {
+        Zone {
+            class,
+            home,
+            phase: Phase::Open,
+            capacity,
+            claimed: 0,
+            live: 0,
+            opened,
+            last_write: opened,
+            runs: Vec::new(),
+            dead: DeadSet::default(),
+            part_copies: Vec::new(),
+            pins: Arc::default(),
+            gather: None,
+        }
+    }
+
+    /// The run that holds the block born at `granule`, if it moved.
+    pub fn run_of(&self, granule: u32) -> Option<&Run> {
+        let at = self.runs.partition_point(|run| run.last < granule);
+        self.runs.get(at).filter(|run| run.first <= granule)
+    }
+
+    fn insert_run(&mut self, run: Run) {
+        let from = self.runs.partition_point(|old| old.last < run.first);
+        let to = self.runs.partition_point(|old| old.first <= run.last);
+        self.runs.splice(from..to.max(from), [run]);
+    }
+
+    /// Whether bytes lie in a physical zone.
+    pub fn is_resident(&self) -> bool {
+        self.phase != Phase::Gone
+    }
+}
+
+/// All logical zones.
+#[derive(Clone, Debug, Default)]
+pub struct Tables {
+    pub zones: BTreeMap<ZoneSeq, Zone>,
+    /// Live bytes of all zones.
+    pub live: u64,
+}
+
+/// What replaying or committing a record found wrong.
+pub type Findings = Vec<Corrupt>;
+
+impl Tables {
+    /// Applies a committed record. `frees` are those of the record and of its dead-log blocks, sorted. `own` names the record
+    /// itself. Only rows for which `concerns` says so are touched: the others are newer already.
+    pub fn apply(&mut self, record: &Record, own: &BootPtr, frees: &[Free], concerns: &dyn Fn(ZoneSeq) -> bool) -> Findings {
+        let mut findings = Findings::new();
+        let txg = record.txg;
+        let unknown = |seq: ZoneSeq| Corrupt::new(format_args!("commit record of group {txg}"), "zone", "in the tables", seq);
+        for &seq in record.reset.iter().filter(|seq| concerns(**seq)) {
+            if let Some(zone) = self.zones.get_mut(&seq) {
+                zone.phase = Phase::Gone;
+                zone.gather = None;
+                zone.part_copies.clear();
+            }
+            self.forget_if_done(seq);
+        }
+        for opened in record.opened.iter().filter(|opened| concerns(opened.seq)) {
+            self.zones
+                .entry(opened.seq)
+                .or_insert_with(|| Zone::new(opened.class, opened.home, opened.capacity, txg));
+        }
+        for written in record.written.iter().filter(|written| concerns(written.seq)) {
+            match self.zones.get_mut(&written.seq) {
+                Some(zone) => {
+                    zone.claimed = written.claimed;
+                    zone.last_write = txg;
+                    zone.live += written.born;
+                    self.live += written.born;
+                }
+                None => findings.push(unknown(written.seq)),
+            }
+        }
+        for place in own.copies().filter(|place| concerns(place.seq)) {
+            match self.zones.get_mut(&place.seq) {
+                Some(zone) => {
+                    let born = granule_bytes(u64::from(own.len));
+                    zone.claimed = place.offset + u64::from(own.padded);
+                    zone.last_write = txg;
+                    zone.live += born;
+                    self.live += born;
+                }
+                None => findings.push(unknown(place.seq)),
+            }
+        }
+        for seq in record.filled.iter().filter(|seq| concerns(**seq)) {
+            if let Some(zone) = self.zones.get_mut(seq).filter(|zone| zone.phase == Phase::Open) {
+                zone.phase = Phase::Full;
+            }
+        }
+        for (seq, copy) in record.part_copies.iter().filter(|(seq, _)| concerns(*seq)) {
+            if let Some(zone) = self.zones.get_mut(seq) {
+                zone.part_copies.push(*copy);
+            }
+        }
+        for moved in record.moves.iter().filter(|moved| concerns(moved.birth)) {
+            match self.zones.get_mut(&moved.birth) {
+                Some(zone) => zone.insert_run(moved.run),
+                None => findings.push(unknown(moved.birth)),
+            }
+        }
+        for &(seq, delta) in record.deltas.iter().filter(|(seq, _)| concerns(*seq)) {
+            match self.zones.get_mut(&seq) {
+                Some(zone) if zone.live.checked_add_signed(delta).is_some() => {
+                    zone.live = zone.live.saturating_add_signed(delta);
+                    self.live = self.live.saturating_add_signed(delta);
+                }
+                Some(zone) => findings.push(Corrupt::new(
+                    format_args!("commit record of group {txg}, zone {seq}"),
+                    "live bytes",
+                    format_args!("at least {}", delta.unsigned_abs()),
+                    zone.live,
+                )),
+                None => findings.push(unknown(seq)),
+            }
+        }
+        self.apply_frees(txg, frees, concerns, &mut findings);
+        for seq in record.suspect.iter().filter(|seq| concerns(**seq)) {
+            if let Some(zone) = self.zones.get_mut(seq) {
+                zone.phase = Phase::Suspect;
+            }
+        }
+        for (_, zone) in self.zones.iter_mut().filter(|(seq, _)| concerns(**seq)) {
+            if zone.phase == Phase::Full && zone.live == 0 {
+                zone.phase = Phase::Emptied(txg);
+            }
+        }
+        findings
+    }
+
+    fn apply_frees(&mut self, txg: Txg, frees: &[Free], concerns: &dyn Fn(ZoneSeq) -> bool, findings: &mut Findings) {
+        for group in frees.chunk_by(|a, b| a.addr.seq() == b.addr.seq()) {
+            let seq = group[0].addr.seq();
+            if !concerns(seq) {
+                continue;
+            }
+            let at = format!("commit record of group {txg}, zone {seq}");
+            let Some(zone) = self.zones.get_mut(&seq) else {
+                findings.push(Corrupt::new(at, "zone of freed blocks", "in the tables", "forgotten"));
+                continue;
+            };
+            let ranges: Vec<(u32, u32)> = group.iter().map(|free| (free.addr.granule(), free.granules)).collect();
+            for (first, _) in zone.dead.add_sorted(&ranges) {
+                findings.push(Corrupt::new(&at, "freed block", "alive", format_args!("granule {first} freed twice")));
+            }
+            for &(first, granules) in &ranges {
+                let index = zone.runs.partition_point(|run| run.last < first);
+                let Some(run) = zone.runs.get_mut(index).filter(|run| run.first <= first) else { continue };
+                run.live = run.live.saturating_sub(u64::from(granules) * GRANULE);
+                if run.live == 0 {
+                    zone.runs.remove(index);
+                }
+            }
+            self.forget_if_done(seq);
+        }
+    }
+
+    /// Drops the row of a zone that is gone and has no survivors.
+    pub(crate) fn forget_if_done(&mut self, seq: ZoneSeq) {
+        if self.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Gone && zone.runs.is_empty()) {
+            self.zones.remove(&seq);
+        }
+    }
+
+    /// The zone in which the block with this birthplace lies now, for accounting.
+    pub fn current_zone(&self, addr: Addr) -> Option<ZoneSeq> {
+        let zone = self.zones.get(&addr.seq())?;
+        match zone.run_of(addr.granule()) {
+            Some(run) => Some(run.dest),
+            None => zone.is_resident().then_some(addr.seq()),
+        }
+    }
+
+    /// The invariants above.
+    pub fn check(&self) -> Findings {
+        let mut findings = Findings::new();
+        let mut homes = BTreeMap::new();
+        let mut live = 0;
+        for (seq, zone) in &self.zones {
+            let at = format!("zone {seq}");
+            live += zone.live;
+            for pair in zone.runs.windows(2) {
+                if pair[0].last >= pair[1].first {
+                    findings.push(Corrupt::new(&at, "runs", "sorted and separate", format_args!("{pair:?}")));
+                }
+            }
+            for run in &zone.runs {
+                if run.live == 0 || !self.zones.get(&run.dest).is_some_and(Zone::is_resident) {
+                    findings.push(Corrupt::new(&at, "run", "live bytes in a zone that is there", format_args!("{run:?}")));
+                }
+            }
+            if zone.live > zone.capacity || (!zone.is_resident() && zone.live > 0) {
+                findings.push(Corrupt::new(&at, "live bytes", format_args!("at most {}", zone.capacity), zone.live));
+            }
+            if zone.is_resident() {
+                if let Some(other) = homes.insert(zone.home, *seq) {
+                    findings.push(Corrupt::new(&at, "home", "its own", format_args!("{} with zone {other}", zone.home)));
+                }
+            }
+        }
+        if live != self.live {
+            findings.push(Corrupt::new("zone tables", "live bytes of all zones", live, self.live));
+        }
+        findings
+    }
+
+    /// The rows of one section, encoded: those whose sequence number modulo `sections` is `section`.
+    pub fn encode_section(&self, section: u32, sections: u32) -> Vec<u8> {
+        let mut out = Writer::new();
+        let rows: Vec<_> = self.zones.iter().filter(|(seq, _)| section_of(**seq, sections) == section).collect();
+        out.varint(rows.len() as u64);
+        for (seq, zone) in rows {
+            out.varint(seq.0);
+            let (phase, emptied) = match zone.phase {
+                Phase::Open => (0, 0),
+                Phase::Full => (1, 0),
+                Phase::Emptied(txg) => (2, txg.0),
+                Phase::Gone => (3, 0),
+                Phase::Suspect => (4, 0),
+            };
+            out.u8(zone.class as u8);
+            out.u8(phase);
+            out.varint(emptied);
+            // One replica today; mirrors have more.
+            out.u8(1);
+            put_home(&mut out, zone.home);
+            for number in [zone.capacity, zone.claimed, zone.live, zone.opened.0, zone.last_write.0] {
+                out.varint(number);
+            }
+            out.varint(zone.runs.len() as u64);
+            for run in &zone.runs {
+                put_run(&mut out, run);
+            }
+            zone.dead.encode(&mut out);
+            out.varint(zone.part_copies.len() as u64);
+            for copy in &zone.part_copies {
+                put_part_copy(&mut out, copy);
+            }
+        }
+        out.into_bytes()
+    }
+
+    /// Adds the rows of an encoded section.
+    pub fn decode_section(&mut self, raw: &[u8], section: u32, sections: u32) -> Result<(), Corrupt> {
+        let at = format!("section {section} of the zone tables");
+        let truncated = |error: Truncated| Corrupt::new(&at, "rows", "whole", error);
+        let mut raw = Reader::new(raw);
+        let rows = list(&mut raw, decode_row).map_err(truncated)?;
+        for (seq, zone) in rows {
+            if section_of(seq, sections) != section {
+                return Err(Corrupt::new(&at, "zone", "of this section", seq));
+            }
+            self.live = self.live.saturating_add(zone.live);
+            self.zones.insert(seq, zone);
+        }
+        Ok(())
+    }
+}
+
+/// Which section a row belongs to.
+pub fn section_of(seq: ZoneSeq, sections: u32) -> u32 {
+    (seq.0 % u64::from(sections)) as u32
+}
+
+fn decode_row(raw: &mut Reader<'_>) -> Result<(ZoneSeq, Zone), Truncated> {
+    let seq = get_seq(raw)?;
+    let bad = Truncated { offset: raw.offset(), needed: 0 };
+    let class = Class::from_id(raw.u8()?).ok_or(bad)?;
+    let (phase, emptied) = (raw.u8()?, Txg(raw.varint()?));
+    if raw.u8()? != 1 {
+        return Err(bad);
+    }
+    let home = get_home(raw)?;
+    let (capacity, claimed, live) = (raw.varint()?, raw.varint()?, raw.varint()?);
+    let (opened, last_write) = (Txg(raw.varint()?), Txg(raw.varint()?));
+    if capacity > crate::addr::ZONE_BYTES_MAX || claimed > capacity || live > capacity {
+        return Err(bad);
+    }
+    let mut zone = Zone::new(class, home, capacity, opened);
+    zone.phase = match phase {
+        0 => Phase::Open,
+        1 => Phase::Full,
+        2 => Phase::Emptied(emptied),
+        3 => Phase::Gone,
+        4 => Phase::Suspect,
+        _ => return Err(bad),
+    };
+    (zone.claimed, zone.live, zone.last_write) = (claimed, live, last_write);
+    zone.runs = list(raw, get_run)?;
+    if zone.runs.windows(2).any(|pair| pair[0].last >= pair[1].first) {
+        return Err(bad);
+    }
+    zone.dead = DeadSet::decode(raw)?;
+    zone.part_copies = list(raw, get_part_copy)?;
+    Ok((seq, zone))
+}

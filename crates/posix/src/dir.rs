@@ -1,0 +1,367 @@
+//! Directories: finding names, listing them, making new ones.
+//!
+//! A directory's blocks are a ZAP from names to (object, file type); "." and ".." are not stored. One that
+//! holds nothing has no block. Its size attribute is the number of entries + 2, its link count that of
+//! subdirectories + 2.
+
+use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, kind_of, stored};
+use crate::errno::Errno;
+use crate::fs::{COST_ATTRS, Fs, sum};
+use crate::inode::{InodeRef, State};
+use crate::perm;
+use crate::types::{Attr, Cred, DirEntry, Ino, LINK_MAX, NAME_MAX, SYMLINK_MAX, mode};
+use std::sync::Arc;
+use terrane_dataset::ObjectZap;
+use terrane_object::{Cost, Object, ObjectKind, ObjectSpec, Tx};
+use terrane_sa::ZplAttrs;
+use terrane_zap::Cursor;
+
+/// `DT_DIR`
+pub(crate) const KIND_DIR: u8 = 4;
+/// Offsets of "." and "..", and the first ones after them. Every offset after a name is at least 2^28.
+const OFFSET_PARENT: u64 = 1;
+const OFFSET_NAMES: u64 = 2;
+const OFFSET_NAMES_LAST: u64 = 3;
+/// Entries read under one lock.
+const BATCH_FIRST: usize = 32;
+const BATCH_MAX: usize = 512;
+/// The object's number takes 48 bits of an entry's value, its file type the 4 highest ones.
+const OBJECT_BITS: u32 = 48;
+const KIND_SHIFT: u32 = 60;
+
+/// What a name means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub ino: Ino,
+    /// `DT_*`
+    pub kind: u8,
+}
+
+impl Named {
+    fn to_value(self) -> u64 {
+        self.ino | u64::from(self.kind) << KIND_SHIFT
+    }
+
+    fn from_value(value: u64) -> Self {
+        let kind = u8::try_from(value >> KIND_SHIFT).unwrap_or(0);
+        Named { ino: value & ((1 << OBJECT_BITS) - 1), kind }
+    }
+}
+
+/// What a directory operation says to a name that is no name.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
+    match name.len() {
+        0 => return Err(Errno::ENOENT),
+        len if len > NAME_MAX => return Err(Errno::ENAMETOOLONG),
+        _ => {}
+    }
+    if name.contains(&b'/') || name.contains(&0) { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+fn is_dots(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+/// A name that is to be made: "." and ".." are always there.
+pub(crate) fn check_new_name(name: &[u8]) -> Result<(), Errno> {
+    check_name(name)?;
+    if is_dots(name) { Err(Errno::EEXIST) } else { Ok(()) }
+}
+
+impl State {
+    fn names(&self) -> Result<&ObjectZap, Errno> {
+        self.names.as_ref().ok_or(Errno::ENOTDIR)
+    }
+
+    fn names_mut(&mut self) -> Result<&mut ObjectZap, Errno> {
+        self.names.as_mut().ok_or(Errno::ENOTDIR)
+    }
+
+    /// Refuses what is no directory, and one that was removed: nothing can be made there any more.
+    pub fn check_live_dir(&self) -> Result<(), Errno> {
+        self.names()?;
+        if self.attrs.zpl.links == 0 { Err(Errno::ENOENT) } else { Ok(()) }
+    }
+
+    /// "." and ".." are not found here. `ENOTDIR`
+    pub fn find(&self, name: &[u8]) -> Result<Option<Named>, Errno> {
+        Ok(self.names()?.lookup_u64(name)?.map(Named::from_value))
+    }
+
+    /// By the names themselves, not by their count: what is removed with names in it would be lost.
+    pub fn is_empty_dir(&self) -> Result<bool, Errno> {
+        Ok(self.names()?.is_empty()?)
+    }
+
+    pub fn insert(&mut self, tx: &Tx, name: &[u8], named: Named) -> Result<(), Errno> {
+        self.names_mut()?.add_u64(tx, name, named.to_value())?;
+        self.attrs.zpl.size += 1;
+        Ok(())
+    }
+
+    pub fn replace(&mut self, tx: &Tx, name: &[u8], named: Named) -> Result<(), Errno> {
+        Ok(self.names_mut()?.update_u64(tx, name, named.to_value())?)
+    }
+
+    pub fn take(&mut self, tx: &Tx, name: &[u8]) -> Result<(), Errno> {
+        if !self.names_mut()?.remove(tx, name)? {
+            return Err(Errno::ENOENT);
+        }
+        self.attrs.zpl.size = self.attrs.zpl.size.saturating_sub(1).max(2);
+        Ok(())
+    }
+
+    /// A name in it came or went.
+    pub fn names_changed(&mut self, now: [u64; 2]) {
+        self.attrs.zpl.mtime = now;
+        self.attrs.zpl.ctime = now;
+    }
+
+    pub fn more_links(&mut self) {
+        self.attrs.zpl.links += 1;
+    }
+
+    pub fn fewer_links(&mut self) {
+        self.attrs.zpl.links = self.attrs.zpl.links.saturating_sub(1);
+    }
+
+    pub fn kind(&self) -> u8 {
+        kind_of(self.attrs.mode()).unwrap_or(0)
+    }
+}
+
+/// A file to be made.
+struct NewFile<'a> {
+    bits: u32,
+    rdev: Option<u32>,
+    target: Option<&'a [u8]>,
+    cred: &'a Cred,
+}
+
+impl Fs {
+    /// What a name means; "." and ".." are understood. Adds one to the lookup count.
+    pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
+        let dir = self.hold(dir)?;
+        check_name(name)?;
+        let inode = match name {
+            b"." | b".." => {
+                let ino = {
+                    let state = dir.read();
+                    state.names()?;
+                    if name == b"." { dir.ino } else { state.attrs.zpl.parent }
+                };
+                self.hold(ino)?
+            }
+            _ => self.child(&dir, name)?.ok_or(Errno::ENOENT)?.0,
+        };
+        inode.count_lookup();
+        let state = inode.read();
+        Ok(self.attr(&inode, &state))
+    }
+
+    /// What changing a name in `dir`, and a dnode or two, may dirty.
+    pub(crate) fn names_cost(&self, dir: &InodeRef<'_>) -> Result<Cost, Errno> {
+        let names = dir.read().names()?.change_cost();
+        Ok(sum([names, COST_ATTRS, COST_ATTRS]))
+    }
+
+    /// A regular file. `EEXIST` if the name is there.
+    pub fn create(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
+        let bits = mode::S_IFREG | mode & mode::PERMISSIONS;
+        self.make(dir, name, NewFile { bits, rdev: None, target: None, cred })
+    }
+
+    /// Any file but a directory or a symbolic link. `rdev` counts for devices only.
+    pub fn mknod(&self, dir: Ino, name: &[u8], mode: u32, rdev: u32, cred: &Cred) -> Result<Attr, Errno> {
+        // No type at all means a regular file, as in mknod(2).
+        let file_type = if mode & mode::S_IFMT == 0 { mode::S_IFREG } else { mode & mode::S_IFMT };
+        let rdev = match file_type {
+            mode::S_IFBLK | mode::S_IFCHR => Some(rdev),
+            mode::S_IFREG | mode::S_IFIFO | mode::S_IFSOCK => None,
+            mode::S_IFDIR => return Err(Errno::EPERM),
+            _ => return Err(Errno::EINVAL),
+        };
+        self.make(dir, name, NewFile { bits: file_type | mode & mode::PERMISSIONS, rdev, target: None, cred })
+    }
+
+    pub fn mkdir(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
+        let bits = mode::S_IFDIR | mode & mode::PERMISSIONS;
+        self.make(dir, name, NewFile { bits, rdev: None, target: None, cred })
+    }
+
+    /// `target` is kept as it is: 1 to 4095 bytes without NUL.
+    pub fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], cred: &Cred) -> Result<Attr, Errno> {
+        match target.len() {
+            0 => return Err(Errno::ENOENT),
+            len if len > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG),
+            _ if target.contains(&0) => return Err(Errno::EINVAL),
+            _ => {}
+        }
+        self.make(dir, name, NewFile { bits: mode::S_IFLNK | 0o777, rdev: None, target: Some(target), cred })
+    }
+
+    fn make(&self, dir: Ino, name: &[u8], file: NewFile<'_>) -> Result<Attr, Errno> {
+        check_new_name(name)?;
+        let dir = self.hold(dir)?;
+        let data = Cost { write_bytes: file.target.map_or(0, <[u8]>::len) as u64, ..COST_ATTRS };
+        let cost = sum([self.names_cost(&dir)?, data]);
+        let inode;
+        let tx = self.set.begin(cost)?;
+        let mut parent = dir.write();
+        parent.check_live_dir()?;
+        if parent.find(name)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let is_dir = file.bits & mode::S_IFMT == mode::S_IFDIR;
+        if is_dir && parent.attrs.zpl.links >= u64::from(LINK_MAX) {
+            return Err(Errno::EMLINK);
+        }
+        let (object, attrs) =
+            self.new_object(&tx, dir.ino, &parent.attrs, &file, if is_dir { 2 } else { 1 })?;
+        let kind = kind_of(file.bits).ok_or(Errno::EINVAL)?;
+        if let Err(errno) = parent.insert(&tx, name, Named { ino: object.id().0, kind }) {
+            self.set.destroy(&tx, &object)?;
+            return Err(errno);
+        }
+        if is_dir {
+            parent.more_links();
+        }
+        parent.names_changed(attrs.zpl.crtime);
+        self.save(&tx, &dir, &mut parent)?;
+        inode = self.hold_new(&tx, object, attrs);
+        inode.count_lookup();
+        // The new number may be smaller than the directory's: its lock comes first, or alone.
+        drop(parent);
+        let state = inode.read();
+        Ok(self.attr(&inode, &state))
+    }
+
+    fn new_object(
+        &self,
+        tx: &Tx,
+        parent_ino: Ino,
+        parent: &Attributes,
+        file: &NewFile<'_>,
+        links: u64,
+    ) -> Result<(Arc<Object>, Attributes), Errno> {
+        let (gid, bits) = perm::inherit(parent, file.bits, file.cred);
+        let now = stored(self.now());
+        let is_dir = bits & mode::S_IFMT == mode::S_IFDIR;
+        let inline = file.target.filter(|target| target.len() <= SYMLINK_INLINE_BYTES);
+        let zpl = ZplAttrs {
+            mode: u64::from(bits),
+            size: if is_dir { 2 } else { file.target.map_or(0, <[u8]>::len) as u64 },
+            generation: self.set.random_u64(),
+            uid: u64::from(file.cred.uid),
+            gid,
+            parent: parent_ino,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            links,
+            rdev: file.rdev.map(u64::from),
+            symlink: inline.map(<[u8]>::to_vec),
+            ..ZplAttrs::default()
+        };
+        let mut attrs = Attributes::new(zpl, &self.layouts)?;
+        let kind = if is_dir { ObjectKind::Directory } else { ObjectKind::File };
+        let outside = file.target.filter(|_| inline.is_none());
+        let data_bytes = outside.map_or(0, <[u8]>::len).next_multiple_of(512);
+        let block_size = u32::try_from(data_bytes).unwrap_or(0).max(terrane_dataset::BLOCK_BYTES_FIRST);
+        let bonus = attrs.encode(&self.layouts)?;
+        let object = self.set.create(tx, ObjectSpec { kind, block_size, dnode_slots: 1, bonus })?;
+        if let Some(target) = outside {
+            object.write(tx, 0, target)?;
+        }
+        Ok((object, attrs))
+    }
+
+    /// A regular file without a name, which a link may give it. It is destroyed when it is forgotten before that.
+    pub fn tmpfile(&self, dir: Ino, mode: u32, cred: &Cred) -> Result<Attr, Errno> {
+        let dir = self.hold(dir)?;
+        let bits = mode::S_IFREG | mode & mode::PERMISSIONS;
+        let file = NewFile { bits, rdev: None, target: None, cred };
+        let cost = sum([COST_ATTRS, COST_ATTRS, self.unlinked.change_cost()]);
+        #[expect(clippy::needless_late_init, reason = "references are dropped after the transaction")]
+        let inode;
+        let tx = self.set.begin(cost)?;
+        let (object, attrs) = {
+            let parent = dir.read();
+            parent.check_live_dir()?;
+            self.new_object(&tx, dir.ino, &parent.attrs, &file, 0)?
+        };
+        // In the map before it is in the queue: draining destroys what is in the queue alone.
+        inode = self.hold_new(&tx, object, attrs);
+        let mut state = inode.write();
+        state.linkable = true;
+        if let Err(errno) = self.unlinked.add(&tx, inode.ino) {
+            self.set.destroy(&tx, inode.object())?;
+            return Err(errno);
+        }
+        inode.count_lookup();
+        Ok(self.attr(&inode, &state))
+    }
+
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
+        let inode = self.hold(ino)?;
+        let target = {
+            let state = inode.read();
+            if state.attrs.file_type() != mode::S_IFLNK {
+                return Err(Errno::EINVAL);
+            }
+            match &state.attrs.zpl.symlink {
+                Some(target) => target.clone(),
+                None => {
+                    let len = usize::try_from(state.attrs.zpl.size).unwrap_or(usize::MAX).min(SYMLINK_MAX);
+                    let mut target = vec![0; len];
+                    inode.object().read(0, &mut target)?;
+                    target
+                }
+            }
+        };
+        self.note_access(&inode);
+        Ok(target)
+    }
+
+    /// Shows the names from `offset` on (0: all) until `each` says false. Offsets are places in the order of
+    /// names' hashes: a name that is there during the whole walk is shown once, whatever happens to others. No
+    /// lock is held while `each` runs.
+    pub fn readdir(
+        &self,
+        dir: Ino,
+        offset: u64,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<(), Errno> {
+        let dir = self.hold(dir)?;
+        let parent = {
+            let state = dir.read();
+            state.names()?;
+            state.attrs.zpl.parent
+        };
+        self.note_access(&dir);
+        for (at, name, ino) in [(0, &b"."[..], dir.ino), (OFFSET_PARENT, b"..", parent)] {
+            if offset <= at && !each(DirEntry { name, ino, kind: KIND_DIR, next: at + 1 }) {
+                return Ok(());
+            }
+        }
+        const { assert!(OFFSET_PARENT + 1 == OFFSET_NAMES) };
+        let mut cursor = if offset <= OFFSET_NAMES_LAST { Cursor::START } else { Cursor::from_u64(offset) };
+        let mut batch = BATCH_FIRST;
+        loop {
+            let entries = dir.read().names()?.list(cursor, batch)?;
+            for entry in &entries {
+                cursor = entry.cursor_after();
+                let (Some(name), Some(value)) = (entry.key.name(), entry.value.first()) else { continue };
+                let named = Named::from_value(value);
+                if !each(DirEntry { name, ino: named.ino, kind: named.kind, next: cursor.to_u64() }) {
+                    return Ok(());
+                }
+            }
+            if entries.len() < batch {
+                return Ok(());
+            }
+            batch = (batch * 2).min(BATCH_MAX);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The numbers of Linux, and the one place where our errors become them.
+//!
+//! A caller of the kernel sees a number only; the reason behind `EIO` is written to the log where it becomes one,
+//! because that is the last place that knows it.
+
+use std::fmt;
+use terrane_dataset::ZapError;
+use terrane_object::{ObjectError, PoolError};
+use terrane_sa::SaError;
+use terrane_wire::Corrupt;
+
+/// A Linux error number.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+macro_rules! errnos {
+    ($($name:ident = $number:literal),* $(,)?) => {
+        impl Errno {
+            $(pub const $name: Errno = Errno($number);)*
+
+            /// `ENOENT` and the like; `None` for a number that this crate never gives.
+            pub fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Errno::$name => Some(stringify!($name)),)*
+                    Errno(_) => None,
+                }
+            }
+        }
+    };
+}
+
+errnos! {
+    EPERM = 1, ENOENT = 2, EIO = 5, ENXIO = 6, ENOMEM = 12, EBUSY = 16, EEXIST = 17, ENOTDIR = 20, EISDIR = 21,
+    EINVAL = 22, EFBIG = 27, ENOSPC = 28, EROFS = 30, EMLINK = 31, ENAMETOOLONG = 36, ENOTEMPTY = 39, ELOOP = 40,
+    EOVERFLOW = 75, EOPNOTSUPP = 95, ESTALE = 116,
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Errno {}
+
+impl From<ObjectError> for Errno {
+    fn from(error: ObjectError) -> Self {
+        match &error {
+            ObjectError::NotFound(_) => Errno::ESTALE,
+            ObjectError::Corrupt(_) => damaged(&error),
+            ObjectError::Pool(pool) => match pool {
+                PoolError::NoSpace { .. } => Errno::ENOSPC,
+                PoolError::ReadOnly => Errno::EROFS,
+                PoolError::Corrupt(_)
+                | PoolError::Device(_)
+                | PoolError::Failed { .. }
+                | PoolError::Refused { .. } => damaged(&error),
+            },
+        }
+    }
+}
+
+impl From<ZapError> for Errno {
+    fn from(error: ZapError) -> Self {
+        match error {
+            ZapError::Store(error) => Errno::from(error),
+            ZapError::Exists => Errno::EEXIST,
+            ZapError::NameTooLong { .. } => Errno::ENAMETOOLONG,
+            ZapError::NameInvalid => Errno::EINVAL,
+            ZapError::Full => Errno::ENOSPC,
+            ZapError::KeyKind { .. }
+            | ZapError::ValueTooLong { .. }
+            | ZapError::EntryTooLarge { .. }
+            | ZapError::NoInteger
+            | ZapError::Unsupported { .. }
+            | ZapError::Options { .. } => damaged(error),
+        }
+    }
+}
+
+impl From<Corrupt> for Errno {
+    fn from(error: Corrupt) -> Self {
+        damaged(error)
+    }
+}
+
+impl From<SaError> for Errno {
+    fn from(error: SaError) -> Self {
+        damaged(error)
+    }
+}
+
+/// Says why, then what every caller gets to see of it.
+pub(crate) fn damaged(reason: impl fmt::Display) -> Errno {
+    log::error!("EIO: {reason}");
+    Errno::EIO
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_printed_by_name() {
+        assert_eq!(
+            format!("{} {:?} {}", Errno::ENOENT, Errno::EEXIST, Errno(999)),
+            "ENOENT EEXIST errno 999"
+        );
+    }
+
+    #[test]
+    fn a_full_pool_is_no_damage() {
+        let full = ObjectError::Pool(PoolError::NoSpace { need: 2, free: 1 });
+        assert_eq!(Errno::from(ZapError::Store(full)), Errno::ENOSPC);
+        assert_eq!(Errno::from(ObjectError::Pool(PoolError::ReadOnly)), Errno::EROFS);
+        assert_eq!(Errno::from(Corrupt::new("here", "this", 1, 2)), Errno::EIO);
+    }
+}

@@ -1,0 +1,298 @@
+//! Regular files: bytes, holes, and how long they are.
+//!
+//! The size is an attribute; blocks may end before it (a hole at the end) but never hold anything behind it:
+//! what shrinks a file zeroes the tail of its last block, so what grows it later shows zeros. A file is one
+//! block that grows in steps of 512 bytes until it has the record size; then it gets more blocks.
+//!
+//! A write larger than 1 MiB is several transactions, each with the size and times that fit what it wrote.
+
+use crate::attr::stored;
+use crate::errno::Errno;
+use crate::fs::{COST_ATTRS, Fs, sum};
+use crate::inode::{Inode, InodeRef, State};
+use crate::perm;
+use crate::types::{
+    FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, Time, WriteFlags, mode,
+};
+use terrane_dataset::AccessTime;
+use terrane_object::{Cost, Tx};
+
+/// Bytes written in one transaction, at most.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Relative access times are renewed after this, changed or not.
+const ACCESS_TIME_SECS: i64 = 24 * 3600;
+
+impl State {
+    /// `EISDIR`, `EINVAL`: only regular files hold bytes.
+    fn check_file(&self) -> Result<(), Errno> {
+        match self.attrs.file_type() {
+            mode::S_IFREG => Ok(()),
+            mode::S_IFDIR => Err(Errno::EISDIR),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
+    fn content_changed(&mut self, now: Time) {
+        self.attrs.zpl.mtime = stored(now);
+        self.attrs.zpl.ctime = stored(now);
+    }
+}
+
+/// What it may cost to change `len` bytes anywhere in blocks of `block` bytes.
+fn range_cost(block: u64, len: u64) -> Cost {
+    let blocks = (len / block).saturating_add(2);
+    let meta = u32::try_from(blocks / 64).unwrap_or(u32::MAX).saturating_add(6);
+    sum([Cost { write_bytes: blocks.saturating_mul(block), meta_blocks: meta, frees: false }, COST_ATTRS])
+}
+
+impl Fs {
+    /// Appends to `out` what there is from `offset` on, up to `len` bytes; fewer only at the end of the file.
+    pub fn read(&self, ino: Ino, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let inode = self.hold(ino)?;
+        {
+            let state = inode.read();
+            state.check_file()?;
+            let there = state.attrs.zpl.size.saturating_sub(offset).min(u64::from(len));
+            let there = usize::try_from(there).map_err(|_| Errno::EINVAL)?;
+            let start = out.len();
+            out.resize(start + there, 0);
+            if let Err(error) = inode.object().read(offset, out.get_mut(start..).unwrap_or_default()) {
+                out.truncate(start);
+                return Err(error.into());
+            }
+        }
+        self.note_access(&inode);
+        Ok(())
+    }
+
+    /// Renews the access time where the property asks for it. Reading never fails because of it: not on a full
+    /// pool, not on one that is read-only.
+    pub(crate) fn note_access(&self, inode: &InodeRef<'_>) {
+        let policy = self.dataset().access_time();
+        if policy == AccessTime::Off {
+            return;
+        }
+        let now = self.now();
+        if policy == AccessTime::Relative && !is_access_time_old(&inode.read(), now) {
+            return;
+        }
+        let Ok(tx) = self.set.begin(COST_ATTRS) else { return };
+        let mut state = inode.write();
+        state.attrs.zpl.atime = stored(now);
+        if let Err(errno) = self.save(&tx, inode, &mut state) {
+            log::warn!("access time of object {} not stored: {errno}", inode.ino);
+        }
+    }
+
+    /// How many bytes were written: all, unless the pool filled up or a large append (over 1 MiB) was cut so
+    /// that it is one piece. `EFBIG` beyond 2^63-1.
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags) -> Result<u32, Errno> {
+        let inode = self.hold(ino)?;
+        inode.read().check_file()?;
+        let mut done = 0usize;
+        for chunk in data.chunks(CHUNK_BYTES) {
+            let at = offset.checked_add(done as u64).ok_or(Errno::EFBIG);
+            match at.and_then(|at| self.write_chunk(&inode, at, chunk, flags)) {
+                Ok(written) => {
+                    done += written;
+                    if written < chunk.len() || flags.append {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        u32::try_from(done).map_err(|_| Errno::EINVAL)
+    }
+
+    fn write_chunk(
+        &self,
+        inode: &InodeRef<'_>,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize, Errno> {
+        let block = u64::from(inode.object().block_size().max(self.set.record_size()));
+        let tx = self.set.begin(range_cost(block, data.len() as u64))?;
+        let mut state = inode.write();
+        let offset = if flags.append { state.attrs.zpl.size } else { offset };
+        let room = FILE_SIZE_MAX.checked_sub(offset).filter(|room| *room > 0).ok_or(Errno::EFBIG)?;
+        let data = data.get(..usize::try_from(room).unwrap_or(usize::MAX)).unwrap_or(data);
+        let end = offset + data.len() as u64;
+        self.grow_block(&tx, inode, end.max(state.attrs.zpl.size))?;
+        inode.object().write(&tx, offset, data)?;
+        state.attrs.zpl.size = state.attrs.zpl.size.max(end);
+        state.content_changed(self.now());
+        if flags.kill_suidgid {
+            perm::clear_set_ids(&mut state.attrs);
+        }
+        self.save(&tx, inode, &mut state)?;
+        Ok(data.len())
+    }
+
+    /// Makes the only block of a file large enough for `end` bytes, or as large as blocks get.
+    fn grow_block(&self, tx: &Tx, inode: &Inode, end: u64) -> Result<(), Errno> {
+        let object = inode.object();
+        let (now, max) = (object.block_size(), self.set.record_size());
+        let wanted = u32::try_from(end).unwrap_or(max).min(max).next_multiple_of(512).min(max);
+        let fits = match object.block_count() {
+            // Emptied: it may become a small file again.
+            0 => wanted == now,
+            1 => wanted <= now,
+            _ => true,
+        };
+        if !fits {
+            object.set_block_size(tx, wanted)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn resize_cost(&self, inode: &InodeRef<'_>, size: u64) -> Result<Cost, Errno> {
+        let state = inode.read();
+        state.check_file()?;
+        let block = u64::from(inode.object().block_size());
+        Ok(Cost { frees: size <= state.attrs.zpl.size, ..range_cost(block, 0) })
+    }
+
+    /// The caller sets the times and saves.
+    pub(crate) fn resize(&self, tx: &Tx, inode: &Inode, state: &mut State, size: u64) -> Result<(), Errno> {
+        state.check_file()?;
+        if size > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG);
+        }
+        if size < state.attrs.zpl.size {
+            inode.object().truncate(tx, size)?;
+        }
+        state.attrs.zpl.size = size;
+        Ok(())
+    }
+
+    /// `O_TRUNC`
+    pub fn truncate_on_open(&self, ino: Ino) -> Result<(), Errno> {
+        let inode = self.hold(ino)?;
+        let tx = self.set.begin(self.resize_cost(&inode, 0)?)?;
+        let mut state = inode.write();
+        self.resize(&tx, &inode, &mut state, 0)?;
+        state.content_changed(self.now());
+        self.save(&tx, &inode, &mut state)
+    }
+
+    /// Modes: 0, `KEEP_SIZE`, `PUNCH_HOLE|KEEP_SIZE`, `ZERO_RANGE`, `ZERO_RANGE|KEEP_SIZE`; others are
+    /// `EOPNOTSUPP`.
+    ///
+    /// Space is not set aside: a copy-on-write file system writes every block anew, and one written today needs
+    /// new space tomorrow. What is refused is what could not be written now: `ENOSPC`.
+    pub fn fallocate(&self, ino: Ino, mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
+        const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
+        const ZERO_AND_KEEP: u32 = FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE;
+        let (zeroes, keeps_size) = match mode {
+            0 => (false, false),
+            FALLOC_KEEP_SIZE => (false, true),
+            FALLOC_ZERO_RANGE => (true, false),
+            PUNCH | ZERO_AND_KEEP => (true, true),
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+        let inode = self.hold(ino)?;
+        inode.read().check_file()?;
+        let allocates = mode != PUNCH;
+        if allocates && len > self.set.usage().available_bytes {
+            return Err(Errno::ENOSPC);
+        }
+        let block = u64::from(inode.object().block_size());
+        let tx = self.set.begin(Cost { frees: !allocates, ..range_cost(block, 0) })?;
+        let mut state = inode.write();
+        let size = state.attrs.zpl.size;
+        if zeroes && offset < size {
+            inode.object().zero_range(&tx, offset, end.min(size) - offset)?;
+        }
+        if !keeps_size && end > size {
+            state.attrs.zpl.size = end;
+        } else if !zeroes {
+            // Nothing that anybody could see has changed.
+            return Ok(());
+        }
+        state.content_changed(self.now());
+        self.save(&tx, &inode, &mut state)
+    }
+
+    /// `SEEK_DATA`; `ENXIO`: there is no data at or after `offset`.
+    pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<u64, Errno> {
+        let inode = self.hold(ino)?;
+        let state = inode.read();
+        state.check_file()?;
+        let size = state.attrs.zpl.size;
+        if offset >= size {
+            return Err(Errno::ENXIO);
+        }
+        inode.object().next_data(offset)?.filter(|at| *at < size).ok_or(Errno::ENXIO)
+    }
+
+    /// `SEEK_HOLE`; the end of the file counts as one. `ENXIO`: `offset` is not in the file.
+    pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<u64, Errno> {
+        let inode = self.hold(ino)?;
+        let state = inode.read();
+        state.check_file()?;
+        let size = state.attrs.zpl.size;
+        if offset >= size {
+            return Err(Errno::ENXIO);
+        }
+        Ok(inode.object().next_hole(offset)?.min(size))
+    }
+
+    /// How many bytes were copied: fewer than `len` at the end of `from`, or when the pool filled up. `EINVAL`:
+    /// the ranges overlap in one file.
+    pub fn copy_range(
+        &self,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64, Errno> {
+        let source = self.hold(from)?;
+        source.read().check_file()?;
+        let target = self.hold(to)?;
+        target.read().check_file()?;
+        if from == to && from_offset.abs_diff(to_offset) < len {
+            return Err(Errno::EINVAL);
+        }
+        // By the size it has now: within one file the copy itself may move the end.
+        let len = len.min(source.read().attrs.zpl.size.saturating_sub(from_offset));
+        let mut done = 0;
+        let mut data = Vec::new();
+        while done < len {
+            let (Some(at), Some(into)) = (from_offset.checked_add(done), to_offset.checked_add(done)) else {
+                break;
+            };
+            let step = (len - done).min(CHUNK_BYTES as u64);
+            data.clear();
+            let copied =
+                self.read(from, at, u32::try_from(step).unwrap_or(u32::MAX), &mut data).and_then(|()| {
+                    if data.is_empty() {
+                        Ok(0)
+                    } else {
+                        self.write_chunk(&target, into, &data, WriteFlags::default())
+                    }
+                });
+            match copied {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes as u64,
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// Not later than the last change, or a day old.
+fn is_access_time_old(state: &State, now: Time) -> bool {
+    let zpl = &state.attrs.zpl;
+    let [atime, mtime, ctime] = [zpl.atime, zpl.mtime, zpl.ctime].map(crate::attr::time);
+    atime <= mtime || atime <= ctime || now.secs.saturating_sub(atime.secs) >= ACCESS_TIME_SECS
+}

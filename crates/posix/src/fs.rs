@@ -1,0 +1,324 @@
+//! One mounted data set: how it is made and opened, and what concerns it as a whole.
+
+use crate::attr::{Attributes, low32, orders, stored, time};
+use crate::errno::Errno;
+use crate::inode::{Inode, InodeCache, State};
+use crate::perm;
+use crate::types::{Attr, Cred, Ino, SetAttr, SetTime, StatFs, Time, mode};
+use crate::unlinked::UnlinkedSet;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use terrane_dataset::{Dataset, DatasetError, ObjectZap};
+use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, ObjectSet, ObjectSpec};
+use terrane_sa::{LayoutTable, Registry, ZplAttrs};
+use terrane_wire::Corrupt;
+use terrane_zap::ValueRef;
+
+const ROOT: &[u8] = b"ROOT";
+const DELETE_QUEUE: &[u8] = b"DELETE_QUEUE";
+const SA_ATTRS: &[u8] = b"SA_ATTRS";
+const REGISTRY: &[u8] = b"REGISTRY";
+const LAYOUTS: &[u8] = b"LAYOUTS";
+const VERSION: &[u8] = b"VERSION";
+/// The attribute encodings of ZPL version 5.
+const VERSION_NUMBER: u64 = 5;
+
+/// What one changed dnode may dirty.
+pub(crate) const COST_ATTRS: Cost = Cost { write_bytes: 0, meta_blocks: 4, frees: false };
+/// Unit of `statvfs` numbers.
+const STAT_BLOCK_BYTES: u32 = 4096;
+
+/// A mounted data set. Shared by threads; every method takes its own locks.
+///
+/// Every operation that changes something is one transaction: after a crash all of it is there, or nothing.
+pub struct Fs {
+    dataset: Arc<Dataset>,
+    pub(crate) set: Arc<ObjectSet>,
+    pub(crate) layouts: LayoutTable,
+    pub(crate) inodes: InodeCache,
+    pub(crate) unlinked: UnlinkedSet,
+    /// Held while a directory moves to another parent: nobody else's move can then put it under itself. Taken
+    /// before the transaction begins.
+    pub(crate) directory_moves: Mutex<()>,
+    root: Ino,
+}
+
+/// Costs of several steps in one transaction.
+pub(crate) fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
+    costs.into_iter().fold(Cost { write_bytes: 0, meta_blocks: 0, frees: false }, |total, cost| Cost {
+        write_bytes: total.write_bytes.saturating_add(cost.write_bytes),
+        meta_blocks: total.meta_blocks.saturating_add(cost.meta_blocks),
+        frees: total.frees || cost.frees,
+    })
+}
+
+impl Fs {
+    /// Writes an empty file system into a new data set; its root directory has mode 0755 and this owner.
+    /// Durable when it returns.
+    pub fn format(dataset: &Dataset, owner: &Cred) -> Result<(), DatasetError> {
+        let set = dataset.objects();
+        {
+            let tx = set.begin(Cost { write_bytes: 256 << 10, meta_blocks: 32, frees: false })?;
+            let mut registry = dataset.new_zap(&tx, ObjectKind::Zap)?;
+            let mut table = LayoutTable::new(Registry::built_in());
+            for row in table.registry().iter() {
+                registry.add_u64(&tx, row.name.as_bytes(), row.to_zap_value())?;
+            }
+            let mut layouts = dataset.new_zap(&tx, ObjectKind::Zap)?;
+            for order in orders() {
+                let layout = table.add(&order).map_err(|error| {
+                    ObjectError::Corrupt(Corrupt::new("SA layouts", "layout", "one that can be made", error))
+                })?;
+                let numbers = layout.zap_value();
+                layouts.add(&tx, layout.zap_name().as_bytes(), ValueRef::U16s(&numbers))?;
+            }
+            let mut attributes = dataset.new_zap(&tx, ObjectKind::Zap)?;
+            attributes.add_u64(&tx, REGISTRY, registry.object().id().0)?;
+            attributes.add_u64(&tx, LAYOUTS, layouts.object().id().0)?;
+            let queue = dataset.new_zap(&tx, ObjectKind::Zap)?;
+
+            let (secs, nanos) = set.now();
+            let now = stored(Time { secs, nanos });
+            let mut root = ZplAttrs {
+                mode: u64::from(mode::S_IFDIR | 0o755),
+                size: 2,
+                generation: set.random_u64(),
+                uid: u64::from(owner.uid),
+                gid: u64::from(owner.gid),
+                atime: now,
+                mtime: now,
+                ctime: now,
+                crtime: now,
+                links: 2,
+                ..ZplAttrs::default()
+            };
+            let bonus = |zpl: &ZplAttrs| -> Result<Vec<u8>, DatasetError> {
+                let encoded = Attributes::new(zpl.clone(), &table).and_then(|mut attrs| attrs.encode(&table));
+                encoded.map_err(|errno| DatasetError::Damaged {
+                    at: "the root directory's attributes",
+                    expected: "encodable".to_string(),
+                    found: errno.to_string(),
+                })
+            };
+            let object = set.create(
+                &tx,
+                ObjectSpec {
+                    kind: ObjectKind::Directory,
+                    block_size: terrane_dataset::BLOCK_BYTES_FIRST,
+                    dnode_slots: 1,
+                    bonus: bonus(&root)?,
+                },
+            )?;
+            // The root is its own parent, and its number is known only now.
+            root.parent = object.id().0;
+            object.set_bonus(&tx, bonus(&root)?)?;
+
+            let mut master = dataset.master()?;
+            for (name, number) in [
+                (VERSION, VERSION_NUMBER),
+                (SA_ATTRS, attributes.object().id().0),
+                (DELETE_QUEUE, queue.object().id().0),
+                (ROOT, object.id().0),
+            ] {
+                master.add_u64(&tx, name, number)?;
+            }
+        }
+        Ok(set.commit()?)
+    }
+
+    /// Opens what [`format`](Self::format) made, and destroys up to 256 objects that a crash left without a
+    /// name; for the others the mount calls [`drain_unlinked`](Self::drain_unlinked) until it returns false.
+    pub fn open(dataset: Arc<Dataset>) -> Result<Arc<Fs>, DatasetError> {
+        let set = Arc::clone(dataset.objects());
+        let master = dataset.master()?;
+        let version = entry(&master, VERSION)?;
+        if version != VERSION_NUMBER {
+            return Err(DatasetError::Damaged {
+                at: "the file system's VERSION",
+                expected: VERSION_NUMBER.to_string(),
+                found: version.to_string(),
+            });
+        }
+        let zap = |number: u64| -> Result<ObjectZap, DatasetError> {
+            Ok(ObjectZap::new(&set, set.hold(ObjectId(number))?))
+        };
+        let attributes = zap(entry(&master, SA_ATTRS)?)?;
+        let layouts =
+            load_layouts(&zap(entry(&attributes, REGISTRY)?)?, &zap(entry(&attributes, LAYOUTS)?)?)?;
+        let queue = zap(entry(&master, DELETE_QUEUE)?)?;
+        let root = entry(&master, ROOT)?;
+        let fs = Arc::new(Fs {
+            dataset,
+            set,
+            layouts,
+            inodes: InodeCache::new(),
+            unlinked: UnlinkedSet::new(queue),
+            directory_moves: Mutex::new(()),
+            root,
+        });
+        match fs.hold(root).map(|inode| inode.read().attrs.is_dir()) {
+            Ok(true) => {}
+            outcome => {
+                return Err(DatasetError::Damaged {
+                    at: "the root directory",
+                    expected: "a readable directory".to_string(),
+                    found: outcome.map_or_else(|errno| errno.to_string(), |_| "another file".to_string()),
+                });
+            }
+        }
+        // A read-only or full pool is no reason not to mount.
+        if let Err(errno) = fs.drain_unlinked() {
+            log::warn!("unlinked objects were not destroyed: {errno}");
+        }
+        Ok(fs)
+    }
+
+    pub fn root(&self) -> Ino {
+        self.root
+    }
+
+    pub fn dataset(&self) -> &Arc<Dataset> {
+        &self.dataset
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        let (secs, nanos) = self.set.now();
+        Time { secs, nanos }
+    }
+
+    /// Inodes in memory.
+    pub fn cached_inodes(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// The kernel no longer knows `count` of the times it was told of an inode. One that is unlinked is
+    /// destroyed when the last of them goes.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        if let Some(inode) = self.hold_cached(ino) {
+            inode.uncount_lookups(count);
+        }
+    }
+
+    /// The kernel forgot everything: at unmount.
+    pub fn forget_all(&self) {
+        for ino in self.inodes.numbers() {
+            self.forget(ino, u64::MAX);
+        }
+    }
+
+    pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
+        let inode = self.hold(ino)?;
+        let state = inode.read();
+        Ok(self.attr(&inode, &state))
+    }
+
+    pub(crate) fn attr(&self, inode: &Inode, state: &State) -> Attr {
+        let zpl = &state.attrs.zpl;
+        let object = inode.object();
+        Attr {
+            ino: inode.ino,
+            generation: zpl.generation,
+            mode: state.attrs.mode(),
+            nlink: low32(zpl.links),
+            uid: low32(zpl.uid),
+            gid: low32(zpl.gid),
+            rdev: low32(zpl.rdev.unwrap_or(0)),
+            size: zpl.size,
+            blocks: object.used_bytes().div_ceil(512),
+            blksize: object.block_size().max(self.set.record_size()),
+            atime: time(zpl.atime),
+            mtime: time(zpl.mtime),
+            ctime: time(zpl.ctime),
+            btime: time(zpl.crtime),
+        }
+    }
+
+    /// Changes attributes, all of them or none. `EISDIR`, `EINVAL`: a size for what is no regular file.
+    pub fn setattr(&self, ino: Ino, set: &SetAttr, _cred: &Cred) -> Result<Attr, Errno> {
+        let inode = self.hold(ino)?;
+        let cost = match set.size {
+            Some(size) => self.resize_cost(&inode, size)?,
+            None => COST_ATTRS,
+        };
+        let tx = self.set.begin(cost)?;
+        let mut state = inode.write();
+        let now = stored(self.now());
+        if let Some(size) = set.size {
+            self.resize(&tx, &inode, &mut state, size)?;
+            state.attrs.zpl.mtime = now;
+        }
+        if set.kill_suidgid || ((set.uid.is_some() || set.gid.is_some()) && set.mode.is_none()) {
+            perm::clear_set_ids(&mut state.attrs);
+        }
+        if let Some(bits) = set.mode {
+            state.attrs.set_permissions(bits);
+        }
+        let at = |when: SetTime| match when {
+            SetTime::Now => now,
+            SetTime::At(time) => stored(time),
+        };
+        let zpl = &mut state.attrs.zpl;
+        zpl.uid = set.uid.map_or(zpl.uid, u64::from);
+        zpl.gid = set.gid.map_or(zpl.gid, u64::from);
+        zpl.atime = set.atime.map_or(zpl.atime, at);
+        zpl.mtime = set.mtime.map_or(zpl.mtime, at);
+        zpl.ctime = set.ctime.map_or(now, stored);
+        self.save(&tx, &inode, &mut state)?;
+        Ok(self.attr(&inode, &state))
+    }
+
+    /// What was done to this inode before is durable when it returns. (So is everything else of its group.)
+    pub fn fsync(&self, ino: Ino, _data_only: bool) -> Result<(), Errno> {
+        let inode = self.hold(ino)?;
+        let Some(group) = inode.changed() else { return Ok(()) };
+        self.set.commit()?;
+        inode.unchanged_since(group);
+        Ok(())
+    }
+
+    /// Everything that was done before is durable when it returns.
+    pub fn sync(&self) -> Result<(), Errno> {
+        Ok(self.set.commit()?)
+    }
+
+    pub fn statfs(&self) -> StatFs {
+        let usage = self.set.usage();
+        let blocks = |bytes: u64| bytes / u64::from(STAT_BLOCK_BYTES);
+        let free = blocks(usage.available_bytes);
+        // A dnode takes 512 bytes before it is compressed.
+        let files_free = usage.available_bytes / 512;
+        StatFs {
+            block_size: STAT_BLOCK_BYTES,
+            blocks: blocks(usage.used_bytes).saturating_add(free),
+            free,
+            available: free,
+            files: usage.objects.saturating_add(files_free),
+            files_free,
+            name_max: 255,
+        }
+    }
+}
+
+fn entry(zap: &ObjectZap, name: &[u8]) -> Result<u64, DatasetError> {
+    zap.lookup_u64(name)?.ok_or_else(|| DatasetError::Damaged {
+        at: "the master ZAP",
+        expected: format!("an entry '{}'", String::from_utf8_lossy(name)),
+        found: "none: this data set holds no file system".to_string(),
+    })
+}
+
+fn load_layouts(registry: &ObjectZap, layouts: &ObjectZap) -> Result<LayoutTable, DatasetError> {
+    let mut rows = Vec::new();
+    for entry in registry.entries()? {
+        if let (Some(name), Some(word)) = (entry.key.name(), entry.value.first()) {
+            rows.push((name.to_vec(), word));
+        }
+    }
+    let mut orders = Vec::new();
+    for entry in layouts.entries()? {
+        let numbers = entry.value.ints().into_iter().map(|number| u16::try_from(number).unwrap_or(u16::MAX));
+        orders.push((entry.key.name().unwrap_or_default().to_vec(), numbers.collect::<Vec<u16>>()));
+    }
+    let registry = Registry::load(rows).map_err(ObjectError::from)?;
+    Ok(LayoutTable::load(registry, orders).map_err(ObjectError::from)?)
+}

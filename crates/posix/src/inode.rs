@@ -1,0 +1,311 @@
+//! Inodes in memory: one for each object that somebody uses, and the order of their locks.
+//!
+//! The kernel counts how often it was told of an inode, and says when it forgets; until then an unlinked inode
+//! lives. So an inode stays in the map while its lookup count is not 0 or an operation holds it, and leaves it
+//! with the last of both. That makes the map as large as what the kernel keeps, and no larger.
+//!
+//! Invariants:
+//! * There is at most one [`Inode`] for an object, so its lock is the object's lock.
+//! * Whoever holds an [`InodeRef`] keeps the object from being destroyed, and so its number from being used
+//!   again. An entry is put into the map while the directory that names it is locked, and only then read.
+//! * An object is destroyed while its inode is in the map, not loaded, and kept from being loaded. So nobody
+//!   reads an object that goes, and a number that comes again finds no trace of the old one.
+//! * Locks of several inodes are taken in ascending order of their numbers, after the transaction was begun,
+//!   and never while the map is locked. References are taken before the transaction begins and dropped after it
+//!   ended, because the last one of an unlinked inode destroys its object, which takes a transaction of its
+//!   own.
+
+use crate::attr::Attributes;
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::types::Ino;
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use terrane_dataset::ObjectZap;
+use terrane_object::{Object, ObjectId, ObjectKind, Tx};
+use terrane_wire::Corrupt;
+
+const SHARDS: usize = 64;
+
+pub(crate) struct Inode {
+    pub ino: Ino,
+    /// What the kernel was told minus what it forgot.
+    lookups: AtomicU64,
+    /// The group of the last change that may not be durable; 0: none.
+    changed: AtomicU64,
+    loading: Mutex<()>,
+    body: OnceLock<Body>,
+}
+
+/// What there is once the dnode was read.
+struct Body {
+    object: Arc<Object>,
+    state: RwLock<State>,
+}
+
+/// What an inode's lock guards.
+pub(crate) struct State {
+    pub attrs: Attributes,
+    /// Directories only.
+    pub names: Option<ObjectZap>,
+    /// Made without a name, so that a link may give it one although it has none.
+    pub linkable: bool,
+}
+
+impl Inode {
+    fn new(ino: Ino) -> Self {
+        Inode {
+            ino,
+            lookups: AtomicU64::new(0),
+            changed: AtomicU64::new(0),
+            loading: Mutex::new(()),
+            body: OnceLock::new(),
+        }
+    }
+
+    fn body(&self) -> &Body {
+        self.body.get().expect("an InodeRef is handed out after its inode was loaded")
+    }
+
+    pub fn object(&self) -> &Arc<Object> {
+        &self.body().object
+    }
+
+    pub fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.body().state.read()
+    }
+
+    pub fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.body().state.write()
+    }
+
+    /// The group of the last change that may not be durable.
+    pub fn changed(&self) -> Option<u64> {
+        Some(self.changed.load(Ordering::Acquire)).filter(|group| *group != 0)
+    }
+
+    /// Everything up to this group is durable.
+    pub fn unchanged_since(&self, group: u64) {
+        let _ = self.changed.compare_exchange(group, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    pub fn touch(&self, tx: &Tx) {
+        self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
+    }
+}
+
+/// All inodes in use.
+pub(crate) struct InodeCache {
+    shards: Vec<Mutex<BTreeMap<Ino, Arc<Inode>>>>,
+}
+
+impl InodeCache {
+    pub fn new() -> Self {
+        InodeCache { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    fn shard(&self, ino: Ino) -> &Mutex<BTreeMap<Ino, Arc<Inode>>> {
+        let shard = usize::try_from(ino % SHARDS as u64).unwrap_or(0);
+        self.shards.get(shard).expect("the remainder is below the number of shards")
+    }
+
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    pub fn numbers(&self) -> Vec<Ino> {
+        self.shards.iter().flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>()).collect()
+    }
+}
+
+/// Keeps an inode in the map and its object from being destroyed. Not loaded yet if it comes from [`Fs::enter`].
+pub(crate) struct InodeRef<'a> {
+    fs: &'a Fs,
+    /// `None` only while it is dropped.
+    inode: Option<Arc<Inode>>,
+}
+
+impl Deref for InodeRef<'_> {
+    type Target = Inode;
+
+    fn deref(&self) -> &Inode {
+        self.inode.as_ref().expect("only drop takes it")
+    }
+}
+
+impl Drop for InodeRef<'_> {
+    fn drop(&mut self) {
+        let Some(inode) = self.inode.take() else { return };
+        let last = {
+            let mut shard = self.fs.inodes.shard(inode.ino).lock();
+            // All references are made and dropped under this lock: the map's and ours are the last.
+            if inode.lookups.load(Ordering::Acquire) == 0 && Arc::strong_count(&inode) == 2 {
+                shard.remove(&inode.ino);
+                Some(inode)
+            } else {
+                drop(inode);
+                None
+            }
+        };
+        let Some(inode) = last else { return };
+        let Some(body) = inode.body.get() else { return };
+        let unlinked = body.state.read().attrs.zpl.links == 0;
+        if unlinked && let Err(errno) = self.fs.destroy(inode.ino) {
+            // It stays in the set of unlinked objects, and the next mount tries again.
+            log::warn!("unlinked object {} was not destroyed: {errno}", inode.ino);
+        }
+    }
+}
+
+impl InodeRef<'_> {
+    /// The kernel was told of it once more.
+    pub fn count_lookup(&self) {
+        self.lookups.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn uncount_lookups(&self, count: u64) {
+        let less = |lookups: u64| Some(lookups.saturating_sub(count));
+        let _ = self.lookups.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+    }
+
+    fn is_loaded(&self) -> bool {
+        self.body.get().is_some()
+    }
+
+    /// Keeps everybody from reading the dnode, if nobody has.
+    pub fn lock_unloaded(&self) -> Option<MutexGuard<'_, ()>> {
+        let loading = self.loading.lock();
+        (!self.is_loaded()).then_some(loading)
+    }
+
+    /// Reads the dnode, unless somebody did. `ESTALE`: there is no such inode (any more).
+    fn load(self) -> Result<Self, Errno> {
+        if self.is_loaded() {
+            return Ok(self);
+        }
+        {
+            let unloaded = self.lock_unloaded();
+            if unloaded.is_some() {
+                let object = self.fs.set.hold(ObjectId(self.ino))?;
+                match object.kind() {
+                    ObjectKind::File | ObjectKind::Directory => {}
+                    _ => return Err(Errno::ESTALE),
+                }
+                let attrs = Attributes::decode(self.ino, &object.bonus(), &self.fs.layouts)?;
+                if attrs.is_dir() != (object.kind() == ObjectKind::Directory) {
+                    let at = format!("object {}", self.ino);
+                    let mode = format!("{:#o}", attrs.mode());
+                    return Err(Corrupt::new(at, "mode", "a directory's in a directory only", mode).into());
+                }
+                if attrs.zpl.links == 0 {
+                    // Unlinked, and in nobody's hands: it waits for its destruction.
+                    return Err(Errno::ESTALE);
+                }
+                // It may have been changed in the open group, forgotten and read again: the first fsync must
+                // commit.
+                self.changed.store(self.fs.set.open_txg().0, Ordering::Release);
+                self.fill(object, attrs);
+            }
+        }
+        Ok(self)
+    }
+
+    fn fill(&self, object: Arc<Object>, attrs: Attributes) {
+        let names = attrs.is_dir().then(|| ObjectZap::new(&self.fs.set, Arc::clone(&object)));
+        let state = RwLock::new(State { attrs, names, linkable: false });
+        let filled = self.body.set(Body { object, state });
+        assert!(filled.is_ok(), "an inode is filled once, under its loading lock");
+    }
+}
+
+impl Fs {
+    /// Puts an inode into the map without reading anything: for callers that hold the lock of the directory that
+    /// names it. To be followed by `load`.
+    pub(crate) fn enter(&self, ino: Ino) -> InodeRef<'_> {
+        let mut shard = self.inodes.shard(ino).lock();
+        let inode = Arc::clone(shard.entry(ino).or_insert_with(|| Arc::new(Inode::new(ino))));
+        InodeRef { fs: self, inode: Some(inode) }
+    }
+
+    /// The inode of this number.
+    pub(crate) fn hold(&self, ino: Ino) -> Result<InodeRef<'_>, Errno> {
+        self.enter(ino).load()
+    }
+
+    /// The inode, if it is in memory.
+    pub(crate) fn hold_cached(&self, ino: Ino) -> Option<InodeRef<'_>> {
+        let shard = self.inodes.shard(ino).lock();
+        shard.get(&ino).map(|inode| InodeRef { fs: self, inode: Some(Arc::clone(inode)) })
+    }
+
+    /// An inode whose object was made a moment ago, in `tx`.
+    pub(crate) fn hold_new(&self, tx: &Tx, object: Arc<Object>, attrs: Attributes) -> InodeRef<'_> {
+        let inode = self.enter(object.id().0);
+        {
+            let unloaded = inode.lock_unloaded();
+            // Filled already: by somebody who read the new object through its number.
+            if unloaded.is_some() {
+                inode.fill(object, attrs);
+            }
+        }
+        inode.touch(tx);
+        inode
+    }
+
+    /// Looks a name up under the directory's lock and holds what it names. `None`: there is no such name.
+    pub(crate) fn child(&self, dir: &Inode, name: &[u8]) -> Result<Option<(InodeRef<'_>, u8)>, Errno> {
+        // What a name means can be unlinked between the look and the load, but not for ever.
+        for _ in 0..8 {
+            let found = {
+                let state = dir.read();
+                state.find(name)?.map(|entry| (self.enter(entry.ino), entry.kind))
+            };
+            let Some((entered, kind)) = found else { return Ok(None) };
+            match entered.load() {
+                Ok(inode) => return Ok(Some((inode, kind))),
+                Err(Errno::ESTALE) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let name = String::from_utf8_lossy(name);
+        Err(Corrupt::new(format_args!("directory {}, '{name}'", dir.ino), "object", "an inode", "none")
+            .into())
+    }
+
+    /// Stores what the state says. The caller holds the inode's lock.
+    pub(crate) fn save(&self, tx: &Tx, inode: &Inode, state: &mut State) -> Result<(), Errno> {
+        let bonus = state.attrs.encode(&self.layouts)?;
+        inode.object().set_bonus(tx, bonus)?;
+        inode.touch(tx);
+        Ok(())
+    }
+}
+
+/// Several inodes, locked for writing in ascending order of their numbers.
+pub(crate) struct Locked<'a> {
+    fs: &'a Fs,
+    held: Vec<(&'a Inode, RwLockWriteGuard<'a, State>)>,
+}
+
+impl<'a> Locked<'a> {
+    /// The same inode may be given more than once.
+    pub fn new(fs: &'a Fs, inodes: &[&'a Inode]) -> Self {
+        let mut order = inodes.to_vec();
+        order.sort_by_key(|inode| inode.ino);
+        order.dedup_by_key(|inode| inode.ino);
+        Locked { fs, held: order.into_iter().map(|inode| (inode, inode.write())).collect() }
+    }
+
+    pub fn get(&mut self, ino: Ino) -> &mut State {
+        let place = self.held.iter_mut().find(|(inode, _)| inode.ino == ino);
+        &mut place.expect("it was given to Locked::new").1
+    }
+
+    /// Stores all of them.
+    pub fn save(&mut self, tx: &Tx) -> Result<(), Errno> {
+        self.held.iter_mut().try_for_each(|(inode, state)| self.fs.save(tx, inode, state))
+    }
+}

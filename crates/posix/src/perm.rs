@@ -1,0 +1,30 @@
+//! What the kernel leaves of permissions.
+//!
+//! The mount uses the kernel's own checks (`default_permissions`): who may search, read, write, delete in a
+//! sticky directory or change an owner is decided before a request comes here. What remains are the effects:
+//! which group a new file gets, and which bits go when a file is written, truncated or given away.
+
+use crate::attr::Attributes;
+use crate::types::{Cred, mode};
+
+/// Group and mode of a new inode. In a set-gid directory everything takes the directory's group, and
+/// directories the bit as well.
+pub(crate) fn inherit(parent: &Attributes, bits: u32, cred: &Cred) -> (u64, u32) {
+    if parent.mode() & mode::S_ISGID == 0 {
+        return (u64::from(cred.gid), bits);
+    }
+    let is_dir = bits & mode::S_IFMT == mode::S_IFDIR;
+    (parent.zpl.gid, if is_dir { bits | mode::S_ISGID } else { bits })
+}
+
+/// Set-uid goes, and set-gid where it means an identity: without group execution it is (mandatory) locking.
+pub(crate) fn clear_set_ids(attrs: &mut Attributes) {
+    if attrs.is_dir() {
+        return;
+    }
+    let mut bits = attrs.mode() & !mode::S_ISUID;
+    if bits & mode::S_IXGRP != 0 {
+        bits &= !mode::S_ISGID;
+    }
+    attrs.set_permissions(bits);
+}

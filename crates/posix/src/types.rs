@@ -1,0 +1,133 @@
+//! What callers hand in and get back: attributes, credentials, directory entries.
+
+/// An inode's number: its object's number in the data set.
+pub type Ino = u64;
+
+/// Nanosecond time stamp; `secs` counts from 1970 and may be negative, `nanos` is below 10^9.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time {
+    pub secs: i64,
+    pub nanos: u32,
+}
+
+/// Who asks. The umask was applied by the caller: modes arrive masked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cred {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// What `stat` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    pub ino: Ino,
+    /// Tells two inodes apart that had the same number one after the other.
+    pub generation: u64,
+    /// Permission bits and `S_IFMT`.
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// Linux `dev_t` in the 32-bit form FUSE carries; 0 for what is no device.
+    pub rdev: u32,
+    /// Bytes; for a directory its entries + 2.
+    pub size: u64,
+    /// 512-byte units of storage.
+    pub blocks: u64,
+    pub blksize: u32,
+    pub atime: Time,
+    pub mtime: Time,
+    pub ctime: Time,
+    pub btime: Time,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    Now,
+    At(Time),
+}
+
+/// What to change; `None` leaves a field alone.
+#[derive(Clone, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits; file type bits are ignored.
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub atime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
+    /// Only for callers that keep their own clock (a writeback cache); otherwise every change sets it to now.
+    pub ctime: Option<Time>,
+    /// The kernel asks for set-id bits to be cleared (a size change by somebody unprivileged).
+    pub kill_suidgid: bool,
+}
+
+/// One name, borrowed while a walk is going on.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    pub name: &'a [u8],
+    pub ino: Ino,
+    /// `DT_*`
+    pub kind: u8,
+    /// The offset to go on after this entry.
+    pub next: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteFlags {
+    /// Ignore the offset and write at the end, as one step.
+    pub append: bool,
+    pub kill_suidgid: bool,
+}
+
+/// What `statvfs` shows; blocks are in units of `block_size` bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    pub block_size: u32,
+    pub blocks: u64,
+    pub free: u64,
+    pub available: u64,
+    pub files: u64,
+    pub files_free: u64,
+    pub name_max: u32,
+}
+
+/// `RENAME_NOREPLACE`
+pub const RENAME_NOREPLACE: u32 = 1;
+/// `RENAME_EXCHANGE`
+pub const RENAME_EXCHANGE: u32 = 2;
+
+/// `fallocate`: the size stays.
+pub const FALLOC_KEEP_SIZE: u32 = 0x01;
+/// `fallocate`: make a hole.
+pub const FALLOC_PUNCH_HOLE: u32 = 0x02;
+/// `fallocate`: make zeros.
+pub const FALLOC_ZERO_RANGE: u32 = 0x10;
+
+/// Longest name in bytes.
+pub const NAME_MAX: usize = 255;
+/// Longest symbolic link target in bytes.
+pub const SYMLINK_MAX: usize = 4095;
+/// Most hard links a file, or subdirectories + 2 a directory, may have.
+pub const LINK_MAX: u32 = 1 << 30;
+/// Largest file.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+
+/// File type bits of a mode, and what they mean.
+pub mod mode {
+    pub const S_IFMT: u32 = 0o170_000;
+    pub const S_IFSOCK: u32 = 0o140_000;
+    pub const S_IFLNK: u32 = 0o120_000;
+    pub const S_IFREG: u32 = 0o100_000;
+    pub const S_IFBLK: u32 = 0o060_000;
+    pub const S_IFDIR: u32 = 0o040_000;
+    pub const S_IFCHR: u32 = 0o020_000;
+    pub const S_IFIFO: u32 = 0o010_000;
+    pub const S_ISUID: u32 = 0o4000;
+    pub const S_ISGID: u32 = 0o2000;
+    pub const S_ISVTX: u32 = 0o1000;
+    pub const S_IXGRP: u32 = 0o010;
+    /// Everything that `chmod` may change.
+    pub const PERMISSIONS: u32 = 0o7777;
+}

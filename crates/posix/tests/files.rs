@@ -1,0 +1,370 @@
+//! One test for each rule about bytes, sizes, attributes and durability.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod support;
+
+use support::{Machine, Rng, Short, USER};
+use terrane_posix::{
+    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, SetAttr, SetTime, Time,
+    WriteFlags,
+};
+
+fn machine() -> Machine {
+    Machine::new(2, &[("recordsize", "4K")])
+}
+
+#[test]
+fn bytes_come_back_after_a_remount() {
+    let mut m = Machine::new(3, &[]);
+    let root = m.fs().root();
+    let mut rng = Rng(1);
+    for (i, len) in [0, 1, 511, 512, 513, 131_072, 131_073, 3_000_000].into_iter().enumerate() {
+        let data = rng.bytes(len);
+        let file = m.fs().file(root, &format!("f{i}")).ino;
+        m.fs().put(file, 0, &data);
+        assert!(m.fs().bytes(file) == data);
+        m.remount();
+        assert_eq!(m.fs().ino(root, &format!("f{i}")), Ok(file));
+        assert!(m.fs().bytes(file) == data);
+    }
+}
+
+#[test]
+fn reads_end_at_the_end() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let file = fs.file(root, "f").ino;
+    fs.put(file, 0, b"0123456789");
+    let read = |offset, len| {
+        let mut out = b"x".to_vec();
+        fs.read(file, offset, len, &mut out).map(|()| out)
+    };
+    assert_eq!(read(0, 4), Ok(b"x0123".to_vec()));
+    assert_eq!(read(8, 4), Ok(b"x89".to_vec()));
+    assert_eq!(read(10, 4), Ok(b"x".to_vec()));
+    assert_eq!(read(u64::MAX, 4), Ok(b"x".to_vec()));
+}
+
+#[test]
+fn what_was_not_written_is_zero() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let file = fs.file(root, "f").ino;
+    fs.put(file, 0, b"a");
+    fs.put(file, 1_000_000, b"z");
+    let bytes = fs.bytes(file);
+    assert_eq!((bytes.len(), bytes[0], bytes[1_000_000]), (1_000_001, b'a', b'z'));
+    assert!(bytes[1..1_000_000].iter().all(|b| *b == 0));
+    assert!(fs.getattr(file).unwrap().blocks <= 2 * 8 + 64, "holes take no space");
+    assert_eq!(fs.seek_hole(file, 0), Ok(4096));
+    assert_eq!(fs.seek_data(file, 4096), Ok(1_000_000 / 4096 * 4096));
+    assert_eq!(fs.seek_hole(file, 1_000_000), Ok(1_000_001));
+    assert_eq!(fs.seek_data(file, 1_000_001), Err(Errno::ENXIO));
+    assert_eq!(fs.seek_hole(file, 1_000_001), Err(Errno::ENXIO));
+    fs.size(file, 2_000_000).unwrap();
+    assert_eq!(fs.seek_data(file, 1_500_000), Err(Errno::ENXIO));
+    assert_eq!(fs.seek_hole(file, 1_500_000), Ok(1_500_000));
+}
+
+#[test]
+fn a_file_cut_and_grown_shows_zeros() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    for len in [3u64, 600, 4096, 5000, 20_000] {
+        let file = fs.file(root, &format!("f{len}")).ino;
+        fs.put(file, 0, &vec![7; 20_000]);
+        assert_eq!(fs.size(file, len).unwrap().size, len);
+        fs.size(file, 30_000).unwrap();
+        let bytes = fs.bytes(file);
+        assert!(
+            bytes[..len as usize].iter().all(|b| *b == 7) && bytes[len as usize..].iter().all(|b| *b == 0)
+        );
+    }
+}
+
+#[test]
+fn files_end_before_2_to_the_63() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let file = fs.file(root, "f").ino;
+    let write = |offset, data: &[u8]| fs.write(file, offset, data, WriteFlags::default());
+    assert_eq!(write(FILE_SIZE_MAX - 3, b"12345"), Ok(3));
+    assert_eq!(fs.getattr(file).unwrap().size, FILE_SIZE_MAX);
+    assert_eq!(write(FILE_SIZE_MAX, b"1"), Err(Errno::EFBIG));
+    assert_eq!(write(u64::MAX, b"1"), Err(Errno::EFBIG));
+    assert_eq!(fs.size(file, FILE_SIZE_MAX + 1), Err(Errno::EFBIG));
+    assert_eq!(fs.fallocate(file, 0, FILE_SIZE_MAX, 1), Err(Errno::EFBIG));
+    assert_eq!(fs.fallocate(file, FALLOC_KEEP_SIZE, u64::MAX, 2), Err(Errno::EFBIG));
+    let mut out = Vec::new();
+    fs.read(file, FILE_SIZE_MAX - 3, 10, &mut out).unwrap();
+    assert_eq!(out, b"123");
+    assert_eq!(fs.write(file, 0, b"x", WriteFlags { append: true, kill_suidgid: false }), Err(Errno::EFBIG));
+}
+
+#[test]
+fn appends_find_the_end_themselves() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let file = fs.file(root, "f").ino;
+    let append = WriteFlags { append: true, kill_suidgid: false };
+    for _ in 0..3 {
+        assert_eq!(fs.write(file, 0, b"line\n", append), Ok(5));
+    }
+    assert_eq!(fs.bytes(file), b"line\nline\nline\n");
+    assert_eq!(fs.write(file, 0, &vec![1; 3 << 20], append), Ok(1 << 20), "one piece, not three");
+}
+
+#[test]
+fn small_files_have_small_blocks_and_large_files_the_record_size() {
+    let m = Machine::new(4, &[("recordsize", "16K"), ("compression", "off")]);
+    let (fs, root) = (m.fs(), m.fs().root());
+    let file = fs.file(root, "f").ino;
+    let block = || m.fs().dataset().objects().hold(terrane_object::ObjectId(file)).unwrap().block_size();
+    fs.put(file, 0, &[1; 700]);
+    assert_eq!(block(), 1024);
+    fs.put(file, 700, &[2; 5000]);
+    assert_eq!(block(), 6144);
+    fs.put(file, 5700, &[3; 50_000]);
+    assert_eq!(block(), 16_384);
+    let bytes = fs.bytes(file);
+    assert!(bytes[..700] == [1; 700] && bytes[700..5700] == [2; 5000] && bytes[5700..] == [3; 50_000]);
+    fs.truncate_on_open(file).unwrap();
+    fs.put(file, 0, b"small again");
+    assert_eq!(block(), 512);
+    let sparse = fs.file(root, "s").ino;
+    fs.size(sparse, 1 << 30).unwrap();
+    fs.put(sparse, 0, b"x");
+    let object = m.fs().dataset().objects().hold(terrane_object::ObjectId(sparse)).unwrap();
+    assert_eq!(object.block_size(), 16_384);
+}
+
+#[test]
+fn writing_and_giving_away_clears_set_id_bits() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let file = fs.file(root, "f").ino;
+    let chmod =
+        |mode| fs.setattr(file, &SetAttr { mode: Some(mode), ..SetAttr::default() }, &USER).unwrap().mode;
+    let mode = || fs.getattr(file).unwrap().mode;
+    assert_eq!(chmod(0o6755), 0o106_755);
+    fs.put(file, 0, b"x");
+    assert_eq!(mode(), 0o106_755, "only where the kernel says so");
+    fs.write(file, 0, b"x", WriteFlags { append: false, kill_suidgid: true }).unwrap();
+    assert_eq!(mode(), 0o100_755);
+    assert_eq!(chmod(0o6745), 0o106_745);
+    fs.setattr(file, &SetAttr { uid: Some(5), ..SetAttr::default() }, &USER).unwrap();
+    assert_eq!(mode(), 0o102_745, "without group execution the bit means locking");
+    chmod(0o4755);
+    let cut = SetAttr { size: Some(0), kill_suidgid: true, ..SetAttr::default() };
+    assert_eq!(fs.setattr(file, &cut, &USER).unwrap().mode, 0o100_755);
+    chmod(0o6755);
+    let both = SetAttr { gid: Some(3), mode: Some(0o6711), ..SetAttr::default() };
+    assert_eq!(fs.setattr(file, &both, &USER).unwrap().mode, 0o106_711);
+    let dir = fs.dir(root, "d").ino;
+    fs.setattr(dir, &SetAttr { mode: Some(0o2755), ..SetAttr::default() }, &USER).unwrap();
+    assert_eq!(
+        fs.setattr(dir, &SetAttr { gid: Some(9), ..SetAttr::default() }, &USER).unwrap().mode,
+        0o042_755
+    );
+}
+
+#[test]
+fn attributes_are_set_and_kept() {
+    let mut m = machine();
+    let root = m.fs().root();
+    let file = m.fs().file(root, "f");
+    let set = SetAttr {
+        mode: Some(0o40_123),
+        uid: Some(u32::MAX - 1),
+        gid: Some(8),
+        atime: Some(SetTime::At(Time { secs: -5, nanos: 999_999_999 })),
+        mtime: Some(SetTime::At(Time { secs: 1 << 40, nanos: 1 })),
+        ..SetAttr::default()
+    };
+    let after = m.fs().setattr(file.ino, &set, &USER).unwrap();
+    assert_eq!((after.mode, after.uid, after.gid), (0o100_123, u32::MAX - 1, 8));
+    assert_eq!(after.atime, Time { secs: -5, nanos: 999_999_999 });
+    assert_eq!(after.mtime, Time { secs: 1 << 40, nanos: 1 });
+    assert!(after.ctime > file.ctime && after.btime == file.btime);
+    m.remount();
+    assert_eq!(m.fs().getattr(file.ino), Ok(after));
+    let now = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+    let after = m.fs().setattr(file.ino, &now, &USER).unwrap();
+    assert_eq!(after.mtime, after.ctime);
+    let given = SetAttr { ctime: Some(Time { secs: 9, nanos: 0 }), ..SetAttr::default() };
+    assert_eq!(m.fs().setattr(file.ino, &given, &USER).unwrap().ctime.secs, 9);
+}
+
+#[test]
+fn writes_and_cuts_leave_their_time() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let file = fs.file(root, "f").ino;
+    let changed = |change: &dyn Fn()| {
+        let before = fs.getattr(file).unwrap();
+        change();
+        let after = fs.getattr(file).unwrap();
+        (after.mtime > before.mtime, after.ctime > before.ctime)
+    };
+    assert_eq!(changed(&|| fs.put(file, 0, &[1; 9000])), (true, true));
+    assert_eq!(
+        changed(&|| {
+            fs.size(file, 9000).unwrap();
+        }),
+        (true, true),
+        "also to the same size"
+    );
+    assert_eq!(changed(&|| fs.truncate_on_open(file).unwrap()), (true, true));
+    assert_eq!(changed(&|| fs.fallocate(file, 0, 0, 10).unwrap()), (true, true));
+    assert_eq!(changed(&|| fs.fallocate(file, FALLOC_KEEP_SIZE, 0, 99).unwrap()), (false, false));
+    assert_eq!(changed(&|| drop(fs.bytes(file))), (false, false));
+    let chmod = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    assert_eq!(
+        changed(&|| {
+            fs.setattr(file, &chmod, &USER).unwrap();
+        }),
+        (false, true)
+    );
+}
+
+#[test]
+fn access_times_follow_the_property() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let file = fs.file(root, "f").ino;
+    fs.put(file, 0, b"x");
+    let read = || {
+        let before = fs.getattr(file).unwrap().atime;
+        fs.bytes(file);
+        fs.getattr(file).unwrap().atime > before
+    };
+    let set = |value| fs.dataset().set("atime", value).unwrap();
+    assert_eq!([read(), read(), read()], [true, false, false], "once after a change");
+    // A day later: reads look at "now", so the file is made to lie in the past, the last change before the last
+    // read.
+    let ago = |days: i64| {
+        let Time { secs, .. } = fs.file(root, &format!("clock{days}")).ctime;
+        Time { secs: secs - days * 24 * 3600 - 1, nanos: 0 }
+    };
+    for (read_days, renewed) in [(0, false), (1, true)] {
+        let (read_at, changed_at) = (SetTime::At(ago(read_days)), ago(10 + read_days));
+        let (atime, mtime) = (Some(read_at), Some(SetTime::At(changed_at)));
+        fs.setattr(file, &SetAttr { atime, mtime, ctime: Some(changed_at), ..SetAttr::default() }, &USER)
+            .unwrap();
+        assert_eq!(read(), renewed);
+    }
+    set("on");
+    assert_eq!([read(), read()], [true, true]);
+    set("off");
+    fs.put(file, 0, b"y");
+    assert!(!read());
+    set("relatime");
+    assert!(read());
+    let dir = fs.dir(root, "d").ino;
+    let link = fs.symlink(root, b"l", b"t", &USER).unwrap();
+    let before = fs.getattr(dir).unwrap().atime;
+    fs.names(dir);
+    fs.readlink(link.ino).unwrap();
+    assert!(fs.getattr(dir).unwrap().atime > before && fs.getattr(link.ino).unwrap().atime > link.atime);
+}
+
+#[test]
+fn fallocate_allocates_punches_and_zeroes() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let file = fs.file(root, "f").ino;
+    fs.put(file, 0, &[9; 20_000]);
+    let size = || fs.getattr(file).unwrap().size;
+    const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
+    fs.fallocate(file, PUNCH, 4000, 9000).unwrap();
+    let bytes = fs.bytes(file);
+    assert!(bytes[..4000].iter().chain(&bytes[13_000..]).all(|b| *b == 9));
+    assert!(bytes[4000..13_000].iter().all(|b| *b == 0));
+    assert_eq!(fs.seek_hole(file, 0), Ok(4096));
+    assert_eq!(fs.seek_data(file, 4096), Ok(12_288));
+    fs.fallocate(file, PUNCH, 19_000, 50_000).unwrap();
+    assert_eq!(size(), 20_000);
+    fs.fallocate(file, FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE, 18_000, 50_000).unwrap();
+    assert_eq!(size(), 20_000);
+    fs.fallocate(file, FALLOC_ZERO_RANGE, 17_000, 5000).unwrap();
+    assert_eq!(size(), 22_000);
+    fs.fallocate(file, FALLOC_KEEP_SIZE, 0, 99_000).unwrap();
+    assert_eq!(size(), 22_000);
+    fs.fallocate(file, 0, 10, 99_000).unwrap();
+    assert_eq!(size(), 99_010);
+    assert!(fs.bytes(file)[17_000..].iter().all(|b| *b == 0) && fs.bytes(file)[..4000] == [9; 4000]);
+    for mode in [FALLOC_PUNCH_HOLE, 0x08, 0x20, 0x40, FALLOC_PUNCH_HOLE | FALLOC_ZERO_RANGE] {
+        assert_eq!(fs.fallocate(file, mode, 0, 1), Err(Errno::EOPNOTSUPP), "{mode:#x}");
+    }
+    assert_eq!(fs.fallocate(file, 0, 0, 0), Err(Errno::EINVAL));
+    assert_eq!(fs.fallocate(root, 0, 0, 1), Err(Errno::EISDIR));
+    assert_eq!(fs.fallocate(file, 0, 0, 1 << 60), Err(Errno::ENOSPC), "more than there is");
+}
+
+#[test]
+fn copies_are_equal_and_do_not_overlap() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let data = Rng(5).bytes(2_500_000);
+    let (from, to) = (fs.file(root, "from").ino, fs.file(root, "to").ino);
+    fs.put(from, 0, &data);
+    assert_eq!(fs.copy_range(from, 100, to, 7, 2_400_000), Ok(2_400_000));
+    assert!(fs.bytes(to)[7..] == data[100..2_400_100] && fs.bytes(to)[..7] == [0; 7]);
+    assert_eq!(fs.copy_range(from, 2_400_000, to, 0, 1 << 30), Ok(100_000), "to the end of what there is");
+    assert_eq!(fs.copy_range(from, 3_000_000, to, 0, 10), Ok(0));
+    assert_eq!(fs.copy_range(from, 0, from, 50, 100), Err(Errno::EINVAL));
+    assert_eq!(fs.copy_range(from, 0, from, 3_000_000, 1000), Ok(1000));
+    assert!(fs.bytes(from)[3_000_000..] == data[..1000]);
+    let small = fs.file(root, "small").ino;
+    fs.put(small, 0, b"0123456789");
+    assert_eq!(fs.copy_range(small, 2, small, 10, 8), Ok(8));
+    assert_eq!(fs.copy_range(small, 10, small, 30, 15), Ok(8), "what it wrote itself is not copied");
+    assert_eq!(fs.copy_range(root, 0, to, 0, 1), Err(Errno::EISDIR));
+}
+
+#[test]
+fn fsync_keeps_what_was_done() {
+    let mut m = machine();
+    let root = m.fs().root();
+    let file = m.fs().file(root, "f").ino;
+    m.fs().put(file, 0, b"kept");
+    m.fs().fsync(file, false).unwrap();
+    m.fs().put(file, 0, b"lost");
+    m.crash();
+    assert_eq!(m.fs().ino(root, "f"), Ok(file));
+    assert_eq!(m.fs().bytes(file), b"kept");
+    m.fs().put(file, 0, b"more");
+    m.fs().forget_all();
+    m.fs().fsync(file, true).unwrap();
+    m.crash();
+    assert_eq!(m.fs().bytes(file), b"more", "also of an inode that was read again meanwhile");
+    let dir = m.fs().dir(root, "d").ino;
+    m.fs().fsync(dir, false).unwrap();
+    m.fs().file(dir, "x");
+    m.fs().fsync(dir, false).unwrap();
+    m.crash();
+    assert_eq!(m.fs().names(dir), ["x"]);
+}
+
+#[test]
+fn a_crash_leaves_all_of_an_operation_or_nothing() {
+    let mut m = machine();
+    let root = m.fs().root();
+    let file = m.fs().file(root, "f").ino;
+    m.fs().sync().unwrap();
+    m.fs().rename(root, b"f", root, b"g", 0).unwrap();
+    m.fs().link(file, root, b"h").unwrap();
+    m.fs().dir(root, "d");
+    m.crash();
+    assert_eq!(m.fs().names(root), ["f"]);
+    let attr = m.fs().getattr(file).unwrap();
+    assert_eq!((attr.nlink, m.fs().getattr(root).unwrap().nlink), (1, 2));
+}
+
+#[test]
+fn statfs_adds_up() {
+    let m = machine();
+    let stat = m.fs().statfs();
+    assert!(stat.blocks >= stat.free && stat.free == stat.available && stat.name_max == 255);
+    assert!(stat.files > stat.files_free && stat.files_free > 0);
+}
