@@ -18,4 +18,4 @@ pub mod zap_store;
 pub use dataset::{Dataset, MASTER, POOL_DIRECTORY};
 pub use error::DatasetError;
 pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
-pub use zap_store::{BLOCK_BYTES_FIRST, ObjectStore, ObjectZap, ZapError};
+pub use zap_store::{BLOCK_BYTES_FIRST, ChangeCost, ObjectStore, ObjectZap, ZapError};

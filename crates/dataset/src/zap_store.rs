@@ -8,7 +8,7 @@
 //! it is thrown away and read afresh before the next use.
 
 use std::sync::{Arc, OnceLock};
-use terrane_object::{Cost, Object, ObjectError, ObjectSet, Tx};
+use terrane_object::{Object, ObjectError, ObjectSet, Tx};
 use terrane_zap::{Cursor, Entry, Store, Value, ValueRef, Zap, ZapOptions};
 
 /// What a ZAP in an object can answer.
@@ -163,22 +163,35 @@ impl ObjectZap {
     }
 
     /// Upper bounds of what one added, replaced or removed name dirties.
-    pub fn change_cost(&self) -> Cost {
+    pub fn change_cost(&self) -> ChangeCost {
         let block = u64::from(self.object.block_size());
-        let write_bytes = match self.object.block_count() {
-            // Micro or tiny, which grows by 512 bytes at a time until it becomes fat, leaf by leaf.
-            0 | 1 if block + 512 <= MICRO_BYTES_MAX => block + 512,
-            0 | 1 => 2 * MICRO_BYTES_MAX + 4 * FAT_BLOCK_BYTES,
-            // Header, a leaf that splits twice, its neighbours, and two blocks of the pointer table.
-            _ => 8 * FAT_BLOCK_BYTES,
-        };
-        Cost { write_bytes, meta_blocks: 6, frees: false }
+        match self.object.block_count() {
+            // Micro, which grows by 512 bytes at a time until it becomes fat, leaf by leaf.
+            0 | 1 if block + GROWTH_BYTES <= MICRO_BYTES_MAX => {
+                let blocks = (block + GROWTH_BYTES).div_ceil(META_BLOCK_BYTES);
+                ChangeCost { meta_blocks: u32::try_from(blocks).unwrap_or(u32::MAX), repeats_are_free: true }
+            }
+            0 | 1 => ChangeCost { meta_blocks: 24, repeats_are_free: false },
+            // A leaf that splits, its neighbour, the header, the pointer table, and two blocks above them.
+            _ => ChangeCost { meta_blocks: 6, repeats_are_free: false },
+        }
     }
 }
 
+/// What changing one name costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangeCost {
+    /// In units of 16 KiB.
+    pub meta_blocks: u32,
+    /// Another change in the same transaction group dirties the same blocks.
+    pub repeats_are_free: bool,
+}
+
+/// A micro ZAP's growth in one change.
+const GROWTH_BYTES: u64 = 512;
+/// Unit of [`ChangeCost::meta_blocks`].
+const META_BLOCK_BYTES: u64 = 16 << 10;
 /// Block size of an object that will be a ZAP.
 pub const BLOCK_BYTES_FIRST: u32 = 512;
 /// A micro ZAP that would outgrow this becomes fat.
 const MICRO_BYTES_MAX: u64 = 128 << 10;
-/// Bytes of a fat ZAP's blocks.
-const FAT_BLOCK_BYTES: u64 = 16 << 10;

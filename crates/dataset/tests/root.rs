@@ -92,7 +92,7 @@ fn a_zap_in_an_object_behaves_like_a_map() {
     };
     for round in 0..4 {
         for _ in 0..2000 {
-            let tx = set.begin(zap.change_cost()).unwrap();
+            let tx = set.begin(COST).unwrap();
             let name = format!("name {} {}", random(3000), "x".repeat(random(2) as usize * 60));
             match random(3) {
                 0 => {
@@ -127,7 +127,7 @@ fn a_zap_in_an_object_behaves_like_a_map() {
         assert_eq!(listed(&zap), model);
         if round == 2 {
             for name in model.keys() {
-                let tx = set.begin(zap.change_cost()).unwrap();
+                let tx = set.begin(COST).unwrap();
                 assert!(zap.remove(&tx, name.as_bytes()).unwrap());
             }
             model.clear();

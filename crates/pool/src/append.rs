@@ -61,7 +61,8 @@ impl ZoneHeader {
 
     /// Judges the first bytes of a zone that should hold the filling `seq` of `pool`.
     pub fn parse(raw: &[u8], pool: u64, seq: ZoneSeq, at: &str) -> Result<ZoneHeader, Corrupt> {
-        let header = ZoneHeader::decode(raw).ok_or_else(|| Corrupt::new(at, "zone header length", ZoneHeader::SIZE, raw.len()))?;
+        let header = ZoneHeader::decode(raw)
+            .ok_or_else(|| Corrupt::new(at, "zone header length", ZoneHeader::SIZE, raw.len()))?;
         if header.magic != ZONE_MAGIC || header.pool != pool || header.seal != header.seal_of() {
             return Err(Corrupt::new(at, "zone header", "one of this pool, whole", "something else"));
         }
@@ -188,11 +189,21 @@ pub const DATA: usize = 3;
 
 impl Streams {
     /// `data_streams` data zones are written side by side; `threads`: a writer thread of its own.
-    pub fn new(pool: u64, incarnation: u64, devices: Vec<Arc<dyn Device>>, capacity: u64, data_streams: usize, threads: bool) -> Streams {
+    pub fn new(
+        pool: u64,
+        incarnation: u64,
+        devices: Vec<Arc<dyn Device>>,
+        capacity: u64,
+        data_streams: usize,
+        threads: bool,
+    ) -> Streams {
         let unit = devices.iter().map(|device| u64::from(device.info().write_unit)).max().unwrap_or(4096);
         let (done, from_writer) = unbounded();
         let classes = [Class::MetaA, Class::MetaB, Class::Collection].into_iter();
-        let open = classes.chain(std::iter::repeat_n(Class::Data, data_streams)).map(|class| (class, None)).collect();
+        let open = classes
+            .chain(std::iter::repeat_n(Class::Data, data_streams))
+            .map(|class| (class, None))
+            .collect();
         let to_writer = threads.then(|| {
             let (to_writer, batches) = bounded::<Batch>(IN_FLIGHT);
             let (done, devices) = (done.clone(), devices.clone());
@@ -211,8 +222,18 @@ impl Streams {
         });
         let batch_bytes = BATCH_BYTES.min(capacity / 4);
         Streams {
-            pool, incarnation, unit, batch_bytes, open, to_writer, from_writer, done,
-            in_flight: 0, failed: Vec::new(), devices, group: Appended::default(),
+            pool,
+            incarnation,
+            unit,
+            batch_bytes,
+            open,
+            to_writer,
+            from_writer,
+            done,
+            in_flight: 0,
+            failed: Vec::new(),
+            devices,
+            group: Appended::default(),
         }
     }
 
@@ -235,12 +256,29 @@ impl Streams {
     }
 
     /// After import: writing goes on in a zone that was open.
-    pub fn adopt(&mut self, class: Class, seq: ZoneSeq, home: Home, capacity: u64, start: u64, claimed: u64) -> Option<Arc<Gather>> {
+    pub fn adopt(
+        &mut self,
+        class: Class,
+        seq: ZoneSeq,
+        home: Home,
+        capacity: u64,
+        start: u64,
+        claimed: u64,
+    ) -> Option<Arc<Gather>> {
         let slot = self.open.iter_mut().find(|(of, open)| *of == class && open.is_none())?;
         let gather = Arc::<Gather>::default();
         gather.state.lock().tail_start = start;
         let last_part = if claimed == 0 { NO_PART } else { claimed };
-        let open = OpenZone { seq, home, capacity, start, last_part, entries: Vec::new(), joins: Vec::new(), gather: gather.clone() };
+        let open = OpenZone {
+            seq,
+            home,
+            capacity,
+            start,
+            last_part,
+            entries: Vec::new(),
+            joins: Vec::new(),
+            gather: gather.clone(),
+        };
         slot.1 = Some(open);
         Some(gather)
     }
@@ -250,7 +288,13 @@ impl Streams {
     }
 
     /// Appends one block to a stream and says where it is: its address, if it is born here, and its zone and offset.
-    pub fn append(&mut self, stream: usize, txg: Txg, block: Stored<'_>, source: &mut dyn ZoneSource) -> Result<(ZoneSeq, u64), PoolError> {
+    pub fn append(
+        &mut self,
+        stream: usize,
+        txg: Txg,
+        block: Stored<'_>,
+        source: &mut dyn ZoneSource,
+    ) -> Result<(ZoneSeq, u64), PoolError> {
         let len = granule_bytes(block.bytes.len() as u64);
         // Not right after the append that filled the batch: its entry may still learn of a sibling.
         if self.gathered(stream) >= self.batch_bytes {
@@ -266,7 +310,12 @@ impl Streams {
         let open = self.open[stream].1.as_mut().expect("opened just above");
         if room < len {
             let needed = format!("{} bytes in zone {}", room, open.seq);
-            return Err(PoolError::refused("a block", needed, format_args!("{len} bytes"), "use a smaller record size"));
+            return Err(PoolError::refused(
+                "a block",
+                needed,
+                format_args!("{len} bytes"),
+                "use a smaller record size",
+            ));
         }
         let mut state = open.gather.state.lock();
         let offset = open.start + state.tail.len() as u64;
@@ -316,7 +365,13 @@ impl Streams {
     }
 
     /// Makes sure that a block of `len` bytes fits the stream's open zone, opening another if need be. True: it did.
-    pub fn make_room(&mut self, stream: usize, txg: Txg, len: u64, source: &mut dyn ZoneSource) -> Result<bool, PoolError> {
+    pub fn make_room(
+        &mut self,
+        stream: usize,
+        txg: Txg,
+        len: u64,
+        source: &mut dyn ZoneSource,
+    ) -> Result<bool, PoolError> {
         if self.open[stream].1.is_some() && self.room(stream) >= granule_bytes(len) {
             return Ok(false);
         }
@@ -324,14 +379,25 @@ impl Streams {
         self.open_zone(stream, txg, source)?;
         if self.room(stream) < granule_bytes(len) {
             let room = format!("at most {} bytes", self.room(stream));
-            return Err(PoolError::refused("a bootstrap block", room, len, "report this: the tables outgrew the zones"));
+            return Err(PoolError::refused(
+                "a bootstrap block",
+                room,
+                len,
+                "report this: the tables outgrew the zones",
+            ));
         }
         Ok(true)
     }
 
     /// Writes one bootstrap block as a batch of its own and waits for it; nothing else may be gathered or under way.
     /// Returns its offset and the bytes from there to the end of the batch. On failure the zone is closed.
-    pub fn write_alone(&mut self, stream: usize, txg: Txg, what: u8, bytes: &[u8]) -> Result<(ZoneSeq, Home, u64, u64), PoolError> {
+    pub fn write_alone(
+        &mut self,
+        stream: usize,
+        txg: Txg,
+        what: u8,
+        bytes: &[u8],
+    ) -> Result<(ZoneSeq, Home, u64, u64), PoolError> {
         assert!(self.in_flight == 0 && self.failed.is_empty());
         let crc = crc32c::crc32c(bytes);
         let open = self.open[stream].1.as_mut().expect("room was made before");
@@ -351,9 +417,21 @@ impl Streams {
         };
         let extent = (open.start, open.start + data.len() as u64);
         let unit = self.unit as usize;
-        data.extend_from_slice(&encode_part(self.pool, self.incarnation, unit, open.seq, txg, extent, open.last_part, &[entry]));
+        data.extend_from_slice(&encode_part(
+            self.pool,
+            self.incarnation,
+            unit,
+            open.seq,
+            txg,
+            extent,
+            open.last_part,
+            &[entry],
+        ));
         let end = open.start + data.len() as u64;
-        let device = self.devices.get(usize::from(open.home.device.0)).expect("zones are opened on devices that are there");
+        let device = self
+            .devices
+            .get(usize::from(open.home.device.0))
+            .expect("zones are opened on devices that are there");
         if let Err(error) = device.write(open.home.zone, open.start, &data) {
             let seq = open.seq;
             self.open[stream].1 = None;
@@ -404,14 +482,17 @@ impl Streams {
 
     /// Ends the batch of a stream and hands it to the writer.
     pub fn seal(&mut self, stream: usize, txg: Txg) -> Result<(), PoolError> {
-        let Some(open) = self.open[stream].1.as_mut().filter(|open| !open.entries.is_empty()) else { return Ok(()) };
+        let Some(open) = self.open[stream].1.as_mut().filter(|open| !open.entries.is_empty()) else {
+            return Ok(());
+        };
         let entries = std::mem::take(&mut open.entries);
         let joins = std::mem::take(&mut open.joins);
         let mut state = open.gather.state.lock();
         let part_start = open.start + state.tail.len() as u64;
         let extent = (open.start, part_start);
         let unit = self.unit as usize;
-        let part = encode_part(self.pool, self.incarnation, unit, open.seq, txg, extent, open.last_part, &entries);
+        let part =
+            encode_part(self.pool, self.incarnation, unit, open.seq, txg, extent, open.last_part, &entries);
         let end = part_start + part.len() as u64;
         state.tail.extend_from_slice(&part);
         let data = Arc::new(std::mem::take(&mut state.tail));
@@ -426,7 +507,8 @@ impl Streams {
             self.group.moved_parts.push((seq, copy, part));
         }
         (open.start, open.last_part) = (end, end);
-        let batch = Batch { stream, seq, home: open.home, start, data, entries, joins, gather: open.gather.clone() };
+        let batch =
+            Batch { stream, seq, home: open.home, start, data, entries, joins, gather: open.gather.clone() };
         self.written(seq).claimed = end;
         self.group.device_bytes += end - start;
         self.submit(batch);
@@ -470,7 +552,11 @@ impl Streams {
                 match result {
                     Ok(()) => batch.gather.state.lock().chunks.retain(|(start, _)| *start != batch.start),
                     Err(error) => {
-                        log::warn!("batch of zone {} at byte {}: {error}; its blocks go elsewhere", batch.seq, batch.start);
+                        log::warn!(
+                            "batch of zone {} at byte {}: {error}; its blocks go elsewhere",
+                            batch.seq,
+                            batch.start
+                        );
                         self.failed.push(batch);
                     }
                 }
@@ -498,13 +584,18 @@ impl Streams {
                 debug_assert!(open.entries.is_empty() || !tail.is_empty());
                 self.group.filled.push(open.seq);
             }
-            self.group.moves.retain(|moved| !(moved.run.dest == batch.seq && moved.run.part_end > batch.start));
-            self.group.moved_parts.retain(|(seq, copy, _)| !(*seq == batch.seq && copy.part_end > batch.start));
+            self.group
+                .moves
+                .retain(|moved| !(moved.run.dest == batch.seq && moved.run.part_end > batch.start));
+            self.group
+                .moved_parts
+                .retain(|(seq, copy, _)| !(*seq == batch.seq && copy.part_end > batch.start));
         }
         for batch in &failed {
             for (index, entry) in batch.entries.iter().enumerate() {
                 let from = usize::try_from(entry.offset - batch.start).unwrap_or(usize::MAX);
-                let bytes = batch.data.get(from..from + entry.psize as usize).expect("an entry lies in its batch");
+                let bytes =
+                    batch.data.get(from..from + entry.psize as usize).expect("an entry lies in its batch");
                 let moved = entry.is_moved(batch.seq);
                 if moved {
                     // It never arrived here: the move goes from where it was to the new zone.
@@ -534,7 +625,8 @@ impl Streams {
 }
 
 fn write(devices: &[Arc<dyn Device>], batch: &Batch) -> Result<(), PoolError> {
-    let device = devices.get(usize::from(batch.home.device.0)).expect("zones are opened on devices that are there");
+    let device =
+        devices.get(usize::from(batch.home.device.0)).expect("zones are opened on devices that are there");
     Ok(device.write(batch.home.zone, batch.start, &batch.data)?)
 }
 

@@ -138,7 +138,9 @@ impl BlockPtr {
     /// Bytes the block takes on devices, all copies, in granules; 0 for holes and embedded blocks.
     pub fn allocated_bytes(&self) -> u64 {
         match self {
-            BlockPtr::Normal(normal) => granule_bytes(u64::from(normal.psize)) * normal.copies().count() as u64,
+            BlockPtr::Normal(normal) => {
+                granule_bytes(u64::from(normal.psize)) * normal.copies().count() as u64
+            }
             _ => 0,
         }
     }
@@ -202,11 +204,21 @@ impl BlockPtr {
         }
         if phys.lsize > BLOCK_BYTES_MAX || phys.psize > BLOCK_BYTES_MAX {
             let found = format!("{} and {}", phys.lsize, phys.psize);
-            return Err(Corrupt::new(at, "lsize and psize", format_args!("at most {BLOCK_BYTES_MAX}"), found));
+            return Err(Corrupt::new(
+                at,
+                "lsize and psize",
+                format_args!("at most {BLOCK_BYTES_MAX}"),
+                found,
+            ));
         }
         if phys.addrs == [0; 3] {
             if phys.psize != 0 || phys.fill != 0 || compression != 0 || phys.checksum != [0; 32] {
-                return Err(Corrupt::new(at, "hole", "without stored bytes", format_args!("psize {}", phys.psize)));
+                return Err(Corrupt::new(
+                    at,
+                    "hole",
+                    "without stored bytes",
+                    format_args!("psize {}", phys.psize),
+                ));
             }
             return Ok(BlockPtr::Hole(Hole { kind, level, lsize: phys.lsize, birth: phys.logical_birth }));
         }
@@ -215,9 +227,20 @@ impl BlockPtr {
         if phys.addrs[0] == 0 || (phys.addrs[1] == 0 && phys.addrs[2] != 0) {
             return Err(Corrupt::new(at, "addresses of a block pointer", "filled from the first", "a gap"));
         }
-        if phys.psize == 0 || phys.lsize == 0 || phys.block_birth.0 == 0 || phys.logical_birth < phys.block_birth {
-            return Err(Corrupt::new(at, "sizes and births of a block pointer", "set and in order", format_args!(
-                "psize {} lsize {} births {} {}", phys.psize, phys.lsize, phys.block_birth, phys.logical_birth)));
+        if phys.psize == 0
+            || phys.lsize == 0
+            || phys.block_birth.0 == 0
+            || phys.logical_birth < phys.block_birth
+        {
+            return Err(Corrupt::new(
+                at,
+                "sizes and births of a block pointer",
+                "set and in order",
+                format_args!(
+                    "psize {} lsize {} births {} {}",
+                    phys.psize, phys.lsize, phys.block_birth, phys.logical_birth
+                ),
+            ));
         }
         Ok(BlockPtr::Normal(Normal {
             addrs: phys.addrs.map(Addr::from_raw),
@@ -244,7 +267,12 @@ fn parse_embedded(
     let len = (phys.props >> 24 & 0xff) as usize;
     let lsize = (phys.props >> 32) as u32;
     if len == 0 || len > EMBEDDED_BYTES_MAX || phys.props & 0xe0_0000 != 0 {
-        return Err(Corrupt::new(at, "embedded payload", format_args!("1 to {EMBEDDED_BYTES_MAX} bytes"), len));
+        return Err(Corrupt::new(
+            at,
+            "embedded payload",
+            format_args!("1 to {EMBEDDED_BYTES_MAX} bytes"),
+            len,
+        ));
     }
     if lsize == 0 || lsize > BLOCK_BYTES_MAX {
         return Err(Corrupt::new(at, "embedded lsize", format_args!("1 to {BLOCK_BYTES_MAX}"), lsize));
@@ -254,7 +282,8 @@ fn parse_embedded(
 }
 
 fn payload_offsets() -> impl Iterator<Item = usize> {
-    (0..BlockPtr::SIZE).filter(|at| !(PROPS_AT..PROPS_AT + 8).contains(at) && !(BIRTH_AT..BIRTH_AT + 8).contains(at))
+    (0..BlockPtr::SIZE)
+        .filter(|at| !(PROPS_AT..PROPS_AT + 8).contains(at) && !(BIRTH_AT..BIRTH_AT + 8).contains(at))
 }
 
 impl BlockPtrPhys {
@@ -311,7 +340,14 @@ mod tests {
         assert_eq!(BlockPtr::default().encode(), [0; 128]);
         for len in 1..=EMBEDDED_BYTES_MAX {
             let payload: Vec<u8> = (1..=len as u8).collect();
-            let ptr = BlockPtr::Embedded(Embedded { kind: 2, level: 0, compression: 16, lsize: 700, birth: Txg(3), payload });
+            let ptr = BlockPtr::Embedded(Embedded {
+                kind: 2,
+                level: 0,
+                compression: 16,
+                lsize: 700,
+                birth: Txg(3),
+                payload,
+            });
             assert_eq!(BlockPtr::parse(&ptr.encode(), &"here").unwrap(), ptr);
         }
     }

@@ -95,7 +95,9 @@ impl Part {
     /// The entry of the block with this birthplace.
     pub fn find(&self, identity: Addr) -> Option<&Entry> {
         let entry = |index: &u32| self.entries.get(*index as usize);
-        let at = self.by_identity.partition_point(|index| entry(index).is_some_and(|entry| entry.identity < identity));
+        let at = self
+            .by_identity
+            .partition_point(|index| entry(index).is_some_and(|entry| entry.identity < identity));
         self.by_identity.get(at).and_then(entry).filter(|entry| entry.identity == identity)
     }
 
@@ -229,17 +231,33 @@ pub fn parse_trailer(raw: &[u8], seq: ZoneSeq, end: u64) -> Result<PartTrailer, 
         .and_then(PartTrailer::decode)
         .ok_or_else(|| Corrupt::new(at(), "trailer length", PartTrailer::SIZE, raw.len()))?;
     if trailer.magic != PART_MAGIC {
-        return Err(Corrupt::new(at(), "magic", format_args!("{PART_MAGIC:#x}"), format_args!("{:#x}", trailer.magic)));
+        return Err(Corrupt::new(
+            at(),
+            "magic",
+            format_args!("{PART_MAGIC:#x}"),
+            format_args!("{:#x}", trailer.magic),
+        ));
     }
     if trailer.seq != seq {
         return Err(Corrupt::new(at(), "sequence", seq, trailer.seq));
     }
-    let room = trailer.part_start.checked_add(trailer.entry_bytes).and_then(|x| x.checked_add(PartTrailer::SIZE as u64));
+    let room = trailer
+        .part_start
+        .checked_add(trailer.entry_bytes)
+        .and_then(|x| x.checked_add(PartTrailer::SIZE as u64));
     let aligned = trailer.batch_start.is_multiple_of(GRANULE);
-    let ordered = aligned && trailer.batch_start <= trailer.part_start && room.is_some_and(|room| room <= end);
+    let ordered =
+        aligned && trailer.batch_start <= trailer.part_start && room.is_some_and(|room| room <= end);
     if !ordered || end - trailer.part_start > 64 << 20 {
-        return Err(Corrupt::new(at(), "extent of the part", "inside its batch", format_args!(
-            "batch {} part {} entries {}", trailer.batch_start, trailer.part_start, trailer.entry_bytes)));
+        return Err(Corrupt::new(
+            at(),
+            "extent of the part",
+            "inside its batch",
+            format_args!(
+                "batch {} part {} entries {}",
+                trailer.batch_start, trailer.part_start, trailer.entry_bytes
+            ),
+        ));
     }
     Ok(trailer)
 }
@@ -268,13 +286,19 @@ pub fn parse_part(pool: u64, trailer: &PartTrailer, raw: &[u8], end: u64) -> Res
     let mut entries = Vec::with_capacity(trailer.entries as usize);
     for _ in 0..trailer.entries {
         let entry = decode_entry(&mut reader, &mut last, seq).map_err(truncated)?;
-        if entry.offset + granule_bytes(u64::from(entry.psize)) > trailer.part_start.next_multiple_of(GRANULE) {
+        if entry.offset + granule_bytes(u64::from(entry.psize)) > trailer.part_start.next_multiple_of(GRANULE)
+        {
             return Err(Corrupt::new(at(), "end of a block", trailer.part_start, entry.offset));
         }
         entries.push(entry);
     }
     if !reader.is_empty() {
-        return Err(Corrupt::new(at(), "entries", "to fill their bytes", format_args!("{} left", reader.remaining())));
+        return Err(Corrupt::new(
+            at(),
+            "entries",
+            "to fill their bytes",
+            format_args!("{} left", reader.remaining()),
+        ));
     }
     let previous = (trailer.previous != NO_PART).then_some(trailer.previous);
     if previous.is_some_and(|previous| previous > trailer.batch_start) {
@@ -298,7 +322,10 @@ fn decode_entry(raw: &mut Reader<'_>, last: &mut Last, seq: ZoneSeq) -> Result<E
     } else {
         Addr::new(seq, offset)
     };
-    let psize = u32::try_from(raw.varint()?).ok().filter(|psize| (1..=crate::block_ptr::BLOCK_BYTES_MAX).contains(psize)).ok_or(bad)?;
+    let psize = u32::try_from(raw.varint()?)
+        .ok()
+        .filter(|psize| (1..=crate::block_ptr::BLOCK_BYTES_MAX).contains(psize))
+        .ok_or(bad)?;
     let crc = raw.u32()?;
     let birth = if flags & F_SAME_BIRTH != 0 { last.birth } else { raw.varint()? };
     let owner = if flags & F_POOL != 0 {
@@ -343,8 +370,11 @@ mod tests {
                 }
                 let offset = at;
                 at += granule_bytes(u64::from(psize));
-                let identity = if i % 5 == 4 { Addr::new(ZoneSeq(3), i * 160) } else { Addr::new(seq, offset) };
-                let owner = if i % 50 == 49 { Owner::Pool { what: POOL_SECTION } } else {
+                let identity =
+                    if i % 5 == 4 { Addr::new(ZoneSeq(3), i * 160) } else { Addr::new(seq, offset) };
+                let owner = if i % 50 == 49 {
+                    Owner::Pool { what: POOL_SECTION }
+                } else {
                     Owner::Block { objset: 1, object: 7 + i / 40, level: (i % 40 == 0).into(), block: i }
                 };
                 let siblings = if i % 3 == 0 { vec![Addr::new(ZoneSeq(9), i * 16)] } else { vec![] };
@@ -381,8 +411,14 @@ mod tests {
         for bit in (0..raw.len() * 8).step_by(3) {
             let mut bad = raw.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            let judged = parse_trailer(&bad, ZoneSeq(12), end)
-                .and_then(|t| parse_part(77, &t, bad.get((t.part_start.saturating_sub(start)) as usize..).unwrap_or(&[]), end));
+            let judged = parse_trailer(&bad, ZoneSeq(12), end).and_then(|t| {
+                parse_part(
+                    77,
+                    &t,
+                    bad.get((t.part_start.saturating_sub(start)) as usize..).unwrap_or(&[]),
+                    end,
+                )
+            });
             assert!(judged.is_err(), "bit {bit}");
         }
     }
@@ -396,7 +432,8 @@ mod tests {
                 let mut bad = raw.clone();
                 bad[at] = lie;
                 let Ok(mut trailer) = parse_trailer(&bad, ZoneSeq(12), end) else { continue };
-                let seed = Seed { pool: 77, life: 12, offset: trailer.part_start, incarnation: trailer.incarnation };
+                let seed =
+                    Seed { pool: 77, life: 12, offset: trailer.part_start, incarnation: trailer.incarnation };
                 trailer.seal = seal(seed, &[&bad[..raw.len() - 16]]);
                 let _ = parse_part(77, &trailer, &bad, end);
             }

@@ -53,9 +53,13 @@ impl Group<'_> {
         let tables = self.pool.tables.read();
         let born_now = &self.st.streams.group.written;
         let candidates = tables.zones.iter().filter(|(seq, zone)| {
-            zone.phase == Phase::Full && !done.contains(seq) && !born_now.contains_key(*seq) && zone.capacity - zone.live >= zone.capacity / 32
+            zone.phase == Phase::Full
+                && !done.contains(seq)
+                && !born_now.contains_key(*seq)
+                && zone.capacity - zone.live >= zone.capacity / 32
         });
-        let (seq, zone) = candidates.min_by_key(|(_, zone)| u128::from(zone.live) * 1_000_000 / u128::from(zone.capacity.max(1)))?;
+        let (seq, zone) = candidates
+            .min_by_key(|(_, zone)| u128::from(zone.live) * 1_000_000 / u128::from(zone.capacity.max(1)))?;
         Some((*seq, zone.live))
     }
 
@@ -64,7 +68,10 @@ impl Group<'_> {
         for stream in 0..self.st.streams.count() {
             let wasteful = self.st.streams.zone_of(stream).is_some_and(|seq| {
                 let tables = self.pool.tables.read();
-                tables.zones.get(&seq).is_some_and(|zone| zone.claimed > zone.capacity / 4 && zone.live < zone.claimed / 2)
+                tables
+                    .zones
+                    .get(&seq)
+                    .is_some_and(|zone| zone.claimed > zone.capacity / 4 && zone.live < zone.claimed / 2)
             });
             if wasteful {
                 self.st.streams.fill(stream, self.txg)?;
@@ -86,7 +93,7 @@ impl Group<'_> {
             }
         };
         let mut whole = true;
-        let mut last: Option<Addr> = None;
+        let mut last: Option<(Addr, usize)> = None;
         for part in &parts {
             for entry in &part.entries {
                 if !self.lives_here(victim, part.end, entry) {
@@ -101,9 +108,11 @@ impl Group<'_> {
                     whole = false;
                     continue;
                 };
-                let joins = last.is_some_and(|last| self.may_join(victim, last, entry.identity));
-                last = Some(entry.identity);
                 let stream = self.stream_apart_from(&entry.siblings);
+                // A survivor between the two that went to another stream would be covered by a run that does not hold it.
+                let joins = last
+                    .is_some_and(|(last, to)| to == stream && self.may_join(victim, last, entry.identity));
+                last = Some((entry.identity, stream));
                 let block = Stored {
                     bytes: &bytes,
                     identity: Some(entry.identity),
@@ -151,7 +160,10 @@ impl Group<'_> {
             (Some(a), Some(b)) if a == b => true,
             // In neighbouring runs of a zone that is gone there is nothing else between them.
             (Some(a), Some(b)) => {
-                birth.phase == Phase::Gone && a.dest == victim && b.dest == victim && index(next.granule()) == index(last.granule()) + 1
+                birth.phase == Phase::Gone
+                    && a.dest == victim
+                    && b.dest == victim
+                    && index(next.granule()) == index(last.granule()) + 1
             }
             _ => false,
         }

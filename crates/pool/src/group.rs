@@ -20,7 +20,9 @@ use crate::workers::Pending;
 use crate::zones::{Phase, Zone};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use terrane_codec::{ChecksumKind, Compression, Compressor, Outcome, ZstdLevel, compute, is_zero, max_stored};
+use terrane_codec::{
+    ChecksumKind, Compression, Compressor, Outcome, ZstdLevel, compute, is_zero, max_stored,
+};
 use terrane_device::ZoneState;
 use terrane_wire::{Corrupt, Txg, Writer, ZoneSeq};
 
@@ -99,7 +101,11 @@ struct Source<'a> {
 impl ZoneSource for Source<'_> {
     fn open_zone(&mut self, class: Class) -> Result<(Opened, Arc<Gather>), PoolError> {
         loop {
-            let home = self.alloc.empty.pop_first().ok_or_else(|| PoolError::Failed { reason: "no empty zone is left".into() })?;
+            let home = self
+                .alloc
+                .empty
+                .pop_first()
+                .ok_or_else(|| PoolError::Failed { reason: "no empty zone is left".into() })?;
             let device = self.pool.device(home.device)?;
             if self.alloc.unclean.remove(&home) {
                 if let Err(error) = device.reset(home.zone) {
@@ -115,7 +121,9 @@ impl ZoneSource for Source<'_> {
             // The lease was raised by the last commit; without one, import has left room.
             let seq = ZoneSeq(self.alloc.next_seq);
             if seq.0 >= self.alloc.lease_seq {
-                return Err(PoolError::Failed { reason: "the lease of zone sequence numbers ran out".into() });
+                return Err(PoolError::Failed {
+                    reason: "the lease of zone sequence numbers ran out".into(),
+                });
             }
             self.alloc.next_seq += 1;
             let gather = Arc::<Gather>::default();
@@ -198,9 +206,18 @@ impl Group<'_> {
         };
         let lsize = request.data.len() as u32;
         let (compression, bytes, checksum, crc) = match ready {
-            Ready::Zero => return Ok(BlockPtr::Hole(Hole { kind: request.kind, level, lsize, birth: self.txg })),
+            Ready::Zero => {
+                return Ok(BlockPtr::Hole(Hole { kind: request.kind, level, lsize, birth: self.txg }));
+            }
             Ready::Embedded { compression, payload } => {
-                return Ok(BlockPtr::Embedded(Embedded { kind: request.kind, level, compression, lsize, birth: self.txg, payload }));
+                return Ok(BlockPtr::Embedded(Embedded {
+                    kind: request.kind,
+                    level,
+                    compression,
+                    lsize,
+                    birth: self.txg,
+                    payload,
+                }));
             }
             Ready::Stored { compression, bytes, checksum, crc } => (compression, bytes, checksum, crc),
         };
@@ -235,7 +252,14 @@ impl Group<'_> {
         }))
     }
 
-    fn append(&mut self, stream: usize, bytes: &[u8], owner: Owner, crc: u32, siblings: Vec<Addr>) -> Result<Addr, PoolError> {
+    fn append(
+        &mut self,
+        stream: usize,
+        bytes: &[u8],
+        owner: Owner,
+        crc: u32,
+        siblings: Vec<Addr>,
+    ) -> Result<Addr, PoolError> {
         let block = Stored { bytes, identity: None, birth: self.txg, owner, siblings, crc, joins: false };
         let (seq, offset) = self.st.streams.append(stream, self.txg, block, &mut source!(self))?;
         Ok(Addr::new(seq, offset))
@@ -316,7 +340,9 @@ impl Group<'_> {
         let tables = self.pool.tables.read();
         let Some(zone) = tables.zones.get(&out.seq()) else { return Ok(()) };
         let mut sides = [Run { live: 0, ..run }, Run { live: 0, ..run }];
-        for entry in part.entries.iter().filter(|entry| entry.identity.seq() == out.seq() && entry.identity != out) {
+        for entry in
+            part.entries.iter().filter(|entry| entry.identity.seq() == out.seq() && entry.identity != out)
+        {
             let granule = entry.identity.granule();
             if granule < run.first || granule > run.last || zone.dead.overlaps(granule, entry.granules()) {
                 continue;
@@ -330,7 +356,8 @@ impl Group<'_> {
             sides[side].live += granule_bytes(u64::from(entry.psize));
         }
         // An empty side is dropped; the old run goes when the block's own new run is inserted over its place.
-        self.split_runs.extend(sides.into_iter().filter(|side| side.live > 0).map(|run| Move { birth: out.seq(), run }));
+        self.split_runs
+            .extend(sides.into_iter().filter(|side| side.live > 0).map(|run| Move { birth: out.seq(), run }));
         Ok(())
     }
 
@@ -358,7 +385,10 @@ impl Group<'_> {
             let raw = self.pool.tables.read().encode_section(section, sections);
             let stored = self.pool.workers.here(|codec| boot_encode(codec, &raw));
             let ptr = self.write_boot(POOL_SECTION, &stored)?;
-            let old = std::mem::replace(&mut self.st.sections[section as usize], SectionPtr { section, stamp, ptr });
+            let old = std::mem::replace(
+                &mut self.st.sections[section as usize],
+                SectionPtr { section, stamp, ptr },
+            );
             self.release_boot(&old.ptr);
             self.new_sections.push(SectionPtr { section, stamp, ptr });
         }
@@ -376,7 +406,13 @@ impl Group<'_> {
             siblings.push(addr);
         }
         self.st.streams.add_sibling(META_A, siblings[1]);
-        Ok(BootPtr { places, checksum: compute(ChecksumKind::Blake3, stored), len: stored.len() as u32, padded: 0, reserved: 0 })
+        Ok(BootPtr {
+            places,
+            checksum: compute(ChecksumKind::Blake3, stored),
+            len: stored.len() as u32,
+            padded: 0,
+            reserved: 0,
+        })
     }
 
     /// Everything is appended: write the record, make it the root, and let the tables follow.
@@ -466,9 +502,11 @@ impl Group<'_> {
                 return Ok(copies);
             }
             for (seq, mut copy, bytes) in parts {
-                let apart = [META_B, META_A].into_iter().find(|stream| self.st.streams.zone_of(*stream) != Some(seq));
+                let apart =
+                    [META_B, META_A].into_iter().find(|stream| self.st.streams.zone_of(*stream) != Some(seq));
                 let owner = Owner::Pool { what: POOL_PART_COPY };
-                copy.addr = self.append(apart.unwrap_or(META_B), &bytes, owner, crc32c::crc32c(&bytes), Vec::new())?;
+                copy.addr =
+                    self.append(apart.unwrap_or(META_B), &bytes, owner, crc32c::crc32c(&bytes), Vec::new())?;
                 copies.push((seq, copy));
             }
             let txg = self.txg;
@@ -476,7 +514,12 @@ impl Group<'_> {
         }
     }
 
-    fn compose(&mut self, root: BlockPtr, appended: &mut Appended, part_copies: Vec<(ZoneSeq, crate::record::PartCopy)>) -> Record {
+    fn compose(
+        &mut self,
+        root: BlockPtr,
+        appended: &mut Appended,
+        part_copies: Vec<(ZoneSeq, crate::record::PartCopy)>,
+    ) -> Record {
         let mut deltas: BTreeMap<ZoneSeq, i64> = BTreeMap::new();
         let mut delta = |seq: ZoneSeq, bytes: i64| *deltas.entry(seq).or_default() += bytes;
         let tables = self.pool.tables.read();
@@ -534,7 +577,11 @@ impl Group<'_> {
             record.opened.extend(opened.opened);
             record.filled.extend(opened.filled);
             let stored = self.pool.workers.here(|codec| boot_encode(codec, &record.encode()));
-            let mut own = BootPtr { checksum: compute(ChecksumKind::Blake3, &stored), len: stored.len() as u32, ..BootPtr::NONE };
+            let mut own = BootPtr {
+                checksum: compute(ChecksumKind::Blake3, &stored),
+                len: stored.len() as u32,
+                ..BootPtr::NONE
+            };
             let mut failed = false;
             let mut padded = [0u64; 2];
             for (index, stream) in [META_A, META_B].into_iter().enumerate() {
@@ -573,7 +620,13 @@ impl Group<'_> {
     }
 
     /// The group is durable.
-    fn finish(self, record: Record, own: BootPtr, root: BlockPtr, device_bytes: u64) -> Result<(), PoolError> {
+    fn finish(
+        self,
+        record: Record,
+        own: BootPtr,
+        root: BlockPtr,
+        device_bytes: u64,
+    ) -> Result<(), PoolError> {
         let Group { pool, st, txg, frees, dead_log, started_ns, .. } = self;
         let findings = {
             let mut tables = pool.tables.write();
@@ -626,7 +679,9 @@ impl Pool {
         };
         for seq in ready {
             if !self.explained(seq)? {
-                log::error!("zone {seq}: its directory lists blocks that are neither dead nor moved; kept for `terrane check`");
+                log::error!(
+                    "zone {seq}: its directory lists blocks that are neither dead nor moved; kept for `terrane check`"
+                );
                 st.suspects.push(seq);
                 continue;
             }
@@ -636,7 +691,11 @@ impl Pool {
                 if zone.pins.load(std::sync::atomic::Ordering::Acquire) > 0 {
                     continue;
                 }
-                let copies = zone.part_copies.iter().map(|copy| (copy.addr, copy.part_end - copy.part_start)).collect();
+                let copies = zone
+                    .part_copies
+                    .iter()
+                    .map(|copy| (copy.addr, copy.part_end - copy.part_start))
+                    .collect();
                 let home = zone.home;
                 zone.phase = Phase::Gone;
                 zone.gather = None;
@@ -670,19 +729,27 @@ impl Pool {
             // A birth zone that is forgotten has no survivors.
             let Some(birth) = tables.zones.get(&entry.identity.seq()) else { return true };
             let granule = entry.identity.granule();
-            birth.dead.contains(granule, entry.granules()) || birth.run_of(granule).is_some_and(|run| run.dest != seq)
+            birth.dead.contains(granule, entry.granules())
+                || birth.run_of(granule).is_some_and(|run| run.dest != seq)
         }))
     }
 }
 
 /// Compresses, embeds or finds zero, and checksums.
-fn prepare(codec: &mut Compressor, data: &Arc<Vec<u8>>, compression: Compression, checksum: ChecksumKind, may_embed: bool) -> Ready {
+fn prepare(
+    codec: &mut Compressor,
+    data: &Arc<Vec<u8>>,
+    compression: Compression,
+    checksum: ChecksumKind,
+    may_embed: bool,
+) -> Ready {
     if is_zero(data) {
         return Ready::Zero;
     }
     let mut out = Vec::new();
     let embeddable = may_embed && data.len() <= EMBEDDED_BYTES_MAX;
-    let limit = max_stored(data.len()).max(if may_embed { EMBEDDED_BYTES_MAX.min(data.len() - 1) } else { 0 });
+    let limit =
+        max_stored(data.len()).max(if may_embed { EMBEDDED_BYTES_MAX.min(data.len() - 1) } else { 0 });
     if codec.compress(compression, data, limit, &mut out) == Outcome::Compressed {
         if may_embed && out.len() <= EMBEDDED_BYTES_MAX {
             return Ready::Embedded { compression: compression.id(), payload: out };
@@ -704,7 +771,11 @@ pub(crate) fn boot_encode(codec: &mut Compressor, raw: &[u8]) -> Vec<u8> {
     let zstd = Compression::Zstd(ZstdLevel::new(3).expect("3 is a level"));
     let mut packed = Vec::new();
     let outcome = codec.compress(zstd, raw, max_stored(raw.len()), &mut packed);
-    let (id, body) = if outcome == Outcome::Compressed { (zstd.id(), packed.as_slice()) } else { (Compression::Off.id(), raw) };
+    let (id, body) = if outcome == Outcome::Compressed {
+        (zstd.id(), packed.as_slice())
+    } else {
+        (Compression::Off.id(), raw)
+    };
     let mut out = Writer::with_capacity(body.len() + 8);
     out.u32(u32::from(id));
     out.u32(raw.len() as u32);

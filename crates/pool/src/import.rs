@@ -65,7 +65,12 @@ pub struct ImportOptions {
 
 impl Default for ImportOptions {
     fn default() -> Self {
-        ImportOptions { read_only: false, rewind: None, cache_bytes: 256 << 20, commit_period: Duration::from_secs(5) }
+        ImportOptions {
+            read_only: false,
+            rewind: None,
+            cache_bytes: 256 << 20,
+            commit_period: Duration::from_secs(5),
+        }
     }
 }
 
@@ -81,7 +86,9 @@ pub fn probe(read: &mut dyn FnMut(u64, &mut [u8]) -> bool, bytes: u64) -> Option
     let mut found: Option<Label> = None;
     // The second anchor begins where the first zone ends; its size is not known yet if the first is just being rewritten.
     let seconds = (20..=32).map(|shift| 1u64 << shift);
-    for offset in std::iter::once(0).chain(seconds).filter(|offset| offset.saturating_add(LABEL_BYTES) <= bytes) {
+    for offset in
+        std::iter::once(0).chain(seconds).filter(|offset| offset.saturating_add(LABEL_BYTES) <= bytes)
+    {
         if !read(offset, &mut raw) {
             continue;
         }
@@ -116,7 +123,9 @@ pub(crate) fn read_anchor(device: &dyn Device, anchor: u32) -> Option<(Label, Ve
         }
         have += piece.len() as u64;
     }
-    let label = Label::parse(raw.get(..LABEL_BYTES as usize)?, anchor, &format!("{} anchor {anchor}", info.name)).ok()?;
+    let label =
+        Label::parse(raw.get(..LABEL_BYTES as usize)?, anchor, &format!("{} anchor {anchor}", info.name))
+            .ok()?;
     let slot = unit.max(4096);
     let mut found = Vec::new();
     let mut at = first;
@@ -146,22 +155,36 @@ fn read_boot(devices: &[Arc<dyn Device>], ptr: &BootPtr, what: &str) -> Result<(
     Err(last)
 }
 
-fn read_boot_copy(devices: &[Arc<dyn Device>], ptr: &BootPtr, place: &Place, what: &str) -> Result<Vec<u8>, Corrupt> {
+fn read_boot_copy(
+    devices: &[Arc<dyn Device>],
+    ptr: &BootPtr,
+    place: &Place,
+    what: &str,
+) -> Result<Vec<u8>, Corrupt> {
     let at = format!("{what} at {place}");
     let device = devices
         .get(usize::from(place.device.0))
         .ok_or_else(|| Corrupt::new(&at, "device", format_args!("below {}", devices.len()), place.device))?;
     let info = device.info();
     let end = place.offset.checked_add(u64::from(ptr.len));
-    let inside = place.zone.0 >= ANCHORS && place.zone.0 < info.zone_count && end.is_some_and(|end| end <= info.zone_size);
+    let inside = place.zone.0 >= ANCHORS
+        && place.zone.0 < info.zone_count
+        && end.is_some_and(|end| end <= info.zone_size);
     if !inside || ptr.len < 8 || ptr.len > BLOCK_BYTES_MAX {
-        return Err(Corrupt::new(&at, "place and length", "inside a zone", format_args!("{} bytes", ptr.len)));
+        return Err(Corrupt::new(
+            &at,
+            "place and length",
+            "inside a zone",
+            format_args!("{} bytes", ptr.len),
+        ));
     }
     let unit = u64::from(info.write_unit);
     let from = place.offset / unit * unit;
     let to = (place.offset + u64::from(ptr.len)).next_multiple_of(unit);
     let mut wide = vec![0; (to - from) as usize];
-    device.read(place.zone, from, &mut wide).map_err(|error| Corrupt::new(&at, "read", "to succeed", error))?;
+    device
+        .read(place.zone, from, &mut wide)
+        .map_err(|error| Corrupt::new(&at, "read", "to succeed", error))?;
     let start = (place.offset - from) as usize;
     let stored = wide.get(start..start + ptr.len as usize).unwrap_or(&[]);
     if compute(ChecksumKind::Blake3, stored) != ptr.checksum {
@@ -196,9 +219,19 @@ struct Found {
 
 impl Pool {
     /// Makes a new pool on a device whose content may go, and leaves it open.
-    pub fn create(devices: Vec<Arc<dyn Device>>, create: &CreateOptions, env: Arc<dyn Env>, options: &ImportOptions) -> Result<Arc<Pool>, PoolError> {
+    pub fn create(
+        devices: Vec<Arc<dyn Device>>,
+        create: &CreateOptions,
+        env: Arc<dyn Env>,
+        options: &ImportOptions,
+    ) -> Result<Arc<Pool>, PoolError> {
         let [device] = devices.as_slice() else {
-            return Err(PoolError::refused("a pool", "one device", devices.len(), "several devices come in a later version"));
+            return Err(PoolError::refused(
+                "a pool",
+                "one device",
+                devices.len(),
+                "several devices come in a later version",
+            ));
         };
         let info = device.info().clone();
         check_name(&create.name)?;
@@ -217,7 +250,12 @@ impl Pool {
         }
         let max_block = (capacity / 4).min(u64::from(BLOCK_BYTES_MAX)) as u32;
         let (pool, id) = (env.random_u64(), env.random_u64());
-        let row = DeviceRow { device: id, zone_size: info.zone_size, zone_count: info.zone_count, write_unit: info.write_unit };
+        let row = DeviceRow {
+            device: id,
+            zone_size: info.zone_size,
+            zone_count: info.zone_count,
+            write_unit: info.write_unit,
+        };
         let label = Label {
             pool,
             name: create.name.clone(),
@@ -238,7 +276,14 @@ impl Pool {
             .map(|section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE })
             .collect();
         let state = SyncState {
-            streams: Streams::new(pool, 1, devices.clone(), capacity, data_streams(info.zone_count), env.workers() > 0),
+            streams: Streams::new(
+                pool,
+                1,
+                devices.clone(),
+                capacity,
+                data_streams(info.zone_count),
+                env.workers() > 0,
+            ),
             alloc: Allocator { empty, unclean: BTreeSet::new(), next_seq: 1, lease_seq: lease },
             lease_txg: lease,
             incarnation: 1,
@@ -263,11 +308,20 @@ impl Pool {
     }
 
     /// Opens the pool that lies on the devices.
-    pub fn import(devices: Vec<Arc<dyn Device>>, env: Arc<dyn Env>, options: &ImportOptions) -> Result<Arc<Pool>, PoolError> {
-        let device = devices.first().cloned().ok_or_else(|| PoolError::refused("import", "a device", "none", "name one"))?;
+    pub fn import(
+        devices: Vec<Arc<dyn Device>>,
+        env: Arc<dyn Env>,
+        options: &ImportOptions,
+    ) -> Result<Arc<Pool>, PoolError> {
+        let device = devices
+            .first()
+            .cloned()
+            .ok_or_else(|| PoolError::refused("import", "a device", "none", "name one"))?;
         let info = device.info().clone();
         let anchors: Vec<(u32, Label, Vec<(u64, Uberblock)>)> = (0..ANCHORS)
-            .filter_map(|anchor| read_anchor(device.as_ref(), anchor).map(|(label, ubers)| (anchor, label, ubers)))
+            .filter_map(|anchor| {
+                read_anchor(device.as_ref(), anchor).map(|(label, ubers)| (anchor, label, ubers))
+            })
             .collect();
         let mut candidates: Vec<(u32, &Label, Uberblock)> = anchors
             .iter()
@@ -275,34 +329,52 @@ impl Pool {
             .collect();
         candidates.sort_by_key(|(_, _, uber)| std::cmp::Reverse((uber.txg, uber.incarnation, uber.clean)));
         let Some((_, label, newest)) = candidates.first().copied() else {
-            return Err(PoolError::refused(&info.name, "a Terrane pool", "no valid uberblock", "check that this is the right device"));
+            return Err(PoolError::refused(
+                &info.name,
+                "a Terrane pool",
+                "no valid uberblock",
+                "check that this is the right device",
+            ));
         };
         let label = label.clone();
         check_label(&label, &info, options)?;
         let limit = options.rewind.unwrap_or(Txg(u64::MAX));
         let oldest = newest.oldest;
         let mut last_error = None;
-        let found = candidates.iter().filter(|(_, _, uber)| uber.txg <= limit && uber.txg >= oldest).find_map(|(anchor, _, uber)| {
-            if last_error.is_some() && options.rewind.is_none() {
-                return None;
-            }
-            match load(&devices, &label, *anchor, uber) {
-                Ok(found) => Some(found),
-                Err(corrupt) => {
-                    log::error!("group {}: {corrupt}", uber.txg);
-                    last_error = Some(corrupt);
-                    None
+        let found = candidates
+            .iter()
+            .filter(|(_, _, uber)| uber.txg <= limit && uber.txg >= oldest)
+            .find_map(|(anchor, _, uber)| {
+                if last_error.is_some() && options.rewind.is_none() {
+                    return None;
                 }
-            }
-        });
+                match load(&devices, &label, *anchor, uber) {
+                    Ok(found) => Some(found),
+                    Err(corrupt) => {
+                        log::error!("group {}: {corrupt}", uber.txg);
+                        last_error = Some(corrupt);
+                        None
+                    }
+                }
+            });
         let Some(found) = found else {
-            let older = candidates.iter().map(|(_, _, uber)| uber.txg).find(|txg| *txg < newest.txg && *txg >= oldest);
+            let older = candidates
+                .iter()
+                .map(|(_, _, uber)| uber.txg)
+                .find(|txg| *txg < newest.txg && *txg >= oldest);
             let remedy = match older {
-                Some(txg) => format!("import with --rewind={txg}; what was written after group {txg} would be lost"),
+                Some(txg) => {
+                    format!("import with --rewind={txg}; what was written after group {txg} would be lost")
+                }
                 None => "no older group is whole; restore from a backup".into(),
             };
             let found = last_error.map_or("no group in range".to_string(), |corrupt| corrupt.to_string());
-            return Err(PoolError::refused(format_args!("pool {}", label.name), "a readable newest group", found, remedy));
+            return Err(PoolError::refused(
+                format_args!("pool {}", label.name),
+                "a readable newest group",
+                found,
+                remedy,
+            ));
         };
         // Leases are pool-wide facts: even a rewind must not hand out a number twice.
         let lease_seq = candidates.iter().map(|(_, _, uber)| uber.lease_seq).max().unwrap_or(0);
@@ -335,23 +407,46 @@ fn data_streams(zone_count: u32) -> usize {
 
 fn check_name(name: &str) -> Result<(), PoolError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
-    let good = !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.chars().all(fits) && name.starts_with(|c: char| c.is_ascii_alphabetic());
-    if good { Ok(()) } else {
-        Err(PoolError::refused("pool name", "a letter, then letters, digits and _ - . :", format_args!("{name:?}"), "choose another"))
+    let good = !name.is_empty()
+        && name.len() <= NAME_BYTES_MAX
+        && name.chars().all(fits)
+        && name.starts_with(|c: char| c.is_ascii_alphabetic());
+    if good {
+        Ok(())
+    } else {
+        Err(PoolError::refused(
+            "pool name",
+            "a letter, then letters, digits and _ - . :",
+            format_args!("{name:?}"),
+            "choose another",
+        ))
     }
 }
 
-fn check_label(label: &Label, info: &terrane_device::DeviceInfo, options: &ImportOptions) -> Result<(), PoolError> {
-    let unknown = |list: &[String]| list.iter().find(|name| !KNOWN_FEATURES.contains(&name.as_str())).cloned();
+fn check_label(
+    label: &Label,
+    info: &terrane_device::DeviceInfo,
+    options: &ImportOptions,
+) -> Result<(), PoolError> {
+    let unknown =
+        |list: &[String]| list.iter().find(|name| !KNOWN_FEATURES.contains(&name.as_str())).cloned();
     let pool = format!("pool {}", label.name);
     if let Some(feature) = unknown(&label.features.incompatible) {
-        return Err(PoolError::refused(pool, "known features", feature, "use a version of Terrane that knows this feature"));
+        return Err(PoolError::refused(
+            pool,
+            "known features",
+            feature,
+            "use a version of Terrane that knows this feature",
+        ));
     }
     if let Some(feature) = unknown(&label.features.read_only_compatible).filter(|_| !options.read_only) {
         let remedy = "import it read-only, or use a version of Terrane that knows this feature";
         return Err(PoolError::refused(pool, "known features", feature, remedy));
     }
-    if label.zone_size != info.zone_size || label.zone_count > info.zone_count || label.write_unit < info.write_unit {
+    if label.zone_size != info.zone_size
+        || label.zone_count > info.zone_count
+        || label.write_unit < info.write_unit
+    {
         return Err(PoolError::refused(
             pool,
             format_args!("{} zones of {} bytes", label.zone_count, label.zone_size),
@@ -360,7 +455,12 @@ fn check_label(label: &Label, info: &terrane_device::DeviceInfo, options: &Impor
         ));
     }
     if label.devices.len() != 1 {
-        return Err(PoolError::refused(pool, "one device", label.devices.len(), "use a version of Terrane that knows several"));
+        return Err(PoolError::refused(
+            pool,
+            "one device",
+            label.devices.len(),
+            "use a version of Terrane that knows several",
+        ));
     }
     Ok(())
 }
@@ -376,7 +476,10 @@ fn load(devices: &[Arc<dyn Device>], label: &Label, anchor: u32, uber: &Uberbloc
     let mut records: Vec<(Record, BootPtr)> = Vec::new();
     let mut next = uber.record;
     loop {
-        let what = format!("commit record before group {}", records.last().map_or(uber.txg.next(), |(record, _)| record.txg));
+        let what = format!(
+            "commit record before group {}",
+            records.last().map_or(uber.txg.next(), |(record, _)| record.txg)
+        );
         let record = Record::parse(&fetch(&next, &what)?, &what)?;
         let expected = records.last().map_or(uber.txg.next(), |(record, _)| record.txg);
         if record.txg >= expected || (records.is_empty() && record.txg != uber.txg) {
@@ -398,9 +501,17 @@ fn load(devices: &[Arc<dyn Device>], label: &Label, anchor: u32, uber: &Uberbloc
     let mut tables = Tables::default();
     let mut table: Vec<SectionPtr> = Vec::new();
     for section in 0..label.sections {
-        let ptr = sections.get(&section).copied().unwrap_or(SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE });
+        let ptr = sections.get(&section).copied().unwrap_or(SectionPtr {
+            section,
+            stamp: Txg(0),
+            ptr: BootPtr::NONE,
+        });
         if !ptr.ptr.is_none() {
-            tables.decode_section(&fetch(&ptr.ptr, "section of the zone tables")?, section, label.sections)?;
+            tables.decode_section(
+                &fetch(&ptr.ptr, "section of the zone tables")?,
+                section,
+                label.sections,
+            )?;
         }
         table.push(ptr);
     }
@@ -409,10 +520,12 @@ fn load(devices: &[Arc<dyn Device>], label: &Label, anchor: u32, uber: &Uberbloc
         let mut frees: Vec<Free> = record.frees.clone();
         for block in &record.dead_log {
             let raw = fetch(block, "dead-log block")?;
-            let got = get_frees(&mut Reader::new(&raw)).map_err(|error| Corrupt::new("dead-log block", "frees", "whole", error))?;
+            let got = get_frees(&mut Reader::new(&raw))
+                .map_err(|error| Corrupt::new("dead-log block", "frees", "whole", error))?;
             frees.extend(got);
         }
-        let stamp_of = |seq| table.get(section_of(seq, label.sections) as usize).map_or(Txg(0), |section| section.stamp);
+        let stamp_of =
+            |seq| table.get(section_of(seq, label.sections) as usize).map_or(Txg(0), |section| section.stamp);
         let findings = tables.apply(record, ptr, &frees, &|seq| stamp_of(seq) < record.txg);
         if let Some(finding) = findings.into_iter().next() {
             return Err(finding);
@@ -420,7 +533,8 @@ fn load(devices: &[Arc<dyn Device>], label: &Label, anchor: u32, uber: &Uberbloc
         chain.push_back(Chained { txg: record.txg, ptr: *ptr, dead_log: record.dead_log.clone() });
     }
     check_tables(devices, label, &tables)?;
-    let (record, _) = records.into_iter().next().ok_or_else(|| Corrupt::new("uberblock", "record", "one", "none"))?;
+    let (record, _) =
+        records.into_iter().next().ok_or_else(|| Corrupt::new("uberblock", "record", "one", "none"))?;
     Ok(Found { uber: *uber, anchor, record, chain, sections: table, tables, whole })
 }
 
@@ -429,7 +543,12 @@ fn check_tables(devices: &[Arc<dyn Device>], label: &Label, tables: &Tables) -> 
         let known = usize::from(zone.home.device.0) < devices.len();
         let inside = zone.home.zone.0 >= ANCHORS && zone.home.zone.0 < label.zone_count;
         if !known || !inside || zone.capacity > label.zone_size {
-            return Err(Corrupt::new(format_args!("zone {seq}"), "home and capacity", "on the device", zone.home));
+            return Err(Corrupt::new(
+                format_args!("zone {seq}"),
+                "home and capacity",
+                "on the device",
+                zone.home,
+            ));
         }
     }
     match tables.check().into_iter().next() {
@@ -448,8 +567,14 @@ fn open(
 ) -> Result<Arc<Pool>, PoolError> {
     let Found { uber, anchor, record, chain, sections, mut tables, whole } = found;
     let capacity = tables.zones.values().map(|zone| zone.capacity).min().unwrap_or(label.zone_size);
-    let mut streams =
-        Streams::new(label.pool, incarnation, devices.clone(), capacity, data_streams(label.zone_count), env.workers() > 0 && !options.read_only);
+    let mut streams = Streams::new(
+        label.pool,
+        incarnation,
+        devices.clone(),
+        capacity,
+        data_streams(label.zone_count),
+        env.workers() > 0 && !options.read_only,
+    );
     let mut used = BTreeSet::new();
     for (seq, zone) in &mut tables.zones {
         if !zone.is_resident() {
@@ -463,11 +588,17 @@ fn open(
         let goes_on = if zone.phase == Phase::Open { zone.claimed } else { zone.capacity };
         let at = device.resume(zone.home.zone, goes_on)?;
         if at < zone.claimed {
-            log::error!("{}: its write pointer is at {at}, but {} bytes were committed", zone.home, zone.claimed);
+            log::error!(
+                "{}: its write pointer is at {at}, but {} bytes were committed",
+                zone.home,
+                zone.claimed
+            );
         }
         if zone.phase == Phase::Open {
             let fits = at >= zone.claimed && at < zone.capacity;
-            zone.gather = fits.then(|| streams.adopt(zone.class, *seq, zone.home, zone.capacity, at, zone.claimed)).flatten();
+            zone.gather = fits
+                .then(|| streams.adopt(zone.class, *seq, zone.home, zone.capacity, at, zone.claimed))
+                .flatten();
             if zone.gather.is_none() {
                 // Its record comes with the next group.
                 streams.group.filled.push(*seq);

@@ -39,7 +39,9 @@ pub enum Standing {
 
 /// The labels and uberblocks in a device's anchors.
 pub fn anchors(device: &dyn Device) -> Vec<(u32, Label, Vec<(u64, Uberblock)>)> {
-    (0..ANCHORS).filter_map(|anchor| read_anchor(device, anchor).map(|(label, ubers)| (anchor, label, ubers))).collect()
+    (0..ANCHORS)
+        .filter_map(|anchor| read_anchor(device, anchor).map(|(label, ubers)| (anchor, label, ubers)))
+        .collect()
 }
 
 impl Pool {
@@ -101,10 +103,17 @@ impl Pool {
     /// Live bytes of bootstrap blocks, by the pool's own books.
     pub fn bootstrap_blocks(&self) -> Vec<(Addr, u32)> {
         let st = self.sync.lock();
-        let records = st.chain.iter().flat_map(|chained| std::iter::once(&chained.ptr).chain(&chained.dead_log));
+        let records =
+            st.chain.iter().flat_map(|chained| std::iter::once(&chained.ptr).chain(&chained.dead_log));
         let sections = st.sections.iter().map(|section| &section.ptr);
-        let mut out: Vec<(Addr, u32)> =
-            records.chain(sections).flat_map(|ptr| ptr.copies().map(|place| (place.addr(), ptr.len))).collect();
+        let mut out: Vec<(Addr, u32)> = records
+            .chain(sections)
+            .flat_map(|ptr| ptr.copies().map(|place| (place.addr(), ptr.len)))
+            .collect();
+        // Copies of the directory parts of zones that were just reset: freed by the next record.
+        out.extend(
+            st.resets_done.iter().flat_map(|(_, copies)| copies).map(|(addr, len)| (*addr, *len as u32)),
+        );
         drop(st);
         let tables = self.tables.read();
         let copies = tables.zones.values().flat_map(|zone| &zone.part_copies);

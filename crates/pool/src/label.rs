@@ -96,13 +96,8 @@ impl Default for Place {
 pub type BootPtr = RecordPtrPhys;
 
 impl RecordPtrPhys {
-    pub const NONE: RecordPtrPhys = RecordPtrPhys {
-        places: [NO_PLACE; 2],
-        checksum: [0; 32],
-        len: 0,
-        padded: 0,
-        reserved: 0,
-    };
+    pub const NONE: RecordPtrPhys =
+        RecordPtrPhys { places: [NO_PLACE; 2], checksum: [0; 32], len: 0, padded: 0, reserved: 0 };
 
     pub fn is_none(&self) -> bool {
         self.len == 0
@@ -171,7 +166,9 @@ impl Label {
     pub fn encode(&self, anchor: u32) -> Vec<u8> {
         let mut body = Writer::new();
         body.blob(self.name.as_bytes());
-        for list in [&self.features.incompatible, &self.features.read_only_compatible, &self.features.compatible] {
+        for list in
+            [&self.features.incompatible, &self.features.read_only_compatible, &self.features.compatible]
+        {
             body.varint(list.len() as u64);
             for name in list {
                 body.blob(name.as_bytes());
@@ -214,24 +211,40 @@ impl Label {
         let short = || Corrupt::new(at, "label length", LABEL_BYTES, raw.len());
         let head = LabelHead::decode(raw).ok_or_else(short)?;
         if head.magic != LABEL_MAGIC {
-            return Err(Corrupt::new(at, "label magic", format_args!("{LABEL_MAGIC:#x}"), format_args!("{:#x}", head.magic)));
+            return Err(Corrupt::new(
+                at,
+                "label magic",
+                format_args!("{LABEL_MAGIC:#x}"),
+                format_args!("{:#x}", head.magic),
+            ));
         }
         if head.version != FORMAT_VERSION {
             return Err(Corrupt::new(at, "label version", FORMAT_VERSION, head.version));
         }
         let body_bytes = usize::try_from(head.body_bytes).unwrap_or(usize::MAX);
-        let body = LabelHead::SIZE.checked_add(body_bytes).and_then(|end| raw.get(LabelHead::SIZE..end)).ok_or_else(short)?;
+        let body = LabelHead::SIZE
+            .checked_add(body_bytes)
+            .and_then(|end| raw.get(LabelHead::SIZE..end))
+            .ok_or_else(short)?;
         let seed = label_seed(head.pool, head.device, anchor, head.turn);
         let sealed = raw.get(..LabelHead::SIZE - 16).ok_or_else(short)?;
         if seal(seed, &[sealed, body]) != head.seal {
             return Err(Corrupt::new(at, "label seal", "that of its bytes", "another"));
         }
         let unit_ok = head.write_unit.is_power_of_two() && (4096..=1 << 20).contains(&head.write_unit);
-        let size_ok = head.zone_size >= u64::from(head.write_unit) && head.zone_size <= crate::addr::ZONE_BYTES_MAX;
-        if !unit_ok || !size_ok || head.zone_count < ANCHORS || head.sections == 0 || head.sections > 1 << 16 {
-            return Err(Corrupt::new(at, "label geometry", "powers of two in range", format_args!(
-                "write unit {}, zone size {}, zones {}, sections {}",
-                head.write_unit, head.zone_size, head.zone_count, head.sections)));
+        let size_ok =
+            head.zone_size >= u64::from(head.write_unit) && head.zone_size <= crate::addr::ZONE_BYTES_MAX;
+        if !unit_ok || !size_ok || head.zone_count < ANCHORS || head.sections == 0 || head.sections > 1 << 16
+        {
+            return Err(Corrupt::new(
+                at,
+                "label geometry",
+                "powers of two in range",
+                format_args!(
+                    "write unit {}, zone size {}, zones {}, sections {}",
+                    head.write_unit, head.zone_size, head.zone_count, head.sections
+                ),
+            ));
         }
         let truncated = |error: Truncated| Corrupt::new(at, "label body", "whole", error);
         let (name, features, devices) = parse_body(body).map_err(truncated)?;
@@ -254,7 +267,9 @@ impl Label {
 
 fn parse_body(body: &[u8]) -> Result<(String, Features, Vec<DeviceRow>), Truncated> {
     let mut raw = Reader::new(body);
-    let text = |raw: &mut Reader<'_>| -> Result<String, Truncated> { Ok(String::from_utf8_lossy(raw.blob()?).into_owned()) };
+    let text = |raw: &mut Reader<'_>| -> Result<String, Truncated> {
+        Ok(String::from_utf8_lossy(raw.blob()?).into_owned())
+    };
     let name = text(&mut raw)?;
     let mut list = || -> Result<Vec<String>, Truncated> {
         let count = raw.count(1)?;
@@ -263,7 +278,14 @@ fn parse_body(body: &[u8]) -> Result<(String, Features, Vec<DeviceRow>), Truncat
     let features = Features { incompatible: list()?, read_only_compatible: list()?, compatible: list()? };
     let count = raw.count(24)?;
     let devices = (0..count)
-        .map(|_| Ok(DeviceRow { device: raw.u64()?, zone_size: raw.u64()?, zone_count: raw.u32()?, write_unit: raw.u32()? }))
+        .map(|_| {
+            Ok(DeviceRow {
+                device: raw.u64()?,
+                zone_size: raw.u64()?,
+                zone_count: raw.u32()?,
+                write_unit: raw.u32()?,
+            })
+        })
         .collect::<Result<_, Truncated>>()?;
     Ok((name, features, devices))
 }

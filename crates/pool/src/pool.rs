@@ -155,9 +155,9 @@ impl Pool {
     }
 
     pub(crate) fn device(&self, device: DeviceIdx) -> Result<&Arc<dyn Device>, PoolError> {
-        self.devices
-            .get(usize::from(device.0))
-            .ok_or_else(|| Corrupt::new("zone tables", "device", format_args!("below {}", self.devices.len()), device).into())
+        self.devices.get(usize::from(device.0)).ok_or_else(|| {
+            Corrupt::new("zone tables", "device", format_args!("below {}", self.devices.len()), device).into()
+        })
     }
 
     pub(crate) fn threaded(&self) -> bool {
@@ -243,17 +243,22 @@ impl Pool {
 
     pub fn status(&self) -> Status {
         let (size_bytes, live_bytes, available_bytes) = self.space();
+        let label = self.label();
         let st = self.sync.lock();
         let tables = self.tables.read();
         Status {
-            name: self.name(),
+            name: label.name,
             id: self.pool_id,
             txg: self.txg.synced(),
             incarnation: st.incarnation,
-            zone_size: self.label.lock().zone_size,
-            zones: self.data_zones(),
+            zone_size: label.zone_size,
+            zones: u64::from(label.zone_count - ANCHORS),
             zones_empty: st.alloc.empty.len() as u64,
-            zones_waiting: tables.zones.values().filter(|zone| matches!(zone.phase, Phase::Emptied(_))).count() as u64,
+            zones_waiting: tables
+                .zones
+                .values()
+                .filter(|zone| matches!(zone.phase, Phase::Emptied(_)))
+                .count() as u64,
             size_bytes,
             live_bytes,
             available_bytes,
@@ -271,7 +276,13 @@ impl Pool {
     }
 
     /// Appends the uberblock of a committed group, switching anchors when this one is full or cannot be written.
-    pub(crate) fn write_uberblock(&self, st: &mut SyncState, txg: Txg, record: BootPtr, clean: bool) -> Result<(), PoolError> {
+    pub(crate) fn write_uberblock(
+        &self,
+        st: &mut SyncState,
+        txg: Txg,
+        record: BootPtr,
+        clean: bool,
+    ) -> Result<(), PoolError> {
         let oldest = self.rollback_to(st, txg);
         let mut label = self.label.lock();
         let mut uber = Uberblock {
@@ -331,7 +342,8 @@ impl Pool {
 
     /// Commits everything, completes a checkpoint, and marks the pool clean. The pool takes no more changes.
     pub fn export(self: &Arc<Self>) -> Result<(), PoolError> {
-        let outcome = if self.read_only || self.failed.get().is_some() { self.alive() } else { self.settle() };
+        let outcome =
+            if self.read_only || self.failed.get().is_some() { self.alive() } else { self.settle() };
         self.stop_threads();
         let _ = self.failed.set("it was exported".into());
         outcome

@@ -77,7 +77,9 @@ impl Pool {
                 let stored = self.read_verified(normal, owner)?;
                 let mut out = Vec::new();
                 self.workers
-                    .here(|codec| codec.decompress(normal.compression, &stored, normal.lsize as usize, &mut out))
+                    .here(|codec| {
+                        codec.decompress(normal.compression, &stored, normal.lsize as usize, &mut out)
+                    })
                     .map_err(|corrupt| self.damaged(owner, corrupt.within(normal.addrs[0])))?;
                 let block = Arc::new(out);
                 self.cache.insert(key, block.clone());
@@ -90,7 +92,10 @@ impl Pool {
     pub fn verify(&self, ptr: &BlockPtr) -> Vec<(Addr, PoolError)> {
         let BlockPtr::Normal(normal) = ptr else { return Vec::new() };
         let copies: Vec<Addr> = normal.copies().collect();
-        copies.into_iter().filter_map(|addr| self.read_copy(normal, addr).err().map(|error| (addr, error))).collect()
+        copies
+            .into_iter()
+            .filter_map(|addr| self.read_copy(normal, addr).err().map(|error| (addr, error)))
+            .collect()
     }
 
     /// The stored bytes of a block from its first good copy.
@@ -142,7 +147,8 @@ impl Pool {
                 return Ok(stored);
             }
             let at = format!("{} granule {} ({addr})", held.home, offset / GRANULE);
-            let corrupt = Corrupt::new(at, "checksum of the stored bytes", "that of the block pointer", "another");
+            let corrupt =
+                Corrupt::new(at, "checksum of the stored bytes", "that of the block pointer", "another");
             if first.as_ref() == Some(&corrupt) {
                 break;
             }
@@ -175,7 +181,13 @@ impl Pool {
             }
         };
         if offset + u64::from(psize) > held.capacity {
-            return Err(Corrupt::new(addr, "end of the block", format_args!("at most {}", held.capacity), offset + u64::from(psize)).into());
+            return Err(Corrupt::new(
+                addr,
+                "end of the block",
+                format_args!("at most {}", held.capacity),
+                offset + u64::from(psize),
+            )
+            .into());
         }
         Ok((held, offset))
     }
@@ -222,7 +234,9 @@ impl Pool {
     }
 
     fn read_part(&self, held: &Held, end: u64) -> Result<Part, PoolError> {
-        let bad_end = || Corrupt::new(format_args!("zone {}", held.seq), "end of a directory part", "inside the zone", end);
+        let bad_end = || {
+            Corrupt::new(format_args!("zone {}", held.seq), "end of a directory part", "inside the zone", end)
+        };
         if end > held.capacity || end < PartTrailer::SIZE as u64 {
             return Err(bad_end().into());
         }
@@ -241,7 +255,15 @@ impl Pool {
     }
 
     fn read_part_copy(&self, seq: ZoneSeq, end: u64) -> Option<Part> {
-        let copy = self.tables.read().zones.get(&seq)?.part_copies.iter().find(|copy| copy.part_end == end).copied()?;
+        let copy = self
+            .tables
+            .read()
+            .zones
+            .get(&seq)?
+            .part_copies
+            .iter()
+            .find(|copy| copy.part_end == end)
+            .copied()?;
         let len = u32::try_from(end.checked_sub(copy.part_start)?).ok()?;
         let (held, offset) = self.locate(copy.addr, len).ok()?;
         let mut raw = vec![0; len as usize];
@@ -266,13 +288,21 @@ impl Pool {
 }
 
 fn hold(seq: ZoneSeq, zone: &crate::zones::Zone) -> Held {
-    Held { seq, home: zone.home, capacity: zone.capacity, gather: zone.gather.clone(), _pin: Pin::new(&zone.pins) }
+    Held {
+        seq,
+        home: zone.home,
+        capacity: zone.capacity,
+        gather: zone.gather.clone(),
+        _pin: Pin::new(&zone.pins),
+    }
 }
 
 /// A block's owner in words, for the log.
 pub fn owner_text(owner: Owner) -> String {
     match owner {
-        Owner::Block { objset, object, level, block } => format!("object set {objset} object {object} level {level} block {block}"),
+        Owner::Block { objset, object, level, block } => {
+            format!("object set {objset} object {object} level {level} block {block}")
+        }
         Owner::Pool { .. } => "pool metadata".into(),
     }
 }

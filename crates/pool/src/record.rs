@@ -29,7 +29,9 @@ pub enum Class {
 
 impl Class {
     pub fn from_id(id: u8) -> Option<Class> {
-        [Class::MetaA, Class::MetaB, Class::Log, Class::Collection, Class::Data].into_iter().find(|class| *class as u8 == id)
+        [Class::MetaA, Class::MetaB, Class::Log, Class::Collection, Class::Data]
+            .into_iter()
+            .find(|class| *class as u8 == id)
     }
 
     pub fn name(self) -> &'static str {
@@ -165,7 +167,14 @@ impl Record {
     /// The record as stored, before compression.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
-        for word in [RECORD_MAGIC, self.txg.0, self.incarnation, self.time_ns, self.replay_after.0, self.previous_txg.0] {
+        for word in [
+            RECORD_MAGIC,
+            self.txg.0,
+            self.incarnation,
+            self.time_ns,
+            self.replay_after.0,
+            self.previous_txg.0,
+        ] {
             out.u64(word);
         }
         out.bytes(&self.previous.encode());
@@ -181,7 +190,9 @@ impl Record {
             out.varint(written.claimed);
             out.varint(written.born);
         });
-        for (tag, list) in [(TAG_FILLED, &self.filled), (TAG_RESET, &self.reset), (TAG_SUSPECT, &self.suspect)] {
+        for (tag, list) in
+            [(TAG_FILLED, &self.filled), (TAG_RESET, &self.reset), (TAG_SUSPECT, &self.suspect)]
+        {
             item(&mut out, tag, list, |out, seq| out.varint(seq.0));
         }
         item(&mut out, TAG_MOVES, &self.moves, |out, moved| {
@@ -192,7 +203,9 @@ impl Record {
             out.varint(seq.0);
             out.varint_signed(*delta);
         });
-        item(&mut out, TAG_FREES, &[()][..usize::from(!self.frees.is_empty())], |out, ()| put_frees(out, &self.frees));
+        item(&mut out, TAG_FREES, &[()][..usize::from(!self.frees.is_empty())], |out, ()| {
+            put_frees(out, &self.frees)
+        });
         item(&mut out, TAG_DEAD_LOG, &self.dead_log, |out, ptr| out.bytes(&ptr.encode()));
         item(&mut out, TAG_SECTIONS, &self.sections, |out, section| {
             out.u32(section.section);
@@ -217,9 +230,15 @@ impl Record {
             *word = raw.u64().map_err(truncated)?;
         }
         if head[0] != RECORD_MAGIC {
-            return Err(Corrupt::new(at, "commit record magic", format_args!("{RECORD_MAGIC:#x}"), format_args!("{:#x}", head[0])));
+            return Err(Corrupt::new(
+                at,
+                "commit record magic",
+                format_args!("{RECORD_MAGIC:#x}"),
+                format_args!("{:#x}", head[0]),
+            ));
         }
-        let previous = RecordPtrPhys::decode(raw.bytes(RecordPtrPhys::SIZE).map_err(truncated)?).unwrap_or(BootPtr::NONE);
+        let previous = RecordPtrPhys::decode(raw.bytes(RecordPtrPhys::SIZE).map_err(truncated)?)
+            .unwrap_or(BootPtr::NONE);
         let root = BlockPtr::parse(raw.bytes(BlockPtr::SIZE).map_err(truncated)?, &at)?;
         let mut record = Record {
             txg: Txg(head[1]),
@@ -249,33 +268,48 @@ impl Record {
             }
             let mut body = Reader::new(raw.blob().map_err(truncated)?);
             if !record.parse_item(tag, &mut body).map_err(truncated)? {
-                return Err(Corrupt::new(at, "item of a commit record", "known", format_args!("tag {tag}, an unknown feature")));
+                return Err(Corrupt::new(
+                    at,
+                    "item of a commit record",
+                    "known",
+                    format_args!("tag {tag}, an unknown feature"),
+                ));
             }
         }
     }
 
     fn parse_item(&mut self, tag: u8, raw: &mut Reader<'_>) -> Result<bool, Truncated> {
         match tag {
-            TAG_OPENED => self.opened = list(raw, |raw| {
-                let (seq, class) = (get_seq(raw)?, raw.u8()?);
-                let class = Class::from_id(class).ok_or(Truncated { offset: raw.offset(), needed: 0 })?;
-                Ok(Opened { seq, class, home: get_home(raw)?, capacity: raw.varint()? })
-            })?,
-            TAG_WRITTEN => self.written =
-                list(raw, |raw| Ok(Written { seq: get_seq(raw)?, claimed: raw.varint()?, born: raw.varint()? }))?,
+            TAG_OPENED => {
+                self.opened = list(raw, |raw| {
+                    let (seq, class) = (get_seq(raw)?, raw.u8()?);
+                    let class = Class::from_id(class).ok_or(Truncated { offset: raw.offset(), needed: 0 })?;
+                    Ok(Opened { seq, class, home: get_home(raw)?, capacity: raw.varint()? })
+                })?
+            }
+            TAG_WRITTEN => {
+                self.written = list(raw, |raw| {
+                    Ok(Written { seq: get_seq(raw)?, claimed: raw.varint()?, born: raw.varint()? })
+                })?
+            }
             TAG_FILLED => self.filled = list(raw, get_seq)?,
             TAG_RESET => self.reset = list(raw, get_seq)?,
             TAG_SUSPECT => self.suspect = list(raw, get_seq)?,
             TAG_MOVES => self.moves = list(raw, |raw| Ok(Move { birth: get_seq(raw)?, run: get_run(raw)? }))?,
             TAG_DELTAS => self.deltas = list(raw, |raw| Ok((get_seq(raw)?, raw.varint_signed()?)))?,
             TAG_FREES => self.frees = list(raw, get_frees)?.into_iter().flatten().collect(),
-            TAG_DEAD_LOG => self.dead_log =
-                list(raw, |raw| Ok(RecordPtrPhys::decode(raw.bytes(RecordPtrPhys::SIZE)?).unwrap_or(BootPtr::NONE)))?,
-            TAG_SECTIONS => self.sections = list(raw, |raw| {
-                let (section, stamp) = (raw.u32()?, Txg(raw.u64()?));
-                let ptr = RecordPtrPhys::decode(raw.bytes(RecordPtrPhys::SIZE)?).unwrap_or(BootPtr::NONE);
-                Ok(SectionPtr { section, stamp, ptr })
-            })?,
+            TAG_DEAD_LOG => {
+                self.dead_log = list(raw, |raw| {
+                    Ok(RecordPtrPhys::decode(raw.bytes(RecordPtrPhys::SIZE)?).unwrap_or(BootPtr::NONE))
+                })?
+            }
+            TAG_SECTIONS => {
+                self.sections = list(raw, |raw| {
+                    let (section, stamp) = (raw.u32()?, Txg(raw.u64()?));
+                    let ptr = RecordPtrPhys::decode(raw.bytes(RecordPtrPhys::SIZE)?).unwrap_or(BootPtr::NONE);
+                    Ok(SectionPtr { section, stamp, ptr })
+                })?
+            }
             TAG_PART_COPIES => self.part_copies = list(raw, |raw| Ok((get_seq(raw)?, get_part_copy(raw)?)))?,
             TAG_MAY_OPEN => self.may_open = list(raw, get_home)?,
             _ => return Ok(false),
@@ -298,7 +332,10 @@ fn item<T>(out: &mut Writer, tag: u8, list: &[T], mut put: impl FnMut(&mut Write
 }
 
 /// A count, then that many values of at least one byte each.
-pub fn list<T>(raw: &mut Reader<'_>, mut get: impl FnMut(&mut Reader<'_>) -> Result<T, Truncated>) -> Result<Vec<T>, Truncated> {
+pub fn list<T>(
+    raw: &mut Reader<'_>,
+    mut get: impl FnMut(&mut Reader<'_>) -> Result<T, Truncated>,
+) -> Result<Vec<T>, Truncated> {
     let count = raw.count(1)?;
     // Grown as read: what one byte claims may be many bytes in memory.
     let mut out = Vec::new();
@@ -347,7 +384,11 @@ pub fn put_part_copy(out: &mut Writer, copy: &PartCopy) {
 }
 
 pub fn get_part_copy(raw: &mut Reader<'_>) -> Result<PartCopy, Truncated> {
-    Ok(PartCopy { part_end: raw.varint()?, part_start: raw.varint()?, addr: Addr::get(raw.bytes(8)?).unwrap_or_default() })
+    Ok(PartCopy {
+        part_end: raw.varint()?,
+        part_start: raw.varint()?,
+        addr: Addr::get(raw.bytes(8)?).unwrap_or_default(),
+    })
 }
 
 /// Sorted frees, delta coded.
@@ -398,7 +439,10 @@ mod tests {
             frees: vec![Free { addr: Addr::new(ZoneSeq(4), 160), granules: 3 }],
             dead_log: vec![BootPtr { len: 9, ..BootPtr::NONE }],
             sections: vec![SectionPtr { section: 3, stamp: Txg(9), ptr: BootPtr::NONE }],
-            part_copies: vec![(ZoneSeq(8), PartCopy { part_end: 8192, part_start: 4096, addr: Addr::new(ZoneSeq(6), 16) })],
+            part_copies: vec![(
+                ZoneSeq(8),
+                PartCopy { part_end: 8192, part_start: 4096, addr: Addr::new(ZoneSeq(6), 16) },
+            )],
             may_open: vec![home],
         }
     }

@@ -252,7 +252,8 @@ impl Pool {
         }
         let room = self.txg.room();
         let reserved = state.load_open.reserved + state.load_syncing.reserved;
-        let (limit, writable) = if cost.frees { (room.limit_frees, room.writable_frees) } else { (room.limit, room.writable) };
+        let (limit, writable) =
+            if cost.frees { (room.limit_frees, room.writable_frees) } else { (room.limit, room.writable) };
         if room.live + reserved + need > limit || reserved + need > writable {
             return Wait::Commit;
         }

@@ -47,7 +47,10 @@ impl Workers {
     }
 
     /// Runs `job` on a worker, or here if there is none.
-    pub fn submit<R: Send + 'static>(&self, job: impl FnOnce(&mut Compressor) -> R + Send + 'static) -> Pending<R> {
+    pub fn submit<R: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Compressor) -> R + Send + 'static,
+    ) -> Pending<R> {
         let (answer, pending) = bounded(1);
         let job = move |compressor: &mut Compressor| {
             // Nobody waits any more when the caller failed meanwhile; the answer may be dropped.

@@ -17,7 +17,8 @@ use crate::append::Gather;
 use crate::dead::DeadSet;
 use crate::label::BootPtr;
 use crate::record::{
-    Class, Free, Home, PartCopy, Record, Run, get_home, get_part_copy, get_run, get_seq, list, put_home, put_part_copy, put_run,
+    Class, Free, Home, PartCopy, Record, Run, get_home, get_part_copy, get_run, get_seq, list, put_home,
+    put_part_copy, put_run,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -111,10 +112,18 @@ pub type Findings = Vec<Corrupt>;
 impl Tables {
     /// Applies a committed record. `frees` are those of the record and of its dead-log blocks, sorted. `own` names the record
     /// itself. Only rows for which `concerns` says so are touched: the others are newer already.
-    pub fn apply(&mut self, record: &Record, own: &BootPtr, frees: &[Free], concerns: &dyn Fn(ZoneSeq) -> bool) -> Findings {
+    pub fn apply(
+        &mut self,
+        record: &Record,
+        own: &BootPtr,
+        frees: &[Free],
+        concerns: &dyn Fn(ZoneSeq) -> bool,
+    ) -> Findings {
         let mut findings = Findings::new();
         let txg = record.txg;
-        let unknown = |seq: ZoneSeq| Corrupt::new(format_args!("commit record of group {txg}"), "zone", "in the tables", seq);
+        let unknown = |seq: ZoneSeq| {
+            Corrupt::new(format_args!("commit record of group {txg}"), "zone", "in the tables", seq)
+        };
         for &seq in record.reset.iter().filter(|seq| concerns(**seq)) {
             if let Some(zone) = self.zones.get_mut(&seq) {
                 zone.phase = Phase::Gone;
@@ -196,7 +205,13 @@ impl Tables {
         findings
     }
 
-    fn apply_frees(&mut self, txg: Txg, frees: &[Free], concerns: &dyn Fn(ZoneSeq) -> bool, findings: &mut Findings) {
+    fn apply_frees(
+        &mut self,
+        txg: Txg,
+        frees: &[Free],
+        concerns: &dyn Fn(ZoneSeq) -> bool,
+        findings: &mut Findings,
+    ) {
         for group in frees.chunk_by(|a, b| a.addr.seq() == b.addr.seq()) {
             let seq = group[0].addr.seq();
             if !concerns(seq) {
@@ -207,9 +222,15 @@ impl Tables {
                 findings.push(Corrupt::new(at, "zone of freed blocks", "in the tables", "forgotten"));
                 continue;
             };
-            let ranges: Vec<(u32, u32)> = group.iter().map(|free| (free.addr.granule(), free.granules)).collect();
+            let ranges: Vec<(u32, u32)> =
+                group.iter().map(|free| (free.addr.granule(), free.granules)).collect();
             for (first, _) in zone.dead.add_sorted(&ranges) {
-                findings.push(Corrupt::new(&at, "freed block", "alive", format_args!("granule {first} freed twice")));
+                findings.push(Corrupt::new(
+                    &at,
+                    "freed block",
+                    "alive",
+                    format_args!("granule {first} freed twice"),
+                ));
             }
             for &(first, granules) in &ranges {
                 let index = zone.runs.partition_point(|run| run.last < first);
@@ -254,15 +275,30 @@ impl Tables {
             }
             for run in &zone.runs {
                 if run.live == 0 || !self.zones.get(&run.dest).is_some_and(Zone::is_resident) {
-                    findings.push(Corrupt::new(&at, "run", "live bytes in a zone that is there", format_args!("{run:?}")));
+                    findings.push(Corrupt::new(
+                        &at,
+                        "run",
+                        "live bytes in a zone that is there",
+                        format_args!("{run:?}"),
+                    ));
                 }
             }
             if zone.live > zone.capacity || (!zone.is_resident() && zone.live > 0) {
-                findings.push(Corrupt::new(&at, "live bytes", format_args!("at most {}", zone.capacity), zone.live));
+                findings.push(Corrupt::new(
+                    &at,
+                    "live bytes",
+                    format_args!("at most {}", zone.capacity),
+                    zone.live,
+                ));
             }
             if zone.is_resident() {
                 if let Some(other) = homes.insert(zone.home, *seq) {
-                    findings.push(Corrupt::new(&at, "home", "its own", format_args!("{} with zone {other}", zone.home)));
+                    findings.push(Corrupt::new(
+                        &at,
+                        "home",
+                        "its own",
+                        format_args!("{} with zone {other}", zone.home),
+                    ));
                 }
             }
         }
@@ -275,7 +311,8 @@ impl Tables {
     /// The rows of one section, encoded: those whose sequence number modulo `sections` is `section`.
     pub fn encode_section(&self, section: u32, sections: u32) -> Vec<u8> {
         let mut out = Writer::new();
-        let rows: Vec<_> = self.zones.iter().filter(|(seq, _)| section_of(**seq, sections) == section).collect();
+        let rows: Vec<_> =
+            self.zones.iter().filter(|(seq, _)| section_of(**seq, sections) == section).collect();
         out.varint(rows.len() as u64);
         for (seq, zone) in rows {
             out.varint(seq.0);

@@ -6,7 +6,8 @@ use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_device::{Device, Fault, SimConfig, SimDevice};
 use terrane_pool::{
-    BlockPtr, Client, Cost, CreateOptions, Env, Group, ImportOptions, Owner, Pool, PoolError, SeededEnv, Stream, WriteRequest,
+    BlockPtr, Client, Cost, CreateOptions, Env, Group, ImportOptions, Owner, Pool, PoolError, SeededEnv,
+    Stream, WriteRequest,
 };
 use terrane_wire::Txg;
 
@@ -53,7 +54,13 @@ impl Client for Toy {
         }
         let requests = dirty
             .iter()
-            .map(|&slot| request(fill(slot, state.versions[slot]), owner(slot), if slot % 3 == 0 { Stream::Metadata } else { Stream::Data(slot as u64) }))
+            .map(|&slot| {
+                request(
+                    fill(slot, state.versions[slot]),
+                    owner(slot),
+                    if slot % 3 == 0 { Stream::Metadata } else { Stream::Data(slot as u64) },
+                )
+            })
             .collect();
         let pointers = group.write(requests)?;
         for (slot, ptr) in dirty.into_iter().zip(pointers) {
@@ -87,7 +94,14 @@ fn request(data: Vec<u8>, owner: Owner, stream: Stream) -> WriteRequest {
 const SLOTS: usize = 400;
 
 fn sim(seed: u64, hardware: bool) -> SimDevice {
-    SimDevice::new(SimConfig { seed, zone_count: 48, zone_size: 1 << 20, hardware_pointers: hardware, ..SimConfig::default() }).unwrap()
+    SimDevice::new(SimConfig {
+        seed,
+        zone_count: 48,
+        zone_size: 1 << 20,
+        hardware_pointers: hardware,
+        ..SimConfig::default()
+    })
+    .unwrap()
 }
 
 fn create(device: &SimDevice, seed: u64) -> (Arc<Pool>, Arc<Toy>) {
@@ -111,7 +125,12 @@ fn import(device: &SimDevice, seed: u64) -> Result<(Arc<Pool>, Arc<Toy>), PoolEr
     let pool = Pool::import(vec![Arc::new(device.clone())], env, &options())?;
     let toy = Arc::new(Toy { state: Mutex::default() });
     let root = pool.root();
-    let mut state = State { versions: vec![0; SLOTS], pointers: vec![BlockPtr::default(); SLOTS], root: root.clone(), ..State::default() };
+    let mut state = State {
+        versions: vec![0; SLOTS],
+        pointers: vec![BlockPtr::default(); SLOTS],
+        root: root.clone(),
+        ..State::default()
+    };
     if !root.is_hole() {
         let raw = pool.read(&root, owner(1 << 20))?;
         for slot in 0..SLOTS {
@@ -140,7 +159,8 @@ fn verify(pool: &Arc<Pool>, toy: &Toy) {
     }
     assert_eq!(pool.check_tables(), vec![]);
     assert_eq!(pool.status().damage, vec![]);
-    let boot: u64 = pool.bootstrap_blocks().iter().map(|(_, len)| terrane_pool::granule_bytes(u64::from(*len))).sum();
+    let boot: u64 =
+        pool.bootstrap_blocks().iter().map(|(_, len)| terrane_pool::granule_bytes(u64::from(*len))).sum();
     assert_eq!(pool.status().live_bytes, live + boot, "live = reachable + bootstrap {boot}");
 }
 
@@ -212,11 +232,17 @@ fn a_crash_after_any_operation_leaves_a_committed_group_whole() {
             let promised = promised.max(pool.synced_txg());
             let committed = toy.state.lock().committed.clone();
             let after = device.after_power_loss(seed * 31);
-            let (pool, toy) = import(&after, seed).unwrap_or_else(|error| panic!("seed {seed} hardware {hardware}: {error}"));
+            let (pool, toy) = import(&after, seed)
+                .unwrap_or_else(|error| panic!("seed {seed} hardware {hardware}: {error}"));
             let found = pool.synced_txg();
             assert!(found >= promised, "seed {seed}: promised {promised}, found {found}");
-            let expected = committed.iter().find(|(txg, _)| *txg == found).map(|(_, versions)| versions.clone());
-            assert_eq!(Some(toy.state.lock().versions.clone()), expected, "seed {seed} hardware {hardware} group {found}");
+            let expected =
+                committed.iter().find(|(txg, _)| *txg == found).map(|(_, versions)| versions.clone());
+            assert_eq!(
+                Some(toy.state.lock().versions.clone()),
+                expected,
+                "seed {seed} hardware {hardware} group {found}"
+            );
             verify(&pool, &toy);
             work(&pool, &toy, &env, 12).unwrap();
             verify(&pool, &toy);

@@ -5,8 +5,9 @@
 //! subdirectories + 2.
 
 use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, kind_of, stored};
+use crate::claims::{COST_NEW, Claims, Need};
 use crate::errno::Errno;
-use crate::fs::{COST_ATTRS, Fs, sum};
+use crate::fs::Fs;
 use crate::inode::{InodeRef, State};
 use crate::perm;
 use crate::types::{Attr, Cred, DirEntry, Ino, LINK_MAX, NAME_MAX, SYMLINK_MAX, mode};
@@ -159,10 +160,9 @@ impl Fs {
         Ok(self.attr(&inode, &state))
     }
 
-    /// What changing a name in `dir`, and a dnode or two, may dirty.
-    pub(crate) fn names_cost(&self, dir: &InodeRef<'_>) -> Result<Cost, Errno> {
-        let names = dir.read().names()?.change_cost();
-        Ok(sum([names, COST_ATTRS, COST_ATTRS]))
+    /// What changing a name in `dir` needs.
+    pub(crate) fn names_need<'a>(&self, dir: &'a InodeRef<'_>) -> Result<(&'a Claims, Need), Errno> {
+        Ok((&dir.claims, Need::names(dir.read().names()?.change_cost())))
     }
 
     /// A regular file. `EEXIST` if the name is there.
@@ -203,10 +203,9 @@ impl Fs {
     fn make(&self, dir: Ino, name: &[u8], file: NewFile<'_>) -> Result<Attr, Errno> {
         check_new_name(name)?;
         let dir = self.hold(dir)?;
-        let data = Cost { write_bytes: file.target.map_or(0, <[u8]>::len) as u64, ..COST_ATTRS };
-        let cost = sum([self.names_cost(&dir)?, data]);
+        let extra = Cost { write_bytes: file.target.map_or(0, <[u8]>::len) as u64, ..COST_NEW };
         let inode;
-        let tx = self.set.begin(cost)?;
+        let tx = self.begin(extra, &[self.names_need(&dir)?])?;
         let mut parent = dir.write();
         parent.check_live_dir()?;
         if parent.find(name)?.is_some() {
@@ -282,10 +281,9 @@ impl Fs {
         let dir = self.hold(dir)?;
         let bits = mode::S_IFREG | mode & mode::PERMISSIONS;
         let file = NewFile { bits, rdev: None, target: None, cred };
-        let cost = sum([COST_ATTRS, COST_ATTRS, self.unlinked.change_cost()]);
         #[expect(clippy::needless_late_init, reason = "references are dropped after the transaction")]
         let inode;
-        let tx = self.set.begin(cost)?;
+        let tx = self.begin(COST_NEW, &[self.unlinked.need()])?;
         let (object, attrs) = {
             let parent = dir.read();
             parent.check_live_dir()?;

@@ -7,13 +7,15 @@
 //! A write larger than 1 MiB is several transactions, each with the size and times that fit what it wrote.
 
 use crate::attr::stored;
+use crate::claims::{COST_NOTHING, Need};
 use crate::errno::Errno;
-use crate::fs::{COST_ATTRS, Fs, sum};
+use crate::fs::Fs;
 use crate::inode::{Inode, InodeRef, State};
 use crate::perm;
 use crate::types::{
     FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, Time, WriteFlags, mode,
 };
+use std::ops::Range;
 use terrane_dataset::AccessTime;
 use terrane_object::{Cost, Tx};
 
@@ -38,11 +40,15 @@ impl State {
     }
 }
 
-/// What it may cost to change `len` bytes anywhere in blocks of `block` bytes.
-fn range_cost(block: u64, len: u64) -> Cost {
-    let blocks = (len / block).saturating_add(2);
-    let meta = u32::try_from(blocks / 64).unwrap_or(u32::MAX).saturating_add(6);
-    sum([Cost { write_bytes: blocks.saturating_mul(block), meta_blocks: meta, frees: false }, COST_ATTRS])
+/// The blocks of `block` bytes that hold these bytes.
+fn blocks_of(block: u64, start: u64, end: u64) -> Range<u64> {
+    let end = end.checked_next_multiple_of(block).unwrap_or(end);
+    start / block * block..end
+}
+
+/// What zeroing a range may dirty: its edges. What lies between them becomes a hole.
+fn edges_cost(block_bytes: u32) -> Cost {
+    Cost { write_bytes: 2 * u64::from(block_bytes), meta_blocks: 4, frees: false }
 }
 
 impl Fs {
@@ -76,7 +82,7 @@ impl Fs {
         if policy == AccessTime::Relative && !is_access_time_old(&inode.read(), now) {
             return;
         }
-        let Ok(tx) = self.set.begin(COST_ATTRS) else { return };
+        let Ok(tx) = self.begin(COST_NOTHING, &[(&inode.claims, Need::attrs())]) else { return };
         let mut state = inode.write();
         state.attrs.zpl.atime = stored(now);
         if let Err(errno) = self.save(&tx, inode, &mut state) {
@@ -113,14 +119,23 @@ impl Fs {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize, Errno> {
-        let block = u64::from(inode.object().block_size().max(self.set.record_size()));
-        let tx = self.set.begin(range_cost(block, data.len() as u64))?;
+        let need = {
+            let size = inode.read().attrs.zpl.size;
+            let start = if flags.append { size } else { offset };
+            let end = start.saturating_add(data.len() as u64);
+            let block =
+                u64::from(self.block_for(inode, end.max(size)).unwrap_or(inode.object().block_size()));
+            Need { data: blocks_of(block, start, end), block_bytes: block, names: None }
+        };
+        let tx = self.begin(COST_NOTHING, &[(&inode.claims, need)])?;
         let mut state = inode.write();
         let offset = if flags.append { state.attrs.zpl.size } else { offset };
         let room = FILE_SIZE_MAX.checked_sub(offset).filter(|room| *room > 0).ok_or(Errno::EFBIG)?;
         let data = data.get(..usize::try_from(room).unwrap_or(usize::MAX)).unwrap_or(data);
         let end = offset + data.len() as u64;
-        self.grow_block(&tx, inode, end.max(state.attrs.zpl.size))?;
+        if let Some(bytes) = self.block_for(inode, end.max(state.attrs.zpl.size)) {
+            inode.object().set_block_size(&tx, bytes)?;
+        }
         inode.object().write(&tx, offset, data)?;
         state.attrs.zpl.size = state.attrs.zpl.size.max(end);
         state.content_changed(self.now());
@@ -131,28 +146,23 @@ impl Fs {
         Ok(data.len())
     }
 
-    /// Makes the only block of a file large enough for `end` bytes, or as large as blocks get.
-    fn grow_block(&self, tx: &Tx, inode: &Inode, end: u64) -> Result<(), Errno> {
+    /// The block size a file of `end` bytes should get, if it should and can have another one.
+    fn block_for(&self, inode: &Inode, end: u64) -> Option<u32> {
         let object = inode.object();
         let (now, max) = (object.block_size(), self.set.record_size());
         let wanted = u32::try_from(end).unwrap_or(max).min(max).next_multiple_of(512).min(max);
-        let fits = match object.block_count() {
+        match object.block_count() {
             // Emptied: it may become a small file again.
-            0 => wanted == now,
-            1 => wanted <= now,
-            _ => true,
-        };
-        if !fits {
-            object.set_block_size(tx, wanted)?;
+            0 => (wanted != now).then_some(wanted),
+            1 => (wanted > now).then_some(wanted),
+            _ => None,
         }
-        Ok(())
     }
 
     pub(crate) fn resize_cost(&self, inode: &InodeRef<'_>, size: u64) -> Result<Cost, Errno> {
         let state = inode.read();
         state.check_file()?;
-        let block = u64::from(inode.object().block_size());
-        Ok(Cost { frees: size <= state.attrs.zpl.size, ..range_cost(block, 0) })
+        Ok(Cost { frees: size <= state.attrs.zpl.size, ..edges_cost(inode.object().block_size()) })
     }
 
     /// The caller sets the times and saves.
@@ -171,7 +181,7 @@ impl Fs {
     /// `O_TRUNC`
     pub fn truncate_on_open(&self, ino: Ino) -> Result<(), Errno> {
         let inode = self.hold(ino)?;
-        let tx = self.set.begin(self.resize_cost(&inode, 0)?)?;
+        let tx = self.begin(self.resize_cost(&inode, 0)?, &[(&inode.claims, Need::attrs())])?;
         let mut state = inode.write();
         self.resize(&tx, &inode, &mut state, 0)?;
         state.content_changed(self.now());
@@ -203,8 +213,8 @@ impl Fs {
         if allocates && len > self.set.usage().available_bytes {
             return Err(Errno::ENOSPC);
         }
-        let block = u64::from(inode.object().block_size());
-        let tx = self.set.begin(Cost { frees: !allocates, ..range_cost(block, 0) })?;
+        let cost = Cost { frees: !allocates, ..edges_cost(inode.object().block_size()) };
+        let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
         let mut state = inode.write();
         let size = state.attrs.zpl.size;
         if zeroes && offset < size {

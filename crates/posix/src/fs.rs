@@ -1,6 +1,7 @@
 //! One mounted data set: how it is made and opened, and what concerns it as a whole.
 
 use crate::attr::{Attributes, low32, orders, stored, time};
+use crate::claims::{COST_NOTHING, Need};
 use crate::errno::Errno;
 use crate::inode::{Inode, InodeCache, State};
 use crate::perm;
@@ -23,8 +24,6 @@ const VERSION: &[u8] = b"VERSION";
 /// The attribute encodings of ZPL version 5.
 const VERSION_NUMBER: u64 = 5;
 
-/// What one changed dnode may dirty.
-pub(crate) const COST_ATTRS: Cost = Cost { write_bytes: 0, meta_blocks: 4, frees: false };
 /// Unit of `statvfs` numbers.
 const STAT_BLOCK_BYTES: u32 = 4096;
 
@@ -41,15 +40,6 @@ pub struct Fs {
     /// before the transaction begins.
     pub(crate) directory_moves: Mutex<()>,
     root: Ino,
-}
-
-/// Costs of several steps in one transaction.
-pub(crate) fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
-    costs.into_iter().fold(Cost { write_bytes: 0, meta_blocks: 0, frees: false }, |total, cost| Cost {
-        write_bytes: total.write_bytes.saturating_add(cost.write_bytes),
-        meta_blocks: total.meta_blocks.saturating_add(cost.meta_blocks),
-        frees: total.frees || cost.frees,
-    })
 }
 
 impl Fs {
@@ -236,11 +226,11 @@ impl Fs {
     /// Changes attributes, all of them or none. `EISDIR`, `EINVAL`: a size for what is no regular file.
     pub fn setattr(&self, ino: Ino, set: &SetAttr, _cred: &Cred) -> Result<Attr, Errno> {
         let inode = self.hold(ino)?;
-        let cost = match set.size {
+        let extra = match set.size {
             Some(size) => self.resize_cost(&inode, size)?,
-            None => COST_ATTRS,
+            None => COST_NOTHING,
         };
-        let tx = self.set.begin(cost)?;
+        let tx = self.begin(extra, &[(&inode.claims, Need::attrs())])?;
         let mut state = inode.write();
         let now = stored(self.now());
         if let Some(size) = set.size {

@@ -16,6 +16,7 @@
 //!   own.
 
 use crate::attr::Attributes;
+use crate::claims::Claims;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
@@ -38,6 +39,8 @@ pub(crate) struct Inode {
     changed: AtomicU64,
     loading: Mutex<()>,
     body: OnceLock<Body>,
+    /// What the newest group has reserved for it.
+    pub claims: Claims,
 }
 
 /// What there is once the dnode was read.
@@ -63,6 +66,7 @@ impl Inode {
             changed: AtomicU64::new(0),
             loading: Mutex::new(()),
             body: OnceLock::new(),
+            claims: Claims::default(),
         }
     }
 

@@ -9,6 +9,7 @@
 //! | `fs` | making and opening a file system, attributes, sync |
 //! | `inode` | inodes in memory, their locks and their order |
 //! | `attr` | attributes as bytes and as a struct |
+//! | `claims` | what an operation reserves before it begins |
 //! | `dir` | finding, listing and making names |
 //! | `file` | bytes, holes, sizes |
 //! | `link`, `rename` | more names, fewer names, moved names |
@@ -20,6 +21,7 @@
 //! group while he holds a lock that somebody in the group needs.
 
 mod attr;
+mod claims;
 mod dir;
 mod errno;
 mod file;

@@ -5,12 +5,12 @@
 //! progress.
 
 use crate::attr::stored;
+use crate::claims::{COST_NOTHING, FREES, Need};
 use crate::dir::{KIND_DIR, Named, check_name, check_new_name};
 use crate::errno::Errno;
-use crate::fs::{Fs, sum};
+use crate::fs::Fs;
 use crate::inode::Locked;
 use crate::types::{Attr, Ino, LINK_MAX};
-use terrane_object::Cost;
 
 impl Fs {
     /// One more name for a file. `EPERM`: a directory has one. Adds one to the lookup count.
@@ -21,8 +21,8 @@ impl Fs {
         if inode.read().attrs.is_dir() {
             return Err(Errno::EPERM);
         }
-        let cost = sum([self.names_cost(&dir)?, self.unlinked.change_cost()]);
-        let tx = self.set.begin(cost)?;
+        let file = (&inode.claims, Need::attrs());
+        let tx = self.begin(COST_NOTHING, &[self.names_need(&dir)?, file, self.unlinked.need()])?;
         let mut locked = Locked::new(self, &[&inode, &dir]);
         let parent = locked.get(dir.ino);
         parent.check_live_dir()?;
@@ -81,8 +81,8 @@ impl Fs {
                 (false, true) => return Err(Errno::ENOTDIR),
                 _ => {}
             }
-            let cost = sum([self.names_cost(&dir)?, self.unlinked.change_cost()]);
-            let tx = self.set.begin(Cost { frees: true, ..cost })?;
+            let file = (&inode.claims, Need::attrs());
+            let tx = self.begin(FREES, &[self.names_need(&dir)?, file, self.unlinked.need()])?;
             let mut locked = Locked::new(self, &[&dir, &inode]);
             if locked.get(dir.ino).find(name)?.map(|named| named.ino) != Some(inode.ino) {
                 continue;

@@ -7,12 +7,13 @@
 //! locks are taken; nothing else can change it.
 
 use crate::attr::stored;
+use crate::claims::{COST_NOTHING, FREES, Need};
 use crate::dir::{KIND_DIR, Named, check_name};
 use crate::errno::{Errno, damaged};
-use crate::fs::{Fs, sum};
+use crate::fs::Fs;
 use crate::inode::{InodeRef, Locked};
 use crate::types::{Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE};
-use terrane_object::{Cost, Tx};
+use terrane_object::Tx;
 
 /// Directories above one another, at most: a longer way up is a circle.
 const DEPTH_MAX: usize = 1 << 20;
@@ -82,8 +83,11 @@ impl Fs {
             return Ok(true);
         }
 
-        let cost = sum([self.names_cost(&from.dir)?, self.names_cost(&to.dir)?, self.unlinked.change_cost()]);
-        let tx = self.set.begin(Cost { frees: target.is_some() && flags != RENAME_EXCHANGE, ..cost })?;
+        let mut needs = vec![self.names_need(&from.dir)?, self.names_need(&to.dir)?, self.unlinked.need()];
+        needs.push((&source.inode.claims, Need::attrs()));
+        needs.extend(target.as_ref().map(|target| (&target.inode.claims, Need::attrs())));
+        let replaces = target.is_some() && flags != RENAME_EXCHANGE;
+        let tx = self.begin(if replaces { FREES } else { COST_NOTHING }, &needs)?;
         let mut inodes = vec![&*from.dir, &*to.dir, &*source.inode];
         inodes.extend(target.as_ref().map(|target| &*target.inode));
         let mut locked = Locked::new(self, &inodes);

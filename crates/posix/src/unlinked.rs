@@ -7,6 +7,7 @@
 //!
 //! Invariant: an inode's link count is 0 if and only if it is in the queue.
 
+use crate::claims::{COST_NEW, Claims, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
@@ -23,11 +24,16 @@ pub(crate) struct UnlinkedSet {
     queue: Mutex<ObjectZap>,
     /// How far draining came; what is in use stays behind it.
     drained: Mutex<Cursor>,
+    claims: Claims,
 }
 
 impl UnlinkedSet {
     pub fn new(queue: ObjectZap) -> Self {
-        UnlinkedSet { queue: Mutex::new(queue), drained: Mutex::new(Cursor::START) }
+        UnlinkedSet {
+            queue: Mutex::new(queue),
+            drained: Mutex::new(Cursor::START),
+            claims: Claims::default(),
+        }
     }
 
     pub fn add(&self, tx: &Tx, ino: Ino) -> Result<(), Errno> {
@@ -39,9 +45,9 @@ impl UnlinkedSet {
         Ok(self.queue.lock().remove(tx, name(ino).as_bytes())?)
     }
 
-    /// What one more or one fewer entry costs.
-    pub fn change_cost(&self) -> Cost {
-        self.queue.lock().change_cost()
+    /// What one more or one fewer entry needs.
+    pub fn need(&self) -> (&Claims, Need) {
+        (&self.claims, Need::names(self.queue.lock().change_cost()))
     }
 
     pub fn len(&self) -> Result<usize, Errno> {
@@ -82,8 +88,7 @@ impl Fs {
     /// Gives an unlinked object's space back, unless somebody has it.
     pub(crate) fn destroy(&self, ino: Ino) -> Result<(), Errno> {
         let entered = self.enter(ino);
-        let cost = self.unlinked.change_cost();
-        let tx = self.set.begin(Cost { meta_blocks: cost.meta_blocks + 4, frees: true, ..cost })?;
+        let tx = self.begin(Cost { frees: true, ..COST_NEW }, &[self.unlinked.need()])?;
         let Some(_unloaded) = entered.lock_unloaded() else { return Ok(()) };
         // Whoever takes it out of the queue destroys it: draining and the last close may both come here, and the
         // number may have been given to a new inode since the caller looked.

@@ -16,7 +16,12 @@ pub struct Corrupt {
 }
 
 impl Corrupt {
-    pub fn new(at: impl fmt::Display, what: &'static str, expected: impl fmt::Display, found: impl fmt::Display) -> Self {
+    pub fn new(
+        at: impl fmt::Display,
+        what: &'static str,
+        expected: impl fmt::Display,
+        found: impl fmt::Display,
+    ) -> Self {
         Corrupt { at: at.to_string(), what, expected: expected.to_string(), found: found.to_string() }
     }
 
