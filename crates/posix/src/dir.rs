@@ -204,6 +204,7 @@ impl Fs {
         check_new_name(name)?;
         let dir = self.hold(dir)?;
         let extra = Cost { write_bytes: file.target.map_or(0, <[u8]>::len) as u64, ..COST_NEW };
+        // Declared first, so that it is dropped after the transaction.
         let inode;
         let tx = self.begin(extra, &[self.names_need(&dir)?])?;
         let mut parent = dir.write();
@@ -281,7 +282,7 @@ impl Fs {
         let dir = self.hold(dir)?;
         let bits = mode::S_IFREG | mode & mode::PERMISSIONS;
         let file = NewFile { bits, rdev: None, target: None, cred };
-        #[expect(clippy::needless_late_init, reason = "references are dropped after the transaction")]
+        // Declared first, so that it is dropped after the transaction.
         let inode;
         let tx = self.begin(COST_NEW, &[self.unlinked.need()])?;
         let (object, attrs) = {
