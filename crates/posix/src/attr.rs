@@ -9,6 +9,7 @@
 
 use crate::errno::Errno;
 use crate::types::{FILE_SIZE_MAX, Ino, Time, mode};
+use terrane_object::ObjectKind;
 use terrane_sa::{Attr, AttrList, LayoutTable, SaBuffer, Timestamp, ZplAttrs};
 use terrane_wire::Corrupt;
 
@@ -137,6 +138,16 @@ pub(crate) fn kind_of(bits: u32) -> Option<u8> {
         | mode::S_IFCHR
         | mode::S_IFIFO => u8::try_from((bits & mode::S_IFMT) >> 12).ok(),
         _ => None,
+    }
+}
+
+/// The kind of object that a mode with a known file type is stored in.
+pub(crate) fn object_kind(bits: u32) -> ObjectKind {
+    match bits & mode::S_IFMT {
+        mode::S_IFDIR => ObjectKind::Directory,
+        mode::S_IFREG => ObjectKind::File,
+        mode::S_IFLNK => ObjectKind::Symlink,
+        _ => ObjectKind::Special,
     }
 }
 

@@ -4,7 +4,7 @@
 //! holds nothing has no block. Its size attribute is the number of entries + 2, its link count that of
 //! subdirectories + 2.
 
-use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, kind_of, stored};
+use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, kind_of, object_kind, stored};
 use crate::claims::{COST_NEW, Claims, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -13,7 +13,7 @@ use crate::perm;
 use crate::types::{Attr, Cred, DirEntry, Ino, LINK_MAX, NAME_MAX, SYMLINK_MAX, mode};
 use std::sync::Arc;
 use terrane_dataset::ObjectZap;
-use terrane_object::{Cost, Object, ObjectKind, ObjectSpec, Tx};
+use terrane_object::{Cost, Object, ObjectSpec, Tx};
 use terrane_sa::ZplAttrs;
 use terrane_zap::Cursor;
 
@@ -265,7 +265,7 @@ impl Fs {
             ..ZplAttrs::default()
         };
         let mut attrs = Attributes::new(zpl, &self.layouts)?;
-        let kind = if is_dir { ObjectKind::Directory } else { ObjectKind::File };
+        let kind = object_kind(bits);
         let outside = file.target.filter(|_| inline.is_none());
         let data_bytes = outside.map_or(0, <[u8]>::len).next_multiple_of(512);
         let block_size = u32::try_from(data_bytes).unwrap_or(0).max(terrane_dataset::BLOCK_BYTES_FIRST);

@@ -56,7 +56,7 @@ impl From<ObjectError> for Errno {
     fn from(error: ObjectError) -> Self {
         match &error {
             ObjectError::NotFound(_) => Errno::ESTALE,
-            ObjectError::Corrupt(_) => damaged(&error),
+            ObjectError::TooBig { .. } => Errno::EFBIG,
             ObjectError::Pool(pool) => match pool {
                 PoolError::NoSpace { .. } => Errno::ENOSPC,
                 PoolError::ReadOnly => Errno::EROFS,

@@ -57,7 +57,7 @@ impl Fs {
             let mut layouts = dataset.new_zap(&tx, ObjectKind::Zap)?;
             for order in orders() {
                 let layout = table.add(&order).map_err(|error| {
-                    ObjectError::Corrupt(Corrupt::new("SA layouts", "layout", "one that can be made", error))
+                    ObjectError::from(Corrupt::new("SA layouts", "layout", "one that can be made", error))
                 })?;
                 let numbers = layout.zap_value();
                 layouts.add(&tx, layout.zap_name().as_bytes(), ValueRef::U16s(&numbers))?;
@@ -65,7 +65,7 @@ impl Fs {
             let mut attributes = dataset.new_zap(&tx, ObjectKind::Zap)?;
             attributes.add_u64(&tx, REGISTRY, registry.object().id().0)?;
             attributes.add_u64(&tx, LAYOUTS, layouts.object().id().0)?;
-            let queue = dataset.new_zap(&tx, ObjectKind::Zap)?;
+            let queue = dataset.new_zap(&tx, ObjectKind::DeleteQueue)?;
 
             let (secs, nanos) = set.now();
             let now = stored(Time { secs, nanos });

@@ -15,7 +15,7 @@
 //!   ended, because the last one of an unlinked inode destroys its object, which takes a transaction of its
 //!   own.
 
-use crate::attr::Attributes;
+use crate::attr::{Attributes, object_kind};
 use crate::claims::Claims;
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -195,14 +195,15 @@ impl InodeRef<'_> {
             if unloaded.is_some() {
                 let object = self.fs.set.hold(ObjectId(self.ino))?;
                 match object.kind() {
-                    ObjectKind::File | ObjectKind::Directory => {}
+                    ObjectKind::File | ObjectKind::Directory | ObjectKind::Symlink | ObjectKind::Special => {}
                     _ => return Err(Errno::ESTALE),
                 }
                 let attrs = Attributes::decode(self.ino, &object.bonus(), &self.fs.layouts)?;
-                if attrs.is_dir() != (object.kind() == ObjectKind::Directory) {
-                    let at = format!("object {}", self.ino);
-                    let mode = format!("{:#o}", attrs.mode());
-                    return Err(Corrupt::new(at, "mode", "a directory's in a directory only", mode).into());
+                let kind = object_kind(attrs.mode());
+                if kind != object.kind() {
+                    let (at, found) = (format!("object {}", self.ino), format!("{:?}", object.kind()));
+                    let expected = format!("{kind:?} for mode {:#o}", attrs.mode());
+                    return Err(Corrupt::new(at, "object kind", expected, found).into());
                 }
                 if attrs.zpl.links == 0 {
                     // Unlinked, and in nobody's hands: it waits for its destruction.

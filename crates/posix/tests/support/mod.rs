@@ -3,51 +3,88 @@
 
 use std::sync::Arc;
 use terrane_dataset::Dataset;
+use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::{Objects, Pool};
-use terrane_pool::SeededEnv;
+use terrane_pool::{CreateOptions, Env, ImportOptions, SeededEnv};
 use terrane_posix::{Attr, Cred, Errno, Fs, Ino, SetAttr, WriteFlags};
 
 pub const ROOT_CRED: Cred = Cred { uid: 0, gid: 0 };
 pub const USER: Cred = Cred { uid: 1000, gid: 100 };
 
 pub struct Machine {
+    seed: u64,
+    device: SimDevice,
+    mounted: Option<Mounted>,
+}
+
+struct Mounted {
     pool: Arc<Pool>,
-    objects: Option<Arc<Objects>>,
-    fs: Option<Arc<Fs>>,
+    objects: Arc<Objects>,
+    fs: Arc<Fs>,
+}
+
+fn options() -> ImportOptions {
+    ImportOptions { cache_bytes: 16 << 20, ..ImportOptions::default() }
 }
 
 impl Machine {
+    /// 512 MiB in zones of 8 MiB.
     pub fn new(seed: u64, props: &[(&str, &str)]) -> Machine {
-        let pool = Pool::fake(Arc::new(SeededEnv::new(seed)));
+        Machine::sized(seed, props, 64, 8 << 20)
+    }
+
+    pub fn sized(seed: u64, props: &[(&str, &str)], zone_count: u32, zone_size: u64) -> Machine {
+        let config = SimConfig { seed, zone_count, zone_size, ..SimConfig::default() };
+        let device = SimDevice::new(config).unwrap();
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+        let pool = Pool::create(devices, &CreateOptions { name: "test".into() }, env, &options()).unwrap();
         let objects = Objects::create(Arc::clone(&pool)).unwrap();
         let dataset = Dataset::create_root(&objects, props).unwrap();
         Fs::format(&dataset, &ROOT_CRED).unwrap();
         let fs = Fs::open(Arc::new(dataset)).unwrap();
-        Machine { pool, objects: Some(objects), fs: Some(fs) }
+        Machine { seed, device, mounted: Some(Mounted { pool, objects, fs }) }
+    }
+
+    fn mounted(&self) -> &Mounted {
+        self.mounted.as_ref().unwrap()
     }
 
     pub fn fs(&self) -> &Arc<Fs> {
-        self.fs.as_ref().unwrap()
+        &self.mounted().fs
     }
 
     pub fn objects(&self) -> &Arc<Objects> {
-        self.objects.as_ref().unwrap()
+        &self.mounted().objects
     }
 
-    /// Unmounts and mounts again.
+    /// Unmounts, exports, imports and mounts again.
     pub fn remount(&mut self) {
-        self.fs().forget_all();
-        self.fs().sync().unwrap();
-        self.crash();
+        let Mounted { pool, objects, fs } = self.mounted.take().unwrap();
+        fs.forget_all();
+        drop(fs);
+        pool.export().unwrap();
+        drop((objects, pool));
+        self.mount();
     }
 
-    /// What was not committed is gone.
+    /// The power fails: what was not committed is gone.
     pub fn crash(&mut self) {
-        self.fs = None;
-        self.objects = None;
-        let objects = Objects::open(Arc::clone(&self.pool)).unwrap();
-        self.fs = Some(Fs::open(Arc::new(Dataset::open_root(&objects).unwrap())).unwrap());
-        self.objects = Some(objects);
+        let Mounted { pool, objects, fs } = self.mounted.take().unwrap();
+        pool.abandon();
+        self.device.cut_power();
+        drop((fs, objects, pool));
+        self.device = self.device.after_power_loss(self.seed);
+        self.mount();
+    }
+
+    fn mount(&mut self) {
+        self.seed += 1;
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(self.seed ^ 0x5555));
+        let pool = Pool::import(vec![Arc::new(self.device.clone())], env, &options()).unwrap();
+        let objects = Objects::open(Arc::clone(&pool)).unwrap();
+        let fs = Fs::open(Arc::new(Dataset::open_root(&objects).unwrap())).unwrap();
+        self.mounted = Some(Mounted { pool, objects, fs });
     }
 }
 
