@@ -1,1 +1,26 @@
+//! Dnodes and their block trees.
+//!
+//! An *object* is an array of blocks with a few bytes of its own (the *bonus*), described by a *dnode*; an *object set* is an array of
+//! dnodes, itself described by a dnode in its header. Changes are kept as dirty blocks in memory until their
+//! group syncs; then new blocks are written, the trees above them are rewritten from the leaves up, and the old
+//! blocks are released.
+//!
+//! Rooms, in reading order: [`dnode`] (bytes as stored), `dirty` (what a group changed), [`object`] (one object, alive), `tree` (from
+//! changed blocks to a new root), [`objset`] (many objects), [`objects`] (all sets of a pool, and the group's sync).
 
+mod dirty;
+pub mod dnode;
+mod error;
+pub mod object;
+pub mod objects;
+pub mod objset;
+mod tree;
+
+pub use dnode::ObjectKind;
+pub use error::ObjectError;
+pub use object::Object;
+pub use objects::Objects;
+pub use objset::{DataPolicy, ObjectSet, ObjectSpec, Usage};
+pub use terrane_codec::{ChecksumKind, Compression};
+pub use terrane_pool::{BlockPtr, Cost, CreateOptions, Env, ImportOptions, Owner, Pool, PoolError, SeededEnv, SystemEnv, Tx};
+pub use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};

@@ -23,7 +23,7 @@ use crate::workers::Workers;
 use crate::zones::{Phase, Tables, section_of};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terrane_codec::{ChecksumKind, Compressor, compute};
@@ -666,6 +666,7 @@ fn assemble(
         client: OnceLock::new(),
         failed: OnceLock::new(),
         damage: Mutex::default(),
+        more_work: AtomicBool::new(false),
         sync_thread: Mutex::default(),
         env,
     };

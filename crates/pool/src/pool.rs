@@ -19,7 +19,7 @@ use crate::workers::Workers;
 use crate::zones::{Phase, Tables};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use terrane_device::Device;
 use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneIdx, ZoneSeq};
@@ -85,6 +85,7 @@ pub struct Pool {
     pub(crate) client: OnceLock<Weak<dyn Client>>,
     pub(crate) failed: OnceLock<Arc<str>>,
     pub(crate) damage: Mutex<Vec<Corrupt>>,
+    pub(crate) more_work: AtomicBool,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 

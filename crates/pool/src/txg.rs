@@ -15,6 +15,7 @@ use crate::error::PoolError;
 use crate::pool::Pool;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrane_wire::Txg;
 
@@ -310,6 +311,11 @@ impl Pool {
         self.txg.synced()
     }
 
+    /// The client has work left over: another group should follow although nobody changes anything.
+    pub fn want_another_group(&self) {
+        self.more_work.store(true, Ordering::Release);
+    }
+
     pub fn open_txg(&self) -> Txg {
         self.txg.open()
     }
@@ -331,6 +337,7 @@ impl Pool {
             state.load_syncing = std::mem::take(&mut state.load_open);
             state.quiescing = false;
             state.empty_wanted = false;
+            self.more_work.store(false, Ordering::Release);
             self.txg.left.notify_all();
             txg
         };
@@ -342,7 +349,7 @@ impl Pool {
         } else {
             state.synced = txg;
             state.load_syncing = Load::default();
-            state.empty_wanted = self.txg.room().resets_wait;
+            state.empty_wanted = self.txg.room().resets_wait || self.more_work.load(Ordering::Acquire);
         }
         self.txg.synced.notify_all();
         self.txg.left.notify_all();

@@ -1,0 +1,115 @@
+//! What one group changed in one object.
+//!
+//! Dirty blocks are whole blocks in memory, perhaps without their trailing zeros. Freed ranges are kept as ranges, so that cutting off
+//! a terabyte costs nothing until the group syncs.
+//!
+//! Invariant: a block in `blocks` was written after any free that covers it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrane_wire::Txg;
+
+/// Block numbers as sorted, separate `first..end` ranges.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ranges {
+    ends: BTreeMap<u64, u64>,
+}
+
+impl Ranges {
+    pub fn add(&mut self, first: u64, end: u64) {
+        if first >= end {
+            return;
+        }
+        let (mut first, mut end) = (first, end);
+        while let Some((&old_first, &old_end)) = self.ends.range(..=end).next_back() {
+            if old_end < first {
+                break;
+            }
+            self.ends.remove(&old_first);
+            first = first.min(old_first);
+            end = end.max(old_end);
+        }
+        self.ends.insert(first, end);
+    }
+
+    pub fn contains(&self, at: u64) -> bool {
+        self.ends.range(..=at).next_back().is_some_and(|(_, end)| at < *end)
+    }
+
+    /// The end of the range that holds `at`.
+    pub fn end_of(&self, at: u64) -> Option<u64> {
+        self.ends.range(..=at).next_back().map(|(_, end)| *end).filter(|end| at < *end)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.ends.iter().map(|(first, end)| (*first, *end))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Dirty {
+    pub txg: Txg,
+    pub blocks: BTreeMap<u64, Arc<Vec<u8>>>,
+    pub freed: Ranges,
+    /// The object was made in this group: nothing of it is on the device.
+    pub created: bool,
+    pub destroyed: bool,
+}
+
+/// What a group knows of a block.
+pub(crate) enum Known {
+    Data(Arc<Vec<u8>>),
+    Zeros,
+    Nothing,
+}
+
+impl Dirty {
+    pub fn new(txg: Txg) -> Dirty {
+        Dirty { txg, ..Dirty::default() }
+    }
+
+    pub fn known(&self, block: u64) -> Known {
+        match self.blocks.get(&block) {
+            Some(data) => Known::Data(data.clone()),
+            None if self.freed.contains(block) => Known::Zeros,
+            None => Known::Nothing,
+        }
+    }
+
+    pub fn free(&mut self, first: u64, end: u64) {
+        let inside: Vec<u64> = self.blocks.range(first..end).map(|(block, _)| *block).collect();
+        for block in inside {
+            self.blocks.remove(&block);
+        }
+        self.freed.add(first, end);
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.blocks.values().map(|block| block.len() as u64).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_behave_like_flags() {
+        let env = terrane_pool::SeededEnv::new(3);
+        use terrane_pool::Env;
+        for _ in 0..200 {
+            let mut ranges = Ranges::default();
+            let mut flags = [false; 64];
+            for _ in 0..12 {
+                let first = env.random_u64() % 60;
+                let end = first + env.random_u64() % 5;
+                ranges.add(first, end);
+                flags[first as usize..end as usize].fill(true);
+                for at in 0..64u64 {
+                    assert_eq!(ranges.contains(at), flags[at as usize]);
+                }
+                assert!(ranges.iter().zip(ranges.iter().skip(1)).all(|(a, b)| a.1 < b.0));
+            }
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Dnodes and object set headers, as stored.
+//!
+//! A dnode takes one to 32 slots of 512 bytes: a head, a block pointer, and the bonus in all the rest. Blocks of 16 KiB
+//! hold 32 slots; a dnode never crosses one.
+
+use crate::error::ObjectError;
+use std::sync::Arc;
+use terrane_pool::BlockPtr;
+use terrane_pool::block_ptr::{BLOCK_BYTES_MAX, LEVELS_MAX};
+use terrane_wire::{Corrupt, ObjectId, Txg, layout};
+
+/// Bytes of a dnode slot.
+pub const SLOT_BYTES: usize = 512;
+/// Slots of the largest dnode.
+pub const SLOTS_MAX: u8 = 32;
+/// Bytes of a block of dnodes.
+pub const DNODE_BLOCK_BYTES: u32 = 16 << 10;
+/// Slots in a block of dnodes.
+pub const SLOTS_PER_BLOCK: u64 = DNODE_BLOCK_BYTES as u64 / SLOT_BYTES as u64;
+/// Bytes of an indirect block.
+pub const INDIRECT_BYTES: u32 = 16 << 10;
+/// Pointers in an indirect block.
+pub const POINTERS: u64 = INDIRECT_BYTES as u64 / BlockPtr::SIZE as u64;
+/// The smallest and largest block of an object, in bytes.
+pub const BLOCK_BYTES_MIN: u32 = 512;
+const INDIRECT_SHIFT: u8 = 14;
+/// The largest offset in an object, in bytes: with the last block it still fits 64 bits.
+pub const OBJECT_BYTES_MAX: u64 = (1 << 63) + (1 << 24);
+
+layout! {
+    /// The head of a dnode. `FORMAT.md` section "Dnodes".
+    DnodeHead, 64 bytes {
+        0  kind: u8,
+        1  indirect_shift: u8,
+        2  levels: u8,
+        3  pointers: u8,
+        4  bonus_kind: u8,
+        /// bit 0: a spill pointer ends the bonus (reserved), bit 1: counted by user, group and project (reserved)
+        5  flags: u8,
+        6  extra_slots: u8,
+        7  reserved: u8,
+        8  block_bytes: u32,
+        12 bonus_len: u16,
+        14 reserved2: u16,
+        /// Highest block ever written and not cut off, plus one.
+        16 block_count: u64,
+        /// Stored bytes of all blocks, all copies.
+        24 used: u64,
+        /// The group that made the object.
+        32 birth: Txg,
+        40 reserved3: [u64; 3],
+    }
+}
+
+layout! {
+    /// The head of an object set's header block. `FORMAT.md` section "Object sets".
+    ObjsetHead, 64 bytes {
+        0  magic: u64,
+        8  objects: u64,
+        /// Slots below this one may be in use.
+        16 high_water: u64,
+        24 flags: u64,
+        32 reserved: [u64; 4],
+    }
+}
+
+pub const OBJSET_MAGIC: u64 = u64::from_le_bytes(*b"TERROBJS");
+/// Header block: head, dnode of the dnodes, free queue, then user, group and project accounting (reserved), each at a multiple
+/// of 512 bytes.
+pub const OBJSET_BYTES: usize = 6 * SLOT_BYTES;
+
+/// What an object is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ObjectKind {
+    /// The dnodes of an object set; object 0.
+    Dnodes = 1,
+    /// Subtrees that wait to be freed.
+    FreeQueue = 2,
+    /// An object set's header; never a dnode's kind, but that of its pointer.
+    Objset = 3,
+    Zap = 4,
+    Master = 5,
+    Directory = 6,
+    File = 7,
+    Symlink = 8,
+    /// Device nodes, fifos and sockets: attributes only.
+    Special = 9,
+    DeleteQueue = 10,
+}
+
+impl ObjectKind {
+    pub const ALL: [ObjectKind; 10] = [
+        ObjectKind::Dnodes,
+        ObjectKind::FreeQueue,
+        ObjectKind::Objset,
+        ObjectKind::Zap,
+        ObjectKind::Master,
+        ObjectKind::Directory,
+        ObjectKind::File,
+        ObjectKind::Symlink,
+        ObjectKind::Special,
+        ObjectKind::DeleteQueue,
+    ];
+
+    pub fn from_id(id: u8) -> Option<ObjectKind> {
+        Self::ALL.into_iter().find(|kind| *kind as u8 == id)
+    }
+
+    /// Dnodes and free queue belong to the sync alone.
+    pub(crate) fn is_changed_by_callers(self) -> bool {
+        !matches!(self, ObjectKind::Dnodes | ObjectKind::FreeQueue)
+    }
+
+    /// Everything but file contents: two copies, always compressed.
+    pub fn is_metadata(self) -> bool {
+        self != ObjectKind::File
+    }
+}
+
+/// A dnode, alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dnode {
+    pub kind: ObjectKind,
+    pub slots: u8,
+    pub levels: u8,
+    pub block_bytes: u32,
+    pub block_count: u64,
+    pub used: u64,
+    pub birth: Txg,
+    pub root: BlockPtr,
+    pub bonus: Arc<Vec<u8>>,
+}
+
+/// What a slot holds.
+pub enum Slot {
+    Free,
+    Dnode(Dnode),
+}
+
+impl Dnode {
+    pub fn new(kind: ObjectKind, slots: u8, block_bytes: u32, birth: Txg) -> Dnode {
+        Dnode {
+            kind,
+            slots,
+            levels: 1,
+            block_bytes,
+            block_count: 0,
+            used: 0,
+            birth,
+            root: BlockPtr::default(),
+            bonus: Arc::default(),
+        }
+    }
+
+    /// Bytes of bonus that fit a dnode of so many slots.
+    pub fn bonus_max(slots: u8) -> usize {
+        usize::from(slots) * SLOT_BYTES - DnodeHead::SIZE - BlockPtr::SIZE
+    }
+
+    /// Blocks of the lowest level that a tree of so many levels spans.
+    pub fn span(levels: u8) -> u64 {
+        POINTERS.saturating_pow(u32::from(levels) - 1)
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let head = DnodeHead {
+            kind: self.kind as u8,
+            indirect_shift: INDIRECT_SHIFT,
+            levels: self.levels,
+            pointers: 1,
+            bonus_kind: 0,
+            flags: 0,
+            extra_slots: self.slots - 1,
+            reserved: 0,
+            block_bytes: self.block_bytes,
+            bonus_len: self.bonus.len() as u16,
+            reserved2: 0,
+            block_count: self.block_count,
+            used: self.used,
+            birth: self.birth,
+            reserved3: [0; 3],
+        };
+        let mut raw = head.encode().to_vec();
+        raw.extend_from_slice(&self.root.encode());
+        raw.extend_from_slice(&self.bonus);
+        raw.resize(usize::from(self.slots) * SLOT_BYTES, 0);
+        raw
+    }
+
+    /// Judges a slot; `raw` runs from its start to the end of its block.
+    pub fn parse(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Slot, Corrupt> {
+        let head = DnodeHead::decode(raw).ok_or_else(|| Corrupt::new(at, "dnode length", SLOT_BYTES, raw.len()))?;
+        if head.kind == 0 {
+            return Ok(Slot::Free);
+        }
+        let kind = ObjectKind::from_id(head.kind).ok_or_else(|| Corrupt::new(at, "object kind", "a known one", head.kind))?;
+        let slots = head.extra_slots.saturating_add(1);
+        let bytes = usize::from(slots) * SLOT_BYTES;
+        if slots > SLOTS_MAX || bytes > raw.len() {
+            return Err(Corrupt::new(at, "dnode slots", "inside the block", slots));
+        }
+        if head.flags != 0 || head.pointers != 1 || head.indirect_shift != INDIRECT_SHIFT || head.bonus_kind != 0 {
+            return Err(Corrupt::new(at, "flags and pointers of a dnode", "known", "an unknown feature"));
+        }
+        let size_ok = (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&head.block_bytes) && head.block_bytes % 512 == 0;
+        if !size_ok {
+            return Err(Corrupt::new(at, "block size", format_args!("{BLOCK_BYTES_MIN} to {BLOCK_BYTES_MAX}"), head.block_bytes));
+        }
+        if head.levels == 0 || head.levels >= LEVELS_MAX {
+            return Err(Corrupt::new(at, "levels", format_args!("1 to {}", LEVELS_MAX - 1), head.levels));
+        }
+        if head.block_count.checked_mul(u64::from(head.block_bytes)).is_none_or(|bytes| bytes > OBJECT_BYTES_MAX) {
+            return Err(Corrupt::new(at, "block count", format_args!("at most {OBJECT_BYTES_MAX} bytes"), head.block_count));
+        }
+        let bonus_len = usize::from(head.bonus_len);
+        if bonus_len > Dnode::bonus_max(slots) {
+            return Err(Corrupt::new(at, "bonus length", Dnode::bonus_max(slots), bonus_len));
+        }
+        let root_raw = raw.get(DnodeHead::SIZE..DnodeHead::SIZE + BlockPtr::SIZE).unwrap_or(&[]);
+        let root = BlockPtr::parse(root_raw, at)?;
+        if !root.is_hole() && root.level() != head.levels - 1 {
+            return Err(Corrupt::new(at, "level of the root pointer", head.levels - 1, root.level()));
+        }
+        let from = DnodeHead::SIZE + BlockPtr::SIZE;
+        let bonus = Arc::new(raw.get(from..from + bonus_len).unwrap_or(&[]).to_vec());
+        Ok(Slot::Dnode(Dnode {
+            kind,
+            slots,
+            levels: head.levels,
+            block_bytes: head.block_bytes,
+            block_count: head.block_count,
+            used: head.used,
+            birth: head.birth,
+            root,
+            bonus,
+        }))
+    }
+}
+
+/// The block of dnodes that holds an object, and its slot there.
+pub fn slot_of(id: ObjectId) -> (u64, usize) {
+    (id.0 / SLOTS_PER_BLOCK, (id.0 % SLOTS_PER_BLOCK) as usize * SLOT_BYTES)
+}
+
+/// The dnodes in a block, with the byte at which each begins. Walked from the start, because only a dnode's head says how many slots are
+/// its own: what lies inside a larger dnode is bonus, whatever it looks like.
+pub fn dnodes_in(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Vec<(usize, Dnode)>, Corrupt> {
+    let mut found = Vec::new();
+    let mut offset = 0;
+    while let Some(rest) = raw.get(offset..).filter(|rest| rest.len() >= SLOT_BYTES) {
+        match Dnode::parse(rest, at)? {
+            Slot::Free => offset += SLOT_BYTES,
+            Slot::Dnode(dnode) => {
+                let bytes = usize::from(dnode.slots) * SLOT_BYTES;
+                found.push((offset, dnode));
+                offset += bytes;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// An object set's header, alive.
+#[derive(Clone, Debug)]
+pub struct ObjsetHeader {
+    pub objects: u64,
+    pub high_water: u64,
+    pub dnodes: Dnode,
+    pub free_queue: Dnode,
+}
+
+impl ObjsetHeader {
+    pub fn empty() -> ObjsetHeader {
+        ObjsetHeader {
+            objects: 0,
+            // Slot 0 stays free: number 0 names the dnodes themselves.
+            high_water: 1,
+            dnodes: Dnode::new(ObjectKind::Dnodes, 1, DNODE_BLOCK_BYTES, Txg(0)),
+            free_queue: Dnode::new(ObjectKind::FreeQueue, 1, DNODE_BLOCK_BYTES, Txg(0)),
+        }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let head = ObjsetHead { magic: OBJSET_MAGIC, objects: self.objects, high_water: self.high_water, flags: 0, reserved: [0; 4] };
+        let mut raw = head.encode().to_vec();
+        raw.resize(SLOT_BYTES, 0);
+        raw.extend_from_slice(&self.dnodes.encode());
+        raw.extend_from_slice(&self.free_queue.encode());
+        raw.resize(OBJSET_BYTES, 0);
+        raw
+    }
+
+    pub fn parse(raw: &[u8], at: &str) -> Result<ObjsetHeader, Corrupt> {
+        let head = ObjsetHead::decode(raw)
+            .filter(|_| raw.len() == OBJSET_BYTES)
+            .ok_or_else(|| Corrupt::new(at, "object set header length", OBJSET_BYTES, raw.len()))?;
+        if head.magic != OBJSET_MAGIC || head.flags != 0 || head.reserved != [0; 4] {
+            return Err(Corrupt::new(at, "object set header", "magic and known flags", format_args!("{:#x} {:#x}", head.magic, head.flags)));
+        }
+        let part = |index: usize, kind: ObjectKind| -> Result<Dnode, Corrupt> {
+            let raw = raw.get(index * SLOT_BYTES..(index + 1) * SLOT_BYTES).unwrap_or(&[]);
+            match Dnode::parse(raw, &at)? {
+                Slot::Dnode(dnode) if dnode.kind == kind => Ok(dnode),
+                _ => Err(Corrupt::new(at, "dnode in the header", format_args!("{kind:?}"), "another")),
+            }
+        };
+        let dnodes = part(1, ObjectKind::Dnodes)?;
+        let free_queue = part(2, ObjectKind::FreeQueue)?;
+        if dnodes.block_bytes != DNODE_BLOCK_BYTES {
+            return Err(Corrupt::new(at, "block size of the dnodes", DNODE_BLOCK_BYTES, dnodes.block_bytes));
+        }
+        if head.high_water > dnodes.block_count.saturating_mul(SLOTS_PER_BLOCK).max(1) {
+            return Err(Corrupt::new(at, "high water of object numbers", "inside the dnode blocks", head.high_water));
+        }
+        Ok(ObjsetHeader { objects: head.objects, high_water: head.high_water, dnodes, free_queue })
+    }
+}
+
+/// Checks a block size somebody asks for.
+pub fn check_block_bytes(bytes: u32, max: u32) -> Result<(), ObjectError> {
+    if bytes < BLOCK_BYTES_MIN || bytes > max || bytes % 512 != 0 {
+        return Err(ObjectError::TooBig { what: "block size in bytes, a multiple of 512", limit: u64::from(max), asked: u64::from(bytes) });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(slots: u8, bonus: usize) -> Dnode {
+        let mut dnode = Dnode::new(ObjectKind::Directory, slots, 4096, Txg(4));
+        (dnode.levels, dnode.block_count, dnode.used) = (2, 77, 12345);
+        dnode.bonus = Arc::new((0..bonus).map(|at| (at % 251) as u8).collect());
+        dnode
+    }
+
+    #[test]
+    fn dnodes_of_every_size_come_back() {
+        for slots in 1..=SLOTS_MAX {
+            for bonus in [0, 1, 320, Dnode::bonus_max(slots)] {
+                let dnode = sample(slots, bonus);
+                let raw = dnode.encode();
+                assert_eq!(raw.len(), usize::from(slots) * SLOT_BYTES);
+                let Slot::Dnode(back) = Dnode::parse(&raw, &"here").unwrap() else { panic!("not a dnode") };
+                assert_eq!(back, dnode);
+            }
+        }
+        assert!(matches!(Dnode::parse(&[0; 512], &"here").unwrap(), Slot::Free));
+    }
+
+    #[test]
+    fn no_bytes_make_parsing_panic() {
+        let raw = sample(2, 400).encode();
+        for at in 0..raw.len() {
+            for lie in [0u8, 1, 0x7f, 0xff] {
+                let mut bad = raw.clone();
+                bad[at] = lie;
+                let _ = Dnode::parse(&bad, &"here");
+            }
+        }
+        let header = ObjsetHeader::empty().encode();
+        assert!(ObjsetHeader::parse(&header, "here").is_ok());
+        for at in 0..header.len() {
+            let mut bad = header.clone();
+            bad[at] ^= 0x55;
+            let _ = ObjsetHeader::parse(&bad, "here");
+        }
+    }
+}

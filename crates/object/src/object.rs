@@ -1,0 +1,422 @@
+//! One object, alive.
+//!
+//! Reads look at what the open group changed, then at what the syncing group changed, then at the tree. Writes change whole blocks in
+//! memory; a block that the syncing group also holds is copied first. When the tree of the syncing group has been
+//! rewritten its new root replaces the old one in one step.
+//!
+//! Invariant: at most one group besides the open one has changes that are not in the tree.
+
+use crate::dirty::{Dirty, Known};
+use crate::dnode::{Dnode, OBJECT_BYTES_MAX, ObjectKind, check_block_bytes};
+use crate::error::ObjectError;
+use crate::objset::ObjectSet;
+use crate::tree::{Whose, lookup, next_allocated};
+use parking_lot::RwLock;
+use std::sync::{Arc, Weak};
+use terrane_pool::{PoolError, Tx};
+use terrane_wire::{ObjectId, Txg};
+
+/// What the syncing group takes from an object: its changes, and the dnode as that group leaves it (with the old tree).
+#[derive(Clone, Debug)]
+pub(crate) struct Frozen {
+    pub dirty: Dirty,
+    pub dnode: Dnode,
+}
+
+pub(crate) struct State {
+    /// As seen by the open group; tree and `used` as of the last finished sync.
+    pub dnode: Dnode,
+    pub open: Option<Dirty>,
+    pub syncing: Option<Arc<Frozen>>,
+    pub destroyed: bool,
+}
+
+impl State {
+    /// The open group's changes, after those of a group that has quiesced were set aside.
+    fn dirty(&mut self, txg: Txg) -> &mut Dirty {
+        self.freeze_before(txg);
+        self.open.get_or_insert_with(|| Dirty::new(txg))
+    }
+
+    /// Sets changes of groups before `txg` aside for the sync.
+    pub fn freeze_before(&mut self, txg: Txg) {
+        if self.open.as_ref().is_some_and(|open| open.txg < txg) {
+            assert!(self.syncing.is_none(), "a group opens only after the sync before it has ended");
+            self.syncing = self.open.take().map(|dirty| Arc::new(Frozen { dirty, dnode: self.dnode.clone() }));
+        }
+    }
+
+    /// Changes that are not in the tree, newest first.
+    fn layers(&self) -> impl Iterator<Item = &Dirty> + Clone {
+        self.open.iter().chain(self.syncing.iter().map(|frozen| &frozen.dirty))
+    }
+
+    fn known(&self, block: u64) -> Known {
+        for dirty in self.layers() {
+            match dirty.known(block) {
+                Known::Nothing => {}
+                known => return known,
+            }
+        }
+        Known::Nothing
+    }
+}
+
+/// An object of an object set. All methods take its own short lock.
+pub struct Object {
+    set: Weak<ObjectSet>,
+    whose: Whose,
+    kind: ObjectKind,
+    pub(crate) state: RwLock<State>,
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        if let Some(set) = self.set.upgrade() {
+            set.forget(self.whose.object);
+        }
+    }
+}
+
+impl Object {
+    pub(crate) fn new(set: Weak<ObjectSet>, whose: Whose, dnode: Dnode) -> Object {
+        let state = State { dnode, open: None, syncing: None, destroyed: false };
+        Object { set, whose, kind: state.dnode.kind, state: RwLock::new(state) }
+    }
+
+    pub fn id(&self) -> ObjectId {
+        self.whose.object
+    }
+
+    pub fn kind(&self) -> ObjectKind {
+        self.kind
+    }
+
+    pub(crate) fn whose(&self) -> Whose {
+        self.whose
+    }
+
+    fn set(&self) -> Result<Arc<ObjectSet>, ObjectError> {
+        self.set.upgrade().ok_or_else(|| PoolError::Failed { reason: "the object set was closed".into() }.into())
+    }
+
+    /// Bytes of a block.
+    pub fn block_size(&self) -> u32 {
+        self.state.read().dnode.block_bytes
+    }
+
+    /// Highest block ever written and not cut off, plus one.
+    pub fn block_count(&self) -> u64 {
+        self.state.read().dnode.block_count
+    }
+
+    /// The group that made the object.
+    pub fn birth(&self) -> Txg {
+        self.state.read().dnode.birth
+    }
+
+    pub fn bonus(&self) -> Arc<Vec<u8>> {
+        self.state.read().dnode.bonus.clone()
+    }
+
+    /// Bytes of bonus that fit.
+    pub fn bonus_max(&self) -> usize {
+        Dnode::bonus_max(self.state.read().dnode.slots)
+    }
+
+    /// The dnode as the open group sees it, with the tree of the last sync. For `check` and `debug`.
+    pub fn dnode(&self) -> Dnode {
+        self.state.read().dnode.clone()
+    }
+
+    /// Stored bytes, all copies, as of the last sync, and bytes that are dirty now.
+    pub fn used_bytes(&self) -> u64 {
+        let state = self.state.read();
+        state.dnode.used + state.layers().map(Dirty::bytes).sum::<u64>()
+    }
+
+    /// Runs `change` on the open group's changes, and has the object synced with that group.
+    fn change<R>(self: &Arc<Self>, tx: &Tx, change: impl FnOnce(&mut State) -> R) -> Result<R, ObjectError> {
+        let set = self.set()?;
+        let mut state = self.state.write();
+        if state.destroyed {
+            return Err(ObjectError::NotFound(self.id()));
+        }
+        let first = state.open.as_ref().is_none_or(|open| open.txg < tx.txg());
+        state.dirty(tx.txg());
+        let result = change(&mut state);
+        drop(state);
+        if first {
+            set.mark_dirty(self.clone());
+        }
+        Ok(result)
+    }
+
+    pub fn set_bonus(self: &Arc<Self>, tx: &Tx, bonus: Vec<u8>) -> Result<(), ObjectError> {
+        let limit = self.bonus_max();
+        if bonus.len() > limit {
+            return Err(ObjectError::TooBig { what: "bonus", limit: limit as u64, asked: bonus.len() as u64 });
+        }
+        self.change(tx, |state| state.dnode.bonus = Arc::new(bonus))
+    }
+
+    /// Changes the block size while there is at most one block; its content is kept, cut or extended with zeros.
+    pub fn set_block_size(self: &Arc<Self>, tx: &Tx, bytes: u32) -> Result<(), ObjectError> {
+        check_block_bytes(bytes, self.set()?.pool().max_block())?;
+        let (count, old) = {
+            let state = self.state.read();
+            (state.dnode.block_count, state.dnode.block_bytes)
+        };
+        if count > 1 {
+            return Err(ObjectError::TooBig { what: "blocks of an object whose block size changes", limit: 1, asked: count });
+        }
+        if old == bytes {
+            return Ok(());
+        }
+        let content = if count == 1 { Some(self.raw_block(0)?) } else { None };
+        self.change(tx, |state| {
+            state.dnode.block_bytes = bytes;
+            if let Some(Some(content)) = content {
+                let mut content = content.to_vec();
+                content.resize(bytes as usize, 0);
+                state.dirty(tx.txg()).blocks.insert(0, Arc::new(content));
+            }
+        })
+    }
+
+    /// A block's bytes, perhaps without trailing zeros; `None`: all zeros.
+    fn raw_block(&self, block: u64) -> Result<Option<Arc<Vec<u8>>>, ObjectError> {
+        let set = self.set()?;
+        let pool = set.pool();
+        let mut tried = None;
+        loop {
+            let dnode = {
+                let state = self.state.read();
+                match state.known(block) {
+                    Known::Data(data) => return Ok(Some(data)),
+                    Known::Zeros => return Ok(None),
+                    Known::Nothing => state.dnode.clone(),
+                }
+            };
+            let read = lookup(pool, self.whose, &dnode, 0, block).and_then(|ptr| match ptr.is_hole() {
+                true => Ok(None),
+                false => pool.read(&ptr, self.whose.owner(0, block)).map(Some),
+            });
+            match read {
+                Ok(data) => return Ok(data),
+                // The tree may have been replaced, and its old blocks collected, between look-up and read.
+                Err(_) if tried.as_ref() != Some(&dnode.root) => tried = Some(dnode.root),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// One block, always of the block size.
+    pub fn read_block(&self, block: u64) -> Result<Arc<Vec<u8>>, ObjectError> {
+        let bytes = self.block_size() as usize;
+        Ok(match self.raw_block(block)? {
+            Some(data) if data.len() == bytes => data,
+            Some(data) => {
+                let mut whole = data.to_vec();
+                whole.resize(bytes, 0);
+                Arc::new(whole)
+            }
+            None => Arc::new(vec![0; bytes]),
+        })
+    }
+
+    /// Fills `buf` from `offset`; holes and what lies beyond the last block are zeros.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), ObjectError> {
+        let bytes = u64::from(self.block_size());
+        let mut at = offset;
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let (block, inside) = (at / bytes, (at % bytes) as usize);
+            let len = rest.len().min(bytes as usize - inside);
+            let (piece, after) = rest.split_at_mut(len);
+            let data = self.raw_block(block)?;
+            let have = data.as_ref().and_then(|data| data.get(inside..)).unwrap_or(&[]);
+            let have = have.get(..len).unwrap_or(have);
+            piece[..have.len()].copy_from_slice(have);
+            piece[have.len()..].fill(0);
+            (rest, at) = (after, at + len as u64);
+        }
+        Ok(())
+    }
+
+    /// Reads a block, changes it, and keeps it dirty. Nothing else may write the block meanwhile.
+    pub fn modify_block(self: &Arc<Self>, tx: &Tx, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), ObjectError> {
+        let bytes = self.block_size() as usize;
+        self.with_block(tx, block, bytes, |data| change(data))
+    }
+
+    pub fn write(self: &Arc<Self>, tx: &Tx, offset: u64, data: &[u8]) -> Result<(), ObjectError> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= OBJECT_BYTES_MAX);
+        if end.is_none() {
+            return Err(ObjectError::TooBig { what: "end of a write", limit: OBJECT_BYTES_MAX, asked: offset });
+        }
+        let bytes = u64::from(self.block_size());
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let (block, inside) = (at / bytes, (at % bytes) as usize);
+            let len = rest.len().min(bytes as usize - inside);
+            let (piece, after) = rest.split_at(len);
+            if len as u64 == bytes {
+                let whole = Arc::new(piece.to_vec());
+                self.change(tx, |state| state.put(tx.txg(), block, whole))?;
+            } else {
+                self.with_block(tx, block, inside + len, |data| data[inside..inside + len].copy_from_slice(piece))?;
+            }
+            (rest, at) = (after, at + len as u64);
+        }
+        Ok(())
+    }
+
+    /// Changes a dirty block in place; a clean one is read first. It is extended with zeros to at least `len` bytes.
+    fn with_block(self: &Arc<Self>, tx: &Tx, block: u64, len: usize, change: impl FnOnce(&mut Vec<u8>)) -> Result<(), ObjectError> {
+        let is_dirty = {
+            let state = self.state.read();
+            state.open.as_ref().is_some_and(|open| open.txg == tx.txg() && open.blocks.contains_key(&block))
+        };
+        let base = if is_dirty { None } else { self.raw_block(block)? };
+        self.change(tx, |state| {
+            let mut data = match state.dirty(tx.txg()).blocks.remove(&block) {
+                Some(data) => data,
+                None => base.unwrap_or_default(),
+            };
+            // A copy only if a reader, the cache or the syncing group holds it too.
+            let bytes = Arc::make_mut(&mut data);
+            if bytes.len() < len {
+                bytes.resize(len, 0);
+            }
+            change(bytes);
+            state.put(tx.txg(), block, data);
+        })
+    }
+
+    /// Zeros a range: whole blocks become holes, edges are overwritten. Costs nothing for what lies between.
+    pub fn zero_range(self: &Arc<Self>, tx: &Tx, offset: u64, len: u64) -> Result<(), ObjectError> {
+        let bytes = u64::from(self.block_size());
+        let written = self.block_count().saturating_mul(bytes);
+        let end = offset.saturating_add(len).min(written);
+        if offset >= end {
+            return Ok(());
+        }
+        let (first, last) = (offset.div_ceil(bytes), end / bytes);
+        if first > last {
+            return self.zero_inside(tx, offset / bytes, (offset % bytes) as usize, (end % bytes) as usize);
+        }
+        if offset % bytes != 0 {
+            self.zero_inside(tx, offset / bytes, (offset % bytes) as usize, bytes as usize)?;
+        }
+        if end % bytes != 0 {
+            self.zero_inside(tx, last, 0, (end % bytes) as usize)?;
+        }
+        // To the end of the object is to the end of everything, so that whole subtrees can go.
+        let last = if end == written { u64::MAX } else { last };
+        if first < last {
+            self.change(tx, |state| state.dirty(tx.txg()).free(first, last))?;
+        }
+        Ok(())
+    }
+
+    fn zero_inside(self: &Arc<Self>, tx: &Tx, block: u64, from: usize, to: usize) -> Result<(), ObjectError> {
+        let Some(data) = self.raw_block(block)? else { return Ok(()) };
+        if data.len() <= from {
+            return Ok(());
+        }
+        self.with_block(tx, block, 0, |data| {
+            if to >= data.len() {
+                data.truncate(from);
+            } else if let Some(range) = data.get_mut(from..to) {
+                range.fill(0);
+            }
+        })
+    }
+
+    /// Cuts everything from `size` on off.
+    pub fn truncate(self: &Arc<Self>, tx: &Tx, size: u64) -> Result<(), ObjectError> {
+        self.zero_range(tx, size, u64::MAX)?;
+        self.change(tx, |state| {
+            let count = size.div_ceil(u64::from(state.dnode.block_bytes));
+            state.dnode.block_count = state.dnode.block_count.min(count);
+        })
+    }
+
+    /// Frees one block.
+    pub fn free_block(self: &Arc<Self>, tx: &Tx, block: u64) -> Result<(), ObjectError> {
+        self.change(tx, |state| state.dirty(tx.txg()).free(block, block + 1))
+    }
+
+    /// The tree of the finished sync replaces the one before.
+    pub(crate) fn install(&self, new: &Dnode) {
+        let mut state = self.state.write();
+        state.dnode.root = new.root.clone();
+        state.dnode.levels = new.levels;
+        state.dnode.used = new.used;
+        if !self.kind.is_changed_by_callers() {
+            state.dnode.block_count = new.block_count;
+        }
+        state.syncing = None;
+    }
+
+    pub(crate) fn destroy(self: &Arc<Self>, tx: &Tx) -> Result<(), ObjectError> {
+        self.change(tx, |state| {
+            let dirty = state.dirty(tx.txg());
+            dirty.free(0, u64::MAX);
+            dirty.destroyed = true;
+            state.dnode.block_count = 0;
+            state.destroyed = true;
+        })
+    }
+
+    /// The first byte at or after `offset` that is data, to the block; `None`: none.
+    pub fn next_data(&self, offset: u64) -> Result<Option<u64>, ObjectError> {
+        let bytes = u64::from(self.block_size());
+        let found = self.next_block(offset / bytes)?;
+        Ok(found.map(|block| (block * bytes).max(offset)))
+    }
+
+    /// The first byte at or after `offset` that lies in a hole, to the block; the end of the object counts as one.
+    pub fn next_hole(&self, offset: u64) -> Result<u64, ObjectError> {
+        let bytes = u64::from(self.block_size());
+        let mut block = offset / bytes;
+        while self.next_block(block)? == Some(block) {
+            block += 1;
+        }
+        Ok((block * bytes).max(offset))
+    }
+
+    /// The first block at or after `from` that is not a hole.
+    fn next_block(&self, from: u64) -> Result<Option<u64>, ObjectError> {
+        let set = self.set()?;
+        let mut from = from;
+        loop {
+            let (dnode, dirty) = {
+                let state = self.state.read();
+                let blocks = state.layers().filter_map(|dirty| dirty.blocks.range(from..).next().map(|(block, _)| *block));
+                (state.dnode.clone(), blocks.min())
+            };
+            if from >= dnode.block_count {
+                return Ok(None);
+            }
+            let stored = next_allocated(set.pool(), self.whose, &dnode, from, dirty.unwrap_or(u64::MAX))?;
+            let Some(candidate) = stored.into_iter().chain(dirty).min() else { return Ok(None) };
+            let state = self.state.read();
+            if !matches!(state.known(candidate), Known::Zeros) {
+                return Ok(Some(candidate).filter(|block| *block < dnode.block_count));
+            }
+            // Freed in a group that is not in the tree yet: go on behind what was freed, but not past what was written into it.
+            let end = state.layers().filter_map(|dirty| dirty.freed.end_of(candidate)).max().unwrap_or(candidate + 1);
+            from = dirty.filter(|dirty| *dirty > candidate).map_or(end, |dirty| end.min(dirty)).max(candidate + 1);
+        }
+    }
+}
+
+impl State {
+    fn put(&mut self, txg: Txg, block: u64, data: Arc<Vec<u8>>) {
+        self.dnode.block_count = self.dnode.block_count.max(block + 1);
+        self.dirty(txg).blocks.insert(block, data);
+    }
+}

@@ -1,0 +1,605 @@
+//! Object sets: many objects, and their sync.
+//!
+//! The dnodes of a set are the blocks of its object 0; the header block holds the dnode of those. When a group syncs, the blocks of
+//! all its dirty objects are written in one stream of parallel work, then each tree is rewritten, then the dnodes, then the header.
+//!
+//! Freeing is bounded: subtrees that are too large wait in the *free queue*, an object of the set, and a piece of them goes with every
+//! group.
+//!
+//! Invariant: an object number is handed out again only after the group that freed it has synced.
+
+use crate::dirty::Ranges;
+use crate::dnode::{
+    DNODE_BLOCK_BYTES, Dnode, ObjectKind, ObjsetHeader, SLOT_BYTES, SLOTS_MAX, SLOTS_PER_BLOCK, check_block_bytes, dnodes_in, slot_of,
+};
+use crate::error::ObjectError;
+use crate::object::{Frozen, Object};
+use crate::tree::{Rewrite, Whose, free_subtree, metadata_compression};
+use parking_lot::{Mutex, RwLock};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
+use terrane_codec::{ChecksumKind, Compression};
+use terrane_pool::{BlockPtr, Cost, Group, Owner, Pool, PoolError, Stream, Tx, WriteRequest};
+use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
+
+/// The free queue's number: far above any that is handed out.
+pub const FREE_QUEUE: ObjectId = ObjectId(u64::MAX);
+/// The header's number, as owner of its block.
+const HEADER: u64 = u64::MAX - 1;
+const SHARDS: usize = 64;
+/// Blocks and bytes written in one go; what is compressed and not yet appended is bounded by them.
+const CHUNK_BLOCKS: usize = 512;
+const CHUNK_BYTES: usize = 16 << 20;
+/// Blocks freed from the queue in one group.
+const FREES_PER_GROUP: u64 = 64 << 10;
+/// Files with more dirty data than this in a group go to a stream of their own.
+const LARGE_FILE_BYTES: u64 = 1 << 20;
+/// Dnode blocks looked through for free slots by one creation.
+const SCAN_BLOCKS: u64 = 4;
+
+/// How file contents are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataPolicy {
+    pub compression: Compression,
+    pub checksum: ChecksumKind,
+    /// Block size of new files, in bytes.
+    pub record_size: u32,
+}
+
+impl Default for DataPolicy {
+    fn default() -> Self {
+        DataPolicy { compression: Compression::Lz4, checksum: ChecksumKind::Blake3, record_size: 128 << 10 }
+    }
+}
+
+/// A new object.
+#[derive(Clone, Debug)]
+pub struct ObjectSpec {
+    pub kind: ObjectKind,
+    /// Bytes of a block: a multiple of 512.
+    pub block_size: u32,
+    /// Slots of 512 bytes, 1 to 32.
+    pub dnode_slots: u8,
+    pub bonus: Vec<u8>,
+}
+
+/// Space, for `statfs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes users can fill in the whole pool.
+    pub size_bytes: u64,
+    pub used_bytes: u64,
+    pub available_bytes: u64,
+    pub objects: u64,
+}
+
+struct Numbers {
+    objects: u64,
+    high_water: u64,
+    free: BTreeSet<u64>,
+    /// Where the search for free slots goes on.
+    scan_at: u64,
+}
+
+#[derive(Default)]
+struct Shard {
+    objects: HashMap<u64, Weak<Object>>,
+    /// Counts objects that were forgotten: what was read before may be stale.
+    epoch: u64,
+}
+
+pub struct ObjectSet {
+    pool: Arc<Pool>,
+    id: ObjsetId,
+    me: Weak<ObjectSet>,
+    numbers: Mutex<Numbers>,
+    dnodes: Arc<Object>,
+    free_queue: Arc<Object>,
+    queue: Mutex<Vec<BlockPtr>>,
+    shards: Vec<Mutex<Shard>>,
+    open: Mutex<Vec<Arc<Object>>>,
+    syncing: Mutex<(Vec<Arc<Object>>, u64, u64)>,
+    root: Mutex<BlockPtr>,
+    policy: RwLock<DataPolicy>,
+}
+
+impl ObjectSet {
+    /// The set behind a root pointer; a hole is an empty set.
+    pub(crate) fn open(pool: Arc<Pool>, id: ObjsetId, root: BlockPtr) -> Result<Arc<ObjectSet>, ObjectError> {
+        let header = if root.is_hole() {
+            ObjsetHeader::empty()
+        } else {
+            let raw = pool.read(&root, Owner::Block { objset: id.0, object: HEADER, level: 0, block: 0 })?;
+            ObjsetHeader::parse(&raw, &format!("object set {id}"))?
+        };
+        let whose = |object| Whose { objset: id, object };
+        let numbers = Numbers { objects: header.objects, high_water: header.high_water, free: BTreeSet::new(), scan_at: 0 };
+        let set = Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
+            dnodes: Arc::new(Object::new(me.clone(), whose(ObjectId(0)), header.dnodes)),
+            free_queue: Arc::new(Object::new(me.clone(), whose(FREE_QUEUE), header.free_queue)),
+            pool,
+            id,
+            me: me.clone(),
+            numbers: Mutex::new(numbers),
+            queue: Mutex::default(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            open: Mutex::default(),
+            syncing: Mutex::new((Vec::new(), header.objects, header.high_water)),
+            root: Mutex::new(root),
+            policy: RwLock::default(),
+        });
+        *set.queue.lock() = set.load_queue()?;
+        Ok(set)
+    }
+
+    fn load_queue(&self) -> Result<Vec<BlockPtr>, ObjectError> {
+        let mut queue = Vec::new();
+        for block in 0..self.free_queue.block_count().min(1 << 16) {
+            let raw = self.free_queue.read_block(block)?;
+            for raw in raw.chunks_exact(BlockPtr::SIZE) {
+                let ptr = BlockPtr::parse(raw, &format_args!("free queue of object set {}", self.id))?;
+                if !ptr.is_hole() {
+                    queue.push(ptr);
+                }
+            }
+        }
+        Ok(queue)
+    }
+
+    pub fn id(&self) -> ObjsetId {
+        self.id
+    }
+
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// The header's pointer, as of the last sync.
+    pub fn root(&self) -> BlockPtr {
+        self.root.lock().clone()
+    }
+
+    pub fn policy(&self) -> DataPolicy {
+        *self.policy.read()
+    }
+
+    /// Takes effect for what is written from now on.
+    pub fn set_policy(&self, policy: DataPolicy) {
+        self.pool.expect_blocks_of(policy.record_size);
+        *self.policy.write() = policy;
+    }
+
+    /// Block size of new files, in bytes.
+    pub fn record_size(&self) -> u32 {
+        self.policy().record_size.min(self.pool.max_block())
+    }
+
+    /// Joins the open group. May wait: take it before any lock, and never a second one while holding one.
+    pub fn begin(&self, cost: Cost) -> Result<Tx, ObjectError> {
+        Ok(self.pool.begin(cost)?)
+    }
+
+    /// Group commit: all that was done before is durable when it returns.
+    pub fn commit(&self) -> Result<(), ObjectError> {
+        self.pool.commit()?;
+        Ok(())
+    }
+
+    pub fn open_txg(&self) -> Txg {
+        self.pool.open_txg()
+    }
+
+    /// Waits until group `txg` is durable, committing it if need be.
+    pub fn wait_synced(&self, txg: Txg) -> Result<(), ObjectError> {
+        Ok(self.pool.commit_txg(txg)?)
+    }
+
+    /// Seconds and nanoseconds since 1970, by the pool's clock.
+    pub fn now(&self) -> (i64, u32) {
+        let ns = self.pool.env().wall_ns();
+        ((ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as u32)
+    }
+
+    pub fn random_u64(&self) -> u64 {
+        self.pool.env().random_u64()
+    }
+
+    pub fn usage(&self) -> Usage {
+        let (size_bytes, used_bytes, available_bytes) = self.pool.space();
+        Usage { size_bytes, used_bytes, available_bytes, objects: self.numbers.lock().objects }
+    }
+
+    fn shard(&self, id: ObjectId) -> &Mutex<Shard> {
+        &self.shards[(id.0 % SHARDS as u64) as usize]
+    }
+
+    pub(crate) fn forget(&self, id: ObjectId) {
+        let mut shard = self.shard(id).lock();
+        if shard.objects.get(&id.0).is_some_and(|object| object.strong_count() == 0) {
+            shard.objects.remove(&id.0);
+        }
+        shard.epoch += 1;
+    }
+
+    pub(crate) fn mark_dirty(&self, object: Arc<Object>) {
+        self.open.lock().push(object);
+    }
+
+    /// The object with this number. While somebody holds it, everybody gets the same.
+    pub fn hold(&self, id: ObjectId) -> Result<Arc<Object>, ObjectError> {
+        loop {
+            let epoch = {
+                let shard = self.shard(id).lock();
+                if let Some(object) = shard.objects.get(&id.0).and_then(Weak::upgrade) {
+                    let gone = object.state.read().destroyed;
+                    return if gone { Err(ObjectError::NotFound(id)) } else { Ok(object) };
+                }
+                shard.epoch
+            };
+            let dnode = self.stored_dnode(id)?.ok_or(ObjectError::NotFound(id))?;
+            let mut shard = self.shard(id).lock();
+            if shard.epoch != epoch {
+                continue;
+            }
+            // Somebody else may have come first.
+            if let Some(object) = shard.objects.get(&id.0).and_then(Weak::upgrade) {
+                return Ok(object);
+            }
+            let object = Arc::new(Object::new(self.me.clone(), Whose { objset: self.id, object: id }, dnode));
+            shard.objects.insert(id.0, Arc::downgrade(&object));
+            return Ok(object);
+        }
+    }
+
+    fn stored_dnode(&self, id: ObjectId) -> Result<Option<Dnode>, ObjectError> {
+        let (block, offset) = slot_of(id);
+        if id.0 == 0 || block >= self.dnodes.block_count() {
+            return Ok(None);
+        }
+        let raw = self.dnodes.read_block(block)?;
+        let at = format!("object set {} dnode block {block}", self.id);
+        Ok(dnodes_in(&raw, &at)?.into_iter().find(|(at, _)| *at == offset).map(|(_, dnode)| dnode))
+    }
+
+    /// Every object's number and dnode as of the last sync, block by block: for `check`.
+    pub fn for_each_dnode(&self, each: &mut dyn FnMut(ObjectId, Dnode)) -> Vec<(u64, ObjectError)> {
+        let mut failed = Vec::new();
+        for block in 0..self.dnodes.block_count() {
+            let at = format!("object set {} dnode block {block}", self.id);
+            let found = self.dnodes.read_block(block).and_then(|raw| Ok(dnodes_in(&raw, &at)?));
+            match found {
+                Ok(found) => {
+                    for (offset, dnode) in found {
+                        each(ObjectId(block * SLOTS_PER_BLOCK + (offset / SLOT_BYTES) as u64), dnode);
+                    }
+                }
+                Err(error) => failed.push((block, error)),
+            }
+        }
+        failed
+    }
+
+    /// The dnodes of the header, and the subtrees that wait to be freed: for `check`.
+    pub fn inner_trees(&self) -> (Dnode, Dnode, Vec<BlockPtr>) {
+        (self.dnodes.dnode(), self.free_queue.dnode(), self.queue.lock().clone())
+    }
+
+    /// Object count and high water as of the last sync.
+    pub fn stored_numbers(&self) -> (u64, u64) {
+        let syncing = self.syncing.lock();
+        (syncing.1, syncing.2)
+    }
+
+    pub fn create(&self, tx: &Tx, spec: ObjectSpec) -> Result<Arc<Object>, ObjectError> {
+        check_block_bytes(spec.block_size, self.pool.max_block())?;
+        if spec.dnode_slots == 0 || spec.dnode_slots > SLOTS_MAX {
+            return Err(ObjectError::TooBig { what: "dnode slots", limit: u64::from(SLOTS_MAX), asked: u64::from(spec.dnode_slots) });
+        }
+        let bonus_max = Dnode::bonus_max(spec.dnode_slots);
+        if spec.bonus.len() > bonus_max {
+            return Err(ObjectError::TooBig { what: "bonus", limit: bonus_max as u64, asked: spec.bonus.len() as u64 });
+        }
+        let id = ObjectId(self.take_number(u64::from(spec.dnode_slots))?);
+        let dnode = Dnode::new(spec.kind, spec.dnode_slots, spec.block_size, tx.txg());
+        let object = Arc::new(Object::new(self.me.clone(), Whose { objset: self.id, object: id }, dnode));
+        self.shard(id).lock().objects.insert(id.0, Arc::downgrade(&object));
+        object.set_bonus(tx, spec.bonus)?;
+        if let Some(open) = object.state.write().open.as_mut() {
+            open.created = true;
+        }
+        Ok(object)
+    }
+
+    fn take_number(&self, slots: u64) -> Result<u64, ObjectError> {
+        let mut numbers = self.numbers.lock();
+        numbers.objects += 1;
+        if slots == 1 {
+            if let Some(number) = numbers.free.pop_first() {
+                return Ok(number);
+            }
+            // Many slots below the high water are free, and nobody knows which: look for some.
+            if numbers.objects < numbers.high_water / 8 * 7 && numbers.scan_at < numbers.high_water / SLOTS_PER_BLOCK {
+                self.scan_for_free(&mut numbers)?;
+                if let Some(number) = numbers.free.pop_first() {
+                    return Ok(number);
+                }
+            }
+        }
+        let left = SLOTS_PER_BLOCK - numbers.high_water % SLOTS_PER_BLOCK;
+        if left < slots {
+            let skipped = numbers.high_water..numbers.high_water + left;
+            numbers.free.extend(skipped);
+            numbers.high_water += left;
+        }
+        let number = numbers.high_water;
+        numbers.high_water += slots;
+        Ok(number)
+    }
+
+    fn scan_for_free(&self, numbers: &mut Numbers) -> Result<(), ObjectError> {
+        for _ in 0..SCAN_BLOCKS {
+            let block = numbers.scan_at;
+            if (block + 1) * SLOTS_PER_BLOCK > numbers.high_water || block >= self.dnodes.block_count() {
+                return Ok(());
+            }
+            numbers.scan_at += 1;
+            let raw = self.dnodes.read_block(block)?;
+            let mut free: BTreeSet<u64> = (block * SLOTS_PER_BLOCK..(block + 1) * SLOTS_PER_BLOCK).filter(|number| *number > 0).collect();
+            for (offset, dnode) in dnodes_in(&raw, &format_args!("object set {} dnode block {block}", self.id))? {
+                let first = block * SLOTS_PER_BLOCK + (offset / SLOT_BYTES) as u64;
+                for slot in first..first + u64::from(dnode.slots) {
+                    free.remove(&slot);
+                }
+            }
+            // Numbers in use that no sync has stored yet.
+            free.retain(|number| !self.shard(ObjectId(*number)).lock().objects.contains_key(number));
+            numbers.free.extend(free);
+        }
+        Ok(())
+    }
+
+    /// Frees the object and all its blocks; large ones over many groups.
+    pub fn destroy(&self, tx: &Tx, object: &Arc<Object>) -> Result<(), ObjectError> {
+        object.destroy(tx)?;
+        self.numbers.lock().objects -= 1;
+        Ok(())
+    }
+
+    /// The group has quiesced: what is dirty now is its.
+    pub(crate) fn quiesced(&self) {
+        let numbers = self.numbers.lock();
+        let mut syncing = self.syncing.lock();
+        syncing.0.append(&mut self.open.lock());
+        (syncing.1, syncing.2) = (numbers.objects, numbers.high_water);
+    }
+
+    /// Whether the queue will need another group.
+    pub(crate) fn has_queue(&self) -> bool {
+        !self.queue.lock().is_empty()
+    }
+
+    /// Writes what is dirty in the group. `bonuses` are set on objects of this set on the way: the roots of other sets. `None`: nothing
+    /// changed.
+    pub(crate) fn sync(&self, group: &mut Group<'_>, bonuses: &[(ObjectId, Vec<u8>)]) -> Result<Option<BlockPtr>, ObjectError> {
+        let (objects, count, high_water) = {
+            let mut syncing = self.syncing.lock();
+            (std::mem::take(&mut syncing.0), syncing.1, syncing.2)
+        };
+        let mut frozen: Vec<(Arc<Object>, Arc<Frozen>)> = Vec::with_capacity(objects.len());
+        for object in objects {
+            let mut state = object.state.write();
+            state.freeze_before(group.txg().next());
+            let set_aside = state.syncing.clone();
+            drop(state);
+            frozen.extend(set_aside.map(|set_aside| (object, set_aside)));
+        }
+        for (id, bonus) in bonuses {
+            let object = self.hold(*id)?;
+            frozen.retain(|(other, _)| other.id() != *id);
+            let mut state = object.state.write();
+            state.dnode.bonus = Arc::new(bonus.clone());
+            let mut aside = state.syncing.as_deref().cloned().unwrap_or_else(|| Frozen {
+                dirty: crate::dirty::Dirty::new(group.txg()),
+                dnode: state.dnode.clone(),
+            });
+            aside.dnode.bonus = state.dnode.bonus.clone();
+            let aside = Arc::new(aside);
+            state.syncing = Some(aside.clone());
+            drop(state);
+            frozen.push((object, aside));
+        }
+        if frozen.is_empty() && self.queue.lock().is_empty() && !self.root.lock().is_hole() {
+            return Ok(None);
+        }
+        let mut queue = std::mem::take(&mut *self.queue.lock());
+        let queue_before = queue.clone();
+        let mut dnodes = self.sync_objects(group, &frozen, &mut queue)?;
+        self.shrink_queue(group, &mut queue)?;
+        let (meta, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
+        let new_meta = self.sync_dnodes(group, &frozen, &dnodes, &mut queue)?;
+        let new_queue = if queue == queue_before { free_queue.dnode() } else { self.sync_queue(group, &mut queue)? };
+        let header = ObjsetHeader { objects: count, high_water, dnodes: new_meta.clone(), free_queue: new_queue.clone() };
+        let request = WriteRequest {
+            data: Arc::new(header.encode()),
+            kind: ObjectKind::Objset as u8,
+            compression: metadata_compression(),
+            checksum: ChecksumKind::Blake3,
+            owner: Owner::Block { objset: self.id.0, object: HEADER, level: 0, block: 0 },
+            fill: count.max(1),
+            stream: Stream::Metadata,
+            may_embed: false,
+        };
+        let root = group.write(vec![request])?.remove(0);
+        // Dnodes first: who holds an object from now on reads the new ones.
+        for (object, dnode) in [(&meta, &new_meta), (&free_queue, &new_queue)] {
+            object.install(dnode);
+        }
+        for (object, _) in &frozen {
+            if let Some(dnode) = dnodes.remove(&object.id().0) {
+                object.install(&dnode);
+            }
+        }
+        self.retire(&frozen);
+        *self.queue.lock() = queue;
+        let old = std::mem::replace(&mut *self.root.lock(), root.clone());
+        group.release(&old);
+        Ok(Some(root))
+    }
+
+    /// Level-0 blocks of all objects in one stream of work, then each object's tree.
+    fn sync_objects(
+        &self,
+        group: &mut Group<'_>,
+        frozen: &[(Arc<Object>, Arc<Frozen>)],
+        queue: &mut Vec<BlockPtr>,
+    ) -> Result<BTreeMap<u64, Dnode>, ObjectError> {
+        let policy = self.policy();
+        let mut pointers: Vec<BTreeMap<u64, BlockPtr>> = vec![BTreeMap::new(); frozen.len()];
+        let mut requests = Vec::new();
+        let mut places = Vec::new();
+        let mut bytes = 0;
+        for (index, (object, aside)) in frozen.iter().enumerate() {
+            let large = aside.dirty.bytes() > LARGE_FILE_BYTES;
+            for (block, data) in &aside.dirty.blocks {
+                bytes += data.len();
+                requests.push(self.request(object, aside, *block, data.clone(), large, &policy));
+                places.push((index, *block));
+                if requests.len() >= CHUNK_BLOCKS || bytes >= CHUNK_BYTES {
+                    place(&mut pointers, &mut places, group.write(std::mem::take(&mut requests))?);
+                    bytes = 0;
+                }
+            }
+        }
+        place(&mut pointers, &mut places, group.write(requests)?);
+        let mut dnodes = BTreeMap::new();
+        for ((object, aside), new) in frozen.iter().zip(pointers) {
+            let checksum = if aside.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
+            // The tree that this group starts from is the one of the last sync, whatever the open group did since.
+            let rewrite = Rewrite::new(group, object.whose(), aside.dnode.clone(), checksum, queue);
+            dnodes.insert(object.id().0, rewrite.run(&aside.dirty.freed, new)?);
+        }
+        Ok(dnodes)
+    }
+
+    fn request(&self, object: &Object, aside: &Frozen, block: u64, data: Arc<Vec<u8>>, large: bool, policy: &DataPolicy) -> WriteRequest {
+        let metadata = aside.dnode.kind.is_metadata();
+        WriteRequest {
+            data,
+            kind: aside.dnode.kind as u8,
+            compression: if metadata { metadata_compression() } else { policy.compression },
+            checksum: if metadata { ChecksumKind::Blake3 } else { policy.checksum },
+            owner: object.whose().owner(0, block),
+            fill: 1,
+            stream: if metadata { Stream::Metadata } else { Stream::Data(u64::from(large)) },
+            may_embed: true,
+        }
+    }
+
+    /// Puts the dnodes of synced objects into their blocks and rewrites the tree of dnodes.
+    fn sync_dnodes(
+        &self,
+        group: &mut Group<'_>,
+        frozen: &[(Arc<Object>, Arc<Frozen>)],
+        dnodes: &BTreeMap<u64, Dnode>,
+        queue: &mut Vec<BlockPtr>,
+    ) -> Result<Dnode, ObjectError> {
+        let mut blocks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for (object, aside) in frozen {
+            let (block, offset) = slot_of(object.id());
+            if let std::collections::btree_map::Entry::Vacant(vacant) = blocks.entry(block) {
+                vacant.insert(self.dnodes.read_block(block)?.to_vec());
+            }
+            let dnode = &dnodes[&object.id().0];
+            let raw = if aside.dirty.destroyed { vec![0; usize::from(dnode.slots) * SLOT_BYTES] } else { dnode.encode() };
+            let place = blocks.get_mut(&block).and_then(|block| block.get_mut(offset..offset + raw.len()));
+            place.expect("a dnode never crosses its block").copy_from_slice(&raw);
+        }
+        let mut meta = self.dnodes.dnode();
+        let mut requests = Vec::with_capacity(blocks.len());
+        let mut numbers = Vec::with_capacity(blocks.len());
+        for (block, data) in blocks {
+            let fill = dnodes_in(&data, &format_args!("object set {} dnode block {block}", self.id))?.len() as u64;
+            meta.block_count = meta.block_count.max(block + 1);
+            numbers.push(block);
+            requests.push(WriteRequest {
+                data: Arc::new(data),
+                kind: ObjectKind::Dnodes as u8,
+                compression: metadata_compression(),
+                checksum: ChecksumKind::Blake3,
+                owner: self.dnodes.whose().owner(0, block),
+                fill,
+                stream: Stream::Metadata,
+                may_embed: false,
+            });
+        }
+        let new = numbers.into_iter().zip(group.write(requests)?).collect();
+        let rewrite = Rewrite::new(group, self.dnodes.whose(), meta, ChecksumKind::Blake3, queue);
+        Ok(rewrite.run(&Ranges::default(), new)?)
+    }
+
+    /// Frees a bounded piece of what waits.
+    fn shrink_queue(&self, group: &mut Group<'_>, queue: &mut Vec<BlockPtr>) -> Result<(), ObjectError> {
+        let mut freed = 0;
+        while freed < FREES_PER_GROUP {
+            let Some(ptr) = queue.pop() else { break };
+            let whose = Whose { objset: self.id, object: FREE_QUEUE };
+            match free_subtree(group, whose, &ptr, queue) {
+                Ok(released) => freed += released,
+                // What cannot be read cannot be freed; it is lost space, named, and must not stop every later group.
+                Err(PoolError::Corrupt(corrupt)) => log::error!("free queue of object set {}: {corrupt}; its blocks stay", self.id),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_queue(&self, group: &mut Group<'_>, queue: &mut Vec<BlockPtr>) -> Result<Dnode, ObjectError> {
+        let raw: Vec<u8> = queue.iter().flat_map(BlockPtr::encode).collect();
+        let whose = self.free_queue.whose();
+        let mut dnode = self.free_queue.dnode();
+        let mut requests = Vec::new();
+        for (block, data) in raw.chunks(DNODE_BLOCK_BYTES as usize).enumerate() {
+            requests.push(WriteRequest {
+                data: Arc::new(data.to_vec()),
+                kind: ObjectKind::FreeQueue as u8,
+                compression: metadata_compression(),
+                checksum: ChecksumKind::Blake3,
+                owner: whose.owner(0, block as u64),
+                fill: 1,
+                stream: Stream::Metadata,
+                may_embed: false,
+            });
+        }
+        dnode.block_count = requests.len() as u64;
+        let new = (0..).zip(group.write(requests)?).collect();
+        let mut freed = Ranges::default();
+        freed.add(0, u64::MAX);
+        Ok(Rewrite::new(group, whose, dnode, ChecksumKind::Blake3, queue).run(&freed, new)?)
+    }
+
+    /// Numbers of destroyed objects can be used again.
+    fn retire(&self, frozen: &[(Arc<Object>, Arc<Frozen>)]) {
+        let mut numbers = self.numbers.lock();
+        for (object, aside) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
+            let id = object.id();
+            let mut shard = self.shard(id).lock();
+            if shard.objects.get(&id.0).is_some_and(|held| std::ptr::eq(held.as_ptr(), Arc::as_ptr(object))) {
+                shard.objects.remove(&id.0);
+            }
+            shard.epoch += 1;
+            drop(shard);
+            numbers.free.extend(id.0..id.0 + u64::from(aside.dnode.slots));
+        }
+    }
+}
+
+fn place(pointers: &mut [BTreeMap<u64, BlockPtr>], places: &mut Vec<(usize, u64)>, written: Vec<BlockPtr>) {
+    for ((index, block), ptr) in places.drain(..).zip(written) {
+        pointers[index].insert(block, ptr);
+    }
+}
+
+/// A root pointer in the bonus of an object.
+pub(crate) fn root_in(bonus: &[u8], id: ObjectId) -> Result<BlockPtr, Corrupt> {
+    BlockPtr::parse(bonus, &format_args!("object set {id}, root in the meta object set"))
+}
