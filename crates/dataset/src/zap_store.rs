@@ -16,16 +16,16 @@ pub type ZapError = terrane_zap::Error<ObjectError>;
 
 /// An object as `terrane_zap` sees it: readable, and changeable when there is a transaction.
 pub struct ObjectStore<'a> {
-    object: &'a Object,
+    object: &'a Arc<Object>,
     tx: Option<&'a Tx>,
 }
 
 impl<'a> ObjectStore<'a> {
-    pub fn reader(object: &'a Object) -> Self {
+    pub fn reader(object: &'a Arc<Object>) -> Self {
         ObjectStore { object, tx: None }
     }
 
-    pub fn writer(object: &'a Object, tx: &'a Tx) -> Self {
+    pub fn writer(object: &'a Arc<Object>, tx: &'a Tx) -> Self {
         ObjectStore { object, tx: Some(tx) }
     }
 

@@ -405,9 +405,16 @@ impl Run {
     }
 }
 
+/// Those of the test, or `SEED=first-last`.
+fn seeds(default: std::ops::RangeInclusive<u64>) -> std::ops::RangeInclusive<u64> {
+    let Ok(wanted) = std::env::var("SEED") else { return default };
+    let (first, last) = wanted.split_once('-').unwrap_or((&wanted, &wanted));
+    first.parse().unwrap()..=last.parse().unwrap()
+}
+
 #[test]
 fn behaves_like_maps_of_maps() {
-    for seed in 1..=12 {
+    for seed in seeds(1..=12) {
         println!("SEED={seed}");
         let mut run = Run::new(seed);
         for batch in 0..12 {
@@ -426,7 +433,7 @@ fn behaves_like_maps_of_maps() {
 
 #[test]
 fn a_crash_goes_back_to_the_last_sync() {
-    for seed in 101..=106 {
+    for seed in seeds(101..=106) {
         println!("SEED={seed}");
         let mut run = Run::new(seed);
         for _ in 0..10 {

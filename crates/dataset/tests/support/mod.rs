@@ -1,24 +1,39 @@
-//! A pool in memory.
+//! A pool on a simulated device.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
+use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::{Objects, Pool};
-use terrane_pool::SeededEnv;
+use terrane_pool::{CreateOptions, Env, ImportOptions, SeededEnv};
 
 pub struct Machine {
+    seed: u64,
+    device: SimDevice,
     pool: Arc<Pool>,
     pub objects: Arc<Objects>,
 }
 
 impl Machine {
     pub fn new(seed: u64) -> Machine {
-        let pool = Pool::fake(Arc::new(SeededEnv::new(seed)));
-        Machine { objects: Objects::create(Arc::clone(&pool)).unwrap(), pool }
+        let config = SimConfig { seed, zone_size: 8 << 20, ..SimConfig::default() };
+        let device = SimDevice::new(config).unwrap();
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+        let create = CreateOptions { name: "test".into() };
+        let pool = Pool::create(devices, &create, env, &ImportOptions::default()).unwrap();
+        Machine { seed, device, objects: Objects::create(Arc::clone(&pool)).unwrap(), pool }
     }
 
-    /// What was not committed is gone.
+    /// The power fails: what was not committed is gone.
     pub fn crash(self) -> Machine {
-        let Machine { pool, objects } = self;
-        drop(objects);
-        Machine { objects: Objects::open(Arc::clone(&pool)).unwrap(), pool }
+        let Machine { seed, device, pool, objects } = self;
+        pool.abandon();
+        device.cut_power();
+        drop((objects, pool));
+        let device = device.after_power_loss(seed);
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed ^ 0x5555));
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+        let pool = Pool::import(devices, env, &ImportOptions::default()).unwrap();
+        Machine { seed, device, objects: Objects::open(Arc::clone(&pool)).unwrap(), pool }
     }
 }

@@ -2,10 +2,11 @@
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::sync::Arc;
+use std::time::Duration;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::{Objects, Pool};
-use terrane_pool::{CreateOptions, Env, ImportOptions, SeededEnv};
+use terrane_pool::{CreateOptions, Env, ImportOptions, SeededEnv, SystemEnv};
 use terrane_posix::{Attr, Cred, Errno, Fs, Ino, SetAttr, WriteFlags};
 
 pub const ROOT_CRED: Cred = Cred { uid: 0, gid: 0 };
@@ -13,6 +14,8 @@ pub const USER: Cred = Cred { uid: 1000, gid: 100 };
 
 pub struct Machine {
     seed: u64,
+    /// Groups sync in threads of their own, and by themselves.
+    threads: bool,
     device: SimDevice,
     mounted: Option<Mounted>,
 }
@@ -24,26 +27,43 @@ struct Mounted {
 }
 
 fn options() -> ImportOptions {
-    ImportOptions { cache_bytes: 16 << 20, ..ImportOptions::default() }
+    ImportOptions {
+        cache_bytes: 16 << 20,
+        commit_period: Duration::from_millis(20),
+        ..ImportOptions::default()
+    }
+}
+
+fn env(seed: u64, threads: bool) -> Arc<dyn Env> {
+    if threads { Arc::new(SystemEnv::new()) } else { Arc::new(SeededEnv::new(seed)) }
 }
 
 impl Machine {
     /// 512 MiB in zones of 8 MiB.
     pub fn new(seed: u64, props: &[(&str, &str)]) -> Machine {
-        Machine::sized(seed, props, 64, 8 << 20)
+        Machine::make(seed, props, false, 64, 8 << 20)
+    }
+
+    /// Groups sync beside what the test does, at least every 20 ms.
+    pub fn with_threads(seed: u64) -> Machine {
+        Machine::make(seed, &[], true, 64, 8 << 20)
     }
 
     pub fn sized(seed: u64, props: &[(&str, &str)], zone_count: u32, zone_size: u64) -> Machine {
+        Machine::make(seed, props, false, zone_count, zone_size)
+    }
+
+    fn make(seed: u64, props: &[(&str, &str)], threads: bool, zone_count: u32, zone_size: u64) -> Machine {
         let config = SimConfig { seed, zone_count, zone_size, ..SimConfig::default() };
         let device = SimDevice::new(config).unwrap();
-        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-        let pool = Pool::create(devices, &CreateOptions { name: "test".into() }, env, &options()).unwrap();
+        let create = CreateOptions { name: "test".into() };
+        let pool = Pool::create(devices, &create, env(seed, threads), &options()).unwrap();
         let objects = Objects::create(Arc::clone(&pool)).unwrap();
         let dataset = Dataset::create_root(&objects, props).unwrap();
         Fs::format(&dataset, &ROOT_CRED).unwrap();
         let fs = Fs::open(Arc::new(dataset)).unwrap();
-        Machine { seed, device, mounted: Some(Mounted { pool, objects, fs }) }
+        Machine { seed, threads, device, mounted: Some(Mounted { pool, objects, fs }) }
     }
 
     fn mounted(&self) -> &Mounted {
@@ -68,11 +88,16 @@ impl Machine {
         self.mount();
     }
 
-    /// The power fails: what was not committed is gone.
+    /// The power fails, whatever runs: every device operation fails from now on.
+    pub fn cut_power(&self) {
+        self.device.cut_power();
+    }
+
+    /// The power fails and comes back: what was not committed is gone.
     pub fn crash(&mut self) {
         let Mounted { pool, objects, fs } = self.mounted.take().unwrap();
-        pool.abandon();
         self.device.cut_power();
+        pool.abandon();
         drop((fs, objects, pool));
         self.device = self.device.after_power_loss(self.seed);
         self.mount();
@@ -80,7 +105,7 @@ impl Machine {
 
     fn mount(&mut self) {
         self.seed += 1;
-        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(self.seed ^ 0x5555));
+        let env = env(self.seed ^ 0x5555, self.threads);
         let pool = Pool::import(vec![Arc::new(self.device.clone())], env, &options()).unwrap();
         let objects = Objects::open(Arc::clone(&pool)).unwrap();
         let fs = Fs::open(Arc::new(Dataset::open_root(&objects).unwrap())).unwrap();
