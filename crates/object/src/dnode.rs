@@ -190,28 +190,49 @@ impl Dnode {
 
     /// Judges a slot; `raw` runs from its start to the end of its block.
     pub fn parse(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Slot, Corrupt> {
-        let head = DnodeHead::decode(raw).ok_or_else(|| Corrupt::new(at, "dnode length", SLOT_BYTES, raw.len()))?;
+        let head =
+            DnodeHead::decode(raw).ok_or_else(|| Corrupt::new(at, "dnode length", SLOT_BYTES, raw.len()))?;
         if head.kind == 0 {
             return Ok(Slot::Free);
         }
-        let kind = ObjectKind::from_id(head.kind).ok_or_else(|| Corrupt::new(at, "object kind", "a known one", head.kind))?;
+        let kind = ObjectKind::from_id(head.kind)
+            .ok_or_else(|| Corrupt::new(at, "object kind", "a known one", head.kind))?;
         let slots = head.extra_slots.saturating_add(1);
         let bytes = usize::from(slots) * SLOT_BYTES;
         if slots > SLOTS_MAX || bytes > raw.len() {
             return Err(Corrupt::new(at, "dnode slots", "inside the block", slots));
         }
-        if head.flags != 0 || head.pointers != 1 || head.indirect_shift != INDIRECT_SHIFT || head.bonus_kind != 0 {
+        if head.flags != 0
+            || head.pointers != 1
+            || head.indirect_shift != INDIRECT_SHIFT
+            || head.bonus_kind != 0
+        {
             return Err(Corrupt::new(at, "flags and pointers of a dnode", "known", "an unknown feature"));
         }
-        let size_ok = (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&head.block_bytes) && head.block_bytes % 512 == 0;
+        let size_ok =
+            (BLOCK_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&head.block_bytes) && head.block_bytes % 512 == 0;
         if !size_ok {
-            return Err(Corrupt::new(at, "block size", format_args!("{BLOCK_BYTES_MIN} to {BLOCK_BYTES_MAX}"), head.block_bytes));
+            return Err(Corrupt::new(
+                at,
+                "block size",
+                format_args!("{BLOCK_BYTES_MIN} to {BLOCK_BYTES_MAX}"),
+                head.block_bytes,
+            ));
         }
         if head.levels == 0 || head.levels >= LEVELS_MAX {
             return Err(Corrupt::new(at, "levels", format_args!("1 to {}", LEVELS_MAX - 1), head.levels));
         }
-        if head.block_count.checked_mul(u64::from(head.block_bytes)).is_none_or(|bytes| bytes > OBJECT_BYTES_MAX) {
-            return Err(Corrupt::new(at, "block count", format_args!("at most {OBJECT_BYTES_MAX} bytes"), head.block_count));
+        if head
+            .block_count
+            .checked_mul(u64::from(head.block_bytes))
+            .is_none_or(|bytes| bytes > OBJECT_BYTES_MAX)
+        {
+            return Err(Corrupt::new(
+                at,
+                "block count",
+                format_args!("at most {OBJECT_BYTES_MAX} bytes"),
+                head.block_count,
+            ));
         }
         let bonus_len = usize::from(head.bonus_len);
         if bonus_len > Dnode::bonus_max(slots) {
@@ -282,7 +303,13 @@ impl ObjsetHeader {
     }
 
     pub fn encode(&self) -> Vec<u8> {
-        let head = ObjsetHead { magic: OBJSET_MAGIC, objects: self.objects, high_water: self.high_water, flags: 0, reserved: [0; 4] };
+        let head = ObjsetHead {
+            magic: OBJSET_MAGIC,
+            objects: self.objects,
+            high_water: self.high_water,
+            flags: 0,
+            reserved: [0; 4],
+        };
         let mut raw = head.encode().to_vec();
         raw.resize(SLOT_BYTES, 0);
         raw.extend_from_slice(&self.dnodes.encode());
@@ -296,7 +323,12 @@ impl ObjsetHeader {
             .filter(|_| raw.len() == OBJSET_BYTES)
             .ok_or_else(|| Corrupt::new(at, "object set header length", OBJSET_BYTES, raw.len()))?;
         if head.magic != OBJSET_MAGIC || head.flags != 0 || head.reserved != [0; 4] {
-            return Err(Corrupt::new(at, "object set header", "magic and known flags", format_args!("{:#x} {:#x}", head.magic, head.flags)));
+            return Err(Corrupt::new(
+                at,
+                "object set header",
+                "magic and known flags",
+                format_args!("{:#x} {:#x}", head.magic, head.flags),
+            ));
         }
         let part = |index: usize, kind: ObjectKind| -> Result<Dnode, Corrupt> {
             let raw = raw.get(index * SLOT_BYTES..(index + 1) * SLOT_BYTES).unwrap_or(&[]);
@@ -311,7 +343,12 @@ impl ObjsetHeader {
             return Err(Corrupt::new(at, "block size of the dnodes", DNODE_BLOCK_BYTES, dnodes.block_bytes));
         }
         if head.high_water > dnodes.block_count.saturating_mul(SLOTS_PER_BLOCK).max(1) {
-            return Err(Corrupt::new(at, "high water of object numbers", "inside the dnode blocks", head.high_water));
+            return Err(Corrupt::new(
+                at,
+                "high water of object numbers",
+                "inside the dnode blocks",
+                head.high_water,
+            ));
         }
         Ok(ObjsetHeader { objects: head.objects, high_water: head.high_water, dnodes, free_queue })
     }
@@ -320,7 +357,11 @@ impl ObjsetHeader {
 /// Checks a block size somebody asks for.
 pub fn check_block_bytes(bytes: u32, max: u32) -> Result<(), ObjectError> {
     if bytes < BLOCK_BYTES_MIN || bytes > max || bytes % 512 != 0 {
-        return Err(ObjectError::TooBig { what: "block size in bytes, a multiple of 512", limit: u64::from(max), asked: u64::from(bytes) });
+        return Err(ObjectError::TooBig {
+            what: "block size in bytes, a multiple of 512",
+            limit: u64::from(max),
+            asked: u64::from(bytes),
+        });
     }
     Ok(())
 }

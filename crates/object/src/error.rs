@@ -19,7 +19,9 @@ impl fmt::Display for ObjectError {
         match self {
             ObjectError::Pool(error) => error.fmt(f),
             ObjectError::NotFound(id) => write!(f, "there is no object {id}"),
-            ObjectError::TooBig { what, limit, asked } => write!(f, "{what}: at most {limit}, asked for {asked}"),
+            ObjectError::TooBig { what, limit, asked } => {
+                write!(f, "{what}: at most {limit}, asked for {asked}")
+            }
         }
     }
 }

@@ -42,7 +42,8 @@ impl State {
     pub fn freeze_before(&mut self, txg: Txg) {
         if self.open.as_ref().is_some_and(|open| open.txg < txg) {
             assert!(self.syncing.is_none(), "a group opens only after the sync before it has ended");
-            self.syncing = self.open.take().map(|dirty| Arc::new(Frozen { dirty, dnode: self.dnode.clone() }));
+            self.syncing =
+                self.open.take().map(|dirty| Arc::new(Frozen { dirty, dnode: self.dnode.clone() }));
         }
     }
 
@@ -97,7 +98,9 @@ impl Object {
     }
 
     fn set(&self) -> Result<Arc<ObjectSet>, ObjectError> {
-        self.set.upgrade().ok_or_else(|| PoolError::Failed { reason: "the object set was closed".into() }.into())
+        self.set
+            .upgrade()
+            .ok_or_else(|| PoolError::Failed { reason: "the object set was closed".into() }.into())
     }
 
     /// Bytes of a block.
@@ -155,7 +158,11 @@ impl Object {
     pub fn set_bonus(self: &Arc<Self>, tx: &Tx, bonus: Vec<u8>) -> Result<(), ObjectError> {
         let limit = self.bonus_max();
         if bonus.len() > limit {
-            return Err(ObjectError::TooBig { what: "bonus", limit: limit as u64, asked: bonus.len() as u64 });
+            return Err(ObjectError::TooBig {
+                what: "bonus",
+                limit: limit as u64,
+                asked: bonus.len() as u64,
+            });
         }
         self.change(tx, |state| state.dnode.bonus = Arc::new(bonus))
     }
@@ -168,7 +175,11 @@ impl Object {
             (state.dnode.block_count, state.dnode.block_bytes)
         };
         if count > 1 {
-            return Err(ObjectError::TooBig { what: "blocks of an object whose block size changes", limit: 1, asked: count });
+            return Err(ObjectError::TooBig {
+                what: "blocks of an object whose block size changes",
+                limit: 1,
+                asked: count,
+            });
         }
         if old == bytes {
             return Ok(());
@@ -245,7 +256,12 @@ impl Object {
     }
 
     /// Reads a block, changes it, and keeps it dirty. Nothing else may write the block meanwhile.
-    pub fn modify_block(self: &Arc<Self>, tx: &Tx, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), ObjectError> {
+    pub fn modify_block(
+        self: &Arc<Self>,
+        tx: &Tx,
+        block: u64,
+        change: &mut dyn FnMut(&mut Vec<u8>),
+    ) -> Result<(), ObjectError> {
         let bytes = self.block_size() as usize;
         self.with_block(tx, block, bytes, |data| change(data))
     }
@@ -253,7 +269,11 @@ impl Object {
     pub fn write(self: &Arc<Self>, tx: &Tx, offset: u64, data: &[u8]) -> Result<(), ObjectError> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= OBJECT_BYTES_MAX);
         if end.is_none() {
-            return Err(ObjectError::TooBig { what: "end of a write", limit: OBJECT_BYTES_MAX, asked: offset });
+            return Err(ObjectError::TooBig {
+                what: "end of a write",
+                limit: OBJECT_BYTES_MAX,
+                asked: offset,
+            });
         }
         let bytes = u64::from(self.block_size());
         let mut at = offset;
@@ -266,7 +286,9 @@ impl Object {
                 let whole = Arc::new(piece.to_vec());
                 self.change(tx, |state| state.put(tx.txg(), block, whole))?;
             } else {
-                self.with_block(tx, block, inside + len, |data| data[inside..inside + len].copy_from_slice(piece))?;
+                self.with_block(tx, block, inside + len, |data| {
+                    data[inside..inside + len].copy_from_slice(piece)
+                })?;
             }
             (rest, at) = (after, at + len as u64);
         }
@@ -274,7 +296,13 @@ impl Object {
     }
 
     /// Changes a dirty block in place; a clean one is read first. It is extended with zeros to at least `len` bytes.
-    fn with_block(self: &Arc<Self>, tx: &Tx, block: u64, len: usize, change: impl FnOnce(&mut Vec<u8>)) -> Result<(), ObjectError> {
+    fn with_block(
+        self: &Arc<Self>,
+        tx: &Tx,
+        block: u64,
+        len: usize,
+        change: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), ObjectError> {
         let is_dirty = {
             let state = self.state.read();
             state.open.as_ref().is_some_and(|open| open.txg == tx.txg() && open.blocks.contains_key(&block))
@@ -395,7 +423,9 @@ impl Object {
         loop {
             let (dnode, dirty) = {
                 let state = self.state.read();
-                let blocks = state.layers().filter_map(|dirty| dirty.blocks.range(from..).next().map(|(block, _)| *block));
+                let blocks = state
+                    .layers()
+                    .filter_map(|dirty| dirty.blocks.range(from..).next().map(|(block, _)| *block));
                 (state.dnode.clone(), blocks.min())
             };
             if from >= dnode.block_count {
@@ -408,8 +438,15 @@ impl Object {
                 return Ok(Some(candidate).filter(|block| *block < dnode.block_count));
             }
             // Freed in a group that is not in the tree yet: go on behind what was freed, but not past what was written into it.
-            let end = state.layers().filter_map(|dirty| dirty.freed.end_of(candidate)).max().unwrap_or(candidate + 1);
-            from = dirty.filter(|dirty| *dirty > candidate).map_or(end, |dirty| end.min(dirty)).max(candidate + 1);
+            let end = state
+                .layers()
+                .filter_map(|dirty| dirty.freed.end_of(candidate))
+                .max()
+                .unwrap_or(candidate + 1);
+            from = dirty
+                .filter(|dirty| *dirty > candidate)
+                .map_or(end, |dirty| end.min(dirty))
+                .max(candidate + 1);
         }
     }
 }

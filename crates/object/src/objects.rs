@@ -73,7 +73,8 @@ impl Client for Objects {
     }
 
     fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
-        let sets: Vec<(ObjectId, Arc<ObjectSet>)> = self.sets.lock().iter().map(|(id, set)| (*id, set.clone())).collect();
+        let sets: Vec<(ObjectId, Arc<ObjectSet>)> =
+            self.sets.lock().iter().map(|(id, set)| (*id, set.clone())).collect();
         let mut roots = Vec::new();
         for (id, set) in sets {
             if let Some(root) = set.sync(group, &[]).map_err(into_pool)? {

@@ -10,7 +10,8 @@
 
 use crate::dirty::Ranges;
 use crate::dnode::{
-    DNODE_BLOCK_BYTES, Dnode, ObjectKind, ObjsetHeader, SLOT_BYTES, SLOTS_MAX, SLOTS_PER_BLOCK, check_block_bytes, dnodes_in, slot_of,
+    DNODE_BLOCK_BYTES, Dnode, ObjectKind, ObjsetHeader, SLOT_BYTES, SLOTS_MAX, SLOTS_PER_BLOCK,
+    check_block_bytes, dnodes_in, slot_of,
 };
 use crate::error::ObjectError;
 use crate::object::{Frozen, Object};
@@ -113,7 +114,12 @@ impl ObjectSet {
             ObjsetHeader::parse(&raw, &format!("object set {id}"))?
         };
         let whose = |object| Whose { objset: id, object };
-        let numbers = Numbers { objects: header.objects, high_water: header.high_water, free: BTreeSet::new(), scan_at: 0 };
+        let numbers = Numbers {
+            objects: header.objects,
+            high_water: header.high_water,
+            free: BTreeSet::new(),
+            scan_at: 0,
+        };
         let set = Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
             dnodes: Arc::new(Object::new(me.clone(), whose(ObjectId(0)), header.dnodes)),
             free_queue: Arc::new(Object::new(me.clone(), whose(FREE_QUEUE), header.free_queue)),
@@ -293,11 +299,19 @@ impl ObjectSet {
     pub fn create(&self, tx: &Tx, spec: ObjectSpec) -> Result<Arc<Object>, ObjectError> {
         check_block_bytes(spec.block_size, self.pool.max_block())?;
         if spec.dnode_slots == 0 || spec.dnode_slots > SLOTS_MAX {
-            return Err(ObjectError::TooBig { what: "dnode slots", limit: u64::from(SLOTS_MAX), asked: u64::from(spec.dnode_slots) });
+            return Err(ObjectError::TooBig {
+                what: "dnode slots",
+                limit: u64::from(SLOTS_MAX),
+                asked: u64::from(spec.dnode_slots),
+            });
         }
         let bonus_max = Dnode::bonus_max(spec.dnode_slots);
         if spec.bonus.len() > bonus_max {
-            return Err(ObjectError::TooBig { what: "bonus", limit: bonus_max as u64, asked: spec.bonus.len() as u64 });
+            return Err(ObjectError::TooBig {
+                what: "bonus",
+                limit: bonus_max as u64,
+                asked: spec.bonus.len() as u64,
+            });
         }
         let id = ObjectId(self.take_number(u64::from(spec.dnode_slots))?);
         let dnode = Dnode::new(spec.kind, spec.dnode_slots, spec.block_size, tx.txg());
@@ -318,7 +332,9 @@ impl ObjectSet {
                 return Ok(number);
             }
             // Many slots below the high water are free, and nobody knows which: look for some.
-            if numbers.objects < numbers.high_water / 8 * 7 && numbers.scan_at < numbers.high_water / SLOTS_PER_BLOCK {
+            if numbers.objects < numbers.high_water / 8 * 7
+                && numbers.scan_at < numbers.high_water / SLOTS_PER_BLOCK
+            {
                 self.scan_for_free(&mut numbers)?;
                 if let Some(number) = numbers.free.pop_first() {
                     return Ok(number);
@@ -344,8 +360,12 @@ impl ObjectSet {
             }
             numbers.scan_at += 1;
             let raw = self.dnodes.read_block(block)?;
-            let mut free: BTreeSet<u64> = (block * SLOTS_PER_BLOCK..(block + 1) * SLOTS_PER_BLOCK).filter(|number| *number > 0).collect();
-            for (offset, dnode) in dnodes_in(&raw, &format_args!("object set {} dnode block {block}", self.id))? {
+            let mut free: BTreeSet<u64> = (block * SLOTS_PER_BLOCK..(block + 1) * SLOTS_PER_BLOCK)
+                .filter(|number| *number > 0)
+                .collect();
+            for (offset, dnode) in
+                dnodes_in(&raw, &format_args!("object set {} dnode block {block}", self.id))?
+            {
                 let first = block * SLOTS_PER_BLOCK + (offset / SLOT_BYTES) as u64;
                 for slot in first..first + u64::from(dnode.slots) {
                     free.remove(&slot);
@@ -380,7 +400,11 @@ impl ObjectSet {
 
     /// Writes what is dirty in the group. `bonuses` are set on objects of this set on the way: the roots of other sets. `None`: nothing
     /// changed.
-    pub(crate) fn sync(&self, group: &mut Group<'_>, bonuses: &[(ObjectId, Vec<u8>)]) -> Result<Option<BlockPtr>, ObjectError> {
+    pub(crate) fn sync(
+        &self,
+        group: &mut Group<'_>,
+        bonuses: &[(ObjectId, Vec<u8>)],
+    ) -> Result<Option<BlockPtr>, ObjectError> {
         let (objects, count, high_water) = {
             let mut syncing = self.syncing.lock();
             (std::mem::take(&mut syncing.0), syncing.1, syncing.2)
@@ -417,8 +441,14 @@ impl ObjectSet {
         self.shrink_queue(group, &mut queue)?;
         let (meta, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
         let new_meta = self.sync_dnodes(group, &frozen, &dnodes, &mut queue)?;
-        let new_queue = if queue == queue_before { free_queue.dnode() } else { self.sync_queue(group, &mut queue)? };
-        let header = ObjsetHeader { objects: count, high_water, dnodes: new_meta.clone(), free_queue: new_queue.clone() };
+        let new_queue =
+            if queue == queue_before { free_queue.dnode() } else { self.sync_queue(group, &mut queue)? };
+        let header = ObjsetHeader {
+            objects: count,
+            high_water,
+            dnodes: new_meta.clone(),
+            free_queue: new_queue.clone(),
+        };
         let request = WriteRequest {
             data: Arc::new(header.encode()),
             kind: ObjectKind::Objset as u8,
@@ -473,7 +503,8 @@ impl ObjectSet {
         place(&mut pointers, &mut places, group.write(requests)?);
         let mut dnodes = BTreeMap::new();
         for ((object, aside), new) in frozen.iter().zip(pointers) {
-            let checksum = if aside.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
+            let checksum =
+                if aside.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
             // The tree that this group starts from is the one of the last sync, whatever the open group did since.
             let rewrite = Rewrite::new(group, object.whose(), aside.dnode.clone(), checksum, queue);
             dnodes.insert(object.id().0, rewrite.run(&aside.dirty.freed, new)?);
@@ -481,7 +512,15 @@ impl ObjectSet {
         Ok(dnodes)
     }
 
-    fn request(&self, object: &Object, aside: &Frozen, block: u64, data: Arc<Vec<u8>>, large: bool, policy: &DataPolicy) -> WriteRequest {
+    fn request(
+        &self,
+        object: &Object,
+        aside: &Frozen,
+        block: u64,
+        data: Arc<Vec<u8>>,
+        large: bool,
+        policy: &DataPolicy,
+    ) -> WriteRequest {
         let metadata = aside.dnode.kind.is_metadata();
         WriteRequest {
             data,
@@ -510,7 +549,11 @@ impl ObjectSet {
                 vacant.insert(self.dnodes.read_block(block)?.to_vec());
             }
             let dnode = &dnodes[&object.id().0];
-            let raw = if aside.dirty.destroyed { vec![0; usize::from(dnode.slots) * SLOT_BYTES] } else { dnode.encode() };
+            let raw = if aside.dirty.destroyed {
+                vec![0; usize::from(dnode.slots) * SLOT_BYTES]
+            } else {
+                dnode.encode()
+            };
             let place = blocks.get_mut(&block).and_then(|block| block.get_mut(offset..offset + raw.len()));
             place.expect("a dnode never crosses its block").copy_from_slice(&raw);
         }
@@ -518,7 +561,8 @@ impl ObjectSet {
         let mut requests = Vec::with_capacity(blocks.len());
         let mut numbers = Vec::with_capacity(blocks.len());
         for (block, data) in blocks {
-            let fill = dnodes_in(&data, &format_args!("object set {} dnode block {block}", self.id))?.len() as u64;
+            let fill =
+                dnodes_in(&data, &format_args!("object set {} dnode block {block}", self.id))?.len() as u64;
             meta.block_count = meta.block_count.max(block + 1);
             numbers.push(block);
             requests.push(WriteRequest {
@@ -546,7 +590,9 @@ impl ObjectSet {
             match free_subtree(group, whose, &ptr, queue) {
                 Ok(released) => freed += released,
                 // What cannot be read cannot be freed; it is lost space, named, and must not stop every later group.
-                Err(PoolError::Corrupt(corrupt)) => log::error!("free queue of object set {}: {corrupt}; its blocks stay", self.id),
+                Err(PoolError::Corrupt(corrupt)) => {
+                    log::error!("free queue of object set {}: {corrupt}; its blocks stay", self.id)
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -36,7 +36,11 @@ pub(crate) fn metadata_compression() -> Compression {
 }
 
 /// The pointers in an indirect block; what the block does not hold any more is holes.
-pub(crate) fn pointer_at(block: &[u8], index: u64, at: &dyn std::fmt::Display) -> Result<BlockPtr, PoolError> {
+pub(crate) fn pointer_at(
+    block: &[u8],
+    index: u64,
+    at: &dyn std::fmt::Display,
+) -> Result<BlockPtr, PoolError> {
     let from = index as usize * BlockPtr::SIZE;
     match block.get(from..from + BlockPtr::SIZE) {
         Some(raw) => Ok(BlockPtr::parse(raw, at)?),
@@ -45,13 +49,24 @@ pub(crate) fn pointer_at(block: &[u8], index: u64, at: &dyn std::fmt::Display) -
 }
 
 /// Reads an indirect block and checks that its children are of the level below.
-pub(crate) fn children(pool: &Pool, whose: Whose, ptr: &BlockPtr, level: u8, index: u64) -> Result<Vec<BlockPtr>, PoolError> {
+pub(crate) fn children(
+    pool: &Pool,
+    whose: Whose,
+    ptr: &BlockPtr,
+    level: u8,
+    index: u64,
+) -> Result<Vec<BlockPtr>, PoolError> {
     let block = pool.read(ptr, whose.owner(level, index))?;
-    (0..(block.len() / BlockPtr::SIZE) as u64).map(|child| child_of(&block, whose, level, index, child)).collect()
+    (0..(block.len() / BlockPtr::SIZE) as u64)
+        .map(|child| child_of(&block, whose, level, index, child))
+        .collect()
 }
 
 fn child_of(block: &[u8], whose: Whose, level: u8, index: u64, child: u64) -> Result<BlockPtr, PoolError> {
-    let at = format!("object set {} object {} level {level} block {index} pointer {child}", whose.objset, whose.object);
+    let at = format!(
+        "object set {} object {} level {level} block {index} pointer {child}",
+        whose.objset, whose.object
+    );
     let ptr = pointer_at(block, child, &at)?;
     if !ptr.is_hole() && ptr.level() + 1 != level {
         return Err(Corrupt::new(at, "level of the pointer", level.saturating_sub(1), ptr.level()).into());
@@ -60,7 +75,13 @@ fn child_of(block: &[u8], whose: Whose, level: u8, index: u64, child: u64) -> Re
 }
 
 /// The pointer of one block, found from the root.
-pub(crate) fn lookup(pool: &Pool, whose: Whose, dnode: &Dnode, level: u8, index: u64) -> Result<BlockPtr, PoolError> {
+pub(crate) fn lookup(
+    pool: &Pool,
+    whose: Whose,
+    dnode: &Dnode,
+    level: u8,
+    index: u64,
+) -> Result<BlockPtr, PoolError> {
     let mut at_level = dnode.levels - 1;
     let span = |level: u8| POINTERS.saturating_pow(u32::from(level));
     if at_level < level || index >= span(at_level - level) {
@@ -78,11 +99,25 @@ pub(crate) fn lookup(pool: &Pool, whose: Whose, dnode: &Dnode, level: u8, index:
 }
 
 /// The first allocated block at or after `from`, below `end`.
-pub(crate) fn next_allocated(pool: &Pool, whose: Whose, dnode: &Dnode, from: u64, end: u64) -> Result<Option<u64>, PoolError> {
+pub(crate) fn next_allocated(
+    pool: &Pool,
+    whose: Whose,
+    dnode: &Dnode,
+    from: u64,
+    end: u64,
+) -> Result<Option<u64>, PoolError> {
     scan(pool, whose, &dnode.root, dnode.levels - 1, 0, from, end)
 }
 
-fn scan(pool: &Pool, whose: Whose, ptr: &BlockPtr, level: u8, index: u64, from: u64, end: u64) -> Result<Option<u64>, PoolError> {
+fn scan(
+    pool: &Pool,
+    whose: Whose,
+    ptr: &BlockPtr,
+    level: u8,
+    index: u64,
+    from: u64,
+    end: u64,
+) -> Result<Option<u64>, PoolError> {
     let span = POINTERS.saturating_pow(u32::from(level));
     let first = index.saturating_mul(span);
     if ptr.is_hole() || first >= end || first.saturating_add(span) <= from {
@@ -118,7 +153,13 @@ pub(crate) struct Rewrite<'a, 'g> {
 
 impl<'a, 'g> Rewrite<'a, 'g> {
     /// Subtrees too large to free at once are pushed to `queue`.
-    pub fn new(group: &'a mut Group<'g>, whose: Whose, old: Dnode, checksum: ChecksumKind, queue: &'a mut Vec<BlockPtr>) -> Self {
+    pub fn new(
+        group: &'a mut Group<'g>,
+        whose: Whose,
+        old: Dnode,
+        checksum: ChecksumKind,
+        queue: &'a mut Vec<BlockPtr>,
+    ) -> Self {
         let levels = usize::from(old.levels);
         let (changes, detached) = (vec![BTreeMap::new(); levels], vec![BTreeSet::new(); levels]);
         Rewrite { group, whose, checksum, queue, old, changes, detached, freed_bytes: 0, queued_fill: 0 }
@@ -153,12 +194,20 @@ impl<'a, 'g> Rewrite<'a, 'g> {
         // Queued subtrees give back their share by the count of their blocks; it is exact when they were all there was.
         let used = (dnode.used + new_bytes).saturating_sub(self.freed_bytes);
         let fill_before = self.old.root.fill().max(1);
-        let queued = u128::from(used) * u128::from(self.queued_fill.min(fill_before)) / u128::from(fill_before);
+        let queued =
+            u128::from(used) * u128::from(self.queued_fill.min(fill_before)) / u128::from(fill_before);
         dnode.used = if dnode.root.is_hole() { 0 } else { used.saturating_sub(queued as u64) };
         Ok(dnode)
     }
 
-    fn detach(&mut self, ptr: &BlockPtr, level: u8, index: u64, first: u64, end: u64) -> Result<(), PoolError> {
+    fn detach(
+        &mut self,
+        ptr: &BlockPtr,
+        level: u8,
+        index: u64,
+        first: u64,
+        end: u64,
+    ) -> Result<(), PoolError> {
         let span = POINTERS.saturating_pow(u32::from(level));
         let from = index.saturating_mul(span);
         let to = from.saturating_add(span);
@@ -231,7 +280,8 @@ impl<'a, 'g> Rewrite<'a, 'g> {
         for (parent, new) in parents {
             let pointers = self.patched(above, parent, new)?;
             if pointers.iter().all(BlockPtr::is_hole) {
-                let hole = Hole { kind: self.old.kind as u8, level: above, lsize: 0, birth: self.group.txg() };
+                let hole =
+                    Hole { kind: self.old.kind as u8, level: above, lsize: 0, birth: self.group.txg() };
                 self.changes[usize::from(above)].insert(parent, BlockPtr::Hole(hole));
                 continue;
             }
@@ -256,7 +306,11 @@ impl<'a, 'g> Rewrite<'a, 'g> {
     /// An indirect block's pointers with new ones put in, without trailing holes that were never written.
     fn patched(&self, level: u8, index: u64, new: Vec<(u64, BlockPtr)>) -> Result<Vec<BlockPtr>, PoolError> {
         let old = self.old_pointer(level, index)?;
-        let mut pointers = if old.is_hole() { Vec::new() } else { children(self.group.pool(), self.whose, &old, level, index)? };
+        let mut pointers = if old.is_hole() {
+            Vec::new()
+        } else {
+            children(self.group.pool(), self.whose, &old, level, index)?
+        };
         for (slot, ptr) in new {
             let slot = slot as usize;
             if pointers.len() <= slot {
@@ -269,7 +323,12 @@ impl<'a, 'g> Rewrite<'a, 'g> {
 }
 
 /// Frees some of a queued subtree: what is left of it goes back to the queue. Returns blocks released.
-pub(crate) fn free_subtree(group: &mut Group<'_>, whose: Whose, ptr: &BlockPtr, queue: &mut Vec<BlockPtr>) -> Result<u64, PoolError> {
+pub(crate) fn free_subtree(
+    group: &mut Group<'_>,
+    whose: Whose,
+    ptr: &BlockPtr,
+    queue: &mut Vec<BlockPtr>,
+) -> Result<u64, PoolError> {
     let level = ptr.level();
     let mut released = 1;
     if level > 0 {
