@@ -356,7 +356,7 @@ impl ObjsetHeader {
 
 /// Checks a block size somebody asks for.
 pub fn check_block_bytes(bytes: u32, max: u32) -> Result<(), ObjectError> {
-    if bytes < BLOCK_BYTES_MIN || bytes > max || bytes % 512 != 0 {
+    if bytes < BLOCK_BYTES_MIN || bytes > max || !bytes.is_multiple_of(512) {
         return Err(ObjectError::TooBig {
             what: "block size in bytes, a multiple of 512",
             limit: u64::from(max),

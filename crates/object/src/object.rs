@@ -335,10 +335,10 @@ impl Object {
         if first > last {
             return self.zero_inside(tx, offset / bytes, (offset % bytes) as usize, (end % bytes) as usize);
         }
-        if offset % bytes != 0 {
+        if !offset.is_multiple_of(bytes) {
             self.zero_inside(tx, offset / bytes, (offset % bytes) as usize, bytes as usize)?;
         }
-        if end % bytes != 0 {
+        if !end.is_multiple_of(bytes) {
             self.zero_inside(tx, last, 0, (end % bytes) as usize)?;
         }
         // To the end of the object is to the end of everything, so that whole subtrees can go.

@@ -32,7 +32,7 @@ impl Addr {
     /// The address of `offset` bytes (a multiple of the granule) into the zone `seq`.
     pub fn new(seq: ZoneSeq, offset: u64) -> Addr {
         assert!(seq.0 > 0 && seq.0 <= SEQ_MAX && offset.is_multiple_of(GRANULE) && offset < ZONE_BYTES_MAX);
-        Addr(seq.0 << OFFSET_BITS | offset / GRANULE)
+        Addr((seq.0 << OFFSET_BITS) | (offset / GRANULE))
     }
 
     pub fn from_raw(raw: u64) -> Addr {

@@ -13,7 +13,7 @@
 //! Invariant: `Gather` holds exactly the bytes between what the device has and the end of what was appended.
 
 use crate::addr::{Addr, GRANULE, granule_bytes};
-use crate::directory::{Entry, NO_PART, Owner, encode_part};
+use crate::directory::{Entry, NO_PART, Owner, PartHead, encode_part};
 use crate::error::PoolError;
 use crate::record::{Class, Home, Move, Opened, PartCopy, Run, Written};
 use crate::seal::{Seed, seal};
@@ -415,18 +415,17 @@ impl Streams {
             owner: Owner::Pool { what },
             siblings: Vec::new(),
         };
-        let extent = (open.start, open.start + data.len() as u64);
-        let unit = self.unit as usize;
-        data.extend_from_slice(&encode_part(
-            self.pool,
-            self.incarnation,
-            unit,
-            open.seq,
+        let part_start = open.start + data.len() as u64;
+        let head = PartHead {
+            pool: self.pool,
+            incarnation: self.incarnation,
+            seq: open.seq,
             txg,
-            extent,
-            open.last_part,
-            &[entry],
-        ));
+            batch_start: open.start,
+            part_start,
+            previous: open.last_part,
+        };
+        data.extend_from_slice(&encode_part(&head, self.unit as usize, &[entry]));
         let end = open.start + data.len() as u64;
         let device = self
             .devices
@@ -489,10 +488,16 @@ impl Streams {
         let joins = std::mem::take(&mut open.joins);
         let mut state = open.gather.state.lock();
         let part_start = open.start + state.tail.len() as u64;
-        let extent = (open.start, part_start);
-        let unit = self.unit as usize;
-        let part =
-            encode_part(self.pool, self.incarnation, unit, open.seq, txg, extent, open.last_part, &entries);
+        let head = PartHead {
+            pool: self.pool,
+            incarnation: self.incarnation,
+            seq: open.seq,
+            txg,
+            batch_start: open.start,
+            part_start,
+            previous: open.last_part,
+        };
+        let part = encode_part(&head, self.unit as usize, &entries);
         let end = part_start + part.len() as u64;
         state.tail.extend_from_slice(&part);
         let data = Arc::new(std::mem::take(&mut state.tail));

@@ -128,17 +128,22 @@ struct Last {
     block: u64,
 }
 
-/// Builds the part that ends a batch; returns bytes from `part_start` to the end of the batch, a multiple of `unit`.
-pub fn encode_part(
-    pool: u64,
-    incarnation: u64,
-    unit: usize,
-    seq: ZoneSeq,
-    txg: Txg,
-    (batch_start, part_start): (u64, u64),
-    previous: u64,
-    entries: &[Entry],
-) -> Vec<u8> {
+/// Where and by whom a part is written.
+#[derive(Clone, Copy, Debug)]
+pub struct PartHead {
+    pub pool: u64,
+    pub incarnation: u64,
+    pub seq: ZoneSeq,
+    pub txg: Txg,
+    pub batch_start: u64,
+    pub part_start: u64,
+    /// End of the part before, or [`NO_PART`].
+    pub previous: u64,
+}
+
+/// Builds the part that ends a batch; returns bytes from `part_start` to the end of the batch, which is on a multiple of `unit`.
+pub fn encode_part(head: &PartHead, unit: usize, entries: &[Entry]) -> Vec<u8> {
+    let PartHead { pool, incarnation, seq, txg, batch_start, part_start, previous } = *head;
     let mut out = Writer::with_capacity(entries.len() * 16 + PartTrailer::SIZE);
     let mut last = Last { end: batch_start, ..Last::default() };
     for entry in entries {
@@ -387,7 +392,16 @@ mod tests {
         let seq = ZoneSeq(12);
         let entries = entries(seq);
         let start = entries.last().map(|e| e.offset + granule_bytes(u64::from(e.psize))).unwrap();
-        let raw = encode_part(77, 2, 4096, seq, Txg(9), (4096, start), NO_PART, &entries);
+        let head = PartHead {
+            pool: 77,
+            incarnation: 2,
+            seq,
+            txg: Txg(9),
+            batch_start: 4096,
+            part_start: start,
+            previous: NO_PART,
+        };
+        let raw = encode_part(&head, 4096, &entries);
         (raw, start, entries)
     }
 

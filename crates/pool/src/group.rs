@@ -107,11 +107,11 @@ impl ZoneSource for Source<'_> {
                 .pop_first()
                 .ok_or_else(|| PoolError::Failed { reason: "no empty zone is left".into() })?;
             let device = self.pool.device(home.device)?;
-            if self.alloc.unclean.remove(&home) {
-                if let Err(error) = device.reset(home.zone) {
-                    log::warn!("{home}: {error}; the zone is left aside");
-                    continue;
-                }
+            if self.alloc.unclean.remove(&home)
+                && let Err(error) = device.reset(home.zone)
+            {
+                log::warn!("{home}: {error}; the zone is left aside");
+                continue;
             }
             let report = device.report(home.zone)?;
             if report.state != ZoneState::Empty || report.capacity == 0 {

@@ -318,7 +318,7 @@ impl Pool {
             .cloned()
             .ok_or_else(|| PoolError::refused("import", "a device", "none", "name one"))?;
         let info = device.info().clone();
-        let anchors: Vec<(u32, Label, Vec<(u64, Uberblock)>)> = (0..ANCHORS)
+        let anchors: Vec<crate::inspect::Anchor> = (0..ANCHORS)
             .filter_map(|anchor| {
                 read_anchor(device.as_ref(), anchor).map(|(label, ubers)| (anchor, label, ubers))
             })

@@ -37,8 +37,11 @@ pub enum Standing {
     Unexplained,
 }
 
+/// An anchor's number, its label, and the valid uberblocks behind it with their offsets.
+pub type Anchor = (u32, Label, Vec<(u64, Uberblock)>);
+
 /// The labels and uberblocks in a device's anchors.
-pub fn anchors(device: &dyn Device) -> Vec<(u32, Label, Vec<(u64, Uberblock)>)> {
+pub fn anchors(device: &dyn Device) -> Vec<Anchor> {
     (0..ANCHORS)
         .filter_map(|anchor| read_anchor(device, anchor).map(|(label, ubers)| (anchor, label, ubers)))
         .collect()

@@ -126,7 +126,7 @@ const COMMIT_PERCENT: u64 = 30;
 const DELAY_SCALE_NS: u64 = 500_000;
 const DELAY_MAX_NS: u64 = 100_000_000;
 /// Groups without progress after which a writer is told that the pool is full.
-const PATIENCE: u32 = 12;
+const PATIENCE: u32 = 24;
 
 impl Groups {
     pub fn new(open: Txg, synced: Txg) -> Groups {
@@ -193,7 +193,10 @@ enum Wait {
     Join,
     Change,
     Delay(Duration),
+    /// The sync must catch up with dirty data.
     Commit,
+    /// There is no room for it, or not yet.
+    Space,
 }
 
 impl Pool {
@@ -204,7 +207,7 @@ impl Pool {
         }
         let need = cost.reserve_bytes();
         let mut delayed = false;
-        let mut rounds = 0;
+        let mut stuck = 0;
         loop {
             self.alive()?;
             let mut state = self.txg.state.lock();
@@ -232,12 +235,20 @@ impl Pool {
                     self.env.sleep(Duration::from_nanos((wake - now).min(DELAY_MAX_NS)));
                 }
                 Wait::Commit => {
-                    let nothing_pending = state.load_open.reserved + state.load_syncing.reserved == 0;
-                    let room = self.txg.room();
-                    let limit = if cost.frees { room.limit_frees } else { room.limit };
-                    rounds += 1;
-                    if (nothing_pending && room.live + need > limit) || rounds > PATIENCE {
-                        return Err(PoolError::NoSpace { need, free: limit.saturating_sub(room.live) });
+                    let txg = state.open;
+                    drop(state);
+                    self.commit_txg(txg)?;
+                }
+                Wait::Space => {
+                    // What others reserved comes back with their group, so only when nothing is pending is the answer final; and
+                    // collection needs some groups to turn garbage into room.
+                    if state.load_open.reserved + state.load_syncing.reserved == 0 {
+                        let room = self.txg.room();
+                        let limit = if cost.frees { room.limit_frees } else { room.limit };
+                        stuck += 1;
+                        if room.live + need > limit || stuck > PATIENCE {
+                            return Err(PoolError::NoSpace { need, free: limit.saturating_sub(room.live) });
+                        }
                     }
                     let txg = state.open;
                     drop(state);
@@ -256,7 +267,7 @@ impl Pool {
         let (limit, writable) =
             if cost.frees { (room.limit_frees, room.writable_frees) } else { (room.limit, room.writable) };
         if room.live + reserved + need > limit || reserved + need > writable {
-            return Wait::Commit;
+            return Wait::Space;
         }
         let max = *self.txg.dirty_max.lock();
         let dirty = state.load_open.dirty + state.load_syncing.dirty;
@@ -354,10 +365,8 @@ impl Pool {
         self.txg.synced.notify_all();
         self.txg.left.notify_all();
         drop(state);
-        if outcome.is_ok() {
-            if let Some(client) = self.client() {
-                client.synced(txg);
-            }
+        if let (Ok(()), Some(client)) = (&outcome, self.client()) {
+            client.synced(txg);
         }
         outcome
     }

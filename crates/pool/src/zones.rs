@@ -291,15 +291,15 @@ impl Tables {
                     zone.live,
                 ));
             }
-            if zone.is_resident() {
-                if let Some(other) = homes.insert(zone.home, *seq) {
-                    findings.push(Corrupt::new(
-                        &at,
-                        "home",
-                        "its own",
-                        format_args!("{} with zone {other}", zone.home),
-                    ));
-                }
+            if zone.is_resident()
+                && let Some(other) = homes.insert(zone.home, *seq)
+            {
+                findings.push(Corrupt::new(
+                    &at,
+                    "home",
+                    "its own",
+                    format_args!("{} with zone {other}", zone.home),
+                ));
             }
         }
         if live != self.live {
