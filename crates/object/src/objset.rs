@@ -26,7 +26,7 @@ use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 /// The free queue's number: far above any that is handed out.
 pub const FREE_QUEUE: ObjectId = ObjectId(u64::MAX);
 /// The header's number, as owner of its block.
-const HEADER: u64 = u64::MAX - 1;
+pub const HEADER: u64 = u64::MAX - 1;
 const SHARDS: usize = 64;
 /// Blocks and bytes written in one go; what is compressed and not yet appended is bounded by them.
 const CHUNK_BLOCKS: usize = 512;

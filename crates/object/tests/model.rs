@@ -1,5 +1,7 @@
 //! Objects beside plain byte arrays: random writes, holes, cuts, creations and destructions, across groups, imports and crashes.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_device::{Device, SimConfig, SimDevice};

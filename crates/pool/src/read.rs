@@ -98,6 +98,15 @@ impl Pool {
             .collect()
     }
 
+    /// Reads every copy of a block, and has those that are damaged replaced by a good one in the next group. Returns how many were.
+    pub fn scrub(&self, normal: &Normal, owner: Owner) -> usize {
+        let copies: Vec<Addr> = normal.copies().collect();
+        let read: Vec<_> = copies.iter().map(|addr| self.read_copy(normal, *addr)).collect();
+        let Some(good) = read.iter().find_map(|read| read.as_ref().ok()) else { return copies.len() };
+        let bad = copies.iter().zip(&read).filter(|(_, read)| read.is_err());
+        bad.map(|(addr, _)| self.queue_heal(*addr, good, normal, owner)).count()
+    }
+
     /// The stored bytes of a block from its first good copy.
     pub(crate) fn read_verified(&self, normal: &Normal, owner: Owner) -> Result<Vec<u8>, PoolError> {
         let mut bad: Vec<(Addr, PoolError)> = Vec::new();

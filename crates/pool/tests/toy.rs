@@ -1,6 +1,8 @@
 //! The pool alone, under a client that keeps a flat list of blocks: what is committed is there after any import, whatever was
 //! collected, moved, cut off or damaged meanwhile.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, Compression};
@@ -269,4 +271,106 @@ fn a_dropped_flush_is_caught() {
         import(&after, *seed).map_or(true, |(pool, _)| pool.synced_txg() < promised)
     });
     assert!(caught.count() > 0, "the crash test would not notice a device that lies");
+}
+
+/// Zones whose rows say that blocks lie in them.
+fn zones_in_use(pool: &Pool) -> Vec<terrane_pool::inspect::ZoneView> {
+    pool.zones().into_iter().filter(|zone| zone.live > 0).collect()
+}
+
+#[test]
+fn blocks_of_a_failed_write_are_found_under_their_old_addresses() {
+    for seed in 0..30u64 {
+        let device = sim(seed, seed % 2 == 0);
+        let (pool, toy) = create(&device, seed);
+        let env = SeededEnv::new(seed);
+        work(&pool, &toy, &env, 4).unwrap();
+        // Anchors are spared: a pool that cannot write uberblocks has to stop.
+        for zone in
+            zones_in_use(&pool).iter().filter(|zone| env.random_u64() % 2 == 0 && zone.home.zone.0 > 1)
+        {
+            device.inject(Fault::WriteError {
+                zone: Some(zone.home.zone),
+                one_in: 1,
+                partial: env.random_u64() % 2 == 0,
+            });
+        }
+        work(&pool, &toy, &env, 6).unwrap();
+        verify(&pool, &toy);
+        pool.drop_cache();
+        verify(&pool, &toy);
+        pool.export().unwrap();
+        device.clear_faults();
+        let (pool, toy) = import(&device, seed).unwrap();
+        verify(&pool, &toy);
+    }
+}
+
+#[test]
+fn a_damaged_copy_of_metadata_is_healed_and_stays_healed() {
+    let device = sim(9, false);
+    let (pool, toy) = create(&device, 9);
+    let env = SeededEnv::new(9);
+    work(&pool, &toy, &env, 12).unwrap();
+    let pointers = toy.state.lock().pointers.clone();
+    let mut damaged = 0;
+    for (slot, ptr) in pointers.iter().enumerate() {
+        let BlockPtr::Normal(normal) = ptr else { continue };
+        if slot % 3 != 0 || normal.copies().count() < 2 {
+            continue;
+        }
+        let copy = normal.copies().nth(slot % 2).unwrap();
+        let (_, home, offset) = pool.whereabouts(copy, normal.psize).unwrap();
+        device.rot(home.zone, offset + u64::from(normal.psize) / 2, &[1]).unwrap();
+        assert_eq!(pool.verify(ptr).len(), 1, "the canary: rot is seen");
+        damaged += 1;
+    }
+    assert!(damaged > 20);
+    pool.drop_cache();
+    for (slot, ptr) in pointers.iter().enumerate().filter(|(_, ptr)| !ptr.is_hole()) {
+        assert_eq!(*pool.read(ptr, owner(slot)).unwrap(), fill(slot, toy.state.lock().versions[slot]));
+        // Reading takes the first copy; damage in the second is found when it is verified.
+        if let BlockPtr::Normal(normal) = ptr {
+            pool.scrub(normal, owner(slot));
+        }
+        pool.commit_txg(pool.open_txg()).unwrap();
+    }
+    verify(&pool, &toy);
+    work(&pool, &toy, &env, 30).unwrap();
+    verify(&pool, &toy);
+    pool.export().unwrap();
+    let (pool, toy) = import(&device, 10).unwrap();
+    verify(&pool, &toy);
+}
+
+#[test]
+fn when_the_newest_group_is_unreadable_import_refuses_and_a_rewind_gives_the_one_before() {
+    let device = sim(4, false);
+    let (pool, toy) = create(&device, 4);
+    work(&pool, &toy, &SeededEnv::new(4), 6).unwrap();
+    let committed = toy.state.lock().committed.clone();
+    pool.abandon();
+    let ubers = terrane_pool::inspect::anchors(&device);
+    let newest = ubers
+        .iter()
+        .flat_map(|(_, _, ubers)| ubers)
+        .map(|(_, uber)| *uber)
+        .max_by_key(|uber| uber.txg)
+        .unwrap();
+    for place in newest.record.copies() {
+        device.rot(place.zone, place.offset + 9, &[1]).unwrap();
+    }
+    let Err(refused) = import(&device, 4) else { panic!("imported without the newest group") };
+    let text = refused.to_string();
+    assert!(text.contains("--rewind="), "{text}");
+    let before = committed[committed.len() - 2].clone();
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(77));
+    let rewind = ImportOptions { rewind: Some(before.0), ..options() };
+    let pool = Pool::import(vec![Arc::new(device.clone())], env, &rewind).unwrap();
+    assert_eq!(pool.synced_txg(), before.0);
+    pool.commit_txg(pool.open_txg()).unwrap();
+    pool.export().unwrap();
+    let (pool, toy) = import(&device, 5).unwrap();
+    assert_eq!(toy.state.lock().versions, before.1);
+    verify(&pool, &toy);
 }
