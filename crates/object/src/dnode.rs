@@ -6,7 +6,7 @@
 use crate::error::ObjectError;
 use std::sync::Arc;
 use terrane_pool::BlockPtr;
-use terrane_pool::block_ptr::{BLOCK_BYTES_MAX, LEVELS_MAX};
+use terrane_pool::block_ptr::BLOCK_BYTES_MAX;
 use terrane_wire::{Corrupt, ObjectId, Txg, layout};
 
 /// Bytes of a dnode slot.
@@ -24,6 +24,8 @@ pub const POINTERS: u64 = INDIRECT_BYTES as u64 / BlockPtr::SIZE as u64;
 /// The smallest and largest block of an object, in bytes.
 pub const BLOCK_BYTES_MIN: u32 = 512;
 const INDIRECT_SHIFT: u8 = 14;
+/// Levels of the tallest tree: it spans more blocks of the smallest size than an object can have.
+pub const TREE_LEVELS_MAX: u8 = 9;
 /// The largest offset in an object, in bytes: with the last block it still fits 64 bits.
 pub const OBJECT_BYTES_MAX: u64 = (1 << 63) + (1 << 24);
 
@@ -219,8 +221,8 @@ impl Dnode {
                 head.block_bytes,
             ));
         }
-        if head.levels == 0 || head.levels >= LEVELS_MAX {
-            return Err(Corrupt::new(at, "levels", format_args!("1 to {}", LEVELS_MAX - 1), head.levels));
+        if head.levels == 0 || head.levels > TREE_LEVELS_MAX {
+            return Err(Corrupt::new(at, "levels", format_args!("1 to {TREE_LEVELS_MAX}"), head.levels));
         }
         if head
             .block_count

@@ -14,7 +14,7 @@ use crate::tree::{Whose, lookup, next_allocated};
 use parking_lot::RwLock;
 use std::sync::{Arc, Weak};
 use terrane_pool::{PoolError, Tx};
-use terrane_wire::{ObjectId, Txg};
+use terrane_wire::{Corrupt, ObjectId, Txg};
 
 /// What the syncing group takes from an object: its changes, and the dnode as that group leaves it (with the old tree).
 #[derive(Clone, Debug)]
@@ -211,6 +211,19 @@ impl Object {
             };
             let read = lookup(pool, self.whose, &dnode, 0, block).and_then(|ptr| match ptr.is_hole() {
                 true => Ok(None),
+                false if ptr.lsize() > dnode.block_bytes => {
+                    let at = format!(
+                        "object set {} object {} block {block}",
+                        self.whose.objset, self.whose.object
+                    );
+                    Err(Corrupt::new(
+                        at,
+                        "logical size",
+                        format_args!("at most {}", dnode.block_bytes),
+                        ptr.lsize(),
+                    )
+                    .into())
+                }
                 false => pool.read(&ptr, self.whose.owner(0, block)).map(Some),
             });
             match read {

@@ -23,6 +23,11 @@ const VICTIMS_MAX: usize = 8;
 impl Group<'_> {
     /// Makes room until enough zones are empty or about to be.
     pub(crate) fn collect(&mut self) -> Result<(), PoolError> {
+        // Healed blocks have new runs that the tables do not show yet, so nothing may be judged to lie between two survivors.
+        if !self.healed.is_empty() {
+            self.pool.want_another_group();
+            return Ok(());
+        }
         let low_water = self.pool.low_water();
         let mut emptied = self.waiting_zones();
         let mut done: Vec<ZoneSeq> = Vec::new();

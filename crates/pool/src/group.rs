@@ -75,7 +75,7 @@ pub struct Group<'a> {
     pub(crate) force_sections: bool,
     pub(crate) suspect: Vec<ZoneSeq>,
     split_runs: Vec<Move>,
-    healed: BTreeSet<Addr>,
+    pub(crate) healed: BTreeSet<Addr>,
     reset: Vec<ZoneSeq>,
     started_ns: u64,
     dead_log: Vec<BootPtr>,
@@ -303,6 +303,7 @@ impl Group<'_> {
     /// Replaces damaged copies by good ones: the old address, a new place.
     fn heal(&mut self) -> Result<(), PoolError> {
         let heals = std::mem::take(&mut *self.pool.heals.lock());
+        let mut split_now = BTreeSet::new();
         for heal in heals {
             let granules = (granule_bytes(heal.bytes.len() as u64) / GRANULE) as u32;
             let split = {
@@ -314,6 +315,13 @@ impl Group<'_> {
                 zone.run_of(heal.addr.granule()).copied()
             };
             if let Some(run) = split {
+                // A second split of the same run would be made from the first one's ruins: it waits for the next group.
+                if !split_now.insert((heal.addr.seq(), run.first)) {
+                    self.healed.remove(&heal.addr);
+                    self.pool.heals.lock().push(heal);
+                    self.pool.want_another_group();
+                    continue;
+                }
                 self.split_run(heal.addr, run)?;
             }
             let stream = self.stream_apart_from(&heal.siblings);

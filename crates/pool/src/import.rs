@@ -467,6 +467,7 @@ fn check_label(
 
 /// Loads the tables of one committed group.
 fn load(devices: &[Arc<dyn Device>], label: &Label, anchor: u32, uber: &Uberblock) -> Result<Found, Corrupt> {
+    uber.record.judge(&format_args!("uberblock of group {}", uber.txg))?;
     let mut whole = true;
     let mut fetch = |ptr: &BootPtr, what: &str| -> Result<Vec<u8>, Corrupt> {
         let (raw, all) = read_boot(devices, ptr, what)?;

@@ -9,7 +9,8 @@
 //!
 //! Invariant: at every moment one anchor holds a valid label and the newest committed uberblock.
 
-use crate::addr::Place;
+use crate::addr::{GRANULE, Place, ZONE_BYTES_MAX};
+use crate::block_ptr::BLOCK_BYTES_MAX;
 use crate::seal::{Seed, seal};
 use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, layout};
 
@@ -82,6 +83,11 @@ layout! {
     }
 }
 
+/// Numbers that only count up stay far below the end of 64 bits; one that does not is a lie.
+const COUNTER_MAX: u64 = 1 << 62;
+/// The smallest `max_block` that a zone of the smallest size gives, in bytes.
+const MAX_BLOCK_MIN: u32 = 256 << 10;
+
 /// Set when the pool was exported: nothing was written after this uberblock.
 pub const UBERBLOCK_CLEAN: u32 = 1;
 
@@ -101,6 +107,22 @@ impl RecordPtrPhys {
 
     pub fn is_none(&self) -> bool {
         self.len == 0
+    }
+
+    /// Judges a stored pointer to a bootstrap block: only then may places become addresses.
+    pub fn judge(&self, at: &dyn std::fmt::Display) -> Result<(), Corrupt> {
+        let fits = |place: &Place| {
+            place.seq.0 >> 36 == 0 && place.offset.is_multiple_of(GRANULE) && place.offset < ZONE_BYTES_MAX
+        };
+        if self.places.iter().all(fits) && self.len <= BLOCK_BYTES_MAX && self.padded <= BLOCK_BYTES_MAX * 2 {
+            return Ok(());
+        }
+        Err(Corrupt::new(
+            at,
+            "pointer to a bootstrap block",
+            "places and sizes in range",
+            format_args!("{:?}", self.places),
+        ))
     }
 
     /// Copies there are; a pool of very few zones may have both in one.
@@ -232,8 +254,7 @@ impl Label {
             return Err(Corrupt::new(at, "label seal", "that of its bytes", "another"));
         }
         let unit_ok = head.write_unit.is_power_of_two() && (4096..=1 << 20).contains(&head.write_unit);
-        let size_ok =
-            head.zone_size >= u64::from(head.write_unit) && head.zone_size <= crate::addr::ZONE_BYTES_MAX;
+        let size_ok = head.zone_size >= u64::from(head.write_unit) && head.zone_size <= ZONE_BYTES_MAX;
         if !unit_ok || !size_ok || head.zone_count < ANCHORS || head.sections == 0 || head.sections > 1 << 16
         {
             return Err(Corrupt::new(
@@ -243,6 +264,18 @@ impl Label {
                 format_args!(
                     "write unit {}, zone size {}, zones {}, sections {}",
                     head.write_unit, head.zone_size, head.zone_count, head.sections
+                ),
+            ));
+        }
+        let max_block_ok = (MAX_BLOCK_MIN..=BLOCK_BYTES_MAX).contains(&head.max_block);
+        if !max_block_ok || head.turn >= COUNTER_MAX || head.generation >= COUNTER_MAX {
+            return Err(Corrupt::new(
+                at,
+                "label counters",
+                "in range",
+                format_args!(
+                    "max_block {}, turn {}, generation {}",
+                    head.max_block, head.turn, head.generation
                 ),
             ));
         }
@@ -343,6 +376,8 @@ impl Uberblock {
             && phys.version == FORMAT_VERSION
             && phys.pool == label.pool
             && phys.turn == label.turn
+            && phys.txg.0.max(phys.incarnation).max(phys.lease_txg) < COUNTER_MAX
+            && phys.lease_seq >> 36 == 0
             && phys.seal == seal(uber_seed(label, anchor, offset), &[sealed]);
         ours.then_some(Uberblock {
             clean: phys.flags & UBERBLOCK_CLEAN != 0,
@@ -377,7 +412,7 @@ mod tests {
             zone_size: 1 << 20,
             zone_count: 64,
             write_unit: 4096,
-            max_block: 1 << 18,
+            max_block: 256 << 10,
             sections: 4,
             features: Features { incompatible: vec!["org.example:x".into()], ..Features::default() },
             devices: vec![DeviceRow { device: 99, zone_size: 1 << 20, zone_count: 64, write_unit: 4096 }],

@@ -9,8 +9,8 @@
 //!
 //! Invariant: applying a record to one zone's row needs nothing but that row. So sections may be of different age.
 
-use crate::addr::Addr;
-use crate::block_ptr::BlockPtr;
+use crate::addr::{Addr, ZONE_BYTES_MAX};
+use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use crate::label::{BootPtr, RecordPtrPhys};
 use terrane_wire::{Corrupt, DeviceIdx, Field, Reader, Truncated, Txg, Writer, ZoneIdx, ZoneSeq};
 
@@ -239,6 +239,7 @@ impl Record {
         }
         let previous = RecordPtrPhys::decode(raw.bytes(RecordPtrPhys::SIZE).map_err(truncated)?)
             .unwrap_or(BootPtr::NONE);
+        previous.judge(&at)?;
         let root = BlockPtr::parse(raw.bytes(BlockPtr::SIZE).map_err(truncated)?, &at)?;
         let mut record = Record {
             txg: Txg(head[1]),
@@ -264,6 +265,9 @@ impl Record {
         loop {
             let tag = raw.u8().map_err(truncated)?;
             if tag == TAG_END {
+                let bootstrap =
+                    record.dead_log.iter().chain(record.sections.iter().map(|section| &section.ptr));
+                bootstrap.try_for_each(|ptr| ptr.judge(&at))?;
                 return Ok(record);
             }
             let mut body = Reader::new(raw.blob().map_err(truncated)?);
@@ -284,12 +288,16 @@ impl Record {
                 self.opened = list(raw, |raw| {
                     let (seq, class) = (get_seq(raw)?, raw.u8()?);
                     let class = Class::from_id(class).ok_or(Truncated { offset: raw.offset(), needed: 0 })?;
-                    Ok(Opened { seq, class, home: get_home(raw)?, capacity: raw.varint()? })
+                    Ok(Opened { seq, class, home: get_home(raw)?, capacity: get_zone_bytes(raw)? })
                 })?
             }
             TAG_WRITTEN => {
                 self.written = list(raw, |raw| {
-                    Ok(Written { seq: get_seq(raw)?, claimed: raw.varint()?, born: raw.varint()? })
+                    Ok(Written {
+                        seq: get_seq(raw)?,
+                        claimed: get_zone_bytes(raw)?,
+                        born: get_zone_bytes(raw)?,
+                    })
                 })?
             }
             TAG_FILLED => self.filled = list(raw, get_seq)?,
@@ -351,6 +359,12 @@ pub fn get_seq(raw: &mut Reader<'_>) -> Result<ZoneSeq, Truncated> {
     (seq > 0 && seq >> 36 == 0).then_some(ZoneSeq(seq)).ok_or(bad)
 }
 
+/// A number of bytes inside a zone.
+pub fn get_zone_bytes(raw: &mut Reader<'_>) -> Result<u64, Truncated> {
+    let bad = Truncated { offset: raw.offset(), needed: 0 };
+    Some(raw.varint()?).filter(|bytes| *bytes <= ZONE_BYTES_MAX).ok_or(bad)
+}
+
 pub fn put_home(out: &mut Writer, home: Home) {
     out.u16(home.device.0);
     out.varint(u64::from(home.zone.0));
@@ -374,7 +388,7 @@ pub fn get_run(raw: &mut Reader<'_>) -> Result<Run, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     let first = u32::try_from(raw.varint()?).map_err(|_| bad)?;
     let last = u32::try_from(raw.varint()?).ok().and_then(|len| first.checked_add(len)).ok_or(bad)?;
-    Ok(Run { first, last, dest: get_seq(raw)?, part_end: raw.varint()?, live: raw.varint()? })
+    Ok(Run { first, last, dest: get_seq(raw)?, part_end: get_zone_bytes(raw)?, live: get_zone_bytes(raw)? })
 }
 
 pub fn put_part_copy(out: &mut Writer, copy: &PartCopy) {
@@ -384,11 +398,11 @@ pub fn put_part_copy(out: &mut Writer, copy: &PartCopy) {
 }
 
 pub fn get_part_copy(raw: &mut Reader<'_>) -> Result<PartCopy, Truncated> {
-    Ok(PartCopy {
-        part_end: raw.varint()?,
-        part_start: raw.varint()?,
-        addr: Addr::get(raw.bytes(8)?).unwrap_or_default(),
-    })
+    let bad = Truncated { offset: raw.offset(), needed: 0 };
+    let (part_end, part_start) = (get_zone_bytes(raw)?, get_zone_bytes(raw)?);
+    let addr = Addr::get(raw.bytes(8)?).filter(|addr| !addr.is_none()).ok_or(bad)?;
+    let len = part_end.checked_sub(part_start).filter(|len| (1..=u64::from(BLOCK_BYTES_MAX)).contains(len));
+    len.map(|_| PartCopy { part_end, part_start, addr }).ok_or(bad)
 }
 
 /// Sorted frees, delta coded.

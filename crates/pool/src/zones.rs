@@ -17,8 +17,8 @@ use crate::append::Gather;
 use crate::dead::DeadSet;
 use crate::label::BootPtr;
 use crate::record::{
-    Class, Free, Home, PartCopy, Record, Run, get_home, get_part_copy, get_run, get_seq, list, put_home,
-    put_part_copy, put_run,
+    Class, Free, Home, PartCopy, Record, Run, get_home, get_part_copy, get_run, get_seq, get_zone_bytes,
+    list, put_home, put_part_copy, put_run,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -283,7 +283,10 @@ impl Tables {
                     ));
                 }
             }
-            if zone.live > zone.capacity || (!zone.is_resident() && zone.live > 0) {
+            if zone.live > zone.capacity
+                || zone.claimed > zone.capacity
+                || (!zone.is_resident() && zone.live > 0)
+            {
                 findings.push(Corrupt::new(
                     &at,
                     "live bytes",
@@ -376,9 +379,9 @@ fn decode_row(raw: &mut Reader<'_>) -> Result<(ZoneSeq, Zone), Truncated> {
         return Err(bad);
     }
     let home = get_home(raw)?;
-    let (capacity, claimed, live) = (raw.varint()?, raw.varint()?, raw.varint()?);
+    let (capacity, claimed, live) = (get_zone_bytes(raw)?, get_zone_bytes(raw)?, get_zone_bytes(raw)?);
     let (opened, last_write) = (Txg(raw.varint()?), Txg(raw.varint()?));
-    if capacity > crate::addr::ZONE_BYTES_MAX || claimed > capacity || live > capacity {
+    if claimed > capacity || live > capacity {
         return Err(bad);
     }
     let mut zone = Zone::new(class, home, capacity, opened);

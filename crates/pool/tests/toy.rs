@@ -311,7 +311,9 @@ fn a_damaged_copy_of_metadata_is_healed_and_stays_healed() {
     let device = sim(9, false);
     let (pool, toy) = create(&device, 9);
     let env = SeededEnv::new(9);
-    work(&pool, &toy, &env, 12).unwrap();
+    // Long enough that collection has made runs.
+    work(&pool, &toy, &env, 150).unwrap();
+    assert!(pool.status().runs > 0);
     let pointers = toy.state.lock().pointers.clone();
     let mut damaged = 0;
     for (slot, ptr) in pointers.iter().enumerate() {
@@ -333,6 +335,9 @@ fn a_damaged_copy_of_metadata_is_healed_and_stays_healed() {
         if let BlockPtr::Normal(normal) = ptr {
             pool.scrub(normal, owner(slot));
         }
+    }
+    // All of them in few groups, many in one run.
+    for _ in 0..200 {
         pool.commit_txg(pool.open_txg()).unwrap();
     }
     verify(&pool, &toy);
