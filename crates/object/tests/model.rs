@@ -145,7 +145,7 @@ fn sim(seed: u64) -> SimDevice {
         seed,
         zone_count: 64,
         zone_size: 1 << 20,
-        hardware_pointers: seed % 2 == 0,
+        hardware_pointers: seed.is_multiple_of(2),
         ..SimConfig::default()
     };
     SimDevice::new(config).unwrap()
@@ -161,7 +161,7 @@ fn objects_behave_like_byte_arrays() {
         for round in 0..12 {
             for _ in 0..env.random_u64() % 40 {
                 step(&world, &mut oracle, &env);
-                if env.random_u64() % 8 == 0 {
+                if env.random_u64().is_multiple_of(8) {
                     world.pool.commit().unwrap();
                 }
             }

@@ -265,7 +265,7 @@ impl Record {
         loop {
             let tag = raw.u8().map_err(truncated)?;
             if tag == TAG_END {
-                let bootstrap =
+                let mut bootstrap =
                     record.dead_log.iter().chain(record.sections.iter().map(|section| &section.ptr));
                 bootstrap.try_for_each(|ptr| ptr.judge(&at))?;
                 return Ok(record);
