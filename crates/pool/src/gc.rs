@@ -98,6 +98,8 @@ impl Group<'_> {
             }
         };
         let mut whole = true;
+        // The survivor before, if the next one may share its run: nothing that stays here may lie between them, or its death would be
+        // counted against the run.
         let mut last: Option<(Addr, usize)> = None;
         for part in &parts {
             for entry in &part.entries {
@@ -107,10 +109,12 @@ impl Group<'_> {
                 if matches!(entry.owner, Owner::Pool { what: POOL_RECORD | POOL_SECTION | POOL_DEAD_LOG }) {
                     // Named by place, so it cannot move: rewriting the sections frees it.
                     self.force_sections = true;
+                    last = None;
                     continue;
                 }
                 let Some(bytes) = self.good_bytes(&held, entry) else {
                     whole = false;
+                    last = None;
                     continue;
                 };
                 let stream = self.stream_apart_from(&entry.siblings);

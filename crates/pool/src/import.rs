@@ -587,7 +587,14 @@ fn open(
         }
         let device = &devices[usize::from(zone.home.device.0)];
         let goes_on = if zone.phase == Phase::Open { zone.claimed } else { zone.capacity };
-        let at = device.resume(zone.home.zone, goes_on)?;
+        let at = match device.resume(zone.home.zone, goes_on) {
+            Ok(at) => at,
+            Err(error) => {
+                // A zone that died is no reason to refuse the others: what lies in it is read from its copies, or named when it is asked for.
+                log::error!("{}: {error}; nothing more is written there", zone.home);
+                zone.capacity
+            }
+        };
         if at < zone.claimed {
             log::error!(
                 "{}: its write pointer is at {at}, but {} bytes were committed",

@@ -286,8 +286,9 @@ fn blocks_of_a_failed_write_are_found_under_their_old_addresses() {
         let env = SeededEnv::new(seed);
         work(&pool, &toy, &env, 4).unwrap();
         // Anchors are spared: a pool that cannot write uberblocks has to stop.
-        for zone in
-            zones_in_use(&pool).iter().filter(|zone| env.random_u64().is_multiple_of(2) && zone.home.zone.0 > 1)
+        for zone in zones_in_use(&pool)
+            .iter()
+            .filter(|zone| env.random_u64().is_multiple_of(2) && zone.home.zone.0 > 1)
         {
             device.inject(Fault::WriteError {
                 zone: Some(zone.home.zone),
