@@ -380,3 +380,39 @@ fn when_the_newest_group_is_unreadable_import_refuses_and_a_rewind_gives_the_one
     assert_eq!(toy.state.lock().versions, before.1);
     verify(&pool, &toy);
 }
+
+/// Rewrites both anchors with a changed label, everything sealed again.
+fn relabel(device: &SimDevice, change: impl Fn(&mut terrane_pool::label::Label)) {
+    for (anchor, mut label, ubers) in terrane_pool::inspect::anchors(device) {
+        change(&mut label);
+        let zone = terrane_wire::ZoneIdx(anchor);
+        device.reset(zone).unwrap();
+        let mut raw = label.encode(anchor);
+        if let Some((_, newest)) = ubers.last() {
+            let at = raw.len() as u64;
+            raw.extend_from_slice(&newest.encode(&label, anchor, at, 4096));
+        }
+        device.write(zone, 0, &raw).unwrap();
+    }
+}
+
+#[test]
+fn an_unknown_feature_is_refused_by_its_name() {
+    let device = sim(6, true);
+    let (pool, toy) = create(&device, 6);
+    work(&pool, &toy, &SeededEnv::new(6), 3).unwrap();
+    pool.export().unwrap();
+    relabel(&device, |label| label.features.compatible.push("org.example:harmless".into()));
+    import(&device, 6).unwrap().0.export().unwrap();
+    relabel(&device, |label| label.features.read_only_compatible.push("org.example:append".into()));
+    let refused = import(&device, 6).map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("org.example:append") && refused.contains("read-only"), "{refused}");
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
+    let read_only = ImportOptions { read_only: true, ..options() };
+    let pool = Pool::import(vec![Arc::new(device.clone())], env.clone(), &read_only).unwrap();
+    assert!(matches!(pool.begin(Cost::default()).map(|_| ()), Err(PoolError::ReadOnly)));
+    relabel(&device, |label| label.features.incompatible.push("org.example:new".into()));
+    let refused =
+        Pool::import(vec![Arc::new(device.clone())], env, &read_only).map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("org.example:new"), "{refused}");
+}
