@@ -1,0 +1,41 @@
+//! Where the repository's files are.
+
+use std::path::{Path, PathBuf};
+
+/// The top of the repository.
+pub fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).expect("this crate lies in crates/terrane").to_path_buf()
+}
+
+pub fn read(path: impl AsRef<Path>) -> String {
+    let path = path.as_ref();
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Every file below a directory of the repository whose name ends like this, sorted. Builds and demos are passed over.
+#[allow(dead_code, reason = "each test file is a program of its own, and not every one walks")]
+pub fn files(under: &str, ends: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![root().join(under)];
+    while let Some(dir) = open.pop() {
+        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
+        for entry in entries.map(|entry| entry.unwrap().path()) {
+            let name = entry.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let passed_over = ["target", ".git", "demo", "vectors"].contains(&name.as_str());
+            if entry.is_dir() && !entry.is_symlink() && !passed_over {
+                open.push(entry);
+            } else if entry.is_file() && name.ends_with(ends) {
+                found.push(entry);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// A path as it is written in messages: from the top of the repository.
+#[allow(dead_code, reason = "each test file is a program of its own, and not every one names files")]
+pub fn short(path: &Path) -> String {
+    path.strip_prefix(root()).unwrap_or(path).display().to_string()
+}

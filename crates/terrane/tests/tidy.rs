@@ -1,0 +1,215 @@
+//! Rules of the house that a program can check. A rule that is not tested is advice.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use support::{files, read, root, short};
+
+const LINE_CHARS_MAX: usize = 140;
+const FILE_LINES_MAX: usize = 900;
+/// Where `unsafe` may be written: ioctls, the transport, vector instructions.
+const UNSAFE_CRATES: [&str; 3] = ["device", "fuse", "codec"];
+
+/// This file names what it forbids.
+fn sources() -> impl Iterator<Item = (PathBuf, String)> {
+    files("crates", ".rs").into_iter().filter(|path| !path.ends_with("tests/tidy.rs")).map(|path| {
+        let text = read(&path);
+        (path, text)
+    })
+}
+
+fn none(found: Vec<String>, rule: &str) {
+    assert!(found.is_empty(), "{rule}:\n{}", found.join("\n"));
+}
+
+/// What rustfmt leaves alone because nothing can be broken there: tables, long strings, macro patterns and arguments.
+fn cannot_be_broken(line: &str) -> bool {
+    let line = line.trim_start();
+    let table = line.starts_with("//! |") || line.starts_with("/// |");
+    let string = line.split('"').any(|piece| piece.chars().count() > 60) && !line.starts_with("//");
+    table || string || line.contains("$(") || line.contains(" in prop::")
+}
+
+#[test]
+fn lines_fit_a_screen() {
+    let mut found = Vec::new();
+    for (path, text) in sources() {
+        let long = text
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| line.chars().count() > LINE_CHARS_MAX && !cannot_be_broken(line));
+        found.extend(
+            long.map(|(at, line)| {
+                format!("{}:{}: {} characters", short(&path), at + 1, line.chars().count())
+            }),
+        );
+    }
+    none(found, "lines of at most 140 characters");
+}
+
+#[test]
+fn files_have_one_idea() {
+    let long = sources()
+        .map(|(path, text)| (path, text.lines().count()))
+        .filter(|(_, lines)| *lines > FILE_LINES_MAX);
+    none(
+        long.map(|(path, lines)| format!("{}: {lines} lines", short(&path))).collect(),
+        "look for the second idea in files over 900 lines",
+    );
+}
+
+#[test]
+fn nothing_is_left_open_in_the_code() {
+    let words = ["TODO", "FIXME", "XXX", "todo!(", "unimplemented!(", "#[ignore"];
+    let mut found = Vec::new();
+    for (path, text) in sources() {
+        for (at, line) in text.lines().enumerate() {
+            found.extend(
+                words
+                    .iter()
+                    .filter(|word| line.contains(**word))
+                    .map(|word| format!("{}:{}: {word}", short(&path), at + 1)),
+            );
+        }
+    }
+    none(found, "finish it, or write an issue");
+}
+
+#[test]
+fn no_path_of_one_machine_is_written_down() {
+    let places = ["/work/", "/root/", "/home/", "/farm/"];
+    let mut all: Vec<PathBuf> =
+        [".rs", ".md", ".toml", ".sh", "Makefile"].iter().flat_map(|ends| files(".", ends)).collect();
+    all.retain(|path| !path.ends_with("tests/tidy.rs"));
+    all.push(root().join(".ci/run"));
+    let mut found = Vec::new();
+    for path in all {
+        for (at, line) in read(&path).lines().enumerate() {
+            // Only where a path begins: `crates/work/` would be another matter.
+            let begins = |place: &&&str| {
+                line.match_indices(**place).any(|(from, _)| {
+                    line[..from].chars().next_back().is_none_or(|before| " \"'=(`".contains(before))
+                })
+            };
+            found.extend(
+                places.iter().filter(begins).map(|place| format!("{}:{}: {place}", short(&path), at + 1)),
+            );
+        }
+    }
+    none(found, "paths that exist on one machine only");
+}
+
+#[test]
+fn unsafe_is_written_where_nothing_else_serves() {
+    let allowed =
+        |path: &Path| UNSAFE_CRATES.iter().any(|name| path.starts_with(root().join("crates").join(name)));
+    let mut found = Vec::new();
+    for (path, text) in sources().filter(|(path, _)| !allowed(path)) {
+        for (at, line) in text.lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            let used = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"]
+                .iter()
+                .any(|word| code.contains(word));
+            let let_in = code.contains("(unsafe_code") && (code.contains("allow") || code.contains("expect"));
+            if used || let_in {
+                found.push(format!("{}:{}", short(&path), at + 1));
+            }
+        }
+    }
+    none(found, "unsafe outside device, fuse and codec");
+}
+
+/// Files named by `mod x;` in a file, as far as they exist.
+fn modules(path: &Path) -> Vec<PathBuf> {
+    let dir = path.parent().expect("a file lies somewhere");
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let is_root = ["lib", "main", "mod"].contains(&stem) || !dir.ends_with("src") && is_program(path);
+    let inner = if is_root { dir.to_path_buf() } else { dir.join(stem) };
+    let text = read(path);
+    let names = text.lines().filter_map(|line| {
+        let line = line
+            .trim()
+            .trim_start_matches("pub ")
+            .trim_start_matches("pub(crate) ")
+            .trim_start_matches("pub(super) ");
+        line.strip_prefix("mod ")?.strip_suffix(';')
+    });
+    names
+        .flat_map(|name| [inner.join(format!("{name}.rs")), inner.join(name).join("mod.rs")])
+        .filter(|path| path.exists())
+        .collect()
+}
+
+/// Tests and benchmarks are programs of their own.
+fn is_program(path: &Path) -> bool {
+    let dir = path.parent().and_then(Path::file_name).unwrap_or_default();
+    let above = path.ancestors().nth(2).unwrap_or(Path::new(""));
+    (["tests", "benches", "examples"].iter().any(|name| dir == *name)) && above.join("Cargo.toml").exists()
+}
+
+#[test]
+fn every_file_is_reached_from_a_root() {
+    let all: Vec<PathBuf> = files("crates", ".rs");
+    let is_root =
+        |path: &PathBuf| path.ends_with("src/lib.rs") || path.ends_with("src/main.rs") || is_program(path);
+    let mut open: Vec<PathBuf> = all.iter().filter(|path| is_root(path)).cloned().collect();
+    let mut reached: BTreeSet<PathBuf> = open.iter().cloned().collect();
+    while let Some(path) = open.pop() {
+        open.extend(modules(&path).into_iter().filter(|module| reached.insert(module.clone())));
+    }
+    let dead = all.iter().filter(|path| !reached.contains(*path)).map(|path| short(path)).collect();
+    none(dead, "files that no `mod` names");
+}
+
+/// Words after `make ` in the first cells of README's table.
+fn targets_of_the_page() -> BTreeSet<String> {
+    let page = read(root().join("README.md"));
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `make "));
+    rows.map(|row| row.split(['`', ' ']).next().unwrap_or_default().to_string()).collect()
+}
+
+/// Targets with a `##` that says what they are for.
+fn targets_of_the_makefile() -> BTreeSet<String> {
+    let makefile = read(root().join("Makefile"));
+    let lines = makefile.lines().filter(|line| line.contains(": ##"));
+    lines.filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_string()).collect()
+}
+
+#[test]
+fn the_page_and_the_makefile_list_the_same_targets() {
+    let (page, makefile) = (targets_of_the_page(), targets_of_the_makefile());
+    assert!(makefile.len() > 5, "the Makefile's targets have a `##` comment: {makefile:?}");
+    assert_eq!(page, makefile);
+}
+
+#[test]
+fn links_of_the_pages_lead_somewhere() {
+    let mut found = Vec::new();
+    for path in files(".", ".md") {
+        let text = read(&path);
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = link.split('#').next().unwrap_or_default();
+            let local = !file.is_empty() && !link.contains("://");
+            if local && !path.parent().unwrap_or(Path::new("")).join(file).exists() {
+                found.push(format!("{}: {link}", short(&path)));
+            }
+        }
+    }
+    none(found, "links to files that are not there");
+}
+
+/// Every test that SEMANTICS.md names must be there: a line of that page is a promise with a proof.
+#[test]
+fn tests_that_the_pages_name_are_there() {
+    let page = read(root().join("SEMANTICS.md"));
+    let all: String = sources().map(|(_, text)| text).collect();
+    let named = page.split("test `").skip(1).filter_map(|rest| rest.split('`').next());
+    let missing = named.filter(|name| !all.contains(&format!("fn {name}("))).map(str::to_string);
+    let suite = read(root().join("scripts/mounted.sh"));
+    let checks = page.split("`check_").skip(1).filter_map(|rest| rest.split('`').next());
+    let absent = checks
+        .filter(|name| !suite.contains(&format!("\ncheck_{name}() {{")))
+        .map(|name| format!("check_{name}"));
+    none(missing.chain(absent).collect(), "tests named by SEMANTICS.md that do not exist");
+}
