@@ -1,0 +1,47 @@
+# What can be done here. `make` lists it; README.md has the same list, and a test compares the two.
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+DESTDIR ?=
+SEED ?=
+RELEASE := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)/release
+
+.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-compression install deb
+
+help:
+	@sed -n 's/^\([a-z-]*\):.* ## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || grep ' ## ' $(MAKEFILE_LIST)
+
+demo: ## a pool with a real source tree in it, mounted under ./demo
+	@scripts/demo.sh
+
+demo-clean: ## unmount and remove the demo
+	@scripts/demo.sh clean
+
+test: ## everything, with a summary at the end
+	@scripts/test.sh
+
+check: ## formatting, lints and the quick tests, before each commit
+	@scripts/check.sh
+
+soak: ## all seeds and corruptions, and the long mounted suite: hours
+	@scripts/soak.sh
+
+replay: ## one seed of the simulator again: make replay SEED=113
+	@scripts/replay.sh "$(SEED)"
+
+test-zoned: ## on host-managed zoned drives (there is no backend for them yet)
+	@scripts/zoned.sh
+
+bench-peers: ## cp -a in and diff -r cold, beside ext4 on a loop device
+	@scripts/bench-peers.sh
+
+bench-compression: ## MB/s of the codecs and checksums on one core
+	@$(CARGO) bench --quiet -p terrane-codec
+
+install: ## the program into PREFIX (/usr/local)
+	@scripts/setup.sh build
+	$(CARGO) build --release -p terrane-cli
+	install -D -m 755 $(RELEASE)/terrane $(DESTDIR)$(PREFIX)/bin/terrane
+
+deb: ## a Debian package in dist/
+	@scripts/deb.sh

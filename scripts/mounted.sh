@@ -1,0 +1,322 @@
+#!/usr/bin/env bash
+# The mounted suite: programs that people use, on a real mount.
+#
+#   scripts/mounted.sh              as in `make test`
+#   scripts/mounted.sh --soak       more of it: fsx 1,000,000 operations, 50 killed daemons
+#   scripts/mounted.sh check_fsx    only these
+#
+# Every check_* function gets a fresh pool, mounted at $mnt, and and stands for a promise. The pool
+# is checked after each.
+set -euo pipefail
+. "$(dirname "$0")/pool.sh"
+
+fsx_ops=100000 kills=5
+[ "${1:-}" = --soak ] && { fsx_ops=1000000 kills=50; shift; }
+if ! can_mount; then
+    loud "SKIPPED: the mounted suite needs /dev/fuse, which cannot be opened here"
+    echo "mounted: 0 passed, 0 failed, 1 skipped"
+    exit 0
+fi
+[ -x "$terrane" ] || build_terrane
+
+work=$(work_dir)
+mnt=$work/mnt
+export TERRANE_STATE_DIR=$work/state
+mkdir -p "$mnt" "$TERRANE_STATE_DIR"
+started=()
+end_started() {
+    local pid
+    for pid in "${started[@]}"; do kill -9 "$pid" 2>/dev/null || true; done
+}
+running=
+cleanup() {
+    # The check ends what it started.
+    [ -z "$running" ] || { kill "$running" 2>/dev/null && wait "$running" 2>/dev/null; } || true
+    unmount "$mnt"
+    is_mounted "$mnt" || rm -rf --one-file-system "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+# A tree with links, odd names and many small files.
+tree=${TERRANE_TREE:-/usr/include}
+
+fresh_pool() { # size, words for create...
+    local size=$1
+    shift
+    rm -f "$work/pool.img" "$TERRANE_STATE_DIR/pools"
+    "$terrane" pool create p "$work/pool.img" --size "$size" "$@" >/dev/null
+    "$terrane" mount p "$mnt"
+}
+
+# The daemon in front, so that its process id is ours to kill.
+mount_in_front() {
+    "$terrane" mount p "$mnt" -f >>"$work/daemon.log" 2>&1 &
+    daemon=$!
+    started+=("$daemon")
+    local tries
+    for tries in $(seq 200); do
+        is_mounted "$mnt" && return
+        kill -0 "$daemon" 2>/dev/null || break
+        sleep 0.05
+    done
+    cat "$work/daemon.log"
+    return 1
+}
+
+check_fsx() {
+    local seed ops=$((fsx_ops / 4))
+    cat >"$work/fsx.toml" <<EOT
+flen = 1048576
+[opsize]
+max = 131072
+[weights]
+close_open = 2
+invalidate = 1
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+truncate = 4
+fsync = 0.1
+fdatasync = 0.1
+posix_fallocate = 2
+punch_hole = 4
+copy_file_range = 4
+EOT
+    # With msync every mapped write is a commit: that is right, and slow, so most seeds leave it to the kernel.
+    sed '1i nomsyncafterwrite = true' "$work/fsx.toml" >"$work/fsx-lazy.toml"
+    for seed in 1 2 3; do
+        fsx -q -q -N "$ops" -S "$seed" -f "$work/fsx-lazy.toml" -P "$work" "$mnt/fsx-$seed" || return 1
+    done
+    fsx -q -q -N "$ops" -S 4 -f "$work/fsx-lazy.toml" -P "$work" "$mnt/fsx-4" || return 1
+    fsx -q -q -N "$((ops / 20))" -S 5 -f "$work/fsx.toml" -P "$work" "$mnt/fsx-5"
+}
+
+check_tree() {
+    cp -a "$tree" "$mnt/tree"
+    diff -r --no-dereference "$tree" "$mnt/tree"
+    "$terrane" umount "$mnt"
+    "$terrane" check p >/dev/null
+    "$terrane" mount p "$mnt"
+    diff -r --no-dereference "$tree" "$mnt/tree"
+}
+
+check_git() {
+    local origin=$top
+    if ! git -C "$origin" rev-parse --git-dir >/dev/null 2>&1; then
+        origin=$work/origin
+        git init -q "$origin"
+        cp -r "$top/scripts" "$origin/"
+        git -C "$origin" add . && git -C "$origin" -c user.name=t -c user.email=t@t commit -qm scripts
+    fi
+    git clone -q --no-local "$origin" "$mnt/clone"
+    git -C "$mnt/clone" fsck --full --no-progress >/dev/null 2>"$work/fsck" || { cat "$work/fsck"; return 1; }
+    [ -z "$(git -C "$mnt/clone" status --porcelain)" ]
+    git -C "$mnt/clone" gc -q
+    git -C "$mnt/clone" fsck --full --no-progress >/dev/null
+}
+
+check_build() {
+    local i dir=$mnt/project
+    mkdir -p "$dir/src"
+    for i in $(seq 80); do
+        printf '#include <stdio.h>\n#include <string.h>\nint part%d(int x) { char b[64]; snprintf(b, sizeof b, "%%d", x + %d); return (int)strlen(b) + x; }\n' "$i" "$i" >"$dir/src/part$i.c"
+    done
+    {
+        seq -f 'int part%.0f(int);' 80
+        echo 'int main(void) { int x = 0;'
+        seq -f 'x = part%.0f(x);' 80
+        echo 'return x == 0; }'
+    } >"$dir/src/main.c"
+    cat >"$dir/Makefile" <<'EOT'
+objects := $(patsubst src/%.c,out/%.o,$(wildcard src/*.c))
+out/program: out/libparts.a out/main.o ; cc -o $@ out/main.o out/libparts.a
+out/libparts.a: $(filter-out out/main.o,$(objects)) ; ar rcs $@ $^
+out/%.o: src/%.c | out ; cc -O1 -c -o $@ $<
+out: ; mkdir -p out
+EOT
+    make -s -j2 -C "$dir"
+    "$dir/out/program"
+    touch "$dir/src/part7.c"
+    # Nothing but what depends on the touched file is built again: times are right.
+    [ "$(make -C "$dir" | grep -c -- '-c -o')" = 1 ]
+    make -s -C "$dir" && "$dir/out/program"
+}
+
+check_sqlite() {
+    {
+        echo 'pragma journal_mode = delete; pragma synchronous = full; create table t (id integer primary key, v text);'
+        seq -f "insert into t values (%.0f, hex(randomblob(40)));" 1 2000
+        echo 'pragma journal_mode = wal;'
+        seq -f "insert into t values (%.0f, hex(randomblob(40)));" 2001 10000
+    } >"$work/sql"
+    sqlite3 "$mnt/db" <"$work/sql" >/dev/null
+    [ "$(sqlite3 "$mnt/db" 'select count(*), sum(id) from t')" = '10000|50005000' ]
+    [ "$(sqlite3 "$mnt/db" 'pragma integrity_check')" = ok ]
+}
+
+check_space() {
+    local before full after try
+    "$terrane" sync p
+    before=$(stored_bytes "$work/pool.img")
+    mkdir "$mnt/d"
+    for try in $(seq 8); do head -c 32M /dev/urandom >"$mnt/d/$try"; done
+    cp -a "$tree" "$mnt/d/tree"
+    "$terrane" sync p
+    full=$(stored_bytes "$work/pool.img")
+    rm -rf "$mnt/d"
+    for try in $(seq 60); do
+        "$terrane" sync p
+        after=$(stored_bytes "$work/pool.img")
+        [ $((after - before)) -lt $(((full - before) / 4)) ] && break
+        sleep 0.5
+    done
+    say "    backing file: $(mib "$before"), full $(mib "$full"), after rm $(mib "$after")"
+    [ $((full - before)) -gt $((256 << 20)) ] && [ $((after - before)) -lt $(((full - before) / 4)) ]
+}
+
+# What a program asks for and does not get must be said in the right words.
+check_unsupported() {
+    local answer
+    : >"$mnt/f"
+    answer=$(setfattr -n user.x -v y "$mnt/f" 2>&1) && return 1
+    [[ $answer == *"not supported"* ]] || { say "    setfattr: $answer"; return 1; }
+    answer=$(cp --reflink=always "$mnt/f" "$mnt/g" 2>&1) && return 1
+    cp --reflink=auto "$mnt/f" "$mnt/h"
+    head -c 1M /dev/urandom >"$mnt/f"
+    answer=$(fallocate --collapse-range -o 0 -l 4096 "$mnt/f" 2>&1) && return 1
+    true
+}
+
+# What `du` shows is what is stored: nothing for holes and zeros, less than the length for what compresses.
+check_blocks() {
+    head -c 8M /dev/zero >"$mnt/zeros"
+    head -c 8M < <(yes terrane) >"$mnt/text"
+    head -c 8M /dev/urandom >"$mnt/noise"
+    truncate -s 1G "$mnt/hole"
+    "$terrane" sync p
+    # The kernel remembers attributes; a new mount asks again.
+    "$terrane" umount "$mnt" && "$terrane" mount p "$mnt"
+    [ "$(stat -c %b "$mnt/zeros")" = 0 ] && [ "$(stat -c %b "$mnt/hole")" = 0 ] || return 1
+    [ "$(stat -c %b "$mnt/text")" -lt 4096 ] && [ "$(stat -c %b "$mnt/noise")" -ge 16384 ]
+}
+
+check_locks() {
+    : >"$mnt/lock"
+    flock "$mnt/lock" -c "! flock -n '$mnt/lock' -c true"
+    flock -n "$mnt/lock" -c true
+}
+
+# Each way to end a mount leaves a clean, committed pool.
+check_ends() {
+    local how
+    "$terrane" umount "$mnt"
+    for how in TERM INT umount fusermount; do
+        mount_in_front
+        echo "$how" >"$mnt/last"
+        case $how in
+            umount) umount "$mnt" ;;
+            fusermount) fusermount3 -u "$mnt" ;;
+            *) kill "-$how" "$daemon" ;;
+        esac
+        wait "$daemon" || { say "    $how: the daemon ended with $?"; return 1; }
+        is_mounted "$mnt" && return 1
+        "$terrane" check p >/dev/null
+        "$terrane" mount p "$mnt"
+        [ "$(cat "$mnt/last")" = "$how" ] || return 1
+        "$terrane" umount "$mnt"
+    done
+    "$terrane" mount p "$mnt"
+}
+
+# Files of random content, each fsync'ed, then written down outside with its sum; beside it a load that nobody syncs.
+writer() {
+    local n=0 name
+    while :; do
+        n=$((n + 1))
+        name=w$1-$n
+        head -c $((RANDOM % 70000 + 1)) /dev/urandom >"$work/$1.bytes"
+        dd if="$work/$1.bytes" of="$mnt/kept/$name" bs=64K conv=fsync status=none 2>/dev/null || return 0
+        printf '%s  %s\n' "$(sha256sum <"$work/$1.bytes" | cut -d' ' -f1)" "$name" >>"$work/manifest.$1"
+    done
+}
+
+unsynced_load() {
+    while :; do
+        cp -a "$tree/linux" "$mnt/load" 2>/dev/null || cp -a "$tree" "$mnt/load" 2>/dev/null || return 0
+        mv "$mnt/load" "$mnt/gone" 2>/dev/null || return 0
+        rm -rf "$mnt/gone" 2>/dev/null || return 0
+        [ -d "$mnt/kept" ] || return 0
+    done
+}
+
+check_kill() {
+    local round jobs pid promised=0
+    mkdir "$mnt/kept"
+    "$terrane" umount "$mnt"
+    : >"$work/manifest.1"
+    : >"$work/manifest.2"
+    for round in $(seq "$kills"); do
+        mount_in_front
+        jobs=()
+        writer "1" & jobs+=($!)
+        writer "2" & jobs+=($!)
+        unsynced_load & jobs+=($!)
+        started+=("${jobs[@]}")
+        sleep "$((RANDOM % 3 + 1)).$((RANDOM % 10))"
+        kill -9 "$daemon"
+        wait "$daemon" 2>/dev/null || true
+        unmount "$mnt"
+        for pid in "${jobs[@]}"; do kill -9 "$pid" 2>/dev/null || true; done
+        for pid in "${jobs[@]}"; do wait "$pid" 2>/dev/null || true; done
+        # A name whose sum was being written when the writer was killed was not promised yet.
+        "$terrane" check p >"$work/check.log" 2>&1 || { say "    round $round:"; cat "$work/check.log"; return 1; }
+        mount_in_front
+        cat "$work/manifest.1" "$work/manifest.2" | grep -E '^[0-9a-f]{64}  w[12]-[0-9]+$' >"$work/manifest"
+        promised=$((promised + $(wc -l <"$work/manifest")))
+        (cd "$mnt/kept" && sha256sum --quiet -c "$work/manifest") || { say "    round $round: a promised file is not there"; return 1; }
+        rm -rf "$mnt/kept" "$mnt/load" "$mnt/gone"
+        mkdir "$mnt/kept"
+        : >"$work/manifest.1"
+        : >"$work/manifest.2"
+        "$terrane" umount "$mnt"
+        wait "$daemon" || true
+    done
+    say "    $kills times killed, $promised files promised and found"
+    "$terrane" mount p "$mnt"
+}
+
+all=(check_tree check_git check_build check_sqlite check_space check_unsupported check_blocks check_locks check_ends check_kill check_fsx)
+[ $# -gt 0 ] && all=("$@")
+passed=0 failed=()
+for check in "${all[@]}"; do
+    begin=$SECONDS
+    printf '%-20s' "$check"
+    # A shell of its own that stops at the first thing that goes wrong, and ends what it started. Not in an `if`: there bash would
+    # go on after errors.
+    (
+        set -e
+        trap end_started EXIT
+        trap 'exit 143' TERM
+        fresh_pool 4G -o compression=zstd-3
+        "$check"
+        "$terrane" umount "$mnt"
+        "$terrane" check p
+    ) >"$work/log" 2>&1 &
+    running=$!
+    if wait "$running"; then
+        passed=$((passed + 1))
+        printf 'ok    %4d s\n' $((SECONDS - begin))
+        grep '^    ' "$work/log" || true
+    else
+        failed+=("$check")
+        printf 'FAILED after %d s\n' $((SECONDS - begin))
+        tail -n 40 "$work/log" | sed 's/^/    /'
+        [ -z "${TERRANE_KEEP:-}" ] || { cp --sparse=always "$work/pool.img" "$TERRANE_KEEP/$check.img" && say "    kept $TERRANE_KEEP/$check.img"; }
+        unmount "$mnt"
+    fi
+    running=
+done
+echo "mounted: $passed passed, ${#failed[@]} failed, 0 skipped${failed:+ (${failed[*]})}"
+[ ${#failed[@]} = 0 ]

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Installs what a target needs and is not there. Does nothing, in well under a second, when everything is.
+#
+#   scripts/setup.sh build          a compiler, make, git
+#   scripts/setup.sh demo           and FUSE, and a source tree to copy
+#   scripts/setup.sh test           and what the mounted suite runs
+set -euo pipefail
+
+what=${1:-build}
+wanted=()
+need() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || wanted+=("$2"); }
+
+if ! command -v cargo >/dev/null 2>&1; then
+    echo "setup: cargo is not here. Install Rust 1.95 or later from https://rustup.rs, then try again." >&2
+    exit 1
+fi
+need cc gcc
+need make make
+need git git
+case $what in demo | test) need fusermount3 fuse3 ;; esac
+case $what in demo) need xz xz-utils ;; esac
+case $what in test)
+    need sqlite3 sqlite3
+    need mkfs.ext4 e2fsprogs
+    need setfattr attr
+    need diff diffutils
+    ;;
+esac
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null 2>&1; then sudo "$@"; else return 1; fi
+}
+apt_install() {
+    command -v apt-get >/dev/null 2>&1 || return 1
+    echo "setup: installing $*"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >/dev/null 2>&1 && return
+    as_root apt-get update -q >/dev/null 2>&1 || return 1
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >/dev/null
+}
+
+if [ ${#wanted[@]} -gt 0 ] && ! apt_install "${wanted[@]}"; then
+    echo "setup: please install: ${wanted[*]}" >&2
+    exit 1
+fi
+# A tree to copy. That there is none is no failure: the demo then copies what every system has.
+if [ "$what" = demo ] && ! ls /usr/src/linux-source-6.1.tar.* >/dev/null 2>&1; then
+    apt_install linux-source-6.1 || echo "setup: no linux-source-6.1 here; the demo copies /usr/share and /usr/lib instead"
+fi
+if [ "$what" = test ] && ! command -v fsx >/dev/null 2>&1 && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/fsx" ]; then
+    echo "setup: building fsx 0.3.2"
+    cargo install --quiet --locked fsx@0.3.2
+fi
