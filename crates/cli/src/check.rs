@@ -1,0 +1,131 @@
+//! The bridge to `terrane_check`: from a device to a report in JSON.
+//!
+//! A check compares everything with everything, so nothing may change under it. A pool that is not mounted is imported
+//! read-only. Of one that is mounted, everything is committed first, and the committed state is imported a second time, beside the
+//! pool that is in use and without its knowledge. That state stays whole until zones that died since are reset; so findings count
+//! only if no group was committed meanwhile, and if one was, the check begins again.
+
+use crate::failure::{Failure, Outcome};
+use crate::live::{self, Live};
+use crate::query::Progress;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use terrane_check::{Phase, Report};
+use terrane_device::{Device, DeviceError, DeviceInfo, OpenMode, ZoneReport};
+use terrane_object::Objects;
+use terrane_pool::{Pool, SystemEnv};
+use terrane_wire::ZoneIdx;
+
+/// How often a check of a busy pool begins before it is given up.
+const TRIES: usize = 3;
+
+/// A device that somebody else writes: to be read only, and not to be told anything.
+struct Beside(Arc<dyn Device>);
+
+impl Beside {
+    fn refuse<T>(zone: ZoneIdx, op: &'static str) -> Result<T, DeviceError> {
+        let (expected, found) = ("a pool that is only read".to_owned(), op.to_owned());
+        Err(DeviceError::Rule { zone, op, expected, found })
+    }
+}
+
+impl Device for Beside {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+
+    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.0.report(zone)
+    }
+
+    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.0.read(zone, offset, buf)
+    }
+
+    fn write(&self, zone: ZoneIdx, _offset: u64, _data: &[u8]) -> Result<(), DeviceError> {
+        Self::refuse(zone, "write")
+    }
+
+    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        Self::refuse(zone, "reset")
+    }
+
+    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        Self::refuse(zone, "finish")
+    }
+
+    // The writer knows where writing goes on.
+    fn resume(&self, _zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
+        Ok(pointer)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// Checks a pool that is mounted by this process.
+pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
+    for _ in 0..TRIES {
+        live.pool.commit()?;
+        let before = live.pool.synced_txg();
+        let report = check(Arc::new(Beside(live.device.clone())), progress)?;
+        if report.is_clean() || live.pool.synced_txg() == before {
+            return Ok(to_json(&report));
+        }
+    }
+    let name = live.pool.name();
+    Err(Failure(format!(
+        "pool {name} is too busy: it changed while it was checked; unmount it, or try again later"
+    )))
+}
+
+/// Checks the pool on a device that nobody writes.
+pub fn alone(device: Arc<dyn Device>, progress: Progress<'_>) -> Outcome<Value> {
+    Ok(to_json(&check(device, progress)?))
+}
+
+fn check(device: Arc<dyn Device>, progress: Progress<'_>) -> Outcome<Report> {
+    let options = live::tool_options(OpenMode::ReadOnly);
+    let pool = Pool::import(vec![device], Arc::new(SystemEnv::new()), &options)?;
+    let report = Objects::open(Arc::clone(&pool)).map(|objects| {
+        terrane_check::check(&objects, &mut |now| progress(phase_text(now.phase), now.done, now.total))
+    });
+    // Not exported: there is nothing to commit.
+    pool.abandon();
+    Ok(report?)
+}
+
+fn phase_text(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Blocks => "reading blocks",
+        Phase::Zones => "comparing zones",
+        Phase::Names => "following names",
+    }
+}
+
+fn to_json(report: &Report) -> Value {
+    let findings: Vec<Value> = report
+        .findings
+        .iter()
+        .map(|finding| {
+            json!({
+                "kind": finding.kind,
+                "place": finding.place,
+                "expected": finding.expected,
+                "found": finding.found,
+                "text": finding.to_string(),
+            })
+        })
+        .collect();
+    json!({
+        "findings": findings,
+        "findings_count": report.findings_count,
+        "seen": {
+            "blocks": report.counts.blocks,
+            "bytes": report.counts.bytes,
+            "objects": report.counts.objects,
+            "directories": report.counts.directories,
+        },
+    })
+}

@@ -1,0 +1,68 @@
+//! `terrane check`: does everything hold that must?
+
+use super::{ask, print};
+use crate::failure::Outcome;
+use crate::query::Query;
+use crate::registry::Registry;
+use clap::Args;
+use serde_json::Value;
+
+/// Walk everything reachable and verify it: checksums, space, zone directories, link counts, names. Exit code 1 and a list of
+/// findings if anything is off.
+#[derive(Args)]
+pub struct Check {
+    /// Pools, by name or by device
+    #[arg(required = true, value_name = "NAME|DEVICE")]
+    pools: Vec<String>,
+    /// JSON
+    #[arg(short, long)]
+    json: bool,
+}
+
+impl Check {
+    /// True: all is well.
+    pub fn run(&self) -> Outcome<bool> {
+        let registry = Registry::of_this_user()?;
+        let mut reports = Vec::new();
+        for pool in &self.pools {
+            reports.push((pool, ask(&registry, pool, &Query::Check)?));
+        }
+        let clean = reports.iter().all(|(_, report)| count(report) == 0);
+        if self.json {
+            let reports: Vec<Value> = reports.into_iter().map(|(_, report)| report).collect();
+            print(&format!("{:#}\n", Value::Array(reports)))?;
+            return Ok(clean);
+        }
+        for (pool, report) in &reports {
+            print(&text(pool, report))?;
+        }
+        Ok(clean)
+    }
+}
+
+/// All findings, those that were not kept included.
+fn count(report: &Value) -> u64 {
+    report["findings_count"].as_u64().unwrap_or(u64::MAX)
+}
+
+fn text(pool: &str, report: &Value) -> String {
+    let mut out = String::new();
+    let findings = report["findings"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for finding in findings {
+        out.push_str(&format!("{pool}: {}\n", finding["text"].as_str().unwrap_or("?")));
+    }
+    let seen: Vec<String> = report["seen"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(what, count)| format!("{count} {}", what.replace('_', " ")))
+        .collect();
+    let verdict = match count(report) {
+        0 => "nothing found".to_owned(),
+        1 => "1 finding".to_owned(),
+        all if all > findings.len() as u64 => format!("{all} findings, the first {} shown", findings.len()),
+        all => format!("{all} findings"),
+    };
+    out.push_str(&format!("{pool}: {verdict} ({})\n", seen.join(", ")));
+    out
+}

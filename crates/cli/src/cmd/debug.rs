@@ -1,0 +1,214 @@
+//! `terrane debug`: the way to learn the format.
+
+use super::{ask, print, rows};
+use crate::failure::Outcome;
+use crate::query::Query;
+use crate::registry::Registry;
+use crate::table::{self, Column, Shape, cell, count, size, text};
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+#[derive(Subcommand)]
+pub enum DebugCommand {
+    /// Labels and uberblocks, newest group first; needs no importable pool
+    Uberblock(Pool),
+    /// The zones of a pool, or the directory of one: what was written into it and what became of it
+    Zone(Zone),
+    /// The objects of the data set, or one of them
+    Dnode(Dnodes),
+    /// The block pointers of an object (0: the one that holds all others), from the root down
+    Tree(Object),
+    /// The entries of a ZAP or directory
+    Zap(Object),
+}
+
+#[derive(Args)]
+pub struct Pool {
+    /// A pool, by name or by device
+    pool: String,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+#[derive(Args)]
+pub struct Zone {
+    /// A pool, by name or by device
+    pool: String,
+    /// A zone's sequence number
+    seq: Option<u64>,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+#[derive(Args)]
+pub struct Dnodes {
+    /// A pool, by name or by device
+    pool: String,
+    /// An object's number: that of an inode
+    object: Option<u64>,
+    /// Of the meta object set
+    #[arg(short, long)]
+    meta: bool,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+#[derive(Args)]
+pub struct Object {
+    /// A pool, by name or by device
+    pool: String,
+    /// An object's number: that of an inode
+    object: u64,
+    /// Of the meta object set
+    #[arg(short, long)]
+    meta: bool,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+const UBERBLOCKS: [Column; 9] = [
+    count("ANCHOR", "anchor"),
+    count("OFFSET", "offset"),
+    count("TXG", "txg"),
+    count("OLDEST", "oldest"),
+    count("INCARNATION", "incarnation"),
+    count("TURN", "turn"),
+    text("CLEAN", "clean"),
+    text("TIME", "time"),
+    text("RECORD", "record"),
+];
+const ZONES: [Column; 10] = [
+    count("SEQ", "seq"),
+    text("CLASS", "class"),
+    count("DEVICE", "device"),
+    count("ZONE", "zone"),
+    text("PHASE", "phase"),
+    size("CAPACITY", "capacity"),
+    size("CLAIMED", "claimed"),
+    size("LIVE", "live"),
+    count("OPENED", "opened"),
+    count("RUNS", "moved_runs"),
+];
+const ENTRIES: [Column; 7] = [
+    count("OFFSET", "offset"),
+    text("BIRTHPLACE", "birthplace"),
+    count("PSIZE", "psize"),
+    count("BIRTH", "birth"),
+    text("STANDING", "standing"),
+    text("SIBLINGS", "siblings"),
+    text("OWNER", "owner"),
+];
+const OBJECTS: [Column; 9] = [
+    count("OBJECT", "object"),
+    text("KIND", "kind"),
+    size("BLOCKSIZE", "block_size"),
+    count("BLOCKS", "blocks"),
+    count("LEVELS", "levels"),
+    count("SLOTS", "slots"),
+    size("USED", "used"),
+    count("BIRTH", "birth"),
+    count("BONUS", "bonus_bytes"),
+];
+const POINTERS: [Column; 9] = [
+    count("LEVEL", "level"),
+    count("BLOCK", "block"),
+    text("POINTER", "pointer"),
+    count("LSIZE", "lsize"),
+    count("PSIZE", "psize"),
+    count("BIRTH", "birth"),
+    count("FILL", "fill"),
+    text("CHECKSUM", "checksum"),
+    text("ERROR", "error"),
+];
+const NAMES: [Column; 5] = [
+    text("NAME", "name"),
+    text("VALUE", "value"),
+    count("INTSIZE", "int_size"),
+    text("HASH", "hash"),
+    count("CD", "cd"),
+];
+const DIRECTORY: [Column; 5] = [
+    text("NAME", "name"),
+    count("OBJECT", "object"),
+    count("TYPE", "type"),
+    text("HASH", "hash"),
+    count("CD", "cd"),
+];
+
+impl DebugCommand {
+    pub fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        let list = |pool: &str, query: Query, columns: &[Column], shape: Shape| {
+            let rows = rows(ask(&registry, pool, &query)?)?;
+            print(&table::render(columns, &rows, shape))
+        };
+        match self {
+            DebugCommand::Uberblock(Pool { pool, shape }) => {
+                let answer = ask(&registry, pool, &Query::Uberblocks)?;
+                print(&uberblocks(&answer, *shape)?)
+            }
+            DebugCommand::Zone(Zone { pool, seq: None, shape }) => list(pool, Query::Zones, &ZONES, *shape),
+            DebugCommand::Zone(Zone { pool, seq: Some(seq), shape }) => {
+                list(pool, Query::Zone { seq: *seq }, &ENTRIES, *shape)
+            }
+            DebugCommand::Dnode(Dnodes { pool, object: None, meta, shape }) => {
+                list(pool, Query::Dnodes { meta: *meta }, &OBJECTS, *shape)
+            }
+            DebugCommand::Dnode(Dnodes { pool, object: Some(object), meta, shape }) => {
+                let answer = ask(&registry, pool, &Query::Dnode { meta: *meta, object: *object })?;
+                print(&if shape.json { format!("{answer:#}\n") } else { fields(&answer) })
+            }
+            DebugCommand::Tree(Object { pool, object, meta, shape }) => {
+                list(pool, Query::Tree { meta: *meta, object: *object }, &POINTERS, *shape)
+            }
+            DebugCommand::Zap(Object { pool, object, meta, shape }) => {
+                let answer = ask(&registry, pool, &Query::Zap { meta: *meta, object: *object })?;
+                print(&zap(&answer, *shape)?)
+            }
+        }
+    }
+}
+
+fn uberblocks(answer: &Value, shape: Shape) -> Outcome<String> {
+    if shape.json {
+        return Ok(format!("{answer:#}\n"));
+    }
+    let mut out = String::new();
+    for label in rows(answer["labels"].clone())?.iter().filter(|_| !shape.no_header) {
+        out.push_str(&fields(label));
+        out.push('\n');
+    }
+    out.push_str(&table::render(&UBERBLOCKS, &rows(answer["uberblocks"].clone())?, shape));
+    Ok(out)
+}
+
+fn zap(answer: &Value, shape: Shape) -> Outcome<String> {
+    if shape.json {
+        return Ok(format!("{answer:#}\n"));
+    }
+    let entries = rows(answer["entries"].clone())?;
+    let is_directory = entries.iter().any(|entry| entry.get("type").is_some());
+    let columns = if is_directory { &DIRECTORY } else { &NAMES };
+    let head = match shape.no_header {
+        true => String::new(),
+        false => format!("{} ZAP, {} entries\n", answer["kind"].as_str().unwrap_or("?"), answer["length"]),
+    };
+    Ok(head + &table::render(columns, &entries, shape))
+}
+
+/// One thing, a line for each of its fields.
+pub fn fields(object: &Value) -> String {
+    let all = object.as_object().into_iter().flatten();
+    let width = all.clone().map(|(key, _)| key.len()).max().unwrap_or(0);
+    let line = |key: &str, value: &Value| {
+        let shown = match value {
+            Value::Array(items) if items.is_empty() => "none".to_owned(),
+            Value::Array(items) => {
+                items.iter().map(|item| item.as_str().unwrap_or("?")).collect::<Vec<_>>().join(", ")
+            }
+            _ => cell(text("", "value"), &serde_json::json!({"value": value}), true),
+        };
+        format!("{:>width$}: {shown}\n", key.replace('_', " "))
+    };
+    all.map(|(key, value)| line(key, value)).collect()
+}

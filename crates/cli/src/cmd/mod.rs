@@ -1,0 +1,85 @@
+//! One module for each word after `terrane`.
+
+pub mod check;
+pub mod debug;
+pub mod fs;
+pub mod mount;
+pub mod pool;
+
+use crate::check as checking;
+use crate::control::{self, Daemon};
+use crate::failure::{Failure, Outcome};
+use crate::inspect;
+use crate::live::{self, Live, Target};
+use crate::progress::Bar;
+use crate::query::Query;
+use crate::registry::Registry;
+use serde_json::Value;
+use std::io::Write;
+use std::sync::{Mutex, PoisonError};
+use terrane_device::OpenMode;
+
+/// `name=value`, as after `-o`.
+pub fn pair(word: &str) -> Result<(String, String), String> {
+    let split = word.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = split.ok_or_else(|| format!("{word:?} should be PROPERTY=VALUE"))?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Prints to standard output. A reader who has seen enough (`| head`) is no error.
+pub fn print(text: &str) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The daemon that has the pool mounted, if one has.
+pub fn daemon_of(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>> {
+    let daemon = control::connect(&registry.socket(&target.name))?;
+    Ok(daemon.filter(|daemon| target.id.is_none_or(|id| id == daemon.greeting.id)))
+}
+
+/// Has a question answered, by the daemon of the pool or by opening its device.
+pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
+    let target = live::find(registry, word)?;
+    let bar = Mutex::new(Bar::new());
+    let show = |what: &str, done, total| {
+        bar.lock().unwrap_or_else(PoisonError::into_inner).show(what, done, total);
+    };
+    if let Some(daemon) = daemon_of(registry, &target)? {
+        return daemon.ask(&query.to_json(), &mut |what, done, total| show(what, done, total));
+    }
+    if *query == Query::Uberblocks {
+        // A pool that cannot be imported is when one wants to see these most.
+        return Ok(inspect::uberblocks(live::open_device(&target, OpenMode::ReadOnly)?.as_ref()));
+    }
+    if *query == Query::Check {
+        return checking::alone(live::open_device(&target, OpenMode::ReadOnly)?, &show);
+    }
+    let mode = if query.is_change() { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
+    let live = Live::open(&target, &live::tool_options(mode))?;
+    let outcome = query.answer(&live, &show);
+    let closed = live.close();
+    let value = outcome?;
+    closed.map(|()| value)
+}
+
+/// Rows of an answer that is a list.
+pub fn rows(answer: Value) -> Outcome<Vec<Value>> {
+    match answer {
+        Value::Array(rows) => Ok(rows),
+        other => Err(Failure(format!("expected a list, found {other}; is the daemon of another version?"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn pairs_have_a_name() {
+        assert_eq!(super::pair("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert_eq!(super::pair("a="), Ok(("a".to_owned(), String::new())));
+        assert!(super::pair("a").is_err() && super::pair("=b").is_err());
+    }
+}

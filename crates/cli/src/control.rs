@@ -1,0 +1,213 @@
+//! The conversation with the daemon of a mounted pool, over its socket.
+//!
+//! The daemon speaks first: one line that says which pool it has and where. Then the command asks one question, and the daemon
+//! answers with lines of progress and one of result. Each line is one JSON object. A daemon whose mount has
+//! ended says nothing until it is gone, so that whoever connects then finds the device free.
+//!
+//! Only the pool's owner can connect: the socket has mode 0600, in a directory of mode 0700.
+
+use crate::failure::{Failure, Outcome};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The longest question; answers may be longer.
+const QUESTION_BYTES_MAX: u64 = 64 << 10;
+/// The longest a daemon may take to end after its mount is gone: it has a group to commit.
+const END_PATIENCE: Duration = Duration::from_secs(120);
+
+/// Ends the mount; not a question to the pool.
+pub const STOP: &str = "stop";
+/// Commits everything.
+pub const SYNC: &str = "sync";
+
+/// What a daemon says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Greeting {
+    pub pool: String,
+    pub id: u64,
+    pub device: PathBuf,
+    pub mountpoint: PathBuf,
+    pub pid: u32,
+}
+
+impl Greeting {
+    pub fn to_json(&self) -> Value {
+        json!({
+            "pool": self.pool,
+            "id": self.id,
+            "device": path_json(&self.device),
+            "mountpoint": path_json(&self.mountpoint),
+            "pid": self.pid,
+        })
+    }
+
+    fn from_json(raw: &Value) -> Option<Greeting> {
+        Some(Greeting {
+            pool: raw.get("pool")?.as_str()?.to_owned(),
+            id: raw.get("id")?.as_u64()?,
+            device: path_of(raw.get("device")?)?,
+            mountpoint: path_of(raw.get("mountpoint")?)?,
+            pid: u32::try_from(raw.get("pid")?.as_u64()?).ok()?,
+        })
+    }
+}
+
+/// Paths are bytes, and JSON is not.
+fn path_json(path: &Path) -> Value {
+    use std::os::unix::ffi::OsStrExt;
+    path.as_os_str().as_bytes().into()
+}
+
+fn path_of(raw: &Value) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = raw.as_array()?.iter().map(|byte| byte.as_u64().and_then(|byte| u8::try_from(byte).ok()));
+    Some(PathBuf::from(std::ffi::OsString::from_vec(bytes.collect::<Option<_>>()?)))
+}
+
+/// A connection to a daemon that has greeted.
+#[derive(Debug)]
+pub struct Daemon {
+    stream: BufReader<UnixStream>,
+    pub greeting: Greeting,
+}
+
+/// The daemon behind a socket; `None` when there is none, or not any more.
+pub fn connect(socket: &Path) -> Outcome<Option<Daemon>> {
+    let begun = Instant::now();
+    loop {
+        let stream = match UnixStream::connect(socket) {
+            Ok(stream) => stream,
+            // A daemon that was killed leaves its socket behind.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(Failure::io("connecting to", socket)(error)),
+        };
+        let mut stream = BufReader::new(stream);
+        if let Some(line) = read_line(&mut stream).map_err(Failure::io("reading from", socket))? {
+            let greeting = Greeting::from_json(&line).ok_or_else(|| {
+                Failure(format!("{}: the daemon speaks another language", socket.display()))
+            })?;
+            return Ok(Some(Daemon { stream, greeting }));
+        }
+        // It is about to end.
+        if begun.elapsed() > END_PATIENCE {
+            return Err(Failure(format!("{}: the daemon does not end", socket.display())));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+impl Daemon {
+    pub fn ask(mut self, question: &Value, progress: &mut dyn FnMut(&str, u64, u64)) -> Outcome<Value> {
+        let hung_up = || Failure("the daemon ended before it answered; its log may say why".to_owned());
+        write_line(self.stream.get_mut(), question).map_err(|_| hung_up())?;
+        loop {
+            let mut line = read_line(&mut self.stream).map_err(|_| hung_up())?.ok_or_else(hung_up)?;
+            if let Some(answer) = line.get_mut("ok") {
+                return Ok(answer.take());
+            }
+            if let Some(refusal) = line.get("refused").and_then(Value::as_str) {
+                return Err(Failure(refusal.to_owned()));
+            }
+            if let Some(what) = line.get("progress").and_then(Value::as_str) {
+                let number = |key: &str| line.get(key).and_then(Value::as_u64).unwrap_or(0);
+                progress(what, number("done"), number("total"));
+            }
+        }
+    }
+}
+
+/// `None` at the end of the conversation.
+fn read_line(stream: &mut impl BufRead) -> std::io::Result<Option<Value>> {
+    let mut line = Vec::new();
+    match stream.read_until(b'\n', &mut line) {
+        Ok(_) if line.ends_with(b"\n") => Ok(Some(serde_json::from_slice(&line)?)),
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn write_line(stream: &mut UnixStream, value: &Value) -> std::io::Result<()> {
+    stream.write_all(format!("{value}\n").as_bytes())
+}
+
+/// The daemon's side of one conversation.
+pub struct Caller {
+    stream: UnixStream,
+}
+
+impl Caller {
+    pub fn new(stream: UnixStream) -> Caller {
+        Caller { stream }
+    }
+
+    /// Says who we are, and hears the question; `None` when there is none that can be understood.
+    pub fn greet(&mut self, greeting: &Greeting) -> Option<Value> {
+        write_line(&mut self.stream, &greeting.to_json()).ok()?;
+        let stream = self.stream.try_clone().ok()?;
+        read_line(&mut BufReader::new(stream.take(QUESTION_BYTES_MAX))).ok()?
+    }
+
+    // A caller that has gone does not want to know; so nothing of what follows can fail.
+
+    pub fn progress(&mut self, what: &str, done: u64, total: u64) {
+        let _ = write_line(&mut self.stream, &json!({"progress": what, "done": done, "total": total}));
+    }
+
+    pub fn answer(&mut self, outcome: Outcome<Value>) {
+        let line = match outcome {
+            Ok(value) => json!({"ok": value}),
+            Err(Failure(text)) => json!({"refused": text}),
+        };
+        let _ = write_line(&mut self.stream, &line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn greeting() -> Greeting {
+        use std::os::unix::ffi::OsStringExt;
+        let odd = std::ffi::OsString::from_vec(b"/mnt/\xff\n".to_vec());
+        Greeting { pool: "tank".into(), id: u64::MAX, device: "/a b".into(), mountpoint: odd.into(), pid: 7 }
+    }
+
+    #[test]
+    fn a_question_is_heard_and_answered() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let daemon = std::thread::spawn(move || {
+            let mut caller = Caller::new(theirs);
+            let question = caller.greet(&greeting()).unwrap();
+            caller.progress("blocks", 1, 2);
+            caller.answer(Ok(question));
+        });
+        let mut stream = BufReader::new(ours);
+        let heard = Greeting::from_json(&read_line(&mut stream).unwrap().unwrap()).unwrap();
+        assert_eq!(heard, greeting());
+        let mut seen = Vec::new();
+        let answer = Daemon { stream, greeting: heard }
+            .ask(&json!({"ask": "x\ny"}), &mut |what, done, total| seen.push((what.to_owned(), done, total)));
+        assert_eq!(answer, Ok(json!({"ask": "x\ny"})));
+        assert_eq!(seen, [("blocks".to_owned(), 1, 2)]);
+        daemon.join().unwrap();
+    }
+
+    #[test]
+    fn a_daemon_that_hangs_up_is_an_error_and_not_a_wait() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let daemon = Daemon { stream: BufReader::new(ours), greeting: greeting() };
+        assert!(daemon.ask(&json!({}), &mut |_, _, _| {}).unwrap_err().0.contains("log"));
+    }
+
+    #[test]
+    fn no_socket_is_no_daemon() {
+        assert!(connect(Path::new("/nowhere/at/all.sock")).unwrap().is_none());
+    }
+}

@@ -1,0 +1,139 @@
+//! A pool that is open in this process, from the device up to the root data set.
+
+use crate::failure::{Failure, Outcome};
+use crate::registry::{Registry, is_name};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use terrane_dataset::Dataset;
+use terrane_device::{Backing, Device, FileDevice, OpenMode, PathKind};
+use terrane_object::Objects;
+use terrane_pool::label::Label;
+use terrane_pool::{ImportOptions, Pool, SystemEnv};
+
+/// Block cache of a command that reads a little and ends.
+const TOOL_CACHE_BYTES: usize = 64 << 20;
+
+/// Which pool a word on the command line means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub name: String,
+    /// Absolute, without links.
+    pub path: PathBuf,
+    /// From the label; `None` when only the registry was asked.
+    pub id: Option<u64>,
+}
+
+pub struct Live {
+    pub path: PathBuf,
+    pub device: Arc<FileDevice>,
+    pub pool: Arc<Pool>,
+    pub objects: Arc<Objects>,
+    pub dataset: Arc<Dataset>,
+    /// Where it is mounted, by this process.
+    pub mountpoint: Option<PathBuf>,
+}
+
+/// Finds what `word` means: a pool that was created or mounted here, or the path of a device.
+///
+/// # Errors
+/// When no such pool is known, or what is at the path is no pool: then what was found there is named.
+pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
+    let known = registry.pools()?;
+    if let Some(path) = known.get(word) {
+        return Ok(Target { name: word.to_owned(), path: path.clone(), id: None });
+    }
+    let path = Path::new(word);
+    if !word.contains('/') && path.symlink_metadata().is_err() {
+        return Err(unknown(word, &known));
+    }
+    let path = path.canonicalize().map_err(Failure::io("finding", path))?;
+    let label = read_label(&path)?;
+    Ok(Target { name: label.name, path, id: Some(label.pool) })
+}
+
+fn unknown(word: &str, known: &BTreeMap<String, PathBuf>) -> Failure {
+    let names: Vec<&str> = known.keys().map(String::as_str).collect();
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    Failure(format!("there is no pool {word:?} here; known are: {names}. Name its device by its path"))
+}
+
+/// The label of the pool at `path`, read without a lock: the pool may be in use.
+pub fn read_label(path: &Path) -> Outcome<Label> {
+    let probe = terrane_device::probe(path)?;
+    let refuse =
+        |found: &str| Failure::refused(path.display(), "a Terrane pool", found, "name a pool's device");
+    match probe.kind {
+        PathKind::Directory => return Err(refuse("a directory")),
+        PathKind::Other => return Err(refuse("neither a regular file nor a block device")),
+        PathKind::Regular | PathKind::Block if probe.size == 0 => return Err(refuse("nothing: it is empty")),
+        PathKind::Regular | PathKind::Block => {}
+    }
+    let file = File::open(path).map_err(Failure::io("opening", path))?;
+    let mut read = |offset: u64, buf: &mut [u8]| file.read_exact_at(buf, offset).is_ok();
+    let Some(found) = terrane_pool::probe(&mut read, probe.size) else {
+        let backing = Backing::open(path, OpenMode::ReadOnly)?;
+        let found = terrane_device::identify_foreign(&backing);
+        return Err(refuse(&found.unwrap_or_else(|| "nothing but zeros".to_owned())));
+    };
+    if !is_name(&found.label.name) {
+        let found = format!("{:?}", found.label.name);
+        return Err(Failure::refused(path.display(), "a pool with a valid name", found, "restore its label"));
+    }
+    Ok(found.label)
+}
+
+/// Opens and locks the device of a pool. The zone size is the label's.
+pub fn open_device(target: &Target, mode: OpenMode) -> Outcome<Arc<FileDevice>> {
+    // First the lock, then the label: it is the label of what was locked that counts.
+    let backing = Backing::open(&target.path, mode)?;
+    let label = read_label(&target.path)?;
+    if label.name != target.name {
+        let (expected, found) = (format!("pool {}", target.name), format!("pool {}", label.name));
+        return Err(Failure::refused(target.path.display(), expected, found, "name the device by its path"));
+    }
+    Ok(Arc::new(FileDevice::new(backing, label.zone_size)?))
+}
+
+/// Import options of a command that only looks, or changes a little.
+pub fn tool_options(mode: OpenMode) -> ImportOptions {
+    ImportOptions {
+        read_only: mode == OpenMode::ReadOnly,
+        cache_bytes: TOOL_CACHE_BYTES,
+        ..ImportOptions::default()
+    }
+}
+
+impl Live {
+    pub fn open(target: &Target, options: &ImportOptions) -> Outcome<Live> {
+        let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+        let device = open_device(target, mode)?;
+        let pool =
+            Pool::import(vec![device.clone() as Arc<dyn Device>], Arc::new(SystemEnv::new()), options)?;
+        let opened = Objects::open(Arc::clone(&pool))
+            .map_err(Failure::from)
+            .and_then(|objects| Ok((Dataset::open_root(&objects)?, objects)));
+        match opened {
+            Ok((dataset, objects)) => Ok(Live {
+                path: target.path.clone(),
+                device,
+                pool,
+                objects,
+                dataset: Arc::new(dataset),
+                mountpoint: None,
+            }),
+            Err(failure) => {
+                // Its threads hold it; nothing was changed.
+                pool.abandon();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Commits what is left and lets go.
+    pub fn close(self) -> Outcome {
+        Ok(self.pool.export()?)
+    }
+}

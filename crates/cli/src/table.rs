@@ -1,0 +1,153 @@
+//! Columns.
+//!
+//! What a command finds out is a list of JSON objects; this makes lines of them. So every listing has a form for people, one
+//! for scripts (`-H`: no header, tabs; `-p`: exact numbers) and one for programs (`--json`), and none can know what the
+//! others do not show.
+
+use crate::size;
+use clap::Args;
+use serde_json::Value;
+
+/// How a listing is wanted.
+#[derive(Args, Clone, Copy, Debug, Default)]
+pub struct Shape {
+    /// JSON, with exact numbers
+    #[arg(short, long)]
+    pub json: bool,
+    /// Exact numbers instead of rounded ones
+    #[arg(short, long)]
+    pub parsable: bool,
+    /// No header, and tabs between columns
+    #[arg(short = 'H', long = "no-header")]
+    pub no_header: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    /// A number of bytes.
+    Size,
+    Count,
+}
+
+/// One column: its title, the key of its values, and what they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    pub title: &'static str,
+    pub key: &'static str,
+    pub kind: Kind,
+}
+
+pub const fn text(title: &'static str, key: &'static str) -> Column {
+    Column { title, key, kind: Kind::Text }
+}
+
+pub const fn size(title: &'static str, key: &'static str) -> Column {
+    Column { title, key, kind: Kind::Size }
+}
+
+pub const fn count(title: &'static str, key: &'static str) -> Column {
+    Column { title, key, kind: Kind::Count }
+}
+
+/// The rows as wanted; ends with a line break unless it is empty.
+pub fn render(columns: &[Column], rows: &[Value], shape: Shape) -> String {
+    if shape.json {
+        return format!("{:#}\n", Value::Array(rows.to_vec()));
+    }
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| columns.iter().map(|column| cell(*column, row, shape.parsable)).collect())
+        .collect();
+    if shape.no_header {
+        return cells.iter().map(|row| row.join("\t") + "\n").collect();
+    }
+    let mut lines = vec![columns.iter().map(|column| column.title.to_owned()).collect()];
+    lines.extend(cells);
+    align(columns, &lines)
+}
+
+/// A value as a person reads it; "-" for what there is not.
+pub fn cell(column: Column, row: &Value, exact: bool) -> String {
+    match row.get(column.key) {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) => printable(text),
+        Some(Value::Bool(yes)) => if *yes { "yes" } else { "no" }.to_owned(),
+        Some(number) => match number.as_u64() {
+            Some(bytes) if column.kind == Kind::Size && !exact => size::print(bytes),
+            _ => number.to_string(),
+        },
+    }
+}
+
+/// Names come from images and directories: they must not move a person's cursor or break a script's lines.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
+        .collect()
+}
+
+fn align(columns: &[Column], lines: &[Vec<String>]) -> String {
+    let width = |number: usize| {
+        lines.iter().filter_map(|line| line.get(number)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let mut out = String::new();
+    for line in lines {
+        let mut text = String::new();
+        for ((cell, column), width) in line.iter().zip(columns).zip(&widths) {
+            // Numbers end below each other.
+            let padded = match column.kind {
+                Kind::Text => format!("{cell:<width$}"),
+                Kind::Size | Kind::Count => format!("{cell:>width$}"),
+            };
+            text.push_str(&padded);
+            text.push_str("  ");
+        }
+        out.push_str(text.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const COLUMNS: [Column; 3] = [text("NAME", "name"), size("SIZE", "size"), text("STATE", "state")];
+
+    fn rows() -> Vec<Value> {
+        vec![
+            json!({"name": "tank", "size": 16u64 << 30, "state": "mounted"}),
+            json!({"name": "b", "size": 1536, "state": null}),
+        ]
+    }
+
+    #[test]
+    fn people_get_columns_that_line_up() {
+        let text = render(&COLUMNS, &rows(), Shape::default());
+        assert_eq!(text, "NAME   SIZE  STATE\ntank    16G  mounted\nb     1.50K  -\n");
+    }
+
+    #[test]
+    fn scripts_get_tabs_and_exact_numbers() {
+        let shape = Shape { parsable: true, no_header: true, json: false };
+        assert_eq!(render(&COLUMNS, &rows(), shape), "tank\t17179869184\tmounted\nb\t1536\t-\n");
+        assert_eq!(render(&COLUMNS, &[], shape), "");
+    }
+
+    #[test]
+    fn programs_get_all_there_is() {
+        let shape = Shape { json: true, ..Shape::default() };
+        let text = render(&COLUMNS, &rows(), shape);
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), Value::Array(rows()));
+    }
+
+    #[test]
+    fn a_name_cannot_break_a_line() {
+        let rows = [json!({"name": "a\tb\nc\u{1b}[2J"})];
+        let shape = Shape { no_header: true, ..Shape::default() };
+        assert_eq!(render(&[text("NAME", "name")], &rows, shape), "a\\tb\\nc\\u{1b}[2J\n");
+    }
+}

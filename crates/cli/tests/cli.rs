@@ -1,0 +1,424 @@
+//! The program itself, run as people run it: what it prints, what it refuses by name, and what survives.
+//!
+//! Each test has a state directory of its own. Where `/dev/fuse` cannot be used, the tests of mounts say so and pass.
+
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A directory, and everything that was mounted below it: gone when the test ends, also when it fails.
+struct Place {
+    dir: PathBuf,
+}
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let dir = std::env::temp_dir().join(format!("terrane-cli-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("mnt")).unwrap();
+        Place { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_terrane"));
+        command.args(words.split_whitespace()).current_dir(&self.dir);
+        command.env("TERRANE_STATE_DIR", self.path("state")).env_remove("RUST_LOG");
+        command
+    }
+
+    /// Runs it, and expects this exit code.
+    fn run(&self, words: &str, code: i32) -> Output {
+        let output = self.command(words).output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "terrane {words}: {err}{}", self.log());
+        assert!(code == 0 || !err.is_empty(), "terrane {words} failed in silence");
+        assert!(!err.contains("panicked"), "{err}");
+        output
+    }
+
+    fn out(&self, words: &str) -> String {
+        String::from_utf8(self.run(words, 0).stdout).unwrap()
+    }
+
+    fn json(&self, words: &str) -> Value {
+        serde_json::from_str(&self.out(words)).unwrap()
+    }
+
+    /// Refused with exit code 1, and with these words.
+    fn refused(&self, words: &str, said: &[&str]) {
+        let err = String::from_utf8(self.run(words, 1).stderr).unwrap();
+        for word in said {
+            assert!(err.contains(word), "terrane {words} should say {word:?}, said: {err}");
+        }
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("state/tank.log")).unwrap_or_default()
+    }
+
+    fn mounts(&self) -> Vec<PathBuf> {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let dirs = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+        dirs.filter(|dir| dir.starts_with(&self.dir)).collect()
+    }
+
+    fn daemon_pid(&self) -> u32 {
+        let lock = fs::metadata(self.path("tank.img")).unwrap();
+        let inode = format!(":{} ", std::os::unix::fs::MetadataExt::ino(&lock));
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        let line = locks.lines().find(|line| line.contains("FLOCK") && line.contains(&inode)).unwrap();
+        line.split_whitespace().nth(4).unwrap().parse().unwrap()
+    }
+
+    fn wait_until_free(&self) {
+        let begun = Instant::now();
+        while File::open(self.path("tank.img")).unwrap().try_lock_shared().is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the daemon does not end: {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for dir in self.mounts() {
+            // Lazily: this is the way out of a failed test. The daemon then ends by itself.
+            let _ = Command::new("umount").arg("-l").arg(&dir).output();
+            let _ = Command::new("fusermount3").arg("-uz").arg(&dir).stderr(Stdio::null()).output();
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A process of ours that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn kill(signal: &str, pid: u32) {
+    assert!(Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap().success());
+}
+
+/// Whether mounts work here.
+fn can_mount() -> bool {
+    let able = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    if !able {
+        eprintln!("SKIPPED: /dev/fuse cannot be opened, so nothing is mounted and nothing of it tested");
+    }
+    able
+}
+
+#[test]
+fn a_pool_lives_from_create_to_destroy() {
+    let place = Place::new("life");
+    assert_eq!(place.out("pool list -H"), "");
+    assert_eq!(place.out("pool status"), "no pools are known here\n");
+    place.run("pool create tank tank.img --size 64M -o compression=zstd-3 -o recordsize=16K", 0);
+    assert_eq!(fs::metadata(place.path("tank.img")).unwrap().len(), 64 << 20);
+    let list = place.json("pool list --json");
+    assert_eq!((&list[0]["name"], &list[0]["state"]), (&"tank".into(), &"healthy".into()));
+    assert!(list[0]["mountpoint"].is_null() && list[0]["clean"] == true);
+    assert!(place.out("pool list").starts_with("NAME"));
+    let status = place.out("pool status tank");
+    assert!(status.contains("tank.img") && status.contains("errors: none"), "{status}");
+    assert!(place.out("fs list").contains("tank"));
+
+    let all = place.out("fs get all tank");
+    assert!(all.contains("zstd-3") && all.contains("16K") && all.contains("default"), "{all}");
+    place.run("fs set atime=off compression=lz4 tank", 0);
+    assert_eq!(
+        place.out("fs get -H compression,atime tank.img"),
+        "tank\tcompression\tlz4\tlocal\ntank\tatime\toff\tlocal\n"
+    );
+    place.refused("fs set atime=off colour=red tank", &["colour", "compression", "recordsize"]);
+    place.refused("fs set atime=sometimes tank", &["atime", "relatime", "sometimes"]);
+    place.refused("fs set recordsize=1M tank", &["recordsize", "256K"]);
+    place.refused("fs get colour tank", &["colour", "compression"]);
+
+    let report = place.out("check tank");
+    assert!(report.contains("nothing found"), "{report}");
+    assert_eq!(place.json("check --json tank.img")[0]["findings"], Value::Array(vec![]));
+    place.run("sync tank", 0);
+    place.refused("umount tank", &["not mounted"]);
+
+    place.run("pool destroy tank", 0);
+    place.refused("pool status tank", &["tank"]);
+    place.refused("check tank.img", &["tank.img", "Terrane pool"]);
+    place.run("pool create again tank.img", 0);
+    place.run("pool destroy again --delete", 0);
+    assert!(!place.path("tank.img").exists());
+}
+
+#[test]
+fn what_cannot_become_a_pool_is_refused_by_name() {
+    let place = Place::new("refuse");
+    let image = |name: &str, at: u64, bytes: &[u8]| {
+        let file = File::create(place.path(name)).unwrap();
+        file.set_len(64 << 20).unwrap();
+        file.write_all_at(bytes, at).unwrap();
+    };
+    image("ext4.img", 1024 + 56, b"\x53\xef");
+    place.refused("pool create tank ext4.img", &["ext4.img", "ext4", "--force"]);
+    image("data.img", 5000, b"letter");
+    place.refused("pool create tank data.img", &["data.img", "6 bytes of data", "--force"]);
+    place.refused("pool create tank mnt", &["mnt", "directory"]);
+    place.refused("pool create tank /dev/null", &["/dev/null"]);
+    place.refused("pool create tank /dev/nothing-here", &["/dev/nothing-here", "device"]);
+    place.refused("pool create tank a.img b.img", &["a.img and b.img", "one device"]);
+    place.refused("pool create ../tank a.img --size 64M", &["../tank", "letter"]);
+    place.refused("pool create tank a.img --size 1M", &["a.img", "32 zones"]);
+    place.refused("pool create tank a.img --size 64M --zone-size 3M", &["zone size", "power of two"]);
+    place.refused("pool create tank a.img --size 64M --zone-size 64M", &["32 zones", "--zone-size"]);
+    place.refused("pool create tank a.img --size 64M -o colour=red", &["colour", "compression"]);
+    place.refused("pool create tank a.img --size 64M -o recordsize=1M", &["recordsize", "256K"]);
+    place.refused("pool create tank a.img --size 64M -o compression=zip", &["zip", "zstd"]);
+    assert!(!place.path("a.img").exists(), "a refused pool leaves no file");
+    File::create(place.path("empty.img")).unwrap();
+    place.refused("pool create tank empty.img", &["empty.img", "--size"]);
+    place.run("pool create tank empty.img --size 64M", 0);
+    place.refused("pool create tank a.img --size 64M", &["tank", "empty.img"]);
+    place.refused("pool create other empty.img", &["Terrane pool", "tank", "--force"]);
+    place.refused("pool create other ext4.img --size 32M", &["ext4.img", "64M"]);
+    place.run("pool create other ext4.img --force", 0);
+
+    let held = File::open(place.path("ext4.img")).unwrap();
+    held.lock().unwrap();
+    place.refused("pool create other ext4.img --force", &["ext4.img", &std::process::id().to_string()]);
+    place.refused("check other", &["ext4.img", &std::process::id().to_string()]);
+
+    for words in ["", "fly", "pool", "pool create", "pool create tank", "fs set atime tank", "mount tank"] {
+        place.run(words, 2);
+    }
+    place.run("pool create tank a.img --size 16Q", 2);
+}
+
+#[test]
+fn what_is_no_pool_is_refused_by_name() {
+    let place = Place::new("nopool");
+    place.refused("pool status nobody", &["nobody", "known are: none"]);
+    place.refused("check ./nobody.img", &["nobody.img"]);
+    place.refused("check mnt", &["mnt", "directory"]);
+    File::create(place.path("empty.img")).unwrap();
+    place.refused("check empty.img", &["empty.img", "empty"]);
+    fs::write(place.path("text.img"), vec![b'x'; 1 << 20]).unwrap();
+    place.refused("mount text.img mnt", &["text.img", "data that is not zero"]);
+    place.refused("pool destroy text.img", &["text.img", "Terrane pool"]);
+    File::create(place.path("zeros.img")).unwrap().set_len(64 << 20).unwrap();
+    place.refused("debug uberblock zeros.img", &["zeros.img", "nothing but zeros"]);
+
+    place.run("pool create tank tank.img --size 64M", 0);
+    File::options().write(true).open(place.path("tank.img")).unwrap().set_len(20 << 20).unwrap();
+    place.refused("mount tank mnt", &["64 zones", "cut short"]);
+    fs::remove_file(place.path("tank.img")).unwrap();
+    assert!(place.out("pool list").contains("unavailable"));
+    place.refused("pool destroy tank", &["gone", "forgotten"]);
+    assert_eq!(place.out("pool list -H"), "");
+}
+
+#[test]
+fn the_format_can_be_looked_at() {
+    let place = Place::new("debug");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let ubers = place.json("debug uberblock tank --json");
+    assert_eq!(ubers["labels"][0]["pool"], "tank");
+    assert_eq!(ubers["uberblocks"][0]["clean"], true);
+    let zones = place.json("debug zone tank --json");
+    let seq = zones[0]["seq"].as_u64().unwrap();
+    assert!(!place.json(&format!("debug zone tank {seq} --json")).as_array().unwrap().is_empty());
+    place.refused("debug zone tank 68719476735", &["68719476735", "none of that number"]);
+    let master = place.json("debug zap tank 1 --json");
+    let root = master["entries"].as_array().unwrap().iter().find(|entry| entry["name"] == "ROOT").unwrap();
+    let root = root["value"].as_str().unwrap();
+    assert_eq!(place.json(&format!("debug dnode tank {root} --json"))["kind"], "Directory");
+    assert!(place.out("debug dnode tank").contains("Master"));
+    assert!(place.out("debug zap tank 1 --meta").contains("root_dataset"));
+    assert!(!place.json("debug tree tank 0 --json").as_array().unwrap().is_empty());
+    place.refused("debug dnode tank 999999", &["999999"]);
+    place.refused("debug zap tank 2 --meta", &["Objset"]);
+    assert!(place.out("debug uberblock tank").contains("INCARNATION"));
+}
+
+#[test]
+fn damage_is_found_and_named() {
+    let place = Place::new("damage");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let rows = place.json("debug tree tank 0 --json");
+    let row =
+        rows.as_array().unwrap().iter().find(|row| row["pointer"].as_str().unwrap().contains(':')).unwrap();
+    // Both copies, in zones whose place the zone table tells.
+    for addr in row["pointer"].as_str().unwrap().split(' ') {
+        let (seq, offset) = addr.split_once(':').unwrap();
+        let seq: u64 = seq.parse().unwrap();
+        let zones = place.json("debug zone tank --json");
+        let zone = zones.as_array().unwrap().iter().find(|zone| zone["seq"] == seq).unwrap();
+        let offset = u64::from_str_radix(offset.trim_start_matches("0x"), 16).unwrap();
+        let at = zone["zone"].as_u64().unwrap() * (1 << 20) + offset;
+        let image = File::options().write(true).open(place.path("tank.img")).unwrap();
+        image.write_all_at(b"not what was written", at).unwrap();
+    }
+    let output = place.command("check tank").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("tank") && !said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn files_survive_umount_and_kill() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("mount");
+    let mnt = place.path("mnt");
+    place.run("pool create tank tank.img --size 256M", 0);
+    place.refused("mount tank mnt -o zfsutil", &["zfsutil", "cache=SIZE"]);
+    place.refused("mount tank mnt -o cache=1", &["cache=1"]);
+    place.refused("mount tank nowhere", &["nowhere"]);
+    place.refused("mount tank .", &["tank.img", "own mount"]);
+    place.run("mount tank mnt -o noatime,commit=1,cache=32M", 0);
+    place.refused("mount tank mnt", &["mounted on", "already"]);
+    place.refused("pool destroy tank", &["mounted on"]);
+    assert_eq!(place.json("pool list -j")[0]["mountpoint"], mnt.to_str().unwrap());
+
+    fill(&mnt);
+    assert_eq!(compare(&mnt), Ok(()));
+    place.run("fs set compression=zstd-1 tank", 0);
+    assert!(place.out("fs get compression tank").contains("zstd-1"));
+    place.run("sync tank", 0);
+    let report = place.out("check tank");
+    assert!(report.contains("nothing found"), "{report}");
+    assert!(place.out("debug uberblock tank").contains("TXG"));
+    place.refused("debug dnode tank 999999", &["999999"]);
+
+    let busy = File::open(mnt.join("dir/big")).unwrap();
+    place.refused("umount tank", &["busy"]);
+    drop(busy);
+    place.run("umount mnt", 0);
+    assert!(place.mounts().is_empty());
+    assert!(place.out("check tank").contains("nothing found"));
+
+    place.run("mount tank.img mnt -o ro", 0);
+    assert_eq!(compare(&mnt), Ok(()));
+    assert!(fs::write(mnt.join("new"), "x").is_err());
+    place.run("umount tank", 0);
+
+    place.run("mount tank mnt", 0);
+    fs::write(mnt.join("promised"), "kept").unwrap();
+    File::open(mnt.join("promised")).unwrap().sync_all().unwrap();
+    kill("-KILL", place.daemon_pid());
+    place.wait_until_free();
+    // Over the mount that the dead one left behind.
+    place.run("mount tank mnt", 0);
+    assert_eq!(fs::read_to_string(mnt.join("promised")).unwrap(), "kept");
+    assert_eq!(compare(&mnt), Ok(()));
+    place.run("umount tank", 0);
+    assert!(place.out("check tank").contains("nothing found"));
+}
+
+#[test]
+fn every_way_to_unmount_ends_clean() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("ways");
+    let mnt = place.path("mnt");
+    place.run("pool create tank tank.img --size 64M", 0);
+    for way in ["umount", "fusermount3", "-TERM", "-INT", "busy"] {
+        place.run("mount tank mnt", 0);
+        fs::write(mnt.join(way), way).unwrap();
+        match way {
+            "umount" => assert!(Command::new("umount").arg(&mnt).status().unwrap().success()),
+            "fusermount3" => {
+                assert!(Command::new("fusermount3").arg("-u").arg(&mnt).status().unwrap().success())
+            }
+            "busy" => {
+                let open = File::open(mnt.join(way)).unwrap();
+                kill("-TERM", place.daemon_pid());
+                // Longer than a user is given to leave.
+                std::thread::sleep(Duration::from_secs(6));
+                assert!(place.mounts().is_empty(), "it should have left the tree");
+                drop(open);
+            }
+            signal => kill(signal, place.daemon_pid()),
+        }
+        // It asks the daemon, or waits for its end: no need to wait here.
+        if matches!(way, "umount" | "fusermount3") {
+            assert!(place.out("check tank").contains("nothing found"));
+        }
+        place.wait_until_free();
+        let status = place.json("pool status tank --json");
+        assert_eq!((&status[0]["clean"], &status[0]["mountpoint"]), (&true.into(), &Value::Null), "{way}");
+    }
+    place.run("mount tank mnt", 0);
+    assert_eq!(fs::read_dir(&mnt).unwrap().count(), 5);
+    place.run("umount mnt", 0);
+}
+
+#[test]
+fn in_the_foreground_it_stays_and_logs() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("foreground");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let mut child = Running(place.command("mount -f tank mnt").stderr(Stdio::piped()).spawn().unwrap());
+    let begun = Instant::now();
+    while place.mounts().is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it does not mount");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    fs::write(place.path("mnt/file"), "x").unwrap();
+    kill("-INT", child.0.id());
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
+    let mut said = String::new();
+    std::io::Read::read_to_string(child.0.stderr.as_mut().unwrap(), &mut said).unwrap();
+    assert!(said.contains("is mounted on") && said.contains("everything is committed"), "{said}");
+    assert!(place.mounts().is_empty());
+}
+
+fn content(number: usize) -> Vec<u8> {
+    (0..number * 7000).map(|at| (at * number / 13) as u8).collect()
+}
+
+fn fill(mnt: &Path) {
+    fs::create_dir(mnt.join("dir")).unwrap();
+    for number in 0..100 {
+        fs::write(mnt.join(format!("dir/{number}")), content(number)).unwrap();
+    }
+    let mut big = File::create(mnt.join("dir/big")).unwrap();
+    for number in 0..100 {
+        big.write_all(&content(number)).unwrap();
+    }
+    symlink("dir/7", mnt.join("link")).unwrap();
+    fs::hard_link(mnt.join("dir/8"), mnt.join("second")).unwrap();
+    fs::remove_file(mnt.join("dir/99")).unwrap();
+}
+
+fn compare(mnt: &Path) -> Result<(), String> {
+    for (name, number) in (0..99).map(|number| (format!("dir/{number}"), number)) {
+        let found = fs::read(mnt.join(&name)).map_err(|error| format!("{name}: {error}"))?;
+        if found != content(number) {
+            return Err(name);
+        }
+    }
+    let all: Vec<u8> = (0..100).flat_map(content).collect();
+    let right = fs::read(mnt.join("dir/big")).unwrap() == all
+        && fs::read(mnt.join("link")).unwrap() == content(7)
+        && fs::read(mnt.join("second")).unwrap() == content(8)
+        && !mnt.join("dir/99").exists();
+    if right { Ok(()) } else { Err("big, link, second or 99".to_owned()) }
+}
