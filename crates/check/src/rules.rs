@@ -1,0 +1,495 @@
+//! Objects and names: everything has a name, every name has its thing, and the counts agree.
+
+use crate::report::{Phase, Report, kind};
+use crate::walk::Walk;
+use std::sync::Arc;
+
+use terrane_dataset::{Dataset, MASTER, ObjectStore, ObjectZap, POOL_DIRECTORY};
+use terrane_object::dnode::Dnode;
+use terrane_object::{ObjectId, ObjectKind, ObjectSet};
+use terrane_posix::mode;
+use terrane_sa::{Attrs, LayoutTable, Registry, ZplAttrs};
+use terrane_wire::Corrupt;
+use terrane_zap::{Cursor, Entry, Zap};
+
+/// Entries read at a time.
+const BATCH: usize = 512;
+/// An entry's value: 48 bits of object number, 4 highest bits of file type.
+const OBJECT_MASK: u64 = (1 << 48) - 1;
+const KIND_SHIFT: u32 = 60;
+/// The blocks that a ZAP may have, so that a lie in a dnode does not make a check run for ever: 2^24 of at least 512 bytes.
+const ZAP_BLOCKS_MAX: u64 = 1 << 24;
+
+/// What is remembered of an object.
+struct Info {
+    id: u64,
+    parent: u64,
+    size: u64,
+    links: u32,
+    /// Names that lead here.
+    names: u32,
+    /// Names of directories in here.
+    subdirs: u32,
+    kind: ObjectKind,
+    /// Named by the structure of the data set itself.
+    structural: bool,
+    /// The attributes could not be read: there is nothing to compare.
+    broken: bool,
+    way: Way,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Unknown,
+    /// On the way that is walked now.
+    Here,
+    Known,
+}
+
+impl Info {
+    fn is_dir(&self) -> bool {
+        self.kind == ObjectKind::Directory
+    }
+
+    fn has_attributes(&self) -> bool {
+        matches!(
+            self.kind,
+            ObjectKind::Directory | ObjectKind::File | ObjectKind::Symlink | ObjectKind::Special
+        )
+    }
+
+    fn is_zap(&self) -> bool {
+        matches!(
+            self.kind,
+            ObjectKind::Directory | ObjectKind::Zap | ObjectKind::Master | ObjectKind::DeleteQueue
+        )
+    }
+
+    fn is_structure(&self) -> bool {
+        self.structural
+    }
+}
+
+/// The objects of one set.
+pub(crate) struct Names {
+    set: Arc<ObjectSet>,
+    /// What reads attributes; `None`: the set has none, or they cannot be read.
+    layouts: Option<LayoutTable>,
+    /// In ascending order, because dnodes are walked so.
+    infos: Vec<Info>,
+}
+
+impl Names {
+    pub fn new(set: &Arc<ObjectSet>, layouts: Option<LayoutTable>) -> Self {
+        Names { set: Arc::clone(set), layouts, infos: Vec::new() }
+    }
+
+    fn at(&self, id: u64) -> String {
+        format!("object set {} object {id}", self.set.id())
+    }
+
+    fn find(&mut self, id: u64) -> Option<&mut Info> {
+        let at = self.infos.binary_search_by_key(&id, |info| info.id).ok()?;
+        self.infos.get_mut(at)
+    }
+
+    /// Takes an object as the walk meets it.
+    pub fn note(&mut self, report: &mut Report, id: ObjectId, dnode: &Dnode) {
+        report.counts.objects += 1;
+        let mut info = Info {
+            id: id.0,
+            parent: 0,
+            size: 0,
+            links: 0,
+            names: 0,
+            subdirs: 0,
+            kind: dnode.kind,
+            structural: false,
+            broken: true,
+            way: Way::Unknown,
+        };
+        if let (true, Some(layouts)) = (info.has_attributes(), &self.layouts) {
+            match read_attributes(&dnode.bonus, layouts) {
+                Ok(zpl) => {
+                    info.broken = false;
+                    self.judge(report, &mut info, &zpl, dnode);
+                }
+                Err(corrupt) => {
+                    report.damage(kind::ATTRIBUTES, &corrupt.within(self.at(id.0)));
+                }
+            }
+        }
+        self.infos.push(info);
+    }
+
+    fn judge(&self, report: &mut Report, info: &mut Info, zpl: &ZplAttrs, dnode: &Dnode) {
+        (info.parent, info.size) = (zpl.parent, zpl.size);
+        let at = self.at(info.id);
+        match u32::try_from(zpl.links) {
+            Ok(links) => info.links = links,
+            Err(_) => {
+                info.broken = true;
+                report.add(kind::LINKS, &at, "below 2^32", zpl.links);
+            }
+        }
+        let bits = u32::try_from(zpl.mode).unwrap_or(0) & mode::S_IFMT;
+        let wanted = match bits {
+            mode::S_IFDIR => ObjectKind::Directory,
+            mode::S_IFREG => ObjectKind::File,
+            mode::S_IFLNK => ObjectKind::Symlink,
+            mode::S_IFSOCK | mode::S_IFBLK | mode::S_IFCHR | mode::S_IFIFO => ObjectKind::Special,
+            _ => {
+                report.add(kind::ATTRIBUTES, &at, "a mode with a file type", format_args!("{:#o}", zpl.mode));
+                return;
+            }
+        };
+        if wanted != dnode.kind {
+            report.add(kind::OBJECT_KIND, &at, format_args!("{wanted:?}"), format_args!("{:?}", dnode.kind));
+        }
+        match dnode.kind {
+            ObjectKind::File => {
+                report.counts.files += 1;
+                let blocks = zpl.size.div_ceil(u64::from(dnode.block_bytes).max(1));
+                if dnode.block_count > blocks {
+                    report.add(kind::BLOCK_COUNT, &at, format_args!("at most {blocks}"), dnode.block_count);
+                }
+            }
+            ObjectKind::Directory => report.counts.directories += 1,
+            ObjectKind::Symlink => {
+                if let Some(target) = &zpl.symlink {
+                    report.expect(kind::SIZE, &at, target.len() as u64, zpl.size);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Every ZAP of the set is whole; `each` gets its entries.
+    fn zap(&self, report: &mut Report, id: u64, each: &mut dyn FnMut(&mut Report, &Entry)) -> Option<u64> {
+        let at = self.at(id);
+        let object = match self.set.hold(ObjectId(id)) {
+            Ok(object) => object,
+            Err(error) => {
+                report.add(kind::UNREADABLE, &at, "an object", error);
+                return None;
+            }
+        };
+        if object.block_count() > ZAP_BLOCKS_MAX {
+            report.add(kind::ZAP, &at, format_args!("at most {ZAP_BLOCKS_MAX} blocks"), object.block_count());
+            return None;
+        }
+        let store = ObjectStore::reader(&object);
+        let zap = match Zap::open(&store) {
+            Ok(zap) => zap,
+            Err(error) => {
+                report.add(kind::ZAP, &at, "one that can be opened", error);
+                return None;
+            }
+        };
+        match zap.check(&store) {
+            Ok(found) => {
+                for corrupt in &found.damage {
+                    report.damage(kind::ZAP, &corrupt.clone().within(&at));
+                }
+                if let Some(what) = found.unsupported {
+                    report.add(kind::ZAP, &at, "of a known form", what);
+                }
+            }
+            Err(error) => report.add(kind::ZAP, &at, "readable", error),
+        }
+        let mut cursor = Cursor::START;
+        let mut count = 0;
+        loop {
+            let entries = match zap.list(&store, cursor, BATCH) {
+                Ok(entries) => entries,
+                Err(error) => {
+                    report.add(kind::ZAP, &at, "one that can be listed", error);
+                    return None;
+                }
+            };
+            for entry in &entries {
+                count += 1;
+                each(report, entry);
+            }
+            match entries.last() {
+                Some(last) if entries.len() == BATCH => {
+                    let next = last.cursor_after();
+                    if next <= cursor {
+                        report.add(kind::ZAP, &at, "listed in ascending order", "not so");
+                        return None;
+                    }
+                    cursor = next;
+                }
+                _ => return Some(count),
+            }
+        }
+    }
+
+    /// What the meta object set holds is named by the pool directory.
+    pub fn check_pool_directory(&mut self, report: &mut Report) {
+        let mut named = vec![POOL_DIRECTORY.0];
+        self.zap(report, POOL_DIRECTORY.0, &mut |_, entry| named.extend(entry.value.first()));
+        for id in named {
+            let at = self.at(id);
+            match self.find(id) {
+                Some(info) => info.structural = true,
+                None => report.add(kind::ENTRY, "pool directory", "of an object that is there", at),
+            }
+        }
+        for info in &self.infos {
+            if info.is_zap() && info.id != POOL_DIRECTORY.0 {
+                self.zap(report, info.id, &mut |_, _| {});
+            }
+            if !info.structural {
+                report.add(kind::ORPHAN, self.at(info.id), "in the pool directory", "nowhere");
+            }
+        }
+    }
+
+    /// Names, links and directories of a file system.
+    pub fn check(&mut self, dataset: &Dataset, walk: &mut Walk<'_>) {
+        let structure = Structure::of(dataset, walk.report);
+        for id in structure.objects() {
+            let at = self.at(id);
+            match self.find(id) {
+                Some(info) => info.structural = true,
+                None => walk.report.add(kind::ENTRY, "master ZAP", "of an object that is there", at),
+            }
+        }
+        let total = self.infos.len() as u64;
+        for at in 0..self.infos.len() {
+            if at % 1024 == 0 {
+                walk.tell(Phase::Names, at as u64, total);
+            }
+            self.check_zap(walk.report, at);
+        }
+        if let Some(queue) = structure.delete_queue {
+            self.check_delete_queue(walk.report, queue);
+        }
+        self.check_links(walk.report, structure.root);
+        self.check_ways(walk.report, structure.root);
+        walk.tell(Phase::Names, total, total);
+    }
+
+    /// A ZAP; if it is a directory, its entries and what they lead to.
+    fn check_zap(&mut self, report: &mut Report, at: usize) {
+        let Some(info) = self.infos.get(at).filter(|info| info.is_zap()) else { return };
+        let (id, is_dir, size, broken) = (info.id, info.is_dir(), info.size, info.broken);
+        if !is_dir {
+            self.zap(report, id, &mut |_, _| {});
+            return;
+        }
+        let mut infos = std::mem::take(&mut self.infos);
+        let mut subdirs = 0;
+        let here = self.at(id);
+        let count = self.zap(report, id, &mut |report, entry| {
+            let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
+            let at = format!("{here} name {name:?}");
+            let Some(value) = entry.value.first() else {
+                report.add(kind::ENTRY, at, "an object's number", "none");
+                return;
+            };
+            if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+                report.add(kind::ENTRY, &at, "a name", "what cannot be one");
+            }
+            let (target, found) = (value & OBJECT_MASK, value >> KIND_SHIFT);
+            let place = infos.binary_search_by_key(&target, |info| info.id).ok();
+            let Some(info) = place.and_then(|place| infos.get_mut(place)) else {
+                report.add(kind::ENTRY, at, "of an object that is there", target);
+                return;
+            };
+            info.names = info.names.saturating_add(1);
+            let fits = match info.kind {
+                ObjectKind::Directory => found == 4,
+                ObjectKind::File => found == 8,
+                ObjectKind::Symlink => found == 10,
+                // Fifo, character device, block device, socket.
+                ObjectKind::Special => matches!(found, 1 | 2 | 6 | 12),
+                _ => false,
+            };
+            if !fits {
+                report.add(
+                    kind::ENTRY,
+                    &at,
+                    format_args!("of a {:?}", info.kind),
+                    format_args!("type {found}"),
+                );
+            }
+            if info.is_dir() {
+                subdirs += 1;
+                if !info.broken {
+                    report.expect(kind::PARENT, format_args!("{at}, object {target}"), id, info.parent);
+                }
+            }
+        });
+        self.infos = infos;
+        if let Some(info) = self.infos.get_mut(at) {
+            info.subdirs = subdirs;
+        }
+        if let (Some(count), false) = (count, broken) {
+            report.expect(kind::SIZE, &here, count.saturating_add(2), size);
+        }
+    }
+
+    fn check_delete_queue(&mut self, report: &mut Report, queue: u64) {
+        let mut entries = Vec::new();
+        self.zap(report, queue, &mut |report, entry| {
+            let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
+            let value = entry.value.first().unwrap_or(0);
+            report.expect(kind::DELETE_QUEUE, "name of an entry", format!("{value:x}"), name.into_owned());
+            entries.push(value);
+        });
+        for id in entries {
+            let at = self.at(id);
+            match self.find(id) {
+                None => report.add(kind::DELETE_QUEUE, at, "an object that is there", "none"),
+                Some(info) => {
+                    info.structural = true;
+                    if !info.broken && info.links != 0 {
+                        report.add(kind::DELETE_QUEUE, at, "without links", info.links);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_links(&self, report: &mut Report, root: Option<u64>) {
+        for info in &self.infos {
+            let at = self.at(info.id);
+            if !info.has_attributes() {
+                if !info.is_structure() {
+                    report.add(kind::ORPHAN, at, "in the master ZAP", "nowhere");
+                }
+                continue;
+            }
+            if info.names == 0 && !info.is_structure() {
+                report.add(kind::ORPHAN, at, "in a directory or the delete queue", "nowhere");
+                continue;
+            }
+            let is_root = root == Some(info.id);
+            if is_root {
+                report.expect(kind::PARENT, &at, info.id, info.parent);
+            }
+            if info.broken {
+                continue;
+            }
+            if info.is_dir() {
+                let expected = if info.names == 0 && !is_root { 0 } else { info.subdirs.saturating_add(2) };
+                report.expect(kind::LINKS, &at, expected, info.links);
+                if info.names > u32::from(!is_root) {
+                    report.add(kind::LINKS, &at, "one name", info.names);
+                }
+            } else {
+                report.expect(kind::LINKS, &at, info.names, info.links);
+            }
+        }
+    }
+
+    /// From every directory that has a name, its parents lead to the root.
+    fn check_ways(&mut self, report: &mut Report, root: Option<u64>) {
+        for start in 0..self.infos.len() {
+            let mut way = Vec::new();
+            let mut at = Some(start).filter(|at| self.infos.get(*at).is_some_and(Info::is_dir));
+            while let Some(here) = at {
+                let Some(info) = self.infos.get_mut(here) else { break };
+                match info.way {
+                    Way::Known => break,
+                    Way::Here => {
+                        let id = info.id;
+                        report.add(kind::LOOP, self.at(id), "one", "a loop");
+                        break;
+                    }
+                    Way::Unknown => {}
+                }
+                way.push(here);
+                if Some(info.id) == root || info.names == 0 {
+                    break;
+                }
+                info.way = Way::Here;
+                let parent = info.parent;
+                at = self.infos.binary_search_by_key(&parent, |info| info.id).ok();
+            }
+            for here in way {
+                if let Some(info) = self.infos.get_mut(here) {
+                    info.way = Way::Known;
+                }
+            }
+        }
+    }
+}
+
+fn read_attributes(bonus: &[u8], layouts: &LayoutTable) -> Result<ZplAttrs, Corrupt> {
+    ZplAttrs::from_attrs(&Attrs::decode(bonus, layouts)?)
+}
+
+/// What the master ZAP names.
+#[derive(Default)]
+struct Structure {
+    root: Option<u64>,
+    delete_queue: Option<u64>,
+    others: Vec<u64>,
+}
+
+impl Structure {
+    fn of(dataset: &Dataset, report: &mut Report) -> Structure {
+        let mut structure = Structure { others: vec![MASTER.0], ..Structure::default() };
+        let master = match dataset.master() {
+            Ok(master) => master,
+            Err(error) => {
+                report.add(kind::UNREADABLE, "master ZAP", "an object", error);
+                return structure;
+            }
+        };
+        let mut find = |zap: &ObjectZap, name: &str| match zap.lookup_u64(name.as_bytes()) {
+            Ok(Some(id)) => Some(id),
+            Ok(None) => {
+                report.add(kind::ENTRY, "master ZAP", format_args!("with {name}"), "none");
+                None
+            }
+            Err(error) => {
+                report.add(kind::ZAP, "master ZAP", "readable", error);
+                None
+            }
+        };
+        structure.root = find(&master, "ROOT");
+        structure.delete_queue = find(&master, "DELETE_QUEUE");
+        if let Some(id) = find(&master, "SA_ATTRS") {
+            structure.others.push(id);
+            let set = dataset.objects();
+            if let Ok(object) = set.hold(ObjectId(id)) {
+                let zap = ObjectZap::new(set, object);
+                structure.others.extend(find(&zap, "REGISTRY"));
+                structure.others.extend(find(&zap, "LAYOUTS"));
+            }
+        }
+        structure
+    }
+
+    fn objects(&self) -> Vec<u64> {
+        self.others.iter().copied().chain(self.root).chain(self.delete_queue).collect()
+    }
+}
+
+/// The SA layouts of a data set, read anew.
+pub(crate) fn load_layouts(dataset: &Dataset) -> Result<LayoutTable, String> {
+    let set = dataset.objects();
+    let zap = |id: u64| {
+        set.hold(ObjectId(id)).map(|object| ObjectZap::new(set, object)).map_err(|error| error.to_string())
+    };
+    let entry = |zap: &ObjectZap, name: &str| match zap.lookup_u64(name.as_bytes()) {
+        Ok(Some(id)) => Ok(id),
+        Ok(None) => Err(format!("no {name}")),
+        Err(error) => Err(error.to_string()),
+    };
+    let master = dataset.master().map_err(|error| error.to_string())?;
+    let attributes = zap(entry(&master, "SA_ATTRS")?)?;
+    let registry = zap(entry(&attributes, "REGISTRY")?)?.entries().map_err(|error| error.to_string())?;
+    let layouts = zap(entry(&attributes, "LAYOUTS")?)?.entries().map_err(|error| error.to_string())?;
+    let rows = registry.iter().filter_map(|entry| Some((entry.key.name()?.to_vec(), entry.value.first()?)));
+    let registry = Registry::load(rows).map_err(|corrupt| corrupt.to_string())?;
+    let orders = layouts.iter().map(|entry| {
+        let numbers = entry.value.ints().into_iter().map(|number| u16::try_from(number).unwrap_or(u16::MAX));
+        (entry.key.name().unwrap_or_default().to_vec(), numbers.collect::<Vec<u16>>())
+    });
+    LayoutTable::load(registry, orders.collect::<Vec<_>>()).map_err(|corrupt| corrupt.to_string())
+}

@@ -1,0 +1,99 @@
+//! Reachable against accounted: what the roots lead to, what the zone tables count, and what the zones themselves tell.
+
+use crate::report::{Phase, kind};
+use crate::walk::{Reached, Walk};
+use std::sync::Arc;
+use terrane_object::Pool;
+use terrane_pool::granule_bytes;
+use terrane_pool::inspect::{Standing, ZoneView};
+use terrane_pool::zones;
+
+/// Compares what was walked with zone tables and zone directories.
+pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
+    for corrupt in pool.check_tables() {
+        walk.report.damage(kind::TABLES, &corrupt);
+    }
+    walk.reached.sort_unstable_by_key(|reached| (reached.addr(), reached.psize()));
+    shared(walk);
+    let zones = pool.zones();
+    let total = zones.iter().map(|zone| zone.live).sum();
+    let mut done = 0;
+    for zone in &zones {
+        let found = walk.by_zone.get(&zone.seq).copied().unwrap_or(0);
+        walk.report.expect(
+            kind::LIVE,
+            format_args!("zone {} ({:?})", zone.seq, zone.class),
+            found,
+            zone.live,
+        );
+        if zone.phase == zones::Phase::Suspect {
+            let at = format!("zone {}", zone.seq);
+            walk.report.add(kind::SUSPECT, at, "explained by the tables", "suspect");
+        }
+        if zone.phase != zones::Phase::Gone {
+            directory(pool, walk, zone);
+        }
+        done += zone.live;
+        walk.tell(Phase::Zones, done, total);
+    }
+    for reached in walk.reached.iter().filter(|reached| !reached.is_listed()) {
+        let at = format!("block born at {}", reached.addr());
+        walk.report.add(kind::UNLISTED, at, format_args!("one, of {} bytes", reached.psize()), "none");
+    }
+}
+
+/// No two blocks share bytes.
+fn shared(walk: &mut Walk<'_>) {
+    let mut last: Option<Reached> = None;
+    for reached in &walk.reached {
+        let at = || format!("block born at {}", reached.addr());
+        if let Some(last) = last.filter(|last| last.addr().seq() == reached.addr().seq()) {
+            let end = last.addr().offset() + granule_bytes(u64::from(last.psize()));
+            if last.addr() == reached.addr() {
+                walk.report.add(kind::SHARED, at(), "once", "twice");
+            } else if end > reached.addr().offset() {
+                let found = format!("beginning inside the one born at {}", last.addr());
+                walk.report.add(kind::SHARED, at(), "apart from others", found);
+            }
+        }
+        last = Some(*reached);
+    }
+}
+
+/// Every entry that is called alive is a reachable block of the same owner, and whole.
+fn directory(pool: &Arc<Pool>, walk: &mut Walk<'_>, zone: &ZoneView) {
+    let seq = zone.seq;
+    let entries = match pool.zone_directory(seq) {
+        Ok(entries) => entries,
+        Err(error) => {
+            walk.report.add(kind::ZONE_DIRECTORY, format_args!("zone {seq}"), "readable", error);
+            return;
+        }
+    };
+    for (entry, standing) in entries {
+        let at = || format!("zone {seq} offset {}, block born at {}", entry.offset, entry.identity);
+        match standing {
+            Standing::Dead | Standing::Moved => continue,
+            Standing::Unexplained => {
+                walk.report.add(kind::ZONE_DIRECTORY, at(), "dead, moved or alive", "none of these");
+                continue;
+            }
+            Standing::Here => {}
+        }
+        let from = walk.reached.partition_point(|reached| reached.addr() < entry.identity);
+        let same = walk.reached.get_mut(from).filter(|reached| reached.addr() == entry.identity);
+        let Some(reached) = same else {
+            walk.report.add(kind::LEAKED, at(), "reachable", format_args!("{:?}, unreachable", entry.owner));
+            continue;
+        };
+        reached.list();
+        let (psize, ours) = (reached.psize(), reached.may_be_of(entry.owner));
+        walk.report.expect(kind::UNLISTED, at(), psize, entry.psize);
+        if !ours {
+            walk.report.add(kind::OWNER, at(), "who reaches it", format_args!("{:?}", entry.owner));
+        }
+        if !pool.entry_is_whole(seq, &entry) {
+            walk.report.add(kind::CRC, at(), format_args!("{:#010x}", entry.crc), "another");
+        }
+    }
+}

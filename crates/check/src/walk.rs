@@ -1,0 +1,412 @@
+//! Everything that can be reached from the roots, block by block.
+//!
+//! Each copy of each block is read and verified; levels, kinds, fill counts and births are compared along the way. What was
+//! reached is noted, so that [`space`](crate::space) can compare it with what the zones say.
+//!
+//! Invariants: an indirect block is walked once, however many pointers name it, so a walk ends after as many steps as the
+//! pool has blocks; 16 bytes are kept for each stored copy of a block, and nothing else grows with the pool.
+
+use crate::report::{Phase, Progress, Report, kind};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use terrane_object::dnode::{
+    DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, POINTERS, SLOT_BYTES, SLOTS_PER_BLOCK, dnodes_in,
+};
+use terrane_object::objset::{FREE_QUEUE, HEADER};
+use terrane_object::{BlockPtr, ObjectId, ObjectKind, ObjectSet, Owner, Pool};
+use terrane_pool::read::owner_text;
+use terrane_pool::{Addr, granule_bytes};
+use terrane_wire::{Txg, ZoneSeq};
+
+/// Set in `Reached::psize` when a zone directory told of the block. Sizes need 25 bits.
+const LISTED: u32 = 1 << 31;
+/// Owner digests that are none.
+const ANYBODY: u32 = 0;
+pub(crate) const POOL_ITSELF: u32 = 1;
+
+/// One stored copy that something reaches.
+#[derive(Clone, Copy)]
+pub(crate) struct Reached {
+    addr: u64,
+    psize: u32,
+    owner: u32,
+}
+
+impl Reached {
+    pub fn addr(&self) -> Addr {
+        Addr::from_raw(self.addr)
+    }
+
+    pub fn psize(&self) -> u32 {
+        self.psize & !LISTED
+    }
+
+    pub fn is_listed(&self) -> bool {
+        self.psize & LISTED != 0
+    }
+
+    pub fn list(&mut self) {
+        self.psize |= LISTED;
+    }
+
+    pub fn may_be_of(&self, owner: Owner) -> bool {
+        self.owner == ANYBODY || self.owner == digest(owner)
+    }
+}
+
+/// 32 bits of a hash stand for an owner: enough to tell a mistake, and a quarter of the memory.
+fn digest(owner: Owner) -> u32 {
+    let Owner::Block { objset, object, level, block } = owner else { return POOL_ITSELF };
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for word in [objset, object, u64::from(level), block] {
+        // FNV-1a by words, with a shift so that high bits reach low ones.
+        hash = (hash ^ word).wrapping_mul(0x100_0000_01b3);
+        hash ^= hash >> 29;
+    }
+    (hash ^ hash >> 32) as u32 | 2
+}
+
+/// Whose tree is walked.
+#[derive(Clone, Copy)]
+struct Tree {
+    objset: u64,
+    object: u64,
+    kind: u8,
+    metadata: bool,
+    block_bytes: u32,
+    /// Unknown owners and positions: a subtree that waits to be freed.
+    cut_off: bool,
+}
+
+impl Tree {
+    fn owner(&self, level: u8, block: u64) -> Owner {
+        Owner::Block { objset: self.objset, object: self.object, level, block }
+    }
+}
+
+/// What a subtree turned out to hold.
+#[derive(Clone, Copy, Default)]
+struct Held {
+    fill: u64,
+    bytes: u64,
+    /// Behind the last block of level 0.
+    end: u64,
+    /// Something could not be read, so the numbers are too small.
+    partial: bool,
+}
+
+/// Takes the dnodes as they are met: set, number, dnode.
+pub(crate) type EachDnode<'a> = &'a mut dyn FnMut(&mut Report, ObjectId, Dnode);
+
+pub(crate) struct Walk<'a> {
+    pool: &'a Arc<Pool>,
+    pub report: &'a mut Report,
+    progress: &'a mut dyn FnMut(Progress),
+    synced: Txg,
+    live: u64,
+    told: u64,
+    pub reached: Vec<Reached>,
+    /// Bytes found in each zone.
+    pub by_zone: BTreeMap<ZoneSeq, u64>,
+    indirect: HashSet<u64>,
+}
+
+/// Progress is told after so many bytes.
+const TELL_BYTES: u64 = 1 << 20;
+
+impl<'a> Walk<'a> {
+    pub fn new(pool: &'a Arc<Pool>, report: &'a mut Report, progress: &'a mut dyn FnMut(Progress)) -> Self {
+        Walk {
+            pool,
+            report,
+            progress,
+            synced: pool.synced_txg(),
+            live: pool.status().live_bytes,
+            told: 0,
+            reached: Vec::new(),
+            by_zone: BTreeMap::new(),
+            indirect: HashSet::new(),
+        }
+    }
+
+    /// The blocks that the pool itself keeps.
+    pub fn bootstrap(&mut self) {
+        for (addr, len) in self.pool.bootstrap_blocks() {
+            self.note(addr, len, POOL_ITSELF, &"pool metadata");
+        }
+    }
+
+    /// An object set: its header, its dnodes, their trees, and what waits to be freed.
+    pub fn objset(&mut self, set: &ObjectSet, each: EachDnode<'_>) {
+        let root = set.root();
+        if root.is_hole() {
+            return;
+        }
+        let objset = set.id().0;
+        let header = Tree {
+            objset,
+            object: HEADER,
+            kind: ObjectKind::Objset as u8,
+            metadata: true,
+            block_bytes: u32::MAX,
+            cut_off: false,
+        };
+        self.copies(&header, &root, 0, 0, self.synced);
+        let (dnodes, free_queue, queued) = set.inner_trees();
+        let mut met = 0;
+        let mut behind = 1;
+        let mut note = |report: &mut Report, id: ObjectId, dnode: Dnode| {
+            met += 1;
+            behind = id.0.saturating_add(u64::from(dnode.slots));
+            each(report, id, dnode);
+        };
+        let whole = !self.object(objset, ObjectId(0), &dnodes, Some(&mut note)).partial;
+        self.object(objset, FREE_QUEUE, &free_queue, None);
+        for ptr in queued {
+            let tree = Tree {
+                objset,
+                object: FREE_QUEUE.0,
+                kind: 0,
+                metadata: false,
+                block_bytes: u32::MAX,
+                cut_off: true,
+            };
+            self.subtree(&tree, &ptr, 0, self.synced, &mut None);
+        }
+        let (objects, high_water) = set.stored_numbers();
+        if whole {
+            self.report.expect(kind::OBJECT_COUNT, format_args!("object set {objset}"), met, objects);
+        }
+        if high_water < behind {
+            let at = format!("object set {objset}");
+            self.report.add(kind::HIGH_WATER, at, format_args!("at least {behind}"), high_water);
+        }
+    }
+
+    fn object(&mut self, objset: u64, id: ObjectId, dnode: &Dnode, mut each: Option<EachDnode<'_>>) -> Held {
+        let at = format!("object set {objset} object {id}");
+        let tree = Tree {
+            objset,
+            object: id.0,
+            kind: dnode.kind as u8,
+            metadata: dnode.kind.is_metadata(),
+            block_bytes: dnode.block_bytes,
+            cut_off: false,
+        };
+        if !dnode.root.is_hole() {
+            self.report.expect(kind::LEVEL, &at, dnode.levels.saturating_sub(1), dnode.root.level());
+        }
+        let held = self.subtree(&tree, &dnode.root, 0, self.synced, &mut each);
+        if held.end > dnode.block_count {
+            self.report.add(kind::BLOCK_COUNT, &at, format_args!("at least {}", held.end), dnode.block_count);
+        }
+        // Freed subtrees of three levels and more give back an estimate.
+        if dnode.levels <= 2 && !held.partial {
+            self.report.expect(kind::USED, &at, held.bytes, dnode.used);
+        }
+        held
+    }
+
+    /// Walks what a pointer holds. `each` takes the dnodes when it is the tree of dnodes.
+    fn subtree(
+        &mut self,
+        tree: &Tree,
+        ptr: &BlockPtr,
+        block: u64,
+        birth_max: Txg,
+        each: &mut Option<EachDnode<'_>>,
+    ) -> Held {
+        if ptr.is_hole() {
+            return Held::default();
+        }
+        let level = ptr.level();
+        let owner = tree.owner(level, block);
+        let bytes = self.copies(tree, ptr, level, block, birth_max);
+        let mut held = if level > 0 {
+            let mut held = self.indirect(tree, ptr, block, each);
+            held.bytes = held.bytes.saturating_add(bytes);
+            held
+        } else {
+            let fill = self.leaf(tree, ptr, block, each);
+            Held { fill: fill.unwrap_or(0), bytes, end: block.saturating_add(1), partial: fill.is_none() }
+        };
+        if held.partial {
+            held.fill = ptr.fill();
+        } else if !tree.cut_off {
+            self.report.expect(kind::FILL, owner_text(owner), held.fill, ptr.fill());
+        }
+        held
+    }
+
+    fn indirect(
+        &mut self,
+        tree: &Tree,
+        ptr: &BlockPtr,
+        block: u64,
+        each: &mut Option<EachDnode<'_>>,
+    ) -> Held {
+        let partial = Held { partial: true, ..Held::default() };
+        let level = ptr.level();
+        let owner = tree.owner(level, block);
+        let at = owner_text(owner);
+        if let BlockPtr::Normal(normal) = ptr
+            && !self.indirect.insert(normal.addrs[0].raw())
+        {
+            // Reported by `space`, with its place.
+            return partial;
+        }
+        if ptr.lsize() > INDIRECT_BYTES || !(ptr.lsize() as usize).is_multiple_of(BlockPtr::SIZE) {
+            let sizes = format!("whole pointers, at most {INDIRECT_BYTES} bytes");
+            self.report.add(kind::BLOCK_SIZE, &at, sizes, ptr.lsize());
+            return partial;
+        }
+        let raw = match self.pool.read(ptr, owner) {
+            Ok(raw) => raw,
+            Err(error) => {
+                self.report.add(kind::UNREADABLE, &at, "an indirect block", error);
+                return partial;
+            }
+        };
+        let mut held = Held::default();
+        for (child, raw) in (0..POINTERS).zip(raw.chunks_exact(BlockPtr::SIZE)) {
+            let at = format!("{at} pointer {child}");
+            let child_ptr = match BlockPtr::parse(raw, &at) {
+                Ok(child_ptr) => child_ptr,
+                Err(corrupt) => {
+                    self.report.damage(kind::UNREADABLE, &corrupt);
+                    held.partial = true;
+                    continue;
+                }
+            };
+            if child_ptr.is_hole() {
+                continue;
+            }
+            // Without this a lie could lead down for ever.
+            if child_ptr.level() + 1 != level {
+                self.report.add(kind::LEVEL, &at, level - 1, child_ptr.level());
+                held.partial = true;
+                continue;
+            }
+            let index = block.saturating_mul(POINTERS).saturating_add(child);
+            let below = self.subtree(tree, &child_ptr, index, ptr.birth(), each);
+            held.fill = held.fill.saturating_add(below.fill);
+            held.bytes = held.bytes.saturating_add(below.bytes);
+            held.end = held.end.max(below.end);
+            held.partial |= below.partial;
+        }
+        held
+    }
+
+    /// The fill of a block of level 0; `None`: it could not be read.
+    fn leaf(
+        &mut self,
+        tree: &Tree,
+        ptr: &BlockPtr,
+        block: u64,
+        each: &mut Option<EachDnode<'_>>,
+    ) -> Option<u64> {
+        let owner = tree.owner(0, block);
+        if !tree.cut_off && ptr.lsize() > tree.block_bytes {
+            let most = format!("at most {}", tree.block_bytes);
+            self.report.add(kind::BLOCK_SIZE, owner_text(owner), most, ptr.lsize());
+        }
+        let Some(each) = each else {
+            // Decompressing is part of being readable. File contents are judged by their checksum alone.
+            if tree.metadata
+                && let Err(error) = self.pool.read(ptr, owner)
+            {
+                self.report.add(kind::UNREADABLE, owner_text(owner), "a block", error);
+            }
+            return Some(1);
+        };
+        let at = owner_text(owner);
+        let parsed = self.pool.read(ptr, owner).map_err(|error| error.to_string()).and_then(|raw| {
+            if raw.len() != DNODE_BLOCK_BYTES as usize {
+                return Err(format!("{} bytes", raw.len()));
+            }
+            dnodes_in(&raw, &at).map_err(|corrupt| corrupt.to_string())
+        });
+        let dnodes = match parsed {
+            Ok(dnodes) => dnodes,
+            Err(found) => {
+                self.report.add(kind::UNREADABLE, &at, "a block of dnodes", found);
+                return None;
+            }
+        };
+        let fill = dnodes.len() as u64;
+        for (offset, dnode) in dnodes {
+            let id = block.saturating_mul(SLOTS_PER_BLOCK).saturating_add((offset / SLOT_BYTES) as u64);
+            self.object(tree.objset, ObjectId(id), &dnode, None);
+            each(self.report, ObjectId(id), dnode);
+        }
+        Some(fill)
+    }
+
+    /// Verifies every copy and notes where it is. Returns what they take.
+    fn copies(&mut self, tree: &Tree, ptr: &BlockPtr, level: u8, block: u64, birth_max: Txg) -> u64 {
+        let owner = tree.owner(level, block);
+        let at = owner_text(owner);
+        if ptr.birth() > birth_max {
+            self.report.add(kind::BIRTH, &at, format_args!("at most {birth_max}"), ptr.birth());
+        }
+        let of_kind = match ptr {
+            BlockPtr::Hole(_) => return 0,
+            BlockPtr::Embedded(embedded) => embedded.kind,
+            BlockPtr::Normal(normal) => normal.kind,
+        };
+        if !tree.cut_off {
+            self.report.expect(kind::BLOCK_KIND, &at, tree.kind, of_kind);
+        }
+        let BlockPtr::Normal(normal) = ptr else { return 0 };
+        for (addr, error) in self.pool.verify(ptr) {
+            self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "whole", error);
+        }
+        let owner = if tree.cut_off { ANYBODY } else { digest(owner) };
+        let mut zones: Vec<ZoneSeq> = Vec::new();
+        for addr in normal.copies() {
+            if let Some(zone) = self.note(addr, normal.psize, owner, &at) {
+                if zones.contains(&zone) {
+                    self.report.add(
+                        kind::COPIES,
+                        &at,
+                        "in different zones",
+                        format_args!("two in zone {zone}"),
+                    );
+                }
+                zones.push(zone);
+            }
+        }
+        if !tree.cut_off && (tree.metadata || level > 0) && normal.copies().count() < 2 {
+            self.report.add(kind::COPIES, &at, 2, 1);
+        }
+        ptr.allocated_bytes()
+    }
+
+    fn note(&mut self, addr: Addr, psize: u32, owner: u32, at: &dyn std::fmt::Display) -> Option<ZoneSeq> {
+        self.reached.push(Reached { addr: addr.raw(), psize, owner });
+        let bytes = granule_bytes(u64::from(psize));
+        let counts = &mut self.report.counts;
+        counts.blocks += 1;
+        counts.bytes = counts.bytes.saturating_add(bytes);
+        if counts.bytes - self.told >= TELL_BYTES {
+            self.told = counts.bytes;
+            let total = self.live.max(counts.bytes);
+            (self.progress)(Progress { phase: Phase::Blocks, done: counts.bytes, total });
+        }
+        match self.pool.whereabouts(addr, psize) {
+            Ok((seq, _, _)) => {
+                let held = self.by_zone.entry(seq).or_default();
+                *held = held.saturating_add(bytes);
+                Some(seq)
+            }
+            Err(error) => {
+                self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "somewhere", error);
+                None
+            }
+        }
+    }
+
+    pub fn tell(&mut self, phase: Phase, done: u64, total: u64) {
+        (self.progress)(Progress { phase, done, total });
+    }
+}

@@ -1,0 +1,124 @@
+//! The power goes, and comes back.
+//!
+//! Claims, for every moment at which it can go: the pool can be imported without help; the tree is exactly what it was at the end of a
+//! committed group; that group holds everything that was promised by a sync; `check` finds nothing; and life goes on.
+
+use crate::dice::Dice;
+use crate::machine::{Machine, Plan};
+use crate::workload::{Step, Workload};
+use crate::{Failure, ensure};
+use terrane_device::SimDevice;
+use terrane_device::sim::Kept;
+
+/// Imports what a crash left behind, and compares it with what it may be. Returns the machine with the workload's model put back.
+pub fn recover(before: &Workload, device: &SimDevice, seed: u64) -> Result<Workload, Failure> {
+    let mut machine = Machine::import(device, seed, false)?;
+    let group = machine.group().0;
+    let states = before.states(group);
+    ensure(!states.is_empty(), || format!("group {group} was found, which never ended"))?;
+    ensure(states.iter().any(|state| state.steps >= before.promised()), || {
+        let newest = states.iter().map(|state| state.steps).max();
+        format!("group {group} of operation {newest:?} was found, {} was promised", before.promised())
+    })?;
+    machine.check().map_err(|failure| failure.within(format_args!("group {group}")))?;
+    machine.mount()?;
+    let mut last = None;
+    for state in states.iter().filter(|state| state.steps >= before.promised()) {
+        let model = state.model.closed();
+        match model.compare(machine.fs()) {
+            Ok(()) => return Ok(Workload::new(machine, model, seed ^ 0xa11_11fe)),
+            Err(failure) => last = Some(failure),
+        }
+    }
+    Err(last.unwrap_or(Failure("no state".into())).within(format_args!("tree of group {group}")))
+}
+
+/// What is left behind lives on: more operations, a sync, a clean check, an export, an import.
+pub fn live_on(mut workload: Workload, steps: u64, seed: u64) -> Result<(), Failure> {
+    for _ in 0..steps {
+        ensure(workload.step()? == Step::Done, || "the pool stopped after a crash".into())?;
+    }
+    ensure(workload.sync()? == Step::Done, || "the pool stopped after a crash".into())?;
+    let Workload { machine, model, .. } = workload;
+    machine.fs().forget_all();
+    ensure(machine.fs().sync().is_ok(), || "sync".into())?;
+    machine.check()?;
+    let device = machine.export()?;
+    let mut machine = Machine::import(&device, seed, true)?;
+    machine.check().map_err(|failure| failure.within("after export"))?;
+    machine.mount()?;
+    model.closed().compare(machine.fs()).map_err(|failure| failure.within("after export"))
+}
+
+/// One life of random operations, cut at a random device operation, twice in a row, then a quiet end.
+pub fn random_crash(seed: u64) -> Result<(), Failure> {
+    let machine = Machine::create(&Plan::small(seed))?;
+    let mut workload = Workload::fresh(machine, seed);
+    let mut dice = Dice::new(seed ^ 0xc0a5);
+    for life in 0..2 {
+        let device = workload.machine.device.clone();
+        device.crash_after(device.ops_done() + dice.below(120));
+        for _ in 0..250 {
+            if workload.step()? == Step::Dead {
+                break;
+            }
+        }
+        // Perhaps it was still on: then the power goes between two operations.
+        device.cut_power();
+        let left = match dice.below(8) {
+            0 => device.restarted(Kept::Nothing),
+            1 => device.restarted(Kept::Everything),
+            _ => device.after_power_loss(dice.word()),
+        };
+        workload.machine.pool.abandon();
+        workload = recover(&workload, &left, seed + life)
+            .map_err(|failure| failure.within(format_args!("life {life}")))?;
+    }
+    live_on(workload, 40, seed)
+}
+
+/// A small workload that is always the same, on a fresh machine.
+fn small_life(seed: u64, drive: bool, steps: u64, cut: Option<u64>) -> Result<(Workload, u64), Failure> {
+    let machine = Machine::create(&Plan { drive, ..Plan::small(seed) })?;
+    let mut workload = Workload::fresh(machine, seed);
+    workload.file_bytes = 6000;
+    let device = workload.machine.device.clone();
+    let first = device.ops_done();
+    if let Some(cut) = cut {
+        device.crash_after(first + cut);
+    }
+    for step in 0..steps {
+        // Many small groups: their ends are where a crash hurts.
+        let dead = workload.step()? == Step::Dead || step % 2 == 1 && workload.sync()? == Step::Dead;
+        if dead {
+            return Ok((workload, device.ops_done() - first));
+        }
+    }
+    workload.sync()?;
+    Ok((workload, device.ops_done() - first))
+}
+
+/// How many device operations the small workload takes.
+pub fn small_ops(seed: u64, drive: bool, steps: u64) -> Result<u64, Failure> {
+    small_life(seed, drive, steps, None).map(|(_, ops)| ops)
+}
+
+/// The small workload, cut at one device operation, with `chances` outcomes of what the device kept.
+pub fn cut_at(seed: u64, drive: bool, steps: u64, cut: u64, chances: u64) -> Result<(), Failure> {
+    let (workload, _) = small_life(seed, drive, steps, Some(cut))?;
+    let device = workload.machine.device.clone();
+    device.cut_power();
+    workload.machine.pool.abandon();
+    for chance in 0..chances {
+        let kept = match chance {
+            0 => Kept::Nothing,
+            1 => Kept::Everything,
+            _ => Kept::Seeded(cut * 1000 + chance),
+        };
+        let left = device.restarted(kept);
+        let found = recover(&workload, &left, seed + chance);
+        let found = found.and_then(|workload| if chance == 2 { live_on(workload, 10, seed) } else { Ok(()) });
+        found.map_err(|failure| failure.within(format_args!("cut at {cut}, outcome {chance}")))?;
+    }
+    Ok(())
+}

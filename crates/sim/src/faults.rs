@@ -1,0 +1,256 @@
+//! Media that are not what they say.
+//!
+//! Two kinds of scenario. In the first the device fails honestly (errors, zones that die, bits that rot) and the file system must live
+//! with it: metadata heals from its other copy, damage to file contents is `EIO` to readers of that file, everything
+//! else goes on. In the second it lies (a flush, a write that never happened, or happened elsewhere): nothing
+//! can be done against that, but it must be *noticed*. These canaries prove that the crash scenarios can fail.
+
+use crate::dice::Dice;
+use crate::machine::{Machine, Plan};
+use crate::workload::{Step, Workload};
+use crate::{Failure, crash, ensure, failed};
+use std::collections::BTreeSet;
+use terrane_check::Report;
+use terrane_device::sim::{Fault, Kept};
+use terrane_device::{Device, SimDevice, ZoneState};
+use terrane_posix::Ino;
+use terrane_wire::ZoneIdx;
+
+/// A file system with some content, committed.
+fn settled(seed: u64, steps: u64) -> Result<Workload, Failure> {
+    let mut workload = Workload::fresh(Machine::create(&Plan::small(seed))?, seed);
+    for _ in 0..steps {
+        ensure(workload.step()? == Step::Done, || "the pool stopped without a reason".into())?;
+    }
+    workload.sync()?;
+    Ok(workload)
+}
+
+/// The files of the model; any of them may have lost bytes.
+fn files(workload: &Workload) -> BTreeSet<Ino> {
+    workload.model.nodes.keys().copied().filter(|ino| !workload.model.is_dir(*ino)).collect()
+}
+
+fn report(machine: &Machine) -> Report {
+    terrane_check::check(&machine.objects, &mut |_| {})
+}
+
+/// Writes fail now and then, some of them half way; nothing is lost. `one_in` is how often.
+pub fn write_errors(seed: u64, one_in: u32) -> Result<u64, Failure> {
+    let mut workload = settled(seed, 40)?;
+    let device = workload.machine.device.clone();
+    let fault = device.inject(Fault::WriteError { zone: None, one_in, partial: seed.is_multiple_of(2) });
+    let mut dead = false;
+    for step in 0..150 {
+        let ended = if step % 10 == 9 { workload.sync()? } else { workload.step()? };
+        if ended == Step::Dead {
+            dead = true;
+            break;
+        }
+    }
+    let fired = device.fired(fault);
+    device.clear_faults();
+    if dead {
+        // The pool may stop when a commit cannot be completed; what was promised is there after the next import.
+        ensure(fired > 0, || "the pool stopped without a fault".into())?;
+        workload.machine.pool.abandon();
+        let left = device.restarted(Kept::Everything);
+        crash::live_on(crash::recover(&workload, &left, seed)?, 20, seed)?;
+    } else {
+        crash::live_on(workload, 20, seed)?;
+    }
+    Ok(fired)
+}
+
+/// Everything of one zone that holds a copy of metadata rots: every read is healed from the other copy, and after the next groups
+/// a check is clean again.
+pub fn metadata_rot(seed: u64) -> Result<(), Failure> {
+    let workload = settled(seed, 80)?;
+    let model = workload.model.closed();
+    let device = workload.machine.export()?;
+    let machine = Machine::import(&device, seed, true)?;
+    let zone = machine
+        .pool
+        .zones()
+        .into_iter()
+        .find(|zone| zone.live > 0 && zone.class == terrane_pool::record::Class::MetaA);
+    let zone = zone.ok_or(Failure("no zone of metadata".into()))?;
+    // Blocks of trees only: what the pool itself keeps is not healed by reads.
+    let entries = machine.pool.zone_directory(zone.seq).map_err(failed("zone directory"))?;
+    for (entry, standing) in entries {
+        let of_tree = matches!(entry.owner, terrane_object::Owner::Block { .. });
+        if of_tree && standing == terrane_pool::inspect::Standing::Here {
+            let mut mask = vec![0; entry.psize as usize];
+            if let Some(first) = mask.first_mut() {
+                *first = 0x10;
+            }
+            device.rot(zone.home.zone, entry.offset, &mask).map_err(failed("rot"))?;
+        }
+    }
+    drop(machine);
+    let damaged = report(&Machine::import(&device, seed, true)?);
+    ensure(!damaged.is_clean(), || "check did not see the rot".into())?;
+    let mut machine = Machine::import(&device, seed, false)?;
+    // Healing is bounded for each group.
+    for round in 0..20 {
+        machine.pool.drop_cache();
+        machine.mount()?;
+        model.compare(machine.fs())?;
+        machine.fs().forget_all();
+        // Reading alone makes nothing dirty: the heals ride on a group.
+        let file = machine.fs().create(machine.fs().root(), b"heal", 0o600, &crate::machine::ROOT);
+        let file = file.map_err(failed("create"))?;
+        machine.fs().forget(file.ino, 1);
+        machine.fs().unlink(machine.fs().root(), b"heal").map_err(failed("unlink"))?;
+        machine.fs().sync().map_err(failed("sync"))?;
+        machine.fs().sync().map_err(failed("sync"))?;
+        machine.pool.drop_cache();
+        let found = report(&machine);
+        if found.is_clean() {
+            return Ok(());
+        }
+        ensure(round < 19, || format!("not healed: {found}"))?;
+    }
+    Ok(())
+}
+
+/// Bits of file contents rot: `EIO` for those who read that file, and check names the blocks.
+pub fn data_rot(seed: u64) -> Result<u64, Failure> {
+    let mut workload = settled(seed, 80)?;
+    workload.model = workload.model.closed();
+    let model = workload.model.clone();
+    let all = files(&workload);
+    let device = workload.machine.export()?;
+    let machine = Machine::import(&device, seed, true)?;
+    let mut dice = Dice::new(seed);
+    let mut hit = BTreeSet::new();
+    for zone in machine.pool.zones() {
+        for (entry, standing) in machine.pool.zone_directory(zone.seq).map_err(failed("zone directory"))? {
+            let terrane_object::Owner::Block { object, level: 0, .. } = entry.owner else { continue };
+            let here = standing == terrane_pool::inspect::Standing::Here && entry.siblings.is_empty();
+            if here && all.contains(&object) && dice.one_in(3) {
+                let at = entry.offset + dice.below(u64::from(entry.psize));
+                device.rot(zone.home.zone, at, &[1 << dice.below(8)]).map_err(failed("rot"))?;
+                hit.insert(object);
+            }
+        }
+    }
+    drop(machine);
+    let mut machine = Machine::import(&device, seed, false)?;
+    let found = report(&machine);
+    ensure(hit.is_empty() || found.has(terrane_check::kind::COPY), || "check did not see the rot".into())?;
+    machine.mount()?;
+    let lost = model.compare_but(machine.fs(), &hit)?;
+    ensure(lost == hit.len() as u64, || format!("{lost} of {} damaged files gave EIO", hit.len()))?;
+    Ok(lost)
+}
+
+/// A zone dies in the middle of everything. What lay in it alone gives `EIO`; the rest goes on, and there is no panic.
+pub fn zone_dies(seed: u64, state: ZoneState) -> Result<(), Failure> {
+    let mut workload = settled(seed, 60)?;
+    let device = workload.machine.device.clone();
+    let mut dice = Dice::new(seed);
+    let used: Vec<ZoneIdx> = workload.machine.pool.zones().iter().map(|zone| zone.home.zone).collect();
+    let zone = dice.pick(&used).ok_or(Failure("no zone is used".into()))?;
+    let after_ops = dice.below(40);
+    device.inject(match state {
+        ZoneState::ReadOnly => Fault::TurnsReadOnly { zone, after_ops },
+        _ => Fault::TurnsOffline { zone, after_ops },
+    });
+    let offline = state == ZoneState::Offline;
+    for step in 0..120 {
+        let ended = if step % 8 == 7 { workload.sync() } else { workload.step() };
+        match ended {
+            Ok(Step::Done) => {}
+            Ok(Step::Dead) => break,
+            // The oracle cannot follow a file of which a block is lost.
+            Err(failure) if offline && failure.0.contains("EIO") => break,
+            Err(failure) => return Err(failure),
+        }
+    }
+    let dead = workload.machine.pool.status().failed.is_some();
+    ensure(offline || !dead, || {
+        format!("zone {zone} became read-only: {:?}", workload.machine.pool.status().failed)
+    })?;
+    if !offline {
+        workload.sync()?;
+        workload.machine.pool.drop_cache();
+        let found = report(&workload.machine);
+        ensure(found.is_clean(), || format!("zone {zone} became read-only: {found}"))?;
+        return workload.model.compare(workload.machine.fs());
+    }
+    workload.machine.pool.abandon();
+    // It stays dead after the restart.
+    let left = device.restarted(Kept::Everything);
+    left.kill_zone(zone, state).map_err(failed("kill zone"))?;
+    let mut machine = Machine::import(&left, seed, false)?;
+    let _ = report(&machine);
+    machine.mount()?;
+    let group = machine.group().0;
+    let mut last = Failure(format!("group {group} never ended"));
+    for state in workload.states(group).iter().filter(|state| state.steps >= workload.promised()) {
+        let model = state.model.closed();
+        let all = model.nodes.keys().copied().filter(|ino| !model.is_dir(*ino)).collect();
+        match model.compare_but(machine.fs(), &all) {
+            Ok(_) => return Ok(()),
+            Err(failure) => last = failure,
+        }
+    }
+    // The operation that met the dead zone ended between two states: it cannot be compared.
+    if offline && workload.states(group).is_empty() {
+        Ok(())
+    } else {
+        Err(last.within("after a zone went offline"))
+    }
+}
+
+/// How a device lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lie {
+    Flush,
+    Write,
+    Misdirected,
+}
+
+/// A device lies once during a group, and loses power after it. Says whether that was noticed, or `None` if the lie was never
+/// told or could not matter.
+pub fn canary(seed: u64, lie: Lie) -> Result<Option<Failure>, Failure> {
+    let mut workload = settled(seed, 30)?;
+    let device = workload.machine.device.clone();
+    let mut dice = Dice::new(seed ^ 0xca7a);
+    for _ in 0..10 {
+        workload.step()?;
+    }
+    let fault = match lie {
+        // The second flush of a group makes its uberblock durable.
+        Lie::Flush => Fault::LostFlush { nth: 2 },
+        Lie::Write => Fault::LostWrite { nth: 1 + dice.below(3) },
+        Lie::Misdirected => {
+            let used: Vec<ZoneIdx> =
+                workload.machine.pool.zones().iter().map(|zone| zone.home.zone).collect();
+            let to = dice.pick(&used).unwrap_or(ZoneIdx(2));
+            Fault::MisdirectedWrite { nth: 1 + dice.below(3), to, offset: 0 }
+        }
+    };
+    let before = device.ops_done();
+    let fault = device.inject(fault);
+    let file =
+        workload.machine.fs().create(workload.machine.fs().root(), b"canary", 0o644, &crate::machine::USER);
+    file.map_err(failed("create"))?;
+    workload.machine.fs().sync().map_err(failed("sync"))?;
+    if device.fired(fault) == 0 || device.ops_done() == before {
+        return Ok(None);
+    }
+    device.cut_power();
+    let left: SimDevice = device.restarted(if lie == Lie::Flush { Kept::Nothing } else { Kept::Everything });
+    ensure(left.is_powered() && left.info().zone_count > 0, || "restart".into())?;
+    workload.machine.pool.abandon();
+    let seen = (|| {
+        let mut machine = Machine::import(&left, seed, true)?;
+        machine.check()?;
+        machine.mount()?;
+        let found = machine.fs().lookup(machine.fs().root(), b"canary");
+        found.map(drop).map_err(failed("the promised file"))
+    })();
+    Ok(Some(seen.err().unwrap_or(Failure(String::new()))))
+}

@@ -1,0 +1,152 @@
+//! A pool that is full, and emptied, and full again.
+//!
+//! Claims: who writes into a full pool gets `ENOSPC`, and nobody else gets anything; what gives space back always works; the space comes
+//! back, round after round; nothing is lost on the way.
+
+use crate::dice::Dice;
+use crate::machine::{Machine, Plan, USER};
+use crate::{Failure, ensure, failed};
+use std::collections::BTreeMap;
+use terrane_posix::{Errno, Fs, WriteFlags};
+
+/// Names and what their files hold, as a length and the seed of the bytes.
+type Files = BTreeMap<String, (u64, usize)>;
+
+fn content(seed: u64, len: usize) -> Vec<u8> {
+    let mut dice = Dice::new(seed);
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        out.extend_from_slice(&dice.word().to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+/// Writes files that no codec makes smaller until the pool is full. Returns how many bytes were taken.
+fn fill(fs: &Fs, dice: &mut Dice, prefix: &str, files: &mut Files) -> Result<u64, Failure> {
+    let mut bytes = 0;
+    for number in 0.. {
+        let name = format!("{prefix}-{number}");
+        let (seed, len) = (dice.word(), 1 + dice.below(600_000) as usize);
+        let attr = match fs.create(fs.root(), name.as_bytes(), 0o644, &USER) {
+            Ok(attr) => attr,
+            Err(Errno::ENOSPC) => break,
+            Err(errno) => return Err(Failure(format!("create {name}: {errno}"))),
+        };
+        let written = fs.write(attr.ino, 0, &content(seed, len), WriteFlags::default());
+        fs.forget(attr.ino, 1);
+        match written {
+            Ok(written) => {
+                files.insert(name, (seed, written as usize));
+                bytes += u64::from(written);
+                if (written as usize) < len {
+                    break;
+                }
+            }
+            Err(Errno::ENOSPC) => {
+                files.insert(name, (seed, 0));
+                break;
+            }
+            Err(errno) => return Err(Failure(format!("write {name}: {errno}"))),
+        }
+    }
+    Ok(bytes)
+}
+
+/// Everything that was written is there.
+fn compare(fs: &Fs, files: &Files) -> Result<(), Failure> {
+    for (name, (seed, len)) in files {
+        let attr =
+            fs.lookup(fs.root(), name.as_bytes()).map_err(|errno| Failure(format!("{name}: {errno}")))?;
+        let mut found = Vec::new();
+        let read = fs.read(attr.ino, 0, u32::try_from(attr.size).unwrap_or(u32::MAX), &mut found);
+        fs.forget(attr.ino, 1);
+        read.map_err(|errno| Failure(format!("read {name}: {errno}")))?;
+        ensure(found == content(*seed, *len), || format!("{name} of {len} bytes differs"))?;
+    }
+    Ok(())
+}
+
+fn remove(fs: &Fs, files: &mut Files, mut which: impl FnMut() -> bool) -> Result<(), Failure> {
+    let names: Vec<String> = files.keys().filter(|_| which()).cloned().collect();
+    for name in names {
+        fs.unlink(fs.root(), name.as_bytes())
+            .map_err(|errno| Failure(format!("unlink {name} on a full pool: {errno}")))?;
+        files.remove(&name);
+    }
+    Ok(())
+}
+
+fn sync(machine: &Machine) -> Result<(), Failure> {
+    machine.fs().sync().map_err(failed("sync"))
+}
+
+/// Space that becomes available only after a few groups is waited for.
+fn settled(machine: &Machine) -> Result<u64, Failure> {
+    for round in 0..8 {
+        let file = machine.fs().create(machine.fs().root(), b"settle", 0o600, &USER);
+        if let Ok(attr) = file {
+            machine.fs().forget(attr.ino, 1);
+            machine.fs().unlink(machine.fs().root(), b"settle").map_err(failed("unlink"))?;
+        }
+        sync(machine).map_err(|failure| failure.within(format_args!("settling, round {round}")))?;
+    }
+    Ok(machine.fs().statfs().available)
+}
+
+/// What one run of [`rounds`] saw.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    pub available_first: u64,
+    pub available_last: u64,
+    pub filled_first: u64,
+    pub filled_least: u64,
+}
+
+/// Fills and empties a pool of 64 zones of 1 MiB, `count` times. In odd rounds every second file goes, or a random part, before the
+/// pool is filled again.
+pub fn rounds(seed: u64, count: u64) -> Result<Seen, Failure> {
+    let plan = Plan { props: vec![("recordsize", "16K"), ("compression", "off")], ..Plan::small(seed) };
+    let mut machine = Machine::create(&plan)?;
+    let mut dice = Dice::new(seed);
+    let mut files = Files::new();
+    let first = settled(&machine)?;
+    let mut seen =
+        Seen { available_first: first, available_last: first, filled_first: 0, filled_least: u64::MAX };
+    for round in 0..count {
+        let at = |failure: Failure| failure.within(format_args!("round {round}"));
+        let filled = fill(machine.fs(), &mut dice, &format!("a{round}"), &mut files).map_err(at)?;
+        if round == 0 {
+            seen.filled_first = filled;
+        }
+        seen.filled_least = seen.filled_least.min(filled);
+        sync(&machine).map_err(at)?;
+        if round % 2 == 1 {
+            let (mut turn, random) = (false, dice.one_in(2));
+            remove(machine.fs(), &mut files, || {
+                turn = !turn;
+                if random { dice.one_in(2) } else { turn }
+            })
+            .map_err(at)?;
+            sync(&machine).map_err(at)?;
+            settled(&machine).map_err(at)?;
+            let again = fill(machine.fs(), &mut dice, &format!("b{round}"), &mut files).map_err(at)?;
+            ensure(again > 0, || "nothing could be written after every second file went".into())
+                .map_err(at)?;
+            sync(&machine).map_err(at)?;
+        }
+        if round % 5 == 4 {
+            compare(machine.fs(), &files).map_err(at)?;
+            machine.check().map_err(at)?;
+            let device = machine.export().map_err(at)?;
+            machine = Machine::import(&device, seed + round, false).map_err(at)?;
+            machine.mount().map_err(at)?;
+        }
+        remove(machine.fs(), &mut files, || true).map_err(at)?;
+        machine.fs().forget_all();
+        sync(&machine).map_err(at)?;
+        seen.available_last = settled(&machine).map_err(at)?;
+    }
+    machine.check()?;
+    Ok(seen)
+}

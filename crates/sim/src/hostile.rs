@@ -1,0 +1,307 @@
+//! Bytes that lie.
+//!
+//! Two claims. Against damage: whatever bits of an image flip, everything that can still be read is what was written, and the rest is an
+//! error by name. Against malice: where a lie carries right checksums, everything ends, soon, without a panic.
+//!
+//! Rooms: `forge` (pool structures, sealed again), `liar` (trees, written by the pool itself out of damaged blocks). Mutations of
+//! both come from [`lie`].
+
+mod forge;
+mod liar;
+
+use crate::dice::Dice;
+use crate::machine::{Machine, Plan, USER};
+use crate::model::{Content, Model};
+use crate::workload::Workload;
+use crate::{Failure, ensure, failed};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+use terrane_device::{Device, SimDevice};
+use terrane_posix::{Errno, Fs, Ino};
+use terrane_wire::ZoneIdx;
+
+/// Nothing that is asked of a small image takes longer, even on a busy machine.
+const TIME_MAX: Duration = Duration::from_secs(20);
+/// Names and objects of a small image; a walk that meets more does not end.
+const NAMES_MAX: u64 = 100_000;
+/// Bytes read of a file, whatever its size is said to be.
+const READ_BYTES: u32 = 1 << 20;
+
+/// How a look at an image ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not imported, or not mounted: an error by name.
+    Refused,
+    /// `check` or a read found something.
+    Damaged,
+    /// Nothing is wrong.
+    Whole,
+}
+
+/// A small image and what it holds.
+pub struct Image {
+    pub device: SimDevice,
+    pub model: Model,
+}
+
+impl Image {
+    /// 32 zones, some files, directories, links and a fat directory, exported. Like a file: damage can be anywhere.
+    pub fn new(seed: u64) -> Result<Image, Failure> {
+        let plan = Plan { zones: 32, drive: false, ..Plan::small(seed) };
+        let mut workload = Workload::fresh(Machine::create(&plan)?, seed);
+        workload.file_bytes = 9000;
+        for _ in 0..60 {
+            workload.step()?;
+        }
+        let root = workload.model.root;
+        for number in 0..40 {
+            let name = format!("one of many names that make this directory fat, {number}");
+            let node =
+                crate::model::Node { content: Content::File(Default::default()), nlink: 1, mode: 0o100_600 };
+            let attr = workload
+                .machine
+                .fs()
+                .create(root, name.as_bytes(), 0o600, &USER)
+                .map_err(failed("create"))?;
+            workload.model.added(root, &name, attr.ino, node);
+        }
+        workload.sync()?;
+        let model = workload.model.closed();
+        Ok(Image { device: workload.machine.export()?, model })
+    }
+
+    /// A copy to be damaged.
+    pub fn copy(&self) -> SimDevice {
+        self.device.snapshot()
+    }
+
+    /// Everything that was ever written: zone, and bytes from its start.
+    pub fn used(&self) -> Result<Vec<(ZoneIdx, u64)>, Failure> {
+        let machine = Machine::import(&self.copy(), 1, true)?;
+        let mut used: Vec<(ZoneIdx, u64)> =
+            machine.pool.zones().iter().map(|zone| (zone.home.zone, zone.claimed)).collect();
+        for anchor in 0..terrane_pool::label::ANCHORS {
+            let ubers = terrane_pool::inspect::anchors(&self.device);
+            let last = ubers.iter().filter(|(at, ..)| *at == anchor).flat_map(|(.., ubers)| ubers.last());
+            used.push((ZoneIdx(anchor), last.map(|(at, _)| at + 4096).max().unwrap_or(4096)));
+        }
+        Ok(used)
+    }
+}
+
+/// Writes over what a zone holds, whatever the rules say.
+pub fn overwrite(device: &SimDevice, zone: ZoneIdx, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+    let unit = u64::from(device.info().write_unit);
+    let (from, to) = (offset / unit * unit, (offset + bytes.len() as u64).next_multiple_of(unit));
+    let mut old = vec![0; usize::try_from(to - from).unwrap_or(0)];
+    device.read(zone, from, &mut old).map_err(failed("read before damage"))?;
+    let skipped = usize::try_from(offset - from).unwrap_or(0);
+    let mask: Vec<u8> = old.iter().skip(skipped).zip(bytes).map(|(old, new)| old ^ new).collect();
+    device.rot(zone, offset, &mask).map_err(failed("damage"))
+}
+
+/// Imports, checks, mounts and reads everything. With a model, what is read without an error must be what the model has.
+pub fn look(device: &SimDevice, model: Option<&Model>) -> Result<Verdict, Failure> {
+    let began = Instant::now();
+    let looked = catch_unwind(AssertUnwindSafe(|| look_inside(device, model)));
+    let took = began.elapsed();
+    let verdict = looked.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        Failure(format!("panic: {}", text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?")))
+    })??;
+    ensure(took < TIME_MAX, || format!("took {took:?}"))?;
+    Ok(verdict)
+}
+
+fn look_inside(device: &SimDevice, model: Option<&Model>) -> Result<Verdict, Failure> {
+    let Ok(mut machine) = Machine::import(device, 1, true) else { return Ok(Verdict::Refused) };
+    let report = terrane_check::check(&machine.objects, &mut |_| {});
+    if machine.mount().is_err() {
+        return match report.is_clean() {
+            true => Err(Failure("check is clean, and it cannot be mounted".into())),
+            false => Ok(Verdict::Refused),
+        };
+    }
+    let errors = walk(machine.fs(), model)?;
+    if report.is_clean() {
+        ensure(errors == 0, || format!("check is clean, and {errors} reads failed"))?;
+        if let Some(model) = model {
+            model.compare(machine.fs())?;
+        }
+        return Ok(Verdict::Whole);
+    }
+    Ok(Verdict::Damaged)
+}
+
+/// Reads everything there is from the root on; returns how much of it failed.
+fn walk(fs: &Fs, model: Option<&Model>) -> Result<u64, Failure> {
+    let (mut todo, mut seen, mut errors, mut names) = (vec![fs.root()], BTreeSet::new(), 0, 0);
+    let _ = fs.statfs();
+    while let Some(ino) = todo.pop() {
+        if !seen.insert(ino) {
+            continue;
+        }
+        match walk_one(fs, ino, model, &mut todo, &mut names) {
+            Ok(()) => {}
+            Err(Seen::Error(_)) => errors += 1,
+            Err(Seen::Wrong(failure)) => return Err(failure),
+        }
+        ensure(names < NAMES_MAX, || "a walk without end".into())?;
+    }
+    Ok(errors)
+}
+
+enum Seen {
+    Error(#[expect(dead_code, reason = "for whoever debugs this")] Errno),
+    Wrong(Failure),
+}
+
+impl From<Errno> for Seen {
+    fn from(errno: Errno) -> Self {
+        Seen::Error(errno)
+    }
+}
+
+fn walk_one(
+    fs: &Fs,
+    ino: Ino,
+    model: Option<&Model>,
+    todo: &mut Vec<Ino>,
+    names: &mut u64,
+) -> Result<(), Seen> {
+    let attr = fs.getattr(ino)?;
+    let node = model.map(|model| model.nodes.get(&ino));
+    let wrong =
+        |what: &str| Err(Seen::Wrong(Failure(format!("inode {ino}: {what} is not what was written"))));
+    match attr.mode & 0o170_000 {
+        0o040_000 => {
+            let mut found = Vec::new();
+            let listed = fs.readdir(ino, 0, &mut |entry| {
+                *names += 1;
+                if entry.name != b"." && entry.name != b".." {
+                    found.push((String::from_utf8_lossy(entry.name).into_owned(), entry.ino));
+                }
+                *names < NAMES_MAX
+            });
+            for (name, target) in &found {
+                let same = fs.lookup(ino, name.as_bytes()).map(|attr| attr.ino);
+                if same.is_ok() {
+                    fs.forget(*target, 1);
+                }
+                if let Some(Some(Content::Dir { names, .. })) =
+                    node.map(|node| node.map(|node| &node.content))
+                    && names.get(name) != Some(target)
+                {
+                    return wrong("a name");
+                }
+                todo.push(*target);
+            }
+            listed?;
+            let _ = fs.lookup(ino, b"there is no such name");
+        }
+        0o120_000 => {
+            let target = fs.readlink(ino)?;
+            if let Some(node) = node
+                && node.map(|node| &node.content) != Some(&Content::Link(target))
+            {
+                return wrong("a link");
+            }
+        }
+        0o100_000 => {
+            let mut out = Vec::new();
+            fs.read(ino, 0, READ_BYTES.min(u32::try_from(attr.size).unwrap_or(READ_BYTES)), &mut out)?;
+            if let Some(node) = node {
+                let same =
+                    matches!(node.map(|node| &node.content), Some(Content::File(bytes)) if **bytes == out);
+                if !same {
+                    return wrong("a file");
+                }
+            } else {
+                // Wherever else it claims to have bytes.
+                for at in [attr.size / 2, attr.size.saturating_sub(1)] {
+                    out.clear();
+                    fs.read(ino, at, 4096, &mut out)?;
+                }
+                let _ = (fs.seek_data(ino, 0), fs.seek_hole(ino, 0));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// One bit of the used parts flips.
+pub fn bit_flip(image: &Image, zone: ZoneIdx, bit: u64) -> Result<Verdict, Failure> {
+    let device = image.copy();
+    device.rot(zone, bit / 8, &[1 << (bit % 8)]).map_err(failed("rot"))?;
+    look(&device, Some(&image.model)).map_err(|failure| failure.within(format_args!("zone {zone} bit {bit}")))
+}
+
+/// A lie with right checksums, chosen by the seed: in pool structures or in trees. `None`: this seed found nothing to lie about.
+pub fn sealed_lie(image: &Image, seed: u64) -> Result<Option<Verdict>, Failure> {
+    let mut dice = Dice::new(seed);
+    let forged = catch_unwind(AssertUnwindSafe(|| match dice.below(4) {
+        0 => forge::forge(image, &mut dice),
+        _ => liar::lie_in_a_tree(image, &mut dice),
+    }));
+    let forged = forged.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        Failure(format!(
+            "seed {seed}: panic while lying: {}",
+            text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?")
+        ))
+    })?;
+    match forged.map_err(|failure| failure.within(format_args!("seed {seed}")))? {
+        Some(device) => {
+            look(&device, None).map(Some).map_err(|failure| failure.within(format_args!("seed {seed}")))
+        }
+        None => Ok(None),
+    }
+}
+
+/// Damages bytes somewhere in `range`: a bit, a byte, a field, a field that is moved, a run of bytes.
+fn lie(raw: &mut [u8], range: std::ops::Range<usize>, dice: &mut Dice) {
+    let len = range.len() as u64;
+    if len == 0 || range.end > raw.len() {
+        return;
+    }
+    let at = range.start + dice.below(len) as usize;
+    match dice.below(8) {
+        0 | 1 => raw[at] ^= 1 << dice.below(8),
+        2 => raw[at] = dice.pick(&[0, 1, 0x7f, 0x80, 0xff]).unwrap_or(0),
+        3..6 => {
+            let width = dice.pick(&[2usize, 4, 8]).unwrap_or(8);
+            let at = at / width * width;
+            let Some(field) = raw.get_mut(at..at + width) else { return };
+            let mut old = [0; 8];
+            old[..width].copy_from_slice(field);
+            let old = u64::from_le_bytes(old);
+            let new = match dice.below(8) {
+                0 => 0,
+                1 => u64::MAX,
+                2 => 1 << 63,
+                3 => old.wrapping_add(1),
+                4 => old.wrapping_sub(1),
+                5 => 1 << dice.below(64),
+                6 => dice.below(64),
+                _ => dice.word(),
+            };
+            field.copy_from_slice(&new.to_le_bytes()[..width]);
+        }
+        6 => {
+            let width = dice.pick(&[8usize, 16, 128]).unwrap_or(8);
+            let from = range.start + dice.below(len) as usize / width * width;
+            let to = at / width * width;
+            if from + width <= raw.len() && to + width <= raw.len() {
+                raw.copy_within(from..from + width, to);
+            }
+        }
+        _ => {
+            let end = (at + 1 + dice.below(40) as usize).min(range.end);
+            for byte in &mut raw[at..end] {
+                *byte = dice.word() as u8;
+            }
+        }
+    }
+}

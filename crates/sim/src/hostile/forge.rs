@@ -1,0 +1,225 @@
+//! Pool structures that lie: changed, sealed again, and every pointer to them with them.
+//!
+//! What must move because its size changed goes into a zone that is empty: bootstrap blocks are named by place.
+
+use super::{Image, lie, overwrite};
+use crate::dice::Dice;
+use crate::machine::Machine;
+use crate::{Failure, failed};
+use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
+use terrane_device::{Device, SimDevice};
+use terrane_pool::Place;
+use terrane_pool::directory::{PartTrailer, parse_trailer};
+use terrane_pool::label::{BootPtr, Label, Uberblock};
+use terrane_pool::record::Record;
+use terrane_pool::seal::{Seed, seal};
+use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
+
+/// The newest uberblock, and where it is.
+struct Newest {
+    anchor: u32,
+    at: u64,
+    label: Label,
+    uber: Uberblock,
+}
+
+fn newest(device: &SimDevice) -> Result<Newest, Failure> {
+    let all = terrane_pool::inspect::anchors(device).into_iter().flat_map(|(anchor, label, ubers)| {
+        ubers.into_iter().map(move |(at, uber)| Newest { anchor, at, label: label.clone(), uber })
+    });
+    // Each is stored twice; the first of a pair is the one to write again.
+    all.max_by_key(|newest| (newest.uber.txg, newest.uber.clean, std::cmp::Reverse(newest.at)))
+        .ok_or(Failure("no uberblock".into()))
+}
+
+impl Newest {
+    fn write(&self, device: &SimDevice) -> Result<(), Failure> {
+        let raw = self.uber.encode(&self.label, self.anchor, self.at, 4096);
+        overwrite(device, ZoneIdx(self.anchor), self.at, &raw)
+    }
+}
+
+/// The bytes of a bootstrap block.
+fn read_boot(device: &SimDevice, ptr: &BootPtr) -> Result<Vec<u8>, Failure> {
+    let place = ptr.copies().next().ok_or(Failure("no place".into()))?;
+    let from = place.offset / 4096 * 4096;
+    let to = (place.offset + u64::from(ptr.len)).next_multiple_of(4096);
+    let mut raw = vec![0; (to - from) as usize];
+    device.read(place.zone, from, &mut raw).map_err(failed("read"))?;
+    let start = (place.offset - from) as usize;
+    let stored = raw.get(start..start + ptr.len as usize).ok_or(Failure("short block".into()))?;
+    let word =
+        |at: usize| stored.get(at..at + 4).and_then(|raw| raw.try_into().ok()).map_or(0, u32::from_le_bytes);
+    let mut out = Vec::new();
+    Compressor::new()
+        .decompress(word(0) as u8, stored.get(8..).unwrap_or(&[]), word(4) as usize, &mut out)
+        .map_err(failed("decompress"))?;
+    Ok(out)
+}
+
+/// Writes a bootstrap block where nothing is.
+fn place_boot(
+    device: &SimDevice,
+    raw: &[u8],
+    zone: ZoneIdx,
+    offset: u64,
+    lsize: u32,
+) -> Result<BootPtr, Failure> {
+    let mut stored = u32::from(Compression::Off.id()).to_le_bytes().to_vec();
+    stored.extend_from_slice(&lsize.to_le_bytes());
+    stored.extend_from_slice(raw);
+    overwrite(device, zone, offset, &stored)?;
+    // Its sequence number is one that no zone has.
+    let place = Place::new(DeviceIdx(0), zone, offset, ZoneSeq((1 << 35) + offset / 4096));
+    let mut ptr = BootPtr { len: stored.len() as u32, ..BootPtr::NONE };
+    ptr.checksum = compute(ChecksumKind::Blake3, &stored);
+    ptr.places[0] = place;
+    Ok(ptr)
+}
+
+fn number(old: u64, dice: &mut Dice) -> u64 {
+    match dice.below(7) {
+        0 => 0,
+        1 => old.wrapping_add(1),
+        2 => old.wrapping_sub(1),
+        3 => 1 << dice.below(62),
+        4 => (1 << 62) - 1,
+        5 => dice.below(100),
+        _ => dice.word() >> 2,
+    }
+}
+
+fn lie_in_pointer(ptr: &mut BootPtr, dice: &mut Dice) {
+    let which = dice.below(2) as usize;
+    let place = &mut ptr.places[which];
+    match dice.below(5) {
+        0 => ptr.len = number(u64::from(ptr.len), dice) as u32,
+        1 => ptr.padded = number(u64::from(ptr.padded), dice) as u32,
+        2 => place.offset = number(place.offset, dice),
+        3 => place.zone = ZoneIdx(number(u64::from(place.zone.0), dice) as u32),
+        _ => place.seq = ZoneSeq(number(place.seq.0, dice)),
+    }
+}
+
+/// One lie in one pool structure.
+pub(super) fn forge(image: &Image, dice: &mut Dice) -> Result<Option<SimDevice>, Failure> {
+    let device = image.copy();
+    let done = match dice.below(5) {
+        0 => uberblock(&device, dice)?,
+        1 => record(&device, dice)?,
+        2 => section(&device, dice)?,
+        3 => part(&device, dice)?,
+        _ => label(&device, dice)?,
+    };
+    Ok(done.then_some(device))
+}
+
+fn uberblock(device: &SimDevice, dice: &mut Dice) -> Result<bool, Failure> {
+    let mut newest = newest(device)?;
+    let uber = &mut newest.uber;
+    match dice.below(8) {
+        0 => uber.generation = number(uber.generation, dice),
+        1 => uber.incarnation = number(uber.incarnation, dice),
+        2 => uber.txg = Txg(number(uber.txg.0, dice)),
+        3 => uber.oldest = Txg(number(uber.oldest.0, dice)),
+        4 => uber.lease_seq = number(uber.lease_seq, dice),
+        5 => uber.lease_txg = number(uber.lease_txg, dice),
+        6 => uber.clean = !uber.clean,
+        _ => lie_in_pointer(&mut uber.record, dice),
+    }
+    newest.write(device)?;
+    Ok(true)
+}
+
+fn free_zone(device: &SimDevice) -> Result<ZoneIdx, Failure> {
+    let machine = Machine::import(&device.snapshot(), 1, true)?;
+    let used: Vec<ZoneIdx> = machine.pool.zones().iter().map(|zone| zone.home.zone).collect();
+    let zones = (2..device.info().zone_count).rev().map(ZoneIdx);
+    zones.into_iter().find(|zone| !used.contains(zone)).ok_or(Failure("no zone is empty".into()))
+}
+
+fn record(device: &SimDevice, dice: &mut Dice) -> Result<bool, Failure> {
+    let mut newest = newest(device)?;
+    let zone = free_zone(device)?;
+    let mut raw = read_boot(device, &newest.uber.record)?;
+    for _ in 0..=dice.below(2) {
+        let all = 0..raw.len();
+        lie(&mut raw, all, dice);
+    }
+    let lsize = if dice.one_in(10) { number(raw.len() as u64, dice) as u32 } else { raw.len() as u32 };
+    newest.uber.record = place_boot(device, &raw, zone, 0, lsize)?;
+    newest.write(device)?;
+    Ok(true)
+}
+
+fn section(device: &SimDevice, dice: &mut Dice) -> Result<bool, Failure> {
+    let mut newest = newest(device)?;
+    let zone = free_zone(device)?;
+    let raw = read_boot(device, &newest.uber.record)?;
+    let mut record = Record::parse(&raw, "the record").map_err(failed("record"))?;
+    if record.sections.is_empty() {
+        return Ok(false);
+    }
+    let which = dice.below(record.sections.len() as u64) as usize;
+    let Some(section) = record.sections.get_mut(which) else { return Ok(false) };
+    if dice.one_in(4) {
+        lie_in_pointer(&mut section.ptr, dice);
+    } else {
+        let mut raw = read_boot(device, &section.ptr)?;
+        let all = 0..raw.len();
+        lie(&mut raw, all, dice);
+        section.ptr = place_boot(device, &raw, zone, 512 << 10, raw.len() as u32)?;
+    }
+    let raw = record.encode();
+    newest.uber.record = place_boot(device, &raw, zone, 0, raw.len() as u32)?;
+    newest.write(device)?;
+    Ok(true)
+}
+
+fn part(device: &SimDevice, dice: &mut Dice) -> Result<bool, Failure> {
+    let machine = Machine::import(&device.snapshot(), 1, true)?;
+    let zones: Vec<_> = machine.pool.zones().into_iter().filter(|zone| zone.claimed > 0).collect();
+    let Some(view) = zones.get(dice.below(zones.len() as u64) as usize) else { return Ok(false) };
+    let mut raw = vec![0; view.claimed as usize];
+    device.read(view.home.zone, 0, &mut raw).map_err(failed("read"))?;
+    let trailer = parse_trailer(&raw, view.seq, view.claimed).map_err(failed("trailer"))?;
+    let from = trailer.part_start as usize;
+    let entries = from..from + trailer.entry_bytes as usize;
+    let in_trailer = raw.len() - PartTrailer::SIZE..raw.len() - 16;
+    let range = if dice.one_in(3) { in_trailer } else { entries };
+    lie(&mut raw, range, dice);
+    let Some(said) = PartTrailer::decode(&raw[raw.len() - PartTrailer::SIZE..]) else { return Ok(false) };
+    let start = (said.part_start as usize).min(raw.len() - PartTrailer::SIZE);
+    let seed = Seed {
+        pool: machine.pool.id(),
+        life: said.seq.0,
+        offset: said.part_start,
+        incarnation: said.incarnation,
+    };
+    let sealed = seal(seed, &[&raw[start..raw.len() - 16]]);
+    let end = raw.len();
+    raw[end - 16..].copy_from_slice(&sealed);
+    overwrite(device, view.home.zone, 0, &raw)?;
+    Ok(true)
+}
+
+fn label(device: &SimDevice, dice: &mut Dice) -> Result<bool, Failure> {
+    let mut newest = newest(device)?;
+    let label = &mut newest.label;
+    match dice.below(9) {
+        0 => label.generation = number(label.generation, dice),
+        1 => label.zone_size = number(label.zone_size, dice),
+        2 => label.zone_count = number(u64::from(label.zone_count), dice) as u32,
+        3 => label.write_unit = number(u64::from(label.write_unit), dice) as u32,
+        4 => label.max_block = number(u64::from(label.max_block), dice) as u32,
+        5 => label.sections = number(u64::from(label.sections), dice) as u32,
+        6 => label.features.incompatible.push("terrane:unheard_of".into()),
+        7 => label.devices.clear(),
+        _ => label.device = number(label.device, dice),
+    }
+    let raw = label.encode(newest.anchor);
+    overwrite(device, ZoneIdx(newest.anchor), 0, &raw)?;
+    // The uberblocks are sealed with what the label says.
+    newest.write(device)?;
+    Ok(true)
+}

@@ -1,0 +1,187 @@
+//! Trees that lie: the pool itself writes them.
+//!
+//! A client of the pool that goes down from the root to some block by chance, damages its contents, and hands everything on
+//! the way up to the pool as any honest client would. So every checksum, directory entry and count of live
+//! bytes is right, and only the meaning is wrong.
+
+use super::{Image, lie};
+use crate::dice::Dice;
+use crate::{Failure, failed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use terrane_codec::{ChecksumKind, Compression};
+use terrane_device::sim::Kept;
+use terrane_device::{Device, SimDevice};
+use terrane_object::dnode::{DNODE_BLOCK_BYTES, SLOT_BYTES, dnodes_in};
+use terrane_object::objset::HEADER;
+use terrane_object::{BlockPtr, Env, ImportOptions, ObjectKind, Owner, Pool, PoolError, SeededEnv};
+use terrane_pool::{Client, Group, Stream, WriteRequest};
+use terrane_wire::Txg;
+
+/// Where the root pointer stands in a dnode, and where its bonus begins.
+const ROOT_AT: usize = 64;
+const BONUS_AT: usize = ROOT_AT + BlockPtr::SIZE;
+
+/// The client is shared, and only the syncing thread uses what is in here.
+struct Liar(Mutex<Plan>);
+
+struct Plan {
+    dice: Dice,
+    /// The meta object set: the pool holds its own lock while it syncs, and cannot be asked.
+    root: BlockPtr,
+    lied: bool,
+}
+
+impl Liar {
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a pointer leads to.
+#[derive(Clone, Copy)]
+enum What {
+    Header { objset: u64 },
+    Tree { objset: u64, object: u64, dnodes: bool, block: u64 },
+}
+
+impl Client for Liar {
+    fn quiesced(&self, _txg: Txg) {}
+
+    fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
+        let mut plan = self.plan();
+        if !plan.lied {
+            let old = plan.root.clone();
+            plan.root = descend(group, &old, What::Header { objset: 0 }, &mut plan.dice)?;
+            plan.lied = plan.root != old;
+        }
+        Ok(plan.root.clone())
+    }
+
+    fn synced(&self, _txg: Txg) {}
+}
+
+fn descend(
+    group: &mut Group<'_>,
+    ptr: &BlockPtr,
+    what: What,
+    dice: &mut Dice,
+) -> Result<BlockPtr, PoolError> {
+    if ptr.is_hole() {
+        return Ok(ptr.clone());
+    }
+    let level = ptr.level();
+    let owner = match what {
+        What::Header { objset } => Owner::Block { objset, object: HEADER, level: 0, block: 0 },
+        What::Tree { objset, object, block, .. } => Owner::Block { objset, object, level, block },
+    };
+    let mut raw = group.pool().read(ptr, owner)?.to_vec();
+    let before = raw.clone();
+    match what {
+        What::Header { objset } => {
+            if dice.one_in(10) {
+                let end = raw.len().min(3 * SLOT_BYTES);
+                lie(&mut raw, 0..end, dice);
+            } else {
+                let tree = What::Tree { objset, object: 0, dnodes: true, block: 0 };
+                patch(group, &mut raw, SLOT_BYTES + ROOT_AT, tree, dice)?;
+            }
+        }
+        What::Tree { .. } if level > 0 => {
+            let children = (raw.len() / BlockPtr::SIZE) as u64;
+            let child = dice.below(children);
+            if dice.one_in(8) {
+                lie(&mut raw, 0..before.len(), dice);
+            } else {
+                let What::Tree { objset, object, dnodes, block } = what else { return Ok(ptr.clone()) };
+                let below = What::Tree { objset, object, dnodes, block: block * 128 + child };
+                patch(group, &mut raw, child as usize * BlockPtr::SIZE, below, dice)?;
+            }
+        }
+        What::Tree { objset, dnodes: true, block, .. } => {
+            let found = dnodes_in(&raw, &"dnodes")?;
+            let which = dice.below(found.len() as u64) as usize;
+            if let Some((offset, dnode)) = found.get(which) {
+                let object =
+                    block * u64::from(DNODE_BLOCK_BYTES) / SLOT_BYTES as u64 + (offset / SLOT_BYTES) as u64;
+                let slot = *offset..offset + BONUS_AT + dnode.bonus.len();
+                if dice.one_in(3) {
+                    lie(&mut raw, slot, dice);
+                } else if dnode.kind == ObjectKind::Objset {
+                    patch(group, &mut raw, offset + BONUS_AT, What::Header { objset: object }, dice)?;
+                } else if dnode.root.is_hole() {
+                    lie(&mut raw, slot, dice);
+                } else {
+                    let tree = What::Tree { objset, object, dnodes: false, block: 0 };
+                    patch(group, &mut raw, offset + ROOT_AT, tree, dice)?;
+                }
+            }
+        }
+        What::Tree { .. } => {
+            // Structures begin with what matters most.
+            let end = if dice.one_in(2) { raw.len().min(256) } else { raw.len() };
+            lie(&mut raw, 0..end, dice);
+        }
+    }
+    if raw == before {
+        return Ok(ptr.clone());
+    }
+    if matches!(what, What::Tree { .. }) && level == 0 && dice.one_in(20) {
+        raw.truncate(1 + dice.below(before.len() as u64) as usize);
+    }
+    let kind = match ptr {
+        BlockPtr::Normal(normal) => normal.kind,
+        BlockPtr::Embedded(embedded) => embedded.kind,
+        BlockPtr::Hole(hole) => hole.kind,
+    };
+    let request = WriteRequest {
+        data: Arc::new(raw),
+        kind,
+        compression: Compression::Lz4,
+        checksum: ChecksumKind::Blake3,
+        owner,
+        fill: ptr.fill(),
+        stream: Stream::Metadata,
+        may_embed: false,
+    };
+    let mut written = group.write(vec![request])?;
+    group.release(ptr);
+    Ok(written.remove(0))
+}
+
+/// Goes down one pointer of a block, and puts the new one in its place.
+fn patch(
+    group: &mut Group<'_>,
+    raw: &mut [u8],
+    at: usize,
+    what: What,
+    dice: &mut Dice,
+) -> Result<(), PoolError> {
+    let Some(place) = raw.get_mut(at..at + BlockPtr::SIZE) else { return Ok(()) };
+    let ptr = BlockPtr::parse(place, &"pointer")?;
+    let new = descend(group, &ptr, what, dice)?;
+    if new != ptr {
+        place.copy_from_slice(&new.encode());
+    }
+    Ok(())
+}
+
+/// One lie somewhere in the trees of a copy of the image. `None`: the way down ended in a hole.
+pub(super) fn lie_in_a_tree(image: &Image, dice: &mut Dice) -> Result<Option<SimDevice>, Failure> {
+    let device = image.copy();
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(dice.word()));
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+    let options = ImportOptions { cache_bytes: 2 << 20, ..ImportOptions::default() };
+    let pool = Pool::import(devices, env, &options).map_err(failed("import"))?;
+    let plan = Plan { dice: Dice::new(dice.word()), root: pool.root(), lied: false };
+    let liar = Arc::new(Liar(Mutex::new(plan)));
+    let client: Arc<dyn Client> = liar.clone();
+    pool.set_client(Arc::downgrade(&client) as Weak<dyn Client>);
+    for _ in 0..8 {
+        pool.commit_txg(pool.open_txg()).map_err(failed("commit"))?;
+        if liar.plan().lied {
+            break;
+        }
+    }
+    pool.abandon();
+    Ok(liar.plan().lied.then(|| device.restarted(Kept::Everything)))
+}

@@ -1,0 +1,119 @@
+//! A pool in memory: made, mounted, crashed and mounted again.
+
+use crate::{Failure, failed};
+use std::sync::Arc;
+use terrane_dataset::Dataset;
+use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_object::{CreateOptions, Env, ImportOptions, Objects, Pool, SeededEnv};
+use terrane_posix::{Cred, Fs};
+use terrane_wire::Txg;
+
+pub const ROOT: Cred = Cred { uid: 0, gid: 0 };
+pub const USER: Cred = Cred { uid: 1000, gid: 100 };
+
+/// What the machine is built of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub zones: u32,
+    /// Like a drive, or like a file.
+    pub drive: bool,
+    pub props: Vec<(&'static str, &'static str)>,
+}
+
+impl Plan {
+    /// 64 zones of 1 MiB, a small record size, and either face of the device.
+    pub fn small(seed: u64) -> Plan {
+        Plan { seed, zones: 64, drive: seed.is_multiple_of(2), props: vec![("recordsize", "4K")] }
+    }
+}
+
+pub struct Machine {
+    pub device: SimDevice,
+    pub pool: Arc<Pool>,
+    pub objects: Arc<Objects>,
+    fs: Option<Arc<Fs>>,
+}
+
+fn options(read_only: bool) -> ImportOptions {
+    ImportOptions { cache_bytes: 2 << 20, read_only, ..ImportOptions::default() }
+}
+
+impl Machine {
+    /// A new pool with an empty file system, committed.
+    pub fn create(plan: &Plan) -> Result<Machine, Failure> {
+        let config = SimConfig {
+            seed: plan.seed,
+            zone_count: plan.zones,
+            hardware_pointers: plan.drive,
+            ..SimConfig::default()
+        };
+        let device = SimDevice::new(config).map_err(failed("device"))?;
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(plan.seed));
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+        let create = CreateOptions { name: "sim".into() };
+        let pool = Pool::create(devices, &create, env, &options(false)).map_err(failed("create"))?;
+        let objects = Objects::create(Arc::clone(&pool)).map_err(failed("create objects"))?;
+        let dataset = Dataset::create_root(&objects, &plan.props).map_err(failed("create data set"))?;
+        Fs::format(&dataset, &ROOT).map_err(failed("format"))?;
+        let fs = Fs::open(Arc::new(dataset)).map_err(failed("mount"))?;
+        Ok(Machine { device, pool, objects, fs: Some(fs) })
+    }
+
+    /// Imports what lies on a device; mounts nothing yet.
+    pub fn import(device: &SimDevice, seed: u64, read_only: bool) -> Result<Machine, Failure> {
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed ^ 0x005e_ed0f_1a7e_12e5));
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+        let pool = Pool::import(devices, env, &options(read_only)).map_err(failed("import"))?;
+        let objects = Objects::open(Arc::clone(&pool)).map_err(failed("open objects"))?;
+        Ok(Machine { device: device.clone(), pool, objects, fs: None })
+    }
+
+    pub fn mount(&mut self) -> Result<(), Failure> {
+        let dataset = Dataset::open_root(&self.objects).map_err(failed("open data set"))?;
+        self.fs = Some(Fs::open(Arc::new(dataset)).map_err(failed("mount"))?);
+        Ok(())
+    }
+
+    /// The mounted file system.
+    pub fn fs(&self) -> &Arc<Fs> {
+        self.fs.as_ref().expect("a scenario mounts before it uses files")
+    }
+
+    /// The newest durable group.
+    pub fn group(&self) -> Txg {
+        self.pool.synced_txg()
+    }
+
+    /// Whether operations can be expected to work.
+    pub fn is_alive(&self) -> bool {
+        self.device.is_powered() && self.pool.status().failed.is_none()
+    }
+
+    /// Nothing may be dirty.
+    pub fn check(&self) -> Result<(), Failure> {
+        let report = terrane_check::check(&self.objects, &mut |_| {});
+        match report.is_clean() {
+            true => Ok(()),
+            false => Err(Failure(format!("check: {report}"))),
+        }
+    }
+
+    /// Unmounts and exports: everything is committed.
+    pub fn export(self) -> Result<SimDevice, Failure> {
+        let Machine { device, pool, objects, fs } = self;
+        if let Some(fs) = fs {
+            fs.forget_all();
+        }
+        pool.export().map_err(failed("export"))?;
+        drop(objects);
+        Ok(device)
+    }
+
+    /// Stops as if the machine had lost power; the device is left as it is.
+    pub fn abandon(self) -> SimDevice {
+        self.device.cut_power();
+        self.pool.abandon();
+        self.device
+    }
+}

@@ -1,0 +1,157 @@
+//! `terrane-sim`: the scenarios of the tests, for as many seeds as one likes.
+//!
+//! Prints each failing seed with the command that repeats it, and ends with 1 if there was any.
+
+use std::process::ExitCode;
+use terrane_device::ZoneState;
+use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
+use terrane_sim::{Failure, crash, faults, full};
+
+const USAGE: &str = "terrane-sim replay --seed N
+terrane-sim crash --seeds A..B
+terrane-sim every-write [--seed N]
+terrane-sim faults --seeds A..B
+terrane-sim hostile --count N [--seed FIRST]
+terrane-sim flips --seeds FIRST-BIT..LAST-BIT
+terrane-sim full --rounds N [--seed N]";
+
+struct Args(Vec<String>);
+
+impl Args {
+    fn value(&self, name: &str) -> Option<&str> {
+        let at = self.0.iter().position(|arg| arg == name)?;
+        self.0.get(at + 1).map(String::as_str)
+    }
+
+    fn number(&self, name: &str) -> Option<u64> {
+        self.value(name)?.parse().ok()
+    }
+
+    fn range(&self, name: &str) -> Option<std::ops::Range<u64>> {
+        let (first, end) = self.value(name)?.split_once("..")?;
+        Some(first.parse().ok()?..end.parse().ok()?)
+    }
+}
+
+/// How many failed.
+fn each(
+    numbers: impl Iterator<Item = u64>,
+    again: impl Fn(u64) -> String,
+    mut scenario: impl FnMut(u64) -> Result<(), Failure>,
+) -> u64 {
+    let mut failures = 0;
+    for number in numbers {
+        if let Err(failure) = scenario(number) {
+            failures += 1;
+            println!("FAILED {number}: {failure}\n  repeat: {}", again(number));
+        }
+    }
+    failures
+}
+
+fn run(args: &Args) -> Option<Result<u64, Failure>> {
+    let command = args.0.first()?.as_str();
+    Some(match command {
+        "replay" => {
+            let seed = args.number("--seed")?;
+            Ok(each(seed..seed + 1, |seed| format!("terrane-sim replay --seed {seed}"), crash::random_crash))
+        }
+        "crash" => Ok(each(
+            args.range("--seeds")?,
+            |seed| format!("terrane-sim replay --seed {seed}"),
+            crash::random_crash,
+        )),
+        "every-write" => every_write(args.number("--seed").unwrap_or(7)),
+        "faults" => Ok(each(
+            args.range("--seeds")?,
+            |seed| format!("terrane-sim faults --seeds {seed}..{}", seed + 1),
+            all_faults,
+        )),
+        "hostile" => hostile(args.number("--seed").unwrap_or(0), args.number("--count")?),
+        "flips" => flips(args.range("--seeds")?),
+        "full" => {
+            let (seed, rounds) = (args.number("--seed").unwrap_or(1), args.number("--rounds")?);
+            full::rounds(seed, rounds).map(|seen| {
+                println!("{seen:?}");
+                0
+            })
+        }
+        _ => return None,
+    })
+}
+
+fn every_write(seed: u64) -> Result<u64, Failure> {
+    let mut failures = 0;
+    for drive in [true, false] {
+        let ops = crash::small_ops(seed, drive, 60)?;
+        println!("{ops} device operations, like a {}", if drive { "drive" } else { "file" });
+        let again = |_| format!("terrane-sim every-write --seed {seed}");
+        failures += each(0..ops, again, |cut| crash::cut_at(seed, drive, 60, cut, 8));
+    }
+    Ok(failures)
+}
+
+fn all_faults(seed: u64) -> Result<(), Failure> {
+    faults::write_errors(seed, 20)?;
+    faults::metadata_rot(seed)?;
+    faults::data_rot(seed)?;
+    faults::zone_dies(seed, ZoneState::ReadOnly)?;
+    faults::zone_dies(seed, ZoneState::Offline)
+}
+
+fn hostile(first: u64, count: u64) -> Result<u64, Failure> {
+    let image = Image::new(5)?;
+    let mut verdicts = [0u64; 4];
+    let failures = each(
+        first..first.saturating_add(count),
+        |seed| format!("terrane-sim hostile --seed {seed} --count 1"),
+        |seed| {
+            let verdict = sealed_lie(&image, seed)?;
+            verdicts[verdict.map_or(3, |verdict| verdict as usize)] += 1;
+            Ok(())
+        },
+    );
+    println!("refused, damaged, whole, no lie: {verdicts:?}");
+    Ok(failures)
+}
+
+fn flips(bits: std::ops::Range<u64>) -> Result<u64, Failure> {
+    let image = Image::new(3)?;
+    let mut verdicts = [0u64; 3];
+    let mut failures = 0;
+    let mut first = 0;
+    for (zone, bytes) in image.used()? {
+        let end = first + bytes * 8;
+        let here = bits.start.max(first)..bits.end.min(end);
+        failures += each(
+            here,
+            |bit| format!("terrane-sim flips --seeds {bit}..{}", bit + 1),
+            |bit| {
+                verdicts[bit_flip(&image, zone, bit - first)? as usize] += 1;
+                Ok(())
+            },
+        );
+        first = end;
+    }
+    println!("{first} bits in all; refused, damaged, whole: {verdicts:?}");
+    Ok(failures)
+}
+
+fn main() -> ExitCode {
+    let args = Args(std::env::args().skip(1).collect());
+    match run(&args) {
+        None => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+        Some(Ok(0)) => ExitCode::SUCCESS,
+        Some(Ok(failures)) => {
+            println!("{failures} failed");
+            ExitCode::FAILURE
+        }
+        Some(Err(failure)) => {
+            println!("FAILED: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

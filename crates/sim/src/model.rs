@@ -1,0 +1,293 @@
+//! What the tree should be: maps of maps.
+//!
+//! Nodes are known by the numbers that the real file system gave them. Every operation answers as it should, errors included, and
+//! changes nothing if it fails.
+
+use crate::{Failure, ensure, failed};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use terrane_posix::{Errno, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE};
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    File(Arc<Vec<u8>>),
+    Link(Vec<u8>),
+    Dir { names: BTreeMap<String, Ino>, parent: Ino },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    pub content: Content,
+    pub nlink: u32,
+    pub mode: u32,
+}
+
+pub type Outcome = Result<(), Errno>;
+
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub root: Ino,
+    pub nodes: BTreeMap<Ino, Node>,
+    /// Lookups that a kernel would hold.
+    pub open: BTreeMap<Ino, u64>,
+}
+
+impl Model {
+    pub fn new(root: Ino) -> Model {
+        let content = Content::Dir { names: BTreeMap::new(), parent: root };
+        let node = Node { content, nlink: 2, mode: 0o040_755 };
+        Model { root, nodes: BTreeMap::from([(root, node)]), open: BTreeMap::new() }
+    }
+
+    fn node(&mut self, ino: Ino) -> &mut Node {
+        self.nodes.get_mut(&ino).expect("the workload asks for nodes that it has")
+    }
+
+    fn names(&mut self, dir: Ino) -> &mut BTreeMap<String, Ino> {
+        match &mut self.node(dir).content {
+            Content::Dir { names, .. } => names,
+            _ => panic!("the workload asks {dir} for names, and it is no directory"),
+        }
+    }
+
+    pub fn find(&self, dir: Ino, name: &str) -> Option<Ino> {
+        match &self.nodes.get(&dir)?.content {
+            Content::Dir { names, .. } => names.get(name).copied(),
+            _ => None,
+        }
+    }
+
+    pub fn is_dir(&self, ino: Ino) -> bool {
+        self.nodes.get(&ino).is_some_and(|node| matches!(node.content, Content::Dir { .. }))
+    }
+
+    fn is_live_dir(&self, ino: Ino) -> bool {
+        self.is_dir(ino) && self.nodes.get(&ino).is_some_and(|node| node.nlink > 0)
+    }
+
+    pub fn bytes(&self, ino: Ino) -> Arc<Vec<u8>> {
+        match self.nodes.get(&ino).map(|node| &node.content) {
+            Some(Content::File(bytes)) => Arc::clone(bytes),
+            _ => Arc::default(),
+        }
+    }
+
+    pub fn bytes_mut(&mut self, ino: Ino) -> &mut Vec<u8> {
+        match &mut self.node(ino).content {
+            Content::File(bytes) => Arc::make_mut(bytes),
+            _ => panic!("the workload asks {ino} for bytes, and it is no file"),
+        }
+    }
+
+    pub fn may_add(&self, dir: Ino, name: &str) -> Outcome {
+        match (self.is_live_dir(dir), self.find(dir, name)) {
+            (false, _) => Err(Errno::ENOENT),
+            (true, Some(_)) => Err(Errno::EEXIST),
+            (true, None) => Ok(()),
+        }
+    }
+
+    pub fn added(&mut self, dir: Ino, name: &str, ino: Ino, node: Node) {
+        self.nodes.insert(ino, node);
+        if self.is_dir(ino) {
+            self.node(dir).nlink += 1;
+        }
+        self.names(dir).insert(name.to_string(), ino);
+        *self.open.entry(ino).or_default() += 1;
+    }
+
+    pub fn linked(&mut self, ino: Ino, dir: Ino, name: &str) -> Outcome {
+        self.may_add(dir, name)?;
+        if self.node(ino).nlink == 0 {
+            return Err(Errno::ENOENT);
+        }
+        self.node(ino).nlink += 1;
+        self.names(dir).insert(name.to_string(), ino);
+        *self.open.entry(ino).or_default() += 1;
+        Ok(())
+    }
+
+    fn unlinked(&mut self, dir: Ino, ino: Ino) {
+        if self.is_dir(ino) {
+            self.node(dir).nlink -= 1;
+            self.node(ino).nlink = 0;
+        } else {
+            self.node(ino).nlink -= 1;
+        }
+        self.collect(ino);
+    }
+
+    /// Nobody knows it any more.
+    fn collect(&mut self, ino: Ino) {
+        if self.nodes.get(&ino).is_some_and(|node| node.nlink == 0) && !self.open.contains_key(&ino) {
+            self.nodes.remove(&ino);
+        }
+    }
+
+    pub fn forget(&mut self, ino: Ino) {
+        self.open.remove(&ino);
+        self.collect(ino);
+    }
+
+    fn is_empty_dir(&mut self, ino: Ino) -> bool {
+        self.names(ino).is_empty()
+    }
+
+    pub fn remove(&mut self, dir: Ino, name: &str, wants_dir: bool) -> Outcome {
+        let ino = self.find(dir, name).ok_or(Errno::ENOENT)?;
+        match (self.is_dir(ino), wants_dir) {
+            (true, false) => return Err(Errno::EISDIR),
+            (false, true) => return Err(Errno::ENOTDIR),
+            (true, true) if !self.is_empty_dir(ino) => return Err(Errno::ENOTEMPTY),
+            _ => {}
+        }
+        self.names(dir).remove(name);
+        self.unlinked(dir, ino);
+        Ok(())
+    }
+
+    fn is_below(&self, dir: Ino, above: Ino) -> bool {
+        let mut at = dir;
+        loop {
+            if at == above {
+                return true;
+            }
+            match self.nodes.get(&at).map(|node| &node.content) {
+                Some(Content::Dir { parent, .. }) if at != self.root => at = *parent,
+                _ => return false,
+            }
+        }
+    }
+
+    fn set_parent(&mut self, ino: Ino, from: Ino, to: Ino) {
+        if let Content::Dir { parent, .. } = &mut self.node(ino).content {
+            *parent = to;
+            self.node(from).nlink -= 1;
+            self.node(to).nlink += 1;
+        }
+    }
+
+    pub fn rename(&mut self, dir: Ino, name: &str, new_dir: Ino, new_name: &str, flags: u32) -> Outcome {
+        let source = self.find(dir, name).ok_or(Errno::ENOENT)?;
+        let target = self.find(new_dir, new_name);
+        if target.is_some() && flags == RENAME_NOREPLACE {
+            return Err(Errno::EEXIST);
+        }
+        if target.is_none() && flags == RENAME_EXCHANGE {
+            return Err(Errno::ENOENT);
+        }
+        if self.is_dir(source) && dir != new_dir && self.is_below(new_dir, source) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(target) = target {
+            if self.is_dir(target) && dir != new_dir && self.is_below(dir, target) {
+                return Err(if flags == RENAME_EXCHANGE { Errno::EINVAL } else { Errno::ENOTEMPTY });
+            }
+            if target == source {
+                return Ok(());
+            }
+            if flags == RENAME_EXCHANGE {
+                self.names(dir).insert(name.to_string(), target);
+                self.names(new_dir).insert(new_name.to_string(), source);
+                self.set_parent(source, dir, new_dir);
+                self.set_parent(target, new_dir, dir);
+                return Ok(());
+            }
+            match (self.is_dir(source), self.is_dir(target)) {
+                (true, false) => return Err(Errno::ENOTDIR),
+                (false, true) => return Err(Errno::EISDIR),
+                (true, true) if !self.is_empty_dir(target) => return Err(Errno::ENOTEMPTY),
+                _ => {}
+            }
+        } else if !self.is_live_dir(new_dir) {
+            return Err(Errno::ENOENT);
+        }
+        self.names(dir).remove(name);
+        self.names(new_dir).insert(new_name.to_string(), source);
+        self.set_parent(source, dir, new_dir);
+        if let Some(target) = target {
+            self.unlinked(new_dir, target);
+        }
+        Ok(())
+    }
+
+    /// Like a remount: what has no name is gone.
+    pub fn closed(&self) -> Model {
+        let nodes = self.nodes.iter().filter(|(_, node)| node.nlink > 0);
+        Model {
+            root: self.root,
+            nodes: nodes.map(|(ino, node)| (*ino, node.clone())).collect(),
+            open: BTreeMap::new(),
+        }
+    }
+
+    /// Whether the file system holds exactly this tree.
+    pub fn compare(&self, fs: &Fs) -> Result<(), Failure> {
+        ensure(fs.root() == self.root, || format!("root is {}, not {}", fs.root(), self.root))?;
+        for (ino, node) in &self.nodes {
+            self.compare_node(fs, *ino, node, &BTreeSet::new())?;
+        }
+        Ok(())
+    }
+
+    /// Likewise, but these files may be damaged: reading them may give `EIO`, never other bytes.
+    pub fn compare_but(&self, fs: &Fs, damaged: &BTreeSet<Ino>) -> Result<u64, Failure> {
+        let mut lost = 0;
+        for (ino, node) in &self.nodes {
+            lost += self.compare_node(fs, *ino, node, damaged)?;
+        }
+        Ok(lost)
+    }
+
+    fn compare_node(&self, fs: &Fs, ino: Ino, node: &Node, damaged: &BTreeSet<Ino>) -> Result<u64, Failure> {
+        let attr = fs.getattr(ino).map_err(|errno| Failure(format!("attributes of {ino}: {errno}")))?;
+        ensure((attr.nlink, attr.mode) == (node.nlink, node.mode), || {
+            format!(
+                "inode {ino}: links and mode {} {:o}, not {} {:o}",
+                attr.nlink, attr.mode, node.nlink, node.mode
+            )
+        })?;
+        match &node.content {
+            Content::File(bytes) => {
+                ensure(attr.size == bytes.len() as u64, || {
+                    format!("file {ino}: size {}, not {}", attr.size, bytes.len())
+                })?;
+                let mut found = Vec::new();
+                match fs.read(ino, 0, u32::try_from(attr.size).unwrap_or(u32::MAX), &mut found) {
+                    Ok(()) => {}
+                    Err(Errno::EIO) if damaged.contains(&ino) => return Ok(1),
+                    Err(errno) => return Err(Failure(format!("file {ino}: {errno}"))),
+                }
+                let first = found.iter().zip(bytes.iter()).position(|(found, expected)| found != expected);
+                ensure(found.len() == bytes.len() && first.is_none(), || {
+                    format!("file {ino} of {} bytes differs from byte {first:?} on", bytes.len())
+                })?;
+            }
+            Content::Link(target) => {
+                let found = fs.readlink(ino).map_err(failed("readlink"))?;
+                ensure(found == *target, || format!("link {ino} leads elsewhere"))?;
+            }
+            Content::Dir { names, parent } => {
+                ensure(attr.size == names.len() as u64 + 2, || {
+                    format!("directory {ino}: size {}, not {}", attr.size, names.len() + 2)
+                })?;
+                let mut seen = BTreeMap::new();
+                let mut up = 0;
+                fs.readdir(ino, 0, &mut |entry| {
+                    match entry.name {
+                        b"." => {}
+                        b".." => up = entry.ino,
+                        name => drop(seen.insert(String::from_utf8_lossy(name).into_owned(), entry.ino)),
+                    }
+                    true
+                })
+                .map_err(|errno| Failure(format!("names of {ino}: {errno}")))?;
+                ensure(&seen == names, || format!("directory {ino}: names {seen:?}, not {names:?}"))?;
+                ensure(up == *parent || node.nlink == 0, || {
+                    format!("directory {ino}: parent {up}, not {parent}")
+                })?;
+            }
+        }
+        Ok(0)
+    }
+}

@@ -1,0 +1,292 @@
+//! Random operations on a file system and its model, and what the model was at the end of each group.
+
+use crate::dice::Dice;
+use crate::machine::{Machine, USER};
+use crate::model::{Content, Model, Node};
+use crate::{Failure, ensure};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrane_posix::{
+    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, SetAttr, WriteFlags,
+};
+
+/// The model after so many operations.
+#[derive(Clone)]
+pub struct State {
+    pub steps: u64,
+    pub model: Arc<Model>,
+}
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    Done,
+    /// The power is off, or the pool has stopped.
+    Dead,
+}
+
+/// Groups that a crash can still lead back to, and some.
+const HISTORY: usize = 16;
+
+pub struct Workload {
+    pub machine: Machine,
+    pub model: Model,
+    pub dice: Dice,
+    /// Operations so far.
+    steps: u64,
+    /// What the tree can be at the end of a group.
+    history: BTreeMap<u64, Vec<State>>,
+    /// What was promised: a crash leads to a state of at least so many operations.
+    promised: u64,
+    /// The last operation that changed an inode.
+    touched: BTreeMap<Ino, u64>,
+    /// How large files get, in bytes.
+    pub file_bytes: u64,
+}
+
+impl Workload {
+    /// Goes on from what a committed pool holds.
+    pub fn new(machine: Machine, model: Model, seed: u64) -> Workload {
+        let state = State { steps: 0, model: Arc::new(model.clone()) };
+        let history = BTreeMap::from([(machine.group().0, vec![state])]);
+        Workload {
+            machine,
+            model,
+            dice: Dice::new(seed),
+            steps: 0,
+            history,
+            promised: 0,
+            touched: BTreeMap::new(),
+            file_bytes: 20_000,
+        }
+    }
+
+    /// On a new machine, with an empty model.
+    pub fn fresh(machine: Machine, seed: u64) -> Workload {
+        let model = Model::new(machine.fs().root());
+        Workload::new(machine, model, seed)
+    }
+
+    /// What a crash may lead to when it leads to this group.
+    pub fn states(&self, group: u64) -> &[State] {
+        self.history.get(&group).map_or(&[], Vec::as_slice)
+    }
+
+    /// Operations that a crash must not take back.
+    pub fn promised(&self) -> u64 {
+        self.promised
+    }
+
+    /// One operation on both.
+    pub fn step(&mut self) -> Result<Step, Failure> {
+        let before = State { steps: self.steps, model: Arc::new(self.model.clone()) };
+        let first = self.machine.pool.open_txg().0;
+        self.steps += 1;
+        let outcome = self.act();
+        let last = self.machine.pool.open_txg().0;
+        let dead = !self.machine.is_alive();
+        let after = State { steps: self.steps, model: Arc::new(self.model.clone()) };
+        // Groups that ended meanwhile may hold the operation or not; one that was cut off may hold what was there before it.
+        for group in first..last + u64::from(dead) {
+            let states = self.history.entry(group).or_default();
+            states.push(before.clone());
+            states.push(after.clone());
+        }
+        while self.history.len() > HISTORY {
+            self.history.pop_first();
+        }
+        if dead {
+            return Ok(Step::Dead);
+        }
+        outcome.map_err(|failure| failure.within(format_args!("operation {}", self.steps)))?;
+        Ok(Step::Done)
+    }
+
+    /// Everything so far becomes a promise.
+    pub fn sync(&mut self) -> Result<Step, Failure> {
+        let first = self.machine.pool.open_txg().0;
+        let outcome = self.machine.fs().sync();
+        let last = self.machine.pool.open_txg().0;
+        let dead = !self.machine.is_alive();
+        let state = State { steps: self.steps, model: Arc::new(self.model.clone()) };
+        for group in first..last + u64::from(dead) {
+            self.history.entry(group).or_default().push(state.clone());
+        }
+        match outcome {
+            Ok(()) => {
+                self.promised = self.steps;
+                // If there was nothing to commit, the newest group was this state already.
+                self.history.entry(self.machine.group().0).or_default().push(state);
+            }
+            Err(errno) => ensure(dead, || format!("sync: {errno}"))?,
+        }
+        Ok(if dead { Step::Dead } else { Step::Done })
+    }
+
+    /// Compares the answers, unless the machine died, and says whether the model should follow.
+    fn same<T>(
+        &self,
+        what: &str,
+        found: Result<T, Errno>,
+        expected: Result<(), Errno>,
+    ) -> Result<Option<T>, Failure> {
+        if !self.machine.is_alive() || matches!(found, Err(Errno::ENOSPC)) {
+            return Ok(None);
+        }
+        let shown = found.as_ref().map(|_| ()).map_err(|errno| *errno);
+        ensure(shown == expected, || format!("{what}: {shown:?}, expected {expected:?}"))?;
+        Ok(found.ok())
+    }
+
+    fn any_dir(&mut self) -> Ino {
+        let dirs: Vec<Ino> = self.model.nodes.keys().copied().filter(|ino| self.model.is_dir(*ino)).collect();
+        self.dice.pick(&dirs).unwrap_or(self.model.root)
+    }
+
+    fn any_name(&mut self) -> String {
+        let short = self.dice.below(9);
+        match self.dice.below(8) {
+            0 => format!("a longer name that no small slot can hold, and a half, number {short}"),
+            _ => format!("n{short}"),
+        }
+    }
+
+    fn any_file(&mut self) -> Option<Ino> {
+        let is_file = |node: &Node| matches!(node.content, Content::File(_));
+        let files: Vec<Ino> =
+            self.model.nodes.iter().filter(|(_, node)| is_file(node)).map(|(ino, _)| *ino).collect();
+        self.dice.pick(&files)
+    }
+
+    fn touch(&mut self, ino: Ino) {
+        self.touched.insert(ino, self.steps);
+    }
+
+    fn act(&mut self) -> Result<(), Failure> {
+        let fs = Arc::clone(self.machine.fs());
+        let (dir, name) = (self.any_dir(), self.any_name());
+        let raw = name.as_bytes();
+        match self.dice.below(26) {
+            0..4 => {
+                let expected = self.model.may_add(dir, &name);
+                let made = fs.create(dir, raw, 0o644, &USER);
+                if let Some(attr) = self.same(&format!("create {name} in {dir}"), made, expected)? {
+                    let node = Node { content: Content::File(Arc::default()), nlink: 1, mode: 0o100_644 };
+                    self.model.added(dir, &name, attr.ino, node);
+                    self.touch(attr.ino);
+                }
+            }
+            4..6 => {
+                let expected = self.model.may_add(dir, &name);
+                let made = fs.mkdir(dir, raw, 0o755, &USER);
+                if let Some(attr) = self.same(&format!("mkdir {name} in {dir}"), made, expected)? {
+                    let content = Content::Dir { names: BTreeMap::new(), parent: dir };
+                    self.model.added(dir, &name, attr.ino, Node { content, nlink: 2, mode: 0o040_755 });
+                }
+            }
+            6 => {
+                let len = self.dice.pick(&[1, 50, 160, 161, 3000]).unwrap_or(1);
+                let target: Vec<u8> = self.dice.bytes(len).into_iter().map(|byte| byte | 1).collect();
+                let expected = self.model.may_add(dir, &name);
+                let made = fs.symlink(dir, raw, &target, &USER);
+                if let Some(attr) = self.same(&format!("symlink {name} in {dir}"), made, expected)? {
+                    let node = Node { content: Content::Link(target), nlink: 1, mode: 0o120_777 };
+                    self.model.added(dir, &name, attr.ino, node);
+                }
+            }
+            7 => {
+                let Some(ino) = self.any_file() else { return Ok(()) };
+                let mut model = self.model.clone();
+                let expected = model.linked(ino, dir, &name);
+                let found = fs.link(ino, dir, raw);
+                if self.same(&format!("link {ino} to {name} in {dir}"), found, expected)?.is_some() {
+                    self.model = model;
+                    self.touch(ino);
+                }
+            }
+            8..11 => {
+                let wants_dir = self.dice.one_in(3);
+                let mut model = self.model.clone();
+                let expected = model.remove(dir, &name, wants_dir);
+                let found = if wants_dir { fs.rmdir(dir, raw) } else { fs.unlink(dir, raw) };
+                if self.same(&format!("remove {name} in {dir}"), found, expected)?.is_some() {
+                    self.model = model;
+                }
+            }
+            11..15 => {
+                let (new_dir, new_name) = (self.any_dir(), self.any_name());
+                let flags = self.dice.pick(&[0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE]).unwrap_or(0);
+                let mut model = self.model.clone();
+                let expected = model.rename(dir, &name, new_dir, &new_name, flags);
+                let found = fs.rename(dir, raw, new_dir, new_name.as_bytes(), flags);
+                let what = format!("rename {name} in {dir} to {new_name} in {new_dir}, flags {flags}");
+                if self.same(&what, found, expected)?.is_some() {
+                    self.model = model;
+                }
+            }
+            15..21 => {
+                let Some(ino) = self.any_file() else { return Ok(()) };
+                self.change_file(ino)?;
+            }
+            21 => drop(self.sync()?),
+            22 | 23 => {
+                let Some(ino) = self.any_file() else { return Ok(()) };
+                let found = fs.fsync(ino, self.steps.is_multiple_of(2));
+                if self.same("fsync", found, Ok(()))?.is_some() {
+                    // What happened to this file before is a promise now, and with it everything before that.
+                    self.promised = self.promised.max(self.touched.get(&ino).copied().unwrap_or(0));
+                }
+            }
+            _ => {
+                let open: Vec<Ino> = self.model.open.keys().copied().collect();
+                if let Some(ino) = self.dice.pick(&open) {
+                    fs.forget(ino, self.model.open.get(&ino).copied().unwrap_or(0));
+                    self.model.forget(ino);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn change_file(&mut self, ino: Ino) -> Result<(), Failure> {
+        let fs = Arc::clone(self.machine.fs());
+        let (at, len) = (self.dice.below(self.file_bytes), 1 + self.dice.below(self.file_bytes / 2));
+        let (from, to) = (at as usize, (at + len) as usize);
+        match self.dice.below(6) {
+            0..3 => {
+                let data = self.dice.bytes(len as usize);
+                let append =
+                    self.dice.one_in(3) && (self.model.bytes(ino).len() as u64) < 2 * self.file_bytes;
+                let flags = WriteFlags { append, kill_suidgid: false };
+                let found = fs.write(ino, at, &data, flags);
+                if let Some(written) = self.same("write", found, Ok(()))? {
+                    let written = written as usize;
+                    ensure(written == data.len(), || format!("write: {written} of {} bytes", data.len()))?;
+                    let bytes = self.model.bytes_mut(ino);
+                    let from = if append { bytes.len() } else { from };
+                    bytes.resize(bytes.len().max(from + written), 0);
+                    bytes[from..from + written].copy_from_slice(&data);
+                    self.touch(ino);
+                }
+            }
+            3 | 4 => {
+                let size = if self.dice.one_in(4) { 0 } else { at };
+                let set = SetAttr { size: Some(size), ..SetAttr::default() };
+                if self.same("truncate", fs.setattr(ino, &set, &USER), Ok(()))?.is_some() {
+                    self.model.bytes_mut(ino).resize(size as usize, 0);
+                    self.touch(ino);
+                }
+            }
+            _ => {
+                let found = fs.fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, at, len);
+                if self.same("punch", found, Ok(()))?.is_some() {
+                    let bytes = self.model.bytes_mut(ino);
+                    let size = bytes.len();
+                    bytes[from.min(size)..to.min(size)].fill(0);
+                    self.touch(ino);
+                }
+            }
+        }
+        Ok(())
+    }
+}

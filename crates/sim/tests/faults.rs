@@ -1,0 +1,69 @@
+//! Honest failures are lived with; lies are noticed.
+
+use terrane_device::ZoneState;
+use terrane_sim::Failure;
+use terrane_sim::faults::{Lie, canary, data_rot, metadata_rot, write_errors, zone_dies};
+use terrane_sim::seeds::seeds;
+
+fn each(count: u64, mut scenario: impl FnMut(u64) -> Result<(), Failure>) {
+    for seed in seeds(count) {
+        scenario(seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
+#[test]
+fn failing_writes_lose_nothing() {
+    let mut fired = 0;
+    each(10, |seed| write_errors(seed, 20).map(|count| fired += count));
+    assert!(fired > 0, "no write failed");
+}
+
+#[test]
+fn metadata_heals_from_its_other_copy() {
+    each(8, metadata_rot);
+}
+
+#[test]
+fn rot_in_a_file_is_an_error_to_its_readers_alone() {
+    let mut lost = 0;
+    each(8, |seed| data_rot(seed).map(|count| lost += count));
+    assert!(lost > 0, "no file was hit");
+}
+
+#[test]
+fn a_zone_that_becomes_read_only_loses_nothing() {
+    each(10, |seed| zone_dies(seed, ZoneState::ReadOnly));
+}
+
+#[test]
+fn a_zone_that_goes_offline_takes_only_its_own_data() {
+    each(10, |seed| zone_dies(seed, ZoneState::Offline));
+}
+
+fn is_caught(lie: Lie) {
+    let (mut told, mut seen) = (0, 0);
+    each(24, |seed| {
+        if let Some(failure) = canary(seed, lie)? {
+            told += 1;
+            seen += u64::from(!failure.0.is_empty());
+        }
+        Ok(())
+    });
+    assert!(told >= 12, "the device lied only {told} times");
+    assert!(seen * 10 >= told * 9, "{seen} of {told} lies were noticed");
+}
+
+#[test]
+fn a_lost_flush_is_caught() {
+    is_caught(Lie::Flush);
+}
+
+#[test]
+fn a_lost_write_is_caught() {
+    is_caught(Lie::Write);
+}
+
+#[test]
+fn a_misdirected_write_is_caught() {
+    is_caught(Lie::Misdirected);
+}

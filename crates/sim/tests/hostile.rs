@@ -1,0 +1,55 @@
+//! Damage and lies end in an error by name or in what was written; never in a panic, and never not at all.
+
+use terrane_sim::dice::Dice;
+use terrane_sim::hostile::{Image, Verdict, bit_flip, sealed_lie};
+use terrane_sim::seeds::{number, seeds};
+
+#[test]
+fn an_image_that_nobody_touched_is_whole() {
+    for seed in 0..3 {
+        let image = Image::new(seed).unwrap();
+        assert_eq!(terrane_sim::hostile::look(&image.copy(), Some(&image.model)), Ok(Verdict::Whole));
+    }
+}
+
+#[test]
+fn no_flipped_bit_gives_wrong_bytes() {
+    let image = Image::new(3).unwrap();
+    let used = image.used().unwrap();
+    let total: u64 = used.iter().map(|(_, bytes)| bytes * 8).sum();
+    let flips = number("TERRANE_FLIPS").unwrap_or(1000).min(total);
+    let mut dice = Dice::new(seeds(1)[0]);
+    let mut counts = [0u64; 3];
+    for flip in 0..flips {
+        // All of them in order, or as many by chance.
+        let mut at = if flips == total { flip } else { dice.below(total) };
+        for (zone, bytes) in &used {
+            if at < bytes * 8 {
+                counts[bit_flip(&image, *zone, at).unwrap_or_else(|failure| panic!("{failure}")) as usize] +=
+                    1;
+                break;
+            }
+            at -= bytes * 8;
+        }
+    }
+    println!("{total} bits; refused, damaged, whole: {counts:?}");
+    assert!(counts[1] > 0);
+}
+
+#[test]
+fn no_sealed_lie_panics_or_hangs() {
+    let image = Image::new(5).unwrap();
+    let mut counts = [0u64; 4];
+    let mut failures = Vec::new();
+    for seed in seeds(number("TERRANE_LIES").unwrap_or(1000)) {
+        match sealed_lie(&image, seed) {
+            Ok(verdict) => counts[verdict.map_or(3, |verdict| verdict as usize)] += 1,
+            Err(failure) => failures.push(failure),
+        }
+    }
+    println!("refused, damaged, whole, none: {counts:?}");
+    for failure in failures.iter().take(20) {
+        println!("{failure}");
+    }
+    assert!(failures.is_empty(), "{} lies failed; the first: {}", failures.len(), failures[0]);
+}
