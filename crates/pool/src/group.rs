@@ -686,7 +686,7 @@ impl Pool {
             tables.zones.iter().filter(|(_, zone)| ripe(zone)).map(|(seq, _)| *seq).collect()
         };
         for seq in ready {
-            if !self.explained(seq)? {
+            if !self.explained(st, seq)? {
                 log::error!(
                     "zone {seq}: its directory lists blocks that are neither dead nor moved; kept for `terrane check`"
                 );
@@ -722,11 +722,16 @@ impl Pool {
     }
 
     /// Whether every entry of a zone's directory is dead or has moved away.
-    fn explained(&self, seq: ZoneSeq) -> Result<bool, PoolError> {
+    fn explained(&self, st: &SyncState, seq: ZoneSeq) -> Result<bool, PoolError> {
         let Some(held) = self.hold(seq) else { return Ok(true) };
-        let claimed = self.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
+        let (claimed, phase) = {
+            let tables = self.tables.read();
+            tables.zones.get(&seq).map_or((0, Phase::Gone), |zone| (zone.claimed, zone.phase))
+        };
         let parts = match self.parts_of(&held, claimed) {
             Ok(parts) => parts,
+            // It was reset before the crash, and the record that would say so was not written: nothing lives there, so it is reset again.
+            Err(_) if matches!(phase, Phase::Emptied(txg) if txg <= st.imported) => return Ok(true),
             Err(error) => {
                 log::error!("zone {seq}: {error}");
                 return Ok(false);

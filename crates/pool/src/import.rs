@@ -296,6 +296,7 @@ impl Pool {
             checkpoint_wanted: false,
             root: BlockPtr::default(),
             recent: VecDeque::new(),
+            imported: Txg(0),
             oldest: Txg(1),
             resets_done: Vec::new(),
             suspects: Vec::new(),
@@ -590,7 +591,8 @@ fn open(
         let at = match device.resume(zone.home.zone, goes_on) {
             Ok(at) => at,
             Err(error) => {
-                // A zone that died is no reason to refuse the others: what lies in it is read from its copies, or named when it is asked for.
+                // A zone that died is no reason to refuse the others: what lies in it is read from its copies, or
+                // named when it is asked for.
                 log::error!("{}: {error}; nothing more is written there", zone.home);
                 zone.capacity
             }
@@ -630,6 +632,7 @@ fn open(
         checkpoint_wanted: !whole,
         root: record.root,
         recent: VecDeque::from([uber.txg]),
+        imported: uber.txg,
         oldest: uber.oldest,
         resets_done: Vec::new(),
         suspects: Vec::new(),

@@ -119,7 +119,9 @@ impl Pool {
         );
         drop(st);
         let tables = self.tables.read();
-        let copies = tables.zones.values().flat_map(|zone| &zone.part_copies);
+        // Those of a zone that is gone are among the former, until the record that says so.
+        let copies =
+            tables.zones.values().filter(|zone| zone.is_resident()).flat_map(|zone| &zone.part_copies);
         out.extend(copies.map(|copy| (copy.addr, (copy.part_end - copy.part_start) as u32)));
         out
     }

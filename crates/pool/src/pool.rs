@@ -59,6 +59,8 @@ pub(crate) struct SyncState {
     pub root: BlockPtr,
     /// Committed groups that can be rolled back to, oldest first.
     pub recent: VecDeque<Txg>,
+    /// The group that was imported.
+    pub imported: Txg,
     /// What the newest uberblock names as oldest whole group.
     pub oldest: Txg,
     /// Zones that were reset since the last record, with the copies of their directory parts.

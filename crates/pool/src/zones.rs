@@ -10,7 +10,8 @@
 //!
 //! The one way to change a committed table is [`Tables::apply`], at run time as at import, so what is replayed is what ran.
 //!
-//! Invariant ([`Tables::check`]): runs of a row are sorted and separate, no run is without live bytes, and no physical zone has two fillings.
+//! Invariant ([`Tables::check`]): runs of a row are sorted and separate, no run is without live bytes, and no physical
+//! zone has two fillings.
 
 use crate::addr::{Addr, GRANULE, granule_bytes};
 use crate::append::Gather;
