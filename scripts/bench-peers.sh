@@ -57,7 +57,7 @@ measure() { # label, kind, words
     in=$(seconds copy_in "$kind")
     unmount "$mnt"
     drop_caches
-    tar -cf - "$tree" | cat >/dev/null
+    tar -cf - "$tree" 2>/dev/null | cat >/dev/null
     "open_$kind"
     cold=$(seconds compare)
     stored=$("size_$kind")

@@ -4,7 +4,7 @@ set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 cd "$top"
 # Each commit explores other seeds, and repeats its own exactly.
-export TERRANE_SEED_BASE=${TERRANE_SEED_BASE:-$(printf '%d' "0x$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1)")}
+export TERRANE_SEED_BASE=${TERRANE_SEED_BASE:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo 1)}
 step() { say "== $*"; "$@"; }
 step cargo fmt --all --check
 step cargo clippy --quiet --workspace --all-targets -- -D warnings
@@ -12,4 +12,5 @@ step cargo test --quiet --workspace --lib --bins
 step cargo test --quiet -p terrane -p terrane-dataset -p terrane-sa
 step cargo test --quiet -p terrane-zap --test golden
 step cargo test --quiet -p terrane-pool --tests
+step env TERRANE_SEEDS=200 cargo test --quiet -p terrane-sim --test crash random_lives
 say "checked, seed base $TERRANE_SEED_BASE"

@@ -208,6 +208,26 @@ check_locks() {
     flock -n "$mnt/lock" -c true
 }
 
+# One damaged byte of a file: its reader gets EIO, everybody else goes on, `check` names it.
+check_damage() {
+    local mark=terrane-damage-$RANDOM-$RANDOM at
+    { head -c 60000 /dev/urandom; printf %s "$mark"; head -c 60000 /dev/urandom; } >"$mnt/damaged"
+    head -c 120000 /dev/urandom >"$mnt/whole"
+    cp "$mnt/whole" "$work/whole"
+    "$terrane" umount "$mnt"
+    at=$(head -c 1G "$work/pool.img" | grep -abo "$mark" | head -n 1 | cut -d: -f1)
+    [ -n "$at" ] || { say "    the block is not where it should be"; return 1; }
+    printf T | dd of="$work/pool.img" bs=1 seek="$at" conv=notrunc status=none
+    "$terrane" check p >"$work/found" 2>&1 && { say "    check found nothing"; return 1; }
+    grep -q 'checksum' "$work/found" || { cat "$work/found"; return 1; }
+    "$terrane" mount p "$mnt"
+    cat "$mnt/damaged" >/dev/null 2>"$work/error" && { say "    the damaged file was read"; return 1; }
+    grep -q 'Input/output error' "$work/error" || { cat "$work/error"; return 1; }
+    cmp "$mnt/whole" "$work/whole"
+    rm "$mnt/damaged"
+    echo more >"$mnt/more"
+}
+
 # Each way to end a mount leaves a clean, committed pool.
 check_ends() {
     local how
@@ -287,7 +307,7 @@ check_kill() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_tree check_git check_build check_sqlite check_space check_unsupported check_blocks check_locks check_ends check_kill check_fsx)
+all=(check_tree check_git check_build check_sqlite check_space check_unsupported check_blocks check_locks check_damage check_ends check_kill check_fsx)
 [ $# -gt 0 ] && all=("$@")
 passed=0 failed=()
 for check in "${all[@]}"; do

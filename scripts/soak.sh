@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
 # All night: every seed and corruption that `make test` only samples, then the long mounted suite, until something breaks.
 #
-# TERRANE_SOAK=1 tells tests to run whole; TERRANE_ROUNDS limits the rounds (default 1; 0: for ever). Each round has seeds of its own.
+# TERRANE_SOAK_ROUNDS limits the rounds (default 1; 0: for ever). Each round has seeds of its own.
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 cd "$top"
 scripts/setup.sh test
-export TERRANE_SOAK=1
-rounds=${TERRANE_ROUNDS:-1}
+rounds=${TERRANE_SOAK_ROUNDS:-1}
 round=0
+sim() { say "== $*"; env "$@"; }
 while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     round=$((round + 1))
-    TERRANE_SEED_BASE=$(($(date +%s) * 1000))
-    export TERRANE_SEED_BASE
-    say "== round $round, seed base $TERRANE_SEED_BASE"
+    base=$(date +%s)
+    export TERRANE_SEED_BASE=$base
+    say "round $round, seed base $base"
     cargo test --release --quiet --workspace
+    # Every write of the small life, not every fourth; every bit of the image, not a thousand.
+    sim TERRANE_SEEDS=2000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test crash
+    sim TERRANE_SEEDS=500 cargo test --release --quiet -p terrane-sim --test faults
+    sim TERRANE_FLIPS=18446744073709551615 TERRANE_LIES=100000 cargo test --release --quiet -p terrane-sim --test hostile
+    sim TERRANE_ROUNDS=100 cargo test --release --quiet -p terrane-sim --test full
     cargo build --release --quiet -p terrane-cli
     scripts/mounted.sh --soak
 done

@@ -23,7 +23,7 @@ step() { # name, command...
 }
 
 # The same commit tests the same seeds; the next one tests others.
-export TERRANE_SEED_BASE=${TERRANE_SEED_BASE:-$(printf '%d' "0x$(git rev-parse --short=8 HEAD 2>/dev/null || echo 1)")}
+export TERRANE_SEED_BASE=${TERRANE_SEED_BASE:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo 1)}
 
 step 'what is needed' scripts/setup.sh test
 step 'unit, model, crash, hostile' nice -n 5 cargo test --quiet --workspace --no-fail-fast
