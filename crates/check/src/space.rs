@@ -65,6 +65,8 @@ fn directory(pool: &Arc<Pool>, walk: &mut Walk<'_>, zone: &ZoneView) {
     let seq = zone.seq;
     let entries = match pool.zone_directory(seq) {
         Ok(entries) => entries,
+        // Nothing lives there: it may have been reset already, and the record that says so was lost in a crash.
+        Err(_) if matches!(zone.phase, zones::Phase::Emptied(_)) && zone.live == 0 => return,
         Err(error) => {
             walk.report.add(kind::ZONE_DIRECTORY, format_args!("zone {seq}"), "readable", error);
             return;

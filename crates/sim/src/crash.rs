@@ -9,6 +9,7 @@ use crate::workload::{Step, Workload};
 use crate::{Failure, ensure};
 use terrane_device::SimDevice;
 use terrane_device::sim::Kept;
+use terrane_pool::zones::Phase;
 
 /// Imports what a crash left behind, and compares it with what it may be. Returns the machine with the workload's model put back.
 pub fn recover(before: &Workload, device: &SimDevice, seed: u64) -> Result<Workload, Failure> {
@@ -53,16 +54,62 @@ pub fn live_on(mut workload: Workload, steps: u64, seed: u64) -> Result<(), Fail
 /// One life of random operations, cut at a random device operation, twice in a row, then a quiet end.
 pub fn random_crash(seed: u64) -> Result<(), Failure> {
     let machine = Machine::create(&Plan::small(seed))?;
+    lives(Workload::fresh(machine, seed), seed, 120)
+}
+
+/// Likewise on a pool that is nearly full, with files so large that the collector has work. Returns how many runs of moved blocks
+/// there were before the first crash.
+pub fn crowded_crash(seed: u64) -> Result<u64, Failure> {
+    let rounds = 1 + seed % 5;
+    let props = vec![("recordsize", "16K"), ("compression", "off")];
+    let machine = Machine::create(&Plan { zones: 32, props, ..Plan::small(seed) })?;
     let mut workload = Workload::fresh(machine, seed);
+    workload.file_bytes = 300_000;
+    // Holes everywhere: every zone keeps some of its blocks.
+    for round in 0..rounds {
+        let files = workload.fill(round)?;
+        workload.sync()?;
+        for file in files.iter().step_by(2) {
+            workload.unlink(file)?;
+        }
+        workload.sync()?;
+    }
+    for _ in 0..150 {
+        ensure(workload.step()? == Step::Done, || {
+            let status = workload.machine.pool.status();
+            format!("the pool stopped: {:?}, {}", status.failed, zones(&workload.machine))
+        })?;
+    }
+    workload.sync()?;
+    let runs = workload.machine.pool.status().runs;
+    lives(workload, seed, 400).map(|()| runs)
+}
+
+/// What a pool's zones are at, in words.
+fn zones(machine: &Machine) -> String {
+    let status = machine.pool.status();
+    let suspect = machine.pool.zones().iter().filter(|zone| zone.phase == Phase::Suspect).count();
+    format!(
+        "{} of {} zones empty, {} waiting, {suspect} suspect, {} of {} bytes live",
+        status.zones_empty, status.zones, status.zones_waiting, status.live_bytes, status.size_bytes
+    )
+}
+
+fn lives(mut workload: Workload, seed: u64, ops: u64) -> Result<(), Failure> {
     let mut dice = Dice::new(seed ^ 0xc0a5);
+    let file_bytes = workload.file_bytes;
     for life in 0..2 {
         let device = workload.machine.device.clone();
-        device.crash_after(device.ops_done() + dice.below(120));
+        device.crash_after(device.ops_done() + dice.below(ops));
         for _ in 0..250 {
             if workload.step()? == Step::Dead {
                 break;
             }
         }
+        let stopped = workload.machine.pool.status().failed;
+        ensure(stopped.is_none() || !device.is_powered(), || {
+            format!("life {life}: the pool stopped by itself: {stopped:?}, {}", zones(&workload.machine))
+        })?;
         // Perhaps it was still on: then the power goes between two operations.
         device.cut_power();
         let left = match dice.below(8) {
@@ -71,8 +118,9 @@ pub fn random_crash(seed: u64) -> Result<(), Failure> {
             _ => device.after_power_loss(dice.word()),
         };
         workload.machine.pool.abandon();
-        workload = recover(&workload, &left, seed + life)
-            .map_err(|failure| failure.within(format_args!("life {life}")))?;
+        let recovered = recover(&workload, &left, seed + life);
+        workload = recovered.map_err(|failure| failure.within(format_args!("life {life}")))?;
+        workload.file_bytes = file_bytes;
     }
     live_on(workload, 40, seed)
 }

@@ -7,8 +7,8 @@ use terrane_device::ZoneState;
 use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
 use terrane_sim::{Failure, crash, faults, full};
 
-const USAGE: &str = "terrane-sim replay --seed N
-terrane-sim crash --seeds A..B
+const USAGE: &str = "terrane-sim replay [--crowded] --seed N
+terrane-sim crash [--crowded] --seeds A..B
 terrane-sim every-write [--seed N]
 terrane-sim faults --seeds A..B
 terrane-sim hostile --count N [--seed FIRST]
@@ -52,15 +52,8 @@ fn each(
 fn run(args: &Args) -> Option<Result<u64, Failure>> {
     let command = args.0.first()?.as_str();
     Some(match command {
-        "replay" => {
-            let seed = args.number("--seed")?;
-            Ok(each(seed..seed + 1, |seed| format!("terrane-sim replay --seed {seed}"), crash::random_crash))
-        }
-        "crash" => Ok(each(
-            args.range("--seeds")?,
-            |seed| format!("terrane-sim replay --seed {seed}"),
-            crash::random_crash,
-        )),
+        "replay" => args.number("--seed").map(|seed| Ok(crashes(args, seed..seed + 1)))?,
+        "crash" => Ok(crashes(args, args.range("--seeds")?)),
         "every-write" => every_write(args.number("--seed").unwrap_or(7)),
         "faults" => Ok(each(
             args.range("--seeds")?,
@@ -78,6 +71,17 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
         }
         _ => return None,
     })
+}
+
+fn crashes(args: &Args, seeds: std::ops::Range<u64>) -> u64 {
+    if args.0.iter().any(|arg| arg == "--crowded") {
+        let again = |seed| format!("terrane-sim replay --crowded --seed {seed}");
+        let mut runs = 0;
+        let failures = each(seeds, again, |seed| crash::crowded_crash(seed).map(|seen| runs += seen));
+        println!("{runs} runs of moved blocks");
+        return failures;
+    }
+    each(seeds, |seed| format!("terrane-sim replay --seed {seed}"), crash::random_crash)
 }
 
 fn every_write(seed: u64) -> Result<u64, Failure> {

@@ -123,6 +123,38 @@ impl Workload {
         Ok(if dead { Step::Dead } else { Step::Done })
     }
 
+    /// Makes files in the root directory until the pool is full; returns their names.
+    pub fn fill(&mut self, round: u64) -> Result<Vec<String>, Failure> {
+        let fs = Arc::clone(self.machine.fs());
+        let root = self.model.root;
+        let mut names = Vec::new();
+        for number in 0..10_000 {
+            let name = format!("fill {round} {number}");
+            let made = fs.create(root, name.as_bytes(), 0o644, &USER);
+            let Some(attr) = self.same("create", made, Ok(()))? else { break };
+            let node = Node { content: Content::File(Arc::default()), nlink: 1, mode: 0o100_644 };
+            self.model.added(root, &name, attr.ino, node);
+            let len = 1 + self.dice.below(self.file_bytes) as usize;
+            let data = self.dice.bytes(len);
+            let found = fs.write(attr.ino, 0, &data, WriteFlags::default());
+            fs.forget(attr.ino, 1);
+            self.model.forget(attr.ino);
+            names.push(name);
+            let Some(written) = self.same("write", found, Ok(()))? else { break };
+            let kept = data.get(..written as usize).unwrap_or(&data);
+            self.model.bytes_mut(attr.ino).extend_from_slice(kept);
+        }
+        Ok(names)
+    }
+
+    /// Removes a file from the root directory.
+    pub fn unlink(&mut self, name: &str) -> Result<(), Failure> {
+        let root = self.model.root;
+        let found = self.machine.fs().unlink(root, name.as_bytes());
+        let expected = self.model.remove(root, name, false);
+        ensure(found == expected, || format!("unlink {name}: {found:?}, expected {expected:?}"))
+    }
+
     /// Compares the answers, unless the machine died, and says whether the model should follow.
     fn same<T>(
         &self,

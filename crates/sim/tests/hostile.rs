@@ -17,7 +17,7 @@ fn no_flipped_bit_gives_wrong_bytes() {
     let image = Image::new(3).unwrap();
     let used = image.used().unwrap();
     let total: u64 = used.iter().map(|(_, bytes)| bytes * 8).sum();
-    let flips = number("TERRANE_FLIPS").unwrap_or(1000).min(total);
+    let flips = number("TERRANE_FLIPS").unwrap_or(500).min(total);
     let mut dice = Dice::new(seeds(1)[0]);
     let mut counts = [0u64; 3];
     for flip in 0..flips {
@@ -41,7 +41,7 @@ fn no_sealed_lie_panics_or_hangs() {
     let image = Image::new(5).unwrap();
     let mut counts = [0u64; 4];
     let mut failures = Vec::new();
-    for seed in seeds(number("TERRANE_LIES").unwrap_or(1000)) {
+    for seed in seeds(number("TERRANE_LIES").unwrap_or(500)) {
         match sealed_lie(&image, seed) {
             Ok(verdict) => counts[verdict.map_or(3, |verdict| verdict as usize)] += 1,
             Err(failure) => failures.push(failure),
