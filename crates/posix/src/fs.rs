@@ -181,6 +181,11 @@ impl Fs {
         self.inodes.len()
     }
 
+    /// How many of them are in memory whole; bounded, however many the kernel keeps.
+    pub fn live_inodes(&self) -> usize {
+        self.inodes.live()
+    }
+
     /// The kernel no longer knows `count` of the times it was told of an inode. One that is unlinked is
     /// destroyed when the last of them goes.
     pub fn forget(&self, ino: Ino, count: u64) {

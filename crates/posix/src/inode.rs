@@ -2,7 +2,8 @@
 //!
 //! The kernel counts how often it was told of an inode, and says when it forgets; until then an unlinked inode
 //! lives. So an inode stays in the map while its lookup count is not 0 or an operation holds it, and leaves it
-//! with the last of both. That makes the map as large as what the kernel keeps, and no larger.
+//! with the last of both. What the kernel keeps may be millions, so an inode that nobody holds is soon reduced to
+//! its number and its count ([`Entry::Told`]) and read again when it is asked for.
 //!
 //! Invariants:
 //! * There is at most one [`Inode`] for an object, so its lock is the object's lock.
@@ -21,15 +22,17 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::ObjectZap;
 use terrane_object::{Object, ObjectId, ObjectKind, Tx};
 use terrane_wire::Corrupt;
 
 const SHARDS: usize = 64;
+/// Inodes that stay in memory while nobody holds them, in all shards; each takes one to two KiB.
+const IDLE_MAX: usize = 32 << 10;
 
 pub(crate) struct Inode {
     pub ino: Ino,
@@ -41,6 +44,8 @@ pub(crate) struct Inode {
     body: OnceLock<Body>,
     /// What the newest group has reserved for it.
     pub claims: Claims,
+    /// Stands in its shard's queue of idle inodes. Changed under the shard's lock only.
+    idle: AtomicBool,
 }
 
 /// What there is once the dnode was read.
@@ -67,6 +72,7 @@ impl Inode {
             loading: Mutex::new(()),
             body: OnceLock::new(),
             claims: Claims::default(),
+            idle: AtomicBool::new(false),
         }
     }
 
@@ -101,9 +107,58 @@ impl Inode {
     }
 }
 
+/// What the map knows of a number.
+enum Entry {
+    /// The kernel was told of it so many times more than it forgot; nobody uses it now.
+    Told(u64),
+    Live(Arc<Inode>),
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: BTreeMap<Ino, Entry>,
+    /// Live inodes nobody held when they were queued, oldest first.
+    idle: VecDeque<Ino>,
+}
+
+impl Shard {
+    fn live(&mut self, ino: Ino) -> &Arc<Inode> {
+        let entry = self.entries.entry(ino).or_insert(Entry::Told(0));
+        if let Entry::Told(lookups) = entry {
+            let inode = Inode::new(ino);
+            inode.lookups.store(*lookups, Ordering::Release);
+            *entry = Entry::Live(Arc::new(inode));
+        }
+        match entry {
+            Entry::Live(inode) => inode,
+            Entry::Told(_) => unreachable!("made live just above"),
+        }
+    }
+
+    /// Queues an inode that nobody holds, and reduces the oldest of too many.
+    fn rest(&mut self, inode: &Inode) {
+        if !inode.idle.swap(true, Ordering::AcqRel) {
+            self.idle.push_back(inode.ino);
+        }
+        while self.idle.len() > IDLE_MAX / SHARDS {
+            let Some(oldest) = self.idle.pop_front() else { return };
+            let Some(entry) = self.entries.get_mut(&oldest) else { continue };
+            let Entry::Live(inode) = entry else { continue };
+            inode.idle.store(false, Ordering::Release);
+            // An unlinked inode, or one that may still be linked, is more than what its dnode says.
+            let plain = inode.body.get().is_none_or(|body| {
+                body.state.try_read().is_some_and(|state| state.attrs.zpl.links > 0 && !state.linkable)
+            });
+            if plain && Arc::strong_count(inode) == 1 {
+                *entry = Entry::Told(inode.lookups.load(Ordering::Acquire));
+            }
+        }
+    }
+}
+
 /// All inodes in use.
 pub(crate) struct InodeCache {
-    shards: Vec<Mutex<BTreeMap<Ino, Arc<Inode>>>>,
+    shards: Vec<Mutex<Shard>>,
 }
 
 impl InodeCache {
@@ -111,17 +166,26 @@ impl InodeCache {
         InodeCache { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<BTreeMap<Ino, Arc<Inode>>> {
+    fn shard(&self, ino: Ino) -> &Mutex<Shard> {
         let shard = usize::try_from(ino % SHARDS as u64).unwrap_or(0);
         self.shards.get(shard).expect("the remainder is below the number of shards")
     }
 
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
+    }
+
+    /// Those of them that are in memory whole.
+    pub fn live(&self) -> usize {
+        let is_live = |entry: &&Entry| matches!(entry, Entry::Live(_));
+        self.shards.iter().map(|shard| shard.lock().entries.values().filter(is_live).count()).sum()
     }
 
     pub fn numbers(&self) -> Vec<Ino> {
-        self.shards.iter().flat_map(|shard| shard.lock().keys().copied().collect::<Vec<_>>()).collect()
+        self.shards
+            .iter()
+            .flat_map(|shard| shard.lock().entries.keys().copied().collect::<Vec<_>>())
+            .collect()
     }
 }
 
@@ -147,8 +211,16 @@ impl Drop for InodeRef<'_> {
             let mut shard = self.fs.inodes.shard(inode.ino).lock();
             // All references are made and dropped under this lock: the map's and ours are the last.
             if inode.lookups.load(Ordering::Acquire) == 0 && Arc::strong_count(&inode) == 2 {
-                shard.remove(&inode.ino);
+                shard.entries.remove(&inode.ino);
                 Some(inode)
+            } else if Arc::strong_count(&inode) == 2 {
+                let number = inode.ino;
+                drop(inode);
+                if let Some(Entry::Live(inode)) = shard.entries.get(&number) {
+                    let inode = Arc::clone(inode);
+                    shard.rest(&inode);
+                }
+                None
             } else {
                 drop(inode);
                 None
@@ -231,8 +303,7 @@ impl Fs {
     /// names it. To be followed by `load`.
     pub(crate) fn enter(&self, ino: Ino) -> InodeRef<'_> {
         let mut shard = self.inodes.shard(ino).lock();
-        let inode = Arc::clone(shard.entry(ino).or_insert_with(|| Arc::new(Inode::new(ino))));
-        InodeRef { fs: self, inode: Some(inode) }
+        InodeRef { fs: self, inode: Some(Arc::clone(shard.live(ino))) }
     }
 
     /// The inode of this number.
@@ -242,8 +313,9 @@ impl Fs {
 
     /// The inode, if it is in memory.
     pub(crate) fn hold_cached(&self, ino: Ino) -> Option<InodeRef<'_>> {
-        let shard = self.inodes.shard(ino).lock();
-        shard.get(&ino).map(|inode| InodeRef { fs: self, inode: Some(Arc::clone(inode)) })
+        let mut shard = self.inodes.shard(ino).lock();
+        let known = shard.entries.contains_key(&ino);
+        known.then(|| InodeRef { fs: self, inode: Some(Arc::clone(shard.live(ino))) })
     }
 
     /// An inode whose object was made a moment ago, in `tx`.

@@ -561,3 +561,27 @@ fn nobody_holds_a_lock_while_names_are_shown() {
     })
     .unwrap();
 }
+
+#[test]
+fn what_the_kernel_keeps_costs_little_memory_and_loses_nothing() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let count = 70_000u64;
+    let inos: Vec<u64> =
+        (0..count).map(|n| fs.create(root, format!("f{n}").as_bytes(), 0o644, &USER).unwrap().ino).collect();
+    assert_eq!(fs.cached_inodes() as u64, count, "the kernel was told of all of them");
+    assert!(fs.live_inodes() < 40_000, "{} are in memory whole", fs.live_inodes());
+    for (n, ino) in inos.iter().enumerate().step_by(97) {
+        assert_eq!(fs.getattr(*ino).unwrap().ino, *ino);
+        fs.unlink(root, format!("f{n}").as_bytes()).unwrap();
+        assert_eq!(nlink(fs, *ino), 0, "unlinked, and still known to the kernel");
+    }
+    for ino in &inos {
+        fs.forget(*ino, 1);
+    }
+    assert!(fs.cached_inodes() <= 1);
+    for (n, ino) in inos.iter().enumerate() {
+        let unlinked = n % 97 == 0;
+        assert_eq!(fs.getattr(*ino).is_err(), unlinked, "object {ino}");
+    }
+}
