@@ -19,6 +19,7 @@
 pub mod cache_policy;
 pub mod dispatch;
 pub mod mount;
+pub mod process;
 pub mod proto;
 pub mod reply;
 pub mod session;

@@ -244,6 +244,15 @@ impl Pool {
                 "give it more space, or a smaller zone size",
             ));
         }
+        let streams = 3 + data_streams(info.zone_count) as u32;
+        if info.max_open > 0 && info.max_open <= streams {
+            return Err(PoolError::refused(
+                &info.name,
+                format_args!("at least {} zones that may be open at once", streams + 1),
+                info.max_open,
+                "streams that share a zone come in a later version",
+            ));
+        }
         for zone in (0..info.zone_count).map(ZoneIdx) {
             device.reset(zone)?;
             capacity = capacity.min(device.report(zone)?.capacity);

@@ -167,7 +167,7 @@ impl Mount {
             return start_in_background(&registry.log(&target.name));
         }
         if background {
-            sys::leave_session()?;
+            terrane_fuse::process::leave_session()?;
             // No directory stays busy on our behalf.
             std::env::set_current_dir("/")?;
         }
@@ -284,7 +284,7 @@ impl Sync {
         // What the kernel still holds (pages written through mmap) first; it tells a FUSE server nothing of syncfs.
         let dir = daemon.greeting.mountpoint.clone();
         let root = File::open(&dir).map_err(Failure::io("opening", &dir))?;
-        sys::sync_fs(&root).map_err(Failure::io("writing back", &dir))?;
+        terrane_fuse::process::sync_fs(&root).map_err(Failure::io("writing back", &dir))?;
         drop(root);
         daemon.ask(&json!({"ask": SYNC}), &mut |_, _, _| {}).map(drop)
     }

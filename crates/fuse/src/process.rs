@@ -1,0 +1,24 @@
+//! Two system calls that a daemon behind a mount needs and the standard library does not have.
+#![expect(unsafe_code, reason = "setsid and syncfs have no safe wrapper among our dependencies")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+/// Leaves the terminal's session, so that closing the terminal does not end us.
+pub fn leave_session() -> io::Result<()> {
+    // SAFETY: setsid takes no arguments and touches no memory; it changes only what the kernel knows of this process.
+    match unsafe { libc::setsid() } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Has the kernel write back what it holds of the file system that `file` lies on.
+pub fn sync_fs(file: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open for as long as `file` is borrowed; the kernel reads and writes no memory of ours.
+    match unsafe { libc::syncfs(file.as_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
