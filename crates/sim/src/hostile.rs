@@ -238,8 +238,9 @@ pub fn bit_flip(image: &Image, zone: ZoneIdx, bit: u64) -> Result<Verdict, Failu
     look(&device, Some(&image.model)).map_err(|failure| failure.within(format_args!("zone {zone} bit {bit}")))
 }
 
-/// A lie with right checksums, chosen by the seed: in pool structures or in trees. `None`: this seed found nothing to lie about.
-pub fn sealed_lie(image: &Image, seed: u64) -> Result<Option<Verdict>, Failure> {
+/// A lie with right checksums, chosen by the seed: in pool structures or in trees; and what it was. `None`: this seed found nothing
+/// to lie about.
+pub fn sealed_lie(image: &Image, seed: u64) -> Result<Option<(Verdict, String)>, Failure> {
     let mut dice = Dice::new(seed);
     let forged = catch_unwind(AssertUnwindSafe(|| match dice.below(4) {
         0 => forge::forge(image, &mut dice),
@@ -252,12 +253,12 @@ pub fn sealed_lie(image: &Image, seed: u64) -> Result<Option<Verdict>, Failure> 
             text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?")
         ))
     })?;
-    match forged.map_err(|failure| failure.within(format_args!("seed {seed}")))? {
-        Some(device) => {
-            look(&device, None).map(Some).map_err(|failure| failure.within(format_args!("seed {seed}")))
-        }
-        None => Ok(None),
-    }
+    let Some((device, told)) = forged.map_err(|failure| failure.within(format_args!("seed {seed}")))? else {
+        return Ok(None);
+    };
+    let verdict = look(&device, None);
+    let verdict = verdict.map_err(|failure| failure.within(format_args!("seed {seed}, {told}")))?;
+    Ok(Some((verdict, told)))
 }
 
 /// Damages bytes somewhere in `range`: a bit, a byte, a field, a field that is moved, a run of bytes.

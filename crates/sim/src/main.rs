@@ -11,7 +11,7 @@ const USAGE: &str = "terrane-sim replay [--crowded] --seed N
 terrane-sim crash [--crowded] --seeds A..B
 terrane-sim every-write [--seed N]
 terrane-sim faults --seeds A..B
-terrane-sim hostile --count N [--seed FIRST]
+terrane-sim hostile --count N [--seed FIRST] [--verbose]
 terrane-sim flips --seeds FIRST-BIT..LAST-BIT
 terrane-sim full --rounds N [--seed N]";
 
@@ -60,7 +60,10 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
             |seed| format!("terrane-sim faults --seeds {seed}..{}", seed + 1),
             all_faults,
         )),
-        "hostile" => hostile(args.number("--seed").unwrap_or(0), args.number("--count")?),
+        "hostile" => {
+            let verbose = args.0.iter().any(|arg| arg == "--verbose");
+            hostile(args.number("--seed").unwrap_or(0), args.number("--count")?, verbose)
+        }
         "flips" => flips(args.range("--seeds")?),
         "full" => {
             let (seed, rounds) = (args.number("--seed").unwrap_or(1), args.number("--rounds")?);
@@ -103,15 +106,22 @@ fn all_faults(seed: u64) -> Result<(), Failure> {
     faults::zone_dies(seed, ZoneState::Offline)
 }
 
-fn hostile(first: u64, count: u64) -> Result<u64, Failure> {
+fn hostile(first: u64, count: u64, verbose: bool) -> Result<u64, Failure> {
     let image = Image::new(5)?;
     let mut verdicts = [0u64; 4];
     let failures = each(
         first..first.saturating_add(count),
         |seed| format!("terrane-sim hostile --seed {seed} --count 1"),
         |seed| {
-            let verdict = sealed_lie(&image, seed)?;
-            verdicts[verdict.map_or(3, |verdict| verdict as usize)] += 1;
+            match sealed_lie(&image, seed)? {
+                Some((verdict, told)) => {
+                    verdicts[verdict as usize] += 1;
+                    if verbose {
+                        println!("{seed}: {verdict:?}: {told}");
+                    }
+                }
+                None => verdicts[3] += 1,
+            }
             Ok(())
         },
     );

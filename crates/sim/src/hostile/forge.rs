@@ -102,16 +102,16 @@ fn lie_in_pointer(ptr: &mut BootPtr, dice: &mut Dice) {
 }
 
 /// One lie in one pool structure.
-pub(super) fn forge(image: &Image, dice: &mut Dice) -> Result<Option<SimDevice>, Failure> {
+pub(super) fn forge(image: &Image, dice: &mut Dice) -> Result<Option<(SimDevice, String)>, Failure> {
     let device = image.copy();
-    let done = match dice.below(5) {
-        0 => uberblock(&device, dice)?,
-        1 => record(&device, dice)?,
-        2 => section(&device, dice)?,
-        3 => part(&device, dice)?,
-        _ => label(&device, dice)?,
+    let (what, done) = match dice.below(5) {
+        0 => ("uberblock", uberblock(&device, dice)?),
+        1 => ("record", record(&device, dice)?),
+        2 => ("section", section(&device, dice)?),
+        3 => ("directory part", part(&device, dice)?),
+        _ => ("label", label(&device, dice)?),
     };
-    Ok(done.then_some(device))
+    Ok(done.then(|| (device, what.to_string())))
 }
 
 fn uberblock(device: &SimDevice, dice: &mut Dice) -> Result<bool, Failure> {

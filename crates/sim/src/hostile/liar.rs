@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, SimDevice};
-use terrane_object::dnode::{DNODE_BLOCK_BYTES, SLOT_BYTES, dnodes_in};
+use terrane_object::dnode::{DNODE_BLOCK_BYTES, DnodeHead, SLOT_BYTES, dnodes_in};
 use terrane_object::objset::HEADER;
 use terrane_object::{BlockPtr, Env, ImportOptions, ObjectKind, Owner, Pool, PoolError, SeededEnv};
 use terrane_pool::{Client, Group, Stream, WriteRequest};
 use terrane_wire::Txg;
 
 /// Where the root pointer stands in a dnode, and where its bonus begins.
-const ROOT_AT: usize = 64;
+const ROOT_AT: usize = DnodeHead::SIZE;
 const BONUS_AT: usize = ROOT_AT + BlockPtr::SIZE;
 
 /// The client is shared, and only the syncing thread uses what is in here.
@@ -29,6 +29,8 @@ struct Plan {
     /// The meta object set: the pool holds its own lock while it syncs, and cannot be asked.
     root: BlockPtr,
     lied: bool,
+    /// Where, and what was changed there.
+    told: String,
 }
 
 impl Liar {
@@ -38,7 +40,7 @@ impl Liar {
 }
 
 /// What a pointer leads to.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum What {
     Header { objset: u64 },
     Tree { objset: u64, object: u64, dnodes: bool, block: u64 },
@@ -48,10 +50,11 @@ impl Client for Liar {
     fn quiesced(&self, _txg: Txg) {}
 
     fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
-        let mut plan = self.plan();
+        let plan = &mut *self.plan();
         if !plan.lied {
             let old = plan.root.clone();
-            plan.root = descend(group, &old, What::Header { objset: 0 }, &mut plan.dice)?;
+            plan.told.clear();
+            plan.root = descend(group, &old, What::Header { objset: 0 }, &mut plan.dice, &mut plan.told)?;
             plan.lied = plan.root != old;
         }
         Ok(plan.root.clone())
@@ -65,6 +68,7 @@ fn descend(
     ptr: &BlockPtr,
     what: What,
     dice: &mut Dice,
+    told: &mut String,
 ) -> Result<BlockPtr, PoolError> {
     if ptr.is_hole() {
         return Ok(ptr.clone());
@@ -79,11 +83,13 @@ fn descend(
     match what {
         What::Header { objset } => {
             if dice.one_in(10) {
-                let end = raw.len().min(3 * SLOT_BYTES);
-                lie(&mut raw, 0..end, dice);
+                // The head, or one of the two dnodes: what lies between them means nothing.
+                let from = dice.below(3) as usize * SLOT_BYTES;
+                let end = if from == 0 { DnodeHead::SIZE } else { from + BONUS_AT };
+                lie(&mut raw, from..end, dice);
             } else {
                 let tree = What::Tree { objset, object: 0, dnodes: true, block: 0 };
-                patch(group, &mut raw, SLOT_BYTES + ROOT_AT, tree, dice)?;
+                patch(group, &mut raw, SLOT_BYTES + ROOT_AT, tree, dice, told)?;
             }
         }
         What::Tree { .. } if level > 0 => {
@@ -94,7 +100,7 @@ fn descend(
             } else {
                 let What::Tree { objset, object, dnodes, block } = what else { return Ok(ptr.clone()) };
                 let below = What::Tree { objset, object, dnodes, block: block * 128 + child };
-                patch(group, &mut raw, child as usize * BlockPtr::SIZE, below, dice)?;
+                patch(group, &mut raw, child as usize * BlockPtr::SIZE, below, dice, told)?;
             }
         }
         What::Tree { objset, dnodes: true, block, .. } => {
@@ -107,12 +113,12 @@ fn descend(
                 if dice.one_in(3) {
                     lie(&mut raw, slot, dice);
                 } else if dnode.kind == ObjectKind::Objset {
-                    patch(group, &mut raw, offset + BONUS_AT, What::Header { objset: object }, dice)?;
+                    patch(group, &mut raw, offset + BONUS_AT, What::Header { objset: object }, dice, told)?;
                 } else if dnode.root.is_hole() {
                     lie(&mut raw, slot, dice);
                 } else {
                     let tree = What::Tree { objset, object, dnodes: false, block: 0 };
-                    patch(group, &mut raw, offset + ROOT_AT, tree, dice)?;
+                    patch(group, &mut raw, offset + ROOT_AT, tree, dice, told)?;
                 }
             }
         }
@@ -124,6 +130,16 @@ fn descend(
     }
     if raw == before {
         return Ok(ptr.clone());
+    }
+    if told.is_empty() {
+        let differs = |at: &usize| raw.get(*at) != before.get(*at);
+        let first = (0..raw.len()).find(differs).unwrap_or(0);
+        let last = (0..raw.len()).rev().find(differs).unwrap_or(0);
+        let (old, new) = (before.get(first..=last), raw.get(first..=last));
+        *told = format!(
+            "{what:?} level {level}, bytes {first} to {last} of {}: {old:x?} became {new:x?}",
+            raw.len()
+        );
     }
     if matches!(what, What::Tree { .. }) && level == 0 && dice.one_in(20) {
         raw.truncate(1 + dice.below(before.len() as u64) as usize);
@@ -155,10 +171,11 @@ fn patch(
     at: usize,
     what: What,
     dice: &mut Dice,
+    told: &mut String,
 ) -> Result<(), PoolError> {
     let Some(place) = raw.get_mut(at..at + BlockPtr::SIZE) else { return Ok(()) };
     let ptr = BlockPtr::parse(place, &"pointer")?;
-    let new = descend(group, &ptr, what, dice)?;
+    let new = descend(group, &ptr, what, dice, told)?;
     if new != ptr {
         place.copy_from_slice(&new.encode());
     }
@@ -166,13 +183,13 @@ fn patch(
 }
 
 /// One lie somewhere in the trees of a copy of the image. `None`: the way down ended in a hole.
-pub(super) fn lie_in_a_tree(image: &Image, dice: &mut Dice) -> Result<Option<SimDevice>, Failure> {
+pub(super) fn lie_in_a_tree(image: &Image, dice: &mut Dice) -> Result<Option<(SimDevice, String)>, Failure> {
     let device = image.copy();
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(dice.word()));
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
     let options = ImportOptions { cache_bytes: 2 << 20, ..ImportOptions::default() };
     let pool = Pool::import(devices, env, &options).map_err(failed("import"))?;
-    let plan = Plan { dice: Dice::new(dice.word()), root: pool.root(), lied: false };
+    let plan = Plan { dice: Dice::new(dice.word()), root: pool.root(), lied: false, told: String::new() };
     let liar = Arc::new(Liar(Mutex::new(plan)));
     let client: Arc<dyn Client> = liar.clone();
     pool.set_client(Arc::downgrade(&client) as Weak<dyn Client>);
@@ -183,5 +200,6 @@ pub(super) fn lie_in_a_tree(image: &Image, dice: &mut Dice) -> Result<Option<Sim
         }
     }
     pool.abandon();
-    Ok(liar.plan().lied.then(|| device.restarted(Kept::Everything)))
+    let plan = liar.plan();
+    Ok(plan.lied.then(|| (device.restarted(Kept::Everything), plan.told.clone())))
 }

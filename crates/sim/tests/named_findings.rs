@@ -1,0 +1,102 @@
+//! What check calls the things it finds.
+
+use terrane_check::{Report, check, kind};
+use terrane_dataset::{Dataset, ObjectZap};
+use terrane_object::{Cost, ObjectId, ObjectKind, ObjectSpec};
+use terrane_sim::machine::{Machine, Plan, USER};
+
+const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 32, frees: false };
+
+/// A file system with two directories and a file of two names, changed behind its back.
+fn after(change: impl FnOnce(&Dataset, u64)) -> Report {
+    let machine = Machine::create(&Plan::small(1)).unwrap();
+    let fs = machine.fs().clone();
+    let dir = fs.mkdir(fs.root(), b"dir", 0o755, &USER).unwrap().ino;
+    fs.mkdir(dir, b"below", 0o755, &USER).unwrap();
+    let file = fs.create(dir, b"file", 0o644, &USER).unwrap().ino;
+    fs.link(file, fs.root(), b"second").unwrap();
+    fs.sync().unwrap();
+    let device = machine.export().unwrap();
+    let machine = Machine::import(&device, 2, false).unwrap();
+    let dataset = Dataset::open_root(&machine.objects).unwrap();
+    assert!(check(&machine.objects, &mut |_| {}).is_clean());
+    change(&dataset, dir);
+    machine.pool.commit().unwrap();
+    check(&machine.objects, &mut |_| {})
+}
+
+fn names(dataset: &Dataset, dir: u64) -> ObjectZap {
+    ObjectZap::new(dataset.objects(), dataset.objects().hold(ObjectId(dir)).unwrap())
+}
+
+#[test]
+fn a_name_of_nothing_is_found() {
+    let report = after(|dataset, dir| {
+        let tx = dataset.objects().begin(COST).unwrap();
+        names(dataset, dir).add_u64(&tx, b"ghost", 999 | 8 << 60).unwrap();
+    });
+    assert!(report.has(kind::ENTRY) && report.has(kind::SIZE), "{report}");
+    assert_eq!(report.findings_count, 2, "{report}");
+    assert!(report.to_string().contains("directory entry should be of an object that is there, found 999"));
+}
+
+#[test]
+fn a_lost_name_is_found() {
+    let report = after(|dataset, dir| {
+        let tx = dataset.objects().begin(COST).unwrap();
+        names(dataset, dir).remove(&tx, b"file").unwrap();
+    });
+    assert!(report.has(kind::LINKS) && report.has(kind::SIZE), "{report}");
+    assert_eq!(report.findings_count, 2, "{report}");
+}
+
+#[test]
+fn a_lost_directory_is_an_orphan() {
+    let report = after(|dataset, dir| {
+        let tx = dataset.objects().begin(COST).unwrap();
+        names(dataset, dir).remove(&tx, b"below").unwrap();
+    });
+    assert!(report.has(kind::ORPHAN) && report.has(kind::LINKS) && report.has(kind::SIZE), "{report}");
+    assert_eq!(report.findings_count, 3, "{report}");
+}
+
+#[test]
+fn a_wrong_type_in_a_name_is_found() {
+    let report = after(|dataset, dir| {
+        let tx = dataset.objects().begin(COST).unwrap();
+        let mut zap = names(dataset, dir);
+        let value = zap.lookup_u64(b"file").unwrap().unwrap();
+        zap.update_u64(&tx, b"file", value & ((1 << 48) - 1) | 10 << 60).unwrap();
+    });
+    assert!(report.has(kind::ENTRY), "{report}");
+    assert_eq!(report.findings_count, 1, "{report}");
+}
+
+#[test]
+fn a_directory_in_itself_is_a_loop() {
+    let report = after(|dataset, dir| {
+        let tx = dataset.objects().begin(COST).unwrap();
+        let root = dataset.master().unwrap().lookup_u64(b"ROOT").unwrap().unwrap();
+        names(dataset, root).remove(&tx, b"dir").unwrap();
+        // `dir` names itself, and says that it is its own parent.
+        names(dataset, dir).add_u64(&tx, b"dir", dir | 4 << 60).unwrap();
+        let object = dataset.objects().hold(ObjectId(dir)).unwrap();
+        let bonus: Vec<u8> = object.bonus().to_vec();
+        let at = bonus.windows(8).position(|word| word == root.to_le_bytes()).unwrap();
+        let mut changed = bonus;
+        changed[at..at + 8].copy_from_slice(&dir.to_le_bytes());
+        object.set_bonus(&tx, changed).unwrap();
+    });
+    assert!(report.has(kind::LOOP) && report.has(kind::SIZE), "{report}");
+}
+
+#[test]
+fn an_object_without_a_name_is_an_orphan() {
+    let report = after(|dataset, _| {
+        let tx = dataset.objects().begin(COST).unwrap();
+        let spec = ObjectSpec { kind: ObjectKind::Zap, block_size: 512, dnode_slots: 1, bonus: Vec::new() };
+        dataset.objects().create(&tx, spec).unwrap();
+    });
+    assert!(report.has(kind::ORPHAN), "{report}");
+    assert_eq!(report.findings_count, 1, "{report}");
+}
