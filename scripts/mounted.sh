@@ -26,7 +26,7 @@ mkdir -p "$mnt" "$TERRANE_STATE_DIR"
 started=()
 end_started() {
     local pid
-    for pid in "${started[@]}"; do kill -9 "$pid" 2>/dev/null || true; done
+    for pid in "${started[@]}"; do kill -9 -- "$pid" 2>/dev/null || true; done
 }
 running=
 cleanup() {
@@ -280,15 +280,18 @@ check_kill() {
     for round in $(seq "$kills"); do
         mount_in_front
         jobs=()
+        # Process groups of their own: what a job has started must end with it, or it would go on in the next mount.
+        set -m
         writer "1" & jobs+=($!)
         writer "2" & jobs+=($!)
         unsynced_load & jobs+=($!)
-        started+=("${jobs[@]}")
+        set +m
+        started+=("${jobs[@]/#/-}")
         sleep "$((RANDOM % 3 + 1)).$((RANDOM % 10))"
         kill -9 "$daemon"
         wait "$daemon" 2>/dev/null || true
+        for pid in "${jobs[@]}"; do kill -9 -- "-$pid" 2>/dev/null || true; done
         unmount "$mnt"
-        for pid in "${jobs[@]}"; do kill -9 "$pid" 2>/dev/null || true; done
         for pid in "${jobs[@]}"; do wait "$pid" 2>/dev/null || true; done
         # A name whose sum was being written when the writer was killed was not promised yet.
         "$terrane" check p >"$work/check.log" 2>&1 || { say "    round $round:"; cat "$work/check.log"; return 1; }
@@ -296,7 +299,7 @@ check_kill() {
         cat "$work/manifest.1" "$work/manifest.2" | grep -E '^[0-9a-f]{64}  w[12]-[0-9]+$' >"$work/manifest"
         promised=$((promised + $(wc -l <"$work/manifest")))
         (cd "$mnt/kept" && sha256sum --quiet -c "$work/manifest") || { say "    round $round: a promised file is not there"; return 1; }
-        rm -rf "$mnt/kept" "$mnt/load" "$mnt/gone"
+        rm -rf "$mnt/kept" "$mnt/load" "$mnt/gone" || { say "    round $round:"; find "$mnt/load" "$mnt/gone"; pgrep -ax cp; return 1; }
         mkdir "$mnt/kept"
         : >"$work/manifest.1"
         : >"$work/manifest.2"
