@@ -1,4 +1,5 @@
 //! What check calls the things it finds.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use terrane_check::{Report, check, kind};
 use terrane_dataset::{Dataset, ObjectZap};
