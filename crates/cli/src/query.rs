@@ -160,7 +160,10 @@ fn get(live: &Live, names: &[String]) -> Outcome<Value> {
         names.iter().map(|name| live.dataset.get(name)).collect::<Result<_, _>>()?
     };
     let pool = live.pool.name();
-    let row = |value: &terrane_dataset::PropertyValue| json!({"name": pool, "property": value.name, "value": value.value, "source": value.source.to_string()});
+    let row = |value: &terrane_dataset::PropertyValue| {
+        let source = value.source.to_string();
+        json!({"name": pool, "property": value.name, "value": value.value, "source": source})
+    };
     Ok(values.iter().map(row).collect())
 }
 

@@ -330,6 +330,35 @@ fn files_survive_umount_and_kill() {
 }
 
 #[test]
+fn what_was_killed_and_not_touched_since_can_be_synced_and_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("untouched");
+    place.run("pool create tank tank.img --size 64M", 0);
+    for words in ["sync tank", "umount tank"] {
+        place.run("mount tank mnt", 0);
+        kill("-KILL", place.daemon_pid());
+        place.wait_until_free();
+        place.run("mount tank mnt", 0);
+        let daemon = place.daemon_pid();
+        let mut command = Running(place.command(words).spawn().unwrap());
+        let begun = Instant::now();
+        while command.0.try_wait().unwrap().is_none() {
+            if begun.elapsed() > Duration::from_secs(20) {
+                kill("-KILL", daemon);
+                panic!("terrane {words} does not end: {}", place.log());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(command.0.wait().unwrap().success());
+        if words.starts_with("sync") {
+            place.run("umount tank", 0);
+        }
+    }
+}
+
+#[test]
 fn every_way_to_unmount_ends_clean() {
     if !can_mount() {
         return;

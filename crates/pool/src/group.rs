@@ -559,7 +559,12 @@ impl Group<'_> {
             replay_after: self.st.sections.iter().map(|section| section.stamp).min().unwrap_or(Txg(0)),
             root,
             opened: std::mem::take(&mut appended.opened),
-            written: appended.written.values().copied().filter(|written| written.claimed > 0).collect(),
+            written: appended
+                .written
+                .values()
+                .copied()
+                .filter(|written| written.claimed > 0 || written.born > 0)
+                .collect(),
             filled: std::mem::take(&mut appended.filled),
             reset: std::mem::take(&mut self.reset),
             suspect: std::mem::take(&mut self.suspect),

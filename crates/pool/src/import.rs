@@ -236,10 +236,11 @@ impl Pool {
         let info = device.info().clone();
         check_name(&create.name)?;
         let mut capacity = info.zone_size;
-        if info.zone_count < ZONES_MIN {
+        if info.zone_count < ZONES_MIN || info.zone_size < ZONE_BYTES_MIN || !info.zone_size.is_power_of_two()
+        {
             return Err(PoolError::refused(
                 &info.name,
-                format_args!("at least {ZONES_MIN} zones of at least 1 MiB"),
+                format_args!("at least {ZONES_MIN} zones of a power of two of at least 1 MiB"),
                 format_args!("{} zones of {} bytes", info.zone_count, info.zone_size),
                 "give it more space, or a smaller zone size",
             ));
@@ -256,6 +257,15 @@ impl Pool {
         for zone in (0..info.zone_count).map(ZoneIdx) {
             device.reset(zone)?;
             capacity = capacity.min(device.report(zone)?.capacity);
+        }
+        if capacity < ZONE_BYTES_MIN {
+            let found = format!("one that takes {capacity} bytes");
+            return Err(PoolError::refused(
+                &info.name,
+                "zones that take at least 1 MiB",
+                found,
+                "use another device",
+            ));
         }
         let max_block = (capacity / 4).min(u64::from(BLOCK_BYTES_MAX)) as u32;
         let (pool, id) = (env.random_u64(), env.random_u64());
@@ -415,22 +425,21 @@ fn data_streams(zone_count: u32) -> usize {
     if zone_count >= 128 { 2 } else { 1 }
 }
 
-fn check_name(name: &str) -> Result<(), PoolError> {
+/// A name that can stand in a path and on a command line.
+pub(crate) fn is_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
-    let good = !name.is_empty()
-        && name.len() <= NAME_BYTES_MAX
+    let length = 1..=NAME_BYTES_MAX;
+    length.contains(&name.len())
         && name.chars().all(fits)
-        && name.starts_with(|c: char| c.is_ascii_alphabetic());
-    if good {
-        Ok(())
-    } else {
-        Err(PoolError::refused(
-            "pool name",
-            "a letter, then letters, digits and _ - . :",
-            format_args!("{name:?}"),
-            "choose another",
-        ))
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+}
+
+fn check_name(name: &str) -> Result<(), PoolError> {
+    if is_name(name) {
+        return Ok(());
     }
+    let expected = "a letter, then letters, digits and _ - . :";
+    Err(PoolError::refused("pool name", expected, format_args!("{name:?}"), "choose another"))
 }
 
 fn check_label(

@@ -281,6 +281,14 @@ impl Label {
         }
         let truncated = |error: Truncated| Corrupt::new(at, "label body", "whole", error);
         let (name, features, devices) = parse_body(body).map_err(truncated)?;
+        if !crate::import::is_name(&name) {
+            return Err(Corrupt::new(
+                at,
+                "pool name",
+                "letters, digits and _ - . :",
+                format_args!("{name:?}"),
+            ));
+        }
         Ok(Label {
             pool: head.pool,
             name,

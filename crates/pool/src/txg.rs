@@ -80,6 +80,7 @@ pub(crate) struct TxgState {
     open: Txg,
     holders: u64,
     quiescing: bool,
+    syncing: bool,
     synced: Txg,
     load_open: Load,
     load_syncing: Load,
@@ -135,6 +136,7 @@ impl Groups {
                 open,
                 holders: 0,
                 quiescing: false,
+                syncing: false,
                 synced,
                 load_open: Load::default(),
                 load_syncing: Load::default(),
@@ -287,23 +289,28 @@ impl Pool {
 
     /// Commits everything that was done before the call; durable when it returns.
     pub fn commit(self: &Arc<Self>) -> Result<Txg, PoolError> {
-        let (open, pending) = {
+        let target = {
             let state = self.txg.state.lock();
-            (state.open, state.load_open.changed)
+            match (state.load_open.changed, state.syncing) {
+                (true, _) => state.open,
+                (false, true) => Txg(state.open.0 - 1),
+                // The group before the open one need not exist: numbers go on above the lease after a crash.
+                (false, false) => state.synced,
+            }
         };
-        let target = if pending { open } else { Txg(open.0 - 1) };
         self.commit_txg(target)?;
         Ok(target)
     }
 
     /// Waits until group `txg` is durable, starting its commit if need be.
     pub fn commit_txg(self: &Arc<Self>, txg: Txg) -> Result<(), PoolError> {
+        if self.read_only {
+            // Nothing can be waiting to become durable.
+            return Ok(());
+        }
         let mut state = self.txg.state.lock();
         while state.synced < txg {
             self.alive()?;
-            if self.read_only {
-                return Err(PoolError::ReadOnly);
-            }
             if self.threaded() {
                 state.wanted = state.wanted.max(txg);
                 self.txg.work.notify_one();
@@ -347,6 +354,7 @@ impl Pool {
             state.open = txg.next();
             state.load_syncing = std::mem::take(&mut state.load_open);
             state.quiescing = false;
+            state.syncing = true;
             state.empty_wanted = false;
             self.more_work.store(false, Ordering::Release);
             self.txg.left.notify_all();
@@ -355,6 +363,7 @@ impl Pool {
         let outcome = self.sync_group(&mut sync, txg);
         drop(sync);
         let mut state = self.txg.state.lock();
+        state.syncing = false;
         if let Err(error) = &outcome {
             self.fail(error);
         } else {

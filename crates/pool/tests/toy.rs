@@ -416,3 +416,46 @@ fn an_unknown_feature_is_refused_by_its_name() {
         Pool::import(vec![Arc::new(device.clone())], env, &read_only).map(|_| ()).unwrap_err().to_string();
     assert!(refused.contains("org.example:new"), "{refused}");
 }
+
+#[test]
+fn the_first_batch_of_a_fresh_zone_may_fail() {
+    for seed in 0..8u64 {
+        let device = sim(seed, seed.is_multiple_of(2));
+        let (pool, toy) = create(&device, seed);
+        let env = SeededEnv::new(seed);
+        work(&pool, &toy, &env, 4).unwrap();
+        let used: Vec<u32> = pool.zones().iter().map(|zone| zone.home.zone.0).collect();
+        let next = (2..48).find(|zone| !used.contains(zone)).unwrap();
+        let zone = Some(terrane_wire::ZoneIdx(next));
+        let fault = device.inject(Fault::WriteError { zone, one_in: 1, partial: seed > 4 });
+        work(&pool, &toy, &env, 12).unwrap();
+        assert!(device.fired(fault) > 0, "the canary: the zone was written to");
+        verify(&pool, &toy);
+        pool.abandon();
+        device.clear_faults();
+        let (pool, toy) = import(&device, seed).unwrap();
+        verify(&pool, &toy);
+    }
+}
+
+#[test]
+fn a_commit_with_nothing_to_do_ends_at_once_even_after_a_crash() {
+    let device = sim(11, false);
+    let (pool, toy) = create(&device, 11);
+    work(&pool, &toy, &SeededEnv::new(11), 3).unwrap();
+    pool.abandon();
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for read_only in [true, false] {
+            let env: Arc<dyn Env> = Arc::new(terrane_pool::SystemEnv::new());
+            let options = ImportOptions { read_only, ..options() };
+            let pool = Pool::import(vec![Arc::new(device.clone())], env, &options).unwrap();
+            pool.commit().unwrap();
+            pool.commit_txg(pool.open_txg()).unwrap();
+            pool.export().unwrap();
+        }
+        done.send(()).unwrap();
+    });
+    // Far longer than it takes; what this test is about is that it ends.
+    ended.recv_timeout(std::time::Duration::from_secs(60)).expect("it hangs");
+}
