@@ -90,10 +90,10 @@ fn crashes(args: &Args, seeds: std::ops::Range<u64>) -> u64 {
 fn every_write(seed: u64) -> Result<u64, Failure> {
     let mut failures = 0;
     for drive in [true, false] {
-        let ops = crash::small_ops(seed, drive, 60)?;
+        let ops = crash::small_ops(seed, drive, 110)?;
         println!("{ops} device operations, like a {}", if drive { "drive" } else { "file" });
         let again = |_| format!("terrane-sim every-write --seed {seed}");
-        failures += each(0..ops, again, |cut| crash::cut_at(seed, drive, 60, cut, 8));
+        failures += each(0..ops, again, |cut| crash::cut_at(seed, drive, 110, cut, 8));
     }
     Ok(failures)
 }

@@ -24,11 +24,11 @@ fn a_crash_while_the_collector_runs_loses_nothing() {
 
 #[test]
 fn no_crash_point_of_a_small_life_loses_a_promised_group() {
-    let stride = number("TERRANE_STRIDE").unwrap_or(5);
+    let stride = number("TERRANE_STRIDE").unwrap_or(8);
     for drive in [true, false] {
-        let ops = small_ops(7, drive, 60).unwrap();
+        let ops = small_ops(7, drive, 110).unwrap();
         for cut in (0..ops).step_by(stride as usize) {
-            cut_at(7, drive, 60, cut, 4)
+            cut_at(7, drive, 110, cut, 4)
                 .unwrap_or_else(|failure| panic!("drive {drive} of {ops}: {failure}"));
         }
     }
