@@ -296,6 +296,9 @@ impl Object {
             let len = rest.len().min(bytes as usize - inside);
             let (piece, after) = rest.split_at(len);
             if len as u64 == bytes {
+                // Nothing of the old block is needed, but the way to it is: without it the sync could not store the new one.
+                let (dnode, set) = (self.state.read().dnode.clone(), self.set()?);
+                lookup(set.pool(), self.whose, &dnode, 0, block)?;
                 let whole = Arc::new(piece.to_vec());
                 self.change(tx, |state| state.put(tx.txg(), block, whole))?;
             } else {

@@ -15,12 +15,12 @@ use crate::dnode::{
 };
 use crate::error::ObjectError;
 use crate::object::{Frozen, Object};
-use crate::tree::{Rewrite, Whose, free_subtree, metadata_compression};
+use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, Compression};
-use terrane_pool::{BlockPtr, Cost, Group, Owner, Pool, PoolError, Stream, Tx, WriteRequest};
+use terrane_pool::{BlockPtr, Cost, Group, Owner, Pool, Stream, Tx, WriteRequest};
 use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 
 /// The free queue's number: far above any that is handed out.
@@ -80,6 +80,8 @@ struct Numbers {
     free: BTreeSet<u64>,
     /// Where the search for free slots goes on.
     scan_at: u64,
+    /// Slots handed out in the open group and in the syncing one: the dnode blocks do not show them yet.
+    given: [BTreeSet<u64>; 2],
 }
 
 #[derive(Default)]
@@ -119,6 +121,7 @@ impl ObjectSet {
             high_water: header.high_water,
             free: BTreeSet::new(),
             scan_at: 0,
+            given: Default::default(),
         };
         let set = Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
             dnodes: Arc::new(Object::new(me.clone(), whose(ObjectId(0)), header.dnodes)),
@@ -333,7 +336,13 @@ impl ObjectSet {
 
     fn take_number(&self, slots: u64) -> Result<u64, ObjectError> {
         let mut numbers = self.numbers.lock();
+        let number = self.next_number(&mut numbers, slots)?;
         numbers.objects += 1;
+        numbers.given[0].extend(number..number + slots);
+        Ok(number)
+    }
+
+    fn next_number(&self, numbers: &mut Numbers, slots: u64) -> Result<u64, ObjectError> {
         if slots == 1 {
             if let Some(number) = numbers.free.pop_first() {
                 return Ok(number);
@@ -342,7 +351,7 @@ impl ObjectSet {
             if numbers.objects < numbers.high_water / 8 * 7
                 && numbers.scan_at < numbers.high_water / SLOTS_PER_BLOCK
             {
-                self.scan_for_free(&mut numbers)?;
+                self.scan_for_free(numbers)?;
                 if let Some(number) = numbers.free.pop_first() {
                     return Ok(number);
                 }
@@ -378,8 +387,7 @@ impl ObjectSet {
                     free.remove(&slot);
                 }
             }
-            // Numbers in use that no sync has stored yet.
-            free.retain(|number| !self.shard(ObjectId(*number)).lock().objects.contains_key(number));
+            free.retain(|number| !numbers.given.iter().any(|given| given.contains(number)));
             numbers.free.extend(free);
         }
         Ok(())
@@ -394,7 +402,9 @@ impl ObjectSet {
 
     /// The group has quiesced: what is dirty now is its.
     pub(crate) fn quiesced(&self) {
-        let numbers = self.numbers.lock();
+        let mut numbers = self.numbers.lock();
+        let open = std::mem::take(&mut numbers.given[0]);
+        numbers.given[1].extend(open);
         let mut syncing = self.syncing.lock();
         syncing.0.append(&mut self.open.lock());
         (syncing.1, syncing.2) = (numbers.objects, numbers.high_water);
@@ -514,7 +524,17 @@ impl ObjectSet {
                 if aside.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
             // The tree that this group starts from is the one of the last sync, whatever the open group did since.
             let rewrite = Rewrite::new(group, object.whose(), aside.dnode.clone(), checksum, queue);
-            dnodes.insert(object.id().0, rewrite.run(&aside.dirty.freed, new)?);
+            let dnode = rewrite.run(&aside.dirty.freed, new).or_else(|error| {
+                // Its tree cannot be read, so there is nothing to merge the changes into: they are lost, the rest goes on.
+                log::error!(
+                    "object set {} object {}: the changes of group {} are lost",
+                    self.id,
+                    object.id(),
+                    group.txg()
+                );
+                damage_only(&self.pool, error).map(|()| aside.dnode.clone())
+            })?;
+            dnodes.insert(object.id().0, dnode);
         }
         Ok(dnodes)
     }
@@ -553,7 +573,19 @@ impl ObjectSet {
         for (object, aside) in frozen {
             let (block, offset) = slot_of(object.id());
             if let std::collections::btree_map::Entry::Vacant(vacant) = blocks.entry(block) {
-                vacant.insert(self.dnodes.read_block(block)?.to_vec());
+                match self.dnodes.read_block(block) {
+                    Ok(found) => drop(vacant.insert(found.to_vec())),
+                    Err(ObjectError::Pool(error)) => {
+                        log::error!(
+                            "object set {} object {}: its dnode's block is lost",
+                            self.id,
+                            object.id()
+                        );
+                        damage_only(&self.pool, error)?;
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             let dnode = &dnodes[&object.id().0];
             let raw = if aside.dirty.destroyed {
@@ -597,10 +629,7 @@ impl ObjectSet {
             match free_subtree(group, whose, &ptr, queue) {
                 Ok(released) => freed += released,
                 // What cannot be read cannot be freed; it is lost space, named, and must not stop every later group.
-                Err(PoolError::Corrupt(corrupt)) => {
-                    log::error!("free queue of object set {}: {corrupt}; its blocks stay", self.id)
-                }
-                Err(error) => return Err(error.into()),
+                Err(error) => damage_only(&self.pool, error)?,
             }
         }
         Ok(())
@@ -633,6 +662,7 @@ impl ObjectSet {
     /// Numbers of destroyed objects can be used again.
     fn retire(&self, frozen: &[(Arc<Object>, Arc<Frozen>)]) {
         let mut numbers = self.numbers.lock();
+        numbers.given[1].clear();
         for (object, aside) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
             let id = object.id();
             let mut shard = self.shard(id).lock();

@@ -146,6 +146,11 @@ pub(crate) struct Rewrite<'a, 'g> {
     changes: Vec<BTreeMap<u64, BlockPtr>>,
     /// Blocks that were taken out with all that is below them: their old pointers are released or queued already.
     detached: Vec<BTreeSet<u64>>,
+    /// Pointers that leave the tree, subtrees that go to the queue, and blocks written: handed on only when the whole tree is done, so that an
+    /// object whose tree cannot be read keeps the old one.
+    leaving: Vec<BlockPtr>,
+    queued: Vec<BlockPtr>,
+    made: Vec<BlockPtr>,
     freed_bytes: u64,
     /// Level-0 blocks under queued subtrees: what those take is known only when they are walked.
     queued_fill: u64,
@@ -162,11 +167,36 @@ impl<'a, 'g> Rewrite<'a, 'g> {
     ) -> Self {
         let levels = usize::from(old.levels);
         let (changes, detached) = (vec![BTreeMap::new(); levels], vec![BTreeSet::new(); levels]);
-        Rewrite { group, whose, checksum, queue, old, changes, detached, freed_bytes: 0, queued_fill: 0 }
+        Rewrite {
+            group,
+            whose,
+            checksum,
+            queue,
+            old,
+            changes,
+            detached,
+            leaving: Vec::new(),
+            queued: Vec::new(),
+            made: Vec::new(),
+            freed_bytes: 0,
+            queued_fill: 0,
+        }
     }
 
     /// Takes the freed ranges out, puts the new level-0 pointers in, and returns the dnode with its new root.
+    /// On an error nothing has changed: the new blocks are released, the old tree stands.
     pub fn run(mut self, freed: &Ranges, new: BTreeMap<u64, BlockPtr>) -> Result<Dnode, PoolError> {
+        self.made.extend(new.values().cloned());
+        let rebuilt = self.rebuild(freed, new);
+        let gone = if rebuilt.is_ok() { &self.leaving } else { &self.made };
+        gone.iter().for_each(|ptr| self.group.release(ptr));
+        if rebuilt.is_ok() {
+            self.queue.append(&mut self.queued);
+        }
+        rebuilt
+    }
+
+    fn rebuild(&mut self, freed: &Ranges, new: BTreeMap<u64, BlockPtr>) -> Result<Dnode, PoolError> {
         let mut dnode = self.old.clone();
         let mut new_bytes: u64 = new.values().map(BlockPtr::allocated_bytes).sum();
         for (first, end) in freed.iter() {
@@ -223,11 +253,12 @@ impl<'a, 'g> Rewrite<'a, 'g> {
         }
         if level >= 2 {
             self.queued_fill += ptr.fill();
-            self.queue.push(ptr.clone());
+            self.queued.push(ptr.clone());
         } else {
             if level == 1 {
-                for child in children(self.group.pool(), self.whose, ptr, level, index)? {
-                    self.let_go(&child);
+                match children(self.group.pool(), self.whose, ptr, level, index) {
+                    Ok(children) => children.iter().for_each(|child| self.let_go(child)),
+                    Err(error) => self.lost(error)?,
                 }
             }
             self.let_go(ptr);
@@ -240,13 +271,15 @@ impl<'a, 'g> Rewrite<'a, 'g> {
 
     fn let_go(&mut self, ptr: &BlockPtr) {
         self.freed_bytes += ptr.allocated_bytes();
-        self.group.release(ptr);
+        self.leaving.push(ptr.clone());
     }
 
     /// Releases the pointer that a block had before this group, unless that was done.
     fn release_old(&mut self, level: u8, index: u64) -> Result<(), PoolError> {
-        let old = self.old_pointer(level, index)?;
-        self.let_go(&old);
+        match self.old_pointer(level, index) {
+            Ok(old) => self.let_go(&old),
+            Err(error) => self.lost(error)?,
+        }
         Ok(())
     }
 
@@ -298,6 +331,7 @@ impl<'a, 'g> Rewrite<'a, 'g> {
             });
         }
         let written = self.group.write(requests)?;
+        self.made.extend(written.iter().cloned());
         let bytes = written.iter().map(BlockPtr::allocated_bytes).sum();
         self.changes[usize::from(above)].extend(numbers.into_iter().zip(written));
         Ok(bytes)
@@ -320,6 +354,23 @@ impl<'a, 'g> Rewrite<'a, 'g> {
         }
         Ok(pointers)
     }
+}
+
+impl Rewrite<'_, '_> {
+    /// What cannot be read cannot be freed: its space is lost, and named, and must not stop the group.
+    fn lost(&self, error: PoolError) -> Result<(), PoolError> {
+        damage_only(self.group.pool(), error)
+    }
+}
+
+/// Takes note of damage; anything else is the caller's business.
+pub(crate) fn damage_only(pool: &Pool, error: PoolError) -> Result<(), PoolError> {
+    match error {
+        PoolError::Corrupt(corrupt) => pool.report_damage(corrupt),
+        PoolError::Device(error) => log::error!("{error}; what lies below is lost space"),
+        other => return Err(other),
+    }
+    Ok(())
 }
 
 /// Frees some of a queued subtree: what is left of it goes back to the queue. Returns blocks released.

@@ -242,3 +242,46 @@ fn a_huge_sparse_object_goes_in_bounded_steps() {
     let left = world.pool.status().live_bytes;
     assert!(left < used / 4, "{used} bytes before, {left} after");
 }
+
+#[test]
+fn an_unreadable_tree_costs_its_object_and_nothing_else() {
+    let device = sim(8);
+    let world = create(&device, 8);
+    let make = |fill: u8| {
+        let tx = world.pool.begin(COST).unwrap();
+        let spec = ObjectSpec { kind: ObjectKind::File, block_size: 512, dnode_slots: 1, bonus: Vec::new() };
+        let object = world.set.create(&tx, spec).unwrap();
+        object.set_bonus(&tx, object.id().0.to_le_bytes().to_vec()).unwrap();
+        object.write(&tx, 0, &vec![fill; 100_000]).unwrap();
+        object
+    };
+    let (bad, good) = (make(1), make(2));
+    world.pool.commit().unwrap();
+    // Both copies of the indirect blocks of one object rot.
+    let terrane_object::BlockPtr::Normal(root) = bad.dnode().root else { panic!("a tree of two levels") };
+    for copy in root.copies() {
+        let (_, home, offset) = world.pool.whereabouts(copy, root.psize).unwrap();
+        device.rot(home.zone, offset + 7, &[0xff]).unwrap();
+    }
+    world.pool.drop_cache();
+    let tx = world.pool.begin(COST).unwrap();
+    assert!(bad.read(0, &mut [0; 8]).is_err());
+    assert!(
+        bad.write(&tx, 0, &[9; 512]).is_err(),
+        "whole blocks are not accepted where they could not be stored"
+    );
+    assert!(bad.write(&tx, 100, &[9; 7]).is_err());
+    good.write(&tx, 5, &[7; 9]).unwrap();
+    bad.truncate(&tx, 0).unwrap();
+    drop(tx);
+    world.pool.commit().unwrap();
+    let tx = world.pool.begin(COST).unwrap();
+    world.set.destroy(&tx, &bad).unwrap();
+    drop(tx);
+    world.pool.commit().unwrap();
+    let mut found = [0; 16];
+    good.read(0, &mut found).unwrap();
+    assert_eq!(found, [2, 2, 2, 2, 2, 7, 7, 7, 7, 7, 7, 7, 7, 7, 2, 2]);
+    assert!(!world.pool.status().damage.is_empty(), "it is named");
+    assert_eq!(world.pool.status().failed, None);
+}

@@ -110,6 +110,8 @@ struct Batch {
     seq: ZoneSeq,
     home: Home,
     start: u64,
+    /// End of the directory part before this batch's, or [`NO_PART`].
+    previous: u64,
     data: Arc<Vec<u8>>,
     entries: Vec<Entry>,
     joins: Vec<bool>,
@@ -511,9 +513,19 @@ impl Streams {
             let copy = PartCopy { part_end: end, part_start, addr: Addr::NONE };
             self.group.moved_parts.push((seq, copy, part));
         }
-        (open.start, open.last_part) = (end, end);
-        let batch =
-            Batch { stream, seq, home: open.home, start, data, entries, joins, gather: open.gather.clone() };
+        let previous = std::mem::replace(&mut open.last_part, end);
+        open.start = end;
+        let batch = Batch {
+            stream,
+            seq,
+            home: open.home,
+            start,
+            previous,
+            data,
+            entries,
+            joins,
+            gather: open.gather.clone(),
+        };
         self.written(seq).claimed = end;
         self.group.device_bytes += end - start;
         self.submit(batch);
@@ -581,7 +593,8 @@ impl Streams {
         for batch in &failed {
             // What was good before the first failure stays claimed; the zone takes no more.
             let written = self.written(batch.seq);
-            written.claimed = written.claimed.min(batch.start);
+            let good = if batch.previous == NO_PART { 0 } else { batch.previous };
+            written.claimed = written.claimed.min(good);
             let slot = &mut self.open[batch.stream].1;
             if let Some(open) = slot.take_if(|open| open.seq == batch.seq) {
                 // Blocks gathered after the failure share its fate.

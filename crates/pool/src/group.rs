@@ -113,11 +113,13 @@ impl ZoneSource for Source<'_> {
                 log::warn!("{home}: {error}; the zone is left aside");
                 continue;
             }
-            let report = device.report(home.zone)?;
-            if report.state != ZoneState::Empty || report.capacity == 0 {
-                log::warn!("{home}: expected an empty zone, found {:?}; it is left aside", report.state);
-                continue;
-            }
+            let report = match device.report(home.zone) {
+                Ok(report) if report.state == ZoneState::Empty && report.capacity > 0 => report,
+                other => {
+                    log::warn!("{home}: expected an empty zone, found {other:?}; it is left aside");
+                    continue;
+                }
+            };
             // The lease was raised by the last commit; without one, import has left room.
             let seq = ZoneSeq(self.alloc.next_seq);
             if seq.0 >= self.alloc.lease_seq {
@@ -322,7 +324,10 @@ impl Group<'_> {
                     self.pool.want_another_group();
                     continue;
                 }
-                self.split_run(heal.addr, run)?;
+                if let Err(error) = self.split_run(heal.addr, run) {
+                    log::error!("{}: {error}; it is not healed", heal.addr);
+                    continue;
+                }
             }
             let stream = self.stream_apart_from(&heal.siblings);
             let crc = crc32c::crc32c(&heal.bytes);

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terrane_codec::{ChecksumKind, Compressor, compute};
-use terrane_device::Device;
+use terrane_device::{Device, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx};
 
 /// Features this version knows, of any kind.
@@ -347,7 +347,17 @@ impl Pool {
             .iter()
             .flat_map(|(anchor, label, ubers)| ubers.iter().map(move |(_, uber)| (*anchor, label, *uber)))
             .collect();
-        candidates.sort_by_key(|(_, _, uber)| std::cmp::Reverse((uber.txg, uber.incarnation, uber.clean)));
+        // The youngest incarnation first: it begins with the group that it imported, and what older ones wrote after that group is a
+        // branch that was given up.
+        candidates.sort_by_key(|(_, _, uber)| std::cmp::Reverse((uber.incarnation, uber.txg, uber.clean)));
+        let (mut incarnation, mut first, mut cap) = (u64::MAX, Txg(u64::MAX), Txg(u64::MAX));
+        candidates.retain(|(_, _, uber)| {
+            if uber.incarnation != incarnation {
+                (incarnation, cap) = (uber.incarnation, cap.min(first));
+            }
+            first = first.min(uber.txg);
+            uber.txg <= cap
+        });
         let Some((_, label, newest)) = candidates.first().copied() else {
             return Err(PoolError::refused(
                 &info.name,
@@ -633,7 +643,12 @@ fn open(
             }
         }
     }
-    let empty: BTreeSet<Home> = homes(label.zone_count).filter(|home| !used.contains(home)).collect();
+    let takes_writes = |home: &Home| {
+        let report = devices[usize::from(home.device.0)].report(home.zone);
+        report.is_ok_and(|report| !matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline))
+    };
+    let free = homes(label.zone_count).filter(|home| !used.contains(home));
+    let empty: BTreeSet<Home> = free.filter(takes_writes).collect();
     let next_txg = if uber.clean { uber.txg.next() } else { Txg(lease_txg.max(uber.txg.0 + 1)) };
     let state = SyncState {
         streams,

@@ -187,7 +187,8 @@ impl Pool {
         }
     }
 
-    pub(crate) fn report_damage(&self, corrupt: Corrupt) {
+    /// Damage that was found on the way: logged, and kept for `status`.
+    pub fn report_damage(&self, corrupt: Corrupt) {
         log::error!("{corrupt}");
         let mut damage = self.damage.lock();
         if damage.len() < DAMAGE_MAX && !damage.contains(&corrupt) {
@@ -215,16 +216,14 @@ impl Pool {
         zone_yield(label.zone_size, u64::from(label.write_unit), self.largest_block.load(Ordering::Relaxed))
     }
 
-    fn data_zones(&self) -> u64 {
-        u64::from(self.label.lock().zone_count - ANCHORS)
-    }
-
     /// Publishes what room there is, for those who want to join a group.
     pub(crate) fn publish(&self, st: &SyncState) {
         let per_zone = self.yield_of_zone();
-        let zones = self.data_zones();
-        let reserve = self.reserve_zones(zones, st.streams.count() as u64);
         let tables = self.tables.read();
+        // Zones that died and zones that could not be reset are in neither.
+        let zones = tables.zones.values().filter(|zone| zone.is_resident()).count() as u64
+            + st.alloc.empty.len() as u64;
+        let reserve = self.reserve_zones(zones, st.streams.count() as u64);
         let waiting = tables.zones.values().any(|zone| matches!(zone.phase, Phase::Emptied(_)));
         let empty = st.alloc.empty.len() as u64;
         self.txg.set_room(Room {

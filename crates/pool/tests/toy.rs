@@ -459,3 +459,30 @@ fn a_commit_with_nothing_to_do_ends_at_once_even_after_a_crash() {
     // Far longer than it takes; what this test is about is that it ends.
     ended.recv_timeout(std::time::Duration::from_secs(60)).expect("it hangs");
 }
+
+#[test]
+fn a_branch_that_a_rewind_gave_up_never_comes_back() {
+    let device = sim(5, false);
+    let (pool, toy) = create(&device, 5);
+    work(&pool, &toy, &SeededEnv::new(5), 6).unwrap();
+    let committed = toy.state.lock().committed.clone();
+    pool.abandon();
+    let before = committed[committed.len() - 2].clone();
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(78));
+    let rewind = ImportOptions { rewind: Some(before.0), ..options() };
+    // Imported by choice, and cut off before anything was committed.
+    Pool::import(vec![Arc::new(device.clone())], env.clone(), &rewind).unwrap().abandon();
+    let (pool, toy) = import(&device, 6).unwrap();
+    assert_eq!((pool.synced_txg(), toy.state.lock().versions.clone()), before);
+    verify(&pool, &toy);
+    work(&pool, &toy, &SeededEnv::new(7), 2).unwrap();
+    pool.abandon();
+    let given_up = committed[committed.len() - 1].0;
+    let rewind = ImportOptions { rewind: Some(given_up), ..options() };
+    let pool = Pool::import(vec![Arc::new(device.clone())], env, &rewind).unwrap();
+    assert_eq!(
+        pool.synced_txg(),
+        before.0,
+        "the newest group not after the one asked for, on the branch that lives"
+    );
+}
