@@ -146,8 +146,8 @@ pub(crate) struct Rewrite<'a, 'g> {
     changes: Vec<BTreeMap<u64, BlockPtr>>,
     /// Blocks that were taken out with all that is below them: their old pointers are released or queued already.
     detached: Vec<BTreeSet<u64>>,
-    /// Pointers that leave the tree, subtrees that go to the queue, and blocks written: handed on only when the whole tree is done, so that an
-    /// object whose tree cannot be read keeps the old one.
+    /// Pointers that leave the tree, subtrees that go to the queue, and blocks written: handed on only when the whole tree
+    /// is done, so that an object whose tree cannot be read keeps the old one.
     leaving: Vec<BlockPtr>,
     queued: Vec<BlockPtr>,
     made: Vec<BlockPtr>,

@@ -1,4 +1,5 @@
 //! Where the repository's files are.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::path::{Path, PathBuf};
 
