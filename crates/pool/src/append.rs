@@ -13,7 +13,7 @@
 //! Invariant: `Gather` holds exactly the bytes between what the device has and the end of what was appended.
 
 use crate::addr::{Addr, GRANULE, granule_bytes};
-use crate::directory::{Entry, NO_PART, Owner, PartHead, encode_part};
+use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, PartHead, encode_part};
 use crate::error::PoolError;
 use crate::record::{Class, Home, Move, Opened, PartCopy, Run, Written};
 use crate::seal::{Seed, seal};
@@ -163,8 +163,18 @@ pub struct Appended {
     pub carried: Vec<(Addr, ZoneSeq, u64)>,
     /// Parts with moved blocks that want a second copy: zone, part.
     pub moved_parts: Vec<(ZoneSeq, PartCopy, Vec<u8>)>,
+    /// Bootstrap blocks of failed batches: they are named by place, so they cannot move under their old address.
+    pub lost_boot: Vec<LostBoot>,
     /// Bytes sent to devices, for throttling and statistics.
     pub device_bytes: u64,
+}
+
+/// A bootstrap block whose batch could not be written.
+pub struct LostBoot {
+    pub addr: Addr,
+    pub stream: usize,
+    pub what: u8,
+    pub bytes: Vec<u8>,
 }
 
 /// Every stream's open zone and the writes under way.
@@ -614,6 +624,13 @@ impl Streams {
                 let from = usize::try_from(entry.offset - batch.start).unwrap_or(usize::MAX);
                 let bytes =
                     batch.data.get(from..from + entry.psize as usize).expect("an entry lies in its batch");
+                if let Owner::Pool { what: what @ (POOL_SECTION | POOL_DEAD_LOG) } = entry.owner {
+                    self.written(batch.seq).born -= granule_bytes(u64::from(entry.psize));
+                    let lost =
+                        LostBoot { addr: entry.identity, stream: batch.stream, what, bytes: bytes.to_vec() };
+                    self.group.lost_boot.push(lost);
+                    continue;
+                }
                 let moved = entry.is_moved(batch.seq);
                 if moved {
                     // It never arrived here: the move goes from where it was to the new zone.

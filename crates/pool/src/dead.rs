@@ -45,6 +45,14 @@ impl DeadSet {
         self.intervals.get(at).is_some_and(|interval| interval.0 < first + count)
     }
 
+    /// Forgets intervals that touch none of the ranges `first..=last`, sorted and separate.
+    pub fn keep_within(&mut self, ranges: &[(u32, u32)]) {
+        self.intervals.retain(|interval| {
+            let at = ranges.partition_point(|range| range.1 < interval.0);
+            ranges.get(at).is_some_and(|range| range.0 < interval.1)
+        });
+    }
+
     pub fn is_empty(&self) -> bool {
         self.intervals.is_empty()
     }
@@ -85,6 +93,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    /// A granule somewhere near the n-th dead one.
+    fn first_of(flags: &[bool], n: usize) -> u32 {
+        flags.iter().enumerate().filter(|(_, dead)| **dead).nth(n).map_or(40, |(at, _)| at as u32)
+    }
+
     proptest! {
         #[test]
         fn behaves_like_one_flag_for_each_granule(rounds in prop::collection::vec(prop::collection::vec((0u32..200, 1u32..9), 0..12), 0..12)) {
@@ -104,6 +117,15 @@ mod tests {
                         let slice = &flags[first as usize..(first + count) as usize];
                         prop_assert_eq!(set.contains(first, count), slice.iter().all(|f| *f));
                         prop_assert_eq!(set.overlaps(first, count), slice.iter().any(|f| *f));
+                    }
+                }
+                let (a, b) = (first_of(&flags, 3), first_of(&flags, 7));
+                let ranges = if a < b { vec![(a, a + 1), (b + 2, b + 30)] } else { vec![(a, a + 5)] };
+                let mut kept = set.clone();
+                kept.keep_within(&ranges);
+                for (first, last) in ranges {
+                    for granule in first..=last {
+                        prop_assert_eq!(kept.contains(granule, 1), set.contains(granule, 1));
                     }
                 }
                 let mut w = Writer::new();

@@ -307,11 +307,19 @@ impl Group<'_> {
         let heals = std::mem::take(&mut *self.pool.heals.lock());
         let mut split_now = BTreeSet::new();
         for heal in heals {
+            // Healing reserved nothing: when zones are short it waits for collection.
+            if self.st.alloc.empty.len() < self.pool.low_water() {
+                self.pool.heals.lock().push(heal);
+                self.pool.want_another_group();
+                continue;
+            }
             let granules = (granule_bytes(heal.bytes.len() as u64) / GRANULE) as u32;
             let split = {
                 let tables = self.pool.tables.read();
                 let Some(zone) = tables.zones.get(&heal.addr.seq()) else { continue };
-                if zone.dead.overlaps(heal.addr.granule(), granules) || !self.healed.insert(heal.addr) {
+                let dead = zone.dead.overlaps(heal.addr.granule(), granules)
+                    || tables.current_zone(heal.addr).is_none();
+                if dead || !self.healed.insert(heal.addr) {
                     continue;
                 }
                 zone.run_of(heal.addr.granule()).copied()
@@ -439,8 +447,7 @@ impl Group<'_> {
         }
         self.sort_frees();
         self.write_dead_log()?;
-        let txg = self.txg;
-        self.st.streams.drain(txg, &mut source!(self))?;
+        self.drain()?;
         let part_copies = self.copy_moved_parts()?;
         let mut appended = self.st.streams.take_group();
         let mut record = self.compose(root.clone(), &mut appended, part_copies);
@@ -449,7 +456,7 @@ impl Group<'_> {
             device.flush()?;
         }
         self.raise_leases();
-        self.pool.write_uberblock(self.st, txg, own, false)?;
+        self.pool.write_uberblock(self.st, self.txg, own, false)?;
         self.finish(record, own, root, appended.device_bytes)
     }
 
@@ -506,6 +513,28 @@ impl Group<'_> {
         Ok(())
     }
 
+    /// Waits until everything appended is on the device. Bootstrap blocks whose batch failed are written again, and their pointers follow.
+    fn drain(&mut self) -> Result<(), PoolError> {
+        loop {
+            self.st.streams.drain(self.txg, &mut source!(self))?;
+            let lost = std::mem::take(&mut self.st.streams.group.lost_boot);
+            if lost.is_empty() {
+                return Ok(());
+            }
+            for block in lost {
+                let owner = Owner::Pool { what: block.what };
+                let crc = crc32c::crc32c(&block.bytes);
+                let addr = self.append(block.stream, &block.bytes, owner, crc, Vec::new())?;
+                let home = self.pool.hold(addr.seq()).expect("just appended there").home;
+                let place = Place::new(home.device, home.zone, addr.offset(), addr.seq());
+                let sections =
+                    self.new_sections.iter_mut().chain(&mut self.st.sections).map(|section| &mut section.ptr);
+                let places = sections.chain(&mut self.dead_log).flat_map(|ptr| &mut ptr.places);
+                places.filter(|old| old.seq.0 != 0 && old.addr() == block.addr).for_each(|old| *old = place);
+            }
+        }
+    }
+
     /// Parts that describe moved blocks are needed to find them, so they get a second copy in another zone.
     fn copy_moved_parts(&mut self) -> Result<Vec<(ZoneSeq, crate::record::PartCopy)>, PoolError> {
         let mut copies = Vec::new();
@@ -522,8 +551,7 @@ impl Group<'_> {
                     self.append(apart.unwrap_or(META_B), &bytes, owner, crc32c::crc32c(&bytes), Vec::new())?;
                 copies.push((seq, copy));
             }
-            let txg = self.txg;
-            self.st.streams.drain(txg, &mut source!(self))?;
+            self.drain()?;
         }
     }
 
@@ -705,7 +733,7 @@ impl Pool {
             }
             let (home, copies) = {
                 let mut tables = self.tables.write();
-                let Some(zone) = tables.zones.get_mut(&seq) else { continue };
+                let Some(zone) = tables.zones.get(&seq) else { continue };
                 if zone.pins.load(std::sync::atomic::Ordering::Acquire) > 0 {
                     continue;
                 }
@@ -715,9 +743,7 @@ impl Pool {
                     .map(|copy| (copy.addr, copy.part_end - copy.part_start))
                     .collect();
                 let home = zone.home;
-                zone.phase = Phase::Gone;
-                zone.gather = None;
-                tables.forget_if_done(seq);
+                tables.retire(seq);
                 (home, copies)
             };
             st.resets_done.push((seq, copies));
@@ -752,8 +778,11 @@ impl Pool {
             // A birth zone that is forgotten has no survivors.
             let Some(birth) = tables.zones.get(&entry.identity.seq()) else { return true };
             let granule = entry.identity.granule();
-            birth.dead.contains(granule, entry.granules())
-                || birth.run_of(granule).is_some_and(|run| run.dest != seq)
+            match birth.run_of(granule) {
+                _ if birth.dead.contains(granule, entry.granules()) => true,
+                Some(run) => run.dest != seq,
+                None => !birth.is_resident(),
+            }
         }))
     }
 }

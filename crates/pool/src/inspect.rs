@@ -81,6 +81,7 @@ impl Pool {
                     Some(birth) => match birth.run_of(granule) {
                         Some(run) if run.dest == seq && run.part_end == part.end => Standing::Here,
                         Some(_) => Standing::Moved,
+                        None if !birth.is_resident() => Standing::Dead,
                         None if entry.identity.seq() == seq => Standing::Here,
                         None => Standing::Unexplained,
                     },

@@ -346,8 +346,9 @@ impl Pool {
     pub fn export(self: &Arc<Self>) -> Result<(), PoolError> {
         let outcome =
             if self.read_only || self.failed.get().is_some() { self.alive() } else { self.settle() };
-        self.stop_threads();
         let _ = self.failed.set("it was exported".into());
+        self.txg.wake_all();
+        self.stop_threads();
         outcome
     }
 

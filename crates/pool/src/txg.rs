@@ -32,8 +32,15 @@ pub struct Cost {
 
 /// Stored bytes of a metadata block, both copies, at the worst.
 const META_BLOCK_BYTES: u64 = 2 * (16 << 10);
+/// Memory a metadata change holds until its group syncs.
+const META_DIRTY_BYTES: u64 = 2 << 10;
 
 impl Cost {
+    /// Bytes of memory it may dirty, roughly: metadata changes are kept as small objects until their group syncs.
+    fn dirty_bytes(&self) -> u64 {
+        self.write_bytes + u64::from(self.meta_blocks) * META_DIRTY_BYTES
+    }
+
     fn reserve_bytes(&self) -> u64 {
         self.write_bytes + u64::from(self.meta_blocks) * META_BLOCK_BYTES
     }
@@ -217,7 +224,7 @@ impl Pool {
                 Wait::Join => {
                     state.holders += 1;
                     state.load_open.reserved += need;
-                    state.load_open.dirty += cost.write_bytes;
+                    state.load_open.dirty += cost.dirty_bytes();
                     state.load_open.changed = true;
                     let txg = state.open;
                     if state.load_open.dirty * 100 > *self.txg.dirty_max.lock() * COMMIT_PERCENT {
@@ -273,10 +280,11 @@ impl Pool {
         }
         let max = *self.txg.dirty_max.lock();
         let dirty = state.load_open.dirty + state.load_syncing.dirty;
-        if cost.write_bytes == 0 || dirty == 0 {
+        let more = cost.dirty_bytes();
+        if more == 0 || dirty == 0 {
             return Wait::Join;
         }
-        if dirty + cost.write_bytes > max {
+        if dirty + more > max {
             return Wait::Commit;
         }
         let min = max / 100 * DELAY_PERCENT;
@@ -361,12 +369,14 @@ impl Pool {
             txg
         };
         let outcome = self.sync_group(&mut sync, txg);
+        if let Err(error) = &outcome {
+            // Before anybody else gets the lock: no group may follow on a half-applied one.
+            self.fail(error);
+        }
         drop(sync);
         let mut state = self.txg.state.lock();
         state.syncing = false;
-        if let Err(error) = &outcome {
-            self.fail(error);
-        } else {
+        if outcome.is_ok() {
             state.synced = txg;
             state.load_syncing = Load::default();
             state.empty_wanted = self.txg.room().resets_wait || self.more_work.load(Ordering::Acquire);
@@ -394,7 +404,15 @@ impl Pool {
                 return;
             }
             drop(state);
-            if self.run_group().is_err() {
+            // A panic here is our own mistake; it must not leave everybody asleep who waits for this group.
+            let group = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_group()));
+            let outcome = group.unwrap_or_else(|_| {
+                let error = PoolError::Failed { reason: "a group's sync panicked".into() };
+                self.fail(&error);
+                Err(error)
+            });
+            if outcome.is_err() {
+                self.txg.wake_all();
                 return;
             }
         }

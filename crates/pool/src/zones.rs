@@ -126,12 +126,7 @@ impl Tables {
             Corrupt::new(format_args!("commit record of group {txg}"), "zone", "in the tables", seq)
         };
         for &seq in record.reset.iter().filter(|seq| concerns(**seq)) {
-            if let Some(zone) = self.zones.get_mut(&seq) {
-                zone.phase = Phase::Gone;
-                zone.gather = None;
-                zone.part_copies.clear();
-            }
-            self.forget_if_done(seq);
+            self.retire(seq);
         }
         for opened in record.opened.iter().filter(|opened| concerns(opened.seq)) {
             self.zones
@@ -245,8 +240,20 @@ impl Tables {
         }
     }
 
+    /// The filling is no more. What no run holds is dead by that alone, and needs no intervals; without survivors the row goes.
+    pub(crate) fn retire(&mut self, seq: ZoneSeq) {
+        if let Some(zone) = self.zones.get_mut(&seq) {
+            zone.phase = Phase::Gone;
+            zone.gather = None;
+            zone.part_copies.clear();
+            let runs: Vec<(u32, u32)> = zone.runs.iter().map(|run| (run.first, run.last)).collect();
+            zone.dead.keep_within(&runs);
+        }
+        self.forget_if_done(seq);
+    }
+
     /// Drops the row of a zone that is gone and has no survivors.
-    pub(crate) fn forget_if_done(&mut self, seq: ZoneSeq) {
+    fn forget_if_done(&mut self, seq: ZoneSeq) {
         if self.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Gone && zone.runs.is_empty()) {
             self.zones.remove(&seq);
         }

@@ -486,3 +486,26 @@ fn a_branch_that_a_rewind_gave_up_never_comes_back() {
         "the newest group not after the one asked for, on the branch that lives"
     );
 }
+
+#[test]
+fn writes_that_fail_now_and_then_never_cost_a_promised_group() {
+    for seed in 0..120u64 {
+        let device = sim(seed, seed.is_multiple_of(2));
+        let (pool, toy) = create(&device, seed);
+        let env = SeededEnv::new(seed);
+        work(&pool, &toy, &env, 3).unwrap();
+        device.inject(Fault::WriteError { zone: None, one_in: 12, partial: seed.is_multiple_of(3) });
+        // A pool on a device like this may stop; what it promised before must be there.
+        let _ = work(&pool, &toy, &env, 25);
+        let promised = pool.synced_txg();
+        let committed = toy.state.lock().committed.clone();
+        pool.abandon();
+        device.clear_faults();
+        let (pool, toy) = import(&device, seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let found = pool.synced_txg();
+        assert!(found >= promised, "seed {seed}: group {promised} was promised, {found} is there");
+        let expected = committed.iter().find(|(txg, _)| *txg == found).map(|(_, versions)| versions.clone());
+        assert_eq!(Some(toy.state.lock().versions.clone()), expected, "seed {seed} group {found}");
+        verify(&pool, &toy);
+    }
+}

@@ -13,7 +13,7 @@ use crate::fs::Fs;
 use crate::types::Ino;
 use parking_lot::Mutex;
 use terrane_dataset::ObjectZap;
-use terrane_object::{Cost, ObjectId, Tx};
+use terrane_object::{Cost, ObjectError, ObjectId, Tx};
 use terrane_zap::Cursor;
 
 /// Objects destroyed by one call of [`Fs::drain_unlinked`], at most.
@@ -75,7 +75,10 @@ impl Fs {
     pub fn drain_unlinked(&self) -> Result<bool, Errno> {
         let step = self.unlinked.next_step()?;
         for ino in &step {
-            self.destroy(*ino)?;
+            if let Err(errno) = self.destroy(*ino) {
+                // The others must not wait for the next mount because of this one.
+                log::error!("unlinked object {ino} was not destroyed: {errno}");
+            }
         }
         Ok(step.len() == DRAIN_STEP)
     }
@@ -92,10 +95,15 @@ impl Fs {
         let Some(_unloaded) = entered.lock_unloaded() else { return Ok(()) };
         // Whoever takes it out of the queue destroys it: draining and the last close may both come here, and the
         // number may have been given to a new inode since the caller looked.
+        // The object first: one that cannot be read stays in the queue, or nobody would know of it.
+        let object = match self.set.hold(ObjectId(ino)) {
+            Ok(object) => object,
+            Err(ObjectError::NotFound(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
         if !self.unlinked.remove(&tx, ino)? {
             return Ok(());
         }
-        let object = self.set.hold(ObjectId(ino))?;
         Ok(self.set.destroy(&tx, &object)?)
     }
 }
