@@ -48,14 +48,23 @@ pub struct Image {
 impl Image {
     /// 32 zones, some files, directories, links and a fat directory, exported. Like a file: damage can be anywhere.
     pub fn new(seed: u64) -> Result<Image, Failure> {
+        Image::made(seed, 60, 40)
+    }
+
+    /// The least that has one of most things: small enough to flip every bit of it within the hour.
+    pub fn tiny(seed: u64) -> Result<Image, Failure> {
+        Image::made(seed, 9, 0)
+    }
+
+    fn made(seed: u64, steps: u32, names: u32) -> Result<Image, Failure> {
         let plan = Plan { zones: 32, drive: false, ..Plan::small(seed) };
         let mut workload = Workload::fresh(Machine::create(&plan)?, seed);
         workload.file_bytes = 9000;
-        for _ in 0..60 {
+        for _ in 0..steps {
             workload.step()?;
         }
         let root = workload.model.root;
-        for number in 0..40 {
+        for number in 0..names {
             let name = format!("one of many names that make this directory fat, {number}");
             let node =
                 crate::model::Node { content: Content::File(Default::default()), nlink: 1, mode: 0o100_600 };

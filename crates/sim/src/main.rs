@@ -12,7 +12,7 @@ terrane-sim crash [--crowded] --seeds A..B
 terrane-sim every-write [--seed N]
 terrane-sim faults --seeds A..B
 terrane-sim hostile --count N [--seed FIRST] [--verbose]
-terrane-sim flips --seeds FIRST-BIT..LAST-BIT
+terrane-sim flips [--tiny] --seeds FIRST-BIT..LAST-BIT
 terrane-sim full --rounds N [--seed N]";
 
 struct Args(Vec<String>);
@@ -64,7 +64,7 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
             let verbose = args.0.iter().any(|arg| arg == "--verbose");
             hostile(args.number("--seed").unwrap_or(0), args.number("--count")?, verbose)
         }
-        "flips" => flips(args.range("--seeds")?),
+        "flips" => flips(args.0.iter().any(|arg| arg == "--tiny"), args.range("--seeds")?),
         "full" => {
             let (seed, rounds) = (args.number("--seed").unwrap_or(1), args.number("--rounds")?);
             full::rounds(seed, rounds).map(|seen| {
@@ -129,8 +129,9 @@ fn hostile(first: u64, count: u64, verbose: bool) -> Result<u64, Failure> {
     Ok(failures)
 }
 
-fn flips(bits: std::ops::Range<u64>) -> Result<u64, Failure> {
-    let image = Image::new(3)?;
+fn flips(tiny: bool, bits: std::ops::Range<u64>) -> Result<u64, Failure> {
+    let image = if tiny { Image::tiny(3)? } else { Image::new(3)? };
+    let tiny = if tiny { "--tiny " } else { "" };
     let mut verdicts = [0u64; 3];
     let mut failures = 0;
     let mut first = 0;
@@ -139,7 +140,7 @@ fn flips(bits: std::ops::Range<u64>) -> Result<u64, Failure> {
         let here = bits.start.max(first)..bits.end.min(end);
         failures += each(
             here,
-            |bit| format!("terrane-sim flips --seeds {bit}..{}", bit + 1),
+            |bit| format!("terrane-sim flips {tiny}--seeds {bit}..{}", bit + 1),
             |bit| {
                 verdicts[bit_flip(&image, zone, bit - first)? as usize] += 1;
                 Ok(())
