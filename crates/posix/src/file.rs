@@ -55,17 +55,20 @@ impl Fs {
     /// Appends to `out` what there is from `offset` on, up to `len` bytes; fewer only at the end of the file.
     pub fn read(&self, ino: Ino, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
         let inode = self.hold(ino)?;
-        {
+        let failed = {
             let state = inode.read();
             state.check_file()?;
             let there = state.attrs.zpl.size.saturating_sub(offset).min(u64::from(len));
             let there = usize::try_from(there).map_err(|_| Errno::EINVAL)?;
             let start = out.len();
             out.resize(start + there, 0);
-            if let Err(error) = inode.object().read(offset, out.get_mut(start..).unwrap_or_default()) {
-                out.truncate(start);
-                return Err(error.into());
-            }
+            let read = inode.object().read(offset, out.get_mut(start..).unwrap_or_default());
+            read.inspect_err(|_| out.truncate(start)).err()
+        };
+        if let Some(error) = failed {
+            // With no lock held: the way to the root takes those of the directories.
+            log::error!("reading {} at byte {offset} failed", self.path_of(ino));
+            return Err(error.into());
         }
         self.note_access(&inode);
         Ok(())

@@ -201,6 +201,30 @@ impl Fs {
         }
     }
 
+    /// A path that leads to the inode, as far as directories can be read; with its number. For messages: it looks through all
+    /// names on the way.
+    pub fn path_of(&self, ino: Ino) -> String {
+        let mut names = Vec::new();
+        let mut at = ino;
+        // Deeper than any path a system call takes; a damaged parent may lead in circles.
+        while at != self.root() && names.len() < 4096 {
+            let Ok(parent) = self.hold(at).map(|inode| inode.read().attrs.zpl.parent) else { break };
+            let mut found = None;
+            let looked = self.readdir(parent, 2, &mut |entry| {
+                if entry.ino == at {
+                    found = Some(String::from_utf8_lossy(entry.name).into_owned());
+                }
+                found.is_none()
+            });
+            let (Ok(()), Some(name)) = (looked, found) else { break };
+            names.push(name);
+            at = parent;
+        }
+        names.reverse();
+        let start = if at == self.root() { "/" } else { "(no name) " };
+        format!("{start}{} (inode {ino})", names.join("/"))
+    }
+
     pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
         let inode = self.hold(ino)?;
         let state = inode.read();

@@ -368,3 +368,15 @@ fn statfs_adds_up() {
     assert!(stat.blocks >= stat.free && stat.free == stat.available && stat.name_max == 255);
     assert!(stat.files > stat.files_free && stat.files_free > 0);
 }
+
+#[test]
+fn a_file_is_named_by_its_path() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let dir = fs.dir(root, "a directory");
+    let file = fs.file(fs.dir(dir.ino, "deeper").ino, "file");
+    assert_eq!(fs.path_of(file.ino), format!("/a directory/deeper/file (inode {})", file.ino));
+    assert_eq!(fs.path_of(root), format!("/ (inode {root})"));
+    fs.unlink(fs.lookup(dir.ino, b"deeper").unwrap().ino, b"file").unwrap();
+    assert_eq!(fs.path_of(file.ino), format!("(no name)  (inode {})", file.ino));
+}
