@@ -132,6 +132,21 @@ struct OpenZone {
     gather: Arc<Gather>,
 }
 
+impl OpenZone {
+    /// The head of the part that ends the batch being gathered, for a pool and an incarnation.
+    fn part_head(&self, (pool, incarnation): (u64, u64), txg: Txg, part_start: u64) -> PartHead {
+        PartHead {
+            pool,
+            incarnation,
+            seq: self.seq,
+            txg,
+            batch_start: self.start,
+            part_start,
+            previous: self.last_part,
+        }
+    }
+}
+
 /// A block to be appended.
 pub struct Stored<'a> {
     pub bytes: &'a [u8],
@@ -428,15 +443,7 @@ impl Streams {
             siblings: Vec::new(),
         };
         let part_start = open.start + data.len() as u64;
-        let head = PartHead {
-            pool: self.pool,
-            incarnation: self.incarnation,
-            seq: open.seq,
-            txg,
-            batch_start: open.start,
-            part_start,
-            previous: open.last_part,
-        };
+        let head = open.part_head((self.pool, self.incarnation), txg, part_start);
         data.extend_from_slice(&encode_part(&head, self.unit as usize, &[entry]));
         let end = open.start + data.len() as u64;
         let device = self
@@ -500,15 +507,7 @@ impl Streams {
         let joins = std::mem::take(&mut open.joins);
         let mut state = open.gather.state.lock();
         let part_start = open.start + state.tail.len() as u64;
-        let head = PartHead {
-            pool: self.pool,
-            incarnation: self.incarnation,
-            seq: open.seq,
-            txg,
-            batch_start: open.start,
-            part_start,
-            previous: open.last_part,
-        };
+        let head = open.part_head((self.pool, self.incarnation), txg, part_start);
         let part = encode_part(&head, self.unit as usize, &entries);
         let end = part_start + part.len() as u64;
         state.tail.extend_from_slice(&part);
