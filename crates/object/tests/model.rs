@@ -285,3 +285,38 @@ fn an_unreadable_tree_costs_its_object_and_nothing_else() {
     assert!(!world.pool.status().damage.is_empty(), "it is named");
     assert_eq!(world.pool.status().failed, None);
 }
+
+#[test]
+fn slots_given_out_and_not_stored_yet_are_never_found_free() {
+    let device = sim(12);
+    let world = create(&device, 12);
+    let spec =
+        |slots| ObjectSpec { kind: ObjectKind::File, block_size: 512, dnode_slots: slots, bonus: Vec::new() };
+    let made: Vec<_> = (0..600)
+        .map(|_| {
+            let tx = world.pool.begin(COST).unwrap();
+            world.set.create(&tx, spec(1)).unwrap()
+        })
+        .collect();
+    world.pool.commit().unwrap();
+    for object in &made[..560] {
+        let tx = world.pool.begin(COST).unwrap();
+        world.set.destroy(&tx, object).unwrap();
+    }
+    drop(made);
+    world.pool.export().unwrap();
+    // After an import nobody knows which slots are free: they are searched for.
+    let world = import(&device, 12);
+    let mut taken = std::collections::BTreeSet::new();
+    let mut searched = false;
+    for n in 0..900u64 {
+        let slots = if n % 2 == 0 { 3 } else { 1 };
+        let tx = world.pool.begin(COST).unwrap();
+        let first = world.set.create(&tx, spec(slots)).unwrap().id().0;
+        searched |= slots == 1 && first < 560;
+        for slot in first..first + u64::from(slots) {
+            assert!(taken.insert(slot), "slot {slot} was given out twice");
+        }
+    }
+    assert!(searched, "the canary: free slots were found by searching");
+}
