@@ -7,12 +7,13 @@
 //!
 //! Read [`zone`] first (the trait and its words), then [`rules`] (what is allowed when), then the backends:
 //! [`backing`], [`mod@file`] and `block` for regular files and conventional block devices (with [`foreign`], which
-//! recognises what must not be overwritten, and `holders`, which names who is in the way), [`sim`] for tests.
+//! recognises what must not be overwritten, and `holders`, which names who is in the way), [`sim`] for tests; [`counted`] wraps any of them.
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
 pub mod backing;
 mod block;
+pub mod counted;
 pub mod file;
 pub mod foreign;
 mod holders;
@@ -21,6 +22,7 @@ pub mod sim;
 pub mod zone;
 
 pub use backing::{Backing, OpenMode, PathKind, Probe, probe};
+pub use counted::{Counted, IoCounts};
 pub use file::FileDevice;
 pub use foreign::identify_foreign;
 pub use rules::{ResetTicket, WriteTicket, ZoneRules};

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terrane_codec::{ChecksumKind, Compressor, compute};
-use terrane_device::{Device, ZoneState};
+use terrane_device::{Counted, Device, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx};
 
 /// Features this version knows, of any kind.
@@ -233,7 +233,7 @@ impl Pool {
                 "several devices come in a later version",
             ));
         };
-        let info = device.info().clone();
+        let (device, info) = (device.clone(), device.info().clone());
         check_name(&create.name)?;
         let mut capacity = info.zone_size;
         if info.zone_count < ZONES_MIN || info.zone_size < ZONE_BYTES_MIN || !info.zone_size.is_power_of_two()
@@ -268,6 +268,7 @@ impl Pool {
             ));
         }
         let max_block = (capacity / 4).min(u64::from(BLOCK_BYTES_MAX)) as u32;
+        let devices = counted(devices);
         let (pool, id) = (env.random_u64(), env.random_u64());
         let row = DeviceRow {
             device: id,
@@ -298,7 +299,7 @@ impl Pool {
             streams: Streams::new(
                 pool,
                 1,
-                devices.clone(),
+                uncounted(&devices),
                 capacity,
                 data_streams(info.zone_count),
                 env.workers() > 0,
@@ -597,10 +598,11 @@ fn open(
 ) -> Result<Arc<Pool>, PoolError> {
     let Found { uber, anchor, record, chain, sections, mut tables, whole } = found;
     let capacity = tables.zones.values().map(|zone| zone.capacity).min().unwrap_or(label.zone_size);
+    let devices = counted(devices);
     let mut streams = Streams::new(
         label.pool,
         incarnation,
-        devices.clone(),
+        uncounted(&devices),
         capacity,
         data_streams(label.zone_count),
         env.workers() > 0 && !options.read_only,
@@ -684,9 +686,18 @@ fn open(
     Ok(pool)
 }
 
+fn counted(devices: Vec<Arc<dyn Device>>) -> Vec<Arc<Counted>> {
+    devices.into_iter().map(|device| Arc::new(Counted::new(device))).collect()
+}
+
+/// The same devices, for those who need not know that they count.
+fn uncounted(devices: &[Arc<Counted>]) -> Vec<Arc<dyn Device>> {
+    devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
+}
+
 fn assemble(
     label: Label,
-    devices: Vec<Arc<dyn Device>>,
+    devices: Vec<Arc<Counted>>,
     tables: Tables,
     groups: Groups,
     state: SyncState,
@@ -696,7 +707,8 @@ fn assemble(
     let pool = Pool {
         pool_id: label.pool,
         label: Mutex::new(label),
-        devices,
+        devices: uncounted(&devices),
+        counted: devices,
         tables: RwLock::new(tables),
         cache: BlockCache::new(options.cache_bytes),
         parts: PartCache::new((options.cache_bytes / 8).max(1 << 20)),
@@ -710,6 +722,7 @@ fn assemble(
         client: OnceLock::new(),
         failed: OnceLock::new(),
         damage: Mutex::default(),
+        damaged: Mutex::default(),
         more_work: AtomicBool::new(false),
         sync_thread: Mutex::default(),
         env,

@@ -37,5 +37,5 @@ pub use env::{Env, SeededEnv, SystemEnv};
 pub use error::PoolError;
 pub use group::{Group, Stream, WriteRequest};
 pub use import::{CreateOptions, ImportOptions, Probe, probe};
-pub use pool::{Client, Pool, Status};
+pub use pool::{Client, DamagedBlock, DeviceStats, Pool, Stats, Status};
 pub use txg::{Cost, Tx};

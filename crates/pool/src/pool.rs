@@ -6,6 +6,7 @@
 use crate::append::Streams;
 use crate::block_ptr::BlockPtr;
 use crate::cache::{BlockCache, CacheStats};
+use crate::directory::Owner;
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::gc::zone_yield;
@@ -21,7 +22,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use terrane_device::Device;
+use terrane_device::{Counted, Device, IoCounts};
 use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// The floor above: whoever has dirty blocks when a group syncs.
@@ -73,6 +74,8 @@ pub struct Pool {
     pub(crate) pool_id: u64,
     pub(crate) label: Mutex<Label>,
     pub(crate) devices: Vec<Arc<dyn Device>>,
+    /// The same devices, to ask what they have done.
+    pub(crate) counted: Vec<Arc<Counted>>,
     pub(crate) tables: RwLock<Tables>,
     pub(crate) cache: BlockCache,
     pub(crate) parts: PartCache,
@@ -87,6 +90,7 @@ pub struct Pool {
     pub(crate) client: OnceLock<Weak<dyn Client>>,
     pub(crate) failed: OnceLock<Arc<str>>,
     pub(crate) damage: Mutex<Vec<Corrupt>>,
+    pub(crate) damaged: Mutex<Vec<DamagedBlock>>,
     pub(crate) more_work: AtomicBool,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -111,10 +115,35 @@ pub struct Status {
     pub cache: CacheStats,
     pub failed: Option<String>,
     pub damage: Vec<Corrupt>,
+    /// Blocks that could not be read since the import.
+    pub damaged: Vec<DamagedBlock>,
+}
+
+/// A block of which no copy could be read when somebody asked for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedBlock {
+    pub owner: Owner,
+    pub reason: String,
+}
+
+/// What one device of an open pool has done.
+#[derive(Clone, Debug)]
+pub struct DeviceStats {
+    pub name: String,
+    pub io: IoCounts,
+}
+
+/// What an open pool has done since it was imported; every number only grows.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    pub devices: Vec<DeviceStats>,
+    pub cache: CacheStats,
 }
 
 /// Findings kept for `status`; more are only logged.
 const DAMAGE_MAX: usize = 64;
+/// Blocks kept for `status`: enough to see which files are hit.
+const DAMAGED_MAX: usize = 1000;
 
 impl Pool {
     pub fn env(&self) -> &Arc<dyn Env> {
@@ -196,6 +225,14 @@ impl Pool {
         }
     }
 
+    /// A block that could not be read: kept, so that `status` can name the file.
+    pub(crate) fn note_damaged(&self, owner: Owner, reason: impl ToString) {
+        let mut damaged = self.damaged.lock();
+        if damaged.len() < DAMAGED_MAX && !damaged.iter().any(|block| block.owner == owner) {
+            damaged.push(DamagedBlock { owner, reason: reason.to_string() });
+        }
+    }
+
     /// Tells the pool how large records get: a zone's last bytes may not take one.
     pub fn expect_blocks_of(&self, bytes: u32) {
         self.largest_block.fetch_max(u64::from(bytes), Ordering::Relaxed);
@@ -269,7 +306,15 @@ impl Pool {
             cache: self.cache.stats(),
             failed: self.failed.get().map(|reason| reason.to_string()),
             damage: self.damage.lock().clone(),
+            damaged: self.damaged.lock().clone(),
         }
+    }
+
+    /// What was done since the import.
+    pub fn stats(&self) -> Stats {
+        let device =
+            |device: &Arc<Counted>| DeviceStats { name: device.info().name.clone(), io: device.counts() };
+        Stats { devices: self.counted.iter().map(device).collect(), cache: self.cache.stats() }
     }
 
     /// Forgets cached blocks, so that the next reads come from the device.

@@ -127,6 +127,7 @@ impl Pool {
             PoolError::Corrupt(corrupt) => self.damaged(owner, corrupt),
             other => {
                 log::error!("{other}; {}", owner_text(owner));
+                self.note_damaged(owner, &other);
                 other
             }
         })
@@ -134,6 +135,7 @@ impl Pool {
 
     fn damaged(&self, owner: Owner, corrupt: Corrupt) -> PoolError {
         log::error!("{corrupt}; {}", owner_text(owner));
+        self.note_damaged(owner, &corrupt);
         PoolError::Corrupt(corrupt)
     }
 

@@ -1,0 +1,152 @@
+//! How much a device was asked to do, whatever it is.
+//!
+//! A wrapper and not a part of each backend, so that no backend can forget to count. Only what succeeded is counted; requests that
+//! failed have a counter of their own.
+//!
+//! Invariant: counters only grow, from 0 when the device was wrapped.
+
+use crate::zone::{Device, DeviceError, DeviceInfo, ZoneReport};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_wire::ZoneIdx;
+
+/// What a device has done since it was wrapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoCounts {
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub written_bytes: u64,
+    pub flushes: u64,
+    pub resets: u64,
+    /// Reads, writes, resets and flushes that failed.
+    pub errors: u64,
+}
+
+#[derive(Default)]
+struct Counters {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+    flushes: AtomicU64,
+    resets: AtomicU64,
+    errors: AtomicU64,
+}
+
+/// A device that counts.
+pub struct Counted {
+    below: Arc<dyn Device>,
+    counters: Counters,
+}
+
+impl Counted {
+    pub fn new(below: Arc<dyn Device>) -> Counted {
+        Counted { below, counters: Counters::default() }
+    }
+
+    /// Each number is exact; together they are of about the same moment.
+    pub fn counts(&self) -> IoCounts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        IoCounts {
+            reads: of(&counters.reads),
+            read_bytes: of(&counters.read_bytes),
+            writes: of(&counters.writes),
+            written_bytes: of(&counters.written_bytes),
+            flushes: of(&counters.flushes),
+            resets: of(&counters.resets),
+            errors: of(&counters.errors),
+        }
+    }
+
+    fn count<T>(
+        &self,
+        counter: &AtomicU64,
+        bytes: Option<(&AtomicU64, usize)>,
+        done: Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        if done.is_err() {
+            self.counters.errors.fetch_add(1, Ordering::Relaxed);
+            return done;
+        }
+        counter.fetch_add(1, Ordering::Relaxed);
+        if let Some((counter, len)) = bytes {
+            counter.fetch_add(len as u64, Ordering::Relaxed);
+        }
+        done
+    }
+}
+
+impl Device for Counted {
+    fn info(&self) -> &DeviceInfo {
+        self.below.info()
+    }
+
+    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.below.report(zone)
+    }
+
+    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let len = buf.len();
+        let done = self.below.read(zone, offset, buf);
+        self.count(&self.counters.reads, Some((&self.counters.read_bytes, len)), done)
+    }
+
+    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        let done = self.below.write(zone, offset, data);
+        self.count(&self.counters.writes, Some((&self.counters.written_bytes, data.len())), done)
+    }
+
+    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        let done = self.below.reset(zone);
+        self.count(&self.counters.resets, None, done)
+    }
+
+    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.below.finish(zone)
+    }
+
+    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
+        self.below.resume(zone, pointer)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        let done = self.below.flush();
+        self.count(&self.counters.flushes, None, done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::tests::TempDir;
+    use crate::{FileDevice, OpenMode};
+
+    #[test]
+    fn what_was_done_is_counted_and_what_failed_apart() {
+        let scratch = TempDir::new();
+        let path = scratch.path("image");
+        drop(FileDevice::create(&path, 4 << 20, 1 << 20).unwrap());
+        let file = FileDevice::open(&path, OpenMode::ReadWrite, 1 << 20).unwrap();
+        let device = Counted::new(Arc::new(file));
+        assert_eq!(device.counts(), IoCounts::default());
+        device.reset(ZoneIdx(1)).unwrap();
+        device.write(ZoneIdx(1), 0, &[7; 8192]).unwrap();
+        device.flush().unwrap();
+        let mut buf = [0; 100];
+        device.read(ZoneIdx(1), 4096, &mut buf).unwrap();
+        assert_eq!(buf, [7; 100]);
+        assert!(device.write(ZoneIdx(1), 0, &[7; 4096]).is_err(), "below the write pointer");
+        let expected = IoCounts {
+            reads: 1,
+            read_bytes: 100,
+            writes: 1,
+            written_bytes: 8192,
+            flushes: 1,
+            resets: 1,
+            errors: 1,
+        };
+        assert_eq!(device.counts(), expected);
+    }
+}
