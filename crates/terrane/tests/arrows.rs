@@ -80,7 +80,8 @@ fn allowed() -> Edges {
 /// Crates of this workspace in one section of every manifest.
 fn manifests(section: &str) -> Edges {
     let mut edges = Edges::new();
-    for entry in std::fs::read_dir(root().join("crates")).unwrap() {
+    let homes = ["crates", "benches"].map(|home| std::fs::read_dir(root().join(home)).unwrap());
+    for entry in homes.into_iter().flatten() {
         let text = read(entry.unwrap().path().join("Cargo.toml"));
         let name = text.lines().find_map(|line| line.strip_prefix("name = ")).expect("a name");
         let mut here = "";

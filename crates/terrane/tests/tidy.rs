@@ -12,9 +12,14 @@ const FILE_LINES_MAX: usize = 900;
 /// Where `unsafe` may be written: ioctls, the transport, vector instructions.
 const UNSAFE_CRATES: [&str; 3] = ["device", "fuse", "codec"];
 
+/// Where Rust is written.
+fn code() -> Vec<PathBuf> {
+    ["crates", "benches"].iter().flat_map(|home| files(home, ".rs")).collect()
+}
+
 /// This file names what it forbids.
 fn sources() -> impl Iterator<Item = (PathBuf, String)> {
-    files("crates", ".rs").into_iter().filter(|path| !path.ends_with("tests/tidy.rs")).map(|path| {
+    code().into_iter().filter(|path| !path.ends_with("tests/tidy.rs")).map(|path| {
         let text = read(&path);
         (path, text)
     })
@@ -151,7 +156,7 @@ fn is_program(path: &Path) -> bool {
 
 #[test]
 fn every_file_is_reached_from_a_root() {
-    let all: Vec<PathBuf> = files("crates", ".rs");
+    let all = code();
     let is_root =
         |path: &PathBuf| path.ends_with("src/lib.rs") || path.ends_with("src/main.rs") || is_program(path);
     let mut open: Vec<PathBuf> = all.iter().filter(|path| is_root(path)).cloned().collect();

@@ -1,0 +1,96 @@
+//! `terrane-null MOUNTPOINT [-o OPTIONS] [--foreground]`: mounts the null server.
+//!
+//! It takes the words of Terrane's own mounts after `-o`, and ends when its mount does.
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use terrane_fuse::{MountOptions, Session};
+use terrane_null::Memory;
+
+const USAGE: &str = "terrane-null MOUNTPOINT [-o OPTIONS] [--foreground]
+  An empty file system in memory behind Terrane's front end, gone with its mount.";
+/// The background process says so on standard output when the mount stands.
+const READY: &[u8] = b"ready\n";
+const BACKGROUND: &str = "--background";
+
+struct Arguments {
+    dir: PathBuf,
+    options: MountOptions,
+    foreground: bool,
+    background: bool,
+}
+
+fn parse(words: &[OsString]) -> Result<Arguments, String> {
+    let (mut dir, mut foreground, mut background) = (None, false, false);
+    let mut options = MountOptions::for_root("null");
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("-o") => {
+                let given =
+                    words.next().and_then(|given| given.to_str()).ok_or("-o should have options after it")?;
+                options.apply(given).map_err(|error| error.to_string())?;
+            }
+            Some("-f" | "--foreground") => foreground = true,
+            Some(BACKGROUND) => background = true,
+            Some(word) if word.starts_with('-') => return Err(format!("{word} is not known\n{USAGE}")),
+            _ if dir.is_none() => dir = Some(PathBuf::from(word)),
+            _ => return Err(format!("one mount point, not two\n{USAGE}")),
+        }
+    }
+    let dir = dir.ok_or(USAGE)?;
+    Ok(Arguments { dir, options, foreground, background })
+}
+
+/// Starts this program again, and waits until its mount stands.
+fn in_background(words: &[OsString]) -> Result<(), String> {
+    let said = |error: std::io::Error| error.to_string();
+    let exe = std::env::current_exe().map_err(said)?;
+    let mut command = Command::new(exe);
+    command.args(words).arg(BACKGROUND).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(said)?;
+    let mut heard = vec![0; READY.len()];
+    let stood = child.stdout.take().is_some_and(|mut pipe| pipe.read_exact(&mut heard).is_ok());
+    if stood { Ok(()) } else { Err("the mount did not come to be".to_owned()) }
+}
+
+fn serve(arguments: &Arguments) -> Result<(), String> {
+    let said = |error: std::io::Error| error.to_string();
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(said)?;
+    let session = Session::mount(&arguments.dir, &arguments.options).map_err(|error| error.to_string())?;
+    let unmount = session.unmount_handle();
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            if let Err(error) = unmount.detach() {
+                eprintln!("terrane-null: {error}");
+            }
+        }
+    });
+    let Some(negotiated) = session.negotiate().map_err(said)? else { return Ok(()) };
+    if arguments.background {
+        terrane_fuse::process::leave_session().map_err(said)?;
+        std::env::set_current_dir("/").map_err(said)?;
+        // Fails if nobody waits any more, which does not matter to the mount.
+        let _ = std::io::stdout().write_all(READY);
+    }
+    session.run_negotiated(&negotiated, &Memory::new(&arguments.options)).map_err(said)
+}
+
+fn main() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let outcome = parse(&words).and_then(|arguments| match arguments.foreground || arguments.background {
+        true => serve(&arguments),
+        false => in_background(&words),
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("terrane-null: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! What is there.
+//!
+//! Nodes are found by number in sharded maps. A node lives while it has a name or the kernel knows its number.
+
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use terrane_posix::{Attr, Time, mode};
+
+/// Multiplies and rotates: nobody attacks a benchmark's hash tables.
+#[derive(Default)]
+pub struct Fast(u64);
+
+impl Hasher for Fast {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word.iter_mut().zip(chunk).for_each(|(to, from)| *to = *from);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(u64::from(byte));
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        // Tables take the low bits for a place and the high ones for a tag.
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<Fast>>;
+
+pub struct Node {
+    pub attr: Mutex<Attr>,
+    pub body: Body,
+    /// How often the kernel was told of it, less what it forgot.
+    lookups: AtomicU64,
+}
+
+pub enum Body {
+    Dir(RwLock<Dir>),
+    File(RwLock<Vec<u8>>),
+    Link(Box<[u8]>),
+    Special,
+}
+
+impl Node {
+    pub fn attr(&self) -> Attr {
+        *self.attr.lock()
+    }
+
+    pub fn told(&self) {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Attributes change, and so does the time of change.
+    pub fn change<R>(&self, how: impl FnOnce(&mut Attr, Time) -> R) -> R {
+        let now = now();
+        let mut attr = self.attr.lock();
+        attr.ctime = now;
+        how(&mut attr, now)
+    }
+}
+
+pub fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() }
+}
+
+/// One name.
+#[derive(Clone)]
+pub struct Named {
+    pub name: Box<[u8]>,
+    pub ino: u64,
+    /// `DT_*`
+    pub kind: u8,
+}
+
+/// Names, each in a slot whose number is its offset for those who list them.
+#[derive(Default)]
+pub struct Dir {
+    slots: Vec<Option<Named>>,
+    free: Vec<usize>,
+    by_name: Map<Box<[u8]>, usize>,
+    pub parent: u64,
+}
+
+impl Dir {
+    pub fn new(parent: u64) -> Self {
+        Dir { parent, ..Dir::default() }
+    }
+
+    pub fn get(&self, name: &[u8]) -> Option<&Named> {
+        self.slots.get(*self.by_name.get(name)?)?.as_ref()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    pub fn insert(&mut self, named: Named) {
+        let name = named.name.clone();
+        let slot = self.free.pop().unwrap_or(self.slots.len());
+        match self.slots.get_mut(slot) {
+            Some(place) => *place = Some(named),
+            None => self.slots.push(Some(named)),
+        }
+        self.by_name.insert(name, slot);
+    }
+
+    pub fn take(&mut self, name: &[u8]) -> Option<Named> {
+        let slot = self.by_name.remove(name)?;
+        let taken = self.slots.get_mut(slot)?.take();
+        self.free.push(slot);
+        if self.by_name.is_empty() {
+            // Nobody is left whose offset could move.
+            self.slots.clear();
+            self.free.clear();
+        }
+        taken
+    }
+
+    /// Names from this slot on, each with the slot to go on from.
+    pub fn list(&self, from: usize) -> impl Iterator<Item = (usize, &Named)> {
+        let slots = self.slots.iter().enumerate().skip(from);
+        slots.filter_map(|(at, slot)| Some((at + 1, slot.as_ref()?)))
+    }
+}
+
+const SHARDS: usize = 64;
+
+/// Nodes by number.
+pub struct Nodes {
+    shards: Vec<Mutex<Map<u64, Arc<Node>>>>,
+    next: AtomicU64,
+}
+
+impl Nodes {
+    pub fn new() -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        let nodes = Nodes { shards, next: AtomicU64::new(1) };
+        nodes.add(mode::S_IFDIR | 0o755, (0, 0), Body::Dir(RwLock::new(Dir::new(1))));
+        nodes
+    }
+
+    fn shard(&self, ino: u64) -> &Mutex<Map<u64, Arc<Node>>> {
+        &self.shards[ino as usize % SHARDS]
+    }
+
+    pub fn get(&self, ino: u64) -> Option<Arc<Node>> {
+        self.shard(ino).lock().get(&ino).cloned()
+    }
+
+    pub fn add(&self, mode: u32, (uid, gid): (u32, u32), body: Body) -> Arc<Node> {
+        let ino = self.next.fetch_add(1, Ordering::Relaxed);
+        let time = now();
+        let dir = mode & mode::S_IFMT == mode::S_IFDIR;
+        let (nlink, size) = match &body {
+            Body::Link(target) => (1, target.len() as u64),
+            _ if dir => (2, 2),
+            _ => (1, 0),
+        };
+        let attr = Attr {
+            ino,
+            generation: 1,
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev: 0,
+            size,
+            blocks: 0,
+            blksize: 131_072,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+        };
+        let node = Arc::new(Node { attr: Mutex::new(attr), body, lookups: AtomicU64::new(0) });
+        self.shard(ino).lock().insert(ino, Arc::clone(&node));
+        node
+    }
+
+    /// The kernel forgot so many of the times it was told.
+    pub fn forget(&self, ino: u64, count: u64) {
+        let Some(node) = self.get(ino) else { return };
+        let left = node.lookups.fetch_sub(count, Ordering::Relaxed).saturating_sub(count);
+        if left == 0 && node.attr.lock().nlink == 0 {
+            self.shard(ino).lock().remove(&ino);
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+}

@@ -1,0 +1,68 @@
+//! The null server on a real mount. Where `/dev/fuse` cannot be used the tests say so and pass.
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use support::Running;
+
+#[test]
+fn it_is_a_file_system() {
+    let Some(running) = Running::start("is", "") else { return };
+    let at = |name: &str| running.dir.join(name);
+    let data: Vec<u8> = (0..3_000_001u32).map(|n| (n % 251) as u8).collect();
+    fs::write(at("file"), &data).unwrap();
+    let file = File::options().write(true).open(at("file")).unwrap();
+    file.write_all_at(b"changed", 2_999_999).unwrap();
+    let read = fs::read(at("file")).unwrap();
+    assert_eq!(
+        (read.len(), &read[..2_999_999], &read[2_999_999..]),
+        (3_000_006, &data[..2_999_999], &b"changed"[..])
+    );
+    file.set_len(10).unwrap();
+    assert_eq!(fs::read(at("file")).unwrap(), &data[..10]);
+
+    fs::create_dir(at("dir")).unwrap();
+    fs::hard_link(at("file"), at("dir/link")).unwrap();
+    symlink("dir/link", at("soft")).unwrap();
+    assert_eq!(fs::metadata(at("soft")).unwrap().nlink(), 2);
+    assert_eq!(fs::metadata(&running.dir).unwrap().nlink(), 3);
+    assert_eq!(fs::remove_dir(at("dir")).unwrap_err().raw_os_error(), Some(libc::ENOTEMPTY));
+    fs::rename(at("dir"), at("moved")).unwrap();
+    fs::rename(at("moved/link"), at("file")).unwrap();
+    fs::write(at("other"), b"other").unwrap();
+    fs::rename(at("other"), at("moved/link")).unwrap();
+    assert_eq!(fs::read(at("moved/link")).unwrap(), b"other");
+
+    let mut open = File::open(at("moved/link")).unwrap();
+    fs::remove_dir_all(at("moved")).unwrap();
+    let mut text = String::new();
+    open.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "other");
+    drop((file, open));
+    running.end();
+}
+
+#[test]
+fn many_names_are_listed_once_and_leave_nothing_behind() {
+    let Some(running) = Running::start("many", "") else { return };
+    let names: Vec<String> = (0..3000).map(|n| format!("entry {n:04}")).collect();
+    std::thread::scope(|scope| {
+        for half in names.chunks(1500) {
+            let dir = &running.dir;
+            scope.spawn(move || half.iter().for_each(|name| drop(File::create(dir.join(name)).unwrap())));
+        }
+    });
+    let mut listed: Vec<String> = fs::read_dir(&running.dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    listed.sort();
+    assert_eq!(listed, names);
+    names.iter().for_each(|name| fs::remove_file(running.dir.join(name)).unwrap());
+    let memory = std::sync::Arc::clone(&running.memory);
+    running.end();
+    assert_eq!(memory.nodes(), 1, "the kernel forgets what has no name");
+}
