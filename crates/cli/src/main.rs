@@ -8,12 +8,15 @@
 mod check;
 mod clock;
 mod cmd;
+mod complete;
 mod control;
 mod daemon;
 mod failure;
+mod help;
 mod inspect;
 mod live;
 mod logger;
+mod pages;
 mod progress;
 mod query;
 mod registry;
@@ -21,7 +24,7 @@ mod size;
 mod sys;
 mod table;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use log::LevelFilter;
 use std::process::ExitCode;
 
@@ -48,10 +51,19 @@ enum Command {
     /// Look at the format: what lies on the device, structure by structure
     #[command(subcommand)]
     Debug(cmd::debug::DebugCommand),
+    /// Manual pages and completions
+    #[command(subcommand, hide = true)]
+    Generate(cmd::generate::GenerateCommand),
+}
+
+/// The definitions that parse the command line, and that help, manual pages and completions are made from.
+fn words() -> clap::Command {
+    help::with_examples(Cli::command())
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    complete::serve(words);
+    let cli = Cli::from_arg_matches(&words().get_matches()).unwrap_or_else(|error| error.exit());
     let level = if matches!(cli.command, Command::Mount(_)) { LevelFilter::Info } else { LevelFilter::Warn };
     logger::start(level);
     let outcome = match &cli.command {
@@ -62,6 +74,7 @@ fn main() -> ExitCode {
         Command::Sync(sync) => sync.run().map(|()| true),
         Command::Check(check) => check.run(),
         Command::Debug(command) => command.run().map(|()| true),
+        Command::Generate(command) => command.run(words()).map(|()| true),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -75,10 +88,8 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     #[test]
     fn the_command_line_is_consistent() {
-        super::Cli::command().debug_assert();
+        super::words().debug_assert();
     }
 }

@@ -3,6 +3,7 @@
 pub mod check;
 pub mod debug;
 pub mod fs;
+pub mod generate;
 pub mod mount;
 pub mod pool;
 

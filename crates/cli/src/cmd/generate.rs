@@ -1,0 +1,37 @@
+//! `terrane generate`: manual pages and completions, from the definitions that parse the command line. Hidden, because it is for
+//! those who install and package.
+
+use super::print;
+use crate::failure::{Failure, Outcome};
+use crate::{complete, pages};
+use clap::{Command, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Subcommand)]
+pub enum GenerateCommand {
+    /// Write all manual pages into a directory
+    Man { dir: PathBuf },
+    /// Print the completion script for a shell
+    Completions {
+        #[arg(value_parser = complete::SHELLS)]
+        shell: String,
+    },
+}
+
+impl GenerateCommand {
+    pub fn run(&self, words: Command) -> Outcome {
+        match self {
+            GenerateCommand::Man { dir } => {
+                std::fs::create_dir_all(dir).map_err(Failure::io("making", dir))?;
+                for (name, page) in pages::all(words)? {
+                    let path = dir.join(name);
+                    std::fs::write(&path, page).map_err(Failure::io("writing", &path))?;
+                }
+                Ok(())
+            }
+            GenerateCommand::Completions { shell } => {
+                print(&String::from_utf8_lossy(&complete::script(shell)?))
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Completion in the shell: what Tab offers.
+//!
+//! The scripts that shells load only call this program again, with [`VARIABLE`] set and the words typed so far. So names of pools and
+//! properties come from where they really are, and no script can fall behind the definitions.
+//!
+//! What an argument takes is told from its name in the definitions (`pool`, `PROPERTY=VALUE`), in one place for all commands.
+//! Completion reads the registry and nothing else: Tab must not open a device.
+
+use crate::cmd::mount::OPTION_HELP;
+use crate::registry::Registry;
+use clap::{Arg, Command};
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
+use clap_complete::env::{EnvCompleter, Shells};
+use std::ffi::OsStr;
+use std::io;
+use terrane_dataset::PROPERTIES;
+
+/// Set by the scripts, to the name of the shell.
+pub const VARIABLE: &str = "TERRANE_COMPLETE";
+/// Shells that are served.
+pub const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
+
+/// Answers the shell and ends, if it is the shell that asks.
+pub fn serve(words: fn() -> Command) {
+    CompleteEnv::with_factory(move || with_completers(words())).var(VARIABLE).complete();
+}
+
+/// The script for a shell, one of [`SHELLS`].
+pub fn script(shell: &str) -> io::Result<Vec<u8>> {
+    let shells = Shells::builtins();
+    let known = shells.completer(shell).filter(|_| SHELLS.contains(&shell));
+    let completer: &dyn EnvCompleter =
+        known.ok_or_else(|| io::Error::other(format!("no shell {shell:?}")))?;
+    let mut out = Vec::new();
+    completer.write_registration(VARIABLE, "terrane", "terrane", "terrane", &mut out)?;
+    Ok(out)
+}
+
+fn with_completers(command: Command) -> Command {
+    // `pool create` names a pool that is not there yet.
+    let makes = command.get_name() == "create";
+    command.mut_subcommands(with_completers).mut_args(move |arg| match completer(&arg) {
+        Some(_) if makes && arg.get_id() == "name" => arg,
+        Some(completer) => arg.add(completer),
+        None => arg,
+    })
+}
+
+fn completer(arg: &Arg) -> Option<ArgValueCompleter> {
+    let value = arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
+    let id = arg.get_id().as_str();
+    Some(match value {
+        "PROPERTY=VALUE" => ArgValueCompleter::new(assignments),
+        value if value.starts_with("PROPERTY") => ArgValueCompleter::new(properties),
+        "OPTIONS" => ArgValueCompleter::new(mount_options),
+        "DIR|POOL" | "NAME|DEVICE" => ArgValueCompleter::new(pools),
+        _ if ["pool", "pools", "name", "names"].contains(&id) => ArgValueCompleter::new(pools),
+        _ => return None,
+    })
+}
+
+fn all(words: impl IntoIterator<Item = String>, start: &OsStr) -> Vec<CompletionCandidate> {
+    let start = start.to_string_lossy();
+    words.into_iter().filter(|word| word.starts_with(&*start)).map(CompletionCandidate::new).collect()
+}
+
+/// Known pools; where a path was begun, paths.
+fn pools(start: &OsStr) -> Vec<CompletionCandidate> {
+    if start.to_string_lossy().contains('/') {
+        return PathCompleter::any().complete(start);
+    }
+    let known = Registry::of_this_user().and_then(|registry| registry.pools()).unwrap_or_default();
+    all(known.into_keys(), start)
+}
+
+fn properties(start: &OsStr) -> Vec<CompletionCandidate> {
+    all(PROPERTIES.iter().map(|property| property.name.to_owned()).chain(["all".to_owned()]), start)
+}
+
+fn assignments(start: &OsStr) -> Vec<CompletionCandidate> {
+    if !start.to_string_lossy().contains('=') {
+        return all(PROPERTIES.iter().map(|property| format!("{}=", property.name)), start);
+    }
+    // Those that are words; a range or a sentence cannot be completed.
+    let values = PROPERTIES.iter().flat_map(|property| {
+        let words = property.values.split(", ").filter(|word| !word.contains([' ', '.']));
+        words.map(move |word| format!("{}={word}", property.name))
+    });
+    all(values, start)
+}
+
+/// The last of several options with commas between them.
+fn mount_options(start: &OsStr) -> Vec<CompletionCandidate> {
+    let start = start.to_string_lossy();
+    let (before, last) = start.rsplit_once(',').map_or(("", &*start), |(before, last)| (before, last));
+    let before = if before.is_empty() { String::new() } else { format!("{before},") };
+    all(option_words(), OsStr::new(last)).into_iter().map(|word| word.add_prefix(&before)).collect()
+}
+
+/// The words in the first column of the help for mount options, up to the `=`.
+fn option_words() -> Vec<String> {
+    let rows = OPTION_HELP.lines().filter_map(|line| line.strip_prefix("  "));
+    let firsts = rows.filter(|row| !row.starts_with(' ')).filter_map(|row| row.split("  ").next());
+    let words = firsts.filter(|first| !first.contains('(')).flat_map(|first| first.split(", "));
+    words.map(|word| word.find('=').map_or(word, |at| &word[..=at]).to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(candidates: Vec<CompletionCandidate>) -> Vec<String> {
+        candidates.iter().map(|one| one.get_value().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn properties_and_their_values_are_offered() {
+        assert_eq!(said(assignments(OsStr::new("comp"))), ["compression="]);
+        let values = said(assignments(OsStr::new("compression=l")));
+        assert_eq!(values, ["compression=lz4"]);
+        assert!(said(properties(OsStr::new(""))).contains(&"all".to_owned()));
+    }
+
+    #[test]
+    fn the_last_mount_option_is_completed() {
+        assert_eq!(said(mount_options(OsStr::new("ro,comm"))), ["ro,commit="]);
+        assert!(said(mount_options(OsStr::new(""))).contains(&"noatime".to_owned()));
+    }
+
+    #[test]
+    fn every_shell_has_a_script_that_calls_us() {
+        for shell in SHELLS {
+            let script = String::from_utf8(script(shell).unwrap_or_default()).unwrap_or_default();
+            assert!(
+                script.contains(&format!("{VARIABLE}=\"{shell}\""))
+                    || script.contains(&format!("{VARIABLE}={shell}"))
+            );
+        }
+        assert!(script("cmd.exe").is_err());
+    }
+}

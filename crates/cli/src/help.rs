@@ -1,0 +1,70 @@
+//! What help and manual pages say beyond the definitions: examples.
+//!
+//! They stand in `examples.txt`, one section for each command, and are put below its help here, in one place. A test refuses a
+//! command without one, and `tests/transcripts.rs` runs every one of them and compares what it prints.
+
+use clap::Command;
+
+/// Sections that begin with `== terrane pool create`: the commands that are typed, and what they print.
+const EXAMPLES: &str = include_str!("examples.txt");
+/// Begins the part of a help text that shows examples.
+pub const EXAMPLES_HEAD: &str = "Examples:";
+
+/// The examples of a command, named as it is typed.
+pub fn examples(command: &str) -> Option<&'static str> {
+    let mut sections = EXAMPLES.split("\n== ").skip(1);
+    sections
+        .find_map(|section| section.strip_prefix(command)?.strip_prefix('\n'))
+        .map(|body| body.trim_matches('\n'))
+}
+
+/// This command line, each command with its examples below its help.
+pub fn with_examples(command: Command) -> Command {
+    let name = command.get_name().to_owned();
+    add(command, &name)
+}
+
+fn add(command: Command, path: &str) -> Command {
+    let command = command.mut_subcommands(|sub| {
+        let path = format!("{path} {}", sub.get_name());
+        add(sub, &path)
+    });
+    let Some(examples) = examples(path) else { return command };
+    let before = command.get_after_help().map(|text| format!("{}\n\n", text.to_string().trim_end()));
+    let indented: Vec<String> =
+        examples.lines().map(|line| format!("  {line}").trim_end().to_owned()).collect();
+    command.after_help(format!("{}{EXAMPLES_HEAD}\n{}", before.unwrap_or_default(), indented.join("\n")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn without_examples(command: &Command, path: &str, found: &mut Vec<String>) {
+        if examples(path).is_none_or(|text| !text.contains("$ ")) {
+            found.push(path.to_owned());
+        }
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+            without_examples(sub, &format!("{path} {}", sub.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        let mut found = Vec::new();
+        without_examples(&crate::words(), "terrane", &mut found);
+        assert!(found.is_empty(), "examples.txt has no section with a command for: {}", found.join(", "));
+    }
+
+    #[test]
+    fn every_example_is_of_a_command() {
+        let words = crate::words();
+        for head in EXAMPLES.lines().filter_map(|line| line.strip_prefix("== ")) {
+            let mut at = &words;
+            for word in head.split(' ').skip(1) {
+                let sub = at.find_subcommand(word);
+                at = sub.unwrap_or_else(|| panic!("examples.txt: there is no command {head:?}"));
+            }
+        }
+    }
+}
