@@ -3,7 +3,10 @@
 #
 #   scripts/setup.sh build          a compiler, make, git
 #   scripts/setup.sh demo           and FUSE, and a source tree to copy
-#   scripts/setup.sh test           and what the mounted suite runs
+#   scripts/setup.sh test           and what the mounted suite runs, and what looks at pages and scripts
+#   scripts/setup.sh suites         and the POSIX suites: pjdfstest, stress-ng, fio, PostgreSQL
+#   scripts/setup.sh bench          and the neighbours that are measured
+#   scripts/setup.sh deb            what makes and judges a Debian package
 set -euo pipefail
 
 what=${1:-build}
@@ -17,13 +20,44 @@ fi
 need cc gcc
 need make make
 need git git
-case $what in demo | test) need fusermount3 fuse3 ;; esac
+case $what in demo | test | suites | bench) need fusermount3 fuse3 ;; esac
 case $what in demo) need xz xz-utils ;; esac
-case $what in test)
+case $what in test | suites)
     need sqlite3 sqlite3
     need mkfs.ext4 e2fsprogs
     need setfattr attr
     need diff diffutils
+    ;;
+esac
+case $what in test)
+    need man man-db
+    need mandoc mandoc
+    need zsh zsh
+    need fish fish
+    ;;
+esac
+case $what in suites)
+    need setfacl acl
+    need stress-ng stress-ng
+    need fio fio
+    need rsync rsync
+    # Its programs lie aside, one directory for each version.
+    ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need initdb postgresql
+    ;;
+esac
+case $what in bench)
+    need mkfs.ext4 e2fsprogs
+    need mkfs.xfs xfsprogs
+    need mkfs.btrfs btrfs-progs
+    need zfs-fuse zfs-fuse
+    need fio fio
+    ;;
+esac
+case $what in deb)
+    need dpkg-deb dpkg
+    need objdump binutils
+    need strip binutils
+    need lintian lintian
     ;;
 esac
 
@@ -46,7 +80,10 @@ fi
 if [ "$what" = demo ] && ! ls /usr/src/linux-source-6.1.tar.* >/dev/null 2>&1; then
     apt_install linux-source-6.1 || echo "setup: no linux-source-6.1 here; the demo copies /usr/share and /usr/lib instead"
 fi
-if [ "$what" = test ] && ! command -v fsx >/dev/null 2>&1 && [ ! -x "${CARGO_HOME:-$HOME/.cargo}/bin/fsx" ]; then
-    echo "setup: building fsx 0.3.2"
-    cargo install --quiet --locked fsx@0.3.2
-fi
+tool() { # program of the same name on crates.io, version
+    command -v "$1" >/dev/null 2>&1 || [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/$1" ] && return
+    echo "setup: building $1 $2"
+    cargo install --quiet --locked "$1@$2"
+}
+case $what in test | suites) tool fsx 0.3.2 ;; esac
+case $what in suites) tool pjdfstest 0.2.2 ;; esac
