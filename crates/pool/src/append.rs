@@ -17,6 +17,7 @@ use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, PartH
 use crate::error::PoolError;
 use crate::record::{Class, Home, Move, Opened, PartCopy, Run, Written};
 use crate::seal::{Seed, seal};
+use crate::stats::Counters;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -205,6 +206,7 @@ pub struct Streams {
     in_flight: usize,
     failed: Vec<Batch>,
     devices: Vec<Arc<dyn Device>>,
+    counters: Arc<Counters>,
     pub group: Appended,
 }
 
@@ -216,13 +218,14 @@ pub const DATA: usize = 3;
 
 impl Streams {
     /// `data_streams` data zones are written side by side; `threads`: a writer thread of its own.
-    pub fn new(
+    pub(crate) fn new(
         pool: u64,
         incarnation: u64,
         devices: Vec<Arc<dyn Device>>,
         capacity: u64,
         data_streams: usize,
         threads: bool,
+        counters: Arc<Counters>,
     ) -> Streams {
         let unit = devices.iter().map(|device| u64::from(device.info().write_unit)).max().unwrap_or(4096);
         let (done, from_writer) = unbounded();
@@ -233,12 +236,12 @@ impl Streams {
             .collect();
         let to_writer = threads.then(|| {
             let (to_writer, batches) = bounded::<Batch>(IN_FLIGHT);
-            let (done, devices) = (done.clone(), devices.clone());
+            let (done, devices, counters) = (done.clone(), devices.clone(), counters.clone());
             std::thread::Builder::new()
                 .name("terrane-write".into())
                 .spawn(move || {
                     for batch in batches {
-                        let result = write(&devices, &batch);
+                        let result = write(&devices, &batch, &counters);
                         if done.send((batch, result)).is_err() {
                             return;
                         }
@@ -260,6 +263,7 @@ impl Streams {
             in_flight: 0,
             failed: Vec::new(),
             devices,
+            counters,
             group: Appended::default(),
         }
     }
@@ -450,16 +454,30 @@ impl Streams {
             .devices
             .get(usize::from(open.home.device.0))
             .expect("zones are opened on devices that are there");
-        if let Err(error) = device.write(open.home.zone, open.start, &data) {
+        let counters = &self.counters;
+        let written =
+            counters.timed(&counters.device_write, || device.write(open.home.zone, open.start, &data));
+        if let Err(error) = written {
+            counters.write_errors.add(1);
             let seq = open.seq;
             self.open[stream].1 = None;
             self.group.filled.push(seq);
             return Err(error.into());
         }
-        self.group.device_bytes += end - open.start;
+        let bytes = end - open.start;
         (open.start, open.last_part) = (end, end);
         open.gather.state.lock().tail_start = end;
-        Ok((open.seq, open.home, offset, end - offset))
+        let place = (open.seq, open.home, offset, end - offset);
+        self.group.device_bytes += bytes;
+        self.note_write(stream, 1, bytes);
+        Ok(place)
+    }
+
+    fn note_write(&self, stream: usize, blocks: usize, bytes: u64) {
+        let writes = self.counters.writes(self.open[stream].0);
+        writes.operations.add(1);
+        writes.blocks.add(blocks as u64);
+        writes.bytes.add(bytes);
     }
 
     fn written(&mut self, seq: ZoneSeq) -> &mut Written {
@@ -537,6 +555,7 @@ impl Streams {
         };
         self.written(seq).claimed = end;
         self.group.device_bytes += end - start;
+        self.note_write(stream, batch.entries.len(), end - start);
         self.submit(batch);
         Ok(())
     }
@@ -551,7 +570,7 @@ impl Streams {
                 }
             }
             None => {
-                let result = write(&self.devices, &batch);
+                let result = write(&self.devices, &batch, &self.counters);
                 self.done.send((batch, result)).expect("we hold the other end");
             }
         }
@@ -658,10 +677,15 @@ impl Streams {
     }
 }
 
-fn write(devices: &[Arc<dyn Device>], batch: &Batch) -> Result<(), PoolError> {
+fn write(devices: &[Arc<dyn Device>], batch: &Batch, counters: &Counters) -> Result<(), PoolError> {
     let device =
         devices.get(usize::from(batch.home.device.0)).expect("zones are opened on devices that are there");
-    Ok(device.write(batch.home.zone, batch.start, &batch.data)?)
+    let outcome =
+        counters.timed(&counters.device_write, || device.write(batch.home.zone, batch.start, &batch.data));
+    if outcome.is_err() {
+        counters.write_errors.add(1);
+    }
+    Ok(outcome?)
 }
 
 /// The runs of moved blocks in one part. A run ends where another birth zone begins, the order of birth breaks, or

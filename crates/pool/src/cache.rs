@@ -6,11 +6,11 @@
 //! Invariant: the bytes held never exceed the budget, except for one block larger than a shard.
 
 use crate::addr::Addr;
+use crate::stats::Kind;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_wire::Txg;
 
 const SHARDS: usize = 16;
@@ -46,6 +46,7 @@ struct Slot {
     key: Key,
     block: Arc<Vec<u8>>,
     used: bool,
+    kind: Kind,
 }
 
 #[derive(Default)]
@@ -55,32 +56,44 @@ struct Shard {
     free: Vec<usize>,
     hand: usize,
     bytes: usize,
+    /// By kind. They are counted under the shard's lock, which is held anyway.
+    stats: [CacheStats; Kind::ALL.len()],
 }
 
 pub struct BlockCache {
     shards: Vec<Mutex<Shard>>,
     shard_bytes: usize,
-    hits: AtomicU64,
-    misses: AtomicU64,
 }
 
-/// For status and tests.
+/// What the cache holds and did, of one kind of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     pub bytes: u64,
     pub hits: u64,
     pub misses: u64,
+    pub evictions: u64,
+}
+
+impl std::iter::Sum for CacheStats {
+    fn sum<I: Iterator<Item = CacheStats>>(all: I) -> CacheStats {
+        all.fold(CacheStats::default(), |sum, one| CacheStats {
+            bytes: sum.bytes + one.bytes,
+            hits: sum.hits + one.hits,
+            misses: sum.misses + one.misses,
+            evictions: sum.evictions + one.evictions,
+        })
+    }
 }
 
 impl BlockCache {
     /// A cache of at most `budget` bytes.
     pub fn new(budget: usize) -> BlockCache {
-        BlockCache {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            shard_bytes: budget / SHARDS,
-            hits: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
-        }
+        BlockCache { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), shard_bytes: budget / SHARDS }
+    }
+
+    /// The most bytes it holds.
+    pub fn budget(&self) -> usize {
+        self.shard_bytes * SHARDS
     }
 
     fn shard(&self, key: Key) -> &Mutex<Shard> {
@@ -89,18 +102,22 @@ impl BlockCache {
         &self.shards[(hasher.finish() >> 32) as usize % SHARDS]
     }
 
-    pub fn get(&self, key: Key) -> Option<Arc<Vec<u8>>> {
-        let mut shard = self.shard(key).lock();
+    pub fn get(&self, key: Key, kind: Kind) -> Option<Arc<Vec<u8>>> {
+        let shard = &mut *self.shard(key).lock();
         let found = shard.index.get(&key).copied().and_then(|at| shard.slots[at].as_mut()).map(|slot| {
             slot.used = true;
             slot.block.clone()
         });
-        let counter = if found.is_some() { &self.hits } else { &self.misses };
-        counter.fetch_add(1, Ordering::Relaxed);
+        let stats = &mut shard.stats[kind as usize];
+        if found.is_some() {
+            stats.hits += 1;
+        } else {
+            stats.misses += 1;
+        }
         found
     }
 
-    pub fn insert(&self, key: Key, block: Arc<Vec<u8>>) {
+    pub fn insert(&self, key: Key, block: Arc<Vec<u8>>, kind: Kind) {
         let bytes = block.len() + ENTRY_BYTES;
         let mut shard = self.shard(key).lock();
         if bytes > self.shard_bytes || shard.index.contains_key(&key) {
@@ -110,7 +127,8 @@ impl BlockCache {
             shard.evict();
         }
         shard.bytes += bytes;
-        let slot = Some(Slot { key, block, used: false });
+        shard.stats[kind as usize].bytes += bytes as u64;
+        let slot = Some(Slot { key, block, used: false, kind });
         let at = match shard.free.pop() {
             Some(at) => {
                 shard.slots[at] = slot;
@@ -127,16 +145,16 @@ impl BlockCache {
     /// Forgets everything.
     pub fn clear(&self) {
         for shard in &self.shards {
-            *shard.lock() = Shard::default();
+            let mut shard = shard.lock();
+            let stats = shard.stats.map(|stats| CacheStats { bytes: 0, ..stats });
+            *shard = Shard { stats, ..Shard::default() };
         }
     }
 
-    pub fn stats(&self) -> CacheStats {
-        CacheStats {
-            bytes: self.shards.iter().map(|shard| shard.lock().bytes as u64).sum(),
-            hits: self.hits.load(Ordering::Relaxed),
-            misses: self.misses.load(Ordering::Relaxed),
-        }
+    /// By [`Kind::ALL`].
+    pub fn stats(&self) -> [CacheStats; Kind::ALL.len()] {
+        let of = |at: usize| self.shards.iter().map(|shard| shard.lock().stats[at]).sum();
+        std::array::from_fn(of)
     }
 }
 
@@ -150,7 +168,11 @@ impl Shard {
                 Some(slot) if slot.used => slot.used = false,
                 Some(_) => {
                     let slot = self.slots[at].take().expect("matched just above");
-                    self.bytes -= slot.block.len() + ENTRY_BYTES;
+                    let bytes = slot.block.len() + ENTRY_BYTES;
+                    self.bytes -= bytes;
+                    let stats = &mut self.stats[slot.kind as usize];
+                    stats.bytes -= bytes as u64;
+                    stats.evictions += 1;
                     self.index.remove(&slot.key);
                     self.free.push(at);
                     return;
@@ -174,14 +196,31 @@ mod tests {
     fn the_budget_holds_and_what_is_used_stays() {
         let cache = BlockCache::new(16 << 20);
         for n in 0..20_000 {
-            cache.insert(key(n), Arc::new(vec![n as u8; 4096]));
-            cache.get(key(5));
-            assert!(cache.stats().bytes <= 16 << 20);
+            cache.insert(key(n), Arc::new(vec![n as u8; 4096]), Kind::Data);
+            cache.get(key(5), Kind::Data);
+            assert!(cache.stats()[0].bytes <= 16 << 20);
         }
-        assert_eq!(cache.get(key(5)).unwrap()[0], 5);
-        assert!(cache.get(key(7)).is_none(), "one pass does not stay");
-        assert_eq!(cache.get(key(19_999)).unwrap()[0], (19_999 % 256) as u8);
+        assert_eq!(cache.get(key(5), Kind::Data).unwrap()[0], 5);
+        assert!(cache.get(key(7), Kind::Data).is_none(), "one pass does not stay");
+        assert_eq!(cache.get(key(19_999), Kind::Data).unwrap()[0], (19_999 % 256) as u8);
         cache.clear();
-        assert_eq!(cache.stats().bytes, 0);
+        assert_eq!(cache.stats()[0].bytes, 0);
+    }
+
+    #[test]
+    fn each_kind_is_counted_apart() {
+        let cache = BlockCache::new(1 << 20);
+        cache.insert(key(1), Arc::new(vec![0; 1000]), Kind::Data);
+        cache.insert(key(2), Arc::new(vec![0; 3000]), Kind::Metadata);
+        cache.get(key(2), Kind::Metadata);
+        cache.get(key(3), Kind::Metadata);
+        let of = |bytes, hits, misses| CacheStats { bytes, hits, misses, evictions: 0 };
+        assert_eq!(cache.stats(), [of(1096, 0, 0), of(3096, 1, 1)]);
+        (0..1000).for_each(|n| cache.insert(key(n), Arc::new(vec![0; 4096]), Kind::Data));
+        let [data, metadata] = cache.stats();
+        assert!(data.evictions > 0 && metadata.evictions == 1, "{data:?} {metadata:?}");
+        assert!(metadata.bytes == 0 && data.bytes <= 1 << 20);
+        cache.clear();
+        assert_eq!((cache.stats()[1].bytes, cache.stats()[1].hits), (0, 1));
     }
 }

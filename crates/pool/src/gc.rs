@@ -132,8 +132,10 @@ impl Group<'_> {
                     joins,
                 };
                 self.append_moved(stream, block)?;
+                self.pool.counters.collected_bytes.add(u64::from(entry.psize));
             }
         }
+        self.pool.counters.collected_zones.add(1);
         if !whole {
             self.suspect.push(victim);
         }
@@ -185,11 +187,13 @@ impl Group<'_> {
         if read.is_ok() && crc32c::crc32c(&bytes) == entry.crc {
             return Some(bytes);
         }
+        self.pool.counters.checksum_errors.add(1);
         log::error!("{} granule {}: a block does not match its directory", held.home, entry.offset / 16);
         for sibling in &entry.siblings {
             let Ok((held, offset)) = self.pool.locate(*sibling, entry.psize) else { continue };
             let read = self.pool.read_zone(&held, offset, &mut bytes);
             if read.is_ok() && crc32c::crc32c(&bytes) == entry.crc {
+                self.pool.counters.healed_blocks.add(1);
                 log::info!("{}: healed from another copy", entry.identity);
                 return Some(bytes);
             }

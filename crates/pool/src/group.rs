@@ -16,6 +16,7 @@ use crate::error::PoolError;
 use crate::label::BootPtr;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::record::{Class, Free, Home, Move, Opened, Record, Run, SectionPtr, put_frees};
+use crate::stats::Kind;
 use crate::workers::Pending;
 use crate::zones::{Phase, Zone};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -207,6 +208,7 @@ impl Group<'_> {
             Owner::Pool { .. } => 0,
         };
         let lsize = request.data.len() as u32;
+        self.pool.counters.logical_bytes.add(request.data.len() as u64);
         let (compression, bytes, checksum, crc) = match ready {
             Ready::Zero => {
                 return Ok(BlockPtr::Hole(Hole { kind: request.kind, level, lsize, birth: self.txg }));
@@ -223,6 +225,7 @@ impl Group<'_> {
             }
             Ready::Stored { compression, bytes, checksum, crc } => (compression, bytes, checksum, crc),
         };
+        self.pool.counters.stored_bytes.add(bytes.len() as u64);
         let mut addrs = [Addr::NONE; COPIES_MAX];
         match request.stream {
             Stream::Data(affinity) => {
@@ -237,7 +240,8 @@ impl Group<'_> {
             }
         }
         if request.may_embed || request.stream == Stream::Metadata {
-            self.pool.cache.insert(Key { addr: addrs[0], birth: self.txg }, request.data.clone());
+            let kind = if request.stream == Stream::Metadata { Kind::Metadata } else { Kind::Data };
+            self.pool.cache.insert(Key { addr: addrs[0], birth: self.txg }, request.data.clone(), kind);
         }
         Ok(BlockPtr::Normal(Normal {
             addrs,
@@ -349,6 +353,7 @@ impl Group<'_> {
                 joins: false,
             };
             self.append_moved(stream, block)?;
+            self.pool.counters.healed_blocks.add(1);
             log::info!("{}: healed from another copy", heal.addr);
         }
         Ok(())
@@ -453,7 +458,7 @@ impl Group<'_> {
         let mut record = self.compose(root.clone(), &mut appended, part_copies);
         let own = self.write_record(&mut record)?;
         for device in &self.pool.devices {
-            device.flush()?;
+            self.pool.counters.timed(&self.pool.counters.flush, || device.flush())?;
         }
         self.raise_leases();
         self.pool.write_uberblock(self.st, self.txg, own, false)?;
@@ -707,6 +712,8 @@ impl Group<'_> {
         pool.reset_emptied(st)?;
         pool.publish(st);
         let ns = pool.env.monotonic_ns().saturating_sub(started_ns).max(1);
+        pool.counters.group.record_ns(ns);
+        pool.counters.group_bytes.add(device_bytes);
         if device_bytes > 4 << 20 {
             let per_second = u128::from(device_bytes) * 1_000_000_000 / u128::from(ns);
             pool.txg.set_dirty_max((per_second as u64).min(pool.dirty_budget));
@@ -749,6 +756,7 @@ impl Pool {
             st.resets_done.push((seq, copies));
             match self.device(home.device)?.reset(home.zone) {
                 Ok(()) => {
+                    self.counters.reset_zones.add(1);
                     st.alloc.empty.insert(home);
                 }
                 Err(error) => log::warn!("{home}: {error}; the zone is left aside"),

@@ -18,6 +18,7 @@ use crate::label::{ANCHOR_BYTES_MAX, ANCHORS, BootPtr, DeviceRow, Features, LABE
 use crate::parts::PartCache;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::record::{Free, Home, Record, SectionPtr, get_frees};
+use crate::stats::Counters;
 use crate::txg::Groups;
 use crate::workers::Workers;
 use crate::zones::{Phase, Tables, section_of};
@@ -295,6 +296,7 @@ impl Pool {
         let sections = (0..label.sections)
             .map(|section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE })
             .collect();
+        let counters = Arc::new(Counters::new(env.clone()));
         let state = SyncState {
             streams: Streams::new(
                 pool,
@@ -303,6 +305,7 @@ impl Pool {
                 capacity,
                 data_streams(info.zone_count),
                 env.workers() > 0,
+                counters.clone(),
             ),
             alloc: Allocator { empty, unclean: BTreeSet::new(), next_seq: 1, lease_seq: lease },
             lease_txg: lease,
@@ -322,7 +325,7 @@ impl Pool {
             suspects: Vec::new(),
         };
         let groups = Groups::new(Txg(1), Txg(0));
-        let pool = assemble(label, devices, Tables::default(), groups, state, env, options);
+        let pool = assemble(label, devices, Tables::default(), groups, state, (env, counters), options);
         pool.run_group()?;
         pool.start(options);
         Ok(pool)
@@ -599,6 +602,7 @@ fn open(
     let Found { uber, anchor, record, chain, sections, mut tables, whole } = found;
     let capacity = tables.zones.values().map(|zone| zone.capacity).min().unwrap_or(label.zone_size);
     let devices = counted(devices);
+    let counters = Arc::new(Counters::new(env.clone()));
     let mut streams = Streams::new(
         label.pool,
         incarnation,
@@ -606,6 +610,7 @@ fn open(
         capacity,
         data_streams(label.zone_count),
         env.workers() > 0 && !options.read_only,
+        counters.clone(),
     );
     let mut used = BTreeSet::new();
     for (seq, zone) in &mut tables.zones {
@@ -673,7 +678,7 @@ fn open(
         suspects: Vec::new(),
     };
     let groups = Groups::new(next_txg, uber.txg);
-    let pool = assemble(label, devices, tables, groups, state, env, options);
+    let pool = assemble(label, devices, tables, groups, state, (env, counters), options);
     if !options.read_only {
         let mut st = pool.sync.lock();
         pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
@@ -701,7 +706,7 @@ fn assemble(
     tables: Tables,
     groups: Groups,
     state: SyncState,
-    env: Arc<dyn Env>,
+    (env, counters): (Arc<dyn Env>, Arc<Counters>),
     options: &ImportOptions,
 ) -> Arc<Pool> {
     let pool = Pool {
@@ -711,6 +716,7 @@ fn assemble(
         counted: devices,
         tables: RwLock::new(tables),
         cache: BlockCache::new(options.cache_bytes),
+        counters,
         parts: PartCache::new((options.cache_bytes / 8).max(1 << 20)),
         workers: Workers::new(env.workers()),
         txg: groups,

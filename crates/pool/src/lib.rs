@@ -6,7 +6,8 @@
 //!
 //! Rooms, in reading order: [`addr`] and [`block_ptr`] (how blocks are named), [`label`] (how a pool is found), [`record`] and
 //! [`zones`] (its books), [`directory`] (what zones tell of themselves), `append` and `read` (the way down and up), `txg` and
-//! [`group`] (the commit), `gc` (room again), `pool` (create, import, export).
+//! [`group`] (the commit), `gc` (room again), `pool` (create, import, export), [`stats`] (what
+//! all of them have done so far).
 
 pub mod addr;
 pub mod append;
@@ -26,6 +27,7 @@ pub mod pool;
 pub mod read;
 pub mod record;
 pub mod seal;
+pub mod stats;
 pub mod txg;
 mod workers;
 pub mod zones;
@@ -37,5 +39,6 @@ pub use env::{Env, SeededEnv, SystemEnv};
 pub use error::PoolError;
 pub use group::{Group, Stream, WriteRequest};
 pub use import::{CreateOptions, ImportOptions, Probe, probe};
-pub use pool::{Client, DamagedBlock, DeviceStats, Pool, Stats, Status};
+pub use pool::{Client, DamagedBlock, Pool, Status};
+pub use stats::{DeviceStats, Stats};
 pub use txg::{Cost, Tx};

@@ -5,7 +5,7 @@
 
 use crate::append::Streams;
 use crate::block_ptr::BlockPtr;
-use crate::cache::{BlockCache, CacheStats};
+use crate::cache::BlockCache;
 use crate::directory::Owner;
 use crate::env::Env;
 use crate::error::PoolError;
@@ -15,6 +15,7 @@ use crate::label::{ANCHOR_BYTES_MAX, ANCHORS, BootPtr, LABEL_BYTES, Label, Uberb
 use crate::parts::PartCache;
 use crate::read::Heal;
 use crate::record::SectionPtr;
+use crate::stats::Counters;
 use crate::txg::{Groups, Room};
 use crate::workers::Workers;
 use crate::zones::{Phase, Tables};
@@ -22,7 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use terrane_device::{Counted, Device, IoCounts};
+use terrane_device::{Counted, Device};
 use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// The floor above: whoever has dirty blocks when a group syncs.
@@ -78,6 +79,7 @@ pub struct Pool {
     pub(crate) counted: Vec<Arc<Counted>>,
     pub(crate) tables: RwLock<Tables>,
     pub(crate) cache: BlockCache,
+    pub(crate) counters: Arc<Counters>,
     pub(crate) parts: PartCache,
     pub(crate) workers: Workers,
     pub(crate) txg: Groups,
@@ -112,7 +114,6 @@ pub struct Status {
     pub available_bytes: u64,
     pub runs: u64,
     pub dead_set_bytes: u64,
-    pub cache: CacheStats,
     pub failed: Option<String>,
     pub damage: Vec<Corrupt>,
     /// Blocks that could not be read since the import.
@@ -124,20 +125,6 @@ pub struct Status {
 pub struct DamagedBlock {
     pub owner: Owner,
     pub reason: String,
-}
-
-/// What one device of an open pool has done.
-#[derive(Clone, Debug)]
-pub struct DeviceStats {
-    pub name: String,
-    pub io: IoCounts,
-}
-
-/// What an open pool has done since it was imported; every number only grows.
-#[derive(Clone, Debug)]
-pub struct Stats {
-    pub devices: Vec<DeviceStats>,
-    pub cache: CacheStats,
 }
 
 /// Findings kept for `status`; more are only logged.
@@ -270,6 +257,7 @@ impl Pool {
             writable: empty.saturating_sub(4) * per_zone,
             writable_frees: empty.saturating_sub(2) * per_zone,
             resets_wait: waiting,
+            zones,
         });
     }
 
@@ -303,18 +291,10 @@ impl Pool {
             available_bytes,
             runs: tables.zones.values().map(|zone| zone.runs.len() as u64).sum(),
             dead_set_bytes: tables.zones.values().map(|zone| zone.dead.memory_bytes() as u64).sum(),
-            cache: self.cache.stats(),
             failed: self.failed.get().map(|reason| reason.to_string()),
             damage: self.damage.lock().clone(),
             damaged: self.damaged.lock().clone(),
         }
-    }
-
-    /// What was done since the import.
-    pub fn stats(&self) -> Stats {
-        let device =
-            |device: &Arc<Counted>| DeviceStats { name: device.info().name.clone(), io: device.counts() };
-        Stats { devices: self.counted.iter().map(device).collect(), cache: self.cache.stats() }
     }
 
     /// Forgets cached blocks, so that the next reads come from the device.
@@ -374,7 +354,7 @@ impl Pool {
             st.anchor_offset = raw.len() as u64;
         }
         drop(label);
-        device.flush()?;
+        self.counters.timed(&self.counters.flush, || device.flush())?;
         st.oldest = oldest;
         Ok(())
     }

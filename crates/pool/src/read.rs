@@ -13,7 +13,8 @@ use crate::cache::Key;
 use crate::directory::{Owner, Part, PartTrailer, parse_part, parse_trailer};
 use crate::error::PoolError;
 use crate::pool::Pool;
-use crate::record::Home;
+use crate::record::{Class, Home};
+use crate::stats::Kind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_codec::compute;
@@ -38,6 +39,7 @@ impl Drop for Pin {
 /// A resident zone, held.
 pub(crate) struct Held {
     pub seq: ZoneSeq,
+    pub class: Class,
     pub home: Home,
     pub capacity: u64,
     pub gather: Option<Arc<Gather>>,
@@ -71,7 +73,8 @@ impl Pool {
             }
             BlockPtr::Normal(normal) => {
                 let key = Key { addr: normal.addrs[0], birth: normal.block_birth };
-                if let Some(block) = self.cache.get(key) {
+                let kind = Kind::of(normal);
+                if let Some(block) = self.cache.get(key, kind) {
                     return Ok(block);
                 }
                 let stored = self.read_verified(normal, owner)?;
@@ -82,7 +85,7 @@ impl Pool {
                     })
                     .map_err(|corrupt| self.damaged(owner, corrupt.within(normal.addrs[0])))?;
                 let block = Arc::new(out);
-                self.cache.insert(key, block.clone());
+                self.cache.insert(key, block.clone(), kind);
                 Ok(block)
             }
         }
@@ -100,6 +103,7 @@ impl Pool {
 
     /// Reads every copy of a block, and has those that are damaged replaced by a good one in the next group. Returns how many were.
     pub fn scrub(&self, normal: &Normal, owner: Owner) -> usize {
+        self.counters.scrubbed_blocks.add(1);
         let copies: Vec<Addr> = normal.copies().collect();
         let read: Vec<_> = copies.iter().map(|addr| self.read_copy(normal, *addr)).collect();
         let Some(good) = read.iter().find_map(|read| read.as_ref().ok()) else { return copies.len() };
@@ -123,6 +127,7 @@ impl Pool {
             }
         }
         let (_, error) = bad.into_iter().next().expect("a normal pointer has at least one copy");
+        self.counters.lost_blocks.add(1);
         Err(match error {
             PoolError::Corrupt(corrupt) => self.damaged(owner, corrupt),
             other => {
@@ -154,6 +159,7 @@ impl Pool {
             let (held, offset) = self.locate(addr, normal.psize)?;
             let mut stored = vec![0; normal.psize as usize];
             self.read_zone(&held, offset, &mut stored)?;
+            self.counters.reads(held.class).blocks.add(1);
             if compute(normal.checksum_kind, &stored) == normal.checksum {
                 return Ok(stored);
             }
@@ -165,6 +171,7 @@ impl Pool {
             }
             first = Some(corrupt);
         }
+        self.counters.checksum_errors.add(1);
         Err(PoolError::Corrupt(first.expect("set in the first round")))
     }
 
@@ -214,14 +221,25 @@ impl Pool {
             return Ok(());
         }
         let device = self.device(held.home.device)?;
+        let read = |from: u64, buf: &mut [u8]| {
+            let counters = &*self.counters;
+            let reads = counters.reads(held.class);
+            reads.operations.add(1);
+            reads.bytes.add(buf.len() as u64);
+            let outcome = counters.timed(&counters.device_read, || device.read(held.home.zone, from, buf));
+            if outcome.is_err() {
+                counters.read_errors.add(1);
+            }
+            outcome
+        };
         // Reads are widened to whole write units, which is what devices serve.
         let unit = u64::from(device.info().write_unit);
         let (from, to) = (offset / unit * unit, (offset + buf.len() as u64).next_multiple_of(unit));
         if from == offset && to == offset + buf.len() as u64 {
-            return Ok(device.read(held.home.zone, offset, buf)?);
+            return Ok(read(offset, buf)?);
         }
         let mut wide = vec![0; usize::try_from(to - from).unwrap_or(usize::MAX)];
-        device.read(held.home.zone, from, &mut wide)?;
+        read(from, &mut wide)?;
         let start = usize::try_from(offset - from).unwrap_or(usize::MAX);
         buf.copy_from_slice(wide.get(start..start + buf.len()).expect("the widened range holds the range"));
         Ok(())
@@ -301,6 +319,7 @@ impl Pool {
 fn hold(seq: ZoneSeq, zone: &crate::zones::Zone) -> Held {
     Held {
         seq,
+        class: zone.class,
         home: zone.home,
         capacity: zone.capacity,
         gather: zone.gather.clone(),

@@ -28,10 +28,15 @@ pub enum Class {
 }
 
 impl Class {
+    pub const ALL: [Class; 5] = [Class::MetaA, Class::MetaB, Class::Log, Class::Collection, Class::Data];
+
     pub fn from_id(id: u8) -> Option<Class> {
-        [Class::MetaA, Class::MetaB, Class::Log, Class::Collection, Class::Data]
-            .into_iter()
-            .find(|class| *class as u8 == id)
+        Class::ALL.into_iter().find(|class| *class as u8 == id)
+    }
+
+    /// Its place in [`Class::ALL`].
+    pub(crate) fn index(self) -> usize {
+        self as usize - 1
     }
 
     pub fn name(self) -> &'static str {

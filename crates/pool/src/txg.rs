@@ -13,6 +13,7 @@
 
 use crate::error::PoolError;
 use crate::pool::Pool;
+use crate::stats::{Counters, WaitFor};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -112,6 +113,8 @@ pub(crate) struct Room {
     pub writable_frees: u64,
     /// Empty groups would turn emptied zones into room.
     pub resets_wait: bool,
+    /// Zones that can hold something, now or after a reset.
+    pub zones: u64,
 }
 
 pub(crate) struct Groups {
@@ -188,12 +191,45 @@ impl Groups {
         state.load_open.reserved + state.load_syncing.reserved
     }
 
+    /// Dirty bytes in memory, and their bound.
+    pub fn dirty(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.load_open.dirty + state.load_syncing.dirty, *self.dirty_max.lock())
+    }
+
     /// Wakes everybody, after a failure.
     pub fn wake_all(&self) {
         let _state = self.state.lock();
         self.left.notify_all();
         self.synced.notify_all();
         self.work.notify_all();
+    }
+}
+
+/// What a change waited for, and how long; a change that joins at once is not measured.
+struct Queue<'a> {
+    counters: &'a Counters,
+    /// The first wait began.
+    began_ns: Option<u64>,
+    since_ns: u64,
+}
+
+impl Queue<'_> {
+    fn enter(&mut self) {
+        self.since_ns = self.counters.now_ns();
+        self.began_ns.get_or_insert(self.since_ns);
+    }
+
+    fn leave(&self, reason: WaitFor) {
+        self.counters.waited(reason, self.counters.now_ns().saturating_sub(self.since_ns));
+    }
+}
+
+impl Drop for Queue<'_> {
+    fn drop(&mut self) {
+        if let Some(began_ns) = self.began_ns {
+            self.counters.begin.record_ns(self.counters.now_ns().saturating_sub(began_ns));
+        }
     }
 }
 
@@ -217,6 +253,7 @@ impl Pool {
         let need = cost.reserve_bytes();
         let mut delayed = false;
         let mut stuck = 0;
+        let mut queue = Queue { counters: &self.counters, began_ns: None, since_ns: 0 };
         loop {
             self.alive()?;
             let mut state = self.txg.state.lock();
@@ -233,20 +270,28 @@ impl Pool {
                     }
                     return Ok(Tx { pool: self.clone(), txg });
                 }
-                Wait::Change => self.txg.left.wait(&mut state),
+                Wait::Change => {
+                    queue.enter();
+                    self.txg.left.wait(&mut state);
+                    queue.leave(WaitFor::Change);
+                }
                 Wait::Delay(time) => {
                     delayed = true;
+                    queue.enter();
                     // One writer at a time: the curve is a rate, so each waits behind the one before.
                     let now = self.env.monotonic_ns();
                     let wake = now.max(state.last_wakeup_ns) + time.as_nanos() as u64;
                     state.last_wakeup_ns = wake;
                     drop(state);
                     self.env.sleep(Duration::from_nanos((wake - now).min(DELAY_MAX_NS)));
+                    queue.leave(WaitFor::Throttle);
                 }
                 Wait::Commit => {
                     let txg = state.open;
                     drop(state);
+                    queue.enter();
                     self.commit_txg(txg)?;
+                    queue.leave(WaitFor::Sync);
                 }
                 Wait::Space => {
                     // What others reserved comes back with their group, so only when nothing is pending is the answer final; and
@@ -256,12 +301,15 @@ impl Pool {
                         let limit = if cost.frees { room.limit_frees } else { room.limit };
                         stuck += 1;
                         if room.live + need > limit || stuck > PATIENCE {
+                            self.counters.no_space.add(1);
                             return Err(PoolError::NoSpace { need, free: limit.saturating_sub(room.live) });
                         }
                     }
                     let txg = state.open;
                     drop(state);
+                    queue.enter();
                     self.commit_txg(txg)?;
+                    queue.leave(WaitFor::Space);
                 }
             }
         }
@@ -352,9 +400,11 @@ impl Pool {
         let txg = {
             let mut state = self.txg.state.lock();
             state.quiescing = true;
-            while state.holders > 0 {
-                self.txg.left.wait(&mut state);
-            }
+            self.counters.timed(&self.counters.quiesce, || {
+                while state.holders > 0 {
+                    self.txg.left.wait(&mut state);
+                }
+            });
             let txg = state.open;
             if let Some(client) = self.client() {
                 client.quiesced(txg);

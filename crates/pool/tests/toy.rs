@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_device::{Device, Fault, SimConfig, SimDevice};
+use terrane_pool::stats::{Io, Kind};
 use terrane_pool::{
     BlockPtr, Client, Cost, CreateOptions, Env, Group, ImportOptions, Owner, Pool, PoolError, SeededEnv,
     Stream, WriteRequest,
@@ -508,4 +509,61 @@ fn writes_that_fail_now_and_then_never_cost_a_promised_group() {
         assert_eq!(Some(toy.state.lock().versions.clone()), expected, "seed {seed} group {found}");
         verify(&pool, &toy);
     }
+}
+
+#[test]
+fn what_happens_is_counted() {
+    let device = sim(12, false);
+    let (pool, toy) = create(&device, 12);
+    let env = SeededEnv::new(12);
+    let before = pool.stats();
+    let ops_before = device.ops_done();
+    work(&pool, &toy, &env, 150).unwrap();
+    let after = pool.stats();
+    // A pool that is nearly full commits groups of its own accord, to have zones back.
+    let groups = after.group.count() - before.group.count();
+    assert_eq!(groups, after.txg - before.txg);
+    assert!(groups >= 150);
+    assert_eq!(after.begin.count() > 0, groups > 150, "who waited is who asked for them");
+    assert!(after.group.sum_ns > 0 && after.quiesce.count() == after.group.count());
+    assert!(after.stored_bytes <= after.logical_bytes && after.stored_bytes > 20 << 20);
+    let sum = |io: &[Io]| {
+        io.iter().fold((0, 0, 0), |sum, io| (sum.0 + io.operations, sum.1 + io.blocks, sum.2 + io.bytes))
+    };
+    let (operations, blocks, bytes) = sum(&after.writes);
+    assert_eq!(operations, after.device_write.count());
+    assert!(blocks > operations && bytes >= after.group_bytes && bytes > after.stored_bytes);
+    let flushes = after.flush.count() - before.flush.count();
+    assert_eq!(flushes, 2 * groups);
+    assert!(device.ops_done() - ops_before >= operations - sum(&before.writes).0 + flushes);
+    assert!(after.collected_zones > 0 && after.collected_bytes > 0 && after.reset_zones > 0);
+    let zones = after.zones;
+    assert_eq!(zones.empty + zones.open + zones.full + zones.emptied, pool.status().zones);
+    assert_eq!(zones.empty, pool.status().zones_empty);
+    assert_eq!((after.checksum_errors, after.read_errors, after.write_errors), (0, 0, 0));
+
+    // Two reads: one from the device, one from the cache; and damage in between.
+    pool.drop_cache();
+    let pointers = toy.state.lock().pointers.clone();
+    let (slot, ptr) = pointers.iter().enumerate().find(|(at, ptr)| at % 3 == 0 && !ptr.is_hole()).unwrap();
+    let BlockPtr::Normal(normal) = ptr else { panic!("{ptr:?}") };
+    let copy = normal.copies().next().unwrap();
+    let (_, home, offset) = pool.whereabouts(copy, normal.psize).unwrap();
+    device.rot(home.zone, offset + 7, &[1]).unwrap();
+    let before = pool.stats();
+    pool.read(ptr, owner(slot)).unwrap();
+    pool.read(ptr, owner(slot)).unwrap();
+    let after = pool.stats();
+    let metadata = |stats: &terrane_pool::Stats| stats.cache_by_kind[Kind::Metadata as usize];
+    assert_eq!(metadata(&after).hits - metadata(&before).hits, 1);
+    assert_eq!(metadata(&after).misses - metadata(&before).misses, 1);
+    assert!(metadata(&after).bytes > metadata(&before).bytes);
+    assert_eq!(after.checksum_errors - before.checksum_errors, 1);
+    assert!(sum(&after.reads).1 >= sum(&before.reads).1 + 2);
+    for _ in 0..40 {
+        pool.commit_txg(pool.open_txg()).unwrap();
+    }
+    assert_eq!(pool.stats().healed_blocks - before.healed_blocks, 1);
+    pool.export().unwrap();
+    assert!(pool.stats().failed);
 }

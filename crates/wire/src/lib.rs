@@ -6,10 +6,13 @@
 //! the other direction, [`layout!`] for fixed structures, [`Corrupt`] for what was found instead of what
 //! was expected, and the unit types that keep one kind of number from being taken for another.
 //!
+//! [`meter`] stands here too, although nothing in it comes from a device: it is the other thing that every floor needs.
+//!
 //! Invariant: nothing here panics or allocates by a number that came from the bytes.
 
 mod corrupt;
 pub mod layout;
+pub mod meter;
 mod reader;
 mod units;
 mod writer;

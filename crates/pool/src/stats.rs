@@ -1,0 +1,329 @@
+//! What the pool has done so far: counters, and the figures made of them.
+//!
+//! [`Counters`] are incremented where things happen, relaxed and without a lock; [`Pool::stats`] reads them all, and adds what the
+//! tables say (zones, space). Everything but the gauges only grows from import on, so whoever wants rates takes differences.
+//!
+//! Invariant: no counter decides anything; a pool behaves the same if all of them lie.
+
+use crate::block_ptr::Normal;
+use crate::cache::CacheStats;
+use crate::env::Env;
+use crate::pool::Pool;
+use crate::record::Class;
+use crate::zones::Phase;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_device::{Counted, Device, IoCounts};
+use terrane_wire::meter::{Counter, Histogram, Times};
+
+/// What a block is to the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Data = 0,
+    Metadata = 1,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 2] = [Kind::Data, Kind::Metadata];
+
+    /// Metadata has two copies, data one.
+    pub(crate) fn of(ptr: &Normal) -> Kind {
+        if ptr.copies().nth(1).is_some() { Kind::Metadata } else { Kind::Data }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Data => "data",
+            Kind::Metadata => "metadata",
+        }
+    }
+}
+
+/// Why a change waited before it joined a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitFor {
+    /// The group was changing: who held it had to leave.
+    Change = 0,
+    /// Slowed down, because dirty data nears its bound.
+    Throttle = 1,
+    /// Dirty data was at its bound: for the group to sync.
+    Sync = 2,
+    /// For room in the pool.
+    Space = 3,
+}
+
+impl WaitFor {
+    pub const ALL: [WaitFor; 4] = [WaitFor::Change, WaitFor::Throttle, WaitFor::Sync, WaitFor::Space];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            WaitFor::Change => "group-change",
+            WaitFor::Throttle => "throttle",
+            WaitFor::Sync => "sync",
+            WaitFor::Space => "space",
+        }
+    }
+}
+
+/// Input or output of zones of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Io {
+    /// Requests to the device.
+    pub operations: u64,
+    /// Blocks in them.
+    pub blocks: u64,
+    /// Bytes on the device, directories and padding included.
+    pub bytes: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct IoCounters {
+    pub operations: Counter,
+    pub blocks: Counter,
+    pub bytes: Counter,
+}
+
+impl IoCounters {
+    fn snapshot(&self) -> Io {
+        Io { operations: self.operations.get(), blocks: self.blocks.get(), bytes: self.bytes.get() }
+    }
+}
+
+/// A number that one thread at a time adds to.
+#[derive(Debug, Default)]
+pub(crate) struct Sum(AtomicU64);
+
+impl Sum {
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What is incremented where it happens.
+pub(crate) struct Counters {
+    env: Arc<dyn Env>,
+    began_ns: u64,
+    reads: [IoCounters; Class::ALL.len()],
+    writes: [IoCounters; Class::ALL.len()],
+    pub device_read: Histogram,
+    pub device_write: Histogram,
+    pub flush: Histogram,
+    pub logical_bytes: Sum,
+    pub stored_bytes: Sum,
+    pub group: Histogram,
+    pub quiesce: Histogram,
+    pub group_bytes: Sum,
+    pub begin: Histogram,
+    wait_ns: [Sum; WaitFor::ALL.len()],
+    waits: [Sum; WaitFor::ALL.len()],
+    pub no_space: Sum,
+    pub collected_zones: Sum,
+    pub collected_bytes: Sum,
+    pub reset_zones: Sum,
+    pub checksum_errors: Sum,
+    pub read_errors: Sum,
+    pub write_errors: Sum,
+    pub lost_blocks: Sum,
+    pub healed_blocks: Sum,
+    pub scrubbed_blocks: Counter,
+}
+
+impl Counters {
+    pub fn new(env: Arc<dyn Env>) -> Counters {
+        let began_ns = env.monotonic_ns();
+        Counters {
+            env,
+            began_ns,
+            reads: Default::default(),
+            writes: Default::default(),
+            device_read: Histogram::default(),
+            device_write: Histogram::default(),
+            flush: Histogram::default(),
+            logical_bytes: Sum::default(),
+            stored_bytes: Sum::default(),
+            group: Histogram::default(),
+            quiesce: Histogram::default(),
+            group_bytes: Sum::default(),
+            begin: Histogram::default(),
+            wait_ns: Default::default(),
+            waits: Default::default(),
+            no_space: Sum::default(),
+            collected_zones: Sum::default(),
+            collected_bytes: Sum::default(),
+            reset_zones: Sum::default(),
+            checksum_errors: Sum::default(),
+            read_errors: Sum::default(),
+            write_errors: Sum::default(),
+            lost_blocks: Sum::default(),
+            healed_blocks: Sum::default(),
+            scrubbed_blocks: Counter::default(),
+        }
+    }
+
+    pub fn reads(&self, class: Class) -> &IoCounters {
+        &self.reads[class.index()]
+    }
+
+    pub fn writes(&self, class: Class) -> &IoCounters {
+        &self.writes[class.index()]
+    }
+
+    pub fn waited(&self, reason: WaitFor, ns: u64) {
+        self.waits[reason as usize].add(1);
+        self.wait_ns[reason as usize].add(ns);
+    }
+
+    pub fn now_ns(&self) -> u64 {
+        self.env.monotonic_ns()
+    }
+
+    /// Runs `work` and notes how long it took.
+    pub fn timed<R>(&self, times: &Histogram, work: impl FnOnce() -> R) -> R {
+        let began = self.now_ns();
+        let outcome = work();
+        times.record_ns(self.now_ns().saturating_sub(began));
+        outcome
+    }
+}
+
+/// Zones by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ZoneCounts {
+    pub empty: u64,
+    pub open: u64,
+    pub full: u64,
+    /// Nothing live; waiting until no group that could be rolled back to needs them.
+    pub emptied: u64,
+    pub suspect: u64,
+}
+
+/// What one device of an open pool has done, anchors and resets included.
+#[derive(Clone, Debug)]
+pub struct DeviceStats {
+    pub name: String,
+    pub io: IoCounts,
+}
+
+/// A pool's figures since its import.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    /// How long the counters have been counting.
+    pub uptime_ns: u64,
+    pub devices: Vec<DeviceStats>,
+    /// From the device, by [`Class::ALL`].
+    pub reads: [Io; Class::ALL.len()],
+    pub writes: [Io; Class::ALL.len()],
+    pub device_read: Times,
+    pub device_write: Times,
+    pub flush: Times,
+    /// Bytes of blocks that were written, before and after compression.
+    pub logical_bytes: u64,
+    pub stored_bytes: u64,
+    pub cache: CacheStats,
+    /// The same, by [`Kind::ALL`].
+    pub cache_by_kind: [CacheStats; Kind::ALL.len()],
+    pub cache_bytes_max: u64,
+    /// Committed groups: from the end of quiescing until they were durable.
+    pub group: Times,
+    /// How long changes were kept out while a group ended.
+    pub quiesce: Times,
+    /// Bytes that groups sent to the device.
+    pub group_bytes: u64,
+    /// Changes that could not join a group at once: how long they waited altogether.
+    pub begin: Times,
+    /// Waits and nanoseconds, by [`WaitFor::ALL`].
+    pub waits: [(u64, u64); WaitFor::ALL.len()],
+    pub no_space: u64,
+    /// Dirty bytes in memory now, and their bound.
+    pub dirty_bytes: u64,
+    pub dirty_bytes_max: u64,
+    pub collected_zones: u64,
+    pub collected_bytes: u64,
+    pub reset_zones: u64,
+    pub zones: ZoneCounts,
+    /// Bytes users can fill, bytes live, bytes available to users.
+    pub space: (u64, u64, u64),
+    pub runs: u64,
+    /// Memory of the zone tables' dead sets.
+    pub dead_set_bytes: u64,
+    pub checksum_errors: u64,
+    pub read_errors: u64,
+    pub write_errors: u64,
+    /// Reads that no copy could serve.
+    pub lost_blocks: u64,
+    pub healed_blocks: u64,
+    pub scrubbed_blocks: u64,
+    pub txg: u64,
+    /// The pool has stopped writing.
+    pub failed: bool,
+}
+
+impl Pool {
+    /// What the pool has done so far. Cheap enough to be asked every second.
+    pub fn stats(&self) -> Stats {
+        let counters = &*self.counters;
+        let (dirty_bytes, dirty_bytes_max) = self.txg.dirty();
+        let mut zones = ZoneCounts::default();
+        let (mut runs, mut dead_set_bytes, mut resident) = (0, 0, 0);
+        let tables = self.tables.read();
+        for zone in tables.zones.values() {
+            runs += zone.runs.len() as u64;
+            dead_set_bytes += zone.dead.memory_bytes() as u64;
+            resident += u64::from(zone.is_resident());
+            match zone.phase {
+                Phase::Open => zones.open += 1,
+                Phase::Full => zones.full += 1,
+                Phase::Emptied(_) => zones.emptied += 1,
+                Phase::Suspect => zones.suspect += 1,
+                Phase::Gone => {}
+            }
+        }
+        drop(tables);
+        let cache_by_kind = self.cache.stats();
+        // Not from the sync's own list: it may hold that for as long as a group takes. Zones that died are in neither.
+        zones.empty = self.txg.room().zones.saturating_sub(resident);
+        let device =
+            |device: &Arc<Counted>| DeviceStats { name: device.info().name.clone(), io: device.counts() };
+        Stats {
+            devices: self.counted.iter().map(device).collect(),
+            uptime_ns: counters.now_ns().saturating_sub(counters.began_ns),
+            reads: std::array::from_fn(|at| counters.reads[at].snapshot()),
+            writes: std::array::from_fn(|at| counters.writes[at].snapshot()),
+            device_read: counters.device_read.snapshot(),
+            device_write: counters.device_write.snapshot(),
+            flush: counters.flush.snapshot(),
+            logical_bytes: counters.logical_bytes.get(),
+            stored_bytes: counters.stored_bytes.get(),
+            cache: cache_by_kind.into_iter().sum(),
+            cache_by_kind,
+            cache_bytes_max: self.cache.budget() as u64,
+            group: counters.group.snapshot(),
+            quiesce: counters.quiesce.snapshot(),
+            group_bytes: counters.group_bytes.get(),
+            begin: counters.begin.snapshot(),
+            waits: std::array::from_fn(|at| (counters.waits[at].get(), counters.wait_ns[at].get())),
+            no_space: counters.no_space.get(),
+            dirty_bytes,
+            dirty_bytes_max,
+            collected_zones: counters.collected_zones.get(),
+            collected_bytes: counters.collected_bytes.get(),
+            reset_zones: counters.reset_zones.get(),
+            zones,
+            space: self.space(),
+            runs,
+            dead_set_bytes,
+            checksum_errors: counters.checksum_errors.get(),
+            read_errors: counters.read_errors.get(),
+            write_errors: counters.write_errors.get(),
+            lost_blocks: counters.lost_blocks.get(),
+            healed_blocks: counters.healed_blocks.get(),
+            scrubbed_blocks: counters.scrubbed_blocks.get(),
+            txg: self.synced_txg().0,
+            failed: self.failed.get().is_some(),
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Counting what happens, at next to no cost.
+//!
+//! Counters only grow, and whoever reads them takes differences. A counter that every operation touches is spread over cache
+//! lines by thread ([`Counter`]), so that two threads that count do not pass a line to and fro. Times go to a [`Histogram`]
+//! with buckets of powers of two, from a microsecond to half a minute: enough to tell a cache hit from a disk and a disk from a
+//! stall, in one increment.
+//!
+//! Invariant: nothing here waits, fails or allocates after its creation. A snapshot is not one instant: sums of several
+//! counters may be apart by what happened while they were read.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Threads share this many lines.
+const LANES: usize = 8;
+
+thread_local! {
+    static LANE: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+fn lane() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    LANE.with(|lane| {
+        if lane.get() == usize::MAX {
+            lane.set(NEXT.fetch_add(1, Ordering::Relaxed) % LANES);
+        }
+        lane.get()
+    })
+}
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Lane(AtomicU64);
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Counter {
+    lanes: [Lane; LANES],
+}
+
+impl Counter {
+    pub fn add(&self, more: u64) {
+        self.lanes[lane()].0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> u64 {
+        self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.0.load(Ordering::Relaxed)))
+    }
+}
+
+/// Buckets of a histogram; the last takes everything that is longer.
+pub const BUCKETS: usize = 26;
+/// The first bucket ends here, and each next one at twice as much.
+const FIRST_NS: u64 = 1 << 10;
+
+/// How long something took, how often.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    buckets: [AtomicU64; BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+impl Histogram {
+    pub fn record_ns(&self, ns: u64) {
+        let bits = (u64::BITS - (ns.saturating_sub(1) / FIRST_NS).leading_zeros()) as usize;
+        self.buckets[bits.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    pub fn snapshot(&self) -> Times {
+        let buckets = std::array::from_fn(|index| self.buckets[index].load(Ordering::Relaxed));
+        Times { buckets, sum_ns: self.sum_ns.load(Ordering::Relaxed) }
+    }
+}
+
+/// A histogram as it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// How many took at most [`Times::bound_ns`] of their index, and more than that of the index before.
+    pub buckets: [u64; BUCKETS],
+    pub sum_ns: u64,
+}
+
+impl Times {
+    /// The longest time that a bucket takes; `None`: there is no limit.
+    pub fn bound_ns(index: usize) -> Option<u64> {
+        (index + 1 < BUCKETS).then(|| FIRST_NS << index)
+    }
+
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// The mean; 0 if nothing was measured.
+    pub fn mean_ns(&self) -> u64 {
+        self.sum_ns.checked_div(self.count()).unwrap_or(0)
+    }
+
+    /// A time that `share` (0 to 1) of all were not longer than, to the bucket; `None`: nothing was measured, or it lies in
+    /// the last bucket.
+    pub fn quantile_ns(&self, share: f64) -> Option<u64> {
+        let rank = (share * self.count() as f64).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let index = self.buckets.iter().position(|count| {
+            seen += count;
+            seen >= rank
+        })?;
+        Times::bound_ns(index)
+    }
+
+    /// What came since an earlier snapshot.
+    pub fn since(&self, earlier: &Times) -> Times {
+        let buckets = std::array::from_fn(|at| self.buckets[at].wrapping_sub(earlier.buckets[at]));
+        Times { buckets, sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_add_up_over_threads() {
+        let counter = Counter::default();
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| (0..1000).for_each(|_| counter.add(3)));
+            }
+        });
+        assert_eq!(counter.get(), 60_000);
+    }
+
+    #[test]
+    fn each_time_falls_into_the_first_bucket_that_is_not_shorter() {
+        for ns in [0, 1, 1023, 1024, 1025, 2048, 2049, 1_000_000, 17_179_869_184, 17_179_869_185, u64::MAX] {
+            let histogram = Histogram::default();
+            histogram.record_ns(ns);
+            let times = histogram.snapshot();
+            let fits = |index: &usize| Times::bound_ns(*index).is_none_or(|bound| ns <= bound);
+            let first = (0..BUCKETS).find(fits).unwrap();
+            assert_eq!(times.buckets[first], 1, "{ns}");
+            assert_eq!((times.count(), times.sum_ns), (1, ns));
+        }
+    }
+
+    #[test]
+    fn quantiles_are_bounds_of_buckets() {
+        let histogram = Histogram::default();
+        assert_eq!(histogram.snapshot().quantile_ns(0.99), None);
+        let before = histogram.snapshot();
+        (0..99).for_each(|_| histogram.record_ns(5_000));
+        histogram.record_ns(40_000_000);
+        let times = histogram.snapshot();
+        assert_eq!(times.quantile_ns(0.5), Some(8192));
+        assert_eq!(times.quantile_ns(0.99), Some(8192));
+        assert_eq!(times.quantile_ns(1.0), Some(FIRST_NS << 16));
+        assert_eq!(times.since(&before), times);
+        assert_eq!(times.since(&times), Times::default());
+    }
+}
