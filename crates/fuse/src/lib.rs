@@ -10,6 +10,7 @@
 //! * [`transport`]: how requests arrive and answers leave; `/dev/fuse` today, rings later.
 //! * [`mount`]: how the mount comes and goes, and the options a person may give.
 //! * [`session`]: the threads between both, and which of them may wait.
+//! * [`handover`]: what outlives a process, so that the next one can go on with the mount.
 //! * [`cache_policy`]: what the kernel may remember, and for how long.
 //! * [`dispatch`]: one request, one call of [`terrane_posix::Fs`].
 //!
@@ -18,6 +19,7 @@
 
 pub mod cache_policy;
 pub mod dispatch;
+pub mod handover;
 pub mod mount;
 pub mod process;
 pub mod proto;

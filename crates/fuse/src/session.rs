@@ -7,11 +7,13 @@
 //! Invariants: every request that wants an answer gets exactly one, also if its handler panics; and while the connection
 //! stands at least [`READERS_RESERVED`] threads are free to read requests, unless 64 MiB of parked requests wait.
 
+mod brake;
 mod gate;
 mod negotiate;
 #[cfg(test)]
 mod tests;
 
+pub use brake::Brake;
 pub use negotiate::{Negotiated, Wishes};
 
 use crate::mount::{Mount, MountOptions, UnmountHandle};
@@ -21,6 +23,7 @@ use crate::transport::{DevFuse, Received, Transport};
 use gate::{Admitted, Gate};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Threads that never take a request which may wait.
@@ -69,11 +72,12 @@ impl From<&MountOptions> for SessionConfig {
 pub struct Session {
     mount: Mount,
     config: SessionConfig,
+    brake: Arc<Brake>,
 }
 
 impl Session {
     pub fn new(mount: Mount, config: SessionConfig) -> Session {
-        Session { mount, config }
+        Session { mount, config, brake: Arc::default() }
     }
 
     /// Mounts, and holds the conversation that follows.
@@ -87,6 +91,16 @@ impl Session {
     /// The mount, without its session: to be handed over.
     pub fn into_mount(self) -> Mount {
         self.mount
+    }
+
+    /// The descriptor, for a holder that outlives this process.
+    pub fn device(&self) -> io::Result<std::fs::File> {
+        self.mount.device()
+    }
+
+    /// Stops the session from elsewhere, between two requests, for a successor to go on.
+    pub fn brake(&self) -> Arc<Brake> {
+        Arc::clone(&self.brake)
     }
 
     /// Ends [`Session::run`] from elsewhere.
@@ -113,7 +127,7 @@ impl Session {
     pub fn run_negotiated(self, negotiated: &Negotiated, handler: &dyn Handler) -> io::Result<()> {
         let served = self
             .transport()
-            .and_then(|transport| serve_negotiated(&transport, handler, &self.config, negotiated));
+            .and_then(|transport| serve_with(&transport, handler, &self.config, negotiated, &self.brake));
         self.end(handler, served)
     }
 
@@ -153,11 +167,23 @@ pub fn serve_negotiated(
     config: &SessionConfig,
     negotiated: &Negotiated,
 ) -> io::Result<()> {
+    serve_with(transport, handler, config, negotiated, &Brake::default())
+}
+
+fn serve_with(
+    transport: &dyn Transport,
+    handler: &dyn Handler,
+    config: &SessionConfig,
+    negotiated: &Negotiated,
+    brake: &Brake,
+) -> io::Result<()> {
     let threads = config.threads.max(READERS_RESERVED + 1);
+    brake.prepare(threads);
     let work = Work {
         transport,
         handler,
         negotiated,
+        brake,
         gate: Gate::new(threads - READERS_RESERVED, PARKED_BYTES_MAX),
         ended: AtomicBool::new(false),
     };
@@ -165,7 +191,10 @@ pub fn serve_negotiated(
         let mut started = Vec::new();
         for number in 0..threads {
             let builder = std::thread::Builder::new().name(format!("fuse-{number}"));
-            match builder.spawn_scoped(scope, || work.read_requests()) {
+            match builder.spawn_scoped(scope, {
+                let work = &work;
+                move || work.read_requests(number)
+            }) {
                 Ok(thread) => started.push(thread),
                 Err(error) => {
                     // The scope waits for those that did start.
@@ -190,18 +219,19 @@ struct Work<'a> {
     transport: &'a dyn Transport,
     handler: &'a dyn Handler,
     negotiated: &'a Negotiated,
+    brake: &'a Brake,
     gate: Gate,
     /// DESTROY came, or a thread failed: read no more.
     ended: AtomicBool,
 }
 
 impl Work<'_> {
-    fn read_requests(&self) -> io::Result<()> {
+    fn read_requests(&self, thread: usize) -> io::Result<()> {
         let mut buf = vec![0; self.negotiated.buffer_bytes()];
         let mut reply = Reply::new();
         while !self.ended.load(Ordering::Relaxed) {
             match self.transport.receive(&mut buf) {
-                Ok(Received::Request { len }) => self.take(buf.get(..len).unwrap_or(&[]), &mut reply),
+                Ok(Received::Request { len }) => self.take(thread, buf.get(..len).unwrap_or(&[]), &mut reply),
                 Ok(Received::Ended) => break,
                 Err(error) => {
                     log::error!("fuse: reading requests failed, the mount ends: {error}");
@@ -219,7 +249,7 @@ impl Work<'_> {
     }
 
     /// Answers a request now, or parks it for a thread that may wait.
-    fn take(&self, raw: &[u8], reply: &mut Reply) {
+    fn take(&self, thread: usize, raw: &[u8], reply: &mut Reply) {
         let (header, body) = match Header::parse(raw) {
             Ok(parts) => parts,
             Err(error) => return log::error!("fuse: {error}"),
@@ -229,15 +259,15 @@ impl Work<'_> {
             Err(error) => return self.refuse(&header, error, reply),
         };
         if !request.may_wait() {
-            return self.answer(&header, &request, reply);
+            return self.answer(thread, &header, &request, reply);
         }
         match self.gate.admit(raw) {
             Admitted::Parked => {}
             Admitted::Run => {
-                self.answer(&header, &request, reply);
+                self.answer(thread, &header, &request, reply);
                 while let Some(parked) = self.gate.next() {
                     match Request::parse(&parked, self.negotiated.dialect) {
-                        Ok((header, request)) => self.answer(&header, &request, reply),
+                        Ok((header, request)) => self.answer(thread, &header, &request, reply),
                         Err(error) => log::error!("fuse: a request was parked that does not parse: {error}"),
                     }
                 }
@@ -254,7 +284,15 @@ impl Work<'_> {
         self.send(header, Err(Errno(errno)), reply);
     }
 
-    fn answer(&self, header: &Header, request: &Request<'_>, reply: &mut Reply) {
+    /// Nothing at all once the brake is pulled: a successor is asked again.
+    fn answer(&self, thread: usize, header: &Header, request: &Request<'_>, reply: &mut Reply) {
+        if self.brake.begin(thread) {
+            self.answer_now(header, request, reply);
+            self.brake.end(thread);
+        }
+    }
+
+    fn answer_now(&self, header: &Header, request: &Request<'_>, reply: &mut Reply) {
         match request {
             Request::Destroy => {
                 self.send(header, Ok(()), reply);

@@ -8,7 +8,8 @@ use crate::perm;
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime, StatFs, Time, mode};
 use crate::unlinked::UnlinkedSet;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 use terrane_dataset::{Dataset, DatasetError, ObjectZap};
 use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_sa::{LayoutTable, Registry, ZplAttrs};
@@ -26,6 +27,8 @@ const VERSION_NUMBER: u64 = 5;
 
 /// Unit of `statvfs` numbers.
 const STAT_BLOCK_BYTES: u32 = 4096;
+/// Unlinked inodes that a successor keeps in memory for those who may have them open, each one to two KiB.
+const UNLINKED_HELD_MAX: usize = 32 << 10;
 
 /// A mounted data set. Shared by threads; every method takes its own locks.
 ///
@@ -39,7 +42,20 @@ pub struct Fs {
     /// Held while a directory moves to another parent: nobody else's move can then put it under itself. Taken
     /// before the transaction begins.
     pub(crate) directory_moves: Mutex<()>,
+    pub(crate) ledger: OnceLock<Box<dyn Ledger>>,
+    succession: Option<Succession>,
     root: Ino,
+}
+
+/// Told of the first change of an inode in each group, so that a successor knows what a crash cost.
+pub trait Ledger: Send + Sync {
+    fn note(&self, group: u64, ino: Ino);
+}
+
+/// What is known of a predecessor that died while its mount stands.
+struct Succession {
+    /// Changed by it, and not committed. Who asks for durability of one of these is told, once.
+    lost: Mutex<BTreeSet<Ino>>,
 }
 
 impl Fs {
@@ -119,6 +135,46 @@ impl Fs {
     /// Opens what [`format`](Self::format) made, and destroys up to 256 objects that a crash left without a
     /// name; for the others the mount calls [`drain_unlinked`](Self::drain_unlinked) until it returns false.
     pub fn open(dataset: Arc<Dataset>) -> Result<Arc<Fs>, DatasetError> {
+        let fs = Fs::open_as(dataset, None)?;
+        // A read-only or full pool is no reason not to mount.
+        if let Err(errno) = fs.drain_unlinked() {
+            log::warn!("unlinked objects were not destroyed: {errno}");
+        }
+        Ok(fs)
+    }
+
+    /// Opens it for a mount that stands: the kernel knows inodes of which nobody told us, and may have unlinked ones open.
+    ///
+    /// So an unlinked inode lives until the kernel forgets it. `lost` are the inodes whose last changes did not survive the
+    /// predecessor; the first `fsync` of each fails with `EIO`, because its caller believes that those changes are there.
+    pub fn take_over(dataset: Arc<Dataset>, lost: BTreeSet<Ino>) -> Result<Arc<Fs>, DatasetError> {
+        let fs = Fs::open_as(dataset, Some(Succession { lost: Mutex::new(lost) }))?;
+        match fs.unlinked.list(UNLINKED_HELD_MAX) {
+            // Counted once, so that the kernel's FORGET finds them; what it does not know waits for the end of the mount.
+            Ok(unlinked) => {
+                for ino in unlinked {
+                    match fs.hold(ino) {
+                        Ok(inode) => inode.count_lookup(),
+                        Err(errno) => log::warn!("unlinked object {ino} cannot be read: {errno}"),
+                    }
+                }
+            }
+            Err(errno) => log::warn!("unlinked objects cannot be listed: {errno}"),
+        }
+        Ok(fs)
+    }
+
+    /// Has every first change of an inode in a group noted from now on.
+    pub fn keep_ledger(&self, ledger: Box<dyn Ledger>) {
+        // A second one would know half of it.
+        let _ = self.ledger.set(ledger);
+    }
+
+    pub(crate) fn is_successor(&self) -> bool {
+        self.succession.is_some()
+    }
+
+    fn open_as(dataset: Arc<Dataset>, succession: Option<Succession>) -> Result<Arc<Fs>, DatasetError> {
         let set = Arc::clone(dataset.objects());
         let master = dataset.master()?;
         let version = entry(&master, VERSION)?;
@@ -144,6 +200,8 @@ impl Fs {
             inodes: InodeCache::new(),
             unlinked: UnlinkedSet::new(queue),
             directory_moves: Mutex::new(()),
+            ledger: OnceLock::new(),
+            succession,
             root,
         });
         match fs.hold(root).map(|inode| inode.read().attrs.is_dir()) {
@@ -155,10 +213,6 @@ impl Fs {
                     found: outcome.map_or_else(|errno| errno.to_string(), |_| "another file".to_string()),
                 });
             }
-        }
-        // A read-only or full pool is no reason not to mount.
-        if let Err(errno) = fs.drain_unlinked() {
-            log::warn!("unlinked objects were not destroyed: {errno}");
         }
         Ok(fs)
     }
@@ -288,6 +342,12 @@ impl Fs {
 
     /// What was done to this inode before is durable when it returns. (So is everything else of its group.)
     pub fn fsync(&self, ino: Ino, _data_only: bool) -> Result<(), Errno> {
+        if let Some(succession) = &self.succession
+            && succession.lost.lock().remove(&ino)
+        {
+            log::error!("fsync of inode {ino}: its changes before the crash are lost; answered EIO, once");
+            return Err(Errno::EIO);
+        }
         let inode = self.hold(ino)?;
         let Some(group) = inode.changed() else { return Ok(()) };
         self.set.commit()?;

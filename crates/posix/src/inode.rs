@@ -38,8 +38,13 @@ pub(crate) struct Inode {
     pub ino: Ino,
     /// What the kernel was told minus what it forgot.
     lookups: AtomicU64,
+    /// `lookups` is all that the kernel was ever told and has not forgotten. Not so at first in a mount that was taken over: see
+    /// [`Fs::take_over`].
+    settled: AtomicBool,
     /// The group of the last change that may not be durable; 0: none.
     changed: AtomicU64,
+    /// The newest group for which the ledger has it.
+    noted: AtomicU64,
     loading: Mutex<()>,
     body: OnceLock<Body>,
     /// What the newest group has reserved for it.
@@ -68,7 +73,9 @@ impl Inode {
         Inode {
             ino,
             lookups: AtomicU64::new(0),
+            settled: AtomicBool::new(false),
             changed: AtomicU64::new(0),
+            noted: AtomicU64::new(0),
             loading: Mutex::new(()),
             body: OnceLock::new(),
             claims: Claims::default(),
@@ -97,13 +104,21 @@ impl Inode {
         Some(self.changed.load(Ordering::Acquire)).filter(|group| *group != 0)
     }
 
+    /// Its last name went; false if it was never read.
+    fn is_unlinked(&self) -> bool {
+        self.body.get().is_some_and(|body| body.state.read().attrs.zpl.links == 0)
+    }
+
     /// Everything up to this group is durable.
     pub fn unchanged_since(&self, group: u64) {
         let _ = self.changed.compare_exchange(group, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    pub fn touch(&self, tx: &Tx) {
-        self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
+    /// It is changed in this transaction. True: for the first time in its group.
+    fn touch(&self, tx: &Tx) -> bool {
+        let group = tx.txg().0;
+        self.changed.fetch_max(group, Ordering::AcqRel);
+        self.noted.fetch_max(group, Ordering::Relaxed) < group
     }
 }
 
@@ -210,7 +225,11 @@ impl Drop for InodeRef<'_> {
         let last = {
             let mut shard = self.fs.inodes.shard(inode.ino).lock();
             // All references are made and dropped under this lock: the map's and ours are the last.
-            if inode.lookups.load(Ordering::Acquire) == 0 && Arc::strong_count(&inode) == 2 {
+            let alone = inode.lookups.load(Ordering::Acquire) == 0 && Arc::strong_count(&inode) == 2;
+            // What a predecessor told the kernel is not in our count: only its FORGET says that an unlinked inode is closed.
+            let may_be_open =
+                || self.fs.is_successor() && !inode.settled.load(Ordering::Acquire) && inode.is_unlinked();
+            if alone && !may_be_open() {
                 shard.entries.remove(&inode.ino);
                 Some(inode)
             } else if Arc::strong_count(&inode) == 2 {
@@ -227,9 +246,9 @@ impl Drop for InodeRef<'_> {
             }
         };
         let Some(inode) = last else { return };
-        let Some(body) = inode.body.get() else { return };
-        let unlinked = body.state.read().attrs.zpl.links == 0;
-        if unlinked && let Err(errno) = self.fs.destroy(inode.ino) {
+        if inode.is_unlinked()
+            && let Err(errno) = self.fs.destroy(inode.ino)
+        {
             // It stays in the set of unlinked objects, and the next mount tries again.
             log::warn!("unlinked object {} was not destroyed: {errno}", inode.ino);
         }
@@ -244,7 +263,10 @@ impl InodeRef<'_> {
 
     pub fn uncount_lookups(&self, count: u64) {
         let less = |lookups: u64| Some(lookups.saturating_sub(count));
-        let _ = self.lookups.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        let before = self.lookups.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        if before.is_ok_and(|before| before <= count) {
+            self.settled.store(true, Ordering::Release);
+        }
     }
 
     fn is_loaded(&self) -> bool {
@@ -277,7 +299,7 @@ impl InodeRef<'_> {
                     let expected = format!("{kind:?} for mode {:#o}", attrs.mode());
                     return Err(Corrupt::new(at, "object kind", expected, found).into());
                 }
-                if attrs.zpl.links == 0 {
+                if attrs.zpl.links == 0 && !self.fs.is_successor() {
                     // Unlinked, and in nobody's hands: it waits for its destruction.
                     return Err(Errno::ESTALE);
                 }
@@ -323,12 +345,13 @@ impl Fs {
         let inode = self.enter(object.id().0);
         {
             let unloaded = inode.lock_unloaded();
+            inode.settled.store(true, Ordering::Release);
             // Filled already: by somebody who read the new object through its number.
             if unloaded.is_some() {
                 inode.fill(object, attrs);
             }
         }
-        inode.touch(tx);
+        self.touch(tx, &inode);
         inode
     }
 
@@ -356,8 +379,16 @@ impl Fs {
     pub(crate) fn save(&self, tx: &Tx, inode: &Inode, state: &mut State) -> Result<(), Errno> {
         let bonus = state.attrs.encode(&self.layouts)?;
         inode.object().set_bonus(tx, bonus)?;
-        inode.touch(tx);
+        self.touch(tx, inode);
         Ok(())
+    }
+
+    fn touch(&self, tx: &Tx, inode: &Inode) {
+        if inode.touch(tx)
+            && let Some(ledger) = self.ledger.get()
+        {
+            ledger.note(tx.txg().0, inode.ino);
+        }
     }
 }
 

@@ -34,6 +34,6 @@ mod types;
 mod unlinked;
 
 pub use errno::Errno;
-pub use fs::Fs;
+pub use fs::{Fs, Ledger};
 pub use terrane_dataset::{Dataset, DatasetError};
 pub use types::*;

@@ -54,6 +54,12 @@ impl UnlinkedSet {
         Ok(self.queue.lock().entries()?.len())
     }
 
+    /// The first `max` of them.
+    pub fn list(&self, max: usize) -> Result<Vec<Ino>, Errno> {
+        let entries = self.queue.lock().list(Cursor::START, max)?;
+        Ok(entries.iter().filter_map(|entry| entry.value.first()).collect())
+    }
+
     fn next_step(&self) -> Result<Vec<Ino>, Errno> {
         let mut drained = self.drained.lock();
         let entries = self.queue.lock().list(*drained, DRAIN_STEP)?;

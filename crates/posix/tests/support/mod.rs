@@ -103,12 +103,25 @@ impl Machine {
         self.mount();
     }
 
+    /// The process dies and another one goes on with its mount; the kernel forgets nothing. `lost`: see [`Fs::take_over`].
+    pub fn die(&mut self, lost: &[Ino]) {
+        let Mounted { pool, objects, fs } = self.mounted.take().unwrap();
+        pool.abandon();
+        drop((fs, objects, pool));
+        let lost = lost.iter().copied().collect();
+        self.mount_as(|dataset| Fs::take_over(dataset, lost).unwrap());
+    }
+
     fn mount(&mut self) {
+        self.mount_as(|dataset| Fs::open(dataset).unwrap());
+    }
+
+    fn mount_as(&mut self, open: impl FnOnce(Arc<Dataset>) -> Arc<Fs>) {
         self.seed += 1;
         let env = env(self.seed ^ 0x5555, self.threads);
         let pool = Pool::import(vec![Arc::new(self.device.clone())], env, &options()).unwrap();
         let objects = Objects::open(Arc::clone(&pool)).unwrap();
-        let fs = Fs::open(Arc::new(Dataset::open_root(&objects).unwrap())).unwrap();
+        let fs = open(Arc::new(Dataset::open_root(&objects).unwrap()));
         self.mounted = Some(Mounted { pool, objects, fs });
     }
 }

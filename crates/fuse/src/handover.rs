@@ -1,0 +1,340 @@
+//! What outlives a server process: descriptors, and a little shared memory.
+//!
+//! The kernel's side of a mount stands for as long as anybody holds its descriptor of `/dev/fuse`. So a *holder* (a keeper
+//! process, or systemd's descriptor store) keeps a copy, and gives it to the next server when one dies. The words are those of
+//! sd_notify(3), one datagram for each: `FDSTORE=1` and `FDNAME=...` with a descriptor; `READY=1`. A holder of ours hands
+//! descriptors down by number ([`give`]), systemd by its own rules (`LISTEN_FDS`).
+//!
+//! The [`Ledger`] is a ring of (group, inode) pairs in memory that the holder keeps as well: what was changed since which commit.
+//! After a crash it says which files have lost something. It is written beside every first change of an inode in a group, so it
+//! is a few plain stores.
+//!
+//! Invariant: descriptors are taken from the environment once, and belong to whoever took them.
+#![expect(unsafe_code, reason = "descriptor passing, memfd_create and mmap have no safe form in std")]
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Where the holder listens; systemd's variable, and its meaning.
+pub const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
+/// What a holder of ours hands down: `NUMBER:NAME`, separated by blanks.
+const GIVEN_VARIABLE: &str = "TERRANE_GIVEN_FDS";
+/// The first descriptor that systemd hands down.
+const LISTEN_FDS_START: RawFd = 3;
+/// The longest datagram of words; ours are short.
+const WORDS_BYTES_MAX: usize = 4096;
+
+fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Room for a control message with one descriptor, aligned as its header must be.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// A message with room for `words` and one descriptor. It points into its arguments.
+fn message(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+    // SAFETY: msghdr is a plain C structure for which all zeros is a value (null pointers, no lengths).
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = control.0.len();
+    message
+}
+
+fn fd_bytes() -> libc::c_uint {
+    size_of::<libc::c_int>() as libc::c_uint
+}
+
+/// Says something to a holder, with a descriptor for it to keep.
+///
+/// # Errors
+/// When nobody listens at `socket`, which is what [`SOCKET_VARIABLE`] says: a path, or `@` and an abstract name.
+pub fn tell(socket: &OsStr, words: &str, file: Option<&File>) -> io::Result<()> {
+    let ours = UnixDatagram::unbound()?;
+    match socket.as_bytes().strip_prefix(b"@") {
+        Some(name) => ours.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
+        None => ours.connect(Path::new(socket))?,
+    }
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec { iov_base: words.as_ptr().cast_mut().cast(), iov_len: words.len() };
+    let mut message = message(&mut part, &mut control);
+    match file {
+        Some(file) => {
+            // SAFETY: CMSG_SPACE and CMSG_LEN only compute lengths.
+            let (space, len) = unsafe { (libc::CMSG_SPACE(fd_bytes()), libc::CMSG_LEN(fd_bytes())) };
+            message.msg_controllen = space as usize;
+            // SAFETY: the control buffer is aligned and longer than CMSG_SPACE of one descriptor, so there is a first header, and
+            // room for one int behind it; both are written before anything reads them.
+            unsafe {
+                let header = libc::CMSG_FIRSTHDR(&raw const message);
+                (*header).cmsg_level = libc::SOL_SOCKET;
+                (*header).cmsg_type = libc::SCM_RIGHTS;
+                (*header).cmsg_len = len as usize;
+                libc::CMSG_DATA(header).cast::<libc::c_int>().write_unaligned(file.as_raw_fd());
+            }
+        }
+        None => {
+            message.msg_control = std::ptr::null_mut();
+            message.msg_controllen = 0;
+        }
+    }
+    // SAFETY: `message` points to `part` and `control`, and `part` to `words`, with their true lengths; the call only reads them.
+    match unsafe { libc::sendmsg(ours.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// The holder's side of [`tell`]: the next words, and the descriptor that came with them.
+pub fn hear(socket: &UnixDatagram) -> io::Result<(String, Option<File>)> {
+    let mut words = vec![0u8; WORDS_BYTES_MAX];
+    let mut control = Control([0; 64]);
+    let mut part = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: words.len() };
+    let mut message = message(&mut part, &mut control);
+    // SAFETY: `message` points to `part` and `control`, and `part` to `words`, with their true lengths; all are alive and not
+    // otherwise borrowed during the call.
+    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    let len = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    words.truncate(len);
+    // SAFETY: recvmsg has set `msg_controllen` to what it wrote into `control`, which is still alive.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    let mut file = None;
+    if !header.is_null() {
+        // SAFETY: CMSG_FIRSTHDR is not null, so a whole header lies in `control`, which is aligned for it; CMSG_LEN computes.
+        let (level, kind, len, len_of_one) = unsafe {
+            let header = &*header;
+            (header.cmsg_level, header.cmsg_type, header.cmsg_len, libc::CMSG_LEN(fd_bytes()))
+        };
+        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS && len == len_of_one as usize {
+            // SAFETY: the message is long enough for one int after its header (checked by `len`), and it may be unaligned. The
+            // kernel has just made this descriptor for us by SCM_RIGHTS, and nobody else knows it: we own it.
+            file = Some(unsafe {
+                File::from_raw_fd(libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned())
+            });
+        }
+    }
+    Ok((String::from_utf8_lossy(&words).into_owned(), file))
+}
+
+/// Hands descriptors down to the child that `command` starts; [`take_given`] finds them there.
+///
+/// The files must stay open until the child has been started.
+pub fn give(command: &mut Command, files: &[(String, File)]) {
+    let list: Vec<String> = files.iter().map(|(name, file)| format!("{}:{name}", file.as_raw_fd())).collect();
+    command.env(GIVEN_VARIABLE, list.join(" "));
+    let fds: Vec<RawFd> = files.iter().map(|(_, file)| file.as_raw_fd()).collect();
+    let keep = move || {
+        for fd in &fds {
+            // SAFETY: F_SETFD takes an int and touches no memory. `fd` is open: the caller keeps the files until the child runs,
+            // and this runs in the child, which has a copy of all descriptors.
+            checked(unsafe { libc::fcntl(*fd, libc::F_SETFD, 0) })?;
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed. `keep` makes one kind, fcntl, which is; an error
+    // made from errno allocates nothing.
+    unsafe { command.pre_exec(keep) };
+}
+
+/// The descriptors that a holder handed down to this process, by name. Empty the second time.
+pub fn take_given() -> Vec<(String, File)> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::AcqRel) {
+        return Vec::new();
+    }
+    let text = |variable: &str| std::env::var_os(variable).map(OsString::into_string).and_then(Result::ok);
+    let pairs: Vec<(RawFd, String)> = match text(GIVEN_VARIABLE) {
+        Some(list) => list
+            .split(' ')
+            .filter_map(|pair| pair.split_once(':'))
+            .filter_map(|(fd, name)| Some((fd.parse().ok()?, name.to_owned())))
+            .collect(),
+        None => {
+            let ours = text("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string());
+            let count = text("LISTEN_FDS").and_then(|count| count.parse::<RawFd>().ok()).unwrap_or(0);
+            let names = text("LISTEN_FDNAMES").unwrap_or_default();
+            let count = if ours { count.clamp(0, 64) } else { 0 };
+            (LISTEN_FDS_START..).zip(names.split(':').map(str::to_owned)).take(count as usize).collect()
+        }
+    };
+    let valid = pairs.into_iter().filter(|(fd, _)| {
+        // SAFETY: F_SETFD takes an int and touches no memory; a number that is no open descriptor is an error.
+        *fd > 2 && unsafe { libc::fcntl(*fd, libc::F_SETFD, libc::FD_CLOEXEC) } != -1
+    });
+    // SAFETY: the parent opened these descriptors for this process alone and said so in the environment, which is read once; they
+    // are open, and nothing else here has them, because nobody else looks at that variable.
+    valid.map(|(fd, name)| (name, unsafe { File::from_raw_fd(fd) })).collect()
+}
+
+/// A file in memory that lives as long as somebody has it open.
+pub fn memory_file(name: &str) -> io::Result<File> {
+    let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: the pointer is to a zero-terminated string that outlives the call, which only reads it.
+    let fd = checked(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
+    // SAFETY: memfd_create has just made this descriptor, and nobody else knows it.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+/// The connection behind a descriptor of `/dev/fuse` has ended: unmounted or aborted.
+pub fn is_ended(device: &File) -> bool {
+    let mut ask = libc::pollfd { fd: device.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: the pointer is to one pollfd that outlives the call; it waits for nothing.
+    let found = unsafe { libc::poll(&raw mut ask, 1, 0) };
+    found > 0 && ask.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
+}
+
+/// Pairs in the ring. A group that changes more inodes than this would lose some; its dirty dnodes alone would be 500 MB.
+const LEDGER_PAIRS: usize = 1 << 20;
+const PAIR_BYTES: usize = 16;
+const LEDGER_BYTES: usize = PAIR_BYTES * (1 + LEDGER_PAIRS);
+
+/// Which inodes were changed in which group, in memory that outlives the process.
+#[derive(Debug)]
+pub struct Ledger {
+    file: File,
+    /// `1 + LEDGER_PAIRS` pairs of words; the first word of the first counts the pairs ever written.
+    words: *const AtomicU64,
+}
+
+// SAFETY: the mapping is shared memory that is only touched through atomics.
+unsafe impl Send for Ledger {}
+// SAFETY: as above.
+unsafe impl Sync for Ledger {}
+
+impl Ledger {
+    /// An empty one.
+    pub fn new() -> io::Result<Ledger> {
+        let file = memory_file("terrane-ledger")?;
+        // Sparse: pages come as they are written.
+        file.set_len(LEDGER_BYTES as u64)?;
+        Ledger::map(file)
+    }
+
+    /// That of a predecessor.
+    pub fn map(file: File) -> io::Result<Ledger> {
+        if file.metadata()?.len() != LEDGER_BYTES as u64 {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the ledger has another size"));
+        }
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice, of a file of exactly this length that nobody shortens: it
+        // has no name, and those who hold it are this program's processes.
+        let start = unsafe {
+            libc::mmap(std::ptr::null_mut(), LEDGER_BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Ledger { file, words: start.cast_const().cast() })
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at < LEDGER_BYTES / 8, "a word of the mapping");
+        // SAFETY: `at` is within the mapping, which lives as long as self, is page-aligned, and is touched by atomics only.
+        unsafe { &*self.words.add(at) }
+    }
+
+    /// Inode `ino` is changed in `group`.
+    pub fn note(&self, group: u64, ino: u64) {
+        let slot = usize::try_from(self.word(0).fetch_add(1, Ordering::Relaxed)).unwrap_or(0) % LEDGER_PAIRS;
+        self.word(2 + 2 * slot).store(group, Ordering::Relaxed);
+        self.word(3 + 2 * slot).store(ino, Ordering::Release);
+    }
+
+    /// The inodes changed in groups after `group`. Not beside [`note`](Ledger::note).
+    pub fn after(&self, group: u64) -> std::collections::BTreeSet<u64> {
+        let pairs = usize::try_from(self.word(0).load(Ordering::Acquire)).unwrap_or(usize::MAX);
+        let pair = |slot: usize| {
+            (self.word(2 + 2 * slot).load(Ordering::Acquire), self.word(3 + 2 * slot).load(Ordering::Acquire))
+        };
+        let written = (0..pairs.min(LEDGER_PAIRS)).map(pair);
+        written.filter(|(at, ino)| *at > group && *ino != 0).map(|(_, ino)| ino).collect()
+    }
+}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, of this length, and no reference into it outlives self.
+        unsafe { libc::munmap(self.words.cast_mut().cast(), LEDGER_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, Write};
+
+    #[test]
+    fn words_and_descriptors_reach_the_holder() {
+        let path = std::env::temp_dir().join(format!("terrane-holder-{}", std::process::id()));
+        let holder = UnixDatagram::bind(&path).unwrap();
+        let mut kept = memory_file("x").unwrap();
+        kept.write_all(b"kept").unwrap();
+        tell(path.as_os_str(), "FDSTORE=1\nFDNAME=x", Some(&kept)).unwrap();
+        tell(path.as_os_str(), "READY=1", None).unwrap();
+        drop(kept);
+        let (words, file) = hear(&holder).unwrap();
+        assert_eq!(words, "FDSTORE=1\nFDNAME=x");
+        let (mut file, mut text) = (file.unwrap(), String::new());
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "kept");
+        let (words, file) = hear(&holder).unwrap();
+        assert!(words == "READY=1" && file.is_none());
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_child_finds_what_it_was_given() {
+        let mut file = memory_file("x").unwrap();
+        file.write_all(b"for you").unwrap();
+        file.rewind().unwrap();
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("fd=${{{GIVEN_VARIABLE}%%:*}}; echo ${GIVEN_VARIABLE} >&2; cat <&$fd"));
+        let files = [("name".to_owned(), file)];
+        give(&mut command, &files);
+        let output = command.output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "for you");
+        assert!(String::from_utf8_lossy(&output.stderr).ends_with(":name\n"));
+    }
+
+    #[test]
+    fn the_ledger_knows_what_came_after_a_commit() {
+        let ledger = Ledger::new().unwrap();
+        for (group, ino) in [(7, 1), (8, 2), (9, 3), (9, 2)] {
+            ledger.note(group, ino);
+        }
+        let again = Ledger::map(ledger.file().try_clone().unwrap()).unwrap();
+        drop(ledger);
+        assert_eq!(again.after(7).into_iter().collect::<Vec<_>>(), [2, 3]);
+        assert!(again.after(9).is_empty());
+        // Round the ring: what is old is overwritten, what is new is found.
+        for _ in 0..LEDGER_PAIRS {
+            again.note(10, 5);
+        }
+        assert_eq!(again.after(0).into_iter().collect::<Vec<_>>(), [5]);
+        assert!(Ledger::map(memory_file("short").unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_descriptor_without_a_mount_has_no_connection() {
+        match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
+            Ok(device) => assert!(is_ended(&device)),
+            Err(error) => eprintln!("SKIPPED is_ended: /dev/fuse: {error}"),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A process dies, its mount stands, and another one goes on with it: the kernel knows what nobody told the successor.
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+mod support;
+
+use std::sync::{Arc, Mutex};
+use support::{Machine, Short};
+use terrane_posix::{Errno, Ino, Ledger, mode};
+
+#[test]
+fn open_files_without_a_name_outlive_the_process() {
+    let mut m = Machine::new(11, &[]);
+    let fs = m.fs();
+    let root = fs.root();
+    // Unlinked before the death, and open: looked up once, never forgotten.
+    let gone = fs.file(root, "gone").ino;
+    fs.put(gone, 0, b"still read");
+    fs.unlink(root, b"gone").unwrap();
+    let kept = fs.file(root, "kept").ino;
+    fs.put(kept, 0, b"opened");
+    fs.sync().unwrap();
+
+    m.die(&[]);
+    let fs = m.fs();
+    assert_eq!(fs.bytes(gone), b"still read");
+    fs.put(gone, 0, b"STILL");
+    // Unlinked after it, by who has it open: no count of ours says so.
+    fs.unlink(root, b"kept").unwrap();
+    assert_eq!(fs.bytes(kept), b"opened");
+    assert_eq!(fs.unlinked_count(), Ok(2));
+    // It goes with the kernel's last word, which counts what it was told by both.
+    fs.forget(kept, 1);
+    assert_eq!(fs.getattr(kept).unwrap_err(), Errno::ESTALE);
+    fs.forget(gone, 1);
+    assert_eq!(fs.unlinked_count(), Ok(0));
+    assert_eq!(fs.bytes(fs.file(root, "new").ino), b"");
+}
+
+#[test]
+fn what_a_successor_makes_and_unlinks_gives_its_space_back() {
+    let mut m = Machine::new(12, &[]);
+    let root = m.fs().root();
+    m.fs().file(root, "old");
+    m.fs().sync().unwrap();
+    m.die(&[]);
+    let fs = m.fs();
+    // Never known to the kernel before: its FORGET counts what we told it, and no more.
+    let old = fs.lookup(root, b"old").unwrap().ino;
+    fs.lookup(root, b"old").unwrap();
+    let new = fs.file(root, "new").ino;
+    let nameless = fs.tmpfile(root, mode::S_IFREG | 0o600, &support::ROOT_CRED).unwrap().ino;
+    fs.unlink(root, b"old").unwrap();
+    fs.unlink(root, b"new").unwrap();
+    assert_eq!(fs.unlinked_count(), Ok(3));
+    fs.forget(old, 2);
+    fs.forget(new, 1);
+    fs.forget(nameless, 1);
+    assert_eq!(fs.unlinked_count(), Ok(0));
+}
+
+#[test]
+fn the_end_of_an_inherited_mount_leaves_nothing_unlinked() {
+    let mut m = Machine::new(13, &[]);
+    let root = m.fs().root();
+    let ino = m.fs().file(root, "a").ino;
+    m.fs().file(root, "b");
+    m.fs().unlink(root, b"a").unwrap();
+    m.fs().sync().unwrap();
+    m.die(&[]);
+    m.fs().unlink(root, b"b").unwrap();
+    m.fs().getattr(ino).unwrap();
+    m.remount();
+    assert_eq!(m.fs().unlinked_count(), Ok(0));
+}
+
+/// Notes as a list.
+#[derive(Clone, Default)]
+struct Notes(Arc<Mutex<Vec<(u64, Ino)>>>);
+
+impl Ledger for Notes {
+    fn note(&self, group: u64, ino: Ino) {
+        self.0.lock().unwrap().push((group, ino));
+    }
+}
+
+#[test]
+fn an_fsync_tells_once_what_a_crash_lost() {
+    let mut m = Machine::new(14, &[]);
+    let fs = m.fs();
+    let root = fs.root();
+    let (safe, half) = (fs.file(root, "safe").ino, fs.file(root, "half").ino);
+    fs.put(safe, 0, b"safe");
+    fs.put(half, 0, b"first");
+    let notes = Notes::default();
+    fs.keep_ledger(Box::new(notes.clone()));
+    fs.fsync(safe, false).unwrap();
+    let committed = m.objects().pool().status().txg.0;
+    fs.put(half, 0, b"second");
+    fs.put(half, 0, b"third!");
+    let noted = notes.0.lock().unwrap().clone();
+    assert_eq!(noted.iter().map(|(_, ino)| *ino).collect::<Vec<_>>(), [half], "once in a group");
+    let lost: Vec<Ino> = noted.iter().filter(|(group, _)| *group > committed).map(|(_, ino)| *ino).collect();
+
+    m.die(&lost);
+    let fs = m.fs();
+    assert_eq!(fs.bytes(half), b"first");
+    assert_eq!(fs.fsync(safe, false), Ok(()));
+    assert_eq!(fs.fsync(half, true), Err(Errno::EIO));
+    fs.put(half, 0, b"again");
+    assert_eq!(fs.fsync(half, true), Ok(()));
+}
