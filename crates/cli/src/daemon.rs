@@ -21,7 +21,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use terrane_fuse::{Dispatch, MountOptions, Session, UnmountHandle};
+use terrane_fuse::{Dispatch, Metrics, MountOptions, Session, UnmountHandle};
 use terrane_pool::ImportOptions;
 use terrane_posix::Fs;
 
@@ -41,6 +41,7 @@ pub struct Plan {
 struct Shared {
     live: Live,
     fs: Arc<Fs>,
+    metrics: Arc<Metrics>,
     greeting: Greeting,
     unmount: UnmountHandle,
     stage: Mutex<Stage>,
@@ -134,7 +135,7 @@ fn begin(live: Live, plan: &Plan, registry: &Registry) -> Outcome<(Arc<Shared>, 
     };
     let unmount = session.unmount_handle();
     let (stage, changed) = (Mutex::default(), Condvar::new());
-    let shared = Arc::new(Shared { live, fs, greeting, unmount, stage, changed });
+    let shared = Arc::new(Shared { live, fs, metrics: Arc::default(), greeting, unmount, stage, changed });
     let serving = Arc::clone(&shared);
     std::thread::spawn(move || answer_callers(&serving, &listener));
     Ok((shared, session))
@@ -161,7 +162,7 @@ fn answer_kernel(plan: &Plan, shared: &Shared, session: Session, ready: impl FnO
     };
     log::info!("pool {} is mounted on {}", plan.target.name, plan.dir.display());
     ready();
-    let dispatch = Dispatch::new(Arc::clone(&shared.fs), &plan.mount);
+    let dispatch = Dispatch::new(Arc::clone(&shared.fs), &plan.mount, Arc::clone(&shared.metrics));
     let served = session.run_negotiated(&negotiated, &dispatch);
     served.map_err(Failure::io("answering the kernel on", &plan.dir))
 }

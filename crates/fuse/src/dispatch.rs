@@ -10,11 +10,13 @@
 )]
 
 use crate::cache_policy::CachePolicy;
+use crate::metrics::Metrics;
 use crate::mount::MountOptions;
 use crate::proto::{self, CreateIn, Request, SetattrIn, WriteIn, fattr};
 use crate::reply::{DirReply, Errno, Reply, attr};
 use crate::session::{Call, Handler, Negotiated};
 use std::sync::Arc;
+use std::time::Duration;
 use terrane_posix::{Attr, Cred, Fs, Ino, SetAttr, SetTime, Time, WriteFlags};
 
 /// Answers the requests of one mount from one file system.
@@ -25,6 +27,7 @@ pub struct Dispatch {
     sync: bool,
     /// Mounted with `dirsync` or `sync`: changes of directories are commits.
     dirsync: bool,
+    metrics: Arc<Metrics>,
 }
 
 type Answer = Result<(), Errno>;
@@ -46,9 +49,21 @@ impl Handler for Dispatch {
         self.keep_promises(call)
     }
 
+    fn answered(&self, call: &Call<'_>, outcome: Answer, reply: &Reply, time: Duration) {
+        self.metrics.answered(call, outcome, reply, nanoseconds(time));
+    }
+
+    fn parked(&self, time: Duration) {
+        self.metrics.parked(nanoseconds(time));
+    }
+
     fn end(&self) {
         self.fs.forget_all();
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// No more than one answer may hold, whatever the request says.
@@ -76,9 +91,10 @@ fn set_attr(wire: &SetattrIn) -> SetAttr {
 }
 
 impl Dispatch {
-    pub fn new(fs: Arc<Fs>, options: &MountOptions) -> Self {
+    /// `metrics` hears of every request.
+    pub fn new(fs: Arc<Fs>, options: &MountOptions, metrics: Arc<Metrics>) -> Self {
         let dirsync = options.dirsync || options.sync;
-        Dispatch { fs, policy: options.cache, sync: options.sync, dirsync }
+        Dispatch { fs, policy: options.cache, sync: options.sync, dirsync, metrics }
     }
 
     /// The table: what each request calls.

@@ -12,6 +12,7 @@
 //! * [`session`]: the threads between both, and which of them may wait.
 //! * [`handover`]: what outlives a process, so that the next one can go on with the mount.
 //! * [`cache_policy`]: what the kernel may remember, and for how long.
+//! * [`metrics`]: what all of it has done so far.
 //! * [`dispatch`]: one request, one call of [`terrane_posix::Fs`].
 //!
 //! Invariant: node ids are inode numbers (1 stands for the root directory) and file handles are always 0, so a process
@@ -20,6 +21,7 @@
 pub mod cache_policy;
 pub mod dispatch;
 pub mod handover;
+pub mod metrics;
 pub mod mount;
 pub mod process;
 pub mod proto;
@@ -28,5 +30,6 @@ pub mod session;
 pub mod transport;
 
 pub use dispatch::Dispatch;
+pub use metrics::{Metrics, MountStats};
 pub use mount::{Mount, MountOptions, UnmountHandle};
 pub use session::{Session, SessionConfig};

@@ -25,6 +25,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Threads that never take a request which may wait.
 pub const READERS_RESERVED: usize = 2;
@@ -43,6 +44,12 @@ pub struct Call<'a> {
 pub trait Handler: Send + Sync {
     /// Builds the answer's payload in `reply`, which comes empty. On an error the payload is dropped.
     fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno>;
+
+    /// What came of a call, and how long it took: for who counts.
+    fn answered(&self, _call: &Call<'_>, _outcome: Result<(), Errno>, _reply: &Reply, _time: Duration) {}
+
+    /// A request was parked for so long before its call.
+    fn parked(&self, _time: Duration) {}
 
     /// The mount is gone, and with it everything the kernel knew of us.
     fn end(&self) {}
@@ -265,7 +272,8 @@ impl Work<'_> {
             Admitted::Parked => {}
             Admitted::Run => {
                 self.answer(thread, &header, &request, reply);
-                while let Some(parked) = self.gate.next() {
+                while let Some((parked, since)) = self.gate.next() {
+                    self.handler.parked(since.elapsed());
                     match Request::parse(&parked, self.negotiated.dialect) {
                         Ok((header, request)) => self.answer(thread, &header, &request, reply),
                         Err(error) => log::error!("fuse: a request was parked that does not parse: {error}"),
@@ -306,6 +314,7 @@ impl Work<'_> {
         }
         let call = Call { header, request, negotiated: self.negotiated };
         reply.clear();
+        let began = Instant::now();
         // The reply is rebuilt from nothing after a panic, and the handler's own state is behind locks that do not poison:
         // what it was changing belongs to a transaction that its owner must be able to drop anywhere.
         let outcome =
@@ -314,6 +323,7 @@ impl Work<'_> {
                 *reply = Reply::new();
                 Err(Errno(libc::EIO))
             });
+        self.handler.answered(&call, outcome, reply, began.elapsed());
         if !request.has_no_reply() {
             self.send(header, outcome, reply);
         }

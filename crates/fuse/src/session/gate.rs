@@ -9,6 +9,7 @@
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::time::Instant;
 
 pub(super) struct Gate {
     state: Mutex<State>,
@@ -20,7 +21,8 @@ pub(super) struct Gate {
 
 struct State {
     running: usize,
-    parked: VecDeque<Vec<u8>>,
+    /// With the time when each came.
+    parked: VecDeque<(Vec<u8>, Instant)>,
     parked_bytes: usize,
 }
 
@@ -49,19 +51,19 @@ impl Gate {
             // A request longer than the bound may stand in an empty queue, or it would never run.
             if state.parked.is_empty() || state.parked_bytes + raw.len() <= self.bytes_max {
                 state.parked_bytes += raw.len();
-                state.parked.push_back(raw.to_vec());
+                state.parked.push_back((raw.to_vec(), Instant::now()));
                 return Admitted::Parked;
             }
             self.freed.wait(&mut state);
         }
     }
 
-    /// The next parked request for the caller's permit; with `None` the permit is given back.
-    pub fn next(&self) -> Option<Vec<u8>> {
+    /// The next parked request for the caller's permit, and since when it waits; with `None` the permit is given back.
+    pub fn next(&self) -> Option<(Vec<u8>, Instant)> {
         let mut state = self.state.lock();
         let next = state.parked.pop_front();
         match &next {
-            Some(raw) => state.parked_bytes -= raw.len(),
+            Some((raw, _)) => state.parked_bytes -= raw.len(),
             None => state.running -= 1,
         }
         drop(state);
@@ -72,7 +74,7 @@ impl Gate {
     #[cfg(test)]
     pub fn check(&self) -> Result<(), String> {
         let state = self.state.lock();
-        let bytes: usize = state.parked.iter().map(Vec::len).sum();
+        let bytes: usize = state.parked.iter().map(|(raw, _)| raw.len()).sum();
         let sound = state.running <= self.permits
             && bytes == state.parked_bytes
             && (state.parked.is_empty() || state.running == self.permits)
@@ -85,16 +87,20 @@ impl Gate {
 mod tests {
     use super::*;
 
+    fn next(gate: &Gate) -> Option<Vec<u8>> {
+        gate.next().map(|(raw, _)| raw)
+    }
+
     #[test]
     fn parked_requests_run_in_order_and_permits_come_back() {
         let gate = Gate::new(2, 10);
         assert_eq!((gate.admit(b"a"), gate.admit(b"b")), (Admitted::Run, Admitted::Run));
         assert_eq!((gate.admit(b"c"), gate.admit(b"d")), (Admitted::Parked, Admitted::Parked));
         assert_eq!(gate.check(), Ok(()));
-        assert_eq!((gate.next(), gate.next(), gate.next()), (Some(b"c".to_vec()), Some(b"d".to_vec()), None));
+        assert_eq!((next(&gate), next(&gate), next(&gate)), (Some(b"c".to_vec()), Some(b"d".to_vec()), None));
         assert_eq!(gate.check(), Ok(()));
         assert_eq!(gate.admit(b"e"), Admitted::Run);
-        assert_eq!((gate.next(), gate.next()), (None, None));
+        assert_eq!((next(&gate), next(&gate)), (None, None));
         assert_eq!(gate.check(), Ok(()));
     }
 
@@ -105,10 +111,10 @@ mod tests {
         assert_eq!(gate.admit(b"longer than all"), Admitted::Parked);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| gate.admit(b"wait"));
-            assert_eq!(gate.next(), Some(b"longer than all".to_vec()));
+            assert_eq!(next(&gate), Some(b"longer than all".to_vec()));
             assert_eq!(waiting.join().unwrap(), Admitted::Parked);
         });
         assert_eq!(gate.check(), Ok(()));
-        assert_eq!((gate.next(), gate.next()), (Some(b"wait".to_vec()), None));
+        assert_eq!((next(&gate), next(&gate)), (Some(b"wait".to_vec()), None));
     }
 }

@@ -1,6 +1,7 @@
 //! Sessions against a kernel made of two queues.
 
 use super::*;
+use crate::metrics::Metrics;
 use crate::mount::THREADS_MIN;
 use crate::proto::{Dialect, InHeader, Opcode, OutHeader, init};
 use parking_lot::{Condvar, Mutex};
@@ -191,4 +192,52 @@ fn readers_go_on_while_every_fsync_waits() {
     let errors = errors(&queues);
     assert_eq!(errors.len(), 51);
     assert!(errors.values().all(|error| *error == 0), "{errors:?}");
+}
+
+/// Another handler, counted.
+#[derive(Default)]
+struct Watched<H> {
+    inner: H,
+    metrics: Metrics,
+}
+
+impl<H: Handler> Handler for Watched<H> {
+    fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        self.inner.handle(call, reply)
+    }
+
+    fn answered(&self, call: &Call<'_>, outcome: Result<(), Errno>, reply: &Reply, time: Duration) {
+        self.metrics.answered(call, outcome, reply, time.as_nanos() as u64);
+    }
+
+    fn parked(&self, time: Duration) {
+        self.metrics.parked(time.as_nanos() as u64);
+    }
+}
+
+#[test]
+fn requests_are_counted_by_kind_with_their_errors_and_waits() {
+    let watched = Watched { inner: Nothing, metrics: Metrics::default() };
+    let requests = [
+        message(Opcode::Lookup, 10, b"panic\0"),
+        message(Opcode::Getattr, 12, &[0; 16]),
+        message(Opcode::Getattr, 14, &[0; 16]),
+        message(Opcode::Statfs, 16, b""),
+    ];
+    serve_negotiated(&queues(requests), &watched, &CONFIG, &negotiated()).unwrap();
+    let stats = watched.metrics.snapshot();
+    let seen = stats.operations.iter().map(|of| (of.name.as_str(), of.times.count(), of.errors));
+    // ENOSYS is an answer.
+    assert_eq!(seen.collect::<Vec<_>>(), [("lookup", 1, 1), ("getattr", 2, 0), ("statfs", 1, 0)]);
+    assert_eq!(stats.parked.count(), 0);
+
+    let watched = Watched::<Slow>::default();
+    let fsyncs = (0..50).map(|n| message(Opcode::Fsync, 100 + n, &[0; 16]));
+    let requests = fsyncs.chain([message(Opcode::Getattr, 2, &[0; 16])]);
+    serve_negotiated(&queues(requests), &watched, &CONFIG, &negotiated()).unwrap();
+    let stats = watched.metrics.snapshot();
+    let fsync = stats.operations.iter().find(|of| of.name == "fsync").unwrap();
+    assert_eq!((fsync.times.count(), fsync.errors), (50, 0));
+    // One thread may wait, so all but its own first request were parked.
+    assert_eq!(stats.parked.count(), 49);
 }
