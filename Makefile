@@ -23,7 +23,7 @@ test: ## everything, with a summary at the end
 check: ## formatting, lints and the quick tests, before each commit
 	@scripts/check.sh
 
-soak: ## all seeds and corruptions, and the long mounted suite: hours
+soak: ## all seeds and corruptions, and the long suites on a real mount: hours
 	@scripts/soak.sh
 
 replay: ## one seed of the simulator again: make replay SEED=113

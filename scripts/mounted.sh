@@ -2,96 +2,17 @@
 # The mounted suite: programs that people use, on a real mount.
 #
 #   scripts/mounted.sh              as in `make test`
-#   scripts/mounted.sh --soak       more of it: fsx 1,000,000 operations, 50 killed daemons
-#   scripts/mounted.sh check_fsx    only these
+#   scripts/mounted.sh --soak       more of it: 50 killed daemons
+#   scripts/mounted.sh check_git    only these
 #
-# Every check_* function gets a fresh pool, mounted at $mnt, and and stands for a promise. The pool
-# is checked after each.
+# checks.sh has what runs them.
 set -euo pipefail
-. "$(dirname "$0")/pool.sh"
+. "$(dirname "$0")/checks.sh"
 
-fsx_ops=100000 kills=5
-[ "${1:-}" = --soak ] && { fsx_ops=1000000 kills=50; shift; }
-if ! can_mount; then
-    loud "SKIPPED: the mounted suite needs /dev/fuse, which cannot be opened here"
-    echo "mounted: 0 passed, 0 failed, 1 skipped"
-    exit 0
-fi
-[ -x "$terrane" ] || build_terrane
-
-work=$(work_dir)
-mnt=$work/mnt
-export TERRANE_STATE_DIR=$work/state
-mkdir -p "$mnt" "$TERRANE_STATE_DIR"
-started=()
-end_started() {
-    local pid
-    for pid in "${started[@]}"; do kill -9 -- "$pid" 2>/dev/null || true; done
-}
-running=
-cleanup() {
-    # The check ends what it started.
-    [ -z "$running" ] || { kill "$running" 2>/dev/null && wait "$running" 2>/dev/null; } || true
-    unmount "$mnt"
-    is_mounted "$mnt" || rm -rf --one-file-system "$work"
-}
-trap cleanup EXIT
-trap 'exit 130' INT TERM
-
+kills=5
+[ "${1:-}" = --soak ] && { kills=50; shift; }
 # A tree with links, odd names and many small files.
 tree=${TERRANE_TREE:-/usr/include}
-
-fresh_pool() { # size, words for create...
-    local size=$1
-    shift
-    rm -f "$work/pool.img" "$TERRANE_STATE_DIR/pools"
-    "$terrane" pool create p "$work/pool.img" --size "$size" "$@" >/dev/null
-    "$terrane" mount p "$mnt"
-}
-
-# The daemon in front, so that its process id is ours to kill.
-mount_in_front() {
-    "$terrane" mount p "$mnt" -f >>"$work/daemon.log" 2>&1 &
-    daemon=$!
-    started+=("$daemon")
-    local tries
-    for tries in $(seq 200); do
-        is_mounted "$mnt" && return
-        kill -0 "$daemon" 2>/dev/null || break
-        sleep 0.05
-    done
-    cat "$work/daemon.log"
-    return 1
-}
-
-check_fsx() {
-    local seed ops=$((fsx_ops / 4))
-    cat >"$work/fsx.toml" <<EOT
-flen = 1048576
-[opsize]
-max = 131072
-[weights]
-close_open = 2
-invalidate = 1
-read = 10
-write = 10
-mapread = 10
-mapwrite = 10
-truncate = 4
-fsync = 0.1
-fdatasync = 0.1
-posix_fallocate = 2
-punch_hole = 4
-copy_file_range = 4
-EOT
-    # With msync every mapped write is a commit: that is right, and slow, so most seeds leave it to the kernel.
-    sed '1i nomsyncafterwrite = true' "$work/fsx.toml" >"$work/fsx-lazy.toml"
-    for seed in 1 2 3; do
-        fsx -q -q -N "$ops" -S "$seed" -f "$work/fsx-lazy.toml" -P "$work" "$mnt/fsx-$seed" || return 1
-    done
-    fsx -q -q -N "$ops" -S 4 -f "$work/fsx-lazy.toml" -P "$work" "$mnt/fsx-4" || return 1
-    fsx -q -q -N "$((ops / 20))" -S 5 -f "$work/fsx.toml" -P "$work" "$mnt/fsx-5"
-}
 
 check_tree() {
     cp -a "$tree" "$mnt/tree"
@@ -310,36 +231,6 @@ check_kill() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_tree check_git check_build check_sqlite check_space check_unsupported check_blocks check_locks check_damage check_ends check_kill check_fsx)
+all=(check_tree check_git check_build check_sqlite check_space check_unsupported check_blocks check_locks check_damage check_ends check_kill)
 [ $# -gt 0 ] && all=("$@")
-passed=0 failed=()
-for check in "${all[@]}"; do
-    begin=$SECONDS
-    printf '%-20s' "$check"
-    # A shell of its own that stops at the first thing that goes wrong, and ends what it started. Not in an `if`: there bash would
-    # go on after errors.
-    (
-        set -e
-        trap end_started EXIT
-        trap 'exit 143' TERM
-        fresh_pool 4G -o compression=zstd-3
-        "$check"
-        "$terrane" umount "$mnt"
-        "$terrane" check p
-    ) >"$work/log" 2>&1 &
-    running=$!
-    if wait "$running"; then
-        passed=$((passed + 1))
-        printf 'ok    %4d s\n' $((SECONDS - begin))
-        grep '^    ' "$work/log" || true
-    else
-        failed+=("$check")
-        printf 'FAILED after %d s\n' $((SECONDS - begin))
-        tail -n 40 "$work/log" | sed 's/^/    /'
-        [ -z "${TERRANE_KEEP:-}" ] || { cp --sparse=always "$work/pool.img" "$TERRANE_KEEP/$check.img" && say "    kept $TERRANE_KEEP/$check.img"; }
-        unmount "$mnt"
-    fi
-    running=
-done
-echo "mounted: $passed passed, ${#failed[@]} failed, 0 skipped${failed:+ (${failed[*]})}"
-[ ${#failed[@]} = 0 ]
+run_checks "${all[@]}"

@@ -41,6 +41,7 @@ case $what in suites)
     need stress-ng stress-ng
     need fio fio
     need rsync rsync
+    need pgrep procps
     # Its programs lie aside, one directory for each version.
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need initdb postgresql
     ;;

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# All night: every seed and corruption that `make test` only samples, then the long mounted suite, until something breaks.
+# All night: every seed and corruption that `make test` only samples, then the long suites on a real mount, until something breaks.
 #
 # TERRANE_SOAK_ROUNDS limits the rounds (default 1; 0: for ever). Each round has seeds of its own.
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 cd "$top"
 scripts/setup.sh test
+scripts/setup.sh suites
 rounds=${TERRANE_SOAK_ROUNDS:-1}
 round=0
 sim() { say "== $*"; env "$@"; }
@@ -22,5 +23,6 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     sim TERRANE_ROUNDS=100 cargo test --release --quiet -p terrane-sim --test full
     cargo build --release --quiet -p terrane-cli
     scripts/mounted.sh --soak
+    scripts/suites.sh --soak
 done
 say "soak: $round rounds passed"

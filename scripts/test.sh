@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Everything, from nothing: unit, golden, model, crash and hostile tests, then the mounted suite, then a summary.
+# Everything, from nothing: unit, golden, model, crash and hostile tests, then programs and
+# POSIX suites on a real mount, then a summary.
 set -uo pipefail
 . "$(dirname "$0")/pool.sh"
 cd "$top" || exit 1
@@ -17,7 +18,7 @@ step() { # name, command...
     local counts
     counts=$(awk '
         /^test result:/ { passed += $4; failed += $6; ignored += $8 }
-        /^mounted:/     { passed += $2; failed += $4; ignored += $6 }
+        /^(mounted|suites):/ { passed += $2; failed += $4; ignored += $6 }
         END { if (passed + failed + ignored) printf "%d passed, %d failed, %d skipped", passed, failed, ignored }' "$log")
     lines+=("$(printf '%-28s %-7s %5d s  %s' "$name" "$([ "$status" = 0 ] && echo ok || echo FAILED)" $((SECONDS - begin)) "$counts")")
 }
@@ -25,10 +26,13 @@ step() { # name, command...
 # The same commit tests the same seeds; the next one tests others.
 export TERRANE_SEED_BASE=${TERRANE_SEED_BASE:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo 1)}
 
-step 'what is needed' scripts/setup.sh test
+# A suite that is not there is skipped, and says so.
+what_is_needed() { scripts/setup.sh test && { scripts/setup.sh suites || true; }; }
+step 'what is needed' what_is_needed
 step 'unit, model, crash, hostile' nice -n 5 cargo test --quiet --workspace --no-fail-fast
 step 'build for use' nice -n 5 cargo build --quiet --release -p terrane-cli
 step 'mounted suite' scripts/mounted.sh
+step 'POSIX suites' scripts/suites.sh
 step 'zoned drives' scripts/zoned.sh
 
 printf '\nSummary (seed base %s)\n' "$TERRANE_SEED_BASE"

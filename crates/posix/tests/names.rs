@@ -256,6 +256,20 @@ fn hard_links_share_everything() {
     assert_eq!(fs.link(link.ino, root, b"t").unwrap().nlink, 2);
 }
 
+/// More than 65,000, where other file systems end.
+#[test]
+fn a_file_can_have_more_names_than_16_bits_count() {
+    let mut m = machine();
+    let file = m.fs().file(m.fs().root(), "f").ino;
+    for i in 0..66_000 {
+        m.fs().link(file, m.fs().root(), format!("l{i}").as_bytes()).unwrap();
+        m.fs().forget(file, 1);
+    }
+    assert_eq!(nlink(m.fs(), file), 66_001);
+    m.remount();
+    assert_eq!(nlink(m.fs(), file), 66_001);
+}
+
 #[test]
 fn renames_move_and_replace() {
     let m = machine();
@@ -566,7 +580,7 @@ fn nobody_holds_a_lock_while_names_are_shown() {
 fn what_the_kernel_keeps_costs_little_memory_and_loses_nothing() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
-    let count = 70_000u64;
+    let count = 66_000u64;
     let inos: Vec<u64> =
         (0..count).map(|n| fs.create(root, format!("f{n}").as_bytes(), 0o644, &USER).unwrap().ino).collect();
     assert_eq!(fs.cached_inodes() as u64, count, "the kernel was told of all of them");

@@ -1,0 +1,116 @@
+# Sourced by the suites that run on a real mount: each `check_*` function of theirs is a promise, and gets a fresh pool,
+# mounted at $mnt. The pool is checked after each.
+#
+# Sets $suite (mounted, suites) from the script's name, $work, $mnt. A check that cannot run here calls `skip`: it is counted, and
+# said with its reason.
+
+. "$(dirname "${BASH_SOURCE[0]}")/pool.sh"
+suite=$(basename "$0" .sh)
+
+if ! can_mount; then
+    loud "SKIPPED: $suite need /dev/fuse, which cannot be opened here"
+    echo "$suite: 0 passed, 0 failed, 1 skipped"
+    exit 0
+fi
+[ -x "$terrane" ] || build_terrane
+
+work=$(work_dir)
+mnt=$work/mnt
+export TERRANE_STATE_DIR=$work/state
+mkdir -p "$mnt" "$TERRANE_STATE_DIR"
+started=()
+end_started() {
+    local pid
+    for pid in "${started[@]}"; do kill -9 -- "$pid" 2>/dev/null || true; done
+    ! is_mounted "$work/ext4" || umount -l "$work/ext4"
+}
+running=
+cleanup() {
+    # The check ends what it started.
+    [ -z "$running" ] || { kill "$running" 2>/dev/null && wait "$running" 2>/dev/null; } || true
+    unmount "$mnt"
+    is_mounted "$mnt" || rm -rf --one-file-system "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+fresh_pool() { # size, words for create...
+    local size=$1
+    shift
+    rm -f "$work/pool.img" "$TERRANE_STATE_DIR/pools"
+    "$terrane" pool create p "$work/pool.img" --size "$size" "$@" >/dev/null
+    "$terrane" mount p "$mnt"
+}
+
+# With other words, or again: what the kernel remembers is gone then.
+mount_again() { # words after -o...
+    "$terrane" umount "$mnt"
+    "$terrane" mount p "$mnt" "${@/#/-o}"
+}
+
+# The daemon in front, so that its process id is ours to kill.
+mount_in_front() { # words after -o...
+    "$terrane" mount p "$mnt" -f "${@/#/-o}" >>"$work/daemon.log" 2>&1 &
+    daemon=$!
+    started+=("$daemon")
+    local tries
+    for tries in $(seq 200); do
+        is_mounted "$mnt" && return
+        kill -0 "$daemon" 2>/dev/null || break
+        sleep 0.05
+    done
+    cat "$work/daemon.log"
+    return 1
+}
+
+# Ends the check that calls it.
+skip() { # why
+    say "    skipped: $*"
+    exit 77
+}
+
+run_checks() { # names...
+    local check begin status passed=0 skipped=0 failed=()
+    for check in "$@"; do
+        begin=$SECONDS status=0
+        printf '%-20s' "$check"
+        # A shell of its own that stops at the first thing that goes wrong, and ends what it started. Not in an `if`: there bash
+        # would go on after errors.
+        (
+            set -e
+            trap end_started EXIT
+            trap 'exit 143' TERM
+            fresh_pool 4G -o compression=zstd-3
+            "$check"
+            "$terrane" umount "$mnt"
+            "$terrane" check p
+        ) >"$work/log" 2>&1 &
+        running=$!
+        wait "$running" || status=$?
+        running=
+        case $status in
+            0)
+                passed=$((passed + 1))
+                printf 'ok    %4d s\n' $((SECONDS - begin))
+                grep '^    ' "$work/log" || true
+                continue
+                ;;
+            77)
+                skipped=$((skipped + 1))
+                printf 'SKIPPED\n'
+                loud "$check $(grep '^    skipped: ' "$work/log" | sed 's/^ *//')"
+                ;;
+            *)
+                failed+=("$check")
+                printf 'FAILED after %d s\n' $((SECONDS - begin))
+                tail -n 40 "$work/log" | sed 's/^/    /'
+                [ -z "${TERRANE_KEEP:-}" ] || {
+                    cp --sparse=always "$work/pool.img" "$TERRANE_KEEP/$check.img" && say "    kept $TERRANE_KEEP/$check.img"
+                }
+                ;;
+        esac
+        unmount "$mnt"
+    done
+    echo "$suite: $passed passed, ${#failed[@]} failed, $skipped skipped${failed:+ (${failed[*]})}"
+    [ ${#failed[@]} = 0 ]
+}

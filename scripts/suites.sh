@@ -1,0 +1,369 @@
+#!/usr/bin/env bash
+# The POSIX suites: what others wrote to judge file systems, and what stresses them, on a real mount.
+#
+#   scripts/suites.sh               as in `make test`
+#   scripts/suites.sh --soak        minutes instead of seconds of each
+#   scripts/suites.sh check_fsx     only these
+#
+# checks.sh has what runs them.
+set -euo pipefail
+. "$(dirname "$0")/checks.sh"
+
+soak=
+[ "${1:-}" = --soak ] && { soak=1; shift; }
+# Suites that change users must reach the mount.
+chmod 755 "$work"
+in_soak() { if [ -n "$soak" ]; then echo "$1"; else echo "$2"; fi; }
+is_root() { [ "$(id -u)" = 0 ]; }
+have() { command -v "$1" >/dev/null || skip "$1 is not installed"; }
+
+# Cases that pjdfstest itself leaves out on Terrane, each a line of SEMANTICS.md.
+pjdfstest_left_out="link::link_count_max"
+
+pjdfstest_on() { # directory: sets passed, failed, left_out, names_left_out
+    local out=$work/pjdfstest.out erofs=$work/erofs.out
+    passed=0 failed=0 left_out=0
+    pjdfstest -c "$work/pjdfstest.toml" -p "$1" -s "$work" >"$out" 2>&1 || true
+    # What needs a read-only mount goes alone: the suite keeps files open for writing now and then, and then nothing (ext4 either)
+    # can be made read-only.
+    if is_root; then
+        sed -i 's/allow_remount = false/allow_remount = true/' "$work/pjdfstest.toml"
+        PATH=$work/bin:$PATH pjdfstest -c "$work/pjdfstest.toml" -p "$1" -s "$work" erofs >"$erofs" 2>&1 || true
+        sed -i 's/allow_remount = true/allow_remount = false/' "$work/pjdfstest.toml"
+    else
+        : >"$erofs"
+    fi
+    names_left_out=$(awk '$2 == "skipped" && !($1 ~ /::erofs_/) { print $1 }' "$out")
+    left_out=$(printf '%s' "$names_left_out" | grep -c . || true)
+    read -r passed failed < <(awk '/^Summary:/ { failed += $2; passed += $6 } END { print passed + 0, failed + 0 }' "$out" "$erofs")
+    [ "$passed" -gt 0 ] || { tail -n 20 "$out"; return 1; }
+    grep -h -A 2 ' FAILED$' "$out" "$erofs" | sed 's/^/    /' || true
+}
+
+check_pjdfstest() {
+    local passed failed left_out names_left_out ours beside
+    have pjdfstest
+    cat >"$work/pjdfstest.toml" <<'EOT'
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utime_now = {}
+utimensat = {}
+[settings]
+naptime = 0.01
+allow_remount = false
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
+EOT
+    # mount(8) hands a remount to /sbin/mount.fuse.terrane, or without that to mount.fuse, which knows no remount. The kernel needs
+    # neither.
+    mkdir -p "$work/bin"
+    printf '#!/bin/sh\nPATH=${PATH#*:}\nexec mount -i "$@"\n' >"$work/bin/mount"
+    chmod +x "$work/bin/mount"
+    is_root && mount_again allow_other
+    pjdfstest_on "$mnt"
+    ours="Terrane $passed passed, $failed failed, $left_out left out"
+    local failed_here=$failed left_out_here=$names_left_out
+    beside="ext4: not run, it needs root and a loop device"
+    if is_root && ext4_on_loop 512M; then
+        pjdfstest_on "$work/ext4"
+        beside="ext4 $passed passed, $failed failed, $left_out left out"
+        umount "$work/ext4"
+    fi
+    say "    $ours; $beside"
+    [ "$failed_here" = 0 ] || return 1
+    # Not being root leaves out most.
+    ! is_root || [ "$left_out_here" = "$pjdfstest_left_out" ] || { say "    left out: $left_out_here"; return 1; }
+}
+
+ext4_on_loop() { # size
+    command -v mkfs.ext4 >/dev/null || return 1
+    truncate -s "$1" "$work/ext4.img"
+    mkfs.ext4 -q -F "$work/ext4.img"
+    mkdir -p "$work/ext4"
+    mount -o loop "$work/ext4.img" "$work/ext4" 2>/dev/null
+}
+
+# Record size, words after -o, share of the operations in percent. With msync every mapped write is a commit: that is right, and slow,
+# so most leave it to the kernel.
+fsx_runs='
+128K  -          40  lazy
+4K    -          20  lazy
+1M    -          15  lazy
+16K   writeback  20  lazy
+128K  -           5  msync
+'
+
+check_fsx() {
+    local ops seed=0 record words share how sum
+    ops=$(in_soak 1000000 40000)
+    have fsx
+    cat >"$work/fsx-msync.toml" <<'EOT'
+flen = 1048576
+[opsize]
+max = 131072
+[weights]
+close_open = 2
+invalidate = 1
+read = 10
+write = 10
+mapread = 10
+mapwrite = 10
+truncate = 4
+fsync = 0.1
+fdatasync = 0.1
+posix_fallocate = 2
+punch_hole = 4
+copy_file_range = 4
+EOT
+    sed '1i nomsyncafterwrite = true' "$work/fsx-msync.toml" >"$work/fsx-lazy.toml"
+    # The same seeds for the same commit, others for the next.
+    local base=$((16#$(printf '%s' "${TERRANE_SEED_BASE:-1}" | sha256sum | head -c 6)))
+    while read -r record words share how; do
+        [ -n "$record" ] || continue
+        seed=$((seed + 1))
+        "$terrane" fs set "recordsize=$record" p
+        if [ "$words" = - ]; then mount_again; else mount_again "$words"; fi
+        fsx -q -q -N "$((ops * share / 100))" -S "$((base + seed))" -f "$work/fsx-$how.toml" -P "$work" "$mnt/fsx-$seed" ||
+            { say "    fsx -S $((base + seed)), recordsize $record, $words"; return 1; }
+        sum=$(sha256sum "$mnt/fsx-$seed")
+        mount_again
+        [ "$(sha256sum "$mnt/fsx-$seed")" = "$sum" ] || { say "    seed $((base + seed)): another file after a new mount"; return 1; }
+    done <<<"$fsx_runs"
+    say "    $ops operations, seeds from $((base + 1)) on"
+}
+
+# The class "filesystem" of stress-ng 0.15 without
+#   bind-mount (pathological: it may hang the machine), binderfs, procfs, eventfd, ioprio (another file system, or none), 
+#   xattr (nothing to stress: SEMANTICS.md), io (it syncs every file system of the machine; here fsync is in hdd and iomix);
+# with what others have that works on files.
+stressors='access chattr chdir chmod chown copy-file dentry dir dirdeep dirmany dnotify dup fallocate fanotify fcntl fiemap file-ioctl
+    filename flock fpunch fsize fstat getdent handle hdd inode-flags inotify iomix lease link locka lockf lockofd mknod open rename
+    symlink sync-file touch utime verity
+    aio aiol mincore mmap mmapfork msync readahead revio seek sendfile splice'
+
+check_stress() {
+    local stressor words=() seconds
+    have stress-ng
+    # In front, so that a daemon that ended, for whatever reason, is seen.
+    "$terrane" umount "$mnt"
+    mount_in_front
+    mkdir "$mnt/together"
+    seconds=$(in_soak 180 20)
+    for stressor in $stressors; do words+=("--$stressor" 1); done
+    # All at once: more processes than threads that answer them.
+    stress_ng together "$seconds" "${words[@]}"
+    if [ -n "$soak" ]; then
+        for stressor in $stressors; do stress_ng . 10 "--$stressor" 4; done
+    fi
+    rm -rf "$mnt/together"
+    kill -0 "$daemon" || { say "    the daemon has ended"; return 1; }
+    ! grep -iE 'panick|abort' "$work/daemon.log" || return 1
+    "$terrane" umount "$mnt"
+    wait "$daemon"
+    "$terrane" check p
+    "$terrane" mount p "$mnt"
+}
+
+stress_ng() { # directory, seconds, words...
+    local dir=$1 seconds=$2 status=0
+    shift 2
+    stress-ng --temp-path "$mnt/$dir" --timeout "$seconds" --verify --hdd-bytes 64m --iomix-bytes 64m --mmap-bytes 32m \
+        --readahead-bytes 64m --revio-bytes 64m --copy-file-bytes 128m --fallocate-bytes 64m --seek-size 64m --sync-file-bytes 32m \
+        --aiol-requests 16 "$@" >"$work/stress.log" 2>&1 || status=$?
+    [ "$status" = 0 ] && return
+    say "    stress-ng ended with $status: $*"
+    grep -vE 'info|metrc' "$work/stress.log" | tail -n 30
+    return 1
+}
+
+# name, engine, direct, pattern, block sizes, other words
+fio_jobs='
+psync-4k      psync    0  randrw     4k         --fsync=64
+psync-mixed   psync    0  randwrite  512-256k   --fdatasync=32
+direct-16k    psync    1  randrw     16k        --fsync=128
+direct-mixed  libaio   1  randwrite  4k-128k    --iodepth=8
+mapped        mmap     0  randrw     4k         --fsync=256
+mapped-seq    mmap     0  write      64k        --overwrite=0
+sync          psync    0  write      128k       --sync=1
+'
+
+check_fio() {
+    local size only
+    size=$(in_soak 512M 24M)
+    have fio
+    for only in '' --verify_only; do
+        while read -r name engine direct pattern sizes more; do
+            [ -n "$name" ] || continue
+            local bytes=--bs=$sizes
+            [[ $sizes != *-* ]] || bytes=--bsrange=$sizes
+            # shellcheck disable=SC2086
+            fio --name="$name" --directory="$mnt" --size="$size" --ioengine="$engine" --direct="$direct" --rw="$pattern" "$bytes" \
+                --verify=crc32c --verify_fatal=1 --do_verify=1 --buffer_compress_percentage=50 --refill_buffers --group_reporting \
+                --fallocate=none --output="$work/fio.log" $more $only || { cat "$work/fio.log"; return 1; }
+            ! grep -E 'verify: bad|err=[^ 0]' "$work/fio.log" || return 1
+        done <<<"$fio_jobs"
+        # What was right once must be right after a new mount.
+        mount_again
+    done
+}
+
+# PostgreSQL, run by root as its user "postgres".
+pg() { (cd / && exec runuser -u postgres -- env PGHOST="$work/pg" PGDATABASE=postgres "$@"); }
+sql() { pg psql -X -q -A -t -v ON_ERROR_STOP=1 -c "$1"; }
+pg_start() {
+    pg "$pg_bin/pg_ctl" -w -t 120 -D "$mnt/pg" -l "$work/pg/log" start >/dev/null || { tail -n 20 "$work/pg/log"; return 1; }
+    postmaster=$(head -n 1 "$mnt/pg/postmaster.pid")
+    started+=("$postmaster")
+}
+
+# Without the data directory, which is gone: by process ids.
+pg_kill() {
+    local pid pids
+    pids="$postmaster $(pgrep -P "$postmaster" || true)"
+    for pid in $pids; do kill -9 "$pid" 2>/dev/null || true; done
+    for pid in $pids; do
+        while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+    done
+}
+
+# Each transaction of pgbench moves one amount through four tables.
+pg_books_balance() {
+    [ "$(sql 'select (select sum(abalance) from pgbench_accounts) = s and (select sum(tbalance) from pgbench_tellers) = s
+        and (select sum(bbalance) from pgbench_branches) = s from (select coalesce(sum(delta), 0) s from pgbench_history) h')" = t ]
+}
+
+check_postgres() {
+    local round rounds seconds bench insert n=0 missing pg_bin postmaster
+    rounds=$(in_soak 10 2) seconds=$(in_soak 15 4)
+    is_root || skip "it needs root, to become the user postgres"
+    pg_bin=$(find /usr/lib/postgresql -maxdepth 2 -name bin 2>/dev/null | sort -V | tail -n 1)
+    [ -n "$pg_bin" ] && id postgres >/dev/null 2>&1 || skip "PostgreSQL is not installed"
+    "$terrane" umount "$mnt"
+    mount_in_front allow_other
+    install -d -o postgres "$work/pg"
+    install -d -o postgres -m 700 "$mnt/pg"
+    pg "$pg_bin/initdb" -D "$mnt/pg" --auth=trust --data-checksums >/dev/null
+    cat >>"$mnt/pg/postgresql.conf" <<EOT
+listen_addresses = ''
+unix_socket_directories = '$work/pg'
+checkpoint_timeout = 30s
+max_wal_size = 64MB
+EOT
+    pg_start
+    pg pgbench -q -i -s "$(in_soak 10 2)" >"$work/pgbench.log" 2>&1
+    sql 'create table seen (n bigint primary key)'
+    : >"$work/acknowledged"
+    for round in $(seq "$rounds"); do
+        pg pgbench -n -c 4 -j 2 -T 600 >"$work/pgbench.log" 2>&1 &
+        bench=$!
+        # The number of each insert is said when its commit was acknowledged.
+        seq "$((n + 1))" "$((n + 500000))" | sed 's/.*/insert into seen values (&);\n\\echo &/' >"$work/pg/inserts"
+        pg psql -X -q -v ON_ERROR_STOP=1 -f "$work/pg/inserts" >"$work/said" 2>/dev/null &
+        insert=$!
+        started+=("$bench" "$insert")
+        sleep "$seconds.$((RANDOM % 10))"
+        # As if the power went: the daemon, all that it had in memory, and the database with it.
+        kill -9 "$daemon"
+        wait "$daemon" 2>/dev/null || true
+        pg_kill
+        wait "$bench" "$insert" 2>/dev/null || true
+        unmount "$mnt"
+        "$terrane" check p >"$work/check.log" 2>&1 || { cat "$work/check.log"; return 1; }
+        mount_in_front allow_other
+        pg_start
+        # A line that was cut short by the end of psql was not said.
+        [ -z "$(tail -c 1 "$work/said")" ] || sed -i '$d' "$work/said"
+        cat "$work/said" >>"$work/acknowledged"
+        missing=$(comm -23 <(sort "$work/acknowledged") <(sql 'select n from seen' | sort) | wc -l)
+        [ "$missing" = 0 ] || { say "    round $round: $missing acknowledged transactions are not there"; return 1; }
+        pg_books_balance || { say "    round $round: the sums differ"; return 1; }
+        # One more may have been committed than was said.
+        n=$(sql 'select coalesce(max(n), 0) from seen')
+    done
+    pg "$pg_bin/pg_amcheck" --install-missing --heapallindexed >"$work/amcheck" 2>&1 || { cat "$work/amcheck"; return 1; }
+    say "    $rounds times killed: all $(wc -l <"$work/acknowledged") acknowledged inserts are there, and the books of" \
+        "$(sql 'select count(*) from pgbench_history') transactions balance"
+    pg "$pg_bin/pg_ctl" -w -D "$mnt/pg" -m fast stop >/dev/null
+    pg "$pg_bin/pg_checksums" --check -D "$mnt/pg" >/dev/null
+    "$terrane" umount "$mnt"
+    wait "$daemon"
+    "$terrane" mount p "$mnt"
+}
+
+# A tree with links, odd names and many small files; with hard links and holes added.
+prepare_tree() {
+    local source=$work/tree
+    rm -rf "$source"
+    mkdir "$source"
+    cp -a "${TERRANE_TREE:-/usr/include}/linux" "$source/" 2>/dev/null || cp -a /etc/. "$source/"
+    echo plain >"$source/first name"
+    ln "$source/first name" "$source/second name"
+    ln -s nowhere "$source/dangling"
+    mkfifo "$source/fifo"
+    truncate -s 3M "$source/hole"
+    printf x | dd of="$source/hole" bs=1 seek=1M conv=notrunc status=none
+    touch -d '1987-06-05 04:03:02.123456789' "$source/old"
+    chmod 4711 "$source/old"
+    printf 'odd' >"$source/$(printf 'odd\nname \377')"
+}
+
+# Nothing is left to do: contents, times to the nanosecond, owners, links.
+rsync_agrees() { # from, to
+    local differ
+    differ=$(rsync -aHnic --modify-window=-1 --delete "$1/" "$2/")
+    [ -z "$differ" ] || { say "$differ" | head -n 20 | sed 's/^/    /'; return 1; }
+}
+
+check_rsync() {
+    have rsync
+    prepare_tree
+    rsync -aHS --modify-window=-1 "$work/tree/" "$mnt/copy/"
+    rsync_agrees "$work/tree" "$mnt/copy"
+    mount_again
+    rsync_agrees "$work/tree" "$mnt/copy"
+    find "$work/tree" -type f -name 'i*.h' | while read -r file; do echo changed >>"$file"; done
+    find "$work/tree" -type f -name 'n*.h' -delete
+    rsync -aHS --modify-window=-1 --inplace --no-whole-file --delete "$work/tree/" "$mnt/copy/"
+    diff -r --no-dereference -x fifo "$work/tree" "$mnt/copy"
+    # From the mount to itself, with names that are remade by rename.
+    rsync -aH --modify-window=-1 --delay-updates "$mnt/copy/" "$mnt/again/"
+    rsync_agrees "$mnt/copy" "$mnt/again"
+    rm -r "$work/tree"
+}
+
+check_tar() {
+    prepare_tree
+    tar -C "$work" --format=posix -cSf "$work/tree.tar" tree
+    tar -C "$mnt" --same-owner -xpf "$work/tree.tar"
+    tar -C "$mnt" -df "$work/tree.tar"
+    mount_again
+    tar -C "$mnt" -df "$work/tree.tar"
+    # An archive on the mount, of the mount.
+    tar -C "$mnt" --format=posix -cSf "$mnt/tree.tar" tree
+    tar -C "$mnt" -df "$mnt/tree.tar"
+    [ "$(stat -c %h "$mnt/tree/second name")" = 2 ]
+    rm -r "$work/tree" "$work/tree.tar"
+}
+
+# Terrane, built inside Terrane.
+check_cargo() {
+    local packages='-p terrane-wire -p terrane-zap'
+    [ -z "$soak" ] || packages='--workspace --all-targets'
+    mkdir "$mnt/source"
+    { git -C "$top" ls-files -z 2>/dev/null || (cd "$top" && find . -path ./target -prune -o -type f -print0); } |
+        tar -C "$top" --null --files-from=- -c | tar -C "$mnt/source" -x
+    # shellcheck disable=SC2086
+    build() { (cd "$mnt/source" && CARGO_TARGET_DIR=$mnt/target nice -n 5 cargo build --locked $packages 2>&1); }
+    build >"$work/cargo.log" || { tail -n 30 "$work/cargo.log"; return 1; }
+    mount_again
+    # Nothing is built again: times are right.
+    build >"$work/cargo.log"
+    ! grep -E 'Compiling|Dirty' "$work/cargo.log" || return 1
+    (cd "$mnt/source" && CARGO_TARGET_DIR=$mnt/target nice -n 5 cargo test --quiet --locked -p terrane-wire) >"$work/cargo.log" 2>&1 ||
+        { tail -n 30 "$work/cargo.log"; return 1; }
+}
+
+all=(check_pjdfstest check_fsx check_stress check_fio check_postgres check_rsync check_tar check_cargo)
+[ $# -gt 0 ] && all=("$@")
+run_checks "${all[@]}"
