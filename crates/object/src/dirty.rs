@@ -32,6 +32,10 @@ impl Ranges {
         self.ends.insert(first, end);
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
     pub fn contains(&self, at: u64) -> bool {
         self.ends.range(..=at).next_back().is_some_and(|(_, end)| at < *end)
     }

@@ -66,6 +66,9 @@ layout! {
     }
 }
 
+/// Where a head says how many slots follow its own.
+const EXTRA_SLOTS_AT: usize = 6;
+
 pub const OBJSET_MAGIC: u64 = u64::from_le_bytes(*b"TERROBJS");
 /// Header block: head, dnode of the dnodes, free queue, then user, group and project accounting (reserved), each at a multiple
 /// of 512 bytes.
@@ -165,7 +168,19 @@ impl Dnode {
         POINTERS.saturating_pow(u32::from(levels) - 1)
     }
 
+    /// Bytes it takes in its block.
+    pub fn stored_bytes(&self) -> usize {
+        usize::from(self.slots) * SLOT_BYTES
+    }
+
     pub fn encode(&self) -> Vec<u8> {
+        let mut raw = vec![0; self.stored_bytes()];
+        self.encode_into(&mut raw);
+        raw
+    }
+
+    /// Fills `raw`, which has [`stored_bytes`](Self::stored_bytes).
+    pub fn encode_into(&self, raw: &mut [u8]) {
         let head = DnodeHead {
             kind: self.kind as u8,
             indirect_shift: INDIRECT_SHIFT,
@@ -183,11 +198,13 @@ impl Dnode {
             birth: self.birth,
             reserved3: [0; 3],
         };
-        let mut raw = head.encode().to_vec();
-        raw.extend_from_slice(&self.root.encode());
-        raw.extend_from_slice(&self.bonus);
-        raw.resize(usize::from(self.slots) * SLOT_BYTES, 0);
-        raw
+        let (head_raw, rest) = raw.split_at_mut(DnodeHead::SIZE);
+        head_raw.copy_from_slice(&head.encode());
+        let (root, rest) = rest.split_at_mut(BlockPtr::SIZE);
+        root.copy_from_slice(&self.root.encode());
+        let (bonus, rest) = rest.split_at_mut(self.bonus.len());
+        bonus.copy_from_slice(&self.bonus);
+        rest.fill(0);
     }
 
     /// Judges a slot; `raw` runs from its start to the end of its block.
@@ -266,19 +283,41 @@ pub fn slot_of(id: ObjectId) -> (u64, usize) {
     (id.0 / SLOTS_PER_BLOCK, (id.0 % SLOTS_PER_BLOCK) as usize * SLOT_BYTES)
 }
 
-/// The dnodes in a block, with the byte at which each begins. Walked from the start, because only a dnode's head says how many slots are
-/// its own: what lies inside a larger dnode is bonus, whatever it looks like.
+/// Bytes where a block's dnodes begin, by their heads alone. Walked from the start, because only a dnode's head says how many slots
+/// are its own: what lies inside a larger dnode is bonus, whatever it looks like.
+pub fn dnode_offsets(raw: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        loop {
+            let offset = next;
+            let head = raw.get(offset..).filter(|rest| rest.len() >= SLOT_BYTES)?;
+            let (kind, extra) = (head.first().copied()?, head.get(EXTRA_SLOTS_AT).copied()?);
+            next = offset + SLOT_BYTES;
+            if kind != 0 {
+                next += usize::from(extra) * SLOT_BYTES;
+                return Some(offset);
+            }
+        }
+    })
+}
+
+/// The dnode that begins at this byte of its block; `None`: none does.
+pub fn dnode_at(raw: &[u8], offset: usize, at: &dyn std::fmt::Display) -> Result<Option<Dnode>, Corrupt> {
+    if dnode_offsets(raw).take_while(|begin| *begin <= offset).last() != Some(offset) {
+        return Ok(None);
+    }
+    match Dnode::parse(raw.get(offset..).unwrap_or(&[]), at)? {
+        Slot::Free => Ok(None),
+        Slot::Dnode(dnode) => Ok(Some(dnode)),
+    }
+}
+
+/// The dnodes in a block, with the byte at which each begins.
 pub fn dnodes_in(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Vec<(usize, Dnode)>, Corrupt> {
     let mut found = Vec::new();
-    let mut offset = 0;
-    while let Some(rest) = raw.get(offset..).filter(|rest| rest.len() >= SLOT_BYTES) {
-        match Dnode::parse(rest, at)? {
-            Slot::Free => offset += SLOT_BYTES,
-            Slot::Dnode(dnode) => {
-                let bytes = usize::from(dnode.slots) * SLOT_BYTES;
-                found.push((offset, dnode));
-                offset += bytes;
-            }
+    for offset in dnode_offsets(raw) {
+        if let Slot::Dnode(dnode) = Dnode::parse(raw.get(offset..).unwrap_or(&[]), at)? {
+            found.push((offset, dnode));
         }
     }
     Ok(found)
@@ -391,6 +430,30 @@ mod tests {
             }
         }
         assert!(matches!(Dnode::parse(&[0; 512], &"here").unwrap(), Slot::Free));
+    }
+
+    #[test]
+    fn one_dnode_is_found_as_all_are() {
+        let mut block = vec![0; DNODE_BLOCK_BYTES as usize];
+        let mut inner = sample(1, 10).encode();
+        for (slot, slots) in [(1usize, 1u8), (2, 3), (7, 1), (31, 1)] {
+            let dnode = sample(slots, if slots == 3 { 1000 } else { 200 });
+            dnode.encode_into(&mut block[slot * SLOT_BYTES..(slot + usize::from(slots)) * SLOT_BYTES]);
+        }
+        // What looks like a dnode inside a larger one is bonus.
+        block[3 * SLOT_BYTES..4 * SLOT_BYTES].swap_with_slice(&mut inner);
+        let all = dnodes_in(&block, &"here").unwrap();
+        assert_eq!(all.iter().map(|(at, _)| at / SLOT_BYTES).collect::<Vec<_>>(), [1, 2, 7, 31]);
+        for slot in 0..SLOTS_PER_BLOCK as usize {
+            let one = dnode_at(&block, slot * SLOT_BYTES, &"here").unwrap();
+            let expected =
+                all.iter().find(|(at, _)| *at == slot * SLOT_BYTES).map(|(_, dnode)| dnode.clone());
+            assert_eq!(one, expected, "slot {slot}");
+        }
+        // Slots past the block's end.
+        block[31 * SLOT_BYTES + EXTRA_SLOTS_AT] = 1;
+        assert!(dnode_at(&block, 31 * SLOT_BYTES, &"here").is_err());
+        assert!(dnode_at(&block, 7 * SLOT_BYTES, &"here").unwrap().is_some(), "the others can be read");
     }
 
     #[test]

@@ -29,6 +29,37 @@ pub(crate) struct State {
     pub open: Option<Dirty>,
     pub syncing: Option<Arc<Frozen>>,
     pub destroyed: bool,
+    recent: Recent,
+}
+
+/// Blocks of the tree that were read a moment ago and are still in the cache, found without walking the tree again.
+///
+/// Invariant: what is here is what the tree of the state's dnode says.
+#[derive(Default)]
+struct Recent(Vec<(u64, Weak<Vec<u8>>)>);
+
+impl Recent {
+    /// Of the dnodes every object is found through, many; else what a directory of a few leaves has.
+    fn places(kind: ObjectKind) -> u64 {
+        if kind == ObjectKind::Dnodes { 4096 } else { 16 }
+    }
+
+    fn get(&self, block: u64) -> Option<Arc<Vec<u8>>> {
+        let place = block.checked_rem(self.0.len() as u64)?;
+        let (held, data) = self.0.get(place as usize)?;
+        if *held == block { data.upgrade() } else { None }
+    }
+
+    fn put(&mut self, kind: ObjectKind, block: u64, block_count: u64, data: &Arc<Vec<u8>>) {
+        let places = Self::places(kind).min(block_count.next_power_of_two()).max(1);
+        if places as usize > self.0.len() {
+            self.0 = vec![(0, Weak::new()); places as usize];
+        }
+        let place = block % self.0.len() as u64;
+        if let Some(held) = self.0.get_mut(place as usize) {
+            *held = (block, Arc::downgrade(data));
+        }
+    }
 }
 
 impl State {
@@ -81,7 +112,7 @@ impl Drop for Object {
 
 impl Object {
     pub(crate) fn new(set: Weak<ObjectSet>, whose: Whose, dnode: Dnode) -> Object {
-        let state = State { dnode, open: None, syncing: None, destroyed: false };
+        let state = State { dnode, open: None, syncing: None, destroyed: false, recent: Recent::default() };
         Object { set, whose, kind: state.dnode.kind, state: RwLock::new(state) }
     }
 
@@ -140,16 +171,17 @@ impl Object {
 
     /// Runs `change` on the open group's changes, and has the object synced with that group.
     fn change<R>(self: &Arc<Self>, tx: &Tx, change: impl FnOnce(&mut State) -> R) -> Result<R, ObjectError> {
-        let set = self.set()?;
         let mut state = self.state.write();
         if state.destroyed {
             return Err(ObjectError::NotFound(self.id()));
         }
         let first = state.open.as_ref().is_none_or(|open| open.txg < tx.txg());
+        // Asked for only then: all objects of a set count at one place.
+        let set = if first { Some(self.set()?) } else { None };
         state.dirty(tx.txg());
         let result = change(&mut state);
         drop(state);
-        if first {
+        if let Some(set) = set {
             set.mark_dirty(self.clone());
         }
         Ok(result)
@@ -197,8 +229,6 @@ impl Object {
 
     /// A block's bytes, perhaps without trailing zeros; `None`: all zeros.
     fn raw_block(&self, block: u64) -> Result<Option<Arc<Vec<u8>>>, ObjectError> {
-        let set = self.set()?;
-        let pool = set.pool();
         let mut tried = None;
         loop {
             let dnode = {
@@ -206,9 +236,15 @@ impl Object {
                 match state.known(block) {
                     Known::Data(data) => return Ok(Some(data)),
                     Known::Zeros => return Ok(None),
-                    Known::Nothing => state.dnode.clone(),
+                    Known::Nothing => {}
                 }
+                if let Some(data) = state.recent.get(block) {
+                    return Ok(Some(data));
+                }
+                state.dnode.clone()
             };
+            let set = self.set()?;
+            let pool = set.pool();
             let read = lookup(pool, self.whose, &dnode, 0, block).and_then(|ptr| match ptr.is_hole() {
                 true => Ok(None),
                 false if ptr.lsize() > dnode.block_bytes => {
@@ -227,7 +263,14 @@ impl Object {
                 false => pool.read(&ptr, self.whose.owner(0, block)).map(Some),
             });
             match read {
-                Ok(data) => return Ok(data),
+                Ok(Some(data)) => {
+                    let mut state = self.state.write();
+                    if state.dnode.root == dnode.root {
+                        state.recent.put(self.kind, block, dnode.block_count, &data);
+                    }
+                    return Ok(Some(data));
+                }
+                Ok(None) => return Ok(None),
                 // The tree may have been replaced, and its old blocks collected, between look-up and read.
                 Err(_) if tried.as_ref() != Some(&dnode.root) => tried = Some(dnode.root),
                 Err(error) => return Err(error.into()),
@@ -396,6 +439,9 @@ impl Object {
     /// The tree of the finished sync replaces the one before.
     pub(crate) fn install(&self, new: &Dnode) {
         let mut state = self.state.write();
+        if state.dnode.root != new.root {
+            state.recent = Recent::default();
+        }
         state.dnode.root = new.root.clone();
         state.dnode.levels = new.levels;
         state.dnode.used = new.used;

@@ -11,17 +11,17 @@
 use crate::dirty::Ranges;
 use crate::dnode::{
     DNODE_BLOCK_BYTES, Dnode, ObjectKind, ObjsetHeader, SLOT_BYTES, SLOTS_MAX, SLOTS_PER_BLOCK,
-    check_block_bytes, dnodes_in, slot_of,
+    check_block_bytes, dnode_at, dnode_offsets, dnodes_in, slot_of,
 };
 use crate::error::ObjectError;
 use crate::object::{Frozen, Object};
 use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_pool::{BlockPtr, Cost, Group, Owner, Pool, Stream, Tx, WriteRequest};
-use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
+use terrane_wire::{Corrupt, NumberMap, ObjectId, ObjsetId, Txg};
 
 /// The free queue's number: far above any that is handed out.
 pub const FREE_QUEUE: ObjectId = ObjectId(u64::MAX);
@@ -77,16 +77,45 @@ pub struct Usage {
 struct Numbers {
     objects: u64,
     high_water: u64,
-    free: BTreeSet<u64>,
+    /// Slots that are free for certain: a bit for each, by block of dnodes.
+    free: BTreeMap<u64, u32>,
     /// Where the search for free slots goes on.
     scan_at: u64,
     /// Slots handed out in the open group and in the syncing one: the dnode blocks do not show them yet.
-    given: [BTreeSet<u64>; 2],
+    given: [NumberMap<u64, u32>; 2],
+}
+
+const _: () = assert!(SLOTS_PER_BLOCK == u32::BITS as u64, "a block's slots are the bits of one word");
+
+/// A slot's block, and its bit there.
+fn bit_of(number: u64) -> (u64, u32) {
+    (number / SLOTS_PER_BLOCK, 1 << (number % SLOTS_PER_BLOCK))
+}
+
+impl Numbers {
+    fn give_back(&mut self, numbers: std::ops::Range<u64>) {
+        for number in numbers {
+            let (block, bit) = bit_of(number);
+            *self.free.entry(block).or_default() |= bit;
+        }
+    }
+
+    /// The lowest free slot.
+    fn take_free(&mut self) -> Option<u64> {
+        let mut first = self.free.first_entry()?;
+        let (block, bits) = (*first.key(), *first.get());
+        let left = bits & (bits - 1);
+        match left {
+            0 => drop(first.remove()),
+            left => *first.get_mut() = left,
+        }
+        Some(block * SLOTS_PER_BLOCK + u64::from(bits.trailing_zeros()))
+    }
 }
 
 #[derive(Default)]
 struct Shard {
-    objects: HashMap<u64, Weak<Object>>,
+    objects: NumberMap<u64, Weak<Object>>,
     /// Counts objects that were forgotten: what was read before may be stale.
     epoch: u64,
 }
@@ -119,7 +148,7 @@ impl ObjectSet {
         let numbers = Numbers {
             objects: header.objects,
             high_water: header.high_water,
-            free: BTreeSet::new(),
+            free: BTreeMap::new(),
             scan_at: 0,
             given: Default::default(),
         };
@@ -266,8 +295,7 @@ impl ObjectSet {
             return Ok(None);
         }
         let raw = self.dnodes.read_block(block)?;
-        let at = format!("object set {} dnode block {block}", self.id);
-        Ok(dnodes_in(&raw, &at)?.into_iter().find(|(at, _)| *at == offset).map(|(_, dnode)| dnode))
+        Ok(dnode_at(&raw, offset, &format_args!("object set {} dnode block {block}", self.id))?)
     }
 
     /// Every object's number and dnode as of the last sync, block by block: for `check`.
@@ -338,13 +366,16 @@ impl ObjectSet {
         let mut numbers = self.numbers.lock();
         let number = self.next_number(&mut numbers, slots)?;
         numbers.objects += 1;
-        numbers.given[0].extend(number..number + slots);
+        for slot in number..number + slots {
+            let (block, bit) = bit_of(slot);
+            *numbers.given[0].entry(block).or_default() |= bit;
+        }
         Ok(number)
     }
 
     fn next_number(&self, numbers: &mut Numbers, slots: u64) -> Result<u64, ObjectError> {
         if slots == 1 {
-            if let Some(number) = numbers.free.pop_first() {
+            if let Some(number) = numbers.take_free() {
                 return Ok(number);
             }
             // Many slots below the high water are free, and nobody knows which: look for some.
@@ -352,7 +383,7 @@ impl ObjectSet {
                 && numbers.scan_at < numbers.high_water / SLOTS_PER_BLOCK
             {
                 self.scan_for_free(numbers)?;
-                if let Some(number) = numbers.free.pop_first() {
+                if let Some(number) = numbers.take_free() {
                     return Ok(number);
                 }
             }
@@ -360,7 +391,7 @@ impl ObjectSet {
         let left = SLOTS_PER_BLOCK - numbers.high_water % SLOTS_PER_BLOCK;
         if left < slots {
             let skipped = numbers.high_water..numbers.high_water + left;
-            numbers.free.extend(skipped);
+            numbers.give_back(skipped);
             numbers.high_water += left;
         }
         let number = numbers.high_water;
@@ -376,19 +407,20 @@ impl ObjectSet {
             }
             numbers.scan_at += 1;
             let raw = self.dnodes.read_block(block)?;
-            let mut free: BTreeSet<u64> = (block * SLOTS_PER_BLOCK..(block + 1) * SLOTS_PER_BLOCK)
-                .filter(|number| *number > 0)
-                .collect();
-            for (offset, dnode) in
-                dnodes_in(&raw, &format_args!("object set {} dnode block {block}", self.id))?
-            {
-                let first = block * SLOTS_PER_BLOCK + (offset / SLOT_BYTES) as u64;
-                for slot in first..first + u64::from(dnode.slots) {
-                    free.remove(&slot);
+            let mut free = if block == 0 { u32::MAX - 1 } else { u32::MAX };
+            let at = format_args!("object set {} dnode block {block}", self.id);
+            for (offset, dnode) in dnodes_in(&raw, &at)? {
+                let first = (offset / SLOT_BYTES) as u32;
+                for slot in first..first + u32::from(dnode.slots) {
+                    free &= !(1 << slot);
                 }
             }
-            free.retain(|number| !numbers.given.iter().any(|given| given.contains(number)));
-            numbers.free.extend(free);
+            for given in &numbers.given {
+                free &= !given.get(&block).copied().unwrap_or(0);
+            }
+            if free != 0 {
+                *numbers.free.entry(block).or_default() |= free;
+            }
         }
         Ok(())
     }
@@ -403,8 +435,9 @@ impl ObjectSet {
     /// The group has quiesced: what is dirty now is its.
     pub(crate) fn quiesced(&self) {
         let mut numbers = self.numbers.lock();
-        let open = std::mem::take(&mut numbers.given[0]);
-        numbers.given[1].extend(open);
+        for (block, bits) in std::mem::take(&mut numbers.given[0]) {
+            *numbers.given[1].entry(block).or_default() |= bits;
+        }
         let mut syncing = self.syncing.lock();
         syncing.0.append(&mut self.open.lock());
         (syncing.1, syncing.2) = (numbers.objects, numbers.high_water);
@@ -454,7 +487,9 @@ impl ObjectSet {
         }
         let mut queue = std::mem::take(&mut *self.queue.lock());
         let queue_before = queue.clone();
-        let mut dnodes = self.sync_objects(group, &frozen, &mut queue)?;
+        // One block of dnodes after the other.
+        frozen.sort_unstable_by_key(|(object, _)| object.id());
+        let dnodes = self.sync_objects(group, &frozen, &mut queue)?;
         self.shrink_queue(group, &mut queue)?;
         let (meta, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
         let new_meta = self.sync_dnodes(group, &frozen, &dnodes, &mut queue)?;
@@ -481,10 +516,8 @@ impl ObjectSet {
         for (object, dnode) in [(&meta, &new_meta), (&free_queue, &new_queue)] {
             object.install(dnode);
         }
-        for (object, _) in &frozen {
-            if let Some(dnode) = dnodes.remove(&object.id().0) {
-                object.install(&dnode);
-            }
+        for ((object, _), dnode) in frozen.iter().zip(&dnodes) {
+            object.install(dnode);
         }
         self.retire(&frozen);
         *self.queue.lock() = queue;
@@ -499,7 +532,7 @@ impl ObjectSet {
         group: &mut Group<'_>,
         frozen: &[(Arc<Object>, Arc<Frozen>)],
         queue: &mut Vec<BlockPtr>,
-    ) -> Result<BTreeMap<u64, Dnode>, ObjectError> {
+    ) -> Result<Vec<Dnode>, ObjectError> {
         let policy = self.policy();
         let mut pointers: Vec<BTreeMap<u64, BlockPtr>> = vec![BTreeMap::new(); frozen.len()];
         let mut requests = Vec::new();
@@ -518,8 +551,12 @@ impl ObjectSet {
             }
         }
         place(&mut pointers, &mut places, group.write(requests)?);
-        let mut dnodes = BTreeMap::new();
+        let mut dnodes = Vec::with_capacity(frozen.len());
         for ((object, aside), new) in frozen.iter().zip(pointers) {
+            if new.is_empty() && (aside.dirty.freed.is_empty() || aside.dnode.root.is_hole()) {
+                dnodes.push(aside.dnode.clone());
+                continue;
+            }
             let checksum =
                 if aside.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
             // The tree that this group starts from is the one of the last sync, whatever the open group did since.
@@ -534,7 +571,7 @@ impl ObjectSet {
                 );
                 damage_only(&self.pool, error).map(|()| aside.dnode.clone())
             })?;
-            dnodes.insert(object.id().0, dnode);
+            dnodes.push(dnode);
         }
         Ok(dnodes)
     }
@@ -566,11 +603,11 @@ impl ObjectSet {
         &self,
         group: &mut Group<'_>,
         frozen: &[(Arc<Object>, Arc<Frozen>)],
-        dnodes: &BTreeMap<u64, Dnode>,
+        dnodes: &[Dnode],
         queue: &mut Vec<BlockPtr>,
     ) -> Result<Dnode, ObjectError> {
         let mut blocks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-        for (object, aside) in frozen {
+        for ((object, aside), dnode) in frozen.iter().zip(dnodes) {
             let (block, offset) = slot_of(object.id());
             if let std::collections::btree_map::Entry::Vacant(vacant) = blocks.entry(block) {
                 match self.dnodes.read_block(block) {
@@ -587,21 +624,20 @@ impl ObjectSet {
                     Err(error) => return Err(error),
                 }
             }
-            let dnode = &dnodes[&object.id().0];
-            let raw = if aside.dirty.destroyed {
-                vec![0; usize::from(dnode.slots) * SLOT_BYTES]
+            let place = offset..offset + dnode.stored_bytes();
+            let place = blocks.get_mut(&block).and_then(|block| block.get_mut(place));
+            let place = place.expect("a dnode never crosses its block");
+            if aside.dirty.destroyed {
+                place.fill(0);
             } else {
-                dnode.encode()
-            };
-            let place = blocks.get_mut(&block).and_then(|block| block.get_mut(offset..offset + raw.len()));
-            place.expect("a dnode never crosses its block").copy_from_slice(&raw);
+                dnode.encode_into(place);
+            }
         }
         let mut meta = self.dnodes.dnode();
         let mut requests = Vec::with_capacity(blocks.len());
         let mut numbers = Vec::with_capacity(blocks.len());
         for (block, data) in blocks {
-            let fill =
-                dnodes_in(&data, &format_args!("object set {} dnode block {block}", self.id))?.len() as u64;
+            let fill = dnode_offsets(&data).count() as u64;
             meta.block_count = meta.block_count.max(block + 1);
             numbers.push(block);
             requests.push(WriteRequest {
@@ -671,7 +707,7 @@ impl ObjectSet {
             }
             shard.epoch += 1;
             drop(shard);
-            numbers.free.extend(id.0..id.0 + u64::from(aside.dnode.slots));
+            numbers.give_back(id.0..id.0 + u64::from(aside.dnode.slots));
         }
     }
 }

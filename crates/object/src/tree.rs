@@ -63,10 +63,10 @@ pub(crate) fn children(
 }
 
 fn child_of(block: &[u8], whose: Whose, level: u8, index: u64, child: u64) -> Result<BlockPtr, PoolError> {
-    let at = format!(
-        "object set {} object {} level {level} block {index} pointer {child}",
-        whose.objset, whose.object
-    );
+    let at = std::fmt::from_fn(|f| {
+        let Whose { objset, object } = whose;
+        write!(f, "object set {objset} object {object} level {level} block {index} pointer {child}")
+    });
     let ptr = pointer_at(block, child, &at)?;
     if !ptr.is_hole() && ptr.level() + 1 != level {
         return Err(Corrupt::new(at, "level of the pointer", level.saturating_sub(1), ptr.level()).into());

@@ -8,10 +8,9 @@
 use crate::addr::Addr;
 use crate::stats::Kind;
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::Hasher;
 use std::sync::Arc;
-use terrane_wire::Txg;
+use terrane_wire::{NumberHasher, NumberMap, Txg};
 
 const SHARDS: usize = 16;
 /// What an entry costs beside its bytes.
@@ -24,24 +23,6 @@ pub struct Key {
     pub birth: Txg,
 }
 
-/// Mixes addresses well enough for a table nobody outside can aim at: they are assigned by us. Its order is fixed.
-#[derive(Default)]
-pub struct AddrHasher(u64);
-
-impl Hasher for AddrHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-    fn write_u64(&mut self, word: u64) {
-        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    }
-}
-
 struct Slot {
     key: Key,
     block: Arc<Vec<u8>>,
@@ -51,7 +32,7 @@ struct Slot {
 
 #[derive(Default)]
 struct Shard {
-    index: HashMap<Key, usize, BuildHasherDefault<AddrHasher>>,
+    index: NumberMap<Key, usize>,
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
     hand: usize,
@@ -97,7 +78,7 @@ impl BlockCache {
     }
 
     fn shard(&self, key: Key) -> &Mutex<Shard> {
-        let mut hasher = AddrHasher::default();
+        let mut hasher = NumberHasher::default();
         hasher.write_u64(key.addr.raw());
         &self.shards[(hasher.finish() >> 32) as usize % SHARDS]
     }

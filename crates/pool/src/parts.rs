@@ -1,18 +1,16 @@
 //! Directory parts, taken apart, within a budget of bytes.
 
-use crate::cache::AddrHasher;
 use crate::directory::Part;
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
+use std::collections::VecDeque;
 use std::sync::Arc;
-use terrane_wire::ZoneSeq;
+use terrane_wire::{NumberMap, ZoneSeq};
 
 type Key = (u64, u64);
 
 #[derive(Default)]
 struct State {
-    parts: HashMap<Key, Arc<Part>, BuildHasherDefault<AddrHasher>>,
+    parts: NumberMap<Key, Arc<Part>>,
     order: VecDeque<Key>,
     bytes: usize,
 }

@@ -240,6 +240,12 @@ impl Fs {
         self.inodes.live()
     }
 
+    /// How many inodes nobody uses stay in memory whole, about a KiB each; 32,768 unless told. Others are read again when they are
+    /// asked for.
+    pub fn keep_inodes(&self, count: usize) {
+        self.inodes.keep(count);
+    }
+
     /// The kernel no longer knows `count` of the times it was told of an inode. One that is unlinked is
     /// destroyed when the last of them goes.
     pub fn forget(&self, ino: Ino, count: u64) {

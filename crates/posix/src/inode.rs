@@ -22,17 +22,17 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::ObjectZap;
 use terrane_object::{Object, ObjectId, ObjectKind, Tx};
-use terrane_wire::Corrupt;
+use terrane_wire::{Corrupt, NumberMap};
 
 const SHARDS: usize = 64;
-/// Inodes that stay in memory while nobody holds them, in all shards; each takes one to two KiB.
-const IDLE_MAX: usize = 32 << 10;
+/// Inodes that stay in memory while nobody holds them, unless [`Fs::keep_inodes`] says otherwise.
+const IDLE_DEFAULT: usize = 32 << 10;
 
 pub(crate) struct Inode {
     pub ino: Ino,
@@ -131,7 +131,7 @@ enum Entry {
 
 #[derive(Default)]
 struct Shard {
-    entries: BTreeMap<Ino, Entry>,
+    entries: NumberMap<Ino, Entry>,
     /// Live inodes nobody held when they were queued, oldest first.
     idle: VecDeque<Ino>,
 }
@@ -151,11 +151,11 @@ impl Shard {
     }
 
     /// Queues an inode that nobody holds, and reduces the oldest of too many.
-    fn rest(&mut self, inode: &Inode) {
+    fn rest(&mut self, inode: &Inode, idle_max: usize) {
         if !inode.idle.swap(true, Ordering::AcqRel) {
             self.idle.push_back(inode.ino);
         }
-        while self.idle.len() > IDLE_MAX / SHARDS {
+        while self.idle.len() > idle_max {
             let Some(oldest) = self.idle.pop_front() else { return };
             let Some(entry) = self.entries.get_mut(&oldest) else { continue };
             let Entry::Live(inode) = entry else { continue };
@@ -174,11 +174,18 @@ impl Shard {
 /// All inodes in use.
 pub(crate) struct InodeCache {
     shards: Vec<Mutex<Shard>>,
+    /// Idle inodes kept in each shard.
+    idle_max: AtomicUsize,
 }
 
 impl InodeCache {
     pub fn new() -> Self {
-        InodeCache { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        InodeCache { shards, idle_max: AtomicUsize::new(IDLE_DEFAULT / SHARDS) }
+    }
+
+    pub fn keep(&self, count: usize) {
+        self.idle_max.store(count.div_ceil(SHARDS), Ordering::Relaxed);
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {
@@ -237,7 +244,7 @@ impl Drop for InodeRef<'_> {
                 drop(inode);
                 if let Some(Entry::Live(inode)) = shard.entries.get(&number) {
                     let inode = Arc::clone(inode);
-                    shard.rest(&inode);
+                    shard.rest(&inode, self.fs.inodes.idle_max.load(Ordering::Relaxed));
                 }
                 None
             } else {

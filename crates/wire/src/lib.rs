@@ -13,12 +13,14 @@
 mod corrupt;
 pub mod layout;
 pub mod meter;
+mod numbers;
 mod reader;
 mod units;
 mod writer;
 
 pub use corrupt::Corrupt;
 pub use layout::{Field, Row};
+pub use numbers::{NumberHasher, NumberMap, NumberSet};
 pub use reader::{Reader, Truncated};
 pub use units::{BlockNo, DeviceIdx, ObjectId, ObjsetId, Txg, ZoneIdx, ZoneSeq};
 pub use writer::Writer;

@@ -1,0 +1,138 @@
+//! Metadata operations in process: what the engine does in a second, and what one operation costs its caller.
+//!
+//! Empty files in 200 directories of a pool in a file, with 1 and 2 threads. `create` and `remove` include the commit
+//! at their end. CPU is the callers' own (from `/proc/thread-self/schedstat`) and the whole process's, per operation.
+//!
+//!     cargo bench -p terrane --bench engine -- [--files N] [--dir DIRECTORY] [--rounds N]
+
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
+
+use std::sync::Arc;
+use std::time::Instant;
+use terrane::{Cred, Dataset, Fs, Ino};
+use terrane_device::{Device, FileDevice};
+use terrane_object::{Objects, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, SystemEnv};
+
+const DIRS: usize = 200;
+const ZONE_BYTES: u64 = 64 << 20;
+const DEVICE_BYTES: u64 = 4 << 30;
+const OWNER: Cred = Cred { uid: 0, gid: 0 };
+
+struct Mounted {
+    pool: Arc<Pool>,
+    _objects: Arc<Objects>,
+    fs: Arc<Fs>,
+    dirs: Vec<Ino>,
+}
+
+fn mount(path: &std::path::Path) -> Mounted {
+    let _ = std::fs::remove_file(path);
+    let device = FileDevice::create(path, DEVICE_BYTES, ZONE_BYTES).unwrap();
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
+    let import = ImportOptions { cache_bytes: 512 << 20, ..ImportOptions::default() };
+    let create = CreateOptions { name: "bench".into() };
+    let pool = Pool::create(devices, &create, Arc::new(SystemEnv::new()), &import).unwrap();
+    let objects = Objects::create(Arc::clone(&pool)).unwrap();
+    let dataset = Dataset::create_root(&objects, &[]).unwrap();
+    Fs::format(&dataset, &OWNER).unwrap();
+    let fs = Fs::open(Arc::new(dataset)).unwrap();
+    let dirs = (0..DIRS)
+        .map(|number| fs.mkdir(fs.root(), format!("d{number}").as_bytes(), 0o755, &OWNER).unwrap().ino)
+        .collect();
+    fs.sync().unwrap();
+    Mounted { pool, _objects: objects, fs, dirs }
+}
+
+/// Nanoseconds this thread was on a processor.
+fn own_cpu_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
+}
+
+/// Microseconds of processor time of the whole process, in steps of the kernel's clock tick.
+fn process_cpu_us() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = text.rsplit(')').next().unwrap_or("");
+    let ticks: u64 =
+        after_name.split(' ').skip(12).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+    ticks * 10_000
+}
+
+/// Runs `each` for every file number, split by directory over the threads; prints a row.
+fn phase(
+    what: &str,
+    mounted: &Mounted,
+    threads: usize,
+    files: usize,
+    each: impl Fn(&Fs, Ino, &[u8]) + Sync,
+    commit: bool,
+) {
+    let process = process_cpu_us();
+    let start = Instant::now();
+    let caller_ns: u64 = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|thread| {
+                let each = &each;
+                scope.spawn(move || {
+                    let before = own_cpu_ns();
+                    for number in 0..files / DIRS {
+                        for dir in mounted.dirs.iter().skip(thread).step_by(threads) {
+                            each(&mounted.fs, *dir, format!("file-{number}").as_bytes());
+                        }
+                    }
+                    own_cpu_ns() - before
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).sum()
+    });
+    let called = start.elapsed();
+    if commit {
+        mounted.fs.sync().unwrap();
+    }
+    let whole = start.elapsed();
+    let count = files as f64;
+    println!(
+        "{what:<14} {threads:>7} {:>12.0} {:>12.0} {:>14.2} {:>14.2}",
+        count / whole.as_secs_f64(),
+        count / called.as_secs_f64(),
+        caller_ns as f64 / 1e3 / count,
+        (process_cpu_us() - process) as f64 / count,
+    );
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let option =
+        |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)).cloned();
+    let number =
+        |name: &str, default: usize| option(name).and_then(|text| text.parse().ok()).unwrap_or(default);
+    let files = number("--files", 200_000) / DIRS * DIRS;
+    let dir = option("--dir").map_or_else(std::env::temp_dir, Into::into);
+    let path = dir.join(format!("terrane-bench-{}.img", std::process::id()));
+    println!("{files} empty files in {DIRS} directories");
+    println!(
+        "{:<14} {:>7} {:>12} {:>12} {:>14} {:>14}",
+        "", "threads", "ops/s", "ops/s called", "caller us/op", "process us/op"
+    );
+    for _ in 0..number("--rounds", 1) {
+        for threads in [1, 2] {
+            let mounted = mount(&path);
+            let create = |fs: &Fs, dir: Ino, name: &[u8]| {
+                let ino = fs.create(dir, name, 0o644, &OWNER).unwrap().ino;
+                fs.forget(ino, 1);
+            };
+            phase("create", &mounted, threads, files, create, true);
+            let look = |fs: &Fs, dir: Ino, name: &[u8]| {
+                let ino = fs.lookup(dir, name).unwrap().ino;
+                fs.getattr(ino).unwrap();
+                fs.forget(ino, 1);
+            };
+            phase("lookup+stat", &mounted, threads, files, look, false);
+            phase("remove", &mounted, threads, files, |fs, dir, name| fs.unlink(dir, name).unwrap(), true);
+            mounted.pool.export().unwrap();
+        }
+    }
+    let _ = std::fs::remove_file(&path);
+}
