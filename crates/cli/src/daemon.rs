@@ -121,7 +121,7 @@ pub fn serve(plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outcome {
 }
 
 fn begin(live: Live, plan: &Plan, registry: &Registry) -> Outcome<(Arc<Shared>, Session)> {
-    let fs = Fs::open(Arc::clone(&live.dataset))?;
+    let fs = Arc::clone(live.fs()?);
     // The socket first: it can be refused, and a mount should not come and go for that.
     let listener = listen(&registry.socket(&plan.target.name))?;
     registry.remember(&plan.target.name, &plan.target.path)?;

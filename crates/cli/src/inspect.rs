@@ -10,11 +10,12 @@ use std::sync::Arc;
 use terrane_dataset::ObjectStore;
 use terrane_device::Device;
 use terrane_object::dnode::Dnode;
+use terrane_object::objset::HEADER;
 use terrane_object::{Object, ObjectSet};
 use terrane_pool::inspect::Standing;
-use terrane_pool::label::BootPtr;
+use terrane_pool::label::{BootPtr, Uberblock};
 use terrane_pool::zones::Phase;
-use terrane_pool::{BlockPtr, Owner, Pool, inspect};
+use terrane_pool::{BlockPtr, DamagedBlock, Owner, Pool, inspect};
 use terrane_wire::{ObjectId, ZoneSeq};
 use terrane_zap::{Cursor, Zap};
 
@@ -73,6 +74,28 @@ pub fn uberblocks(device: &dyn Device) -> Value {
         })
         .collect();
     json!({"labels": labels, "uberblocks": ubers})
+}
+
+/// The one that an import takes: of the youngest incarnation, because what older ones wrote after it began was given up.
+pub fn newest_uberblock(device: &dyn Device) -> Option<Uberblock> {
+    let ubers = inspect::anchors(device).into_iter().flat_map(|(_, _, ubers)| ubers).map(|(_, uber)| uber);
+    ubers.max_by_key(|uber| (uber.incarnation, uber.txg, uber.clean))
+}
+
+/// Blocks that could not be read, with the paths of the files they belong to.
+pub fn damaged(live: &Live, blocks: &[DamagedBlock]) -> Value {
+    let set = live.dataset.objects().id().0;
+    let row = |damaged: &DamagedBlock| {
+        let path = match damaged.owner {
+            Owner::Block { objset, object, .. } if objset == set && object != 0 && object < HEADER => {
+                live.fs().ok().map(|fs| fs.path_of(object))
+            }
+            _ => None,
+        };
+        let owner = terrane_pool::read::owner_text(damaged.owner);
+        json!({"path": path, "owner": owner, "reason": damaged.reason})
+    };
+    blocks.iter().map(row).collect()
 }
 
 fn boot_text(ptr: &BootPtr) -> String {

@@ -2,16 +2,18 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::registry::{Registry, is_name};
+use crate::suggest;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use terrane_dataset::Dataset;
 use terrane_device::{Backing, Device, FileDevice, OpenMode, PathKind};
 use terrane_object::Objects;
 use terrane_pool::label::Label;
 use terrane_pool::{ImportOptions, Pool, SystemEnv};
+use terrane_posix::Fs;
 
 /// Block cache of a command that reads a little and ends.
 const TOOL_CACHE_BYTES: usize = 64 << 20;
@@ -34,6 +36,8 @@ pub struct Live {
     pub dataset: Arc<Dataset>,
     /// Where it is mounted, by this process.
     pub mountpoint: Option<PathBuf>,
+    /// The file system, once somebody needed it: a mount does from the beginning.
+    pub fs: OnceLock<Arc<Fs>>,
 }
 
 /// Finds what `word` means: a pool that was created or mounted here, or the path of a device.
@@ -55,9 +59,12 @@ pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
 }
 
 fn unknown(word: &str, known: &BTreeMap<String, PathBuf>) -> Failure {
+    let hint = suggest::hint(word, known.keys().map(String::as_str));
     let names: Vec<&str> = known.keys().map(String::as_str).collect();
     let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    Failure(format!("there is no pool {word:?} here; known are: {names}. Name its device by its path"))
+    Failure(format!(
+        "there is no pool {word:?} here; known are: {names}. Name its device by its path, or see `terrane pool import`{hint}"
+    ))
 }
 
 /// The label of the pool at `path`, read without a lock: the pool may be in use.
@@ -71,18 +78,24 @@ pub fn read_label(path: &Path) -> Outcome<Label> {
         PathKind::Regular | PathKind::Block if probe.size == 0 => return Err(refuse("nothing: it is empty")),
         PathKind::Regular | PathKind::Block => {}
     }
-    let file = File::open(path).map_err(Failure::io("opening", path))?;
-    let mut read = |offset: u64, buf: &mut [u8]| file.read_exact_at(buf, offset).is_ok();
-    let Some(found) = terrane_pool::probe(&mut read, probe.size) else {
+    File::open(path).map_err(Failure::io("opening", path))?;
+    let Some(label) = probe_label(path, probe.size) else {
         let backing = Backing::open(path, OpenMode::ReadOnly)?;
         let found = terrane_device::identify_foreign(&backing);
         return Err(refuse(&found.unwrap_or_else(|| "nothing but zeros".to_owned())));
     };
-    if !is_name(&found.label.name) {
-        let found = format!("{:?}", found.label.name);
+    if !is_name(&label.name) {
+        let found = format!("{:?}", label.name);
         return Err(Failure::refused(path.display(), "a pool with a valid name", found, "restore its label"));
     }
-    Ok(found.label)
+    Ok(label)
+}
+
+/// The label in a file or device of this size, if there is one and it can be read.
+pub fn probe_label(path: &Path, bytes: u64) -> Option<Label> {
+    let file = File::open(path).ok()?;
+    let mut read = |offset: u64, buf: &mut [u8]| file.read_exact_at(buf, offset).is_ok();
+    terrane_pool::probe(&mut read, bytes).map(|probe| probe.label)
 }
 
 /// Opens and locks the device of a pool. The zone size is the label's.
@@ -123,6 +136,7 @@ impl Live {
                 objects,
                 dataset: Arc::new(dataset),
                 mountpoint: None,
+                fs: OnceLock::new(),
             }),
             Err(failure) => {
                 // Its threads hold it; nothing was changed.
@@ -130,6 +144,14 @@ impl Live {
                 Err(failure)
             }
         }
+    }
+
+    pub fn fs(&self) -> Outcome<&Arc<Fs>> {
+        if self.fs.get().is_none() {
+            // Who was faster is as good.
+            let _ = self.fs.set(Fs::open(Arc::clone(&self.dataset))?);
+        }
+        self.fs.get().ok_or_else(|| Failure("the file system is not open".to_owned()))
     }
 
     /// Commits what is left and lets go.

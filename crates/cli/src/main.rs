@@ -21,6 +21,7 @@ mod progress;
 mod query;
 mod registry;
 mod size;
+mod suggest;
 mod sys;
 mod table;
 

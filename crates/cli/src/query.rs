@@ -8,16 +8,28 @@ use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::live::Live;
+use crate::suggest;
 use serde_json::{Value, json};
-use terrane_dataset::{PROPERTIES, Property};
+use terrane_dataset::{DatasetError, PROPERTIES, Property};
 
-/// What can be asked. Everything but `Set` only reads.
+/// A property and what it shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    pub name: String,
+    pub value: String,
+}
+
+/// What can be asked. Everything but `Set` and `Inherit` only reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     Status,
     /// The named properties; none: all.
     Get(Vec<String>),
-    Set(Vec<(String, String)>),
+    Set(Vec<Setting>),
+    /// The named properties back to their defaults.
+    Inherit(Vec<String>),
+    /// What the devices have done.
+    Iostat,
     Check,
     Uberblocks,
     Zones,
@@ -46,7 +58,7 @@ pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 impl Query {
     pub fn is_change(&self) -> bool {
-        matches!(self, Query::Set(_))
+        matches!(self, Query::Set(_) | Query::Inherit(_))
     }
 
     pub fn to_json(&self) -> Value {
@@ -54,7 +66,12 @@ impl Query {
         match self {
             Query::Status => json!({"ask": "status"}),
             Query::Get(names) => json!({"ask": "get", "names": names}),
-            Query::Set(pairs) => json!({"ask": "set", "pairs": pairs}),
+            Query::Set(settings) => {
+                let pairs: Vec<_> = settings.iter().map(|set| [&set.name, &set.value]).collect();
+                json!({"ask": "set", "pairs": pairs})
+            }
+            Query::Inherit(names) => json!({"ask": "inherit", "names": names}),
+            Query::Iostat => json!({"ask": "iostat"}),
             Query::Check => json!({"ask": "check"}),
             Query::Uberblocks => json!({"ask": "uberblocks"}),
             Query::Zones => json!({"ask": "zones"}),
@@ -70,16 +87,19 @@ impl Query {
     pub fn from_json(raw: &Value) -> Option<Query> {
         let meta = || raw.get("meta")?.as_bool();
         let object = || raw.get("object")?.as_u64();
+        let names = || {
+            let names = raw.get("names")?.as_array()?.iter().map(|name| name.as_str().map(str::to_owned));
+            names.collect::<Option<Vec<_>>>()
+        };
         Some(match raw.get("ask")?.as_str()? {
             "status" => Query::Status,
-            "get" => {
-                let names = raw.get("names")?.as_array()?.iter().map(|name| name.as_str().map(str::to_owned));
-                Query::Get(names.collect::<Option<_>>()?)
-            }
+            "get" => Query::Get(names()?),
+            "inherit" => Query::Inherit(names()?),
+            "iostat" => Query::Iostat,
             "set" => {
                 let pair = |pair: &Value| {
                     let word = |at: usize| pair.get(at)?.as_str().map(str::to_owned);
-                    Some((word(0)?, word(1)?))
+                    Some(Setting { name: word(0)?, value: word(1)? })
                 };
                 Query::Set(raw.get("pairs")?.as_array()?.iter().map(pair).collect::<Option<_>>()?)
             }
@@ -99,7 +119,9 @@ impl Query {
         match self {
             Query::Status => Ok(status(live)),
             Query::Get(names) => get(live, names),
-            Query::Set(pairs) => set(live, pairs).map(|()| Value::Null),
+            Query::Set(settings) => set(live, settings).map(|()| Value::Null),
+            Query::Inherit(names) => inherit(live, names).map(|()| Value::Null),
+            Query::Iostat => Ok(iostat(live)),
             Query::Check => check::beside(live, progress),
             Query::Uberblocks => Ok(inspect::uberblocks(live.device.as_ref())),
             Query::Zones => Ok(inspect::zones(&live.pool)),
@@ -115,16 +137,13 @@ impl Query {
 fn status(live: &Live) -> Value {
     let status = live.pool.status();
     let usage = live.dataset.objects().usage();
-    let uberblock = terrane_pool::inspect::anchors(live.device.as_ref())
-        .into_iter()
-        .flat_map(|(_, _, ubers)| ubers)
-        .map(|(_, uber)| uber)
-        .max_by_key(|uber| (uber.txg, uber.incarnation, uber.clean));
+    let uberblock = inspect::newest_uberblock(live.device.as_ref());
     let committed = uberblock.map(|uber| clock::utc((uber.time_ns / 1_000_000_000) as i64));
-    let state = match (&status.failed, status.damage.is_empty(), live.pool.is_read_only()) {
-        (Some(_), _, _) => "failed",
-        (None, false, _) => "damaged",
-        (None, true, _) => "healthy",
+    let whole = status.damage.is_empty() && status.damaged.is_empty();
+    let state = match (&status.failed, whole) {
+        (Some(_), _) => "failed",
+        (None, false) => "damaged",
+        (None, true) => "healthy",
     };
     let damage: Vec<String> = status.damage.iter().map(ToString::to_string).collect();
     json!({
@@ -150,6 +169,71 @@ fn status(live: &Live) -> Value {
         "committed": committed,
         "failed": status.failed,
         "damage": damage,
+        "damaged": inspect::damaged(live, &status.damaged),
+        "reason": null,
+    })
+}
+
+/// The row of a pool that is known and cannot be opened: the keys of one that can.
+pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
+    let mut row: serde_json::Map<String, Value> =
+        STATUS_KEYS.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
+    row.insert("name".to_owned(), name.into());
+    row.insert("device".to_owned(), device.into());
+    row.insert("state".to_owned(), "unavailable".into());
+    row.insert("reason".to_owned(), reason.into());
+    row.into()
+}
+
+/// All keys of a status.
+pub const STATUS_KEYS: [&str; 24] = [
+    "name",
+    "id",
+    "state",
+    "device",
+    "mountpoint",
+    "read_only",
+    "size",
+    "used",
+    "available",
+    "capacity_percent",
+    "objects",
+    "zone_size",
+    "zones",
+    "zones_empty",
+    "zones_waiting",
+    "runs",
+    "txg",
+    "incarnation",
+    "clean",
+    "committed",
+    "failed",
+    "damage",
+    "damaged",
+    "reason",
+];
+
+/// Counters since the import, all devices together, and how long ago that was.
+fn iostat(live: &Live) -> Value {
+    let stats = live.pool.stats();
+    let (_, used, available) = stats.space;
+    let sum = |counter: fn(&terrane_device::IoCounts) -> u64| -> u64 {
+        stats.devices.iter().map(|device| counter(&device.io)).sum()
+    };
+    json!({
+        "name": live.pool.name(),
+        "used": used,
+        "available": available,
+        "seconds": stats.uptime_ns as f64 / 1e9,
+        "reads": sum(|io| io.reads),
+        "writes": sum(|io| io.writes),
+        "read_bytes": sum(|io| io.read_bytes),
+        "written_bytes": sum(|io| io.written_bytes),
+        "flushes": sum(|io| io.flushes),
+        "resets": sum(|io| io.resets),
+        "errors": sum(|io| io.errors),
+        "cache_hits": stats.cache.hits,
+        "cache_misses": stats.cache.misses,
     })
 }
 
@@ -168,20 +252,53 @@ fn get(live: &Live, names: &[String]) -> Outcome<Value> {
 }
 
 /// All of it or nothing: what is not valid is refused before the first is set.
-fn set(live: &Live, pairs: &[(String, String)]) -> Outcome {
-    for (name, value) in pairs {
-        judge(name, value, live.pool.max_block())?;
+fn set(live: &Live, settings: &[Setting]) -> Outcome {
+    for setting in settings {
+        judge(setting, live.pool.max_block())?;
     }
-    for (name, value) in pairs {
+    for Setting { name, value } in settings {
         live.dataset.set(name, value)?;
     }
     Ok(live.pool.commit().map(drop)?)
 }
 
+/// Those that stand at their defaults stay so.
+fn inherit(live: &Live, names: &[String]) -> Outcome {
+    for name in names {
+        Property::find(name)?;
+    }
+    for name in names {
+        live.dataset.reset(name)?;
+    }
+    Ok(live.pool.commit().map(drop)?)
+}
+
+/// `PROPERTY=VALUE` on a command line. What no pool could take is a mistake in the command line.
+pub fn setting(word: &str) -> Result<Setting, String> {
+    let split = word.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = split.ok_or_else(|| "it should be PROPERTY=VALUE".to_owned())?;
+    let setting = Setting { name: name.to_owned(), value: value.to_owned() };
+    judge(&setting, u32::MAX).map_err(|Failure(text)| text)?;
+    Ok(setting)
+}
+
+fn property(name: &str) -> Outcome<&'static Property> {
+    Property::find(name).map_err(|error| {
+        let known = PROPERTIES.iter().map(|property| property.name);
+        Failure(format!("{error}{}", suggest::hint(name, known)))
+    })
+}
+
+fn hint_value(property: &Property, value: &str, error: &DatasetError) -> Failure {
+    // What may be written is told in words for people; those that are values are among them.
+    let words = property.values.split(", ").filter(|word| !word.contains([' ', '.']));
+    Failure(format!("{error}{}", suggest::hint(value, words)))
+}
+
 /// Whether a property may have this value in a pool whose blocks take at most `max_block` bytes.
-pub fn judge(name: &str, value: &str, max_block: u32) -> Outcome {
-    let property = Property::find(name)?;
-    let number = property.parse(value)?;
+pub fn judge(Setting { name, value }: &Setting, max_block: u32) -> Outcome {
+    let property = property(name)?;
+    let number = property.parse(value).map_err(|error| hint_value(property, value, &error))?;
     if property.name == "recordsize" && number > u64::from(max_block) {
         let expected = format!("at most {}, a quarter of a zone", crate::size::print(max_block.into()));
         return Err(Failure::refused(
@@ -194,7 +311,7 @@ pub fn judge(name: &str, value: &str, max_block: u32) -> Outcome {
     Ok(())
 }
 
-/// What the help of `get` and `set` says.
+/// What the help of commands that take properties says.
 pub fn property_help() -> String {
     let rows = PROPERTIES.iter().map(|property| format!("  {:12}  {}\n", property.name, property.values));
     format!("Properties:\n{}", rows.collect::<String>())
@@ -210,7 +327,9 @@ mod tests {
             Query::Status,
             Query::Get(vec![]),
             Query::Get(vec!["atime".into(), "x\n".into()]),
-            Query::Set(vec![("a".into(), "b=c".into())]),
+            Query::Set(vec![Setting { name: "a".into(), value: "b=c".into() }]),
+            Query::Inherit(vec!["atime".into()]),
+            Query::Iostat,
             Query::Check,
             Query::Uberblocks,
             Query::Zones,
@@ -233,9 +352,26 @@ mod tests {
 
     #[test]
     fn a_record_larger_than_a_block_may_be_is_refused() {
-        assert_eq!(judge("recordsize", "128K", 256 << 10), Ok(()));
-        let message = judge("recordsize", "1M", 256 << 10).unwrap_err().0;
+        let judged = |word: &str, max_block| judge(&setting(word).unwrap(), max_block);
+        assert_eq!(judged("recordsize=128K", 256 << 10), Ok(()));
+        let message = judged("recordsize=1M", 256 << 10).unwrap_err().0;
         assert!(message.contains("at most 256K"), "{message}");
-        assert!(judge("colour", "red", 1 << 24).unwrap_err().0.contains("recordsize"));
+    }
+
+    #[test]
+    fn settings_have_a_name_and_mistakes_get_a_suggestion() {
+        let set = setting("compression=zstd-3").unwrap();
+        assert_eq!((set.name.as_str(), set.value.as_str()), ("compression", "zstd-3"));
+        for (word, said) in [
+            ("colour=red", "recordsize"),
+            ("compresion=lz4", "did you mean 'compression'?"),
+            ("compression=ztsd", "did you mean 'zstd'?"),
+            ("atime=relatme", "did you mean 'relatime'?"),
+            ("atime", "PROPERTY=VALUE"),
+            ("=off", "PROPERTY=VALUE"),
+        ] {
+            let text = setting(word).unwrap_err();
+            assert!(text.contains(said), "{text}");
+        }
     }
 }

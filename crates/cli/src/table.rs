@@ -3,10 +3,13 @@
 //! What a command finds out is a list of JSON objects; this makes lines of them. So every listing has a form for people, one
 //! for scripts (`-H`: no header, tabs; `-p`: exact numbers) and one for programs (`--json`), and none can know what the
 //! others do not show.
+//!
+//! Invariant: JSON is an object with `output_version`, the command, and what `docs/json.md` lists for it. Keys are added, never
+//! renamed or removed, without another version.
 
 use crate::size;
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// How a listing is wanted.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -50,11 +53,57 @@ pub const fn count(title: &'static str, key: &'static str) -> Column {
     Column { title, key, kind: Kind::Count }
 }
 
-/// The rows as wanted; ends with a line break unless it is empty.
-pub fn render(columns: &[Column], rows: &[Value], shape: Shape) -> String {
-    if shape.json {
-        return format!("{:#}\n", Value::Array(rows.to_vec()));
+/// Version of the JSON that commands print: another one when a key changes its meaning or goes.
+pub const OUTPUT_VERSION: u64 = 1;
+
+/// A listing: which command prints it, under which key its rows stand in JSON, and its columns.
+#[derive(Clone, Copy, Debug)]
+pub struct Listing {
+    pub command: &'static str,
+    pub key: &'static str,
+    pub columns: &'static [Column],
+}
+
+/// What a command has to say, as JSON; `fields` is an object.
+pub fn envelope(command: &str, fields: Value) -> Value {
+    let mut out = json!({"output_version": OUTPUT_VERSION, "command": command});
+    if let (Some(out), Value::Object(fields)) = (out.as_object_mut(), fields) {
+        out.extend(fields);
     }
+    out
+}
+
+impl Listing {
+    pub fn json(&self, rows: &[Value]) -> String {
+        format!("{:#}\n", envelope(self.command, json!({self.key: rows})))
+    }
+
+    /// The rows as wanted; ends with a line break unless it is empty.
+    pub fn render(&self, rows: &[Value], shape: Shape) -> String {
+        self.render_columns(self.columns, rows, shape)
+    }
+
+    /// The same with the columns of these names (`name,used`); none: all.
+    pub fn render_chosen(&self, names: &[String], rows: &[Value], shape: Shape) -> String {
+        let find = |name: &String| self.columns.iter().find(|column| column.name() == *name).copied();
+        let chosen: Vec<Column> = names.iter().filter_map(find).collect();
+        self.render_columns(if names.is_empty() { self.columns } else { &chosen }, rows, shape)
+    }
+
+    fn render_columns(&self, columns: &[Column], rows: &[Value], shape: Shape) -> String {
+        if shape.json { self.json(rows) } else { render(columns, rows, shape) }
+    }
+}
+
+impl Column {
+    /// As it is chosen after `-o`.
+    pub fn name(&self) -> String {
+        self.title.trim_end_matches('%').to_ascii_lowercase()
+    }
+}
+
+/// Lines and columns; ends with a line break unless it is empty.
+fn render(columns: &[Column], rows: &[Value], shape: Shape) -> String {
     let cells: Vec<Vec<String>> = rows
         .iter()
         .map(|row| columns.iter().map(|column| cell(*column, row, shape.parsable)).collect())
@@ -113,7 +162,6 @@ fn align(columns: &[Column], lines: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     const COLUMNS: [Column; 3] = [text("NAME", "name"), size("SIZE", "size"), text("STATE", "state")];
 
@@ -139,9 +187,20 @@ mod tests {
 
     #[test]
     fn programs_get_all_there_is() {
+        let listing = Listing { command: "pool list", key: "pools", columns: &COLUMNS };
         let shape = Shape { json: true, ..Shape::default() };
-        let text = render(&COLUMNS, &rows(), shape);
-        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), Value::Array(rows()));
+        let text = listing.render_chosen(&["name".to_owned()], &rows(), shape);
+        let expected = json!({"output_version": 1, "command": "pool list", "pools": rows()});
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
+    }
+
+    #[test]
+    fn columns_can_be_chosen() {
+        let listing = Listing { command: "pool list", key: "pools", columns: &COLUMNS };
+        let shape = Shape { no_header: true, ..Shape::default() };
+        let chosen = ["state", "name"].map(str::to_owned);
+        assert_eq!(listing.render_chosen(&chosen, &rows(), shape), "mounted\ttank\n-\tb\n");
+        assert_eq!(listing.render_chosen(&[], &rows(), shape), listing.render(&rows(), shape));
     }
 
     #[test]

@@ -4,8 +4,9 @@ use super::{ask, print};
 use crate::failure::Outcome;
 use crate::query::Query;
 use crate::registry::Registry;
+use crate::table::envelope;
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Walk everything reachable and verify it: checksums, space, zone directories, link counts, names. Exit code 1 and a list of
 /// findings if anything is off.
@@ -29,8 +30,15 @@ impl Check {
         }
         let clean = reports.iter().all(|(_, report)| count(report) == 0);
         if self.json {
-            let reports: Vec<Value> = reports.into_iter().map(|(_, report)| report).collect();
-            print(&format!("{:#}\n", Value::Array(reports)))?;
+            let named = |(name, report): (&String, Value)| {
+                let mut row = json!({"name": name});
+                if let (Some(row), Value::Object(report)) = (row.as_object_mut(), report) {
+                    row.extend(report);
+                }
+                row
+            };
+            let reports: Vec<Value> = reports.into_iter().map(named).collect();
+            print(&format!("{:#}\n", envelope("check", json!({"pools": reports}))))?;
             return Ok(clean);
         }
         for (pool, report) in &reports {

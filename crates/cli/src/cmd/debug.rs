@@ -4,9 +4,9 @@ use super::{ask, print, rows};
 use crate::failure::Outcome;
 use crate::query::Query;
 use crate::registry::Registry;
-use crate::table::{self, Column, Shape, cell, count, size, text};
+use crate::table::{Listing, Shape, cell, count, envelope, size, text};
 use clap::{Args, Subcommand};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 #[derive(Subcommand)]
 pub enum DebugCommand {
@@ -66,100 +66,131 @@ pub struct Object {
     shape: Shape,
 }
 
-const UBERBLOCKS: [Column; 9] = [
-    count("ANCHOR", "anchor"),
-    count("OFFSET", "offset"),
-    count("TXG", "txg"),
-    count("OLDEST", "oldest"),
-    count("INCARNATION", "incarnation"),
-    count("TURN", "turn"),
-    text("CLEAN", "clean"),
-    text("TIME", "time"),
-    text("RECORD", "record"),
-];
-const ZONES: [Column; 10] = [
-    count("SEQ", "seq"),
-    text("CLASS", "class"),
-    count("DEVICE", "device"),
-    count("ZONE", "zone"),
-    text("PHASE", "phase"),
-    size("CAPACITY", "capacity"),
-    size("CLAIMED", "claimed"),
-    size("LIVE", "live"),
-    count("OPENED", "opened"),
-    count("RUNS", "moved_runs"),
-];
-const ENTRIES: [Column; 7] = [
-    count("OFFSET", "offset"),
-    text("BIRTHPLACE", "birthplace"),
-    count("PSIZE", "psize"),
-    count("BIRTH", "birth"),
-    text("STANDING", "standing"),
-    text("SIBLINGS", "siblings"),
-    text("OWNER", "owner"),
-];
-const OBJECTS: [Column; 9] = [
-    count("OBJECT", "object"),
-    text("KIND", "kind"),
-    size("BLOCKSIZE", "block_size"),
-    count("BLOCKS", "blocks"),
-    count("LEVELS", "levels"),
-    count("SLOTS", "slots"),
-    size("USED", "used"),
-    count("BIRTH", "birth"),
-    count("BONUS", "bonus_bytes"),
-];
-const POINTERS: [Column; 9] = [
-    count("LEVEL", "level"),
-    count("BLOCK", "block"),
-    text("POINTER", "pointer"),
-    count("LSIZE", "lsize"),
-    count("PSIZE", "psize"),
-    count("BIRTH", "birth"),
-    count("FILL", "fill"),
-    text("CHECKSUM", "checksum"),
-    text("ERROR", "error"),
-];
-const NAMES: [Column; 5] = [
-    text("NAME", "name"),
-    text("VALUE", "value"),
-    count("INTSIZE", "int_size"),
-    text("HASH", "hash"),
-    count("CD", "cd"),
-];
-const DIRECTORY: [Column; 5] = [
-    text("NAME", "name"),
-    count("OBJECT", "object"),
-    count("TYPE", "type"),
-    text("HASH", "hash"),
-    count("CD", "cd"),
-];
+const UBERBLOCKS: Listing = Listing {
+    command: "debug uberblock",
+    key: "uberblocks",
+    columns: &[
+        count("ANCHOR", "anchor"),
+        count("OFFSET", "offset"),
+        count("TXG", "txg"),
+        count("OLDEST", "oldest"),
+        count("INCARNATION", "incarnation"),
+        count("TURN", "turn"),
+        text("CLEAN", "clean"),
+        text("TIME", "time"),
+        text("RECORD", "record"),
+    ],
+};
+const ZONES: Listing = Listing {
+    command: "debug zone",
+    key: "zones",
+    columns: &[
+        count("SEQ", "seq"),
+        text("CLASS", "class"),
+        count("DEVICE", "device"),
+        count("ZONE", "zone"),
+        text("PHASE", "phase"),
+        size("CAPACITY", "capacity"),
+        size("CLAIMED", "claimed"),
+        size("LIVE", "live"),
+        count("OPENED", "opened"),
+        count("RUNS", "moved_runs"),
+    ],
+};
+const ENTRIES: Listing = Listing {
+    command: "debug zone",
+    key: "entries",
+    columns: &[
+        count("OFFSET", "offset"),
+        text("BIRTHPLACE", "birthplace"),
+        count("PSIZE", "psize"),
+        count("BIRTH", "birth"),
+        text("STANDING", "standing"),
+        text("SIBLINGS", "siblings"),
+        text("OWNER", "owner"),
+    ],
+};
+const OBJECTS: Listing = Listing {
+    command: "debug dnode",
+    key: "objects",
+    columns: &[
+        count("OBJECT", "object"),
+        text("KIND", "kind"),
+        size("BLOCKSIZE", "block_size"),
+        count("BLOCKS", "blocks"),
+        count("LEVELS", "levels"),
+        count("SLOTS", "slots"),
+        size("USED", "used"),
+        count("BIRTH", "birth"),
+        count("BONUS", "bonus_bytes"),
+    ],
+};
+const POINTERS: Listing = Listing {
+    command: "debug tree",
+    key: "pointers",
+    columns: &[
+        count("LEVEL", "level"),
+        count("BLOCK", "block"),
+        text("POINTER", "pointer"),
+        count("LSIZE", "lsize"),
+        count("PSIZE", "psize"),
+        count("BIRTH", "birth"),
+        count("FILL", "fill"),
+        text("CHECKSUM", "checksum"),
+        text("ERROR", "error"),
+    ],
+};
+const NAMES: Listing = Listing {
+    command: "debug zap",
+    key: "entries",
+    columns: &[
+        text("NAME", "name"),
+        text("VALUE", "value"),
+        count("INTSIZE", "int_size"),
+        text("HASH", "hash"),
+        count("CD", "cd"),
+    ],
+};
+const DIRECTORY: Listing = Listing {
+    command: "debug zap",
+    key: "entries",
+    columns: &[
+        text("NAME", "name"),
+        count("OBJECT", "object"),
+        count("TYPE", "type"),
+        text("HASH", "hash"),
+        count("CD", "cd"),
+    ],
+};
 
 impl DebugCommand {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
-        let list = |pool: &str, query: Query, columns: &[Column], shape: Shape| {
+        let list = |pool: &str, query: Query, listing: Listing, shape: Shape| {
             let rows = rows(ask(&registry, pool, &query)?)?;
-            print(&table::render(columns, &rows, shape))
+            print(&listing.render(&rows, shape))
         };
         match self {
             DebugCommand::Uberblock(Pool { pool, shape }) => {
                 let answer = ask(&registry, pool, &Query::Uberblocks)?;
                 print(&uberblocks(&answer, *shape)?)
             }
-            DebugCommand::Zone(Zone { pool, seq: None, shape }) => list(pool, Query::Zones, &ZONES, *shape),
+            DebugCommand::Zone(Zone { pool, seq: None, shape }) => list(pool, Query::Zones, ZONES, *shape),
             DebugCommand::Zone(Zone { pool, seq: Some(seq), shape }) => {
-                list(pool, Query::Zone { seq: *seq }, &ENTRIES, *shape)
+                list(pool, Query::Zone { seq: *seq }, ENTRIES, *shape)
             }
             DebugCommand::Dnode(Dnodes { pool, object: None, meta, shape }) => {
-                list(pool, Query::Dnodes { meta: *meta }, &OBJECTS, *shape)
+                list(pool, Query::Dnodes { meta: *meta }, OBJECTS, *shape)
             }
             DebugCommand::Dnode(Dnodes { pool, object: Some(object), meta, shape }) => {
                 let answer = ask(&registry, pool, &Query::Dnode { meta: *meta, object: *object })?;
-                print(&if shape.json { format!("{answer:#}\n") } else { fields(&answer) })
+                print(&match shape.json {
+                    true => format!("{:#}\n", envelope("debug dnode", json!({"object": answer}))),
+                    false => fields(&answer),
+                })
             }
             DebugCommand::Tree(Object { pool, object, meta, shape }) => {
-                list(pool, Query::Tree { meta: *meta, object: *object }, &POINTERS, *shape)
+                list(pool, Query::Tree { meta: *meta, object: *object }, POINTERS, *shape)
             }
             DebugCommand::Zap(Object { pool, object, meta, shape }) => {
                 let answer = ask(&registry, pool, &Query::Zap { meta: *meta, object: *object })?;
@@ -171,29 +202,29 @@ impl DebugCommand {
 
 fn uberblocks(answer: &Value, shape: Shape) -> Outcome<String> {
     if shape.json {
-        return Ok(format!("{answer:#}\n"));
+        return Ok(format!("{:#}\n", envelope(UBERBLOCKS.command, answer.clone())));
     }
     let mut out = String::new();
     for label in rows(answer["labels"].clone())?.iter().filter(|_| !shape.no_header) {
         out.push_str(&fields(label));
         out.push('\n');
     }
-    out.push_str(&table::render(&UBERBLOCKS, &rows(answer["uberblocks"].clone())?, shape));
+    out.push_str(&UBERBLOCKS.render(&rows(answer["uberblocks"].clone())?, shape));
     Ok(out)
 }
 
 fn zap(answer: &Value, shape: Shape) -> Outcome<String> {
     if shape.json {
-        return Ok(format!("{answer:#}\n"));
+        return Ok(format!("{:#}\n", envelope(NAMES.command, answer.clone())));
     }
     let entries = rows(answer["entries"].clone())?;
     let is_directory = entries.iter().any(|entry| entry.get("type").is_some());
-    let columns = if is_directory { &DIRECTORY } else { &NAMES };
+    let listing = if is_directory { DIRECTORY } else { NAMES };
     let head = match shape.no_header {
         true => String::new(),
         false => format!("{} ZAP, {} entries\n", answer["kind"].as_str().unwrap_or("?"), answer["length"]),
     };
-    Ok(head + &table::render(columns, &entries, shape))
+    Ok(head + &listing.render(&entries, shape))
 }
 
 /// One thing, a line for each of its fields.
@@ -206,7 +237,7 @@ pub fn fields(object: &Value) -> String {
             Value::Array(items) => {
                 items.iter().map(|item| item.as_str().unwrap_or("?")).collect::<Vec<_>>().join(", ")
             }
-            _ => cell(text("", "value"), &serde_json::json!({"value": value}), true),
+            _ => cell(text("", "value"), &json!({"value": value}), true),
         };
         format!("{:>width$}: {shown}\n", key.replace('_', " "))
     };

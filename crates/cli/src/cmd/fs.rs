@@ -1,81 +1,162 @@
 //! `terrane fs`: data sets and their properties.
 
-use super::{ask, pair, print, rows};
+use super::{ask, print, rows};
 use crate::failure::Outcome;
-use crate::query::{Query, property_help};
+use crate::query::{self, Query, Setting, property_help};
 use crate::registry::Registry;
-use crate::table::{self, Column, Shape, count, size, text};
-use clap::{Args, Subcommand};
+use crate::table::{Listing, Shape, count, size, text};
+use clap::builder::PossibleValuesParser;
+use clap::{ArgAction, Args, Subcommand};
 use serde_json::{Value, json};
+use terrane_dataset::PROPERTIES;
 
 #[derive(Subcommand)]
 pub enum FsCommand {
+    /// List data sets
+    List(List),
     /// Show properties
-    #[command(after_help = property_help())]
+    #[command(after_help = property_help() + "
+Sources:
+  local         set on the data set
+  default       not set: what the program does by itself
+")]
     Get(Get),
     /// Change properties; what is written already stays as it is
     #[command(after_help = property_help())]
     Set(Set),
-    /// List data sets
-    List(List),
-}
-
-#[derive(Args)]
-pub struct Get {
-    /// Names separated by commas, or `all`
-    #[arg(required = true, value_delimiter = ',', value_name = "PROPERTY|all")]
-    properties: Vec<String>,
-    /// A pool, by name or by device
-    pool: String,
-    #[command(flatten)]
-    shape: Shape,
-}
-
-#[derive(Args)]
-pub struct Set {
-    #[arg(required = true, value_parser = pair, value_name = "PROPERTY=VALUE")]
-    properties: Vec<(String, String)>,
-    /// A pool, by name or by device
-    pool: String,
+    /// Give properties their default values again
+    #[command(after_help = property_help())]
+    Inherit(Inherit),
 }
 
 #[derive(Args)]
 pub struct List {
     /// Pools, by name or by device; without any: all that are known
     pools: Vec<String>,
+    /// Which columns, in which order; separated by commas
+    #[arg(short = 'o', value_delimiter = ',', value_name = "COLUMNS", value_parser =
+        ["name", "used", "avail", "objects", "mountpoint"])]
+    columns: Vec<String>,
     #[command(flatten)]
     shape: Shape,
 }
 
-const PROPERTIES: [Column; 4] =
-    [text("NAME", "name"), text("PROPERTY", "property"), text("VALUE", "value"), text("SOURCE", "source")];
-const DATASETS: [Column; 5] = [
-    text("NAME", "name"),
-    size("USED", "used"),
-    size("AVAIL", "available"),
-    count("OBJECTS", "objects"),
-    text("MOUNTPOINT", "mountpoint"),
-];
+#[derive(Args)]
+pub struct Get {
+    /// Names separated by commas, or `all`
+    #[arg(required = true, num_args = 1, action = ArgAction::Set, value_delimiter = ',', value_name = "PROPERTY|all",
+        value_parser = names_and_all())]
+    properties: Vec<String>,
+    /// Pools, by name or by device; without any: all that are known
+    pools: Vec<String>,
+    /// Which columns, in which order; separated by commas
+    #[arg(short = 'o', value_delimiter = ',', value_name = "COLUMNS", value_parser =
+        ["name", "property", "value", "source"])]
+    columns: Vec<String>,
+    /// Only values from these sources, separated by commas
+    #[arg(short = 's', value_delimiter = ',', value_name = "SOURCES", value_parser = ["local", "default"])]
+    sources: Vec<String>,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+#[derive(Args)]
+pub struct Set {
+    #[arg(required = true, value_parser = query::setting, value_name = "PROPERTY=VALUE")]
+    properties: Vec<Setting>,
+    /// A pool, by name or by device
+    pool: String,
+}
+
+#[derive(Args)]
+pub struct Inherit {
+    /// Names separated by commas
+    #[arg(required = true, num_args = 1, action = ArgAction::Set, value_delimiter = ',', value_name = "PROPERTY",
+        value_parser = names())]
+    properties: Vec<String>,
+    /// Pools, by name or by device
+    #[arg(required = true)]
+    pools: Vec<String>,
+}
+
+fn names() -> PossibleValuesParser {
+    PossibleValuesParser::new(PROPERTIES.iter().map(|property| property.name))
+}
+
+fn names_and_all() -> PossibleValuesParser {
+    PossibleValuesParser::new(PROPERTIES.iter().map(|property| property.name).chain(["all"]))
+}
+
+const DATASETS: Listing = Listing {
+    command: "fs list",
+    key: "datasets",
+    columns: &[
+        text("NAME", "name"),
+        size("USED", "used"),
+        size("AVAIL", "available"),
+        count("OBJECTS", "objects"),
+        text("MOUNTPOINT", "mountpoint"),
+    ],
+};
+const VALUES: Listing = Listing {
+    command: "fs get",
+    key: "properties",
+    columns: &[
+        text("NAME", "name"),
+        text("PROPERTY", "property"),
+        text("VALUE", "value"),
+        text("SOURCE", "source"),
+    ],
+};
 
 impl FsCommand {
     pub fn run(&self) -> Outcome {
         match self {
+            FsCommand::List(list) => list.run(),
             FsCommand::Get(get) => get.run(),
             FsCommand::Set(set) => {
                 let query = Query::Set(set.properties.clone());
                 ask(&Registry::of_this_user()?, &set.pool, &query).map(drop)
             }
-            FsCommand::List(list) => list.run(),
+            FsCommand::Inherit(inherit) => {
+                let (registry, query) =
+                    (Registry::of_this_user()?, Query::Inherit(inherit.properties.clone()));
+                inherit.pools.iter().try_for_each(|pool| ask(&registry, pool, &query).map(drop))
+            }
         }
     }
 }
 
 impl Get {
     fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
         let all = self.properties.iter().any(|name| name == "all");
-        let names = if all { Vec::new() } else { self.properties.clone() };
-        let rows = rows(ask(&Registry::of_this_user()?, &self.pool, &Query::Get(names))?)?;
-        print(&table::render(&PROPERTIES, &rows, self.shape))
+        let query = Query::Get(if all { Vec::new() } else { self.properties.clone() });
+        let pools = match self.pools.as_slice() {
+            [] => registry.pools()?.into_keys().collect(),
+            pools => pools.to_vec(),
+        };
+        let mut values = Vec::new();
+        for pool in pools {
+            values.extend(rows(ask(&registry, &pool, &query)?)?);
+        }
+        let wanted = |row: &Value| {
+            self.sources.is_empty() || self.sources.iter().any(|source| row["source"] == source.as_str())
+        };
+        values.retain(wanted);
+        if self.shape.parsable {
+            values.iter_mut().for_each(exact);
+        }
+        print(&VALUES.render_chosen(&self.columns, &values, self.shape))
+    }
+}
+
+/// `128K` as a script counts it.
+fn exact(row: &mut Value) {
+    if row["property"] == "recordsize"
+        && let Some(bytes) = row["value"].as_str().and_then(|word| crate::size::parse(word).ok())
+    {
+        row["value"] = bytes.to_string().into();
     }
 }
 
@@ -93,7 +174,7 @@ impl List {
             })
         };
         let rows: Vec<Value> = statuses.iter().map(row).collect();
-        print(&table::render(&DATASETS, &rows, self.shape))?;
+        print(&DATASETS.render_chosen(&self.columns, &rows, self.shape))?;
         failed
     }
 }

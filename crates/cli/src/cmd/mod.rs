@@ -20,11 +20,10 @@ use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 use terrane_device::OpenMode;
 
-/// `name=value`, as after `-o`.
-pub fn pair(word: &str) -> Result<(String, String), String> {
-    let split = word.split_once('=').filter(|(name, _)| !name.is_empty());
-    let (name, value) = split.ok_or_else(|| format!("{word:?} should be PROPERTY=VALUE"))?;
-    Ok((name.to_owned(), value.to_owned()))
+/// Ends the program as the parser of the command line does, for mistakes that only the command itself can see.
+pub fn wrong_usage(text: &str) -> ! {
+    use clap::CommandFactory;
+    crate::Cli::command().error(clap::error::ErrorKind::ValueValidation, text).exit()
 }
 
 /// Prints to standard output. A reader who has seen enough (`| head`) is no error.
@@ -72,15 +71,5 @@ pub fn rows(answer: Value) -> Outcome<Vec<Value>> {
     match answer {
         Value::Array(rows) => Ok(rows),
         other => Err(Failure(format!("expected a list, found {other}; is the daemon of another version?"))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn pairs_have_a_name() {
-        assert_eq!(super::pair("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
-        assert_eq!(super::pair("a="), Ok(("a".to_owned(), String::new())));
-        assert!(super::pair("a").is_err() && super::pair("=b").is_err());
     }
 }

@@ -1,11 +1,15 @@
-//! `terrane pool`: where the device is made a pool, and unmade.
+//! `terrane pool`: where the device is made a pool, found again, watched, and unmade.
 
-use super::{ask, daemon_of, pair, print};
+mod import;
+mod iostat;
+mod upgrade;
+
+use super::{ask, daemon_of, print};
 use crate::failure::{Failure, Outcome};
 use crate::live::{self, Target};
-use crate::query::{self, Query, property_help};
+use crate::query::{self, Query, Setting, property_help};
 use crate::registry::{Registry, is_name};
-use crate::table::{self, Column, Shape, count, size as size_column, text};
+use crate::table::{Listing, Shape, count, envelope, size as size_column, text};
 use crate::{size, sys};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -28,16 +32,28 @@ pub enum PoolCommand {
     /// Make a pool
     #[command(after_help = property_help())]
     Create(Create),
-    /// Show one pool in detail, or all
-    Status(Status),
+    /// Look for pools on devices, and make one known here by its name
+    #[command(after_help = import::HELP)]
+    Import(import::Import),
+    /// Commit and unmount a pool, and forget its name: its device can go to another machine
+    Export(import::Export),
     /// List pools
     List(List),
+    /// Show one pool in detail, or all
+    Status(Status),
+    /// Show operations and bandwidth of devices, since the import and then for each interval
+    #[command(after_help = iostat::HELP)]
+    Iostat(iostat::Iostat),
     /// Make a pool unrecognisable: its labels are wiped, and with them everything in it is lost
     Destroy(Destroy),
+    /// Show format version and feature flags of pools, and bring them up to date
+    #[command(after_help = upgrade::HELP)]
+    Upgrade(upgrade::Upgrade),
 }
 
 #[derive(Args)]
 pub struct Create {
+    /// A letter, then letters, digits and _ - . :
     name: String,
     /// A block device, or a file; one that does not exist is made, sparse
     #[arg(required = true, value_name = "DEVICE")]
@@ -49,8 +65,8 @@ pub struct Create {
     #[arg(long, value_parser = size::parse)]
     zone_size: Option<u64>,
     /// Set a property of the root data set
-    #[arg(short = 'o', value_parser = pair, value_name = "PROPERTY=VALUE")]
-    properties: Vec<(String, String)>,
+    #[arg(short = 'o', value_parser = query::setting, value_name = "PROPERTY=VALUE")]
+    properties: Vec<Setting>,
     /// Overwrite what is there
     #[arg(long)]
     force: bool,
@@ -60,15 +76,25 @@ pub struct Create {
 pub struct Status {
     /// Pools, by name or by device; without any: all that are known
     pools: Vec<String>,
+    /// Name the files whose blocks could not be read
+    #[arg(short, long)]
+    verbose: bool,
     /// JSON
     #[arg(short, long)]
     json: bool,
+    /// Exact numbers instead of rounded ones
+    #[arg(short, long)]
+    parsable: bool,
 }
 
 #[derive(Args)]
 pub struct List {
     /// Pools, by name or by device; without any: all that are known
     pools: Vec<String>,
+    /// Which columns, in which order; separated by commas
+    #[arg(short = 'o', value_delimiter = ',', value_name = "COLUMNS", value_parser =
+        ["name", "size", "used", "avail", "cap", "state", "mountpoint"])]
+    columns: Vec<String>,
     #[command(flatten)]
     shape: Shape,
 }
@@ -82,24 +108,32 @@ pub struct Destroy {
     delete: bool,
 }
 
-const POOLS: [Column; 7] = [
-    text("NAME", "name"),
-    size_column("SIZE", "size"),
-    size_column("USED", "used"),
-    size_column("AVAIL", "available"),
-    count("CAP%", "capacity_percent"),
-    text("STATE", "state"),
-    text("MOUNTPOINT", "mountpoint"),
-];
+const POOLS: Listing = Listing {
+    command: "pool list",
+    key: "pools",
+    columns: &[
+        text("NAME", "name"),
+        size_column("SIZE", "size"),
+        size_column("USED", "used"),
+        size_column("AVAIL", "available"),
+        count("CAP%", "capacity_percent"),
+        text("STATE", "state"),
+        text("MOUNTPOINT", "mountpoint"),
+    ],
+};
 
 impl PoolCommand {
     pub fn run(&self) -> Outcome {
         match self {
             PoolCommand::Create(create) => create.run(),
+            PoolCommand::Import(import) => import.run(),
+            PoolCommand::Export(export) => export.run(),
             PoolCommand::Status(status) => status.run(),
+            PoolCommand::Iostat(iostat) => iostat.run(),
+            PoolCommand::Upgrade(upgrade) => upgrade.run(),
             PoolCommand::List(list) => {
                 let (rows, failed) = statuses(&Registry::of_this_user()?, &list.pools)?;
-                print(&table::render(&POOLS, &rows, list.shape))?;
+                print(&POOLS.render_chosen(&list.columns, &rows, list.shape))?;
                 failed
             }
             PoolCommand::Destroy(destroy) => destroy.run(),
@@ -118,7 +152,7 @@ pub fn statuses(registry: &Registry, words: &[String]) -> Outcome<(Vec<Value>, O
             Ok(status) => rows.push(status),
             Err(Failure(reason)) => {
                 let device = known.get(&word).map(|path| path.display().to_string());
-                rows.push(json!({"name": word, "device": device, "state": "unavailable", "reason": reason}));
+                rows.push(query::unavailable(&word, device, &reason));
                 if !words.is_empty() {
                     failures.push(reason);
                 }
@@ -133,65 +167,90 @@ impl Status {
     fn run(&self) -> Outcome {
         let (rows, failed) = statuses(&Registry::of_this_user()?, &self.pools)?;
         let out = match self.json {
-            true => format!("{:#}\n", Value::Array(rows)),
-            false if rows.is_empty() => "no pools are known here\n".to_owned(),
-            false => rows.iter().map(describe).collect::<Vec<_>>().join("\n"),
+            true => format!("{:#}\n", envelope("pool status", json!({"pools": rows}))),
+            false if rows.is_empty() => {
+                "no pools are known here; `terrane pool import` looks for some\n".to_owned()
+            }
+            false => rows.iter().map(|row| self.describe(row)).collect::<Vec<_>>().join("\n"),
         };
         print(&out)?;
         failed
     }
 }
 
-fn describe(row: &Value) -> String {
-    let word = |key: &str| row[key].as_str().unwrap_or("-").to_owned();
-    let bytes = |key: &str| size::print(row[key].as_u64().unwrap_or(0));
-    let mut out = String::new();
-    let mut line = |key: &str, value: String| out.push_str(&format!("{key:>9}: {value}\n"));
-    line("pool", word("name"));
-    line("state", word("state"));
-    line("device", word("device"));
-    if let Some(reason) = row["reason"].as_str() {
-        line("reason", reason.to_owned());
-        return out;
+impl Status {
+    fn describe(&self, row: &Value) -> String {
+        let word = |key: &str| row[key].as_str().unwrap_or("-").to_owned();
+        let bytes = |key: &str| {
+            let bytes = row[key].as_u64().unwrap_or(0);
+            if self.parsable { bytes.to_string() } else { size::print(bytes) }
+        };
+        let mut out = String::new();
+        let mut line = |key: &str, value: String| out.push_str(&format!("{key:>9}: {value}\n"));
+        line("pool", word("name"));
+        line("state", word("state"));
+        line("device", word("device"));
+        if let Some(reason) = row["reason"].as_str() {
+            line("reason", reason.to_owned());
+            return out;
+        }
+        let mounted = match (row["mountpoint"].as_str(), row["read_only"].as_bool()) {
+            (None, _) => "no".to_owned(),
+            (Some(dir), Some(true)) => format!("on {dir}, read-only"),
+            (Some(dir), _) => format!("on {dir}"),
+        };
+        line("mounted", mounted);
+        let closed = match (row["mountpoint"].is_null(), row["clean"].as_bool()) {
+            (true, Some(false)) => ", not closed properly: nothing that was committed is lost",
+            _ => "",
+        };
+        line("group", format!("{} of {}{closed}", row["txg"], word("committed")));
+        line(
+            "space",
+            format!(
+                "{} of {} used ({} %), {} available, {} objects",
+                bytes("used"),
+                bytes("size"),
+                row["capacity_percent"],
+                bytes("available"),
+                row["objects"]
+            ),
+        );
+        line(
+            "zones",
+            format!(
+                "{} of {}, {} empty, {} waiting to be reset, {} moved runs",
+                row["zones"],
+                bytes("zone_size"),
+                row["zones_empty"],
+                row["zones_waiting"],
+                row["runs"]
+            ),
+        );
+        let damage = row["damage"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let found = damage.iter().chain([&row["failed"]]).filter_map(Value::as_str).map(str::to_owned);
+        let mut found: Vec<String> = found.collect();
+        let damaged = row["damaged"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let name = |block: &Value| {
+            let text = |key: &str| block[key].as_str().unwrap_or("?").to_owned();
+            match block["path"].as_str() {
+                Some(path) => format!("{path}: {}", text("reason")),
+                None => format!("{}: {}", text("owner"), text("reason")),
+            }
+        };
+        match (self.verbose, damaged.len()) {
+            (_, 0) => {}
+            (true, _) => found.extend(damaged.iter().map(name)),
+            (false, 1) => {
+                found.push("a block could not be read; `terrane pool status -v` names it".to_owned())
+            }
+            (false, count) => {
+                found.push(format!("{count} blocks could not be read; `terrane pool status -v` names them"))
+            }
+        }
+        line("errors", if found.is_empty() { "none".to_owned() } else { found.join("\n           ") });
+        out
     }
-    let mounted = match (row["mountpoint"].as_str(), row["read_only"].as_bool()) {
-        (None, _) => "no".to_owned(),
-        (Some(dir), Some(true)) => format!("on {dir}, read-only"),
-        (Some(dir), _) => format!("on {dir}"),
-    };
-    line("mounted", mounted);
-    let closed = match (row["mountpoint"].is_null(), row["clean"].as_bool()) {
-        (true, Some(false)) => ", not closed properly: nothing that was committed is lost",
-        _ => "",
-    };
-    line("group", format!("{} of {}{closed}", row["txg"], word("committed")));
-    line(
-        "space",
-        format!(
-            "{} of {} used ({} %), {} available, {} objects",
-            bytes("used"),
-            bytes("size"),
-            row["capacity_percent"],
-            bytes("available"),
-            row["objects"]
-        ),
-    );
-    line(
-        "zones",
-        format!(
-            "{} of {}, {} empty, {} waiting to be reset, {} moved runs",
-            row["zones"],
-            bytes("zone_size"),
-            row["zones_empty"],
-            row["zones_waiting"],
-            row["runs"]
-        ),
-    );
-    let damage = row["damage"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let found = damage.iter().filter_map(Value::as_str).chain(row["failed"].as_str());
-    let found: Vec<&str> = found.collect();
-    line("errors", if found.is_empty() { "none".to_owned() } else { found.join("\n           ") });
-    out
 }
 
 impl Create {
@@ -212,13 +271,10 @@ impl Create {
             ));
         }
         // All that can be judged before anything is touched.
-        for (name, value) in &self.properties {
-            query::judge(name, value, u32::MAX)?;
-        }
         if let Some(zone_size) = self.zone_size {
             judge_zone_size(zone_size)?;
         }
-        self.refuse_known_name(&registry, path)?;
+        refuse_known_name(&registry, &self.name, path, "choose another, or destroy that pool")?;
         let (backing, made) = self.open(path)?;
         let created = self.format(backing);
         if created.is_err() && made {
@@ -228,22 +284,6 @@ impl Create {
         created?;
         let path = path.canonicalize().map_err(Failure::io("finding", path))?;
         registry.remember(&self.name, &path)
-    }
-
-    fn refuse_known_name(&self, registry: &Registry, path: &Path) -> Outcome {
-        let Some(known) = registry.pools()?.remove(&self.name) else { return Ok(()) };
-        let same = path.canonicalize().is_ok_and(|path| path == known);
-        let there = live::read_label(&known).is_ok_and(|label| label.name == self.name);
-        if same || !there {
-            return Ok(());
-        }
-        let found = format!("one on {}", known.display());
-        Err(Failure::refused(
-            format_args!("pool {}", self.name),
-            "a new name",
-            found,
-            "choose another, or destroy that pool",
-        ))
     }
 
     /// The device, locked, and whether it was made.
@@ -321,7 +361,7 @@ impl Create {
             return Err(Failure::refused(name, expected, size::print(bytes), remedy));
         }
         let max_block = u32::try_from(zone_size / 4).unwrap_or(u32::MAX);
-        self.properties.iter().try_for_each(|(name, value)| query::judge(name, value, max_block))
+        self.properties.iter().try_for_each(|setting| query::judge(setting, max_block))
     }
 
     fn format(&self, backing: Backing) -> Outcome {
@@ -341,13 +381,25 @@ impl Create {
     fn format_root(&self, pool: &Arc<Pool>) -> Outcome {
         let objects = Objects::create(Arc::clone(pool))?;
         let properties: Vec<(&str, &str)> =
-            self.properties.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+            self.properties.iter().map(|set| (set.name.as_str(), set.value.as_str())).collect();
         let dataset = Dataset::create_root(&objects, &properties)?;
         let (uid, gid) = sys::who()?;
         Fs::format(&dataset, &Cred { uid, gid })?;
         // While `objects` lives: it is what a commit asks for dirty blocks.
         Ok(pool.commit().map(drop)?)
     }
+}
+
+/// A name means one pool: not another one that is still where it was.
+fn refuse_known_name(registry: &Registry, name: &str, path: &Path, remedy: &str) -> Outcome {
+    let Some(known) = registry.pools()?.remove(name) else { return Ok(()) };
+    let same = path.canonicalize().is_ok_and(|path| path == known);
+    let there = live::read_label(&known).is_ok_and(|label| label.name == name);
+    if same || !there {
+        return Ok(());
+    }
+    let found = format!("one on {}", known.display());
+    Err(Failure::refused(format_args!("pool {name}"), "a new name", found, remedy))
 }
 
 fn judge_zone_size(bytes: u64) -> Outcome {

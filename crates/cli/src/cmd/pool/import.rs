@@ -1,0 +1,391 @@
+//! `terrane pool import` and `export`: a pool comes to this machine, and goes.
+//!
+//! A pool carries its name in its label; importing it opens it once, as a mount would, and remembers where it lies. So after an
+//! import every command takes the name, and what a crash left to do is done. Exporting is the way back.
+
+use super::super::{daemon_of, print};
+use super::refuse_known_name;
+use crate::clock;
+use crate::control::STOP;
+use crate::failure::{Failure, Outcome};
+use crate::inspect;
+use crate::live::{self, Live, Target};
+use crate::query::Query;
+use crate::registry::{Registry, is_name};
+use crate::suggest;
+use crate::table::{Listing, Shape, count, text};
+use clap::Args;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use terrane_device::{Backing, Device, FileDevice, OpenMode, PathKind};
+use terrane_pool::import::KNOWN_FEATURES;
+use terrane_pool::label::Label;
+use terrane_wire::Txg;
+
+pub const HELP: &str = "\
+Without a pool it looks for labels, on the disks of this machine or where -d says, lists what it finds and changes nothing.
+With one it opens the pool, which ends what a crash left to do, and remembers its name.
+
+States:
+  ready         can be imported
+  imported      its name is known here
+  mounted       by this user
+  in use        by another process or user
+  unsupported   a newer version made it
+  damaged       it has no uberblock that can be read, or is cut short
+";
+
+#[derive(Args)]
+pub struct Import {
+    /// A pool, by name, id or device; without any: list what there is
+    #[arg(value_name = "NAME|ID|DEVICE")]
+    pool: Option<String>,
+    /// Look here: a directory, a file or a device; may be given several times
+    #[arg(short, long = "dir", value_name = "DIR|FILE")]
+    dirs: Vec<PathBuf>,
+    /// Import all that are ready
+    #[arg(short, long, conflicts_with_all = ["pool", "rewind"])]
+    all: bool,
+    /// Check that it opens, and write nothing to it
+    #[arg(short, long)]
+    read_only: bool,
+    /// Go back to this group, and lose what came after it (with --read-only: only see whether that works)
+    #[arg(long, value_name = "TXG", requires = "pool")]
+    rewind: Option<u64>,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+#[derive(Args)]
+pub struct Export {
+    /// Pools, by name or by device
+    #[arg(required_unless_present = "all")]
+    pools: Vec<String>,
+    /// All that are known
+    #[arg(short, long, conflicts_with = "pools")]
+    all: bool,
+}
+
+const FOUND: Listing = Listing {
+    command: "pool import",
+    key: "pools",
+    columns: &[
+        text("NAME", "name"),
+        text("ID", "id"),
+        text("STATE", "state"),
+        count("TXG", "txg"),
+        text("COMMITTED", "committed"),
+        text("CLEAN", "clean"),
+        text("DEVICE", "device"),
+        text("COMMAND", "action"),
+    ],
+};
+
+/// A device with a Terrane label.
+struct Found {
+    path: PathBuf,
+    label: Label,
+    newest: Option<Newest>,
+    state: &'static str,
+    reason: Option<String>,
+}
+
+impl Import {
+    pub fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        if self.all {
+            let found = self.search(&registry)?;
+            let ready = found.into_iter().filter(|found| found.state == "ready");
+            let failures: Vec<String> = ready
+                .filter_map(|found| self.import(&registry, found).err())
+                .map(|failure| failure.0)
+                .collect();
+            return if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) };
+        }
+        match &self.pool {
+            Some(word) => {
+                let found = self.find(&registry, word)?;
+                self.import(&registry, found)
+            }
+            None => self.list(&registry),
+        }
+    }
+
+    fn list(&self, registry: &Registry) -> Outcome {
+        let found = self.search(registry)?;
+        let plain = !self.shape.json && !self.shape.no_header;
+        if found.is_empty() && plain {
+            let place = if self.dirs.is_empty() {
+                "on the disks of this machine; -d DIR looks for files"
+            } else {
+                "there"
+            };
+            return print(&format!("no pools were found {place}\n"));
+        }
+        let rows: Vec<Value> = found.iter().map(Found::row).collect();
+        print(&FOUND.render(&rows, self.shape))?;
+        let reasons =
+            found.iter().filter(|_| plain).filter_map(|found| Some((found, found.reason.as_ref()?)));
+        reasons
+            .into_iter()
+            .try_for_each(|(found, reason)| print(&format!("{}: {reason}\n", found.path.display())))
+    }
+
+    fn search(&self, registry: &Registry) -> Outcome<Vec<Found>> {
+        let paths = if self.dirs.is_empty() { usual_places(registry)? } else { places(&self.dirs)? };
+        Ok(paths.iter().filter_map(|path| look(registry, path)).collect())
+    }
+
+    /// A path means what lies there; everything else is a name or an id of something that the search finds.
+    fn find(&self, registry: &Registry, word: &str) -> Outcome<Found> {
+        let path = Path::new(word);
+        if word.contains('/') || (self.dirs.is_empty() && path.symlink_metadata().is_ok()) {
+            let path = path.canonicalize().map_err(Failure::io("finding", path))?;
+            return look(registry, &path).ok_or_else(|| no_pool(&path));
+        }
+        let all = self.search(registry)?;
+        let names: Vec<String> = all.iter().map(|found| found.label.name.clone()).collect();
+        let is_meant = |found: &Found| found.label.name == word || found.id() == word.to_ascii_lowercase();
+        let mut meant: Vec<Found> = all.into_iter().filter(is_meant).collect();
+        match meant.len() {
+            1 => Ok(meant.remove(0)),
+            0 => {
+                let hint = suggest::hint(word, names.iter().map(String::as_str));
+                Err(Failure(format!(
+                    "no pool {word:?} was found; name its device, or where to look: -d DIR{hint}"
+                )))
+            }
+            _ => {
+                let places: Vec<String> =
+                    meant.iter().map(|found| format!("{} on {}", found.id(), found.path.display())).collect();
+                let remedy = "name the device";
+                Err(Failure::refused(format_args!("pool {word}"), "one", places.join(" and "), remedy))
+            }
+        }
+    }
+
+    fn import(&self, registry: &Registry, found: Found) -> Outcome {
+        let name = found.label.name.clone();
+        if !is_name(&name) {
+            let shown = format!("{name:?}");
+            return Err(Failure::refused(
+                found.path.display(),
+                "a pool with a valid name",
+                shown,
+                "restore its label",
+            ));
+        }
+        if found.state == "mounted" {
+            let reason = found.reason.unwrap_or_default();
+            return Err(Failure(format!("pool {name} is imported already: {reason}")));
+        }
+        refuse_known_name(registry, &name, &found.path, "export that one first")?;
+        let target = Target { name: name.clone(), path: found.path.clone(), id: Some(found.label.pool) };
+        let mode = if self.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+        let mut options = live::tool_options(mode);
+        options.rewind = self.rewind.map(Txg);
+        let live = Live::open(&target, &options)?;
+        // What cannot be mounted should not look as if it could.
+        let opened = live.fs().map(drop);
+        let txg = live.pool.synced_txg();
+        let closed = live.close();
+        opened?;
+        closed?;
+        registry.remember(&name, &found.path)?;
+        if let Some(newest) = found.newest.filter(|newest| self.rewind.is_some() && newest.txg > txg.0) {
+            let lost = format!("groups up to {} of {}", newest.txg, newest.committed);
+            let text = if self.read_only { "would be lost" } else { "are given up" };
+            return print(&format!("pool {name}: group {txg} can be imported; {lost} {text}\n"));
+        }
+        Ok(())
+    }
+}
+
+/// Its last group.
+struct Newest {
+    txg: u64,
+    committed: String,
+    clean: bool,
+}
+
+impl Newest {
+    fn of_device(device: &dyn Device) -> Option<Newest> {
+        let uber = inspect::newest_uberblock(device)?;
+        let committed = clock::utc((uber.time_ns / 1_000_000_000) as i64);
+        Some(Newest { txg: uber.txg.0, committed, clean: uber.clean })
+    }
+
+    fn of_status(status: &Value) -> Option<Newest> {
+        let committed = status["committed"].as_str()?.to_owned();
+        Some(Newest { txg: status["txg"].as_u64()?, committed, clean: status["clean"].as_bool()? })
+    }
+}
+
+/// Says what is at the path instead.
+fn no_pool(path: &Path) -> Failure {
+    match live::read_label(path) {
+        Err(failure) => failure,
+        Ok(_) => Failure(format!("{}: it changed while it was looked at; try again", path.display())),
+    }
+}
+
+impl Found {
+    fn id(&self) -> String {
+        format!("{:016x}", self.label.pool)
+    }
+
+    fn row(&self) -> Value {
+        let path = self.path.display().to_string();
+        let action = match self.state {
+            "ready" => Some(format!("terrane pool import {}", shell_word(&path))),
+            "imported" => Some(format!("terrane mount {} DIR", self.label.name)),
+            _ => None,
+        };
+        json!({
+            "name": self.label.name,
+            "id": self.id(),
+            "device": path,
+            "size": self.label.zone_size.saturating_mul(u64::from(self.label.zone_count)),
+            "state": self.state,
+            "txg": self.newest.as_ref().map(|newest| newest.txg),
+            "committed": self.newest.as_ref().map(|newest| &newest.committed),
+            "clean": self.newest.as_ref().map(|newest| newest.clean),
+            "reason": self.reason,
+            "action": action,
+        })
+    }
+}
+
+/// As it can be pasted into a shell.
+fn shell_word(path: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%=,".contains(c);
+    if path.chars().all(plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
+/// The disks and partitions that the kernel knows, and what was known here before.
+fn usual_places(registry: &Registry) -> Outcome<Vec<PathBuf>> {
+    let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
+    let names = table.lines().skip(2).filter_map(|line| line.split_whitespace().nth(3));
+    let mut paths: Vec<PathBuf> = names.map(|name| Path::new("/dev").join(name)).collect();
+    paths.extend(registry.pools()?.into_values());
+    paths.sort();
+    paths.dedup();
+    Ok(paths)
+}
+
+/// Files and devices that were named, and those in directories that were named; directories below those are not looked into.
+fn places(named: &[PathBuf]) -> Outcome<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for path in named {
+        let path = path.canonicalize().map_err(Failure::io("finding", path))?;
+        if path.is_dir() {
+            let entries = fs::read_dir(&path).map_err(Failure::io("reading", &path))?;
+            for entry in entries {
+                let entry = entry.map_err(Failure::io("reading", &path))?;
+                // Links may lead anywhere, and twice to the same place.
+                paths.extend(entry.path().canonicalize().ok());
+            }
+        } else {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    paths.dedup();
+    Ok(paths)
+}
+
+/// What lies there, if it is a pool. What cannot be opened is none that we could import.
+fn look(registry: &Registry, path: &Path) -> Option<Found> {
+    let probe = terrane_device::probe(path).ok()?;
+    if !matches!(probe.kind, PathKind::Regular | PathKind::Block) {
+        return None;
+    }
+    let label = live::probe_label(path, probe.size)?;
+    let mut found = Found { path: path.to_owned(), label, newest: None, state: "ready", reason: None };
+    let target = Target { name: found.label.name.clone(), path: path.to_owned(), id: Some(found.label.pool) };
+    let known = registry.pools().ok().and_then(|pools| pools.get(&target.name).cloned());
+    if let Ok(Some(daemon)) = daemon_of(registry, &target)
+        && daemon.greeting.device == path
+    {
+        let dir = daemon.greeting.mountpoint.display().to_string();
+        (found.state, found.reason) = ("mounted", Some(format!("mounted on {dir}")));
+        let status = daemon.ask(&Query::Status.to_json(), &mut |_, _, _| {}).ok();
+        found.newest = status.as_ref().and_then(Newest::of_status);
+        return Some(found);
+    }
+    let opened = Backing::open(path, OpenMode::ReadOnly)
+        .and_then(|backing| FileDevice::new(backing, found.label.zone_size));
+    let device = match opened {
+        Ok(device) => device,
+        Err(error) => {
+            (found.state, found.reason) = ("in use", Some(error.to_string()));
+            return Some(found);
+        }
+    };
+    found.newest = Newest::of_device(&device);
+    found.judge(&device, known.is_some_and(|known| known == path));
+    Some(found)
+}
+
+impl Found {
+    fn judge(&mut self, device: &FileDevice, is_known: bool) {
+        let unknown =
+            self.label.features.incompatible.iter().find(|name| !KNOWN_FEATURES.contains(&name.as_str()));
+        let zones = device.info().zone_count;
+        (self.state, self.reason) = if let Some(name) = unknown {
+            ("unsupported", Some(format!("feature {name:?} is not known to this version; use a newer one")))
+        } else if self.newest.is_none() {
+            ("damaged", Some("no uberblock can be read".to_owned()))
+        } else if zones < self.label.zone_count {
+            let text = format!("it has {zones} zones of {}: it was cut short", self.label.zone_count);
+            ("damaged", Some(text))
+        } else {
+            (if is_known { "imported" } else { "ready" }, None)
+        };
+    }
+}
+
+impl Export {
+    pub fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        let pools = if self.all { registry.pools()?.into_keys().collect() } else { self.pools.clone() };
+        let failures: Vec<String> =
+            pools.iter().filter_map(|word| export(&registry, word).err()).map(|failure| failure.0).collect();
+        if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) }
+    }
+}
+
+fn export(registry: &Registry, word: &str) -> Outcome {
+    let target = live::find(registry, word)?;
+    if target.path.symlink_metadata().is_err() {
+        eprintln!("terrane: pool {}: its device {} is gone", target.name, target.path.display());
+        return registry.forget(&target.name);
+    }
+    if let Some(daemon) = daemon_of(registry, &target)? {
+        daemon.ask(&json!({"ask": STOP}), &mut |_, _, _| {})?;
+    } else if !is_clean(&target)? {
+        Live::open(&target, &live::tool_options(OpenMode::ReadWrite))?.close()?;
+    }
+    // A name may point elsewhere when the pool was named by its path.
+    if registry.pools()?.get(&target.name) == Some(&target.path) {
+        registry.forget(&target.name)?;
+    }
+    Ok(())
+}
+
+fn is_clean(target: &Target) -> Outcome<bool> {
+    let device = live::open_device(target, OpenMode::ReadOnly)?;
+    Ok(inspect::newest_uberblock(device.as_ref()).is_some_and(|uber| uber.clean))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shell_word;
+
+    #[test]
+    fn commands_can_be_pasted() {
+        assert_eq!(shell_word("/srv/tank.img"), "/srv/tank.img");
+        assert_eq!(shell_word("/a b/it's"), r"'/a b/it'\''s'");
+    }
+}

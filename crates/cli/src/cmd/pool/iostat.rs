@@ -1,0 +1,204 @@
+//! `terrane pool iostat`: what the devices are busy with.
+//!
+//! The daemon of a mounted pool counts; nobody else uses a pool, so one that is not mounted shows zeros and is not opened for it.
+//! The first report covers the time since the import, each following one the interval before it.
+
+use super::super::{daemon_of, print, wrong_usage};
+use crate::failure::Outcome;
+use crate::live;
+use crate::query::Query;
+use crate::registry::Registry;
+use crate::table::{Listing, Shape, count, envelope, size, text};
+use clap::Args;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+pub const HELP: &str = "\
+The first report covers the time since the pool was mounted, each other one the interval. With an interval and without a count it
+goes on until it is interrupted.
+";
+
+#[derive(Args)]
+pub struct Iostat {
+    /// Pools, by name or by device (none: all that are known), then seconds between reports, then their count
+    #[arg(value_name = "POOL|INTERVAL|COUNT")]
+    words: Vec<String>,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+const IOSTAT: Listing = Listing {
+    command: "pool iostat",
+    key: "pools",
+    columns: &[
+        text("NAME", "name"),
+        size("USED", "used"),
+        size("AVAIL", "available"),
+        count("READS/S", "reads_per_second"),
+        count("WRITES/S", "writes_per_second"),
+        size("READ/S", "read_bytes_per_second"),
+        size("WRITTEN/S", "written_bytes_per_second"),
+    ],
+};
+/// What is counted: the difference of two answers is what happened between them.
+const COUNTERS: [&str; 10] = [
+    "seconds",
+    "reads",
+    "writes",
+    "read_bytes",
+    "written_bytes",
+    "flushes",
+    "resets",
+    "errors",
+    "cache_hits",
+    "cache_misses",
+];
+const RATES: [(&str, &str); 4] = [
+    ("reads", "reads_per_second"),
+    ("writes", "writes_per_second"),
+    ("read_bytes", "read_bytes_per_second"),
+    ("written_bytes", "written_bytes_per_second"),
+];
+
+/// Pools, the interval, how many reports.
+type Words = (Vec<String>, Option<Duration>, Option<u64>);
+
+impl Iostat {
+    pub fn run(&self) -> Outcome {
+        let (pools, interval, count) = self.sort_words().unwrap_or_else(|text| wrong_usage(&text));
+        let registry = Registry::of_this_user()?;
+        let pools = if pools.is_empty() { registry.pools()?.into_keys().collect() } else { pools };
+        let mut before: BTreeMap<String, Value> = BTreeMap::new();
+        let mut done = 0;
+        loop {
+            let mut rows = Vec::new();
+            for word in &pools {
+                let now = sample(&registry, word)?;
+                let since = before.get(word).filter(|before| is_later(&now, before));
+                rows.push(period(&now, since));
+                before.insert(word.clone(), now);
+            }
+            self.print(&rows, done == 0, interval.is_some())?;
+            done += 1;
+            let Some(interval) = interval.filter(|_| count.is_none_or(|count| done < count)) else {
+                return Ok(());
+            };
+            std::thread::sleep(interval);
+        }
+    }
+
+    /// Names of pools begin with a letter and paths hold no number alone, so that nothing is mistaken for a name.
+    fn sort_words(&self) -> Result<Words, String> {
+        let is_number =
+            |word: &&String| word.starts_with(|c: char| c.is_ascii_digit()) && word.parse::<f64>().is_ok();
+        let at = self.words.iter().position(|word| is_number(&word)).unwrap_or(self.words.len());
+        let (pools, numbers) = self.words.split_at(at);
+        let usage = |found: &str| {
+            format!("'{found}': expected [POOL]... [INTERVAL [COUNT]], the interval in seconds")
+        };
+        let [interval, count] = [0, 1].map(|at| numbers.get(at));
+        if let Some(word) = numbers.get(2) {
+            return Err(usage(word));
+        }
+        let interval = match interval {
+            Some(word) => {
+                let seconds = word.parse::<f64>().ok().filter(|seconds| (0.001..=1e6).contains(seconds));
+                Some(Duration::from_secs_f64(seconds.ok_or_else(|| usage(word))?))
+            }
+            None => None,
+        };
+        let count = match count {
+            Some(word) => Some(word.parse().ok().filter(|count| *count > 0).ok_or_else(|| usage(word))?),
+            None => None,
+        };
+        Ok((pools.to_vec(), interval, count))
+    }
+
+    fn print(&self, rows: &[Value], first: bool, repeats: bool) -> Outcome {
+        if self.shape.json {
+            let document = envelope(IOSTAT.command, json!({IOSTAT.key: rows}));
+            // One line for each report, so that a reader knows where one ends.
+            return print(&if repeats { format!("{document}\n") } else { format!("{document:#}\n") });
+        }
+        let text = IOSTAT.render(rows, self.shape);
+        let skip = usize::from(!first && !self.shape.no_header);
+        print(&text.lines().skip(skip).map(|line| format!("{line}\n")).collect::<String>())
+    }
+}
+
+/// The counters of a pool; all zero of one that nobody has open.
+fn sample(registry: &Registry, word: &str) -> Outcome<Value> {
+    let target = live::find(registry, word)?;
+    if let Some(daemon) = daemon_of(registry, &target)? {
+        return daemon.ask(&Query::Iostat.to_json(), &mut |_, _, _| {});
+    }
+    live::read_label(&target.path)?;
+    let mut row: Map<String, Value> = COUNTERS.iter().map(|key| ((*key).to_owned(), 0.into())).collect();
+    row.insert("name".to_owned(), target.name.into());
+    row.insert("used".to_owned(), Value::Null);
+    row.insert("available".to_owned(), Value::Null);
+    Ok(row.into())
+}
+
+/// Whether both are of one import: counters begin anew with each.
+fn is_later(now: &Value, before: &Value) -> bool {
+    now["seconds"].as_f64().unwrap_or(0.0) > before["seconds"].as_f64().unwrap_or(0.0)
+}
+
+/// What happened between two answers, or since the import.
+fn period(now: &Value, before: Option<&Value>) -> Value {
+    let mut row = now.clone();
+    if let Some(before) = before {
+        for key in COUNTERS {
+            row[key] = match (now[key].as_u64(), before[key].as_u64()) {
+                (Some(now), Some(before)) => now.saturating_sub(before).into(),
+                _ => (now[key].as_f64().unwrap_or(0.0) - before[key].as_f64().unwrap_or(0.0)).into(),
+            };
+        }
+    }
+    let seconds = row["seconds"].as_f64().unwrap_or(0.0);
+    for (key, rate) in RATES {
+        let count = row[key].as_f64().unwrap_or(0.0);
+        row[rate] = ((if seconds > 0.0 { count / seconds } else { 0.0 }).round() as u64).into();
+    }
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &str) -> Iostat {
+        Iostat { words: words.split_whitespace().map(str::to_owned).collect(), shape: Shape::default() }
+    }
+
+    #[test]
+    fn numbers_are_interval_and_count() {
+        let sorted = |text: &str| words(text).sort_words();
+        let pools = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let seconds = Duration::from_secs_f64;
+        assert_eq!(sorted(""), Ok((pools(&[]), None, None)));
+        assert_eq!(sorted("tank ./1"), Ok((pools(&["tank", "./1"]), None, None)));
+        assert_eq!(sorted("tank 0.5"), Ok((pools(&["tank"]), Some(seconds(0.5)), None)));
+        assert_eq!(sorted("2 3"), Ok((pools(&[]), Some(seconds(2.0)), Some(3))));
+        for wrong in ["1 2 3", "1 tank", "0", "1 0", "1 1.5"] {
+            assert!(sorted(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_period_is_the_difference() {
+        let at = |seconds: f64, reads: u64| {
+            let mut row = json!({"name": "tank", "used": 1, "available": 2, "seconds": seconds});
+            for key in COUNTERS.iter().filter(|key| **key != "seconds") {
+                row[*key] = reads.into();
+            }
+            row
+        };
+        let row = period(&at(4.0, 300), Some(&at(2.0, 100)));
+        assert_eq!((&row["reads"], &row["reads_per_second"]), (&200.into(), &100.into()));
+        assert_eq!(period(&at(4.0, 300), None)["written_bytes_per_second"], 75);
+        assert!(!is_later(&at(1.0, 0), &at(4.0, 300)));
+    }
+}
