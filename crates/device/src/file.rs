@@ -25,7 +25,7 @@ pub struct FileDevice {
     backing: Backing,
     info: DeviceInfo,
     rules: ZoneRules,
-    /// Giving space back turned out to be impossible here; not asked again.
+    /// Nobody wants space given back, or it turned out to be impossible here; not asked again.
     keeps_space: AtomicBool,
     /// The kernel reports a failed write-back once; whoever asks afterwards would be told that all is well.
     flush_failed: AtomicBool,
@@ -204,6 +204,10 @@ impl Device for FileDevice {
         })?;
         ticket.done();
         Ok(())
+    }
+
+    fn keep_space(&self) {
+        self.keeps_space.store(true, Ordering::Relaxed);
     }
 
     fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {

@@ -51,6 +51,8 @@ pub struct SimConfig {
     pub hardware_pointers: bool,
     /// The most zones that may be open at once; 0 means no limit.
     pub max_open: u32,
+    /// Without hardware pointers: a zone that was reset still holds its old bytes, as a disk without discard does.
+    pub resets_keep_bytes: bool,
     /// For the faults that happen by chance.
     pub seed: u64,
 }
@@ -65,6 +67,7 @@ impl Default for SimConfig {
             write_unit: 4096,
             hardware_pointers: true,
             max_open: 0,
+            resets_keep_bytes: false,
             seed: 0,
         }
     }
@@ -79,6 +82,7 @@ struct Inner {
     info: DeviceInfo,
     /// Locked after `medium`, never before.
     rules: ZoneRules,
+    resets_keep_bytes: bool,
     medium: Mutex<Medium>,
 }
 
@@ -235,11 +239,12 @@ impl SimDevice {
         };
         let blank = Durable { image: Arc::default(), state: ZoneState::Empty, pointer: 0 };
         let zones = capacities.into_iter().map(|capacity| (capacity, blank.clone()));
-        Ok(Self::assemble(info, zones.collect(), config.seed))
+        let keeps = config.resets_keep_bytes && !info.hardware_pointers;
+        Ok(Self::assemble(info, keeps, zones.collect(), config.seed))
     }
 
     /// A device that has just been switched on, with these capacities and contents.
-    fn assemble(info: DeviceInfo, zones: Vec<(u64, Durable)>, seed: u64) -> Self {
+    fn assemble(info: DeviceInfo, resets_keep_bytes: bool, zones: Vec<(u64, Durable)>, seed: u64) -> Self {
         let (capacities, durable): (Vec<u64>, Vec<Durable>) = zones.into_iter().unzip();
         let rules = ZoneRules::new(info.write_unit, info.max_open, capacities, ZoneState::Empty);
         for (zone, held) in rules.zones().zip(&durable) {
@@ -256,7 +261,7 @@ impl SimDevice {
             faults: Vec::new(),
             dice: Dice::new(seed),
         };
-        SimDevice(Arc::new(Inner { info, rules, medium: Mutex::new(medium) }))
+        SimDevice(Arc::new(Inner { info, rules, resets_keep_bytes, medium: Mutex::new(medium) }))
     }
 
     fn medium(&self) -> MutexGuard<'_, Medium> {
@@ -279,7 +284,8 @@ impl SimDevice {
         for (zone, report) in rules.zones().zip(&reports) {
             rules.force(zone, report.state, report.pointer);
         }
-        SimDevice(Arc::new(Inner { info, rules, medium: Mutex::new(medium.clone()) }))
+        let resets_keep_bytes = self.0.resets_keep_bytes;
+        SimDevice(Arc::new(Inner { info, rules, resets_keep_bytes, medium: Mutex::new(medium.clone()) }))
     }
 
     /// Writes, resets, finishes and flushes done since the device was switched on. Those that the rules refused do not
@@ -415,11 +421,14 @@ impl Device for SimDevice {
         self.begin(medium);
         let ticket = self.0.rules.begin_reset(zone)?;
         let step = medium.step();
-        medium.note(zone, What::Reset { certain: step == Step::Through });
+        let keeps = self.0.resets_keep_bytes;
+        if !keeps {
+            medium.note(zone, What::Reset { certain: step == Step::Through });
+        }
         if step == Step::Cut {
             return Err(io_error(zone, 0, "reset", POWER));
         }
-        if let Some(image) = medium.now.get_mut(zone.0 as usize) {
+        if let Some(image) = medium.now.get_mut(zone.0 as usize).filter(|_| !keeps) {
             *image = Arc::default();
         }
         medium.tainted.remove(&zone);

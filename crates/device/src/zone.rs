@@ -124,6 +124,10 @@ pub trait Device: Send + Sync {
     /// Empties the zone: what it held is gone, the pointer is 0, and for backends on sparse files the space is given back.
     fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError>;
 
+    /// From now on a reset gives no space back: a device whose space was taken in full beforehand keeps it. What a zone held
+    /// then stays readable until it is overwritten, as on every device that cannot give space back.
+    fn keep_space(&self) {}
+
     /// Makes the zone full without writing: it no longer counts as open or active. Finishing a full zone does nothing.
     fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError>;
 

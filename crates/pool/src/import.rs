@@ -62,6 +62,8 @@ pub struct ImportOptions {
     pub cache_bytes: usize,
     /// The longest time a change stays uncommitted.
     pub commit_period: Duration,
+    /// Space of emptied zones is given back to the file or device below.
+    pub discard: bool,
 }
 
 impl Default for ImportOptions {
@@ -71,6 +73,7 @@ impl Default for ImportOptions {
             rewind: None,
             cache_bytes: 256 << 20,
             commit_period: Duration::from_secs(5),
+            discard: true,
         }
     }
 }
@@ -255,6 +258,7 @@ impl Pool {
                 "streams that share a zone come in a later version",
             ));
         }
+        keep_space(&devices, options);
         for zone in (0..info.zone_count).map(ZoneIdx) {
             device.reset(zone)?;
             capacity = capacity.min(device.report(zone)?.capacity);
@@ -267,6 +271,12 @@ impl Pool {
                 found,
                 "use another device",
             ));
+        }
+        if !info.hardware_pointers {
+            // A reset need not have changed a byte: the labels of a pool that was here would be found beside our own.
+            let zeros = vec![0; (LABEL_BYTES as usize).next_multiple_of(info.write_unit as usize)];
+            (0..ANCHORS).try_for_each(|anchor| device.write(ZoneIdx(anchor), 0, &zeros))?;
+            device.flush()?;
         }
         let max_block = (capacity / 4).min(u64::from(BLOCK_BYTES_MAX)) as u32;
         let devices = counted(devices);
@@ -342,6 +352,7 @@ impl Pool {
             .cloned()
             .ok_or_else(|| PoolError::refused("import", "a device", "none", "name one"))?;
         let info = device.info().clone();
+        keep_space(&devices, options);
         let anchors: Vec<crate::inspect::Anchor> = (0..ANCHORS)
             .filter_map(|anchor| {
                 read_anchor(device.as_ref(), anchor).map(|(label, ubers)| (anchor, label, ubers))
@@ -429,6 +440,10 @@ impl Pool {
             *self.sync_thread.lock() = Some(thread);
         }
     }
+}
+
+fn keep_space(devices: &[Arc<dyn Device>], options: &ImportOptions) {
+    devices.iter().filter(|_| !options.discard).for_each(|device| device.keep_space());
 }
 
 fn homes(zone_count: u32) -> impl Iterator<Item = Home> {

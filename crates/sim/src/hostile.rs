@@ -57,7 +57,7 @@ impl Image {
     }
 
     fn made(seed: u64, steps: u32, names: u32) -> Result<Image, Failure> {
-        let plan = Plan { zones: 32, drive: false, ..Plan::small(seed) };
+        let plan = Plan { zones: 32, drive: false, stale: false, ..Plan::small(seed) };
         let mut workload = Workload::fresh(Machine::create(&plan)?, seed);
         workload.file_bytes = 9000;
         for _ in 0..steps {

@@ -18,13 +18,21 @@ pub struct Plan {
     pub zones: u32,
     /// Like a drive, or like a file.
     pub drive: bool,
+    /// Like a file or disk that keeps what zones held when they are reset, and that carried another pool before.
+    pub stale: bool,
     pub props: Vec<(&'static str, &'static str)>,
 }
 
 impl Plan {
     /// 64 zones of 1 MiB, a small record size, and either face of the device.
     pub fn small(seed: u64) -> Plan {
-        Plan { seed, zones: 64, drive: seed.is_multiple_of(2), props: vec![("recordsize", "4K")] }
+        Plan {
+            seed,
+            zones: 64,
+            drive: seed.is_multiple_of(2),
+            stale: seed % 4 == 1,
+            props: vec![("recordsize", "4K")],
+        }
     }
 }
 
@@ -46,10 +54,23 @@ impl Machine {
             seed: plan.seed,
             zone_count: plan.zones,
             hardware_pointers: plan.drive,
+            resets_keep_bytes: plan.stale,
             ..SimConfig::default()
         };
         let device = SimDevice::new(config).map_err(failed("device"))?;
-        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(plan.seed));
+        if plan.stale {
+            // The names, groups and places of the older one are those of the newer: only the pool's number differs.
+            let older = Machine::format(plan, &device, !plan.seed)?;
+            older.fs().mkdir(older.fs().root(), b"older", 0o755, &ROOT).map_err(failed("older"))?;
+            // Imported once more, it lies in both anchors, and in the second with a higher incarnation than the newer one has.
+            Machine::import(&older.export()?, !plan.seed, false)?.export()?;
+        }
+        Machine::format(plan, &device, plan.seed)
+    }
+
+    fn format(plan: &Plan, device: &SimDevice, seed: u64) -> Result<Machine, Failure> {
+        let device = device.clone();
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
         let create = CreateOptions { name: "sim".into() };
         let pool = Pool::create(devices, &create, env, &options(false)).map_err(failed("create"))?;

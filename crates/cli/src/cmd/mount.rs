@@ -35,6 +35,7 @@ Options after -o, separated by commas:
   ro, rw                  read-only: nothing is written, not even what a crash left to do
   cache=SIZE              memory for cached blocks; as much again may be dirty (256M)
   commit=SECONDS          the longest a change stays uncommitted (5)
+  discard, nodiscard      give the space of emptied zones back to the file or disk below (discard)
   rewind=TXG              import an older group, and lose what came after it
   noatime, nodiratime, relatime, strictatime, nodev, dev, nosuid, suid, noexec, exec
   sync, async, dirsync    commit with every change
@@ -97,6 +98,8 @@ fn parse_options(words: &[String], mut mount: MountOptions) -> Outcome<(MountOpt
                 let txg = value.parse().map_err(|_| bad("the number of a transaction group"))?;
                 import.rewind = Some(Txg(txg));
             }
+            None if word == "discard" => import.discard = true,
+            None if word == "nodiscard" => import.discard = false,
             _ => mount.apply(word).map_err(|error| bad(error.expected))?,
         }
     }
@@ -300,12 +303,13 @@ mod tests {
 
     #[test]
     fn words_go_to_the_pool_and_to_the_mount() {
-        let (mount, import) = parse("ro,cache=32M,noatime,commit=7,rewind=12,threads=5").unwrap();
+        let (mount, import) = parse("ro,cache=32M,noatime,commit=7,rewind=12,threads=5,nodiscard").unwrap();
+        assert!(!import.discard);
         assert!(mount.read_only && import.read_only);
         assert_eq!((mount.threads, import.cache_bytes), (5, 32 << 20));
         assert_eq!((import.commit_period, import.rewind), (Duration::from_secs(7), Some(Txg(12))));
         let (mount, import) = parse("").unwrap();
-        assert!(!mount.read_only && !import.read_only && import.rewind.is_none());
+        assert!(import.discard && !mount.read_only && !import.read_only && import.rewind.is_none());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use terrane_device::{Backing, Device, FileDevice, OpenMode, PathKind};
 use terrane_object::Objects;
 use terrane_pool::import::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
 use terrane_pool::label::{ANCHORS, LABEL_BYTES};
-use terrane_pool::{CreateOptions, Pool, SystemEnv, addr};
+use terrane_pool::{CreateOptions, ImportOptions, Pool, SystemEnv, addr};
 use terrane_posix::{Cred, Fs};
 use terrane_wire::ZoneIdx;
 
@@ -70,6 +70,9 @@ pub struct Create {
     /// Overwrite what is there
     #[arg(long)]
     force: bool,
+    /// Give no space back while the pool is made: a file or disk that was written in full stays so
+    #[arg(long)]
+    no_discard: bool,
 }
 
 #[derive(Args)]
@@ -367,7 +370,7 @@ impl Create {
     fn format(&self, backing: Backing) -> Outcome {
         let zone_size = self.zone_size(backing.size());
         let device: Arc<dyn Device> = Arc::new(FileDevice::new(backing, zone_size)?);
-        let options = live::tool_options(OpenMode::ReadWrite);
+        let options = ImportOptions { discard: !self.no_discard, ..live::tool_options(OpenMode::ReadWrite) };
         let create = CreateOptions { name: self.name.clone() };
         let pool = Pool::create(vec![device], &create, Arc::new(SystemEnv::new()), &options)?;
         let formatted = self.format_root(&pool);

@@ -229,3 +229,20 @@ fn short_writes_are_continued_and_zero_bytes_is_an_error() {
     let (taken, result) = write_all_at(&medium(2500, Some(libc::ENOSPC)), &data, 100);
     assert_eq!((taken, result.unwrap_err().raw_os_error()), (2500, Some(libc::ENOSPC)));
 }
+
+#[test]
+fn a_device_that_keeps_its_space_is_not_punched() {
+    let dir = TempDir::new();
+    let path = dir.path("pool");
+    fs::write(&path, vec![9u8; 4 * MIB as usize]).unwrap();
+    let taken = || fs::metadata(&path).unwrap().blocks();
+    let before = taken();
+    let device = FileDevice::open(&path, OpenMode::ReadWrite, ZONE).unwrap();
+    device.keep_space();
+    device.reset(ZoneIdx(1)).unwrap();
+    device.flush().unwrap();
+    assert_eq!((taken(), device.report(ZoneIdx(1)).unwrap().pointer), (before, 0));
+    let mut old = [0; 4096];
+    device.read(ZoneIdx(1), 0, &mut old).unwrap();
+    assert_eq!(old, [9; 4096]);
+}

@@ -99,7 +99,7 @@ impl SimDevice {
         if self.0.info.hardware_pointers {
             self.keep_to_limit(&mut zones, &reports, &medium.now);
         }
-        Self::assemble(self.0.info.clone(), zones, seed ^ 0x7e44_a11e)
+        Self::assemble(self.0.info.clone(), self.0.resets_keep_bytes, zones, seed ^ 0x7e44_a11e)
     }
 
     /// A drive does not wake up with more open zones than it allows. Too many can only come from full zones that lost

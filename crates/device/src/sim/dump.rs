@@ -125,7 +125,7 @@ impl SimDevice {
             max_active: max_open,
             hardware_pointers,
         };
-        let device = Self::assemble(info, zones, 0);
+        let device = Self::assemble(info, false, zones, 0);
         device.check().map_err(|found| wrong("zones", "states that fit their pointers".into(), found))?;
         Ok(device)
     }
