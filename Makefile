@@ -32,7 +32,7 @@ replay: ## one seed of the simulator again: make replay SEED=113
 test-zoned: ## on host-managed zoned drives (there is no backend for them yet)
 	@scripts/zoned.sh
 
-bench-peers: ## cp -a in and diff -r cold, beside ext4 on a loop device
+bench-peers: ## every workload beside ext4, xfs, btrfs, zfs-fuse and the null server; writes docs/benchmarks.md
 	@scripts/bench-peers.sh
 
 bench-compression: ## MB/s of the codecs and checksums on one core

@@ -1,74 +1,170 @@
 #!/usr/bin/env bash
-# A source tree copied in, and compared cold: terrane with lz4 and zstd-3, and ext4 on a loop device, in one run on one disk.
+# Terrane beside ext4, xfs, btrfs, zfs-fuse and the null server: every workload on every peer in turn, then tables and plots.
 #
-# Needs root (loop device, dropping caches) and about 10 GB below TERRANE_BENCH_DIR.
+#   scripts/bench-peers.sh [--only meta-1,meta-2,find,smallfiles,seq,fsync] [--peers terrane,null,...] [--reps 3] [--quick]
+#                          [--image FILE] [--out docs/benchmarks.md]
+#
+# --quick is for tuning: a quarter of the work, and the page goes to standard output unless --out is given. A part (--only, --peers)
+# goes there too, so that it never replaces the whole page. Peers follow each other within a repetition and each repetition begins
+# with another one, so a machine that is busy for a while does harm to all of them.
+#
+# Needs root (loop devices, dropping caches) and, below TERRANE_BENCH_DIR (default: target/), the image and 2 GB for the corpus.
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 
-[ "$(id -u)" = 0 ] || die "root is needed for the loop device and for dropping caches"
-can_mount || { loud "SKIPPED: /dev/fuse cannot be opened here"; exit 0; }
-"$top/scripts/setup.sh" demo
-build_terrane
-base=${TERRANE_BENCH_DIR:-$top/target}
-mkdir -p "$base"
-work=$(mktemp -d "$base/bench.XXXXXX")
-mnt=$work/mnt
-export TERRANE_STATE_DIR=$work/state
-mkdir -p "$mnt" "$TERRANE_STATE_DIR"
-cleanup() { unmount "$mnt"; is_mounted "$mnt" || rm -rf --one-file-system "$work"; }
-trap cleanup EXIT
-trap 'exit 130' INT TERM
+works=meta-1,meta-2,find,smallfiles,seq,fsync
+peers= reps=3 quick= image= out= whole=1
+while [ $# -gt 0 ]; do
+    case $1 in
+        --only) works=$2 whole=; shift 2 ;;
+        --peers) peers=$2 whole=; shift 2 ;;
+        --reps) reps=$2; shift 2 ;;
+        --quick) quick=1 whole=; shift ;;
+        --image) image=$2; shift 2 ;;
+        --out) out=$2; shift 2 ;;
+        *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    esac
+done
+[ -n "$out" ] || { [ -z "$whole" ] || out=$top/docs/benchmarks.md; }
 
-tree=${TERRANE_TREE:-}
-if [ -z "$tree" ]; then
+[ "$(id -u)" = 0 ] || die "root is needed for loop devices and for dropping caches"
+can_mount || { loud "SKIPPED: /dev/fuse cannot be opened here"; exit 0; }
+"$top/scripts/setup.sh" bench
+base=${TERRANE_BENCH_DIR:-${CARGO_TARGET_DIR:-$top/target}/bench}
+mkdir -p "$base"
+(cd "$top" && cargo build --quiet --release -p terrane-cli -p fsbench)
+if [ -d "$top/benches/null" ]; then (cd "$top" && cargo build --quiet --release -p terrane-null); fi
+fsbench=$(dirname "$terrane")/fsbench
+
+# One image for all, written in full: what a file system on a sparse file pays for is the disk's allocation.
+image=${image:-$base/peers.img}
+size=$((${TERRANE_BENCH_GIB:-8} << 30))
+if [ ! -f "$image" ] || [ "$(stat -c %s "$image")" != "$size" ] || [ "$(stored_bytes "$image")" -lt "$size" ]; then
+    say "writing the image: $image"
+    head -c 64M /dev/urandom >"$base/noise"
+    rm -f "$image"
+    for _ in $(seq $((size >> 26))); do cat "$base/noise"; done | dd of="$image" bs=1M iflag=fullblock oflag=direct status=none
+    rm -f "$base/noise"
+    sync "$image"
+fi
+
+# The corpus: 1 GiB of a source tree as one file, and its arch/ as small files.
+corpus=$base/corpus
+if [ ! -e "$corpus/done" ]; then
+    rm -rf "$corpus"
+    mkdir -p "$corpus"
     archive=$(ls /usr/src/linux-source-6.1.tar.* 2>/dev/null | head -n 1 || true)
     if [ -n "$archive" ]; then
         say "unpacking $archive"
-        mkdir "$work/tree" && tar -xf "$archive" -C "$work/tree"
-        tree=$work/tree
+        xz -dc "$archive" | tee >(head -c 1G >"$corpus/large"; cat >/dev/null) | tar -x -C "$corpus" --wildcards 'linux-source-*/arch'
+        mv "$corpus"/linux-source-*/arch "$corpus/small"
     else
-        tree=/usr/share
+        loud "no linux-source here: /usr stands in for it, and sizes are not those of the goals"
+        tar -cf - -C /usr share lib 2>/dev/null | head -c 1G >"$corpus/large" || true
+        mkdir "$corpus/small"
+        tar -cf - -C /usr include 2>/dev/null | tar -xf - -C "$corpus/small"
     fi
+    touch "$corpus/done"
 fi
-content=$(du -s --apparent-size --block-size=1 "$tree" | cut -f1)
-rounds=${TERRANE_BENCH_ROUNDS:-1}
 
-drop_caches() { sync; echo 3 >/proc/sys/vm/drop_caches; }
-seconds() { local from to; from=$(date +%s.%N); "$@"; to=$(date +%s.%N); awk -v a="$from" -v b="$to" 'BEGIN { printf "%.1f", b - a }'; }
+work=$(mktemp -d "$base/run.XXXXXX")
+export IMG=$image MNT=$work/mnt WORK=$work
+mkdir -p "$MNT"
+peer_script=$top/scripts/bench-peer.sh
+PEER=none
+cleanup() {
+    export PEER
+    "$peer_script" down >/dev/null 2>&1 || true
+    unmount "$MNT"
+    is_mounted "$MNT" || rm -rf --one-file-system "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
 
-make_terrane() { rm -f "$work/pool.img" "$TERRANE_STATE_DIR/pools"; "$terrane" pool create bench "$work/pool.img" --size 8G -o "compression=$1" >/dev/null; }
-open_terrane() { "$terrane" mount bench "$mnt"; }
-finish_terrane() { "$terrane" sync bench; }
-size_terrane() { stored_bytes "$work/pool.img"; }
-make_ext4() { rm -f "$work/ext4.img"; truncate -s 8G "$work/ext4.img"; mkfs.ext4 -q -F "$work/ext4.img"; }
-open_ext4() { mount -o loop "$work/ext4.img" "$mnt"; }
-finish_ext4() { sync -f "$mnt"; }
-size_ext4() { stored_bytes "$work/ext4.img"; }
-
-copy_in() { cp -a "$tree" "$mnt/tree"; "finish_$1"; }
-compare() { diff -r --no-dereference "$tree" "$mnt/tree" >&2; }
-measure() { # label, kind, words
-    local label=$1 kind=$2 in cold stored
-    shift 2
-    "make_$kind" "$@"
-    "open_$kind"
-    # The source is warm for everybody.
-    tar -cf /dev/null "$tree" 2>/dev/null || true
-    in=$(seconds copy_in "$kind")
-    unmount "$mnt"
-    drop_caches
-    tar -cf - "$tree" 2>/dev/null | cat >/dev/null
-    "open_$kind"
-    cold=$(seconds compare)
-    stored=$("size_$kind")
-    unmount "$mnt"
-    printf '%-16s %10s %14s %14s %10s\n' "$label" "$in" "$cold" "$(mib "$stored")" "$(awk -v a="$content" -v b="$stored" 'BEGIN { printf "%.2f", a / b }')"
+kernel=ext4,xfs,btrfs
+peers_of() {
+    case $1 in
+        meta-*) echo "terrane,null,$kernel,zfs-off" ;;
+        find) echo "terrane,$kernel,btrfs-zstd,zfs-off" ;;
+        smallfiles) echo "terrane-zstd3,terrane-lz4,$kernel,btrfs-zstd,zfs-off" ;;
+        seq) echo "terrane-off,terrane-lz4,terrane-zstd3,terrane-off-16k,terrane-zstd3-16k,null,$kernel,btrfs-zstd,zfs-off" ;;
+        fsync) echo "terrane,$kernel,zfs-off" ;;
+        *) die "workload $1 is not known" ;;
+    esac
+}
+# A peer that was asked for by name takes part in every workload that was.
+chosen() {
+    local peer all
+    all=$(peers_of "$1")
+    [ -n "$peers" ] && all=$peers
+    for peer in ${all//,/ }; do
+        case $peer in
+            null) [ -x "$(dirname "$terrane")/terrane-null" ] || continue ;;
+            zfs-*) command -v zfs-fuse >/dev/null || continue ;;
+            terrane*) ;;
+            *) grep -qw "${peer%%-*}" /proc/filesystems || continue ;;
+        esac
+        echo "$peer"
+    done
+}
+part() { if [ -n "$quick" ]; then echo $(($1 / 4)); else echo "$1"; fi; }
+run() { # work, peer, repetition
+    local work_name=$1 peer=$2 rep=$3 args between
+    between='$COLD'
+    case $work_name in
+        meta-*) args="meta --threads ${work_name#meta-} --files $(part 20000) --dirs 20" between='$ATTRIBUTES' ;;
+        find) args="find --dirs $(part 500) --files 100" ;;
+        smallfiles) args="smallfiles --input-dir $corpus/small" ;;
+        seq) args="seq --input $corpus/large --size $(part $((1 << 30))) --random $(part 3000) --fsync-every 16" ;;
+        fsync) args="fsync --secs $(part 4)" ;;
+    esac
+    export PEER=$peer
+    if ! "$peer_script" run bash -c "'$fsbench' -d '$MNT' --json --keep --seed $rep \
+        --tag work=$work_name --tag peer=$peer --tag rep=$rep --between-cmd \"$between\" \${SYNC:+--sync-cmd \"\$SYNC\"} $args" \
+        >"$work/one" 2>"$work/log"; then
+        reason=$(tail -n 3 "$work/log" | tr '\n"\\' "  '")
+        loud "$work_name on $peer: $reason"
+        printf '{"work":"%s","peer":"%s","rep":"%s","failed":"%s"}\n' "$work_name" "$peer" "$rep" "$reason" >"$work/one"
+        "$peer_script" down >/dev/null 2>&1 || true
+        unmount "$MNT"
+    fi
+    tail -n 1 "$work/one" >>"$work/results"
 }
 
-say "tree: $(find "$tree" -type f | wc -l) files, $(mib "$content"); seconds, wall clock; the source is in memory, the copy is cold for diff"
-printf '%-16s %10s %14s %14s %10s\n' '' 'cp -a' 'diff -r cold' 'stored' 'ratio'
-for _ in $(seq "$rounds"); do
-    measure 'ext4' ext4
-    measure 'terrane lz4' terrane lz4
-    measure 'terrane zstd-3' terrane zstd-3
+start=$SECONDS
+for rep in $(seq "$reps"); do
+    for work_name in ${works//,/ }; do
+        mapfile -t turn < <(chosen "$work_name")
+        [ ${#turn[@]} -gt 0 ] || continue
+        for at in "${!turn[@]}"; do
+            peer=${turn[$(((at + rep - 1) % ${#turn[@]}))]}
+            printf '%5d s  repetition %d: %s on %s\n' $((SECONDS - start)) "$rep" "$work_name" "$peer" >&2
+            run "$work_name" "$peer" "$rep"
+        done
+    done
 done
+
+version() { "$@" 2>&1 | head -n 1 | tr '\t' ' '; }
+facts() {
+    fact() { printf '%s\t%s\n' "$1" "$2"; }
+    fact terrane "$(version "$terrane" --version), commit $(git -C "$top" rev-parse --short HEAD 2>/dev/null || echo unknown)"
+    fact machine "$(nproc) x $(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1), $(awk '/MemTotal/ { printf "%.0f GB", $2 / 1e6 }' /proc/meminfo)"
+    fact kernel "$(uname -r)"
+    fact "disk below the image" "$(df --output=fstype "$image" | tail -n 1)"
+    fact image "$((size >> 30)) GiB, written in full, loop devices with direct-io=on"
+    fact e2fsprogs "$(version mkfs.ext4 -V)"
+    fact xfsprogs "$(version mkfs.xfs -V)"
+    fact btrfs-progs "$(version mkfs.btrfs -V)"
+    fact zfs-fuse "$(dpkg-query -W -f '${Version}' zfs-fuse 2>/dev/null || echo none)"
+    fact rustc "$(version rustc --version)"
+    fact corpus "$(stat -c %s "$corpus/large") bytes of a source tree as one file; $(find "$corpus/small" -type f | wc -l) small files"
+    fact load "$(cut -d ' ' -f 1-3 /proc/loadavg) at the end"
+    fact seconds "$((SECONDS - start))"
+    fact command "\`scripts/bench-peers.sh --reps $reps\`"
+    fact "mount options of Terrane" "nodiscard${TERRANE_MOUNT_OPTIONS:+,$TERRANE_MOUNT_OPTIONS}; pools made with --no-discard"
+    fact "mkfs and mount options" "ext4: -E nodiscard,lazy_itable_init=0,lazy_journal_init=0; xfs: -K; btrfs: -K, -o nodiscard[,compress=zstd:3]"
+}
+facts >"$work/facts"
+cp "$work/results" "$base/results.jsonl"
+"$fsbench" compare "$work/results" --facts "$work/facts" ${out:+--out "$out"}
+[ -z "$out" ] || say "written: $out and the plots beside it; the raw results: $base/results.jsonl"

@@ -21,7 +21,7 @@ need cc gcc
 need make make
 need git git
 case $what in demo | test | suites | bench) need fusermount3 fuse3 ;; esac
-case $what in demo) need xz xz-utils ;; esac
+case $what in demo | bench) need xz xz-utils ;; esac
 case $what in test | suites)
     need sqlite3 sqlite3
     need mkfs.ext4 e2fsprogs
@@ -78,8 +78,8 @@ if [ ${#wanted[@]} -gt 0 ] && ! apt_install "${wanted[@]}"; then
     exit 1
 fi
 # A tree to copy. That there is none is no failure: the demo then copies what every system has.
-if [ "$what" = demo ] && ! ls /usr/src/linux-source-6.1.tar.* >/dev/null 2>&1; then
-    apt_install linux-source-6.1 || echo "setup: no linux-source-6.1 here; the demo copies /usr/share and /usr/lib instead"
+if { [ "$what" = demo ] || [ "$what" = bench ]; } && ! ls /usr/src/linux-source-6.1.tar.* >/dev/null 2>&1; then
+    apt_install linux-source-6.1 || echo "setup: no linux-source-6.1 here; /usr/share and /usr/lib stand in for it"
 fi
 tool() { # program of the same name on crates.io, version
     command -v "$1" >/dev/null 2>&1 || [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/$1" ] && return

@@ -1,0 +1,273 @@
+//! `gc`: keep a nearly full file system churning, in the manner of xfstests generic/747.
+//!
+//! Fills to a percentage of the free space with files of random sizes, then deletes
+//! random files and writes new ones at that level for some seconds.
+
+use crate::fail::{Result, ensure};
+use crate::report::{Report, Row};
+use crate::util::{Env, Rng};
+use clap::Args;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+#[derive(Args, Debug)]
+pub struct Opts {
+    /// Percent of the initially available bytes to keep in use
+    #[arg(long, default_value_t = 95.0)]
+    pub percent: f64,
+    /// Smallest file
+    #[arg(long, default_value_t = 64 << 10)]
+    pub min_size: u64,
+    /// Largest file
+    #[arg(long, default_value_t = 8 << 20)]
+    pub max_size: u64,
+    /// Seconds of churn after the fill
+    #[arg(long, default_value_t = 20.0)]
+    pub secs: f64,
+    /// fsync every this many files (0: never)
+    #[arg(long, default_value_t = 1)]
+    pub fsync_every: u64,
+    /// Write text-like instead of incompressible data
+    #[arg(long)]
+    pub compressible: bool,
+    /// Do not use more than this many bytes (0: no limit)
+    #[arg(long, default_value_t = 0)]
+    pub limit: u64,
+}
+
+const CHUNK: usize = 256 << 10;
+
+struct Live {
+    path: PathBuf,
+    size: u64,
+    crc: u32,
+}
+
+struct Churn<'a> {
+    env: &'a Env,
+    opts: &'a Opts,
+    rng: Rng,
+    pool: Vec<u8>,
+    live: Vec<Live>,
+    live_bytes: u64,
+    target: u64,
+    serial: u64,
+    epoch: Instant,
+    /// Bytes written in each second since `epoch`.
+    buckets: Vec<u64>,
+    lat: Vec<u64>,
+    max_fsync_ns: u64,
+    max_unlink_ns: u64,
+    errors: BTreeMap<String, u64>,
+}
+
+impl Churn<'_> {
+    /// Deletes a random file, if there is one.
+    fn delete_one(&mut self) {
+        if self.live.is_empty() {
+            return;
+        }
+        let victim = self.live.swap_remove(self.rng.below(self.live.len() as u64) as usize);
+        self.live_bytes -= victim.size;
+        let start = Instant::now();
+        if let Err(e) = fs::remove_file(&victim.path) {
+            self.count("unlink", &e);
+        }
+        self.max_unlink_ns = self.max_unlink_ns.max(start.elapsed().as_nanos() as u64);
+    }
+
+    fn write_one(&mut self, size: u64) -> io::Result<()> {
+        self.serial += 1;
+        let path = self.env.path(format!("g{:07}", self.serial));
+        let written = self.write_file(&path, size).inspect_err(|_| drop(fs::remove_file(&path)));
+        self.live.push(Live { crc: written?, path, size });
+        self.live_bytes += size;
+        Ok(())
+    }
+
+    fn write_file(&mut self, path: &Path, size: u64) -> io::Result<u32> {
+        let mut file = File::create(path)?;
+        let mut crc = 0;
+        let mut left = size;
+        while left > 0 {
+            let n = left.min(CHUNK as u64) as usize;
+            let from = self.rng.below((self.pool.len() - n) as u64) as usize;
+            let start = Instant::now();
+            file.write_all(&self.pool[from..from + n])?;
+            self.account(n as u64, start);
+            crc = crc32c::crc32c_append(crc, &self.pool[from..from + n]);
+            left -= n as u64;
+        }
+        if self.opts.fsync_every > 0 && self.serial.is_multiple_of(self.opts.fsync_every) {
+            let start = Instant::now();
+            file.sync_all()?;
+            self.max_fsync_ns = self.max_fsync_ns.max(start.elapsed().as_nanos() as u64);
+        }
+        Ok(crc)
+    }
+
+    fn account(&mut self, bytes: u64, start: Instant) {
+        self.lat.push(start.elapsed().as_nanos() as u64);
+        let second = self.epoch.elapsed().as_secs() as usize;
+        if self.buckets.len() <= second {
+            self.buckets.resize(second + 1, 0);
+        }
+        self.buckets[second] += bytes;
+    }
+
+    fn count(&mut self, what: &str, error: &io::Error) {
+        *self.errors.entry(format!("{what}: {}", error.kind())).or_default() += 1;
+    }
+
+    fn random_size(&mut self) -> u64 {
+        let span = self.opts.max_size.saturating_sub(self.opts.min_size) + 1;
+        self.opts.min_size + self.rng.below(span)
+    }
+
+    /// Writes until the target is reached, or the file system says it is full.
+    fn fill(&mut self) -> u64 {
+        let before = self.serial;
+        loop {
+            let size = self.random_size();
+            if self.live_bytes + size > self.target {
+                return self.serial - before;
+            }
+            if let Err(e) = self.write_one(size) {
+                self.count("fill", &e);
+                return self.serial - before;
+            }
+        }
+    }
+
+    fn churn(&mut self) -> Result<u64> {
+        let before = self.serial;
+        let mut errors_in_a_row = 0;
+        while self.epoch.elapsed().as_secs_f64() < self.opts.secs {
+            let size = self.random_size();
+            while self.live_bytes + size > self.target && !self.live.is_empty() {
+                self.delete_one();
+            }
+            match self.write_one(size) {
+                Ok(()) => errors_in_a_row = 0,
+                Err(e) => {
+                    self.count("write", &e);
+                    errors_in_a_row += 1;
+                    ensure!(errors_in_a_row < 1000, "1000 errors in a row, last: {e}");
+                    self.delete_one();
+                }
+            }
+        }
+        Ok(self.serial - before)
+    }
+
+    /// Starts a phase with empty counters.
+    fn restart(&mut self) {
+        self.epoch = Instant::now();
+        self.buckets.clear();
+        self.lat.clear();
+        self.max_fsync_ns = 0;
+        self.max_unlink_ns = 0;
+    }
+
+    fn row(&mut self, phase: &str, files: u64) -> Row {
+        let bytes = self.buckets.iter().sum();
+        let ms = |ns: u64| ns as f64 / 1e6;
+        Row::new(phase, files, bytes, self.epoch.elapsed().as_secs_f64())
+            .note(format!(
+                "max fsync {:.0} ms, max unlink {:.0} ms",
+                ms(self.max_fsync_ns),
+                ms(self.max_unlink_ns)
+            ))
+            .latency(std::mem::take(&mut self.lat))
+            .extra("max_fsync_ms", ms(self.max_fsync_ns))
+            .extra("max_unlink_ms", ms(self.max_unlink_ns))
+    }
+}
+
+pub fn run(env: &Env, o: &Opts) -> Result<Report> {
+    ensure!(o.min_size <= o.max_size, "--min-size above --max-size");
+    let mut report = Report::new("gc", &env.root);
+    let mut avail = env.usage()?.avail;
+    if o.limit > 0 {
+        avail = avail.min(o.limit);
+    }
+    let mut pool = vec![0u8; 16 << 20];
+    let mut rng = env.rng(0);
+    if o.compressible {
+        rng.fill_text(&mut pool)
+    } else {
+        rng.fill(&mut pool)
+    }
+    let mut c = Churn {
+        env,
+        opts: o,
+        rng,
+        pool,
+        live: Vec::new(),
+        live_bytes: 0,
+        target: (avail as f64 * o.percent / 100.0) as u64,
+        serial: 0,
+        epoch: Instant::now(),
+        buckets: Vec::new(),
+        lat: Vec::new(),
+        max_fsync_ns: 0,
+        max_unlink_ns: 0,
+        errors: BTreeMap::new(),
+    };
+    report.param("avail", avail);
+    report.param("percent", o.percent);
+    report.param("fsync_every", o.fsync_every);
+    report.param("seed", env.seed);
+
+    let files = c.fill();
+    let row = c.row("fill", files);
+    report.push(row.extra("reached_percent", c.live_bytes as f64 / avail as f64 * 100.0));
+
+    c.restart();
+    let files = c.churn()?;
+    // The last second is usually partial; keep the whole ones.
+    let whole = &c.buckets[..c.buckets.len().min(o.secs as usize)];
+    let mut mb: Vec<f64> = whole.iter().map(|b| *b as f64 / 1e6).collect();
+    let _ = writeln!(report.text, "churn MB/s by second: {:.0?}", mb);
+    let by_second = mb.clone();
+    mb.sort_by(f64::total_cmp);
+    let (low, median) = (mb.first().copied(), mb.get(mb.len() / 2).copied());
+    let row = c.row("churn", files);
+    report.push(
+        row.extra("mb_per_s_by_second", by_second)
+            .extra("slowest_second_mb_per_s", low.unwrap_or(0.0))
+            .extra("median_second_mb_per_s", median.unwrap_or(0.0)),
+    );
+
+    env.sync()?;
+    env.between("verify")?;
+    let start = Instant::now();
+    let mut bad = 0u64;
+    for live in &c.live {
+        let intact = matches!(crc_of(&live.path), Ok((size, crc)) if (size, crc) == (live.size, live.crc));
+        bad += u64::from(!intact);
+    }
+    let verify = Row::new("verify", c.live.len() as u64, c.live_bytes, start.elapsed().as_secs_f64());
+    let errors = serde_json::to_value(&c.errors)?;
+    let _ = writeln!(report.text, "errors: {errors}; files with wrong content: {bad}");
+    report.push(verify.note(format!("{bad} bad files")).extra("bad_files", bad).extra("errors", errors));
+    Ok(report)
+}
+
+fn crc_of(path: &Path) -> io::Result<(u64, u32)> {
+    let mut file = File::open(path)?;
+    let mut buf = vec![0u8; CHUNK];
+    let (mut size, mut crc) = (0, 0);
+    loop {
+        let n = file.read(&mut buf)?;
+        if n == 0 {
+            return Ok((size, crc));
+        }
+        crc = crc32c::crc32c_append(crc, &buf[..n]);
+        size += n as u64;
+    }
+}
