@@ -308,6 +308,7 @@ impl Handler for Memory {
                 list.iter().for_each(|one| self.nodes.forget(one.nodeid, one.nlookup))
             }
             Request::Getattr => self.attr(&*self.node(ino)?, reply),
+            Request::Statx { .. } if !self.policy.birth_times => return Err(ENOSYS),
             Request::Statx { .. } => attr::put_statx(reply, &self.node(ino)?.attr(), &self.policy),
             Request::Setattr(set) => {
                 let node = self.node(ino)?;

@@ -62,7 +62,7 @@ fn many_names_are_listed_once_and_leave_nothing_behind() {
     listed.sort();
     assert_eq!(listed, names);
     names.iter().for_each(|name| fs::remove_file(running.dir.join(name)).unwrap());
-    let memory = std::sync::Arc::clone(&running.memory);
+    let server = std::sync::Arc::clone(&running.server);
     running.end();
-    assert_eq!(memory.nodes(), 1, "the kernel forgets what has no name");
+    assert_eq!(server.memory.nodes(), 1, "the kernel forgets what has no name");
 }

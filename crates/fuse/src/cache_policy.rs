@@ -7,6 +7,10 @@
 //! Opens are not sent to us at all: file handles carry nothing, so the first OPEN and OPENDIR are answered with ENOSYS,
 //! and the kernel keeps the pages of closed files. Only where pages must not be kept (`direct_io`) do opens come, since
 //! that wish travels in their answer.
+//!
+//! Times of birth are the one attribute that no other answer carries. A kernel that is told of them sends a STATX for each
+//! node that a program asks to stat with its time of birth, and some ask always (Rust's standard library does):
+//! one request more for each file of a walk. So they are shown only where somebody wants them.
 
 use crate::proto::fopen;
 use std::time::Duration;
@@ -22,6 +26,8 @@ pub struct CachePolicy {
     pub attr: Duration,
     /// Data bypasses the page cache; each read and write is a request.
     pub direct_io: bool,
+    /// `statx` shows when a file was made.
+    pub birth_times: bool,
 }
 
 /// A year: "for ever" for a mount, and far from where the kernel's clock arithmetic saturates.
@@ -29,7 +35,13 @@ const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Default for CachePolicy {
     fn default() -> Self {
-        CachePolicy { entry: FOR_EVER, negative: FOR_EVER, attr: FOR_EVER, direct_io: false }
+        CachePolicy {
+            entry: FOR_EVER,
+            negative: FOR_EVER,
+            attr: FOR_EVER,
+            direct_io: false,
+            birth_times: false,
+        }
     }
 }
 

@@ -110,6 +110,7 @@ impl Dispatch {
             }
             Request::Getattr => self.attr(fs.getattr(node)?, reply),
             Request::Setattr(set) => self.attr(fs.setattr(node, &set_attr(&set), cred)?, reply),
+            Request::Statx { .. } if !self.policy.birth_times => Err(ENOSYS),
             Request::Statx { .. } => Ok(attr::put_statx(reply, &fs.getattr(node)?, &self.policy)),
             Request::Readlink => Ok(reply.bytes(&fs.readlink(node)?)),
 

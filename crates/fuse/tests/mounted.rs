@@ -116,6 +116,7 @@ impl Handler for Memory {
                 reply.bytes(&entry.encode());
             }
             Request::Getattr => attr::put_attr(reply, &self.attr(&files, node)?, &self.policy),
+            Request::Statx { .. } if !self.policy.birth_times => return Err(Errno(libc::ENOSYS)),
             Request::Statx { .. } => attr::put_statx(reply, &self.attr(&files, node)?, &self.policy),
             Request::Setattr(set) => {
                 if set.valid & fattr::SIZE != 0 {
@@ -256,7 +257,11 @@ fn exercise(running: &Running, writeback: bool) {
     if !writeback {
         assert_eq!((meta.mtime(), meta.mtime_nsec()), (1_000_000_000, 123_456_789));
     }
-    assert!(meta.created().is_ok(), "statx shows the time of birth");
+    assert_eq!(
+        meta.created().is_ok(),
+        running.memory.policy.birth_times,
+        "the time of birth, if it is wished for"
+    );
 
     // O_TRUNC reaches us whichever way opens go.
     fs::write(&path, b"short").unwrap();
@@ -320,7 +325,9 @@ fn files_come_back_through_a_mount_by_the_helper() {
 
 #[test]
 fn files_come_back_with_direct_io_and_with_writeback() {
-    for words in ["direct_io", "writeback", "direct_io,attr_timeout=0,entry_timeout=0,negative_timeout=0"] {
+    for words in
+        ["direct_io,birth_times", "writeback", "direct_io,attr_timeout=0,entry_timeout=0,negative_timeout=0"]
+    {
         let Some(running) = Running::start("modes", Via::Kernel, words) else { return };
         exercise(&running, words == "writeback");
         let asked = running.memory.opens.load(Ordering::Relaxed);

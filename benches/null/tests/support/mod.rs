@@ -1,13 +1,34 @@
 //! A null server, mounted, with its session in the background.
 
+use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
+use terrane_fuse::proto::Opcode;
+use terrane_fuse::reply::{Errno, Reply};
+use terrane_fuse::session::{Call, Handler};
 use terrane_fuse::{MountOptions, Session, UnmountHandle};
 use terrane_null::Memory;
 
+/// Writes down what is asked before it is answered.
+pub struct Counted {
+    pub memory: Memory,
+    asked: Mutex<Vec<Opcode>>,
+}
+
+impl Handler for Counted {
+    fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let opcode = Opcode::from_number(call.header.opcode).expect("the session refuses unknown ones");
+        // These come when the kernel likes, and nobody waits for them.
+        if !matches!(opcode, Opcode::Forget | Opcode::BatchForget) {
+            self.asked.lock().push(opcode);
+        }
+        self.memory.handle(call, reply)
+    }
+}
+
 pub struct Running {
     pub dir: PathBuf,
-    pub memory: Arc<Memory>,
+    pub server: Arc<Counted>,
     handle: UnmountHandle,
     session: Option<std::thread::JoinHandle<std::io::Result<()>>>,
 }
@@ -28,10 +49,18 @@ impl Running {
             }
         };
         let handle = session.unmount_handle();
-        let memory = Arc::new(Memory::new(&options));
-        let handler = Arc::clone(&memory);
+        let server = Arc::new(Counted { memory: Memory::new(&options), asked: Mutex::default() });
+        let handler = Arc::clone(&server);
         let session = std::thread::spawn(move || session.run(&*handler));
-        Some(Running { dir, memory, handle, session: Some(session) })
+        Some(Running { dir, server, handle, session: Some(session) })
+    }
+
+    /// What the kernel asked while this was done.
+    #[allow(dead_code, reason = "each test file is a program of its own, and not every one counts")]
+    pub fn asked<R>(&self, what: impl FnOnce() -> R) -> (R, Vec<Opcode>) {
+        self.server.asked.lock().clear();
+        let result = what();
+        (result, std::mem::take(&mut *self.server.asked.lock()))
     }
 
     pub fn end(mut self) {

@@ -132,6 +132,8 @@ impl MountOptions {
             "nowriteback" => self.writeback = false,
             "direct_io" => self.cache.direct_io = true,
             "nodirect_io" => self.cache.direct_io = false,
+            "birth_times" => self.cache.birth_times = true,
+            "nobirth_times" => self.cache.birth_times = false,
             // Meant for mount(8), systemd, or those who read fstab.
             "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "_netdev"
             | "nofail" => {}
