@@ -4,9 +4,9 @@ CARGO ?= cargo
 PREFIX ?= /usr/local
 DESTDIR ?=
 SEED ?=
-RELEASE := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)/release
+export PREFIX DESTDIR
 
-.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-compression install deb
+.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-compression build install uninstall deb
 
 help:
 	@sed -n 's/^\([a-z-]*\):.* ## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || grep ' ## ' $(MAKEFILE_LIST)
@@ -38,10 +38,15 @@ bench-peers: ## every workload beside ext4, xfs, btrfs, zfs-fuse and the null se
 bench-compression: ## MB/s of the codecs and checksums on one core
 	@$(CARGO) bench --quiet -p terrane-codec
 
-install: ## the program into PREFIX (/usr/local)
+build: ## the program, at target/release/terrane
 	@scripts/setup.sh build
-	$(CARGO) build --release -p terrane-cli
-	install -D -m 755 $(RELEASE)/terrane $(DESTDIR)$(PREFIX)/bin/terrane
+	@$(CARGO) build --release -p terrane-cli
+
+install: ## program, manual pages, completions and units into PREFIX (/usr/local)
+	@scripts/install.sh
+
+uninstall: ## remove what install put into the same PREFIX
+	@scripts/install.sh remove
 
 deb: ## a Debian package in dist/
 	@scripts/deb.sh

@@ -10,12 +10,15 @@ const EXAMPLES: &str = include_str!("examples.txt");
 /// Begins the part of a help text that shows examples.
 pub const EXAMPLES_HEAD: &str = "Examples:";
 
+/// Command and examples of each section. In brackets behind a command may stand what its test needs before.
+fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let sections = EXAMPLES.split("\n== ").skip(1).filter_map(|section| section.split_once('\n'));
+    sections.map(|(head, body)| (head.split(" (").next().unwrap_or(head), body.trim_matches('\n')))
+}
+
 /// The examples of a command, named as it is typed.
 pub fn examples(command: &str) -> Option<&'static str> {
-    let mut sections = EXAMPLES.split("\n== ").skip(1);
-    sections
-        .find_map(|section| section.strip_prefix(command)?.strip_prefix('\n'))
-        .map(|body| body.trim_matches('\n'))
+    all().find(|(head, _)| *head == command).map(|(_, body)| body)
 }
 
 /// This command line, each command with its examples below its help.
@@ -59,7 +62,7 @@ mod tests {
     #[test]
     fn every_example_is_of_a_command() {
         let words = crate::words();
-        for head in EXAMPLES.lines().filter_map(|line| line.strip_prefix("== ")) {
+        for (head, _) in all() {
             let mut at = &words;
             for word in head.split(' ').skip(1) {
                 let sub = at.find_subcommand(word);

@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 use std::io;
 
 const SECTION: &str = "8";
-const MANUAL: &str = "Terrane";
+/// Below the page of the program as a whole.
+const OVERVIEW: &str = include_str!("pages/terrane.txt");
 
 /// Name and text of every page.
 pub fn all(words: Command) -> Outcome<Vec<(String, Vec<u8>)>> {
@@ -31,19 +32,17 @@ fn command_pages(
         None => command.get_name().to_owned(),
     };
     let subs: Vec<&Command> = command.get_subcommands().filter(|sub| !sub.is_hide_set()).collect();
-    let man = Man::new(command.clone())
-        .title(name.to_uppercase())
-        .section(SECTION)
-        .source(format!("terrane {}", env!("CARGO_PKG_VERSION")))
-        .manual(MANUAL);
-    let mut page = Vec::new();
-    man.render_title(&mut page)?;
+    let man = Man::new(command.clone()).section(SECTION);
+    let mut page = title(&name).into_bytes();
     page.extend(name_section(command, &name).into_bytes());
     man.render_synopsis_section(&mut page)?;
     man.render_description_section(&mut page)?;
     man.render_options_section(&mut page)?;
     if !subs.is_empty() {
         man.render_subcommands_section(&mut page)?;
+    }
+    if parent.is_none() {
+        page.extend(sections(OVERVIEW).into_bytes());
     }
     if let Some(text) = command.get_after_long_help().or(command.get_after_help()) {
         page.extend(sections(&text.to_string()).into_bytes());
@@ -54,6 +53,15 @@ fn command_pages(
         command_pages(sub, Some(&name), pages)?;
     }
     Ok(())
+}
+
+/// Without a date: the version says more, and the same source makes the same page.
+fn title(name: &str) -> String {
+    format!(
+        ".TH {} {SECTION} \"\" \"terrane {}\" Terrane\n",
+        escape(&name.to_uppercase()),
+        env!("CARGO_PKG_VERSION")
+    )
 }
 
 /// One line, as `apropos` wants it.
@@ -74,41 +82,68 @@ fn see_also(name: &str, parent: Option<&str>, subs: &[&Command]) -> String {
     format!(".SH SEE ALSO\n{}\n", pages.join(",\n"))
 }
 
+/// What the lines before were part of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Text,
+    List,
+    Verbatim,
+}
+
 /// Text of a help page as roff.
-pub fn sections(text: &str) -> String {
+fn sections(text: &str) -> String {
     let mut out = String::new();
-    let mut verbatim = false;
+    let mut part = Part::Text;
     for line in text.lines() {
-        let row = row(line).filter(|_| !verbatim);
         let indented = line.starts_with(' ');
-        if verbatim && !indented && !line.is_empty() {
-            out.push_str(".fi\n.RE\n");
-            verbatim = false;
+        if !indented && !line.is_empty() {
+            if part == Part::Verbatim {
+                out.push_str(VERBATIM_END);
+            }
+            part = Part::Text;
         }
-        if line.is_empty() {
-            out.push_str(if verbatim { "\n" } else { ".PP\n" });
-        } else if let Some((word, meaning)) = row {
+        if let Some((word, meaning)) = row(line).filter(|_| part != Part::Verbatim) {
             let _ = write!(out, ".TP\n\\fB{}\\fR\n{}\n", escape(word), escape(meaning));
+            part = Part::List;
+        } else if line.is_empty() {
+            out.push_str(if part == Part::Verbatim { "\n" } else { ".PP\n" });
+        } else if part == Part::List {
+            // Words that say enough, or more about those before.
+            let word = line.strip_prefix("  ").filter(|line| !line.starts_with(' '));
+            let _ = match word {
+                Some(word) => writeln!(out, ".TP\n\\fB{}\\fR\n\\&", escape(word)),
+                None => writeln!(out, "{}", escape(line.trim_start())),
+            };
         } else if indented {
-            if !verbatim {
-                out.push_str(".RS 4\n.nf\n");
-                verbatim = true;
+            if part != Part::Verbatim {
+                out.push_str(VERBATIM_BEGIN);
+                part = Part::Verbatim;
             }
             let _ = writeln!(out, "{}", escape(line.strip_prefix("  ").unwrap_or(line)));
         } else if let Some(head) = line.strip_suffix(':') {
-            let _ = writeln!(out, ".SH {}", escape(&head.to_uppercase()));
+            let _ = match head.contains(' ') {
+                false => writeln!(out, ".SH {}", escape(&head.to_uppercase())),
+                true => writeln!(out, ".SS {}", escape(head)),
+            };
         } else {
             let _ = writeln!(out, "{}", escape(line));
         }
     }
-    if verbatim {
-        out.push_str(".fi\n.RE\n");
+    if part == Part::Verbatim {
+        out.push_str(VERBATIM_END);
     }
-    // A paragraph before a heading, or at the end, would be empty.
+    tidy(out)
+}
+
+const VERBATIM_BEGIN: &str = ".RS 4\n.nf\n";
+const VERBATIM_END: &str = ".fi\n.RE\n";
+
+/// Without paragraphs that would be empty: before and after a heading, and at the end.
+fn tidy(mut out: String) -> String {
     while let Some(cut) = out.strip_suffix(".PP\n") {
         out.truncate(cut.len());
     }
-    out.replace(".PP\n.SH", ".SH").replace("\n\n.fi", "\n.fi")
+    out.replace(".PP\n.S", ".S").replace("\n\n.fi", "\n.fi").replace(".PP\n.RS", ".RS")
 }
 
 /// `  word  meaning`, a row of a list.
@@ -122,4 +157,31 @@ fn row(line: &str) -> Option<(&str, &str)> {
 fn escape(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_becomes_sections_lists_and_examples() {
+        let text = "Mount options:\n  ro, rw  read\n          only\n  alone\n\nExamples:\n  $ a -b\n  .out\n";
+        let page = ".SS Mount options\n.TP\n\\fBro, rw\\fR\nread\nonly\n.TP\n\\fBalone\\fR\n\\&\n\
+                    .SH EXAMPLES\n.RS 4\n.nf\n$ a \\-b\n\\&.out\n.fi\n.RE\n";
+        assert_eq!(sections(text), page);
+    }
+
+    #[test]
+    fn every_page_has_a_name_and_an_example() {
+        let pages = all(crate::words()).unwrap_or_default();
+        assert!(pages.len() >= 20, "{} pages", pages.len());
+        for (name, page) in pages {
+            let page = String::from_utf8(page).unwrap_or_default();
+            for part in
+                [".SH NAME\n", " \\- ", ".SH SYNOPSIS\n", ".SH DESCRIPTION\n", ".SH EXAMPLES\n", "\n$ "]
+            {
+                assert!(page.contains(part), "{name} has no {part:?}:\n{page}");
+            }
+        }
+    }
 }

@@ -7,7 +7,8 @@
 //!
 //! Read [`zone`] first (the trait and its words), then [`rules`] (what is allowed when), then the backends:
 //! [`backing`], [`mod@file`] and `block` for regular files and conventional block devices (with [`foreign`], which
-//! recognises what must not be overwritten, and `holders`, which names who is in the way), [`sim`] for tests; [`counted`] wraps any of them.
+//! recognises what must not be overwritten, and `holders`, which names who is in the way), [`sim`] for tests;
+//! [`counted`] wraps any of them.
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
