@@ -20,7 +20,7 @@ const ROOT_DATASET: &[u8] = b"root_dataset";
 const ROOT_PROPS: &[u8] = b"root_props";
 
 /// What making a data set, or setting a property, may dirty.
-const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 16, frees: false };
+const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 16, ..Cost::NOTHING };
 /// A property that gives space back must be settable when there is none.
 const COST_SET: Cost = Cost { frees: true, ..COST };
 

@@ -9,7 +9,7 @@ use terrane_dataset::{AccessTime, Dataset, DatasetError, PROPERTIES, Source};
 use terrane_object::{ChecksumKind, Compression, Cost, ObjectKind};
 use terrane_zap::Cursor;
 
-const COST: Cost = Cost { write_bytes: 1 << 20, meta_blocks: 16, frees: false };
+const COST: Cost = Cost { write_bytes: 1 << 20, meta_blocks: 16, ..Cost::NOTHING };
 
 fn shown(dataset: &Dataset, name: &str) -> (String, Source) {
     let property = dataset.get(name).unwrap();

@@ -16,7 +16,7 @@ pub mod objects;
 pub mod objset;
 mod tree;
 
-pub use dnode::ObjectKind;
+pub use dnode::{ObjectKind, slot_of};
 pub use error::ObjectError;
 pub use object::Object;
 pub use objects::Objects;

@@ -65,11 +65,11 @@ impl Objects {
 }
 
 impl Client for Objects {
-    fn quiesced(&self, _txg: Txg) {
+    fn quiesced(&self, last: &Tx) {
         for set in self.sets.lock().values() {
-            set.quiesced();
+            set.quiesced(last);
         }
-        self.mos.quiesced();
+        self.mos.quiesced(last);
     }
 
     fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {

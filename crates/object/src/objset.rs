@@ -133,7 +133,11 @@ pub struct ObjectSet {
     syncing: Mutex<(Vec<Arc<Object>>, u64, u64)>,
     root: Mutex<BlockPtr>,
     policy: RwLock<DataPolicy>,
+    last_changes: RwLock<Option<LastChanges>>,
 }
+
+/// What somebody still changes in a group before it syncs.
+type LastChanges = Box<dyn Fn(&Tx) + Send + Sync>;
 
 impl ObjectSet {
     /// The set behind a root pointer; a hole is an empty set.
@@ -165,6 +169,7 @@ impl ObjectSet {
             syncing: Mutex::new((Vec::new(), header.objects, header.high_water)),
             root: Mutex::new(root),
             policy: RwLock::default(),
+            last_changes: RwLock::default(),
         });
         *set.queue.lock() = set.load_queue()?;
         Ok(set)
@@ -432,8 +437,25 @@ impl ObjectSet {
         Ok(())
     }
 
-    /// The group has quiesced: what is dirty now is its.
-    pub(crate) fn quiesced(&self) {
+    /// Calls `changes` for every group when nobody else is in it any more: for what is only worth storing if it is still true then.
+    /// Everybody waits for it. One at a time; the newest counts.
+    pub fn at_the_end_of_groups(&self, changes: impl Fn(&Tx) + Send + Sync + 'static) {
+        *self.last_changes.write() = Some(Box::new(changes));
+    }
+
+    /// The number that the next object with one slot will most likely get.
+    pub fn likely_number(&self) -> ObjectId {
+        let numbers = self.numbers.lock();
+        let free = numbers.free.first_key_value();
+        let free = free.map(|(block, bits)| block * SLOTS_PER_BLOCK + u64::from(bits.trailing_zeros()));
+        ObjectId(free.unwrap_or(numbers.high_water))
+    }
+
+    /// The group has quiesced: what is dirty now, and after the last changes, is its.
+    pub(crate) fn quiesced(&self, last: &Tx) {
+        if let Some(changes) = &*self.last_changes.read() {
+            changes(last);
+        }
         let mut numbers = self.numbers.lock();
         for (block, bits) in std::mem::take(&mut numbers.given[0]) {
             *numbers.given[1].entry(block).or_default() |= bits;

@@ -11,7 +11,7 @@ use terrane_object::{
 };
 use terrane_wire::ObjectId;
 
-const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 8, frees: false };
+const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 8, ..Cost::NOTHING };
 
 struct World {
     pool: Arc<Pool>,

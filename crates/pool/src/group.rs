@@ -716,7 +716,7 @@ impl Group<'_> {
         pool.counters.group_bytes.add(device_bytes);
         if device_bytes > 4 << 20 {
             let per_second = u128::from(device_bytes) * 1_000_000_000 / u128::from(ns);
-            pool.txg.set_dirty_max((per_second as u64).min(pool.dirty_budget));
+            pool.txg.set_dirty_max(per_second as u64);
         }
         Ok(())
     }

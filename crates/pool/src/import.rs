@@ -66,6 +66,13 @@ pub struct ImportOptions {
     pub discard: bool,
 }
 
+impl ImportOptions {
+    /// Bytes that may be dirty at most.
+    fn dirty_budget(&self) -> u64 {
+        (self.cache_bytes as u64).max(32 << 20)
+    }
+}
+
 impl Default for ImportOptions {
     fn default() -> Self {
         ImportOptions {
@@ -334,7 +341,7 @@ impl Pool {
             resets_done: Vec::new(),
             suspects: Vec::new(),
         };
-        let groups = Groups::new(Txg(1), Txg(0));
+        let groups = Groups::new(Txg(1), Txg(0), options.dirty_budget());
         let pool = assemble(label, devices, Tables::default(), groups, state, (env, counters), options);
         pool.run_group()?;
         pool.start(options);
@@ -692,7 +699,7 @@ fn open(
         resets_done: Vec::new(),
         suspects: Vec::new(),
     };
-    let groups = Groups::new(next_txg, uber.txg);
+    let groups = Groups::new(next_txg, uber.txg, options.dirty_budget());
     let pool = assemble(label, devices, tables, groups, state, (env, counters), options);
     if !options.read_only {
         let mut st = pool.sync.lock();
@@ -738,7 +745,6 @@ fn assemble(
         sync: Mutex::new(state),
         heals: Mutex::default(),
         read_only: options.read_only,
-        dirty_budget: (options.cache_bytes as u64).max(32 << 20),
         largest_block: AtomicU64::new(128 << 10),
         client: OnceLock::new(),
         failed: OnceLock::new(),

@@ -16,7 +16,7 @@ use crate::parts::PartCache;
 use crate::read::Heal;
 use crate::record::SectionPtr;
 use crate::stats::Counters;
-use crate::txg::{Groups, Room};
+use crate::txg::{Groups, Room, Tx};
 use crate::workers::Workers;
 use crate::zones::{Phase, Tables};
 use parking_lot::{Mutex, RwLock};
@@ -28,8 +28,9 @@ use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// The floor above: whoever has dirty blocks when a group syncs.
 pub trait Client: Send + Sync {
-    /// The group has quiesced: nobody holds it, nobody has joined the next one yet. Must not wait.
-    fn quiesced(&self, txg: Txg);
+    /// The group has quiesced: nobody else holds it, nobody has joined the next one yet. What is still to be changed in it can be
+    /// changed now, by `last`; everybody waits for that, so it must be little.
+    fn quiesced(&self, last: &Tx);
     /// Writes everything that is dirty in the group; returns the pointer to the meta object set.
     fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError>;
     /// The group is durable.
@@ -86,7 +87,6 @@ pub struct Pool {
     pub(crate) sync: Mutex<SyncState>,
     pub(crate) heals: Mutex<Vec<Heal>>,
     pub(crate) read_only: bool,
-    pub(crate) dirty_budget: u64,
     /// The largest record size in use, in bytes: what a zone's tail may fail to take.
     pub(crate) largest_block: AtomicU64,
     pub(crate) client: OnceLock<Weak<dyn Client>>,

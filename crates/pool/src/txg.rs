@@ -16,7 +16,7 @@ use crate::pool::Pool;
 use crate::stats::{Counters, WaitFor};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use terrane_wire::Txg;
 
@@ -25,21 +25,29 @@ use terrane_wire::Txg;
 pub struct Cost {
     /// Bytes of file data.
     pub write_bytes: u64,
-    /// Metadata blocks on the way.
+    /// Metadata blocks that are dirtied, counted in units of 16 KiB.
     pub meta_blocks: u32,
+    /// Objects whose dnode changes; the blocks those lie in are counted in `meta_blocks`, once for all who share one.
+    pub objects: u32,
     /// The operation gives space back, so it may use the reserve.
     pub frees: bool,
 }
 
 /// Stored bytes of a metadata block, both copies, at the worst.
 const META_BLOCK_BYTES: u64 = 2 * (16 << 10);
-/// Memory a metadata change holds until its group syncs.
-const META_DIRTY_BYTES: u64 = 2 << 10;
+/// Memory a dirty metadata block holds until its group syncs, and a changed object.
+const META_DIRTY_BYTES: u64 = 16 << 10;
+const OBJECT_DIRTY_BYTES: u64 = 1 << 10;
 
 impl Cost {
-    /// Bytes of memory it may dirty, roughly: metadata changes are kept as small objects until their group syncs.
+    /// Nothing, which joins a group all the same.
+    pub const NOTHING: Cost = Cost { write_bytes: 0, meta_blocks: 0, objects: 0, frees: false };
+
+    /// Bytes of memory it may dirty, roughly.
     fn dirty_bytes(&self) -> u64 {
-        self.write_bytes + u64::from(self.meta_blocks) * META_DIRTY_BYTES
+        self.write_bytes
+            + u64::from(self.meta_blocks) * META_DIRTY_BYTES
+            + u64::from(self.objects) * OBJECT_DIRTY_BYTES
     }
 
     fn reserve_bytes(&self) -> u64 {
@@ -61,6 +69,18 @@ impl Tx {
 
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    /// Reserves what turned out to be needed beside what was asked for. Does not wait, so it must be little and rare.
+    pub fn reserve_more(&self, meta_blocks: u32) {
+        self.pool.txg.state.lock().load_open.reserved += u64::from(meta_blocks) * META_BLOCK_BYTES;
+    }
+
+    /// Gives back what a transaction of this group reserved and nobody will need.
+    pub fn give_back(&self, meta_blocks: u32) {
+        let load = &mut self.pool.txg.state.lock().load_open;
+        load.reserved = load.reserved.saturating_sub(u64::from(meta_blocks) * META_BLOCK_BYTES);
+        load.dirty = load.dirty.saturating_sub(u64::from(meta_blocks) * META_DIRTY_BYTES);
     }
 }
 
@@ -119,6 +139,8 @@ pub(crate) struct Room {
 
 pub(crate) struct Groups {
     state: Mutex<TxgState>,
+    /// The open group once more, for those who only want to know.
+    open_now: AtomicU64,
     /// Holders left, or the group change is over.
     left: Condvar,
     /// A group was committed, or the pool failed.
@@ -127,10 +149,12 @@ pub(crate) struct Groups {
     work: Condvar,
     room: Mutex<Room>,
     dirty_max: Mutex<u64>,
+    dirty_budget: u64,
 }
 
-/// The least a group may hold before writers are delayed, in bytes.
-pub const DIRTY_MIN: u64 = 16 << 20;
+/// What may be dirty however slow the device is, if the budget allows, in bytes: groups that are too small rewrite the same
+/// directories and dnodes again and again.
+const DIRTY_MIN: u64 = 128 << 20;
 /// Delay starts at this share of the limit, in percent, and a commit at the second.
 const DELAY_PERCENT: u64 = 60;
 const COMMIT_PERCENT: u64 = 30;
@@ -140,7 +164,8 @@ const DELAY_MAX_NS: u64 = 100_000_000;
 const PATIENCE: u32 = 24;
 
 impl Groups {
-    pub fn new(open: Txg, synced: Txg) -> Groups {
+    /// Dirty data never takes more than `dirty_budget` bytes.
+    pub fn new(open: Txg, synced: Txg, dirty_budget: u64) -> Groups {
         Groups {
             state: Mutex::new(TxgState {
                 open,
@@ -155,11 +180,13 @@ impl Groups {
                 stopping: false,
                 last_wakeup_ns: 0,
             }),
+            open_now: AtomicU64::new(open.0),
             left: Condvar::new(),
             synced: Condvar::new(),
             work: Condvar::new(),
             room: Mutex::default(),
-            dirty_max: Mutex::new(DIRTY_MIN),
+            dirty_max: Mutex::new(dirty_budget.min(DIRTY_MIN)),
+            dirty_budget,
         }
     }
 
@@ -173,12 +200,12 @@ impl Groups {
 
     /// Bounds dirty data by what the device took in the last second.
     pub fn set_dirty_max(&self, bytes: u64) {
-        *self.dirty_max.lock() = bytes.max(DIRTY_MIN);
+        *self.dirty_max.lock() = bytes.max(DIRTY_MIN).min(self.dirty_budget);
     }
 
     /// The group that is open now.
     pub fn open(&self) -> Txg {
-        self.state.lock().open
+        Txg(self.open_now.load(Ordering::Acquire))
     }
 
     pub fn synced(&self) -> Txg {
@@ -287,10 +314,17 @@ impl Pool {
                     queue.leave(WaitFor::Throttle);
                 }
                 Wait::Commit => {
-                    let txg = state.open;
-                    drop(state);
                     queue.enter();
-                    self.commit_txg(txg)?;
+                    if state.syncing {
+                        // Its end is room enough: nobody waits for a whole group of his own.
+                        state.wanted = state.open;
+                        self.txg.synced.wait(&mut state);
+                        drop(state);
+                    } else {
+                        let txg = state.open;
+                        drop(state);
+                        self.commit_txg(txg)?;
+                    }
                     queue.leave(WaitFor::Sync);
                 }
                 Wait::Space => {
@@ -407,9 +441,16 @@ impl Pool {
             });
             let txg = state.open;
             if let Some(client) = self.client() {
-                client.quiesced(txg);
+                // The last one in the group. Nobody else joins meanwhile: the group is still quiescing.
+                state.holders += 1;
+                drop(state);
+                let last = Tx { pool: self.clone(), txg };
+                client.quiesced(&last);
+                drop(last);
+                state = self.txg.state.lock();
             }
             state.open = txg.next();
+            self.txg.open_now.store(state.open.0, Ordering::Release);
             state.load_syncing = std::mem::take(&mut state.load_open);
             state.quiescing = false;
             state.syncing = true;

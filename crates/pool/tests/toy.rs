@@ -43,7 +43,7 @@ fn owner(slot: usize) -> Owner {
 }
 
 impl Client for Toy {
-    fn quiesced(&self, _txg: Txg) {}
+    fn quiesced(&self, _last: &terrane_pool::Tx) {}
 
     fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
         let mut state = self.state.lock();
@@ -170,7 +170,7 @@ fn verify(pool: &Arc<Pool>, toy: &Toy) {
 /// Some groups of random overwrites; the versions of each committed group.
 fn work(pool: &Arc<Pool>, toy: &Toy, env: &SeededEnv, groups: usize) -> Result<(), PoolError> {
     for _ in 0..groups {
-        let tx = pool.begin(Cost { write_bytes: 1 << 20, meta_blocks: 4, frees: false })?;
+        let tx = pool.begin(Cost { write_bytes: 1 << 20, meta_blocks: 4, ..Cost::NOTHING })?;
         let count = 1 + env.random_u64() % 60;
         let mut state = toy.state.lock();
         for _ in 0..count {

@@ -3,22 +3,27 @@
 //! An operation reserves its worst case before it joins a group, and the group keeps that until it was committed. But a
 //! dnode, a directory's only block or a file's record that was dirtied in a group is written once, however often it
 //! changes before the commit: 32 writes of 4 KiB into one record dirty one record. So each inode remembers what was
-//! reserved for it in the newest group, and asks for the difference only. Without that, small writes would fill groups with
-//! reservations thirty times larger than what is written, and each of these groups costs two flushes.
+//! reserved for it in the newest group, and asks for the difference only. And 32 dnodes share a block, which is written once
+//! as well, so those blocks are remembered too. Without that, small changes would fill groups with reservations thirty times
+//! larger than what is written, and each of these groups costs two flushes.
 //!
-//! Invariant: what an inode has claimed in a group was reserved by a transaction of that group.
+//! Invariant: what is claimed in a group was reserved by a transaction of that group. The block of a new dnode is a
+//! guess until the object has its number; when the guess was wrong the rest is reserved then.
 
 use crate::errno::Errno;
 use crate::fs::Fs;
+use crate::types::Ino;
 use parking_lot::Mutex;
 use std::ops::Range;
 use terrane_dataset::ChangeCost;
-use terrane_object::{Cost, Tx};
+use terrane_object::{Cost, ObjectId, Tx, slot_of};
+use terrane_wire::NumberSet;
 
-/// A dnode's block, and one above it.
-const ATTRS_META_BLOCKS: u32 = 2;
+/// A block of dnodes, and one above it.
+const DNODE_META_BLOCKS: u32 = 2;
 /// Pointers to a file's blocks that one block above them holds.
 const POINTERS: u64 = 128;
+const SHARDS: usize = 16;
 
 /// What one operation needs of one inode (always its attributes), at the worst.
 #[derive(Clone, Debug, Default)]
@@ -41,16 +46,29 @@ struct Claimed {
 }
 
 /// What one inode has claimed in the newest group. A leaf lock.
-#[derive(Debug, Default)]
-pub(crate) struct Claims(Mutex<Claimed>);
+#[derive(Debug)]
+pub(crate) struct Claims {
+    /// `None`: an object that is still to be made.
+    ino: Option<Ino>,
+    claimed: Mutex<Claimed>,
+}
 
 impl Claims {
-    /// What is not claimed yet in this group.
+    pub fn of(ino: Ino) -> Self {
+        Claims { ino: Some(ino), claimed: Mutex::default() }
+    }
+
+    /// Of every object that is about to be made.
+    pub fn of_new() -> Self {
+        Claims { ino: None, claimed: Mutex::default() }
+    }
+
+    /// What is not claimed yet in this group, but for the dnode's block; `objects` says whether its dnode is.
     fn missing(&self, group: u64, need: &Need) -> Cost {
-        let claimed = self.0.lock();
-        if claimed.group != group {
-            return need.all();
-        }
+        let claimed = self.claimed.lock();
+        let nothing = Claimed::default();
+        let is_first = claimed.group != group;
+        let claimed = if is_first { &nothing } else { &*claimed };
         let names = need.names.map_or(0, |names| match names.repeats_are_free {
             true => names.meta_blocks.saturating_sub(claimed.names),
             false => names.meta_blocks,
@@ -61,12 +79,13 @@ impl Claims {
         Cost {
             write_bytes: bytes,
             meta_blocks: names.saturating_add(need.pointer_blocks(bytes)),
+            objects: u32::from(is_first || self.ino.is_none()),
             frees: false,
         }
     }
 
     fn add(&self, group: u64, need: &Need) {
-        let mut claimed = self.0.lock();
+        let mut claimed = self.claimed.lock();
         if claimed.group > group {
             // Somebody was faster, in the next group.
             return;
@@ -87,6 +106,35 @@ impl Claims {
     }
 }
 
+/// Blocks of dnodes that the newest group has claimed. Leaf locks.
+#[derive(Debug, Default)]
+pub(crate) struct DnodeBlocks([Mutex<(u64, NumberSet<u64>)>; SHARDS]);
+
+impl DnodeBlocks {
+    fn shard(&self, ino: Ino) -> (&Mutex<(u64, NumberSet<u64>)>, u64) {
+        let (block, _) = slot_of(ObjectId(ino));
+        let shard = usize::try_from(block % SHARDS as u64).unwrap_or(0);
+        (self.0.get(shard).expect("the remainder is below the number of shards"), block)
+    }
+
+    fn is_claimed(&self, group: u64, ino: Ino) -> bool {
+        let (shard, block) = self.shard(ino);
+        let claimed = shard.lock();
+        claimed.0 == group && claimed.1.contains(&block)
+    }
+
+    /// True: it was not claimed before in this group.
+    fn claim(&self, group: u64, ino: Ino) -> bool {
+        let (shard, block) = self.shard(ino);
+        let mut claimed = shard.lock();
+        if claimed.0 < group {
+            claimed.0 = group;
+            claimed.1.clear();
+        }
+        claimed.0 == group && claimed.1.insert(block)
+    }
+}
+
 fn len(range: &Range<u64>) -> u64 {
     range.end.saturating_sub(range.start)
 }
@@ -98,13 +146,6 @@ impl Need {
 
     pub fn names(names: ChangeCost) -> Self {
         Need { names: Some(names), ..Need::default() }
-    }
-
-    fn all(&self) -> Cost {
-        let bytes = len(&self.data);
-        let names = self.names.map_or(0, |names| names.meta_blocks);
-        let meta_blocks = ATTRS_META_BLOCKS.saturating_add(names).saturating_add(self.pointer_blocks(bytes));
-        Cost { write_bytes: bytes, meta_blocks, frees: false }
     }
 
     /// Blocks of pointers above `bytes` of data.
@@ -119,38 +160,66 @@ impl Need {
 
 /// Costs of several steps in one transaction.
 fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
-    costs.into_iter().fold(Cost { write_bytes: 0, meta_blocks: 0, frees: false }, |total, cost| Cost {
+    costs.into_iter().fold(Cost::NOTHING, |total, cost| Cost {
         write_bytes: total.write_bytes.saturating_add(cost.write_bytes),
         meta_blocks: total.meta_blocks.saturating_add(cost.meta_blocks),
+        objects: total.objects.saturating_add(cost.objects),
         frees: total.frees || cost.frees,
     })
 }
 
-/// What one new dnode may dirty, beside other things.
-pub(crate) const COST_NEW: Cost = Cost { write_bytes: 0, meta_blocks: 1, frees: false };
 /// An operation that gives space back, and may use the reserve for it.
-pub(crate) const FREES: Cost = Cost { write_bytes: 0, meta_blocks: 0, frees: true };
-pub(crate) const COST_NOTHING: Cost = Cost { write_bytes: 0, meta_blocks: 0, frees: false };
+pub(crate) const FREES: Cost = Cost { frees: true, ..Cost::NOTHING };
+/// One that may put an object into the delete queue, which changes a block there.
+pub(crate) const FREES_LINK: Cost = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..FREES };
+/// Given back when the object goes before its group ends.
+pub(crate) const UNLINKED_META_BLOCKS: u32 = 1;
 
 impl Fs {
+    fn missing(&self, group: u64, claims: &Claims, need: &Need, ino: Ino) -> Cost {
+        let mut missing = claims.missing(group, need);
+        if missing.objects > 0 && !self.dnode_blocks.is_claimed(group, ino) {
+            missing.meta_blocks = missing.meta_blocks.saturating_add(DNODE_META_BLOCKS);
+        }
+        missing
+    }
+
     /// Begins a transaction that has room for `extra` and for what these inodes need. May wait: no lock may be held,
     /// and no other transaction.
     pub(crate) fn begin(&self, extra: Cost, needs: &[(&Claims, Need)]) -> Result<Tx, Errno> {
-        let group = self.set.open_txg().0;
-        let missing = sum(needs.iter().map(|(claims, need)| claims.missing(group, need)).chain([extra]));
-        let all = sum(needs.iter().map(|(_, need)| need.all()).chain([extra]));
-        let mut tx = self.set.begin(missing)?;
-        if tx.txg().0 != group
-            && (missing.write_bytes, missing.meta_blocks) != (all.write_bytes, all.meta_blocks)
-        {
-            // The group changed meanwhile: what was claimed in the old one does not count in the new one.
-            drop(tx);
-            tx = self.set.begin(all)?;
+        let makes = needs.iter().any(|(claims, _)| claims.ino.is_none());
+        let guess = if makes { self.set.likely_number().0 } else { 0 };
+        let missing = |group| {
+            let needs = needs.iter();
+            let costs =
+                needs.map(|(claims, need)| self.missing(group, claims, need, claims.ino.unwrap_or(guess)));
+            sum(costs.chain([extra]))
+        };
+        let mut group = self.set.open_txg().0;
+        loop {
+            let asked = missing(group);
+            let tx = self.set.begin(asked)?;
+            if tx.txg().0 != group {
+                // The group changed meanwhile: what was claimed in the old one does not count in the new one.
+                group = tx.txg().0;
+                let now = missing(group);
+                if now.write_bytes > asked.write_bytes || now.meta_blocks > asked.meta_blocks {
+                    continue;
+                }
+            }
+            for (claims, need) in needs {
+                claims.add(group, need);
+                self.dnode_blocks.claim(group, claims.ino.unwrap_or(guess));
+            }
+            return Ok(tx);
         }
-        for (claims, need) in needs {
-            claims.add(tx.txg().0, need);
+    }
+
+    /// An object was made and has this number: room for its dnode's block was reserved if the guess was right.
+    pub(crate) fn claim_new(&self, tx: &Tx, ino: Ino) {
+        if self.dnode_blocks.claim(tx.txg().0, ino) {
+            tx.reserve_more(DNODE_META_BLOCKS);
         }
-        Ok(tx)
     }
 }
 
@@ -162,6 +231,17 @@ mod tests {
         Need { data, block_bytes: 4096, ..Need::default() }
     }
 
+    #[test]
+    fn a_block_of_dnodes_is_claimed_once_in_a_group() {
+        let blocks = DnodeBlocks::default();
+        assert!(!blocks.is_claimed(7, 33));
+        assert!(blocks.claim(7, 33));
+        assert!(blocks.is_claimed(7, 63) && !blocks.claim(7, 63), "its neighbour lies in the same block");
+        assert!(blocks.claim(7, 64) && !blocks.is_claimed(8, 64));
+        // A shard forgets an old group, and is not taken back to it.
+        assert!(blocks.claim(8, 33) && !blocks.is_claimed(7, 33) && !blocks.claim(7, 33));
+    }
+
     fn missing(claims: &Claims, group: u64, need: &Need) -> (u64, u32) {
         let cost = claims.missing(group, need);
         (cost.write_bytes, cost.meta_blocks)
@@ -169,12 +249,12 @@ mod tests {
 
     #[test]
     fn one_block_is_claimed_once_in_a_group() {
-        let claims = Claims::default();
-        assert_eq!(missing(&claims, 7, &data(0..4096)), (4096, ATTRS_META_BLOCKS));
+        let claims = Claims::of(9);
+        assert_eq!(missing(&claims, 7, &data(0..4096)), (4096, 0));
         claims.add(7, &data(0..4096));
         assert_eq!(missing(&claims, 7, &data(0..4096)), (0, 0));
         assert_eq!(missing(&claims, 7, &data(0..8192)), (4096, 2));
-        assert_eq!(missing(&claims, 8, &data(0..4096)), (4096, ATTRS_META_BLOCKS));
+        assert_eq!(missing(&claims, 8, &data(0..4096)), (4096, 0));
         claims.add(7, &data(4096..8192));
         assert_eq!(missing(&claims, 7, &data(0..8192)), (0, 0), "neighbours join");
         claims.add(7, &data(40_960..45_056));
@@ -186,7 +266,7 @@ mod tests {
 
     #[test]
     fn names_in_one_block_are_free_after_the_first() {
-        let claims = Claims::default();
+        let claims = Claims::of(9);
         let small = ChangeCost { meta_blocks: 1, repeats_are_free: true };
         let large = ChangeCost { meta_blocks: 6, repeats_are_free: false };
         claims.add(3, &Need::names(small));

@@ -5,7 +5,7 @@
 //! subdirectories + 2.
 
 use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, kind_of, object_kind, stored};
-use crate::claims::{COST_NEW, Claims, Need};
+use crate::claims::{Claims, Need, UNLINKED_META_BLOCKS};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{InodeRef, State};
@@ -203,10 +203,11 @@ impl Fs {
     fn make(&self, dir: Ino, name: &[u8], file: NewFile<'_>) -> Result<Attr, Errno> {
         check_new_name(name)?;
         let dir = self.hold(dir)?;
-        let extra = Cost { write_bytes: file.target.map_or(0, <[u8]>::len) as u64, ..COST_NEW };
+        let extra = Cost { write_bytes: file.target.map_or(0, <[u8]>::len) as u64, ..Cost::NOTHING };
+        let new = (&self.claims_of_new, Need::attrs());
         // Declared first, so that it is dropped after the transaction.
         let inode;
-        let tx = self.begin(extra, &[self.names_need(&dir)?])?;
+        let tx = self.begin(extra, &[self.names_need(&dir)?, new])?;
         let mut parent = dir.write();
         parent.check_live_dir()?;
         if parent.find(name)?.is_some() {
@@ -271,6 +272,7 @@ impl Fs {
         let block_size = u32::try_from(data_bytes).unwrap_or(0).max(terrane_dataset::BLOCK_BYTES_FIRST);
         let bonus = attrs.encode(&self.layouts)?;
         let object = self.set.create(tx, ObjectSpec { kind, block_size, dnode_slots: 1, bonus })?;
+        self.claim_new(tx, object.id().0);
         if let Some(target) = outside {
             object.write(tx, 0, target)?;
         }
@@ -284,7 +286,9 @@ impl Fs {
         let file = NewFile { bits, rdev: None, target: None, cred };
         // Declared first, so that it is dropped after the transaction.
         let inode;
-        let tx = self.begin(COST_NEW, &[self.unlinked.need()])?;
+        let extra = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..Cost::NOTHING };
+        let new = (&self.claims_of_new, Need::attrs());
+        let tx = self.begin(extra, &[self.unlinked.need(), new])?;
         let (object, attrs) = {
             let parent = dir.read();
             parent.check_live_dir()?;
@@ -294,10 +298,7 @@ impl Fs {
         inode = self.hold_new(&tx, object, attrs);
         let mut state = inode.write();
         state.linkable = true;
-        if let Err(errno) = self.unlinked.add(&tx, inode.ino) {
-            self.set.destroy(&tx, inode.object())?;
-            return Err(errno);
-        }
+        self.unlinked.add(inode.ino);
         inode.count_lookup();
         Ok(self.attr(&inode, &state))
     }

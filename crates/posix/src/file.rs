@@ -7,7 +7,7 @@
 //! A write larger than 1 MiB is several transactions, each with the size and times that fit what it wrote.
 
 use crate::attr::stored;
-use crate::claims::{COST_NOTHING, Need};
+use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, InodeRef, State};
@@ -48,7 +48,7 @@ fn blocks_of(block: u64, start: u64, end: u64) -> Range<u64> {
 
 /// What zeroing a range may dirty: its edges. What lies between them becomes a hole.
 fn edges_cost(block_bytes: u32) -> Cost {
-    Cost { write_bytes: 2 * u64::from(block_bytes), meta_blocks: 4, frees: false }
+    Cost { write_bytes: 2 * u64::from(block_bytes), meta_blocks: 4, ..Cost::NOTHING }
 }
 
 impl Fs {
@@ -85,7 +85,7 @@ impl Fs {
         if policy == AccessTime::Relative && !is_access_time_old(&inode.read(), now) {
             return;
         }
-        let Ok(tx) = self.begin(COST_NOTHING, &[(&inode.claims, Need::attrs())]) else { return };
+        let Ok(tx) = self.begin(Cost::NOTHING, &[(&inode.claims, Need::attrs())]) else { return };
         let mut state = inode.write();
         state.attrs.zpl.atime = stored(now);
         if let Err(errno) = self.save(&tx, inode, &mut state) {
@@ -130,7 +130,7 @@ impl Fs {
                 u64::from(self.block_for(inode, end.max(size)).unwrap_or(inode.object().block_size()));
             Need { data: blocks_of(block, start, end), block_bytes: block, names: None }
         };
-        let tx = self.begin(COST_NOTHING, &[(&inode.claims, need)])?;
+        let tx = self.begin(Cost::NOTHING, &[(&inode.claims, need)])?;
         let mut state = inode.write();
         let offset = if flags.append { state.attrs.zpl.size } else { offset };
         let room = FILE_SIZE_MAX.checked_sub(offset).filter(|room| *room > 0).ok_or(Errno::EFBIG)?;

@@ -1,7 +1,7 @@
 //! One mounted data set: how it is made and opened, and what concerns it as a whole.
 
 use crate::attr::{Attributes, low32, orders, stored, time};
-use crate::claims::{COST_NOTHING, Need};
+use crate::claims::{Claims, DnodeBlocks, Need};
 use crate::errno::Errno;
 use crate::inode::{Inode, InodeCache, State};
 use crate::perm;
@@ -39,6 +39,8 @@ pub struct Fs {
     pub(crate) layouts: LayoutTable,
     pub(crate) inodes: InodeCache,
     pub(crate) unlinked: UnlinkedSet,
+    pub(crate) dnode_blocks: DnodeBlocks,
+    pub(crate) claims_of_new: Claims,
     /// Held while a directory moves to another parent: nobody else's move can then put it under itself. Taken
     /// before the transaction begins.
     pub(crate) directory_moves: Mutex<()>,
@@ -64,7 +66,7 @@ impl Fs {
     pub fn format(dataset: &Dataset, owner: &Cred) -> Result<(), DatasetError> {
         let set = dataset.objects();
         {
-            let tx = set.begin(Cost { write_bytes: 256 << 10, meta_blocks: 32, frees: false })?;
+            let tx = set.begin(Cost { write_bytes: 256 << 10, meta_blocks: 32, ..Cost::NOTHING })?;
             let mut registry = dataset.new_zap(&tx, ObjectKind::Zap)?;
             let mut table = LayoutTable::new(Registry::built_in());
             for row in table.registry().iter() {
@@ -199,10 +201,18 @@ impl Fs {
             layouts,
             inodes: InodeCache::new(),
             unlinked: UnlinkedSet::new(queue),
+            dnode_blocks: DnodeBlocks::default(),
+            claims_of_new: Claims::of_new(),
             directory_moves: Mutex::new(()),
             ledger: OnceLock::new(),
             succession,
             root,
+        });
+        let of_groups = Arc::downgrade(&fs);
+        fs.set.at_the_end_of_groups(move |last| {
+            if let Some(fs) = of_groups.upgrade() {
+                fs.unlinked.store(last);
+            }
         });
         match fs.hold(root).map(|inode| inode.read().attrs.is_dir()) {
             Ok(true) => {}
@@ -317,7 +327,7 @@ impl Fs {
         let inode = self.hold(ino)?;
         let extra = match set.size {
             Some(size) => self.resize_cost(&inode, size)?,
-            None => COST_NOTHING,
+            None => Cost::NOTHING,
         };
         let tx = self.begin(extra, &[(&inode.claims, Need::attrs())])?;
         let mut state = inode.write();

@@ -78,7 +78,7 @@ impl Inode {
             noted: AtomicU64::new(0),
             loading: Mutex::new(()),
             body: OnceLock::new(),
-            claims: Claims::default(),
+            claims: Claims::of(ino),
             idle: AtomicBool::new(false),
         }
     }

@@ -5,12 +5,13 @@
 //! progress.
 
 use crate::attr::stored;
-use crate::claims::{COST_NOTHING, FREES, Need};
+use crate::claims::{FREES_LINK, Need};
 use crate::dir::{KIND_DIR, Named, check_name, check_new_name};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::Locked;
 use crate::types::{Attr, Ino, LINK_MAX};
+use terrane_object::Cost;
 
 impl Fs {
     /// One more name for a file. `EPERM`: a directory has one. Adds one to the lookup count.
@@ -18,11 +19,18 @@ impl Fs {
         check_new_name(name)?;
         let inode = self.hold(ino)?;
         let dir = self.hold(dir)?;
-        if inode.read().attrs.is_dir() {
-            return Err(Errno::EPERM);
+        let nameless = {
+            let state = inode.read();
+            if state.attrs.is_dir() {
+                return Err(Errno::EPERM);
+            }
+            state.attrs.zpl.links == 0
+        };
+        let mut needs = vec![self.names_need(&dir)?, (&inode.claims, Need::attrs())];
+        if nameless {
+            needs.push(self.unlinked.need_of_one(inode.ino));
         }
-        let file = (&inode.claims, Need::attrs());
-        let tx = self.begin(COST_NOTHING, &[self.names_need(&dir)?, file, self.unlinked.need()])?;
+        let tx = self.begin(Cost::NOTHING, &needs)?;
         let mut locked = Locked::new(self, &[&inode, &dir]);
         let parent = locked.get(dir.ino);
         parent.check_live_dir()?;
@@ -82,7 +90,7 @@ impl Fs {
                 _ => {}
             }
             let file = (&inode.claims, Need::attrs());
-            let tx = self.begin(FREES, &[self.names_need(&dir)?, file, self.unlinked.need()])?;
+            let tx = self.begin(FREES_LINK, &[self.names_need(&dir)?, file, self.unlinked.need()])?;
             let mut locked = Locked::new(self, &[&dir, &inode]);
             if locked.get(dir.ino).find(name)?.map(|named| named.ino) != Some(inode.ino) {
                 continue;
@@ -97,19 +105,13 @@ impl Fs {
             if wants_dir {
                 parent.fewer_links();
             }
-            self.drop_link(&tx, &mut locked, inode.ino, now)?;
+            self.drop_link(&mut locked, inode.ino, now);
             return locked.save(&tx);
         }
     }
 
     /// An inode lost a name: a directory its only one.
-    pub(crate) fn drop_link(
-        &self,
-        tx: &terrane_object::Tx,
-        locked: &mut Locked<'_>,
-        ino: Ino,
-        now: [u64; 2],
-    ) -> Result<(), Errno> {
+    pub(crate) fn drop_link(&self, locked: &mut Locked<'_>, ino: Ino, now: [u64; 2]) {
         let state = locked.get(ino);
         if state.attrs.is_dir() {
             state.attrs.zpl.links = 0;
@@ -118,8 +120,7 @@ impl Fs {
         }
         state.attrs.zpl.ctime = now;
         if state.attrs.zpl.links == 0 {
-            self.unlinked.add(tx, ino)?;
+            self.unlinked.add(ino);
         }
-        Ok(())
     }
 }

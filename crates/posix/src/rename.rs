@@ -7,13 +7,13 @@
 //! locks are taken; nothing else can change it.
 
 use crate::attr::stored;
-use crate::claims::{COST_NOTHING, FREES, Need};
+use crate::claims::{FREES_LINK, Need};
 use crate::dir::{KIND_DIR, Named, check_name};
 use crate::errno::{Errno, damaged};
 use crate::fs::Fs;
 use crate::inode::{InodeRef, Locked};
 use crate::types::{Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE};
-use terrane_object::Tx;
+use terrane_object::{Cost, Tx};
 
 /// Directories above one another, at most: a longer way up is a circle.
 const DEPTH_MAX: usize = 1 << 20;
@@ -83,11 +83,14 @@ impl Fs {
             return Ok(true);
         }
 
-        let mut needs = vec![self.names_need(&from.dir)?, self.names_need(&to.dir)?, self.unlinked.need()];
+        let mut needs = vec![self.names_need(&from.dir)?, self.names_need(&to.dir)?];
         needs.push((&source.inode.claims, Need::attrs()));
         needs.extend(target.as_ref().map(|target| (&target.inode.claims, Need::attrs())));
         let replaces = target.is_some() && flags != RENAME_EXCHANGE;
-        let tx = self.begin(if replaces { FREES } else { COST_NOTHING }, &needs)?;
+        if replaces {
+            needs.push(self.unlinked.need());
+        }
+        let tx = self.begin(if replaces { FREES_LINK } else { Cost::NOTHING }, &needs)?;
         let mut inodes = vec![&*from.dir, &*to.dir, &*source.inode];
         inodes.extend(target.as_ref().map(|target| &*target.inode));
         let mut locked = Locked::new(self, &inodes);
@@ -191,7 +194,7 @@ impl Fs {
                     locked.get(to.dir.ino).fewer_links();
                 }
                 let now = stored(self.now());
-                self.drop_link(tx, locked, target.inode.ino, now)?;
+                self.drop_link(locked, target.inode.ino, now);
             }
             None => locked.get(to.dir.ino).insert(tx, to.name, source.named())?,
         }

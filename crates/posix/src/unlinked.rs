@@ -5,22 +5,28 @@
 //! it together with its destruction (or when a file that was made without a name gets one). What stands there
 //! when a data set is mounted was left by a crash, and is destroyed.
 //!
-//! Invariant: an inode's link count is 0 if and only if it is in the queue.
+//! Most unlinked files are closed a moment later, and whether one stands in the queue matters only at the end of a group, so what
+//! was unlinked in the open group is remembered, and written into the queue when everybody has left the group.
+//!
+//! Invariant: at the end of every group an inode's link count is 0 if and only if it is in the queue.
 
-use crate::claims::{COST_NEW, Claims, Need};
+use crate::claims::{Claims, FREES, Need, UNLINKED_META_BLOCKS};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
 use parking_lot::Mutex;
-use terrane_dataset::ObjectZap;
-use terrane_object::{Cost, ObjectError, ObjectId, Tx};
+use terrane_dataset::{ChangeCost, ObjectZap};
+use terrane_object::{ObjectError, ObjectId, Tx};
+use terrane_wire::NumberSet;
 use terrane_zap::Cursor;
 
 /// Objects destroyed by one call of [`Fs::drain_unlinked`], at most.
 const DRAIN_STEP: usize = 256;
 
-/// The delete queue. Its lock is taken last: under those of inodes, above none.
+/// The delete queue. Its locks are taken last: under those of inodes, above none.
 pub(crate) struct UnlinkedSet {
+    /// Unlinked in the open group.
+    fresh: Mutex<NumberSet<Ino>>,
     queue: Mutex<ObjectZap>,
     /// How far draining came; what is in use stays behind it.
     drained: Mutex<Cursor>,
@@ -29,29 +35,66 @@ pub(crate) struct UnlinkedSet {
 
 impl UnlinkedSet {
     pub fn new(queue: ObjectZap) -> Self {
+        let claims = Claims::of(queue.object().id().0);
         UnlinkedSet {
+            fresh: Mutex::default(),
             queue: Mutex::new(queue),
             drained: Mutex::new(Cursor::START),
-            claims: Claims::default(),
+            claims,
         }
     }
 
-    pub fn add(&self, tx: &Tx, ino: Ino) -> Result<(), Errno> {
-        Ok(self.queue.lock().add_u64(tx, name(ino).as_bytes(), ino)?)
+    /// Its transaction is under way, and reserved what [`need`](Self::need) says and
+    /// [`UNLINKED_META_BLOCKS`] beside that.
+    pub fn add(&self, ino: Ino) {
+        self.fresh.lock().insert(ino);
     }
 
     /// False: it was not there.
     pub fn remove(&self, tx: &Tx, ino: Ino) -> Result<bool, Errno> {
+        if self.fresh.lock().remove(&ino) {
+            // What was unlinked in this group was reserved in this group.
+            tx.give_back(UNLINKED_META_BLOCKS);
+            return Ok(true);
+        }
         Ok(self.queue.lock().remove(tx, name(ino).as_bytes())?)
     }
 
-    /// What one more or one fewer entry needs.
+    /// Nobody else is in the group any more: what it unlinked and nobody has destroyed goes into the queue.
+    pub fn store(&self, last: &Tx) {
+        let fresh = std::mem::take(&mut *self.fresh.lock());
+        if fresh.is_empty() {
+            return;
+        }
+        let mut order: Vec<Ino> = fresh.into_iter().collect();
+        order.sort_unstable();
+        let mut queue = self.queue.lock();
+        for ino in order {
+            if let Err(error) = queue.add_u64(last, name(ino).as_bytes(), ino) {
+                log::error!(
+                    "unlinked object {ino} is not in the delete queue ({error}); a crash now would leave it"
+                );
+                self.fresh.lock().insert(ino);
+            }
+        }
+    }
+
+    /// What any number of new entries needs in one group, beside [`UNLINKED_META_BLOCKS`] for each.
     pub fn need(&self) -> (&Claims, Need) {
+        let cost = self.queue.lock().change_cost();
+        (&self.claims, Need::names(ChangeCost { repeats_are_free: true, ..cost }))
+    }
+
+    /// What taking this entry out needs.
+    pub fn need_of_one(&self, ino: Ino) -> (&Claims, Need) {
+        if self.fresh.lock().contains(&ino) {
+            return (&self.claims, Need::attrs());
+        }
         (&self.claims, Need::names(self.queue.lock().change_cost()))
     }
 
     pub fn len(&self) -> Result<usize, Errno> {
-        Ok(self.queue.lock().entries()?.len())
+        Ok(self.queue.lock().entries()?.len() + self.fresh.lock().len())
     }
 
     /// The first `max` of them.
@@ -97,7 +140,8 @@ impl Fs {
     /// Gives an unlinked object's space back, unless somebody has it.
     pub(crate) fn destroy(&self, ino: Ino) -> Result<(), Errno> {
         let entered = self.enter(ino);
-        let tx = self.begin(Cost { frees: true, ..COST_NEW }, &[self.unlinked.need()])?;
+        let dnode = (&entered.claims, Need::attrs());
+        let tx = self.begin(FREES, &[self.unlinked.need_of_one(ino), dnode])?;
         let Some(_unloaded) = entered.lock_unloaded() else { return Ok(()) };
         // Whoever takes it out of the queue destroys it: draining and the last close may both come here, and the
         // number may have been given to a new inode since the caller looked.

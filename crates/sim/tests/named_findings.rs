@@ -6,7 +6,7 @@ use terrane_dataset::{Dataset, ObjectZap};
 use terrane_object::{Cost, ObjectId, ObjectKind, ObjectSpec};
 use terrane_sim::machine::{Machine, Plan, USER};
 
-const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 32, frees: false };
+const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 32, ..Cost::NOTHING };
 
 /// A file system with two directories and a file of two names, changed behind its back.
 fn after(change: impl FnOnce(&Dataset, u64)) -> Report {

@@ -14,7 +14,7 @@ use terrane_device::{Device, SimDevice};
 use terrane_object::dnode::{DNODE_BLOCK_BYTES, DnodeHead, SLOT_BYTES, dnodes_in};
 use terrane_object::objset::HEADER;
 use terrane_object::{BlockPtr, Env, ImportOptions, ObjectKind, Owner, Pool, PoolError, SeededEnv};
-use terrane_pool::{Client, Group, Stream, WriteRequest};
+use terrane_pool::{Client, Group, Stream, Tx, WriteRequest};
 use terrane_wire::Txg;
 
 /// Where the root pointer stands in a dnode, and where its bonus begins.
@@ -47,7 +47,7 @@ enum What {
 }
 
 impl Client for Liar {
-    fn quiesced(&self, _txg: Txg) {}
+    fn quiesced(&self, _last: &Tx) {}
 
     fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
         let plan = &mut *self.plan();
