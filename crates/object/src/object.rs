@@ -216,13 +216,13 @@ impl Object {
         if old == bytes {
             return Ok(());
         }
-        let content = if count == 1 { Some(self.raw_block(0)?) } else { None };
+        let base = if count == 1 && !self.is_dirty(tx, 0) { self.raw_block(0)? } else { None };
         self.change(tx, |state| {
             state.dnode.block_bytes = bytes;
-            if let Some(Some(content)) = content {
-                let mut content = content.to_vec();
-                content.resize(bytes as usize, 0);
-                state.dirty(tx.txg()).blocks.insert(0, Arc::new(content));
+            // A directory grows by small steps: in place, after the first in a group.
+            if let Some(mut content) = state.dirty(tx.txg()).blocks.remove(&0).or(base) {
+                Arc::make_mut(&mut content).resize(bytes as usize, 0);
+                state.dirty(tx.txg()).blocks.insert(0, content);
             }
         })
     }
@@ -354,6 +354,12 @@ impl Object {
         Ok(())
     }
 
+    /// Whether the group of `tx` has changed the block already.
+    fn is_dirty(&self, tx: &Tx, block: u64) -> bool {
+        let state = self.state.read();
+        state.open.as_ref().is_some_and(|open| open.txg == tx.txg() && open.blocks.contains_key(&block))
+    }
+
     /// Changes a dirty block in place; a clean one is read first. It is extended with zeros to at least `len` bytes.
     fn with_block(
         self: &Arc<Self>,
@@ -362,11 +368,7 @@ impl Object {
         len: usize,
         change: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), ObjectError> {
-        let is_dirty = {
-            let state = self.state.read();
-            state.open.as_ref().is_some_and(|open| open.txg == tx.txg() && open.blocks.contains_key(&block))
-        };
-        let base = if is_dirty { None } else { self.raw_block(block)? };
+        let base = if self.is_dirty(tx, block) { None } else { self.raw_block(block)? };
         self.change(tx, |state| {
             let mut data = match state.dirty(tx.txg()).blocks.remove(&block) {
                 Some(data) => data,
