@@ -9,6 +9,7 @@
 
 mod brake;
 mod gate;
+mod listings;
 mod negotiate;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use crate::proto::{self, Header, ParseError, Request};
 use crate::reply::{self, Errno, Reply};
 use crate::transport::{DevFuse, Received, Transport};
 use gate::{Admitted, Gate};
+use listings::Listings;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -192,6 +194,7 @@ fn serve_with(
         negotiated,
         brake,
         gate: Gate::new(threads - READERS_RESERVED, PARKED_BYTES_MAX),
+        listings: Listings::default(),
         ended: AtomicBool::new(false),
     };
     std::thread::scope(|scope| {
@@ -228,6 +231,7 @@ struct Work<'a> {
     negotiated: &'a Negotiated,
     brake: &'a Brake,
     gate: Gate,
+    listings: Listings,
     /// DESTROY came, or a thread failed: read no more.
     ended: AtomicBool,
 }
@@ -325,7 +329,28 @@ impl Work<'_> {
             });
         self.handler.answered(&call, outcome, reply, began.elapsed());
         if !request.has_no_reply() {
+            if let (Ok(()), Some(first)) = (outcome, self.listings.before(header, request, reply)) {
+                self.notify(header, &first);
+            }
             self.send(header, outcome, reply);
+        }
+    }
+
+    fn notify(&self, header: &Header, notification: &[u8]) {
+        match self.transport.send(notification) {
+            // The mount went away under the request, or is too old for such news.
+            Err(error)
+                if !matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENODEV | libc::ECONNABORTED | libc::EINVAL)
+                ) =>
+            {
+                log::warn!(
+                    "fuse: the kernel could not be told to forget the listing of node {}: {error}",
+                    header.nodeid
+                );
+            }
+            _ => {}
         }
     }
 

@@ -76,10 +76,12 @@ impl Memory {
     }
 
     fn readdir(&self, files: &Files, offset: u64, mut dir: DirReply<'_>, plus: bool) {
-        let dots = [(b".".to_vec(), 1), (b"..".to_vec(), 1)];
-        let names = dots.into_iter().chain(files.names.iter().map(|(name, node)| (name.clone(), *node)));
-        for (at, (name, node)) in names.enumerate().skip(offset as usize) {
-            let (next, kind) = (at as u64 + 1, if node == 1 { libc::DT_DIR } else { libc::DT_REG });
+        let dots = [(1, b".".to_vec(), 1), (2, b"..".to_vec(), 1)];
+        let names = files.names.iter().map(|(name, node)| (place(name), name.clone(), *node));
+        let mut names: Vec<_> = dots.into_iter().chain(names).filter(|(at, ..)| *at > offset).collect();
+        names.sort();
+        for (next, name, node) in names {
+            let kind = if node == 1 { libc::DT_DIR } else { libc::DT_REG };
             let entry = match self.attr(files, node) {
                 Ok(attr) if node != 1 => attr::entry(&attr, node, &self.policy),
                 _ => attr::no_entry(Duration::ZERO),
@@ -93,6 +95,14 @@ impl Memory {
             }
         }
     }
+}
+
+/// Where a name stands in a listing, whoever comes and goes: by a hash (FNV-1a), as in a real directory.
+fn place(name: &[u8]) -> u64 {
+    let hash = name
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, b| (hash ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
+    3 + (hash >> 8)
 }
 
 impl Handler for Memory {
@@ -353,6 +363,37 @@ fn what_the_kernel_knows_it_does_not_ask() {
     (0..100).for_each(|_| ask());
     let after = running.memory.requests.load(Ordering::Relaxed);
     assert!(after - before <= 100, "{} requests for 300 questions", after - before);
+    running.end();
+}
+
+/// The kernel keeps what listings showed, and puts the pieces of several readers together. Told nothing, it shows the last of these
+/// readers a directory without a name that was there before it began: `rm -r` fails then, with "Directory not empty".
+#[test]
+fn a_listing_shows_what_was_there_before_it_began_whoever_else_lists() {
+    let Some(running) = Running::start("listings", Via::Kernel, "") else { return };
+    for n in 0..4000 {
+        File::create(running.path(&format!("entry {n}"))).unwrap();
+    }
+    let list = || fs::read_dir(&running.dir).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut order: Vec<u64> = (0..4000).map(|n| place(format!("entry {n}").as_bytes())).collect();
+    order.sort_unstable();
+    // The first reader has passed the place of the new name when that comes; the second begins afterwards, and has not reached it
+    // when the first one is done.
+    let mut first = list();
+    assert_eq!(first.by_ref().take(3000).count(), 3000);
+    let between = order[1600]..order[2800];
+    let late =
+        (0..).map(|n| format!("late {n}")).find(|name| between.contains(&place(name.as_bytes()))).unwrap();
+    File::create(running.path(&late)).unwrap();
+    let mut second = list();
+    let mut names = vec![second.next().unwrap()];
+    first.for_each(drop);
+    names.extend(second);
+    assert!(names.iter().any(|name| *name == *late), "{late} is not among {} names", names.len());
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 4001);
+    assert_eq!(list().count(), 4001);
     running.end();
 }
 

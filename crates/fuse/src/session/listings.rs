@@ -1,0 +1,107 @@
+//! Listings that the kernel must not keep.
+//!
+//! The kernel gathers what READDIR shows into a list of its own, and serves later readers from it. The list grows by whoever
+//! asks for what comes next in it, so pieces of several readers, of different age, stand in one list; and only a reader at
+//! the beginning of a directory asks whether the list is still true. One that began before the list was complete goes on
+//! in it unasked, and misses a name that was there before it began but came after its piece of the list (seen on Linux
+//! 6.18; `rm -r` beside `find` then ends with "Directory not empty").
+//!
+//! A list that came in one piece is as true as its one answer: changes of a directory exclude its readers, and the next
+//! reader notices them. So small directories are left to the kernel. Of others the kernel is told to forget the pages before
+//! it learns that the end is reached: it then finds its list without a beginning, throws it away, and asks.
+//!
+//! Invariant: the end of a directory whose listing ever took more than one answer is not told before that. Marks are never
+//! taken back, as an old piece can be added late.
+
+use crate::proto::{self, Header, NotifyInvalInodeOut, ReadIn, Request};
+use crate::reply::{self, Reply};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+
+/// More directories than this are not remembered one by one: all are then taken for long ones.
+const MARKS_MAX: usize = 1 << 16;
+/// The kernel asks for as much as the caller's buffer takes, and for a page at least. So with a request of a page the caller may
+/// take less than the answer holds (musl's buffer has 2048 bytes), and goes on in the kernel's list.
+const PAGE_BYTES: u32 = 4096;
+const SMALLEST_BUFFER_BYTES: usize = 1024;
+
+/// Directories whose listings take more than one answer.
+#[derive(Debug, Default)]
+pub(super) struct Listings {
+    long: Mutex<BTreeSet<u64>>,
+}
+
+impl Listings {
+    /// What must be sent before this answer to a request that was carried out.
+    pub fn before(&self, header: &Header, request: &Request<'_>, reply: &Reply) -> Option<Vec<u8>> {
+        let (Request::Readdir(read) | Request::Readdirplus(read)) = request else { return None };
+        let is_end = reply.is_empty() && read.offset != 0;
+        if is_long(read, reply) {
+            let mut long = self.long.lock();
+            if long.len() < MARKS_MAX {
+                long.insert(header.nodeid);
+            }
+        }
+        (is_end && self.marked(header.nodeid)).then(|| forget_pages(header.nodeid))
+    }
+
+    fn marked(&self, nodeid: u64) -> bool {
+        let long = self.long.lock();
+        long.contains(&nodeid) || long.len() >= MARKS_MAX
+    }
+}
+
+fn is_long(read: &ReadIn, reply: &Reply) -> bool {
+    let goes_on = read.offset != 0 && !reply.is_empty();
+    goes_on || read.size <= PAGE_BYTES && reply.len() > SMALLEST_BUFFER_BYTES
+}
+
+fn forget_pages(nodeid: u64) -> Vec<u8> {
+    let all = NotifyInvalInodeOut { ino: nodeid, off: 0, len: 0 };
+    reply::notification(proto::notify::INVAL_INODE, &all.encode())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(listings: &Listings, nodeid: u64, offset: u64, size: u32, bytes: usize) -> bool {
+        let read = ReadIn { fh: 0, offset, size, read_flags: 0, lock_owner: 0, flags: 0, padding: 0 };
+        let header =
+            Header { opcode: proto::Opcode::Readdir as u32, unique: 1, nodeid, uid: 0, gid: 0, pid: 0 };
+        let mut reply = Reply::new();
+        reply.bytes(&vec![0; bytes]);
+        listings.before(&header, &Request::Readdir(read), &reply).is_some()
+    }
+
+    #[test]
+    fn only_long_listings_are_forgotten_and_only_at_their_end() {
+        let listings = Listings::default();
+        assert!(!asked(&listings, 7, 0, 32768, 30000));
+        assert!(!asked(&listings, 7, 99, 32768, 0), "one answer held all");
+        assert!(!asked(&listings, 8, 0, 32768, 30000));
+        assert!(!asked(&listings, 8, 99, 32768, 30000));
+        assert!(asked(&listings, 8, 199, 32768, 0));
+        assert!(asked(&listings, 8, 199, 32768, 0), "marks stay");
+        assert!(!asked(&listings, 8, 0, 32768, 0), "nothing was listed");
+        assert!(!asked(&listings, 7, 99, 32768, 0), "another directory");
+    }
+
+    #[test]
+    fn a_small_buffer_makes_a_listing_long() {
+        let listings = Listings::default();
+        assert!(!asked(&listings, 7, 0, 4096, 1000));
+        assert!(!asked(&listings, 7, 99, 4096, 0));
+        assert!(!asked(&listings, 7, 0, 4096, 2000));
+        assert!(asked(&listings, 7, 99, 4096, 0));
+    }
+
+    #[test]
+    fn too_many_marks_count_for_all() {
+        let listings = Listings::default();
+        for nodeid in 2..2 + MARKS_MAX as u64 {
+            asked(&listings, nodeid, 5, 32768, 100);
+        }
+        assert!(asked(&listings, 1, 5, 32768, 0));
+    }
+}
