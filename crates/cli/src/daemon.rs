@@ -10,12 +10,14 @@
 use crate::control::{Caller, Greeting, STOP, SYNC};
 use crate::failure::{Failure, Outcome};
 use crate::live::{Live, Target};
+use crate::metrics::{self, MountSide};
 use crate::query::Query;
 use crate::registry::Registry;
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::Permissions;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -36,6 +38,8 @@ pub struct Plan {
     pub dir: PathBuf,
     pub mount: MountOptions,
     pub import: ImportOptions,
+    /// Where scrapers may ask.
+    pub metrics: Option<TcpListener>,
 }
 
 struct Shared {
@@ -62,6 +66,10 @@ impl Shared {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn metrics_page(&self) -> String {
+        metrics::page(&self.live, Some(&MountSide { stats: self.metrics.snapshot(), fs: &self.fs }))
+    }
+
     fn is_ending(&self) -> bool {
         self.stage().ending
     }
@@ -78,7 +86,7 @@ impl Shared {
 }
 
 /// Mounts, says so through `ready`, and returns when the mount has gone and the pool is closed.
-pub fn serve(plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outcome {
+pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outcome {
     // Before the mount, so that no signal finds a mount and no handler.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let mut live = Live::open(&plan.target, &plan.import)?;
@@ -94,6 +102,10 @@ pub fn serve(plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outcome {
     };
     let unmount = shared.unmount.clone();
     std::thread::spawn(move || leave_on_signals(signals, &unmount));
+    if let Some(listener) = plan.metrics.take() {
+        let shared = Arc::clone(&shared);
+        std::thread::spawn(move || metrics::serve(listener, Arc::new(move || shared.metrics_page())));
+    }
     let draining = Arc::clone(&shared);
     let drain = std::thread::spawn(move || drain_unlinked(&draining));
 
@@ -160,7 +172,8 @@ fn answer_kernel(plan: &Plan, shared: &Shared, session: Session, ready: impl FnO
     let Some(negotiated) = negotiated else {
         return Err(Failure(format!("{}: unmounted before it was ready", plan.dir.display())));
     };
-    log::info!("pool {} is mounted on {}", plan.target.name, plan.dir.display());
+    let device = plan.target.path.display();
+    log::info!(device:%, read_only = plan.mount.read_only; "mounted on {}", plan.dir.display());
     ready();
     let dispatch = Dispatch::new(Arc::clone(&shared.fs), &plan.mount, Arc::clone(&shared.metrics));
     let served = session.run_negotiated(&negotiated, &dispatch);
@@ -236,6 +249,8 @@ fn answer_caller(shared: &Shared, stream: UnixStream) {
             caller.answer(synced.map(|()| Value::Null));
         }
         _ => match Query::from_json(&question) {
+            // The one question that is not of the pool alone.
+            Some(Query::Metrics) => caller.answer(Ok(shared.metrics_page().into())),
             Some(query) => {
                 // Progress comes from many threads, and lines must not mix.
                 let line = Mutex::new(&mut caller);

@@ -1,32 +1,308 @@
-//! Where log lines go: to standard error, which a mount in the background has pointed at its log file.
+//! Where log lines go, which of them, and how they look.
+//!
+//! A daemon writes one line of `key=value` pairs for each event, to standard error (which a mount in the background has pointed at its
+//! log file) or to the file of `--log`; the journal, where it reads us, gets the priority in front instead of time and level.
+//! Other commands write sentences: somebody sits before them.
+//!
+//! `RUST_LOG` decides what is written, in the usual words: directives with commas between, each a level (`debug`), a module and
+//! its level (`terrane_pool::gc=trace`, or shorter `pool::gc=trace`), or a module alone, for all of it. The longest module that
+//! matches decides.
+//!
+//! Invariant: an event is one line, written by one call, so lines of several threads do not mix.
 
 use crate::clock;
-use log::{LevelFilter, Log, Metadata, Record};
+use log::kv::{self, VisitSource};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+/// Names of our crates begin with this; in directives it may be left out.
+const OURS: &str = "terrane_";
+const VARIABLE: &str = "RUST_LOG";
+
+/// Which lines are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Filter {
+    default: LevelFilter,
+    /// Modules by their short names, with their levels, the longest first.
+    modules: Vec<(String, LevelFilter)>,
+}
+
+fn short(module: &str) -> &str {
+    module.strip_prefix(OURS).unwrap_or(module)
+}
+
+impl Filter {
+    /// What the directives say, and those that say nothing.
+    fn parse(directives: &str, default: LevelFilter) -> (Filter, Vec<String>) {
+        let mut filter = Filter { default, modules: Vec::new() };
+        let mut strange = Vec::new();
+        for word in directives.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            let is_module = |name: &str| {
+                !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_:".contains(c))
+            };
+            match word.split_once('=') {
+                None => match word.parse() {
+                    Ok(level) => filter.default = level,
+                    Err(_) if is_module(word) => filter.modules.push((word.to_owned(), LevelFilter::Trace)),
+                    Err(_) => strange.push(word.to_owned()),
+                },
+                Some((module, level)) => match level.parse() {
+                    Ok(level) if is_module(module) => filter.modules.push((module.to_owned(), level)),
+                    _ => strange.push(word.to_owned()),
+                },
+            }
+        }
+        for (module, _) in &mut filter.modules {
+            *module = short(module).to_owned();
+        }
+        filter.modules.sort_by_key(|(module, _)| std::cmp::Reverse(module.len()));
+        (filter, strange)
+    }
+
+    fn level_of(&self, target: &str) -> LevelFilter {
+        let target = short(target);
+        let within = |module: &str| {
+            target.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+        };
+        let found = self.modules.iter().find(|(module, _)| within(module));
+        found.map_or(self.default, |(_, level)| *level)
+    }
+
+    fn most(&self) -> LevelFilter {
+        self.modules.iter().map(|(_, level)| *level).chain([self.default]).max().unwrap_or(self.default)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Style {
+    /// For a person at a terminal.
+    Sentence,
+    /// `time=.. level=.. module=.. pool=.. msg=..`
+    Pairs,
+    /// The same for the journal, which knows time and level itself.
+    Journal,
+}
+
+struct State {
+    filter: Filter,
+    style: Style,
+    /// The pool a daemon serves.
+    pool: Option<String>,
+    file: Option<File>,
+}
 
 struct Lines;
 
 static LINES: Lines = Lines;
+static STATE: RwLock<Option<State>> = RwLock::new(None);
+static COUNTS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
+
+/// The levels, and how many lines each has had.
+pub fn lines() -> Vec<(String, u64)> {
+    let count =
+        |level: Level| COUNTS.get(level as usize - 1).map_or(0, |count| count.load(Ordering::Relaxed));
+    Level::iter().map(|level| (level.as_str().to_lowercase(), count(level))).collect()
+}
 
 impl Log for Lines {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        let state = STATE.read().unwrap_or_else(PoisonError::into_inner);
+        state.as_ref().is_some_and(|state| metadata.level() <= state.filter.level_of(metadata.target()))
     }
 
     fn log(&self, record: &Record<'_>) {
-        // One write for each line, so that lines of several threads do not mix. Nobody is left to be told if it fails.
-        let line = format!("{} {:5} {}\n", clock::now(), record.level(), record.args());
-        let _ = std::io::stderr().write_all(line.as_bytes());
+        let state = STATE.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(state) = state.as_ref() else { return };
+        if record.level() > state.filter.level_of(record.target()) {
+            return;
+        }
+        if let Some(count) = COUNTS.get(record.level() as usize - 1) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        let line = line(state.style, state.pool.as_deref(), &clock::now(), record);
+        // Nobody is left to be told if it fails.
+        let _ = match &state.file {
+            Some(file) => { file }.write_all(line.as_bytes()),
+            None => std::io::stderr().write_all(line.as_bytes()),
+        };
     }
 
     fn flush(&self) {}
 }
 
-/// Begins to log. `RUST_LOG` (off, error, warn, info, debug, trace) decides how much, else `default`.
-pub fn start(default: LevelFilter) {
-    let level = std::env::var("RUST_LOG").ok().and_then(|word| word.parse().ok()).unwrap_or(default);
-    // Fails only when there is a logger already, and then that one is as good.
-    if log::set_logger(&LINES).is_ok() {
-        log::set_max_level(level);
+/// Fields that a call gives beside its sentence.
+struct Pairs<'a>(&'a mut String);
+
+impl<'kvs> VisitSource<'kvs> for Pairs<'_> {
+    fn visit_pair(&mut self, key: kv::Key<'kvs>, value: kv::Value<'kvs>) -> Result<(), kv::Error> {
+        pair(self.0, key.as_str(), &value.to_string());
+        Ok(())
+    }
+}
+
+fn pair(line: &mut String, key: &str, value: &str) {
+    if !line.is_empty() && !line.ends_with('>') {
+        line.push(' ');
+    }
+    let plain = |c: char| !c.is_control() && !" \"=\\".contains(c);
+    // A `String` takes everything.
+    let _ = match !value.is_empty() && value.chars().all(plain) {
+        true => write!(line, "{key}={value}"),
+        false => write!(line, "{key}={value:?}"),
+    };
+}
+
+fn line(style: Style, pool: Option<&str>, now: &str, record: &Record<'_>) -> String {
+    let mut line = String::new();
+    let level = record.level().as_str().to_lowercase();
+    let text = record.args().to_string();
+    match style {
+        Style::Sentence => {
+            let mut fields = String::new();
+            // Our own visitor never fails.
+            let _ = record.key_values().visit(&mut Pairs(&mut fields));
+            line = format!("terrane: {level}: {}", text.replace('\n', " "));
+            if !fields.is_empty() {
+                let _ = write!(line, " ({fields})");
+            }
+        }
+        Style::Pairs | Style::Journal => {
+            if style == Style::Journal {
+                // Priorities of syslog: the journal takes them off.
+                let priority = match record.level() {
+                    Level::Error => 3,
+                    Level::Warn => 4,
+                    Level::Info => 6,
+                    Level::Debug | Level::Trace => 7,
+                };
+                let _ = write!(line, "<{priority}>");
+            } else {
+                pair(&mut line, "time", now);
+                pair(&mut line, "level", &level);
+            }
+            pair(&mut line, "module", short(record.target()));
+            if let Some(pool) = pool {
+                pair(&mut line, "pool", pool);
+            }
+            let _ = record.key_values().visit(&mut Pairs(&mut line));
+            pair(&mut line, "msg", &text);
+        }
+    }
+    line.push('\n');
+    line
+}
+
+fn install(state: State, strange: &[String]) {
+    log::set_max_level(state.filter.most());
+    *STATE.write().unwrap_or_else(PoisonError::into_inner) = Some(state);
+    // Fails when it is set already, and then it is ours.
+    let _ = log::set_logger(&LINES);
+    for word in strange {
+        log::warn!(
+            "{VARIABLE}: {word:?} should be a level (off, error, warn, info, debug, trace), a module, or MODULE=LEVEL; it is ignored"
+        );
+    }
+}
+
+fn filter(default: LevelFilter) -> (Filter, Vec<String>) {
+    Filter::parse(&std::env::var(VARIABLE).unwrap_or_default(), default)
+}
+
+/// Begins to log, for a command that somebody waits for.
+pub fn start() {
+    let (filter, strange) = filter(LevelFilter::Warn);
+    install(State { filter, style: Style::Sentence, pool: None, file: None }, &strange);
+}
+
+/// From now on as the daemon of a pool, into `file` if there is one.
+pub fn serve(pool: &str, file: Option<File>) {
+    let (filter, _) = filter(LevelFilter::Info);
+    let style = if file.is_none() && stderr_is_the_journal() { Style::Journal } else { Style::Pairs };
+    install(State { filter, style, pool: Some(pool.to_owned()), file }, &[]);
+}
+
+/// Opens a log file to be appended to; what other programs do to it (rotate, truncate) does no harm.
+pub fn open(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
+}
+
+/// systemd says which stream is its journal's: standard error may have been pointed elsewhere since.
+fn stderr_is_the_journal() -> bool {
+    let stream = std::env::var("JOURNAL_STREAM").ok();
+    let Some((device, inode)) = stream.as_deref().and_then(|stream| stream.split_once(':')) else {
+        return false;
+    };
+    std::fs::metadata("/proc/self/fd/2")
+        .is_ok_and(|meta| device.parse() == Ok(meta.dev()) && inode.parse() == Ok(meta.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_module_decides() {
+        let (filter, strange) = Filter::parse(
+            "warn, terrane_pool=debug,pool::gc=trace ,terrane_fuse=off,zap,=info,fuse=loud,a b",
+            LevelFilter::Info,
+        );
+        assert_eq!(strange, ["=info", "fuse=loud", "a b"]);
+        for (target, level) in [
+            ("terrane_pool", LevelFilter::Debug),
+            ("terrane_pool::group", LevelFilter::Debug),
+            ("terrane_pool::gc", LevelFilter::Trace),
+            ("terrane_pool::gc::victim", LevelFilter::Trace),
+            ("terrane_pool::gcc", LevelFilter::Debug),
+            ("terrane_poolside", LevelFilter::Warn),
+            ("terrane_fuse::session", LevelFilter::Off),
+            ("terrane_zap", LevelFilter::Trace),
+            ("terrane", LevelFilter::Warn),
+        ] {
+            assert_eq!(filter.level_of(target), level, "{target}");
+        }
+        assert_eq!(filter.most(), LevelFilter::Trace);
+        assert_eq!(Filter::parse("", LevelFilter::Warn).0.level_of("x"), LevelFilter::Warn);
+        assert_eq!(Filter::parse("OFF", LevelFilter::Warn).0.most(), LevelFilter::Off);
+    }
+
+    #[test]
+    fn an_event_is_one_line_of_pairs() {
+        let fields = [("zone", 7)];
+        let record = |text: std::fmt::Arguments<'_>, show: &dyn Fn(&Record<'_>)| {
+            let mut builder = Record::builder();
+            builder.args(text).level(Level::Warn).target("terrane_pool::gc").key_values(&fields);
+            show(&builder.build());
+        };
+        record(format_args!("two \"words\"\nand a line"), &|record| {
+            assert_eq!(
+                line(Style::Pairs, Some("tank"), "NOW", record),
+                "time=NOW level=warn module=pool::gc pool=tank zone=7 msg=\"two \\\"words\\\"\\nand a line\"\n"
+            );
+            assert_eq!(
+                line(Style::Journal, None, "NOW", record),
+                "<4>module=pool::gc zone=7 msg=\"two \\\"words\\\"\\nand a line\"\n"
+            );
+            assert_eq!(
+                line(Style::Sentence, None, "NOW", record),
+                "terrane: warn: two \"words\" and a line (zone=7)\n"
+            );
+        });
+        record(format_args!("word"), &|record| {
+            assert!(line(Style::Pairs, None, "NOW", record).ends_with(" zone=7 msg=word\n"));
+        });
+        record(format_args!(""), &|record| {
+            assert!(line(Style::Pairs, None, "NOW", record).ends_with(" msg=\"\"\n"));
+        });
+    }
+
+    #[test]
+    fn a_stream_is_the_journal_only_if_it_is_that_stream() {
+        assert!(!stderr_is_the_journal());
     }
 }

@@ -16,6 +16,7 @@ mod help;
 mod inspect;
 mod live;
 mod logger;
+mod metrics;
 mod pages;
 mod progress;
 mod query;
@@ -26,7 +27,6 @@ mod sys;
 mod table;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use log::LevelFilter;
 use std::process::ExitCode;
 
 /// Terrane: a copy-on-write, checksummed, compressed file system on zones.
@@ -49,6 +49,7 @@ enum Command {
     Umount(cmd::mount::Umount),
     Sync(cmd::mount::Sync),
     Check(cmd::check::Check),
+    Metrics(cmd::metrics::Metrics),
     /// Look at the format: what lies on the device, structure by structure
     #[command(subcommand)]
     Debug(cmd::debug::DebugCommand),
@@ -65,8 +66,7 @@ fn words() -> clap::Command {
 fn main() -> ExitCode {
     complete::serve(words);
     let cli = Cli::from_arg_matches(&words().get_matches()).unwrap_or_else(|error| error.exit());
-    let level = if matches!(cli.command, Command::Mount(_)) { LevelFilter::Info } else { LevelFilter::Warn };
-    logger::start(level);
+    logger::start();
     let outcome = match &cli.command {
         Command::Pool(command) => command.run().map(|()| true),
         Command::Fs(command) => command.run().map(|()| true),
@@ -74,6 +74,7 @@ fn main() -> ExitCode {
         Command::Umount(umount) => umount.run().map(|()| true),
         Command::Sync(sync) => sync.run().map(|()| true),
         Command::Check(check) => check.run(),
+        Command::Metrics(metrics) => metrics.run().map(|()| true),
         Command::Debug(command) => command.run().map(|()| true),
         Command::Generate(command) => command.run(words()).map(|()| true),
     };

@@ -8,6 +8,7 @@ use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::live::Live;
+use crate::metrics;
 use crate::suggest;
 use serde_json::{Value, json};
 use terrane_dataset::{DatasetError, PROPERTIES, Property};
@@ -23,6 +24,7 @@ pub struct Setting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     Status,
+    Metrics,
     /// The named properties; none: all.
     Get(Vec<String>),
     Set(Vec<Setting>),
@@ -65,6 +67,7 @@ impl Query {
         let of = |word: &str, meta: &bool, object: &u64| json!({"ask": word, "meta": meta, "object": object});
         match self {
             Query::Status => json!({"ask": "status"}),
+            Query::Metrics => json!({"ask": "metrics"}),
             Query::Get(names) => json!({"ask": "get", "names": names}),
             Query::Set(settings) => {
                 let pairs: Vec<_> = settings.iter().map(|set| [&set.name, &set.value]).collect();
@@ -93,6 +96,7 @@ impl Query {
         };
         Some(match raw.get("ask")?.as_str()? {
             "status" => Query::Status,
+            "metrics" => Query::Metrics,
             "get" => Query::Get(names()?),
             "inherit" => Query::Inherit(names()?),
             "iostat" => Query::Iostat,
@@ -118,6 +122,7 @@ impl Query {
     pub fn answer(&self, live: &Live, progress: Progress<'_>) -> Outcome<Value> {
         match self {
             Query::Status => Ok(status(live)),
+            Query::Metrics => Ok(metrics::page(live, None).into()),
             Query::Get(names) => get(live, names),
             Query::Set(settings) => set(live, settings).map(|()| Value::Null),
             Query::Inherit(names) => inherit(live, names).map(|()| Value::Null),
@@ -325,6 +330,7 @@ mod tests {
     fn questions_survive_the_socket() {
         for query in [
             Query::Status,
+            Query::Metrics,
             Query::Get(vec![]),
             Query::Get(vec!["atime".into(), "x\n".into()]),
             Query::Set(vec![Setting { name: "a".into(), value: "b=c".into() }]),

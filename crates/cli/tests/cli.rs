@@ -423,7 +423,7 @@ fn in_the_foreground_it_stays_and_logs() {
     assert_eq!(child.0.wait().unwrap().code(), Some(0));
     let mut said = String::new();
     std::io::Read::read_to_string(child.0.stderr.as_mut().unwrap(), &mut said).unwrap();
-    assert!(said.contains("is mounted on") && said.contains("everything is committed"), "{said}");
+    assert!(said.contains("mounted on") && said.contains("everything is committed"), "{said}");
     assert!(place.mounts().is_empty());
 }
 

@@ -136,6 +136,7 @@ impl Group<'_> {
             }
         }
         self.pool.counters.collected_zones.add(1);
+        log::debug!(txg = self.txg.0, zone = victim.0, home:% = held.home; "collected");
         if !whole {
             self.suspect.push(victim);
         }

@@ -714,6 +714,7 @@ impl Group<'_> {
         let ns = pool.env.monotonic_ns().saturating_sub(started_ns).max(1);
         pool.counters.group.record_ns(ns);
         pool.counters.group_bytes.add(device_bytes);
+        log::debug!(txg = txg.0, ms = ns / 1_000_000, bytes = device_bytes, frees = frees.len(); "committed");
         if device_bytes > 4 << 20 {
             let per_second = u128::from(device_bytes) * 1_000_000_000 / u128::from(ns);
             pool.txg.set_dirty_max(per_second as u64);

@@ -4,6 +4,7 @@ pub mod check;
 pub mod debug;
 pub mod fs;
 pub mod generate;
+pub mod metrics;
 pub mod mount;
 pub mod pool;
 

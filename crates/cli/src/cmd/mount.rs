@@ -10,12 +10,12 @@ use crate::daemon::{self, Plan};
 use crate::failure::{Failure, Outcome};
 use crate::live;
 use crate::registry::Registry;
+use crate::{logger, metrics};
 use crate::{size, sys};
 use clap::Args;
 use serde_json::json;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -37,6 +37,8 @@ Options after -o, separated by commas:
   commit=SECONDS          the longest a change stays uncommitted (5)
   discard, nodiscard      give the space of emptied zones back to the file or disk below (discard)
   rewind=TXG              import an older group, and lose what came after it
+  log=FILE                where events are written; see --log
+  metrics=ADDRESS:PORT    answer Prometheus; see --metrics
   noatime, nodiratime, relatime, strictatime, nodev, dev, nosuid, suid, noexec, exec
   sync, async, dirsync    commit with every change
   allow_other, default_permissions, no_default_permissions
@@ -61,6 +63,12 @@ pub struct Mount {
     /// Stay in the foreground, and log to standard error
     #[arg(short = 'f', long)]
     foreground: bool,
+    /// Write events to this file, one line of key=value pairs each; RUST_LOG chooses which (info)
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Answer `GET /metrics` over HTTP there, for Prometheus; nobody is asked who they are
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<String>,
 }
 
 /// Unmount a pool, and wait until everything is committed
@@ -76,6 +84,31 @@ pub struct Umount {
 pub struct Sync {
     /// A pool, by name or by device
     pool: String,
+}
+
+/// What the daemon does beside serving files.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Beside {
+    log: Option<PathBuf>,
+    metrics: Option<String>,
+}
+
+impl Mount {
+    /// Options that are the daemon's own, and the words that are left. A line of fstab has only words.
+    fn beside(&self) -> (Beside, Vec<String>) {
+        let mut beside = Beside::default();
+        let mut rest = Vec::new();
+        for word in self.options.iter().flat_map(|words| words.split(',')) {
+            match word.split_once('=') {
+                Some(("log", path)) if !path.is_empty() => beside.log = Some(path.into()),
+                Some(("metrics", address)) if !address.is_empty() => beside.metrics = Some(address.into()),
+                _ => rest.push(word.to_owned()),
+            }
+        }
+        beside.log = self.log.clone().or(beside.log);
+        beside.metrics = self.metrics.clone().or(beside.metrics);
+        (beside, rest)
+    }
 }
 
 /// Words after `-o`, sorted by whom they are for.
@@ -146,7 +179,8 @@ impl Mount {
             0 => MountOptions::for_root(&target.name),
             _ => MountOptions { source: target.name.clone(), ..MountOptions::default() },
         };
-        let (mount, import) = parse_options(&self.options, mount)?;
+        let (beside, words) = self.beside();
+        let (mount, import) = parse_options(&words, mount)?;
         let dir = resolve_dir(&self.dir)?;
         if let Some(daemon) = control::connect(&registry.socket(&target.name))? {
             let there = daemon.greeting;
@@ -167,29 +201,36 @@ impl Mount {
             ));
         }
         if !self.foreground && !background {
-            return start_in_background(&registry.log(&target.name));
+            let ours = registry.log(&target.name);
+            // Only ours is begun anew when it is long.
+            let long = std::fs::metadata(&ours).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX);
+            let begin_anew = beside.log.is_none() && long;
+            return start_in_background(beside.log.as_ref().unwrap_or(&ours), begin_anew);
         }
         if background {
             terrane_fuse::process::leave_session()?;
             // No directory stays busy on our behalf.
             std::env::set_current_dir("/")?;
         }
+        // In the background standard error is the file already.
+        let log = beside.log.filter(|_| !background);
+        let log =
+            log.map(|path| logger::open(&path).map_err(Failure::io("opening the log", &path))).transpose()?;
+        let metrics = beside.metrics.map(|address| metrics::listen(&address)).transpose()?;
+        logger::serve(&target.name, log);
         let ready = || {
             if background {
                 // Fails when who waited was interrupted: the mount stands all the same.
                 let _ = print(READY);
             }
         };
-        daemon::serve(Plan { target, dir, mount, import }, &registry, ready)
+        daemon::serve(Plan { target, dir, mount, import, metrics }, &registry, ready)
     }
 }
 
-fn start_in_background(log: &Path) -> Outcome {
-    let too_long = std::fs::metadata(log).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX);
-    let mut options = OpenOptions::new();
-    options.create(true).append(true).mode(0o600);
-    let file = options.open(log).map_err(Failure::io("opening the log", log))?;
-    if too_long {
+fn start_in_background(log: &Path, begin_anew: bool) -> Outcome {
+    let file = logger::open(log).map_err(Failure::io("opening the log", log))?;
+    if begin_anew {
         file.set_len(0).map_err(Failure::io("emptying the log", log))?;
     }
     // By its name, which people see in `ps`; unless the file was replaced since.
