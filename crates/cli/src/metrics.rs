@@ -165,6 +165,7 @@ fn space(page: &mut Page, stats: &Stats) {
 }
 
 fn devices(page: &mut Page, stats: &Stats) {
+    type ZoneField = fn(&Io) -> u64;
     type Field = fn(&terrane_device::IoCounts) -> u64;
     let fields: [(&str, &str, Field); 7] = [
         ("device_reads_total", "Reads, anchors included.", |io| io.reads),
@@ -182,7 +183,7 @@ fn devices(page: &mut Page, stats: &Stats) {
     let sides: [(&str, &str, &[Io; Class::ALL.len()]); 2] =
         [("read", "read", &stats.reads), ("written", "written", &stats.writes)];
     for (word, done, io) in sides {
-        let fields: [(&str, fn(&Io) -> u64); 3] =
+        let fields: [(&str, ZoneField); 3] =
             [("requests", |io| io.operations), ("blocks", |io| io.blocks), ("bytes", |io| io.bytes)];
         for (what, field) in fields {
             let name = format!("zone_{word}_{what}_total");
