@@ -9,6 +9,8 @@
     reason = "a table of answers is read by lines, and most of them put bytes and succeed"
 )]
 
+mod replay;
+
 use crate::cache_policy::CachePolicy;
 use crate::metrics::Metrics;
 use crate::mount::MountOptions;
@@ -45,7 +47,11 @@ const SEEK_HOLE: u32 = libc::SEEK_HOLE.cast_unsigned();
 
 impl Handler for Dispatch {
     fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
-        self.answer(call, reply)?;
+        if call.header.resent() {
+            self.answer_resent(call, reply)?;
+        } else {
+            self.answer(call, reply)?;
+        }
         self.keep_promises(call)
     }
 
@@ -55,6 +61,10 @@ impl Handler for Dispatch {
 
     fn parked(&self, time: Duration) {
         self.metrics.parked(nanoseconds(time));
+    }
+
+    fn lost(&self) -> Vec<u64> {
+        self.fs.lost_inodes().into_iter().map(|ino| self.nodeid(ino)).collect()
     }
 
     fn end(&self) {
@@ -95,6 +105,21 @@ impl Dispatch {
     pub fn new(fs: Arc<Fs>, options: &MountOptions, metrics: Arc<Metrics>) -> Self {
         let dirsync = options.dirsync || options.sync;
         Dispatch { fs, policy: options.cache, sync: options.sync, dirsync, metrics }
+    }
+
+    /// A request that a dead predecessor may have carried out already: see [`replay`].
+    #[cold]
+    fn answer_resent(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
+        if replay::undoes_itself(call.request) {
+            log::warn!(
+                "fuse: an exchange of names may or may not have been done before the take-over; answered EIO"
+            );
+            return Err(Errno(libc::EIO));
+        }
+        self.answer(call, reply).or_else(|errno| {
+            reply.clear();
+            self.answer_again(call, errno, reply)
+        })
     }
 
     /// The table: what each request calls.

@@ -11,6 +11,7 @@
 //! * [`mount`]: how the mount comes and goes, and the options a person may give.
 //! * [`session`]: the threads between both, and which of them may wait.
 //! * [`handover`]: what outlives a process, so that the next one can go on with the mount.
+//! * [`notify`]: telling the kernel to forget.
 //! * [`cache_policy`]: what the kernel may remember, and for how long.
 //! * [`metrics`]: what all of it has done so far.
 //! * [`dispatch`]: one request, one call of [`terrane_posix::Fs`].
@@ -23,6 +24,7 @@ pub mod dispatch;
 pub mod handover;
 pub mod metrics;
 pub mod mount;
+pub mod notify;
 pub mod process;
 pub mod proto;
 pub mod reply;
@@ -32,4 +34,5 @@ pub mod transport;
 pub use dispatch::Dispatch;
 pub use metrics::{Metrics, MountStats};
 pub use mount::{Mount, MountOptions, UnmountHandle};
+pub use notify::Notifier;
 pub use session::{Session, SessionConfig};

@@ -18,6 +18,7 @@ pub use brake::Brake;
 pub use negotiate::{Negotiated, Wishes};
 
 use crate::mount::{Mount, MountOptions, UnmountHandle};
+use crate::notify::Notifier;
 use crate::proto::{self, Header, ParseError, Request};
 use crate::reply::{self, Errno, Reply};
 use crate::transport::{DevFuse, Received, Transport};
@@ -52,6 +53,11 @@ pub trait Handler: Send + Sync {
 
     /// A request was parked for so long before its call.
     fn parked(&self, _time: Duration) {}
+
+    /// Nodes that a predecessor of this process changed and never committed: what the kernel remembers of them is not so.
+    fn lost(&self) -> Vec<u64> {
+        Vec::new()
+    }
 
     /// The mount is gone, and with it everything the kernel knew of us.
     fn end(&self) {}
@@ -107,6 +113,11 @@ impl Session {
         self.mount.device()
     }
 
+    /// For telling the kernel that what it remembers is not so; usable from other threads, see [`crate::notify`] for which.
+    pub fn notifier(&self) -> io::Result<Notifier> {
+        Ok(Notifier::new(self.mount.device()?))
+    }
+
     /// Stops the session from elsewhere, between two requests, for a successor to go on.
     pub fn brake(&self) -> Arc<Brake> {
         Arc::clone(&self.brake)
@@ -140,13 +151,45 @@ impl Session {
         self.end(handler, served)
     }
 
-    /// Goes on with a mount ([`Mount::adopt`]) whose process died or stepped back: what it read and did not answer is
-    /// asked again. Such requests say so ([`Header::resent`]), and some may have been carried out already.
-    /// Callers notice nothing but the time it took.
+    /// Goes on with a mount ([`Mount::adopt`]) whose process died or stepped back. Callers notice nothing but the time it took.
+    ///
+    /// What the predecessor read and did not answer is asked again. Such requests say so ([`Header::resent`]), and some may have
+    /// been carried out already; [`crate::Dispatch`] answers them as they would have been.
+    ///
+    /// Where something was lost ([`Handler::lost`]) the kernel is made to forget those nodes, and every name it remembers,
+    /// because any directory may be among them. That numbers of lost nodes do not come again is the matter of
+    /// [`terrane_posix::Fs::take_over`].
     pub fn resume(self, negotiated: &Negotiated, handler: &dyn Handler) -> io::Result<()> {
-        let again = reply::notification(proto::notify::RESEND, &[]);
-        match self.transport().and_then(|transport| transport.send(&again)) {
-            Ok(()) => self.run_negotiated(negotiated, handler),
+        let lost = handler.lost();
+        let prepared = self.notifier().and_then(|notifier| {
+            if !lost.is_empty() {
+                match notifier.forget_names() {
+                    Err(error) if error.kind() == io::ErrorKind::Unsupported => log::warn!(
+                        "fuse: this kernel cannot be told to look names up again (that takes Linux 6.16): \
+                         names that were made or removed just before the crash may be wrong until they are used or the mount is made anew"
+                    ),
+                    outcome => outcome?,
+                }
+            }
+            self.transport()?.send(&reply::notification(proto::notify::RESEND, &[]))?;
+            Ok(notifier)
+        });
+        match prepared {
+            Ok(notifier) => std::thread::scope(|scope| {
+                // Beside the session: the kernel may wait for an answer of ours before it can forget.
+                let forget = || forget_contents(&notifier, &lost);
+                if !lost.is_empty()
+                    && std::thread::Builder::new()
+                        .name("fuse-forget".into())
+                        .spawn_scoped(scope, forget)
+                        .is_err()
+                {
+                    log::error!(
+                        "fuse: no thread to tell the kernel what was lost; it may show contents that are not there"
+                    );
+                }
+                self.run_negotiated(negotiated, handler)
+            }),
             Err(error) => self.end(handler, Err(error)),
         }
     }
@@ -160,6 +203,24 @@ impl Session {
         drop(self.mount);
         handler.end();
         served
+    }
+}
+
+fn forget_contents(notifier: &Notifier, lost: &[u64]) {
+    for node in lost {
+        match notifier.forget_contents(*node) {
+            Ok(_) => {}
+            // The mount went away meanwhile.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENODEV | libc::ECONNABORTED | libc::ENOTCONN | libc::EPERM)
+                ) =>
+            {
+                return;
+            }
+            Err(error) => log::warn!("fuse: the kernel could not be told to forget node {node}: {error}"),
+        }
     }
 }
 

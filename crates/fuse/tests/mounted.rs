@@ -20,6 +20,7 @@ use terrane_fuse::mount::Via;
 use terrane_fuse::proto::{Request, WriteOut, fattr};
 use terrane_fuse::reply::{DirReply, Errno, Reply, attr};
 use terrane_fuse::session::{Call, Handler, Negotiated};
+use terrane_fuse::transport::{DevFuse, Received, Transport};
 use terrane_fuse::{Mount, MountOptions, Session, SessionConfig, UnmountHandle};
 use terrane_posix::{Attr, StatFs, Time};
 
@@ -34,6 +35,8 @@ struct Files {
 struct Memory {
     files: Mutex<Files>,
     policy: CachePolicy,
+    /// What a predecessor told the kernel and never committed.
+    lost: Vec<u64>,
     requests: AtomicUsize,
     opens: AtomicUsize,
     /// FSYNC returns when somebody read the file "release".
@@ -106,6 +109,10 @@ fn place(name: &[u8]) -> u64 {
 }
 
 impl Handler for Memory {
+    fn lost(&self) -> Vec<u64> {
+        self.lost.clone()
+    }
+
     fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let node = call.header.nodeid;
@@ -489,6 +496,78 @@ fn a_successor_answers_what_its_predecessor_left() {
     let session = std::thread::spawn(move || second.resume(&agreed, &*handler));
     caller.join().unwrap().unwrap();
     assert_eq!(memory.files.lock().nodes.values().next().unwrap(), b"once");
+    handle.unmount().unwrap();
+    session.join().unwrap().unwrap();
+    fs::remove_dir(&dir).unwrap();
+}
+
+#[test]
+fn after_a_loss_the_kernel_believes_nothing_it_was_told() {
+    let dir = std::env::temp_dir().join(format!("terrane-fuse-loss-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let options = MountOptions::default();
+    let config = SessionConfig::from(&options);
+    let Ok(mount) = Mount::new_via(Via::Kernel, &dir, &options) else {
+        eprintln!("SKIPPED loss: this machine cannot mount FUSE");
+        return fs::remove_dir(&dir).unwrap();
+    };
+    let device = mount.device().unwrap();
+    let first = Session::new(mount, config);
+    let agreed = first.negotiate().unwrap().unwrap();
+    // The first server answers a few things, and is not there any more.
+    let memory = Memory::default();
+    let (old, new) = (dir.join("old"), dir.join("new"));
+    {
+        let transport = DevFuse::new(first.device().unwrap(), first.unmount_handle());
+        std::thread::scope(|scope| {
+            let (old, new) = (&old, &new);
+            let caller = scope.spawn(move || {
+                fs::write(new, b"lost").unwrap();
+                assert_eq!(fs::read(new).unwrap(), b"lost");
+                assert!(!old.exists());
+                assert_eq!(fs::read_dir(new.parent().unwrap()).unwrap().count(), 1);
+                assert!(!new.with_file_name("the last request").exists());
+            });
+            let mut buf = vec![0; agreed.buffer_bytes()];
+            let mut reply = Reply::new();
+            loop {
+                let Received::Request { len } = transport.receive(&mut buf).unwrap() else { panic!("ended") };
+                let (header, request) = Request::parse(&buf[..len], agreed.dialect).unwrap();
+                let call = Call { header: &header, request: &request, negotiated: &agreed };
+                reply.clear();
+                let outcome = memory.handle(&call, &mut reply);
+                transport.send(reply.seal(header.unique, outcome)).unwrap();
+                if matches!(request, Request::Lookup { name: b"the last request" }) {
+                    break;
+                }
+            }
+            caller.join().unwrap();
+        });
+    }
+    first.into_mount().hand_over();
+
+    // What the second one knows: the file that is missing is there, and the one that is there never was.
+    let memory = Memory { lost: vec![1, 2], ..Memory::default() };
+    memory.create(&mut memory.files.lock(), b"old");
+    let memory = Arc::new(memory);
+    let handler = memory.clone();
+    let second = Session::new(Mount::adopt(device, &dir), config);
+    let handle = second.unmount_handle();
+    let session = std::thread::spawn(move || second.resume(&agreed, &*handler));
+    let listed = || fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    let names = agreed.minor >= 44;
+    if !names {
+        eprintln!("SKIPPED part of loss: this kernel cannot forget names (Linux 6.16)");
+    }
+    // Until the successor has begun, the kernel answers from memory as before.
+    let since = std::time::Instant::now();
+    while listed() != ["old"] || (names && (!old.exists() || new.exists())) {
+        if since.elapsed() > Duration::from_secs(20) {
+            let _ = handle.abort();
+            panic!("still believed: {:?}", listed());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
     handle.unmount().unwrap();
     session.join().unwrap().unwrap();
     fs::remove_dir(&dir).unwrap();

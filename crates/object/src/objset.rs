@@ -17,7 +17,7 @@ use crate::error::ObjectError;
 use crate::object::{Frozen, Object};
 use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_pool::{BlockPtr, Cost, Group, Owner, Pool, Stream, Tx, WriteRequest};
@@ -83,6 +83,10 @@ struct Numbers {
     scan_at: u64,
     /// Slots handed out in the open group and in the syncing one: the dnode blocks do not show them yet.
     given: [NumberMap<u64, u32>; 2],
+    /// Slots of objects whose destruction is in the group that syncs: not durable yet.
+    resting: NumberMap<u64, u32>,
+    /// Numbers that are not given out at all.
+    withheld: BTreeSet<u64>,
 }
 
 const _: () = assert!(SLOTS_PER_BLOCK == u32::BITS as u64, "a block's slots are the bits of one word");
@@ -97,6 +101,13 @@ impl Numbers {
         for number in numbers {
             let (block, bit) = bit_of(number);
             *self.free.entry(block).or_default() |= bit;
+        }
+    }
+
+    /// What was freed by the group before has committed, what this one frees has not.
+    fn rest(&mut self, freed: NumberMap<u64, u32>) {
+        for (block, bits) in std::mem::replace(&mut self.resting, freed) {
+            *self.free.entry(block).or_default() |= bits;
         }
     }
 
@@ -155,6 +166,8 @@ impl ObjectSet {
             free: BTreeMap::new(),
             scan_at: 0,
             given: Default::default(),
+            resting: NumberMap::default(),
+            withheld: BTreeSet::new(),
         };
         let set = Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
             dnodes: Arc::new(Object::new(me.clone(), whose(ObjectId(0)), header.dnodes)),
@@ -369,13 +382,27 @@ impl ObjectSet {
 
     fn take_number(&self, slots: u64) -> Result<u64, ObjectError> {
         let mut numbers = self.numbers.lock();
-        let number = self.next_number(&mut numbers, slots)?;
+        let number = loop {
+            let number = self.next_number(&mut numbers, slots)?;
+            if numbers.withheld.range(number..number + slots).next().is_none() {
+                break number;
+            }
+        };
         numbers.objects += 1;
         for slot in number..number + slots {
             let (block, bit) = bit_of(slot);
             *numbers.given[0].entry(block).or_default() |= bit;
         }
         Ok(number)
+    }
+
+    /// Those of these numbers that no object has are not given out while this set is open: somebody remembers them from changes
+    /// that were lost.
+    pub fn withhold(&self, numbers: impl IntoIterator<Item = u64>) {
+        // One whose dnode cannot be read is withheld as well, which harms nobody.
+        let is_free = |number: &u64| !matches!(self.stored_dnode(ObjectId(*number)), Ok(Some(_)));
+        let unused: Vec<u64> = numbers.into_iter().filter(is_free).collect();
+        self.numbers.lock().withheld.extend(unused);
     }
 
     fn next_number(&self, numbers: &mut Numbers, slots: u64) -> Result<u64, ObjectError> {
@@ -420,8 +447,8 @@ impl ObjectSet {
                     free &= !(1 << slot);
                 }
             }
-            for given in &numbers.given {
-                free &= !given.get(&block).copied().unwrap_or(0);
+            for taken in numbers.given.iter().chain([&numbers.resting]) {
+                free &= !taken.get(&block).copied().unwrap_or(0);
             }
             if free != 0 {
                 *numbers.free.entry(block).or_default() |= free;
@@ -717,10 +744,12 @@ impl ObjectSet {
         Ok(Rewrite::new(group, whose, dnode, ChecksumKind::Blake3, queue).run(&freed, new)?)
     }
 
-    /// Numbers of destroyed objects can be used again.
+    /// Numbers of destroyed objects can be used again, when this group has committed. Not before: a crash brings the objects back, and
+    /// who was told of a successor with the same number would find them.
     fn retire(&self, frozen: &[(Arc<Object>, Arc<Frozen>)]) {
         let mut numbers = self.numbers.lock();
         numbers.given[1].clear();
+        let mut freed = NumberMap::default();
         for (object, aside) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
             let id = object.id();
             let mut shard = self.shard(id).lock();
@@ -729,8 +758,12 @@ impl ObjectSet {
             }
             shard.epoch += 1;
             drop(shard);
-            numbers.give_back(id.0..id.0 + u64::from(aside.dnode.slots));
+            for slot in id.0..id.0 + u64::from(aside.dnode.slots) {
+                let (block, bit) = bit_of(slot);
+                *freed.entry(block).or_default() |= bit;
+            }
         }
+        numbers.rest(freed);
     }
 }
 

@@ -149,7 +149,12 @@ impl Fs {
     ///
     /// So an unlinked inode lives until the kernel forgets it. `lost` are the inodes whose last changes did not survive the
     /// predecessor; the first `fsync` of each fails with `EIO`, because its caller believes that those changes are there.
+    ///
+    /// One of them that is not there at all was made by changes that are gone, and the kernel knows its number: that answers `ESTALE`
+    /// for as long as this `Fs` lives, and is given to nobody else. Which is why an object's number comes free only when its
+    /// destruction is committed: a number in `lost` that is there is the inode that the kernel means.
     pub fn take_over(dataset: Arc<Dataset>, lost: BTreeSet<Ino>) -> Result<Arc<Fs>, DatasetError> {
+        dataset.objects().withhold(lost.iter().copied());
         let fs = Fs::open_as(dataset, Some(Succession { lost: Mutex::new(lost) }))?;
         match fs.unlinked.list(UNLINKED_HELD_MAX) {
             // Counted once, so that the kernel's FORGET finds them; what it does not know waits for the end of the mount.
@@ -170,6 +175,13 @@ impl Fs {
     pub fn keep_ledger(&self, ledger: Box<dyn Ledger>) {
         // A second one would know half of it.
         let _ = self.ledger.set(ledger);
+    }
+
+    /// What a predecessor changed and did not commit, as [`take_over`](Self::take_over) was told, as far as nobody was told of it yet.
+    pub fn lost_inodes(&self) -> Vec<Ino> {
+        self.succession
+            .as_ref()
+            .map_or_else(Vec::new, |succession| succession.lost.lock().iter().copied().collect())
     }
 
     pub(crate) fn is_successor(&self) -> bool {

@@ -95,6 +95,8 @@ pub mod notify {
     pub const INVAL_ENTRY: i32 = 3;
     /// Asks for every request again that was read and not answered.
     pub const RESEND: i32 = 7;
+    /// Whatever name was remembered until now is looked up again.
+    pub const INC_EPOCH: i32 = 8;
 }
 
 /// Set in `unique` of a request that is sent again, because a predecessor of this process may have left it undone.

@@ -1,0 +1,123 @@
+//! Each change is carried out, its answer is lost, and it is asked again.
+
+use super::*;
+use crate::MountOptions;
+use crate::proto::{self, CreateIn, Dialect, Header};
+use crate::session::{Handler, Negotiated};
+use std::sync::Arc;
+use terrane_dataset::Dataset;
+use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_object::{Objects, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
+use terrane_posix::{Fs, WriteFlags};
+
+const FILE: u32 = mode::S_IFREG | 0o644;
+const O_CREAT: u32 = libc::O_CREAT as u32;
+
+fn served() -> (Dispatch, Arc<Fs>) {
+    let config = SimConfig { zone_count: 64, zone_size: 4 << 20, ..SimConfig::default() };
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(SimDevice::new(config).unwrap())];
+    let options = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
+    let create = CreateOptions { name: "test".into() };
+    let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
+    let dataset = Dataset::create_root(&Objects::create(pool).unwrap(), &[]).unwrap();
+    Fs::format(&dataset, &Cred::default()).unwrap();
+    let fs = Fs::open(Arc::new(dataset)).unwrap();
+    (Dispatch::new(Arc::clone(&fs), &MountOptions::default(), Arc::default()), fs)
+}
+
+fn ask(dispatch: &Dispatch, resent: bool, request: Request<'_>) -> Result<Vec<u8>, Errno> {
+    let unique = if resent { 2 | proto::UNIQUE_RESENT } else { 2 };
+    let header = Header { opcode: 0, unique, nodeid: 1, uid: 0, gid: 0, pid: 1 };
+    let negotiated = Negotiated { minor: 45, flags: 0, max_write: 1 << 20, dialect: Dialect::default() };
+    let mut reply = Reply::new();
+    let call = Call { header: &header, request: &request, negotiated: &negotiated };
+    dispatch.handle(&call, &mut reply).map(|()| reply.payload().to_vec())
+}
+
+/// Asks, and asks again: the same answer, though it finds its own work.
+fn twice(dispatch: &Dispatch, request: Request<'_>) {
+    let first = ask(dispatch, false, request);
+    assert!(first.is_ok(), "{request:?}: {first:?}");
+    assert_eq!(ask(dispatch, true, request), first, "{request:?}");
+}
+
+fn create(name: &[u8], flags: u32) -> Request<'_> {
+    Request::Create { name, create: CreateIn { flags: O_CREAT | flags, mode: FILE, umask: 0, open_flags: 0 } }
+}
+
+#[test]
+fn what_was_done_and_not_answered_is_answered_when_it_is_asked_again() {
+    let (dispatch, fs) = served();
+    twice(&dispatch, create(b"file", 0));
+    twice(&dispatch, create(b"exclusive", O_EXCL));
+    twice(&dispatch, Request::Mkdir { name: b"dir", mode: 0o755 });
+    twice(&dispatch, Request::Mknod { name: b"pipe", mode: mode::S_IFIFO | 0o600, rdev: 0 });
+    twice(&dispatch, Request::Mknod { name: b"disk", mode: mode::S_IFBLK | 0o600, rdev: 0x801 });
+    twice(&dispatch, Request::Symlink { name: b"soft", target: b"target" });
+    let nodeid = fs.lookup(fs.root(), b"file").unwrap().ino;
+    twice(&dispatch, Request::Link { nodeid, name: b"link" });
+    assert_eq!(fs.getattr(nodeid).unwrap().nlink, 2);
+    let to = |new_name, flags| Request::Rename { name: b"file", new_dir: 1, new_name, flags };
+    twice(&dispatch, to(b"moved", terrane_posix::RENAME_NOREPLACE));
+    assert_eq!(fs.lookup(fs.root(), b"moved").unwrap().ino, nodeid);
+    twice(&dispatch, Request::Unlink { name: b"moved" });
+    twice(&dispatch, Request::Rmdir { name: b"dir" });
+}
+
+#[test]
+fn what_was_lost_is_done_when_it_is_asked_again() {
+    let (dispatch, fs) = served();
+    ask(&dispatch, true, create(b"file", O_EXCL)).unwrap();
+    ask(&dispatch, true, Request::Rename { name: b"file", new_dir: 1, new_name: b"moved", flags: 0 })
+        .unwrap();
+    ask(&dispatch, true, Request::Unlink { name: b"moved" }).unwrap();
+    assert_eq!(fs.lookup(fs.root(), b"moved"), Err(ENOENT));
+}
+
+#[test]
+fn what_stood_there_before_is_not_taken_for_its_own_work() {
+    let (dispatch, fs) = served();
+    let root = fs.root();
+    let old = fs.create(root, b"old", FILE, &Cred::default()).unwrap().ino;
+    fs.write(old, 0, b"data", WriteFlags::default()).unwrap();
+    let dir = fs.mkdir(root, b"full", 0o755, &Cred::default()).unwrap().ino;
+    let other = fs.create(dir, b"x", FILE, &Cred::default()).unwrap().ino;
+    for request in [
+        create(b"old", O_EXCL),
+        create(b"full", 0),
+        Request::Mkdir { name: b"full", mode: 0o755 },
+        Request::Mkdir { name: b"old", mode: 0o755 },
+        Request::Mknod { name: b"old", mode: FILE, rdev: 0 },
+        Request::Symlink { name: b"old", target: b"target" },
+        Request::Link { nodeid: other, name: b"old" },
+        Request::Rename {
+            name: b"old",
+            new_dir: 1,
+            new_name: b"full",
+            flags: terrane_posix::RENAME_NOREPLACE,
+        },
+    ] {
+        assert_eq!(ask(&dispatch, true, request), Err(EEXIST), "{request:?}");
+    }
+    let gone = Request::Rename { name: b"none", new_dir: 1, new_name: b"neither", flags: 0 };
+    assert_eq!(ask(&dispatch, true, gone), Err(ENOENT));
+    assert_eq!(ask(&dispatch, false, Request::Unlink { name: b"none" }), Err(ENOENT));
+    // Not exclusive: whoever made it, it is opened, and cut if that was asked.
+    ask(&dispatch, true, create(b"old", 0)).unwrap();
+    assert_eq!(fs.getattr(old).unwrap().size, 4);
+    ask(&dispatch, true, create(b"old", O_TRUNC)).unwrap();
+    assert_eq!(fs.getattr(old).unwrap().size, 0);
+}
+
+#[test]
+fn an_exchange_is_not_done_twice() {
+    let (dispatch, fs) = served();
+    let [a, b] =
+        [&b"a"[..], b"b"].map(|name| fs.create(fs.root(), name, FILE, &Cred::default()).unwrap().ino);
+    let exchange = Request::Rename { name: b"a", new_dir: 1, new_name: b"b", flags: RENAME_EXCHANGE };
+    ask(&dispatch, false, exchange).unwrap();
+    assert_eq!(ask(&dispatch, true, exchange), Err(Errno(libc::EIO)));
+    assert_eq!(fs.lookup(fs.root(), b"a").unwrap().ino, b);
+    assert_eq!(fs.lookup(fs.root(), b"b").unwrap().ino, a);
+}

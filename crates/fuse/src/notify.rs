@@ -1,0 +1,69 @@
+//! Telling the kernel that what it remembers is not so any more.
+//!
+//! Nobody changes a mounted data set but its mount, so this is for take-overs: the kernel may remember what a dead server
+//! told it and never committed.
+//!
+//! The kernel does this work inside our write: it takes locks of directories and pages, and waits for those who hold them,
+//! who may wait for an answer of ours. So: **never from a thread that answers requests, never under a lock that such a
+//! thread takes**. [`Notifier::forget_names`] alone takes no lock and may come before the session answers at all.
+
+use crate::proto::{NotifyInvalEntryOut, NotifyInvalInodeOut, notify};
+use crate::reply;
+use std::fs::File;
+use std::io::{self, Write};
+
+/// Sends notifications on one mount. See the module for where it may be used.
+#[derive(Debug)]
+pub struct Notifier {
+    device: File,
+}
+
+impl Notifier {
+    pub(crate) fn new(device: File) -> Self {
+        Notifier { device }
+    }
+
+    /// Every name that the kernel remembers, there or missing, is looked up again before it is believed. `Unsupported`: the kernel
+    /// does not know how (before Linux 6.16).
+    pub fn forget_names(&self) -> io::Result<()> {
+        self.send(notify::INC_EPOCH, &[]).map(drop).map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => io::Error::from(io::ErrorKind::Unsupported),
+            _ => error,
+        })
+    }
+
+    /// One name in a directory is looked up again. `false`: the kernel did not remember it.
+    pub fn forget_name(&self, dir: u64, name: &[u8]) -> io::Result<bool> {
+        let namelen = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let head = NotifyInvalEntryOut { parent: dir, namelen, flags: 0 }.encode();
+        self.send(notify::INVAL_ENTRY, &[&head[..], name, &[0]].concat())
+    }
+
+    /// The attributes of a node are asked again. `false`: the kernel does not know the node.
+    pub fn forget_attributes(&self, node: u64) -> io::Result<bool> {
+        self.forget_inode(node, -1)
+    }
+
+    /// The attributes of a node, and all it remembers of its contents: pages, or the list of a directory's names. What was
+    /// written and is not yet sent (`writeback`) is sent first. `false`: the kernel does not know the node.
+    pub fn forget_contents(&self, node: u64) -> io::Result<bool> {
+        self.forget_inode(node, 0)
+    }
+
+    fn forget_inode(&self, node: u64, off: i64) -> io::Result<bool> {
+        // Length 0 means to the end; a negative offset means no data.
+        self.send(notify::INVAL_INODE, &NotifyInvalInodeOut { ino: node, off, len: 0 }.encode())
+    }
+
+    fn send(&self, code: i32, payload: &[u8]) -> io::Result<bool> {
+        loop {
+            match (&self.device).write(&reply::notification(code, payload)) {
+                Ok(_) => return Ok(true),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Nothing to forget.
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
