@@ -17,6 +17,9 @@ in_soak() { if [ -n "$soak" ]; then echo "$1"; else echo "$2"; fi; }
 is_root() { [ "$(id -u)" = 0 ]; }
 have() { command -v "$1" >/dev/null || skip "$1 is not installed"; }
 
+# The same seeds for the same commit, others for the next.
+seed_base() { echo $((16#$(printf '%s' "${TERRANE_SEED_BASE:-1}" | sha256sum | head -c 6))); }
+
 # Cases that pjdfstest itself leaves out on Terrane, each a line of SEMANTICS.md.
 pjdfstest_left_out="link::link_count_max"
 
@@ -117,8 +120,8 @@ punch_hole = 4
 copy_file_range = 4
 EOT
     sed '1i nomsyncafterwrite = true' "$work/fsx-msync.toml" >"$work/fsx-lazy.toml"
-    # The same seeds for the same commit, others for the next.
-    local base=$((16#$(printf '%s' "${TERRANE_SEED_BASE:-1}" | sha256sum | head -c 6)))
+    local base
+    base=$(seed_base)
     while read -r record words share how; do
         [ -n "$record" ] || continue
         seed=$((seed + 1))
@@ -131,6 +134,14 @@ EOT
         [ "$(sha256sum "$mnt/fsx-$seed")" = "$sum" ] || { say "    seed $((base + seed)): another file after a new mount"; return 1; }
     done <<<"$fsx_runs"
     say "    $ops operations, seeds from $((base + 1)) on"
+}
+
+# Listings while names come and go, and `rm -r` while others list.
+check_storm() {
+    (cd "$top" && nice -n 5 cargo build --quiet -p terrane-sim)
+    "${CARGO_TARGET_DIR:-$top/target}/debug/terrane-sim" storm --dir "$mnt/storm" --seconds "$(in_soak 300 10)" --seed "$(seed_base)" >"$work/storm" ||
+        { cat "$work/storm"; return 1; }
+    say "    $(cat "$work/storm")"
 }
 
 # The class "filesystem" of stress-ng 0.15 without
@@ -364,6 +375,6 @@ check_cargo() {
         { tail -n 30 "$work/cargo.log"; return 1; }
 }
 
-all=(check_pjdfstest check_fsx check_stress check_fio check_postgres check_rsync check_tar check_cargo)
+all=(check_pjdfstest check_storm check_fsx check_stress check_fio check_postgres check_rsync check_tar check_cargo)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

@@ -6,7 +6,8 @@
 //! was promised; and [`check`](terrane_check::check) must find nothing.
 //!
 //! Rooms, in reading order: [`dice`], [`machine`] (a pool that is mounted, crashed and mounted again), [`model`] (what the tree should be),
-//! [`workload`] (random operations on both), [`crash`], [`faults`], [`full`], [`hostile`].
+//! [`workload`] (random operations on both), [`crash`], [`faults`], [`full`], [`hostile`];
+//! and, of another kind, [`storm`] (threads on a real mount).
 //!
 //! Every scenario is a function from a seed to `Ok` or a [`Failure`] in words; tests and the binary `terrane-sim` run the same ones.
 
@@ -18,6 +19,7 @@ pub mod hostile;
 pub mod machine;
 pub mod model;
 pub mod seeds;
+pub mod storm;
 pub mod workload;
 
 use std::fmt;

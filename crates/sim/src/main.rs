@@ -2,10 +2,12 @@
 //!
 //! Prints each failing seed with the command that repeats it, and ends with 1 if there was any.
 
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 use terrane_device::ZoneState;
 use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
-use terrane_sim::{Failure, crash, faults, full};
+use terrane_sim::{Failure, crash, faults, full, storm};
 
 const USAGE: &str = "terrane-sim replay [--crowded] --seed N
 terrane-sim crash [--crowded] --seeds A..B
@@ -13,7 +15,8 @@ terrane-sim every-write [--seed N]
 terrane-sim faults --seeds A..B
 terrane-sim hostile --count N [--seed FIRST] [--verbose]
 terrane-sim flips [--tiny] --seeds FIRST-BIT..LAST-BIT
-terrane-sim full --rounds N [--seed N]";
+terrane-sim full --rounds N [--seed N]
+terrane-sim storm --dir NEW --seconds N [--seed N]";
 
 struct Args(Vec<String>);
 
@@ -69,6 +72,13 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
             let (seed, rounds) = (args.number("--seed").unwrap_or(1), args.number("--rounds")?);
             full::rounds(seed, rounds).map(|seen| {
                 println!("{seen:?}");
+                0
+            })
+        }
+        "storm" => {
+            let (dir, time) = (args.value("--dir")?, Duration::from_secs(args.number("--seconds")?));
+            storm::storm(Path::new(dir), args.number("--seed").unwrap_or(1), time).map(|done| {
+                println!("{done:?}");
                 0
             })
         }
