@@ -7,42 +7,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
-use std::sync::Arc;
+mod support;
+
 use std::time::Instant;
-use terrane::{Cred, Dataset, Fs, Ino};
-use terrane_device::{Device, FileDevice};
-use terrane_object::{Objects, Pool};
-use terrane_pool::{CreateOptions, ImportOptions, SystemEnv};
-
-const DIRS: usize = 200;
-const ZONE_BYTES: u64 = 64 << 20;
-const DEVICE_BYTES: u64 = 4 << 30;
-const OWNER: Cred = Cred { uid: 0, gid: 0 };
-
-struct Mounted {
-    pool: Arc<Pool>,
-    _objects: Arc<Objects>,
-    fs: Arc<Fs>,
-    dirs: Vec<Ino>,
-}
-
-fn mount(path: &std::path::Path) -> Mounted {
-    let _ = std::fs::remove_file(path);
-    let device = FileDevice::create(path, DEVICE_BYTES, ZONE_BYTES).unwrap();
-    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
-    let import = ImportOptions { cache_bytes: 512 << 20, ..ImportOptions::default() };
-    let create = CreateOptions { name: "bench".into() };
-    let pool = Pool::create(devices, &create, Arc::new(SystemEnv::new()), &import).unwrap();
-    let objects = Objects::create(Arc::clone(&pool)).unwrap();
-    let dataset = Dataset::create_root(&objects, &[]).unwrap();
-    Fs::format(&dataset, &OWNER).unwrap();
-    let fs = Fs::open(Arc::new(dataset)).unwrap();
-    let dirs = (0..DIRS)
-        .map(|number| fs.mkdir(fs.root(), format!("d{number}").as_bytes(), 0o755, &OWNER).unwrap().ino)
-        .collect();
-    fs.sync().unwrap();
-    Mounted { pool, _objects: objects, fs, dirs }
-}
+use support::{DIRS, Mounted, OWNER, mount};
+use terrane::{Fs, Ino};
 
 /// Nanoseconds this thread was on a processor.
 fn own_cpu_ns() -> u64 {
