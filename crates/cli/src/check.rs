@@ -2,14 +2,16 @@
 //!
 //! A check compares everything with everything, so nothing may change under it. A pool that is not mounted is imported
 //! read-only. Of one that is mounted, everything is committed first, and the committed state is imported a second time, beside the
-//! pool that is in use and without its knowledge. That state stays whole until zones that died since are reset; so findings count
-//! only if no group was committed meanwhile, and if one was, the check begins again.
+//! pool that is in use. That state stays whole until zones that died since are reset, and none is while the check holds them, unless
+//! writers run out of room. So a clean report is right whatever happened meanwhile. Findings are believed if no group was
+//! committed meanwhile; if one was, the check begins again, and only what the last try still finds, over zones that were held
+//! throughout, is told.
 
 use crate::failure::{Failure, Outcome};
 use crate::live::{self, Live};
 use crate::query::Progress;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use terrane_check::{Phase, Report};
 use terrane_device::{Device, DeviceError, DeviceInfo, OpenMode, ZoneReport};
 use terrane_object::Objects;
@@ -18,6 +20,8 @@ use terrane_wire::ZoneIdx;
 
 /// How often a check of a busy pool begins before it is given up.
 const TRIES: usize = 3;
+/// With fewer empty zones than this a check lets go of those that wait to be reset.
+const EMPTY_MIN: u64 = 16;
 
 /// A device that somebody else writes: to be read only, and not to be told anything.
 struct Beside(Arc<dyn Device>);
@@ -66,17 +70,28 @@ impl Device for Beside {
 
 /// Checks a pool that is mounted by this process.
 pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
-    for _ in 0..TRIES {
+    for attempt in 1..=TRIES {
         live.pool.commit()?;
         let before = live.pool.synced_txg();
-        let report = check(Arc::new(Beside(live.device.clone())), progress)?;
-        if report.is_clean() || live.pool.synced_txg() == before {
+        // What is committed now stays on the device, while writers go on.
+        let hold = Mutex::new(Some(live.pool.hold_zones()));
+        let report = check(Arc::new(Beside(live.device.clone())), &|what, done, total| {
+            let zones = live.pool.stats().zones;
+            if zones.empty < EMPTY_MIN && zones.emptied > 0 {
+                // Writers need the room more than a check does.
+                hold.lock().unwrap_or_else(PoisonError::into_inner).take();
+            }
+            progress(what, done, total);
+        })?;
+        let was_held = hold.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let is_sure = live.pool.synced_txg() == before || (was_held && attempt == TRIES);
+        if report.is_clean() || is_sure {
             return Ok(to_json(&report));
         }
     }
     let name = live.pool.name();
     Err(Failure(format!(
-        "pool {name} is too busy: it changed while it was checked; unmount it, or try again later"
+        "pool {name} is too full and too busy: zones were reset while they were checked; unmount it, or try again later"
     )))
 }
 
@@ -99,7 +114,7 @@ fn check(device: Arc<dyn Device>, progress: Progress<'_>) -> Outcome<Report> {
 fn phase_text(phase: Phase) -> &'static str {
     match phase {
         Phase::Blocks => "reading blocks",
-        Phase::Zones => "comparing zones",
+        Phase::Zones => "reading zones",
         Phase::Names => "following names",
     }
 }

@@ -2,6 +2,12 @@
 //!
 //! Everything here is read through the same doors as by the file system, so that what is shown is what it would see.
 
+mod map;
+mod stat;
+
+pub use map::zone_map;
+pub use stat::{resolve, stat};
+
 use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::live::Live;
@@ -9,7 +15,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use terrane_dataset::ObjectStore;
 use terrane_device::Device;
-use terrane_object::dnode::Dnode;
+use terrane_object::dnode::{Dnode, POINTERS};
 use terrane_object::objset::HEADER;
 use terrane_object::{Object, ObjectSet};
 use terrane_pool::inspect::Standing;
@@ -290,10 +296,10 @@ pub fn tree(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
             let owner = Owner::Block { objset: objset.id().0, object, level, block };
             match objset.pool().read(&ptr, owner) {
                 Ok(raw) => {
-                    let per_block = (raw.len() / BlockPtr::SIZE) as u64;
                     // Backwards, because a stack gives back the last first.
-                    for (raw, index) in raw.chunks_exact(BlockPtr::SIZE).rev().zip((0..per_block).rev()) {
-                        let child = block.saturating_mul(per_block).saturating_add(index);
+                    for (index, raw) in raw.chunks_exact(BlockPtr::SIZE).enumerate().rev() {
+                        // By what a block can hold: what it does hold ends with the last pointer that is no hole.
+                        let child = block.saturating_mul(POINTERS).saturating_add(index as u64);
                         let at = format!("object {object} level {} block {child}", level - 1);
                         match BlockPtr::parse(raw, &at) {
                             Ok(ptr) if is_unwritten(&ptr) => {}

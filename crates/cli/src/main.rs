@@ -50,6 +50,8 @@ enum Command {
     Sync(cmd::mount::Sync),
     Check(cmd::check::Check),
     Metrics(cmd::metrics::Metrics),
+    Zones(cmd::zones::Zones),
+    Stat(cmd::stat::Stat),
     /// Look at the format: what lies on the device, structure by structure
     #[command(subcommand)]
     Debug(cmd::debug::DebugCommand),
@@ -75,6 +77,8 @@ fn main() -> ExitCode {
         Command::Sync(sync) => sync.run().map(|()| true),
         Command::Check(check) => check.run(),
         Command::Metrics(metrics) => metrics.run().map(|()| true),
+        Command::Zones(zones) => zones.run().map(|()| true),
+        Command::Stat(stat) => stat.run().map(|()| true),
         Command::Debug(command) => command.run().map(|()| true),
         Command::Generate(command) => command.run(words()).map(|()| true),
     };

@@ -35,6 +35,16 @@ pub enum Query {
     Check,
     Uberblocks,
     Zones,
+    /// Every zone in its place.
+    ZoneMap,
+    /// How an inode is stored.
+    Stat {
+        object: u64,
+    },
+    /// How what a path leads to is stored; from the root of the data set.
+    StatPath {
+        path: Vec<u8>,
+    },
     Zone {
         seq: u64,
     },
@@ -55,7 +65,7 @@ pub enum Query {
     },
 }
 
-/// How far something is: what is counted, how many are done, of how many (0: nobody knows).
+/// How far something is: the step (one that begins with "reading" counts bytes), how many are done, of how many (0: nobody knows).
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 impl Query {
@@ -78,6 +88,10 @@ impl Query {
             Query::Check => json!({"ask": "check"}),
             Query::Uberblocks => json!({"ask": "uberblocks"}),
             Query::Zones => json!({"ask": "zones"}),
+            Query::ZoneMap => json!({"ask": "zone map"}),
+            Query::Stat { object } => json!({"ask": "stat", "object": object}),
+            // Paths are bytes, and JSON is not.
+            Query::StatPath { path } => json!({"ask": "stat path", "path": path}),
             Query::Zone { seq } => json!({"ask": "zone", "seq": seq}),
             Query::Dnodes { meta } => json!({"ask": "dnodes", "meta": meta}),
             Query::Dnode { meta, object } => of("dnode", meta, object),
@@ -110,6 +124,14 @@ impl Query {
             "check" => Query::Check,
             "uberblocks" => Query::Uberblocks,
             "zones" => Query::Zones,
+            "zone map" => Query::ZoneMap,
+            "stat" => Query::Stat { object: object()? },
+            "stat path" => {
+                let byte = |byte: &Value| byte.as_u64().and_then(|byte| u8::try_from(byte).ok());
+                Query::StatPath {
+                    path: raw.get("path")?.as_array()?.iter().map(byte).collect::<Option<_>>()?,
+                }
+            }
             "zone" => Query::Zone { seq: raw.get("seq")?.as_u64()? },
             "dnodes" => Query::Dnodes { meta: meta()? },
             "dnode" => Query::Dnode { meta: meta()?, object: object()? },
@@ -130,6 +152,9 @@ impl Query {
             Query::Check => check::beside(live, progress),
             Query::Uberblocks => Ok(inspect::uberblocks(live.device.as_ref())),
             Query::Zones => Ok(inspect::zones(&live.pool)),
+            Query::ZoneMap => Ok(inspect::zone_map(live)),
+            Query::Stat { object } => inspect::stat(live, *object, progress),
+            Query::StatPath { path } => inspect::stat(live, inspect::resolve(live, path)?, progress),
             Query::Zone { seq } => inspect::zone(&live.pool, *seq),
             Query::Dnodes { meta } => Ok(inspect::dnodes(live, *meta)),
             Query::Dnode { meta, object } => inspect::dnode(live, *meta, *object),
@@ -339,6 +364,9 @@ mod tests {
             Query::Check,
             Query::Uberblocks,
             Query::Zones,
+            Query::ZoneMap,
+            Query::Stat { object: 7 },
+            Query::StatPath { path: b"/a\xff\n".to_vec() },
             Query::Zone { seq: u64::MAX },
             Query::Dnodes { meta: true },
             Query::Dnode { meta: true, object: 3 },

@@ -130,7 +130,7 @@ pub fn cell(column: Column, row: &Value, exact: bool) -> String {
 }
 
 /// Names come from images and directories: they must not move a person's cursor or break a script's lines.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
         .collect()

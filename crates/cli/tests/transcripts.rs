@@ -15,6 +15,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A command and what it should print.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +122,7 @@ export CARGO=true
 unset RUST_LOG
 "#;
 /// What was installed is what runs, not what was built.
-const INSTALLED: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n";
+const INSTALLED: &str = "PATH=/usr/local/sbin:/usr/local/bin:$PATH\n";
 const POOL: &str = "terrane pool create tank /var/lib/tank.img --size 1G -o compression=zstd-3\n";
 const MOUNT: &str =
     "terrane mount tank /mnt && mkdir /mnt/src && seq 100000 >/mnt/src/numbers && terrane sync tank\n";
@@ -148,7 +149,11 @@ fn namespace() -> Command {
 
 /// Whether transcripts can be played here. That they cannot is said, and counted by whoever reads the log.
 fn can_play() -> bool {
-    let dir = std::env::temp_dir().join(format!("terrane-transcript-probe-{}", std::process::id()));
+    // Two tests may ask at once, and one must not take the other's directory away.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name =
+        format!("terrane-transcript-probe-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let dir = std::env::temp_dir().join(name);
     let session = Session { dir };
     let script = format!("{PLACES}\nset -e; test -w /dev/fuse; mount -t tmpfs none /mnt");
     let outcome = play_script(&session, &script);

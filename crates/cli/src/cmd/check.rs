@@ -8,9 +8,20 @@ use crate::table::envelope;
 use clap::Args;
 use serde_json::{Value, json};
 
+pub const HELP: &str = "\
+A pool that is mounted is checked as it was committed last: everything is committed first, and writers go on meanwhile.
+Nothing is changed. A finding is a line: the place, what should be there, what was found.
+
+Exit codes:
+  0             nothing found
+  1             something was found, or the check could not be made; standard error says why
+  2             the command line is wrong
+";
+
 /// Walk everything reachable and verify it: checksums, space, zone directories, link counts, names. Exit code 1 and a list of
 /// findings if anything is off.
 #[derive(Args)]
+#[command(after_help = HELP)]
 pub struct Check {
     /// Pools, by name or by device
     #[arg(required = true, value_name = "NAME|DEVICE")]

@@ -7,6 +7,8 @@ pub mod generate;
 pub mod metrics;
 pub mod mount;
 pub mod pool;
+pub mod stat;
+pub mod zones;
 
 use crate::check as checking;
 use crate::control::{self, Daemon};
@@ -29,10 +31,16 @@ pub fn wrong_usage(text: &str) -> ! {
 
 /// Prints to standard output. A reader who has seen enough (`| head`) is no error.
 pub fn print(text: &str) -> Outcome {
+    print_on(text).map(drop)
+}
+
+/// The same for what would go on: false when nobody reads any more.
+pub fn print_on(text: &str) -> Outcome<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -42,13 +50,18 @@ pub fn daemon_of(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>
     Ok(daemon.filter(|daemon| target.id.is_none_or(|id| id == daemon.greeting.id)))
 }
 
+/// Shows how far something is, to a person who waits; gone when it is dropped.
+pub fn bar() -> impl Fn(&str, u64, u64) + Sync {
+    let bar = Mutex::new(Bar::new());
+    move |what: &str, done, total| {
+        bar.lock().unwrap_or_else(PoisonError::into_inner).show(what, done, total);
+    }
+}
+
 /// Has a question answered, by the daemon of the pool or by opening its device.
 pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     let target = live::find(registry, word)?;
-    let bar = Mutex::new(Bar::new());
-    let show = |what: &str, done, total| {
-        bar.lock().unwrap_or_else(PoisonError::into_inner).show(what, done, total);
-    };
+    let show = bar();
     if let Some(daemon) = daemon_of(registry, &target)? {
         return daemon.ask(&query.to_json(), &mut |what, done, total| show(what, done, total));
     }

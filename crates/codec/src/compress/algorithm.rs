@@ -103,6 +103,16 @@ impl Compression {
         }
     }
 
+    /// The algorithm of a stored id, without a level: a block pointer does not hold one.
+    pub fn name_of_id(id: u8) -> Option<&'static str> {
+        match id {
+            ID_OFF => Some("off"),
+            ID_LZ4 => Some("lz4"),
+            ID_ZSTD => Some("zstd"),
+            _ => None,
+        }
+    }
+
     /// The stored property: `id | level << 7`.
     pub fn to_property(self) -> u64 {
         let level = if let Compression::Zstd(level) = self { level.cookie() } else { 0 };

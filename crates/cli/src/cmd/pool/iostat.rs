@@ -3,7 +3,7 @@
 //! The daemon of a mounted pool counts; nobody else uses a pool, so one that is not mounted shows zeros and is not opened for it.
 //! The first report covers the time since the import, each following one the interval before it.
 
-use super::super::{daemon_of, print, wrong_usage};
+use super::super::{daemon_of, print_on, wrong_usage};
 use crate::failure::Outcome;
 use crate::live;
 use crate::query::Query;
@@ -79,9 +79,10 @@ impl Iostat {
                 rows.push(period(&now, since));
                 before.insert(word.clone(), now);
             }
-            self.print(&rows, done == 0, interval.is_some())?;
+            let is_read = self.print(&rows, done == 0, interval.is_some())?;
             done += 1;
-            let Some(interval) = interval.filter(|_| count.is_none_or(|count| done < count)) else {
+            let Some(interval) = interval.filter(|_| is_read && count.is_none_or(|count| done < count))
+            else {
                 return Ok(());
             };
             std::thread::sleep(interval);
@@ -115,15 +116,16 @@ impl Iostat {
         Ok((pools.to_vec(), interval, count))
     }
 
-    fn print(&self, rows: &[Value], first: bool, repeats: bool) -> Outcome {
+    /// Whether anybody reads it.
+    fn print(&self, rows: &[Value], first: bool, repeats: bool) -> Outcome<bool> {
         if self.shape.json {
             let document = envelope(IOSTAT.command, json!({IOSTAT.key: rows}));
             // One line for each report, so that a reader knows where one ends.
-            return print(&if repeats { format!("{document}\n") } else { format!("{document:#}\n") });
+            return print_on(&if repeats { format!("{document}\n") } else { format!("{document:#}\n") });
         }
         let text = IOSTAT.render(rows, self.shape);
         let skip = usize::from(!first && !self.shape.no_header);
-        print(&text.lines().skip(skip).map(|line| format!("{line}\n")).collect::<String>())
+        print_on(&text.lines().skip(skip).map(|line| format!("{line}\n")).collect::<String>())
     }
 }
 

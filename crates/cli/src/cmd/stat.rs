@@ -1,0 +1,216 @@
+//! `terrane stat`: how files are stored.
+//!
+//! A file is named by its path on a mount, or by pool and path (`tank:/dir/file`), mounted or not. On a mount the kernel has
+//! resolved the path, so only the inode's number is asked for.
+
+use super::{ask, daemon_of, print};
+use crate::failure::{Failure, Outcome};
+use crate::live::{self, Target};
+use crate::query::Query;
+use crate::registry::Registry;
+use crate::size;
+use crate::table::envelope;
+use clap::Args;
+use serde_json::{Value, json};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+pub const HELP: &str = "\
+Records, algorithms and zones are those of the last commit; what is not committed yet has no place on the device. `terrane sync` commits.
+
+Fields:
+  stored        bytes on the device, after compression, and how many times smaller that is
+  records       pieces of the file, each compressed and checksummed for itself
+  embedded      records so small that they lie in the pointer to them
+  holes         records that were never written, or are all zeros
+  metadata      blocks of pointers to records, in two copies
+  zones         where it lies: sequence number of the zone, its place on the device, blocks, bytes
+  groups        the transaction groups that made the file and last changed its records
+";
+
+/// Show how files are stored: records, algorithms, ratio, zones
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub struct Stat {
+    /// Paths on a mount, or POOL:/PATH, where POOL is a name or a device
+    #[arg(required = true, value_name = "PATH|POOL:/PATH")]
+    paths: Vec<PathBuf>,
+    /// JSON, with exact numbers
+    #[arg(short, long)]
+    json: bool,
+    /// Exact numbers instead of rounded ones
+    #[arg(short, long)]
+    parsable: bool,
+}
+
+impl Stat {
+    pub fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        let (mut rows, mut failures) = (Vec::new(), Vec::new());
+        for path in &self.paths {
+            match one(&registry, path) {
+                Ok(mut row) => {
+                    row["path"] = path.display().to_string().into();
+                    rows.push(row);
+                }
+                Err(Failure(text)) => failures.push(text),
+            }
+        }
+        if self.json {
+            print(&format!("{:#}\n", envelope("stat", json!({"files": rows}))))?;
+        } else {
+            let shown: Vec<String> = rows.iter().map(|row| self.describe(row)).collect();
+            print(&shown.join("\n"))?;
+        }
+        if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) }
+    }
+
+    fn describe(&self, row: &Value) -> String {
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let bytes = |value: &Value| {
+            if self.parsable { number(value).to_string() } else { size::print(number(value)) }
+        };
+        let list = |key: &str| row[key].as_array().map(Vec::as_slice).unwrap_or_default();
+        let mut out = String::new();
+        let mut line = |key: &str, value: String| out.push_str(&format!("{key:>11}: {value}\n"));
+        let lines = |items: Vec<String>| {
+            if items.is_empty() { "none".to_owned() } else { items.join("\n             ") }
+        };
+        line("path", crate::table::printable(row["path"].as_str().unwrap_or("?")));
+        let links = match number(&row["links"]) {
+            1 => String::new(),
+            links => format!(", {links} links"),
+        };
+        let kind = row["type"].as_str().unwrap_or("?");
+        line("object", format!("{} ({kind}{links})", row["object"]));
+        line("size", bytes(&row["size"]));
+        line(
+            "stored",
+            format!("{}{}", bytes(&row["stored"]), times(number(&row["logical"]), number(&row["stored"]))),
+        );
+        if number(&row["uncommitted"]) > 0 {
+            line("uncommitted", format!("{} not on the device yet", bytes(&row["uncommitted"])));
+        }
+        line(
+            "records",
+            format!(
+                "{} of {}, {} of them embedded, and {} holes",
+                row["records"],
+                bytes(&row["record_size"]),
+                row["embedded"],
+                row["holes"]
+            ),
+        );
+        let algorithm = |item: &Value| {
+            let (logical, stored) = (number(&item["logical"]), number(&item["stored"]));
+            let name = item["name"].as_str().unwrap_or("?");
+            let (from, to) = (bytes(&item["logical"]), bytes(&item["stored"]));
+            format!("{name} {} records, {from} in {to}{}", item["records"], times(logical, stored))
+        };
+        line("compression", lines(list("compression").iter().map(algorithm).collect()));
+        let checksum =
+            |item: &Value| format!("{} {} records", item["name"].as_str().unwrap_or("?"), item["records"]);
+        line("checksums", lines(list("checksums").iter().map(checksum).collect()));
+        line(
+            "metadata",
+            format!(
+                "{} blocks in {}, {} levels",
+                row["metadata_blocks"],
+                bytes(&row["metadata_stored"]),
+                row["levels"]
+            ),
+        );
+        let zone = |item: &Value| {
+            format!(
+                "{} (at {}:{}) {} blocks, {}",
+                item["seq"],
+                item["device"],
+                item["zone"],
+                item["blocks"],
+                bytes(&item["bytes"])
+            )
+        };
+        line("zones", lines(list("zones").iter().map(zone).collect()));
+        line("groups", format!("made in {}, records of up to {}", row["first_txg"], row["last_txg"]));
+        if number(&row["errors_count"]) > 0 {
+            let shown = list("errors").iter().filter_map(Value::as_str).map(str::to_owned).collect();
+            line("errors", format!("{}: {}", row["errors_count"], lines(shown)));
+        }
+        out
+    }
+}
+
+fn times(logical: u64, stored: u64) -> String {
+    if stored == 0 { String::new() } else { format!(" ({:.2}x)", logical as f64 / stored as f64) }
+}
+
+fn one(registry: &Registry, path: &Path) -> Outcome<Value> {
+    if path.symlink_metadata().is_err()
+        && let Some((pool, inside)) = split(path)
+    {
+        let pool = pool.to_str().ok_or_else(|| Failure(format!("{}: no name of a pool", pool.display())))?;
+        return ask(registry, pool, &Query::StatPath { path: inside.to_vec() });
+    }
+    let meta = path.symlink_metadata().map_err(Failure::io("looking at", path))?;
+    let target = mounted(registry, path, meta.dev())?;
+    match daemon_of(registry, &target)? {
+        Some(daemon) => {
+            let bar = super::bar();
+            daemon.ask(&Query::Stat { object: meta.ino() }.to_json(), &mut |what, done, total| {
+                bar(what, done, total)
+            })
+        }
+        None => Err(Failure(format!("pool {} was unmounted meanwhile", target.name))),
+    }
+}
+
+/// `POOL:/PATH`: names of pools hold no slash, so the first `:/` ends one; of a device's path it is the last.
+fn split(word: &Path) -> Option<(&Path, &[u8])> {
+    let raw = word.as_os_str().as_bytes();
+    let places: Vec<usize> =
+        raw.windows(2).enumerate().filter(|(_, pair)| pair == b":/").map(|(at, _)| at).collect();
+    let at = if raw.contains(&b'/') && raw.iter().position(|byte| *byte == b'/') < places.first().copied() {
+        // A path that exists tells a device from what is inside of it.
+        places
+            .iter()
+            .copied()
+            .find(|at| Path::new(OsStr::from_bytes(raw.get(..*at).unwrap_or(raw))).exists())?
+    } else {
+        *places.first()?
+    };
+    Some((Path::new(OsStr::from_bytes(raw.get(..at)?)), raw.get(at + 1..)?))
+}
+
+/// The pool whose mount is the file system with this number.
+fn mounted(registry: &Registry, path: &Path, dev: u64) -> Outcome<Target> {
+    for name in registry.pools()?.keys() {
+        let target = live::find(registry, name)?;
+        let Some(daemon) = daemon_of(registry, &target)? else { continue };
+        if daemon.greeting.mountpoint.symlink_metadata().is_ok_and(|meta| meta.dev() == dev) {
+            return Ok(target);
+        }
+    }
+    let remedy = "name it as POOL:/PATH if the pool is not mounted";
+    Err(Failure::refused(path.display(), "a file on a pool that you mounted", "another file system", remedy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_and_paths_are_told_apart() {
+        let parts = |word: &'static str| {
+            split(Path::new(word))
+                .map(|(pool, path)| (pool.to_str().unwrap(), std::str::from_utf8(path).unwrap()))
+        };
+        assert_eq!(parts("tank:/a/b"), Some(("tank", "/a/b")));
+        assert_eq!(parts("tank:/"), Some(("tank", "/")));
+        assert_eq!(parts("t:ank:/a:/b"), Some(("t:ank", "/a:/b")));
+        assert_eq!(parts("/etc/passwd:/a:/b"), Some(("/etc/passwd", "/a:/b")));
+        assert_eq!(parts("/nowhere.img:/a"), None);
+        assert_eq!(parts("tank"), None);
+    }
+}

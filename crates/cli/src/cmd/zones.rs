@@ -1,0 +1,348 @@
+//! `terrane zones`: a map of where things lie.
+//!
+//! Each cell is a zone in its place on the device, or several where a pool has too many for a screen: the colour says what it is for, the
+//! height how much of it is alive. What is dead in a full zone is what collection can win.
+
+mod image;
+
+use super::{ask, print, wrong_usage};
+use crate::failure::{Failure, Outcome};
+use crate::query::Query;
+use crate::registry::Registry;
+use crate::size;
+use crate::table::{Listing, Shape, count, envelope, size as size_column, text};
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+pub const HELP: &str = "\
+Colours and letters:
+  D  blue       data
+  A  yellow     metadata, first copies
+  B  orange     metadata, second copies
+  L  magenta    log
+  C  green      collection: what moved
+  @  white      anchors: label and uberblocks
+  x  grey       nothing in it is alive; waits to be reset
+  !  red        suspect: its content is not what its record says
+  .  grey       empty
+
+A block from low to full height is the share that is alive. Open zones are underlined; without colour they have a capital letter, full ones
+a small one.
+";
+
+/// Show a map of a pool's zones: state, class, and how much of each is alive
+#[derive(Args)]
+#[command(after_help = HELP)]
+pub struct Zones {
+    /// A pool, by name or by device
+    pool: String,
+    /// Draw the map into a file, by its ending: .svg or .png
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
+    /// When to use colour
+    #[arg(long, value_enum, default_value_t = When::Auto)]
+    color: When,
+    #[command(flatten)]
+    shape: Shape,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum When {
+    /// On a terminal, unless NO_COLOR is set
+    Auto,
+    Always,
+    Never,
+}
+
+const ZONES: Listing = Listing {
+    command: "zones",
+    key: "zones",
+    columns: &[
+        count("DEVICE", "device"),
+        count("ZONE", "zone"),
+        text("STATE", "state"),
+        text("CLASS", "class"),
+        count("SEQ", "seq"),
+        size_column("CAPACITY", "capacity"),
+        size_column("WRITTEN", "claimed"),
+        size_column("LIVE", "live"),
+    ],
+};
+const SUMMARY: Listing = Listing {
+    command: "zones",
+    key: "summary",
+    columns: &[
+        text("KIND", "kind"),
+        count("ZONES", "zones"),
+        count("OPEN", "open"),
+        size_column("WRITTEN", "claimed"),
+        size_column("LIVE", "live"),
+        count("LIVE%", "live_percent"),
+    ],
+};
+
+/// Cells on a screen; beyond it a cell is several zones.
+const CELLS_MAX: usize = 4096;
+const CELLS_PER_LINE: usize = 64;
+
+/// What a zone is, for the eye.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub name: &'static str,
+    letter: char,
+    /// As a terminal counts colours: 256 of them.
+    ansi: u8,
+    pub rgb: [u8; 3],
+}
+
+/// In the order of the legend and of the summary. What is not a class is named by its state.
+pub(crate) const KINDS: [Kind; 9] = [
+    Kind { name: "data", letter: 'D', ansi: 33, rgb: [0x1f, 0x77, 0xd4] },
+    Kind { name: "metadata A", letter: 'A', ansi: 220, rgb: [0xe0, 0xb4, 0x00] },
+    Kind { name: "metadata B", letter: 'B', ansi: 208, rgb: [0xe8, 0x7a, 0x1c] },
+    Kind { name: "log", letter: 'L', ansi: 170, rgb: [0xb0, 0x3c, 0xa8] },
+    Kind { name: "collection", letter: 'C', ansi: 35, rgb: [0x2c, 0xa0, 0x4a] },
+    Kind { name: "anchor", letter: '@', ansi: 15, rgb: [0x30, 0x30, 0x38] },
+    Kind { name: "waiting", letter: 'x', ansi: 245, rgb: [0x8a, 0x8a, 0x92] },
+    Kind { name: "suspect", letter: '!', ansi: 196, rgb: [0xd6, 0x20, 0x20] },
+    Kind { name: "empty", letter: '.', ansi: 240, rgb: [0xe4, 0xe6, 0xea] },
+];
+const GLYPHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// One cell: a zone, or neighbours.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cell {
+    pub first_zone: u64,
+    pub kind: Kind,
+    pub is_open: bool,
+    /// Of what could be written, 0 to 1.
+    pub live: f64,
+    pub written: f64,
+}
+
+impl Zones {
+    pub fn run(&self) -> Outcome {
+        let format = self.image.as_deref().map(|path| {
+            image::Format::of(path).unwrap_or_else(|| {
+                wrong_usage(&format!("--image {}: it should end in .svg or .png", path.display()))
+            })
+        });
+        let answer = ask(&Registry::of_this_user()?, &self.pool, &Query::ZoneMap)?;
+        let zones = answer["zones"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if let (Some(path), Some(format)) = (&self.image, format) {
+            let title = format!("{}: {}", answer["name"].as_str().unwrap_or("?"), totals(&answer, zones));
+            let bytes = image::draw(format, &title, &cells(zones, CELLS_MAX * 4))?;
+            std::fs::write(path, bytes).map_err(Failure::io("writing", path))?;
+            // A file was asked for; words beside it only if a person reads them.
+            if !self.shape.json && !self.shape.no_header {
+                return Ok(());
+            }
+        }
+        if self.shape.json {
+            let mut answer = answer.clone();
+            answer["summary"] = summary(zones).into();
+            return print(&format!("{:#}\n", envelope(ZONES.command, answer)));
+        }
+        if self.shape.no_header {
+            return print(&ZONES.render(zones, self.shape));
+        }
+        let map = map(&cells(zones, CELLS_MAX), self.is_coloured());
+        let table = SUMMARY.render(&summary(zones), self.shape);
+        print(&format!("{}\n\n{map}\n{table}", totals(&answer, zones)))
+    }
+
+    fn is_coloured(&self) -> bool {
+        let unwanted = |variable: &str, is: fn(&std::ffi::OsStr) -> bool| {
+            std::env::var_os(variable).is_some_and(|value| is(&value))
+        };
+        match self.color {
+            When::Always => true,
+            When::Never => false,
+            When::Auto => {
+                std::io::stdout().is_terminal()
+                    && !unwanted("NO_COLOR", |value| !value.is_empty())
+                    && !unwanted("TERM", |value| value == "dumb")
+            }
+        }
+    }
+}
+
+fn totals(answer: &Value, zones: &[Value]) -> String {
+    let empty = zones.iter().filter(|zone| zone["state"] == "empty").count();
+    let live: u64 = zones.iter().filter_map(|zone| zone["live"].as_u64()).sum();
+    let zone_size = answer["zone_size"].as_u64().unwrap_or(0);
+    format!("{} zones of {}, {empty} empty, {} alive", zones.len(), size::print(zone_size), size::print(live))
+}
+
+fn kind_of(zone: &Value) -> Kind {
+    let state = zone["state"].as_str().unwrap_or("");
+    let name = if matches!(state, "open" | "full") { zone["class"].as_str().unwrap_or("") } else { state };
+    KINDS.into_iter().find(|kind| kind.name == name).unwrap_or(KINDS[KINDS.len() - 1])
+}
+
+/// At most so many cells; where zones share one, it is of the kind that most of them have, empty ones aside.
+fn cells(zones: &[Value], cells_max: usize) -> Vec<Cell> {
+    let per_cell = zones.len().div_ceil(cells_max).max(1);
+    zones.chunks(per_cell).filter_map(cell).collect()
+}
+
+fn cell(zones: &[Value]) -> Option<Cell> {
+    let kinds: Vec<Kind> = zones.iter().map(kind_of).collect();
+    let votes = |kind: &Kind| kinds.iter().filter(|other| *other == kind).count();
+    let used = kinds.iter().filter(|kind| kind.name != "empty").max_by_key(|kind| votes(kind));
+    let sum = |key: &str| zones.iter().filter_map(|zone| zone[key].as_u64()).sum::<u64>() as f64;
+    let capacity = sum("capacity").max(1.0);
+    Some(Cell {
+        first_zone: zones.first()?["zone"].as_u64()?,
+        kind: *used.or(kinds.first())?,
+        is_open: zones.iter().any(|zone| zone["state"] == "open"),
+        live: (sum("live") / capacity).min(1.0),
+        written: (sum("claimed") / capacity).min(1.0),
+    })
+}
+
+fn map(cells: &[Cell], coloured: bool) -> String {
+    let per_line = if coloured { CELLS_PER_LINE } else { CELLS_PER_LINE / 2 };
+    let mut out = String::new();
+    let mut lines = cells.chunks(per_line).peekable();
+    while let Some(line) = lines.next() {
+        let first = line.first().map_or(0, |cell| cell.first_zone);
+        out.push_str(&format!("{first:>7}  "));
+        // One line of nothing is enough.
+        let (mut lines_empty, mut last) = (1, None);
+        while is_empty(line)
+            && let Some(next) = lines.next_if(|next| is_empty(next))
+        {
+            (lines_empty, last) = (lines_empty + 1, next.last());
+        }
+        if let Some(last) = last {
+            out.push_str(&format!("{lines_empty} lines of empty zones, to {}\n", last.first_zone));
+            continue;
+        }
+        let mut painted = None;
+        for cell in line {
+            let paint = (cell.kind.ansi, cell.is_open);
+            if coloured && painted != Some(paint) {
+                out.push_str(&brush(cell.kind, cell.is_open));
+                painted = Some(paint);
+            }
+            out.push_str(&draw_cell(cell, coloured));
+        }
+        out.push_str(if coloured { RESET } else { "" });
+        out.push('\n');
+    }
+    out.push_str("\n         ");
+    for kind in KINDS {
+        let sign = match kind.name {
+            _ if !coloured => kind.letter.to_string(),
+            "anchor" | "waiting" | "suspect" | "empty" => {
+                format!("{}{}{RESET}", brush(kind, false), kind.letter)
+            }
+            _ => format!("{}█{RESET}", brush(kind, false)),
+        };
+        out.push_str(&format!("{sign} {}   ", kind.name));
+    }
+    let open = if coloured { "\u{1b}[4m▄\u{1b}[0m open" } else { "CAPITAL open, small full" };
+    out.push_str(&format!("{open}\n"));
+    out
+}
+
+fn is_empty(line: &[Cell]) -> bool {
+    line.iter().all(|cell| cell.kind.name == "empty")
+}
+
+fn draw_cell(cell: &Cell, coloured: bool) -> String {
+    let is_class = !["anchor", "waiting", "suspect", "empty"].contains(&cell.kind.name);
+    let glyph = if is_class { glyph(cell.live) } else { cell.kind.letter };
+    match is_class {
+        _ if coloured => glyph.to_string(),
+        true if cell.is_open => format!("{}{glyph}", cell.kind.letter),
+        true => format!("{}{glyph}", cell.kind.letter.to_ascii_lowercase()),
+        false => format!("{glyph} "),
+    }
+}
+
+const RESET: &str = "\u{1b}[0m";
+
+fn brush(kind: Kind, underlined: bool) -> String {
+    let underline = if underlined { "4;" } else { "" };
+    format!("\u{1b}[0;{underline}38;5;{}m", kind.ansi)
+}
+
+fn glyph(share: f64) -> char {
+    let step = (share * GLYPHS.len() as f64).ceil() as usize;
+    GLYPHS[step.clamp(1, GLYPHS.len()) - 1]
+}
+
+/// A row for each kind that there is.
+fn summary(zones: &[Value]) -> Vec<Value> {
+    let row = |kind: &Kind| {
+        let of: Vec<&Value> = zones.iter().filter(|zone| kind_of(zone) == *kind).collect();
+        let sum = |key: &str| of.iter().filter_map(|zone| zone[key].as_u64()).sum::<u64>();
+        let (claimed, live) = (sum("claimed"), sum("live"));
+        (!of.is_empty()).then(|| {
+            json!({
+                "kind": kind.name,
+                "zones": of.len(),
+                "open": of.iter().filter(|zone| zone["state"] == "open").count(),
+                "claimed": claimed,
+                "live": live,
+                "live_percent": (u128::from(live) * 100).checked_div(u128::from(claimed)).map(|part| part as u64),
+            })
+        })
+    };
+    KINDS.iter().filter_map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn zone(zone: u64, state: &str, class: Option<&str>, live: u64) -> Value {
+        let claimed = if state == "empty" { 0 } else { 80 };
+        json!({"zone": zone, "state": state, "class": class, "capacity": 100, "claimed": claimed, "live": live})
+    }
+
+    fn zones() -> Vec<Value> {
+        vec![
+            zone(0, "anchor", None, 0),
+            zone(1, "open", Some("data"), 20),
+            zone(2, "full", Some("data"), 80),
+            zone(3, "full", Some("metadata A"), 0),
+            zone(4, "waiting", Some("data"), 0),
+            zone(5, "empty", None, 0),
+        ]
+    }
+
+    #[test]
+    fn a_map_shows_every_zone() {
+        let map = map(&cells(&zones(), 100), false);
+        assert!(map.starts_with("      0  @ D▂d▇a▁x . \n"), "{map}");
+        let coloured = super::map(&cells(&zones(), 100), true);
+        assert!(coloured.contains("\u{1b}[0;4;38;5;33m▂\u{1b}[0;38;5;33m▇\u{1b}"), "{coloured}");
+    }
+
+    #[test]
+    fn many_zones_share_a_cell() {
+        let cells = cells(&zones(), 2);
+        assert_eq!(
+            cells.iter().map(|cell| (cell.first_zone, cell.kind.name)).collect::<Vec<_>>(),
+            [(0, "data"), (3, "waiting")]
+        );
+        assert!((cells[0].live - 1.0 / 3.0).abs() < 1e-9 && cells[0].is_open);
+    }
+
+    #[test]
+    fn the_summary_counts_by_kind() {
+        let rows = summary(&zones());
+        assert_eq!(
+            (&rows[0]["kind"], &rows[0]["zones"], &rows[0]["live"]),
+            (&"data".into(), &2.into(), &100.into())
+        );
+        assert_eq!(rows[0]["live_percent"], 62);
+        let empty = rows.last().unwrap();
+        assert_eq!((&empty["kind"], &empty["live_percent"]), (&"empty".into(), &Value::Null));
+    }
+}

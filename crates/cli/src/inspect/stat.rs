@@ -1,0 +1,241 @@
+//! How one file is stored: what `terrane stat` shows.
+//!
+//! Attributes are those of now; records, algorithms and zones are those of the last committed group, because what is not committed has no
+//! place yet. It is told how much that is.
+//!
+//! Invariants: an indirect block is read at most once and levels only go down, so a walk ends; nothing is kept for each record.
+
+use crate::failure::{Failure, Outcome};
+use crate::live::Live;
+use crate::query::Progress;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use terrane_codec::Compression;
+use terrane_object::dnode::{Dnode, POINTERS};
+use terrane_object::{ObjectId, ObjectSet};
+use terrane_pool::block_ptr::Normal;
+use terrane_pool::{BlockPtr, Owner, PoolError};
+use terrane_posix::{Attr, Errno, mode};
+
+/// Findings that are shown; more are only counted.
+const ERRORS_MAX: usize = 20;
+
+/// The object that a path leads to from the root of the data set; links are not followed.
+pub fn resolve(live: &Live, path: &[u8]) -> Outcome<u64> {
+    let fs = live.fs()?;
+    let mut at = fs.root();
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        let failed = |errno: Errno| {
+            let what = match errno {
+                Errno::ENOENT => "there is no such file".to_owned(),
+                Errno::ENOTDIR => "a part of the path is no directory".to_owned(),
+                errno => errno.to_string(),
+            };
+            Failure(format!("pool {}: {}: {what}", live.pool.name(), String::from_utf8_lossy(path)))
+        };
+        let found = fs.lookup(at, name).map_err(failed)?;
+        // A look-up counts as the kernel's; this one is over.
+        fs.forget(found.ino, 1);
+        at = found.ino;
+    }
+    Ok(at)
+}
+
+pub fn stat(live: &Live, object: u64, progress: Progress<'_>) -> Outcome<Value> {
+    let fs = live.fs()?;
+    let failed = |errno: Errno| Failure(format!("inode {object}: {errno}"));
+    let attr = fs.getattr(object).map_err(failed)?;
+    let set = live.dataset.objects();
+    let held = set.hold(ObjectId(object))?;
+    let dnode = held.dnode();
+    let mut walk = Walk::new(set, object, progress);
+    walk.tree(&dnode);
+    // A file without a block takes the data set's record size with its first one.
+    let record_size = if dnode.block_count == 0 { set.record_size() } else { dnode.block_bytes };
+    let length = if attr.mode & mode::S_IFMT == mode::S_IFREG { attr.size } else { 0 };
+    let blocks = dnode.block_count.max(length.div_ceil(u64::from(record_size)));
+    let holes = blocks.saturating_sub(walk.records.blocks);
+    let Walk { records, metadata, compression, checksums, zones, errors, errors_count, newest, .. } = walk;
+    let zones: Vec<Value> = zones
+        .into_iter()
+        .map(|((seq, device, zone), tally)| {
+            json!({"seq": seq, "device": device, "zone": zone, "blocks": tally.blocks, "bytes": tally.stored})
+        })
+        .collect();
+    let algorithms: Vec<Value> = compression
+        .into_iter()
+        .map(|(id, tally)| {
+            json!({
+                "name": Compression::name_of_id(id).unwrap_or("unknown"),
+                "records": tally.blocks,
+                "logical": tally.logical,
+                "stored": tally.stored,
+            })
+        })
+        .collect();
+    let checksums: Vec<Value> =
+        checksums.into_iter().map(|(name, records)| json!({"name": name, "records": records})).collect();
+    Ok(json!({
+        "object": object,
+        "type": type_name(&attr),
+        "size": attr.size,
+        "links": attr.nlink,
+        "record_size": record_size,
+        "levels": dnode.levels,
+        "records": records.blocks,
+        "embedded": records.embedded,
+        "holes": holes,
+        "logical": records.logical,
+        "stored": records.stored,
+        "metadata_blocks": metadata.blocks,
+        "metadata_stored": metadata.stored,
+        "uncommitted": held.used_bytes().saturating_sub(dnode.used),
+        "compression": algorithms,
+        "checksums": checksums,
+        "zones": zones,
+        "first_txg": dnode.birth.0,
+        "last_txg": newest,
+        "errors": errors,
+        "errors_count": errors_count,
+    }))
+}
+
+fn type_name(attr: &Attr) -> &'static str {
+    match attr.mode & mode::S_IFMT {
+        mode::S_IFREG => "regular file",
+        mode::S_IFDIR => "directory",
+        mode::S_IFLNK => "symbolic link",
+        mode::S_IFBLK => "block device",
+        mode::S_IFCHR => "character device",
+        mode::S_IFIFO => "fifo",
+        mode::S_IFSOCK => "socket",
+        _ => "unknown",
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    blocks: u64,
+    embedded: u64,
+    logical: u64,
+    /// All copies.
+    stored: u64,
+}
+
+impl Tally {
+    fn add(&mut self, ptr: &BlockPtr) {
+        self.blocks += 1;
+        self.embedded += u64::from(matches!(ptr, BlockPtr::Embedded(_)));
+        self.logical += u64::from(ptr.lsize());
+        self.stored += ptr.allocated_bytes();
+    }
+}
+
+struct Walk<'a> {
+    set: &'a ObjectSet,
+    object: u64,
+    progress: Progress<'a>,
+    records: Tally,
+    metadata: Tally,
+    compression: BTreeMap<u8, Tally>,
+    checksums: BTreeMap<String, u64>,
+    /// By sequence, device, place on it.
+    zones: BTreeMap<(u64, u16, u32), Tally>,
+    newest: u64,
+    errors: Vec<String>,
+    errors_count: u64,
+}
+
+impl<'a> Walk<'a> {
+    fn new(set: &'a ObjectSet, object: u64, progress: Progress<'a>) -> Self {
+        Walk {
+            set,
+            object,
+            progress,
+            records: Tally::default(),
+            metadata: Tally::default(),
+            compression: BTreeMap::new(),
+            checksums: BTreeMap::new(),
+            zones: BTreeMap::new(),
+            newest: 0,
+            errors: Vec::new(),
+            errors_count: 0,
+        }
+    }
+
+    fn tree(&mut self, dnode: &Dnode) {
+        let mut todo = vec![(dnode.root.clone(), 0u64)];
+        while let Some((ptr, block)) = todo.pop() {
+            if ptr.is_hole() {
+                continue;
+            }
+            self.newest = self.newest.max(ptr.birth().0);
+            if let BlockPtr::Normal(normal) = &ptr {
+                self.place(normal);
+            }
+            if ptr.level() == 0 {
+                self.record(&ptr);
+                continue;
+            }
+            self.metadata.add(&ptr);
+            (self.progress)("following pointers", self.records.blocks, dnode.block_count);
+            match self.children(&ptr, block) {
+                Ok(children) => todo.extend(children),
+                Err(error) => self.error(error.to_string()),
+            }
+        }
+    }
+
+    fn record(&mut self, ptr: &BlockPtr) {
+        self.records.add(ptr);
+        let compression = match ptr {
+            BlockPtr::Normal(normal) => {
+                *self.checksums.entry(normal.checksum_kind.to_string()).or_default() += 1;
+                normal.compression
+            }
+            BlockPtr::Embedded(embedded) => embedded.compression,
+            BlockPtr::Hole(_) => return,
+        };
+        self.compression.entry(compression).or_default().add(ptr);
+    }
+
+    fn place(&mut self, normal: &Normal) {
+        let bytes = terrane_pool::granule_bytes(u64::from(normal.psize));
+        for addr in normal.copies() {
+            match self.set.pool().whereabouts(addr, normal.psize) {
+                Ok((seq, home, _)) => {
+                    let tally = self.zones.entry((seq.0, home.device.0, home.zone.0)).or_default();
+                    tally.blocks += 1;
+                    tally.stored += bytes;
+                }
+                Err(error) => self.error(error.to_string()),
+            }
+        }
+    }
+
+    /// The pointers in an indirect block with their numbers, the last first: a stack gives back the last first.
+    fn children(&self, ptr: &BlockPtr, block: u64) -> Result<Vec<(BlockPtr, u64)>, PoolError> {
+        let level = ptr.level();
+        let owner = Owner::Block { objset: self.set.id().0, object: self.object, level, block };
+        let raw = self.set.pool().read(ptr, owner)?;
+        let mut children = Vec::new();
+        for (index, raw) in raw.chunks_exact(BlockPtr::SIZE).enumerate().rev() {
+            // By what a block can hold: what it does hold ends with the last pointer that is no hole.
+            let child = block.saturating_mul(POINTERS).saturating_add(index as u64);
+            let at = format!("object {} level {} block {child}", self.object, level - 1);
+            let ptr = BlockPtr::parse(raw, &at)?;
+            if !ptr.is_hole() && ptr.level() + 1 != level {
+                return Err(terrane_wire::Corrupt::new(at, "level", level - 1, ptr.level()).into());
+            }
+            children.push((ptr, child));
+        }
+        Ok(children)
+    }
+
+    fn error(&mut self, text: String) {
+        self.errors_count += 1;
+        if self.errors.len() < ERRORS_MAX {
+            self.errors.push(text);
+        }
+    }
+}

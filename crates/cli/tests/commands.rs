@@ -1,0 +1,421 @@
+//! Every command of a pool, a data set and a file: what it prints for people, scripts and programs, and what it leaves behind.
+
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+mod support;
+
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use support::{Place, Running, can_mount};
+
+/// The states of the pools that a search finds, as `NAME STATE`.
+fn found(place: &Place, words: &str) -> Vec<String> {
+    let pools = &place.json(words)["pools"];
+    let row = |row: &Value| format!("{} {}", row["name"].as_str().unwrap(), row["state"].as_str().unwrap());
+    pools.as_array().unwrap().iter().map(row).collect()
+}
+
+#[test]
+fn pools_come_and_go() {
+    let place = Place::new("import");
+    place.run("pool create tank tank.img --size 64M", 0);
+    assert_eq!(found(&place, "pool import -j"), ["tank imported"]);
+    place.run("pool export tank", 0);
+    assert_eq!(place.out("pool list -H"), "");
+    assert!(place.out("pool import -d mnt").contains("no pools were found"));
+    let row = &place.json("pool import -d . -j")["pools"][0];
+    assert_eq!((&row["name"], &row["state"], &row["clean"]), (&"tank".into(), &"ready".into(), &true.into()));
+    let action = row["action"].as_str().unwrap().to_owned();
+    assert_eq!(action, format!("terrane pool import {}", place.path("tank.img").display()));
+    // What it suggests is what works.
+    place.run(action.strip_prefix("terrane ").unwrap(), 0);
+    assert_eq!(place.out("pool list -H -o name,state"), "tank\thealthy\n");
+    place.run("pool export --all", 0);
+
+    let id = row["id"].as_str().unwrap().to_owned();
+    place.run(&format!("pool import -d tank.img {id}"), 0);
+    place.run("pool export tank.img", 0);
+    place.refused("pool import -d . tnak", &["tnak", "did you mean 'tank'?"]);
+    place.refused("pool import nobody.img", &["nobody.img", "-d DIR"]);
+    place.refused("pool import ./nobody.img", &["nobody.img", "No such file"]);
+    fs::write(place.path("text.img"), vec![b'x'; 1 << 20]).unwrap();
+    place.refused("pool import text.img", &["text.img", "Terrane pool"]);
+    place.run("pool import -d . --all", 0);
+    assert_eq!(place.out("pool list -H -o name"), "tank\n");
+
+    // Two devices with one name, as a copied image is.
+    fs::copy(place.path("tank.img"), place.path("copy.img")).unwrap();
+    place.refused("pool import copy.img", &["tank", "export that one first"]);
+    place.run("pool export tank", 0);
+    place.refused("pool import -d . tank", &["copy.img", "tank.img", "name the device"]);
+
+    let held = File::open(place.path("tank.img")).unwrap();
+    held.lock().unwrap();
+    assert_eq!(found(&place, "pool import -d tank.img -j"), ["tank in use"]);
+    place.refused("pool import tank.img", &[&std::process::id().to_string()]);
+    drop(held);
+    File::options().write(true).open(place.path("copy.img")).unwrap().set_len(20 << 20).unwrap();
+    assert_eq!(found(&place, "pool import -d copy.img -j"), ["tank damaged"]);
+    assert!(place.out("pool import -d copy.img").contains("cut short"));
+    place.refused("pool import copy.img", &["cut short"]);
+}
+
+#[test]
+fn an_import_that_only_reads_changes_nothing() {
+    let place = Place::new("readonly");
+    place.run("pool create tank tank.img --size 64M", 0);
+    place.run("pool export tank", 0);
+    let before = fs::read(place.path("tank.img")).unwrap();
+    place.run("pool import --read-only tank.img", 0);
+    assert!(before == fs::read(place.path("tank.img")).unwrap(), "the image changed");
+    assert_eq!(place.out("pool list -H -o name"), "tank\n");
+}
+
+#[test]
+fn an_import_goes_back_to_an_older_group() {
+    let place = Place::new("rewind");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let txg = |place: &Place| place.json("pool status tank -j")["pools"][0]["txg"].as_u64().unwrap();
+    let first = txg(&place);
+    place.run("fs set atime=off tank", 0);
+    let second = txg(&place);
+    assert!(second > first);
+    place.run("pool export tank", 0);
+    let said = place.out(&format!("pool import --read-only --rewind {first} tank.img"));
+    assert!(said.contains("can be imported") && said.contains("would be lost"), "{said}");
+    assert_eq!(txg(&place), second, "it was only tried");
+    let said = place.out(&format!("pool import --rewind {first} tank.img"));
+    assert!(said.contains("are given up"), "{said}");
+    assert_eq!(place.out("fs get -H -o value atime tank"), "relatime\n");
+    // The group that was given up has the higher number, and is not the newest any more.
+    let newest = &place.json("pool import -d . -j")["pools"][0];
+    assert!(newest["clean"] == true && place.json("pool status -j")["pools"][0]["clean"] == true);
+    place.refused("pool import --rewind 1 tank.img", &["group"]);
+    place.misused("pool import --rewind 1", &["NAME"]);
+}
+
+#[test]
+fn a_pool_of_this_version_has_nothing_to_upgrade() {
+    let place = Place::new("upgrade");
+    assert!(place.out("pool upgrade").starts_with("no pools are known"));
+    place.run("pool create tank tank.img --size 64M", 0);
+    assert_eq!(place.out("pool upgrade -H tank"), "tank\t1\tnone\tnothing to do\n");
+    assert!(place.out("pool upgrade --features").contains("format version 1"));
+    place.refused("pool upgrade nobody", &["nobody"]);
+    place.misused("pool upgrade --features tank", &["--features"]);
+}
+
+#[test]
+fn properties_are_inherited_and_shown_as_wanted() {
+    let place = Place::new("props");
+    place.run("pool create tank tank.img --size 64M -o recordsize=16K -o atime=off", 0);
+    assert_eq!(place.out("fs get -H -s local -o property,value all tank"), "recordsize\t16K\natime\toff\n");
+    assert_eq!(place.out("fs get -H -p -o value recordsize"), "16384\n");
+    place.run("fs inherit recordsize,atime tank", 0);
+    assert_eq!(place.out("fs get -H -s local all tank"), "");
+    assert_eq!(
+        place.out("fs get -H -o property,value,source recordsize tank"),
+        "recordsize\t128K\tdefault\n"
+    );
+    place.run("fs inherit recordsize tank", 0);
+    assert_eq!(place.out("fs list -H -p -o name,mountpoint"), "tank\t-\n");
+    place.misused("fs inherit recrodsize tank", &["recrodsize", "recordsize"]);
+    place.misused("fs set compresion=lz4 tank", &["did you mean 'compression'?"]);
+    place.misused("fs set compression=ztsd tank", &["did you mean 'zstd'?"]);
+    place.misused("fs get all tank -o nmae", &["nmae", "'name'"]);
+    place.refused("fs get all tnak", &["did you mean 'tank'?"]);
+    place.misused("fs lst", &["'list'"]);
+}
+
+#[test]
+fn a_map_shows_the_zones() {
+    let place = Place::new("zones");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let map = place.out("zones tank");
+    assert!(map.contains("64 zones of 1M") && map.contains("metadata A") && map.contains('@'), "{map}");
+    assert!(!map.contains('\u{1b}'), "no colour where nobody sees it");
+    assert!(place.out("zones tank --color always").contains("\u{1b}[0;"));
+    let answer = place.json("zones -j tank");
+    let zones = answer["zones"].as_array().unwrap();
+    assert_eq!(zones.len(), 64);
+    assert!(zones[0]["state"] == "anchor" && zones[63]["state"] == "empty");
+    assert!(zones.iter().any(|zone| zone["class"] == "metadata B" && zone["live"].as_u64() > Some(0)));
+    assert_eq!(place.out("zones -H tank").lines().count(), 64);
+    assert_eq!(place.out("zones tank --image map.svg"), "");
+    assert!(fs::read_to_string(place.path("map.svg")).unwrap().ends_with("</svg>\n"));
+    place.run("zones tank --image map.png", 0);
+    assert!(fs::read(place.path("map.png")).unwrap().starts_with(b"\x89PNG"));
+    place.misused("zones tank --image map.gif", &["map.gif", ".svg or .png"]);
+    place.refused("zones tank --image nowhere/map.png", &["nowhere/map.png"]);
+    place.refused("zones nobody", &["nobody"]);
+}
+
+#[test]
+fn a_file_tells_how_it_is_stored_without_a_mount() {
+    let place = Place::new("stat");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let row = &place.json("stat -j tank:/")["files"][0];
+    assert_eq!((&row["type"], &row["records"]), (&"directory".into(), &0.into()));
+    let by_device = place.json("stat -j ./tank.img:/");
+    assert_eq!(by_device["files"][0]["object"], row["object"]);
+    assert!(place.out("stat tank:/").contains("directory"));
+    place.refused("stat tank:/nothing", &["/nothing", "no such file"]);
+    place.refused("stat nobody:/", &["nobody"]);
+    place.refused("stat tank.img", &["tank.img", "POOL:/PATH"]);
+    place.refused("stat nothing", &["nothing", "No such file"]);
+}
+
+#[test]
+fn an_idle_pool_shows_zeros_and_is_left_alone() {
+    let place = Place::new("iostat");
+    place.run("pool create tank tank.img --size 64M", 0);
+    assert_eq!(place.out("pool iostat -H tank"), "tank\t-\t-\t0\t0\t0\t0\n");
+    let begun = Instant::now();
+    let lines = place.out("pool iostat -j tank 0.1 3");
+    assert!(begun.elapsed() >= Duration::from_millis(200));
+    let reports: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(reports.len(), 3);
+    assert_eq!(reports[2]["pools"][0]["reads"], 0);
+    place.misused("pool iostat tank 0", &["'0'", "INTERVAL"]);
+    place.misused("pool iostat tank 1 2 3", &["'3'"]);
+    place.refused("pool iostat nobody", &["nobody"]);
+}
+
+/// The keys of a section of `docs/json.md`, and those of them that rows may lack.
+fn documented(section: &str) -> (BTreeSet<String>, BTreeSet<String>) {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md");
+    let page = fs::read_to_string(page).unwrap();
+    let begin = page.find(&format!("\n## {section}\n")).unwrap_or_else(|| panic!("no section {section:?}"));
+    let rows = page[begin + 1..].lines().skip(1).take_while(|line| !line.starts_with("## "));
+    let (mut all, mut optional) = (BTreeSet::new(), BTreeSet::new());
+    for row in rows.filter_map(|line| line.strip_prefix("| `")) {
+        let (key, what) = row.split_once("` |").unwrap();
+        all.insert(key.to_owned());
+        if what.trim_start().starts_with("if ") {
+            optional.insert(key.to_owned());
+        }
+    }
+    assert!(!all.is_empty(), "{section}: no keys");
+    (all, optional)
+}
+
+#[test]
+fn json_is_what_its_page_says() {
+    let place = Place::new("json");
+    place.run("pool create tank tank.img --size 64M", 0);
+    place.run("pool create gone gone.img --size 64M", 0);
+    fs::remove_file(place.path("gone.img")).unwrap();
+    let seq = place.json("debug zone tank -j")["zones"][0]["seq"].as_u64().unwrap();
+    let mut sections = BTreeSet::new();
+    for (section, words) in [
+        ("pool list: pools", "pool list -j".to_owned()),
+        ("pool list: pools", "pool status -j".to_owned()),
+        ("pool import: pools", "pool import -d . -j".to_owned()),
+        ("pool iostat: pools", "pool iostat -j tank".to_owned()),
+        ("pool upgrade: pools", "pool upgrade -j tank".to_owned()),
+        ("fs list: datasets", "fs list -j".to_owned()),
+        ("fs get: properties", "fs get -j all tank".to_owned()),
+        ("check: pools", "check -j tank".to_owned()),
+        ("zones: zones", "zones -j tank".to_owned()),
+        ("stat: files", "stat -j tank:/".to_owned()),
+        ("debug uberblock: uberblocks", "debug uberblock -j tank".to_owned()),
+        ("debug zone: zones", "debug zone -j tank".to_owned()),
+        ("debug zone SEQ: entries", format!("debug zone -j tank {seq}")),
+        ("debug dnode: objects", "debug dnode -j tank".to_owned()),
+        ("debug tree: pointers", "debug tree -j tank 0".to_owned()),
+        ("debug zap: entries", "debug zap -j tank 1".to_owned()),
+    ] {
+        let answer = place.json(&words);
+        let (command, key) = section.split_once(": ").unwrap();
+        let said = answer["command"].as_str().unwrap();
+        assert!(command.starts_with(said) || said == "pool status", "{words}: {said}");
+        assert_eq!(answer["output_version"], 1, "{words}");
+        let rows = answer[key].as_array().unwrap_or_else(|| panic!("{words}: no list {key:?}"));
+        assert!(!rows.is_empty(), "{words}: no rows");
+        let (all, optional) = documented(section);
+        for row in rows {
+            let keys: BTreeSet<String> = row.as_object().unwrap().keys().cloned().collect();
+            let unknown: Vec<_> = keys.difference(&all).collect();
+            let missing: Vec<_> = all.difference(&keys).filter(|key| !optional.contains(*key)).collect();
+            assert!(unknown.is_empty(), "{words}: docs/json.md does not have {unknown:?}");
+            assert!(missing.is_empty(), "{words}: {missing:?} are missing in {row}");
+        }
+        sections.insert(section);
+    }
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md")).unwrap();
+    let written: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
+    let untested: Vec<_> =
+        written.difference(&sections).filter(|head| !head.starts_with("metrics")).collect();
+    assert!(untested.is_empty(), "sections that no command was compared with: {untested:?}");
+}
+
+/// Bytes that do not compress, and are the same each time.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let step = |_| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(step).collect()
+}
+
+#[test]
+fn a_mounted_pool_tells_what_it_does_and_how_files_lie() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("watch");
+    let mnt = place.path("mnt");
+    place.run("pool create tank tank.img --size 128M -o recordsize=4K -o compression=zstd-1", 0);
+    place.run("mount tank mnt", 0);
+    let noise = noise(300 * 4096);
+    fs::write(mnt.join("noise"), &noise).unwrap();
+    fs::write(mnt.join("text"), "all work and no play\n".repeat(1000)).unwrap();
+    let holes = File::create(mnt.join("holes")).unwrap();
+    holes.write_all_at(b"end", 100 * 4096).unwrap();
+    drop(holes);
+    let early = place.json("stat -j mnt/noise");
+    assert!(early["files"][0]["uncommitted"].as_u64() > Some(0), "{early}");
+    place.run("sync tank", 0);
+
+    let answer = place.json("stat -j mnt/noise mnt/text mnt/holes tank:/noise");
+    let files = answer["files"].as_array().unwrap();
+    let number = |file: usize, key: &str| files[file][key].as_u64().unwrap();
+    assert_eq!((number(0, "records"), number(0, "stored")), (300, 300 * 4096));
+    assert_eq!((number(0, "metadata_blocks"), number(0, "levels"), number(0, "uncommitted")), (4, 3, 0));
+    assert_eq!(files[0]["compression"][0]["name"], "off");
+    let in_zones = |key: &str| -> u64 {
+        files[0]["zones"].as_array().unwrap().iter().map(|zone| zone[key].as_u64().unwrap()).sum()
+    };
+    assert_eq!(in_zones("bytes"), number(0, "stored") + number(0, "metadata_stored"));
+    assert_eq!(in_zones("blocks"), 300 + 2 * 4);
+    assert_eq!(files[1]["compression"][0]["name"], "zstd");
+    assert!(number(1, "logical") > 10 * number(1, "stored"), "{}", files[1]);
+    assert_eq!((number(2, "holes"), number(2, "records")), (100, 1));
+    assert_eq!(number(3, "object"), number(0, "object"));
+    let text = place.out("stat mnt/noise");
+    assert!(text.contains("regular file") && text.contains("blake3 300 records"), "{text}");
+
+    // The last block of pointers is not full: its blocks are numbered by what it could hold.
+    let tree = place.json(&format!("debug tree -j tank {}", number(0, "object")));
+    let pointers = tree["pointers"].as_array().unwrap();
+    let blocks = pointers.iter().filter(|row| row["level"] == 0).map(|row| row["block"].as_u64().unwrap());
+    assert_eq!(blocks.collect::<Vec<_>>(), (0..300).collect::<Vec<_>>());
+
+    let zones = place.json("zones -j tank");
+    let live: u64 = zones["zones"].as_array().unwrap().iter().filter_map(|zone| zone["live"].as_u64()).sum();
+    assert!(live >= noise.len() as u64);
+    let io = place.json("pool iostat -j tank");
+    assert!(io["pools"][0]["written_bytes"].as_u64() >= Some(noise.len() as u64), "{io}");
+    assert!(io["pools"][0]["seconds"].as_f64() > Some(0.0));
+    assert_eq!(found(&place, "pool import -d . -j"), ["tank mounted"]);
+    place.refused("pool import tank.img", &["imported already", "mnt"]);
+    let busy = File::open(mnt.join("text")).unwrap();
+    place.refused("pool export tank", &["busy"]);
+    drop(busy);
+    place.run("pool export tank", 0);
+    assert!(place.mounts().is_empty());
+    assert_eq!(place.out("pool list -H"), "");
+}
+
+#[test]
+fn a_block_that_cannot_be_read_is_named_by_its_file() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("named");
+    place.run("pool create tank tank.img --size 128M", 0);
+    place.run("mount tank mnt", 0);
+    fs::create_dir(place.path("mnt/dir")).unwrap();
+    let noise = noise(100_000);
+    fs::write(place.path("mnt/dir/file"), &noise).unwrap();
+    place.run("umount tank", 0);
+    let image = File::options().read(true).write(true).open(place.path("tank.img")).unwrap();
+    let mut raw = fs::read(place.path("tank.img")).unwrap();
+    let at = raw.windows(64).position(|window| window == &noise[1000..1064]).unwrap();
+    raw.truncate(0);
+    image.write_all_at(b"rot", at as u64).unwrap();
+    drop(image);
+
+    place.run("mount tank mnt", 0);
+    assert!(fs::read(place.path("mnt/dir/file")).is_err());
+    let status = place.out("pool status tank");
+    assert!(status.contains("damaged") && status.contains("pool status -v"), "{status}");
+    let status = place.out("pool status -v tank");
+    assert!(status.contains("/dir/file (inode"), "{status}");
+    let row = &place.json("pool status -j tank")["pools"][0]["damaged"][0];
+    assert!(row["path"].as_str().unwrap().starts_with("/dir/file"), "{row}");
+    let report = place.command("check tank").output().unwrap();
+    assert_eq!(report.status.code(), Some(1));
+}
+
+#[test]
+fn a_check_beside_writers_finds_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("beside");
+    place.run("pool create tank tank.img --size 256M", 0);
+    place.run("mount tank mnt -o commit=1", 0);
+    let mnt = place.path("mnt");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let (mnt, stop) = (mnt.clone(), &stop);
+            scope.spawn(move || {
+                let noise = noise(300_000);
+                let mut round = 0;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let path = mnt.join(format!("{writer}-{}", round % 40));
+                    fs::write(&path, &noise[..(round * 7919) % noise.len()]).unwrap();
+                    if round % 3 == 0 {
+                        fs::remove_file(&path).unwrap();
+                    }
+                    if round % 10 == 0 {
+                        File::open(&mnt).unwrap().sync_all().unwrap();
+                    }
+                    round += 1;
+                }
+            });
+        }
+        let outcome = std::panic::catch_unwind(|| {
+            for _ in 0..5 {
+                let report = place.out("check tank");
+                assert!(report.contains("nothing found"), "{report}");
+            }
+        });
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        outcome.unwrap();
+    });
+    place.run("umount tank", 0);
+    assert!(place.out("check tank").contains("nothing found"));
+}
+
+#[test]
+fn reports_come_until_they_are_interrupted() {
+    let place = Place::new("forever");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let child = place.command("pool iostat -H tank 0.05").stdout(Stdio::piped()).spawn().unwrap();
+    let mut child = Running(child);
+    let mut raw = [0; 64];
+    let out = child.0.stdout.as_mut().unwrap();
+    let mut seen = 0;
+    while seen < 64 {
+        seen += std::io::Read::read(out, &mut raw).unwrap();
+    }
+    assert!(child.0.try_wait().unwrap().is_none());
+    // A reader who has seen enough ends it.
+    drop(child.0.stdout.take());
+    let begun = Instant::now();
+    while child.0.try_wait().unwrap().is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "it goes on for nobody");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,129 @@
+//! The program itself, run as people run it, in a place that leaves nothing behind.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+#![allow(dead_code, reason = "not every test program needs all of it")]
+
+use serde_json::Value;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A directory, and everything that was mounted below it: gone when the test ends, also when it fails.
+pub struct Place {
+    dir: PathBuf,
+}
+
+impl Place {
+    pub fn new(name: &str) -> Place {
+        let dir = std::env::temp_dir().join(format!("terrane-cli-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(dir.join("mnt")).unwrap();
+        Place { dir }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    pub fn command(&self, words: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_terrane"));
+        command.args(words.split_whitespace()).current_dir(&self.dir);
+        command.env("TERRANE_STATE_DIR", self.path("state")).env_remove("RUST_LOG");
+        command
+    }
+
+    /// Runs it, and expects this exit code.
+    pub fn run(&self, words: &str, code: i32) -> Output {
+        let output = self.command(words).output().unwrap();
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "terrane {words}: {err}{}", self.log());
+        assert!(code == 0 || !err.is_empty(), "terrane {words} failed in silence");
+        assert!(!err.contains("panicked"), "{err}");
+        output
+    }
+
+    pub fn out(&self, words: &str) -> String {
+        String::from_utf8(self.run(words, 0).stdout).unwrap()
+    }
+
+    pub fn json(&self, words: &str) -> Value {
+        serde_json::from_str(&self.out(words)).unwrap()
+    }
+
+    /// Refused with exit code 1, and with these words.
+    pub fn refused(&self, words: &str, said: &[&str]) {
+        let err = String::from_utf8(self.run(words, 1).stderr).unwrap();
+        for word in said {
+            assert!(err.contains(word), "terrane {words} should say {word:?}, said: {err}");
+        }
+    }
+
+    /// No command line: exit code 2, and these words.
+    pub fn misused(&self, words: &str, said: &[&str]) {
+        let err = String::from_utf8(self.run(words, 2).stderr).unwrap();
+        for word in said {
+            assert!(err.contains(word), "terrane {words} should say {word:?}, said: {err}");
+        }
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.path("state/tank.log")).unwrap_or_default()
+    }
+
+    pub fn mounts(&self) -> Vec<PathBuf> {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let dirs = table.lines().filter_map(|line| line.split(' ').nth(1)).map(PathBuf::from);
+        dirs.filter(|dir| dir.starts_with(&self.dir)).collect()
+    }
+
+    pub fn daemon_pid(&self) -> u32 {
+        let lock = fs::metadata(self.path("tank.img")).unwrap();
+        let inode = format!(":{} ", std::os::unix::fs::MetadataExt::ino(&lock));
+        let locks = fs::read_to_string("/proc/locks").unwrap();
+        let line = locks.lines().find(|line| line.contains("FLOCK") && line.contains(&inode)).unwrap();
+        line.split_whitespace().nth(4).unwrap().parse().unwrap()
+    }
+
+    pub fn wait_until_free(&self) {
+        let begun = Instant::now();
+        while File::open(self.path("tank.img")).unwrap().try_lock_shared().is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the daemon does not end: {}", self.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for dir in self.mounts() {
+            // Lazily: this is the way out of a failed test. The daemon then ends by itself.
+            let _ = Command::new("umount").arg("-l").arg(&dir).output();
+            let _ = Command::new("fusermount3").arg("-uz").arg(&dir).stderr(Stdio::null()).output();
+        }
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A process of ours that ends with the test.
+pub struct Running(pub Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub fn kill(signal: &str, pid: u32) {
+    assert!(Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap().success());
+}
+
+/// Whether mounts work here.
+pub fn can_mount() -> bool {
+    let able = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    if !able {
+        eprintln!("SKIPPED: /dev/fuse cannot be opened, so nothing is mounted and nothing of it tested");
+    }
+    able
+}
