@@ -28,7 +28,7 @@ Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: terrane
 
 Files: *
-Copyright: The Terrane developers
+Copyright: 2026 The Terrane developers
 License: MIT or Apache-2.0
 
 License: MIT

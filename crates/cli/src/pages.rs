@@ -48,7 +48,8 @@ fn command_pages(
         page.extend(sections(&text.to_string()).into_bytes());
     }
     page.extend(see_also(&name, parent, &subs).into_bytes());
-    pages.push((format!("{name}.{SECTION}"), page));
+    let page = String::from_utf8_lossy(&page).replace(".br\n\n.br\n", ".sp\n");
+    pages.push((format!("{name}.{SECTION}"), page.into_bytes()));
     for sub in subs {
         command_pages(sub, Some(&name), pages)?;
     }
