@@ -209,7 +209,7 @@ check_fio() {
             local bytes=--bs=$sizes
             [[ $sizes != *-* ]] || bytes=--bsrange=$sizes
             # shellcheck disable=SC2086
-            fio --name="$name" --directory="$mnt" --size="$size" --ioengine="$engine" --direct="$direct" --rw="$pattern" "$bytes" \
+            fio --aux-path="$work" --name="$name" --directory="$mnt" --size="$size" --ioengine="$engine" --direct="$direct" --rw="$pattern" "$bytes" \
                 --verify=crc32c --verify_fatal=1 --do_verify=1 --buffer_compress_percentage=50 --refill_buffers --group_reporting \
                 --fallocate=none --output="$work/fio.log" $more $only || { cat "$work/fio.log"; return 1; }
             ! grep -E 'verify: bad|err=[^ 0]' "$work/fio.log" || return 1
