@@ -9,7 +9,12 @@ pub fn utc(secs: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
 }
 
-/// The same with milliseconds, for now.
+/// Seconds since 1970, now.
+pub fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Now as text, with milliseconds.
 pub fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let text = utc(i64::try_from(since.as_secs()).unwrap_or(i64::MAX));

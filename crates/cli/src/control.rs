@@ -22,6 +22,8 @@ const END_PATIENCE: Duration = Duration::from_secs(120);
 pub const STOP: &str = "stop";
 /// Commits everything.
 pub const SYNC: &str = "sync";
+/// Commits everything, and lets a successor go on with the mount. `read_only` says how that one opens the pool.
+pub const STEP_BACK: &str = "step_back";
 
 /// What a daemon says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,10 @@ pub struct Greeting {
     pub device: PathBuf,
     pub mountpoint: PathBuf,
     pub pid: u32,
+    /// The kernel's number of the file system, `major:minor`: what else stands under it is the same mount.
+    pub dev: String,
+    /// Seconds since 1970 when it was mounted; successors of the first server keep it.
+    pub since: u64,
 }
 
 impl Greeting {
@@ -41,6 +47,8 @@ impl Greeting {
             "device": path_json(&self.device),
             "mountpoint": path_json(&self.mountpoint),
             "pid": self.pid,
+            "dev": self.dev,
+            "since": self.since,
         })
     }
 
@@ -51,6 +59,9 @@ impl Greeting {
             device: path_of(raw.get("device")?)?,
             mountpoint: path_of(raw.get("mountpoint")?)?,
             pid: u32::try_from(raw.get("pid")?.as_u64()?).ok()?,
+            // Not said by the first daemons, which a new command may meet after an upgrade.
+            dev: raw.get("dev").and_then(Value::as_str).unwrap_or_default().to_owned(),
+            since: raw.get("since").and_then(Value::as_u64).unwrap_or(0),
         })
     }
 }
@@ -175,7 +186,15 @@ mod tests {
     fn greeting() -> Greeting {
         use std::os::unix::ffi::OsStringExt;
         let odd = std::ffi::OsString::from_vec(b"/mnt/\xff\n".to_vec());
-        Greeting { pool: "tank".into(), id: u64::MAX, device: "/a b".into(), mountpoint: odd.into(), pid: 7 }
+        Greeting {
+            pool: "tank".into(),
+            id: u64::MAX,
+            device: "/a b".into(),
+            mountpoint: odd.into(),
+            pid: 7,
+            dev: "0:53".into(),
+            since: 9,
+        }
     }
 
     #[test]

@@ -4,25 +4,36 @@
 //! matter: `umount`, `fusermount3 -u`, `terrane umount` and signals all only unmount, and the end of the session is the one
 //! place from which everything else follows. Meanwhile it answers questions on a socket ([`crate::control`]).
 //!
+//! Its own end need not be that of the mount: with a holder ([`crate::holder`]) a successor goes on where it was killed, or where
+//! it stepped back after it had committed everything ([`succession`]).
+//!
 //! Invariant: a socket that greets belongs to a pool that is mounted; between the end of the mount and the end of the process it
 //! is silent.
 
-use crate::control::{Caller, Greeting, STOP, SYNC};
+mod succession;
+
+use crate::clock;
+use crate::control::{Caller, Greeting, STEP_BACK, STOP, SYNC};
 use crate::failure::{Failure, Outcome};
+use crate::holder::{Facts, Legacy};
 use crate::live::{Live, Target};
 use crate::metrics::{self, MountSide};
-use crate::query::Query;
+use crate::query::{Query, Setting, judge};
 use crate::registry::Registry;
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use succession::Estate;
+use terrane_fuse::mount::{MountError, mounted};
+use terrane_fuse::session::{Brake, Negotiated};
 use terrane_fuse::{Dispatch, Metrics, MountOptions, Session, UnmountHandle};
 use terrane_pool::ImportOptions;
 use terrane_posix::Fs;
@@ -40,6 +51,10 @@ pub struct Plan {
     pub import: ImportOptions,
     /// Where scrapers may ask.
     pub metrics: Option<TcpListener>,
+    /// Properties for the life of the mount, with their values.
+    pub properties: Vec<Setting>,
+    /// The mount that a predecessor left.
+    pub legacy: Option<Legacy>,
 }
 
 struct Shared {
@@ -48,8 +63,18 @@ struct Shared {
     metrics: Arc<Metrics>,
     greeting: Greeting,
     unmount: UnmountHandle,
+    brake: Arc<Brake>,
+    /// What a successor will read; empty where there is no holder.
+    page: OnceLock<(File, Facts)>,
+    drain: Mutex<Option<JoinHandle<()>>>,
     stage: Mutex<Stage>,
     changed: Condvar,
+}
+
+/// Where the mount comes from.
+enum Origin {
+    New(Option<Estate>),
+    Inherited(Negotiated),
 }
 
 #[derive(Default)]
@@ -68,6 +93,27 @@ impl Shared {
 
     fn metrics_page(&self) -> String {
         metrics::page(&self.live, Some(&MountSide { stats: self.metrics.snapshot(), fs: &self.fs }))
+    }
+
+    /// Where the file system stands: under one place, or under several that share its connection.
+    fn places(&self) -> Vec<UnmountHandle> {
+        let rows = mounted().unwrap_or_default();
+        let others = rows.into_iter().filter(|row| row.dev == self.greeting.dev).map(|row| row.dir);
+        let mut others: Vec<_> = others.filter(|dir| dir != self.unmount.path()).collect();
+        others.reverse();
+        others.iter().map(|dir| UnmountHandle::at(dir)).chain([self.unmount.clone()]).collect()
+    }
+
+    fn unmount_all(&self) -> Result<(), MountError> {
+        self.places().iter().try_for_each(UnmountHandle::unmount)
+    }
+
+    /// No more is changed behind the back of those who end this server.
+    fn end_draining(&self) {
+        self.stage().ending = true;
+        let drain = self.drain.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // It sees `ending` after one step.
+        let _ = drain.map(JoinHandle::join);
     }
 
     fn is_ending(&self) -> bool {
@@ -92,28 +138,37 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
     let mut live = Live::open(&plan.target, &plan.import)?;
     let pool = Arc::clone(&live.pool);
     live.mountpoint = Some(plan.dir.clone());
-    let begun = begin(live, &plan, registry);
-    let (shared, session) = match begun {
+    for setting in &plan.properties {
+        if let Err(failure) = obey(&live, setting) {
+            pool.abandon();
+            return Err(failure);
+        }
+    }
+    let legacy = plan.legacy.take();
+    let begun = begin(live, &plan, registry, legacy);
+    let (shared, session, origin) = match begun {
         Ok(begun) => begun,
         Err(failure) => {
             pool.export()?;
             return Err(failure);
         }
     };
-    let unmount = shared.unmount.clone();
-    std::thread::spawn(move || leave_on_signals(signals, &unmount));
+    let leaving = Arc::clone(&shared);
+    std::thread::spawn(move || leave_on_signals(signals, &leaving));
     if let Some(listener) = plan.metrics.take() {
         let shared = Arc::clone(&shared);
         std::thread::spawn(move || metrics::serve(listener, Arc::new(move || shared.metrics_page())));
     }
-    let draining = Arc::clone(&shared);
-    let drain = std::thread::spawn(move || drain_unlinked(&draining));
+    // After a take-over, what has no name may be open.
+    if matches!(origin, Origin::New(_)) {
+        let draining = Arc::clone(&shared);
+        let drain = std::thread::spawn(move || drain_unlinked(&draining));
+        *shared.drain.lock().unwrap_or_else(PoisonError::into_inner) = Some(drain);
+    }
 
-    let served = answer_kernel(&plan, &shared, session, ready);
-    shared.stage().ending = true;
+    let served = answer_kernel(&plan, &shared, session, origin, ready);
     log::info!("pool {}: the mount on {} is gone", plan.target.name, plan.dir.display());
-    // It sees `ending` after one step.
-    let _ = drain.join();
+    shared.end_draining();
     let exported = shared.live.pool.export().map_err(|error| error.to_string());
     match &exported {
         Ok(()) => log::info!("pool {}: everything is committed", plan.target.name),
@@ -132,25 +187,64 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
     served
 }
 
-fn begin(live: Live, plan: &Plan, registry: &Registry) -> Outcome<(Arc<Shared>, Session)> {
-    let fs = Arc::clone(live.fs()?);
-    // The socket first: it can be refused, and a mount should not come and go for that.
-    let listener = listen(&registry.socket(&plan.target.name))?;
-    registry.remember(&plan.target.name, &plan.target.path)?;
-    let session = Session::mount(&plan.dir, &plan.mount)?;
+fn begin(
+    live: Live,
+    plan: &Plan,
+    registry: &Registry,
+    legacy: Option<Legacy>,
+) -> Outcome<(Arc<Shared>, Session, Origin)> {
+    let page = OnceLock::new();
+    let (fs, listener, session, origin, dev, since) = match legacy {
+        Some(legacy) => {
+            let fs = succession::take_over(&live, &legacy)?;
+            let negotiated = legacy.facts.negotiated;
+            let (dev, since) = (legacy.facts.dev.clone(), legacy.facts.since);
+            let (session, control, kept) = succession::adopt(legacy, plan)?;
+            let _ = page.set(kept);
+            (fs, control, session, Origin::Inherited(negotiated), dev, since)
+        }
+        None => {
+            let fs = Arc::clone(live.fs()?);
+            // The socket first: it can be refused, and a mount should not come and go for that.
+            let listener = listen(&registry.socket(&plan.target.name))?;
+            registry.remember(&plan.target.name, &plan.target.path)?;
+            let estate = Estate::new(&fs, &live, &listener)?;
+            let session = Session::mount(&plan.dir, &plan.mount)?;
+            let dev = mounted()?.into_iter().rfind(|row| row.dir == plan.dir).map(|row| row.dev);
+            (fs, listener, session, Origin::New(estate), dev.unwrap_or_default(), clock::seconds())
+        }
+    };
     let greeting = Greeting {
         pool: plan.target.name.clone(),
         id: live.pool.id(),
         device: plan.target.path.clone(),
         mountpoint: plan.dir.clone(),
         pid: std::process::id(),
+        dev,
+        since,
     };
-    let unmount = session.unmount_handle();
-    let (stage, changed) = (Mutex::default(), Condvar::new());
-    let shared = Arc::new(Shared { live, fs, metrics: Arc::default(), greeting, unmount, stage, changed });
+    let (unmount, brake) = (session.unmount_handle(), session.brake());
+    let shared = Arc::new(Shared {
+        live,
+        fs,
+        metrics: Arc::default(),
+        greeting,
+        unmount,
+        brake,
+        page,
+        drain: Mutex::default(),
+        stage: Mutex::default(),
+        changed: Condvar::new(),
+    });
     let serving = Arc::clone(&shared);
     std::thread::spawn(move || answer_callers(&serving, &listener));
-    Ok((shared, session))
+    Ok((shared, session, origin))
+}
+
+/// A property that is said with the mount holds as long as that.
+fn obey(live: &Live, setting: &Setting) -> Outcome {
+    judge(setting, live.pool.max_block())?;
+    Ok(live.dataset.obey_for_now(&setting.name, &setting.value)?)
 }
 
 fn listen(socket: &Path) -> Outcome<UnixListener> {
@@ -167,27 +261,47 @@ fn listen(socket: &Path) -> Outcome<UnixListener> {
     Ok(listener)
 }
 
-fn answer_kernel(plan: &Plan, shared: &Shared, session: Session, ready: impl FnOnce()) -> Outcome {
-    let negotiated = session.negotiate().map_err(Failure::io("agreeing with the kernel on", &plan.dir))?;
-    let Some(negotiated) = negotiated else {
-        return Err(Failure(format!("{}: unmounted before it was ready", plan.dir.display())));
-    };
-    let device = plan.target.path.display();
-    log::info!(device:%, read_only = plan.mount.read_only; "mounted on {}", plan.dir.display());
-    ready();
+fn answer_kernel(
+    plan: &Plan,
+    shared: &Shared,
+    session: Session,
+    origin: Origin,
+    ready: impl FnOnce(),
+) -> Outcome {
     let dispatch = Dispatch::new(Arc::clone(&shared.fs), &plan.mount, Arc::clone(&shared.metrics));
-    let served = session.run_negotiated(&negotiated, &dispatch);
+    let dir = plan.dir.display();
+    let served = match origin {
+        Origin::New(estate) => {
+            let negotiated =
+                session.negotiate().map_err(Failure::io("agreeing with the kernel on", &plan.dir))?;
+            let Some(negotiated) = negotiated else {
+                return Err(Failure(format!("{dir}: unmounted before it was ready")));
+            };
+            if let Some(estate) = estate {
+                let _ = shared.page.set(estate.leave(&shared.greeting, &session, negotiated)?);
+            }
+            let device = plan.target.path.display();
+            log::info!(device:%, read_only = plan.mount.read_only; "mounted on {dir}");
+            ready();
+            session.run_negotiated(&negotiated, &dispatch)
+        }
+        Origin::Inherited(negotiated) => {
+            log::info!("the mount on {dir} goes on");
+            ready();
+            session.resume(&negotiated, &dispatch)
+        }
+    };
     served.map_err(Failure::io("answering the kernel on", &plan.dir))
 }
 
 /// First gently, then out of the tree; who sends a signal again does not want to wait.
-fn leave_on_signals(mut signals: Signals, unmount: &UnmountHandle) {
+fn leave_on_signals(mut signals: Signals, shared: &Shared) {
     let mut count = 0;
     while signals.wait().next().is_some() {
         count += 1;
         let outcome = match count {
-            1 => leave(&mut signals, unmount),
-            _ => unmount.abort(),
+            1 => leave(&mut signals, shared),
+            _ => shared.places().iter().try_for_each(UnmountHandle::abort),
         };
         if let Err(error) = outcome {
             log::error!("{error}; another signal ends the mount by force");
@@ -195,13 +309,13 @@ fn leave_on_signals(mut signals: Signals, unmount: &UnmountHandle) {
     }
 }
 
-fn leave(signals: &mut Signals, unmount: &UnmountHandle) -> Result<(), terrane_fuse::mount::MountError> {
-    log::info!("a signal: unmounting {}", unmount.path().display());
+fn leave(signals: &mut Signals, shared: &Shared) -> Result<(), MountError> {
+    log::info!("a signal: unmounting {}", shared.unmount.path().display());
     let begun = Instant::now();
-    while let Err(error) = unmount.unmount() {
+    while let Err(error) = shared.unmount_all() {
         if begun.elapsed() > LEAVE_PATIENCE || signals.pending().next().is_some() {
             log::warn!("{error}; it leaves the tree now and ends with its last user");
-            return unmount.detach();
+            return shared.places().iter().try_for_each(UnmountHandle::detach);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -243,6 +357,11 @@ fn answer_caller(shared: &Shared, stream: UnixStream) {
     let Some(question) = caller.greet(&shared.greeting) else { return };
     match question.get("ask").and_then(Value::as_str) {
         Some(STOP) => stop(shared, &mut caller),
+        Some(STEP_BACK) => {
+            let read_only = question.get("read_only").and_then(Value::as_bool);
+            let refused = succession::step_back(shared, read_only, &mut caller);
+            caller.answer(Err(refused));
+        }
         Some(SYNC) => {
             let synced =
                 shared.fs.sync().map_err(|errno| Failure(format!("not everything is committed: {errno}")));
@@ -266,7 +385,7 @@ fn answer_caller(shared: &Shared, stream: UnixStream) {
 
 fn stop(shared: &Shared, caller: &mut Caller) {
     shared.stage().waiting += 1;
-    let outcome = match shared.unmount.unmount() {
+    let outcome = match shared.unmount_all() {
         Ok(()) => shared.wait_for_end().map_err(Failure),
         Err(error) => Err(Failure(format!("{error}; end what uses it (see `fuser -vm`) and try again"))),
     };

@@ -13,7 +13,9 @@ mod control;
 mod daemon;
 mod failure;
 mod help;
+mod holder;
 mod inspect;
+mod keeper;
 mod live;
 mod logger;
 mod metrics;
@@ -47,6 +49,8 @@ enum Command {
     Fs(cmd::fs::FsCommand),
     Mount(cmd::mount::Mount),
     Umount(cmd::mount::Umount),
+    Mounts(cmd::mounts::Mounts),
+    Restart(cmd::mount::Restart),
     Sync(cmd::mount::Sync),
     Check(cmd::check::Check),
     Metrics(cmd::metrics::Metrics),
@@ -67,27 +71,42 @@ fn words() -> clap::Command {
 
 fn main() -> ExitCode {
     complete::serve(words);
-    let cli = Cli::from_arg_matches(&words().get_matches()).unwrap_or_else(|error| error.exit());
     logger::start();
-    let outcome = match &cli.command {
-        Command::Pool(command) => command.run().map(|()| true),
-        Command::Fs(command) => command.run().map(|()| true),
-        Command::Mount(mount) => mount.run().map(|()| true),
-        Command::Umount(umount) => umount.run().map(|()| true),
-        Command::Sync(sync) => sync.run().map(|()| true),
-        Command::Check(check) => check.run(),
-        Command::Metrics(metrics) => metrics.run().map(|()| true),
-        Command::Zones(zones) => zones.run().map(|()| true),
-        Command::Stat(stat) => stat.run().map(|()| true),
-        Command::Debug(command) => command.run().map(|()| true),
-        Command::Generate(command) => command.run(words()).map(|()| true),
-    };
-    match outcome {
+    if let Some(code) = cmd::mount::helper::run() {
+        return code;
+    }
+    let cli = Cli::from_arg_matches(&words().get_matches()).unwrap_or_else(|error| error.exit());
+    match cli.command.run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
             eprintln!("terrane: {failure}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// What these words do; for a program that is called by another name. False: done, and something was found.
+fn run(words: &[&str]) -> failure::Outcome<bool> {
+    Cli::try_parse_from(["terrane"].iter().chain(words))?.command.run()
+}
+
+impl Command {
+    fn run(&self) -> failure::Outcome<bool> {
+        match self {
+            Command::Pool(command) => command.run().map(|()| true),
+            Command::Fs(command) => command.run().map(|()| true),
+            Command::Mount(mount) => mount.run().map(|()| true),
+            Command::Umount(umount) => umount.run().map(|()| true),
+            Command::Mounts(mounts) => mounts.run().map(|()| true),
+            Command::Restart(restart) => restart.run().map(|()| true),
+            Command::Sync(sync) => sync.run().map(|()| true),
+            Command::Check(check) => check.run(),
+            Command::Metrics(metrics) => metrics.run().map(|()| true),
+            Command::Zones(zones) => zones.run().map(|()| true),
+            Command::Stat(stat) => stat.run().map(|()| true),
+            Command::Debug(command) => command.run().map(|()| true),
+            Command::Generate(command) => command.run(words()).map(|()| true),
         }
     }
 }

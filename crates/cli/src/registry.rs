@@ -2,7 +2,7 @@
 //!
 //! A pool's name stands in its label; to find the label by the name, somebody must remember where it was. That is the state
 //! directory: a file `pools` with a line `name=/path` for each pool that was created or mounted here, and, while one is
-//! mounted, its daemon's socket `NAME.sock` and log `NAME.log`. Nothing in it is needed for the data: every command
+//! mounted, its daemon's socket `NAME.sock`, its keeper's `NAME.keep` and the log `NAME.log`. Nothing in it is needed for the data: every command
 //! also takes the device's path.
 //!
 //! Invariants: `pools` is replaced whole, so that a reader sees all of it, old or new; and no name becomes part of a path
@@ -58,6 +58,11 @@ impl Registry {
     /// The socket on which the daemon of a mounted pool answers.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.sock"))
+    }
+
+    /// Where a mount's keeper listens to its server.
+    pub fn keeper(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.keep"))
     }
 
     /// What a mount in the background has to say.

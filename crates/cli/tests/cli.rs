@@ -211,8 +211,7 @@ fn files_survive_umount_and_kill() {
     place.run("mount tank mnt", 0);
     fs::write(mnt.join("promised"), "kept").unwrap();
     File::open(mnt.join("promised")).unwrap().sync_all().unwrap();
-    kill("-KILL", place.daemon_pid());
-    place.wait_until_free();
+    place.kill_all();
     // Over the mount that the dead one left behind.
     place.run("mount tank mnt", 0);
     assert_eq!(fs::read_to_string(mnt.join("promised")).unwrap(), "kept");
@@ -230,8 +229,7 @@ fn what_was_killed_and_not_touched_since_can_be_synced_and_unmounted() {
     place.run("pool create tank tank.img --size 64M", 0);
     for words in ["sync tank", "umount tank"] {
         place.run("mount tank mnt", 0);
-        kill("-KILL", place.daemon_pid());
-        place.wait_until_free();
+        place.kill_all();
         place.run("mount tank mnt", 0);
         let daemon = place.daemon_pid();
         let mut command = Running(place.command(words).spawn().unwrap());

@@ -36,11 +36,14 @@ pub struct Dataset {
 struct Props {
     zap: ObjectZap,
     local: BTreeMap<&'static str, u64>,
+    /// Obeyed before what is stored, and never stored.
+    temporary: BTreeMap<&'static str, u64>,
 }
 
 impl Props {
     fn number(&self, property: &Property) -> u64 {
-        self.local.get(property.name).copied().unwrap_or(property.default)
+        let set = self.temporary.get(property.name).or_else(|| self.local.get(property.name));
+        set.copied().unwrap_or(property.default)
     }
 
     fn number_of(&self, name: &str) -> Result<(u64, &'static Property), DatasetError> {
@@ -49,7 +52,11 @@ impl Props {
     }
 
     fn show(&self, property: &'static Property) -> Result<PropertyValue, DatasetError> {
-        let source = if self.local.contains_key(property.name) { Source::Local } else { Source::Default };
+        let source = match property.name {
+            name if self.temporary.contains_key(name) => Source::Temporary,
+            name if self.local.contains_key(name) => Source::Local,
+            _ => Source::Default,
+        };
         Ok(PropertyValue { name: property.name, value: property.print(self.number(property))?, source })
     }
 
@@ -121,8 +128,12 @@ impl Dataset {
                 Err(error) => log::warn!("the default is used: {error}"),
             }
         }
-        let dataset =
-            Dataset { set, mos, props: Mutex::new(Props { zap, local }), access_time: AtomicU8::default() };
+        let dataset = Dataset {
+            set,
+            mos,
+            props: Mutex::new(Props { zap, local, temporary: BTreeMap::new() }),
+            access_time: AtomicU8::default(),
+        };
         dataset.obey(&dataset.props.lock())?;
         Ok(dataset)
     }
@@ -171,6 +182,16 @@ impl Dataset {
         let mut props = self.props.lock();
         props.zap.update_u64(&tx, property.name.as_bytes(), number)?;
         props.local.insert(property.name, number);
+        props.temporary.remove(property.name);
+        self.obey(&props)
+    }
+
+    /// Obeys the value from now on, until it is set or this process closes the data set; nothing is stored.
+    pub fn obey_for_now(&self, name: &str, value: &str) -> Result<(), DatasetError> {
+        let property = Property::find(name)?;
+        let number = property.parse(value)?;
+        let mut props = self.props.lock();
+        props.temporary.insert(property.name, number);
         self.obey(&props)
     }
 
@@ -181,6 +202,7 @@ impl Dataset {
         let mut props = self.props.lock();
         props.zap.remove(&tx, property.name.as_bytes())?;
         props.local.remove(property.name);
+        props.temporary.remove(property.name);
         self.obey(&props)
     }
 }

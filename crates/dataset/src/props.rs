@@ -84,6 +84,8 @@ pub enum Source {
     Default,
     /// Set on this data set.
     Local,
+    /// Said with the mount, and forgotten with it.
+    Temporary,
 }
 
 impl fmt::Display for Source {
@@ -91,6 +93,7 @@ impl fmt::Display for Source {
         f.write_str(match self {
             Source::Default => "default",
             Source::Local => "local",
+            Source::Temporary => "temporary",
         })
     }
 }

@@ -10,8 +10,10 @@
 
 mod options;
 mod syscalls;
+mod table;
 
 pub use options::{Atime, MountOptions, OptionError, THREADS_DEFAULT, THREADS_MAX, THREADS_MIN};
+pub use table::{MountedAt, mounted};
 
 use parking_lot::Mutex;
 use std::ffi::{CString, OsStr};
@@ -109,8 +111,7 @@ impl Mount {
 
     /// A mount that another process made and handed over: its descriptor, and where it stands.
     pub fn adopt(device: File, path: &Path) -> Mount {
-        let place = Place { path: path.to_owned(), via: Via::of_this_process(), mounted: Mutex::new(true) };
-        Mount { device, handle: UnmountHandle { place: Arc::new(place) } }
+        Mount { device, handle: UnmountHandle::at(path) }
     }
 
     /// Lets go without unmounting: a successor holds the descriptor as well.
@@ -170,6 +171,12 @@ enum Leave {
 }
 
 impl UnmountHandle {
+    /// For whatever stands at `path` now.
+    pub fn at(path: &Path) -> UnmountHandle {
+        let place = Place { path: path.to_owned(), via: Via::of_this_process(), mounted: Mutex::new(true) };
+        UnmountHandle { place: Arc::new(place) }
+    }
+
     pub fn path(&self) -> &Path {
         &self.place.path
     }
@@ -260,7 +267,7 @@ fn clear_dead_mount(via: Via, path: &Path) -> Result<(), MountError> {
     // The last line for a path is the mount on top.
     let top = mounts.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ').skip(1);
-        (unescaped(fields.next()?) == path.as_os_str().as_bytes())
+        (table::unescaped(fields.next()?) == path.as_os_str().as_bytes())
             .then(|| fields.next() == Some(kind.as_bytes()))
     });
     if top != Some(true) {
@@ -270,24 +277,28 @@ fn clear_dead_mount(via: Via, path: &Path) -> Result<(), MountError> {
     UnmountHandle { place: Arc::new(Place { path, via, mounted: Mutex::new(true) }) }.detach()
 }
 
-/// `/proc/self/mounts` writes blanks and backslashes of a path as a backslash and three octal digits.
-fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut rest = field;
-    while let Some((byte, tail)) = rest.split_first() {
-        let code = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *byte == b'\\') {
-            Some(decoded) => {
-                out.push(decoded);
-                rest = tail.get(3..).unwrap_or(&[]);
-            }
-            None => {
-                out.push(*byte);
-                rest = tail;
-            }
-        }
-    }
-    out
+/// Shows the file system that stands at `from` at `path` as well, with these flags of its own: read-only, times, set-id programs and
+/// the like. Everything else is what it is at `from`, and both are one file system to the kernel.
+pub fn also_at(from: &Path, path: &Path, options: &MountOptions) -> Result<(), MountError> {
+    clear_dead_mount(Via::Kernel, path)?;
+    let path = path.canonicalize().map_err(system("find the mount point", path))?;
+    let (source, target) = (text(from.as_os_str())?, text(path.as_os_str())?);
+    syscalls::mount(&source, &target, c"none", libc::MS_BIND, c"").map_err(system("mount", &path))?;
+    let flags = libc::MS_BIND | libc::MS_REMOUNT | options.mount_flags();
+    syscalls::mount(&source, &target, c"none", flags, c"").map_err(|error| {
+        // The mount must not stand with less care than was asked for.
+        let _ = syscalls::unmount(&target, libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW);
+        system("set the options of", &path)(error)
+    })
+}
+
+/// Changes the flags of what stands at `path`: of this one place, or of the file system everywhere (which writes back first, and is
+/// refused while files are open for writing).
+pub fn remount(path: &Path, options: &MountOptions, everywhere: bool) -> Result<(), MountError> {
+    let target = text(path.as_os_str())?;
+    let only_here = if everywhere { 0 } else { libc::MS_BIND };
+    let flags = libc::MS_REMOUNT | only_here | options.mount_flags();
+    syscalls::mount(c"none", &target, c"none", flags, c"").map_err(system("remount", path))
 }
 
 fn mount_by_kernel(path: &Path, options: &MountOptions) -> Result<File, MountError> {
@@ -334,12 +345,6 @@ fn run_helper(command: &mut Command, path: &Path) -> Result<(), MountError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_of_the_mount_table_are_read_as_they_are() {
-        assert_eq!(unescaped(br"/mnt/a\040b\134c"), br"/mnt/a b\c");
-        assert_eq!(unescaped(br"/mnt/\04"), br"/mnt/\04");
-    }
 
     #[test]
     fn a_mount_point_that_is_not_there_is_named() {

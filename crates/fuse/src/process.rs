@@ -1,5 +1,5 @@
-//! Two system calls that a daemon behind a mount needs and the standard library does not have.
-#![expect(unsafe_code, reason = "setsid and syncfs have no safe wrapper among our dependencies")]
+//! System calls that a daemon behind a mount needs and the standard library does not have.
+#![expect(unsafe_code, reason = "setsid, kill and syncfs have no safe wrapper among our dependencies")]
 
 use std::fs::File;
 use std::io;
@@ -20,5 +20,16 @@ pub fn sync_fs(file: &File) -> io::Result<()> {
     match unsafe { libc::syncfs(file.as_raw_fd()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Passes a signal on to a process of ours.
+pub fn signal(process: u32, signal: i32) -> io::Result<()> {
+    let process = i32::try_from(process).ok().filter(|process| *process > 1);
+    let process = process.ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: kill touches no memory; it changes only what the kernel knows of that process.
+    match unsafe { libc::kill(process, signal) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
     }
 }

@@ -6,6 +6,7 @@ pub mod fs;
 pub mod generate;
 pub mod metrics;
 pub mod mount;
+pub mod mounts;
 pub mod pool;
 pub mod stat;
 pub mod zones;

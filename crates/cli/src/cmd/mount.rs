@@ -1,57 +1,51 @@
-//! `terrane mount`, `umount` and `sync`.
+//! `terrane mount`, `umount`, `restart` and `sync`.
 //!
-//! A mount in the background is this program once more, in the foreground of nobody: the command starts itself with `-f`, its
-//! output pointed at a log and its standard output at us, and waits for the one word that says that the mount stands. So nothing
-//! is forked that has threads, and an error is printed where the command was typed.
+//! A mount in the background is this program three times: the command starts a keeper ([`crate::keeper`]) with the same words, that
+//! starts the server, whose first word reaches the command through the standard output they share. So nothing is forked that has
+//! threads, and an error is printed where the command was typed.
+
+pub mod helper;
+mod options;
+mod remount;
 
 use super::{daemon_of, print};
-use crate::control::{self, STOP, SYNC};
+use crate::control::{self, Daemon, STEP_BACK, STOP, SYNC};
 use crate::daemon::{self, Plan};
 use crate::failure::{Failure, Outcome};
-use crate::live;
+use crate::holder::{Holder, Legacy};
+use crate::keeper::Keeper;
+use crate::live::{self, Target};
 use crate::registry::Registry;
+use crate::sys;
 use crate::{logger, metrics};
-use crate::{size, sys};
 use clap::Args;
+pub use options::OPTION_HELP;
+use options::Words;
 use serde_json::json;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
-use terrane_fuse::MountOptions;
-use terrane_pool::ImportOptions;
-use terrane_wire::Txg;
+use terrane_fuse::mount::{MountedAt, also_at, mounted};
+use terrane_fuse::{MountOptions, UnmountHandle};
 
-/// Set in the process that a mount in the background starts.
-const BACKGROUND_VARIABLE: &str = "TERRANE_BACKGROUND";
+/// Set in the processes that a mount in the background starts: what they are for.
+const ROLE_VARIABLE: &str = "TERRANE_ROLE";
+/// Set for the server: words of the command line as they were understood where it was typed.
+const DEVICE_VARIABLE: &str = "TERRANE_DEVICE";
+const DIR_VARIABLE: &str = "TERRANE_DIR";
+/// Set for the server: what `mount` shows as the source, if it is not the pool's name.
+const SOURCE_VARIABLE: &str = "TERRANE_SOURCE";
 const READY: &str = "ready\n";
 /// A log that is longer when a mount begins is begun anew.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
-/// The words after `-o`, for messages and help.
-pub const OPTION_HELP: &str = "\
-Options after -o, separated by commas:
-  ro, rw                  read-only: nothing is written, not even what a crash left to do
-  cache=SIZE              memory for cached blocks; as much again may be dirty (256M)
-  commit=SECONDS          the longest a change stays uncommitted (5)
-  discard, nodiscard      give the space of emptied zones back to the file or disk below (discard)
-  rewind=TXG              import an older group, and lose what came after it
-  log=FILE                where events are written; see --log
-  metrics=ADDRESS:PORT    answer Prometheus; see --metrics
-  noatime, nodiratime, relatime, strictatime, nodev, dev, nosuid, suid, noexec, exec
-  sync, async, dirsync    commit with every change
-  allow_other, default_permissions, no_default_permissions
-  writeback, nowriteback  the kernel gathers small writes
-  direct_io, nodirect_io  the kernel caches no file contents
-  threads=COUNT           threads that read requests, 3 to 64 (8)
-  max_background=COUNT    requests under way in the background (64)
-  entry_timeout=, attr_timeout=, negative_timeout=SECONDS
-  source=NAME             what `mount` shows as the source
-  defaults, auto, noauto, user, nouser, users, owner, group, _netdev, nofail, x-*, comment=* (ignored)
-";
-
 /// Mount a pool
+///
+/// The mount goes on when its server crashes or is upgraded: callers wait until the next one has begun. A pool that is mounted
+/// already is shown at one more place.
 #[derive(Args)]
 #[command(after_help = OPTION_HELP)]
 pub struct Mount {
@@ -60,7 +54,7 @@ pub struct Mount {
     dir: PathBuf,
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Stay in the foreground, and log to standard error
+    /// Stay in the foreground, and log to standard error; the mount ends with this process, unless systemd keeps it
     #[arg(short = 'f', long)]
     foreground: bool,
     /// Write events to this file, one line of key=value pairs each; RUST_LOG chooses which (info)
@@ -69,14 +63,42 @@ pub struct Mount {
     /// Answer `GET /metrics` over HTTP there, for Prometheus; nobody is asked who they are
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics: Option<String>,
+    /// As another program's command line had it.
+    #[arg(skip)]
+    as_helper: Option<AsHelper>,
+}
+
+/// What differs where mount(8) started us.
+#[derive(Clone)]
+struct AsHelper {
+    /// The first field of fstab, which `mount` must show again.
+    source: String,
+    /// Look, and do nothing.
+    dry_run: bool,
 }
 
 /// Unmount a pool, and wait until everything is committed
+///
+/// A directory is unmounted alone; with its last directory the pool is closed. A pool's name means all of its directories.
 #[derive(Args)]
 pub struct Umount {
     /// Where it is mounted, or a pool by name or by device
     #[arg(value_name = "DIR|POOL")]
     what: String,
+}
+
+/// Have the server of a mount replaced, by a newer program after an upgrade
+///
+/// It commits everything and ends, and the program that is installed now goes on. Callers on the mount wait and notice nothing else;
+/// open files stay open.
+#[derive(Args)]
+pub struct Restart {
+    /// Pools, by name or by device
+    #[arg(required_unless_present = "all")]
+    pools: Vec<String>,
+    /// Every pool of this user that is mounted
+    #[arg(long, conflicts_with = "pools")]
+    all: bool,
 }
 
 /// Commit everything that was written
@@ -111,33 +133,23 @@ impl Mount {
     }
 }
 
-/// Words after `-o`, sorted by whom they are for.
-fn parse_options(words: &[String], mut mount: MountOptions) -> Outcome<(MountOptions, ImportOptions)> {
-    let mut import = ImportOptions::default();
-    for word in words.iter().flat_map(|words| words.split(',')).filter(|word| !word.is_empty()) {
-        let bad =
-            |expected: &str| Failure(format!("mount option {word:?}: should be {expected}\n{OPTION_HELP}"));
-        match word.split_once('=') {
-            Some(("cache", value)) => {
-                let bytes = size::parse(value).ok().filter(|bytes| *bytes >= 1 << 20);
-                let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
-                import.cache_bytes = bytes.ok_or_else(|| bad("a size of at least 1M"))?;
-            }
-            Some(("commit", value)) => {
-                let seconds = value.parse().ok().filter(|seconds| (1..=3600).contains(seconds));
-                import.commit_period = Duration::from_secs(seconds.ok_or_else(|| bad("1 to 3600 seconds"))?);
-            }
-            Some(("rewind", value)) => {
-                let txg = value.parse().map_err(|_| bad("the number of a transaction group"))?;
-                import.rewind = Some(Txg(txg));
-            }
-            None if word == "discard" => import.discard = true,
-            None if word == "nodiscard" => import.discard = false,
-            _ => mount.apply(word).map_err(|error| bad(error.expected))?,
+/// What this process is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Somebody typed it.
+    Command,
+    Keeper,
+    Server,
+}
+
+impl Role {
+    fn of_this_process() -> Role {
+        match std::env::var_os(ROLE_VARIABLE) {
+            Some(role) if role == "keeper" => Role::Keeper,
+            Some(role) if role == "server" => Role::Server,
+            _ => Role::Command,
         }
     }
-    import.read_only = mount.read_only;
-    Ok((mount, import))
 }
 
 /// Absolute and without links. What stands on the directory itself may be a dead mount, which cannot be looked into.
@@ -161,37 +173,47 @@ fn resolve_dir(dir: &Path) -> Outcome<PathBuf> {
 
 impl Mount {
     pub fn run(&self) -> Outcome {
-        let background = std::env::var_os(BACKGROUND_VARIABLE).is_some();
-        let outcome = self.mount(background);
-        if background && let Err(failure) = &outcome {
+        let role = Role::of_this_process();
+        let outcome = self.mount(role);
+        if role != Role::Command
+            && let Err(failure) = &outcome
+        {
             // Who waits for us prints it; after `ready` nobody waits, and the log has it.
             print(&failure.0)?;
         }
         outcome
     }
 
-    fn mount(&self, background: bool) -> Outcome {
+    fn mount(&self, role: Role) -> Outcome {
         let registry = Registry::of_this_user()?;
         registry.prepare()?;
-        let target = live::find(&registry, &self.pool)?;
+        let given = |variable| std::env::var_os(variable).filter(|_| role == Role::Server);
+        let source = given(SOURCE_VARIABLE).and_then(|source| source.into_string().ok());
+        let source = source.or(self.as_helper.as_ref().map(|helper| helper.source.clone()));
+        let pool = given(DEVICE_VARIABLE).and_then(|path| path.into_string().ok());
+        let target = live::find(&registry, pool.as_ref().unwrap_or(&self.pool))?;
         let (uid, _) = sys::who()?;
-        let mount = match uid {
-            0 => MountOptions::for_root(&target.name),
-            _ => MountOptions { source: target.name.clone(), ..MountOptions::default() },
+        let source = source.unwrap_or_else(|| target.name.clone());
+        let defaults = match uid {
+            0 => MountOptions::for_root(source),
+            _ => MountOptions { source, ..MountOptions::default() },
         };
-        let (beside, words) = self.beside();
-        let (mount, import) = parse_options(&words, mount)?;
-        let dir = resolve_dir(&self.dir)?;
-        if let Some(daemon) = control::connect(&registry.socket(&target.name))? {
-            let there = daemon.greeting;
-            return Err(Failure(format!(
-                "pool {} ({}) is mounted on {} already, by process {}",
-                there.pool,
-                there.device.display(),
-                there.mountpoint.display(),
-                there.pid
-            )));
+        let (beside, rest) = self.beside();
+        if rest.iter().any(|word| word == "remount") {
+            return remount::remount(&registry, &resolve_dir(&self.dir)?, &rest);
         }
+        let words = Words::parse(&rest, defaults)?;
+        let legacy = match role {
+            Role::Server => Legacy::of_this_process()?,
+            Role::Command if self.foreground => Legacy::of_this_process()?,
+            _ => None,
+        };
+        // The place of a mount that stands and has no server cannot be looked at.
+        let dir = match (&legacy, given(DIR_VARIABLE)) {
+            (Some(legacy), _) => legacy.facts.dir.clone(),
+            (None, Some(dir)) => PathBuf::from(dir),
+            (None, None) => resolve_dir(&self.dir)?,
+        };
         if target.path.starts_with(&dir) {
             return Err(Failure::refused(
                 target.path.display(),
@@ -200,67 +222,178 @@ impl Mount {
                 "mount it elsewhere, or move the file",
             ));
         }
-        if !self.foreground && !background {
-            let ours = registry.log(&target.name);
-            // Only ours is begun anew when it is long.
-            let long = std::fs::metadata(&ours).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX);
-            let begin_anew = beside.log.is_none() && long;
-            return start_in_background(beside.log.as_ref().unwrap_or(&ours), begin_anew);
+        let dry_run = self.as_helper.as_ref().is_some_and(|helper| helper.dry_run);
+        if role == Role::Command
+            && legacy.is_none()
+            && let Some(daemon) = control::connect(&registry.socket(&target.name))?
+        {
+            return mount_also(&daemon, &dir, &words, uid, dry_run);
         }
-        if background {
-            terrane_fuse::process::leave_session()?;
-            // No directory stays busy on our behalf.
-            std::env::set_current_dir("/")?;
+        if dry_run {
+            return Ok(());
         }
-        // In the background standard error is the file already.
-        let log = beside.log.filter(|_| !background);
-        let log =
-            log.map(|path| logger::open(&path).map_err(Failure::io("opening the log", &path))).transpose()?;
-        let metrics = beside.metrics.map(|address| metrics::listen(&address)).transpose()?;
-        logger::serve(&target.name, log);
-        let ready = || {
-            if background {
-                // Fails when who waited was interrupted: the mount stands all the same.
-                let _ = print(READY);
+        match role {
+            Role::Command if !self.foreground => {
+                let ours = registry.log(&target.name);
+                // Only ours is begun anew when it is long.
+                let long = std::fs::metadata(&ours).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX);
+                let begin_anew = beside.log.is_none() && long;
+                self.start_in_background(beside.log.as_ref().unwrap_or(&ours), begin_anew)
             }
-        };
-        daemon::serve(Plan { target, dir, mount, import, metrics }, &registry, ready)
+            Role::Keeper => keep(registry, target, dir, &words),
+            Role::Command | Role::Server => {
+                if role == Role::Server {
+                    // No directory stays busy on our behalf.
+                    std::env::set_current_dir("/")?;
+                }
+                // In the background standard error is the file already.
+                let log = beside.log.filter(|_| role == Role::Command);
+                let log = log
+                    .map(|path| logger::open(&path).map_err(Failure::io("opening the log", &path)))
+                    .transpose()?;
+                logger::serve(&target.name, log);
+                let metrics = beside.metrics.map(|address| metrics::listen(&address)).transpose();
+                let metrics = match metrics {
+                    // Not worth a mount that stands.
+                    Err(failure) if legacy.is_some() => {
+                        log::error!("{failure}");
+                        None
+                    }
+                    metrics => metrics?,
+                };
+                serve(&registry, (target, dir), words, legacy, metrics, role)
+            }
+        }
+    }
+
+    /// The command line for the keeper: ours, unless it was another program's.
+    fn command_line(&self) -> Vec<OsString> {
+        if self.as_helper.is_none() {
+            return std::env::args_os().skip(1).collect();
+        }
+        let options = self.options.iter().flat_map(|words| ["-o".to_owned(), words.clone()]);
+        let words =
+            ["mount".to_owned()].into_iter().chain(options).chain(["--".to_owned(), self.pool.clone()]);
+        words.map(OsString::from).chain([self.dir.clone().into_os_string()]).collect()
+    }
+
+    fn start_in_background(&self, log: &Path, begin_anew: bool) -> Outcome {
+        let file = logger::open(log).map_err(Failure::io("opening the log", log))?;
+        if begin_anew {
+            file.set_len(0).map_err(Failure::io("emptying the log", log))?;
+        }
+        // By its name, which people see in `ps`; unless the file was replaced since.
+        let exe = std::env::current_exe().ok().filter(|path| path.exists());
+        let mut command = Command::new(exe.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
+        command.args(self.command_line()).env(ROLE_VARIABLE, "keeper");
+        if let Some(helper) = &self.as_helper {
+            command.env(SOURCE_VARIABLE, &helper.source);
+        }
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file).spawn()?;
+        let mut said = Vec::new();
+        if let Some(pipe) = &mut child.stdout {
+            // To the first word or the end: the child keeps the pipe for as long as it lives.
+            let mut piece = [0; 4096];
+            while said != READY.as_bytes() {
+                match pipe.read(&mut piece)? {
+                    0 => break,
+                    len => said.extend_from_slice(piece.get(..len).unwrap_or(&[])),
+                }
+            }
+        }
+        if said == READY.as_bytes() {
+            return Ok(());
+        }
+        let status = child.wait()?;
+        match String::from_utf8_lossy(&said).trim() {
+            "" => Err(Failure(format!("the mount ended before it stood ({status}); see {}", log.display()))),
+            text => Err(Failure(text.to_owned())),
+        }
     }
 }
 
-fn start_in_background(log: &Path, begin_anew: bool) -> Outcome {
-    let file = logger::open(log).map_err(Failure::io("opening the log", log))?;
-    if begin_anew {
-        file.set_len(0).map_err(Failure::io("emptying the log", log))?;
+/// The life of the keeper.
+fn keep(registry: Registry, target: Target, dir: PathBuf, words: &Words) -> Outcome {
+    logger::serve(&target.name, None);
+    terrane_fuse::process::leave_session()?;
+    std::env::set_current_dir("/")?;
+    let source = std::env::var_os(SOURCE_VARIABLE).unwrap_or_else(|| words.mount.source.clone().into());
+    let environment = vec![
+        (ROLE_VARIABLE, "server".into()),
+        (DEVICE_VARIABLE, target.path.clone().into_os_string()),
+        (DIR_VARIABLE, dir.clone().into_os_string()),
+        (SOURCE_VARIABLE, source),
+    ];
+    match (Keeper { registry, pool: target.name, dir, environment }).run()? {
+        0 => Ok(()),
+        code => std::process::exit(code.into()),
     }
-    // By its name, which people see in `ps`; unless the file was replaced since.
-    let exe = std::env::current_exe().ok().filter(|path| path.exists());
-    let mut child = Command::new(exe.unwrap_or_else(|| PathBuf::from("/proc/self/exe")))
-        .args(std::env::args_os().skip(1))
-        .env(BACKGROUND_VARIABLE, "1")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(file)
-        .spawn()?;
-    let mut said = Vec::new();
-    if let Some(pipe) = &mut child.stdout {
-        // To the first word or the end: the child keeps the pipe for as long as it lives.
-        let mut piece = [0; 4096];
-        while said != READY.as_bytes() {
-            match pipe.read(&mut piece)? {
-                0 => break,
-                len => said.extend_from_slice(piece.get(..len).unwrap_or(&[])),
-            }
+}
+
+/// The life of a server.
+fn serve(
+    registry: &Registry,
+    (target, dir): (Target, PathBuf),
+    words: Words,
+    legacy: Option<Legacy>,
+    metrics: Option<TcpListener>,
+    role: Role,
+) -> Outcome {
+    let Words { mut mount, mut import, properties, .. } = words;
+    if let Some(read_only) = legacy.as_ref().and_then(|legacy| legacy.facts.read_only) {
+        (mount.read_only, import.read_only) = (read_only, read_only);
+    }
+    let (name, at) = (target.name.clone(), dir.clone());
+    let ready = || {
+        if let Some(holder) = Holder::of_this_process()
+            && let Err(failure) = holder.ready(&name, &at)
+        {
+            log::error!("{failure}");
         }
+        if role == Role::Server {
+            // Fails when who waited was interrupted, or is not there after a restart: the mount stands all the same.
+            let _ = print(READY);
+        }
+    };
+    daemon::serve(Plan { target, dir, mount, import, properties, metrics, legacy }, registry, ready)
+}
+
+/// What stands under the same connection.
+fn places(dev: &str) -> Outcome<Vec<MountedAt>> {
+    Ok(mounted()?.into_iter().filter(|row| !dev.is_empty() && row.dev == dev).collect())
+}
+
+/// Shows a pool that is mounted at one more place.
+fn mount_also(daemon: &Daemon, dir: &Path, words: &Words, uid: u32, dry_run: bool) -> Outcome {
+    let there = &daemon.greeting;
+    let pool = format!("pool {} ({})", there.pool, there.device.display());
+    let mounted = format!("mounted on {} already, by process {}", there.mountpoint.display(), there.pid);
+    let places = places(&there.dev)?;
+    if uid != 0 || places.iter().any(|row| row.dir == dir) {
+        let remedy = if uid != 0 { "; only root can show it at a second place" } else { "" };
+        return Err(Failure(format!("{pool} is {mounted}{remedy}")));
     }
-    if said == READY.as_bytes() {
+    let Some(from) = places.last() else {
+        return Err(Failure(format!("{pool} is {mounted}, and cannot be seen from here")));
+    };
+    if let Some(word) = words.of_pool.first() {
+        let expected = "an option of one place (ro, nosuid, noatime and the like)";
+        return Err(Failure::refused(
+            format_args!("mount option {word:?} for a second place of pool {}", there.pool),
+            expected,
+            "one of the whole mount",
+            format_args!("leave it out: {} was mounted with what holds for all", there.mountpoint.display()),
+        ));
+    }
+    let fixed = from.super_options.split(',').any(|word| word == "ro");
+    if fixed && !words.mount.read_only {
+        let remedy = format!("say -o ro, or first: mount -o remount,rw {}", from.dir.display());
+        return Err(Failure::refused(pool, "a pool mounted for writing", "one mounted read-only", remedy));
+    }
+    if dry_run {
         return Ok(());
     }
-    let status = child.wait()?;
-    match String::from_utf8_lossy(&said).trim() {
-        "" => Err(Failure(format!("the mount ended before it stood ({status}); see {}", log.display()))),
-        text => Err(Failure(text.to_owned())),
-    }
+    Ok(also_at(&from.dir, dir, &words.mount)?)
 }
 
 impl Umount {
@@ -269,8 +402,16 @@ impl Umount {
         let dir = resolve_dir(Path::new(&self.what)).ok();
         for name in registry.pools()?.keys() {
             let Some(daemon) = control::connect(&registry.socket(name))? else { continue };
-            if *name == self.what || dir.as_ref() == Some(&daemon.greeting.mountpoint) {
+            if *name == self.what {
                 return stop(daemon);
+            }
+            let Some(dir) = &dir else { continue };
+            let places = places(&daemon.greeting.dev)?;
+            match (places.iter().any(|row| row.dir == *dir), places.len()) {
+                (true, 1) => return stop(daemon),
+                (true, _) => return Ok(UnmountHandle::at(dir).unmount()?),
+                (false, _) if *dir == daemon.greeting.mountpoint && places.is_empty() => return stop(daemon),
+                _ => {}
             }
         }
         // A directory is a mount point or nothing; everything else may be a pool that is not mounted.
@@ -285,7 +426,7 @@ impl Umount {
     }
 }
 
-fn stop(daemon: control::Daemon) -> Outcome {
+fn stop(daemon: Daemon) -> Outcome {
     daemon.ask(&json!({"ask": STOP}), &mut |_, _, _| {}).map(drop)
 }
 
@@ -317,6 +458,38 @@ fn unmount_stranger(dir: &Path) -> Outcome {
     Err(Failure(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
+impl Restart {
+    pub fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        if self.all {
+            for name in registry.pools()?.keys() {
+                if let Some(daemon) = control::connect(&registry.socket(name))? {
+                    step_back(&registry, daemon, None)?;
+                }
+            }
+            return Ok(());
+        }
+        for word in &self.pools {
+            let target = live::find(&registry, word)?;
+            let daemon = daemon_of(&registry, &target)?;
+            let daemon = daemon.ok_or_else(|| Failure(format!("pool {} is not mounted", target.name)))?;
+            step_back(&registry, daemon, None)?;
+        }
+        Ok(())
+    }
+}
+
+/// Has the server replaced, and waits for the next one.
+fn step_back(registry: &Registry, daemon: Daemon, read_only: Option<bool>) -> Outcome {
+    let (pool, pid) = (daemon.greeting.pool.clone(), daemon.greeting.pid);
+    daemon.ask(&json!({"ask": STEP_BACK, "read_only": read_only}), &mut |_, _, _| {})?;
+    // The socket is the same one all the time: this waits for whoever answers next.
+    match control::connect(&registry.socket(&pool))? {
+        Some(next) if next.greeting.pid != pid => Ok(()),
+        _ => Err(Failure(format!("pool {pool}: no server followed; see {}", registry.log(&pool).display()))),
+    }
+}
+
 impl Sync {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
@@ -337,31 +510,6 @@ impl Sync {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn parse(words: &str) -> Outcome<(MountOptions, ImportOptions)> {
-        parse_options(&[words.to_owned()], MountOptions::for_root("tank"))
-    }
-
-    #[test]
-    fn words_go_to_the_pool_and_to_the_mount() {
-        let (mount, import) = parse("ro,cache=32M,noatime,commit=7,rewind=12,threads=5,nodiscard").unwrap();
-        assert!(!import.discard);
-        assert!(mount.read_only && import.read_only);
-        assert_eq!((mount.threads, import.cache_bytes), (5, 32 << 20));
-        assert_eq!((import.commit_period, import.rewind), (Duration::from_secs(7), Some(Txg(12))));
-        let (mount, import) = parse("").unwrap();
-        assert!(import.discard && !mount.read_only && !import.read_only && import.rewind.is_none());
-    }
-
-    #[test]
-    fn words_that_mean_nothing_are_refused_with_those_that_do() {
-        for word in
-            ["zfsutil", "cache=0", "cache=x", "commit=0", "commit=-1", "commit=1e9", "rewind=", "fd=3"]
-        {
-            let text = parse(word).unwrap_err().0;
-            assert!(text.contains(&format!("{word:?}")) && text.contains("cache=SIZE"), "{text}");
-        }
-    }
 
     #[test]
     fn a_mount_point_is_a_directory_that_exists() {

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -83,6 +83,35 @@ impl Place {
         let locks = fs::read_to_string("/proc/locks").unwrap();
         let line = locks.lines().find(|line| line.contains("FLOCK") && line.contains(&inode)).unwrap();
         line.split_whitespace().nth(4).unwrap().parse().unwrap()
+    }
+
+    /// The keeper first, so that nobody goes on with the mount: it is dead.
+    pub fn kill_all(&self) {
+        let server = self.daemon_pid();
+        let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
+        let keeper = status.lines().find_map(|line| line.strip_prefix("PPid:\t")).unwrap();
+        kill("-KILL", keeper.parse().unwrap());
+        kill("-KILL", server);
+        self.wait_until_free();
+    }
+
+    /// The next server, after this one.
+    pub fn successor_of(&self, pid: u32) -> u32 {
+        let begun = Instant::now();
+        loop {
+            let now = self.json_rows("mounts --json")[0]["pid"].as_u64().unwrap() as u32;
+            if now != pid {
+                return now;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "no server follows: {}", self.log());
+        }
+    }
+
+    /// The mounts of this test.
+    pub fn json_rows(&self, words: &str) -> Vec<Value> {
+        let rows = self.json(words)["mounts"].as_array().unwrap().clone();
+        let ours = |row: &Value| Path::new(row["mountpoint"].as_str().unwrap()).starts_with(&self.dir);
+        rows.into_iter().filter(ours).collect()
     }
 
     pub fn wait_until_free(&self) {

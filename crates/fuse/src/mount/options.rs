@@ -100,6 +100,12 @@ impl MountOptions {
         }
     }
 
+    /// The same with what may differ between two places of one mount as in `other`.
+    pub fn of_place(self, other: &MountOptions) -> MountOptions {
+        let MountOptions { read_only, dev, suid, exec, atime, .. } = *other;
+        MountOptions { read_only, dev, suid, exec, atime, source: other.source.clone(), ..self }
+    }
+
     /// Takes words separated by commas, later ones overriding earlier ones.
     pub fn apply(&mut self, words: &str) -> Result<(), OptionError> {
         words.split(',').filter(|word| !word.is_empty()).try_for_each(|word| self.apply_word(word))

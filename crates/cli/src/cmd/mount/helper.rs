@@ -1,0 +1,175 @@
+//! Other names of this program: those under which mount(8), fsck(8) and mkfs(8) start it.
+//!
+//! `mount -t terrane SOURCE DIR -o ...` becomes `mount.terrane SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. The source is
+//! shown again by `mount`, as it was said: that is how `mount -a`, findmnt and systemd know that a line of fstab is done.
+
+use super::{AsHelper, Mount};
+use crate::failure::Failure;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Exit codes of mount(8): the command line is wrong; a mount failed.
+const MOUNT_USAGE: u8 = 1;
+const MOUNT_FAILED: u8 = 32;
+/// Exit codes of fsck(8).
+const FSCK_ERRORS_LEFT: u8 = 4;
+const FSCK_FAILED: u8 = 8;
+const FSCK_USAGE: u8 = 16;
+
+const MOUNT_HELP: &str =
+    "usage: mount.terrane SOURCE DIR [-sfnv] [-o OPTIONS]; see `terrane help mount` for the options";
+const FSCK_HELP: &str = "usage: fsck.terrane [-a | -p | -n | -y] [-f] DEVICE";
+
+/// What was asked of this program under another name; `None`: it is called `terrane`.
+pub fn run() -> Option<ExitCode> {
+    let mut words = std::env::args_os();
+    let called = PathBuf::from(words.next()?);
+    let called = called.file_name()?.to_str()?.to_owned();
+    let words: Vec<OsString> = words.collect();
+    let (outcome, failed, usage) = match called.as_str() {
+        "mount.terrane" | "mount.fuse.terrane" => (mount(&words), MOUNT_FAILED, MOUNT_USAGE),
+        "fsck.terrane" => (fsck(&words), FSCK_FAILED, FSCK_USAGE),
+        _ => return None,
+    };
+    Some(match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(Refused::Usage(text)) => {
+            eprintln!("{called}: {text}");
+            ExitCode::from(usage)
+        }
+        Err(Refused::Failed(failure)) => {
+            eprintln!("{called}: {failure}");
+            ExitCode::from(failed)
+        }
+    })
+}
+
+#[derive(Debug)]
+enum Refused {
+    Usage(String),
+    Failed(Failure),
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Refused {
+        Refused::Failed(failure)
+    }
+}
+
+/// The command line of mount(8), as ours.
+fn parse(words: &[OsString]) -> Result<(Mount, bool), Refused> {
+    let usage = |found: &str| Refused::Usage(format!("{found}\n{MOUNT_HELP}"));
+    let mut plain = Vec::new();
+    let mut options = Vec::new();
+    let (mut dry_run, mut sloppy) = (false, false);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let text = word.to_str().unwrap_or_default();
+        match text.strip_prefix('-').filter(|letters| !letters.is_empty()) {
+            None => plain.push(word.clone()),
+            // Words with a value: an option, or what mount(8) has dealt with itself.
+            Some("o" | "t" | "N") => {
+                let value = words.next().ok_or_else(|| usage(&format!("{text} should have a value")))?;
+                if text == "-o" {
+                    let value = value.to_str().ok_or_else(|| usage("-o should be valid text"))?;
+                    options.extend(value.split(',').filter(|word| !word.is_empty()).map(str::to_owned));
+                }
+            }
+            Some(letters) => {
+                for letter in letters.chars() {
+                    match letter {
+                        'f' => dry_run = true,
+                        's' => sloppy = true,
+                        // We write no mtab and have nothing more to say.
+                        'n' | 'v' => {}
+                        _ => return Err(usage(&format!("{text:?} should be one of -s -f -n -v -N -o -t"))),
+                    }
+                }
+            }
+        }
+    }
+    let [source, dir]: [OsString; 2] =
+        plain.try_into().map_err(|_| usage("a source and a directory are expected"))?;
+    let source = source.into_string().map_err(|source| usage(&format!("{source:?} should be valid text")))?;
+    let mount = Mount {
+        pool: source.clone(),
+        dir: dir.into(),
+        options,
+        foreground: false,
+        log: None,
+        metrics: None,
+        as_helper: Some(AsHelper { source, dry_run }),
+    };
+    Ok((mount, sloppy))
+}
+
+fn mount(words: &[OsString]) -> Result<u8, Refused> {
+    let (mut mount, sloppy) = parse(words)?;
+    if sloppy {
+        let known = |word: &String| {
+            super::Words::parse(std::slice::from_ref(word), terrane_fuse::MountOptions::default()).is_ok()
+        };
+        mount.options.retain(known);
+    }
+    mount.run()?;
+    Ok(0)
+}
+
+/// Nothing is ever repaired: a pool is whole after a crash. So the quick answer at boot is that all is well, and `-f` looks.
+fn fsck(words: &[OsString]) -> Result<u8, Refused> {
+    let usage = |found: String| Refused::Usage(format!("{found}\n{FSCK_HELP}"));
+    let (mut device, mut force, mut boot) = (None, false, false);
+    for word in words {
+        let text = word.to_str().ok_or_else(|| usage(format!("{word:?} should be valid text")))?;
+        match text.strip_prefix('-') {
+            None if device.is_none() => device = Some(text.to_owned()),
+            None => return Err(usage(format!("{text:?}: one device is expected"))),
+            Some(letters) => {
+                for letter in letters.chars() {
+                    match letter {
+                        'a' | 'p' => boot = true,
+                        'f' => force = true,
+                        // Read-only is all there is; -C asks for a bar, which a terminal gets.
+                        'n' | 'y' | 'r' | 'v' | 'V' | 'M' | 'T' | 'C' | '0'..='9' => {}
+                        _ => return Err(usage(format!("{text:?} is not known"))),
+                    }
+                }
+            }
+        }
+    }
+    let device = device.ok_or_else(|| usage("a device is expected".to_owned()))?;
+    if boot && !force {
+        let path = std::path::Path::new(&device);
+        crate::live::read_label(path)?;
+        return Ok(0);
+    }
+    Ok(if crate::run(&["check", &device])? { 0 } else { FSCK_ERRORS_LEFT })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &str) -> Result<(Mount, bool), Refused> {
+        parse(&words.split(' ').map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn the_command_line_of_mount_is_understood() {
+        let (mount, sloppy) =
+            parsed("/images/a.img /mnt -n -o rw,noatime -sv -N 3 -t fuse.terrane -o nofail").unwrap();
+        assert_eq!((mount.pool.as_str(), mount.dir.to_str()), ("/images/a.img", Some("/mnt")));
+        assert_eq!(mount.options, ["rw", "noatime", "nofail"]);
+        let helper = mount.as_helper.clone().unwrap();
+        assert!(sloppy && !helper.dry_run && helper.source == "/images/a.img");
+        assert!(parsed("tank /mnt -f").unwrap().0.as_helper.unwrap().dry_run);
+    }
+
+    #[test]
+    fn another_command_line_is_wrong() {
+        for words in ["tank", "tank /mnt /more", "tank /mnt -x", "tank /mnt -o"] {
+            assert!(matches!(parsed(words), Err(Refused::Usage(text)) if text.contains("usage")), "{words}");
+        }
+    }
+}

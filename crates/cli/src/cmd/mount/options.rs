@@ -1,0 +1,152 @@
+//! The words after `-o`, sorted by whom they are for.
+
+use crate::failure::{Failure, Outcome};
+use crate::query::Setting;
+use crate::size;
+use std::time::Duration;
+use terrane_dataset::Property;
+use terrane_fuse::MountOptions;
+use terrane_pool::ImportOptions;
+use terrane_wire::Txg;
+
+/// For messages and help.
+pub const OPTION_HELP: &str = "\
+Options after -o, separated by commas:
+  ro, rw                  read-only: nothing is written, not even what a crash left to do
+  PROPERTY=VALUE          a property (see `terrane fs get`) for as long as it is mounted: compression=zstd-3
+  cache=SIZE              memory for cached blocks; as much again may be dirty (256M)
+  commit=SECONDS          the longest a change stays uncommitted (5)
+  discard, nodiscard      give the space of emptied zones back to the file or disk below (discard)
+  rewind=TXG              import an older group, and lose what came after it
+  log=FILE                where events are written; see --log
+  metrics=ADDRESS:PORT    answer Prometheus; see --metrics
+  noatime, nodiratime, relatime, strictatime, nodev, dev, nosuid, suid, noexec, exec
+  sync, async, dirsync    commit with every change
+  allow_other, default_permissions, no_default_permissions
+  writeback, nowriteback  the kernel gathers small writes
+  direct_io, nodirect_io  the kernel caches no file contents
+  threads=COUNT           threads that read requests, 3 to 64 (8)
+  max_background=COUNT    requests under way in the background (64)
+  entry_timeout=, attr_timeout=, negative_timeout=SECONDS
+  source=NAME             what `mount` shows as the source
+  remount                 change ro, rw and the flags above of what is mounted there
+  defaults, auto, noauto, user, nouser, users, owner, group, _netdev, nofail, x-*, comment=* (ignored)
+";
+
+/// What was said.
+#[derive(Debug)]
+pub struct Words {
+    pub mount: MountOptions,
+    pub import: ImportOptions,
+    /// Properties, for the life of the mount.
+    pub properties: Vec<Setting>,
+    pub remount: bool,
+    /// Those that hold for a pool and all places where it is mounted.
+    pub of_pool: Vec<String>,
+}
+
+impl Words {
+    pub fn parse(words: &[String], defaults: MountOptions) -> Outcome<Words> {
+        let mut all = Words {
+            mount: defaults,
+            import: ImportOptions::default(),
+            properties: Vec::new(),
+            remount: false,
+            of_pool: Vec::new(),
+        };
+        for word in words.iter().flat_map(|words| words.split(',')).filter(|word| !word.is_empty()) {
+            all.take(word)?;
+        }
+        all.import.read_only = all.mount.read_only;
+        Ok(all)
+    }
+
+    fn take(&mut self, word: &str) -> Outcome {
+        let bad =
+            |expected: &str| Failure(format!("mount option {word:?}: should be {expected}\n{OPTION_HELP}"));
+        let import = &mut self.import;
+        match word.split_once('=') {
+            Some(("cache", value)) => {
+                let bytes = size::parse(value).ok().filter(|bytes| *bytes >= 1 << 20);
+                let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+                import.cache_bytes = bytes.ok_or_else(|| bad("a size of at least 1M"))?;
+            }
+            Some(("commit", value)) => {
+                let seconds = value.parse().ok().filter(|seconds| (1..=3600).contains(seconds));
+                import.commit_period = Duration::from_secs(seconds.ok_or_else(|| bad("1 to 3600 seconds"))?);
+            }
+            Some(("rewind", value)) => {
+                let txg = value.parse().map_err(|_| bad("the number of a transaction group"))?;
+                import.rewind = Some(Txg(txg));
+            }
+            Some((name, value)) if Property::find(name).is_ok() => {
+                let property = Property::find(name)?;
+                property.parse(value).map_err(|_| bad(property.values))?;
+                self.properties.push(Setting { name: name.to_owned(), value: value.to_owned() });
+            }
+            None if word == "discard" => import.discard = true,
+            None if word == "nodiscard" => import.discard = false,
+            None if word == "remount" => {
+                self.remount = true;
+                return Ok(());
+            }
+            _ => {
+                let before = self.mount.clone();
+                self.mount.apply(word).map_err(|error| bad(error.expected))?;
+                if before.of_place(&self.mount) == self.mount {
+                    return Ok(());
+                }
+            }
+        }
+        self.of_pool.push(word.to_owned());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &str) -> Outcome<Words> {
+        Words::parse(&[words.to_owned()], MountOptions::for_root("tank"))
+    }
+
+    #[test]
+    fn words_go_to_the_pool_and_to_the_mount() {
+        let words =
+            parse("ro,cache=32M,noatime,commit=7,rewind=12,threads=5,compression=zstd-3,nodiscard").unwrap();
+        assert!(words.mount.read_only && words.import.read_only && !words.remount && !words.import.discard);
+        assert_eq!((words.mount.threads, words.import.cache_bytes), (5, 32 << 20));
+        assert_eq!(
+            (words.import.commit_period, words.import.rewind),
+            (Duration::from_secs(7), Some(Txg(12)))
+        );
+        assert_eq!(words.properties, [Setting { name: "compression".into(), value: "zstd-3".into() }]);
+        assert_eq!(
+            words.of_pool,
+            ["cache=32M", "commit=7", "rewind=12", "threads=5", "compression=zstd-3", "nodiscard"]
+        );
+        let words = parse("remount,rw,nodev,nofail,_netdev,x-y=z").unwrap();
+        assert!(!words.mount.read_only && !words.import.read_only && words.import.rewind.is_none());
+        assert!(words.remount && words.of_pool.is_empty());
+    }
+
+    #[test]
+    fn words_that_mean_nothing_are_refused_with_those_that_do() {
+        for word in [
+            "zfsutil",
+            "cache=0",
+            "cache=x",
+            "commit=0",
+            "commit=-1",
+            "commit=1e9",
+            "rewind=",
+            "fd=3",
+            "compression=best",
+            "recordsize=3",
+        ] {
+            let text = parse(word).unwrap_err().0;
+            assert!(text.contains(&format!("{word:?}")) && text.contains("cache=SIZE"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! `mount -o remount`: what can change while it stands.
+//!
+//! Flags of a place (`ro`, `nosuid`, `noatime` and the like) are the kernel's. Whether the pool is open for writing is the server's:
+//! from read-only to writing and back, one server follows another. All other words of fstab are what they were when it was mounted.
+
+use super::options::Words;
+use super::{places, step_back};
+use crate::control::{self, Daemon, SYNC};
+use crate::failure::{Failure, Outcome};
+use crate::registry::Registry;
+use serde_json::json;
+use std::fs::File;
+use std::path::Path;
+use terrane_fuse::MountOptions;
+use terrane_fuse::mount::{Atime, MountedAt, mounted, remount as change};
+
+/// Words that the kernel lists of a mount, and mount(8) says again.
+const OF_KERNEL: [&str; 9] = [
+    "fd=",
+    "rootmode=",
+    "user_id=",
+    "group_id=",
+    "max_read=",
+    "blksize=",
+    "subtype=",
+    "seclabel",
+    "context=",
+];
+
+/// The flags of a mount as they are.
+fn flags(row: &MountedAt) -> MountOptions {
+    let mut options =
+        MountOptions { suid: true, dev: true, exec: true, atime: Atime::Always, ..MountOptions::default() };
+    for word in row.options.split(',') {
+        // The kernel has words that we do not; none of them is one that a remount of ours would lose.
+        let _ = options.apply(word);
+    }
+    for word in row.super_options.split(',').filter(|word| matches!(*word, "sync" | "dirsync" | "ro")) {
+        let _ = options.apply(word);
+    }
+    options
+}
+
+fn daemon_of(registry: &Registry, row: &MountedAt) -> Outcome<Option<Daemon>> {
+    for name in registry.pools()?.keys() {
+        if let Some(daemon) = control::connect(&registry.socket(name))?
+            && daemon.greeting.dev == row.dev
+        {
+            return Ok(Some(daemon));
+        }
+    }
+    Ok(None)
+}
+
+pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
+    let row = mounted()?.into_iter().rfind(|row| row.dir == dir);
+    let row = row.ok_or_else(|| Failure(format!("{}: no terrane pool is mounted there", dir.display())))?;
+    let said = words.iter().flat_map(|words| words.split(','));
+    let said: Vec<String> = said
+        .filter(|word| !OF_KERNEL.iter().any(|known| word.starts_with(known)))
+        .map(str::to_owned)
+        .collect();
+    let wanted = Words::parse(&said, flags(&row))?.mount;
+    let fixed = row.super_options.split(',').any(|word| word == "ro");
+    let alone = places(&row.dev)?.len() == 1;
+    let daemon = || -> Outcome<Daemon> {
+        daemon_of(registry, &row)?.ok_or_else(|| {
+            let (at, expected) = (dir.display(), "a mount of this user");
+            Failure::refused(at, expected, "one whose server does not answer here", "ask who mounted it")
+        })
+    };
+    match (wanted.read_only, fixed) {
+        (false, true) => {
+            step_back(registry, daemon()?, Some(false))?;
+            Ok(change(dir, &wanted, true)?)
+        }
+        (true, false) if alone => {
+            // What the kernel holds, while it may still be written; then no more comes, and the server commits it.
+            let root = File::open(dir).map_err(Failure::io("opening", dir))?;
+            terrane_fuse::process::sync_fs(&root).map_err(Failure::io("writing back", dir))?;
+            drop(root);
+            let daemon = daemon()?;
+            change(dir, &wanted, true)?;
+            if let Err(failure) = step_back(registry, daemon, Some(true)) {
+                // A server that nobody would replace commits, and goes on with a pool that nobody writes to.
+                let daemon = daemon_of(registry, &row)?.ok_or(failure)?;
+                daemon.ask(&json!({"ask": SYNC}), &mut |_, _, _| {})?;
+            }
+            Ok(())
+        }
+        _ => Ok(change(dir, &wanted, false)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remount_keeps_the_flags_that_it_does_not_name() {
+        let row = |options: &str, super_options: &str| MountedAt {
+            dev: "0:53".into(),
+            dir: "/mnt".into(),
+            source: "tank".into(),
+            options: options.into(),
+            super_options: super_options.into(),
+        };
+        let options = flags(&row("rw,nosuid,noexec,relatime", "rw,user_id=0,group_id=0,allow_other"));
+        assert!(!options.suid && !options.exec && options.dev && !options.read_only);
+        assert_eq!(options.atime, Atime::Relative);
+        let options = flags(&row("rw", "ro,sync,user_id=0"));
+        assert!(options.read_only && options.sync && options.suid);
+        assert_eq!(options.atime, Atime::Always);
+    }
+}

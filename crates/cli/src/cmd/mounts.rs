@@ -1,0 +1,119 @@
+//! `terrane mounts`: what is mounted where, and who serves it.
+//!
+//! The kernel's table says what stands; the daemons of this user say whose it is. Nothing is asked of a mount itself: one without a
+//! server would not answer.
+
+use super::print;
+use crate::clock;
+use crate::control::{self, Greeting};
+use crate::failure::Outcome;
+use crate::registry::Registry;
+use crate::sys;
+use crate::table::{Listing, Shape, text};
+use clap::Args;
+use serde_json::{Value, json};
+use terrane_fuse::mount::{MountedAt, mounted};
+
+/// List what is mounted: this user's mounts, and for root everybody's
+///
+/// Those of other users, of another state directory, and those whose daemon is dead are shown without one, in state "unknown".
+#[derive(Args)]
+pub struct Mounts {
+    #[command(flatten)]
+    shape: Shape,
+}
+
+const MOUNTS: Listing = Listing {
+    command: "mounts",
+    key: "mounts",
+    columns: &[
+        text("POOL", "pool"),
+        text("MOUNTPOINT", "mountpoint"),
+        text("STATE", "state"),
+        text("OPTIONS", "options"),
+        text("SINCE", "since"),
+        text("PID", "pid"),
+        text("DEVICE", "device"),
+    ],
+};
+
+impl Mounts {
+    pub fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        let mut daemons = Vec::new();
+        for name in registry.pools()?.keys() {
+            daemons.extend(control::connect(&registry.socket(name))?.map(|daemon| daemon.greeting));
+        }
+        let (uid, _) = sys::who()?;
+        let table = mounted()?;
+        let shown = table.iter().filter(|row| uid == 0 || row.user_id() == Some(uid));
+        let mut rows: Vec<Value> = shown.map(|place| row(place, &daemons)).collect();
+        rows.sort_by_key(|row| row["pid"].is_null());
+        print(&MOUNTS.render(&rows, self.shape))
+    }
+}
+
+fn row(place: &MountedAt, daemons: &[Greeting]) -> Value {
+    let daemon = daemons.iter().find(|daemon| daemon.dev == place.dev);
+    // Another user's, or of another state directory; or its daemon is dead.
+    let state = if daemon.is_some() { "mounted" } else { "unknown" };
+    let since = daemon.and_then(|daemon| i64::try_from(daemon.since).ok()).filter(|since| *since > 0);
+    json!({
+        "pool": daemon.map_or_else(|| place.source.to_string_lossy().into_owned(), |daemon| daemon.pool.clone()),
+        "mountpoint": place.dir.display().to_string(),
+        "state": state,
+        "read_only": place.is_read_only(),
+        "options": options(place),
+        "since": since.map(clock::utc),
+        "pid": daemon.map(|daemon| daemon.pid),
+        "device": daemon.map(|daemon| daemon.device.display().to_string()),
+        "source": place.source.to_string_lossy(),
+        "user_id": place.user_id(),
+    })
+}
+
+/// Those of the place, then what the file system adds and people care about.
+fn options(place: &MountedAt) -> String {
+    let mut words: Vec<&str> = place.options.split(',').collect();
+    let more = place.super_options.split(',');
+    words.extend(
+        more.filter(|word| matches!(*word, "allow_other" | "default_permissions" | "sync" | "dirsync")),
+    );
+    if place.is_read_only() {
+        words.iter_mut().filter(|word| **word == "rw").for_each(|word| *word = "ro");
+    }
+    words.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_shown_with_its_daemon_or_without() {
+        let place = MountedAt {
+            dev: "0:53".into(),
+            dir: "/mnt".into(),
+            source: "/images/a".into(),
+            options: "rw,nosuid".into(),
+            super_options: "ro,user_id=5,group_id=0,default_permissions".into(),
+        };
+        let daemon = Greeting {
+            pool: "tank".into(),
+            id: 1,
+            device: "/images/a".into(),
+            mountpoint: "/elsewhere".into(),
+            pid: 7,
+            dev: "0:53".into(),
+            since: 1,
+        };
+        let shown = row(&place, std::slice::from_ref(&daemon));
+        assert_eq!(
+            (&shown["pool"], &shown["pid"], &shown["state"]),
+            (&json!("tank"), &json!(7), &json!("mounted"))
+        );
+        assert_eq!(shown["options"], "ro,nosuid,default_permissions");
+        assert_eq!(shown["since"], "1970-01-01T00:00:01Z");
+        assert_eq!(row(&place, &[])["state"], "unknown");
+    }
+}

@@ -1,0 +1,202 @@
+//! What a server leaves for its successor, and with whom.
+//!
+//! A *holder* outlives the server of a mount: our own keeper ([`crate::keeper`]), or systemd's descriptor store. Four things lie with
+//! it: the connection to the kernel, the socket on which commands call (so that they wait instead of being refused), the ledger
+//! of uncommitted changes, and a page of facts: where the mount stands and what was agreed on.
+//!
+//! Invariant: all four are there before `READY=1` is said; what is there is enough for a successor that knows the same command line.
+
+use crate::failure::{Failure, Outcome};
+use serde_json::{Value, json};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use terrane_fuse::handover;
+use terrane_fuse::session::Negotiated;
+
+const CONNECTION: &str = "terrane-connection";
+const CONTROL: &str = "terrane-control";
+const LEDGER: &str = "terrane-ledger";
+const FACTS: &str = "terrane-facts";
+
+/// The way to a holder.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    socket: OsString,
+}
+
+/// What a successor must know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    pub pool: u64,
+    pub dir: PathBuf,
+    pub negotiated: Negotiated,
+    /// The last server stepped back after it had committed everything.
+    pub orderly: bool,
+    /// The kernel's number of the file system.
+    pub dev: String,
+    /// Seconds since 1970 when it was mounted.
+    pub since: u64,
+    /// How a remount wants the pool opened, whatever the command line said.
+    pub read_only: Option<bool>,
+}
+
+/// What a predecessor left.
+pub struct Legacy {
+    pub connection: File,
+    pub control: UnixListener,
+    /// Of a mount that writes.
+    pub ledger: Option<File>,
+    pub facts: Facts,
+    /// Where the facts stand.
+    pub page: File,
+}
+
+impl Holder {
+    /// The one that the environment names.
+    pub fn of_this_process() -> Option<Holder> {
+        let socket = std::env::var_os(handover::SOCKET_VARIABLE).filter(|socket| !socket.is_empty())?;
+        Some(Holder { socket })
+    }
+
+    fn tell(&self, words: &str, file: Option<&File>) -> Outcome {
+        let said = handover::tell(&self.socket, words, file);
+        said.map_err(Failure::io("speaking to the holder at", self.socket.as_ref()))
+    }
+
+    fn keep(&self, name: &str, file: &File) -> Outcome {
+        self.tell(&format!("FDSTORE=1\nFDNAME={name}"), Some(file))
+    }
+
+    /// Leaves everything with it, and hands back the page of facts.
+    pub fn keep_all(
+        &self,
+        connection: &File,
+        control: &UnixListener,
+        ledger: Option<&File>,
+        facts: &Facts,
+    ) -> Outcome<File> {
+        let page = handover::memory_file(FACTS)?;
+        write_facts(&page, facts)?;
+        self.keep(FACTS, &page)?;
+        self.keep(CONTROL, &File::from(std::os::fd::OwnedFd::from(control.try_clone()?)))?;
+        if let Some(ledger) = ledger {
+            self.keep(LEDGER, ledger)?;
+        }
+        // Last: where the connection lies, everything lies.
+        self.keep(CONNECTION, connection)?;
+        Ok(page)
+    }
+
+    /// For a mount that begins to write only now.
+    pub fn keep_ledger(&self, ledger: &File) -> Outcome {
+        self.keep(LEDGER, ledger)
+    }
+
+    /// The mount stands, and its server answers.
+    pub fn ready(&self, pool: &str, dir: &std::path::Path) -> Outcome {
+        self.tell(&format!("READY=1\nSTATUS=pool {pool} on {}", dir.display()), None)
+    }
+}
+
+pub fn write_facts(page: &File, facts: &Facts) -> Outcome {
+    let text = facts.to_json().to_string();
+    page.write_all_at(text.as_bytes(), 0)?;
+    Ok(page.set_len(text.len() as u64)?)
+}
+
+impl Facts {
+    fn to_json(&self) -> Value {
+        use std::os::unix::ffi::OsStrExt;
+        json!({
+            "pool": self.pool,
+            "dir": self.dir.as_os_str().as_bytes(),
+            "negotiated": self.negotiated.encode().as_slice(),
+            "orderly": self.orderly,
+            "dev": self.dev,
+            "since": self.since,
+            "read_only": self.read_only,
+        })
+    }
+
+    fn from_json(raw: &Value) -> Option<Facts> {
+        use std::os::unix::ffi::OsStringExt;
+        let bytes = |key: &str| -> Option<Vec<u8>> {
+            let list = raw.get(key)?.as_array()?;
+            list.iter().map(|byte| byte.as_u64().and_then(|byte| u8::try_from(byte).ok())).collect()
+        };
+        Some(Facts {
+            pool: raw.get("pool")?.as_u64()?,
+            dir: PathBuf::from(OsString::from_vec(bytes("dir")?)),
+            negotiated: Negotiated::decode(&bytes("negotiated")?)?,
+            orderly: raw.get("orderly")?.as_bool()?,
+            dev: raw.get("dev")?.as_str()?.to_owned(),
+            since: raw.get("since")?.as_u64()?,
+            read_only: raw.get("read_only")?.as_bool(),
+        })
+    }
+}
+
+impl Legacy {
+    /// What was handed down to this process, if that is a mount that still stands. Everything else is let go of.
+    pub fn of_this_process() -> Outcome<Option<Legacy>> {
+        let mut given = handover::take_given();
+        let mut take = |name: &str| {
+            let at = given.iter().rposition(|(given, _)| given == name)?;
+            Some(given.swap_remove(at).1)
+        };
+        let (Some(connection), Some(page)) = (take(CONNECTION), take(FACTS)) else { return Ok(None) };
+        if handover::is_ended(&connection) {
+            return Ok(None);
+        }
+        let Some(control) = take(CONTROL) else { return Ok(None) };
+        let mut text = vec![0; usize::try_from(page.metadata()?.len()).unwrap_or(0).min(1 << 20)];
+        page.read_exact_at(&mut text, 0)?;
+        let facts = serde_json::from_slice(&text).ok().as_ref().and_then(Facts::from_json);
+        let facts = facts.ok_or_else(|| {
+            Failure::refused(
+                "the facts of the mount that was left",
+                "those of this version",
+                String::from_utf8_lossy(&text),
+                "unmount it and mount it again",
+            )
+        })?;
+        let ledger = take(LEDGER);
+        let control = UnixListener::from(std::os::fd::OwnedFd::from(control));
+        Ok(Some(Legacy { connection, control, ledger, facts, page }))
+    }
+}
+
+/// Whether this is the descriptor of a mount's connection.
+pub fn is_connection(name: &OsStr) -> bool {
+    name == CONNECTION
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_survive_the_page() {
+        use std::os::unix::ffi::OsStringExt;
+        let raw: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 31, 0, 0, 0, 0, 0, 16, 0];
+        let facts = Facts {
+            pool: u64::MAX,
+            dir: OsString::from_vec(b"/mnt/\xff\n".to_vec()).into(),
+            negotiated: Negotiated::decode(&raw).unwrap(),
+            orderly: true,
+            dev: "0:53".to_owned(),
+            since: 7,
+            read_only: Some(true),
+        };
+        let page = handover::memory_file("facts").unwrap();
+        write_facts(&page, &Facts { orderly: false, dir: "/a/longer/one/than/that".into(), ..facts.clone() })
+            .unwrap();
+        write_facts(&page, &facts).unwrap();
+        let mut text = vec![0; page.metadata().unwrap().len() as usize];
+        page.read_exact_at(&mut text, 0).unwrap();
+        assert_eq!(Facts::from_json(&serde_json::from_slice(&text).unwrap()), Some(facts));
+    }
+}

@@ -1,0 +1,273 @@
+//! The process that outlives the server of a mount.
+//!
+//! It holds the mount's connection and does nothing else: it starts the server as its child, keeps what that leaves with it
+//! ([`crate::holder`]), and when the child dies it starts the next one, which goes on where that was. Callers on the mount wait
+//! meanwhile, and go on. When the mount is gone, so is the keeper.
+//!
+//! It reads no pool and no request, so there is little in it that could fail; and it is not upgraded with the server. What the two say
+//! to each other therefore stays as it is: descriptors by name, `READY=1`, and an exit code for a server that steps back.
+//!
+//! Invariant: it never looks at the mount point, which may not answer before a server does.
+
+use crate::failure::{Failure, Outcome};
+use crate::holder::is_connection;
+use crate::registry::Registry;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::ffi::OsStr;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use terrane_fuse::{UnmountHandle, handover, process};
+
+/// The exit code of a server that has committed everything and waits for its successor to be started.
+pub const STEPPED_BACK: i32 = 75;
+/// Servers that fail in a row before the mount is given up.
+const FAILURES_MAX: u32 = 10;
+/// From here on it is the keeper's own program that is started, lest an upgrade that does not run cost the mount.
+const FAILURES_OF_NEW_PROGRAM: u32 = 3;
+/// A server that lived so long did not fail in a row with the one before.
+const SOUND_AFTER: Duration = Duration::from_secs(60);
+const DELAY_MIN: Duration = Duration::from_millis(100);
+const DELAY_MAX: Duration = Duration::from_secs(5);
+
+/// What the server is started with.
+pub struct Keeper {
+    pub registry: Registry,
+    pub pool: String,
+    /// Where the mount will stand.
+    pub dir: PathBuf,
+    /// Set for the server: what it is, and where relative words of the command line lead.
+    pub environment: Vec<(&'static str, std::ffi::OsString)>,
+}
+
+/// What reaches the keeper, all of it through its socket, so that nothing overtakes anything.
+enum Event {
+    Keep(String, File),
+    Ready,
+    Signal(i32),
+    Exited,
+    Other,
+}
+
+impl Event {
+    fn of(words: &str, file: Option<File>) -> Event {
+        let value = |key: &str| {
+            words.lines().find_map(|line| line.split_once('=').filter(|(found, _)| *found == key))
+        };
+        let number = |key: &str| value(key).and_then(|(_, number)| number.parse().ok());
+        match (value("FDSTORE"), value("FDNAME"), file) {
+            (Some(_), Some((_, name)), Some(file)) => return Event::Keep(name.to_owned(), file),
+            (Some(_), ..) => return Event::Other,
+            _ => {}
+        }
+        match (value("READY"), number("X_SIGNAL"), value("X_EXITED")) {
+            (Some(_), ..) => Event::Ready,
+            (_, Some(signal), _) => Event::Signal(signal),
+            (.., Some(_)) => Event::Exited,
+            _ => Event::Other,
+        }
+    }
+}
+
+/// How long to wait before the next start, after so many failures in a row.
+fn delay(failures: u32) -> Duration {
+    match failures {
+        0 | 1 => Duration::ZERO,
+        _ => DELAY_MIN.saturating_mul(1 << (failures - 2).min(16)).min(DELAY_MAX),
+    }
+}
+
+impl Keeper {
+    /// Returns when the mount is gone: with the exit code of its last server.
+    pub fn run(&self) -> Outcome<u8> {
+        // Before the first server, so that no signal finds a server and no handler.
+        let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+        let path = self.registry.keeper(&self.pool);
+        let socket = listen(&path)?;
+        let passed = self.serve(&socket, &path, signals);
+        if let Err(error) = std::fs::remove_file(&path) {
+            log::warn!("{}: {error}", path.display());
+        }
+        passed
+    }
+
+    fn serve(&self, socket: &UnixDatagram, path: &Path, mut signals: Signals) -> Outcome<u8> {
+        let address = path.as_os_str().to_owned();
+        std::thread::spawn(move || {
+            for signal in signals.forever() {
+                say(&address, &format!("X_SIGNAL={signal}"));
+            }
+        });
+        let program = std::env::current_exe().map_err(Failure::io("finding", Path::new("/proc/self/exe")))?;
+        let mut kept: Vec<(String, File)> = Vec::new();
+        let (mut failures, mut was_ready) = (0, false);
+        loop {
+            let own = failures > FAILURES_OF_NEW_PROGRAM || !program.exists();
+            let program = if own { Path::new("/proc/self/exe") } else { &program };
+            let child = self.start(program, path, &kept, was_ready);
+            let begun = Instant::now();
+            let status = match child {
+                Ok(child) => Some(wait(child, socket, path.as_os_str(), &mut kept, &mut was_ready)?),
+                Err(error) => {
+                    log::error!("{}: {error}", program.display());
+                    None
+                }
+            };
+            let connection = kept.iter().find(|(name, _)| is_connection(OsStr::new(name)));
+            let stands = connection.is_some_and(|(_, connection)| !handover::is_ended(connection));
+            let code = status.and_then(|status| status.code());
+            if !stands || !was_ready {
+                // Nothing to keep: it ended as it should, or it never stood.
+                if stands {
+                    self.give_up(kept);
+                }
+                return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
+            }
+            if code == Some(STEPPED_BACK) {
+                log::info!("pool {}: the server stepped back; the next one begins", self.pool);
+                failures = 0;
+                continue;
+            }
+            failures = if begun.elapsed() > SOUND_AFTER { 1 } else { failures + 1 };
+            let how = status.map_or("could not be started".to_owned(), |status| format!("ended: {status}"));
+            if failures > FAILURES_MAX {
+                log::error!(
+                    "pool {}: the server {how}, {failures} times in a row; {} is given up, and its callers get errors",
+                    self.pool,
+                    self.dir.display()
+                );
+                self.give_up(kept);
+                return Ok(1);
+            }
+            let delay = delay(failures);
+            log::error!(
+                "pool {}: the server {how}; callers wait, the next one begins in {delay:?}",
+                self.pool
+            );
+            std::thread::sleep(delay);
+        }
+    }
+
+    fn start(
+        &self,
+        program: &Path,
+        socket: &Path,
+        kept: &[(String, File)],
+        again: bool,
+    ) -> std::io::Result<Child> {
+        let mut command = Command::new(program);
+        command.args(std::env::args_os().skip(1)).stdin(Stdio::null());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command.env(handover::SOCKET_VARIABLE, socket);
+        // Who started the first one waits for its word; nobody waits for the others.
+        command.stdout(if again { Stdio::null() } else { Stdio::inherit() });
+        handover::give(&mut command, kept);
+        command.spawn()
+    }
+
+    /// Ends the connection, so that callers get an error instead of waiting for ever, and takes the dead mount away.
+    fn give_up(&self, kept: Vec<(String, File)>) {
+        drop(kept);
+        if let Err(error) = UnmountHandle::at(&self.dir).detach() {
+            log::warn!("{error}");
+        }
+        let control = self.registry.socket(&self.pool);
+        if let Err(error) = std::fs::remove_file(&control) {
+            log::warn!("{}: {error}", control.display());
+        }
+    }
+}
+
+fn listen(path: &Path) -> Outcome<UnixDatagram> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(Failure::io("removing the old socket", path)(error));
+        }
+        _ => {}
+    }
+    let socket = UnixDatagram::bind(path).map_err(Failure::io("listening on", path))?;
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))
+        .map_err(Failure::io("closing to others", path))?;
+    Ok(socket)
+}
+
+fn say(address: &OsStr, words: &str) {
+    if let Err(error) = handover::tell(address, words, None) {
+        log::error!("the keeper does not hear of {words}: {error}");
+    }
+}
+
+/// Does what is asked until the child has ended.
+fn wait(
+    mut child: Child,
+    socket: &UnixDatagram,
+    address: &OsStr,
+    kept: &mut Vec<(String, File)>,
+    was_ready: &mut bool,
+) -> Outcome<ExitStatus> {
+    let pid = child.id();
+    let ended: Arc<Mutex<Option<std::io::Result<ExitStatus>>>> = Arc::default();
+    let (told, address) = (Arc::clone(&ended), address.to_owned());
+    std::thread::spawn(move || {
+        let status = child.wait();
+        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+        say(&address, "X_EXITED=1");
+    });
+    loop {
+        let (words, file) = match handover::hear(socket) {
+            Ok(heard) => heard,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error.into()),
+        };
+        match Event::of(&words, file) {
+            Event::Keep(name, file) => {
+                kept.retain(|(known, _)| *known != name);
+                kept.push((name, file));
+            }
+            Event::Ready => *was_ready = true,
+            Event::Signal(signal) => {
+                if let Err(error) = process::signal(pid, signal) {
+                    log::warn!("signal {signal} does not reach the server: {error}");
+                }
+            }
+            Event::Exited => {
+                let status = ended.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(status) = status {
+                    return Ok(status?);
+                }
+            }
+            Event::Other => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_sd_notify_are_understood() {
+        let file = || Some(handover::memory_file("x").unwrap());
+        assert!(matches!(Event::of("FDSTORE=1\nFDNAME=a", file()), Event::Keep(name, _) if name == "a"));
+        assert!(matches!(Event::of("READY=1\nSTATUS=on /mnt", None), Event::Ready));
+        assert!(matches!(Event::of("X_SIGNAL=15", None), Event::Signal(15)));
+        assert!(matches!(Event::of("X_EXITED=1", None), Event::Exited));
+        for words in ["", "FDSTORE=1\nFDNAME=a", "FDSTORE=1", "X_SIGNAL=x", "NOTHING"] {
+            assert!(matches!(Event::of(words, None), Event::Other), "{words}");
+        }
+    }
+
+    #[test]
+    fn the_first_successor_comes_at_once_and_the_others_ever_later() {
+        assert_eq!(delay(1), Duration::ZERO);
+        assert_eq!([2, 3, 4].map(delay), [100, 200, 400].map(Duration::from_millis));
+        assert_eq!(delay(u32::MAX), DELAY_MAX);
+        let all: Duration = (1..=FAILURES_MAX).map(delay).sum();
+        assert!(all < Duration::from_secs(30), "a mount that cannot be saved keeps its callers for {all:?}");
+    }
+}

@@ -1,0 +1,134 @@
+//! The life of a mount: servers come and go, places and flags change.
+
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use support::{Place, can_mount, kill};
+
+/// Only root may show a mount twice and change its flags.
+fn is_root() -> bool {
+    let root = fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own)).unwrap() == 0;
+    if !root {
+        eprintln!("SKIPPED: not root");
+    }
+    root
+}
+
+#[test]
+fn a_mount_outlives_its_server() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("outlive");
+    place.run("pool create tank tank.img --size 64M", 0);
+    place.run("mount tank mnt", 0);
+    let mnt = place.path("mnt");
+    let since = place.json_rows("mounts --json")[0]["since"].clone();
+    fs::write(mnt.join("kept"), "kept").unwrap();
+    let kept = File::options().read(true).write(true).open(mnt.join("kept")).unwrap();
+    let gone = File::options().read(true).write(true).create_new(true).open(mnt.join("gone")).unwrap();
+    gone.write_all_at(b"no name", 0).unwrap();
+    fs::remove_file(mnt.join("gone")).unwrap();
+    kept.sync_all().unwrap();
+
+    // Killed with something to lose: it is lost, and who asks for it is told, once.
+    let first = place.daemon_pid();
+    fs::write(mnt.join("lost"), "lost").unwrap();
+    kept.write_all_at(b"KEPT", 0).unwrap();
+    kill("-KILL", first);
+    let mut buf = [0; 7];
+    kept.read_exact_at(&mut buf[..4], 0).unwrap();
+    assert!(fs::read(mnt.join("lost")).is_err(), "it was not committed");
+    gone.read_exact_at(&mut buf, 0).unwrap();
+    assert_eq!(&buf, b"no name");
+    let told = kept.sync_all().unwrap_err();
+    assert_eq!(told.raw_os_error(), Some(5), "EIO: {told}");
+    assert_eq!(fs::read(mnt.join("kept")).unwrap(), b"kept");
+    kept.write_all_at(b"Kept", 0).unwrap();
+    kept.sync_all().unwrap();
+    let second = place.successor_of(first);
+
+    // Replaced: nothing is lost, and nothing has to be told.
+    kept.write_all_at(b"done", 0).unwrap();
+    fs::write(mnt.join("new"), "new").unwrap();
+    place.run("restart tank", 0);
+    let third = place.successor_of(second);
+    assert_eq!(fs::read(mnt.join("kept")).unwrap(), b"done");
+    assert_eq!(fs::read(mnt.join("new")).unwrap(), b"new");
+    kept.sync_all().unwrap();
+    gone.read_exact_at(&mut buf, 0).unwrap();
+    assert_eq!(&buf, b"no name");
+    place.run("restart --all", 0);
+    let row = place.json_rows("mounts --json").remove(0);
+    assert!(row["pid"] != third && row["since"] == since && row["state"] == "mounted", "{row}");
+    drop((kept, gone));
+    place.run("umount mnt", 0);
+    assert!(place.out("check tank").contains("nothing found"));
+    place.refused("restart tank", &["not mounted"]);
+}
+
+#[test]
+fn a_pool_is_seen_at_several_places() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let place = Place::new("places");
+    fs::create_dir(place.path("more")).unwrap();
+    place.run("pool create tank tank.img --size 64M", 0);
+    place.run("mount tank mnt", 0);
+    place.refused("mount tank mnt", &["already"]);
+    place.refused("mount tank more -o compression=zstd-3", &["compression=zstd-3", "second place"]);
+    place.run("mount tank more -o ro,nosuid", 0);
+    fs::write(place.path("mnt/file"), "one").unwrap();
+    assert_eq!(fs::read(place.path("more/file")).unwrap(), b"one");
+    fs::write(place.path("mnt/file"), "second").unwrap();
+    assert_eq!(fs::read(place.path("more/file")).unwrap(), b"second");
+    assert!(fs::write(place.path("more/file"), "no").is_err());
+    let rows = place.json_rows("mounts --json");
+    assert_eq!((rows.len(), &rows[0]["pid"]), (2, &rows[1]["pid"]));
+    assert!(rows[1]["options"].as_str().unwrap().starts_with("ro,nosuid"), "{}", rows[1]);
+    // One goes, and the other stays, whichever it is.
+    place.run("restart tank", 0);
+    place.run("umount mnt", 0);
+    assert_eq!(fs::read(place.path("more/file")).unwrap(), b"second");
+    place.run("restart tank", 0);
+    place.run("mount tank mnt", 0);
+    fs::write(place.path("mnt/file"), "third").unwrap();
+    place.run("umount tank", 0);
+    assert!(place.mounts().is_empty());
+    place.wait_until_free();
+    assert!(place.out("check tank").contains("nothing found"));
+}
+
+#[test]
+fn a_mount_becomes_read_only_and_writable_again() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let place = Place::new("remount");
+    place.run("pool create tank tank.img --size 64M", 0);
+    place.run("mount tank mnt -o ro,compression=zstd-3", 0);
+    let file = place.path("mnt/file");
+    assert!(fs::write(&file, "no").is_err());
+    place.run("mount tank mnt -o remount,rw", 0);
+    fs::write(&file, "yes").unwrap();
+    let open = File::options().append(true).open(&file).unwrap();
+    place.refused("mount tank mnt -o remount,ro", &["busy"]);
+    drop(open);
+    place.run("mount tank mnt -o remount,ro,noatime", 0);
+    assert!(fs::write(&file, "no").is_err());
+    // Committed on the way, and open for nobody's writing: another reader may have it.
+    assert!(File::open(place.path("tank.img")).unwrap().try_lock_shared().is_ok());
+    let row = place.json_rows("mounts --json").remove(0);
+    assert!(row["options"].as_str().unwrap().starts_with("ro,noatime"), "{row}");
+    assert_eq!(fs::read(&file).unwrap(), b"yes");
+    place.run("mount tank mnt -o remount,rw", 0);
+    fs::write(&file, "again").unwrap();
+    place.refused("mount tank mnt -o remount,zfsutil", &["zfsutil"]);
+    place.run("umount mnt", 0);
+    place.refused("mount tank mnt -o remount,ro", &["no terrane pool is mounted"]);
+    assert!(place.out("check tank").contains("nothing found"));
+}
