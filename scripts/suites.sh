@@ -371,7 +371,8 @@ check_cargo() {
     # Nothing is built again: times are right.
     build >"$work/cargo.log"
     ! grep -E 'Compiling|Dirty' "$work/cargo.log" || return 1
-    (cd "$mnt/source" && CARGO_TARGET_DIR=$mnt/target nice -n 5 cargo test --quiet --locked -p terrane-wire) >"$work/cargo.log" 2>&1 ||
+    [ -n "$soak" ] || return 0
+    (cd "$mnt/source" && CARGO_TARGET_DIR=$mnt/target nice -n 5 cargo test --quiet --locked -p terrane-zap) >"$work/cargo.log" 2>&1 ||
         { tail -n 30 "$work/cargo.log"; return 1; }
 }
 
