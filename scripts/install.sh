@@ -68,6 +68,9 @@ for shell in bash zsh fish; do "$terrane" generate completions "$shell" >"$stage
 # An older installation may have had files that this one has not.
 [ ! -e "$list" ] || remove
 file 755 "$terrane" "$prefix/bin/terrane"
+to=$prefix/bin/terrane
+[ "$mountdir" != "$prefix/sbin" ] || to=../bin/terrane
+for name in mount.terrane mount.fuse.terrane fsck.terrane; do link "$to" "$mountdir/$name"; done
 for page in "$stage"/man/*.8; do file 644 "$page" "$prefix/share/man/man8/${page##*/}"; done
 file 644 "$stage/bash" "$prefix/share/bash-completion/completions/terrane"
 file 644 "$stage/zsh" "${ZSHDIR:-$prefix/share/zsh/site-functions}/_terrane"

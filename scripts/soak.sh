@@ -10,6 +10,7 @@ scripts/setup.sh suites
 rounds=${TERRANE_SOAK_ROUNDS:-1}
 round=0
 sim() { say "== $*"; env "$@"; }
+scripts/setup.sh deb
 while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     round=$((round + 1))
     base=$(date +%s)
@@ -23,6 +24,7 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     sim TERRANE_ROUNDS=100 cargo test --release --quiet -p terrane-sim --test full
     cargo build --release --quiet -p terrane-cli
     scripts/mounted.sh --soak
+    scripts/packaged.sh
     scripts/suites.sh --soak
 done
 say "soak: $round rounds passed"

@@ -62,7 +62,8 @@ mod tests {
     #[test]
     fn every_example_is_of_a_command() {
         let words = crate::words();
-        for (head, _) in all() {
+        // The page of mount(8)'s helper is not made from a command.
+        for (head, _) in all().filter(|(head, _)| *head != "mount.terrane") {
             let mut at = &words;
             for word in head.split(' ').skip(1) {
                 let sub = at.find_subcommand(word);

@@ -3,15 +3,21 @@
 //! What stands below the options in a help text becomes sections of the page: a line that begins at the margin and ends with a colon
 //! heads one, indented rows of `word  meaning` become a list, other indented lines stay as they are.
 
+use crate::cmd::mount::OPTION_HELP;
 use crate::failure::Outcome;
+use crate::help::{self, EXAMPLES_HEAD};
 use clap::Command;
 use clap_mangen::Man;
 use std::fmt::Write as _;
 use std::io;
 
 const SECTION: &str = "8";
+/// Names by which mount(8) finds us.
+const MOUNT_HELPERS: [&str; 2] = ["mount.terrane", "mount.fuse.terrane"];
 /// Below the page of the program as a whole.
 const OVERVIEW: &str = include_str!("pages/terrane.txt");
+/// The page of the helper of mount(8), up to its options.
+const MOUNT_HELPER: &str = include_str!("pages/mount.terrane.txt");
 
 /// Name and text of every page.
 pub fn all(words: Command) -> Outcome<Vec<(String, Vec<u8>)>> {
@@ -19,6 +25,10 @@ pub fn all(words: Command) -> Outcome<Vec<(String, Vec<u8>)>> {
     words.build();
     let mut pages = Vec::new();
     command_pages(&words, None, &mut pages)?;
+    let mount = mount_helper_page();
+    for name in MOUNT_HELPERS {
+        pages.push((format!("{name}.{SECTION}"), mount.clone().into_bytes()));
+    }
     Ok(pages)
 }
 
@@ -35,7 +45,7 @@ fn command_pages(
     let man = Man::new(command.clone()).section(SECTION);
     let mut page = title(&name).into_bytes();
     page.extend(name_section(command, &name).into_bytes());
-    man.render_synopsis_section(&mut page)?;
+    page.extend(synopsis(command).into_bytes());
     man.render_description_section(&mut page)?;
     man.render_options_section(&mut page)?;
     if !subs.is_empty() {
@@ -65,6 +75,14 @@ fn title(name: &str) -> String {
     )
 }
 
+fn synopsis(command: &Command) -> String {
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
+    // The command, up to what stands for an argument.
+    let (name, arguments) = usage.find(['[', '<']).map_or((usage, ""), |at| usage.split_at(at));
+    format!(".SH SYNOPSIS\n\\fB{}\\fR {}\n", escape(name.trim_end()), escape(arguments))
+}
+
 /// One line, as `apropos` wants it.
 fn name_section(command: &Command, name: &str) -> String {
     let about = command.get_about().map(|about| about.to_string()).unwrap_or_default();
@@ -81,6 +99,14 @@ fn see_also(name: &str, parent: Option<&str>, subs: &[&Command]) -> String {
     let pages: Vec<String> =
         names.iter().map(|name| format!("\\fB{}\\fR({SECTION})", escape(name))).collect();
     format!(".SH SEE ALSO\n{}\n", pages.join(",\n"))
+}
+
+fn mount_helper_page() -> String {
+    let examples = help::examples("mount.terrane").unwrap_or_default();
+    let examples: String = examples.lines().map(|line| format!("  {line}\n")).collect();
+    let text = format!("{MOUNT_HELPER}\n{OPTION_HELP}\n{EXAMPLES_HEAD}\n{examples}");
+    let also = "\\fBterrane\\fR(8),\n\\fBterrane\\-mount\\fR(8),\n\\fBmount\\fR(8),\n\\fBfstab\\fR(5)";
+    format!("{}{}.SH SEE ALSO\n{also}\n", title(MOUNT_HELPERS[0]), sections(&text))
 }
 
 /// What the lines before were part of.

@@ -124,6 +124,9 @@ unset RUST_LOG
 /// What was installed is what runs, not what was built.
 const INSTALLED: &str = "PATH=/usr/local/sbin:/usr/local/bin:$PATH\n";
 const POOL: &str = "terrane pool create tank /var/lib/tank.img --size 1G -o compression=zstd-3\n";
+/// What `make install` puts there for mount(8), and a line for it.
+const HELPER: &str = "ln -s \"$TERRANE\" /usr/sbin/mount.terrane\n\
+                      echo '/var/lib/tank.img  /mnt  terrane  noauto,noatime  0  0' >>/etc/fstab\n";
 const MOUNT: &str =
     "terrane mount tank /mnt && mkdir /mnt/src && seq 100000 >/mnt/src/numbers && terrane sync tank\n";
 
@@ -252,7 +255,7 @@ fn the_examples_of_every_help_and_manual_page_work() {
         let (name, state) = head.split_once(" (").unwrap_or((head, "mounted)"));
         let before = match state {
             "nothing)" => String::new(),
-            "unmounted)" => POOL.to_owned(),
+            "unmounted)" => format!("{POOL}{HELPER}"),
             "mounted)" => format!("{POOL}{MOUNT}"),
             other => panic!("examples.txt: {name}: what is ({other}?"),
         };
