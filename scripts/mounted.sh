@@ -34,6 +34,12 @@ check_git() {
     git clone -q --no-local "$origin" "$mnt/clone"
     git -C "$mnt/clone" fsck --full --no-progress >/dev/null 2>"$work/fsck" || { cat "$work/fsck"; return 1; }
     [ -z "$(git -C "$mnt/clone" status --porcelain)" ]
+    local git=(git -C "$mnt/clone" -c user.name=t -c user.email=t@t)
+    "${git[@]}" checkout -q -b side
+    cp -r "$mnt/clone/scripts" "$mnt/clone/copied"
+    "${git[@]}" add copied && "${git[@]}" commit -qm copied
+    "${git[@]}" checkout -q - && [ ! -e "$mnt/clone/copied" ]
+    "${git[@]}" merge -q --no-edit --no-ff side && diff -r "$mnt/clone/scripts" "$mnt/clone/copied"
     git -C "$mnt/clone" gc -q
     git -C "$mnt/clone" fsck --full --no-progress >/dev/null
 }

@@ -90,10 +90,11 @@ ext4_on_loop() { # size
 # Record size, words after -o, share of the operations in percent. With msync every mapped write is a commit: that is right, and slow,
 # so most leave it to the kernel.
 fsx_runs='
-128K  -          40  lazy
+128K  -          30  lazy
 4K    -          20  lazy
 1M    -          15  lazy
 16K   writeback  20  lazy
+64K   direct_io  10  lazy
 128K  -           5  msync
 '
 
