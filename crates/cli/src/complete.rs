@@ -34,6 +34,12 @@ pub fn script(shell: &str) -> io::Result<Vec<u8>> {
         known.ok_or_else(|| io::Error::other(format!("no shell {shell:?}")))?;
     let mut out = Vec::new();
     completer.write_registration(VARIABLE, "terrane", "terrane", "terrane", &mut out)?;
+    if shell == "zsh" {
+        // Loaded at the first Tab, as the function `_terrane`: then it must answer, not only define.
+        out.extend_from_slice(
+            b"[ \"$funcstack[1]\" != _terrane ] || _clap_dynamic_completer_terrane \"$@\"\n",
+        );
+    }
     Ok(out)
 }
 

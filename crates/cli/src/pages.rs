@@ -104,7 +104,7 @@ fn see_also(name: &str, parent: Option<&str>, subs: &[&Command]) -> String {
 fn mount_helper_page() -> String {
     let examples = help::examples("mount.terrane").unwrap_or_default();
     let examples: String = examples.lines().map(|line| format!("  {line}\n")).collect();
-    let text = format!("{MOUNT_HELPER}\n{OPTION_HELP}\n{EXAMPLES_HEAD}\n{examples}");
+    let text = format!("{MOUNT_HELPER}{OPTION_HELP}\n{EXAMPLES_HEAD}\n{examples}");
     let also = "\\fBterrane\\fR(8),\n\\fBterrane\\-mount\\fR(8),\n\\fBmount\\fR(8),\n\\fBfstab\\fR(5)";
     format!("{}{}.SH SEE ALSO\n{also}\n", title(MOUNT_HELPERS[0]), sections(&text))
 }
