@@ -54,6 +54,8 @@ impl Device for Beside {
         Self::refuse(zone, "reset")
     }
 
+    fn keep_space(&self) {}
+
     fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
         Self::refuse(zone, "finish")
     }

@@ -139,11 +139,17 @@ impl Compressor {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let result = if lsize > BLOCK_BYTES_MAX {
+            // Before memory is taken for it.
             Err(corrupt("logical size", format_args!("at most {BLOCK_BYTES_MAX}"), lsize))
         } else {
             // Not cleared first: bytes of the last block need not be zeroed only to be overwritten. A decoder that
             // returns another size than `lsize` is an error, so no such byte is ever seen.
-            out.resize(lsize, 0);
+            if out.capacity() < lsize {
+                // Fresh pages are zeros already.
+                *out = vec![0; lsize];
+            } else {
+                out.resize(lsize, 0);
+            }
             self.decompress_into(compression_id, stored, out)
         };
         if result.is_err() {
@@ -152,7 +158,13 @@ impl Compressor {
         result
     }
 
-    fn decompress_into(&mut self, compression_id: u8, stored: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
+    /// Likewise, into memory of exactly the content's size. On an error the memory holds anything.
+    pub fn decompress_into(
+        &mut self,
+        compression_id: u8,
+        stored: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), Corrupt> {
         let produced = match compression_id {
             ID_OFF => {
                 let (content, tail) = stored.split_at_checked(out.len()).ok_or_else(|| {

@@ -250,7 +250,12 @@ impl Backing {
     }
 
     pub(crate) fn fill(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
+        self.fill_from(&self.file, offset, buf)
+    }
+
+    /// From another open file of the same device.
+    pub(crate) fn fill_from(&self, file: &File, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
             io::ErrorKind::UnexpectedEof => {
                 // Asked now: a file that was whole when opened may have been cut short since.
                 let found = end_of(&self.file).map_or("less".into(), |size| size.to_string());

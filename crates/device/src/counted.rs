@@ -103,6 +103,10 @@ impl Device for Counted {
         self.count(&self.counters.resets, None, done)
     }
 
+    fn keep_space(&self) {
+        self.below.keep_space();
+    }
+
     fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
         self.below.finish(zone)
     }

@@ -7,16 +7,25 @@
 //! A reset gives the space back, so a sparse file shrinks again. That is a service, not a promise: where a file
 //! system or device cannot do it, the zone counts as empty all the same and old bytes stay until they are overwritten.
 //!
+//! A block device, and a file that was written in full and keeps its space, is read and written *directly*, past the host's page
+//! cache: writing costs no copy, a flush has nothing left to write back, and what the mount's own page cache holds is not held
+//! twice. Reads that follow each other go through the page cache all the same, for its read-ahead. A sparse file goes through
+//! the page cache always: there the host allocates better when it can do so late.
+//!
 //! Invariant: writes go to the write pointer only, and a flush that failed is never followed by one that succeeds.
 
+use crate::aligned::{ALIGN, AlignedBuf};
 use crate::backing::{Backing, OpenMode, PathKind};
 use crate::block;
 use crate::rules::ZoneRules;
 use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use terrane_wire::ZoneIdx;
 
 /// A regular file or conventional block device, used as zones.
@@ -29,6 +38,37 @@ pub struct FileDevice {
     keeps_space: AtomicBool,
     /// The kernel reports a failed write-back once; whoever asks afterwards would be told that all is well.
     flush_failed: AtomicBool,
+    /// The same device once more, for direct I/O; empty where that is not used.
+    direct: OnceLock<File>,
+    recent: RecentReads,
+}
+
+/// Where the last reads ended, to tell those that follow each other.
+#[derive(Debug, Default)]
+struct RecentReads {
+    ends: [AtomicU64; 8],
+    next: AtomicUsize,
+}
+
+/// Readers of one stream may overtake each other, and skip what they have, by this many bytes.
+const STREAM_SLACK: u64 = 512 << 10;
+
+impl RecentReads {
+    /// Takes note of a read; whether it goes on where an earlier one was.
+    fn follows(&self, offset: u64, len: u64) -> bool {
+        let near = |end: &&AtomicU64| {
+            let end = end.load(Ordering::Relaxed);
+            end > 0 && end.abs_diff(offset) <= STREAM_SLACK
+        };
+        let known = self.ends.iter().find(near);
+        // A guess from a race is only a guess.
+        let slot =
+            known.or_else(|| self.ends.get(self.next.fetch_add(1, Ordering::Relaxed) % self.ends.len()));
+        if let Some(slot) = slot {
+            slot.store(offset.saturating_add(len), Ordering::Relaxed);
+        }
+        known.is_some()
+    }
 }
 
 impl FileDevice {
@@ -76,13 +116,39 @@ impl FileDevice {
             max_active: 0,
             hardware_pointers: false,
         };
-        Ok(FileDevice {
+        let device = FileDevice {
             backing,
             info,
             rules: ZoneRules::new(write_unit, 0, capacities, state),
             keeps_space: AtomicBool::new(false),
             flush_failed: AtomicBool::new(false),
-        })
+            direct: OnceLock::new(),
+            recent: RecentReads::default(),
+        };
+        if device.backing.kind() == PathKind::Block {
+            device.go_direct();
+        }
+        Ok(device)
+    }
+
+    /// Opens the device once more for direct I/O. Where that cannot be done, it goes on through the page cache.
+    fn go_direct(&self) {
+        let mut options = OpenOptions::new();
+        options.read(true).write(self.backing.mode() == OpenMode::ReadWrite).custom_flags(libc::O_DIRECT);
+        // The open file itself, whatever its path names by now.
+        match options.open(format!("/proc/self/fd/{}", self.backing.file().as_raw_fd())) {
+            Ok(file) => drop(self.direct.set(file)),
+            Err(error) => log::info!("{}: no direct I/O here: {error}", self.info.name),
+        }
+    }
+
+    /// The file for this request, if its place, length and memory allow direct I/O.
+    fn direct_for(&self, offset: u64, buf: &[u8]) -> Option<&File> {
+        let align = ALIGN as u64;
+        let fits = offset.is_multiple_of(align)
+            && buf.len().is_multiple_of(ALIGN)
+            && buf.as_ptr().addr().is_multiple_of(ALIGN);
+        self.direct.get().filter(|_| fits)
     }
 
     pub fn backing(&self) -> &Backing {
@@ -180,15 +246,25 @@ impl Device for FileDevice {
 
     fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         self.rules.may_read(zone, offset, buf.len())?;
-        let filled = self.backing.fill(self.start(zone).saturating_add(offset), buf);
+        let from = self.start(zone).saturating_add(offset);
+        let direct = self.direct_for(from, buf);
+        let filled = match direct.filter(|_| !self.recent.follows(from, buf.len() as u64)) {
+            Some(direct) => self.backing.fill_from(direct, from, buf),
+            None => self.backing.fill(from, buf),
+        };
         filled.map_err(|source| DeviceError::Io { zone: Some(zone), offset, op: "read", source })
     }
 
     fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         self.writable(zone, "write")?;
         let ticket = self.rules.begin_write(zone, offset, data.len())?;
-        let (taken, result) =
-            write_all_at(self.backing.file(), data, self.start(zone).saturating_add(offset));
+        let from = self.start(zone).saturating_add(offset);
+        let (taken, result) = match (self.direct.get(), self.direct_for(from, data)) {
+            (None, _) => write_all_at(self.backing.file(), data, from),
+            (_, Some(direct)) => write_all_at(direct, data, from),
+            // Small ones, such as uberblocks: a page left in the page cache would be one to write back in the flush.
+            (Some(direct), None) => write_all_at(direct, &AlignedBuf::from(data), from),
+        };
         ticket.wrote(taken);
         result.map_err(|source| DeviceError::Io { zone: Some(zone), offset, op: "write", source })
     }
@@ -208,6 +284,11 @@ impl Device for FileDevice {
 
     fn keep_space(&self) {
         self.keeps_space.store(true, Ordering::Relaxed);
+        let meta = self.backing.file().metadata();
+        let is_full = meta.is_ok_and(|meta| meta.blocks().saturating_mul(512) >= self.backing.size());
+        if is_full && self.direct.get().is_none() {
+            self.go_direct();
+        }
     }
 
     fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {

@@ -12,6 +12,7 @@
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
+pub mod aligned;
 pub mod backing;
 mod block;
 pub mod counted;
@@ -22,6 +23,7 @@ pub mod rules;
 pub mod sim;
 pub mod zone;
 
+pub use aligned::AlignedBuf;
 pub use backing::{Backing, OpenMode, PathKind, Probe, probe};
 pub use counted::{Counted, IoCounts};
 pub use file::FileDevice;

@@ -436,6 +436,9 @@ impl Device for SimDevice {
         Ok(())
     }
 
+    /// What a reset leaves is a matter of the config.
+    fn keep_space(&self) {}
+
     fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
         let medium = &mut *self.medium();
         medium.powered(Some(zone), 0, "finish")?;

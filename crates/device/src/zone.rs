@@ -126,7 +126,7 @@ pub trait Device: Send + Sync {
 
     /// From now on a reset gives no space back: a device whose space was taken in full beforehand keeps it. What a zone held
     /// then stays readable until it is overwritten, as on every device that cannot give space back.
-    fn keep_space(&self) {}
+    fn keep_space(&self);
 
     /// Makes the zone full without writing: it no longer counts as open or active. Finishing a full zone does nothing.
     fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError>;

@@ -22,7 +22,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_device::Device;
+use terrane_device::{AlignedBuf, Device};
 use terrane_wire::{Corrupt, Txg, ZoneSeq, layout};
 
 pub const ZONE_MAGIC: u64 = u64::from_le_bytes(*b"TERRZONE");
@@ -83,18 +83,18 @@ pub struct Gather {
 #[derive(Debug, Default)]
 struct GatherState {
     /// Batches on their way, by their offset in the zone.
-    chunks: Vec<(u64, Arc<Vec<u8>>)>,
+    chunks: Vec<(u64, Arc<AlignedBuf>)>,
     /// The batch being gathered, and where it begins.
     tail_start: u64,
-    tail: Vec<u8>,
+    tail: AlignedBuf,
 }
 
 impl Gather {
     /// Copies the range if it is still here; false: the device has it.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
         let state = self.state.lock();
-        let pieces = state.chunks.iter().map(|(start, chunk)| (*start, chunk.as_slice()));
-        for (start, chunk) in pieces.chain([(state.tail_start, state.tail.as_slice())]) {
+        let pieces = state.chunks.iter().map(|(start, chunk)| (*start, &***chunk));
+        for (start, chunk) in pieces.chain([(state.tail_start, &*state.tail)]) {
             let from = offset.checked_sub(start).and_then(|from| usize::try_from(from).ok());
             if let Some(found) = from.and_then(|from| chunk.get(from..from.checked_add(buf.len())?)) {
                 buf.copy_from_slice(found);
@@ -113,7 +113,7 @@ struct Batch {
     start: u64,
     /// End of the directory part before this batch's, or [`NO_PART`].
     previous: u64,
-    data: Arc<Vec<u8>>,
+    data: Arc<AlignedBuf>,
     entries: Vec<Entry>,
     joins: Vec<bool>,
     gather: Arc<Gather>,
@@ -205,6 +205,8 @@ pub struct Streams {
     done: Sender<(Batch, Result<(), PoolError>)>,
     in_flight: usize,
     failed: Vec<Batch>,
+    /// Memory of batches that were written, for those to come.
+    spare: Vec<AlignedBuf>,
     devices: Vec<Arc<dyn Device>>,
     counters: Arc<Counters>,
     pub group: Appended,
@@ -262,6 +264,7 @@ impl Streams {
             done,
             in_flight: 0,
             failed: Vec::new(),
+            spare: Vec::new(),
             devices,
             counters,
             group: Appended::default(),
@@ -352,7 +355,7 @@ impl Streams {
         let offset = open.start + state.tail.len() as u64;
         state.tail.extend_from_slice(block.bytes);
         let padded = state.tail.len().next_multiple_of(GRANULE as usize);
-        state.tail.resize(padded, 0);
+        state.tail.resize(padded);
         drop(state);
         let identity = block.identity.unwrap_or_else(|| Addr::new(open.seq, offset));
         open.joins.push(block.joins);
@@ -436,7 +439,7 @@ impl Streams {
         let mut data = std::mem::take(&mut open.gather.state.lock().tail);
         let offset = open.start + data.len() as u64;
         data.extend_from_slice(bytes);
-        data.resize(data.len().next_multiple_of(GRANULE as usize), 0);
+        data.resize(data.len().next_multiple_of(GRANULE as usize));
         let entry = Entry {
             offset,
             identity: Addr::new(open.seq, offset),
@@ -468,6 +471,7 @@ impl Streams {
         (open.start, open.last_part) = (end, end);
         open.gather.state.lock().tail_start = end;
         let place = (open.seq, open.home, offset, end - offset);
+        self.recycle(data);
         self.group.device_bytes += bytes;
         self.note_write(stream, 1, bytes);
         Ok(place)
@@ -499,8 +503,9 @@ impl Streams {
             reserved: [0; 14],
             seal: [0; 16],
         };
-        let mut tail = header.encode_sealed().to_vec();
-        tail.resize(self.unit as usize, 0);
+        let mut tail = self.spare.pop().unwrap_or_default();
+        tail.extend_from_slice(&header.encode_sealed());
+        tail.resize(self.unit as usize);
         gather.state.lock().tail = tail;
         self.group.opened.push(opened);
         self.open[stream].1 = Some(OpenZone {
@@ -529,7 +534,8 @@ impl Streams {
         let part = encode_part(&head, self.unit as usize, &entries);
         let end = part_start + part.len() as u64;
         state.tail.extend_from_slice(&part);
-        let data = Arc::new(std::mem::take(&mut state.tail));
+        let empty = self.spare.pop().unwrap_or_default();
+        let data = Arc::new(std::mem::replace(&mut state.tail, empty));
         state.chunks.push((open.start, data.clone()));
         state.tail_start = end;
         drop(state);
@@ -557,7 +563,36 @@ impl Streams {
         self.group.device_bytes += end - start;
         self.note_write(stream, batch.entries.len(), end - start);
         self.submit(batch);
+        // What was written meanwhile need not be kept until the group ends.
+        while let Ok((batch, result)) = self.from_writer.try_recv() {
+            self.settle(batch, result);
+        }
         Ok(())
+    }
+
+    /// A batch came back from the writer.
+    fn settle(&mut self, batch: Batch, result: Result<(), PoolError>) {
+        self.in_flight -= 1;
+        if let Err(error) = result {
+            log::warn!(
+                "batch of zone {} at byte {}: {error}; its blocks go elsewhere",
+                batch.seq,
+                batch.start
+            );
+            self.failed.push(batch);
+            return;
+        }
+        batch.gather.state.lock().chunks.retain(|(start, _)| *start != batch.start);
+        if let Some(memory) = Arc::into_inner(batch.data) {
+            self.recycle(memory);
+        }
+    }
+
+    fn recycle(&mut self, mut memory: AlignedBuf) {
+        if self.spare.len() < IN_FLIGHT + self.open.len() {
+            memory.clear();
+            self.spare.push(memory);
+        }
     }
 
     fn submit(&mut self, batch: Batch) {
@@ -593,18 +628,7 @@ impl Streams {
             }
             while self.in_flight > 0 {
                 let (batch, result) = self.from_writer.recv().expect("we hold the other end");
-                self.in_flight -= 1;
-                match result {
-                    Ok(()) => batch.gather.state.lock().chunks.retain(|(start, _)| *start != batch.start),
-                    Err(error) => {
-                        log::warn!(
-                            "batch of zone {} at byte {}: {error}; its blocks go elsewhere",
-                            batch.seq,
-                            batch.start
-                        );
-                        self.failed.push(batch);
-                    }
-                }
+                self.settle(batch, result);
             }
             if self.failed.is_empty() {
                 return Ok(());

@@ -15,9 +15,12 @@ use crate::error::PoolError;
 use crate::pool::Pool;
 use crate::record::{Class, Home};
 use crate::stats::Kind;
+use std::cell::Cell;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_codec::compute;
+use terrane_device::AlignedBuf;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Keeps a zone from being reset.
@@ -49,6 +52,49 @@ pub(crate) struct Held {
     pub capacity: u64,
     pub gather: Option<Arc<Gather>>,
     _pin: Pin,
+}
+
+thread_local! {
+    /// Memory of the last read of this thread.
+    static SCRATCH: Cell<AlignedBuf> = Cell::default();
+}
+
+/// Larger scratch memory is not kept.
+const SCRATCH_BYTES_MAX: usize = 2 << 20;
+
+/// Stored bytes as they were read, in memory that the thread's next read takes over.
+pub(crate) struct StoredBytes {
+    /// Whole write units.
+    buf: AlignedBuf,
+    wanted: Range<usize>,
+}
+
+impl StoredBytes {
+    fn new(wanted: Range<usize>) -> StoredBytes {
+        StoredBytes { buf: SCRATCH.take(), wanted }
+    }
+
+    fn wanted_mut(&mut self) -> &mut [u8] {
+        &mut self.buf[self.wanted.clone()]
+    }
+}
+
+impl Deref for StoredBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buf[self.wanted.clone()]
+    }
+}
+
+impl Drop for StoredBytes {
+    fn drop(&mut self) {
+        let buf = std::mem::take(&mut self.buf);
+        if buf.capacity() <= SCRATCH_BYTES_MAX {
+            // The thread may be about to end.
+            let _ = SCRATCH.try_with(|scratch| scratch.set(buf));
+        }
+    }
 }
 
 /// Good bytes of a block whose copy at `addr` is damaged.
@@ -104,6 +150,24 @@ impl Pool {
         }
     }
 
+    /// Like [`read`](Pool::read), into the caller's memory of exactly the block's size, and past the cache: for blocks that somebody
+    /// above keeps. On an error the memory holds anything.
+    pub fn read_into(&self, ptr: &BlockPtr, owner: Owner, out: &mut [u8]) -> Result<(), PoolError> {
+        let BlockPtr::Normal(normal) = ptr else {
+            out.copy_from_slice(&self.read(ptr, owner)?);
+            return Ok(());
+        };
+        let key = Key { addr: normal.addrs[0], birth: normal.block_birth };
+        if let Some(block) = self.cache.get(key, Kind::of(normal)) {
+            out.copy_from_slice(&block);
+            return Ok(());
+        }
+        let stored = self.read_verified(normal, owner)?;
+        self.workers
+            .here(|codec| codec.decompress_into(normal.compression, &stored, out))
+            .map_err(|corrupt| self.damaged(owner, corrupt.within(normal.addrs[0])))
+    }
+
     /// Reads and verifies every copy of a block, past the cache; the findings name what is damaged. For `check`.
     pub fn verify(&self, ptr: &BlockPtr) -> Vec<(Addr, PoolError)> {
         let BlockPtr::Normal(normal) = ptr else { return Vec::new() };
@@ -125,7 +189,7 @@ impl Pool {
     }
 
     /// The stored bytes of a block from its first good copy.
-    pub(crate) fn read_verified(&self, normal: &Normal, owner: Owner) -> Result<Vec<u8>, PoolError> {
+    pub(crate) fn read_verified(&self, normal: &Normal, owner: Owner) -> Result<StoredBytes, PoolError> {
         let mut bad: Vec<(Addr, PoolError)> = Vec::new();
         for addr in normal.copies() {
             match self.read_copy(normal, addr) {
@@ -165,13 +229,12 @@ impl Pool {
         }
     }
 
-    fn read_copy(&self, normal: &Normal, addr: Addr) -> Result<Vec<u8>, PoolError> {
+    fn read_copy(&self, normal: &Normal, addr: Addr) -> Result<StoredBytes, PoolError> {
         let mut first = None;
         // A mismatch is looked up afresh once: collection may have moved the block under us.
         for _ in 0..2 {
             let (held, offset) = self.locate(addr, normal.psize)?;
-            let mut stored = vec![0; normal.psize as usize];
-            self.read_zone(&held, offset, &mut stored)?;
+            let stored = self.read_stored(&held, offset, normal.psize)?;
             self.counters.reads(held.class).blocks.add(1);
             if compute(normal.checksum_kind, &stored) == normal.checksum {
                 return Ok(stored);
@@ -230,9 +293,12 @@ impl Pool {
 
     /// Bytes of a zone, from what was gathered or from the device.
     pub(crate) fn read_zone(&self, held: &Held, offset: u64, buf: &mut [u8]) -> Result<(), PoolError> {
-        if held.gather.as_ref().is_some_and(|gather| gather.read(offset, buf)) {
-            return Ok(());
-        }
+        let len = u32::try_from(buf.len()).expect("nothing that is read in one piece is larger than a zone");
+        buf.copy_from_slice(&self.read_stored(held, offset, len)?);
+        Ok(())
+    }
+
+    fn read_stored(&self, held: &Held, offset: u64, len: u32) -> Result<StoredBytes, PoolError> {
         let device = self.device(held.home.device)?;
         let read = |from: u64, buf: &mut [u8]| {
             let counters = &*self.counters;
@@ -247,15 +313,14 @@ impl Pool {
         };
         // Reads are widened to whole write units, which is what devices serve.
         let unit = u64::from(device.info().write_unit);
-        let (from, to) = (offset / unit * unit, (offset + buf.len() as u64).next_multiple_of(unit));
-        if from == offset && to == offset + buf.len() as u64 {
-            return Ok(read(offset, buf)?);
+        let (from, to) = (offset / unit * unit, (offset + u64::from(len)).next_multiple_of(unit));
+        let start = (offset - from) as usize;
+        let mut stored = StoredBytes::new(start..start + len as usize);
+        stored.buf.prepare((to - from) as usize);
+        if held.gather.as_ref().is_none_or(|gather| !gather.read(offset, stored.wanted_mut())) {
+            read(from, &mut stored.buf)?;
         }
-        let mut wide = vec![0; usize::try_from(to - from).unwrap_or(usize::MAX)];
-        read(from, &mut wide)?;
-        let start = usize::try_from(offset - from).unwrap_or(usize::MAX);
-        buf.copy_from_slice(wide.get(start..start + buf.len()).expect("the widened range holds the range"));
-        Ok(())
+        Ok(stored)
     }
 
     /// The directory part of a zone that ends at `end`; from its second copy if the first is damaged.
