@@ -19,7 +19,7 @@ use crate::record::{Class, Free, Home, Move, Opened, Record, Run, SectionPtr, pu
 use crate::stats::Kind;
 use crate::workers::Pending;
 use crate::zones::{Phase, Zone};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use terrane_codec::{
     ChecksumKind, Compression, Compressor, Outcome, ZstdLevel, compute, is_zero, max_stored,
@@ -33,6 +33,8 @@ const INLINE_FREES_MAX: usize = 1024;
 const DEAD_LOG_FREES: usize = 16 << 10;
 /// Sequence and group numbers are leased this many at a time.
 const LEASE: u64 = 4096;
+/// Blocks that are compressed ahead of the one that is appended.
+const AHEAD_MAX: usize = 64;
 /// Groups that can be rolled back to.
 const ROLLBACK_GROUPS: usize = 3;
 
@@ -79,6 +81,8 @@ pub struct Group<'a> {
     pub(crate) healed: BTreeSet<Addr>,
     reset: Vec<ZoneSeq>,
     started_ns: u64,
+    /// Bytes that were written to it, before compression.
+    logical_bytes: u64,
     dead_log: Vec<BootPtr>,
     /// Blocks that moved in this group, and where to.
     pub(crate) moved_now: HashMap<Addr, ZoneSeq>,
@@ -161,6 +165,7 @@ impl Pool {
             healed: BTreeSet::new(),
             reset: Vec::new(),
             started_ns,
+            logical_bytes: 0,
             dead_log: Vec::new(),
             moved_now: HashMap::new(),
         };
@@ -188,14 +193,20 @@ impl Group<'_> {
     /// Writes blocks and returns their pointers, in order. Compression and checksums run on the workers while earlier blocks are
     /// appended.
     pub fn write(&mut self, requests: Vec<WriteRequest>) -> Result<Vec<BlockPtr>, PoolError> {
-        let mut pending: Vec<(WriteRequest, Pending<Ready>)> = Vec::with_capacity(requests.len());
+        let mut pending: VecDeque<(WriteRequest, Pending<Ready>)> = VecDeque::new();
+        let mut pointers = Vec::with_capacity(requests.len());
         for request in requests {
+            // Not all at once: what is ready goes on to the device, and its memory to the next, while the rest is compressed.
+            if pending.len() >= AHEAD_MAX
+                && let Some((request, ready)) = pending.pop_front()
+            {
+                pointers.push(self.place(&request, ready.wait()?)?);
+            }
             let (data, compression, checksum) = (request.data.clone(), request.compression, request.checksum);
             let may_embed = request.may_embed;
             let job = move |codec: &mut Compressor| prepare(codec, &data, compression, checksum, may_embed);
-            pending.push((request, self.pool.workers.submit(job)));
+            pending.push_back((request, self.pool.workers.submit(job)));
         }
-        let mut pointers = Vec::with_capacity(pending.len());
         for (request, ready) in pending {
             pointers.push(self.place(&request, ready.wait()?)?);
         }
@@ -209,6 +220,7 @@ impl Group<'_> {
         };
         let lsize = request.data.len() as u32;
         self.pool.counters.logical_bytes.add(request.data.len() as u64);
+        self.logical_bytes += request.data.len() as u64;
         let (compression, bytes, checksum, crc) = match ready {
             Ready::Zero => {
                 return Ok(BlockPtr::Hole(Hole { kind: request.kind, level, lsize, birth: self.txg }));
@@ -678,7 +690,7 @@ impl Group<'_> {
         root: BlockPtr,
         device_bytes: u64,
     ) -> Result<(), PoolError> {
-        let Group { pool, st, txg, frees, dead_log, started_ns, .. } = self;
+        let Group { pool, st, txg, frees, dead_log, started_ns, logical_bytes, .. } = self;
         let findings = {
             let mut tables = pool.tables.write();
             let findings = tables.apply(&record, &own, &frees, &|_| true);
@@ -715,9 +727,12 @@ impl Group<'_> {
         pool.counters.group.record_ns(ns);
         pool.counters.group_bytes.add(device_bytes);
         log::debug!(txg = txg.0, ms = ns / 1_000_000, bytes = device_bytes, frees = frees.len(); "committed");
-        if device_bytes > 4 << 20 {
-            let per_second = u128::from(device_bytes) * 1_000_000_000 / u128::from(ns);
-            pool.txg.set_dirty_max(per_second as u64);
+        // What is dirty is counted before compression, so its bound is too: half a second's worth, which is enough to keep the workers
+        // busy over a flush, and not so much that memory is cold when its turn comes.
+        let taken = device_bytes.max(logical_bytes);
+        if taken > 4 << 20 {
+            let half_second = u128::from(taken) * 500_000_000 / u128::from(ns);
+            pool.txg.set_dirty_max(half_second as u64);
         }
         Ok(())
     }

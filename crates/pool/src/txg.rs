@@ -198,7 +198,7 @@ impl Groups {
         *self.room.lock()
     }
 
-    /// Bounds dirty data by what the device took in the last second.
+    /// Bounds dirty data by what the last group took in half a second.
     pub fn set_dirty_max(&self, bytes: u64) {
         *self.dirty_max.lock() = bytes.max(DIRTY_MIN).min(self.dirty_budget);
     }
