@@ -278,6 +278,33 @@ impl Object {
         }
     }
 
+    /// A whole block that nothing in memory holds, straight into `out` and past the cache: whoever reads whole blocks keeps them.
+    /// False: something is in memory, or it must be looked up again.
+    fn read_whole(&self, block: u64, out: &mut [u8]) -> Result<bool, ObjectError> {
+        let dnode = {
+            let state = self.state.read();
+            if !matches!(state.known(block), Known::Nothing) || state.recent.get(block).is_some() {
+                return Ok(false);
+            }
+            state.dnode.clone()
+        };
+        let set = self.set()?;
+        let pool = set.pool();
+        let Ok(ptr) = lookup(pool, self.whose, &dnode, 0, block) else { return Ok(false) };
+        if ptr.is_hole() {
+            out.fill(0);
+            return Ok(true);
+        }
+        let Some((content, rest)) = out.split_at_mut_checked(ptr.lsize() as usize) else { return Ok(false) };
+        match pool.read_into(&ptr, self.whose.owner(0, block), content) {
+            Ok(()) => rest.fill(0),
+            Err(error) if self.state.read().dnode.root == dnode.root => return Err(error.into()),
+            // The tree was replaced meanwhile, and its old blocks collected.
+            Err(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// One block, always of the block size.
     pub fn read_block(&self, block: u64) -> Result<Arc<Vec<u8>>, ObjectError> {
         let bytes = self.block_size() as usize;
@@ -301,6 +328,10 @@ impl Object {
             let (block, inside) = (at / bytes, (at % bytes) as usize);
             let len = rest.len().min(bytes as usize - inside);
             let (piece, after) = rest.split_at_mut(len);
+            if len as u64 == bytes && self.read_whole(block, piece)? {
+                (rest, at) = (after, at + len as u64);
+                continue;
+            }
             let data = self.raw_block(block)?;
             let have = data.as_ref().and_then(|data| data.get(inside..)).unwrap_or(&[]);
             let have = have.get(..len).unwrap_or(have);
