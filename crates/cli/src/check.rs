@@ -11,17 +11,23 @@ use crate::failure::{Failure, Outcome};
 use crate::live::{self, Live};
 use crate::query::Progress;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use terrane_check::{Phase, Report};
+use terrane_dataset::Dataset;
 use terrane_device::{Device, DeviceError, DeviceInfo, OpenMode, ZoneReport};
 use terrane_object::Objects;
+use terrane_object::objset::HEADER;
 use terrane_pool::{Pool, SystemEnv};
+use terrane_posix::Fs;
 use terrane_wire::ZoneIdx;
 
 /// How often a check of a busy pool begins before it is given up.
 const TRIES: usize = 3;
 /// With fewer empty zones than this a check lets go of those that wait to be reset.
-const EMPTY_MIN: u64 = 16;
+const EMPTY_MIN: u64 = 10;
+/// Files that are named; findings beyond them have their objects' numbers.
+const PATHS_MAX: usize = 100;
 
 /// A device that somebody else writes: to be read only, and not to be told anything.
 struct Beside(Arc<dyn Device>);
@@ -77,7 +83,7 @@ pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
         let before = live.pool.synced_txg();
         // What is committed now stays on the device, while writers go on.
         let hold = Mutex::new(Some(live.pool.hold_zones()));
-        let report = check(Arc::new(Beside(live.device.clone())), &|what, done, total| {
+        let (report, paths) = check(Arc::new(Beside(live.device.clone())), &|what, done, total| {
             let zones = live.pool.stats().zones;
             if zones.empty < EMPTY_MIN && zones.emptied > 0 {
                 // Writers need the room more than a check does.
@@ -88,7 +94,7 @@ pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
         let was_held = hold.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let is_sure = live.pool.synced_txg() == before || (was_held && attempt == TRIES);
         if report.is_clean() || is_sure {
-            return Ok(to_json(&report));
+            return Ok(to_json(&report, &paths));
         }
     }
     let name = live.pool.name();
@@ -99,18 +105,51 @@ pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
 
 /// Checks the pool on a device that nobody writes.
 pub fn alone(device: Arc<dyn Device>, progress: Progress<'_>) -> Outcome<Value> {
-    Ok(to_json(&check(device, progress)?))
+    check(device, progress).map(|(report, paths)| to_json(&report, &paths))
 }
 
-fn check(device: Arc<dyn Device>, progress: Progress<'_>) -> Outcome<Report> {
+/// Paths of the files that something was found at, by the place of the finding.
+type Paths = BTreeMap<String, String>;
+
+fn check(device: Arc<dyn Device>, progress: Progress<'_>) -> Outcome<(Report, Paths)> {
     let options = live::tool_options(OpenMode::ReadOnly);
     let pool = Pool::import(vec![device], Arc::new(SystemEnv::new()), &options)?;
-    let report = Objects::open(Arc::clone(&pool)).map(|objects| {
-        terrane_check::check(&objects, &mut |now| progress(phase_text(now.phase), now.done, now.total))
+    let found = Objects::open(Arc::clone(&pool)).map(|objects| {
+        let mut tell = |now: terrane_check::Progress| progress(phase_text(now.phase), now.done, now.total);
+        let report = terrane_check::check(&objects, &mut tell);
+        let paths = paths(&objects, &report);
+        (report, paths)
     });
     // Not exported: there is nothing to commit.
     pool.abandon();
-    Ok(report?)
+    Ok(found?)
+}
+
+/// As far as a pool in which something was found lets its names be read. Looking for one reads whole directories: so not for all.
+fn paths(objects: &Arc<Objects>, report: &Report) -> Paths {
+    let mut paths = Paths::new();
+    if report.is_clean() {
+        return paths;
+    }
+    let Ok(dataset) = Dataset::open_root(objects) else { return paths };
+    let set = dataset.objects().id().0;
+    let Ok(fs) = Fs::open(Arc::new(dataset)) else { return paths };
+    for finding in &report.findings {
+        if let Some(ino) = inode_of(&finding.place, set)
+            && paths.len() < PATHS_MAX
+        {
+            paths.entry(finding.place.clone()).or_insert_with(|| fs.path_of(ino));
+        }
+    }
+    paths
+}
+
+/// The inode in `object set 2 object 7 level 0 block 3`, if that is the set.
+fn inode_of(place: &str, set: u64) -> Option<u64> {
+    let (found, rest) = place.strip_prefix("object set ")?.split_once(" object ")?;
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    let ino = digits.parse().ok().filter(|ino| (1..HEADER).contains(ino))?;
+    (found == set.to_string()).then_some(ino)
 }
 
 fn phase_text(phase: Phase) -> &'static str {
@@ -121,7 +160,7 @@ fn phase_text(phase: Phase) -> &'static str {
     }
 }
 
-fn to_json(report: &Report) -> Value {
+fn to_json(report: &Report, paths: &Paths) -> Value {
     let findings: Vec<Value> = report
         .findings
         .iter()
@@ -129,6 +168,7 @@ fn to_json(report: &Report) -> Value {
             json!({
                 "kind": finding.kind,
                 "place": finding.place,
+                "path": paths.get(&finding.place),
                 "expected": finding.expected,
                 "found": finding.found,
                 "text": finding.to_string(),
@@ -145,4 +185,25 @@ fn to_json(report: &Report) -> Value {
             "directories": report.counts.directories,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::inode_of;
+
+    #[test]
+    fn inodes_are_told_from_places() {
+        for (place, ino) in [
+            ("object set 2 object 7 level 0 block 3", Some(7)),
+            ("object set 2 object 17", Some(17)),
+            ("object set 2 object 17, bonus", Some(17)),
+            ("object set 1 object 7", None),
+            ("object set 2 object 0 level 0 block 3", None),
+            ("object set 2 object 18446744073709551615", None),
+            ("object set 2", None),
+            ("zone 7", None),
+        ] {
+            assert_eq!(inode_of(place, 2), ino, "{place}");
+        }
+    }
 }

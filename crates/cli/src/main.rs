@@ -31,9 +31,16 @@ mod table;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
+const EXIT_CODES: &str = "\
+Exit codes:
+  0             done
+  1             refused or failed; standard error says where, what was expected, what was found, what to do
+  2             the command line is wrong
+";
+
 /// Terrane: a copy-on-write, checksummed, compressed file system on zones.
 #[derive(Parser)]
-#[command(name = "terrane", version, max_term_width = 110)]
+#[command(name = "terrane", version, max_term_width = 110, after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

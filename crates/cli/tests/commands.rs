@@ -354,6 +354,8 @@ fn a_block_that_cannot_be_read_is_named_by_its_file() {
     assert!(row["path"].as_str().unwrap().starts_with("/dir/file"), "{row}");
     let report = place.command("check tank").output().unwrap();
     assert_eq!(report.status.code(), Some(1));
+    let said = String::from_utf8(report.stdout).unwrap();
+    assert!(said.contains("tank: /dir/file (inode"), "{said}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::{ask, print};
 use crate::failure::Outcome;
 use crate::query::Query;
 use crate::registry::Registry;
-use crate::table::envelope;
+use crate::table::{envelope, printable};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -68,7 +68,9 @@ fn text(pool: &str, report: &Value) -> String {
     let mut out = String::new();
     let findings = report["findings"].as_array().map(Vec::as_slice).unwrap_or_default();
     for finding in findings {
-        out.push_str(&format!("{pool}: {}\n", finding["text"].as_str().unwrap_or("?")));
+        let path = finding["path"].as_str().map(|path| format!("{path}: ")).unwrap_or_default();
+        let text = finding["text"].as_str().unwrap_or("?");
+        out.push_str(&format!("{pool}: {}{text}\n", printable(&path)));
     }
     let seen: Vec<String> = report["seen"]
         .as_object()

@@ -18,6 +18,7 @@ pub enum FsCommand {
     #[command(after_help = property_help() + "
 Sources:
   local         set on the data set
+  temporary     an option of the mount
   default       not set: what the program does by itself
 ")]
     Get(Get),
@@ -54,7 +55,7 @@ pub struct Get {
         ["name", "property", "value", "source"])]
     columns: Vec<String>,
     /// Only values from these sources, separated by commas
-    #[arg(short = 's', value_delimiter = ',', value_name = "SOURCES", value_parser = ["local", "default"])]
+    #[arg(short = 's', value_delimiter = ',', value_name = "SOURCES", value_parser = ["local", "temporary", "default"])]
     sources: Vec<String>,
     #[command(flatten)]
     shape: Shape,
