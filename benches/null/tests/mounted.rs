@@ -8,9 +8,36 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use support::Running;
 
+/// With and without rings. Where the kernel has none, the mount falls back, and the test says that it proves nothing about rings.
+const TRANSPORTS: [&str; 2] = ["", "uring"];
+
+fn said_if_skipped(words: &str) {
+    if let (true, Err(reason)) = (words.contains("uring"), terrane_fuse::transport::ring::is_possible()) {
+        eprintln!("SKIPPED rings: {reason}");
+    }
+}
+
 #[test]
-fn it_is_a_file_system() {
-    let Some(running) = Running::start("is", "") else { return };
+fn it_is_a_file_system_through_either_transport() {
+    for words in TRANSPORTS {
+        said_if_skipped(words);
+        it_is_a_file_system(words);
+    }
+}
+
+#[test]
+fn an_aborted_mount_ends_whatever_its_transport() {
+    for words in TRANSPORTS {
+        said_if_skipped(words);
+        let Some(running) = Running::start("aborted", words) else { return };
+        let open = File::create(running.dir.join("open")).unwrap();
+        running.abort();
+        drop(open);
+    }
+}
+
+fn it_is_a_file_system(words: &str) {
+    let Some(running) = Running::start("is", words) else { return };
     let at = |name: &str| running.dir.join(name);
     let data: Vec<u8> = (0..3_000_001u32).map(|n| (n % 251) as u8).collect();
     fs::write(at("file"), &data).unwrap();
@@ -47,7 +74,14 @@ fn it_is_a_file_system() {
 
 #[test]
 fn many_names_are_listed_once_and_leave_nothing_behind() {
-    let Some(running) = Running::start("many", "") else { return };
+    for words in TRANSPORTS {
+        said_if_skipped(words);
+        many_names(words);
+    }
+}
+
+fn many_names(words: &str) {
+    let Some(running) = Running::start("many", words) else { return };
     let names: Vec<String> = (0..3000).map(|n| format!("entry {n:04}")).collect();
     std::thread::scope(|scope| {
         for half in names.chunks(1500) {

@@ -21,6 +21,7 @@ use crate::mount::{Mount, MountOptions, UnmountHandle};
 use crate::notify::Notifier;
 use crate::proto::{self, Header, ParseError, Request};
 use crate::reply::{self, Errno, Reply};
+use crate::transport::ring::{self, Lane};
 use crate::transport::{DevFuse, Received, Transport};
 use gate::{Admitted, Gate};
 use listings::Listings;
@@ -32,6 +33,8 @@ use std::time::{Duration, Instant};
 
 /// Threads that never take a request which may wait.
 pub const READERS_RESERVED: usize = 2;
+/// Threads for each queue of a mount that uses rings, at least.
+const LANES_MIN: usize = 4;
 /// Parked requests take at most this much; then readers wait as well.
 const PARKED_BYTES_MAX: usize = 64 << 20;
 
@@ -77,6 +80,7 @@ impl From<&MountOptions> for SessionConfig {
             stateless_open: options.cache.stateless_open(),
             writeback: options.writeback,
             max_background: options.max_background,
+            uring: options.uring,
         };
         SessionConfig { threads: options.threads, wishes }
     }
@@ -145,9 +149,10 @@ impl Session {
 
     /// The second half of [`Session::run`].
     pub fn run_negotiated(self, negotiated: &Negotiated, handler: &dyn Handler) -> io::Result<()> {
-        let served = self
-            .transport()
-            .and_then(|transport| serve_with(&transport, handler, &self.config, negotiated, &self.brake));
+        let served = self.transport().and_then(|device| {
+            let rings = negotiated.over_rings().then_some(&device);
+            serve_with(&device, rings, handler, &self.config, negotiated, &self.brake)
+        });
         self.end(handler, served)
     }
 
@@ -237,35 +242,38 @@ pub fn serve_negotiated(
     config: &SessionConfig,
     negotiated: &Negotiated,
 ) -> io::Result<()> {
-    serve_with(transport, handler, config, negotiated, &Brake::default())
+    serve_with(transport, None, handler, config, negotiated, &Brake::default())
 }
 
 fn serve_with(
     transport: &dyn Transport,
+    rings: Option<&DevFuse>,
     handler: &dyn Handler,
     config: &SessionConfig,
     negotiated: &Negotiated,
     brake: &Brake,
 ) -> io::Result<()> {
-    let threads = config.threads.max(READERS_RESERVED + 1);
-    brake.prepare(threads);
-    let work = Work {
-        transport,
-        handler,
-        negotiated,
-        brake,
-        gate: Gate::new(threads - READERS_RESERVED, PARKED_BYTES_MAX),
-        listings: Listings::default(),
-        ended: AtomicBool::new(false),
-    };
+    let (listings, ended) = (Listings::default(), AtomicBool::new(false));
+    // Beside rings, /dev/fuse brings only what needs no answer.
+    let wanted = if rings.is_some() { 0 } else { config.threads };
+    let threads = wanted.max(READERS_RESERVED + 1);
+    let queues = if rings.is_some() { usize::from(ring::queue_count()?) } else { 0 };
+    let lanes = queues * (config.threads / queues.max(1)).max(LANES_MIN);
+    brake.prepare(threads + lanes);
+    let gate = Gate::new(threads - READERS_RESERVED, PARKED_BYTES_MAX);
+    let work = Work { transport, handler, negotiated, brake, gate, listings: &listings, ended: &ended };
     std::thread::scope(|scope| {
         let mut started = Vec::new();
-        for number in 0..threads {
+        for number in 0..threads + lanes {
             let builder = std::thread::Builder::new().name(format!("fuse-{number}"));
-            match builder.spawn_scoped(scope, {
-                let work = &work;
-                move || work.read_requests(number)
-            }) {
+            let work = &work;
+            let spawned = builder.spawn_scoped(scope, move || match rings {
+                Some(device) if number >= threads => {
+                    work.serve_lane(device, number, (number - threads) % queues)
+                }
+                _ => work.read_requests(number),
+            });
+            match spawned {
                 Ok(thread) => started.push(thread),
                 Err(error) => {
                     // The scope waits for those that did start.
@@ -292,12 +300,24 @@ struct Work<'a> {
     negotiated: &'a Negotiated,
     brake: &'a Brake,
     gate: Gate,
-    listings: Listings,
+    listings: &'a Listings,
     /// DESTROY came, or a thread failed: read no more.
-    ended: AtomicBool,
+    ended: &'a AtomicBool,
 }
 
 impl Work<'_> {
+    /// One thread of one queue. It answers what it is given itself, also what may wait: a queue has several lanes.
+    fn serve_lane(&self, device: &DevFuse, thread: usize, queue: usize) -> io::Result<()> {
+        let queue = u16::try_from(queue).map_err(io::Error::other)?;
+        let payload = self.negotiated.buffer_bytes() - proto::REQUEST_OVERHEAD_BYTES;
+        let lane = Lane::new(device, queue, payload).inspect_err(|error| {
+            log::error!("fuse: a ring could not be made, the mount ends: {error}");
+            self.give_up();
+        })?;
+        let gate = Gate::new(1, PARKED_BYTES_MAX);
+        Work { transport: &lane, gate, ..*self }.read_requests(thread)
+    }
+
     fn read_requests(&self, thread: usize) -> io::Result<()> {
         let mut buf = vec![0; self.negotiated.buffer_bytes()];
         let mut reply = Reply::new();

@@ -1,7 +1,9 @@
 //! How requests arrive and answers leave.
 //!
 //! `/dev/fuse` hands out one request for each read and takes one answer for each write. Everything above knows only
-//! [`Transport`], so that rings (FUSE over io_uring) or virtio queues can stand here instead.
+//! [`Transport`], so that [`ring`] (FUSE over io_uring) can stand here instead, or virtio queues one day.
+
+pub mod ring;
 
 use crate::mount::UnmountHandle;
 use std::fs::File;

@@ -63,6 +63,13 @@ impl Running {
         (result, std::mem::take(&mut *self.server.asked.lock()))
     }
 
+    /// Ends the connection under its users.
+    #[allow(dead_code, reason = "each test file is a program of its own, and not every one aborts")]
+    pub fn abort(mut self) {
+        self.handle.abort().unwrap();
+        self.session.take().unwrap().join().unwrap().unwrap();
+    }
+
     pub fn end(mut self) {
         self.handle.unmount().unwrap();
         self.session.take().unwrap().join().unwrap().unwrap();

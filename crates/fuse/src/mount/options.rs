@@ -29,6 +29,8 @@ pub struct MountOptions {
     /// The kernel gathers small writes: faster below 16 KiB a write, slower above, and "no space" shows at `fsync` only.
     pub writeback: bool,
     pub cache: CachePolicy,
+    /// Requests come through rings (FUSE over io_uring) where the kernel allows it; such a mount ends with its daemon.
+    pub uring: bool,
     /// Threads that read requests, 3..=64.
     pub threads: usize,
     /// Requests the kernel may have under way in the background (read-ahead, writeback), 1..=65535.
@@ -82,6 +84,7 @@ impl Default for MountOptions {
             dirsync: false,
             writeback: false,
             cache: CachePolicy::default(),
+            uring: false,
             threads: THREADS_DEFAULT,
             max_background: 64,
         }
@@ -138,6 +141,8 @@ impl MountOptions {
             "nowriteback" => self.writeback = false,
             "direct_io" => self.cache.direct_io = true,
             "nodirect_io" => self.cache.direct_io = false,
+            "uring" => self.uring = true,
+            "nouring" => self.uring = false,
             "birth_times" => self.cache.birth_times = true,
             "nobirth_times" => self.cache.birth_times = false,
             // Meant for mount(8), systemd, or those who read fstab.

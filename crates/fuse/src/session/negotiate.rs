@@ -4,7 +4,7 @@
 
 use crate::proto::{self, Dialect, InitOut, Request, init};
 use crate::reply::{Errno, Reply};
-use crate::transport::{Received, Transport};
+use crate::transport::{Received, Transport, ring};
 use std::io;
 
 /// Data in one WRITE or READ, bytes. 4 MiB was measured to gain nothing over this.
@@ -20,6 +20,8 @@ pub struct Wishes {
     /// The kernel gathers writes in its page cache.
     pub writeback: bool,
     pub max_background: u16,
+    /// Requests come through rings.
+    pub uring: bool,
 }
 
 /// What was agreed on.
@@ -49,6 +51,16 @@ impl Negotiated {
         self.has(init::NO_OPENDIR_SUPPORT)
     }
 
+    /// Requests come through rings, which die with their process.
+    pub fn over_rings(&self) -> bool {
+        self.has(init::OVER_IO_URING)
+    }
+
+    /// Whether another process can go on with this mount.
+    pub fn can_be_taken_over(&self) -> bool {
+        !self.over_rings()
+    }
+
     /// For a successor that takes the mount over without an INIT of its own.
     pub fn encode(&self) -> [u8; Handover::SIZE] {
         let Negotiated { minor, flags, max_write, .. } = *self;
@@ -60,7 +72,8 @@ impl Negotiated {
         let Handover { flags, minor, max_write } = Handover::decode(raw)?;
         let sound = raw.len() == Handover::SIZE
             && (proto::MINOR_MIN..=proto::MINOR).contains(&minor)
-            && (1..=MAX_WRITE).contains(&max_write);
+            && (1..=MAX_WRITE).contains(&max_write)
+            && flags & init::OVER_IO_URING == 0;
         sound.then(|| Negotiated { minor, flags, max_write, dialect: dialect(flags) })
     }
 
@@ -113,6 +126,9 @@ impl Wishes {
         if !self.stateless_open || offered & init::NO_OPEN_SUPPORT == 0 {
             wanted |= init::ATOMIC_O_TRUNC;
         }
+        if self.uring {
+            wanted |= init::OVER_IO_URING;
+        }
         if self.writeback {
             wanted |= init::WRITEBACK_CACHE;
         }
@@ -122,6 +138,15 @@ impl Wishes {
 
 /// Reads INIT and answers it. `None`: the mount went away before it began.
 pub(super) fn negotiate(transport: &dyn Transport, wishes: &Wishes) -> io::Result<Option<Negotiated>> {
+    let mut wishes = *wishes;
+    // Once promised, the kernel sends nothing until all queues are there: so what can fail is tried before.
+    if wishes.uring
+        && let Err(reason) = ring::is_possible()
+    {
+        log::warn!("fuse: no rings (-o uring), the mount goes through /dev/fuse: {reason}");
+        wishes.uring = false;
+    }
+    let wishes = &wishes;
     let mut buf = vec![0; proto::READ_BUFFER_BYTES_MIN];
     let mut reply = Reply::new();
     loop {
@@ -155,6 +180,11 @@ pub(super) fn negotiate(transport: &dyn Transport, wishes: &Wishes) -> io::Resul
             continue;
         }
         let flags = wishes.choose(flags);
+        if wishes.uring && flags & init::OVER_IO_URING == 0 {
+            log::warn!(
+                "fuse: no rings (-o uring), the mount goes through /dev/fuse: the kernel does not offer them"
+            );
+        }
         log::debug!("fuse: kernel speaks {speaks}, agreed on flags {flags:#x}");
         return Ok(Some(Negotiated {
             minor: out.minor,

@@ -48,7 +48,7 @@ fn init(major: u32, minor: u32, flags: u64) -> Vec<u8> {
     message(Opcode::Init, 2, &body)
 }
 
-const WISHES: Wishes = Wishes { stateless_open: true, writeback: false, max_background: 64 };
+const WISHES: Wishes = Wishes { stateless_open: true, writeback: false, max_background: 64, uring: false };
 const CONFIG: SessionConfig = SessionConfig { threads: THREADS_MIN, wishes: WISHES };
 
 fn negotiated() -> Negotiated {
@@ -121,6 +121,10 @@ fn what_was_agreed_on_can_be_handed_over() {
         assert_eq!(Negotiated::decode(&raw), None);
     }
     assert_eq!(Negotiated::decode(&agreed.encode()[1..]), None);
+    // Rings died with their process.
+    let rings = Negotiated { flags: init::OVER_IO_URING, ..negotiated() };
+    assert!(agreed.can_be_taken_over() && !rings.can_be_taken_over());
+    assert_eq!(Negotiated::decode(&rings.encode()), None);
 }
 
 #[test]

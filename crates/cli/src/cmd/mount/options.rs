@@ -25,6 +25,8 @@ Options after -o, separated by commas:
   allow_other, default_permissions, no_default_permissions
   writeback, nowriteback  the kernel gathers small writes
   direct_io, nodirect_io  the kernel caches no file contents
+  birth_times, nobirth_times  statx shows when files were made, for a request more at the first stat of each (nobirth_times)
+  uring, nouring          requests come through io_uring where the kernel allows it; a mount that ends with its daemon (nouring)
   threads=COUNT           threads that read requests, 3 to 64 (8)
   max_background=COUNT    requests under way in the background (64)
   entry_timeout=, attr_timeout=, negative_timeout=SECONDS
