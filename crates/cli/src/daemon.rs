@@ -278,7 +278,9 @@ fn answer_kernel(
                 return Err(Failure(format!("{dir}: unmounted before it was ready")));
             };
             if !negotiated.can_be_taken_over() {
-                log::info!("{dir}: requests come through io_uring (-o uring), so the mount ends with this process");
+                log::info!(
+                    "{dir}: requests come through io_uring (-o uring), so the mount ends with this process"
+                );
             } else if let Some(estate) = estate {
                 let _ = shared.page.set(estate.leave(&shared.greeting, &session, negotiated)?);
             }
