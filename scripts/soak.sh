@@ -25,6 +25,7 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     cargo build --release --quiet -p terrane-cli
     scripts/mounted.sh --soak
     scripts/packaged.sh
+    scripts/life.sh --soak
     scripts/suites.sh --soak
 done
 say "soak: $round rounds passed"

@@ -26,7 +26,14 @@ fn a_mount_outlives_its_server() {
     place.run("pool create tank tank.img --size 64M", 0);
     place.run("mount tank mnt", 0);
     let mnt = place.path("mnt");
-    let since = place.json_rows("mounts --json")[0]["since"].clone();
+    let row = place.json_rows("mounts --json").remove(0);
+    let since = row["since"].clone();
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
+    let (_, section) = page.split_once("\n## mounts: mounts\n").unwrap();
+    let table = section.lines().take_while(|line| !line.starts_with("## "));
+    let mut keys: Vec<&str> = table.filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    keys.sort_unstable();
+    assert_eq!(row.as_object().unwrap().keys().collect::<Vec<_>>(), keys, "docs/json.md");
     fs::write(mnt.join("kept"), "kept").unwrap();
     let kept = File::options().read(true).write(true).open(mnt.join("kept")).unwrap();
     let gone = File::options().read(true).write(true).create_new(true).open(mnt.join("gone")).unwrap();

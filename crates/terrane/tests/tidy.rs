@@ -212,7 +212,10 @@ fn tests_that_the_pages_name_are_there() {
     let all: String = sources().map(|(_, text)| text).collect();
     let named = page.split("test `").skip(1).filter_map(|rest| rest.split('`').next());
     let missing = named.filter(|name| !all.contains(&format!("fn {name}("))).map(str::to_string);
-    let suite = read(root().join("scripts/mounted.sh")) + &read(root().join("scripts/suites.sh"));
+    let suite: String = ["mounted", "life", "suites"]
+        .iter()
+        .map(|name| read(root().join(format!("scripts/{name}.sh"))))
+        .collect();
     let checks = page.split("`check_").skip(1).filter_map(|rest| rest.split('`').next());
     let absent = checks
         .filter(|name| !suite.contains(&format!("\ncheck_{name}() {{")))

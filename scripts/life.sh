@@ -1,0 +1,313 @@
+#!/usr/bin/env bash
+# The life of a mount: servers are killed and replaced under load, places and flags change, others than root mount, and mount(8),
+# fstab and systemd do.
+#
+#   scripts/life.sh                 as in `make test`
+#   scripts/life.sh --soak          many more rounds
+#   scripts/life.sh check_restart   only these
+#
+# checks.sh has what runs them.
+set -euo pipefail
+. "$(dirname "$0")/checks.sh"
+
+rounds=6
+[ "${1:-}" = --soak ] && { rounds=60; shift; }
+tree=${TERRANE_TREE:-/usr/include/linux}
+is_root() { [ "$(id -u)" = 0 ]; }
+# The server of the mount; the keeper is its parent.
+server() { "$terrane" mounts -H -p | awk -F '\t' -v dir="$mnt" '$2 == dir { print $6 }'; }
+keeper() { awk '/^PPid:/ { print $2 }' "/proc/$1/status"; }
+
+# Ends when "$work/enough" is there; what it says of errors is in its log.
+loop() { # name, command...
+    local name=$1
+    shift
+    while [ ! -e "$work/enough" ]; do "$@" 2>>"$work/errors.$name" || { echo "$?" >>"$work/failed.$name"; sleep 0.02; }; done
+}
+
+n=0
+promise() { # a file of its own, synced, and written down with its sum
+    n=$((n + 1))
+    head -c $((RANDOM + 1)) /dev/urandom >"$work/bytes.$1"
+    dd if="$work/bytes.$1" of="$mnt/kept/$1-$n" bs=8K conv=fsync status=none || return 1
+    printf '%s  %s\n' "$(sha256sum <"$work/bytes.$1" | cut -d' ' -f1)" "$1-$n" >>"$work/manifest.$1"
+}
+overwrite() { dd if=/dev/zero of="$mnt/old" bs=64K count=40 conv=notrunc status=none; }
+read_old() { (cd "$mnt/tree" && sha256sum --quiet -c "$work/tree.sums"); }
+copy() {
+    rm -rf "$mnt/copy"
+    cp -a "$mnt/tree" "$mnt/copy" && diff -r --no-dereference "$mnt/tree" "$mnt/copy"
+}
+
+under_load() { # function that disturbs
+    local job jobs=()
+    cp -a "$tree" "$mnt/tree"
+    (cd "$mnt/tree" && find . -type f -print0 | xargs -0 sha256sum) >"$work/tree.sums"
+    mkdir "$mnt/kept"
+    head -c 4M /dev/urandom >"$mnt/old"
+    echo nameless >"$mnt/nameless"
+    exec 7<"$mnt/nameless"
+    rm "$mnt/nameless"
+    "$terrane" sync p
+    rm -f "$work"/{enough,errors.*,failed.*,manifest.*}
+    : >"$work/errors.none"
+    set -m
+    loop overwrite overwrite & jobs+=($!)
+    loop read read_old & jobs+=($!)
+    loop promise promise 1 & jobs+=($!)
+    loop copy copy & jobs+=($!)
+    set +m
+    started+=("${jobs[@]/#/-}")
+    "$1"
+    touch "$work/enough"
+    for job in "${jobs[@]}"; do wait "$job" || { say "    a caller hangs or died"; return 1; }; done
+    # What users of every neighbour complain about.
+    ! grep -hE 'Transport endpoint|connection abort|not connected' "$work"/errors.* || return 1
+    [ "$(cat <&7)" = nameless ] || { say "    an open file without a name was lost"; return 1; }
+    exec 7<&-
+    (cd "$mnt/kept" && sha256sum --quiet -c "$work/manifest.1") || { say "    a promised file is not there"; return 1; }
+}
+
+kill_servers() {
+    local round before
+    for round in $(seq "$rounds"); do
+        sleep "0.$((RANDOM % 9 + 1))"
+        before=$(server)
+        kill -9 "$before"
+        # The next one answers, or this waits for ever.
+        stat "$mnt/tree" >/dev/null
+    done
+}
+
+restart_servers() {
+    local round
+    for round in $(seq "$rounds"); do
+        sleep "0.$((RANDOM % 9 + 1))"
+        "$terrane" restart p
+    done
+}
+
+# Killed: what was promised is there, and nobody was cut off. What no commit had is lost, and who relies on it is told, so the copy and
+# the fsync may fail then, by name.
+check_crash() {
+    under_load kill_servers
+    ! grep -hvE 'Input/output error|Stale file handle|No such file|Directory not empty|WARNING|FAILED|^Only in|differ|^diff|^[<>-]' \
+        "$work"/errors.{promise,copy} || return 1
+    [ ! -s "$work/failed.overwrite" ] && [ ! -s "$work/failed.read" ] || { cat "$work"/errors.{overwrite,read}; return 1; }
+    rm -rf "$mnt/copy"
+    say "    $rounds servers killed under load, $(wc -l <"$work/manifest.1") files promised and found"
+}
+
+# Replaced: nothing fails, and nothing is lost, synced or not.
+check_restart() {
+    under_load restart_servers
+    ! cat "$work"/failed.* 2>/dev/null || { cat "$work"/errors.*; return 1; }
+    diff -r --no-dereference "$mnt/tree" "$mnt/copy"
+    "$terrane" restart --all
+    diff -r --no-dereference "$tree" "$mnt/tree"
+    say "    $rounds servers replaced under load, $(wc -l <"$work/manifest.1") files synced"
+}
+
+# A program that does not run any more: the keeper starts its own, and the mount goes on.
+check_upgrade() {
+    "$terrane" umount "$mnt"
+    mkdir -p "$work/bin"
+    cp "$terrane" "$work/bin/terrane"
+    "$work/bin/terrane" mount p "$mnt"
+    echo before >"$mnt/file"
+    rm "$work/bin/terrane"
+    printf '#!/bin/sh\nexit 1\n' >"$work/bin/terrane"
+    chmod 755 "$work/bin/terrane"
+    "$terrane" restart p
+    [ "$(cat "$mnt/file")" = before ] || return 1
+    echo after >"$mnt/file"
+    # And one whose pool has gone: after some tries callers get an error, and the mount is taken away.
+    mv "$work/pool.img" "$work/away.img"
+    kill -9 "$(server)"
+    ! timeout 120 stat "$mnt/file" 2>"$work/error" || return 1
+    grep -qE 'not connected|connection abort' "$work/error" || { cat "$work/error"; return 1; }
+    local try
+    for try in $(seq 50); do is_mounted "$mnt" || break; sleep 0.1; done
+    ! is_mounted "$mnt" || return 1
+    mv "$work/away.img" "$work/pool.img"
+    "$terrane" mount p "$mnt"
+}
+
+# The keeper killed as well: nobody answers, and the next mount cleans up by itself.
+check_stale() {
+    local server try
+    for try in once again; do
+        server=$(server)
+        kill -9 "$(keeper "$server")" "$server"
+        ! stat "$mnt/x" 2>"$work/error" || return 1
+        grep -qE 'not connected|connection abort|No such file' "$work/error" || { cat "$work/error"; return 1; }
+        # The dead server lets go of the device a moment later than kill returns.
+        while ! flock -n "$work/pool.img" true; do sleep 0.01; done
+        "$terrane" mount p "$mnt"
+        echo "$try" >"$mnt/try"
+        [ "$(grep -c " $mnt " /proc/self/mounts)" = 1 ] || return 1
+    done
+}
+
+# mount(8) and fstab, in a private tree in which the helper is where it belongs.
+check_fstab() {
+    is_root || skip 'not root'
+    "$terrane" umount "$mnt"
+    printf '%s %s terrane ro,nofail,_netdev,compression=zstd-3 0 0\n' "$work/pool.img" "$mnt" >"$work/fstab"
+    mkdir -p "$work/over/upper" "$work/over/work"
+    T=$terrane W=$work M=$mnt unshare --mount --propagation private bash -euc '
+        mount -t tmpfs tmpfs "$W/over" && mkdir "$W/over/upper" "$W/over/work"
+        mount -t overlay overlay -o "lowerdir=/usr/sbin,upperdir=$W/over/upper,workdir=$W/over/work" /usr/sbin
+        for name in mount.terrane mount.fuse.terrane fsck.terrane; do ln -s "$T" "/usr/sbin/$name"; done
+        if mount -t terrane -o zfsutil "$W/pool.img" "$M" 2>"$W/error"; then exit 1; fi
+        grep -q zfsutil "$W/error"
+        mount -t terrane -f "$W/pool.img" "$M" && ! mountpoint -q "$M"
+        fsck.terrane -a "$W/pool.img" && fsck.terrane -f "$W/pool.img"
+        mount -T "$W/fstab" -a
+        mount -T "$W/fstab" -a
+        [ "$(grep -c " $M " /proc/self/mounts)" = 1 ]
+        [ "$(findmnt -n -o SOURCE,FSTYPE --raw "$M")" = "$W/pool.img fuse.terrane" ]
+        ! touch "$M/file" 2>/dev/null
+        mount -o remount,rw "$M"
+        echo written >"$M/file"
+        mount -o remount,ro "$M"
+        ! touch "$M/file" 2>/dev/null
+        mkdir "$W/second"
+        mount -t terrane -o nosuid "$W/pool.img" "$W/second" -o ro
+        cmp "$M/file" "$W/second/file"
+        umount "$M"
+        grep -q written "$W/second/file"
+        umount "$W/second"
+    '
+    "$terrane" mount p "$mnt"
+    [ "$(cat "$mnt/file")" = written ]
+}
+
+# A file that nobody may write is mounted read-only, and stays as it is byte for byte.
+check_read_only() {
+    "$terrane" umount "$mnt"
+    fresh_pool 256M
+    echo content >"$mnt/file"
+    "$terrane" umount "$mnt"
+    chmod 444 "$work/pool.img"
+    local before
+    before=$(sha256sum <"$work/pool.img")
+    "$terrane" mount p "$mnt" -o ro
+    [ "$(cat "$mnt/file")" = content ] && ! touch "$mnt/file" 2>/dev/null || return 1
+    kill -9 "$(server)"
+    [ "$(cat "$mnt/file")" = content ] || return 1
+    "$terrane" umount "$mnt"
+    [ "$(sha256sum <"$work/pool.img")" = "$before" ] || { say "    a read-only mount wrote"; return 1; }
+    chmod 644 "$work/pool.img"
+    "$terrane" mount p "$mnt"
+}
+
+# A user without rights: makes, mounts, loses a server, checks, unmounts; nobody else gets at it.
+check_user() {
+    is_root || skip 'not root'
+    command -v runuser >/dev/null && id nobody >/dev/null 2>&1 || skip 'no runuser, or no user nobody'
+    if ! runuser -u nobody -- test -w /dev/fuse; then
+        # As it is on most machines: for everybody, in a private tree.
+        [ -z "${TERRANE_PRIVATE:-}" ] || skip 'others than root cannot open /dev/fuse'
+        "$terrane" umount "$mnt"
+        TERRANE_PRIVATE=1 unshare --mount --propagation private bash -c '
+            mknod "$1/fuse" c 10 229 && chmod 666 "$1/fuse" && mount --bind "$1/fuse" /dev/fuse && exec "$2" check_user' \
+            - "$work" "$top/scripts/life.sh" || return 1
+        "$terrane" mount p "$mnt"
+        return
+    fi
+    local home=$work/home pid
+    chmod 755 "$work"
+    mkdir -p "$home/mnt" "$work/for-all"
+    cp "$terrane" "$work/for-all/terrane"
+    chown -R nobody "$home"
+    as() { runuser -u "$1" -- env TERRANE_STATE_DIR="$home/state" "${@:2}"; }
+    as nobody "$work/for-all/terrane" pool create own "$home/own.img" --size 256M
+    as nobody "$work/for-all/terrane" mount own "$home/mnt"
+    as nobody sh -c "echo mine >$home/mnt/file && sync $home/mnt/file"
+    # The kernel lets nobody else in, root included, unless root allowed it.
+    ! cat "$home/mnt/file" 2>/dev/null || return 1
+    [ "$(stat -c %a "$home/state/own.sock" "$home/state/own.keep" "$home/state" | tr '\n' ' ')" = '600 600 700 ' ] || return 1
+    ! as daemon "$work/for-all/terrane" sync own 2>/dev/null || return 1
+    pid=$(as nobody "$work/for-all/terrane" mounts -H -p | awk -F '\t' -v dir="$home/mnt" '$2 == dir { print $6 }')
+    kill -9 "$pid"
+    [ "$(as nobody cat "$home/mnt/file")" = mine ] || return 1
+    as nobody "$work/for-all/terrane" check own
+    as nobody "$work/for-all/terrane" restart own
+    ! as nobody "$work/for-all/terrane" mount own "$home" 2>"$work/error" || return 1
+    as nobody "$work/for-all/terrane" umount "$home/mnt"
+    as nobody "$work/for-all/terrane" check own
+    # Root's mount is for everybody, and the kernel checks modes.
+    mkdir -m 700 "$mnt/private"
+    echo all >"$mnt/public"
+    [ "$(as nobody cat "$mnt/public")" = all ] && ! as nobody ls "$mnt/private" 2>/dev/null || return 1
+}
+
+# systemd's descriptor store in place of the keeper: played by a script, since no systemd runs here.
+check_systemd() {
+    command -v python3 >/dev/null || skip 'no python3'
+    "$terrane" umount "$mnt"
+    T=$terrane M=$mnt W=$work python3 - <<'EOT'
+import array, os, signal, socket, subprocess, time
+path, mnt = os.environ["W"] + "/notify", os.environ["M"]
+manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+manager.bind(path)
+manager.settimeout(20)
+store = []
+def hear_until(word):
+    while True:
+        words, control, *_ = manager.recvmsg(4096, socket.CMSG_SPACE(4))
+        for level, kind, data in control:
+            assert (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+            store.append((words.decode().split("FDNAME=")[1].strip(), array.array("i", data)[0]))
+        if word in words.decode():
+            return
+def start():
+    env = dict(os.environ, NOTIFY_SOCKET=path)
+    fds = [os.dup(fd) for _, fd in store]
+    def child():
+        high = [os.dup2(fd, 100 + n) for n, fd in enumerate(fds)]
+        for n, fd in enumerate(high):
+            os.dup2(fd, 3 + n, inheritable=True)
+    if fds:
+        env.update(LISTEN_FDS=str(len(fds)), LISTEN_FDNAMES=":".join(name for name, _ in store))
+        # LISTEN_PID must be the server's, which only its shell knows before it becomes the server.
+        command = ["sh", "-c", 'LISTEN_PID=$$ exec "$0" mount -f p "$1"', os.environ["T"], mnt]
+        server = subprocess.Popen(command, env=env, close_fds=False, preexec_fn=child)
+    else:
+        server = subprocess.Popen([os.environ["T"], "mount", "-f", "p", mnt], env=env)
+    hear_until("READY=1")
+    return server
+server = start()
+names = sorted(name for name, _ in store)
+assert names == ["terrane-connection", "terrane-control", "terrane-facts", "terrane-ledger"], names
+kept = open(mnt + "/kept", "w+")
+kept.write("kept"); kept.flush(); os.fsync(kept.fileno())
+server.send_signal(signal.SIGKILL); server.wait()
+server = start()
+kept.seek(0); assert kept.read() == "kept"
+subprocess.check_call([os.environ["T"], "sync", "p"])
+kept.close()
+server.send_signal(signal.SIGTERM); assert server.wait() == 0
+EOT
+    "$terrane" mount p "$mnt"
+    [ "$(cat "$mnt/kept")" = kept ]
+}
+
+check_units() {
+    command -v systemd-analyze >/dev/null || skip 'systemd-analyze is not installed'
+    mkdir -p "$work/units"
+    cp "$top"/packaging/systemd/* "$top"/packaging/examples/* "$work/units/"
+    sed -i "s|/usr/bin/terrane|$terrane|" "$work"/units/*.service
+    cp "$work/units/terrane-mount@.service" "$work/units/terrane-mount@tank.service"
+    local unit said
+    for unit in terrane-mount@tank.service mnt-tank.mount mnt-tank.automount; do
+        said=$(SYSTEMD_LOG_LEVEL=warning systemd-analyze verify --man=no "$work/units/$unit" 2>&1) || { echo "$said"; return 1; }
+        # It complains about units of this machine as well.
+        ! grep -E 'terrane|tank' <<<"$said" || return 1
+    done
+}
+
+all=(check_crash check_restart check_upgrade check_stale check_fstab check_read_only check_user check_systemd check_units)
+[ $# -gt 0 ] && all=("$@")
+run_checks "${all[@]}"
