@@ -86,7 +86,7 @@ peers_of() {
     case $1 in
         meta-*) echo "terrane,null,$kernel,zfs-off" ;;
         find) echo "terrane,$kernel,btrfs-zstd,zfs-off" ;;
-        smallfiles) echo "terrane-zstd3,terrane-lz4,$kernel,btrfs-zstd,zfs-off" ;;
+        smallfiles) echo "terrane-zstd3,terrane-lz4,null,$kernel,btrfs-zstd,zfs-off" ;;
         seq) echo "terrane-off,terrane-lz4,terrane-zstd3,terrane-off-16k,terrane-zstd3-16k,null,$kernel,btrfs-zstd,zfs-off" ;;
         fsync) echo "terrane,$kernel,zfs-off" ;;
         *) die "workload $1 is not known" ;;

@@ -67,7 +67,7 @@ impl Spread {
 pub struct Results {
     /// By work and peer, then repetition: the row of each phase.
     runs: BTreeMap<(String, String), BTreeMap<u64, BTreeMap<String, Value>>>,
-    /// In the order of first appearance.
+    /// Ours, the ceiling, then the others.
     pub peers: Vec<String>,
     pub failed: Vec<String>,
 }
@@ -97,6 +97,7 @@ impl Results {
             let rows = rows.into_iter().map(|row| (row["phase"].as_str().unwrap_or("").to_owned(), row));
             results.runs.entry((work, peer)).or_default().insert(rep, rows.collect());
         }
+        results.peers.sort_by_key(|peer| (rank(peer), peer.len(), peer.clone()));
         Ok(results)
     }
 
@@ -122,6 +123,11 @@ impl Results {
         let of = |(rep, value): (u64, f64)| bases.get(&rep).filter(|base| **base > 0.0).map(|b| value / b);
         Spread::of(self.by_rep(metric, peer).into_iter().filter_map(of).collect())
     }
+}
+
+fn rank(peer: &str) -> usize {
+    let order = ["terrane", "null", "ext4", "xfs", "btrfs", "zfs"];
+    order.iter().position(|first| peer.starts_with(first)).unwrap_or(order.len())
 }
 
 #[cfg(test)]

@@ -62,13 +62,17 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     let want = sum;
     let hook = env.between("seq read")?;
     let stored = env.usage()?.used as i64 - before as i64;
-    let ratio = size as f64 / (stored.max(1)) as f64;
-    report.push(
-        Row::new("seq write+fsync", size.div_ceil(o.chunk as u64), size, secs)
-            .note(format!("stored ratio {ratio:.2}, hook after: {hook:.2} s"))
-            .extra("stored", stored)
-            .extra("stored_ratio", ratio),
-    );
+    let mut row = Row::new("seq write+fsync", size.div_ceil(o.chunk as u64), size, secs)
+        .note(format!("hook after: {hook:.2} s"))
+        .extra("stored", stored);
+    // What lies in memory does not count as stored.
+    if stored > 0 {
+        let ratio = size as f64 / stored as f64;
+        row = row
+            .extra("stored_ratio", ratio)
+            .note(format!("stored ratio {ratio:.2}, hook after: {hook:.2} s"));
+    }
+    report.push(row);
 
     let mut sum = 0;
     let mut buf = vec![0u8; o.chunk.max(o.block)];
