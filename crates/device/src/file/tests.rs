@@ -257,6 +257,7 @@ fn direct_and_cached_requests_see_the_same_bytes() {
     if device.direct.get().is_none() {
         eprintln!("*** SKIPPED in part: no direct I/O on {} ***", dir.path("").display());
     }
+    (0..16).for_each(|zone| device.reset(ZoneIdx(zone)).unwrap());
     let bytes = |seed: u8, len: usize| (0..len).map(|at| seed ^ (at / 7) as u8).collect::<Vec<u8>>();
     // Aligned memory, memory that is not, and a write of one unit.
     let pieces = [(0u64, 65536usize, true), (65536, 8192, false), (73728, 4096, true)];
