@@ -1,0 +1,236 @@
+//! Pools in trouble: zones that died, batches that failed, a sync that panics, and more changes than memory should hold.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::{Arc, Weak, mpsc};
+use std::time::Duration;
+use support::{create, fill, import, options, owner, sim, verify, work};
+use terrane_device::{Device, Fault, SimDevice, ZoneState};
+use terrane_pool::record::Home;
+use terrane_pool::zones::Phase;
+use terrane_pool::{
+    BlockPtr, Client, Cost, CreateOptions, Env, Group, ImportOptions, Pool, PoolError, SeededEnv, SystemEnv,
+    Tx,
+};
+use terrane_wire::{Txg, ZoneIdx};
+
+/// Zones in which nothing lies, by the tables.
+fn empty_zones(pool: &Pool) -> Vec<ZoneIdx> {
+    let used: Vec<Home> = pool.zones().iter().map(|zone| zone.home).collect();
+    (2..48).map(ZoneIdx).filter(|zone| !used.iter().any(|home| home.zone == *zone)).collect()
+}
+
+#[test]
+fn zones_that_died_are_no_room_after_import() {
+    for state in [ZoneState::Offline, ZoneState::ReadOnly] {
+        let device = sim(21, true);
+        let (pool, toy) = create(&device, 21);
+        work(&pool, &toy, &SeededEnv::new(21), 3).unwrap();
+        pool.export().unwrap();
+        let (pool, _) = import(&device, 22).unwrap();
+        let (before, size) = (pool.status().zones_empty, pool.status().size_bytes);
+        let dying: Vec<ZoneIdx> = empty_zones(&pool).into_iter().rev().take(9).collect();
+        pool.export().unwrap();
+        for zone in &dying {
+            device.kill_zone(*zone, state).unwrap();
+        }
+        let (pool, toy) = import(&device, 23).unwrap();
+        assert_eq!(pool.status().zones_empty, before - 9, "{state:?}");
+        assert!(pool.status().size_bytes + (8 << 20) < size + (1 << 20), "{state:?}");
+        work(&pool, &toy, &SeededEnv::new(22), 30).unwrap();
+        verify(&pool, &toy);
+    }
+}
+
+/// Every byte that is claimed can be explained by a directory part.
+fn directories_are_whole(pool: &Pool) {
+    for zone in pool.zones().iter().filter(|zone| zone.claimed > 0) {
+        let read = pool.zone_directory(zone.seq);
+        assert!(read.is_ok(), "zone {} claims {} bytes: {:?}", zone.seq, zone.claimed, read.err());
+    }
+}
+
+#[test]
+fn a_zone_that_goes_on_behind_lost_bytes_claims_nothing_of_them_when_its_first_batch_fails() {
+    let mut behind = 0;
+    for seed in 0..60u64 {
+        let device = sim(seed, true);
+        let (pool, toy) = create(&device, seed);
+        let env = SeededEnv::new(seed);
+        work(&pool, &toy, &env, 3).unwrap();
+        // In the middle of a group, so that zones hold bytes that nobody claims.
+        device.crash_after(device.ops_done() + 2 + seed % 6);
+        let _ = work(&pool, &toy, &env, 2);
+        pool.abandon();
+        let device = device.after_power_loss(seed);
+        let (pool, toy) = import(&device, seed).unwrap();
+        let ahead: Vec<ZoneIdx> = pool
+            .zones()
+            .iter()
+            .filter(|zone| zone.phase == Phase::Open)
+            .filter(|zone| device.report(zone.home.zone).unwrap().pointer > zone.claimed)
+            .map(|zone| zone.home.zone)
+            .collect();
+        behind += ahead.len();
+        for zone in ahead {
+            device.inject(Fault::WriteError { zone: Some(zone), one_in: 1, partial: false });
+        }
+        work(&pool, &toy, &env, 1).unwrap();
+        device.clear_faults();
+        directories_are_whole(&pool);
+        work(&pool, &toy, &env, 3).unwrap();
+        verify(&pool, &toy);
+    }
+    assert!(behind > 10, "the canary: zones did go on behind lost bytes ({behind})");
+}
+
+#[test]
+fn healing_waits_when_zones_are_short() {
+    let device = sim(31, false);
+    let (pool, toy) = create(&device, 31);
+    work(&pool, &toy, &SeededEnv::new(31), 20).unwrap();
+    pool.export().unwrap();
+    let (pool, _) = import(&device, 32).unwrap();
+    let keep = 5;
+    let empty = empty_zones(&pool);
+    pool.export().unwrap();
+    for zone in &empty[keep..] {
+        device.kill_zone(*zone, ZoneState::Offline).unwrap();
+    }
+    let (pool, toy) = import(&device, 33).unwrap();
+    assert_eq!(pool.status().zones_empty, keep as u64);
+    let pointers = toy.state.lock().pointers.clone();
+    // In an open zone, which nobody collects: collection would find the damage and mend it on its way.
+    let open: Vec<_> = pool.zones().into_iter().filter(|zone| zone.phase == Phase::Open).collect();
+    let (slot, ptr, home, offset) = pointers
+        .iter()
+        .enumerate()
+        .find_map(|(at, ptr)| {
+            let BlockPtr::Normal(normal) = ptr else { return None };
+            normal.copies().nth(1)?;
+            let (seq, home, offset) = pool.whereabouts(normal.copies().next()?, normal.psize).ok()?;
+            open.iter().any(|zone| zone.seq == seq).then_some((at, ptr, home, offset))
+        })
+        .unwrap();
+    device.rot(home.zone, offset + 7, &[1]).unwrap();
+    pool.drop_cache();
+    assert_eq!(*pool.read(ptr, owner(slot)).unwrap(), fill(slot, toy.state.lock().versions[slot]));
+    // One group: what comes after it may have collected a zone.
+    pool.commit_txg(pool.open_txg()).unwrap();
+    assert_eq!(pool.stats().healed_blocks, 0, "{} zones are empty", pool.status().zones_empty);
+    // Almost everything goes, and with it the shortage.
+    for slot in (0..support::SLOTS).filter(|at| *at != slot) {
+        toy.state.lock().versions[slot] += 1;
+        toy.state.lock().dirty.push(slot);
+        if slot % 40 == 0 {
+            drop(
+                pool.begin(Cost { write_bytes: 1 << 20, meta_blocks: 4, frees: true, ..Cost::default() })
+                    .unwrap(),
+            );
+            pool.commit().unwrap();
+        }
+    }
+    for _ in 0..100 {
+        pool.commit_txg(pool.open_txg()).unwrap();
+    }
+    assert_eq!(pool.stats().healed_blocks, 1, "it waits and is not forgotten");
+    verify(&pool, &toy);
+}
+
+#[test]
+fn changes_of_metadata_alone_fill_a_group() {
+    let device = sim(41, false);
+    let (pool, _toy) = create(&device, 41);
+    let before = pool.stats();
+    drop(pool.begin(Cost { objects: 100, ..Cost::NOTHING }).unwrap());
+    assert!(pool.stats().dirty_bytes >= before.dirty_bytes + 100 * 1024, "{}", pool.stats().dirty_bytes);
+    // Nobody asks for a commit; memory does.
+    for _ in 0..before.dirty_bytes_max / (100 << 10) * 3 {
+        drop(pool.begin(Cost { objects: 100, ..Cost::NOTHING }).unwrap());
+        let stats = pool.stats();
+        assert!(stats.dirty_bytes <= stats.dirty_bytes_max, "{} dirty", stats.dirty_bytes);
+    }
+    let after = pool.stats();
+    assert!(
+        after.waits[terrane_pool::stats::WaitFor::Sync as usize].0 > 0,
+        "{:?} {:?}",
+        after.waits,
+        after.txg
+    );
+    assert!(after.txg >= before.txg + 2, "{} to {}", before.txg, after.txg);
+}
+
+/// Does as it is told when a group syncs.
+struct Told(Box<dyn Fn() -> Result<BlockPtr, PoolError> + Send + Sync>);
+
+impl Client for Told {
+    fn quiesced(&self, _tx: &Tx) {}
+    fn sync(&self, _group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
+        (self.0)()
+    }
+    fn synced(&self, _txg: Txg) {}
+}
+
+/// A pool with threads of its own.
+fn threaded(device: &SimDevice) -> Arc<Pool> {
+    let env: Arc<dyn Env> = Arc::new(SystemEnv::new());
+    let options = ImportOptions { commit_period: Duration::from_secs(3600), ..options() };
+    Pool::create(vec![Arc::new(device.clone())], &CreateOptions { name: "toy".into() }, env, &options)
+        .unwrap()
+}
+
+/// What `work` returns, if it returns at all.
+fn in_time<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
+    let (answer, heard) = mpsc::channel();
+    std::thread::spawn(move || answer.send(work()));
+    heard.recv_timeout(Duration::from_secs(20)).expect("it waits for ever")
+}
+
+#[test]
+fn a_panic_in_the_sync_fails_the_pool_and_wakes_who_waits() {
+    let device = sim(51, false);
+    let pool = threaded(&device);
+    let client: Arc<dyn Client> = Arc::new(Told(Box::new(|| panic!("as told"))));
+    pool.set_client(Arc::downgrade(&client) as Weak<dyn Client>);
+    drop(pool.begin(Cost { write_bytes: 1, meta_blocks: 1, frees: false, ..Cost::default() }).unwrap());
+    let waiting = pool.clone();
+    let error = in_time(move || waiting.commit()).unwrap_err();
+    assert!(matches!(&error, PoolError::Failed { reason } if reason.contains("panicked")), "{error}");
+    let joining = pool.clone();
+    assert!(in_time(move || joining.begin(Cost::default()).map(drop)).is_err());
+    assert!(pool.stats().failed);
+    in_time(move || pool.export()).unwrap_err();
+}
+
+#[test]
+fn no_group_follows_one_that_failed() {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    // Who waits for the lock of the failing sync must find the pool failed; the window is small, so it is tried often.
+    for seed in 0..60 {
+        let device = sim(seed, false);
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+        let pool = Pool::create(devices, &CreateOptions { name: "toy".into() }, env, &options()).unwrap();
+        let calls = Arc::new(AtomicU64::new(0));
+        let counted = calls.clone();
+        let (entered, inside) = mpsc::channel();
+        let client: Arc<dyn Client> = Arc::new(Told(Box::new(move || {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let _ = entered.send(());
+            std::thread::sleep(Duration::from_millis(5));
+            Err(PoolError::Failed { reason: "as told".into() })
+        })));
+        pool.set_client(Arc::downgrade(&client) as Weak<dyn Client>);
+        std::thread::scope(|scope| {
+            scope.spawn(|| pool.commit_txg(pool.open_txg()).unwrap_err());
+            inside.recv().unwrap();
+            for _ in 0..3 {
+                // Each runs groups itself, as soon as it has the lock.
+                scope.spawn(|| pool.commit_txg(pool.open_txg()).unwrap_err());
+            }
+        });
+        assert_eq!(calls.load(Ordering::SeqCst), 1, "seed {seed}");
+    }
+}
