@@ -17,6 +17,7 @@ use crate::control::{Caller, Greeting, STEP_BACK, STOP, SYNC};
 use crate::failure::{Failure, Outcome};
 use crate::holder::{Facts, Legacy};
 use crate::live::{Live, Target};
+use crate::memory::{self, Memory};
 use crate::metrics::{self, MountSide};
 use crate::query::{Query, Setting, judge};
 use crate::registry::Registry;
@@ -49,6 +50,7 @@ pub struct Plan {
     pub dir: PathBuf,
     pub mount: MountOptions,
     pub import: ImportOptions,
+    pub memory: Memory,
     /// Where scrapers may ask.
     pub metrics: Option<TcpListener>,
     /// Properties for the life of the mount, with their values.
@@ -133,6 +135,8 @@ impl Shared {
 
 /// Mounts, says so through `ready`, and returns when the mount has gone and the pool is closed.
 pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outcome {
+    // Before the first thread has a heap of its own.
+    terrane_fuse::process::share_heaps();
     // Before the mount, so that no signal finds a mount and no handler.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let mut live = Live::open(&plan.target, &plan.import)?;
@@ -153,6 +157,9 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
             return Err(failure);
         }
     };
+    if let Err(failure) = memory::watch(plan.memory, &shared.live.pool, &shared.fs) {
+        log::error!("{failure}; memory is bounded by count alone");
+    }
     let leaving = Arc::clone(&shared);
     std::thread::spawn(move || leave_on_signals(signals, &leaving));
     if let Some(listener) = plan.metrics.take() {

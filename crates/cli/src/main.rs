@@ -18,6 +18,7 @@ mod inspect;
 mod keeper;
 mod live;
 mod logger;
+mod memory;
 mod metrics;
 mod pages;
 mod progress;

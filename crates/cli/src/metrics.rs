@@ -9,6 +9,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::live::Live;
 use crate::logger;
+use crate::memory;
 use std::fmt::{Display, Write as _};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -301,16 +302,9 @@ fn requests(page: &mut Page, mount: &MountSide<'_>) {
 }
 
 fn process(page: &mut Page) {
-    if let Some(bytes) = resident_bytes() {
+    if let Some(bytes) = memory::resident() {
         page.gauge("resident_memory_bytes", "Memory of the process that holds the pool.", bytes);
     }
-}
-
-/// Resident memory of this process.
-fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
 }
 
 /// Opens the door on which a scraper may knock.

@@ -177,11 +177,11 @@ fn files_survive_umount_and_kill() {
     let place = Place::new("mount");
     let mnt = place.path("mnt");
     place.run("pool create tank tank.img --size 256M", 0);
-    place.refused("mount tank mnt -o zfsutil", &["zfsutil", "cache=SIZE"]);
-    place.refused("mount tank mnt -o cache=1", &["cache=1"]);
+    place.refused("mount tank mnt -o zfsutil", &["zfsutil", "memory=SIZE"]);
+    place.refused("mount tank mnt -o memory=1M", &["memory=1M", "128M"]);
     place.refused("mount tank nowhere", &["nowhere"]);
     place.refused("mount tank .", &["tank.img", "own mount"]);
-    place.run("mount tank mnt -o noatime,commit=1,cache=32M", 0);
+    place.run("mount tank mnt -o noatime,commit=1,memory=128M", 0);
     place.refused("mount tank mnt", &["mounted on", "already"]);
     place.refused("pool destroy tank", &["mounted on"]);
     assert_eq!(place.json("pool list -j")["pools"][0]["mountpoint"], mnt.to_str().unwrap());

@@ -306,3 +306,33 @@ fn under_systemd_lines_begin_with_their_priority() {
     assert!(log.lines().count() >= 2, "{log}");
     assert!(log.lines().all(|line| line.starts_with("<6>module=") && line.contains(" pool=tank ")), "{log}");
 }
+
+#[test]
+fn a_daemon_stays_within_its_memory() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("memory");
+    let refused = place.command("mount --memory 1M tank mnt").output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "less than it needs is a mistake");
+    fs::remove_file(place.path("tank.img")).unwrap();
+    place.run("pool create tank tank.img --size 1G --force");
+    place.run("mount --memory 192M tank mnt");
+    // More than it may hold, in both directions.
+    let data: Vec<u8> = (0..8_000_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    for number in 0..12 {
+        fs::write(place.path(&format!("mnt/{number}")), &data).unwrap();
+    }
+    place.run("sync tank");
+    place.run("umount mnt");
+    place.run("mount --memory 192M tank mnt");
+    for number in 0..12 {
+        assert!(fs::read(place.path(&format!("mnt/{number}"))).unwrap() == data, "{number}");
+    }
+    let metrics = place.metrics();
+    assert!(metrics.get("cache_limit_bytes", "") <= 96e6 * 1.05);
+    assert!(metrics.get("dirty_limit_bytes", "") <= 48e6 * 1.05);
+    let resident = metrics.get("resident_memory_bytes", "");
+    assert!(resident < f64::from(192 << 20), "{resident}");
+    place.run("umount mnt");
+}

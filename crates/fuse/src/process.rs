@@ -1,5 +1,5 @@
 //! System calls that a daemon behind a mount needs and the standard library does not have.
-#![expect(unsafe_code, reason = "setsid, kill and syncfs have no safe wrapper among our dependencies")]
+#![expect(unsafe_code, reason = "they have no safe wrapper among our dependencies")]
 
 use std::fs::File;
 use std::io;
@@ -33,3 +33,28 @@ pub fn signal(process: u32, signal: i32) -> io::Result<()> {
         _ => Ok(()),
     }
 }
+
+/// Has all threads share two heaps. Each thread having its own is faster only where they allocate more than they work, and what one
+/// frees the others could not use.
+#[cfg(target_env = "gnu")]
+pub fn share_heaps() {
+    // SAFETY: mallopt takes two numbers and changes only how later allocations are made.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+}
+
+/// Returns free memory of the heaps to the kernel.
+#[cfg(target_env = "gnu")]
+pub fn trim_heap() {
+    // SAFETY: malloc_trim takes the heap's own locks, and touches only memory that nobody holds.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+#[cfg(not(target_env = "gnu"))]
+pub fn share_heaps() {}
+
+#[cfg(not(target_env = "gnu"))]
+pub fn trim_heap() {}

@@ -10,6 +10,7 @@ use crate::stats::Kind;
 use parking_lot::Mutex;
 use std::hash::Hasher;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use terrane_wire::{NumberHasher, NumberMap, Txg};
 
 const SHARDS: usize = 16;
@@ -43,7 +44,7 @@ struct Shard {
 
 pub struct BlockCache {
     shards: Vec<Mutex<Shard>>,
-    shard_bytes: usize,
+    shard_bytes: AtomicUsize,
 }
 
 /// What the cache holds and did, of one kind of blocks.
@@ -69,12 +70,24 @@ impl std::iter::Sum for CacheStats {
 impl BlockCache {
     /// A cache of at most `budget` bytes.
     pub fn new(budget: usize) -> BlockCache {
-        BlockCache { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), shard_bytes: budget / SHARDS }
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        BlockCache { shards, shard_bytes: AtomicUsize::new(budget / SHARDS) }
     }
 
     /// The most bytes it holds.
     pub fn budget(&self) -> usize {
-        self.shard_bytes * SHARDS
+        self.shard_bytes.load(Ordering::Relaxed) * SHARDS
+    }
+
+    /// From now on at most `budget` bytes; what is too much goes at once.
+    pub fn set_budget(&self, budget: usize) {
+        self.shard_bytes.store(budget / SHARDS, Ordering::Relaxed);
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            while shard.bytes > budget / SHARDS {
+                shard.evict();
+            }
+        }
     }
 
     fn shard(&self, key: Key) -> &Mutex<Shard> {
@@ -99,12 +112,13 @@ impl BlockCache {
     }
 
     pub fn insert(&self, key: Key, block: Arc<Vec<u8>>, kind: Kind) {
-        let bytes = block.len() + ENTRY_BYTES;
+        let bytes = held_bytes(&block);
+        let shard_bytes = self.shard_bytes.load(Ordering::Relaxed);
         let mut shard = self.shard(key).lock();
-        if bytes > self.shard_bytes || shard.index.contains_key(&key) {
+        if bytes > shard_bytes || shard.index.contains_key(&key) {
             return;
         }
-        while shard.bytes + bytes > self.shard_bytes {
+        while shard.bytes + bytes > shard_bytes {
             shard.evict();
         }
         shard.bytes += bytes;
@@ -139,6 +153,11 @@ impl BlockCache {
     }
 }
 
+/// What a block costs: nothing writes to it while it is here, so this stays the same.
+fn held_bytes(block: &Vec<u8>) -> usize {
+    block.capacity() + ENTRY_BYTES
+}
+
 impl Shard {
     /// Drops one block: the first under the hand that was not asked for since the hand last passed.
     fn evict(&mut self) {
@@ -149,7 +168,7 @@ impl Shard {
                 Some(slot) if slot.used => slot.used = false,
                 Some(_) => {
                     let slot = self.slots[at].take().expect("matched just above");
-                    let bytes = slot.block.len() + ENTRY_BYTES;
+                    let bytes = held_bytes(&slot.block);
                     self.bytes -= bytes;
                     let stats = &mut self.stats[slot.kind as usize];
                     stats.bytes -= bytes as u64;
@@ -184,6 +203,11 @@ mod tests {
         assert_eq!(cache.get(key(5), Kind::Data).unwrap()[0], 5);
         assert!(cache.get(key(7), Kind::Data).is_none(), "one pass does not stay");
         assert_eq!(cache.get(key(19_999), Kind::Data).unwrap()[0], (19_999 % 256) as u8);
+        cache.set_budget(1 << 20);
+        assert!(cache.stats()[0].bytes <= 1 << 20 && cache.budget() == 1 << 20);
+        cache.set_budget(16 << 20);
+        cache.insert(key(1), Arc::new(vec![1; 4096]), Kind::Data);
+        assert!(cache.get(key(1), Kind::Data).is_some());
         cache.clear();
         assert_eq!(cache.stats()[0].bytes, 0);
     }

@@ -58,19 +58,14 @@ pub struct ImportOptions {
     pub read_only: bool,
     /// Import the newest group that can be read, not later than this one, and lose what came after.
     pub rewind: Option<Txg>,
-    /// Bytes for cached blocks; dirty data may take as much again.
+    /// Bytes for cached blocks.
     pub cache_bytes: usize,
+    /// Bytes that may be dirty at most.
+    pub dirty_bytes: u64,
     /// The longest time a change stays uncommitted.
     pub commit_period: Duration,
     /// Space of emptied zones is given back to the file or device below.
     pub discard: bool,
-}
-
-impl ImportOptions {
-    /// Bytes that may be dirty at most.
-    fn dirty_budget(&self) -> u64 {
-        (self.cache_bytes as u64).max(32 << 20)
-    }
 }
 
 impl Default for ImportOptions {
@@ -79,6 +74,7 @@ impl Default for ImportOptions {
             read_only: false,
             rewind: None,
             cache_bytes: 256 << 20,
+            dirty_bytes: 256 << 20,
             commit_period: Duration::from_secs(5),
             discard: true,
         }
@@ -341,7 +337,7 @@ impl Pool {
             resets_done: Vec::new(),
             suspects: Vec::new(),
         };
-        let groups = Groups::new(Txg(1), Txg(0), options.dirty_budget());
+        let groups = Groups::new(Txg(1), Txg(0), options.dirty_bytes);
         let pool = assemble(label, devices, Tables::default(), groups, state, (env, counters), options);
         pool.run_group()?;
         pool.start(options);
@@ -699,7 +695,7 @@ fn open(
         resets_done: Vec::new(),
         suspects: Vec::new(),
     };
-    let groups = Groups::new(next_txg, uber.txg, options.dirty_budget());
+    let groups = Groups::new(next_txg, uber.txg, options.dirty_bytes);
     let pool = assemble(label, devices, tables, groups, state, (env, counters), options);
     if !options.read_only {
         let mut st = pool.sync.lock();

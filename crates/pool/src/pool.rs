@@ -297,6 +297,16 @@ impl Pool {
         }
     }
 
+    /// The most bytes of cached blocks.
+    pub fn cache_bytes_max(&self) -> usize {
+        self.cache.budget()
+    }
+
+    /// Bounds cached blocks anew; what is too much goes at once.
+    pub fn set_cache_bytes(&self, bytes: usize) {
+        self.cache.set_budget(bytes);
+    }
+
     /// Forgets cached blocks, so that the next reads come from the device.
     pub fn drop_cache(&self) {
         self.cache.clear();

@@ -57,6 +57,9 @@ pub struct Mount {
     /// Stay in the foreground, and log to standard error; the mount ends with this process, unless systemd keeps it
     #[arg(short = 'f', long)]
     foreground: bool,
+    /// All memory the daemon may take: cached blocks, dirty data, inodes, requests [default: an eighth of the machine's, at most 4G]
+    #[arg(long, value_name = "SIZE", value_parser = options::memory_size)]
+    memory: Option<u64>,
     /// Write events to this file, one line of key=value pairs each; RUST_LOG chooses which (info)
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
@@ -127,6 +130,7 @@ impl Mount {
                 _ => rest.push(word.to_owned()),
             }
         }
+        rest.extend(self.memory.map(|bytes| format!("memory={bytes}")));
         beside.log = self.log.clone().or(beside.log);
         beside.metrics = self.metrics.clone().or(beside.metrics);
         (beside, rest)
@@ -339,7 +343,7 @@ fn serve(
     metrics: Option<TcpListener>,
     role: Role,
 ) -> Outcome {
-    let Words { mut mount, mut import, properties, .. } = words;
+    let Words { mut mount, mut import, memory, properties, .. } = words;
     if let Some(read_only) = legacy.as_ref().and_then(|legacy| legacy.facts.read_only) {
         (mount.read_only, import.read_only) = (read_only, read_only);
     }
@@ -355,7 +359,7 @@ fn serve(
             let _ = print(READY);
         }
     };
-    daemon::serve(Plan { target, dir, mount, import, properties, metrics, legacy }, registry, ready)
+    daemon::serve(Plan { target, dir, mount, import, memory, properties, metrics, legacy }, registry, ready)
 }
 
 /// What stands under the same connection.

@@ -97,6 +97,7 @@ fn parse(words: &[OsString]) -> Result<(Mount, bool), Refused> {
         dir: dir.into(),
         options,
         foreground: false,
+        memory: None,
         log: None,
         metrics: None,
         as_helper: Some(AsHelper { source, dry_run }),

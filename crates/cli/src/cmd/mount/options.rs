@@ -1,6 +1,7 @@
 //! The words after `-o`, sorted by whom they are for.
 
 use crate::failure::{Failure, Outcome};
+use crate::memory::{BYTES_MIN, Memory};
 use crate::query::Setting;
 use crate::size;
 use std::time::Duration;
@@ -14,7 +15,7 @@ pub const OPTION_HELP: &str = "\
 Options after -o, separated by commas:
   ro, rw                  read-only: nothing is written, not even what a crash left to do
   PROPERTY=VALUE          a property (see `terrane fs get`) for as long as it is mounted: compression=zstd-3
-  cache=SIZE              memory for cached blocks; as much again may be dirty (256M)
+  memory=SIZE             all memory of the daemon; see --memory
   commit=SECONDS          the longest a change stays uncommitted (5)
   discard, nodiscard      give the space of emptied zones back to the file or disk below (discard)
   rewind=TXG              import an older group, and lose what came after it
@@ -40,6 +41,7 @@ Options after -o, separated by commas:
 pub struct Words {
     pub mount: MountOptions,
     pub import: ImportOptions,
+    pub memory: Memory,
     /// Properties, for the life of the mount.
     pub properties: Vec<Setting>,
     pub remount: bool,
@@ -52,6 +54,7 @@ impl Words {
         let mut all = Words {
             mount: defaults,
             import: ImportOptions::default(),
+            memory: Memory::of_this_machine(),
             properties: Vec::new(),
             remount: false,
             of_pool: Vec::new(),
@@ -60,6 +63,7 @@ impl Words {
             all.take(word)?;
         }
         all.import.read_only = all.mount.read_only;
+        all.memory.share(&mut all.import);
         Ok(all)
     }
 
@@ -68,10 +72,8 @@ impl Words {
             |expected: &str| Failure(format!("mount option {word:?}: should be {expected}\n{OPTION_HELP}"));
         let import = &mut self.import;
         match word.split_once('=') {
-            Some(("cache", value)) => {
-                let bytes = size::parse(value).ok().filter(|bytes| *bytes >= 1 << 20);
-                let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
-                import.cache_bytes = bytes.ok_or_else(|| bad("a size of at least 1M"))?;
+            Some(("memory", value)) => {
+                self.memory = memory_size(value).map(Memory).map_err(|expected| bad(&expected))?
             }
             Some(("commit", value)) => {
                 let seconds = value.parse().ok().filter(|seconds| (1..=3600).contains(seconds));
@@ -105,6 +107,12 @@ impl Words {
     }
 }
 
+/// As a size that a daemon can live with; else what it should be.
+pub fn memory_size(word: &str) -> Result<u64, String> {
+    let enough = size::parse(word).ok().filter(|bytes| *bytes >= BYTES_MIN);
+    enough.ok_or_else(|| format!("a size of at least {}", size::print(BYTES_MIN)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,10 +123,10 @@ mod tests {
 
     #[test]
     fn words_go_to_the_pool_and_to_the_mount() {
-        let words =
-            parse("ro,cache=32M,noatime,commit=7,rewind=12,threads=5,compression=zstd-3,nodiscard").unwrap();
+        let words = parse("ro,memory=256M,noatime,commit=7,rewind=12,threads=5,compression=zstd-3,nodiscard")
+            .unwrap();
         assert!(words.mount.read_only && words.import.read_only && !words.remount && !words.import.discard);
-        assert_eq!((words.mount.threads, words.import.cache_bytes), (5, 32 << 20));
+        assert_eq!((words.mount.threads, words.import.cache_bytes), (5, 128 << 20));
         assert_eq!(
             (words.import.commit_period, words.import.rewind),
             (Duration::from_secs(7), Some(Txg(12)))
@@ -126,7 +134,7 @@ mod tests {
         assert_eq!(words.properties, [Setting { name: "compression".into(), value: "zstd-3".into() }]);
         assert_eq!(
             words.of_pool,
-            ["cache=32M", "commit=7", "rewind=12", "threads=5", "compression=zstd-3", "nodiscard"]
+            ["memory=256M", "commit=7", "rewind=12", "threads=5", "compression=zstd-3", "nodiscard"]
         );
         let words = parse("remount,rw,nodev,nofail,_netdev,x-y=z").unwrap();
         assert!(!words.mount.read_only && !words.import.read_only && words.import.rewind.is_none());
@@ -137,8 +145,9 @@ mod tests {
     fn words_that_mean_nothing_are_refused_with_those_that_do() {
         for word in [
             "zfsutil",
-            "cache=0",
-            "cache=x",
+            "cache=1G",
+            "memory=1M",
+            "memory=x",
             "commit=0",
             "commit=-1",
             "commit=1e9",
@@ -148,7 +157,7 @@ mod tests {
             "recordsize=3",
         ] {
             let text = parse(word).unwrap_err().0;
-            assert!(text.contains(&format!("{word:?}")) && text.contains("cache=SIZE"), "{text}");
+            assert!(text.contains(&format!("{word:?}")) && text.contains("memory=SIZE"), "{text}");
         }
     }
 }

@@ -1,0 +1,137 @@
+//! One number bounds the memory of a daemon.
+//!
+//! Of `--memory` half may hold cached blocks, a quarter dirty data, an eighth inodes; the rest is for requests on their way, blocks
+//! while they are compressed, and the tables. These shares are bounds of what is counted. What no bound knows, such as the heap's
+//! holes and what the kernel has us remember of a million names, shows only in the resident size: so a thread looks at that four
+//! times a second, returns free memory to the kernel when it nears the bound, and makes the cache smaller when that is not enough.
+//! When there is room again the cache grows back.
+//!
+//! Invariant: the cache's bound stays between [`FLOOR_DIVISOR`]'s share and half of the memory.
+
+use crate::failure::Outcome;
+use std::path::Path;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use terrane_pool::{ImportOptions, Pool};
+use terrane_posix::Fs;
+
+/// The least that can be asked for: buffers for requests take a part of it.
+pub const BYTES_MIN: u64 = 128 << 20;
+/// At most this, unless more is asked for.
+const DEFAULT_MAX: u64 = 4 << 30;
+/// An inode in memory, with its dnode and its locks.
+const INODE_BYTES: u64 = 2 << 10;
+/// The cache keeps this part of the memory, however little is left.
+const FLOOR_DIVISOR: u64 = 32;
+const PERIOD: Duration = Duration::from_millis(250);
+
+/// Memory of a daemon, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory(pub u64);
+
+impl Memory {
+    /// An eighth of what this machine has.
+    pub fn of_this_machine() -> Memory {
+        let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let total = info.lines().find_map(|line| kilobytes(line, "MemTotal:"));
+        Memory(total.map_or(BYTES_MIN, |total| total / 8).clamp(BYTES_MIN, DEFAULT_MAX))
+    }
+
+    fn cache_max(self) -> u64 {
+        self.0 / 2
+    }
+
+    /// Bounds what the pool holds.
+    pub fn share(self, import: &mut ImportOptions) {
+        import.cache_bytes = usize::try_from(self.cache_max()).unwrap_or(usize::MAX);
+        import.dirty_bytes = self.0 / 4;
+    }
+
+    /// The bound of the cache that follows from what is resident now, and whether the heap should be trimmed first.
+    fn next_cache_max(self, resident: u64, now: u64) -> u64 {
+        let (low, high) = (self.0 / FLOOR_DIVISOR, self.cache_max());
+        // Well below the bound: between two looks a group may compress what it holds.
+        let full = self.0 / 8 * 7;
+        if resident > full {
+            // Below the mark, and not just to it: what was freed is reused before it is returned.
+            return now.saturating_sub(resident - full + self.0 / 32).clamp(low, high);
+        }
+        if resident < self.0 / 8 * 5 { (now + self.0 / 64).clamp(low, high) } else { now }
+    }
+}
+
+fn kilobytes(line: &str, name: &str) -> Option<u64> {
+    let number = line.strip_prefix(name)?.trim().strip_suffix(" kB")?;
+    number.trim().parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+}
+
+/// Resident memory of this process.
+pub fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    status.lines().find_map(|line| kilobytes(line, "VmRSS:"))
+}
+
+/// Keeps this process within its memory for as long as the pool is there.
+pub fn watch(memory: Memory, pool: &Arc<Pool>, fs: &Fs) -> Outcome {
+    fs.keep_inodes(usize::try_from(memory.0 / 8 / INODE_BYTES).unwrap_or(usize::MAX));
+    let pool = Arc::downgrade(pool);
+    std::thread::Builder::new().name("memory".into()).spawn(move || keep_within(memory, &pool))?;
+    Ok(())
+}
+
+fn keep_within(memory: Memory, pool: &Weak<Pool>) {
+    loop {
+        std::thread::sleep(PERIOD);
+        let Some(pool) = pool.upgrade() else { return };
+        let Some(before) = resident() else {
+            log::warn!(
+                "{} has no VmRSS; memory is bounded by count alone",
+                Path::new("/proc/self/status").display()
+            );
+            return;
+        };
+        let max = pool.cache_bytes_max() as u64;
+        let mut next = memory.next_cache_max(before, max);
+        if next < max {
+            // Freed memory may be all that is wrong.
+            terrane_fuse::process::trim_heap();
+            let after = resident().unwrap_or(before);
+            next = memory.next_cache_max(after, max);
+            log::debug!(resident = before, trimmed = before.saturating_sub(after), cache = next; "memory is short");
+        }
+        if next != max {
+            pool.set_cache_bytes(usize::try_from(next).unwrap_or(usize::MAX));
+            if next < max {
+                terrane_fuse::process::trim_heap();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cache_gives_way_and_comes_back() {
+        let memory = Memory(1 << 30);
+        let max = memory.cache_max();
+        assert_eq!(memory.next_cache_max(800 << 20, max), max, "there is room");
+        let less = memory.next_cache_max(936 << 20, max);
+        assert_eq!(less, max - (40 << 20) - (32 << 20));
+        assert_eq!(memory.next_cache_max(800 << 20, less), less, "neither short nor roomy");
+        assert!(memory.next_cache_max(500 << 20, less) > less);
+        assert_eq!(memory.next_cache_max(8 << 30, max), (1 << 30) / FLOOR_DIVISOR, "never nothing");
+        assert_eq!(memory.next_cache_max(0, max), max, "never more than its share");
+    }
+
+    #[test]
+    fn the_default_is_a_share_of_the_machine() {
+        let memory = Memory::of_this_machine();
+        assert!((BYTES_MIN..=DEFAULT_MAX).contains(&memory.0));
+        assert!(resident().is_some_and(|bytes| bytes > 1 << 20));
+        let mut import = ImportOptions::default();
+        memory.share(&mut import);
+        assert!(import.cache_bytes as u64 + import.dirty_bytes <= memory.0);
+    }
+}
