@@ -83,7 +83,7 @@ struct Numbers {
     scan_at: u64,
     /// Slots handed out in the open group and in the syncing one: the dnode blocks do not show them yet.
     given: [NumberMap<u64, u32>; 2],
-    /// Slots of objects whose destruction is in the group that syncs: not durable yet.
+    /// Slots of objects whose destruction is in the newest group that synced, or is about to have: not durable yet.
     resting: NumberMap<u64, u32>,
     /// Numbers that are not given out at all.
     withheld: BTreeSet<u64>,
@@ -561,6 +561,8 @@ impl ObjectSet {
             may_embed: false,
         };
         let root = group.write(vec![request])?.remove(0);
+        // Before anybody can see that these slots are free.
+        self.numbers.lock().rest(freed_slots(&frozen));
         // Dnodes first: who holds an object from now on reads the new ones.
         for (object, dnode) in [(&meta, &new_meta), (&free_queue, &new_queue)] {
             object.install(dnode);
@@ -744,27 +746,32 @@ impl ObjectSet {
         Ok(Rewrite::new(group, whose, dnode, ChecksumKind::Blake3, queue).run(&freed, new)?)
     }
 
-    /// Numbers of destroyed objects can be used again, when this group has committed. Not before: a crash brings the objects back, and
-    /// who was told of a successor with the same number would find them.
+    /// The dnodes of this group are in the tree: destroyed objects are gone, and slots that were given out are found taken there.
     fn retire(&self, frozen: &[(Arc<Object>, Arc<Frozen>)]) {
-        let mut numbers = self.numbers.lock();
-        numbers.given[1].clear();
-        let mut freed = NumberMap::default();
-        for (object, aside) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
+        self.numbers.lock().given[1].clear();
+        for (object, _) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
             let id = object.id();
             let mut shard = self.shard(id).lock();
             if shard.objects.get(&id.0).is_some_and(|held| std::ptr::eq(held.as_ptr(), Arc::as_ptr(object))) {
                 shard.objects.remove(&id.0);
             }
             shard.epoch += 1;
-            drop(shard);
-            for slot in id.0..id.0 + u64::from(aside.dnode.slots) {
-                let (block, bit) = bit_of(slot);
-                *freed.entry(block).or_default() |= bit;
-            }
         }
-        numbers.rest(freed);
     }
+}
+
+/// Slots of destroyed objects. They can be used again when this group has committed, not before: a crash brings the objects back, and
+/// who was told of a successor with the same number would find them.
+fn freed_slots(frozen: &[(Arc<Object>, Arc<Frozen>)]) -> NumberMap<u64, u32> {
+    let mut freed = NumberMap::default();
+    for (object, aside) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
+        let first = object.id().0;
+        for slot in first..first + u64::from(aside.dnode.slots) {
+            let (block, bit) = bit_of(slot);
+            *freed.entry(block).or_default() |= bit;
+        }
+    }
+    freed
 }
 
 fn place(pointers: &mut [BTreeMap<u64, BlockPtr>], places: &mut Vec<(usize, u64)>, written: Vec<BlockPtr>) {

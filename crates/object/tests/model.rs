@@ -320,3 +320,54 @@ fn slots_given_out_and_not_stored_yet_are_never_found_free() {
     }
     assert!(searched, "the canary: free slots were found by searching");
 }
+
+/// Destroys most objects of a freshly imported set in one group, and makes new ones while that group syncs.
+#[test]
+fn a_number_is_not_given_twice_while_its_end_is_synced() {
+    const OLD: u64 = 24_000;
+    for seed in 0..6 {
+        let device = sim(seed);
+        let world = create(&device, seed);
+        let small = ObjectSpec { kind: ObjectKind::File, block_size: 512, dnode_slots: 1, bonus: Vec::new() };
+        for _ in 0..OLD / 1000 {
+            let tx = world.pool.begin(COST).unwrap();
+            (0..1000).for_each(|_| drop(world.set.create(&tx, small.clone()).unwrap()));
+        }
+        world.pool.commit().unwrap();
+        let mut old = Vec::new();
+        assert!(world.set.for_each_dnode(&mut |id, _| old.push(id)).is_empty());
+        world.pool.export().unwrap();
+        drop(world);
+
+        // What is free is not known after an import, and is looked for.
+        let world = import(&device, seed);
+        for ids in old.chunks(1000) {
+            let tx = world.pool.begin(COST).unwrap();
+            for id in ids.iter().filter(|id| id.0 % 8 != 0) {
+                world.set.destroy(&tx, &world.set.hold(*id).unwrap()).unwrap();
+            }
+        }
+        let mut live: Vec<u64> = old.iter().map(|id| id.0).filter(|id| id % 8 == 0).collect();
+        std::thread::scope(|scope| {
+            let committing = scope.spawn(|| world.pool.commit().unwrap());
+            // Each looks through a few blocks; spread over the time that the sync takes.
+            while !committing.is_finished() {
+                let tx = world.pool.begin(COST).unwrap();
+                live.push(world.set.create(&tx, small.clone()).unwrap().id().0);
+                drop(tx);
+                std::thread::sleep(std::time::Duration::from_micros(100));
+            }
+        });
+        for _ in 0..3 {
+            for _ in 0..10 {
+                let tx = world.pool.begin(COST).unwrap();
+                (0..1000).for_each(|_| live.push(world.set.create(&tx, small.clone()).unwrap().id().0));
+            }
+            world.pool.commit().unwrap();
+        }
+        let count = live.len();
+        live.sort_unstable();
+        live.dedup();
+        assert_eq!(live.len(), count, "seed {seed}: a number has two objects");
+    }
+}
