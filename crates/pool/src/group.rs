@@ -35,6 +35,8 @@ const DEAD_LOG_FREES: usize = 16 << 10;
 const LEASE: u64 = 4096;
 /// Blocks that are compressed ahead of the one that is appended.
 const AHEAD_MAX: usize = 64;
+/// As many bytes are compressed sooner here than by a worker that has to be woken: what an `fsync` waits for is mostly this little.
+const HERE_MAX: usize = 32 << 10;
 /// Groups that can be rolled back to.
 const ROLLBACK_GROUPS: usize = 3;
 
@@ -193,8 +195,18 @@ impl Group<'_> {
     /// Writes blocks and returns their pointers, in order. Compression and checksums run on the workers while earlier blocks are
     /// appended.
     pub fn write(&mut self, requests: Vec<WriteRequest>) -> Result<Vec<BlockPtr>, PoolError> {
-        let mut pending: VecDeque<(WriteRequest, Pending<Ready>)> = VecDeque::new();
         let mut pointers = Vec::with_capacity(requests.len());
+        let bytes: usize = requests.iter().map(|request| request.data.len()).sum();
+        if requests.len() <= 1 || bytes <= HERE_MAX {
+            for request in &requests {
+                let WriteRequest { data, compression, checksum, may_embed, .. } = request;
+                let job = |codec: &mut Compressor| prepare(codec, data, *compression, *checksum, *may_embed);
+                let ready = self.pool.workers.here(job);
+                pointers.push(self.place(request, ready)?);
+            }
+            return Ok(pointers);
+        }
+        let mut pending: VecDeque<(WriteRequest, Pending<Ready>)> = VecDeque::new();
         for request in requests {
             // Not all at once: what is ready goes on to the device, and its memory to the next, while the rest is compressed.
             if pending.len() >= AHEAD_MAX
