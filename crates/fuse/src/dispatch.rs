@@ -303,28 +303,12 @@ impl Dispatch {
     }
 
     fn readdirplus(&self, dir: Ino, offset: u64, size: u32, reply: &mut Reply) -> Answer {
-        let size = usize::try_from(size).unwrap_or(0);
-        // Names first, attributes then: a walk holds the directory, and looking up inside it would ask for it again.
-        let mut names = Vec::new();
-        let mut bytes = 0;
-        self.fs.readdir(dir, offset, &mut |entry| {
-            bytes += DirReply::entry_bytes(entry.name.len(), true);
-            let fits = bytes <= size;
-            if fits {
-                names.push((entry.ino, entry.next, entry.kind, entry.name.to_vec()));
-            }
-            fits
-        })?;
-        let mut out = DirReply::new(reply, size);
-        for (ino, next, kind, name) in names {
-            // Dot names are not looked up: the kernel takes no reference for them. A name that was removed meanwhile, or
-            // whose inode is damaged, is shown as a name: the caller learns the rest when it asks.
-            let found = if matches!(&*name, b"." | b"..") { Err(ENOENT) } else { self.fs.lookup(dir, &name) };
-            let entry =
-                found.map_or_else(|_| attr::no_entry(std::time::Duration::ZERO), |attr| self.entry_of(&attr));
-            let added = out.entry_plus(&entry, ino, next, kind, &name);
-            debug_assert!(added, "its bytes were counted before");
-        }
-        Ok(())
+        let mut out = DirReply::new(reply, usize::try_from(size).unwrap_or(0));
+        self.fs.readdir_plus(dir, offset, &mut |entry, attr| {
+            // A name without attributes is shown as a name: the caller learns the rest when it asks.
+            let nothing = || attr::no_entry(std::time::Duration::ZERO);
+            let shown = attr.map_or_else(nothing, |attr| self.entry_of(attr));
+            out.entry_plus(&shown, entry.ino, entry.next, entry.kind, entry.name)
+        })
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use terrane_dataset::ObjectZap;
 use terrane_object::{Cost, Object, ObjectSpec, Tx};
 use terrane_sa::ZplAttrs;
-use terrane_zap::Cursor;
+use terrane_zap::{Cursor, Entry};
 
 /// `DT_DIR`
 pub(crate) const KIND_DIR: u8 = 4;
@@ -334,14 +334,49 @@ impl Fs {
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<(), Errno> {
         let dir = self.hold(dir)?;
+        self.walk(&dir, offset, &mut |_| (), &mut |entry, ()| each(entry))
+    }
+
+    /// As [`readdir`](Self::readdir), with the attributes of what the names mean; "." and "..", and names whose inode was removed
+    /// meanwhile or cannot be read, come without. Each attribute that `each` took (it said true) adds one to the
+    /// lookup count.
+    pub fn readdir_plus(
+        &self,
+        dir: Ino,
+        offset: u64,
+        each: &mut dyn FnMut(DirEntry<'_>, Option<&Attr>) -> bool,
+    ) -> Result<(), Errno> {
+        let dir = self.hold(dir)?;
+        let mut show = |entry: DirEntry<'_>, entered: Option<InodeRef<'_>>| {
+            let Some(inode) = entered.and_then(|entered| entered.load().ok()) else {
+                return each(entry, None);
+            };
+            let attr = self.attr(&inode, &inode.read());
+            let taken = each(entry, Some(&attr));
+            if taken {
+                inode.count_lookup();
+            }
+            taken
+        };
+        self.walk(&dir, offset, &mut |ino| Some(self.enter(ino)), &mut show)
+    }
+
+    /// `hold` is called for each name's object while the directory is locked, `each` when it is not.
+    fn walk<T: Default>(
+        &self,
+        dir: &InodeRef<'_>,
+        offset: u64,
+        hold: &mut dyn FnMut(Ino) -> T,
+        each: &mut dyn FnMut(DirEntry<'_>, T) -> bool,
+    ) -> Result<(), Errno> {
         let parent = {
             let state = dir.read();
             state.names()?;
             state.attrs.zpl.parent
         };
-        self.note_access(&dir);
+        self.note_access(dir);
         for (at, name, ino) in [(0, &b"."[..], dir.ino), (OFFSET_PARENT, b"..", parent)] {
-            if offset <= at && !each(DirEntry { name, ino, kind: KIND_DIR, next: at + 1 }) {
+            if offset <= at && !each(DirEntry { name, ino, kind: KIND_DIR, next: at + 1 }, T::default()) {
                 return Ok(());
             }
         }
@@ -349,12 +384,21 @@ impl Fs {
         let mut cursor = if offset <= OFFSET_NAMES_LAST { Cursor::START } else { Cursor::from_u64(offset) };
         let mut batch = BATCH_FIRST;
         loop {
-            let entries = dir.read().names()?.list(cursor, batch)?;
-            for entry in &entries {
+            let (entries, held) = {
+                let state = dir.read();
+                let entries = state.names()?.list(cursor, batch)?;
+                let meaning = |entry: &Entry| entry.value.first().map(Named::from_value);
+                let held: Vec<_> = entries
+                    .iter()
+                    .map(|entry| meaning(entry).map(|named| (named, hold(named.ino))))
+                    .collect();
+                (entries, held)
+            };
+            for (entry, held) in entries.iter().zip(held) {
                 cursor = entry.cursor_after();
-                let (Some(name), Some(value)) = (entry.key.name(), entry.value.first()) else { continue };
-                let named = Named::from_value(value);
-                if !each(DirEntry { name, ino: named.ino, kind: named.kind, next: cursor.to_u64() }) {
+                let (Some(name), Some((named, held))) = (entry.key.name(), held) else { continue };
+                let shown = DirEntry { name, ino: named.ino, kind: named.kind, next: cursor.to_u64() };
+                if !each(shown, held) {
                     return Ok(());
                 }
             }

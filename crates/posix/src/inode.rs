@@ -287,7 +287,7 @@ impl InodeRef<'_> {
     }
 
     /// Reads the dnode, unless somebody did. `ESTALE`: there is no such inode (any more).
-    fn load(self) -> Result<Self, Errno> {
+    pub fn load(self) -> Result<Self, Errno> {
         if self.is_loaded() {
             return Ok(self);
         }

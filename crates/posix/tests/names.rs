@@ -488,6 +488,43 @@ fn every_inode_has_another_generation() {
 }
 
 #[test]
+fn a_listing_with_attributes_counts_what_it_told() {
+    let mut m = Machine::new(41, &[]);
+    let root = m.fs().root();
+    for n in 0..40 {
+        let ino = m.fs().create(root, format!("f{n}").as_bytes(), 0o640, &ROOT_CRED).unwrap().ino;
+        m.fs().forget(ino, 1);
+    }
+    m.remount();
+    let fs = m.fs();
+    let mut told = Vec::new();
+    fs.readdir_plus(root, 0, &mut |entry, attr| {
+        let is_dots = entry.name == b"." || entry.name == b"..";
+        assert_eq!(attr.is_none(), is_dots);
+        if let Some(attr) = attr {
+            assert_eq!((attr.ino, attr.mode & 0o7777), (entry.ino, 0o640));
+            if told.len() == 25 {
+                // Does not fit any more: not told, not counted.
+                return false;
+            }
+            told.push(attr.ino);
+        }
+        true
+    })
+    .unwrap();
+    assert_eq!(told.len(), 25);
+    // Unlinked ones live for as long as they are known.
+    for n in 0..40 {
+        fs.unlink(root, format!("f{n}").as_bytes()).unwrap();
+    }
+    assert!(told.iter().all(|ino| fs.getattr(*ino).is_ok()));
+    for ino in &told {
+        fs.forget(*ino, 1);
+    }
+    assert_eq!((fs.cached_inodes(), fs.unlinked_count()), (0, Ok(0)), "each was counted once");
+}
+
+#[test]
 fn lookups_and_forgets_balance() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
