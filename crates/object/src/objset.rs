@@ -144,11 +144,11 @@ pub struct ObjectSet {
     syncing: Mutex<(Vec<Arc<Object>>, u64, u64)>,
     root: Mutex<BlockPtr>,
     policy: RwLock<DataPolicy>,
-    last_changes: RwLock<Option<LastChanges>>,
+    last_changes: Mutex<Vec<LastChanges>>,
 }
 
-/// What somebody still changes in a group before it syncs.
-type LastChanges = Box<dyn Fn(&Tx) + Send + Sync>;
+/// What somebody still changes in a group before it syncs; false: in no other.
+type LastChanges = Box<dyn FnMut(&Tx) -> bool + Send>;
 
 impl ObjectSet {
     /// The set behind a root pointer; a hole is an empty set.
@@ -182,7 +182,7 @@ impl ObjectSet {
             syncing: Mutex::new((Vec::new(), header.objects, header.high_water)),
             root: Mutex::new(root),
             policy: RwLock::default(),
-            last_changes: RwLock::default(),
+            last_changes: Mutex::default(),
         });
         *set.queue.lock() = set.load_queue()?;
         Ok(set)
@@ -464,10 +464,10 @@ impl ObjectSet {
         Ok(())
     }
 
-    /// Calls `changes` for every group when nobody else is in it any more: for what is only worth storing if it is still true then.
-    /// Everybody waits for it. One at a time; the newest counts.
-    pub fn at_the_end_of_groups(&self, changes: impl Fn(&Tx) + Send + Sync + 'static) {
-        *self.last_changes.write() = Some(Box::new(changes));
+    /// Calls `changes` for every group when nobody else is in it any more, until it returns false: for what is only worth storing if
+    /// it is still true then. Everybody waits for it.
+    pub fn at_the_end_of_groups(&self, changes: impl FnMut(&Tx) -> bool + Send + 'static) {
+        self.last_changes.lock().push(Box::new(changes));
     }
 
     /// The number that the next object with one slot will most likely get.
@@ -480,9 +480,7 @@ impl ObjectSet {
 
     /// The group has quiesced: what is dirty now, and after the last changes, is its.
     pub(crate) fn quiesced(&self, last: &Tx) {
-        if let Some(changes) = &*self.last_changes.read() {
-            changes(last);
-        }
+        self.last_changes.lock().retain_mut(|changes| changes(last));
         let mut numbers = self.numbers.lock();
         for (block, bits) in std::mem::take(&mut numbers.given[0]) {
             *numbers.given[1].entry(block).or_default() |= bits;

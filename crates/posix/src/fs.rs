@@ -38,7 +38,7 @@ pub struct Fs {
     pub(crate) set: Arc<ObjectSet>,
     pub(crate) layouts: LayoutTable,
     pub(crate) inodes: InodeCache,
-    pub(crate) unlinked: UnlinkedSet,
+    pub(crate) unlinked: Arc<UnlinkedSet>,
     pub(crate) dnode_blocks: DnodeBlocks,
     pub(crate) claims_of_new: Claims,
     /// Held while a directory moves to another parent: nobody else's move can then put it under itself. Taken
@@ -212,7 +212,7 @@ impl Fs {
             set,
             layouts,
             inodes: InodeCache::new(),
-            unlinked: UnlinkedSet::new(queue),
+            unlinked: Arc::new(UnlinkedSet::new(queue)),
             dnode_blocks: DnodeBlocks::default(),
             claims_of_new: Claims::of_new(),
             directory_moves: Mutex::new(()),
@@ -220,11 +220,12 @@ impl Fs {
             succession,
             root,
         });
-        let of_groups = Arc::downgrade(&fs);
+        // It outlives this Fs by one group: what was unlinked last is in none yet.
+        let unlinked = Arc::clone(&fs.unlinked);
         fs.set.at_the_end_of_groups(move |last| {
-            if let Some(fs) = of_groups.upgrade() {
-                fs.unlinked.store(last);
-            }
+            let is_used = Arc::strong_count(&unlinked) > 1;
+            unlinked.store(last);
+            is_used
         });
         match fs.hold(root).map(|inode| inode.read().attrs.is_dir()) {
             Ok(true) => {}

@@ -183,6 +183,19 @@ fn an_unlinked_file_lives_until_it_is_forgotten() {
 }
 
 #[test]
+fn what_is_unlinked_and_never_forgotten_is_destroyed_at_the_next_mount() {
+    let mut m = machine();
+    let root = m.fs().root();
+    let objects = m.fs().statfs().files - m.fs().statfs().files_free;
+    let file = m.fs().file(root, "f").ino;
+    m.fs().put(file, 0, &[1; 5000]);
+    m.fs().unlink(root, b"f").unwrap();
+    m.remount_unforgotten();
+    assert_eq!(m.fs().getattr(file), Err(Errno::ESTALE));
+    assert_eq!(m.fs().statfs().files - m.fs().statfs().files_free, objects);
+}
+
+#[test]
 fn a_crash_destroys_what_had_no_name() {
     let mut m = machine();
     let root = m.fs().root();

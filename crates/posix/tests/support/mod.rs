@@ -88,6 +88,15 @@ impl Machine {
         self.mount();
     }
 
+    /// Lets go of the file system as a program does that forgot nothing, exports, imports and mounts again.
+    pub fn remount_unforgotten(&mut self) {
+        let Mounted { pool, objects, fs } = self.mounted.take().unwrap();
+        drop(fs);
+        pool.export().unwrap();
+        drop((objects, pool));
+        self.mount();
+    }
+
     /// The power fails, whatever runs: every device operation fails from now on.
     pub fn cut_power(&self) {
         self.device.cut_power();
