@@ -9,14 +9,16 @@
     reason = "a table of answers is read by lines, and most of them put bytes and succeed"
 )]
 
+mod askers;
 mod replay;
 
 use crate::cache_policy::CachePolicy;
 use crate::metrics::Metrics;
 use crate::mount::MountOptions;
-use crate::proto::{self, CreateIn, Request, SetattrIn, WriteIn, fattr};
+use crate::proto::{self, CreateIn, Header, Request, SetattrIn, WriteIn, fattr};
 use crate::reply::{DirReply, Errno, Reply, attr};
 use crate::session::{Call, Handler, Negotiated};
+use askers::Askers;
 use std::sync::Arc;
 use std::time::Duration;
 use terrane_posix::{Attr, Cred, Fs, Ino, SetAttr, SetTime, Time, WriteFlags};
@@ -30,6 +32,7 @@ pub struct Dispatch {
     /// Mounted with `dirsync` or `sync`: changes of directories are commits.
     dirsync: bool,
     metrics: Arc<Metrics>,
+    askers: Askers,
 }
 
 type Answer = Result<(), Errno>;
@@ -104,7 +107,14 @@ impl Dispatch {
     /// `metrics` hears of every request.
     pub fn new(fs: Arc<Fs>, options: &MountOptions, metrics: Arc<Metrics>) -> Self {
         let dirsync = options.dirsync || options.sync;
-        Dispatch { fs, policy: options.cache, sync: options.sync, dirsync, metrics }
+        Dispatch {
+            fs,
+            policy: options.cache,
+            sync: options.sync,
+            dirsync,
+            metrics,
+            askers: Askers::default(),
+        }
     }
 
     /// A request that a dead predecessor may have carried out already: see [`replay`].
@@ -128,7 +138,7 @@ impl Dispatch {
         let node = self.ino(call.header.nodeid);
         let cred = &Cred { uid: call.header.uid, gid: call.header.gid };
         match *call.request {
-            Request::Lookup { name } => self.lookup(node, name, reply),
+            Request::Lookup { name } => self.lookup(call.header, node, name, reply),
             Request::Forget { nlookup } => Ok(fs.forget(node, nlookup)),
             Request::BatchForget(list) => {
                 Ok(list.iter().for_each(|one| fs.forget(self.ino(one.nodeid), one.nlookup)))
@@ -162,7 +172,7 @@ impl Dispatch {
             Request::Write(write) => self.write(node, &write, reply),
             Request::Readdir(read) => self.readdir(node, read.offset, bounded(read.size, negotiated), reply),
             Request::Readdirplus(read) => {
-                self.readdirplus(node, read.offset, bounded(read.size, negotiated), reply)
+                self.readdirplus(call.header.pid, node, read.offset, bounded(read.size, negotiated), reply)
             }
 
             Request::Fsync { data_only } | Request::Fsyncdir { data_only } => fs.fsync(node, data_only),
@@ -255,9 +265,14 @@ impl Dispatch {
         Ok(attr::put_open(reply, self.policy.file_flags()))
     }
 
-    fn lookup(&self, dir: Ino, name: &[u8], reply: &mut Reply) -> Answer {
+    fn lookup(&self, header: &Header, dir: Ino, name: &[u8], reply: &mut Reply) -> Answer {
         match self.fs.lookup(dir, name) {
-            Ok(attr) => self.entry(attr, reply),
+            Ok(attr) => {
+                if attr.mode & libc::S_IFMT != libc::S_IFDIR {
+                    self.askers.looked_up(header.pid, dir);
+                }
+                self.entry(attr, reply)
+            }
             Err(ENOENT) if !self.policy.negative.is_zero() => {
                 Ok(reply.bytes(&attr::no_entry(self.policy.negative).encode()))
             }
@@ -302,8 +317,15 @@ impl Dispatch {
         self.fs.readdir(dir, offset, &mut |entry| out.entry(entry.ino, entry.next, entry.kind, entry.name))
     }
 
-    fn readdirplus(&self, dir: Ino, offset: u64, size: u32, reply: &mut Reply) -> Answer {
+    fn readdirplus(&self, caller: u32, dir: Ino, offset: u64, size: u32, reply: &mut Reply) -> Answer {
         let mut out = DirReply::new(reply, usize::try_from(size).unwrap_or(0));
+        // Further pieces with attributes are only asked for when somebody has looked a name up.
+        if offset == 0 && !self.askers.begins(caller, dir) {
+            let name_only = attr::no_entry(std::time::Duration::ZERO);
+            return self.fs.readdir(dir, offset, &mut |entry| {
+                out.entry_plus(&name_only, entry.ino, entry.next, entry.kind, entry.name)
+            });
+        }
         self.fs.readdir_plus(dir, offset, &mut |entry, attr| {
             // A name without attributes is shown as a name: the caller learns the rest when it asks.
             let nothing = || attr::no_entry(std::time::Duration::ZERO);

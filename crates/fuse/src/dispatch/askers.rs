@@ -1,0 +1,95 @@
+//! Who lists a directory only for its names.
+//!
+//! The kernel asks for attributes along with the first names of every directory, as it cannot know whether the caller will want
+//! them. For `find -name` or a shell's glob that reads a dnode for each name in vain; for `ls -l` it saves a request each. So a
+//! caller's first listing is answered by names alone. If the caller then looks up a file that it was shown, its next
+//! listings come with attributes. From time to time it is tried again, because a look-up that was saved is not seen.
+//!
+//! Directories that are looked up say nothing: everybody who walks a tree enters them.
+
+use parking_lot::Mutex;
+use terrane_wire::NumberMap;
+
+const SHARDS: usize = 16;
+/// Callers remembered in a shard; more are forgotten together, and learned again.
+const CALLERS_MAX: usize = 256;
+/// Listings with attributes between two trials by names.
+const TRIAL_EVERY: u32 = 256;
+
+#[derive(Debug, Default)]
+struct Caller {
+    /// The directory that was listed by names last.
+    shown: u64,
+    /// It looked up what it was shown.
+    wants: bool,
+    /// Listings with attributes since then.
+    listings: u32,
+}
+
+/// Callers (threads, by the kernel's numbers) that list directories.
+#[derive(Debug, Default)]
+pub(super) struct Askers([Mutex<NumberMap<u32, Caller>>; SHARDS]);
+
+impl Askers {
+    fn shard(&self, caller: u32) -> Option<&Mutex<NumberMap<u32, Caller>>> {
+        self.0.get(usize::try_from(caller).unwrap_or(0) % SHARDS)
+    }
+
+    /// A caller begins to list a directory: whether attributes are worth their while.
+    pub fn begins(&self, caller: u32, dir: u64) -> bool {
+        let Some(shard) = self.shard(caller) else { return true };
+        let mut callers = shard.lock();
+        if callers.len() >= CALLERS_MAX && !callers.contains_key(&caller) {
+            callers.clear();
+        }
+        let caller = callers.entry(caller).or_default();
+        if caller.wants && caller.listings < TRIAL_EVERY {
+            caller.listings += 1;
+            return true;
+        }
+        *caller = Caller { shown: dir, wants: false, listings: 0 };
+        false
+    }
+
+    /// A caller looked up something that is no directory.
+    pub fn looked_up(&self, caller: u32, dir: u64) {
+        let Some(shard) = self.shard(caller) else { return };
+        if let Some(caller) = shard.lock().get_mut(&caller)
+            && caller.shown == dir
+        {
+            caller.wants = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_come_once_somebody_used_a_name() {
+        let askers = Askers::default();
+        assert!(!askers.begins(7, 100), "names at first");
+        assert!(!askers.begins(7, 101));
+        askers.looked_up(7, 100);
+        assert!(!askers.begins(7, 102), "another directory than it was shown last");
+        askers.looked_up(8, 102);
+        assert!(!askers.begins(7, 103), "another caller");
+        askers.looked_up(7, 103);
+        for dir in 0..u64::from(TRIAL_EVERY) {
+            assert!(askers.begins(7, 200 + dir));
+        }
+        assert!(!askers.begins(7, 900), "a trial");
+        assert!(!askers.begins(7, 901), "nobody looked");
+    }
+
+    #[test]
+    fn callers_are_not_remembered_without_bound() {
+        let askers = Askers::default();
+        for caller in 0..100_000 {
+            askers.begins(caller, 1);
+        }
+        let held: usize = askers.0.iter().map(|shard| shard.lock().len()).sum();
+        assert!(held <= SHARDS * CALLERS_MAX);
+    }
+}
