@@ -2,7 +2,8 @@
 //!
 //! A *holder* outlives the server of a mount: our own keeper ([`crate::keeper`]), or systemd's descriptor store. Four things lie with
 //! it: the connection to the kernel, the socket on which commands call (so that they wait instead of being refused), the ledger
-//! of uncommitted changes, and a page of facts: where the mount stands and what was agreed on.
+//! of uncommitted changes, and a page of facts: where the mount stands and what was agreed on. After a crash a fifth comes to
+//! them: the list of what it cost.
 //!
 //! Invariant: all four are there before `READY=1` is said; what is there is enough for a successor that knows the same command line.
 
@@ -20,6 +21,7 @@ const CONNECTION: &str = "terrane-connection";
 const CONTROL: &str = "terrane-control";
 const LEDGER: &str = "terrane-ledger";
 const FACTS: &str = "terrane-facts";
+const LOST: &str = "terrane-lost";
 
 /// The way to a holder.
 #[derive(Clone, Debug)]
@@ -49,6 +51,8 @@ pub struct Legacy {
     pub control: UnixListener,
     /// Of a mount that writes.
     pub ledger: Option<File>,
+    /// What servers before it had lost; see `daemon::succession`.
+    pub lost: Option<File>,
     pub facts: Facts,
     /// Where the facts stand.
     pub page: File,
@@ -93,6 +97,11 @@ impl Holder {
     /// For a mount that begins to write only now.
     pub fn keep_ledger(&self, ledger: &File) -> Outcome {
         self.keep(LEDGER, ledger)
+    }
+
+    /// After a crash. It takes the place of the one before.
+    pub fn keep_lost(&self, lost: &File) -> Outcome {
+        self.keep(LOST, lost)
     }
 
     /// The mount stands, and its server answers.
@@ -163,9 +172,9 @@ impl Legacy {
                 "unmount it and mount it again",
             )
         })?;
-        let ledger = take(LEDGER);
+        let (ledger, lost) = (take(LEDGER), take(LOST));
         let control = UnixListener::from(std::os::fd::OwnedFd::from(control));
-        Ok(Some(Legacy { connection, control, ledger, facts, page }))
+        Ok(Some(Legacy { connection, control, ledger, lost, facts, page }))
     }
 }
 

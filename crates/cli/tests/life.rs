@@ -39,12 +39,14 @@ fn a_mount_outlives_its_server() {
     let gone = File::options().read(true).write(true).create_new(true).open(mnt.join("gone")).unwrap();
     gone.write_all_at(b"no name", 0).unwrap();
     fs::remove_file(mnt.join("gone")).unwrap();
+    let untold = File::options().read(true).write(true).create_new(true).open(mnt.join("untold")).unwrap();
     kept.sync_all().unwrap();
 
     // Killed with something to lose: it is lost, and who asks for it is told, once.
     let first = place.daemon_pid();
     fs::write(mnt.join("lost"), "lost").unwrap();
     kept.write_all_at(b"KEPT", 0).unwrap();
+    untold.write_all_at(b"UNTOLD", 0).unwrap();
     kill("-KILL", first);
     let mut buf = [0; 7];
     kept.read_exact_at(&mut buf[..4], 0).unwrap();
@@ -68,10 +70,13 @@ fn a_mount_outlives_its_server() {
     kept.sync_all().unwrap();
     gone.read_exact_at(&mut buf, 0).unwrap();
     assert_eq!(&buf, b"no name");
+    // Nor is it forgotten who was not told.
+    assert_eq!(untold.sync_all().unwrap_err().raw_os_error(), Some(5));
     place.run("restart --all", 0);
+    untold.sync_all().unwrap();
     let row = place.json_rows("mounts --json").remove(0);
     assert!(row["pid"] != third && row["since"] == since && row["state"] == "mounted", "{row}");
-    drop((kept, gone));
+    drop((kept, gone, untold));
     place.run("umount mnt", 0);
     assert!(place.out("check tank").contains("nothing found"));
     place.refused("restart tank", &["not mounted"]);

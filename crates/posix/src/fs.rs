@@ -52,6 +52,9 @@ pub struct Fs {
 /// Told of the first change of an inode in each group, so that a successor knows what a crash cost.
 pub trait Ledger: Send + Sync {
     fn note(&self, group: u64, ino: Ino);
+
+    /// Somebody was told that this inode lost changes: a further successor need not say it again.
+    fn told(&self, _ino: Ino) {}
 }
 
 /// What is known of a predecessor that died while its mount stands.
@@ -375,6 +378,12 @@ impl Fs {
             && succession.lost.lock().remove(&ino)
         {
             log::error!("fsync of inode {ino}: its changes before the crash are lost; answered EIO, once");
+            // The number of one that is not there stays lost, for as long as the mount stands.
+            if self.hold(ino).is_ok()
+                && let Some(ledger) = self.ledger.get()
+            {
+                ledger.told(ino);
+            }
             return Err(Errno::EIO);
         }
         let inode = self.hold(ino)?;

@@ -75,11 +75,15 @@ fn the_end_of_an_inherited_mount_leaves_nothing_unlinked() {
 
 /// Notes as a list.
 #[derive(Clone, Default)]
-struct Notes(Arc<Mutex<Vec<(u64, Ino)>>>);
+struct Notes(Arc<Mutex<Vec<(u64, Ino)>>>, Arc<Mutex<Vec<Ino>>>);
 
 impl Ledger for Notes {
     fn note(&self, group: u64, ino: Ino) {
         self.0.lock().unwrap().push((group, ino));
+    }
+
+    fn told(&self, ino: Ino) {
+        self.1.lock().unwrap().push(ino);
     }
 }
 
@@ -101,11 +105,16 @@ fn an_fsync_tells_once_what_a_crash_lost() {
     assert_eq!(noted.iter().map(|(_, ino)| *ino).collect::<Vec<_>>(), [half], "once in a group");
     let lost: Vec<Ino> = noted.iter().filter(|(group, _)| *group > committed).map(|(_, ino)| *ino).collect();
 
-    m.die(&lost);
+    let never = half + 1000;
+    m.die(&[&lost[..], &[never]].concat());
     let fs = m.fs();
+    let notes = Notes::default();
+    fs.keep_ledger(Box::new(notes.clone()));
     assert_eq!(fs.bytes(half), b"first");
     assert_eq!(fs.fsync(safe, false), Ok(()));
     assert_eq!(fs.fsync(half, true), Err(Errno::EIO));
+    assert_eq!(fs.fsync(never, true), Err(Errno::EIO));
+    assert_eq!(*notes.1.lock().unwrap(), [half], "the number of what never came to be stays lost");
     fs.put(half, 0, b"again");
     assert_eq!(fs.fsync(half, true), Ok(()));
 }

@@ -15,10 +15,11 @@ use crate::live::Live;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
-use terrane_fuse::handover::Ledger;
+use terrane_fuse::handover::{self, Ledger};
 use terrane_fuse::session::Negotiated;
 use terrane_fuse::{Mount, Session, SessionConfig};
 use terrane_posix::{Fs, Ino};
@@ -34,18 +35,61 @@ pub struct Estate {
 }
 
 /// The ledger, as the file system sees it.
-struct Notes(Ledger);
+struct Notes {
+    ledger: Ledger,
+    lost: Option<Lost>,
+}
 
 impl terrane_posix::Ledger for Notes {
     fn note(&self, group: u64, ino: Ino) {
-        self.0.note(group, ino);
+        self.ledger.note(group, ino);
+    }
+
+    fn told(&self, ino: Ino) {
+        if let Some(lost) = &self.lost {
+            lost.strike(ino);
+        }
     }
 }
 
-fn keep_ledger(fs: &Fs, ledger: Ledger) -> Outcome<File> {
+fn keep_ledger(fs: &Fs, ledger: Ledger, lost: Option<Lost>) -> Outcome<File> {
     let file = ledger.file().try_clone()?;
-    fs.keep_ledger(Box::new(Notes(ledger)));
+    fs.keep_ledger(Box::new(Notes { ledger, lost }));
     Ok(file)
+}
+
+/// Inodes that lost changes, and whose users were not told. The ledger forgets them with the next commit; the kernel and programs
+/// with files open do not, however many servers come and go.
+struct Lost {
+    file: File,
+    /// In ascending order, as they stand in the file, 8 bytes each.
+    numbers: Vec<Ino>,
+}
+
+impl Lost {
+    fn new(numbers: &BTreeSet<Ino>) -> Outcome<Lost> {
+        let numbers: Vec<Ino> = numbers.iter().copied().collect();
+        let file = handover::memory_file("terrane-lost")?;
+        let raw: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        file.write_all_at(&raw, 0)?;
+        Ok(Lost { file, numbers })
+    }
+
+    /// What a predecessor's says. Struck numbers are 0.
+    fn read(file: &File) -> Outcome<BTreeSet<Ino>> {
+        let mut raw = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(0)];
+        file.read_exact_at(&mut raw, 0)?;
+        let (numbers, _) = raw.as_chunks();
+        Ok(numbers.iter().map(|number| Ino::from_le_bytes(*number)).filter(|number| *number != 0).collect())
+    }
+
+    fn strike(&self, number: Ino) {
+        if let Ok(at) = self.numbers.binary_search(&number)
+            && let Err(error) = self.file.write_all_at(&[0; 8], 8 * at as u64)
+        {
+            log::warn!("inode {number} may be called lost once more: {error}");
+        }
+    }
 }
 
 impl Estate {
@@ -53,7 +97,7 @@ impl Estate {
     pub fn new(fs: &Fs, live: &Live, control: &UnixListener) -> Outcome<Option<Estate>> {
         let Some(holder) = Holder::of_this_process() else { return Ok(None) };
         let changes = !live.pool.is_read_only();
-        let ledger = if changes { Some(keep_ledger(fs, Ledger::new()?)?) } else { None };
+        let ledger = if changes { Some(keep_ledger(fs, Ledger::new()?, None)?) } else { None };
         Ok(Some(Estate { holder, control: control.try_clone()?, ledger }))
     }
 
@@ -88,7 +132,7 @@ pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
     }
     let committed = live.pool.status().txg.0;
     let ledger = legacy.ledger.as_ref().map(|file| Ledger::map(file.try_clone()?)).transpose()?;
-    let lost = match &ledger {
+    let mut lost = match &ledger {
         Some(ledger) if !legacy.facts.orderly => ledger.after(committed),
         _ => BTreeSet::new(),
     };
@@ -98,13 +142,21 @@ pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
             "pool {name}: its server died; what changed in {count} files after group {committed} is lost"
         );
     }
+    if let Some(file) = &legacy.lost {
+        lost.append(&mut Lost::read(file)?);
+    }
+    let holder = Holder::of_this_process();
+    let list = if lost.is_empty() { None } else { Some(Lost::new(&lost)?) };
+    if let (Some(list), Some(holder)) = (&list, &holder) {
+        holder.keep_lost(&list.file)?;
+    }
     let fs = Fs::take_over(Arc::clone(&live.dataset), lost)?;
     // The first to open it, since nobody else can ask yet.
     let _ = live.fs.set(Arc::clone(&fs));
     if !live.pool.is_read_only() {
         let known = ledger.is_some();
-        let file = keep_ledger(&fs, ledger.map_or_else(Ledger::new, Ok)?)?;
-        if !known && let Some(holder) = Holder::of_this_process() {
+        let file = keep_ledger(&fs, ledger.map_or_else(Ledger::new, Ok)?, list)?;
+        if !known && let Some(holder) = holder {
             holder.keep_ledger(&file)?;
         }
     }
@@ -152,4 +204,19 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, caller: &mut Caller) 
         }
     }
     std::process::exit(STEPPED_BACK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_lost_is_remembered_until_somebody_was_told() {
+        let lost = Lost::new(&BTreeSet::from([7, u64::MAX, 300])).unwrap();
+        assert_eq!(Lost::read(&lost.file).unwrap(), BTreeSet::from([7, 300, u64::MAX]));
+        lost.strike(300);
+        lost.strike(8);
+        let again = Lost::new(&Lost::read(&lost.file).unwrap()).unwrap();
+        assert_eq!(Lost::read(&again.file).unwrap(), BTreeSet::from([7, u64::MAX]));
+    }
 }
