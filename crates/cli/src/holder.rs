@@ -110,10 +110,14 @@ impl Holder {
     }
 }
 
+/// In one write, so that a server that is killed leaves the old facts or the new ones. What longer ones leave behind is not read.
 pub fn write_facts(page: &File, facts: &Facts) -> Outcome {
-    let text = facts.to_json().to_string();
-    page.write_all_at(text.as_bytes(), 0)?;
-    Ok(page.set_len(text.len() as u64)?)
+    Ok(page.write_all_at(facts.to_json().to_string().as_bytes(), 0)?)
+}
+
+fn read_facts(text: &[u8]) -> Option<Facts> {
+    let first = serde_json::Deserializer::from_slice(text).into_iter::<Value>().next()?;
+    Facts::from_json(&first.ok()?)
 }
 
 impl Facts {
@@ -163,8 +167,7 @@ impl Legacy {
         let Some(control) = take(CONTROL) else { return Ok(None) };
         let mut text = vec![0; usize::try_from(page.metadata()?.len()).unwrap_or(0).min(1 << 20)];
         page.read_exact_at(&mut text, 0)?;
-        let facts = serde_json::from_slice(&text).ok().as_ref().and_then(Facts::from_json);
-        let facts = facts.ok_or_else(|| {
+        let facts = read_facts(&text).ok_or_else(|| {
             Failure::refused(
                 "the facts of the mount that was left",
                 "those of this version",
@@ -206,6 +209,6 @@ mod tests {
         write_facts(&page, &facts).unwrap();
         let mut text = vec![0; page.metadata().unwrap().len() as usize];
         page.read_exact_at(&mut text, 0).unwrap();
-        assert_eq!(Facts::from_json(&serde_json::from_slice(&text).unwrap()), Some(facts));
+        assert_eq!(read_facts(&text), Some(facts), "whatever stood there before");
     }
 }
