@@ -97,13 +97,17 @@ impl Shared {
         metrics::page(&self.live, Some(&MountSide { stats: self.metrics.snapshot(), fs: &self.fs }))
     }
 
-    /// Where the file system stands: under one place, or under several that share its connection.
+    /// Where the file system stands: under one place, or under several that share its connection. Where it was mounted first, something
+    /// else may stand by now.
     fn places(&self) -> Vec<UnmountHandle> {
-        let rows = mounted().unwrap_or_default();
-        let others = rows.into_iter().filter(|row| row.dev == self.greeting.dev).map(|row| row.dir);
-        let mut others: Vec<_> = others.filter(|dir| dir != self.unmount.path()).collect();
-        others.reverse();
-        others.iter().map(|dir| UnmountHandle::at(dir)).chain([self.unmount.clone()]).collect()
+        let first = self.unmount.path();
+        let (Ok(rows), false) = (mounted(), self.greeting.dev.is_empty()) else {
+            return vec![self.unmount.clone()];
+        };
+        let ours = rows.into_iter().rev().filter(|row| row.dev == self.greeting.dev).map(|row| row.dir);
+        let (at_first, others): (Vec<_>, Vec<_>) = ours.partition(|dir| dir == first);
+        let at_first = at_first.first().map(|_| self.unmount.clone());
+        others.iter().map(|dir| UnmountHandle::at(dir)).chain(at_first).collect()
     }
 
     fn unmount_all(&self) -> Result<(), MountError> {

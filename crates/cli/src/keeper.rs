@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use terrane_fuse::mount::{MountedAt, mounted};
 use terrane_fuse::{UnmountHandle, handover, process};
 
 /// The exit code of a server that has committed everything and waits for its successor to be started.
@@ -106,13 +107,22 @@ impl Keeper {
         let program = std::env::current_exe().map_err(Failure::io("finding", Path::new("/proc/self/exe")))?;
         let mut kept: Vec<(String, File)> = Vec::new();
         let (mut failures, mut was_ready) = (0, false);
+        // The kernel's number of the file system, while a server could say that it is ours.
+        let mut dev = None;
         loop {
             let own = failures > FAILURES_OF_NEW_PROGRAM || !program.exists();
             let program = if own { Path::new("/proc/self/exe") } else { &program };
             let child = self.start(program, path, &kept, was_ready);
             let begun = Instant::now();
             let status = match child {
-                Ok(child) => Some(wait(child, socket, path.as_os_str(), &mut kept, &mut was_ready)?),
+                Ok(child) => {
+                    let mut ready = || {
+                        // The first server's word: later its first place may be gone.
+                        dev = if was_ready { dev.take() } else { dev_at(&self.dir) };
+                        was_ready = true;
+                    };
+                    Some(wait(child, socket, path.as_os_str(), &mut kept, &mut ready)?)
+                }
                 Err(error) => {
                     log::error!("{}: {error}", program.display());
                     None
@@ -124,7 +134,7 @@ impl Keeper {
             if !stands || !was_ready {
                 // Nothing to keep: it ended as it should, or it never stood.
                 if stands {
-                    self.give_up(kept);
+                    self.give_up(kept, dev.as_deref());
                 }
                 return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
             }
@@ -141,7 +151,7 @@ impl Keeper {
                     self.pool,
                     self.dir.display()
                 );
-                self.give_up(kept);
+                self.give_up(kept, dev.as_deref());
                 return Ok(1);
             }
             let delay = delay(failures);
@@ -170,11 +180,15 @@ impl Keeper {
         command.spawn()
     }
 
-    /// Ends the connection, so that callers get an error instead of waiting for ever, and takes the dead mount away.
-    fn give_up(&self, kept: Vec<(String, File)>) {
+    /// Ends the connection, so that callers get an error instead of waiting for ever, and takes the dead mount away, wherever it can be
+    /// seen. Something else may stand by now where it was mounted first.
+    fn give_up(&self, kept: Vec<(String, File)>, dev: Option<&str>) {
         drop(kept);
-        if let Err(error) = UnmountHandle::at(&self.dir).detach() {
-            log::warn!("{error}");
+        let is_ours = |row: &MountedAt| dev.map_or(row.dir == self.dir, |dev| row.dev == dev);
+        for row in mounted().unwrap_or_default().into_iter().rev().filter(is_ours) {
+            if let Err(error) = UnmountHandle::at(&row.dir).detach() {
+                log::warn!("{error}");
+            }
         }
         let control = self.registry.socket(&self.pool);
         if let Err(error) = std::fs::remove_file(&control) {
@@ -196,6 +210,11 @@ fn listen(path: &Path) -> Outcome<UnixDatagram> {
     Ok(socket)
 }
 
+/// The number of the file system that was just mounted there.
+fn dev_at(dir: &Path) -> Option<String> {
+    mounted().ok()?.into_iter().rfind(|row| row.dir == dir).map(|row| row.dev)
+}
+
 fn say(address: &OsStr, words: &str) {
     if let Err(error) = handover::tell(address, words, None) {
         log::error!("the keeper does not hear of {words}: {error}");
@@ -208,7 +227,7 @@ fn wait(
     socket: &UnixDatagram,
     address: &OsStr,
     kept: &mut Vec<(String, File)>,
-    was_ready: &mut bool,
+    ready: &mut dyn FnMut(),
 ) -> Outcome<ExitStatus> {
     let pid = child.id();
     let ended: Arc<Mutex<Option<std::io::Result<ExitStatus>>>> = Arc::default();
@@ -229,7 +248,7 @@ fn wait(
                 kept.retain(|(known, _)| *known != name);
                 kept.push((name, file));
             }
-            Event::Ready => *was_ready = true,
+            Event::Ready => ready(),
             Event::Signal(signal) => {
                 if let Err(error) = process::signal(pid, signal) {
                     log::warn!("signal {signal} does not reach the server: {error}");

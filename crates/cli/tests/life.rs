@@ -113,6 +113,31 @@ fn a_pool_is_seen_at_several_places() {
     assert!(place.mounts().is_empty());
     place.wait_until_free();
     assert!(place.out("check tank").contains("nothing found"));
+
+    // What others mounted where it stood first stays.
+    place.run("mount tank mnt", 0);
+    place.run("mount tank more", 0);
+    place.run("umount mnt", 0);
+    let (mnt, busy) = (place.path("mnt"), File::open(place.path("more/file")).unwrap());
+    let system = |command: &str, words: &[&str]| {
+        assert!(std::process::Command::new(command).args(words).arg(&mnt).status().unwrap().success());
+    };
+    system("mount", &["-t", "tmpfs", "none"]);
+    fs::write(mnt.join("foreign"), "").unwrap();
+    let server = place.daemon_pid();
+    kill("-TERM", server);
+    // The second one says not to wait until nobody has files open.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    kill("-TERM", server);
+    let begun = std::time::Instant::now();
+    while place.mounts().contains(&place.path("more")) && begun.elapsed().as_secs() < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    drop(busy);
+    place.wait_until_free();
+    let stays = mnt.join("foreign").exists();
+    system("umount", &[]);
+    assert!(stays);
 }
 
 #[test]
