@@ -53,7 +53,7 @@ pub struct Fs {
 pub trait Ledger: Send + Sync {
     fn note(&self, group: u64, ino: Ino);
 
-    /// Somebody was told that this inode lost changes: a further successor need not say it again.
+    /// Somebody was told that this inode lost changes, or it is gone: a further successor need not say it again.
     fn told(&self, _ino: Ino) {}
 }
 
@@ -185,6 +185,16 @@ impl Fs {
         self.succession
             .as_ref()
             .map_or_else(Vec::new, |succession| succession.lost.lock().iter().copied().collect())
+    }
+
+    /// Nobody can ask for this inode's changes any more, and its number may get another one.
+    pub(crate) fn forget_loss(&self, ino: Ino) {
+        if let Some(succession) = &self.succession
+            && succession.lost.lock().remove(&ino)
+            && let Some(ledger) = self.ledger.get()
+        {
+            ledger.told(ino);
+        }
     }
 
     pub(crate) fn is_successor(&self) -> bool {

@@ -154,6 +154,8 @@ impl Fs {
         if !self.unlinked.remove(&tx, ino)? {
             return Ok(());
         }
-        Ok(self.set.destroy(&tx, &object)?)
+        self.set.destroy(&tx, &object)?;
+        self.forget_loss(ino);
+        Ok(())
     }
 }

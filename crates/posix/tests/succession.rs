@@ -154,3 +154,22 @@ fn a_number_comes_free_when_the_end_of_its_object_is_committed() {
     let again: Vec<Ino> = (0..100).map(|n| fs.file(root, &format!("b{n}")).ino).collect();
     assert!(again.contains(&old), "numbers are used again");
 }
+
+#[test]
+fn a_new_file_does_not_answer_for_what_one_with_its_number_lost() {
+    let mut m = Machine::new(17, &[]);
+    let root = m.fs().root();
+    let old = m.fs().file(root, "old").ino;
+    m.fs().sync().unwrap();
+    m.die(&[old]);
+    let fs = m.fs();
+    fs.unlink(root, b"old").unwrap();
+    fs.forget(old, 1);
+    for name in ["a", "b"] {
+        fs.file(root, name);
+        fs.sync().unwrap();
+    }
+    let new: Vec<Ino> = (0..100).map(|n| fs.file(root, &format!("{n}")).ino).collect();
+    assert!(new.contains(&old), "the canary: its number is used again");
+    assert_eq!(fs.fsync(old, false), Ok(()));
+}
