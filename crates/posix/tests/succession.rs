@@ -173,3 +173,19 @@ fn a_new_file_does_not_answer_for_what_one_with_its_number_lost() {
     assert!(new.contains(&old), "the canary: its number is used again");
     assert_eq!(fs.fsync(old, false), Ok(()));
 }
+
+#[test]
+fn a_file_made_without_a_name_can_still_get_one() {
+    let mut m = Machine::new(18, &[]);
+    let root = m.fs().root();
+    let nameless = m.fs().tmpfile(root, mode::S_IFREG | 0o600, &support::ROOT_CRED).unwrap().ino;
+    m.fs().put(nameless, 0, b"to be published");
+    m.fs().sync().unwrap();
+    m.die(&[]);
+    let fs = m.fs();
+    assert_eq!(fs.link(nameless, root, b"published").unwrap().nlink, 1);
+    assert_eq!(fs.unlinked_count(), Ok(0));
+    fs.forget(nameless, 2);
+    m.remount();
+    assert_eq!(m.fs().bytes(m.fs().ino(root, "published").unwrap()), b"to be published");
+}
