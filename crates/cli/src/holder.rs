@@ -99,8 +99,9 @@ impl Holder {
         self.keep(LEDGER, ledger)
     }
 
-    /// After a crash. It takes the place of the one before.
+    /// After a crash. It takes the place of the one before: of itself with our keeper, while systemd would keep both.
     pub fn keep_lost(&self, lost: &File) -> Outcome {
+        self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={LOST}"), None)?;
         self.keep(LOST, lost)
     }
 

@@ -276,7 +276,9 @@ mod tests {
         assert!(matches!(Event::of("READY=1\nSTATUS=on /mnt", None), Event::Ready));
         assert!(matches!(Event::of("X_SIGNAL=15", None), Event::Signal(15)));
         assert!(matches!(Event::of("X_EXITED=1", None), Event::Exited));
-        for words in ["", "FDSTORE=1\nFDNAME=a", "FDSTORE=1", "X_SIGNAL=x", "NOTHING"] {
+        for words in
+            ["", "FDSTOREREMOVE=1\nFDNAME=a", "FDSTORE=1\nFDNAME=a", "FDSTORE=1", "X_SIGNAL=x", "NOTHING"]
+        {
             assert!(matches!(Event::of(words, None), Event::Other), "{words}");
         }
     }
