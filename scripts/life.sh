@@ -88,10 +88,10 @@ restart_servers() {
 }
 
 # Killed: what was promised is there, and nobody was cut off. What no commit had is lost, and who relies on it is told, so the copy and
-# the fsync may fail then, by name.
+# the fsync may fail then, by name; or find the files of an older copy, whose removal is lost.
 check_crash() {
     under_load kill_servers
-    ! grep -hvE 'Input/output error|Stale file handle|No such file|Directory not empty|WARNING|FAILED|^Only in|differ|^diff|^[<>-]' \
+    ! grep -hvE 'Input/output error|Stale file handle|No such file|Directory not empty|File exists|WARNING|FAILED|^Only in|differ|^diff|^[<>-]' \
         "$work"/errors.{promise,copy} || return 1
     [ ! -s "$work/failed.overwrite" ] && [ ! -s "$work/failed.read" ] || { cat "$work"/errors.{overwrite,read}; return 1; }
     rm -rf "$mnt/copy"
