@@ -169,3 +169,26 @@ fn a_mount_becomes_read_only_and_writable_again() {
     place.refused("mount tank mnt -o remount,ro", &["no terrane pool is mounted"]);
     assert!(place.out("check tank").contains("nothing found"));
 }
+
+#[test]
+fn a_daemon_that_leaves_is_not_taken_for_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("leaves");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let mnt = place.path("mnt");
+    for round in 0..8 {
+        place.run("mount tank mnt", 0);
+        // Something to commit on the way out.
+        fs::write(mnt.join("file"), vec![round; 4 << 20]).unwrap();
+        let unmounted = std::process::Command::new("fusermount3").arg("-u").arg(&mnt).status().unwrap();
+        assert!(unmounted.success());
+        if round % 2 == 1 {
+            place.run("mount tank mnt", 0);
+            assert_eq!(fs::read(mnt.join("file")).unwrap()[0], round);
+            place.run("umount mnt", 0);
+        }
+    }
+    place.run("pool destroy tank", 0);
+}

@@ -22,6 +22,7 @@ use crate::registry::Registry;
 use serde_json::Value;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use terrane_device::OpenMode;
 
 /// Ends the program as the parser of the command line does, for mistakes that only the command itself can see.
@@ -49,6 +50,26 @@ pub fn print_on(text: &str) -> Outcome<bool> {
 pub fn daemon_of(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>> {
     let daemon = control::connect(&registry.socket(&target.name))?;
     Ok(daemon.filter(|daemon| target.id.is_none_or(|id| id == daemon.greeting.id)))
+}
+
+/// How long a daemon whose mount cannot be seen is given to go.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// The daemon that has the pool mounted and goes on: after `umount` one answers for a moment that is about to commit and leave,
+/// and must not be taken for a mount.
+pub fn daemon_that_stays(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>> {
+    let begun = Instant::now();
+    loop {
+        let Some(daemon) = control::connect(&registry.socket(&target.name))? else { return Ok(None) };
+        let dev = &daemon.greeting.dev;
+        let is_seen = terrane_fuse::mount::mounted()?.iter().any(|row| row.dev == *dev);
+        // One that is seen only in another namespace stays as well.
+        if is_seen || begun.elapsed() > LEAVING {
+            return Ok(Some(daemon));
+        }
+        drop(daemon);
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Shows how far something is, to a person who waits; gone when it is dropped.

@@ -8,7 +8,7 @@ pub mod helper;
 mod options;
 mod remount;
 
-use super::{daemon_of, print};
+use super::{daemon_of, daemon_that_stays, print};
 use crate::control::{self, Daemon, STEP_BACK, STOP, SYNC};
 use crate::daemon::{self, Plan};
 use crate::failure::{Failure, Outcome};
@@ -229,7 +229,7 @@ impl Mount {
         let dry_run = self.as_helper.as_ref().is_some_and(|helper| helper.dry_run);
         if role == Role::Command
             && legacy.is_none()
-            && let Some(daemon) = control::connect(&registry.socket(&target.name))?
+            && let Some(daemon) = daemon_that_stays(&registry, &target)?
         {
             return mount_also(&daemon, &dir, &words, uid, dry_run);
         }

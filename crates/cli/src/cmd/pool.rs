@@ -4,7 +4,7 @@ mod import;
 mod iostat;
 mod upgrade;
 
-use super::{ask, daemon_of, print};
+use super::{ask, daemon_that_stays, print};
 use crate::failure::{Failure, Outcome};
 use crate::live::{self, Target};
 use crate::query::{self, Query, Setting, property_help};
@@ -431,7 +431,7 @@ impl Destroy {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let target = live::find(&registry, &self.pool)?;
-        if let Some(daemon) = daemon_of(&registry, &target)? {
+        if let Some(daemon) = daemon_that_stays(&registry, &target)? {
             let dir = daemon.greeting.mountpoint.display().to_string();
             return Err(Failure(format!("pool {} is mounted on {dir}; unmount it first", target.name)));
         }
