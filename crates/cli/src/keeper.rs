@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -90,18 +90,27 @@ impl Keeper {
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
         let path = self.registry.keeper(&self.pool);
         let socket = listen(&path)?;
+        let bound = inode_at(&path);
         let passed = self.serve(&socket, &path, signals);
-        if let Err(error) = std::fs::remove_file(&path) {
+        // The next mount's keeper may listen there by now.
+        if bound.is_some()
+            && inode_at(&path) == bound
+            && let Err(error) = std::fs::remove_file(&path)
+        {
             log::warn!("{}: {error}", path.display());
         }
         passed
     }
 
     fn serve(&self, socket: &UnixDatagram, path: &Path, mut signals: Signals) -> Outcome<u8> {
-        let address = path.as_os_str().to_owned();
+        // To this very socket: when the mount has ended, the next one's keeper may listen at the path before our server is gone.
+        let myself = UnixDatagram::unbound()?;
+        myself.connect(path).map_err(Failure::io("connecting to", path))?;
+        let myself = Arc::new(myself);
+        let of_signals = Arc::clone(&myself);
         std::thread::spawn(move || {
             for signal in signals.forever() {
-                say(&address, &format!("X_SIGNAL={signal}"));
+                say(&of_signals, &format!("X_SIGNAL={signal}"));
             }
         });
         let program = std::env::current_exe().map_err(Failure::io("finding", Path::new("/proc/self/exe")))?;
@@ -121,7 +130,7 @@ impl Keeper {
                         dev = if was_ready { dev.take() } else { dev_at(&self.dir) };
                         was_ready = true;
                     };
-                    Some(wait(child, socket, path.as_os_str(), &mut kept, &mut ready)?)
+                    Some(wait(child, socket, &myself, &mut kept, &mut ready)?)
                 }
                 Err(error) => {
                     log::error!("{}: {error}", program.display());
@@ -197,6 +206,10 @@ impl Keeper {
     }
 }
 
+fn inode_at(path: &Path) -> Option<u64> {
+    path.symlink_metadata().ok().map(|meta| meta.ino())
+}
+
 fn listen(path: &Path) -> Outcome<UnixDatagram> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -215,8 +228,8 @@ fn dev_at(dir: &Path) -> Option<String> {
     mounted().ok()?.into_iter().rfind(|row| row.dir == dir).map(|row| row.dev)
 }
 
-fn say(address: &OsStr, words: &str) {
-    if let Err(error) = handover::tell(address, words, None) {
+fn say(own: &UnixDatagram, words: &str) {
+    if let Err(error) = own.send(words.as_bytes()) {
         log::error!("the keeper does not hear of {words}: {error}");
     }
 }
@@ -225,17 +238,17 @@ fn say(address: &OsStr, words: &str) {
 fn wait(
     mut child: Child,
     socket: &UnixDatagram,
-    address: &OsStr,
+    own: &Arc<UnixDatagram>,
     kept: &mut Vec<(String, File)>,
     ready: &mut dyn FnMut(),
 ) -> Outcome<ExitStatus> {
     let pid = child.id();
     let ended: Arc<Mutex<Option<std::io::Result<ExitStatus>>>> = Arc::default();
-    let (told, address) = (Arc::clone(&ended), address.to_owned());
+    let (told, own) = (Arc::clone(&ended), Arc::clone(own));
     std::thread::spawn(move || {
         let status = child.wait();
         *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
-        say(&address, "X_EXITED=1");
+        say(&own, "X_EXITED=1");
     });
     loop {
         let (words, file) = match handover::hear(socket) {

@@ -191,4 +191,23 @@ fn a_daemon_that_leaves_is_not_taken_for_a_mount() {
         }
     }
     place.run("pool destroy tank", 0);
+    // Nor does a keeper of an earlier mount stay behind: the next one listens at the same path.
+    let keepers = || {
+        let own = place.path("state");
+        fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter(|entry| {
+                let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+                let has = |word: &[u8]| environment.split(|byte| *byte == 0).any(|found| found == word);
+                let state = format!("TERRANE_STATE_DIR={}", own.display());
+                has(b"TERRANE_ROLE=keeper") && has(state.as_bytes())
+            })
+            .count()
+    };
+    let begun = std::time::Instant::now();
+    while keepers() > 0 {
+        assert!(begun.elapsed().as_secs() < 20, "{} keepers without a mount", keepers());
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
 }

@@ -18,6 +18,7 @@ use crate::object::{Frozen, Object};
 use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_pool::{BlockPtr, Cost, Group, Owner, Pool, Stream, Tx, WriteRequest};
@@ -144,6 +145,8 @@ pub struct ObjectSet {
     syncing: Mutex<(Vec<Arc<Object>>, u64, u64)>,
     root: Mutex<BlockPtr>,
     policy: RwLock<DataPolicy>,
+    /// The policy's, bounded by the pool's: every `stat` asks, so it takes no lock.
+    record_size: AtomicU32,
     last_changes: Mutex<Vec<LastChanges>>,
 }
 
@@ -169,6 +172,7 @@ impl ObjectSet {
             resting: NumberMap::default(),
             withheld: BTreeSet::new(),
         };
+        let max_block = pool.max_block();
         let set = Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
             dnodes: Arc::new(Object::new(me.clone(), whose(ObjectId(0)), header.dnodes)),
             free_queue: Arc::new(Object::new(me.clone(), whose(FREE_QUEUE), header.free_queue)),
@@ -181,6 +185,7 @@ impl ObjectSet {
             open: Mutex::default(),
             syncing: Mutex::new((Vec::new(), header.objects, header.high_water)),
             root: Mutex::new(root),
+            record_size: AtomicU32::new(DataPolicy::default().record_size.min(max_block)),
             policy: RwLock::default(),
             last_changes: Mutex::default(),
         });
@@ -223,11 +228,12 @@ impl ObjectSet {
     pub fn set_policy(&self, policy: DataPolicy) {
         self.pool.expect_blocks_of(policy.record_size);
         *self.policy.write() = policy;
+        self.record_size.store(policy.record_size.min(self.pool.max_block()), Ordering::Relaxed);
     }
 
     /// Block size of new files, in bytes.
     pub fn record_size(&self) -> u32 {
-        self.policy().record_size.min(self.pool.max_block())
+        self.record_size.load(Ordering::Relaxed)
     }
 
     /// Joins the open group. May wait: take it before any lock, and never a second one while holding one.

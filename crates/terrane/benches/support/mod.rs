@@ -30,6 +30,8 @@ pub fn mount(path: &Path) -> Mounted {
     let dataset = Dataset::create_root(&objects, &[]).unwrap();
     Fs::format(&dataset, &OWNER).unwrap();
     let fs = Fs::open(Arc::new(dataset)).unwrap();
+    // What a mount with 3 GiB of memory keeps.
+    fs.keep_inodes(192 << 10);
     let dirs = (0..DIRS)
         .map(|number| fs.mkdir(fs.root(), format!("d{number}").as_bytes(), 0o755, &OWNER).unwrap().ino)
         .collect();
