@@ -62,6 +62,8 @@ enum Work {
     Fsync(work::fsync::Opts),
     /// Churn on a nearly full file system
     Gc(work::gc::Opts),
+    /// Wait of single operations while writers stream
+    Latency(work::latency::Opts),
     /// Make the page and the plots of collected results
     Compare(compare::Opts),
 }
@@ -81,6 +83,7 @@ fn run(env: &Env, work: &Work) -> Result<Report> {
         Work::Smallfiles(o) => work::smallfiles::run(env, o),
         Work::Fsync(o) => work::fsync::run(env, o),
         Work::Gc(o) => work::gc::run(env, o),
+        Work::Latency(o) => work::latency::run(env, o),
         Work::Compare(_) => fail::bail!("compare is no workload"),
     }
 }

@@ -124,3 +124,14 @@ fn reports_serialise() {
     assert_eq!(json["rows"][1]["phase"], "find names");
     assert!(report.table().contains("find with stat"));
 }
+
+#[test]
+fn latency_measures_every_operation_beside_its_writers() {
+    let args = "latency --secs 0.2 --size 1048576 --apart 65536 --files 8 --chunk 65536 --rewind 262144";
+    let (_tmp, report) = bench(&args.split(' ').collect::<Vec<_>>());
+    assert_eq!((row(&report, "cold read").ops, row(&report, "cold stat").ops), (16, 8));
+    assert_eq!(row(&report, "unlink").ops, 8);
+    for phase in ["create", "append+fsync", "write incompressible", "write compressible"] {
+        assert!(row(&report, phase).latency.is_some(), "{phase}");
+    }
+}

@@ -217,6 +217,7 @@ fn groups(page: &mut Page, stats: &Stats) {
         "Transaction groups: from the end of quiescing until they were durable.",
         &stats.group,
     );
+    page.gauge("group_sync_longest_seconds", "The longest of them.", seconds(stats.group.longest_ns));
     page.histogram(
         "group_quiesce_seconds",
         "How long changes were kept out while a group ended.",
@@ -228,6 +229,7 @@ fn groups(page: &mut Page, stats: &Stats) {
         "Changes that could not join a group at once: how long they waited.",
         &stats.begin,
     );
+    page.gauge("group_join_wait_longest_seconds", "The longest of them.", seconds(stats.begin.longest_ns));
     let waits = || WaitFor::ALL.iter().zip(&stats.waits);
     page.each(
         ("group_waits_total", "counter", "Waits before joining a group, by what for."),

@@ -9,6 +9,10 @@
 //! The delay that keeps writers from filling memory grows smoothly from 60 % of the dirty limit on; the formula is OpenZFS's
 //! (scale x (dirty - min) / (max - dirty), at most 100 ms): see DESIGN section 8.
 //!
+//! The delay is for those who bring data: it is theirs in the measure of what they bring, and only they wait behind one another. The
+//! last of the dirty limit is kept for those who bring little, so that a create does not wait for the sync because two writers
+//! stream.
+//!
 //! Invariant: what is reserved in open and syncing group never exceeds what the pool can still take.
 
 use crate::error::PoolError;
@@ -48,6 +52,10 @@ impl Cost {
         self.write_bytes
             + u64::from(self.meta_blocks) * META_DIRTY_BYTES
             + u64::from(self.objects) * OBJECT_DIRTY_BYTES
+    }
+
+    fn is_little(&self) -> bool {
+        self.dirty_bytes() <= LITTLE_BYTES
     }
 
     fn reserve_bytes(&self) -> u64 {
@@ -160,6 +168,12 @@ const DELAY_PERCENT: u64 = 60;
 const COMMIT_PERCENT: u64 = 30;
 const DELAY_SCALE_NS: u64 = 500_000;
 const DELAY_MAX_NS: u64 = 100_000_000;
+/// Who brings as many bytes is delayed in full, and who brings fewer by as much less.
+const DELAY_FULL_BYTES: u64 = 1 << 20;
+/// A change that may dirty no more is little: a name made or removed, attributes, a short write.
+const LITTLE_BYTES: u64 = 256 << 10;
+/// One part of so many of the dirty limit takes little changes alone.
+const LITTLE_PART: u64 = 8;
 /// Groups without progress after which a writer is told that the pool is full.
 const PATIENCE: u32 = 24;
 
@@ -305,10 +319,13 @@ impl Pool {
                 Wait::Delay(time) => {
                     delayed = true;
                     queue.enter();
-                    // One writer at a time: the curve is a rate, so each waits behind the one before.
                     let now = self.env.monotonic_ns();
-                    let wake = now.max(state.last_wakeup_ns) + time.as_nanos() as u64;
-                    state.last_wakeup_ns = wake;
+                    let mut wake = now + time.as_nanos() as u64;
+                    if !cost.is_little() {
+                        // One writer at a time: the curve is a rate, so each waits behind the one before.
+                        wake += state.last_wakeup_ns.saturating_sub(now);
+                        state.last_wakeup_ns = wake;
+                    }
                     drop(state);
                     self.env.sleep(Duration::from_nanos((wake - now).min(DELAY_MAX_NS)));
                     queue.leave(WaitFor::Throttle);
@@ -366,15 +383,18 @@ impl Pool {
         if more == 0 || dirty == 0 {
             return Wait::Join;
         }
-        if dirty + more > max {
+        let bound = if cost.is_little() { max } else { max - max / LITTLE_PART };
+        if dirty + more > bound {
             return Wait::Commit;
         }
         let min = max / 100 * DELAY_PERCENT;
         if dirty <= min || delayed {
             return Wait::Join;
         }
-        let ns = u128::from(DELAY_SCALE_NS) * u128::from(dirty - min) / u128::from((max - dirty).max(1));
-        Wait::Delay(Duration::from_nanos(ns.min(u128::from(DELAY_MAX_NS)) as u64))
+        let ns = u128::from(DELAY_SCALE_NS) * u128::from(dirty - min) / u128::from((bound - dirty).max(1));
+        let full = ns.min(u128::from(DELAY_MAX_NS));
+        let share = full * u128::from(more.min(DELAY_FULL_BYTES)) / u128::from(DELAY_FULL_BYTES);
+        Wait::Delay(Duration::from_nanos(share as u64))
     }
 
     /// Commits everything that was done before the call; durable when it returns.

@@ -162,6 +162,37 @@ fn changes_of_metadata_alone_fill_a_group() {
     assert!(after.txg >= before.txg + 2, "{} to {}", before.txg, after.txg);
 }
 
+#[test]
+fn little_changes_wait_neither_behind_streams_nor_as_long_as_they() {
+    use terrane_pool::stats::WaitFor;
+    let device = sim(43, false);
+    let (pool, _toy) = create(&device, 43);
+    pool.commit_txg(pool.open_txg()).unwrap();
+    // Objects, because they need no room in a small pool.
+    let much = Cost { objects: 1 << 10, ..Cost::NOTHING };
+    let little = Cost { objects: 64, ..Cost::NOTHING };
+    let delayed_ns = |cost| {
+        let before = pool.stats().waits;
+        drop(pool.begin(cost).unwrap());
+        let after = pool.stats().waits;
+        assert_eq!(after[WaitFor::Sync as usize].0, before[WaitFor::Sync as usize].0, "it did not fit");
+        after[WaitFor::Throttle as usize].1 - before[WaitFor::Throttle as usize].1
+    };
+    // Streams leave the last eighth to others.
+    let (txg, max) = (pool.open_txg(), pool.stats().dirty_bytes_max);
+    while pool.stats().dirty_bytes + (3 << 20) <= max - max / 8 {
+        delayed_ns(much);
+    }
+    let (big, small) = (delayed_ns(much), delayed_ns(little));
+    assert!(small > 0 && small * 8 < big, "{small} ns of {big}");
+    while pool.stats().dirty_bytes + (1 << 20) <= max {
+        delayed_ns(little);
+    }
+    assert_eq!(pool.open_txg(), txg);
+    drop(pool.begin(much).unwrap());
+    assert_eq!(pool.open_txg(), txg.next());
+}
+
 /// Does as it is told when a group syncs.
 struct Told(Box<dyn Fn() -> Result<BlockPtr, PoolError> + Send + Sync>);
 

@@ -58,6 +58,7 @@ const FIRST_NS: u64 = 1 << 10;
 pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
+    longest_ns: AtomicU64,
 }
 
 impl Histogram {
@@ -65,11 +66,16 @@ impl Histogram {
         let bits = (u64::BITS - (ns.saturating_sub(1) / FIRST_NS).leading_zeros()) as usize;
         self.buckets[bits.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+        // A new longest is rare, so that this is mostly one load.
+        if ns > self.longest_ns.load(Ordering::Relaxed) {
+            self.longest_ns.fetch_max(ns, Ordering::Relaxed);
+        }
     }
 
     pub fn snapshot(&self) -> Times {
         let buckets = std::array::from_fn(|index| self.buckets[index].load(Ordering::Relaxed));
-        Times { buckets, sum_ns: self.sum_ns.load(Ordering::Relaxed) }
+        let longest_ns = self.longest_ns.load(Ordering::Relaxed);
+        Times { buckets, sum_ns: self.sum_ns.load(Ordering::Relaxed), longest_ns }
     }
 }
 
@@ -79,6 +85,8 @@ pub struct Times {
     /// How many took at most [`Times::bound_ns`] of their index, and more than that of the index before.
     pub buckets: [u64; BUCKETS],
     pub sum_ns: u64,
+    /// Of all since the first, also in a difference.
+    pub longest_ns: u64,
 }
 
 impl Times {
@@ -111,7 +119,8 @@ impl Times {
     /// What came since an earlier snapshot.
     pub fn since(&self, earlier: &Times) -> Times {
         let buckets = std::array::from_fn(|at| self.buckets[at].wrapping_sub(earlier.buckets[at]));
-        Times { buckets, sum_ns: self.sum_ns.wrapping_sub(earlier.sum_ns) }
+        let sum_ns = self.sum_ns.wrapping_sub(earlier.sum_ns);
+        Times { buckets, sum_ns, longest_ns: self.longest_ns }
     }
 }
 
@@ -139,7 +148,7 @@ mod tests {
             let fits = |index: &usize| Times::bound_ns(*index).is_none_or(|bound| ns <= bound);
             let first = (0..BUCKETS).find(fits).unwrap();
             assert_eq!(times.buckets[first], 1, "{ns}");
-            assert_eq!((times.count(), times.sum_ns), (1, ns));
+            assert_eq!((times.count(), times.sum_ns, times.longest_ns), (1, ns, ns));
         }
     }
 
@@ -155,6 +164,6 @@ mod tests {
         assert_eq!(times.quantile_ns(0.99), Some(8192));
         assert_eq!(times.quantile_ns(1.0), Some(FIRST_NS << 16));
         assert_eq!(times.since(&before), times);
-        assert_eq!(times.since(&times), Times::default());
+        assert_eq!(times.since(&times), Times { longest_ns: 40_000_000, ..Times::default() });
     }
 }
