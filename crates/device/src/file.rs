@@ -135,8 +135,12 @@ impl FileDevice {
     fn go_direct(&self) {
         let mut options = OpenOptions::new();
         options.read(true).write(self.backing.mode() == OpenMode::ReadWrite).custom_flags(libc::O_DIRECT);
-        // The open file itself, whatever its path names by now.
-        match options.open(format!("/proc/self/fd/{}", self.backing.file().as_raw_fd())) {
+        // The open file itself, whatever its path names by now. It is tried, because some open and refuse what is not aligned
+        // to more than we know of.
+        let opened = options
+            .open(format!("/proc/self/fd/{}", self.backing.file().as_raw_fd()))
+            .and_then(|file| file.read_at(&mut AlignedBuf::from(&[0; ALIGN][..]), 0).map(|_| file));
+        match opened {
             Ok(file) => drop(self.direct.set(file)),
             Err(error) => log::info!("{}: no direct I/O here: {error}", self.info.name),
         }
