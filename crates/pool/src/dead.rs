@@ -14,11 +14,21 @@ pub struct DeadSet {
     intervals: Vec<(u32, u32)>,
 }
 
+/// Fewer new ranges than this part of the old ones are put in one by one.
+const MERGE_PART: usize = 8;
+
 impl DeadSet {
     /// Adds sorted, separate ranges `(first, count)`. Returns those that were dead already, in whole or in part; they are not
     /// added twice.
     pub fn add_sorted(&mut self, ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
         let twice = ranges.iter().copied().filter(|(first, count)| self.overlaps(*first, *count)).collect();
+        if ranges.len() < self.intervals.len() / MERGE_PART {
+            // A small group must not pay for all that died before.
+            for (first, count) in ranges {
+                self.insert(*first, first.saturating_add(*count));
+            }
+            return twice;
+        }
         let old = std::mem::take(&mut self.intervals);
         let mut old = old.into_iter().peekable();
         let mut new = ranges.iter().map(|(first, count)| (*first, first.saturating_add(*count))).peekable();
@@ -33,6 +43,16 @@ impl DeadSet {
             }
         }
         twice
+    }
+
+    fn insert(&mut self, first: u32, end: u32) {
+        // Those it touches become one with it.
+        let from = self.intervals.partition_point(|interval| interval.1 < first);
+        let touched = self.intervals.iter().skip(from).take_while(|interval| interval.0 <= end);
+        let joined =
+            touched.fold((first, end), |all, interval| (all.0.min(interval.0), all.1.max(interval.1)));
+        let to = self.intervals.partition_point(|interval| interval.0 <= end).max(from);
+        self.intervals.splice(from..to, [joined]);
     }
 
     pub fn contains(&self, first: u32, count: u32) -> bool {
@@ -100,7 +120,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn behaves_like_one_flag_for_each_granule(rounds in prop::collection::vec(prop::collection::vec((0u32..200, 1u32..9), 0..12), 0..12)) {
+        fn behaves_like_one_flag_for_each_granule(rounds in prop::collection::vec(prop::collection::vec((0u32..200, 1u32..4), 0..12), 0..16)) {
             let mut set = DeadSet::default();
             let mut flags = vec![false; 256];
             for round in rounds {
@@ -112,6 +132,9 @@ mod tests {
                 let found = set.add_sorted(&ranges);
                 prop_assert_eq!(found, twice);
                 for (f, c) in ranges { flags[f as usize..(f + c) as usize].fill(true); }
+                let mut at_once = DeadSet::default();
+                at_once.add_sorted(&(0..256u32).filter(|g| flags[*g as usize]).map(|g| (g, 1)).collect::<Vec<_>>());
+                prop_assert_eq!(&set, &at_once, "one by one or together, the intervals are the same");
                 for first in 0..240u32 {
                     for count in 1..4 {
                         let slice = &flags[first as usize..(first + count) as usize];
