@@ -19,6 +19,9 @@ const OVERVIEW: &str = include_str!("pages/terrane.txt");
 /// The page of the helper of mount(8), up to its options.
 const MOUNT_HELPER: &str = include_str!("pages/mount.terrane.txt");
 
+/// The page of the helper of fsck(8).
+const FSCK_HELPER: &str = include_str!("pages/fsck.terrane.txt");
+
 /// Name and text of every page.
 pub fn all(words: Command) -> Outcome<Vec<(String, Vec<u8>)>> {
     let mut words = words.disable_help_subcommand(true);
@@ -29,6 +32,7 @@ pub fn all(words: Command) -> Outcome<Vec<(String, Vec<u8>)>> {
     for name in MOUNT_HELPERS {
         pages.push((format!("{name}.{SECTION}"), mount.clone().into_bytes()));
     }
+    pages.push((format!("fsck.terrane.{SECTION}"), fsck_helper_page().into_bytes()));
     Ok(pages)
 }
 
@@ -107,6 +111,13 @@ fn mount_helper_page() -> String {
     let text = format!("{MOUNT_HELPER}{OPTION_HELP}\n{EXAMPLES_HEAD}\n{examples}");
     let also = "\\fBterrane\\fR(8),\n\\fBterrane\\-mount\\fR(8),\n\\fBmount\\fR(8),\n\\fBfstab\\fR(5)";
     format!("{}{}.SH SEE ALSO\n{also}\n", title(MOUNT_HELPERS[0]), sections(&text))
+}
+
+fn fsck_helper_page() -> String {
+    // `check_fstab` in scripts/life.sh runs it.
+    let text = format!("{FSCK_HELPER}\n{EXAMPLES_HEAD}\n  $ fsck.terrane -f /var/lib/tank.img\n");
+    let also = "\\fBterrane\\-check\\fR(8),\n\\fBfsck\\fR(8)";
+    format!("{}{}.SH SEE ALSO\n{also}\n", title("fsck.terrane"), sections(&text))
 }
 
 /// What the lines before were part of.
