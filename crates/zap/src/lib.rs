@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`store`] | the object, seen as blocks |
 //! | [`hash`], [`key`], [`value`] | where a name belongs, what it is, what it holds |
+//! | [`norm`] | names that mean the same |
 //! | `micro`, `index`, `remembered` | one block of slots, and what is remembered about it |
 //! | `fat` | header, pointer table, leaves |
 //! | `convert` | from one kind to another, keeping every cursor valid |
@@ -43,6 +44,7 @@ pub mod hash;
 mod index;
 pub mod key;
 mod micro;
+pub mod norm;
 mod remembered;
 pub mod store;
 pub mod value;
@@ -54,6 +56,7 @@ pub use error::Error;
 pub use fat::Entry;
 pub use hash::{Flags, HashBits};
 pub use key::{Key, KeyRef};
+pub use norm::{Match, NormFlags};
 pub use store::{MemStore, Store};
 pub use value::{Value, ValueRef};
 pub use zap::{Kind, Zap, ZapOptions};
