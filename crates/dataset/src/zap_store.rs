@@ -162,6 +162,11 @@ impl ObjectZap {
         outcome
     }
 
+    /// Bytes of memory that the index of a micro ZAP takes; 0 while it has none.
+    pub fn index_bytes(&self) -> usize {
+        self.zap.get().map_or(0, Zap::index_bytes)
+    }
+
     /// Upper bounds of what one added, replaced or removed name dirties.
     pub fn change_cost(&self) -> ChangeCost {
         let block = u64::from(self.object.block_size());

@@ -163,6 +163,12 @@ impl Object {
         self.state.read().dnode.clone()
     }
 
+    /// Blocks that the group of `tx` has changed: what it reserved for others, nobody needs.
+    pub fn dirty_blocks(&self, tx: &Tx) -> usize {
+        let state = self.state.read();
+        state.open.as_ref().filter(|open| open.txg == tx.txg()).map_or(0, |open| open.blocks.len())
+    }
+
     /// Stored bytes, all copies, as of the last sync, and bytes that are dirty now.
     pub fn used_bytes(&self) -> u64 {
         let state = self.state.read();

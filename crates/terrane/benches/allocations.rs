@@ -8,7 +8,7 @@ mod support;
 
 use cap::Cap;
 use std::alloc::System;
-use support::{DIRS, OWNER, mount};
+use support::{DIRS, OWNER, mount, pool::image_path};
 
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
@@ -16,7 +16,7 @@ static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 const FILES: usize = 40_000;
 
 fn main() {
-    let path = std::env::temp_dir().join(format!("terrane-bench-{}.img", std::process::id()));
+    let path = image_path(&std::env::temp_dir());
     let mounted = mount(&path);
     let (fs, dirs) = (&mounted.fs, &mounted.dirs);
     println!("{FILES} empty files in {DIRS} directories{:>22}", "bytes allocated/op");

@@ -1,32 +1,20 @@
 //! Metadata operations in process: what the engine does in a second, and what one operation costs its caller.
 //!
 //! Empty files in 200 directories of a pool in a file, with 1 and 2 threads. `create` and `remove` include the commit
-//! at their end. CPU is the callers' own (from `/proc/thread-self/schedstat`) and the whole process's, per operation.
+//! at their end. CPU is the callers' own and the whole process's, per operation.
 //!
 //!     cargo bench -p terrane --bench engine -- [--files N] [--dir DIRECTORY] [--rounds N]
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
+#[path = "support/cpu.rs"]
+mod cpu;
 mod support;
 
+use cpu::{own_cpu_ns, process_cpu_ns};
 use std::time::Instant;
-use support::{DIRS, Mounted, OWNER, mount};
+use support::{DIRS, Mounted, OWNER, mount, pool::image_path};
 use terrane::{Fs, Ino};
-
-/// Nanoseconds this thread was on a processor.
-fn own_cpu_ns() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    text.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(0)
-}
-
-/// Microseconds of processor time of the whole process, in steps of the kernel's clock tick.
-fn process_cpu_us() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let after_name = text.rsplit(')').next().unwrap_or("");
-    let ticks: u64 =
-        after_name.split(' ').skip(12).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
-    ticks * 10_000
-}
 
 /// Runs `each` for every file number, split by directory over the threads; prints a row.
 fn phase(
@@ -37,7 +25,7 @@ fn phase(
     each: impl Fn(&Fs, Ino, &[u8]) + Sync,
     commit: bool,
 ) {
-    let process = process_cpu_us();
+    let process = process_cpu_ns();
     let start = Instant::now();
     let caller_ns: u64 = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -67,7 +55,7 @@ fn phase(
         count / whole.as_secs_f64(),
         count / called.as_secs_f64(),
         caller_ns as f64 / 1e3 / count,
-        (process_cpu_us() - process) as f64 / count,
+        (process_cpu_ns() - process) as f64 / 1e3 / count,
     );
 }
 
@@ -79,7 +67,7 @@ fn main() {
         |name: &str, default: usize| option(name).and_then(|text| text.parse().ok()).unwrap_or(default);
     let files = number("--files", 200_000) / DIRS * DIRS;
     let dir = option("--dir").map_or_else(std::env::temp_dir, Into::into);
-    let path = dir.join(format!("terrane-bench-{}.img", std::process::id()));
+    let path = image_path(&dir);
     println!("{files} empty files in {DIRS} directories");
     println!(
         "{:<14} {:>7} {:>12} {:>12} {:>14} {:>14}",

@@ -141,14 +141,15 @@ fn modules(path: &Path) -> Vec<PathBuf> {
             .trim_start_matches("pub(super) ");
         line.strip_prefix("mod ")?.strip_suffix(';')
     });
-    names
-        .flat_map(|name| [inner.join(format!("{name}.rs")), inner.join(name).join("mod.rs")])
-        .filter(|path| path.exists())
-        .collect()
+    let named = names.flat_map(|name| [inner.join(format!("{name}.rs")), inner.join(name).join("mod.rs")]);
+    let elsewhere = text.lines().filter_map(|line| line.strip_prefix("#[path = \"")?.strip_suffix("\"]"));
+    let elsewhere = elsewhere.filter_map(|path| dir.join(path).canonicalize().ok());
+    named.filter(|path| path.exists()).chain(elsewhere).collect()
 }
 
-/// Tests and benchmarks are programs of their own.
+/// Tests and benchmarks are programs of their own; one of several files has a folder with a `main.rs`.
 fn is_program(path: &Path) -> bool {
+    let path = if path.ends_with("main.rs") { path.parent().unwrap_or(path) } else { path };
     let dir = path.parent().and_then(Path::file_name).unwrap_or_default();
     let above = path.ancestors().nth(2).unwrap_or(Path::new(""));
     (["tests", "benches", "examples"].iter().any(|name| dir == *name)) && above.join("Cargo.toml").exists()

@@ -1,0 +1,33 @@
+//! A pool in a file, empty but for its root data set.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use terrane::Dataset;
+use terrane_device::{Device, FileDevice};
+use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
+
+const ZONE_BYTES: u64 = 64 << 20;
+const DEVICE_BYTES: u64 = 4 << 30;
+
+pub struct BenchPool {
+    pub pool: Arc<Pool>,
+    pub objects: Arc<Objects>,
+    pub dataset: Dataset,
+}
+
+/// Where a run of this process puts its pool.
+pub fn image_path(dir: &Path) -> PathBuf {
+    dir.join(format!("terrane-bench-{}.img", std::process::id()))
+}
+
+pub fn create(path: &Path) -> BenchPool {
+    let _ = std::fs::remove_file(path);
+    let device = FileDevice::create(path, DEVICE_BYTES, ZONE_BYTES).unwrap();
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
+    let import = ImportOptions { cache_bytes: 512 << 20, ..ImportOptions::default() };
+    let create = CreateOptions { name: "bench".into() };
+    let pool = Pool::create(devices, &create, Arc::new(SystemEnv::new()), &import).unwrap();
+    let objects = Objects::create(Arc::clone(&pool)).unwrap();
+    let dataset = Dataset::create_root(&objects, &[]).unwrap();
+    BenchPool { pool, objects, dataset }
+}

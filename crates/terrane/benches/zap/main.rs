@@ -1,0 +1,128 @@
+//! ZAPs in process, on a pool in a file: what one operation costs its caller, beside what OpenZFS's library was
+//! measured to cost.
+//!
+//! * `micro`: 50 directories of 2,000 names with one integer. `fat`: one ZAP of 1,000,000 names with three.
+//!   100 operations in a transaction; lookups of clean blocks that are in the cache.
+//! * `server`: a metadata server's directories, each an object with an empty ZAP, entered in its parent with three integers,
+//!   one transaction each. The commit is part of the wall time.
+//!
+//! Each with one thread and with two that share nothing but the pool. CPU is the callers' own, per operation, and in brackets the
+//! whole process's, with what the sync did meanwhile. `scaling` is operations a second of two threads over those of one, by the wall,
+//! which other programs disturb.
+//!
+//!     cargo bench -p terrane --bench zap -- [--rows micro,fat,server] [--dirs N] [--names N] [--fat-names N]
+//!         [--server-names N] [--rounds N] [--dir DIRECTORY] [--json]
+
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
+
+#[path = "../support/cpu.rs"]
+mod cpu;
+#[path = "../support/pool.rs"]
+mod pool;
+mod server;
+mod table;
+mod zaps;
+
+use std::sync::Barrier;
+use std::time::Instant;
+use table::{Row, Table};
+
+/// One group of rows.
+pub struct Run {
+    pub threads: usize,
+    pub path: std::path::PathBuf,
+}
+
+/// What a phase took, all threads together.
+#[derive(Clone, Copy)]
+pub struct Took {
+    /// CPU time of the threads that ran it.
+    pub caller_ns: u64,
+    /// CPU time of all threads there are: the sync and its workers too.
+    pub process_ns: u64,
+    pub wall_ns: u64,
+}
+
+/// Runs `each` on every thread's part of the work, all beginning at once.
+pub fn in_threads<W: Send>(work: &mut [W], each: impl Fn(usize, &mut W) + Sync) -> Took {
+    let barrier = Barrier::new(work.len() + 1);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = work
+            .iter_mut()
+            .enumerate()
+            .map(|(thread, part)| {
+                let (barrier, each) = (&barrier, &each);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let before = cpu::own_cpu_ns();
+                    each(thread, part);
+                    cpu::own_cpu_ns() - before
+                })
+            })
+            .collect();
+        let (start, process) = (Instant::now(), cpu::process_cpu_ns());
+        barrier.wait();
+        let caller_ns = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
+        let process_ns = cpu::process_cpu_ns() - process;
+        Took { caller_ns, process_ns, wall_ns: start.elapsed().as_nanos() as u64 }
+    })
+}
+
+/// A name of a letter or more and the number, zero padded. No allocation: some operations here cost less than one.
+pub struct Name {
+    bytes: [u8; 16],
+    prefix: usize,
+    digits: usize,
+}
+
+impl Name {
+    pub fn new(prefix: &str, digits: usize) -> Name {
+        let mut bytes = [0; 16];
+        bytes[..prefix.len()].copy_from_slice(prefix.as_bytes());
+        Name { bytes, prefix: prefix.len(), digits }
+    }
+
+    pub fn of(&mut self, number: usize) -> &[u8] {
+        let end = self.prefix + self.digits;
+        let mut rest = number;
+        for place in self.bytes[self.prefix..end].iter_mut().rev() {
+            *place = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        &self.bytes[..end]
+    }
+}
+
+/// Every number below `count` once, scattered.
+pub fn scattered(count: usize) -> impl Iterator<Item = usize> {
+    let step = if count.is_multiple_of(7_919) { 7_907 } else { 7_919 };
+    (0..count).map(move |i| i * step % count)
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().collect();
+    let option =
+        |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)).cloned();
+    let number =
+        |name: &str, default: usize| option(name).and_then(|text| text.parse().ok()).unwrap_or(default);
+    let rows = option("--rows").unwrap_or_else(|| "micro,fat,server".into());
+    let dir = option("--dir").map_or_else(std::env::temp_dir, Into::into);
+    let path = pool::image_path(&dir);
+    let mut table = Table::new(args.iter().any(|arg| arg == "--json"));
+    for _ in 0..number("--rounds", 1) {
+        for threads in [1, 2] {
+            let run = Run { threads, path: path.clone() };
+            for group in rows.split(',') {
+                let rows: Vec<Row> = match group {
+                    "micro" => zaps::micro(&run, number("--dirs", 50), number("--names", 2_000)),
+                    "fat" => zaps::fat(&run, number("--fat-names", 1_000_000)),
+                    "server" => server::rows(&run, number("--server-names", 200_000)),
+                    other => panic!("--rows should be of micro, fat and server, found '{other}'"),
+                };
+                rows.into_iter().for_each(|row| table.add(row));
+                let _ = std::fs::remove_file(&path);
+            }
+        }
+    }
+    table.finish();
+}

@@ -1,0 +1,76 @@
+//! A metadata server: objects with empty ZAPs, entered in a parent with three integers each.
+
+use crate::pool::{self, BenchPool};
+use crate::table::Row;
+use crate::zaps::{in_tx, new_zap};
+use crate::{Name, Run, Took, in_threads, scattered};
+use std::hint::black_box;
+use std::time::Instant;
+use terrane_dataset::{BLOCK_BYTES_FIRST, ObjectZap};
+use terrane_object::{ObjectId, ObjectKind, ObjectSet, ObjectSpec};
+use terrane_zap::ValueRef;
+
+/// Attributes of a directory, in bytes.
+const BONUS_BYTES: usize = 160;
+
+pub fn rows(run: &Run, names: usize) -> Vec<Row> {
+    let BenchPool { pool, objects: _objects, dataset } = pool::create(&run.path);
+    let set = dataset.objects();
+    let per_thread = names / run.threads;
+    let ops = (per_thread * run.threads) as u64;
+    let mut parents: Vec<ObjectZap> = (0..run.threads).map(|_| new_zap(set)).collect();
+    set.commit().unwrap();
+    let committed = |took: Took, from: Instant| {
+        set.commit().unwrap();
+        Took { wall_ns: from.elapsed().as_nanos() as u64, ..took }
+    };
+    let row = |what, took| Row { group: "server", what, threads: run.threads, ops, took, index_bytes: None };
+
+    let start = Instant::now();
+    let took = in_threads(&mut parents, |_, parent| (0..per_thread).for_each(|n| create(set, parent, n)));
+    let created = row("create", committed(took, start));
+    let took = in_threads(&mut parents, |_, parent| scattered(per_thread).for_each(|n| stat(set, parent, n)));
+    let stated = row("stat", took);
+    let start = Instant::now();
+    let took =
+        in_threads(&mut parents, |_, parent| scattered(per_thread).for_each(|n| remove(set, parent, n)));
+    let removed = row("remove", committed(took, start));
+    pool.export().unwrap();
+    vec![created, stated, removed]
+}
+
+fn name() -> Name {
+    Name::new("dir-", 8)
+}
+
+fn create(set: &ObjectSet, parent: &mut ObjectZap, number: usize) {
+    in_tx(set, parent, 1, 1, |parent, tx| {
+        let spec = ObjectSpec {
+            kind: ObjectKind::Directory,
+            block_size: BLOCK_BYTES_FIRST,
+            dnode_slots: 1,
+            bonus: vec![number as u8; BONUS_BYTES],
+        };
+        let made = set.create(tx, spec).unwrap();
+        let value = [made.id().0, number as u64, 0];
+        parent.add(tx, name().of(number), ValueRef::U64s(&value)).unwrap();
+    });
+}
+
+fn find(parent: &ObjectZap, number: usize) -> ObjectId {
+    ObjectId(parent.lookup_u64(name().of(number)).unwrap().unwrap())
+}
+
+fn stat(set: &ObjectSet, parent: &ObjectZap, number: usize) {
+    let object = set.hold(find(parent, number)).unwrap();
+    assert_eq!(object.bonus().len(), BONUS_BYTES);
+    black_box(object.block_count());
+}
+
+fn remove(set: &ObjectSet, parent: &mut ObjectZap, number: usize) {
+    let object = set.hold(find(parent, number)).unwrap();
+    in_tx(set, parent, 1, 1, |parent, tx| {
+        assert!(parent.remove(tx, name().of(number)).unwrap());
+        set.destroy(tx, &object).unwrap();
+    });
+}

@@ -1,0 +1,159 @@
+//! Names added to, looked up in and removed from ZAPs.
+
+use crate::pool::{self, BenchPool};
+use crate::table::Row;
+use crate::{Name, Run, Took, in_threads, scattered};
+use std::hint::black_box;
+use std::sync::Arc;
+use terrane_dataset::{BLOCK_BYTES_FIRST, ObjectZap, ZapError};
+use terrane_object::{Cost, ObjectKind, ObjectSet, ObjectSpec, Tx};
+use terrane_zap::ValueRef;
+
+const OPS_IN_TX: u32 = 100;
+/// A tree's blocks above the leaves that one batch dirties.
+const BLOCKS_ABOVE: u32 = 4;
+
+struct Shape {
+    group: &'static str,
+    prefix: &'static str,
+    digits: usize,
+    /// Integers of a value.
+    ints: usize,
+    /// ZAPs, all threads together.
+    dirs: usize,
+    /// Names in each.
+    names: usize,
+}
+
+pub fn micro(run: &Run, dirs: usize, names: usize) -> Vec<Row> {
+    rows(run, &Shape { group: "micro", prefix: "file-", digits: 6, ints: 1, dirs, names })
+}
+
+pub fn fat(run: &Run, names: usize) -> Vec<Row> {
+    // Two threads have half of the names each, in a ZAP of their own.
+    let (dirs, names) = (run.threads, names / run.threads);
+    rows(run, &Shape { group: "fat", prefix: "fid-", digits: 8, ints: 3, dirs, names })
+}
+
+/// Runs one batch of changes in a transaction. It reserves for the worst and gives back what it did not dirty, as a caller does
+/// who wants groups to be large.
+pub fn in_tx(
+    set: &ObjectSet,
+    zap: &mut ObjectZap,
+    names: u32,
+    objects: u32,
+    change: impl FnOnce(&mut ObjectZap, &Tx),
+) {
+    let cost = zap.change_cost();
+    let changes = if cost.repeats_are_free { 1 } else { names };
+    let meta_blocks = cost.meta_blocks * changes + BLOCKS_ABOVE;
+    let tx = set.begin(Cost { meta_blocks, objects, frees: false, write_bytes: 0 }).unwrap();
+    let before = zap.object().dirty_blocks(&tx);
+    change(zap, &tx);
+    let dirtied = zap.object().dirty_blocks(&tx).saturating_sub(before);
+    tx.give_back(meta_blocks.saturating_sub(dirtied as u32));
+}
+
+pub fn new_zap(set: &Arc<ObjectSet>) -> ObjectZap {
+    let tx = set.begin(Cost { meta_blocks: 2, objects: 1, ..Cost::NOTHING }).unwrap();
+    let spec = ObjectSpec {
+        kind: ObjectKind::Zap,
+        block_size: BLOCK_BYTES_FIRST,
+        dnode_slots: 1,
+        bonus: Vec::new(),
+    };
+    ObjectZap::new(set, set.create(&tx, spec).unwrap())
+}
+
+fn rows(run: &Run, shape: &Shape) -> Vec<Row> {
+    let BenchPool { pool, objects: _objects, dataset } = pool::create(&run.path);
+    let set = dataset.objects();
+    let per_thread = (shape.dirs / run.threads).max(1);
+    let part = |_| (0..per_thread).map(|_| new_zap(set)).collect();
+    let mut parts: Vec<Vec<ObjectZap>> = (0..run.threads).map(part).collect();
+    set.commit().unwrap();
+    let dirs = (per_thread * run.threads) as u64;
+    let ops = dirs * shape.names as u64;
+    let row = |what, ops, took| Row {
+        group: shape.group,
+        what,
+        threads: run.threads,
+        ops,
+        took,
+        index_bytes: None,
+    };
+    let mut rows = Vec::new();
+
+    let took = in_threads(&mut parts, |_, zaps| zaps.iter_mut().for_each(|zap| add_all(set, shape, zap)));
+    rows.push(Row { index_bytes: index_bytes(&parts, ops), ..row("add", ops, took) });
+    set.commit().unwrap();
+
+    // Once to warm the cache, and once that counts.
+    let look = |_: usize, zaps: &mut Vec<ObjectZap>| zaps.iter().for_each(|zap| look_up_all(shape, zap));
+    in_threads(&mut parts, look);
+    rows.push(row("lookup", ops, in_threads(&mut parts, look)));
+
+    if shape.names < 1 << 14 {
+        let took = build_indexes(set, shape, &mut parts);
+        rows.push(Row { index_bytes: index_bytes(&parts, ops), ..row("index", dirs, took) });
+    }
+
+    let took = in_threads(&mut parts, |_, zaps| zaps.iter_mut().for_each(|zap| remove_all(set, shape, zap)));
+    rows.push(row("remove", ops, took));
+    pool.export().unwrap();
+    rows
+}
+
+fn add_all(set: &ObjectSet, shape: &Shape, zap: &mut ObjectZap) {
+    let mut name = Name::new(shape.prefix, shape.digits);
+    for first in (0..shape.names).step_by(OPS_IN_TX as usize) {
+        in_tx(set, zap, OPS_IN_TX, 0, |zap, tx| {
+            for number in first..(first + OPS_IN_TX as usize).min(shape.names) {
+                let value = [number as u64, 1, 0];
+                zap.add(tx, name.of(number), ValueRef::U64s(&value[..shape.ints])).unwrap();
+            }
+        });
+    }
+}
+
+fn look_up_all(shape: &Shape, zap: &ObjectZap) {
+    let mut name = Name::new(shape.prefix, shape.digits);
+    for number in scattered(shape.names) {
+        let found = zap.lookup(name.of(number)).unwrap().unwrap();
+        assert_eq!(found.first(), Some(number as u64));
+        black_box(found);
+    }
+}
+
+fn remove_all(set: &ObjectSet, shape: &Shape, zap: &mut ObjectZap) {
+    let mut name = Name::new(shape.prefix, shape.digits);
+    let mut numbers = scattered(shape.names).peekable();
+    while numbers.peek().is_some() {
+        in_tx(set, zap, OPS_IN_TX, 0, |zap, tx| {
+            for number in numbers.by_ref().take(OPS_IN_TX as usize) {
+                assert!(zap.remove(tx, name.of(number)).unwrap());
+            }
+        });
+    }
+}
+
+/// Forgets what is known of each ZAP, and adds a name that is there: refused, but not without the index.
+fn build_indexes(set: &Arc<ObjectSet>, shape: &Shape, parts: &mut [Vec<ObjectZap>]) -> Took {
+    for zap in parts.iter_mut().flatten() {
+        *zap = ObjectZap::new(set, zap.object().clone());
+        black_box(zap.is_empty().unwrap());
+    }
+    let tx = set.begin(Cost::NOTHING).unwrap();
+    in_threads(parts, |_, zaps| {
+        let mut name = Name::new(shape.prefix, shape.digits);
+        for zap in zaps {
+            let refused = zap.add(&tx, name.of(0), ValueRef::U64s(&[0, 0, 0][..shape.ints]));
+            assert!(matches!(refused, Err(ZapError::Exists)));
+        }
+    })
+}
+
+fn index_bytes(parts: &[Vec<ObjectZap>], names: u64) -> Option<f64> {
+    let bytes: usize = parts.iter().flatten().map(ObjectZap::index_bytes).sum();
+    (bytes > 0).then(|| bytes as f64 / names as f64)
+}
