@@ -11,7 +11,7 @@ use crate::fat::table;
 use crate::hash::Flags;
 use crate::index::Index;
 use crate::key::{Key, KeyRef};
-use crate::micro::{self, BlockKind, Micro};
+use crate::slots::{self, BlockKind, Slots};
 use crate::store::Store;
 use std::collections::BTreeSet;
 use terrane_wire::Corrupt;
@@ -82,8 +82,8 @@ pub(crate) fn check<S: Store + ?Sized>(store: &S, index: Option<&Index>) -> Resu
         return Ok(report);
     }
     let block_0 = store.read(0)?;
-    match report.note_header(micro::block_kind(&block_0)) {
-        Some(BlockKind::Micro) => check_micro(&mut report, &block_0, store.block_count(), index),
+    match report.note_header(slots::block_kind(&block_0)) {
+        Some(BlockKind::Slots) => check_slots(&mut report, &block_0, store.block_count(), index),
         Some(BlockKind::Fat) => {
             if let Some(header) = report.note_header(Header::parse(&block_0, store.block_count())) {
                 check_fat(&mut report, store, &header)?;
@@ -94,26 +94,28 @@ pub(crate) fn check<S: Store + ?Sized>(store: &S, index: Option<&Index>) -> Resu
     Ok(report)
 }
 
-fn check_micro(report: &mut Report, raw: &[u8], block_count: u64, index: Option<&Index>) {
-    let Some(micro) = report.note_header(Micro::parse(raw, block_count)) else { return };
-    let reserved = raw.get(24..64).unwrap_or(&[]).iter().filter(|b| **b != 0).count();
-    report.expect("block 0", "reserved bytes that are not 0", 0, reserved);
+fn check_slots(report: &mut Report, raw: &[u8], block_count: u64, index: Option<&Index>) {
+    let Some(slots) = report.note_header(Slots::parse(raw, block_count)) else { return };
     let (mut places, mut names) = (BTreeSet::new(), BTreeSet::new());
-    for used in micro.used_slots() {
+    for used in slots.used_slots() {
         let Some((number, slot)) = report.note(used) else { continue };
         let at = format!("block 0 slot {number}");
         report.entries += 1;
-        let rest = slot.name_rest().iter().filter(|b| **b != 0).count();
-        report.expect(&at, "bytes behind the name that are not 0", 0, rest);
-        let hash = Flags::NONE.hash(micro.salt, KeyRef::Name(slot.name()));
-        if !places.insert((hash, slot.cd)) {
-            report.add(Corrupt::new(&at, "differentiator", "unique for its hash", slot.cd));
+        let hash = Flags::NONE.hash(slots.salt, KeyRef::Name(slot.name()));
+        if !places.insert((hash, slot.cd())) {
+            report.add(Corrupt::new(&at, "differentiator", "unique for its hash", slot.cd()));
         }
         if !names.insert(slot.name()) {
             report.add(Corrupt::new(&at, "name", "unique", String::from_utf8_lossy(slot.name())));
         }
     }
-    let (Some(index), Ok(built)) = (index, Index::build(&micro)) else { return };
+    for (number, slot) in slots.slots().enumerate() {
+        let at = format_args!("block 0 slot {number}");
+        report.expect(at, "bytes without a meaning that are not 0", 0, slot.stray_bytes());
+    }
+    let stray = slots.tail().iter().filter(|b| **b != 0).count();
+    report.expect("block 0", "bytes behind the last slot that are not 0", 0, stray);
+    let (Some(index), Ok(built)) = (index, Index::build(&slots)) else { return };
     if *index != built {
         report.add(Corrupt::new("index", "elements", "what the block holds", "others"));
     }

@@ -1,55 +1,59 @@
 //! From one kind of ZAP to another.
 //!
-//! Entries keep their hash and differentiator, so cursors stay valid. So far there is one direction, micro to
-//! fat; what each conversion needs is a way to list what was there and a way to add it with its differentiator.
+//! Entries keep their hash and differentiator, so cursors stay valid. What a conversion gives is built in memory
+//! first: an entry that does not fit, or a slot that turns out to be damaged, leaves the ZAP as it was.
 
 use crate::error::Error;
-use crate::fat::leaf::{array_chunks, top_bits};
 use crate::fat::{self, Mode};
-use crate::hash::{Flags, HashBits};
-use crate::index::Index;
+use crate::hash::Flags;
 use crate::key::KeyRef;
-use crate::micro::Micro;
-use crate::store::Store;
+use crate::slots::{self, Shape, Slots};
+use crate::store::{MemStore, Store, edit};
 use crate::value::ValueRef;
 use terrane_wire::Corrupt;
 
-/// Makes a micro ZAP, of which `micro` is a copy, fat in blocks of 2^`block_shift` bytes. Changes nothing if it would
-/// not fit.
-pub(crate) fn micro_to_fat<S: Store + ?Sized>(
-    store: &mut S,
-    micro: &Micro<'_>,
-    index: &Index,
-    block_shift: u32,
-) -> Result<(), Error<S::Error>> {
-    judge_room(micro, index, fat::header::Geometry { block_shift }).map_err(Error::lift)?;
-    store.set_block_size(1 << block_shift)?;
-    fat::create(store, micro.salt, Flags::NONE)?;
-    for used in micro.used_slots() {
-        let (_, slot) = used.map_err(Error::damage)?;
-        let (key, value) = (KeyRef::Name(slot.name()), [slot.value]);
-        fat::put(store, key, ValueRef::U64s(&value), Mode::AddWithCd(slot.cd))?;
+/// The same entries in slots of another shape, without gaps, in a block of so many bytes.
+pub(crate) fn to_shape(from: &Slots<'_>, shape: Shape, bytes: usize) -> Result<Vec<u8>, Corrupt> {
+    let mut raw = vec![0; bytes];
+    slots::init(&mut raw, from.salt, shape);
+    for (number, used) in from.used_slots().enumerate() {
+        let (_, slot) = used?;
+        slots::put_slot(&mut raw, shape, number, slot.name(), slot.cd(), slot.words());
     }
-    Ok(())
+    Ok(raw)
 }
 
-/// Entries whose hashes no table can tell apart end in one leaf. A micro ZAP written by others may hold more of
-/// them than a leaf does; found out half way, its entries would be lost.
-fn judge_room(
-    micro: &Micro<'_>,
-    index: &Index,
-    geometry: fat::header::Geometry,
-) -> Result<(), Error<Corrupt>> {
-    let bits = HashBits::Bits28.table_shift_max();
-    let (mut prefix, mut chunks) = (None, 0);
-    for indexed in index.from(0, 0) {
-        if prefix.replace(top_bits(indexed.hash, bits)) != Some(top_bits(indexed.hash, bits)) {
-            chunks = 0;
-        }
-        chunks += 2 + array_chunks(micro.indexed_slot(indexed.slot)?.name().len() + 1);
-        if chunks > geometry.chunks() {
-            return Err(Error::Full);
-        }
+/// The same entries as a fat ZAP in blocks of 2^`block_shift` bytes, and one more stored in it; says whether that
+/// one's name is new.
+pub(crate) fn to_fat(
+    from: &Slots<'_>,
+    block_shift: u32,
+    (key, value): (KeyRef<'_>, ValueRef<'_>),
+    mode: Mode,
+) -> Result<(MemStore, bool), Error<Corrupt>> {
+    let mut fat_zap = MemStore::new();
+    fat_zap.set_block_size(1 << block_shift)?;
+    fat::create(&mut fat_zap, from.salt, Flags::NONE)?;
+    let mut words = Vec::new();
+    for used in from.used_slots() {
+        let (_, slot) = used?;
+        words.clear();
+        words.extend(slot.words());
+        let key = KeyRef::Name(slot.name());
+        fat::put(&mut fat_zap, key, ValueRef::U64s(&words), Mode::AddWithCd(slot.cd()))?;
+    }
+    let is_new = fat::put(&mut fat_zap, key, value, mode)?;
+    Ok((fat_zap, is_new))
+}
+
+/// Replaces an object of at most one block by what was built.
+pub(crate) fn install<S: Store + ?Sized>(store: &mut S, built: &MemStore) -> Result<(), Error<S::Error>> {
+    store.set_block_size(built.block_size())?;
+    for (block, bytes) in built.blocks() {
+        edit(store, block, |raw| {
+            raw.copy_from_slice(bytes);
+            Ok(())
+        })?;
     }
     Ok(())
 }

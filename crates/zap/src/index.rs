@@ -1,4 +1,4 @@
-//! What a look at every slot of a micro ZAP found, in 8 bytes an entry.
+//! What a look at every slot of a micro or tiny ZAP found, in 8 bytes an entry.
 //!
 //! An element is the top 32 bits of the masked hash, the collision differentiator (16) and the slot (16), so that
 //! plain number order is cursor order. A sorted array serves better than a tree here: a full micro ZAP
@@ -8,7 +8,7 @@
 
 use crate::hash::Flags;
 use crate::key::KeyRef;
-use crate::micro::Micro;
+use crate::slots::Slots;
 use terrane_wire::Corrupt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,13 +41,13 @@ fn element(hash: u64, cd: u16, slot: u16) -> u64 {
 }
 
 impl Index {
-    pub fn build(micro: &Micro<'_>) -> Result<Index, Corrupt> {
+    pub fn build(slots: &Slots<'_>) -> Result<Index, Corrupt> {
         let mut elements = Vec::new();
-        for used in micro.used_slots() {
+        for used in slots.used_slots() {
             let (number, slot) = used?;
-            let hash = Flags::NONE.hash(micro.salt, KeyRef::Name(slot.name()));
-            let cd = u16::try_from(slot.cd)
-                .map_err(|_| Corrupt::new("block 0", "differentiator", "below 65536", slot.cd))?;
+            let hash = Flags::NONE.hash(slots.salt, KeyRef::Name(slot.name()));
+            let cd = u16::try_from(slot.cd())
+                .map_err(|_| Corrupt::new("block 0", "differentiator", "below 65536", slot.cd()))?;
             elements.push(element(hash, cd, number));
         }
         elements.sort_unstable();
@@ -68,18 +68,6 @@ impl Index {
     /// All elements with this hash, in the order of their differentiators.
     pub fn colliders(&self, hash: u64) -> impl Iterator<Item = Indexed> + use<'_> {
         self.from(hash, 0).take_while(move |i| i.hash == hash)
-    }
-
-    /// The lowest differentiator that no entry with this hash has.
-    pub fn lowest_cd(&self, hash: u64) -> u32 {
-        let mut lowest = 0;
-        for indexed in self.colliders(hash) {
-            if u32::from(indexed.cd) > lowest {
-                break;
-            }
-            lowest = u32::from(indexed.cd) + 1;
-        }
-        lowest
     }
 
     pub fn insert(&mut self, hash: u64, cd: u16, slot: u16) {

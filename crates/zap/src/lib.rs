@@ -2,15 +2,16 @@
 //!
 //! A ZAP maps names to integers: every directory is one, and so are the tables that describe attributes, snapshots
 //! and properties. The encodings are OpenZFS's, byte for byte, so that what is known about them holds here. A ZAP
-//! starts as a single small block of fixed slots (*micro*) and becomes an extendible hash table (*fat*)
-//! when it outgrows it. All that this crate knows of the world below is the [`Store`]: an array of blocks.
+//! starts as a single small block of 64-byte slots (*micro*), goes on in larger ones where names or values ask for it
+//! (*tiny*), and becomes an extendible hash table (*fat*) when one block is not enough. All that
+//! this crate knows of the world below is the [`Store`]: an array of blocks.
 //!
 //! | room | what it is about |
 //! |---|---|
 //! | [`store`] | the object, seen as blocks |
 //! | [`hash`], [`key`], [`value`] | where a name belongs, what it is, what it holds |
 //! | [`norm`] | names that mean the same |
-//! | `micro`, `index`, `remembered` | one block of slots, and what is remembered about it |
+//! | `slots`, `index`, `remembered` | one block of slots, and what is remembered about it |
 //! | `fat` | header, pointer table, leaves |
 //! | `convert` | from one kind to another, keeping every cursor valid |
 //! | `zap` | which of them an object is now |
@@ -43,9 +44,9 @@ mod fat;
 pub mod hash;
 mod index;
 pub mod key;
-mod micro;
 pub mod norm;
 mod remembered;
+mod slots;
 pub mod store;
 pub mod value;
 mod zap;

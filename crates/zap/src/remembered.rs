@@ -1,4 +1,4 @@
-//! Work on a micro ZAP, with what is remembered about it.
+//! Work on a micro or tiny ZAP, with what is remembered about it.
 //!
 //! The block alone is enough to answer everything, slowly; an [`Index`] of it, a hint where free slots are, and a
 //! count of the work done without an index make it fast. All of this can be forgotten at any time. It is wrong
@@ -7,27 +7,27 @@
 //!
 //! Invariant: an index that is there equals one built anew from the block.
 
+use crate::convert;
 use crate::cursor::Cursor;
 use crate::error::Error;
+use crate::fat::leaf::top_bits;
 use crate::fat::{Entry, Mode, header::Geometry};
-use crate::hash::Flags;
+use crate::hash::{Flags, HashBits};
 use crate::index::{Index, Indexed};
 use crate::key::{Key, KeyRef};
-use crate::micro::{self, Micro};
+use crate::slots::{self, Shape, Slot, Slots};
 use crate::store::{Store, edit};
-use crate::value::{Value, ValueRef};
+use crate::value::ValueRef;
 use crate::zap::ZapOptions;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrane_wire::Corrupt;
 
-/// A micro ZAP of so few slots is searched faster than a name is hashed.
+/// So few slots are searched faster than a name is hashed.
 const SLOTS_NEVER_INDEXED: usize = 15;
 /// To index a slot costs as much as to look at it this many times: lookups build the index when they have cost
 /// that.
 const SCANS_WORTH_AN_INDEX: usize = 8;
-/// Chunks an entry of a micro ZAP takes in a leaf, at most: itself, three for 50 bytes of name, one for a `u64`.
-const ENTRY_CHUNKS: usize = 5;
 
 #[derive(Debug, Default)]
 pub(crate) struct Remembered {
@@ -42,8 +42,17 @@ pub(crate) struct Remembered {
 pub(crate) enum Put {
     /// It is stored; whether its name is new.
     Stored { is_new: bool },
-    /// No micro ZAP can hold it, or not beside what is there. Nothing was changed.
+    /// No block of slots can hold it, or not beside what is there. Nothing was changed.
     Outgrown,
+}
+
+/// Where an entry that is to be stored meets those that are there.
+struct Meeting {
+    found: Option<Indexed>,
+    /// Entries that would be in one leaf with it for ever if the ZAP were fat.
+    neighbours: usize,
+    /// The lowest differentiator that no entry with its hash has.
+    lowest_cd: u32,
 }
 
 impl Remembered {
@@ -53,46 +62,46 @@ impl Remembered {
     }
 
     /// The index, built if there is none.
-    pub fn index_of(&self, micro: &Micro<'_>) -> Result<&Index, Corrupt> {
+    fn index_of(&self, slots: &Slots<'_>) -> Result<&Index, Corrupt> {
         match self.index.get() {
             Some(index) => Ok(index),
             None => {
-                let built = Index::build(micro)?;
+                let built = Index::build(slots)?;
                 Ok(self.index.get_or_init(|| built))
             }
         }
     }
 
-    pub fn len(&self, micro: &Micro<'_>) -> usize {
-        let counted = || micro.slots().filter(|slot| !slot.is_free()).count();
+    pub fn len(&self, slots: &Slots<'_>) -> usize {
+        let counted = || slots.slots().filter(|slot| !slot.is_free()).count();
         self.index.get().map_or_else(counted, Index::len)
     }
 
-    pub fn find(&self, micro: &Micro<'_>, name: &[u8]) -> Result<Option<u64>, Corrupt> {
-        if name.len() > micro::NAME_BYTES_MAX {
+    pub fn find<'a>(&self, slots: &Slots<'a>, name: &[u8]) -> Result<Option<Slot<'a>>, Corrupt> {
+        if name.len() > slots.shape.name_bytes_max() {
             return Ok(None);
         }
         if self.index.get().is_none() {
-            let slots = micro.slot_count();
-            let scanned = match slots <= SLOTS_NEVER_INDEXED {
+            let count = slots.slot_count();
+            let scanned = match count <= SLOTS_NEVER_INDEXED {
                 true => 0,
-                false => self.slots_scanned.fetch_add(slots, Ordering::Relaxed),
+                false => self.slots_scanned.fetch_add(count, Ordering::Relaxed),
             };
-            if scanned < slots.saturating_mul(SCANS_WORTH_AN_INDEX) {
-                return Ok(micro.scan(name).map(|slot| slot.value));
+            if scanned < count.saturating_mul(SCANS_WORTH_AN_INDEX) {
+                return Ok(slots.scan(name));
             }
         }
-        Ok(find_indexed(micro, self.index_of(micro)?, name)?.map(|(_, value)| value))
+        Ok(find_indexed(slots, self.index_of(slots)?, name)?.map(|(_, slot)| slot))
     }
 
     /// Up to `max` entries from the cursor on.
-    pub fn list(&self, micro: &Micro<'_>, from: Cursor, max: usize) -> Result<Vec<Entry>, Corrupt> {
+    pub fn list(&self, slots: &Slots<'_>, from: Cursor, max: usize) -> Result<Vec<Entry>, Corrupt> {
         let place = |i: &Indexed| (i.hash, u32::from(i.cd));
-        let after = self.index_of(micro)?.from(from.hash, 0).skip_while(|i| place(i) < (from.hash, from.cd));
-        after.take(if from.is_end() { 0 } else { max }).map(|i| read_indexed(micro, i)).collect()
+        let after = self.index_of(slots)?.from(from.hash, 0).skip_while(|i| place(i) < (from.hash, from.cd));
+        after.take(if from.is_end() { 0 } else { max }).map(|i| read_indexed(slots, i)).collect()
     }
 
-    /// Stores a value under a name, growing the block where needed.
+    /// Stores a value under a name, growing the block or giving it other slots where needed.
     pub fn put<S: Store + ?Sized>(
         &mut self,
         store: &mut S,
@@ -113,49 +122,68 @@ impl Remembered {
         mode: Mode,
     ) -> Result<Put, Error<S::Error>> {
         let block_0 = store.read(0)?;
-        let parsed = Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-        let (bytes, slots) = (block_0.len(), parsed.slot_count());
+        let parsed = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+        let (shape, slots) = (parsed.shape, parsed.slot_count());
         let index = self.index_of(&parsed).map_err(Error::damage)?;
-        let found = find_indexed(&parsed, index, name).map_err(Error::damage)?.map(|(indexed, _)| indexed);
+        let hash = Flags::NONE.hash(parsed.salt, KeyRef::Name(name));
+        let meeting = meet(&parsed, index, name, hash).map_err(Error::damage)?;
         // Before anything grows: a name that is refused changes nothing.
-        if found.is_some() && mode == Mode::Add {
+        if meeting.found.is_some() && mode == Mode::Add {
             return Err(Error::Exists);
         }
         // Also when the name is there and no slot is wanted: so does the reference, and bytes depend on it.
         let is_full = index.len() >= slots;
-        let grown = if is_full { bytes + micro::GROWTH_BYTES } else { bytes };
+        let grown = if is_full { block_0.len() + slots::GROWTH_BYTES } else { block_0.len() };
         if is_full && grown > bytes_max(options) {
             return Ok(Put::Outgrown);
         }
-        let (Some(value), true) = (value.single_u64(), name.len() <= micro::NAME_BYTES_MAX) else {
+        let entry = (name.len(), value);
+        let Some((words, target)) = shape_for(shape, index.len(), entry, options.tiny) else {
             return Ok(Put::Outgrown);
         };
-        if let Some(indexed) = found {
+        if let Some(indexed) = meeting.found {
             drop(block_0);
-            if is_full {
-                store.set_block_size(grown)?;
-            }
-            change(store, |raw| micro::put_value(raw, usize::from(indexed.slot), value))?;
+            grow(store, is_full, grown)?;
+            let slot = usize::from(indexed.slot);
+            change(store, |raw| {
+                if is_full {
+                    // The end of the block becomes a slot, whatever was there.
+                    slots::clear_slot(raw, shape, slots);
+                }
+                slots::put_value(raw, shape, slot, words.iter().copied());
+            })?;
             return Ok(Put::Stored { is_new: false });
         }
-        let hash = Flags::NONE.hash(parsed.salt, KeyRef::Name(name));
-        // All that collide must fit one leaf if the ZAP becomes fat later. The reference forgets to ask when a
-        // name is added by an update.
+        // All that no split can part must fit one leaf if the ZAP becomes fat later. The reference forgets to ask
+        // when a name is added by an update, and in tiny ZAPs.
         let chunks_max = Geometry { block_shift: options.fat_block_shift }.chunks();
-        if (index.colliders(hash).count() + 1) * ENTRY_CHUNKS >= chunks_max {
+        if (meeting.neighbours + 1) * target.leaf_chunks_max() >= chunks_max {
             return Ok(Put::Outgrown);
         }
-        let cd = index.lowest_cd(hash);
+        if target != shape {
+            let used = index.len();
+            let bytes = target.bytes_for(used + 1).max(grown);
+            if bytes > bytes_max(options).max(grown) {
+                return Ok(Put::Outgrown);
+            }
+            let mut raw = convert::to_shape(&parsed, target, bytes).map_err(Error::damage)?;
+            slots::put_slot(&mut raw, target, used, name, meeting.lowest_cd, words.iter().copied());
+            drop(block_0);
+            grow(store, true, bytes)?;
+            change(store, |block| block.copy_from_slice(&raw))?;
+            self.slot_hint = hint_after(used, target.slot_count(bytes));
+            self.index = OnceLock::new();
+            return Ok(Put::Stored { is_new: true });
+        }
         let slot = if is_full { Some(slots) } else { parsed.free_slot(self.slot_hint) };
         let slot_damage =
             || Error::damage(Corrupt::new("block 0", "free slots", "some, by the index", "none"));
         let slot = slot.ok_or_else(slot_damage)?;
+        let cd = meeting.lowest_cd;
         drop(block_0);
-        if is_full {
-            store.set_block_size(grown)?;
-        }
-        change(store, |raw| micro::put_slot(raw, slot, name, cd, value))?;
-        self.slot_hint = if slot + 1 >= micro::slot_count(grown) { 0 } else { slot + 1 };
+        grow(store, is_full, grown)?;
+        change(store, |raw| slots::put_slot(raw, shape, slot, name, cd, words.iter().copied()))?;
+        self.slot_hint = hint_after(slot, shape.slot_count(grown));
         match (self.index.get_mut(), u16::try_from(cd), u16::try_from(slot)) {
             (Some(index), Ok(cd), Ok(slot)) => index.insert(hash, cd, slot),
             _ => self.index = OnceLock::new(),
@@ -172,13 +200,14 @@ impl Remembered {
 
     fn try_remove<S: Store + ?Sized>(&mut self, store: &mut S, name: &[u8]) -> Result<bool, Error<S::Error>> {
         let block_0 = store.read(0)?;
-        let parsed = Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+        let parsed = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+        let shape = parsed.shape;
         let index = self.index_of(&parsed).map_err(Error::damage)?;
         let Some((indexed, _)) = find_indexed(&parsed, index, name).map_err(Error::damage)? else {
             return Ok(false);
         };
         drop(block_0);
-        change(store, |raw| micro::clear_slot(raw, usize::from(indexed.slot)))?;
+        change(store, |raw| slots::clear_slot(raw, shape, usize::from(indexed.slot)))?;
         if let Some(index) = self.index.get_mut() {
             index.remove(indexed);
         }
@@ -193,6 +222,27 @@ impl Remembered {
     }
 }
 
+/// The words of a value, and the slots that can hold it under a name of so many bytes beside `used` others.
+fn shape_for<'v>(
+    shape: Shape,
+    used: usize,
+    (name_bytes, value): (usize, ValueRef<'v>),
+    tiny: bool,
+) -> Option<(&'v [u64], Shape)> {
+    let words = value.words()?;
+    let fits = words.len() == shape.value_ints() && name_bytes <= shape.name_bytes_max();
+    let target = match used {
+        0 => Shape::smallest(words.len(), name_bytes, tiny),
+        _ if fits => Some(shape),
+        _ => Shape::smallest(words.len(), name_bytes, tiny).filter(|_| words.len() == shape.value_ints()),
+    };
+    Some((words, target?))
+}
+
+fn grow<S: Store + ?Sized>(store: &mut S, grows: bool, bytes: usize) -> Result<(), S::Error> {
+    if grows { store.set_block_size(bytes) } else { Ok(()) }
+}
+
 fn change<S: Store + ?Sized>(store: &mut S, mut change: impl FnMut(&mut [u8])) -> Result<(), S::Error> {
     edit(store, 0, |raw| {
         change(raw);
@@ -201,22 +251,51 @@ fn change<S: Store + ?Sized>(store: &mut S, mut change: impl FnMut(&mut [u8])) -
 }
 
 fn bytes_max(options: &ZapOptions) -> usize {
-    options.micro_max_bytes.min(micro::BYTES_LIMIT).next_multiple_of(micro::GROWTH_BYTES)
+    options.micro_max_bytes.min(slots::BYTES_LIMIT).next_multiple_of(slots::GROWTH_BYTES)
 }
 
-fn find_indexed(micro: &Micro<'_>, index: &Index, name: &[u8]) -> Result<Option<(Indexed, u64)>, Corrupt> {
-    let hash = Flags::NONE.hash(micro.salt, KeyRef::Name(name));
+/// Where to look for a free slot after this one was taken.
+fn hint_after(slot: usize, slots: usize) -> usize {
+    if slot + 1 >= slots { 0 } else { slot + 1 }
+}
+
+/// Looks at all entries that agree with a hash in as many bits as a leaf's prefix can have.
+fn meet(slots: &Slots<'_>, index: &Index, name: &[u8], hash: u64) -> Result<Meeting, Corrupt> {
+    let bits = HashBits::Bits28.table_shift_max();
+    let mut meeting = Meeting { found: None, neighbours: 0, lowest_cd: 0 };
+    let near = index.from(hash & !(u64::MAX >> bits), 0);
+    for indexed in near.take_while(|i| top_bits(i.hash, bits) == top_bits(hash, bits)) {
+        meeting.neighbours += 1;
+        if indexed.hash != hash {
+            continue;
+        }
+        if u32::from(indexed.cd) == meeting.lowest_cd {
+            meeting.lowest_cd += 1;
+        }
+        if meeting.found.is_none() && slots.indexed_slot(indexed.slot)?.is_named(name) {
+            meeting.found = Some(indexed);
+        }
+    }
+    Ok(meeting)
+}
+
+fn find_indexed<'a>(
+    slots: &Slots<'a>,
+    index: &Index,
+    name: &[u8],
+) -> Result<Option<(Indexed, Slot<'a>)>, Corrupt> {
+    let hash = Flags::NONE.hash(slots.salt, KeyRef::Name(name));
     for indexed in index.colliders(hash) {
-        let slot = micro.indexed_slot(indexed.slot)?;
+        let slot = slots.indexed_slot(indexed.slot)?;
         if slot.is_named(name) {
-            return Ok(Some((indexed, slot.value)));
+            return Ok(Some((indexed, slot)));
         }
     }
     Ok(None)
 }
 
-fn read_indexed(micro: &Micro<'_>, indexed: Indexed) -> Result<Entry, Corrupt> {
-    let slot = micro.indexed_slot(indexed.slot)?;
+fn read_indexed(slots: &Slots<'_>, indexed: Indexed) -> Result<Entry, Corrupt> {
+    let slot = slots.indexed_slot(indexed.slot)?;
     let key = Key::Name(slot.name().to_vec());
-    Ok(Entry { key, value: Value::U64(slot.value), hash: indexed.hash, cd: slot.cd })
+    Ok(Entry { key, value: slot.value(), hash: indexed.hash, cd: slot.cd() })
 }

@@ -86,6 +86,11 @@ impl MemStore {
         self.blocks.iter().flat_map(|b| b.as_ref().unwrap_or(&self.hole).iter().copied()).collect()
     }
 
+    /// Blocks that are not holes, with their numbers.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        (0..).zip(&self.blocks).filter_map(|(number, block)| Some((number, block.as_ref()?.as_slice())))
+    }
+
     /// Blocks that are not holes.
     pub fn blocks_used(&self) -> usize {
         self.blocks.iter().flatten().count()

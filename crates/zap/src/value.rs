@@ -15,7 +15,7 @@ pub enum ValueRef<'a> {
     U64s(&'a [u64]),
 }
 
-impl ValueRef<'_> {
+impl<'a> ValueRef<'a> {
     /// Bytes of each integer.
     pub fn int_size(&self) -> u8 {
         match self {
@@ -49,10 +49,10 @@ impl ValueRef<'_> {
         }
     }
 
-    /// The integer, when it is exactly one `u64`: all that a micro ZAP can hold.
-    pub(crate) fn single_u64(&self) -> Option<u64> {
+    /// The integers, when they are `u64`s: only such can be in slots.
+    pub(crate) fn words(self) -> Option<&'a [u64]> {
         match self {
-            ValueRef::U64s([one]) => Some(*one),
+            ValueRef::U64s(words) => Some(words),
             _ => None,
         }
     }

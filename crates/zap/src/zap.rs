@@ -11,8 +11,8 @@ use crate::fat::{
 };
 use crate::hash::{Flags, HashBits};
 use crate::key::{KeyRef, LONG_NAME_BYTES_MAX, NAME_BYTES_MAX};
-use crate::micro::{self, BlockKind, Micro};
 use crate::remembered::{Put, Remembered};
+use crate::slots::{self, BlockKind, Shape, Slot, Slots};
 use crate::store::{Store, edit};
 use crate::value::{VALUE_BYTES_MAX, Value, ValueRef};
 use terrane_wire::Corrupt;
@@ -22,8 +22,11 @@ use terrane_wire::Corrupt;
 pub struct ZapOptions {
     /// Starts every hash; not 0, constant for the ZAP's life. Only used when it is created.
     pub salt: u64,
-    /// Bytes beyond which a micro ZAP becomes fat; counts in steps of 512, up to 1 MiB.
+    /// Bytes beyond which a micro or tiny ZAP becomes fat; counts in steps of 512, up to 1 MiB.
     pub micro_max_bytes: usize,
+    /// Makes tiny ZAPs of entries that no micro ZAP can hold. Where it is false such a ZAP becomes fat at once; those
+    /// that are tiny are read and changed all the same.
+    pub tiny: bool,
     /// A fat ZAP's blocks have 2 to this power bytes, 9..=20. Only used when it becomes fat.
     pub fat_block_shift: u32,
     /// With any flag the ZAP is fat from the beginning. Only used when it is created.
@@ -33,11 +36,12 @@ pub struct ZapOptions {
 }
 
 impl ZapOptions {
-    /// The defaults, as OpenZFS has them: micro up to 128 KiB, then fat in blocks of 16 KiB.
+    /// The defaults, as OpenZFS has them: micro up to 128 KiB, then fat in blocks of 16 KiB, and never tiny.
     pub fn new(salt: u64) -> Self {
         ZapOptions {
             salt,
             micro_max_bytes: 131_072,
+            tiny: false,
             fat_block_shift: 14,
             flags: Flags::NONE,
             name_bytes_max: NAME_BYTES_MAX,
@@ -59,7 +63,29 @@ pub enum Kind {
     /// No block was ever written. The first name to be added creates it.
     Nothing,
     Micro,
+    /// One block of slots of 64, 128 or 256 bytes, with 1 to 31 words in each value.
+    Tiny {
+        chunk_bytes: u16,
+        value_ints: u8,
+    },
     Fat,
+}
+
+impl Kind {
+    fn of(shape: Shape) -> Kind {
+        match (u16::try_from(shape.chunk_bytes()), u8::try_from(shape.value_ints())) {
+            (Ok(chunk_bytes), Ok(value_ints)) if !shape.is_micro() => Kind::Tiny { chunk_bytes, value_ints },
+            _ => Kind::Micro,
+        }
+    }
+}
+
+/// Where an operation finds the entries, as it turns out from block 0.
+enum Form {
+    Nothing,
+    Slots,
+    /// With the flags that say which keys it takes.
+    Fat(Flags),
 }
 
 /// What is kept in memory about one ZAP, beside its store.
@@ -86,9 +112,8 @@ impl Zap {
         let zap = Zap { options, remembered: Remembered::default() };
         if zap.kind(store)? != Kind::Nothing {
             let block_0 = store.read(0)?;
-            match micro::block_kind(&block_0).map_err(Error::lift)? {
-                BlockKind::Micro => drop(Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?),
-                BlockKind::Fat => drop(fat::header(store)?),
+            if slots::block_kind(&block_0).map_err(Error::lift)? == BlockKind::Fat {
+                fat::header(store)?;
             }
         }
         Ok(zap)
@@ -114,9 +139,9 @@ impl Zap {
             store.set_block_size(1 << options.fat_block_shift)?;
             return fat::create(store, options.salt, options.flags);
         }
-        store.set_block_size(micro::GROWTH_BYTES)?;
+        store.set_block_size(slots::GROWTH_BYTES)?;
         edit(store, 0, |raw| {
-            micro::init(raw, options.salt);
+            slots::init(raw, options.salt, Shape::MICRO);
             Ok(())
         })?;
         Ok(())
@@ -130,30 +155,39 @@ impl Zap {
         if store.block_count() == 0 {
             return Ok(Kind::Nothing);
         }
-        match micro::block_kind(&store.read(0)?).map_err(Error::lift)? {
-            BlockKind::Micro => Ok(Kind::Micro),
+        let block_0 = store.read(0)?;
+        match slots::block_kind(&block_0).map_err(Error::lift)? {
+            BlockKind::Slots => Ok(Kind::of(slots_of(&block_0, store)?.shape)),
             BlockKind::Fat => Ok(Kind::Fat),
         }
     }
 
-    /// The kind, and the flags that say which keys it takes.
-    fn form<S: Store + ?Sized>(&self, store: &S) -> Result<(Kind, Flags), Error<S::Error>> {
+    fn form<S: Store + ?Sized>(&self, store: &S) -> Result<Form, Error<S::Error>> {
         if store.block_count() == 0 {
-            return Ok((Kind::Nothing, self.options.flags));
+            return Ok(Form::Nothing);
         }
         let block_0 = store.read(0)?;
-        match micro::block_kind(&block_0).map_err(Error::lift)? {
-            BlockKind::Micro => Ok((Kind::Micro, Flags::NONE)),
+        match slots::block_kind(&block_0).map_err(Error::lift)? {
+            BlockKind::Slots => Ok(Form::Slots),
             BlockKind::Fat => {
                 let header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-                Ok((Kind::Fat, header.flags))
+                Ok(Form::Fat(header.flags))
             }
+        }
+    }
+
+    /// Which keys it takes.
+    fn flags_of(&self, form: &Form) -> Flags {
+        match form {
+            Form::Nothing => self.options.flags,
+            Form::Slots => Flags::NONE,
+            Form::Fat(flags) => *flags,
         }
     }
 
     /// How many bits of a hash count: what a serialised cursor of this ZAP depends on.
     pub fn hash_bits<S: Store + ?Sized>(&self, store: &S) -> Result<HashBits, Error<S::Error>> {
-        Ok(self.form(store)?.1.hash_bits())
+        Ok(self.flags_of(&self.form(store)?).hash_bits())
     }
 
     /// Drops what was remembered: because memory is wanted, or because the object changed behind our back.
@@ -172,7 +206,7 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<Option<Value>, Error<S::Error>> {
         let key = key.into();
-        self.find(store, key, |value| Ok(Value::U64(value)), |at| fat::lookup(store, at, key))
+        self.find(store, key, |slot| slot.value(), |at| fat::lookup(store, at, key))
     }
 
     /// The first integer of the value, widened: a directory entry's object and type, whatever follows it.
@@ -182,7 +216,7 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<Option<u64>, Error<S::Error>> {
         let key = key.into();
-        self.find(store, key, Ok, |at| fat::lookup_u64(store, at, key))
+        self.find(store, key, |slot| slot.first(), |at| fat::lookup_u64(store, at, key))
     }
 
     /// Integer size and number of integers of the value.
@@ -192,26 +226,26 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<Option<(u8, usize)>, Error<S::Error>> {
         let key = key.into();
-        self.find(store, key, |_| Ok((8, 1)), |at| fat::length(store, at, key))
+        self.find(store, key, |slot| (8, slot.value_ints()), |at| fat::length(store, at, key))
     }
 
     fn find<S: Store + ?Sized, T>(
         &self,
         store: &S,
         key: KeyRef<'_>,
-        micro: impl FnOnce(u64) -> Result<T, Error<S::Error>>,
+        take: impl FnOnce(Slot<'_>) -> T,
         fat: impl FnOnce((&Header, &[u8])) -> Result<Option<T>, Error<S::Error>>,
     ) -> Result<Option<T>, Error<S::Error>> {
         if store.block_count() == 0 {
             return Ok(None);
         }
         let block_0 = store.read(0)?;
-        match micro::block_kind(&block_0).map_err(Error::lift)? {
-            BlockKind::Micro => {
-                let parsed = Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+        match slots::block_kind(&block_0).map_err(Error::lift)? {
+            BlockKind::Slots => {
+                let parsed = slots_of(&block_0, store)?;
                 match key {
                     KeyRef::Name(name) if may_be_there(key, Flags::NONE)? => {
-                        self.remembered.find(&parsed, name).map_err(Error::damage)?.map(micro).transpose()
+                        Ok(self.remembered.find(&parsed, name).map_err(Error::damage)?.map(take))
                     }
                     _ => Ok(None),
                 }
@@ -274,45 +308,45 @@ impl Zap {
         if bytes > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLong { bytes, bytes_max: VALUE_BYTES_MAX });
         }
-        let (kind, flags) = self.form(store)?;
+        let form = self.form(store)?;
+        let flags = self.flags_of(&form);
         key.fits(flags, self.options.name_bytes_max).map_err(Error::lift)?;
-        if kind == Kind::Nothing {
+        if matches!(form, Form::Nothing) {
             self.forget_index();
             self.write_empty(store)?;
         }
-        let is_micro = kind == Kind::Micro || kind == Kind::Nothing && flags == Flags::NONE;
+        let in_slots = matches!(form, Form::Slots) || matches!(form, Form::Nothing) && flags == Flags::NONE;
         match key {
-            KeyRef::Name(name) if is_micro => {
+            KeyRef::Name(name) if in_slots => {
                 match self.remembered.put(store, &self.options, (name, value), mode)? {
                     Put::Stored { is_new } => Ok(is_new),
-                    Put::Outgrown => {
-                        self.become_fat(store, key, value)?;
-                        fat::put(store, key, value, mode)
-                    }
+                    Put::Outgrown => self.become_fat(store, (key, value), mode),
                 }
             }
             _ => fat::put(store, key, value, mode),
         }
     }
 
-    /// Makes a micro ZAP fat for an entry that it cannot hold; refuses first what no fat one could hold either.
+    /// Stores an entry that slots cannot hold, in a fat ZAP that takes their place; says whether its name is new.
     fn become_fat<S: Store + ?Sized>(
         &mut self,
         store: &mut S,
-        key: KeyRef<'_>,
-        value: ValueRef<'_>,
-    ) -> Result<(), Error<S::Error>> {
+        (key, value): (KeyRef<'_>, ValueRef<'_>),
+        mode: Mode,
+    ) -> Result<bool, Error<S::Error>> {
         let chunks_max = Geometry { block_shift: self.options.fat_block_shift }.chunks();
         let chunks = 1 + array_chunks(key.stored_len()) + array_chunks(value.stored_len());
         if chunks > chunks_max {
             return Err(Error::EntryTooLarge { chunks, chunks_max });
         }
         let block_0 = store.read(0)?;
-        let parsed = Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-        let index = self.remembered.index_of(&parsed).map_err(Error::damage)?;
-        convert::micro_to_fat(store, &parsed, index, self.options.fat_block_shift)?;
+        let parsed = slots_of(&block_0, store)?;
+        let shift = self.options.fat_block_shift;
+        let (built, is_new) = convert::to_fat(&parsed, shift, (key, value), mode).map_err(Error::lift)?;
+        drop(block_0);
         self.forget_index();
-        Ok(())
+        convert::install(store, &built)?;
+        Ok(is_new)
     }
 
     /// Whether the name was there.
@@ -322,25 +356,24 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<bool, Error<S::Error>> {
         let key = key.into();
-        let (kind, flags) = self.form(store)?;
-        if kind == Kind::Nothing || !may_be_there(key, flags)? {
+        let form = self.form(store)?;
+        if matches!(form, Form::Nothing) || !may_be_there(key, self.flags_of(&form))? {
             return Ok(false);
         }
         match key {
-            KeyRef::Name(name) if kind == Kind::Micro => self.remembered.remove(store, name),
+            KeyRef::Name(name) if matches!(form, Form::Slots) => self.remembered.remove(store, name),
             _ => fat::remove(store, key),
         }
     }
 
     /// Entries.
     pub fn len<S: Store + ?Sized>(&self, store: &S) -> Result<u64, Error<S::Error>> {
-        match self.kind(store)? {
-            Kind::Nothing => Ok(0),
-            Kind::Fat => Ok(fat::header(store)?.num_entries),
-            Kind::Micro => {
+        match self.form(store)? {
+            Form::Nothing => Ok(0),
+            Form::Fat(_) => Ok(fat::header(store)?.num_entries),
+            Form::Slots => {
                 let block_0 = store.read(0)?;
-                let parsed = Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-                Ok(self.remembered.len(&parsed) as u64)
+                Ok(self.remembered.len(&slots_of(&block_0, store)?) as u64)
             }
         }
     }
@@ -355,8 +388,8 @@ impl Zap {
         store: &S,
         from: Cursor,
     ) -> Result<Option<(Entry, Cursor)>, Error<S::Error>> {
-        let first = match self.kind(store)? {
-            Kind::Fat => fat::next(store, from)?,
+        let first = match self.form(store)? {
+            Form::Fat(_) => fat::next(store, from)?,
             _ => self.list(store, from, 1)?.pop(),
         };
         Ok(first.map(|entry| {
@@ -373,13 +406,12 @@ impl Zap {
         from: Cursor,
         max: usize,
     ) -> Result<Vec<Entry>, Error<S::Error>> {
-        match self.kind(store)? {
-            Kind::Nothing => Ok(Vec::new()),
-            Kind::Fat => fat::list(store, from, max),
-            Kind::Micro => {
+        match self.form(store)? {
+            Form::Nothing => Ok(Vec::new()),
+            Form::Fat(_) => fat::list(store, from, max),
+            Form::Slots => {
                 let block_0 = store.read(0)?;
-                let parsed = Micro::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-                self.remembered.list(&parsed, from, max).map_err(Error::damage)
+                self.remembered.list(&slots_of(&block_0, store)?, from, max).map_err(Error::damage)
             }
         }
     }
@@ -388,6 +420,10 @@ impl Zap {
     pub fn check<S: Store + ?Sized>(&self, store: &S) -> Result<Report, Error<S::Error>> {
         check::check(store, self.remembered.index())
     }
+}
+
+fn slots_of<'a, S: Store + ?Sized>(block_0: &'a [u8], store: &S) -> Result<Slots<'a>, Error<S::Error>> {
+    Slots::parse(block_0, store.block_count()).map_err(Error::lift)
 }
 
 /// What cannot be stored is not there; a key of the wrong kind is a mistake all the same.

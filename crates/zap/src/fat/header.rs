@@ -9,7 +9,7 @@
 use crate::bytes::put;
 use crate::error::Error;
 use crate::hash::{Flags, HashBits};
-use crate::micro::refuse_normflags;
+use crate::slots::refuse_normflags;
 use terrane_wire::{Corrupt, layout};
 
 pub(crate) const BLOCK_TYPE: u64 = 0x8000_0000_0000_0001;

@@ -1,0 +1,458 @@
+//! Micro and tiny ZAPs: one block of slots of equal size.
+//!
+//! A slot holds value words, a collision differentiator and a name. Micro slots take 64 bytes with one word and a name
+//! of at most 49 bytes; a tiny ZAP's header says how large its slots are and how many words each value has. All
+//! that differs is the [`Shape`]. There is no count, no free list and no stored hash: a slot is free when its name
+//! is empty, and everything else is found by looking ([`Index`](crate::index::Index) remembers what was found). The
+//! block grows by 512 bytes at a time; what it has behind the last whole slot is unused.
+//!
+//! Invariant: no two slots of a block hold the same name, or the same (hash, differentiator).
+
+use crate::bytes::{get_u32, get_u64, put, put_u64};
+use crate::error::Error;
+use crate::fat::leaf::array_chunks;
+use crate::value::Value;
+use terrane_wire::{Corrupt, Field, layout};
+
+pub(crate) const BLOCK_TYPE: u64 = 0x8000_0000_0000_0003;
+/// Bytes by which the block grows.
+pub(crate) const GROWTH_BYTES: usize = 512;
+/// No block of slots is larger, whatever the options say: an index holds slots in 16 bits.
+pub(crate) const BYTES_LIMIT: usize = 1 << 20;
+/// Words a value may have in a tiny ZAP.
+const VALUE_INTS_MAX: usize = 31;
+/// Longest name in a micro ZAP, without its NUL.
+const MICRO_NAME_BYTES_MAX: usize = 49;
+/// A tiny slot has room for this many bytes of name, NUL included, or its shape is none of the table's.
+const NAME_FIELD_BYTES_MIN: usize = 4;
+const CD_BYTES: usize = 4;
+/// [`SlotsHeader::flags`]: the next two bytes are the shape of a tiny ZAP.
+const FLAG_TINY: u8 = 1;
+
+layout! {
+    /// The first 64 bytes of a micro or tiny ZAP.
+    SlotsHeader, 64 bytes {
+        0  block_type: u64,
+        8  salt: u64,
+        16 normflags: u64,
+        24 flags: u8,
+        25 chunk_shift: u8,
+        26 value_ints: u8,
+        27 pad: [u8; 37],
+    }
+}
+
+/// What block 0 says that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockKind {
+    Slots,
+    Fat,
+}
+
+/// Tells slots from fat by the first word of block 0.
+pub(crate) fn block_kind(raw: &[u8]) -> Result<BlockKind, Error<Corrupt>> {
+    match get_u64(raw, 0) {
+        BLOCK_TYPE => Ok(BlockKind::Slots),
+        crate::fat::header::BLOCK_TYPE => Ok(BlockKind::Fat),
+        swapped
+            if swapped.swap_bytes() == BLOCK_TYPE
+                || swapped.swap_bytes() == crate::fat::header::BLOCK_TYPE =>
+        {
+            Err(Error::Unsupported { what: "a big-endian ZAP", found: format!("{swapped:#x}") })
+        }
+        other => {
+            let expected = format_args!("{BLOCK_TYPE:#x} or {:#x}", crate::fat::header::BLOCK_TYPE);
+            Err(Corrupt::new("block 0", "block type", expected, format_args!("{other:#x}")).into())
+        }
+    }
+}
+
+/// Refuses normalization by name: hashes of such a ZAP are of names this version cannot compute.
+pub(crate) fn refuse_normflags(normflags: u64) -> Result<(), Error<Corrupt>> {
+    match normflags {
+        0 => Ok(()),
+        // Only these bits, and at most one normal form beside upper case, have a meaning.
+        known if known & !0x72 == 0 => Err(Error::Unsupported {
+            what: "a ZAP with normalized names",
+            found: format!("normflags {known:#x}"),
+        }),
+        unknown => {
+            Err(Error::Unsupported { what: "a ZAP with unknown normflags", found: format!("{unknown:#x}") })
+        }
+    }
+}
+
+/// How the slots of a block are cut.
+///
+/// Only shapes of the format's table exist: 64 bytes with one word is micro, and 64 with 2 to 7, 128 with 1 to 15 or
+/// 256 with 1 to 31 words are tiny.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    chunk_shift: u8,
+    value_ints: u8,
+    /// Behind the words, the differentiator and, in a micro slot, two bytes of padding.
+    name_at: u8,
+}
+
+impl Shape {
+    pub const MICRO: Shape = Shape { chunk_shift: 6, value_ints: 1, name_at: 14 };
+
+    /// The shape of the table, if there is one. Takes any numbers: they are compared before they are used.
+    fn tiny(chunk_shift: u8, value_ints: usize) -> Option<Shape> {
+        let words = u8::try_from(value_ints)
+            .ok()
+            .filter(|ints| (1..=VALUE_INTS_MAX).contains(&usize::from(*ints)))?;
+        let name_at = usize::from(words) * 8 + CD_BYTES;
+        let fits = (6..=8).contains(&chunk_shift) && name_at + NAME_FIELD_BYTES_MIN <= 1 << chunk_shift;
+        // One word in 64 bytes would be a second form of a micro ZAP.
+        let is_micro = words == 1 && chunk_shift == 6;
+        let name_at = u8::try_from(name_at).ok().filter(|_| fits && !is_micro)?;
+        Some(Shape { chunk_shift, value_ints: words, name_at })
+    }
+
+    /// The smallest slots for such an entry; nothing where only a fat ZAP takes it. Micro alone unless `tiny`.
+    pub fn smallest(value_ints: usize, name_bytes: usize, tiny: bool) -> Option<Shape> {
+        if value_ints == 1 && name_bytes <= MICRO_NAME_BYTES_MAX {
+            return Some(Shape::MICRO);
+        }
+        let mut shapes = (6..=8).filter(|_| tiny).filter_map(|shift| Shape::tiny(shift, value_ints));
+        shapes.find(|shape| name_bytes <= shape.name_bytes_max())
+    }
+
+    fn parse(flags: u8, chunk_shift: u8, value_ints: u8) -> Result<Shape, Corrupt> {
+        let damage = |what, expected: &str, found: String| Corrupt::new("block 0", what, expected, found);
+        if flags & !FLAG_TINY != 0 {
+            return Err(damage("flags of a block of slots", "0 or 1", format!("{flags:#x}")));
+        }
+        if flags == 0 && (chunk_shift, value_ints) == (0, 0) {
+            return Ok(Shape::MICRO);
+        }
+        let found = format!("chunk shift {chunk_shift}, {value_ints} integers");
+        if flags == 0 {
+            return Err(damage("shape of slots without the tiny flag", "chunk shift 0, 0 integers", found));
+        }
+        Shape::tiny(chunk_shift, usize::from(value_ints)).ok_or_else(|| {
+            let table = "one of chunk shift 6 with 2 to 7 integers, 7 with 1 to 15, 8 with 1 to 31";
+            damage("shape of tiny slots", table, found)
+        })
+    }
+
+    pub fn is_micro(self) -> bool {
+        self == Shape::MICRO
+    }
+
+    /// Bytes of a slot.
+    pub fn chunk_bytes(self) -> usize {
+        1 << self.chunk_shift
+    }
+
+    pub fn value_ints(self) -> usize {
+        usize::from(self.value_ints)
+    }
+
+    /// Longest name, without its NUL.
+    pub fn name_bytes_max(self) -> usize {
+        self.chunk_bytes().saturating_sub(usize::from(self.name_at) + 1)
+    }
+
+    /// Slots in a block of so many bytes.
+    pub fn slot_count(self, bytes: usize) -> usize {
+        bytes.saturating_sub(SlotsHeader::SIZE) >> self.chunk_shift
+    }
+
+    /// Bytes of the smallest block with so many slots.
+    pub fn bytes_for(self, slots: usize) -> usize {
+        slots
+            .saturating_mul(self.chunk_bytes())
+            .saturating_add(SlotsHeader::SIZE)
+            .next_multiple_of(GROWTH_BYTES)
+    }
+
+    /// Chunks an entry takes in a leaf of a fat ZAP, at most.
+    pub fn leaf_chunks_max(self) -> usize {
+        1 + array_chunks(self.name_bytes_max() + 1) + array_chunks(self.value_ints() * 8)
+    }
+
+    fn cd_at(self) -> usize {
+        self.value_ints() * 8
+    }
+
+    fn slot_at(self, slot: usize) -> usize {
+        slot.saturating_mul(self.chunk_bytes()).saturating_add(SlotsHeader::SIZE)
+    }
+}
+
+/// A micro or tiny ZAP's block, judged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slots<'a> {
+    raw: &'a [u8],
+    pub salt: u64,
+    pub shape: Shape,
+}
+
+/// A slot, used or free.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slot<'a> {
+    shape: Shape,
+    raw: &'a [u8],
+}
+
+impl<'a> Slot<'a> {
+    pub fn cd(&self) -> u32 {
+        get_u32(self.raw, self.shape.cd_at())
+    }
+
+    /// The first word of the value.
+    pub fn first(&self) -> u64 {
+        get_u64(self.raw, 0)
+    }
+
+    /// Words of the value.
+    pub fn value_ints(&self) -> usize {
+        self.shape.value_ints()
+    }
+
+    pub fn words(&self) -> impl Iterator<Item = u64> + use<'a> {
+        let words = self.raw.get(..self.shape.cd_at()).unwrap_or(&[]);
+        words.chunks_exact(8).map(|word| get_u64(word, 0))
+    }
+
+    pub fn value(&self) -> Value {
+        if self.shape.value_ints == 1 {
+            return Value::U64(self.first());
+        }
+        Value::Ints { int_size: 8, big_endian: self.words().flat_map(u64::to_be_bytes).collect() }
+    }
+
+    /// The name and the zeros behind it.
+    fn name_field(&self) -> &'a [u8] {
+        self.raw.get(usize::from(self.shape.name_at)..).unwrap_or(&[])
+    }
+
+    pub fn is_free(&self) -> bool {
+        self.name_field().first() == Some(&0)
+    }
+
+    pub fn is_named(&self, name: &[u8]) -> bool {
+        self.name_field().strip_prefix(name).and_then(<[u8]>::first) == Some(&0)
+    }
+
+    /// The name up to its NUL; all bytes of the field if there is none.
+    pub fn name(&self) -> &'a [u8] {
+        let field = self.name_field();
+        let len = field.iter().position(|b| *b == 0).unwrap_or(field.len());
+        field.get(..len).unwrap_or(field)
+    }
+
+    /// Bytes that nothing gives a meaning and that are not 0: padding, and what follows the name.
+    pub fn stray_bytes(&self) -> usize {
+        let padding =
+            self.raw.get(self.shape.cd_at() + CD_BYTES..usize::from(self.shape.name_at)).unwrap_or(&[]);
+        let rest = self.name_field().get(self.name().len()..).unwrap_or(&[]);
+        let meaningless = if self.is_free() { [self.raw, &[]] } else { [padding, rest] };
+        meaningless.iter().flat_map(|bytes| bytes.iter()).filter(|b| **b != 0).count()
+    }
+
+    fn judge(&self) -> Result<(), Corrupt> {
+        if self.name_field().last() != Some(&0) {
+            let expected = format_args!("ended by NUL within {} bytes", self.shape.name_bytes_max() + 1);
+            return Err(Corrupt::new("", "name", expected, "no NUL"));
+        }
+        if self.cd() > u32::from(u16::MAX) {
+            return Err(Corrupt::new("", "differentiator", "below 65536", self.cd()));
+        }
+        Ok(())
+    }
+}
+
+impl<'a> Slots<'a> {
+    pub fn parse(raw: &'a [u8], block_count: u64) -> Result<Self, Error<Corrupt>> {
+        let damage = |what, expected: &str, found: String| {
+            Error::Store(Corrupt::new("block 0", what, expected, found))
+        };
+        let header = SlotsHeader::decode(raw)
+            .ok_or_else(|| damage("block size", "at least 512", raw.len().to_string()))?;
+        if header.block_type != BLOCK_TYPE {
+            return Err(damage("block type", "a micro ZAP's", format!("{:#x}", header.block_type)));
+        }
+        let shape = Shape::parse(header.flags, header.chunk_shift, header.value_ints)?;
+        if header.pad != [0; 37] {
+            let stray = header.pad.iter().filter(|b| **b != 0).count();
+            return Err(damage("bytes 27 to 63", "0", format!("{stray} others")));
+        }
+        refuse_normflags(header.normflags)?;
+        if header.salt == 0 {
+            return Err(damage("salt", "not 0", "0".into()));
+        }
+        if !raw.len().is_multiple_of(GROWTH_BYTES) || raw.len() > BYTES_LIMIT {
+            return Err(damage("block size", "a multiple of 512 up to 1 MiB", raw.len().to_string()));
+        }
+        if block_count > 1 {
+            return Err(damage("block count of a micro or tiny ZAP", "1", block_count.to_string()));
+        }
+        Ok(Slots { raw, salt: header.salt, shape })
+    }
+
+    pub fn slot_count(&self) -> usize {
+        self.shape.slot_count(self.raw.len())
+    }
+
+    /// Bytes behind the last slot.
+    pub fn tail(&self) -> &'a [u8] {
+        self.raw.get(self.shape.slot_at(self.slot_count())..).unwrap_or(&[])
+    }
+
+    pub fn slot(&self, slot: usize) -> Option<Slot<'a>> {
+        let at = self.shape.slot_at(slot);
+        let raw = self.raw.get(at..at.checked_add(self.shape.chunk_bytes())?)?;
+        Some(Slot { shape: self.shape, raw })
+    }
+
+    pub fn slots(&self) -> impl Iterator<Item = Slot<'a>> + use<'a> {
+        let shape = self.shape;
+        let slots = self.raw.get(SlotsHeader::SIZE..).unwrap_or(&[]).chunks_exact(shape.chunk_bytes());
+        slots.map(move |raw| Slot { shape, raw })
+    }
+
+    /// Used slots with their numbers, each judged: the name ends, and the differentiator fits an index.
+    pub fn used_slots(&self) -> impl Iterator<Item = Result<(u16, Slot<'a>), Corrupt>> + use<'a> {
+        self.slots().enumerate().filter(|(_, slot)| !slot.is_free()).map(|(number, slot)| {
+            let at = || format!("block 0 slot {number}");
+            let number =
+                u16::try_from(number).map_err(|_| Corrupt::new(at(), "slot", "below 65536", number))?;
+            slot.judge().map_err(|damage| damage.within(at()))?;
+            Ok((number, slot))
+        })
+    }
+
+    /// A used slot an index points at, judged.
+    pub fn indexed_slot(&self, slot: u16) -> Result<Slot<'a>, Corrupt> {
+        let at = || format!("block 0 slot {slot}");
+        let found = self.slot(usize::from(slot)).filter(|s| !s.is_free());
+        let found =
+            found.ok_or_else(|| Corrupt::new(at(), "slot", "used, as it was when indexed", "free"))?;
+        found.judge().map_err(|damage| damage.within(at()))?;
+        Ok(found)
+    }
+
+    /// The entry with this name, without an index.
+    pub fn scan(&self, name: &[u8]) -> Option<Slot<'a>> {
+        let first = name.first()?;
+        self.slots().find(|slot| slot.name_field().first() == Some(first) && slot.is_named(name))
+    }
+
+    /// The first free slot from `hint` on, or else from the beginning.
+    pub fn free_slot(&self, hint: usize) -> Option<usize> {
+        let free_from = |first: usize| {
+            self.slots().enumerate().skip(first).find(|(_, slot)| slot.is_free()).map(|(number, _)| number)
+        };
+        free_from(hint).or_else(|| free_from(0))
+    }
+}
+
+/// Makes the block an empty ZAP with slots of this shape.
+pub(crate) fn init(raw: &mut [u8], salt: u64, shape: Shape) {
+    raw.fill(0);
+    let (flags, chunk_shift, value_ints) = match shape.is_micro() {
+        true => (0, 0, 0),
+        false => (FLAG_TINY, shape.chunk_shift, shape.value_ints),
+    };
+    let header = SlotsHeader {
+        block_type: BLOCK_TYPE,
+        salt,
+        normflags: 0,
+        flags,
+        chunk_shift,
+        value_ints,
+        pad: [0; 37],
+    };
+    if let Some(place) = raw.get_mut(..SlotsHeader::SIZE) {
+        Field::put(&header, place);
+    }
+}
+
+/// Fills a slot. Name and words must fit the shape.
+pub(crate) fn put_slot(
+    raw: &mut [u8],
+    shape: Shape,
+    slot: usize,
+    name: &[u8],
+    cd: u32,
+    words: impl IntoIterator<Item = u64>,
+) {
+    clear_slot(raw, shape, slot);
+    put_value(raw, shape, slot, words);
+    let at = shape.slot_at(slot);
+    put(raw, at.saturating_add(shape.cd_at()), &cd.to_le_bytes());
+    put(raw, at.saturating_add(usize::from(shape.name_at)), name);
+}
+
+pub(crate) fn put_value(raw: &mut [u8], shape: Shape, slot: usize, words: impl IntoIterator<Item = u64>) {
+    let at = shape.slot_at(slot);
+    for (k, word) in words.into_iter().take(shape.value_ints()).enumerate() {
+        put_u64(raw, at.saturating_add(8 * k), word);
+    }
+}
+
+pub(crate) fn clear_slot(raw: &mut [u8], shape: Shape, slot: usize) {
+    let at = shape.slot_at(slot);
+    if let Some(chunk) = raw.get_mut(at..).and_then(|rest| rest.get_mut(..shape.chunk_bytes())) {
+        chunk.fill(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FORMAT.md section 8.3: longest names for 64, 128 and 256 bytes; 0 where there is no such shape.
+    #[test]
+    fn shapes_are_those_of_the_table() {
+        for ints in 0..=300usize {
+            let row = match ints {
+                1 => [0, 115, 243],
+                2..=7 => [59 - 8 * ints, 123 - 8 * ints, 251 - 8 * ints],
+                8..=15 => [0, 123 - 8 * ints, 251 - 8 * ints],
+                16..=31 => [0, 0, 251 - 8 * ints],
+                _ => [0, 0, 0],
+            };
+            for shift in 0..=255u8 {
+                let expected = row.get(usize::from(shift).wrapping_sub(6)).copied().unwrap_or(0);
+                let shape = Shape::tiny(shift, ints);
+                assert_eq!(
+                    shape.map_or(0, Shape::name_bytes_max),
+                    expected,
+                    "shift {shift}, {ints} integers"
+                );
+                let Ok(stored) = u8::try_from(ints) else { continue };
+                let parsed = Shape::parse(FLAG_TINY, shift, stored);
+                assert_eq!(parsed.ok(), shape);
+            }
+            for name_bytes in 1..=300 {
+                let found = Shape::smallest(ints, name_bytes, true).map(Shape::chunk_bytes);
+                let tiny = [64, 128, 256].into_iter().zip(row).find(|(_, longest)| name_bytes <= *longest);
+                let expected =
+                    if ints == 1 && name_bytes <= 49 { Some(64) } else { tiny.map(|(bytes, _)| bytes) };
+                assert_eq!(found, expected, "{ints} integers, {name_bytes} bytes");
+            }
+        }
+        for huge in [8192, 8193, 1 << 32, usize::MAX / 8 + 2, usize::MAX] {
+            assert_eq!(Shape::smallest(huge, 1, true), None);
+        }
+        assert_eq!(Shape::smallest(2, 1, false), None);
+        assert_eq!(Shape::MICRO.name_bytes_max(), 49);
+    }
+
+    #[test]
+    fn blocks_have_room_for_the_slots_they_count() {
+        for shift in 6..=8 {
+            let shape = Shape::tiny(shift, 5).unwrap();
+            for bytes in (512..20_000).step_by(512) {
+                let slots = shape.slot_count(bytes);
+                assert!(shape.slot_at(slots) <= bytes && shape.slot_at(slots + 1) > bytes);
+                assert!(shape.bytes_for(slots) <= bytes && shape.bytes_for(slots + 1) > bytes);
+            }
+        }
+        assert_eq!(Shape::MICRO.slot_count(BYTES_LIMIT), 16_383);
+    }
+}
