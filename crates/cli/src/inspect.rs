@@ -19,7 +19,7 @@ use terrane_object::dnode::{Dnode, POINTERS};
 use terrane_object::objset::HEADER;
 use terrane_object::{Object, ObjectSet};
 use terrane_pool::inspect::Standing;
-use terrane_pool::label::{BootPtr, Uberblock};
+use terrane_pool::label::{BootPtr, Features, Label, Uberblock};
 use terrane_pool::zones::Phase;
 use terrane_pool::{BlockPtr, DamagedBlock, Owner, Pool, inspect};
 use terrane_wire::{ObjectId, ZoneSeq};
@@ -27,6 +27,12 @@ use terrane_zap::{Cursor, Zap};
 
 /// Rows of one answer, so that a huge object does not need a huge answer.
 const ROWS_MAX: usize = 100_000;
+
+/// Names of the features in all lists of a label.
+pub fn feature_names(label: &Label) -> Vec<String> {
+    let Features { incompatible, read_only_compatible, compatible } = &label.features;
+    [incompatible, read_only_compatible, compatible].into_iter().flatten().cloned().collect()
+}
 
 /// Labels of the anchors, and all valid uberblocks, newest first.
 pub fn uberblocks(device: &dyn Device) -> Value {

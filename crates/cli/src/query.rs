@@ -12,6 +12,7 @@ use crate::metrics;
 use crate::suggest;
 use serde_json::{Value, json};
 use terrane_dataset::{DatasetError, PROPERTIES, Property};
+use terrane_pool::Feature;
 
 /// A property and what it shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub struct Setting {
     pub value: String,
 }
 
-/// What can be asked. Everything but `Set` and `Inherit` only reads.
+/// What can be asked. Everything but `Set`, `Inherit` and `Upgrade` only reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     Status,
@@ -34,6 +35,8 @@ pub enum Query {
     Iostat,
     Check,
     Uberblocks,
+    /// All features that new pools have.
+    Upgrade,
     Zones,
     /// Every zone in its place.
     ZoneMap,
@@ -70,7 +73,7 @@ pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 impl Query {
     pub fn is_change(&self) -> bool {
-        matches!(self, Query::Set(_) | Query::Inherit(_))
+        matches!(self, Query::Set(_) | Query::Inherit(_) | Query::Upgrade)
     }
 
     pub fn to_json(&self) -> Value {
@@ -87,6 +90,7 @@ impl Query {
             Query::Iostat => json!({"ask": "iostat"}),
             Query::Check => json!({"ask": "check"}),
             Query::Uberblocks => json!({"ask": "uberblocks"}),
+            Query::Upgrade => json!({"ask": "upgrade"}),
             Query::Zones => json!({"ask": "zones"}),
             Query::ZoneMap => json!({"ask": "zone map"}),
             Query::Stat { object } => json!({"ask": "stat", "object": object}),
@@ -123,6 +127,7 @@ impl Query {
             }
             "check" => Query::Check,
             "uberblocks" => Query::Uberblocks,
+            "upgrade" => Query::Upgrade,
             "zones" => Query::Zones,
             "zone map" => Query::ZoneMap,
             "stat" => Query::Stat { object: object()? },
@@ -151,6 +156,7 @@ impl Query {
             Query::Iostat => Ok(iostat(live)),
             Query::Check => check::beside(live, progress),
             Query::Uberblocks => Ok(inspect::uberblocks(live.device.as_ref())),
+            Query::Upgrade => upgrade(live),
             Query::Zones => Ok(inspect::zones(&live.pool)),
             Query::ZoneMap => Ok(inspect::zone_map(live)),
             Query::Stat { object } => inspect::stat(live, *object, progress),
@@ -200,6 +206,7 @@ fn status(live: &Live) -> Value {
         "failed": status.failed,
         "damage": damage,
         "damaged": inspect::damaged(live, &status.damaged),
+        "features": inspect::feature_names(&live.pool.label()),
         "reason": null,
     })
 }
@@ -216,7 +223,7 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 24] = [
+pub const STATUS_KEYS: [&str; 25] = [
     "name",
     "id",
     "state",
@@ -240,6 +247,7 @@ pub const STATUS_KEYS: [&str; 24] = [
     "failed",
     "damage",
     "damaged",
+    "features",
     "reason",
 ];
 
@@ -301,6 +309,15 @@ fn inherit(live: &Live, names: &[String]) -> Outcome {
         live.dataset.reset(name)?;
     }
     Ok(live.pool.commit().map(drop)?)
+}
+
+/// Adds the features that the pool lacks; names those that it lacked.
+fn upgrade(live: &Live) -> Outcome<Value> {
+    let new = live.pool.enable(&Feature::defaults())?;
+    let added: Vec<&str> = new.iter().map(|feature| feature.row().name).collect();
+    Ok(
+        json!({"name": live.pool.name(), "features": inspect::feature_names(&live.pool.label()), "added": added}),
+    )
 }
 
 /// `PROPERTY=VALUE` on a command line. What no pool could take is a mistake in the command line.

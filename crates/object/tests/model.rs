@@ -25,13 +25,8 @@ fn options() -> ImportOptions {
 
 fn create(device: &SimDevice, seed: u64) -> World {
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
-    let pool = Pool::create(
-        vec![Arc::new(device.clone())],
-        &CreateOptions { name: "model".into() },
-        env,
-        &options(),
-    )
-    .unwrap();
+    let pool = Pool::create(vec![Arc::new(device.clone())], &CreateOptions::named("model"), env, &options())
+        .unwrap();
     let objects = Objects::create(pool.clone()).unwrap();
     let tx = pool.begin(COST).unwrap();
     let id = objects.create_objset(&tx).unwrap();

@@ -13,6 +13,7 @@ use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use crate::cache::BlockCache;
 use crate::env::Env;
 use crate::error::PoolError;
+use crate::features::{Feature, InForce};
 use crate::group::Allocator;
 use crate::label::{ANCHOR_BYTES_MAX, ANCHORS, BootPtr, DeviceRow, Features, LABEL_BYTES, Label, Uberblock};
 use crate::parts::PartCache;
@@ -31,8 +32,6 @@ use terrane_codec::{ChecksumKind, Compressor, compute};
 use terrane_device::{Counted, Device, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx};
 
-/// Features this version knows, of any kind.
-pub const KNOWN_FEATURES: &[&str] = &[];
 /// The fewest zones a pool can have, anchors included.
 pub const ZONES_MIN: u32 = 32;
 /// The smallest zone, in bytes.
@@ -51,6 +50,15 @@ pub fn zone_size_for(device_bytes: u64) -> u64 {
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
     pub name: String,
+    /// What the pool may hold that older versions cannot read.
+    pub features: Vec<Feature>,
+}
+
+impl CreateOptions {
+    /// A pool of this name with the features that new pools have.
+    pub fn named(name: &str) -> Self {
+        CreateOptions { name: name.to_owned(), features: Feature::defaults() }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -222,6 +230,8 @@ struct Found {
     sections: Vec<SectionPtr>,
     tables: Tables,
     whole: bool,
+    /// The anchor it was found in has a label of other features than the one that holds now.
+    label_is_old: bool,
 }
 
 impl Pool {
@@ -290,6 +300,10 @@ impl Pool {
             zone_count: info.zone_count,
             write_unit: info.write_unit,
         };
+        let mut features = Features::default();
+        for feature in &create.features {
+            features.add(*feature);
+        }
         let label = Label {
             pool,
             name: create.name.clone(),
@@ -301,7 +315,7 @@ impl Pool {
             write_unit: info.write_unit,
             max_block,
             sections: (info.zone_count / 16).clamp(1, 1024),
-            features: Features::default(),
+            features,
             devices: vec![row],
         };
         let lease = 4096;
@@ -340,6 +354,7 @@ impl Pool {
         let groups = Groups::new(Txg(1), Txg(0), options.dirty_bytes);
         let pool = assemble(label, devices, Tables::default(), groups, state, (env, counters), options);
         pool.run_group()?;
+        pool.in_force.add(create.features.iter().copied());
         pool.start(options);
         Ok(pool)
     }
@@ -367,7 +382,9 @@ impl Pool {
             .collect();
         // The youngest incarnation first: it begins with the group that it imported, and what older ones wrote after that group is a
         // branch that was given up.
-        candidates.sort_by_key(|(_, _, uber)| std::cmp::Reverse((uber.incarnation, uber.txg, uber.clean)));
+        // One group stands under two labels when features came and the power went before both anchors had the new one.
+        let age = |uber: &Uberblock| (uber.incarnation, uber.txg, uber.clean, uber.generation);
+        candidates.sort_by_key(|(_, _, uber)| std::cmp::Reverse(age(uber)));
         let (mut incarnation, mut first, mut cap) = (u64::MAX, Txg(u64::MAX), Txg(u64::MAX));
         candidates.retain(|(_, _, uber)| {
             if uber.incarnation != incarnation {
@@ -429,6 +446,9 @@ impl Pool {
         let lease_txg = candidates.iter().map(|(_, _, uber)| uber.lease_txg).max().unwrap_or(0);
         let incarnation = candidates.iter().map(|(_, _, uber)| uber.incarnation).max().unwrap_or(0) + 1;
         let turn = anchors.iter().map(|(_, label, _)| label.turn).max().unwrap_or(0);
+        let label_is_old =
+            anchors.iter().any(|(anchor, old, _)| *anchor == found.anchor && old.features != label.features);
+        let found = Found { label_is_old, ..found };
         let label = Label { turn, ..label };
         open(devices, label, found, (lease_seq, lease_txg, incarnation), env, options)
     }
@@ -479,8 +499,7 @@ fn check_label(
     info: &terrane_device::DeviceInfo,
     options: &ImportOptions,
 ) -> Result<(), PoolError> {
-    let unknown =
-        |list: &[String]| list.iter().find(|name| !KNOWN_FEATURES.contains(&name.as_str())).cloned();
+    let unknown = |list: &[String]| list.iter().find(|name| Feature::of_name(name).is_none()).cloned();
     let pool = format!("pool {}", label.name);
     if let Some(feature) = unknown(&label.features.incompatible) {
         return Err(PoolError::refused(
@@ -587,7 +606,7 @@ fn load(devices: &[Arc<dyn Device>], label: &Label, anchor: u32, uber: &Uberbloc
     check_tables(devices, label, &tables)?;
     let (record, _) =
         records.into_iter().next().ok_or_else(|| Corrupt::new("uberblock", "record", "one", "none"))?;
-    Ok(Found { uber: *uber, anchor, record, chain, sections: table, tables, whole })
+    Ok(Found { uber: *uber, anchor, record, chain, sections: table, tables, whole, label_is_old: false })
 }
 
 fn check_tables(devices: &[Arc<dyn Device>], label: &Label, tables: &Tables) -> Result<(), Corrupt> {
@@ -617,7 +636,7 @@ fn open(
     env: Arc<dyn Env>,
     options: &ImportOptions,
 ) -> Result<Arc<Pool>, PoolError> {
-    let Found { uber, anchor, record, chain, sections, mut tables, whole } = found;
+    let Found { uber, anchor, record, chain, sections, mut tables, whole, label_is_old } = found;
     let capacity = tables.zones.values().map(|zone| zone.capacity).min().unwrap_or(label.zone_size);
     let devices = counted(devices);
     let counters = Arc::new(Counters::new(env.clone()));
@@ -695,13 +714,19 @@ fn open(
         resets_done: Vec::new(),
         suspects: Vec::new(),
     };
+    let features: Vec<Feature> = label.features.known().collect();
     let groups = Groups::new(next_txg, uber.txg, options.dirty_bytes);
     let pool = assemble(label, devices, tables, groups, state, (env, counters), options);
     if !options.read_only {
         let mut st = pool.sync.lock();
         pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
+        if label_is_old {
+            st.anchor_offset = 0;
+            pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
+        }
         pool.publish(&st);
         drop(st);
+        pool.in_force.add(features.into_iter());
         pool.start(options);
     } else {
         pool.publish(&pool.sync.lock());
@@ -741,6 +766,7 @@ fn assemble(
         sync: Mutex::new(state),
         heals: Mutex::default(),
         read_only: options.read_only,
+        in_force: InForce::default(),
         largest_block: AtomicU64::new(128 << 10),
         client: OnceLock::new(),
         failed: OnceLock::new(),

@@ -435,6 +435,27 @@ mod tests {
         assert!(Label::parse(&raw[..50], 1, "here").is_err());
     }
 
+    /// The bytes of a label, up to the zeros that fill it.
+    fn golden(name: &str, features: Features) {
+        let label = Label { features, ..label() };
+        let mut raw = label.encode(0);
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+        let mut golden = std::fs::read(&path).unwrap();
+        golden.resize(LABEL_BYTES as usize, 0);
+        assert_eq!(Label::parse(&golden, 0, name).unwrap(), label);
+        assert!(golden == raw, "{name}: another label would be written");
+        raw[LabelHead::SIZE] ^= 1;
+        assert!(golden != raw);
+    }
+
+    #[test]
+    fn labels_with_and_without_features_are_what_they_always_were() {
+        golden("label_of_the_first_version", Features::default());
+        let mut features = Features::default();
+        features.add(crate::Feature::TinyZap);
+        golden("label_with_tinyzap", features);
+    }
+
     #[test]
     fn no_bit_of_a_label_may_flip() {
         let raw = label().encode(0);

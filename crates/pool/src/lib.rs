@@ -4,9 +4,9 @@
 //! syncs and get pointers back; it appends, counts what is live, finds blocks by birthplace wherever they are now, and makes
 //! the whole group durable with one uberblock.
 //!
-//! Rooms, in reading order: [`addr`] and [`block_ptr`] (how blocks are named), [`label`] (how a pool is found), [`record`] and
-//! [`zones`] (its books), [`directory`] (what zones tell of themselves), `append` and `read` (the way down and up), `txg` and
-//! [`group`] (the commit), `gc` (room again), `pool` (create, import, export), [`stats`] (what
+//! Rooms, in reading order: [`addr`] and [`block_ptr`] (how blocks are named), [`label`] (how a pool is found), [`features`] (what it
+//! may hold), [`record`] and [`zones`] (its books), [`directory`] (what zones tell of themselves), `append` and `read` (the way down and
+//! up), `txg` and [`group`] (the commit), `gc` (room again), `pool` (create, import, export), [`stats`] (what
 //! all of them have done so far).
 
 pub mod addr;
@@ -17,6 +17,7 @@ pub mod dead;
 pub mod directory;
 pub mod env;
 mod error;
+pub mod features;
 mod gc;
 pub mod group;
 pub mod import;
@@ -37,6 +38,7 @@ pub use block_ptr::BlockPtr;
 pub use directory::Owner;
 pub use env::{Env, SeededEnv, SystemEnv};
 pub use error::PoolError;
+pub use features::{FEATURES, Feature};
 pub use group::{Group, Stream, WriteRequest};
 pub use import::{CreateOptions, ImportOptions, Probe, probe};
 pub use pool::{Client, DamagedBlock, Pool, Status};

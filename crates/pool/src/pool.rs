@@ -9,6 +9,7 @@ use crate::cache::BlockCache;
 use crate::directory::Owner;
 use crate::env::Env;
 use crate::error::PoolError;
+use crate::features::InForce;
 use crate::gc::zone_yield;
 use crate::group::{Allocator, Group};
 use crate::label::{ANCHOR_BYTES_MAX, ANCHORS, BootPtr, LABEL_BYTES, Label, Uberblock};
@@ -87,6 +88,7 @@ pub struct Pool {
     pub(crate) sync: Mutex<SyncState>,
     pub(crate) heals: Mutex<Vec<Heal>>,
     pub(crate) read_only: bool,
+    pub(crate) in_force: InForce,
     /// The largest record size in use, in bytes: what a zone's tail may fail to take.
     pub(crate) largest_block: AtomicU64,
     pub(crate) client: OnceLock<Weak<dyn Client>>,

@@ -208,8 +208,7 @@ impl Client for Told {
 fn threaded(device: &SimDevice) -> Arc<Pool> {
     let env: Arc<dyn Env> = Arc::new(SystemEnv::new());
     let options = ImportOptions { commit_period: Duration::from_secs(3600), ..options() };
-    Pool::create(vec![Arc::new(device.clone())], &CreateOptions { name: "toy".into() }, env, &options)
-        .unwrap()
+    Pool::create(vec![Arc::new(device.clone())], &CreateOptions::named("toy"), env, &options).unwrap()
 }
 
 /// What `work` returns, if it returns at all.
@@ -243,7 +242,7 @@ fn no_group_follows_one_that_failed() {
         let device = sim(seed, false);
         let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-        let pool = Pool::create(devices, &CreateOptions { name: "toy".into() }, env, &options()).unwrap();
+        let pool = Pool::create(devices, &CreateOptions::named("toy"), env, &options()).unwrap();
         let calls = Arc::new(AtomicU64::new(0));
         let counted = calls.clone();
         let (entered, inside) = mpsc::channel();

@@ -72,7 +72,7 @@ impl Machine {
         let device = device.clone();
         let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-        let create = CreateOptions { name: "sim".into() };
+        let create = CreateOptions::named("sim");
         let pool = Pool::create(devices, &create, env, &options(false)).map_err(failed("create"))?;
         let objects = Objects::create(Arc::clone(&pool)).map_err(failed("create objects"))?;
         let dataset = Dataset::create_root(&objects, &plan.props).map_err(failed("create data set"))?;

@@ -73,6 +73,9 @@ pub struct Create {
     /// Give no space back while the pool is made: a file or disk that was written in full stays so
     #[arg(long)]
     no_discard: bool,
+    /// Without the features that came after the first version, so that older versions can import it
+    #[arg(long)]
+    no_features: bool,
 }
 
 #[derive(Args)]
@@ -230,6 +233,9 @@ impl Status {
                 row["runs"]
             ),
         );
+        let features = row["features"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let features: Vec<&str> = features.iter().filter_map(Value::as_str).collect();
+        line("features", if features.is_empty() { "none".to_owned() } else { features.join(", ") });
         let damage = row["damage"].as_array().map(Vec::as_slice).unwrap_or_default();
         let found = damage.iter().chain([&row["failed"]]).filter_map(Value::as_str).map(str::to_owned);
         let mut found: Vec<String> = found.collect();
@@ -371,7 +377,10 @@ impl Create {
         let zone_size = self.zone_size(backing.size());
         let device: Arc<dyn Device> = Arc::new(FileDevice::new(backing, zone_size)?);
         let options = ImportOptions { discard: !self.no_discard, ..live::tool_options(OpenMode::ReadWrite) };
-        let create = CreateOptions { name: self.name.clone() };
+        let mut create = CreateOptions::named(&self.name);
+        if self.no_features {
+            create.features.clear();
+        }
         let pool = Pool::create(vec![device], &create, Arc::new(SystemEnv::new()), &options)?;
         let formatted = self.format_root(&pool);
         if formatted.is_err() {

@@ -19,7 +19,7 @@ impl Machine {
         let device = SimDevice::new(config).unwrap();
         let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-        let create = CreateOptions { name: "test".into() };
+        let create = CreateOptions::named("test");
         let pool = Pool::create(devices, &create, env, &ImportOptions::default()).unwrap();
         Machine { seed, device, objects: Objects::create(Arc::clone(&pool)).unwrap(), pool }
     }

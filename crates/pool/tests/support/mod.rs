@@ -108,7 +108,7 @@ pub fn sim(seed: u64, hardware: bool) -> SimDevice {
 pub fn create(device: &SimDevice, seed: u64) -> (Arc<Pool>, Arc<Toy>) {
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-    let pool = Pool::create(devices, &CreateOptions { name: "toy".into() }, env, &options()).unwrap();
+    let pool = Pool::create(devices, &CreateOptions::named("toy"), env, &options()).unwrap();
     let toy = Arc::new(Toy { state: Mutex::default() });
     toy.state.lock().versions = vec![0; SLOTS];
     toy.state.lock().pointers = vec![BlockPtr::default(); SLOTS];

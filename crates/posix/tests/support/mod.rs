@@ -57,7 +57,7 @@ impl Machine {
         let config = SimConfig { seed, zone_count, zone_size, ..SimConfig::default() };
         let device = SimDevice::new(config).unwrap();
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-        let create = CreateOptions { name: "test".into() };
+        let create = CreateOptions::named("test");
         let pool = Pool::create(devices, &create, env(seed, threads), &options()).unwrap();
         let objects = Objects::create(Arc::clone(&pool)).unwrap();
         let dataset = Dataset::create_root(&objects, props).unwrap();

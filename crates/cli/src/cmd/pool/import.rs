@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 use terrane_device::{Backing, Device, FileDevice, OpenMode, PathKind};
-use terrane_pool::import::KNOWN_FEATURES;
+use terrane_pool::Feature;
 use terrane_pool::label::Label;
 use terrane_wire::Txg;
 
@@ -330,8 +330,7 @@ fn look(registry: &Registry, path: &Path) -> Option<Found> {
 
 impl Found {
     fn judge(&mut self, device: &FileDevice, is_known: bool) {
-        let unknown =
-            self.label.features.incompatible.iter().find(|name| !KNOWN_FEATURES.contains(&name.as_str()));
+        let unknown = self.label.features.incompatible.iter().find(|name| Feature::of_name(name).is_none());
         let zones = device.info().zone_count;
         (self.state, self.reason) = if let Some(name) = unknown {
             ("unsupported", Some(format!("feature {name:?} is not known to this version; use a newer one")))

@@ -7,12 +7,13 @@ use crate::registry::Registry;
 use crate::table::{Listing, Shape, count, text};
 use clap::Args;
 use serde_json::{Value, json};
-use terrane_pool::import::KNOWN_FEATURES;
+use terrane_pool::FEATURES;
 use terrane_pool::label::FORMAT_VERSION;
 
 pub const HELP: &str = "\
-Without a pool it shows all that are known and changes nothing. There is one format version so far, and no feature that a pool
-could lack: so there is nothing to upgrade, and the command says so.
+Without a pool it shows all that are known and changes nothing. An upgraded pool has every feature that new pools have, and versions
+that do not know them refuse it by name: there is no way back. It takes a moment, also while the pool is mounted. `--rewind` does not
+reach back beyond it.
 ";
 
 #[derive(Args)]
@@ -22,7 +23,7 @@ pub struct Upgrade {
     /// Upgrade all that are known
     #[arg(short, long, conflicts_with = "pools")]
     all: bool,
-    /// List the format versions and features that this program knows
+    /// List the features that this program knows
     #[arg(long, conflicts_with_all = ["pools", "all"])]
     features: bool,
     #[command(flatten)]
@@ -39,7 +40,7 @@ const POOLS: Listing = Listing {
         text("UPGRADE", "upgrade"),
     ],
 };
-const FEATURES: Listing = Listing {
+const FEATURE_ROWS: Listing = Listing {
     command: "pool upgrade",
     key: "features",
     columns: &[text("FEATURE", "name"), text("MEANING", "meaning")],
@@ -53,9 +54,11 @@ impl Upgrade {
         let registry = Registry::of_this_user()?;
         let known = || Ok::<_, Failure>(registry.pools()?.into_keys().collect());
         let pools: Vec<String> = if self.pools.is_empty() { known()? } else { self.pools.clone() };
+        let is_change = self.all || !self.pools.is_empty();
+        let query = if is_change { Query::Upgrade } else { Query::Status };
         let (mut rows, mut failures) = (Vec::new(), Vec::new());
         for word in &pools {
-            match ask(&registry, word, &Query::Uberblocks) {
+            match ask(&registry, word, &query) {
                 Ok(answer) => rows.push(row(&answer)),
                 Err(Failure(reason)) => failures.push(reason),
             }
@@ -70,25 +73,31 @@ impl Upgrade {
 
     fn list_features(&self) -> Outcome {
         let rows: Vec<Value> =
-            KNOWN_FEATURES.iter().map(|name| json!({"name": name, "meaning": null})).collect();
-        if rows.is_empty() && !self.shape.json && !self.shape.no_header {
-            let text = format!("format version {FORMAT_VERSION}; no features beyond it are defined yet\n");
-            return print(&text);
-        }
-        print(&FEATURES.render(&rows, self.shape))
+            FEATURES.iter().map(|row| json!({"name": row.name, "meaning": row.meaning})).collect();
+        print(&FEATURE_ROWS.render(&rows, self.shape))
     }
 }
 
-/// A pool whose label could be read is of this version: others are refused by name before anything else is.
+/// A pool that could be opened is of this version: others are refused by name before anything else is.
 fn row(answer: &Value) -> Value {
-    let label = &answer["labels"][0];
-    let lists = ["incompatible_features", "read_only_compatible_features", "compatible_features"];
-    let names = lists.iter().filter_map(|list| label[*list].as_array()).flatten().filter_map(Value::as_str);
-    let names: Vec<&str> = names.collect();
+    let list = |key: &str| -> Option<Vec<&str>> {
+        Some(answer[key].as_array()?.iter().filter_map(Value::as_str).collect())
+    };
+    let has = list("features").unwrap_or_default();
+    let upgrade = match list("added") {
+        Some(added) => ("added", added),
+        None => {
+            let lacking = FEATURES.iter().filter(|row| row.is_default && !has.contains(&row.name));
+            ("available", lacking.map(|row| row.name).collect())
+        }
+    };
     json!({
-        "name": label["pool"],
+        "name": answer["name"],
         "format_version": FORMAT_VERSION,
-        "features": if names.is_empty() { "none".to_owned() } else { names.join(",") },
-        "upgrade": "nothing to do",
+        "features": if has.is_empty() { "none".to_owned() } else { has.join(",") },
+        "upgrade": match upgrade {
+            (_, names) if names.is_empty() => "nothing to do".to_owned(),
+            (what, names) => format!("{what}: {}", names.join(",")),
+        },
     })
 }

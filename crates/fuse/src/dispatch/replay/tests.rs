@@ -18,7 +18,7 @@ fn served() -> (Dispatch, Arc<Fs>) {
     let config = SimConfig { zone_count: 64, zone_size: 4 << 20, ..SimConfig::default() };
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(SimDevice::new(config).unwrap())];
     let options = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
-    let create = CreateOptions { name: "test".into() };
+    let create = CreateOptions::named("test");
     let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
     let dataset = Dataset::create_root(&Objects::create(pool).unwrap(), &[]).unwrap();
     Fs::format(&dataset, &Cred::default()).unwrap();

@@ -1,0 +1,186 @@
+//! Features: what a pool may hold that older versions cannot read.
+//!
+//! The label names them in three lists, which say what may be done with the pool by those who do not know one. Every
+//! feature that this version knows is one row of [`FEATURES`]; the floors above ask [`Pool::has`] before they write what a feature
+//! stands for. Reading needs no question: what is known is read wherever it is found.
+//!
+//! Invariant: a feature is in force only once every label from which the pool could be imported names it, durably. Otherwise an older
+//! version could be led by the other anchor into a pool that holds what it cannot read.
+
+use crate::error::PoolError;
+use crate::label::Features;
+use crate::pool::Pool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// One feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Feature {
+    /// ZAPs of one block with up to 31 integers for a name.
+    TinyZap,
+}
+
+/// Which list of the label a feature stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compatibility {
+    /// Who does not know it refuses the pool.
+    Incompatible,
+    /// Who does not know it imports the pool read-only at most.
+    ReadOnly,
+    /// It does not matter to who does not know it.
+    Compatible,
+}
+
+/// What there is to say of a feature.
+#[derive(Debug)]
+pub struct FeatureRow {
+    pub feature: Feature,
+    /// As the label has it.
+    pub name: &'static str,
+    pub compatibility: Compatibility,
+    /// New pools have it, and an upgrade adds it. What does not is added by what needs it.
+    pub is_default: bool,
+    /// For users.
+    pub meaning: &'static str,
+}
+
+/// Every feature this version knows, in the order in which they came.
+pub static FEATURES: &[FeatureRow] = &[FeatureRow {
+    feature: Feature::TinyZap,
+    name: "org.terrane:tinyzap",
+    compatibility: Compatibility::Incompatible,
+    is_default: true,
+    meaning: "directories of one block with long names or several integers for a name",
+}];
+
+impl Feature {
+    pub fn row(self) -> &'static FeatureRow {
+        FEATURES.iter().find(|row| row.feature == self).expect("every feature has a row")
+    }
+
+    /// The feature that labels call so, if this version knows it.
+    pub fn of_name(name: &str) -> Option<Feature> {
+        FEATURES.iter().find(|row| row.name == name).map(|row| row.feature)
+    }
+
+    /// What new pools have.
+    pub fn defaults() -> Vec<Feature> {
+        FEATURES.iter().filter(|row| row.is_default).map(|row| row.feature).collect()
+    }
+
+    fn bit(self) -> u32 {
+        1 << self as u32
+    }
+}
+
+impl Features {
+    fn list(&self, compatibility: Compatibility) -> &Vec<String> {
+        match compatibility {
+            Compatibility::Incompatible => &self.incompatible,
+            Compatibility::ReadOnly => &self.read_only_compatible,
+            Compatibility::Compatible => &self.compatible,
+        }
+    }
+
+    pub fn has(&self, feature: Feature) -> bool {
+        let row = feature.row();
+        self.list(row.compatibility).iter().any(|name| name == row.name)
+    }
+
+    /// False: it was there.
+    pub fn add(&mut self, feature: Feature) -> bool {
+        if self.has(feature) {
+            return false;
+        }
+        let row = feature.row();
+        match row.compatibility {
+            Compatibility::Incompatible => &mut self.incompatible,
+            Compatibility::ReadOnly => &mut self.read_only_compatible,
+            Compatibility::Compatible => &mut self.compatible,
+        }
+        .push(row.name.to_owned());
+        true
+    }
+
+    /// Those that this version knows.
+    pub fn known(&self) -> impl Iterator<Item = Feature> + '_ {
+        FEATURES.iter().map(|row| row.feature).filter(|feature| self.has(*feature))
+    }
+}
+
+/// The features that may be used now.
+#[derive(Debug, Default)]
+pub(crate) struct InForce(AtomicU32);
+
+impl InForce {
+    pub fn add(&self, features: impl Iterator<Item = Feature>) {
+        let bits = features.fold(0, |bits, feature| bits | feature.bit());
+        self.0.fetch_or(bits, Ordering::Release);
+    }
+
+    fn has(&self, feature: Feature) -> bool {
+        self.0.load(Ordering::Acquire) & feature.bit() != 0
+    }
+}
+
+impl Pool {
+    /// Whether what the feature stands for may be written into this pool. Cheap enough to be asked by every operation.
+    pub fn has(&self, feature: Feature) -> bool {
+        self.in_force.has(feature)
+    }
+
+    /// Adds features to the pool, in force when it returns; says which are new. Both anchors are written anew, so groups from before
+    /// can no longer be rolled back to. There is no way back.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Failed`, also if a label could not be written: then nobody knows what the label says, and the pool takes no
+    /// more changes until it is imported again. Nothing has used the feature by then.
+    pub fn enable(self: &Arc<Self>, wanted: &[Feature]) -> Result<Vec<Feature>, PoolError> {
+        if self.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        let mut st = self.sync.lock();
+        self.alive()?;
+        let new: Vec<Feature> = {
+            let mut label = self.label.lock();
+            let new = wanted.iter().copied().filter(|feature| label.features.add(*feature)).collect();
+            label.generation += 1;
+            new
+        };
+        if new.is_empty() {
+            return Ok(new);
+        }
+        let Some(last) = st.chain.back().map(|last| (last.txg, last.ptr)) else {
+            let error = PoolError::Failed { reason: "there is no commit record".into() };
+            self.fail(&error);
+            return Err(error);
+        };
+        for _ in 0..crate::label::ANCHORS {
+            // The anchor in use has the old label: on to the other one.
+            st.anchor_offset = 0;
+            if let Err(error) = self.write_uberblock(&mut st, last.0, last.1, false) {
+                self.fail(&error);
+                return Err(error);
+            }
+        }
+        self.in_force.add(new.iter().copied());
+        log::info!("pool {}: new features: {:?}", self.name(), new);
+        Ok(new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_feature_has_one_row_and_a_name_of_its_own() {
+        for (at, row) in FEATURES.iter().enumerate() {
+            assert_eq!(row.feature as usize, at, "rows stand in the order of the features");
+            assert_eq!(Feature::of_name(row.name), Some(row.feature));
+            assert!(row.name.starts_with("org.terrane:"));
+        }
+        assert!(FEATURES.len() <= u32::BITS as usize, "each has a bit");
+        assert_eq!(Feature::of_name("org.example:new"), None);
+    }
+}

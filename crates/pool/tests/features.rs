@@ -1,0 +1,108 @@
+//! Features come into a pool in one step, whenever the power goes: what they stand for is never written while a label that does not
+//! name them could still be imported.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use support::{import, options, sim, verify, work};
+use terrane_device::sim::Kept;
+use terrane_device::{Device, SimDevice};
+use terrane_pool::{CreateOptions, Env, Feature, ImportOptions, Pool, PoolError, SeededEnv};
+
+/// A pool of an older version, exported.
+fn old(seed: u64, hardware: bool) -> SimDevice {
+    let device = sim(seed, hardware);
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
+    let create = CreateOptions { features: Vec::new(), ..CreateOptions::named("toy") };
+    Pool::create(vec![Arc::new(device.clone())], &create, env, &options()).unwrap().export().unwrap();
+    let (pool, toy) = import(&device, seed).unwrap();
+    work(&pool, &toy, &SeededEnv::new(seed), 6).unwrap();
+    pool.export().unwrap();
+    device
+}
+
+/// Whether each anchor from which somebody could import names the feature.
+fn labels(device: &SimDevice) -> Vec<bool> {
+    let anchors = terrane_pool::inspect::anchors(device);
+    let with_uberblocks = anchors.iter().filter(|(_, _, ubers)| !ubers.is_empty());
+    with_uberblocks.map(|(_, label, _)| label.features.has(Feature::TinyZap)).collect()
+}
+
+#[test]
+fn new_pools_have_every_default_feature_and_old_ones_get_them_by_an_upgrade() {
+    let device = sim(1, false);
+    let (pool, _toy) = support::create(&device, 1);
+    assert!(pool.has(Feature::TinyZap));
+    assert_eq!(pool.enable(&Feature::defaults()).unwrap(), []);
+    pool.export().unwrap();
+
+    let device = old(2, false);
+    let (pool, toy) = import(&device, 2).unwrap();
+    assert!(!pool.has(Feature::TinyZap));
+    assert_eq!(pool.enable(&[Feature::TinyZap]).unwrap(), [Feature::TinyZap]);
+    assert!(pool.has(Feature::TinyZap));
+    assert_eq!(labels(&device), [true, true]);
+    work(&pool, &toy, &SeededEnv::new(3), 6).unwrap();
+    pool.export().unwrap();
+    let (pool, toy) = import(&device, 4).unwrap();
+    assert!(pool.has(Feature::TinyZap));
+    verify(&pool, &toy);
+}
+
+#[test]
+fn a_pool_that_is_read_only_gets_no_feature() {
+    let device = old(3, true);
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
+    let read_only = ImportOptions { read_only: true, ..options() };
+    let pool = Pool::import(vec![Arc::new(device.clone()) as Arc<dyn Device>], env, &read_only).unwrap();
+    assert!(matches!(pool.enable(&[Feature::TinyZap]), Err(PoolError::ReadOnly)));
+    assert!(labels(&device).iter().all(|has| !has));
+}
+
+#[test]
+fn the_power_may_go_at_any_moment_of_an_upgrade() {
+    let (mut kept_old, mut got_new, mut mixed) = (0, 0, 0);
+    for hardware in [false, true] {
+        let device = old(5, hardware);
+        for cut in 0.. {
+            let device = device.snapshot();
+            let (pool, _toy) = import(&device, 5).unwrap();
+            device.crash_after(device.ops_done() + cut);
+            let enabled = pool.enable(&[Feature::TinyZap]);
+            assert_eq!(
+                pool.has(Feature::TinyZap),
+                enabled.is_ok(),
+                "in force when it is durable, not before"
+            );
+            device.cut_power();
+            pool.abandon();
+            for chance in 0..12 {
+                let kept = match chance {
+                    0 => Kept::Nothing,
+                    1 => Kept::Everything,
+                    _ => Kept::Seeded(cut * 100 + chance),
+                };
+                let left = device.restarted(kept);
+                let before = labels(&left);
+                mixed += u32::from(before.contains(&true) && before.contains(&false));
+                let (pool, toy) = import(&left, chance).unwrap();
+                verify(&pool, &toy);
+                let now = labels(&left);
+                match pool.has(Feature::TinyZap) {
+                    true => assert!(now.iter().all(|has| *has), "cut {cut}, outcome {chance}: {now:?}"),
+                    false => assert!(enabled.is_err(), "cut {cut}, outcome {chance}: the feature is lost"),
+                }
+                kept_old += u32::from(!pool.has(Feature::TinyZap));
+                got_new += u32::from(pool.has(Feature::TinyZap));
+                pool.abandon();
+            }
+            if enabled.is_ok() {
+                assert!(cut >= 6, "two anchors are reset, written and flushed");
+                break;
+            }
+        }
+    }
+    assert!(kept_old > 0 && got_new > 0 && mixed > 0, "every outcome was seen");
+}
