@@ -32,7 +32,7 @@ macro_rules! errnos {
 errnos! {
     EPERM = 1, ENOENT = 2, EIO = 5, ENXIO = 6, ENOMEM = 12, EBUSY = 16, EEXIST = 17, ENOTDIR = 20, EISDIR = 21,
     EINVAL = 22, EFBIG = 27, ENOSPC = 28, EROFS = 30, EMLINK = 31, ENAMETOOLONG = 36, ENOTEMPTY = 39, ELOOP = 40,
-    EOVERFLOW = 75, EOPNOTSUPP = 95, ESTALE = 116,
+    EOVERFLOW = 75, EILSEQ = 84, EOPNOTSUPP = 95, ESTALE = 116,
 }
 
 impl fmt::Display for Errno {
@@ -76,6 +76,7 @@ impl From<ZapError> for Errno {
             ZapError::Exists => Errno::EEXIST,
             ZapError::NameTooLong { .. } => Errno::ENAMETOOLONG,
             ZapError::NameInvalid => Errno::EINVAL,
+            ZapError::NameNotUtf8 => Errno::EILSEQ,
             ZapError::Full => Errno::ENOSPC,
             ZapError::KeyKind { .. }
             | ZapError::ValueTooLong { .. }

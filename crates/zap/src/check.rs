@@ -8,7 +8,6 @@ use crate::error::Error;
 use crate::fat::header::Header;
 use crate::fat::leaf::{ARRAY, ChunkSet, ENTRY, FREE, Leaf, NONE};
 use crate::fat::table;
-use crate::hash::Flags;
 use crate::index::Index;
 use crate::key::{Key, KeyRef};
 use crate::slots::{self, BlockKind, Slots};
@@ -101,7 +100,10 @@ fn check_slots(report: &mut Report, raw: &[u8], block_count: u64, index: Option<
         let Some((number, slot)) = report.note(used) else { continue };
         let at = format!("block 0 slot {number}");
         report.entries += 1;
-        let hash = Flags::NONE.hash(slots.salt, KeyRef::Name(slot.name()));
+        let hash = slots.hash(slot.name());
+        if slots.norm.judge(KeyRef::Name(slot.name())).is_err() {
+            report.add(Corrupt::new(&at, "name", "UTF-8, for normalization", "other bytes"));
+        }
         if !places.insert((hash, slot.cd())) {
             report.add(Corrupt::new(&at, "differentiator", "unique for its hash", slot.cd()));
         }
@@ -240,7 +242,10 @@ fn check_leaf(report: &mut Report, leaf: &Leaf<'_>, header: &Header) {
                 }
             }
             let Some(key) = report.note(leaf.key(&entry)) else { continue };
-            let hash = header.flags.hash(header.salt, key.as_ref());
+            let hash = header.hash(key.as_ref());
+            if header.norm.judge(key.as_ref()).is_err() {
+                report.add(leaf.damage("name", "UTF-8, for normalization", "other bytes"));
+            }
             if hash != entry.hash {
                 let (expected, found) = (format!("{hash:#x}"), format!("{:#x}", entry.hash));
                 report.add(leaf.damage("hash of a name", expected, found));

@@ -15,7 +15,7 @@ use terrane_wire::Corrupt;
 /// The same entries in slots of another shape, without gaps, in a block of so many bytes.
 pub(crate) fn to_shape(from: &Slots<'_>, shape: Shape, bytes: usize) -> Result<Vec<u8>, Corrupt> {
     let mut raw = vec![0; bytes];
-    slots::init(&mut raw, from.salt, shape);
+    slots::init(&mut raw, from.salt, from.norm, shape);
     for (number, used) in from.used_slots().enumerate() {
         let (_, slot) = used?;
         slots::put_slot(&mut raw, shape, number, slot.name(), slot.cd(), slot.words());
@@ -33,7 +33,7 @@ pub(crate) fn to_fat(
 ) -> Result<(MemStore, bool), Error<Corrupt>> {
     let mut fat_zap = MemStore::new();
     fat_zap.set_block_size(1 << block_shift)?;
-    fat::create(&mut fat_zap, from.salt, Flags::NONE)?;
+    fat::create(&mut fat_zap, from.salt, Flags::NONE, from.norm)?;
     let mut words = Vec::new();
     for used in from.used_slots() {
         let (_, slot) = used?;

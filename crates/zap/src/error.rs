@@ -13,6 +13,8 @@ pub enum Error<E> {
     Exists,
     /// A name that cannot be stored: empty, or with a NUL in it.
     NameInvalid,
+    /// A name that is not UTF-8, for a ZAP whose names have a Unicode form.
+    NameNotUtf8,
     /// `bytes` and `bytes_max` do not count the NUL.
     NameTooLong { bytes: usize, bytes_max: usize },
     /// A text name for a ZAP with integer keys, or the other way round.
@@ -50,6 +52,7 @@ impl Error<Corrupt> {
             Error::Store(found) => Error::damage(found),
             Error::Exists => Error::Exists,
             Error::NameInvalid => Error::NameInvalid,
+            Error::NameNotUtf8 => Error::NameNotUtf8,
             Error::NameTooLong { bytes, bytes_max } => Error::NameTooLong { bytes, bytes_max },
             Error::KeyKind { expected } => Error::KeyKind { expected },
             Error::ValueTooLong { bytes, bytes_max } => Error::ValueTooLong { bytes, bytes_max },
@@ -68,6 +71,7 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
             Error::Store(error) => error.fmt(f),
             Error::Exists => write!(f, "the name exists"),
             Error::NameInvalid => write!(f, "a name should be at least one byte and hold no NUL"),
+            Error::NameNotUtf8 => write!(f, "a name should be UTF-8"),
             Error::NameTooLong { bytes, bytes_max } => {
                 write!(f, "a name should be at most {bytes_max} bytes, found {bytes}")
             }

@@ -6,8 +6,6 @@
 //!
 //! Invariant: elements are sorted and point at used slots; it describes the block as its ZAP last left it.
 
-use crate::hash::Flags;
-use crate::key::KeyRef;
 use crate::slots::Slots;
 use terrane_wire::Corrupt;
 
@@ -45,7 +43,7 @@ impl Index {
         let mut elements = Vec::new();
         for used in slots.used_slots() {
             let (number, slot) = used?;
-            let hash = Flags::NONE.hash(slots.salt, KeyRef::Name(slot.name()));
+            let hash = slots.hash(slot.name());
             let cd = u16::try_from(slot.cd())
                 .map_err(|_| Corrupt::new("block 0", "differentiator", "below 65536", slot.cd()))?;
             elements.push(element(hash, cd, number));

@@ -15,6 +15,7 @@
 //! | `fat` | header, pointer table, leaves |
 //! | `convert` | from one kind to another, keeping every cursor valid |
 //! | `zap` | which of them an object is now |
+//! | `alias` | which entry a name means, where names are normalized |
 //! | [`cursor`] | a place in the order of entries |
 //! | `check` | what must hold of a whole ZAP |
 //!
@@ -35,6 +36,7 @@
 // Blocks are bytes that may lie; tests and constants are ours.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 
+mod alias;
 mod bytes;
 mod check;
 mod convert;

@@ -15,6 +15,8 @@
 mod upper;
 
 use crate::error::Error;
+use crate::hash::Flags;
+use crate::key::KeyRef;
 use std::borrow::Cow;
 use terrane_wire::Corrupt;
 use unicode_normalization::UnicodeNormalization;
@@ -137,6 +139,28 @@ impl NormFlags {
             true => form.collect(text.nfkd().map(upper::upper)),
         };
         Some(Cow::Owned(normalized.into_bytes()))
+    }
+
+    /// The masked hash of a key. A name that cannot be normalized is hashed as it is, and found nowhere.
+    pub(crate) fn hash(self, flags: Flags, salt: u64, key: KeyRef<'_>) -> u64 {
+        if self.is_none() { flags.hash(salt, key) } else { self.hash_normalized(flags, salt, key) }
+    }
+
+    #[cold]
+    fn hash_normalized(self, flags: Flags, salt: u64, key: KeyRef<'_>) -> u64 {
+        let KeyRef::Name(name) = key else { return flags.hash(salt, key) };
+        let normalized = self.normalize(name);
+        flags.hash(salt, KeyRef::Name(normalized.as_deref().unwrap_or(name)))
+    }
+
+    /// Refuses a name that cannot be normalized.
+    pub(crate) fn judge(self, key: KeyRef<'_>) -> Result<(), Error<Corrupt>> {
+        match key {
+            KeyRef::Name(name) if self.needs_utf8() && std::str::from_utf8(name).is_err() => {
+                Err(Error::NameNotUtf8)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether `stored` is what somebody means who asks for `wanted`.

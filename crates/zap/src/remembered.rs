@@ -12,7 +12,7 @@ use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::fat::leaf::top_bits;
 use crate::fat::{Entry, Mode, header::Geometry};
-use crate::hash::{Flags, HashBits};
+use crate::hash::HashBits;
 use crate::index::{Index, Indexed};
 use crate::key::{Key, KeyRef};
 use crate::slots::{self, Shape, Slot, Slots};
@@ -123,9 +123,10 @@ impl Remembered {
     ) -> Result<Put, Error<S::Error>> {
         let block_0 = store.read(0)?;
         let parsed = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+        parsed.norm.judge(KeyRef::Name(name)).map_err(Error::lift)?;
         let (shape, slots) = (parsed.shape, parsed.slot_count());
         let index = self.index_of(&parsed).map_err(Error::damage)?;
-        let hash = Flags::NONE.hash(parsed.salt, KeyRef::Name(name));
+        let hash = parsed.hash(name);
         let meeting = meet(&parsed, index, name, hash).map_err(Error::damage)?;
         // Before anything grows: a name that is refused changes nothing.
         if meeting.found.is_some() && mode == Mode::Add {
@@ -284,7 +285,7 @@ fn find_indexed<'a>(
     index: &Index,
     name: &[u8],
 ) -> Result<Option<(Indexed, Slot<'a>)>, Corrupt> {
-    let hash = Flags::NONE.hash(slots.salt, KeyRef::Name(name));
+    let hash = slots.hash(name);
     for indexed in index.colliders(hash) {
         let slot = slots.indexed_slot(indexed.slot)?;
         if slot.is_named(name) {
@@ -297,5 +298,5 @@ fn find_indexed<'a>(
 fn read_indexed(slots: &Slots<'_>, indexed: Indexed) -> Result<Entry, Corrupt> {
     let slot = slots.indexed_slot(indexed.slot)?;
     let key = Key::Name(slot.name().to_vec());
-    Ok(Entry { key, value: slot.value(), hash: indexed.hash, cd: slot.cd() })
+    Ok(Entry { key, value: slot.value(), hash: indexed.hash, cd: slot.cd(), conflict: false })
 }

@@ -11,6 +11,9 @@
 use crate::bytes::{get_u32, get_u64, put, put_u64};
 use crate::error::Error;
 use crate::fat::leaf::array_chunks;
+use crate::hash::Flags;
+use crate::key::KeyRef;
+use crate::norm::NormFlags;
 use crate::value::Value;
 use terrane_wire::{Corrupt, Field, layout};
 
@@ -63,21 +66,6 @@ pub(crate) fn block_kind(raw: &[u8]) -> Result<BlockKind, Error<Corrupt>> {
         other => {
             let expected = format_args!("{BLOCK_TYPE:#x} or {:#x}", crate::fat::header::BLOCK_TYPE);
             Err(Corrupt::new("block 0", "block type", expected, format_args!("{other:#x}")).into())
-        }
-    }
-}
-
-/// Refuses normalization by name: hashes of such a ZAP are of names this version cannot compute.
-pub(crate) fn refuse_normflags(normflags: u64) -> Result<(), Error<Corrupt>> {
-    match normflags {
-        0 => Ok(()),
-        // Only these bits, and at most one normal form beside upper case, have a meaning.
-        known if known & !0x72 == 0 => Err(Error::Unsupported {
-            what: "a ZAP with normalized names",
-            found: format!("normflags {known:#x}"),
-        }),
-        unknown => {
-            Err(Error::Unsupported { what: "a ZAP with unknown normflags", found: format!("{unknown:#x}") })
         }
     }
 }
@@ -187,6 +175,7 @@ impl Shape {
 pub(crate) struct Slots<'a> {
     raw: &'a [u8],
     pub salt: u64,
+    pub norm: NormFlags,
     pub shape: Shape,
 }
 
@@ -280,7 +269,7 @@ impl<'a> Slots<'a> {
             let stray = header.pad.iter().filter(|b| **b != 0).count();
             return Err(damage("bytes 27 to 63", "0", format!("{stray} others")));
         }
-        refuse_normflags(header.normflags)?;
+        let norm = NormFlags::parse(header.normflags)?;
         if header.salt == 0 {
             return Err(damage("salt", "not 0", "0".into()));
         }
@@ -290,7 +279,12 @@ impl<'a> Slots<'a> {
         if block_count > 1 {
             return Err(damage("block count of a micro or tiny ZAP", "1", block_count.to_string()));
         }
-        Ok(Slots { raw, salt: header.salt, shape })
+        Ok(Slots { raw, salt: header.salt, norm, shape })
+    }
+
+    /// The masked hash of a name.
+    pub fn hash(&self, name: &[u8]) -> u64 {
+        self.norm.hash(Flags::NONE, self.salt, KeyRef::Name(name))
     }
 
     pub fn slot_count(&self) -> usize {
@@ -351,7 +345,7 @@ impl<'a> Slots<'a> {
 }
 
 /// Makes the block an empty ZAP with slots of this shape.
-pub(crate) fn init(raw: &mut [u8], salt: u64, shape: Shape) {
+pub(crate) fn init(raw: &mut [u8], salt: u64, norm: NormFlags, shape: Shape) {
     raw.fill(0);
     let (flags, chunk_shift, value_ints) = match shape.is_micro() {
         true => (0, 0, 0),
@@ -360,7 +354,7 @@ pub(crate) fn init(raw: &mut [u8], salt: u64, shape: Shape) {
     let header = SlotsHeader {
         block_type: BLOCK_TYPE,
         salt,
-        normflags: 0,
+        normflags: norm.to_u64(),
         flags,
         chunk_shift,
         value_ints,

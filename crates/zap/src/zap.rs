@@ -11,6 +11,7 @@ use crate::fat::{
 };
 use crate::hash::{Flags, HashBits};
 use crate::key::{KeyRef, LONG_NAME_BYTES_MAX, NAME_BYTES_MAX};
+use crate::norm::NormFlags;
 use crate::remembered::{Put, Remembered};
 use crate::slots::{self, BlockKind, Shape, Slot, Slots};
 use crate::store::{Store, edit};
@@ -31,6 +32,8 @@ pub struct ZapOptions {
     pub fat_block_shift: u32,
     /// With any flag the ZAP is fat from the beginning. Only used when it is created.
     pub flags: Flags,
+    /// How names are normalized; not for keys that are words. Only used when it is created.
+    pub norm: NormFlags,
     /// Bytes of a name with its NUL: 256, or up to 1024 in a directory with long names.
     pub name_bytes_max: usize,
 }
@@ -44,6 +47,7 @@ impl ZapOptions {
             tiny: false,
             fat_block_shift: 14,
             flags: Flags::NONE,
+            norm: NormFlags::NONE,
             name_bytes_max: NAME_BYTES_MAX,
         }
     }
@@ -84,8 +88,8 @@ impl Kind {
 enum Form {
     Nothing,
     Slots,
-    /// With the flags that say which keys it takes.
-    Fat(Flags),
+    /// With the flags that say which keys it takes, and what becomes of names.
+    Fat(Flags, NormFlags),
 }
 
 /// What is kept in memory about one ZAP, beside its store.
@@ -135,13 +139,16 @@ impl Zap {
             return Err(Error::Options { what: "salt should not be 0" });
         }
         Flags::parse(options.flags.to_u64()).map_err(Error::lift)?;
+        if options.flags.has(Flags::UINT64_KEY) && !options.norm.is_none() {
+            return Err(Error::Options { what: "keys that are words are not normalized" });
+        }
         if options.flags != Flags::NONE {
             store.set_block_size(1 << options.fat_block_shift)?;
-            return fat::create(store, options.salt, options.flags);
+            return fat::create(store, options.salt, options.flags, options.norm);
         }
         store.set_block_size(slots::GROWTH_BYTES)?;
         edit(store, 0, |raw| {
-            slots::init(raw, options.salt, Shape::MICRO);
+            slots::init(raw, options.salt, options.norm, Shape::MICRO);
             Ok(())
         })?;
         Ok(())
@@ -171,8 +178,24 @@ impl Zap {
             BlockKind::Slots => Ok(Form::Slots),
             BlockKind::Fat => {
                 let header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-                Ok(Form::Fat(header.flags))
+                Ok(Form::Fat(header.flags, header.norm))
             }
+        }
+    }
+
+    /// The hash of a name; nothing where there is no entry at all.
+    pub(crate) fn hash_of<S: Store + ?Sized>(
+        &self,
+        store: &S,
+        name: &[u8],
+    ) -> Result<Option<u64>, Error<S::Error>> {
+        if store.block_count() == 0 {
+            return Ok(None);
+        }
+        let block_0 = store.read(0)?;
+        match slots::block_kind(&block_0).map_err(Error::lift)? {
+            BlockKind::Slots => Ok(Some(slots_of(&block_0, store)?.hash(name))),
+            BlockKind::Fat => Ok(Some(fat::header(store)?.hash(KeyRef::Name(name)))),
         }
     }
 
@@ -181,7 +204,7 @@ impl Zap {
         match form {
             Form::Nothing => self.options.flags,
             Form::Slots => Flags::NONE,
-            Form::Fat(flags) => *flags,
+            Form::Fat(flags, _) => *flags,
         }
     }
 
@@ -370,7 +393,7 @@ impl Zap {
     pub fn len<S: Store + ?Sized>(&self, store: &S) -> Result<u64, Error<S::Error>> {
         match self.form(store)? {
             Form::Nothing => Ok(0),
-            Form::Fat(_) => Ok(fat::header(store)?.num_entries),
+            Form::Fat(..) => Ok(fat::header(store)?.num_entries),
             Form::Slots => {
                 let block_0 = store.read(0)?;
                 Ok(self.remembered.len(&slots_of(&block_0, store)?) as u64)
@@ -389,7 +412,7 @@ impl Zap {
         from: Cursor,
     ) -> Result<Option<(Entry, Cursor)>, Error<S::Error>> {
         let first = match self.form(store)? {
-            Form::Fat(_) => fat::next(store, from)?,
+            Form::Fat(_, NormFlags::NONE) => fat::next(store, from)?,
             _ => self.list(store, from, 1)?.pop(),
         };
         Ok(first.map(|entry| {
@@ -406,12 +429,28 @@ impl Zap {
         from: Cursor,
         max: usize,
     ) -> Result<Vec<Entry>, Error<S::Error>> {
+        let (mut entries, norm) = self.list_unmarked(store, from, max)?;
+        if !norm.is_none() {
+            self.mark_conflicts(store, norm, &mut entries)?;
+        }
+        Ok(entries)
+    }
+
+    /// A listing that does not say which names are in conflict, and how names are normalized.
+    pub(crate) fn list_unmarked<S: Store + ?Sized>(
+        &self,
+        store: &S,
+        from: Cursor,
+        max: usize,
+    ) -> Result<(Vec<Entry>, NormFlags), Error<S::Error>> {
         match self.form(store)? {
-            Form::Nothing => Ok(Vec::new()),
-            Form::Fat(_) => fat::list(store, from, max),
+            Form::Nothing => Ok((Vec::new(), self.options.norm)),
+            Form::Fat(_, norm) => Ok((fat::list(store, from, max)?, norm)),
             Form::Slots => {
                 let block_0 = store.read(0)?;
-                self.remembered.list(&slots_of(&block_0, store)?, from, max).map_err(Error::damage)
+                let slots = slots_of(&block_0, store)?;
+                let entries = self.remembered.list(&slots, from, max).map_err(Error::damage)?;
+                Ok((entries, slots.norm))
             }
         }
     }

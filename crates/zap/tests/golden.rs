@@ -7,13 +7,13 @@
 
 use flate2::read::GzDecoder;
 use serde_json::Value as Json;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 use terrane_zap::{
-    Cursor, Entry, Error, Flags, HashBits, Key, Kind, MemStore, Store, Value, ValueRef, Zap, ZapOptions, hash,
+    Cursor, Entry, Error, Flags, HashBits, Key, Kind, MemStore, NormFlags, Store, Value, ValueRef, Zap,
+    ZapOptions, hash,
 };
 
 fn unpacked(name: &str) -> Vec<u8> {
@@ -72,7 +72,7 @@ fn kind_of(v: &Json) -> Kind {
 }
 
 fn readable() -> impl Iterator<Item = &'static Json> {
-    vectors().filter(|v| v["normflags"] == 0)
+    vectors()
 }
 
 fn all(zap: &Zap, store: &MemStore) -> Vec<Entry> {
@@ -151,26 +151,6 @@ fn hashes_are_the_listed_ones() {
             assert_eq!(all(&zap, &store)[0].hash, hex(&case[field]), "{field}");
         }
     }
-}
-
-#[test]
-fn normalized_zaps_are_refused_by_name() {
-    let mut seen = BTreeMap::new();
-    for v in vectors().filter(|v| v["normflags"] != 0) {
-        let mut store = stored(v);
-        let Err(Error::Unsupported { what, .. }) = Zap::open(&store) else { panic!("{} was read", v["id"]) };
-        *seen.entry(what).or_insert(0) += 1;
-        // Nor do operations on a ZAP that was opened when the object was something else.
-        let before = store.image();
-        let mut zap = Zap::open(&MemStore::new()).unwrap();
-        assert!(matches!(zap.lookup(&store, "foo"), Err(Error::Unsupported { .. })));
-        assert!(matches!(zap.add(&mut store, "new", &[1]), Err(Error::Unsupported { .. })));
-        assert!(matches!(zap.remove(&mut store, "foo"), Err(Error::Unsupported { .. })));
-        assert!(matches!(zap.list(&store, Cursor::START, 9), Err(Error::Unsupported { .. })));
-        assert!(zap.check(&store).unwrap().unsupported.is_some());
-        assert_eq!(store.image(), before);
-    }
-    assert_eq!(seen, BTreeMap::from([("a ZAP with normalized names", 6)]));
 }
 
 /// One object on its way through its recipe.
@@ -288,6 +268,24 @@ fn colliding_names_give_the_same_bytes() {
     r.gives("micro_flood_127");
     r.add(&names[127].0, 127);
     r.gives("fat_flood_128");
+}
+
+#[test]
+fn names_that_mean_the_same_give_the_same_bytes() {
+    let names = ["foo", "Foo", "FOO", "na\u{ef}ve", "nai\u{308}ve", "NA\u{cf}VE", "other"];
+    for id in ["norm_ci", "norm_nfd", "norm_ci_nfc"] {
+        for kind in ["micro", "fat"] {
+            let id = format!("{kind}_{id}");
+            let norm = NormFlags::parse(vector(&id)["normflags"].as_u64().unwrap()).unwrap();
+            let mut r = Recipe::with(&id, |o| o.norm = norm);
+            if kind == "fat" {
+                r.ints("force-fat", ValueRef::U16s(&[1, 2]));
+            }
+            names.into_iter().zip(1..).for_each(|(name, value)| r.add(name, value));
+            r.gives(&id);
+            assert_eq!(r.zap.norm(&r.store), Ok(norm));
+        }
+    }
 }
 
 #[test]

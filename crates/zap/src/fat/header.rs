@@ -9,7 +9,8 @@
 use crate::bytes::put;
 use crate::error::Error;
 use crate::hash::{Flags, HashBits};
-use crate::slots::refuse_normflags;
+use crate::key::KeyRef;
+use crate::norm::NormFlags;
 use terrane_wire::{Corrupt, layout};
 
 pub(crate) const BLOCK_TYPE: u64 = 0x8000_0000_0000_0001;
@@ -100,12 +101,13 @@ pub(crate) struct Header {
     pub num_leafs: u64,
     pub num_entries: u64,
     pub salt: u64,
+    pub norm: NormFlags,
     pub flags: Flags,
 }
 
 impl Header {
     /// The header of a new ZAP: an embedded table that points at one leaf, block 1.
-    pub fn new(geometry: Geometry, salt: u64, flags: Flags) -> Header {
+    pub fn new(geometry: Geometry, salt: u64, flags: Flags, norm: NormFlags) -> Header {
         Header {
             geometry,
             table_blk: 0,
@@ -117,6 +119,7 @@ impl Header {
             num_leafs: 1,
             num_entries: 0,
             salt,
+            norm,
             flags,
         }
     }
@@ -131,8 +134,12 @@ impl Header {
         if phys.magic != MAGIC {
             return Err(damage("magic", format_args!("{MAGIC:#x}"), format_args!("{:#x}", phys.magic)).into());
         }
-        refuse_normflags(phys.normflags)?;
+        let norm = NormFlags::parse(phys.normflags)?;
         let flags = Flags::parse(phys.flags)?;
+        if flags.has(Flags::UINT64_KEY) && !norm.is_none() {
+            let found = format_args!("{:#x}", phys.normflags);
+            return Err(damage("normalization", "none where keys are words", found).into());
+        }
         if phys.salt == 0 {
             return Err(damage("salt", "not 0", 0).into());
         }
@@ -149,8 +156,20 @@ impl Header {
             num_leafs: phys.num_leafs,
             num_entries: phys.num_entries,
             salt: phys.salt,
+            norm,
             flags,
         })
+    }
+
+    /// The masked hash of a key. Ask [`KeyRef::fits`] first whether it is a key of such a ZAP at all.
+    pub fn hash(&self, key: KeyRef<'_>) -> u64 {
+        self.norm.hash(self.flags, self.salt, key)
+    }
+
+    /// What every leaf says of itself: where names are normalized, that its chains are in the order of their differentiators. They
+    /// are so everywhere; the reference sets the flag and keeps the order only there.
+    pub fn leaf_flags(&self) -> u8 {
+        u8::from(!self.norm.is_none())
     }
 
     pub fn hash_bits(&self) -> HashBits {
@@ -180,7 +199,7 @@ impl Header {
             num_leafs: self.num_leafs,
             num_entries: self.num_entries,
             salt: self.salt,
-            normflags: 0,
+            normflags: self.norm.to_u64(),
             flags: self.flags.to_u64(),
         };
         put(raw, 0, &phys.encode());

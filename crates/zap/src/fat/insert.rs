@@ -40,10 +40,11 @@ pub(crate) fn put<S: Store + ?Sized>(
 ) -> Result<bool, Error<S::Error>> {
     let block_0 = store.read(0)?;
     let mut header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+    header.norm.judge(key).map_err(Error::lift)?;
     let mut at_hand = Some(block_0);
     let (name, stored_value) = (key.stored(), value.stored());
     let mut new = NewEntry {
-        hash: header.flags.hash(header.salt, key),
+        hash: header.hash(key),
         cd: 0,
         name: &name,
         name_ints: key.stored_ints(),

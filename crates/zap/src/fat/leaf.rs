@@ -137,8 +137,9 @@ impl<'a> Leaf<'a> {
             return Err(damage("prefix", format!("below 2^{prefix_len}"), phys.prefix.to_string()));
         }
         // Set only where names are normalized, and such ZAPs were refused by their header.
-        if phys.flags != 0 {
-            return Err(damage("flags", "0".into(), format!("{:#x}", phys.flags)));
+        if phys.flags != header.leaf_flags() {
+            let expected = format!("{:#x}, as normalization wants it", header.leaf_flags());
+            return Err(damage("flags", expected, format!("{:#x}", phys.flags)));
         }
         let (nfree, nentries) = (usize::from(phys.nfree), usize::from(phys.nentries));
         if nfree.saturating_add(nentries) > geometry.chunks() {

@@ -36,10 +36,11 @@ impl NewEntry<'_> {
 }
 
 /// Makes the block an empty leaf: all chunks free, linked in order.
-pub(crate) fn init(raw: &mut [u8], geometry: Geometry, prefix: u64, prefix_len: u32) {
+pub(crate) fn init(raw: &mut [u8], header: &Header, prefix: u64, prefix_len: u32) {
+    let geometry = header.geometry;
     raw.fill(0);
     let chunks = number(geometry.chunks());
-    let header = LeafHeader {
+    let head = LeafHeader {
         block_type: BLOCK_TYPE,
         pad: 0,
         prefix,
@@ -48,10 +49,10 @@ pub(crate) fn init(raw: &mut [u8], geometry: Geometry, prefix: u64, prefix_len: 
         nentries: 0,
         prefix_len: u16::try_from(prefix_len).unwrap_or(u16::MAX),
         freelist: 0,
-        flags: 0,
+        flags: header.leaf_flags(),
         pad2: [0; 11],
     };
-    put(raw, 0, &header.encode());
+    put(raw, 0, &head.encode());
     clear_buckets(raw, geometry);
     for chunk in 0..chunks {
         let next = if chunk + 1 == chunks { NONE } else { chunk + 1 };
@@ -165,7 +166,7 @@ pub(crate) fn split(
     let (geometry, prefix_len) = (before.geometry, before.prefix_len + 1);
     let (prefix, mut entries_left) = (before.prefix << 1, before.nentries);
     let high_bit = 1u64.checked_shl(64 - prefix_len).unwrap_or(0);
-    init(high, geometry, prefix | 1, prefix_len);
+    init(high, header, prefix | 1, prefix_len);
     put_prefix(low, prefix, prefix_len);
     clear_buckets(low, geometry);
     for chunk in 0..number(geometry.chunks()) {

@@ -22,6 +22,8 @@ pub struct Entry {
     /// The masked hash; with `cd` it is where a cursor finds the entry.
     pub hash: u64,
     pub cd: u32,
+    /// Another entry's name has the same normalized form: who ignores case, or normalizes in another place, sees one of them.
+    pub conflict: bool,
 }
 
 impl Entry {
@@ -65,7 +67,13 @@ pub(crate) fn list<S: Store + ?Sized>(
 }
 
 fn read(leaf: &Leaf<'_>, entry: &EntryChunk) -> Result<Entry, Corrupt> {
-    Ok(Entry { key: leaf.key(entry)?, value: leaf.value(entry)?, hash: entry.hash, cd: entry.cd })
+    Ok(Entry {
+        key: leaf.key(entry)?,
+        value: leaf.value(entry)?,
+        hash: entry.hash,
+        cd: entry.cd,
+        conflict: false,
+    })
 }
 
 /// Gives `each` the entries of one bucket after the other, sorted, until it has enough.

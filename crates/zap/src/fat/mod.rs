@@ -25,6 +25,7 @@ use crate::bytes::put_u64;
 use crate::error::Error;
 use crate::hash::Flags;
 use crate::key::KeyRef;
+use crate::norm::NormFlags;
 use crate::store::{Store, edit};
 use crate::value::Value;
 use header::{Geometry, Header};
@@ -48,11 +49,12 @@ pub(crate) fn create<S: Store + ?Sized>(
     store: &mut S,
     salt: u64,
     flags: Flags,
+    norm: NormFlags,
 ) -> Result<(), Error<S::Error>> {
     let geometry = Geometry::of_block(store.block_size()).map_err(Error::damage)?;
-    let header = Header::new(geometry, salt, flags);
+    let header = Header::new(geometry, salt, flags, norm);
     edit(store, 1, |raw| {
-        leaf_edit::init(raw, geometry, 0, 0);
+        leaf_edit::init(raw, &header, 0, 0);
         Ok(())
     })?;
     edit(store, 0, |raw| {
@@ -88,7 +90,7 @@ fn look<S: Store + ?Sized, T>(
     get: impl FnOnce(&Leaf<'_>, &Found) -> Result<T, Error<S::Error>>,
 ) -> Result<Option<T>, Error<S::Error>> {
     let (header, block_0) = at;
-    let hash = header.flags.hash(header.salt, key);
+    let hash = header.hash(key);
     let (block, raw) = leaf_of(store, header, block_0, hash)?;
     let leaf = Leaf::parse_for(&raw, block, header, hash).map_err(Error::damage)?;
     match leaf.find(hash, key).map_err(Error::damage)? {

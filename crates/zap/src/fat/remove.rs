@@ -14,7 +14,7 @@ use crate::store::{Store, edit};
 pub(crate) fn remove<S: Store + ?Sized>(store: &mut S, key: KeyRef<'_>) -> Result<bool, Error<S::Error>> {
     let block_0 = store.read(0)?;
     let mut header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-    let hash = header.flags.hash(header.salt, key);
+    let hash = header.hash(key);
     let (block, raw) = leaf_of(store, &header, &block_0, hash)?;
     drop(block_0);
     let leaf = Leaf::parse_for(&raw, block, &header, hash).map_err(Error::damage)?;
