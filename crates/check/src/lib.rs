@@ -17,6 +17,7 @@
 pub mod report;
 mod rules;
 mod space;
+pub mod usage;
 mod walk;
 
 pub use report::{Counts, Finding, Phase, Progress, Report, kind};

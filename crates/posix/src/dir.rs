@@ -252,7 +252,8 @@ impl Fs {
         let zpl = ZplAttrs {
             mode: u64::from(bits),
             size: if is_dir { 2 } else { file.target.map_or(0, <[u8]>::len) as u64 },
-            generation: self.set.random_u64(),
+            // With the number it names the inode for ever: a number is not given twice in a group.
+            generation: tx.txg().0,
             uid: u64::from(file.cred.uid),
             gid,
             parent: parent_ino,

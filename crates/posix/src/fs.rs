@@ -93,7 +93,7 @@ impl Fs {
             let mut root = ZplAttrs {
                 mode: u64::from(mode::S_IFDIR | 0o755),
                 size: 2,
-                generation: set.random_u64(),
+                generation: tx.txg().0,
                 uid: u64::from(owner.uid),
                 gid: u64::from(owner.gid),
                 atime: now,

@@ -12,9 +12,16 @@ pub const OWNER: Cred = Cred { uid: 0, gid: 0 };
 
 pub struct Mounted {
     pub pool: Arc<Pool>,
-    _objects: Arc<Objects>,
+    objects: Arc<Objects>,
     pub fs: Arc<Fs>,
     pub dirs: Vec<Ino>,
+}
+
+impl Mounted {
+    #[allow(dead_code, reason = "each benchmark is a program of its own")]
+    pub fn objects(&self) -> &Arc<Objects> {
+        &self.objects
+    }
 }
 
 pub fn mount(path: &Path) -> Mounted {
@@ -27,5 +34,5 @@ pub fn mount(path: &Path) -> Mounted {
         .map(|number| fs.mkdir(fs.root(), format!("d{number}").as_bytes(), 0o755, &OWNER).unwrap().ino)
         .collect();
     fs.sync().unwrap();
-    Mounted { pool: made.pool, _objects: made.objects, fs, dirs }
+    Mounted { pool: made.pool, objects: made.objects, fs, dirs }
 }

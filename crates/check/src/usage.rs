@@ -1,0 +1,155 @@
+//! Where the bytes go: every stored byte of a pool by what it is for.
+//!
+//! The zones' own directories are asked, not the trees: they list every block that was ever written, with its owner and its size, in the
+//! order of the device. So one pass finds what lives, what died and what is neither (padding, directories, headers), and
+//! the sum is what the device was given, to the byte.
+//!
+//! Invariant: live and dead bytes and the rest add up to the claimed bytes of all zones.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrane_object::objset::{FREE_QUEUE, HEADER};
+use terrane_object::{ObjectError, ObjectId, ObjectKind, Objects, Owner};
+use terrane_pool::directory::{POOL_DEAD_LOG, POOL_RECORD};
+use terrane_pool::granule_bytes;
+use terrane_pool::inspect::Standing;
+use terrane_pool::zones::Phase;
+
+/// What a block is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    /// Contents of files and long targets of symbolic links.
+    Contents,
+    /// Names of directories.
+    Names,
+    /// Other ZAPs: tables of attributes, the delete queue, objects of the library.
+    Zaps,
+    /// Blocks of dnodes.
+    Dnodes,
+    /// Pointers to the blocks above.
+    Indirect,
+    /// Headers of object sets.
+    Headers,
+    /// Subtrees that wait to be freed.
+    FreeQueue,
+    /// Everything of the meta object set.
+    Meta,
+    /// Commit records and dead-log blocks.
+    Records,
+    /// Tables of zones.
+    Tables,
+}
+
+impl Purpose {
+    pub const ALL: [Purpose; 10] = [
+        Purpose::Contents,
+        Purpose::Names,
+        Purpose::Zaps,
+        Purpose::Dnodes,
+        Purpose::Indirect,
+        Purpose::Headers,
+        Purpose::FreeQueue,
+        Purpose::Meta,
+        Purpose::Records,
+        Purpose::Tables,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Purpose::Contents => "file contents",
+            Purpose::Names => "directories",
+            Purpose::Zaps => "other ZAPs",
+            Purpose::Dnodes => "dnodes",
+            Purpose::Indirect => "indirect blocks",
+            Purpose::Headers => "object set headers",
+            Purpose::FreeQueue => "free queue",
+            Purpose::Meta => "meta object set",
+            Purpose::Records => "commit records",
+            Purpose::Tables => "zone tables",
+        }
+    }
+}
+
+/// What lives of one purpose.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// Stored copies.
+    pub copies: u64,
+    /// Their stored bytes.
+    pub stored: u64,
+    /// The bytes they take: each copy rounded up to a granule.
+    pub live: u64,
+}
+
+/// Every claimed byte of a pool's zones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub shares: BTreeMap<Purpose, Share>,
+    /// Bytes of blocks that nothing needs any more, in zones that were not reset yet.
+    pub dead: u64,
+    /// Zone headers, directory parts, and padding to write units.
+    pub frame: u64,
+    /// Sum of all: what the device was given and did not get back.
+    pub claimed: u64,
+}
+
+impl Usage {
+    /// Bytes of all blocks that live.
+    pub fn live(&self) -> u64 {
+        self.shares.values().map(|share| share.live).sum()
+    }
+}
+
+/// Reads the directories of all zones. Nothing may change the pool meanwhile. Fails if a directory or a table of dnodes cannot be read.
+pub fn usage(objects: &Arc<Objects>) -> Result<Usage, ObjectError> {
+    let mut kinds: BTreeMap<u64, BTreeMap<u64, ObjectKind>> = BTreeMap::new();
+    let mut sets = Vec::new();
+    // What cannot be read is missed by its kind alone: its blocks are listed all the same.
+    objects.mos().for_each_dnode(&mut |id, dnode| {
+        if dnode.kind == ObjectKind::Objset {
+            sets.push(id);
+        }
+    });
+    for id in sets {
+        let set = objects.open_objset(id)?;
+        let of_set = kinds.entry(set.id().0).or_default();
+        set.for_each_dnode(&mut |id, dnode| {
+            of_set.insert(id.0, dnode.kind);
+        });
+    }
+    let kind_of =
+        |objset: u64, object: u64| kinds.get(&objset).and_then(|of_set| of_set.get(&object)).copied();
+    let purpose = |owner: Owner| match owner {
+        Owner::Pool { what: POOL_RECORD | POOL_DEAD_LOG } => Purpose::Records,
+        Owner::Pool { .. } => Purpose::Tables,
+        Owner::Block { objset: 0, .. } => Purpose::Meta,
+        Owner::Block { object: HEADER, .. } => Purpose::Headers,
+        Owner::Block { object, .. } if ObjectId(object) == FREE_QUEUE => Purpose::FreeQueue,
+        Owner::Block { level, .. } if level > 0 => Purpose::Indirect,
+        Owner::Block { object: 0, .. } => Purpose::Dnodes,
+        Owner::Block { objset, object, .. } => match kind_of(objset, object) {
+            Some(ObjectKind::Directory) => Purpose::Names,
+            Some(ObjectKind::File | ObjectKind::Symlink) => Purpose::Contents,
+            _ => Purpose::Zaps,
+        },
+    };
+    let mut usage = Usage::default();
+    let pool = objects.pool();
+    for zone in pool.zones().iter().filter(|zone| !matches!(zone.phase, Phase::Gone)) {
+        usage.claimed += zone.claimed;
+        usage.frame += zone.claimed;
+        for (entry, standing) in pool.zone_directory(zone.seq)? {
+            let bytes = granule_bytes(u64::from(entry.psize));
+            usage.frame = usage.frame.saturating_sub(bytes);
+            if standing != Standing::Here {
+                usage.dead += bytes;
+                continue;
+            }
+            let share = usage.shares.entry(purpose(entry.owner)).or_default();
+            share.copies += 1;
+            share.stored += u64::from(entry.psize);
+            share.live += bytes;
+        }
+    }
+    Ok(usage)
+}

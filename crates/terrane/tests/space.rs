@@ -1,0 +1,108 @@
+//! Space: what one of many costs, and that every byte is accounted for.
+//!
+//! The bounds leave room over what was measured when they were written (in parentheses): they are there to notice what makes all
+//! metadata larger, as eight random bytes in each inode once did.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::sync::Arc;
+use terrane::check::usage::{Purpose, Usage, usage};
+use terrane::{Cred, Dataset, Fs, WriteFlags};
+use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_object::{Objects, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
+
+const OWNER: Cred = Cred { uid: 1000, gid: 100 };
+
+struct Machine {
+    pool: Arc<Pool>,
+    objects: Arc<Objects>,
+    fs: Arc<Fs>,
+}
+
+impl Machine {
+    /// 512 MiB in memory.
+    fn new() -> Machine {
+        let config = SimConfig { seed: 1, zone_count: 64, zone_size: 8 << 20, ..SimConfig::default() };
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(SimDevice::new(config).unwrap())];
+        let create = CreateOptions::named("space");
+        let import = ImportOptions::default();
+        let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &import).unwrap();
+        let objects = Objects::create(Arc::clone(&pool)).unwrap();
+        let dataset = Dataset::create_root(&objects, &[]).unwrap();
+        Fs::format(&dataset, &OWNER).unwrap();
+        let fs = Fs::open(Arc::new(dataset)).unwrap();
+        Machine { pool, objects, fs }
+    }
+
+    fn committed(&self) -> Usage {
+        self.fs.sync().unwrap();
+        usage(&self.objects).unwrap()
+    }
+}
+
+/// Bytes that `count` makings add to what lives, for each.
+fn each(m: &Machine, count: usize, make: impl Fn(usize)) -> f64 {
+    let before = m.committed().live();
+    (0..count).for_each(make);
+    (m.committed().live() - before) as f64 / count as f64
+}
+
+#[test]
+fn an_empty_directory_or_file_costs_less_than_forty_bytes() {
+    let m = Machine::new();
+    let parents: Vec<u64> = (0..10)
+        .map(|number| m.fs.mkdir(m.fs.root(), format!("d{number}").as_bytes(), 0o755, &OWNER).unwrap().ino)
+        .collect();
+    let parent = |number: usize| *parents.get(number / 1000).unwrap();
+    let directory = each(&m, 10_000, |number| {
+        let made = m.fs.mkdir(parent(number), format!("o{number:07}").as_bytes(), 0o755, &OWNER).unwrap();
+        m.fs.forget(made.ino, 1);
+    });
+    let file = each(&m, 10_000, |number| {
+        let made = m.fs.create(parent(number), format!("f{number:07}").as_bytes(), 0o644, &OWNER).unwrap();
+        m.fs.forget(made.ino, 1);
+    });
+    assert!(directory < 40.0, "{directory} bytes for an empty directory (24.5)");
+    assert!(file < 40.0, "{file} bytes for an empty file (33.7)");
+}
+
+#[test]
+fn every_byte_of_a_pool_is_accounted_for() {
+    let m = Machine::new();
+    let root = m.fs.root();
+    let mut contents = 0;
+    for number in 0..300u64 {
+        let name = format!("file {number} in the root");
+        let file = m.fs.create(root, name.as_bytes(), 0o644, &OWNER).unwrap().ino;
+        // What does not compress, so that its size is known.
+        let bytes: Vec<u8> =
+            (0..2000 + number * 16).map(|at| (noise(number << 32 | at) & 255) as u8).collect();
+        m.fs.write(file, 0, &bytes, WriteFlags::default()).unwrap();
+        contents += bytes.len() as u64;
+        m.fs.forget(file, 1);
+    }
+    let full = m.committed();
+    let share = |purpose| full.shares.get(&purpose).copied().unwrap_or_default();
+    let stored = share(Purpose::Contents).stored;
+    assert!(stored >= contents && stored < contents + 300 * 512, "{stored} stored of {contents}");
+    for purpose in [Purpose::Names, Purpose::Dnodes, Purpose::Indirect, Purpose::Headers, Purpose::Meta] {
+        assert!(share(purpose).live > 0, "{}", purpose.name());
+        assert_eq!(share(purpose).copies % 2, 0, "{} have two copies", purpose.name());
+    }
+    for number in 0..300 {
+        m.fs.unlink(root, format!("file {number} in the root").as_bytes()).unwrap();
+    }
+    let empty = m.committed();
+    assert!(!empty.shares.contains_key(&Purpose::Contents) && empty.dead >= stored);
+    for usage in [&full, &empty] {
+        assert_eq!(usage.live() + usage.dead + usage.frame, usage.claimed);
+    }
+    assert_eq!(empty.live(), m.pool.status().live_bytes, "as the pool's own books say");
+}
+
+/// SplitMix64's mix.
+fn noise(at: u64) -> u64 {
+    let z = (at ^ (at >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
