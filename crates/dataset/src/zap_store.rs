@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, OnceLock};
 use terrane_object::{Object, ObjectError, ObjectSet, Tx};
-use terrane_zap::{Cursor, Entry, Store, Value, ValueRef, Zap, ZapOptions};
+use terrane_zap::{Cursor, Entry, Store, Value, ValueRef, Visited, Zap, ZapOptions};
 
 /// What a ZAP in an object can answer.
 pub type ZapError = terrane_zap::Error<ObjectError>;
@@ -116,6 +116,18 @@ impl ObjectZap {
     /// Up to `max` entries from `from` on, in cursor order. Fewer only at the end.
     pub fn list(&self, from: Cursor, max: usize) -> Result<Vec<Entry>, ZapError> {
         self.zap()?.list(&ObjectStore::reader(&self.object), from, max)
+    }
+
+    /// Shows entries from `from` on, in cursor order, until `each` says false. True: the last one was shown.
+    pub fn visit(&self, from: Cursor, each: &mut dyn FnMut(Visited<'_>) -> bool) -> Result<bool, ZapError> {
+        self.zap()?.visit(&ObjectStore::reader(&self.object), from, each)
+    }
+
+    /// Says that a listing has ended: what only listings need is forgotten.
+    pub fn listed(&mut self) {
+        if let Some(zap) = self.zap.get_mut() {
+            zap.listed();
+        }
     }
 
     /// All entries. For ZAPs that we fill ourselves with a few of them.

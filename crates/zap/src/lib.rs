@@ -56,7 +56,7 @@ mod zap;
 pub use check::Report;
 pub use cursor::Cursor;
 pub use error::Error;
-pub use fat::Entry;
+pub use fat::{Entry, Visited};
 pub use hash::{Flags, HashBits};
 pub use key::{Key, KeyRef};
 pub use norm::{Match, NormFlags};

@@ -11,7 +11,7 @@ use crate::convert;
 use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::fat::leaf::top_bits;
-use crate::fat::{Entry, Mode, header::Geometry};
+use crate::fat::{Entry, Mode, Visited, header::Geometry};
 use crate::hash::HashBits;
 use crate::index::{Index, Indexed};
 use crate::key::{Key, KeyRef};
@@ -20,7 +20,7 @@ use crate::store::{Store, edit};
 use crate::value::ValueRef;
 use crate::zap::ZapOptions;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use terrane_wire::Corrupt;
 
 /// So few slots are searched faster than a name is hashed.
@@ -34,6 +34,8 @@ pub(crate) struct Remembered {
     index: OnceLock<Index>,
     /// Slots looked at by lookups that went without an index.
     slots_scanned: AtomicUsize,
+    /// The index serves more than listings.
+    index_wanted: AtomicBool,
     /// Where the search for a free slot begins.
     slot_hint: usize,
 }
@@ -59,6 +61,13 @@ impl Remembered {
     /// The index, if there is one.
     pub fn index(&self) -> Option<&Index> {
         self.index.get()
+    }
+
+    /// A listing has ended: an index that only listings used goes.
+    pub fn listed(&mut self) {
+        if !*self.index_wanted.get_mut() {
+            self.index = OnceLock::new();
+        }
     }
 
     /// The index, built if there is none.
@@ -91,6 +100,7 @@ impl Remembered {
                 return Ok(slots.scan(name));
             }
         }
+        self.index_wanted.store(true, Ordering::Relaxed);
         Ok(find_indexed(slots, self.index_of(slots)?, name)?.map(|(_, slot)| slot))
     }
 
@@ -99,6 +109,30 @@ impl Remembered {
         let place = |i: &Indexed| (i.hash, u32::from(i.cd));
         let after = self.index_of(slots)?.from(from.hash, 0).skip_while(|i| place(i) < (from.hash, from.cd));
         after.take(if from.is_end() { 0 } else { max }).map(|i| read_indexed(slots, i)).collect()
+    }
+
+    /// Shows entries from the cursor on until `each` says false; true: to the last.
+    pub fn visit(
+        &self,
+        slots: &Slots<'_>,
+        from: Cursor,
+        each: &mut dyn FnMut(Visited<'_>) -> bool,
+    ) -> Result<bool, Corrupt> {
+        if from.is_end() {
+            return Ok(true);
+        }
+        let place = |i: &Indexed| (i.hash, u32::from(i.cd));
+        for indexed in self.index_of(slots)?.from(from.hash, 0) {
+            if place(&indexed) < (from.hash, from.cd) {
+                continue;
+            }
+            let slot = slots.indexed_slot(indexed.slot)?;
+            let (key, after) = (KeyRef::Name(slot.name()), Cursor::after(indexed.hash, slot.cd()));
+            if !each(Visited { key, first: Some(slot.first()), after }) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Stores a value under a name, growing the block or giving it other slots where needed.
@@ -121,6 +155,7 @@ impl Remembered {
         (name, value): (&[u8], ValueRef<'_>),
         mode: Mode,
     ) -> Result<Put, Error<S::Error>> {
+        *self.index_wanted.get_mut() = true;
         let block_0 = store.read(0)?;
         let parsed = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
         parsed.norm.judge(KeyRef::Name(name)).map_err(Error::lift)?;
@@ -200,6 +235,7 @@ impl Remembered {
     }
 
     fn try_remove<S: Store + ?Sized>(&mut self, store: &mut S, name: &[u8]) -> Result<bool, Error<S::Error>> {
+        *self.index_wanted.get_mut() = true;
         let block_0 = store.read(0)?;
         let parsed = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
         let shape = parsed.shape;

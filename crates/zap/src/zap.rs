@@ -6,7 +6,7 @@ use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::fat::leaf::array_chunks;
 use crate::fat::{
-    self, Entry, Mode,
+    self, Entry, Mode, Visited,
     header::{Geometry, Header},
 };
 use crate::hash::{Flags, HashBits};
@@ -216,6 +216,11 @@ impl Zap {
     /// Drops what was remembered: because memory is wanted, or because the object changed behind our back.
     pub fn forget_index(&mut self) {
         self.remembered = Remembered::default();
+    }
+
+    /// Says that a listing has ended: an index that served nothing but listings is forgotten.
+    pub fn listed(&mut self) {
+        self.remembered.listed();
     }
 
     /// Bytes of memory the index takes.
@@ -451,6 +456,24 @@ impl Zap {
                 let slots = slots_of(&block_0, store)?;
                 let entries = self.remembered.list(&slots, from, max).map_err(Error::damage)?;
                 Ok((entries, slots.norm))
+            }
+        }
+    }
+
+    /// Shows entries from the cursor on, in the order of [`list`](Zap::list), until `each` says false; nothing is allocated for an
+    /// entry of a micro or tiny ZAP, and names in conflict are not marked. True: the last one was shown.
+    pub fn visit<S: Store + ?Sized>(
+        &self,
+        store: &S,
+        from: Cursor,
+        each: &mut dyn FnMut(Visited<'_>) -> bool,
+    ) -> Result<bool, Error<S::Error>> {
+        match self.form(store)? {
+            Form::Nothing => Ok(true),
+            Form::Fat(..) => fat::visit(store, from, each),
+            Form::Slots => {
+                let block_0 = store.read(0)?;
+                self.remembered.visit(&slots_of(&block_0, store)?, from, each).map_err(Error::damage)
             }
         }
     }

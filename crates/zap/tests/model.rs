@@ -22,6 +22,7 @@ enum Op {
     Lookup(u16),
     List(u64, usize),
     Forget,
+    Listed,
     AddMany(u16, u16),
 }
 
@@ -38,6 +39,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => name().prop_map(Op::Lookup),
         2 => (any::<u64>(), 0usize..20).prop_map(|(c, m)| Op::List(c, m)),
         1 => Just(Op::Forget),
+        1 => Just(Op::Listed),
         2 => (name(), 1u16..60).prop_map(|(n, c)| Op::AddMany(n, c)),
     ];
     prop::collection::vec(op, 1..60)
@@ -149,8 +151,20 @@ fn run(options: ZapOptions, ops: Vec<Op>) -> Result<(), TestCaseError> {
                 if max > 0 {
                     prop_assert_eq!(first.as_ref(), some.first());
                 }
+                let mut seen = Vec::new();
+                let is_last = zap.visit(&store, from, &mut |entry| {
+                    seen.push((format!("{:?}", entry.key), entry.first, entry.after));
+                    seen.len() < max
+                });
+                prop_assert!(is_last == Ok(true) || seen.len() == max.max(1));
+                let of = |e: &terrane_zap::Entry| {
+                    (format!("{:?}", e.key.as_ref()), e.value.first(), e.cursor_after())
+                };
+                let listed = zap.list(&store, from, max.max(1)).unwrap();
+                prop_assert_eq!(seen, listed.iter().map(of).collect::<Vec<_>>());
             }
             Op::Forget => zap.forget_index(),
+            Op::Listed => zap.listed(),
         }
         judge(&zap, &store, &model)?;
     }

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::fat::header::Header;
 use crate::fat::leaf::{EntryChunk, Leaf};
 use crate::fat::leaf_of;
-use crate::key::Key;
+use crate::key::{Key, KeyRef};
 use crate::store::Store;
 use crate::value::Value;
 use terrane_wire::Corrupt;
@@ -31,6 +31,37 @@ impl Entry {
     pub fn cursor_after(&self) -> Cursor {
         Cursor::after(self.hash, self.cd)
     }
+}
+
+/// An entry as it is shown to those who keep nothing of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Visited<'a> {
+    pub key: KeyRef<'a>,
+    /// The first integer of the value, widened, if it has any.
+    pub first: Option<u64>,
+    /// Where to go on after this entry.
+    pub after: Cursor,
+}
+
+/// Shows entries from the cursor on until `each` says false; true: to the last.
+pub(crate) fn visit<S: Store + ?Sized>(
+    store: &S,
+    from: Cursor,
+    each: &mut dyn FnMut(Visited<'_>) -> bool,
+) -> Result<bool, Error<S::Error>> {
+    let mut wanted = true;
+    walk(store, from, |leaf, found| {
+        for entry in found {
+            let entry = read(leaf, entry)?;
+            let (first, after) = (entry.value.first(), entry.cursor_after());
+            wanted = each(Visited { key: entry.key.as_ref(), first, after });
+            if !wanted {
+                break;
+            }
+        }
+        Ok(wanted)
+    })?;
+    Ok(wanted)
 }
 
 /// The first entry at or after the cursor.

@@ -17,8 +17,8 @@ mod remove;
 pub(crate) mod table;
 
 pub(crate) use insert::{Mode, put};
-pub use list::Entry;
-pub(crate) use list::{list, next};
+pub use list::{Entry, Visited};
+pub(crate) use list::{list, next, visit};
 pub(crate) use remove::remove;
 
 use crate::bytes::put_u64;

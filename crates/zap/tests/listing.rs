@@ -1,0 +1,66 @@
+//! Listings, and what they leave in memory.
+
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+use terrane_zap::{Cursor, KeyRef, MemStore, Zap, ZapOptions};
+
+fn listed(zap: &Zap, store: &MemStore, from: Cursor, max: usize) -> (Vec<Vec<u8>>, Cursor, bool) {
+    let (mut names, mut after) = (Vec::new(), from);
+    let is_last = zap
+        .visit(store, from, &mut |entry| {
+            let KeyRef::Name(name) = entry.key else { panic!("{:?} is no name", entry.key) };
+            names.push(name.to_vec());
+            after = entry.after;
+            names.len() < max
+        })
+        .unwrap();
+    (names, after, is_last)
+}
+
+fn filled(names: u64) -> (MemStore, Zap) {
+    let mut store = MemStore::new();
+    let mut zap = Zap::create(&mut store, ZapOptions::new(0x1234_5679)).unwrap();
+    for n in 0..names {
+        zap.add(&mut store, &format!("name-{n}"), &[n]).unwrap();
+    }
+    (store, zap)
+}
+
+#[test]
+fn pieces_of_a_listing_make_the_whole() {
+    for count in [0, 1, 40, 5000] {
+        let (store, zap) = filled(count);
+        let mut names = Vec::new();
+        let mut from = Cursor::START;
+        loop {
+            let (some, after, is_last) = listed(&zap, &store, from, 7);
+            assert!(is_last || some.len() == 7);
+            names.extend(some);
+            from = after;
+            if is_last {
+                break;
+            }
+        }
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len() as u64, count);
+        assert_eq!(listed(&zap, &store, Cursor::END, 7), (vec![], Cursor::END, true));
+    }
+}
+
+#[test]
+fn an_index_that_only_listings_used_is_forgotten_with_them() {
+    let (store, _) = filled(1800);
+    let mut zap = Zap::open(&store).unwrap();
+    assert_eq!(listed(&zap, &store, Cursor::START, 100).0.len(), 100);
+    assert!(zap.index_bytes() >= 1800 * 8, "kept while a listing goes on");
+    zap.listed();
+    assert_eq!(zap.index_bytes(), 0);
+
+    for n in 0..100 {
+        assert_eq!(zap.lookup_u64(&store, &format!("name-{n}")), Ok(Some(n)));
+    }
+    listed(&zap, &store, Cursor::START, 100);
+    zap.listed();
+    assert!(zap.index_bytes() >= 1800 * 8, "lookups use it");
+}
