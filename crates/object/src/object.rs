@@ -233,6 +233,11 @@ impl Object {
         })
     }
 
+    /// The block was read a moment ago and is in the cache.
+    pub(crate) fn has_read(&self, block: u64) -> bool {
+        self.state.read().recent.get(block).is_some()
+    }
+
     /// A block's bytes, perhaps without trailing zeros; `None`: all zeros.
     fn raw_block(&self, block: u64) -> Result<Option<Arc<Vec<u8>>>, ObjectError> {
         let mut tried = None;

@@ -313,6 +313,20 @@ impl ObjectSet {
         }
     }
 
+    /// Has another thread read an object's dnode and its first block into the cache, if one has time for it.
+    pub fn read_ahead(&self, id: ObjectId) {
+        let known = self.shard(id).lock().objects.get(&id.0).and_then(Weak::upgrade);
+        if known.is_some_and(|object| object.has_read(0)) {
+            return;
+        }
+        let set = self.me.clone();
+        self.pool.offer(move || {
+            let Some(set) = set.upgrade() else { return };
+            // Whoever asks for the object meets the same error, and reports it.
+            let _ = set.hold(id).and_then(|object| object.read_block(0));
+        });
+    }
+
     fn stored_dnode(&self, id: ObjectId) -> Result<Option<Dnode>, ObjectError> {
         let (block, offset) = slot_of(id);
         if id.0 == 0 || block >= self.dnodes.block_count() {

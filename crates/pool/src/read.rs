@@ -168,6 +168,12 @@ impl Pool {
             .map_err(|corrupt| self.damaged(owner, corrupt.within(normal.addrs[0])))
     }
 
+    /// Has `job` run by another thread soon, or not at all: for what fills the cache before somebody asks. A pool without threads of
+    /// its own never runs it.
+    pub fn offer(&self, job: impl FnOnce() + Send + 'static) {
+        self.workers.offer(job);
+    }
+
     /// Reads and verifies every copy of a block, past the cache; the findings name what is damaged. For `check`.
     pub fn verify(&self, ptr: &BlockPtr) -> Vec<(Addr, PoolError)> {
         let BlockPtr::Normal(normal) = ptr else { return Vec::new() };

@@ -65,6 +65,13 @@ impl Workers {
         Pending(pending)
     }
 
+    /// Has `job` run by a worker some time, or not at all: where there are none, or all have enough to do.
+    pub fn offer(&self, job: impl FnOnce() + Send + 'static) {
+        if let Some(queue) = &self.queue {
+            let _ = queue.try_send(Box::new(|_| job()));
+        }
+    }
+
     /// Runs `job` in this thread with a borrowed context.
     pub fn here<R>(&self, job: impl FnOnce(&mut Compressor) -> R) -> R {
         let mut compressor = self.idle.lock().pop().unwrap_or_default();

@@ -13,9 +13,9 @@ use crate::perm;
 use crate::types::{Attr, Cred, DirEntry, Ino, LINK_MAX, NAME_MAX, SYMLINK_MAX, mode};
 use std::sync::Arc;
 use terrane_dataset::ObjectZap;
-use terrane_object::{Cost, Object, ObjectSpec, Tx};
+use terrane_object::{Cost, Object, ObjectId, ObjectSpec, Tx};
 use terrane_sa::ZplAttrs;
-use terrane_zap::{Cursor, Entry};
+use terrane_zap::{Cursor, KeyRef};
 
 /// `DT_DIR`
 pub(crate) const KIND_DIR: u8 = 4;
@@ -25,7 +25,7 @@ const OFFSET_NAMES: u64 = 2;
 const OFFSET_NAMES_LAST: u64 = 3;
 /// Entries read under one lock.
 const BATCH_FIRST: usize = 32;
-const BATCH_MAX: usize = 512;
+const BATCH_MAX: usize = 1024;
 /// The object's number takes 48 bits of an entry's value, its file type the 4 highest ones.
 const OBJECT_BITS: u32 = 48;
 const KIND_SHIFT: u32 = 60;
@@ -382,31 +382,64 @@ impl Fs {
             }
         }
         const { assert!(OFFSET_PARENT + 1 == OFFSET_NAMES) };
-        let mut cursor = if offset <= OFFSET_NAMES_LAST { Cursor::START } else { Cursor::from_u64(offset) };
-        let mut batch = BATCH_FIRST;
-        loop {
-            let (entries, held) = {
-                let state = dir.read();
-                let entries = state.names()?.list(cursor, batch)?;
-                let meaning = |entry: &Entry| entry.value.first().map(Named::from_value);
-                let held: Vec<_> = entries
-                    .iter()
-                    .map(|entry| meaning(entry).map(|named| (named, hold(named.ino))))
-                    .collect();
-                (entries, held)
-            };
-            for (entry, held) in entries.iter().zip(held) {
-                cursor = entry.cursor_after();
-                let (Some(name), Some((named, held))) = (entry.key.name(), held) else { continue };
-                let shown = DirEntry { name, ino: named.ino, kind: named.kind, next: cursor.to_u64() };
-                if !each(shown, held) {
-                    return Ok(());
+        let offset = if offset <= OFFSET_NAMES_LAST { 0 } else { offset };
+        if offset == 0 {
+            let next = self.ahead.lock().begins(dir.ino, parent);
+            next.into_iter().for_each(|ino| self.set.read_ahead(ObjectId(ino)));
+        }
+        let (mut subdirs, mut shown_to) = (Vec::new(), offset);
+        let outcome = show_names(dir, offset, hold, &mut |entry, held| {
+            let (ino, kind, next) = (entry.ino, entry.kind, entry.next);
+            let taken = each(entry, held);
+            if taken {
+                shown_to = next;
+                if kind == KIND_DIR {
+                    subdirs.push(ino);
                 }
             }
-            if entries.len() < batch {
+            taken
+        });
+        self.ahead.lock().listed(dir.ino, offset, &subdirs, shown_to);
+        outcome
+    }
+}
+
+/// The names of a directory that are stored, from `offset` on (0: all).
+fn show_names<T>(
+    dir: &InodeRef<'_>,
+    offset: u64,
+    hold: &mut dyn FnMut(Ino) -> T,
+    each: &mut dyn FnMut(DirEntry<'_>, T) -> bool,
+) -> Result<(), Errno> {
+    let mut cursor = if offset == 0 { Cursor::START } else { Cursor::from_u64(offset) };
+    let mut batch = BATCH_FIRST;
+    let (mut names, mut rows) = (Vec::new(), Vec::with_capacity(BATCH_FIRST));
+    loop {
+        names.clear();
+        let is_last = dir.read().names()?.visit(cursor, &mut |entry| {
+            cursor = entry.after;
+            if let (KeyRef::Name(name), Some(value)) = (entry.key, entry.first) {
+                let named = Named::from_value(value);
+                names.extend_from_slice(name);
+                rows.push((named, entry.after.to_u64(), names.len(), hold(named.ino)));
+            }
+            rows.len() < batch
+        })?;
+        let mut from = 0;
+        for (named, next, to, held) in rows.drain(..) {
+            let name = names.get(from..to).unwrap_or(&[]);
+            from = to;
+            if !each(DirEntry { name, ino: named.ino, kind: named.kind, next }, held) {
                 return Ok(());
             }
-            batch = (batch * 2).min(BATCH_MAX);
         }
+        if is_last {
+            // The indexes of directories that are listed once would fill the memory.
+            if let Some(mut state) = dir.try_write() {
+                state.names_mut()?.listed();
+            }
+            return Ok(());
+        }
+        batch = (batch * 2).min(BATCH_MAX);
     }
 }

@@ -1,5 +1,6 @@
 //! One mounted data set: how it is made and opened, and what concerns it as a whole.
 
+use crate::ahead::Ahead;
 use crate::attr::{Attributes, low32, orders, stored, time};
 use crate::claims::{Claims, DnodeBlocks, Need};
 use crate::errno::Errno;
@@ -45,6 +46,7 @@ pub struct Fs {
     /// before the transaction begins.
     pub(crate) directory_moves: Mutex<()>,
     pub(crate) ledger: OnceLock<Box<dyn Ledger>>,
+    pub(crate) ahead: Mutex<Ahead>,
     succession: Option<Succession>,
     root: Ino,
 }
@@ -230,6 +232,7 @@ impl Fs {
             claims_of_new: Claims::of_new(),
             directory_moves: Mutex::new(()),
             ledger: OnceLock::new(),
+            ahead: Mutex::default(),
             succession,
             root,
         });

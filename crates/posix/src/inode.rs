@@ -99,6 +99,11 @@ impl Inode {
         self.body().state.write()
     }
 
+    /// Not if somebody else has it.
+    pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, State>> {
+        self.body().state.try_write()
+    }
+
     /// The group of the last change that may not be durable.
     pub fn changed(&self) -> Option<u64> {
         Some(self.changed.load(Ordering::Acquire)).filter(|group| *group != 0)

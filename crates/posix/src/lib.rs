@@ -11,6 +11,7 @@
 //! | `attr` | attributes as bytes and as a struct |
 //! | `claims` | what an operation reserves before it begins |
 //! | `dir` | finding, listing and making names |
+//! | `ahead` | which directories a walk comes to next |
 //! | `file` | bytes, holes, sizes |
 //! | `link`, `rename` | more names, fewer names, moved names |
 //! | `unlinked` | objects without a name, and what a crash left of them |
@@ -20,6 +21,7 @@
 //! lock in ascending order, judge again, change, and let go in reverse. So nobody waits for space or for a
 //! group while he holds a lock that somebody in the group needs.
 
+mod ahead;
 mod attr;
 mod claims;
 mod dir;
