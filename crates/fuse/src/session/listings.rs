@@ -8,7 +8,8 @@
 //!
 //! A list that came in one piece is as true as its one answer: changes of a directory exclude its readers, and the next
 //! reader notices them. So small directories are left to the kernel. Of others the kernel is told to forget the pages before
-//! it learns that the end is reached: it then finds its list without a beginning, throws it away, and asks.
+//! it learns that the end is reached: it then finds its list without a beginning, throws it away, and asks. It is told so before
+//! the second answer as well: it then stops gathering at once, which is a third of its work for a name.
 //!
 //! Invariant: the end of a directory whose listing ever took more than one answer is not told before that. Marks are never
 //! taken back, as an old piece can be added late.
@@ -16,7 +17,7 @@
 use crate::proto::{self, Header, NotifyInvalInodeOut, ReadIn, Request};
 use crate::reply::{self, Reply};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// More directories than this are not remembered one by one: all are then taken for long ones.
 const MARKS_MAX: usize = 1 << 16;
@@ -28,26 +29,27 @@ const SMALLEST_BUFFER_BYTES: usize = 1024;
 /// Directories whose listings take more than one answer.
 #[derive(Debug, Default)]
 pub(super) struct Listings {
-    long: Mutex<BTreeSet<u64>>,
+    /// True: somebody began to list it, and asked for no more yet.
+    long: Mutex<BTreeMap<u64, bool>>,
 }
 
 impl Listings {
     /// What must be sent before this answer to a request that was carried out.
     pub fn before(&self, header: &Header, request: &Request<'_>, reply: &Reply) -> Option<Vec<u8>> {
         let (Request::Readdir(read) | Request::Readdirplus(read)) = request else { return None };
-        let is_end = reply.is_empty() && read.offset != 0;
-        if is_long(read, reply) {
-            let mut long = self.long.lock();
-            if long.len() < MARKS_MAX {
-                long.insert(header.nodeid);
+        let mut long = self.long.lock();
+        let (is_first, is_end, is_full) = (read.offset == 0, reply.is_empty(), long.len() >= MARKS_MAX);
+        let is_wanted = match long.get_mut(&header.nodeid) {
+            Some(begun) if is_first => {
+                *begun = true;
+                false
             }
-        }
-        (is_end && self.marked(header.nodeid)).then(|| forget_pages(header.nodeid))
-    }
-
-    fn marked(&self, nodeid: u64) -> bool {
-        let long = self.long.lock();
-        long.contains(&nodeid) || long.len() >= MARKS_MAX
+            Some(begun) => std::mem::take(begun) || is_end,
+            None if is_full => is_end && !is_first,
+            None if is_long(read, reply) => long.insert(header.nodeid, is_first).is_none() && !is_first,
+            None => false,
+        };
+        is_wanted.then(|| forget_pages(header.nodeid))
     }
 }
 
@@ -75,15 +77,17 @@ mod tests {
     }
 
     #[test]
-    fn only_long_listings_are_forgotten_and_only_at_their_end() {
+    fn only_long_listings_are_forgotten_after_their_first_piece_and_at_their_end() {
         let listings = Listings::default();
         assert!(!asked(&listings, 7, 0, 32768, 30000));
         assert!(!asked(&listings, 7, 99, 32768, 0), "one answer held all");
         assert!(!asked(&listings, 8, 0, 32768, 30000));
-        assert!(!asked(&listings, 8, 99, 32768, 30000));
-        assert!(asked(&listings, 8, 199, 32768, 0));
+        assert!(asked(&listings, 8, 99, 32768, 30000), "the kernel stops gathering");
+        assert!(!asked(&listings, 8, 199, 32768, 30000), "it has stopped");
+        assert!(asked(&listings, 8, 299, 32768, 0));
         assert!(asked(&listings, 8, 199, 32768, 0), "marks stay");
-        assert!(!asked(&listings, 8, 0, 32768, 0), "nothing was listed");
+        assert!(!asked(&listings, 8, 0, 32768, 30000), "the first piece of another listing");
+        assert!(asked(&listings, 8, 99, 32768, 30000));
         assert!(!asked(&listings, 7, 99, 32768, 0), "another directory");
     }
 
