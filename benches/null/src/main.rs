@@ -1,4 +1,4 @@
-//! `terrane-null MOUNTPOINT [-o OPTIONS] [--foreground]`: mounts the null server.
+//! `terrane-null MOUNTPOINT [-o OPTIONS] [--foreground] [--tree DIRSxNAMES] [--names-only]`: mounts the null server.
 //!
 //! It takes the words of Terrane's own mounts after `-o`, and ends when its mount does.
 
@@ -11,8 +11,9 @@ use std::process::{Command, ExitCode, Stdio};
 use terrane_fuse::{MountOptions, Session};
 use terrane_null::Memory;
 
-const USAGE: &str = "terrane-null MOUNTPOINT [-o OPTIONS] [--foreground]
-  An empty file system in memory behind Terrane's front end, gone with its mount.";
+const USAGE: &str = "terrane-null MOUNTPOINT [-o OPTIONS] [--foreground] [--tree DIRSxNAMES] [--names-only]
+  A file system in memory behind Terrane's front end, gone with its mount; empty, or with a tree of empty files.
+  With --names-only its listings bring no attributes.";
 /// The background process says so on standard output when the mount stands.
 const READY: &[u8] = b"ready\n";
 const BACKGROUND: &str = "--background";
@@ -22,10 +23,14 @@ struct Arguments {
     options: MountOptions,
     foreground: bool,
     background: bool,
+    /// Directories, and files in each.
+    tree: (usize, usize),
+    names_only: bool,
 }
 
 fn parse(words: &[OsString]) -> Result<Arguments, String> {
-    let (mut dir, mut foreground, mut background) = (None, false, false);
+    let (mut dir, mut foreground, mut background, mut tree, mut names_only) =
+        (None, false, false, (0, 0), false);
     let mut options = MountOptions::for_root("null");
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -37,13 +42,19 @@ fn parse(words: &[OsString]) -> Result<Arguments, String> {
             }
             Some("-f" | "--foreground") => foreground = true,
             Some(BACKGROUND) => background = true,
+            Some("--names-only") => names_only = true,
+            Some("--tree") => {
+                let given = words.next().and_then(|given| given.to_str()?.split_once('x'));
+                let counts = given.and_then(|(dirs, names)| Some((dirs.parse().ok()?, names.parse().ok()?)));
+                tree = counts.ok_or("--tree should have two counts after it, like 1000x100")?;
+            }
             Some(word) if word.starts_with('-') => return Err(format!("{word} is not known\n{USAGE}")),
             _ if dir.is_none() => dir = Some(PathBuf::from(word)),
             _ => return Err(format!("one mount point, not two\n{USAGE}")),
         }
     }
     let dir = dir.ok_or(USAGE)?;
-    Ok(Arguments { dir, options, foreground, background })
+    Ok(Arguments { dir, options, foreground, background, tree, names_only })
 }
 
 /// Starts this program again, and waits until its mount stands.
@@ -61,6 +72,11 @@ fn in_background(words: &[OsString]) -> Result<(), String> {
 fn serve(arguments: &Arguments) -> Result<(), String> {
     let said = |error: std::io::Error| error.to_string();
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(said)?;
+    let mut memory = Memory::new(&arguments.options);
+    if arguments.names_only {
+        memory.show_names_only();
+    }
+    memory.make_tree(arguments.tree.0, arguments.tree.1);
     let session = Session::mount(&arguments.dir, &arguments.options).map_err(|error| error.to_string())?;
     let unmount = session.unmount_handle();
     std::thread::spawn(move || {
@@ -77,7 +93,7 @@ fn serve(arguments: &Arguments) -> Result<(), String> {
         // Fails if nobody waits any more, which does not matter to the mount.
         let _ = std::io::stdout().write_all(READY);
     }
-    session.run_negotiated(&negotiated, &Memory::new(&arguments.options)).map_err(said)
+    session.run_negotiated(&negotiated, &memory).map_err(said)
 }
 
 fn main() -> ExitCode {

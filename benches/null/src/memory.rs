@@ -15,11 +15,14 @@ type Answer = Result<(), Errno>;
 
 const ENOSYS: Errno = Errno(libc::ENOSYS);
 const S_IFMT: u32 = mode::S_IFMT;
+const ROOT: u64 = 1;
 
 /// A file system in memory. All of it goes with the process.
 pub struct Memory {
     nodes: Nodes,
     policy: CachePolicy,
+    /// Listings come without attributes.
+    names_only: bool,
 }
 
 /// A change of a file's bytes takes its set-id bits, if the kernel asks for it.
@@ -50,7 +53,30 @@ fn kind(bits: u32) -> u8 {
 
 impl Memory {
     pub fn new(options: &MountOptions) -> Self {
-        Memory { nodes: Nodes::new(), policy: options.cache }
+        Memory { nodes: Nodes::new(), policy: options.cache, names_only: false }
+    }
+
+    /// Listings come without attributes, as Terrane answers who looks no name up.
+    pub fn show_names_only(&mut self) {
+        self.names_only = true;
+    }
+
+    /// Fills the root with directories, each followed by its empty files, without a request for each: as `terrane-walk make` does.
+    pub fn make_tree(&self, dirs: usize, names: usize) {
+        let Some(root) = self.nodes.get(ROOT) else { return };
+        let named = |dir: &Node, name: String, ino, bits| {
+            self.name(dir, name.as_bytes(), ino, kind(bits)).expect("it was made as a directory");
+        };
+        for dir in 0..dirs {
+            let (bits, body) = (mode::S_IFDIR | 0o755, Body::Dir(RwLock::new(Dir::new(ROOT))));
+            let made = self.nodes.add(bits, (0, 0), body);
+            named(&root, format!("dir{dir:05}"), made.attr().ino, bits);
+            for name in 0..names {
+                let bits = mode::S_IFREG | 0o644;
+                let file = self.nodes.add(bits, (0, 0), self.file(bits));
+                named(&made, format!("file{name:05}"), file.attr().ino, bits);
+            }
+        }
     }
 
     /// How many nodes there are, the root and those without a name included.
@@ -272,7 +298,9 @@ impl Memory {
         }
         for (next, named) in names.list(read.offset.saturating_sub(2) as usize) {
             let next = next as u64 + 2;
-            let fits = if plus {
+            let fits = if plus && self.names_only {
+                out.entry_plus(&nothing, named.ino, next, named.kind, &named.name)
+            } else if plus {
                 let node = self.node(named.ino)?;
                 let entry = attr::entry(&node.attr(), named.ino, &self.policy);
                 let fits = out.entry_plus(&entry, named.ino, next, named.kind, &named.name);
