@@ -69,6 +69,11 @@ impl Store for ObjectStore<'_> {
             None => Ok(()),
         }
     }
+
+    fn truncate(&mut self, blocks: u64) -> Result<(), ObjectError> {
+        let bytes = blocks.saturating_mul(u64::from(self.object.block_size()));
+        self.object.truncate(self.tx(), bytes)
+    }
 }
 
 /// An object and the ZAP in it. Callers lock around it: readers share, a writer is alone.

@@ -3,10 +3,12 @@
 //! Entries keep their hash and differentiator, so cursors stay valid. What a conversion gives is built in memory
 //! first: an entry that does not fit, or a slot that turns out to be damaged, leaves the ZAP as it was.
 
+use crate::bytes::put;
 use crate::error::Error;
-use crate::fat::{self, Mode};
+use crate::fat::{self, Entry, Mode};
 use crate::hash::Flags;
 use crate::key::KeyRef;
+use crate::norm::NormFlags;
 use crate::slots::{self, Shape, Slots};
 use crate::store::{MemStore, Store, edit};
 use crate::value::ValueRef;
@@ -21,6 +23,17 @@ pub(crate) fn to_shape(from: &Slots<'_>, shape: Shape, bytes: usize) -> Result<V
         slots::put_slot(&mut raw, shape, number, slot.name(), slot.cd(), slot.words());
     }
     Ok(raw)
+}
+
+/// Entries whose values have as many words, and whose names fit, in slots in their order.
+pub(crate) fn to_slots(entries: &[Entry], salt: u64, norm: NormFlags, shape: Shape) -> Vec<u8> {
+    let mut raw = vec![0; shape.bytes_for(entries.len())];
+    slots::init(&mut raw, salt, norm, shape);
+    for (number, entry) in entries.iter().enumerate() {
+        let name = entry.key.name().unwrap_or_default();
+        slots::put_slot(&mut raw, shape, number, name, entry.cd, entry.value.ints());
+    }
+    raw
 }
 
 /// The same entries as a fat ZAP in blocks of 2^`block_shift` bytes, and one more stored in it; says whether that
@@ -46,14 +59,26 @@ pub(crate) fn to_fat(
     Ok((fat_zap, is_new))
 }
 
-/// Replaces an object of at most one block by what was built.
+/// Replaces the whole object by what was built.
 pub(crate) fn install<S: Store + ?Sized>(store: &mut S, built: &MemStore) -> Result<(), Error<S::Error>> {
-    store.set_block_size(built.block_size())?;
-    for (block, bytes) in built.blocks() {
+    if store.block_count() > 1 || built.block_count() == 0 {
+        store.truncate(0)?;
+    }
+    let bytes = built.block_size();
+    // One block for another that is shorter: written first and cut then, it is a whole ZAP all the time.
+    let is_cut = built.block_count() == 1 && store.block_count() == 1 && bytes < store.block_size();
+    if !is_cut {
+        store.set_block_size(bytes)?;
+    }
+    for (block, new) in built.blocks() {
         edit(store, block, |raw| {
-            raw.copy_from_slice(bytes);
+            raw.fill(0);
+            put(raw, 0, new);
             Ok(())
         })?;
+    }
+    if is_cut {
+        store.set_block_size(bytes)?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@
 //! | [`norm`] | names that mean the same |
 //! | `slots`, `index`, `remembered` | one block of slots, and what is remembered about it |
 //! | `fat` | header, pointer table, leaves |
-//! | `convert` | from one kind to another, keeping every cursor valid |
+//! | `convert`, `shrink` | from one kind to another, keeping every cursor valid |
 //! | `zap` | which of them an object is now |
 //! | `alias` | which entry a name means, where names are normalized |
 //! | [`cursor`] | a place in the order of entries |
@@ -48,6 +48,7 @@ mod index;
 pub mod key;
 pub mod norm;
 mod remembered;
+mod shrink;
 mod slots;
 pub mod store;
 pub mod value;
@@ -60,6 +61,7 @@ pub use fat::{Entry, Visited};
 pub use hash::{Flags, HashBits};
 pub use key::{Key, KeyRef};
 pub use norm::{Match, NormFlags};
+pub use shrink::Shrink;
 pub use store::{MemStore, Store};
 pub use value::{Value, ValueRef};
 pub use zap::{Kind, Zap, ZapOptions};

@@ -44,6 +44,8 @@ pub(crate) struct Remembered {
 pub(crate) enum Put {
     /// It is stored; whether its name is new.
     Stored { is_new: bool },
+    /// It is new, and beside it so many entries were laid out anew.
+    Relaid { entries: usize },
     /// No block of slots can hold it, or not beside what is there. Nothing was changed.
     Outgrown,
 }
@@ -209,7 +211,7 @@ impl Remembered {
             change(store, |block| block.copy_from_slice(&raw))?;
             self.slot_hint = hint_after(used, target.slot_count(bytes));
             self.index = OnceLock::new();
-            return Ok(Put::Stored { is_new: true });
+            return Ok(Put::Relaid { entries: used });
         }
         let slot = if is_full { Some(slots) } else { parsed.free_slot(self.slot_hint) };
         let slot_damage =
@@ -287,7 +289,8 @@ fn change<S: Store + ?Sized>(store: &mut S, mut change: impl FnMut(&mut [u8])) -
     })
 }
 
-fn bytes_max(options: &ZapOptions) -> usize {
+/// Bytes that a micro or tiny ZAP may have.
+pub(crate) fn bytes_max(options: &ZapOptions) -> usize {
     options.micro_max_bytes.min(slots::BYTES_LIMIT).next_multiple_of(slots::GROWTH_BYTES)
 }
 

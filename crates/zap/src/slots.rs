@@ -287,6 +287,10 @@ impl<'a> Slots<'a> {
         self.norm.hash(Flags::NONE, self.salt, KeyRef::Name(name))
     }
 
+    pub fn bytes(&self) -> usize {
+        self.raw.len()
+    }
+
     pub fn slot_count(&self) -> usize {
         self.shape.slot_count(self.raw.len())
     }

@@ -33,6 +33,9 @@ pub trait Store {
 
     /// Makes the block a hole. `block_count` may stay as it is.
     fn free(&mut self, block: u64) -> Result<(), Self::Error>;
+
+    /// Frees every block from this one on; `block_count` is then at most `blocks`.
+    fn truncate(&mut self, blocks: u64) -> Result<(), Self::Error>;
 }
 
 /// Changes a block by a function that may refuse what it finds there; it must then have changed nothing.
@@ -140,6 +143,11 @@ impl Store for MemStore {
         if let Some(slot) = usize::try_from(block).ok().and_then(|b| self.blocks.get_mut(b)) {
             *slot = None;
         }
+        Ok(())
+    }
+
+    fn truncate(&mut self, blocks: u64) -> Result<(), Corrupt> {
+        self.blocks.truncate(usize::try_from(blocks).unwrap_or(usize::MAX));
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use crate::hash::{Flags, HashBits};
 use crate::key::{KeyRef, LONG_NAME_BYTES_MAX, NAME_BYTES_MAX};
 use crate::norm::NormFlags;
 use crate::remembered::{Put, Remembered};
+use crate::shrink::Removals;
 use crate::slots::{self, BlockKind, Shape, Slot, Slots};
 use crate::store::{Store, edit};
 use crate::value::{VALUE_BYTES_MAX, Value, ValueRef};
@@ -99,8 +100,9 @@ enum Form {
 /// after others: everything that is remembered here can be forgotten at any time, at the cost of building it again.
 #[derive(Debug)]
 pub struct Zap {
-    options: ZapOptions,
-    remembered: Remembered,
+    pub(crate) options: ZapOptions,
+    pub(crate) remembered: Remembered,
+    pub(crate) removals: Removals,
 }
 
 impl Zap {
@@ -113,7 +115,7 @@ impl Zap {
     /// Judges the header; refuses by name what this version does not read.
     pub fn open_with<S: Store + ?Sized>(store: &S, options: ZapOptions) -> Result<Zap, Error<S::Error>> {
         options.judge().map_err(Error::lift)?;
-        let zap = Zap { options, remembered: Remembered::default() };
+        let zap = Zap { options, remembered: Remembered::default(), removals: Removals::default() };
         if zap.kind(store)? != Kind::Nothing {
             let block_0 = store.read(0)?;
             if slots::block_kind(&block_0).map_err(Error::lift)? == BlockKind::Fat {
@@ -216,6 +218,7 @@ impl Zap {
     /// Drops what was remembered: because memory is wanted, or because the object changed behind our back.
     pub fn forget_index(&mut self) {
         self.remembered = Remembered::default();
+        self.removals.changed();
     }
 
     /// Says that a listing has ended: an index that served nothing but listings is forgotten.
@@ -336,6 +339,7 @@ impl Zap {
         if bytes > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLong { bytes, bytes_max: VALUE_BYTES_MAX });
         }
+        self.removals.changed();
         let form = self.form(store)?;
         let flags = self.flags_of(&form);
         key.fits(flags, self.options.name_bytes_max).map_err(Error::lift)?;
@@ -348,6 +352,10 @@ impl Zap {
             KeyRef::Name(name) if in_slots => {
                 match self.remembered.put(store, &self.options, (name, value), mode)? {
                     Put::Stored { is_new } => Ok(is_new),
+                    Put::Relaid { entries } => {
+                        self.removals.start_again(entries as u64);
+                        Ok(true)
+                    }
                     Put::Outgrown => self.become_fat(store, (key, value), mode),
                 }
             }
@@ -371,6 +379,7 @@ impl Zap {
         let parsed = slots_of(&block_0, store)?;
         let shift = self.options.fat_block_shift;
         let (built, is_new) = convert::to_fat(&parsed, shift, (key, value), mode).map_err(Error::lift)?;
+        self.removals.start_again(self.remembered.len(&parsed) as u64);
         drop(block_0);
         self.forget_index();
         convert::install(store, &built)?;
@@ -388,10 +397,15 @@ impl Zap {
         if matches!(form, Form::Nothing) || !may_be_there(key, self.flags_of(&form))? {
             return Ok(false);
         }
-        match key {
+        self.removals.changed();
+        let removed = match key {
             KeyRef::Name(name) if matches!(form, Form::Slots) => self.remembered.remove(store, name),
             _ => fat::remove(store, key),
+        }?;
+        if removed {
+            self.removals.removed();
         }
+        Ok(removed)
     }
 
     /// Entries.

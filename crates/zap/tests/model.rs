@@ -429,6 +429,9 @@ impl Store for Failing {
     fn free(&mut self, block: u64) -> Result<(), Corrupt> {
         self.change(|inner| inner.free(block))
     }
+    fn truncate(&mut self, blocks: u64) -> Result<(), Corrupt> {
+        self.change(|inner| inner.truncate(blocks))
+    }
 }
 
 /// What is remembered of a micro ZAP never outlives the failure that made it wrong.

@@ -1,0 +1,233 @@
+//! What is left of a ZAP, in less space: fat -> tiny -> micro -> nothing, smaller slots, a shorter block.
+//!
+//! Removing a name never moves others. Whoever keeps a ZAP asks now and then, once for each transaction group that
+//! removed names, whether it would pay to write what is left anew:
+//!
+//! 1. [`Zap::shrink_due`] after a removal: a comparison or two, and block 0.
+//! 2. [`Zap::plan_shrink`] reads what is left and builds the smaller ZAP in memory. It takes `&self`, so readers go on.
+//! 3. [`Zap::apply_shrink`] puts it in place of the old one, unless that was changed in between.
+//!
+//! [`Zap::shrink`] is all three for callers that are alone. Entries keep their hashes and differentiators, and the
+//! ZAP its salt, so cursors stay valid.
+//!
+//! One entry over a line must not make a ZAP go to and fro. So a ZAP shrinks only into a half of what it may have or
+//! has, and a look at all its entries is paid for by removals: after a conversion, or a look that found
+//! nothing to gain, at least half as many names have to go as there were entries.
+
+use crate::convert;
+use crate::cursor::Cursor;
+use crate::error::Error;
+use crate::fat::leaf::top_bits;
+use crate::fat::{self, Entry, header::Geometry};
+use crate::hash::{Flags, HashBits};
+use crate::norm::NormFlags;
+use crate::remembered::bytes_max;
+use crate::slots::{self, BlockKind, Shape, Slots};
+use crate::store::{MemStore, Store};
+use crate::zap::{Zap, ZapOptions};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_wire::Corrupt;
+
+/// A smaller ZAP, built but not in place.
+#[derive(Debug)]
+pub struct Shrink {
+    /// No block at all: nothing is left.
+    built: MemStore,
+    of: Arc<()>,
+}
+
+impl Shrink {
+    /// Bytes that [`Zap::apply_shrink`] writes; beside that it only frees blocks.
+    pub fn bytes(&self) -> usize {
+        self.built.blocks().map(|(_, bytes)| bytes.len()).sum()
+    }
+}
+
+/// What a ZAP remembers about its removals, and which state of it a plan was made of.
+#[derive(Debug)]
+pub(crate) struct Removals {
+    count: AtomicU64,
+    /// A look pays after so many.
+    wanted: AtomicU64,
+    state: Arc<()>,
+}
+
+impl Default for Removals {
+    fn default() -> Self {
+        Removals { count: AtomicU64::new(0), wanted: AtomicU64::new(1), state: Arc::new(()) }
+    }
+}
+
+impl Removals {
+    /// Every change of the ZAP makes plans of it void.
+    pub fn changed(&mut self) {
+        // Nobody holds it unless there is a plan, which then keeps its number from being used again.
+        if Arc::get_mut(&mut self.state).is_none() {
+            self.state = Arc::new(());
+        }
+    }
+
+    pub fn removed(&mut self) {
+        *self.count.get_mut() = self.count.get_mut().saturating_add(1);
+    }
+
+    /// The ZAP of so many entries was written anew, or a look at them was in vain.
+    pub fn start_again(&self, entries: u64) {
+        self.count.store(0, Ordering::Relaxed);
+        self.wanted.store((entries / 2).max(1), Ordering::Relaxed);
+    }
+
+    fn are_enough(&self) -> bool {
+        self.count.load(Ordering::Relaxed) >= self.wanted.load(Ordering::Relaxed)
+    }
+}
+
+impl Zap {
+    /// Whether [`plan_shrink`](Zap::plan_shrink) is worth its while. Cheap: to be asked after each removal, or once for
+    /// all of a transaction group; false where nothing was removed since this `Zap` was opened.
+    pub fn shrink_due<S: Store + ?Sized>(&self, store: &S) -> Result<bool, Error<S::Error>> {
+        if !self.removals.are_enough() || store.block_count() == 0 {
+            return Ok(false);
+        }
+        let block_0 = store.read(0)?;
+        match slots::block_kind(&block_0).map_err(Error::lift)? {
+            BlockKind::Slots => {
+                let slots = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+                let (shape, used) = (slots.shape, self.remembered.len(&slots));
+                let smallest = Shape::smallest(shape.value_ints(), 1, self.options.tiny);
+                let has_smaller = smallest.is_some_and(|smallest| smallest != shape);
+                Ok(used == 0 && self.may_give_up(slots.norm)
+                    || used > 0 && (has_smaller || is_halved(&slots, used)))
+            }
+            BlockKind::Fat => {
+                let header = fat::header(store)?;
+                let entries = usize::try_from(header.num_entries).unwrap_or(usize::MAX);
+                let fits = Shape::MICRO.bytes_for(entries.saturating_mul(2)) <= bytes_max(&self.options);
+                Ok(header.flags == Flags::NONE
+                    && if entries == 0 { self.may_give_up(header.norm) } else { fits })
+            }
+        }
+    }
+
+    /// Reads what is left and builds a smaller ZAP of it, if it is [due](Zap::shrink_due) and there is one. At most as
+    /// many bytes are read and built as a tiny ZAP may have. A plan is of one state of the ZAP: make it when nobody is
+    /// changing it, under the lock that readers share.
+    pub fn plan_shrink<S: Store + ?Sized>(&self, store: &S) -> Result<Option<Shrink>, Error<S::Error>> {
+        if !self.shrink_due(store)? {
+            return Ok(None);
+        }
+        let entries = self.len(store)?;
+        let built = match entries {
+            0 => Some(MemStore::new()),
+            _ => self.build_smaller(store)?,
+        };
+        if built.is_none() {
+            self.removals.start_again(entries);
+        }
+        Ok(built.map(|built| Shrink { built, of: Arc::clone(&self.removals.state) }))
+    }
+
+    /// Puts a plan in place. False: the ZAP was changed since, or is another one; nothing was done, and if shrinking is
+    /// still due, another plan has to be made. Frees all blocks the ZAP had and writes [`Shrink::bytes`]; an emptied ZAP
+    /// has no block any more and is [`Kind::Nothing`](crate::Kind::Nothing).
+    pub fn apply_shrink<S: Store + ?Sized>(
+        &mut self,
+        store: &mut S,
+        plan: Shrink,
+    ) -> Result<bool, Error<S::Error>> {
+        if !Arc::ptr_eq(&plan.of, &self.removals.state) {
+            return Ok(false);
+        }
+        self.forget_index();
+        self.removals = Removals::default();
+        convert::install(store, &plan.built)?;
+        Ok(true)
+    }
+
+    /// Shrinks if it is due. For callers that are alone with the ZAP; whether it shrank.
+    pub fn shrink<S: Store + ?Sized>(&mut self, store: &mut S) -> Result<bool, Error<S::Error>> {
+        match self.plan_shrink(store)? {
+            Some(plan) => self.apply_shrink(store, plan),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether the options are enough to make the same ZAP again from nothing.
+    fn may_give_up(&self, norm: NormFlags) -> bool {
+        self.options.salt != 0 && self.options.norm == norm
+    }
+
+    fn build_smaller<S: Store + ?Sized>(&self, store: &S) -> Result<Option<MemStore>, Error<S::Error>> {
+        let block_0 = store.read(0)?;
+        match slots::block_kind(&block_0).map_err(Error::lift)? {
+            BlockKind::Slots => {
+                let from = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+                smaller_slots(&from, self.options.tiny).map_err(Error::damage)
+            }
+            BlockKind::Fat => {
+                let header = fat::header(store)?;
+                let bytes = bytes_max(&self.options);
+                let entries_max = Shape::MICRO.slot_count(bytes) / 2;
+                let entries = fat::list(store, Cursor::START, entries_max + 1)?;
+                Ok(slots_of_entries(&entries, (header.salt, header.norm), &self.options))
+            }
+        }
+    }
+}
+
+/// Whether the block has room for twice as many entries as are left, and for a step of growth beside.
+fn is_halved(slots: &Slots<'_>, used: usize) -> bool {
+    let room = slots.shape.bytes_for(used.saturating_mul(2)).saturating_add(slots::GROWTH_BYTES);
+    room <= slots.bytes()
+}
+
+fn smaller_slots(from: &Slots<'_>, tiny: bool) -> Result<Option<MemStore>, Corrupt> {
+    let (mut used, mut name_bytes) = (0, 0);
+    for slot in from.used_slots() {
+        used += 1;
+        name_bytes = slot?.1.name().len().max(name_bytes);
+    }
+    let shape = Shape::smallest(from.shape.value_ints(), name_bytes, tiny).unwrap_or(from.shape);
+    if shape == from.shape && !is_halved(from, used) {
+        return Ok(None);
+    }
+    let raw = convert::to_shape(from, shape, shape.bytes_for(used))?;
+    Ok(Some(MemStore::from_image(&raw, raw.len())))
+}
+
+/// Nothing where these entries have no slots in common, or their block would take more than half of the limit.
+fn slots_of_entries(
+    entries: &[Entry],
+    (salt, norm): (u64, NormFlags),
+    options: &ZapOptions,
+) -> Option<MemStore> {
+    let named =
+        |entry: &Entry| Some((entry.key.name()?.len(), entry.value.int_size(), entry.value.num_ints()));
+    let (_, int_size, ints) = named(entries.first()?)?;
+    let mut name_bytes = 0;
+    for entry in entries {
+        let (bytes, size, count) = named(entry)?;
+        name_bytes = bytes.max(name_bytes);
+        if (size, count) != (int_size, ints) || int_size != 8 {
+            return None;
+        }
+    }
+    let shape = Shape::smallest(ints, name_bytes, options.tiny)?;
+    let neighbours_fit = neighbours_max(entries).saturating_mul(shape.leaf_chunks_max())
+        < Geometry { block_shift: options.fat_block_shift }.chunks();
+    let half_fits = shape.bytes_for(entries.len().saturating_mul(2)) <= bytes_max(options);
+    let cds_fit = entries.iter().all(|entry| entry.cd <= u32::from(u16::MAX));
+    if !(neighbours_fit && half_fits && cds_fit) {
+        return None;
+    }
+    let raw = convert::to_slots(entries, salt, norm, shape);
+    Some(MemStore::from_image(&raw, raw.len()))
+}
+
+/// The most entries that no split of a leaf can part. They come in the order of their hashes.
+fn neighbours_max(entries: &[Entry]) -> usize {
+    let bits = HashBits::Bits28.table_shift_max();
+    let groups = entries.chunk_by(|a, b| top_bits(a.hash, bits) == top_bits(b.hash, bits));
+    groups.map(<[Entry]>::len).max().unwrap_or(0)
+}

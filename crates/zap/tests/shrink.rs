@@ -1,0 +1,269 @@
+//! ZAPs that go all the way back, and do not go to and fro.
+
+#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
+
+use terrane_zap::{Cursor, Entry, Error, Flags, Kind, MemStore, NormFlags, Store, ValueRef, Zap, ZapOptions};
+
+struct Subject {
+    zap: Zap,
+    store: MemStore,
+}
+
+impl Subject {
+    fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    fn with(change: impl FnOnce(&mut ZapOptions)) -> Self {
+        let mut options = ZapOptions { tiny: true, ..ZapOptions::new(0x5eed) };
+        change(&mut options);
+        let store = MemStore::new();
+        Subject { zap: Zap::open_with(&store, options).unwrap(), store }
+    }
+
+    fn add(&mut self, name: &str, words: &[u64]) {
+        self.zap.add(&mut self.store, name, words).unwrap();
+    }
+
+    fn remove(&mut self, name: &str) {
+        assert_eq!(self.zap.remove(&mut self.store, name), Ok(true));
+    }
+
+    fn all(&self) -> Vec<Entry> {
+        self.zap.list(&self.store, Cursor::START, usize::MAX).unwrap()
+    }
+
+    fn kind(&self) -> Kind {
+        self.zap.kind(&self.store).unwrap()
+    }
+
+    /// Shrinks if it is due; the entries must be the same ones.
+    #[track_caller]
+    fn shrink(&mut self) -> bool {
+        let before = self.all();
+        let shrank = self.zap.shrink(&mut self.store).unwrap();
+        assert_eq!(self.all(), before);
+        let report = self.zap.check(&self.store).unwrap();
+        assert!(report.is_clean(), "{:?}", report.damage);
+        assert_eq!(self.zap.len(&self.store), Ok(before.len() as u64));
+        let opened = Zap::open(&self.store).unwrap();
+        assert_eq!(opened.list(&self.store, Cursor::START, usize::MAX).unwrap(), before);
+        for entry in &before {
+            assert_eq!(opened.lookup(&self.store, &entry.key).unwrap().as_ref(), Some(&entry.value));
+        }
+        shrank
+    }
+}
+
+const fn tiny(chunk_bytes: u16, value_ints: u8) -> Kind {
+    Kind::Tiny { chunk_bytes, value_ints }
+}
+
+#[test]
+fn a_zap_goes_all_the_way_back() {
+    let mut s = Subject::new();
+    let lens = [(30, 2500), (90, 4), (200, 4)];
+    let name = |len: usize, i: u64| format!("{i:0len$}");
+    for (len, count) in lens {
+        (0..count).for_each(|i| s.add(&name(len, i), &[i]));
+    }
+    assert_eq!(s.kind(), Kind::Fat);
+    let cursor = s.all()[1200].cursor_after();
+    (10..2500).for_each(|i| s.remove(&name(30, i)));
+    assert!(s.shrink());
+    assert_eq!((s.kind(), s.store.block_size(), s.store.block_count()), (tiny(256, 1), 5120, 1));
+    // A reader that was in the middle goes on where it was.
+    let rest =
+        s.all().into_iter().filter(|e| Cursor { hash: e.hash, cd: e.cd } >= cursor).collect::<Vec<_>>();
+    assert_eq!(s.zap.list(&s.store, cursor, 99).unwrap(), rest);
+    (0..4).for_each(|i| s.remove(&name(200, i)));
+    assert!(s.shrink());
+    assert_eq!((s.kind(), s.store.block_size()), (tiny(128, 1), 2048));
+    (0..4).for_each(|i| s.remove(&name(90, i)));
+    (0..2).for_each(|i| s.remove(&name(30, i)));
+    assert!(s.shrink());
+    assert_eq!((s.kind(), s.store.block_size()), (Kind::Micro, 1024));
+    (2..7).for_each(|i| s.remove(&name(30, i)));
+    assert!(s.shrink());
+    assert_eq!((s.kind(), s.store.block_size()), (Kind::Micro, 512));
+    (7..10).for_each(|i| s.remove(&name(30, i)));
+    assert!(s.shrink());
+    assert_eq!((s.kind(), s.store.block_size(), s.store.block_count()), (Kind::Nothing, 512, 0));
+    s.add("again", &[1, 2, 3]);
+    assert_eq!(s.kind(), tiny(64, 3));
+}
+
+#[test]
+fn entries_of_several_words_go_back_to_slots() {
+    let mut s = Subject::new();
+    for i in 0..3000u64 {
+        s.add(&format!("fid-{i:07}"), &[i, i * i, !i]);
+    }
+    assert_eq!(s.kind(), Kind::Fat);
+    (0..3000).filter(|i| i % 300 != 7).for_each(|i| s.remove(&format!("fid-{i:07}")));
+    assert!(s.shrink());
+    assert_eq!((s.kind(), s.store.block_size(), s.store.block_count()), (tiny(64, 3), 1024, 1));
+    assert_eq!(s.zap.lookup(&s.store, "fid-0000007").unwrap().unwrap().ints(), [7, 49, !7]);
+    let image = s.store.image();
+    // The same slots as if they had been added in the order of the cursor.
+    let order = s.all();
+    let mut fresh = Subject::new();
+    for entry in &order {
+        let name = std::str::from_utf8(entry.key.name().unwrap()).unwrap();
+        fresh.add(name, &entry.value.ints());
+    }
+    assert_eq!(image, fresh.store.image());
+}
+
+/// Adds and removes one name over the line, many times, and asks each time.
+#[test]
+fn one_entry_over_a_line_does_not_make_a_zap_flap() {
+    for (few, long) in [(2047, "one more".to_string()), (20, "n".repeat(60)), (20, "n".repeat(250))] {
+        let mut s = Subject::new();
+        (0..few).for_each(|i| s.add(&format!("{i}"), &[i]));
+        let (mut conversions, mut kind) = (0, s.kind());
+        for _ in 0..30 {
+            s.add(&long, &[1]);
+            conversions += u32::from(s.kind() != kind);
+            kind = s.kind();
+            s.remove(&long);
+            s.shrink();
+            conversions += u32::from(s.kind() != kind);
+            kind = s.kind();
+        }
+        assert!(conversions <= 6, "{few} entries and one of {} bytes: {conversions}", long.len());
+    }
+    // Growth of the block alone.
+    for few in 1..40u64 {
+        let mut s = Subject::new();
+        (0..few).for_each(|i| s.add(&format!("{i}"), &[i]));
+        for _ in 0..20 {
+            s.add("one more", &[1]);
+            s.remove("one more");
+            assert!(!s.shrink(), "{few}");
+        }
+    }
+}
+
+#[test]
+fn a_plan_is_of_one_state_and_of_one_zap() {
+    let mut s = Subject::new();
+    (0..100).for_each(|i| s.add(&format!("{i}"), &[i]));
+    assert!(!s.zap.shrink_due(&s.store).unwrap(), "nothing was removed");
+    (10..100).for_each(|i| s.remove(&format!("{i}")));
+    type Change = fn(&mut Subject);
+    let changes: [Change; 4] = [
+        |s| s.add("new", &[1]),
+        |s| s.remove("new"),
+        |s| assert_eq!(s.zap.update(&mut s.store, "3", &[33]), Ok(false)),
+        |s| s.zap.forget_index(),
+    ];
+    for change in changes {
+        let plan = s.zap.plan_shrink(&s.store).unwrap().expect("it is due");
+        change(&mut s);
+        let image = s.store.image();
+        assert_eq!(s.zap.apply_shrink(&mut s.store, plan), Ok(false));
+        assert_eq!(s.store.image(), image);
+    }
+    let plan = s.zap.plan_shrink(&s.store).unwrap().expect("it is due");
+    assert_eq!(plan.bytes(), 1024);
+    // What changes nothing does not count.
+    assert_eq!(s.zap.remove(&mut s.store, "absent"), Ok(false));
+    assert_eq!(s.zap.add(&mut s.store, "3", &[1]), Err(Error::Exists));
+    let mut other = s.store.clone();
+    let mut opened = Zap::open(&other).unwrap();
+    assert_eq!(opened.apply_shrink(&mut other, plan), Ok(false));
+    let plan = s.zap.plan_shrink(&s.store).unwrap().expect("it is due");
+    assert_eq!(s.zap.apply_shrink(&mut s.store, plan), Ok(true));
+    assert_eq!(s.store.block_size(), 1024);
+    assert_eq!(s.zap.lookup_u64(&s.store, "3"), Ok(Some(33)));
+}
+
+#[test]
+fn what_only_a_fat_zap_can_be_stays_fat() {
+    // Words of another size, values of different lengths, other keys, other hashes.
+    let mut s = Subject::new();
+    s.add("stays", &[1]);
+    s.zap.add_ints(&mut s.store, "narrow", ValueRef::U16s(&[1])).unwrap();
+    (0..9).for_each(|i| s.add(&format!("{i}"), &[1; 9][..=i]));
+    (0..8).for_each(|i| s.remove(&format!("{i}")));
+    assert!(!s.shrink());
+    s.remove("narrow");
+    assert!(!s.shrink(), "one word, and nine");
+    s.remove("8");
+    assert!(s.shrink());
+    assert_eq!(s.kind(), Kind::Micro);
+
+    let mut s = Subject::with(|o| o.flags = Flags::HASH64);
+    s.add("a", &[1]);
+    s.add("b", &[1]);
+    s.remove("a");
+    assert!(!s.shrink());
+    s.remove("b");
+    assert!(!s.shrink(), "its flags would be lost");
+    assert_eq!(s.kind(), Kind::Fat);
+}
+
+/// A look at all entries that gains nothing is not repeated at every removal.
+#[test]
+fn looks_in_vain_are_paid_for_by_removals() {
+    let mut s = Subject::new();
+    (0..800).for_each(|i| s.add(&format!("{i}"), &[i]));
+    s.zap.add_ints(&mut s.store, "narrow", ValueRef::U16s(&[1])).unwrap();
+    let mut looks = 0;
+    for i in 0..800 {
+        s.remove(&format!("{i}"));
+        if s.zap.shrink_due(&s.store).unwrap() {
+            looks += 1;
+            assert!(s.zap.plan_shrink(&s.store).unwrap().is_none());
+        }
+    }
+    assert!((8..25).contains(&looks), "{looks}");
+}
+
+#[test]
+fn without_tiny_zaps_a_fat_one_goes_back_to_micro_only() {
+    let mut s = Subject::with(|o| o.tiny = false);
+    s.add("long", &[1]);
+    s.add(&"n".repeat(60), &[2]);
+    s.add(&"n".repeat(61), &[2]);
+    assert_eq!(s.kind(), Kind::Fat);
+    s.remove(&"n".repeat(61));
+    assert!(!s.shrink());
+    s.remove(&"n".repeat(60));
+    assert!(s.shrink());
+    assert_eq!(s.kind(), Kind::Micro);
+}
+
+#[test]
+fn names_stay_normalized() {
+    let norm = |o: &mut ZapOptions| o.norm = NormFlags::TO_UPPER;
+    let mut s = Subject::with(norm);
+    s.add("Stays", &[1]);
+    s.zap.add_ints(&mut s.store, "narrow", ValueRef::U16s(&[1])).unwrap();
+    s.remove("narrow");
+    assert!(s.shrink());
+    let mut fresh = Subject::with(norm);
+    fresh.add("Stays", &[1]);
+    assert_eq!(s.store.image(), fresh.store.image());
+    // Opened by somebody who would make another ZAP of it.
+    s.zap = Zap::open_with(&s.store, ZapOptions::new(5)).unwrap();
+    s.remove("Stays");
+    assert!(!s.shrink());
+    s.zap = Zap::open_with(&s.store, *fresh.zap.options()).unwrap();
+    s.add("Goes", &[1]);
+    s.remove("Goes");
+    assert!(s.shrink());
+    assert_eq!(s.kind(), Kind::Nothing);
+}
+
+/// A ZAP that was opened without a salt could not be made again.
+#[test]
+fn an_empty_zap_is_given_up_only_if_it_can_be_made_again() {
+    let mut s = Subject::new();
+    s.add("a", &[1, 2]);
+    s.zap = Zap::open(&s.store).unwrap();
+    s.remove("a");
+    assert!(!s.shrink());
+    assert_eq!(s.kind(), tiny(64, 2));
+}
