@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::fat::header::Header;
 use crate::fat::leaf::{Found, Leaf, array_chunks, top_bits};
 use crate::fat::leaf_edit::{self, NewEntry};
-use crate::fat::{leaf_of, store_header, table};
+use crate::fat::{blocks, leaf_of, store_header, table};
 use crate::key::KeyRef;
 use crate::store::{Store, edit};
 use crate::value::ValueRef;
@@ -186,9 +186,10 @@ fn split<S: Store + ?Sized>(
     }
     let mut low = raw.to_vec();
     let mut high = vec![0; low.len()];
-    let high_block = header.freeblk;
+    let mut after = *header;
+    let high_block = blocks::take_leaf(store, &mut after)?;
     leaf_edit::split(&mut low, &mut high, (block, high_block), header).map_err(Error::damage)?;
-    header.allocate(1).map_err(Error::damage)?;
+    *header = after;
     header.num_leafs = header.num_leafs.saturating_add(1);
     let write = |store: &mut S, block, from: &[u8]| {
         edit(store, block, |raw| {

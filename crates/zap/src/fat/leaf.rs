@@ -278,6 +278,16 @@ impl<'a> Leaf<'a> {
         Ok(lowest)
     }
 
+    /// Chunks that are not free.
+    pub fn used_chunks(&self) -> usize {
+        self.geometry.chunks().saturating_sub(self.nfree)
+    }
+
+    /// Chunks that an entry takes, by its lengths.
+    pub fn chunks_of(&self, entry: &EntryChunk) -> usize {
+        1 + array_chunks(self.name_len(entry)) + array_chunks(entry.value_len())
+    }
+
     /// Bytes of an entry's stored name.
     pub fn name_len(&self, entry: &EntryChunk) -> usize {
         usize::from(entry.name_ints) * self.name_int_size

@@ -175,9 +175,7 @@ pub(crate) fn split(
             continue;
         }
         let entry = leaf.entry(chunk)?;
-        entries_left = entries_left
-            .checked_sub(1)
-            .ok_or_else(|| leaf.damage("ENTRY chunks", "as many as entries are counted", "more"))?;
+        entries_left = entries_left.checked_sub(1).ok_or_else(|| miscounted(&leaf, "more"))?;
         if entry.hash & high_bit == 0 {
             let (link_at, next) = place_in_chain(&leaf, entry.hash, entry.cd)?;
             put_u16(low, geometry.chunk_at(chunk) + ENTRY_NEXT_AT, next);
@@ -185,29 +183,58 @@ pub(crate) fn split(
             continue;
         }
         let (name, value) = (leaf.name_bytes(&entry)?, leaf.value_bytes(&entry)?);
-        let moved = NewEntry {
-            hash: entry.hash,
-            cd: entry.cd,
-            name: &name,
-            name_ints: usize::from(entry.name_ints),
-            value: &value,
-            value_int_size: entry.value_int_size,
-            value_ints: usize::from(entry.value_ints),
-        };
-        insert(high, high_block, header, &moved)?;
+        insert(high, high_block, header, &moved(&entry, &name, &value))?;
         // Not linked from any bucket now, so there is no link to cut: it cuts its own.
         let found = Found { entry, link_at: geometry.chunk_at(chunk) + ENTRY_NEXT_AT };
         remove(low, low_block, header, &found)?;
     }
     if entries_left != 0 {
         let leaf = Leaf::parse(low, low_block, header)?;
-        return Err(leaf.damage(
-            "ENTRY chunks",
-            "as many as entries are counted",
-            format_args!("{entries_left} fewer"),
-        ));
+        return Err(miscounted(&leaf, format_args!("{entries_left} fewer")));
     }
     Ok(())
+}
+
+/// The bytes of the leaf that two siblings become, with the first one's block number: its entries, then the other's,
+/// each in the order of their chunks. Refuses what does not belong there.
+pub(crate) fn merge(siblings: [&Leaf<'_>; 2], header: &Header) -> Result<Vec<u8>, Corrupt> {
+    let [survivor, _] = siblings;
+    let (geometry, block) = (survivor.geometry, survivor.block);
+    let mut merged = vec![0; geometry.block_bytes()];
+    init(&mut merged, header, survivor.prefix >> 1, survivor.prefix_len - 1);
+    for leaf in siblings {
+        let mut entries_left = leaf.nentries;
+        for chunk in 0..number(geometry.chunks()) {
+            if leaf.kind(chunk) != ENTRY {
+                continue;
+            }
+            let entry = leaf.entry(chunk)?;
+            leaf.judge_place(&entry, leaf.bucket(entry.hash))?;
+            entries_left = entries_left.checked_sub(1).ok_or_else(|| miscounted(leaf, "more"))?;
+            let (name, value) = (leaf.name_bytes(&entry)?, leaf.value_bytes(&entry)?);
+            insert(&mut merged, block, header, &moved(&entry, &name, &value))?;
+        }
+        if entries_left != 0 {
+            return Err(miscounted(leaf, format_args!("{entries_left} fewer")));
+        }
+    }
+    Ok(merged)
+}
+
+fn moved<'b>(entry: &EntryChunk, name: &'b [u8], value: &'b [u8]) -> NewEntry<'b> {
+    NewEntry {
+        hash: entry.hash,
+        cd: entry.cd,
+        name,
+        name_ints: usize::from(entry.name_ints),
+        value,
+        value_int_size: entry.value_int_size,
+        value_ints: usize::from(entry.value_ints),
+    }
+}
+
+fn miscounted(leaf: &Leaf<'_>, found: impl std::fmt::Display) -> Corrupt {
+    leaf.damage("ENTRY chunks", "as many as entries are counted", found)
 }
 
 /// The link to change, and what it leads to now: before the first entry with a greater differentiator.

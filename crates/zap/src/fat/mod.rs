@@ -2,17 +2,19 @@
 //!
 //! Block 0 is the [`header`]; the [`table`] takes the top bits of a hash to the block of a [`leaf`], which holds
 //! every entry whose hash begins with its prefix. A leaf that is full is split in two by the next bit of the
-//! hash, and the table doubles when a leaf wants a longer prefix than the table has bits. Leaves that became
-//! empty side by side are merged again.
+//! hash, and the table doubles when a leaf wants a longer prefix than the table has bits. Leaves that came to hold
+//! little are merged again, and the table moves back into block 0 when that holds it.
 //!
 //! Invariants: leaves own disjoint ranges of the table that cover all of it; no prefix is longer than the table's
 //! shift; block numbers handed out are below `freeblk`.
 
+mod blocks;
 pub(crate) mod header;
 mod insert;
 pub(crate) mod leaf;
 mod leaf_edit;
 mod list;
+mod merge;
 mod remove;
 pub(crate) mod table;
 

@@ -198,20 +198,87 @@ pub(crate) fn for_each_pointer<S: Store + ?Sized>(
     Ok(())
 }
 
-/// The high-water mark that the blocks in use allow: past every leaf, past the table, and past the table that is
-/// being filled. The reference forgets the last one, hands its blocks to leaves and loses the table.
-pub(crate) fn lowest_freeblk<S: Store + ?Sized>(store: &S, header: &Header) -> Result<u64, Error<S::Error>> {
-    let mut last = 0;
-    for_each_pointer(store, header, |_, leaf| {
-        last = last.max(leaf);
+/// Whether the first and the last pointer of a leaf's range lead to it.
+pub(crate) fn owns<S: Store + ?Sized>(
+    store: &S,
+    header: &Header,
+    range: &Range<u64>,
+    leaf: u64,
+) -> Result<bool, Error<S::Error>> {
+    Ok(pointer(store, header, range.start)? == leaf
+        && pointer(store, header, range.end.saturating_sub(1))? == leaf)
+}
+
+/// Reads every block that [`set_range`] would change, so that it finds nothing that cannot be read half way.
+pub(crate) fn read_range<S: Store + ?Sized>(
+    store: &S,
+    header: &Header,
+    range: &Range<u64>,
+) -> Result<(), Error<S::Error>> {
+    let read = |table_blk, range: Range<u64>| {
+        let (first, last) =
+            (place(header, table_blk, range.start).0, place(header, table_blk, range.end - 1).0);
+        (first..=last).try_for_each(|block| store.read(block).map(drop))
+    };
+    read(header.table_blk, range.clone())?;
+    if header.is_growing() {
+        read(header.table_nextblk, range.start * 2..range.end * 2)?;
+    }
+    Ok(())
+}
+
+/// Moves the table back into block 0 when that holds it with one bit to spare, and gives up its blocks and those of a
+/// larger one under way. Changes `header` in memory too.
+///
+/// There is no step from an external table to one of half its size: that would rewrite the table in one operation,
+/// where doubling takes one for each of its blocks, and to save what are runs of equal pointers, which compress to
+/// next to nothing. What counts is that a ZAP that has become small is small.
+///
+/// Asked after each merge, but read only when the count of leaves passes a power of two: a table kept large by a
+/// few long prefixes is not read again and again.
+pub(crate) fn come_back<S: Store + ?Sized>(
+    store: &mut S,
+    header: &mut Header,
+) -> Result<(), Error<S::Error>> {
+    let bits = header.geometry.embedded_shift() - 1;
+    let fits = header.num_leafs.is_power_of_two() && header.num_leafs <= 1 << bits;
+    if header.table_blk == 0 || !fits {
+        return Ok(());
+    }
+    // As with merging: a table that cannot be read stays where it is.
+    let Ok(Some(pointers)) = shortened(store, header, bits) else { return Ok(()) };
+    let table = header.table_blk..header.table_blk + header.table_numblks;
+    let next = if header.is_growing() { 2 * header.table_numblks } else { 0 };
+    let next = header.table_nextblk..header.table_nextblk + next;
+    (header.table_blk, header.table_numblks, header.table_shift) = (0, 0, bits + 1);
+    (header.table_nextblk, header.table_blks_copied) = (0, 0);
+    edit(store, 0, |raw| {
+        header.store(raw);
+        for (index, pointer) in (0..).zip(&pointers) {
+            for twin in [2 * index, 2 * index + 1] {
+                put_u64(raw, place(header, 0, twin).1, *pointer);
+            }
+        }
         Ok(())
     })?;
-    if header.table_blk != 0 {
-        last = last.max(header.table_blk + header.table_numblks - 1);
-    }
-    if header.is_growing() {
-        last = last.max(header.table_nextblk + 2 * header.table_numblks - 1);
-    }
-    // A pointer past the mark is damage that a lookup will name; the mark itself never rises here.
-    Ok(last.saturating_add(1).min(header.freeblk))
+    table.chain(next).rev().try_for_each(|block| store.free(block))?;
+    Ok(())
+}
+
+/// The table as one with 2^`bits` pointers, if no leaf wants more.
+fn shortened<S: Store + ?Sized>(
+    store: &S,
+    header: &Header,
+    bits: u32,
+) -> Result<Option<Vec<u64>>, Error<S::Error>> {
+    let each = 1u64 << (header.table_shift - bits);
+    let (mut pointers, mut fits) = (Vec::with_capacity(1 << bits), true);
+    for_each_pointer(store, header, |index, leaf| {
+        if index % each == 0 {
+            pointers.push(leaf);
+        }
+        fits &= pointers.last() == Some(&leaf);
+        Ok(())
+    })?;
+    Ok(Some(pointers).filter(|pointers| fits && pointers.len() == 1 << bits))
 }

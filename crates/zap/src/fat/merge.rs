@@ -1,0 +1,88 @@
+//! Leaves that came to hold little become one again.
+//!
+//! Two siblings (prefixes that differ in their last bit only) are merged when both together take at most half a leaf.
+//! The other half is the hysteresis: after a merge half a leaf of entries has to come before the next split, and
+//! after a split half a leaf has to go before the next merge. The leaf in the lower block stays, so that what is freed
+//! lies near the end of the object; the reference merges only leaves that are empty.
+//!
+//! Merging is a service, not a duty: all that a step touches is read and judged before it changes anything, and a
+//! neighbour that cannot be read is left alone. It is named when an operation needs it; a removal does not.
+
+use crate::error::Error;
+use crate::fat::header::Header;
+use crate::fat::leaf::Leaf;
+use crate::fat::{blocks, leaf_edit, table};
+use crate::store::{Store, edit};
+use std::ops::Range;
+
+/// A removal asks for a merge when the chunks in use fall below a multiple of this part of a leaf: asking costs a look
+/// at the sibling, and each entry that goes changes little.
+const ASKED_PER_LEAF: usize = 16;
+
+/// Whether the removal that left `used_after` of a leaf's chunks in use is one that asks for a merge.
+pub(crate) fn is_due(chunks: usize, used_before: usize, used_after: usize) -> bool {
+    let step = (chunks / ASKED_PER_LEAF).max(1);
+    // Rounded up, so that the last entry's removal always asks.
+    used_after <= chunks / 2 && used_before.div_ceil(step) != used_after.div_ceil(step)
+}
+
+/// Two siblings that are to become one leaf, and its bytes.
+struct Plan {
+    survivor: u64,
+    freed: u64,
+    /// Pointers to the leaf that goes.
+    pointers: Range<u64>,
+    merged: Vec<u8>,
+}
+
+/// Merges the leaf of a hash with its sibling, and what comes of it with its own, while they are small enough. Changes
+/// `header` only in memory: the caller stores it.
+pub(crate) fn merge<S: Store + ?Sized>(
+    store: &mut S,
+    header: &mut Header,
+    hash: u64,
+) -> Result<(), Error<S::Error>> {
+    // Each step makes a prefix shorter.
+    for _ in 0..header.hash_bits().count() {
+        let Ok(Some(plan)) = plan(store, header, hash) else { break };
+        edit(store, plan.survivor, |raw| {
+            raw.copy_from_slice(&plan.merged);
+            Ok(())
+        })?;
+        table::set_range(store, header, plan.pointers, plan.survivor)?;
+        store.free(plan.freed)?;
+        header.num_leafs = header.num_leafs.saturating_sub(1);
+        table::come_back(store, header)?;
+        blocks::lower_freeblk(store, header);
+    }
+    Ok(())
+}
+
+fn plan<S: Store + ?Sized>(store: &S, header: &Header, hash: u64) -> Result<Option<Plan>, Error<S::Error>> {
+    let block = table::pointer(store, header, header.table_index(hash))?;
+    let raw = store.read(block)?;
+    let leaf = Leaf::parse_for(&raw, block, header, hash).map_err(Error::damage)?;
+    if leaf.prefix_len == 0 {
+        return Ok(None);
+    }
+    let range = |prefix| table::range_of(header, prefix, leaf.prefix_len);
+    let other_block = table::pointer(store, header, range(leaf.prefix ^ 1).start)?;
+    let other_raw = store.read(other_block)?;
+    let other = Leaf::parse(&other_raw, other_block, header).map_err(Error::damage)?;
+    if other.prefix_len != leaf.prefix_len || other.prefix != leaf.prefix ^ 1 {
+        return Ok(None);
+    }
+    if leaf.used_chunks() + other.used_chunks() > header.geometry.chunks() / 2 {
+        return Ok(None);
+    }
+    for leaf in [&leaf, &other] {
+        if !table::owns(store, header, &range(leaf.prefix), leaf.block)? {
+            return Ok(None);
+        }
+    }
+    let (survivor, freed) = if block < other_block { (&leaf, &other) } else { (&other, &leaf) };
+    let merged = leaf_edit::merge([survivor, freed], header).map_err(Error::damage)?;
+    let pointers = range(freed.prefix);
+    table::read_range(store, header, &pointers)?;
+    Ok(Some(Plan { survivor: survivor.block, freed: freed.block, pointers, merged }))
+}
