@@ -11,8 +11,7 @@ use crate::convert;
 use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::fat::leaf::top_bits;
-use crate::fat::{Entry, Mode, Visited, header::Geometry};
-use crate::hash::HashBits;
+use crate::fat::{Entry, Mode, SHIFT_CERTAIN, Visited, header::Geometry};
 use crate::index::{Index, Indexed};
 use crate::key::{Key, KeyRef};
 use crate::slots::{self, Shape, Slot, Slots};
@@ -299,9 +298,9 @@ fn hint_after(slot: usize, slots: usize) -> usize {
     if slot + 1 >= slots { 0 } else { slot + 1 }
 }
 
-/// Looks at all entries that agree with a hash in as many bits as a leaf's prefix can have.
+/// Looks at all entries that agree with a hash in as many bits as any fat ZAP can tell apart.
 fn meet(slots: &Slots<'_>, index: &Index, name: &[u8], hash: u64) -> Result<Meeting, Corrupt> {
-    let bits = HashBits::Bits28.table_shift_max();
+    let bits = SHIFT_CERTAIN;
     let mut meeting = Meeting { found: None, neighbours: 0, lowest_cd: 0 };
     let near = index.from(hash & !(u64::MAX >> bits), 0);
     for indexed in near.take_while(|i| top_bits(i.hash, bits) == top_bits(hash, bits)) {

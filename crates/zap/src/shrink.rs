@@ -18,8 +18,8 @@ use crate::convert;
 use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::fat::leaf::top_bits;
-use crate::fat::{self, Entry, header::Geometry};
-use crate::hash::{Flags, HashBits};
+use crate::fat::{self, Entry, SHIFT_CERTAIN, header::Geometry};
+use crate::hash::Flags;
 use crate::norm::NormFlags;
 use crate::remembered::bytes_max;
 use crate::slots::{self, BlockKind, Shape, Slots};
@@ -225,9 +225,9 @@ fn slots_of_entries(
     Some(MemStore::from_image(&raw, raw.len()))
 }
 
-/// The most entries that no split of a leaf can part. They come in the order of their hashes.
+/// The most entries that no fat ZAP is sure to part. They come in the order of their hashes.
 fn neighbours_max(entries: &[Entry]) -> usize {
-    let bits = HashBits::Bits28.table_shift_max();
-    let groups = entries.chunk_by(|a, b| top_bits(a.hash, bits) == top_bits(b.hash, bits));
+    let near = |hash| top_bits(hash, SHIFT_CERTAIN);
+    let groups = entries.chunk_by(|a, b| near(a.hash) == near(b.hash));
     groups.map(<[Entry]>::len).max().unwrap_or(0)
 }

@@ -2,16 +2,14 @@
 
 use crate::error::Error;
 use crate::fat::header::Header;
-use crate::fat::leaf::{Found, Leaf, array_chunks, top_bits};
+use crate::fat::leaf::{Found, Leaf, array_chunks};
 use crate::fat::leaf_edit::{self, NewEntry};
-use crate::fat::{blocks, leaf_of, store_header, table};
+use crate::fat::split::{grow_if_due, judge_room, split};
+use crate::fat::{leaf_of, store_header};
 use crate::key::KeyRef;
 use crate::store::{Store, edit};
 use crate::value::ValueRef;
 use terrane_wire::Corrupt;
-
-/// Free chunks below which a leaf with no prefix bits left makes the table grow ahead of need.
-const GROW_BELOW_FREE_CHUNKS: usize = 20;
 
 /// What to do about a key that is there, or about its differentiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +64,7 @@ pub(crate) fn put<S: Store + ?Sized>(
         drop(block_0);
         let leaf = Leaf::parse_for(&raw, block, &header, new.hash).map_err(Error::damage)?;
         let prefix_len = leaf.prefix_len;
-        match decide(&leaf, key, &mut new, mode)? {
+        match decide(&leaf, &header, key, &mut new, mode)? {
             Decision::Split => split(store, &mut header, block, &raw)?,
             Decision::Insert => {
                 let nfree = leaf.nfree.saturating_sub(new.chunks());
@@ -95,6 +93,7 @@ pub(crate) fn put<S: Store + ?Sized>(
 
 fn decide<E: From<Corrupt>>(
     leaf: &Leaf<'_>,
+    header: &Header,
     key: KeyRef<'_>,
     new: &mut NewEntry<'_>,
     mode: Mode,
@@ -105,7 +104,7 @@ fn decide<E: From<Corrupt>>(
         }
         let (old, needed) = (array_chunks(found.entry.value_len()), array_chunks(new.value.len()));
         if needed > leaf.nfree.saturating_add(old) {
-            judge_room(leaf, new.hash, needed - old)?;
+            judge_room(leaf, header, new.hash, needed - old)?;
             return Ok(Decision::Split);
         }
         return Ok(Decision::Replace(found));
@@ -118,88 +117,8 @@ fn decide<E: From<Corrupt>>(
         return Err(Error::Full);
     }
     if new.chunks() > leaf.nfree {
-        judge_room(leaf, new.hash, new.chunks())?;
+        judge_room(leaf, header, new.hash, new.chunks())?;
         return Ok(Decision::Split);
     }
     Ok(Decision::Insert)
-}
-
-/// After every add and update: one step of a doubling under way, or the first one ahead of need. Whether the
-/// header changed.
-fn grow_if_due<S: Store + ?Sized>(
-    store: &mut S,
-    header: &mut Header,
-    prefix_len: u32,
-    nfree: usize,
-) -> Result<bool, Error<S::Error>> {
-    let early = prefix_len == header.table_shift && nfree < GROW_BELOW_FREE_CHUNKS;
-    if !header.is_growing() && !early {
-        return Ok(false);
-    }
-    match table::grow_step(store, header) {
-        Ok(()) => Ok(true),
-        // The entry is in; that the table can never grow again matters only to a later one.
-        Err(Error::Full) => Ok(false),
-        Err(error) => Err(error),
-    }
-}
-
-/// Refuses an entry for which no number of splits makes room.
-///
-/// No prefix can be longer than the largest table's shift, so entries that agree in that many bits stay in one leaf
-/// for ever. The reference finds out by growing the table to that size, 512 MiB, for each such insert; here a
-/// directory flooded with colliding names refuses the next one and stays as it was.
-fn judge_room<E: From<Corrupt>>(leaf: &Leaf<'_>, hash: u64, needed: usize) -> Result<(), Error<E>> {
-    let bits = leaf.hash_bits.table_shift_max();
-    let mut chunks = needed;
-    for bucket in 0..leaf.geometry.buckets() {
-        for found in leaf.chain(bucket) {
-            let entry = found.map_err(Error::damage)?.entry;
-            if top_bits(entry.hash, bits) == top_bits(hash, bits) {
-                chunks += 1 + array_chunks(leaf.name_len(&entry)) + array_chunks(entry.value_len());
-            }
-        }
-    }
-    if chunks > leaf.geometry.chunks() { Err(Error::Full) } else { Ok(()) }
-}
-
-/// Splits the leaf in `block` by the next bit of its hashes; stores the header.
-fn split<S: Store + ?Sized>(
-    store: &mut S,
-    header: &mut Header,
-    block: u64,
-    raw: &[u8],
-) -> Result<(), Error<S::Error>> {
-    let leaf = Leaf::parse(raw, block, header).map_err(Error::damage)?;
-    let (prefix, prefix_len) = (leaf.prefix, leaf.prefix_len);
-    // A leaf that does not own what its prefix says would take pointers from others.
-    let owned = table::range_of(header, prefix, prefix_len);
-    for index in [owned.start, owned.end.saturating_sub(1)] {
-        let found = table::pointer(store, header, index)?;
-        if found != block {
-            let at = format_args!("pointer table entry {index}");
-            return Err(Error::damage(Corrupt::new(at, "leaf block", block, found)));
-        }
-    }
-    while prefix_len >= header.table_shift {
-        table::grow_step(store, header)?;
-    }
-    let mut low = raw.to_vec();
-    let mut high = vec![0; low.len()];
-    let mut after = *header;
-    let high_block = blocks::take_leaf(store, &mut after)?;
-    leaf_edit::split(&mut low, &mut high, (block, high_block), header).map_err(Error::damage)?;
-    *header = after;
-    header.num_leafs = header.num_leafs.saturating_add(1);
-    let write = |store: &mut S, block, from: &[u8]| {
-        edit(store, block, |raw| {
-            raw.copy_from_slice(from);
-            Ok(())
-        })
-    };
-    write(store, high_block, &high)?;
-    write(store, block, &low)?;
-    store_header(store, header)?;
-    let moved = table::range_of(header, prefix << 1 | 1, prefix_len + 1);
-    table::set_range(store, header, moved, high_block)
 }

@@ -16,12 +16,14 @@ mod leaf_edit;
 mod list;
 mod merge;
 mod remove;
+mod split;
 pub(crate) mod table;
 
 pub(crate) use insert::{Mode, put};
 pub use list::{Entry, Visited};
 pub(crate) use list::{list, next, visit};
 pub(crate) use remove::remove;
+pub(crate) use split::SHIFT_CERTAIN;
 
 use crate::bytes::put_u64;
 use crate::error::Error;

@@ -1,0 +1,117 @@
+//! Dividing a leaf, and the table's growth that it may need.
+
+use crate::error::Error;
+use crate::fat::header::Header;
+use crate::fat::leaf::{Leaf, top_bits};
+use crate::fat::{blocks, leaf_edit, store_header, table};
+use crate::store::{Store, edit};
+use terrane_wire::Corrupt;
+
+/// Free chunks below which a leaf with no prefix bits left makes the table grow ahead of need.
+const GROW_BELOW_FREE_CHUNKS: usize = 20;
+/// Any table may have 2 to this power pointers, 1 MiB of them.
+pub(crate) const SHIFT_CERTAIN: u32 = 17;
+/// Pointers beyond that which each leaf justifies.
+const POINTERS_PER_LEAF: u64 = 64;
+
+/// Refuses an entry for which no number of splits makes room.
+///
+/// Entries that agree in as many bits as a prefix may have stay in one leaf for ever. The reference finds out by growing
+/// the table to 512 MiB for each such insert; here a directory flooded with names that collide, or nearly do,
+/// refuses the next one and stays as it was.
+pub(crate) fn judge_room<E: From<Corrupt>>(
+    leaf: &Leaf<'_>,
+    header: &Header,
+    hash: u64,
+    needed: usize,
+) -> Result<(), Error<E>> {
+    // What the table has already, nobody has to justify.
+    let bits = header.table_shift.max(shift_justified(header));
+    let mut chunks = needed;
+    for bucket in 0..leaf.geometry.buckets() {
+        for found in leaf.chain(bucket) {
+            let entry = found.map_err(Error::damage)?.entry;
+            if top_bits(entry.hash, bits) == top_bits(hash, bits) {
+                chunks += leaf.chunks_of(&entry);
+            }
+        }
+    }
+    if chunks > leaf.geometry.chunks() { Err(Error::Full) } else { Ok(()) }
+}
+
+/// The largest table, as a power of two, that a ZAP with so many leaves may have.
+///
+/// Names hashed at random want 4 to 16 pointers for each leaf. What wants more are names made to agree in many bits: a
+/// leaf full of them, divided only by its last bit, would double the table for each. They get
+/// [`SHIFT_CERTAIN`] whatever the leaves, for few and very long values too meet by chance, and then
+/// [`POINTERS_PER_LEAF`]. A leaf divided in vain leaves an empty one at each bit, but to fill it again takes a
+/// leaf of names: 200,000 names, made to agree in groups that just exceed a leaf, bring 2^19 pointers (4 MiB), where
+/// they would bring the reference to 2^26.
+fn shift_justified(header: &Header) -> u32 {
+    let pointers = header.num_leafs.saturating_mul(POINTERS_PER_LEAF).max(1 << SHIFT_CERTAIN);
+    pointers.ilog2().min(header.hash_bits().table_shift_max())
+}
+
+/// After every add and update: one step of a doubling under way, or the first one ahead of need. Whether the
+/// header changed.
+pub(crate) fn grow_if_due<S: Store + ?Sized>(
+    store: &mut S,
+    header: &mut Header,
+    prefix_len: u32,
+    nfree: usize,
+) -> Result<bool, Error<S::Error>> {
+    let early = || {
+        let is_near = prefix_len == header.table_shift && nfree < GROW_BELOW_FREE_CHUNKS;
+        is_near && header.table_shift < shift_justified(header)
+    };
+    if !header.is_growing() && !early() {
+        return Ok(false);
+    }
+    match table::grow_step(store, header) {
+        Ok(()) => Ok(true),
+        // The entry is in; that the table can never grow again matters only to a later one.
+        Err(Error::Full) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Splits the leaf in `block` by the next bit of its hashes; stores the header.
+pub(crate) fn split<S: Store + ?Sized>(
+    store: &mut S,
+    header: &mut Header,
+    block: u64,
+    raw: &[u8],
+) -> Result<(), Error<S::Error>> {
+    let leaf = Leaf::parse(raw, block, header).map_err(Error::damage)?;
+    let (prefix, prefix_len) = (leaf.prefix, leaf.prefix_len);
+    // A leaf that does not own what its prefix says would take pointers from others.
+    let owned = table::range_of(header, prefix, prefix_len);
+    for index in [owned.start, owned.end.saturating_sub(1)] {
+        let found = table::pointer(store, header, index)?;
+        if found != block {
+            let at = format_args!("pointer table entry {index}");
+            return Err(Error::damage(Corrupt::new(at, "leaf block", block, found)));
+        }
+    }
+    while prefix_len >= header.table_shift {
+        table::grow_step(store, header)?;
+    }
+    let mut low = raw.to_vec();
+    let mut high = vec![0; low.len()];
+    let mut after = *header;
+    let high_block = blocks::take_leaf(store, &mut after)?;
+    leaf_edit::split(&mut low, &mut high, (block, high_block), header).map_err(Error::damage)?;
+    *header = after;
+    header.num_leafs = header.num_leafs.saturating_add(1);
+    let write = |store: &mut S, block, from: &[u8]| {
+        edit(store, block, |raw| {
+            raw.copy_from_slice(from);
+            Ok(())
+        })
+    };
+    write(store, high_block, &high)?;
+    write(store, block, &low)?;
+    store_header(store, header)?;
+    let moved = table::range_of(header, prefix << 1 | 1, prefix_len + 1);
+    table::set_range(store, header, moved, high_block)
+}

@@ -1,0 +1,135 @@
+//! Names made to collide: what a fat ZAP does with them costs no more than they do.
+//!
+//! Pre-hashed keys put an entry wherever a test wants it, as equal-length names can be made to do under any salt.
+
+#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
+
+use terrane_wire::Corrupt;
+use terrane_zap::{Error, Flags, MemStore, Store, Zap, ZapOptions};
+
+struct Fat {
+    zap: Zap,
+    store: MemStore,
+    /// Added so far, in order.
+    keys: Vec<[u64; 2]>,
+    refused: u64,
+}
+
+impl Fat {
+    fn new(hash_bits: Flags) -> Fat {
+        let flags = Flags::UINT64_KEY.and(Flags::PRE_HASHED_KEY).and(hash_bits);
+        let mut store = MemStore::new();
+        let zap = Zap::create(&mut store, ZapOptions { flags, ..ZapOptions::new(7) }).unwrap();
+        Fat { zap, store, keys: Vec::new(), refused: 0 }
+    }
+
+    fn try_add(&mut self, hash: u64, value: &[u64]) -> Result<(), Error<Corrupt>> {
+        let key = [hash, self.keys.len() as u64];
+        let blocks = self.store.block_count();
+        let outcome = self.zap.add(&mut self.store, &key[..], value);
+        match outcome {
+            Ok(()) => self.keys.push(key),
+            Err(_) => {
+                self.refused += 1;
+                assert_eq!(self.store.block_count(), blocks, "refused at once");
+            }
+        }
+        outcome
+    }
+
+    fn header(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.store.read(0).unwrap()[at..at + 8].try_into().unwrap())
+    }
+
+    fn table_pointers(&self) -> u64 {
+        1 << self.header(32)
+    }
+
+    fn leaves(&self) -> u64 {
+        self.header(64)
+    }
+
+    /// The bound that `split.rs` promises, and every entry is where it was.
+    #[track_caller]
+    fn check(&self) {
+        assert!(self.table_pointers() <= (1 << 17).max(64 * self.leaves()));
+        assert!(self.table_pointers() <= (1 << 17).max(4 * self.keys.len() as u64));
+        let report = self.zap.check(&self.store).unwrap();
+        assert!(report.is_clean(), "{:?}", report.damage);
+        assert_eq!(report.entries, self.keys.len() as u64);
+        for (place, key) in self.keys.iter().enumerate().step_by(97) {
+            assert_eq!(self.zap.lookup_u64(&self.store, &key[..]), Ok(Some(place as u64)));
+        }
+    }
+}
+
+/// A fixed sequence of numbers whose high bits vary.
+fn scattered(n: u64) -> u64 {
+    let mixed = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+#[test]
+fn two_hundred_thousand_with_and_without_colliders() {
+    for hash_bits in [Flags::NONE, Flags::HASH64] {
+        let mut fat = Fat::new(hash_bits);
+        for n in 0..200_000u64 {
+            fat.try_add(scattered(n + 1), &[n, 2, 3]).unwrap();
+        }
+        fat.check();
+        assert!(fat.table_pointers() <= 16 * fat.leaves(), "{} leaves", fat.leaves());
+        // 638 chunks, 4 an entry: what shares the leaf with them is moved away, and 159 of one hash are taken.
+        let (pointers, before) = (fat.table_pointers(), fat.keys.len());
+        while fat.try_add(0x1234_5678 << 32, &[fat.keys.len() as u64, 2, 3]).is_ok() {}
+        assert_eq!(fat.keys.len() - before, 159);
+        assert!(fat.table_pointers() <= 1 << 17 && pointers <= 1 << 17);
+        for _ in 0..1000 {
+            assert_eq!(fat.try_add(0x1234_5678 << 32, &[1, 2, 3]), Err(Error::Full));
+        }
+        fat.check();
+    }
+}
+
+/// They agree in 26 bits and differ in the two after them: no table of a ZAP with 28 bits tells them apart.
+#[test]
+fn names_that_nearly_collide_are_refused_without_a_table_for_them() {
+    let mut fat = Fat::new(Flags::NONE);
+    let near = |n: u64| 0x0abc_def0 << 36 | (n % 4) << 36;
+    for n in 0..159 {
+        fat.try_add(near(n), &[n, 2, 3]).unwrap();
+    }
+    let (blocks, pointers) = (fat.store.block_count(), fat.table_pointers());
+    for n in 0..1000 {
+        assert_eq!(fat.try_add(near(n), &[1, 2, 3]), Err(Error::Full));
+    }
+    assert_eq!((fat.store.block_count(), fat.table_pointers()), (blocks, pointers));
+    // An update that makes one longer is refused as well.
+    let key = fat.keys[9];
+    assert_eq!(fat.zap.update(&mut fat.store, &key[..], &[9; 40]), Err(Error::Full));
+    // Whoever does not collide is welcome.
+    for n in 159..2000 {
+        fat.try_add(scattered(n), &[n, 2, 3]).unwrap();
+    }
+    fat.check();
+}
+
+/// The worst that is known: groups that just exceed a leaf, each divided only by one of its last bits.
+#[test]
+fn no_names_bring_a_table_that_they_do_not_justify() {
+    for (shared_bits, groups) in [(16, 200), (21, 200), (25, 1250)] {
+        let mut fat = Fat::new(Flags::NONE);
+        for group in 0..groups {
+            // Eleven bits of its own, then what they share; every 160th is on the other side of the last bit.
+            let own = (group << 53 | scattered(group + 1) >> 11) & !(u64::MAX >> shared_bits);
+            for n in 0..160u64 {
+                let place = fat.keys.len() as u64;
+                let outcome = fat.try_add(own | (n / 159) << (63 - shared_bits), &[place, 2, 3]);
+                assert!(matches!(outcome, Ok(()) | Err(Error::Full)));
+            }
+        }
+        assert!(fat.keys.len() as u64 >= groups * 159);
+        assert!(shared_bits > 16 || fat.refused == 0, "{} refused", fat.refused);
+        fat.check();
+    }
+}
