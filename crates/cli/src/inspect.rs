@@ -3,9 +3,11 @@
 //! Everything here is read through the same doors as by the file system, so that what is shown is what it would see.
 
 mod map;
+mod space;
 mod stat;
 
 pub use map::zone_map;
+pub use space::space;
 pub use stat::{resolve, stat};
 
 use crate::clock;

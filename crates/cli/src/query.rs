@@ -40,6 +40,8 @@ pub enum Query {
     Zones,
     /// Every zone in its place.
     ZoneMap,
+    /// Where the bytes went.
+    Space,
     /// How an inode is stored.
     Stat {
         object: u64,
@@ -93,6 +95,7 @@ impl Query {
             Query::Upgrade => json!({"ask": "upgrade"}),
             Query::Zones => json!({"ask": "zones"}),
             Query::ZoneMap => json!({"ask": "zone map"}),
+            Query::Space => json!({"ask": "space"}),
             Query::Stat { object } => json!({"ask": "stat", "object": object}),
             // Paths are bytes, and JSON is not.
             Query::StatPath { path } => json!({"ask": "stat path", "path": path}),
@@ -130,6 +133,7 @@ impl Query {
             "upgrade" => Query::Upgrade,
             "zones" => Query::Zones,
             "zone map" => Query::ZoneMap,
+            "space" => Query::Space,
             "stat" => Query::Stat { object: object()? },
             "stat path" => {
                 let byte = |byte: &Value| byte.as_u64().and_then(|byte| u8::try_from(byte).ok());
@@ -159,6 +163,7 @@ impl Query {
             Query::Upgrade => upgrade(live),
             Query::Zones => Ok(inspect::zones(&live.pool)),
             Query::ZoneMap => Ok(inspect::zone_map(live)),
+            Query::Space => inspect::space(live),
             Query::Stat { object } => inspect::stat(live, *object, progress),
             Query::StatPath { path } => inspect::stat(live, inspect::resolve(live, path)?, progress),
             Query::Zone { seq } => inspect::zone(&live.pool, *seq),
@@ -382,6 +387,7 @@ mod tests {
             Query::Uberblocks,
             Query::Zones,
             Query::ZoneMap,
+            Query::Space,
             Query::Stat { object: 7 },
             Query::StatPath { path: b"/a\xff\n".to_vec() },
             Query::Zone { seq: u64::MAX },

@@ -243,6 +243,7 @@ fn json_is_what_its_page_says() {
         ("debug uberblock: uberblocks", "debug uberblock -j tank".to_owned()),
         ("debug zone: zones", "debug zone -j tank".to_owned()),
         ("debug zone SEQ: entries", format!("debug zone -j tank {seq}")),
+        ("debug space: space", "debug space -j tank".to_owned()),
         ("debug dnode: objects", "debug dnode -j tank".to_owned()),
         ("debug tree: pointers", "debug tree -j tank 0".to_owned()),
         ("debug zap: entries", "debug zap -j tank 1".to_owned()),

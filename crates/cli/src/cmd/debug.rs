@@ -14,6 +14,8 @@ pub enum DebugCommand {
     Uberblock(Pool),
     /// The zones of a pool, or the directory of one: what was written into it and what became of it
     Zone(Zone),
+    /// Where the bytes went: what lives by what it is for, what died, and what is neither
+    Space(Pool),
     /// The objects of the data set, or one of them
     Dnode(Dnodes),
     /// The block pointers of an object (0: the one that holds all others), from the root down
@@ -110,6 +112,17 @@ const ENTRIES: Listing = Listing {
         text("OWNER", "owner"),
     ],
 };
+const SPACE: Listing = Listing {
+    command: "debug space",
+    key: "space",
+    columns: &[
+        text("WHAT", "what"),
+        count("COPIES", "copies"),
+        size("STORED", "stored"),
+        size("BYTES", "bytes"),
+        count("PERCENT", "percent"),
+    ],
+};
 const OBJECTS: Listing = Listing {
     command: "debug dnode",
     key: "objects",
@@ -179,6 +192,7 @@ impl DebugCommand {
             DebugCommand::Zone(Zone { pool, seq: Some(seq), shape }) => {
                 list(pool, Query::Zone { seq: *seq }, ENTRIES, *shape)
             }
+            DebugCommand::Space(Pool { pool, shape }) => list(pool, Query::Space, SPACE, *shape),
             DebugCommand::Dnode(Dnodes { pool, object: None, meta, shape }) => {
                 list(pool, Query::Dnodes { meta: *meta }, OBJECTS, *shape)
             }
