@@ -118,6 +118,9 @@ fn check_slots(report: &mut Report, raw: &[u8], block_count: u64, index: Option<
     let stray = slots.tail().iter().filter(|b| **b != 0).count();
     report.expect("block 0", "bytes behind the last slot that are not 0", 0, stray);
     let (Some(index), Ok(built)) = (index, Index::build(&slots)) else { return };
+    if let Err(damage) = index.check() {
+        report.add(damage);
+    }
     if *index != built {
         report.add(Corrupt::new("index", "elements", "what the block holds", "others"));
     }

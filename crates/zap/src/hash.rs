@@ -55,16 +55,15 @@ fn at(table: &[u64; 256], byte: u8) -> u64 {
 
 /// The unmasked hash of a name (without its NUL).
 pub fn crc64(salt: u64, name: &[u8]) -> u64 {
-    let mut crc = salt;
-    let mut words = name.chunks_exact(8);
-    for piece in &mut words {
-        crc = word(crc, piece.first_chunk().map_or(0, |b| u64::from_le_bytes(*b)));
-    }
-    for byte in words.remainder() {
-        let low = crc.to_le_bytes()[0] ^ byte;
-        crc = (crc >> 8) ^ at(&TABLES[0], low);
-    }
-    crc
+    let (words, rest) = name.as_chunks::<8>();
+    let crc = words.iter().fold(salt, |crc, piece| word(crc, u64::from_le_bytes(*piece)));
+    // What is left in one step as well: a byte with k behind it is the table of k's.
+    let behind = TABLES.iter().take(rest.len()).rev();
+    let sum = behind
+        .zip(rest)
+        .zip(crc.to_le_bytes())
+        .fold(0, |sum, ((table, byte), low)| sum ^ at(table, byte ^ low));
+    sum ^ crc.checked_shr(8 * rest.len() as u32).unwrap_or(0)
 }
 
 /// How a ZAP was made, as its header stores it.

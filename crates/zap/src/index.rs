@@ -1,17 +1,17 @@
 //! What a look at every slot of a micro or tiny ZAP found, in 8 bytes an entry.
 //!
 //! An element is the top 32 bits of the masked hash, the collision differentiator (16) and the slot (16), so that
-//! plain number order is cursor order. A sorted array serves better than a tree here: a full micro ZAP
-//! has 2047 elements, 16 KiB, and moving half of that on insert costs less than a tree's misses on each lookup.
+//! plain number order is cursor order. [`Ordered`] keeps them.
 //!
-//! Invariant: elements are sorted and point at used slots; it describes the block as its ZAP last left it.
+//! Invariant: elements point at used slots; they describe the block as its ZAP last left it.
 
+use crate::ordered::Ordered;
 use crate::slots::Slots;
 use terrane_wire::Corrupt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Index {
-    elements: Vec<u64>,
+    elements: Ordered,
 }
 
 /// One element, taken apart.
@@ -40,7 +40,7 @@ fn element(hash: u64, cd: u16, slot: u16) -> u64 {
 
 impl Index {
     pub fn build(slots: &Slots<'_>) -> Result<Index, Corrupt> {
-        let mut elements = Vec::new();
+        let mut elements = Vec::with_capacity(slots.slot_count());
         for used in slots.used_slots() {
             let (number, slot) = used?;
             let hash = slots.hash(slot.name());
@@ -48,19 +48,26 @@ impl Index {
                 .map_err(|_| Corrupt::new("block 0", "differentiator", "below 65536", slot.cd()))?;
             elements.push(element(hash, cd, number));
         }
-        elements.sort_unstable();
-        Ok(Index { elements })
+        Ok(Index { elements: Ordered::build(&elements) })
     }
 
     pub fn len(&self) -> usize {
         self.elements.len()
     }
 
+    /// Bytes of memory it takes.
+    pub fn bytes(&self) -> usize {
+        self.elements.bytes()
+    }
+
+    /// What must hold of the elements among themselves.
+    pub fn check(&self) -> Result<(), Corrupt> {
+        self.elements.check().map_err(|found| Corrupt::new("index", "elements", "in hash order", found))
+    }
+
     /// Elements from (hash, cd) on, in order.
     pub fn from(&self, hash: u64, cd: u16) -> impl Iterator<Item = Indexed> + use<'_> {
-        let first = element(hash, cd, 0);
-        let start = self.elements.partition_point(|e| *e < first);
-        self.elements.get(start..).unwrap_or(&[]).iter().map(|e| Indexed::of(*e))
+        self.elements.from(element(hash, cd, 0)).map(Indexed::of)
     }
 
     /// All elements with this hash, in the order of their differentiators.
@@ -69,14 +76,99 @@ impl Index {
     }
 
     pub fn insert(&mut self, hash: u64, cd: u16, slot: u16) {
-        let element = element(hash, cd, slot);
-        let place = self.elements.partition_point(|e| *e < element);
-        self.elements.insert(place, element);
+        self.elements.insert(element(hash, cd, slot));
     }
 
     pub fn remove(&mut self, indexed: Indexed) {
-        if let Ok(place) = self.elements.binary_search(&element(indexed.hash, indexed.cd, indexed.slot)) {
-            self.elements.remove(place);
+        self.elements.remove(element(indexed.hash, indexed.cd, indexed.slot));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::ordered::Ordered;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// Hashes as names have them, or all in a corner: at the beginning, in the middle, at the very end.
+    fn elements() -> impl Strategy<Value = Vec<u64>> {
+        let spread = prop_oneof![
+            Just((0, u64::MAX)),
+            Just((0, 0xffff << 36)),
+            Just((0x7777 << 48, 0xff << 36)),
+            Just((0xffff << 48, 0xfff << 36)),
+        ];
+        (spread, 1..600usize).prop_flat_map(|((base, mask), count)| {
+            let one = (any::<u32>(), 0..4u64, 0..600u64);
+            let element = move |(hash, cd, slot): (u32, u64, u64)| {
+                (base | (u64::from(hash) << 32 & mask)) >> 36 << 36 | cd << 16 | slot
+            };
+            prop::collection::vec(one.prop_map(element), count)
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn behaves_like_a_sorted_set(all in elements(), removed in any::<prop::sample::Index>(), seed in any::<u64>()) {
+            let (built, added) = all.split_at(removed.index(all.len() + 1));
+            let mut model: BTreeSet<u64> = built.iter().copied().collect();
+            let distinct: Vec<u64> = model.iter().rev().copied().collect();
+            let mut ordered = Ordered::build(&distinct);
+            prop_assert_eq!(ordered.check(), Ok(()));
+            for element in added {
+                if model.insert(*element) {
+                    ordered.insert(*element);
+                    prop_assert_eq!(ordered.check(), Ok(()));
+                }
+                let first = element.rotate_left(7) ^ seed;
+                prop_assert_eq!(ordered.from(first).next(), model.range(first..).next().copied());
+            }
+            prop_assert!(ordered.from(0).eq(model.iter().copied()));
+            prop_assert_eq!(&ordered, &Ordered::build(&model.iter().copied().collect::<Vec<_>>()));
+            let mut order: Vec<u64> = model.iter().copied().collect();
+            order.sort_by_key(|element| element.wrapping_mul(seed | 1));
+            for (k, element) in order.iter().enumerate() {
+                prop_assert!(ordered.remove(*element));
+                prop_assert!(!ordered.remove(*element));
+                model.remove(element);
+                prop_assert_eq!(ordered.check(), Ok(()));
+                if k % 16 == 0 {
+                    prop_assert!(ordered.from(*element).eq(model.range(*element..).copied()));
+                }
+            }
+            prop_assert_eq!(ordered.len(), 0);
+            prop_assert!(ordered.bytes() <= 160);
         }
+    }
+
+    /// A multiplicative generator stands for hashes; 28 bits of them count.
+    #[test]
+    fn memory_stays_near_eight_bytes_an_element() {
+        let element = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 36 << 36 | n;
+        for count in [100, 2_000, 16_000] {
+            let all: Vec<u64> = (0..count as u64).map(element).collect();
+            let built = Ordered::build(&all);
+            assert!(built.bytes() <= count * 10, "{} bytes for {count} built", built.bytes());
+            let mut grown = Ordered::build(&all[..count / 2]);
+            for (k, element) in all.iter().enumerate().skip(count / 2) {
+                grown.insert(*element);
+                assert!(grown.bytes() <= (k + 1) * 12, "{} bytes for {}", grown.bytes(), k + 1);
+            }
+            for (k, element) in all.iter().enumerate().take(count - 50) {
+                grown.remove(*element);
+                assert!(grown.bytes() <= (count - k) * 30, "{} bytes for {}", grown.bytes(), count - k);
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_between_the_hashes_have_a_place_too() {
+        let ordered = Ordered::build(&[5 << 60, 15 << 60]);
+        assert_eq!(ordered.from(u64::MAX).next(), None);
+        assert_eq!(ordered.from(u64::MAX - 1).next(), None);
+        assert_eq!(ordered.from(6 << 60).next(), Some(15 << 60));
+        assert_eq!(Ordered::default().from(0).next(), None);
+        assert!(!Ordered::default().remove(u64::MAX) && !Ordered::default().remove(0));
     }
 }

@@ -11,7 +11,7 @@
 //! | [`store`] | the object, seen as blocks |
 //! | [`hash`], [`key`], [`value`] | where a name belongs, what it is, what it holds |
 //! | [`norm`] | names that mean the same |
-//! | `slots`, `index`, `remembered` | one block of slots, and what is remembered about it |
+//! | `slots`, `ordered`, `index`, `remembered` | one block of slots, and what is remembered about it |
 //! | `fat` | header, pointer table, leaves |
 //! | `convert`, `shrink` | from one kind to another, keeping every cursor valid |
 //! | `zap` | which of them an object is now |
@@ -47,6 +47,7 @@ pub mod hash;
 mod index;
 pub mod key;
 pub mod norm;
+mod ordered;
 mod remembered;
 mod shrink;
 mod slots;

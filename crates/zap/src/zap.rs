@@ -10,6 +10,7 @@ use crate::fat::{
     header::{Geometry, Header},
 };
 use crate::hash::{Flags, HashBits};
+use crate::index::Index;
 use crate::key::{KeyRef, LONG_NAME_BYTES_MAX, NAME_BYTES_MAX};
 use crate::norm::NormFlags;
 use crate::remembered::{Put, Remembered};
@@ -228,7 +229,7 @@ impl Zap {
 
     /// Bytes of memory the index takes.
     pub fn index_bytes(&self) -> usize {
-        self.remembered.index().map_or(0, |index| index.len() * 8)
+        self.remembered.index().map_or(0, Index::bytes)
     }
 
     pub fn lookup<'k, S: Store + ?Sized>(

@@ -344,7 +344,8 @@ fn lookups_run_at_once() {
             });
         }
     });
-    assert_eq!(zap.index_bytes(), 16_000);
+    let bytes = zap.index_bytes();
+    assert!((16_000..=20_000).contains(&bytes), "8 to 10 bytes a name, found {bytes}");
 }
 
 /// A store whose changes stop working: the last one fails before or after it was made.

@@ -1,0 +1,238 @@
+//! Numbers whose upper halves are hashes, in order, each near the place its hash names.
+//!
+//! A hash is spread evenly, so it says where among all others an element belongs: `hash * homes / 2^32` is its *home*. Elements lie in
+//! one array, in number order, each at its home or as little behind it as those before it allow, with gaps between them. So a look-up
+//! begins where it ends, an insertion moves what lies before the next gap and not half of the array, listing is reading on, and
+//! building needs no sort. A tree has none of that for the same memory: `decisions/0017-an-index-in-hash-order.md`.
+//!
+//! The hashes of an adversary's names may all be neighbours. Then there is one long run: look-ups gallop through it, and an insertion
+//! costs what it costs in a sorted array.
+//!
+//! Invariants:
+//! * Elements ascend, gaps left out.
+//! * No element is before its home, and there is no gap between an element and its home.
+
+/// No element: its hash would have more bits than hashes have.
+const GAP: u64 = u64::MAX;
+/// Elements for 32 homes: as built, when it is made larger, as it is then, and when it is made smaller.
+const LOAD_BUILT: usize = 27;
+const LOAD_FULL: usize = 28;
+const LOAD_GROWN: usize = 22;
+const LOAD_EMPTY: usize = 10;
+const LOAD_UNIT: usize = 32;
+const HOMES_MIN: usize = 8;
+/// Places added at a time behind the homes.
+const PLACES_MORE: usize = 4;
+/// Places looked at one by one: almost all elements lie no further from their homes.
+const STEPS_MAX: usize = 16;
+
+#[derive(Clone, Debug, Default)]
+pub struct Ordered {
+    /// `homes` places, and as many behind them as those at the end were pushed back. Never ends in a gap beyond the homes.
+    places: Vec<u64>,
+    homes: usize,
+    count: usize,
+}
+
+impl Ordered {
+    /// Takes elements in any order; no two may be equal, and none [`u64::MAX`].
+    pub fn build(elements: &[u64]) -> Ordered {
+        let mut ordered = Ordered::with_homes(homes_for(elements.len(), LOAD_BUILT));
+        for element in elements {
+            ordered.put(*element);
+        }
+        ordered
+    }
+
+    fn with_homes(homes: usize) -> Ordered {
+        Ordered { places: vec![GAP; homes], homes, count: 0 }
+    }
+
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Bytes of memory it takes.
+    pub fn bytes(&self) -> usize {
+        self.places.capacity() * size_of::<u64>()
+    }
+
+    /// What must hold of the places.
+    pub fn check(&self) -> Result<(), String> {
+        let (mut count, mut last, mut gap) = (0, None, None);
+        for (place, element) in self.places.iter().copied().enumerate() {
+            if element == GAP {
+                gap = Some(place);
+                continue;
+            }
+            let home = self.home(element);
+            if home > place || gap.is_some_and(|gap| gap >= home) {
+                return Err(format!("{element:#x} of home {home} lies at {place}, behind a gap at {gap:?}"));
+            }
+            if last.replace(element).is_some_and(|last| last >= element) {
+                return Err(format!("{element:#x} at {place} follows {last:x?}"));
+            }
+            count += 1;
+        }
+        let end = self.places.len();
+        if count != self.count || end < self.homes || end > self.homes && gap == Some(end - 1) {
+            return Err(format!(
+                "{count} elements in {end} places, counted {} in {}",
+                self.count, self.homes
+            ));
+        }
+        Ok(())
+    }
+
+    fn home(&self, element: u64) -> usize {
+        home(element, self.homes)
+    }
+
+    fn at(&self, place: usize) -> u64 {
+        self.places.get(place).copied().unwrap_or(GAP)
+    }
+
+    /// The first place that holds the element or a larger one, or is where it would lie.
+    fn place(&self, element: u64) -> usize {
+        self.first_from(self.home(element), element)
+    }
+
+    /// The same, from a place on that is not before its home. There a gap means that everything behind it is larger, so the places are
+    /// sorted for this question.
+    fn first_from(&self, from: usize, element: u64) -> usize {
+        if let Some(place) = (from..from + STEPS_MAX).find(|place| self.at(*place) >= element) {
+            return place;
+        }
+        let (mut low, mut step) = (from + STEPS_MAX, STEPS_MAX);
+        while self.at(low + step) < element {
+            low += step;
+            step *= 2;
+        }
+        let end = (low + step).min(self.places.len());
+        low + self.places.get(low..end).unwrap_or(&[]).partition_point(|held| *held < element)
+    }
+
+    /// Elements from this one on.
+    pub fn from(&self, first: u64) -> impl Iterator<Item = u64> + use<'_> {
+        let rest = self.places.get(self.place(first)..).unwrap_or(&[]);
+        rest.iter().copied().filter(|held| *held != GAP)
+    }
+
+    pub fn insert(&mut self, element: u64) {
+        if (self.count + 1) * LOAD_UNIT > self.homes * LOAD_FULL {
+            self.resize(homes_for(self.count + 1, LOAD_GROWN));
+        }
+        self.put(element);
+    }
+
+    fn put(&mut self, element: u64) {
+        self.count += 1;
+        let home = self.home(element);
+        let (mut place, mut carried) = (home, element);
+        for held in self.places.get_mut(home..).unwrap_or(&mut []).iter_mut().take(STEPS_MAX) {
+            if *held == GAP {
+                *held = carried;
+                return;
+            }
+            if *held > carried {
+                std::mem::swap(held, &mut carried);
+            }
+            place += 1;
+        }
+        self.put_far(place, carried);
+    }
+
+    /// What has no gap near.
+    fn put_far(&mut self, from: usize, element: u64) {
+        let place = self.first_from(from, element);
+        let rest = self.places.get_mut(place..).unwrap_or(&mut []);
+        match rest.iter().position(|held| *held == GAP) {
+            Some(gap) => {
+                rest.copy_within(..gap, 1);
+                if let Some(free) = rest.first_mut() {
+                    *free = element;
+                }
+            }
+            None => {
+                self.make_room();
+                self.places.insert(place, element);
+            }
+        }
+    }
+
+    /// False: there was no such element.
+    pub fn remove(&mut self, element: u64) -> bool {
+        let place = self.place(element);
+        if element == GAP || self.at(place) != element {
+            return false;
+        }
+        let homes = self.homes;
+        let rest = self.places.get_mut(place..).unwrap_or(&mut []);
+        let moved = displaced(rest.get(1..).unwrap_or(&[]), place + 1, homes);
+        rest.copy_within(1..1 + moved, 0);
+        if let Some(freed) = rest.get_mut(moved) {
+            *freed = GAP;
+        }
+        while self.places.len() > self.homes && self.places.last() == Some(&GAP) {
+            self.places.pop();
+        }
+        self.count -= 1;
+        if self.count * LOAD_UNIT < self.homes * LOAD_EMPTY && self.homes > HOMES_MIN {
+            self.resize(homes_for(self.count, LOAD_GROWN));
+        }
+        true
+    }
+
+    /// For one place behind the last: a vector left alone would double.
+    fn make_room(&mut self) {
+        if self.places.len() == self.places.capacity() {
+            self.places.reserve_exact(PLACES_MORE);
+        }
+    }
+
+    /// The same elements around other homes. They come in order, so each goes behind the last.
+    fn resize(&mut self, homes: usize) {
+        let old = std::mem::replace(self, Ordered::with_homes(homes));
+        let mut end = 0;
+        for element in old.places.into_iter().filter(|held| *held != GAP) {
+            let place = self.home(element).max(end);
+            match self.places.get_mut(place) {
+                Some(free) => *free = element,
+                None => {
+                    self.make_room();
+                    self.places.push(element);
+                }
+            }
+            end = place + 1;
+        }
+        self.count = old.count;
+    }
+}
+
+/// How they are spread depends on what was there before, and does not count.
+impl PartialEq for Ordered {
+    fn eq(&self, other: &Ordered) -> bool {
+        self.count == other.count && self.from(0).eq(other.from(0))
+    }
+}
+
+impl Eq for Ordered {}
+
+fn homes_for(count: usize, load: usize) -> usize {
+    (count * LOAD_UNIT / load).max(HOMES_MIN)
+}
+
+/// Where it would lie if it were alone.
+fn home(element: u64, homes: usize) -> usize {
+    // Halves of 64 bits: nothing overflows, and nothing is spent on finding that out.
+    ((element >> 32).wrapping_mul(homes as u64) >> 32) as usize
+}
+
+/// How many elements, of those in places from `first` on, come before the first that lies at its home or is a gap.
+fn displaced(places: &[u64], first: usize, homes: usize) -> usize {
+    places
+        .iter()
+        .zip(first..)
+        .take_while(|(held, place)| **held != GAP && home(**held, homes) < *place)
+        .count()
+}
