@@ -16,6 +16,7 @@
 //! | `convert`, `shrink` | from one kind to another, keeping every cursor valid |
 //! | `zap` | which of them an object is now |
 //! | `alias` | which entry a name means, where names are normalized |
+//! | `byte_order` | ZAPs of machines with the other one |
 //! | [`cursor`] | a place in the order of entries |
 //! | `check` | what must hold of a whole ZAP |
 //!
@@ -37,6 +38,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 
 mod alias;
+mod byte_order;
 mod bytes;
 mod check;
 mod convert;

@@ -57,12 +57,6 @@ pub(crate) fn block_kind(raw: &[u8]) -> Result<BlockKind, Error<Corrupt>> {
     match get_u64(raw, 0) {
         BLOCK_TYPE => Ok(BlockKind::Slots),
         crate::fat::header::BLOCK_TYPE => Ok(BlockKind::Fat),
-        swapped
-            if swapped.swap_bytes() == BLOCK_TYPE
-                || swapped.swap_bytes() == crate::fat::header::BLOCK_TYPE =>
-        {
-            Err(Error::Unsupported { what: "a big-endian ZAP", found: format!("{swapped:#x}") })
-        }
         other => {
             let expected = format_args!("{BLOCK_TYPE:#x} or {:#x}", crate::fat::header::BLOCK_TYPE);
             Err(Corrupt::new("block 0", "block type", expected, format_args!("{other:#x}")).into())
@@ -107,7 +101,9 @@ impl Shape {
         shapes.find(|shape| name_bytes <= shape.name_bytes_max())
     }
 
-    fn parse(flags: u8, chunk_shift: u8, value_ints: u8) -> Result<Shape, Corrupt> {
+    /// The shape that a header says, judged.
+    pub fn of(header: &SlotsHeader) -> Result<Shape, Corrupt> {
+        let SlotsHeader { flags, chunk_shift, value_ints, .. } = *header;
         let damage = |what, expected: &str, found: String| Corrupt::new("block 0", what, expected, found);
         if flags & !FLAG_TINY != 0 {
             return Err(damage("flags of a block of slots", "0 or 1", format!("{flags:#x}")));
@@ -264,7 +260,7 @@ impl<'a> Slots<'a> {
         if header.block_type != BLOCK_TYPE {
             return Err(damage("block type", "a micro ZAP's", format!("{:#x}", header.block_type)));
         }
-        let shape = Shape::parse(header.flags, header.chunk_shift, header.value_ints)?;
+        let shape = Shape::of(&header)?;
         if header.pad != [0; 37] {
             let stray = header.pad.iter().filter(|b| **b != 0).count();
             return Err(damage("bytes 27 to 63", "0", format!("{stray} others")));
@@ -423,8 +419,9 @@ mod tests {
                     "shift {shift}, {ints} integers"
                 );
                 let Ok(stored) = u8::try_from(ints) else { continue };
-                let parsed = Shape::parse(FLAG_TINY, shift, stored);
-                assert_eq!(parsed.ok(), shape);
+                let mut raw = [0; 64];
+                raw[24..27].copy_from_slice(&[FLAG_TINY, shift, stored]);
+                assert_eq!(Shape::of(&SlotsHeader::decode(&raw).unwrap()).ok(), shape);
             }
             for name_bytes in 1..=300 {
                 let found = Shape::smallest(ints, name_bytes, true).map(Shape::chunk_bytes);

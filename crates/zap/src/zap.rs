@@ -1,5 +1,6 @@
 //! One ZAP: which kind it is now, and what is remembered about it.
 
+use crate::byte_order::{ByteOrder, in_our_order};
 use crate::check::{self, Report};
 use crate::convert;
 use crate::cursor::Cursor;
@@ -104,6 +105,7 @@ pub struct Zap {
     pub(crate) options: ZapOptions,
     pub(crate) remembered: Remembered,
     pub(crate) removals: Removals,
+    pub(crate) byte_order: ByteOrder,
 }
 
 impl Zap {
@@ -116,11 +118,17 @@ impl Zap {
     /// Judges the header; refuses by name what this version does not read.
     pub fn open_with<S: Store + ?Sized>(store: &S, options: ZapOptions) -> Result<Zap, Error<S::Error>> {
         options.judge().map_err(Error::lift)?;
-        let zap = Zap { options, remembered: Remembered::default(), removals: Removals::default() };
-        if zap.kind(store)? != Kind::Nothing {
-            let block_0 = store.read(0)?;
-            if slots::block_kind(&block_0).map_err(Error::lift)? == BlockKind::Fat {
-                fat::header(store)?;
+        let mut zap = Zap {
+            options,
+            remembered: Remembered::default(),
+            removals: Removals::default(),
+            byte_order: ByteOrder::default(),
+        };
+        if store.block_count() != 0 {
+            zap.byte_order = ByteOrder::of(&store.read(0)?);
+            // Judges the header.
+            if zap.kind(store)? == Kind::Fat {
+                zap.form(store)?;
             }
         }
         Ok(zap)
@@ -162,6 +170,7 @@ impl Zap {
     }
 
     pub fn kind<S: Store + ?Sized>(&self, store: &S) -> Result<Kind, Error<S::Error>> {
+        in_our_order!(self, store, kind());
         if store.block_count() == 0 {
             return Ok(Kind::Nothing);
         }
@@ -173,6 +182,7 @@ impl Zap {
     }
 
     fn form<S: Store + ?Sized>(&self, store: &S) -> Result<Form, Error<S::Error>> {
+        in_our_order!(self, store, form());
         if store.block_count() == 0 {
             return Ok(Form::Nothing);
         }
@@ -192,6 +202,7 @@ impl Zap {
         store: &S,
         name: &[u8],
     ) -> Result<Option<u64>, Error<S::Error>> {
+        in_our_order!(self, store, hash_of(name));
         if store.block_count() == 0 {
             return Ok(None);
         }
@@ -220,6 +231,7 @@ impl Zap {
     pub fn forget_index(&mut self) {
         self.remembered = Remembered::default();
         self.removals.changed();
+        self.byte_order.forget_copy();
     }
 
     /// Says that a listing has ended: an index that served nothing but listings is forgotten.
@@ -238,6 +250,7 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<Option<Value>, Error<S::Error>> {
         let key = key.into();
+        in_our_order!(self, store, lookup(key));
         self.find(store, key, |slot| slot.value(), |at| fat::lookup(store, at, key))
     }
 
@@ -248,6 +261,7 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<Option<u64>, Error<S::Error>> {
         let key = key.into();
+        in_our_order!(self, store, lookup_u64(key));
         self.find(store, key, |slot| slot.first(), |at| fat::lookup_u64(store, at, key))
     }
 
@@ -258,6 +272,7 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<Option<(u8, usize)>, Error<S::Error>> {
         let key = key.into();
+        in_our_order!(self, store, length(key));
         self.find(store, key, |slot| (8, slot.value_ints()), |at| fat::length(store, at, key))
     }
 
@@ -340,10 +355,11 @@ impl Zap {
         if bytes > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLong { bytes, bytes_max: VALUE_BYTES_MAX });
         }
-        self.removals.changed();
         let form = self.form(store)?;
         let flags = self.flags_of(&form);
         key.fits(flags, self.options.name_bytes_max).map_err(Error::lift)?;
+        self.turn_around(store)?;
+        self.removals.changed();
         if matches!(form, Form::Nothing) {
             self.forget_index();
             self.write_empty(store)?;
@@ -394,6 +410,7 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<bool, Error<S::Error>> {
         let key = key.into();
+        self.turn_around(store)?;
         let form = self.form(store)?;
         if matches!(form, Form::Nothing) || !may_be_there(key, self.flags_of(&form))? {
             return Ok(false);
@@ -411,6 +428,7 @@ impl Zap {
 
     /// Entries.
     pub fn len<S: Store + ?Sized>(&self, store: &S) -> Result<u64, Error<S::Error>> {
+        in_our_order!(self, store, len());
         match self.form(store)? {
             Form::Nothing => Ok(0),
             Form::Fat(..) => Ok(fat::header(store)?.num_entries),
@@ -431,6 +449,7 @@ impl Zap {
         store: &S,
         from: Cursor,
     ) -> Result<Option<(Entry, Cursor)>, Error<S::Error>> {
+        in_our_order!(self, store, next(from));
         let first = match self.form(store)? {
             Form::Fat(_, NormFlags::NONE) => fat::next(store, from)?,
             _ => self.list(store, from, 1)?.pop(),
@@ -463,6 +482,7 @@ impl Zap {
         from: Cursor,
         max: usize,
     ) -> Result<(Vec<Entry>, NormFlags), Error<S::Error>> {
+        in_our_order!(self, store, list_unmarked(from, max));
         match self.form(store)? {
             Form::Nothing => Ok((Vec::new(), self.options.norm)),
             Form::Fat(_, norm) => Ok((fat::list(store, from, max)?, norm)),
@@ -483,6 +503,7 @@ impl Zap {
         from: Cursor,
         each: &mut dyn FnMut(Visited<'_>) -> bool,
     ) -> Result<bool, Error<S::Error>> {
+        in_our_order!(self, store, visit(from, each));
         match self.form(store)? {
             Form::Nothing => Ok(true),
             Form::Fat(..) => fat::visit(store, from, each),
@@ -495,6 +516,7 @@ impl Zap {
 
     /// Reads the whole ZAP and judges everything that must hold of it. Fails only where the store does.
     pub fn check<S: Store + ?Sized>(&self, store: &S) -> Result<Report, Error<S::Error>> {
+        in_our_order!(self, store, check());
         check::check(store, self.remembered.index())
     }
 }

@@ -1,0 +1,165 @@
+//! ZAPs written by a machine of the other byte order.
+//!
+//! Terrane writes little-endian only, OpenZFS what its machine is. Where block 0 turns out to be swapped, all operations
+//! are those of a copy of the whole ZAP in our order, made once by the first of them; so nothing else in this crate
+//! has to know, and other ZAPs pay one comparison. A ZAP of one block is written in our order by its first
+//! change. A fat one is not: its size is no bound that a change could promise to keep, so changes are refused.
+//!
+//! Which fields a block has follows from its type: headers and pointer tables are words, leaves and slots have fields of
+//! several widths, and names and stored values are bytes.
+
+use crate::bytes::{get_u64, put};
+use crate::convert;
+use crate::error::Error;
+use crate::fat::header::{self, Geometry, Header};
+use crate::fat::leaf::{self, ARRAY, ARRAY_NEXT_AT, CHUNK_BYTES, ENTRY, FREE};
+use crate::slots::{self, Shape, SlotsHeader};
+use crate::store::{MemStore, Store, edit};
+use crate::zap::Zap;
+use std::sync::OnceLock;
+
+/// Larger ZAPs of the other order are refused: the copy is in memory.
+const COPY_BYTES_MAX: u64 = 256 << 20;
+
+/// A ZAP of the other order, in ours.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    pub zap: Box<Zap>,
+    pub store: MemStore,
+}
+
+/// What is known of a ZAP's byte order.
+#[derive(Debug, Default)]
+pub(crate) struct ByteOrder {
+    pub is_swapped: bool,
+    copied: OnceLock<Copied>,
+}
+
+impl ByteOrder {
+    pub fn of(block_0: &[u8]) -> Self {
+        let swapped = get_u64(block_0, 0).swap_bytes();
+        let is_swapped = [slots::BLOCK_TYPE, header::BLOCK_TYPE].contains(&swapped);
+        ByteOrder { is_swapped, copied: OnceLock::new() }
+    }
+
+    pub fn forget_copy(&mut self) {
+        self.copied = OnceLock::new();
+    }
+}
+
+/// Leaves the function with what this method answers for the copy, if the ZAP is of the other byte order.
+macro_rules! in_our_order {
+    ($zap:ident, $store:ident, $method:ident($($argument:expr),*)) => {
+        if $zap.byte_order.is_swapped {
+            let copied = $zap.copied($store)?;
+            return copied.zap.$method(&copied.store, $($argument),*).map_err(Error::lift);
+        }
+    };
+}
+pub(crate) use in_our_order;
+
+impl Zap {
+    pub(crate) fn copied<S: Store + ?Sized>(&self, store: &S) -> Result<&Copied, Error<S::Error>> {
+        if let Some(copied) = self.byte_order.copied.get() {
+            return Ok(copied);
+        }
+        let in_our_order = copy(store)?;
+        let zap = Box::new(Zap::open_with(&in_our_order, self.options).map_err(Error::lift)?);
+        Ok(self.byte_order.copied.get_or_init(|| Copied { zap, store: in_our_order }))
+    }
+
+    /// Before a change: writes the ZAP in our order, if it is in the other one.
+    pub(crate) fn turn_around<S: Store + ?Sized>(&mut self, store: &mut S) -> Result<(), Error<S::Error>> {
+        if !self.byte_order.is_swapped {
+            return Ok(());
+        }
+        let copied = &self.copied(store)?.store;
+        if copied.block_count() > 1 {
+            let found = format!("{} blocks", copied.block_count());
+            return Err(Error::Unsupported { what: "a change to a fat ZAP of the other byte order", found });
+        }
+        convert::install(store, copied)?;
+        self.byte_order = ByteOrder::default();
+        self.forget_index();
+        Ok(())
+    }
+}
+
+/// The whole ZAP in our order.
+fn copy<S: Store + ?Sized>(store: &S) -> Result<MemStore, Error<S::Error>> {
+    let mut block_0 = store.read(0)?.to_vec();
+    let block_count = store.block_count();
+    let blocks = match get_u64(&block_0, 0).swap_bytes() {
+        slots::BLOCK_TYPE => {
+            swap_slots(&mut block_0);
+            // More than one is damage, which the copy must show.
+            block_count.min(2)
+        }
+        _ => {
+            swap_words(&mut block_0);
+            Header::parse(&block_0, block_count).map_err(Error::lift)?.freeblk.min(block_count)
+        }
+    };
+    let bytes = blocks.saturating_mul(store.block_size() as u64);
+    if bytes > COPY_BYTES_MAX {
+        let found = format!("{bytes} bytes, and {COPY_BYTES_MAX} is the most");
+        return Err(Error::Unsupported { what: "so large a ZAP of the other byte order", found });
+    }
+    let mut copy = MemStore::new();
+    copy.set_block_size(store.block_size()).map_err(Error::damage)?;
+    let geometry = Geometry::of_block(store.block_size());
+    for block in 0..blocks {
+        let mut raw = if block == 0 { std::mem::take(&mut block_0) } else { store.read(block)?.to_vec() };
+        match geometry {
+            _ if block == 0 => {}
+            Ok(geometry) if get_u64(&raw, 0).swap_bytes() == leaf::BLOCK_TYPE => {
+                swap_leaf(&mut raw, geometry)
+            }
+            _ => swap_words(&mut raw),
+        }
+        let written = edit(&mut copy, block, |place| {
+            put(place, 0, &raw);
+            Ok(())
+        });
+        written.map_err(Error::damage)?;
+    }
+    Ok(copy)
+}
+
+fn swap_at<const N: usize>(raw: &mut [u8], at: usize) {
+    if let Some(field) = raw.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<N>) {
+        field.reverse();
+    }
+}
+
+fn swap_words(raw: &mut [u8]) {
+    raw.chunks_exact_mut(8).for_each(<[u8]>::reverse);
+}
+
+/// A shape that is none of the table's is left for the parser to name.
+fn swap_slots(raw: &mut [u8]) {
+    [0, 8, 16].into_iter().for_each(|at| swap_at::<8>(raw, at));
+    let Some(shape) = SlotsHeader::decode(raw).and_then(|header| Shape::of(&header).ok()) else { return };
+    for slot in raw.get_mut(SlotsHeader::SIZE..).unwrap_or(&mut []).chunks_exact_mut(shape.chunk_bytes()) {
+        (0..shape.value_ints()).for_each(|word| swap_at::<8>(slot, 8 * word));
+        swap_at::<4>(slot, 8 * shape.value_ints());
+    }
+}
+
+fn swap_leaf(raw: &mut [u8], geometry: Geometry) {
+    [0, 8, 16].into_iter().for_each(|at| swap_at::<8>(raw, at));
+    swap_at::<4>(raw, 24);
+    [28, 30, 32, 34].into_iter().for_each(|at| swap_at::<2>(raw, at));
+    (0..geometry.buckets()).for_each(|bucket| swap_at::<2>(raw, geometry.bucket_at(bucket)));
+    for chunk in raw.get_mut(geometry.chunk_at(0)..).unwrap_or(&mut []).chunks_exact_mut(CHUNK_BYTES) {
+        match chunk.first() {
+            Some(&ENTRY) => {
+                [2, 4, 6, 8, 10].into_iter().for_each(|at| swap_at::<2>(chunk, at));
+                swap_at::<4>(chunk, 12);
+                swap_at::<8>(chunk, 16);
+            }
+            Some(&(ARRAY | FREE)) => swap_at::<2>(chunk, ARRAY_NEXT_AT),
+            _ => {}
+        }
+    }
+}
