@@ -365,7 +365,7 @@ pub fn zap(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
     }
     Ok(json!({
         "object": object,
-        "kind": format!("{:?}", zap.kind(&store)?),
+        "kind": zap.kind(&store)?.to_string(),
         "length": zap.len(&store)?,
         "entries": rows,
     }))

@@ -19,6 +19,7 @@ use crate::shrink::Removals;
 use crate::slots::{self, BlockKind, Shape, Slot, Slots};
 use crate::store::{Store, edit};
 use crate::value::{VALUE_BYTES_MAX, Value, ValueRef};
+use std::fmt;
 use terrane_wire::Corrupt;
 
 /// How a ZAP is made, and how it may grow.
@@ -83,6 +84,19 @@ impl Kind {
         match (u16::try_from(shape.chunk_bytes()), u8::try_from(shape.value_ints())) {
             (Ok(chunk_bytes), Ok(value_ints)) if !shape.is_micro() => Kind::Tiny { chunk_bytes, value_ints },
             _ => Kind::Micro,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Nothing => write!(f, "Nothing"),
+            Kind::Micro => write!(f, "Micro"),
+            Kind::Tiny { chunk_bytes, value_ints } => {
+                write!(f, "Tiny ({chunk_bytes}-byte slots, words: {value_ints})")
+            }
+            Kind::Fat => write!(f, "Fat"),
         }
     }
 }

@@ -92,6 +92,11 @@ fn every_image_reads_as_listed() {
         let store = stored(v);
         let zap = Zap::open(&store).unwrap();
         assert_eq!(zap.kind(&store), Ok(kind_of(v)), "{id}");
+        if v["type"] == "tiny" {
+            let (shift, ints) = (v["mz_chunk_shift"].as_u64().unwrap(), &v["mz_value_ints"]);
+            let shown = format!("Tiny ({}-byte slots, words: {ints})", 1 << shift);
+            assert_eq!(zap.kind(&store).unwrap().to_string(), shown);
+        }
         assert_eq!(zap.len(&store), Ok(v["num_entries"].as_u64().unwrap()), "{id}");
         let report = zap.check(&store).unwrap();
         assert!(report.is_clean(), "{id}: {:?}", report.damage);
