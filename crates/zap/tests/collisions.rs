@@ -1,0 +1,206 @@
+//! Names that collide, many of them: what the format limits is limited, what it allows works, and what no leaf can hold is refused
+//! at once instead of growing a table for it.
+//!
+//! The hash is affine, so whoever can choose names can choose their hashes, under every salt ([`colliders`]).
+
+#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
+
+mod colliders;
+
+use colliders::colliders;
+use std::cell::Cell;
+use std::sync::Arc;
+use terrane_wire::Corrupt;
+use terrane_zap::{Cursor, Error, Kind, MemStore, Store, Zap, ZapOptions};
+
+/// A store that counts what is asked of it.
+struct Counted {
+    inner: MemStore,
+    reads: Cell<u64>,
+    changes: u64,
+}
+
+impl Counted {
+    fn new() -> Counted {
+        Counted { inner: MemStore::new(), reads: Cell::new(0), changes: 0 }
+    }
+
+    /// Blocks read and changed by `work`.
+    fn cost<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> (T, u64) {
+        let before = self.reads.get() + self.changes;
+        let outcome = work(self);
+        (outcome, self.reads.get() + self.changes - before)
+    }
+}
+
+impl Store for Counted {
+    type Error = Corrupt;
+    fn block_size(&self) -> usize {
+        self.inner.block_size()
+    }
+    fn block_count(&self) -> u64 {
+        self.inner.block_count()
+    }
+    fn read(&self, block: u64) -> Result<Arc<Vec<u8>>, Corrupt> {
+        self.reads.set(self.reads.get() + 1);
+        self.inner.read(block)
+    }
+    fn modify(&mut self, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), Corrupt> {
+        self.changes += 1;
+        self.inner.modify(block, change)
+    }
+    fn set_block_size(&mut self, bytes: usize) -> Result<(), Corrupt> {
+        self.inner.set_block_size(bytes)
+    }
+    fn free(&mut self, block: u64) -> Result<(), Corrupt> {
+        self.inner.free(block)
+    }
+}
+
+fn zap_of(micro_max_bytes: usize) -> (Counted, Zap) {
+    let mut store = Counted::new();
+    let options = ZapOptions { tiny: true, micro_max_bytes, ..ZapOptions::new(0x5eed) };
+    let zap = Zap::create(&mut store, options).unwrap();
+    (store, zap)
+}
+
+fn judge(store: &Counted, zap: &Zap, entries: u64) {
+    let report = zap.check(store).unwrap();
+    assert!(report.is_clean(), "{:?}", report.damage);
+    assert_eq!((report.entries, zap.len(store)), (entries, Ok(entries)));
+    let (mut listed, mut from) = (0, Cursor::START);
+    loop {
+        let batch = zap.list(store, from, 1000).unwrap();
+        let Some(last) = batch.last() else { break };
+        (listed, from) = (listed + batch.len() as u64, last.cursor_after());
+    }
+    assert_eq!(listed, entries);
+}
+
+/// The collision limit of the format: 127 names of one hash, whatever the slots are like and however the name is stored.
+#[test]
+fn slots_hold_127_names_of_one_hash_and_no_more() {
+    let names: Vec<_> = colliders(28, 10).take(300).collect();
+    // Wider slots stop earlier: all that are in them must fit one leaf's 638 chunks, were every name as long as it may be.
+    for (value, held_max) in [(&[7][..], 128), (&[7; 2], 128), (&[7; 3], 128), (&[7; 8], 80), (&[7; 20], 46)]
+    {
+        for by_update in [false, true] {
+            let (mut store, mut zap) = zap_of(1 << 20);
+            let store_one = |zap: &mut Zap, store: &mut Counted, name: &Vec<u8>| match by_update {
+                true => zap.update(store, name, value).map(drop),
+                false => zap.add(store, name, value),
+            };
+            let mut held = 0;
+            for name in &names {
+                store_one(&mut zap, &mut store, name).unwrap();
+                held += 1;
+                if zap.kind(&store) == Ok(Kind::Fat) {
+                    break;
+                }
+            }
+            assert_eq!(held, held_max, "{} integers: the last one made it fat", value.len());
+            assert!(names[..held].iter().all(|name| zap.lookup_u64(&store, name) == Ok(Some(7))));
+            judge(&store, &zap, held as u64);
+            assert_eq!(store.block_count(), 2, "they fit one leaf: none is lost, none needs a table");
+        }
+    }
+}
+
+/// A thousand names of one hash and a thousand of another: refused from the one that does not fit on, at the cost of a lookup.
+#[test]
+fn a_flood_is_refused_at_once_and_harms_no_other_name() {
+    let (mut store, mut zap) = zap_of(131_072);
+    for i in 0..5000u64 {
+        zap.add(&mut store, &format!("file-{i}"), &[i]).unwrap();
+    }
+    for first in [b'a', b'b'] {
+        let (mut taken, mut refused) = (0, 0u64);
+        for name in colliders(28, 12).take(1000).map(|name| [&[first], &name[..]].concat()) {
+            let (outcome, cost) = store.cost(|store| zap.add(store, &name, &[1]));
+            match outcome {
+                Ok(()) => taken += 1,
+                Err(error) => {
+                    assert_eq!(error, Error::Full);
+                    refused += 1;
+                    assert!(cost <= 6, "{cost} blocks for a refusal");
+                    assert_eq!(zap.lookup(&store, &name), Ok(None));
+                }
+            }
+        }
+        // 638 chunks in a leaf, 3 an entry.
+        assert!((200..=212).contains(&taken), "{taken} of one hash in a leaf");
+        assert_eq!(refused, 1000 - taken);
+    }
+    for i in 0..5000u64 {
+        assert_eq!(zap.lookup_u64(&store, &format!("file-{i}")), Ok(Some(i)));
+        zap.add(&mut store, &format!("more-{i}"), &[i]).unwrap();
+    }
+}
+
+/// The largest block of slots, full: with names like any others, and with 129 hashes of 127 names each.
+#[test]
+fn a_block_of_1_mib_holds_16_383_names() {
+    let plain = (0..16_383u64).map(|i| format!("file-{i:05}").into_bytes()).collect::<Vec<_>>();
+    let flood: Vec<_> = colliders(28, 9).take(127).collect();
+    let floods: Vec<_> = (0..129)
+        .flat_map(|group| flood.iter().map(move |name| [format!("{group:03}").as_bytes(), name].concat()))
+        .collect();
+    for (names, value) in
+        [(&plain, &[1u64, 2, 3][..]), (&plain, &[1]), (&floods, &[1]), (&floods, &[1, 2, 3])]
+    {
+        let (mut store, mut zap) = zap_of(1 << 20);
+        for (at, name) in names.iter().enumerate() {
+            let (outcome, cost) = store.cost(|store| zap.add(store, name, value));
+            outcome.unwrap();
+            assert!(cost <= 8, "{cost} blocks for name {at}");
+        }
+        assert_ne!(zap.kind(&store), Ok(Kind::Fat));
+        assert_eq!((store.block_count(), store.block_size()), (1, 1 << 20));
+        judge(&store, &zap, 16_383);
+        for name in names {
+            assert_eq!(zap.lookup_u64(&store, name), Ok(Some(1)));
+        }
+        zap.add(&mut store, "one more", value).unwrap();
+        assert_eq!(zap.kind(&store), Ok(Kind::Fat));
+        judge(&store, &zap, 16_384);
+        for name in names {
+            assert_eq!(zap.remove(&mut store, name), Ok(true));
+        }
+        judge(&store, &zap, 1);
+    }
+}
+
+#[test]
+fn two_hundred_thousand_names_with_colliders_come_and_go() {
+    let flood: Vec<_> = colliders(28, 9).take(100).collect();
+    let (mut store, mut zap) = zap_of(131_072);
+    let name = |i: usize| [format!("{:04}", i / 100).as_bytes(), &flood[i % 100]].concat();
+    for i in 0..200_000 {
+        zap.add(&mut store, &name(i), &[i as u64]).unwrap();
+    }
+    judge(&store, &zap, 200_000);
+    for i in 0..200_000 {
+        assert_eq!(zap.lookup_u64(&store, &name(i)), Ok(Some(i as u64)));
+    }
+    for i in 0..200_000 {
+        assert_eq!(zap.remove(&mut store, &name(i)), Ok(true));
+    }
+    judge(&store, &zap, 0);
+}
+
+/// All of one hash: as many as a leaf holds, then refusals, and never more than two blocks.
+#[test]
+fn two_hundred_thousand_names_of_one_hash_are_refused_without_a_table() {
+    let (mut store, mut zap) = zap_of(131_072);
+    let mut taken = 0;
+    for name in colliders(28, 12).take(200_000) {
+        let (outcome, cost) = store.cost(|store| zap.add(store, &name, &[1]));
+        match outcome {
+            Ok(()) => taken += 1,
+            Err(error) => assert!(error == Error::Full && cost <= 6, "{error}, {cost} blocks"),
+        }
+    }
+    assert!((200..=212).contains(&taken), "{taken} of one hash in a leaf");
+    assert_eq!(store.block_count(), 2);
+    judge(&store, &zap, taken);
+}
