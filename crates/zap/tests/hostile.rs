@@ -2,87 +2,131 @@
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
+mod oracle;
+
+use oracle::Verdict;
 use proptest::prelude::*;
 use terrane_wire::Corrupt;
 use terrane_zap::{Cursor, Error, Flags, MemStore, Store, Zap, ZapOptions};
 
-/// A micro ZAP and a few fat ones: small blocks, an external table, and one that is being doubled.
-fn images() -> Vec<(Vec<u8>, usize)> {
-    let mut images = Vec::new();
-    for (flags, shift, names) in
-        [(Flags::NONE, 14, 12), (Flags::HASH64, 9, 3), (Flags::HASH64, 9, 60), (Flags::HASH64, 10, 700)]
-    {
+/// Images of every kind, each with the names "name 0", "name 1" and so on.
+struct Images {
+    micro: Image,
+    /// In chunks of 64, 128 and 256 bytes.
+    tiny: [Image; 3],
+    /// One leaf, and blocks so small that a lie meets something.
+    fat: Image,
+    /// An external table, and one that is being doubled.
+    large: [Image; 2],
+}
+
+#[derive(Clone)]
+struct Image {
+    bytes: Vec<u8>,
+    block_size: usize,
+}
+
+impl Image {
+    fn new(options: ZapOptions, names: u64, value: &[u64]) -> Image {
         let mut store = MemStore::new();
-        let options = ZapOptions { flags, fat_block_shift: shift, ..ZapOptions::new(0x5a17) };
         let mut zap = Zap::create(&mut store, options).unwrap();
         for i in 0..names {
-            zap.add(&mut store, &format!("name {i}"), &[i]).unwrap();
+            zap.add(&mut store, &format!("name {i}"), value).unwrap();
         }
-        assert!(zap.check(&store).unwrap().is_clean());
-        images.push((store.image(), store.block_size()));
+        Image { bytes: store.image(), block_size: store.block_size() }
     }
-    images
+
+    fn store(&self) -> MemStore {
+        MemStore::from_image(&self.bytes, self.block_size)
+    }
 }
 
-/// Runs everything; says whether anything was found to be wrong.
-fn exercise(mut store: MemStore) -> bool {
-    let mut damaged = false;
-    let mut note = |outcome: Result<(), Error<Corrupt>>| damaged |= outcome.is_err();
-    let Ok(mut zap) = Zap::open(&store) else { return true };
-    let report = zap.check(&store).unwrap();
-    note(if report.is_clean() { Ok(()) } else { Err(Error::NoInteger) });
-    for name in ["name 0", "name 1", "name 2", "absent"] {
-        note(zap.lookup(&store, name).map(drop));
-        note(zap.length(&store, name).map(drop));
+fn images() -> Images {
+    let options = ZapOptions { tiny: true, ..ZapOptions::new(0x5a17) };
+    let fat = |shift| ZapOptions { flags: Flags::HASH64, fat_block_shift: shift, ..options };
+    Images {
+        micro: Image::new(options, 6, &[1]),
+        tiny: [(6, 3), (3, 12), (1, 25)].map(|(names, ints)| Image::new(options, names, &vec![7; ints])),
+        fat: Image::new(fat(9), 3, &[1]),
+        large: [Image::new(fat(9), 60, &[1]), Image::new(fat(10), 700, &[1])],
     }
-    note(zap.len(&store).map(drop));
-    let mut from = Cursor::START;
-    for _ in 0..2000 {
-        match zap.next(&store, from) {
-            Ok(Some((_, after))) => {
-                assert!(after > from, "a walk advances");
-                from = after;
-            }
-            Ok(None) => break,
-            Err(_) => {
-                note(Err(Error::NoInteger));
-                break;
-            }
-        }
-    }
-    note(zap.list(&store, Cursor::START, 2000).map(drop));
-    note(zap.remove(&mut store, "name 1").map(drop));
-    note(zap.remove(&mut store, "name 2").map(drop));
-    let blocks_before = store.block_count();
-    for i in 0..40u64 {
-        note(zap.add(&mut store, &format!("more {i}"), &[i]));
-        note(zap.update(&mut store, "name 0", &[i, i, i]).map(drop));
-    }
-    assert!(store.block_count() < 4 * blocks_before + 200, "damage does not make an object grow");
-    note(zap.check(&store).map(drop));
-    damaged
 }
 
-fn store_of(image: &[u8], block_size: usize) -> MemStore {
-    MemStore::from_image(image, block_size)
+/// Changes of every sort that [`oracle::exercise`] makes: of names that are there and others, short and long, with one integer
+/// and many.
+const PROGRAM: [[u8; 4]; 20] = [
+    [6, 128, 0, 0],
+    [4, 129, 0, 0],
+    [0, 0, 4, 3],
+    [2, 1, 15, 1],
+    [1, 128, 4, 9],
+    [3, 128, 15, 1],
+    [4, 130, 0, 0],
+    [0, 65, 4, 1],
+    [2, 34, 31, 1],
+    [0, 114, 4, 1],
+    [7, 0, 0, 0],
+    [0, 2, 4, 3],
+    [0, 3, 4, 3],
+    [2, 100, 95, 3],
+    [3, 128, 159, 3],
+    [4, 128, 0, 0],
+    [2, 20, 153, 3],
+    [5, 1, 0, 0],
+    [0, 5, 4, 3],
+    [0, 6, 4, 3],
+];
+
+/// Adds and updates that ask for little: leaves split, but two entries never fill one.
+const SMALL: [[u8; 4]; 8] = [
+    [4, 129, 0, 0],
+    [0, 1, 4, 3],
+    [3, 128, 15, 1],
+    [0, 2, 4, 3],
+    [2, 3, 15, 1],
+    [0, 4, 4, 3],
+    [7, 0, 0, 0],
+    [5, 128, 0, 0],
+];
+
+/// Says whether anything was found to be wrong. What was not must be a map in every respect.
+fn exercise(store: MemStore) -> bool {
+    let is_fat = store.read(0).is_ok_and(|block_0| block_0[0] == 1);
+    let program = if is_fat { SMALL.as_flattened() } else { PROGRAM.as_flattened() };
+    let options =
+        ZapOptions { tiny: true, micro_max_bytes: 2048, fat_block_shift: 10, ..ZapOptions::new(0x5a17) };
+    oracle::exercise(store, options, program) != Verdict::Clean
+}
+
+/// Every bit of an image, of which nothing but free-form bytes may be flipped unnoticed.
+fn flip_every_bit(image: &Image) {
+    assert!(!exercise(image.store()), "the image itself is good");
+    for bit in 0..image.bytes.len() * 8 {
+        let mut flipped = image.clone();
+        flipped.bytes[bit / 8] ^= 1 << (bit % 8);
+        exercise(flipped.store());
+    }
 }
 
 #[test]
-fn every_bit_flip_of_small_images_ends_in_an_answer() {
-    for (image, block_size) in images().into_iter().take(2) {
-        assert!(!exercise(store_of(&image, block_size)), "the image itself is good");
-        for bit in 0..image.len() * 8 {
-            let mut flipped = image.clone();
-            flipped[bit / 8] ^= 1 << (bit % 8);
-            exercise(store_of(&flipped, block_size));
-        }
-    }
+fn every_bit_flip_of_a_micro_zap_ends_in_an_answer() {
+    flip_every_bit(&images().micro);
+}
+
+#[test]
+fn every_bit_flip_of_tiny_zaps_ends_in_an_answer() {
+    images().tiny.iter().for_each(flip_every_bit);
+}
+
+#[test]
+fn every_bit_flip_of_a_fat_zap_ends_in_an_answer() {
+    flip_every_bit(&images().fat);
 }
 
 #[test]
 fn structure_that_is_flipped_is_noticed() {
     // In a fat ZAP without free-form bytes: the whole header, and a leaf's header and buckets.
-    let (image, block_size) = images().remove(1);
+    let Image { bytes: image, block_size } = images().fat;
     for byte in (0..104).filter(|b| !(80..88).contains(b)).chain(512 + 16..512 + 48 + 32) {
         // What nobody has to read: the pad behind a leaf's flags.
         if (512 + 37..512 + 48).contains(&byte) {
@@ -91,20 +135,111 @@ fn structure_that_is_flipped_is_noticed() {
         for bit in 0..8 {
             let mut flipped = image.clone();
             flipped[byte] ^= 1 << bit;
-            let store = store_of(&flipped, block_size);
+            let store = MemStore::from_image(&flipped, block_size);
             let noticed = Zap::open(&store).map_or(true, |zap| !zap.check(&store).unwrap().is_clean());
             assert!(noticed, "byte {byte} bit {bit}");
         }
     }
 }
 
+/// Headers of slots, all that can be said in three bytes: the shapes of the table are taken, all others are refused by name.
+#[test]
+fn every_shape_of_slots_is_taken_or_named() {
+    let image = images().tiny[0].clone();
+    let mut taken = 0;
+    for (flags, shift, ints) in (0..=3u8)
+        .chain([0x80, 0xff])
+        .flat_map(|f| (0..=255u8).flat_map(move |s| (0..=255u8).map(move |i| (f, s, i))))
+    {
+        let mut lying = image.clone();
+        lying.bytes[24..27].copy_from_slice(&[flags, shift, ints]);
+        let store = lying.store();
+        let in_table = match (shift, ints) {
+            (6, 2..=7) | (7, 1..=15) | (8, 1..=31) => flags == 1,
+            (0, 0) => flags == 0,
+            _ => false,
+        };
+        match Zap::open(&store) {
+            Ok(zap) => {
+                assert!(in_table, "flags {flags}, shift {shift}, {ints} integers");
+                taken += 1;
+                // One that fits the bytes by chance is a map of other entries; nothing in the block tells.
+                let clean = zap.check(&store).unwrap().is_clean();
+                assert!(clean || (flags, shift, ints) != (1, 6, 3));
+            }
+            Err(Error::Store(damage)) => {
+                assert!(!in_table && damage.at == "block 0" && damage.what.contains("slots"), "{damage}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(taken, 6 + 15 + 31 + 1);
+}
+
+/// What block 0 may be instead: another object's block, a piece of the ZAP's own, an older half.
+#[test]
+fn foreign_and_half_written_blocks_do_not_pass() {
+    let Images { micro, tiny, fat, large } = images();
+    let mut foreign: Vec<(&str, Vec<u8>)> = vec![
+        ("zeros", vec![0; 512]),
+        ("ones", vec![0xff; 512]),
+        ("text", b"all work and no play makes a dull block\n".repeat(13)[..512].to_vec()),
+        ("a leaf", fat.bytes[512..1024].to_vec()),
+        ("a pointer table", fat.bytes[256..512].repeat(2)),
+        ("the end of slots", [&micro.bytes[64..], &[0; 64]].concat()),
+        ("a header moved by a byte", [&[0], &micro.bytes[..511]].concat()),
+        ("a header moved by a word", [&[0; 8], &tiny[0].bytes[..504]].concat()),
+    ];
+    for (_, bytes) in &foreign {
+        for count in [1, 2] {
+            let store = MemStore::from_image(&bytes.repeat(count), 512);
+            assert!(matches!(Zap::open(&store), Err(Error::Store(_))));
+        }
+    }
+    foreign.clear();
+    // The first or last half of a sector's bytes, and of a block's, beside those of another ZAP.
+    let all = [&micro, &tiny[0], &tiny[1], &tiny[2], &fat, &large[0], &large[1]];
+    for (which, image) in all.iter().enumerate() {
+        for other in all.iter().take(which) {
+            for cut in [8, 16, 24, 25, 32, 64, 128, 256, 512] {
+                let (head, rest) = (&image.bytes[..cut], other.bytes.get(cut..).unwrap_or(&[]));
+                exercise(MemStore::from_image(&[head, rest].concat(), image.block_size));
+                exercise(MemStore::from_image(&[head, rest].concat(), other.block_size));
+            }
+        }
+        for cut in (0..image.bytes.len().min(4096)).step_by(8) {
+            let mut half = Image::clone(image);
+            half.bytes[cut..].fill(0);
+            exercise(half.store());
+        }
+    }
+}
+
+/// A micro or tiny ZAP is one block, and a block is no larger than an index can say.
+#[test]
+fn slots_past_the_end_are_no_slots() {
+    for image in [&images().micro, &images().tiny[1]] {
+        let two = MemStore::from_image(&image.bytes.repeat(2), 512);
+        let Err(Error::Store(damage)) = Zap::open(&two) else { panic!("a second block is not noticed") };
+        assert!(damage.what.starts_with("block count"), "{damage}");
+        for bytes in [64, 100, 511, 513, 1000, (1 << 20) + 512] {
+            let mut odd = image.bytes.clone();
+            odd.resize(bytes, 0);
+            let Err(Error::Store(damage)) = Zap::open(&MemStore::from_image(&odd, bytes)) else {
+                panic!("{bytes} bytes")
+            };
+            assert_eq!(damage.what, "block size", "{damage}");
+        }
+    }
+}
+
 #[test]
 fn circles_and_pointers_to_nowhere_are_named() {
-    let (image, block_size) = images().remove(1);
+    let Image { bytes: image, block_size } = images().fat;
     let lie = |at: usize, bytes: &[u8]| {
         let mut image = image.clone();
         image[at..at + bytes.len()].copy_from_slice(bytes);
-        store_of(&image, block_size)
+        MemStore::from_image(&image, block_size)
     };
     // The whole embedded table leads to block 0, then to a block far away.
     for target in [0u64, 0x00ff_ffff_ffff] {
@@ -121,7 +256,7 @@ fn circles_and_pointers_to_nowhere_are_named() {
             circles[at + 2..at + 4].copy_from_slice(&chunk.to_le_bytes());
         }
     }
-    let store = store_of(&circles, block_size);
+    let store = MemStore::from_image(&circles, block_size);
     let zap = Zap::open(&store).unwrap();
     let outcomes = (0..3).map(|i| zap.list(&store, Cursor { hash: i << 62, cd: 0 }, 9));
     let named = |o: &Result<_, Error<Corrupt>>| matches!(o, Err(Error::Store(d)) if d.what == "bucket chain");
@@ -144,9 +279,9 @@ fn refuses<T: std::fmt::Debug>(
     lie: impl FnOnce(&mut [u8]),
     run: impl FnOnce(&mut Zap, &mut MemStore) -> Result<T, Error<Corrupt>>,
 ) {
-    let (mut image, block_size) = images().remove(1);
+    let Image { bytes: mut image, block_size } = images().fat;
     lie(&mut image);
-    let mut store = store_of(&image, block_size);
+    let mut store = MemStore::from_image(&image, block_size);
     let mut zap = Zap::open(&store).unwrap();
     match run(&mut zap, &mut store) {
         Err(Error::Store(damage)) => assert_eq!(damage.what, what, "{damage}"),
@@ -202,13 +337,13 @@ fn a_lie_is_found_before_anything_is_changed() {
 /// A lookup of the name finds nothing there, and says so without noticing: only a check can.
 #[test]
 fn an_entry_in_the_wrong_bucket_is_found_by_a_check() {
-    let (mut image, block_size) = images().remove(1);
+    let Image { bytes: mut image, block_size } = images().fat;
     let buckets: Vec<usize> = (LEAF + 48..CHUNKS).step_by(2).collect();
     let used = *buckets.iter().find(|at| image[**at] != 0xff).unwrap();
     let free = *buckets.iter().find(|at| image[**at] == 0xff).unwrap();
     image.copy_within(used..used + 2, free);
     image[used..used + 2].fill(0xff);
-    let store = store_of(&image, block_size);
+    let store = MemStore::from_image(&image, block_size);
     let damage = Zap::open(&store).unwrap().check(&store).unwrap().damage;
     assert_eq!(damage.iter().map(|d| d.what).collect::<Vec<_>>(), ["bucket"]);
 }
@@ -251,10 +386,11 @@ proptest! {
 
     #[test]
     fn several_lies_at_once_end_in_an_answer(
-        which in 0usize..4,
+        which in 0usize..7,
         lies in prop::collection::vec((any::<prop::sample::Index>(), any::<u16>(), 0u8..4), 1..12),
     ) {
-        let (mut image, block_size) = images().swap_remove(which);
+        let Images { micro, tiny: [a, b, c], fat, large: [d, e] } = images();
+        let Image { bytes: mut image, block_size } = [micro, a, b, c, fat, d, e][which].clone();
         for (place, value, kind) in lies {
             let at = place.index(image.len() - 8);
             match kind {
@@ -265,7 +401,7 @@ proptest! {
                 _ => image[(at % 13) * 8..][..8].copy_from_slice(&u64::from(value % 64).to_le_bytes()),
             }
         }
-        exercise(store_of(&image, block_size));
+        exercise(MemStore::from_image(&image, block_size));
     }
 
     #[test]
@@ -280,12 +416,12 @@ proptest! {
             raw[16..64].fill(0);
         }
         if sane && fat {
-            raw[..104].copy_from_slice(&images()[1].0[..104]);
+            raw[..104].copy_from_slice(&images().fat.bytes[..104]);
             raw[56] = 3;
             raw[256..512].copy_from_slice(&1u64.to_le_bytes().repeat(32));
-            raw[512..560].copy_from_slice(&images()[1].0[512..560]);
+            raw[512..560].copy_from_slice(&images().fat.bytes[512..560]);
         }
         let block_size = if fat { 512 } else { 1536 };
-        exercise(store_of(&raw, block_size));
+        exercise(MemStore::from_image(&raw, block_size));
     }
 }

@@ -1,0 +1,219 @@
+//! What must hold of any store that claims to be a ZAP, shared by hostile tests and fuzz targets.
+//!
+//! Two promises. Whatever the blocks hold, every operation ends, within bounds, with an answer or a named error. And
+//! blocks that a check calls clean *are* a map: lists, lookups and counts agree, and changes behave as on a `BTreeMap`.
+//! The second makes the check itself the subject: damage that it overlooks shows as an answer that differs.
+
+#![allow(clippy::unwrap_used, reason = "a part of tests")]
+#![allow(dead_code, reason = "each test file is a program of its own, and not every one uses all of it")]
+
+use std::collections::BTreeMap;
+use terrane_wire::Corrupt;
+use terrane_zap::{Cursor, Error, Key, MemStore, Store, Value, ValueRef, Zap, ZapOptions};
+
+/// Integer size and integers by key.
+pub type Model = BTreeMap<Key, (u8, Vec<u64>)>;
+
+/// What became of a store that lied, or did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Refused when it was opened.
+    Refused,
+    /// Opened; a check names damage.
+    Damaged,
+    /// A map, for as long as it was used.
+    Clean,
+}
+
+/// Reads everything there is; then changes it as `program` says, four bytes a change.
+pub fn exercise(mut store: MemStore, options: ZapOptions, program: &[u8]) -> Verdict {
+    let mut zap = match Zap::open_with(&store, options) {
+        Ok(zap) => zap,
+        Err(error) => {
+            assert!(is_named(&error), "{error:?}");
+            return Verdict::Refused;
+        }
+    };
+    let clean = check(&zap, &store);
+    let mut model = clean.then(Model::new);
+    walk(&zap, &store, model.as_mut());
+    let known = names(&zap, &store);
+    let blocks_before = store.block_count();
+    for op in program.as_chunks::<4>().0 {
+        step(&mut zap, &mut store, model.as_mut(), &known, *op);
+        if let Some(model) = &model {
+            assert!(check(&zap, &store), "clean before {op:?}: {:?}", zap.check(&store).unwrap().damage);
+            assert_eq!(zap.len(&store).unwrap(), model.len() as u64, "after {op:?}");
+        }
+    }
+    bounded(&store, blocks_before, program.len() / 4);
+    walk(&zap, &store, None);
+    if let Some(model) = &model {
+        assert_eq!(&listed(&zap, &store), model);
+        return Verdict::Clean;
+    }
+    Verdict::Damaged
+}
+
+/// Damage says where, what, what was expected and what was found; everything else says what by its variant.
+fn is_named(error: &Error<Corrupt>) -> bool {
+    match error {
+        Error::Store(damage) => ![damage.what, &damage.at, &damage.expected, &damage.found].contains(&""),
+        Error::Unsupported { what, found } => !what.is_empty() && !found.is_empty(),
+        _ => true,
+    }
+}
+
+fn check(zap: &Zap, store: &MemStore) -> bool {
+    let report = zap.check(store).unwrap();
+    for damage in &report.damage {
+        assert!(is_named(&Error::Store(damage.clone())), "{damage:?}");
+    }
+    report.is_clean()
+}
+
+/// A change may take blocks for one leaf's splits and one step of a table; damage must not make it take more.
+fn bounded(store: &MemStore, blocks_before: u64, changes: usize) {
+    let (now, allowed) = (store.block_count(), 4 * blocks_before + 64 * changes as u64 + 64);
+    assert!(now <= allowed, "{blocks_before} blocks became {now} by {changes} changes");
+}
+
+/// Walks with cursors, forward only; fills in the model when the ZAP is clean, and compares what it finds with lookups.
+fn walk(zap: &Zap, store: &MemStore, model: Option<&mut Model>) {
+    let clean = model.is_some();
+    let mut found = Model::new();
+    let mut from = Cursor::START;
+    // No entry takes less than two chunks or one slot.
+    let steps_max = store.block_count() * store.block_size() as u64 / 48 + 1;
+    for steps in 0.. {
+        assert!(steps <= steps_max, "a walk takes more steps than there are entries");
+        match zap.next(store, from) {
+            Ok(Some((entry, after))) => {
+                assert!(Cursor { hash: entry.hash, cd: entry.cd } >= from && after > from, "a walk advances");
+                if clean {
+                    assert_eq!(zap.lookup(store, &entry.key).unwrap().as_ref(), Some(&entry.value));
+                    let length = (entry.value.int_size(), entry.value.num_ints());
+                    assert_eq!(zap.length(store, &entry.key).unwrap(), Some(length));
+                    match entry.value.first() {
+                        Some(first) => assert_eq!(zap.lookup_u64(store, &entry.key), Ok(Some(first))),
+                        None => assert_eq!(zap.lookup_u64(store, &entry.key), Err(Error::NoInteger)),
+                    }
+                    assert_eq!(found.insert(entry.key, plain(&entry.value)), None, "a key is listed once");
+                } else {
+                    let _ = zap.lookup(store, &entry.key).inspect_err(|e| assert!(is_named(e)));
+                    let _ = zap.length(store, &entry.key).inspect_err(|e| assert!(is_named(e)));
+                }
+                from = after;
+            }
+            Ok(None) => break,
+            Err(error) => {
+                assert!(!clean, "a check overlooked {error}");
+                assert!(is_named(&error), "{error:?}");
+                break;
+            }
+        }
+    }
+    match zap.list(store, Cursor::START, usize::MAX) {
+        Ok(entries) if clean => assert_eq!(entries.len(), found.len()),
+        Ok(entries) => assert!(entries.len() as u64 <= steps_max),
+        Err(error) => assert!(!clean && is_named(&error), "{error:?}"),
+    }
+    match zap.len(store) {
+        Ok(len) => assert!(!clean || len == found.len() as u64),
+        Err(error) => assert!(!clean && is_named(&error), "{error:?}"),
+    }
+    if let Some(model) = model {
+        *model = found;
+    }
+}
+
+fn plain(value: &Value) -> (u8, Vec<u64>) {
+    (value.int_size(), value.ints())
+}
+
+fn listed(zap: &Zap, store: &MemStore) -> Model {
+    let entries = zap.list(store, Cursor::START, usize::MAX).unwrap();
+    entries.into_iter().map(|entry| (entry.key, plain(&entry.value))).collect()
+}
+
+/// What can be listed, for changes to aim at.
+fn names(zap: &Zap, store: &MemStore) -> Vec<Key> {
+    zap.list(store, Cursor::START, 256)
+        .map_or_else(|_| Vec::new(), |all| all.into_iter().map(|e| e.key).collect())
+}
+
+/// One that is there, or one of 16 short and long names, or words.
+fn key_of(known: &[Key], which: u8) -> Key {
+    if which >= 128 && !known.is_empty() {
+        return known[usize::from(which - 128) % known.len()].clone();
+    }
+    if matches!(known.first(), Some(Key::U64s(_))) {
+        let which = u64::from(which);
+        return Key::U64s(vec![which << 56 | which, which]);
+    }
+    let mut name = format!("n{}", which % 16).into_bytes();
+    name.resize([2, 30, 49, 50, 100, 115, 200, 255][usize::from(which / 16 % 8)], b'x');
+    Key::Name(name)
+}
+
+/// One change or question.
+fn step(zap: &mut Zap, store: &mut MemStore, model: Option<&mut Model>, known: &[Key], op: [u8; 4]) {
+    let key = key_of(known, op[1]);
+    let (shift, count) = (op[2] % 4, usize::from(op[2] / 4 % 40));
+    let ints: Vec<u64> = (0..count as u64).map(|i| i << (u64::from(op[3]) % 8) & 0xff).collect();
+    match op[0] % 8 {
+        0 | 1 => put(zap, store, model, key, (8, ints[..count.min(1)].to_vec()), matches!(op[0] % 8, 0)),
+        2 | 3 => put(zap, store, model, key, (1 << shift, ints), op[0] % 8 == 2),
+        4 | 5 => match (zap.remove(store, &key), model) {
+            (Ok(was_there), Some(model)) => assert_eq!(was_there, model.remove(&key).is_some(), "{key:?}"),
+            (Err(error), Some(_)) if !is_refusal(&error) => panic!("a check overlooked {error}"),
+            (Err(error), _) => assert!(is_named(&error)),
+            (Ok(_), None) => {}
+        },
+        6 => match (zap.lookup(store, &key), model) {
+            (Ok(found), Some(model)) => assert_eq!(found.as_ref().map(plain).as_ref(), model.get(&key)),
+            (Err(error), Some(_)) if !is_refusal(&error) => panic!("a check overlooked {error}"),
+            (Err(error), _) => assert!(is_named(&error)),
+            (Ok(_), None) => {}
+        },
+        _ => zap.forget_index(),
+    }
+}
+
+/// Refusals that a clean ZAP may give; each leaves it as it was.
+fn is_refusal(error: &Error<Corrupt>) -> bool {
+    matches!(error, Error::Full | Error::EntryTooLarge { .. } | Error::KeyKind { .. })
+}
+
+fn put(
+    zap: &mut Zap,
+    store: &mut MemStore,
+    model: Option<&mut Model>,
+    key: Key,
+    value: (u8, Vec<u64>),
+    is_add: bool,
+) {
+    let outcome = with_ints(value.0, &value.1, |ints| match is_add {
+        true => zap.add_ints(store, &key, ints).map(|()| true),
+        false => zap.update_ints(store, &key, ints),
+    });
+    match (outcome, model) {
+        (Ok(is_new), Some(model)) => {
+            assert_eq!(model.insert(key, value).is_none(), is_new);
+        }
+        (Err(Error::Exists), Some(model)) => assert!(is_add && model.contains_key(&key)),
+        (Err(error), Some(_)) if !is_refusal(&error) => panic!("a check overlooked {error}"),
+        (Err(error), _) => assert!(is_named(&error)),
+        (Ok(_), None) => {}
+    }
+}
+
+/// Calls `use_it` with integers of this size.
+pub fn with_ints<T>(size: u8, ints: &[u64], use_it: impl FnOnce(ValueRef<'_>) -> T) -> T {
+    match size {
+        1 => use_it(ValueRef::U8s(&ints.iter().map(|i| *i as u8).collect::<Vec<_>>())),
+        2 => use_it(ValueRef::U16s(&ints.iter().map(|i| *i as u16).collect::<Vec<_>>())),
+        4 => use_it(ValueRef::U32s(&ints.iter().map(|i| *i as u32).collect::<Vec<_>>())),
+        _ => use_it(ValueRef::U64s(ints)),
+    }
+}
