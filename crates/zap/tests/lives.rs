@@ -1,0 +1,496 @@
+//! Long lives of ZAPs beside the plainest thing that is right: a map.
+//!
+//! A life is a ZAP with options of its own that grows, shrinks and changes what it holds in phases, so that it goes through every
+//! kind and every conversion, while cursors walk it. It follows from its number alone. The first ones are always lived, and must
+//! have gone everywhere: a test that cannot fail is none. `TERRANE_ZAP_LIVES` says how many others there are, from
+//! `TERRANE_SEED_BASE` on (soak: 500, a million operations); one that fails says its number.
+
+#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
+
+mod colliders;
+mod oracle;
+
+use colliders::colliders;
+use oracle::with_ints;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+use terrane_zap::hash::crc64;
+use terrane_zap::{Cursor, Error, Flags, Key, Kind, MemStore, Store, Value, Zap, ZapOptions};
+
+/// Below so many entries everything is checked after each operation.
+const CHECKED_ALWAYS: usize = 300;
+/// Above, after so many operations.
+const CHECKED_EACH: u64 = 1000;
+const OPERATIONS: u64 = 2000;
+/// Names of one hash that slots may hold.
+const COLLIDERS_MAX: usize = 127;
+
+/// Numbers that follow from a seed (Steele and others 2014, "splitmix").
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        usize::try_from(self.next() % end as u64).unwrap()
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    fn chance(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// What the names and values of a phase are like, and how many there shall be.
+#[derive(Clone, Copy, Debug)]
+struct Phase {
+    entries: usize,
+    name_bytes_max: usize,
+    /// Integers of 8 bytes in each value; 0: 1 to 32 of any size.
+    ints: usize,
+    /// In a hundred names, those of one hash.
+    colliding: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    value: (u8, Vec<u64>),
+    /// Where it is among the present.
+    at: usize,
+}
+
+/// A cursor on its way, and what it must and may find.
+struct Walk {
+    from: Cursor,
+    /// Names that are there since the walk began.
+    throughout: BTreeSet<Key>,
+    seen: BTreeSet<Key>,
+}
+
+/// What was gone through, and how often.
+type Visited = BTreeMap<String, u64>;
+
+struct Life {
+    numbers: Numbers,
+    options: ZapOptions,
+    /// Integers in the values of most phases, as [`Phase::ints`].
+    usual_ints: usize,
+    store: MemStore,
+    zap: Zap,
+    model: BTreeMap<Key, Held>,
+    present: Vec<Key>,
+    walks: Vec<Walk>,
+    operations: u64,
+    kind: &'static str,
+    visited: Visited,
+}
+
+fn name_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Nothing => "nothing",
+        Kind::Micro => "micro",
+        Kind::Tiny { chunk_bytes: 64, .. } => "tiny 64",
+        Kind::Tiny { chunk_bytes: 128, .. } => "tiny 128",
+        Kind::Tiny { .. } => "tiny 256",
+        Kind::Fat => "fat",
+    }
+}
+
+/// 1,024 names of one hash.
+fn flood() -> &'static [Vec<u8>] {
+    static NAMES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
+    NAMES.get_or_init(|| {
+        let mut names: Vec<_> = colliders(28, 10).take(1024).collect();
+        names.sort();
+        names
+    })
+}
+
+fn plain(value: &Value) -> (u8, Vec<u64>) {
+    (value.int_size(), value.ints())
+}
+
+impl Life {
+    fn new(number: u64) -> Life {
+        let mut numbers = Numbers(number);
+        let mut options = ZapOptions::new(numbers.next() | 1);
+        options.tiny = numbers.chance(90);
+        options.micro_max_bytes = numbers.one_of(&[512, 2048, 8192, 8192, 32_768, 131_072, 1 << 20]);
+        options.fat_block_shift = numbers.one_of(&[10, 11, 12, 14, 14, 14]);
+        let words = Flags::HASH64.and(Flags::UINT64_KEY);
+        options.flags = match numbers.below(20) {
+            0 => Flags::HASH64,
+            1 => Flags::UINT64_KEY,
+            2 => words.and(Flags::PRE_HASHED_KEY),
+            _ => Flags::NONE,
+        };
+        // Not left to chance: a few lives in a row have all widths, made both ways.
+        let widths = [1, 3, 2, 31, 1, 8, 0, 7, 3, 15, 1, 16];
+        let turn = usize::try_from(number % (2 * widths.len() as u64)).unwrap();
+        let usual_ints = widths[turn / 2];
+        let mut store = MemStore::new();
+        let zap = match turn % 2 {
+            0 => Zap::create(&mut store, options).unwrap(),
+            _ => Zap::open_with(&store, options).unwrap(),
+        };
+        let (model, present, walks) = Default::default();
+        let visited = Visited::new();
+        Life {
+            numbers,
+            options,
+            usual_ints,
+            store,
+            zap,
+            model,
+            present,
+            walks,
+            operations: 0,
+            kind: "nothing",
+            visited,
+        }
+    }
+
+    fn live(mut self) -> Visited {
+        while self.operations < OPERATIONS {
+            let phase = self.phase();
+            if self.numbers.chance(40) {
+                self.remove_misfits(&phase);
+            }
+            for _ in 0..self.numbers.below(400) {
+                self.operate(&phase);
+            }
+        }
+        let everything = Phase { entries: 0, name_bytes_max: 0, ints: 0, colliding: 0 };
+        self.judge_lists();
+        self.remove_misfits(&everything);
+        self.judge_lists();
+        self.visited.insert("operations".into(), self.operations);
+        self.visited
+    }
+
+    fn phase(&mut self) -> Phase {
+        let entries = match self.numbers.below(12) {
+            0 => 0,
+            1..=3 => self.numbers.below(12),
+            4..=8 => self.numbers.below(120),
+            _ => self.numbers.below(600),
+        };
+        let ints = match self.numbers.chance(85) {
+            true => self.usual_ints,
+            false => self.numbers.one_of(&[1, 2, 3, 5, 9, 20, 31, 0]),
+        };
+        Phase {
+            entries,
+            name_bytes_max: self.numbers.one_of(&[1, 3, 10, 30, 49, 49, 80, 120, 255]),
+            ints,
+            colliding: self.numbers.one_of(&[0, 0, 0, 0, 0, 5, 90]),
+        }
+    }
+
+    fn is_of_words(&self) -> bool {
+        self.options.flags.has(Flags::UINT64_KEY)
+    }
+
+    /// A key such as the phase has, new or not.
+    fn some_key(&mut self, phase: &Phase) -> Key {
+        let which = self.numbers.below(2 * phase.entries + 2);
+        let mixed = (which as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        if self.is_of_words() {
+            return Key::U64s(vec![mixed, which as u64][..1 + which % 2].to_vec());
+        }
+        if self.numbers.chance(phase.colliding) {
+            return Key::Name(flood()[which % flood().len()].clone());
+        }
+        let mut name = format!("{which}").into_bytes();
+        let longest = phase.name_bytes_max.max(name.len()) + 1;
+        name.resize(name.len().max(usize::try_from(mixed >> 32).unwrap() % longest), b'x');
+        Key::Name(name)
+    }
+
+    fn some_present(&mut self) -> Option<Key> {
+        (!self.present.is_empty())
+            .then(|| self.numbers.below(self.present.len()))
+            .map(|at| self.present[at].clone())
+    }
+
+    fn some_value(&mut self, phase: &Phase) -> (u8, Vec<u64>) {
+        let (size, count) = match phase.ints {
+            0 => (self.numbers.one_of(&[1u8, 2, 4, 8]), 1 + self.numbers.below(32)),
+            ints => (8, ints),
+        };
+        let ints = (0..count).map(|_| self.numbers.next() >> (64 - 8 * u32::from(size))).collect();
+        (size, ints)
+    }
+
+    fn operate(&mut self, phase: &Phase) {
+        let grows = self.model.len() < phase.entries;
+        match self.numbers.below(100) {
+            0..60 if grows => self.add_new(phase),
+            0..45 => self.remove(phase),
+            45..60 => self.add_new(phase),
+            60..68 => self.put(phase, true, false),
+            68..78 => self.put(phase, false, true),
+            78..84 => self.remove(phase),
+            84..90 => self.look_up(phase),
+            90..98 => self.walk(),
+            98 => self.zap.forget_index(),
+            _ => self.open_again(),
+        }
+    }
+
+    fn add_new(&mut self, phase: &Phase) {
+        self.put(phase, !self.operations.is_multiple_of(4), false);
+    }
+
+    fn put(&mut self, phase: &Phase, is_add: bool, present: bool) {
+        let there = if present { self.some_present() } else { None };
+        let key = there.unwrap_or_else(|| self.some_key(phase));
+        let value = self.some_value(phase);
+        let before = (self.model.len() < 50).then(|| self.store.clone());
+        let (zap, store) = (&mut self.zap, &mut self.store);
+        let outcome = with_ints(value.0, &value.1, |ints| match is_add {
+            true => zap.add_ints(store, &key, ints).map(|()| true),
+            false => zap.update_ints(store, &key, ints),
+        });
+        let there = self.model.contains_key(&key);
+        match outcome {
+            Ok(is_new) => {
+                assert_eq!(is_new, !there, "{key:?}");
+                match self.model.get_mut(&key) {
+                    Some(held) => held.value = value,
+                    None => {
+                        self.model.insert(key.clone(), Held { value, at: self.present.len() });
+                        self.present.push(key);
+                    }
+                }
+            }
+            Err(error) => {
+                match error {
+                    Error::Exists => assert!(is_add && there),
+                    Error::EntryTooLarge { .. } => self.visit("refused: too large"),
+                    // Only a flood may fill a leaf that cannot be split.
+                    Error::Full => {
+                        assert!(self.flood_chunks(&key, &value) > self.leaf_chunks(), "{key:?}");
+                        self.visit("refused: full");
+                    }
+                    other => panic!("{other}"),
+                }
+                if let Some(before) = before {
+                    assert!(before.image() == self.store.image(), "a refusal changes nothing: {key:?}");
+                }
+            }
+        }
+        self.after();
+    }
+
+    /// Chunks of a leaf, by FORMAT.md section 8.3.
+    fn leaf_chunks(&self) -> usize {
+        let bytes = 1usize << self.options.fat_block_shift;
+        (bytes - bytes / 16) / 24 - 2
+    }
+
+    /// Chunks that names of the one hash take, with this one.
+    fn flood_chunks(&self, key: &Key, value: &(u8, Vec<u64>)) -> usize {
+        let chunks = |(size, ints): &(u8, Vec<u64>)| {
+            1 + (flood()[0].len() + 1).div_ceil(21) + (ints.len() * usize::from(*size)).div_ceil(21)
+        };
+        let others = self.model.iter().filter(|(other, _)| is_of_flood(other) && *other != key);
+        others.map(|(_, held)| chunks(&held.value)).sum::<usize>() + chunks(value)
+    }
+
+    fn remove(&mut self, phase: &Phase) {
+        let key = match self.numbers.chance(90) {
+            true => self.some_present(),
+            false => None,
+        };
+        let key = key.unwrap_or_else(|| self.some_key(phase));
+        self.remove_key(&key);
+    }
+
+    fn remove_key(&mut self, key: &Key) {
+        let was_there = self.zap.remove(&mut self.store, key).unwrap();
+        let held = self.model.remove(key);
+        assert_eq!(was_there, held.is_some(), "{key:?}");
+        if let Some(held) = held {
+            self.present.swap_remove(held.at);
+            if let Some(moved) = self.present.get(held.at) {
+                self.model.get_mut(moved).unwrap().at = held.at;
+            }
+            for walk in &mut self.walks {
+                walk.throughout.remove(key);
+            }
+        }
+        self.after();
+    }
+
+    /// What the coming phase would not have: so a ZAP can become of a smaller kind.
+    fn remove_misfits(&mut self, phase: &Phase) {
+        let fits = |key: &Key, held: &Held| match key {
+            Key::Name(name) => {
+                name.len() <= phase.name_bytes_max && held.value.0 == 8 && held.value.1.len() == phase.ints
+            }
+            Key::U64s(_) => phase.entries > 0,
+        };
+        let misfits: Vec<Key> =
+            self.model.iter().filter(|(k, h)| !fits(k, h)).map(|(k, _)| k.clone()).collect();
+        for key in &misfits {
+            self.remove_key(key);
+            if self.numbers.chance(5) {
+                self.walk();
+            }
+        }
+    }
+
+    fn look_up(&mut self, phase: &Phase) {
+        let there = if self.numbers.chance(70) { self.some_present() } else { None };
+        let key = there.unwrap_or_else(|| self.some_key(phase));
+        let held = self.model.get(&key).map(|held| &held.value);
+        assert_eq!(self.zap.lookup(&self.store, &key).unwrap().as_ref().map(plain).as_ref(), held, "{key:?}");
+        let length = held.map(|(size, ints)| (*size, ints.len()));
+        assert_eq!(self.zap.length(&self.store, &key), Ok(length), "{key:?}");
+        match held.map(|(_, ints)| ints.first()) {
+            Some(Some(first)) => assert_eq!(self.zap.lookup_u64(&self.store, &key), Ok(Some(*first))),
+            Some(None) => assert_eq!(self.zap.lookup_u64(&self.store, &key), Err(Error::NoInteger)),
+            None => assert_eq!(self.zap.lookup_u64(&self.store, &key), Ok(None)),
+        }
+        self.after();
+    }
+
+    /// Begins a walk, or goes on with one.
+    fn walk(&mut self) {
+        if self.walks.is_empty() || self.walks.len() < 3 && self.numbers.chance(10) {
+            let throughout = self.model.keys().cloned().collect();
+            self.walks.push(Walk { from: Cursor::START, throughout, seen: BTreeSet::new() });
+        }
+        let which = self.numbers.below(self.walks.len());
+        let max = 1 + self.numbers.below(12);
+        let walk = &mut self.walks[which];
+        let entries = match max {
+            1 => self.zap.next(&self.store, walk.from).unwrap().map(|(entry, _)| entry).into_iter().collect(),
+            _ => self.zap.list(&self.store, walk.from, max).unwrap(),
+        };
+        assert!(entries.len() <= max);
+        for entry in &entries {
+            assert!(Cursor { hash: entry.hash, cd: entry.cd } >= walk.from, "a walk advances");
+            let held = self.model.get(&entry.key).unwrap_or_else(|| panic!("{:?} is not there", entry.key));
+            assert_eq!(plain(&entry.value), held.value);
+            let again = !walk.seen.insert(entry.key.clone());
+            assert!(!(again && walk.throughout.contains(&entry.key)), "{:?} is listed twice", entry.key);
+            // As it is kept between two system calls.
+            let bits = self.zap.hash_bits(&self.store).unwrap();
+            walk.from = Cursor::from_u64_with(entry.cursor_after().to_u64_with(bits), bits);
+        }
+        if entries.len() < max {
+            let walk = self.walks.swap_remove(which);
+            let missed: Vec<_> = walk.throughout.difference(&walk.seen).collect();
+            assert!(missed.is_empty(), "a walk missed {missed:?}");
+            self.visit("walk to the end");
+        }
+        self.after();
+    }
+
+    fn open_again(&mut self) {
+        self.store = MemStore::from_image(&self.store.image(), self.store.block_size());
+        self.zap = Zap::open_with(&self.store, self.options).unwrap();
+    }
+
+    fn visit(&mut self, what: impl Into<String>) {
+        *self.visited.entry(what.into()).or_default() += 1;
+    }
+
+    /// Counts the operation and what it made of the ZAP, and checks everything where that is due.
+    fn after(&mut self) {
+        self.operations += 1;
+        let kind = name_of(self.zap.kind(&self.store).unwrap());
+        if kind != self.kind {
+            self.visit(format!("{} -> {kind}", self.kind));
+            if !self.walks.is_empty() {
+                self.visit("conversion under a walk");
+            }
+            self.kind = kind;
+        }
+        let entries = self.model.len();
+        if entries < CHECKED_ALWAYS || self.operations.is_multiple_of(CHECKED_EACH) {
+            let report = self.zap.check(&self.store).unwrap();
+            assert!(report.is_clean(), "operation {}: {:?}", self.operations, report.damage);
+            assert_eq!(report.entries, entries as u64);
+            let colliding = self.model.keys().filter(|key| is_of_flood(key)).count();
+            assert!(kind == "fat" || colliding <= COLLIDERS_MAX, "{colliding} colliders in a {kind} ZAP");
+            if colliding == COLLIDERS_MAX {
+                self.visit("slots at the limit of colliders");
+            }
+        }
+        assert_eq!(self.zap.len(&self.store), Ok(entries as u64));
+    }
+
+    /// Everything by one list, and by another ZAP on the same bytes.
+    fn judge_lists(&self) {
+        let image = MemStore::from_image(&self.store.image(), self.store.block_size());
+        let opened = Zap::open_with(&image, self.options).unwrap();
+        for (zap, store) in [(&self.zap, &self.store), (&opened, &image)] {
+            let entries = zap.list(store, Cursor::START, usize::MAX).unwrap();
+            let listed: BTreeMap<_, _> = entries.iter().map(|e| (e.key.clone(), plain(&e.value))).collect();
+            assert_eq!(listed.len(), entries.len());
+            assert!(
+                listed.iter().eq(self.model.iter().map(|(key, held)| (key, &held.value)).collect::<Vec<_>>())
+            );
+        }
+    }
+}
+
+fn is_of_flood(key: &Key) -> bool {
+    matches!(key, Key::Name(name) if name.len() == flood()[0].len() && flood().binary_search(name).is_ok())
+}
+
+fn number_from(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    // Any text, such as a commit's hash.
+    Some(text.parse().unwrap_or_else(|_| crc64(1, text.as_bytes())))
+}
+
+/// What the first lives must have gone through, or they proved less than they say.
+const EVERYWHERE: [&str; 14] = [
+    "nothing -> micro",
+    "micro -> tiny 64",
+    "micro -> tiny 128",
+    "micro -> tiny 256",
+    "micro -> fat",
+    "tiny 64 -> tiny 128",
+    "tiny 64 -> tiny 256",
+    "tiny 128 -> tiny 256",
+    "tiny 64 -> fat",
+    "tiny 128 -> fat",
+    "tiny 256 -> fat",
+    "conversion under a walk",
+    "walk to the end",
+    "slots at the limit of colliders",
+];
+
+const FIRST_LIVES: u64 = 24;
+
+#[test]
+fn a_zap_is_a_map_all_its_lives() {
+    let base = number_from("TERRANE_SEED_BASE").unwrap_or(FIRST_LIVES);
+    let others = number_from("TERRANE_ZAP_LIVES").unwrap_or(4);
+    let mut visited = Visited::new();
+    for life in (0..FIRST_LIVES).chain((0..others).map(|life| base.wrapping_add(life))) {
+        let lived = std::panic::catch_unwind(|| Life::new(life).live());
+        let lived = lived.unwrap_or_else(|_| {
+            panic!("life {life}: TERRANE_ZAP_LIVES=1 TERRANE_SEED_BASE={life} repeats it")
+        });
+        for (what, count) in lived {
+            *visited.entry(what).or_default() += count;
+        }
+    }
+    println!("{} lives: {visited:#?}", FIRST_LIVES + others);
+    let missing: Vec<_> = EVERYWHERE.iter().filter(|what| !visited.contains_key(**what)).collect();
+    assert!(missing.is_empty(), "never seen: {missing:?}");
+}
