@@ -7,6 +7,7 @@ cd "$top"
 export TERRANE_SEED_BASE=${TERRANE_SEED_BASE:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo 1)}
 step() { say "== $*"; "$@"; }
 step cargo fmt --all --check
+step cargo fmt --manifest-path fuzz/Cargo.toml --check
 step cargo clippy --quiet --workspace --all-targets -- -D warnings
 step cargo test --quiet --workspace --lib --bins
 step cargo test --quiet -p terrane -p terrane-dataset -p terrane-sa

@@ -14,7 +14,7 @@ const UNSAFE_CRATES: [&str; 3] = ["device", "fuse", "codec"];
 
 /// Where Rust is written.
 fn code() -> Vec<PathBuf> {
-    ["crates", "benches"].iter().flat_map(|home| files(home, ".rs")).collect()
+    ["crates", "benches", "fuzz"].iter().flat_map(|home| files(home, ".rs")).collect()
 }
 
 /// This file names what it forbids.
@@ -152,7 +152,8 @@ fn is_program(path: &Path) -> bool {
     let path = if path.ends_with("main.rs") { path.parent().unwrap_or(path) } else { path };
     let dir = path.parent().and_then(Path::file_name).unwrap_or_default();
     let above = path.ancestors().nth(2).unwrap_or(Path::new(""));
-    (["tests", "benches", "examples"].iter().any(|name| dir == *name)) && above.join("Cargo.toml").exists()
+    (["tests", "benches", "examples", "fuzz_targets"].iter().any(|name| dir == *name))
+        && above.join("Cargo.toml").exists()
 }
 
 #[test]

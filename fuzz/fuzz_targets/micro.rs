@@ -1,0 +1,2 @@
+#![no_main]
+terrane_fuzz::target!(Micro);

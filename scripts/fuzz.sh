@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# Fuzz targets, one after the other, each for so many seconds: scripts/fuzz.sh [SECONDS] [TARGET...]
+#
+# What was found before is in fuzz/corpus and is where it begins. Ends at the first input that breaks a promise; fuzz/README.md says
+# how to repeat it.
+set -euo pipefail
+. "$(dirname "$0")/pool.sh"
+cd "$top"
+scripts/setup.sh fuzz
+seconds=${1:-600}
+shift || true
+targets=("$@")
+[ ${#targets[@]} -gt 0 ] || targets=(micro tiny fat changes)
+# No sanitizer: there is no unsafe code to watch, and without one the stable compiler serves.
+cargo fuzz build --sanitizer none
+built=fuzz/target/$(rustc -vV | sed -n 's/^host: //p')/release
+"$built/seeds" tests/vectors/zap fuzz/corpus
+for target in "${targets[@]}"; do
+    mkdir -p "fuzz/corpus/$target" "fuzz/artifacts/$target"
+    log=fuzz/artifacts/$target.log
+    # An input that takes 10 seconds hangs, and one that takes 1 GiB was not bounded by its size.
+    "$built/$target" "fuzz/corpus/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 -max_len=10000 \
+        -artifact_prefix="fuzz/artifacts/$target/" -print_final_stats=1 >"$log" 2>&1 ||
+        { grep -A 4 panicked "$log" || tail -n 20 "$log"; die "fuzz target $target: see $log"; }
+    say "fuzz $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") executions in $seconds s, clean"
+done
