@@ -174,6 +174,10 @@ fn check_run<S: Store + ?Sized>(
         report.add(Corrupt::new(&at, "leaf block", "in one range of pointers", block));
         return Ok(());
     }
+    // It may well be a leaf still: the table is laid over it by the steps to come.
+    if header.is_next_table(block) {
+        report.add(Corrupt::new(&at, "leaf block", "outside of the next table", block));
+    }
     let raw = store.read(block)?;
     let Some(leaf) = report.note(Leaf::parse(&raw, block, header)) else { return Ok(()) };
     let owned = table::range_of(header, leaf.prefix, leaf.prefix_len);

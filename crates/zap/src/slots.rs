@@ -144,12 +144,10 @@ impl Shape {
         bytes.saturating_sub(SlotsHeader::SIZE) >> self.chunk_shift
     }
 
-    /// Bytes of the smallest block with so many slots.
+    /// Bytes of the smallest block with so many slots. Takes any number: a header that lies may count that many entries.
     pub fn bytes_for(self, slots: usize) -> usize {
-        slots
-            .saturating_mul(self.chunk_bytes())
-            .saturating_add(SlotsHeader::SIZE)
-            .next_multiple_of(GROWTH_BYTES)
+        let bytes = slots.saturating_mul(self.chunk_bytes()).saturating_add(SlotsHeader::SIZE);
+        bytes.checked_next_multiple_of(GROWTH_BYTES).unwrap_or(usize::MAX)
     }
 
     /// Chunks an entry takes in a leaf of a fat ZAP, at most.

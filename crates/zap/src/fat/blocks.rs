@@ -51,10 +51,8 @@ pub(crate) fn lower_freeblk<S: Store + ?Sized>(store: &S, header: &mut Header) {
 /// Whether a block is in no use. The table being filled counts as used from its beginning: the reference forgets it,
 /// hands its blocks to leaves, and loses the table when it is complete.
 fn is_hole<S: Store + ?Sized>(store: &S, header: &Header, block: u64) -> bool {
-    let within = |first: u64, count: u64| first != 0 && block >= first && block - first < count;
-    if within(header.table_blk, header.table_numblks)
-        || within(header.table_nextblk, header.table_numblks.saturating_mul(2))
-    {
+    let table = header.table_blk..header.table_blk.saturating_add(header.table_numblks);
+    if table.contains(&block) || header.is_next_table(block) {
         return false;
     }
     // One that cannot be read is not handed out; whoever needs it will say so.

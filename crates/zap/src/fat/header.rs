@@ -181,6 +181,12 @@ impl Header {
         self.table_nextblk != 0
     }
 
+    /// Whether a block belongs to the table that is being filled, from its first step on.
+    pub fn is_next_table(&self, block: u64) -> bool {
+        let past = self.table_nextblk.saturating_add(self.table_numblks.saturating_mul(2));
+        self.is_growing() && (self.table_nextblk..past).contains(&block)
+    }
+
     /// The pointer that covers a hash.
     pub fn table_index(&self, hash: u64) -> u64 {
         hash.checked_shr(64 - self.table_shift).unwrap_or(0)
