@@ -55,6 +55,9 @@ impl Store for Counted {
     fn free(&mut self, block: u64) -> Result<(), Corrupt> {
         self.inner.free(block)
     }
+    fn truncate(&mut self, blocks: u64) -> Result<(), Corrupt> {
+        self.inner.truncate(blocks)
+    }
 }
 
 fn zap_of(micro_max_bytes: usize) -> (Counted, Zap) {
@@ -75,6 +78,18 @@ fn judge(store: &Counted, zap: &Zap, entries: u64) {
         (listed, from) = (listed + batch.len() as u64, last.cursor_after());
     }
     assert_eq!(listed, entries);
+}
+
+/// Header words of a fat ZAP: 2 to this power pointers, and leaves.
+fn table(store: &Counted) -> (u64, u64) {
+    let block_0 = store.inner.read(0).unwrap();
+    let word = |at: usize| u64::from_le_bytes(block_0[at..at + 8].try_into().unwrap());
+    (1 << word(32), word(64))
+}
+
+/// What leaves justify, as FORMAT.md has it.
+fn pointers_max(store: &Counted) -> u64 {
+    (64 * table(store).1).max(1 << 17)
 }
 
 /// The collision limit of the format: 127 names of one hash, whatever the slots are like and however the name is stored.
@@ -126,11 +141,13 @@ fn a_flood_is_refused_at_once_and_harms_no_other_name() {
                     assert_eq!(zap.lookup(&store, &name), Ok(None));
                 }
             }
+            assert!(cost <= 4000, "{cost} blocks for one name");
         }
         // 638 chunks in a leaf, 3 an entry.
         assert!((200..=212).contains(&taken), "{taken} of one hash in a leaf");
         assert_eq!(refused, 1000 - taken);
     }
+    assert!(table(&store).0 <= pointers_max(&store), "{} pointers", table(&store).0);
     for i in 0..5000u64 {
         assert_eq!(zap.lookup_u64(&store, &format!("file-{i}")), Ok(Some(i)));
         zap.add(&mut store, &format!("more-{i}"), &[i]).unwrap();
@@ -179,6 +196,7 @@ fn two_hundred_thousand_names_with_colliders_come_and_go() {
         zap.add(&mut store, &name(i), &[i as u64]).unwrap();
     }
     judge(&store, &zap, 200_000);
+    assert!(table(&store).0 <= pointers_max(&store), "{} pointers", table(&store).0);
     for i in 0..200_000 {
         assert_eq!(zap.lookup_u64(&store, &name(i)), Ok(Some(i as u64)));
     }
@@ -203,4 +221,27 @@ fn two_hundred_thousand_names_of_one_hash_are_refused_without_a_table() {
     assert!((200..=212).contains(&taken), "{taken} of one hash in a leaf");
     assert_eq!(store.block_count(), 2);
     judge(&store, &zap, taken);
+}
+
+/// Names that agree in so many bits that only a table far too large for them could part them.
+#[test]
+fn names_that_nearly_collide_do_not_buy_a_table() {
+    for bits in [27, 26, 25, 24, 20, 16, 10] {
+        let (mut store, mut zap) = zap_of(131_072);
+        let (mut taken, mut refused) = (0u64, 0u64);
+        for name in colliders(bits, 11).take(5000) {
+            match zap.add(&mut store, &name, &[1]) {
+                Ok(()) => taken += 1,
+                Err(error) => {
+                    assert_eq!(error, Error::Full);
+                    refused += 1;
+                }
+            }
+        }
+        assert!(taken >= 200, "{taken} that agree in {bits} bits");
+        assert!(table(&store).0 <= pointers_max(&store), "{bits} bits: {} pointers", table(&store).0);
+        // Parted by the bits that tables have at any size, or refused.
+        assert!(bits > 10 || refused == 0, "{refused} refused that agree in {bits} bits");
+        judge(&store, &zap, taken);
+    }
 }

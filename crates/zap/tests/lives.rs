@@ -15,7 +15,7 @@ use oracle::with_ints;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use terrane_zap::hash::crc64;
-use terrane_zap::{Cursor, Error, Flags, Key, Kind, MemStore, Store, Value, Zap, ZapOptions};
+use terrane_zap::{Cursor, Error, Flags, Key, Kind, MemStore, Shrink, Store, Value, Zap, ZapOptions};
 
 /// Below so many entries everything is checked after each operation.
 const CHECKED_ALWAYS: usize = 300;
@@ -88,6 +88,8 @@ struct Life {
     model: BTreeMap<Key, Held>,
     present: Vec<Key>,
     walks: Vec<Walk>,
+    /// A smaller ZAP that was built, and whether the ZAP was changed since.
+    plan: Option<(Shrink, bool)>,
     operations: u64,
     kind: &'static str,
     visited: Visited,
@@ -141,7 +143,7 @@ impl Life {
             0 => Zap::create(&mut store, options).unwrap(),
             _ => Zap::open_with(&store, options).unwrap(),
         };
-        let (model, present, walks) = Default::default();
+        let (model, present, walks, plan) = Default::default();
         let visited = Visited::new();
         Life {
             numbers,
@@ -152,6 +154,7 @@ impl Life {
             model,
             present,
             walks,
+            plan,
             operations: 0,
             kind: "nothing",
             visited,
@@ -168,10 +171,16 @@ impl Life {
                 self.operate(&phase);
             }
         }
+        self.plan = None;
         let everything = Phase { entries: 0, name_bytes_max: 0, ints: 0, colliding: 0 };
         self.judge_lists();
         self.remove_misfits(&everything);
         self.judge_lists();
+        // Emptied, it gives everything back.
+        if self.options.flags == Flags::NONE {
+            self.zap.shrink(&mut self.store).unwrap();
+            assert_eq!(self.store.blocks_used(), 0);
+        }
         self.visited.insert("operations".into(), self.operations);
         self.visited
     }
@@ -187,11 +196,14 @@ impl Life {
             true => self.usual_ints,
             false => self.numbers.one_of(&[1, 2, 3, 5, 9, 20, 31, 0]),
         };
+        let colliding = self.numbers.one_of(&[0, 0, 0, 0, 5, 90]);
+        // Enough of them to meet the limit.
+        let entries = if colliding > 50 { entries + 200 } else { entries };
         Phase {
             entries,
             name_bytes_max: self.numbers.one_of(&[1, 3, 10, 30, 49, 49, 80, 120, 255]),
             ints,
-            colliding: self.numbers.one_of(&[0, 0, 0, 0, 0, 5, 90]),
+            colliding,
         }
     }
 
@@ -240,7 +252,9 @@ impl Life {
             68..78 => self.put(phase, false, true),
             78..84 => self.remove(phase),
             84..90 => self.look_up(phase),
-            90..98 => self.walk(),
+            90..96 => self.walk(),
+            96 => self.plan(),
+            97 => self.apply(),
             98 => self.zap.forget_index(),
             _ => self.open_again(),
         }
@@ -261,6 +275,7 @@ impl Life {
             false => zap.update_ints(store, &key, ints),
         });
         let there = self.model.contains_key(&key);
+        self.void_plan();
         match outcome {
             Ok(is_new) => {
                 assert_eq!(is_new, !there, "{key:?}");
@@ -317,6 +332,7 @@ impl Life {
 
     fn remove_key(&mut self, key: &Key) {
         let was_there = self.zap.remove(&mut self.store, key).unwrap();
+        self.void_plan();
         let held = self.model.remove(key);
         assert_eq!(was_there, held.is_some(), "{key:?}");
         if let Some(held) = held {
@@ -343,8 +359,10 @@ impl Life {
             self.model.iter().filter(|(k, h)| !fits(k, h)).map(|(k, _)| k.clone()).collect();
         for key in &misfits {
             self.remove_key(key);
-            if self.numbers.chance(5) {
-                self.walk();
+            match self.numbers.below(40) {
+                0..2 => self.walk(),
+                2 => self.plan(),
+                _ => {}
             }
         }
     }
@@ -397,7 +415,48 @@ impl Life {
         self.after();
     }
 
+    /// Builds something smaller while readers could go on, for now or for later.
+    fn plan(&mut self) {
+        let due = self.zap.shrink_due(&self.store).unwrap();
+        let plan = self.zap.plan_shrink(&self.store).unwrap();
+        assert!(due || plan.is_none());
+        if let Some(plan) = plan {
+            self.plan = Some((plan, false));
+        }
+        if self.numbers.chance(70) {
+            self.apply();
+        }
+    }
+
+    /// Puts in place what was planned, which must be refused when anything was changed since.
+    fn apply(&mut self) {
+        let Some((plan, is_void)) = self.plan.take() else { return };
+        let bytes = |store: &MemStore| store.blocks_used() * store.block_size();
+        let (before, built) = (bytes(&self.store), plan.bytes());
+        let applied = self.zap.apply_shrink(&mut self.store, plan).unwrap();
+        assert!(!applied || !is_void, "a plan of another state was put in place");
+        if applied {
+            assert_eq!(bytes(&self.store), built);
+            assert!(built < before, "{before} bytes shrank to {built}");
+            assert_eq!(self.zap.shrink(&mut self.store), Ok(false), "nothing is left to gain");
+            self.visit("shrunk");
+        } else {
+            assert!(is_void, "a plan of this very state was not put in place");
+            self.visit("void plan");
+        }
+        self.after();
+    }
+
+    /// The ZAP is another one now, as far as a plan can know.
+    fn void_plan(&mut self) {
+        if let Some((_, is_void)) = &mut self.plan {
+            *is_void = true;
+        }
+    }
+
     fn open_again(&mut self) {
+        self.void_plan();
+
         self.store = MemStore::from_image(&self.store.image(), self.store.block_size());
         self.zap = Zap::open_with(&self.store, self.options).unwrap();
     }
@@ -457,18 +516,27 @@ fn number_from(variable: &str) -> Option<u64> {
 }
 
 /// What the first lives must have gone through, or they proved less than they say.
-const EVERYWHERE: [&str; 14] = [
+const EVERYWHERE: [&str; 23] = [
     "nothing -> micro",
+    "nothing -> tiny 64",
     "micro -> tiny 64",
     "micro -> tiny 128",
     "micro -> tiny 256",
     "micro -> fat",
     "tiny 64 -> tiny 128",
-    "tiny 64 -> tiny 256",
     "tiny 128 -> tiny 256",
     "tiny 64 -> fat",
     "tiny 128 -> fat",
     "tiny 256 -> fat",
+    "fat -> micro",
+    "fat -> tiny 64",
+    "fat -> tiny 128",
+    "fat -> tiny 256",
+    "fat -> nothing",
+    "tiny 256 -> tiny 128",
+    "tiny 128 -> tiny 64",
+    "shrunk",
+    "void plan",
     "conversion under a walk",
     "walk to the end",
     "slots at the limit of colliders",
