@@ -29,7 +29,12 @@ enum Command {
     /// Lists the tree in a pool, without a mount
     List(List),
     /// Lists a mounted tree, by getdents alone
-    Getdents { dir: PathBuf },
+    Getdents {
+        dir: PathBuf,
+        /// Bytes of the buffer; 32 KiB is what the C library takes
+        #[arg(long, default_value_t = 64 << 10)]
+        buffer: usize,
+    },
 }
 
 #[derive(Args)]
@@ -108,9 +113,10 @@ fn list_below(fs: &Fs, dir: Ino) -> Outcome<usize> {
     dirs.into_iter().try_fold(names, |names, dir| Ok(names + list_below(fs, dir)?))
 }
 
-fn getdents(dir: &Path) -> Outcome {
+fn getdents(dir: &Path, buffer: usize) -> Outcome {
+    let mut buf = vec![MaybeUninit::<u8>::uninit(); buffer];
     let start = Instant::now();
-    let names = getdents_below(openat(rustix::fs::CWD, dir, flags(), Mode::empty())?)?;
+    let names = getdents_below(openat(rustix::fs::CWD, dir, flags(), Mode::empty())?, &mut buf)?;
     report("walked", names, start.elapsed());
     Ok(())
 }
@@ -120,10 +126,9 @@ fn flags() -> OFlags {
 }
 
 /// Counts the names below a directory, which says itself what is a directory.
-fn getdents_below(dir: OwnedFd) -> Outcome<usize> {
+fn getdents_below(dir: OwnedFd, buf: &mut [MaybeUninit<u8>]) -> Outcome<usize> {
     let (mut names, mut dirs) = (0, Vec::<CString>::new());
-    let mut buf = [MaybeUninit::<u8>::uninit(); 32 << 10];
-    let mut entries = RawDir::new(dir.as_fd(), &mut buf);
+    let mut entries = RawDir::new(dir.as_fd(), buf);
     while let Some(entry) = entries.next() {
         let entry = entry?;
         let name = entry.file_name();
@@ -138,7 +143,7 @@ fn getdents_below(dir: OwnedFd) -> Outcome<usize> {
         }
     }
     dirs.into_iter().try_fold(names, |names, name| {
-        Ok(names + getdents_below(openat(&dir, name, flags(), Mode::empty())?)?)
+        Ok(names + getdents_below(openat(&dir, name, flags(), Mode::empty())?, buf)?)
     })
 }
 
@@ -150,6 +155,6 @@ fn main() -> Outcome {
     match Command::parse() {
         Command::Make(options) => make(&options),
         Command::List(options) => list(&options),
-        Command::Getdents { dir } => getdents(&dir),
+        Command::Getdents { dir, buffer } => getdents(&dir, buffer),
     }
 }

@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, OnceLock};
 use terrane_object::{Object, ObjectError, ObjectSet, Tx};
-use terrane_zap::{Cursor, Entry, Store, Value, ValueRef, Visited, Zap, ZapOptions};
+use terrane_zap::{Cursor, Entry, Prepared, Store, Value, ValueRef, Visited, Zap, ZapOptions};
 
 /// What a ZAP in an object can answer.
 pub type ZapError = terrane_zap::Error<ObjectError>;
@@ -126,6 +126,11 @@ impl ObjectZap {
     /// Shows entries from `from` on, in cursor order, until `each` says false. True: the last one was shown.
     pub fn visit(&self, from: Cursor, each: &mut dyn FnMut(Visited<'_>) -> bool) -> Result<bool, ZapError> {
         self.zap()?.visit(&ObjectStore::reader(&self.object), from, each)
+    }
+
+    /// Remembers what another thread prepared, if it still describes the object.
+    pub fn adopt(&self, prepared: Prepared) -> Result<(), ZapError> {
+        self.zap()?.adopt(&ObjectStore::reader(&self.object), prepared).map(drop)
     }
 
     /// Says that a listing has ended: what only listings need is forgotten.

@@ -313,8 +313,9 @@ impl ObjectSet {
         }
     }
 
-    /// Has another thread read an object's dnode and its first block into the cache, if one has time for it.
-    pub fn read_ahead(&self, id: ObjectId) {
+    /// Has another thread read an object's dnode and its first block into the cache, if one has time for it, and do `then` with them. That
+    /// must not begin a transaction, as the thread may be wanted for a commit.
+    pub fn read_ahead(&self, id: ObjectId, then: impl FnOnce(&Object, &Arc<Vec<u8>>) + Send + 'static) {
         let known = self.shard(id).lock().objects.get(&id.0).and_then(Weak::upgrade);
         if known.is_some_and(|object| object.has_read(0)) {
             return;
@@ -323,7 +324,7 @@ impl ObjectSet {
         self.pool.offer(move || {
             let Some(set) = set.upgrade() else { return };
             // Whoever asks for the object meets the same error, and reports it.
-            let _ = set.hold(id).and_then(|object| object.read_block(0));
+            let _ = set.hold(id).and_then(|object| Ok(then(&object, &object.read_block(0)?)));
         });
     }
 

@@ -417,6 +417,7 @@ impl Pool {
 
     fn stop_threads(&self) {
         self.stop_sync_loop();
+        self.workers.end_offers();
         if let Some(thread) = self.sync_thread.lock().take() {
             // It may be the one that drops the last reference to the pool; it cannot wait for itself.
             if thread.thread().id() != std::thread::current().id() {

@@ -3,12 +3,16 @@
 //! Whoever lists a directory's subdirectories one after the other, in the order in which they were shown or in that of their
 //! numbers (GNU find sorts many by it), is taken to be walking the tree: the directories that come next are read by another
 //! thread while this one is being listed. Without that a walk waits for two reads of the device, and for decompression, in each
-//! directory.
+//! directory. The other thread also sorts the names, so that the listing finds their order ready.
 //!
 //! It is a guess, kept in a bounded memory; a wrong one costs a few reads.
 
 use crate::types::Ino;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use terrane_object::{Object, ObjectId, ObjectKind, ObjectSet};
+use terrane_zap::Prepared;
 
 /// Directories read ahead of the one that is being listed.
 const AHEAD: usize = 4;
@@ -49,6 +53,27 @@ impl Parent {
         None
     }
 }
+
+/// Has the directories that come next read, and leaves what it prepared of them in `ready`.
+pub(crate) fn read(set: &ObjectSet, ready: &Ready, dirs: Vec<Ino>) {
+    for dir in dirs {
+        let ready = Arc::clone(ready);
+        set.read_ahead(ObjectId(dir), move |object: &Object, block_0| {
+            if object.kind() != ObjectKind::Directory {
+                return;
+            }
+            let Some(prepared) = Prepared::of(block_0, object.block_count()) else { return };
+            let mut ready = ready.lock();
+            if ready.len() > AHEAD {
+                ready.pop_front();
+            }
+            ready.push_back((dir, prepared));
+        });
+    }
+}
+
+/// Directories that were read ahead and nobody lists yet, oldest first.
+pub(crate) type Ready = Arc<Mutex<VecDeque<(Ino, Prepared)>>>;
 
 /// What was listed lately, newest last.
 #[derive(Debug, Default)]

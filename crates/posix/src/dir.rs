@@ -4,6 +4,7 @@
 //! holds nothing has no block. Its size attribute is the number of entries + 2, its link count that of
 //! subdirectories + 2.
 
+use crate::ahead;
 use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, kind_of, object_kind, stored};
 use crate::claims::{Claims, Need, UNLINKED_META_BLOCKS};
 use crate::errno::Errno;
@@ -13,7 +14,7 @@ use crate::perm;
 use crate::types::{Attr, Cred, DirEntry, Ino, LINK_MAX, NAME_MAX, SYMLINK_MAX, mode};
 use std::sync::Arc;
 use terrane_dataset::ObjectZap;
-use terrane_object::{Cost, Object, ObjectId, ObjectSpec, Tx};
+use terrane_object::{Cost, Object, ObjectSpec, Tx};
 use terrane_sa::ZplAttrs;
 use terrane_zap::{Cursor, KeyRef};
 
@@ -385,7 +386,15 @@ impl Fs {
         let offset = if offset <= OFFSET_NAMES_LAST { 0 } else { offset };
         if offset == 0 {
             let next = self.ahead.lock().begins(dir.ino, parent);
-            next.into_iter().for_each(|ino| self.set.read_ahead(ObjectId(ino)));
+            ahead::read(&self.set, &self.ready, next);
+            let prepared = {
+                let mut ready = self.ready.lock();
+                let place = ready.iter().position(|(ino, _)| *ino == dir.ino);
+                place.and_then(|place| ready.remove(place))
+            };
+            if let Some((_, prepared)) = prepared {
+                dir.read().names()?.adopt(prepared)?;
+            }
         }
         let (mut subdirs, mut shown_to) = (Vec::new(), offset);
         let outcome = show_names(dir, offset, hold, &mut |entry, held| {

@@ -1,6 +1,6 @@
 //! One mounted data set: how it is made and opened, and what concerns it as a whole.
 
-use crate::ahead::Ahead;
+use crate::ahead::{Ahead, Ready};
 use crate::attr::{Attributes, low32, orders, stored, time};
 use crate::claims::{Claims, DnodeBlocks, Need};
 use crate::errno::Errno;
@@ -47,6 +47,7 @@ pub struct Fs {
     pub(crate) directory_moves: Mutex<()>,
     pub(crate) ledger: OnceLock<Box<dyn Ledger>>,
     pub(crate) ahead: Mutex<Ahead>,
+    pub(crate) ready: Ready,
     succession: Option<Succession>,
     root: Ino,
 }
@@ -233,6 +234,7 @@ impl Fs {
             directory_moves: Mutex::new(()),
             ledger: OnceLock::new(),
             ahead: Mutex::default(),
+            ready: Ready::default(),
             succession,
             root,
         });

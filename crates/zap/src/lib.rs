@@ -17,6 +17,7 @@
 //! | `zap` | which of them an object is now |
 //! | `alias` | which entry a name means, where names are normalized |
 //! | `byte_order` | ZAPs of machines with the other one |
+//! | `prepared` | an index made before it is wanted |
 //! | [`cursor`] | a place in the order of entries |
 //! | `check` | what must hold of a whole ZAP |
 //!
@@ -50,6 +51,7 @@ mod index;
 pub mod key;
 pub mod norm;
 mod ordered;
+mod prepared;
 mod remembered;
 mod shrink;
 mod slots;
@@ -64,6 +66,7 @@ pub use fat::{Entry, Visited};
 pub use hash::{Flags, HashBits};
 pub use key::{Key, KeyRef};
 pub use norm::{Match, NormFlags};
+pub use prepared::Prepared;
 pub use shrink::Shrink;
 pub use store::{MemStore, Store};
 pub use value::{Value, ValueRef};

@@ -71,6 +71,11 @@ impl Remembered {
         }
     }
 
+    /// Takes an index of the block as it is, unless there is one.
+    pub fn adopt(&self, index: Index) {
+        let _ = self.index.set(index);
+    }
+
     /// The index, built if there is none.
     fn index_of(&self, slots: &Slots<'_>) -> Result<&Index, Corrupt> {
         match self.index.get() {
