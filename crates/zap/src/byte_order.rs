@@ -80,7 +80,6 @@ impl Zap {
         }
         convert::install(store, copied)?;
         self.byte_order = ByteOrder::default();
-        self.forget_index();
         Ok(())
     }
 }

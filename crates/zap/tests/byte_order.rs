@@ -165,6 +165,10 @@ fn blocks_of_the_other_order_that_lie_are_named() {
             other => panic!("{what}: {other:?}"),
         }
     }
+    let (micro, block_size) = image("micro_1");
+    let twice = turned([&micro[..], &micro[..]].concat(), block_size);
+    let Err(Error::Store(damage)) = Zap::open(&twice) else { panic!("two blocks") };
+    assert_eq!(damage.what, "block count of a micro or tiny ZAP");
     // A leaf in our order in a ZAP of theirs: no machine would read it.
     let (ours, block_size) = image("fat_collide");
     let mut raw = turned(ours.clone(), block_size).image();

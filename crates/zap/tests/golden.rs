@@ -477,6 +477,22 @@ fn tiny_zaps_that_are_laid_out_anew_give_the_same_bytes() {
     r.gives("tiny_2_256tofat");
 }
 
+/// The block does not get shorter, and the search for a free slot goes on behind the new entry.
+#[test]
+fn slots_that_are_laid_out_anew_keep_their_block() {
+    let mut r = tiny("tiny_before_reencode");
+    (0..20).for_each(|i| r.add(&format!("short{i}"), i));
+    (3..20).for_each(|i| r.remove(&format!("short{i}")));
+    r.add(&"L".repeat(60), 600);
+    assert_eq!(r.zap.kind(&r.store), Ok(Kind::Tiny { chunk_bytes: 128, value_ints: 1 }));
+    assert_eq!(r.store.block_size(), 1536);
+    r.remove("short0");
+    r.add("next", 5);
+    let raw = r.store.read(0).unwrap();
+    let name = |slot: usize| &raw[64 + 128 * slot + 12..][..5];
+    assert_eq!([name(0), name(1), name(3), name(4)], [b"\0\0\0\0\0", b"short", b"LLLLL", b"next\0"]);
+}
+
 #[test]
 fn colliding_names_in_a_tiny_zap_give_the_same_bytes() {
     let entries = expected_entries(vector("tiny_collide")).unwrap();
@@ -528,6 +544,25 @@ fn the_collision_limit_is_not_bypassed_by_becoming_tiny() {
         let found = zap.lookup_u64(&store, e["name"].as_str().unwrap()).unwrap();
         found == e["values"][0].as_u64()
     }));
+}
+
+/// Fewer names than any limit are left, but as many of one hash as slots do not take.
+#[test]
+fn a_fat_zap_does_not_go_back_to_slots_that_would_refuse_its_names() {
+    let mut r = tiny("fat_flood_128");
+    let names = colliders("fat_flood_128", 0, 128);
+    names.iter().for_each(|(name, value)| r.add(name, *value));
+    r.add("other", 0);
+    r.remove("other");
+    r.zap = Zap::open_with(&r.store, *r.zap.options()).unwrap();
+    r.add("other", 0);
+    r.remove("other");
+    assert_eq!((r.zap.shrink_due(&r.store), r.zap.shrink(&mut r.store)), (Ok(true), Ok(false)));
+    r.zap = Zap::open_with(&r.store, *r.zap.options()).unwrap();
+    r.remove(&names[7].0);
+    assert_eq!(r.zap.shrink(&mut r.store), Ok(true));
+    assert_eq!((r.zap.kind(&r.store), r.zap.len(&r.store)), (Ok(Kind::Micro), Ok(127)));
+    assert!(r.zap.check(&r.store).unwrap().is_clean());
 }
 
 /// The reference asks only when a name is added, so names that come by updates pass its limit.

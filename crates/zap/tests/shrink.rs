@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
+use std::sync::Arc;
+use terrane_wire::Corrupt;
 use terrane_zap::{Cursor, Entry, Error, Flags, Kind, MemStore, NormFlags, Store, ValueRef, Zap, ZapOptions};
 
 struct Subject {
@@ -113,6 +115,36 @@ fn entries_of_several_words_go_back_to_slots() {
         fresh.add(name, &entry.value.ints());
     }
     assert_eq!(image, fresh.store.image());
+}
+
+/// However many names went: what is left must have room to double.
+#[test]
+fn a_fat_zap_goes_back_when_half_of_the_limit_is_enough() {
+    let mut s = Subject::with(|o| o.micro_max_bytes = 8192);
+    (0..200).for_each(|i| s.add(&format!("{i}"), &[i]));
+    assert_eq!(s.kind(), Kind::Fat);
+    // 8192 bytes have 127 slots.
+    (64..200).for_each(|i| s.remove(&format!("{i}")));
+    assert!(!s.zap.shrink_due(&s.store).unwrap());
+    s.remove("63");
+    assert!(s.shrink());
+    assert_eq!((s.kind(), s.store.block_size()), (Kind::Micro, 4096));
+    // In larger slots there is room for half as many.
+    let long = "n".repeat(60);
+    s.add(&long, &[0]);
+    (64..200).for_each(|i| s.add(&format!("{i}"), &[i]));
+    assert_eq!(s.kind(), Kind::Fat);
+    (31..63).chain(64..200).for_each(|i| s.remove(&format!("{i}")));
+    s.zap = Zap::open_with(&s.store, *s.zap.options()).unwrap();
+    s.add("one more", &[0]);
+    s.remove("one more");
+    assert_eq!(s.zap.len(&s.store), Ok(32));
+    assert!(s.zap.shrink_due(&s.store).unwrap());
+    assert!(!s.shrink(), "63 slots of 128 bytes, and a half of them");
+    s.zap = Zap::open_with(&s.store, *s.zap.options()).unwrap();
+    s.remove("30");
+    assert!(s.shrink());
+    assert_eq!((s.kind(), s.store.block_size()), (tiny(128, 1), 4096));
 }
 
 /// Adds and removes one name over the line, many times, and asks each time.
@@ -255,6 +287,75 @@ fn names_stay_normalized() {
     s.remove("Goes");
     assert!(s.shrink());
     assert_eq!(s.kind(), Kind::Nothing);
+}
+
+/// A store whose changes stop working.
+struct Failing {
+    inner: MemStore,
+    changes_left: u32,
+}
+
+impl Failing {
+    fn change(&mut self, make: impl FnOnce(&mut MemStore) -> Result<(), Corrupt>) -> Result<(), Corrupt> {
+        let left = self.changes_left.checked_sub(1);
+        self.changes_left = left.ok_or_else(|| Corrupt::new("store", "changes left", "some", "none"))?;
+        make(&mut self.inner)
+    }
+}
+
+impl Store for Failing {
+    type Error = Corrupt;
+    fn block_size(&self) -> usize {
+        self.inner.block_size()
+    }
+    fn block_count(&self) -> u64 {
+        self.inner.block_count()
+    }
+    fn read(&self, block: u64) -> Result<Arc<Vec<u8>>, Corrupt> {
+        self.inner.read(block)
+    }
+    fn modify(&mut self, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), Corrupt> {
+        self.change(|inner| inner.modify(block, change))
+    }
+    fn set_block_size(&mut self, bytes: usize) -> Result<(), Corrupt> {
+        self.change(|inner| inner.set_block_size(bytes))
+    }
+    fn free(&mut self, block: u64) -> Result<(), Corrupt> {
+        self.change(|inner| inner.free(block))
+    }
+    fn truncate(&mut self, blocks: u64) -> Result<(), Corrupt> {
+        self.change(|inner| inner.truncate(blocks))
+    }
+}
+
+/// A block of slots is a whole ZAP at every step of its shrinking.
+#[test]
+fn a_store_that_fails_in_the_middle_keeps_the_entries() {
+    let mut s = Subject::new();
+    (0..40).for_each(|i| s.add(&format!("{i:060}"), &[i]));
+    (0..20).for_each(|i| s.add(&format!("{i}"), &[i]));
+    (0..40).for_each(|i| s.remove(&format!("{i:060}")));
+    let before = s.all();
+    let mut steps = 0;
+    loop {
+        let mut store = Failing { inner: s.store.clone(), changes_left: steps };
+        let plan = s.zap.plan_shrink(&s.store).unwrap().expect("it is due");
+        let outcome = s.zap.apply_shrink(&mut store, plan);
+        let zap = Zap::open(&store.inner).unwrap();
+        assert_eq!(zap.list(&store.inner, Cursor::START, 99).unwrap(), before);
+        let report = zap.check(&store.inner).unwrap();
+        assert!(report.is_clean(), "after {steps} steps: {:?}", report.damage);
+        if outcome.is_ok() {
+            assert_eq!(zap.kind(&store.inner), Ok(Kind::Micro));
+            break;
+        }
+        steps += 1;
+        // The ZAP is as it was, and due again.
+        s.zap = Zap::open_with(&s.store, *s.zap.options()).unwrap();
+        s.add("one more", &[0]);
+        s.remove("one more");
+    }
+    assert_eq!(steps, 2);
 }
 
 /// A ZAP that was opened without a salt could not be made again.
