@@ -455,9 +455,7 @@ impl Structure {
         structure.delete_queue = find(&master, "DELETE_QUEUE");
         if let Some(id) = find(&master, "SA_ATTRS") {
             structure.others.push(id);
-            let set = dataset.objects();
-            if let Ok(object) = set.hold(ObjectId(id)) {
-                let zap = ObjectZap::new(set, object);
+            if let Ok(zap) = dataset.open_zap(ObjectId(id)) {
                 structure.others.extend(find(&zap, "REGISTRY"));
                 structure.others.extend(find(&zap, "LAYOUTS"));
             }
@@ -472,10 +470,7 @@ impl Structure {
 
 /// The SA layouts of a data set, read anew.
 pub(crate) fn load_layouts(dataset: &Dataset) -> Result<LayoutTable, String> {
-    let set = dataset.objects();
-    let zap = |id: u64| {
-        set.hold(ObjectId(id)).map(|object| ObjectZap::new(set, object)).map_err(|error| error.to_string())
-    };
+    let zap = |id: u64| dataset.open_zap(ObjectId(id)).map_err(|error| error.to_string());
     let entry = |zap: &ObjectZap, name: &str| match zap.lookup_u64(name.as_bytes()) {
         Ok(Some(id)) => Ok(id),
         Ok(None) => Err(format!("no {name}")),

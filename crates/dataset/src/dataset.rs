@@ -2,6 +2,7 @@
 
 use crate::error::DatasetError;
 use crate::props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
+use crate::zap_policy::ZapPolicy;
 use crate::zap_store::{BLOCK_BYTES_FIRST, ObjectZap};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -29,6 +30,7 @@ pub struct Dataset {
     set: Arc<ObjectSet>,
     mos: Arc<ObjectSet>,
     props: Mutex<Props>,
+    zap_policy: Arc<ZapPolicy>,
     /// `AccessTime` as stored: asked with every read, so it does not wait for `props`.
     access_time: AtomicU8,
 }
@@ -82,14 +84,15 @@ impl Dataset {
             wanted.push((property, property.parse(value)?));
         }
         let mos = Arc::clone(objects.mos());
+        let meta = ZapPolicy::of(&mos);
         {
             let tx = mos.begin(COST)?;
-            let directory = new_zap(&mos, &tx, ObjectKind::Zap)?;
+            let directory = new_zap((&mos, &meta), &tx, ObjectKind::Zap)?;
             if directory.object().id() != POOL_DIRECTORY {
                 return Err(DatasetError::first_object("the pool directory", directory.object().id()));
             }
             let id = objects.create_objset(&tx)?;
-            let mut props = new_zap(&mos, &tx, ObjectKind::Zap)?;
+            let mut props = new_zap((&mos, &meta), &tx, ObjectKind::Zap)?;
             for (property, number) in wanted {
                 props.update_u64(&tx, property.name.as_bytes(), number)?;
             }
@@ -97,7 +100,7 @@ impl Dataset {
             directory.add_u64(&tx, ROOT_DATASET, id.0)?;
             directory.add_u64(&tx, ROOT_PROPS, props.object().id().0)?;
             let set = objects.open_objset(id)?;
-            let master = new_zap(&set, &tx, ObjectKind::Master)?;
+            let master = new_zap((&set, &ZapPolicy::of(&set)), &tx, ObjectKind::Master)?;
             if master.object().id() != MASTER {
                 return Err(DatasetError::first_object("the master ZAP", master.object().id()));
             }
@@ -108,7 +111,8 @@ impl Dataset {
     /// Finds the root data set through the pool directory.
     pub fn open_root(objects: &Arc<Objects>) -> Result<Dataset, DatasetError> {
         let mos = Arc::clone(objects.mos());
-        let directory = ObjectZap::new(&mos, mos.hold(POOL_DIRECTORY)?);
+        let meta = ZapPolicy::of(&mos);
+        let directory = ObjectZap::new(&meta, mos.hold(POOL_DIRECTORY)?);
         let find = |name: &[u8], at| {
             let number = directory.lookup_u64(name)?;
             number.map(ObjectId).ok_or(DatasetError::Damaged {
@@ -118,7 +122,7 @@ impl Dataset {
             })
         };
         let set = objects.open_objset(find(ROOT_DATASET, "the pool directory")?)?;
-        let zap = ObjectZap::new(&mos, mos.hold(find(ROOT_PROPS, "the pool directory")?)?);
+        let zap = ObjectZap::new(&meta, mos.hold(find(ROOT_PROPS, "the pool directory")?)?);
         let mut local = BTreeMap::new();
         for property in PROPERTIES {
             let Some(number) = zap.lookup_u64(property.name.as_bytes())? else { continue };
@@ -129,6 +133,7 @@ impl Dataset {
             }
         }
         let dataset = Dataset {
+            zap_policy: ZapPolicy::of(&set),
             set,
             mos,
             props: Mutex::new(Props { zap, local, temporary: BTreeMap::new() }),
@@ -140,6 +145,8 @@ impl Dataset {
 
     fn obey(&self, props: &Props) -> Result<(), DatasetError> {
         self.set.set_policy(props.policy()?);
+        let (bytes, row) = props.number_of("zapsize")?;
+        self.zap_policy.set_slots_bytes_max(u32::try_from(bytes).map_err(|_| row.bad(bytes))?);
         let (number, row) = props.number_of("atime")?;
         self.access_time.store(u8::try_from(number).map_err(|_| row.bad(number))?, Ordering::Relaxed);
         Ok(())
@@ -152,12 +159,22 @@ impl Dataset {
 
     /// The ZAP through which the floor above finds its objects.
     pub fn master(&self) -> Result<ObjectZap, DatasetError> {
-        Ok(ObjectZap::new(&self.set, self.set.hold(MASTER)?))
+        self.open_zap(MASTER)
+    }
+
+    /// The ZAP in an object. All changes of one go through the same `ObjectZap`.
+    pub fn open_zap(&self, id: ObjectId) -> Result<ObjectZap, DatasetError> {
+        Ok(ObjectZap::new(&self.zap_policy, self.set.hold(id)?))
+    }
+
+    /// How its ZAPs may grow.
+    pub fn zap_policy(&self) -> &Arc<ZapPolicy> {
+        &self.zap_policy
     }
 
     /// Makes an object that will be a ZAP; it has no block before its first entry.
     pub fn new_zap(&self, tx: &Tx, kind: ObjectKind) -> Result<ObjectZap, DatasetError> {
-        new_zap(&self.set, tx, kind)
+        new_zap((&self.set, &self.zap_policy), tx, kind)
     }
 
     pub fn access_time(&self) -> AccessTime {
@@ -207,7 +224,11 @@ impl Dataset {
     }
 }
 
-fn new_zap(set: &ObjectSet, tx: &Tx, kind: ObjectKind) -> Result<ObjectZap, DatasetError> {
+fn new_zap(
+    (set, policy): (&ObjectSet, &Arc<ZapPolicy>),
+    tx: &Tx,
+    kind: ObjectKind,
+) -> Result<ObjectZap, DatasetError> {
     let spec = ObjectSpec { kind, block_size: BLOCK_BYTES_FIRST, dnode_slots: 1, bonus: Vec::new() };
-    Ok(ObjectZap::new(set, set.create(tx, spec)?))
+    Ok(ObjectZap::new(policy, set.create(tx, spec)?))
 }

@@ -11,11 +11,17 @@
 //! object set from the moment [`Dataset::set`] or [`Dataset::open_root`] returns.
 
 mod dataset;
+mod dnode_blocks;
 mod error;
 pub mod props;
+mod zap_policy;
 pub mod zap_store;
 
 pub use dataset::{Dataset, MASTER, POOL_DIRECTORY};
+pub use dnode_blocks::{DNODE_BLOCK_BYTES, DnodeBlocks};
 pub use error::DatasetError;
 pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
+pub use terrane_object as object;
+pub use terrane_zap as zap;
+pub use zap_policy::ZapPolicy;
 pub use zap_store::{BLOCK_BYTES_FIRST, ChangeCost, ObjectStore, ObjectZap, ZapError};

@@ -58,6 +58,14 @@ pub static PROPERTIES: &[Property] = &[
         print: |stored| Some(stored).filter(is_record_size).map(print_size),
     },
     Property {
+        name: "zapsize",
+        values: "a multiple of 512 from 512 to 1M (suffixes K and M)",
+        // As OpenZFS has it.
+        default: 128 << 10,
+        parse: |word| parse_size(word).filter(is_zap_size),
+        print: |stored| Some(stored).filter(is_zap_size).map(print_size),
+    },
+    Property {
         name: "checksum",
         values: "on, blake3, sha256, fletcher4",
         // blake3, as a block pointer numbers it.
@@ -144,6 +152,11 @@ impl AccessTime {
     }
 }
 
+/// What a block of slots may have at most.
+fn is_zap_size(bytes: &u64) -> bool {
+    bytes.is_multiple_of(512) && (512..=1 << 20).contains(bytes)
+}
+
 fn is_record_size(bytes: &u64) -> bool {
     bytes.is_power_of_two() && (RECORD_SIZE_MIN..=RECORD_SIZE_MAX).contains(bytes)
 }
@@ -162,8 +175,8 @@ fn parse_size(word: &str) -> Option<u64> {
 
 fn print_size(bytes: u64) -> String {
     match bytes {
-        bytes if bytes >= 1 << 20 => format!("{}M", bytes >> 20),
-        bytes if bytes >= 1 << 10 => format!("{}K", bytes >> 10),
+        bytes if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
+        bytes if bytes >= 1 << 10 && bytes.is_multiple_of(1 << 10) => format!("{}K", bytes >> 10),
         bytes => bytes.to_string(),
     }
 }
@@ -188,6 +201,9 @@ mod tests {
             ("recordsize", "16k", "16K"),
             ("recordsize", "1048576", "1M"),
             ("recordsize", "512", "512"),
+            ("zapsize", "1M", "1M"),
+            ("zapsize", "1536", "1536"),
+            ("zapsize", "96K", "96K"),
             ("checksum", "sha256", "sha256"),
             ("atime", "off", "off"),
         ] {
@@ -205,6 +221,9 @@ mod tests {
             ("recordsize", ""),
             ("recordsize", "K"),
             ("recordsize", "99999999999999999999M"),
+            ("zapsize", "0"),
+            ("zapsize", "1000"),
+            ("zapsize", "1025K"),
             ("compression", "zip"),
             ("checksum", "off"),
             ("atime", "yes"),

@@ -7,9 +7,12 @@
 //! Invariant: the state of an `ObjectZap` describes the object's blocks, unless a change failed half way; then
 //! it is thrown away and read afresh before the next use.
 
+use crate::zap_policy::ZapPolicy;
 use std::sync::{Arc, OnceLock};
-use terrane_object::{Object, ObjectError, ObjectSet, Tx};
-use terrane_zap::{Cursor, Entry, Prepared, Store, Value, ValueRef, Visited, Zap, ZapOptions};
+use terrane_object::{Object, ObjectError, Tx};
+use terrane_zap::{
+    Cursor, Entry, Flags, KeyRef, Kind, Prepared, Store, Value, ValueRef, Visited, Zap, ZapOptions,
+};
 
 /// What a ZAP in an object can answer.
 pub type ZapError = terrane_zap::Error<ObjectError>;
@@ -79,6 +82,7 @@ impl Store for ObjectStore<'_> {
 /// An object and the ZAP in it. Callers lock around it: readers share, a writer is alone.
 pub struct ObjectZap {
     object: Arc<Object>,
+    policy: Arc<ZapPolicy>,
     /// Filled by the first use, emptied by a change that failed.
     zap: OnceLock<Zap>,
     /// For an object to which nothing was written yet.
@@ -87,9 +91,8 @@ pub struct ObjectZap {
 
 impl ObjectZap {
     /// Takes an object whose blocks are a ZAP, or which has none yet; reads nothing before the first use.
-    pub fn new(set: &ObjectSet, object: Arc<Object>) -> Self {
-        // Bit 0 keeps the salt from being 0, which means that there is none.
-        ObjectZap { object, zap: OnceLock::new(), salt: set.random_u64() | 1 }
+    pub fn new(policy: &Arc<ZapPolicy>, object: Arc<Object>) -> Self {
+        ObjectZap { object, policy: Arc::clone(policy), zap: OnceLock::new(), salt: policy.new_salt() }
     }
 
     pub fn object(&self) -> &Arc<Object> {
@@ -100,18 +103,32 @@ impl ObjectZap {
         if let Some(zap) = self.zap.get() {
             return Ok(zap);
         }
-        let opened = Zap::open_with(&ObjectStore::reader(&self.object), ZapOptions::new(self.salt))?;
+        let opened = Zap::open_with(&ObjectStore::reader(&self.object), self.policy.options(self.salt))?;
         // Two readers may both come here: they opened the same bytes.
         Ok(self.zap.get_or_init(|| opened))
     }
 
-    pub fn lookup(&self, name: &[u8]) -> Result<Option<Value>, ZapError> {
-        self.zap()?.lookup(&ObjectStore::reader(&self.object), name)
+    pub fn lookup<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<Value>, ZapError> {
+        self.zap()?.lookup(&ObjectStore::reader(&self.object), key)
     }
 
     /// The entry's first integer.
-    pub fn lookup_u64(&self, name: &[u8]) -> Result<Option<u64>, ZapError> {
-        self.zap()?.lookup_u64(&ObjectStore::reader(&self.object), name)
+    pub fn lookup_u64<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<u64>, ZapError> {
+        self.zap()?.lookup_u64(&ObjectStore::reader(&self.object), key)
+    }
+
+    /// Bytes of each integer of the value, and how many there are.
+    pub fn length<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<(u8, usize)>, ZapError> {
+        self.zap()?.length(&ObjectStore::reader(&self.object), key)
+    }
+
+    pub fn kind(&self) -> Result<Kind, ZapError> {
+        self.zap()?.kind(&ObjectStore::reader(&self.object))
+    }
+
+    /// Entries.
+    pub fn len(&self) -> Result<u64, ZapError> {
+        self.zap()?.len(&ObjectStore::reader(&self.object))
     }
 
     pub fn is_empty(&self) -> Result<bool, ZapError> {
@@ -145,29 +162,56 @@ impl ObjectZap {
         self.list(Cursor::START, usize::MAX)
     }
 
-    /// Refuses a name that is there.
-    pub fn add(&mut self, tx: &Tx, name: &[u8], value: ValueRef<'_>) -> Result<(), ZapError> {
-        self.change(tx, |zap, store| zap.add_ints(store, name, value))
+    /// Writes an empty fat ZAP with these flags into an object without blocks. Without flags the first entry does what is needed.
+    pub fn write_empty(&mut self, tx: &Tx, flags: Flags, fat_block_shift: u32) -> Result<(), ZapError> {
+        let options = ZapOptions { flags, fat_block_shift, ..self.policy.options(self.salt) };
+        self.zap = OnceLock::from(Zap::create(&mut ObjectStore::writer(&self.object, tx), options)?);
+        Ok(())
+    }
+
+    /// Refuses a key that is there.
+    pub fn add<'k>(
+        &mut self,
+        tx: &Tx,
+        key: impl Into<KeyRef<'k>>,
+        value: ValueRef<'_>,
+    ) -> Result<(), ZapError> {
+        self.change(tx, |zap, store| zap.add_ints(store, key, value))
     }
 
     pub fn add_u64(&mut self, tx: &Tx, name: &[u8], value: u64) -> Result<(), ZapError> {
         self.add(tx, name, ValueRef::U64s(&[value]))
     }
 
-    /// Replaces the value, or adds the name.
-    pub fn update_u64(&mut self, tx: &Tx, name: &[u8], value: u64) -> Result<(), ZapError> {
-        self.change(tx, |zap, store| zap.update(store, name, &[value])).map(drop)
+    /// Replaces the value, or adds the key; says whether it is new.
+    pub fn update<'k>(
+        &mut self,
+        tx: &Tx,
+        key: impl Into<KeyRef<'k>>,
+        value: ValueRef<'_>,
+    ) -> Result<bool, ZapError> {
+        self.change(tx, |zap, store| zap.update_ints(store, key, value))
     }
 
-    /// False: there was no such name. A ZAP that lost its last name has no block any more.
-    pub fn remove(&mut self, tx: &Tx, name: &[u8]) -> Result<bool, ZapError> {
-        let removed = self.change(tx, |zap, store| zap.remove(store, name))?;
-        if removed && self.is_empty()? {
+    /// Replaces the value, or adds the name.
+    pub fn update_u64(&mut self, tx: &Tx, name: &[u8], value: u64) -> Result<(), ZapError> {
+        self.update(tx, name, ValueRef::U64s(&[value])).map(drop)
+    }
+
+    /// False: there was no such key. A ZAP of names that lost its last one has no block any more.
+    pub fn remove<'k>(&mut self, tx: &Tx, key: impl Into<KeyRef<'k>>) -> Result<bool, ZapError> {
+        let removed = self.change(tx, |zap, store| zap.remove(store, key))?;
+        // Flags stand in the blocks only, so with flags they stay.
+        if removed && self.is_empty()? && self.has_no_flags()? {
             self.object.truncate(tx, 0)?;
             self.object.set_block_size(tx, BLOCK_BYTES_FIRST)?;
             self.zap = OnceLock::new();
         }
         Ok(removed)
+    }
+
+    fn has_no_flags(&self) -> Result<bool, ZapError> {
+        Ok(self.zap()?.flags(&ObjectStore::reader(&self.object))? == Flags::NONE)
     }
 
     fn change<T>(
@@ -177,6 +221,7 @@ impl ObjectZap {
     ) -> Result<T, ZapError> {
         self.zap()?;
         let mut zap = self.zap.take().expect("it was filled one line above");
+        zap.allow_growth(&self.policy.options(self.salt));
         let outcome = change(&mut zap, &mut ObjectStore::writer(&self.object, tx));
         if !matches!(outcome, Err(ZapError::Store(_))) {
             self.zap = OnceLock::from(zap);
@@ -189,36 +234,137 @@ impl ObjectZap {
         self.zap.get().map_or(0, Zap::index_bytes)
     }
 
-    /// Upper bounds of what one added, replaced or removed name dirties.
-    pub fn change_cost(&self) -> ChangeCost {
-        let block = u64::from(self.object.block_size());
-        match self.object.block_count() {
-            // Micro, which grows by 512 bytes at a time until it becomes fat, leaf by leaf.
-            0 | 1 if block + GROWTH_BYTES <= MICRO_BYTES_MAX => {
-                let blocks = (block + GROWTH_BYTES).div_ceil(META_BLOCK_BYTES);
-                ChangeCost { meta_blocks: u32::try_from(blocks).unwrap_or(u32::MAX), repeats_are_free: true }
-            }
-            0 | 1 => ChangeCost { meta_blocks: 24, repeats_are_free: false },
-            // A leaf that splits, its neighbour, the header, the pointer table, and two blocks above them.
-            _ => ChangeCost { meta_blocks: 6, repeats_are_free: false },
+    /// What adding a name, or giving it another value, dirties at most. Cheap for an entry of one integer whose name is short, which
+    /// fits whatever slots there are; else it asks the ZAP which it has.
+    pub fn put_cost(&self, name_bytes: usize, value: ValueRef<'_>) -> ChangeCost {
+        let has_one_word = matches!(value, ValueRef::U64s([_]));
+        let fits_any_slot = has_one_word && name_bytes <= MICRO_NAME_BYTES_MAX;
+        let size = self.size();
+        if size.blocks > 1 {
+            return size.fat_cost();
         }
+        let limit = u64::from(self.policy.slots_bytes_max());
+        let growth = if fits_any_slot { 1 } else { self.growth(name_bytes, value) };
+        // Others may fill it before this change has its turn: what is near the limit counts as if it were there.
+        let grown = size.block_bytes.saturating_mul(growth).saturating_add(GROWTH_BYTES);
+        if growth == 0 || grown.saturating_add(GROWTH_OF_OTHERS) > limit {
+            return size.conversion_cost();
+        }
+        ChangeCost::once(grown)
+    }
+
+    /// By how much the block may grow when an entry is added for which its slots may be too small; 0: it may become fat.
+    fn growth(&self, name_bytes: usize, value: ValueRef<'_>) -> u64 {
+        let ValueRef::U64s(words) = value else { return 0 };
+        let kind = self.zap().and_then(|zap| zap.kind(&ObjectStore::reader(&self.object)));
+        let (slot, has_words) = match kind {
+            Ok(Kind::Nothing) => (64, words.len()),
+            Ok(Kind::Micro) => (64, 1),
+            Ok(Kind::Tiny { chunk_bytes, value_ints }) => (u64::from(chunk_bytes), usize::from(value_ints)),
+            // What cannot be read cannot be changed either.
+            Ok(Kind::Fat) | Err(_) => return 0,
+        };
+        let needs =
+            words.len().saturating_mul(8).saturating_add(name_bytes).saturating_add(TINY_BYTES_BESIDE);
+        match SLOT_BYTES.into_iter().find(|slot| needs as u64 <= *slot) {
+            Some(slot_needed) if has_words == words.len() && self.policy.may_be_tiny() => {
+                slot_needed.max(slot) / slot
+            }
+            _ => 0,
+        }
+    }
+
+    /// What removing a name dirties at most.
+    pub fn remove_cost(&self) -> ChangeCost {
+        let size = self.size();
+        match size.blocks {
+            0 | 1 => ChangeCost::once(size.block_bytes),
+            _ => size.fat_cost(),
+        }
+    }
+
+    fn size(&self) -> Size {
+        Size { block_bytes: u64::from(self.object.block_size()), blocks: self.object.block_count() }
     }
 }
 
-/// What changing one name costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChangeCost {
-    /// In units of 16 KiB.
-    pub meta_blocks: u32,
-    /// Another change in the same transaction group dirties the same blocks.
-    pub repeats_are_free: bool,
+/// An object, as far as costs depend on it.
+#[derive(Clone, Copy)]
+struct Size {
+    block_bytes: u64,
+    blocks: u64,
 }
 
-/// A micro ZAP's growth in one change.
+impl Size {
+    /// A block of slots that becomes fat: leaves that are half full, the header, a table of pointers, and blocks of pointers above them.
+    ///
+    /// Names that somebody chose can force leaves that are all but empty between full ones. Those are stored in some hundred bytes each,
+    /// and half full ones in half of what is counted for them, so the sum holds for them too.
+    fn conversion_cost(self) -> ChangeCost {
+        let slots = self.block_bytes / SLOT_BYTES[0];
+        let leaves = 2 * slots.saturating_mul(LEAF_CHUNKS_OF_A_SLOT).div_ceil(LEAF_CHUNKS) + 2;
+        ChangeCost::once((leaves + 2 + leaves.div_ceil(POINTERS) + 1) * FAT_BLOCK_BYTES)
+    }
+
+    fn fat_cost(self) -> ChangeCost {
+        let one = FAT_CHANGE_BLOCKS * self.block_bytes.max(FAT_BLOCK_BYTES);
+        let pointers = (self.blocks / POINTERS * 2).saturating_mul(FAT_BLOCK_BYTES);
+        let all = self.blocks.saturating_mul(self.block_bytes).saturating_add(pointers);
+        let again = FAT_CHANGE_BLOCKS_AGAIN * self.block_bytes.max(FAT_BLOCK_BYTES);
+        ChangeCost { bytes: one, bytes_again: again, bytes_max: all.saturating_add(2 * one) }
+    }
+}
+
+/// What changing one name costs, in bytes of metadata blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChangeCost {
+    pub bytes: u64,
+    /// Of another change in the same transaction group: it finds some of them dirty.
+    pub bytes_again: u64,
+    /// However many changes there are in one transaction group, they dirty no more.
+    pub bytes_max: u64,
+}
+
+impl ChangeCost {
+    /// What one more change needs when the group has reserved so much already.
+    pub fn missing(&self, reserved: u64) -> u64 {
+        let again = self.bytes_again.min(self.bytes_max.saturating_sub(reserved));
+        again.max(self.bytes.saturating_sub(reserved))
+    }
+
+    /// Of so many changes.
+    pub fn of_many(&self, changes: u64) -> u64 {
+        let again = self.bytes_again.saturating_mul(changes.saturating_sub(1));
+        self.bytes.saturating_add(again).min(self.bytes_max)
+    }
+
+    /// Another change in the same transaction group dirties the same blocks.
+    fn once(bytes: u64) -> Self {
+        ChangeCost { bytes, bytes_again: bytes, bytes_max: bytes }
+    }
+}
+
+/// A block of slots grows by so much in one change.
 const GROWTH_BYTES: u64 = 512;
-/// Unit of [`ChangeCost::meta_blocks`].
-const META_BLOCK_BYTES: u64 = 16 << 10;
+/// By which others may grow it between the reservation and the change.
+const GROWTH_OF_OTHERS: u64 = 8 << 10;
+/// Of a fat ZAP, and of a block of pointers.
+const FAT_BLOCK_BYTES: u64 = 16 << 10;
+/// Pointers in a block of them.
+const POINTERS: u64 = 128;
+/// A leaf that splits and its new neighbour (or its sibling, when they merge), the header, one block of the pointer table and two of the
+/// table that will replace it, and blocks of pointers above them.
+const FAT_CHANGE_BLOCKS: u64 = 8;
+/// Two leaves, and a block of pointers above them.
+const FAT_CHANGE_BLOCKS_AGAIN: u64 = 3;
+/// Chunks of a leaf of 16 KiB, and how many an entry takes there at most for each 64 bytes of its slot.
+const LEAF_CHUNKS: u64 = 638;
+const LEAF_CHUNKS_OF_A_SLOT: u64 = 5;
+/// Bytes of the slots there are.
+const SLOT_BYTES: [u64; 3] = [64, 128, 256];
+/// Of a tiny slot, beside words and name: differentiator and NUL.
+const TINY_BYTES_BESIDE: usize = 5;
+/// The longest name in a slot of the smallest kind.
+const MICRO_NAME_BYTES_MAX: usize = 49;
 /// Block size of an object that will be a ZAP.
 pub const BLOCK_BYTES_FIRST: u32 = 512;
-/// A micro ZAP that would outgrow this becomes fat.
-const MICRO_BYTES_MAX: u64 = 128 << 10;

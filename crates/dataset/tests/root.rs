@@ -123,7 +123,7 @@ fn a_zap_in_an_object_behaves_like_a_map() {
             }
         };
         assert_eq!(listed(&zap), model);
-        zap = terrane_dataset::ObjectZap::new(set, set.hold(id).unwrap());
+        zap = dataset.open_zap(id).unwrap();
         assert_eq!(listed(&zap), model);
         if round == 2 {
             for name in model.keys() {

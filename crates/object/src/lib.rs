@@ -22,7 +22,9 @@ pub use object::Object;
 pub use objects::Objects;
 pub use objset::{DataPolicy, ObjectSet, ObjectSpec, Usage};
 pub use terrane_codec::{ChecksumKind, Compression};
+pub use terrane_pool::device;
 pub use terrane_pool::{
-    BlockPtr, Cost, CreateOptions, Env, ImportOptions, Owner, Pool, PoolError, SeededEnv, SystemEnv, Tx,
+    BlockPtr, Cost, CreateOptions, Env, FEATURES, Feature, ImportOptions, Owner, Pool, PoolError, SeededEnv,
+    SystemEnv, Tx,
 };
 pub use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};

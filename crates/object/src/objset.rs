@@ -211,6 +211,11 @@ impl ObjectSet {
         self.id
     }
 
+    /// The meta object set: that of the pool itself.
+    pub fn is_meta(&self) -> bool {
+        self.id == ObjsetId(0)
+    }
+
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }

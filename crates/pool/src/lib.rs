@@ -43,4 +43,5 @@ pub use group::{Group, Stream, WriteRequest};
 pub use import::{CreateOptions, ImportOptions, Probe, probe};
 pub use pool::{Client, DamagedBlock, Pool, Status};
 pub use stats::{DeviceStats, Stats};
+pub use terrane_device as device;
 pub use txg::{Cost, Tx};

@@ -31,26 +31,31 @@ pub struct Cost {
     pub write_bytes: u64,
     /// Metadata blocks that are dirtied, counted in units of 16 KiB.
     pub meta_blocks: u32,
+    /// Bytes of further metadata blocks, of other sizes.
+    pub meta_bytes: u64,
     /// Objects whose dnode changes; the blocks those lie in are counted in `meta_blocks`, once for all who share one.
     pub objects: u32,
     /// The operation gives space back, so it may use the reserve.
     pub frees: bool,
 }
 
+const META_COPIES: u64 = 2;
 /// Stored bytes of a metadata block, both copies, at the worst.
-const META_BLOCK_BYTES: u64 = 2 * (16 << 10);
+const META_BLOCK_BYTES: u64 = META_COPIES * (16 << 10);
 /// Memory a dirty metadata block holds until its group syncs, and a changed object.
 const META_DIRTY_BYTES: u64 = 16 << 10;
 const OBJECT_DIRTY_BYTES: u64 = 1 << 10;
 
 impl Cost {
     /// Nothing, which joins a group all the same.
-    pub const NOTHING: Cost = Cost { write_bytes: 0, meta_blocks: 0, objects: 0, frees: false };
+    pub const NOTHING: Cost =
+        Cost { write_bytes: 0, meta_blocks: 0, meta_bytes: 0, objects: 0, frees: false };
 
     /// Bytes of memory it may dirty, roughly.
     fn dirty_bytes(&self) -> u64 {
         self.write_bytes
             + u64::from(self.meta_blocks) * META_DIRTY_BYTES
+            + self.meta_bytes
             + u64::from(self.objects) * OBJECT_DIRTY_BYTES
     }
 
@@ -59,7 +64,7 @@ impl Cost {
     }
 
     fn reserve_bytes(&self) -> u64 {
-        self.write_bytes + u64::from(self.meta_blocks) * META_BLOCK_BYTES
+        self.write_bytes + u64::from(self.meta_blocks) * META_BLOCK_BYTES + self.meta_bytes * META_COPIES
     }
 }
 

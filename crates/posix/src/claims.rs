@@ -16,14 +16,12 @@ use crate::types::Ino;
 use parking_lot::Mutex;
 use std::ops::Range;
 use terrane_dataset::ChangeCost;
-use terrane_object::{Cost, ObjectId, Tx, slot_of};
-use terrane_wire::NumberSet;
+use terrane_object::{Cost, ObjectId, Tx};
 
 /// A block of dnodes, and one above it.
 const DNODE_META_BLOCKS: u32 = 2;
 /// Pointers to a file's blocks that one block above them holds.
 const POINTERS: u64 = 128;
-const SHARDS: usize = 16;
 
 /// What one operation needs of one inode (always its attributes), at the worst.
 #[derive(Clone, Debug, Default)]
@@ -40,9 +38,15 @@ pub(crate) struct Need {
 struct Claimed {
     /// 0: none yet.
     group: u64,
-    /// Blocks for names, where repeated changes dirty the same ones.
-    names: u32,
+    /// Bytes of blocks for names.
+    names: u64,
     data: Range<u64>,
+}
+
+impl Claimed {
+    fn missing_names(&self, need: &Need) -> u64 {
+        need.names.map_or(0, |cost| cost.missing(self.names))
+    }
 }
 
 /// What one inode has claimed in the newest group. A leaf lock.
@@ -69,16 +73,13 @@ impl Claims {
         let nothing = Claimed::default();
         let is_first = claimed.group != group;
         let claimed = if is_first { &nothing } else { &*claimed };
-        let names = need.names.map_or(0, |names| match names.repeats_are_free {
-            true => names.meta_blocks.saturating_sub(claimed.names),
-            false => names.meta_blocks,
-        });
         let both =
             need.data.end.min(claimed.data.end).saturating_sub(need.data.start.max(claimed.data.start));
         let bytes = len(&need.data) - both;
         Cost {
             write_bytes: bytes,
-            meta_blocks: names.saturating_add(need.pointer_blocks(bytes)),
+            meta_blocks: need.pointer_blocks(bytes),
+            meta_bytes: claimed.missing_names(need),
             objects: u32::from(is_first || self.ino.is_none()),
             frees: false,
         }
@@ -93,9 +94,7 @@ impl Claims {
         if claimed.group < group {
             *claimed = Claimed { group, ..Claimed::default() };
         }
-        if let Some(names) = need.names.filter(|names| names.repeats_are_free) {
-            claimed.names = claimed.names.max(names.meta_blocks);
-        }
+        claimed.names += claimed.missing_names(need);
         let (new, old) = (&need.data, &claimed.data);
         if new.is_empty() {
             return;
@@ -103,35 +102,6 @@ impl Claims {
         // One range is enough: writers go forward, or jump.
         let touches = new.start <= old.end && old.start <= new.end && !old.is_empty();
         claimed.data = if touches { new.start.min(old.start)..new.end.max(old.end) } else { new.clone() };
-    }
-}
-
-/// Blocks of dnodes that the newest group has claimed. Leaf locks.
-#[derive(Debug, Default)]
-pub(crate) struct DnodeBlocks([Mutex<(u64, NumberSet<u64>)>; SHARDS]);
-
-impl DnodeBlocks {
-    fn shard(&self, ino: Ino) -> (&Mutex<(u64, NumberSet<u64>)>, u64) {
-        let (block, _) = slot_of(ObjectId(ino));
-        let shard = usize::try_from(block % SHARDS as u64).unwrap_or(0);
-        (self.0.get(shard).expect("the remainder is below the number of shards"), block)
-    }
-
-    fn is_claimed(&self, group: u64, ino: Ino) -> bool {
-        let (shard, block) = self.shard(ino);
-        let claimed = shard.lock();
-        claimed.0 == group && claimed.1.contains(&block)
-    }
-
-    /// True: it was not claimed before in this group.
-    fn claim(&self, group: u64, ino: Ino) -> bool {
-        let (shard, block) = self.shard(ino);
-        let mut claimed = shard.lock();
-        if claimed.0 < group {
-            claimed.0 = group;
-            claimed.1.clear();
-        }
-        claimed.0 == group && claimed.1.insert(block)
     }
 }
 
@@ -163,6 +133,7 @@ fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
     costs.into_iter().fold(Cost::NOTHING, |total, cost| Cost {
         write_bytes: total.write_bytes.saturating_add(cost.write_bytes),
         meta_blocks: total.meta_blocks.saturating_add(cost.meta_blocks),
+        meta_bytes: total.meta_bytes.saturating_add(cost.meta_bytes),
         objects: total.objects.saturating_add(cost.objects),
         frees: total.frees || cost.frees,
     })
@@ -178,7 +149,7 @@ pub(crate) const UNLINKED_META_BLOCKS: u32 = 1;
 impl Fs {
     fn missing(&self, group: u64, claims: &Claims, need: &Need, ino: Ino) -> Cost {
         let mut missing = claims.missing(group, need);
-        if missing.objects > 0 && !self.dnode_blocks.is_claimed(group, ino) {
+        if missing.objects > 0 && !self.dnode_blocks.is_claimed(group, ObjectId(ino)) {
             missing.meta_blocks = missing.meta_blocks.saturating_add(DNODE_META_BLOCKS);
         }
         missing
@@ -203,13 +174,16 @@ impl Fs {
                 // The group changed meanwhile: what was claimed in the old one does not count in the new one.
                 group = tx.txg().0;
                 let now = missing(group);
-                if now.write_bytes > asked.write_bytes || now.meta_blocks > asked.meta_blocks {
+                if now.write_bytes > asked.write_bytes
+                    || now.meta_blocks > asked.meta_blocks
+                    || now.meta_bytes > asked.meta_bytes
+                {
                     continue;
                 }
             }
             for (claims, need) in needs {
                 claims.add(group, need);
-                self.dnode_blocks.claim(group, claims.ino.unwrap_or(guess));
+                self.dnode_blocks.claim(group, ObjectId(claims.ino.unwrap_or(guess)));
             }
             return Ok(tx);
         }
@@ -217,7 +191,7 @@ impl Fs {
 
     /// An object was made and has this number: room for its dnode's block was reserved if the guess was right.
     pub(crate) fn claim_new(&self, tx: &Tx, ino: Ino) {
-        if self.dnode_blocks.claim(tx.txg().0, ino) {
+        if self.dnode_blocks.claim(tx.txg().0, ObjectId(ino)) {
             tx.reserve_more(DNODE_META_BLOCKS);
         }
     }
@@ -231,20 +205,13 @@ mod tests {
         Need { data, block_bytes: 4096, ..Need::default() }
     }
 
-    #[test]
-    fn a_block_of_dnodes_is_claimed_once_in_a_group() {
-        let blocks = DnodeBlocks::default();
-        assert!(!blocks.is_claimed(7, 33));
-        assert!(blocks.claim(7, 33));
-        assert!(blocks.is_claimed(7, 63) && !blocks.claim(7, 63), "its neighbour lies in the same block");
-        assert!(blocks.claim(7, 64) && !blocks.is_claimed(8, 64));
-        // A shard forgets an old group, and is not taken back to it.
-        assert!(blocks.claim(8, 33) && !blocks.is_claimed(7, 33) && !blocks.claim(7, 33));
-    }
-
     fn missing(claims: &Claims, group: u64, need: &Need) -> (u64, u32) {
         let cost = claims.missing(group, need);
         (cost.write_bytes, cost.meta_blocks)
+    }
+
+    fn missing_names(claims: &Claims, group: u64, cost: ChangeCost) -> u64 {
+        claims.missing(group, &Need::names(cost)).meta_bytes
     }
 
     #[test]
@@ -265,14 +232,22 @@ mod tests {
     }
 
     #[test]
-    fn names_in_one_block_are_free_after_the_first() {
+    fn what_a_directory_has_is_claimed_once_in_a_group() {
         let claims = Claims::of(9);
-        let small = ChangeCost { meta_blocks: 1, repeats_are_free: true };
-        let large = ChangeCost { meta_blocks: 6, repeats_are_free: false };
+        let small = ChangeCost { bytes: 1024, bytes_again: 1024, bytes_max: 1024 };
+        let grown = ChangeCost { bytes: 1536, bytes_again: 1536, bytes_max: 1536 };
+        let large = ChangeCost { bytes: 8000, bytes_again: 3000, bytes_max: 14_000 };
         claims.add(3, &Need::names(small));
-        assert_eq!(missing(&claims, 3, &Need::names(small)), (0, 0));
-        assert_eq!(missing(&claims, 3, &Need::names(ChangeCost { meta_blocks: 2, ..small })), (0, 1));
+        assert_eq!(missing_names(&claims, 3, small), 0);
+        assert_eq!(missing_names(&claims, 3, grown), 512, "it grows");
+        assert_eq!(missing_names(&claims, 4, small), 1024);
+        assert_eq!(missing_names(&claims, 3, large), 8000 - 1024, "it becomes fat");
         claims.add(3, &Need::names(large));
-        assert_eq!(missing(&claims, 3, &Need::names(large)), (0, 6));
+        assert_eq!(missing_names(&claims, 3, large), 3000);
+        claims.add(3, &Need::names(large));
+        claims.add(3, &Need::names(large));
+        assert_eq!(missing_names(&claims, 3, large), 0, "all there is, not more");
+        let grown = ChangeCost { bytes_max: 15_000, ..large };
+        assert_eq!(missing_names(&claims, 3, grown), 1000, "there is more now");
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use terrane_dataset::ObjectZap;
 use terrane_object::{Cost, Object, ObjectSpec, Tx};
 use terrane_sa::ZplAttrs;
-use terrane_zap::{Cursor, KeyRef};
+use terrane_zap::{Cursor, KeyRef, ValueRef};
 
 /// `DT_DIR`
 pub(crate) const KIND_DIR: u8 = 4;
@@ -161,9 +161,19 @@ impl Fs {
         Ok(self.attr(&inode, &state))
     }
 
-    /// What changing a name in `dir` needs.
-    pub(crate) fn names_need<'a>(&self, dir: &'a InodeRef<'_>) -> Result<(&'a Claims, Need), Errno> {
-        Ok((&dir.claims, Need::names(dir.read().names()?.change_cost())))
+    /// What adding a name to `dir` needs, or giving it another meaning.
+    pub(crate) fn need_to_name<'a>(
+        &self,
+        dir: &'a InodeRef<'_>,
+        name: &[u8],
+    ) -> Result<(&'a Claims, Need), Errno> {
+        let cost = dir.read().names()?.put_cost(name.len(), ValueRef::U64s(&[0]));
+        Ok((&dir.claims, Need::names(cost)))
+    }
+
+    /// What removing a name from `dir` needs.
+    pub(crate) fn need_to_remove<'a>(&self, dir: &'a InodeRef<'_>) -> Result<(&'a Claims, Need), Errno> {
+        Ok((&dir.claims, Need::names(dir.read().names()?.remove_cost())))
     }
 
     /// A regular file. `EEXIST` if the name is there.
@@ -208,7 +218,7 @@ impl Fs {
         let new = (&self.claims_of_new, Need::attrs());
         // Declared first, so that it is dropped after the transaction.
         let inode;
-        let tx = self.begin(extra, &[self.names_need(&dir)?, new])?;
+        let tx = self.begin(extra, &[self.need_to_name(&dir, name)?, new])?;
         let mut parent = dir.write();
         parent.check_live_dir()?;
         if parent.find(name)?.is_some() {

@@ -2,7 +2,7 @@
 
 use crate::ahead::{Ahead, Ready};
 use crate::attr::{Attributes, low32, orders, stored, time};
-use crate::claims::{Claims, DnodeBlocks, Need};
+use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::inode::{Inode, InodeCache, State};
 use crate::perm;
@@ -11,7 +11,7 @@ use crate::unlinked::UnlinkedSet;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
-use terrane_dataset::{Dataset, DatasetError, ObjectZap};
+use terrane_dataset::{Dataset, DatasetError, DnodeBlocks, ObjectZap};
 use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_sa::{LayoutTable, Registry, ZplAttrs};
 use terrane_wire::Corrupt;
@@ -215,9 +215,7 @@ impl Fs {
                 found: version.to_string(),
             });
         }
-        let zap = |number: u64| -> Result<ObjectZap, DatasetError> {
-            Ok(ObjectZap::new(&set, set.hold(ObjectId(number))?))
-        };
+        let zap = |number: u64| dataset.open_zap(ObjectId(number));
         let attributes = zap(entry(&master, SA_ATTRS)?)?;
         let layouts =
             load_layouts(&zap(entry(&attributes, REGISTRY)?)?, &zap(entry(&attributes, LAYOUTS)?)?)?;

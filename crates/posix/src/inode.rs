@@ -325,7 +325,8 @@ impl InodeRef<'_> {
     }
 
     fn fill(&self, object: Arc<Object>, attrs: Attributes) {
-        let names = attrs.is_dir().then(|| ObjectZap::new(&self.fs.set, Arc::clone(&object)));
+        let names =
+            attrs.is_dir().then(|| ObjectZap::new(self.fs.dataset().zap_policy(), Arc::clone(&object)));
         // Read by a successor, it may have been made without a name, and only the kernel remembers: it refuses a link to any other.
         let linkable = attrs.zpl.links == 0;
         let state = RwLock::new(State { attrs, names, linkable });

@@ -26,7 +26,7 @@ impl Fs {
             }
             state.attrs.zpl.links == 0
         };
-        let mut needs = vec![self.names_need(&dir)?, (&inode.claims, Need::attrs())];
+        let mut needs = vec![self.need_to_name(&dir, name)?, (&inode.claims, Need::attrs())];
         if nameless {
             needs.push(self.unlinked.need_of_one(inode.ino));
         }
@@ -90,7 +90,7 @@ impl Fs {
                 _ => {}
             }
             let file = (&inode.claims, Need::attrs());
-            let tx = self.begin(FREES_LINK, &[self.names_need(&dir)?, file, self.unlinked.need()])?;
+            let tx = self.begin(FREES_LINK, &[self.need_to_remove(&dir)?, file, self.unlinked.need()])?;
             let mut locked = Locked::new(self, &[&dir, &inode]);
             if locked.get(dir.ino).find(name)?.map(|named| named.ino) != Some(inode.ino) {
                 continue;

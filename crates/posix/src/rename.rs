@@ -83,7 +83,11 @@ impl Fs {
             return Ok(true);
         }
 
-        let mut needs = vec![self.names_need(&from.dir)?, self.names_need(&to.dir)?];
+        let leaves = match flags {
+            RENAME_EXCHANGE => self.need_to_name(&from.dir, from.name)?,
+            _ => self.need_to_remove(&from.dir)?,
+        };
+        let mut needs = vec![leaves, self.need_to_name(&to.dir, to.name)?];
         needs.push((&source.inode.claims, Need::attrs()));
         needs.extend(target.as_ref().map(|target| (&target.inode.claims, Need::attrs())));
         let replaces = target.is_some() && flags != RENAME_EXCHANGE;

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use terrane_dataset::{ChangeCost, ObjectZap};
 use terrane_object::{ObjectError, ObjectId, Tx};
 use terrane_wire::NumberSet;
-use terrane_zap::Cursor;
+use terrane_zap::{Cursor, ValueRef};
 
 /// Objects destroyed by one call of [`Fs::drain_unlinked`], at most.
 const DRAIN_STEP: usize = 256;
@@ -81,8 +81,8 @@ impl UnlinkedSet {
 
     /// What any number of new entries needs in one group, beside [`UNLINKED_META_BLOCKS`] for each.
     pub fn need(&self) -> (&Claims, Need) {
-        let cost = self.queue.lock().change_cost();
-        (&self.claims, Need::names(ChangeCost { repeats_are_free: true, ..cost }))
+        let cost = self.queue.lock().put_cost(NAME_BYTES_MAX, ValueRef::U64s(&[0]));
+        (&self.claims, Need::names(ChangeCost { bytes_again: 0, bytes_max: cost.bytes, ..cost }))
     }
 
     /// What taking this entry out needs.
@@ -90,7 +90,7 @@ impl UnlinkedSet {
         if self.fresh.lock().contains(&ino) {
             return (&self.claims, Need::attrs());
         }
-        (&self.claims, Need::names(self.queue.lock().change_cost()))
+        (&self.claims, Need::names(self.queue.lock().remove_cost()))
     }
 
     pub fn len(&self) -> Result<usize, Errno> {
@@ -112,6 +112,9 @@ impl UnlinkedSet {
         Ok(entries.iter().filter_map(|entry| entry.value.first()).collect())
     }
 }
+
+/// An inode's number in hexadecimal.
+const NAME_BYTES_MAX: usize = 16;
 
 /// OpenZFS's names for integer keys.
 fn name(ino: Ino) -> String {

@@ -27,7 +27,7 @@ fn after(change: impl FnOnce(&Dataset, u64)) -> Report {
 }
 
 fn names(dataset: &Dataset, dir: u64) -> ObjectZap {
-    ObjectZap::new(dataset.objects(), dataset.objects().hold(ObjectId(dir)).unwrap())
+    dataset.open_zap(ObjectId(dir)).unwrap()
 }
 
 #[test]

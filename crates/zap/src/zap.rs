@@ -179,6 +179,12 @@ impl Zap {
         Ok(())
     }
 
+    /// How far a block of slots may grow from now on, and whether it may be tiny; what is there stays as it is.
+    pub fn allow_growth(&mut self, options: &ZapOptions) {
+        self.options.micro_max_bytes = options.micro_max_bytes;
+        self.options.tiny = options.tiny;
+    }
+
     pub fn options(&self) -> &ZapOptions {
         &self.options
     }
@@ -236,9 +242,14 @@ impl Zap {
         }
     }
 
+    /// Which keys it takes, and how they are hashed.
+    pub fn flags<S: Store + ?Sized>(&self, store: &S) -> Result<Flags, Error<S::Error>> {
+        Ok(self.flags_of(&self.form(store)?))
+    }
+
     /// How many bits of a hash count: what a serialised cursor of this ZAP depends on.
     pub fn hash_bits<S: Store + ?Sized>(&self, store: &S) -> Result<HashBits, Error<S::Error>> {
-        Ok(self.flags_of(&self.form(store)?).hash_bits())
+        Ok(self.flags(store)?.hash_bits())
     }
 
     /// Drops what was remembered: because memory is wanted, or because the object changed behind our back.

@@ -154,7 +154,7 @@ impl Get {
 
 /// `128K` as a script counts it.
 fn exact(row: &mut Value) {
-    if row["property"] == "recordsize"
+    if matches!(row["property"].as_str(), Some("recordsize" | "zapsize"))
         && let Some(bytes) = row["value"].as_str().and_then(|word| crate::size::parse(word).ok())
     {
         row["value"] = bytes.to_string().into();

@@ -1,5 +1,6 @@
 //! A pool on a simulated device.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+#![allow(dead_code, reason = "not every test needs every machine")]
 
 use std::sync::Arc;
 use terrane_device::{Device, SimConfig, SimDevice};
@@ -15,12 +16,25 @@ pub struct Machine {
 
 impl Machine {
     pub fn new(seed: u64) -> Machine {
-        let config = SimConfig { seed, zone_size: 8 << 20, ..SimConfig::default() };
+        Machine::with_zones_of(seed, 8 << 20)
+    }
+
+    pub fn with_zones_of(seed: u64, zone_size: u64) -> Machine {
+        Machine::make(seed, zone_size, &CreateOptions::named("test"))
+    }
+
+    /// A pool of the first version.
+    pub fn without_features(seed: u64) -> Machine {
+        let create = CreateOptions { features: Vec::new(), ..CreateOptions::named("test") };
+        Machine::make(seed, 8 << 20, &create)
+    }
+
+    fn make(seed: u64, zone_size: u64, create: &CreateOptions) -> Machine {
+        let config = SimConfig { seed, zone_size, ..SimConfig::default() };
         let device = SimDevice::new(config).unwrap();
         let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-        let create = CreateOptions::named("test");
-        let pool = Pool::create(devices, &create, env, &ImportOptions::default()).unwrap();
+        let pool = Pool::create(devices, create, env, &ImportOptions::default()).unwrap();
         Machine { seed, device, objects: Objects::create(Arc::clone(&pool)).unwrap(), pool }
     }
 

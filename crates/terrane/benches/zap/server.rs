@@ -18,7 +18,7 @@ pub fn rows(run: &Run, names: usize) -> Vec<Row> {
     let set = dataset.objects();
     let per_thread = names / run.threads;
     let ops = (per_thread * run.threads) as u64;
-    let mut parents: Vec<ObjectZap> = (0..run.threads).map(|_| new_zap(set)).collect();
+    let mut parents: Vec<ObjectZap> = (0..run.threads).map(|_| new_zap(&dataset)).collect();
     set.commit().unwrap();
     let committed = |took: Took, from: Instant| {
         set.commit().unwrap();

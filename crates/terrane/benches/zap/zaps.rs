@@ -4,9 +4,8 @@ use crate::pool::{self, BenchPool};
 use crate::table::Row;
 use crate::{Name, Run, Took, in_threads, scattered};
 use std::hint::black_box;
-use std::sync::Arc;
-use terrane_dataset::{BLOCK_BYTES_FIRST, ObjectZap, ZapError};
-use terrane_object::{Cost, ObjectKind, ObjectSet, ObjectSpec, Tx};
+use terrane_dataset::{Dataset, ObjectZap, ZapError};
+use terrane_object::{Cost, ObjectKind, ObjectSet, Tx};
 use terrane_zap::ValueRef;
 
 const OPS_IN_TX: u32 = 100;
@@ -44,32 +43,27 @@ pub fn in_tx(
     objects: u32,
     change: impl FnOnce(&mut ObjectZap, &Tx),
 ) {
-    let cost = zap.change_cost();
-    let changes = if cost.repeats_are_free { 1 } else { names };
-    let meta_blocks = cost.meta_blocks * changes + BLOCKS_ABOVE;
-    let tx = set.begin(Cost { meta_blocks, objects, frees: false, write_bytes: 0 }).unwrap();
+    // Any name of the benchmark, with any of its values.
+    let cost = zap.put_cost(16, ValueRef::U64s(&[0; 3]));
+    let meta_blocks =
+        u32::try_from(cost.of_many(u64::from(names)).div_ceil(16 << 10)).unwrap() + BLOCKS_ABOVE;
+    let tx = set.begin(Cost { meta_blocks, objects, ..Cost::NOTHING }).unwrap();
     let before = zap.object().dirty_blocks(&tx);
     change(zap, &tx);
     let dirtied = zap.object().dirty_blocks(&tx).saturating_sub(before);
     tx.give_back(meta_blocks.saturating_sub(dirtied as u32));
 }
 
-pub fn new_zap(set: &Arc<ObjectSet>) -> ObjectZap {
-    let tx = set.begin(Cost { meta_blocks: 2, objects: 1, ..Cost::NOTHING }).unwrap();
-    let spec = ObjectSpec {
-        kind: ObjectKind::Zap,
-        block_size: BLOCK_BYTES_FIRST,
-        dnode_slots: 1,
-        bonus: Vec::new(),
-    };
-    ObjectZap::new(set, set.create(&tx, spec).unwrap())
+pub fn new_zap(dataset: &Dataset) -> ObjectZap {
+    let tx = dataset.objects().begin(Cost { meta_blocks: 2, objects: 1, ..Cost::NOTHING }).unwrap();
+    dataset.new_zap(&tx, ObjectKind::Zap).unwrap()
 }
 
 fn rows(run: &Run, shape: &Shape) -> Vec<Row> {
     let BenchPool { pool, objects: _objects, dataset } = pool::create(&run.path);
     let set = dataset.objects();
     let per_thread = (shape.dirs / run.threads).max(1);
-    let part = |_| (0..per_thread).map(|_| new_zap(set)).collect();
+    let part = |_| (0..per_thread).map(|_| new_zap(&dataset)).collect();
     let mut parts: Vec<Vec<ObjectZap>> = (0..run.threads).map(part).collect();
     set.commit().unwrap();
     let dirs = (per_thread * run.threads) as u64;
@@ -94,7 +88,7 @@ fn rows(run: &Run, shape: &Shape) -> Vec<Row> {
     rows.push(row("lookup", ops, in_threads(&mut parts, look)));
 
     if shape.names < 1 << 14 {
-        let took = build_indexes(set, shape, &mut parts);
+        let took = build_indexes(&dataset, shape, &mut parts);
         rows.push(Row { index_bytes: index_bytes(&parts, ops), ..row("index", dirs, took) });
     }
 
@@ -138,12 +132,12 @@ fn remove_all(set: &ObjectSet, shape: &Shape, zap: &mut ObjectZap) {
 }
 
 /// Forgets what is known of each ZAP, and adds a name that is there: refused, but not without the index.
-fn build_indexes(set: &Arc<ObjectSet>, shape: &Shape, parts: &mut [Vec<ObjectZap>]) -> Took {
+fn build_indexes(dataset: &Dataset, shape: &Shape, parts: &mut [Vec<ObjectZap>]) -> Took {
     for zap in parts.iter_mut().flatten() {
-        *zap = ObjectZap::new(set, zap.object().clone());
+        *zap = dataset.open_zap(zap.object().id()).unwrap();
         black_box(zap.is_empty().unwrap());
     }
-    let tx = set.begin(Cost::NOTHING).unwrap();
+    let tx = dataset.objects().begin(Cost::NOTHING).unwrap();
     in_threads(parts, |_, zaps| {
         let mut name = Name::new(shape.prefix, shape.digits);
         for zap in zaps {

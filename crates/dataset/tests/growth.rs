@@ -1,0 +1,163 @@
+//! How ZAPs of a data set grow: as features and the property `zapsize` allow, and within what was reserved.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod support;
+
+use support::Machine;
+use terrane_dataset::{Dataset, ObjectZap, ZapPolicy};
+use terrane_object::{Cost, Feature, ObjectKind};
+use terrane_zap::{Kind, ValueRef};
+
+const COST: Cost = Cost { write_bytes: 4 << 20, meta_blocks: 64, ..Cost::NOTHING };
+const THREE: ValueRef<'_> = ValueRef::U64s(&[0x2_0000_0401, 7, 0]);
+
+fn new_zap(dataset: &Dataset) -> ObjectZap {
+    let tx = dataset.objects().begin(COST).unwrap();
+    dataset.new_zap(&tx, ObjectKind::Zap).unwrap()
+}
+
+fn add(dataset: &Dataset, zap: &mut ObjectZap, name: &str, value: ValueRef<'_>) {
+    let tx = dataset.objects().begin(COST).unwrap();
+    zap.add(&tx, name, value).unwrap();
+}
+
+#[test]
+fn a_pool_without_the_feature_gets_no_tiny_zap_before_it_is_upgraded() {
+    let machine = Machine::without_features(1);
+    let dataset = Dataset::create_root(&machine.objects, &[]).unwrap();
+    let (mut before, mut throughout) = (new_zap(&dataset), new_zap(&dataset));
+    add(&dataset, &mut before, "three", THREE);
+    assert_eq!(before.kind().unwrap(), Kind::Fat, "as in the first version");
+    add(&dataset, &mut throughout, "one", ValueRef::U64s(&[1]));
+    assert_eq!(throughout.kind().unwrap(), Kind::Micro);
+
+    machine.objects.pool().enable(&[Feature::TinyZap]).unwrap();
+    add(&dataset, &mut before, "another three", THREE);
+    assert_eq!(before.kind().unwrap(), Kind::Fat, "what is there stays as it is");
+    let mut after = new_zap(&dataset);
+    add(&dataset, &mut after, "three", THREE);
+    assert_eq!(after.kind().unwrap(), Kind::Tiny { chunk_bytes: 64, value_ints: 3 });
+    let long = "a name that is longer than forty-nine bytes, and so for tiny slots";
+    add(&dataset, &mut throughout, long, ValueRef::U64s(&[2]));
+    assert_eq!(throughout.kind().unwrap(), Kind::Tiny { chunk_bytes: 128, value_ints: 1 });
+    dataset.objects().commit().unwrap();
+
+    let (before, after) = (before.object().id(), after.object().id());
+    let machine = machine.crash();
+    let dataset = Dataset::open_root(&machine.objects).unwrap();
+    for id in [before, after] {
+        let zap = dataset.open_zap(id).unwrap();
+        assert_eq!(zap.lookup("three").unwrap().unwrap().ints(), [0x2_0000_0401, 7, 0]);
+    }
+}
+
+#[test]
+fn the_meta_object_set_has_no_tiny_zap() {
+    let machine = Machine::new(2);
+    let dataset = Dataset::create_root(&machine.objects, &[]).unwrap();
+    let mos = machine.objects.mos();
+    let policy = ZapPolicy::of(mos);
+    assert!(dataset.zap_policy().may_be_tiny() && !policy.may_be_tiny());
+    let mut props = ObjectZap::new(&policy, mos.hold(terrane_dataset::POOL_DIRECTORY).unwrap());
+    let tx = mos.begin(COST).unwrap();
+    props.add(&tx, "three", THREE).unwrap();
+    assert_eq!(props.kind().unwrap(), Kind::Fat);
+}
+
+#[test]
+fn a_block_of_slots_grows_as_far_as_the_property_says() {
+    // Its zones take blocks of 2 MiB.
+    let machine = Machine::new(3);
+    let dataset = Dataset::create_root(&machine.objects, &[("zapsize", "1536")]).unwrap();
+    let fill = |zap: &mut ObjectZap, names: usize| {
+        for number in 0..names {
+            add(&dataset, zap, &format!("{number}"), ValueRef::U64s(&[1]));
+        }
+    };
+    let mut zap = new_zap(&dataset);
+    fill(&mut zap, 23);
+    assert_eq!((zap.kind().unwrap(), zap.object().block_size()), (Kind::Micro, 1536));
+    add(&dataset, &mut zap, "one more", ValueRef::U64s(&[1]));
+    assert_eq!(zap.kind().unwrap(), Kind::Fat);
+    dataset.set("zapsize", "1M").unwrap();
+    let mut zap = new_zap(&dataset);
+    fill(&mut zap, 2100);
+    assert_eq!(zap.kind().unwrap(), Kind::Micro);
+    assert!(zap.object().block_size() > 128 << 10);
+    dataset.reset("zapsize").unwrap();
+    add(&dataset, &mut zap, "one more", ValueRef::U64s(&[1]));
+    assert_eq!(zap.kind().unwrap(), Kind::Micro, "there is a free slot");
+    fill(&mut new_zap(&dataset), 10);
+    assert_eq!(dataset.get("zapsize").unwrap().value, "128K");
+}
+
+#[test]
+fn the_property_is_clipped_by_the_largest_block_of_the_pool() {
+    let machine = Machine::with_zones_of(4, 1 << 20);
+    let dataset = Dataset::create_root(&machine.objects, &[("zapsize", "1M")]).unwrap();
+    assert_eq!(dataset.get("zapsize").unwrap().value, "1M");
+    let max_block = machine.objects.pool().max_block();
+    assert_eq!((max_block, dataset.zap_policy().slots_bytes_max()), (256 << 10, 256 << 10));
+    let mut zap = new_zap(&dataset);
+    let mut number = 0;
+    while zap.kind().unwrap() != Kind::Fat {
+        let tx = dataset.objects().begin(COST).unwrap();
+        for _ in 0..100 {
+            zap.add_u64(&tx, format!("{number}").as_bytes(), 1).unwrap();
+            number += 1;
+        }
+    }
+    assert!(number > 4000, "{number} names in a block of 256 KiB");
+}
+
+/// Every change in a group of its own, so that what is dirty is its doing.
+#[test]
+fn no_change_dirties_more_than_it_is_said_to_cost() {
+    let machine = Machine::new(5);
+    let dataset = Dataset::create_root(&machine.objects, &[]).unwrap();
+    let set = dataset.objects();
+    let (mut conversions, mut reshaped) = (0, 0);
+    for (round, ints) in [1, 1, 3, 7, 15, 31].into_iter().enumerate() {
+        let limit = ["2K", "8K", "32K", "128K", "1M", "16K"][round];
+        dataset.set("zapsize", limit).unwrap();
+        let mut zap = new_zap(&dataset);
+        let mut names = 0;
+        let mut longest = 3;
+        while names < 5000 && zap.kind().unwrap() != Kind::Fat {
+            // Mostly as long as they were, sometimes longer; and when there are many, one that no slot takes.
+            let value = vec![names; ints];
+            let len = match names % 97 {
+                96 => (longest * 2).min(100),
+                _ if names == 1500 => 250,
+                _ => 3.max(longest / 2),
+            };
+            longest = longest.max(len);
+            let name = format!("{names:0len$}");
+            let size_before = (zap.kind().unwrap(), zap.object().block_size());
+            let cost = zap.put_cost(name.len(), ValueRef::U64s(&value));
+            set.commit().unwrap();
+            let tx = set.begin(COST).unwrap();
+            zap.add(&tx, name.as_str(), ValueRef::U64s(&value)).unwrap();
+            let dirty = zap.object().dirty_blocks(&tx) as u64 * u64::from(zap.object().block_size());
+            assert!(
+                dirty <= cost.bytes,
+                "{ints} integers, name {names} of {len}: {dirty} bytes are dirty, {cost:?}; {size_before:?}"
+            );
+            conversions += u32::from(zap.kind().unwrap() == Kind::Fat);
+            reshaped += u32::from(size_before.0 != zap.kind().unwrap());
+            drop(tx);
+            names += 1;
+            // Many at once to where it comes to an end, and from there one by one.
+            let tx = set.begin(COST).unwrap();
+            let is_small = |zap: &ObjectZap| {
+                u64::from(zap.object().block_size()) * 2 < u64::from(dataset.zap_policy().slots_bytes_max())
+            };
+            while is_small(&zap) && names % 97 < 90 && names % 200 != 100 {
+                let name = format!("{names:0width$}", width = 3.max(longest / 2));
+                zap.add(&tx, name.as_str(), ValueRef::U64s(&vec![names; ints])).unwrap();
+                names += 1;
+            }
+        }
+    }
+    assert!(conversions >= 3 && reshaped >= 6, "{conversions} {reshaped}");
+}
