@@ -47,8 +47,10 @@ pub fn run(reading: Reading, data: &[u8]) {
         return;
     }
     let mut image = image.to_vec();
-    // Or most inputs would be of another kind, or of none.
+    // Or most inputs would be of another kind, or of none. One of the other byte order is left alone.
+    let turned = image[7] == (MICRO_TYPE & 0xff) as u8 || image[7] == (FAT_TYPE & 0xff) as u8;
     match reading {
+        _ if turned => {}
         Reading::Micro => {
             image[..8].copy_from_slice(&MICRO_TYPE.to_le_bytes());
             image[24] = 0;

@@ -2,6 +2,9 @@
 //!
 //! `seeds VECTORS... CORPUS`: directories of vectors, and the directory that gets one directory for each target.
 
+#[path = "../../crates/zap/tests/turned/mod.rs"]
+mod turned;
+
 use flate2::read::GzDecoder;
 use std::fs::{self, File};
 use std::io::Read;
@@ -31,6 +34,10 @@ fn main() -> std::io::Result<()> {
             _ => continue,
         };
         save(&corpus, kind, name, &input(*shift, [0; 3], &[], image))?;
+        let block_size = if kind == "fat" { 1 << shift } else { image.len() };
+        let turned = input(*shift, [0; 3], &programs()[0], &turned::turned(image.clone(), block_size));
+        save(&corpus, kind, &format!("{name}-turned"), &turned)?;
+        save(&corpus, "changes", &format!("{name}-turned"), &turned)?;
         for (p, program) in programs().iter().enumerate() {
             save(
                 &corpus,

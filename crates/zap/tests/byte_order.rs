@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
+mod turned;
+
 use flate2::read::GzDecoder;
 use serde_json::Value as Json;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use terrane_zap::{Cursor, Error, Kind, MemStore, Zap, ZapOptions};
+use turned::turned;
 
 fn unpacked(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vectors/zap").join(name);
@@ -26,54 +29,12 @@ fn images() -> impl Iterator<Item = (String, Vec<u8>, usize)> {
     })
 }
 
-/// Turns the fields of a structure around: their widths in order, 1 for a byte that stays.
-fn turn(raw: &mut [u8], widths: &[usize]) {
-    let mut at = 0;
-    for width in widths {
-        raw[at..at + width].reverse();
-        at += width;
-    }
-}
-
-fn turn_slots(raw: &mut [u8]) {
-    let (chunk, words) = if raw[24] == 1 { (1 << raw[25], usize::from(raw[26])) } else { (64, 1) };
-    turn(raw, &[8, 8, 8]);
-    for slot in raw[64..].chunks_exact_mut(chunk) {
-        turn(slot, &vec![8; words]);
-        turn(&mut slot[8 * words..], &[4]);
-    }
-}
-
-fn turn_leaf(raw: &mut [u8]) {
-    let buckets = raw.len() / 32;
-    turn(raw, &[8, 8, 8, 4, 2, 2, 2, 2]);
-    turn(&mut raw[48..], &vec![2; buckets]);
-    for chunk in raw[48 + 2 * buckets..].chunks_exact_mut(24) {
-        match chunk[0] {
-            252 => turn(chunk, &[1, 1, 2, 2, 2, 2, 2, 4, 8]),
-            _ => turn(&mut chunk[22..], &[2]),
-        }
-    }
-}
-
-fn turned(mut image: Vec<u8>, block_size: usize) -> MemStore {
-    let is_fat = image[0] == 1;
-    for (number, block) in image.chunks_exact_mut(block_size).enumerate() {
-        match block[..8] {
-            _ if !is_fat => turn_slots(block),
-            [0, 0, 0, 0, 0, 0, 0, 0x80] if number > 0 => turn_leaf(block),
-            _ => block.chunks_exact_mut(8).for_each(<[u8]>::reverse),
-        }
-    }
-    MemStore::from_image(&image, block_size)
-}
-
 #[test]
 fn zaps_of_the_other_byte_order_are_read() {
     let mut seen = 0;
     for (id, image, block_size) in images() {
         let ours = MemStore::from_image(&image, block_size);
-        let theirs = turned(image, block_size);
+        let theirs = MemStore::from_image(&turned(image, block_size), block_size);
         let (here, there) = (Zap::open(&ours).unwrap(), Zap::open(&theirs).unwrap());
         assert_eq!(there.kind(&theirs), here.kind(&ours), "{id}");
         assert_eq!(there.hash_bits(&theirs), here.hash_bits(&ours), "{id}");
@@ -105,7 +66,7 @@ fn a_change_writes_one_block_in_our_order_and_refuses_to_begin_with_many() {
     let (mut slots, mut fat) = (0, 0);
     for (id, image, block_size) in images() {
         let mut ours = MemStore::from_image(&image, block_size);
-        let mut theirs = turned(image, block_size);
+        let mut theirs = MemStore::from_image(&turned(image, block_size), block_size);
         let options = ZapOptions { name_bytes_max: 1024, ..ZapOptions::new(1) };
         let mut here = Zap::open_with(&ours, options).unwrap();
         let mut there = Zap::open_with(&theirs, options).unwrap();
@@ -155,7 +116,7 @@ fn blocks_of_the_other_order_that_lie_are_named() {
     ];
     for (id, what, lie) in lies {
         let (image, block_size) = image(id);
-        let mut raw = turned(image, block_size).image();
+        let mut raw = turned(image, block_size);
         lie(&mut raw);
         let store = MemStore::from_image(&raw, block_size);
         match Zap::open(&store) {
@@ -166,12 +127,12 @@ fn blocks_of_the_other_order_that_lie_are_named() {
         }
     }
     let (micro, block_size) = image("micro_1");
-    let twice = turned([&micro[..], &micro[..]].concat(), block_size);
+    let twice = MemStore::from_image(&turned([&micro[..], &micro[..]].concat(), block_size), block_size);
     let Err(Error::Store(damage)) = Zap::open(&twice) else { panic!("two blocks") };
     assert_eq!(damage.what, "block count of a micro or tiny ZAP");
     // A leaf in our order in a ZAP of theirs: no machine would read it.
     let (ours, block_size) = image("fat_collide");
-    let mut raw = turned(ours.clone(), block_size).image();
+    let mut raw = turned(ours.clone(), block_size);
     raw[block_size..].copy_from_slice(&ours[block_size..]);
     let store = MemStore::from_image(&raw, block_size);
     let zap = Zap::open(&store).unwrap();
@@ -183,7 +144,7 @@ fn blocks_of_the_other_order_that_lie_are_named() {
 fn every_bit_flip_ends_in_an_answer() {
     for id in ["micro_1", "tiny_collide"] {
         let (_, image, block_size) = images().find(|(found, ..)| found == id).unwrap();
-        let good = turned(image, block_size).image();
+        let good = turned(image, block_size);
         for bit in 0..good.len() * 8 {
             let mut raw = good.clone();
             raw[bit / 8] ^= 1 << (bit % 8);

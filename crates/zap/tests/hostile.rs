@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
 mod oracle;
+mod turned;
 
 use oracle::Verdict;
 use proptest::prelude::*;
@@ -113,6 +114,15 @@ fn every_bit_flip_of_tiny_zaps_ends_in_an_answer() {
 #[test]
 fn every_bit_flip_of_a_fat_zap_ends_in_an_answer() {
     flip_every_bit(&images().fat);
+}
+
+#[test]
+fn every_bit_flip_of_zaps_of_the_other_byte_order_ends_in_an_answer() {
+    let Images { micro, tiny: [_, tiny, _], fat, .. } = images();
+    for image in [micro, tiny, fat] {
+        let bytes = turned::turned(image.bytes, image.block_size);
+        flip_every_bit(&Image { bytes, ..image });
+    }
 }
 
 #[test]

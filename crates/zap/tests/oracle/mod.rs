@@ -186,9 +186,11 @@ fn step(zap: &mut Zap, store: &mut MemStore, model: Option<&mut Model>, known: &
     }
 }
 
-/// Refusals that a clean ZAP may give; each leaves it as it was.
+/// Refusals that a clean ZAP may give; each leaves it as it was. A fat one of the other byte order is only read.
 fn is_refusal(error: &Error<Corrupt>) -> bool {
+    let foreign = |what: &str| what.ends_with("of the other byte order");
     matches!(error, Error::Full | Error::EntryTooLarge { .. } | Error::KeyKind { .. })
+        || matches!(error, Error::Unsupported { what, .. } if foreign(what))
 }
 
 fn put(
