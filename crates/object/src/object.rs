@@ -39,9 +39,14 @@ pub(crate) struct State {
 struct Recent(Vec<(u64, Weak<Vec<u8>>)>);
 
 impl Recent {
-    /// Of the dnodes every object is found through, many; else what a directory of a few leaves has.
+    /// Of the dnodes every object is found through, many. Names of a large ZAP are sought in all of its leaves alike: a place, 16
+    /// bytes, for each block. Files are read in order.
     fn places(kind: ObjectKind) -> u64 {
-        if kind == ObjectKind::Dnodes { 4096 } else { 16 }
+        match kind {
+            ObjectKind::Dnodes => 4096,
+            ObjectKind::Zap | ObjectKind::Master | ObjectKind::Directory | ObjectKind::DeleteQueue => 16_384,
+            _ => 16,
+        }
     }
 
     fn get(&self, block: u64) -> Option<Arc<Vec<u8>>> {
