@@ -329,7 +329,10 @@ impl ObjectSet {
         self.pool.offer(move || {
             let Some(set) = set.upgrade() else { return };
             // Whoever asks for the object meets the same error, and reports it.
-            let _ = set.hold(id).and_then(|object| Ok(then(&object, &object.read_block(0)?)));
+            let _ = set.hold(id).and_then(|object| {
+                then(&object, &object.read_block(0)?);
+                Ok(())
+            });
         });
     }
 
