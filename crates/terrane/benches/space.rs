@@ -17,9 +17,10 @@ use std::time::Instant;
 use support::pool::image_path;
 use support::{Mounted, OWNER, mount};
 use terrane::check::usage::{Purpose, Usage, usage};
-use terrane_object::ObjectKind;
+use terrane_dataset::ObjectStore;
+use terrane_object::{ObjectKind, ObjectSpec};
 use terrane_pool::Cost;
-use terrane_zap::ValueRef;
+use terrane_zap::{ValueRef, Zap, ZapOptions};
 
 /// Of the directories and files.
 const PER_DIR: usize = 1000;
@@ -94,10 +95,15 @@ fn main() {
         let dataset = mounted.fs.dataset();
         let cost = Cost { write_bytes: 64 << 10, meta_blocks: 16, ..Cost::NOTHING };
         let tx = dataset.objects().begin(cost).unwrap();
-        let mut zap = dataset.new_zap(&tx, ObjectKind::Zap).unwrap();
+        let spec = ObjectSpec { kind: ObjectKind::Zap, block_size: 512, dnode_slots: 1, bonus: Vec::new() };
+        let object = dataset.objects().create(&tx, spec).unwrap();
+        let mut store = ObjectStore::writer(&object, &tx);
+        let options = ZapOptions { tiny: true, ..ZapOptions::new(dataset.objects().random_u64() | 1) };
+        let mut zap = Zap::open_with(&store, options).unwrap();
         for entry in 0..SMALL {
             let id = number as u64 * SMALL + entry;
-            zap.add(&tx, format!("file-{id:08}").as_bytes(), ValueRef::U64s(&identifier(id))).unwrap();
+            let name = format!("file-{id:08}");
+            zap.add_ints(&mut store, name.as_bytes(), ValueRef::U64s(&identifier(id))).unwrap();
         }
     });
     let one = std::sync::OnceLock::new();
