@@ -323,8 +323,25 @@ impl<'a> Leaf<'a> {
     }
 
     pub fn array_chunk_numbers(&self, first: u16, len: usize) -> Result<Vec<u16>, Corrupt> {
+        let mut numbers = Vec::new();
+        self.read_chunk_numbers(first, len, &mut numbers)?;
+        Ok(numbers)
+    }
+
+    /// [`array_chunk_numbers`](Leaf::array_chunk_numbers) in place of what was in `numbers`.
+    pub fn read_chunk_numbers(&self, first: u16, len: usize, numbers: &mut Vec<u16>) -> Result<(), Corrupt> {
         self.judge_array_len(len)?;
-        self.array(first, len).map(|piece| piece.map(|(chunk, _)| chunk)).collect()
+        numbers.clear();
+        for piece in self.array(first, len) {
+            numbers.push(piece?.0);
+        }
+        Ok(())
+    }
+
+    /// The data of an ARRAY chunk, of a name or value that has `left` bytes from there on.
+    pub fn array_data(&self, chunk: u16, left: usize) -> &'a [u8] {
+        let at = self.geometry.chunk_at(chunk) + 1;
+        self.raw.get(at..).and_then(|rest| rest.get(..left.min(ARRAY_BYTES))).unwrap_or(&[])
     }
 
     /// A length no leaf can hold is refused before anything is allocated by it.
@@ -524,10 +541,9 @@ impl<'a> Iterator for Array<'a> {
                 return Some(Err(damage));
             }
         };
-        let len = self.left.min(ARRAY_BYTES);
-        self.left -= len;
+        let data = self.leaf.array_data(chunk, self.left);
+        self.left = self.left.saturating_sub(ARRAY_BYTES);
         self.next = get_u16(self.leaf.raw, at + ARRAY_NEXT_AT);
-        let data = self.leaf.raw.get(at + 1..).and_then(|rest| rest.get(..len)).unwrap_or(&[]);
         Some(Ok((chunk, data)))
     }
 }

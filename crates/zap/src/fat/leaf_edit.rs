@@ -60,7 +60,7 @@ pub(crate) fn init(raw: &mut [u8], header: &Header, prefix: u64, prefix_len: u32
     }
 }
 
-fn clear_buckets(raw: &mut [u8], geometry: Geometry) {
+pub(crate) fn clear_buckets(raw: &mut [u8], geometry: Geometry) {
     for bucket in 0..geometry.buckets() {
         put_u16(raw, geometry.bucket_at(bucket), NONE);
     }
@@ -151,92 +151,6 @@ pub(crate) fn replace_value(
     Ok(())
 }
 
-/// Moves the entries whose next hash bit is set from `low` into `high`, and gives both their longer prefixes.
-///
-/// Chunks are taken by number, not by bucket: that fixes the order in which both leaves are linked. Both buffers
-/// are the caller's copies; after an error they are to be thrown away.
-pub(crate) fn split(
-    low: &mut [u8],
-    high: &mut [u8],
-    blocks: (u64, u64),
-    header: &Header,
-) -> Result<(), Corrupt> {
-    let (low_block, high_block) = blocks;
-    let before = Leaf::parse(low, low_block, header)?;
-    let (geometry, prefix_len) = (before.geometry, before.prefix_len + 1);
-    let (prefix, mut entries_left) = (before.prefix << 1, before.nentries);
-    let high_bit = 1u64.checked_shl(64 - prefix_len).unwrap_or(0);
-    init(high, header, prefix | 1, prefix_len);
-    put_prefix(low, prefix, prefix_len);
-    clear_buckets(low, geometry);
-    for chunk in 0..number(geometry.chunks()) {
-        let leaf = Leaf::parse(low, low_block, header)?;
-        if leaf.kind(chunk) != ENTRY {
-            continue;
-        }
-        let entry = leaf.entry(chunk)?;
-        entries_left = entries_left.checked_sub(1).ok_or_else(|| miscounted(&leaf, "more"))?;
-        if entry.hash & high_bit == 0 {
-            let (link_at, next) = place_in_chain(&leaf, entry.hash, entry.cd)?;
-            put_u16(low, geometry.chunk_at(chunk) + ENTRY_NEXT_AT, next);
-            put_u16(low, link_at, chunk);
-            continue;
-        }
-        let (name, value) = (leaf.name_bytes(&entry)?, leaf.value_bytes(&entry)?);
-        insert(high, high_block, header, &moved(&entry, &name, &value))?;
-        // Not linked from any bucket now, so there is no link to cut: it cuts its own.
-        let found = Found { entry, link_at: geometry.chunk_at(chunk) + ENTRY_NEXT_AT };
-        remove(low, low_block, header, &found)?;
-    }
-    if entries_left != 0 {
-        let leaf = Leaf::parse(low, low_block, header)?;
-        return Err(miscounted(&leaf, format_args!("{entries_left} fewer")));
-    }
-    Ok(())
-}
-
-/// The bytes of the leaf that two siblings become, with the first one's block number: its entries, then the other's,
-/// each in the order of their chunks. Refuses what does not belong there.
-pub(crate) fn merge(siblings: [&Leaf<'_>; 2], header: &Header) -> Result<Vec<u8>, Corrupt> {
-    let [survivor, _] = siblings;
-    let (geometry, block) = (survivor.geometry, survivor.block);
-    let mut merged = vec![0; geometry.block_bytes()];
-    init(&mut merged, header, survivor.prefix >> 1, survivor.prefix_len - 1);
-    for leaf in siblings {
-        let mut entries_left = leaf.nentries;
-        for chunk in 0..number(geometry.chunks()) {
-            if leaf.kind(chunk) != ENTRY {
-                continue;
-            }
-            let entry = leaf.entry(chunk)?;
-            leaf.judge_place(&entry, leaf.bucket(entry.hash))?;
-            entries_left = entries_left.checked_sub(1).ok_or_else(|| miscounted(leaf, "more"))?;
-            let (name, value) = (leaf.name_bytes(&entry)?, leaf.value_bytes(&entry)?);
-            insert(&mut merged, block, header, &moved(&entry, &name, &value))?;
-        }
-        if entries_left != 0 {
-            return Err(miscounted(leaf, format_args!("{entries_left} fewer")));
-        }
-    }
-    Ok(merged)
-}
-
-fn moved<'b>(entry: &EntryChunk, name: &'b [u8], value: &'b [u8]) -> NewEntry<'b> {
-    NewEntry {
-        hash: entry.hash,
-        cd: entry.cd,
-        name,
-        name_ints: usize::from(entry.name_ints),
-        value,
-        value_int_size: entry.value_int_size,
-        value_ints: usize::from(entry.value_ints),
-    }
-}
-
-fn miscounted(leaf: &Leaf<'_>, found: impl std::fmt::Display) -> Corrupt {
-    leaf.damage("ENTRY chunks", "as many as entries are counted", found)
-}
-
 /// The link to change, and what it leads to now: before the first entry with a greater differentiator.
 fn place_in_chain(leaf: &Leaf<'_>, hash: u64, cd: u32) -> Result<(usize, u16), Corrupt> {
     let bucket = leaf.bucket(hash);
@@ -271,18 +185,18 @@ fn judge_distinct<'c>(leaf: &Leaf<'_>, chunks: impl Iterator<Item = &'c u16>) ->
 }
 
 /// The free list while chains are given back to it.
-struct FreeList {
-    head: u16,
-    nfree: usize,
+pub(crate) struct FreeList {
+    pub head: u16,
+    pub nfree: usize,
 }
 
 impl FreeList {
-    fn of(leaf: &Leaf<'_>) -> Self {
+    pub fn of(leaf: &Leaf<'_>) -> Self {
         FreeList { head: leaf.freelist, nfree: leaf.nfree }
     }
 
     /// Whether `more` chunks can be given back: those that `nentries` entries need at least cannot be free.
-    fn fits(&self, leaf: &Leaf<'_>, more: usize, nentries: usize) -> Result<(), Corrupt> {
+    pub fn fits(&self, leaf: &Leaf<'_>, more: usize, nentries: usize) -> Result<(), Corrupt> {
         let (nfree, nfree_max) =
             (self.nfree.saturating_add(more), leaf.geometry.chunks().saturating_sub(nentries));
         if nfree > nfree_max {
@@ -291,7 +205,7 @@ impl FreeList {
         Ok(())
     }
 
-    fn give_back(&mut self, raw: &mut [u8], geometry: Geometry, chunks: &[u16]) {
+    pub fn give_back(&mut self, raw: &mut [u8], geometry: Geometry, chunks: &[u16]) {
         for chunk in chunks.iter().rev() {
             put_free(raw, geometry, *chunk, self.head);
             self.head = *chunk;
@@ -310,14 +224,20 @@ fn put_free(raw: &mut [u8], geometry: Geometry, chunk: u16, next: u16) {
 fn put_array(raw: &mut [u8], geometry: Geometry, chunks: &[u16], data: &[u8]) {
     let nexts = chunks.iter().skip(1).copied().chain([NONE]);
     for ((chunk, next), piece) in chunks.iter().zip(nexts).zip(data.chunks(ARRAY_BYTES)) {
-        let at = geometry.chunk_at(*chunk);
-        put_free(raw, geometry, *chunk, next);
-        put(raw, at, &[ARRAY]);
-        put(raw, at + 1, piece);
+        put_array_chunk(raw, geometry, *chunk, next, piece);
     }
 }
 
-fn put_entry(raw: &mut [u8], geometry: Geometry, entry: &EntryChunk) {
+/// Up to 21 bytes of a name or a value; what they leave of the chunk is zeros.
+pub(crate) fn put_array_chunk(raw: &mut [u8], geometry: Geometry, chunk: u16, next: u16, piece: &[u8]) {
+    let mut bytes = [0; CHUNK_BYTES];
+    bytes[0] = ARRAY;
+    put(&mut bytes, 1, piece);
+    next.put(&mut bytes[ARRAY_NEXT_AT..]);
+    put(raw, geometry.chunk_at(chunk), &bytes);
+}
+
+pub(crate) fn put_entry(raw: &mut [u8], geometry: Geometry, entry: &EntryChunk) {
     let mut bytes = [0; CHUNK_BYTES];
     bytes[0] = ENTRY;
     bytes[1] = entry.value_int_size;
@@ -331,13 +251,13 @@ fn put_entry(raw: &mut [u8], geometry: Geometry, entry: &EntryChunk) {
     put(raw, geometry.chunk_at(entry.chunk), &bytes);
 }
 
-fn put_counts(raw: &mut [u8], nfree: usize, nentries: usize, freelist: u16) {
+pub(crate) fn put_counts(raw: &mut [u8], nfree: usize, nentries: usize, freelist: u16) {
     put_u16(raw, NFREE_AT, number(nfree));
     put_u16(raw, NENTRIES_AT, number(nentries));
     put_u16(raw, FREELIST_AT, freelist);
 }
 
 /// A count or a chunk number; all of them are bounded by a leaf's chunks, or were compared with limits far below.
-fn number(value: usize) -> u16 {
+pub(crate) fn number(value: usize) -> u16 {
     u16::try_from(value).unwrap_or(u16::MAX)
 }

@@ -11,7 +11,7 @@
 use crate::error::Error;
 use crate::fat::header::Header;
 use crate::fat::leaf::Leaf;
-use crate::fat::{blocks, leaf_edit, table};
+use crate::fat::{blocks, leaf_build, table};
 use crate::store::{Store, edit};
 use std::ops::Range;
 
@@ -81,7 +81,7 @@ fn plan<S: Store + ?Sized>(store: &S, header: &Header, hash: u64) -> Result<Opti
         }
     }
     let (survivor, freed) = if block < other_block { (&leaf, &other) } else { (&other, &leaf) };
-    let merged = leaf_edit::merge([survivor, freed], header).map_err(Error::damage)?;
+    let merged = leaf_build::merge([survivor, freed], header).map_err(Error::damage)?;
     let pointers = range(freed.prefix);
     table::read_range(store, header, &pointers)?;
     Ok(Some(Plan { survivor: survivor.block, freed: freed.block, pointers, merged }))

@@ -12,6 +12,7 @@ mod blocks;
 pub(crate) mod header;
 mod insert;
 pub(crate) mod leaf;
+mod leaf_build;
 mod leaf_edit;
 mod list;
 mod merge;

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::fat::header::Header;
 use crate::fat::leaf::{Leaf, top_bits};
-use crate::fat::{blocks, leaf_edit, store_header, table};
+use crate::fat::{blocks, leaf_build, store_header, table};
 use crate::store::{Store, edit};
 use terrane_wire::Corrupt;
 
@@ -93,15 +93,12 @@ pub(crate) fn split<S: Store + ?Sized>(
             return Err(Error::damage(Corrupt::new(at, "leaf block", block, found)));
         }
     }
+    // Before anything grows: a leaf that turns out to be damaged changes nothing.
+    let (low, high) = leaf_build::split(&leaf, header).map_err(Error::damage)?;
     while prefix_len >= header.table_shift {
         table::grow_step(store, header)?;
     }
-    let mut low = raw.to_vec();
-    let mut high = vec![0; low.len()];
-    let mut after = *header;
-    let high_block = blocks::take_leaf(store, &mut after)?;
-    leaf_edit::split(&mut low, &mut high, (block, high_block), header).map_err(Error::damage)?;
-    *header = after;
+    let high_block = blocks::take_leaf(store, header)?;
     header.num_leafs = header.num_leafs.saturating_add(1);
     let write = |store: &mut S, block, from: &[u8]| {
         edit(store, block, |raw| {
