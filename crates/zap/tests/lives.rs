@@ -22,6 +22,8 @@ const CHECKED_ALWAYS: usize = 300;
 /// Above, after so many operations.
 const CHECKED_EACH: u64 = 1000;
 const OPERATIONS: u64 = 2000;
+/// Bits of a hash that a table of any ZAP may have.
+const NEIGHBOUR_BITS: u32 = 17;
 /// Names of one hash that slots may hold.
 const COLLIDERS_MAX: usize = 127;
 
@@ -81,6 +83,10 @@ type Visited = BTreeMap<String, u64>;
 struct Life {
     numbers: Numbers,
     options: ZapOptions,
+    /// One of many is about thousands of entries, where tables double and come back.
+    is_large: bool,
+    /// Whether it begins with [`TOURS`].
+    makes_tours: bool,
     /// Integers in the values of most phases, as [`Phase::ints`].
     usual_ints: usize,
     store: MemStore,
@@ -134,6 +140,10 @@ impl Life {
             2 => words.and(Flags::PRE_HASHED_KEY),
             _ => Flags::NONE,
         };
+        let makes_tours = number.is_multiple_of(4);
+        if makes_tours {
+            (options.tiny, options.flags, options.micro_max_bytes) = (true, Flags::NONE, 8192);
+        }
         // Not left to chance: a few lives in a row have all widths, made both ways.
         let widths = [1, 3, 2, 31, 1, 8, 0, 7, 3, 15, 1, 16];
         let turn = usize::try_from(number % (2 * widths.len() as u64)).unwrap();
@@ -143,11 +153,14 @@ impl Life {
             0 => Zap::create(&mut store, options).unwrap(),
             _ => Zap::open_with(&store, options).unwrap(),
         };
+        let kind = name_of(zap.kind(&store).unwrap());
         let (model, present, walks, plan) = Default::default();
         let visited = Visited::new();
         Life {
             numbers,
             options,
+            is_large: number % 40 == 39,
+            makes_tours,
             usual_ints,
             store,
             zap,
@@ -156,18 +169,23 @@ impl Life {
             walks,
             plan,
             operations: 0,
-            kind: "nothing",
+            kind,
             visited,
         }
     }
 
     fn live(mut self) -> Visited {
-        while self.operations < OPERATIONS {
+        if self.makes_tours {
+            TOURS.iter().for_each(|tour| self.tour(tour));
+        }
+        let operations = if self.is_large { 20 * OPERATIONS } else { OPERATIONS };
+        while self.operations < operations {
             let phase = self.phase();
             if self.numbers.chance(40) {
                 self.remove_misfits(&phase);
             }
-            for _ in 0..self.numbers.below(400) {
+            let operations = if self.is_large { 8000 } else { 400 };
+            for _ in 0..self.numbers.below(operations) {
                 self.operate(&phase);
             }
         }
@@ -185,8 +203,27 @@ impl Life {
         self.visited
     }
 
+    /// Up by one entry after the other, each making it another kind, and down again, under a walk.
+    fn tour(&mut self, tour: &[(usize, usize, &'static str)]) {
+        let key = |name_bytes: usize| Key::Name(vec![b'a'; name_bytes]);
+        for (ints, name_bytes, kind) in tour {
+            self.store_one(key(*name_bytes), (8, vec![7; *ints]), true);
+            assert_eq!(self.kind, *kind, "{ints} integers, {name_bytes} bytes of name");
+            self.walk();
+        }
+        let below = tour.iter().rev().skip(1).map(|(_, _, kind)| *kind).chain(["nothing"]);
+        for ((_, name_bytes, _), kind) in tour.iter().rev().zip(below) {
+            self.remove_key(&key(*name_bytes));
+            self.plan();
+            self.apply();
+            assert_eq!(self.kind, kind, "without the name of {name_bytes} bytes");
+            self.walk();
+        }
+    }
+
     fn phase(&mut self) -> Phase {
         let entries = match self.numbers.below(12) {
+            5..12 if self.is_large => self.numbers.below(6000),
             0 => 0,
             1..=3 => self.numbers.below(12),
             4..=8 => self.numbers.below(120),
@@ -268,6 +305,10 @@ impl Life {
         let there = if present { self.some_present() } else { None };
         let key = there.unwrap_or_else(|| self.some_key(phase));
         let value = self.some_value(phase);
+        self.store_one(key, value, is_add);
+    }
+
+    fn store_one(&mut self, key: Key, value: (u8, Vec<u64>), is_add: bool) {
         let before = (self.model.len() < 50).then(|| self.store.clone());
         let (zap, store) = (&mut self.zap, &mut self.store);
         let outcome = with_ints(value.0, &value.1, |ints| match is_add {
@@ -291,9 +332,9 @@ impl Life {
                 match error {
                     Error::Exists => assert!(is_add && there),
                     Error::EntryTooLarge { .. } => self.visit("refused: too large"),
-                    // Only a flood may fill a leaf that cannot be split.
+                    // Only names that agree in more bits than a table has may fill a leaf that cannot be split.
                     Error::Full => {
-                        assert!(self.flood_chunks(&key, &value) > self.leaf_chunks(), "{key:?}");
+                        assert!(self.neighbours_chunks(&key, &value) > self.leaf_chunks(), "{key:?}");
                         self.visit("refused: full");
                     }
                     other => panic!("{other}"),
@@ -312,13 +353,24 @@ impl Life {
         (bytes - bytes / 16) / 24 - 2
     }
 
-    /// Chunks that names of the one hash take, with this one.
-    fn flood_chunks(&self, key: &Key, value: &(u8, Vec<u64>)) -> usize {
-        let chunks = |(size, ints): &(u8, Vec<u64>)| {
-            1 + (flood()[0].len() + 1).div_ceil(21) + (ints.len() * usize::from(*size)).div_ceil(21)
+    /// Chunks of all entries that a table may be too small to part from this one.
+    fn neighbours_chunks(&self, key: &Key, value: &(u8, Vec<u64>)) -> usize {
+        let place = |key: &Key| match key {
+            Key::Name(name) => crc64(self.options.salt, name) >> (64 - NEIGHBOUR_BITS),
+            Key::U64s(words) if self.options.flags.has(Flags::PRE_HASHED_KEY) => {
+                words[0] >> (64 - NEIGHBOUR_BITS)
+            }
+            Key::U64s(words) => {
+                let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                crc64(self.options.salt, &bytes) >> (64 - NEIGHBOUR_BITS)
+            }
         };
-        let others = self.model.iter().filter(|(other, _)| is_of_flood(other) && *other != key);
-        others.map(|(_, held)| chunks(&held.value)).sum::<usize>() + chunks(value)
+        let chunks = |key: &Key, (size, ints): &(u8, Vec<u64>)| {
+            let name_bytes = key.name().map_or(16, |name| name.len() + 1);
+            1 + name_bytes.div_ceil(21) + (ints.len() * usize::from(*size)).div_ceil(21)
+        };
+        let near = self.model.iter().filter(|(other, _)| *other != key && place(other) == place(key));
+        near.map(|(other, held)| chunks(other, &held.value)).sum::<usize>() + chunks(key, value)
     }
 
     fn remove(&mut self, phase: &Phase) {
@@ -437,7 +489,8 @@ impl Life {
         assert!(!applied || !is_void, "a plan of another state was put in place");
         if applied {
             assert_eq!(bytes(&self.store), built);
-            assert!(built < before, "{before} bytes shrank to {built}");
+            // Smaller slots are room, also in a block of the same size.
+            assert!(built <= before, "{before} bytes shrank to {built}");
             assert_eq!(self.zap.shrink(&mut self.store), Ok(false), "nothing is left to gain");
             self.visit("shrunk");
         } else {
@@ -515,15 +568,29 @@ fn number_from(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| crc64(1, text.as_bytes())))
 }
 
+/// Integers, bytes of name, and the kind that an entry makes of the ZAP.
+const TOURS: [&[(usize, usize, &str)]; 8] = [
+    &[(3, 5, "tiny 64"), (3, 80, "tiny 128"), (3, 200, "tiny 256"), (1, 6, "fat")],
+    &[(1, 5, "micro"), (1, 80, "tiny 128"), (1, 200, "tiny 256"), (2, 6, "fat")],
+    &[(1, 5, "micro"), (1, 200, "tiny 256")],
+    &[(1, 5, "micro"), (3, 6, "fat")],
+    &[(3, 5, "tiny 64"), (3, 200, "tiny 256")],
+    &[(3, 5, "tiny 64"), (1, 6, "fat")],
+    &[(3, 80, "tiny 128"), (1, 6, "fat")],
+    &[(31, 1, "tiny 256"), (1, 6, "fat")],
+];
+
 /// What the first lives must have gone through, or they proved less than they say.
-const EVERYWHERE: [&str; 23] = [
+const EVERYWHERE: [&str; 25] = [
     "nothing -> micro",
     "nothing -> tiny 64",
+    "nothing -> tiny 128",
     "micro -> tiny 64",
     "micro -> tiny 128",
     "micro -> tiny 256",
     "micro -> fat",
     "tiny 64 -> tiny 128",
+    "tiny 64 -> tiny 256",
     "tiny 128 -> tiny 256",
     "tiny 64 -> fat",
     "tiny 128 -> fat",
@@ -532,10 +599,10 @@ const EVERYWHERE: [&str; 23] = [
     "fat -> tiny 64",
     "fat -> tiny 128",
     "fat -> tiny 256",
-    "fat -> nothing",
     "tiny 256 -> tiny 128",
+    "tiny 256 -> tiny 64",
+    "tiny 256 -> micro",
     "tiny 128 -> tiny 64",
-    "shrunk",
     "void plan",
     "conversion under a walk",
     "walk to the end",
