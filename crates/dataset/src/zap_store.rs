@@ -11,7 +11,7 @@ use crate::zap_policy::ZapPolicy;
 use std::sync::{Arc, OnceLock};
 use terrane_object::{Object, ObjectError, Tx};
 use terrane_zap::{
-    Cursor, Entry, Flags, KeyRef, Kind, Prepared, Store, Value, ValueRef, Visited, Zap, ZapOptions,
+    Cursor, Entry, First, Flags, KeyRef, Kind, Prepared, Store, Value, ValueRef, Visited, Zap, ZapOptions,
 };
 
 /// What a ZAP in an object can answer.
@@ -50,6 +50,10 @@ impl Store for ObjectStore<'_> {
 
     fn read(&self, block: u64) -> Result<Arc<Vec<u8>>, ObjectError> {
         self.object.read_block(block)
+    }
+
+    fn first(&self) -> Result<Option<First>, ObjectError> {
+        self.object.first_block()
     }
 
     fn modify(&mut self, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), ObjectError> {

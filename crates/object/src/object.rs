@@ -97,7 +97,20 @@ impl State {
         }
         Known::Nothing
     }
+
+    /// A block that is in memory, and whole.
+    fn held(&self, block: u64) -> Option<Arc<Vec<u8>>> {
+        let held = match self.known(block) {
+            Known::Data(data) => Some(data),
+            Known::Zeros => None,
+            Known::Nothing => self.recent.get(block),
+        };
+        held.filter(|data| data.len() == self.dnode.block_bytes as usize)
+    }
 }
+
+/// Block 0, and the number of blocks.
+pub type FirstBlock = (Arc<Vec<u8>>, u64);
 
 /// An object of an object set. All methods take its own short lock.
 pub struct Object {
@@ -323,6 +336,24 @@ impl Object {
 
     /// One block, always of the block size.
     pub fn read_block(&self, block: u64) -> Result<Arc<Vec<u8>>, ObjectError> {
+        let held = self.state.read().held(block);
+        held.map_or_else(|| self.find_block(block), Ok)
+    }
+
+    /// Block 0 and the number of blocks, of one moment; `None`: there is no block.
+    pub fn first_block(&self) -> Result<Option<FirstBlock>, ObjectError> {
+        let (held, count) = {
+            let state = self.state.read();
+            (state.held(0), state.dnode.block_count)
+        };
+        match held {
+            _ if count == 0 => Ok(None),
+            Some(held) => Ok(Some((held, count))),
+            None => Ok(Some((self.find_block(0)?, count))),
+        }
+    }
+
+    fn find_block(&self, block: u64) -> Result<Arc<Vec<u8>>, ObjectError> {
         let bytes = self.block_size() as usize;
         Ok(match self.raw_block(block)? {
             Some(data) if data.len() == bytes => data,
@@ -415,18 +446,21 @@ impl Object {
         len: usize,
         change: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), ObjectError> {
-        let base = if self.is_dirty(tx, block) { None } else { self.raw_block(block)? };
-        self.change(tx, |state| {
-            let mut data = match state.dirty(tx.txg()).blocks.remove(&block) {
-                Some(data) => data,
-                None => base.unwrap_or_default(),
-            };
+        let change = |data: &mut Arc<Vec<u8>>| {
             // A copy only if a reader, the cache or the syncing group holds it too.
-            let bytes = Arc::make_mut(&mut data);
+            let bytes = Arc::make_mut(data);
             if bytes.len() < len {
                 bytes.resize(len, 0);
             }
             change(bytes);
+        };
+        if let Some(data) = self.state.write().dirty_block(tx, block) {
+            change(data);
+            return Ok(());
+        }
+        let mut data = self.raw_block(block)?.unwrap_or_default();
+        self.change(tx, |state| {
+            change(&mut data);
             state.put(tx.txg(), block, data);
         })
     }
@@ -563,6 +597,12 @@ impl Object {
 }
 
 impl State {
+    /// A block that the group of `tx` has changed already.
+    fn dirty_block(&mut self, tx: &Tx, block: u64) -> Option<&mut Arc<Vec<u8>>> {
+        let open = self.open.as_mut().filter(|open| open.txg == tx.txg() && !self.destroyed);
+        open?.blocks.get_mut(&block)
+    }
+
     fn put(&mut self, txg: Txg, block: u64, data: Arc<Vec<u8>>) {
         self.dnode.block_count = self.dnode.block_count.max(block + 1);
         self.dirty(txg).blocks.insert(block, data);

@@ -38,6 +38,12 @@ fn bench(count: u64, rounds: u64) {
     }
     report("first look", rounds, started);
     let started = Instant::now();
+    for (store, zap) in &mut directories {
+        // Refused, but not without the index.
+        assert!(zap.add(store, name(0), &[0]).is_err());
+    }
+    report("index", rounds, started);
+    let started = Instant::now();
     for (store, zap) in &directories {
         for i in scattered(count) {
             black_box(zap.lookup_u64(store, name(i)).expect("images are good"));

@@ -68,6 +68,6 @@ pub use key::{Key, KeyRef};
 pub use norm::{Match, NormFlags};
 pub use prepared::Prepared;
 pub use shrink::Shrink;
-pub use store::{MemStore, Store};
+pub use store::{First, MemStore, Store};
 pub use value::{Value, ValueRef};
 pub use zap::{Kind, Zap, ZapOptions};

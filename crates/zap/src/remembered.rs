@@ -15,7 +15,7 @@ use crate::fat::{Entry, Mode, SHIFT_CERTAIN, Visited, header::Geometry};
 use crate::index::{Index, Indexed};
 use crate::key::{Key, KeyRef};
 use crate::slots::{self, Shape, Slot, Slots};
-use crate::store::{Store, edit};
+use crate::store::{First, Store, edit};
 use crate::value::ValueRef;
 use crate::zap::ZapOptions;
 use std::sync::OnceLock;
@@ -145,11 +145,12 @@ impl Remembered {
     pub fn put<S: Store + ?Sized>(
         &mut self,
         store: &mut S,
+        first: First,
         options: &ZapOptions,
         (name, value): (&[u8], ValueRef<'_>),
         mode: Mode,
     ) -> Result<Put, Error<S::Error>> {
-        let outcome = self.try_put(store, options, (name, value), mode);
+        let outcome = self.try_put(store, first, options, (name, value), mode);
         self.forget_after(&outcome);
         outcome
     }
@@ -157,13 +158,13 @@ impl Remembered {
     fn try_put<S: Store + ?Sized>(
         &mut self,
         store: &mut S,
+        (block_0, block_count): First,
         options: &ZapOptions,
         (name, value): (&[u8], ValueRef<'_>),
         mode: Mode,
     ) -> Result<Put, Error<S::Error>> {
         *self.index_wanted.get_mut() = true;
-        let block_0 = store.read(0)?;
-        let parsed = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+        let parsed = Slots::parse(&block_0, block_count).map_err(Error::lift)?;
         parsed.norm.judge(KeyRef::Name(name)).map_err(Error::lift)?;
         let (shape, slots) = (parsed.shape, parsed.slot_count());
         let index = self.index_of(&parsed).map_err(Error::damage)?;
@@ -234,16 +235,25 @@ impl Remembered {
     }
 
     /// Whether the name was there.
-    pub fn remove<S: Store + ?Sized>(&mut self, store: &mut S, name: &[u8]) -> Result<bool, Error<S::Error>> {
-        let outcome = self.try_remove(store, name);
+    pub fn remove<S: Store + ?Sized>(
+        &mut self,
+        store: &mut S,
+        first: First,
+        name: &[u8],
+    ) -> Result<bool, Error<S::Error>> {
+        let outcome = self.try_remove(store, first, name);
         self.forget_after(&outcome);
         outcome
     }
 
-    fn try_remove<S: Store + ?Sized>(&mut self, store: &mut S, name: &[u8]) -> Result<bool, Error<S::Error>> {
+    fn try_remove<S: Store + ?Sized>(
+        &mut self,
+        store: &mut S,
+        (block_0, block_count): First,
+        name: &[u8],
+    ) -> Result<bool, Error<S::Error>> {
         *self.index_wanted.get_mut() = true;
-        let block_0 = store.read(0)?;
-        let parsed = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+        let parsed = Slots::parse(&block_0, block_count).map_err(Error::lift)?;
         let shape = parsed.shape;
         let index = self.index_of(&parsed).map_err(Error::damage)?;
         let Some((indexed, _)) = find_indexed(&parsed, index, name).map_err(Error::damage)? else {

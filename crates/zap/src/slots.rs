@@ -336,7 +336,9 @@ impl<'a> Slots<'a> {
     /// The first free slot from `hint` on, or else from the beginning.
     pub fn free_slot(&self, hint: usize) -> Option<usize> {
         let free_from = |first: usize| {
-            self.slots().enumerate().skip(first).find(|(_, slot)| slot.is_free()).map(|(number, _)| number)
+            let rest = self.raw.get(self.shape.slot_at(first)..).unwrap_or(&[]);
+            let mut slots = rest.chunks_exact(self.shape.chunk_bytes()).zip(first..);
+            slots.find(|(raw, _)| Slot { shape: self.shape, raw }.is_free()).map(|(_, number)| number)
         };
         free_from(hint).or_else(|| free_from(0))
     }

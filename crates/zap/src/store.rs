@@ -7,6 +7,9 @@
 use std::sync::Arc;
 use terrane_wire::Corrupt;
 
+/// Block 0, and how many blocks there are.
+pub type First = (Arc<Vec<u8>>, u64);
+
 /// The object a ZAP lives in.
 ///
 /// Reads may run concurrently; changes need the store alone. A block that was never written, was freed, or lies
@@ -23,6 +26,14 @@ pub trait Store {
 
     /// The block's bytes, always [`block_size`](Store::block_size) of them.
     fn read(&self, block: u64) -> Result<Arc<Vec<u8>>, Self::Error>;
+
+    /// Block 0 and the number of blocks, as they are together; nothing if there is no block. Every operation begins here.
+    fn first(&self) -> Result<Option<First>, Self::Error> {
+        match self.block_count() {
+            0 => Ok(None),
+            count => Ok(Some((self.read(0)?, count))),
+        }
+    }
 
     /// Calls `change` exactly once on the block's bytes, whose length it leaves alone, and keeps the result.
     /// Extends [`block_count`](Store::block_count) where needed.

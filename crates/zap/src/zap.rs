@@ -17,7 +17,7 @@ use crate::norm::NormFlags;
 use crate::remembered::{Put, Remembered};
 use crate::shrink::Removals;
 use crate::slots::{self, BlockKind, Shape, Slot, Slots};
-use crate::store::{Store, edit};
+use crate::store::{First, Store, edit};
 use crate::value::{VALUE_BYTES_MAX, Value, ValueRef};
 use std::fmt;
 use terrane_wire::Corrupt;
@@ -107,6 +107,19 @@ enum Form {
     Slots,
     /// With the flags that say which keys it takes, and what becomes of names.
     Fat(Flags, NormFlags),
+}
+
+impl Form {
+    fn of(first: Option<&First>) -> Result<Form, Error<Corrupt>> {
+        let Some((block_0, block_count)) = first else { return Ok(Form::Nothing) };
+        Ok(match slots::block_kind(block_0)? {
+            BlockKind::Slots => Form::Slots,
+            BlockKind::Fat => {
+                let header = Header::parse(block_0, *block_count)?;
+                Form::Fat(header.flags, header.norm)
+            }
+        })
+    }
 }
 
 /// What is kept in memory about one ZAP, beside its store.
@@ -203,17 +216,7 @@ impl Zap {
 
     fn form<S: Store + ?Sized>(&self, store: &S) -> Result<Form, Error<S::Error>> {
         in_our_order!(self, store, form());
-        if store.block_count() == 0 {
-            return Ok(Form::Nothing);
-        }
-        let block_0 = store.read(0)?;
-        match slots::block_kind(&block_0).map_err(Error::lift)? {
-            BlockKind::Slots => Ok(Form::Slots),
-            BlockKind::Fat => {
-                let header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-                Ok(Form::Fat(header.flags, header.norm))
-            }
-        }
+        Form::of(store.first()?.as_ref()).map_err(Error::lift)
     }
 
     /// The hash of a name; nothing where there is no entry at all.
@@ -308,13 +311,10 @@ impl Zap {
         take: impl FnOnce(Slot<'_>) -> T,
         fat: impl FnOnce((&Header, &[u8])) -> Result<Option<T>, Error<S::Error>>,
     ) -> Result<Option<T>, Error<S::Error>> {
-        if store.block_count() == 0 {
-            return Ok(None);
-        }
-        let block_0 = store.read(0)?;
+        let Some((block_0, block_count)) = store.first()? else { return Ok(None) };
         match slots::block_kind(&block_0).map_err(Error::lift)? {
             BlockKind::Slots => {
-                let parsed = slots_of(&block_0, store)?;
+                let parsed = Slots::parse(&block_0, block_count).map_err(Error::lift)?;
                 match key {
                     KeyRef::Name(name) if may_be_there(key, Flags::NONE)? => {
                         Ok(self.remembered.find(&parsed, name).map_err(Error::damage)?.map(take))
@@ -323,7 +323,7 @@ impl Zap {
                 }
             }
             BlockKind::Fat => {
-                let header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+                let header = Header::parse(&block_0, block_count).map_err(Error::lift)?;
                 if may_be_there(key, header.flags)? { fat((&header, &block_0)) } else { Ok(None) }
             }
         }
@@ -380,29 +380,37 @@ impl Zap {
         if bytes > VALUE_BYTES_MAX {
             return Err(Error::ValueTooLong { bytes, bytes_max: VALUE_BYTES_MAX });
         }
-        let form = self.form(store)?;
+        if self.byte_order.is_swapped {
+            key.fits(self.flags_of(&self.form(store)?), self.options.name_bytes_max).map_err(Error::lift)?;
+            self.turn_around(store)?;
+        }
+        let mut first = store.first()?;
+        let form = Form::of(first.as_ref()).map_err(Error::lift)?;
         let flags = self.flags_of(&form);
         key.fits(flags, self.options.name_bytes_max).map_err(Error::lift)?;
-        self.turn_around(store)?;
         self.removals.changed();
-        if matches!(form, Form::Nothing) {
+        if first.is_none() {
             self.forget_index();
             self.write_empty(store)?;
+            first = store.first()?;
         }
         let in_slots = matches!(form, Form::Slots) || matches!(form, Form::Nothing) && flags == Flags::NONE;
-        match key {
-            KeyRef::Name(name) if in_slots => {
-                match self.remembered.put(store, &self.options, (name, value), mode)? {
-                    Put::Stored { is_new } => Ok(is_new),
-                    Put::Relaid { entries } => {
-                        self.removals.start_again(entries as u64);
-                        Ok(true)
-                    }
-                    Put::Outgrown => self.become_fat(store, (key, value), mode),
+        if let KeyRef::Name(name) = key
+            && in_slots
+            && let Some(first) = first.take()
+        {
+            return match self.remembered.put(store, first, &self.options, (name, value), mode)? {
+                Put::Stored { is_new } => Ok(is_new),
+                Put::Relaid { entries } => {
+                    self.removals.start_again(entries as u64);
+                    Ok(true)
                 }
-            }
-            _ => fat::put(store, key, value, mode),
+                Put::Outgrown => self.become_fat(store, (key, value), mode),
+            };
         }
+        // Or the block would be copied when it is changed.
+        drop(first);
+        fat::put(store, key, value, mode)
     }
 
     /// Stores an entry that slots cannot hold, in a fat ZAP that takes their place; says whether its name is new.
@@ -436,15 +444,22 @@ impl Zap {
     ) -> Result<bool, Error<S::Error>> {
         let key = key.into();
         self.turn_around(store)?;
-        let form = self.form(store)?;
-        if matches!(form, Form::Nothing) || !may_be_there(key, self.flags_of(&form))? {
+        let Some(first) = store.first()? else { return Ok(false) };
+        let form = Form::of(Some(&first)).map_err(Error::lift)?;
+        if !may_be_there(key, self.flags_of(&form))? {
             return Ok(false);
         }
         self.removals.changed();
         let removed = match key {
-            KeyRef::Name(name) if matches!(form, Form::Slots) => self.remembered.remove(store, name),
-            _ => fat::remove(store, key),
-        }?;
+            KeyRef::Name(name) if matches!(form, Form::Slots) => {
+                self.remembered.remove(store, first, name)?
+            }
+            _ => {
+                // Or the block would be copied when it is changed.
+                drop(first);
+                fat::remove(store, key)?
+            }
+        };
         if removed {
             self.removals.removed();
         }
@@ -454,12 +469,12 @@ impl Zap {
     /// Entries.
     pub fn len<S: Store + ?Sized>(&self, store: &S) -> Result<u64, Error<S::Error>> {
         in_our_order!(self, store, len());
-        match self.form(store)? {
-            Form::Nothing => Ok(0),
-            Form::Fat(..) => Ok(fat::header(store)?.num_entries),
-            Form::Slots => {
-                let block_0 = store.read(0)?;
-                Ok(self.remembered.len(&slots_of(&block_0, store)?) as u64)
+        let Some((block_0, block_count)) = store.first()? else { return Ok(0) };
+        match slots::block_kind(&block_0).map_err(Error::lift)? {
+            BlockKind::Fat => Ok(Header::parse(&block_0, block_count).map_err(Error::lift)?.num_entries),
+            BlockKind::Slots => {
+                let parsed = Slots::parse(&block_0, block_count).map_err(Error::lift)?;
+                Ok(self.remembered.len(&parsed) as u64)
             }
         }
     }

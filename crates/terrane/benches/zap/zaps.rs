@@ -28,6 +28,10 @@ pub fn micro(run: &Run, dirs: usize, names: usize) -> Vec<Row> {
     rows(run, &Shape { group: "micro", prefix: "file-", digits: 6, ints: 1, dirs, names })
 }
 
+pub fn tiny(run: &Run, dirs: usize, names: usize) -> Vec<Row> {
+    rows(run, &Shape { group: "tiny", prefix: "file-", digits: 6, ints: 3, dirs, names })
+}
+
 pub fn fat(run: &Run, names: usize) -> Vec<Row> {
     // Two threads have half of the names each, in a ZAP of their own.
     let (dirs, names) = (run.threads, names / run.threads);
