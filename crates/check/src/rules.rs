@@ -4,13 +4,13 @@ use crate::report::{Phase, Report, kind};
 use crate::walk::Walk;
 use std::sync::Arc;
 
-use terrane_dataset::{Dataset, MASTER, ObjectStore, ObjectZap, POOL_DIRECTORY};
+use terrane_dataset::{Dataset, MASTER, Naming, ObjectStore, ObjectZap, POOL_DIRECTORY};
 use terrane_object::dnode::Dnode;
 use terrane_object::{ObjectId, ObjectKind, ObjectSet};
 use terrane_posix::mode;
 use terrane_sa::{Attrs, LayoutTable, Registry, ZplAttrs};
 use terrane_wire::Corrupt;
-use terrane_zap::{Cursor, Entry, Zap};
+use terrane_zap::{Cursor, Entry, Match, Zap};
 
 /// Entries read at a time.
 const BATCH: usize = 512;
@@ -75,13 +75,15 @@ pub(crate) struct Names {
     set: Arc<ObjectSet>,
     /// What reads attributes; `None`: the set has none, or they cannot be read.
     layouts: Option<LayoutTable>,
+    /// Which names its directories take.
+    naming: Naming,
     /// In ascending order, because dnodes are walked so.
     infos: Vec<Info>,
 }
 
 impl Names {
     pub fn new(set: &Arc<ObjectSet>, layouts: Option<LayoutTable>) -> Self {
-        Names { set: Arc::clone(set), layouts, infos: Vec::new() }
+        Names { set: Arc::clone(set), layouts, naming: Naming::BYTES, infos: Vec::new() }
     }
 
     fn at(&self, id: u64) -> String {
@@ -248,6 +250,7 @@ impl Names {
 
     /// Names, links and directories of a file system.
     pub fn check(&mut self, dataset: &Dataset, walk: &mut Walk<'_>) {
+        self.naming = dataset.naming();
         let structure = Structure::of(dataset, walk.report);
         for id in structure.objects() {
             let at = self.at(id);
@@ -271,6 +274,23 @@ impl Names {
         walk.tell(Phase::Names, total, total);
     }
 
+    /// A directory places its names as the data set says.
+    fn check_naming(&self, report: &mut Report, id: u64) {
+        let Ok(object) = self.set.hold(ObjectId(id)) else { return };
+        let store = ObjectStore::reader(&object);
+        // One without a block has placed none, and one that cannot be opened is reported elsewhere.
+        let Some(norm) =
+            Zap::open(&store).and_then(|zap| zap.norm(&store)).ok().filter(|_| object.block_count() > 0)
+        else {
+            return;
+        };
+        let (expected, found) = (self.naming.norm().to_u64(), norm.to_u64());
+        if expected != found {
+            let expected = format_args!("normalization {expected:#x}, as the data set has it");
+            report.add(kind::ZAP, self.at(id), expected, format_args!("{found:#x}"));
+        }
+    }
+
     /// A ZAP; if it is a directory, its entries and what they lead to.
     fn check_zap(&mut self, report: &mut Report, at: usize) {
         let Some(info) = self.infos.get(at).filter(|info| info.is_zap()) else { return };
@@ -279,7 +299,8 @@ impl Names {
             self.zap(report, id, &mut |_, _| {});
             return;
         }
-        let mut infos = std::mem::take(&mut self.infos);
+        self.check_naming(report, id);
+        let (mut infos, naming) = (std::mem::take(&mut self.infos), self.naming);
         let mut subdirs = 0;
         let here = self.at(id);
         let count = self.zap(report, id, &mut |report, entry| {
@@ -289,6 +310,12 @@ impl Names {
                 report.add(kind::ENTRY, at, "an object's number", "none");
                 return;
             };
+            if !entry.key.name().is_some_and(|name| naming.takes(name)) {
+                report.add(kind::ENTRY, &at, "a name in UTF-8", "other bytes");
+            }
+            if entry.conflict && naming.matching() == Match::Normalized {
+                report.add(kind::ENTRY, &at, "the only name that means the same", "one of several");
+            }
             if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
                 report.add(kind::ENTRY, &at, "a name", "what cannot be one");
             }

@@ -354,6 +354,7 @@ pub fn zap(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
             "int_size": entry.value.int_size(),
             "hash": format!("{:016x}", entry.hash),
             "cd": entry.cd,
+            "conflict": entry.conflict,
         });
         if held.kind() == Directory {
             // OpenZFS's directory entries: the type in the top four bits, the object number in the low 48.
@@ -367,6 +368,7 @@ pub fn zap(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
         "object": object,
         "kind": zap.kind(&store)?.to_string(),
         "length": zap.len(&store)?,
+        "normalization": zap.norm(&store)?.to_u64(),
         "entries": rows,
     }))
 }

@@ -365,7 +365,7 @@ pub fn judge(Setting { name, value }: &Setting, max_block: u32) -> Outcome {
 
 /// What the help of commands that take properties says.
 pub fn property_help() -> String {
-    let rows = PROPERTIES.iter().map(|property| format!("  {:12}  {}\n", property.name, property.values));
+    let rows = PROPERTIES.iter().map(|property| format!("  {:15}  {}\n", property.name, property.values));
     format!("Properties:\n{}", rows.collect::<String>())
 }
 

@@ -1,6 +1,7 @@
 //! The root data set: made, found again, and told what to do.
 
 use crate::error::DatasetError;
+use crate::naming::{self, Naming};
 use crate::props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::{BLOCK_BYTES_FIRST, ObjectZap};
@@ -9,7 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use terrane_object::{
-    ChecksumKind, Compression, Cost, DataPolicy, ObjectId, ObjectKind, ObjectSet, ObjectSpec, Objects, Tx,
+    ChecksumKind, Compression, Cost, DataPolicy, Feature, ObjectError, ObjectId, ObjectKind, ObjectSet,
+    ObjectSpec, Objects, Tx,
 };
 
 /// The pool directory in the meta object set.
@@ -33,6 +35,7 @@ pub struct Dataset {
     zap_policy: Arc<ZapPolicy>,
     /// `AccessTime` as stored: asked with every read, so it does not wait for `props`.
     access_time: AtomicU8,
+    naming: Naming,
 }
 
 struct Props {
@@ -56,10 +59,16 @@ impl Props {
     fn show(&self, property: &'static Property) -> Result<PropertyValue, DatasetError> {
         let source = match property.name {
             name if self.temporary.contains_key(name) => Source::Temporary,
+            name if self.local.contains_key(name) && property.fixed => Source::Creation,
             name if self.local.contains_key(name) => Source::Local,
             _ => Source::Default,
         };
         Ok(PropertyValue { name: property.name, value: property.print(self.number(property))?, source })
+    }
+
+    fn naming(&self) -> Result<Naming, DatasetError> {
+        let number = |name| self.number_of(name).map(|(number, _)| number);
+        Naming::of(number(naming::UTF8_ONLY)?, number(naming::NORMALIZATION)?, number(naming::CASE)?)
     }
 
     fn policy(&self) -> Result<DataPolicy, DatasetError> {
@@ -83,6 +92,13 @@ impl Dataset {
             let property = Property::find(name)?;
             wanted.push((property, property.parse(value)?));
         }
+        naming::complete(&mut wanted)?;
+        let (fixed, wanted): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(property, _)| property.fixed);
+        let fixed: Vec<_> =
+            fixed.into_iter().filter(|(property, number)| *number != property.default).collect();
+        if !fixed.is_empty() {
+            objects.pool().enable(&[Feature::Naming]).map_err(ObjectError::from)?;
+        }
         let mos = Arc::clone(objects.mos());
         let meta = ZapPolicy::of(&mos);
         {
@@ -100,7 +116,10 @@ impl Dataset {
             directory.add_u64(&tx, ROOT_DATASET, id.0)?;
             directory.add_u64(&tx, ROOT_PROPS, props.object().id().0)?;
             let set = objects.open_objset(id)?;
-            let master = new_zap((&set, &ZapPolicy::of(&set)), &tx, ObjectKind::Master)?;
+            let mut master = new_zap((&set, &ZapPolicy::of(&set)), &tx, ObjectKind::Master)?;
+            for (property, number) in fixed {
+                master.update_u64(&tx, property.name.as_bytes(), number)?;
+            }
             if master.object().id() != MASTER {
                 return Err(DatasetError::first_object("the master ZAP", master.object().id()));
             }
@@ -124,7 +143,7 @@ impl Dataset {
         let set = objects.open_objset(find(ROOT_DATASET, "the pool directory")?)?;
         let zap = ObjectZap::new(&meta, mos.hold(find(ROOT_PROPS, "the pool directory")?)?);
         let mut local = BTreeMap::new();
-        for property in PROPERTIES {
+        for property in PROPERTIES.iter().filter(|property| !property.fixed) {
             let Some(number) = zap.lookup_u64(property.name.as_bytes())? else { continue };
             match property.print(number) {
                 Ok(_) => drop(local.insert(property.name, number)),
@@ -132,12 +151,24 @@ impl Dataset {
                 Err(error) => log::warn!("the default is used: {error}"),
             }
         }
+        let zap_policy = ZapPolicy::of(&set);
+        let master = ObjectZap::new(&zap_policy, set.hold(MASTER)?);
+        for property in PROPERTIES.iter().filter(|property| property.fixed) {
+            if let Some(number) = master.lookup_u64(property.name.as_bytes())? {
+                // What a newer version wrote cannot be replaced by a default here: no name would be found.
+                property.print(number)?;
+                local.insert(property.name, number);
+            }
+        }
+        let props = Props { zap, local, temporary: BTreeMap::new() };
+        let naming = props.naming()?;
         let dataset = Dataset {
-            zap_policy: ZapPolicy::of(&set),
+            zap_policy,
             set,
             mos,
-            props: Mutex::new(Props { zap, local, temporary: BTreeMap::new() }),
+            props: Mutex::new(props),
             access_time: AtomicU8::default(),
+            naming,
         };
         dataset.obey(&dataset.props.lock())?;
         Ok(dataset)
@@ -181,6 +212,11 @@ impl Dataset {
         AccessTime::from_stored(u64::from(self.access_time.load(Ordering::Relaxed)))
     }
 
+    /// Which names it takes, and which of them are one.
+    pub fn naming(&self) -> Naming {
+        self.naming
+    }
+
     pub fn get(&self, name: &str) -> Result<PropertyValue, DatasetError> {
         self.props.lock().show(Property::find(name)?)
     }
@@ -194,6 +230,7 @@ impl Dataset {
     /// Stores the value and obeys it from now on: what is written already stays as it is.
     pub fn set(&self, name: &str, value: &str) -> Result<(), DatasetError> {
         let property = Property::find(name)?;
+        property.judge_change()?;
         let number = property.parse(value)?;
         let tx = self.mos.begin(COST_SET)?;
         let mut props = self.props.lock();
@@ -206,6 +243,7 @@ impl Dataset {
     /// Obeys the value from now on, until it is set or this process closes the data set; nothing is stored.
     pub fn obey_for_now(&self, name: &str, value: &str) -> Result<(), DatasetError> {
         let property = Property::find(name)?;
+        property.judge_change()?;
         let number = property.parse(value)?;
         let mut props = self.props.lock();
         props.temporary.insert(property.name, number);
@@ -215,6 +253,7 @@ impl Dataset {
     /// Back to the default.
     pub fn reset(&self, name: &str) -> Result<(), DatasetError> {
         let property = Property::find(name)?;
+        property.judge_change()?;
         let tx = self.mos.begin(COST_SET)?;
         let mut props = self.props.lock();
         props.zap.remove(&tx, property.name.as_bytes())?;

@@ -15,6 +15,8 @@ pub enum DatasetError {
     UnknownProperty { name: String, valid: String },
     /// The property takes other values.
     BadValue { name: &'static str, found: String, expected: String },
+    /// The property was chosen when the data set was made.
+    Fixed { name: &'static str },
     /// The pool directory or the properties do not say what they must.
     Damaged { at: &'static str, expected: String, found: String },
 }
@@ -41,6 +43,11 @@ impl fmt::Display for DatasetError {
             DatasetError::BadValue { name, found, expected } => {
                 write!(f, "property '{name}' should be {expected}, found '{found}'")
             }
+            DatasetError::Fixed { name } => write!(
+                f,
+                "property '{name}' is chosen when a pool is made (`terrane pool create -o {name}=...`) and never changed: \
+                 every name was placed by it"
+            ),
             DatasetError::Damaged { at, expected, found } => {
                 write!(f, "{at} should be {expected}, found {found}")
             }

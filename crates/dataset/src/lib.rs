@@ -13,6 +13,7 @@
 mod dataset;
 mod dnode_blocks;
 mod error;
+mod naming;
 pub mod props;
 mod zap_policy;
 pub mod zap_store;
@@ -20,6 +21,7 @@ pub mod zap_store;
 pub use dataset::{Dataset, MASTER, POOL_DIRECTORY};
 pub use dnode_blocks::{DNODE_BLOCK_BYTES, DnodeBlocks};
 pub use error::DatasetError;
+pub use naming::Naming;
 pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
 pub use terrane_object as object;
 pub use terrane_zap as zap;

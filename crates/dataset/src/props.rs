@@ -5,6 +5,7 @@
 //! in its row of [`PROPERTIES`]; a property stands there only if something obeys it.
 
 use crate::error::DatasetError;
+use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
 use std::fmt;
 use terrane_object::{ChecksumKind, Compression};
 
@@ -19,6 +20,8 @@ pub struct Property {
     /// What may be written, for messages and help.
     pub values: &'static str,
     pub default: u64,
+    /// Chosen when a data set is made, and not to be changed.
+    pub fixed: bool,
     /// `None`: the value is not valid.
     parse: fn(&str) -> Option<u64>,
     /// `None`: no version of this program wrote that number.
@@ -37,6 +40,7 @@ pub enum AccessTime {
     Relative,
 }
 
+const SWITCH_WORDS: [(&str, u64); 2] = [("off", 0), ("on", 1)];
 const ATIME_WORDS: [(&str, u64); 3] = [("off", 0), ("on", 1), ("relatime", 2)];
 
 /// All properties, in the order in which they are listed.
@@ -47,6 +51,7 @@ pub static PROPERTIES: &[Property] = &[
                  zstd-fast-500, zstd-fast-1000",
         // lz4, as a block pointer numbers it.
         default: 15,
+        fixed: false,
         parse: |word| word.parse::<Compression>().ok().map(Compression::to_property),
         print: |stored| Compression::from_property(stored).ok().map(|compression| compression.to_string()),
     },
@@ -54,6 +59,7 @@ pub static PROPERTIES: &[Property] = &[
         name: "recordsize",
         values: "a power of two from 512 to 1M (suffixes K and M)",
         default: 128 << 10,
+        fixed: false,
         parse: |word| parse_size(word).filter(is_record_size),
         print: |stored| Some(stored).filter(is_record_size).map(print_size),
     },
@@ -62,6 +68,7 @@ pub static PROPERTIES: &[Property] = &[
         values: "a multiple of 512 from 512 to 1M (suffixes K and M)",
         // As OpenZFS has it.
         default: 128 << 10,
+        fixed: false,
         parse: |word| parse_size(word).filter(is_zap_size),
         print: |stored| Some(stored).filter(is_zap_size).map(print_size),
     },
@@ -70,6 +77,7 @@ pub static PROPERTIES: &[Property] = &[
         values: "on, blake3, sha256, fletcher4",
         // blake3, as a block pointer numbers it.
         default: 14,
+        fixed: false,
         parse: |word| word.parse::<ChecksumKind>().ok().map(|kind| u64::from(kind.id())),
         print: |stored| {
             u8::try_from(stored).ok().and_then(ChecksumKind::from_id).map(|kind| kind.to_string())
@@ -79,10 +87,33 @@ pub static PROPERTIES: &[Property] = &[
         name: "atime",
         values: "off, on, relatime",
         default: 2,
-        parse: |word| ATIME_WORDS.iter().find(|(name, _)| *name == word).map(|(_, number)| *number),
-        print: |stored| {
-            ATIME_WORDS.iter().find(|(_, number)| *number == stored).map(|(name, _)| (*name).to_string())
-        },
+        fixed: false,
+        parse: |word| number_of(&ATIME_WORDS, word),
+        print: |stored| word_of(&ATIME_WORDS, stored),
+    },
+    Property {
+        name: UTF8_ONLY,
+        values: "off, on; only when a pool is made",
+        default: 0,
+        fixed: true,
+        parse: |word| number_of(&SWITCH_WORDS, word),
+        print: |stored| word_of(&SWITCH_WORDS, stored),
+    },
+    Property {
+        name: NORMALIZATION,
+        values: "none, formC, formD, formKC, formKD; only when a pool is made",
+        default: 0,
+        fixed: true,
+        parse: |word| number_of(&FORM_WORDS, word),
+        print: |stored| word_of(&FORM_WORDS, stored),
+    },
+    Property {
+        name: CASE,
+        values: "sensitive, insensitive, mixed; only when a pool is made",
+        default: 0,
+        fixed: true,
+        parse: |word| number_of(&CASE_WORDS, word),
+        print: |stored| word_of(&CASE_WORDS, stored),
     },
 ];
 
@@ -94,6 +125,8 @@ pub enum Source {
     Local,
     /// Said with the mount, and forgotten with it.
     Temporary,
+    /// Chosen when the data set was made, for good.
+    Creation,
 }
 
 impl fmt::Display for Source {
@@ -102,6 +135,7 @@ impl fmt::Display for Source {
             Source::Default => "default",
             Source::Local => "local",
             Source::Temporary => "temporary",
+            Source::Creation => "creation",
         })
     }
 }
@@ -133,6 +167,11 @@ impl Property {
         (self.print)(stored).ok_or_else(|| self.bad(stored))
     }
 
+    /// Refuses to change what is fixed.
+    pub(crate) fn judge_change(&self) -> Result<(), DatasetError> {
+        if self.fixed { Err(DatasetError::Fixed { name: self.name }) } else { Ok(()) }
+    }
+
     pub(crate) fn bad(&self, found: impl fmt::Display) -> DatasetError {
         DatasetError::BadValue {
             name: self.name,
@@ -155,6 +194,14 @@ impl AccessTime {
 /// What a block of slots may have at most.
 fn is_zap_size(bytes: &u64) -> bool {
     bytes.is_multiple_of(512) && (512..=1 << 20).contains(bytes)
+}
+
+fn number_of(words: &[(&str, u64)], word: &str) -> Option<u64> {
+    words.iter().find(|(name, _)| *name == word).map(|(_, number)| *number)
+}
+
+fn word_of(words: &[(&str, u64)], stored: u64) -> Option<String> {
+    words.iter().find(|(_, number)| *number == stored).map(|(name, _)| (*name).to_string())
 }
 
 fn is_record_size(bytes: &u64) -> bool {
@@ -206,6 +253,9 @@ mod tests {
             ("zapsize", "96K", "96K"),
             ("checksum", "sha256", "sha256"),
             ("atime", "off", "off"),
+            ("utf8only", "on", "on"),
+            ("normalization", "formKC", "formKC"),
+            ("casesensitivity", "mixed", "mixed"),
         ] {
             let property = Property::find(name).unwrap();
             assert_eq!(property.print(property.parse(written).unwrap()).unwrap(), shown);
@@ -227,6 +277,9 @@ mod tests {
             ("compression", "zip"),
             ("checksum", "off"),
             ("atime", "yes"),
+            ("utf8only", "yes"),
+            ("normalization", "formc"),
+            ("casesensitivity", "off"),
         ] {
             let property = Property::find(name).unwrap();
             let message = property.parse(word).unwrap_err().to_string();

@@ -7,6 +7,7 @@
 //! Invariant: the state of an `ObjectZap` describes the object's blocks, unless a change failed half way; then
 //! it is thrown away and read afresh before the next use.
 
+use crate::naming::Naming;
 use crate::zap_policy::ZapPolicy;
 use std::sync::{Arc, OnceLock};
 use terrane_object::{Object, ObjectError, Tx};
@@ -91,12 +92,19 @@ pub struct ObjectZap {
     zap: OnceLock<Zap>,
     /// For an object to which nothing was written yet.
     salt: u64,
+    naming: Naming,
 }
 
 impl ObjectZap {
     /// Takes an object whose blocks are a ZAP, or which has none yet; reads nothing before the first use.
     pub fn new(policy: &Arc<ZapPolicy>, object: Arc<Object>) -> Self {
-        ObjectZap { object, policy: Arc::clone(policy), zap: OnceLock::new(), salt: policy.new_salt() }
+        ObjectZap::with_names(policy, object, Naming::BYTES)
+    }
+
+    /// The same for a directory of a data set with such names.
+    pub fn with_names(policy: &Arc<ZapPolicy>, object: Arc<Object>, naming: Naming) -> Self {
+        let salt = policy.new_salt();
+        ObjectZap { object, policy: Arc::clone(policy), zap: OnceLock::new(), salt, naming }
     }
 
     pub fn object(&self) -> &Arc<Object> {
@@ -107,7 +115,8 @@ impl ObjectZap {
         if let Some(zap) = self.zap.get() {
             return Ok(zap);
         }
-        let opened = Zap::open_with(&ObjectStore::reader(&self.object), self.policy.options(self.salt))?;
+        let options = ZapOptions { norm: self.naming.norm(), ..self.policy.options(self.salt) };
+        let opened = Zap::open_with(&ObjectStore::reader(&self.object), options)?;
         // Two readers may both come here: they opened the same bytes.
         Ok(self.zap.get_or_init(|| opened))
     }
@@ -133,6 +142,34 @@ impl ObjectZap {
     /// Entries.
     pub fn len(&self) -> Result<u64, ZapError> {
         self.zap()?.len(&ObjectStore::reader(&self.object))
+    }
+
+    /// The first integer of the entry that a name means, by the rules of [`with_names`](Self::with_names). Everything else here goes
+    /// by the bytes of a name.
+    pub fn meaning_u64(&self, name: &[u8]) -> Result<Option<u64>, ZapError> {
+        if self.naming.is_exact() {
+            return self.lookup_u64(name);
+        }
+        let found = self.meaning(name)?;
+        found.map(|entry| entry.value.first().ok_or(ZapError::NoInteger)).transpose()
+    }
+
+    /// The stored name that this one means, if there is one and its bytes are others.
+    pub fn other_name(&self, name: &[u8]) -> Result<Option<Vec<u8>>, ZapError> {
+        if self.naming.is_exact() {
+            return Ok(None);
+        }
+        let found = self.meaning(name)?;
+        Ok(found.and_then(|entry| entry.key.name().filter(|stored| *stored != name).map(<[u8]>::to_vec)))
+    }
+
+    fn meaning(&self, name: &[u8]) -> Result<Option<Entry>, ZapError> {
+        let store = ObjectStore::reader(&self.object);
+        match self.zap()?.find_match(&store, name, self.naming.matching()) {
+            // What cannot be stored is not there.
+            Err(ZapError::NameNotUtf8) => Ok(None),
+            outcome => outcome,
+        }
     }
 
     pub fn is_empty(&self) -> Result<bool, ZapError> {

@@ -5,8 +5,8 @@ mod support;
 
 use std::collections::BTreeMap;
 use support::Machine;
-use terrane_dataset::{AccessTime, Dataset, DatasetError, PROPERTIES, Source};
-use terrane_object::{ChecksumKind, Compression, Cost, ObjectKind};
+use terrane_dataset::{AccessTime, Dataset, DatasetError, Naming, PROPERTIES, Source};
+use terrane_object::{ChecksumKind, Compression, Cost, Feature, ObjectKind};
 use terrane_zap::Cursor;
 
 const COST: Cost = Cost { write_bytes: 1 << 20, meta_blocks: 16, ..Cost::NOTHING };
@@ -67,6 +67,55 @@ fn what_is_refused_changes_nothing() {
     assert!(matches!(dataset.set("recordsize", "100"), Err(DatasetError::BadValue { .. })));
     assert!(matches!(dataset.get("sync"), Err(DatasetError::UnknownProperty { .. })));
     assert!(dataset.list().unwrap().iter().all(|property| property.source == Source::Default));
+}
+
+#[test]
+fn names_are_chosen_once() {
+    let m = Machine::new(6);
+    let props = [("normalization", "formD"), ("casesensitivity", "mixed")];
+    let dataset = Dataset::create_root(&m.objects, &props).unwrap();
+    assert!(m.objects.pool().has(Feature::Naming), "an older version would misplace names");
+    for property in ["normalization", "casesensitivity", "utf8only"] {
+        let before = shown(&dataset, property);
+        assert_eq!(before.1, Source::Creation, "{property}");
+        for refused in [
+            dataset.set(property, &before.0).unwrap_err(),
+            dataset.obey_for_now(property, &before.0).unwrap_err(),
+            dataset.reset(property).unwrap_err(),
+        ] {
+            assert!(matches!(refused, DatasetError::Fixed { .. }), "{refused}");
+            assert!(refused.to_string().contains("pool create"), "{refused}");
+        }
+    }
+    assert_eq!(shown(&dataset, "utf8only").0, "on", "a form wants UTF-8");
+    m.objects.mos().commit().unwrap();
+    let (before, naming) = (dataset.list().unwrap(), dataset.naming());
+    drop(dataset);
+    let m = m.crash();
+    let dataset = Dataset::open_root(&m.objects).unwrap();
+    assert_eq!((dataset.list().unwrap(), dataset.naming()), (before, naming));
+
+    let m = Machine::new(7);
+    let dataset = Dataset::create_root(&m.objects, &[("normalization", "none"), ("atime", "on")]).unwrap();
+    assert!(!m.objects.pool().has(Feature::Naming));
+    assert_eq!(dataset.naming(), Naming::BYTES);
+    assert_eq!(shown(&dataset, "normalization"), ("none".to_string(), Source::Default));
+    let m = Machine::new(8);
+    let contrary = [("utf8only", "off"), ("normalization", "formC")];
+    assert!(matches!(Dataset::create_root(&m.objects, &contrary), Err(DatasetError::BadValue { .. })));
+}
+
+/// A newer version's value cannot be replaced by the default: names would not be found.
+#[test]
+fn a_rule_of_names_that_is_not_known_is_refused() {
+    let m = Machine::new(9);
+    let dataset = Dataset::create_root(&m.objects, &[]).unwrap();
+    {
+        let tx = dataset.objects().begin(COST).unwrap();
+        dataset.master().unwrap().add_u64(&tx, b"casesensitivity", 3).unwrap();
+    }
+    let Err(error) = Dataset::open_root(&m.objects) else { panic!("it was opened") };
+    assert!(error.to_string().contains("casesensitivity"), "{error}");
 }
 
 #[test]

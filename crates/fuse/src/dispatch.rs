@@ -149,13 +149,19 @@ impl Dispatch {
             Request::Statx { .. } => Ok(attr::put_statx(reply, &fs.getattr(node)?, &self.policy)),
             Request::Readlink => Ok(reply.bytes(&fs.readlink(node)?)),
 
-            Request::Symlink { name, target } => self.entry(fs.symlink(node, name, target, cred)?, reply),
-            Request::Mknod { name, mode, rdev } => self.entry(fs.mknod(node, name, mode, rdev, cred)?, reply),
-            Request::Mkdir { name, mode } => self.entry(fs.mkdir(node, name, mode, cred)?, reply),
-            Request::Link { nodeid, name } => self.entry(fs.link(self.ino(nodeid), node, name)?, reply),
-            Request::Create { name, create } => self.opened(fs.create(node, name, create.mode, cred)?, reply),
+            Request::Symlink { name, target } => {
+                self.entry(name, fs.symlink(node, name, target, cred)?, reply)
+            }
+            Request::Mknod { name, mode, rdev } => {
+                self.entry(name, fs.mknod(node, name, mode, rdev, cred)?, reply)
+            }
+            Request::Mkdir { name, mode } => self.entry(name, fs.mkdir(node, name, mode, cred)?, reply),
+            Request::Link { nodeid, name } => self.entry(name, fs.link(self.ino(nodeid), node, name)?, reply),
+            Request::Create { name, create } => {
+                self.opened(name, fs.create(node, name, create.mode, cred)?, reply)
+            }
             Request::Tmpfile { create: CreateIn { mode, .. } } => {
-                self.opened(fs.tmpfile(node, mode, cred)?, reply)
+                self.opened(b"", fs.tmpfile(node, mode, cred)?, reply)
             }
             Request::Unlink { name } => fs.unlink(node, name),
             Request::Rmdir { name } => fs.rmdir(node, name),
@@ -247,21 +253,24 @@ impl Dispatch {
         if ino == self.fs.root() { proto::ROOT_ID } else { ino }
     }
 
-    fn entry_of(&self, attr: &Attr) -> proto::EntryOut {
-        attr::entry(attr, self.nodeid(attr.ino), &self.policy)
+    /// Where other names mean what this one does, a change of one of them changes all, and the kernel hears of one only: such a
+    /// name is asked for whenever it is used.
+    fn entry_of(&self, name: &[u8], attr: &Attr) -> proto::EntryOut {
+        let entry = if self.fs.is_alone(name) { self.policy.entry } else { Duration::ZERO };
+        attr::entry(attr, self.nodeid(attr.ino), &CachePolicy { entry, ..self.policy })
     }
 
     fn attr(&self, attr: Attr, reply: &mut Reply) -> Answer {
         Ok(attr::put_attr(reply, &attr, &self.policy))
     }
 
-    fn entry(&self, attr: Attr, reply: &mut Reply) -> Answer {
-        Ok(reply.bytes(&self.entry_of(&attr).encode()))
+    fn entry(&self, name: &[u8], attr: Attr, reply: &mut Reply) -> Answer {
+        Ok(reply.bytes(&self.entry_of(name, &attr).encode()))
     }
 
     /// A new file, open at once.
-    fn opened(&self, attr: Attr, reply: &mut Reply) -> Answer {
-        self.entry(attr, reply)?;
+    fn opened(&self, name: &[u8], attr: Attr, reply: &mut Reply) -> Answer {
+        self.entry(name, attr, reply)?;
         Ok(attr::put_open(reply, self.policy.file_flags()))
     }
 
@@ -271,9 +280,9 @@ impl Dispatch {
                 if attr.mode & libc::S_IFMT != libc::S_IFDIR {
                     self.askers.looked_up(header.pid, dir);
                 }
-                self.entry(attr, reply)
+                self.entry(name, attr, reply)
             }
-            Err(ENOENT) if !self.policy.negative.is_zero() => {
+            Err(ENOENT) if !self.policy.negative.is_zero() && self.fs.is_alone(name) => {
                 Ok(reply.bytes(&attr::no_entry(self.policy.negative).encode()))
             }
             Err(error) => Err(error),
@@ -329,7 +338,7 @@ impl Dispatch {
         self.fs.readdir_plus(dir, offset, &mut |entry, attr| {
             // A name without attributes is shown as a name: the caller learns the rest when it asks.
             let nothing = || attr::no_entry(std::time::Duration::ZERO);
-            let shown = attr.map_or_else(nothing, |attr| self.entry_of(attr));
+            let shown = attr.map_or_else(nothing, |attr| self.entry_of(entry.name, attr));
             out.entry_plus(&shown, entry.ino, entry.next, entry.kind, entry.name)
         })
     }

@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub enum Feature {
     /// ZAPs of one block with up to 31 integers for a name.
     TinyZap,
+    /// Names of directories are normalized, compared without case, or UTF-8 alone.
+    Naming,
 }
 
 /// Which list of the label a feature stands in.
@@ -45,13 +47,22 @@ pub struct FeatureRow {
 }
 
 /// Every feature this version knows, in the order in which they came.
-pub static FEATURES: &[FeatureRow] = &[FeatureRow {
-    feature: Feature::TinyZap,
-    name: "org.terrane:tinyzap",
-    compatibility: Compatibility::Incompatible,
-    is_default: true,
-    meaning: "directories of one block with long names or several integers for a name",
-}];
+pub static FEATURES: &[FeatureRow] = &[
+    FeatureRow {
+        feature: Feature::TinyZap,
+        name: "org.terrane:tinyzap",
+        compatibility: Compatibility::Incompatible,
+        is_default: true,
+        meaning: "directories of one block with long names or several integers for a name",
+    },
+    FeatureRow {
+        feature: Feature::Naming,
+        name: "org.terrane:naming",
+        compatibility: Compatibility::Incompatible,
+        is_default: false,
+        meaning: "a data set made with utf8only, normalization or casesensitivity",
+    },
+];
 
 impl Feature {
     pub fn row(self) -> &'static FeatureRow {

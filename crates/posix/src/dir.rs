@@ -64,12 +64,6 @@ fn is_dots(name: &[u8]) -> bool {
     name == b"." || name == b".."
 }
 
-/// A name that is to be made: "." and ".." are always there.
-pub(crate) fn check_new_name(name: &[u8]) -> Result<(), Errno> {
-    check_name(name)?;
-    if is_dots(name) { Err(Errno::EEXIST) } else { Ok(()) }
-}
-
 impl State {
     fn names(&self) -> Result<&ObjectZap, Errno> {
         self.names.as_ref().ok_or(Errno::ENOTDIR)
@@ -87,7 +81,14 @@ impl State {
 
     /// "." and ".." are not found here. `ENOTDIR`
     pub fn find(&self, name: &[u8]) -> Result<Option<Named>, Errno> {
-        Ok(self.names()?.lookup_u64(name)?.map(Named::from_value))
+        Ok(self.names()?.meaning_u64(name)?.map(Named::from_value))
+    }
+
+    /// Whether two names of other bytes are one that is there.
+    pub fn is_same_name(&self, a: &[u8], b: &[u8]) -> Result<bool, Errno> {
+        let (stored_a, stored_b) = (self.names()?.other_name(a)?, self.names()?.other_name(b)?);
+        let is_other = stored_a.is_some() || stored_b.is_some();
+        Ok(a != b && is_other && stored_a.as_deref().unwrap_or(a) == stored_b.as_deref().unwrap_or(b))
     }
 
     /// By the names themselves, not by their count: what is removed with names in it would be lost.
@@ -101,12 +102,27 @@ impl State {
         Ok(())
     }
 
+    /// Gives a name that is there another meaning; it stays spelled as it is.
     pub fn replace(&mut self, tx: &Tx, name: &[u8], named: Named) -> Result<(), Errno> {
+        let stored = self.names()?.other_name(name)?;
+        let name = stored.as_deref().unwrap_or(name);
         Ok(self.names_mut()?.update_u64(tx, name, named.to_value())?)
     }
 
+    /// Spells a name that is there like this; false: it is so spelled.
+    pub fn respell(&mut self, tx: &Tx, name: &[u8]) -> Result<bool, Errno> {
+        let names = self.names_mut()?;
+        let Some(stored) = names.other_name(name)? else { return Ok(false) };
+        let value = names.lookup_u64(&stored)?.ok_or(Errno::ENOENT)?;
+        // The new one first: a directory that cannot take it keeps the old one.
+        names.add_u64(tx, name, value)?;
+        names.remove(tx, &stored)?;
+        Ok(true)
+    }
+
     pub fn take(&mut self, tx: &Tx, name: &[u8]) -> Result<(), Errno> {
-        if !self.names_mut()?.remove(tx, name)? {
+        let stored = self.names()?.other_name(name)?;
+        if !self.names_mut()?.remove(tx, stored.as_deref().unwrap_or(name))? {
             return Err(Errno::ENOENT);
         }
         self.attrs.zpl.size = self.attrs.zpl.size.saturating_sub(1).max(2);
@@ -141,6 +157,20 @@ struct NewFile<'a> {
 }
 
 impl Fs {
+    /// A name that is to be made: "." and ".." are always there. `EILSEQ`: it is not UTF-8, and the data set takes nothing else.
+    pub(crate) fn check_new_name(&self, name: &[u8]) -> Result<(), Errno> {
+        check_name(name)?;
+        if is_dots(name) {
+            return Err(Errno::EEXIST);
+        }
+        if self.naming.takes(name) { Ok(()) } else { Err(Errno::EILSEQ) }
+    }
+
+    /// Whether no other name can mean what this one does: then all that is known of this name is true until it changes itself.
+    pub fn is_alone(&self, name: &[u8]) -> bool {
+        self.naming.is_alone(name)
+    }
+
     /// What a name means; "." and ".." are understood. Adds one to the lookup count.
     pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
         let dir = self.hold(dir)?;
@@ -212,7 +242,7 @@ impl Fs {
     }
 
     fn make(&self, dir: Ino, name: &[u8], file: NewFile<'_>) -> Result<Attr, Errno> {
-        check_new_name(name)?;
+        self.check_new_name(name)?;
         let dir = self.hold(dir)?;
         let extra = Cost { write_bytes: file.target.map_or(0, <[u8]>::len) as u64, ..Cost::NOTHING };
         let new = (&self.claims_of_new, Need::attrs());

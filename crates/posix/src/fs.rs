@@ -11,7 +11,7 @@ use crate::unlinked::UnlinkedSet;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
-use terrane_dataset::{Dataset, DatasetError, DnodeBlocks, ObjectZap};
+use terrane_dataset::{Dataset, DatasetError, DnodeBlocks, Naming, ObjectZap};
 use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_sa::{LayoutTable, Registry, ZplAttrs};
 use terrane_wire::Corrupt;
@@ -38,6 +38,7 @@ pub struct Fs {
     dataset: Arc<Dataset>,
     pub(crate) set: Arc<ObjectSet>,
     pub(crate) layouts: LayoutTable,
+    pub(crate) naming: Naming,
     pub(crate) inodes: InodeCache,
     pub(crate) unlinked: Arc<UnlinkedSet>,
     pub(crate) dnode_blocks: DnodeBlocks,
@@ -222,6 +223,7 @@ impl Fs {
         let queue = zap(entry(&master, DELETE_QUEUE)?)?;
         let root = entry(&master, ROOT)?;
         let fs = Arc::new(Fs {
+            naming: dataset.naming(),
             dataset,
             set,
             layouts,

@@ -325,8 +325,9 @@ impl InodeRef<'_> {
     }
 
     fn fill(&self, object: Arc<Object>, attrs: Attributes) {
-        let names =
-            attrs.is_dir().then(|| ObjectZap::new(self.fs.dataset().zap_policy(), Arc::clone(&object)));
+        let names = attrs.is_dir().then(|| {
+            ObjectZap::with_names(self.fs.dataset().zap_policy(), Arc::clone(&object), self.fs.naming)
+        });
         // Read by a successor, it may have been made without a name, and only the kernel remembers: it refuses a link to any other.
         let linkable = attrs.zpl.links == 0;
         let state = RwLock::new(State { attrs, names, linkable });

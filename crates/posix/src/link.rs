@@ -6,7 +6,7 @@
 
 use crate::attr::stored;
 use crate::claims::{FREES_LINK, Need};
-use crate::dir::{KIND_DIR, Named, check_name, check_new_name};
+use crate::dir::{KIND_DIR, Named, check_name};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::Locked;
@@ -16,7 +16,7 @@ use terrane_object::Cost;
 impl Fs {
     /// One more name for a file. `EPERM`: a directory has one. Adds one to the lookup count.
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
-        check_new_name(name)?;
+        self.check_new_name(name)?;
         let inode = self.hold(ino)?;
         let dir = self.hold(dir)?;
         let nameless = {

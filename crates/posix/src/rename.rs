@@ -60,6 +60,9 @@ impl Fs {
                 return Err(Errno::EBUSY);
             }
         }
+        if flags != RENAME_EXCHANGE {
+            self.check_new_name(new_name)?;
+        }
         let from = End { dir: self.hold(dir)?, name };
         let to = End { dir: self.hold(new_dir)?, name: new_name };
         loop {
@@ -77,6 +80,9 @@ impl Fs {
         };
         let source = hold(from)?.ok_or(Errno::ENOENT)?;
         let target = hold(to)?;
+        if from.dir.ino == to.dir.ino && from.dir.read().is_same_name(from.name, to.name)? {
+            return self.respell(from, to, &source);
+        }
         self.judge(from, to, &source, target.as_ref(), flags)?;
         if target.as_ref().is_some_and(|target| target.inode.ino == source.inode.ino) {
             // Two names of one file: POSIX wants nothing to happen.
@@ -90,6 +96,10 @@ impl Fs {
         let mut needs = vec![leaves, self.need_to_name(&to.dir, to.name)?];
         needs.push((&source.inode.claims, Need::attrs()));
         needs.extend(target.as_ref().map(|target| (&target.inode.claims, Need::attrs())));
+        if target.is_some() && !self.naming.is_exact() {
+            // It may be spelled anew: one name more, and one less.
+            needs.push(self.need_to_remove(&to.dir)?);
+        }
         let replaces = target.is_some() && flags != RENAME_EXCHANGE;
         if replaces {
             needs.push(self.unlinked.need());
@@ -125,6 +135,29 @@ impl Fs {
             locked.get(target.inode.ino).attrs.zpl.ctime = now;
         }
         locked.save(&tx)?;
+        Ok(true)
+    }
+
+    /// Both names are one: it gets the spelling of the new one, where that is another. False: they are two by now.
+    fn respell(&self, from: &End<'_>, to: &End<'_>, source: &Held<'_>) -> Result<bool, Errno> {
+        let needs = [
+            self.need_to_name(&to.dir, to.name)?,
+            self.need_to_remove(&to.dir)?,
+            (&source.inode.claims, Need::attrs()),
+        ];
+        let tx = self.begin(Cost::NOTHING, &needs)?;
+        let mut locked = Locked::new(self, &[&*from.dir, &*source.inode]);
+        let dir = locked.get(from.dir.ino);
+        if dir.find(from.name)? != Some(source.named()) || !dir.is_same_name(from.name, to.name)? {
+            return Ok(false);
+        }
+        dir.check_live_dir()?;
+        if dir.respell(&tx, to.name)? {
+            let now = stored(self.now());
+            dir.names_changed(now);
+            locked.get(source.inode.ino).attrs.zpl.ctime = now;
+            locked.save(&tx)?;
+        }
         Ok(true)
     }
 
@@ -193,7 +226,9 @@ impl Fs {
                 if target.is_dir() && !locked.get(target.inode.ino).is_empty_dir()? {
                     return Err(Errno::ENOTEMPTY);
                 }
-                locked.get(to.dir.ino).replace(tx, to.name, source.named())?;
+                let parent = locked.get(to.dir.ino);
+                parent.replace(tx, to.name, source.named())?;
+                parent.respell(tx, to.name)?;
                 if target.is_dir() {
                     locked.get(to.dir.ino).fewer_links();
                 }

@@ -10,7 +10,12 @@ const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 32, ..Cost::NOTHIN
 
 /// A file system with two directories and a file of two names, changed behind its back.
 fn after(change: impl FnOnce(&Dataset, u64)) -> Report {
-    let machine = Machine::create(&Plan::small(1)).unwrap();
+    after_with(&[], change)
+}
+
+/// The same in a data set with these properties.
+fn after_with(props: &[(&'static str, &'static str)], change: impl FnOnce(&Dataset, u64)) -> Report {
+    let machine = Machine::create(&Plan { props: props.to_vec(), ..Plan::small(1) }).unwrap();
     let fs = machine.fs().clone();
     let dir = fs.mkdir(fs.root(), b"dir", 0o755, &USER).unwrap().ino;
     fs.mkdir(dir, b"below", 0o755, &USER).unwrap();
@@ -49,6 +54,35 @@ fn a_lost_name_is_found() {
     });
     assert!(report.has(kind::LINKS) && report.has(kind::SIZE), "{report}");
     assert_eq!(report.findings_count, 2, "{report}");
+}
+
+#[test]
+fn names_that_break_the_rules_of_their_data_set_are_found() {
+    let add = |dataset: &Dataset, dir: u64, name: &[u8]| {
+        let tx = dataset.objects().begin(COST).unwrap();
+        let mut zap = names(dataset, dir);
+        let value = zap.lookup_u64(b"file").unwrap().unwrap();
+        zap.add_u64(&tx, name, value).unwrap();
+    };
+    let insensitive = [("casesensitivity", "insensitive")];
+    let report = after_with(&insensitive, |dataset, dir| add(dataset, dir, b"FILE"));
+    assert_eq!(report.to_string().matches("the only name that means the same").count(), 2, "{report}");
+    let mixed = after_with(&[("casesensitivity", "mixed")], |dataset, dir| add(dataset, dir, b"FILE"));
+    assert!(!mixed.to_string().contains("means the same"), "{mixed}");
+    let report = after_with(&[("utf8only", "on")], |dataset, dir| add(dataset, dir, b"bad\xff"));
+    assert!(report.to_string().contains("a name in UTF-8"), "{report}");
+    // A directory of a data set whose names are not normalized, in one whose are.
+    let report = after_with(&insensitive, |dataset, dir| {
+        let tx = dataset.objects().begin(COST).unwrap();
+        let mut zap = names(dataset, dir);
+        let entries = zap.entries().unwrap();
+        entries.iter().for_each(|entry| assert!(zap.remove(&tx, entry.key.name().unwrap()).unwrap()));
+        for entry in &entries {
+            zap.add_u64(&tx, entry.key.name().unwrap(), entry.value.first().unwrap()).unwrap();
+        }
+    });
+    assert!(report.to_string().contains("normalization 0x2, as the data set has it"), "{report}");
+    assert_eq!(report.findings_count, 1, "{report}");
 }
 
 #[test]

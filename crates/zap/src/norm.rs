@@ -163,6 +163,20 @@ impl NormFlags {
         }
     }
 
+    /// Whether no other name normalizes to what this one does. In doubt it says no.
+    pub fn is_alone(self, name: &[u8]) -> bool {
+        if self.is_none() {
+            return true;
+        }
+        // What becomes ASCII: the signs of Kelvin and of the Greek question mark, and the varia. Compatible forms are everywhere.
+        let has_alias = |byte: &u8| match self.form() {
+            Some(Form::Kd | Form::Kc) => true,
+            Some(Form::D | Form::C) if b"K;`".contains(byte) => true,
+            _ => self.ignores_case() && byte.is_ascii_alphabetic(),
+        };
+        name.is_ascii() && !name.iter().any(has_alias)
+    }
+
     /// Whether `stored` is what somebody means who asks for `wanted`.
     pub fn means(self, stored: &[u8], wanted: &[u8], how: Match) -> bool {
         let flags = match how {
@@ -283,6 +297,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_name_that_is_alone_has_no_other_spelling() {
+        for flags in all() {
+            for c in characters() {
+                let name = c.to_string();
+                let normalized = flags.normalize(name.as_bytes()).unwrap();
+                if normalized != name.as_bytes() {
+                    assert!(
+                        !flags.is_alone(&normalized) && !flags.is_alone(name.as_bytes()),
+                        "{flags:?} {c:?}"
+                    );
+                }
+            }
+            assert_eq!(flags.is_alone("\u{ef}".as_bytes()), flags.is_none());
+        }
+        assert!(NormFlags::NFC.is_alone(b"main.rs") && !NormFlags::NFC.is_alone(b"Kelvin"));
+        assert!(NormFlags::TO_UPPER.is_alone(b"2026-11-21") && !NormFlags::TO_UPPER.is_alone(b"a"));
     }
 
     #[test]

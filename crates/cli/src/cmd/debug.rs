@@ -173,6 +173,7 @@ const DIRECTORY: Listing = Listing {
         count("TYPE", "type"),
         text("HASH", "hash"),
         count("CD", "cd"),
+        text("CONFLICT", "conflict"),
     ],
 };
 

@@ -19,6 +19,7 @@ pub enum FsCommand {
 Sources:
   local         set on the data set
   temporary     an option of the mount
+  creation      chosen when the pool was made, for good
   default       not set: what the program does by itself
 ")]
     Get(Get),
@@ -55,7 +56,7 @@ pub struct Get {
         ["name", "property", "value", "source"])]
     columns: Vec<String>,
     /// Only values from these sources, separated by commas
-    #[arg(short = 's', value_delimiter = ',', value_name = "SOURCES", value_parser = ["local", "temporary", "default"])]
+    #[arg(short = 's', value_delimiter = ',', value_name = "SOURCES", value_parser = ["local", "temporary", "creation", "default"])]
     sources: Vec<String>,
     #[command(flatten)]
     shape: Shape,

@@ -43,25 +43,25 @@ impl Dispatch {
                 } else {
                     found
                 };
-                self.opened(found, reply)
+                self.opened(name, found, reply)
             }
             (EEXIST, Request::Mknod { name, mode: bits, rdev }) => {
                 let same =
                     |attr: &Attr| is_kind(attr, bits) && attr.rdev == rdev && is_untouched(attr, &cred);
-                self.entry(self.found(dir, name, same)?, reply)
+                self.entry(name, self.found(dir, name, same)?, reply)
             }
             (EEXIST, Request::Mkdir { name, .. }) => {
                 let same =
                     |attr: &Attr| is_kind(attr, mode::S_IFDIR) && attr.size == 2 && attr.uid == cred.uid;
-                self.entry(self.found(dir, name, same)?, reply)
+                self.entry(name, self.found(dir, name, same)?, reply)
             }
             (EEXIST, Request::Symlink { name, target }) => {
                 let same = |attr: &Attr| self.fs.readlink(attr.ino).is_ok_and(|there| there == target);
-                self.entry(self.found(dir, name, same)?, reply)
+                self.entry(name, self.found(dir, name, same)?, reply)
             }
             (EEXIST, Request::Link { nodeid, name }) => {
                 let ino = self.ino(nodeid);
-                self.entry(self.found(dir, name, |attr| attr.ino == ino)?, reply)
+                self.entry(name, self.found(dir, name, |attr| attr.ino == ino)?, reply)
             }
             (ENOENT, Request::Unlink { .. } | Request::Rmdir { .. }) => Ok(()),
             (ENOENT, Request::Rename { new_dir, new_name, .. }) => {

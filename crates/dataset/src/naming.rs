@@ -1,0 +1,129 @@
+//! Which names a data set takes, and which of them are one.
+//!
+//! Three properties say it: `utf8only`, `normalization` and `casesensitivity`. Every name of a directory was placed by its hash, and
+//! the hash by these, so they are chosen when a data set is made and never again. They are entries of the master ZAP, as in OpenZFS,
+//! and only those that are not the default are written: a data set that says nothing of names is as it always was.
+
+use crate::error::DatasetError;
+use crate::props::Property;
+use terrane_zap::{Match, NormFlags};
+
+pub(crate) const UTF8_ONLY: &str = "utf8only";
+pub(crate) const NORMALIZATION: &str = "normalization";
+pub(crate) const CASE: &str = "casesensitivity";
+
+/// `normalization`: the number of OpenZFS, which are a ZAP's flags as well.
+pub(crate) const FORM_WORDS: [(&str, u64); 5] =
+    [("none", 0), ("formC", 0x50), ("formD", 0x10), ("formKC", 0x60), ("formKD", 0x20)];
+const SENSITIVE: u64 = 0;
+const INSENSITIVE: u64 = 1;
+const MIXED: u64 = 2;
+/// `casesensitivity`
+pub(crate) const CASE_WORDS: [(&str, u64); 3] =
+    [("sensitive", SENSITIVE), ("insensitive", INSENSITIVE), ("mixed", MIXED)];
+
+/// The names of a data set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Naming {
+    utf8_only: bool,
+    norm: NormFlags,
+    matching: Match,
+}
+
+impl Naming {
+    /// Names are bytes.
+    pub const BYTES: Naming = Naming { utf8_only: false, norm: NormFlags::NONE, matching: Match::Exact };
+
+    /// From the numbers of the three properties.
+    pub(crate) fn of(utf8_only: u64, form: u64, case: u64) -> Result<Naming, DatasetError> {
+        let bad_form = |_| Property::find(NORMALIZATION).map_or_else(|error| error, |row| row.bad(form));
+        let form = NormFlags::parse(form).map_err(bad_form)?;
+        let utf8_only = utf8_only != 0 || form.needs_utf8();
+        let norm = if case == SENSITIVE { form } else { form.ignoring_case() };
+        let matching = match case {
+            // Those who want case ignored say so with each request; the kernel never does.
+            MIXED => Match::SameCase,
+            _ if norm.is_none() => Match::Exact,
+            _ => Match::Normalized,
+        };
+        Ok(Naming { utf8_only, norm, matching })
+    }
+
+    /// How directories hash names.
+    pub fn norm(&self) -> NormFlags {
+        self.norm
+    }
+
+    /// Which stored name a given one means.
+    pub fn matching(&self) -> Match {
+        self.matching
+    }
+
+    /// Whether every name means itself alone.
+    pub fn is_exact(&self) -> bool {
+        self.meaning().is_none()
+    }
+
+    /// Whether such a name may be made.
+    pub fn takes(&self, name: &[u8]) -> bool {
+        !self.utf8_only || std::str::from_utf8(name).is_ok()
+    }
+
+    /// Whether nothing else can be called so: what is known of this name holds until this name changes. In doubt it says no.
+    pub fn is_alone(&self, name: &[u8]) -> bool {
+        self.meaning().is_alone(name)
+    }
+
+    /// What counts when two names are compared.
+    fn meaning(&self) -> NormFlags {
+        match self.matching {
+            Match::Exact => NormFlags::NONE,
+            Match::SameCase => self.norm.keeping_case(),
+            Match::Normalized => self.norm,
+        }
+    }
+}
+
+/// What creation stores: `normalization` wants UTF-8, and says so itself.
+pub(crate) fn complete(wanted: &mut Vec<(&'static Property, u64)>) -> Result<(), DatasetError> {
+    let number = |name| wanted.iter().find(|(property, _)| property.name == name).map(|(_, number)| *number);
+    if number(NORMALIZATION).unwrap_or(0) == 0 {
+        return Ok(());
+    }
+    match number(UTF8_ONLY) {
+        Some(0) => Err(DatasetError::BadValue {
+            name: UTF8_ONLY,
+            found: "off".to_string(),
+            expected: format!("on, as {NORMALIZATION} wants it"),
+        }),
+        Some(_) => Ok(()),
+        None => {
+            wanted.push((Property::find(UTF8_ONLY)?, 1));
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_become_rules() {
+        assert_eq!(Naming::of(0, 0, SENSITIVE).unwrap(), Naming::BYTES);
+        let insensitive = Naming::of(0, 0, INSENSITIVE).unwrap();
+        assert_eq!((insensitive.norm(), insensitive.matching()), (NormFlags::TO_UPPER, Match::Normalized));
+        assert!(insensitive.takes(b"\xff") && !insensitive.is_exact() && !insensitive.is_alone(b"a"));
+        // Two names that differ in case are two names, but hash alike for those who will ignore it.
+        let mixed = Naming::of(0, 0, MIXED).unwrap();
+        assert!(mixed.is_exact() && mixed.is_alone(b"a") && mixed.norm() == NormFlags::TO_UPPER);
+        let form = Naming::of(0, 0x50, SENSITIVE).unwrap();
+        assert!(!form.takes(b"\xff") && !form.is_exact() && form.is_alone(b"a"));
+        let all = Naming::of(1, 0x20, MIXED).unwrap();
+        assert_eq!((all.norm(), all.matching()), (NormFlags::NFKD.ignoring_case(), Match::SameCase));
+        assert!(!all.is_exact());
+        assert!(Naming::of(0, 0x30, SENSITIVE).is_err());
+        let utf8 = Naming::of(1, 0, SENSITIVE).unwrap();
+        assert!(utf8.is_exact() && !utf8.takes(b"\xff") && utf8.takes("\u{ff}".as_bytes()));
+    }
+}
