@@ -107,6 +107,11 @@ impl Dispatch {
     /// `metrics` hears of every request.
     pub fn new(fs: Arc<Fs>, options: &MountOptions, metrics: Arc<Metrics>) -> Self {
         let dirsync = options.dirsync || options.sync;
+        // The kernel knows the root without ever having asked for it. Counted as if it had, it stays in memory between requests, and
+        // the index of its names with it.
+        if let Err(errno) = fs.lookup(fs.root(), b".") {
+            log::warn!("fuse: the root directory cannot be looked at: {errno}");
+        }
         Dispatch {
             fs,
             policy: options.cache,
@@ -343,3 +348,6 @@ impl Dispatch {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

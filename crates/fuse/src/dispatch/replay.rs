@@ -95,4 +95,4 @@ fn is_untouched(attr: &Attr, cred: &Cred) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::dispatch) mod tests;

@@ -15,18 +15,27 @@ const FILE: u32 = mode::S_IFREG | 0o644;
 const O_CREAT: u32 = libc::O_CREAT as u32;
 
 fn served() -> (Dispatch, Arc<Fs>) {
+    served_with(&[])
+}
+
+/// A file system with these properties.
+pub(in crate::dispatch) fn served_with(props: &[(&str, &str)]) -> (Dispatch, Arc<Fs>) {
     let config = SimConfig { zone_count: 64, zone_size: 4 << 20, ..SimConfig::default() };
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(SimDevice::new(config).unwrap())];
     let options = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
     let create = CreateOptions::named("test");
     let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
-    let dataset = Dataset::create_root(&Objects::create(pool).unwrap(), &[]).unwrap();
+    let dataset = Dataset::create_root(&Objects::create(pool).unwrap(), props).unwrap();
     Fs::format(&dataset, &Cred::default()).unwrap();
     let fs = Fs::open(Arc::new(dataset)).unwrap();
     (Dispatch::new(Arc::clone(&fs), &MountOptions::default(), Arc::default()), fs)
 }
 
-fn ask(dispatch: &Dispatch, resent: bool, request: Request<'_>) -> Result<Vec<u8>, Errno> {
+pub(in crate::dispatch) fn ask(
+    dispatch: &Dispatch,
+    resent: bool,
+    request: Request<'_>,
+) -> Result<Vec<u8>, Errno> {
     let unique = if resent { 2 | proto::UNIQUE_RESENT } else { 2 };
     let header = Header { opcode: 0, unique, nodeid: 1, uid: 0, gid: 0, pid: 1 };
     let negotiated = Negotiated { minor: 45, flags: 0, max_write: 1 << 20, dialect: Dialect::default() };
