@@ -119,7 +119,7 @@ impl Zap {
         }
         let entries = self.len(store)?;
         let built = match entries {
-            0 => Some(MemStore::new()),
+            0 if self.is_empty(store)? => Some(MemStore::new()),
             _ => self.build_smaller(store)?,
         };
         if built.is_none() {

@@ -479,8 +479,9 @@ impl Zap {
         }
     }
 
+    /// By the entries themselves, where their count says none: what goes because it is empty goes with all that is in it.
     pub fn is_empty<S: Store + ?Sized>(&self, store: &S) -> Result<bool, Error<S::Error>> {
-        Ok(self.len(store)? == 0)
+        Ok(self.len(store)? == 0 && self.next(store, Cursor::START)?.is_none())
     }
 
     /// The first entry at or after the cursor, and the cursor past it.

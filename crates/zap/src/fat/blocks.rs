@@ -36,8 +36,12 @@ pub(crate) fn take_leaf<S: Store + ?Sized>(store: &S, header: &mut Header) -> Re
     header.allocate(1).map_err(Error::damage)
 }
 
-/// Lowers `freeblk` past the holes at the end.
+/// Lowers `freeblk` past the holes at the end, and always to the end of the object, which may have come down by a whole table: a header
+/// that speaks of more blocks than there are is damage.
 pub(crate) fn lower_freeblk<S: Store + ?Sized>(store: &S, header: &mut Header) {
+    let next = if header.is_growing() { header.table_numblks.saturating_mul(2) } else { 0 };
+    let end = store.block_count().max(header.table_nextblk.saturating_add(next)).max(2);
+    header.freeblk = header.freeblk.min(end);
     for _ in 0..HOLES_PASSED_MAX {
         let last = header.freeblk.saturating_sub(1);
         // Block 1 is left: `freeblk` is never below 2.

@@ -72,7 +72,7 @@ pub(crate) fn put<S: Store + ?Sized>(
                 drop(raw);
                 edit(store, block, |raw| leaf_edit::insert(raw, block, &header, &new))?;
                 header.num_entries = header.num_entries.saturating_add(1);
-                grow_if_due(store, &mut header, prefix_len, nfree)?;
+                grow_if_due(store, &mut header, prefix_len, nfree);
                 store_header(store, &header)?;
                 return Ok(true);
             }
@@ -81,7 +81,7 @@ pub(crate) fn put<S: Store + ?Sized>(
                 let nfree = leaf.nfree.saturating_add(freed).saturating_sub(array_chunks(new.value.len()));
                 drop(raw);
                 edit(store, block, |raw| leaf_edit::replace_value(raw, block, &header, &found, &new))?;
-                if grow_if_due(store, &mut header, prefix_len, nfree)? {
+                if grow_if_due(store, &mut header, prefix_len, nfree) {
                     store_header(store, &header)?;
                 }
                 return Ok(false);

@@ -53,26 +53,21 @@ fn shift_justified(header: &Header) -> u32 {
 }
 
 /// After every add and update: one step of a doubling under way, or the first one ahead of need. Whether the
-/// header changed.
+/// header changed. The entry is in: a table that cannot be read, or grow, concerns whoever needs it later.
 pub(crate) fn grow_if_due<S: Store + ?Sized>(
     store: &mut S,
     header: &mut Header,
     prefix_len: u32,
     nfree: usize,
-) -> Result<bool, Error<S::Error>> {
+) -> bool {
     let early = || {
         let is_near = prefix_len == header.table_shift && nfree < GROW_BELOW_FREE_CHUNKS;
         is_near && header.table_shift < shift_justified(header)
     };
     if !header.is_growing() && !early() {
-        return Ok(false);
+        return false;
     }
-    match table::grow_step(store, header) {
-        Ok(()) => Ok(true),
-        // The entry is in; that the table can never grow again matters only to a later one.
-        Err(Error::Full) => Ok(false),
-        Err(error) => Err(error),
-    }
+    table::grow_step(store, header).is_ok()
 }
 
 /// Splits the leaf in `block` by the next bit of its hashes; stores the header.
@@ -98,7 +93,11 @@ pub(crate) fn split<S: Store + ?Sized>(
     while prefix_len >= header.table_shift {
         table::grow_step(store, header)?;
     }
+    // From here on nothing is met that cannot be read: a split that ends half way loses the entries of its upper half.
+    let moved = table::range_of(header, prefix << 1 | 1, prefix_len + 1);
+    table::read_range(store, header, &moved)?;
     let high_block = blocks::take_leaf(store, header)?;
+    store.read(high_block)?;
     header.num_leafs = header.num_leafs.saturating_add(1);
     let write = |store: &mut S, block, from: &[u8]| {
         edit(store, block, |raw| {
@@ -109,6 +108,5 @@ pub(crate) fn split<S: Store + ?Sized>(
     write(store, high_block, &high)?;
     write(store, block, &low)?;
     store_header(store, header)?;
-    let moved = table::range_of(header, prefix << 1 | 1, prefix_len + 1);
     table::set_range(store, header, moved, high_block)
 }

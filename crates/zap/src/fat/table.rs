@@ -111,7 +111,7 @@ fn fill<S: Store + ?Sized>(
 }
 
 /// One step towards a table twice as large; `Full` when hashes have no more bits for it. Changes `header` only in
-/// memory: the caller stores it.
+/// memory, the last step of a doubling aside, and not at all if it fails: the caller stores it.
 pub(crate) fn grow_step<S: Store + ?Sized>(
     store: &mut S,
     header: &mut Header,
@@ -122,33 +122,36 @@ pub(crate) fn grow_step<S: Store + ?Sized>(
     if header.table_blk == 0 {
         return move_out(store, header);
     }
+    let mut after = *header;
     if !header.is_growing() {
-        let blocks = header.table_numblks * 2;
-        header.table_nextblk = header.allocate(blocks).map_err(Error::damage)?;
-        header.table_blks_copied = 0;
+        after.table_nextblk = after.allocate(header.table_numblks * 2).map_err(Error::damage)?;
+        after.table_blks_copied = 0;
     }
-    let copied = header.table_blks_copied;
+    let copied = after.table_blks_copied;
     let old = store.read(header.table_blk + copied)?;
     let middle = old.len() / 2;
     for (block, half) in [(0, old.get(..middle)), (1, old.get(middle..))] {
-        double_into(store, header.table_nextblk + 2 * copied + block, half.unwrap_or(&[]))?;
+        double_into(store, after.table_nextblk + 2 * copied + block, half.unwrap_or(&[]))?;
     }
-    header.table_blks_copied += 1;
-    if header.table_blks_copied == header.table_numblks {
-        let old_table = header.table_blk..header.table_blk + header.table_numblks;
-        header.table_blk = header.table_nextblk;
-        header.table_numblks *= 2;
-        header.table_shift += 1;
-        header.table_nextblk = 0;
-        header.table_blks_copied = 0;
-        // The header no longer speaks of them when they become holes.
-        edit(store, 0, |raw| {
-            header.store(raw);
-            Ok(())
-        })?;
-        for block in old_table {
-            store.free(block)?;
-        }
+    after.table_blks_copied += 1;
+    if after.table_blks_copied < after.table_numblks {
+        *header = after;
+        return Ok(());
+    }
+    let old_table = header.table_blk..header.table_blk + header.table_numblks;
+    after.table_blk = after.table_nextblk;
+    after.table_numblks *= 2;
+    after.table_shift += 1;
+    after.table_nextblk = 0;
+    after.table_blks_copied = 0;
+    // The header no longer speaks of them when they become holes.
+    edit(store, 0, |raw| {
+        after.store(raw);
+        Ok(())
+    })?;
+    *header = after;
+    for block in old_table {
+        store.free(block)?;
     }
     Ok(())
 }
@@ -156,11 +159,13 @@ pub(crate) fn grow_step<S: Store + ?Sized>(
 /// The embedded table becomes a block of its own, each pointer twice. What is left of it in block 0 is ignored.
 fn move_out<S: Store + ?Sized>(store: &mut S, header: &mut Header) -> Result<(), Error<S::Error>> {
     let block_0 = store.read(0)?;
-    let block = header.allocate(1).map_err(Error::damage)?;
+    let mut after = *header;
+    let block = after.allocate(1).map_err(Error::damage)?;
     double_into(store, block, block_0.get(block_0.len() / 2..).unwrap_or(&[]))?;
-    header.table_blk = block;
-    header.table_numblks = 1;
-    header.table_shift += 1;
+    after.table_blk = block;
+    after.table_numblks = 1;
+    after.table_shift += 1;
+    *header = after;
     Ok(())
 }
 

@@ -1,0 +1,190 @@
+//! Fat ZAPs in a store like an object of a pool: blocks that cannot be read, and an end that goes with its last block.
+
+#![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
+
+use std::sync::Arc;
+use terrane_wire::Corrupt;
+use terrane_zap::{Cursor, Flags, MemStore, Store, Zap, ZapOptions};
+
+/// As an object of a pool: a block that is freed at the end takes the end with it, and a block may be unreadable, which a change of
+/// it is the first to notice.
+#[derive(Clone)]
+struct Object {
+    inner: MemStore,
+    unreadable: Option<u64>,
+}
+
+impl Object {
+    fn new() -> Object {
+        Object { inner: MemStore::new(), unreadable: None }
+    }
+
+    fn judge(&self, block: u64) -> Result<(), Corrupt> {
+        match self.unreadable {
+            Some(bad) if bad == block => {
+                Err(Corrupt::new(format!("block {block}"), "checksum", "right", "wrong"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Store for Object {
+    type Error = Corrupt;
+    fn block_size(&self) -> usize {
+        self.inner.block_size()
+    }
+    fn block_count(&self) -> u64 {
+        self.inner.block_count()
+    }
+    fn read(&self, block: u64) -> Result<Arc<Vec<u8>>, Corrupt> {
+        self.judge(block)?;
+        self.inner.read(block)
+    }
+    fn modify(&mut self, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), Corrupt> {
+        self.judge(block)?;
+        self.inner.modify(block, change)
+    }
+    fn set_block_size(&mut self, bytes: usize) -> Result<(), Corrupt> {
+        self.inner.set_block_size(bytes)
+    }
+    fn free(&mut self, block: u64) -> Result<(), Corrupt> {
+        match block + 1 == self.inner.block_count() {
+            true => self.inner.truncate(block),
+            false => self.inner.free(block),
+        }
+    }
+    fn truncate(&mut self, blocks: u64) -> Result<(), Corrupt> {
+        self.inner.truncate(blocks)
+    }
+}
+
+struct Fat {
+    zap: Zap,
+    store: Object,
+}
+
+impl Fat {
+    fn new() -> Fat {
+        let options = ZapOptions { fat_block_shift: 9, flags: Flags::HASH64, ..ZapOptions::new(0x0b5e) };
+        let mut store = Object::new();
+        Fat { zap: Zap::create(&mut store, options).unwrap(), store }
+    }
+
+    fn add(&mut self, i: u64) -> Result<(), terrane_zap::Error<Corrupt>> {
+        self.zap.add(&mut self.store, &name(i), &[i])
+    }
+
+    fn header(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.store.inner.read(0).unwrap()[at..at + 8].try_into().unwrap())
+    }
+
+    /// What the blocks hold, to somebody who has nothing in memory.
+    #[track_caller]
+    fn holds(&self, there: &[u64]) {
+        let store = &self.store.inner;
+        let zap = Zap::open(store).unwrap();
+        let report = zap.check(store).unwrap();
+        assert!(report.is_clean(), "{:?}", report.damage);
+        let mut listed: Vec<u64> = zap
+            .list(store, Cursor::START, usize::MAX)
+            .unwrap()
+            .iter()
+            .filter_map(|e| e.value.first())
+            .collect();
+        listed.sort_unstable();
+        assert_eq!(listed, there);
+    }
+}
+
+const TABLE_BLK: usize = 16;
+const TABLE_NUMBLKS: usize = 24;
+const TABLE_NEXTBLK: usize = 40;
+
+fn name(i: u64) -> String {
+    format!("name-{i:05}")
+}
+
+#[test]
+fn a_table_of_any_size_comes_back() {
+    for growing in [false, true] {
+        let mut fat = Fat::new();
+        let blocks_wanted = 512;
+        let mut count = 0;
+        while fat.header(TABLE_NUMBLKS) < blocks_wanted || growing != (fat.header(TABLE_NEXTBLK) != 0) {
+            fat.add(count).unwrap();
+            count += 1;
+        }
+        for i in 0..count {
+            assert_eq!(fat.zap.remove(&mut fat.store, &name(i)), Ok(true), "{i} of {count}");
+        }
+        assert_eq!(fat.header(TABLE_BLK), 0);
+        fat.holds(&[]);
+    }
+}
+
+/// Whatever block cannot be read: a change that fails changed nothing, and one that does not was made.
+#[test]
+fn a_change_that_meets_an_unreadable_block_is_made_or_not_made() {
+    let mut fat = Fat::new();
+    let (mut failures, mut there) = (0, Vec::new());
+    for i in 0..1000 {
+        let is_of_interest = |block: &u64| {
+            let (table, blocks) = (fat.header(TABLE_BLK), fat.header(TABLE_NUMBLKS));
+            let next = fat.header(TABLE_NEXTBLK);
+            let in_table = (table..table + blocks).contains(block);
+            in_table || next != 0 && (next..next + 2 * blocks).contains(block)
+        };
+        let growing = fat.header(TABLE_NEXTBLK) != 0;
+        let all = (1..fat.store.block_count()).filter(is_of_interest);
+        let blocks: Vec<u64> = all.filter(|block| (block + i) % if growing { 2 } else { 40 } == 0).collect();
+        for block in blocks {
+            let mut store = fat.store.clone();
+            store.unreadable = Some(block);
+            let mut hurt = Fat { zap: Zap::open(&store).unwrap(), store };
+            let outcome = hurt.add(i);
+            failures += u32::from(outcome.is_err());
+            if outcome.is_ok() {
+                there.push(i);
+            }
+            hurt.holds(&there);
+            there.retain(|k| *k != i);
+        }
+        fat.add(i).unwrap();
+        there.push(i);
+    }
+    assert!(failures > 20, "{failures}");
+    while let Some(i) = there.first().copied() {
+        for block in (1 + i % 67..fat.store.block_count()).step_by(67) {
+            let mut store = fat.store.clone();
+            store.unreadable = Some(block);
+            let mut hurt = Fat { zap: Zap::open(&store).unwrap(), store };
+            let left = match hurt.zap.remove(&mut hurt.store, &name(i)) {
+                Ok(removed) => {
+                    assert!(removed);
+                    &there[1..]
+                }
+                Err(_) => &there[..],
+            };
+            hurt.holds(left);
+        }
+        fat.zap.remove(&mut fat.store, &name(i)).unwrap();
+        there.remove(0);
+    }
+}
+
+/// A count that lies must not make anybody throw entries away.
+#[test]
+fn a_zap_with_entries_is_not_empty_whatever_it_counts() {
+    let options = ZapOptions { tiny: true, ..ZapOptions::new(0x0b5e) };
+    let mut store = Object::new();
+    let mut zap = Zap::create(&mut store, options).unwrap();
+    zap.add(&mut store, "wide", &[1; 40]).unwrap();
+    zap.add(&mut store, "goes", &[1]).unwrap();
+    // Counts one entry less than there are.
+    store.inner.modify(0, &mut |raw| raw[72] -= 1).unwrap();
+    zap.remove(&mut store, "goes").unwrap();
+    assert_eq!(zap.is_empty(&store), Ok(false));
+    zap.shrink(&mut store).unwrap();
+    assert_eq!(zap.lookup_u64(&store, "wide"), Ok(Some(1)));
+}
