@@ -41,6 +41,8 @@ use terrane_posix::Fs;
 
 /// After a signal: how long users have to leave before the mount is taken out of the tree under them.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
+/// How often directories that lost names are looked after.
+const SETTLE_PERIOD: Duration = Duration::from_secs(1);
 /// How long those who asked for the end may take to hear that it came.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -68,7 +70,7 @@ struct Shared {
     brake: Arc<Brake>,
     /// What a successor will read; empty where there is no holder.
     page: OnceLock<(File, Facts)>,
-    drain: Mutex<Option<JoinHandle<()>>>,
+    house: Mutex<Option<JoinHandle<()>>>,
     stage: Mutex<Stage>,
     changed: Condvar,
 }
@@ -115,11 +117,18 @@ impl Shared {
     }
 
     /// No more is changed behind the back of those who end this server.
-    fn end_draining(&self) {
+    fn end_housekeeping(&self) {
         self.stage().ending = true;
-        let drain = self.drain.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.changed.notify_all();
+        let house = self.house.lock().unwrap_or_else(PoisonError::into_inner).take();
         // It sees `ending` after one step.
-        let _ = drain.map(JoinHandle::join);
+        let _ = house.map(JoinHandle::join);
+    }
+
+    /// True: it ends.
+    fn rest(&self, time: Duration) -> bool {
+        let stage = self.changed.wait_timeout_while(self.stage(), time, |stage| !stage.ending);
+        stage.unwrap_or_else(PoisonError::into_inner).0.ending
     }
 
     fn is_ending(&self) -> bool {
@@ -170,16 +179,15 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
         let shared = Arc::clone(&shared);
         std::thread::spawn(move || metrics::serve(listener, Arc::new(move || shared.metrics_page())));
     }
+    let keeping = Arc::clone(&shared);
     // After a take-over, what has no name may be open.
-    if matches!(origin, Origin::New(_)) {
-        let draining = Arc::clone(&shared);
-        let drain = std::thread::spawn(move || drain_unlinked(&draining));
-        *shared.drain.lock().unwrap_or_else(PoisonError::into_inner) = Some(drain);
-    }
+    let drains = matches!(origin, Origin::New(_));
+    let house = std::thread::spawn(move || keep_house(&keeping, drains));
+    *shared.house.lock().unwrap_or_else(PoisonError::into_inner) = Some(house);
 
     let served = answer_kernel(&plan, &shared, session, origin, ready);
     log::info!("pool {}: the mount on {} is gone", plan.target.name, plan.dir.display());
-    shared.end_draining();
+    shared.end_housekeeping();
     let exported = shared.live.pool.export().map_err(|error| error.to_string());
     match &exported {
         Ok(()) => log::info!("pool {}: everything is committed", plan.target.name),
@@ -243,7 +251,7 @@ fn begin(
         unmount,
         brake,
         page,
-        drain: Mutex::default(),
+        house: Mutex::default(),
         stage: Mutex::default(),
         changed: Condvar::new(),
     });
@@ -338,6 +346,16 @@ fn leave(signals: &mut Signals, shared: &Shared) -> Result<(), MountError> {
 }
 
 /// What a crash left without a name; opening the file system only made a beginning.
+fn keep_house(shared: &Shared, drains: bool) {
+    if drains {
+        drain_unlinked(shared);
+    }
+    // About once in a group: what lost names in one is settled in the next.
+    while !shared.live.pool.is_read_only() && !shared.rest(SETTLE_PERIOD) {
+        while shared.fs.settle_names() && !shared.is_ending() {}
+    }
+}
+
 fn drain_unlinked(shared: &Shared) {
     while !shared.is_ending() {
         match shared.fs.drain_unlinked() {

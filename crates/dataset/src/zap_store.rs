@@ -12,7 +12,8 @@ use crate::zap_policy::ZapPolicy;
 use std::sync::{Arc, OnceLock};
 use terrane_object::{Object, ObjectError, Tx};
 use terrane_zap::{
-    Cursor, Entry, First, Flags, KeyRef, Kind, Prepared, Store, Value, ValueRef, Visited, Zap, ZapOptions,
+    Cursor, Entry, First, Flags, KeyRef, Kind, Prepared, Shrink, Store, Value, ValueRef, Visited, Zap,
+    ZapOptions,
 };
 
 /// What a ZAP in an object can answer.
@@ -250,6 +251,23 @@ impl ObjectZap {
             self.zap = OnceLock::new();
         }
         Ok(removed)
+    }
+
+    /// Whether [`plan_shrink`](Self::plan_shrink) might find something, after removals.
+    pub fn is_shrink_due(&self) -> bool {
+        // One that cannot be read stays as it is; whoever reads it next is told.
+        self.zap.get().is_some_and(|zap| zap.shrink_due(&ObjectStore::reader(&self.object)).unwrap_or(false))
+    }
+
+    /// What is left, in less space, built in memory.
+    pub fn plan_shrink(&self) -> Result<Option<Shrink>, ZapError> {
+        self.zap()?.plan_shrink(&ObjectStore::reader(&self.object))
+    }
+
+    /// Puts a plan in place, unless the ZAP was changed since it was made; whether it did. Dirties
+    /// [`Shrink::bytes`], and frees what was there.
+    pub fn apply_shrink(&mut self, tx: &Tx, plan: Shrink) -> Result<bool, ZapError> {
+        self.change(tx, |zap, store| zap.apply_shrink(store, plan))
     }
 
     fn has_no_flags(&self) -> Result<bool, ZapError> {

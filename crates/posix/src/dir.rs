@@ -16,7 +16,7 @@ use std::sync::Arc;
 use terrane_dataset::ObjectZap;
 use terrane_object::{Cost, Object, ObjectSpec, Tx};
 use terrane_sa::ZplAttrs;
-use terrane_zap::{Cursor, KeyRef, ValueRef};
+use terrane_zap::{Cursor, KeyRef, Shrink, ValueRef};
 
 /// `DT_DIR`
 pub(crate) const KIND_DIR: u8 = 4;
@@ -127,6 +127,19 @@ impl State {
         }
         self.attrs.zpl.size = self.attrs.zpl.size.saturating_sub(1).max(2);
         Ok(())
+    }
+
+    /// Whether what is left after removals might take less space.
+    pub fn is_shrink_due(&self) -> bool {
+        self.names.as_ref().is_some_and(ObjectZap::is_shrink_due)
+    }
+
+    pub fn plan_shrink(&self) -> Result<Option<Shrink>, Errno> {
+        Ok(self.names()?.plan_shrink()?)
+    }
+
+    pub fn apply_shrink(&mut self, tx: &Tx, plan: Shrink) -> Result<bool, Errno> {
+        Ok(self.names_mut()?.apply_shrink(tx, plan)?)
     }
 
     /// A name in it came or went.

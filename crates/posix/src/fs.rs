@@ -6,6 +6,7 @@ use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::inode::{Inode, InodeCache, State};
 use crate::perm;
+use crate::settle::Settling;
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime, StatFs, Time, mode};
 use crate::unlinked::UnlinkedSet;
 use parking_lot::Mutex;
@@ -41,6 +42,7 @@ pub struct Fs {
     pub(crate) naming: Naming,
     pub(crate) inodes: InodeCache,
     pub(crate) unlinked: Arc<UnlinkedSet>,
+    pub(crate) settling: Settling,
     pub(crate) dnode_blocks: DnodeBlocks,
     pub(crate) claims_of_new: Claims,
     /// Held while a directory moves to another parent: nobody else's move can then put it under itself. Taken
@@ -229,6 +231,7 @@ impl Fs {
             layouts,
             inodes: InodeCache::new(),
             unlinked: Arc::new(UnlinkedSet::new(queue)),
+            settling: Settling::default(),
             dnode_blocks: DnodeBlocks::default(),
             claims_of_new: Claims::of_new(),
             directory_moves: Mutex::new(()),
@@ -295,8 +298,9 @@ impl Fs {
         }
     }
 
-    /// The kernel forgot everything: at unmount.
+    /// The kernel forgot everything: at unmount. Directories give back what they no longer need.
     pub fn forget_all(&self) {
+        self.settle_all();
         for ino in self.inodes.numbers() {
             self.forget(ino, u64::MAX);
         }

@@ -49,6 +49,8 @@ pub(crate) struct Inode {
     body: OnceLock<Body>,
     /// What the newest group has reserved for it.
     pub claims: Claims,
+    /// In the set of directories that are to be settled, and kept in memory for that.
+    due: AtomicBool,
     /// Stands in its shard's queue of idle inodes. Changed under the shard's lock only.
     idle: AtomicBool,
 }
@@ -79,8 +81,18 @@ impl Inode {
             loading: Mutex::new(()),
             body: OnceLock::new(),
             claims: Claims::of(ino),
+            due: AtomicBool::new(false),
             idle: AtomicBool::new(false),
         }
+    }
+
+    /// For [`Settling`](crate::settle::Settling) alone.
+    pub fn set_due(&self, is_due: bool) {
+        self.due.store(is_due, Ordering::Release);
+    }
+
+    pub fn is_due(&self) -> bool {
+        self.due.load(Ordering::Acquire)
     }
 
     fn body(&self) -> &Body {
@@ -169,7 +181,7 @@ impl Shard {
             let plain = inode.body.get().is_none_or(|body| {
                 body.state.try_read().is_some_and(|state| state.attrs.zpl.links > 0 && !state.linkable)
             });
-            if plain && Arc::strong_count(inode) == 1 {
+            if plain && !inode.is_due() && Arc::strong_count(inode) == 1 {
                 *entry = Entry::Told(inode.lookups.load(Ordering::Acquire));
             }
         }
@@ -241,7 +253,7 @@ impl Drop for InodeRef<'_> {
             // What a predecessor told the kernel is not in our count: only its FORGET says that an unlinked inode is closed.
             let may_be_open =
                 || self.fs.is_successor() && !inode.settled.load(Ordering::Acquire) && inode.is_unlinked();
-            if alone && !may_be_open() {
+            if alone && !inode.is_due() && !may_be_open() {
                 shard.entries.remove(&inode.ino);
                 Some(inode)
             } else if Arc::strong_count(&inode) == 2 {
@@ -426,6 +438,10 @@ impl<'a> Locked<'a> {
     pub fn get(&mut self, ino: Ino) -> &mut State {
         let place = self.held.iter_mut().find(|(inode, _)| inode.ino == ino);
         &mut place.expect("it was given to Locked::new").1
+    }
+
+    pub fn inode(&self, ino: Ino) -> &'a Inode {
+        self.held.iter().find(|(inode, _)| inode.ino == ino).expect("it was given to Locked::new").0
     }
 
     /// Stores all of them.

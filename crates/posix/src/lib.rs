@@ -14,6 +14,7 @@
 //! | `ahead` | which directories a walk comes to next |
 //! | `file` | bytes, holes, sizes |
 //! | `link`, `rename` | more names, fewer names, moved names |
+//! | `settle` | what directories give back when they lost names |
 //! | `unlinked` | objects without a name, and what a crash left of them |
 //! | `perm` | what the kernel leaves of permissions |
 //!
@@ -32,6 +33,7 @@ mod inode;
 mod link;
 mod perm;
 mod rename;
+mod settle;
 mod types;
 mod unlinked;
 

@@ -102,6 +102,7 @@ impl Fs {
             let parent = locked.get(dir.ino);
             parent.take(&tx, name)?;
             parent.names_changed(now);
+            self.settling.judge(&dir, parent, tx.txg().0);
             if wants_dir {
                 parent.fewer_links();
             }
@@ -112,6 +113,10 @@ impl Fs {
 
     /// An inode lost a name: a directory its only one.
     pub(crate) fn drop_link(&self, locked: &mut Locked<'_>, ino: Ino, now: [u64; 2]) {
+        if locked.get(ino).attrs.is_dir() {
+            // What it keeps goes with it.
+            self.settling.forget(locked.inode(ino));
+        }
         let state = locked.get(ino);
         if state.attrs.is_dir() {
             state.attrs.zpl.links = 0;

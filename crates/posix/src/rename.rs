@@ -237,7 +237,9 @@ impl Fs {
             }
             None => locked.get(to.dir.ino).insert(tx, to.name, source.named())?,
         }
-        locked.get(from.dir.ino).take(tx, from.name)?;
+        let left = locked.get(from.dir.ino);
+        left.take(tx, from.name)?;
+        self.settling.judge(&from.dir, left, tx.txg().0);
         move_parent(locked, source, from, to);
         Ok(())
     }

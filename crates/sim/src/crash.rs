@@ -125,11 +125,25 @@ fn lives(mut workload: Workload, seed: u64, ops: u64) -> Result<(), Failure> {
     live_on(workload, 40, seed)
 }
 
-/// A small workload that is always the same, on a fresh machine.
-fn small_life(seed: u64, drive: bool, steps: u64, cut: Option<u64>) -> Result<(Workload, u64), Failure> {
-    let machine = Machine::create(&Plan { drive, ..Plan::small(seed) })?;
-    let mut workload = Workload::fresh(machine, seed);
+/// A small workload that is always the same.
+#[derive(Clone, Copy, Debug)]
+pub struct SmallLife {
+    pub seed: u64,
+    /// Like a drive, or like a file.
+    pub drive: bool,
+    pub steps: u64,
+    /// See [`Workload::names_only`]; its directory outgrows slots soon.
+    pub names_only: bool,
+}
+
+/// On a fresh machine.
+fn small_life(life: SmallLife, cut: Option<u64>) -> Result<(Workload, u64), Failure> {
+    let SmallLife { seed, drive, steps, names_only } = life;
+    let mut plan = Plan { drive, ..Plan::small(seed) };
+    plan.props.extend(names_only.then_some(("zapsize", "3K")));
+    let mut workload = Workload::fresh(Machine::create(&plan)?, seed);
     workload.file_bytes = 6000;
+    workload.names_only = names_only;
     let device = workload.machine.device.clone();
     let first = device.ops_done();
     if let Some(cut) = cut {
@@ -147,13 +161,13 @@ fn small_life(seed: u64, drive: bool, steps: u64, cut: Option<u64>) -> Result<(W
 }
 
 /// How many device operations the small workload takes.
-pub fn small_ops(seed: u64, drive: bool, steps: u64) -> Result<u64, Failure> {
-    small_life(seed, drive, steps, None).map(|(_, ops)| ops)
+pub fn small_ops(life: SmallLife) -> Result<u64, Failure> {
+    small_life(life, None).map(|(_, ops)| ops)
 }
 
 /// The small workload, cut at one device operation, with `chances` outcomes of what the device kept.
-pub fn cut_at(seed: u64, drive: bool, steps: u64, cut: u64, chances: u64) -> Result<(), Failure> {
-    let (workload, _) = small_life(seed, drive, steps, Some(cut))?;
+pub fn cut_at(life: SmallLife, cut: u64, chances: u64) -> Result<(), Failure> {
+    let (workload, _) = small_life(life, Some(cut))?;
     let device = workload.machine.device.clone();
     device.cut_power();
     workload.machine.pool.abandon();
@@ -164,8 +178,9 @@ pub fn cut_at(seed: u64, drive: bool, steps: u64, cut: u64, chances: u64) -> Res
             _ => Kept::Seeded(cut * 1000 + chance),
         };
         let left = device.restarted(kept);
-        let found = recover(&workload, &left, seed + chance);
-        let found = found.and_then(|workload| if chance == 2 { live_on(workload, 10, seed) } else { Ok(()) });
+        let found = recover(&workload, &left, life.seed + chance);
+        let found =
+            found.and_then(|workload| if chance == 2 { live_on(workload, 10, life.seed) } else { Ok(()) });
         found.map_err(|failure| failure.within(format_args!("cut at {cut}, outcome {chance}")))?;
     }
     Ok(())

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use terrane_device::ZoneState;
+use terrane_sim::crash::SmallLife;
 use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
 use terrane_sim::{Failure, crash, faults, full, storm};
 
 const USAGE: &str = "terrane-sim replay [--crowded] --seed N
 terrane-sim crash [--crowded] --seeds A..B
-terrane-sim every-write [--seed N]
+terrane-sim every-write [--names] [--seed N]
 terrane-sim faults --seeds A..B
 terrane-sim hostile --count N [--seed FIRST] [--verbose]
 terrane-sim flips [--tiny] --seeds FIRST-BIT..LAST-BIT
@@ -57,7 +58,10 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
     Some(match command {
         "replay" => args.number("--seed").map(|seed| Ok(crashes(args, seed..seed + 1)))?,
         "crash" => Ok(crashes(args, args.range("--seeds")?)),
-        "every-write" => every_write(args.number("--seed").unwrap_or(7)),
+        "every-write" => {
+            let names = args.0.iter().any(|arg| arg == "--names");
+            every_write(args.number("--seed").unwrap_or(7), names)
+        }
         "faults" => Ok(each(
             args.range("--seeds")?,
             |seed| format!("terrane-sim faults --seeds {seed}..{}", seed + 1),
@@ -97,13 +101,15 @@ fn crashes(args: &Args, seeds: std::ops::Range<u64>) -> u64 {
     each(seeds, |seed| format!("terrane-sim replay --seed {seed}"), crash::random_crash)
 }
 
-fn every_write(seed: u64) -> Result<u64, Failure> {
+fn every_write(seed: u64, names_only: bool) -> Result<u64, Failure> {
     let mut failures = 0;
+    let option = if names_only { "--names " } else { "" };
     for drive in [true, false] {
-        let ops = crash::small_ops(seed, drive, 110)?;
+        let life = SmallLife { seed, drive, steps: 110, names_only };
+        let ops = crash::small_ops(life)?;
         println!("{ops} device operations, like a {}", if drive { "drive" } else { "file" });
-        let again = |_| format!("terrane-sim every-write --seed {seed}");
-        failures += each(0..ops, again, |cut| crash::cut_at(seed, drive, 110, cut, 8));
+        let again = |_| format!("terrane-sim every-write {option}--seed {seed}");
+        failures += each(0..ops, again, |cut| crash::cut_at(life, cut, 8));
     }
     Ok(failures)
 }

@@ -42,6 +42,8 @@ pub struct Workload {
     touched: BTreeMap<Ino, u64>,
     /// How large files get, in bytes.
     pub file_bytes: u64,
+    /// Nothing but names of all lengths in one directory, more and fewer in turns: it goes through every kind, both ways.
+    pub names_only: bool,
 }
 
 impl Workload {
@@ -58,6 +60,7 @@ impl Workload {
             promised: 0,
             touched: BTreeMap::new(),
             file_bytes: 20_000,
+            names_only: false,
         }
     }
 
@@ -82,7 +85,10 @@ impl Workload {
         let before = State { steps: self.steps, model: Arc::new(self.model.clone()) };
         let first = self.machine.pool.open_txg().0;
         self.steps += 1;
-        let outcome = self.act();
+        let outcome = if self.names_only { self.act_on_names() } else { self.act() };
+        if self.steps.is_multiple_of(5) {
+            self.machine.fs().settle_names();
+        }
         let last = self.machine.pool.open_txg().0;
         let dead = !self.machine.is_alive();
         let after = State { steps: self.steps, model: Arc::new(self.model.clone()) };
@@ -178,6 +184,8 @@ impl Workload {
     fn any_name(&mut self) -> String {
         let short = self.dice.below(9);
         match self.dice.below(8) {
+            // No slot holds it: a directory becomes fat for it, and settles when it is gone.
+            0 if short == 8 => format!("{:0>250}", "the longest name of all"),
             0 => format!("a longer name that no small slot can hold, and a half, number {short}"),
             _ => format!("n{short}"),
         }
@@ -274,6 +282,48 @@ impl Workload {
                 if let Some(ino) = self.dice.pick(&open) {
                     fs.forget(ino, self.model.open.get(&ino).copied().unwrap_or(0));
                     self.model.forget(ino);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn act_on_names(&mut self) -> Result<(), Failure> {
+        let fs = Arc::clone(self.machine.fs());
+        let dir = self.model.root;
+        let len = self.dice.pick(&[2, 2, 2, 2, 2, 60, 110, 240, 250]).unwrap_or(2);
+        let name = format!("{:0>len$}", self.dice.below(60));
+        let turn = self.dice.word() as usize;
+        let old = match self.model.nodes.get(&dir).map(|node| &node.content) {
+            Some(Content::Dir { names, .. }) => names.keys().nth(turn % names.len().max(1)).cloned(),
+            _ => None,
+        };
+        let grows = (self.steps / 40).is_multiple_of(2);
+        match (old, self.dice.below(4)) {
+            (Some(old), 0) => {
+                let mut model = self.model.clone();
+                let expected = model.rename(dir, &old, dir, &name, 0);
+                let found = fs.rename(dir, old.as_bytes(), dir, name.as_bytes(), 0);
+                if self.same(&format!("rename {old} to {name}"), found, expected)?.is_some() {
+                    self.model = model;
+                }
+            }
+            (Some(old), _) if !grows => {
+                let mut model = self.model.clone();
+                let expected = model.remove(dir, &old, false);
+                let found = fs.unlink(dir, old.as_bytes());
+                if self.same(&format!("unlink {old}"), found, expected)?.is_some() {
+                    self.model = model;
+                }
+            }
+            _ => {
+                let expected = self.model.may_add(dir, &name);
+                let made = fs.create(dir, name.as_bytes(), 0o644, &USER);
+                if let Some(attr) = self.same(&format!("create {name}"), made, expected)? {
+                    let node = Node { content: Content::File(Arc::default()), nlink: 1, mode: 0o100_644 };
+                    self.model.added(dir, &name, attr.ino, node);
+                    fs.forget(attr.ino, 1);
+                    self.model.forget(attr.ino);
                 }
             }
         }

@@ -1,9 +1,17 @@
 //! No crash point loses a promise.
 
+use std::collections::BTreeSet;
+use terrane_dataset::zap::Kind;
 use terrane_device::Kept;
-use terrane_sim::crash::{crowded_crash, cut_at, random_crash, small_ops};
+use terrane_object::ObjectId;
+use terrane_sim::crash::{SmallLife, crowded_crash, cut_at, random_crash, small_ops};
 use terrane_sim::machine::{Machine, Plan};
 use terrane_sim::seeds::{number, seeds};
+use terrane_sim::workload::{Step, Workload};
+
+/// Lives of names that see every kind, and how long they take.
+const NAMES_SEEDS: [u64; 2] = [8, 11];
+const NAMES_STEPS: u64 = 110;
 
 #[test]
 fn random_lives_cut_at_random_come_back_as_a_committed_group() {
@@ -28,12 +36,60 @@ fn a_crash_while_the_collector_runs_loses_nothing() {
 fn no_crash_point_of_a_small_life_loses_a_promised_group() {
     let stride = number("TERRANE_STRIDE").unwrap_or(8);
     for drive in [true, false] {
-        let ops = small_ops(7, drive, 110).unwrap();
+        let life = SmallLife { seed: 7, drive, steps: 110, names_only: false };
+        let ops = small_ops(life).unwrap();
         for cut in (0..ops).step_by(stride as usize) {
-            cut_at(7, drive, 110, cut, 4)
-                .unwrap_or_else(|failure| panic!("drive {drive} of {ops}: {failure}"));
+            cut_at(life, cut, 4).unwrap_or_else(|failure| panic!("drive {drive} of {ops}: {failure}"));
         }
     }
+}
+
+#[test]
+fn no_crash_point_of_a_directory_that_changes_its_kind_loses_a_name() {
+    let stride = number("TERRANE_STRIDE").unwrap_or(16);
+    for (seed, drive) in NAMES_SEEDS.into_iter().flat_map(|seed| [(seed, true), (seed, false)]) {
+        let life = SmallLife { seed, drive, steps: NAMES_STEPS, names_only: true };
+        let ops = small_ops(life).unwrap();
+        for cut in (0..ops).step_by(stride as usize) {
+            cut_at(life, cut, 4)
+                .unwrap_or_else(|failure| panic!("seed {seed}, drive {drive} of {ops}: {failure}"));
+        }
+    }
+}
+
+/// Or the test before would cut where nothing happens.
+#[test]
+fn a_directory_of_such_a_life_goes_through_every_kind_both_ways() {
+    let mut seen = BTreeSet::new();
+    // Slots by their size; fat is larger than all.
+    let rank = |kind| match kind {
+        Kind::Nothing => 0,
+        Kind::Micro => 64,
+        Kind::Tiny { chunk_bytes, .. } => chunk_bytes,
+        Kind::Fat => u16::MAX,
+    };
+    for seed in NAMES_SEEDS {
+        let plan = Plan { props: vec![("zapsize", "3K")], ..Plan::small(seed) };
+        let mut workload = Workload::fresh(Machine::create(&plan).unwrap(), seed);
+        workload.names_only = true;
+        let root = ObjectId(workload.model.root);
+        let mut last = Kind::Nothing;
+        for step in 0..NAMES_STEPS {
+            assert_eq!(workload.step().unwrap(), Step::Done);
+            if step % 2 == 1 {
+                workload.sync().unwrap();
+            }
+            let kind = workload.machine.fs().dataset().open_zap(root).unwrap().kind().unwrap();
+            if kind != last {
+                seen.insert((rank(last), rank(kind)));
+                last = kind;
+            }
+        }
+    }
+    let up = |from: u16| seen.iter().any(|(old, new)| *old == from && new > old);
+    let down = |from: u16| seen.iter().any(|(old, new)| *old == from && *new > 0 && new < old);
+    assert!(up(0) && up(64) && up(128) && up(256), "{seen:?}");
+    assert!(down(u16::MAX) && (down(256) || down(128)), "{seen:?}");
 }
 
 #[test]
@@ -52,9 +108,10 @@ fn old_bytes_in_emptied_zones_are_never_taken_for_new_ones() {
         let crashed = random_crash(seed).and_then(|()| crowded_crash(seed));
         crashed.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
-    let ops = small_ops(5, false, 110).unwrap();
+    let life = SmallLife { seed: 5, drive: false, steps: 110, names_only: false };
+    let ops = small_ops(life).unwrap();
     for cut in (0..ops).step_by(16) {
-        cut_at(5, false, 110, cut, 4).unwrap_or_else(|failure| panic!("{cut} of {ops}: {failure}"));
+        cut_at(life, cut, 4).unwrap_or_else(|failure| panic!("{cut} of {ops}: {failure}"));
     }
 }
 

@@ -186,7 +186,7 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, caller: &mut Caller) 
     }
     log::info!("stepping back for another server");
     let quiet = shared.brake.pull(BRAKE_PATIENCE);
-    shared.end_draining();
+    shared.end_housekeeping();
     let exported = if quiet {
         shared.live.pool.export().map_err(Failure::from)
     } else {
