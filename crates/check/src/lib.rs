@@ -41,7 +41,7 @@ pub fn check(objects: &Arc<Objects>, progress: &mut dyn FnMut(Progress)) -> Repo
     let root_set = dataset.as_ref().map(|dataset| dataset.objects().id().0);
 
     let layouts = dataset.as_ref().and_then(|dataset| match rules::load_layouts(dataset) {
-        Ok(layouts) => Some(layouts),
+        Ok(layouts) => layouts,
         Err(found) => {
             report.add(kind::ATTRIBUTES, "SA layouts", "readable", found);
             None

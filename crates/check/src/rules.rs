@@ -4,6 +4,7 @@ use crate::report::{Phase, Report, kind};
 use crate::walk::Walk;
 use std::sync::Arc;
 
+use terrane_dataset::zaps::OBJECTS;
 use terrane_dataset::{Dataset, MASTER, Naming, ObjectStore, ObjectZap, POOL_DIRECTORY};
 use terrane_object::dnode::Dnode;
 use terrane_object::{ObjectId, ObjectKind, ObjectSet};
@@ -269,7 +270,7 @@ impl Names {
         if let Some(queue) = structure.delete_queue {
             self.check_delete_queue(walk.report, queue);
         }
-        self.check_links(walk.report, structure.root);
+        self.check_links(walk.report, &structure);
         self.check_ways(walk.report, structure.root);
         walk.tell(Phase::Names, total, total);
     }
@@ -380,11 +381,13 @@ impl Names {
         }
     }
 
-    fn check_links(&self, report: &mut Report, root: Option<u64>) {
+    fn check_links(&self, report: &mut Report, structure: &Structure) {
+        let root = structure.root;
         for info in &self.infos {
             let at = self.at(info.id);
             if !info.has_attributes() {
-                if !info.is_structure() {
+                let is_a_programs = structure.has_programs && info.kind == ObjectKind::Zap;
+                if !info.is_structure() && !is_a_programs {
                     report.add(kind::ORPHAN, at, "in the master ZAP", "nowhere");
                 }
                 continue;
@@ -455,6 +458,8 @@ struct Structure {
     root: Option<u64>,
     delete_queue: Option<u64>,
     others: Vec<u64>,
+    /// Programs keep ZAPs here that nobody else names.
+    has_programs: bool,
 }
 
 impl Structure {
@@ -467,6 +472,16 @@ impl Structure {
                 return structure;
             }
         };
+        match master.lookup_u64(OBJECTS) {
+            Ok(roots) => {
+                structure.has_programs = roots.is_some();
+                structure.others.extend(roots);
+            }
+            Err(error) => report.add(kind::ZAP, "master ZAP", "readable", error),
+        }
+        if is_of_programs_alone(&master) {
+            return structure;
+        }
         let mut find = |zap: &ObjectZap, name: &str| match zap.lookup_u64(name.as_bytes()) {
             Ok(Some(id)) => Some(id),
             Ok(None) => {
@@ -495,8 +510,13 @@ impl Structure {
     }
 }
 
-/// The SA layouts of a data set, read anew.
-pub(crate) fn load_layouts(dataset: &Dataset) -> Result<LayoutTable, String> {
+/// Programs keep ZAPs in the data set, and there is no file system.
+fn is_of_programs_alone(master: &ObjectZap) -> bool {
+    matches!((master.lookup_u64(OBJECTS), master.lookup_u64("VERSION")), (Ok(Some(_)), Ok(None)))
+}
+
+/// The SA layouts of a data set, read anew; nothing where there are no files.
+pub(crate) fn load_layouts(dataset: &Dataset) -> Result<Option<LayoutTable>, String> {
     let zap = |id: u64| dataset.open_zap(ObjectId(id)).map_err(|error| error.to_string());
     let entry = |zap: &ObjectZap, name: &str| match zap.lookup_u64(name.as_bytes()) {
         Ok(Some(id)) => Ok(id),
@@ -504,6 +524,9 @@ pub(crate) fn load_layouts(dataset: &Dataset) -> Result<LayoutTable, String> {
         Err(error) => Err(error.to_string()),
     };
     let master = dataset.master().map_err(|error| error.to_string())?;
+    if is_of_programs_alone(&master) {
+        return Ok(None);
+    }
     let attributes = zap(entry(&master, "SA_ATTRS")?)?;
     let registry = zap(entry(&attributes, "REGISTRY")?)?.entries().map_err(|error| error.to_string())?;
     let layouts = zap(entry(&attributes, "LAYOUTS")?)?.entries().map_err(|error| error.to_string())?;
@@ -513,5 +536,6 @@ pub(crate) fn load_layouts(dataset: &Dataset) -> Result<LayoutTable, String> {
         let numbers = entry.value.ints().into_iter().map(|number| u16::try_from(number).unwrap_or(u16::MAX));
         (entry.key.name().unwrap_or_default().to_vec(), numbers.collect::<Vec<u16>>())
     });
-    LayoutTable::load(registry, orders.collect::<Vec<_>>()).map_err(|corrupt| corrupt.to_string())
+    let table = LayoutTable::load(registry, orders.collect::<Vec<_>>());
+    table.map(Some).map_err(|corrupt| corrupt.to_string())
 }

@@ -17,6 +17,7 @@ mod naming;
 pub mod props;
 mod zap_policy;
 pub mod zap_store;
+pub mod zaps;
 
 pub use dataset::{Dataset, MASTER, POOL_DIRECTORY};
 pub use dnode_blocks::{DNODE_BLOCK_BYTES, DnodeBlocks};
@@ -27,3 +28,4 @@ pub use terrane_object as object;
 pub use terrane_zap as zap;
 pub use zap_policy::ZapPolicy;
 pub use zap_store::{BLOCK_BYTES_FIRST, ChangeCost, ObjectStore, ObjectZap, ZapError};
+pub use zaps::{Batch, Work, ZapHandle, ZapSpec, Zaps};
