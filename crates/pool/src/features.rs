@@ -154,8 +154,10 @@ impl Pool {
         self.alive()?;
         let new: Vec<Feature> = {
             let mut label = self.label.lock();
-            let new = wanted.iter().copied().filter(|feature| label.features.add(*feature)).collect();
-            label.generation += 1;
+            let new: Vec<Feature> =
+                wanted.iter().copied().filter(|feature| label.features.add(*feature)).collect();
+            // Uberblocks repeat it, so it says what labels say: unless they are written anew, it stays.
+            label.generation += u64::from(!new.is_empty());
             new
         };
         if new.is_empty() {

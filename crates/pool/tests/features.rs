@@ -52,6 +52,27 @@ fn new_pools_have_every_default_feature_and_old_ones_get_them_by_an_upgrade() {
 }
 
 #[test]
+fn every_uberblock_repeats_the_generation_of_its_label() {
+    let device = old(6, false);
+    let (pool, toy) = import(&device, 6).unwrap();
+    let judge = |generation: u64| {
+        for (_, label, ubers) in terrane_pool::inspect::anchors(&device) {
+            assert_eq!(label.generation, generation);
+            assert!(ubers.iter().all(|(_, uber)| uber.generation == generation), "{ubers:?}");
+        }
+    };
+    judge(1);
+    assert_eq!(pool.enable(&[]).unwrap(), []);
+    work(&pool, &toy, &SeededEnv::new(7), 3).unwrap();
+    judge(1);
+    assert_eq!(pool.enable(&[Feature::TinyZap, Feature::TinyZap]).unwrap(), [Feature::TinyZap]);
+    judge(2);
+    assert_eq!(pool.enable(&Feature::defaults()).unwrap(), []);
+    work(&pool, &toy, &SeededEnv::new(8), 3).unwrap();
+    judge(2);
+}
+
+#[test]
 fn a_pool_that_is_read_only_gets_no_feature() {
     let device = old(3, true);
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
