@@ -38,7 +38,8 @@ const AHEAD_MAX: usize = 64;
 /// As many bytes are compressed sooner here than by a worker that has to be woken: what an `fsync` waits for is mostly this little.
 const HERE_MAX: usize = 32 << 10;
 /// A block of at most so many bytes that was stored in at most so many is tried once more, by this level of zstd, to see whether it fits
-/// its pointer. A ZAP of ten file identifiers takes 126 bytes by zstd-1: four in five fit by zstd-5, in 4.5 us more; zstd-9 takes 23 and does no better.
+/// its pointer. A ZAP of ten file identifiers takes 126 bytes by zstd-1: four in five fit by zstd-5, in 4.5 us more; zstd-9 takes 23 and
+/// does no better.
 const DENSER_BLOCK_MAX: usize = 4 << 10;
 const DENSER_STORED_MAX: usize = 160;
 const DENSER_LEVEL: u8 = 5;
