@@ -5,10 +5,11 @@ use crate::naming::{self, Naming};
 use crate::props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::{BLOCK_BYTES_FIRST, ObjectZap};
+use crate::zaps::Open;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Weak};
 use terrane_object::{
     ChecksumKind, Compression, Cost, DataPolicy, Feature, ObjectError, ObjectId, ObjectKind, ObjectSet,
     ObjectSpec, Objects, Tx,
@@ -36,6 +37,8 @@ pub struct Dataset {
     /// `AccessTime` as stored: asked with every read, so it does not wait for `props`.
     access_time: AtomicU8,
     naming: Naming,
+    /// The ZAPs of programs that have a handle.
+    pub(crate) open_zaps: Mutex<Weak<Open>>,
 }
 
 struct Props {
@@ -169,6 +172,7 @@ impl Dataset {
             props: Mutex::new(props),
             access_time: AtomicU8::default(),
             naming,
+            open_zaps: Mutex::default(),
         };
         dataset.obey(&dataset.props.lock())?;
         Ok(dataset)

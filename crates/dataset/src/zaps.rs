@@ -198,7 +198,7 @@ impl Drop for Shared {
 
 /// ZAPs that have a handle.
 #[derive(Default)]
-struct Open {
+pub(crate) struct Open {
     zaps: Mutex<NumberMap<u64, Weak<Shared>>>,
     /// Those that lost entries and may take more space than they need, and in which group; kept in memory for that.
     due: Mutex<BTreeMap<u64, (u64, Arc<Shared>)>>,
@@ -241,8 +241,10 @@ pub struct Zaps {
 }
 
 impl Zaps {
-    /// Finds them, or prepares the data set for them. There should be one `Zaps` for an open data set.
+    /// Finds them, or prepares the data set for them. Each `Zaps` of an open data set gives out the same handles.
     pub fn open(dataset: &Arc<Dataset>) -> Result<Arc<Zaps>, DatasetError> {
+        // Held throughout: two who prepare the data set at once would both add the entry.
+        let mut known = dataset.open_zaps.lock();
         let mut master = dataset.master()?;
         let id = match master.lookup_u64(OBJECTS)? {
             Some(id) => ObjectId(id),
@@ -254,7 +256,9 @@ impl Zaps {
                 roots
             }
         };
-        let open = Arc::<Open>::default();
+        // Handles outlive the `Zaps` they came from, and a second one for an object would believe what it remembers of it.
+        let open = known.upgrade().unwrap_or_default();
+        *known = Arc::downgrade(&open);
         let roots = ZapHandle::new(&open, dataset.open_zap(id)?);
         Ok(Arc::new(Zaps { dataset: Arc::clone(dataset), open, roots }))
     }
@@ -313,8 +317,12 @@ impl Zaps {
         Ok(ZapHandle::new(&self.open, zap))
     }
 
-    /// Removes a ZAP with all that is in it. Its other handles answer `NotFound` from then on.
+    /// Removes a ZAP with all that is in it. Its other handles answer `NotFound` from then on. `Options`: the roots cannot be removed,
+    /// without them the data set could not be opened again.
     pub fn destroy(&self, batch: &Batch, zap: &ZapHandle) -> Result<(), ZapError> {
+        if zap.id() == self.roots.id() {
+            return Err(ZapError::Options { what: "the ZAP should not be that of the roots" });
+        }
         let state = zap.0.state.write();
         let object = zap.alive(&state)?.object();
         zap.claim_dnode(batch);

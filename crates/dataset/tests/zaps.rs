@@ -262,3 +262,49 @@ fn a_full_pool_says_so_before_anything_is_changed_and_lets_things_go() {
     assert!(zap.is_empty().unwrap());
     drop(zaps.begin(Work::new().create(100, 10, 40)).unwrap());
 }
+
+/// Two that remember different things of one object would write over one another.
+#[test]
+fn there_is_one_handle_for_a_zap_however_often_the_data_set_is_opened() {
+    let machine = Machine::new(77);
+    let dataset = Arc::new(Dataset::create_root(&machine.objects, &[]).unwrap());
+    let first = Zaps::open(&dataset).unwrap();
+    let mine = create(&first, ZapSpec::NAMES);
+    let add = |zaps: &Zaps, zap: &ZapHandle, name: &str| {
+        let batch = zaps.begin(Work::new().put(zap, 1, 8, ValueRef::U64s(&[1]))).unwrap();
+        zap.add(&batch, name, ValueRef::U64s(&[1]))
+    };
+    add(&first, &mine, "mine").unwrap();
+    // Also when nobody has a `Zaps` meanwhile.
+    for zaps in [Zaps::open(&dataset).unwrap(), {
+        drop(first);
+        Zaps::open(&dataset).unwrap()
+    }] {
+        let theirs = zaps.zap(mine.id()).unwrap();
+        add(&zaps, &theirs, "theirs").unwrap();
+        assert!(matches!(add(&zaps, &mine, "theirs"), Err(Error::Exists)));
+        let batch = zaps.begin(Work::new().remove(&mine, 1)).unwrap();
+        assert!(mine.remove(&batch, "mine").unwrap());
+        drop(batch);
+        assert_eq!(
+            theirs.lookup_u64("theirs").unwrap(),
+            Some(1),
+            "it went with the last one that the other handle knew of"
+        );
+        add(&zaps, &mine, "mine").unwrap();
+        let batch = zaps.begin(Work::new().remove(&mine, 1)).unwrap();
+        assert!(theirs.remove(&batch, "theirs").unwrap());
+    }
+}
+
+#[test]
+fn the_roots_cannot_be_destroyed() {
+    let machine = Machine::new(78);
+    let zaps = zaps(&machine);
+    let batch = zaps.begin(Work::new().destroy()).unwrap();
+    assert!(matches!(zaps.destroy(&batch, zaps.roots()), Err(Error::Options { .. })));
+    drop(batch);
+    zaps.commit().unwrap();
+    drop(zaps);
+    assert!(reopened(&machine).roots().is_empty().unwrap());
+}
