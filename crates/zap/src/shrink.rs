@@ -29,6 +29,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_wire::Corrupt;
 
+/// Entries of a fat ZAP that are looked at together: values may have 8 KiB each.
+const ENTRIES_AT_ONCE: usize = 32;
+
 /// A smaller ZAP, built but not in place.
 #[derive(Debug)]
 pub struct Shrink {
@@ -167,12 +170,34 @@ impl Zap {
             }
             BlockKind::Fat => {
                 let header = fat::header(store)?;
-                let bytes = bytes_max(&self.options);
-                let entries_max = Shape::MICRO.slot_count(bytes) / 2;
-                let entries = fat::list(store, Cursor::START, entries_max + 1)?;
+                let entries = entries_for_slots(store, &self.options)?;
                 Ok(slots_of_entries(&entries, (header.salt, header.norm), &self.options))
             }
         }
+    }
+}
+
+/// The entries of a fat ZAP, or none as soon as there is one that no slot holds, or more than half a block may have: their
+/// values could take a thousand times what slots do.
+fn entries_for_slots<S: Store + ?Sized>(
+    store: &S,
+    options: &ZapOptions,
+) -> Result<Vec<Entry>, Error<S::Error>> {
+    let entries_max = Shape::MICRO.slot_count(bytes_max(options)) / 2;
+    let fits = |entry: &Entry| {
+        let name_bytes = entry.key.name().map_or(usize::MAX, <[u8]>::len);
+        entry.value.int_size() == 8
+            && Shape::smallest(entry.value.num_ints(), name_bytes, options.tiny).is_some()
+    };
+    let (mut entries, mut from) = (Vec::new(), Cursor::START);
+    loop {
+        let batch = fat::list(store, from, ENTRIES_AT_ONCE)?;
+        let Some(last) = batch.last() else { return Ok(entries) };
+        from = last.cursor_after();
+        if entries.len() + batch.len() > entries_max || !batch.iter().all(fits) {
+            return Ok(Vec::new());
+        }
+        entries.extend(batch);
     }
 }
 
