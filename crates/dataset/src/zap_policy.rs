@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use terrane_object::{Feature, ObjectSet, Pool};
+use terrane_object::{Feature, ObjectSet, Pool, Tx};
 use terrane_zap::ZapOptions;
 
 /// Shared by all ZAPs of one object set.
@@ -42,6 +42,11 @@ impl ZapPolicy {
     /// Whether blocks of slots may have other slots than the first version knew.
     pub fn may_be_tiny(&self) -> bool {
         !self.is_meta && self.pool.has(Feature::TinyZap)
+    }
+
+    /// Whether a transaction's group is one of the pool that these ZAPs are in.
+    pub(crate) fn is_of_pool(&self, tx: &Tx) -> bool {
+        Arc::ptr_eq(tx.pool(), &self.pool)
     }
 
     /// For a ZAP that has no salt of its own yet.

@@ -112,6 +112,10 @@ impl ObjectZap {
         &self.object
     }
 
+    pub(crate) fn policy(&self) -> &ZapPolicy {
+        &self.policy
+    }
+
     fn zap(&self) -> Result<&Zap, ZapError> {
         if let Some(zap) = self.zap.get() {
             return Ok(zap);

@@ -24,6 +24,7 @@
 use crate::dataset::Dataset;
 use crate::dnode_blocks::{DNODE_BLOCK_BYTES, DnodeBlocks};
 use crate::error::DatasetError;
+use crate::zap_policy::ZapPolicy;
 use crate::zap_store::{ChangeCost, ObjectZap, ZapError};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -143,6 +144,12 @@ impl Batch {
 
     pub fn tx(&self) -> &Tx {
         &self.tx
+    }
+
+    /// What another pool's batch changed, no group of this one would wait for, and perhaps none would store.
+    fn judge(&self, policy: &ZapPolicy) -> Result<(), ZapError> {
+        let what = "the batch should be one of the same pool";
+        if policy.is_of_pool(&self.tx) { Ok(()) } else { Err(ZapError::Options { what }) }
     }
 
     /// Takes from what was reserved; what is missing is reserved now.
@@ -290,6 +297,7 @@ impl Zaps {
 
     /// A new, empty ZAP. Its number must be kept in another one, or nobody finds it again.
     pub fn create(&self, batch: &Batch, spec: ZapSpec) -> Result<ZapHandle, ZapError> {
+        batch.judge(self.dataset.zap_policy())?;
         let mut zap = self.dataset.new_zap(&batch.tx, ObjectKind::Zap).map_err(into_zap_error)?;
         let id = zap.object().id();
         if self.open.dnode_blocks.claim(batch.group(), id) {
@@ -323,6 +331,7 @@ impl Zaps {
         if zap.id() == self.roots.id() {
             return Err(ZapError::Options { what: "the ZAP should not be that of the roots" });
         }
+        batch.judge(self.dataset.zap_policy())?;
         let state = zap.0.state.write();
         let object = zap.alive(&state)?.object();
         zap.claim_dnode(batch);
@@ -414,7 +423,8 @@ impl ZapHandle {
         change: impl FnOnce(&mut ObjectZap, &Tx) -> Result<T, ZapError>,
     ) -> Result<T, ZapError> {
         let mut state = self.0.state.write();
-        let cost = cost(self.alive(&state)?);
+        batch.judge(self.alive(&state)?.policy())?;
+        let cost = cost(&state.zap);
         state.cover(batch, cost);
         self.claim_dnode(batch);
         change(&mut state.zap, &batch.tx)

@@ -308,3 +308,15 @@ fn the_roots_cannot_be_destroyed() {
     drop(zaps);
     assert!(reopened(&machine).roots().is_empty().unwrap());
 }
+
+#[test]
+fn a_batch_of_another_pool_changes_nothing() {
+    let (here, there) = (Machine::new(79), Machine::new(80));
+    let (here, there) = (zaps(&here), zaps(&there));
+    let zap = create(&here, ZapSpec::NAMES);
+    let batch = there.begin(Work::new().create(1, 1, 16)).unwrap();
+    assert!(matches!(zap.add(&batch, "lost", ValueRef::U64s(&[1])), Err(Error::Options { .. })));
+    assert!(matches!(here.create(&batch, ZapSpec::NAMES).map(drop), Err(Error::Options { .. })));
+    assert!(matches!(here.destroy(&batch, &zap), Err(Error::Options { .. })));
+    assert!(zap.is_empty().unwrap());
+}
