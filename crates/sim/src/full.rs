@@ -84,6 +84,7 @@ fn sync(machine: &Machine) -> Result<(), Failure> {
 /// Space that becomes available only after a few groups is waited for.
 fn settled(machine: &Machine) -> Result<u64, Failure> {
     for round in 0..8 {
+        while machine.fs().settle_names() {}
         let file = machine.fs().create(machine.fs().root(), b"settle", 0o600, &USER);
         if let Ok(attr) = file {
             machine.fs().forget(attr.ino, 1);
@@ -106,7 +107,9 @@ pub struct Seen {
 /// Fills and empties a pool of 64 zones of 1 MiB, `count` times. In odd rounds every second file goes, or a random part, before the
 /// pool is filled again.
 pub fn rounds(seed: u64, count: u64) -> Result<Seen, Failure> {
-    let plan = Plan { props: vec![("recordsize", "16K"), ("compression", "off")], ..Plan::small(seed) };
+    let mut plan = Plan { props: vec![("recordsize", "16K"), ("compression", "off")], ..Plan::small(seed) };
+    // A directory that becomes fat and shrinks in every round, while there is no room.
+    plan.props.extend((seed % 2 == 1).then_some(("zapsize", "2K")));
     let mut machine = Machine::create(&plan)?;
     let mut dice = Dice::new(seed);
     let mut files = Files::new();
