@@ -90,7 +90,7 @@ pub struct ObjectZap {
     object: Arc<Object>,
     policy: Arc<ZapPolicy>,
     /// Filled by the first use, emptied by a change that failed.
-    zap: OnceLock<Zap>,
+    zap: OnceLock<Box<Zap>>,
     /// For an object to which nothing was written yet.
     salt: u64,
     naming: Naming,
@@ -123,7 +123,7 @@ impl ObjectZap {
         let options = ZapOptions { norm: self.naming.norm(), ..self.policy.options(self.salt) };
         let opened = Zap::open_with(&ObjectStore::reader(&self.object), options)?;
         // Two readers may both come here: they opened the same bytes.
-        Ok(self.zap.get_or_init(|| opened))
+        Ok(self.zap.get_or_init(|| Box::new(opened)))
     }
 
     pub fn lookup<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<Value>, ZapError> {
@@ -211,7 +211,8 @@ impl ObjectZap {
     /// Writes an empty fat ZAP with these flags into an object without blocks. Without flags the first entry does what is needed.
     pub fn write_empty(&mut self, tx: &Tx, flags: Flags, fat_block_shift: u32) -> Result<(), ZapError> {
         let options = ZapOptions { flags, fat_block_shift, ..self.policy.options(self.salt) };
-        self.zap = OnceLock::from(Zap::create(&mut ObjectStore::writer(&self.object, tx), options)?);
+        let created = Zap::create(&mut ObjectStore::writer(&self.object, tx), options)?;
+        self.zap = OnceLock::from(Box::new(created));
         Ok(())
     }
 
@@ -295,7 +296,7 @@ impl ObjectZap {
 
     /// Bytes of memory that the index of a micro ZAP takes; 0 while it has none.
     pub fn index_bytes(&self) -> usize {
-        self.zap.get().map_or(0, Zap::index_bytes)
+        self.zap.get().map_or(0, |zap| zap.index_bytes())
     }
 
     /// What adding a name, or giving it another value, dirties at most. Cheap for an entry of one integer whose name is short, which

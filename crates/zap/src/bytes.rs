@@ -30,3 +30,44 @@ pub(crate) fn put_u16(raw: &mut [u8], at: usize, value: u16) {
 pub(crate) fn put_u64(raw: &mut [u8], at: usize, value: u64) {
     put(raw, at, &value.to_le_bytes());
 }
+
+const LOW_BITS: u64 = u64::MAX / 255;
+
+/// Bytes before the first 0; all, if there is none. Eight at a time: a micro slot's name is looked at in seven steps instead of fifty.
+pub(crate) fn len_to_nul(raw: &[u8]) -> usize {
+    let (words, rest) = raw.as_chunks::<8>();
+    for (word, at) in words.iter().zip((0..).step_by(8)) {
+        let word = u64::from_le_bytes(*word);
+        // The lowest bit that is set belongs to the first byte that is 0; higher ones may be wrong.
+        let zeros = word.wrapping_sub(LOW_BITS) & !word & (LOW_BITS << 7);
+        if zeros != 0 {
+            return at + zeros.trailing_zeros() as usize / 8;
+        }
+    }
+    let before = raw.len() - rest.len();
+    rest.iter().position(|byte| *byte == 0).map_or(raw.len(), |at| before + at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::len_to_nul;
+
+    #[test]
+    fn the_first_nul_is_found_wherever_it_is() {
+        for len in 0..40 {
+            for fill in [1, 0x80, 0xff] {
+                let raw = vec![fill; len];
+                assert_eq!(len_to_nul(&raw), len);
+                for first in 0..len {
+                    let mut raw = raw.clone();
+                    raw[first] = 0;
+                    assert_eq!(len_to_nul(&raw), first);
+                    for (k, byte) in raw.iter_mut().enumerate().skip(first + 1) {
+                        *byte = [0, 1, 0x80][k % 3];
+                    }
+                    assert_eq!(len_to_nul(&raw), first);
+                }
+            }
+        }
+    }
+}

@@ -57,13 +57,17 @@ fn at(table: &[u64; 256], byte: u8) -> u64 {
 pub fn crc64(salt: u64, name: &[u8]) -> u64 {
     let (words, rest) = name.as_chunks::<8>();
     let crc = words.iter().fold(salt, |crc, piece| word(crc, u64::from_le_bytes(*piece)));
-    // What is left in one step as well: a byte with k behind it is the table of k's.
-    let behind = TABLES.iter().take(rest.len()).rev();
-    let sum = behind
-        .zip(rest)
-        .zip(crc.to_le_bytes())
-        .fold(0, |sum, ((table, byte), low)| sum ^ at(table, byte ^ low));
-    sum ^ crc.checked_shr(8 * rest.len() as u32).unwrap_or(0)
+    if rest.is_empty() {
+        return crc;
+    }
+    // The last k bytes in one step too: they are hashed as a word that begins with zeros, which leave a state of zeros alone.
+    let bits = 8 * rest.len() as u32;
+    let shift = u64::BITS - bits;
+    let last = match name.last_chunk::<8>() {
+        Some(last) => u64::from_le_bytes(*last) >> shift << shift,
+        None => rest.iter().rev().fold(0, |low, byte| low << 8 | u64::from(*byte)) << shift,
+    };
+    word(crc << shift, last) ^ crc >> bits
 }
 
 /// How a ZAP was made, as its header stores it.

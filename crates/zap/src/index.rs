@@ -41,13 +41,7 @@ fn element(hash: u64, cd: u16, slot: u16) -> u64 {
 impl Index {
     pub fn build(slots: &Slots<'_>) -> Result<Index, Corrupt> {
         let mut elements = Vec::with_capacity(slots.slot_count());
-        for used in slots.used_slots() {
-            let (number, slot) = used?;
-            let hash = slots.hash(slot.name());
-            let cd = u16::try_from(slot.cd())
-                .map_err(|_| Corrupt::new("block 0", "differentiator", "below 65536", slot.cd()))?;
-            elements.push(element(hash, cd, number));
-        }
+        slots.for_each_hash(|hash, cd, slot| elements.push(element(hash, cd, slot)))?;
         Ok(Index { elements: Ordered::build(&elements) })
     }
 

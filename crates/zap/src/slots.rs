@@ -8,7 +8,7 @@
 //!
 //! Invariant: no two slots of a block hold the same name, or the same (hash, differentiator).
 
-use crate::bytes::{get_u32, get_u64, put, put_u64};
+use crate::bytes::{get_u32, get_u64, len_to_nul, put, put_u64};
 use crate::error::Error;
 use crate::fat::leaf::array_chunks;
 use crate::hash::Flags;
@@ -204,7 +204,9 @@ impl<'a> Slot<'a> {
         if self.shape.value_ints == 1 {
             return Value::U64(self.first());
         }
-        Value::Ints { int_size: 8, big_endian: self.words().flat_map(u64::to_be_bytes).collect() }
+        let mut big_endian = Vec::with_capacity(self.shape.cd_at());
+        self.words().for_each(|word| big_endian.extend_from_slice(&word.to_be_bytes()));
+        Value::Ints { int_size: 8, big_endian }
     }
 
     /// The name and the zeros behind it.
@@ -223,8 +225,7 @@ impl<'a> Slot<'a> {
     /// The name up to its NUL; all bytes of the field if there is none.
     pub fn name(&self) -> &'a [u8] {
         let field = self.name_field();
-        let len = field.iter().position(|b| *b == 0).unwrap_or(field.len());
-        field.get(..len).unwrap_or(field)
+        field.get(..len_to_nul(field)).unwrap_or(field)
     }
 
     /// Bytes that nothing gives a meaning and that are not 0: padding, and what follows the name.
@@ -315,6 +316,26 @@ impl<'a> Slots<'a> {
             slot.judge().map_err(|damage| damage.within(at()))?;
             Ok((number, slot))
         })
+    }
+
+    /// Hash, differentiator and number of each used slot, judged as by [`used_slots`](Self::used_slots). An index is made of nothing else,
+    /// and whoever meets a directory waits for it, so nothing here is handed on that is not needed.
+    pub fn for_each_hash(&self, mut each: impl FnMut(u64, u16, u16)) -> Result<(), Corrupt> {
+        let name_at = usize::from(self.shape.name_at);
+        let slots = self.raw.get(SlotsHeader::SIZE..).unwrap_or(&[]).chunks_exact(self.shape.chunk_bytes());
+        for (number, raw) in slots.enumerate() {
+            let field = raw.get(name_at..).unwrap_or(&[]);
+            if field.first() == Some(&0) {
+                continue;
+            }
+            let (cd, slot) = (u16::try_from(get_u32(raw, self.shape.cd_at())), u16::try_from(number));
+            let (Ok(cd), Ok(slot), Some(&0)) = (cd, slot, field.last()) else {
+                return self.used_slots().find_map(Result::err).map_or(Ok(()), Err);
+            };
+            let name = field.get(..len_to_nul(field)).unwrap_or(field);
+            each(self.hash(name), cd, slot);
+        }
+        Ok(())
     }
 
     /// A used slot an index points at, judged.

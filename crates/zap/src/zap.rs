@@ -469,6 +469,9 @@ impl Zap {
     /// Entries.
     pub fn len<S: Store + ?Sized>(&self, store: &S) -> Result<u64, Error<S::Error>> {
         in_our_order!(self, store, len());
+        if let Some(index) = self.remembered.index() {
+            return Ok(index.len() as u64);
+        }
         let Some((block_0, block_count)) = store.first()? else { return Ok(0) };
         match slots::block_kind(&block_0).map_err(Error::lift)? {
             BlockKind::Fat => Ok(Header::parse(&block_0, block_count).map_err(Error::lift)?.num_entries),

@@ -1,16 +1,16 @@
 //! ZAPs in process, on a pool in a file: what one operation costs its caller, beside what OpenZFS's library was
 //! measured to cost.
 //!
-//! * `micro`: 50 directories of 2,000 names with one integer. `fat`: one ZAP of 1,000,000 names with three.
+//! * `micro`: 50 directories of 2,000 names with one integer; `tiny`: with three. `fat`: one ZAP of 1,000,000 names with three.
 //!   100 operations in a transaction; lookups of clean blocks that are in the cache.
 //! * `server`: a metadata server's directories, each an object with an empty ZAP, entered in its parent with three integers,
 //!   one transaction each. The commit is part of the wall time.
 //!
 //! Each with one thread and with two that share nothing but the pool. CPU is the callers' own, per operation, and in brackets the
-//! whole process's, with what the sync did meanwhile. `scaling` is operations a second of two threads over those of one, by the wall,
-//! which other programs disturb.
+//! whole process's, with what the sync did meanwhile. `ops/s` is by the wall. `scaling` is operations a second of two threads over those
+//! of one, waiting for each other and the sync included, but not the time in which they could have run and others ran instead.
 //!
-//!     cargo bench -p terrane --bench zap -- [--rows micro,fat,server] [--dirs N] [--names N] [--fat-names N]
+//!     cargo bench -p terrane --bench zap -- [--rows micro,tiny,fat,server] [--dirs N] [--names N] [--fat-names N]
 //!         [--server-names N] [--rounds N] [--dir DIRECTORY] [--json]
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
@@ -41,6 +41,14 @@ pub struct Took {
     /// CPU time of all threads there are: the sync and its workers too.
     pub process_ns: u64,
     pub wall_ns: u64,
+    /// Of the slowest thread, without the time in which it was ready to run and others ran instead.
+    pub undisturbed_ns: u64,
+}
+
+/// Nanoseconds this thread was ready to run and others ran instead.
+fn own_delay_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
 /// Runs `each` on every thread's part of the work, all beginning at once.
@@ -54,17 +62,23 @@ pub fn in_threads<W: Send>(work: &mut [W], each: impl Fn(usize, &mut W) + Sync) 
                 let (barrier, each) = (&barrier, &each);
                 scope.spawn(move || {
                     barrier.wait();
-                    let before = cpu::own_cpu_ns();
+                    let (start, delay, cpu) = (Instant::now(), own_delay_ns(), cpu::own_cpu_ns());
                     each(thread, part);
-                    cpu::own_cpu_ns() - before
+                    let cpu = cpu::own_cpu_ns() - cpu;
+                    let wall = start.elapsed().as_nanos() as u64;
+                    (cpu, wall.saturating_sub(own_delay_ns() - delay))
                 })
             })
             .collect();
         let (start, process) = (Instant::now(), cpu::process_cpu_ns());
         barrier.wait();
-        let caller_ns = workers.into_iter().map(|worker| worker.join().unwrap()).sum();
-        let process_ns = cpu::process_cpu_ns() - process;
-        Took { caller_ns, process_ns, wall_ns: start.elapsed().as_nanos() as u64 }
+        let each: Vec<(u64, u64)> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
+        Took {
+            caller_ns: each.iter().map(|(cpu, _)| cpu).sum(),
+            process_ns: cpu::process_cpu_ns() - process,
+            wall_ns: start.elapsed().as_nanos() as u64,
+            undisturbed_ns: each.iter().map(|(_, undisturbed)| *undisturbed).max().unwrap_or(0),
+        }
     })
 }
 
@@ -105,7 +119,7 @@ fn main() {
         |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)).cloned();
     let number =
         |name: &str, default: usize| option(name).and_then(|text| text.parse().ok()).unwrap_or(default);
-    let rows = option("--rows").unwrap_or_else(|| "micro,fat,server".into());
+    let rows = option("--rows").unwrap_or_else(|| "micro,tiny,fat,server".into());
     let dir = option("--dir").map_or_else(std::env::temp_dir, Into::into);
     let path = pool::image_path(&dir);
     let mut table = Table::new(args.iter().any(|arg| arg == "--json"));
@@ -115,9 +129,10 @@ fn main() {
             for group in rows.split(',') {
                 let rows: Vec<Row> = match group {
                     "micro" => zaps::micro(&run, number("--dirs", 50), number("--names", 2_000)),
+                    "tiny" => zaps::tiny(&run, number("--dirs", 50), number("--names", 2_000)),
                     "fat" => zaps::fat(&run, number("--fat-names", 1_000_000)),
                     "server" => server::rows(&run, number("--server-names", 200_000)),
-                    other => panic!("--rows should be of micro, fat and server, found '{other}'"),
+                    other => panic!("--rows should be of micro, tiny, fat and server, found '{other}'"),
                 };
                 rows.into_iter().for_each(|row| table.add(row));
                 let _ = std::fs::remove_file(&path);
