@@ -1,7 +1,7 @@
 //! One number bounds the memory of a daemon.
 //!
-//! Of `--memory` half may hold cached blocks, a quarter dirty data, an eighth inodes; the rest is for requests on their way, blocks
-//! while they are compressed, and the tables. These shares are bounds of what is counted. What no bound knows, such as the heap's
+//! Of `--memory` half may hold cached blocks, a quarter dirty data, an eighth inodes, a 32nd the indexes of directories; the rest is for
+//! requests on their way, blocks while they are compressed, and the tables. These shares are bounds of what is counted. What no bound knows, such as the heap's
 //! holes and what the kernel has us remember of a million names, shows only in the resident size: so a thread looks at that four
 //! times a second, returns free memory to the kernel when it nears the bound, and makes the cache smaller when that is not enough.
 //! When there is room again the cache grows back.
@@ -74,6 +74,7 @@ pub fn resident() -> Option<u64> {
 /// Keeps this process within its memory for as long as the pool is there.
 pub fn watch(memory: Memory, pool: &Arc<Pool>, fs: &Fs) -> Outcome {
     fs.keep_inodes(usize::try_from(memory.0 / 8 / INODE_BYTES).unwrap_or(usize::MAX));
+    fs.keep_indexes(usize::try_from(memory.0 / 32).unwrap_or(usize::MAX));
     let pool = Arc::downgrade(pool);
     std::thread::Builder::new().name("memory".into()).spawn(move || keep_within(memory, &pool))?;
     Ok(())

@@ -294,7 +294,14 @@ impl ObjectZap {
         outcome
     }
 
-    /// Bytes of memory that the index of a micro ZAP takes; 0 while it has none.
+    /// Forgets the index of a micro or tiny ZAP: memory is wanted. It is built again when it is needed.
+    pub fn drop_index(&mut self) {
+        if let Some(zap) = self.zap.get_mut() {
+            zap.drop_index();
+        }
+    }
+
+    /// Bytes of memory that the index of a micro or tiny ZAP takes; 0 while it has none.
     pub fn index_bytes(&self) -> usize {
         self.zap.get().map_or(0, |zap| zap.index_bytes())
     }

@@ -4,6 +4,7 @@ use crate::ahead::{Ahead, Ready};
 use crate::attr::{Attributes, low32, orders, stored, time};
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
+use crate::indexes::Indexes;
 use crate::inode::{Inode, InodeCache, State};
 use crate::perm;
 use crate::settle::Settling;
@@ -41,6 +42,7 @@ pub struct Fs {
     pub(crate) layouts: LayoutTable,
     pub(crate) naming: Naming,
     pub(crate) inodes: InodeCache,
+    pub(crate) indexes: Indexes,
     pub(crate) unlinked: Arc<UnlinkedSet>,
     pub(crate) settling: Settling,
     pub(crate) dnode_blocks: DnodeBlocks,
@@ -230,6 +232,7 @@ impl Fs {
             set,
             layouts,
             inodes: InodeCache::new(),
+            indexes: Indexes::new(),
             unlinked: Arc::new(UnlinkedSet::new(queue)),
             settling: Settling::default(),
             dnode_blocks: DnodeBlocks::default(),

@@ -20,6 +20,7 @@ use crate::attr::{Attributes, object_kind};
 use crate::claims::Claims;
 use crate::errno::Errno;
 use crate::fs::Fs;
+use crate::indexes::Share;
 use crate::types::Ino;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::VecDeque;
@@ -51,6 +52,8 @@ pub(crate) struct Inode {
     pub claims: Claims,
     /// In the set of directories that are to be settled, and kept in memory for that.
     due: AtomicBool,
+    /// What its index takes, if it is a directory.
+    pub index_share: Share,
     /// Stands in its shard's queue of idle inodes. Changed under the shard's lock only.
     idle: AtomicBool,
 }
@@ -82,6 +85,7 @@ impl Inode {
             body: OnceLock::new(),
             claims: Claims::of(ino),
             due: AtomicBool::new(false),
+            index_share: Share::default(),
             idle: AtomicBool::new(false),
         }
     }
@@ -114,6 +118,23 @@ impl Inode {
     /// Not if somebody else has it.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, State>> {
         self.body().state.try_write()
+    }
+
+    /// Bytes of its index, unless somebody changes it; `None` also for what is no directory.
+    pub fn index_bytes(&self) -> Option<usize> {
+        let body = self.body.get().filter(|body| body.object.kind() == ObjectKind::Directory)?;
+        let state = body.state.try_read()?;
+        state.names.as_ref().map(ObjectZap::index_bytes)
+    }
+
+    /// Forgets its index; false: somebody uses it.
+    pub fn forget_index(&self) -> bool {
+        let Some(body) = self.body.get() else { return true };
+        let Some(mut state) = body.state.try_write() else { return false };
+        if let Some(names) = &mut state.names {
+            names.drop_index();
+        }
+        true
     }
 
     /// The group of the last change that may not be durable.
@@ -220,6 +241,14 @@ impl InodeCache {
         self.shards.iter().map(|shard| shard.lock().entries.values().filter(is_live).count()).sum()
     }
 
+    /// Looks at an inode that is in memory whole. `look` must not wait for anything: the map is locked.
+    pub fn with_live<T>(&self, ino: Ino, look: impl FnOnce(&Inode) -> T) -> Option<T> {
+        match self.shard(ino).lock().entries.get(&ino) {
+            Some(Entry::Live(inode)) => Some(look(inode)),
+            _ => None,
+        }
+    }
+
     pub fn numbers(&self) -> Vec<Ino> {
         self.shards
             .iter()
@@ -246,6 +275,7 @@ impl Deref for InodeRef<'_> {
 impl Drop for InodeRef<'_> {
     fn drop(&mut self) {
         let Some(inode) = self.inode.take() else { return };
+        let sheds = self.fs.indexes.note(&inode);
         let last = {
             let mut shard = self.fs.inodes.shard(inode.ino).lock();
             // All references are made and dropped under this lock: the map's and ours are the last.
@@ -269,6 +299,9 @@ impl Drop for InodeRef<'_> {
                 None
             }
         };
+        if sheds {
+            self.fs.shed_indexes();
+        }
         let Some(inode) = last else { return };
         if inode.is_unlinked()
             && let Err(errno) = self.fs.destroy(inode.ino)

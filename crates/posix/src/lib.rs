@@ -8,6 +8,7 @@
 //! | `types`, `errno` | what callers hand in and get back |
 //! | `fs` | making and opening a file system, attributes, sync |
 //! | `inode` | inodes in memory, their locks and their order |
+//! | `indexes` | what directories remember of their names, within a bound |
 //! | `attr` | attributes as bytes and as a struct |
 //! | `claims` | what an operation reserves before it begins |
 //! | `dir` | finding, listing and making names |
@@ -29,6 +30,7 @@ mod dir;
 mod errno;
 mod file;
 mod fs;
+mod indexes;
 mod inode;
 mod link;
 mod perm;

@@ -641,6 +641,43 @@ fn nobody_holds_a_lock_while_names_are_shown() {
 }
 
 #[test]
+fn indexes_of_directories_stay_within_their_bound() {
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let (bound, dirs, names) = (64 << 10, 30, 500);
+    fs.keep_indexes(bound);
+    let name = |n: usize| format!("file-{n:04}").into_bytes();
+    let inos: Vec<u64> =
+        (0..dirs).map(|n| fs.mkdir(root, format!("d{n}").as_bytes(), 0o755, &USER).unwrap().ino).collect();
+    let mut most = 0;
+    for n in 0..names {
+        for dir in &inos {
+            let file = fs.create(*dir, &name(n), 0o644, &USER).unwrap().ino;
+            fs.forget(file, 1);
+            most = most.max(fs.index_bytes());
+        }
+    }
+    let one = names * 12;
+    assert!(most > bound / 2 && most <= bound + one, "{most} bytes");
+    // Those that went are built again where that pays, and others go for them.
+    for dir in &inos {
+        for n in (0..names).chain(0..40) {
+            let file = fs.lookup(*dir, &name(n)).unwrap().ino;
+            fs.forget(file, 1);
+            assert!(fs.index_bytes() <= bound + one, "{} bytes", fs.index_bytes());
+        }
+        assert!(fs.index_bytes() >= names * 8, "who is used has one");
+        assert_eq!(fs.lookup(*dir, b"none"), Err(Errno::ENOENT));
+    }
+    fs.keep_indexes(0);
+    assert!(fs.index_bytes() <= one, "all but the last are gone");
+    inos.iter().for_each(|dir| fs.forget(*dir, 1));
+    fs.keep_inodes(0);
+    fs.forget_all();
+    assert_eq!(fs.index_bytes(), 0, "what an inode counted goes with it");
+}
+
+#[test]
 fn what_the_kernel_keeps_costs_little_memory_and_loses_nothing() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());

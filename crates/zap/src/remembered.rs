@@ -64,6 +64,13 @@ impl Remembered {
         self.index.get()
     }
 
+    /// The index goes, and is built again only when that pays.
+    pub fn drop_index(&mut self) {
+        self.index = OnceLock::new();
+        *self.slots_scanned.get_mut() = 0;
+        *self.index_wanted.get_mut() = false;
+    }
+
     /// A listing has ended: an index that only listings used goes.
     pub fn listed(&mut self) {
         if !*self.index_wanted.get_mut() {

@@ -262,6 +262,12 @@ impl Zap {
         self.byte_order.forget_copy();
     }
 
+    /// Forgets what is costly to keep and cheap to make again: because memory is wanted.
+    pub fn drop_index(&mut self) {
+        self.remembered.drop_index();
+        self.byte_order.forget_copy();
+    }
+
     /// Says that a listing has ended: an index that served nothing but listings is forgotten.
     pub fn listed(&mut self) {
         self.remembered.listed();
