@@ -128,7 +128,8 @@ const DNODES_PER_BLOCK: u32 = 32;
 /// A block of dnodes, and one above it.
 const DNODE_BLOCKS_BYTES: u64 = 2 * DNODE_BLOCK_BYTES;
 
-/// Changes that become durable together. Drop it when they are done: groups wait for it. A thread has one at a time.
+/// Changes that become durable together. Drop it when they are done: groups wait for it. A thread has one at a time. There is no way
+/// back: an operation that fails changes nothing itself, and what was done before it in the same batch stays.
 #[must_use]
 pub struct Batch {
     tx: Tx,

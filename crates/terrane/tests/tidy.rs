@@ -134,12 +134,9 @@ fn modules(path: &Path) -> Vec<PathBuf> {
     let inner = if is_root { dir.to_path_buf() } else { dir.join(stem) };
     let text = read(path);
     let names = text.lines().filter_map(|line| {
-        let line = line
-            .trim()
-            .trim_start_matches("pub ")
-            .trim_start_matches("pub(crate) ")
-            .trim_start_matches("pub(super) ");
-        line.strip_prefix("mod ")?.strip_suffix(';')
+        // Whoever may see it: `pub`, `pub(crate)`, `pub(in some::path)`.
+        let (seen_by, name) = line.trim().strip_suffix(';')?.rsplit_once("mod ")?;
+        (seen_by.is_empty() || seen_by.starts_with("pub")).then_some(name)
     });
     let named = names.flat_map(|name| [inner.join(format!("{name}.rs")), inner.join(name).join("mod.rs")]);
     let elsewhere = text.lines().filter_map(|line| line.strip_prefix("#[path = \"")?.strip_suffix("\"]"));

@@ -132,7 +132,8 @@ impl Table {
             .map(|row| {
                 json!({
                     "group": row.group, "what": row.what, "threads": row.threads, "ops": row.ops,
-                    "caller_us_per_op": row.caller_us(), "process_us_per_op": row.process_us(), "ops_per_s": row.per_s(), "scaling": self.scaling(row),
+                    "caller_us_per_op": row.caller_us(), "process_us_per_op": row.process_us(),
+                    "ops_per_s": row.per_s(), "scaling": self.scaling(row),
                     "index_bytes_per_name": row.index_bytes,
                 })
             })
