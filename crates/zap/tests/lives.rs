@@ -194,8 +194,10 @@ impl Life {
         self.judge_lists();
         self.remove_misfits(&everything);
         self.judge_lists();
-        // Emptied, it gives everything back.
+        // Emptied, it gives everything back: at the next removal, if it was opened since the last one.
         if self.options.flags == Flags::NONE {
+            self.zap.add(&mut self.store, "the last", &[1]).unwrap();
+            self.zap.remove(&mut self.store, "the last").unwrap();
             self.zap.shrink(&mut self.store).unwrap();
             assert_eq!(self.store.blocks_used(), 0);
         }
