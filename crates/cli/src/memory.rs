@@ -1,10 +1,10 @@
 //! One number bounds the memory of a daemon.
 //!
 //! Of `--memory` half may hold cached blocks, a quarter dirty data, an eighth inodes, a 32nd the indexes of directories; the rest is for
-//! requests on their way, blocks while they are compressed, and the tables. These shares are bounds of what is counted. What no bound knows, such as the heap's
-//! holes and what the kernel has us remember of a million names, shows only in the resident size: so a thread looks at that four
-//! times a second, returns free memory to the kernel when it nears the bound, and makes the cache smaller when that is not enough.
-//! When there is room again the cache grows back.
+//! requests on their way, blocks while they are compressed, and the tables. These shares are bounds of what is counted. What no bound
+//! knows, such as the heap's holes and what the kernel has us remember of a million names, shows only in the resident size: so a
+//! thread looks at that four times a second, returns free memory to the kernel when it nears the bound, and makes the cache smaller
+//! when that is not enough. When there is room again the cache grows back.
 //!
 //! Invariant: the cache's bound stays between [`FLOOR_DIVISOR`]'s share and half of the memory.
 
