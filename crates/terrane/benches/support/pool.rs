@@ -24,7 +24,7 @@ pub fn create(path: &Path) -> BenchPool {
     let _ = std::fs::remove_file(path);
     let device = FileDevice::create(path, DEVICE_BYTES, ZONE_BYTES).unwrap();
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
-    let import = ImportOptions { cache_bytes: 512 << 20, ..ImportOptions::default() };
+    let import = ImportOptions { cache_bytes: 512 << 20, dirty_bytes: 768 << 20, ..ImportOptions::default() };
     let create = CreateOptions::named("bench");
     let pool = Pool::create(devices, &create, Arc::new(SystemEnv::new()), &import).unwrap();
     let objects = Objects::create(Arc::clone(&pool)).unwrap();

@@ -44,18 +44,25 @@ pub fn in_tx(
     set: &ObjectSet,
     zap: &mut ObjectZap,
     names: u32,
-    objects: u32,
+    dnodes: Dnodes,
     change: impl FnOnce(&mut ObjectZap, &Tx),
 ) {
     // Any name of the benchmark, with any of its values.
     let cost = zap.put_cost(16, ValueRef::U64s(&[0; 3]));
-    let meta_blocks =
-        u32::try_from(cost.of_many(u64::from(names)).div_ceil(16 << 10)).unwrap() + BLOCKS_ABOVE;
-    let tx = set.begin(Cost { meta_blocks, objects, ..Cost::NOTHING }).unwrap();
+    let names = u32::try_from(cost.of_many(u64::from(names)).div_ceil(16 << 10)).unwrap();
+    let meta_blocks = names + BLOCKS_ABOVE + dnodes.blocks;
+    let tx = set.begin(Cost { meta_blocks, objects: dnodes.objects, ..Cost::NOTHING }).unwrap();
     let before = zap.object().dirty_blocks(&tx);
     change(zap, &tx);
     let dirtied = zap.object().dirty_blocks(&tx).saturating_sub(before);
-    tx.give_back(meta_blocks.saturating_sub(dirtied as u32));
+    tx.give_back((names + BLOCKS_ABOVE).saturating_sub(dirtied as u32));
+}
+
+/// Objects that a batch makes or destroys, and blocks of dnodes that nobody has reserved for them.
+#[derive(Clone, Copy, Default)]
+pub struct Dnodes {
+    pub objects: u32,
+    pub blocks: u32,
 }
 
 pub fn new_zap(dataset: &Dataset) -> ObjectZap {
@@ -105,7 +112,7 @@ fn rows(run: &Run, shape: &Shape) -> Vec<Row> {
 fn add_all(set: &ObjectSet, shape: &Shape, zap: &mut ObjectZap) {
     let mut name = Name::new(shape.prefix, shape.digits);
     for first in (0..shape.names).step_by(OPS_IN_TX as usize) {
-        in_tx(set, zap, OPS_IN_TX, 0, |zap, tx| {
+        in_tx(set, zap, OPS_IN_TX, Dnodes::default(), |zap, tx| {
             for number in first..(first + OPS_IN_TX as usize).min(shape.names) {
                 let value = [number as u64, 1, 0];
                 zap.add(tx, name.of(number), ValueRef::U64s(&value[..shape.ints])).unwrap();
@@ -127,7 +134,7 @@ fn remove_all(set: &ObjectSet, shape: &Shape, zap: &mut ObjectZap) {
     let mut name = Name::new(shape.prefix, shape.digits);
     let mut numbers = scattered(shape.names).peekable();
     while numbers.peek().is_some() {
-        in_tx(set, zap, OPS_IN_TX, 0, |zap, tx| {
+        in_tx(set, zap, OPS_IN_TX, Dnodes::default(), |zap, tx| {
             for number in numbers.by_ref().take(OPS_IN_TX as usize) {
                 assert!(zap.remove(tx, name.of(number)).unwrap());
             }
