@@ -6,68 +6,20 @@
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
 mod colliders;
+mod watched;
 
 use colliders::colliders;
-use std::cell::Cell;
-use std::sync::Arc;
-use terrane_wire::Corrupt;
-use terrane_zap::{Cursor, Error, Kind, MemStore, Store, Zap, ZapOptions};
+use terrane_zap::{Cursor, Error, Kind, Store, Zap, ZapOptions};
+use watched::Watched;
 
-/// A store that counts what is asked of it.
-struct Counted {
-    inner: MemStore,
-    reads: Cell<u64>,
-    changes: u64,
-}
-
-impl Counted {
-    fn new() -> Counted {
-        Counted { inner: MemStore::new(), reads: Cell::new(0), changes: 0 }
-    }
-
-    /// Blocks read and changed by `work`.
-    fn cost<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> (T, u64) {
-        let before = self.reads.get() + self.changes;
-        let outcome = work(self);
-        (outcome, self.reads.get() + self.changes - before)
-    }
-}
-
-impl Store for Counted {
-    type Error = Corrupt;
-    fn block_size(&self) -> usize {
-        self.inner.block_size()
-    }
-    fn block_count(&self) -> u64 {
-        self.inner.block_count()
-    }
-    fn read(&self, block: u64) -> Result<Arc<Vec<u8>>, Corrupt> {
-        self.reads.set(self.reads.get() + 1);
-        self.inner.read(block)
-    }
-    fn modify(&mut self, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), Corrupt> {
-        self.changes += 1;
-        self.inner.modify(block, change)
-    }
-    fn set_block_size(&mut self, bytes: usize) -> Result<(), Corrupt> {
-        self.inner.set_block_size(bytes)
-    }
-    fn free(&mut self, block: u64) -> Result<(), Corrupt> {
-        self.inner.free(block)
-    }
-    fn truncate(&mut self, blocks: u64) -> Result<(), Corrupt> {
-        self.inner.truncate(blocks)
-    }
-}
-
-fn zap_of(micro_max_bytes: usize) -> (Counted, Zap) {
-    let mut store = Counted::new();
+fn zap_of(micro_max_bytes: usize) -> (Watched, Zap) {
+    let mut store = Watched::new();
     let options = ZapOptions { tiny: true, micro_max_bytes, ..ZapOptions::new(0x5eed) };
     let zap = Zap::create(&mut store, options).unwrap();
     (store, zap)
 }
 
-fn judge(store: &Counted, zap: &Zap, entries: u64) {
+fn judge(store: &Watched, zap: &Zap, entries: u64) {
     let report = zap.check(store).unwrap();
     assert!(report.is_clean(), "{:?}", report.damage);
     assert_eq!((report.entries, zap.len(store)), (entries, Ok(entries)));
@@ -81,14 +33,14 @@ fn judge(store: &Counted, zap: &Zap, entries: u64) {
 }
 
 /// Header words of a fat ZAP: 2 to this power pointers, and leaves.
-fn table(store: &Counted) -> (u64, u64) {
+fn table(store: &Watched) -> (u64, u64) {
     let block_0 = store.inner.read(0).unwrap();
     let word = |at: usize| u64::from_le_bytes(block_0[at..at + 8].try_into().unwrap());
     (1 << word(32), word(64))
 }
 
 /// What leaves justify, as FORMAT.md has it.
-fn pointers_max(store: &Counted) -> u64 {
+fn pointers_max(store: &Watched) -> u64 {
     (64 * table(store).1).max(1 << 17)
 }
 
@@ -101,7 +53,7 @@ fn slots_hold_127_names_of_one_hash_and_no_more() {
     {
         for by_update in [false, true] {
             let (mut store, mut zap) = zap_of(1 << 20);
-            let store_one = |zap: &mut Zap, store: &mut Counted, name: &Vec<u8>| match by_update {
+            let store_one = |zap: &mut Zap, store: &mut Watched, name: &Vec<u8>| match by_update {
                 true => zap.update(store, name, value).map(drop),
                 false => zap.add(store, name, value),
             };

@@ -5,10 +5,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
+mod watched;
+
 use proptest::prelude::*;
 use std::collections::{BTreeMap, btree_map::Entry};
 use terrane_wire::Corrupt;
 use terrane_zap::{Cursor, Error, Flags, Kind, MemStore, Store, ValueRef, Zap, ZapOptions};
+use watched::Watched;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -348,54 +351,12 @@ fn lookups_run_at_once() {
     assert!((16_000..=20_000).contains(&bytes), "8 to 10 bytes a name, found {bytes}");
 }
 
-/// A store whose changes stop working: the last one fails before or after it was made.
-struct Failing {
-    inner: MemStore,
-    changes_left: u32,
-    fails_after: bool,
-}
-
-impl Failing {
-    fn change(&mut self, make: impl FnOnce(&mut MemStore) -> Result<(), Corrupt>) -> Result<(), Corrupt> {
-        let left = self.changes_left.checked_sub(1);
-        if left.is_some() || self.fails_after {
-            make(&mut self.inner)?;
-        }
-        self.changes_left = left.ok_or_else(|| Corrupt::new("store", "changes left", "some", "none"))?;
-        Ok(())
-    }
-}
-
-impl Store for Failing {
-    type Error = Corrupt;
-    fn block_size(&self) -> usize {
-        self.inner.block_size()
-    }
-    fn block_count(&self) -> u64 {
-        self.inner.block_count()
-    }
-    fn read(&self, block: u64) -> Result<std::sync::Arc<Vec<u8>>, Corrupt> {
-        self.inner.read(block)
-    }
-    fn modify(&mut self, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), Corrupt> {
-        self.change(|inner| inner.modify(block, change))
-    }
-    fn set_block_size(&mut self, bytes: usize) -> Result<(), Corrupt> {
-        self.change(|inner| inner.set_block_size(bytes))
-    }
-    fn free(&mut self, block: u64) -> Result<(), Corrupt> {
-        self.change(|inner| inner.free(block))
-    }
-    fn truncate(&mut self, blocks: u64) -> Result<(), Corrupt> {
-        self.change(|inner| inner.truncate(blocks))
-    }
-}
-
 /// What is remembered of a micro ZAP never outlives the failure that made it wrong.
 #[test]
 fn a_failing_store_leaves_a_micro_zap_that_can_be_used() {
     for (changes_left, fails_after) in (1..60).flat_map(|left| [(left, false), (left, true)]) {
-        let mut store = Failing { inner: MemStore::new(), changes_left: u32::MAX, fails_after };
+        let mut store = Watched::new();
+        store.fails_after = fails_after;
         let mut zap = Zap::create(&mut store, ZapOptions::new(3)).unwrap();
         store.changes_left = changes_left;
         let name = |i: u64| format!("f{i}");

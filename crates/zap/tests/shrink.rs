@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
-use std::cell::Cell;
-use std::sync::Arc;
-use terrane_wire::Corrupt;
+mod watched;
+
 use terrane_zap::{Cursor, Entry, Error, Flags, Kind, MemStore, NormFlags, Store, ValueRef, Zap, ZapOptions};
+use watched::Watched;
 
 struct Subject {
     zap: Zap,
@@ -290,47 +290,6 @@ fn names_stay_normalized() {
     assert_eq!(s.kind(), Kind::Nothing);
 }
 
-/// A store whose changes stop working, and which counts what is read.
-struct Failing {
-    inner: MemStore,
-    changes_left: u32,
-    reads: Cell<u32>,
-}
-
-impl Failing {
-    fn change(&mut self, make: impl FnOnce(&mut MemStore) -> Result<(), Corrupt>) -> Result<(), Corrupt> {
-        let left = self.changes_left.checked_sub(1);
-        self.changes_left = left.ok_or_else(|| Corrupt::new("store", "changes left", "some", "none"))?;
-        make(&mut self.inner)
-    }
-}
-
-impl Store for Failing {
-    type Error = Corrupt;
-    fn block_size(&self) -> usize {
-        self.inner.block_size()
-    }
-    fn block_count(&self) -> u64 {
-        self.inner.block_count()
-    }
-    fn read(&self, block: u64) -> Result<Arc<Vec<u8>>, Corrupt> {
-        self.reads.set(self.reads.get() + 1);
-        self.inner.read(block)
-    }
-    fn modify(&mut self, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), Corrupt> {
-        self.change(|inner| inner.modify(block, change))
-    }
-    fn set_block_size(&mut self, bytes: usize) -> Result<(), Corrupt> {
-        self.change(|inner| inner.set_block_size(bytes))
-    }
-    fn free(&mut self, block: u64) -> Result<(), Corrupt> {
-        self.change(|inner| inner.free(block))
-    }
-    fn truncate(&mut self, blocks: u64) -> Result<(), Corrupt> {
-        self.change(|inner| inner.truncate(blocks))
-    }
-}
-
 /// A block of slots is a whole ZAP at every step of its shrinking.
 #[test]
 fn a_store_that_fails_in_the_middle_keeps_the_entries() {
@@ -341,7 +300,8 @@ fn a_store_that_fails_in_the_middle_keeps_the_entries() {
     let before = s.all();
     let mut steps = 0;
     loop {
-        let mut store = Failing { inner: s.store.clone(), changes_left: steps, reads: Cell::default() };
+        let mut store = Watched::from(s.store.clone());
+        store.changes_left = steps;
         let plan = s.zap.plan_shrink(&s.store).unwrap().expect("it is due");
         let outcome = s.zap.apply_shrink(&mut store, plan);
         let zap = Zap::open(&store.inner).unwrap();
@@ -368,11 +328,11 @@ fn a_look_ends_at_the_first_value_that_no_slot_holds() {
     let long = [7; 125];
     (0..400).for_each(|i| s.add(&format!("{i}"), &long));
     (0..200).for_each(|i| s.remove(&format!("{i}")));
-    let store = Failing { inner: s.store.clone(), changes_left: 0, reads: Cell::default() };
+    let store = Watched::from(s.store.clone());
     assert!(store.block_count() > 20);
     assert_eq!(s.zap.shrink_due(&store), Ok(true));
     assert!(s.zap.plan_shrink(&store).unwrap().is_none());
-    assert!(store.reads.get() < 20, "{} reads", store.reads.get());
+    assert!(store.reads() < 20, "{} reads", store.reads());
 }
 
 /// A ZAP that was opened without a salt could not be made again.

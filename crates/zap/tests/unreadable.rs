@@ -2,72 +2,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
-use std::sync::Arc;
+mod watched;
+
 use terrane_wire::Corrupt;
-use terrane_zap::{Cursor, Flags, MemStore, Store, Zap, ZapOptions};
-
-/// As an object of a pool: a block that is freed at the end takes the end with it, and a block may be unreadable, which a change of
-/// it is the first to notice.
-#[derive(Clone)]
-struct Object {
-    inner: MemStore,
-    unreadable: Option<u64>,
-}
-
-impl Object {
-    fn new() -> Object {
-        Object { inner: MemStore::new(), unreadable: None }
-    }
-
-    fn judge(&self, block: u64) -> Result<(), Corrupt> {
-        match self.unreadable {
-            Some(bad) if bad == block => {
-                Err(Corrupt::new(format!("block {block}"), "checksum", "right", "wrong"))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-impl Store for Object {
-    type Error = Corrupt;
-    fn block_size(&self) -> usize {
-        self.inner.block_size()
-    }
-    fn block_count(&self) -> u64 {
-        self.inner.block_count()
-    }
-    fn read(&self, block: u64) -> Result<Arc<Vec<u8>>, Corrupt> {
-        self.judge(block)?;
-        self.inner.read(block)
-    }
-    fn modify(&mut self, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), Corrupt> {
-        self.judge(block)?;
-        self.inner.modify(block, change)
-    }
-    fn set_block_size(&mut self, bytes: usize) -> Result<(), Corrupt> {
-        self.inner.set_block_size(bytes)
-    }
-    fn free(&mut self, block: u64) -> Result<(), Corrupt> {
-        match block + 1 == self.inner.block_count() {
-            true => self.inner.truncate(block),
-            false => self.inner.free(block),
-        }
-    }
-    fn truncate(&mut self, blocks: u64) -> Result<(), Corrupt> {
-        self.inner.truncate(blocks)
-    }
-}
+use terrane_zap::{Cursor, Flags, Store, Zap, ZapOptions};
+use watched::Watched;
 
 struct Fat {
     zap: Zap,
-    store: Object,
+    store: Watched,
 }
 
 impl Fat {
     fn new() -> Fat {
         let options = ZapOptions { fat_block_shift: 9, flags: Flags::HASH64, ..ZapOptions::new(0x0b5e) };
-        let mut store = Object::new();
+        let mut store = Watched::new();
         Fat { zap: Zap::create(&mut store, options).unwrap(), store }
     }
 
@@ -177,7 +126,7 @@ fn a_change_that_meets_an_unreadable_block_is_made_or_not_made() {
 #[test]
 fn a_zap_with_entries_is_not_empty_whatever_it_counts() {
     let options = ZapOptions { tiny: true, ..ZapOptions::new(0x0b5e) };
-    let mut store = Object::new();
+    let mut store = Watched::new();
     let mut zap = Zap::create(&mut store, options).unwrap();
     zap.add(&mut store, "wide", &[1; 40]).unwrap();
     zap.add(&mut store, "goes", &[1]).unwrap();

@@ -1,0 +1,108 @@
+//! A store that behaves like an object, counts what is asked of it, and fails where a test wants it to.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use terrane_wire::Corrupt;
+use terrane_zap::{MemStore, Store};
+
+/// Like an object in a pool it ends where its last block ends: one that is freed there makes it shorter.
+#[derive(Clone)]
+pub struct Watched {
+    pub inner: MemStore,
+    /// Changes that work from now on; each one after them is refused.
+    pub changes_left: u32,
+    /// The changes that are refused are made all the same: nobody knows what a failed write left.
+    pub fails_after: bool,
+    /// Whoever reads or changes this block is told that it is damaged.
+    pub unreadable: Option<u64>,
+    reads: Cell<u64>,
+    changes: u64,
+}
+
+impl From<MemStore> for Watched {
+    fn from(inner: MemStore) -> Watched {
+        Watched {
+            inner,
+            changes_left: u32::MAX,
+            fails_after: false,
+            unreadable: None,
+            reads: Cell::new(0),
+            changes: 0,
+        }
+    }
+}
+
+#[allow(dead_code, reason = "each test watches something else")]
+impl Watched {
+    pub fn new() -> Watched {
+        Watched::from(MemStore::new())
+    }
+
+    pub fn reads(&self) -> u64 {
+        self.reads.get()
+    }
+
+    /// Blocks read and changed by `work`.
+    pub fn cost<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> (T, u64) {
+        let before = self.reads.get() + self.changes;
+        let outcome = work(self);
+        (outcome, self.reads.get() + self.changes - before)
+    }
+}
+
+impl Watched {
+    fn judge(&self, block: u64) -> Result<(), Corrupt> {
+        match self.unreadable == Some(block) {
+            true => Err(Corrupt::new(format!("block {block}"), "checksum", "right", "wrong")),
+            false => Ok(()),
+        }
+    }
+
+    fn change(&mut self, make: impl FnOnce(&mut MemStore) -> Result<(), Corrupt>) -> Result<(), Corrupt> {
+        self.changes += 1;
+        let left = self.changes_left.checked_sub(1);
+        if left.is_some() || self.fails_after {
+            make(&mut self.inner)?;
+        }
+        self.changes_left = left.ok_or_else(|| Corrupt::new("store", "changes left", "some", "none"))?;
+        Ok(())
+    }
+}
+
+impl Store for Watched {
+    type Error = Corrupt;
+
+    fn block_size(&self) -> usize {
+        self.inner.block_size()
+    }
+
+    fn block_count(&self) -> u64 {
+        self.inner.block_count()
+    }
+
+    fn read(&self, block: u64) -> Result<Arc<Vec<u8>>, Corrupt> {
+        self.reads.set(self.reads.get() + 1);
+        self.judge(block)?;
+        self.inner.read(block)
+    }
+
+    fn modify(&mut self, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), Corrupt> {
+        self.judge(block)?;
+        self.change(|inner| inner.modify(block, change))
+    }
+
+    fn set_block_size(&mut self, bytes: usize) -> Result<(), Corrupt> {
+        self.change(|inner| inner.set_block_size(bytes))
+    }
+
+    fn free(&mut self, block: u64) -> Result<(), Corrupt> {
+        self.change(|inner| match block + 1 == inner.block_count() {
+            true => inner.truncate(block),
+            false => inner.free(block),
+        })
+    }
+
+    fn truncate(&mut self, blocks: u64) -> Result<(), Corrupt> {
+        self.change(|inner| inner.truncate(blocks))
+    }
+}
