@@ -693,7 +693,7 @@ fn open(
     };
     let free = homes(label.zone_count).filter(|home| !used.contains(home));
     let empty: BTreeSet<Home> = free.filter(takes_writes).collect();
-    let next_txg = if uber.clean { uber.txg.next() } else { Txg(lease_txg.max(uber.txg.0 + 1)) };
+    let next_txg = first_group((uber.txg, uber.clean), lease_txg, options.rewind.is_some());
     let state = SyncState {
         streams,
         alloc: Allocator { unclean: empty.clone(), empty, next_seq: lease_seq, lease_seq: lease_seq + 4096 },
@@ -743,6 +743,12 @@ fn uncounted(devices: &[Arc<Counted>]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
 }
 
+/// The first group after the one that was imported, given whether that was the last before an export. A group's number never comes twice:
+/// after a crash, and where later groups are given up, it goes on above all that were leased.
+fn first_group((txg, clean): (Txg, bool), lease: u64, rewinds: bool) -> Txg {
+    if clean && !rewinds { txg.next() } else { Txg(lease.max(txg.0 + 1)) }
+}
+
 fn assemble(
     label: Label,
     devices: Vec<Arc<Counted>>,
@@ -777,4 +783,21 @@ fn assemble(
         env,
     };
     Arc::new(pool)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_groups_number_never_comes_twice() {
+        assert_eq!(first_group((Txg(7), true), 4103, false), Txg(8), "nothing came after an export");
+        assert_eq!(first_group((Txg(7), false), 4103, false), Txg(4103), "a crash may have lost some");
+        assert_eq!(
+            first_group((Txg(7), true), 4103, true),
+            Txg(4103),
+            "groups after the export are given up"
+        );
+        assert_eq!(first_group((Txg(7), false), 3, true), Txg(8));
+    }
 }
