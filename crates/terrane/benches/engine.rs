@@ -7,10 +7,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
+#[path = "support/args.rs"]
+mod args;
 #[path = "support/cpu.rs"]
 mod cpu;
 mod support;
 
+use args::Args;
 use cpu::{own_cpu_ns, process_cpu_ns};
 use std::time::Instant;
 use support::{DIRS, Mounted, OWNER, mount, pool::image_path};
@@ -60,20 +63,15 @@ fn phase(
 }
 
 fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let option =
-        |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)).cloned();
-    let number =
-        |name: &str, default: usize| option(name).and_then(|text| text.parse().ok()).unwrap_or(default);
-    let files = number("--files", 200_000) / DIRS * DIRS;
-    let dir = option("--dir").map_or_else(std::env::temp_dir, Into::into);
-    let path = image_path(&dir);
+    let args = Args::new();
+    let files = args.number("--files", 200_000) / DIRS * DIRS;
+    let path = image_path(&args.dir());
     println!("{files} empty files in {DIRS} directories");
     println!(
         "{:<14} {:>7} {:>12} {:>12} {:>14} {:>14}",
         "", "threads", "ops/s", "ops/s called", "caller us/op", "process us/op"
     );
-    for _ in 0..number("--rounds", 1) {
+    for _ in 0..args.number("--rounds", 1) {
         for threads in [1, 2] {
             let mounted = mount(&path);
             let create = |fs: &Fs, dir: Ino, name: &[u8]| {

@@ -10,17 +10,19 @@
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
+#[path = "support/args.rs"]
+mod args;
 mod support;
 
+use args::Args;
 use std::path::Path;
 use std::time::Instant;
 use support::pool::image_path;
 use support::{Mounted, OWNER, mount};
 use terrane::check::usage::{Purpose, Usage, usage};
-use terrane_dataset::ObjectStore;
-use terrane_object::{ObjectKind, ObjectSpec};
+use terrane_object::ObjectKind;
 use terrane_pool::Cost;
-use terrane_zap::{ValueRef, Zap, ZapOptions};
+use terrane_zap::ValueRef;
 
 /// Of the directories and files.
 const PER_DIR: usize = 1000;
@@ -69,15 +71,13 @@ fn identifier(number: u64) -> [u64; 3] {
 }
 
 fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let option =
-        |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)).cloned();
-    let number =
-        |name: &str, default: usize| option(name).and_then(|text| text.parse().ok()).unwrap_or(default);
-    let (count, large, commits) =
-        (number("--count", 100_000), number("--large", 1_000_000), number("--commits", 1).max(1));
-    let dir = option("--dir").map_or_else(std::env::temp_dir, Into::into);
-    let path = image_path(&dir);
+    let args = Args::new();
+    let (count, large, commits) = (
+        args.number("--count", 100_000),
+        args.number("--large", 1_000_000),
+        args.number("--commits", 1).max(1),
+    );
+    let path = image_path(&args.dir());
 
     let parent =
         |mounted: &Mounted, number: usize| *mounted.dirs.get(number / PER_DIR % mounted.dirs.len()).unwrap();
@@ -95,15 +95,11 @@ fn main() {
         let dataset = mounted.fs.dataset();
         let cost = Cost { write_bytes: 64 << 10, meta_blocks: 16, ..Cost::NOTHING };
         let tx = dataset.objects().begin(cost).unwrap();
-        let spec = ObjectSpec { kind: ObjectKind::Zap, block_size: 512, dnode_slots: 1, bonus: Vec::new() };
-        let object = dataset.objects().create(&tx, spec).unwrap();
-        let mut store = ObjectStore::writer(&object, &tx);
-        let options = ZapOptions { tiny: true, ..ZapOptions::new(dataset.objects().random_u64() | 1) };
-        let mut zap = Zap::open_with(&store, options).unwrap();
+        let mut zap = dataset.new_zap(&tx, ObjectKind::Zap).unwrap();
         for entry in 0..SMALL {
             let id = number as u64 * SMALL + entry;
             let name = format!("file-{id:08}");
-            zap.add_ints(&mut store, name.as_bytes(), ValueRef::U64s(&identifier(id))).unwrap();
+            zap.add(&tx, name.as_bytes(), ValueRef::U64s(&identifier(id))).unwrap();
         }
     });
     let one = std::sync::OnceLock::new();

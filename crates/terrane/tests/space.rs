@@ -7,11 +7,10 @@
 use std::sync::Arc;
 use terrane::check::usage::{Purpose, Usage, usage};
 use terrane::{Cred, Dataset, Fs, WriteFlags};
-use terrane_dataset::ObjectStore;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::{Cost, ObjectKind, ObjectSpec, Objects, Pool};
+use terrane_object::{Cost, ObjectKind, Objects, Pool};
 use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
-use terrane_zap::{ValueRef, Zap, ZapOptions};
+use terrane_zap::ValueRef;
 
 const OWNER: Cred = Cred { uid: 1000, gid: 100 };
 
@@ -74,16 +73,12 @@ fn a_zap_of_ten_file_identifiers_costs_less_than_two_hundred_bytes() {
     let set = m.fs.dataset().objects();
     let zap = each(&m, 2000, |number| {
         let tx = set.begin(Cost { write_bytes: 64 << 10, meta_blocks: 16, ..Cost::NOTHING }).unwrap();
-        let spec = ObjectSpec { kind: ObjectKind::Zap, block_size: 512, dnode_slots: 1, bonus: Vec::new() };
-        let object = set.create(&tx, spec).unwrap();
-        let mut store = ObjectStore::writer(&object, &tx);
-        let options = ZapOptions { tiny: true, ..ZapOptions::new(set.random_u64() | 1) };
-        let mut zap = Zap::open_with(&store, options).unwrap();
+        let mut zap = m.fs.dataset().new_zap(&tx, ObjectKind::Zap).unwrap();
         for entry in 0..10 {
             // Sequence, object, version, as metadata servers store them.
             let id = number as u64 * 10 + entry;
             let value = [0x2_0000_0400 + id / 100_000, id % 100_000, 0];
-            zap.add_ints(&mut store, format!("file-{id:08}").as_bytes(), ValueRef::U64s(&value)).unwrap();
+            zap.add(&tx, format!("file-{id:08}").as_bytes(), ValueRef::U64s(&value)).unwrap();
         }
     });
     // Most of them are in their dnodes' pointers: as blocks they would cost three times that.

@@ -15,6 +15,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
+#[path = "../support/args.rs"]
+mod args;
 #[path = "../support/cpu.rs"]
 mod cpu;
 #[path = "../support/pool.rs"]
@@ -23,6 +25,7 @@ mod server;
 mod table;
 mod zaps;
 
+use args::Args;
 use std::sync::Barrier;
 use std::time::Instant;
 use table::{Row, Table};
@@ -114,24 +117,19 @@ pub fn scattered(count: usize) -> impl Iterator<Item = usize> {
 }
 
 fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let option =
-        |name: &str| args.iter().position(|arg| arg == name).and_then(|at| args.get(at + 1)).cloned();
-    let number =
-        |name: &str, default: usize| option(name).and_then(|text| text.parse().ok()).unwrap_or(default);
-    let rows = option("--rows").unwrap_or_else(|| "micro,tiny,fat,server".into());
-    let dir = option("--dir").map_or_else(std::env::temp_dir, Into::into);
-    let path = pool::image_path(&dir);
-    let mut table = Table::new(args.iter().any(|arg| arg == "--json"));
-    for _ in 0..number("--rounds", 1) {
+    let args = Args::new();
+    let rows = args.option("--rows").unwrap_or_else(|| "micro,tiny,fat,server".into());
+    let path = pool::image_path(&args.dir());
+    let mut table = Table::new(args.has("--json"));
+    for _ in 0..args.number("--rounds", 1) {
         for threads in [1, 2] {
             let run = Run { threads, path: path.clone() };
             for group in rows.split(',') {
                 let rows: Vec<Row> = match group {
-                    "micro" => zaps::micro(&run, number("--dirs", 50), number("--names", 2_000)),
-                    "tiny" => zaps::tiny(&run, number("--dirs", 50), number("--names", 2_000)),
-                    "fat" => zaps::fat(&run, number("--fat-names", 1_000_000)),
-                    "server" => server::rows(&run, number("--server-names", 200_000)),
+                    "micro" => zaps::micro(&run, args.number("--dirs", 50), args.number("--names", 2_000)),
+                    "tiny" => zaps::tiny(&run, args.number("--dirs", 50), args.number("--names", 2_000)),
+                    "fat" => zaps::fat(&run, args.number("--fat-names", 1_000_000)),
+                    "server" => server::rows(&run, args.number("--server-names", 200_000)),
                     other => panic!("--rows should be of micro, tiny, fat and server, found '{other}'"),
                 };
                 rows.into_iter().for_each(|row| table.add(row));

@@ -1,0 +1,30 @@
+//! What a benchmark was asked to do: `--name value`, in any order.
+
+use std::path::PathBuf;
+
+pub struct Args(Vec<String>);
+
+impl Args {
+    pub fn new() -> Args {
+        Args(std::env::args().collect())
+    }
+
+    /// What follows `name`.
+    pub fn option(&self, name: &str) -> Option<String> {
+        self.0.iter().position(|arg| arg == name).and_then(|at| self.0.get(at + 1)).cloned()
+    }
+
+    pub fn number(&self, name: &str, default: usize) -> usize {
+        self.option(name).and_then(|text| text.parse().ok()).unwrap_or(default)
+    }
+
+    #[allow(dead_code, reason = "not every benchmark has flags")]
+    pub fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|arg| arg == name)
+    }
+
+    /// Where files are made: `--dir`, or where temporary files go.
+    pub fn dir(&self) -> PathBuf {
+        self.option("--dir").map_or_else(std::env::temp_dir, Into::into)
+    }
+}
