@@ -28,9 +28,8 @@ use crate::zap_policy::ZapPolicy;
 use crate::zap_store::{ChangeCost, ObjectZap, ZapError};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, Tx};
+use terrane_object::{Cost, Object, ObjectError, ObjectId, ObjectKind, Tx};
 use terrane_wire::NumberMap;
 use terrane_zap::{Cursor, Entry, Flags, KeyRef, Kind, Value, ValueRef};
 
@@ -183,15 +182,15 @@ impl State {
 
 struct Shared {
     id: ObjectId,
+    /// Only it knows whether it was destroyed: somebody may have opened it before, and made a handle of it afterwards.
+    object: Arc<Object>,
     state: RwLock<State>,
-    /// Changed under the lock of the state only.
-    destroyed: AtomicBool,
     open: Arc<Open>,
 }
 
 impl Shared {
     fn is_destroyed(&self) -> bool {
-        self.destroyed.load(Ordering::Acquire)
+        self.object.is_destroyed()
     }
 }
 
@@ -337,7 +336,6 @@ impl Zaps {
         let object = zap.alive(&state)?.object();
         zap.claim_dnode(batch);
         self.dataset.objects().destroy(&batch.tx, object)?;
-        zap.0.destroyed.store(true, Ordering::Release);
         self.open.forget_due(&zap.0);
         Ok(())
     }
@@ -380,9 +378,9 @@ pub struct ZapHandle(Arc<Shared>);
 
 impl ZapHandle {
     fn new(open: &Arc<Open>, zap: ObjectZap) -> Self {
-        let id = zap.object().id();
+        let (id, object) = (zap.object().id(), Arc::clone(zap.object()));
         let state = RwLock::new(State { zap, claimed: (0, 0) });
-        let new = Arc::new(Shared { id, state, destroyed: AtomicBool::new(false), open: Arc::clone(open) });
+        let new = Arc::new(Shared { id, object, state, open: Arc::clone(open) });
         // Whichever goes is dropped after the lock: it takes the lock.
         let known;
         {
@@ -555,5 +553,50 @@ fn into_zap_error(error: DatasetError) -> ZapError {
             ObjectError::from(terrane_wire::Corrupt::new("data set", "ZAP", "one that can be made", other))
                 .into()
         }
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+#[cfg(test)]
+mod tests {
+    use super::support::Machine;
+    use super::*;
+    use terrane_zap::Error;
+
+    /// A thread may look a ZAP up, be held up, and go on when the number names another one.
+    #[test]
+    fn who_opened_a_zap_before_it_was_destroyed_is_not_taken_for_the_next_of_its_number() {
+        let machine = Machine::new(1);
+        let dataset = Arc::new(Dataset::create_root(&machine.objects, &[]).unwrap());
+        let zaps = Zaps::open(&dataset).unwrap();
+        let create = || {
+            let batch = zaps.begin(Work::new().create(1, 1, 40)).unwrap();
+            zaps.create(&batch, ZapSpec::NAMES).unwrap()
+        };
+        let old = create();
+        let held_up = dataset.open_zap(old.id()).unwrap();
+        zaps.destroy(&zaps.begin(Work::new().destroy()).unwrap(), &old).unwrap();
+        let id = old.id();
+        drop(old);
+        let late = ZapHandle::new(&zaps.open, held_up);
+        let mut others = Vec::new();
+        let new = loop {
+            assert!(others.len() < 100, "the number does not come again");
+            dataset.objects().commit().unwrap();
+            let new = create();
+            if new.id() == id {
+                break new;
+            }
+            others.push(new);
+        };
+        let value = ValueRef::U64s(&[1]);
+        let batch = zaps.begin(Work::new().put(&new, 1, 4, value)).unwrap();
+        new.add(&batch, "name", value).unwrap();
+        assert!(matches!(late.add(&batch, "name", value), Err(Error::Store(ObjectError::NotFound(_)))));
+        drop(batch);
+        assert_eq!(zaps.zap(id).unwrap().lookup("name").unwrap(), Some(Value::U64(1)));
     }
 }

@@ -181,6 +181,11 @@ impl Object {
         self.state.read().dnode.clone()
     }
 
+    /// It was destroyed: its number may name another object by now.
+    pub fn is_destroyed(&self) -> bool {
+        self.state.read().destroyed
+    }
+
     /// Blocks that the group of `tx` has changed: what it reserved for others, nobody needs.
     pub fn dirty_blocks(&self, tx: &Tx) -> usize {
         let state = self.state.read();
