@@ -58,7 +58,7 @@ struct List {
     cache: usize,
 }
 
-const OWNER: Cred = Cred { uid: 0, gid: 0 };
+const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 
 fn make(options: &Make) -> Outcome {
     let _ = std::fs::remove_file(&options.image);

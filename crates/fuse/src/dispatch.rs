@@ -141,7 +141,7 @@ impl Dispatch {
     fn answer(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
         let (fs, negotiated) = (&*self.fs, call.negotiated);
         let node = self.ino(call.header.nodeid);
-        let cred = &Cred { uid: call.header.uid, gid: call.header.gid };
+        let cred = &Cred { uid: call.header.uid, gid: call.header.gid, umask: 0 };
         match *call.request {
             Request::Lookup { name } => self.lookup(call.header, node, name, reply),
             Request::Forget { nlookup } => Ok(fs.forget(node, nlookup)),

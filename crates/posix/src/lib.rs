@@ -17,6 +17,7 @@
 //! | `link`, `rename` | more names, fewer names, moved names |
 //! | `settle` | what directories give back when they lost names |
 //! | `unlinked` | objects without a name, and what a crash left of them |
+//! | `xattr` | extended attributes |
 //! | `perm` | what the kernel leaves of permissions |
 //!
 //! Every change follows one order: hold the inodes (which may read), begin the transaction (which may wait),
@@ -38,6 +39,7 @@ mod rename;
 mod settle;
 mod types;
 mod unlinked;
+mod xattr;
 
 pub use errno::Errno;
 pub use fs::{Fs, Ledger};

@@ -10,6 +10,8 @@ use crate::types::{Cred, mode};
 /// Group and mode of a new inode. In a set-gid directory everything takes the directory's group, and
 /// directories the bit as well.
 pub(crate) fn inherit(parent: &Attributes, bits: u32, cred: &Cred) -> (u64, u32) {
+    let is_symlink = bits & mode::S_IFMT == mode::S_IFLNK;
+    let bits = if is_symlink { bits } else { bits & !(cred.umask & 0o777) };
     if parent.mode() & mode::S_ISGID == 0 {
         return (u64::from(cred.gid), bits);
     }

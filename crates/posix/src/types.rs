@@ -10,11 +10,24 @@ pub struct Time {
     pub nanos: u32,
 }
 
-/// Who asks. The umask was applied by the caller: modes arrive masked.
+/// Who asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cred {
     pub uid: u32,
     pub gid: u32,
+    /// Permission bits that new files do not get, unless the directory's default ACL says which they get.
+    pub umask: u32,
+}
+
+/// How an extended attribute is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetXattr {
+    /// `XATTR_CREATE`: not if it is there (`EEXIST`).
+    pub create: bool,
+    /// `XATTR_REPLACE`: only if it is there (`ENODATA`).
+    pub replace: bool,
+    /// The kernel asks for the set-gid bit to be cleared with the access ACL (its caller is not in the file's group).
+    pub kill_sgid: bool,
 }
 
 /// What `stat` shows.
@@ -104,6 +117,11 @@ pub const FALLOC_KEEP_SIZE: u32 = 0x01;
 pub const FALLOC_PUNCH_HOLE: u32 = 0x02;
 /// `fallocate`: make zeros.
 pub const FALLOC_ZERO_RANGE: u32 = 0x10;
+
+/// Longest value of an extended attribute in bytes.
+pub const XATTR_SIZE_MAX: usize = 64 << 10;
+/// Longest list of extended attributes' names in bytes, each with its NUL.
+pub const XATTR_LIST_MAX: usize = 64 << 10;
 
 /// Longest name in bytes.
 pub const NAME_MAX: usize = 255;

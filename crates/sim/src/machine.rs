@@ -8,8 +8,8 @@ use terrane_object::{CreateOptions, Env, ImportOptions, Objects, Pool, SeededEnv
 use terrane_posix::{Cred, Fs};
 use terrane_wire::Txg;
 
-pub const ROOT: Cred = Cred { uid: 0, gid: 0 };
-pub const USER: Cred = Cred { uid: 1000, gid: 100 };
+pub const ROOT: Cred = Cred { uid: 0, gid: 0, umask: 0 };
+pub const USER: Cred = Cred { uid: 1000, gid: 100, umask: 0 };
 
 /// What the machine is built of.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@
 //!
 //! fn greet(dataset: Arc<Dataset>) -> Result<(), Box<dyn std::error::Error>> {
 //!     let fs = Fs::open(dataset)?;
-//!     let file = fs.create(fs.root(), b"hello", 0o644, &Cred { uid: 0, gid: 0 })?;
+//!     let file = fs.create(fs.root(), b"hello", 0o644, &Cred { uid: 0, gid: 0, umask: 0 })?;
 //!     fs.write(file.ino, 0, b"world", WriteFlags::default())?;
 //!     fs.fsync(file.ino, false)?;
 //!     fs.forget(file.ino, 1);

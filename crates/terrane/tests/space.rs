@@ -12,7 +12,7 @@ use terrane_object::{Cost, ObjectKind, Objects, Pool};
 use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
 use terrane_zap::ValueRef;
 
-const OWNER: Cred = Cred { uid: 1000, gid: 100 };
+const OWNER: Cred = Cred { uid: 1000, gid: 100, umask: 0 };
 
 struct Machine {
     pool: Arc<Pool>,

@@ -17,7 +17,7 @@ use terrane_pool::{CreateOptions, ImportOptions, SystemEnv};
 #[global_allocator]
 static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 
-const OWNER: Cred = Cred { uid: 0, gid: 0 };
+const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 const ZONE_BYTES: u64 = 4 << 20;
 const DIRS: usize = 100;
 const NAMES: usize = 1800;

@@ -396,7 +396,7 @@ impl Create {
             self.properties.iter().map(|set| (set.name.as_str(), set.value.as_str())).collect();
         let dataset = Dataset::create_root(&objects, &properties)?;
         let (uid, gid) = sys::who()?;
-        Fs::format(&dataset, &Cred { uid, gid })?;
+        Fs::format(&dataset, &Cred { uid, gid, umask: 0 })?;
         // While `objects` lives: it is what a commit asks for dirty blocks.
         Ok(pool.commit().map(drop)?)
     }

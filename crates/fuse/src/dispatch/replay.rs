@@ -30,7 +30,7 @@ impl Dispatch {
     /// What a resent request would have been answered the first time, where carrying it out again gives `errno`.
     pub(super) fn answer_again(&self, call: &Call<'_>, errno: Errno, reply: &mut Reply) -> Answer {
         let dir = self.ino(call.header.nodeid);
-        let cred = Cred { uid: call.header.uid, gid: call.header.gid };
+        let cred = Cred { uid: call.header.uid, gid: call.header.gid, umask: 0 };
         match (errno, *call.request) {
             (EEXIST, Request::Create { name, create }) => {
                 let exclusive = create.flags & O_EXCL != 0;

@@ -9,8 +9,8 @@ use terrane_object::{Objects, Pool};
 use terrane_pool::{CreateOptions, Env, ImportOptions, SeededEnv, SystemEnv};
 use terrane_posix::{Attr, Cred, Errno, Fs, Ino, SetAttr, WriteFlags};
 
-pub const ROOT_CRED: Cred = Cred { uid: 0, gid: 0 };
-pub const USER: Cred = Cred { uid: 1000, gid: 100 };
+pub const ROOT_CRED: Cred = Cred { uid: 0, gid: 0, umask: 0 };
+pub const USER: Cred = Cred { uid: 1000, gid: 100, umask: 0 };
 
 pub struct Machine {
     seed: u64,

@@ -8,7 +8,7 @@ use terrane::{Cred, Fs, Ino};
 use terrane_object::{Objects, Pool};
 
 pub const DIRS: usize = 200;
-pub const OWNER: Cred = Cred { uid: 0, gid: 0 };
+pub const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 
 pub struct Mounted {
     pub pool: Arc<Pool>,
