@@ -1,5 +1,6 @@
 //! The root data set: made, found again, and told what to do.
 
+use crate::attributes::{self, AclType, DnodeSize, XattrHome};
 use crate::error::DatasetError;
 use crate::naming::{self, Naming};
 use crate::props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
@@ -8,7 +9,7 @@ use crate::zap_store::{BLOCK_BYTES_FIRST, ObjectZap};
 use crate::zaps::Open;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_object::{
     ChecksumKind, Compression, Cost, DataPolicy, Feature, ObjectError, ObjectId, ObjectKind, ObjectSet,
@@ -34,11 +35,19 @@ pub struct Dataset {
     mos: Arc<ObjectSet>,
     props: Mutex<Props>,
     zap_policy: Arc<ZapPolicy>,
-    /// `AccessTime` as stored: asked with every read, so it does not wait for `props`.
-    access_time: AtomicU8,
+    hot: Hot,
     naming: Naming,
     /// The ZAPs of programs that have a handle.
     pub(crate) open_zaps: Mutex<Weak<Open>>,
+}
+
+/// Properties that are asked for with every request, as stored: whoever asks does not wait for `props`.
+#[derive(Default)]
+struct Hot {
+    access_time: AtomicU64,
+    xattr_home: AtomicU64,
+    acl_type: AtomicU64,
+    dnode_size: AtomicU64,
 }
 
 struct Props {
@@ -170,7 +179,7 @@ impl Dataset {
             set,
             mos,
             props: Mutex::new(props),
-            access_time: AtomicU8::default(),
+            hot: Hot::default(),
             naming,
             open_zaps: Mutex::default(),
         };
@@ -182,8 +191,14 @@ impl Dataset {
         self.set.set_policy(props.policy()?);
         let (bytes, row) = props.number_of("zapsize")?;
         self.zap_policy.set_slots_bytes_max(u32::try_from(bytes).map_err(|_| row.bad(bytes))?);
-        let (number, row) = props.number_of("atime")?;
-        self.access_time.store(u8::try_from(number).map_err(|_| row.bad(number))?, Ordering::Relaxed);
+        for (name, hot) in [
+            ("atime", &self.hot.access_time),
+            (attributes::XATTR, &self.hot.xattr_home),
+            (attributes::ACL_TYPE, &self.hot.acl_type),
+            (attributes::DNODE_SIZE, &self.hot.dnode_size),
+        ] {
+            hot.store(props.number_of(name)?.0, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -213,7 +228,22 @@ impl Dataset {
     }
 
     pub fn access_time(&self) -> AccessTime {
-        AccessTime::from_stored(u64::from(self.access_time.load(Ordering::Relaxed)))
+        AccessTime::from_stored(self.hot.access_time.load(Ordering::Relaxed))
+    }
+
+    /// Where new extended attributes go.
+    pub fn xattr_home(&self) -> XattrHome {
+        XattrHome::from_stored(self.hot.xattr_home.load(Ordering::Relaxed))
+    }
+
+    /// Whether access control lists are obeyed, and can be set.
+    pub fn acl_type(&self) -> AclType {
+        AclType::from_stored(self.hot.acl_type.load(Ordering::Relaxed))
+    }
+
+    /// How large the dnodes of new files and directories are.
+    pub fn dnode_size(&self) -> DnodeSize {
+        DnodeSize::from_stored(self.hot.dnode_size.load(Ordering::Relaxed))
     }
 
     /// Which names it takes, and which of them are one.

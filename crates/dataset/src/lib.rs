@@ -10,6 +10,7 @@
 //! Invariant: a property that is not in the properties ZAP has its default; one that is there is obeyed by the
 //! object set from the moment [`Dataset::set`] or [`Dataset::open_root`] returns.
 
+mod attributes;
 mod dataset;
 mod dnode_blocks;
 mod error;
@@ -19,6 +20,7 @@ mod zap_policy;
 pub mod zap_store;
 pub mod zaps;
 
+pub use attributes::{AclType, DnodeSize, XattrHome};
 pub use dataset::{Dataset, MASTER, POOL_DIRECTORY};
 pub use dnode_blocks::{DNODE_BLOCK_BYTES, DnodeBlocks};
 pub use error::DatasetError;

@@ -4,6 +4,7 @@
 //! can show the raw number of a value it does not know. Everything about a property, its default included, is
 //! in its row of [`PROPERTIES`]; a property stands there only if something obeys it.
 
+use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XATTR_WORDS};
 use crate::error::DatasetError;
 use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
 use std::fmt;
@@ -90,6 +91,30 @@ pub static PROPERTIES: &[Property] = &[
         fixed: false,
         parse: |word| number_of(&ATIME_WORDS, word),
         print: |stored| word_of(&ATIME_WORDS, stored),
+    },
+    Property {
+        name: XATTR,
+        values: "sa, dir, off, on (which is sa)",
+        default: 2,
+        fixed: false,
+        parse: |word| number_of(&XATTR_WORDS, word),
+        print: |stored| word_of(&XATTR_WORDS, stored),
+    },
+    Property {
+        name: ACL_TYPE,
+        values: "posix, off, posixacl (which is posix)",
+        default: 2,
+        fixed: false,
+        parse: |word| number_of(&ACL_WORDS, word),
+        print: |stored| word_of(&ACL_WORDS, stored),
+    },
+    Property {
+        name: DNODE_SIZE,
+        values: "auto, legacy, 1k, 2k, 4k, 8k, 16k",
+        default: 1,
+        fixed: false,
+        parse: |word| number_of(&DNODE_WORDS, word),
+        print: |stored| word_of(&DNODE_WORDS, stored),
     },
     Property {
         name: UTF8_ONLY,
@@ -253,6 +278,10 @@ mod tests {
             ("zapsize", "96K", "96K"),
             ("checksum", "sha256", "sha256"),
             ("atime", "off", "off"),
+            ("xattr", "on", "sa"),
+            ("xattr", "dir", "dir"),
+            ("acltype", "posixacl", "posix"),
+            ("dnodesize", "16k", "16k"),
             ("utf8only", "on", "on"),
             ("normalization", "formKC", "formKC"),
             ("casesensitivity", "mixed", "mixed"),
@@ -277,6 +306,9 @@ mod tests {
             ("compression", "zip"),
             ("checksum", "off"),
             ("atime", "yes"),
+            ("xattr", "yes"),
+            ("acltype", "nfsv4"),
+            ("dnodesize", "512"),
             ("utf8only", "yes"),
             ("normalization", "formc"),
             ("casesensitivity", "off"),

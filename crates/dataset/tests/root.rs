@@ -5,7 +5,9 @@ mod support;
 
 use std::collections::BTreeMap;
 use support::Machine;
-use terrane_dataset::{AccessTime, Dataset, DatasetError, Naming, PROPERTIES, Source};
+use terrane_dataset::{
+    AccessTime, AclType, Dataset, DatasetError, DnodeSize, Naming, PROPERTIES, Source, XattrHome,
+};
 use terrane_object::{ChecksumKind, Compression, Cost, Feature, ObjectKind};
 use terrane_zap::Cursor;
 
@@ -28,6 +30,11 @@ fn a_new_data_set_has_defaults_and_what_was_asked_for() {
     assert_eq!(policy.compression, "zstd-3".parse::<Compression>().unwrap());
     assert_eq!((policy.record_size, policy.checksum), (16 << 10, ChecksumKind::Blake3));
     assert_eq!(dataset.access_time(), AccessTime::Relative);
+    assert_eq!(of_attributes(&dataset), (XattrHome::Sa, AclType::Posix, DnodeSize::Auto));
+}
+
+fn of_attributes(dataset: &Dataset) -> (XattrHome, AclType, DnodeSize) {
+    (dataset.xattr_home(), dataset.acl_type(), dataset.dnode_size())
 }
 
 #[test]
@@ -38,6 +45,11 @@ fn properties_act_at_once_and_survive() {
     dataset.set("checksum", "fletcher4").unwrap();
     dataset.set("recordsize", "1M").unwrap();
     dataset.set("atime", "off").unwrap();
+    for (name, value) in [("xattr", "dir"), ("acltype", "off"), ("dnodesize", "4k")] {
+        dataset.set(name, value).unwrap();
+    }
+    let chosen = (XattrHome::Dir, AclType::Off, DnodeSize::Slots(8));
+    assert_eq!(of_attributes(&dataset), chosen);
     let policy = dataset.objects().policy();
     assert_eq!((policy.compression, policy.checksum), (Compression::Off, ChecksumKind::Fletcher4));
     assert_eq!((policy.record_size, dataset.access_time()), (1 << 20, AccessTime::Off));
@@ -50,6 +62,11 @@ fn properties_act_at_once_and_survive() {
     let dataset = Dataset::open_root(&m.objects).unwrap();
     assert_eq!(dataset.list().unwrap(), before);
     assert_eq!(dataset.objects().policy(), policy_with(policy, ChecksumKind::Blake3));
+    assert_eq!(of_attributes(&dataset), chosen);
+    dataset.obey_for_now("xattr", "off").unwrap();
+    assert_eq!(of_attributes(&dataset).0, XattrHome::Off);
+    dataset.reset("xattr").unwrap();
+    assert_eq!(of_attributes(&dataset).0, XattrHome::Sa);
 }
 
 fn policy_with(policy: terrane_object::DataPolicy, checksum: ChecksumKind) -> terrane_object::DataPolicy {

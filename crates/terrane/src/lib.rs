@@ -20,6 +20,8 @@
 //! One that wants names and numbers without files calls [`Zaps`]: see its module, and `examples/file_ids.rs`, which opens a pool too.
 
 pub use terrane_check as check;
-pub use terrane_dataset::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
+pub use terrane_dataset::{
+    AccessTime, AclType, DnodeSize, PROPERTIES, Property, PropertyValue, Source, XattrHome,
+};
 pub use terrane_dataset::{Batch, Work, ZapError, ZapHandle, ZapSpec, Zaps, object, zap, zaps};
 pub use terrane_posix::*;
