@@ -17,6 +17,7 @@
 //! | `link`, `rename` | more names, fewer names, moved names |
 //! | `settle` | what directories give back when they lost names |
 //! | `unlinked` | objects without a name, and what a crash left of them |
+//! | `acl` | access control lists: judged, kept one with the mode, inherited |
 //! | `xattr` | extended attributes |
 //! | `perm` | what the kernel leaves of permissions |
 //!
@@ -24,6 +25,7 @@
 //! lock in ascending order, judge again, change, and let go in reverse. So nobody waits for space or for a
 //! group while he holds a lock that somebody in the group needs.
 
+mod acl;
 mod ahead;
 mod attr;
 mod claims;
@@ -41,6 +43,7 @@ mod types;
 mod unlinked;
 mod xattr;
 
+pub use acl::{ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, Acl};
 pub use errno::Errno;
 pub use fs::{Fs, Ledger};
 pub use terrane_dataset::{Dataset, DatasetError};
