@@ -156,8 +156,11 @@ impl Registry {
 
     /// `None` for a number that this dataset does not have.
     pub fn get(&self, attr: Attr) -> Option<&AttrInfo> {
-        let at = self.rows.binary_search_by_key(&attr, |row| row.attr).ok()?;
-        self.rows.get(at)
+        // Where no number is left out, an attribute's row is its number's.
+        match self.rows.get(usize::from(attr.0)) {
+            Some(row) if row.attr == attr => Some(row),
+            _ => self.rows.get(self.rows.binary_search_by_key(&attr, |row| row.attr).ok()?),
+        }
     }
 
     /// Rows by number; [`AttrInfo::name`] and [`AttrInfo::to_zap_value`] are what the ZAP holds.

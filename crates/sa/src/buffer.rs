@@ -11,7 +11,7 @@
 
 use crate::attr::Attr;
 use crate::layout::{LAYOUT_MAX, Layout, LayoutTable, Slot};
-use crate::list::AttrList;
+use crate::list::AttrSlice;
 use std::fmt;
 use std::sync::Arc;
 use terrane_wire::{Corrupt, Field, Reader, Truncated};
@@ -31,8 +31,10 @@ pub enum SaError {
     Twice(Attr),
     /// The values are not those of the layout.
     NotTheLayout { layout: u16 },
-    /// A value has another length than its attribute, or no length that fits 16 bits.
+    /// A value has another length than its attribute.
     Length { attr: Attr, len: usize },
+    /// More bytes than a value (65535) or a spill block ([`SA_BYTES_MAX`]) can have.
+    TooLarge { bytes: usize },
     /// The header has room for 249 attributes of variable length, a layout for 255 attributes.
     TooManyAttributes,
     /// A dataset has at most 1022 combinations of attributes.
@@ -48,6 +50,9 @@ impl fmt::Display for SaError {
             SaError::Twice(attr) => write!(f, "{attr} is there twice"),
             SaError::NotTheLayout { layout } => write!(f, "the attributes are not those of layout {layout}"),
             SaError::Length { attr, len } => write!(f, "{attr} cannot be {len} bytes long"),
+            SaError::TooLarge { bytes } => {
+                write!(f, "{bytes} bytes are more than a value or a spill block can have")
+            }
             SaError::TooManyAttributes => f.write_str("more attributes than a buffer's header can describe"),
             SaError::TooManyLayouts => f.write_str(
                 "this dataset has used all 1022 combinations of attributes; copy its files to a new one",
@@ -151,6 +156,9 @@ fn decode_header<'t>(raw: &[u8], table: &'t LayoutTable) -> Result<&'t Arc<Layou
     }
     let mut reader = Reader::new(raw);
     let magic = reader.u32().map_err(short)?;
+    if magic == MAGIC.swap_bytes() {
+        return Err(damaged("byte order", "little-endian", "big-endian"));
+    }
     if magic != MAGIC {
         return Err(damaged("magic", format_args!("{MAGIC:#x}"), format_args!("{magic:#x}")));
     }
@@ -178,8 +186,10 @@ impl SaBuffer {
         Ok(SaBuffer { layout, raw })
     }
 
-    /// Stores `list`, whose order must be the layout's (see [`LayoutTable::find`] and [`LayoutTable::add`]).
-    pub fn encode(layout: &Arc<Layout>, list: &AttrList) -> Result<Self, SaError> {
+    /// Stores a list or one end of it, whose order must be the layout's (see [`LayoutTable::find`] and
+    /// [`LayoutTable::add`]).
+    pub fn encode<'a>(layout: &Arc<Layout>, list: impl Into<AttrSlice<'a>>) -> Result<Self, SaError> {
+        let list = list.into();
         let number = layout.number();
         if !layout.order().eq(list.order()) {
             return Err(SaError::NotTheLayout { layout: number });
@@ -190,7 +200,7 @@ impl SaBuffer {
         raw.extend_from_slice(&(units << 10 | number).to_le_bytes());
         for (slot, (attr, value)) in layout.slots().iter().zip(list.iter()) {
             let wrong = || SaError::Length { attr, len: value.len() };
-            let len = u16::try_from(value.len()).map_err(|_| wrong())?;
+            let len = u16::try_from(value.len()).map_err(|_| SaError::TooLarge { bytes: value.len() })?;
             match slot.len {
                 Some(fixed) if fixed != len => return Err(wrong()),
                 Some(_) => {}

@@ -178,7 +178,9 @@ impl LayoutTable {
     /// it a lock for writing and an entry in the ZAP.
     pub fn find(&self, order: impl IntoIterator<Item = Attr, IntoIter: Clone>) -> Option<&Arc<Layout>> {
         let order = order.into_iter();
-        self.layouts.values().find(|layout| layout.order().eq(order.clone()))
+        // Nearly all orders begin with the same dozen: lengths tell them apart sooner.
+        let len = order.clone().count();
+        self.layouts.values().find(|layout| layout.slots.len() == len && layout.order().eq(order.clone()))
     }
 
     /// Gives `order` a number, if it has none yet. A new layout must be stored ([`Layout::zap_name`],

@@ -1,4 +1,4 @@
-//! Attributes in the bonus area of a dnode.
+//! Attributes in the bonus area of a dnode, and in its spill block.
 //!
 //! What `stat` shows of a file (and its symlink target and small extended attributes) lies in its dnode, so that reading
 //! the dnode is all that `stat` costs. A file stores only values: which attributes there are, and in which order, is
@@ -6,8 +6,8 @@
 //! Files of one kind share one layout, so the header of a buffer is 8 bytes, not a list of names.
 //!
 //! The encodings are those of OpenZFS's system attributes, byte for byte. Reading order of the rooms: [`attr`] (names
-//! and numbers), [`layout`] (order), [`buffer`] (bytes), [`list`] (adding, removing, replacing), [`zpl`] (what POSIX
-//! needs, as a struct).
+//! and numbers), [`layout`] (order), [`buffer`] (bytes), [`list`] (adding, removing, replacing), [`place`](mod@place)
+//! (bonus or spill), [`zpl`] (what POSIX needs, as a struct).
 //!
 //! Invariants:
 //! * An [`Attrs`] or [`SaBuffer`] that exists lies wholly inside its bytes: every lookup succeeds or the attribute is
@@ -40,10 +40,12 @@ pub mod attr;
 pub mod buffer;
 pub mod layout;
 pub mod list;
+pub mod place;
 pub mod zpl;
 
 pub use attr::{Attr, AttrInfo, Registry, SwapClass};
 pub use buffer::{Attrs, SaBuffer, SaError};
 pub use layout::{Layout, LayoutTable};
-pub use list::AttrList;
+pub use list::{AttrList, AttrSlice};
+pub use place::place;
 pub use zpl::{Timestamp, ZplAttrs};

@@ -6,13 +6,15 @@
 use crate::attr::Attr;
 use crate::buffer::Attrs;
 use crate::layout::header_bytes;
-use terrane_wire::Field;
+use terrane_wire::{Corrupt, Field};
+
+/// Attribute, start and length of its value in the list's bytes.
+type Item = (Attr, usize, usize);
 
 /// Values in the order they will be stored in.
 #[derive(Clone, Debug, Default)]
 pub struct AttrList {
-    /// Attribute, start and length of its value in `values`.
-    items: Vec<(Attr, usize, usize)>,
+    items: Vec<Item>,
     /// All values in one allocation; a replaced value's old bytes stay until the list goes.
     values: Vec<u8>,
 }
@@ -30,6 +32,18 @@ impl AttrList {
             list.push(attr, value);
         }
         list
+    }
+
+    /// The attributes of a stored bonus area and its spill block, in that order. Refused when both have one.
+    pub fn from_bonus_and_spill(bonus: &Attrs<'_>, spill: &Attrs<'_>) -> Result<Self, Corrupt> {
+        let mut list = AttrList::from_attrs(bonus);
+        for (attr, value) in spill.iter() {
+            if bonus.layout().slot(attr).is_some() {
+                return Err(Corrupt::new("SA spill", "attributes", "none of the bonus's", attr));
+            }
+            list.push(attr, value);
+        }
+        Ok(list)
     }
 
     /// Replaces a value in its place, or appends it.
@@ -60,25 +74,75 @@ impl AttrList {
         self.iter().find(|(a, _)| *a == attr).map(|(_, value)| value)
     }
 
+    /// Attributes in the list.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
     /// What [`LayoutTable::find`](crate::LayoutTable::find) looks for.
     pub fn order(&self) -> impl Iterator<Item = Attr> + Clone {
         self.items.iter().map(|(attr, ..)| *attr)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (Attr, &[u8])> {
+        AttrSlice::from(self).iter()
+    }
+
+    /// The first `count` attributes and the others: what [`place`](crate::place()) puts into the bonus area and the
+    /// spill block. A `count` past the end is the end.
+    pub fn split_at(&self, count: usize) -> (AttrSlice<'_>, AttrSlice<'_>) {
+        let (first, others) = self.items.split_at(count.min(self.items.len()));
+        (AttrSlice { items: first, values: &self.values }, AttrSlice { items: others, values: &self.values })
+    }
+
+    fn push(&mut self, attr: Attr, value: &[u8]) {
+        self.items.push((attr, self.values.len(), value.len()));
+        self.values.extend_from_slice(value);
+    }
+}
+
+/// Some of a list's attributes, those of one buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct AttrSlice<'a> {
+    items: &'a [Item],
+    values: &'a [u8],
+}
+
+impl<'a> AttrSlice<'a> {
+    /// Attributes in the slice.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// What [`LayoutTable::find`](crate::LayoutTable::find) looks for.
+    pub fn order(&self) -> impl Iterator<Item = Attr> + Clone + use<'a> {
+        self.items.iter().map(|(attr, ..)| *attr)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (Attr, &'a [u8])> + use<'a> {
+        let values = self.values;
         self.items
             .iter()
-            .map(|&(attr, start, len)| (attr, self.values.get(start..start + len).unwrap_or(&[])))
+            .map(move |&(attr, start, len)| (attr, values.get(start..start + len).unwrap_or(&[])))
     }
 
     /// Bytes of the buffer, if `var_count` of the attributes are of variable length.
     pub(crate) fn stored_bytes(&self, var_count: usize) -> usize {
         self.items.iter().fold(header_bytes(var_count), |end, (.., len)| end.next_multiple_of(8) + len)
     }
+}
 
-    fn push(&mut self, attr: Attr, value: &[u8]) {
-        self.items.push((attr, self.values.len(), value.len()));
-        self.values.extend_from_slice(value);
+impl<'a> From<&'a AttrList> for AttrSlice<'a> {
+    fn from(list: &'a AttrList) -> Self {
+        AttrSlice { items: &list.items, values: &list.values }
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Registry, ZplAttrs};
+use crate::{AttrList, Registry, ZplAttrs};
 use proptest::prelude::*;
 use std::path::PathBuf;
 
@@ -154,6 +154,7 @@ fn lies_are_refused() {
         raw
     };
     refuse(&damage(0, 0), "magic");
+    refuse(&[&[0, 0x2f, 0x50, 0x5a], &good[4..]].concat(), "byte order");
     refuse(&damage(4, 8), "layout");
     refuse(&damage(4, 0), "layout");
     refuse(&damage(5, 3 << 2), "header size");
@@ -176,7 +177,7 @@ fn values_that_do_not_fit_their_attribute_are_not_stored() {
     assert!(SaBuffer::encode(&layout, &list(&[0; 8], 65535)).is_ok());
     let refuse = |list: &AttrList, e| assert_eq!(SaBuffer::encode(&layout, list), Err(e));
     refuse(&list(&[0; 7], 1), SaError::Length { attr: Attr::MODE, len: 7 });
-    refuse(&list(&[0; 8], 65536), SaError::Length { attr: Attr::SYMLINK, len: 65536 });
+    refuse(&list(&[0; 8], 65536), SaError::TooLarge { bytes: 65536 });
     refuse(&AttrList::new(), SaError::NotTheLayout { layout: 2 });
 }
 
