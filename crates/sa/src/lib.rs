@@ -7,7 +7,7 @@
 //!
 //! The encodings are those of OpenZFS's system attributes, byte for byte. Reading order of the rooms: [`attr`] (names
 //! and numbers), [`layout`] (order), [`buffer`] (bytes), [`list`] (adding, removing, replacing), [`place`](mod@place)
-//! (bonus or spill), [`zpl`] (what POSIX needs, as a struct).
+//! (bonus or spill), [`zpl`] (what POSIX needs, as a struct), [`nvlist`] (extended attributes, packed into one).
 //!
 //! Invariants:
 //! * An [`Attrs`] or [`SaBuffer`] that exists lies wholly inside its bytes: every lookup succeeds or the attribute is
@@ -40,6 +40,7 @@ pub mod attr;
 pub mod buffer;
 pub mod layout;
 pub mod list;
+pub mod nvlist;
 pub mod place;
 pub mod zpl;
 
@@ -47,5 +48,6 @@ pub use attr::{Attr, AttrInfo, Registry, SwapClass};
 pub use buffer::{Attrs, SaBuffer, SaError};
 pub use layout::{Layout, LayoutTable};
 pub use list::{AttrList, AttrSlice};
+pub use nvlist::NvList;
 pub use place::place;
 pub use zpl::{Timestamp, ZplAttrs};

@@ -1,0 +1,264 @@
+//! Packed name-value lists: the extended attributes of a file, in one attribute ([`Attr::DXATTR`](crate::Attr::DXATTR)).
+//!
+//! OpenZFS's packed form (XDR, so numbers are big-endian) of a list of byte arrays under unique names:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 4 | 1 (XDR), byte order of the writer (0 big, 1 little; nothing else depends on it), two zeros |
+//! | 4, 4 | version 0, flags 1 (names are unique) |
+//! | a pair: 4, 4 | encoded size: bytes of this pair; decoded size: 16 + name + NUL and value, each rounded up to 8 |
+//! | 4, n | length of the name, name, zeros to a multiple of 4 |
+//! | 4, 4, n | type 10 (byte array), length of the value, value, zeros to a multiple of 4 |
+//! | 8 | zeros after the last pair |
+//!
+//! Pairs are in the order they were set in; one that is set again moves to the end. The list of a file is small and is
+//! stored as a whole, so a change copies it, and a lookup walks it: no index would be as fast to make.
+
+use std::fmt;
+use terrane_wire::Corrupt;
+
+/// A packed list is one attribute's value: no longer than 65535 bytes.
+pub const PACKED_BYTES_MAX: usize = u16::MAX as usize;
+
+const HEADER: [u8; 12] = [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+const END: [u8; 8] = [0; 8];
+const BYTE_ARRAY: usize = 10;
+/// Bytes of a pair beside name and value: two sizes, length of the name, type, length of the value.
+const PAIR_BYTES: usize = 20;
+/// Up to so many names are compared one with another; more are sorted first.
+const COMPARED_MAX: usize = 16;
+
+/// A packed list, judged and borrowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NvList<'a> {
+    /// The pairs, without header and end: each one is known to be whole.
+    pairs: &'a [u8],
+}
+
+/// One pair at the front of some bytes.
+struct Pair<'a> {
+    name: &'a [u8],
+    value: &'a [u8],
+    /// Its encoded size, and so where the next one begins.
+    bytes: usize,
+}
+
+impl<'a> NvList<'a> {
+    /// Judges the whole of `raw`, so that no lookup can fail. What pads names and values is ignored.
+    pub fn parse(raw: &'a [u8]) -> Result<Self, Corrupt> {
+        let start = skip_header(raw)?;
+        let mut rest = start;
+        let mut count = 0;
+        while let Some(pair) = next(rest, raw.len())? {
+            count += 1;
+            rest = rest.get(pair.bytes..).unwrap_or(&[]);
+        }
+        if rest.len() != END.len() {
+            return Err(damaged("length", raw.len() - rest.len() + END.len(), raw.len()));
+        }
+        let list = NvList { pairs: start.get(..start.len() - rest.len()).unwrap_or(&[]) };
+        list.expect_unique_names(count)?;
+        Ok(list)
+    }
+
+    /// The value under a name.
+    pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
+    }
+
+    /// Names and values, in stored order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
+        let mut rest = self.pairs;
+        std::iter::from_fn(move || {
+            let pair = split_pair(rest)?;
+            rest = rest.get(pair.bytes..)?;
+            Some((pair.name, pair.value))
+        })
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pairs.is_empty()
+    }
+
+    /// Bytes of the list, packed.
+    pub fn packed_bytes(&self) -> usize {
+        HEADER.len() + self.pairs.len() + END.len()
+    }
+
+    /// The list as stored.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut raw = Vec::with_capacity(self.packed_bytes());
+        for part in [&HEADER[..], self.pairs, &END] {
+            raw.extend_from_slice(part);
+        }
+        raw
+    }
+
+    /// The list, packed, after `name` was given this value: a value that it had is gone, and the new pair is the last.
+    /// `None` when that is more than [`PACKED_BYTES_MAX`], or when a name of these bytes cannot be stored (it is empty
+    /// or has a NUL).
+    pub fn with(&self, name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
+        if !is_name(name) || name.len().max(value.len()) > PACKED_BYTES_MAX {
+            return None;
+        }
+        let (before, after) = self.around(name).unwrap_or((self.pairs, &[]));
+        let pair_bytes = encoded_bytes(name.len(), value.len());
+        let bytes = HEADER.len() + before.len() + after.len() + pair_bytes + END.len();
+        if bytes > PACKED_BYTES_MAX {
+            return None;
+        }
+        let mut raw = Vec::with_capacity(bytes);
+        for part in [&HEADER[..], before, after] {
+            raw.extend_from_slice(part);
+        }
+        put(&mut raw, pair_bytes);
+        put(&mut raw, decoded_bytes(name.len(), value.len()));
+        put(&mut raw, name.len());
+        raw.extend_from_slice(name);
+        raw.resize(raw.len().next_multiple_of(4), 0);
+        put(&mut raw, BYTE_ARRAY);
+        put(&mut raw, value.len());
+        raw.extend_from_slice(value);
+        raw.resize(raw.len().next_multiple_of(4), 0);
+        raw.extend_from_slice(&END);
+        Some(raw)
+    }
+
+    /// The list, packed, without `name`; `None` when it does not have it. A file whose last pair goes does not keep an
+    /// empty list (of 20 bytes): the caller removes the attribute.
+    pub fn without(&self, name: &[u8]) -> Option<Vec<u8>> {
+        let (before, after) = self.around(name)?;
+        let mut raw = Vec::with_capacity(self.packed_bytes());
+        for part in [&HEADER[..], before, after, &END] {
+            raw.extend_from_slice(part);
+        }
+        Some(raw)
+    }
+
+    /// The pairs before and after that of `name`.
+    fn around(&self, name: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+        let mut at = 0;
+        loop {
+            let pair = split_pair(self.pairs.get(at..)?)?;
+            if pair.name == name {
+                return Some((self.pairs.get(..at)?, self.pairs.get(at + pair.bytes..)?));
+            }
+            at += pair.bytes;
+        }
+    }
+
+    fn expect_unique_names(&self, count: usize) -> Result<(), Corrupt> {
+        let twice = || damaged("names", "unique", "one that is there twice");
+        let mut names = self.iter().map(|(name, _)| name);
+        if count <= COMPARED_MAX {
+            while let Some(name) = names.next() {
+                if names.clone().any(|other| other == name) {
+                    return Err(twice());
+                }
+            }
+            return Ok(());
+        }
+        // As many as pairs were found, each of 24 bytes or more.
+        let mut sorted: Vec<&[u8]> = names.collect();
+        sorted.sort_unstable();
+        if sorted.array_windows().any(|[a, b]| a == b) { Err(twice()) } else { Ok(()) }
+    }
+}
+
+/// The value under one name of a packed list, for those who want nothing else of it: judges the list as far as it
+/// looks, and ends at the name.
+pub fn get<'a>(raw: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Corrupt> {
+    let mut rest = skip_header(raw)?;
+    while let Some(pair) = next(rest, raw.len())? {
+        if pair.name == name {
+            return Ok(Some(pair.value));
+        }
+        rest = rest.get(pair.bytes..).unwrap_or(&[]);
+    }
+    Ok(None)
+}
+
+fn skip_header(raw: &[u8]) -> Result<&[u8], Corrupt> {
+    if raw.len() > PACKED_BYTES_MAX {
+        return Err(damaged("length", format_args!("at most {PACKED_BYTES_MAX}"), raw.len()));
+    }
+    let Some((header, rest)) = raw.split_first_chunk::<12>() else {
+        return Err(damaged("length", format_args!("at least {}", HEADER.len() + END.len()), raw.len()));
+    };
+    // The byte order of the writer says nothing of the bytes: XDR has one.
+    let [xdr, 0 | 1, others @ ..] = header else {
+        return Err(damaged("byte order", "0 or 1", format_args!("{header:02x?}")));
+    };
+    let [expected_xdr, _, expected @ ..] = HEADER;
+    if *xdr != expected_xdr || *others != expected {
+        return Err(damaged("header", format_args!("{HEADER:02x?}"), format_args!("{header:02x?}")));
+    }
+    Ok(rest)
+}
+
+/// The next pair, judged; `None` at the end. `raw_bytes` are those of the whole list.
+fn next(rest: &[u8], raw_bytes: usize) -> Result<Option<Pair<'_>>, Corrupt> {
+    if rest.starts_with(&END) {
+        return Ok(None);
+    }
+    let at = |what, expected: &str, found: &dyn fmt::Display| {
+        let offset = raw_bytes.saturating_sub(rest.len());
+        Corrupt::new(format_args!("packed list, offset {offset}"), what, expected, found)
+    };
+    let pair = split_pair(rest)
+        .ok_or_else(|| at("pair", "whole, of type 10", &format_args!("{} bytes", rest.len())))?;
+    if !is_name(pair.name) {
+        return Err(at("name", "not empty, without NUL", &pair.name.escape_ascii()));
+    }
+    let sizes = [pair.bytes, decoded_bytes(pair.name.len(), pair.value.len())];
+    let stored = [number(rest, 0), number(rest, 4)];
+    if stored != sizes.map(Some) {
+        return Err(at("sizes", &format!("{sizes:?}"), &format_args!("{stored:?}")));
+    }
+    Ok(Some(pair))
+}
+
+/// Cuts out name and value by their own lengths, which stay inside `rest`; `None` where they would not, or where the
+/// type is another.
+fn split_pair(rest: &[u8]) -> Option<Pair<'_>> {
+    let name_len = number(rest, 8)?;
+    let name = rest.get(12..)?.get(..name_len)?;
+    let type_at = 12 + name_len.checked_next_multiple_of(4)?;
+    if number(rest, type_at)? != BYTE_ARRAY {
+        return None;
+    }
+    let value_len = number(rest, type_at + 4)?;
+    let value = rest.get(type_at + 8..)?.get(..value_len)?;
+    let bytes = encoded_bytes(name_len, value_len);
+    (bytes <= rest.len()).then_some(Pair { name, value, bytes })
+}
+
+/// A big-endian number.
+fn number(raw: &[u8], at: usize) -> Option<usize> {
+    usize::try_from(u32::from_be_bytes(*raw.get(at..)?.first_chunk()?)).ok()
+}
+
+fn put(raw: &mut Vec<u8>, number: usize) {
+    let number = u32::try_from(number).expect("lengths are below 65536");
+    raw.extend_from_slice(&number.to_be_bytes());
+}
+
+fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && !name.contains(&0)
+}
+
+fn encoded_bytes(name_len: usize, value_len: usize) -> usize {
+    PAIR_BYTES + name_len.next_multiple_of(4) + value_len.next_multiple_of(4)
+}
+
+/// What the pair would take in the memory of OpenZFS.
+fn decoded_bytes(name_len: usize, value_len: usize) -> usize {
+    (16 + name_len + 1).next_multiple_of(8) + value_len.next_multiple_of(8)
+}
+
+fn damaged(what: &'static str, expected: impl fmt::Display, found: impl fmt::Display) -> Corrupt {
+    Corrupt::new("packed list", what, expected, found)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+use super::*;
+use proptest::prelude::*;
+use std::path::PathBuf;
+
+type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
+
+fn file(name: &str) -> Vec<u8> {
+    std::fs::read(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/vectors/nvlist").join(name))
+        .unwrap()
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 3 + 1) as u8).collect()
+}
+
+/// The lists that OpenZFS packed, and what it packed into them.
+fn vectors() -> Vec<(&'static str, Pairs)> {
+    let pair = |name: &str, value: &[u8]| (name.as_bytes().to_vec(), value.to_vec());
+    let padding = (0..9).map(|len| pair(&format!("user.{}", &"abcdefgh"[..len]), &pattern(len))).collect();
+    vec![
+        ("empty.xdr", vec![]),
+        ("one_small.xdr", vec![pair("user.a", b"hello")]),
+        (
+            "four.xdr",
+            vec![
+                pair("user.a", b"hello"),
+                pair("user.bbbb", &pattern(300)),
+                pair("security.selinux", &pattern(27)),
+                pair("user.empty", b""),
+            ],
+        ),
+        ("replaced.xdr", vec![pair("user.a", b"hel")]),
+        ("large.xdr", vec![pair("user.a", b"hel"), pair("user.large", &pattern(30_000))]),
+        ("mid.xdr", vec![pair("user.bbbb", &pattern(300))]),
+        ("padding.xdr", padding),
+    ]
+}
+
+fn pack(pairs: &Pairs) -> Vec<u8> {
+    pairs.iter().fold(NvList::default().to_bytes(), |raw, (name, value)| {
+        NvList::parse(&raw).unwrap().with(name, value).unwrap()
+    })
+}
+
+fn unpack(raw: &[u8]) -> Pairs {
+    NvList::parse(raw).unwrap().iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect()
+}
+
+#[test]
+fn lists_of_openzfs_are_read_and_written_byte_for_byte() {
+    for (name, pairs) in vectors() {
+        let raw = file(name);
+        assert_eq!(unpack(&raw), pairs, "{name}");
+        assert!(pack(&pairs) == raw, "{name}");
+        let list = NvList::parse(&raw).unwrap();
+        assert_eq!(list.packed_bytes(), raw.len(), "{name}");
+        assert!(list.to_bytes() == raw, "{name}");
+        assert_eq!(list.is_empty(), pairs.is_empty(), "{name}");
+        for (key, value) in &pairs {
+            assert_eq!(list.get(key), Some(&value[..]), "{name}");
+            assert_eq!(get(&raw, key), Ok(Some(&value[..])), "{name}");
+        }
+        assert_eq!((list.get(b"user.none"), get(&raw, b"user.none")), (None, Ok(None)), "{name}");
+    }
+}
+
+/// The operations that made `replaced.xdr` of `four.xdr`.
+#[test]
+fn a_pair_that_is_set_again_is_the_last() {
+    let four = file("four.xdr");
+    let again = NvList::parse(&four).unwrap().with(b"user.a", b"hel").unwrap();
+    let names: Vec<_> = unpack(&again).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, [&b"user.bbbb"[..], b"security.selinux", b"user.empty", b"user.a"]);
+    let mut raw = again;
+    for name in [&b"user.bbbb"[..], b"security.selinux", b"user.empty"] {
+        raw = NvList::parse(&raw).unwrap().without(name).unwrap();
+    }
+    assert_eq!(raw, file("replaced.xdr"));
+    let list = NvList::parse(&raw).unwrap();
+    assert_eq!(list.without(b"user.b"), None);
+    assert_eq!(list.without(b"user.a"), Some(file("empty.xdr")));
+}
+
+#[test]
+fn the_last_byte_of_an_attribute_is_used() {
+    // 12 + 8 around the pairs, 20 in each; names of 8 bytes.
+    let largest = PACKED_BYTES_MAX / 4 * 4 - 20 - 28;
+    let raw = NvList::default().with(b"user.max", &pattern(largest)).unwrap();
+    assert_eq!(raw.len(), 65532);
+    assert_eq!(NvList::parse(&raw).unwrap().get(b"user.max"), Some(&pattern(largest)[..]));
+    let list = NvList::parse(&raw).unwrap();
+    assert_eq!(NvList::default().with(b"user.max", &pattern(largest + 1)), None);
+    assert_eq!(list.with(b"u", b""), None);
+    // What it replaces does not count.
+    assert!(list.with(b"user.max", &pattern(largest)).is_some());
+    assert_eq!(list.with(b"user.max", &vec![0; usize::from(u16::MAX) + 1]), None);
+    assert_eq!(list.with(&vec![b'n'; 70_000], b""), None);
+    assert_eq!((list.with(b"", b"x"), list.with(b"user.\0", b"x")), (None, None));
+}
+
+#[test]
+fn lies_are_refused() {
+    let refuse = |raw: &[u8], what: &str| assert_eq!(NvList::parse(raw).unwrap_err().what, what);
+    let good = file("one_small.xdr");
+    for len in 0..good.len() {
+        assert!(NvList::parse(&good[..len]).is_err(), "{len} bytes");
+    }
+    let damage = |at: usize, byte: u8| {
+        let mut raw = good.clone();
+        raw[at] = byte;
+        raw
+    };
+    refuse(&damage(0, 0), "header"); // the native encoding
+    refuse(&damage(1, 2), "byte order");
+    refuse(&damage(2, 1), "header");
+    refuse(&damage(7, 1), "header"); // version
+    refuse(&damage(11, 2), "header"); // names of one type are unique
+    refuse(&damage(11, 0), "header");
+    refuse(&damage(15, 0x28), "sizes");
+    refuse(&damage(19, 0x28), "sizes");
+    refuse(&damage(20, 0x80), "pair"); // length of the name
+    refuse(&damage(23, 0), "pair");
+    refuse(&damage(23, 7), "name"); // its padding becomes a part of it
+    refuse(&damage(24, 0), "name");
+    refuse(&damage(35, 8), "pair"); // type
+    refuse(&damage(36, 0x80), "pair"); // length of the value
+    refuse(&damage(39, 9), "sizes");
+    refuse(&damage(39, 0), "sizes");
+    refuse(&damage(48, 1), "pair"); // no end
+    refuse(&[&good[..], &[0]].concat(), "length");
+    refuse(&vec![0; PACKED_BYTES_MAX + 1], "length");
+    // What is no lie: padding, and who wrote it.
+    for (at, byte) in [(30, 1), (31, 255), (45, 7), (1, 0)] {
+        assert_eq!(NvList::parse(&damage(at, byte)).unwrap().get(b"user.a"), Some(&b"hello"[..]));
+    }
+}
+
+#[test]
+fn a_name_is_there_once() {
+    // With few names they are compared, with many sorted: both find one in the first and the last pair.
+    for count in [2, COMPARED_MAX, COMPARED_MAX + 1, 200] {
+        let pairs: Pairs = (0..count).map(|i| (format!("user.{i:03}").into_bytes(), pattern(i))).collect();
+        let mut raw = pack(&pairs);
+        assert_eq!(unpack(&raw), pairs);
+        let at = raw.len() - END.len() - encoded_bytes(8, count - 1) + 12;
+        raw[at..at + 8].copy_from_slice(b"user.000");
+        assert_eq!(NvList::parse(&raw).unwrap_err().what, "names", "{count}");
+        assert_eq!(get(&raw, b"user.000"), Ok(Some(&[][..])), "the first is found");
+    }
+}
+
+/// Everything a list offers, so that "never panics" covers all of it.
+fn use_everything(raw: &[u8]) -> Result<(), TestCaseError> {
+    let _ = get(raw, b"user.a");
+    let Ok(list) = NvList::parse(raw) else { return Ok(()) };
+    prop_assert_eq!(list.packed_bytes(), raw.len());
+    let pairs = unpack(raw);
+    for (name, value) in &pairs {
+        prop_assert_eq!(list.get(name), Some(&value[..]));
+        prop_assert_eq!(get(raw, name), Ok(Some(&value[..])));
+        let less = list.without(name).map(|raw| unpack(&raw));
+        prop_assert_eq!(less, Some(pairs.iter().filter(|(n, _)| n != name).cloned().collect()));
+    }
+    if let Some(more) = list.with(b"user.new", b"new") {
+        prop_assert_eq!(unpack(&more).pop(), Some((b"user.new".to_vec(), b"new".to_vec())));
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn behaves_like_a_vector_of_pairs(ops in prop::collection::vec((0usize..30, prop::option::of(prop::collection::vec(any::<u8>(), 0..40))), 0..60)) {
+        let (mut raw, mut model) = (NvList::default().to_bytes(), Pairs::new());
+        for (which, value) in ops {
+            let name = [&b"user."[..], &vec![b'a' + which as u8; which + 1]].concat();
+            let list = NvList::parse(&raw).unwrap();
+            let place = model.iter().position(|(n, _)| *n == name);
+            let changed = match &value {
+                Some(value) => list.with(&name, value),
+                None => list.without(&name),
+            };
+            prop_assert_eq!(changed.is_some(), value.is_some() || place.is_some());
+            if let Some(changed) = changed {
+                place.map(|at| model.remove(at));
+                model.extend(value.map(|value| (name, value)));
+                raw = changed;
+            }
+            prop_assert_eq!(&unpack(&raw), &model);
+        }
+        prop_assert_eq!(raw, pack(&model));
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(raw in prop::collection::vec(any::<u8>(), 0..200), header in any::<bool>()) {
+        let raw = if header { [&HEADER[..], &raw].concat() } else { raw };
+        use_everything(&raw)?;
+    }
+
+    #[test]
+    fn flipped_bits_never_panic(which in 0..7usize, flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..4), tail in any::<bool>()) {
+        let (name, _) = &vectors()[which];
+        let mut raw = file(name);
+        let size = raw.len();
+        for (at, bit) in flips {
+            let at = if tail { size - 1 - at.index(size.min(60)) } else { at.index(size.min(80)) };
+            raw[at] ^= 1 << bit;
+        }
+        use_everything(&raw)?;
+    }
+}
