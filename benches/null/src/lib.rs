@@ -8,6 +8,7 @@
 //! | room | what it is about |
 //! |---|---|
 //! | `node` | what is there: directories, files, links, and their attributes |
+//! | `xattr` | the extended attributes of a node |
 //! | `memory` | one request, one change of nodes |
 //!
 //! The kernel locks a directory while its names change, and a file while it is written. So each lock here guards one
@@ -15,5 +16,6 @@
 
 mod memory;
 mod node;
+mod xattr;
 
 pub use memory::Memory;

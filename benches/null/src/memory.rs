@@ -1,6 +1,7 @@
 //! One request, one change of nodes.
 
 use crate::node::{Body, Dir, Named, Node, Nodes};
+use crate::xattr;
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::Duration;
@@ -396,6 +397,23 @@ impl Handler for Memory {
             Request::Write(write) => self.write(&*self.node(ino)?, &write, reply)?,
             Request::Readdir(read) => self.readdir(&*self.node(ino)?, &read, false, reply)?,
             Request::Readdirplus(read) => self.readdir(&*self.node(ino)?, &read, true, reply)?,
+            Request::Setxattr(set) => {
+                let node = self.node(ino)?;
+                node.xattrs.write().set(set.name, set.value, set.flags)?;
+                node.change(|_, _| ());
+            }
+            Request::Getxattr { name, size } => {
+                xattr::put(reply, self.node(ino)?.xattrs.read().get(name)?, size)?;
+            }
+            Request::Listxattr { size } => {
+                let names = self.node(ino)?.xattrs.read().names();
+                xattr::put(reply, &names, size)?;
+            }
+            Request::Removexattr { name } => {
+                let node = self.node(ino)?;
+                node.xattrs.write().remove(name)?;
+                node.change(|_, _| ());
+            }
             Request::Statfs => {
                 let blocks = 1 << 28;
                 let (block_size, name_max) = (4096, 255);

@@ -2,6 +2,7 @@
 //!
 //! Nodes are found by number in sharded maps. A node lives while it has a name or the kernel knows its number.
 
+use crate::xattr::Xattrs;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -46,6 +47,7 @@ pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<Fast>>;
 pub struct Node {
     pub attr: Mutex<Attr>,
     pub body: Body,
+    pub xattrs: RwLock<Xattrs>,
     /// How often the kernel was told of it, less what it forgot.
     lookups: AtomicU64,
 }
@@ -189,7 +191,8 @@ impl Nodes {
             ctime: time,
             btime: time,
         };
-        let node = Arc::new(Node { attr: Mutex::new(attr), body, lookups: AtomicU64::new(0) });
+        let (xattrs, lookups) = (RwLock::default(), AtomicU64::new(0));
+        let node = Arc::new(Node { attr: Mutex::new(attr), body, xattrs, lookups });
         self.shard(ino).lock().insert(ino, Arc::clone(&node));
         node
     }

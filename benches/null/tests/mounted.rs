@@ -3,6 +3,8 @@
 
 mod support;
 
+use rustix::fs::{XattrFlags, getxattr, getxattr_query, listxattr, removexattr, setxattr};
+use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
@@ -69,6 +71,38 @@ fn it_is_a_file_system(words: &str) {
     open.read_to_string(&mut text).unwrap();
     assert_eq!(text, "other");
     drop((file, open));
+    running.end();
+}
+
+#[test]
+fn extended_attributes_are_what_they_were_set_to() {
+    let Some(running) = Running::start("xattr", "") else { return };
+    let file = running.dir.join("file");
+    fs::write(&file, b"content").unwrap();
+    let set = |name: &str, value: &[u8], flags| setxattr(&file, name, value, flags);
+    let large = vec![7; 65536];
+    set("user.a", b"first", XattrFlags::empty()).unwrap();
+    set("user.a", b"other", XattrFlags::REPLACE).unwrap();
+    set("user.large", &large, XattrFlags::CREATE).unwrap();
+    assert_eq!(set("user.a", b"", XattrFlags::CREATE), Err(Errno::EXIST));
+    assert_eq!(set("user.no", b"", XattrFlags::REPLACE), Err(Errno::NODATA));
+
+    let mut value = vec![0; 65536];
+    assert_eq!(getxattr(&file, "user.a", &mut value).map(|len| value[..len].to_vec()), Ok(b"other".to_vec()));
+    assert_eq!(getxattr(&file, "user.large", &mut value), Ok(65536));
+    assert_eq!(value, large);
+    assert_eq!(getxattr_query(&file, "user.large"), Ok(65536));
+    assert_eq!(getxattr(&file, "user.a", &mut [0; 4]), Err(Errno::RANGE));
+    assert_eq!(getxattr(&file, "user.no", &mut value), Err(Errno::NODATA));
+
+    let mut names = [0; 64];
+    assert_eq!(
+        listxattr(&file, &mut names).map(|len| names[..len].to_vec()),
+        Ok(b"user.a\0user.large\0".to_vec())
+    );
+    removexattr(&file, "user.large").unwrap();
+    assert_eq!(listxattr(&file, &mut names), Ok(7));
+    assert_eq!(removexattr(&file, "user.large"), Err(Errno::NODATA));
     running.end();
 }
 

@@ -5,12 +5,15 @@
 //!
 //! GETATTR of a directory follows each change in it: the kernel checks permissions (`default_permissions`) and takes the
 //! directory's attributes as lost, because no answer carries them. LOOKUP precedes each CREATE and MKDIR of a name that
-//! the kernel does not remember as missing. Both are its own to save.
+//! the kernel does not remember as missing. GETXATTR of `security.capability` precedes the first write after every answer that
+//! carried the file's attributes, and every truncation: the kernel must know whether there are capabilities to take. All three are
+//! its own to save; only a server that has no extended attributes at all (`ENOSYS`) is spared the last.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
 mod support;
 
+use rustix::fs::{XattrFlags, getxattr, listxattr, setxattr};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -42,7 +45,7 @@ fn system_calls_cost_as_few_requests_as_the_kernel_allows() {
     cost("the next one", &mut || drop(File::create(at("d/b")).unwrap()), &[Getattr, Lookup, Create]);
     cost("stat of a new file, and of its directory", &mut || stat("d/a"), &[Getattr]);
     cost("stat of it again", &mut || stat("d/a"), &[]);
-    cost("a small file", &mut || fs::write(at("d/w"), b"data").unwrap(), &[Lookup, Create, Write]);
+    cost("a small file", &mut || fs::write(at("d/w"), b"data").unwrap(), &[Lookup, Create, Getxattr, Write]);
     cost("stat after a write, and of its directory", &mut || stat("d/w"), &[Getattr, Getattr]);
     cost("reading it", &mut || assert_eq!(fs::read(at("d/w")).unwrap(), b"data"), &[Read]);
     cost(
@@ -50,7 +53,11 @@ fn system_calls_cost_as_few_requests_as_the_kernel_allows() {
         &mut || assert_eq!(fs::read(at("d/w")).unwrap(), b"data"),
         &[Getattr],
     );
-    cost("writing it anew", &mut || fs::write(at("d/w"), b"other").unwrap(), &[Setattr, Write]);
+    cost(
+        "writing it anew",
+        &mut || fs::write(at("d/w"), b"other").unwrap(),
+        &[Getxattr, Setattr, Getxattr, Write],
+    );
     let mut append = || OpenOptions::new().append(true).open(at("d/w")).unwrap().write_all(b"x").unwrap();
     cost("appending", &mut append, &[Write]);
     cost("chmod", &mut || fs::set_permissions(at("d/w"), Permissions::from_mode(0o600)).unwrap(), &[Setattr]);
@@ -84,9 +91,21 @@ fn system_calls_cost_as_few_requests_as_the_kernel_allows() {
     cost("listing again: its time of access has changed", &mut list, &[Getattr]);
     cost("and once more", &mut list, &[]);
 
+    let mut value = [0; 9];
+    let mut set = || setxattr(at("d/w"), "user.a", b"value", XattrFlags::empty()).unwrap();
+    cost("an extended attribute", &mut set, &[Setxattr]);
+    let mut get = || assert_eq!(getxattr(at("d/w"), "user.a", &mut value).unwrap(), 5);
+    cost("reading it", &mut get, &[Getxattr]);
+    cost("reading it again", &mut get, &[Getxattr]);
+    cost("their names", &mut || assert_eq!(listxattr(at("d/w"), &mut [0; 9]).unwrap(), 7), &[Listxattr]);
+
     let mut file = File::options().read(true).write(true).open(at("d/w")).unwrap();
     cost("open and close", &mut || drop(File::open(at("d/w")).unwrap()), &[]);
-    cost("a long write", &mut || file.write_all(&vec![1; 3 << 20]).unwrap(), &[Write; 3]);
+    cost(
+        "a long write",
+        &mut || file.write_all(&vec![1; 3 << 20]).unwrap(),
+        &[Getxattr, Write, Write, Write],
+    );
     cost("fsync", &mut || file.sync_all().unwrap(), &[Fsync]);
     cost("ftruncate", &mut || file.set_len(10).unwrap(), &[Setattr]);
     let mut text = Vec::new();
