@@ -7,9 +7,10 @@
 //! Everything that follows from the order alone is worked out once, when a layout enters the table, so that looking up
 //! an attribute is an addition and not a walk: `stat` of a cold file decodes one buffer.
 
-use crate::attr::{Attr, Registry};
+use crate::attr::{Attr, AttrInfo, Registry, SwapClass};
 use crate::buffer::SaError;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use terrane_wire::Corrupt;
 
@@ -27,6 +28,8 @@ const NO_SLOT: u8 = u8::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub attr: Attr,
+    /// Its number in the dataset.
+    pub number: u16,
     /// `None`: the header has its length.
     pub len: Option<u16>,
     /// Bytes, rounded up to 8 each, of the attributes of fixed length before this one.
@@ -61,7 +64,7 @@ impl Layout {
             if let Some(place) = by_attr.get_mut(usize::from(attr.0)) {
                 *place = index;
             }
-            slots.push(Slot { attr, len: info.len, fixed_before, vars_before });
+            slots.push(Slot { attr, number: info.number, len: info.len, fixed_before, vars_before });
             match info.len {
                 Some(len) => fixed_before += usize::from(len).next_multiple_of(8),
                 None => vars_before += 1,
@@ -96,7 +99,7 @@ impl Layout {
 
     /// Value in the LAYOUTS ZAP.
     pub fn zap_value(&self) -> Vec<u16> {
-        self.order().map(|attr| attr.0).collect()
+        self.slots.iter().map(|slot| slot.number).collect()
     }
 
     pub(crate) fn var_count(&self) -> usize {
@@ -141,6 +144,7 @@ impl LayoutTable {
         registry: Registry,
         entries: impl IntoIterator<Item = (N, V)>,
     ) -> Result<Self, Corrupt> {
+        let attrs: BTreeMap<u16, Attr> = registry.iter().map(|row| (row.number, row.attr)).collect();
         let mut table = LayoutTable::new(registry);
         for (name, value) in entries {
             let name = String::from_utf8_lossy(name.as_ref()).into_owned();
@@ -151,15 +155,20 @@ impl LayoutTable {
             });
             let number = number
                 .ok_or_else(|| Corrupt::new("SA layouts", "name", "a number from 2 to 1023, once", &name))?;
-            let order: Vec<Attr> = value.as_ref().iter().map(|&attr| Attr(attr)).collect();
-            let layout = Layout::new(number, &order, &table.registry).map_err(|e| {
+            let damaged = |found: &dyn fmt::Display| {
                 Corrupt::new(
                     format_args!("SA layout {number}"),
                     "order",
                     "registered attributes, once each",
-                    e,
+                    found,
                 )
-            })?;
+            };
+            let order: Result<Vec<Attr>, Corrupt> = value
+                .as_ref()
+                .iter()
+                .map(|number| attrs.get(number).copied().ok_or_else(|| damaged(number)))
+                .collect();
+            let layout = Layout::new(number, &order?, &table.registry).map_err(|error| damaged(&error))?;
             table.layouts.insert(number, Arc::new(layout));
         }
         Ok(table)
@@ -167,6 +176,11 @@ impl LayoutTable {
 
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// Registers an attribute: [`Registry::add`].
+    pub fn register(&mut self, name: &str, len: Option<u16>, swap: SwapClass) -> Result<&AttrInfo, SaError> {
+        self.registry.add(name, len, swap)
     }
 
     /// The layout a buffer names.

@@ -52,18 +52,18 @@ fn what_no_header_describes_is_too_large() {
 }
 
 proptest! {
-    /// Attributes below 30 have a fixed length, the others each their own.
+    /// Attributes below 130 have a fixed length, the others each their own.
     #[test]
-    fn bonus_and_spill_hold_the_list(values in prop::collection::vec((0u16..60, 0usize..700), 0..25), slots in 0usize..32, odd in 0usize..100) {
+    fn bonus_and_spill_hold_the_list(values in prop::collection::vec((100u16..160, 0usize..700), 0..25), slots in 0usize..32, odd in 0usize..100) {
         let bonus_max = 192 + slots * 512 + odd;
         let mut fixed = std::collections::BTreeMap::new();
         let mut list = AttrList::new();
         for (i, &(attr, len)) in values.iter().enumerate() {
-            let len = if attr < 30 { *fixed.entry(attr).or_insert(1 + len % 40) } else { len };
+            let len = if attr < 130 { *fixed.entry(attr).or_insert(1 + len % 40) } else { len };
             list.set(Attr(attr), &vec![i as u8; len]);
         }
-        let rows = (0..60u16).map(|n| {
-            let len = if n < 30 { fixed.get(&n).copied().unwrap_or(8) as u64 } else { 0 };
+        let rows = (100..160u16).map(|n| {
+            let len = if n < 130 { fixed.get(&n).copied().unwrap_or(8) as u64 } else { 0 };
             (format!("X{n}"), u64::from(n) | 3 << 16 | len << 24)
         });
         let registry = Registry::load(rows).unwrap();
