@@ -48,6 +48,25 @@ fn xattr_prints_a_table_even_where_sizes_are_refused() {
 }
 
 #[test]
+fn xattr_values_are_equal_unless_each_file_should_have_its_own() {
+    for (flag, count) in [("--threads=1", 1), ("--distinct", 10)] {
+        let (tmp, report) = bench(&["xattr", "--files", "10", "--dirs", "2", "--bytes", "200", flag]);
+        if report.text.contains("n/a") {
+            eprintln!("SKIPPED: extended attributes are refused in {}", tmp.path().display());
+            return;
+        }
+        let dirs = (0..2).map(|dir| tmp.path().join(format!("root/x200/d{dir:05}")));
+        let files = dirs.flat_map(|dir| std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().path()));
+        let values = files.map(|path| {
+            let mut value = [0; 200];
+            assert_eq!(rustix::fs::getxattr(path, "user.fsbench", &mut value), Ok(200));
+            value
+        });
+        assert_eq!(values.collect::<std::collections::BTreeSet<_>>().len(), count, "{flag}");
+    }
+}
+
+#[test]
 fn find_sees_the_whole_tree_and_runs_the_hook() {
     let mark = tempfile::tempdir().unwrap();
     let hook = format!("echo \"$FSBENCH_NEXT_PHASE\" >> {}/log", mark.path().display());

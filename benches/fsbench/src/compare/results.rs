@@ -10,6 +10,8 @@ pub enum Field {
     OpsPerS,
     MbPerS,
     Secs,
+    /// Seconds that so many operations take, at the pace of those that were measured.
+    SecsOf(u32),
     P50,
     P99,
     /// A number of the workload's own, and what it is divided by.
@@ -18,10 +20,14 @@ pub enum Field {
 
 impl Field {
     fn of(self, row: &Value) -> Option<f64> {
+        if is_refused(row) {
+            return None;
+        }
         match self {
             Field::OpsPerS => row["ops_per_s"].as_f64(),
             Field::MbPerS => row["mb_per_s"].as_f64(),
             Field::Secs => row["secs"].as_f64(),
+            Field::SecsOf(count) => Some(row["secs"].as_f64()? / row["ops"].as_f64()? * f64::from(count)),
             Field::P50 => row["latency"]["p50_us"].as_f64(),
             Field::P99 => row["latency"]["p99_us"].as_f64(),
             Field::Extra(name, scale) => row["extra"][name].as_f64().map(|value| value / scale),
@@ -30,8 +36,13 @@ impl Field {
 
     /// Less of it is better.
     pub fn is_cost(self) -> bool {
-        matches!(self, Field::Secs | Field::P50 | Field::P99 | Field::Extra("stored", _))
+        matches!(self, Field::Secs | Field::SecsOf(_) | Field::P50 | Field::P99 | Field::Extra("stored", _))
     }
+}
+
+/// The file system said that it does not do this.
+fn is_refused(row: &Value) -> bool {
+    row["ops"].as_u64() == Some(0) && row["note"].as_str().is_some_and(|note| note.starts_with("n/a"))
 }
 
 /// One number: a phase of a workload.
@@ -117,10 +128,22 @@ impl Results {
         Spread::of(self.by_rep(metric, peer).into_values().collect())
     }
 
-    /// The value of `peer` over that of `base`, within each repetition.
-    pub fn ratios(&self, metric: Metric, peer: &str, base: &str) -> Option<Spread> {
-        let bases = self.by_rep(metric, base);
-        let of = |(rep, value): (u64, f64)| bases.get(&rep).filter(|base| **base > 0.0).map(|b| value / b);
+    /// Whether `peer` was asked for it and refused in every repetition.
+    pub fn is_refused(&self, metric: Metric, peer: &str) -> bool {
+        let reps = self.runs.get(&(metric.work.to_owned(), peer.to_owned()));
+        reps.is_some_and(|reps| {
+            !reps.is_empty() && reps.values().all(|rows| rows.get(metric.phase).is_some_and(is_refused))
+        })
+    }
+
+    /// The value of `peer` over the best of those of `bases`, within each repetition.
+    pub fn ratios(&self, metric: Metric, peer: &str, bases: &[&str]) -> Option<Spread> {
+        let mut best = BTreeMap::<u64, f64>::new();
+        for (rep, value) in bases.iter().flat_map(|base| self.by_rep(metric, base)) {
+            let best = best.entry(rep).or_insert(value);
+            *best = if metric.field.is_cost() { best.min(value) } else { best.max(value) };
+        }
+        let of = |(rep, value): (u64, f64)| best.get(&rep).filter(|base| **base > 0.0).map(|b| value / b);
         Spread::of(self.by_rep(metric, peer).into_iter().filter_map(of).collect())
     }
 }
@@ -148,10 +171,25 @@ mod tests {
         // A repetition in which only one of them ran says nothing.
         let results = Results::parse(&(lines.join("\n") + "\n\n" + &run("b", 3, 1.0))).unwrap();
         let expected = Spread { min: 1.0 / 3.0, median: (2.0 + 1.0 / 3.0) / 2.0, max: 2.0 };
-        assert_eq!(results.ratios(SEQ, "b", "a"), Some(expected));
-        assert_eq!(results.ratios(SEQ, "b", "c"), None);
+        assert_eq!(results.ratios(SEQ, "b", &["a"]), Some(expected));
+        assert_eq!(results.ratios(SEQ, "b", &["c"]), None);
+        let expected = Spread { min: 1.0 / 3.0, median: 1.0, max: 1.0 };
+        assert_eq!(results.ratios(SEQ, "b", &["a", "c", "b"]), Some(expected), "of several, the best");
         assert_eq!(results.values(SEQ, "b").map(|spread| spread.median), Some(20.0));
         assert_eq!(results.repetitions(), 3);
+    }
+
+    #[test]
+    fn what_was_refused_has_no_figure() {
+        let row = |ops: u32, note: &str| {
+            let row = format!(r#"{{"phase":"set","ops":{ops},"secs":{ops}.0,"note":"{note}"}}"#);
+            format!(r#"{{"work":"xattr","peer":"p{ops}","rep":"1","rows":[{row}]}}"#)
+        };
+        let results = Results::parse(&[row(0, "n/a (no space)"), row(5, "hook")].join("\n")).unwrap();
+        let set = Metric { work: "xattr", phase: "set", field: Field::SecsOf(100) };
+        assert_eq!((results.values(set, "p0"), results.is_refused(set, "p0")), (None, true));
+        assert_eq!(results.values(set, "p5"), Some(Spread { min: 100.0, median: 100.0, max: 100.0 }));
+        assert!(!results.is_refused(set, "p5") && !results.is_refused(set, "absent"));
     }
 
     #[test]

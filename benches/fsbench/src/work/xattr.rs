@@ -1,4 +1,7 @@
 //! `xattr`: time to set and get one extended attribute per file, by size.
+//!
+//! Values are random. All files have the same one, unless each should have its own: a file system that stores equal values once
+//! (ext4 shares whole blocks of attributes) or that compresses inodes together gains from equal ones.
 
 use crate::fail::{Context, Result, ensure};
 use crate::report::{Report, Row};
@@ -26,12 +29,39 @@ pub struct Opts {
     /// Threads
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
+    /// Each file has a value of its own
+    #[arg(long)]
+    pub distinct: bool,
+}
+
+/// Random bytes, of which each file's value is a part.
+const POOL_BYTES: usize = 16 << 20;
+
+struct Values {
+    pool: Vec<u8>,
+    bytes: usize,
+    distinct: bool,
+}
+
+impl Values {
+    fn new(env: &Env, bytes: usize, distinct: bool) -> Values {
+        let mut pool = vec![0u8; if distinct { POOL_BYTES + bytes } else { bytes }];
+        env.rng(bytes as u64).fill(&mut pool);
+        Values { pool, bytes, distinct }
+    }
+
+    /// Neighbours have nothing in common.
+    fn of(&self, file: usize) -> &[u8] {
+        let start = if self.distinct { file * self.bytes % POOL_BYTES } else { 0 };
+        &self.pool[start..start + self.bytes]
+    }
 }
 
 pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     let mut report = Report::new("xattr", &env.root);
     report.param("files", o.files);
     report.param("threads", o.threads);
+    report.param("distinct", o.distinct);
     let mut table = format!(
         "Time in seconds to set/get one xattr of N bytes on {} files\nbytes |  setxattr  getxattr\n------+--------------------\n",
         o.files
@@ -57,19 +87,21 @@ fn one_size(env: &Env, o: &Opts, bytes: usize, report: &mut Report) -> Result<Op
     env.sync()?;
     env.between("setxattr")?;
 
-    let mut value = vec![0u8; bytes];
-    env.rng(bytes as u64).fill(&mut value);
-    if let Some(first) = files.first()
-        && let Err(e) = setxattr(first, NAME, &value, XattrFlags::empty())
+    let values = Values::new(env, bytes, o.distinct);
+    let files: Vec<_> = files.into_iter().enumerate().collect();
+    if let Some((at, first)) = files.first()
+        && let Err(e) = setxattr(first, NAME, values.of(*at), XattrFlags::empty())
     {
         let refused = [Errno::NOSPC, Errno::TOOBIG, Errno::RANGE, Errno::OPNOTSUPP, Errno::INVAL];
         ensure!(refused.contains(&e), "setxattr of {bytes} bytes: {e}");
-        report.push(Row::new(format!("set {bytes}"), 0, 0, 0.0).note(format!("n/a ({e})")));
+        for phase in ["set", "get"] {
+            report.push(Row::new(format!("{phase} {bytes}"), 0, 0, 0.0).note(format!("n/a ({e})")));
+        }
         return Ok(None);
     }
     let start = std::time::Instant::now();
-    let mut set = parallel(o.threads, &files, |path| {
-        setxattr(path, NAME, &value, XattrFlags::empty())?;
+    let mut set = parallel(o.threads, &files, |(at, path)| {
+        setxattr(path, NAME, values.of(*at), XattrFlags::empty())?;
         Ok(bytes as u64)
     })
     .with_context(|| format!("setxattr of {bytes} bytes"))?;
@@ -77,10 +109,10 @@ fn one_size(env: &Env, o: &Opts, bytes: usize, report: &mut Report) -> Result<Op
     set.secs = start.elapsed().as_secs_f64();
     let hook = env.between("getxattr")?;
 
-    let get = parallel(o.threads, &files, |path| {
+    let get = parallel(o.threads, &files, |(at, path)| {
         let mut got = vec![0u8; bytes + 1];
         let n = getxattr(path, NAME, &mut got)?;
-        ensure!(got[..n] == value[..], "wrong xattr value on {}", path.display());
+        ensure!(got[..n] == *values.of(*at), "wrong xattr value on {}", path.display());
         Ok(n as u64)
     })
     .with_context(|| format!("getxattr of {bytes} bytes"))?;
