@@ -3,7 +3,8 @@
 #
 #   PEER=ext4 IMG=/path/image MNT=/path/mountpoint WORK=/path/scratch bench-peer.sh make|remount|down|run COMMAND...
 #
-# PEER: ext4, xfs, btrfs, btrfs-zstd; zfs-off, zfs-gzip, ...; null; terrane[-COMPRESSION][-16k], with terrane alone its defaults.
+# PEER: ext4, xfs, btrfs, btrfs-zstd; zfs-off, zfs-gzip, ...; null; terrane[-COMPRESSION][-16k][-sa|-dir], with terrane alone its
+# defaults; terrane-library: nothing is made or mounted, the command does all of that in its own process.
 # The image is a file that was written in full: otherwise the disk's allocation would be measured too, and differ from peer to peer.
 # What is run finds the commands for --between-cmd in COLD and ATTRIBUTES, and in SYNC one that commits where syncfs does not reach.
 set -euo pipefail
@@ -29,6 +30,7 @@ terrane_properties() {
     for word in ${rest//-/ }; do
         case $word in
             [0-9]*k) printf -- '-o recordsize=%s ' "${word%k}K" ;;
+            sa | dir) printf -- '-o xattr=%s ' "$word" ;;
             zstd*) printf -- '-o compression=zstd-%s ' "${word#zstd}" ;;
             *) printf -- '-o compression=%s ' "$word" ;;
         esac
@@ -38,6 +40,7 @@ terrane_properties() {
 make_peer() {
     case $PEER in
         null) "$null" "$MNT" ;;
+        *-library) ;;
         terrane*)
             mkdir -p "$TERRANE_STATE_DIR"
             rm -f "$TERRANE_STATE_DIR/pools"
@@ -70,6 +73,7 @@ remount() {
     case $PEER in
         # It would forget everything: only the kernel's caches can be cold.
         null) echo 3 >/proc/sys/vm/drop_caches ;;
+        *-library) drop ;;
         terrane*) "$terrane" umount "$MNT"; drop; terrane_mount ;;
         zfs-*) zpool export bench; drop; zpool import -d "$(dirname "$IMG")" bench ;;
         *) umount "$MNT"; drop; kernel_mount ;;

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Terrane beside ext4, xfs, btrfs, zfs-fuse and the null server: every workload on every peer in turn, then tables and plots.
 #
-#   scripts/bench-peers.sh [--only meta-1,meta-2,find,smallfiles,seq,fsync] [--peers terrane,null,...] [--reps 3] [--quick]
-#                          [--image FILE] [--out docs/benchmarks.md]
+#   scripts/bench-peers.sh [--only meta-1,meta-2,find,smallfiles,seq,fsync,xattr] [--peers terrane,null,...] [--reps 3]
+#                          [--quick] [--xattr-files 100000] [--xattr-distinct] [--image FILE] [--out docs/benchmarks.md]
 #
+# xattr is one workload for each size, xattr-1 to xattr-65536; --xattr-distinct gives every file a value of its own, at random.
 # --quick is for tuning: a quarter of the work, and the page goes to standard output unless --out is given. A part (--only, --peers)
 # goes there too, so that it never replaces the whole page. Peers follow each other within a repetition and each repetition begins
 # with another one, so a machine that is busy for a while does harm to all of them.
@@ -12,19 +13,23 @@
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 
-works=meta-1,meta-2,find,smallfiles,seq,fsync
-peers= reps=3 quick= image= out= whole=1
+works=meta-1,meta-2,find,smallfiles,seq,fsync,xattr
+peers= reps=3 quick= image= out= whole=1 xattr_files=100000 xattr_more=
 while [ $# -gt 0 ]; do
     case $1 in
         --only) works=$2 whole=; shift 2 ;;
         --peers) peers=$2 whole=; shift 2 ;;
         --reps) reps=$2; shift 2 ;;
         --quick) quick=1 whole=; shift ;;
+        --xattr-files) xattr_files=$2 whole=; shift 2 ;;
+        --xattr-distinct) xattr_more=--distinct whole=; shift ;;
         --image) image=$2; shift 2 ;;
         --out) out=$2; shift 2 ;;
-        *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        *) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
+works=,$works,
+works=${works/,xattr,/,xattr-1,xattr-32,xattr-256,xattr-1024,xattr-4096,xattr-16384,xattr-65536,}
 [ -n "$out" ] || { [ -z "$whole" ] || out=$top/docs/benchmarks.md; }
 
 [ "$(id -u)" = 0 ] || die "root is needed for loop devices and for dropping caches"
@@ -33,6 +38,9 @@ can_mount || { loud "SKIPPED: /dev/fuse cannot be opened here"; exit 0; }
 base=${TERRANE_BENCH_DIR:-${CARGO_TARGET_DIR:-$top/target}/bench}
 mkdir -p "$base"
 (cd "$top" && cargo build --quiet --release -p terrane-cli -p fsbench)
+# What measures the library: the path of its program is known to cargo alone.
+in_process=$(cd "$top" && cargo bench --quiet --no-run -p terrane --bench xattr --message-format json |
+    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
 if [ -d "$top/benches/null" ]; then (cd "$top" && cargo build --quiet --release -p terrane-null); fi
 fsbench=$(dirname "$terrane")/fsbench
 
@@ -89,6 +97,7 @@ peers_of() {
         smallfiles) echo "terrane-zstd3,terrane-lz4,null,$kernel,btrfs-zstd,zfs-off" ;;
         seq) echo "terrane-off,terrane-lz4,terrane-zstd3,terrane-off-16k,terrane-zstd3-16k,null,$kernel,btrfs-zstd,zfs-off" ;;
         fsync) echo "terrane,$kernel,zfs-off" ;;
+        xattr-*) echo "terrane-sa,terrane-dir,terrane-library,null,$kernel,zfs-off" ;;
         *) die "workload $1 is not known" ;;
     esac
 }
@@ -101,12 +110,15 @@ chosen() {
         case $peer in
             null) [ -x "$(dirname "$terrane")/terrane-null" ] || continue ;;
             zfs-*) command -v zfs-fuse >/dev/null || continue ;;
+            *-library) [ -n "$in_process" ] || continue ;;
             terrane*) ;;
             *) grep -qw "${peer%%-*}" /proc/filesystems || continue ;;
         esac
         echo "$peer"
     done
 }
+# The largest is 6.5 GB on that many files; a quarter of them says the same.
+xattr_files() { if [ "$1" = xattr-65536 ]; then echo $((xattr_files / 4)); else echo "$xattr_files"; fi; }
 part() { if [ -n "$quick" ]; then echo $(($1 / 4)); else echo "$1"; fi; }
 run() { # work, peer, repetition
     local work_name=$1 peer=$2 rep=$3 args between
@@ -117,11 +129,13 @@ run() { # work, peer, repetition
         smallfiles) args="smallfiles --input-dir $corpus/small" ;;
         seq) args="seq --input $corpus/large --size $(part $((1 << 30))) --random $(part 3000) --fsync-every 16" ;;
         fsync) args="fsync --secs $(part 4)" ;;
+        xattr-*) args="xattr --bytes ${work_name#xattr-} --files $(part "$(xattr_files "$work_name")") $xattr_more" ;;
     esac
     export PEER=$peer
-    if ! "$peer_script" run bash -c "'$fsbench' -d '$MNT' --json --keep --seed $rep \
-        --tag work=$work_name --tag peer=$peer --tag rep=$rep --between-cmd \"$between\" \${SYNC:+--sync-cmd \"\$SYNC\"} $args" \
-        >"$work/one" 2>"$work/log"; then
+    local tags="--seed $rep --tag work=$work_name --tag peer=$peer --tag rep=$rep --between-cmd \"$between\""
+    local command="'$fsbench' -d '$MNT' --json --keep $tags \${SYNC:+--sync-cmd \"\$SYNC\"} $args"
+    case $peer in *-library) command="'$in_process' --json --image '$IMG' $tags $args" ;; esac
+    if ! "$peer_script" run bash -c "$command" >"$work/one" 2>"$work/log"; then
         reason=$(tail -n 3 "$work/log" | tr '\n"\\' "  '")
         loud "$work_name on $peer: $reason"
         printf '{"work":"%s","peer":"%s","rep":"%s","failed":"%s"}\n' "$work_name" "$peer" "$rep" "$reason" >"$work/one"
@@ -160,6 +174,7 @@ facts() {
     fact corpus "$(stat -c %s "$corpus/large") bytes of a source tree as one file; $(find "$corpus/small" -type f | wc -l) small files"
     fact load "$(cut -d ' ' -f 1-3 /proc/loadavg) at the end"
     fact seconds "$((SECONDS - start))"
+    fact "files of xattr" "$(part "$xattr_files"), of xattr-65536 $(part "$(xattr_files xattr-65536)")${xattr_more:+, each with a value of its own}"
     fact command "\`scripts/bench-peers.sh --reps $reps\`"
     fact "mount options of Terrane" "nodiscard${TERRANE_MOUNT_OPTIONS:+,$TERRANE_MOUNT_OPTIONS}; pools made with --no-discard"
     fact "mkfs and mount options" "ext4: -E nodiscard,lazy_itable_init=0,lazy_journal_init=0; xfs: -K; btrfs: -K, -o nodiscard[,compress=zstd:3]"

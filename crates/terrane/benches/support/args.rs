@@ -14,6 +14,13 @@ impl Args {
         self.0.iter().position(|arg| arg == name).and_then(|at| self.0.get(at + 1)).cloned()
     }
 
+    /// What follows `name`, wherever it stands.
+    #[allow(dead_code, reason = "not every benchmark has an option that may come again")]
+    pub fn options(&self, name: &str) -> Vec<String> {
+        let pairs = self.0.iter().zip(self.0.iter().skip(1));
+        pairs.filter(|(arg, _)| *arg == name).map(|(_, value)| value.clone()).collect()
+    }
+
     pub fn number(&self, name: &str, default: usize) -> usize {
         self.option(name).and_then(|text| text.parse().ok()).unwrap_or(default)
     }

@@ -1,0 +1,202 @@
+//! Extended attributes in process: one on each of many files, set and committed, then read cold; by size, and by where they are kept.
+//!
+//! What `fsbench xattr` does through a mount, by the same number of directories, one thread and the same kind of values, with a lookup
+//! of the name before each: so its seconds stand beside those of file systems in the kernel. Before the set and before the get the pool
+//! is exported and imported, so that no cache knows it. *Warm* is once more over all files afterwards, without a commit. CPU is in
+//! microseconds for one file: the caller's own, and the whole process's.
+//!
+//!     cargo bench -p terrane --bench xattr -- [--files N] [--dirs N] [--bytes 1,32,...] [--xattr sa,dir] [--distinct]
+//!         [--seed N] [--image FILE | --dir DIRECTORY] [--between-cmd COMMAND] [--json [--tag KEY=VALUE]...]
+//!
+//! `--image` is a file that is there, and whose content may go; otherwise a sparse one is made in DIRECTORY. `--between-cmd` drops the
+//! kernel's caches, for example. `--json` prints one object as fsbench does, the first of `--xattr` alone.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
+
+#[path = "../support/args.rs"]
+mod args;
+#[path = "../support/cpu.rs"]
+mod cpu;
+mod disk;
+mod values;
+
+use args::Args;
+use cpu::{own_cpu_ns, process_cpu_ns};
+use disk::Disk;
+use serde_json::{Value, json};
+use std::time::Instant;
+use terrane::{Cred, Fs, Ino, SetXattr};
+use values::Values;
+
+const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
+const NAME: &[u8] = b"user.fsbench";
+
+struct Tree {
+    files: usize,
+    dirs: usize,
+}
+
+impl Tree {
+    fn make(&self, fs: &Fs) {
+        for dir in 0..self.dirs {
+            let made = fs.mkdir(fs.root(), dir_name(dir).as_bytes(), 0o755, &OWNER).unwrap().ino;
+            for file in self.files_of(dir) {
+                let ino = fs.create(made, file_name(file).as_bytes(), 0o644, &OWNER).unwrap().ino;
+                fs.forget(ino, 1);
+            }
+            fs.forget(made, 1);
+        }
+        fs.sync().unwrap();
+    }
+
+    fn files_of(&self, dir: usize) -> std::ops::Range<usize> {
+        let each = self.files.div_ceil(self.dirs);
+        (dir * each).min(self.files)..((dir + 1) * each).min(self.files)
+    }
+
+    /// Finds every file by its name.
+    fn each(&self, fs: &Fs, mut what: impl FnMut(Ino, usize)) {
+        for dir in 0..self.dirs {
+            let found = fs.lookup(fs.root(), dir_name(dir).as_bytes()).unwrap().ino;
+            for file in self.files_of(dir) {
+                let ino = fs.lookup(found, file_name(file).as_bytes()).unwrap().ino;
+                what(ino, file);
+                fs.forget(ino, 1);
+            }
+            fs.forget(found, 1);
+        }
+    }
+}
+
+fn dir_name(dir: usize) -> String {
+    format!("d{dir:05}")
+}
+
+fn file_name(file: usize) -> String {
+    format!("f{file:07}")
+}
+
+#[derive(Clone, Copy, Default)]
+struct Took {
+    secs: f64,
+    caller_us: f64,
+    process_us: f64,
+}
+
+fn timed(files: usize, what: impl FnOnce()) -> Took {
+    let (caller, process, start) = (own_cpu_ns(), process_cpu_ns(), Instant::now());
+    what();
+    let secs = start.elapsed().as_secs_f64();
+    let each_us = |ns: u64| ns as f64 / 1e3 / files as f64;
+    Took { secs, caller_us: each_us(own_cpu_ns() - caller), process_us: each_us(process_cpu_ns() - process) }
+}
+
+struct Times {
+    set: Took,
+    get: Took,
+    warm_get: Took,
+    warm_set: Took,
+    warm_list: Took,
+}
+
+fn one_size(disk: &Disk, tree: &Tree, values: &Values, home: &str) -> Times {
+    disk.create(&[("xattr", home)], &OWNER, |fs| tree.make(fs));
+    let put = |fs: &Fs, ino: Ino, value: &[u8]| {
+        fs.setxattr(ino, NAME, value, SetXattr::default(), &OWNER).unwrap();
+    };
+    let set = disk.cold("setxattr", |fs| {
+        timed(tree.files, || {
+            tree.each(fs, |ino, file| put(fs, ino, values.of(file)));
+            fs.sync().unwrap();
+        })
+    });
+    disk.cold("getxattr", |fs| {
+        let mut got = Vec::new();
+        let mut get = || {
+            timed(tree.files, || {
+                tree.each(fs, |ino, file| {
+                    got.clear();
+                    fs.getxattr(ino, NAME, &mut got).unwrap();
+                    assert!(got == values.of(file), "file {file} has another value");
+                });
+            })
+        };
+        let (get, warm_get) = (get(), get());
+        let mut names = Vec::new();
+        let warm_list = timed(tree.files, || {
+            tree.each(fs, |ino, _| {
+                names.clear();
+                fs.listxattr(ino, &|| true, &mut names).unwrap();
+                assert_eq!(names.split_last(), Some((&0, NAME)));
+            });
+        });
+        // Each file gets the value of the next one.
+        let warm_set = timed(tree.files, || tree.each(fs, |ino, file| put(fs, ino, values.of(file + 1))));
+        Times { set, get, warm_get, warm_set, warm_list }
+    })
+}
+
+fn json_row(phase: &str, bytes: usize, files: usize, took: Took) -> Value {
+    json!({
+        "phase": format!("{phase} {bytes}"),
+        "ops": files,
+        "secs": took.secs,
+        "ops_per_s": files as f64 / took.secs,
+        "bytes": files * bytes,
+        "mb_per_s": (files * bytes) as f64 / 1e6 / took.secs,
+        "note": "",
+        "extra": { "caller_us": took.caller_us, "process_us": took.process_us },
+    })
+}
+
+fn print_row(bytes: usize, home: &str, times: &Times) {
+    print!("{bytes:>6} {home:<4} |");
+    for took in [times.set, times.get] {
+        print!(" {:>8.3} {:>8.2} {:>8.2} |", took.secs, took.caller_us, took.process_us);
+    }
+    println!(
+        " {:>8.2} {:>8.2} {:>8.2}",
+        times.warm_set.caller_us, times.warm_get.caller_us, times.warm_list.caller_us
+    );
+}
+
+fn main() {
+    let args = Args::new();
+    let words = |name: &str, default: &str| args.option(name).unwrap_or_else(|| default.to_owned());
+    let sizes = words("--bytes", "1,32,256,1024,4096,16384,65536");
+    let homes = words("--xattr", "sa,dir");
+    let tree = Tree { files: args.number("--files", 100_000), dirs: args.number("--dirs", 100) };
+    let disk = Disk::new(&args);
+    let as_json = args.has("--json");
+    let mut rows = Vec::new();
+    if !as_json {
+        println!("one extended attribute on each of {} files in {} directories", tree.files, tree.dirs);
+        println!(
+            "             |     set, cold, and commit  |          get, cold         |   warm, caller us/file"
+        );
+        println!(
+            " bytes where |  seconds   caller  process |  seconds   caller  process |      set      get     list"
+        );
+    }
+    for bytes in sizes.split(',').map(|word| word.parse().unwrap()) {
+        let values = Values::new(args.number("--seed", 1) as u64, bytes, args.has("--distinct"));
+        for home in homes.split(',').take(if as_json { 1 } else { usize::MAX }) {
+            let times = one_size(&disk, &tree, &values, home);
+            if as_json {
+                rows.push(json_row("set", bytes, tree.files, times.set));
+                rows.push(json_row("get", bytes, tree.files, times.get));
+            } else {
+                print_row(bytes, home, &times);
+            }
+        }
+    }
+    if as_json {
+        let params = json!({ "files": tree.files, "threads": 1, "distinct": args.has("--distinct") });
+        let mut report = json!({ "workload": "xattr", "params": params, "rows": rows });
+        for tag in args.options("--tag") {
+            let (key, value) = tag.split_once('=').unwrap();
+            report[key] = value.into();
+        }
+        println!("{report}");
+    }
+}
