@@ -1,25 +1,30 @@
-//! Bytes on the device for one of many: empty directories, empty files, small ZAPs of file identifiers, entries of one large ZAP.
+//! Bytes on the device for one of many: empty directories, empty files, small ZAPs of file identifiers, entries of one large ZAP, and
+//! extended attributes: what an empty file with 100 random bytes in one takes beyond an empty file, with dnodes of several sizes.
 //!
 //! Everything that a commit leaves is counted, all copies: the measure is what the pool's books call alive, less what they said before.
 //! Below each row stands where the bytes went, from the zones' own directories, for each object. `claimed` is what the device was given:
 //! dead blocks in zones that were not reset yet, headers, directory parts and padding included.
 //!
-//!     cargo bench -p terrane --bench space -- [--count N] [--large N] [--commits N] [--dir DIRECTORY]
+//!     cargo bench -p terrane --bench space -- [--count N] [--large N] [--commits N] [--dir DIRECTORY] [--rows ROWS]
 //!
-//! `--commits` cuts the creation into so many groups: 1 is the least that a file system can do, a mount commits every five seconds.
+//! ROWS are some of directories,files,zaps,entries,xattrs. `--commits` cuts the creation into so many groups: 1 is the least that a file
+//! system can do, a mount commits every five seconds.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
 #[path = "support/args.rs"]
 mod args;
+#[path = "support/random.rs"]
+mod random;
 mod support;
 
 use args::Args;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Instant;
 use support::pool::image_path;
-use support::{Mounted, OWNER, mount};
+use support::{Mounted, OWNER, mount_with};
 use terrane::check::usage::{Purpose, Usage, usage};
+use terrane::{Ino, SetXattr};
 use terrane_object::ObjectKind;
 use terrane_pool::Cost;
 use terrane_zap::ValueRef;
@@ -28,11 +33,34 @@ use terrane_zap::ValueRef;
 const PER_DIR: usize = 1000;
 /// Entries of a small ZAP.
 const SMALL: u64 = 10;
+/// Of a value.
+const XATTR_BYTES: usize = 100;
 
-/// Runs `make` for every number, with so many commits on the way; prints bytes for each of `count`.
-fn row(path: &Path, what: &str, count: usize, commits: usize, make: impl Fn(&Mounted, usize)) {
-    let mounted = mount(path);
+/// What each row is made with.
+struct Bench {
+    path: PathBuf,
+    commits: usize,
+    /// Of the data set.
+    properties: Vec<(&'static str, &'static str)>,
+}
+
+fn row(bench: &Bench, what: &str, count: usize, make: impl Fn(&Mounted, usize)) -> f64 {
+    row_after(bench, what, count, |_| (), make)
+}
+
+/// Runs `make` for every number, with so many commits on the way; prints and returns the bytes for each of `count`, with those of
+/// what was prepared.
+fn row_after(
+    bench: &Bench,
+    what: &str,
+    count: usize,
+    prepare: impl Fn(&Mounted),
+    make: impl Fn(&Mounted, usize),
+) -> f64 {
+    let commits = bench.commits;
+    let mounted = mount_with(&bench.path, &bench.properties);
     let before = usage(mounted.objects()).unwrap();
+    prepare(&mounted);
     let start = Instant::now();
     for number in 0..count {
         make(&mounted, number);
@@ -63,6 +91,7 @@ fn row(path: &Path, what: &str, count: usize, commits: usize, make: impl Fn(&Mou
         each(after.frame, before.frame)
     );
     mounted.pool.export().unwrap();
+    each(after.live(), before.live())
 }
 
 /// As metadata servers store them: sequence, object, version.
@@ -70,40 +99,42 @@ fn identifier(number: u64) -> [u64; 3] {
     [0x2_0000_0400 + number / 100_000, number % 100_000, 0]
 }
 
-fn main() {
-    let args = Args::new();
-    let (count, large, commits) = (
-        args.number("--count", 100_000),
-        args.number("--large", 1_000_000),
-        args.number("--commits", 1).max(1),
-    );
-    let path = image_path(&args.dir());
+fn directory(mounted: &Mounted, number: usize) {
+    let name = format!("o{number:07}");
+    let ino = mounted.fs.mkdir(parent(mounted, number), name.as_bytes(), 0o755, &OWNER).unwrap().ino;
+    mounted.fs.forget(ino, 1);
+}
 
-    let parent =
-        |mounted: &Mounted, number: usize| *mounted.dirs.get(number / PER_DIR % mounted.dirs.len()).unwrap();
-    row(&path, "empty directory", count, commits, |mounted, number| {
-        let name = format!("o{number:07}");
-        let ino = mounted.fs.mkdir(parent(mounted, number), name.as_bytes(), 0o755, &OWNER).unwrap().ino;
-        mounted.fs.forget(ino, 1);
-    });
-    row(&path, "empty file", count, commits, |mounted, number| {
-        let name = format!("o{number:07}");
-        let ino = mounted.fs.create(parent(mounted, number), name.as_bytes(), 0o644, &OWNER).unwrap().ino;
-        mounted.fs.forget(ino, 1);
-    });
-    row(&path, "ZAP of ten entries of three integers", count, commits, |mounted, number| {
-        let dataset = mounted.fs.dataset();
-        let cost = Cost { write_bytes: 64 << 10, meta_blocks: 16, ..Cost::NOTHING };
-        let tx = dataset.objects().begin(cost).unwrap();
-        let mut zap = dataset.new_zap(&tx, ObjectKind::Zap).unwrap();
-        for entry in 0..SMALL {
-            let id = number as u64 * SMALL + entry;
-            let name = format!("file-{id:08}");
-            zap.add(&tx, name.as_bytes(), ValueRef::U64s(&identifier(id))).unwrap();
-        }
-    });
+fn file(mounted: &Mounted, number: usize) {
+    file_with(mounted, number, |_| ());
+}
+
+fn file_with(mounted: &Mounted, number: usize, more: impl Fn(Ino)) {
+    let name = format!("o{number:07}");
+    let ino = mounted.fs.create(parent(mounted, number), name.as_bytes(), 0o644, &OWNER).unwrap().ino;
+    more(ino);
+    mounted.fs.forget(ino, 1);
+}
+
+fn parent(mounted: &Mounted, number: usize) -> Ino {
+    *mounted.dirs.get(number / PER_DIR % mounted.dirs.len()).unwrap()
+}
+
+fn small_zap(mounted: &Mounted, number: usize) {
+    let dataset = mounted.fs.dataset();
+    let cost = Cost { write_bytes: 64 << 10, meta_blocks: 16, ..Cost::NOTHING };
+    let tx = dataset.objects().begin(cost).unwrap();
+    let mut zap = dataset.new_zap(&tx, ObjectKind::Zap).unwrap();
+    for entry in 0..SMALL {
+        let id = number as u64 * SMALL + entry;
+        let name = format!("file-{id:08}");
+        zap.add(&tx, name.as_bytes(), ValueRef::U64s(&identifier(id))).unwrap();
+    }
+}
+
+fn entries(bench: &Bench, count: usize) {
     let one = std::sync::OnceLock::new();
-    row(&path, "entry of one ZAP, three integers", large, commits, |mounted, number| {
+    row(bench, "entry of one ZAP, three integers", count, |mounted, number| {
         let dataset = mounted.fs.dataset();
         let cost = Cost { write_bytes: 64 << 10, meta_blocks: 16, ..Cost::NOTHING };
         let tx = dataset.objects().begin(cost).unwrap();
@@ -114,5 +145,57 @@ fn main() {
             .add(&tx, format!("file-{id:08}").as_bytes(), ValueRef::U64s(&identifier(id)))
             .unwrap();
     });
-    let _ = std::fs::remove_file(&path);
+}
+
+/// A file has its attribute from its birth on, or is committed without it first.
+fn xattrs(bench: &mut Bench, count: usize) {
+    for dnodesize in ["legacy", "1k", "auto"] {
+        bench.properties = vec![("dnodesize", dnodesize)];
+        let without = row(bench, &format!("empty file, dnodesize={dnodesize}"), count, file);
+        let what = format!("with {XATTR_BYTES} random bytes in an xattr, dnodesize={dnodesize}");
+        let with = row(bench, &what, count, |mounted, number| {
+            file_with(mounted, number, |ino| set_xattr(mounted, ino, number));
+        });
+        let what = format!("the xattr set after a commit, dnodesize={dnodesize}");
+        let prepare = |mounted: &Mounted| {
+            (0..count).for_each(|number| file(mounted, number));
+            mounted.fs.sync().unwrap();
+        };
+        let later = row_after(bench, &what, count, prepare, |mounted, number| {
+            let name = format!("o{number:07}");
+            let ino = mounted.fs.lookup(parent(mounted, number), name.as_bytes()).unwrap().ino;
+            set_xattr(mounted, ino, number);
+            mounted.fs.forget(ino, 1);
+        });
+        println!(
+            "beyond the file, dnodesize={dnodesize}: {:.1}, set after a commit {:.1} bytes\n",
+            with - without,
+            later - without
+        );
+    }
+    bench.properties.clear();
+}
+
+fn set_xattr(mounted: &Mounted, ino: Ino, number: usize) {
+    let value = random::bytes(number as u64, XATTR_BYTES);
+    mounted.fs.setxattr(ino, b"user.bench", &value, SetXattr::default(), &OWNER).unwrap();
+}
+
+fn main() {
+    let args = Args::new();
+    let count = args.number("--count", 100_000);
+    let rows = args.option("--rows").unwrap_or_else(|| "directories,files,zaps,entries,xattrs".to_owned());
+    let (path, commits) = (image_path(&args.dir()), args.number("--commits", 1).max(1));
+    let mut bench = Bench { path, commits, properties: Vec::new() };
+    for rows in rows.split(',') {
+        match rows {
+            "directories" => drop(row(&bench, "empty directory", count, directory)),
+            "files" => drop(row(&bench, "empty file", count, file)),
+            "zaps" => drop(row(&bench, "ZAP of ten entries of three integers", count, small_zap)),
+            "entries" => entries(&bench, args.number("--large", 1_000_000)),
+            "xattrs" => xattrs(&mut bench, count),
+            _ => panic!("--rows: {rows} is not known"),
+        }
+    }
+    let _ = std::fs::remove_file(&bench.path);
 }

@@ -24,8 +24,14 @@ impl Mounted {
     }
 }
 
+#[allow(dead_code, reason = "not every benchmark has data sets like any other")]
 pub fn mount(path: &Path) -> Mounted {
-    let made = pool::create(path);
+    mount_with(path, &[])
+}
+
+/// With properties of the data set.
+pub fn mount_with(path: &Path, properties: &[(&str, &str)]) -> Mounted {
+    let made = pool::create_with(path, properties);
     Fs::format(&made.dataset, &OWNER).unwrap();
     let fs = Fs::open(Arc::new(made.dataset)).unwrap();
     // What a mount with 3 GiB of memory keeps.

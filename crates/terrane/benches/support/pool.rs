@@ -20,7 +20,12 @@ pub fn image_path(dir: &Path) -> PathBuf {
     dir.join(format!("terrane-bench-{}.img", std::process::id()))
 }
 
+#[allow(dead_code, reason = "not every benchmark has data sets like any other")]
 pub fn create(path: &Path) -> BenchPool {
+    create_with(path, &[])
+}
+
+pub fn create_with(path: &Path, properties: &[(&str, &str)]) -> BenchPool {
     let _ = std::fs::remove_file(path);
     let device = FileDevice::create(path, DEVICE_BYTES, ZONE_BYTES).unwrap();
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
@@ -28,6 +33,6 @@ pub fn create(path: &Path) -> BenchPool {
     let create = CreateOptions::named("bench");
     let pool = Pool::create(devices, &create, Arc::new(SystemEnv::new()), &import).unwrap();
     let objects = Objects::create(Arc::clone(&pool)).unwrap();
-    let dataset = Dataset::create_root(&objects, &[]).unwrap();
+    let dataset = Dataset::create_root(&objects, properties).unwrap();
     BenchPool { pool, objects, dataset }
 }

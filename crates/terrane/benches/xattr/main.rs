@@ -18,6 +18,8 @@ mod args;
 #[path = "../support/cpu.rs"]
 mod cpu;
 mod disk;
+#[path = "../support/random.rs"]
+mod random;
 mod values;
 
 use args::Args;
