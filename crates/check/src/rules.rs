@@ -493,6 +493,7 @@ impl Structure {
                 None
             }
         };
+        find(&master, "VERSION");
         structure.root = find(&master, "ROOT");
         structure.delete_queue = find(&master, "DELETE_QUEUE");
         if let Some(id) = find(&master, "SA_ATTRS") {
@@ -510,9 +511,14 @@ impl Structure {
     }
 }
 
-/// Programs keep ZAPs in the data set, and there is no file system.
+/// What the master ZAP has of a file system.
+const OF_FILES: [&str; 4] = ["VERSION", "ROOT", "DELETE_QUEUE", "SA_ATTRS"];
+
+/// Programs keep ZAPs in the data set, and there is no file system: nothing at all of one, or what is left of it would be judged by nobody.
 fn is_of_programs_alone(master: &ObjectZap) -> bool {
-    matches!((master.lookup_u64(OBJECTS), master.lookup_u64("VERSION")), (Ok(Some(_)), Ok(None)))
+    let has = |name: &str| master.lookup_u64(name).map(|found| found.is_some());
+    matches!(master.lookup_u64(OBJECTS), Ok(Some(_)))
+        && OF_FILES.iter().all(|name| matches!(has(name), Ok(false)))
 }
 
 /// The SA layouts of a data set, read anew; nothing where there are no files.

@@ -135,3 +135,17 @@ fn an_object_without_a_name_is_an_orphan() {
     assert!(report.has(kind::ORPHAN), "{report}");
     assert_eq!(report.findings_count, 1, "{report}");
 }
+
+/// Where programs keep ZAPs of their own a file system may be missing, but not a part of it.
+#[test]
+fn a_file_system_without_its_version_is_not_taken_for_none() {
+    let report = after(|dataset, _| {
+        let tx = dataset.objects().begin(COST).unwrap();
+        let roots = dataset.new_zap(&tx, ObjectKind::Zap).unwrap().object().id();
+        let mut master = dataset.master().unwrap();
+        master.add_u64(&tx, terrane_dataset::zaps::OBJECTS, roots.0).unwrap();
+        assert!(master.remove(&tx, "VERSION").unwrap());
+    });
+    assert!(report.to_string().contains("with VERSION"), "{report}");
+    assert_eq!(report.findings_count, 1, "{report}");
+}
