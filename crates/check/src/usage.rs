@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrane_object::dnode::SPILL;
 use terrane_object::objset::{FREE_QUEUE, HEADER};
 use terrane_object::{ObjectError, ObjectId, ObjectKind, Objects, Owner};
 use terrane_pool::directory::{POOL_DEAD_LOG, POOL_RECORD};
@@ -26,6 +27,8 @@ pub enum Purpose {
     Zaps,
     /// Blocks of dnodes.
     Dnodes,
+    /// Attributes that did not fit their dnode.
+    Spills,
     /// Pointers to the blocks above.
     Indirect,
     /// Headers of object sets.
@@ -41,11 +44,12 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    pub const ALL: [Purpose; 10] = [
+    pub const ALL: [Purpose; 11] = [
         Purpose::Contents,
         Purpose::Names,
         Purpose::Zaps,
         Purpose::Dnodes,
+        Purpose::Spills,
         Purpose::Indirect,
         Purpose::Headers,
         Purpose::FreeQueue,
@@ -60,6 +64,7 @@ impl Purpose {
             Purpose::Names => "directories",
             Purpose::Zaps => "other ZAPs",
             Purpose::Dnodes => "dnodes",
+            Purpose::Spills => "spilled attributes",
             Purpose::Indirect => "indirect blocks",
             Purpose::Headers => "object set headers",
             Purpose::FreeQueue => "free queue",
@@ -127,6 +132,7 @@ pub fn usage(objects: &Arc<Objects>) -> Result<Usage, ObjectError> {
         Owner::Block { object, .. } if ObjectId(object) == FREE_QUEUE => Purpose::FreeQueue,
         Owner::Block { level, .. } if level > 0 => Purpose::Indirect,
         Owner::Block { object: 0, .. } => Purpose::Dnodes,
+        Owner::Block { block: SPILL, .. } => Purpose::Spills,
         Owner::Block { objset, object, .. } => match kind_of(objset, object) {
             Some(ObjectKind::Directory) => Purpose::Names,
             Some(ObjectKind::File | ObjectKind::Symlink) => Purpose::Contents,

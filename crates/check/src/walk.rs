@@ -10,7 +10,8 @@ use crate::report::{Phase, Progress, Report, kind};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use terrane_object::dnode::{
-    DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, POINTERS, SLOT_BYTES, SLOTS_PER_BLOCK, dnodes_in,
+    DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, POINTERS, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL, SPILL_BYTES_MAX,
+    dnodes_in,
 };
 use terrane_object::objset::{FREE_QUEUE, HEADER};
 use terrane_object::{BlockPtr, ObjectId, ObjectKind, ObjectSet, Owner, Pool};
@@ -200,9 +201,12 @@ impl<'a> Walk<'a> {
         if held.end > dnode.block_count {
             self.report.add(kind::BLOCK_COUNT, &at, format_args!("at least {}", held.end), dnode.block_count);
         }
+        // Metadata, whatever the object is.
+        let tree = Tree { metadata: true, block_bytes: SPILL_BYTES_MAX as u32, ..tree };
+        let spill = self.subtree(&tree, &dnode.spill, SPILL, self.synced, &mut None);
         // Freed subtrees of three levels and more give back an estimate.
-        if dnode.levels <= 2 && !held.partial {
-            self.report.expect(kind::USED, &at, held.bytes, dnode.used);
+        if dnode.levels <= 2 && !held.partial && !spill.partial {
+            self.report.expect(kind::USED, &at, held.bytes.saturating_add(spill.bytes), dnode.used);
         }
         held
     }

@@ -231,7 +231,11 @@ fn hold(live: &Live, meta: bool, object: u64) -> Outcome<Arc<Object>> {
 pub fn dnode(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
     let dnode = dnode_of(live, meta, object)?;
     let mut out = dnode_json(object, &dnode);
-    out["pointer"] = Value::String(pointer_json(&dnode.root)["pointer"].as_str().unwrap_or("").to_owned());
+    out["pointer"] = pointer_json(&dnode.root)["pointer"].clone();
+    if !dnode.spill.is_hole() {
+        out["spill"] = pointer_json(&dnode.spill)["pointer"].clone();
+        out["spill_bytes"] = dnode.spill.lsize().into();
+    }
     let hex = dnode.bonus.iter().map(|byte| format!("{byte:02x}"));
     out["bonus"] = Value::String(hex.collect());
     Ok(out)

@@ -104,24 +104,24 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     let place = Place::new("upgrade");
     assert!(place.out("pool upgrade").starts_with("no pools are known"));
     place.run("pool create tank tank.img --size 64M", 0);
-    let tinyzap = "org.terrane:tinyzap";
-    assert_eq!(place.out("pool upgrade -H"), format!("tank\t1\t{tinyzap}\tnothing to do\n"));
-    assert_eq!(place.out("pool upgrade -H tank"), format!("tank\t1\t{tinyzap}\tnothing to do\n"));
-    assert!(place.out("pool upgrade --features").contains(tinyzap));
+    let defaults = "org.terrane:tinyzap,org.terrane:xattr";
+    assert_eq!(place.out("pool upgrade -H"), format!("tank\t1\t{defaults}\tnothing to do\n"));
+    assert_eq!(place.out("pool upgrade -H tank"), format!("tank\t1\t{defaults}\tnothing to do\n"));
+    assert!(place.out("pool upgrade --features").contains("org.terrane:tinyzap "));
     place.run("pool create --no-features old old.img --size 64M", 0);
     assert!(place.out("pool status old").contains("features: none\n"));
     assert_eq!(place.json("pool list -j old")["pools"][0]["features"], serde_json::json!([]));
     for _ in 0..2 {
         let row = place.json("pool upgrade -j")["pools"][0].clone();
         assert_eq!(row["name"], "old");
-        assert_eq!(row["upgrade"], format!("available: {tinyzap}"), "to look is not to change");
+        assert_eq!(row["upgrade"], format!("available: {defaults}"), "to look is not to change");
     }
     assert_eq!(
         place.out("pool upgrade -H -a").lines().next(),
-        Some(&*format!("old\t1\t{tinyzap}\tadded: {tinyzap}"))
+        Some(&*format!("old\t1\t{defaults}\tadded: {defaults}"))
     );
-    assert_eq!(place.out("pool upgrade -H old"), format!("old\t1\t{tinyzap}\tnothing to do\n"));
-    assert!(place.out("pool status old").contains(&format!("features: {tinyzap}\n")));
+    assert_eq!(place.out("pool upgrade -H old"), format!("old\t1\t{defaults}\tnothing to do\n"));
+    assert!(place.out("pool status old").contains("features: org.terrane:tinyzap, org.terrane:xattr\n"));
     assert!(place.out("check old").contains("nothing found"));
     place.refused("pool upgrade nobody", &["nobody"]);
     place.misused("pool upgrade --features tank", &["--features"]);

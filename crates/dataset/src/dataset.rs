@@ -302,6 +302,7 @@ fn new_zap(
     tx: &Tx,
     kind: ObjectKind,
 ) -> Result<ObjectZap, DatasetError> {
-    let spec = ObjectSpec { kind, block_size: BLOCK_BYTES_FIRST, dnode_slots: 1, bonus: Vec::new() };
+    let spec =
+        ObjectSpec { kind, block_size: BLOCK_BYTES_FIRST, dnode_slots: 1, bonus: Vec::new(), spill: None };
     Ok(ObjectZap::new(policy, set.create(tx, spec)?))
 }

@@ -55,9 +55,17 @@ pub(crate) struct Dirty {
     pub txg: Txg,
     pub blocks: BTreeMap<u64, Arc<Vec<u8>>>,
     pub freed: Ranges,
-    /// The object was made in this group: nothing of it is on the device.
-    pub created: bool,
+    pub spill: Spill,
     pub destroyed: bool,
+}
+
+/// What became of the spill block.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Spill {
+    #[default]
+    Unchanged,
+    New(Arc<Vec<u8>>),
+    Gone,
 }
 
 /// What a group knows of a block.
@@ -89,7 +97,8 @@ impl Dirty {
     }
 
     pub fn bytes(&self) -> u64 {
-        self.blocks.values().map(|block| block.len() as u64).sum()
+        let spill = if let Spill::New(spill) = &self.spill { spill.len() as u64 } else { 0 };
+        self.blocks.values().map(|block| block.len() as u64).sum::<u64>() + spill
     }
 }
 

@@ -2,11 +2,15 @@
 //!
 //! A dnode takes one to 32 slots of 512 bytes: a head, a block pointer, and the bonus in all the rest. Blocks of 16 KiB
 //! hold 32 slots; a dnode never crosses one.
+//!
+//! Attributes that do not fit the bonus go to one *spill block*. Its pointer takes the last 128 bytes of the dnode, so that who has
+//! none pays nothing for it.
 
 use crate::error::ObjectError;
 use std::sync::Arc;
 use terrane_pool::BlockPtr;
 use terrane_pool::block_ptr::BLOCK_BYTES_MAX;
+pub use terrane_pool::directory::SPILL;
 use terrane_wire::{Corrupt, ObjectId, Txg, layout};
 
 /// Bytes of a dnode slot.
@@ -24,6 +28,10 @@ pub const POINTERS: u64 = INDIRECT_BYTES as u64 / BlockPtr::SIZE as u64;
 /// The smallest and largest block of an object, in bytes.
 pub const BLOCK_BYTES_MIN: u32 = 512;
 const INDIRECT_SHIFT: u8 = 14;
+/// Most bytes of a spill block.
+pub const SPILL_BYTES_MAX: usize = 128 << 10;
+/// In the flags of a head: the last bytes of the dnode are a spill pointer.
+const HAS_SPILL: u8 = 1;
 /// Levels of the tallest tree: it spans more blocks of the smallest size than an object can have.
 pub const TREE_LEVELS_MAX: u8 = 9;
 /// The largest offset in an object, in bytes: with the last block it still fits 64 bits.
@@ -37,7 +45,7 @@ layout! {
         2  levels: u8,
         3  pointers: u8,
         4  bonus_kind: u8,
-        /// bit 0: a spill pointer ends the bonus (reserved), bit 1: counted by user, group and project (reserved)
+        /// bit 0: the dnode ends with a spill pointer, bit 1: counted by user, group and project (reserved)
         5  flags: u8,
         6  extra_slots: u8,
         7  reserved: u8,
@@ -46,7 +54,7 @@ layout! {
         14 reserved2: u16,
         /// Highest block ever written and not cut off, plus one.
         16 block_count: u64,
-        /// Stored bytes of all blocks, all copies.
+        /// Stored bytes of all blocks, all copies, the spill's too.
         24 used: u64,
         /// The group that made the object.
         32 birth: Txg,
@@ -135,12 +143,8 @@ pub struct Dnode {
     pub birth: Txg,
     pub root: BlockPtr,
     pub bonus: Arc<Vec<u8>>,
-}
-
-/// What a slot holds.
-pub enum Slot {
-    Free,
-    Dnode(Dnode),
+    /// A hole: none.
+    pub spill: BlockPtr,
 }
 
 impl Dnode {
@@ -155,12 +159,18 @@ impl Dnode {
             birth,
             root: BlockPtr::default(),
             bonus: Arc::default(),
+            spill: BlockPtr::default(),
         }
     }
 
-    /// Bytes of bonus that fit a dnode of so many slots.
+    /// Bytes of bonus that fit a dnode of so many slots without a spill.
     pub fn bonus_max(slots: u8) -> usize {
         usize::from(slots) * SLOT_BYTES - DnodeHead::SIZE - BlockPtr::SIZE
+    }
+
+    /// Bytes of bonus that fit beside what else the dnode holds.
+    pub fn bonus_room(slots: u8, has_spill: bool) -> usize {
+        Self::bonus_max(slots) - if has_spill { BlockPtr::SIZE } else { 0 }
     }
 
     /// Blocks of the lowest level that a tree of so many levels spans.
@@ -187,7 +197,7 @@ impl Dnode {
             levels: self.levels,
             pointers: 1,
             bonus_kind: 0,
-            flags: 0,
+            flags: if self.spill.is_hole() { 0 } else { HAS_SPILL },
             extra_slots: self.slots - 1,
             reserved: 0,
             block_bytes: self.block_bytes,
@@ -205,14 +215,18 @@ impl Dnode {
         let (bonus, rest) = rest.split_at_mut(self.bonus.len());
         bonus.copy_from_slice(&self.bonus);
         rest.fill(0);
+        if !self.spill.is_hole() {
+            let from = rest.len() - BlockPtr::SIZE;
+            rest[from..].copy_from_slice(&self.spill.encode());
+        }
     }
 
-    /// Judges a slot; `raw` runs from its start to the end of its block.
-    pub fn parse(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Slot, Corrupt> {
+    /// Judges a slot; `raw` runs from its start to the end of its block. `None`: the slot is free.
+    pub fn parse(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Option<Dnode>, Corrupt> {
         let head =
             DnodeHead::decode(raw).ok_or_else(|| Corrupt::new(at, "dnode length", SLOT_BYTES, raw.len()))?;
         if head.kind == 0 {
-            return Ok(Slot::Free);
+            return Ok(None);
         }
         let kind = ObjectKind::from_id(head.kind)
             .ok_or_else(|| Corrupt::new(at, "object kind", "a known one", head.kind))?;
@@ -221,7 +235,9 @@ impl Dnode {
         if slots > SLOTS_MAX || bytes > raw.len() {
             return Err(Corrupt::new(at, "dnode slots", "inside the block", slots));
         }
-        if head.flags != 0
+        let has_spill = head.flags & HAS_SPILL != 0;
+        if head.flags & !HAS_SPILL != 0
+            || (has_spill && !kind.is_changed_by_callers())
             || head.pointers != 1
             || head.indirect_shift != INDIRECT_SHIFT
             || head.bonus_kind != 0
@@ -254,8 +270,9 @@ impl Dnode {
             ));
         }
         let bonus_len = usize::from(head.bonus_len);
-        if bonus_len > Dnode::bonus_max(slots) {
-            return Err(Corrupt::new(at, "bonus length", Dnode::bonus_max(slots), bonus_len));
+        let room = Dnode::bonus_room(slots, has_spill);
+        if bonus_len > room {
+            return Err(Corrupt::new(at, "bonus length", format_args!("at most {room}"), bonus_len));
         }
         let root_raw = raw.get(DnodeHead::SIZE..DnodeHead::SIZE + BlockPtr::SIZE).unwrap_or(&[]);
         let root = BlockPtr::parse(root_raw, at)?;
@@ -264,7 +281,12 @@ impl Dnode {
         }
         let from = DnodeHead::SIZE + BlockPtr::SIZE;
         let bonus = Arc::new(raw.get(from..from + bonus_len).unwrap_or(&[]).to_vec());
-        Ok(Slot::Dnode(Dnode {
+        let spill = if has_spill {
+            parse_spill(raw.get(bytes - BlockPtr::SIZE..bytes).unwrap_or(&[]), kind, at)?
+        } else {
+            BlockPtr::default()
+        };
+        Ok(Some(Dnode {
             kind,
             slots,
             levels: head.levels,
@@ -274,8 +296,33 @@ impl Dnode {
             birth: head.birth,
             root,
             bonus,
+            spill,
         }))
     }
+}
+
+fn parse_spill(raw: &[u8], kind: ObjectKind, at: &dyn std::fmt::Display) -> Result<BlockPtr, Corrupt> {
+    let spill = BlockPtr::parse(raw, at)?;
+    if spill.is_hole() {
+        return Err(Corrupt::new(at, "spill pointer", "of a block", "a hole"));
+    }
+    if spill.level() != 0 || spill.kind() != kind as u8 {
+        return Err(Corrupt::new(
+            at,
+            "level and kind of the spill pointer",
+            format_args!("0 and {}", kind as u8),
+            format_args!("{} and {}", spill.level(), spill.kind()),
+        ));
+    }
+    if spill.lsize() as usize > SPILL_BYTES_MAX {
+        return Err(Corrupt::new(
+            at,
+            "size of the spill",
+            format_args!("at most {SPILL_BYTES_MAX}"),
+            spill.lsize(),
+        ));
+    }
+    Ok(spill)
 }
 
 /// The block of dnodes that holds an object, and its slot there.
@@ -306,17 +353,14 @@ pub fn dnode_at(raw: &[u8], offset: usize, at: &dyn std::fmt::Display) -> Result
     if dnode_offsets(raw).take_while(|begin| *begin <= offset).last() != Some(offset) {
         return Ok(None);
     }
-    match Dnode::parse(raw.get(offset..).unwrap_or(&[]), at)? {
-        Slot::Free => Ok(None),
-        Slot::Dnode(dnode) => Ok(Some(dnode)),
-    }
+    Dnode::parse(raw.get(offset..).unwrap_or(&[]), at)
 }
 
 /// The dnodes in a block, with the byte at which each begins.
 pub fn dnodes_in(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Vec<(usize, Dnode)>, Corrupt> {
     let mut found = Vec::new();
     for offset in dnode_offsets(raw) {
-        if let Slot::Dnode(dnode) = Dnode::parse(raw.get(offset..).unwrap_or(&[]), at)? {
+        if let Some(dnode) = Dnode::parse(raw.get(offset..).unwrap_or(&[]), at)? {
             found.push((offset, dnode));
         }
     }
@@ -374,7 +418,7 @@ impl ObjsetHeader {
         let part = |index: usize, kind: ObjectKind| -> Result<Dnode, Corrupt> {
             let raw = raw.get(index * SLOT_BYTES..(index + 1) * SLOT_BYTES).unwrap_or(&[]);
             match Dnode::parse(raw, &at)? {
-                Slot::Dnode(dnode) if dnode.kind == kind => Ok(dnode),
+                Some(dnode) if dnode.kind == kind => Ok(dnode),
                 _ => Err(Corrupt::new(at, "dnode in the header", format_args!("{kind:?}"), "another")),
             }
         };
@@ -410,6 +454,7 @@ pub fn check_block_bytes(bytes: u32, max: u32) -> Result<(), ObjectError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrane_pool::block_ptr::Embedded;
 
     fn sample(slots: u8, bonus: usize) -> Dnode {
         let mut dnode = Dnode::new(ObjectKind::Directory, slots, 4096, Txg(4));
@@ -425,11 +470,71 @@ mod tests {
                 let dnode = sample(slots, bonus);
                 let raw = dnode.encode();
                 assert_eq!(raw.len(), usize::from(slots) * SLOT_BYTES);
-                let Slot::Dnode(back) = Dnode::parse(&raw, &"here").unwrap() else { panic!("not a dnode") };
-                assert_eq!(back, dnode);
+                assert_eq!(Dnode::parse(&raw, &"here").unwrap(), Some(dnode));
             }
         }
-        assert!(matches!(Dnode::parse(&[0; 512], &"here").unwrap(), Slot::Free));
+        assert_eq!(Dnode::parse(&[0; 512], &"here").unwrap(), None);
+    }
+
+    fn spill(lsize: u32) -> BlockPtr {
+        BlockPtr::Embedded(Embedded {
+            kind: ObjectKind::Directory as u8,
+            level: 0,
+            compression: 16,
+            lsize,
+            birth: Txg(5),
+            payload: vec![0x5a; 100],
+        })
+    }
+
+    #[test]
+    fn a_spill_pointer_ends_dnodes_of_every_size() {
+        for slots in 1..=SLOTS_MAX {
+            for bonus in [0, 1, Dnode::bonus_room(slots, true)] {
+                let dnode = Dnode { spill: spill(300), ..sample(slots, bonus) };
+                let raw = dnode.encode();
+                assert_eq!(raw[5], HAS_SPILL);
+                assert_eq!(&raw[raw.len() - BlockPtr::SIZE..], dnode.spill.encode());
+                // The next dnode of the block is not its own.
+                let raw = [raw, sample(1, 320).encode()].concat();
+                assert_eq!(Dnode::parse(&raw, &"here").unwrap(), Some(dnode));
+            }
+        }
+        assert_eq!(Dnode::bonus_room(1, true), 192);
+        assert_eq!(Dnode::bonus_room(2, true), 704);
+    }
+
+    #[test]
+    fn a_spill_pointer_that_lies_is_refused() {
+        let whole = Dnode { spill: spill(300), ..sample(1, 192) };
+        let parse = |raw: &[u8]| Dnode::parse(raw, &"here").map(|_| ()).map_err(|error| error.to_string());
+        assert_eq!(parse(&whole.encode()), Ok(()));
+        let refused = |lie: &dyn Fn(&mut Vec<u8>), why: &str| {
+            let mut raw = whole.encode();
+            lie(&mut raw);
+            let error = parse(&raw).unwrap_err();
+            assert!(error.contains(why), "{why}: {error}");
+        };
+        let with = |raw: &mut Vec<u8>, ptr: BlockPtr| {
+            let from = raw.len() - BlockPtr::SIZE;
+            raw[from..].copy_from_slice(&ptr.encode());
+        };
+        refused(&|raw| with(raw, BlockPtr::default()), "a hole");
+        refused(&|raw| with(raw, spill(SPILL_BYTES_MAX as u32 + 1)), "size of the spill");
+        let BlockPtr::Embedded(embedded) = spill(1) else { panic!("embedded") };
+        refused(&|raw| with(raw, BlockPtr::Embedded(Embedded { level: 1, ..embedded.clone() })), "0 and 6");
+        refused(
+            &|raw| with(raw, BlockPtr::Embedded(Embedded { kind: 7, ..embedded.clone() })),
+            "6, found 0 and 7",
+        );
+        refused(&|raw| raw[12] = 193, "bonus length");
+        refused(&|raw| raw[5] |= 4, "unknown feature");
+        // What no caller can change has no attributes either.
+        let BlockPtr::Embedded(embedded) = spill(1) else { panic!("embedded") };
+        let kind = ObjectKind::Dnodes;
+        let spill = BlockPtr::Embedded(Embedded { kind: kind as u8, ..embedded });
+        let dnodes = Dnode { spill, ..Dnode::new(kind, 1, 512, Txg(1)) };
+        assert!(parse(&dnodes.encode()).is_err());
     }
 
     #[test]
@@ -458,12 +563,20 @@ mod tests {
 
     #[test]
     fn no_bytes_make_parsing_panic() {
-        let raw = sample(2, 400).encode();
-        for at in 0..raw.len() {
-            for lie in [0u8, 1, 0x7f, 0xff] {
-                let mut bad = raw.clone();
-                bad[at] = lie;
-                let _ = Dnode::parse(&bad, &"here");
+        for raw in
+            [sample(2, 400).encode(), Dnode { spill: spill(300), ..sample(2, 400) }.encode(), vec![0xff; 512]]
+        {
+            for at in 0..raw.len() {
+                let flips = (0..8).map(|bit| raw[at] ^ 1 << bit);
+                for lie in [0u8, 1, 0x7f, 0xff].into_iter().chain(flips) {
+                    let mut bad = raw.clone();
+                    bad[at] = lie;
+                    // What parses can be written again, and is the same.
+                    if let Ok(Some(dnode)) = Dnode::parse(&bad, &"here") {
+                        let again = Dnode::parse(&dnode.encode(), &"here").unwrap();
+                        assert_eq!(again, Some(dnode), "byte {at}");
+                    }
+                }
             }
         }
         let header = ObjsetHeader::empty().encode();

@@ -6,8 +6,8 @@
 //!
 //! Invariant: at most one group besides the open one has changes that are not in the tree.
 
-use crate::dirty::{Dirty, Known};
-use crate::dnode::{Dnode, OBJECT_BYTES_MAX, ObjectKind, check_block_bytes};
+use crate::dirty::{Dirty, Known, Spill};
+use crate::dnode::{Dnode, OBJECT_BYTES_MAX, ObjectKind, SPILL, check_block_bytes};
 use crate::error::ObjectError;
 use crate::objset::ObjectSet;
 use crate::tree::{Whose, lookup, next_allocated};
@@ -30,6 +30,8 @@ pub(crate) struct State {
     pub syncing: Option<Arc<Frozen>>,
     pub destroyed: bool,
     recent: Recent,
+    /// What the spill pointer of `dnode` was seen to lead to, while somebody keeps it.
+    recent_spill: Weak<Vec<u8>>,
 }
 
 /// Blocks of the tree that were read a moment ago and are still in the cache, found without walking the tree again.
@@ -98,6 +100,29 @@ impl State {
         Known::Nothing
     }
 
+    /// What groups whose changes are not in the tree did to the spill, the newest of them.
+    fn known_spill(&self) -> &Spill {
+        let mut changes = self.layers().map(|dirty| &dirty.spill);
+        changes.find(|spill| !matches!(spill, Spill::Unchanged)).unwrap_or(&Spill::Unchanged)
+    }
+
+    fn has_spill(&self) -> bool {
+        match self.known_spill() {
+            Spill::New(_) => true,
+            Spill::Gone => false,
+            Spill::Unchanged => !self.dnode.spill.is_hole(),
+        }
+    }
+
+    /// The spill's bytes, if they are in memory.
+    fn held_spill(&self) -> Option<Arc<Vec<u8>>> {
+        match self.known_spill() {
+            Spill::New(spill) => Some(spill.clone()),
+            Spill::Gone => None,
+            Spill::Unchanged => self.recent_spill.upgrade(),
+        }
+    }
+
     /// A block that is in memory, and whole.
     fn held(&self, block: u64) -> Option<Arc<Vec<u8>>> {
         let held = match self.known(block) {
@@ -130,7 +155,14 @@ impl Drop for Object {
 
 impl Object {
     pub(crate) fn new(set: Weak<ObjectSet>, whose: Whose, dnode: Dnode) -> Object {
-        let state = State { dnode, open: None, syncing: None, destroyed: false, recent: Recent::default() };
+        let state = State {
+            dnode,
+            open: None,
+            syncing: None,
+            destroyed: false,
+            recent: Recent::default(),
+            recent_spill: Weak::new(),
+        };
         Object { set, whose, kind: state.dnode.kind, state: RwLock::new(state) }
     }
 
@@ -171,9 +203,43 @@ impl Object {
         self.state.read().dnode.bonus.clone()
     }
 
-    /// Bytes of bonus that fit.
+    /// Bytes of bonus that fit; beside a spill, a block pointer less.
     pub fn bonus_max(&self) -> usize {
         Dnode::bonus_max(self.state.read().dnode.slots)
+    }
+
+    /// Whether there is a spill block, as the open group sees it.
+    pub fn has_spill(&self) -> bool {
+        self.state.read().has_spill()
+    }
+
+    /// What does not fit the bonus, as it was set: at most 128 KiB. Costs a read where nothing has it in memory.
+    pub fn spill(&self) -> Result<Option<Arc<Vec<u8>>>, ObjectError> {
+        let mut tried = None;
+        loop {
+            let ptr = {
+                let state = self.state.read();
+                if let Some(held) = state.held_spill() {
+                    return Ok(Some(held));
+                }
+                if !state.has_spill() {
+                    return Ok(None);
+                }
+                state.dnode.spill.clone()
+            };
+            match self.set()?.pool().read(&ptr, self.whose.owner(0, SPILL)) {
+                Ok(spill) => {
+                    let mut state = self.state.write();
+                    if state.dnode.spill == ptr {
+                        state.recent_spill = Arc::downgrade(&spill);
+                    }
+                    return Ok(Some(spill));
+                }
+                // A group may have synced since, and what it replaced was collected.
+                Err(_) if tried.as_ref() != Some(&ptr) => tried = Some(ptr),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// The dnode as the open group sees it, with the tree of the last sync. For `check` and `debug`.
@@ -216,16 +282,41 @@ impl Object {
         Ok(result)
     }
 
+    /// Sets the bonus beside the spill that there is, or is not.
     pub fn set_bonus(self: &Arc<Self>, tx: &Tx, bonus: Vec<u8>) -> Result<(), ObjectError> {
-        let limit = self.bonus_max();
-        if bonus.len() > limit {
-            return Err(ObjectError::TooBig {
-                what: "bonus",
-                limit: limit as u64,
-                asked: bonus.len() as u64,
-            });
+        self.change(tx, |state| {
+            check_room("bonus", Dnode::bonus_room(state.dnode.slots, state.has_spill()), bonus.len())?;
+            state.dnode.bonus = Arc::new(bonus);
+            Ok(())
+        })?
+    }
+
+    /// Sets the bonus and the spill; `None` frees the spill. One that is empty, or zeros, is none. Who sets a spill has reserved its length
+    /// as `meta_bytes`. Refused if the bonus does not leave room for the pointer, or the spill is larger than the set takes
+    /// ([`ObjectSet::spill_max`]).
+    pub fn set_attributes(
+        self: &Arc<Self>,
+        tx: &Tx,
+        bonus: Vec<u8>,
+        spill: Option<Vec<u8>>,
+    ) -> Result<(), ObjectError> {
+        // Zeros would be stored as a hole, which no dnode may name.
+        let spill = spill.filter(|spill| spill.iter().any(|byte| *byte != 0));
+        if let Some(spill) = &spill {
+            check_room("spill", self.set()?.spill_max(), spill.len())?;
         }
-        self.change(tx, |state| state.dnode.bonus = Arc::new(bonus))
+        self.change(tx, |state| {
+            check_room("bonus", Dnode::bonus_room(state.dnode.slots, spill.is_some()), bonus.len())?;
+            state.dnode.bonus = Arc::new(bonus);
+            let new = match spill {
+                Some(spill) if state.held_spill().is_some_and(|held| *held == spill) => return Ok(()),
+                Some(spill) => Spill::New(Arc::new(spill)),
+                None if !state.has_spill() => return Ok(()),
+                None => Spill::Gone,
+            };
+            state.dirty(tx.txg()).spill = new;
+            Ok(())
+        })?
     }
 
     /// Changes the block size while there is at most one block; its content is kept, cut or extended with zeros.
@@ -530,6 +621,13 @@ impl Object {
         if state.dnode.root != new.root {
             state.recent = Recent::default();
         }
+        if state.dnode.spill != new.spill {
+            state.recent_spill = match &state.syncing.as_ref().map(|synced| &synced.dirty.spill) {
+                Some(Spill::New(spill)) => Arc::downgrade(spill),
+                _ => Weak::new(),
+            };
+            state.dnode.spill = new.spill.clone();
+        }
         state.dnode.root = new.root.clone();
         state.dnode.levels = new.levels;
         state.dnode.used = new.used;
@@ -543,6 +641,7 @@ impl Object {
         self.change(tx, |state| {
             let dirty = state.dirty(tx.txg());
             dirty.free(0, u64::MAX);
+            dirty.spill = Spill::Gone;
             dirty.destroyed = true;
             state.dnode.block_count = 0;
             state.destroyed = true;
@@ -599,6 +698,13 @@ impl Object {
                 .max(candidate + 1);
         }
     }
+}
+
+pub(crate) fn check_room(what: &'static str, limit: usize, asked: usize) -> Result<(), ObjectError> {
+    if asked > limit {
+        return Err(ObjectError::TooBig { what, limit: limit as u64, asked: asked as u64 });
+    }
+    Ok(())
 }
 
 impl State {

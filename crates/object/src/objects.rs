@@ -45,7 +45,8 @@ impl Objects {
     /// Makes an empty object set; returns the MOS object that stands for it.
     pub fn create_objset(&self, tx: &Tx) -> Result<ObjectId, ObjectError> {
         let bonus = BlockPtr::default().encode().to_vec();
-        let spec = ObjectSpec { kind: ObjectKind::Objset, block_size: 512, dnode_slots: 1, bonus };
+        let spec =
+            ObjectSpec { kind: ObjectKind::Objset, block_size: 512, dnode_slots: 1, bonus, spill: None };
         Ok(self.mos.create(tx, spec)?.id())
     }
 

@@ -8,20 +8,20 @@
 //!
 //! Invariant: an object number is handed out again only after the group that freed it has synced.
 
-use crate::dirty::Ranges;
+use crate::dirty::{Ranges, Spill};
 use crate::dnode::{
-    DNODE_BLOCK_BYTES, Dnode, ObjectKind, ObjsetHeader, SLOT_BYTES, SLOTS_MAX, SLOTS_PER_BLOCK,
-    check_block_bytes, dnode_at, dnode_offsets, dnodes_in, slot_of,
+    DNODE_BLOCK_BYTES, Dnode, ObjectKind, ObjsetHeader, SLOT_BYTES, SLOTS_MAX, SLOTS_PER_BLOCK, SPILL,
+    SPILL_BYTES_MAX, check_block_bytes, dnode_at, dnode_offsets, dnodes_in, slot_of,
 };
 use crate::error::ObjectError;
-use crate::object::{Frozen, Object};
+use crate::object::{Frozen, Object, check_room};
 use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, Compression};
-use terrane_pool::{BlockPtr, Cost, Group, Owner, Pool, Stream, Tx, WriteRequest};
+use terrane_pool::{BlockPtr, Cost, Feature, Group, Owner, Pool, Stream, Tx, WriteRequest};
 use terrane_wire::{Corrupt, NumberMap, ObjectId, ObjsetId, Txg};
 
 /// The free queue's number: far above any that is handed out.
@@ -63,6 +63,8 @@ pub struct ObjectSpec {
     /// Slots of 512 bytes, 1 to 32.
     pub dnode_slots: u8,
     pub bonus: Vec<u8>,
+    /// What does not fit the bonus: see [`Object::set_attributes`].
+    pub spill: Option<Vec<u8>>,
 }
 
 /// Space, for `statfs`.
@@ -390,23 +392,23 @@ impl ObjectSet {
                 asked: u64::from(spec.dnode_slots),
             });
         }
-        let bonus_max = Dnode::bonus_max(spec.dnode_slots);
-        if spec.bonus.len() > bonus_max {
-            return Err(ObjectError::TooBig {
-                what: "bonus",
-                limit: bonus_max as u64,
-                asked: spec.bonus.len() as u64,
-            });
+        // What can be refused is refused before a number is taken.
+        let room = Dnode::bonus_room(spec.dnode_slots, spec.spill.is_some());
+        check_room("bonus", room, spec.bonus.len())?;
+        if let Some(spill) = &spec.spill {
+            check_room("spill", self.spill_max(), spill.len())?;
         }
         let id = ObjectId(self.take_number(u64::from(spec.dnode_slots))?);
         let dnode = Dnode::new(spec.kind, spec.dnode_slots, spec.block_size, tx.txg());
         let object = Arc::new(Object::new(self.me.clone(), Whose { objset: self.id, object: id }, dnode));
         self.shard(id).lock().objects.insert(id.0, Arc::downgrade(&object));
-        object.set_bonus(tx, spec.bonus)?;
-        if let Some(open) = object.state.write().open.as_mut() {
-            open.created = true;
-        }
+        object.set_attributes(tx, spec.bonus, spec.spill)?;
         Ok(object)
+    }
+
+    /// The largest spill that an object of this set may have, in bytes; 0 in a pool that older versions must be able to read.
+    pub fn spill_max(&self) -> usize {
+        if self.pool.has(Feature::Xattr) { SPILL_BYTES_MAX } else { 0 }
     }
 
     fn take_number(&self, slots: u64) -> Result<u64, ObjectError> {
@@ -604,7 +606,7 @@ impl ObjectSet {
         Ok(Some(root))
     }
 
-    /// Level-0 blocks of all objects in one stream of work, then each object's tree.
+    /// Level-0 blocks and spills of all objects in one stream of work, then each object's tree.
     fn sync_objects(
         &self,
         group: &mut Group<'_>,
@@ -627,18 +629,25 @@ impl ObjectSet {
                     bytes = 0;
                 }
             }
+            if let Spill::New(spill) = &aside.dirty.spill {
+                bytes += spill.len();
+                requests.push(self.spill_request(object, spill.clone()));
+                places.push((index, SPILL));
+            }
         }
         place(&mut pointers, &mut places, group.write(requests)?);
         let mut dnodes = Vec::with_capacity(frozen.len());
-        for ((object, aside), new) in frozen.iter().zip(pointers) {
-            if new.is_empty() && (aside.dirty.freed.is_empty() || aside.dnode.root.is_hole()) {
-                dnodes.push(aside.dnode.clone());
+        for ((object, aside), mut new) in frozen.iter().zip(pointers) {
+            // First, and whatever becomes of the tree: the bonus of this group stands in the dnode in any case, and they belong together.
+            let dnode = with_spill(group, aside, new.remove(&SPILL));
+            if new.is_empty() && (aside.dirty.freed.is_empty() || dnode.root.is_hole()) {
+                dnodes.push(dnode);
                 continue;
             }
             let checksum =
                 if aside.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
             // The tree that this group starts from is the one of the last sync, whatever the open group did since.
-            let rewrite = Rewrite::new(group, object.whose(), aside.dnode.clone(), checksum, queue);
+            let rewrite = Rewrite::new(group, object.whose(), dnode.clone(), checksum, queue);
             let dnode = rewrite.run(&aside.dirty.freed, new).or_else(|error| {
                 // Its tree cannot be read, so there is nothing to merge the changes into: they are lost, the rest goes on.
                 log::error!(
@@ -647,7 +656,7 @@ impl ObjectSet {
                     object.id(),
                     group.txg()
                 );
-                damage_only(&self.pool, error).map(|()| aside.dnode.clone())
+                damage_only(&self.pool, error).map(|()| dnode)
             })?;
             dnodes.push(dnode);
         }
@@ -672,6 +681,20 @@ impl ObjectSet {
             owner: object.whose().owner(0, block),
             fill: 1,
             stream: if metadata { Stream::Metadata } else { Stream::Data(u64::from(large)) },
+            may_embed: true,
+        }
+    }
+
+    /// Metadata, whatever the object is.
+    fn spill_request(&self, object: &Object, data: Arc<Vec<u8>>) -> WriteRequest {
+        WriteRequest {
+            data,
+            kind: object.kind() as u8,
+            compression: metadata_compression(),
+            checksum: ChecksumKind::Blake3,
+            owner: object.whose().owner(0, SPILL),
+            fill: 1,
+            stream: Stream::Metadata,
             may_embed: true,
         }
     }
@@ -799,6 +822,19 @@ fn freed_slots(frozen: &[(Arc<Object>, Arc<Frozen>)]) -> NumberMap<u64, u32> {
         }
     }
     freed
+}
+
+/// The dnode that a group starts from, with the spill that it leaves. What the spill was before is released.
+fn with_spill(group: &mut Group<'_>, aside: &Frozen, new: Option<BlockPtr>) -> Dnode {
+    let mut dnode = aside.dnode.clone();
+    if !matches!(aside.dirty.spill, Spill::Unchanged) {
+        let new = new.unwrap_or_default();
+        group.release(&dnode.spill);
+        dnode.used =
+            dnode.used.saturating_sub(dnode.spill.allocated_bytes()).saturating_add(new.allocated_bytes());
+        dnode.spill = new;
+    }
+    dnode
 }
 
 fn place(pointers: &mut [BTreeMap<u64, BlockPtr>], places: &mut Vec<(usize, u64)>, written: Vec<BlockPtr>) {

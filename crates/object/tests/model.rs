@@ -1,4 +1,4 @@
-//! Objects beside plain byte arrays: random writes, holes, cuts, creations and destructions, across groups, imports and crashes.
+//! Objects beside plain byte arrays: random writes, holes, cuts, spills, creations and destructions, across groups, imports and crashes.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -45,14 +45,21 @@ fn import(device: &SimDevice, seed: u64) -> World {
     World { pool, _objects: objects, set }
 }
 
-/// An object as its bytes, at most a few MiB of them.
-type Oracle = BTreeMap<u64, Vec<u8>>;
+/// An object as its bytes, at most a few MiB of them, and its spill.
+#[derive(Clone, Default)]
+struct Thing {
+    bytes: Vec<u8>,
+    spill: Option<Vec<u8>>,
+}
+
+type Oracle = BTreeMap<u64, Thing>;
 
 const MAX: u64 = 3 << 20;
 
 fn compare(world: &World, oracle: &Oracle) {
-    for (id, bytes) in oracle {
+    for (id, Thing { bytes, spill }) in oracle {
         let object = world.set.hold(ObjectId(*id)).unwrap();
+        compare_spill(&object, spill.as_ref());
         let mut found = vec![0xee; bytes.len() + 100];
         object.read(0, &mut found).unwrap();
         let first = found.iter().zip(bytes.iter().chain(std::iter::repeat(&0))).position(|(a, b)| a != b);
@@ -65,6 +72,12 @@ fn compare(world: &World, oracle: &Oracle) {
     assert_eq!(numbers, oracle.keys().copied().collect::<Vec<_>>());
     assert_eq!(world.pool.check_tables(), vec![]);
     assert_eq!(world.pool.status().damage, vec![]);
+}
+
+fn compare_spill(object: &Object, expected: Option<&Vec<u8>>) {
+    let id = object.id();
+    assert_eq!(object.has_spill(), expected.is_some(), "object {id}");
+    assert!(object.spill().unwrap().as_deref() == expected, "the spill of object {id} differs");
 }
 
 /// Data lies only where the object says so.
@@ -84,7 +97,7 @@ fn step(world: &World, oracle: &mut Oracle, env: &SeededEnv) {
     let pick = |n: u64| env.random_u64() % n;
     let tx = world.pool.begin(COST).unwrap();
     let known: Vec<u64> = oracle.keys().copied().collect();
-    let kind = pick(12);
+    let kind = pick(15);
     if kind == 0 || known.is_empty() {
         let block_size = 512u32 << pick(9);
         let spec = ObjectSpec {
@@ -92,15 +105,18 @@ fn step(world: &World, oracle: &mut Oracle, env: &SeededEnv) {
             block_size,
             dnode_slots: 1 + pick(3) as u8,
             bonus: Vec::new(),
+            spill: (pick(4) == 0).then(|| some_spill(env)),
         };
+        let spill = spec.spill.clone();
         let object = world.set.create(&tx, spec).unwrap();
         object.set_bonus(&tx, object.id().0.to_le_bytes().to_vec()).unwrap();
-        assert!(oracle.insert(object.id().0, Vec::new()).is_none(), "a number in use was handed out");
+        let thing = Thing { bytes: Vec::new(), spill };
+        assert!(oracle.insert(object.id().0, thing).is_none(), "a number in use was handed out");
         return;
     }
     let id = known[pick(known.len() as u64) as usize];
     let object = world.set.hold(ObjectId(id)).unwrap();
-    let bytes = oracle.get_mut(&id).unwrap();
+    let Thing { bytes, spill } = oracle.get_mut(&id).unwrap();
     let at = if pick(3) == 0 { pick(MAX) } else { pick(200_000) };
     match kind {
         1 if known.len() > 4 => {
@@ -120,6 +136,12 @@ fn step(world: &World, oracle: &mut Oracle, env: &SeededEnv) {
                 bytes[at as usize..end as usize].fill(0);
             }
         }
+        5 | 6 => {
+            let bonus = object.bonus().to_vec();
+            *spill = (pick(3) > 0).then(|| some_spill(env));
+            object.set_attributes(&tx, bonus, spill.clone()).unwrap();
+        }
+        7 => object.set_attributes(&tx, object.bonus().to_vec(), spill.clone()).unwrap(),
         _ => {
             let len = 1 + pick(if pick(2) == 0 { 50_000 } else { 600 }) as usize;
             let value = pick(4) as u8;
@@ -133,6 +155,15 @@ fn step(world: &World, oracle: &mut Oracle, env: &SeededEnv) {
             bytes[at as usize..end].copy_from_slice(&data);
         }
     }
+}
+
+/// From a few bytes, which fit the pointer, to as much as there may be.
+fn some_spill(env: &SeededEnv) -> Vec<u8> {
+    let len = 1 + env.random_u64() % [100, 700, 5000, 128 << 10][env.random_u64() as usize % 4];
+    let mask = if env.random_u64().is_multiple_of(2) { 0xff } else { 3 };
+    let mut spill: Vec<u8> = (0..len).map(|_| env.random_u64() as u8 & mask).collect();
+    spill[0] = 0x5a;
+    spill
 }
 
 fn sim(seed: u64) -> SimDevice {
@@ -161,9 +192,11 @@ fn objects_behave_like_byte_arrays() {
                 }
             }
             // What is dirty, then what is stored, then what an import finds.
-            for (id, bytes) in &oracle {
+            for (id, Thing { bytes, spill }) in &oracle {
                 let mut found = vec![0; bytes.len()];
-                world.set.hold(ObjectId(*id)).unwrap().read(0, &mut found).unwrap();
+                let object = world.set.hold(ObjectId(*id)).unwrap();
+                object.read(0, &mut found).unwrap();
+                compare_spill(&object, spill.as_ref());
                 assert!(found == *bytes, "seed {seed} round {round} object {id}: dirty state differs");
             }
             world.pool.commit().unwrap();
@@ -214,7 +247,13 @@ fn a_huge_sparse_object_goes_in_bounded_steps() {
     let device = sim(3);
     let world = create(&device, 3);
     let tx = world.pool.begin(COST).unwrap();
-    let spec = ObjectSpec { kind: ObjectKind::File, block_size: 4096, dnode_slots: 1, bonus: Vec::new() };
+    let spec = ObjectSpec {
+        kind: ObjectKind::File,
+        block_size: 4096,
+        dnode_slots: 1,
+        bonus: Vec::new(),
+        spill: None,
+    };
     let object = world.set.create(&tx, spec).unwrap();
     drop(tx);
     for n in 0..400u64 {
@@ -244,7 +283,13 @@ fn an_unreadable_tree_costs_its_object_and_nothing_else() {
     let world = create(&device, 8);
     let make = |fill: u8| {
         let tx = world.pool.begin(COST).unwrap();
-        let spec = ObjectSpec { kind: ObjectKind::File, block_size: 512, dnode_slots: 1, bonus: Vec::new() };
+        let spec = ObjectSpec {
+            kind: ObjectKind::File,
+            block_size: 512,
+            dnode_slots: 1,
+            bonus: Vec::new(),
+            spill: None,
+        };
         let object = world.set.create(&tx, spec).unwrap();
         object.set_bonus(&tx, object.id().0.to_le_bytes().to_vec()).unwrap();
         object.write(&tx, 0, &vec![fill; 100_000]).unwrap();
@@ -285,8 +330,13 @@ fn an_unreadable_tree_costs_its_object_and_nothing_else() {
 fn slots_given_out_and_not_stored_yet_are_never_found_free() {
     let device = sim(12);
     let world = create(&device, 12);
-    let spec =
-        |slots| ObjectSpec { kind: ObjectKind::File, block_size: 512, dnode_slots: slots, bonus: Vec::new() };
+    let spec = |slots| ObjectSpec {
+        kind: ObjectKind::File,
+        block_size: 512,
+        dnode_slots: slots,
+        bonus: Vec::new(),
+        spill: None,
+    };
     let made: Vec<_> = (0..600)
         .map(|_| {
             let tx = world.pool.begin(COST).unwrap();
@@ -323,7 +373,13 @@ fn a_number_is_not_given_twice_while_its_end_is_synced() {
     for seed in 0..6 {
         let device = sim(seed);
         let world = create(&device, seed);
-        let small = ObjectSpec { kind: ObjectKind::File, block_size: 512, dnode_slots: 1, bonus: Vec::new() };
+        let small = ObjectSpec {
+            kind: ObjectKind::File,
+            block_size: 512,
+            dnode_slots: 1,
+            bonus: Vec::new(),
+            spill: None,
+        };
         for _ in 0..OLD / 1000 {
             let tx = world.pool.begin(COST).unwrap();
             (0..1000).for_each(|_| drop(world.set.create(&tx, small.clone()).unwrap()));
@@ -365,4 +421,169 @@ fn a_number_is_not_given_twice_while_its_end_is_synced() {
         live.dedup();
         assert_eq!(live.len(), count, "seed {seed}: a number has two objects");
     }
+}
+
+fn spec(bonus: usize, spill: Option<Vec<u8>>) -> ObjectSpec {
+    ObjectSpec { kind: ObjectKind::File, block_size: 4096, dnode_slots: 1, bonus: vec![7; bonus], spill }
+}
+
+/// Bytes that no codec makes smaller.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let env = SeededEnv::new(seed);
+    (0..len).map(|_| env.random_u64() as u8).collect()
+}
+
+#[test]
+fn a_spill_is_stored_twice_and_given_back_once() {
+    let device = sim(21);
+    let world = create(&device, 21);
+    let live = || {
+        // What one group frees is counted by the next.
+        (0..3).for_each(|_| world.pool.commit_txg(world.pool.open_txg()).unwrap());
+        assert_eq!(world.pool.check_tables(), vec![]);
+        world.pool.status().live_bytes
+    };
+    let change = |change: &dyn Fn(&terrane_object::Tx)| change(&world.pool.begin(COST).unwrap());
+    let tx = world.pool.begin(COST).unwrap();
+    let object = world.set.create(&tx, spec(300, None)).unwrap();
+    drop(tx);
+    let without = live();
+    // Records and tables of the pool come and go; a copy of a spill is twice that.
+    let slack = 50_000;
+    for turn in 0..6 {
+        let bytes = noise(turn, 100_000);
+        change(&|tx| object.set_attributes(tx, vec![turn as u8; 192], Some(bytes.clone())).unwrap());
+        assert!(object.used_bytes() >= 100_000, "dirty bytes count");
+        let with = live();
+        assert!(
+            (without + 200_000..without + 200_000 + slack).contains(&with),
+            "{without} without, {with} with"
+        );
+        assert_eq!(object.dnode().used, 2 * 100_000);
+        change(&|tx| object.write(tx, 0, &noise(turn, 9000)).unwrap());
+        change(&|tx| object.set_bonus(tx, vec![turn as u8; 10]).unwrap());
+        world.pool.commit().unwrap();
+        assert!(object.dnode().used > 200_000, "contents and spill");
+        change(&|tx| object.truncate(tx, 0).unwrap());
+        live();
+        assert_eq!((object.dnode().used, object.spill().unwrap()), (200_000, Some(Arc::new(bytes))));
+    }
+    change(&|tx| object.set_attributes(tx, vec![1; 320], None).unwrap());
+    assert!(live() < without + slack, "removed");
+    assert_eq!((object.dnode().used, object.has_spill()), (0, false));
+    change(&|tx| object.set_attributes(tx, Vec::new(), Some(noise(9, 100_000))).unwrap());
+    live();
+    change(&|tx| world.set.destroy(tx, &object).unwrap());
+    assert!(live() < without + slack, "destroyed");
+}
+
+#[test]
+fn what_is_stored_already_is_not_written_again() {
+    let device = sim(22);
+    let world = create(&device, 22);
+    let tx = world.pool.begin(COST).unwrap();
+    let object = world.set.create(&tx, spec(100, Some(noise(1, 5000)))).unwrap();
+    drop(tx);
+    world.pool.commit().unwrap();
+    let stored = object.dnode().spill;
+    assert!(!stored.is_hole());
+    let kept = object.spill().unwrap();
+    let set = |spill| {
+        let tx = world.pool.begin(COST).unwrap();
+        object.set_attributes(&tx, vec![2; 101], spill).unwrap();
+        drop(tx);
+        world.pool.commit().unwrap();
+    };
+    set(Some(noise(1, 5000)));
+    assert_eq!((object.dnode().spill == stored, object.bonus().len()), (true, 101));
+    set(Some(noise(2, 5000)));
+    assert!(object.dnode().spill != stored);
+    // Nothing, in two spellings.
+    for none in [None, Some(Vec::new()), Some(vec![0; 700])] {
+        set(Some(noise(1, 50)));
+        assert!(matches!(object.dnode().spill, terrane_object::BlockPtr::Embedded(_)), "it fits the pointer");
+        assert_eq!(object.dnode().used, 0);
+        set(none);
+        assert_eq!((object.has_spill(), object.spill().unwrap()), (false, None));
+    }
+    drop(kept);
+}
+
+#[test]
+fn a_spill_takes_the_end_of_the_bonus() {
+    let device = sim(23);
+    let world = create(&device, 23);
+    let tx = world.pool.begin(COST).unwrap();
+    for (bonus, spill) in [(193, 10), (321, 0), (0, (128 << 10) + 1)] {
+        let spill = Some(noise(3, spill)).filter(|spill| !spill.is_empty());
+        assert!(world.set.create(&tx, spec(bonus, spill)).is_err(), "{bonus}");
+    }
+    assert_eq!(world.set.usage().objects, 0, "what is refused takes no number");
+    let object = world.set.create(&tx, spec(320, None)).unwrap();
+    assert!(object.set_attributes(&tx, vec![1; 193], Some(vec![1])).is_err());
+    assert!(object.set_attributes(&tx, vec![1; 10], Some(vec![1; (128 << 10) + 1])).is_err());
+    assert_eq!((object.bonus().len(), object.has_spill()), (320, false), "a refusal changes nothing");
+    object.set_attributes(&tx, vec![1; 192], Some(vec![1; 128 << 10])).unwrap();
+    assert!(object.set_bonus(&tx, vec![1; 193]).is_err());
+    drop(tx);
+    world.pool.commit().unwrap();
+    let tx = world.pool.begin(COST).unwrap();
+    assert!(object.set_bonus(&tx, vec![1; 193]).is_err(), "nor beside one that is stored");
+    object.set_attributes(&tx, vec![1; 320], None).unwrap();
+    object.set_bonus(&tx, vec![2; 320]).unwrap();
+}
+
+#[test]
+fn a_pool_that_older_versions_can_read_gets_no_spill() {
+    let device = sim(24);
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(24));
+    let create = CreateOptions { features: Vec::new(), ..CreateOptions::named("old") };
+    let pool = Pool::create(vec![Arc::new(device.clone())], &create, env, &options()).unwrap();
+    let objects = Objects::create(pool.clone()).unwrap();
+    let tx = pool.begin(COST).unwrap();
+    let set = objects.open_objset(objects.create_objset(&tx).unwrap()).unwrap();
+    let object = set.create(&tx, spec(0, None)).unwrap();
+    assert!(object.set_attributes(&tx, Vec::new(), Some(vec![1])).is_err());
+    object.set_attributes(&tx, vec![1; 320], None).unwrap();
+    drop(tx);
+    pool.enable(&terrane_object::Feature::defaults()).unwrap();
+    object.set_attributes(&pool.begin(COST).unwrap(), Vec::new(), Some(vec![1])).unwrap();
+    pool.commit().unwrap();
+    assert!(object.has_spill());
+}
+
+#[test]
+fn a_lost_tree_takes_no_attributes_with_it() {
+    let device = sim(25);
+    let world = create(&device, 25);
+    let tx = world.pool.begin(COST).unwrap();
+    let object = world.set.create(&tx, spec(100, Some(noise(1, 5000)))).unwrap();
+    object.write(&tx, 0, &noise(2, 900_000)).unwrap();
+    drop(tx);
+    world.pool.commit().unwrap();
+    let tx = world.pool.begin(COST).unwrap();
+    object.write(&tx, 4096, &[1; 4096]).unwrap();
+    object.set_attributes(&tx, vec![9; 150], Some(noise(3, 6000))).unwrap();
+    drop(tx);
+    let terrane_object::BlockPtr::Normal(root) = object.dnode().root else { panic!("a tree of two levels") };
+    for copy in root.copies() {
+        let (_, home, offset) = world.pool.whereabouts(copy, root.psize).unwrap();
+        device.rot(home.zone, offset + 7, &[0xff]).unwrap();
+    }
+    world.pool.drop_cache();
+    world.pool.commit().unwrap();
+    assert!(!world.pool.status().damage.is_empty(), "the changes of the contents are lost");
+    let before = object.dnode();
+    assert_eq!(
+        (object.bonus().to_vec(), object.spill().unwrap()),
+        (vec![9; 150], Some(Arc::new(noise(3, 6000))))
+    );
+    let id = object.id();
+    drop(object);
+    world.pool.export().unwrap();
+    let world = import(&device, 25);
+    assert_eq!(world.pool.check_tables(), vec![]);
+    let object = world.set.hold(id).unwrap();
+    assert_eq!((object.bonus().to_vec(), object.dnode().spill), (vec![9; 150], before.spill));
+    assert!(object.spill().unwrap().is_some_and(|spill| *spill == noise(3, 6000)));
 }

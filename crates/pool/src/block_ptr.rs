@@ -110,6 +110,15 @@ impl BlockPtr {
         }
     }
 
+    /// What the block is of: the kind of its object.
+    pub fn kind(&self) -> u8 {
+        match self {
+            BlockPtr::Hole(hole) => hole.kind,
+            BlockPtr::Embedded(embedded) => embedded.kind,
+            BlockPtr::Normal(normal) => normal.kind,
+        }
+    }
+
     pub fn level(&self) -> u8 {
         match self {
             BlockPtr::Hole(hole) => hole.level,

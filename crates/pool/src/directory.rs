@@ -45,6 +45,9 @@ layout! {
     }
 }
 
+/// The number among the blocks of level 0 by which an object's spill is known: no block of contents has it.
+pub const SPILL: u64 = u64::MAX;
+
 /// Whose block it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {

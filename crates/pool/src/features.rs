@@ -20,6 +20,8 @@ pub enum Feature {
     TinyZap,
     /// Names of directories are normalized, compared without case, or UTF-8 alone.
     Naming,
+    /// Attributes that users name, wherever they are: in the bonus, in spill blocks, in hidden directories.
+    Xattr,
 }
 
 /// Which list of the label a feature stands in.
@@ -61,6 +63,13 @@ pub static FEATURES: &[FeatureRow] = &[
         compatibility: Compatibility::Incompatible,
         is_default: false,
         meaning: "a data set made with utf8only, normalization or casesensitivity",
+    },
+    FeatureRow {
+        feature: Feature::Xattr,
+        name: "org.terrane:xattr",
+        compatibility: Compatibility::Incompatible,
+        is_default: true,
+        meaning: "extended attributes and ACLs",
     },
 ];
 

@@ -10,7 +10,7 @@ use crate::addr::{Addr, GRANULE};
 use crate::append::Gather;
 use crate::block_ptr::{BlockPtr, Normal};
 use crate::cache::Key;
-use crate::directory::{Owner, Part, PartTrailer, parse_part, parse_trailer};
+use crate::directory::{Owner, Part, PartTrailer, SPILL, parse_part, parse_trailer};
 use crate::error::PoolError;
 use crate::pool::Pool;
 use crate::record::{Class, Home};
@@ -414,6 +414,9 @@ fn hold(seq: ZoneSeq, zone: &crate::zones::Zone) -> Held {
 /// A block's owner in words, for the log.
 pub fn owner_text(owner: Owner) -> String {
     match owner {
+        Owner::Block { objset, object, block: SPILL, .. } => {
+            format!("object set {objset} object {object} spill")
+        }
         Owner::Block { objset, object, level, block } => {
             format!("object set {objset} object {object} level {level} block {block}")
         }

@@ -326,7 +326,8 @@ impl Fs {
         let data_bytes = outside.map_or(0, <[u8]>::len).next_multiple_of(512);
         let block_size = u32::try_from(data_bytes).unwrap_or(0).max(terrane_dataset::BLOCK_BYTES_FIRST);
         let bonus = attrs.encode(&self.layouts)?;
-        let object = self.set.create(tx, ObjectSpec { kind, block_size, dnode_slots: 1, bonus })?;
+        let object =
+            self.set.create(tx, ObjectSpec { kind, block_size, dnode_slots: 1, bonus, spill: None })?;
         self.claim_new(tx, object.id().0);
         if let Some(target) = outside {
             object.write(tx, 0, target)?;

@@ -126,6 +126,7 @@ impl Fs {
                     block_size: terrane_dataset::BLOCK_BYTES_FIRST,
                     dnode_slots: 1,
                     bonus: bonus(&root)?,
+                    spill: None,
                 },
             )?;
             // The root is its own parent, and its number is known only now.

@@ -129,7 +129,13 @@ fn a_directory_in_itself_is_a_loop() {
 fn an_object_without_a_name_is_an_orphan() {
     let report = after(|dataset, _| {
         let tx = dataset.objects().begin(COST).unwrap();
-        let spec = ObjectSpec { kind: ObjectKind::Zap, block_size: 512, dnode_slots: 1, bonus: Vec::new() };
+        let spec = ObjectSpec {
+            kind: ObjectKind::Zap,
+            block_size: 512,
+            dnode_slots: 1,
+            bonus: Vec::new(),
+            spill: None,
+        };
         dataset.objects().create(&tx, spec).unwrap();
     });
     assert!(report.has(kind::ORPHAN), "{report}");

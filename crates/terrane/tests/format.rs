@@ -152,6 +152,7 @@ fn numbers_of_the_page_are_those_of_the_code() {
         format!("{} pointers to an indirect block", dnode::POINTERS),
         format!("{} slots to a block of dnodes", dnode::SLOTS_PER_BLOCK),
         format!("header block has {} bytes", dnode::OBJSET_BYTES),
+        format!("attributes take, at most {}", dnode::SPILL_BYTES_MAX),
         format!("fewer than {} zones", import::ZONES_MIN),
     ] {
         assert!(page.contains(&text), "FORMAT.md should say {text:?}");

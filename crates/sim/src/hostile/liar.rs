@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, SimDevice};
-use terrane_object::dnode::{DNODE_BLOCK_BYTES, DnodeHead, SLOT_BYTES, dnodes_in};
+use terrane_object::dnode::{DNODE_BLOCK_BYTES, DnodeHead, SLOT_BYTES, SPILL, dnodes_in};
 use terrane_object::objset::HEADER;
 use terrane_object::{BlockPtr, Env, ImportOptions, ObjectKind, Owner, Pool, PoolError, SeededEnv};
 use terrane_pool::{Client, Group, Stream, Tx, WriteRequest};
@@ -109,8 +109,13 @@ fn descend(
             if let Some((offset, dnode)) = found.get(which) {
                 let object =
                     block * u64::from(DNODE_BLOCK_BYTES) / SLOT_BYTES as u64 + (offset / SLOT_BYTES) as u64;
-                let slot = *offset..offset + BONUS_AT + dnode.bonus.len();
-                if dice.one_in(3) {
+                let end = offset + dnode.stored_bytes();
+                let has_spill = !dnode.spill.is_hole();
+                let slot = *offset..if has_spill { end } else { offset + BONUS_AT + dnode.bonus.len() };
+                if has_spill && dice.one_in(4) {
+                    let spill = What::Tree { objset, object, dnodes: false, block: SPILL };
+                    patch(group, &mut raw, end - BlockPtr::SIZE, spill, dice, told)?;
+                } else if dice.one_in(3) {
                     lie(&mut raw, slot, dice);
                 } else if dnode.kind == ObjectKind::Objset {
                     patch(group, &mut raw, offset + BONUS_AT, What::Header { objset: object }, dice, told)?;
@@ -144,14 +149,9 @@ fn descend(
     if matches!(what, What::Tree { .. }) && level == 0 && dice.one_in(20) {
         raw.truncate(1 + dice.below(before.len() as u64) as usize);
     }
-    let kind = match ptr {
-        BlockPtr::Normal(normal) => normal.kind,
-        BlockPtr::Embedded(embedded) => embedded.kind,
-        BlockPtr::Hole(hole) => hole.kind,
-    };
     let request = WriteRequest {
         data: Arc::new(raw),
-        kind,
+        kind: ptr.kind(),
         compression: Compression::Lz4,
         checksum: ChecksumKind::Blake3,
         owner,

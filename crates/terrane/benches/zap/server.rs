@@ -55,6 +55,7 @@ fn create(set: &ObjectSet, parent: &mut ObjectZap, number: usize) {
             block_size: BLOCK_BYTES_FIRST,
             dnode_slots: 1,
             bonus: vec![number as u8; BONUS_BYTES],
+            spill: None,
         };
         let made = set.create(tx, spec).unwrap();
         let value = [made.id().0, number as u64, 0];
