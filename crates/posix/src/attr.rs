@@ -1,8 +1,9 @@
 //! Attributes: the bonus area's bytes, alive.
 //!
-//! An inode in memory holds its attributes both as a struct and as the bytes they came from. A change writes
-//! the numbers over the bytes, which keeps every attribute that this version does not know, and costs no search
-//! for a layout.
+//! An inode in memory holds its attributes both as numbers and as the bytes they came from. A change of numbers writes
+//! them over the bytes, which keeps every attribute that this version does not know, and costs no search
+//! for a layout. What comes and goes, or has no fixed length (a symbolic link's target, extended attributes), is in the bytes
+//! alone, and may lie in the spill block: [`further`](crate::further) has the way there.
 //!
 //! Invariant: an [`Attributes`] that exists has a known file type, a size that fits `off_t` and 32-bit ids;
 //! what a device said otherwise was refused when it was decoded.
@@ -10,32 +11,32 @@
 use crate::errno::Errno;
 use crate::types::{FILE_SIZE_MAX, Ino, Time, mode};
 use terrane_object::ObjectKind;
-use terrane_sa::{Attr, AttrList, LayoutTable, SaBuffer, Timestamp, ZplAttrs};
+use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, SaBuffer, Timestamp, ZplAttrs};
 use terrane_wire::Corrupt;
 
-/// Bytes of bonus area in a dnode of one slot with one block pointer.
-pub(crate) const BONUS_BYTES: usize = 320;
 /// Longest symbolic link target that is stored beside the other attributes.
 pub(crate) const SYMLINK_INLINE_BYTES: usize = 160;
+/// `ZFS_XATTR`: the object is a hidden directory of extended attributes, or a value in one.
+pub(crate) const FLAG_XATTR: u64 = 1;
 
 /// One inode's attributes.
 #[derive(Clone, Debug)]
 pub(crate) struct Attributes {
+    /// The numbers. What else [`ZplAttrs`] can hold is `None` here.
     pub zpl: ZplAttrs,
-    buffer: SaBuffer,
+    bonus: SaBuffer,
 }
 
 impl Attributes {
-    /// A new inode's. The layout must be in the table: see [`orders`].
-    pub fn new(zpl: ZplAttrs, table: &LayoutTable) -> Result<Self, Errno> {
-        let buffer = encode(&zpl.to_list(), table)?;
-        Ok(Attributes { zpl, buffer })
+    /// Of an inode whose bonus was encoded from these numbers.
+    pub fn new(zpl: ZplAttrs, bonus: SaBuffer) -> Self {
+        Attributes { zpl: ZplAttrs { symlink: None, dxattr: None, xattr: None, ..zpl }, bonus }
     }
 
     pub fn decode(ino: Ino, bonus: &[u8], table: &LayoutTable) -> Result<Self, Corrupt> {
         let at = || format!("object {ino}");
-        let buffer = SaBuffer::decode(bonus.to_vec(), table).map_err(|error| error.within(at()))?;
-        let zpl = ZplAttrs::from_attrs(&buffer.attrs()).map_err(|error| error.within(at()))?;
+        let bonus = SaBuffer::decode(bonus.to_vec(), table).map_err(|error| error.within(at()))?;
+        let zpl = ZplAttrs::from_attrs(&bonus.attrs()).map_err(|error| error.within(at()))?;
         if zpl.mode > u64::from(u32::MAX) || kind_of(low32(zpl.mode)).is_none() {
             return Err(Corrupt::new(
                 at(),
@@ -52,22 +53,36 @@ impl Attributes {
                 return Err(Corrupt::new(at(), what, "below 2^32", id));
             }
         }
-        Ok(Attributes { zpl, buffer })
+        Ok(Attributes::new(zpl, bonus))
     }
 
-    /// The bytes to store for what `zpl` says now.
-    pub fn encode(&mut self, table: &LayoutTable) -> Result<Vec<u8>, Errno> {
-        if !self.overwrite() {
-            let mut list = AttrList::from_attrs(&self.buffer.attrs());
-            self.zpl.update(&mut list);
-            self.buffer = encode(&list, table)?;
-        }
-        Ok(self.buffer.as_bytes().to_vec())
+    /// The bonus area for what `zpl` says now.
+    pub fn bonus_now(&mut self) -> Result<Vec<u8>, Errno> {
+        self.write_numbers()?;
+        Ok(self.bonus.as_bytes().to_vec())
     }
 
-    /// False when an attribute has no place of this length. Optional attributes are written when an inode is
-    /// made and never change after that.
-    fn overwrite(&mut self) -> bool {
+    /// All attributes for what `zpl` says now, those in the spill block included.
+    pub fn list_now(&mut self, spill: Option<&Attrs<'_>>) -> Result<AttrList, Errno> {
+        self.write_numbers()?;
+        let bonus = self.bonus.attrs();
+        Ok(match spill {
+            Some(spill) => AttrList::from_bonus_and_spill(&bonus, spill)?,
+            None => AttrList::from_attrs(&bonus),
+        })
+    }
+
+    /// The bonus area was encoded anew.
+    pub fn set_bonus(&mut self, bonus: SaBuffer) {
+        self.bonus = bonus;
+    }
+
+    /// An attribute's bytes, if it lies in the bonus area.
+    pub fn get(&self, attr: Attr) -> Option<&[u8]> {
+        self.bonus.attrs().get(attr)
+    }
+
+    fn write_numbers(&mut self) -> Result<(), Corrupt> {
         let ZplAttrs { mode, size, generation, uid, gid, parent, flags, links, .. } = self.zpl;
         let ZplAttrs { atime, mtime, ctime, crtime, .. } = self.zpl;
         let numbers = [
@@ -82,9 +97,11 @@ impl Attributes {
         ];
         let times =
             [(Attr::ATIME, atime), (Attr::MTIME, mtime), (Attr::CTIME, ctime), (Attr::CRTIME, crtime)];
-        let buffer = &mut self.buffer;
-        numbers.into_iter().all(|(attr, value)| buffer.set_u64(attr, value))
-            && times.into_iter().all(|(attr, value)| buffer.set_pair(attr, value))
+        let bonus = &mut self.bonus;
+        let done = numbers.into_iter().all(|(attr, value)| bonus.set_u64(attr, value))
+            && times.into_iter().all(|(attr, value)| bonus.set_pair(attr, value));
+        // They were there when it was decoded.
+        if done { Ok(()) } else { Err(Corrupt::new("attributes", "numbers", "in the bonus area", "not all")) }
     }
 
     pub fn mode(&self) -> u32 {
@@ -106,20 +123,8 @@ impl Attributes {
     }
 }
 
-fn encode(list: &AttrList, table: &LayoutTable) -> Result<SaBuffer, Errno> {
-    let layout = table
-        .find(list.order())
-        .ok_or_else(|| Corrupt::new("SA layouts", "layouts", "those of every file type", "one is missing"))?;
-    let buffer = SaBuffer::encode(layout, list)?;
-    if buffer.as_bytes().len() > BONUS_BYTES {
-        let found = buffer.as_bytes().len();
-        return Err(Corrupt::new("attributes", "length", format_args!("at most {BONUS_BYTES}"), found).into());
-    }
-    Ok(buffer)
-}
-
-/// The orders of attributes that inodes of this version have: plain, device, symbolic link. A data set is given
-/// all of them when it is made, so that no operation has to add one.
+/// The orders of attributes that inodes without extended attributes have: plain, device, symbolic link. A data set is given
+/// them when it is made.
 pub(crate) fn orders() -> [Vec<Attr>; 3] {
     let plain = ZplAttrs::default();
     let device = ZplAttrs { rdev: Some(0), ..ZplAttrs::default() };
@@ -167,14 +172,15 @@ pub(crate) fn time([secs, nanos]: Timestamp) -> Time {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrane_sa::Registry;
 
     fn table() -> LayoutTable {
-        let mut table = LayoutTable::new(Registry::built_in());
-        for order in orders() {
-            table.add(&order).unwrap();
-        }
-        table
+        crate::layouts::Layouts::first().unwrap()
+    }
+
+    fn attributes(zpl: &ZplAttrs, table: &LayoutTable) -> Attributes {
+        let list = zpl.to_list();
+        let bonus = SaBuffer::encode(table.find(list.order()).unwrap(), &list).unwrap();
+        Attributes::new(zpl.clone(), bonus)
     }
 
     #[test]
@@ -185,14 +191,16 @@ mod tests {
             (0o060_600, Some(0x0801), None),
             (0o120_777, None, Some(vec![b'x'; SYMLINK_INLINE_BYTES])),
         ] {
-            let zpl = ZplAttrs { mode: bits, links: 1, rdev, symlink, ..ZplAttrs::default() };
-            let mut attributes = Attributes::new(zpl.clone(), &table).unwrap();
+            let zpl =
+                ZplAttrs { mode: bits, links: 1, rdev, symlink: symlink.clone(), ..ZplAttrs::default() };
+            let mut attributes = attributes(&zpl, &table);
             attributes.zpl.size = 77;
             attributes.zpl.mtime = stored(Time { secs: -3, nanos: 5 });
-            let mut raw = attributes.encode(&table).unwrap();
-            raw.resize(BONUS_BYTES, 0);
+            let mut raw = attributes.bonus_now().unwrap();
+            raw.resize(320, 0);
             let again = Attributes::decode(9, &raw, &table).unwrap();
             assert_eq!(again.zpl, attributes.zpl);
+            assert_eq!(again.get(Attr::SYMLINK), symlink.as_deref());
             assert_eq!(time(again.zpl.mtime), Time { secs: -3, nanos: 5 });
         }
     }
@@ -210,11 +218,11 @@ mod tests {
         for lie in lies {
             let mut zpl = ZplAttrs { mode: 0o100_644, ..ZplAttrs::default() };
             lie(&mut zpl);
-            let raw = Attributes::new(zpl, &table).unwrap().encode(&table).unwrap();
+            let raw = attributes(&zpl, &table).bonus_now().unwrap();
             let error = Attributes::decode(9, &raw, &table).unwrap_err().to_string();
             assert!(error.contains("object 9"), "{error}");
         }
         assert!(Attributes::decode(9, &[], &table).is_err());
-        assert!(Attributes::decode(9, &[0; BONUS_BYTES], &table).is_err());
+        assert!(Attributes::decode(9, &[0; 320], &table).is_err());
     }
 }

@@ -129,7 +129,7 @@ impl Need {
 }
 
 /// Costs of several steps in one transaction.
-fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
+pub(crate) fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
     costs.into_iter().fold(Cost::NOTHING, |total, cost| Cost {
         write_bytes: total.write_bytes.saturating_add(cost.write_bytes),
         meta_blocks: total.meta_blocks.saturating_add(cost.meta_blocks),

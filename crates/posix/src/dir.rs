@@ -14,12 +14,15 @@ use crate::perm;
 use crate::types::{Attr, Cred, DirEntry, Ino, LINK_MAX, NAME_MAX, SYMLINK_MAX, mode};
 use std::sync::Arc;
 use terrane_dataset::ObjectZap;
+use terrane_object::dnode::Dnode;
 use terrane_object::{Cost, Object, ObjectSpec, Tx};
-use terrane_sa::ZplAttrs;
+use terrane_sa::{Attr as SaAttr, SaBuffer, ZplAttrs};
 use terrane_zap::{Cursor, KeyRef, Shrink, ValueRef};
 
 /// `DT_DIR`
 pub(crate) const KIND_DIR: u8 = 4;
+/// `DT_REG`
+pub(crate) const KIND_FILE: u8 = 8;
 /// Offsets of "." and "..", and the first ones after them. Every offset after a name is at least 2^28.
 const OFFSET_PARENT: u64 = 1;
 const OFFSET_NAMES: u64 = 2;
@@ -40,11 +43,11 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    fn to_value(self) -> u64 {
+    pub fn to_value(self) -> u64 {
         self.ino | u64::from(self.kind) << KIND_SHIFT
     }
 
-    fn from_value(value: u64) -> Self {
+    pub fn from_value(value: u64) -> Self {
         let kind = u8::try_from(value >> KIND_SHIFT).unwrap_or(0);
         Named { ino: value & ((1 << OBJECT_BITS) - 1), kind }
     }
@@ -320,19 +323,21 @@ impl Fs {
             symlink: inline.map(<[u8]>::to_vec),
             ..ZplAttrs::default()
         };
-        let mut attrs = Attributes::new(zpl, &self.layouts)?;
         let kind = object_kind(bits);
         let outside = file.target.filter(|_| inline.is_none());
         let data_bytes = outside.map_or(0, <[u8]>::len).next_multiple_of(512);
         let block_size = u32::try_from(data_bytes).unwrap_or(0).max(terrane_dataset::BLOCK_BYTES_FIRST);
-        let bonus = attrs.encode(&self.layouts)?;
-        let object =
-            self.set.create(tx, ObjectSpec { kind, block_size, dnode_slots: 1, bonus, spill: None })?;
+        let list = zpl.to_list();
+        let dnode_slots = self.widths.of_new(self.dataset().dnode_size(), &list);
+        let encoded = self.layouts.encode(tx, &list, Dnode::bonus_max(dnode_slots))?;
+        let bonus = encoded.bonus.as_bytes().to_vec();
+        let spill = encoded.spill.map(SaBuffer::into_bytes);
+        let object = self.set.create(tx, ObjectSpec { kind, block_size, dnode_slots, bonus, spill })?;
         self.claim_new(tx, object.id().0);
         if let Some(target) = outside {
             object.write(tx, 0, target)?;
         }
-        Ok((object, attrs))
+        Ok((object, Attributes::new(zpl, encoded.bonus)))
     }
 
     /// A regular file without a name, which a link may give it. It is destroyed when it is forgotten before that.
@@ -366,8 +371,8 @@ impl Fs {
             if state.attrs.file_type() != mode::S_IFLNK {
                 return Err(Errno::EINVAL);
             }
-            match &state.attrs.zpl.symlink {
-                Some(target) => target.clone(),
+            match self.look(&inode, &state, |all| all.get(SaAttr::SYMLINK).map(<[u8]>::to_vec))? {
+                Some(target) => target,
                 None => {
                     let len = usize::try_from(state.attrs.zpl.size).unwrap_or(usize::MAX).min(SYMLINK_MAX);
                     let mut target = vec![0; len];

@@ -96,7 +96,16 @@ impl From<Corrupt> for Errno {
 
 impl From<SaError> for Errno {
     fn from(error: SaError) -> Self {
-        damaged(error)
+        match error {
+            SaError::TooLarge { .. } => Errno::EFBIG,
+            SaError::TooManyLayouts => Errno::ENOSPC,
+            SaError::Unregistered(_)
+            | SaError::Twice(_)
+            | SaError::NotTheLayout { .. }
+            | SaError::Length { .. }
+            | SaError::OtherMeaning(_)
+            | SaError::TooManyAttributes => damaged(error),
+        }
     }
 }
 

@@ -1,23 +1,24 @@
 //! One mounted data set: how it is made and opened, and what concerns it as a whole.
 
 use crate::ahead::{Ahead, Ready};
-use crate::attr::{Attributes, low32, orders, stored, time};
+use crate::attr::{low32, stored, time};
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::indexes::Indexes;
 use crate::inode::{Inode, InodeCache, State};
+use crate::layouts::Layouts;
 use crate::perm;
 use crate::settle::Settling;
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime, StatFs, Time, mode};
 use crate::unlinked::UnlinkedSet;
+use crate::widths::Widths;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{Dataset, DatasetError, DnodeBlocks, Naming, ObjectZap};
 use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, ObjectSet, ObjectSpec};
-use terrane_sa::{LayoutTable, Registry, ZplAttrs};
-use terrane_wire::Corrupt;
-use terrane_zap::ValueRef;
+use terrane_sa::layout::LAYOUT_FIRST;
+use terrane_sa::{SaBuffer, ZplAttrs};
 
 const ROOT: &[u8] = b"ROOT";
 const DELETE_QUEUE: &[u8] = b"DELETE_QUEUE";
@@ -39,7 +40,8 @@ const UNLINKED_HELD_MAX: usize = 32 << 10;
 pub struct Fs {
     dataset: Arc<Dataset>,
     pub(crate) set: Arc<ObjectSet>,
-    pub(crate) layouts: LayoutTable,
+    pub(crate) layouts: Layouts,
+    pub(crate) widths: Widths,
     pub(crate) naming: Naming,
     pub(crate) inodes: InodeCache,
     pub(crate) indexes: Indexes,
@@ -79,17 +81,13 @@ impl Fs {
         {
             let tx = set.begin(Cost { write_bytes: 256 << 10, meta_blocks: 32, ..Cost::NOTHING })?;
             let mut registry = dataset.new_zap(&tx, ObjectKind::Zap)?;
-            let mut table = LayoutTable::new(Registry::built_in());
+            let table = Layouts::first().map_err(ObjectError::from)?;
             for row in table.registry().iter() {
                 registry.add_u64(&tx, row.name.as_bytes(), row.to_zap_value())?;
             }
             let mut layouts = dataset.new_zap(&tx, ObjectKind::Zap)?;
-            for order in orders() {
-                let layout = table.add(&order).map_err(|error| {
-                    ObjectError::from(Corrupt::new("SA layouts", "layout", "one that can be made", error))
-                })?;
-                let numbers = layout.zap_value();
-                layouts.add(&tx, layout.zap_name().as_bytes(), ValueRef::U16s(&numbers))?;
+            for layout in table.iter().filter(|layout| layout.number() >= LAYOUT_FIRST) {
+                Layouts::store(&mut layouts, &tx, layout)?;
             }
             let mut attributes = dataset.new_zap(&tx, ObjectKind::Zap)?;
             attributes.add_u64(&tx, REGISTRY, registry.object().id().0)?;
@@ -112,11 +110,13 @@ impl Fs {
                 ..ZplAttrs::default()
             };
             let bonus = |zpl: &ZplAttrs| -> Result<Vec<u8>, DatasetError> {
-                let encoded = Attributes::new(zpl.clone(), &table).and_then(|mut attrs| attrs.encode(&table));
-                encoded.map_err(|errno| DatasetError::Damaged {
+                let list = zpl.to_list();
+                let layout = table.find(list.order());
+                let encoded = layout.map(|layout| SaBuffer::encode(layout, &list));
+                encoded.and_then(Result::ok).map(SaBuffer::into_bytes).ok_or_else(|| DatasetError::Damaged {
                     at: "the root directory's attributes",
                     expected: "encodable".to_string(),
-                    found: errno.to_string(),
+                    found: format!("{zpl:?}"),
                 })
             };
             let object = set.create(
@@ -224,7 +224,7 @@ impl Fs {
         let zap = |number: u64| dataset.open_zap(ObjectId(number));
         let attributes = zap(entry(&master, SA_ATTRS)?)?;
         let layouts =
-            load_layouts(&zap(entry(&attributes, REGISTRY)?)?, &zap(entry(&attributes, LAYOUTS)?)?)?;
+            Layouts::load(&zap(entry(&attributes, REGISTRY)?)?, zap(entry(&attributes, LAYOUTS)?)?)?;
         let queue = zap(entry(&master, DELETE_QUEUE)?)?;
         let root = entry(&master, ROOT)?;
         let fs = Arc::new(Fs {
@@ -232,6 +232,7 @@ impl Fs {
             dataset,
             set,
             layouts,
+            widths: Widths::default(),
             inodes: InodeCache::new(),
             indexes: Indexes::new(),
             unlinked: Arc::new(UnlinkedSet::new(queue)),
@@ -445,20 +446,4 @@ fn entry(zap: &ObjectZap, name: &[u8]) -> Result<u64, DatasetError> {
         expected: format!("an entry '{}'", String::from_utf8_lossy(name)),
         found: "none: this data set holds no file system".to_string(),
     })
-}
-
-fn load_layouts(registry: &ObjectZap, layouts: &ObjectZap) -> Result<LayoutTable, DatasetError> {
-    let mut rows = Vec::new();
-    for entry in registry.entries()? {
-        if let (Some(name), Some(word)) = (entry.key.name(), entry.value.first()) {
-            rows.push((name.to_vec(), word));
-        }
-    }
-    let mut orders = Vec::new();
-    for entry in layouts.entries()? {
-        let numbers = entry.value.ints().into_iter().map(|number| u16::try_from(number).unwrap_or(u16::MAX));
-        orders.push((entry.key.name().unwrap_or_default().to_vec(), numbers.collect::<Vec<u16>>()));
-    }
-    let registry = Registry::load(rows).map_err(ObjectError::from)?;
-    Ok(LayoutTable::load(registry, orders).map_err(ObjectError::from)?)
 }

@@ -16,7 +16,7 @@
 //!   ended, because the last one of an unlinked inode destroys its object, which takes a transaction of its
 //!   own.
 
-use crate::attr::{Attributes, object_kind};
+use crate::attr::{Attributes, FLAG_XATTR, object_kind};
 use crate::claims::Claims;
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -349,7 +349,11 @@ impl InodeRef<'_> {
                     ObjectKind::File | ObjectKind::Directory | ObjectKind::Symlink | ObjectKind::Special => {}
                     _ => return Err(Errno::ESTALE),
                 }
-                let attrs = Attributes::decode(self.ino, &object.bonus(), &self.fs.layouts)?;
+                let attrs = Attributes::decode(self.ino, &object.bonus(), &self.fs.layouts.table())?;
+                if attrs.zpl.flags & FLAG_XATTR != 0 {
+                    // Part of another inode.
+                    return Err(Errno::ESTALE);
+                }
                 let kind = object_kind(attrs.mode());
                 if kind != object.kind() {
                     let (at, found) = (format!("object {}", self.ino), format!("{:?}", object.kind()));
@@ -438,13 +442,13 @@ impl Fs {
 
     /// Stores what the state says. The caller holds the inode's lock.
     pub(crate) fn save(&self, tx: &Tx, inode: &Inode, state: &mut State) -> Result<(), Errno> {
-        let bonus = state.attrs.encode(&self.layouts)?;
+        let bonus = state.attrs.bonus_now()?;
         inode.object().set_bonus(tx, bonus)?;
         self.touch(tx, inode);
         Ok(())
     }
 
-    fn touch(&self, tx: &Tx, inode: &Inode) {
+    pub(crate) fn touch(&self, tx: &Tx, inode: &Inode) {
         if inode.touch(tx)
             && let Some(ledger) = self.ledger.get()
         {

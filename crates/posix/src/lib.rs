@@ -18,7 +18,9 @@
 //! | `settle` | what directories give back when they lost names |
 //! | `unlinked` | objects without a name, and what a crash left of them |
 //! | `acl` | access control lists: judged, kept one with the mode, inherited |
-//! | `xattr` | extended attributes |
+//! | `layouts`, `further` | which attributes inodes have, and those that are no numbers |
+//! | `xattr`, `hidden` | extended attributes: in a list, or in objects of their own |
+//! | `widths` | how large new dnodes are |
 //! | `perm` | what the kernel leaves of permissions |
 //!
 //! Every change follows one order: hold the inodes (which may read), begin the transaction (which may wait),
@@ -33,14 +35,18 @@ mod dir;
 mod errno;
 mod file;
 mod fs;
+mod further;
+mod hidden;
 mod indexes;
 mod inode;
+mod layouts;
 mod link;
 mod perm;
 mod rename;
 mod settle;
 mod types;
 mod unlinked;
+mod widths;
 mod xattr;
 
 pub use acl::{ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, Acl};

@@ -79,6 +79,10 @@ impl UnlinkedSet {
         }
     }
 
+    fn contains(&self, ino: Ino) -> Result<bool, Errno> {
+        Ok(self.fresh.lock().contains(&ino) || self.queue.lock().lookup_u64(name(ino).as_bytes())?.is_some())
+    }
+
     /// What any number of new entries needs in one group, beside [`UNLINKED_META_BLOCKS`] for each.
     pub fn need(&self) -> (&Claims, Need) {
         let cost = self.queue.lock().put_cost(NAME_BYTES_MAX, ValueRef::U64s(&[0]));
@@ -143,22 +147,44 @@ impl Fs {
     /// Gives an unlinked object's space back, unless somebody has it.
     pub(crate) fn destroy(&self, ino: Ino) -> Result<(), Errno> {
         let entered = self.enter(ino);
-        let dnode = (&entered.claims, Need::attrs());
-        let tx = self.begin(FREES, &[self.unlinked.need_of_one(ino), dnode])?;
-        let Some(_unloaded) = entered.lock_unloaded() else { return Ok(()) };
-        // Whoever takes it out of the queue destroys it: draining and the last close may both come here, and the
-        // number may have been given to a new inode since the caller looked.
-        // The object first: one that cannot be read stays in the queue, or nobody would know of it.
-        let object = match self.set.hold(ObjectId(ino)) {
-            Ok(object) => object,
-            Err(ObjectError::NotFound(_)) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        if !self.unlinked.remove(&tx, ino)? {
+        let mut cost = FREES;
+        loop {
+            let dnode = (&entered.claims, Need::attrs());
+            let tx = self.begin(cost, &[self.unlinked.need_of_one(ino), dnode])?;
+            let Some(_unloaded) = entered.lock_unloaded() else { return Ok(()) };
+            // Whoever takes it out of the queue destroys it: draining and the last close may both come here, and the
+            // number may have been given to a new inode since the caller looked.
+            // The object first: one that cannot be read stays in the queue, or nobody would know of it.
+            let object = match self.set.hold(ObjectId(ino)) {
+                Ok(object) => object,
+                Err(ObjectError::NotFound(_)) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            if let Some(hidden) = self.hidden_number(&object) {
+                if cost.objects == 0 {
+                    cost = Fs::hidden_destroy_cost();
+                    continue;
+                }
+                if !self.unlinked.contains(ino)? {
+                    return Ok(());
+                }
+                // Piece by piece, each in a transaction of its own: the queue has the inode until the last.
+                match self.destroy_hidden_piece(&tx, ino, hidden) {
+                    Ok(true) => {}
+                    Ok(false) => continue,
+                    // What is damaged cannot be given back. The inode's own space can.
+                    Err(Errno::EIO) => {
+                        log::error!("extended attributes of object {ino}: their space is lost")
+                    }
+                    Err(errno) => return Err(errno),
+                }
+            }
+            if !self.unlinked.remove(&tx, ino)? {
+                return Ok(());
+            }
+            self.set.destroy(&tx, &object)?;
+            self.forget_loss(ino);
             return Ok(());
         }
-        self.set.destroy(&tx, &object)?;
-        self.forget_loss(ino);
-        Ok(())
     }
 }

@@ -1,38 +1,367 @@
-//! Extended attributes.
+//! Extended attributes: a list among the inode's attributes, or objects in a hidden directory.
+//!
+//! Where a value goes is decided when it is set: into the list while the property says so and it fits, else into the hidden
+//! directory. Callers see one set of names. A name is in one place only: setting it takes it out of the other one, in the same
+//! transaction; should both have it, the list's value counts.
+//!
+//! The kernel has checked who may do what before a request comes here ([`perm`](crate::perm)). What depends on the file alone is
+//! judged here as well, for callers without a kernel.
 
+use crate::attr::stored;
+use crate::claims::{FREES, Need, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::types::{Cred, Ino, SetXattr};
+use crate::hidden::Hidden;
+use crate::inode::{Inode, InodeRef, State};
+use crate::types::{Cred, Ino, NAME_MAX, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode};
+use terrane_dataset::XattrHome;
+use terrane_object::{Cost, Feature, Tx};
+use terrane_sa::{Attr, AttrList, NvList, nvlist};
+use terrane_wire::Corrupt;
+
+/// A longer value never goes into the list, as in OpenZFS.
+const LISTED_VALUE_MAX: usize = 32 << 10;
+/// Bytes of attributes that a list moves with it when it leaves a bonus area of the smallest dnode, and what frames them.
+const SPILL_OVERHEAD: usize = 1024;
+const NAME_BYTES_MAX: u64 = NAME_MAX as u64 + 1;
+
+/// What a name's prefix says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Namespace {
+    User,
+    Trusted,
+    Security,
+    System,
+}
+
+const PREFIXES: [(&[u8], Namespace); 4] = [
+    (b"user.", Namespace::User),
+    (b"trusted.", Namespace::Trusted),
+    (b"security.", Namespace::Security),
+    (b"system.", Namespace::System),
+];
+
+impl Namespace {
+    /// `ERANGE`: the name is empty or too long. `EOPNOTSUPP`: of no namespace there is. `EINVAL`: nothing but a prefix.
+    fn of(name: &[u8]) -> Result<Self, Errno> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(Errno::ERANGE);
+        }
+        let found = PREFIXES.into_iter().find(|(prefix, _)| name.starts_with(prefix));
+        let (prefix, namespace) = found.ok_or(Errno::EOPNOTSUPP)?;
+        match namespace {
+            _ if name.len() == prefix.len() || name.contains(&0) => Err(Errno::EINVAL),
+            Namespace::System => Err(Errno::EOPNOTSUPP),
+            other => Ok(other),
+        }
+    }
+
+    /// Attributes of users are for what users' permission bits mean data: files and directories.
+    fn is_for(self, state: &State) -> bool {
+        self != Namespace::User || matches!(state.attrs.file_type(), mode::S_IFREG | mode::S_IFDIR)
+    }
+}
+
+/// What an inode has of extended attributes, and where it has one of them.
+struct Held {
+    list: AttrList,
+    hidden: Option<Hidden>,
+    is_listed: bool,
+    is_hidden: bool,
+}
+
+/// The list of extended attributes among all attributes.
+fn listed(list: &AttrList) -> Result<NvList<'_>, Corrupt> {
+    list.get(Attr::DXATTR).map_or(Ok(NvList::default()), NvList::parse)
+}
+
+impl Held {
+    /// Whether one more name makes the list of names too long. Only where it may, all names are looked at.
+    fn is_full(&self, name: &[u8]) -> Result<bool, Errno> {
+        let hidden = self.hidden.as_ref().map_or(Ok(0), Hidden::count)?;
+        let listed = listed(&self.list)?;
+        let at_most = listed.packed_bytes() as u64 + hidden * NAME_BYTES_MAX;
+        if at_most + NAME_BYTES_MAX <= XATTR_LIST_MAX as u64 {
+            return Ok(false);
+        }
+        let mut bytes: usize = listed.iter().map(|(name, _)| name.len() + 1).sum();
+        if let Some(hidden) = &self.hidden {
+            hidden.each_name(&mut |name| bytes += name.len() + 1)?;
+        }
+        Ok(bytes + name.len() + 1 > XATTR_LIST_MAX)
+    }
+}
+
+/// Takes a name out of the list; a list without names is no attribute.
+fn unlist(list: &mut AttrList, name: &[u8]) -> Result<(), Corrupt> {
+    let packed = listed(list)?.without(name);
+    match packed {
+        Some(packed) if !NvList::parse(&packed)?.is_empty() => list.set(Attr::DXATTR, &packed),
+        Some(_) => list.remove(Attr::DXATTR),
+        None => {}
+    }
+    Ok(())
+}
 
 impl Fs {
-    /// Sets one extended attribute; `name` has its namespace's prefix, `value` up to 64 KiB.
-    pub fn setxattr(
-        &self,
-        ino: Ino,
-        _name: &[u8],
-        _value: &[u8],
-        _how: SetXattr,
-        _cred: &Cred,
-    ) -> Result<(), Errno> {
-        self.hold(ino)?;
-        Err(Errno::EOPNOTSUPP)
+    /// `EOPNOTSUPP`: the data set has no extended attributes, by its property or because its pool is of an older version.
+    fn xattr_home(&self) -> Result<XattrHome, Errno> {
+        match self.dataset().xattr_home() {
+            XattrHome::Off => Err(Errno::EOPNOTSUPP),
+            home => Ok(home),
+        }
+    }
+
+    /// An inode without any says so without being read further.
+    pub(crate) fn may_have_xattrs(inode: &Inode, state: &State) -> bool {
+        let attrs = &state.attrs;
+        inode.object().has_spill() || attrs.get(Attr::DXATTR).is_some() || attrs.get(Attr::XATTR).is_some()
     }
 
     /// Appends the value to `out`. `ENODATA`: there is no such attribute.
-    pub fn getxattr(&self, ino: Ino, _name: &[u8], _out: &mut Vec<u8>) -> Result<(), Errno> {
-        self.hold(ino)?;
-        Err(Errno::EOPNOTSUPP)
+    pub fn getxattr(&self, ino: Ino, name: &[u8], out: &mut Vec<u8>) -> Result<(), Errno> {
+        self.xattr_home()?;
+        let namespace = Namespace::of(name)?;
+        let inode = self.hold(ino)?;
+        let state = inode.read();
+        if !namespace.is_for(&state) || !Fs::may_have_xattrs(&inode, &state) {
+            return Err(Errno::ENODATA);
+        }
+        let (found, hidden) = self.look(&inode, &state, |all| {
+            let listed = all.get(Attr::DXATTR).map_or(Ok(None), |raw| nvlist::get(raw, name));
+            let found = listed.map(|value| value.map(|value| out.extend_from_slice(value)));
+            (found, all.number(Attr::XATTR))
+        })?;
+        let found = found.map_err(|error| error.within(format_args!("object {ino}, extended attributes")))?;
+        if found.is_some() {
+            return Ok(());
+        }
+        let hidden = self.hidden(ino, hidden.ok_or(Errno::ENODATA)?)?;
+        let number = hidden.find(name)?.ok_or(Errno::ENODATA)?;
+        self.read_hidden(&hidden, number, out)
     }
 
     /// Appends the names to `out`, each with a NUL. Those of `trusted.` only if `is_admin` says so; it is asked once at most.
-    pub fn listxattr(&self, ino: Ino, _is_admin: &dyn Fn() -> bool, _out: &mut Vec<u8>) -> Result<(), Errno> {
-        self.hold(ino)?;
+    pub fn listxattr(&self, ino: Ino, is_admin: &dyn Fn() -> bool, out: &mut Vec<u8>) -> Result<(), Errno> {
+        self.xattr_home()?;
+        let inode = self.hold(ino)?;
+        let state = inode.read();
+        if !Fs::may_have_xattrs(&inode, &state) {
+            return Ok(());
+        }
+        let mut admin = None;
+        let mut show = |name: &[u8]| {
+            if !name.starts_with(b"trusted.") || *admin.get_or_insert_with(is_admin) {
+                out.extend_from_slice(name);
+                out.push(0);
+            }
+        };
+        let (listed, hidden) = self.look(&inode, &state, |all| {
+            let listed = all.get(Attr::DXATTR).map_or(Ok(NvList::default()), NvList::parse);
+            let listed = listed.map(|list| list.iter().for_each(|(name, _)| show(name)));
+            (listed, all.number(Attr::XATTR))
+        })?;
+        listed.map_err(|error| error.within(format_args!("object {ino}, extended attributes")))?;
+        if let Some(number) = hidden {
+            self.hidden(ino, number)?.each_name(&mut show)?;
+        }
         Ok(())
     }
 
+    /// Sets one extended attribute; `name` has its namespace's prefix, `value` up to 64 KiB. `E2BIG`: more. `ENOSPC`: the list of
+    /// names would be longer than 64 KiB. `EPERM`: `user.` on what is neither file nor directory. `EEXIST`, `ENODATA`: as `how` asks.
+    pub fn setxattr(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+        _cred: &Cred,
+    ) -> Result<(), Errno> {
+        let home = self.xattr_home()?;
+        let namespace = Namespace::of(name)?;
+        if value.len() > XATTR_SIZE_MAX {
+            return Err(Errno::E2BIG);
+        }
+        if !self.set.pool().has(Feature::Xattr) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let inode = self.hold(ino)?;
+        if !namespace.is_for(&inode.read()) {
+            return Err(Errno::EPERM);
+        }
+        let cost = self.set_cost(&inode, home, (name, value))?;
+        let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
+        let mut state = inode.write();
+        let now = stored(self.now());
+        let ctime = std::mem::replace(&mut state.attrs.zpl.ctime, now);
+        let set = self.put(&tx, &inode, &mut state, home, (name, value), how);
+        if set.is_err() {
+            state.attrs.zpl.ctime = ctime;
+        }
+        set
+    }
+
     /// `ENODATA`: there is no such attribute.
-    pub fn removexattr(&self, ino: Ino, _name: &[u8]) -> Result<(), Errno> {
-        self.hold(ino)?;
-        Err(Errno::EOPNOTSUPP)
+    pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+        self.xattr_home()?;
+        let namespace = Namespace::of(name)?;
+        let inode = self.hold(ino)?;
+        let cost = {
+            let state = inode.read();
+            if !namespace.is_for(&state) {
+                return Err(Errno::EPERM);
+            }
+            if !Fs::may_have_xattrs(&inode, &state) {
+                return Err(Errno::ENODATA);
+            }
+            let hidden = self.look(&inode, &state, |all| all.number(Attr::XATTR))?;
+            let hidden = hidden.map(|number| self.hidden(ino, number)).transpose()?;
+            let spill = Cost { meta_bytes: self.spill_bytes(&inode)?, ..FREES };
+            sum([spill, hidden.as_ref().map_or(FREES, Fs::hidden_remove_cost)])
+        };
+        let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
+        let mut state = inode.write();
+        let now = stored(self.now());
+        let ctime = std::mem::replace(&mut state.attrs.zpl.ctime, now);
+        let removed = self.take(&tx, &inode, &mut state, name);
+        if removed.is_err() {
+            state.attrs.zpl.ctime = ctime;
+        }
+        removed
+    }
+
+    fn spill_bytes(&self, inode: &Inode) -> Result<u64, Errno> {
+        Ok(inode.object().spill()?.map_or(0, |spill| spill.len() as u64))
+    }
+
+    /// What setting an attribute dirties at most, as the inode is now.
+    fn set_cost(
+        &self,
+        inode: &InodeRef<'_>,
+        home: XattrHome,
+        (name, value): (&[u8], &[u8]),
+    ) -> Result<Cost, Errno> {
+        let added = name.len() + value.len() + SPILL_OVERHEAD;
+        let spill = Cost { meta_bytes: self.spill_bytes(inode)? + added as u64, ..Cost::NOTHING };
+        let state = inode.read();
+        let hidden = match Fs::may_have_xattrs(inode, &state) {
+            true => self.look(inode, &state, |all| all.number(Attr::XATTR))?,
+            false => None,
+        };
+        let stays_listed = home == XattrHome::Sa && value.len() <= LISTED_VALUE_MAX;
+        if stays_listed && hidden.is_none() {
+            return Ok(spill);
+        }
+        let hidden = hidden.map(|number| self.hidden(inode.ino, number)).transpose()?;
+        Ok(sum([spill, Fs::hidden_cost(hidden.as_ref(), name, value)]))
+    }
+
+    fn held(&self, inode: &Inode, state: &mut State, name: &[u8]) -> Result<Held, Errno> {
+        let list = self.list_of(inode, state)?;
+        let hidden = list.get(Attr::XATTR).and_then(|raw| Some(u64::from_le_bytes(raw.try_into().ok()?)));
+        let hidden = hidden.map(|number| self.hidden(inode.ino, number)).transpose()?;
+        let is_listed = listed(&list)
+            .map_err(|error| error.within(format_args!("object {}, extended attributes", inode.ino)))?
+            .get(name)
+            .is_some();
+        let is_hidden = hidden.as_ref().map_or(Ok(None), |hidden| hidden.find(name))?.is_some();
+        Ok(Held { list, hidden, is_listed, is_hidden })
+    }
+
+    /// The caller has set the time of the change.
+    fn put(
+        &self,
+        tx: &Tx,
+        inode: &Inode,
+        state: &mut State,
+        home: XattrHome,
+        (name, value): (&[u8], &[u8]),
+        how: SetXattr,
+    ) -> Result<(), Errno> {
+        let held = self.held(inode, state, name)?;
+        let is_there = held.is_listed || held.is_hidden;
+        match is_there {
+            true if how.create => return Err(Errno::EEXIST),
+            false if how.replace => return Err(Errno::ENODATA),
+            false if held.is_full(name)? => return Err(Errno::ENOSPC),
+            _ => {}
+        }
+        if home == XattrHome::Sa && value.len() <= LISTED_VALUE_MAX {
+            let packed = listed(&held.list)?.with(name, value);
+            if let Some(packed) = packed {
+                let mut list = held.list.clone();
+                list.set(Attr::DXATTR, &packed);
+                match self.store(tx, inode, state, &list) {
+                    Ok(()) if held.is_hidden => {
+                        return self.take_hidden(tx, inode, state, list, held.hidden, name);
+                    }
+                    // Not even a spill block holds the list: this one goes elsewhere.
+                    Err(Errno::EFBIG) => {}
+                    outcome => return outcome,
+                }
+            }
+        }
+        self.put_into_hidden(tx, inode, state, held, (name, value))
+    }
+
+    fn put_into_hidden(
+        &self,
+        tx: &Tx,
+        inode: &Inode,
+        state: &mut State,
+        held: Held,
+        (name, value): (&[u8], &[u8]),
+    ) -> Result<(), Errno> {
+        let Held { mut list, hidden, is_listed, .. } = held;
+        let is_new = hidden.is_none();
+        let hidden = self.put_hidden(tx, inode.ino, state, hidden, (name, value))?;
+        if is_new {
+            list.set_u64(Attr::XATTR, hidden.id());
+        }
+        if is_listed {
+            unlist(&mut list, name)?;
+        }
+        let stored = if is_new || is_listed {
+            self.store(tx, inode, state, &list)
+        } else {
+            self.save(tx, inode, state)
+        };
+        if stored.is_err() && is_new {
+            // Nobody names it.
+            self.destroy_hidden_piece(tx, inode.ino, hidden.id())?;
+        }
+        stored
+    }
+
+    /// Takes a name out of the hidden directory; `list` is what is stored of the inode.
+    fn take_hidden(
+        &self,
+        tx: &Tx,
+        inode: &Inode,
+        state: &mut State,
+        mut list: AttrList,
+        hidden: Option<Hidden>,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        let Some(mut hidden) = hidden else { return Ok(()) };
+        if self.remove_hidden(tx, &mut hidden, name)? {
+            list.remove(Attr::XATTR);
+            self.store(tx, inode, state, &list)?;
+        }
+        Ok(())
+    }
+
+    /// The caller has set the time of the change. Taken from wherever it is: one that was in both places would come back.
+    fn take(&self, tx: &Tx, inode: &Inode, state: &mut State, name: &[u8]) -> Result<(), Errno> {
+        let Held { mut list, hidden, is_listed, is_hidden } = self.held(inode, state, name)?;
+        if !is_listed && !is_hidden {
+            return Err(Errno::ENODATA);
+        }
+        if is_listed {
+            unlist(&mut list, name)?;
+        }
+        self.store(tx, inode, state, &list)?;
+        if is_hidden { self.take_hidden(tx, inode, state, list, hidden, name) } else { Ok(()) }
     }
 }

@@ -1,0 +1,104 @@
+//! The layouts of a data set: which attributes its inodes have, in which order.
+//!
+//! All inodes of one shape share a layout. A shape that no inode had before gets a layout on the way, in the transaction that
+//! stores the first inode of that shape. Groups come one after the other (nobody joins one before all have left the one before),
+//! so no inode is ever durable before its layout.
+
+use crate::attr::orders;
+use crate::errno::Errno;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use std::sync::Arc;
+use terrane_dataset::{ObjectZap, ZapError};
+use terrane_object::{ObjectError, Tx};
+use terrane_sa::{Attr, AttrList, AttrSlice, Layout, LayoutTable, Registry, SaBuffer, place};
+use terrane_wire::Corrupt;
+use terrane_zap::ValueRef;
+
+/// Blocks of the LAYOUTS ZAP that a new layout changes: header, leaves, pointers.
+const META_BLOCKS: u32 = 6;
+
+/// Leaf locks; the ZAP's is taken before the table's.
+pub(crate) struct Layouts {
+    table: RwLock<LayoutTable>,
+    zap: Mutex<ObjectZap>,
+}
+
+/// One inode's attributes, as they are stored.
+pub(crate) struct Encoded {
+    pub bonus: SaBuffer,
+    /// What does not fit the bonus area.
+    pub spill: Option<SaBuffer>,
+}
+
+impl Layouts {
+    pub fn load(registry: &ObjectZap, layouts: ObjectZap) -> Result<Self, ZapError> {
+        let mut rows = Vec::new();
+        for entry in registry.entries()? {
+            if let (Some(name), Some(word)) = (entry.key.name(), entry.value.first()) {
+                rows.push((name.to_vec(), word));
+            }
+        }
+        let mut stored = Vec::new();
+        for entry in layouts.entries()? {
+            let numbers =
+                entry.value.ints().into_iter().map(|number| u16::try_from(number).unwrap_or(u16::MAX));
+            stored.push((entry.key.name().unwrap_or_default().to_vec(), numbers.collect::<Vec<u16>>()));
+        }
+        let registry = Registry::load(rows).map_err(ObjectError::from)?;
+        let table = LayoutTable::load(registry, stored).map_err(ObjectError::from)?;
+        Ok(Layouts { table: RwLock::new(table), zap: Mutex::new(layouts) })
+    }
+
+    /// The layouts that every data set has from its beginning.
+    pub fn first() -> Result<LayoutTable, Corrupt> {
+        let mut table = LayoutTable::new(Registry::built_in());
+        for order in orders() {
+            table
+                .add(&order)
+                .map_err(|error| Corrupt::new("SA layouts", "layout", "one that can be made", error))?;
+        }
+        Ok(table)
+    }
+
+    pub fn store(zap: &mut ObjectZap, tx: &Tx, layout: &Layout) -> Result<(), ZapError> {
+        zap.add(tx, layout.zap_name().as_bytes(), ValueRef::U16s(&layout.zap_value()))
+    }
+
+    pub fn table(&self) -> RwLockReadGuard<'_, LayoutTable> {
+        self.table.read()
+    }
+
+    /// The layout of this order; made and stored if there is none.
+    fn of(&self, tx: &Tx, list: AttrSlice<'_>) -> Result<Arc<Layout>, Errno> {
+        if let Some(layout) = self.table.read().find(list.order()) {
+            return Ok(Arc::clone(layout));
+        }
+        let mut zap = self.zap.lock();
+        let order: Vec<Attr> = list.order().collect();
+        let (layout, grown) = {
+            let table = self.table.read();
+            if let Some(layout) = table.find(list.order()) {
+                return Ok(Arc::clone(layout));
+            }
+            let mut grown = table.clone();
+            (grown.add(&order)?, grown)
+        };
+        tx.reserve_more(META_BLOCKS);
+        Layouts::store(&mut zap, tx, &layout)?;
+        *self.table.write() = grown;
+        Ok(layout)
+    }
+
+    /// Lays attributes out over a bonus area of `bonus_max` bytes and, where they need it, a spill block. `EFBIG`: not even that
+    /// holds them; nothing was changed.
+    pub fn encode(&self, tx: &Tx, list: &AttrList, bonus_max: usize) -> Result<Encoded, Errno> {
+        let in_bonus = place(list, self.table.read().registry(), bonus_max)?;
+        if in_bonus == list.len() {
+            return Ok(Encoded { bonus: SaBuffer::encode(&self.of(tx, list.into())?, list)?, spill: None });
+        }
+        let (near, far) = list.split_at(in_bonus);
+        let bonus = SaBuffer::encode(&self.of(tx, near)?, near)?;
+        let spill = SaBuffer::encode(&self.of(tx, far)?, far)?;
+        Ok(Encoded { bonus, spill: Some(spill) })
+    }
+}

@@ -1,0 +1,79 @@
+//! How large new dnodes are, where the property leaves it to us (`dnodesize=auto`).
+//!
+//! A dnode keeps its size for life. One slot holds all numbers and 184 bytes beside them; whoever gives every new file a
+//! label, ACLs and some attributes of a program needs more, and then each look at them costs a second read. So a new inode gets
+//! two slots if it begins with attributes that need them, or if inodes that were made lately came to need them.
+//!
+//! Lately: each inode that outgrows one slot in the group of its birth or the next pays for a few that follow it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use terrane_dataset::DnodeSize;
+use terrane_object::dnode::Dnode;
+use terrane_object::{Object, Tx};
+use terrane_sa::AttrList;
+
+/// Slots of a larger dnode.
+const WIDE: u8 = 2;
+/// Made one slot more likely by an inode that outgrew its dnode, by one that did not.
+const OUTGROWN: u32 = 4;
+/// From here on new dnodes are wide.
+const ENOUGH: u32 = 16;
+const MOST: u32 = 64;
+
+#[derive(Debug, Default)]
+pub(crate) struct Widths {
+    outgrown: AtomicU32,
+}
+
+impl Widths {
+    /// Slots for a new inode with these attributes.
+    pub fn of_new(&self, size: DnodeSize, list: &AttrList) -> u8 {
+        match size {
+            DnodeSize::Slots(slots) => slots,
+            DnodeSize::Auto => {
+                let score = self.outgrown.load(Ordering::Relaxed);
+                if score > 0 {
+                    // A race loses a count, which does no harm.
+                    self.outgrown.store(score - 1, Ordering::Relaxed);
+                }
+                let bytes = list.iter().fold(8usize, |end, (_, value)| end.next_multiple_of(8) + value.len());
+                if score >= ENOUGH || needs_wide(bytes) { WIDE } else { 1 }
+            }
+        }
+    }
+
+    /// An inode's attributes were stored anew, in so many bytes.
+    pub fn note(&self, tx: &Tx, object: &Object, bytes: usize) {
+        if needs_wide(bytes) && object.birth().next() >= tx.txg() {
+            let score = self.outgrown.load(Ordering::Relaxed);
+            self.outgrown.store((score + OUTGROWN).min(MOST), Ordering::Relaxed);
+        }
+    }
+}
+
+/// More than one slot holds, no more than a wide one does: what does not fit that either goes to the spill block all the same.
+fn needs_wide(bytes: usize) -> bool {
+    (Dnode::bonus_max(1) + 1..=Dnode::bonus_max(WIDE)).contains(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_sa::ZplAttrs;
+
+    #[test]
+    fn a_wide_dnode_is_for_what_needs_it_or_follows_what_did() {
+        let widths = Widths::default();
+        let plain = ZplAttrs::default().to_list();
+        let with = |bytes: usize| ZplAttrs { dxattr: Some(vec![0; bytes]), ..ZplAttrs::default() }.to_list();
+        assert_eq!(widths.of_new(DnodeSize::Auto, &plain), 1);
+        assert_eq!(widths.of_new(DnodeSize::Auto, &with(184)), 1);
+        assert_eq!(widths.of_new(DnodeSize::Auto, &with(185)), 2);
+        assert_eq!(widths.of_new(DnodeSize::Auto, &with(696)), 2);
+        assert_eq!(widths.of_new(DnodeSize::Auto, &with(697)), 1, "it needs a spill block anyway");
+        assert_eq!(widths.of_new(DnodeSize::Slots(8), &plain), 8);
+        widths.outgrown.store(ENOUGH + 1, Ordering::Relaxed);
+        let slots: Vec<u8> = (0..4).map(|_| widths.of_new(DnodeSize::Auto, &plain)).collect();
+        assert_eq!(slots, [2, 2, 1, 1], "it is forgotten");
+    }
+}
