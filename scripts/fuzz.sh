@@ -10,11 +10,11 @@ scripts/setup.sh fuzz
 seconds=${1:-600}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(micro tiny fat changes)
+[ ${#targets[@]} -gt 0 ] || targets=(micro tiny fat changes nvlist attributes)
 # No sanitizer: there is no unsafe code to watch, and without one the stable compiler serves.
 cargo fuzz build --sanitizer none
 built=fuzz/target/$(rustc -vV | sed -n 's/^host: //p')/release
-"$built/seeds" tests/vectors/zap fuzz/corpus
+"$built/seeds" tests/vectors/{zap,nvlist,sa} fuzz/corpus
 for target in "${targets[@]}"; do
     mkdir -p "fuzz/corpus/$target" "fuzz/artifacts/$target"
     log=fuzz/artifacts/$target.log

@@ -1,13 +1,15 @@
 //! What the fuzz targets share: how input becomes a store, and how input is mutated.
 //!
-//! An input is a form (4 bytes: how the image is cut into blocks, how the ZAP may grow), a program ([`PROGRAM_BYTES`]: changes, four
-//! bytes each) and an image. The program has a fixed place so that mutations of it leave the image in place, where offsets mean
-//! something; for the same reason most mutations are of one of the three, and keep its length.
+//! An input of the ZAP targets is a form (4 bytes: how the image is cut into blocks, how the ZAP may grow), a program ([`PROGRAM_BYTES`]:
+//! changes, four bytes each) and an image. The program has a fixed place so that mutations of it leave the image in place, where offsets
+//! mean something; for the same reason most mutations are of one of the three, and keep its length.
 
 #[path = "../../crates/zap/tests/oracle/mod.rs"]
 mod oracle;
 
 use terrane_zap::{MemStore, ZapOptions};
+
+pub mod attributes;
 
 const FORM_BYTES: usize = 4;
 /// Sixteen changes: enough to convert a ZAP up and down again.

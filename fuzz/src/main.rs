@@ -1,4 +1,5 @@
-//! Writes inputs to begin with: images made by OpenZFS that are small enough, and ones made here, each with a few programs.
+//! Writes inputs to begin with: images made by OpenZFS that are small enough, and ones made here, each with a few programs;
+//! lists and buffers of attributes that OpenZFS made.
 //!
 //! `seeds VECTORS... CORPUS`: directories of vectors, and the directory that gets one directory for each target.
 
@@ -9,10 +10,13 @@ use flate2::read::GzDecoder;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use terrane_fuzz::attributes::openzfs_table;
 use terrane_fuzz::{FAT_TYPE, MICRO_TYPE, PROGRAM_BYTES, input};
 use terrane_zap::{Flags, MemStore, Store, Zap, ZapOptions};
 
 const IMAGE_BYTES_MAX: usize = 8 << 10;
+/// A spill block without attributes.
+const EMPTY_BUFFER: [u8; 8] = [0x5a, 0x50, 0x2f, 0, 1, 4, 0, 0];
 
 fn main() -> std::io::Result<()> {
     let mut paths: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
@@ -20,7 +24,9 @@ fn main() -> std::io::Result<()> {
     let mut images = own();
     for dir in &paths {
         for entry in fs::read_dir(dir)? {
-            images.extend(vector(&entry?.path())?);
+            let path = entry?.path();
+            images.extend(vector(&path)?);
+            attributes(&path, &corpus)?;
         }
     }
     for (name, shift, image) in &images {
@@ -76,6 +82,26 @@ fn vector(path: &Path) -> std::io::Result<Option<(String, u8, Vec<u8>)>> {
         14
     };
     Ok((image.len() <= IMAGE_BYTES_MAX).then_some((name, shift, image)))
+}
+
+/// A packed list, or a bonus area with the spill block of its file.
+fn attributes(path: &Path, corpus: &Path) -> std::io::Result<()> {
+    let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+    let raw = fs::read(path)?;
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("xdr") if raw.len() <= IMAGE_BYTES_MAX => save(corpus, "nvlist", name, &raw),
+        Some("bonus") => {
+            // The largest spill block is cut: it is one value.
+            let mut spill = fs::read(path.with_extension("spill")).unwrap_or(EMPTY_BUFFER.to_vec());
+            spill.truncate(IMAGE_BYTES_MAX);
+            for (kind, table) in [("usual", Vec::new()), ("own", openzfs_table())] {
+                let input = terrane_fuzz::attributes::input(&table, &raw, &spill);
+                save(corpus, "attributes", &format!("{name}-{kind}"), &input)?;
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Fat ZAPs in blocks so small that a mutation meets something; with external tables, and one that is being doubled.
