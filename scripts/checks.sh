@@ -69,6 +69,21 @@ skip() { # why
     exit 77
 }
 
+is_root() { [ "$(id -u)" = 0 ]; }
+have() { command -v "$1" >/dev/null || skip "$1 is not installed"; }
+
+# At $work/ext4, for what is judged beside Terrane.
+ext4_on_loop() { # size, words for mkfs.ext4...
+    local size=$1
+    shift
+    command -v mkfs.ext4 >/dev/null || return 1
+    rm -f "$work/ext4.img"
+    truncate -s "$size" "$work/ext4.img"
+    mkfs.ext4 -q -F "$@" "$work/ext4.img"
+    mkdir -p "$work/ext4"
+    mount -o loop "$work/ext4.img" "$work/ext4" 2>/dev/null
+}
+
 run_checks() { # names...
     local check begin status passed=0 skipped=0 failed=()
     for check in "$@"; do

@@ -4,13 +4,15 @@
 #   scripts/setup.sh build          a compiler, make, git
 #   scripts/setup.sh demo           and FUSE, and a source tree to copy
 #   scripts/setup.sh test           and what the mounted suite runs, and what looks at pages and scripts
-#   scripts/setup.sh suites         and the POSIX suites: pjdfstest, stress-ng, fio, PostgreSQL
+#   scripts/setup.sh suites         and the POSIX suites: pjdfstest, stress-ng, fio, PostgreSQL, the tests of attr and acl
 #   scripts/setup.sh bench          and the neighbours that are measured
 #   scripts/setup.sh fuzz           and what drives the fuzz targets
 #   scripts/setup.sh deb            what makes and judges a Debian package
 set -euo pipefail
 
 what=${1:-build}
+top=$(cd "$(dirname "$0")/.." && pwd)
+upstream=${CARGO_TARGET_DIR:-$top/target}/upstream
 wanted=()
 need() { command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || wanted+=("$2"); }
 
@@ -39,6 +41,8 @@ case $what in test)
 esac
 case $what in suites)
     need setfacl acl
+    need setcap libcap2-bin
+    need perl perl
     need stress-ng stress-ng
     need fio fio
     need rsync rsync
@@ -82,6 +86,29 @@ fi
 if { [ "$what" = demo ] || [ "$what" = bench ]; } && ! ls /usr/src/linux-source-6.1.tar.* >/dev/null 2>&1; then
     apt_install linux-source-6.1 || echo "setup: no linux-source-6.1 here; /usr/share and /usr/lib stand in for it"
 fi
+# The tests that come with a Debian package's source, and not with the package: its folder `test`, as it is.
+source_tests() { # package
+    local kept=$upstream/$1 dir
+    [ -e "$kept" ] && return
+    echo "setup: getting the tests of $1"
+    dir=$(mktemp -d)
+    # Sources are asked of where the packages come from. Lists and sources of our own: the machine's apt stays as it is.
+    mkdir -p "$dir/lists/partial"
+    apt-get indextargets --format 'deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null |
+        sort -u >"$dir/sources.list"
+    local apt=(apt-get -q -o "Dir::Etc::sourcelist=$dir/sources.list" -o Dir::Etc::sourceparts=/dev/null
+        -o "Dir::State::lists=$dir/lists" -o Dir::Cache::srcpkgcache= -o Dir::Cache::pkgcache= -o APT::Sandbox::User=root)
+    mkdir -p "$upstream"
+    if [ -s "$dir/sources.list" ] && "${apt[@]}" update >/dev/null 2>&1 &&
+        (cd "$dir" && "${apt[@]}" source --download-only "$1" >/dev/null 2>&1 && tar -xf "$1"_*.orig.tar.*[!c]) &&
+        mv "$dir/$1"-*/test "$kept"; then
+        rm -rf "$dir"
+    else
+        rm -rf "$dir"
+        echo "setup: the tests of $1 cannot be had here: what compares them with ext4 will be skipped" >&2
+    fi
+}
+case $what in suites) source_tests attr && source_tests acl ;; esac
 tool() { # program of the same name on crates.io, version
     command -v "$1" >/dev/null 2>&1 || [ -x "${CARGO_HOME:-$HOME/.cargo}/bin/$1" ] && return
     echo "setup: building $1 $2"

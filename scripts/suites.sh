@@ -14,8 +14,6 @@ soak=
 # Suites that change users must reach the mount.
 chmod 755 "$work"
 in_soak() { if [ -n "$soak" ]; then echo "$1"; else echo "$2"; fi; }
-is_root() { [ "$(id -u)" = 0 ]; }
-have() { command -v "$1" >/dev/null || skip "$1 is not installed"; }
 
 # The same seeds for the same commit, others for the next.
 seed_base() { echo $((16#$(printf '%s' "${TERRANE_SEED_BASE:-1}" | sha256sum | head -c 6))); }
@@ -83,14 +81,6 @@ EOT
     [ "$failed_here" = 0 ] || return 1
     # Not being root leaves out most.
     ! is_root || [ "$left_out_here" = "$pjdfstest_left_out" ] || { say "    left out: $left_out_here"; return 1; }
-}
-
-ext4_on_loop() { # size
-    command -v mkfs.ext4 >/dev/null || return 1
-    truncate -s "$1" "$work/ext4.img"
-    mkfs.ext4 -q -F "$work/ext4.img"
-    mkdir -p "$work/ext4"
-    mount -o loop "$work/ext4.img" "$work/ext4" 2>/dev/null
 }
 
 # Record size, words after -o, share of the operations in percent. With msync every mapped write is a commit: that is right, and slow,

@@ -1,0 +1,183 @@
+//! Counts assertions, and compares the file system with what is known of it.
+
+use crate::cases::Case;
+use crate::differences::Difference;
+use crate::words::Words;
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Why a case could not go on: something that was no question failed.
+pub struct Trouble {
+    why: String,
+    line: u32,
+}
+
+impl From<Errno> for Trouble {
+    #[track_caller]
+    fn from(errno: Errno) -> Trouble {
+        Trouble { why: errno.words(), line: Location::caller().line() }
+    }
+}
+
+impl From<std::io::Error> for Trouble {
+    #[track_caller]
+    fn from(error: std::io::Error) -> Trouble {
+        Trouble { why: error.to_string(), line: Location::caller().line() }
+    }
+}
+
+pub type Done = Result<(), Trouble>;
+
+pub struct Judge {
+    root: PathBuf,
+    known: &'static [Difference],
+    remount: Option<String>,
+    property: Option<String>,
+    verbose: bool,
+    case: &'static str,
+    asked: BTreeSet<String>,
+    passed: u64,
+    failed: u64,
+    differed: Vec<&'static Difference>,
+    skipped: Vec<String>,
+}
+
+impl Judge {
+    pub fn new(
+        root: PathBuf,
+        known: &'static [Difference],
+        remount: Option<String>,
+        property: Option<String>,
+        verbose: bool,
+    ) -> Judge {
+        Judge {
+            root,
+            known,
+            remount,
+            property,
+            verbose,
+            case: "",
+            asked: BTreeSet::new(),
+            passed: 0,
+            failed: 0,
+            differed: Vec::new(),
+            skipped: Vec::new(),
+        }
+    }
+
+    /// In a directory of its own, with the usual umask.
+    pub fn run(&mut self, case: &Case) {
+        self.case = case.name;
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+        let dir = self.root.join(case.name);
+        let made = std::fs::create_dir(&dir).map_err(Trouble::from);
+        if let Err(trouble) = made.and_then(|()| (case.run)(self, &dir)) {
+            self.failed += 1;
+            println!("{}: could not go on: {} (line {})", case.name, trouble.why, trouble.line);
+        }
+    }
+
+    /// One assertion. Its name says what was asked.
+    pub fn is(&mut self, asked: impl AsRef<str>, found: impl Words, expected: impl Words) {
+        let name = format!("{}/{}", self.case, asked.as_ref());
+        assert!(self.asked.insert(name.clone()), "two assertions are called {name}");
+        let (found, expected) = (found.words(), expected.words());
+        let known = self.known.iter().find(|known| known.asked == name);
+        match known {
+            None if found == expected => self.passed += 1,
+            None => self.fail(&name, &format!("expected {expected}, found {found}")),
+            Some(known) if found == known.found => self.differed.push(known),
+            Some(_) if found == expected => {
+                self.fail(&name, "is as expected, but listed as a difference: take it off the list");
+            }
+            Some(known) => {
+                self.fail(
+                    &name,
+                    &format!("expected {expected}, or as listed {}, found {found}", known.found),
+                );
+            }
+        }
+        if self.verbose {
+            println!("{name}: {found}");
+        }
+    }
+
+    fn fail(&mut self, name: &str, why: &str) {
+        self.failed += 1;
+        println!("{name}: {why}");
+    }
+
+    /// Says that part of a case cannot be asked here.
+    pub fn skip(&mut self, why: &str) {
+        self.skipped.push(format!("{}: {why}", self.case));
+    }
+
+    fn shell(command: &str, mode: &str, word: &str) -> Done {
+        let status = Command::new("sh").args(["-c", command, "sh", word]).env("MODE", mode).status()?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(std::io::Error::other(format!("{command}: {status}")).into())
+        }
+    }
+
+    /// Mounts the file system anew: only what is stored is there then. Says whether it could.
+    pub fn remount(&mut self, mode: &str) -> Result<bool, Trouble> {
+        match &self.remount {
+            Some(command) => Self::shell(command, mode, "").map(|()| true),
+            None => {
+                self.skip("not mounted anew: there is no --remount");
+                Ok(false)
+            }
+        }
+    }
+
+    /// Sets a property of the file system, where it has any.
+    pub fn property(&mut self, assignment: &str) -> Result<bool, Trouble> {
+        match &self.property {
+            Some(command) => Self::shell(command, "rw", assignment).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether all is as it should be, `whole` if every case was run.
+    pub fn sum_up(mut self, whole: bool) -> bool {
+        if whole {
+            for known in self.known.iter().filter(|known| !self.asked.contains(known.asked)) {
+                self.failed += 1;
+                println!("{}: listed as a difference, but nothing asks for it", known.asked);
+            }
+        }
+        for known in &self.differed {
+            println!("    differs: {}: {}: {}", known.asked, known.found, known.why);
+        }
+        for why in &self.skipped {
+            println!("    skipped: {why}");
+        }
+        println!(
+            "attributes: {} passed, {} failed, {} differ as listed, {} skipped",
+            self.passed,
+            self.failed,
+            self.differed.len(),
+            self.skipped.len()
+        );
+        self.failed == 0
+    }
+}
+
+/// A new, empty file.
+pub fn file(dir: &Path, name: &str) -> Result<PathBuf, Trouble> {
+    let path = dir.join(name);
+    std::fs::File::create_new(&path)?;
+    Ok(path)
+}
+
+/// A new directory.
+pub fn directory(dir: &Path, name: &str) -> Result<PathBuf, Trouble> {
+    let path = dir.join(name);
+    std::fs::create_dir(&path)?;
+    Ok(path)
+}

@@ -1,0 +1,111 @@
+//! Answers as words, so that two of them can be compared, printed, and written into a list of differences.
+
+use rustix::io::Errno;
+
+/// Longer values are told by their length and a sum.
+const SHOWN_BYTES_MAX: usize = 64;
+
+pub trait Words {
+    fn words(&self) -> String;
+}
+
+/// As errno.h names them.
+const NAMES: [(Errno, &str); 19] = [
+    (Errno::PERM, "EPERM"),
+    (Errno::NOENT, "ENOENT"),
+    (Errno::IO, "EIO"),
+    (Errno::TOOBIG, "E2BIG"),
+    (Errno::BADF, "EBADF"),
+    (Errno::ACCESS, "EACCES"),
+    (Errno::EXIST, "EEXIST"),
+    (Errno::NOTDIR, "ENOTDIR"),
+    (Errno::ISDIR, "EISDIR"),
+    (Errno::INVAL, "EINVAL"),
+    (Errno::FBIG, "EFBIG"),
+    (Errno::NOSPC, "ENOSPC"),
+    (Errno::ROFS, "EROFS"),
+    (Errno::RANGE, "ERANGE"),
+    (Errno::NAMETOOLONG, "ENAMETOOLONG"),
+    (Errno::LOOP, "ELOOP"),
+    (Errno::NODATA, "ENODATA"),
+    (Errno::OPNOTSUPP, "EOPNOTSUPP"),
+    (Errno::NOSYS, "ENOSYS"),
+];
+
+impl Words for Errno {
+    fn words(&self) -> String {
+        let named = NAMES.iter().find(|(errno, _)| errno == self);
+        named.map_or_else(|| format!("errno {}", self.raw_os_error()), |(_, name)| (*name).to_string())
+    }
+}
+
+impl<T: Words> Words for Result<T, Errno> {
+    fn words(&self) -> String {
+        match self {
+            Ok(found) => found.words(),
+            Err(errno) => errno.words(),
+        }
+    }
+}
+
+impl Words for () {
+    fn words(&self) -> String {
+        "ok".to_string()
+    }
+}
+
+impl Words for bool {
+    fn words(&self) -> String {
+        if *self { "yes" } else { "no" }.to_string()
+    }
+}
+
+impl Words for usize {
+    fn words(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Words for String {
+    fn words(&self) -> String {
+        self.clone()
+    }
+}
+
+impl Words for &str {
+    fn words(&self) -> String {
+        (*self).to_string()
+    }
+}
+
+/// The bytes of a value or of a name.
+impl Words for Vec<u8> {
+    fn words(&self) -> String {
+        if self.len() <= SHOWN_BYTES_MAX {
+            return format!("\"{}\"", self.escape_ascii());
+        }
+        // FNV-1a: what tells two values of one length apart in a message.
+        let sum = self.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
+            (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        format!("{} bytes, sum {sum:016x}", self.len())
+    }
+}
+
+/// A list of names: their order says nothing.
+impl Words for Vec<Vec<u8>> {
+    fn words(&self) -> String {
+        let mut names: Vec<String> = self.iter().map(|name| name.escape_ascii().to_string()).collect();
+        names.sort();
+        if names.is_empty() { "(none)".to_string() } else { names.join(" ") }
+    }
+}
+
+/// Permission bits.
+pub struct Bits(pub u32);
+
+impl Words for Bits {
+    fn words(&self) -> String {
+        format!("{:04o}", self.0)
+    }
+}
