@@ -2,6 +2,10 @@
 //!
 //! They decide about what is written from now on, never about what is there: an extended attribute is found
 //! wherever it was put, and a dnode keeps its size for life. Their numbers are those of OpenZFS.
+//!
+//! Whether there are extended attributes and access control lists at all is agreed upon with the kernel when a data set is mounted. If a
+//! list were obeyed here and not there, a file would be open to those whom only the list keeps out. So that much of a change waits
+//! until the data set is opened again.
 
 use terrane_object::dnode::{SLOT_BYTES, SLOTS_MAX};
 

@@ -184,20 +184,28 @@ impl Dataset {
             open_zaps: Mutex::default(),
         };
         dataset.obey(&dataset.props.lock())?;
+        dataset.begin(&dataset.props.lock())?;
         Ok(dataset)
+    }
+
+    /// What holds from the moment on when a kernel is told of it, for as long as that kernel may remember it.
+    fn begin(&self, props: &Props) -> Result<(), DatasetError> {
+        self.hot.acl_type.store(props.number_of(attributes::ACL_TYPE)?.0, Ordering::Relaxed);
+        self.hot.xattr_home.store(props.number_of(attributes::XATTR)?.0, Ordering::Relaxed);
+        Ok(())
     }
 
     fn obey(&self, props: &Props) -> Result<(), DatasetError> {
         self.set.set_policy(props.policy()?);
         let (bytes, row) = props.number_of("zapsize")?;
         self.zap_policy.set_slots_bytes_max(u32::try_from(bytes).map_err(|_| row.bad(bytes))?);
-        for (name, hot) in [
-            ("atime", &self.hot.access_time),
-            (attributes::XATTR, &self.hot.xattr_home),
-            (attributes::ACL_TYPE, &self.hot.acl_type),
-            (attributes::DNODE_SIZE, &self.hot.dnode_size),
-        ] {
-            hot.store(props.number_of(name)?.0, Ordering::Relaxed);
+        let number = |name| props.number_of(name).map(|(number, _)| number);
+        self.hot.access_time.store(number("atime")?, Ordering::Relaxed);
+        self.hot.dnode_size.store(number(attributes::DNODE_SIZE)?, Ordering::Relaxed);
+        let home = number(attributes::XATTR)?;
+        // Where they go, not whether there are any.
+        if [home, self.hot.xattr_home.load(Ordering::Relaxed)].iter().all(|home| *home != 0) {
+            self.hot.xattr_home.store(home, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -261,7 +269,8 @@ impl Dataset {
         PROPERTIES.iter().map(|property| props.show(property)).collect()
     }
 
-    /// Stores the value and obeys it from now on: what is written already stays as it is.
+    /// Stores the value and obeys it from now on: what is written already stays as it is. Whether there are extended attributes and
+    /// access control lists at all (`xattr=off`, `acltype`) waits for the next [`Dataset::open_root`], since a kernel remembers it.
     pub fn set(&self, name: &str, value: &str) -> Result<(), DatasetError> {
         let property = Property::find(name)?;
         property.judge_change()?;
@@ -274,13 +283,15 @@ impl Dataset {
         self.obey(&props)
     }
 
-    /// Obeys the value from now on, until it is set or this process closes the data set; nothing is stored.
+    /// Obeys the value from now on, until it is set or this process closes the data set; nothing is stored. For use before a
+    /// kernel is told of the data set.
     pub fn obey_for_now(&self, name: &str, value: &str) -> Result<(), DatasetError> {
         let property = Property::find(name)?;
         property.judge_change()?;
         let number = property.parse(value)?;
         let mut props = self.props.lock();
         props.temporary.insert(property.name, number);
+        self.begin(&props)?;
         self.obey(&props)
     }
 

@@ -8,7 +8,7 @@
 //! In the data set itself object 1 is the *master ZAP*, through which the floor above finds its own objects.
 //!
 //! Invariant: a property that is not in the properties ZAP has its default; one that is there is obeyed by the
-//! object set from the moment [`Dataset::set`] or [`Dataset::open_root`] returns.
+//! object set from the moment [`Dataset::set`] or [`Dataset::open_root`] returns; two wait for the latter, see [`Dataset::set`].
 
 mod attributes;
 mod dataset;

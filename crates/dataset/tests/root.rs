@@ -49,7 +49,8 @@ fn properties_act_at_once_and_survive() {
         dataset.set(name, value).unwrap();
     }
     let chosen = (XattrHome::Dir, AclType::Off, DnodeSize::Slots(8));
-    assert_eq!(of_attributes(&dataset), chosen);
+    assert_eq!(of_attributes(&dataset), (chosen.0, AclType::Posix, chosen.2), "a kernel may know of lists");
+    assert_eq!(shown(&dataset, "acltype"), ("off".to_string(), Source::Local));
     let policy = dataset.objects().policy();
     assert_eq!((policy.compression, policy.checksum), (Compression::Off, ChecksumKind::Fletcher4));
     assert_eq!((policy.record_size, dataset.access_time()), (1 << 20, AccessTime::Off));
@@ -63,10 +64,16 @@ fn properties_act_at_once_and_survive() {
     assert_eq!(dataset.list().unwrap(), before);
     assert_eq!(dataset.objects().policy(), policy_with(policy, ChecksumKind::Blake3));
     assert_eq!(of_attributes(&dataset), chosen);
-    dataset.obey_for_now("xattr", "off").unwrap();
-    assert_eq!(of_attributes(&dataset).0, XattrHome::Off);
+    dataset.set("xattr", "off").unwrap();
+    assert_eq!(dataset.xattr_home(), XattrHome::Dir, "a kernel may know that there are some");
     dataset.reset("xattr").unwrap();
-    assert_eq!(of_attributes(&dataset).0, XattrHome::Sa);
+    assert_eq!(dataset.xattr_home(), XattrHome::Sa);
+    dataset.obey_for_now("xattr", "off").unwrap();
+    assert_eq!(dataset.xattr_home(), XattrHome::Off);
+    dataset.reset("xattr").unwrap();
+    assert_eq!(dataset.xattr_home(), XattrHome::Off, "a kernel may know that there are none");
+    dataset.obey_for_now("acltype", "posix").unwrap();
+    assert_eq!(dataset.acl_type(), AclType::Posix);
 }
 
 fn policy_with(policy: terrane_object::DataPolicy, checksum: ChecksumKind) -> terrane_object::DataPolicy {
