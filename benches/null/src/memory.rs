@@ -352,12 +352,12 @@ impl Handler for Memory {
                 let node = self.make(call, name, mode::S_IFLNK | 0o777, Body::Link(target.into()))?;
                 self.entry(&node, reply);
             }
-            Request::Mknod { name, mode, rdev } => {
+            Request::Mknod { name, mode, rdev, .. } => {
                 let node = self.make(call, name, mode, self.file(mode))?;
                 node.attr.lock().rdev = rdev;
                 self.entry(&node, reply);
             }
-            Request::Mkdir { name, mode } => {
+            Request::Mkdir { name, mode, .. } => {
                 let body = Body::Dir(RwLock::new(Dir::new(ino)));
                 let node = self.make(call, name, mode & !S_IFMT | mode::S_IFDIR, body)?;
                 self.entry(&node, reply);

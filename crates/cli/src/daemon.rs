@@ -155,6 +155,10 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
     let mut live = Live::open(&plan.target, &plan.import)?;
     let pool = Arc::clone(&live.pool);
     live.mountpoint = Some(plan.dir.clone());
+    if !plan.mount.default_permissions {
+        // Nobody would judge by access control lists.
+        plan.properties.push(Setting { name: "acltype".to_owned(), value: "off".to_owned() });
+    }
     for setting in &plan.properties {
         if let Err(failure) = obey(&live, setting) {
             pool.abandon();
@@ -228,7 +232,7 @@ fn begin(
             let listener = listen(&registry.socket(&plan.target.name))?;
             registry.remember(&plan.target.name, &plan.target.path)?;
             let estate = Estate::new(&fs, &live, &listener)?;
-            let session = Session::mount(&plan.dir, &plan.mount)?;
+            let session = Session::mount(&plan.dir, &plan.mount.clone().of_dataset(&live.dataset))?;
             let dev = mounted()?.into_iter().rfind(|row| row.dir == plan.dir).map(|row| row.dev);
             (fs, listener, session, Origin::New(estate), dev.unwrap_or_default(), clock::seconds())
         }

@@ -82,6 +82,37 @@ fn a_mount_outlives_its_server() {
     place.refused("restart tank", &["not mounted"]);
 }
 
+/// The kernel asks for lists as long as the mount stands, and for extended attributes never again once it was told that there are none.
+#[test]
+fn a_successor_keeps_what_was_agreed_on_with_the_kernel() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("agreed");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let shown = || place.out("fs get -H -o value,source acltype,xattr tank");
+    place.run("mount tank mnt", 0);
+    place.run("fs set acltype=off tank", 0);
+    place.run("fs set xattr=off tank", 0);
+    place.run("restart tank", 0);
+    assert_eq!(shown(), "posix\ttemporary\nsa\ttemporary\n");
+    place.run("umount mnt", 0);
+
+    place.run("mount tank mnt", 0);
+    assert_eq!(shown(), "off\tlocal\noff\tlocal\n");
+    place.run("fs inherit acltype tank", 0);
+    place.run("fs set xattr=dir tank", 0);
+    place.run("restart tank", 0);
+    // Without extended attributes no list was asked for.
+    assert_eq!(shown(), "off\ttemporary\noff\ttemporary\n");
+    place.run("umount mnt", 0);
+    assert_eq!(shown(), "posix\tdefault\ndir\tlocal\n");
+
+    place.run("mount -o no_default_permissions tank mnt", 0);
+    assert_eq!(shown(), "off\ttemporary\ndir\tlocal\n");
+    place.run("umount mnt", 0);
+}
+
 #[test]
 fn a_pool_is_seen_at_several_places() {
     if !can_mount() || !is_root() {

@@ -1,16 +1,17 @@
 //! One request, one call of [`Fs`].
 //!
 //! Nothing is decided here but what the protocol asks of us: the root directory's node id is 1, ENOSYS means "never ask
-//! again", a missing name may be remembered. Permissions are the kernel's (`default_permissions`), the umask was applied
-//! by it, and everything else is posix.
+//! again", a missing name may be remembered. Permissions are the kernel's (`default_permissions`), and everything else is posix.
 
 #![expect(
     clippy::unit_arg,
     reason = "a table of answers is read by lines, and most of them put bytes and succeed"
 )]
 
+mod admin;
 mod askers;
 mod replay;
+mod xattr;
 
 use crate::cache_policy::CachePolicy;
 use crate::metrics::Metrics;
@@ -79,6 +80,17 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// Who asks. A request that makes something says which permissions it shall not have, if the kernel has not seen to it.
+fn cred_of(call: &Call<'_>) -> Cred {
+    let umask = match *call.request {
+        Request::Mknod { umask, .. } | Request::Mkdir { umask, .. } => umask,
+        Request::Create { create, .. } | Request::Tmpfile { create } => create.umask,
+        _ => 0,
+    };
+    let umask = if call.negotiated.umask_is_ours() { umask } else { 0 };
+    Cred { uid: call.header.uid, gid: call.header.gid, umask }
+}
+
 /// No more than one answer may hold, whatever the request says.
 fn bounded(size: u32, negotiated: &Negotiated) -> u32 {
     size.min(negotiated.max_write)
@@ -141,7 +153,7 @@ impl Dispatch {
     fn answer(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
         let (fs, negotiated) = (&*self.fs, call.negotiated);
         let node = self.ino(call.header.nodeid);
-        let cred = &Cred { uid: call.header.uid, gid: call.header.gid, umask: 0 };
+        let cred = &cred_of(call);
         match *call.request {
             Request::Lookup { name } => self.lookup(call.header, node, name, reply),
             Request::Forget { nlookup } => Ok(fs.forget(node, nlookup)),
@@ -157,10 +169,10 @@ impl Dispatch {
             Request::Symlink { name, target } => {
                 self.entry(name, fs.symlink(node, name, target, cred)?, reply)
             }
-            Request::Mknod { name, mode, rdev } => {
+            Request::Mknod { name, mode, rdev, .. } => {
                 self.entry(name, fs.mknod(node, name, mode, rdev, cred)?, reply)
             }
-            Request::Mkdir { name, mode } => self.entry(name, fs.mkdir(node, name, mode, cred)?, reply),
+            Request::Mkdir { name, mode, .. } => self.entry(name, fs.mkdir(node, name, mode, cred)?, reply),
             Request::Link { nodeid, name } => self.entry(name, fs.link(self.ino(nodeid), node, name)?, reply),
             Request::Create { name, create } => {
                 self.opened(name, fs.create(node, name, create.mode, cred)?, reply)
@@ -201,11 +213,12 @@ impl Dispatch {
             Request::CopyFileRange { copy, wide } => self.copy(node, &copy, wide, reply),
             Request::Ioctl { .. } => Err(ENOTTY),
 
-            // No extended attributes yet; permissions and locks are the kernel's; a close has nothing to write back.
-            Request::Setxattr(_)
-            | Request::Getxattr { .. }
-            | Request::Listxattr { .. }
-            | Request::Removexattr { .. } => Err(ENOSYS),
+            Request::Setxattr(set) => self.setxattr(negotiated, node, &set, cred),
+            Request::Getxattr { name, size } => self.getxattr(negotiated, node, name, size, reply),
+            Request::Listxattr { size } => self.listxattr(negotiated, call.header, size, reply),
+            Request::Removexattr { name } => self.removexattr(negotiated, node, name),
+
+            // Permissions and locks are the kernel's; a close has nothing to write back.
             Request::Access { .. } | Request::Flush | Request::Bmap(_) | Request::Poll(_) => Err(ENOSYS),
             Request::Getlk(_) | Request::Setlk(_) | Request::Setlkw(_) => Err(ENOSYS),
             Request::SetupMapping | Request::RemoveMapping | Request::NotifyReply => Err(ENOSYS),
@@ -230,6 +243,7 @@ impl Dispatch {
                 }
             }
             Request::Setattr(_) | Request::Fallocate(_) if self.sync => self.fs.fsync(node, false)?,
+            Request::Setxattr(_) | Request::Removexattr { .. } if self.sync => self.fs.fsync(node, false)?,
             Request::Symlink { .. }
             | Request::Mknod { .. }
             | Request::Mkdir { .. }

@@ -81,6 +81,8 @@ impl From<&MountOptions> for SessionConfig {
             writeback: options.writeback,
             max_background: options.max_background,
             uring: options.uring,
+            xattrs: options.xattrs,
+            acls: options.acls && options.xattrs && options.default_permissions,
         };
         SessionConfig { threads: options.threads, wishes }
     }

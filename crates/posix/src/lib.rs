@@ -52,5 +52,5 @@ mod xattr;
 pub use acl::{ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, Acl};
 pub use errno::Errno;
 pub use fs::{Fs, Ledger};
-pub use terrane_dataset::{Dataset, DatasetError};
+pub use terrane_dataset::{AclType, Dataset, DatasetError, XattrHome};
 pub use types::*;

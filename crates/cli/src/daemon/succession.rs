@@ -22,7 +22,7 @@ use std::time::Duration;
 use terrane_fuse::handover::{self, Ledger};
 use terrane_fuse::session::Negotiated;
 use terrane_fuse::{Mount, Session, SessionConfig};
-use terrane_posix::{Fs, Ino};
+use terrane_posix::{AclType, Dataset, Fs, Ino, XattrHome};
 
 /// How long requests under way may take before this server ends without them.
 const BRAKE_PATIENCE: Duration = Duration::from_secs(60);
@@ -130,6 +130,7 @@ pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
             (format!("pool {:016x}", legacy.facts.pool), format!("{:016x}", live.pool.id()));
         return Err(Failure::refused(live.path.display(), expected, found, "bring the mounted device back"));
     }
+    keep_agreed(&live.dataset, &legacy.facts.negotiated)?;
     let committed = live.pool.status().txg.0;
     let ledger = legacy.ledger.as_ref().map(|file| Ledger::map(file.try_clone()?)).transpose()?;
     let mut lost = match &ledger {
@@ -161,6 +162,17 @@ pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
         }
     }
     Ok(fs)
+}
+
+/// What the predecessor agreed on with the kernel stands as long as the mount, whatever the properties say by now.
+fn keep_agreed(dataset: &Dataset, negotiated: &Negotiated) -> Outcome {
+    if negotiated.acls() != (dataset.acl_type() == AclType::Posix) {
+        dataset.obey_for_now("acltype", if negotiated.acls() { "posix" } else { "off" })?;
+    }
+    if negotiated.xattrs != (dataset.xattr_home() != XattrHome::Off) {
+        dataset.obey_for_now("xattr", if negotiated.xattrs { "sa" } else { "off" })?;
+    }
+    Ok(())
 }
 
 /// The last step: the mount is ours.

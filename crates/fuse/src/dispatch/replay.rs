@@ -4,14 +4,14 @@
 //! committed is there; what it had not is gone. So a request that is asked again either finds the world as it was
 //! before, and is carried out like any other, or finds its own work. The kernel holds a directory locked until a change of
 //! it is answered, so nobody else can have done that work: a name that a CREATE finds is its own, a name that an UNLINK does
-//! not find is gone because of it.
+//! not find is gone because of it. So it is with a file's extended attributes.
 //!
 //! One doubt remains: the kernel may believe a name missing whose removal was lost in the crash. So what an exclusive
 //! request finds must look as if it had just made it, and otherwise it is refused as always.
 //!
 //! Invariant: nothing here changes the file system except a truncation that the caller asked for.
 
-use super::{Answer, Dispatch, O_TRUNC};
+use super::{Answer, Dispatch, O_TRUNC, cred_of};
 use crate::proto::Request;
 use crate::reply::{Errno, Reply};
 use crate::session::Call;
@@ -30,7 +30,7 @@ impl Dispatch {
     /// What a resent request would have been answered the first time, where carrying it out again gives `errno`.
     pub(super) fn answer_again(&self, call: &Call<'_>, errno: Errno, reply: &mut Reply) -> Answer {
         let dir = self.ino(call.header.nodeid);
-        let cred = Cred { uid: call.header.uid, gid: call.header.gid, umask: 0 };
+        let cred = cred_of(call);
         match (errno, *call.request) {
             (EEXIST, Request::Create { name, create }) => {
                 let exclusive = create.flags & O_EXCL != 0;
@@ -45,7 +45,7 @@ impl Dispatch {
                 };
                 self.opened(name, found, reply)
             }
-            (EEXIST, Request::Mknod { name, mode: bits, rdev }) => {
+            (EEXIST, Request::Mknod { name, mode: bits, rdev, .. }) => {
                 let same =
                     |attr: &Attr| is_kind(attr, bits) && attr.rdev == rdev && is_untouched(attr, &cred);
                 self.entry(name, self.found(dir, name, same)?, reply)
@@ -63,6 +63,12 @@ impl Dispatch {
                 let ino = self.ino(nodeid);
                 self.entry(name, self.found(dir, name, |attr| attr.ino == ino)?, reply)
             }
+            (EEXIST, Request::Setxattr(set)) => {
+                let mut there = Vec::new();
+                self.fs.getxattr(dir, set.name, &mut there)?;
+                if there == set.value { Ok(()) } else { Err(EEXIST) }
+            }
+            (Errno::ENODATA, Request::Removexattr { .. }) => Ok(()),
             (ENOENT, Request::Unlink { .. } | Request::Rmdir { .. }) => Ok(()),
             (ENOENT, Request::Rename { new_dir, new_name, .. }) => {
                 let there = self.fs.lookup(self.ino(new_dir), new_name)?;

@@ -7,6 +7,7 @@
 use crate::cache_policy::CachePolicy;
 use std::fmt;
 use std::time::Duration;
+use terrane_posix::{AclType, Dataset, XattrHome};
 
 /// How a dataset is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,10 @@ pub struct MountOptions {
     pub cache: CachePolicy,
     /// Requests come through rings (FUSE over io_uring) where the kernel allows it; such a mount ends with its daemon.
     pub uring: bool,
+    /// Extended attributes are served.
+    pub xattrs: bool,
+    /// Access control lists are, and the kernel judges by them; not without `xattrs` and `default_permissions`.
+    pub acls: bool,
     /// Threads that read requests, 3..=64.
     pub threads: usize,
     /// Requests the kernel may have under way in the background (read-ahead, writeback), 1..=65535.
@@ -85,6 +90,8 @@ impl Default for MountOptions {
             writeback: false,
             cache: CachePolicy::default(),
             uring: false,
+            xattrs: true,
+            acls: false,
             threads: THREADS_DEFAULT,
             max_background: 64,
         }
@@ -101,6 +108,12 @@ impl MountOptions {
             source: source.into(),
             ..MountOptions::default()
         }
+    }
+
+    /// The same with what the data set's properties say.
+    pub fn of_dataset(self, dataset: &Dataset) -> MountOptions {
+        let xattrs = dataset.xattr_home() != XattrHome::Off;
+        MountOptions { xattrs, acls: dataset.acl_type() == AclType::Posix, ..self }
     }
 
     /// The same with what may differ between two places of one mount as in `other`.

@@ -77,6 +77,20 @@ pub mod write {
     pub const KILL_SUIDGID: u32 = 1 << 2;
 }
 
+/// SETXATTR: the caller's flags.
+pub mod xattr {
+    /// Not if it is there.
+    pub const CREATE: u32 = 1 << 0;
+    /// Only if it is there.
+    pub const REPLACE: u32 = 1 << 1;
+}
+
+/// SETXATTR in its longer form: what the kernel asks besides.
+pub mod setxattr {
+    /// The access list changes, and whoever changes it may not keep the set-group-ID bit.
+    pub const ACL_KILL_SGID: u32 = 1 << 0;
+}
+
 /// FSYNC and FSYNCDIR.
 pub mod fsync {
     pub const DATA_ONLY: u32 = 1 << 0;

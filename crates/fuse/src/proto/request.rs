@@ -52,13 +52,14 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// CREATE's numbers. The kernel has applied the umask to `mode` already.
+/// CREATE's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateIn {
     /// The caller's open flags.
     pub flags: u32,
     /// With the file type.
     pub mode: u32,
+    /// Still to be applied to `mode`, where [`super::init::DONT_MASK`] was agreed on; else the kernel has done it.
     pub umask: u32,
     /// Bits of [`super::open`].
     pub open_flags: u32,
@@ -118,11 +119,15 @@ pub enum Request<'a> {
     Mknod {
         name: &'a [u8],
         mode: u32,
+        /// As [`CreateIn::umask`].
+        umask: u32,
         rdev: u32,
     },
     Mkdir {
         name: &'a [u8],
         mode: u32,
+        /// As [`CreateIn::umask`].
+        umask: u32,
     },
     Unlink {
         name: &'a [u8],
@@ -368,12 +373,12 @@ impl<'a> Request<'a> {
             Opcode::Readlink => Request::Readlink,
             Opcode::Symlink => Request::Symlink { name: body.entry_name()?, target: body.string()? },
             Opcode::Mknod => {
-                let MknodIn { mode, rdev, .. } = fixed!(body, MknodIn)?;
-                Request::Mknod { name: body.entry_name()?, mode, rdev }
+                let MknodIn { mode, umask, rdev, .. } = fixed!(body, MknodIn)?;
+                Request::Mknod { name: body.entry_name()?, mode, umask, rdev }
             }
             Opcode::Mkdir => {
-                let mode = fixed!(body, MkdirIn)?.mode;
-                Request::Mkdir { name: body.entry_name()?, mode }
+                let MkdirIn { mode, umask } = fixed!(body, MkdirIn)?;
+                Request::Mkdir { name: body.entry_name()?, mode, umask }
             }
             Opcode::Unlink => Request::Unlink { name: body.entry_name()? },
             Opcode::Rmdir => Request::Rmdir { name: body.entry_name()? },

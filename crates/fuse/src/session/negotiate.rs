@@ -22,6 +22,10 @@ pub struct Wishes {
     pub max_background: u16,
     /// Requests come through rings.
     pub uring: bool,
+    /// Extended attributes are served at all.
+    pub xattrs: bool,
+    /// The kernel judges by access control lists, and leaves the umask to us.
+    pub acls: bool,
 }
 
 /// What was agreed on.
@@ -33,6 +37,8 @@ pub struct Negotiated {
     pub flags: u64,
     /// Longest data of one WRITE, bytes.
     pub max_write: u32,
+    /// Otherwise requests for extended attributes are answered with ENOSYS, and the kernel does not ask again.
+    pub xattrs: bool,
     pub dialect: Dialect,
 }
 
@@ -51,6 +57,16 @@ impl Negotiated {
         self.has(init::NO_OPENDIR_SUPPORT)
     }
 
+    /// The kernel judges by access control lists, which it asks us for.
+    pub fn acls(&self) -> bool {
+        self.has(init::POSIX_ACL)
+    }
+
+    /// New files come with the umask that is to be applied to them; else it was applied.
+    pub fn umask_is_ours(&self) -> bool {
+        self.has(init::DONT_MASK)
+    }
+
     /// Requests come through rings, which die with their process.
     pub fn over_rings(&self) -> bool {
         self.has(init::OVER_IO_URING)
@@ -63,18 +79,22 @@ impl Negotiated {
 
     /// For a successor that takes the mount over without an INIT of its own.
     pub fn encode(&self) -> [u8; Handover::SIZE] {
-        let Negotiated { minor, flags, max_write, .. } = *self;
-        Handover { flags, minor, max_write }.encode()
+        let Negotiated { minor, flags, max_write, xattrs, .. } = *self;
+        Handover { flags, minor, max_write, xattrs: u64::from(xattrs) }.encode()
     }
 
     /// `None` for bytes that no session agreed on.
     pub fn decode(raw: &[u8]) -> Option<Negotiated> {
-        let Handover { flags, minor, max_write } = Handover::decode(raw)?;
-        let sound = raw.len() == Handover::SIZE
+        let mut whole = [0; Handover::SIZE];
+        // Servers that knew no extended attributes said no word about them, and told the kernel that there are none.
+        let said = [HANDOVER_BYTES_ONCE, Handover::SIZE].contains(&raw.len());
+        whole.get_mut(..raw.len()).filter(|_| said)?.copy_from_slice(raw);
+        let Handover { flags, minor, max_write, xattrs } = Handover::decode(&whole)?;
+        let sound = xattrs <= 1
             && (proto::MINOR_MIN..=proto::MINOR).contains(&minor)
             && (1..=MAX_WRITE).contains(&max_write)
             && flags & init::OVER_IO_URING == 0;
-        sound.then(|| Negotiated { minor, flags, max_write, dialect: dialect(flags) })
+        sound.then(|| Negotiated { minor, flags, max_write, xattrs: xattrs == 1, dialect: dialect(flags) })
     }
 
     /// What a buffer for requests must hold.
@@ -86,8 +106,11 @@ impl Negotiated {
 
 terrane_wire::layout! {
     /// What was agreed on, between two processes of one machine; never stored.
-    Handover, 16 bytes { 0 flags: u64, 8 minor: u32, 12 max_write: u32 }
+    Handover, 24 bytes { 0 flags: u64, 8 minor: u32, 12 max_write: u32, 16 xattrs: u64 }
 }
+
+/// Before it had `xattrs`.
+const HANDOVER_BYTES_ONCE: usize = 16;
 
 fn dialect(flags: u64) -> Dialect {
     Dialect { setxattr_ext: flags & init::SETXATTR_EXT != 0 }
@@ -95,8 +118,7 @@ fn dialect(flags: u64) -> Dialect {
 
 /// Every ability that does not depend on an option.
 ///
-/// Not among them: locks (the kernel's own are right for one mount), DONT_MASK (the kernel applies the umask),
-/// AUTO_INVAL_DATA (nobody changes files behind the kernel's back), POSIX_ACL.
+/// Not among them: locks (the kernel's own are right for one mount), AUTO_INVAL_DATA (nobody changes files behind the kernel's back).
 const ALWAYS: u64 = init::ASYNC_READ
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
@@ -113,6 +135,8 @@ const ALWAYS: u64 = init::ASYNC_READ
     | init::INIT_EXT
     | init::DIRECT_IO_ALLOW_MMAP
     | init::HAS_RESEND;
+
+const ACLS: u64 = init::POSIX_ACL | init::DONT_MASK;
 
 impl Wishes {
     /// The part of an offer that we take.
@@ -131,6 +155,10 @@ impl Wishes {
         }
         if self.writeback {
             wanted |= init::WRITEBACK_CACHE;
+        }
+        // A directory's default list takes the umask's place, and only we know whether there is one. So both or neither.
+        if self.acls && offered & ACLS == ACLS {
+            wanted |= ACLS;
         }
         wanted & offered
     }
@@ -190,6 +218,7 @@ pub(super) fn negotiate(transport: &dyn Transport, wishes: &Wishes) -> io::Resul
             minor: out.minor,
             flags,
             max_write: out.max_write,
+            xattrs: wishes.xattrs,
             dialect: dialect(flags),
         }));
     }

@@ -48,11 +48,18 @@ fn init(major: u32, minor: u32, flags: u64) -> Vec<u8> {
     message(Opcode::Init, 2, &body)
 }
 
-const WISHES: Wishes = Wishes { stateless_open: true, writeback: false, max_background: 64, uring: false };
+const WISHES: Wishes = Wishes {
+    stateless_open: true,
+    writeback: false,
+    max_background: 64,
+    uring: false,
+    xattrs: true,
+    acls: false,
+};
 const CONFIG: SessionConfig = SessionConfig { threads: THREADS_MIN, wishes: WISHES };
 
 fn negotiated() -> Negotiated {
-    Negotiated { minor: 45, flags: 0, max_write: 1 << 20, dialect: Dialect::default() }
+    Negotiated { minor: 45, flags: 0, max_write: 1 << 20, xattrs: true, dialect: Dialect::default() }
 }
 
 fn queues(requests: impl IntoIterator<Item = Vec<u8>>) -> Queues {
@@ -111,16 +118,38 @@ fn truncating_opens_are_promised_only_where_opens_are_sent() {
 }
 
 #[test]
+fn lists_are_judged_by_the_kernel_where_the_umask_is_left_to_us() {
+    let both = init::POSIX_ACL | init::DONT_MASK;
+    let with = Wishes { acls: true, ..WISHES };
+    assert_eq!(WISHES.choose(u64::MAX) & both, 0);
+    assert_eq!(with.choose(u64::MAX) & both, both);
+    assert_eq!(with.choose(!init::DONT_MASK) & both, 0);
+    assert_eq!(with.choose(!init::POSIX_ACL) & both, 0);
+    let wishes = |words: &str, xattrs| {
+        let mut options = MountOptions { acls: true, xattrs, ..MountOptions::default() };
+        options.apply(words).unwrap();
+        SessionConfig::from(&options).wishes
+    };
+    assert!(wishes("", true).acls);
+    // Asked for lists, the kernel would judge where nobody shall; and lists are extended attributes.
+    assert!(!wishes("no_default_permissions", true).acls && !wishes("", false).acls);
+}
+
+#[test]
 fn what_was_agreed_on_can_be_handed_over() {
     let agreed =
         Negotiated { flags: init::SETXATTR_EXT, dialect: Dialect { setxattr_ext: true }, ..negotiated() };
     assert_eq!(Negotiated::decode(&agreed.encode()), Some(agreed));
-    for (at, value) in [(8, 99), (15, 1)] {
+    for (at, value) in [(8, 99), (15, 1), (16, 2)] {
         let mut raw = agreed.encode();
         raw[at] = value;
         assert_eq!(Negotiated::decode(&raw), None);
     }
     assert_eq!(Negotiated::decode(&agreed.encode()[1..]), None);
+    // A server that had no extended attributes told the kernel so.
+    let old = Negotiated { xattrs: false, ..agreed };
+    assert_eq!(Negotiated::decode(&agreed.encode()[..16]), Some(old));
+    assert_eq!(Negotiated::decode(&old.encode()), Some(old));
     // Rings died with their process.
     let rings = Negotiated { flags: init::OVER_IO_URING, ..negotiated() };
     assert!(agreed.can_be_taken_over() && !rings.can_be_taken_over());

@@ -31,16 +31,35 @@ pub(in crate::dispatch) fn served_with(props: &[(&str, &str)]) -> (Dispatch, Arc
     (Dispatch::new(Arc::clone(&fs), &MountOptions::default(), Arc::default()), fs)
 }
 
+/// What a kernel without any abilities agrees on.
+pub(in crate::dispatch) const AGREED: Negotiated = Negotiated {
+    minor: 45,
+    flags: 0,
+    max_write: 1 << 20,
+    xattrs: true,
+    dialect: Dialect { setxattr_ext: false },
+};
+
 pub(in crate::dispatch) fn ask(
     dispatch: &Dispatch,
     resent: bool,
     request: Request<'_>,
 ) -> Result<Vec<u8>, Errno> {
+    ask_about(dispatch, proto::ROOT_ID, &AGREED, resent, request)
+}
+
+pub(in crate::dispatch) fn ask_about(
+    dispatch: &Dispatch,
+    nodeid: u64,
+    negotiated: &Negotiated,
+    resent: bool,
+    request: Request<'_>,
+) -> Result<Vec<u8>, Errno> {
     let unique = if resent { 2 | proto::UNIQUE_RESENT } else { 2 };
-    let header = Header { opcode: 0, unique, nodeid: 1, uid: 0, gid: 0, pid: 1 };
-    let negotiated = Negotiated { minor: 45, flags: 0, max_write: 1 << 20, dialect: Dialect::default() };
+    // Nobody in this process namespace: the number of a user decides.
+    let header = Header { opcode: 0, unique, nodeid, uid: 0, gid: 0, pid: 0 };
     let mut reply = Reply::new();
-    let call = Call { header: &header, request: &request, negotiated: &negotiated };
+    let call = Call { header: &header, request: &request, negotiated };
     dispatch.handle(&call, &mut reply).map(|()| reply.payload().to_vec())
 }
 
@@ -60,9 +79,9 @@ fn what_was_done_and_not_answered_is_answered_when_it_is_asked_again() {
     let (dispatch, fs) = served();
     twice(&dispatch, create(b"file", 0));
     twice(&dispatch, create(b"exclusive", O_EXCL));
-    twice(&dispatch, Request::Mkdir { name: b"dir", mode: 0o755 });
-    twice(&dispatch, Request::Mknod { name: b"pipe", mode: mode::S_IFIFO | 0o600, rdev: 0 });
-    twice(&dispatch, Request::Mknod { name: b"disk", mode: mode::S_IFBLK | 0o600, rdev: 0x801 });
+    twice(&dispatch, Request::Mkdir { name: b"dir", mode: 0o755, umask: 0 });
+    twice(&dispatch, Request::Mknod { name: b"pipe", mode: mode::S_IFIFO | 0o600, umask: 0, rdev: 0 });
+    twice(&dispatch, Request::Mknod { name: b"disk", mode: mode::S_IFBLK | 0o600, umask: 0, rdev: 0x801 });
     twice(&dispatch, Request::Symlink { name: b"soft", target: b"target" });
     let nodeid = fs.lookup(fs.root(), b"file").unwrap().ino;
     twice(&dispatch, Request::Link { nodeid, name: b"link" });
@@ -95,9 +114,9 @@ fn what_stood_there_before_is_not_taken_for_its_own_work() {
     for request in [
         create(b"old", O_EXCL),
         create(b"full", 0),
-        Request::Mkdir { name: b"full", mode: 0o755 },
-        Request::Mkdir { name: b"old", mode: 0o755 },
-        Request::Mknod { name: b"old", mode: FILE, rdev: 0 },
+        Request::Mkdir { name: b"full", mode: 0o755, umask: 0 },
+        Request::Mkdir { name: b"old", mode: 0o755, umask: 0 },
+        Request::Mknod { name: b"old", mode: FILE, umask: 0, rdev: 0 },
         Request::Symlink { name: b"old", target: b"target" },
         Request::Link { nodeid: other, name: b"old" },
         Request::Rename {

@@ -1,0 +1,62 @@
+//! Whether a caller may see what only administrators see.
+//!
+//! The kernel's own file systems ask it for the capability CAP_SYS_ADMIN when they list names of the namespace `trusted`. A request
+//! does not say what its caller is capable of, but `/proc` does, and the caller stands still while it waits for us. So it is asked
+//! there, which costs about as much as the request itself: only when there is such a name.
+//!
+//! A capability counts in the user namespace that we live in: who is root in a container of their own is no administrator here.
+
+use crate::proto::Header;
+use std::fs;
+
+const CAP_SYS_ADMIN: u32 = 21;
+
+pub(super) fn is_admin(caller: &Header) -> bool {
+    let of = |name: &str| format!("/proc/{}/{name}", caller.pid);
+    let Some(capable) = fs::read_to_string(of("status")).ok().and_then(|status| is_capable(&status)) else {
+        // Another process namespace, or no /proc.
+        return caller.uid == 0;
+    };
+    // The other's namespace is shown to those who might trace it; a daemon of an ordinary user may not trace root.
+    let is_ours = match (fs::read_link(of("ns/user")), fs::read_link("/proc/self/ns/user")) {
+        (Ok(theirs), Ok(ours)) => theirs == ours,
+        _ => caller.uid == 0,
+    };
+    capable && is_ours
+}
+
+/// What the line `CapEff` of a status file says. `None`: there is none that can be read.
+fn is_capable(status: &str) -> Option<bool> {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    let capabilities = u64::from_str_radix(line.trim(), 16).ok()?;
+    Some(capabilities >> CAP_SYS_ADMIN & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_from_a_status_file() {
+        let status = |bits: &str| {
+            format!("Name:\tx\nCapPrm:\t0000000000000000\nCapEff:\t{bits}\nCapBnd:\t000001ffffffffff\n")
+        };
+        assert_eq!(is_capable(&status("000001ffffffffff")), Some(true));
+        assert_eq!(is_capable(&status("0000000000200000")), Some(true));
+        assert_eq!(is_capable(&status("000001ffffdfffff")), Some(false));
+        assert_eq!(is_capable(&status("x")), None);
+        assert_eq!(is_capable("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn who_cannot_be_seen_is_judged_by_number() {
+        let caller = Header { opcode: 23, unique: 2, nodeid: 1, uid: 0, gid: 0, pid: 0 };
+        assert!(is_admin(&caller));
+        assert!(!is_admin(&Header { uid: 1000, ..caller }));
+        // This very process, whatever number the request says it has.
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let here = Header { pid: std::process::id(), ..caller };
+        assert_eq!(Some(is_admin(&here)), is_capable(&status));
+        assert_eq!(Some(is_admin(&Header { uid: 1000, ..here })), is_capable(&status));
+    }
+}
