@@ -6,11 +6,13 @@
 //! blocks are released.
 //!
 //! Rooms, in reading order: [`dnode`] (bytes as stored), `dirty` (what a group changed), [`object`] (one object, alive), `tree` (from
-//! changed blocks to a new root), [`objset`] (many objects), [`objects`] (all sets of a pool, and the group's sync).
+//! changed blocks to a new root), `numbers` (which are free), [`objset`] (many objects), [`objects`] (all sets of a pool, and
+//! their sync).
 
 mod dirty;
 pub mod dnode;
 mod error;
+mod numbers;
 pub mod object;
 pub mod objects;
 pub mod objset;

@@ -6,7 +6,7 @@
 //! Freeing is bounded: subtrees that are too large wait in the *free queue*, an object of the set, and a piece of them goes with every
 //! group.
 //!
-//! Invariant: an object number is handed out again only after the group that freed it has synced.
+//! Invariant: an object number is handed out again only after the group that freed it has committed (see `numbers`).
 
 use crate::dirty::{Ranges, Spill};
 use crate::dnode::{
@@ -14,10 +14,11 @@ use crate::dnode::{
     SPILL_BYTES_MAX, check_block_bytes, dnode_at, dnode_offsets, dnodes_in, slot_of,
 };
 use crate::error::ObjectError;
+use crate::numbers::{Numbers, add_slots};
 use crate::object::{Frozen, Object, check_room};
 use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, Compression};
@@ -37,7 +38,7 @@ const FREES_PER_GROUP: u64 = 64 << 10;
 /// Files with more dirty data than this in a group go to a stream of their own.
 const LARGE_FILE_BYTES: u64 = 1 << 20;
 /// Dnode blocks looked through for free slots by one creation.
-const SCAN_BLOCKS: u64 = 4;
+const SEARCH_BLOCKS: u32 = 4;
 
 /// How file contents are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,56 +76,6 @@ pub struct Usage {
     pub used_bytes: u64,
     pub available_bytes: u64,
     pub objects: u64,
-}
-
-struct Numbers {
-    objects: u64,
-    high_water: u64,
-    /// Slots that are free for certain: a bit for each, by block of dnodes.
-    free: BTreeMap<u64, u32>,
-    /// Where the search for free slots goes on.
-    scan_at: u64,
-    /// Slots handed out in the open group and in the syncing one: the dnode blocks do not show them yet.
-    given: [NumberMap<u64, u32>; 2],
-    /// Slots of objects whose destruction is in the newest group that synced, or is about to have: not durable yet.
-    resting: NumberMap<u64, u32>,
-    /// Numbers that are not given out at all.
-    withheld: BTreeSet<u64>,
-}
-
-const _: () = assert!(SLOTS_PER_BLOCK == u32::BITS as u64, "a block's slots are the bits of one word");
-
-/// A slot's block, and its bit there.
-fn bit_of(number: u64) -> (u64, u32) {
-    (number / SLOTS_PER_BLOCK, 1 << (number % SLOTS_PER_BLOCK))
-}
-
-impl Numbers {
-    fn give_back(&mut self, numbers: std::ops::Range<u64>) {
-        for number in numbers {
-            let (block, bit) = bit_of(number);
-            *self.free.entry(block).or_default() |= bit;
-        }
-    }
-
-    /// What was freed by the group before has committed, what this one frees has not.
-    fn rest(&mut self, freed: NumberMap<u64, u32>) {
-        for (block, bits) in std::mem::replace(&mut self.resting, freed) {
-            *self.free.entry(block).or_default() |= bits;
-        }
-    }
-
-    /// The lowest free slot.
-    fn take_free(&mut self) -> Option<u64> {
-        let mut first = self.free.first_entry()?;
-        let (block, bits) = (*first.key(), *first.get());
-        let left = bits & (bits - 1);
-        match left {
-            0 => drop(first.remove()),
-            left => *first.get_mut() = left,
-        }
-        Some(block * SLOTS_PER_BLOCK + u64::from(bits.trailing_zeros()))
-    }
 }
 
 #[derive(Default)]
@@ -165,15 +116,7 @@ impl ObjectSet {
             ObjsetHeader::parse(&raw, &format!("object set {id}"))?
         };
         let whose = |object| Whose { objset: id, object };
-        let numbers = Numbers {
-            objects: header.objects,
-            high_water: header.high_water,
-            free: BTreeMap::new(),
-            scan_at: 0,
-            given: Default::default(),
-            resting: NumberMap::default(),
-            withheld: BTreeSet::new(),
-        };
+        let numbers = Numbers::new(header.objects, header.high_water);
         let max_block = pool.max_block();
         let set = Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
             dnodes: Arc::new(Object::new(me.clone(), whose(ObjectId(0)), header.dnodes)),
@@ -398,7 +341,7 @@ impl ObjectSet {
         if let Some(spill) = &spec.spill {
             check_room("spill", self.spill_max(), spill.len())?;
         }
-        let id = ObjectId(self.take_number(u64::from(spec.dnode_slots))?);
+        let id = ObjectId(self.take_number(u32::from(spec.dnode_slots))?);
         let dnode = Dnode::new(spec.kind, spec.dnode_slots, spec.block_size, tx.txg());
         let object = Arc::new(Object::new(self.me.clone(), Whose { objset: self.id, object: id }, dnode));
         self.shard(id).lock().objects.insert(id.0, Arc::downgrade(&object));
@@ -411,20 +354,34 @@ impl ObjectSet {
         if self.pool.has(Feature::Xattr) { SPILL_BYTES_MAX } else { 0 }
     }
 
-    fn take_number(&self, slots: u64) -> Result<u64, ObjectError> {
+    fn take_number(&self, slots: u32) -> Result<u64, ObjectError> {
         let mut numbers = self.numbers.lock();
-        let number = loop {
-            let number = self.next_number(&mut numbers, slots)?;
-            if numbers.withheld.range(number..number + slots).next().is_none() {
-                break number;
-            }
-        };
-        numbers.objects += 1;
-        for slot in number..number + slots {
-            let (block, bit) = bit_of(slot);
-            *numbers.given[0].entry(block).or_default() |= bit;
+        if let Some(number) = numbers.take_free(slots) {
+            return Ok(number);
         }
-        Ok(number)
+        if numbers.wants_search() {
+            self.search_for_free(&mut numbers)?;
+            if let Some(number) = numbers.take_free(slots) {
+                return Ok(number);
+            }
+        }
+        Ok(numbers.take_new(slots))
+    }
+
+    fn search_for_free(&self, numbers: &mut Numbers) -> Result<(), ObjectError> {
+        let mut found = false;
+        for _ in 0..SEARCH_BLOCKS {
+            let Some(block) = numbers.search_block() else { break };
+            let raw = self.dnodes.read_block(block)?;
+            let at = format_args!("object set {} dnode block {block}", self.id);
+            let mut used = NumberMap::default();
+            for (offset, dnode) in dnodes_in(&raw, &at)? {
+                add_slots(&mut used, (offset / SLOT_BYTES) as u64, dnode.slots);
+            }
+            found |= numbers.found(block, !used.get(&0).copied().unwrap_or(0));
+        }
+        numbers.searched(found);
+        Ok(())
     }
 
     /// Those of these numbers that no object has are not given out while this set is open: somebody remembers them from changes
@@ -433,59 +390,7 @@ impl ObjectSet {
         // One whose dnode cannot be read is withheld as well, which harms nobody.
         let is_free = |number: &u64| !matches!(self.stored_dnode(ObjectId(*number)), Ok(Some(_)));
         let unused: Vec<u64> = numbers.into_iter().filter(is_free).collect();
-        self.numbers.lock().withheld.extend(unused);
-    }
-
-    fn next_number(&self, numbers: &mut Numbers, slots: u64) -> Result<u64, ObjectError> {
-        if slots == 1 {
-            if let Some(number) = numbers.take_free() {
-                return Ok(number);
-            }
-            // Many slots below the high water are free, and nobody knows which: look for some.
-            if numbers.objects < numbers.high_water / 8 * 7
-                && numbers.scan_at < numbers.high_water / SLOTS_PER_BLOCK
-            {
-                self.scan_for_free(numbers)?;
-                if let Some(number) = numbers.take_free() {
-                    return Ok(number);
-                }
-            }
-        }
-        let left = SLOTS_PER_BLOCK - numbers.high_water % SLOTS_PER_BLOCK;
-        if left < slots {
-            let skipped = numbers.high_water..numbers.high_water + left;
-            numbers.give_back(skipped);
-            numbers.high_water += left;
-        }
-        let number = numbers.high_water;
-        numbers.high_water += slots;
-        Ok(number)
-    }
-
-    fn scan_for_free(&self, numbers: &mut Numbers) -> Result<(), ObjectError> {
-        for _ in 0..SCAN_BLOCKS {
-            let block = numbers.scan_at;
-            if (block + 1) * SLOTS_PER_BLOCK > numbers.high_water || block >= self.dnodes.block_count() {
-                return Ok(());
-            }
-            numbers.scan_at += 1;
-            let raw = self.dnodes.read_block(block)?;
-            let mut free = if block == 0 { u32::MAX - 1 } else { u32::MAX };
-            let at = format_args!("object set {} dnode block {block}", self.id);
-            for (offset, dnode) in dnodes_in(&raw, &at)? {
-                let first = (offset / SLOT_BYTES) as u32;
-                for slot in first..first + u32::from(dnode.slots) {
-                    free &= !(1 << slot);
-                }
-            }
-            for taken in numbers.given.iter().chain([&numbers.resting]) {
-                free &= !taken.get(&block).copied().unwrap_or(0);
-            }
-            if free != 0 {
-                *numbers.free.entry(block).or_default() |= free;
-            }
-        }
-        Ok(())
+        self.numbers.lock().withhold(unused);
     }
 
     /// Frees the object and all its blocks; large ones over many groups.
@@ -501,21 +406,16 @@ impl ObjectSet {
         self.last_changes.lock().push(Box::new(changes));
     }
 
-    /// The number that the next object with one slot will most likely get.
-    pub fn likely_number(&self) -> ObjectId {
-        let numbers = self.numbers.lock();
-        let free = numbers.free.first_key_value();
-        let free = free.map(|(block, bits)| block * SLOTS_PER_BLOCK + u64::from(bits.trailing_zeros()));
-        ObjectId(free.unwrap_or(numbers.high_water))
+    /// The number that the next object with so many slots will most likely get.
+    pub fn likely_number(&self, slots: u8) -> ObjectId {
+        ObjectId(self.numbers.lock().likely(u32::from(slots)))
     }
 
     /// The group has quiesced: what is dirty now, and after the last changes, is its.
     pub(crate) fn quiesced(&self, last: &Tx) {
         self.last_changes.lock().retain_mut(|changes| changes(last));
         let mut numbers = self.numbers.lock();
-        for (block, bits) in std::mem::take(&mut numbers.given[0]) {
-            *numbers.given[1].entry(block).or_default() |= bits;
-        }
+        numbers.quiesced();
         let mut syncing = self.syncing.lock();
         syncing.0.append(&mut self.open.lock());
         (syncing.1, syncing.2) = (numbers.objects, numbers.high_water);
@@ -798,7 +698,7 @@ impl ObjectSet {
 
     /// The dnodes of this group are in the tree: destroyed objects are gone, and slots that were given out are found taken there.
     fn retire(&self, frozen: &[(Arc<Object>, Arc<Frozen>)]) {
-        self.numbers.lock().given[1].clear();
+        self.numbers.lock().stored();
         for (object, _) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
             let id = object.id();
             let mut shard = self.shard(id).lock();
@@ -815,11 +715,7 @@ impl ObjectSet {
 fn freed_slots(frozen: &[(Arc<Object>, Arc<Frozen>)]) -> NumberMap<u64, u32> {
     let mut freed = NumberMap::default();
     for (object, aside) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
-        let first = object.id().0;
-        for slot in first..first + u64::from(aside.dnode.slots) {
-            let (block, bit) = bit_of(slot);
-            *freed.entry(block).or_default() |= bit;
-        }
+        add_slots(&mut freed, object.id().0, aside.dnode.slots);
     }
     freed
 }

@@ -159,7 +159,7 @@ impl Fs {
     /// and no other transaction.
     pub(crate) fn begin(&self, extra: Cost, needs: &[(&Claims, Need)]) -> Result<Tx, Errno> {
         let makes = needs.iter().any(|(claims, _)| claims.ino.is_none());
-        let guess = if makes { self.set.likely_number().0 } else { 0 };
+        let guess = if makes { self.set.likely_number(1).0 } else { 0 };
         let missing = |group| {
             let needs = needs.iter();
             let costs =

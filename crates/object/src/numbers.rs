@@ -1,0 +1,394 @@
+//! Object numbers: which are free, as far as is known.
+//!
+//! An object's number is that of its dnode's first slot, and a block of dnodes has as many slots as a word has bits. So what is free
+//! is a word for each block, and a dnode of several slots takes a run of ones. Nothing of this is stored: after an import free slots
+//! are known only where somebody looked.
+//!
+//! The lowest free slot is that of the first block. A run is found through the blocks by the longest that each may have: taking only
+//! shortens runs, so that bound is made exact by who looks for a run and finds none, and each take and each free is paid for by
+//! one such correction at the most.
+//!
+//! Invariants: a number is handed out again only after the group that freed it has committed; a block stands in `runs` exactly once
+//! if it has free slots, at no less than its longest run, and otherwise nowhere.
+
+use crate::dnode::SLOTS_PER_BLOCK;
+use std::collections::{BTreeMap, BTreeSet};
+use terrane_wire::NumberMap;
+
+const _: () = assert!(SLOTS_PER_BLOCK == u32::BITS as u64, "a block's slots are the bits of one word");
+
+/// Searches that find nothing come ever more seldom, up to this many creations apart: a set of large dnodes looks as if it had many free
+/// slots.
+const PAUSE_MAX: u32 = 63;
+
+/// The bits at which so many ones in a row begin.
+fn runs_of(bits: u32, slots: u32) -> u32 {
+    let (mut starts, mut len) = (bits, 1);
+    while len < slots {
+        let further = len.min(slots - len);
+        starts &= starts >> further;
+        len += further;
+    }
+    starts
+}
+
+fn longest_run(bits: u32) -> u32 {
+    let (mut rest, mut len) = (bits, 0);
+    while rest != 0 {
+        rest &= rest >> 1;
+        len += 1;
+    }
+    len
+}
+
+#[derive(Clone, Copy, Default)]
+struct Word {
+    bits: u32,
+    /// Where the block stands in `runs`.
+    run_max: u32,
+}
+
+/// Slots that are free for certain.
+struct FreeSlots {
+    words: BTreeMap<u64, Word>,
+    /// Blocks by the longest run that they may have.
+    runs: [BTreeSet<u64>; SLOTS_PER_BLOCK as usize + 1],
+}
+
+impl FreeSlots {
+    fn new() -> Self {
+        FreeSlots { words: BTreeMap::new(), runs: std::array::from_fn(|_| BTreeSet::new()) }
+    }
+
+    fn add(&mut self, block: u64, bits: u32) {
+        if bits == 0 {
+            return;
+        }
+        let word = self.words.entry(block).or_default();
+        word.bits |= bits;
+        let longest = longest_run(word.bits);
+        if longest > word.run_max {
+            self.runs[word.run_max as usize].remove(&block);
+            self.runs[longest as usize].insert(block);
+            word.run_max = longest;
+        }
+    }
+
+    /// The block and the bit at which the slots of the next dnode of so many begin: of one, the lowest free; of more, in a block whose
+    /// runs are not longer than need be.
+    fn find(&mut self, slots: u32) -> Option<(u64, u32)> {
+        if slots == 1 {
+            let (block, word) = self.words.first_key_value()?;
+            return Some((*block, word.bits.trailing_zeros()));
+        }
+        for run_max in slots..=u32::BITS {
+            while let Some(block) = self.runs[run_max as usize].first().copied() {
+                let word = self.words.get_mut(&block).expect("a block in `runs` has free slots");
+                let starts = runs_of(word.bits, slots);
+                if starts != 0 {
+                    return Some((block, starts.trailing_zeros()));
+                }
+                word.run_max = longest_run(word.bits);
+                self.runs[run_max as usize].remove(&block);
+                self.runs[word.run_max as usize].insert(block);
+            }
+        }
+        None
+    }
+
+    /// The lowest, as `find` says, and found once: most dnodes are of one slot.
+    fn take_one(&mut self) -> Option<u64> {
+        let mut first = self.words.first_entry()?;
+        let (block, word) = (*first.key(), first.get_mut());
+        let bit = word.bits.trailing_zeros();
+        word.bits &= word.bits - 1;
+        if word.bits == 0 {
+            self.runs[word.run_max as usize].remove(&block);
+            first.remove();
+        }
+        Some(block * SLOTS_PER_BLOCK + u64::from(bit))
+    }
+
+    fn take(&mut self, slots: u32) -> Option<u64> {
+        if slots == 1 {
+            return self.take_one();
+        }
+        let (block, first) = self.find(slots)?;
+        let word = self.words.get_mut(&block).expect("it was found");
+        word.bits &= !(u32::MAX >> (u32::BITS - slots) << first);
+        if word.bits == 0 {
+            self.runs[word.run_max as usize].remove(&block);
+            self.words.remove(&block);
+        }
+        Some(block * SLOTS_PER_BLOCK + u64::from(first))
+    }
+}
+
+pub(crate) struct Numbers {
+    pub objects: u64,
+    /// Slots below this one may be in use.
+    pub high_water: u64,
+    free: FreeSlots,
+    /// The block where the search for free slots goes on.
+    search_at: u64,
+    /// Creations until then, and after the last search that found nothing.
+    wait: u32,
+    pause: u32,
+    /// Slots handed out in the open group and in the syncing one: the dnode blocks do not show them yet.
+    given: [NumberMap<u64, u32>; 2],
+    /// Slots of objects whose destruction is in the newest group that synced, or is about to have: not durable yet.
+    resting: NumberMap<u64, u32>,
+    /// Numbers that are not given out at all.
+    withheld: BTreeSet<u64>,
+}
+
+impl Numbers {
+    pub fn new(objects: u64, high_water: u64) -> Numbers {
+        Numbers {
+            objects,
+            high_water,
+            free: FreeSlots::new(),
+            search_at: 0,
+            wait: 0,
+            pause: 0,
+            given: Default::default(),
+            resting: NumberMap::default(),
+            withheld: BTreeSet::new(),
+        }
+    }
+
+    /// A number for a dnode of so many slots, from those known to be free.
+    pub fn take_free(&mut self, slots: u32) -> Option<u64> {
+        loop {
+            let number = self.free.take(slots)?;
+            if self.may_give(number, slots) {
+                return Some(self.give(number, slots));
+            }
+        }
+    }
+
+    /// A number that no object ever had.
+    pub fn take_new(&mut self, slots: u32) -> u64 {
+        loop {
+            let inside = self.high_water % SLOTS_PER_BLOCK;
+            if inside + u64::from(slots) > SLOTS_PER_BLOCK {
+                // A dnode never crosses its block: smaller ones will take what is left of it.
+                self.free.add(self.high_water / SLOTS_PER_BLOCK, u32::MAX << inside);
+                self.high_water += SLOTS_PER_BLOCK - inside;
+            }
+            let number = self.high_water;
+            self.high_water += u64::from(slots);
+            if self.may_give(number, slots) {
+                return self.give(number, slots);
+            }
+        }
+    }
+
+    fn may_give(&self, number: u64, slots: u32) -> bool {
+        self.withheld.range(number..number + u64::from(slots)).next().is_none()
+    }
+
+    fn give(&mut self, number: u64, slots: u32) -> u64 {
+        self.objects += 1;
+        *self.given[0].entry(number / SLOTS_PER_BLOCK).or_default() |= slots_at(number, slots);
+        number
+    }
+
+    /// What the next dnode of so many slots will get, unless a search finds another.
+    pub fn likely(&mut self, slots: u32) -> u64 {
+        let found = self.free.find(slots);
+        found.map_or(self.high_water, |(block, first)| block * SLOTS_PER_BLOCK + u64::from(first))
+    }
+
+    pub fn withhold(&mut self, numbers: impl IntoIterator<Item = u64>) {
+        self.withheld.extend(numbers);
+    }
+
+    /// Many slots below the high water are free, nobody knows which, and looking was worth it lately. Asked once by each creation for which
+    /// none is known.
+    pub fn wants_search(&mut self) -> bool {
+        if self.objects >= self.high_water / 8 * 7 || self.search_at >= self.high_water / SLOTS_PER_BLOCK {
+            return false;
+        }
+        self.wait = self.wait.saturating_sub(1);
+        self.wait == 0
+    }
+
+    /// The next block of a search.
+    pub fn search_block(&mut self) -> Option<u64> {
+        let block = self.search_at;
+        let is_whole = (block + 1) * SLOTS_PER_BLOCK <= self.high_water;
+        is_whole.then(|| {
+            self.search_at += 1;
+            block
+        })
+    }
+
+    /// Slots of a block that no stored dnode has are free, unless an unstored one has them. Returns whether any is.
+    pub fn found(&mut self, block: u64, unused: u32) -> bool {
+        let taken = |slots: &NumberMap<u64, u32>| slots.get(&block).copied().unwrap_or(0);
+        let free = self.given.iter().chain([&self.resting]).fold(unused, |free, slots| free & !taken(slots));
+        // Slot 0 stays free: number 0 names the dnodes themselves.
+        let free = if block == 0 { free & !1 } else { free };
+        self.free.add(block, free);
+        free != 0
+    }
+
+    /// A search is over.
+    pub fn searched(&mut self, found: bool) {
+        self.pause = if found { 0 } else { (2 * self.pause + 1).min(PAUSE_MAX) };
+        self.wait = self.pause;
+    }
+
+    /// The open group has quiesced.
+    pub fn quiesced(&mut self) {
+        for (block, bits) in std::mem::take(&mut self.given[0]) {
+            *self.given[1].entry(block).or_default() |= bits;
+        }
+    }
+
+    /// The syncing group's dnodes are in their blocks.
+    pub fn stored(&mut self) {
+        self.given[1].clear();
+    }
+
+    /// What was freed by the group before has committed, what this one frees has not.
+    pub fn rest(&mut self, freed: NumberMap<u64, u32>) {
+        for (block, bits) in std::mem::replace(&mut self.resting, freed) {
+            self.free.add(block, bits);
+        }
+    }
+}
+
+/// The bits of a dnode's slots in their block's word.
+fn slots_at(number: u64, slots: u32) -> u32 {
+    u32::MAX >> (u32::BITS - slots) << (number % SLOTS_PER_BLOCK)
+}
+
+/// Adds a dnode's slots to words by block.
+pub(crate) fn add_slots(words: &mut NumberMap<u64, u32>, number: u64, slots: u8) {
+    *words.entry(number / SLOTS_PER_BLOCK).or_default() |= slots_at(number, u32::from(slots));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_pool::{Env, SeededEnv};
+
+    impl Numbers {
+        fn check(&self) {
+            let mut standing = BTreeMap::new();
+            for (run_max, blocks) in self.free.runs.iter().enumerate() {
+                for block in blocks {
+                    assert_eq!(standing.insert(*block, run_max as u32), None, "block {block} stands twice");
+                }
+            }
+            let words = &self.free.words;
+            assert_eq!(standing.len(), words.len());
+            for (block, word) in words {
+                assert!(word.bits != 0 && standing[block] == word.run_max, "block {block}");
+                assert!(longest_run(word.bits) <= word.run_max, "block {block} would not be found");
+            }
+        }
+    }
+
+    #[test]
+    fn runs_of_bits_are_those_that_counting_finds() {
+        let env = SeededEnv::new(5);
+        let words = (0..2000).map(|_| env.random_u64() as u32 | env.random_u64() as u32);
+        for bits in words.chain([0, 1, 1 << 31, u32::MAX, u32::MAX - 1, u32::MAX >> 1]) {
+            let longest = (0..=32)
+                .rev()
+                .find(|len| (0..=32 - len).any(|first| (first..first + len).all(|bit| bits >> bit & 1 == 1)));
+            assert_eq!(longest_run(bits), longest.unwrap());
+            for slots in 1..=32u32 {
+                let begins = (0..=32 - slots).filter(|at| (*at..at + slots).all(|bit| bits >> bit & 1 == 1));
+                assert_eq!(
+                    runs_of(bits, slots),
+                    begins.fold(0, |found, at| found | 1 << at),
+                    "{bits:#x} {slots}"
+                );
+            }
+        }
+    }
+
+    /// Sets of up to 2000 objects that come and go, a million times, in groups of every length.
+    #[test]
+    fn numbers_are_used_again_whatever_the_sizes_of_the_dnodes() {
+        for (seed, widths) in
+            [[1, 1, 1, 1], [2, 2, 2, 2], [1, 2, 1, 2], [1, 2, 3, 5], [1, 4, 32, 2]].iter().enumerate()
+        {
+            let env = SeededEnv::new(seed as u64);
+            let pick = |n: usize| env.random_u64() as usize % n;
+            let mut numbers = Numbers::new(0, 1);
+            let (mut live, mut freed) = (Vec::<(u64, u8)>::new(), NumberMap::default());
+            // Slots that a crash could still bring back, or that an object has.
+            let mut taken: BTreeSet<u64> = BTreeSet::from([0]);
+            let mut freed_now: [Vec<u64>; 2] = Default::default();
+            let mut most = 0;
+            for step in 0..200_000 {
+                let makes = live.len() < 1000 || (live.len() < 2000 && pick(2) == 0);
+                if makes {
+                    let slots = widths[pick(4)];
+                    let likely = numbers.likely(u32::from(slots));
+                    let number = match numbers.take_free(u32::from(slots)) {
+                        Some(number) => number,
+                        None => numbers.take_new(u32::from(slots)),
+                    };
+                    assert!(number == likely || number % 32 == 0, "{number} is not {likely}");
+                    assert!(number % 32 + u64::from(slots) <= 32, "{number} crosses its block");
+                    for slot in number..number + u64::from(slots) {
+                        assert!(taken.insert(slot), "seed {seed} step {step}: slot {slot} has two objects");
+                    }
+                    live.push((number, slots));
+                    most = most.max(taken.len() as u64);
+                } else {
+                    let (number, slots) = live.swap_remove(pick(live.len()));
+                    numbers.objects -= 1;
+                    add_slots(&mut freed, number, slots);
+                    freed_now[0].extend(number..number + u64::from(slots));
+                }
+                if pick(200) == 0 {
+                    numbers.quiesced();
+                    numbers.rest(std::mem::take(&mut freed));
+                    numbers.stored();
+                    let committed = std::mem::take(&mut freed_now[1]);
+                    freed_now[1] = std::mem::take(&mut freed_now[0]);
+                    committed.iter().for_each(|slot| assert!(taken.remove(slot)));
+                    numbers.check();
+                }
+            }
+            assert_eq!(numbers.objects, live.len() as u64);
+            assert!(numbers.high_water <= 2 * most, "{widths:?}: {} for {most} slots", numbers.high_water);
+        }
+    }
+
+    #[test]
+    fn searches_that_find_nothing_come_ever_more_seldom_and_end() {
+        // Dnodes of two slots: half as many objects as slots, and nothing is free.
+        let mut numbers = Numbers::new(32_000, 64_000);
+        let (mut searches, mut creations) = (0u32, 0u32);
+        while numbers.search_at < 2000 {
+            if numbers.wants_search() {
+                searches += 1;
+                let found =
+                    (0..4).any(|_| numbers.search_block().is_some_and(|block| numbers.found(block, 0)));
+                numbers.searched(found);
+            }
+            creations += 1;
+        }
+        assert_eq!(searches, 500);
+        assert!(creations > 400 * PAUSE_MAX && creations < 500 * PAUSE_MAX, "{creations}");
+        assert!(!numbers.wants_search(), "all was looked at");
+        // One that finds something is worth the next.
+        let mut numbers = Numbers::new(32_000, 64_000);
+        for block in 0..100 {
+            assert!(numbers.wants_search());
+            assert_eq!(numbers.search_block(), Some(block));
+            let found = numbers.found(block, 2);
+            numbers.searched(found);
+        }
+        assert_eq!(numbers.take_free(2), None);
+        assert_eq!(numbers.take_free(1), Some(1));
+    }
+}
