@@ -85,7 +85,7 @@ fn a_value_moves_from_bonus_to_spill_to_a_hidden_directory_and_back() {
 
 #[test]
 fn the_property_decides_about_new_values_alone() {
-    let m = Machine::new(32, &[]);
+    let mut m = Machine::new(32, &[]);
     let file = m.fs().file(m.fs().root(), "f").ino;
     let before = objects(&m);
     set(m.fs(), file, "user.list", b"in the list").unwrap();
@@ -107,10 +107,14 @@ fn the_property_decides_about_new_values_alone() {
     assert_eq!(get(m.fs(), file, "user.dir").unwrap(), b"moved");
     assert_eq!(get(m.fs(), file, "user.list").unwrap(), b"moved as well");
     assert_eq!(names(m.fs(), file), ["trusted.too", "user.dir", "user.list"]);
+    // Whether there are any, a kernel is told when it mounts.
     home(&m, "off");
+    assert_eq!(get(m.fs(), file, "user.dir").unwrap(), b"moved");
+    m.remount();
     assert_eq!(get(m.fs(), file, "user.dir"), Err(Errno::EOPNOTSUPP));
     assert_eq!(set(m.fs(), file, "user.dir", b""), Err(Errno::EOPNOTSUPP));
     home(&m, "sa");
+    m.remount();
     for name in ["user.dir", "trusted.too", "user.list"] {
         m.fs().removexattr(file, name.as_bytes()).unwrap();
     }
