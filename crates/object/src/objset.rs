@@ -520,19 +520,21 @@ impl ObjectSet {
         let mut bytes = 0;
         for (index, (object, aside)) in frozen.iter().enumerate() {
             let large = aside.dirty.bytes() > LARGE_FILE_BYTES;
-            for (block, data) in &aside.dirty.blocks {
-                bytes += data.len();
-                requests.push(self.request(object, aside, *block, data.clone(), large, &policy));
-                places.push((index, *block));
+            let spill = match &aside.dirty.spill {
+                Spill::New(spill) => Some((SPILL, self.spill_request(object, spill.clone()))),
+                Spill::Unchanged | Spill::Gone => None,
+            };
+            let blocks = aside.dirty.blocks.iter().map(|(block, data)| {
+                (*block, self.request(object, aside, *block, data.clone(), large, &policy))
+            });
+            for (block, request) in blocks.chain(spill) {
+                bytes += request.data.len();
+                requests.push(request);
+                places.push((index, block));
                 if requests.len() >= CHUNK_BLOCKS || bytes >= CHUNK_BYTES {
                     place(&mut pointers, &mut places, group.write(std::mem::take(&mut requests))?);
                     bytes = 0;
                 }
-            }
-            if let Spill::New(spill) = &aside.dirty.spill {
-                bytes += spill.len();
-                requests.push(self.spill_request(object, spill.clone()));
-                places.push((index, SPILL));
             }
         }
         place(&mut pointers, &mut places, group.write(requests)?);
