@@ -4,12 +4,13 @@
 //! holds nothing has no block. Its size attribute is the number of entries + 2, its link count that of
 //! subdirectories + 2.
 
+use crate::acl::reserve_late;
 use crate::ahead;
 use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, kind_of, object_kind, stored};
-use crate::claims::{Claims, Need, UNLINKED_META_BLOCKS};
+use crate::claims::{Claims, Need, UNLINKED_META_BLOCKS, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::inode::{InodeRef, State};
+use crate::inode::{Inode, InodeRef, State};
 use crate::perm;
 use crate::types::{Attr, Cred, DirEntry, Ino, LINK_MAX, NAME_MAX, SYMLINK_MAX, mode};
 use std::sync::Arc;
@@ -260,11 +261,12 @@ impl Fs {
     fn make(&self, dir: Ino, name: &[u8], file: NewFile<'_>) -> Result<Attr, Errno> {
         self.check_new_name(name)?;
         let dir = self.hold(dir)?;
-        let extra = Cost { write_bytes: file.target.map_or(0, <[u8]>::len) as u64, ..Cost::NOTHING };
+        let lists = Fs::inherit_cost(self.default_acl(&dir, &dir.read(), file.bits)?.as_ref());
+        let target = Cost { write_bytes: file.target.map_or(0, <[u8]>::len) as u64, ..Cost::NOTHING };
         let new = (&self.claims_of_new, Need::attrs());
         // Declared first, so that it is dropped after the transaction.
         let inode;
-        let tx = self.begin(extra, &[self.need_to_name(&dir, name)?, new])?;
+        let tx = self.begin(sum([target, lists]), &[self.need_to_name(&dir, name)?, new])?;
         let mut parent = dir.write();
         parent.check_live_dir()?;
         if parent.find(name)?.is_some() {
@@ -274,8 +276,8 @@ impl Fs {
         if is_dir && parent.attrs.zpl.links >= u64::from(LINK_MAX) {
             return Err(Errno::EMLINK);
         }
-        let (object, attrs) =
-            self.new_object(&tx, dir.ino, &parent.attrs, &file, if is_dir { 2 } else { 1 })?;
+        let links = if is_dir { 2 } else { 1 };
+        let (object, attrs) = self.new_object(&tx, (&dir, &parent), &file, links, lists)?;
         let kind = kind_of(file.bits).ok_or(Errno::EINVAL)?;
         if let Err(errno) = parent.insert(&tx, name, Named { ino: object.id().0, kind }) {
             self.set.destroy(&tx, &object)?;
@@ -297,12 +299,16 @@ impl Fs {
     fn new_object(
         &self,
         tx: &Tx,
-        parent_ino: Ino,
-        parent: &Attributes,
+        (dir, parent): (&Inode, &State),
         file: &NewFile<'_>,
         links: u64,
+        reserved: Cost,
     ) -> Result<(Arc<Object>, Attributes), Errno> {
-        let (gid, bits) = perm::inherit(parent, file.bits, file.cred);
+        let default = self.default_acl(dir, parent, file.bits)?;
+        if default.is_some() {
+            reserve_late(tx, reserved);
+        }
+        let (gid, bits) = perm::inherit(&parent.attrs, file.bits, file.cred, default.as_ref());
         let now = stored(self.now());
         let is_dir = bits & mode::S_IFMT == mode::S_IFDIR;
         let inline = file.target.filter(|target| target.len() <= SYMLINK_INLINE_BYTES);
@@ -313,7 +319,7 @@ impl Fs {
             generation: tx.txg().0,
             uid: u64::from(file.cred.uid),
             gid,
-            parent: parent_ino,
+            parent: dir.ino,
             atime: now,
             mtime: now,
             ctime: now,
@@ -321,6 +327,7 @@ impl Fs {
             links,
             rdev: file.rdev.map(u64::from),
             symlink: inline.map(<[u8]>::to_vec),
+            dxattr: default.and_then(|default| default.inherited(bits)),
             ..ZplAttrs::default()
         };
         let kind = object_kind(bits);
@@ -347,13 +354,14 @@ impl Fs {
         let file = NewFile { bits, rdev: None, target: None, cred };
         // Declared first, so that it is dropped after the transaction.
         let inode;
-        let extra = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..Cost::NOTHING };
+        let lists = Fs::inherit_cost(self.default_acl(&dir, &dir.read(), bits)?.as_ref());
+        let unlinked = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..Cost::NOTHING };
         let new = (&self.claims_of_new, Need::attrs());
-        let tx = self.begin(extra, &[self.unlinked.need(), new])?;
+        let tx = self.begin(sum([unlinked, lists]), &[self.unlinked.need(), new])?;
         let (object, attrs) = {
             let parent = dir.read();
             parent.check_live_dir()?;
-            self.new_object(&tx, dir.ino, &parent.attrs, &file, 0)?
+            self.new_object(&tx, (&dir, &parent), &file, 0, lists)?
         };
         // In the map before it is in the queue: draining destroys what is in the queue alone.
         inode = self.hold_new(&tx, object, attrs);

@@ -2,7 +2,7 @@
 
 use crate::ahead::{Ahead, Ready};
 use crate::attr::{low32, stored, time};
-use crate::claims::{Claims, Need};
+use crate::claims::{Claims, Need, sum};
 use crate::errno::Errno;
 use crate::indexes::Indexes;
 use crate::inode::{Inode, InodeCache, State};
@@ -365,22 +365,20 @@ impl Fs {
     /// Changes attributes, all of them or none. `EISDIR`, `EINVAL`: a size for what is no regular file.
     pub fn setattr(&self, ino: Ino, set: &SetAttr, _cred: &Cred) -> Result<Attr, Errno> {
         let inode = self.hold(ino)?;
-        let extra = match set.size {
-            Some(size) => self.resize_cost(&inode, size)?,
-            None => Cost::NOTHING,
-        };
-        let tx = self.begin(extra, &[(&inode.claims, Need::attrs())])?;
+        let resize = set.size.map_or(Ok(Cost::NOTHING), |size| self.resize_cost(&inode, size))?;
+        let chmod = set.mode.map_or(Ok(Cost::NOTHING), |_| self.chmod_cost(&inode))?;
+        let tx = self.begin(sum([resize, chmod]), &[(&inode.claims, Need::attrs())])?;
         let mut state = inode.write();
         let now = stored(self.now());
+        if let Some(bits) = set.mode {
+            self.chmod(&tx, &inode, &mut state, bits, chmod)?;
+        }
         if let Some(size) = set.size {
             self.resize(&tx, &inode, &mut state, size)?;
             state.attrs.zpl.mtime = now;
         }
-        if set.kill_suidgid || ((set.uid.is_some() || set.gid.is_some()) && set.mode.is_none()) {
+        if set.mode.is_none() && (set.kill_suidgid || set.uid.is_some() || set.gid.is_some()) {
             perm::clear_set_ids(&mut state.attrs);
-        }
-        if let Some(bits) = set.mode {
-            state.attrs.set_permissions(bits);
         }
         let at = |when: SetTime| match when {
             SetTime::Now => now,

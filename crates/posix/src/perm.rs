@@ -4,14 +4,19 @@
 //! sticky directory or change an owner is decided before a request comes here. What remains are the effects:
 //! which group a new file gets, and which bits go when a file is written, truncated or given away.
 
+use crate::acl::Acl;
 use crate::attr::Attributes;
 use crate::types::{Cred, mode};
 
-/// Group and mode of a new inode. In a set-gid directory everything takes the directory's group, and
-/// directories the bit as well.
-pub(crate) fn inherit(parent: &Attributes, bits: u32, cred: &Cred) -> (u64, u32) {
+/// Group and mode of a new inode. The directory's default ACL says what a umask would say otherwise. In a set-gid directory
+/// everything takes the directory's group, and directories the bit as well.
+pub(crate) fn inherit(parent: &Attributes, bits: u32, cred: &Cred, default: Option<&Acl>) -> (u64, u32) {
     let is_symlink = bits & mode::S_IFMT == mode::S_IFLNK;
-    let bits = if is_symlink { bits } else { bits & !(cred.umask & 0o777) };
+    let bits = match default {
+        Some(acl) => bits & !0o777 | acl.for_new(bits).permissions(),
+        None if is_symlink => bits,
+        None => bits & !(cred.umask & 0o777),
+    };
     if parent.mode() & mode::S_ISGID == 0 {
         return (u64::from(cred.gid), bits);
     }

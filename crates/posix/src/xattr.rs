@@ -7,6 +7,7 @@
 //! The kernel has checked who may do what before a request comes here ([`perm`](crate::perm)). What depends on the file alone is
 //! judged here as well, for callers without a kernel.
 
+use crate::acl::List;
 use crate::attr::stored;
 use crate::claims::{FREES, Need, sum};
 use crate::errno::Errno;
@@ -120,14 +121,32 @@ impl Fs {
 
     /// Appends the value to `out`. `ENODATA`: there is no such attribute.
     pub fn getxattr(&self, ino: Ino, name: &[u8], out: &mut Vec<u8>) -> Result<(), Errno> {
+        if let Some(list) = List::of(name) {
+            return self.get_acl(ino, list, out);
+        }
         self.xattr_home()?;
         let namespace = Namespace::of(name)?;
         let inode = self.hold(ino)?;
         let state = inode.read();
-        if !namespace.is_for(&state) || !Fs::may_have_xattrs(&inode, &state) {
+        if !namespace.is_for(&state) {
             return Err(Errno::ENODATA);
         }
-        let (found, hidden) = self.look(&inode, &state, |all| {
+        self.value(&inode, &state, name, out)
+    }
+
+    /// As [`getxattr`](Self::getxattr), of any name.
+    pub(crate) fn value(
+        &self,
+        inode: &Inode,
+        state: &State,
+        name: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Errno> {
+        if !Fs::may_have_xattrs(inode, state) {
+            return Err(Errno::ENODATA);
+        }
+        let ino = inode.ino;
+        let (found, hidden) = self.look(inode, state, |all| {
             let listed = all.get(Attr::DXATTR).map_or(Ok(None), |raw| nvlist::get(raw, name));
             let found = listed.map(|value| value.map(|value| out.extend_from_slice(value)));
             (found, all.number(Attr::XATTR))
@@ -151,7 +170,11 @@ impl Fs {
         }
         let mut admin = None;
         let mut show = |name: &[u8]| {
-            if !name.starts_with(b"trusted.") || *admin.get_or_insert_with(is_admin) {
+            let is_shown = match List::of(name) {
+                Some(_) => self.has_acls(),
+                None => !name.starts_with(b"trusted.") || *admin.get_or_insert_with(is_admin),
+            };
+            if is_shown {
                 out.extend_from_slice(name);
                 out.push(0);
             }
@@ -178,6 +201,9 @@ impl Fs {
         how: SetXattr,
         _cred: &Cred,
     ) -> Result<(), Errno> {
+        if let Some(list) = List::of(name) {
+            return self.set_acl(ino, list, value, how.kill_sgid);
+        }
         let home = self.xattr_home()?;
         let namespace = Namespace::of(name)?;
         if value.len() > XATTR_SIZE_MAX {
@@ -202,12 +228,15 @@ impl Fs {
         set
     }
 
-    /// `ENODATA`: there is no such attribute.
+    /// `ENODATA`: there is no such attribute. An ACL that is not there is removed all the same.
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
+        if let Some(list) = List::of(name) {
+            return self.set_acl(ino, list, &[], false);
+        }
         self.xattr_home()?;
         let namespace = Namespace::of(name)?;
         let inode = self.hold(ino)?;
-        let cost = {
+        {
             let state = inode.read();
             if !namespace.is_for(&state) {
                 return Err(Errno::EPERM);
@@ -215,11 +244,8 @@ impl Fs {
             if !Fs::may_have_xattrs(&inode, &state) {
                 return Err(Errno::ENODATA);
             }
-            let hidden = self.look(&inode, &state, |all| all.number(Attr::XATTR))?;
-            let hidden = hidden.map(|number| self.hidden(ino, number)).transpose()?;
-            let spill = Cost { meta_bytes: self.spill_bytes(&inode)?, ..FREES };
-            sum([spill, hidden.as_ref().map_or(FREES, Fs::hidden_remove_cost)])
-        };
+        }
+        let cost = self.remove_cost(&inode)?;
         let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
         let mut state = inode.write();
         let now = stored(self.now());
@@ -231,12 +257,21 @@ impl Fs {
         removed
     }
 
+    /// What removing an attribute dirties at most.
+    pub(crate) fn remove_cost(&self, inode: &Inode) -> Result<Cost, Errno> {
+        let state = inode.read();
+        let hidden = self.look(inode, &state, |all| all.number(Attr::XATTR))?;
+        let hidden = hidden.map(|number| self.hidden(inode.ino, number)).transpose()?;
+        let spill = Cost { meta_bytes: self.spill_bytes(inode)?, ..FREES };
+        Ok(sum([spill, hidden.as_ref().map_or(FREES, Fs::hidden_remove_cost)]))
+    }
+
     fn spill_bytes(&self, inode: &Inode) -> Result<u64, Errno> {
         Ok(inode.object().spill()?.map_or(0, |spill| spill.len() as u64))
     }
 
     /// What setting an attribute dirties at most, as the inode is now.
-    fn set_cost(
+    pub(crate) fn set_cost(
         &self,
         inode: &InodeRef<'_>,
         home: XattrHome,
@@ -270,7 +305,7 @@ impl Fs {
     }
 
     /// The caller has set the time of the change.
-    fn put(
+    pub(crate) fn put(
         &self,
         tx: &Tx,
         inode: &Inode,
@@ -353,7 +388,7 @@ impl Fs {
     }
 
     /// The caller has set the time of the change. Taken from wherever it is: one that was in both places would come back.
-    fn take(&self, tx: &Tx, inode: &Inode, state: &mut State, name: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn take(&self, tx: &Tx, inode: &Inode, state: &mut State, name: &[u8]) -> Result<(), Errno> {
         let Held { mut list, hidden, is_listed, is_hidden } = self.held(inode, state, name)?;
         if !is_listed && !is_hidden {
             return Err(Errno::ENODATA);

@@ -1,0 +1,230 @@
+//! What access control lists do to files: setting one changes the mode, changing the mode changes one, new files inherit.
+//!
+//! Lists are kept as extended attributes, always beside the other attributes (unless those are full), whatever `xattr` says: the
+//! kernel asks for a file's list before it lets anybody but the owner in. (`xattr=off` means no lists either.)
+//!
+//! Invariant: the mode's nine bits are those of the access list, where one is stored. A change of the mode keeps it even while
+//! `acltype` is off, or a file that was made private then would be open again when it is on.
+
+use super::{ACL_ACCESS, ACL_DEFAULT, Acl};
+use crate::attr::stored;
+use crate::claims::Need;
+use crate::errno::{Errno, damaged};
+use crate::fs::Fs;
+use crate::inode::{Inode, InodeRef, State};
+use crate::types::{Ino, SetXattr, mode};
+use terrane_dataset::{AclType, XattrHome};
+use terrane_object::{Cost, Feature, Tx};
+use terrane_sa::NvList;
+
+const PERMISSIONS: u32 = 0o777;
+/// What frames inherited lists in a spill block, and the attributes that move there with them.
+const INHERITED_OVERHEAD: u64 = 256;
+/// Two blocks hold a list and what else is in its spill block, nearly always.
+const LATE_META_BLOCKS: u32 = 2;
+
+/// Which of a file's two lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum List {
+    /// Who may do what with it.
+    Access,
+    /// A directory's: what new files in it begin with.
+    Default,
+}
+
+impl List {
+    /// The list that goes by this name as an extended attribute.
+    pub fn of(name: &[u8]) -> Option<Self> {
+        match name {
+            ACL_ACCESS => Some(List::Access),
+            ACL_DEFAULT => Some(List::Default),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static [u8] {
+        match self {
+            List::Access => ACL_ACCESS,
+            List::Default => ACL_DEFAULT,
+        }
+    }
+}
+
+/// What setting a list comes to.
+#[derive(PartialEq, Eq)]
+struct Change {
+    mode: u32,
+    /// `None`: no list is stored.
+    stored: Option<Vec<u8>>,
+}
+
+impl Change {
+    fn of(list: List, acl: Option<&Acl>, mode: u32, kill_sgid: bool) -> Self {
+        let Some(acl) = acl else { return Change { mode, stored: None } };
+        match list {
+            List::Default => Change { mode, stored: Some(acl.to_bytes()) },
+            List::Access => {
+                let mode = if kill_sgid { mode & !mode::S_ISGID } else { mode };
+                let stored = (!acl.is_minimal()).then(|| acl.to_bytes());
+                Change { mode: mode & !PERMISSIONS | acl.permissions(), stored }
+            }
+        }
+    }
+}
+
+impl Acl {
+    /// The extended attributes that a file begins with in a directory whose default ACL this is; its permissions are
+    /// [`permissions`](Acl::permissions) of [`for_new`](Acl::for_new). `None`: none.
+    pub(crate) fn inherited(&self, bits: u32) -> Option<Vec<u8>> {
+        let access = self.for_new(bits);
+        let mut packed = None;
+        if !access.is_minimal() {
+            packed = NvList::default().with(ACL_ACCESS, &access.to_bytes());
+        }
+        if bits & mode::S_IFMT == mode::S_IFDIR {
+            let list = packed.as_deref().map_or(Ok(NvList::default()), NvList::parse);
+            packed = list.expect("it was packed a moment ago").with(ACL_DEFAULT, &self.to_bytes());
+        }
+        packed
+    }
+}
+
+impl Fs {
+    /// `EOPNOTSUPP`: the data set has none, by its properties.
+    fn check_acls(&self) -> Result<(), Errno> {
+        if self.has_acls() { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
+    }
+
+    pub(crate) fn has_acls(&self) -> bool {
+        self.dataset().acl_type() == AclType::Posix && self.dataset().xattr_home() != XattrHome::Off
+    }
+
+    /// As [`getxattr`](Self::getxattr). `EOPNOTSUPP`, too: of a symbolic link.
+    pub(crate) fn get_acl(&self, ino: Ino, list: List, out: &mut Vec<u8>) -> Result<(), Errno> {
+        self.check_acls()?;
+        let inode = self.hold(ino)?;
+        let state = inode.read();
+        check_type(&state)?;
+        self.value(&inode, &state, list.name(), out)
+    }
+
+    /// Sets a list, or removes it, which a value without entries does as well. `EOPNOTSUPP`: of a symbolic link; `EACCES`: a default
+    /// list of what is no directory; other refusals: [`Acl::parse`].
+    ///
+    /// An access list says what the mode shall be; one that says no more than that is not stored.
+    pub(crate) fn set_acl(&self, ino: Ino, list: List, value: &[u8], kill_sgid: bool) -> Result<(), Errno> {
+        self.check_acls()?;
+        let acl = Acl::parse(value)?;
+        let inode = self.hold(ino)?;
+        let cost = {
+            let state = inode.read();
+            check_type(&state)?;
+            if list == List::Default && !state.attrs.is_dir() {
+                return if acl.is_some() { Err(Errno::EACCES) } else { Ok(()) };
+            }
+            let change = Change::of(list, acl.as_ref(), state.attrs.mode(), kill_sgid);
+            let before =
+                Change { mode: state.attrs.mode(), stored: self.stored_value(&inode, &state, list)? };
+            if change == before {
+                return Ok(());
+            }
+            drop(state);
+            match (change.stored, before.stored) {
+                (Some(_), _) if !self.set.pool().has(Feature::Xattr) => return Err(Errno::EOPNOTSUPP),
+                (Some(value), _) => self.set_cost(&inode, XattrHome::Sa, (list.name(), &value))?,
+                (None, Some(_)) => self.remove_cost(&inode)?,
+                (None, None) => Cost::NOTHING,
+            }
+        };
+        let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
+        reserve_late(&tx, cost);
+        let mut state = inode.write();
+        let (mode, ctime) = (state.attrs.zpl.mode, state.attrs.zpl.ctime);
+        let change = Change::of(list, acl.as_ref(), state.attrs.mode(), kill_sgid);
+        state.attrs.set_permissions(change.mode);
+        state.attrs.zpl.ctime = stored(self.now());
+        let done = match change.stored {
+            Some(value) => {
+                let set = (list.name(), &value[..]);
+                self.put(&tx, &inode, &mut state, XattrHome::Sa, set, SetXattr::default())
+            }
+            None => match self.take(&tx, &inode, &mut state, list.name()) {
+                Err(Errno::ENODATA) => self.save(&tx, &inode, &mut state),
+                taken => taken,
+            },
+        };
+        if done.is_err() {
+            (state.attrs.zpl.mode, state.attrs.zpl.ctime) = (mode, ctime);
+        }
+        done
+    }
+
+    /// What [`chmod`](Self::chmod) dirties at most, beside the inode's attributes.
+    pub(crate) fn chmod_cost(&self, inode: &InodeRef<'_>) -> Result<Cost, Errno> {
+        let access = self.stored_value(inode, &inode.read(), List::Access)?;
+        access.map_or(Ok(Cost::NOTHING), |value| self.set_cost(inode, XattrHome::Sa, (ACL_ACCESS, &value)))
+    }
+
+    /// Sets permission bits, in the access list too; `reserved` is what `chmod_cost` said.
+    pub(crate) fn chmod(
+        &self,
+        tx: &Tx,
+        inode: &Inode,
+        state: &mut State,
+        bits: u32,
+        reserved: Cost,
+    ) -> Result<(), Errno> {
+        let acl = self.stored_acl(inode, state, List::Access)?;
+        let mode = state.attrs.zpl.mode;
+        state.attrs.set_permissions(bits);
+        let Some(mut acl) = acl else { return Ok(()) };
+        acl.set_permissions(bits);
+        reserve_late(tx, reserved);
+        let set = (ACL_ACCESS, &acl.to_bytes()[..]);
+        let put = self.put(tx, inode, state, XattrHome::Sa, set, SetXattr::default());
+        put.inspect_err(|_| state.attrs.zpl.mode = mode)
+    }
+
+    /// What a new file with these bits begins with in this directory, instead of what its maker's umask leaves. A directory without
+    /// any attributes says so at once.
+    pub(crate) fn default_acl(&self, dir: &Inode, state: &State, bits: u32) -> Result<Option<Acl>, Errno> {
+        let is_symlink = bits & mode::S_IFMT == mode::S_IFLNK;
+        if is_symlink || !Fs::may_have_xattrs(dir, state) || !self.has_acls() {
+            return Ok(None);
+        }
+        self.stored_acl(dir, state, List::Default)
+    }
+
+    /// What the lists that a new file begins with dirty at most.
+    pub(crate) fn inherit_cost(default: Option<&Acl>) -> Cost {
+        let meta_bytes = default.map_or(0, |acl| 2 * acl.to_bytes().len() as u64 + INHERITED_OVERHEAD);
+        Cost { meta_bytes, ..Cost::NOTHING }
+    }
+
+    fn stored_acl(&self, inode: &Inode, state: &State, list: List) -> Result<Option<Acl>, Errno> {
+        let Some(value) = self.stored_value(inode, state, list)? else { return Ok(None) };
+        let name = String::from_utf8_lossy(list.name());
+        Acl::parse(&value).map_err(|errno| damaged(format_args!("object {}: {name}: {errno}", inode.ino)))
+    }
+
+    fn stored_value(&self, inode: &Inode, state: &State, list: List) -> Result<Option<Vec<u8>>, Errno> {
+        let mut value = Vec::new();
+        match self.value(inode, state, list.name(), &mut value) {
+            Ok(()) => Ok(Some(value)),
+            Err(Errno::ENODATA) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+/// For a list that came after its cost was looked up, as nothing.
+pub(crate) fn reserve_late(tx: &Tx, reserved: Cost) {
+    if reserved.meta_bytes == 0 {
+        tx.reserve_more(LATE_META_BLOCKS);
+    }
+}
+
+/// A symbolic link has neither list: its mode means nothing.
+fn check_type(state: &State) -> Result<(), Errno> {
+    if state.attrs.file_type() == mode::S_IFLNK { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+}
