@@ -142,12 +142,12 @@ check_storm() {
 }
 
 # The class "filesystem" of stress-ng 0.15 without
-#   bind-mount (pathological: it may hang the machine), binderfs, procfs, eventfd, ioprio (another file system, or none), 
-#   xattr (nothing to stress: SEMANTICS.md), io (it syncs every file system of the machine; here fsync is in hdd and iomix);
+#   bind-mount (pathological: it may hang the machine), binderfs, procfs, eventfd, ioprio (another file system, or none),
+#   io (it syncs every file system of the machine; here fsync is in hdd and iomix);
 # with what others have that works on files.
 stressors='access chattr chdir chmod chown copy-file dentry dir dirdeep dirmany dnotify dup fallocate fanotify fcntl fiemap file-ioctl
     filename flock fpunch fsize fstat getdent handle hdd inode-flags inotify iomix lease link locka lockf lockofd mknod open rename
-    symlink sync-file touch utime verity
+    symlink sync-file touch utime verity xattr
     aio aiol mincore mmap mmapfork msync readahead revio seek sendfile splice'
 
 check_stress() {
