@@ -181,3 +181,45 @@ pub fn directory(dir: &Path, name: &str) -> Result<PathBuf, Trouble> {
     std::fs::create_dir(&path)?;
     Ok(path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &[Difference] = &[Difference { asked: "case/listed", found: "EPERM", why: "it is so" }];
+
+    fn judged(asks: impl FnOnce(&mut Judge)) -> (u64, u64, usize, bool) {
+        let mut judge = Judge::new(PathBuf::new(), KNOWN, None, None, false);
+        judge.case = "case";
+        asks(&mut judge);
+        let (passed, failed, differed) = (judge.passed, judge.failed, judge.differed.len());
+        (passed, failed, differed, judge.sum_up(true))
+    }
+
+    #[test]
+    fn an_answer_that_is_neither_expected_nor_listed_fails() {
+        let asks = |j: &mut Judge| {
+            j.is("right", Ok::<(), Errno>(()), ());
+            j.is("wrong", Err::<(), Errno>(Errno::IO), ());
+            j.is("listed", Err::<(), Errno>(Errno::PERM), ());
+        };
+        assert_eq!(judged(asks), (1, 1, 1, false));
+        assert_eq!(judged(|j| j.is("listed", Errno::IO, ())), (0, 1, 0, false));
+    }
+
+    #[test]
+    fn a_difference_that_is_no_longer_there_fails() {
+        assert_eq!(judged(|j| j.is("listed", (), ())), (0, 1, 0, false));
+    }
+
+    #[test]
+    fn a_difference_that_nothing_asks_for_fails() {
+        assert_eq!(judged(|j| j.is("right", (), ())), (1, 0, 0, false));
+    }
+
+    #[test]
+    #[should_panic(expected = "two assertions are called case/right")]
+    fn no_two_assertions_have_one_name() {
+        judged(|j| ["right", "right"].into_iter().for_each(|asked| j.is(asked, (), ())));
+    }
+}

@@ -78,9 +78,33 @@ impl Words for &str {
     }
 }
 
+/// As setfacl(1) takes it, if it is one that can be read.
+fn acl_words(value: &[u8]) -> Option<String> {
+    let entries = value.strip_prefix(&2_u32.to_le_bytes())?.chunks(8);
+    let words = entries.map(|entry| {
+        let [tag, 0, may @ 0..8, 0, id @ ..] = <[u8; 8]>::try_from(entry).ok()? else { return None };
+        let id = u32::from_le_bytes(id);
+        let who = match tag {
+            0x01 => "u:".to_string(),
+            0x02 => format!("u:{id}"),
+            0x04 => "g:".to_string(),
+            0x08 => format!("g:{id}"),
+            0x10 => "m:".to_string(),
+            0x20 => "o:".to_string(),
+            _ => return None,
+        };
+        Some(format!("{who}:{may}"))
+    });
+    let words: Option<Vec<String>> = words.collect();
+    words.filter(|words| (1..20).contains(&words.len())).map(|words| words.join(","))
+}
+
 /// The bytes of a value or of a name.
 impl Words for Vec<u8> {
     fn words(&self) -> String {
+        if let Some(acl) = acl_words(self) {
+            return acl;
+        }
         if self.len() <= SHOWN_BYTES_MAX {
             return format!("\"{}\"", self.escape_ascii());
         }
