@@ -5,15 +5,17 @@
 //! zones' own directories (what was written there). Then it looks at the names: whether every one leads to
 //! something, and everything has one.
 //!
-//! Rooms, in reading order: [`report`], `walk` (blocks), `space` (zones), `rules` (objects and names).
+//! Rooms, in reading order: [`report`], `walk` (blocks), `space` (zones), `attributes` (inodes), `rules`
+//! (objects and names).
 //!
 //! Invariants: nothing is changed; nothing that a device says makes it panic or go on for ever; memory is 16 bytes for each
-//! stored copy of a block, 8 for each indirect block, 48 for each object, one zone's directory, and a report of
-//! bounded length.
+//! stored copy of a block, 8 for each indirect block, 48 for each object, 16 for each hidden directory, one zone's
+//! directory, and a report of bounded length.
 
 // It reads what may lie. (Blocks were verified by then, but a checksum can be right over a lie.)
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 
+pub mod attributes;
 pub mod report;
 mod rules;
 mod space;
@@ -40,7 +42,7 @@ pub fn check(objects: &Arc<Objects>, progress: &mut dyn FnMut(Progress)) -> Repo
     let dataset = dataset.ok();
     let root_set = dataset.as_ref().map(|dataset| dataset.objects().id().0);
 
-    let layouts = dataset.as_ref().and_then(|dataset| match rules::load_layouts(dataset) {
+    let layouts = dataset.as_ref().and_then(|dataset| match attributes::load_layouts(dataset) {
         Ok(layouts) => layouts,
         Err(found) => {
             report.add(kind::ATTRIBUTES, "SA layouts", "readable", found);

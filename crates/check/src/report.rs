@@ -56,6 +56,11 @@ pub mod kind {
     pub const HIGH_WATER: &str = "high water of object numbers";
     pub const OBJECT_KIND: &str = "kind of object";
     pub const ATTRIBUTES: &str = "attributes";
+    /// Attributes in a block of their own: they cannot be read, or the bonus should have them.
+    pub const SPILL: &str = "spill block";
+    pub const XATTRS: &str = "extended attributes";
+    /// The directory that has an inode's larger extended attributes.
+    pub const HIDDEN: &str = "hidden directory";
     pub const ZAP: &str = "ZAP";
     /// A name of something that is not there, or of another type.
     pub const ENTRY: &str = "directory entry";

@@ -1,5 +1,6 @@
 //! Objects and names: everything has a name, every name has its thing, and the counts agree.
 
+use crate::attributes::{self, Inode, is_xattr_name, listed_names};
 use crate::report::{Phase, Report, kind};
 use crate::walk::Walk;
 use std::sync::Arc;
@@ -8,9 +9,8 @@ use terrane_dataset::zaps::OBJECTS;
 use terrane_dataset::{Dataset, MASTER, Naming, ObjectStore, ObjectZap, POOL_DIRECTORY};
 use terrane_object::dnode::Dnode;
 use terrane_object::{ObjectId, ObjectKind, ObjectSet};
-use terrane_posix::mode;
-use terrane_sa::{Attrs, LayoutTable, Registry, ZplAttrs};
-use terrane_wire::Corrupt;
+use terrane_posix::{XATTR_SIZE_MAX, mode};
+use terrane_sa::{LayoutTable, ZplAttrs};
 use terrane_zap::{Cursor, Entry, Match, Zap};
 
 /// Entries read at a time.
@@ -36,6 +36,8 @@ struct Info {
     structural: bool,
     /// The attributes could not be read: there is nothing to compare.
     broken: bool,
+    /// A hidden directory, or a value in one.
+    hidden: bool,
     way: Way,
 }
 
@@ -80,11 +82,22 @@ pub(crate) struct Names {
     naming: Naming,
     /// In ascending order, because dnodes are walked so.
     infos: Vec<Info>,
+    /// Inodes that name a hidden directory, and which.
+    hidden: Vec<(u64, u64)>,
+    /// Inodes, in ascending order, that may name one: not all of their attributes could be read.
+    partial: Vec<u64>,
 }
 
 impl Names {
     pub fn new(set: &Arc<ObjectSet>, layouts: Option<LayoutTable>) -> Self {
-        Names { set: Arc::clone(set), layouts, naming: Naming::BYTES, infos: Vec::new() }
+        Names {
+            set: Arc::clone(set),
+            layouts,
+            naming: Naming::BYTES,
+            infos: Vec::new(),
+            hidden: Vec::new(),
+            partial: Vec::new(),
+        }
     }
 
     fn at(&self, id: u64) -> String {
@@ -109,18 +122,26 @@ impl Names {
             kind: dnode.kind,
             structural: false,
             broken: true,
+            hidden: false,
             way: Way::Unknown,
         };
         if let (true, Some(layouts)) = (info.has_attributes(), &self.layouts) {
-            match read_attributes(&dnode.bonus, layouts) {
-                Ok(zpl) => {
-                    info.broken = false;
+            match attributes::read(report, (&self.set, id), dnode, layouts) {
+                Some(Inode { zpl, hidden, is_hidden, is_partial }) => {
+                    (info.broken, info.hidden) = (false, is_hidden);
                     self.judge(report, &mut info, &zpl, dnode);
+                    self.hidden.extend(hidden.map(|hidden| (id.0, hidden)));
+                    self.partial.extend(is_partial.then_some(id.0));
                 }
-                Err(corrupt) => {
-                    report.damage(kind::ATTRIBUTES, &corrupt.within(self.at(id.0)));
-                }
+                None => self.partial.push(id.0),
             }
+        } else if !dnode.spill.is_hole() && !info.has_attributes() {
+            report.add(
+                kind::SPILL,
+                self.at(id.0),
+                "of an object with attributes",
+                format_args!("a {:?}", dnode.kind),
+            );
         }
         self.infos.push(info);
     }
@@ -151,13 +172,16 @@ impl Names {
         }
         match dnode.kind {
             ObjectKind::File => {
-                report.counts.files += 1;
+                report.counts.files += u64::from(!info.hidden);
+                if info.hidden && zpl.size > XATTR_SIZE_MAX as u64 {
+                    report.add(kind::SIZE, &at, format_args!("at most {XATTR_SIZE_MAX}"), zpl.size);
+                }
                 let blocks = zpl.size.div_ceil(u64::from(dnode.block_bytes).max(1));
                 if dnode.block_count > blocks {
                     report.add(kind::BLOCK_COUNT, &at, format_args!("at most {blocks}"), dnode.block_count);
                 }
             }
-            ObjectKind::Directory => report.counts.directories += 1,
+            ObjectKind::Directory => report.counts.directories += u64::from(!info.hidden),
             ObjectKind::Symlink => {
                 if let Some(target) = &zpl.symlink {
                     report.expect(kind::SIZE, &at, target.len() as u64, zpl.size);
@@ -270,13 +294,14 @@ impl Names {
         if let Some(queue) = structure.delete_queue {
             self.check_delete_queue(walk.report, queue);
         }
+        self.check_hidden(walk.report);
         self.check_links(walk.report, &structure);
         self.check_ways(walk.report, structure.root);
         walk.tell(Phase::Names, total, total);
     }
 
     /// A directory places its names as the data set says.
-    fn check_naming(&self, report: &mut Report, id: u64) {
+    fn check_naming(&self, report: &mut Report, id: u64, naming: Naming) {
         let Ok(object) = self.set.hold(ObjectId(id)) else { return };
         let store = ObjectStore::reader(&object);
         // One without a block has placed none, and one that cannot be opened is reported elsewhere.
@@ -285,7 +310,7 @@ impl Names {
         else {
             return;
         };
-        let (expected, found) = (self.naming.norm().to_u64(), norm.to_u64());
+        let (expected, found) = (naming.norm().to_u64(), norm.to_u64());
         if expected != found {
             let expected = format_args!("normalization {expected:#x}, as the data set has it");
             report.add(kind::ZAP, self.at(id), expected, format_args!("{found:#x}"));
@@ -295,13 +320,20 @@ impl Names {
     /// A ZAP; if it is a directory, its entries and what they lead to.
     fn check_zap(&mut self, report: &mut Report, at: usize) {
         let Some(info) = self.infos.get(at).filter(|info| info.is_zap()) else { return };
-        let (id, is_dir, size, broken) = (info.id, info.is_dir(), info.size, info.broken);
+        let &Info { id, size, broken, hidden, parent, .. } = info;
+        let is_dir = info.is_dir();
         if !is_dir {
             self.zap(report, id, &mut |_, _| {});
             return;
         }
-        self.check_naming(report, id);
-        let (mut infos, naming) = (std::mem::take(&mut self.infos), self.naming);
+        let naming = if hidden { Naming::BYTES } else { self.naming };
+        self.check_naming(report, id, naming);
+        let mut listed = match &self.layouts {
+            Some(layouts) if hidden => listed_names(&self.set, ObjectId(parent), layouts),
+            _ => Vec::new(),
+        };
+        listed.sort_unstable();
+        let mut infos = std::mem::take(&mut self.infos);
         let mut subdirs = 0;
         let here = self.at(id);
         let count = self.zap(report, id, &mut |report, entry| {
@@ -317,8 +349,13 @@ impl Names {
             if entry.conflict && naming.matching() == Match::Normalized {
                 report.add(kind::ENTRY, &at, "the only name that means the same", "one of several");
             }
-            if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+            let key = entry.key.name().unwrap_or_default();
+            let may_be = if hidden { is_xattr_name(key) } else { is_file_name(key) };
+            if !may_be {
                 report.add(kind::ENTRY, &at, "a name", "what cannot be one");
+            }
+            if listed.binary_search_by(|listed| listed.as_slice().cmp(key)).is_ok() {
+                report.add(kind::XATTRS, &at, "in one place", "in the inode's list as well");
             }
             let (target, found) = (value & OBJECT_MASK, value >> KIND_SHIFT);
             let place = infos.binary_search_by_key(&target, |info| info.id).ok();
@@ -327,7 +364,12 @@ impl Names {
                 return;
             };
             info.names = info.names.saturating_add(1);
+            if !info.broken && info.hidden != hidden {
+                let words = |hidden| if hidden { "an extended attribute" } else { "a file" };
+                report.add(kind::ENTRY, &at, format_args!("of {}", words(hidden)), words(info.hidden));
+            }
             let fits = match info.kind {
+                _ if hidden => found == 8 && info.kind == ObjectKind::File,
                 ObjectKind::Directory => found == 4,
                 ObjectKind::File => found == 8,
                 ObjectKind::Symlink => found == 10,
@@ -343,8 +385,8 @@ impl Names {
                     format_args!("type {found}"),
                 );
             }
-            if info.is_dir() {
-                subdirs += 1;
+            if info.is_dir() || hidden {
+                subdirs += u32::from(info.is_dir());
                 if !info.broken {
                     report.expect(kind::PARENT, format_args!("{at}, object {target}"), id, info.parent);
                 }
@@ -356,6 +398,30 @@ impl Names {
         }
         if let (Some(count), false) = (count, broken) {
             report.expect(kind::SIZE, &here, count.saturating_add(2), size);
+            if hidden && count == 0 {
+                report.add(kind::HIDDEN, &here, "one with names, or none", "one without");
+            }
+        }
+    }
+
+    /// What inodes name as their hidden directory is one, and theirs.
+    fn check_hidden(&mut self, report: &mut Report) {
+        for (owner, number) in std::mem::take(&mut self.hidden) {
+            let at = self.at(owner);
+            match self.find(number) {
+                Some(info) if info.is_dir() && (info.broken || info.hidden) => {
+                    info.names = info.names.saturating_add(1);
+                    if !info.broken {
+                        let dir = format!("{at}, hidden directory {number}");
+                        report.expect(kind::PARENT, dir, owner, info.parent);
+                    }
+                }
+                Some(info) => {
+                    let found = format!("object {number}, a {:?}", info.kind);
+                    report.add(kind::HIDDEN, at, "a hidden directory", found);
+                }
+                None => report.add(kind::HIDDEN, at, "one that is there", number),
+            }
         }
     }
 
@@ -373,6 +439,9 @@ impl Names {
                 None => report.add(kind::DELETE_QUEUE, at, "an object that is there", "none"),
                 Some(info) => {
                     info.structural = true;
+                    if info.hidden {
+                        report.add(kind::DELETE_QUEUE, &at, "an inode", "an extended attribute");
+                    }
                     if !info.broken && info.links != 0 {
                         report.add(kind::DELETE_QUEUE, at, "without links", info.links);
                     }
@@ -393,7 +462,13 @@ impl Names {
                 continue;
             }
             if info.names == 0 && !info.is_structure() {
-                report.add(kind::ORPHAN, at, "in a directory or the delete queue", "nowhere");
+                let expected = match info.hidden && info.is_dir() {
+                    // Whoever may name it cannot be read, and is reported.
+                    true if self.partial.binary_search(&info.parent).is_ok() => continue,
+                    true => "in the attributes of its inode",
+                    false => "in a directory or the delete queue",
+                };
+                report.add(kind::ORPHAN, at, expected, "nowhere");
                 continue;
             }
             let is_root = root == Some(info.id);
@@ -419,7 +494,9 @@ impl Names {
     fn check_ways(&mut self, report: &mut Report, root: Option<u64>) {
         for start in 0..self.infos.len() {
             let mut way = Vec::new();
-            let mut at = Some(start).filter(|at| self.infos.get(*at).is_some_and(Info::is_dir));
+            // A hidden directory's parent may be a file, and that one's parent means nothing.
+            let is_start = |info: &Info| info.is_dir() && !info.hidden;
+            let mut at = Some(start).filter(|at| self.infos.get(*at).is_some_and(is_start));
             while let Some(here) = at {
                 let Some(info) = self.infos.get_mut(here) else { break };
                 match info.way {
@@ -448,8 +525,8 @@ impl Names {
     }
 }
 
-fn read_attributes(bonus: &[u8], layouts: &LayoutTable) -> Result<ZplAttrs, Corrupt> {
-    ZplAttrs::from_attrs(&Attrs::decode(bonus, layouts)?)
+fn is_file_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
 }
 
 /// What the master ZAP names.
@@ -515,33 +592,8 @@ impl Structure {
 const OF_FILES: [&str; 4] = ["VERSION", "ROOT", "DELETE_QUEUE", "SA_ATTRS"];
 
 /// Programs keep ZAPs in the data set, and there is no file system: nothing at all of one, or what is left of it would be judged by nobody.
-fn is_of_programs_alone(master: &ObjectZap) -> bool {
+pub(crate) fn is_of_programs_alone(master: &ObjectZap) -> bool {
     let has = |name: &str| master.lookup_u64(name).map(|found| found.is_some());
     matches!(master.lookup_u64(OBJECTS), Ok(Some(_)))
         && OF_FILES.iter().all(|name| matches!(has(name), Ok(false)))
-}
-
-/// The SA layouts of a data set, read anew; nothing where there are no files.
-pub(crate) fn load_layouts(dataset: &Dataset) -> Result<Option<LayoutTable>, String> {
-    let zap = |id: u64| dataset.open_zap(ObjectId(id)).map_err(|error| error.to_string());
-    let entry = |zap: &ObjectZap, name: &str| match zap.lookup_u64(name.as_bytes()) {
-        Ok(Some(id)) => Ok(id),
-        Ok(None) => Err(format!("no {name}")),
-        Err(error) => Err(error.to_string()),
-    };
-    let master = dataset.master().map_err(|error| error.to_string())?;
-    if is_of_programs_alone(&master) {
-        return Ok(None);
-    }
-    let attributes = zap(entry(&master, "SA_ATTRS")?)?;
-    let registry = zap(entry(&attributes, "REGISTRY")?)?.entries().map_err(|error| error.to_string())?;
-    let layouts = zap(entry(&attributes, "LAYOUTS")?)?.entries().map_err(|error| error.to_string())?;
-    let rows = registry.iter().filter_map(|entry| Some((entry.key.name()?.to_vec(), entry.value.first()?)));
-    let registry = Registry::load(rows).map_err(|corrupt| corrupt.to_string())?;
-    let orders = layouts.iter().map(|entry| {
-        let numbers = entry.value.ints().into_iter().map(|number| u16::try_from(number).unwrap_or(u16::MAX));
-        (entry.key.name().unwrap_or_default().to_vec(), numbers.collect::<Vec<u16>>())
-    });
-    let table = LayoutTable::load(registry, orders.collect::<Vec<_>>());
-    table.map(Some).map_err(|corrupt| corrupt.to_string())
 }

@@ -17,7 +17,7 @@ use terrane_wire::Corrupt;
 /// Longest symbolic link target that is stored beside the other attributes.
 pub(crate) const SYMLINK_INLINE_BYTES: usize = 160;
 /// `ZFS_XATTR`: the object is a hidden directory of extended attributes, or a value in one.
-pub(crate) const FLAG_XATTR: u64 = 1;
+pub const FLAG_XATTR: u64 = 1;
 
 /// One inode's attributes.
 #[derive(Clone, Debug)]

@@ -50,6 +50,7 @@ mod widths;
 mod xattr;
 
 pub use acl::{ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, Acl};
+pub use attr::FLAG_XATTR;
 pub use errno::Errno;
 pub use fs::{Fs, Ledger};
 pub use terrane_dataset::{AclType, Dataset, DatasetError, XattrHome};

@@ -1,9 +1,14 @@
 //! What check calls the things it finds.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+use std::sync::Arc;
+use terrane_check::attributes::load_layouts;
 use terrane_check::{Report, check, kind};
 use terrane_dataset::{Dataset, ObjectZap};
-use terrane_object::{Cost, ObjectId, ObjectKind, ObjectSpec};
+use terrane_device::SimDevice;
+use terrane_object::{BlockPtr, Cost, Object, ObjectId, ObjectKind, ObjectSpec};
+use terrane_posix::SetXattr;
+use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, NvList, SaBuffer};
 use terrane_sim::machine::{Machine, Plan, USER};
 
 const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 32, ..Cost::NOTHING };
@@ -154,4 +159,270 @@ fn a_file_system_without_its_version_is_not_taken_for_none() {
     });
     assert!(report.to_string().contains("with VERSION"), "{report}");
     assert_eq!(report.findings_count, 1, "{report}");
+}
+
+/// Two files with extended attributes everywhere: one in the bonus, one in a spill block, one in a hidden directory.
+struct Xattrs {
+    dataset: Dataset,
+    device: SimDevice,
+    table: LayoutTable,
+    /// `user.list` in the spill, `user.big` in the hidden directory.
+    all: u64,
+    /// `user.small` in the bonus.
+    small: u64,
+    hidden: u64,
+    value: u64,
+}
+
+impl Xattrs {
+    fn object(&self, number: u64) -> Arc<Object> {
+        self.dataset.objects().hold(ObjectId(number)).unwrap()
+    }
+
+    fn list(&self, number: u64) -> AttrList {
+        let object = self.object(number);
+        let bonus = object.bonus();
+        let bonus = Attrs::decode(&bonus, &self.table).unwrap();
+        match object.spill().unwrap() {
+            Some(raw) => {
+                AttrList::from_bonus_and_spill(&bonus, &Attrs::decode(&raw, &self.table).unwrap()).unwrap()
+            }
+            None => AttrList::from_attrs(&bonus),
+        }
+    }
+
+    /// Stores a list with so many of its attributes in the bonus.
+    fn store(&self, number: u64, list: &AttrList, in_bonus: usize) {
+        let encode = |list: terrane_sa::AttrSlice<'_>| {
+            SaBuffer::encode(self.table.find(list.order()).unwrap(), list).unwrap().into_bytes()
+        };
+        let (near, far) = list.split_at(in_bonus);
+        let spill = (!far.is_empty()).then(|| encode(far));
+        let tx = self.dataset.objects().begin(COST).unwrap();
+        self.object(number).set_attributes(&tx, encode(near), spill).unwrap();
+    }
+
+    /// Replaces the list of names in the spill of `all`.
+    fn store_names(&self, packed: &[u8]) {
+        let mut list = self.list(self.all);
+        list.set(Attr::DXATTR, packed);
+        self.store(self.all, &list, 12);
+    }
+
+    /// Overwrites a number of an object that has all of its attributes in the bonus.
+    fn poke(&self, number: u64, attr: Attr, value: u64) {
+        let object = self.object(number);
+        let mut bonus = SaBuffer::decode(object.bonus().to_vec(), &self.table).unwrap();
+        assert!(bonus.set_u64(attr, value));
+        let tx = self.dataset.objects().begin(COST).unwrap();
+        object.set_bonus(&tx, bonus.into_bytes()).unwrap();
+    }
+
+    fn destroy(&self, number: u64) {
+        let tx = self.dataset.objects().begin(COST).unwrap();
+        self.dataset.objects().destroy(&tx, &self.object(number)).unwrap();
+    }
+
+    fn names(&self, dir: u64, change: impl FnOnce(&terrane_object::Tx, &mut ObjectZap)) {
+        let tx = self.dataset.objects().begin(COST).unwrap();
+        change(&tx, &mut names(&self.dataset, dir));
+    }
+}
+
+fn after_xattrs(change: impl FnOnce(&Xattrs)) -> Report {
+    let machine = Machine::create(&Plan::small(3)).unwrap();
+    let fs = machine.fs().clone();
+    let file = |name: &[u8]| fs.create(fs.root(), name, 0o644, &USER).unwrap().ino;
+    let (all, small) = (file(b"all"), file(b"small"));
+    let set = |ino, name: &[u8], len: usize| {
+        let value: Vec<u8> = (0..len).map(|at| (at * 7 + at / 251) as u8).collect();
+        fs.setxattr(ino, name, &value, SetXattr::default(), &USER).unwrap();
+    };
+    set(small, b"user.small", 20);
+    set(all, b"user.list", 3000);
+    set(all, b"user.big", 40_000);
+    fs.sync().unwrap();
+    drop(fs);
+    let device = machine.export().unwrap();
+    let machine = Machine::import(&device, 4, false).unwrap();
+    let dataset = Dataset::open_root(&machine.objects).unwrap();
+    let report = check(&machine.objects, &mut |_| {});
+    assert!(report.is_clean(), "{report}");
+    assert_eq!((report.counts.files, report.counts.directories), (2, 1), "what is hidden does not count");
+    let table = load_layouts(&dataset).unwrap().unwrap();
+    let mut xattrs = Xattrs { dataset, device, table, all, small, hidden: 0, value: 0 };
+    let list = xattrs.list(all);
+    assert_eq!(list.len(), 14);
+    xattrs.hidden = u64::from_le_bytes(list.get(Attr::XATTR).unwrap().try_into().unwrap());
+    let word = names(&xattrs.dataset, xattrs.hidden).lookup_u64(b"user.big").unwrap().unwrap();
+    xattrs.value = word & ((1 << 48) - 1);
+    change(&xattrs);
+    machine.pool.commit().unwrap();
+    machine.pool.drop_cache();
+    check(&machine.objects, &mut |_| {})
+}
+
+/// Exactly these kinds, in any order.
+fn expect(report: &Report, kinds: &[&str]) {
+    let mut found: Vec<_> = report.findings.iter().map(|finding| finding.kind).collect();
+    let mut kinds = kinds.to_vec();
+    found.sort_unstable();
+    kinds.sort_unstable();
+    assert_eq!(found, kinds, "{report}");
+}
+
+#[test]
+fn attributes_that_cannot_be_read_are_found() {
+    let spill = |raw: Vec<u8>| {
+        after_xattrs(|xattrs| {
+            let object = xattrs.object(xattrs.all);
+            let tx = xattrs.dataset.objects().begin(COST).unwrap();
+            object.set_attributes(&tx, object.bonus().to_vec(), Some(raw)).unwrap();
+        })
+    };
+    // What the hidden directory's inode was nobody can say, and that is one finding, not two.
+    let report = spill(b"nonsense".to_vec());
+    expect(&report, &[kind::SPILL]);
+    assert!(report.to_string().contains("SA buffer"), "{report}");
+    let unknown_layout = [0x5a, 0x50, 0x2f, 0, 0xff, 0x04 | 3, 0, 0].to_vec();
+    assert!(spill(unknown_layout).to_string().contains("one of this dataset"));
+    let report = after_xattrs(|xattrs| {
+        let object = xattrs.object(xattrs.all);
+        let tx = xattrs.dataset.objects().begin(COST).unwrap();
+        let twice = object.bonus().to_vec();
+        object.set_attributes(&tx, twice.clone(), Some(twice)).unwrap();
+    });
+    expect(&report, &[kind::SPILL]);
+    assert!(report.to_string().contains("none of the bonus's"), "{report}");
+    // Both copies rot.
+    let report = after_xattrs(|xattrs| {
+        let BlockPtr::Normal(spill) = xattrs.object(xattrs.all).dnode().spill else { panic!("a block") };
+        for copy in spill.copies() {
+            let pool = xattrs.dataset.objects().pool();
+            let (_, home, offset) = pool.whereabouts(copy, spill.psize).unwrap();
+            xattrs.device.rot(home.zone, offset + 7, &[0xff]).unwrap();
+        }
+    });
+    assert!(report.has(kind::UNREADABLE) && report.has(kind::COPY) && !report.has(kind::ORPHAN), "{report}");
+    assert!(report.to_string().contains(" spill: readable"), "{report}");
+    let report = after_xattrs(|xattrs| {
+        let tx = xattrs.dataset.objects().begin(COST).unwrap();
+        let master = xattrs.dataset.master().unwrap();
+        let attributes = master.lookup_u64("SA_ATTRS").unwrap().unwrap();
+        let layouts = names(&xattrs.dataset, attributes).lookup_u64("LAYOUTS").unwrap().unwrap();
+        names(&xattrs.dataset, layouts).add_u64(&tx, b"many", 7).unwrap();
+    });
+    assert!(report.to_string().contains("SA layouts"), "{report}");
+}
+
+#[test]
+fn attributes_in_the_wrong_place_are_found() {
+    let report = after_xattrs(|xattrs| {
+        let list = xattrs.list(xattrs.small);
+        assert!(!xattrs.object(xattrs.small).has_spill());
+        xattrs.store(xattrs.small, &list, list.len() - 1);
+    });
+    expect(&report, &[kind::SPILL]);
+    assert!(report.to_string().contains("as the bonus holds all attributes"), "{report}");
+    let report = after_xattrs(|xattrs| {
+        let tx = xattrs.dataset.objects().begin(COST).unwrap();
+        let queue = xattrs.dataset.master().unwrap().lookup_u64("DELETE_QUEUE").unwrap().unwrap();
+        xattrs.object(queue).set_attributes(&tx, Vec::new(), Some(vec![1])).unwrap();
+    });
+    expect(&report, &[kind::SPILL]);
+}
+
+#[test]
+fn lists_that_nobody_could_have_set_are_found() {
+    let with = |name: &[u8], value: &[u8]| NvList::default().with(name, value).unwrap();
+    let long = [b"user.".to_vec(), vec![b'x'; 251]].concat();
+    let acl = b"system.posix_acl_access";
+    for (packed, word) in [
+        (vec![1; 100], "packed list"),
+        (NvList::default().to_bytes(), "an empty one"),
+        (with(b"nobody.knows", &[7; 400]), "names of a namespace"),
+        (with(b"user.", &[7; 400]), "names of a namespace"),
+        (with(&long, &[7; 400]), "names of a namespace"),
+        (with(acl, &[7; 400]), "an ACL"),
+        (with(b"system.posix_acl_default", &[7; 400]), "of directories alone"),
+        (with(b"user.big", &[7; 400]), "in the inode's list as well"),
+    ] {
+        let report = after_xattrs(|xattrs| xattrs.store_names(&packed));
+        assert!(report.has(kind::XATTRS) && report.to_string().contains(word), "{word}: {report}");
+        let others = report.findings.iter().filter(|finding| finding.kind != kind::XATTRS);
+        // What is little has no need of a spill.
+        assert!(others.clone().all(|finding| finding.kind == kind::SPILL), "{report}");
+    }
+}
+
+/// Changes the list of `all`, whose spill begins with its names.
+fn relist(xattrs: &Xattrs, change: impl FnOnce(&mut AttrList)) {
+    let mut list = xattrs.list(xattrs.all);
+    change(&mut list);
+    xattrs.store(xattrs.all, &list, 12);
+}
+
+#[test]
+fn hidden_directories_are_their_inodes_alone() {
+    let expect = |kinds: &[&str], change: fn(&Xattrs)| expect(&after_xattrs(change), kinds);
+    // Gone, with its value.
+    expect(&[kind::HIDDEN], |xattrs| {
+        xattrs.destroy(xattrs.value);
+        xattrs.destroy(xattrs.hidden);
+    });
+    // A file, and a directory that is not hidden.
+    expect(&[kind::HIDDEN, kind::ORPHAN], |xattrs| {
+        relist(xattrs, |list| list.set_u64(Attr::XATTR, xattrs.small));
+    });
+    expect(&[kind::HIDDEN, kind::ORPHAN], |xattrs| {
+        let root = xattrs.dataset.master().unwrap().lookup_u64("ROOT").unwrap().unwrap();
+        relist(xattrs, |list| list.set_u64(Attr::XATTR, root));
+    });
+    // Nobody's.
+    expect(&[kind::ORPHAN], |xattrs| relist(xattrs, |list| list.remove(Attr::XATTR)));
+    // Of two.
+    expect(&[kind::LINKS, kind::PARENT], |xattrs| {
+        let (list, mut other) = (xattrs.list(xattrs.all), xattrs.list(xattrs.small));
+        for attr in [Attr::DXATTR, Attr::XATTR] {
+            other.set(attr, list.get(attr).unwrap());
+        }
+        xattrs.store(xattrs.small, &other, 12);
+    });
+    // Of somebody else, by its own words.
+    expect(&[kind::PARENT], |xattrs| xattrs.poke(xattrs.hidden, Attr::PARENT, xattrs.small));
+    expect(&[kind::PARENT], |xattrs| xattrs.poke(xattrs.value, Attr::PARENT, xattrs.small));
+    // It does not say what it is, or says what it is not.
+    expect(&[kind::HIDDEN, kind::ORPHAN, kind::ENTRY], |xattrs| xattrs.poke(xattrs.hidden, Attr::FLAGS, 0));
+    expect(&[kind::ENTRY], |xattrs| xattrs.poke(xattrs.value, Attr::FLAGS, 0));
+    expect(&[kind::ENTRY, kind::XATTRS], |xattrs| xattrs.poke(xattrs.small, Attr::FLAGS, 1));
+    // It waits to be destroyed, and has its name.
+    expect(&[kind::DELETE_QUEUE, kind::DELETE_QUEUE], |xattrs| {
+        let queue = xattrs.dataset.master().unwrap().lookup_u64("DELETE_QUEUE").unwrap().unwrap();
+        let name = format!("{:x}", xattrs.hidden);
+        xattrs.names(queue, |tx, queue| queue.add_u64(tx, name.as_bytes(), xattrs.hidden).unwrap());
+    });
+}
+
+#[test]
+fn hidden_values_have_one_name_of_an_attribute() {
+    let expect = |kinds: &[&str], change: fn(&Xattrs)| expect(&after_xattrs(change), kinds);
+    expect(&[kind::ENTRY], |xattrs| xattrs.destroy(xattrs.value));
+    expect(&[kind::LINKS], |xattrs| xattrs.poke(xattrs.value, Attr::LINKS, 2));
+    expect(&[kind::SIZE], |xattrs| xattrs.poke(xattrs.value, Attr::SIZE, 65_537));
+    expect(&[kind::SIZE, kind::LINKS], |xattrs| {
+        xattrs.names(xattrs.hidden, |tx, names| {
+            names.add_u64(tx, b"user.too", xattrs.value | 8 << 60).unwrap()
+        });
+    });
+    expect(&[kind::SIZE, kind::LINKS, kind::ENTRY], |xattrs| {
+        xattrs.names(xattrs.hidden, |tx, names| names.add_u64(tx, b"plain", xattrs.value | 8 << 60).unwrap());
+    });
+    expect(&[kind::SIZE, kind::HIDDEN, kind::ORPHAN], |xattrs| {
+        xattrs.names(xattrs.hidden, |tx, names| assert!(names.remove(tx, "user.big").unwrap()));
+    });
+    // A file's name for it.
+    expect(&[kind::SIZE, kind::LINKS, kind::ENTRY], |xattrs| {
+        let root = xattrs.dataset.master().unwrap().lookup_u64("ROOT").unwrap().unwrap();
+        xattrs.names(root, |tx, names| names.add_u64(tx, b"peek", xattrs.value | 8 << 60).unwrap());
+    });
 }

@@ -1,0 +1,184 @@
+//! What an inode says of itself, wherever its attributes lie.
+//!
+//! The bonus area and the spill block are two buffers of one list, which has one right division. What only looks like an
+//! attribute (a list of names that is not one, an ACL that nobody could set) is found here as well, so that nobody meets it first when
+//! he asks for it.
+
+use crate::report::{Report, kind};
+use crate::rules::is_of_programs_alone;
+use std::sync::Arc;
+use terrane_dataset::{Dataset, ObjectZap};
+use terrane_object::dnode::{Dnode, SPILL};
+use terrane_object::{ObjectId, ObjectSet, Owner, PoolError};
+use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Acl, FLAG_XATTR, NAME_MAX, mode};
+use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, NvList, Registry, ZplAttrs, place};
+use terrane_wire::Corrupt;
+
+/// What a whole name of an extended attribute begins with.
+const PREFIXES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
+
+/// One inode's attributes.
+pub(crate) struct Inode {
+    pub zpl: ZplAttrs,
+    /// The hidden directory that it names.
+    pub hidden: Option<u64>,
+    /// It is a hidden directory, or a value in one.
+    pub is_hidden: bool,
+    /// Some attributes could not be read: there may be more.
+    pub is_partial: bool,
+}
+
+/// A name that an extended attribute can have.
+pub(crate) fn is_xattr_name(name: &[u8]) -> bool {
+    let has_more = |prefix: &&[u8]| name.starts_with(prefix) && name.len() > prefix.len();
+    name.len() <= NAME_MAX && !name.contains(&0) && PREFIXES.iter().any(has_more)
+}
+
+/// The spill's bytes.
+pub fn read_spill(set: &ObjectSet, id: ObjectId, dnode: &Dnode) -> Result<Option<Arc<Vec<u8>>>, PoolError> {
+    if dnode.spill.is_hole() {
+        return Ok(None);
+    }
+    let owner = Owner::Block { objset: set.id().0, object: id.0, level: 0, block: SPILL };
+    set.pool().read(&dnode.spill, owner).map(Some)
+}
+
+/// Reads and judges the attributes of an object that has some. `None`: not even the numbers can be read.
+pub(crate) fn read(
+    report: &mut Report,
+    (set, id): (&ObjectSet, ObjectId),
+    dnode: &Dnode,
+    layouts: &LayoutTable,
+) -> Option<Inode> {
+    let at = format!("object set {} object {id}", set.id());
+    let damage = |report: &mut Report, kind, corrupt: Corrupt| report.damage(kind, &corrupt.within(&at));
+    let bonus = match Attrs::decode(&dnode.bonus, layouts) {
+        Ok(bonus) => bonus,
+        Err(corrupt) => {
+            damage(report, kind::ATTRIBUTES, corrupt);
+            return None;
+        }
+    };
+    // The numbers are the bonus's, always.
+    let zpl = match ZplAttrs::from_attrs(&bonus) {
+        Ok(zpl) => zpl,
+        Err(corrupt) => {
+            damage(report, kind::ATTRIBUTES, corrupt);
+            return None;
+        }
+    };
+    let mut is_partial = false;
+    let list = match read_spill(set, id, dnode) {
+        Ok(None) => Ok(AttrList::from_attrs(&bonus)),
+        Ok(Some(raw)) => Attrs::decode(&raw, layouts)
+            .and_then(|spill| AttrList::from_bonus_and_spill(&bonus, &spill))
+            .inspect(|list| judge_division(report, &at, list, bonus.iter().count(), dnode, layouts)),
+        // The walk has named it.
+        Err(_) => {
+            is_partial = true;
+            Ok(AttrList::from_attrs(&bonus))
+        }
+    };
+    let list = list.unwrap_or_else(|corrupt| {
+        damage(report, kind::SPILL, corrupt);
+        is_partial = true;
+        AttrList::from_attrs(&bonus)
+    });
+    if let Some(raw) = list.get(Attr::DXATTR) {
+        match NvList::parse(raw) {
+            Ok(xattrs) => judge_xattrs(report, &at, &xattrs, &zpl),
+            Err(corrupt) => damage(report, kind::XATTRS, corrupt),
+        }
+    }
+    let is_hidden = zpl.flags & FLAG_XATTR != 0;
+    if is_hidden && (list.get(Attr::DXATTR).is_some() || list.get(Attr::XATTR).is_some()) {
+        report.add(kind::XATTRS, &at, "none, as it is one itself", "some");
+    }
+    let hidden = list.get(Attr::XATTR).and_then(|raw| Some(u64::from_le_bytes(raw.try_into().ok()?)));
+    Some(Inode { zpl, hidden, is_hidden, is_partial })
+}
+
+/// The same attributes lie in the same places, whatever came before.
+fn judge_division(
+    report: &mut Report,
+    at: &str,
+    list: &AttrList,
+    in_bonus: usize,
+    dnode: &Dnode,
+    layouts: &LayoutTable,
+) {
+    match place(list, layouts.registry(), Dnode::bonus_max(dnode.slots)) {
+        Ok(expected) if expected == list.len() => {
+            report.add(kind::SPILL, at, "none, as the bonus holds all attributes", "one");
+        }
+        Ok(expected) => {
+            let in_bonus = format!("{in_bonus} attributes before it");
+            report.expect(kind::SPILL, at, format!("{expected} attributes before it"), in_bonus);
+        }
+        Err(error) => report.add(kind::SPILL, at, "of attributes that have a place", error),
+    }
+}
+
+fn judge_xattrs(report: &mut Report, at: &str, xattrs: &NvList<'_>, zpl: &ZplAttrs) {
+    if xattrs.is_empty() {
+        report.add(kind::XATTRS, at, "a list with names, or none", "an empty one");
+    }
+    let is_dir = zpl.mode & u64::from(mode::S_IFMT) == u64::from(mode::S_IFDIR);
+    for (name, value) in xattrs.iter() {
+        let shown = String::from_utf8_lossy(name);
+        if !is_xattr_name(name) {
+            report.add(
+                kind::XATTRS,
+                at,
+                "names of a namespace, at most 255 bytes",
+                format_args!("{shown:?}"),
+            );
+        }
+        let is_acl = name == ACL_ACCESS || name == ACL_DEFAULT;
+        if is_acl && !matches!(Acl::parse(value), Ok(Some(_))) {
+            let found = format!("{} bytes that are none", value.len());
+            report.add(kind::XATTRS, format_args!("{at} {shown}"), "an ACL", found);
+        }
+        if name == ACL_DEFAULT && !is_dir {
+            report.add(kind::XATTRS, at, "a default ACL of directories alone", "one");
+        }
+    }
+}
+
+/// The names in an inode's list; none where they cannot be read.
+pub(crate) fn listed_names(set: &ObjectSet, id: ObjectId, layouts: &LayoutTable) -> Vec<Vec<u8>> {
+    let names = || {
+        let dnode = set.hold(id).ok()?.dnode();
+        let spill = read_spill(set, id, &dnode).ok()?;
+        let bonus = Attrs::decode(&dnode.bonus, layouts).ok()?;
+        let spill = spill.as_ref().and_then(|raw| Attrs::decode(raw, layouts).ok());
+        let raw = bonus.get(Attr::DXATTR).or_else(|| spill?.get(Attr::DXATTR))?;
+        Some(NvList::parse(raw).ok()?.iter().map(|(name, _)| name.to_vec()).collect())
+    };
+    names().unwrap_or_default()
+}
+
+/// The SA layouts of a data set, read anew; nothing where there are no files.
+pub fn load_layouts(dataset: &Dataset) -> Result<Option<LayoutTable>, String> {
+    let zap = |id: u64| dataset.open_zap(ObjectId(id)).map_err(|error| error.to_string());
+    let entry = |zap: &ObjectZap, name: &str| match zap.lookup_u64(name.as_bytes()) {
+        Ok(Some(id)) => Ok(id),
+        Ok(None) => Err(format!("no {name}")),
+        Err(error) => Err(error.to_string()),
+    };
+    let master = dataset.master().map_err(|error| error.to_string())?;
+    if is_of_programs_alone(&master) {
+        return Ok(None);
+    }
+    let attributes = zap(entry(&master, "SA_ATTRS")?)?;
+    let registry = zap(entry(&attributes, "REGISTRY")?)?.entries().map_err(|error| error.to_string())?;
+    let layouts = zap(entry(&attributes, "LAYOUTS")?)?.entries().map_err(|error| error.to_string())?;
+    let rows = registry.iter().filter_map(|entry| Some((entry.key.name()?.to_vec(), entry.value.first()?)));
+    let registry = Registry::load(rows).map_err(|corrupt| corrupt.to_string())?;
+    let orders = layouts.iter().map(|entry| {
+        let numbers = entry.value.ints().into_iter().map(|number| u16::try_from(number).unwrap_or(u16::MAX));
+        (entry.key.name().unwrap_or_default().to_vec(), numbers.collect::<Vec<u16>>())
+    });
+    let table = LayoutTable::load(registry, orders.collect::<Vec<_>>());
+    table.map(Some).map_err(|corrupt| corrupt.to_string())
+}
