@@ -95,7 +95,23 @@ fn the_last_byte_of_an_attribute_is_used() {
     assert!(list.with(b"user.max", &pattern(largest)).is_some());
     assert_eq!(list.with(b"user.max", &vec![0; usize::from(u16::MAX) + 1]), None);
     assert_eq!(list.with(&vec![b'n'; 70_000], b""), None);
+}
+
+#[test]
+fn a_name_has_bytes_and_none_of_them_is_nul() {
+    let list = NvList::default();
     assert_eq!((list.with(b"", b"x"), list.with(b"user.\0", b"x")), (None, None));
+    let unnamed: Vec<u8> = [20, 24, 0, 10, 0].iter().flat_map(|&number: &u32| number.to_be_bytes()).collect();
+    let raw = [&HEADER[..], &unnamed, &END].concat();
+    assert_eq!(NvList::parse(&raw).unwrap_err().what, "name");
+    assert_eq!(get(&raw, b"").unwrap_err().what, "name");
+}
+
+#[test]
+fn one_name_may_begin_another() {
+    let raw = pack(&vec![(b"user.ab".to_vec(), b"long".to_vec()), (b"user.a".to_vec(), b"short".to_vec())]);
+    assert_eq!(get(&raw, b"user.a"), Ok(Some(&b"short"[..])));
+    assert_eq!(NvList::parse(&raw).unwrap().get(b"user.a"), Some(&b"short"[..]));
 }
 
 #[test]
@@ -104,6 +120,8 @@ fn lies_are_refused() {
     let good = file("one_small.xdr");
     for len in 0..good.len() {
         assert!(NvList::parse(&good[..len]).is_err(), "{len} bytes");
+        // Up to the end of the pair, padding included, there is none.
+        assert_eq!(get(&good[..len], b"user.a").is_err(), len < good.len() - END.len(), "{len} bytes");
     }
     let damage = |at: usize, byte: u8| {
         let mut raw = good.clone();
