@@ -200,22 +200,25 @@ impl SaBuffer {
             return Err(SaError::NotTheLayout { layout: number });
         }
         let units = u16::try_from(layout.header_bytes() / 8).map_err(|_| SaError::TooManyAttributes)?;
-        let mut raw = Vec::with_capacity(list.stored_bytes(layout.var_count()));
-        raw.extend_from_slice(&MAGIC.to_le_bytes());
-        raw.extend_from_slice(&(units << 10 | number).to_le_bytes());
+        // All zeros first: what lies between values is never touched.
+        let mut raw = vec![0; list.stored_bytes(layout.var_count())];
+        let put = |raw: &mut [u8], at: usize, bytes: &[u8]| {
+            if let Some(place) = raw.get_mut(at..).and_then(|rest| rest.get_mut(..bytes.len())) {
+                place.copy_from_slice(bytes);
+            }
+            at + bytes.len()
+        };
+        put(&mut raw, 0, &MAGIC.to_le_bytes());
+        put(&mut raw, 4, &(units << 10 | number).to_le_bytes());
+        let (mut length_at, mut value_at) = (LENGTHS_OFFSET, layout.header_bytes());
         for (slot, (attr, value)) in layout.slots().iter().zip(list.iter()) {
-            let wrong = || SaError::Length { attr, len: value.len() };
             let len = u16::try_from(value.len()).map_err(|_| SaError::TooLarge { bytes: value.len() })?;
             match slot.len {
-                Some(fixed) if fixed != len => return Err(wrong()),
+                Some(fixed) if fixed != len => return Err(SaError::Length { attr, len: value.len() }),
                 Some(_) => {}
-                None => raw.extend_from_slice(&len.to_le_bytes()),
+                None => length_at = put(&mut raw, length_at, &len.to_le_bytes()),
             }
-        }
-        raw.resize(layout.header_bytes(), 0);
-        for (_, value) in list.iter() {
-            raw.resize(raw.len().next_multiple_of(8), 0);
-            raw.extend_from_slice(value);
+            value_at = put(&mut raw, value_at.next_multiple_of(8), value);
         }
         Ok(SaBuffer { layout: Arc::clone(layout), raw })
     }

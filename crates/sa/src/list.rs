@@ -11,6 +11,9 @@ use terrane_wire::{Corrupt, Field};
 /// Attribute, start and length of its value in the list's bytes.
 type Item = (Attr, usize, usize);
 
+/// A stored list is read to be changed: room for what is usual.
+const CHANGES_BYTES: usize = 512;
+
 /// Values in the order they will be stored in.
 #[derive(Clone, Debug, Default)]
 pub struct AttrList {
@@ -22,27 +25,29 @@ pub struct AttrList {
 impl AttrList {
     pub fn new() -> Self {
         // Room for a usual file: a create makes one list.
-        AttrList { items: Vec::with_capacity(20), values: Vec::with_capacity(256) }
+        AttrList::with_capacity(256)
+    }
+
+    fn with_capacity(value_bytes: usize) -> Self {
+        AttrList { items: Vec::with_capacity(20), values: Vec::with_capacity(value_bytes) }
     }
 
     /// The attributes of a stored buffer, also those nobody here knows the meaning of.
     pub fn from_attrs(attrs: &Attrs<'_>) -> Self {
-        let mut list = AttrList::new();
-        for (attr, value) in attrs.iter() {
-            list.push(attr, value);
-        }
+        let mut list = AttrList::with_capacity(attrs.used_bytes() + CHANGES_BYTES);
+        list.extend(attrs);
         list
     }
 
     /// The attributes of a stored bonus area and its spill block, in that order. Refused when both have one.
     pub fn from_bonus_and_spill(bonus: &Attrs<'_>, spill: &Attrs<'_>) -> Result<Self, Corrupt> {
-        let mut list = AttrList::from_attrs(bonus);
-        for (attr, value) in spill.iter() {
-            if bonus.layout().slot(attr).is_some() {
-                return Err(Corrupt::new("SA spill", "attributes", "none of the bonus's", attr));
-            }
-            list.push(attr, value);
+        if let Some(attr) = spill.layout().order().find(|&attr| bonus.layout().slot(attr).is_some()) {
+            return Err(Corrupt::new("SA spill", "attributes", "none of the bonus's", attr));
         }
+        let bytes = bonus.used_bytes() + spill.used_bytes();
+        let mut list = AttrList::with_capacity(bytes + CHANGES_BYTES);
+        list.extend(bonus);
+        list.extend(spill);
         Ok(list)
     }
 
@@ -97,6 +102,12 @@ impl AttrList {
     pub fn split_at(&self, count: usize) -> (AttrSlice<'_>, AttrSlice<'_>) {
         let (first, others) = self.items.split_at(count.min(self.items.len()));
         (AttrSlice { items: first, values: &self.values }, AttrSlice { items: others, values: &self.values })
+    }
+
+    fn extend(&mut self, attrs: &Attrs<'_>) {
+        for (attr, value) in attrs.iter() {
+            self.push(attr, value);
+        }
     }
 
     fn push(&mut self, attr: Attr, value: &[u8]) {
