@@ -74,6 +74,24 @@ check_packages() {
     say "    ext4: $(package_counts "$work/packages-ext4") commands of attr's and acl's tests"
 }
 
-all=(check_attributes check_packages)
+# What lists do to modes, modes to lists, and directories to what is made in them: by the page that Fs is judged by in process as well,
+# which ext4 has to write again; and by a story with other users, which both must tell alike.
+check_acls() {
+    local page=$top/crates/posix/tests/golden/acls_of_ext4 dir
+    have setfacl
+    ext4_beside
+    (cd "$top" && nice -n 5 cargo build --quiet -p terrane-posix --example acl_vectors)
+    for dir in "$work/ext4" "$mnt"; do
+        "$target/debug/examples/acl_vectors" "$dir" | diff "$page" -
+    done
+    mount_again allow_other
+    "$top/scripts/acls.sh" "$work/ext4/story" >"$work/story-ext4"
+    "$top/scripts/acls.sh" "$mnt/story" >"$work/story"
+    umount "$work/ext4"
+    diff "$work/story-ext4" "$work/story"
+    say "    $(wc -l <"$page") lines of changes and $(wc -l <"$work/story") of a story are ext4's"
+}
+
+all=(check_attributes check_packages check_acls)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

@@ -2,8 +2,8 @@
 //!
 //!     cargo run -p terrane-posix --example acl_vectors -- DIR
 //!
-//! `tests/golden/acls_of_ext4` is what ext4 says (Linux 6.18). The same page is wanted of `Fs` in process (`tests/acls.rs`) and of a
-//! mount (`scripts/mounted.sh`, where ext4 is asked again, which proves the page).
+//! `tests/golden/acls_of_ext4` is what ext4 says (Linux 6.18; before 6.13 its ctimes are too coarse). The same page is wanted of `Fs` in
+//! process (`tests/acls.rs`) and of a mount (`scripts/xattrs.sh`, where ext4 is asked again, which proves the page).
 //!
 //! A line is a new file (`file 640`), or a change of it and what came of it: an error or `ok`, the mode, the access ACL, the default
 //! ACL, and whether its ctime changed; for a file made in it, those of the new one.
