@@ -134,15 +134,30 @@ fn judge_xattrs(report: &mut Report, at: &str, xattrs: &NvList<'_>, zpl: &ZplAtt
                 format_args!("{shown:?}"),
             );
         }
-        let is_acl = name == ACL_ACCESS || name == ACL_DEFAULT;
-        if is_acl && !matches!(Acl::parse(value), Ok(Some(_))) {
-            let found = format!("{} bytes that are none", value.len());
-            report.add(kind::XATTRS, format_args!("{at} {shown}"), "an ACL", found);
+        if name == ACL_ACCESS || name == ACL_DEFAULT {
+            let at = format!("{at} {shown}");
+            match Acl::parse(value) {
+                Ok(Some(acl)) if name == ACL_ACCESS => judge_access(report, &at, &acl, zpl.mode),
+                Ok(Some(_)) => {}
+                _ => {
+                    let found = format!("{} bytes that are none", value.len());
+                    report.add(kind::XATTRS, at, "an ACL", found);
+                }
+            }
         }
         if name == ACL_DEFAULT && !is_dir {
             report.add(kind::XATTRS, at, "a default ACL of directories alone", "one");
         }
     }
+}
+
+/// Whoever looks at the mode sees what the list allows at most.
+fn judge_access(report: &mut Report, at: &str, acl: &Acl, mode: u64) {
+    if acl.is_minimal() {
+        report.add(kind::XATTRS, at, "none, as the mode says all that it says", "one");
+    }
+    let permissions = |bits: u64| format!("the permissions {:03o}", bits & 0o777);
+    report.expect(kind::XATTRS, at, permissions(mode), permissions(acl.permissions().into()));
 }
 
 /// The names in an inode's list; none where they cannot be read.

@@ -337,6 +337,10 @@ fn lists_that_nobody_could_have_set_are_found() {
     let with = |name: &[u8], value: &[u8]| NvList::default().with(name, value).unwrap();
     let long = [b"user.".to_vec(), vec![b'x'; 251]].concat();
     let acl = b"system.posix_acl_access";
+    let rows = |rows: &[(u8, u8)]| {
+        let row = |(tag, permissions): &(u8, u8)| [*tag, 0, *permissions, 0, 255, 255, 255, 255];
+        [&[2, 0, 0, 0][..], rows.iter().flat_map(row).collect::<Vec<u8>>().as_slice()].concat()
+    };
     for (packed, word) in [
         (vec![1; 100], "packed list"),
         (NvList::default().to_bytes(), "an empty one"),
@@ -344,6 +348,8 @@ fn lists_that_nobody_could_have_set_are_found() {
         (with(b"user.", &[7; 400]), "names of a namespace"),
         (with(&long, &[7; 400]), "names of a namespace"),
         (with(acl, &[7; 400]), "an ACL"),
+        (with(acl, &rows(&[(1, 6), (4, 7), (16, 0), (32, 1)])), "the permissions 601"),
+        (with(acl, &rows(&[(1, 6), (4, 4), (32, 4)])), "the mode says all that it says"),
         (with(b"system.posix_acl_default", &[7; 400]), "of directories alone"),
         (with(b"user.big", &[7; 400]), "in the inode's list as well"),
     ] {
