@@ -320,6 +320,10 @@ impl Dispatch {
         // Never `append`: the kernel has found the end under its own lock, and splits long writes into several, which
         // may come in any order.
         let kill_suidgid = write.write_flags & proto::write::KILL_SUIDGID != 0;
+        // A kernel that caches takes them away before it writes; one that does not leaves it to us.
+        if self.policy.direct_io {
+            self.drop_capabilities(node)?;
+        }
         let size =
             self.fs.write(node, write.offset, write.data, WriteFlags { append: false, kill_suidgid })?;
         Ok(reply.bytes(&proto::WriteOut { size, padding: 0 }.encode()))

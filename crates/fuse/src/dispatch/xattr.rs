@@ -11,6 +11,7 @@ use crate::reply::{Errno, Reply};
 use crate::session::Negotiated;
 use terrane_posix::{Cred, Ino, SetXattr};
 
+const CAPABILITY: &[u8] = b"security.capability";
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 
 /// Whether this mount has such attributes at all. "I have no such operation" keeps the kernel from asking again.
@@ -81,6 +82,15 @@ impl Dispatch {
     pub(super) fn removexattr(&self, negotiated: &Negotiated, node: Ino, name: &[u8]) -> Answer {
         judge(negotiated, name)?;
         self.fs.removexattr(node, name)
+    }
+
+    /// Whoever changes a program's bytes does not get what it was allowed to do.
+    pub(super) fn drop_capabilities(&self, node: Ino) -> Answer {
+        match self.fs.getxattr(node, CAPABILITY, &mut Vec::new()) {
+            Ok(()) => self.fs.removexattr(node, CAPABILITY),
+            Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(()),
+            Err(errno) => Err(errno),
+        }
     }
 }
 
