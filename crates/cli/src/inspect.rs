@@ -2,6 +2,7 @@
 //!
 //! Everything here is read through the same doors as by the file system, so that what is shown is what it would see.
 
+mod attributes;
 mod map;
 mod space;
 mod stat;
@@ -229,8 +230,12 @@ fn hold(live: &Live, meta: bool, object: u64) -> Outcome<Arc<Object>> {
 }
 
 pub fn dnode(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
+    use terrane_object::ObjectKind::{Directory, File, Special, Symlink};
     let dnode = dnode_of(live, meta, object)?;
     let mut out = dnode_json(object, &dnode);
+    out["dnode_bytes"] = dnode.stored_bytes().into();
+    out["bonus_room"] = Dnode::bonus_room(dnode.slots, !dnode.spill.is_hole()).into();
+    out["contents"] = attributes::contents(&dnode).into();
     out["pointer"] = pointer_json(&dnode.root)["pointer"].clone();
     if !dnode.spill.is_hole() {
         out["spill"] = pointer_json(&dnode.spill)["pointer"].clone();
@@ -238,6 +243,10 @@ pub fn dnode(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
     }
     let hex = dnode.bonus.iter().map(|byte| format!("{byte:02x}"));
     out["bonus"] = Value::String(hex.collect());
+    if !meta && matches!(dnode.kind, Directory | File | Symlink | Special) {
+        let held = hold(live, meta, object)?;
+        attributes::describe(live, &held, &mut out);
+    }
     Ok(out)
 }
 

@@ -10,8 +10,13 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{Place, Running, can_mount};
+use terrane_dataset::Dataset;
+use terrane_device::{Device, FileDevice};
+use terrane_object::{CreateOptions, Env, ImportOptions, Objects, Pool, SeededEnv};
+use terrane_posix::{Cred, Fs, SetXattr, WriteFlags};
 
 /// The states of the pools that a search finds, as `NAME STATE`.
 fn found(place: &Place, words: &str) -> Vec<String> {
@@ -440,4 +445,57 @@ fn reports_come_until_they_are_interrupted() {
         assert!(begun.elapsed() < Duration::from_secs(20), "it goes on for nobody");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// A pool in a file, with one inode that has attributes in every place; returns its number.
+fn with_attributes(image: &Path) -> u64 {
+    const ZONE_BYTES: u64 = 1 << 20;
+    let device: Arc<dyn Device> = Arc::new(FileDevice::create(image, 64 << 20, ZONE_BYTES).unwrap());
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
+    let create = CreateOptions::named("tank");
+    let pool = Pool::create(vec![device], &create, env, &ImportOptions::default()).unwrap();
+    let objects = Objects::create(pool.clone()).unwrap();
+    let dataset = Arc::new(Dataset::create_root(&objects, &[]).unwrap());
+    Fs::format(&dataset, &Cred::default()).unwrap();
+    let fs = Fs::open(dataset).unwrap();
+    let ino = fs.create(fs.root(), b"file", 0o640, &Cred::default()).unwrap().ino;
+    fs.write(ino, 0, b"little", WriteFlags::default()).unwrap();
+    for (name, len) in [("user.big", 40_000), ("user.listed", 700)] {
+        fs.setxattr(ino, name.as_bytes(), &vec![7; len], SetXattr::default(), &Cred::default()).unwrap();
+    }
+    drop(fs);
+    pool.export().unwrap();
+    ino
+}
+
+#[test]
+fn an_inode_shows_where_its_attributes_lie() {
+    let place = Place::new("attributes");
+    let ino = with_attributes(&place.path("tank.img"));
+    let object = place.json(&format!("debug dnode -j ./tank.img {ino}"))["object"].clone();
+    assert_eq!((&object["dnode_bytes"], &object["contents"]), (&512.into(), &"embedded".into()));
+    assert_eq!((&object["bonus_room"], &object["bonus_bytes"]), (&192.into(), &144.into()));
+    let of = |list: &str, name: &str| {
+        let rows = object[list].as_array().unwrap();
+        rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("{name} in {rows:?}")).clone()
+    };
+    assert_eq!(
+        (&of("attributes", "ZPL_MODE")["value"], &of("attributes", "ZPL_SIZE")["value"]),
+        (&"0o100640".into(), &"6".into())
+    );
+    assert_eq!(of("attributes", "ZPL_MTIME")["home"], "bonus");
+    let list = of("attributes", "ZPL_DXATTR");
+    assert_eq!((&list["home"], list["bytes"].as_u64() > Some(700)), (&"spill".into(), true));
+    assert!(object["spill_bytes"].as_u64() > Some(700));
+    assert_eq!(
+        (&of("xattrs", "user.listed")["home"], &of("xattrs", "user.listed")["bytes"]),
+        (&"spill".into(), &700.into())
+    );
+    let big = of("xattrs", "user.big");
+    assert!(big["home"].as_str().unwrap().starts_with("object ") && big["bytes"] == 40_000, "{big}");
+    let shown = place.out(&format!("debug dnode ./tank.img {ino}"));
+    for line in ["contents: embedded", "XATTR        HOME", "user.listed  spill", "ZPL_DXATTR  spill"] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    assert!(place.out("check ./tank.img").contains("nothing found"));
 }

@@ -138,6 +138,21 @@ const OBJECTS: Listing = Listing {
         count("BONUS", "bonus_bytes"),
     ],
 };
+const ATTRIBUTES: Listing = Listing {
+    command: "debug dnode",
+    key: "attributes",
+    columns: &[
+        text("ATTRIBUTE", "name"),
+        text("HOME", "home"),
+        count("BYTES", "bytes"),
+        text("VALUE", "value"),
+    ],
+};
+const XATTRS: Listing = Listing {
+    command: "debug dnode",
+    key: "xattrs",
+    columns: &[text("XATTR", "name"), text("HOME", "home"), count("BYTES", "bytes")],
+};
 const POINTERS: Listing = Listing {
     command: "debug tree",
     key: "pointers",
@@ -201,7 +216,7 @@ impl DebugCommand {
                 let answer = ask(&registry, pool, &Query::Dnode { meta: *meta, object: *object })?;
                 print(&match shape.json {
                     true => format!("{:#}\n", envelope("debug dnode", json!({"object": answer}))),
-                    false => fields(&answer),
+                    false => dnode(answer, *shape)?,
                 })
             }
             DebugCommand::Tree(Object { pool, object, meta, shape }) => {
@@ -213,6 +228,20 @@ impl DebugCommand {
             }
         }
     }
+}
+
+/// The object, then its attributes, then those that users named.
+fn dnode(mut answer: Value, shape: Shape) -> Outcome<String> {
+    let mut lists = String::new();
+    for listing in [ATTRIBUTES, XATTRS] {
+        let list = answer.as_object_mut().and_then(|object| object.remove(listing.key));
+        let list = list.map_or(Ok(Vec::new()), rows)?;
+        if !list.is_empty() {
+            lists.push('\n');
+            lists.push_str(&listing.render(&list, shape));
+        }
+    }
+    Ok(fields(&answer) + &lists)
 }
 
 fn uberblocks(answer: &Value, shape: Shape) -> Outcome<String> {

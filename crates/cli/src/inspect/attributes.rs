@@ -1,0 +1,106 @@
+//! The attributes of one inode, each with the place where it lies: what `terrane debug dnode` shows of one.
+
+use super::hold;
+use crate::live::Live;
+use serde_json::{Value, json};
+use terrane_check::attributes::load_layouts;
+use terrane_dataset::ObjectStore;
+use terrane_object::dnode::Dnode;
+use terrane_object::{BlockPtr, Object};
+use terrane_sa::{Attr, Attrs, LayoutTable, NvList};
+use terrane_zap::{Cursor, Zap};
+
+/// Hidden values that are listed.
+const HIDDEN_MAX: usize = 10_000;
+/// An entry's value: 48 bits of object number.
+const OBJECT_MASK: u64 = (1 << 48) - 1;
+
+/// What the root pointer says of the contents.
+pub fn contents(dnode: &Dnode) -> &'static str {
+    match &dnode.root {
+        BlockPtr::Hole(_) => "none",
+        BlockPtr::Embedded(_) => "embedded",
+        BlockPtr::Normal(_) => "blocks",
+    }
+}
+
+struct Lists {
+    attributes: Vec<Value>,
+    xattrs: Vec<Value>,
+    hidden: Option<u64>,
+}
+
+/// Adds what the object's attributes are to `out`; what cannot be read is told in its place.
+pub fn describe(live: &Live, object: &Object, out: &mut Value) {
+    match lists(live, object) {
+        Ok(lists) => {
+            out["attributes"] = lists.attributes.into();
+            out["xattrs"] = lists.xattrs.into();
+        }
+        Err(error) => out["attributes_error"] = error.into(),
+    }
+}
+
+fn lists(live: &Live, object: &Object) -> Result<Lists, String> {
+    let table = load_layouts(&live.dataset)?.ok_or("the data set has no files")?;
+    let mut lists = Lists { attributes: Vec::new(), xattrs: Vec::new(), hidden: None };
+    lists.take(&object.bonus(), &table, "bonus")?;
+    let spill = object.spill().map_err(|error| error.to_string())?;
+    if let Some(spill) = spill {
+        lists.take(&spill, &table, "spill")?;
+    }
+    if let Some(number) = lists.hidden {
+        lists.take_hidden(live, &table, number)?;
+    }
+    Ok(lists)
+}
+
+impl Lists {
+    fn take(&mut self, raw: &[u8], table: &LayoutTable, home: &str) -> Result<(), String> {
+        let attrs = Attrs::decode(raw, table).map_err(|error| error.within(home).to_string())?;
+        for (attr, value) in attrs.iter() {
+            let name = table.registry().get(attr).map_or_else(|| attr.to_string(), |info| info.name.clone());
+            let shown = shown(&attrs, attr, value);
+            self.attributes.push(json!({"name": name, "home": home, "bytes": value.len(), "value": shown}));
+        }
+        self.hidden = self.hidden.or(attrs.u64(Attr::XATTR));
+        if let Some(packed) = attrs.get(Attr::DXATTR) {
+            let list = NvList::parse(packed).map_err(|error| error.to_string())?;
+            let rows = list.iter().map(|(name, value)| row(name, home, value.len() as u64));
+            self.xattrs.extend(rows);
+        }
+        Ok(())
+    }
+
+    fn take_hidden(&mut self, live: &Live, table: &LayoutTable, number: u64) -> Result<(), String> {
+        let held = hold(live, false, number).map_err(|error| error.0)?;
+        let store = ObjectStore::reader(&held);
+        let zap = Zap::open(&store).map_err(|error| error.to_string())?;
+        for entry in zap.list(&store, Cursor::START, HIDDEN_MAX).map_err(|error| error.to_string())? {
+            let value = entry.value.first().unwrap_or(0) & OBJECT_MASK;
+            let bytes = hold(live, false, value).map_err(|error| error.0)?;
+            let bytes =
+                Attrs::decode(&bytes.bonus(), table).map_err(|error| error.to_string())?.u64(Attr::SIZE);
+            let home = format!("object {value}");
+            self.xattrs.push(row(entry.key.name().unwrap_or_default(), &home, bytes.unwrap_or(0)));
+        }
+        Ok(())
+    }
+}
+
+fn row(name: &[u8], home: &str, bytes: u64) -> Value {
+    json!({"name": String::from_utf8_lossy(name), "home": home, "bytes": bytes})
+}
+
+/// A value that is a number, a time or a text; the others are shown by their length.
+fn shown(attrs: &Attrs<'_>, attr: Attr, value: &[u8]) -> Option<String> {
+    match attr {
+        Attr::MODE => attrs.u64(attr).map(|mode| format!("{mode:#o}")),
+        Attr::SYMLINK => Some(String::from_utf8_lossy(value).into_owned()),
+        Attr::DXATTR => None,
+        _ => match attrs.pair(attr) {
+            Some([seconds, nanos]) if value.len() == 16 => Some(format!("{seconds}.{nanos:09}")),
+            _ => attrs.u64(attr).filter(|_| value.len() == 8).map(|number| number.to_string()),
+        },
+    }
+}
