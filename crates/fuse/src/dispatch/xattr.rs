@@ -9,16 +9,20 @@ use super::{Answer, Dispatch, ENOSYS};
 use crate::proto::{self, Header, SetXattrIn, setxattr, xattr};
 use crate::reply::{Errno, Reply};
 use crate::session::Negotiated;
-use terrane_posix::{Cred, Ino, SetXattr};
+use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Cred, Ino, SetXattr};
 
 const CAPABILITY: &[u8] = b"security.capability";
-const ACL_PREFIX: &[u8] = b"system.posix_acl_";
+
+/// The two names that the kernel judges by; any longer one is unknown.
+fn is_acl(name: &[u8]) -> bool {
+    [ACL_ACCESS, ACL_DEFAULT].contains(&name)
+}
 
 /// Whether this mount has such attributes at all. "I have no such operation" keeps the kernel from asking again.
 fn judge(negotiated: &Negotiated, name: &[u8]) -> Answer {
     match name {
         _ if !negotiated.xattrs => Err(ENOSYS),
-        _ if name.starts_with(ACL_PREFIX) && !negotiated.acls() => Err(Errno::EOPNOTSUPP),
+        _ if is_acl(name) && !negotiated.acls() => Err(Errno::EOPNOTSUPP),
         _ => Ok(()),
     }
 }
@@ -61,7 +65,7 @@ impl Dispatch {
         judge(negotiated, name)?;
         self.fs.getxattr(node, name, reply.tail()).map_err(|errno| match errno {
             // The kernel would refuse the file to everybody but its owner. What can have no list is judged by its mode.
-            Errno::EOPNOTSUPP if name.starts_with(ACL_PREFIX) => Errno::ENODATA,
+            Errno::EOPNOTSUPP if is_acl(name) => Errno::ENODATA,
             errno => errno,
         })?;
         fit(reply, size)

@@ -92,6 +92,8 @@ fn what_can_have_no_list_has_none() {
     let file = Asked::new(WITH_ACLS, &[("acltype", "off")]);
     assert_eq!(file.ask(Request::Getxattr { name: ACL, size: 0 }), Err(Errno::ENODATA));
     assert_eq!(file.ask(set(ACL, b"", 0)), Err(Errno::EOPNOTSUPP));
+    let unknown = Request::Getxattr { name: b"system.posix_acl_accessory", size: 0 };
+    assert_eq!(file.ask(unknown), Err(Errno::EOPNOTSUPP), "only the names that the kernel asks for");
 }
 
 #[test]
