@@ -107,8 +107,6 @@ check_space() {
 check_unsupported() {
     local answer
     : >"$mnt/f"
-    answer=$(setfattr -n user.x -v y "$mnt/f" 2>&1) && return 1
-    [[ $answer == *"not supported"* ]] || { say "    setfattr: $answer"; return 1; }
     answer=$(cp --reflink=always "$mnt/f" "$mnt/g" 2>&1) && return 1
     cp --reflink=auto "$mnt/f" "$mnt/h"
     head -c 1M /dev/urandom >"$mnt/f"

@@ -26,15 +26,26 @@ judged() { # ext4 or terrane, directory, words for the program...
     mkdir -m 755 "$dir/judged"
     "$target/debug/attributes" "$dir/judged" --differs-as "$differs_as" "$@" >"$work/judged" 2>&1 || { cat "$work/judged"; return 1; }
     counts=$(tail -n 1 "$work/judged")
-    grep '^    ' "$work/judged" || true
     say "    $differs_as: ${counts#attributes: }"
+    grep '^    ' "$work/judged" || true
 }
+
+about_values=(values long-names many full-list names homes large-beside objects together)
 
 check_attributes() {
     ext4_beside
     (cd "$top" && nice -n 5 cargo build --quiet -p attributes)
     judged ext4 "$work/ext4" --remount "umount '$work/ext4' && mount -o loop,\$MODE '$work/ext4.img' '$work/ext4'"
     umount "$work/ext4"
+    mount_again allow_other
+    local remount="'$terrane' umount '$mnt' && '$terrane' mount p '$mnt' -o allow_other,\$MODE" property
+    judged terrane "$mnt" --remount "$remount" --property "'$terrane' fs set \"\$1\" p"
+    # Where values lie depends on these, and nothing that can be asked does.
+    for property in xattr=dir dnodesize=legacy dnodesize=16k; do
+        "$terrane" fs set "$property" p
+        mv "$mnt/judged" "$mnt/before-$property"
+        judged terrane "$mnt" --remount "$remount" "${about_values[@]/#/--only=}"
+    done
 }
 
 # The tests that come with the programs getfattr, setfattr, getfacl and setfacl: each command of them with its outcome. They change
@@ -55,7 +66,7 @@ package_tests() { # directory on a file system, what it found
                 echo "== $package $test"
                 perl ./run "$test" 2>&1 </dev/null || true
             done
-        done' sh "$dir/upstream" >"$found"
+        done' sh "$dir/upstream" | sed "s#$dir#DIR#g" >"$found"
     rm -rf "$dir/upstream"
 }
 
@@ -71,7 +82,12 @@ check_packages() {
     ext4_beside
     package_tests "$work/ext4" "$work/packages-ext4"
     umount "$work/ext4"
-    say "    ext4: $(package_counts "$work/packages-ext4") commands of attr's and acl's tests"
+    mount_again allow_other
+    package_tests "$mnt" "$work/packages"
+    say "    ext4 $(package_counts "$work/packages-ext4"), Terrane $(package_counts "$work/packages") commands of attr's and acl's tests passed"
+    # The same outcome of each command, and what a failed one wrote.
+    diff "$work/packages-ext4" "$work/packages" || return 1
+    ! grep -e '-- failed' "$work/packages" || return 1
 }
 
 # What lists do to modes, modes to lists, and directories to what is made in them: by the page that Fs is judged by in process as well,
@@ -92,6 +108,112 @@ check_acls() {
     say "    $(wc -l <"$page") lines of changes and $(wc -l <"$work/story") of a story are ext4's"
 }
 
-all=(check_attributes check_packages check_acls)
+# A tree with something of each kind on it, on ext4.
+prepare_attributes() { # directory
+    local tree=$1
+    mkdir -p "$tree/shared/below" "$tree/sticky"
+    echo plain >"$tree/plain"
+    echo few >"$tree/few"
+    setfattr -n user.comment -v 'a comment' "$tree/few"
+    setfattr -n user.binary -v 0x00ff0a000d22 "$tree/few"
+    setfattr -n user.empty "$tree/few"
+    setfattr -n trusted.note -v root "$tree/few"
+    setfattr -n security.label -v unconfined "$tree/few"
+    echo long >"$tree/long"
+    setfattr -n user.long -v "$(head -c 2000 /dev/zero | tr '\0' v)" "$tree/long"
+    setfattr -n user.longer -v "$(head -c 60000 /dev/zero | tr '\0' w)" "$tree/long"
+    ln "$tree/few" "$tree/link"
+    ln -s few "$tree/symlink"
+    setfattr -h -n trusted.note -v 'of the link' "$tree/symlink"
+    setfattr -n user.dir -v 'of the directory' "$tree/shared"
+    setfacl -m u:60001:rwx,g:60002:rx "$tree/shared"
+    setfacl -d -m u:60001:rwx,g:60002:rx,o::- "$tree/shared"
+    echo inherits >"$tree/shared/inherits"
+    mkdir "$tree/shared/inherits too"
+    echo acl >"$tree/acl"
+    setfacl -m u:60001:rw,m::r "$tree/acl"
+    mkfifo "$tree/fifo"
+    setfacl -m u:60001:rw "$tree/fifo"
+    chmod 1777 "$tree/sticky"
+    printf '#!/bin/true\n' >"$tree/program"
+    chmod 755 "$tree/program"
+    setcap cap_net_raw,cap_net_bind_service+ep "$tree/program"
+    printf 'odd' >"$tree/$(printf 'odd\nname \377')"
+    setfattr -n "$(printf 'user.odd\n\377 name')" -v odd "$tree/$(printf 'odd\nname \377')"
+    chown -h 60003:60004 "$tree/plain" "$tree/acl" "$tree/symlink"
+}
+
+# Everything that this is about, as text: of two trees the same if they are the same.
+attributes_of() { # directory
+    (
+        cd "$1"
+        find . -print0 | sort -z | xargs -0 stat -c '%N %A %u:%g %h'
+        find . -print0 | sort -z | xargs -0 getfattr -h -d -m - -e hex
+        find . ! -type l -print0 | sort -z | xargs -0 getfacl -n -p
+        getcap -r . | sort
+    ) 2>&1
+}
+
+same_attributes() { # what, directory, as in directory
+    diff <(attributes_of "$3") <(attributes_of "$2") >"$work/differ" && return
+    say "    $1:"
+    head -n 30 "$work/differ" | sed 's/^/    /'
+    return 1
+}
+
+with_cp() { cp -a "$1" "$2"; }
+with_rsync() { rsync -aAXH --numeric-ids "$1/" "$2/"; }
+with_tar() {
+    mkdir "$2"
+    tar -C "$1" --format=posix --xattrs --xattrs-include='*' --acls -cf - . | tar -C "$2" --xattrs --xattrs-include='*' --acls --same-owner -xpf -
+}
+
+# Programs that copy attributes, from ext4 to Terrane, within Terrane and back. They must lose no more than on ext4 alone.
+check_copies() {
+    local how tree=$work/ext4/tree
+    have rsync
+    have setcap
+    ext4_beside
+    prepare_attributes "$tree"
+    for how in cp rsync tar; do
+        "with_$how" "$tree" "$work/ext4/$how"
+        "with_$how" "$tree" "$mnt/$how"
+        same_attributes "$how" "$mnt/$how" "$work/ext4/$how"
+        "with_$how" "$mnt/$how" "$mnt/$how-again"
+        same_attributes "$how within" "$mnt/$how-again" "$work/ext4/$how"
+        "with_$how" "$mnt/$how-again" "$work/ext4/$how-back"
+        same_attributes "$how back" "$work/ext4/$how-back" "$work/ext4/$how"
+    done
+    same_attributes "tar and rsync" "$mnt/tar" "$mnt/rsync"
+    mount_again
+    for how in cp rsync tar; do same_attributes "$how, mounted anew" "$mnt/$how" "$work/ext4/$how"; done
+    [ -z "$(rsync -aAXHnic --numeric-ids "$tree/" "$mnt/rsync/")" ]
+    # What rsync finds to do when only attributes have changed.
+    setfattr -n user.comment -v 'another comment' "$tree/few"
+    setfattr -x user.binary "$tree/few"
+    setfacl -b "$tree/acl"
+    setcap -r "$tree/program"
+    with_rsync "$tree" "$mnt/rsync"
+    same_attributes "rsync of changes" "$mnt/rsync" "$tree"
+    capabilities
+    umount "$work/ext4"
+}
+
+capabilities() {
+    local f=$mnt/capable
+    printf '#!/bin/true\n' >"$f"
+    chmod 755 "$f"
+    setcap cap_net_raw+ep "$f"
+    mv "$f" "$mnt/moved" && mv "$mnt/moved" "$f"
+    mount_again
+    [ "$(getcap -n "$f")" = "$f cap_net_raw=ep" ]
+    setcap -q -v cap_net_raw+ep "$f"
+    mv "$f" "$work/ext4/capable" && mv "$work/ext4/capable" "$f"
+    [ "$(getcap -n "$f")" = "$f cap_net_raw=ep" ]
+    echo more >>"$f"
+    [ -z "$(getcap "$f")" ]
+}
+
+all=(check_attributes check_packages check_acls check_copies)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
