@@ -7,7 +7,7 @@ mod acl_vectors;
 mod support;
 
 use acl_vectors::{Kind, List, Outcome, Seen, Subject};
-use support::{Machine, ROOT_CRED, USER};
+use support::{Machine, ROOT_CRED, Rng, USER};
 use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Attr, Cred, Errno, Fs, Ino, SetAttr, SetXattr, Time};
 
 fn set(fs: &Fs, ino: Ino, name: &[u8], value: &[u8]) -> Result<(), Errno> {
@@ -390,4 +390,48 @@ fn a_file_made_before_the_power_fails_has_its_lists_or_is_not_there() {
     assert_eq!(m.fs().lookup(parent, b"lost"), Err(Errno::ENOENT));
     let found = m.fs().lookup(parent, b"f").unwrap();
     assert_eq!((found.mode, get(m.fs(), found.ino, ACL_ACCESS)), (made.mode, Some(list_with(6, 6, 0))));
+}
+
+/// The nine bits of a file with this list: the three rows that `list_with` changes.
+fn bits_of(list: &[u8]) -> u32 {
+    let permissions = |row: usize| u32::from(list[4 + 8 * row + 2]);
+    permissions(0) << 6 | permissions(3) << 3 | permissions(4)
+}
+
+#[test]
+fn mode_and_list_stay_one_and_files_inherit_all_or_nothing_whoever_changes_them() {
+    let m = Machine::with_threads(14);
+    let fs = m.fs();
+    let parent = dir(fs, b"d");
+    let before = fs.dataset().objects().usage().objects;
+    for round in 0..20u64 {
+        std::thread::scope(|scope| {
+            for seed in 4 * round..4 * round + 4 {
+                scope.spawn(move || {
+                    let mut rng = Rng(seed + 1);
+                    for _ in 0..15 {
+                        let digit = rng.below(8) as u16;
+                        match rng.below(5) {
+                            0 => chmod(fs, parent, 0o111 * u32::from(digit)).unwrap(),
+                            1 => set(fs, parent, ACL_ACCESS, &list_with(digit, 7 - digit, 4)).unwrap(),
+                            2 if digit < 2 => fs.removexattr(parent, ACL_DEFAULT).unwrap(),
+                            2 => set(fs, parent, ACL_DEFAULT, &list_with(digit, digit, digit)).unwrap(),
+                            _ => {
+                                let cred = Cred { umask: 0o777, ..USER };
+                                let made = fs.tmpfile(parent, 0o777, &cred).unwrap();
+                                let list = get(fs, made.ino, ACL_ACCESS);
+                                let bits = list.as_deref().map_or(0, bits_of);
+                                assert_eq!(made.mode & 0o777, bits, "by the umask, or by the list");
+                                fs.forget(made.ino, 1);
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let list = get(fs, parent, ACL_ACCESS).map(|list| bits_of(&list));
+        assert!(list.is_none_or(|bits| bits == fs.getattr(parent).unwrap().mode & 0o777));
+    }
+    fs.sync().unwrap();
+    assert_eq!(fs.dataset().objects().usage().objects, before);
 }
