@@ -5,7 +5,7 @@
 
 use crate::dice::Dice;
 use crate::machine::{Machine, Plan};
-use crate::workload::{Step, Workload};
+use crate::workload::{Acts, Step, Workload};
 use crate::{Failure, ensure};
 use terrane_device::SimDevice;
 use terrane_device::sim::Kept;
@@ -132,18 +132,18 @@ pub struct SmallLife {
     /// Like a drive, or like a file.
     pub drive: bool,
     pub steps: u64,
-    /// See [`Workload::names_only`]; its directory outgrows slots soon.
-    pub names_only: bool,
+    pub acts: Acts,
 }
 
 /// On a fresh machine.
 fn small_life(life: SmallLife, cut: Option<u64>) -> Result<(Workload, u64), Failure> {
-    let SmallLife { seed, drive, steps, names_only } = life;
+    let SmallLife { seed, drive, steps, acts } = life;
     let mut plan = Plan { drive, ..Plan::small(seed) };
-    plan.props.extend(names_only.then_some(("zapsize", "3K")));
+    // A directory that outgrows slots soon.
+    plan.props.extend((acts == Acts::Names).then_some(("zapsize", "3K")));
     let mut workload = Workload::fresh(Machine::create(&plan)?, seed);
     workload.file_bytes = 6000;
-    workload.names_only = names_only;
+    workload.acts = acts;
     let device = workload.machine.device.clone();
     let first = device.ops_done();
     if let Some(cut) = cut {

@@ -7,12 +7,22 @@ use crate::dice::Dice;
 use crate::machine::{Machine, Plan, USER};
 use crate::{Failure, ensure, failed};
 use std::collections::BTreeMap;
-use terrane_posix::{Errno, Fs, WriteFlags};
+use terrane_posix::{Errno, Fs, Ino, SetXattr, WriteFlags};
 
-/// Names and what their files hold, as a length and the seed of the bytes.
-type Files = BTreeMap<String, (u64, usize)>;
+/// A length and the seed of the bytes.
+type Bytes = (u64, usize);
 
-fn content(seed: u64, len: usize) -> Vec<u8> {
+struct Written {
+    content: Bytes,
+    attribute: Option<Bytes>,
+}
+
+/// Names and what their files hold.
+type Files = BTreeMap<String, Written>;
+
+const ATTRIBUTE: &[u8] = b"user.attribute";
+
+fn content((seed, len): Bytes) -> Vec<u8> {
     let mut dice = Dice::new(seed);
     let mut out = Vec::with_capacity(len + 8);
     while out.len() < len {
@@ -33,18 +43,27 @@ fn fill(fs: &Fs, dice: &mut Dice, prefix: &str, files: &mut Files) -> Result<u64
             Err(Errno::ENOSPC) => break,
             Err(errno) => return Err(Failure(format!("create {name}: {errno}"))),
         };
-        let written = fs.write(attr.ino, 0, &content(seed, len), WriteFlags::default());
+        // Before the contents: what is refused then must have left nothing.
+        let mut attribute = None;
+        if dice.one_in(3) {
+            let most = dice.pick(&[100, 600, 30_000, 65_536]).unwrap_or(100);
+            let value = (dice.word(), 1 + dice.below(most) as usize);
+            let set = set_attribute(fs, attr.ino, value).map_err(|failure| failure.within(&name))?;
+            attribute = set.then_some(value);
+            bytes += attribute.map_or(0, |(_, len)| len as u64);
+        }
+        let written = fs.write(attr.ino, 0, &content((seed, len)), WriteFlags::default());
         fs.forget(attr.ino, 1);
         match written {
             Ok(written) => {
-                files.insert(name, (seed, written as usize));
+                files.insert(name, Written { content: (seed, written as usize), attribute });
                 bytes += u64::from(written);
                 if (written as usize) < len {
                     break;
                 }
             }
             Err(Errno::ENOSPC) => {
-                files.insert(name, (seed, 0));
+                files.insert(name, Written { content: (seed, 0), attribute });
                 break;
             }
             Err(errno) => return Err(Failure(format!("write {name}: {errno}"))),
@@ -53,16 +72,59 @@ fn fill(fs: &Fs, dice: &mut Dice, prefix: &str, files: &mut Files) -> Result<u64
     Ok(bytes)
 }
 
+/// False: there is no room for it.
+fn set_attribute(fs: &Fs, ino: Ino, value: Bytes) -> Result<bool, Failure> {
+    match fs.setxattr(ino, ATTRIBUTE, &content(value), SetXattr::default(), &USER) {
+        Ok(()) => Ok(true),
+        Err(Errno::ENOSPC) => Ok(false),
+        Err(errno) => Err(Failure(format!("set an attribute: {errno}"))),
+    }
+}
+
+fn compare_attribute(fs: &Fs, ino: Ino, expected: Option<Bytes>) -> Result<(), Failure> {
+    let mut found = Vec::new();
+    let got = fs.getxattr(ino, ATTRIBUTE, &mut found);
+    let same = match expected {
+        Some(expected) => got.is_ok() && found == content(expected),
+        None => got == Err(Errno::ENODATA),
+    };
+    ensure(same, || format!("its attribute: {got:?} and {} bytes, not {expected:?}", found.len()))
+}
+
+/// On a full pool: other values are taken or refused whole, and attributes can be removed.
+fn change_attributes(fs: &Fs, dice: &mut Dice, files: &mut Files) -> Result<(), Failure> {
+    for (name, written) in files.iter_mut().filter(|(_, written)| written.attribute.is_some()) {
+        let at = |failure: Failure| failure.within(format_args!("{name} on a full pool"));
+        let errno = |errno: Errno| at(Failure(errno.to_string()));
+        let ino = fs.lookup(fs.root(), name.as_bytes()).map_err(errno)?.ino;
+        fs.forget(ino, 1);
+        if dice.one_in(2) {
+            let value = (dice.word(), 1 + dice.below(65_536) as usize);
+            if set_attribute(fs, ino, value).map_err(at)? {
+                written.attribute = Some(value);
+            }
+        } else if dice.one_in(2) {
+            fs.removexattr(ino, ATTRIBUTE).map_err(errno)?;
+            written.attribute = None;
+        }
+        compare_attribute(fs, ino, written.attribute).map_err(at)?;
+    }
+    Ok(())
+}
+
 /// Everything that was written is there.
 fn compare(fs: &Fs, files: &Files) -> Result<(), Failure> {
-    for (name, (seed, len)) in files {
+    for (name, written) in files {
         let attr =
             fs.lookup(fs.root(), name.as_bytes()).map_err(|errno| Failure(format!("{name}: {errno}")))?;
         let mut found = Vec::new();
         let read = fs.read(attr.ino, 0, u32::try_from(attr.size).unwrap_or(u32::MAX), &mut found);
         fs.forget(attr.ino, 1);
         read.map_err(|errno| Failure(format!("read {name}: {errno}")))?;
-        ensure(found == content(*seed, *len), || format!("{name} of {len} bytes differs"))?;
+        ensure(found == content(written.content), || {
+            format!("{name} of {} bytes differs", written.content.1)
+        })?;
+        compare_attribute(fs, attr.ino, written.attribute).map_err(|failure| failure.within(name))?;
     }
     Ok(())
 }
@@ -123,6 +185,7 @@ pub fn rounds(seed: u64, count: u64) -> Result<Seen, Failure> {
             seen.filled_first = filled;
         }
         seen.filled_least = seen.filled_least.min(filled);
+        change_attributes(machine.fs(), &mut dice, &mut files).map_err(at)?;
         sync(&machine).map_err(at)?;
         if round % 2 == 1 {
             let (mut turn, random) = (false, dice.one_in(2));

@@ -11,11 +11,12 @@ mod liar;
 
 use crate::dice::Dice;
 use crate::machine::{Machine, Plan, USER};
-use crate::model::{Content, Model};
+use crate::model::{Content, Model, Node, xattr_names};
 use crate::workload::Workload;
 use crate::{Failure, ensure, failed};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrane_device::{Device, SimDevice};
 use terrane_posix::{Errno, Fs, Ino};
@@ -46,7 +47,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// 32 zones, some files, directories, links and a fat directory, exported. Like a file: damage can be anywhere.
+    /// 32 zones, some files, directories, links, a fat directory, attributes in every home, exported. Like a file: damage can be
+    /// anywhere.
     pub fn new(seed: u64) -> Result<Image, Failure> {
         Image::made(seed, 60, 40)
     }
@@ -66,8 +68,7 @@ impl Image {
         let root = workload.model.root;
         for number in 0..names {
             let name = format!("one of many names that make this directory fat, {number}");
-            let node =
-                crate::model::Node { content: Content::File(Default::default()), nlink: 1, mode: 0o100_600 };
+            let node = Node::new(Content::File(Default::default()), 1, 0o100_600);
             let attr = workload
                 .machine
                 .fs()
@@ -75,6 +76,7 @@ impl Image {
                 .map_err(failed("create"))?;
             workload.model.added(root, &name, attr.ino, node);
         }
+        workload.attributes_everywhere()?;
         workload.sync()?;
         let model = workload.model.closed();
         Ok(Image { device: workload.machine.export()?, model })
@@ -237,7 +239,39 @@ fn walk_one(
         }
         _ => {}
     }
-    Ok(())
+    walk_xattrs(fs, ino, node)
+}
+
+/// Reads an inode's extended attributes. `node`: `Some` if there is a model; then what it has of the inode.
+fn walk_xattrs(fs: &Fs, ino: Ino, node: Option<Option<&Node>>) -> Result<(), Seen> {
+    let wrong = |what: &str| Err(Seen::Wrong(Failure(format!("inode {ino}: {what} is not what was set"))));
+    let expected = node.map(|node| node.map(|node| Arc::clone(&node.xattrs)).unwrap_or_default());
+    let mut failed = None;
+    let listed = xattr_names(fs, ino);
+    if let (Ok(listed), Some(expected)) = (&listed, &expected)
+        && !listed.iter().eq(expected.keys())
+    {
+        return wrong("the list of attributes");
+    }
+    // Those that should be there as well: one damaged attribute must not give others wrong values.
+    let names = listed
+        .as_ref()
+        .map_or_else(|_| expected.iter().flat_map(|expected| expected.keys().cloned()).collect(), Vec::clone);
+    for name in names.iter().take(NAMES_MAX as usize) {
+        let mut value = Vec::new();
+        match fs.getxattr(ino, name.as_bytes(), &mut value) {
+            Ok(()) => {
+                if let Some(expected) = &expected
+                    && expected.get(name).is_none_or(|expected| **expected != value)
+                {
+                    return wrong("an attribute");
+                }
+            }
+            Err(errno) => failed = Some(errno),
+        }
+    }
+    listed?;
+    failed.map_or(Ok(()), |errno| Err(errno.into()))
 }
 
 /// One bit of the used parts flips.

@@ -11,6 +11,8 @@ use terrane_wire::Txg;
 pub const ROOT: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 pub const USER: Cred = Cred { uid: 1000, gid: 100, umask: 0 };
 
+const WIDTHS: [&str; 4] = ["auto", "legacy", "1k", "auto"];
+
 /// What the machine is built of.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -31,7 +33,8 @@ impl Plan {
             zones: 64,
             drive: seed.is_multiple_of(2),
             stale: seed % 4 == 1,
-            props: vec![("recordsize", "4K")],
+            // One that is read wide at once, one that never is, and what usual data sets do.
+            props: vec![("recordsize", "4K"), ("dnodesize", WIDTHS[(seed / 3 % 4) as usize])],
         }
     }
 }

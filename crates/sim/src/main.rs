@@ -8,11 +8,12 @@ use std::time::Duration;
 use terrane_device::ZoneState;
 use terrane_sim::crash::SmallLife;
 use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
+use terrane_sim::workload::Acts;
 use terrane_sim::{Failure, crash, faults, full, storm};
 
 const USAGE: &str = "terrane-sim replay [--crowded] --seed N
 terrane-sim crash [--crowded] --seeds A..B
-terrane-sim every-write [--names] [--seed N]
+terrane-sim every-write [--names | --attributes] [--seed N]
 terrane-sim faults --seeds A..B
 terrane-sim hostile --count N [--seed FIRST] [--verbose]
 terrane-sim flips [--tiny] --seeds FIRST-BIT..LAST-BIT
@@ -59,8 +60,10 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
         "replay" => args.number("--seed").map(|seed| Ok(crashes(args, seed..seed + 1)))?,
         "crash" => Ok(crashes(args, args.range("--seeds")?)),
         "every-write" => {
-            let names = args.0.iter().any(|arg| arg == "--names");
-            every_write(args.number("--seed").unwrap_or(7), names)
+            let has = |option: &&(&str, Acts)| args.0.iter().any(|arg| arg == option.0);
+            let option = [("--names", Acts::Names), ("--attributes", Acts::Attributes)];
+            let option = option.iter().find(has).copied().unwrap_or(("", Acts::Everything));
+            every_write(args.number("--seed").unwrap_or(7), option)
         }
         "faults" => Ok(each(
             args.range("--seeds")?,
@@ -101,14 +104,13 @@ fn crashes(args: &Args, seeds: std::ops::Range<u64>) -> u64 {
     each(seeds, |seed| format!("terrane-sim replay --seed {seed}"), crash::random_crash)
 }
 
-fn every_write(seed: u64, names_only: bool) -> Result<u64, Failure> {
+fn every_write(seed: u64, (option, acts): (&str, Acts)) -> Result<u64, Failure> {
     let mut failures = 0;
-    let option = if names_only { "--names " } else { "" };
     for drive in [true, false] {
-        let life = SmallLife { seed, drive, steps: 110, names_only };
+        let life = SmallLife { seed, drive, steps: 110, acts };
         let ops = crash::small_ops(life)?;
         println!("{ops} device operations, like a {}", if drive { "drive" } else { "file" });
-        let again = |_| format!("terrane-sim every-write {option}--seed {seed}");
+        let again = |_| format!("terrane-sim every-write {option} --seed {seed}");
         failures += each(0..ops, again, |cut| crash::cut_at(life, cut, 8));
     }
     Ok(failures)

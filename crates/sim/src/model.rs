@@ -6,7 +6,7 @@
 use crate::{Failure, ensure, failed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrane_posix::{Errno, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE};
+use terrane_posix::{Errno, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, SetXattr};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
@@ -15,11 +15,22 @@ pub enum Content {
     Dir { names: BTreeMap<String, Ino>, parent: Ino },
 }
 
+/// Extended attributes by their whole names.
+pub type Xattrs = BTreeMap<String, Arc<Vec<u8>>>;
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub content: Content,
     pub nlink: u32,
     pub mode: u32,
+    pub xattrs: Arc<Xattrs>,
+}
+
+impl Node {
+    /// One that was just made.
+    pub fn new(content: Content, nlink: u32, mode: u32) -> Node {
+        Node { content, nlink, mode, xattrs: Arc::default() }
+    }
 }
 
 pub type Outcome = Result<(), Errno>;
@@ -35,7 +46,7 @@ pub struct Model {
 impl Model {
     pub fn new(root: Ino) -> Model {
         let content = Content::Dir { names: BTreeMap::new(), parent: root };
-        let node = Node { content, nlink: 2, mode: 0o040_755 };
+        let node = Node::new(content, 2, 0o040_755);
         Model { root, nodes: BTreeMap::from([(root, node)]), open: BTreeMap::new() }
     }
 
@@ -77,6 +88,38 @@ impl Model {
             Content::File(bytes) => Arc::make_mut(bytes),
             _ => panic!("the workload asks {ino} for bytes, and it is no file"),
         }
+    }
+
+    pub fn xattrs(&self, ino: Ino) -> Arc<Xattrs> {
+        self.nodes.get(&ino).map(|node| Arc::clone(&node.xattrs)).unwrap_or_default()
+    }
+
+    /// `user.` names are for files and directories.
+    fn takes_name(&self, ino: Ino, name: &str) -> bool {
+        let is_link = matches!(self.nodes.get(&ino).map(|node| &node.content), Some(Content::Link(_)));
+        !is_link || !name.starts_with("user.")
+    }
+
+    pub fn set_xattr(&mut self, ino: Ino, name: &str, value: &[u8], how: SetXattr) -> Outcome {
+        if !self.takes_name(ino, name) {
+            return Err(Errno::EPERM);
+        }
+        match self.xattrs(ino).contains_key(name) {
+            true if how.create => return Err(Errno::EEXIST),
+            false if how.replace => return Err(Errno::ENODATA),
+            _ => {}
+        }
+        let xattrs = Arc::make_mut(&mut self.node(ino).xattrs);
+        xattrs.insert(name.to_string(), Arc::new(value.to_vec()));
+        Ok(())
+    }
+
+    pub fn remove_xattr(&mut self, ino: Ino, name: &str) -> Outcome {
+        if !self.takes_name(ino, name) {
+            return Err(Errno::EPERM);
+        }
+        let removed = Arc::make_mut(&mut self.node(ino).xattrs).remove(name);
+        removed.map(drop).ok_or(Errno::ENODATA)
     }
 
     pub fn may_add(&self, dir: Ino, name: &str) -> Outcome {
@@ -247,6 +290,9 @@ impl Model {
                 attr.nlink, attr.mode, node.nlink, node.mode
             )
         })?;
+        if !damaged.contains(&ino) {
+            self.compare_xattrs(fs, ino).map_err(|failure| failure.within(format_args!("inode {ino}")))?;
+        }
         match &node.content {
             Content::File(bytes) => {
                 ensure(attr.size == bytes.len() as u64, || {
@@ -290,4 +336,32 @@ impl Model {
         }
         Ok(0)
     }
+
+    /// Whether an inode has exactly these extended attributes, by its list and one by one.
+    pub fn compare_xattrs(&self, fs: &Fs, ino: Ino) -> Result<(), Failure> {
+        let expected = self.xattrs(ino);
+        let names = xattr_names(fs, ino).map_err(failed("names of attributes"))?;
+        ensure(names.iter().eq(expected.keys()), || {
+            format!("attributes {names:?}, not {:?}", expected.keys())
+        })?;
+        for (name, expected) in expected.iter() {
+            let mut value = Vec::new();
+            let got = fs.getxattr(ino, name.as_bytes(), &mut value);
+            got.map_err(|errno| Failure(format!("attribute {name}: {errno}")))?;
+            ensure(value == **expected, || {
+                format!("attribute {name}: {} bytes, not those {}", value.len(), expected.len())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// What an inode's attributes are called, in alphabetical order; a name that is listed twice is there twice.
+pub fn xattr_names(fs: &Fs, ino: Ino) -> Result<Vec<String>, Errno> {
+    let mut raw = Vec::new();
+    fs.listxattr(ino, &|| true, &mut raw)?;
+    let names = raw.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+    let mut names: Vec<String> = names.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+    names.sort();
+    Ok(names)
 }

@@ -1,5 +1,6 @@
 //! Random operations on a file system and its model, and what the model was at the end of each group.
 
+use crate::attributes::NAMES;
 use crate::dice::Dice;
 use crate::machine::{Machine, USER};
 use crate::model::{Content, Model, Node};
@@ -42,8 +43,17 @@ pub struct Workload {
     touched: BTreeMap<Ino, u64>,
     /// How large files get, in bytes.
     pub file_bytes: u64,
+    pub acts: Acts,
+}
+
+/// What a workload does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acts {
+    Everything,
     /// Nothing but names of all lengths in one directory, more and fewer in turns: it goes through every kind, both ways.
-    pub names_only: bool,
+    Names,
+    /// Nothing but extended attributes of few files: they change their home again and again.
+    Attributes,
 }
 
 impl Workload {
@@ -60,7 +70,7 @@ impl Workload {
             promised: 0,
             touched: BTreeMap::new(),
             file_bytes: 20_000,
-            names_only: false,
+            acts: Acts::Everything,
         }
     }
 
@@ -85,7 +95,11 @@ impl Workload {
         let before = State { steps: self.steps, model: Arc::new(self.model.clone()) };
         let first = self.machine.pool.open_txg().0;
         self.steps += 1;
-        let outcome = if self.names_only { self.act_on_names() } else { self.act() };
+        let outcome = match self.acts {
+            Acts::Everything => self.act(),
+            Acts::Names => self.act_on_names(),
+            Acts::Attributes => self.act_on_few_files(),
+        };
         if self.steps.is_multiple_of(5) {
             self.machine.fs().settle_names();
         }
@@ -138,7 +152,7 @@ impl Workload {
             let name = format!("fill {round} {number}");
             let made = fs.create(root, name.as_bytes(), 0o644, &USER);
             let Some(attr) = self.same("create", made, Ok(()))? else { break };
-            let node = Node { content: Content::File(Arc::default()), nlink: 1, mode: 0o100_644 };
+            let node = Node::new(Content::File(Arc::default()), 1, 0o100_644);
             self.model.added(root, &name, attr.ino, node);
             let len = 1 + self.dice.below(self.file_bytes) as usize;
             let data = self.dice.bytes(len);
@@ -162,7 +176,7 @@ impl Workload {
     }
 
     /// Compares the answers, unless the machine died, and says whether the model should follow.
-    fn same<T>(
+    pub(crate) fn same<T>(
         &self,
         what: &str,
         found: Result<T, Errno>,
@@ -198,7 +212,7 @@ impl Workload {
         self.dice.pick(&files)
     }
 
-    fn touch(&mut self, ino: Ino) {
+    pub(crate) fn touch(&mut self, ino: Ino) {
         self.touched.insert(ino, self.steps);
     }
 
@@ -206,12 +220,12 @@ impl Workload {
         let fs = Arc::clone(self.machine.fs());
         let (dir, name) = (self.any_dir(), self.any_name());
         let raw = name.as_bytes();
-        match self.dice.below(26) {
+        match self.dice.below(32) {
             0..4 => {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.create(dir, raw, 0o644, &USER);
                 if let Some(attr) = self.same(&format!("create {name} in {dir}"), made, expected)? {
-                    let node = Node { content: Content::File(Arc::default()), nlink: 1, mode: 0o100_644 };
+                    let node = Node::new(Content::File(Arc::default()), 1, 0o100_644);
                     self.model.added(dir, &name, attr.ino, node);
                     self.touch(attr.ino);
                 }
@@ -221,7 +235,7 @@ impl Workload {
                 let made = fs.mkdir(dir, raw, 0o755, &USER);
                 if let Some(attr) = self.same(&format!("mkdir {name} in {dir}"), made, expected)? {
                     let content = Content::Dir { names: BTreeMap::new(), parent: dir };
-                    self.model.added(dir, &name, attr.ino, Node { content, nlink: 2, mode: 0o040_755 });
+                    self.model.added(dir, &name, attr.ino, Node::new(content, 2, 0o040_755));
                 }
             }
             6 => {
@@ -230,7 +244,7 @@ impl Workload {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.symlink(dir, raw, &target, &USER);
                 if let Some(attr) = self.same(&format!("symlink {name} in {dir}"), made, expected)? {
-                    let node = Node { content: Content::Link(target), nlink: 1, mode: 0o120_777 };
+                    let node = Node::new(Content::Link(target), 1, 0o120_777);
                     self.model.added(dir, &name, attr.ino, node);
                 }
             }
@@ -267,6 +281,12 @@ impl Workload {
             15..21 => {
                 let Some(ino) = self.any_file() else { return Ok(()) };
                 self.change_file(ino)?;
+            }
+            26.. => {
+                let all: Vec<Ino> = self.model.nodes.keys().copied().collect();
+                if let Some(ino) = self.dice.pick(&all) {
+                    self.act_on_attributes(ino, &NAMES)?;
+                }
             }
             21 => drop(self.sync()?),
             22 | 23 => {
@@ -320,7 +340,7 @@ impl Workload {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.create(dir, name.as_bytes(), 0o644, &USER);
                 if let Some(attr) = self.same(&format!("create {name}"), made, expected)? {
-                    let node = Node { content: Content::File(Arc::default()), nlink: 1, mode: 0o100_644 };
+                    let node = Node::new(Content::File(Arc::default()), 1, 0o100_644);
                     self.model.added(dir, &name, attr.ino, node);
                     fs.forget(attr.ino, 1);
                     self.model.forget(attr.ino);

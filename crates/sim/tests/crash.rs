@@ -1,17 +1,21 @@
 //! No crash point loses a promise.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use terrane_dataset::zap::Kind;
 use terrane_device::Kept;
 use terrane_object::ObjectId;
+use terrane_sim::attributes::{Home, NAMES, home};
 use terrane_sim::crash::{SmallLife, crowded_crash, cut_at, random_crash, small_ops};
 use terrane_sim::machine::{Machine, Plan};
 use terrane_sim::seeds::{number, seeds};
-use terrane_sim::workload::{Step, Workload};
+use terrane_sim::workload::{Acts, Step, Workload};
 
 /// Lives of names that see every kind, and how long they take.
 const NAMES_SEEDS: [u64; 2] = [8, 11];
 const NAMES_STEPS: u64 = 110;
+/// Lives of attributes that see every change of home.
+const ATTRIBUTE_SEEDS: [u64; 2] = [1, 6];
+const ATTRIBUTE_STEPS: u64 = 110;
 
 #[test]
 fn random_lives_cut_at_random_come_back_as_a_committed_group() {
@@ -36,7 +40,7 @@ fn a_crash_while_the_collector_runs_loses_nothing() {
 fn no_crash_point_of_a_small_life_loses_a_promised_group() {
     let stride = number("TERRANE_STRIDE").unwrap_or(8);
     for drive in [true, false] {
-        let life = SmallLife { seed: 7, drive, steps: 110, names_only: false };
+        let life = SmallLife { seed: 7, drive, steps: 110, acts: Acts::Everything };
         let ops = small_ops(life).unwrap();
         for cut in (0..ops).step_by(stride as usize) {
             cut_at(life, cut, 4).unwrap_or_else(|failure| panic!("drive {drive} of {ops}: {failure}"));
@@ -48,7 +52,7 @@ fn no_crash_point_of_a_small_life_loses_a_promised_group() {
 fn no_crash_point_of_a_directory_that_changes_its_kind_loses_a_name() {
     let stride = number("TERRANE_STRIDE").unwrap_or(16);
     for (seed, drive) in NAMES_SEEDS.into_iter().flat_map(|seed| [(seed, true), (seed, false)]) {
-        let life = SmallLife { seed, drive, steps: NAMES_STEPS, names_only: true };
+        let life = SmallLife { seed, drive, steps: NAMES_STEPS, acts: Acts::Names };
         let ops = small_ops(life).unwrap();
         for cut in (0..ops).step_by(stride as usize) {
             cut_at(life, cut, 4)
@@ -71,7 +75,7 @@ fn a_directory_of_such_a_life_goes_through_every_kind_both_ways() {
     for seed in NAMES_SEEDS {
         let plan = Plan { props: vec![("zapsize", "3K")], ..Plan::small(seed) };
         let mut workload = Workload::fresh(Machine::create(&plan).unwrap(), seed);
-        workload.names_only = true;
+        workload.acts = Acts::Names;
         let root = ObjectId(workload.model.root);
         let mut last = Kind::Nothing;
         for step in 0..NAMES_STEPS {
@@ -93,6 +97,43 @@ fn a_directory_of_such_a_life_goes_through_every_kind_both_ways() {
 }
 
 #[test]
+fn no_crash_point_of_an_attribute_that_changes_its_home_loses_it() {
+    let stride = number("TERRANE_STRIDE").unwrap_or(16);
+    for (seed, drive) in ATTRIBUTE_SEEDS.into_iter().flat_map(|seed| [(seed, true), (seed, false)]) {
+        let life = SmallLife { seed, drive, steps: ATTRIBUTE_STEPS, acts: Acts::Attributes };
+        let ops = small_ops(life).unwrap();
+        for cut in (0..ops).step_by(stride as usize) {
+            cut_at(life, cut, 4)
+                .unwrap_or_else(|failure| panic!("seed {seed}, drive {drive} of {ops}: {failure}"));
+        }
+    }
+}
+
+/// Or the test before would cut where nothing happens.
+#[test]
+fn attributes_of_such_a_life_go_from_every_home_to_every_other() {
+    let homes = [Home::Nowhere, Home::Bonus, Home::Spill, Home::Hidden];
+    let mut seen = BTreeSet::new();
+    for seed in ATTRIBUTE_SEEDS {
+        let mut workload = Workload::fresh(Machine::create(&Plan::small(seed)).unwrap(), seed);
+        workload.acts = Acts::Attributes;
+        let mut last = BTreeMap::new();
+        for _ in 0..ATTRIBUTE_STEPS {
+            assert_eq!(workload.step().unwrap(), Step::Done);
+            let inodes: Vec<u64> = workload.model.nodes.keys().copied().collect();
+            for (ino, name) in inodes.iter().flat_map(|ino| NAMES.map(|name| (*ino, name))) {
+                let now = home(workload.machine.fs(), ino, name).unwrap();
+                let before = last.insert((ino, name), now).unwrap_or(Home::Nowhere);
+                seen.insert((before, now));
+            }
+        }
+    }
+    for (from, to) in homes.into_iter().flat_map(|from| homes.map(|to| (from, to))) {
+        assert!(from == to || seen.contains(&(from, to)), "never from {from:?} to {to:?}: {seen:?}");
+    }
+}
+
+#[test]
 fn a_zone_that_was_reset_just_before_a_crash_comes_back() {
     // Found by `terrane-sim crash --crowded`: the reset zone was suspected for ever, and at last the pool ran out of zones.
     for seed in [16, 43, 48, 90, 93] {
@@ -108,7 +149,7 @@ fn old_bytes_in_emptied_zones_are_never_taken_for_new_ones() {
         let crashed = random_crash(seed).and_then(|()| crowded_crash(seed));
         crashed.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
-    let life = SmallLife { seed: 5, drive: false, steps: 110, names_only: false };
+    let life = SmallLife { seed: 5, drive: false, steps: 110, acts: Acts::Everything };
     let ops = small_ops(life).unwrap();
     for cut in (0..ops).step_by(16) {
         cut_at(life, cut, 4).unwrap_or_else(|failure| panic!("{cut} of {ops}: {failure}"));

@@ -1,0 +1,200 @@
+//! Extended attributes in random lives: names and lengths that hit every home, and every change of home and back.
+//!
+//! The model does not know of homes, so that what it says of an attribute does not depend on them. Where one is can be
+//! [asked](home) of the objects, for tests that prove that a life sees them all.
+
+use crate::model::{Content, Node};
+use crate::workload::Workload;
+use crate::{Failure, ensure, failed};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrane_object::{ObjectError, ObjectId};
+use terrane_posix::{Fs, Ino, SetXattr};
+
+/// What attributes are called.
+pub const NAMES: [&str; 7] = [
+    "user.a",
+    "user.b",
+    "trusted.c",
+    "security.d",
+    "user.a name so long that the smallest dnode, even one with nothing else in it, has no room for it. It says of itself that it goes \
+     on like this for quite a while, and it does, until it has about as many bytes as a name may have: 2...",
+    "trusted.f",
+    "user.g",
+];
+
+/// Lengths of values that are in the bonus area, in a wider one, in the spill block, in the hidden directory.
+const LENGTHS: [u64; 12] = [0, 8, 40, 90, 140, 400, 600, 3000, 20_000, 32 << 10, (32 << 10) + 1, 64 << 10];
+
+/// Where an attribute lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Home {
+    Nowhere,
+    Bonus,
+    Spill,
+    Hidden,
+}
+
+/// Names are unlike anything else, so the bytes of a list are searched for them.
+pub fn home(fs: &Fs, ino: Ino, name: &str) -> Result<Home, Failure> {
+    let inside = |bytes: &[u8]| bytes.windows(name.len()).any(|found| found == name.as_bytes());
+    let object = match fs.dataset().objects().hold(ObjectId(ino)) {
+        Ok(object) => object,
+        Err(ObjectError::NotFound(_)) => return Ok(Home::Nowhere),
+        Err(error) => return Err(Failure(format!("object {ino}: {error}"))),
+    };
+    if inside(&object.bonus()) {
+        return Ok(Home::Bonus);
+    }
+    if object.spill().map_err(failed("spill"))?.is_some_and(|spill| inside(&spill)) {
+        return Ok(Home::Spill);
+    }
+    match fs.getxattr(ino, name.as_bytes(), &mut Vec::new()) {
+        Ok(()) => Ok(Home::Hidden),
+        Err(_) => Ok(Home::Nowhere),
+    }
+}
+
+impl Workload {
+    /// Sets, replaces or removes one attribute, or has new ones go elsewhere.
+    pub(crate) fn act_on_attributes(&mut self, ino: Ino, names: &[&'static str]) -> Result<(), Failure> {
+        let fs = Arc::clone(self.machine.fs());
+        let name = self.dice.pick(names).unwrap_or("user.a");
+        match self.dice.below(12) {
+            0 => self.turn("xattr", &["sa", "dir"]),
+            1 => self.turn("dnodesize", &["auto", "legacy", "1k", "2k"]),
+            2..5 => {
+                let mut model = self.model.clone();
+                let expected = model.remove_xattr(ino, name);
+                let found = fs.removexattr(ino, name.as_bytes());
+                if self.same(&format!("remove attribute {name} of {ino}"), found, expected)?.is_some() {
+                    self.model = model;
+                    self.touch(ino);
+                }
+                Ok(())
+            }
+            _ => {
+                let at = self.dice.below(LENGTHS.len() as u64) as usize;
+                // Mostly what is short; all of what is at the edge of something.
+                let at = if self.dice.one_in(2) { at / 2 } else { at };
+                let most = LENGTHS.get(at).copied().unwrap_or(0);
+                let len = if self.dice.one_in(3) { most } else { self.dice.below(most + 1) };
+                let value = self.dice.bytes(len as usize);
+                let how = SetXattr {
+                    create: self.dice.one_in(6),
+                    replace: self.dice.one_in(6),
+                    ..SetXattr::default()
+                };
+                let mut model = self.model.clone();
+                let expected = model.set_xattr(ino, name, &value, how);
+                let found = fs.setxattr(ino, name.as_bytes(), &value, how, &crate::machine::USER);
+                if self
+                    .same(&format!("set attribute {name} of {ino}, {len} bytes"), found, expected)?
+                    .is_some()
+                {
+                    self.model = model;
+                    self.touch(ino);
+                }
+                let compared = self.model.compare_xattrs(&fs, ino);
+                if self.machine.is_alive() { compared } else { Ok(()) }
+            }
+        }
+    }
+
+    fn turn(&mut self, property: &str, words: &[&str]) -> Result<(), Failure> {
+        let word = self.dice.pick(words).unwrap_or("");
+        let set = self.machine.fs().dataset().set(property, word);
+        let may_fail =
+            !self.machine.is_alive() || set.as_ref().is_err_and(|error| error.to_string().contains("space"));
+        ensure(set.is_ok() || may_fail, || format!("{property}={word}: {set:?}"))
+    }
+
+    /// Files with attributes in every home, one of them with a wide dnode: for images that are to be damaged.
+    pub(crate) fn attributes_everywhere(&mut self) -> Result<(), Failure> {
+        let fs = Arc::clone(self.machine.fs());
+        let root = self.model.root;
+        for (name, width, lengths) in [
+            ("bonus", "legacy", &[20][..]),
+            ("spill", "legacy", &[300, 1000]),
+            ("wide", "1k", &[300]),
+            ("hidden", "legacy", &[20, 40_000, 50]),
+        ] {
+            fs.dataset().set("dnodesize", width).map_err(failed("dnodesize"))?;
+            let made = fs.create(root, name.as_bytes(), 0o644, &crate::machine::USER);
+            let ino = made.map_err(failed("create"))?.ino;
+            self.model.added(root, name, ino, Node::new(Content::File(Arc::default()), 1, 0o100_644));
+            for (at, len) in lengths.iter().enumerate() {
+                let name = NAMES.get(at).copied().unwrap_or("user.z");
+                // Long ones of which little is stored: who flips every bit of the image has fewer of them.
+                let value = if *len > 2000 { vec![7; *len] } else { self.dice.bytes(*len) };
+                let set =
+                    fs.setxattr(ino, name.as_bytes(), &value, SetXattr::default(), &crate::machine::USER);
+                set.map_err(failed("set attribute"))?;
+                let expected = self.model.set_xattr(ino, name, &value, SetXattr::default());
+                ensure(expected.is_ok(), || format!("{name}: {expected:?}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing but attributes, of a file, a directory, a link and the root directory; each of them goes now and then, sometimes
+    /// while it is open, and comes again.
+    pub(crate) fn act_on_few_files(&mut self) -> Result<(), Failure> {
+        let fs = Arc::clone(self.machine.fs());
+        let root = self.model.root;
+        let name = self.dice.pick(&["file", "dir", "link"]).unwrap_or("file");
+        let known: Vec<Ino> = self.model.nodes.keys().copied().collect();
+        let there = self.model.find(root, name);
+        match (there, self.dice.below(16)) {
+            (Some(ino), 0) => {
+                let found = if self.model.is_dir(ino) {
+                    fs.rmdir(root, name.as_bytes())
+                } else {
+                    fs.unlink(root, name.as_bytes())
+                };
+                let mut model = self.model.clone();
+                let expected = model.remove(root, name, name == "dir");
+                if self.same(&format!("remove {name}"), found, expected)?.is_some() {
+                    self.model = model;
+                }
+                Ok(())
+            }
+            (Some(_), 1) => {
+                let open: Vec<Ino> = self.model.open.keys().copied().collect();
+                if let Some(ino) = self.dice.pick(&open) {
+                    fs.forget(ino, self.model.open.get(&ino).copied().unwrap_or(0));
+                    self.model.forget(ino);
+                }
+                Ok(())
+            }
+            (None, _) => {
+                let raw = name.as_bytes();
+                let (made, node) = match name {
+                    "dir" => {
+                        let content = Content::Dir { names: BTreeMap::new(), parent: root };
+                        (fs.mkdir(root, raw, 0o755, &crate::machine::USER), Node::new(content, 2, 0o040_755))
+                    }
+                    "link" => {
+                        let target = vec![b't'; 150];
+                        let made = fs.symlink(root, raw, &target, &crate::machine::USER);
+                        (made, Node::new(Content::Link(target), 1, 0o120_777))
+                    }
+                    _ => {
+                        let node = Node::new(Content::File(Arc::default()), 1, 0o100_644);
+                        (fs.create(root, raw, 0o644, &crate::machine::USER), node)
+                    }
+                };
+                if let Some(attr) = self.same(&format!("make {name}"), made, Ok(()))? {
+                    self.model.added(root, name, attr.ino, node);
+                    self.touch(attr.ino);
+                }
+                Ok(())
+            }
+            _ => {
+                let ino = self.dice.pick(&known).unwrap_or(root);
+                // With few names the list is short again soon.
+                self.act_on_attributes(ino, &NAMES[..3])
+            }
+        }
+    }
+}
