@@ -291,4 +291,13 @@ impl Fs {
         }
         Ok(is_last)
     }
+
+    /// Destroys a hidden directory of which not all can be read, if it is one: its values stay, and nobody names them.
+    pub(crate) fn give_up_hidden(&self, tx: &Tx, owner: Ino, number: u64) -> Result<(), Errno> {
+        log::error!("extended attributes of object {owner}: the space of some is lost");
+        if let Ok((object, _)) = self.hidden_object(number, ObjectKind::Directory, owner) {
+            self.set.destroy(tx, &object)?;
+        }
+        Ok(())
+    }
 }

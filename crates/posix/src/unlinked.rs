@@ -172,10 +172,8 @@ impl Fs {
                 match self.destroy_hidden_piece(&tx, ino, hidden) {
                     Ok(true) => {}
                     Ok(false) => continue,
-                    // What is damaged cannot be given back. The inode's own space can.
-                    Err(Errno::EIO) => {
-                        log::error!("extended attributes of object {ino}: their space is lost")
-                    }
+                    // Who cannot read the names does not know the values. The inode's own space can be given back.
+                    Err(Errno::EIO) => self.give_up_hidden(&tx, ino, hidden)?,
                     Err(errno) => return Err(errno),
                 }
             }

@@ -6,14 +6,18 @@
 //! can be done against that, but it must be *noticed*. These canaries prove that the crash scenarios can fail.
 
 use crate::dice::Dice;
-use crate::machine::{Machine, Plan};
+use crate::machine::{Machine, Plan, USER};
+use crate::model::{Content, Node, xattr_names};
 use crate::workload::{Step, Workload};
 use crate::{Failure, crash, ensure, failed};
 use std::collections::BTreeSet;
-use terrane_check::Report;
+use std::sync::Arc;
+use terrane_check::{Finding, Report, kind};
 use terrane_device::sim::{Fault, Kept};
 use terrane_device::{Device, SimDevice, ZoneState};
-use terrane_posix::Ino;
+use terrane_object::dnode::SPILL;
+use terrane_object::{ObjectId, ObjectKind, Owner};
+use terrane_posix::{Errno, Ino, SetAttr, SetTime, SetXattr, WriteFlags};
 use terrane_wire::ZoneIdx;
 
 /// A file system with some content, committed.
@@ -78,7 +82,7 @@ pub fn metadata_rot(seed: u64) -> Result<(), Failure> {
     // Blocks of trees only: what the pool itself keeps is not healed by reads.
     let entries = machine.pool.zone_directory(zone.seq).map_err(failed("zone directory"))?;
     for (entry, standing) in entries {
-        let of_tree = matches!(entry.owner, terrane_object::Owner::Block { .. });
+        let of_tree = matches!(entry.owner, Owner::Block { .. });
         if of_tree && standing == terrane_pool::inspect::Standing::Here {
             let mut mask = vec![0; entry.psize as usize];
             if let Some(first) = mask.first_mut() {
@@ -126,7 +130,7 @@ pub fn data_rot(seed: u64) -> Result<u64, Failure> {
     let mut hit = BTreeSet::new();
     for zone in machine.pool.zones() {
         for (entry, standing) in machine.pool.zone_directory(zone.seq).map_err(failed("zone directory"))? {
-            let terrane_object::Owner::Block { object, level: 0, .. } = entry.owner else { continue };
+            let Owner::Block { object, level: 0, .. } = entry.owner else { continue };
             let here = standing == terrane_pool::inspect::Standing::Here && entry.siblings.is_empty();
             if here && all.contains(&object) && dice.one_in(3) {
                 let at = entry.offset + dice.below(u64::from(entry.psize));
@@ -138,11 +142,152 @@ pub fn data_rot(seed: u64) -> Result<u64, Failure> {
     drop(machine);
     let mut machine = Machine::import(&device, seed, false)?;
     let found = report(&machine);
-    ensure(hit.is_empty() || found.has(terrane_check::kind::COPY), || "check did not see the rot".into())?;
+    ensure(hit.is_empty() || found.has(kind::COPY), || "check did not see the rot".into())?;
     machine.mount()?;
     let lost = model.compare_but(machine.fs(), &hit)?;
     ensure(lost == hit.len() as u64, || format!("{lost} of {} damaged files gave EIO", hit.len()))?;
     Ok(lost)
+}
+
+/// What of an inode's extended attributes cannot be read any more, in any copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// The block with what does not fit the dnode: here, all of the list.
+    Spill,
+    /// The names in the hidden directory.
+    Names,
+    /// One value in there.
+    Value,
+}
+
+/// A part of one file's attributes rots: what lies in it is `EIO`; the file, its other attributes and other files are as they were; what
+/// can be removed is removed, and the file always.
+pub fn attribute_rot(seed: u64, lost: Lost) -> Result<(), Failure> {
+    const SPILLED: &str = "user.spilled";
+    let props = vec![("dnodesize", "legacy"), ("recordsize", "4K")];
+    let mut workload = Workload::fresh(Machine::create(&Plan { props, ..Plan::small(seed) })?, seed);
+    let fs = workload.machine.fs().clone();
+    let root = workload.model.root;
+    let mut dice = Dice::new(seed);
+    // So many names that no pointer holds the directory of those that are hidden.
+    let hidden: Vec<String> = (0..5)
+        .map(|at| format!("user.hidden {at} {:x}{:x}{:x}", dice.word(), dice.word(), dice.word()))
+        .collect();
+    let names = [SPILLED].into_iter().chain(hidden.iter().map(String::as_str));
+    let mut files = Vec::new();
+    for file in ["damaged", "other"] {
+        let ino = fs.create(root, file.as_bytes(), 0o644, &USER).map_err(failed("create"))?.ino;
+        let content = Content::File(Arc::new(vec![9; 5000]));
+        workload.model.added(root, file, ino, Node::new(content, 1, 0o100_644));
+        fs.write(ino, 0, &[9; 5000], WriteFlags::default()).map_err(failed("write"))?;
+        for name in names.clone() {
+            let value = content_of(&mut dice, if name == SPILLED { 3000 } else { 33_000 });
+            fs.setxattr(ino, name.as_bytes(), &value, SetXattr::default(), &USER).map_err(failed("set"))?;
+            let set = workload.model.set_xattr(ino, name, &value, SetXattr::default());
+            set.map_err(failed("set in the model"))?;
+        }
+        files.push(ino);
+    }
+    workload.sync()?;
+    let [ino, other] = files[..] else { return Err(Failure("two files were made".into())) };
+    let victim = victim_of(&workload, ino, lost, &hidden)?;
+    drop(fs);
+    let model = workload.model.closed();
+    let device = workload.machine.export()?;
+    let machine = Machine::import(&device, seed, true)?;
+    let mut copies = 0;
+    for zone in machine.pool.zones() {
+        for (entry, standing) in machine.pool.zone_directory(zone.seq).map_err(failed("zone directory"))? {
+            if entry.owner == victim && standing == terrane_pool::inspect::Standing::Here {
+                device.rot(zone.home.zone, entry.offset + 9, &[0x40]).map_err(failed("rot"))?;
+                copies += 1;
+            }
+        }
+    }
+    let expected = if lost == Lost::Value { 1 } else { 2 };
+    ensure(copies == expected, || format!("{victim:?} has {copies} copies, not {expected}"))?;
+    drop(machine);
+
+    let mut machine = Machine::import(&device, seed, false)?;
+    ensure(!report(&machine).is_clean(), || "check did not see the rot".into())?;
+    machine.mount()?;
+    let fs = machine.fs().clone();
+    model.compare_but(&fs, &BTreeSet::from([ino]))?;
+    let get = |name: &str| {
+        let mut value = Vec::new();
+        fs.getxattr(ino, name.as_bytes(), &mut value).map(|()| value)
+    };
+    let xattrs = model.xattrs(ino);
+    for (name, expected) in xattrs.iter() {
+        let is_lost = match lost {
+            // Nobody knows whether a name was in the list.
+            Lost::Spill => true,
+            Lost::Names => name != SPILLED,
+            Lost::Value => *name == hidden[1],
+        };
+        let found = get(name);
+        let same = if is_lost { found == Err(Errno::EIO) } else { found.as_ref() == Ok(expected) };
+        ensure(same, || format!("{name}, lost {is_lost}: {:?}", found.map(|value| value.len())))?;
+    }
+    let listed = xattr_names(&fs, ino).map(|names| names.len());
+    let expected = if lost == Lost::Value { Ok(xattrs.len()) } else { Err(Errno::EIO) };
+    ensure(listed == expected, || format!("the list: {listed:?}, not {expected:?}"))?;
+    // The file itself is as it was, and can be changed.
+    fs.write(ino, 10, b"changed", WriteFlags::default()).map_err(failed("write"))?;
+    let touch = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+    fs.setattr(ino, &touch, &USER).map_err(failed("touch"))?;
+    fs.rename(root, b"damaged", root, b"renamed", 0).map_err(failed("rename"))?;
+    if lost == Lost::Value {
+        // Replaced, it is whole again; another one goes as if nothing were wrong with it.
+        fs.setxattr(ino, hidden[1].as_bytes(), b"new", SetXattr::default(), &USER)
+            .map_err(failed("replace"))?;
+        ensure(get(&hidden[1]).as_deref() == Ok(b"new"), || "the new value".into())?;
+        fs.removexattr(ino, hidden[0].as_bytes()).map_err(failed("remove"))?;
+    } else {
+        let refused = fs.removexattr(ino, hidden[1].as_bytes());
+        ensure(refused == Err(Errno::EIO), || format!("removed without being read: {refused:?}"))?;
+    }
+    fs.sync().map_err(failed("sync"))?;
+    fs.unlink(root, b"renamed").map_err(failed("unlink"))?;
+    fs.forget_all();
+    fs.sync().map_err(failed("sync"))?;
+    ensure(fs.getattr(ino) == Err(Errno::ESTALE), || "the damaged file is still there".into())?;
+    ensure(machine.is_alive(), || "the pool stopped".into())?;
+    model.compare_xattrs(&fs, other)?;
+    let found = report(&machine);
+    // Who cannot read the names cannot give back what they name; nothing else is left of it.
+    let is_left = |finding: &Finding| finding.kind == kind::ORPHAN && lost != Lost::Value;
+    ensure(found.findings.iter().all(is_left), || format!("after it went: {found}"))
+}
+
+fn content_of(dice: &mut Dice, len: usize) -> Vec<u8> {
+    let words = (0..len.div_ceil(8)).flat_map(|_| dice.word().to_le_bytes());
+    words.take(len).collect()
+}
+
+/// The block whose loss this is.
+fn victim_of(workload: &Workload, ino: Ino, lost: Lost, hidden: &[String]) -> Result<Owner, Failure> {
+    let set = workload.machine.fs().dataset().objects().clone();
+    let block = |object, block| Owner::Block { objset: set.id().0, object, level: 0, block };
+    if lost == Lost::Spill {
+        return Ok(block(ino, SPILL));
+    }
+    let value = workload.model.xattrs(ino).get(&hidden[1]).cloned().unwrap_or_default();
+    // Made after their file, before the next.
+    for number in ino + 1..ino + 40 {
+        let Ok(object) = set.hold(ObjectId(number)) else { continue };
+        let is_it = match lost {
+            Lost::Value => {
+                let mut found = vec![0; value.len()];
+                object.read(0, &mut found).is_ok() && found == *value
+            }
+            _ => object.kind() == ObjectKind::Directory,
+        };
+        if is_it {
+            return Ok(block(number, 0));
+        }
+    }
+    Err(Failure("no hidden object was found".into()))
 }
 
 /// A zone dies in the middle of everything. What lay in it alone gives `EIO`; the rest goes on, and there is no panic.
@@ -234,8 +379,7 @@ pub fn canary(seed: u64, lie: Lie) -> Result<Option<Failure>, Failure> {
     };
     let before = device.ops_done();
     let fault = device.inject(fault);
-    let file =
-        workload.machine.fs().create(workload.machine.fs().root(), b"canary", 0o644, &crate::machine::USER);
+    let file = workload.machine.fs().create(workload.machine.fs().root(), b"canary", 0o644, &USER);
     file.map_err(failed("create"))?;
     workload.machine.fs().sync().map_err(failed("sync"))?;
     if device.fired(fault) == 0 || device.ops_done() == before {

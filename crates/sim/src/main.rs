@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use terrane_device::ZoneState;
 use terrane_sim::crash::SmallLife;
+use terrane_sim::faults::Lost;
 use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
 use terrane_sim::workload::Acts;
 use terrane_sim::{Failure, crash, faults, full, storm};
@@ -120,6 +121,9 @@ fn all_faults(seed: u64) -> Result<(), Failure> {
     faults::write_errors(seed, 20)?;
     faults::metadata_rot(seed)?;
     faults::data_rot(seed)?;
+    for lost in [Lost::Spill, Lost::Names, Lost::Value] {
+        faults::attribute_rot(seed, lost)?;
+    }
     faults::zone_dies(seed, ZoneState::ReadOnly)?;
     faults::zone_dies(seed, ZoneState::Offline)
 }

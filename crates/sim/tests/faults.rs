@@ -2,7 +2,9 @@
 
 use terrane_device::ZoneState;
 use terrane_sim::Failure;
-use terrane_sim::faults::{Lie, canary, data_rot, metadata_rot, write_errors, zone_dies};
+use terrane_sim::faults::{
+    Lie, Lost, attribute_rot, canary, data_rot, metadata_rot, write_errors, zone_dies,
+};
 use terrane_sim::seeds::seeds;
 
 fn each(count: u64, mut scenario: impl FnMut(u64) -> Result<(), Failure>) {
@@ -28,6 +30,13 @@ fn rot_in_a_file_is_an_error_to_its_readers_alone() {
     let mut lost = 0;
     each(8, |seed| data_rot(seed).map(|count| lost += count));
     assert!(lost > 0, "no file was hit");
+}
+
+#[test]
+fn rot_in_an_attribute_is_an_error_to_those_who_ask_for_it() {
+    for lost in [Lost::Spill, Lost::Names, Lost::Value] {
+        each(2, |seed| attribute_rot(seed, lost).map_err(|failure| failure.within(format!("{lost:?}"))));
+    }
 }
 
 #[test]
