@@ -32,6 +32,22 @@ judged() { # ext4 or terrane, directory, words for the program...
 
 about_values=(values long-names many full-list names homes large-beside objects together)
 
+# While the mount's server is replaced over and over: requests are asked again, and must not be answered twice.
+while_replaced() {
+    local replacing times
+    mv "$mnt/judged" "$mnt/before-replacing"
+    (while [ ! -e "$work/enough" ] && "$terrane" restart p >/dev/null; do echo once; done) >"$work/replaced" &
+    replacing=$!
+    started+=("$replacing")
+    judged terrane "$mnt" "${about_values[@]/#/--only=}" --only=acl --only=inherit
+    # Not ended in the middle of it.
+    touch "$work/enough"
+    wait "$replacing"
+    times=$(wc -l <"$work/replaced")
+    say "    its server was replaced $times times meanwhile"
+    [ "$times" -gt 0 ]
+}
+
 check_attributes() {
     ext4_beside
     (cd "$top" && nice -n 5 cargo build --quiet -p attributes)
@@ -46,6 +62,7 @@ check_attributes() {
         mv "$mnt/judged" "$mnt/before-$property"
         judged terrane "$mnt" --remount "$remount" "${about_values[@]/#/--only=}"
     done
+    while_replaced
 }
 
 # The tests that come with the programs getfattr, setfattr, getfacl and setfacl: each command of them with its outcome. They change

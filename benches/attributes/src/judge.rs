@@ -4,7 +4,7 @@ use crate::cases::Case;
 use crate::differences::Difference;
 use crate::words::Words;
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,7 +42,8 @@ pub struct Judge {
     passed: u64,
     failed: u64,
     differed: Vec<&'static Difference>,
-    skipped: Vec<String>,
+    /// Why, and in which cases.
+    skipped: BTreeMap<String, BTreeSet<&'static str>>,
 }
 
 impl Judge {
@@ -64,7 +65,7 @@ impl Judge {
             passed: 0,
             failed: 0,
             differed: Vec::new(),
-            skipped: Vec::new(),
+            skipped: BTreeMap::new(),
         }
     }
 
@@ -112,7 +113,7 @@ impl Judge {
 
     /// Says that part of a case cannot be asked here.
     pub fn skip(&mut self, why: &str) {
-        self.skipped.push(format!("{}: {why}", self.case));
+        self.skipped.entry(why.to_string()).or_default().insert(self.case);
     }
 
     fn shell(command: &str, mode: &str, word: &str) -> Done {
@@ -154,8 +155,9 @@ impl Judge {
         for known in &self.differed {
             println!("    differs: {}: {}: {}", known.asked, known.found, known.why);
         }
-        for why in &self.skipped {
-            println!("    skipped: {why}");
+        for (why, cases) in &self.skipped {
+            let cases: Vec<&str> = cases.iter().copied().collect();
+            println!("    skipped: {why}: {}", cases.join(", "));
         }
         println!(
             "attributes: {} passed, {} failed, {} differ as listed, {} skipped",

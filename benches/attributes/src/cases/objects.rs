@@ -149,17 +149,22 @@ pub fn together(j: &mut Judge, dir: &Path) -> Done {
     });
     j.is("no removal is lost", xattr::list(&f).map(|found| found.len()), 24);
     // One is replaced by the other, over and over: nobody sees half of it, or nothing.
-    let (one, other) = (noise(1, 700), noise(2, 1900));
-    xattr::set(&f, "user.flips", &one)?;
-    let (seen, wrote) = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            (0..300).try_for_each(|at| xattr::set(&f, "user.flips", if at % 2 == 0 { &other } else { &one }))
+    for (one, other) in [(700, 1900), (20, 40_000), (40_000, 60_000)] {
+        let (one, other) = (noise(1, one), noise(2, other));
+        xattr::set(&f, "user.flips", &one)?;
+        let turn = |at| if at % 2 == 0 { &other } else { &one };
+        let (seen, listed, wrote) = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| (0..300).try_for_each(|at| xattr::set(&f, "user.flips", turn(at))));
+            let whole = |_| xattr::get(&f, "user.flips").is_ok_and(|value| value == one || value == other);
+            let there = |_| xattr::list(&f).is_ok_and(|names| names.len() == 25);
+            let seen = (0..150).all(whole);
+            let listed = (0..150).all(there);
+            (seen, listed, writer.join().unwrap_or(Err(Errno::IO)))
         });
-        let whole = |_| xattr::get(&f, "user.flips").is_ok_and(|value| value == one || value == other);
-        let seen = (0..300).all(whole);
-        (seen, writer.join().unwrap_or(Err(Errno::IO)))
-    });
-    j.is("a value changes at once: written", wrote, ());
-    j.is("a value changes at once: seen", seen, true);
+        let what = format!("{} and {} in turn", one.len(), other.len());
+        j.is(format!("{what}: written"), wrote, ());
+        j.is(format!("{what}: seen"), seen, true);
+        j.is(format!("{what}: listed"), listed, true);
+    }
     Ok(())
 }
