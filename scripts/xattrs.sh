@@ -231,6 +231,79 @@ capabilities() {
     [ -z "$(getcap "$f")" ]
 }
 
-all=(check_attributes check_packages check_acls check_copies)
+# What the n-th change sets: for the list, for a spill block and for the hidden directory in turn.
+value() { # number
+    local lens=(20 3000 40000)
+    head -c "${lens[$1 % 3]}" < <(yes "value $1") | tr '\n' '.'
+}
+# Each attribute of each of these files is changed over and over, and a change is noted when it was synced.
+files_changed=7 names_changed=5
+
+changes() { # manifest
+    local n
+    for n in $(seq 100000); do
+        setfattr -n "user.$((n % names_changed))" -v "$(value "$n")" "$mnt/kept/$((n % files_changed))" 2>/dev/null || return 0
+        sync "$mnt/kept/$((n % files_changed))" 2>/dev/null || return 0
+        echo "$n" >>"$1"
+    done
+}
+
+unsynced_changes() {
+    local n
+    for n in $(seq 100000); do
+        setfattr -n user.noise -v "$(value "$n")" "$mnt/kept/$((n % files_changed))" 2>/dev/null || return 0
+        setfacl -m "u:$n:r" "$mnt/kept/$((n % 3))" 2>/dev/null || return 0
+        setfattr -x user.noise "$mnt/kept/$((n % files_changed))" 2>/dev/null || return 0
+    done
+}
+
+# The newest change of each attribute that was noted is there, or a later one of the same, and whole.
+promised_values() { # manifest
+    local slots=$((files_changed * names_changed)) promised found
+    for promised in $(awk -v slots="$slots" '/^[0-9]+$/ { last[$1 % slots] = $1 } END { for (slot in last) print last[slot] }' "$1"); do
+        getfattr --absolute-names --only-values -n "user.$((promised % names_changed))" "$mnt/kept/$((promised % files_changed))" >"$work/value"
+        found=$(head -c 20 "$work/value" | cut -d. -f1)
+        found=${found#value }
+        [ "$found" -ge "$promised" ] && [ $((found % slots)) = $((promised % slots)) ] && value "$found" | cmp - "$work/value" ||
+            { say "    change $promised: found $found"; return 1; }
+    done
+}
+
+check_killed() {
+    local home n pid jobs promised=0
+    have setfacl
+    "$terrane" umount "$mnt"
+    for home in sa dir sa; do
+        mount_in_front
+        "$terrane" fs set "xattr=$home" p
+        rm -rf "$mnt/kept"
+        mkdir "$mnt/kept"
+        for n in $(seq 0 $((files_changed - 1))); do : >"$mnt/kept/$n"; done
+        "$terrane" sync p
+        : >"$work/manifest"
+        set -m
+        changes "$work/manifest" & jobs=($!)
+        unsynced_changes & jobs+=($!)
+        set +m
+        started+=("${jobs[@]/#/-}")
+        sleep "1.$((RANDOM % 10))"
+        kill -9 "$daemon"
+        wait "$daemon" 2>/dev/null || true
+        for pid in "${jobs[@]}"; do kill -9 -- "-$pid" 2>/dev/null || true; done
+        unmount "$mnt"
+        for pid in "${jobs[@]}"; do wait "$pid" 2>/dev/null || true; done
+        "$terrane" check p
+        mount_in_front
+        promised=$((promised + $(wc -l <"$work/manifest")))
+        promised_values "$work/manifest"
+        "$terrane" umount "$mnt"
+        wait "$daemon" || true
+    done
+    [ "$promised" -gt 20 ]
+    say "    killed 3 times: the newest of $promised synced changes are there"
+    "$terrane" mount p "$mnt"
+}
+
+all=(check_attributes check_packages check_acls check_copies check_killed)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
