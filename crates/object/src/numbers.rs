@@ -364,6 +364,33 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_of_a_block_is_for_smaller_dnodes() {
+        let mut numbers = Numbers::new(0, 1);
+        assert_eq!((numbers.take_new(1), numbers.take_new(32), numbers.high_water), (1, 32, 64));
+        assert_eq!((numbers.take_free(31), numbers.take_free(30)), (None, Some(2)));
+    }
+
+    #[test]
+    fn a_search_takes_nothing_for_free_that_a_group_has_not_stored() {
+        let mut numbers = Numbers::new(0, 1);
+        let all: Vec<u64> = (0..3).map(|_| numbers.take_new(2)).collect();
+        assert_eq!(all, [1, 3, 5]);
+        // No stored dnode has them, in the open group and in the syncing one.
+        assert!(!numbers.found(0, 0x7e));
+        numbers.quiesced();
+        assert!(!numbers.found(0, 0x7e));
+        numbers.stored();
+        // Destroyed in a group that has synced, and may not be durable.
+        let mut freed = NumberMap::default();
+        add_slots(&mut freed, 3, 2);
+        numbers.rest(freed);
+        assert!(!numbers.found(0, 0x18));
+        assert_eq!(numbers.take_free(1), None);
+        numbers.rest(NumberMap::default());
+        assert_eq!((numbers.take_free(2), numbers.take_free(1)), (Some(3), None));
+    }
+
+    #[test]
     fn searches_that_find_nothing_come_ever_more_seldom_and_end() {
         // Dnodes of two slots: half as many objects as slots, and nothing is free.
         let mut numbers = Numbers::new(32_000, 64_000);
