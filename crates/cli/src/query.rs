@@ -155,8 +155,14 @@ impl Query {
             Query::Status => Ok(status(live)),
             Query::Metrics => Ok(metrics::page(live, None).into()),
             Query::Get(names) => get(live, names),
-            Query::Set(settings) => set(live, settings).map(|()| Value::Null),
-            Query::Inherit(names) => inherit(live, names).map(|()| Value::Null),
+            Query::Set(settings) => {
+                set(live, settings)?;
+                Ok(waiting(live, settings.iter().map(|setting| &setting.name)))
+            }
+            Query::Inherit(names) => {
+                inherit(live, names)?;
+                Ok(waiting(live, names.iter()))
+            }
             Query::Iostat => Ok(iostat(live)),
             Query::Check => check::beside(live, progress),
             Query::Uberblocks => Ok(inspect::uberblocks(live.device.as_ref())),
@@ -314,6 +320,11 @@ fn inherit(live: &Live, names: &[String]) -> Outcome {
         live.dataset.reset(name)?;
     }
     Ok(live.pool.commit().map(drop)?)
+}
+
+/// Those of these properties that a mount goes on without.
+fn waiting<'a>(live: &Live, names: impl Iterator<Item = &'a String>) -> Value {
+    names.filter(|name| live.mountpoint.is_some() && live.dataset.waits(name)).cloned().collect()
 }
 
 /// Adds the features that the pool lacks; names those that it lacked.

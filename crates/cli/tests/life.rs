@@ -92,8 +92,10 @@ fn a_successor_keeps_what_was_agreed_on_with_the_kernel() {
     place.run("pool create tank tank.img --size 64M", 0);
     let shown = || place.out("fs get -H -o value,source acltype,xattr tank");
     place.run("mount tank mnt", 0);
-    place.run("fs set acltype=off tank", 0);
-    place.run("fs set xattr=off tank", 0);
+    for word in ["acltype=off", "xattr=off"] {
+        let said = place.run(&format!("fs set {word} tank"), 0);
+        assert!(String::from_utf8_lossy(&said.stderr).contains("from the next mount on"), "{said:?}");
+    }
     place.run("restart tank", 0);
     assert_eq!(shown(), "posix\ttemporary\nsa\ttemporary\n");
     place.run("umount mnt", 0);
@@ -102,6 +104,7 @@ fn a_successor_keeps_what_was_agreed_on_with_the_kernel() {
     assert_eq!(shown(), "off\tlocal\noff\tlocal\n");
     place.run("fs inherit acltype tank", 0);
     place.run("fs set xattr=dir tank", 0);
+    assert!(place.run("fs set atime=on tank", 0).stderr.is_empty(), "this one holds at once");
     place.run("restart tank", 0);
     // Without extended attributes no list was asked for.
     assert_eq!(shown(), "off\ttemporary\noff\ttemporary\n");

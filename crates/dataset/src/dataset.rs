@@ -263,6 +263,17 @@ impl Dataset {
         self.props.lock().show(Property::find(name)?)
     }
 
+    /// Whether its value waits for the next [`Dataset::open_root`]: see [`Dataset::set`].
+    pub fn waits(&self, name: &str) -> bool {
+        let obeyed = match name {
+            attributes::ACL_TYPE => &self.hot.acl_type,
+            attributes::XATTR => &self.hot.xattr_home,
+            _ => return false,
+        };
+        let number = self.props.lock().number_of(name);
+        number.is_ok_and(|(number, _)| number != obeyed.load(Ordering::Relaxed))
+    }
+
     /// Every property with its value.
     pub fn list(&self) -> Result<Vec<PropertyValue>, DatasetError> {
         let props = self.props.lock();

@@ -51,6 +51,7 @@ fn properties_act_at_once_and_survive() {
     let chosen = (XattrHome::Dir, AclType::Off, DnodeSize::Slots(8));
     assert_eq!(of_attributes(&dataset), (chosen.0, AclType::Posix, chosen.2), "a kernel may know of lists");
     assert_eq!(shown(&dataset, "acltype"), ("off".to_string(), Source::Local));
+    assert!(dataset.waits("acltype") && !dataset.waits("xattr") && !dataset.waits("atime"));
     let policy = dataset.objects().policy();
     assert_eq!((policy.compression, policy.checksum), (Compression::Off, ChecksumKind::Fletcher4));
     assert_eq!((policy.record_size, dataset.access_time()), (1 << 20, AccessTime::Off));
@@ -64,6 +65,7 @@ fn properties_act_at_once_and_survive() {
     assert_eq!(dataset.list().unwrap(), before);
     assert_eq!(dataset.objects().policy(), policy_with(policy, ChecksumKind::Blake3));
     assert_eq!(of_attributes(&dataset), chosen);
+    assert!(!dataset.waits("acltype"));
     dataset.set("xattr", "off").unwrap();
     assert_eq!(dataset.xattr_home(), XattrHome::Dir, "a kernel may know that there are some");
     dataset.reset("xattr").unwrap();

@@ -118,15 +118,24 @@ impl FsCommand {
             FsCommand::Get(get) => get.run(),
             FsCommand::Set(set) => {
                 let query = Query::Set(set.properties.clone());
-                ask(&Registry::of_this_user()?, &set.pool, &query).map(drop)
+                change(&Registry::of_this_user()?, &set.pool, &query)
             }
             FsCommand::Inherit(inherit) => {
                 let (registry, query) =
                     (Registry::of_this_user()?, Query::Inherit(inherit.properties.clone()));
-                inherit.pools.iter().try_for_each(|pool| ask(&registry, pool, &query).map(drop))
+                inherit.pools.iter().try_for_each(|pool| change(&registry, pool, &query))
             }
         }
     }
+}
+
+/// Changes properties, and says which of them the mount does not heed yet.
+fn change(registry: &Registry, pool: &str, query: &Query) -> Outcome {
+    let waiting = ask(registry, pool, query)?;
+    for name in waiting.as_array().into_iter().flatten().filter_map(Value::as_str) {
+        eprintln!("terrane: {name} of {pool} is stored, and holds from the next mount on");
+    }
+    Ok(())
 }
 
 impl Get {
