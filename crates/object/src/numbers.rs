@@ -189,7 +189,7 @@ impl Numbers {
     }
 
     fn give(&mut self, number: u64, slots: u32) -> u64 {
-        self.objects += 1;
+        self.objects = self.objects.saturating_add(1);
         *self.given[0].entry(number / SLOTS_PER_BLOCK).or_default() |= slots_at(number, slots);
         number
     }

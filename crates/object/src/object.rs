@@ -261,7 +261,7 @@ impl Object {
     /// Stored bytes, all copies, as of the last sync, and bytes that are dirty now.
     pub fn used_bytes(&self) -> u64 {
         let state = self.state.read();
-        state.dnode.used + state.layers().map(Dirty::bytes).sum::<u64>()
+        state.dnode.used.saturating_add(state.layers().map(Dirty::bytes).sum::<u64>())
     }
 
     /// Runs `change` on the open group's changes, and has the object synced with that group.

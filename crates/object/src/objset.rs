@@ -396,7 +396,9 @@ impl ObjectSet {
     /// Frees the object and all its blocks; large ones over many groups.
     pub fn destroy(&self, tx: &Tx, object: &Arc<Object>) -> Result<(), ObjectError> {
         object.destroy(tx)?;
-        self.numbers.lock().objects -= 1;
+        let mut numbers = self.numbers.lock();
+        // The header's count may be a lie.
+        numbers.objects = numbers.objects.saturating_sub(1);
         Ok(())
     }
 

@@ -81,8 +81,9 @@ impl Held {
     fn is_full(&self, name: &[u8]) -> Result<bool, Errno> {
         let hidden = self.hidden.as_ref().map_or(Ok(0), Hidden::count)?;
         let listed = listed(&self.list)?;
-        let at_most = listed.packed_bytes() as u64 + hidden * NAME_BYTES_MAX;
-        if at_most + NAME_BYTES_MAX <= XATTR_LIST_MAX as u64 {
+        // The count may be a lie: then all names are looked at.
+        let at_most = hidden.saturating_add(1).saturating_mul(NAME_BYTES_MAX);
+        if at_most.saturating_add(listed.packed_bytes() as u64) <= XATTR_LIST_MAX as u64 {
             return Ok(false);
         }
         let mut bytes: usize = listed.iter().map(|(name, _)| name.len() + 1).sum();
