@@ -136,7 +136,9 @@ fn remove(fs: &Fs, files: &mut Files, mut which: impl FnMut() -> bool) -> Result
             .map_err(|errno| Failure(format!("unlink {name} on a full pool: {errno}")))?;
         files.remove(&name);
     }
-    Ok(())
+    // They were closed: whatever they had is given back, however full the pool is.
+    let waiting = fs.unlinked_count().map_err(failed("unlinked objects"))?;
+    ensure(waiting == 0, || format!("{waiting} removed files wait for the next mount"))
 }
 
 fn sync(machine: &Machine) -> Result<(), Failure> {

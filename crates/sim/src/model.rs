@@ -290,9 +290,8 @@ impl Model {
                 attr.nlink, attr.mode, node.nlink, node.mode
             )
         })?;
-        if !damaged.contains(&ino) {
-            self.compare_xattrs(fs, ino).map_err(|failure| failure.within(format_args!("inode {ino}")))?;
-        }
+        let xattrs = self.compare_xattrs_but(fs, ino, damaged.contains(&ino));
+        xattrs.map_err(|failure| failure.within(format_args!("inode {ino}")))?;
         match &node.content {
             Content::File(bytes) => {
                 ensure(attr.size == bytes.len() as u64, || {
@@ -339,18 +338,28 @@ impl Model {
 
     /// Whether an inode has exactly these extended attributes, by its list and one by one.
     pub fn compare_xattrs(&self, fs: &Fs, ino: Ino) -> Result<(), Failure> {
+        self.compare_xattrs_but(fs, ino, false)
+    }
+
+    /// Likewise, but they may be damaged: asking for them may give `EIO`, never something else.
+    fn compare_xattrs_but(&self, fs: &Fs, ino: Ino, damaged: bool) -> Result<(), Failure> {
         let expected = self.xattrs(ino);
-        let names = xattr_names(fs, ino).map_err(failed("names of attributes"))?;
-        ensure(names.iter().eq(expected.keys()), || {
-            format!("attributes {names:?}, not {:?}", expected.keys())
-        })?;
+        match xattr_names(fs, ino) {
+            Ok(names) => ensure(names.iter().eq(expected.keys()), || {
+                format!("attributes {names:?}, not {:?}", expected.keys())
+            })?,
+            Err(Errno::EIO) if damaged => {}
+            Err(errno) => return Err(Failure(format!("names of attributes: {errno}"))),
+        }
         for (name, expected) in expected.iter() {
             let mut value = Vec::new();
-            let got = fs.getxattr(ino, name.as_bytes(), &mut value);
-            got.map_err(|errno| Failure(format!("attribute {name}: {errno}")))?;
-            ensure(value == **expected, || {
-                format!("attribute {name}: {} bytes, not those {}", value.len(), expected.len())
-            })?;
+            match fs.getxattr(ino, name.as_bytes(), &mut value) {
+                Ok(()) => ensure(value == **expected, || {
+                    format!("attribute {name}: {} bytes, not those {}", value.len(), expected.len())
+                })?,
+                Err(Errno::EIO) if damaged => {}
+                Err(errno) => return Err(Failure(format!("attribute {name}: {errno}"))),
+            }
         }
         Ok(())
     }
