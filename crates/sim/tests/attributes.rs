@@ -1,0 +1,346 @@
+//! Extended attributes where several things happen at once, and at the edges of what a home holds; `check` judges what is left.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrane_dataset::Dataset;
+use terrane_object::{Env, ImportOptions, ObjectId, Objects, Pool, SeededEnv};
+use terrane_posix::{Errno, Fs, Ino, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX};
+use terrane_sim::attributes::{Home, home};
+use terrane_sim::machine::{Machine, Plan, USER};
+use terrane_sim::model::xattr_names;
+
+const ANY: SetXattr = SetXattr { create: false, replace: false, kill_sgid: false };
+/// The longest list of names and values that one attribute holds, packed.
+const PACKED_BYTES_MAX: usize = 65_535;
+
+fn machine(seed: u64, props: &[(&'static str, &'static str)]) -> Machine {
+    Machine::create(&Plan { props: props.to_vec(), zones: 128, ..Plan::small(seed) }).unwrap()
+}
+
+fn file(fs: &Fs, name: &str) -> Ino {
+    fs.create(fs.root(), name.as_bytes(), 0o644, &USER).unwrap().ino
+}
+
+fn set(fs: &Fs, ino: Ino, name: &str, value: &[u8]) {
+    fs.setxattr(ino, name.as_bytes(), value, ANY, &USER).unwrap();
+}
+
+fn get(fs: &Fs, ino: Ino, name: &str) -> Result<Vec<u8>, Errno> {
+    let mut value = Vec::new();
+    fs.getxattr(ino, name.as_bytes(), &mut value).map(|()| value)
+}
+
+fn objects(fs: &Fs) -> u64 {
+    fs.sync().unwrap();
+    fs.dataset().objects().usage().objects
+}
+
+/// Unmounted, imported, checked and mounted again.
+fn again(machine: Machine) -> Machine {
+    let device = machine.export().unwrap();
+    let mut machine = Machine::import(&device, 77, false).unwrap();
+    machine.check().unwrap();
+    machine.mount().unwrap();
+    machine
+}
+
+#[test]
+fn a_list_is_full_at_65535_bytes_and_what_does_not_fit_goes_elsewhere() {
+    let mut machine = machine(1, &[]);
+    let fs = machine.fs().clone();
+    let ino = file(&fs, "f");
+    let before = objects(&fs);
+    // Frame of 20 bytes; a pair of 20 and name and value, each rounded up to 4. What is left over cannot be reached: 65532.
+    let value = |names: usize| vec![3; PACKED_BYTES_MAX / 4 * 4 - 20 - names * 28 - 30_000];
+    set(&fs, ino, "user.aaa", &[1; 30_000]);
+    set(&fs, ino, "user.bbb", &value(2)[..30_000]);
+    let rest = value(3).len() - 30_000;
+    set(&fs, ino, "user.ccc", &vec![2; rest]);
+    assert_eq!(objects(&fs), before, "all of them are in the list");
+    set(&fs, ino, "user.ccc", &vec![2; rest + 1]);
+    assert_eq!(objects(&fs), before + 2, "four bytes more are too many");
+    assert_eq!(get(&fs, ino, "user.ccc").unwrap(), vec![2; rest + 1]);
+    assert_eq!(xattr_names(&fs, ino).unwrap(), ["user.aaa", "user.bbb", "user.ccc"]);
+    drop(fs);
+    machine = again(machine);
+    let fs = machine.fs().clone();
+    set(&fs, ino, "user.ccc", &vec![4; rest]);
+    assert_eq!(objects(&fs), before);
+    assert_eq!(get(&fs, ino, "user.ccc").unwrap(), vec![4; rest]);
+    // The largest of all, and the longest that may be in the list.
+    for (len, where_it_is) in [
+        (XATTR_SIZE_MAX, Home::Hidden),
+        (32 << 10, Home::Hidden),
+        ((32 << 10) + 1, Home::Hidden),
+        (5, Home::Spill),
+    ] {
+        set(&fs, ino, "user.ddd", &vec![5; len]);
+        assert_eq!(home(&fs, ino, "user.ddd").unwrap(), where_it_is, "{len}");
+        if len == 32 << 10 {
+            fs.removexattr(ino, b"user.aaa").unwrap();
+        }
+    }
+    drop(fs);
+    again(machine);
+}
+
+#[test]
+fn names_in_both_homes_are_bounded_together_and_go_together() {
+    let machine = machine(2, &[]);
+    let fs = machine.fs().clone();
+    let ino = file(&fs, "f");
+    let before = objects(&fs);
+    let name = |at: usize| format!("user.{at:0250}");
+    let most = XATTR_LIST_MAX / 256;
+    for at in 0..most {
+        // Every second one is in the hidden directory.
+        fs.dataset().set("xattr", if at % 2 == 0 { "sa" } else { "dir" }).unwrap();
+        set(&fs, ino, &name(at), &[7; 9]);
+    }
+    assert_eq!(xattr_names(&fs, ino).unwrap().len(), most);
+    let one_more = fs.setxattr(ino, b"user.x", b"", ANY, &USER);
+    assert_eq!(one_more, Err(Errno::ENOSPC));
+    for at in (0..most).step_by(3) {
+        fs.dataset().set("xattr", if at % 2 == 0 { "dir" } else { "sa" }).unwrap();
+        set(&fs, ino, &name(at), b"moved to the other home");
+    }
+    fs.sync().unwrap();
+    machine.check().unwrap();
+    assert_eq!(xattr_names(&fs, ino).unwrap().len(), most);
+    fs.unlink(fs.root(), b"f").unwrap();
+    fs.sync().unwrap();
+    machine.check().unwrap();
+    assert_eq!(get(&fs, ino, &name(0)).unwrap(), b"moved to the other home");
+    fs.forget(ino, 1);
+    assert_eq!(objects(&fs), before - 1);
+    drop(fs);
+    again(machine);
+}
+
+#[test]
+fn what_is_renamed_over_takes_its_attributes_with_it_and_leaves_no_others() {
+    let machine = machine(3, &[("xattr", "dir")]);
+    let fs = machine.fs().clone();
+    let root = fs.root();
+    set(&fs, root, "user.of the root", &[8; 50_000]);
+    let before = objects(&fs);
+    for open in [false, true] {
+        let (old, new) = (file(&fs, "old"), file(&fs, "new"));
+        set(&fs, old, "user.a", &[1; 40_000]);
+        set(&fs, old, "user.b", &[1; 10]);
+        set(&fs, new, "user.a", &[2; 500]);
+        if !open {
+            fs.forget(old, 1);
+        }
+        fs.rename(root, b"new", root, b"old", 0).unwrap();
+        fs.sync().unwrap();
+        machine.check().unwrap();
+        if open {
+            set(&fs, old, "user.c", b"set after it went");
+            fs.removexattr(old, b"user.a").unwrap();
+            assert_eq!(xattr_names(&fs, old).unwrap(), ["user.b", "user.c"]);
+            fs.sync().unwrap();
+            machine.check().unwrap();
+            fs.forget(old, 1);
+        }
+        assert_eq!(get(&fs, new, "user.a").unwrap(), [2; 500]);
+        assert_eq!(objects(&fs), before + 3);
+        fs.unlink(root, b"old").unwrap();
+        fs.forget(new, 1);
+        assert_eq!(objects(&fs), before);
+    }
+    drop(fs);
+    let machine = again(machine);
+    let fs = machine.fs();
+    assert_eq!(get(fs, fs.root(), "user.of the root").unwrap(), [8; 50_000]);
+}
+
+/// A large hidden directory goes in pieces, in several transactions; others drain the queue and commit meanwhile, and the number is
+/// wanted for new files.
+#[test]
+fn a_large_hidden_directory_goes_once_whoever_helps() {
+    for seed in 0..6 {
+        let machine = machine(seed, &[("xattr", "dir")]);
+        let fs = machine.fs();
+        let before = objects(fs);
+        let doomed: Vec<Ino> = (0..3)
+            .map(|at| {
+                let ino = file(fs, &format!("doomed {at}"));
+                (0..60).for_each(|name| set(fs, ino, &format!("user.{name}"), &[1; 600]));
+                fs.unlink(fs.root(), format!("doomed {at}").as_bytes()).unwrap();
+                ino
+            })
+            .collect();
+        fs.sync().unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let helpers = [
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        let _ = fs.drain_unlinked();
+                    }
+                }),
+                scope.spawn(|| {
+                    while !over.load(Ordering::Relaxed) {
+                        fs.sync().unwrap()
+                    }
+                }),
+                scope.spawn(|| {
+                    for round in 0.. {
+                        if over.load(Ordering::Relaxed) {
+                            break;
+                        }
+                        let name = format!("new {}", round % 5);
+                        let ino = file(fs, &name);
+                        set(fs, ino, "user.new", &round.to_string().into_bytes());
+                        assert_eq!(get(fs, ino, "user.new").unwrap(), round.to_string().as_bytes());
+                        fs.unlink(fs.root(), name.as_bytes()).unwrap();
+                        fs.forget(ino, 1);
+                    }
+                }),
+            ];
+            doomed.iter().for_each(|ino| fs.forget(*ino, 1));
+            over.store(true, Ordering::Relaxed);
+            helpers.into_iter().for_each(|helper| helper.join().unwrap());
+        });
+        while fs.drain_unlinked().unwrap() {}
+        assert_eq!(fs.unlinked_count(), Ok(0), "seed {seed}");
+        assert_eq!(objects(fs), before, "seed {seed}");
+        machine.check().unwrap();
+    }
+}
+
+/// So little may be dirty that every piece has a group of its own.
+#[test]
+fn a_crash_between_the_pieces_of_a_hidden_directory_leaves_one_that_goes_on() {
+    let machine = machine(9, &[("xattr", "dir")]);
+    let before = objects(machine.fs());
+    let ino = file(machine.fs(), "doomed");
+    (0..200).for_each(|name| set(machine.fs(), ino, &format!("user.{name}"), &[1; 600]));
+    machine.fs().unlink(machine.fs().root(), b"doomed").unwrap();
+    machine.fs().sync().unwrap();
+    let mut partly = 0;
+    for cut in 0..60 {
+        let device = machine.device.snapshot();
+        let options =
+            ImportOptions { cache_bytes: 2 << 20, dirty_bytes: 600 << 10, ..ImportOptions::default() };
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(cut));
+        let pool = Pool::import(vec![Arc::new(device.clone())], env, &options).unwrap();
+        let objects_of_pool = Objects::open(pool.clone()).unwrap();
+        let dataset = Dataset::open_root(&objects_of_pool).unwrap();
+        device.crash_after(device.ops_done() + cut * 4);
+        // Destroys what the queue has, as far as it comes.
+        let _ = Fs::open(Arc::new(dataset));
+        device.cut_power();
+        pool.abandon();
+        let mut found = Machine::import(&device.after_power_loss(cut), cut, false).unwrap();
+        found.check().unwrap();
+        let stored = Dataset::open_root(&found.objects).unwrap().objects().usage().objects;
+        partly += u32::from((before + 2..before + 200).contains(&stored));
+        found.mount().unwrap();
+        assert_eq!(objects(found.fs()), before, "cut {cut}");
+        found.check().unwrap();
+    }
+    assert!(partly > 10, "only {partly} crashes came between two pieces");
+}
+
+/// Readers see one of the values, whole, and the name once, while it goes from home to home.
+#[test]
+fn an_attribute_that_moves_is_never_missed() {
+    let lengths = [1usize, 200, 3000, 40_000, 90, 33_000, 700, 65_536];
+    for seed in 0..3 {
+        let machine = machine(seed, &[("dnodesize", "legacy")]);
+        let fs = machine.fs();
+        let ino = file(fs, "f");
+        let value = |turn: usize| vec![turn as u8; lengths[turn % lengths.len()]];
+        set(fs, ino, "user.moves", &value(0));
+        set(fs, ino, "user.stays", &[9; 33_000]);
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let reader = || {
+                while !over.load(Ordering::Relaxed) {
+                    let found = get(fs, ino, "user.moves").unwrap();
+                    assert!(found.iter().all(|byte| *byte == found[0]));
+                    assert_eq!(found, value(usize::from(found[0])));
+                    assert_eq!(xattr_names(fs, ino).unwrap(), ["user.moves", "user.stays"]);
+                    assert_eq!(get(fs, ino, "user.stays").unwrap(), [9; 33_000]);
+                }
+            };
+            let readers = [scope.spawn(reader), scope.spawn(reader)];
+            let syncer = scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    fs.sync().unwrap()
+                }
+            });
+            for turn in 0..200 {
+                set(fs, ino, "user.moves", &value(turn));
+            }
+            over.store(true, Ordering::Relaxed);
+            readers.into_iter().for_each(|reader| reader.join().unwrap());
+            syncer.join().unwrap();
+        });
+        fs.sync().unwrap();
+        machine.check().unwrap();
+    }
+}
+
+/// Whatever is set and removed, layouts stay few: the data set has numbers for 1022.
+#[test]
+fn attributes_that_come_and_go_need_few_layouts() {
+    let machine = machine(5, &[]);
+    let fs = machine.fs();
+    let mut dice = terrane_sim::dice::Dice::new(5);
+    let root = fs.root();
+    let mut inodes = vec![root, fs.mkdir(root, b"d", 0o755, &USER).unwrap().ino];
+    for (at, width) in ["legacy", "1k", "16k"].into_iter().enumerate() {
+        fs.dataset().set("dnodesize", width).unwrap();
+        inodes.push(file(fs, &format!("f{at}")));
+        inodes.push(fs.symlink(root, format!("l{at}").as_bytes(), &[b't'; 160], &USER).unwrap().ino);
+        inodes.push(fs.mknod(root, format!("b{at}").as_bytes(), 0o060_600, 7, &USER).unwrap().ino);
+    }
+    for _ in 0..1500 {
+        let ino = dice.pick(&inodes).unwrap();
+        let name = format!("trusted.{}", dice.below(4));
+        if dice.one_in(3) {
+            let _ = fs.removexattr(ino, name.as_bytes());
+        } else {
+            let most = dice.pick(&[30, 100, 300, 700, 40_000]).unwrap();
+            set(fs, ino, &name, &vec![1; dice.below(most) as usize]);
+        }
+    }
+    fs.sync().unwrap();
+    let layouts = terrane_check::attributes::load_layouts(fs.dataset()).unwrap().unwrap();
+    let count = layouts.iter().count();
+    assert!(count < 60, "{count} layouts");
+    machine.check().unwrap();
+}
+
+/// The successor of a mount finds attributes of files that were unlinked while open, and gives them back when the kernel forgets.
+#[test]
+fn a_successor_keeps_the_attributes_of_open_files_and_gives_them_back() {
+    let machine = machine(6, &[]);
+    let fs = machine.fs().clone();
+    let before = objects(&fs);
+    let ino = file(&fs, "open");
+    (0..20).for_each(|name| set(&fs, ino, &format!("user.{name}"), &[1; 33_000]));
+    set(&fs, ino, "user.listed", b"value");
+    fs.unlink(fs.root(), b"open").unwrap();
+    fs.sync().unwrap();
+    set(&fs, ino, "user.lost", &[2; 40_000]);
+    let device = machine.device.clone();
+    drop(fs);
+    machine.pool.abandon();
+    let machine = Machine::import(&device, 8, false).unwrap();
+    machine.check().unwrap();
+    let dataset = Dataset::open_root(&machine.objects).unwrap();
+    let fs = Fs::take_over(Arc::new(dataset), [ino].into()).unwrap();
+    assert_eq!(get(&fs, ino, "user.listed").unwrap(), b"value");
+    assert_eq!(get(&fs, ino, "user.7").unwrap(), [1; 33_000]);
+    assert_eq!(get(&fs, ino, "user.lost"), Err(Errno::ENODATA));
+    set(&fs, ino, "user.later", &[3; 50_000]);
+    fs.forget(ino, 1);
+    assert_eq!(objects(&fs), before);
+    assert!(fs.dataset().objects().hold(ObjectId(ino)).is_err());
+    machine.check().unwrap();
+}
