@@ -86,6 +86,9 @@ fi
 if { [ "$what" = demo ] || [ "$what" = bench ]; } && ! ls /usr/src/linux-source-6.1.tar.* >/dev/null 2>&1; then
     apt_install linux-source-6.1 || echo "setup: no linux-source-6.1 here; /usr/share and /usr/lib stand in for it"
 fi
+sources_of_debian() {
+    apt-get indextargets --format 'deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null | sort -u
+}
 # The tests that come with a Debian package's source, and not with the package: its folder `test`, as it is.
 source_tests() { # package
     local kept=$upstream/$1 dir
@@ -94,8 +97,9 @@ source_tests() { # package
     dir=$(mktemp -d)
     # Sources are asked of where the packages come from. Lists and sources of our own: the machine's apt stays as it is.
     mkdir -p "$dir/lists/partial"
-    apt-get indextargets --format 'deb-src $(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 'Origin: Debian' 2>/dev/null |
-        sort -u >"$dir/sources.list"
+    sources_of_debian >"$dir/sources.list"
+    # Before its first update, a machine does not know whose its sources are.
+    [ -s "$dir/sources.list" ] || { as_root apt-get update -q >/dev/null 2>&1 && sources_of_debian >"$dir/sources.list"; } || true
     local apt=(apt-get -q -o "Dir::Etc::sourcelist=$dir/sources.list" -o Dir::Etc::sourceparts=/dev/null
         -o "Dir::State::lists=$dir/lists" -o Dir::Cache::srcpkgcache= -o Dir::Cache::pkgcache= -o APT::Sandbox::User=root)
     mkdir -p "$upstream"

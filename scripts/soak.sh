@@ -31,5 +31,6 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     scripts/packaged.sh
     scripts/life.sh --soak
     scripts/suites.sh --soak
+    scripts/xattrs.sh
 done
 say "soak: $round rounds passed"

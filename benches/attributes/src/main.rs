@@ -5,7 +5,7 @@
 //! so and why; a difference that is no longer there is a failure too, so the list stays true. That the suite passes on ext4 is what
 //! makes it a judge of others.
 //!
-//! It needs root: it asks as other users, and makes devices. `check_attributes` of scripts/suites.sh runs it.
+//! It needs root: it asks as other users, and makes devices. `check_attributes` of scripts/xattrs.sh runs it.
 
 mod cases;
 mod differences;
