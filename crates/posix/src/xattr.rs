@@ -22,8 +22,8 @@ use terrane_wire::Corrupt;
 
 /// A longer value never goes into the list, as in OpenZFS.
 const LISTED_VALUE_MAX: usize = 32 << 10;
-/// Bytes of attributes that a list moves with it when it leaves a bonus area of the smallest dnode, and what frames them.
-const SPILL_OVERHEAD: usize = 1024;
+/// What frames attributes in a spill block.
+const SPILL_OVERHEAD: usize = 128;
 const NAME_BYTES_MAX: u64 = NAME_MAX as u64 + 1;
 
 /// What a name's prefix says.
@@ -278,14 +278,16 @@ impl Fs {
         home: XattrHome,
         (name, value): (&[u8], &[u8]),
     ) -> Result<Cost, Errno> {
-        let added = name.len() + value.len() + SPILL_OVERHEAD;
+        // What was in the bonus area may move to the spill block with what is added.
+        let added = name.len() + value.len() + inode.object().bonus_max() + SPILL_OVERHEAD;
         let spill = Cost { meta_bytes: self.spill_bytes(inode)? + added as u64, ..Cost::NOTHING };
         let state = inode.read();
         let hidden = match Fs::may_have_xattrs(inode, &state) {
             true => self.look(inode, &state, |all| all.number(Attr::XATTR))?,
             false => None,
         };
-        let stays_listed = home == XattrHome::Sa && value.len() <= LISTED_VALUE_MAX;
+        let fits_list = spill.meta_bytes <= nvlist::PACKED_BYTES_MAX as u64;
+        let stays_listed = home == XattrHome::Sa && value.len() <= LISTED_VALUE_MAX && fits_list;
         if stays_listed && hidden.is_none() {
             return Ok(spill);
         }
