@@ -6,8 +6,8 @@
 #
 # xattr is one workload for each size, xattr-1 to xattr-65536; --xattr-distinct gives every file a value of its own, at random.
 # --quick is for tuning: a quarter of the work, and the page goes to standard output unless --out is given. A part (--only, --peers)
-# goes there too, so that it never replaces the whole page. Peers follow each other within a repetition and each repetition begins
-# with another one, so a machine that is busy for a while does harm to all of them.
+# goes there too, so that it never replaces the whole page; `fsbench compare` makes one page of several runs. Peers follow each other
+# within a repetition and each repetition begins with another one, so a machine that is busy for a while does harm to all of them.
 #
 # Needs root (loop devices, dropping caches) and, below TERRANE_BENCH_DIR (default: target/), the image and 2 GB for the corpus.
 set -euo pipefail
@@ -186,5 +186,6 @@ facts() {
 }
 facts >"$work/facts"
 cp "$work/results" "$base/results.jsonl"
+cp "$work/facts" "$base/facts"
 "$fsbench" compare "$work/results" --facts "$work/facts" ${out:+--out "$out"}
-[ -z "$out" ] || say "written: $out and the plots beside it; the raw results: $base/results.jsonl"
+[ -z "$out" ] || say "written: $out and the plots beside it; what it was made of: $base/results.jsonl and $base/facts"
