@@ -370,11 +370,16 @@ impl Fs {
         let tx = self.begin(sum([resize, chmod]), &[(&inode.claims, Need::attrs())])?;
         let mut state = inode.write();
         let now = stored(self.now());
+        let before = state.attrs.mode();
         if let Some(bits) = set.mode {
             self.chmod(&tx, &inode, &mut state, bits, chmod)?;
         }
         if let Some(size) = set.size {
-            self.resize(&tx, &inode, &mut state, size)?;
+            let resized = self.resize(&tx, &inode, &mut state, size);
+            if resized.is_err() && set.mode.is_some() {
+                self.chmod(&tx, &inode, &mut state, before, chmod)?;
+            }
+            resized?;
             state.attrs.zpl.mtime = now;
         }
         if set.mode.is_none() && (set.kill_suidgid || set.uid.is_some() || set.gid.is_some()) {

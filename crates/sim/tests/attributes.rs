@@ -4,8 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_dataset::Dataset;
+use terrane_object::Owner;
 use terrane_object::{Env, ImportOptions, ObjectId, Objects, Pool, SeededEnv};
-use terrane_posix::{Errno, Fs, Ino, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX};
+use terrane_pool::inspect::Standing;
+use terrane_posix::{
+    ACL_ACCESS, Errno, Fs, Ino, SetAttr, SetTime, SetXattr, WriteFlags, XATTR_LIST_MAX, XATTR_SIZE_MAX,
+};
 use terrane_sim::attributes::{Home, home};
 use terrane_sim::machine::{Machine, Plan, USER};
 use terrane_sim::model::xattr_names;
@@ -343,4 +347,43 @@ fn a_successor_keeps_the_attributes_of_open_files_and_gives_them_back() {
     assert_eq!(objects(&fs), before);
     assert!(fs.dataset().objects().hold(ObjectId(ino)).is_err());
     machine.check().unwrap();
+}
+
+/// All that `setattr` is asked for, or nothing of it: also where a file cannot be cut because a block of it cannot be read.
+#[test]
+fn a_mode_that_comes_with_a_size_changes_with_it_or_not_at_all() {
+    let machine = machine(7, &[("recordsize", "4K")]);
+    let fs = machine.fs().clone();
+    let (plain, listed) = (file(&fs, "plain"), file(&fs, "with a list"));
+    let acl = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\xe8\x03\0\0\x04\0\x04\0\xff\xff\xff\xff\
+                \x10\0\x06\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";
+    fs.setxattr(listed, ACL_ACCESS, acl, ANY, &USER).unwrap();
+    let mut dice = terrane_sim::dice::Dice::new(7);
+    let content: Vec<u8> = (0..8000).map(|_| dice.word() as u8).collect();
+    for ino in [plain, listed] {
+        fs.write(ino, 0, &content, WriteFlags::default()).unwrap();
+    }
+    fs.sync().unwrap();
+    drop(fs);
+    let device = machine.export().unwrap();
+    let mut machine = Machine::import(&device, 8, false).unwrap();
+    for zone in machine.pool.zones() {
+        for (entry, standing) in machine.pool.zone_directory(zone.seq).unwrap() {
+            let Owner::Block { object, level: 0, block: 1, .. } = entry.owner else { continue };
+            if standing == Standing::Here && [plain, listed].contains(&object) {
+                device.rot(zone.home.zone, entry.offset + 9, &[0x40]).unwrap();
+            }
+        }
+    }
+    machine.mount().unwrap();
+    let fs = machine.fs();
+    for ino in [plain, listed] {
+        let before = (fs.getattr(ino).unwrap(), get(fs, ino, "system.posix_acl_access"));
+        let both = SetAttr { mode: Some(0o700), size: Some(6000), ..SetAttr::default() };
+        assert_eq!(fs.setattr(ino, &both, &USER), Err(Errno::EIO));
+        assert_eq!((fs.getattr(ino).unwrap(), get(fs, ino, "system.posix_acl_access")), before);
+        let touch = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
+        fs.setattr(ino, &touch, &USER).unwrap();
+        assert_eq!(fs.getattr(ino).unwrap().mode, before.0.mode);
+    }
 }
