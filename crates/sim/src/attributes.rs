@@ -3,13 +3,14 @@
 //! The model does not know of homes, so that what it says of an attribute does not depend on them. Where one is can be
 //! [asked](home) of the objects, for tests that prove that a life sees them all.
 
+use crate::machine::USER;
 use crate::model::{Content, Node};
 use crate::workload::Workload;
 use crate::{Failure, ensure, failed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_object::{ObjectError, ObjectId};
-use terrane_posix::{Fs, Ino, SetXattr};
+use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Acl, Fs, Ino, SetAttr, SetXattr};
 
 /// What attributes are called.
 pub const NAMES: [&str; 7] = [
@@ -55,12 +56,34 @@ pub fn home(fs: &Fs, ino: Ino, name: &str) -> Result<Home, Failure> {
     }
 }
 
+/// An access control list as an attribute's value: the owner, some users by number, the group, perhaps a mask, others.
+fn acl_of(users: u32, mut permissions: impl FnMut() -> u16) -> Vec<u8> {
+    const NOBODY: u32 = u32::MAX;
+    let mut raw = 2u32.to_le_bytes().to_vec();
+    let named = (0..users).map(|user| (0x02, 1000 + user));
+    let mask = (users > 0).then_some((0x10, NOBODY));
+    for (tag, id) in [(0x01u16, NOBODY)]
+        .into_iter()
+        .chain(named)
+        .chain([(0x04, NOBODY)])
+        .chain(mask)
+        .chain([(0x20, NOBODY)])
+    {
+        raw.extend_from_slice(&tag.to_le_bytes());
+        raw.extend_from_slice(&permissions().to_le_bytes());
+        raw.extend_from_slice(&id.to_le_bytes());
+    }
+    raw
+}
+
 impl Workload {
-    /// Sets, replaces or removes one attribute, or has new ones go elsewhere.
+    /// Sets, replaces or removes one attribute or list, changes the mode, or has new attributes go elsewhere.
     pub(crate) fn act_on_attributes(&mut self, ino: Ino, names: &[&'static str]) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let name = self.dice.pick(names).unwrap_or("user.a");
-        match self.dice.below(12) {
+        match self.dice.below(15) {
+            12 => self.act_on_mode(ino),
+            13 | 14 => self.act_on_acls(ino),
             0 => self.turn("xattr", &["sa", "dir"]),
             1 => self.turn("dnodesize", &["auto", "legacy", "1k", "2k"]),
             2..5 => {
@@ -87,7 +110,7 @@ impl Workload {
                 };
                 let mut model = self.model.clone();
                 let expected = model.set_xattr(ino, name, &value, how);
-                let found = fs.setxattr(ino, name.as_bytes(), &value, how, &crate::machine::USER);
+                let found = fs.setxattr(ino, name.as_bytes(), &value, how, &USER);
                 if self
                     .same(&format!("set attribute {name} of {ino}, {len} bytes"), found, expected)?
                     .is_some()
@@ -99,6 +122,41 @@ impl Workload {
                 if self.machine.is_alive() { compared } else { Ok(()) }
             }
         }
+    }
+
+    fn act_on_mode(&mut self, ino: Ino) -> Result<(), Failure> {
+        let fs = Arc::clone(self.machine.fs());
+        let is_link = matches!(self.model.nodes.get(&ino).map(|node| &node.content), Some(Content::Link(_)));
+        let bits = 0o600 | self.dice.below(0o200) as u32;
+        let change = SetAttr { mode: Some(bits), ..SetAttr::default() };
+        if !is_link && self.same("chmod", fs.setattr(ino, &change, &USER), Ok(()))?.is_some() {
+            self.model.chmod(ino, bits);
+            self.touch(ino);
+        }
+        Ok(())
+    }
+
+    /// Sets or removes one of the two lists; one of the base entries alone goes into the mode.
+    fn act_on_acls(&mut self, ino: Ino) -> Result<(), Failure> {
+        let fs = Arc::clone(self.machine.fs());
+        let name = if self.dice.one_in(2) { ACL_ACCESS } else { ACL_DEFAULT };
+        // A list of 30 named users has 284 bytes.
+        let users = self.dice.pick(&[0, 1, 2, 30]).unwrap_or(0);
+        let raw = acl_of(users, || self.dice.below(8) as u16);
+        let acl = if self.dice.one_in(3) { None } else { Acl::parse(&raw).map_err(failed("an ACL"))? };
+        let mut model = self.model.clone();
+        let expected = model.set_acl(ino, name, acl.as_ref());
+        let found = match &acl {
+            Some(acl) => fs.setxattr(ino, name, &acl.to_bytes(), SetXattr::default(), &USER),
+            None => fs.removexattr(ino, name),
+        };
+        let what = format!("{} of {ino}, {users} users: {}", name.escape_ascii(), acl.is_some());
+        if self.same(&what, found, expected)?.is_some() {
+            self.model = model;
+            self.touch(ino);
+        }
+        let compared = self.model.compare_xattrs(&fs, ino);
+        if self.machine.is_alive() { compared } else { Ok(()) }
     }
 
     fn turn(&mut self, property: &str, words: &[&str]) -> Result<(), Failure> {
@@ -120,15 +178,14 @@ impl Workload {
             ("hidden", "legacy", &[20, 40_000, 50]),
         ] {
             fs.dataset().set("dnodesize", width).map_err(failed("dnodesize"))?;
-            let made = fs.create(root, name.as_bytes(), 0o644, &crate::machine::USER);
+            let made = fs.create(root, name.as_bytes(), 0o644, &USER);
             let ino = made.map_err(failed("create"))?.ino;
             self.model.added(root, name, ino, Node::new(Content::File(Arc::default()), 1, 0o100_644));
             for (at, len) in lengths.iter().enumerate() {
                 let name = NAMES.get(at).copied().unwrap_or("user.z");
                 // Long ones of which little is stored: who flips every bit of the image has fewer of them.
                 let value = if *len > 2000 { vec![7; *len] } else { self.dice.bytes(*len) };
-                let set =
-                    fs.setxattr(ino, name.as_bytes(), &value, SetXattr::default(), &crate::machine::USER);
+                let set = fs.setxattr(ino, name.as_bytes(), &value, SetXattr::default(), &USER);
                 set.map_err(failed("set attribute"))?;
                 let expected = self.model.set_xattr(ino, name, &value, SetXattr::default());
                 ensure(expected.is_ok(), || format!("{name}: {expected:?}"))?;
@@ -172,16 +229,16 @@ impl Workload {
                 let (made, node) = match name {
                     "dir" => {
                         let content = Content::Dir { names: BTreeMap::new(), parent: root };
-                        (fs.mkdir(root, raw, 0o755, &crate::machine::USER), Node::new(content, 2, 0o040_755))
+                        (fs.mkdir(root, raw, 0o755, &USER), Node::new(content, 2, 0o040_755))
                     }
                     "link" => {
                         let target = vec![b't'; 150];
-                        let made = fs.symlink(root, raw, &target, &crate::machine::USER);
+                        let made = fs.symlink(root, raw, &target, &USER);
                         (made, Node::new(Content::Link(target), 1, 0o120_777))
                     }
                     _ => {
                         let node = Node::new(Content::File(Arc::default()), 1, 0o100_644);
-                        (fs.create(root, raw, 0o644, &crate::machine::USER), node)
+                        (fs.create(root, raw, 0o644, &USER), node)
                     }
                 };
                 if let Some(attr) = self.same(&format!("make {name}"), made, Ok(()))? {

@@ -6,7 +6,9 @@
 use crate::{Failure, ensure, failed};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrane_posix::{Errno, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, SetXattr};
+use terrane_posix::{
+    ACL_ACCESS, ACL_DEFAULT, Acl, Errno, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, SetXattr,
+};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
@@ -122,6 +124,60 @@ impl Model {
         removed.map(drop).ok_or(Errno::ENODATA)
     }
 
+    fn acl(&self, ino: Ino, name: &[u8]) -> Option<Acl> {
+        let xattrs = self.xattrs(ino);
+        xattrs.get(&*String::from_utf8_lossy(name)).and_then(|raw| Acl::parse(raw).ok()?)
+    }
+
+    fn store_acl(&mut self, ino: Ino, name: &[u8], acl: Option<&Acl>) {
+        let xattrs = Arc::make_mut(&mut self.node(ino).xattrs);
+        let name = String::from_utf8_lossy(name).into_owned();
+        match acl {
+            Some(acl) => drop(xattrs.insert(name, Arc::new(acl.to_bytes()))),
+            None => drop(xattrs.remove(&name)),
+        }
+    }
+
+    /// `None` removes it.
+    pub fn set_acl(&mut self, ino: Ino, name: &[u8], acl: Option<&Acl>) -> Outcome {
+        if matches!(self.nodes.get(&ino).map(|node| &node.content), Some(Content::Link(_))) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if name == ACL_DEFAULT && !self.is_dir(ino) {
+            return if acl.is_some() { Err(Errno::EACCES) } else { Ok(()) };
+        }
+        let is_access = name == ACL_ACCESS;
+        if let Some(acl) = acl.filter(|_| is_access) {
+            let node = self.node(ino);
+            node.mode = node.mode & !0o777 | acl.permissions();
+        }
+        self.store_acl(ino, name, acl.filter(|acl| !is_access || !acl.is_minimal()));
+        Ok(())
+    }
+
+    pub fn chmod(&mut self, ino: Ino, bits: u32) {
+        let node = self.node(ino);
+        node.mode = node.mode & !0o7777 | bits;
+        if let Some(mut acl) = self.acl(ino, ACL_ACCESS) {
+            acl.set_permissions(bits);
+            self.store_acl(ino, ACL_ACCESS, Some(&acl));
+        }
+    }
+
+    /// What a new file gets of its directory's default list.
+    fn inherit(&mut self, dir: Ino, ino: Ino) {
+        let Some(default) = self.acl(dir, ACL_DEFAULT) else { return };
+        let is_dir = self.is_dir(ino);
+        let node = self.node(ino);
+        if matches!(node.content, Content::Link(_)) {
+            return;
+        }
+        let access = default.for_new(node.mode);
+        node.mode = node.mode & !0o777 | access.permissions();
+        self.store_acl(ino, ACL_ACCESS, Some(&access).filter(|access| !access.is_minimal()));
+        self.store_acl(ino, ACL_DEFAULT, Some(&default).filter(|_| is_dir));
+    }
+
     pub fn may_add(&self, dir: Ino, name: &str) -> Outcome {
         match (self.is_live_dir(dir), self.find(dir, name)) {
             (false, _) => Err(Errno::ENOENT),
@@ -135,6 +191,7 @@ impl Model {
         if self.is_dir(ino) {
             self.node(dir).nlink += 1;
         }
+        self.inherit(dir, ino);
         self.names(dir).insert(name.to_string(), ino);
         *self.open.entry(ino).or_default() += 1;
     }

@@ -14,7 +14,7 @@ use terrane_sim::workload::{Acts, Step, Workload};
 const NAMES_SEEDS: [u64; 2] = [8, 11];
 const NAMES_STEPS: u64 = 110;
 /// Lives of attributes that see every change of home.
-const ATTRIBUTE_SEEDS: [u64; 2] = [1, 6];
+const ATTRIBUTE_SEEDS: [u64; 2] = [17, 18];
 const ATTRIBUTE_STEPS: u64 = 110;
 
 #[test]
