@@ -205,7 +205,7 @@ impl<'a> Walk<'a> {
         let tree = Tree { metadata: true, block_bytes: SPILL_BYTES_MAX as u32, ..tree };
         let spill = self.subtree(&tree, &dnode.spill, SPILL, self.synced, &mut None);
         // Freed subtrees of three levels and more give back an estimate.
-        if dnode.levels <= 2 && !held.partial && !spill.partial {
+        if dnode.levels <= 2 && !held.partial {
             self.report.expect(kind::USED, &at, held.bytes.saturating_add(spill.bytes), dnode.used);
         }
         held

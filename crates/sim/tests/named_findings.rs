@@ -230,7 +230,11 @@ impl Xattrs {
 }
 
 fn after_xattrs(change: impl FnOnce(&Xattrs)) -> Report {
-    let machine = Machine::create(&Plan::small(3)).unwrap();
+    after_xattrs_with(&[], change)
+}
+
+fn after_xattrs_with(props: &[(&'static str, &'static str)], change: impl FnOnce(&Xattrs)) -> Report {
+    let machine = Machine::create(&Plan { props: props.to_vec(), ..Plan::small(3) }).unwrap();
     let fs = machine.fs().clone();
     let file = |name: &[u8]| fs.create(fs.root(), name, 0o644, &USER).unwrap().ino;
     let (all, small) = (file(b"all"), file(b"small"));
@@ -397,6 +401,10 @@ fn hidden_directories_are_their_inodes_alone() {
     // Of somebody else, by its own words.
     expect(&[kind::PARENT], |xattrs| xattrs.poke(xattrs.hidden, Attr::PARENT, xattrs.small));
     expect(&[kind::PARENT], |xattrs| xattrs.poke(xattrs.value, Attr::PARENT, xattrs.small));
+    // A file keeps the number of the directory it was made in. When that is gone, the number may be anybody's.
+    expect(&[], |xattrs| xattrs.poke(xattrs.all, Attr::PARENT, xattrs.hidden));
+    // Its names are bytes, whatever the names of files are.
+    self::expect(&after_xattrs_with(&[("casesensitivity", "insensitive"), ("utf8only", "on")], |_| {}), &[]);
     // It does not say what it is, or says what it is not.
     expect(&[kind::HIDDEN, kind::ORPHAN, kind::ENTRY], |xattrs| xattrs.poke(xattrs.hidden, Attr::FLAGS, 0));
     expect(&[kind::ENTRY], |xattrs| xattrs.poke(xattrs.value, Attr::FLAGS, 0));
@@ -425,6 +433,11 @@ fn hidden_values_have_one_name_of_an_attribute() {
     });
     expect(&[kind::SIZE, kind::HIDDEN, kind::ORPHAN], |xattrs| {
         xattrs.names(xattrs.hidden, |tx, names| assert!(names.remove(tx, "user.big").unwrap()));
+    });
+    // Values are files.
+    expect(&[kind::ENTRY, kind::SIZE, kind::PARENT, kind::LINKS, kind::LINKS], |xattrs| {
+        let itself = xattrs.hidden | 4 << 60;
+        xattrs.names(xattrs.hidden, |tx, names| names.add_u64(tx, b"user.dir", itself).unwrap());
     });
     // A file's name for it.
     expect(&[kind::SIZE, kind::LINKS, kind::ENTRY], |xattrs| {
