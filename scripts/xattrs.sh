@@ -231,6 +231,27 @@ capabilities() {
     [ -z "$(getcap "$f")" ]
 }
 
+# Random operations of several users on both, among them those that nobody thought of: the same answers, and the same is left.
+check_beside() {
+    local seed home
+    ext4_beside
+    (cd "$top" && nice -n 5 cargo build --quiet -p attributes)
+    chmod 755 "$work/ext4"
+    mount_again allow_other
+    # The same for the same commit, others for the next.
+    seed=$((16#$(printf '%s' "${TERRANE_SEED_BASE:-1}" | sha256sum | head -c 6)))
+    for home in sa dir; do
+        "$terrane" fs set "xattr=$home" p
+        seed=$((seed + 1))
+        "$target/debug/attributes" "$work/ext4" --beside "$mnt" --ops 6000 --seed "$seed" >"$work/beside" || { cat "$work/beside"; return 1; }
+        say "    xattr=$home: $(cat "$work/beside")"
+        mount_again allow_other
+        same_attributes "mounted anew" "$mnt/beside" "$work/ext4/beside"
+        rm -rf "$mnt/beside" "$work/ext4/beside"
+    done
+    umount "$work/ext4"
+}
+
 # What the n-th change sets: for the list, for a spill block and for the hidden directory in turn.
 value() { # number
     local lens=(20 3000 40000)
@@ -304,6 +325,6 @@ check_killed() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_attributes check_packages check_acls check_copies check_killed)
+all=(check_attributes check_packages check_acls check_copies check_beside check_killed)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

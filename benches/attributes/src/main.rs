@@ -7,6 +7,7 @@
 //!
 //! It needs root: it asks as other users, and makes devices. `check_attributes` of scripts/xattrs.sh runs it.
 
+mod beside;
 mod cases;
 mod differences;
 mod judge;
@@ -34,6 +35,15 @@ struct Cli {
     /// Shell command that sets a property of the file system: with PROPERTY=VALUE as its first argument
     #[arg(long, value_name = "CMD")]
     property: Option<String>,
+    /// Instead of the cases, random operations in both directories, which must be answered alike
+    #[arg(long, value_name = "DIR")]
+    beside: Option<PathBuf>,
+    /// How many of them
+    #[arg(long, default_value_t = 10_000)]
+    ops: u64,
+    /// What chooses them
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
     /// Only cases whose name contains this
     #[arg(long, value_name = "WORD")]
     only: Vec<String>,
@@ -56,6 +66,17 @@ fn main() -> ExitCode {
     if !rustix::process::geteuid().is_root() {
         eprintln!("attributes: it needs root, to ask as other users and to make devices");
         return ExitCode::from(2);
+    }
+    if let Some(other) = &cli.beside {
+        let compared = beside::compare(&cli.dir, other, cli.ops, cli.seed);
+        match &compared {
+            Ok(done) => println!(
+                "{} operations from seed {}, {done} of them not refused, were answered alike",
+                cli.ops, cli.seed
+            ),
+            Err(differ) => println!("{differ}"),
+        }
+        return if compared.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let known = match cli.differs_as.as_deref().map(differences::of).transpose() {
         Ok(known) => known.unwrap_or_default(),

@@ -8,7 +8,7 @@ mod kinds;
 mod limits;
 mod names;
 mod objects;
-mod privileges;
+pub mod privileges;
 mod properties;
 mod refusals;
 
