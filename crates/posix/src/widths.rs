@@ -44,7 +44,9 @@ impl Widths {
 
     /// An inode's attributes were stored anew, in so many bytes.
     pub fn note(&self, tx: &Tx, object: &Object, bytes: usize) {
-        if needs_wide(bytes) && object.birth().next() >= tx.txg() {
+        // A birth in the future is a lie.
+        let is_new = tx.txg().0.saturating_sub(object.birth().0) <= 1;
+        if needs_wide(bytes) && is_new {
             let score = self.outgrown.load(Ordering::Relaxed);
             self.outgrown.store((score + OUTGROWN).min(MOST), Ordering::Relaxed);
         }
