@@ -218,3 +218,43 @@ pub fn rounds(seed: u64, count: u64) -> Result<Seen, Failure> {
     machine.check()?;
     Ok(seen)
 }
+
+/// Empty files with attributes, in dnodes of any size, until nothing fits: then what they have changes and goes, attributes first, and
+/// there is as much room as before. Returns how many files there were.
+pub fn small_files(seed: u64, dnode_size: &'static str) -> Result<u64, Failure> {
+    let props = vec![("dnodesize", dnode_size), ("compression", "off")];
+    let machine = Machine::create(&Plan { props, zones: 32, ..Plan::small(seed) })?;
+    let fs = machine.fs();
+    let mut dice = Dice::new(seed);
+    let mut files = Files::new();
+    let first = settled(&machine)?;
+    let mut made = 0;
+    for round in 0..2 {
+        let at = |failure: Failure| failure.within(format_args!("round {round}"));
+        for number in 0.. {
+            let name = format!("{round}-{number}");
+            let ino = match fs.create(fs.root(), name.as_bytes(), 0o644, &USER) {
+                Ok(attr) => attr.ino,
+                Err(Errno::ENOSPC) => break,
+                Err(errno) => return Err(at(Failure(format!("create {name}: {errno}")))),
+            };
+            let most = dice.pick(&[100, 600, 6000, 60_000]).unwrap_or(100);
+            let value = (dice.word(), 1 + dice.below(most) as usize);
+            let set = set_attribute(fs, ino, value).map_err(at)?;
+            fs.forget(ino, 1);
+            files.insert(name, Written { content: (0, 0), attribute: set.then_some(value) });
+            made += 1;
+        }
+        change_attributes(fs, &mut dice, &mut files).map_err(at)?;
+        sync(&machine).map_err(at)?;
+        compare(fs, &files).map_err(at)?;
+        machine.check().map_err(at)?;
+        remove(fs, &mut files, || round == 1 || dice.one_in(2)).map_err(at)?;
+        sync(&machine).map_err(at)?;
+        settled(&machine).map_err(at)?;
+    }
+    let last = settled(&machine)?;
+    machine.check()?;
+    ensure(last + first / 25 >= first, || format!("{last} blocks are available, of {first}"))?;
+    Ok(made)
+}
