@@ -22,6 +22,7 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     sim TERRANE_SEEDS=500 cargo test --release --quiet -p terrane-sim --test faults
     sim TERRANE_FLIPS=18446744073709551615 TERRANE_LIES=100000 cargo test --release --quiet -p terrane-sim --test hostile
     sim TERRANE_ROUNDS=100 cargo test --release --quiet -p terrane-sim --test full
+    sim TERRANE_SEEDS=200 cargo test --release --quiet -p terrane-sim --test attributes
     # A million operations on ZAPs.
     sim TERRANE_ZAP_LIVES=500 cargo test --release --quiet -p terrane-zap --test lives
     say '== fuzz targets'

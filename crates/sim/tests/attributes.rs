@@ -4,15 +4,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_dataset::Dataset;
-use terrane_object::Owner;
-use terrane_object::{Env, ImportOptions, ObjectId, Objects, Pool, SeededEnv};
+use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_object::{CreateOptions, Env, ImportOptions, ObjectId, Objects, Owner, Pool, SeededEnv};
+use terrane_pool::SystemEnv;
 use terrane_pool::inspect::Standing;
 use terrane_posix::{
-    ACL_ACCESS, Errno, Fs, Ino, SetAttr, SetTime, SetXattr, WriteFlags, XATTR_LIST_MAX, XATTR_SIZE_MAX,
+    ACL_ACCESS, ACL_DEFAULT, Errno, Fs, Ino, SetAttr, SetTime, SetXattr, WriteFlags, XATTR_LIST_MAX,
+    XATTR_SIZE_MAX,
 };
 use terrane_sim::attributes::{Home, home};
 use terrane_sim::machine::{Machine, Plan, USER};
 use terrane_sim::model::xattr_names;
+use terrane_sim::seeds::seeds;
 
 const ANY: SetXattr = SetXattr { create: false, replace: false, kill_sgid: false };
 /// The longest list of names and values that one attribute holds, packed.
@@ -385,5 +388,143 @@ fn a_mode_that_comes_with_a_size_changes_with_it_or_not_at_all() {
         let touch = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
         fs.setattr(ino, &touch, &USER).unwrap();
         assert_eq!(fs.getattr(ino).unwrap().mode, before.0.mode);
+    }
+}
+
+/// A pool whose groups sync by themselves, in threads.
+fn with_threads(device: &SimDevice, is_new: bool) -> (Arc<Pool>, Arc<Objects>, Arc<Fs>) {
+    let env: Arc<dyn Env> = Arc::new(SystemEnv::new());
+    let options = ImportOptions {
+        cache_bytes: 2 << 20,
+        commit_period: std::time::Duration::from_millis(5),
+        ..ImportOptions::default()
+    };
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+    if is_new {
+        let pool = Pool::create(devices, &CreateOptions::named("threads"), env, &options).unwrap();
+        let objects = Objects::create(pool.clone()).unwrap();
+        let dataset = Dataset::create_root(&objects, &[]).unwrap();
+        Fs::format(&dataset, &USER).unwrap();
+        (pool, objects, Fs::open(Arc::new(dataset)).unwrap())
+    } else {
+        let pool = Pool::import(devices, env, &options).unwrap();
+        let objects = Objects::open(pool.clone()).unwrap();
+        let report = terrane_check::check(&objects, &mut |_| {});
+        assert!(report.is_clean(), "{report}");
+        let dataset = Dataset::open_root(&objects).unwrap();
+        (pool, objects, Fs::open(Arc::new(dataset)).unwrap())
+    }
+}
+
+/// What a race may answer, and a device without power.
+fn may_fail(outcome: Result<(), Errno>) -> u32 {
+    let expected = [
+        Errno::EEXIST,
+        Errno::EINVAL,
+        Errno::EIO,
+        Errno::EISDIR,
+        Errno::ENODATA,
+        Errno::ENOENT,
+        Errno::ENOTDIR,
+        Errno::ENOTEMPTY,
+        Errno::ESTALE,
+        Errno::EACCES,
+    ];
+    if let Err(errno) = outcome {
+        assert!(expected.contains(&errno), "{errno}");
+    }
+    u32::from(outcome.is_ok())
+}
+
+/// Returns how many steps succeeded.
+fn storm(fs: &Fs, seed: u64, steps: usize) -> u32 {
+    let mut done = 0;
+    let mut dice = terrane_sim::dice::Dice::new(seed);
+    let acl = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\xe8\x03\0\0\x04\0\x04\0\xff\xff\xff\xff\
+                \x10\0\x06\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";
+    for _ in 0..steps {
+        let (name, other) = (format!("n{}", dice.below(6)), format!("n{}", dice.below(6)));
+        let (name, other, root) = (name.as_bytes(), other.as_bytes(), fs.root());
+        let attribute = format!("user.{}", dice.below(4));
+        let with = |change: &mut dyn FnMut(Ino) -> Result<(), Errno>| {
+            let ino = fs.lookup(root, name)?.ino;
+            let changed = change(ino);
+            fs.forget(ino, 1);
+            changed
+        };
+        done += may_fail(match dice.below(14) {
+            0 => fs.create(root, name, 0o644, &USER).map(|attr| fs.forget(attr.ino, 1)),
+            1 => fs.mkdir(root, name, 0o755, &USER).map(|attr| fs.forget(attr.ino, 1)),
+            2 => fs.unlink(root, name),
+            3 => fs.rmdir(root, name),
+            4 => fs.rename(root, name, root, other, 0),
+            5 => {
+                let home = dice.pick(&["sa", "dir"]).unwrap();
+                fs.dataset().set("xattr", home).map_err(|_| Errno::EIO)
+            }
+            6 => with(&mut |ino| fs.removexattr(ino, attribute.as_bytes())),
+            7 => with(&mut |ino| {
+                let name = dice.pick(&[ACL_ACCESS, ACL_DEFAULT]).unwrap();
+                fs.setxattr(ino, name, acl, ANY, &USER)
+            }),
+            8 => with(&mut |ino| {
+                let mode = Some(0o600 | dice.below(0o100) as u32);
+                fs.setattr(ino, &SetAttr { mode, ..SetAttr::default() }, &USER).map(drop)
+            }),
+            9 => with(&mut |ino| xattr_names(fs, ino).map(drop)),
+            10 => fs.drain_unlinked().map(drop),
+            _ => with(&mut |ino| {
+                let most = dice.pick(&[50, 200, 3000, 40_000]).unwrap();
+                let value = vec![dice.below(256) as u8; dice.below(most) as usize];
+                fs.setxattr(ino, attribute.as_bytes(), &value, ANY, &USER)?;
+                // Somebody else may have set or removed it, but nobody half of it.
+                let found = get(fs, ino, &attribute)?;
+                assert!(found.iter().all(|byte| *byte == found[0]));
+                Ok(())
+            }),
+        });
+    }
+    done
+}
+
+#[test]
+fn a_storm_of_attributes_leaves_nothing_behind_with_and_without_power() {
+    for seed in seeds(4) {
+        let config = SimConfig { seed, zone_count: 64, zone_size: 4 << 20, ..SimConfig::default() };
+        let mut device = SimDevice::new(config).unwrap();
+        let (mut pool, mut all, mut fs) = with_threads(&device, true);
+        for round in 0..3 {
+            let cut = round == 1;
+            if cut {
+                device.crash_after(device.ops_done() + 10 + seed % 10 * 9);
+            }
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4)
+                    .map(|thread| {
+                        let fs = &fs;
+                        scope.spawn(move || storm(fs, seed.wrapping_mul(100) + round * 10 + thread, 1500))
+                    })
+                    .collect();
+                let done: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+                assert!(cut || done > 1500, "only {done} of 6000 changes were made");
+            });
+            if cut {
+                device.cut_power();
+                pool.abandon();
+                drop((fs, all));
+                device = device.after_power_loss(seed);
+            } else {
+                assert_eq!(fs.unlinked_count(), Ok(0), "seed {seed} round {round}");
+                fs.forget_all();
+                drop(fs);
+                pool.export().unwrap();
+                drop(all);
+            }
+            (pool, all, fs) = with_threads(&device, false);
+        }
+        fs.forget_all();
+        drop(fs);
+        pool.export().unwrap();
+        drop(all);
     }
 }
