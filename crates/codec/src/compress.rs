@@ -14,6 +14,7 @@
 
 pub mod accept;
 pub mod algorithm;
+mod noise;
 
 use algorithm::{Compression, ID_LZ4, ID_OFF, ID_ZSTD, ZstdLevel};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
@@ -224,6 +225,9 @@ impl Compressor {
         // A block that did not fit left the session open; parameters can only be set between sessions.
         self.cctx.reset(ResetDirective::SessionOnly).ok()?;
         self.cctx.set_parameter(CParameter::CompressionLevel(level.level())).ok()?;
+        // For the strategy of level 1 this says: store the bytes that are left, as the levels below it do; 0 is what belongs to the level.
+        let as_they_are = level.level() == 1 && noise::is_noise(src);
+        self.cctx.set_parameter(CParameter::TargetLength(u32::from(as_they_are))).ok()?;
         // Not cleared first, so that a reused buffer is not zeroed only to be overwritten.
         out.resize(ZSTD_HEADER_BYTES + room, 0);
         let (header, stream) = out.split_at_mut_checked(ZSTD_HEADER_BYTES)?;
