@@ -324,3 +324,29 @@ fn random_changes_of_homes_are_those_of_a_map() {
         assert_eq!(objects(&m), before, "seed {seed}: nothing is left");
     }
 }
+
+#[test]
+fn who_may_see_all_names_is_asked_while_nothing_is_locked() {
+    let m = Machine::new(38, &[]);
+    let file = m.fs().file(m.fs().root(), "f").ino;
+    for name in ["user.a", "trusted.b", "user.trusted.c", "trusted.d", "security.e"] {
+        set(m.fs(), file, name, b"value").unwrap();
+    }
+    let asked = std::cell::Cell::new(0);
+    let list = |answer: bool| {
+        let mut raw = b"before\0".to_vec();
+        let is_admin = || {
+            asked.set(asked.get() + 1);
+            // Would wait for ever.
+            set(m.fs(), file, "user.a", b"another value").unwrap();
+            answer
+        };
+        m.fs().listxattr(file, &is_admin, &mut raw).unwrap();
+        String::from_utf8(raw).unwrap()
+    };
+    let all = list(true);
+    assert_eq!(all.matches('\0').count(), 6);
+    assert_eq!(list(false).matches("trusted.").count(), 1, "a name of a user");
+    assert!(list(false).starts_with("before\0") && list(false).matches('\0').count() == 4);
+    assert_eq!(asked.get(), 4);
+}
