@@ -102,7 +102,11 @@ impl Workload {
                 let at = if self.dice.one_in(2) { at / 2 } else { at };
                 let most = LENGTHS.get(at).copied().unwrap_or(0);
                 let len = if self.dice.one_in(3) { most } else { self.dice.below(most + 1) };
-                let value = self.dice.bytes(len as usize);
+                let mut value = self.dice.bytes(len as usize);
+                if name == "user.g" {
+                    // Blocks of zeros are holes.
+                    value.fill(0);
+                }
                 let how = SetXattr {
                     create: self.dice.one_in(6),
                     replace: self.dice.one_in(6),
