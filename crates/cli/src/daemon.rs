@@ -7,8 +7,8 @@
 //! Its own end need not be that of the mount: with a holder ([`crate::holder`]) a successor goes on where it was killed, or where
 //! it stepped back after it had committed everything ([`succession`]).
 //!
-//! Invariant: a socket that greets belongs to a pool that is mounted; between the end of the mount and the end of the process it
-//! is silent.
+//! Invariant: a socket that greets belongs to a pool that is mounted; from the end of the mount to the end of the process it is
+//! silent. The kernel says when the mount ends, not our threads, who hear of it later: by then its number may be another mount's.
 
 mod succession;
 
@@ -33,6 +33,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use succession::Estate;
+use terrane_fuse::handover;
 use terrane_fuse::mount::{MountError, mounted};
 use terrane_fuse::session::{Brake, Negotiated};
 use terrane_fuse::{Dispatch, Metrics, MountOptions, Session, UnmountHandle};
@@ -83,6 +84,8 @@ enum Origin {
 
 #[derive(Default)]
 struct Stage {
+    /// While the session goes on, which closes its own at the end: callers on a mount that is cut off must not wait for us.
+    connection: Option<File>,
     ending: bool,
     ended: Option<Result<(), String>>,
     /// Conversations that wait for the end, to report it.
@@ -91,7 +94,7 @@ struct Stage {
 
 impl Shared {
     fn stage(&self) -> MutexGuard<'_, Stage> {
-        // A thread that panicked with it left three plain fields, each of which is valid alone.
+        // A thread that panicked with it left plain fields, each of which is valid alone.
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,7 +106,12 @@ impl Shared {
     /// else may stand by now.
     fn places(&self) -> Vec<UnmountHandle> {
         let first = self.unmount.path();
-        let (Ok(rows), false) = (mounted(), self.greeting.dev.is_empty()) else {
+        let rows = mounted();
+        // Asked after the table was read: a number that is not ours any more is somebody else's.
+        if !self.stands() {
+            return Vec::new();
+        }
+        let (Ok(rows), false) = (rows, self.greeting.dev.is_empty()) else {
             return vec![self.unmount.clone()];
         };
         let ours = rows.into_iter().rev().filter(|row| row.dev == self.greeting.dev).map(|row| row.dir);
@@ -118,7 +126,9 @@ impl Shared {
 
     /// No more is changed behind the back of those who end this server.
     fn end_housekeeping(&self) {
-        self.stage().ending = true;
+        let mut stage = self.stage();
+        (stage.ending, stage.connection) = (true, None);
+        drop(stage);
         self.changed.notify_all();
         let house = self.house.lock().unwrap_or_else(PoisonError::into_inner).take();
         // It sees `ending` after one step.
@@ -133,6 +143,11 @@ impl Shared {
 
     fn is_ending(&self) -> bool {
         self.stage().ending
+    }
+
+    /// The mount has not ended, wherever it can be seen, and its number is ours.
+    fn stands(&self) -> bool {
+        self.stage().connection.as_ref().is_some_and(|connection| !handover::is_ended(connection))
     }
 
     fn wait_for_end(&self) -> Result<(), String> {
@@ -247,6 +262,7 @@ fn begin(
         since,
     };
     let (unmount, brake) = (session.unmount_handle(), session.brake());
+    let stage = Stage { connection: Some(session.device()?), ..Stage::default() };
     let shared = Arc::new(Shared {
         live,
         fs,
@@ -256,7 +272,7 @@ fn begin(
         brake,
         page,
         house: Mutex::default(),
-        stage: Mutex::default(),
+        stage: Mutex::new(stage),
         changed: Condvar::new(),
     });
     let serving = Arc::clone(&shared);
@@ -386,7 +402,7 @@ fn answer_callers(shared: &Arc<Shared>, listener: &UnixListener) {
 }
 
 fn answer_caller(shared: &Shared, stream: UnixStream) {
-    if shared.is_ending() {
+    if !shared.stands() {
         let _ = shared.wait_for_end();
         return;
     }

@@ -5,12 +5,15 @@
 mod support;
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
 use support::{Place, can_mount, kill};
 
 /// Only root may show a mount twice and change its flags.
 fn is_root() -> bool {
-    let root = fs::metadata("/proc/self").map(|own| std::os::unix::fs::MetadataExt::uid(&own)).unwrap() == 0;
+    let root = fs::metadata("/proc/self").map(|own| own.uid()).unwrap() == 0;
     if !root {
         eprintln!("SKIPPED: not root");
     }
@@ -80,6 +83,76 @@ fn a_mount_outlives_its_server() {
     place.run("umount mnt", 0);
     assert!(place.out("check tank").contains("nothing found"));
     place.refused("restart tank", &["not mounted"]);
+}
+
+/// The kernel gives the number of a mount that is gone to the next one, whosever it is: who goes by the word of a daemon that is on its
+/// way out shows another pool.
+#[test]
+fn a_number_that_changed_hands_is_not_taken_for_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("number");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let mnt = place.path("mnt");
+    let socket = place.path("state/tank.sock");
+    place.run("mount tank mnt", 0);
+    let mut caller = BufReader::new(UnixStream::connect(&socket).unwrap());
+    let mut greeting = String::new();
+    caller.read_line(&mut greeting).unwrap();
+    drop(caller);
+
+    // The mount has ended, and its server, which does not run, could not hear of it yet; nor did it greet who calls now.
+    let server = place.daemon_pid();
+    kill("-STOP", server);
+    let unmounted = std::process::Command::new("fusermount3").arg("-u").arg(&mnt).status().unwrap();
+    let callers: Vec<UnixStream> = (0..20).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    kill("-CONT", server);
+    assert!(unmounted.success());
+    for mut caller in callers {
+        let mut said = String::new();
+        // Cut off, also when it was never heard.
+        let _ = caller.read_to_string(&mut said);
+        assert_eq!(said, "", "a greeting without a mount");
+    }
+    let is_silent = || {
+        let begun = Instant::now();
+        while socket.exists() {
+            assert!(begun.elapsed().as_secs() < 20, "the daemon does not end: {}", place.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+
+    // Another pool has the number, and the daemon that greets with it is gone when the table of mounts has been read.
+    fs::create_dir(place.path("others")).unwrap();
+    place.run("pool create west west.img --size 64M", 0);
+    is_silent();
+    place.run("mount west others", 0);
+    fs::write(place.path("others/foreign"), "").unwrap();
+    let dev = fs::metadata(place.path("others")).unwrap().dev();
+    let mut said: serde_json::Value = serde_json::from_str(&greeting).unwrap();
+    said["dev"] = format!("{}:{}", libc::major(dev), libc::minor(dev)).into();
+    for command in ["mount tank mnt", "umount others"] {
+        is_silent();
+        let listener = UnixListener::bind(&socket).unwrap();
+        let (words, path) = (format!("{said}\n"), socket.clone());
+        let leaving = std::thread::spawn(move || {
+            let (mut caller, _) = listener.accept().unwrap();
+            fs::remove_file(path).unwrap();
+            caller.write_all(words.as_bytes()).unwrap();
+            drop(listener);
+            let mut question = String::new();
+            let _ = caller.read_to_string(&mut question);
+            question
+        });
+        place.run(command, 0);
+        assert_eq!(leaving.join().unwrap(), "", "asked by {command}");
+        assert!(!mnt.join("foreign").exists(), "{command} shows another pool");
+        if command == "mount tank mnt" {
+            place.run("umount mnt", 0);
+        }
+    }
+    assert!(place.mounts().is_empty());
 }
 
 /// The kernel asks for lists as long as the mount stands, and for extended attributes never again once it was told that there are none.
@@ -161,11 +234,11 @@ fn a_pool_is_seen_at_several_places() {
     let server = place.daemon_pid();
     kill("-TERM", server);
     // The second one says not to wait until nobody has files open.
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    std::thread::sleep(Duration::from_millis(300));
     kill("-TERM", server);
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while place.mounts().contains(&place.path("more")) && begun.elapsed().as_secs() < 20 {
-        std::thread::sleep(std::time::Duration::from_millis(10));
+        std::thread::sleep(Duration::from_millis(10));
     }
     drop(busy);
     place.wait_until_free();
@@ -239,9 +312,9 @@ fn a_daemon_that_leaves_is_not_taken_for_a_mount() {
             })
             .count()
     };
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while keepers() > 0 {
         assert!(begun.elapsed().as_secs() < 20, "{} keepers without a mount", keepers());
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
 }

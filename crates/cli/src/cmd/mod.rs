@@ -24,6 +24,7 @@ use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use terrane_device::OpenMode;
+use terrane_fuse::mount::{MountedAt, mounted};
 
 /// Ends the program as the parser of the command line does, for mistakes that only the command itself can see.
 pub fn wrong_usage(text: &str) -> ! {
@@ -52,20 +53,37 @@ pub fn daemon_of(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>
     Ok(daemon.filter(|daemon| target.id.is_none_or(|id| id == daemon.greeting.id)))
 }
 
+/// A daemon, and where its file system can be seen. The kernel gives the number of one that is gone to the next that is mounted,
+/// whosever that is. So what the table says is about this daemon only if its mount still stands when the table has been read, and
+/// who greets stands.
+pub fn daemon_and_places(registry: &Registry, name: &str) -> Outcome<Option<(Daemon, Vec<MountedAt>)>> {
+    let socket = registry.socket(name);
+    let mut found = control::connect(&socket)?;
+    while let Some(daemon) = found {
+        let dev = &daemon.greeting.dev;
+        let is_its = |row: &MountedAt| !dev.is_empty() && row.dev == *dev;
+        let places = mounted()?.into_iter().filter(is_its).collect();
+        let again = control::connect(&socket)?;
+        if again.as_ref().is_some_and(|again| again.greeting == daemon.greeting) {
+            return Ok(Some((daemon, places)));
+        }
+        found = again;
+    }
+    Ok(None)
+}
+
 /// How long a daemon whose mount cannot be seen is given to go.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// The daemon that has the pool mounted and goes on: after `umount` one answers for a moment that is about to commit and leave,
+/// The daemon that has the pool mounted and goes on, and where: one whose mount was taken out of the tree ends with its last user,
 /// and must not be taken for a mount.
-pub fn daemon_that_stays(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>> {
+pub fn daemon_that_stays(registry: &Registry, target: &Target) -> Outcome<Option<(Daemon, Vec<MountedAt>)>> {
     let begun = Instant::now();
     loop {
-        let Some(daemon) = control::connect(&registry.socket(&target.name))? else { return Ok(None) };
-        let dev = &daemon.greeting.dev;
-        let is_seen = terrane_fuse::mount::mounted()?.iter().any(|row| row.dev == *dev);
+        let Some((daemon, places)) = daemon_and_places(registry, &target.name)? else { return Ok(None) };
         // One that is seen only in another namespace stays as well.
-        if is_seen || begun.elapsed() > LEAVING {
-            return Ok(Some(daemon));
+        if !places.is_empty() || begun.elapsed() > LEAVING {
+            return Ok(Some((daemon, places)));
         }
         drop(daemon);
         std::thread::sleep(Duration::from_millis(10));

@@ -8,7 +8,7 @@ pub mod helper;
 mod options;
 mod remount;
 
-use super::{daemon_of, daemon_that_stays, print};
+use super::{daemon_and_places, daemon_of, daemon_that_stays, print};
 use crate::control::{self, Daemon, STEP_BACK, STOP, SYNC};
 use crate::daemon::{self, Plan};
 use crate::failure::{Failure, Outcome};
@@ -28,7 +28,7 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use terrane_fuse::mount::{MountedAt, also_at, mounted};
+use terrane_fuse::mount::{MountedAt, also_at};
 use terrane_fuse::{MountOptions, UnmountHandle};
 
 /// Set in the processes that a mount in the background starts: what they are for.
@@ -229,9 +229,9 @@ impl Mount {
         let dry_run = self.as_helper.as_ref().is_some_and(|helper| helper.dry_run);
         if role == Role::Command
             && legacy.is_none()
-            && let Some(daemon) = daemon_that_stays(&registry, &target)?
+            && let Some((daemon, places)) = daemon_that_stays(&registry, &target)?
         {
-            return mount_also(&daemon, &dir, &words, uid, dry_run);
+            return mount_also(&daemon, &places, &dir, &words, uid, dry_run);
         }
         if dry_run {
             return Ok(());
@@ -362,17 +362,18 @@ fn serve(
     daemon::serve(Plan { target, dir, mount, import, memory, properties, metrics, legacy }, registry, ready)
 }
 
-/// What stands under the same connection.
-fn places(dev: &str) -> Outcome<Vec<MountedAt>> {
-    Ok(mounted()?.into_iter().filter(|row| !dev.is_empty() && row.dev == dev).collect())
-}
-
 /// Shows a pool that is mounted at one more place.
-fn mount_also(daemon: &Daemon, dir: &Path, words: &Words, uid: u32, dry_run: bool) -> Outcome {
+fn mount_also(
+    daemon: &Daemon,
+    places: &[MountedAt],
+    dir: &Path,
+    words: &Words,
+    uid: u32,
+    dry_run: bool,
+) -> Outcome {
     let there = &daemon.greeting;
     let pool = format!("pool {} ({})", there.pool, there.device.display());
     let mounted = format!("mounted on {} already, by process {}", there.mountpoint.display(), there.pid);
-    let places = places(&there.dev)?;
     if uid != 0 || places.iter().any(|row| row.dir == dir) {
         let remedy = if uid != 0 { "; only root can show it at a second place" } else { "" };
         return Err(Failure(format!("{pool} is {mounted}{remedy}")));
@@ -405,12 +406,11 @@ impl Umount {
         let registry = Registry::of_this_user()?;
         let dir = resolve_dir(Path::new(&self.what)).ok();
         for name in registry.pools()?.keys() {
-            let Some(daemon) = control::connect(&registry.socket(name))? else { continue };
+            let Some((daemon, places)) = daemon_and_places(&registry, name)? else { continue };
             if *name == self.what {
                 return stop(daemon);
             }
             let Some(dir) = &dir else { continue };
-            let places = places(&daemon.greeting.dev)?;
             match (places.iter().any(|row| row.dir == *dir), places.len()) {
                 (true, 1) => return stop(daemon),
                 (true, _) => return Ok(UnmountHandle::at(dir).unmount()?),

@@ -4,8 +4,8 @@
 //! from read-only to writing and back, one server follows another. All other words of fstab are what they were when it was mounted.
 
 use super::options::Words;
-use super::{places, step_back};
-use crate::control::{self, Daemon, SYNC};
+use super::{daemon_and_places, step_back};
+use crate::control::{Daemon, SYNC};
 use crate::failure::{Failure, Outcome};
 use crate::registry::Registry;
 use serde_json::json;
@@ -43,8 +43,8 @@ fn flags(row: &MountedAt) -> MountOptions {
 
 fn daemon_of(registry: &Registry, row: &MountedAt) -> Outcome<Option<Daemon>> {
     for name in registry.pools()?.keys() {
-        if let Some(daemon) = control::connect(&registry.socket(name))?
-            && daemon.greeting.dev == row.dev
+        if let Some((daemon, places)) = daemon_and_places(registry, name)?
+            && places.iter().any(|place| (&place.dev, &place.dir) == (&row.dev, &row.dir))
         {
             return Ok(Some(daemon));
         }
@@ -53,18 +53,19 @@ fn daemon_of(registry: &Registry, row: &MountedAt) -> Outcome<Option<Daemon>> {
 }
 
 pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
-    let row = mounted()?.into_iter().rfind(|row| row.dir == dir);
+    let table = mounted()?;
+    let row = table.iter().rfind(|row| row.dir == dir);
     let row = row.ok_or_else(|| Failure(format!("{}: no terrane pool is mounted there", dir.display())))?;
     let said = words.iter().flat_map(|words| words.split(','));
     let said: Vec<String> = said
         .filter(|word| !OF_KERNEL.iter().any(|known| word.starts_with(known)))
         .map(str::to_owned)
         .collect();
-    let wanted = Words::parse(&said, flags(&row))?.mount;
+    let wanted = Words::parse(&said, flags(row))?.mount;
     let fixed = row.super_options.split(',').any(|word| word == "ro");
-    let alone = places(&row.dev)?.len() == 1;
+    let alone = table.iter().filter(|place| place.dev == row.dev).count() == 1;
     let daemon = || -> Outcome<Daemon> {
-        daemon_of(registry, &row)?.ok_or_else(|| {
+        daemon_of(registry, row)?.ok_or_else(|| {
             let (at, expected) = (dir.display(), "a mount of this user");
             Failure::refused(at, expected, "one whose server does not answer here", "ask who mounted it")
         })
@@ -83,7 +84,7 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
             change(dir, &wanted, true)?;
             if let Err(failure) = step_back(registry, daemon, Some(true)) {
                 // A server that nobody would replace commits, and goes on with a pool that nobody writes to.
-                let daemon = daemon_of(registry, &row)?.ok_or(failure)?;
+                let daemon = daemon_of(registry, row)?.ok_or(failure)?;
                 daemon.ask(&json!({"ask": SYNC}), &mut |_, _, _| {})?;
             }
             Ok(())
