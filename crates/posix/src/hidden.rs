@@ -278,8 +278,10 @@ impl Fs {
         let piece = hidden.numbers(DESTROY_STEP + 1)?;
         let is_last = piece.len() <= DESTROY_STEP;
         for (name, value) in piece.iter().take(DESTROY_STEP) {
-            if !is_last {
-                hidden.names.remove(tx, &name[..])?;
+            // Or the same piece would come again for ever.
+            if !is_last && !hidden.names.remove(tx, &name[..])? {
+                let at = format!("object {number}, extended attributes of object {owner}");
+                return Err(Corrupt::new(at, "name", "one that can be found", name.escape_ascii()).into());
             }
             self.destroy_value(tx, number, *value)?;
         }

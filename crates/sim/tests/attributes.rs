@@ -4,8 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_dataset::Dataset;
+use terrane_dataset::zap::Kind;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::{CreateOptions, Env, ImportOptions, ObjectId, Objects, Owner, Pool, SeededEnv};
+use terrane_object::{
+    Cost, CreateOptions, Env, ImportOptions, ObjectId, ObjectKind, Objects, Owner, Pool, SeededEnv,
+};
 use terrane_pool::SystemEnv;
 use terrane_pool::inspect::Standing;
 use terrane_posix::{
@@ -527,4 +530,37 @@ fn a_storm_of_attributes_leaves_nothing_behind_with_and_without_power() {
         pool.export().unwrap();
         drop(all);
     }
+}
+
+/// Names that are listed and not found: as if somebody had made the image so.
+#[test]
+fn a_hidden_directory_that_cannot_be_emptied_does_not_keep_its_inode() {
+    const SALT_AT: u64 = 80;
+    let machine = machine(11, &[("xattr", "dir"), ("zapsize", "2K")]);
+    let ino = file(machine.fs(), "doomed");
+    (0..60).for_each(|at| set(machine.fs(), ino, &format!("user.{at:0100}"), b"value"));
+    let device = machine.export().unwrap();
+    let mut machine = Machine::import(&device, 12, false).unwrap();
+    let dataset = Dataset::open_root(&machine.objects).unwrap();
+    let is_hidden = |id: &u64| {
+        let object = dataset.objects().hold(ObjectId(*id));
+        object.is_ok_and(|object| object.kind() == ObjectKind::Directory)
+    };
+    let hidden = (ino + 1..ino + 9).find(is_hidden).unwrap();
+    let zap = dataset.open_zap(ObjectId(hidden)).unwrap();
+    assert_eq!(zap.kind().unwrap(), Kind::Fat);
+    {
+        let tx = dataset.objects().begin(Cost { meta_blocks: 4, ..Cost::NOTHING }).unwrap();
+        zap.object().write(&tx, SALT_AT, &[0x5a; 8]).unwrap();
+    }
+    drop((zap, dataset));
+    machine.pool.commit().unwrap();
+    machine.mount().unwrap();
+    let fs = machine.fs();
+    assert_eq!(get(fs, ino, &format!("user.{:0100}", 7)), Err(Errno::ENODATA), "it is listed, and not found");
+    fs.unlink(fs.root(), b"doomed").unwrap();
+    fs.forget_all();
+    assert_eq!(fs.unlinked_count(), Ok(0));
+    assert_eq!(fs.getattr(ino), Err(Errno::ESTALE));
+    fs.sync().unwrap();
 }
