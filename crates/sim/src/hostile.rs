@@ -9,6 +9,8 @@
 mod forge;
 mod liar;
 
+pub use liar::Certain;
+
 use crate::dice::Dice;
 use crate::machine::{Machine, Plan, USER};
 use crate::model::{Content, Model, Node, xattr_names};
@@ -341,7 +343,7 @@ pub fn sealed_lie(image: &Image, seed: u64) -> Result<Option<(Verdict, String)>,
     let mut dice = Dice::new(seed);
     let forged = catch_unwind(AssertUnwindSafe(|| match dice.below(4) {
         0 => forge::forge(image, &mut dice),
-        _ => liar::lie_in_a_tree(image, &mut dice),
+        _ => liar::lie_in_a_tree(image, &mut dice, None),
     }));
     let forged = forged.map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -358,6 +360,14 @@ pub fn sealed_lie(image: &Image, seed: u64) -> Result<Option<(Verdict, String)>,
     let verdict = verdict.map_err(at)?;
     change(&device).map_err(|failure| at(failure.within("changing")))?;
     Ok(Some((verdict, told)))
+}
+
+/// A certain lie, told where the seed says; the image is looked at and changed. False: the way down never ended where there is one.
+pub fn certain_lie(image: &Image, seed: u64, certain: Certain) -> Result<bool, Failure> {
+    let told = liar::lie_in_a_tree(image, &mut Dice::new(seed), Some(certain))?;
+    let Some((device, told)) = told else { return Ok(false) };
+    let looked = look(&device, None).and_then(|_| change(&device));
+    looked.map(|()| true).map_err(|failure| failure.within(format_args!("{certain:?}, {told}")))
 }
 
 /// Damages bytes somewhere in `range`: a bit, a byte, a field, a field that is moved, a run of bytes.

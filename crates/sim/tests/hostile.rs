@@ -1,7 +1,7 @@
 //! Damage and lies end in an error by name or in what was written; never in a panic, and never not at all.
 
 use terrane_sim::dice::Dice;
-use terrane_sim::hostile::{Image, Verdict, bit_flip, sealed_lie};
+use terrane_sim::hostile::{Certain, Image, Verdict, bit_flip, certain_lie, sealed_lie};
 use terrane_sim::seeds::{number, seeds};
 
 #[test]
@@ -57,10 +57,13 @@ fn no_sealed_lie_panics_or_hangs() {
 
 #[test]
 fn counts_that_lie_are_counted_on() {
-    // The bytes of a dnode, the objects of a set, an object's birth: one more or less was an overflow when something was changed.
+    // One more or less was an overflow when something was changed.
     let image = Image::new(5).unwrap();
-    for seed in [9117, 10138, 13910, 14230, 67493] {
-        sealed_lie(&image, seed).unwrap_or_else(|failure| panic!("{failure}"));
+    let lies = [Certain::Objects(0), Certain::Objects(u64::MAX)];
+    let lies = lies.into_iter().chain([Certain::Used(u64::MAX), Certain::Birth(u64::MAX)]);
+    for (certain, seed) in lies.flat_map(|certain| (0..12).map(move |seed| (certain, seed))) {
+        let told = certain_lie(&image, seed, certain);
+        assert!(told.unwrap_or_else(|failure| panic!("seed {seed}: {failure}")), "{certain:?} was not told");
     }
 }
 

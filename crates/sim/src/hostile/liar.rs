@@ -26,6 +26,8 @@ struct Liar(Mutex<Plan>);
 
 struct Plan {
     dice: Dice,
+    /// The lie that is to be told; `None`: any.
+    certain: Option<Certain>,
     /// The meta object set: the pool holds its own lock while it syncs, and cannot be asked.
     root: BlockPtr,
     lied: bool,
@@ -37,6 +39,39 @@ impl Liar {
     fn plan(&self) -> MutexGuard<'_, Plan> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A number that is to be a certain lie: in the header of the file system's objects, or in one of their dnodes.
+#[derive(Clone, Copy, Debug)]
+pub enum Certain {
+    Objects(u64),
+    Used(u64),
+    Birth(u64),
+}
+
+impl Certain {
+    fn in_header(self) -> bool {
+        matches!(self, Certain::Objects(_))
+    }
+
+    /// `at` is where header or dnode begin.
+    fn tell(self, raw: &mut [u8], at: usize) {
+        let (offset, value) = match self {
+            Certain::Objects(value) => (8, value),
+            Certain::Used(value) => (24, value),
+            Certain::Birth(value) => (32, value),
+        };
+        if let Some(field) = raw.get_mut(at + offset..at + offset + 8) {
+            field.copy_from_slice(&value.to_le_bytes());
+        }
+    }
+}
+
+/// What the way down needs of the plan.
+struct Telling<'a> {
+    dice: &'a mut Dice,
+    certain: Option<Certain>,
+    told: &'a mut String,
 }
 
 /// What a pointer leads to.
@@ -54,7 +89,8 @@ impl Client for Liar {
         if !plan.lied {
             let old = plan.root.clone();
             plan.told.clear();
-            plan.root = descend(group, &old, What::Header { objset: 0 }, &mut plan.dice, &mut plan.told)?;
+            let mut telling = Telling { dice: &mut plan.dice, certain: plan.certain, told: &mut plan.told };
+            plan.root = descend(group, &old, What::Header { objset: 0 }, &mut telling)?;
             plan.lied = plan.root != old;
         }
         Ok(plan.root.clone())
@@ -67,8 +103,7 @@ fn descend(
     group: &mut Group<'_>,
     ptr: &BlockPtr,
     what: What,
-    dice: &mut Dice,
-    told: &mut String,
+    telling: &mut Telling<'_>,
 ) -> Result<BlockPtr, PoolError> {
     if ptr.is_hole() {
         return Ok(ptr.clone());
@@ -82,72 +117,83 @@ fn descend(
     let before = raw.clone();
     match what {
         What::Header { objset } => {
-            if dice.one_in(10) {
+            let certain = telling.certain.filter(|certain| objset != 0 && certain.in_header());
+            if let Some(certain) = certain {
+                certain.tell(&mut raw, 0);
+            } else if telling.certain.is_none() && telling.dice.one_in(10) {
                 // The head, or one of the two dnodes: what lies between them means nothing.
-                let from = dice.below(3) as usize * SLOT_BYTES;
+                let from = telling.dice.below(3) as usize * SLOT_BYTES;
                 let end = if from == 0 { DnodeHead::SIZE } else { from + BONUS_AT };
-                lie(&mut raw, from..end, dice);
+                lie(&mut raw, from..end, telling.dice);
             } else {
                 let tree = What::Tree { objset, object: 0, dnodes: true, block: 0 };
-                patch(group, &mut raw, SLOT_BYTES + ROOT_AT, tree, dice, told)?;
+                patch(group, &mut raw, SLOT_BYTES + ROOT_AT, tree, telling)?;
             }
         }
         What::Tree { .. } if level > 0 => {
             let children = (raw.len() / BlockPtr::SIZE) as u64;
-            let child = dice.below(children);
-            if dice.one_in(8) {
-                lie(&mut raw, 0..before.len(), dice);
+            let child = telling.dice.below(children);
+            if telling.certain.is_none() && telling.dice.one_in(8) {
+                lie(&mut raw, 0..before.len(), telling.dice);
             } else {
                 let What::Tree { objset, object, dnodes, block } = what else { return Ok(ptr.clone()) };
                 let below = What::Tree { objset, object, dnodes, block: block * 128 + child };
-                patch(group, &mut raw, child as usize * BlockPtr::SIZE, below, dice, told)?;
+                patch(group, &mut raw, child as usize * BlockPtr::SIZE, below, telling)?;
             }
         }
         What::Tree { objset, dnodes: true, block, .. } => {
             let found = dnodes_in(&raw, &"dnodes")?;
-            let which = dice.below(found.len() as u64) as usize;
+            let which = telling.dice.below(found.len() as u64) as usize;
             if let Some((offset, dnode)) = found.get(which) {
                 let object =
                     block * u64::from(DNODE_BLOCK_BYTES) / SLOT_BYTES as u64 + (offset / SLOT_BYTES) as u64;
                 let end = offset + dnode.stored_bytes();
                 let has_spill = !dnode.spill.is_hole();
                 let slot = *offset..if has_spill { end } else { offset + BONUS_AT + dnode.bonus.len() };
-                if has_spill && dice.one_in(4) {
+                if let Some(certain) = telling.certain.filter(|_| objset != 0) {
+                    if matches!(dnode.kind, ObjectKind::File | ObjectKind::Directory) {
+                        certain.tell(&mut raw, *offset);
+                    }
+                } else if telling.certain.is_none() && has_spill && telling.dice.one_in(4) {
                     let spill = What::Tree { objset, object, dnodes: false, block: SPILL };
-                    patch(group, &mut raw, end - BlockPtr::SIZE, spill, dice, told)?;
-                } else if dice.one_in(3) {
-                    lie(&mut raw, slot, dice);
+                    patch(group, &mut raw, end - BlockPtr::SIZE, spill, telling)?;
+                } else if telling.certain.is_none() && telling.dice.one_in(3) {
+                    lie(&mut raw, slot, telling.dice);
                 } else if dnode.kind == ObjectKind::Objset {
-                    patch(group, &mut raw, offset + BONUS_AT, What::Header { objset: object }, dice, told)?;
+                    patch(group, &mut raw, offset + BONUS_AT, What::Header { objset: object }, telling)?;
+                } else if telling.certain.is_some() {
+                    // The meta object set leads on by another dnode.
                 } else if dnode.root.is_hole() {
-                    lie(&mut raw, slot, dice);
+                    lie(&mut raw, slot, telling.dice);
                 } else {
                     let tree = What::Tree { objset, object, dnodes: false, block: 0 };
-                    patch(group, &mut raw, offset + ROOT_AT, tree, dice, told)?;
+                    patch(group, &mut raw, offset + ROOT_AT, tree, telling)?;
                 }
             }
         }
+        What::Tree { .. } if telling.certain.is_some() => {}
         What::Tree { .. } => {
             // Structures begin with what matters most.
-            let end = if dice.one_in(2) { raw.len().min(256) } else { raw.len() };
-            lie(&mut raw, 0..end, dice);
+            let end = if telling.dice.one_in(2) { raw.len().min(256) } else { raw.len() };
+            lie(&mut raw, 0..end, telling.dice);
         }
     }
     if raw == before {
         return Ok(ptr.clone());
     }
-    if told.is_empty() {
+    if telling.told.is_empty() {
         let differs = |at: &usize| raw.get(*at) != before.get(*at);
         let first = (0..raw.len()).find(differs).unwrap_or(0);
         let last = (0..raw.len()).rev().find(differs).unwrap_or(0);
         let (old, new) = (before.get(first..=last), raw.get(first..=last));
-        *told = format!(
+        *telling.told = format!(
             "{what:?} level {level}, bytes {first} to {last} of {}: {old:x?} became {new:x?}",
             raw.len()
         );
     }
-    if matches!(what, What::Tree { .. }) && level == 0 && dice.one_in(20) {
-        raw.truncate(1 + dice.below(before.len() as u64) as usize);
+    if telling.certain.is_none() && matches!(what, What::Tree { .. }) && level == 0 && telling.dice.one_in(20)
+    {
+        raw.truncate(1 + telling.dice.below(before.len() as u64) as usize);
     }
     let request = WriteRequest {
         data: Arc::new(raw),
@@ -170,12 +216,11 @@ fn patch(
     raw: &mut [u8],
     at: usize,
     what: What,
-    dice: &mut Dice,
-    told: &mut String,
+    telling: &mut Telling<'_>,
 ) -> Result<(), PoolError> {
     let Some(place) = raw.get_mut(at..at + BlockPtr::SIZE) else { return Ok(()) };
     let ptr = BlockPtr::parse(place, &"pointer")?;
-    let new = descend(group, &ptr, what, dice, told)?;
+    let new = descend(group, &ptr, what, telling)?;
     if new != ptr {
         place.copy_from_slice(&new.encode());
     }
@@ -183,17 +228,22 @@ fn patch(
 }
 
 /// One lie somewhere in the trees of a copy of the image. `None`: the way down ended in a hole.
-pub(super) fn lie_in_a_tree(image: &Image, dice: &mut Dice) -> Result<Option<(SimDevice, String)>, Failure> {
+pub(super) fn lie_in_a_tree(
+    image: &Image,
+    dice: &mut Dice,
+    certain: Option<Certain>,
+) -> Result<Option<(SimDevice, String)>, Failure> {
     let device = image.copy();
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(dice.word()));
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
     let options = ImportOptions { cache_bytes: 2 << 20, ..ImportOptions::default() };
     let pool = Pool::import(devices, env, &options).map_err(failed("import"))?;
-    let plan = Plan { dice: Dice::new(dice.word()), root: pool.root(), lied: false, told: String::new() };
+    let plan =
+        Plan { dice: Dice::new(dice.word()), certain, root: pool.root(), lied: false, told: String::new() };
     let liar = Arc::new(Liar(Mutex::new(plan)));
     let client: Arc<dyn Client> = liar.clone();
     pool.set_client(Arc::downgrade(&client) as Weak<dyn Client>);
-    for _ in 0..8 {
+    for _ in 0..if certain.is_some() { 200 } else { 8 } {
         pool.commit_txg(pool.open_txg()).map_err(failed("commit"))?;
         if liar.plan().lied {
             break;
