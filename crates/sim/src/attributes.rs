@@ -172,7 +172,8 @@ impl Workload {
     }
 
     /// Files with attributes in every home, one of them with a wide dnode: for images that are to be damaged.
-    pub(crate) fn attributes_everywhere(&mut self) -> Result<(), Failure> {
+    /// `many`: also a hidden directory that is destroyed in pieces.
+    pub(crate) fn attributes_everywhere(&mut self, many: bool) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let root = self.model.root;
         for (name, width, lengths) in [
@@ -194,6 +195,15 @@ impl Workload {
                 let expected = self.model.set_xattr(ino, name, &value, SetXattr::default());
                 ensure(expected.is_ok(), || format!("{name}: {expected:?}"))?;
             }
+        }
+        let Some(ino) = self.model.find(root, "hidden").filter(|_| many) else { return Ok(()) };
+        fs.dataset().set("xattr", "dir").map_err(failed("xattr"))?;
+        for number in 0..40 {
+            let name = format!("user.one of many that are hidden, {number}");
+            let set = fs.setxattr(ino, name.as_bytes(), b"a short value", SetXattr::default(), &USER);
+            set.map_err(failed("set attribute"))?;
+            let expected = self.model.set_xattr(ino, &name, b"a short value", SetXattr::default());
+            ensure(expected.is_ok(), || format!("{name}: {expected:?}"))?;
         }
         Ok(())
     }

@@ -78,7 +78,7 @@ impl Image {
                 .map_err(failed("create"))?;
             workload.model.added(root, &name, attr.ino, node);
         }
-        workload.attributes_everywhere()?;
+        workload.attributes_everywhere(names > 0)?;
         workload.sync()?;
         let model = workload.model.closed();
         Ok(Image { device: workload.machine.export()?, model })
