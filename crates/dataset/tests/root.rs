@@ -4,11 +4,15 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use support::Machine;
 use terrane_dataset::{
     AccessTime, AclType, Dataset, DatasetError, DnodeSize, Naming, PROPERTIES, Source, XattrHome,
 };
-use terrane_object::{ChecksumKind, Compression, Cost, Feature, ObjectKind};
+use terrane_device::Device;
+use terrane_object::{
+    ChecksumKind, Compression, Cost, Env, Feature, ImportOptions, ObjectKind, Objects, Pool, SystemEnv,
+};
 use terrane_zap::Cursor;
 
 const COST: Cost = Cost { write_bytes: 1 << 20, meta_blocks: 16, ..Cost::NOTHING };
@@ -209,5 +213,59 @@ fn a_zap_in_an_object_behaves_like_a_map() {
             assert!(zap.is_empty().unwrap());
             assert_eq!(zap.object().block_count(), 0);
         }
+    }
+}
+
+fn threaded() -> Arc<dyn Env> {
+    Arc::new(SystemEnv::new())
+}
+
+/// Nobody has to hold what a data set is made of, nor the data set itself until its changes are committed.
+#[test]
+fn changes_do_not_go_with_the_last_handle() {
+    let Machine { device, pool, objects, .. } = Machine::new(40);
+    let dataset = Dataset::create_root(&objects, &[]).unwrap();
+    drop(objects);
+    for value in ["off", "on", "off"] {
+        dataset.set("atime", value).unwrap();
+        pool.commit().unwrap();
+    }
+    dataset.set("compression", "zstd-3").unwrap();
+    drop(dataset);
+    pool.export().unwrap();
+    drop(pool);
+    let pool = Pool::import(vec![Arc::new(device)], threaded(), &ImportOptions::default()).unwrap();
+    let dataset = Dataset::open_root(&Objects::open(Arc::clone(&pool)).unwrap()).unwrap();
+    assert_eq!(dataset.access_time(), AccessTime::Off);
+    assert_eq!(shown(&dataset, "compression").0, "zstd-3");
+    pool.abandon();
+}
+
+/// Its device is locked as long as somebody holds it: an import right afterwards must find it free.
+#[test]
+fn nothing_of_a_pool_outlives_its_end_and_its_handles() {
+    let Machine { device, pool, objects, .. } = Machine::new(41);
+    Dataset::create_root(&objects, &[]).unwrap();
+    pool.export().unwrap();
+    let device: Arc<dyn Device> = Arc::new(device);
+    let import = |read_only| {
+        let options = ImportOptions { read_only, ..ImportOptions::default() };
+        let pool = Pool::import(vec![Arc::clone(&device)], threaded(), &options).unwrap();
+        let objects = Objects::open(Arc::clone(&pool)).unwrap();
+        (pool, Dataset::open_root(&objects).unwrap())
+    };
+    for round in 0..20 {
+        let (pool, dataset) = import(false);
+        dataset.set("recordsize", ["16K", "1M"][round % 2]).unwrap();
+        if round % 4 == 3 {
+            pool.abandon();
+        } else {
+            pool.export().unwrap();
+        }
+        drop((pool, dataset));
+        assert_eq!(Arc::strong_count(&device), 1, "in round {round}");
+        // Nothing of one that was only read waits for its end.
+        drop(import(true));
+        assert_eq!(Arc::strong_count(&device), 1, "read only, in round {round}");
     }
 }

@@ -8,7 +8,7 @@ use crate::error::ObjectError;
 use crate::objset::{ObjectSet, ObjectSpec, root_in};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use terrane_pool::{BlockPtr, Client, Group, Pool, PoolError, Tx};
 use terrane_wire::{ObjectId, ObjsetId, Txg};
 
@@ -29,8 +29,7 @@ impl Objects {
     pub fn open(pool: Arc<Pool>) -> Result<Arc<Objects>, ObjectError> {
         let mos = ObjectSet::open(pool.clone(), ObjsetId(0), pool.root())?;
         let objects = Arc::new(Objects { pool: pool.clone(), mos, sets: Mutex::default() });
-        let client: Arc<dyn Client> = objects.clone();
-        pool.set_client(Arc::downgrade(&client) as Weak<dyn Client>);
+        pool.set_client(objects.clone());
         Ok(objects)
     }
 

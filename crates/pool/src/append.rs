@@ -22,6 +22,7 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use terrane_device::{AlignedBuf, Device};
 use terrane_wire::{Corrupt, Txg, ZoneSeq, layout};
 
@@ -200,7 +201,7 @@ pub struct Streams {
     unit: u64,
     batch_bytes: u64,
     open: Vec<(Class, Option<OpenZone>)>,
-    to_writer: Option<Sender<Batch>>,
+    to_writer: Option<Writer>,
     from_writer: Receiver<(Batch, Result<(), PoolError>)>,
     done: Sender<(Batch, Result<(), PoolError>)>,
     in_flight: usize,
@@ -217,6 +218,21 @@ pub const META_A: usize = 0;
 pub const META_B: usize = 1;
 pub const COLLECTION: usize = 2;
 pub const DATA: usize = 3;
+
+/// The thread that writes batches. Whoever drops it waits for its end, because it holds the devices, and a device that is held stays
+/// locked: an import right after the last handle of a pool has gone must find it free.
+struct Writer {
+    queue: Option<Sender<Batch>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.queue = None;
+        // One that panicked has ended as well.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
 
 impl Streams {
     /// `data_streams` data zones are written side by side; `threads`: a writer thread of its own.
@@ -237,9 +253,9 @@ impl Streams {
             .map(|class| (class, None))
             .collect();
         let to_writer = threads.then(|| {
-            let (to_writer, batches) = bounded::<Batch>(IN_FLIGHT);
+            let (queue, batches) = bounded::<Batch>(IN_FLIGHT);
             let (done, devices, counters) = (done.clone(), devices.clone(), counters.clone());
-            std::thread::Builder::new()
+            let thread = std::thread::Builder::new()
                 .name("terrane-write".into())
                 .spawn(move || {
                     for batch in batches {
@@ -250,7 +266,7 @@ impl Streams {
                     }
                 })
                 .expect("a thread can be started when a pool is opened");
-            to_writer
+            Writer { queue: Some(queue), thread: Some(thread) }
         });
         let batch_bytes = BATCH_BYTES.min(capacity / 4);
         Streams {
@@ -597,9 +613,9 @@ impl Streams {
 
     fn submit(&mut self, batch: Batch) {
         self.in_flight += 1;
-        match &self.to_writer {
-            Some(writer) => {
-                if let Err(unsent) = writer.send(batch) {
+        match self.to_writer.as_ref().and_then(|writer| writer.queue.as_ref()) {
+            Some(queue) => {
+                if let Err(unsent) = queue.send(batch) {
                     let gone = PoolError::Failed { reason: "the writer thread ended".into() };
                     self.done.send((unsent.0, Err(gone))).expect("we hold the other end");
                 }

@@ -159,7 +159,7 @@ macro_rules! source {
 impl Pool {
     /// Syncs the group that has quiesced.
     pub(crate) fn sync_group(self: &Arc<Self>, st: &mut SyncState, txg: Txg) -> Result<(), PoolError> {
-        self.alive()?;
+        let client = self.client_if_alive()?;
         let started_ns = self.env.monotonic_ns();
         let mut group = Group {
             pool: self,
@@ -177,7 +177,7 @@ impl Pool {
             dead_log: Vec::new(),
             moved_now: HashMap::new(),
         };
-        let root = match self.client() {
+        let root = match client {
             Some(client) => client.sync(&mut group)?,
             None => group.st.root.clone(),
         };

@@ -774,7 +774,7 @@ fn assemble(
         read_only: options.read_only,
         in_force: InForce::default(),
         largest_block: AtomicU64::new(128 << 10),
-        client: OnceLock::new(),
+        client: Mutex::default(),
         failed: OnceLock::new(),
         damage: Mutex::default(),
         damaged: Mutex::default(),

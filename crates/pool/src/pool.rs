@@ -23,7 +23,7 @@ use crate::zones::{Phase, Tables};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use terrane_device::{Counted, Device};
 use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
@@ -91,7 +91,8 @@ pub struct Pool {
     pub(crate) in_force: InForce,
     /// The largest record size in use, in bytes: what a zone's tail may fail to take.
     pub(crate) largest_block: AtomicU64,
-    pub(crate) client: OnceLock<Weak<dyn Client>>,
+    /// Until the pool stops: it must not go before what is dirty in it, and it holds us.
+    pub(crate) client: Mutex<Option<Arc<dyn Client>>>,
     pub(crate) failed: OnceLock<Arc<str>>,
     pub(crate) damage: Mutex<Vec<Corrupt>>,
     pub(crate) damaged: Mutex<Vec<DamagedBlock>>,
@@ -160,14 +161,27 @@ impl Pool {
         self.label.lock().max_block
     }
 
-    /// Registers the floor above; once, before the first group that has something for it.
-    pub fn set_client(&self, client: Weak<dyn Client>) {
-        // A second client would never be asked: that is our own mistake, visible at once in every test.
-        assert!(self.client.set(client).is_ok(), "a pool has one client");
+    /// Registers the floor above; once, before the first group that has something for it. A pool that changes keeps it until
+    /// [`Pool::export`] or [`Pool::abandon`], whoever else lets go of it: changes that wait for a commit are its. One that is only
+    /// read never asks it anything.
+    pub fn set_client(&self, client: Arc<dyn Client>) {
+        if self.read_only {
+            return;
+        }
+        let before = self.client.lock().replace(client);
+        // The first one would not be asked any more: that is our own mistake, visible at once in every test.
+        assert!(before.is_none(), "a pool has one client");
     }
 
     pub(crate) fn client(&self) -> Option<Arc<dyn Client>> {
-        self.client.get().and_then(Weak::upgrade)
+        self.client.lock().clone()
+    }
+
+    /// The same for a group that begins to sync. A pool that stops says so before it lets go of its client, so it is asked afterwards
+    /// whether it lives: no group may go without what is dirty in one.
+    pub(crate) fn client_if_alive(&self) -> Result<Option<Arc<dyn Client>>, PoolError> {
+        let client = self.client();
+        self.alive().map(|()| client)
     }
 
     /// The pointer to the meta object set of the last committed group.
@@ -379,7 +393,8 @@ impl Pool {
         back.unwrap_or(st.oldest).max(st.oldest)
     }
 
-    /// Commits everything, completes a checkpoint, and marks the pool clean. The pool takes no more changes.
+    /// Commits everything, completes a checkpoint, and marks the pool clean. The pool takes no more changes. When this has returned and
+    /// the last handle is dropped, of the pool or of what is above it, its devices are free.
     pub fn export(self: &Arc<Self>) -> Result<(), PoolError> {
         let outcome =
             if self.read_only || self.failed.get().is_some() { self.alive() } else { self.settle() };
@@ -424,5 +439,8 @@ impl Pool {
                 let _ = thread.join();
             }
         }
+        // Not under the lock: it may be the last to hold what is above us.
+        let client = self.client.lock().take();
+        drop(client);
     }
 }

@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::sync::{Arc, Weak, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use support::{create, fill, import, options, owner, sim, verify, work};
 use terrane_device::{Device, Fault, SimDevice, ZoneState};
@@ -223,7 +223,7 @@ fn a_panic_in_the_sync_fails_the_pool_and_wakes_who_waits() {
     let device = sim(51, false);
     let pool = threaded(&device);
     let client: Arc<dyn Client> = Arc::new(Told(Box::new(|| panic!("as told"))));
-    pool.set_client(Arc::downgrade(&client) as Weak<dyn Client>);
+    pool.set_client(client);
     drop(pool.begin(Cost { write_bytes: 1, meta_blocks: 1, frees: false, ..Cost::default() }).unwrap());
     let waiting = pool.clone();
     let error = in_time(move || waiting.commit()).unwrap_err();
@@ -252,7 +252,7 @@ fn no_group_follows_one_that_failed() {
             std::thread::sleep(Duration::from_millis(5));
             Err(PoolError::Failed { reason: "as told".into() })
         })));
-        pool.set_client(Arc::downgrade(&client) as Weak<dyn Client>);
+        pool.set_client(client);
         std::thread::scope(|scope| {
             scope.spawn(|| pool.commit_txg(pool.open_txg()).unwrap_err());
             inside.recv().unwrap();

@@ -125,19 +125,23 @@ impl Machine {
 
     /// Unmounts and exports: everything is committed.
     pub fn export(self) -> Result<SimDevice, Failure> {
-        let Machine { device, pool, objects, fs } = self;
-        if let Some(fs) = fs {
+        if let Some(fs) = &self.fs {
             fs.forget_all();
         }
-        pool.export().map_err(failed("export"))?;
-        drop(objects);
-        Ok(device)
+        self.pool.export().map_err(failed("export"))?;
+        Ok(self.device.clone())
     }
 
     /// Stops as if the machine had lost power; the device is left as it is.
     pub fn abandon(self) -> SimDevice {
         self.device.cut_power();
+        self.device.clone()
+    }
+}
+
+/// A pool that was neither exported nor abandoned would stay in memory, and there are thousands of them in a run.
+impl Drop for Machine {
+    fn drop(&mut self) {
         self.pool.abandon();
-        self.device
     }
 }

@@ -9,8 +9,8 @@ use terrane_pool::{CreateOptions, Env, ImportOptions, SeededEnv};
 
 pub struct Machine {
     seed: u64,
-    device: SimDevice,
-    pool: Arc<Pool>,
+    pub device: SimDevice,
+    pub pool: Arc<Pool>,
     pub objects: Arc<Objects>,
 }
 

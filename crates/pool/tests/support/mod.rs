@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use parking_lot::Mutex;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_pool::{
@@ -112,8 +112,7 @@ pub fn create(device: &SimDevice, seed: u64) -> (Arc<Pool>, Arc<Toy>) {
     let toy = Arc::new(Toy { state: Mutex::default() });
     toy.state.lock().versions = vec![0; SLOTS];
     toy.state.lock().pointers = vec![BlockPtr::default(); SLOTS];
-    let client: Arc<dyn Client> = toy.clone();
-    pool.set_client(Arc::downgrade(&client) as Weak<dyn Client>);
+    pool.set_client(toy.clone());
     (pool, toy)
 }
 
@@ -140,8 +139,7 @@ pub fn import(device: &SimDevice, seed: u64) -> Result<(Arc<Pool>, Arc<Toy>), Po
         }
     }
     *toy.state.lock() = state;
-    let client: Arc<dyn Client> = toy.clone();
-    pool.set_client(Arc::downgrade(&client) as Weak<dyn Client>);
+    pool.set_client(toy.clone());
     Ok((pool, toy))
 }
 

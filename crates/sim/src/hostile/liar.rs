@@ -7,7 +7,7 @@
 use super::{Image, lie};
 use crate::dice::Dice;
 use crate::{Failure, failed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, SimDevice};
@@ -241,8 +241,7 @@ pub(super) fn lie_in_a_tree(
     let plan =
         Plan { dice: Dice::new(dice.word()), certain, root: pool.root(), lied: false, told: String::new() };
     let liar = Arc::new(Liar(Mutex::new(plan)));
-    let client: Arc<dyn Client> = liar.clone();
-    pool.set_client(Arc::downgrade(&client) as Weak<dyn Client>);
+    pool.set_client(liar.clone());
     for _ in 0..if certain.is_some() { 200 } else { 8 } {
         pool.commit_txg(pool.open_txg()).map_err(failed("commit"))?;
         if liar.plan().lied {

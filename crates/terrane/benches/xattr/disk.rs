@@ -4,7 +4,6 @@ use crate::args::Args;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use terrane::{Cred, Dataset, Fs};
 use terrane_device::{Device, FileDevice, OpenMode};
 use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
@@ -44,16 +43,18 @@ impl Disk {
         Disk { image, zone_size, temporary, between: args.option("--between-cmd") }
     }
 
+    fn device(&self) -> Vec<Arc<dyn Device>> {
+        vec![Arc::new(FileDevice::open(&self.image, OpenMode::ReadWrite, self.zone_size).unwrap())]
+    }
+
     /// A new pool with a file system of these properties.
     pub fn create(&self, properties: &[(&str, &str)], owner: &Cred, fill: impl FnOnce(&Fs)) {
-        self.with(|device| {
-            let (create, env) = (CreateOptions::named("bench"), Arc::new(SystemEnv::new()));
-            let pool = Pool::create(device, &create, env, &import_options()).unwrap();
-            let objects = Objects::create(Arc::clone(&pool)).unwrap();
-            let dataset = Dataset::create_root(&objects, properties).unwrap();
-            Fs::format(&dataset, owner).unwrap();
-            mounted(&pool, dataset, fill);
-        });
+        let (create, env) = (CreateOptions::named("bench"), Arc::new(SystemEnv::new()));
+        let pool = Pool::create(self.device(), &create, env, &import_options()).unwrap();
+        let objects = Objects::create(Arc::clone(&pool)).unwrap();
+        let dataset = Dataset::create_root(&objects, properties).unwrap();
+        Fs::format(&dataset, owner).unwrap();
+        with(&pool, dataset, fill);
     }
 
     /// The pool as if this machine had never seen it.
@@ -62,28 +63,13 @@ impl Disk {
             let done = Command::new("sh").args(["-c", command]).env("FSBENCH_NEXT_PHASE", phase).status();
             assert!(done.unwrap().success(), "{command}");
         }
-        self.with(|device| {
-            let pool = Pool::import(device, Arc::new(SystemEnv::new()), &import_options()).unwrap();
-            let objects = Objects::open(Arc::clone(&pool)).unwrap();
-            mounted(&pool, Dataset::open_root(&objects).unwrap(), what)
-        })
-    }
-
-    /// Threads of a pool that was exported may hold its device for a moment still.
-    fn with<T>(&self, what: impl FnOnce(Vec<Arc<dyn Device>>) -> T) -> T {
-        let device: Arc<dyn Device> =
-            Arc::new(FileDevice::open(&self.image, OpenMode::ReadWrite, self.zone_size).unwrap());
-        let outcome = what(vec![Arc::clone(&device)]);
-        let patience = Instant::now() + Duration::from_secs(10);
-        while Arc::strong_count(&device) > 1 {
-            assert!(Instant::now() < patience, "somebody keeps the device");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        outcome
+        let pool = Pool::import(self.device(), Arc::new(SystemEnv::new()), &import_options()).unwrap();
+        let objects = Objects::open(Arc::clone(&pool)).unwrap();
+        with(&pool, Dataset::open_root(&objects).unwrap(), what)
     }
 }
 
-fn mounted<T>(pool: &Arc<Pool>, dataset: Dataset, what: impl FnOnce(&Fs) -> T) -> T {
+fn with<T>(pool: &Arc<Pool>, dataset: Dataset, what: impl FnOnce(&Fs) -> T) -> T {
     let fs = Fs::open(Arc::new(dataset)).unwrap();
     fs.keep_inodes(INODES);
     let outcome = what(&fs);
