@@ -155,6 +155,26 @@ fn a_number_that_changed_hands_is_not_taken_for_a_mount() {
     assert!(place.mounts().is_empty());
 }
 
+/// Another machine's, say: two pools with one name, of which only one can be mounted at a time.
+#[test]
+fn another_pool_of_the_name_is_not_taken_for_the_one_that_is_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("namesake");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let mut elsewhere = place.command("pool create tank other.img --size 64M");
+    elsewhere.env("TERRANE_STATE_DIR", place.path("elsewhere"));
+    assert!(elsewhere.status().unwrap().success());
+    fs::create_dir(place.path("more")).unwrap();
+    place.run("mount tank mnt", 0);
+    place.refused("mount ./other.img more", &["other.img", "name", "tank.img", "unmount"]);
+    assert_eq!(place.mounts(), [place.path("mnt")]);
+    place.run("pool destroy ./other.img", 0);
+    place.refused("pool destroy ./tank.img", &["is mounted"]);
+    place.run("umount mnt", 0);
+}
+
 /// The kernel asks for lists as long as the mount stands, and for extended attributes never again once it was told that there are none.
 #[test]
 fn a_successor_keeps_what_was_agreed_on_with_the_kernel() {

@@ -231,6 +231,17 @@ impl Mount {
             && legacy.is_none()
             && let Some((daemon, places)) = daemon_that_stays(&registry, &target)?
         {
+            if target.id.is_some_and(|id| id != daemon.greeting.id) {
+                // Commands call on a daemon by the name of its pool.
+                let (there, expected) = (&daemon.greeting, "a pool whose name no mounted one has");
+                let found = format!("pool {} ({}) mounted already", there.pool, there.device.display());
+                return Err(Failure::refused(
+                    target.path.display(),
+                    expected,
+                    found,
+                    "unmount that one first",
+                ));
+            }
             return mount_also(&daemon, &places, &dir, &words, uid, dry_run);
         }
         if dry_run {

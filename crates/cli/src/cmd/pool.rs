@@ -440,7 +440,9 @@ impl Destroy {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let target = live::find(&registry, &self.pool)?;
-        if let Some((daemon, _)) = daemon_that_stays(&registry, &target)? {
+        if let Some((daemon, _)) = daemon_that_stays(&registry, &target)?
+            && target.id.is_none_or(|id| id == daemon.greeting.id)
+        {
             let dir = daemon.greeting.mountpoint.display().to_string();
             return Err(Failure(format!("pool {} is mounted on {dir}; unmount it first", target.name)));
         }
