@@ -380,3 +380,51 @@ fn a_file_is_named_by_its_path() {
     fs.unlink(fs.lookup(dir.ino, b"deeper").unwrap().ino, b"file").unwrap();
     assert_eq!(fs.path_of(file.ino), format!("(no name)  (inode {})", file.ino));
 }
+
+/// Whether all of an object's blocks are in its pointer.
+fn is_embedded(m: &Machine, ino: u64) -> bool {
+    m.fs().sync().unwrap();
+    let object = m.fs().dataset().objects().hold(terrane_object::ObjectId(ino)).unwrap();
+    matches!(object.dnode().root, terrane_object::BlockPtr::Embedded(_))
+}
+
+#[test]
+fn contents_move_into_the_dnode_and_out_of_it() {
+    let mut m = Machine::new(77, &[]);
+    let root = m.fs().root();
+    let noise: Vec<u8> = Rng(77).bytes(4096).into_iter().map(|byte| byte | 1).collect();
+    let file = m.fs().file(root, "f").ino;
+    // What no codec makes smaller: 112 bytes fit the pointer. What repeats: as much as is 112 bytes when it is stored.
+    for (data, embedded) in [
+        (&noise[..1], true),
+        (&noise[..112], true),
+        (&noise[..113], false),
+        (&noise[..4096], false),
+        (&noise[..50], true),
+        (&b"a line of text that repeats\n".repeat(100)[..], true),
+        (&noise[..200], false),
+    ] {
+        let len = data.len();
+        m.fs().size(file, 0).unwrap();
+        m.fs().put(file, 0, data);
+        assert_eq!(is_embedded(&m, file), embedded, "{len} bytes");
+        assert_eq!(m.fs().getattr(file).unwrap().blocks == 0, embedded, "{len} bytes cost no block");
+        m.fs().setxattr(file, b"user.beside", data, Default::default(), &USER).unwrap();
+        assert_eq!(is_embedded(&m, file), embedded, "attributes take nothing from {len} bytes");
+        m.fs().removexattr(file, b"user.beside").unwrap();
+        m.fs().sync().unwrap();
+        if embedded {
+            m.crash()
+        } else {
+            m.remount()
+        }
+        assert!(m.fs().bytes(file) == data, "{len} bytes after a new mount");
+    }
+    let dir = m.fs().dir(root, "d").ino;
+    m.fs().file(dir, "one");
+    assert!(is_embedded(&m, dir), "a directory of one name as well");
+    for at in 0..40 {
+        m.fs().file(dir, &format!("another name {at}"));
+    }
+    assert!(!is_embedded(&m, dir));
+}
