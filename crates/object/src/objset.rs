@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, Compression};
-use terrane_pool::{BlockPtr, Cost, Feature, Group, Owner, Pool, Stream, Tx, WriteRequest};
+use terrane_pool::{BlockPtr, Cost, Feature, Group, Owner, Placement, Pool, Stream, Tx, WriteRequest};
 use terrane_wire::{Corrupt, NumberMap, ObjectId, ObjsetId, Txg};
 
 /// The free queue's number: far above any that is handed out.
@@ -35,8 +35,6 @@ const CHUNK_BLOCKS: usize = 512;
 const CHUNK_BYTES: usize = 16 << 20;
 /// Blocks freed from the queue in one group.
 const FREES_PER_GROUP: u64 = 64 << 10;
-/// Files with more dirty data than this in a group go to a stream of their own.
-const LARGE_FILE_BYTES: u64 = 1 << 20;
 /// Dnode blocks looked through for free slots by one creation.
 const SEARCH_BLOCKS: u32 = 4;
 
@@ -521,13 +519,18 @@ impl ObjectSet {
         let mut places = Vec::new();
         let mut bytes = 0;
         for (index, (object, aside)) in frozen.iter().enumerate() {
-            let large = aside.dirty.bytes() > LARGE_FILE_BYTES;
+            let placement = Placement {
+                // Unique in the set; that two sets may have one of the same number does no harm.
+                file: object.whose().object.0,
+                burst_bytes: aside.dirty.bytes(),
+                ..Placement::default()
+            };
             let spill = match &aside.dirty.spill {
                 Spill::New(spill) => Some((SPILL, self.spill_request(object, spill.clone()))),
                 Spill::Unchanged | Spill::Gone => None,
             };
             let blocks = aside.dirty.blocks.iter().map(|(block, data)| {
-                (*block, self.request(object, aside, *block, data.clone(), large, &policy))
+                (*block, self.request(object, aside, *block, data.clone(), placement, &policy))
             });
             for (block, request) in blocks.chain(spill) {
                 bytes += request.data.len();
@@ -573,7 +576,7 @@ impl ObjectSet {
         aside: &Frozen,
         block: u64,
         data: Arc<Vec<u8>>,
-        large: bool,
+        placement: Placement,
         policy: &DataPolicy,
     ) -> WriteRequest {
         let metadata = aside.dnode.kind.is_metadata();
@@ -584,7 +587,7 @@ impl ObjectSet {
             checksum: if metadata { ChecksumKind::Blake3 } else { policy.checksum },
             owner: object.whose().owner(0, block),
             fill: 1,
-            stream: if metadata { Stream::Metadata } else { Stream::Data(u64::from(large)) },
+            stream: if metadata { Stream::Metadata } else { Stream::Data(placement) },
             may_embed: true,
         }
     }

@@ -8,14 +8,16 @@
 //! Invariant: nothing in a committed tree points at a block that is not covered by a record.
 
 use crate::addr::{Addr, GRANULE, Place, granule_bytes};
+use crate::alloc::Allocator;
 use crate::append::{Appended, COLLECTION, DATA, Gather, META_A, META_B, Stored, ZoneSource};
 use crate::block_ptr::{BlockPtr, COPIES_MAX, EMBEDDED_BYTES_MAX, Embedded, Hole, Normal};
 use crate::cache::Key;
 use crate::directory::{Owner, POOL_DEAD_LOG, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
 use crate::error::PoolError;
 use crate::label::BootPtr;
+use crate::policy::Placement;
 use crate::pool::{Chained, Pool, SyncState};
-use crate::record::{Class, Free, Home, Move, Opened, Record, Run, SectionPtr, put_frees};
+use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, put_frees};
 use crate::stats::Kind;
 use crate::workers::Pending;
 use crate::zones::{Phase, Zone};
@@ -43,6 +45,8 @@ const HERE_MAX: usize = 32 << 10;
 const DENSER_BLOCK_MAX: usize = 4 << 10;
 const DENSER_STORED_MAX: usize = 160;
 const DENSER_LEVEL: u8 = 5;
+/// Files that bring more than this in a group go to a stream of their own.
+const LARGE_BURST_BYTES: u64 = 1 << 20;
 /// Groups that can be rolled back to.
 const ROLLBACK_GROUPS: usize = 3;
 
@@ -51,8 +55,8 @@ const ROLLBACK_GROUPS: usize = 3;
 pub enum Stream {
     /// Two copies in different zones.
     Metadata,
-    /// One copy, in one of the data zones: equal numbers go to the same.
-    Data(u64),
+    /// One copy, in one of the data zones.
+    Data(Placement),
 }
 
 /// A block to be written.
@@ -94,15 +98,6 @@ pub struct Group<'a> {
     dead_log: Vec<BootPtr>,
     /// Blocks that moved in this group, and where to.
     pub(crate) moved_now: HashMap<Addr, ZoneSeq>,
-}
-
-/// Empty physical zones and fresh sequence numbers.
-pub(crate) struct Allocator {
-    pub empty: BTreeSet<Home>,
-    /// Empty by the tables, not yet reset in this incarnation.
-    pub unclean: BTreeSet<Home>,
-    pub next_seq: u64,
-    pub lease_seq: u64,
 }
 
 struct Source<'a> {
@@ -258,9 +253,10 @@ impl Group<'_> {
         self.pool.counters.stored_bytes.add(bytes.len() as u64);
         let mut addrs = [Addr::NONE; COPIES_MAX];
         match request.stream {
-            Stream::Data(affinity) => {
+            Stream::Data(placement) => {
                 let streams = (self.st.streams.count() - DATA) as u64;
-                let stream = DATA + (affinity % streams) as usize;
+                let large = u64::from(placement.burst_bytes > LARGE_BURST_BYTES);
+                let stream = DATA + (large % streams) as usize;
                 addrs[0] = self.append(stream, &bytes, request.owner, crc, Vec::new())?;
             }
             Stream::Metadata => {

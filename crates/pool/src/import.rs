@@ -8,13 +8,13 @@
 //! If the newest group cannot be read, import refuses and says what a rewind would lose; it never falls back by itself.
 
 use crate::addr::Place;
+use crate::alloc::Allocator;
 use crate::append::Streams;
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use crate::cache::BlockCache;
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::features::{Feature, InForce};
-use crate::group::Allocator;
 use crate::label::{ANCHOR_BYTES_MAX, ANCHORS, BootPtr, DeviceRow, Features, LABEL_BYTES, Label, Uberblock};
 use crate::parts::PartCache;
 use crate::pool::{Chained, Pool, SyncState};

@@ -5,11 +5,12 @@
 //! the whole group durable with one uberblock.
 //!
 //! Rooms, in reading order: [`addr`] and [`block_ptr`] (how blocks are named), [`label`] (how a pool is found), [`features`] (what it
-//! may hold), [`record`] and [`zones`] (its books), [`directory`] (what zones tell of themselves), `append` and `read` (the way down and
+//! may hold), [`record`] and [`zones`] (its books), [`directory`] (what zones tell of themselves), [`policy`] (where blocks go), `append` and `read` (the way down and
 //! up), `txg` and [`group`] (the commit), `gc` (room again), `pool` (create, import, export), [`stats`] (what
 //! all of them have done so far).
 
 pub mod addr;
+mod alloc;
 pub mod append;
 pub mod block_ptr;
 pub mod cache;
@@ -24,6 +25,7 @@ pub mod import;
 pub mod inspect;
 pub mod label;
 mod parts;
+pub mod policy;
 pub mod pool;
 pub mod read;
 pub mod record;
@@ -41,6 +43,7 @@ pub use error::PoolError;
 pub use features::{FEATURES, Feature};
 pub use group::{Group, Stream, WriteRequest};
 pub use import::{CreateOptions, ImportOptions, Probe, probe};
+pub use policy::{Hint, Placement};
 pub use pool::{Client, DamagedBlock, Pool, Status};
 pub use stats::{DeviceStats, Stats};
 pub use terrane_device as device;

@@ -3,6 +3,7 @@
 //! Locks, outermost first: `sync` (one group at a time), the group state in [`Groups`], `tables` (zones; read for every look-up,
 //! written only by the sync), then leaves: gather buffers, caches, the heal queue. No lock but `sync` is held over a device write.
 
+use crate::alloc::Allocator;
 use crate::append::Streams;
 use crate::block_ptr::BlockPtr;
 use crate::cache::BlockCache;
@@ -11,7 +12,7 @@ use crate::env::Env;
 use crate::error::PoolError;
 use crate::features::InForce;
 use crate::gc::zone_yield;
-use crate::group::{Allocator, Group};
+use crate::group::Group;
 use crate::label::{ANCHOR_BYTES_MAX, ANCHORS, BootPtr, LABEL_BYTES, Label, Uberblock};
 use crate::parts::PartCache;
 use crate::read::Heal;

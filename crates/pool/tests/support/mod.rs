@@ -7,8 +7,8 @@ use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_pool::{
-    BlockPtr, Client, Cost, CreateOptions, Env, Group, ImportOptions, Owner, Pool, PoolError, SeededEnv,
-    Stream, WriteRequest,
+    BlockPtr, Client, Cost, CreateOptions, Env, Group, ImportOptions, Owner, Placement, Pool, PoolError,
+    SeededEnv, Stream, WriteRequest,
 };
 use terrane_wire::Txg;
 
@@ -59,7 +59,11 @@ impl Client for Toy {
                 request(
                     fill(slot, state.versions[slot]),
                     owner(slot),
-                    if slot % 3 == 0 { Stream::Metadata } else { Stream::Data(slot as u64) },
+                    if slot % 3 == 0 {
+                        Stream::Metadata
+                    } else {
+                        Stream::Data(Placement { file: slot as u64 + 1, ..Placement::default() })
+                    },
                 )
             })
             .collect();

@@ -1,0 +1,97 @@
+//! Write life-time hints: what somebody who knows said about when data will die.
+//!
+//! The values are those of Linux's `RWH_WRITE_LIFE_*`. How well a file fits a zone follows the table that XFS uses for zoned
+//! devices: only short with short and medium with medium are *good*, because those die together; unhinted data with its like, and long with
+//! extreme, is acceptable; the rest shares a zone only when nothing else is left.
+
+/// The life time that somebody gave to a file, a directory or a data set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Hint {
+    /// Nobody said anything.
+    #[default]
+    NotSet = 0,
+    /// Somebody said that there is nothing to say.
+    None = 1,
+    Short = 2,
+    Medium = 3,
+    Long = 4,
+    Extreme = 5,
+}
+
+/// How well data suits a zone; the greater the better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Match {
+    /// When nothing else is left.
+    Any,
+    Acceptable,
+    Good,
+}
+
+impl Hint {
+    pub const ALL: [Hint; 6] =
+        [Hint::NotSet, Hint::None, Hint::Short, Hint::Medium, Hint::Long, Hint::Extreme];
+
+    pub fn from_id(id: u64) -> Option<Hint> {
+        Hint::ALL.into_iter().find(|hint| *hint as u64 == id)
+    }
+
+    /// As people write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Hint::NotSet => "not-set",
+            Hint::None => "none",
+            Hint::Short => "short",
+            Hint::Medium => "medium",
+            Hint::Long => "long",
+            Hint::Extreme => "extreme",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Hint> {
+        Hint::ALL.into_iter().find(|hint| hint.name() == name)
+    }
+
+    /// Whether it says something about the life time.
+    pub fn is_said(self) -> bool {
+        self >= Hint::Short
+    }
+
+    /// How well data with the hint `data` suits a zone that took this one from its first hinted data.
+    pub fn suits(self, data: Hint) -> Match {
+        use Hint::{Extreme, Long, Medium, NotSet, Short};
+        match (self, data) {
+            (Short, Short) | (Medium, Medium) => Match::Good,
+            (NotSet, NotSet) | (Hint::None, Hint::None) => Match::Acceptable,
+            (Long | Extreme, Long | Extreme) => Match::Acceptable,
+            _ => Match::Any,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_come_back() {
+        for hint in Hint::ALL {
+            assert_eq!(Hint::from_id(hint as u64), Some(hint));
+            assert_eq!(Hint::from_name(hint.name()), Some(hint));
+        }
+        assert_eq!((Hint::from_id(6), Hint::from_name("forever")), (None, None));
+    }
+
+    #[test]
+    fn the_table_is_symmetric_and_only_what_dies_together_is_good() {
+        for a in Hint::ALL {
+            for b in Hint::ALL {
+                assert_eq!(a.suits(b), b.suits(a), "{a:?} {b:?}");
+                let good = a == b && matches!(a, Hint::Short | Hint::Medium);
+                assert_eq!(a.suits(b) == Match::Good, good, "{a:?} {b:?}");
+            }
+        }
+        assert_eq!(Hint::Long.suits(Hint::Extreme), Match::Acceptable);
+        assert_eq!(Hint::NotSet.suits(Hint::None), Match::Any);
+    }
+}
