@@ -5,8 +5,8 @@
 //! the whole group durable with one uberblock.
 //!
 //! Rooms, in reading order: [`addr`] and [`block_ptr`] (how blocks are named), [`label`] (how a pool is found), [`features`] (what it
-//! may hold), [`record`] and [`zones`] (its books), [`directory`] (what zones tell of themselves), [`policy`] (where blocks go), `append` and `read` (the way down and
-//! up), `txg` and [`group`] (the commit), `gc` (room again), `pool` (create, import, export), [`stats`] (what
+//! may hold), [`record`] and [`zones`] (its books), [`directory`] (what zones tell of themselves), [`policy`] (where blocks go), `append`
+//! and `read` (the way down and up), `txg` and [`group`] (the commit), `gc` (room again), `pool` (create, import, export), [`stats`] (what
 //! all of them have done so far).
 
 pub mod addr;
