@@ -1,0 +1,138 @@
+//! How long data lives: what will die soon, and what has proved that it will not.
+//!
+//! Blocks that are overwritten soon after they were written tend to be overwritten soon again (SepBIT, FAST 2022). *l* is the mean
+//! life of a zone of such hot data, from its opening until collection takes it or nothing lives in it. A block whose
+//! predecessor lived for less than *l* is hot and goes with its like. What survives collection is split by its age
+//! in units of *l*: the longer it has lived, the longer it will.
+//!
+//! The ages that are asked are those of blocks, by the group they were born in, and a zone's blocks are born in order: so all
+//! survivors of a birth range get one class, and a run has one home.
+
+use crate::policy::Hint;
+
+/// Zones over which the mean life is taken.
+const ZONES: u64 = 16;
+
+/// How soon a survivor may die. The order is that of age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Age {
+    /// Under 4 *l*.
+    Young,
+    /// Under 16 *l*.
+    Middle,
+    Old,
+}
+
+impl Age {
+    pub const ALL: [Age; 3] = [Age::Young, Age::Middle, Age::Old];
+
+    /// As people read it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Age::Young => "young",
+            Age::Middle => "middle",
+            Age::Old => "old",
+        }
+    }
+}
+
+/// The mean life of hot data.
+#[derive(Clone, Debug, Default)]
+pub struct Lives {
+    mean_bytes: Option<u64>,
+    sum_bytes: u64,
+    zones: u64,
+}
+
+impl Lives {
+    /// A zone of hot data was taken by collection, or its last block died, when users had written `life_bytes` since it was opened.
+    pub fn note_hot_zone(&mut self, life_bytes: u64) {
+        self.sum_bytes = self.sum_bytes.saturating_add(life_bytes);
+        self.zones += 1;
+        if self.zones == ZONES {
+            self.mean_bytes = Some(self.sum_bytes / ZONES);
+            (self.sum_bytes, self.zones) = (0, 0);
+        }
+    }
+
+    /// *l*, in bytes that users write; `None` until enough zones have told.
+    pub fn mean_bytes(&self) -> Option<u64> {
+        self.mean_bytes
+    }
+
+    /// Whether a new block will die soon. `previous_age` is how long the version lived that it replaces (`None`: there was none, or nobody
+    /// knows), `expected` how long others like it did. What somebody said goes before what is guessed, and how its own
+    /// predecessor fared before how others did.
+    pub fn is_hot(&self, previous_age: Option<u64>, hint: Hint, expected: Option<u64>) -> bool {
+        match hint {
+            Hint::Short => return true,
+            Hint::Medium | Hint::Long | Hint::Extreme => return false,
+            Hint::NotSet | Hint::None => {}
+        }
+        match (previous_age.or(expected), self.mean_bytes) {
+            (Some(life), Some(mean)) => life < mean,
+            // Until something is known of lives, what was replaced once may be replaced again.
+            (Some(_), None) => previous_age.is_some(),
+            (None, _) => false,
+        }
+    }
+
+    /// The class of a survivor that was born `age_bytes` ago (`None`: longer than anybody knows).
+    pub fn age(&self, age_bytes: Option<u64>) -> Age {
+        match (age_bytes, self.mean_bytes) {
+            (Some(age), Some(mean)) if age / 4 < mean => Age::Young,
+            (Some(age), Some(mean)) if age / 16 < mean => Age::Middle,
+            (Some(_), None) => Age::Young,
+            _ => Age::Old,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lives(mean: u64) -> Lives {
+        let mut lives = Lives::default();
+        (0..ZONES).for_each(|_| lives.note_hot_zone(mean));
+        lives
+    }
+
+    #[test]
+    fn the_mean_is_that_of_the_last_sixteen_zones() {
+        let mut lives = Lives::default();
+        for life in 0..15 {
+            lives.note_hot_zone(life * 10);
+            assert_eq!(lives.mean_bytes(), None);
+        }
+        lives.note_hot_zone(150);
+        assert_eq!(lives.mean_bytes(), Some(75));
+        (0..16).for_each(|_| lives.note_hot_zone(8));
+        assert_eq!(lives.mean_bytes(), Some(8));
+    }
+
+    #[test]
+    fn what_was_said_goes_before_what_is_known_and_that_before_what_is_guessed() {
+        let lives = lives(100);
+        assert!(lives.is_hot(Some(99), Hint::NotSet, None));
+        assert!(!lives.is_hot(Some(100), Hint::NotSet, Some(1)));
+        assert!(lives.is_hot(None, Hint::NotSet, Some(99)));
+        assert!(lives.is_hot(None, Hint::Short, Some(1000)));
+        assert!(!lives.is_hot(Some(1), Hint::Long, None));
+        assert!(!lives.is_hot(None, Hint::None, None));
+        assert!(Lives::default().is_hot(Some(1 << 40), Hint::NotSet, None));
+        assert!(!Lives::default().is_hot(None, Hint::NotSet, Some(1)));
+    }
+
+    #[test]
+    fn survivors_grow_old_by_the_mean() {
+        let known = lives(100);
+        assert_eq!(known.age(Some(399)), Age::Young);
+        assert_eq!(known.age(Some(400)), Age::Middle);
+        assert_eq!(known.age(Some(1599)), Age::Middle);
+        assert_eq!(known.age(Some(1600)), Age::Old);
+        assert_eq!(known.age(None), Age::Old);
+        assert_eq!(Lives::default().age(Some(u64::MAX)), Age::Young);
+        assert_eq!(Lives::default().age(None), Age::Old);
+    }
+}

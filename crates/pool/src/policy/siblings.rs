@@ -1,0 +1,242 @@
+//! What new files may expect to live: as long as those like them did.
+//!
+//! Files of one directory with one suffix tend to share a fate: objects of a build die with the next one, its sources stay, a
+//! database's log segments are gone after a checkpoint. What a file is like is a [`SiblingKey`]; the table learns, for each, how
+//! many were born, how many of them died, and how long those had lived. Where a directory is new its suffix alone is asked, as it
+//! fared everywhere.
+//!
+//! Mean lives are means of logarithms, since one file that was forgotten for a year must not outweigh a thousand that lived for a
+//! minute; and they are forgotten by and by, so that what changes is learnt anew.
+//!
+//! The table is bounded and takes no memory before it is used. A key that finds its few places taken pushes out the one that has
+//! told the least.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Keys remembered at most: 1.5 MiB.
+const KEYS_MAX: usize = 64 << 10;
+/// Places a key may lie in.
+const WAYS: usize = 4;
+/// Weight of what is new, as a part: a mean of about the last sixteen.
+const MEMORY: f32 = 16.0;
+/// Births that must be known before anything is foretold: in the directory, and where only the suffix is known.
+const KNOWN_HERE: f32 = 4.0;
+const KNOWN_ANYWHERE: f32 = 16.0;
+/// A mean says nothing of lives that differ by more than this: log2, so a factor of eight.
+const SPREAD_MAX: f32 = 3.0;
+/// Longer suffixes than this are names.
+const SUFFIX_MAX: usize = 12;
+
+/// What a file is like: its directory and suffix, and its suffix alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SiblingKey {
+    here: u64,
+    anywhere: u64,
+}
+
+impl SiblingKey {
+    /// `directory` is any number that names the directory in the pool and stays (data set and object), `name` the file's name in it.
+    pub fn new(directory: u64, name: &[u8]) -> SiblingKey {
+        let hash = |directory: Option<u64>| {
+            let mut hasher = DefaultHasher::new();
+            (directory, suffix(name)).hash(&mut hasher);
+            // 0 marks a free place.
+            hasher.finish().max(1)
+        };
+        SiblingKey { here: hash(Some(directory)), anywhere: hash(None) }
+    }
+}
+
+/// What follows the last point, if it looks like a suffix and not like a number.
+fn suffix(name: &[u8]) -> &[u8] {
+    let Some(point) = name.iter().rposition(|byte| *byte == b'.').filter(|at| *at > 0) else { return b"" };
+    let suffix = name.get(point + 1..).unwrap_or_default();
+    let is_number = suffix.iter().all(u8::is_ascii_digit);
+    if suffix.len() > SUFFIX_MAX || is_number { b"" } else { suffix }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Fate {
+    key: u64,
+    /// Decayed counts.
+    born: f32,
+    died: f32,
+    /// Mean of log2 of the lives, and mean distance from it.
+    life_log2: f32,
+    spread_log2: f32,
+}
+
+/// Life times by directory and suffix.
+#[derive(Clone, Debug)]
+pub struct Siblings {
+    keys: usize,
+    fates: Vec<Fate>,
+}
+
+impl Siblings {
+    /// A table within so many bytes of memory, and never more than 1.5 MiB.
+    pub fn new(budget_bytes: usize) -> Siblings {
+        let keys = (budget_bytes / size_of::<Fate>()).min(KEYS_MAX) / WAYS * WAYS;
+        Siblings { keys: keys.max(WAYS), fates: Vec::new() }
+    }
+
+    /// A file was created.
+    pub fn born(&mut self, key: SiblingKey) {
+        for key in [key.here, key.anywhere] {
+            let fate = self.fate_mut(key);
+            fate.born += 1.0;
+            // Both counts fade together, so that their ratio stays what it was.
+            if fate.born > 4.0 * MEMORY {
+                (fate.born, fate.died) = (fate.born / 2.0, fate.died / 2.0);
+            }
+        }
+    }
+
+    /// A file's contents are gone, when users had written `life_bytes` since they were written: unlinked, renamed over, cut to nothing.
+    pub fn died(&mut self, key: SiblingKey, life_bytes: u64) {
+        let life = (life_bytes.max(1) as f32).log2();
+        for key in [key.here, key.anywhere] {
+            let fate = self.fate_mut(key);
+            fate.died += 1.0;
+            if fate.died == 1.0 {
+                (fate.life_log2, fate.spread_log2) = (life, 0.0);
+            }
+            let part = 1.0 / fate.died.min(MEMORY);
+            fate.spread_log2 += ((life - fate.life_log2).abs() - fate.spread_log2) * part;
+            fate.life_log2 += (life - fate.life_log2) * part;
+        }
+    }
+
+    /// Bytes that users will have written until a file like this dies. `None`: too little is known, or lives differ too much. `u64::MAX`:
+    /// hardly any of its like has died.
+    pub fn expect(&self, key: SiblingKey) -> Option<u64> {
+        let here = self.fate(key.here).filter(|fate| fate.born >= KNOWN_HERE);
+        let fate = here.or_else(|| self.fate(key.anywhere).filter(|fate| fate.born >= KNOWN_ANYWHERE))?;
+        if fate.died < fate.born / 8.0 {
+            return (fate.born >= KNOWN_ANYWHERE).then_some(u64::MAX);
+        }
+        let sure = fate.died >= fate.born / 2.0 && fate.spread_log2 <= SPREAD_MAX;
+        sure.then(|| fate.life_log2.exp2() as u64)
+    }
+
+    fn ways(&self, key: u64) -> std::ops::Range<usize> {
+        let sets = self.keys / WAYS;
+        let first = usize::try_from(key % sets as u64).expect("fewer sets than memory") * WAYS;
+        first..first + WAYS
+    }
+
+    fn fate(&self, key: u64) -> Option<&Fate> {
+        self.fates.get(self.ways(key))?.iter().find(|fate| fate.key == key)
+    }
+
+    fn fate_mut(&mut self, key: u64) -> &mut Fate {
+        if self.fates.is_empty() {
+            self.fates = vec![Fate::default(); self.keys];
+        }
+        let ways = self.ways(key);
+        let set = &mut self.fates[ways];
+        let at = match set.iter().position(|fate| fate.key == key) {
+            Some(at) => at,
+            None => {
+                // Who is pushed out told the least; the others lose a little each time, or a table once full would never learn.
+                set.iter_mut().for_each(|fate| (fate.born, fate.died) = (fate.born * 0.75, fate.died * 0.75));
+                let least = |a: &(usize, &Fate), b: &(usize, &Fate)| {
+                    (a.1.born + a.1.died).total_cmp(&(b.1.born + b.1.died))
+                };
+                let at = set.iter().enumerate().min_by(least).map_or(0, |(at, _)| at);
+                set[at] = Fate { key, ..Fate::default() };
+                at
+            }
+        };
+        &mut set[at]
+    }
+
+    /// Bytes of memory.
+    pub fn memory_bytes(&self) -> usize {
+        self.fates.capacity() * size_of::<Fate>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(directory: u64, name: &str) -> SiblingKey {
+        SiblingKey::new(directory, name.as_bytes())
+    }
+
+    #[test]
+    fn files_are_alike_by_directory_and_suffix() {
+        assert_eq!(key(1, "a.o"), key(1, "b.o"));
+        assert_ne!(key(1, "a.o"), key(1, "a.c"));
+        assert_ne!(key(1, "a.o"), key(2, "a.o"));
+        assert_eq!(key(1, "a.o").anywhere, key(2, "b.o").anywhere);
+        // Neither a hidden file's name, nor a number, nor half a sentence is a suffix.
+        for name in [".profile", "core.1234", "notes", "a.sentence that goes on", "dot."] {
+            assert_eq!(key(1, name), key(1, "README"), "{name}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_foretold_before_it_is_known() {
+        let mut siblings = Siblings::new(usize::MAX);
+        assert_eq!((siblings.expect(key(1, "a.o")), siblings.memory_bytes()), (None, 0));
+        for n in 0..4 {
+            assert_eq!(siblings.expect(key(1, "a.o")), None, "{n}");
+            siblings.born(key(1, "a.o"));
+            siblings.died(key(1, "a.o"), 1 << 20);
+        }
+        let near = |life: Option<u64>| life.is_some_and(|life| life.abs_diff(1 << 20) < 16);
+        assert!(near(siblings.expect(key(1, "b.o"))));
+        assert_eq!(siblings.expect(key(2, "b.o")), None);
+        for _ in 0..12 {
+            siblings.born(key(3, "c.o"));
+            siblings.died(key(3, "c.o"), 1 << 20);
+        }
+        assert!(near(siblings.expect(key(2, "b.o"))), "its suffix fared alike everywhere");
+        assert!(siblings.memory_bytes() <= 3 << 19);
+    }
+
+    #[test]
+    fn what_hardly_dies_lives_long_and_what_dies_at_any_age_is_not_foretold() {
+        let mut siblings = Siblings::new(usize::MAX);
+        for n in 0..64 {
+            siblings.born(key(1, "a.c"));
+            siblings.born(key(1, "a.tmp"));
+            siblings.died(key(1, "a.tmp"), if n % 2 == 0 { 1 << 8 } else { 1 << 30 });
+        }
+        siblings.died(key(1, "a.c"), 5);
+        assert_eq!(siblings.expect(key(1, "b.c")), Some(u64::MAX));
+        assert_eq!(siblings.expect(key(1, "b.tmp")), None);
+    }
+
+    #[test]
+    fn what_changes_is_learnt_anew() {
+        let mut siblings = Siblings::new(usize::MAX);
+        for life in [1 << 10, 1 << 30] {
+            for _ in 0..200 {
+                siblings.born(key(1, "x"));
+                siblings.died(key(1, "x"), life);
+            }
+            let known = siblings.expect(key(1, "y")).unwrap();
+            assert!((life / 2..=life * 2).contains(&known), "{known}, not {life}");
+        }
+    }
+
+    #[test]
+    fn a_full_table_keeps_what_tells_most_and_goes_on_learning() {
+        let mut siblings = Siblings::new(64 * size_of::<Fate>());
+        for round in 0..200u64 {
+            siblings.born(key(0, "often"));
+            siblings.died(key(0, "often"), 1 << 20);
+            siblings.born(key(round + 1, "once"));
+        }
+        assert!(siblings.expect(key(0, "often")).is_some());
+        assert_eq!(siblings.memory_bytes(), 64 * size_of::<Fate>());
+        for _ in 0..8 {
+            siblings.born(key(9999, "new"));
+            siblings.died(key(9999, "new"), 1 << 20);
+        }
+        assert!(siblings.expect(key(9999, "new")).is_some());
+    }
+}
