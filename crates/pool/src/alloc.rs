@@ -1,15 +1,181 @@
-//! Empty physical zones, and fresh sequence numbers for their next fillings.
+//! Empty physical zones of all devices, and fresh sequence numbers for their next fillings.
+//!
+//! Which device the next zone is opened on is decided here, by how full each is; what is written there is not our concern. The load
+//! follows room: the device with the largest share of empty zones is next, so devices of any size fill up together, and streams that
+//! open zones one after the other come to lie on different ones.
+//!
+//! A *special* device is for metadata. Who asks for metadata gets a zone apart from where its other copy lies before one on a special
+//! device: that a copy survives its device is worth more than where both are fast, and reads are served from the first copy. Data
+//! goes to special devices only when no other has an empty zone: the room that writers were promised counts all zones, and a pool
+//! must not refuse bytes that it has zones for.
 //!
 //! Invariant: a zone in `unclean` is in `empty` too.
 
 use crate::record::Home;
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use terrane_wire::{DeviceIdx, ZoneIdx};
 
 /// Empty physical zones and fresh sequence numbers.
+#[derive(Default)]
 pub(crate) struct Allocator {
-    pub empty: BTreeSet<Home>,
-    /// Empty by the tables, not yet reset in this incarnation.
-    pub unclean: BTreeSet<Home>,
+    shelves: Vec<Shelf>,
     pub next_seq: u64,
     pub lease_seq: u64,
+}
+
+/// The empty zones of one device.
+#[derive(Default)]
+struct Shelf {
+    is_special: bool,
+    /// Zones that hold blocks or could; 0: there is no such device.
+    zones: u32,
+    empty: BTreeSet<ZoneIdx>,
+    /// Empty by the tables, not yet reset in this incarnation.
+    unclean: BTreeSet<ZoneIdx>,
+}
+
+impl Shelf {
+    /// Compares by the share of zones that are empty.
+    fn emptier(&self, other: &Shelf) -> Ordering {
+        let share = |shelf: &Shelf, of: &Shelf| shelf.empty.len() as u64 * u64::from(of.zones);
+        share(self, other).cmp(&share(other, self))
+    }
+}
+
+impl Allocator {
+    /// Numbers go on at `next_seq`, and those below `lease_seq` may be handed out; no device is known yet.
+    pub fn new(next_seq: u64, lease_seq: u64) -> Allocator {
+        Allocator { shelves: Vec::new(), next_seq, lease_seq }
+    }
+
+    /// Makes a device known, without empty zones; `zones` of it are for blocks.
+    pub fn add_device(&mut self, device: DeviceIdx, is_special: bool, zones: u32) {
+        let index = usize::from(device.0);
+        if self.shelves.len() <= index {
+            self.shelves.resize_with(index + 1, Shelf::default);
+        }
+        self.shelves[index] = Shelf { is_special, zones, ..Shelf::default() };
+    }
+
+    /// A zone became empty, on the device too.
+    pub fn put(&mut self, home: Home) {
+        if let Some(shelf) = self.shelves.get_mut(usize::from(home.device.0)) {
+            shelf.empty.insert(home.zone);
+        }
+    }
+
+    /// A zone is empty by the tables; it has to be reset before it is written.
+    pub fn put_unclean(&mut self, home: Home) {
+        self.put(home);
+        if let Some(shelf) = self.shelves.get_mut(usize::from(home.device.0)) {
+            shelf.unclean.insert(home.zone);
+        }
+    }
+
+    /// Takes an empty zone, the first of its device: of one that is `usable`, if it can be not on `apart_from`, special or not as is
+    /// wanted, and of those the one with the largest share of empty zones.
+    pub fn pop(
+        &mut self,
+        want_special: bool,
+        apart_from: Option<DeviceIdx>,
+        usable: &dyn Fn(DeviceIdx) -> bool,
+    ) -> Option<Home> {
+        let candidates = (0u16..).zip(&self.shelves).map(|(index, shelf)| (DeviceIdx(index), shelf));
+        let (device, _) = candidates
+            .filter(|(device, shelf)| !shelf.empty.is_empty() && usable(*device))
+            .max_by(|(a, of_a), (b, of_b)| {
+                let is_apart = |device: &DeviceIdx| apart_from != Some(*device);
+                let fits = |shelf: &Shelf| shelf.is_special == want_special;
+                let apart = is_apart(a).cmp(&is_apart(b));
+                let kind = fits(of_a).cmp(&fits(of_b));
+                let by_need = if want_special { apart.then(kind) } else { kind.then(apart) };
+                by_need.then(of_a.emptier(of_b)).then(b.cmp(a))
+            })?;
+        let zone = self.shelves[usize::from(device.0)].empty.pop_first()?;
+        Some(Home { device, zone })
+    }
+
+    /// Whether the zone that was just taken must be reset first; asked once.
+    pub fn take_unclean(&mut self, home: Home) -> bool {
+        self.shelves.get_mut(usize::from(home.device.0)).is_some_and(|shelf| shelf.unclean.remove(&home.zone))
+    }
+
+    pub fn empty_count(&self) -> usize {
+        self.shelves.iter().map(|shelf| shelf.empty.len()).sum()
+    }
+
+    /// The first `count` empty zones of each device: whichever is taken next is among them.
+    pub fn first_of_each(&self, count: usize) -> Vec<Home> {
+        let of_shelf = |(index, shelf)| {
+            let shelf: &Shelf = shelf;
+            shelf.empty.iter().take(count).map(move |zone| Home { device: DeviceIdx(index), zone: *zone })
+        };
+        (0u16..).zip(&self.shelves).flat_map(of_shelf).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Devices 0, 1, ... with so many zones, and so many of them empty; the last is special.
+    fn shelves(sizes: &[(u32, u32)]) -> Allocator {
+        let mut alloc = Allocator::new(1, 2);
+        for (index, (zones, empty)) in (0u16..).zip(sizes) {
+            let device = DeviceIdx(index);
+            alloc.add_device(device, usize::from(index) + 1 == sizes.len(), *zones);
+            (2..2 + *empty).for_each(|zone| alloc.put_unclean(Home { device, zone: ZoneIdx(zone) }));
+        }
+        alloc
+    }
+
+    fn pops(alloc: &mut Allocator, special: bool, apart: Option<u16>, count: usize) -> Vec<u16> {
+        let pop = |_| alloc.pop(special, apart.map(DeviceIdx), &|_| true).map(|home| home.device.0);
+        (0..count).filter_map(pop).collect()
+    }
+
+    #[test]
+    fn load_follows_the_share_of_empty_zones() {
+        let mut alloc = shelves(&[(10, 10), (20, 20), (0, 0)]);
+        let taken = pops(&mut alloc, false, None, 30);
+        let of_first = taken[..15].iter().filter(|device| **device == 0).count();
+        assert_eq!((taken.len(), of_first), (30, 5), "half of both when half is taken: {taken:?}");
+    }
+
+    #[test]
+    fn zones_of_a_device_come_in_order_and_unclean_ones_are_said_once() {
+        let mut alloc = shelves(&[(3, 3), (0, 0)]);
+        assert_eq!(alloc.first_of_each(2).len(), 2);
+        let home = alloc.pop(false, None, &|_| true).unwrap();
+        assert_eq!(home, Home { device: DeviceIdx(0), zone: ZoneIdx(2) });
+        assert!(alloc.take_unclean(home));
+        assert!(!alloc.take_unclean(home));
+        alloc.put(home);
+        assert_eq!(alloc.pop(false, None, &|_| true), Some(home));
+        assert!(!alloc.take_unclean(home), "it was reset");
+        assert_eq!(alloc.empty_count(), 2);
+    }
+
+    #[test]
+    fn metadata_likes_special_devices_and_its_copies_part() {
+        let mut alloc = shelves(&[(9, 9), (9, 9), (9, 3)]);
+        assert_eq!(pops(&mut alloc, true, None, 1), [2]);
+        assert_eq!(pops(&mut alloc, true, Some(2), 1), [0], "apart comes before special");
+        assert_eq!(pops(&mut alloc, true, Some(0), 1), [2]);
+        assert_eq!(pops(&mut alloc, true, None, 2), [2, 1], "and goes on elsewhere when those are full");
+    }
+
+    #[test]
+    fn data_takes_special_zones_last() {
+        let mut alloc = shelves(&[(9, 1), (9, 1), (9, 9)]);
+        assert_eq!(pops(&mut alloc, false, Some(0), 3), [1, 0, 2]);
+    }
+
+    #[test]
+    fn only_usable_devices_are_asked() {
+        let mut alloc = shelves(&[(9, 9), (9, 9), (0, 0)]);
+        assert_eq!(alloc.pop(false, Some(DeviceIdx(0)), &|device| device.0 == 0).unwrap().device.0, 0);
+        assert_eq!(alloc.pop(false, None, &|_| false), None);
+    }
 }

@@ -13,6 +13,7 @@
 //! Invariant: `Gather` holds exactly the bytes between what the device has and the end of what was appended.
 
 use crate::addr::{Addr, GRANULE, granule_bytes};
+use crate::devices::Devices;
 use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, PartHead, encode_part};
 use crate::error::PoolError;
 use crate::record::{Class, Home, Move, Opened, PartCopy, Run, Written};
@@ -208,7 +209,7 @@ pub struct Streams {
     failed: Vec<Batch>,
     /// Memory of batches that were written, for those to come.
     spare: Vec<AlignedBuf>,
-    devices: Vec<Arc<dyn Device>>,
+    devices: Arc<Devices>,
     counters: Arc<Counters>,
     pub group: Appended,
 }
@@ -239,13 +240,13 @@ impl Streams {
     pub(crate) fn new(
         pool: u64,
         incarnation: u64,
-        devices: Vec<Arc<dyn Device>>,
+        devices: Arc<Devices>,
         capacity: u64,
         data_streams: usize,
         threads: bool,
         counters: Arc<Counters>,
     ) -> Streams {
-        let unit = devices.iter().map(|device| u64::from(device.info().write_unit)).max().unwrap_or(4096);
+        let unit = devices.write_unit();
         let (done, from_writer) = unbounded();
         let classes = [Class::MetaA, Class::MetaB, Class::Collection].into_iter();
         let open = classes
@@ -469,10 +470,7 @@ impl Streams {
         let head = open.part_head((self.pool, self.incarnation), txg, part_start);
         data.extend_from_slice(&encode_part(&head, self.unit as usize, &[entry]));
         let end = open.start + data.len() as u64;
-        let device = self
-            .devices
-            .get(usize::from(open.home.device.0))
-            .expect("zones are opened on devices that are there");
+        let device = self.devices.get(open.home.device)?;
         let counters = &self.counters;
         let written =
             counters.timed(&counters.device_write, || device.write(open.home.zone, open.start, &data));
@@ -717,9 +715,8 @@ impl Streams {
     }
 }
 
-fn write(devices: &[Arc<dyn Device>], batch: &Batch, counters: &Counters) -> Result<(), PoolError> {
-    let device =
-        devices.get(usize::from(batch.home.device.0)).expect("zones are opened on devices that are there");
+fn write(devices: &Devices, batch: &Batch, counters: &Counters) -> Result<(), PoolError> {
+    let device = devices.get(batch.home.device)?;
     let outcome =
         counters.timed(&counters.device_write, || device.write(batch.home.zone, batch.start, &batch.data));
     if outcome.is_err() {

@@ -31,10 +31,10 @@ impl Group<'_> {
         let low_water = self.pool.low_water();
         let mut emptied = self.waiting_zones();
         let mut done: Vec<ZoneSeq> = Vec::new();
-        while self.st.alloc.empty.len() + emptied < low_water && done.len() < VICTIMS_MAX {
+        while self.st.alloc.empty_count() + emptied < low_water && done.len() < VICTIMS_MAX {
             let Some((victim, live)) = self.victim(&done) else { break };
             // The copies must fit what is empty now, with a zone to spare for the commit.
-            if live > 0 && self.st.alloc.empty.len() < 2 {
+            if live > 0 && self.st.alloc.empty_count() < 2 {
                 break;
             }
             done.push(victim);
@@ -42,7 +42,7 @@ impl Group<'_> {
                 emptied += 1;
             }
         }
-        if done.is_empty() && self.st.alloc.empty.len() + emptied < low_water {
+        if done.is_empty() && self.st.alloc.empty_count() + emptied < low_water {
             self.close_wasteful_zones()?;
         }
         Ok(())

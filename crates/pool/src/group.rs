@@ -26,7 +26,7 @@ use std::sync::Arc;
 use terrane_codec::{
     ChecksumKind, Compression, Compressor, Outcome, ZstdLevel, compute, is_zero, max_stored,
 };
-use terrane_device::ZoneState;
+use terrane_device::{Device, ZoneState};
 use terrane_wire::{Corrupt, Txg, Writer, ZoneSeq};
 
 /// Frees that a record holds itself; more go to dead-log blocks.
@@ -111,11 +111,10 @@ impl ZoneSource for Source<'_> {
         loop {
             let home = self
                 .alloc
-                .empty
-                .pop_first()
+                .pop(class.is_metadata(), None, &|_| true)
                 .ok_or_else(|| PoolError::Failed { reason: "no empty zone is left".into() })?;
             let device = self.pool.device(home.device)?;
-            if self.alloc.unclean.remove(&home)
+            if self.alloc.take_unclean(home)
                 && let Err(error) = device.reset(home.zone)
             {
                 log::warn!("{home}: {error}; the zone is left aside");
@@ -338,7 +337,7 @@ impl Group<'_> {
         let mut split_now = BTreeSet::new();
         for heal in heals {
             // Healing reserved nothing: when zones are short it waits for collection.
-            if self.st.alloc.empty.len() < self.pool.low_water() {
+            if self.st.alloc.empty_count() < self.pool.low_water() {
                 self.pool.heals.lock().push(heal);
                 self.pool.want_another_group();
                 continue;
@@ -483,7 +482,7 @@ impl Group<'_> {
         let mut appended = self.st.streams.take_group();
         let mut record = self.compose(root.clone(), &mut appended, part_copies);
         let own = self.write_record(&mut record)?;
-        for device in &self.pool.devices {
+        for (_, device) in self.pool.devices.all() {
             self.pool.counters.timed(&self.pool.counters.flush, || device.flush())?;
         }
         self.raise_leases();
@@ -638,7 +637,7 @@ impl Group<'_> {
             dead_log: self.dead_log.clone(),
             sections: std::mem::take(&mut self.new_sections),
             part_copies,
-            may_open: self.st.alloc.empty.iter().take(self.st.streams.count()).copied().collect(),
+            may_open: self.st.alloc.first_of_each(self.st.streams.count()),
         }
     }
 
@@ -787,7 +786,7 @@ impl Pool {
             match self.device(home.device)?.reset(home.zone) {
                 Ok(()) => {
                     self.counters.reset_zones.add(1);
-                    st.alloc.empty.insert(home);
+                    st.alloc.put(home);
                 }
                 Err(error) => log::warn!("{home}: {error}; the zone is left aside"),
             }

@@ -12,6 +12,7 @@ use crate::alloc::Allocator;
 use crate::append::Streams;
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use crate::cache::BlockCache;
+use crate::devices::Devices;
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::features::{Feature, InForce};
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terrane_codec::{ChecksumKind, Compressor, compute};
-use terrane_device::{Counted, Device, ZoneState};
+use terrane_device::{Device, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx};
 
 /// The fewest zones a pool can have, anchors included.
@@ -292,7 +293,7 @@ impl Pool {
             device.flush()?;
         }
         let max_block = (capacity / 4).min(u64::from(BLOCK_BYTES_MAX)) as u32;
-        let devices = counted(devices);
+        let devices = known(devices);
         let (pool, id) = (env.random_u64(), env.random_u64());
         let row = DeviceRow {
             device: id,
@@ -319,7 +320,9 @@ impl Pool {
             devices: vec![row],
         };
         let lease = 4096;
-        let empty: BTreeSet<Home> = homes(info.zone_count).collect();
+        let mut alloc = Allocator::new(1, lease);
+        alloc.add_device(DeviceIdx(0), false, info.zone_count - ANCHORS);
+        homes(info.zone_count).for_each(|home| alloc.put(home));
         let sections = (0..label.sections)
             .map(|section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE })
             .collect();
@@ -328,13 +331,13 @@ impl Pool {
             streams: Streams::new(
                 pool,
                 1,
-                uncounted(&devices),
+                devices.clone(),
                 capacity,
                 data_streams(info.zone_count),
                 env.workers() > 0,
                 counters.clone(),
             ),
-            alloc: Allocator { empty, unclean: BTreeSet::new(), next_seq: 1, lease_seq: lease },
+            alloc,
             lease_txg: lease,
             incarnation: 1,
             anchor: 1,
@@ -638,12 +641,12 @@ fn open(
 ) -> Result<Arc<Pool>, PoolError> {
     let Found { uber, anchor, record, chain, sections, mut tables, whole, label_is_old } = found;
     let capacity = tables.zones.values().map(|zone| zone.capacity).min().unwrap_or(label.zone_size);
-    let devices = counted(devices);
+    let devices = known(devices);
     let counters = Arc::new(Counters::new(env.clone()));
     let mut streams = Streams::new(
         label.pool,
         incarnation,
-        uncounted(&devices),
+        devices.clone(),
         capacity,
         data_streams(label.zone_count),
         env.workers() > 0 && !options.read_only,
@@ -658,7 +661,7 @@ fn open(
         if options.read_only {
             continue;
         }
-        let device = &devices[usize::from(zone.home.device.0)];
+        let device = devices.get(zone.home.device)?;
         let goes_on = if zone.phase == Phase::Open { zone.claimed } else { zone.capacity };
         let at = match device.resume(zone.home.zone, goes_on) {
             Ok(at) => at,
@@ -688,15 +691,17 @@ fn open(
         }
     }
     let takes_writes = |home: &Home| {
-        let report = devices[usize::from(home.device.0)].report(home.zone);
-        report.is_ok_and(|report| !matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline))
+        let report = devices.get(home.device).ok().and_then(|device| device.report(home.zone).ok());
+        report.is_some_and(|report| !matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline))
     };
     let free = homes(label.zone_count).filter(|home| !used.contains(home));
-    let empty: BTreeSet<Home> = free.filter(takes_writes).collect();
+    let mut alloc = Allocator::new(lease_seq, lease_seq + 4096);
+    alloc.add_device(DeviceIdx(0), false, label.zone_count - ANCHORS);
+    free.filter(takes_writes).for_each(|home| alloc.put_unclean(home));
     let next_txg = first_group((uber.txg, uber.clean), lease_txg, options.rewind.is_some());
     let state = SyncState {
         streams,
-        alloc: Allocator { unclean: empty.clone(), empty, next_seq: lease_seq, lease_seq: lease_seq + 4096 },
+        alloc,
         lease_txg: next_txg.0 + 4096,
         incarnation,
         anchor,
@@ -734,13 +739,8 @@ fn open(
     Ok(pool)
 }
 
-fn counted(devices: Vec<Arc<dyn Device>>) -> Vec<Arc<Counted>> {
-    devices.into_iter().map(|device| Arc::new(Counted::new(device))).collect()
-}
-
-/// The same devices, for those who need not know that they count.
-fn uncounted(devices: &[Arc<Counted>]) -> Vec<Arc<dyn Device>> {
-    devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
+fn known(devices: Vec<Arc<dyn Device>>) -> Arc<Devices> {
+    Arc::new(Devices::new(devices.into_iter().map(Some).collect()))
 }
 
 /// The first group after the one that was imported, given whether that was the last before an export. A group's number never comes twice:
@@ -751,7 +751,7 @@ fn first_group((txg, clean): (Txg, bool), lease: u64, rewinds: bool) -> Txg {
 
 fn assemble(
     label: Label,
-    devices: Vec<Arc<Counted>>,
+    devices: Arc<Devices>,
     tables: Tables,
     groups: Groups,
     state: SyncState,
@@ -761,8 +761,7 @@ fn assemble(
     let pool = Pool {
         pool_id: label.pool,
         label: Mutex::new(label),
-        devices: uncounted(&devices),
-        counted: devices,
+        devices,
         tables: RwLock::new(tables),
         cache: BlockCache::new(options.cache_bytes),
         counters,

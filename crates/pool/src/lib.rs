@@ -15,6 +15,7 @@ pub mod append;
 pub mod block_ptr;
 pub mod cache;
 pub mod dead;
+mod devices;
 pub mod directory;
 pub mod env;
 mod error;

@@ -7,6 +7,7 @@ use crate::alloc::Allocator;
 use crate::append::Streams;
 use crate::block_ptr::BlockPtr;
 use crate::cache::BlockCache;
+use crate::devices::Devices;
 use crate::directory::Owner;
 use crate::env::Env;
 use crate::error::PoolError;
@@ -77,9 +78,7 @@ pub struct Pool {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) pool_id: u64,
     pub(crate) label: Mutex<Label>,
-    pub(crate) devices: Vec<Arc<dyn Device>>,
-    /// The same devices, to ask what they have done.
-    pub(crate) counted: Vec<Arc<Counted>>,
+    pub(crate) devices: Arc<Devices>,
     pub(crate) tables: RwLock<Tables>,
     pub(crate) cache: BlockCache,
     pub(crate) counters: Arc<Counters>,
@@ -190,10 +189,8 @@ impl Pool {
         self.sync.lock().root.clone()
     }
 
-    pub(crate) fn device(&self, device: DeviceIdx) -> Result<&Arc<dyn Device>, PoolError> {
-        self.devices.get(usize::from(device.0)).ok_or_else(|| {
-            Corrupt::new("zone tables", "device", format_args!("below {}", self.devices.len()), device).into()
-        })
+    pub(crate) fn device(&self, device: DeviceIdx) -> Result<Arc<Counted>, PoolError> {
+        self.devices.get(device)
     }
 
     pub(crate) fn threaded(&self) -> bool {
@@ -263,10 +260,10 @@ impl Pool {
         let tables = self.tables.read();
         // Zones that died and zones that could not be reset are in neither.
         let zones = tables.zones.values().filter(|zone| zone.is_resident()).count() as u64
-            + st.alloc.empty.len() as u64;
+            + st.alloc.empty_count() as u64;
         let reserve = self.reserve_zones(zones, st.streams.count() as u64);
         let waiting = tables.zones.values().any(|zone| matches!(zone.phase, Phase::Emptied(_)));
-        let empty = st.alloc.empty.len() as u64;
+        let empty = st.alloc.empty_count() as u64;
         self.txg.set_room(Room {
             live: tables.live,
             limit: zones.saturating_sub(reserve) * per_zone,
@@ -297,7 +294,7 @@ impl Pool {
             incarnation: st.incarnation,
             zone_size: label.zone_size,
             zones: u64::from(label.zone_count - ANCHORS),
-            zones_empty: st.alloc.empty.len() as u64,
+            zones_empty: st.alloc.empty_count() as u64,
             zones_waiting: tables
                 .zones
                 .values()
@@ -351,7 +348,7 @@ impl Pool {
             lease_txg: st.lease_txg,
             record,
         };
-        let device = &self.devices[0];
+        let device = self.device(DeviceIdx(0))?;
         let unit = device.info().write_unit as usize;
         let slot = unit.max(4096);
         let zone = ZoneIdx(st.anchor);
@@ -388,7 +385,7 @@ impl Pool {
 
     /// The oldest group to keep whole: three back, but only one when zones are short.
     fn rollback_to(&self, st: &SyncState, txg: Txg) -> Txg {
-        let short = st.alloc.empty.len() < self.low_water() + 2;
+        let short = st.alloc.empty_count() < self.low_water() + 2;
         let depth = if short { 1 } else { 3 };
         let back = st.recent.iter().rev().filter(|recent| **recent < txg).nth(depth - 1).copied();
         back.unwrap_or(st.oldest).max(st.oldest)

@@ -20,7 +20,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_codec::compute;
-use terrane_device::AlignedBuf;
+use terrane_device::{AlignedBuf, Device};
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Keeps a zone from being reset.

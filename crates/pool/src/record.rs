@@ -34,6 +34,11 @@ impl Class {
         Class::ALL.into_iter().find(|class| *class as u8 == id)
     }
 
+    /// Whether special devices are for it.
+    pub fn is_metadata(self) -> bool {
+        matches!(self, Class::MetaA | Class::MetaB)
+    }
+
     /// Its place in [`Class::ALL`].
     pub(crate) fn index(self) -> usize {
         self as usize - 1

@@ -14,6 +14,7 @@ use crate::zones::Phase;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_device::{Counted, Device, IoCounts};
+use terrane_wire::DeviceIdx;
 use terrane_wire::meter::{Counter, Histogram, Times};
 
 /// What a block is to the cache.
@@ -286,10 +287,12 @@ impl Pool {
         let cache_by_kind = self.cache.stats();
         // Not from the sync's own list: it may hold that for as long as a group takes. Zones that died are in neither.
         zones.empty = self.txg.room().zones.saturating_sub(resident);
-        let device =
-            |device: &Arc<Counted>| DeviceStats { name: device.info().name.clone(), io: device.counts() };
+        let device = |(_, device): (DeviceIdx, Arc<Counted>)| DeviceStats {
+            name: device.info().name.clone(),
+            io: device.counts(),
+        };
         Stats {
-            devices: self.counted.iter().map(device).collect(),
+            devices: self.devices.all().into_iter().map(device).collect(),
             uptime_ns: counters.now_ns().saturating_sub(counters.began_ns),
             reads: std::array::from_fn(|at| counters.reads[at].snapshot()),
             writes: std::array::from_fn(|at| counters.writes[at].snapshot()),
