@@ -505,6 +505,9 @@ impl Object {
                 asked: offset,
             });
         }
+        if self.kind() == ObjectKind::File {
+            tx.pool().note_user_bytes(data.len() as u64);
+        }
         let bytes = u64::from(self.block_size());
         let mut at = offset;
         let mut rest = data;

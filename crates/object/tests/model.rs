@@ -481,6 +481,25 @@ fn a_spill_is_stored_twice_and_given_back_once() {
 }
 
 #[test]
+fn bytes_of_files_count_as_the_users_and_others_do_not() {
+    let device = sim(23);
+    let world = create(&device, 23);
+    let tx = world.pool.begin(COST).unwrap();
+    let file = world.set.create(&tx, spec(0, None)).unwrap();
+    let directory =
+        world.set.create(&tx, ObjectSpec { kind: ObjectKind::Directory, ..spec(0, None) }).unwrap();
+    directory.write(&tx, 0, &noise(1, 3000)).unwrap();
+    // A piece in two blocks, and once more over the first: what a user gave is counted, not what is stored.
+    let at = u64::from(file.block_size()) - 100;
+    file.write(&tx, at, &noise(2, 300)).unwrap();
+    file.write(&tx, at, &noise(3, 50)).unwrap();
+    file.zero_range(&tx, 0, 200).unwrap();
+    drop(tx);
+    world.pool.commit().unwrap();
+    assert_eq!(world.pool.totals().user_bytes, 350);
+}
+
+#[test]
 fn what_is_stored_already_is_not_written_again() {
     let device = sim(22);
     let world = create(&device, 22);

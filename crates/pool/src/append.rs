@@ -468,7 +468,8 @@ impl Streams {
         };
         let part_start = open.start + data.len() as u64;
         let head = open.part_head((self.pool, self.incarnation), txg, part_start);
-        data.extend_from_slice(&encode_part(&head, self.unit as usize, &[entry]));
+        let part = encode_part(&head, self.unit as usize, std::slice::from_ref(&entry));
+        data.extend_from_slice(&part);
         let end = open.start + data.len() as u64;
         let device = self.devices.get(open.home.device)?;
         let counters = &self.counters;
@@ -482,6 +483,7 @@ impl Streams {
             return Err(error.into());
         }
         let bytes = end - open.start;
+        counters.spend(open.seq, bytes, &[entry], &part);
         (open.start, open.last_part) = (end, end);
         open.gather.state.lock().tail_start = end;
         let place = (open.seq, open.home, offset, end - offset);
@@ -554,6 +556,7 @@ impl Streams {
         state.tail_start = end;
         drop(state);
         let (seq, start) = (open.seq, open.start);
+        self.counters.spend(seq, end - start, &entries, &part);
         let moves = runs_of(seq, end, &entries, &joins);
         if !moves.is_empty() {
             self.group.moves.extend(moves);

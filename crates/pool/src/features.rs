@@ -22,6 +22,8 @@ pub enum Feature {
     Naming,
     /// Attributes that users name, wherever they are: in the bonus, in spill blocks, in hidden directories.
     Xattr,
+    /// Commit records tell what the pool has done since it was made.
+    Totals,
 }
 
 /// Which list of the label a feature stands in.
@@ -70,6 +72,13 @@ pub static FEATURES: &[FeatureRow] = &[
         compatibility: Compatibility::Incompatible,
         is_default: true,
         meaning: "extended attributes and ACLs",
+    },
+    FeatureRow {
+        feature: Feature::Totals,
+        name: "org.terrane:totals",
+        compatibility: Compatibility::Incompatible,
+        is_default: true,
+        meaning: "bytes written since the pool was made, by what they were for",
     },
 ];
 

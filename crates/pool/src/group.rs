@@ -14,11 +14,13 @@ use crate::block_ptr::{BlockPtr, COPIES_MAX, EMBEDDED_BYTES_MAX, Embedded, Hole,
 use crate::cache::Key;
 use crate::directory::{Owner, POOL_DEAD_LOG, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
 use crate::error::PoolError;
+use crate::features::Feature;
 use crate::label::BootPtr;
 use crate::policy::Placement;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, put_frees};
 use crate::stats::Kind;
+use crate::totals::Totals;
 use crate::workers::Pending;
 use crate::zones::{Phase, Zone};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -638,6 +640,7 @@ impl Group<'_> {
             sections: std::mem::take(&mut self.new_sections),
             part_copies,
             may_open: self.st.alloc.first_of_each(self.st.streams.count()),
+            totals: if self.pool.has(Feature::Totals) { self.pool.totals() } else { Totals::default() },
         }
     }
 
@@ -739,6 +742,7 @@ impl Group<'_> {
         let ns = pool.env.monotonic_ns().saturating_sub(started_ns).max(1);
         pool.counters.group.record_ns(ns);
         pool.counters.group_bytes.add(device_bytes);
+        pool.note_totals();
         log::debug!(txg = txg.0, ms = ns / 1_000_000, bytes = device_bytes, frees = frees.len(); "committed");
         // What is dirty is counted before compression, so its bound is too: half a second's worth, which is enough to keep the workers
         // busy over a flush, and not so much that memory is cold when its turn comes.

@@ -21,6 +21,7 @@ use crate::parts::PartCache;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::record::{Free, Home, Record, SectionPtr, get_frees};
 use crate::stats::Counters;
+use crate::totals::{Recent, Totals};
 use crate::txg::Groups;
 use crate::workers::Workers;
 use crate::zones::{Phase, Tables, section_of};
@@ -355,7 +356,15 @@ impl Pool {
             suspects: Vec::new(),
         };
         let groups = Groups::new(Txg(1), Txg(0), options.dirty_bytes);
-        let pool = assemble(label, devices, Tables::default(), groups, state, (env, counters), options);
+        let pool = assemble(
+            label,
+            devices,
+            Tables::default(),
+            groups,
+            state,
+            (env, counters, Totals::default()),
+            options,
+        );
         pool.run_group()?;
         pool.in_force.add(create.features.iter().copied());
         pool.start(options);
@@ -719,9 +728,11 @@ fn open(
         resets_done: Vec::new(),
         suspects: Vec::new(),
     };
+    let slot = u64::from(label.write_unit).max(4096);
+    let before = record.totals.plus(&Totals::of_commit(&uber.record, slot, uber.clean));
     let features: Vec<Feature> = label.features.known().collect();
     let groups = Groups::new(next_txg, uber.txg, options.dirty_bytes);
-    let pool = assemble(label, devices, tables, groups, state, (env, counters), options);
+    let pool = assemble(label, devices, tables, groups, state, (env, counters, before), options);
     if !options.read_only {
         let mut st = pool.sync.lock();
         pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
@@ -755,7 +766,7 @@ fn assemble(
     tables: Tables,
     groups: Groups,
     state: SyncState,
-    (env, counters): (Arc<dyn Env>, Arc<Counters>),
+    (env, counters, before): (Arc<dyn Env>, Arc<Counters>, Totals),
     options: &ImportOptions,
 ) -> Arc<Pool> {
     let pool = Pool {
@@ -764,6 +775,8 @@ fn assemble(
         devices,
         tables: RwLock::new(tables),
         cache: BlockCache::new(options.cache_bytes),
+        recent: Mutex::new(Recent::new(counters.now_ns(), before)),
+        before,
         counters,
         parts: PartCache::new((options.cache_bytes / 8).max(1 << 20)),
         workers: Workers::new(env.workers()),

@@ -7,7 +7,7 @@
 //! Rooms, in reading order: [`addr`] and [`block_ptr`] (how blocks are named), [`label`] (how a pool is found), [`features`] (what it
 //! may hold), [`record`] and [`zones`] (its books), [`directory`] (what zones tell of themselves), [`policy`] (where blocks go), `append`
 //! and `read` (the way down and up), `txg` and [`group`] (the commit), `gc` (room again), `pool` (create, import, export), [`stats`] (what
-//! all of them have done so far).
+//! all of them have done so far) and [`totals`] (what they did since the pool was made).
 
 pub mod addr;
 mod alloc;
@@ -32,6 +32,7 @@ pub mod read;
 pub mod record;
 pub mod seal;
 pub mod stats;
+pub mod totals;
 pub mod txg;
 mod workers;
 pub mod zones;
@@ -48,4 +49,5 @@ pub use policy::{Hint, Placement};
 pub use pool::{Client, DamagedBlock, Pool, Status};
 pub use stats::{DeviceStats, Stats};
 pub use terrane_device as device;
+pub use totals::{Spent, Totals};
 pub use txg::{Cost, Tx};

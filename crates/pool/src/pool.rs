@@ -19,6 +19,7 @@ use crate::parts::PartCache;
 use crate::read::Heal;
 use crate::record::SectionPtr;
 use crate::stats::Counters;
+use crate::totals::{Recent, Totals};
 use crate::txg::{Groups, Room, Tx};
 use crate::workers::Workers;
 use crate::zones::{Phase, Tables};
@@ -82,6 +83,9 @@ pub struct Pool {
     pub(crate) tables: RwLock<Tables>,
     pub(crate) cache: BlockCache,
     pub(crate) counters: Arc<Counters>,
+    /// What the pool had done before this import.
+    pub(crate) before: Totals,
+    pub(crate) recent: Mutex<Recent>,
     pub(crate) parts: PartCache,
     pub(crate) workers: Workers,
     pub(crate) txg: Groups,
@@ -359,6 +363,7 @@ impl Pool {
             match device.write(zone, st.anchor_offset, &raw) {
                 Ok(()) => {
                     st.anchor_offset += raw.len() as u64;
+                    self.counters.spend_on_anchors(raw.len());
                     written = true;
                 }
                 Err(error) => log::warn!("uberblock of group {txg}: {error}; switching anchors"),
@@ -374,6 +379,7 @@ impl Pool {
             let at = raw.len() as u64;
             raw.extend_from_slice(&uber.encode(&label, other, at, slot));
             device.write(ZoneIdx(other), 0, &raw)?;
+            self.counters.spend_on_anchors(raw.len());
             st.anchor = other;
             st.anchor_offset = raw.len() as u64;
         }

@@ -12,6 +12,7 @@
 use crate::addr::{Addr, ZONE_BYTES_MAX};
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use crate::label::{BootPtr, RecordPtrPhys};
+use crate::totals::Totals;
 use terrane_wire::{Corrupt, DeviceIdx, Field, Reader, Truncated, Txg, Writer, ZoneIdx, ZoneSeq};
 
 pub const RECORD_MAGIC: u64 = u64::from_le_bytes(*b"TERRRECD");
@@ -157,6 +158,8 @@ pub struct Record {
     pub part_copies: Vec<(ZoneSeq, PartCopy)>,
     /// Physical zones that may be opened before the next commit.
     pub may_open: Vec<Home>,
+    /// What the pool had done when the record was made; nothing where the feature is not in force.
+    pub totals: Totals,
 }
 
 const TAG_END: u8 = 0;
@@ -172,6 +175,7 @@ const TAG_DEAD_LOG: u8 = 9;
 const TAG_SECTIONS: u8 = 10;
 const TAG_PART_COPIES: u8 = 11;
 const TAG_MAY_OPEN: u8 = 12;
+const TAG_TOTALS: u8 = 13;
 
 impl Record {
     /// The record as stored, before compression.
@@ -227,6 +231,7 @@ impl Record {
             put_part_copy(out, copy);
         });
         item(&mut out, TAG_MAY_OPEN, &self.may_open, |out, home| put_home(out, *home));
+        item(&mut out, TAG_TOTALS, &self.totals.entries(), Totals::put_entry);
         out.u8(TAG_END);
         out.into_bytes()
     }
@@ -271,6 +276,7 @@ impl Record {
             sections: Vec::new(),
             part_copies: Vec::new(),
             may_open: Vec::new(),
+            totals: Totals::default(),
         };
         loop {
             let tag = raw.u8().map_err(truncated)?;
@@ -330,6 +336,7 @@ impl Record {
             }
             TAG_PART_COPIES => self.part_copies = list(raw, |raw| Ok((get_seq(raw)?, get_part_copy(raw)?)))?,
             TAG_MAY_OPEN => self.may_open = list(raw, get_home)?,
+            TAG_TOTALS => self.totals = Totals::get(raw)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -468,6 +475,7 @@ mod tests {
                 PartCopy { part_end: 8192, part_start: 4096, addr: Addr::new(ZoneSeq(6), 16) },
             )],
             may_open: vec![home],
+            totals: Totals { user_bytes: 1 << 40, spent: [9; 7], ..Totals::default() },
         }
     }
 

@@ -7,15 +7,17 @@
 
 use crate::block_ptr::Normal;
 use crate::cache::CacheStats;
+use crate::directory::{Entry, PartTrailer};
 use crate::env::Env;
 use crate::pool::Pool;
 use crate::record::Class;
+use crate::totals::{Spent, Totals, split};
 use crate::zones::Phase;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_device::{Counted, Device, IoCounts};
-use terrane_wire::DeviceIdx;
 use terrane_wire::meter::{Counter, Histogram, Times};
+use terrane_wire::{DeviceIdx, ZoneSeq};
 
 /// What a block is to the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,8 +115,11 @@ pub(crate) struct Counters {
     pub device_read: Histogram,
     pub device_write: Histogram,
     pub flush: Histogram,
+    /// Bytes that users gave.
+    pub user_bytes: Counter,
     pub logical_bytes: Sum,
     pub stored_bytes: Sum,
+    spent: [Sum; Spent::ALL.len()],
     pub group: Histogram,
     pub quiesce: Histogram,
     pub group_bytes: Sum,
@@ -144,8 +149,10 @@ impl Counters {
             device_read: Histogram::default(),
             device_write: Histogram::default(),
             flush: Histogram::default(),
+            user_bytes: Counter::default(),
             logical_bytes: Sum::default(),
             stored_bytes: Sum::default(),
+            spent: Default::default(),
             group: Histogram::default(),
             quiesce: Histogram::default(),
             group_bytes: Sum::default(),
@@ -171,6 +178,34 @@ impl Counters {
 
     pub fn writes(&self, class: Class) -> &IoCounters {
         &self.writes[class.index()]
+    }
+
+    /// A batch that ends with `part` goes to the zone `seq`.
+    pub fn spend(&self, seq: ZoneSeq, batch_bytes: u64, entries: &[Entry], part: &[u8]) {
+        let trailer =
+            part.len().checked_sub(PartTrailer::SIZE).and_then(|at| PartTrailer::decode(&part[at..]));
+        let trailer = trailer.expect("every part ends with its trailer");
+        let entry_bytes = trailer.entry_bytes + PartTrailer::SIZE as u64;
+        for (sum, bytes) in self.spent.iter().zip(split(seq, batch_bytes, entries, entry_bytes)) {
+            sum.add(bytes);
+        }
+    }
+
+    /// A label or uberblocks were written.
+    pub fn spend_on_anchors(&self, bytes: usize) {
+        self.spent[Spent::Anchor as usize].add(bytes as u64);
+    }
+
+    /// What happened since the import.
+    fn totals(&self) -> Totals {
+        Totals {
+            user_bytes: self.user_bytes.get(),
+            logical_bytes: self.logical_bytes.get(),
+            stored_bytes: self.stored_bytes.get(),
+            reset_zones: self.reset_zones.get(),
+            collected_zones: self.collected_zones.get(),
+            spent: std::array::from_fn(|at| self.spent[at].get()),
+        }
     }
 
     pub fn waited(&self, reason: WaitFor, ns: u64) {
@@ -221,6 +256,10 @@ pub struct Stats {
     pub device_read: Times,
     pub device_write: Times,
     pub flush: Times,
+    /// Since the pool was made; where it has no feature for that, since the import.
+    pub totals: Totals,
+    /// Since the import.
+    pub totals_now: Totals,
     /// Bytes of blocks that were written, before and after compression.
     pub logical_bytes: u64,
     pub stored_bytes: u64,
@@ -264,6 +303,26 @@ pub struct Stats {
 }
 
 impl Pool {
+    /// Users wrote so many bytes into a file.
+    pub fn note_user_bytes(&self, bytes: u64) {
+        self.counters.user_bytes.add(bytes);
+    }
+
+    /// What the pool has done since it was made.
+    pub fn totals(&self) -> Totals {
+        self.before.plus(&self.counters.totals())
+    }
+
+    /// What it did in the last `window_ns`, and the time that is: not more than since the import.
+    pub fn lately(&self, window_ns: u64) -> (u64, Totals) {
+        self.recent.lock().since(window_ns, self.counters.now_ns(), &self.totals())
+    }
+
+    /// Once in a while, so that there is something to compare with later.
+    pub(crate) fn note_totals(&self) {
+        self.recent.lock().note(self.counters.now_ns(), || self.totals());
+    }
+
     /// What the pool has done so far. Cheap enough to be asked every second.
     pub fn stats(&self) -> Stats {
         let counters = &*self.counters;
@@ -299,6 +358,8 @@ impl Pool {
             device_read: counters.device_read.snapshot(),
             device_write: counters.device_write.snapshot(),
             flush: counters.flush.snapshot(),
+            totals: self.totals(),
+            totals_now: counters.totals(),
             logical_bytes: counters.logical_bytes.get(),
             stored_bytes: counters.stored_bytes.get(),
             cache: cache_by_kind.into_iter().sum(),

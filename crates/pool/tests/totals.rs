@@ -1,0 +1,100 @@
+//! What a pool has done since it was made: each byte that a device was given is counted once, and no import forgets any.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use support::{create, import, options, sim, verify, work};
+use terrane_device::SimDevice;
+use terrane_pool::{CreateOptions, Env, Feature, Pool, SeededEnv, Spent, Totals};
+
+/// Bytes that the pool's device was given since the import, by the device.
+fn written(pool: &Pool) -> u64 {
+    pool.stats().devices.iter().map(|device| device.io.written_bytes).sum()
+}
+
+#[test]
+fn every_byte_a_device_was_given_is_counted_once() {
+    for hardware in [false, true] {
+        let device = sim(11, hardware);
+        let (pool, toy) = create(&device, 11);
+        assert_eq!(pool.totals().device_bytes(), written(&pool), "the first group and its labels");
+        // Enough rounds that zones are collected and the anchors change.
+        work(&pool, &toy, &SeededEnv::new(11), 120).unwrap();
+        let totals = pool.totals();
+        assert_eq!(totals.device_bytes(), written(&pool));
+        let stats = pool.stats();
+        assert!(stats.collected_zones > 0 && totals.spent_on(Spent::Collection) > 0, "nothing was collected");
+        assert_eq!(totals.collected_zones, stats.collected_zones);
+        assert_eq!(totals.reset_zones, stats.reset_zones);
+        assert!(totals.spent_on(Spent::Collection) >= stats.collected_bytes);
+        // One copy of data, two of the rest, and what was there twice from the beginning is not more than what was stored twice.
+        let blocks = totals.spent_on(Spent::Data) + totals.spent_on(Spent::Metadata);
+        assert!((totals.stored_bytes..totals.stored_bytes * 3).contains(&blocks), "{totals:?}");
+        for part in [Spent::Directory, Spent::Padding, Spent::Anchor] {
+            let bytes = totals.spent_on(part);
+            assert!(bytes > 0 && bytes < totals.device_bytes() / 4, "{}: {totals:?}", part.name());
+        }
+        pool.export().unwrap();
+    }
+}
+
+#[test]
+fn totals_outlive_imports() {
+    let device = sim(12, false);
+    let (pool, toy) = create(&device, 12);
+    pool.note_user_bytes(1 << 20);
+    work(&pool, &toy, &SeededEnv::new(12), 20).unwrap();
+    pool.export().unwrap();
+    let at_export = pool.totals();
+    assert_eq!(at_export.device_bytes(), written(&pool));
+    drop((pool, toy));
+
+    let (pool, toy) = import(&device, 13).unwrap();
+    let again = pool.totals();
+    // The copies of the last record are split roughly, and the sum is exact: the import's own label and uberblock came on top.
+    assert_eq!(again.device_bytes() - written(&pool), at_export.device_bytes());
+    assert_eq!(again.user_bytes, 1 << 20);
+    assert_eq!(
+        again.spent_on(Spent::Data),
+        at_export.spent_on(Spent::Data),
+        "what was written is not forgotten"
+    );
+    pool.note_user_bytes(1);
+    work(&pool, &toy, &SeededEnv::new(13), 5).unwrap();
+    let before = pool.totals();
+    let (ns, lately) = pool.lately(u64::MAX);
+    assert_eq!((lately.user_bytes, lately.device_bytes() < before.device_bytes()), (1, true), "{ns}");
+    // A crash: what the last record says is what counts.
+    let committed = pool.totals();
+    pool.abandon();
+    drop((pool, toy));
+    let (pool, toy) = import(&device, 14).unwrap();
+    assert_eq!(pool.totals().user_bytes, (1 << 20) + 1);
+    assert_eq!(pool.totals().device_bytes() - written(&pool), committed.device_bytes());
+    verify(&pool, &toy);
+}
+
+#[test]
+fn a_pool_of_an_older_version_counts_from_its_upgrade_on() {
+    let device: SimDevice = sim(15, false);
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(15));
+    let old = CreateOptions { features: Vec::new(), ..CreateOptions::named("toy") };
+    Pool::create(vec![Arc::new(device.clone())], &old, env, &options()).unwrap().export().unwrap();
+    let (pool, toy) = import(&device, 15).unwrap();
+    pool.note_user_bytes(5);
+    work(&pool, &toy, &SeededEnv::new(15), 3).unwrap();
+    pool.export().unwrap();
+    drop((pool, toy));
+    let (pool, toy) = import(&device, 16).unwrap();
+    assert_eq!(pool.totals().user_bytes, 0, "records of the first version say nothing");
+    pool.note_user_bytes(7);
+    pool.enable(&[Feature::Totals]).unwrap();
+    work(&pool, &toy, &SeededEnv::new(16), 3).unwrap();
+    pool.export().unwrap();
+    drop((pool, toy));
+    let (pool, _toy) = import(&device, 17).unwrap();
+    assert_eq!(pool.totals().user_bytes, 7);
+    assert_ne!(pool.totals(), Totals::default());
+}
