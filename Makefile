@@ -6,7 +6,7 @@ DESTDIR ?=
 SEED ?=
 export PREFIX DESTDIR
 
-.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-compression build install uninstall deb
+.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-zoned bench-compression build install uninstall deb
 
 help:
 	@sed -n 's/^\([a-z-]*\):.* ## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || grep ' ## ' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test-zoned: ## on host-managed zoned drives (there is no backend for them yet)
 
 bench-peers: ## every workload beside ext4, xfs, btrfs, zfs-fuse and the null server; writes docs/benchmarks.md
 	@scripts/bench-peers.sh
+
+bench-zoned: ## nearly full zoned drives beside XFS, f2fs and btrfs, on machines that $ZONED_RUNNER makes
+	@scripts/bench-zoned.sh
 
 bench-compression: ## MB/s of the codecs and checksums on one core
 	@$(CARGO) bench --quiet -p terrane-codec

@@ -7,6 +7,7 @@ mod goals;
 mod page;
 mod plot;
 mod results;
+pub mod zoned;
 
 use crate::fail::{Context, Result};
 use clap::Args;

@@ -66,6 +66,8 @@ enum Work {
     Latency(work::latency::Opts),
     /// Make the page and the plots of collected results
     Compare(compare::Opts),
+    /// Make a table of collected results of gc
+    Zoned(compare::zoned::Opts),
 }
 
 fn word(text: &str) -> Result<(String, String), String> {
@@ -84,14 +86,16 @@ fn run(env: &Env, work: &Work) -> Result<Report> {
         Work::Fsync(o) => work::fsync::run(env, o),
         Work::Gc(o) => work::gc::run(env, o),
         Work::Latency(o) => work::latency::run(env, o),
-        Work::Compare(_) => fail::bail!("compare is no workload"),
+        Work::Compare(_) | Work::Zoned(_) => fail::bail!("this is no workload"),
     }
 }
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
-    if let Work::Compare(opts) = &cli.work {
-        return compare::run(opts);
+    match &cli.work {
+        Work::Compare(opts) => return compare::run(opts),
+        Work::Zoned(opts) => return compare::zoned::run(opts),
+        _ => {}
     }
     let dir = std::path::absolute(&cli.dir)?;
     let root = dir.join(format!("fsbench.{}", std::process::id()));

@@ -137,6 +137,21 @@ fn gc_keeps_its_level_and_verifies() {
 }
 
 #[test]
+fn gc_asks_around_each_phase_what_was_written() {
+    let asked = tempfile::NamedTempFile::new().unwrap();
+    let command = format!("echo . >>{0}; cat {0} | tr -d '\n' | wc -c", asked.path().display());
+    let args =
+        ["gc", "--limit", "1000000", "--secs", "0.1", "--max-size", "100000", "--written-cmd", &command];
+    let (_tmp, report) = bench(&args);
+    for phase in ["fill", "churn"] {
+        let row = row(&report, phase);
+        assert_eq!(row.extra["device_bytes"], 1, "{phase}");
+        assert_eq!(row.extra["write_amplification"], 1.0 / row.bytes as f64, "{phase}");
+    }
+    assert!(bench_env(&["gc", "--limit", "1", "--written-cmd", "echo nothing"], None).is_err());
+}
+
+#[test]
 fn reports_serialise() {
     let (_tmp, report) = bench(&["find", "--dirs", "1", "--files", "1"]);
     let json: serde_json::Value = report.to_json();

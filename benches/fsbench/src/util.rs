@@ -68,6 +68,13 @@ fn shell(cmd: &str, phase: &str) -> Result<()> {
     Ok(())
 }
 
+/// What a shell command prints.
+pub fn said_by(cmd: &str) -> Result<String> {
+    let output = Command::new("sh").args(["-c", cmd]).stderr(std::process::Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "{cmd}: {}", output.status);
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// SplitMix64.
 pub struct Rng(pub u64);
 

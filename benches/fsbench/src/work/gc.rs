@@ -3,9 +3,9 @@
 //! Fills to a percentage of the free space with files of random sizes, then deletes
 //! random files and writes new ones at that level for some seconds.
 
-use crate::fail::{Result, ensure};
+use crate::fail::{Context, Result, ensure};
 use crate::report::{Report, Row};
-use crate::util::{Env, Rng};
+use crate::util::{Env, Rng, said_by};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,6 +37,9 @@ pub struct Opts {
     /// Do not use more than this many bytes (0: no limit)
     #[arg(long, default_value_t = 0)]
     pub limit: u64,
+    /// Shell command that prints how many bytes the device was given so far: each phase then has its write amplification
+    #[arg(long, value_name = "CMD")]
+    pub written_cmd: Option<String>,
 }
 
 const CHUNK: usize = 256 << 10;
@@ -62,6 +65,8 @@ struct Churn<'a> {
     lat: Vec<u64>,
     max_fsync_ns: u64,
     max_unlink_ns: u64,
+    /// What the device had been given when the phase began.
+    written_before: Option<u64>,
     errors: BTreeMap<String, u64>,
 }
 
@@ -165,26 +170,40 @@ impl Churn<'_> {
     }
 
     /// Starts a phase with empty counters.
-    fn restart(&mut self) {
+    fn restart(&mut self) -> Result<()> {
+        self.written_before = self.written()?;
         self.epoch = Instant::now();
         self.buckets.clear();
         self.lat.clear();
         self.max_fsync_ns = 0;
         self.max_unlink_ns = 0;
+        Ok(())
     }
 
-    fn row(&mut self, phase: &str, files: u64) -> Row {
-        let bytes = self.buckets.iter().sum();
+    /// Bytes that the device was given so far, if somebody counts them.
+    fn written(&self) -> Result<Option<u64>> {
+        let Some(command) = &self.opts.written_cmd else { return Ok(None) };
+        let text = said_by(command).context("--written-cmd")?;
+        Ok(Some(text.trim().parse().with_context(|| format!("--written-cmd said {text:?}"))?))
+    }
+
+    fn row(&mut self, phase: &str, files: u64) -> Result<Row> {
+        let bytes: u64 = self.buckets.iter().sum();
+        let secs = self.epoch.elapsed().as_secs_f64();
         let ms = |ns: u64| ns as f64 / 1e6;
-        Row::new(phase, files, bytes, self.epoch.elapsed().as_secs_f64())
-            .note(format!(
-                "max fsync {:.0} ms, max unlink {:.0} ms",
-                ms(self.max_fsync_ns),
-                ms(self.max_unlink_ns)
-            ))
+        let mut note =
+            format!("max fsync {:.0} ms, max unlink {:.0} ms", ms(self.max_fsync_ns), ms(self.max_unlink_ns));
+        let mut row = Row::new(phase, files, bytes, secs)
             .latency(std::mem::take(&mut self.lat))
             .extra("max_fsync_ms", ms(self.max_fsync_ns))
-            .extra("max_unlink_ms", ms(self.max_unlink_ns))
+            .extra("max_unlink_ms", ms(self.max_unlink_ns));
+        if let (Some(before), Some(after)) = (self.written_before, self.written()?) {
+            let device = after.saturating_sub(before);
+            let amplification = device as f64 / bytes.max(1) as f64;
+            let _ = write!(note, ", write amplification {amplification:.2}");
+            row = row.extra("device_bytes", device).extra("write_amplification", amplification);
+        }
+        Ok(row.note(note))
     }
 }
 
@@ -216,6 +235,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
         lat: Vec::new(),
         max_fsync_ns: 0,
         max_unlink_ns: 0,
+        written_before: None,
         errors: BTreeMap::new(),
     };
     report.param("avail", avail);
@@ -223,11 +243,12 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     report.param("fsync_every", o.fsync_every);
     report.param("seed", env.seed);
 
+    c.restart()?;
     let files = c.fill();
-    let row = c.row("fill", files);
+    let row = c.row("fill", files)?;
     report.push(row.extra("reached_percent", c.live_bytes as f64 / avail as f64 * 100.0));
 
-    c.restart();
+    c.restart()?;
     let files = c.churn()?;
     // The last second is usually partial; keep the whole ones.
     let whole = &c.buckets[..c.buckets.len().min(o.secs as usize)];
@@ -236,7 +257,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     let by_second = mb.clone();
     mb.sort_by(f64::total_cmp);
     let (low, median) = (mb.first().copied(), mb.get(mb.len() / 2).copied());
-    let row = c.row("churn", files);
+    let row = c.row("churn", files)?;
     report.push(
         row.extra("mb_per_s_by_second", by_second)
             .extra("slowest_second_mb_per_s", low.unwrap_or(0.0))
