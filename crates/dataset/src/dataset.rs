@@ -92,7 +92,7 @@ impl Props {
         let (record_size, row) = self.number_of("recordsize")?;
         row.print(record_size)?;
         let record_size = u32::try_from(record_size).map_err(|_| row.bad(record_size))?;
-        Ok(DataPolicy { compression, checksum, record_size })
+        Ok(DataPolicy { compression, checksum, record_size, ..DataPolicy::default() })
     }
 }
 

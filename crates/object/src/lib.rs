@@ -7,7 +7,7 @@
 //!
 //! Rooms, in reading order: [`dnode`] (bytes as stored), `dirty` (what a group changed), [`object`] (one object, alive), `tree` (from
 //! changed blocks to a new root), `numbers` (which are free), [`objset`] (many objects), [`objects`] (all sets of a pool, and
-//! their sync).
+//! their sync), `outlook` (what is known of life times).
 
 mod dirty;
 pub mod dnode;
@@ -16,6 +16,7 @@ mod numbers;
 pub mod object;
 pub mod objects;
 pub mod objset;
+mod outlook;
 mod tree;
 
 pub use dnode::{ObjectKind, slot_of};
@@ -26,7 +27,7 @@ pub use objset::{DataPolicy, ObjectSet, ObjectSpec, Usage};
 pub use terrane_codec::{ChecksumKind, Compression};
 pub use terrane_pool::device;
 pub use terrane_pool::{
-    BlockPtr, Cost, CreateOptions, Env, FEATURES, Feature, ImportOptions, Owner, Pool, PoolError, SeededEnv,
-    SystemEnv, Tx,
+    BlockPtr, Cost, CreateOptions, Env, FEATURES, Feature, Hint, ImportOptions, Owner, Pool, PoolError,
+    SeededEnv, SystemEnv, Tx,
 };
 pub use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};

@@ -10,10 +10,11 @@ use crate::dirty::{Dirty, Known, Spill};
 use crate::dnode::{Dnode, OBJECT_BYTES_MAX, ObjectKind, SPILL, check_block_bytes};
 use crate::error::ObjectError;
 use crate::objset::ObjectSet;
+use crate::outlook::Outlook;
 use crate::tree::{Whose, lookup, next_allocated};
 use parking_lot::RwLock;
 use std::sync::{Arc, Weak};
-use terrane_pool::{PoolError, Tx};
+use terrane_pool::{Hint, PoolError, Tx};
 use terrane_wire::{Corrupt, ObjectId, Txg};
 
 /// What the syncing group takes from an object: its changes, and the dnode as that group leaves it (with the old tree).
@@ -142,6 +143,7 @@ pub struct Object {
     set: Weak<ObjectSet>,
     whose: Whose,
     kind: ObjectKind,
+    pub(crate) outlook: Outlook,
     pub(crate) state: RwLock<State>,
 }
 
@@ -163,7 +165,7 @@ impl Object {
             recent: Recent::default(),
             recent_spill: Weak::new(),
         };
-        Object { set, whose, kind: state.dnode.kind, state: RwLock::new(state) }
+        Object { set, whose, kind: state.dnode.kind, outlook: Outlook::default(), state: RwLock::new(state) }
     }
 
     pub fn id(&self) -> ObjectId {
@@ -172,6 +174,27 @@ impl Object {
 
     pub fn kind(&self) -> ObjectKind {
         self.kind
+    }
+
+    /// What somebody said about the life time of its blocks: holds for what is stored from now on, until this `Object` is dropped.
+    /// Where nobody said anything the set's policy says it.
+    pub fn set_hint(&self, hint: Hint) {
+        self.outlook.set_hint(hint);
+    }
+
+    /// As it was set: [`Hint::NotSet`] if it was not.
+    pub fn hint(&self) -> Hint {
+        self.outlook.hint()
+    }
+
+    /// How long its blocks will live, in bytes that users write to the pool meanwhile, as far as somebody can tell; forgotten when
+    /// this `Object` is dropped.
+    pub fn expect_life(&self, bytes: Option<u64>) {
+        self.outlook.expect_life(bytes);
+    }
+
+    pub fn expected_life(&self) -> Option<u64> {
+        self.outlook.expected_life()
     }
 
     pub(crate) fn whose(&self) -> Whose {

@@ -16,13 +16,14 @@ use crate::dnode::{
 use crate::error::ObjectError;
 use crate::numbers::{Numbers, add_slots};
 use crate::object::{Frozen, Object, check_room};
+use crate::outlook::Replaced;
 use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, Compression};
-use terrane_pool::{BlockPtr, Cost, Feature, Group, Owner, Placement, Pool, Stream, Tx, WriteRequest};
+use terrane_pool::{BlockPtr, Cost, Feature, Group, Hint, Owner, Placement, Pool, Stream, Tx, WriteRequest};
 use terrane_wire::{Corrupt, NumberMap, ObjectId, ObjsetId, Txg};
 
 /// The free queue's number: far above any that is handed out.
@@ -45,11 +46,18 @@ pub struct DataPolicy {
     pub checksum: ChecksumKind,
     /// Block size of new files, in bytes.
     pub record_size: u32,
+    /// What is said about the life time of objects of which nobody said anything.
+    pub write_hint: Hint,
 }
 
 impl Default for DataPolicy {
     fn default() -> Self {
-        DataPolicy { compression: Compression::Lz4, checksum: ChecksumKind::Blake3, record_size: 128 << 10 }
+        DataPolicy {
+            compression: Compression::Lz4,
+            checksum: ChecksumKind::Blake3,
+            record_size: 128 << 10,
+            write_hint: Hint::NotSet,
+        }
     }
 }
 
@@ -519,18 +527,18 @@ impl ObjectSet {
         let mut places = Vec::new();
         let mut bytes = 0;
         for (index, (object, aside)) in frozen.iter().enumerate() {
-            let placement = Placement {
-                // Unique in the set; that two sets may have one of the same number does no harm.
-                file: object.whose().object.0,
-                burst_bytes: aside.dirty.bytes(),
-                ..Placement::default()
-            };
+            let file = object.outlook.placement(object.whose(), aside, policy.write_hint);
+            let mut replaced = Replaced::new(&self.pool, object.whose(), &aside.dnode);
             let spill = match &aside.dirty.spill {
                 Spill::New(spill) => Some((SPILL, self.spill_request(object, spill.clone()))),
                 Spill::Unchanged | Spill::Gone => None,
             };
             let blocks = aside.dirty.blocks.iter().map(|(block, data)| {
-                (*block, self.request(object, aside, *block, data.clone(), placement, &policy))
+                let stream = match aside.dnode.kind.is_metadata() {
+                    true => Stream::Metadata,
+                    false => Stream::Data(Placement { replaces: replaced.birth(*block), ..file }),
+                };
+                (*block, self.request(object, aside, *block, data.clone(), stream, &policy))
             });
             for (block, request) in blocks.chain(spill) {
                 bytes += request.data.len();
@@ -576,7 +584,7 @@ impl ObjectSet {
         aside: &Frozen,
         block: u64,
         data: Arc<Vec<u8>>,
-        placement: Placement,
+        stream: Stream,
         policy: &DataPolicy,
     ) -> WriteRequest {
         let metadata = aside.dnode.kind.is_metadata();
@@ -587,7 +595,7 @@ impl ObjectSet {
             checksum: if metadata { ChecksumKind::Blake3 } else { policy.checksum },
             owner: object.whose().owner(0, block),
             fill: 1,
-            stream: if metadata { Stream::Metadata } else { Stream::Data(placement) },
+            stream,
             may_embed: true,
         }
     }

@@ -1,0 +1,186 @@
+//! What is known of when an object's blocks will die, from those who know it to where blocks are placed.
+//!
+//! Users and data sets say it, files that died taught it, and each block that is written again tells how long the version
+//! before it lived. It is advice: nothing is stored here, and what counts is what is known at the moment when a group syncs.
+//!
+//! Invariant: asking costs no read that the sync would not do anyway.
+
+use crate::dnode::{Dnode, POINTERS};
+use crate::object::Frozen;
+use crate::tree::{Whose, lookup, pointer_at};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use terrane_pool::{Hint, Placement, Pool};
+use terrane_wire::Txg;
+
+/// A file whose first blocks are no more bytes than this, all of them of one group, is taken for finished: mounts are not told when
+/// files are closed, and whoever still writes a file of this size wrote little of it in a whole group.
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// What somebody said about one object. Leaf atomics: a race costs a bad place.
+#[derive(Debug, Default)]
+pub(crate) struct Outlook {
+    /// The number of a [`Hint`].
+    hint: AtomicU8,
+    /// Bytes and one more; 0: nobody knows.
+    expected_life: AtomicU64,
+}
+
+impl Outlook {
+    pub fn set_hint(&self, hint: Hint) {
+        self.hint.store(hint as u8, Ordering::Relaxed);
+    }
+
+    pub fn hint(&self) -> Hint {
+        Hint::from_id(u64::from(self.hint.load(Ordering::Relaxed))).unwrap_or_default()
+    }
+
+    pub fn expect_life(&self, bytes: Option<u64>) {
+        self.expected_life.store(bytes.map_or(0, |bytes| bytes.saturating_add(1)), Ordering::Relaxed);
+    }
+
+    pub fn expected_life(&self) -> Option<u64> {
+        self.expected_life.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// What goes with all blocks that a group changed in the object; `default` is what its set says of objects of which nobody said
+    /// anything.
+    pub fn placement(&self, whose: Whose, aside: &Frozen, default: Hint) -> Placement {
+        let burst_bytes = aside.dirty.bytes();
+        let hint = self.hint();
+        Placement {
+            // Unique in the set; that two sets may have one of the same number does no harm.
+            file: whose.object.0,
+            hint: if hint == Hint::NotSet { default } else { hint },
+            burst_bytes,
+            closed: aside.dnode.root.is_hole() && burst_bytes <= SMALL_BYTES,
+            expected_life_bytes: self.expected_life(),
+            ..Placement::default()
+        }
+    }
+}
+
+/// The births of the versions that a group's blocks replace, asked for in the order of blocks.
+pub(crate) struct Replaced<'a> {
+    pool: &'a Pool,
+    whose: Whose,
+    /// With the tree before the group.
+    old: &'a Dnode,
+    /// The number of the indirect block of level 1 that was looked at last, and its bytes.
+    leaf: Option<(u64, Option<Arc<Vec<u8>>>)>,
+}
+
+impl<'a> Replaced<'a> {
+    pub fn new(pool: &'a Pool, whose: Whose, old: &'a Dnode) -> Self {
+        Replaced { pool, whose, old, leaf: None }
+    }
+
+    /// 0: there was none, or it cannot be read, which is for the rewriting of the tree to report.
+    pub fn birth(&mut self, block: u64) -> Txg {
+        if self.old.root.is_hole() {
+            return Txg(0);
+        }
+        let ptr = if self.old.levels == 1 {
+            if block == 0 { Ok(self.old.root.clone()) } else { return Txg(0) }
+        } else {
+            let Some(leaf) = self.leaf(block / POINTERS) else { return Txg(0) };
+            pointer_at(&leaf, block % POINTERS, &"pointer of a replaced block")
+        };
+        ptr.ok().filter(|ptr| !ptr.is_hole()).map_or(Txg(0), |ptr| ptr.birth())
+    }
+
+    fn leaf(&mut self, index: u64) -> Option<Arc<Vec<u8>>> {
+        if let Some((_, leaf)) = self.leaf.as_ref().filter(|(held, _)| *held == index) {
+            return leaf.clone();
+        }
+        let ptr = lookup(self.pool, self.whose, self.old, 1, index).ok().filter(|ptr| !ptr.is_hole());
+        let leaf = ptr.and_then(|ptr| self.pool.read(&ptr, self.whose.owner(1, index)).ok());
+        self.leaf = Some((index, leaf.clone()));
+        leaf
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dirty::Dirty;
+    use crate::{CreateOptions, ImportOptions, Object, ObjectId, ObjectKind, ObjectSpec, Objects, SeededEnv};
+    use terrane_device::{SimConfig, SimDevice};
+    use terrane_pool::Cost;
+
+    const COST: Cost = Cost { write_bytes: 2 << 20, meta_blocks: 16, ..Cost::NOTHING };
+
+    fn objects() -> Arc<Objects> {
+        let device = SimDevice::new(SimConfig::default()).unwrap();
+        let (create, import) = (CreateOptions::named("outlook"), ImportOptions::default());
+        let pool = Pool::create(vec![Arc::new(device)], &create, Arc::new(SeededEnv::new(1)), &import);
+        Objects::create(pool.unwrap()).unwrap()
+    }
+
+    fn whose(object: &Object) -> Whose {
+        Whose { objset: terrane_wire::ObjsetId(0), object: object.id() }
+    }
+
+    #[test]
+    fn a_block_written_again_tells_the_birth_of_the_version_before() {
+        let objects = objects();
+        let set = objects.mos();
+        let spec = ObjectSpec {
+            kind: ObjectKind::File,
+            block_size: 4096,
+            dnode_slots: 1,
+            bonus: Vec::new(),
+            spill: None,
+        };
+        let noise = |at: u64| (0..4096u64).map(|i| (i.wrapping_mul(i + at) >> 3) as u8).collect::<Vec<u8>>();
+        let mut born = std::collections::BTreeMap::new();
+        let object = set.create(&set.begin(COST).unwrap(), spec).unwrap();
+        // One block is one pointer; then a level of pointers, of which some are under another block, and holes.
+        for blocks in [vec![0], vec![0, 1], vec![3, 130, 131], vec![1, 131], vec![300]] {
+            let before = object.dnode();
+            let mut replaced = Replaced::new(set.pool(), whose(&object), &before);
+            for block in [0, 1, 2, 3, 4, 129, 130, 131, 132, 299, 300, 301, 1 << 30] {
+                let expected = born.get(&block).copied().unwrap_or(Txg(0));
+                assert_eq!(replaced.birth(block), expected, "block {block}");
+            }
+            let tx = set.begin(COST).unwrap();
+            for block in &blocks {
+                object.write(&tx, block * 4096, &noise(block + 1)).unwrap();
+                born.insert(*block, tx.txg());
+            }
+            drop(tx);
+            set.commit().unwrap();
+        }
+        let tx = set.begin(COST).unwrap();
+        object.truncate(&tx, 2 * 4096).unwrap();
+        drop(tx);
+        set.commit().unwrap();
+        let cut = object.dnode();
+        let mut replaced = Replaced::new(set.pool(), whose(&object), &cut);
+        assert_eq!([1, 3, 131].map(|block| replaced.birth(block)), [born[&1], Txg(0), Txg(0)]);
+    }
+
+    #[test]
+    fn what_somebody_said_counts_before_what_the_set_says() {
+        let whose = Whose { objset: terrane_wire::ObjsetId(1), object: ObjectId(7) };
+        let mut aside =
+            Frozen { dirty: Dirty::new(Txg(5)), dnode: Dnode::new(ObjectKind::File, 1, 4096, Txg(5)) };
+        aside.dirty.blocks.insert(0, Arc::new(vec![1; 4096]));
+        let outlook = Outlook::default();
+        let placed = outlook.placement(whose, &aside, Hint::Long);
+        assert_eq!((placed.file, placed.hint, placed.burst_bytes), (7, Hint::Long, 4096));
+        assert_eq!((placed.closed, placed.expected_life_bytes), (true, None));
+        for (said, hint) in [(Hint::None, Hint::None), (Hint::Short, Hint::Short), (Hint::NotSet, Hint::Long)]
+        {
+            outlook.set_hint(said);
+            assert_eq!(outlook.hint(), said);
+            assert_eq!(outlook.placement(whose, &aside, Hint::Long).hint, hint);
+        }
+        for life in [Some(0), Some(1 << 40), None] {
+            outlook.expect_life(life);
+            assert_eq!(outlook.placement(whose, &aside, Hint::NotSet).expected_life_bytes, life);
+        }
+        aside.dirty.blocks.insert(1, Arc::new(vec![1; SMALL_BYTES as usize]));
+        assert!(!outlook.placement(whose, &aside, Hint::NotSet).closed, "a large one may go on");
+    }
+}
