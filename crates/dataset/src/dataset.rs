@@ -3,7 +3,7 @@
 use crate::attributes::{self, AclType, DnodeSize, XattrHome};
 use crate::error::DatasetError;
 use crate::naming::{self, Naming};
-use crate::props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
+use crate::props::{AccessTime, PROPERTIES, Property, PropertyValue, Source, WRITE_HINT};
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::{BLOCK_BYTES_FIRST, ObjectZap};
 use crate::zaps::Open;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_object::{
-    ChecksumKind, Compression, Cost, DataPolicy, Feature, ObjectError, ObjectId, ObjectKind, ObjectSet,
+    ChecksumKind, Compression, Cost, DataPolicy, Feature, Hint, ObjectError, ObjectId, ObjectKind, ObjectSet,
     ObjectSpec, Objects, Tx,
 };
 
@@ -92,7 +92,9 @@ impl Props {
         let (record_size, row) = self.number_of("recordsize")?;
         row.print(record_size)?;
         let record_size = u32::try_from(record_size).map_err(|_| row.bad(record_size))?;
-        Ok(DataPolicy { compression, checksum, record_size, ..DataPolicy::default() })
+        let (hint, row) = self.number_of(WRITE_HINT)?;
+        let write_hint = Hint::from_id(hint).ok_or_else(|| row.bad(hint))?;
+        Ok(DataPolicy { compression, checksum, record_size, write_hint })
     }
 }
 

@@ -8,12 +8,14 @@ use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XAT
 use crate::error::DatasetError;
 use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
 use std::fmt;
-use terrane_object::{ChecksumKind, Compression};
+use terrane_object::{ChecksumKind, Compression, Hint};
 
 /// Smallest record size in bytes.
 pub const RECORD_SIZE_MIN: u64 = 512;
 /// Largest record size in bytes.
 pub const RECORD_SIZE_MAX: u64 = 1 << 20;
+
+pub(crate) const WRITE_HINT: &str = "write_hint";
 
 /// One row: a property and how its words become the stored number and words again.
 pub struct Property {
@@ -115,6 +117,14 @@ pub static PROPERTIES: &[Property] = &[
         fixed: false,
         parse: |word| number_of(&DNODE_WORDS, word),
         print: |stored| word_of(&DNODE_WORDS, stored),
+    },
+    Property {
+        name: WRITE_HINT,
+        values: "not-set, none, short, medium, long, extreme",
+        default: Hint::NotSet as u64,
+        fixed: false,
+        parse: |word| Hint::from_name(word).map(|hint| hint as u64),
+        print: |stored| Hint::from_id(stored).map(|hint| hint.name().to_string()),
     },
     Property {
         name: UTF8_ONLY,
@@ -282,6 +292,7 @@ mod tests {
             ("xattr", "dir", "dir"),
             ("acltype", "posixacl", "posix"),
             ("dnodesize", "16k", "16k"),
+            ("write_hint", "extreme", "extreme"),
             ("utf8only", "on", "on"),
             ("normalization", "formKC", "formKC"),
             ("casesensitivity", "mixed", "mixed"),
@@ -309,6 +320,7 @@ mod tests {
             ("xattr", "yes"),
             ("acltype", "nfsv4"),
             ("dnodesize", "512"),
+            ("write_hint", "2"),
             ("utf8only", "yes"),
             ("normalization", "formc"),
             ("casesensitivity", "off"),

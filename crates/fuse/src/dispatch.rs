@@ -10,6 +10,7 @@
 
 mod admin;
 mod askers;
+mod ioctl;
 mod replay;
 mod xattr;
 
@@ -20,6 +21,7 @@ use crate::proto::{self, CreateIn, Header, Request, SetattrIn, WriteIn, fattr};
 use crate::reply::{DirReply, Errno, Reply, attr};
 use crate::session::{Call, Handler, Negotiated};
 use askers::Askers;
+pub use ioctl::{GET_WRITE_HINT, SET_WRITE_HINT};
 use std::sync::Arc;
 use std::time::Duration;
 use terrane_posix::{Attr, Cred, Fs, Ino, SetAttr, SetTime, Time, WriteFlags};
@@ -42,7 +44,6 @@ const ENOENT: Errno = Errno(libc::ENOENT);
 const EINVAL: Errno = Errno(libc::EINVAL);
 /// "I have no such operation": the kernel does not ask again, and does what it can alone.
 const ENOSYS: Errno = Errno(libc::ENOSYS);
-const ENOTTY: Errno = Errno(libc::ENOTTY);
 const O_TRUNC: u32 = libc::O_TRUNC.cast_unsigned();
 const O_SYNC: u32 = libc::O_SYNC.cast_unsigned();
 const O_DSYNC: u32 = libc::O_DSYNC.cast_unsigned();
@@ -211,7 +212,7 @@ impl Dispatch {
                 Ok(reply.bytes(&proto::LseekOut { offset }.encode()))
             }
             Request::CopyFileRange { copy, wide } => self.copy(node, &copy, wide, reply),
-            Request::Ioctl { .. } => Err(ENOTTY),
+            Request::Ioctl { ioctl, data } => self.ioctl(call.header, node, &ioctl, data, reply),
 
             Request::Setxattr(set) => self.setxattr(negotiated, node, &set, cred),
             Request::Getxattr { name, size } => self.getxattr(negotiated, node, name, size, reply),

@@ -12,6 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use std::process::Command;
 use std::sync::Arc;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_fuse::dispatch::{GET_WRITE_HINT, SET_WRITE_HINT};
 use terrane_fuse::{Dispatch, Metrics, MountOptions, Session, UnmountHandle};
 use terrane_object::{Objects, Pool};
 use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
@@ -27,6 +29,7 @@ use terrane_posix::{Cred, Fs};
 const SOMEBODY: u32 = 1000;
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
+const HINT: &str = "user.terrane.write_hint";
 const CAPABILITY: &str = "security.capability";
 /// CAP_NET_RAW, permitted and effective, as `setcap` writes it.
 const CAPABILITIES: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -179,6 +182,64 @@ fn values_and_names_come_back_through_a_mount() {
         assert_eq!(set(path, "strange.a", b"1"), Err(Errno::OPNOTSUPP));
         mounted.end();
     }
+}
+
+/// A call of ours on an open file, with room for a number.
+fn call(file: &File, number: u32, value: &mut u64) -> Result<(), i32> {
+    #[expect(unsafe_code, reason = "our calls have no wrapper anywhere")]
+    // SAFETY: both calls read or write the eight bytes that their numbers say, and those are `value`'s.
+    let done =
+        unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(number) as _, std::ptr::from_mut(value)) };
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error().unwrap()) }
+}
+
+#[test]
+fn hints_are_said_through_a_mount() {
+    const PATH: &str = "TERRANE_TEST_HINTED";
+    let hint = |file: &File| {
+        let mut number = 99;
+        call(file, GET_WRITE_HINT, &mut number).map(|()| number)
+    };
+    // The child's part: it is this test, run by somebody else.
+    if let Some(path) = std::env::var_os(PATH) {
+        let file = File::open(path).unwrap();
+        println!("hint {:?} set {:?}", hint(&file), call(&file, SET_WRITE_HINT, &mut 2));
+        return;
+    }
+    let Some(mounted) = Mounted::start("hints", &[], "") else { return };
+    let path = mounted.file("file", 0o644);
+    let file = File::open(&path).unwrap();
+    assert_eq!(hint(&file), Ok(0));
+    for number in [2, 5, 1] {
+        call(&file, SET_WRITE_HINT, &mut number.clone()).unwrap();
+        assert_eq!(hint(&file), Ok(number));
+    }
+    assert_eq!(get(&path, HINT).unwrap(), b"none");
+    assert_eq!(call(&file, SET_WRITE_HINT, &mut 6), Err(libc::EINVAL));
+    assert_eq!(call(&file, GET_WRITE_HINT + 7, &mut 6), Err(libc::ENOTTY));
+    set(&path, HINT, b"medium").unwrap();
+    assert_eq!((hint(&file), names(&path).unwrap().as_slice()), (Ok(3), &[HINT.to_owned()][..]));
+    assert_eq!(set(&path, HINT, b"some"), Err(Errno::INVAL));
+
+    let dir = mounted.path("dir");
+    fs::create_dir(&dir).unwrap();
+    call(&File::open(&dir).unwrap(), SET_WRITE_HINT, &mut 2).unwrap();
+    fs::write(dir.join("below"), b"content").unwrap();
+    assert_eq!(hint(&File::open(dir.join("below")).unwrap()), Ok(2));
+
+    // Who may not change the file may ask.
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=1000", "--clear-groups"]).arg(std::env::current_exe().unwrap());
+    let test = "hints_are_said_through_a_mount";
+    match command.args(["--exact", test, "--nocapture"]).env(PATH, &path).output() {
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(said.contains("hint Ok(3) set Err(1)"), "{said}\n{output:?}");
+        }
+        Err(error) => eprintln!("SKIPPED the part of another user: setpriv: {error}"),
+    }
+    drop(file);
+    mounted.end();
 }
 
 #[test]

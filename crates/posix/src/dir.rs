@@ -10,6 +10,7 @@ use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, kind_of, object_kind, stored
 use crate::claims::{Claims, Need, UNLINKED_META_BLOCKS, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
+use crate::hint;
 use crate::inode::{Inode, InodeRef, State};
 use crate::perm;
 use crate::types::{Attr, Cred, DirEntry, Ino, LINK_MAX, NAME_MAX, SYMLINK_MAX, mode};
@@ -326,6 +327,7 @@ impl Fs {
             crtime: now,
             links,
             rdev: file.rdev.map(u64::from),
+            flags: hint::inherited(parent, bits),
             symlink: inline.map(<[u8]>::to_vec),
             dxattr: default.and_then(|default| default.inherited(bits)),
             ..ZplAttrs::default()

@@ -377,6 +377,7 @@ impl InodeRef<'_> {
         let names = attrs.is_dir().then(|| {
             ObjectZap::with_names(self.fs.dataset().zap_policy(), Arc::clone(&object), self.fs.naming)
         });
+        object.set_hint(attrs.hint());
         // Read by a successor, it may have been made without a name, and only the kernel remembers: it refuses a link to any other.
         let linkable = attrs.zpl.links == 0;
         let state = RwLock::new(State { attrs, names, linkable });

@@ -20,6 +20,7 @@
 //! | `acl` | access control lists: judged, kept one with the mode, inherited |
 //! | `layouts`, `further` | which attributes inodes have, and those that are no numbers |
 //! | `xattr`, `hidden` | extended attributes: in a list, or in objects of their own |
+//! | `hint` | what somebody said about life times |
 //! | `widths` | how large new dnodes are |
 //! | `perm` | what the kernel leaves of permissions |
 //!
@@ -37,6 +38,7 @@ mod file;
 mod fs;
 mod further;
 mod hidden;
+mod hint;
 mod indexes;
 mod inode;
 mod layouts;
@@ -53,5 +55,7 @@ pub use acl::{ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, Acl};
 pub use attr::FLAG_XATTR;
 pub use errno::Errno;
 pub use fs::{Fs, Ledger};
+pub use hint::WRITE_HINT;
 pub use terrane_dataset::{AclType, Dataset, DatasetError, XattrHome};
+pub use terrane_object::Hint;
 pub use types::*;

@@ -13,6 +13,7 @@ use crate::claims::{FREES, Need, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hidden::Hidden;
+use crate::hint::{self, WRITE_HINT};
 use crate::inode::{Inode, InodeRef, State};
 use crate::types::{Cred, Ino, NAME_MAX, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode};
 use terrane_dataset::XattrHome;
@@ -65,7 +66,7 @@ impl Namespace {
 }
 
 /// What an inode has of extended attributes, and where it has one of them.
-struct Held {
+pub(crate) struct Held {
     list: AttrList,
     hidden: Option<Hidden>,
     is_listed: bool,
@@ -78,20 +79,21 @@ fn listed(list: &AttrList) -> Result<NvList<'_>, Corrupt> {
 }
 
 impl Held {
-    /// Whether one more name makes the list of names too long. Only where it may, all names are looked at.
-    fn is_full(&self, name: &[u8]) -> Result<bool, Errno> {
+    /// Whether one more name makes the list of names too long, beside names of `others` bytes that lie elsewhere. Only where it may,
+    /// all names are looked at.
+    pub(crate) fn is_full(&self, name: &[u8], others: usize) -> Result<bool, Errno> {
         let hidden = self.hidden.as_ref().map_or(Ok(0), Hidden::count)?;
         let listed = listed(&self.list)?;
         // The count may be a lie: then all names are looked at.
         let at_most = hidden.saturating_add(1).saturating_mul(NAME_BYTES_MAX);
-        if at_most.saturating_add(listed.packed_bytes() as u64) <= XATTR_LIST_MAX as u64 {
+        if at_most.saturating_add((listed.packed_bytes() + others) as u64) <= XATTR_LIST_MAX as u64 {
             return Ok(false);
         }
         let mut bytes: usize = listed.iter().map(|(name, _)| name.len() + 1).sum();
         if let Some(hidden) = &self.hidden {
             hidden.each_name(&mut |name| bytes += name.len() + 1)?;
         }
-        Ok(bytes + name.len() + 1 > XATTR_LIST_MAX)
+        Ok(bytes + name.len() + 1 + others > XATTR_LIST_MAX)
     }
 }
 
@@ -133,6 +135,9 @@ impl Fs {
         if !namespace.is_for(&state) {
             return Err(Errno::ENODATA);
         }
+        if name == WRITE_HINT {
+            return self.get_hint(&state, out);
+        }
         self.value(&inode, &state, name, out)
     }
 
@@ -168,10 +173,14 @@ impl Fs {
         self.xattr_home()?;
         let inode = self.hold(ino)?;
         let state = inode.read();
+        let start = out.len();
+        if hint::listed_bytes(&state) > 0 {
+            out.extend_from_slice(WRITE_HINT);
+            out.push(0);
+        }
         if !Fs::may_have_xattrs(&inode, &state) {
             return Ok(());
         }
-        let start = out.len();
         let mut has_trusted = false;
         let mut show = |name: &[u8]| {
             if List::of(name).is_none() || self.has_acls() {
@@ -224,6 +233,9 @@ impl Fs {
         if !namespace.is_for(&inode.read()) {
             return Err(Errno::EPERM);
         }
+        if name == WRITE_HINT {
+            return self.put_hint(&inode, Some(value), how);
+        }
         let cost = self.set_cost(&inode, home, (name, value))?;
         let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
         let mut state = inode.write();
@@ -249,9 +261,12 @@ impl Fs {
             if !namespace.is_for(&state) {
                 return Err(Errno::EPERM);
             }
-            if !Fs::may_have_xattrs(&inode, &state) {
+            if name != WRITE_HINT && !Fs::may_have_xattrs(&inode, &state) {
                 return Err(Errno::ENODATA);
             }
+        }
+        if name == WRITE_HINT {
+            return self.put_hint(&inode, None, SetXattr::default());
         }
         let cost = self.remove_cost(&inode)?;
         let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
@@ -302,7 +317,7 @@ impl Fs {
         Ok(sum([spill, Fs::hidden_cost(hidden.as_ref(), name, value)]))
     }
 
-    fn held(&self, inode: &Inode, state: &mut State, name: &[u8]) -> Result<Held, Errno> {
+    pub(crate) fn held(&self, inode: &Inode, state: &mut State, name: &[u8]) -> Result<Held, Errno> {
         let list = self.list_of(inode, state)?;
         let hidden = list.get(Attr::XATTR).and_then(|raw| Some(u64::from_le_bytes(raw.try_into().ok()?)));
         let hidden = hidden.map(|number| self.hidden(inode.ino, number)).transpose()?;
@@ -329,7 +344,7 @@ impl Fs {
         match is_there {
             true if how.create => return Err(Errno::EEXIST),
             false if how.replace => return Err(Errno::ENODATA),
-            false if held.is_full(name)? => return Err(Errno::ENOSPC),
+            false if held.is_full(name, hint::listed_bytes(state))? => return Err(Errno::ENOSPC),
             _ => {}
         }
         if home == XattrHome::Sa && value.len() <= LISTED_VALUE_MAX {

@@ -236,6 +236,10 @@ layout! {
     IoctlIn, 32 bytes { 0 fh: u64, 8 flags: u32, 12 cmd: u32, 16 arg: u64, 24 in_size: u32, 28 out_size: u32 }
 }
 layout! {
+    /// Answers IOCTL; data follows.
+    IoctlOut, 16 bytes { 0 result: u32, 4 flags: u32, 8 in_iovs: u32, 12 out_iovs: u32 }
+}
+layout! {
     PollIn, 24 bytes { 0 fh: u64, 8 kh: u64, 16 flags: u32, 20 events: u32 }
 }
 layout! {

@@ -1,0 +1,127 @@
+//! Write hints: what somebody said about how long a file's bytes will live.
+//!
+//! A hint is three bits of an inode's flags, so that whoever loads the inode knows it without a further look. Programs see it as
+//! the extended attribute `user.terrane.write_hint`, wherever other attributes are put, and by a call. New files and directories
+//! take their directory's. Where there is none, the data set's property counts.
+//!
+//! Invariant: an inode in memory has told its object what its flags say.
+
+use crate::attr::{Attributes, stored};
+use crate::claims::Need;
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::inode::{Inode, State};
+use crate::types::{Ino, SetXattr, mode};
+use terrane_object::{Cost, Hint};
+
+/// What the hint is called as an extended attribute; its value is [`Hint::name`].
+pub const WRITE_HINT: &[u8] = b"user.terrane.write_hint";
+
+/// The lowest of the three bits among an inode's flags.
+const SHIFT: u32 = 24;
+const BITS: u64 = 7 << SHIFT;
+
+impl Attributes {
+    /// Numbers that nobody writes say nothing.
+    pub fn hint(&self) -> Hint {
+        Hint::from_id((self.zpl.flags & BITS) >> SHIFT).unwrap_or_default()
+    }
+
+    fn set_hint(&mut self, hint: Hint) {
+        self.zpl.flags = self.zpl.flags & !BITS | flags_of(hint);
+    }
+}
+
+fn flags_of(hint: Hint) -> u64 {
+    (hint as u64) << SHIFT
+}
+
+/// The flags that a new file with these bits begins with.
+pub(crate) fn inherited(parent: &State, bits: u32) -> u64 {
+    match bits & mode::S_IFMT {
+        mode::S_IFREG | mode::S_IFDIR => flags_of(parent.attrs.hint()),
+        _ => 0,
+    }
+}
+
+/// Bytes that the hint takes in the list of names.
+pub(crate) fn listed_bytes(state: &State) -> usize {
+    if state.attrs.hint() == Hint::NotSet { 0 } else { WRITE_HINT.len() + 1 }
+}
+
+impl Fs {
+    /// What somebody said about this file or directory, or about the directory it was made in; [`Hint::NotSet`]: nobody did. `EINVAL`:
+    /// it is neither.
+    pub fn write_hint(&self, ino: Ino) -> Result<Hint, Errno> {
+        let inode = self.hold(ino)?;
+        let state = inode.read();
+        check_type(&state)?;
+        Ok(state.attrs.hint())
+    }
+
+    /// Says how long the bytes of a file will live that are written from now on, or those of files that will be made in a directory;
+    /// [`Hint::NotSet`] takes it back. It stays until it is changed. No time stamp changes: a program that opens its files and says
+    /// so each time has changed nothing that others look at. `EINVAL`: neither file nor directory.
+    pub fn set_write_hint(&self, ino: Ino, hint: Hint) -> Result<(), Errno> {
+        let inode = self.hold(ino)?;
+        {
+            let state = inode.read();
+            check_type(&state)?;
+            if state.attrs.hint() == hint {
+                return Ok(());
+            }
+        }
+        let tx = self.begin(Cost::NOTHING, &[(&inode.claims, Need::attrs())])?;
+        let mut state = inode.write();
+        state.attrs.set_hint(hint);
+        self.save(&tx, &inode, &mut state)?;
+        inode.object().set_hint(hint);
+        Ok(())
+    }
+
+    /// As [`getxattr`](Self::getxattr).
+    pub(crate) fn get_hint(&self, state: &State, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let hint = state.attrs.hint();
+        if hint == Hint::NotSet {
+            return Err(Errno::ENODATA);
+        }
+        out.extend_from_slice(hint.name().as_bytes());
+        Ok(())
+    }
+
+    /// As [`setxattr`](Self::setxattr), and [`removexattr`](Self::removexattr) with no value. `EINVAL`: no hint has this name.
+    pub(crate) fn put_hint(&self, inode: &Inode, value: Option<&[u8]>, how: SetXattr) -> Result<(), Errno> {
+        let named = |value| std::str::from_utf8(value).ok().and_then(Hint::from_name).ok_or(Errno::EINVAL);
+        let hint = value.map_or(Ok(Hint::NotSet), named)?;
+        let tx = self.begin(Cost::NOTHING, &[(&inode.claims, Need::attrs())])?;
+        let mut state = inode.write();
+        match state.attrs.hint() != Hint::NotSet {
+            true if how.create => return Err(Errno::EEXIST),
+            false if how.replace || value.is_none() => return Err(Errno::ENODATA),
+            false if hint != Hint::NotSet && self.names_would_fill(inode, &mut state)? => {
+                return Err(Errno::ENOSPC);
+            }
+            _ => {}
+        }
+        state.attrs.set_hint(hint);
+        state.attrs.zpl.ctime = stored(self.now());
+        self.save(&tx, inode, &mut state)?;
+        inode.object().set_hint(hint);
+        Ok(())
+    }
+
+    /// Whether the list of names has no room for the hint's.
+    fn names_would_fill(&self, inode: &Inode, state: &mut State) -> Result<bool, Errno> {
+        if !Fs::may_have_xattrs(inode, state) {
+            return Ok(false);
+        }
+        self.held(inode, state, WRITE_HINT)?.is_full(WRITE_HINT, 0)
+    }
+}
+
+fn check_type(state: &State) -> Result<(), Errno> {
+    match state.attrs.file_type() {
+        mode::S_IFREG | mode::S_IFDIR => Ok(()),
+        _ => Err(Errno::EINVAL),
+    }
+}
