@@ -234,12 +234,17 @@ fn groups(page: &mut Page, stats: &Stats) {
     page.each(
         ("group_waits_total", "counter", "Waits before joining a group, by what for."),
         "reason",
-        waits().map(|(reason, (count, _))| (reason.name(), count)),
+        waits().map(|(reason, times)| (reason.name(), times.count())),
     );
     page.each(
         ("group_wait_seconds_total", "counter", "Time of these waits."),
         "reason",
-        waits().map(|(reason, (_, ns))| (reason.name(), seconds(*ns))),
+        waits().map(|(reason, times)| (reason.name(), seconds(times.sum_ns))),
+    );
+    page.each(
+        ("group_wait_longest_seconds", "gauge", "The longest of these waits."),
+        "reason",
+        waits().map(|(reason, times)| (reason.name(), seconds(times.longest_ns))),
     );
     page.counter("no_space_total", "Changes that were refused because the pool is full.", stats.no_space);
     page.gauge("dirty_bytes", "Bytes in memory that no group has committed.", stats.dirty_bytes);

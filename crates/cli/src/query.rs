@@ -12,7 +12,9 @@ use crate::metrics;
 use crate::suggest;
 use serde_json::{Value, json};
 use terrane_dataset::{DatasetError, PROPERTIES, Property};
-use terrane_pool::Feature;
+use terrane_pool::stats::WaitFor;
+use terrane_pool::{Feature, Spent};
+use terrane_wire::meter::Times;
 
 /// A property and what it shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -283,7 +285,27 @@ fn iostat(live: &Live) -> Value {
         "errors": sum(|io| io.errors),
         "cache_hits": stats.cache.hits,
         "cache_misses": stats.cache.misses,
+        "user_bytes": stats.totals_now.user_bytes,
+        "data_bytes": stats.totals_now.spent_on(Spent::Data),
+        "metadata_bytes": stats.totals_now.spent_on(Spent::Metadata),
+        "log_bytes": stats.totals_now.spent_on(Spent::Log),
+        "collection_bytes": stats.totals_now.spent_on(Spent::Collection),
+        "directory_bytes": stats.totals_now.spent_on(Spent::Directory),
+        "padding_bytes": stats.totals_now.spent_on(Spent::Padding),
+        "anchor_bytes": stats.totals_now.spent_on(Spent::Anchor),
+        "times": {
+            "read": times(&stats.device_read),
+            "write": times(&stats.device_write),
+            "flush": times(&stats.flush),
+            "group": times(&stats.group),
+            "join": times(&stats.begin),
+            "space": times(&stats.waits[WaitFor::Space as usize]),
+        },
     })
+}
+
+fn times(times: &Times) -> Value {
+    json!({"counts": times.buckets, "sum_ns": times.sum_ns, "longest_ns": times.longest_ns})
 }
 
 fn get(live: &Live, names: &[String]) -> Outcome<Value> {

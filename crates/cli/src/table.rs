@@ -31,6 +31,8 @@ pub enum Kind {
     /// A number of bytes.
     Size,
     Count,
+    /// How many times as much, to two places.
+    Ratio,
 }
 
 /// One column: its title, the key of its values, and what they are.
@@ -51,6 +53,10 @@ pub const fn size(title: &'static str, key: &'static str) -> Column {
 
 pub const fn count(title: &'static str, key: &'static str) -> Column {
     Column { title, key, kind: Kind::Count }
+}
+
+pub const fn ratio(title: &'static str, key: &'static str) -> Column {
+    Column { title, key, kind: Kind::Ratio }
 }
 
 /// Version of the JSON that commands print: another one when a key changes its meaning or goes.
@@ -124,6 +130,7 @@ pub fn cell(column: Column, row: &Value, exact: bool) -> String {
         Some(Value::Bool(yes)) => if *yes { "yes" } else { "no" }.to_owned(),
         Some(number) => match number.as_u64() {
             Some(bytes) if column.kind == Kind::Size && !exact => size::print(bytes),
+            _ if column.kind == Kind::Ratio && !exact => format!("{:.2}", number.as_f64().unwrap_or(0.0)),
             _ => number.to_string(),
         },
     }
@@ -148,7 +155,7 @@ fn align(columns: &[Column], lines: &[Vec<String>]) -> String {
             // Numbers end below each other.
             let padded = match column.kind {
                 Kind::Text => format!("{cell:<width$}"),
-                Kind::Size | Kind::Count => format!("{cell:>width$}"),
+                Kind::Size | Kind::Count | Kind::Ratio => format!("{cell:>width$}"),
             };
             text.push_str(&padded);
             text.push_str("  ");

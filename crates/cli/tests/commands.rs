@@ -200,7 +200,7 @@ fn a_file_tells_how_it_is_stored_without_a_mount() {
 fn an_idle_pool_shows_zeros_and_is_left_alone() {
     let place = Place::new("iostat");
     place.run("pool create tank tank.img --size 64M", 0);
-    assert_eq!(place.out("pool iostat -H tank"), "tank\t-\t-\t0\t0\t0\t0\n");
+    assert_eq!(place.out("pool iostat -H tank"), "tank\t-\t-\t0\t0\t0\t0\t0\t0\t0\t0\t0\t0\t0\t-\n");
     let begun = Instant::now();
     let lines = place.out("pool iostat -j tank 0.1 3");
     assert!(begun.elapsed() >= Duration::from_millis(200));
@@ -243,6 +243,7 @@ fn json_is_what_its_page_says() {
         ("pool list: pools", "pool status -j".to_owned()),
         ("pool import: pools", "pool import -d . -j".to_owned()),
         ("pool iostat: pools", "pool iostat -j tank".to_owned()),
+        ("pool iostat: pools", "pool iostat -j -w tank".to_owned()),
         ("pool upgrade: pools", "pool upgrade -j tank".to_owned()),
         ("fs list: datasets", "fs list -j".to_owned()),
         ("fs get: properties", "fs get -j all tank".to_owned()),
@@ -343,6 +344,13 @@ fn a_mounted_pool_tells_what_it_does_and_how_files_lie() {
     assert!(live >= noise.len() as u64);
     let io = place.json("pool iostat -j tank");
     assert!(io["pools"][0]["written_bytes"].as_u64() >= Some(noise.len() as u64), "{io}");
+    let number = |key: &str| io["pools"][0][key].as_u64().unwrap();
+    let parts = ["data", "metadata", "log", "collection", "directory", "padding", "anchor"];
+    let sum: u64 = parts.iter().map(|part| number(&format!("{part}_bytes"))).sum();
+    assert_eq!(sum, number("written_bytes"), "each byte has one use: {io}");
+    assert_eq!(number("user_bytes"), noise.len() as u64 + 21 * 1000 + 3, "{io}");
+    let latency = place.out("pool iostat -w tank");
+    assert!(latency.contains("FLUSH") && latency.contains("p99.9"), "{latency}");
     assert!(io["pools"][0]["seconds"].as_f64() > Some(0.0));
     assert_eq!(found(&place, "pool import -d . -j"), ["tank mounted"]);
     place.refused("pool import tank.img", &["imported already", "mnt"]);

@@ -10,7 +10,7 @@ use crate::cache::CacheStats;
 use crate::directory::{Entry, PartTrailer};
 use crate::env::Env;
 use crate::pool::Pool;
-use crate::record::Class;
+use crate::record::{Class, Run};
 use crate::totals::{Spent, Totals, split};
 use crate::zones::Phase;
 use std::sync::Arc;
@@ -124,8 +124,7 @@ pub(crate) struct Counters {
     pub quiesce: Histogram,
     pub group_bytes: Sum,
     pub begin: Histogram,
-    wait_ns: [Sum; WaitFor::ALL.len()],
-    waits: [Sum; WaitFor::ALL.len()],
+    waits: [Histogram; WaitFor::ALL.len()],
     pub no_space: Sum,
     pub collected_zones: Sum,
     pub collected_bytes: Sum,
@@ -157,7 +156,6 @@ impl Counters {
             quiesce: Histogram::default(),
             group_bytes: Sum::default(),
             begin: Histogram::default(),
-            wait_ns: Default::default(),
             waits: Default::default(),
             no_space: Sum::default(),
             collected_zones: Sum::default(),
@@ -209,8 +207,7 @@ impl Counters {
     }
 
     pub fn waited(&self, reason: WaitFor, ns: u64) {
-        self.waits[reason as usize].add(1);
-        self.wait_ns[reason as usize].add(ns);
+        self.waits[reason as usize].record_ns(ns);
     }
 
     pub fn now_ns(&self) -> u64 {
@@ -275,8 +272,8 @@ pub struct Stats {
     pub group_bytes: u64,
     /// Changes that could not join a group at once: how long they waited altogether.
     pub begin: Times,
-    /// Waits and nanoseconds, by [`WaitFor::ALL`].
-    pub waits: [(u64, u64); WaitFor::ALL.len()],
+    /// Waits before joining a group, by [`WaitFor::ALL`].
+    pub waits: [Times; WaitFor::ALL.len()],
     pub no_space: u64,
     /// Dirty bytes in memory now, and their bound.
     pub dirty_bytes: u64,
@@ -288,6 +285,8 @@ pub struct Stats {
     /// Bytes users can fill, bytes live, bytes available to users.
     pub space: (u64, u64, u64),
     pub runs: u64,
+    /// Memory of the index that says where runs are.
+    pub run_index_bytes: u64,
     /// Memory of the zone tables' dead sets.
     pub dead_set_bytes: u64,
     pub checksum_errors: u64,
@@ -328,10 +327,11 @@ impl Pool {
         let counters = &*self.counters;
         let (dirty_bytes, dirty_bytes_max) = self.txg.dirty();
         let mut zones = ZoneCounts::default();
-        let (mut runs, mut dead_set_bytes, mut resident) = (0, 0, 0);
+        let (mut runs, mut run_index_bytes, mut dead_set_bytes, mut resident) = (0, 0, 0, 0);
         let tables = self.tables.read();
         for zone in tables.zones.values() {
             runs += zone.runs.len() as u64;
+            run_index_bytes += (zone.runs.capacity() * size_of::<Run>()) as u64;
             dead_set_bytes += zone.dead.memory_bytes() as u64;
             resident += u64::from(zone.is_resident());
             match zone.phase {
@@ -369,7 +369,7 @@ impl Pool {
             quiesce: counters.quiesce.snapshot(),
             group_bytes: counters.group_bytes.get(),
             begin: counters.begin.snapshot(),
-            waits: std::array::from_fn(|at| (counters.waits[at].get(), counters.wait_ns[at].get())),
+            waits: std::array::from_fn(|at| counters.waits[at].snapshot()),
             no_space: counters.no_space.get(),
             dirty_bytes,
             dirty_bytes_max,
@@ -379,6 +379,7 @@ impl Pool {
             zones,
             space: self.space(),
             runs,
+            run_index_bytes,
             dead_set_bytes,
             checksum_errors: counters.checksum_errors.get(),
             read_errors: counters.read_errors.get(),

@@ -154,7 +154,7 @@ fn changes_of_metadata_alone_fill_a_group() {
     }
     let after = pool.stats();
     assert!(
-        after.waits[terrane_pool::stats::WaitFor::Sync as usize].0 > 0,
+        after.waits[terrane_pool::stats::WaitFor::Sync as usize].count() > 0,
         "{:?} {:?}",
         after.waits,
         after.txg
@@ -175,8 +175,12 @@ fn little_changes_wait_neither_behind_streams_nor_as_long_as_they() {
         let before = pool.stats().waits;
         drop(pool.begin(cost).unwrap());
         let after = pool.stats().waits;
-        assert_eq!(after[WaitFor::Sync as usize].0, before[WaitFor::Sync as usize].0, "it did not fit");
-        after[WaitFor::Throttle as usize].1 - before[WaitFor::Throttle as usize].1
+        assert_eq!(
+            after[WaitFor::Sync as usize].count(),
+            before[WaitFor::Sync as usize].count(),
+            "it did not fit"
+        );
+        after[WaitFor::Throttle as usize].sum_ns - before[WaitFor::Throttle as usize].sum_ns
     };
     // Streams leave the last eighth to others.
     let (txg, max) = (pool.open_txg(), pool.stats().dirty_bytes_max);

@@ -3,12 +3,14 @@
 //! The daemon of a mounted pool counts; nobody else uses a pool, so one that is not mounted shows zeros and is not opened for it.
 //! The first report covers the time since the import, each following one the interval before it.
 
+mod latency;
+
 use super::super::{daemon_of, print_on, wrong_usage};
 use crate::failure::Outcome;
 use crate::live;
 use crate::query::Query;
 use crate::registry::Registry;
-use crate::table::{Listing, Shape, count, envelope, size, text};
+use crate::table::{Listing, Shape, count, envelope, ratio, size, text};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -17,6 +19,10 @@ use std::time::Duration;
 pub const HELP: &str = "\
 The first report covers the time since the pool was mounted, each other one the interval. With an interval and without a count it
 goes on until it is interrupted.
+
+USER/S is what users wrote into files. The columns after it are what devices were given for it, each second: blocks of files, metadata,
+the log, the directories of zones, padding and headers, and what collection moved. AMP is how many bytes devices were given for each
+byte of users. Labels and uberblocks are in WRITTEN/S and AMP, and have no column.
 ";
 
 #[derive(Args)]
@@ -24,6 +30,9 @@ pub struct Iostat {
     /// Pools, by name or by device (none: all that are known), then seconds between reports, then their count
     #[arg(value_name = "POOL|INTERVAL|COUNT")]
     words: Vec<String>,
+    /// Show how long things took as well: how many up to which time
+    #[arg(short = 'w', long)]
+    latency: bool,
     #[command(flatten)]
     shape: Shape,
 }
@@ -39,10 +48,18 @@ const IOSTAT: Listing = Listing {
         count("WRITES/S", "writes_per_second"),
         size("READ/S", "read_bytes_per_second"),
         size("WRITTEN/S", "written_bytes_per_second"),
+        size("USER/S", "user_bytes_per_second"),
+        size("DATA", "data_bytes_per_second"),
+        size("META", "metadata_bytes_per_second"),
+        size("LOG", "log_bytes_per_second"),
+        size("DIR", "directory_bytes_per_second"),
+        size("PAD", "padding_bytes_per_second"),
+        size("MOVED", "collection_bytes_per_second"),
+        ratio("AMP", "amplification"),
     ],
 };
 /// What is counted: the difference of two answers is what happened between them.
-const COUNTERS: [&str; 10] = [
+const COUNTERS: [&str; 18] = [
     "seconds",
     "reads",
     "writes",
@@ -53,12 +70,28 @@ const COUNTERS: [&str; 10] = [
     "errors",
     "cache_hits",
     "cache_misses",
+    "user_bytes",
+    "data_bytes",
+    "metadata_bytes",
+    "log_bytes",
+    "collection_bytes",
+    "directory_bytes",
+    "padding_bytes",
+    "anchor_bytes",
 ];
-const RATES: [(&str, &str); 4] = [
+const RATES: [(&str, &str); 12] = [
     ("reads", "reads_per_second"),
     ("writes", "writes_per_second"),
     ("read_bytes", "read_bytes_per_second"),
     ("written_bytes", "written_bytes_per_second"),
+    ("user_bytes", "user_bytes_per_second"),
+    ("data_bytes", "data_bytes_per_second"),
+    ("metadata_bytes", "metadata_bytes_per_second"),
+    ("log_bytes", "log_bytes_per_second"),
+    ("collection_bytes", "collection_bytes_per_second"),
+    ("directory_bytes", "directory_bytes_per_second"),
+    ("padding_bytes", "padding_bytes_per_second"),
+    ("anchor_bytes", "anchor_bytes_per_second"),
 ];
 
 /// Pools, the interval, how many reports.
@@ -76,7 +109,11 @@ impl Iostat {
             for word in &pools {
                 let now = sample(&registry, word)?;
                 let since = before.get(word).filter(|before| is_later(&now, before));
-                rows.push(period(&now, since));
+                let mut row = period(&now, since);
+                if self.latency {
+                    row["latency"] = latency::of_period(&now["times"], since.map(|since| &since["times"]));
+                }
+                rows.push(row);
                 before.insert(word.clone(), now);
             }
             let is_read = self.print(&rows, done == 0, interval.is_some())?;
@@ -124,8 +161,13 @@ impl Iostat {
             return print_on(&if repeats { format!("{document}\n") } else { format!("{document:#}\n") });
         }
         let text = IOSTAT.render(rows, self.shape);
-        let skip = usize::from(!first && !self.shape.no_header);
-        print_on(&text.lines().skip(skip).map(|line| format!("{line}\n")).collect::<String>())
+        // Tables between the reports: then each needs its own header.
+        let skip = usize::from(!first && !self.shape.no_header && !self.latency);
+        let mut text: String = text.lines().skip(skip).map(|line| format!("{line}\n")).collect();
+        for row in rows.iter().filter(|_| self.latency) {
+            text.push_str(&latency::table(row, self.shape));
+        }
+        print_on(&text)
     }
 }
 
@@ -159,6 +201,12 @@ fn period(now: &Value, before: Option<&Value>) -> Value {
             };
         }
     }
+    row["amplification"] = match (row["written_bytes"].as_u64(), row["user_bytes"].as_u64()) {
+        (Some(written), Some(user)) if user > 0 => (written as f64 / user as f64).into(),
+        _ => Value::Null,
+    };
+    // Raw material: what is made of it is said under "latency".
+    row.as_object_mut().map(|row| row.remove("times"));
     let seconds = row["seconds"].as_f64().unwrap_or(0.0);
     for (key, rate) in RATES {
         let count = row[key].as_f64().unwrap_or(0.0);
@@ -172,7 +220,11 @@ mod tests {
     use super::*;
 
     fn words(words: &str) -> Iostat {
-        Iostat { words: words.split_whitespace().map(str::to_owned).collect(), shape: Shape::default() }
+        Iostat {
+            words: words.split_whitespace().map(str::to_owned).collect(),
+            latency: false,
+            shape: Shape::default(),
+        }
     }
 
     #[test]
@@ -201,6 +253,8 @@ mod tests {
         let row = period(&at(4.0, 300), Some(&at(2.0, 100)));
         assert_eq!((&row["reads"], &row["reads_per_second"]), (&200.into(), &100.into()));
         assert_eq!(period(&at(4.0, 300), None)["written_bytes_per_second"], 75);
+        assert_eq!(row["amplification"], 1.0);
+        assert_eq!(period(&at(4.0, 0), None)["amplification"], Value::Null);
         assert!(!is_later(&at(1.0, 0), &at(4.0, 300)));
     }
 }
