@@ -11,7 +11,7 @@
 //!
 //! Invariant: a zone in `unclean` is in `empty` too.
 
-use crate::record::Home;
+use crate::record::{Class, Home};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use terrane_wire::{DeviceIdx, ZoneIdx};
@@ -20,6 +20,8 @@ use terrane_wire::{DeviceIdx, ZoneIdx};
 #[derive(Default)]
 pub(crate) struct Allocator {
     shelves: Vec<Shelf>,
+    /// Where the newest zone of each class lies, by [`Class::index`].
+    newest: [Option<DeviceIdx>; Class::ALL.len()],
     pub next_seq: u64,
     pub lease_seq: u64,
 }
@@ -46,7 +48,7 @@ impl Shelf {
 impl Allocator {
     /// Numbers go on at `next_seq`, and those below `lease_seq` may be handed out; no device is known yet.
     pub fn new(next_seq: u64, lease_seq: u64) -> Allocator {
-        Allocator { shelves: Vec::new(), next_seq, lease_seq }
+        Allocator { next_seq, lease_seq, ..Allocator::default() }
     }
 
     /// Makes a device known, without empty zones; `zones` of it are for blocks.
@@ -94,6 +96,20 @@ impl Allocator {
             })?;
         let zone = self.shelves[usize::from(device.0)].empty.pop_first()?;
         Some(Home { device, zone })
+    }
+
+    /// A zone of this class is written on the device from now on.
+    pub fn opened(&mut self, class: Class, device: DeviceIdx) {
+        self.newest[class.index()] = Some(device);
+    }
+
+    /// The device that a new zone of this class should not be on: metadata has two copies, and they part.
+    pub fn apart_from(&self, class: Class) -> Option<DeviceIdx> {
+        match class {
+            Class::MetaA => self.newest[Class::MetaB.index()],
+            Class::MetaB => self.newest[Class::MetaA.index()],
+            Class::Log | Class::Collection | Class::Data => None,
+        }
     }
 
     /// Whether the zone that was just taken must be reset first; asked once.

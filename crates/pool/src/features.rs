@@ -24,6 +24,8 @@ pub enum Feature {
     Xattr,
     /// Commit records tell what the pool has done since it was made.
     Totals,
+    /// Several devices, or one that is special, or one that is not the first any more.
+    Devices,
 }
 
 /// Which list of the label a feature stands in.
@@ -79,6 +81,13 @@ pub static FEATURES: &[FeatureRow] = &[
         compatibility: Compatibility::Incompatible,
         is_default: true,
         meaning: "bytes written since the pool was made, by what they were for",
+    },
+    FeatureRow {
+        feature: Feature::Devices,
+        name: "org.terrane:devices",
+        compatibility: Compatibility::Incompatible,
+        is_default: false,
+        meaning: "several devices, or special ones",
     },
 ];
 
@@ -158,7 +167,7 @@ impl Pool {
         self.in_force.has(feature)
     }
 
-    /// Adds features to the pool, in force when it returns; says which are new. Both anchors are written anew, so groups from before
+    /// Adds features to the pool, in force when it returns; says which are new. All anchors are written anew, so groups from before
     /// can no longer be rolled back to. There is no way back.
     ///
     /// # Errors
@@ -181,18 +190,9 @@ impl Pool {
         if new.is_empty() {
             return Ok(new);
         }
-        let Some(last) = st.chain.back().map(|last| (last.txg, last.ptr)) else {
-            let error = PoolError::Failed { reason: "there is no commit record".into() };
+        if let Err(error) = self.relabel(&mut st) {
             self.fail(&error);
             return Err(error);
-        };
-        for _ in 0..crate::label::ANCHORS {
-            // The anchor in use has the old label: on to the other one.
-            st.anchor_offset = 0;
-            if let Err(error) = self.write_uberblock(&mut st, last.0, last.1, false) {
-                self.fail(&error);
-                return Err(error);
-            }
         }
         self.in_force.add(new.iter().copied());
         log::info!("pool {}: new features: {:?}", self.name(), new);

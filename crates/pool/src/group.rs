@@ -111,9 +111,10 @@ struct Source<'a> {
 impl ZoneSource for Source<'_> {
     fn open_zone(&mut self, class: Class) -> Result<(Opened, Arc<Gather>), PoolError> {
         loop {
+            let apart_from = self.alloc.apart_from(class);
             let home = self
                 .alloc
-                .pop(class.is_metadata(), None, &|_| true)
+                .pop(class.is_metadata(), apart_from, &|_| true)
                 .ok_or_else(|| PoolError::Failed { reason: "no empty zone is left".into() })?;
             let device = self.pool.device(home.device)?;
             if self.alloc.take_unclean(home)
@@ -137,6 +138,7 @@ impl ZoneSource for Source<'_> {
                 });
             }
             self.alloc.next_seq += 1;
+            self.alloc.opened(class, home.device);
             let gather = Arc::<Gather>::default();
             let mut zone = Zone::new(class, home, report.capacity, self.txg);
             zone.gather = Some(gather.clone());
@@ -484,9 +486,7 @@ impl Group<'_> {
         let mut appended = self.st.streams.take_group();
         let mut record = self.compose(root.clone(), &mut appended, part_copies);
         let own = self.write_record(&mut record)?;
-        for (_, device) in self.pool.devices.all() {
-            self.pool.counters.timed(&self.pool.counters.flush, || device.flush())?;
-        }
+        self.pool.flush_devices()?;
         self.raise_leases();
         self.pool.write_uberblock(self.st, self.txg, own, false)?;
         self.finish(record, own, root, appended.device_bytes)

@@ -1,22 +1,23 @@
-//! Create and import.
+//! Import: a pool is found again on its devices.
 //!
-//! Import finds the newest uberblock in the anchors, walks the chain of records back to the last checkpoint of every table
+//! Import finds the newest uberblock in the anchors of all devices, walks the chain of records back to the last checkpoint of every table
 //! section, loads the sections and applies the records. Its cost follows the checkpoint bound, not the pool. A writable import
-//! first appends an uberblock with a new incarnation, in the other anchor, so that nothing of the life before can be
+//! first appends an uberblock with a new incarnation, in the other anchor of each device, so that nothing of the life before can be
 //! mistaken for this one.
 //!
 //! If the newest group cannot be read, import refuses and says what a rewind would lose; it never falls back by itself.
 
 use crate::addr::Place;
 use crate::alloc::Allocator;
+use crate::anchors::{Anchor, Candidate, Roots, match_devices};
 use crate::append::Streams;
-use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
+use crate::block_ptr::BLOCK_BYTES_MAX;
 use crate::cache::BlockCache;
 use crate::devices::Devices;
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::features::{Feature, InForce};
-use crate::label::{ANCHOR_BYTES_MAX, ANCHORS, BootPtr, DeviceRow, Features, LABEL_BYTES, Label, Uberblock};
+use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Uberblock};
 use crate::parts::PartCache;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::record::{Free, Home, Record, SectionPtr, get_frees};
@@ -34,34 +35,7 @@ use terrane_codec::{ChecksumKind, Compressor, compute};
 use terrane_device::{Device, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx};
 
-/// The fewest zones a pool can have, anchors included.
-pub const ZONES_MIN: u32 = 32;
-/// The smallest zone, in bytes.
-pub const ZONE_BYTES_MIN: u64 = 1 << 20;
-const ZONE_BYTES_DEFAULT: u64 = 64 << 20;
-const ZONES_AIM: u64 = 256;
 const NAME_BYTES_MAX: usize = 255;
-
-/// The zone size for a device that has none of its own: 64 MiB, smaller on small pools.
-pub fn zone_size_for(device_bytes: u64) -> u64 {
-    let aim = (device_bytes / ZONES_AIM).max(1);
-    let power = 1u64 << (63 - aim.leading_zeros());
-    power.clamp(ZONE_BYTES_MIN, ZONE_BYTES_DEFAULT)
-}
-
-#[derive(Clone, Debug)]
-pub struct CreateOptions {
-    pub name: String,
-    /// What the pool may hold that older versions cannot read.
-    pub features: Vec<Feature>,
-}
-
-impl CreateOptions {
-    /// A pool of this name with the features that new pools have.
-    pub fn named(name: &str) -> Self {
-        CreateOptions { name: name.to_owned(), features: Feature::defaults() }
-    }
-}
 
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
@@ -118,46 +92,8 @@ pub fn probe(read: &mut dyn FnMut(u64, &mut [u8]) -> bool, bytes: u64) -> Option
     found.map(|label| Probe { label })
 }
 
-/// The uberblocks that are valid in an anchor, with their label.
-pub(crate) fn read_anchor(device: &dyn Device, anchor: u32) -> Option<(Label, Vec<(u64, Uberblock)>)> {
-    let info = device.info();
-    let report = device.report(ZoneIdx(anchor)).ok()?;
-    let mut limit = report.capacity.min(ANCHOR_BYTES_MAX);
-    if info.hardware_pointers {
-        limit = limit.min(report.pointer);
-    }
-    let unit = u64::from(info.write_unit);
-    let first = LABEL_BYTES.next_multiple_of(unit);
-    if limit < first {
-        return None;
-    }
-    let mut raw = vec![0; usize::try_from(limit).ok()?];
-    // A short device must not hide the uberblocks that are there: read in pieces, stop at the first that fails.
-    let mut have = 0;
-    for piece in raw.chunks_mut(1 << 20) {
-        if device.read(ZoneIdx(anchor), have, piece).is_err() {
-            break;
-        }
-        have += piece.len() as u64;
-    }
-    let label =
-        Label::parse(raw.get(..LABEL_BYTES as usize)?, anchor, &format!("{} anchor {anchor}", info.name))
-            .ok()?;
-    let slot = unit.max(4096);
-    let mut found = Vec::new();
-    let mut at = first;
-    while at + slot <= have {
-        let from = usize::try_from(at).ok()?;
-        if let Some(uber) = raw.get(from..).and_then(|raw| Uberblock::parse(raw, &label, anchor, at)) {
-            found.push((at, uber));
-        }
-        at += slot;
-    }
-    Some((label, found))
-}
-
 /// Reads a bootstrap block from its first good copy; true: all copies were good.
-fn read_boot(devices: &[Arc<dyn Device>], ptr: &BootPtr, what: &str) -> Result<(Vec<u8>, bool), Corrupt> {
+fn read_boot(devices: &Devices, ptr: &BootPtr, what: &str) -> Result<(Vec<u8>, bool), Corrupt> {
     let mut whole = true;
     let mut last = Corrupt::new(what, "place", "at least one", "none");
     for place in ptr.copies() {
@@ -172,16 +108,11 @@ fn read_boot(devices: &[Arc<dyn Device>], ptr: &BootPtr, what: &str) -> Result<(
     Err(last)
 }
 
-fn read_boot_copy(
-    devices: &[Arc<dyn Device>],
-    ptr: &BootPtr,
-    place: &Place,
-    what: &str,
-) -> Result<Vec<u8>, Corrupt> {
+fn read_boot_copy(devices: &Devices, ptr: &BootPtr, place: &Place, what: &str) -> Result<Vec<u8>, Corrupt> {
     let at = format!("{what} at {place}");
     let device = devices
-        .get(usize::from(place.device.0))
-        .ok_or_else(|| Corrupt::new(&at, "device", format_args!("below {}", devices.len()), place.device))?;
+        .get(place.device)
+        .map_err(|_| Corrupt::new(&at, "device", "one of the pool", place.device))?;
     let info = device.info();
     let end = place.offset.checked_add(u64::from(ptr.len));
     let inside = place.zone.0 >= ANCHORS
@@ -226,206 +157,58 @@ fn boot_decode(stored: &[u8], at: &str) -> Result<Vec<u8>, Corrupt> {
 /// What import found on the devices.
 struct Found {
     uber: Uberblock,
-    anchor: u32,
     record: Record,
     chain: VecDeque<Chained>,
     sections: Vec<SectionPtr>,
     tables: Tables,
     whole: bool,
-    /// The anchor it was found in has a label of other features than the one that holds now.
+    /// An anchor that stays has another label than the one that holds now.
     label_is_old: bool,
 }
 
 impl Pool {
-    /// Makes a new pool on a device whose content may go, and leaves it open.
-    pub fn create(
-        devices: Vec<Arc<dyn Device>>,
-        create: &CreateOptions,
-        env: Arc<dyn Env>,
-        options: &ImportOptions,
-    ) -> Result<Arc<Pool>, PoolError> {
-        let [device] = devices.as_slice() else {
-            return Err(PoolError::refused(
-                "a pool",
-                "one device",
-                devices.len(),
-                "several devices come in a later version",
-            ));
-        };
-        let (device, info) = (device.clone(), device.info().clone());
-        check_name(&create.name)?;
-        let mut capacity = info.zone_size;
-        if info.zone_count < ZONES_MIN || info.zone_size < ZONE_BYTES_MIN || !info.zone_size.is_power_of_two()
-        {
-            return Err(PoolError::refused(
-                &info.name,
-                format_args!("at least {ZONES_MIN} zones of a power of two of at least 1 MiB"),
-                format_args!("{} zones of {} bytes", info.zone_count, info.zone_size),
-                "give it more space, or a smaller zone size",
-            ));
-        }
-        let streams = 3 + data_streams(info.zone_count) as u32;
-        if info.max_open > 0 && info.max_open <= streams {
-            return Err(PoolError::refused(
-                &info.name,
-                format_args!("at least {} zones that may be open at once", streams + 1),
-                info.max_open,
-                "streams that share a zone come in a later version",
-            ));
-        }
-        keep_space(&devices, options);
-        for zone in (0..info.zone_count).map(ZoneIdx) {
-            device.reset(zone)?;
-            capacity = capacity.min(device.report(zone)?.capacity);
-        }
-        if capacity < ZONE_BYTES_MIN {
-            let found = format!("one that takes {capacity} bytes");
-            return Err(PoolError::refused(
-                &info.name,
-                "zones that take at least 1 MiB",
-                found,
-                "use another device",
-            ));
-        }
-        if !info.hardware_pointers {
-            // A reset need not have changed a byte: the labels of a pool that was here would be found beside our own.
-            let zeros = vec![0; (LABEL_BYTES as usize).next_multiple_of(info.write_unit as usize)];
-            (0..ANCHORS).try_for_each(|anchor| device.write(ZoneIdx(anchor), 0, &zeros))?;
-            device.flush()?;
-        }
-        let max_block = (capacity / 4).min(u64::from(BLOCK_BYTES_MAX)) as u32;
-        let devices = known(devices);
-        let (pool, id) = (env.random_u64(), env.random_u64());
-        let row = DeviceRow {
-            device: id,
-            zone_size: info.zone_size,
-            zone_count: info.zone_count,
-            write_unit: info.write_unit,
-        };
-        let mut features = Features::default();
-        for feature in &create.features {
-            features.add(*feature);
-        }
-        let label = Label {
-            pool,
-            name: create.name.clone(),
-            device: id,
-            generation: 1,
-            turn: 0,
-            zone_size: info.zone_size,
-            zone_count: info.zone_count,
-            write_unit: info.write_unit,
-            max_block,
-            sections: (info.zone_count / 16).clamp(1, 1024),
-            features,
-            devices: vec![row],
-        };
-        let lease = 4096;
-        let mut alloc = Allocator::new(1, lease);
-        alloc.add_device(DeviceIdx(0), false, info.zone_count - ANCHORS);
-        homes(info.zone_count).for_each(|home| alloc.put(home));
-        let sections = (0..label.sections)
-            .map(|section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE })
-            .collect();
-        let counters = Arc::new(Counters::new(env.clone()));
-        let state = SyncState {
-            streams: Streams::new(
-                pool,
-                1,
-                devices.clone(),
-                capacity,
-                data_streams(info.zone_count),
-                env.workers() > 0,
-                counters.clone(),
-            ),
-            alloc,
-            lease_txg: lease,
-            incarnation: 1,
-            anchor: 1,
-            anchor_offset: 0,
-            chain: VecDeque::new(),
-            sections,
-            next_section: 0,
-            replay_bytes: 0,
-            checkpoint_wanted: false,
-            root: BlockPtr::default(),
-            recent: VecDeque::new(),
-            imported: Txg(0),
-            oldest: Txg(1),
-            resets_done: Vec::new(),
-            suspects: Vec::new(),
-        };
-        let groups = Groups::new(Txg(1), Txg(0), options.dirty_bytes);
-        let pool = assemble(
-            label,
-            devices,
-            Tables::default(),
-            groups,
-            state,
-            (env, counters, Totals::default()),
-            options,
-        );
-        pool.run_group()?;
-        pool.in_force.add(create.features.iter().copied());
-        pool.start(options);
-        Ok(pool)
-    }
-
     /// Opens the pool that lies on the devices.
     pub fn import(
         devices: Vec<Arc<dyn Device>>,
         env: Arc<dyn Env>,
         options: &ImportOptions,
     ) -> Result<Arc<Pool>, PoolError> {
-        let device = devices
+        let first = devices
             .first()
             .cloned()
             .ok_or_else(|| PoolError::refused("import", "a device", "none", "name one"))?;
-        let info = device.info().clone();
         keep_space(&devices, options);
-        let anchors: Vec<crate::inspect::Anchor> = (0..ANCHORS)
-            .filter_map(|anchor| {
-                read_anchor(device.as_ref(), anchor).map(|(label, ubers)| (anchor, label, ubers))
-            })
-            .collect();
-        let mut candidates: Vec<(u32, &Label, Uberblock)> = anchors
-            .iter()
-            .flat_map(|(anchor, label, ubers)| ubers.iter().map(move |(_, uber)| (*anchor, label, *uber)))
-            .collect();
-        // The youngest incarnation first: it begins with the group that it imported, and what older ones wrote after that group is a
-        // branch that was given up.
-        // One group stands under two labels when features came and the power went before both anchors had the new one.
-        let age = |uber: &Uberblock| (uber.incarnation, uber.txg, uber.clean, uber.generation);
-        candidates.sort_by_key(|(_, _, uber)| std::cmp::Reverse(age(uber)));
-        let (mut incarnation, mut first, mut cap) = (u64::MAX, Txg(u64::MAX), Txg(u64::MAX));
-        candidates.retain(|(_, _, uber)| {
-            if uber.incarnation != incarnation {
-                (incarnation, cap) = (uber.incarnation, cap.min(first));
-            }
-            first = first.min(uber.txg);
-            uber.txg <= cap
-        });
-        let Some((_, label, newest)) = candidates.first().copied() else {
+        let roots = Roots::read(&devices);
+        one_pool(&devices, &roots)?;
+        let candidates = roots.candidates();
+        let Some(&Candidate { read, uber: newest }) = candidates.first() else {
             return Err(PoolError::refused(
-                &info.name,
+                &first.info().name,
                 "a Terrane pool",
                 "no valid uberblock",
                 "check that this is the right device",
             ));
         };
-        let label = label.clone();
-        check_label(&label, &info, options)?;
+        let mut label = read.label.clone();
+        check_features(&label, options)?;
+        let slots = match_devices(&devices, &roots, &label)?;
+        let device_of = |given: Option<usize>| devices.get(given?).cloned();
+        let members = Devices::new(slots.iter().map(|given| device_of(*given)).collect());
+        // What lies on a device that is no member says nothing any more.
+        let is_member = |candidate: &&Candidate<'_>| slots.contains(&Some(candidate.read.given));
         let limit = options.rewind.unwrap_or(Txg(u64::MAX));
         let oldest = newest.oldest;
         let mut last_error = None;
         let found = candidates
             .iter()
-            .filter(|(_, _, uber)| uber.txg <= limit && uber.txg >= oldest)
-            .find_map(|(anchor, _, uber)| {
+            .filter(is_member)
+            .map(|candidate| candidate.uber)
+            .filter(|uber| uber.txg <= limit && uber.txg >= oldest)
+            .find_map(|uber| {
                 if last_error.is_some() && options.rewind.is_none() {
                     return None;
                 }
-                match load(&devices, &label, *anchor, uber) {
+                match load(&members, &label, &uber) {
                     Ok(found) => Some(found),
                     Err(corrupt) => {
                         log::error!("group {}: {corrupt}", uber.txg);
@@ -437,7 +220,8 @@ impl Pool {
         let Some(found) = found else {
             let older = candidates
                 .iter()
-                .map(|(_, _, uber)| uber.txg)
+                .filter(is_member)
+                .map(|candidate| candidate.uber.txg)
                 .find(|txg| *txg < newest.txg && *txg >= oldest);
             let remedy = match older {
                 Some(txg) => {
@@ -454,18 +238,29 @@ impl Pool {
             ));
         };
         // Leases are pool-wide facts: even a rewind must not hand out a number twice.
-        let lease_seq = candidates.iter().map(|(_, _, uber)| uber.lease_seq).max().unwrap_or(0);
-        let lease_txg = candidates.iter().map(|(_, _, uber)| uber.lease_txg).max().unwrap_or(0);
-        let incarnation = candidates.iter().map(|(_, _, uber)| uber.incarnation).max().unwrap_or(0) + 1;
-        let turn = anchors.iter().map(|(_, label, _)| label.turn).max().unwrap_or(0);
-        let label_is_old =
-            anchors.iter().any(|(anchor, old, _)| *anchor == found.anchor && old.features != label.features);
-        let found = Found { label_is_old, ..found };
-        let label = Label { turn, ..label };
-        open(devices, label, found, (lease_seq, lease_txg, incarnation), env, options)
+        let most = |of: fn(&Uberblock) -> u64| {
+            candidates.iter().map(|candidate| of(&candidate.uber)).max().unwrap_or(0)
+        };
+        let leases =
+            (most(|uber| uber.lease_seq), most(|uber| uber.lease_txg), most(|uber| uber.incarnation) + 1);
+        let (mut anchors, mut label_is_old) = (Vec::new(), false);
+        for (device, given) in (0u16..).map(DeviceIdx).zip(&slots) {
+            let Some(given) = *given else { continue };
+            let (anchor, generation) = roots.anchor_of(given, device, &found.uber);
+            label_is_old |= generation != label.generation;
+            anchors.push(anchor);
+        }
+        if label.features.has(Feature::Devices) {
+            for (row, given) in label.devices.iter_mut().zip(&slots) {
+                if let (Some(row), Some(device)) = (row, device_of(*given)) {
+                    row.call(&device.info().name);
+                }
+            }
+        }
+        open((Arc::new(members), anchors), label, Found { label_is_old, ..found }, leases, env, options)
     }
 
-    fn start(self: &Arc<Self>, options: &ImportOptions) {
+    pub(crate) fn start(self: &Arc<Self>, options: &ImportOptions) {
         if self.threaded() && !self.read_only {
             let (pool, period) = (self.clone(), options.commit_period);
             let thread = std::thread::Builder::new()
@@ -477,15 +272,26 @@ impl Pool {
     }
 }
 
-fn keep_space(devices: &[Arc<dyn Device>], options: &ImportOptions) {
+/// Devices of several pools are a slip of who named them.
+fn one_pool(devices: &[Arc<dyn Device>], roots: &Roots) -> Result<(), PoolError> {
+    let mut labels = roots.labels();
+    let Some((one, first)) = labels.next() else { return Ok(()) };
+    let Some((other, label)) = labels.find(|(_, label)| label.pool != first.pool) else { return Ok(()) };
+    let name = |given: usize| devices.get(given).map_or("?", |device| device.info().name.as_str());
+    let found = format!("pool {} on {} and pool {} on {}", first.name, name(one), label.name, name(other));
+    Err(PoolError::refused("import", "devices of one pool", found, "name the devices of one"))
+}
+
+pub(crate) fn keep_space(devices: &[Arc<dyn Device>], options: &ImportOptions) {
     devices.iter().filter(|_| !options.discard).for_each(|device| device.keep_space());
 }
 
-fn homes(zone_count: u32) -> impl Iterator<Item = Home> {
-    (ANCHORS..zone_count).map(|zone| Home { device: DeviceIdx(0), zone: ZoneIdx(zone) })
+/// The zones of a device that are for blocks.
+pub(crate) fn homes(device: DeviceIdx, zone_count: u32) -> impl Iterator<Item = Home> {
+    (ANCHORS..zone_count).map(move |zone| Home { device, zone: ZoneIdx(zone) })
 }
 
-fn data_streams(zone_count: u32) -> usize {
+pub(crate) fn data_streams(zone_count: u32) -> usize {
     if zone_count >= 128 { 2 } else { 1 }
 }
 
@@ -498,7 +304,7 @@ pub(crate) fn is_name(name: &str) -> bool {
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
 }
 
-fn check_name(name: &str) -> Result<(), PoolError> {
+pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
     if is_name(name) {
         return Ok(());
     }
@@ -506,11 +312,7 @@ fn check_name(name: &str) -> Result<(), PoolError> {
     Err(PoolError::refused("pool name", expected, format_args!("{name:?}"), "choose another"))
 }
 
-fn check_label(
-    label: &Label,
-    info: &terrane_device::DeviceInfo,
-    options: &ImportOptions,
-) -> Result<(), PoolError> {
+fn check_features(label: &Label, options: &ImportOptions) -> Result<(), PoolError> {
     let unknown = |list: &[String]| list.iter().find(|name| Feature::of_name(name).is_none()).cloned();
     let pool = format!("pool {}", label.name);
     if let Some(feature) = unknown(&label.features.incompatible) {
@@ -525,30 +327,11 @@ fn check_label(
         let remedy = "import it read-only, or use a version of Terrane that knows this feature";
         return Err(PoolError::refused(pool, "known features", feature, remedy));
     }
-    if label.zone_size != info.zone_size
-        || label.zone_count > info.zone_count
-        || label.write_unit < info.write_unit
-    {
-        return Err(PoolError::refused(
-            pool,
-            format_args!("{} zones of {} bytes", label.zone_count, label.zone_size),
-            format_args!("{} zones of {} bytes on {}", info.zone_count, info.zone_size, info.name),
-            "the image was cut short or lies on another kind of device; restore it whole",
-        ));
-    }
-    if label.devices.len() != 1 {
-        return Err(PoolError::refused(
-            pool,
-            "one device",
-            label.devices.len(),
-            "use a version of Terrane that knows several",
-        ));
-    }
     Ok(())
 }
 
 /// Loads the tables of one committed group.
-fn load(devices: &[Arc<dyn Device>], label: &Label, anchor: u32, uber: &Uberblock) -> Result<Found, Corrupt> {
+fn load(devices: &Devices, label: &Label, uber: &Uberblock) -> Result<Found, Corrupt> {
     uber.record.judge(&format_args!("uberblock of group {}", uber.txg))?;
     let mut whole = true;
     let mut fetch = |ptr: &BootPtr, what: &str| -> Result<Vec<u8>, Corrupt> {
@@ -615,21 +398,24 @@ fn load(devices: &[Arc<dyn Device>], label: &Label, anchor: u32, uber: &Uberbloc
         }
         chain.push_back(Chained { txg: record.txg, ptr: *ptr, dead_log: record.dead_log.clone() });
     }
-    check_tables(devices, label, &tables)?;
+    check_tables(label, &tables)?;
     let (record, _) =
         records.into_iter().next().ok_or_else(|| Corrupt::new("uberblock", "record", "one", "none"))?;
-    Ok(Found { uber: *uber, anchor, record, chain, sections: table, tables, whole, label_is_old: false })
+    Ok(Found { uber: *uber, record, chain, sections: table, tables, whole, label_is_old: false })
 }
 
-fn check_tables(devices: &[Arc<dyn Device>], label: &Label, tables: &Tables) -> Result<(), Corrupt> {
+fn check_tables(label: &Label, tables: &Tables) -> Result<(), Corrupt> {
     for (seq, zone) in &tables.zones {
-        let known = usize::from(zone.home.device.0) < devices.len();
-        let inside = zone.home.zone.0 >= ANCHORS && zone.home.zone.0 < label.zone_count;
-        if !known || !inside || zone.capacity > label.zone_size {
+        let row = label.member(zone.home.device);
+        let inside = |row: &DeviceRow| {
+            (ANCHORS..row.zone_count).contains(&zone.home.zone.0) && zone.capacity <= row.zone_size
+        };
+        // A zone that is gone lies nowhere; even its device may be gone.
+        if zone.is_resident() && !row.is_some_and(inside) {
             return Err(Corrupt::new(
                 format_args!("zone {seq}"),
                 "home and capacity",
-                "on the device",
+                "on a device of the pool",
                 zone.home,
             ));
         }
@@ -641,26 +427,29 @@ fn check_tables(devices: &[Arc<dyn Device>], label: &Label, tables: &Tables) -> 
 }
 
 fn open(
-    devices: Vec<Arc<dyn Device>>,
+    (devices, anchors): (Arc<Devices>, Vec<Anchor>),
     label: Label,
     found: Found,
     (lease_seq, lease_txg, incarnation): (u64, u64, u64),
     env: Arc<dyn Env>,
     options: &ImportOptions,
 ) -> Result<Arc<Pool>, PoolError> {
-    let Found { uber, anchor, record, chain, sections, mut tables, whole, label_is_old } = found;
-    let capacity = tables.zones.values().map(|zone| zone.capacity).min().unwrap_or(label.zone_size);
-    let devices = known(devices);
+    let Found { uber, record, chain, sections, mut tables, whole, label_is_old } = found;
+    let sizes = label.members().map(|(_, row)| row.zone_size);
+    let capacities = tables.zones.values().filter(|zone| zone.is_resident()).map(|zone| zone.capacity);
+    let capacity = capacities.chain(sizes).min().unwrap_or(label.zone_size);
+    let zones: u32 = label.members().map(|(_, row)| row.zone_count).fold(0, u32::saturating_add);
     let counters = Arc::new(Counters::new(env.clone()));
     let mut streams = Streams::new(
         label.pool,
         incarnation,
         devices.clone(),
         capacity,
-        data_streams(label.zone_count),
+        data_streams(zones),
         env.workers() > 0 && !options.read_only,
         counters.clone(),
     );
+    let mut alloc = Allocator::new(lease_seq, lease_seq + 4096);
     let mut used = BTreeSet::new();
     for (seq, zone) in &mut tables.zones {
         if !zone.is_resident() {
@@ -693,7 +482,9 @@ fn open(
             zone.gather = fits
                 .then(|| streams.adopt(zone.class, *seq, zone.home, zone.capacity, at, zone.claimed))
                 .flatten();
-            if zone.gather.is_none() {
+            if zone.gather.is_some() {
+                alloc.opened(zone.class, zone.home.device);
+            } else {
                 // Its record comes with the next group.
                 streams.group.filled.push(*seq);
             }
@@ -703,18 +494,18 @@ fn open(
         let report = devices.get(home.device).ok().and_then(|device| device.report(home.zone).ok());
         report.is_some_and(|report| !matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline))
     };
-    let free = homes(label.zone_count).filter(|home| !used.contains(home));
-    let mut alloc = Allocator::new(lease_seq, lease_seq + 4096);
-    alloc.add_device(DeviceIdx(0), false, label.zone_count - ANCHORS);
-    free.filter(takes_writes).for_each(|home| alloc.put_unclean(home));
+    for (device, row) in label.members() {
+        alloc.add_device(device, row.role == Role::Special, row.block_zones());
+        let free = homes(device, row.zone_count).filter(|home| !used.contains(home));
+        free.filter(takes_writes).for_each(|home| alloc.put_unclean(home));
+    }
     let next_txg = first_group((uber.txg, uber.clean), lease_txg, options.rewind.is_some());
     let state = SyncState {
         streams,
         alloc,
         lease_txg: next_txg.0 + 4096,
         incarnation,
-        anchor,
-        anchor_offset: 0,
+        anchors,
         chain,
         sections,
         next_section: 0,
@@ -728,16 +519,16 @@ fn open(
         resets_done: Vec::new(),
         suspects: Vec::new(),
     };
-    let slot = u64::from(label.write_unit).max(4096);
+    let slot = label.members().map(|(_, row)| u64::from(row.write_unit).max(4096)).sum();
     let before = record.totals.plus(&Totals::of_commit(&uber.record, slot, uber.clean));
     let features: Vec<Feature> = label.features.known().collect();
     let groups = Groups::new(next_txg, uber.txg, options.dirty_bytes);
     let pool = assemble(label, devices, tables, groups, state, (env, counters, before), options);
     if !options.read_only {
         let mut st = pool.sync.lock();
-        pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
         if label_is_old {
-            st.anchor_offset = 0;
+            pool.relabel(&mut st)?;
+        } else {
             pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
         }
         pool.publish(&st);
@@ -750,17 +541,13 @@ fn open(
     Ok(pool)
 }
 
-fn known(devices: Vec<Arc<dyn Device>>) -> Arc<Devices> {
-    Arc::new(Devices::new(devices.into_iter().map(Some).collect()))
-}
-
 /// The first group after the one that was imported, given whether that was the last before an export. A group's number never comes twice:
 /// after a crash, and where later groups are given up, it goes on above all that were leased.
 fn first_group((txg, clean): (Txg, bool), lease: u64, rewinds: bool) -> Txg {
     if clean && !rewinds { txg.next() } else { Txg(lease.max(txg.0 + 1)) }
 }
 
-fn assemble(
+pub(crate) fn assemble(
     label: Label,
     devices: Arc<Devices>,
     tables: Tables,

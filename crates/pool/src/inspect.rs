@@ -1,9 +1,9 @@
 //! Looking inside: what `terrane debug` prints and `terrane check` compares.
 
 use crate::addr::Addr;
+use crate::anchors::read_anchor;
 use crate::directory::Entry;
 use crate::error::PoolError;
-use crate::import::read_anchor;
 use crate::label::{ANCHORS, Label, Uberblock};
 use crate::pool::Pool;
 use crate::record::{Class, Home, Run};

@@ -11,8 +11,10 @@
 
 use crate::addr::{GRANULE, Place, ZONE_BYTES_MAX};
 use crate::block_ptr::BLOCK_BYTES_MAX;
+use crate::features::Feature;
 use crate::seal::{Seed, seal};
-use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, layout};
+use terrane_device::DeviceInfo;
+use terrane_wire::{Corrupt, DeviceIdx, Reader, Truncated, Txg, Writer, layout};
 
 pub const LABEL_MAGIC: u64 = u64::from_le_bytes(*b"TERRLABL");
 pub const UBERBLOCK_MAGIC: u64 = u64::from_le_bytes(*b"TERRUBER");
@@ -88,6 +90,13 @@ const COUNTER_MAX: u64 = 1 << 62;
 /// The smallest `max_block` that a zone of the smallest size gives, in bytes.
 const MAX_BLOCK_MIN: u32 = 256 << 10;
 
+/// The most devices a pool ever had, those that were removed included.
+pub const DEVICES_MAX: usize = 64;
+/// A device's name in the label takes no more.
+const DEVICE_NAME_BYTES_MAX: usize = 128;
+// Rows of 26 bytes, a length and a name, beside the names of the pool and its features.
+const _: () = assert!((DEVICES_MAX * (28 + DEVICE_NAME_BYTES_MAX)) as u64 <= LABEL_BYTES * 3 / 4);
+
 /// Set when the pool was exported: nothing was written after this uberblock.
 pub const UBERBLOCK_CLEAN: u32 = 1;
 
@@ -97,6 +106,9 @@ impl Default for Place {
         Place::new(DeviceIdx(0), ZoneIdx(0), 0, ZoneSeq(0))
     }
 }
+
+/// Copies of an uberblock in one write.
+pub const UBERBLOCK_COPIES: usize = 2;
 
 /// Names a bootstrap block by place.
 pub type BootPtr = RecordPtrPhys;
@@ -151,6 +163,24 @@ pub struct Features {
     pub compatible: Vec<String>,
 }
 
+/// What a device is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    #[default]
+    Data,
+    /// Metadata, and data only when no other device has room.
+    Special,
+}
+
+/// Whether a device stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stay {
+    #[default]
+    Normal,
+    /// It takes nothing new; what lives on it moves away, then it is let go.
+    Leaving,
+}
+
 /// One row of the device table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRow {
@@ -158,6 +188,36 @@ pub struct DeviceRow {
     pub zone_size: u64,
     pub zone_count: u32,
     pub write_unit: u32,
+    pub role: Role,
+    pub stay: Stay,
+    /// What it was called when it was last seen, for who looks for it; empty in a pool that always had one device.
+    pub name: String,
+}
+
+impl DeviceRow {
+    /// The row of a device that joins under a fresh id.
+    pub(crate) fn of(device: u64, info: &DeviceInfo, role: Role) -> DeviceRow {
+        let (zone_size, zone_count, write_unit) = (info.zone_size, info.zone_count, info.write_unit);
+        DeviceRow { device, zone_size, zone_count, write_unit, role, stay: Stay::Normal, name: String::new() }
+    }
+
+    /// Zones for blocks: all but the anchors.
+    pub fn block_zones(&self) -> u32 {
+        self.zone_count.saturating_sub(ANCHORS)
+    }
+
+    /// Remembers the device's name; of one that is too long the end, which tells more.
+    pub(crate) fn call(&mut self, name: &str) {
+        let from = (0..=name.len())
+            .find(|at| name.len() - at <= DEVICE_NAME_BYTES_MAX && name.is_char_boundary(*at));
+        self.name = from.and_then(|from| name.get(from..)).unwrap_or_default().to_owned();
+    }
+
+    fn has_geometry(&self) -> bool {
+        let unit_ok = self.write_unit.is_power_of_two() && (4096..=1 << 20).contains(&self.write_unit);
+        let size_ok = self.zone_size >= u64::from(self.write_unit) && self.zone_size <= ZONE_BYTES_MAX;
+        unit_ok && size_ok && self.zone_count >= ANCHORS
+    }
 }
 
 /// Who a pool is.
@@ -176,7 +236,8 @@ pub struct Label {
     /// Into how many sections the space tables are cut.
     pub sections: u32,
     pub features: Features,
-    pub devices: Vec<DeviceRow>,
+    /// By device index; a device that was removed leaves a hole, because indexes are never given to others.
+    pub devices: Vec<Option<DeviceRow>>,
 }
 
 fn label_seed(pool: u64, device: u64, anchor: u32, turn: u64) -> Seed {
@@ -184,6 +245,28 @@ fn label_seed(pool: u64, device: u64, anchor: u32, turn: u64) -> Seed {
 }
 
 impl Label {
+    /// The devices that are there, with their indexes.
+    pub fn members(&self) -> impl Iterator<Item = (DeviceIdx, &DeviceRow)> {
+        let rows = (0u16..).zip(&self.devices);
+        rows.filter_map(|(index, row)| Some((DeviceIdx(index), row.as_ref()?)))
+    }
+
+    pub fn member(&self, device: DeviceIdx) -> Option<&DeviceRow> {
+        self.devices.get(usize::from(device.0))?.as_ref()
+    }
+
+    /// The same label as a device carries it, in an anchor's filling of this turn.
+    pub(crate) fn carried_by(&self, row: &DeviceRow, turn: u64) -> Label {
+        Label {
+            device: row.device,
+            zone_size: row.zone_size,
+            zone_count: row.zone_count,
+            write_unit: row.write_unit,
+            turn,
+            ..self.clone()
+        }
+    }
+
     /// The label as it begins anchor number `anchor`, padded to [`LABEL_BYTES`].
     pub fn encode(&self, anchor: u32) -> Vec<u8> {
         let mut body = Writer::new();
@@ -198,10 +281,17 @@ impl Label {
         }
         body.varint(self.devices.len() as u64);
         for row in &self.devices {
-            body.u64(row.device);
-            body.u64(row.zone_size);
-            body.u32(row.zone_count);
-            body.u32(row.write_unit);
+            body.u64(row.as_ref().map_or(0, |row| row.device));
+            body.u64(row.as_ref().map_or(0, |row| row.zone_size));
+            body.u32(row.as_ref().map_or(0, |row| row.zone_count));
+            body.u32(row.as_ref().map_or(0, |row| row.write_unit));
+        }
+        if self.features.has(Feature::Devices) {
+            for row in &self.devices {
+                body.u8(row.as_ref().map_or(0, |row| row.role as u8));
+                body.u8(row.as_ref().map_or(0, |row| row.stay as u8));
+                body.blob(row.as_ref().map_or("", |row| &row.name).as_bytes());
+            }
         }
         let mut head = LabelHead {
             magic: LABEL_MAGIC,
@@ -253,10 +343,16 @@ impl Label {
         if seal(seed, &[sealed, body]) != head.seal {
             return Err(Corrupt::new(at, "label seal", "that of its bytes", "another"));
         }
-        let unit_ok = head.write_unit.is_power_of_two() && (4096..=1 << 20).contains(&head.write_unit);
-        let size_ok = head.zone_size >= u64::from(head.write_unit) && head.zone_size <= ZONE_BYTES_MAX;
-        if !unit_ok || !size_ok || head.zone_count < ANCHORS || head.sections == 0 || head.sections > 1 << 16
-        {
+        let own = DeviceRow {
+            device: head.device,
+            zone_size: head.zone_size,
+            zone_count: head.zone_count,
+            write_unit: head.write_unit,
+            role: Role::Data,
+            stay: Stay::Normal,
+            name: String::new(),
+        };
+        if !own.has_geometry() || head.sections == 0 || head.sections > 1 << 16 {
             return Err(Corrupt::new(
                 at,
                 "label geometry",
@@ -279,8 +375,7 @@ impl Label {
                 ),
             ));
         }
-        let truncated = |error: Truncated| Corrupt::new(at, "label body", "whole", error);
-        let (name, features, devices) = parse_body(body).map_err(truncated)?;
+        let (name, features, devices) = parse_body(body, at)?;
         if !crate::import::is_name(&name) {
             return Err(Corrupt::new(
                 at,
@@ -289,6 +384,7 @@ impl Label {
                 format_args!("{name:?}"),
             ));
         }
+        judge_devices(&own, &features, &devices, at)?;
         Ok(Label {
             pool: head.pool,
             name,
@@ -306,28 +402,76 @@ impl Label {
     }
 }
 
-fn parse_body(body: &[u8]) -> Result<(String, Features, Vec<DeviceRow>), Truncated> {
+/// What the table says of devices must be possible, and what it says of the one that carries it must be what the head says.
+fn judge_devices(
+    own: &DeviceRow,
+    features: &Features,
+    devices: &[Option<DeviceRow>],
+    at: &str,
+) -> Result<(), Corrupt> {
+    let bad = |expected: &str, found: &dyn std::fmt::Display| {
+        Err(Corrupt::new(at, "device table of the label", expected, found))
+    };
+    let max = if features.has(Feature::Devices) { DEVICES_MAX } else { 1 };
+    if devices.is_empty() || devices.len() > max {
+        return bad(&format!("1 to {max} devices"), &devices.len());
+    }
+    let rows = || devices.iter().flatten();
+    if let Some(row) = rows().find(|row| !row.has_geometry()) {
+        return bad("zones in range", &format_args!("{row:?}"));
+    }
+    let is_own = |row: &&DeviceRow| row.device == own.device;
+    let same = |row: &DeviceRow| {
+        (row.zone_size, row.zone_count, row.write_unit) == (own.zone_size, own.zone_count, own.write_unit)
+    };
+    if rows().filter(is_own).count() != 1 || !rows().filter(is_own).all(same) {
+        return bad("the device that carries it, once", &format_args!("{own:?}"));
+    }
+    let ids: std::collections::BTreeSet<u64> = rows().map(|row| row.device).collect();
+    if ids.len() != rows().count() {
+        return bad("devices with different ids", &rows().count());
+    }
+    Ok(())
+}
+
+fn parse_body(body: &[u8], at: &str) -> Result<(String, Features, Vec<Option<DeviceRow>>), Corrupt> {
+    let truncated = |error: Truncated| Corrupt::new(at, "label body", "whole", error);
     let mut raw = Reader::new(body);
     let text = |raw: &mut Reader<'_>| -> Result<String, Truncated> {
         Ok(String::from_utf8_lossy(raw.blob()?).into_owned())
     };
-    let name = text(&mut raw)?;
+    let name = text(&mut raw).map_err(truncated)?;
     let mut list = || -> Result<Vec<String>, Truncated> {
         let count = raw.count(1)?;
         (0..count).map(|_| text(&mut raw)).collect()
     };
-    let features = Features { incompatible: list()?, read_only_compatible: list()?, compatible: list()? };
-    let count = raw.count(24)?;
-    let devices = (0..count)
-        .map(|_| {
-            Ok(DeviceRow {
-                device: raw.u64()?,
-                zone_size: raw.u64()?,
-                zone_count: raw.u32()?,
-                write_unit: raw.u32()?,
-            })
-        })
-        .collect::<Result<_, Truncated>>()?;
+    let mut lists =
+        || Ok(Features { incompatible: list()?, read_only_compatible: list()?, compatible: list()? });
+    let features = lists().map_err(truncated)?;
+    let count = raw.count(24).map_err(truncated)?;
+    let mut row = || -> Result<DeviceRow, Truncated> {
+        let (device, zone_size, zone_count, write_unit) = (raw.u64()?, raw.u64()?, raw.u32()?, raw.u32()?);
+        let (role, stay, name) = (Role::Data, Stay::Normal, String::new());
+        Ok(DeviceRow { device, zone_size, zone_count, write_unit, role, stay, name })
+    };
+    let mut devices = (0..count).map(|_| row()).collect::<Result<Vec<_>, _>>().map_err(truncated)?;
+    if features.has(Feature::Devices) {
+        for row in &mut devices {
+            let (role, stay) = (raw.u8().map_err(truncated)?, raw.u8().map_err(truncated)?);
+            row.name = text(&mut raw).map_err(truncated)?;
+            (row.role, row.stay) = match (role, stay) {
+                (0, 0) => (Role::Data, Stay::Normal),
+                (0, 1) => (Role::Data, Stay::Leaving),
+                (1, 0) => (Role::Special, Stay::Normal),
+                (1, 1) => (Role::Special, Stay::Leaving),
+                _ => {
+                    let found = format_args!("{role} and {stay}");
+                    return Err(Corrupt::new(at, "role and state of a device", "0 or 1", found));
+                }
+            };
+        }
+    }
+    let devices = devices.into_iter().map(|row| (row.device != 0).then_some(row)).collect();
     Ok((name, features, devices))
 }
 
@@ -349,8 +493,8 @@ pub struct Uberblock {
 impl Uberblock {
     /// Two slots of `slot` bytes, to be written at `offset` of the anchor in one write.
     pub fn encode(&self, label: &Label, anchor: u32, offset: u64, slot: usize) -> Vec<u8> {
-        let mut raw = Vec::with_capacity(slot * 2);
-        for copy in 0..2 {
+        let mut raw = Vec::with_capacity(slot * UBERBLOCK_COPIES);
+        for copy in 0..UBERBLOCK_COPIES as u64 {
             let mut phys = UberblockPhys {
                 magic: UBERBLOCK_MAGIC,
                 version: FORMAT_VERSION,
@@ -407,92 +551,4 @@ fn uber_seed(label: &Label, anchor: u32, offset: u64) -> Seed {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn label() -> Label {
-        Label {
-            pool: 0x1234,
-            name: "tank".into(),
-            device: 99,
-            generation: 3,
-            turn: 8,
-            zone_size: 1 << 20,
-            zone_count: 64,
-            write_unit: 4096,
-            max_block: 256 << 10,
-            sections: 4,
-            features: Features { incompatible: vec!["org.example:x".into()], ..Features::default() },
-            devices: vec![DeviceRow { device: 99, zone_size: 1 << 20, zone_count: 64, write_unit: 4096 }],
-        }
-    }
-
-    #[test]
-    fn labels_come_back_and_belong_to_one_anchor() {
-        let raw = label().encode(1);
-        assert_eq!(Label::parse(&raw, 1, "here").unwrap(), label());
-        assert!(Label::parse(&raw, 0, "here").is_err());
-        assert!(Label::parse(&raw[..50], 1, "here").is_err());
-    }
-
-    /// The bytes of a label, up to the zeros that fill it.
-    fn golden(name: &str, features: Features) {
-        let label = Label { features, ..label() };
-        let mut raw = label.encode(0);
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-        let mut golden = std::fs::read(&path).unwrap();
-        golden.resize(LABEL_BYTES as usize, 0);
-        assert_eq!(Label::parse(&golden, 0, name).unwrap(), label);
-        assert!(golden == raw, "{name}: another label would be written");
-        raw[LabelHead::SIZE] ^= 1;
-        assert!(golden != raw);
-    }
-
-    #[test]
-    fn labels_with_and_without_features_are_what_they_always_were() {
-        golden("label_of_the_first_version", Features::default());
-        let mut features = Features::default();
-        features.add(crate::Feature::TinyZap);
-        golden("label_with_tinyzap", features);
-    }
-
-    #[test]
-    fn no_bit_of_a_label_may_flip() {
-        let raw = label().encode(0);
-        let body = LabelHead::decode(&raw).unwrap().body_bytes as usize + LabelHead::SIZE;
-        for bit in 0..body * 8 {
-            let mut bad = raw.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert!(Label::parse(&bad, 0, "here").is_err(), "bit {bit}");
-        }
-    }
-
-    #[test]
-    fn an_uberblock_is_two_slots_of_one_turn() {
-        let label = label();
-        let uber = Uberblock {
-            clean: true,
-            generation: 3,
-            turn: 8,
-            incarnation: 2,
-            txg: Txg(17),
-            oldest: Txg(14),
-            time_ns: 1,
-            lease_seq: 100,
-            lease_txg: 200,
-            record: BootPtr::NONE,
-        };
-        let raw = uber.encode(&label, 0, 16384, 4096);
-        assert_eq!(raw.len(), 8192);
-        assert_eq!(Uberblock::parse(&raw, &label, 0, 16384), Some(uber));
-        assert_eq!(Uberblock::parse(&raw[4096..], &label, 0, 20480), Some(uber));
-        assert_eq!(Uberblock::parse(&raw, &label, 1, 16384), None, "of another anchor");
-        let next_turn = Label { turn: 9, ..label.clone() };
-        assert_eq!(Uberblock::parse(&raw, &next_turn, 0, 16384), None, "of an earlier turn");
-        for bit in 0..UberblockPhys::SIZE * 8 {
-            let mut bad = raw.clone();
-            bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Uberblock::parse(&bad, &label, 0, 16384), None, "bit {bit}");
-        }
-    }
-}
+mod tests;

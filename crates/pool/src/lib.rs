@@ -11,9 +11,11 @@
 
 pub mod addr;
 mod alloc;
+mod anchors;
 pub mod append;
 pub mod block_ptr;
 pub mod cache;
+pub mod create;
 pub mod dead;
 mod devices;
 pub mod directory;
@@ -39,12 +41,13 @@ pub mod zones;
 
 pub use addr::{Addr, GRANULE, Place, granule_bytes};
 pub use block_ptr::BlockPtr;
+pub use create::CreateOptions;
 pub use directory::Owner;
 pub use env::{Env, SeededEnv, SystemEnv};
 pub use error::PoolError;
 pub use features::{FEATURES, Feature};
 pub use group::{Group, Stream, WriteRequest};
-pub use import::{CreateOptions, ImportOptions, Probe, probe};
+pub use import::{ImportOptions, Probe, probe};
 pub use policy::{Hint, Placement};
 pub use pool::{Client, DamagedBlock, Pool, Status};
 pub use stats::{DeviceStats, Stats};

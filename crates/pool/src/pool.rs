@@ -4,6 +4,7 @@
 //! written only by the sync), then leaves: gather buffers, caches, the heal queue. No lock but `sync` is held over a device write.
 
 use crate::alloc::Allocator;
+use crate::anchors::Anchor;
 use crate::append::Streams;
 use crate::block_ptr::BlockPtr;
 use crate::cache::BlockCache;
@@ -14,7 +15,7 @@ use crate::error::PoolError;
 use crate::features::InForce;
 use crate::gc::zone_yield;
 use crate::group::Group;
-use crate::label::{ANCHOR_BYTES_MAX, ANCHORS, BootPtr, LABEL_BYTES, Label, Uberblock};
+use crate::label::{BootPtr, Label};
 use crate::parts::PartCache;
 use crate::read::Heal;
 use crate::record::SectionPtr;
@@ -27,8 +28,8 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use terrane_device::{Counted, Device};
-use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneIdx, ZoneSeq};
+use terrane_device::Counted;
+use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneSeq};
 
 /// The floor above: whoever has dirty blocks when a group syncs.
 pub trait Client: Send + Sync {
@@ -54,9 +55,8 @@ pub(crate) struct SyncState {
     pub alloc: Allocator,
     pub lease_txg: u64,
     pub incarnation: u64,
-    /// The anchor in use, and where its next uberblock goes.
-    pub anchor: u32,
-    pub anchor_offset: u64,
+    /// Of every device.
+    pub anchors: Vec<Anchor>,
     pub chain: VecDeque<Chained>,
     pub sections: Vec<SectionPtr>,
     pub next_section: u32,
@@ -292,12 +292,12 @@ impl Pool {
         let st = self.sync.lock();
         let tables = self.tables.read();
         Status {
-            name: label.name,
+            name: label.name.clone(),
             id: self.pool_id,
             txg: self.txg.synced(),
             incarnation: st.incarnation,
             zone_size: label.zone_size,
-            zones: u64::from(label.zone_count - ANCHORS),
+            zones: label.members().map(|(_, row)| u64::from(row.block_zones())).sum(),
             zones_empty: st.alloc.empty_count() as u64,
             zones_waiting: tables
                 .zones
@@ -330,67 +330,8 @@ impl Pool {
         self.cache.clear();
     }
 
-    /// Appends the uberblock of a committed group, switching anchors when this one is full or cannot be written.
-    pub(crate) fn write_uberblock(
-        &self,
-        st: &mut SyncState,
-        txg: Txg,
-        record: BootPtr,
-        clean: bool,
-    ) -> Result<(), PoolError> {
-        let oldest = self.rollback_to(st, txg);
-        let mut label = self.label.lock();
-        let mut uber = Uberblock {
-            clean,
-            generation: label.generation,
-            turn: label.turn,
-            incarnation: st.incarnation,
-            txg,
-            oldest,
-            time_ns: self.env.wall_ns(),
-            lease_seq: st.alloc.lease_seq,
-            lease_txg: st.lease_txg,
-            record,
-        };
-        let device = self.device(DeviceIdx(0))?;
-        let unit = device.info().write_unit as usize;
-        let slot = unit.max(4096);
-        let zone = ZoneIdx(st.anchor);
-        let limit = device.report(zone)?.capacity.min(ANCHOR_BYTES_MAX);
-        let mut written = false;
-        if st.anchor_offset > 0 && st.anchor_offset + 2 * slot as u64 <= limit {
-            let raw = uber.encode(&label, st.anchor, st.anchor_offset, slot);
-            match device.write(zone, st.anchor_offset, &raw) {
-                Ok(()) => {
-                    st.anchor_offset += raw.len() as u64;
-                    self.counters.spend_on_anchors(raw.len());
-                    written = true;
-                }
-                Err(error) => log::warn!("uberblock of group {txg}: {error}; switching anchors"),
-            }
-        }
-        if !written {
-            let other = 1 - st.anchor;
-            device.reset(ZoneIdx(other))?;
-            label.turn += 1;
-            uber.turn = label.turn;
-            let mut raw = label.encode(other);
-            raw.resize((LABEL_BYTES as usize).next_multiple_of(unit), 0);
-            let at = raw.len() as u64;
-            raw.extend_from_slice(&uber.encode(&label, other, at, slot));
-            device.write(ZoneIdx(other), 0, &raw)?;
-            self.counters.spend_on_anchors(raw.len());
-            st.anchor = other;
-            st.anchor_offset = raw.len() as u64;
-        }
-        drop(label);
-        self.counters.timed(&self.counters.flush, || device.flush())?;
-        st.oldest = oldest;
-        Ok(())
-    }
-
     /// The oldest group to keep whole: three back, but only one when zones are short.
-    fn rollback_to(&self, st: &SyncState, txg: Txg) -> Txg {
+    pub(crate) fn rollback_to(&self, st: &SyncState, txg: Txg) -> Txg {
         let short = st.alloc.empty_count() < self.low_water() + 2;
         let depth = if short { 1 } else { 3 };
         let back = st.recent.iter().rev().filter(|recent| **recent < txg).nth(depth - 1).copied();

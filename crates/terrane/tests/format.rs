@@ -131,7 +131,7 @@ fn every_structure_of_the_code_is_on_the_page() {
 #[test]
 fn numbers_of_the_page_are_those_of_the_code() {
     use terrane_object::dnode;
-    use terrane_pool::{addr, append, block_ptr, import, label, record, seal};
+    use terrane_pool::{addr, append, block_ptr, create, label, record, seal};
     let page = read(root().join("FORMAT.md"));
     let magic = |word: u64| format!("`{}`", String::from_utf8(word.to_le_bytes().to_vec()).unwrap());
     for text in [
@@ -153,7 +153,7 @@ fn numbers_of_the_page_are_those_of_the_code() {
         format!("{} slots to a block of dnodes", dnode::SLOTS_PER_BLOCK),
         format!("header block has {} bytes", dnode::OBJSET_BYTES),
         format!("attributes take, at most {}", dnode::SPILL_BYTES_MAX),
-        format!("fewer than {} zones", import::ZONES_MIN),
+        format!("fewer than {} zones", create::ZONES_MIN),
     ] {
         assert!(page.contains(&text), "FORMAT.md should say {text:?}");
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use terrane_dataset::Dataset;
 use terrane_device::{Backing, Device, FileDevice, OpenMode, PathKind};
 use terrane_object::Objects;
-use terrane_pool::import::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
+use terrane_pool::create::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
 use terrane_pool::label::{ANCHORS, LABEL_BYTES};
 use terrane_pool::{CreateOptions, ImportOptions, Pool, SystemEnv, addr};
 use terrane_posix::{Cred, Fs};

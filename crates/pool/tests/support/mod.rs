@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub mod joint;
+
 use parking_lot::Mutex;
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression};
@@ -110,9 +112,12 @@ pub fn sim(seed: u64, hardware: bool) -> SimDevice {
 }
 
 pub fn create(device: &SimDevice, seed: u64) -> (Arc<Pool>, Arc<Toy>) {
+    create_on(vec![Arc::new(device.clone())], &CreateOptions::named("toy"), seed)
+}
+
+pub fn create_on(devices: Vec<Arc<dyn Device>>, create: &CreateOptions, seed: u64) -> (Arc<Pool>, Arc<Toy>) {
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
-    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-    let pool = Pool::create(devices, &CreateOptions::named("toy"), env, &options()).unwrap();
+    let pool = Pool::create(devices, create, env, &options()).unwrap();
     let toy = Arc::new(Toy { state: Mutex::default() });
     toy.state.lock().versions = vec![0; SLOTS];
     toy.state.lock().pointers = vec![BlockPtr::default(); SLOTS];
@@ -125,8 +130,12 @@ pub fn options() -> ImportOptions {
 }
 
 pub fn import(device: &SimDevice, seed: u64) -> Result<(Arc<Pool>, Arc<Toy>), PoolError> {
+    import_from(vec![Arc::new(device.clone())], seed)
+}
+
+pub fn import_from(devices: Vec<Arc<dyn Device>>, seed: u64) -> Result<(Arc<Pool>, Arc<Toy>), PoolError> {
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed ^ 0x5555));
-    let pool = Pool::import(vec![Arc::new(device.clone())], env, &options())?;
+    let pool = Pool::import(devices, env, &options())?;
     let toy = Arc::new(Toy { state: Mutex::default() });
     let root = pool.root();
     let mut state = State {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use terrane::{Cred, Dataset, Fs};
 use terrane_device::{Device, FileDevice, OpenMode};
 use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
-use terrane_pool::import::zone_size_for;
+use terrane_pool::create::zone_size_for;
 
 const IMAGE_BYTES: u64 = 8 << 30;
 

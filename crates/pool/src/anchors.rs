@@ -1,0 +1,370 @@
+//! Anchors: where every device tells which group is the newest.
+//!
+//! A commit appends its uberblock to the current anchor of every device, so that any of them could tell where the pool begins, and
+//! import takes the newest over all. A device whose anchors cannot be written does not stop the pool: what it tells is old, the others
+//! know better, and status names it. That is safe because a pool is imported only with all its devices at hand: there is always one
+//! that has the newest group. When not one anchor takes an uberblock the group has failed.
+//!
+//! Invariant, on each device: one anchor holds a valid label and the newest uberblock that this device took. The other is only reset
+//! to be written at once.
+
+use crate::error::PoolError;
+use crate::label::{
+    ANCHOR_BYTES_MAX, ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, UBERBLOCK_COPIES, Uberblock,
+};
+use crate::pool::{Pool, SyncState};
+use std::cmp::Reverse;
+use std::sync::Arc;
+use terrane_device::{Device, DeviceError, ZoneState};
+use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
+
+/// One device's anchor in use, and where its next uberblock goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Anchor {
+    pub device: DeviceIdx,
+    /// 0 or 1.
+    pub zone: u32,
+    /// In bytes; 0: the next uberblock goes to the other anchor.
+    pub offset: u64,
+    /// Of the newest filling that was begun.
+    pub turn: u64,
+    /// Why the device did not take the last uberblock.
+    pub trouble: Option<String>,
+}
+
+impl Anchor {
+    /// Of a device that has none yet: the first uberblock goes to anchor 0.
+    pub fn fresh(device: DeviceIdx) -> Anchor {
+        Anchor { device, zone: 1, offset: 0, turn: 0, trouble: None }
+    }
+
+    /// Appends an uberblock, switching anchors when this one is full or cannot be written. It is durable after a flush.
+    /// Returns the bytes that were written.
+    fn write(
+        &mut self,
+        device: &dyn Device,
+        (label, row): (&Label, &DeviceRow),
+        uber: &Uberblock,
+    ) -> Result<usize, DeviceError> {
+        let unit = device.info().write_unit as usize;
+        let slot = unit.max(4096);
+        // An anchor that cannot even be asked takes nothing.
+        let limit =
+            device.report(ZoneIdx(self.zone)).map_or(0, |report| report.capacity.min(ANCHOR_BYTES_MAX));
+        if self.offset > 0 && self.offset + (UBERBLOCK_COPIES * slot) as u64 <= limit {
+            let uber = Uberblock { turn: self.turn, ..*uber };
+            let raw = uber.encode(&label.carried_by(row, self.turn), self.zone, self.offset, slot);
+            match device.write(ZoneIdx(self.zone), self.offset, &raw) {
+                Ok(()) => {
+                    self.offset += raw.len() as u64;
+                    return Ok(raw.len());
+                }
+                Err(error) => {
+                    log::warn!(
+                        "{}: uberblock of group {}: {error}; switching anchors",
+                        device.info().name,
+                        uber.txg
+                    );
+                }
+            }
+        }
+        // Before the other one is opened, or a drive would count both as active. It stays readable.
+        if device.info().hardware_pointers
+            && self.turn > 0
+            && let Err(error) = device.finish(ZoneIdx(self.zone))
+        {
+            log::warn!("{}: {error}", device.info().name);
+        }
+        let other = 1 - self.zone;
+        device.reset(ZoneIdx(other))?;
+        // Whether the write succeeds or not: a part of it may be there, and must not be taken for a later filling.
+        self.turn += 1;
+        let label = label.carried_by(row, self.turn);
+        let uber = Uberblock { turn: self.turn, ..*uber };
+        let mut raw = label.encode(other);
+        raw.resize((LABEL_BYTES as usize).next_multiple_of(unit), 0);
+        let at = raw.len() as u64;
+        raw.extend_from_slice(&uber.encode(&label, other, at, slot));
+        device.write(ZoneIdx(other), 0, &raw)?;
+        (self.zone, self.offset) = (other, raw.len() as u64);
+        Ok(raw.len())
+    }
+}
+
+impl Pool {
+    /// Appends the uberblock of a committed group to the anchors of every device; durable when it returns.
+    pub(crate) fn write_uberblock(
+        &self,
+        st: &mut SyncState,
+        txg: Txg,
+        record: BootPtr,
+        clean: bool,
+    ) -> Result<(), PoolError> {
+        let oldest = self.rollback_to(st, txg);
+        let label = self.label();
+        let uber = Uberblock {
+            clean,
+            generation: label.generation,
+            turn: 0,
+            incarnation: st.incarnation,
+            txg,
+            oldest,
+            time_ns: self.env.wall_ns(),
+            lease_seq: st.alloc.lease_seq,
+            lease_txg: st.lease_txg,
+            record,
+        };
+        let mut last_error = None;
+        let mut taken = 0;
+        for anchor in &mut st.anchors {
+            let Some(row) = label.member(anchor.device) else { continue };
+            let device = self.device(anchor.device)?;
+            match anchor.write(device.as_ref(), (&label, row), &uber) {
+                Ok(bytes) => {
+                    taken += 1;
+                    self.counters.spend_on_anchors(bytes);
+                    anchor.trouble = None;
+                }
+                Err(error) => {
+                    if anchor.trouble.is_none() {
+                        log::error!("{}: it takes no uberblock: {error}; the others do", device.info().name);
+                    }
+                    anchor.trouble = Some(error.to_string());
+                    last_error = Some(error);
+                }
+            }
+        }
+        if taken == 0 {
+            let none = PoolError::Failed { reason: "no device has an anchor".into() };
+            return Err(last_error.map_or(none, PoolError::from));
+        }
+        self.flush_devices()?;
+        st.oldest = oldest;
+        Ok(())
+    }
+
+    /// Writes the label anew, as it is in memory, to both anchors of every device: when this returns no import can be led by an
+    /// older one. Who changed it has raised its generation.
+    pub(crate) fn relabel(&self, st: &mut SyncState) -> Result<(), PoolError> {
+        let Some(last) = st.chain.back().map(|last| (last.txg, last.ptr)) else {
+            return Err(PoolError::Failed { reason: "there is no commit record".into() });
+        };
+        for _ in 0..ANCHORS {
+            // The anchors in use have the old label: on to the others.
+            st.anchors.iter_mut().for_each(|anchor| anchor.offset = 0);
+            self.write_uberblock(st, last.0, last.1, false)?;
+        }
+        Ok(())
+    }
+
+    /// The barrier, on every device. One that fails is final, whatever the others say: nobody knows what of a group it holds.
+    pub(crate) fn flush_devices(&self) -> Result<(), PoolError> {
+        let devices = self.devices.all();
+        let flush = |device: &dyn Device| self.counters.timed(&self.counters.flush, || device.flush());
+        if devices.len() == 1 || !self.threaded() {
+            return devices.iter().try_for_each(|(_, device)| Ok(flush(device.as_ref())?));
+        }
+        // Side by side: a group waits for the slowest device, not for all of them in turn.
+        std::thread::scope(|scope| {
+            let flushes: Vec<_> =
+                devices.iter().map(|(_, device)| scope.spawn(|| flush(device.as_ref()))).collect();
+            let panicked = || PoolError::Failed { reason: "a flush panicked".into() };
+            let ends: Vec<_> = flushes.into_iter().map(|flush| flush.join()).collect();
+            ends.into_iter().try_for_each(|end| Ok(end.map_err(|_| panicked())??))
+        })
+    }
+}
+
+/// An anchor as an import finds it.
+pub(crate) struct AnchorRead {
+    /// Which of the devices that were given.
+    pub given: usize,
+    pub anchor: u32,
+    pub label: Label,
+    /// Valid uberblocks with their offsets, in bytes.
+    pub ubers: Vec<(u64, Uberblock)>,
+}
+
+/// An uberblock that could be imported.
+#[derive(Clone, Copy)]
+pub(crate) struct Candidate<'a> {
+    pub read: &'a AnchorRead,
+    pub uber: Uberblock,
+}
+
+/// The uberblocks that are valid in an anchor, with their label.
+pub(crate) fn read_anchor(device: &dyn Device, anchor: u32) -> Option<(Label, Vec<(u64, Uberblock)>)> {
+    let info = device.info();
+    let report = device.report(ZoneIdx(anchor)).ok()?;
+    let mut limit = report.capacity.min(ANCHOR_BYTES_MAX);
+    // That of a zone that can only be read means nothing.
+    if info.hardware_pointers && report.state != ZoneState::ReadOnly {
+        limit = limit.min(report.pointer);
+    }
+    let unit = u64::from(info.write_unit);
+    let first = LABEL_BYTES.next_multiple_of(unit);
+    if limit < first {
+        return None;
+    }
+    let mut raw = vec![0; usize::try_from(limit).ok()?];
+    // A short device must not hide the uberblocks that are there: read in pieces, stop at the first that fails.
+    let mut have = 0;
+    for piece in raw.chunks_mut(1 << 20) {
+        if device.read(ZoneIdx(anchor), have, piece).is_err() {
+            break;
+        }
+        have += piece.len() as u64;
+    }
+    let label =
+        Label::parse(raw.get(..LABEL_BYTES as usize)?, anchor, &format!("{} anchor {anchor}", info.name))
+            .ok()?;
+    let slot = unit.max(4096);
+    let mut found = Vec::new();
+    let mut at = first;
+    while at + slot <= have {
+        let from = usize::try_from(at).ok()?;
+        if let Some(uber) = raw.get(from..).and_then(|raw| Uberblock::parse(raw, &label, anchor, at)) {
+            found.push((at, uber));
+        }
+        at += slot;
+    }
+    Some((label, found))
+}
+
+/// Which of two uberblocks is newer. One group stands under two labels when the label changed.
+fn age(uber: &Uberblock) -> (u64, Txg, bool, u64) {
+    (uber.incarnation, uber.txg, uber.clean, uber.generation)
+}
+
+/// Everything that the anchors of the given devices tell.
+pub(crate) struct Roots {
+    anchors: Vec<AnchorRead>,
+}
+
+impl Roots {
+    pub fn read(devices: &[Arc<dyn Device>]) -> Roots {
+        let both = devices.iter().enumerate().flat_map(|(given, device)| {
+            (0..ANCHORS).filter_map(move |anchor| {
+                let (label, ubers) = read_anchor(device.as_ref(), anchor)?;
+                Some(AnchorRead { given, anchor, label, ubers })
+            })
+        });
+        Roots { anchors: both.collect() }
+    }
+
+    pub fn labels(&self) -> impl Iterator<Item = (usize, &Label)> {
+        self.anchors.iter().map(|read| (read.given, &read.label))
+    }
+
+    /// What can be imported, newest first.
+    pub fn candidates(&self) -> Vec<Candidate<'_>> {
+        let all = self
+            .anchors
+            .iter()
+            .flat_map(|read| read.ubers.iter().map(move |(_, uber)| Candidate { read, uber: *uber }));
+        let mut candidates: Vec<Candidate<'_>> = all.collect();
+        // The youngest incarnation first: it begins with the group that it imported, and what older ones wrote after that group is a
+        // branch that was given up.
+        candidates.sort_by_key(|candidate| Reverse(age(&candidate.uber)));
+        let (mut incarnation, mut first, mut cap) = (u64::MAX, Txg(u64::MAX), Txg(u64::MAX));
+        candidates.retain(|Candidate { uber, .. }| {
+            if uber.incarnation != incarnation {
+                (incarnation, cap) = (uber.incarnation, cap.min(first));
+            }
+            first = first.min(uber.txg);
+            uber.txg <= cap
+        });
+        candidates
+    }
+
+    /// The id by which a given device is known: that in its newest label.
+    pub fn id_of(&self, given: usize) -> Option<u64> {
+        let own = self.anchors.iter().filter(|read| read.given == given);
+        own.max_by_key(|read| read.label.turn).map(|read| read.label.device)
+    }
+
+    /// Where a device's next uberblock goes after an import of `chosen`: to the anchor that does not hold the newest that is left of
+    /// what this device knows. And the generation of the label in the one that does.
+    pub fn anchor_of(&self, given: usize, device: DeviceIdx, chosen: &Uberblock) -> (Anchor, u64) {
+        let own = || self.anchors.iter().filter(|read| read.given == given);
+        let newest = |read: &&AnchorRead| {
+            let ages = read.ubers.iter().map(|(_, uber)| age(uber)).filter(|at| *at <= age(chosen));
+            (ages.max(), read.label.turn)
+        };
+        let keep = own().max_by_key(newest);
+        let turn = own().map(|read| read.label.turn).max().unwrap_or(0);
+        let zone = keep.map_or(1, |read| read.anchor);
+        let anchor = Anchor { device, zone, offset: 0, turn, trouble: None };
+        (anchor, keep.map_or(0, |read| read.label.generation))
+    }
+}
+
+/// The devices of a pool among those that were given, by device index.
+///
+/// # Errors
+/// `Refused`, with the name of what is missing, given twice, or of another pool.
+pub(crate) fn match_devices(
+    given: &[Arc<dyn Device>],
+    roots: &Roots,
+    label: &Label,
+) -> Result<Vec<Option<usize>>, PoolError> {
+    let pool = format!("pool {}", label.name);
+    let mut slots = vec![None; label.devices.len()];
+    let mut used = vec![false; given.len()];
+    let mut missing = Vec::new();
+    for (device, row) in label.members() {
+        let mut found = (0..given.len()).filter(|at| roots.id_of(*at) == Some(row.device));
+        match (found.next(), found.next()) {
+            (Some(at), None) => {
+                slots[usize::from(device.0)] = Some(at);
+                used[at] = true;
+                check_geometry(&pool, row, given[at].info())?;
+            }
+            (Some(at), Some(twin)) => {
+                let (one, other) = (&given[at].info().name, &given[twin].info().name);
+                let found = format!("{one} and {other}");
+                let expected = format!("one device with the id {:016x}", row.device);
+                return Err(PoolError::refused(pool, expected, found, "leave out the copy"));
+            }
+            (None, _) => {
+                let name =
+                    if row.name.is_empty() { String::new() } else { format!(", last known as {}", row.name) };
+                missing.push(format!("device {device} (id {:016x}{name})", row.device));
+            }
+        }
+    }
+    if !missing.is_empty() {
+        let names: Vec<&str> = given.iter().map(|device| device.info().name.as_str()).collect();
+        let expected = format!("{} devices", label.members().count());
+        let found = format!("only {}; missing: {}", names.join(", "), missing.join(", "));
+        return Err(PoolError::refused(
+            pool,
+            expected,
+            found,
+            "attach what is missing, or say where to look for it",
+        ));
+    }
+    for (at, device) in given.iter().enumerate().filter(|(at, _)| !used[*at]) {
+        let what = match roots.id_of(at) {
+            Some(_) => "it is no device of this pool any more, or never became one",
+            None => "no label can be read on it",
+        };
+        log::warn!("{pool}: {} is left alone: {what}", device.info().name);
+    }
+    Ok(slots)
+}
+
+fn check_geometry(pool: &str, row: &DeviceRow, info: &terrane_device::DeviceInfo) -> Result<(), PoolError> {
+    if row.zone_size == info.zone_size
+        && row.zone_count <= info.zone_count
+        && row.write_unit >= info.write_unit
+    {
+        return Ok(());
+    }
+    Err(PoolError::refused(
+        pool,
+        format_args!("{} zones of {} bytes", row.zone_count, row.zone_size),
+        format_args!("{} zones of {} bytes on {}", info.zone_count, info.zone_size, info.name),
+        "the image was cut short or lies on another kind of device; restore it whole",
+    ))
+}

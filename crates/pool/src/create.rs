@@ -1,0 +1,231 @@
+//! Create: devices become a pool.
+//!
+//! Everything that can be judged is judged before anything is touched. Then each device is emptied, and the first group's uberblock,
+//! behind a label on each, makes it a pool.
+
+use crate::alloc::Allocator;
+use crate::anchors::Anchor;
+use crate::append::Streams;
+use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
+use crate::devices::Devices;
+use crate::env::Env;
+use crate::error::PoolError;
+use crate::features::Feature;
+use crate::import::{ImportOptions, assemble, check_name, data_streams, homes, keep_space};
+use crate::label::{ANCHORS, BootPtr, DEVICES_MAX, DeviceRow, Features, LABEL_BYTES, Label, Role};
+use crate::pool::{Pool, SyncState};
+use crate::record::SectionPtr;
+use crate::stats::Counters;
+use crate::totals::Totals;
+use crate::txg::Groups;
+use crate::zones::Tables;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use terrane_device::{Device, DeviceInfo, ZoneState};
+use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
+
+/// The fewest zones a device can have, anchors included.
+pub const ZONES_MIN: u32 = 32;
+/// The smallest zone, in bytes.
+pub const ZONE_BYTES_MIN: u64 = 1 << 20;
+const ZONE_BYTES_DEFAULT: u64 = 64 << 20;
+const ZONES_AIM: u64 = 256;
+
+/// The zone size for a device that has none of its own: 64 MiB, smaller on small pools.
+pub fn zone_size_for(device_bytes: u64) -> u64 {
+    let aim = (device_bytes / ZONES_AIM).max(1);
+    let power = 1u64 << (63 - aim.leading_zeros());
+    power.clamp(ZONE_BYTES_MIN, ZONE_BYTES_DEFAULT)
+}
+
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    pub name: String,
+    /// What the pool may hold that older versions cannot read.
+    pub features: Vec<Feature>,
+    /// What each device is for, in their order; those that are not named are for data.
+    pub roles: Vec<Role>,
+}
+
+impl CreateOptions {
+    /// A pool of this name with the features that new pools have.
+    pub fn named(name: &str) -> Self {
+        CreateOptions { name: name.to_owned(), features: Feature::defaults(), roles: Vec::new() }
+    }
+}
+
+impl Pool {
+    /// Makes a new pool on devices whose content may go, and leaves it open. The first device has index 0.
+    ///
+    /// # Errors
+    /// `Refused` by name for a device that is too small or has too small zones, when there are too many devices, or none for data.
+    pub fn create(
+        devices: Vec<Arc<dyn Device>>,
+        create: &CreateOptions,
+        env: Arc<dyn Env>,
+        options: &ImportOptions,
+    ) -> Result<Arc<Pool>, PoolError> {
+        let roles = create.roles.iter().copied().chain(std::iter::repeat(Role::Data));
+        let members: Vec<(Arc<dyn Device>, Role)> = devices.iter().cloned().zip(roles).collect();
+        check_name(&create.name)?;
+        if !members.iter().any(|(_, role)| *role == Role::Data) || members.len() > DEVICES_MAX {
+            let found = format!("{} devices", members.len());
+            let expected = format!("1 to {DEVICES_MAX} devices, not all of them special");
+            return Err(PoolError::refused("a pool", expected, found, "name others"));
+        }
+        members.iter().try_for_each(|(device, _)| judge_device(device.info()))?;
+        keep_space(&devices, options);
+        let capacities =
+            devices.iter().map(|device| empty(device.as_ref())).collect::<Result<Vec<u64>, _>>()?;
+        let capacity = capacities.into_iter().min().unwrap_or(ZONE_BYTES_MIN);
+        let max_block = (capacity / 4).min(u64::from(BLOCK_BYTES_MAX)) as u32;
+        let pool = env.random_u64();
+        let mut features = Features::default();
+        for feature in &create.features {
+            features.add(*feature);
+        }
+        if members.len() > 1 {
+            features.add(Feature::Devices);
+        }
+        let row = |(device, role): &(Arc<dyn Device>, Role)| {
+            let mut row = DeviceRow::of(fresh_id(env.as_ref()), device.info(), *role);
+            if members.len() > 1 {
+                row.call(&device.info().name);
+            }
+            row
+        };
+        let rows: Vec<DeviceRow> = members.iter().map(row).collect();
+        let zones: u32 = rows.iter().map(DeviceRow::block_zones).fold(0, u32::saturating_add);
+        let mut alloc = Allocator::new(1, LEASE);
+        let mut anchors = Vec::new();
+        for (device, row) in (0u16..).map(DeviceIdx).zip(&rows) {
+            alloc.add_device(device, row.role == Role::Special, row.block_zones());
+            homes(device, row.zone_count).for_each(|home| alloc.put(home));
+            anchors.push(Anchor::fresh(device));
+        }
+        let label = Label {
+            pool,
+            name: create.name.clone(),
+            device: rows[0].device,
+            generation: 1,
+            turn: 0,
+            zone_size: rows[0].zone_size,
+            zone_count: rows[0].zone_count,
+            write_unit: rows[0].write_unit,
+            max_block,
+            sections: (zones.saturating_add(ANCHORS) / 16).clamp(1, 1024),
+            features,
+            devices: rows.into_iter().map(Some).collect(),
+        };
+        let sections = (0..label.sections)
+            .map(|section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE })
+            .collect();
+        let counters = Arc::new(Counters::new(env.clone()));
+        let devices = Arc::new(Devices::new(devices.into_iter().map(Some).collect()));
+        let state = SyncState {
+            streams: Streams::new(
+                pool,
+                1,
+                devices.clone(),
+                capacity,
+                data_streams(zones),
+                env.workers() > 0,
+                counters.clone(),
+            ),
+            alloc,
+            lease_txg: LEASE,
+            incarnation: 1,
+            anchors,
+            chain: VecDeque::new(),
+            sections,
+            next_section: 0,
+            replay_bytes: 0,
+            checkpoint_wanted: false,
+            root: BlockPtr::default(),
+            recent: VecDeque::new(),
+            imported: Txg(0),
+            oldest: Txg(1),
+            resets_done: Vec::new(),
+            suspects: Vec::new(),
+        };
+        let in_force: Vec<Feature> = label.features.known().collect();
+        let groups = Groups::new(Txg(1), Txg(0), options.dirty_bytes);
+        let pool = assemble(
+            label,
+            devices,
+            Tables::default(),
+            groups,
+            state,
+            (env, counters, Totals::default()),
+            options,
+        );
+        pool.run_group()?;
+        pool.in_force.add(in_force.into_iter());
+        pool.start(options);
+        Ok(pool)
+    }
+}
+
+/// Numbers that a new pool may use before its first lease.
+const LEASE: u64 = 4096;
+
+/// An id for a device: 0 is none.
+pub(crate) fn fresh_id(env: &dyn Env) -> u64 {
+    env.random_u64().max(1)
+}
+
+/// Whether a device's shape is one that a pool can use.
+pub(crate) fn judge_device(info: &DeviceInfo) -> Result<(), PoolError> {
+    if info.zone_count < ZONES_MIN || info.zone_size < ZONE_BYTES_MIN || !info.zone_size.is_power_of_two() {
+        return Err(PoolError::refused(
+            &info.name,
+            format_args!("at least {ZONES_MIN} zones of a power of two of at least 1 MiB"),
+            format_args!("{} zones of {} bytes", info.zone_count, info.zone_size),
+            "give it more space, or a smaller zone size",
+        ));
+    }
+    let streams = 3 + data_streams(info.zone_count) as u32;
+    if info.max_open > 0 && info.max_open <= streams {
+        return Err(PoolError::refused(
+            &info.name,
+            format_args!("at least {} zones that may be open at once", streams + 1),
+            info.max_open,
+            "streams that share a zone come in a later version",
+        ));
+    }
+    Ok(())
+}
+
+/// Empties a device that joins a pool: all its zones, and whatever labels it had. Returns the smallest capacity of a zone, in bytes.
+pub(crate) fn empty(device: &dyn Device) -> Result<u64, PoolError> {
+    let info = device.info();
+    let mut capacity = info.zone_size;
+    for zone in (0..info.zone_count).map(ZoneIdx) {
+        let before = device.report(zone)?.state;
+        if zone.0 >= ANCHORS && matches!(before, ZoneState::ReadOnly | ZoneState::Offline) {
+            log::warn!("{}: zone {zone} takes no writes; it is left aside", info.name);
+            continue;
+        }
+        // A drive that says so is believed; it has tens of thousands of zones.
+        if before != ZoneState::Empty || !info.hardware_pointers {
+            device.reset(zone)?;
+        }
+        capacity = capacity.min(device.report(zone)?.capacity);
+    }
+    if capacity < ZONE_BYTES_MIN {
+        let found = format!("one that takes {capacity} bytes");
+        return Err(PoolError::refused(
+            &info.name,
+            "zones that take at least 1 MiB",
+            found,
+            "use another device",
+        ));
+    }
+    if !info.hardware_pointers {
+        // A reset need not have changed a byte: the labels of a pool that was here would be found beside our own.
+        let zeros = vec![0; (LABEL_BYTES as usize).next_multiple_of(info.write_unit as usize)];
+        (0..ANCHORS).try_for_each(|anchor| device.write(ZoneIdx(anchor), 0, &zeros))?;
+        device.flush()?;
+    }
+    Ok(capacity)
+}

@@ -1,0 +1,160 @@
+//! Labels and uberblocks come back whole, or not at all.
+
+use super::*;
+
+fn row(device: u64) -> DeviceRow {
+    DeviceRow {
+        device,
+        zone_size: 1 << 20,
+        zone_count: 64,
+        write_unit: 4096,
+        role: Role::Data,
+        stay: Stay::Normal,
+        name: String::new(),
+    }
+}
+
+fn label() -> Label {
+    Label {
+        pool: 0x1234,
+        name: "tank".into(),
+        device: 99,
+        generation: 3,
+        turn: 8,
+        zone_size: 1 << 20,
+        zone_count: 64,
+        write_unit: 4096,
+        max_block: 256 << 10,
+        sections: 4,
+        features: Features { incompatible: vec!["org.example:x".into()], ..Features::default() },
+        devices: vec![Some(row(99))],
+    }
+}
+
+#[test]
+fn labels_come_back_and_belong_to_one_anchor() {
+    let raw = label().encode(1);
+    assert_eq!(Label::parse(&raw, 1, "here").unwrap(), label());
+    assert!(Label::parse(&raw, 0, "here").is_err());
+    assert!(Label::parse(&raw[..50], 1, "here").is_err());
+}
+
+/// The bytes of a label, up to the zeros that fill it.
+fn golden(name: &str, features: Features) {
+    let label = Label { features, ..label() };
+    let mut raw = label.encode(0);
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    let mut golden = std::fs::read(&path).unwrap();
+    golden.resize(LABEL_BYTES as usize, 0);
+    assert_eq!(Label::parse(&golden, 0, name).unwrap(), label);
+    assert!(golden == raw, "{name}: another label would be written");
+    raw[LabelHead::SIZE] ^= 1;
+    assert!(golden != raw);
+}
+
+#[test]
+fn labels_with_and_without_features_are_what_they_always_were() {
+    golden("label_of_the_first_version", Features::default());
+    let mut features = Features::default();
+    features.add(crate::Feature::TinyZap);
+    golden("label_with_tinyzap", features);
+}
+
+/// Three devices, one of them gone, one special and leaving.
+fn several() -> Label {
+    let mut features = Features::default();
+    features.add(Feature::Devices);
+    let special = DeviceRow {
+        zone_size: 4 << 20,
+        role: Role::Special,
+        stay: Stay::Leaving,
+        name: "/dev/second".into(),
+        ..row(7)
+    };
+    Label { features, devices: vec![Some(row(99)), None, Some(special)], ..label() }
+}
+
+#[test]
+fn labels_of_several_devices_come_back_from_each_of_them() {
+    let label = several();
+    for (device, row) in label.members() {
+        let carried = label.carried_by(row, 5);
+        let back = Label::parse(&carried.encode(1), 1, "here").unwrap();
+        assert_eq!(back, carried, "{device}");
+        assert_eq!((back.turn, back.zone_size), (5, row.zone_size));
+    }
+    assert!(label.member(DeviceIdx(1)).is_none() && label.member(DeviceIdx(3)).is_none());
+}
+
+#[test]
+fn lies_about_devices_are_refused() {
+    type Lie = (&'static str, fn(&mut Label));
+    let lies: [Lie; 8] = [
+        ("none", |label| label.devices.clear()),
+        ("all gone", |label| label.devices = vec![None, None]),
+        ("too many", |label| label.devices.resize(DEVICES_MAX + 1, None)),
+        ("twice", |label| label.devices.push(label.devices[2].clone())),
+        ("not its own", |label| label.device = 98),
+        ("of another size", |label| label.zone_count += 1),
+        ("no zones", |label| label.devices[2].as_mut().unwrap().zone_size = 0),
+        ("several without the feature", |label| label.features = Features::default()),
+    ];
+    assert!(Label::parse(&several().encode(0), 0, "here").is_ok());
+    for (what, lie) in lies {
+        let mut label = several();
+        lie(&mut label);
+        assert!(Label::parse(&label.encode(0), 0, "here").is_err(), "{what}");
+    }
+}
+
+#[test]
+fn the_longest_table_fits_and_names_keep_their_end() {
+    let mut label = several();
+    label.name = "n".repeat(255);
+    label.devices = (0..DEVICES_MAX as u64).map(|id| Some(row(99 + id))).collect();
+    let long = format!("/dev/{}end", "\u{e4}".repeat(300));
+    label.devices.iter_mut().flatten().for_each(|row| row.call(&long));
+    let back = Label::parse(&label.encode(0), 0, "here").unwrap();
+    assert_eq!(back, label);
+    assert!(back.members().all(|(_, row)| row.name.ends_with("end") && row.name.len() > 120));
+}
+
+#[test]
+fn no_bit_of_a_label_may_flip() {
+    let raw = label().encode(0);
+    let body = LabelHead::decode(&raw).unwrap().body_bytes as usize + LabelHead::SIZE;
+    for bit in 0..body * 8 {
+        let mut bad = raw.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert!(Label::parse(&bad, 0, "here").is_err(), "bit {bit}");
+    }
+}
+
+#[test]
+fn an_uberblock_is_two_slots_of_one_turn() {
+    let label = label();
+    let uber = Uberblock {
+        clean: true,
+        generation: 3,
+        turn: 8,
+        incarnation: 2,
+        txg: Txg(17),
+        oldest: Txg(14),
+        time_ns: 1,
+        lease_seq: 100,
+        lease_txg: 200,
+        record: BootPtr::NONE,
+    };
+    let raw = uber.encode(&label, 0, 16384, 4096);
+    assert_eq!(raw.len(), 8192);
+    assert_eq!(Uberblock::parse(&raw, &label, 0, 16384), Some(uber));
+    assert_eq!(Uberblock::parse(&raw[4096..], &label, 0, 20480), Some(uber));
+    assert_eq!(Uberblock::parse(&raw, &label, 1, 16384), None, "of another anchor");
+    let next_turn = Label { turn: 9, ..label.clone() };
+    assert_eq!(Uberblock::parse(&raw, &next_turn, 0, 16384), None, "of an earlier turn");
+    for bit in 0..UberblockPhys::SIZE * 8 {
+        let mut bad = raw.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert_eq!(Uberblock::parse(&bad, &label, 0, 16384), None, "bit {bit}");
+    }
+}

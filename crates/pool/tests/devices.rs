@@ -1,0 +1,243 @@
+//! A pool over several devices: it is whole with all of them, in whatever order, and says what is missing without.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use support::joint::Joint;
+use support::{create_on, import_from, options, verify, work};
+use terrane_device::sim::Kept;
+use terrane_device::{Device, SimDevice, ZoneState};
+use terrane_pool::label::Role;
+use terrane_pool::{CreateOptions, Env, Feature, Pool, PoolError, SeededEnv};
+use terrane_wire::{Txg, ZoneIdx};
+
+fn named(roles: &[Role]) -> CreateOptions {
+    CreateOptions { roles: roles.to_vec(), ..CreateOptions::named("toy") }
+}
+
+fn refusal(outcome: Result<impl Sized, PoolError>) -> String {
+    match outcome {
+        Err(refused @ PoolError::Refused { .. }) => refused.to_string(),
+        Err(other) => panic!("another error: {other}"),
+        Ok(_) => panic!("it was not refused"),
+    }
+}
+
+/// How many filled zones lie on each device, by class.
+fn spread(pool: &Pool) -> BTreeMap<(u16, &'static str), usize> {
+    let mut spread = BTreeMap::new();
+    for zone in pool.zones().iter().filter(|zone| zone.phase != terrane_pool::zones::Phase::Gone) {
+        *spread.entry((zone.home.device.0, zone.class.name())).or_default() += 1;
+    }
+    spread
+}
+
+#[test]
+fn devices_of_every_kind_share_the_load_and_come_back_in_any_order() {
+    let joint = Joint::of(1, &[40, 48, 64]);
+    let (pool, toy) = create_on(joint.handles(), &named(&[]), 1);
+    assert!(pool.has(Feature::Devices));
+    work(&pool, &toy, &SeededEnv::new(1), 40).unwrap();
+    verify(&pool, &toy);
+    let used: std::collections::BTreeSet<u16> = spread(&pool).keys().map(|(device, _)| *device).collect();
+    assert_eq!(used.into_iter().collect::<Vec<_>>(), [0, 1, 2], "{:?}", spread(&pool));
+    pool.export().unwrap();
+    let orders = [[0, 1, 2], [2, 1, 0], [1, 2, 0]];
+    for (round, order) in (0..).zip(orders) {
+        let handles = order.iter().map(|index| joint.handle(*index)).collect();
+        let (pool, toy) = import_from(handles, round).unwrap();
+        verify(&pool, &toy);
+        work(&pool, &toy, &SeededEnv::new(round), 12).unwrap();
+        match round {
+            // Also after a crash.
+            1 => pool.abandon(),
+            _ => pool.export().unwrap(),
+        }
+    }
+}
+
+#[test]
+fn copies_of_metadata_lie_on_two_devices_and_special_ones_take_it() {
+    let joint = Joint::of(2, &[64, 64, 48]);
+    let (pool, toy) = create_on(joint.handles(), &named(&[Role::Data, Role::Data, Role::Special]), 2);
+    work(&pool, &toy, &SeededEnv::new(2), 30).unwrap();
+    verify(&pool, &toy);
+    let spread = spread(&pool);
+    let of = |device: u16| spread.iter().filter(move |((on, _), _)| *on == device);
+    assert!(of(2).all(|((_, class), _)| class.starts_with("metadata")), "{spread:?}");
+    assert!(of(2).count() > 0, "{spread:?}");
+    for zone in pool.zones() {
+        for (entry, standing) in pool.zone_directory(zone.seq).unwrap() {
+            if standing != terrane_pool::inspect::Standing::Here || entry.siblings.is_empty() {
+                continue;
+            }
+            let (_, home, _) = pool.whereabouts(entry.siblings[0], entry.psize).unwrap();
+            assert_ne!(home.device, zone.home.device, "both copies of {entry:?}");
+        }
+    }
+}
+
+#[test]
+fn a_missing_device_is_named_and_nothing_is_touched() {
+    let joint = Joint::of(3, &[40, 40, 40]);
+    let (pool, toy) = create_on(joint.handles(), &named(&[]), 3);
+    work(&pool, &toy, &SeededEnv::new(3), 10).unwrap();
+    pool.export().unwrap();
+    for gone in 0..3 {
+        let rest = (0..3).filter(|index| *index != gone).map(|index| joint.handle(index)).collect();
+        let text = refusal(import_from(rest, 3));
+        assert!(
+            text.contains(&format!("device {gone} (id ")) && text.contains(&format!("sim {gone}")),
+            "{text}"
+        );
+    }
+    let twice =
+        vec![joint.handle(0), joint.handle(1), joint.handle(2), Arc::new(joint.devices[1].snapshot())];
+    let text = refusal(import_from(twice, 3));
+    assert!(text.contains("sim 1 and sim 1"), "{text}");
+    let other = Joint::of(9, &[40]);
+    let (pool, _) = create_on(other.handles(), &named(&[]), 9);
+    pool.export().unwrap();
+    let text =
+        refusal(import_from(vec![joint.handle(0), joint.handle(1), joint.handle(2), other.handle(0)], 3));
+    assert!(text.contains("devices of one pool"), "{text}");
+    let (pool, toy) = import_from(joint.handles(), 4).unwrap();
+    verify(&pool, &toy);
+}
+
+#[test]
+fn devices_that_cannot_hold_a_pool_are_refused_before_any_is_touched() {
+    let joint = Joint::of(4, &[40, 8]);
+    let (pool, _) = create_on(vec![joint.handle(0)], &named(&[]), 4);
+    pool.export().unwrap();
+    let make = |devices: Vec<Arc<dyn Device>>, roles: &[Role]| {
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(4));
+        Pool::create(devices, &named(roles), env, &options())
+    };
+    assert!(refusal(make(joint.handles(), &[])).contains("at least 32 zones"));
+    assert!(refusal(make(vec![joint.handle(0)], &[Role::Special])).contains("not all of them special"));
+    assert!(refusal(make(Vec::new(), &[])).contains("0 devices"));
+    assert!(import_from(vec![joint.handle(0)], 4).is_ok(), "it was touched");
+}
+
+/// Makes an anchor unreadable.
+fn rot(device: &SimDevice, anchor: u32) {
+    let image = vec![0x5a; 32 << 10];
+    device.reset(ZoneIdx(anchor)).unwrap();
+    device.write(ZoneIdx(anchor), 0, &image).unwrap();
+    device.flush().unwrap();
+}
+
+#[test]
+fn one_good_anchor_on_each_device_is_enough_and_the_newest_of_all_counts() {
+    let joint = Joint::of(5, &[40, 40]);
+    let (pool, toy) = create_on(joint.handles(), &named(&[]), 5);
+    work(&pool, &toy, &SeededEnv::new(5), 10).unwrap();
+    pool.export().unwrap();
+    // An import writes the anchors that the creation did not.
+    let (pool, toy) = import_from(joint.handles(), 5).unwrap();
+    work(&pool, &toy, &SeededEnv::new(6), 3).unwrap();
+    pool.export().unwrap();
+    let newest = pool.synced_txg();
+    for (one, other) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        let left = joint.restarted(|_| Kept::Everything);
+        rot(&left.devices[0], one);
+        rot(&left.devices[1], other);
+        let (pool, toy) = import_from(left.handles(), 5).unwrap();
+        // Both newest are gone only where both are in the same one.
+        let found = pool.synced_txg();
+        assert!(found == newest || one == other, "anchors {one} and {other}: group {found} of {newest}");
+        verify(&pool, &toy);
+        work(&pool, &toy, &SeededEnv::new(6), 5).unwrap();
+        pool.abandon();
+        let (pool, toy) = import_from(left.handles(), 6).unwrap();
+        verify(&pool, &toy);
+    }
+    let left = joint.restarted(|_| Kept::Everything);
+    (0..2).for_each(|anchor| rot(&left.devices[1], anchor));
+    let text = refusal(import_from(left.handles(), 5));
+    assert!(text.contains("missing: device 1"), "{text}");
+}
+
+#[test]
+fn a_device_whose_anchors_take_nothing_does_not_stop_the_pool() {
+    for broken in 0..2 {
+        let joint = Joint::of(6, &[40, 40]);
+        let (pool, toy) = create_on(joint.handles(), &named(&[]), 6);
+        work(&pool, &toy, &SeededEnv::new(6), 4).unwrap();
+        for anchor in 0..2 {
+            joint.devices[broken].kill_zone(ZoneIdx(anchor), ZoneState::ReadOnly).unwrap();
+        }
+        work(&pool, &toy, &SeededEnv::new(7), 6).unwrap();
+        verify(&pool, &toy);
+        let newest = pool.synced_txg();
+        pool.abandon();
+        let (pool, toy) = import_from(joint.handles(), 7).unwrap();
+        assert_eq!(
+            pool.synced_txg(),
+            newest,
+            "device {broken} tells of an older group, the other of this one"
+        );
+        verify(&pool, &toy);
+        work(&pool, &toy, &SeededEnv::new(8), 6).unwrap();
+        verify(&pool, &toy);
+        pool.export().unwrap();
+    }
+}
+
+#[test]
+fn every_crash_of_several_devices_leaves_a_committed_group() {
+    let mut differ = 0;
+    for seed in 0..4 {
+        let joint = Joint::of(seed, &[34, 36, 34]);
+        let (pool, toy) = create_on(joint.handles(), &named(&[Role::Data, Role::Special]), seed);
+        work(&pool, &toy, &SeededEnv::new(seed), 8).unwrap();
+        pool.export().unwrap();
+        for cut in (seed as i64..150).step_by(11) {
+            let joint = joint.restarted(|_| Kept::Everything);
+            joint.crash_after(cut);
+            let committed = match import_from(joint.handles(), seed) {
+                Ok((pool, toy)) => {
+                    let _ = work(&pool, &toy, &SeededEnv::new(seed ^ 3), 12);
+                    joint.cut_power();
+                    pool.abandon();
+                    let committed = toy.state.lock().committed.clone();
+                    Some((pool.synced_txg(), committed))
+                }
+                Err(_) => None,
+            };
+            for chance in 0..4 {
+                let kept = |index: usize| match chance {
+                    0 => Kept::Nothing,
+                    1 => Kept::Everything,
+                    2 if index == 0 => Kept::Everything,
+                    2 => Kept::Nothing,
+                    _ => Kept::Seeded(seed * 1000 + cut as u64 * 10 + index as u64),
+                };
+                let left = joint.restarted(kept);
+                let newest: Vec<Option<Txg>> = left.devices.iter().map(newest_of).collect();
+                differ += u32::from(newest.iter().any(|other| *other != newest[0]));
+                let (pool, toy) = import_from(left.handles(), chance)
+                    .unwrap_or_else(|error| panic!("seed {seed}, cut {cut}, outcome {chance}: {error}"));
+                if let Some((synced, committed)) = &committed {
+                    assert!(pool.synced_txg() >= *synced, "seed {seed}, cut {cut}: a promised group is lost");
+                    let now = toy.state.lock().versions.clone();
+                    if let Some((_, then)) = committed.iter().find(|(txg, _)| *txg == pool.synced_txg()) {
+                        assert!(now == *then, "seed {seed}, cut {cut}, outcome {chance}");
+                    }
+                }
+                verify(&pool, &toy);
+                pool.abandon();
+            }
+        }
+    }
+    assert!(differ > 10, "devices that tell of different groups were seen {differ} times");
+}
+
+fn newest_of(device: &SimDevice) -> Option<Txg> {
+    let anchors = terrane_pool::inspect::anchors(device);
+    anchors.iter().flat_map(|(_, _, ubers)| ubers).map(|(_, uber)| uber.txg).max()
+}
