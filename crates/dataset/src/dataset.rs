@@ -3,7 +3,7 @@
 use crate::attributes::{self, AclType, DnodeSize, XattrHome};
 use crate::error::DatasetError;
 use crate::naming::{self, Naming};
-use crate::props::{AccessTime, PROPERTIES, Property, PropertyValue, Source, WRITE_HINT};
+use crate::props::{self, AccessTime, PROPERTIES, Property, PropertyValue, Source};
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::{BLOCK_BYTES_FIRST, ObjectZap};
 use crate::zaps::Open;
@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_object::{
-    ChecksumKind, Compression, Cost, DataPolicy, Feature, Hint, ObjectError, ObjectId, ObjectKind, ObjectSet,
-    ObjectSpec, Objects, Tx,
+    ChecksumKind, CollectionOptions, Compression, Cost, DataPolicy, Feature, Hint, ObjectError, ObjectId,
+    ObjectKind, ObjectSet, ObjectSpec, Objects, Tx,
 };
 
 /// The pool directory in the meta object set.
@@ -83,6 +83,12 @@ impl Props {
         Naming::of(number(naming::UTF8_ONLY)?, number(naming::NORMALIZATION)?, number(naming::CASE)?)
     }
 
+    fn collection(&self) -> Result<CollectionOptions, DatasetError> {
+        let (number, row) = self.number_of(props::GC_POLICY)?;
+        let victims = props::victim_policy(number).ok_or_else(|| row.bad(number))?;
+        Ok(CollectionOptions { victims, idle: props::idle_window(self.number_of(props::GC_IDLE)?.0) })
+    }
+
     fn policy(&self) -> Result<DataPolicy, DatasetError> {
         let (compression, row) = self.number_of("compression")?;
         let compression = Compression::from_property(compression).map_err(|_| row.bad(compression))?;
@@ -92,7 +98,7 @@ impl Props {
         let (record_size, row) = self.number_of("recordsize")?;
         row.print(record_size)?;
         let record_size = u32::try_from(record_size).map_err(|_| row.bad(record_size))?;
-        let (hint, row) = self.number_of(WRITE_HINT)?;
+        let (hint, row) = self.number_of(props::WRITE_HINT)?;
         let write_hint = Hint::from_id(hint).ok_or_else(|| row.bad(hint))?;
         Ok(DataPolicy { compression, checksum, record_size, write_hint })
     }
@@ -199,6 +205,7 @@ impl Dataset {
 
     fn obey(&self, props: &Props) -> Result<(), DatasetError> {
         self.set.set_policy(props.policy()?);
+        self.set.pool().set_collection(props.collection()?);
         let (bytes, row) = props.number_of("zapsize")?;
         self.zap_policy.set_slots_bytes_max(u32::try_from(bytes).map_err(|_| row.bad(bytes))?);
         let number = |name| props.number_of(name).map(|(number, _)| number);

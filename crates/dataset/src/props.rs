@@ -8,7 +8,7 @@ use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XAT
 use crate::error::DatasetError;
 use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
 use std::fmt;
-use terrane_object::{ChecksumKind, Compression, Hint};
+use terrane_object::{ChecksumKind, Compression, Hint, IdleWindow, VictimPolicy};
 
 /// Smallest record size in bytes.
 pub const RECORD_SIZE_MIN: u64 = 512;
@@ -16,6 +16,8 @@ pub const RECORD_SIZE_MIN: u64 = 512;
 pub const RECORD_SIZE_MAX: u64 = 1 << 20;
 
 pub(crate) const WRITE_HINT: &str = "write_hint";
+pub(crate) const GC_POLICY: &str = "gc_policy";
+pub(crate) const GC_IDLE: &str = "gc_idle";
 
 /// One row: a property and how its words become the stored number and words again.
 pub struct Property {
@@ -44,6 +46,8 @@ pub enum AccessTime {
 }
 
 const SWITCH_WORDS: [(&str, u64); 2] = [("off", 0), ("on", 1)];
+/// The properties that are about the whole pool.
+const GC_WORDS: [(&str, u64); 2] = [("cost-benefit", 0), ("greedy", 1)];
 const ATIME_WORDS: [(&str, u64); 3] = [("off", 0), ("on", 1), ("relatime", 2)];
 
 /// All properties, in the order in which they are listed.
@@ -125,6 +129,24 @@ pub static PROPERTIES: &[Property] = &[
         fixed: false,
         parse: |word| Hint::from_name(word).map(|hint| hint as u64),
         print: |stored| Hint::from_id(stored).map(|hint| hint.name().to_string()),
+    },
+    Property {
+        name: GC_POLICY,
+        values: "cost-benefit, greedy",
+        default: 0,
+        fixed: false,
+        parse: |word| number_of(&GC_WORDS, word),
+        print: |stored| word_of(&GC_WORDS, stored),
+    },
+    Property {
+        name: GC_IDLE,
+        values: "off, or HH:MM-HH:MM in local time (22:00-06:00 goes over midnight)",
+        default: 0,
+        fixed: false,
+        parse: parse_idle,
+        print: |stored| {
+            if stored == 0 { Some("off".to_string()) } else { idle_window(stored).map(print_idle) }
+        },
     },
     Property {
         name: UTF8_ONLY,
@@ -243,6 +265,39 @@ fn is_record_size(bytes: &u64) -> bool {
     bytes.is_power_of_two() && (RECORD_SIZE_MIN..=RECORD_SIZE_MAX).contains(bytes)
 }
 
+/// How victims are chosen by this number of the property `gc_policy`.
+pub(crate) fn victim_policy(stored: u64) -> Option<VictimPolicy> {
+    word_of(&GC_WORDS, stored).and_then(|word| VictimPolicy::from_name(&word))
+}
+
+/// A window is stored as its first minute times a day's minutes, and its end. No window begins and ends at midnight, so 0 is none.
+pub(crate) fn idle_window(stored: u64) -> Option<IdleWindow> {
+    let day = u64::from(IdleWindow::DAY_MINUTES);
+    IdleWindow::new(u16::try_from(stored / day).ok()?, u16::try_from(stored % day).ok()?)
+}
+
+fn parse_idle(word: &str) -> Option<u64> {
+    if word == "off" {
+        return Some(0);
+    }
+    let minute = |word: &str| {
+        let (hour, minute) = word.split_once(':')?;
+        let two_digits = |word: &str| word.len() == 2 && word.bytes().all(|byte| byte.is_ascii_digit());
+        let number = |word: &str, end| {
+            Some(word).filter(|word| two_digits(word))?.parse().ok().filter(|n: &u16| *n < end)
+        };
+        Some(number(hour, 24)? * 60 + number(minute, 60)?)
+    };
+    let (first, end) = word.split_once('-')?;
+    let window = IdleWindow::new(minute(first)?, minute(end)?)?;
+    Some(u64::from(window.first()) * u64::from(IdleWindow::DAY_MINUTES) + u64::from(window.end()))
+}
+
+fn print_idle(window: IdleWindow) -> String {
+    let time = |minute: u16| format!("{:02}:{:02}", minute / 60, minute % 60);
+    format!("{}-{}", time(window.first()), time(window.end()))
+}
+
 /// `512`, `16K`, `1M`; also with `KB`/`KiB` and in lower case, as people write it.
 fn parse_size(word: &str) -> Option<u64> {
     let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -293,6 +348,11 @@ mod tests {
             ("acltype", "posixacl", "posix"),
             ("dnodesize", "16k", "16k"),
             ("write_hint", "extreme", "extreme"),
+            ("gc_policy", "greedy", "greedy"),
+            ("gc_idle", "off", "off"),
+            ("gc_idle", "22:30-06:00", "22:30-06:00"),
+            ("gc_idle", "00:00-00:01", "00:00-00:01"),
+            ("gc_idle", "23:59-00:00", "23:59-00:00"),
             ("utf8only", "on", "on"),
             ("normalization", "formKC", "formKC"),
             ("casesensitivity", "mixed", "mixed"),
@@ -321,6 +381,14 @@ mod tests {
             ("acltype", "nfsv4"),
             ("dnodesize", "512"),
             ("write_hint", "2"),
+            ("gc_policy", "fifo"),
+            ("gc_idle", "on"),
+            ("gc_idle", "1:00-2:00"),
+            ("gc_idle", "01:00-01:00"),
+            ("gc_idle", "24:00-01:00"),
+            ("gc_idle", "01:60-02:00"),
+            ("gc_idle", "+1:00-02:00"),
+            ("gc_idle", "01:00"),
             ("utf8only", "yes"),
             ("normalization", "formc"),
             ("casesensitivity", "off"),

@@ -11,7 +11,8 @@ use terrane_dataset::{
 };
 use terrane_device::Device;
 use terrane_object::{
-    ChecksumKind, Compression, Cost, Env, Feature, ImportOptions, ObjectKind, Objects, Pool, SystemEnv,
+    ChecksumKind, CollectionOptions, Compression, Cost, Env, Feature, IdleWindow, ImportOptions, ObjectKind,
+    Objects, Pool, SystemEnv, VictimPolicy,
 };
 use terrane_zap::Cursor;
 
@@ -61,12 +62,21 @@ fn properties_act_at_once_and_survive() {
     assert_eq!((policy.record_size, dataset.access_time()), (1 << 20, AccessTime::Off));
     dataset.reset("checksum").unwrap();
     assert_eq!(dataset.objects().policy().checksum, ChecksumKind::Blake3);
+    let pool = || dataset.objects().pool().collection();
+    assert_eq!(pool(), CollectionOptions::default());
+    dataset.set("gc_idle", "22:30-06:00").unwrap();
+    dataset.set("gc_policy", "greedy").unwrap();
+    let night = IdleWindow::new(22 * 60 + 30, 6 * 60);
+    assert_eq!(pool(), CollectionOptions { victims: VictimPolicy::Greedy, idle: night });
+    dataset.reset("gc_policy").unwrap();
     m.objects.mos().commit().unwrap();
     let before = dataset.list().unwrap();
     drop(dataset);
     let m = m.crash();
     let dataset = Dataset::open_root(&m.objects).unwrap();
     assert_eq!(dataset.list().unwrap(), before);
+    let collection = CollectionOptions { victims: VictimPolicy::CostBenefit, idle: night };
+    assert_eq!(dataset.objects().pool().collection(), collection);
     assert_eq!(dataset.objects().policy(), policy_with(policy, ChecksumKind::Blake3));
     assert_eq!(of_attributes(&dataset), chosen);
     assert!(!dataset.waits("acltype"));

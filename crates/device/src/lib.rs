@@ -8,7 +8,7 @@
 //! Read [`zone`] first (the trait and its words), then [`rules`] (what is allowed when), then the backends:
 //! [`backing`], [`mod@file`] and `block` for regular files and conventional block devices (with [`foreign`], which
 //! recognises what must not be overwritten, and `holders`, which names who is in the way), [`sim`] for tests;
-//! [`counted`] wraps any of them.
+//! [`counted`] wraps any of them. `local` knows the time of day.
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
@@ -19,6 +19,7 @@ pub mod counted;
 pub mod file;
 pub mod foreign;
 mod holders;
+mod local;
 pub mod rules;
 pub mod sim;
 pub mod zone;
@@ -28,6 +29,7 @@ pub use backing::{Backing, OpenMode, PathKind, Probe, probe};
 pub use counted::{Counted, IoCounts};
 pub use file::FileDevice;
 pub use foreign::identify_foreign;
+pub use local::minute_of_day;
 pub use rules::{ResetTicket, WriteTicket, ZoneRules};
 pub use sim::{Fault, FaultId, Kept, SimConfig, SimDevice};
 pub use zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};

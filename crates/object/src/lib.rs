@@ -27,7 +27,7 @@ pub use objset::{DataPolicy, ObjectSet, ObjectSpec, Usage};
 pub use terrane_codec::{ChecksumKind, Compression};
 pub use terrane_pool::device;
 pub use terrane_pool::{
-    BlockPtr, Cost, CreateOptions, Env, FEATURES, Feature, Hint, ImportOptions, Owner, Pool, PoolError,
-    SeededEnv, SystemEnv, Tx,
+    BlockPtr, CollectionOptions, Cost, CreateOptions, Env, FEATURES, Feature, Hint, IdleWindow,
+    ImportOptions, Owner, Pool, PoolError, SeededEnv, SystemEnv, Tx, VictimPolicy,
 };
 pub use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};

@@ -10,6 +10,10 @@ pub trait Env: Send + Sync {
     /// Nanoseconds since some fixed moment, for measuring.
     fn monotonic_ns(&self) -> u64;
     fn random_u64(&self) -> u64;
+    /// Minutes since midnight, 0 to 1439: of the machine's local time, where it has one.
+    fn minute_of_day(&self) -> u16 {
+        (self.wall_ns() / 60_000_000_000 % (24 * 60)) as u16
+    }
     fn sleep(&self, time: Duration);
     /// Threads for compression and checksums; 0: everything, commits included, happens in the thread that
     /// asks for it, and the order of all device operations follows from the order of calls.
@@ -48,6 +52,10 @@ impl Env for SystemEnv {
         hasher.write_u64(COUNTER.fetch_add(1, Ordering::Relaxed));
         hasher.write_u64(self.wall_ns());
         hasher.finish()
+    }
+
+    fn minute_of_day(&self) -> u16 {
+        terrane_device::minute_of_day((self.wall_ns() / 1_000_000_000) as i64)
     }
 
     fn sleep(&self, time: Duration) {

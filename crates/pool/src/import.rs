@@ -573,6 +573,7 @@ pub(crate) fn assemble(
         read_only: options.read_only,
         in_force: InForce::default(),
         largest_block: AtomicU64::new(128 << 10),
+        collection: Mutex::default(),
         client: Mutex::default(),
         failed: OnceLock::new(),
         damage: Mutex::default(),

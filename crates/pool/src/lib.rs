@@ -48,7 +48,7 @@ pub use error::PoolError;
 pub use features::{FEATURES, Feature};
 pub use group::{Group, Stream, WriteRequest};
 pub use import::{ImportOptions, Probe, probe};
-pub use policy::{Hint, Placement};
+pub use policy::{CollectionOptions, Hint, IdleWindow, Placement, VictimPolicy};
 pub use pool::{Client, DamagedBlock, Pool, Status};
 pub use stats::{DeviceStats, Stats};
 pub use terrane_device as device;

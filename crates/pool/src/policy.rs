@@ -5,13 +5,14 @@
 //!
 //! Rooms: [`hint`] (what somebody said about life times), `placement` (what is known of a block's file), [`clock`] (what time is here),
 //! [`lives`] (how long hot data lives, and how old survivors are), [`siblings`] (how long files live that are like a new one),
-//! [`victim`] (which zone is emptied next).
+//! [`victim`] (which zone is emptied next), `options` (what administrators say).
 //!
 //! Invariant: no decision here can lose data. The worst that a wrong one costs is copying.
 
 pub mod clock;
 pub mod hint;
 pub mod lives;
+mod options;
 mod placement;
 pub mod siblings;
 pub mod victim;
@@ -19,6 +20,7 @@ pub mod victim;
 pub use clock::Clock;
 pub use hint::{Hint, Match};
 pub use lives::{Age, Lives};
+pub use options::{CollectionOptions, IdleWindow};
 pub use placement::Placement;
 pub use siblings::{SiblingKey, Siblings};
 pub use victim::{Candidates, VictimPolicy};

@@ -17,6 +17,7 @@ use crate::gc::zone_yield;
 use crate::group::Group;
 use crate::label::{BootPtr, Label};
 use crate::parts::PartCache;
+use crate::policy::CollectionOptions;
 use crate::read::Heal;
 use crate::record::SectionPtr;
 use crate::stats::Counters;
@@ -96,6 +97,7 @@ pub struct Pool {
     /// The largest record size in use, in bytes: what a zone's tail may fail to take.
     pub(crate) largest_block: AtomicU64,
     /// Until the pool stops: it must not go before what is dirty in it, and it holds us.
+    pub(crate) collection: Mutex<CollectionOptions>,
     pub(crate) client: Mutex<Option<Arc<dyn Client>>>,
     pub(crate) failed: OnceLock<Arc<str>>,
     pub(crate) damage: Mutex<Vec<Corrupt>>,
@@ -168,6 +170,22 @@ impl Pool {
     /// Registers the floor above; once, before the first group that has something for it. A pool that changes keeps it until
     /// [`Pool::export`] or [`Pool::abandon`], whoever else lets go of it: changes that wait for a commit are its. One that is only
     /// read never asks it anything.
+    /// What administrators say about collection; holds from the next group on. Nothing is stored.
+    pub fn set_collection(&self, options: CollectionOptions) {
+        *self.collection.lock() = options;
+    }
+
+    /// As it was set, or the defaults.
+    pub fn collection(&self) -> CollectionOptions {
+        *self.collection.lock()
+    }
+
+    /// Whether this is the part of the day that was said to be idle.
+    pub fn is_idle_time(&self) -> bool {
+        let idle = self.collection.lock().idle;
+        idle.is_some_and(|window| window.contains(self.env.minute_of_day()))
+    }
+
     pub fn set_client(&self, client: Arc<dyn Client>) {
         if self.read_only {
             return;

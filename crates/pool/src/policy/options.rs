@@ -1,0 +1,59 @@
+use crate::policy::VictimPolicy;
+
+/// What is said about collection by whoever administers the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CollectionOptions {
+    pub victims: VictimPolicy,
+    /// When the pool has nothing better to do: garbage is collected then that could wait. `None`: nobody said so.
+    pub idle: Option<IdleWindow>,
+}
+
+/// A part of every day, in minutes since midnight, each below [`IdleWindow::DAY_MINUTES`]. One that ends before it begins
+/// goes over midnight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdleWindow {
+    first: u16,
+    end: u16,
+}
+
+impl IdleWindow {
+    pub const DAY_MINUTES: u16 = 24 * 60;
+
+    /// `None`: no such minutes, or an empty window.
+    pub fn new(first: u16, end: u16) -> Option<IdleWindow> {
+        let is_valid = first < Self::DAY_MINUTES && end < Self::DAY_MINUTES && first != end;
+        is_valid.then_some(IdleWindow { first, end })
+    }
+
+    pub fn first(self) -> u16 {
+        self.first
+    }
+
+    pub fn end(self) -> u16 {
+        self.end
+    }
+
+    pub fn contains(self, minute: u16) -> bool {
+        if self.first < self.end {
+            (self.first..self.end).contains(&minute)
+        } else {
+            minute >= self.first || minute < self.end
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_may_go_over_midnight() {
+        let day = IdleWindow::new(60, 120).unwrap();
+        let night = IdleWindow::new(1430, 10).unwrap();
+        let inside =
+            |window: IdleWindow| [0, 9, 10, 59, 60, 119, 120, 1429, 1430, 1439].map(|at| window.contains(at));
+        assert_eq!(inside(day), [false, false, false, false, true, true, false, false, false, false]);
+        assert_eq!(inside(night), [true, true, false, false, false, false, false, false, true, true]);
+        assert_eq!([(5, 5), (1440, 0), (0, 1440)].map(|(first, end)| IdleWindow::new(first, end)), [None; 3]);
+    }
+}
