@@ -30,6 +30,7 @@ impl Args {
         self.0.iter().any(|arg| arg == name)
     }
 
+    #[allow(dead_code, reason = "not every benchmark makes files")]
     /// Where files are made: `--dir`, or where temporary files go.
     pub fn dir(&self) -> PathBuf {
         self.option("--dir").map_or_else(std::env::temp_dir, Into::into)

@@ -1,0 +1,397 @@
+//! What collection costs a pool that is nearly full and overwritten at random, without a kernel or a disk: one file of 4 KiB records, not
+//! compressed, on zones in memory.
+//!
+//!     cargo bench -p terrane --bench collection -- [--pattern uniform|95/5] [--rounds N] [--zones N] [--zone-kib N]
+//!         [--percent N] [--dirty-mib N] [--seed N]
+//!
+//! A round overwrites as many bytes as the pool offers; there are 20. `--percent` of what an empty pool offers is live (90). The defaults
+//! (1,024 zones of 1 MiB) need 1.5 GiB of memory, and write some 120 GB into it.
+//!
+//! *Amplification* is what zones of data and of collection were given (directories and padding included), for each byte of a record that
+//! a group wrote: records that are overwritten again before their group ends are no work for anybody. Metadata stands apart. The
+//! theory is greedy collection of uniform overwrites in the mean field: a victim's live share v solves ln v = (v - 1) / u, and 1 / (1 - v)
+//! bytes are written for one. Its u is what the records take, of all zones that may hold them: the device's without the anchors and
+//! those that hold metadata, empty and reserved ones included.
+//!
+//! Waits of single writes are the caller's, who writes as fast as it may. Memory is what the allocator has given out, without the zones.
+
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
+
+#[path = "../support/args.rs"]
+mod args;
+mod memory;
+#[path = "../support/random.rs"]
+mod random;
+
+use args::Args;
+use cap::Cap;
+use memory::Memory;
+use std::alloc::System;
+use std::sync::Arc;
+use std::time::Instant;
+use terrane::{Cred, Dataset, Fs, Ino, WriteFlags};
+use terrane_device::Device;
+use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
+use terrane_pool::Stats;
+use terrane_pool::record::Class;
+use terrane_pool::zones::Phase;
+
+#[global_allocator]
+static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+
+const RECORD: u64 = 4096;
+const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
+
+fn main() {
+    let args = Args::new();
+    let (zones, zone_bytes) =
+        (args.number("--zones", 1024) as u32, (args.number("--zone-kib", 1024) as u64) << 10);
+    let pattern = Pattern::named(&args.option("--pattern").unwrap_or_else(|| "uniform".into()));
+    let rounds = args.number("--rounds", 20);
+    let device = Arc::new(Memory::new(zones, zone_bytes));
+    let outside = ALLOCATOR.allocated();
+    let dirty_bytes = (args.number("--dirty-mib", 64) as u64) << 20;
+    let import = ImportOptions { cache_bytes: 64 << 20, dirty_bytes, ..ImportOptions::default() };
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::<Memory>::clone(&device)];
+    let pool =
+        Pool::create(devices, &CreateOptions::named("bench"), Arc::new(SystemEnv::new()), &import).unwrap();
+    let objects = Objects::create(Arc::clone(&pool)).unwrap();
+    let dataset = Dataset::create_root(&objects, &[("compression", "off"), ("recordsize", "4K")]).unwrap();
+    Fs::format(&dataset, &OWNER).unwrap();
+    let fs = Fs::open(Arc::new(dataset)).unwrap();
+    let ino = fs.create(fs.root(), b"file", 0o644, &OWNER).unwrap().ino;
+    fs.sync().unwrap();
+
+    let (offered, before, _) = pool.space();
+    let raw = u64::from(zones - 2) * zone_bytes;
+    let records = offered.saturating_sub(before) * args.number("--percent", 90) as u64 / 100 / RECORD;
+    println!(
+        "{zones} zones of {} KiB, {:.0} MB offered ({:.1} % of the raw space), {records} records live, {}",
+        zone_bytes >> 10,
+        offered as f64 / 1e6,
+        offered as f64 / raw as f64 * 100.0,
+        pattern.name(),
+    );
+    let mut file =
+        File { fs: &fs, ino, noise: random::bytes(1, RECORD as usize), versions: vec![0; records as usize] };
+    for record in 0..records {
+        file.write(record);
+    }
+    fs.sync().unwrap();
+
+    let mut draw = Draw { state: args.number("--seed", 1) as u64, records, pattern };
+    println!("{}", Round::HEAD);
+    let mut all: Vec<Round> = Vec::new();
+    let mut later_waits = Vec::new();
+    for round in 0..rounds {
+        let (from, start) = (pool.stats(), Instant::now());
+        let mut waits = Vec::with_capacity((offered / RECORD) as usize);
+        for _ in 0..offered / RECORD {
+            let record = draw.next();
+            let began = Instant::now();
+            file.write(record);
+            waits.push(began.elapsed().as_nanos() as u64);
+        }
+        let round_of = Round::between(
+            &from,
+            &pool,
+            start.elapsed().as_secs_f64(),
+            zone_bytes,
+            zones,
+            waits.clone(),
+            outside,
+        );
+        println!("{:>5} {}", round + 1, round_of.row());
+        all.push(round_of);
+        if round >= rounds / 2 {
+            later_waits.append(&mut waits);
+        }
+    }
+    let wrong = file.wrong();
+    fs.sync().unwrap();
+    summary(&all, later_waits, pattern);
+    println!("contents: {wrong} of {records} records wrong; pool: {:?}", pool.check_tables());
+    pool.export().unwrap();
+}
+
+/// One file whose records each know their version.
+struct File<'a> {
+    fs: &'a Fs,
+    ino: Ino,
+    noise: Vec<u8>,
+    versions: Vec<u32>,
+}
+
+impl File<'_> {
+    fn write(&mut self, record: u64) {
+        let version = self.versions.get_mut(record as usize).unwrap();
+        *version += 1;
+        stamp(&mut self.noise, record, *version);
+        let written = self.fs.write(self.ino, record * RECORD, &self.noise, WriteFlags::default()).unwrap();
+        assert_eq!(u64::from(written), RECORD, "a record is written whole");
+    }
+
+    /// Records that are not what was written last.
+    fn wrong(&mut self) -> usize {
+        let mut wrong = 0;
+        let mut read = Vec::new();
+        for (record, version) in self.versions.iter().enumerate() {
+            stamp(&mut self.noise, record as u64, *version);
+            read.clear();
+            self.fs.read(self.ino, record as u64 * RECORD, RECORD as u32, &mut read).unwrap();
+            wrong += usize::from(read != self.noise);
+        }
+        wrong
+    }
+}
+
+fn stamp(bytes: &mut [u8], record: u64, version: u32) {
+    bytes.get_mut(..8).unwrap().copy_from_slice(&record.to_le_bytes());
+    bytes.get_mut(8..12).unwrap().copy_from_slice(&version.to_le_bytes());
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Pattern {
+    Uniform,
+    /// So many percent of the writes go to so many percent of the records.
+    Skewed(u64, u64),
+}
+
+impl Pattern {
+    fn named(name: &str) -> Pattern {
+        let skewed = || {
+            let (writes, records) = name.split_once('/')?;
+            Some(Pattern::Skewed(writes.parse().ok()?, records.parse().ok()?))
+        };
+        match name {
+            "uniform" => Pattern::Uniform,
+            _ => skewed().expect("--pattern is uniform, or two percentages such as 95/5"),
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Pattern::Uniform => "uniform".into(),
+            Pattern::Skewed(writes, records) => {
+                format!("{writes} % of the writes to {records} % of the records")
+            }
+        }
+    }
+}
+
+/// Which record is next.
+struct Draw {
+    state: u64,
+    records: u64,
+    pattern: Pattern,
+}
+
+impl Draw {
+    fn random(&mut self, below: u64) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.state;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ (word >> 31)) % below
+    }
+
+    fn next(&mut self) -> u64 {
+        let Pattern::Skewed(writes, share) = self.pattern else { return self.random(self.records) };
+        let hot = self.records * share / 100;
+        let rank =
+            if self.random(100) < writes { self.random(hot) } else { hot + self.random(self.records - hot) };
+        // Scattered over the file: what is hot does not lie together, neither at first nor in the tree.
+        let stride = (self.records as f64 * 0.618) as u64 | 1;
+        let stride = (stride..).step_by(2).find(|stride| gcd(*stride, self.records) == 1).unwrap();
+        (u128::from(rank) * u128::from(stride) % u128::from(self.records)) as u64
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Bytes given to zones, by what they hold.
+#[derive(Clone, Copy, Default)]
+struct Written {
+    records: f64,
+    data: f64,
+    collection: f64,
+    metadata: f64,
+}
+
+impl Written {
+    fn between(from: &Stats, to: &Stats) -> Written {
+        let mut written = Written::default();
+        for (class, (before, after)) in Class::ALL.into_iter().zip(from.writes.iter().zip(&to.writes)) {
+            let bytes = (after.bytes - before.bytes) as f64;
+            match class {
+                Class::Data => {
+                    written.data += bytes;
+                    written.records += ((after.blocks - before.blocks) * RECORD) as f64;
+                }
+                Class::Collection => written.collection += bytes,
+                _ => written.metadata += bytes,
+            }
+        }
+        written
+    }
+
+    fn add(&mut self, other: &Written) {
+        self.records += other.records;
+        self.data += other.data;
+        self.collection += other.collection;
+        self.metadata += other.metadata;
+    }
+
+    fn amplification(&self) -> f64 {
+        (self.data + self.collection) / self.records
+    }
+}
+
+struct Round {
+    secs: f64,
+    written: Written,
+    /// Live share of the zones that may hold records.
+    utilisation: f64,
+    empty: u64,
+    groups: u64,
+    group_ms: f64,
+    runs: u64,
+    books_bytes: u64,
+    memory: usize,
+    p50_us: f64,
+    p999_us: f64,
+    longest_ms: f64,
+}
+
+impl Round {
+    const HEAD: &str = "round  secs  MB/s  data+coll.  collection  metadata      u  theory  empty  groups  ms/group   runs  \
+                        dead sets KiB  memory MiB   p50 us  p99.9 us  longest ms";
+
+    fn between(
+        from: &Stats,
+        pool: &Pool,
+        secs: f64,
+        zone_bytes: u64,
+        zones: u32,
+        mut waits: Vec<u64>,
+        outside: usize,
+    ) -> Round {
+        let to = pool.stats();
+        let (mut live, mut room) = (0, u64::from(zones - 2) * zone_bytes);
+        for zone in pool.zones() {
+            match zone.class {
+                _ if matches!(zone.phase, Phase::Gone) => {}
+                Class::Data | Class::Collection => live += zone.live,
+                _ => room -= zone_bytes,
+            }
+        }
+        let groups = to.group.count() - from.group.count();
+        let group_ns = to.group.sum_ns - from.group.sum_ns;
+        let memory = ALLOCATOR.allocated() - outside - waits.capacity() * 8;
+        waits.sort_unstable();
+        Round {
+            secs,
+            written: Written::between(from, &to),
+            utilisation: live as f64 / room as f64,
+            empty: to.zones.empty,
+            groups,
+            group_ms: group_ns as f64 / 1e6 / groups.max(1) as f64,
+            runs: to.runs,
+            books_bytes: to.dead_set_bytes,
+            memory,
+            p50_us: quantile(&waits, 0.5),
+            p999_us: quantile(&waits, 0.999),
+            longest_ms: quantile(&waits, 1.0) / 1e3,
+        }
+    }
+
+    fn row(&self) -> String {
+        format!(
+            "{:>5.1} {:>5.1} {:>11.3} {:>11.3} {:>9.3} {:>6.3} {:>7.3} {:>6} {:>7} {:>9.1} {:>6} {:>14} {:>11.1} {:>8.1} {:>9.0} {:>11.1}",
+            self.secs,
+            self.written.records / 1e6 / self.secs,
+            self.written.amplification(),
+            self.written.collection / self.written.records,
+            self.written.metadata / self.written.records,
+            self.utilisation,
+            theory(self.utilisation),
+            self.empty,
+            self.groups,
+            self.group_ms,
+            self.runs,
+            self.books_bytes >> 10,
+            self.memory as f64 / 1048576.0,
+            self.p50_us,
+            self.p999_us,
+            self.longest_ms,
+        )
+    }
+}
+
+/// In microseconds, of sorted nanoseconds.
+fn quantile(sorted: &[u64], share: f64) -> f64 {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.clamp(1, sorted.len()) - 1).map_or(0.0, |ns| *ns as f64 / 1e3)
+}
+
+/// Bytes written for one that users wrote, when so much of the space is alive and overwritten at random.
+fn theory(utilisation: f64) -> f64 {
+    // v = exp((v - 1) / u) has its root below 1 where this iteration goes from 0.
+    let live_share = (0..10_000).fold(0.0f64, |v, _| ((v - 1.0) / utilisation).exp());
+    1.0 / (1.0 - live_share)
+}
+
+fn summary(all: &[Round], mut waits: Vec<u64>, pattern: Pattern) {
+    let part = |rounds: &[Round]| {
+        let mut sum = Written::default();
+        rounds.iter().for_each(|round| sum.add(&round.written));
+        let mean =
+            |of: &dyn Fn(&Round) -> f64| rounds.iter().map(of).sum::<f64>() / rounds.len().max(1) as f64;
+        (
+            sum,
+            mean(&|round| round.utilisation),
+            mean(&|round| round.group_ms),
+            mean(&|round| round.memory as f64),
+        )
+    };
+    let (half, quarter) = (all.len() / 2, all.len().div_ceil(4));
+    let (written, utilisation, ..) = part(all.get(half..).unwrap());
+    let (.., first_ms, first_memory) = part(all.get(..quarter).unwrap());
+    let (.., last_ms, last_memory) = part(all.get(all.len() - quarter..).unwrap());
+    println!("second half:");
+    println!(
+        "  amplification of data and collection {:.3} (data {:.3}, collection {:.3}); metadata apart {:.3}",
+        written.amplification(),
+        written.data / written.records,
+        written.collection / written.records,
+        written.metadata / written.records,
+    );
+    let expected = theory(utilisation);
+    let of_theory = written.amplification() / expected;
+    match pattern {
+        Pattern::Uniform => {
+            println!("  theory at u = {utilisation:.3}: {expected:.3}; measured is {of_theory:.3} of it")
+        }
+        Pattern::Skewed(..) => {
+            println!("  u = {utilisation:.3} (uniform overwrites would have {expected:.3})")
+        }
+    }
+    waits.sort_unstable();
+    let (p50, p999) = (quantile(&waits, 0.5), quantile(&waits, 0.999));
+    println!(
+        "  a write: p50 {p50:.1} us, p99 {:.1}, p99.9 {p999:.1} ({:.0} x p50), longest {:.1} ms",
+        quantile(&waits, 0.99),
+        p999 / p50,
+        quantile(&waits, 1.0) / 1e3
+    );
+    println!("last quarter against the first:");
+    println!("  a group {last_ms:.1} ms, {first_ms:.1} ms ({:.2} x)", last_ms / first_ms);
+    println!(
+        "  memory {:.1} MiB, {:.1} MiB ({:.2} x)",
+        last_memory / 1048576.0,
+        first_memory / 1048576.0,
+        last_memory / first_memory
+    );
+}
