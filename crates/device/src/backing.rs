@@ -9,14 +9,20 @@
 //! openers of the same file or device node. For block devices `O_EXCL` also keeps out the kernel's own users: mounts,
 //! swap, device mapper. Both end with the process, so nothing stale ever has to be cleaned up.
 //!
+//! A zoned drive is read below its write pointers only: above them anything may be found, old labels too.
+//!
 //! Invariant: a `Backing` that exists is locked.
 
-use crate::zone::DeviceError;
+use crate::file::FileDevice;
+use crate::zone::{Device, DeviceError};
+use crate::zoned::{ZonedDevice, peek};
 use crate::{block, holders};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What the device may be used for while it is open.
@@ -44,8 +50,10 @@ pub struct Probe {
     /// In bytes; 0 for what is neither a regular file nor a block device.
     pub size: u64,
     pub kind: PathKind,
-    /// The zones are the drive's own: not for [`FileDevice`](crate::FileDevice).
+    /// The zones are the drive's own: not for [`FileDevice`].
     pub host_managed: bool,
+    /// Their size in bytes then, else 0.
+    pub zone_size: u64,
 }
 
 /// Looks at a path without locking or changing anything.
@@ -65,7 +73,8 @@ pub fn probe(path: impl AsRef<Path>) -> Result<Probe, DeviceError> {
         PathKind::Directory | PathKind::Other => 0,
     };
     let host_managed = kind == PathKind::Block && block::is_host_managed(meta.rdev());
-    Ok(Probe { size, kind, host_managed })
+    let zone_size = if host_managed { block::zone_bytes(meta.rdev()) } else { 0 };
+    Ok(Probe { size, kind, host_managed, zone_size })
 }
 
 fn kind_of(meta: &Metadata) -> PathKind {
@@ -97,6 +106,38 @@ fn refused(path: &Path, expected: &str, found: impl Into<String>, remedy: &'stat
         expected: expected.into(),
         found: found.into(),
         remedy,
+    }
+}
+
+/// Reads from what is at a path without holding it: for labels of what may be in use.
+#[derive(Debug)]
+pub struct Peek {
+    file: File,
+    zoned: Option<peek::Below>,
+}
+
+impl Peek {
+    /// # Errors
+    /// `Io` when it cannot be opened.
+    pub fn open(path: impl AsRef<Path>) -> Result<Peek, DeviceError> {
+        let path = path.as_ref();
+        let failed = |e| failed("opening", path, e);
+        let file = File::open(path).map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
+        let is_zoned = kind_of(&meta) == PathKind::Block && block::is_host_managed(meta.rdev());
+        let zoned = is_zoned.then(|| peek::Below::new(&file)).transpose().map_err(failed)?;
+        Ok(Peek { file, zoned })
+    }
+
+    /// Fills `buf` from `offset`, anywhere.
+    ///
+    /// # Errors
+    /// When the medium fails or ends before that.
+    pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        match &self.zoned {
+            Some(zoned) => zoned.read_exact_at(buf, offset),
+            None => self.file.read_exact_at(buf, offset),
+        }
     }
 }
 
@@ -230,6 +271,24 @@ impl Backing {
         &self.file
     }
 
+    /// The same device once more, for direct I/O: past the host's page cache. The open file itself, whatever its path names by
+    /// now.
+    pub(crate) fn open_direct(&self) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(self.mode == OpenMode::ReadWrite).custom_flags(libc::O_DIRECT);
+        options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+
+    /// Where sysfs describes it; of no meaning for a regular file.
+    pub(crate) fn sysfs(&self) -> PathBuf {
+        block::sysfs(self.rdev)
+    }
+
+    /// Others may open it from now on. The caller writes no more.
+    pub(crate) fn unlock(&self) -> io::Result<()> {
+        self.file.unlock()
+    }
+
     /// The unit of writes: 4096 bytes, or the device's sector where that is larger.
     pub fn write_unit(&self) -> Result<u32, DeviceError> {
         // Not less than 4096 even where sectors are 512: an image must be movable to another device.
@@ -250,7 +309,35 @@ impl Backing {
     }
 
     pub(crate) fn fill(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        if self.is_host_managed() {
+            return peek::Below::new(&self.file)?.read_exact_at(buf, offset);
+        }
         self.fill_from(&self.file, offset, buf)
+    }
+
+    /// For a host-managed drive: how many of its zones hold something, and how many it has.
+    pub(crate) fn zones_in_use(&self) -> io::Result<Option<(usize, usize)>> {
+        if !self.is_host_managed() {
+            return Ok(None);
+        }
+        peek::Below::new(&self.file)?.zones_in_use(self.size).map(Some)
+    }
+
+    /// The drive's own zone size in bytes, where it has one.
+    pub fn zone_size(&self) -> Option<u64> {
+        self.is_host_managed().then(|| block::zone_bytes(self.rdev))
+    }
+
+    /// The device that can use it, with zones of `zone_size` bytes where it has none of its own.
+    ///
+    /// # Errors
+    /// Those of [`ZonedDevice::new`] and [`FileDevice::new`].
+    pub fn into_device(self, zone_size: u64) -> Result<Arc<dyn Device>, DeviceError> {
+        if self.is_host_managed() {
+            Ok(Arc::new(ZonedDevice::new(self)?))
+        } else {
+            Ok(Arc::new(FileDevice::new(self, zone_size)?))
+        }
     }
 
     /// From another open file of the same device.

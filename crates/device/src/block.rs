@@ -76,3 +76,9 @@ pub(crate) fn is_host_managed(rdev: u64) -> bool {
         fs::read_to_string(sysfs(rdev).join(tail)).is_ok_and(|model| model.trim() == "host-managed")
     })
 }
+
+/// Size in bytes of the zones of a zoned drive; 0 if it does not say.
+pub(crate) fn zone_bytes(rdev: u64) -> u64 {
+    let text = fs::read_to_string(sysfs(rdev).join("queue/chunk_sectors")).unwrap_or_default();
+    text.trim().parse::<u64>().unwrap_or(0).saturating_mul(512)
+}

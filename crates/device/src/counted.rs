@@ -119,6 +119,10 @@ impl Device for Counted {
         let done = self.below.flush();
         self.count(&self.counters.flushes, None, done)
     }
+
+    fn unlock(&self) {
+        self.below.unlock();
+    }
 }
 
 #[cfg(test)]

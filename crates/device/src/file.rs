@@ -19,10 +19,9 @@ use crate::backing::{Backing, OpenMode, PathKind};
 use crate::block;
 use crate::rules::ZoneRules;
 use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -133,12 +132,10 @@ impl FileDevice {
 
     /// Opens the device once more for direct I/O. Where that cannot be done, it goes on through the page cache.
     fn go_direct(&self) {
-        let mut options = OpenOptions::new();
-        options.read(true).write(self.backing.mode() == OpenMode::ReadWrite).custom_flags(libc::O_DIRECT);
-        // The open file itself, whatever its path names by now. It is tried, because some open and refuse what is not aligned
-        // to more than we know of.
-        let opened = options
-            .open(format!("/proc/self/fd/{}", self.backing.file().as_raw_fd()))
+        // It is tried, because some open and refuse what is not aligned to more than we know of.
+        let opened = self
+            .backing
+            .open_direct()
             .and_then(|file| file.read_at(&mut AlignedBuf::from(&[0; ALIGN][..]), 0).map(|_| file));
         match opened {
             Ok(file) => drop(self.direct.set(file)),
@@ -223,7 +220,7 @@ fn zone_count(name: &str, size: u64, zone_size: u64, write_unit: u32) -> Result<
 }
 
 /// Writes all of `data`, in as many pieces as the kernel likes. Returns how many bytes it took, and why not more.
-fn write_all_at(file: &impl FileExt, mut data: &[u8], mut offset: u64) -> (u64, io::Result<()>) {
+pub(crate) fn write_all_at(file: &impl FileExt, mut data: &[u8], mut offset: u64) -> (u64, io::Result<()>) {
     let first = offset;
     while !data.is_empty() {
         match file.write_at(data, offset) {
@@ -313,6 +310,12 @@ impl Device for FileDevice {
             self.flush_failed.store(true, Ordering::Release);
             failed(e)
         })
+    }
+
+    fn unlock(&self) {
+        if let Err(error) = self.backing.unlock() {
+            log::warn!("{}: it stays locked until this process has ended: {error}", self.info.name);
+        }
     }
 }
 

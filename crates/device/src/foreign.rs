@@ -41,6 +41,7 @@ const MAGICS: &[Magic] = &[
     start("an LVM physical volume", 1024 + 24, b"LVM2 001"),
     start("an LVM physical volume", 1536 + 24, b"LVM2 001"),
     start("a btrfs file system", 0x10040, b"_BHRfS_M"),
+    start("a btrfs file system on a zoned drive", 0x40, b"_BHRfS_M"),
     start("a bcachefs file system", 4096 + 24, BCACHEFS),
     start("a bcache device", 4096 + 24, BCACHE),
     start("an XFS file system", 0, b"XFSB"),
@@ -89,12 +90,18 @@ const ZFS_RING: u64 = 128 << 10;
 const ZFS_UBERBLOCK: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
 
 /// What lies on the device, in words that follow "found": the first signature that matches, else how much of the
-/// first 1 MiB and last 64 KiB is not zero; `None` when all of that is zero. A device that cannot be read holds something,
-/// for all we know.
+/// first 1 MiB and last 64 KiB is not zero, or how many zones of a zoned drive are not empty; `None` when there is nothing of
+/// that. A device that cannot be read holds something, for all we know.
 pub fn identify_foreign(backing: &Backing) -> Option<String> {
+    let unreadable = |error: String| Some(format!("something that cannot be read ({error})"));
     match look(backing.size(), &|at, buf| backing.read_at(at, buf).map_err(|e| e.to_string())) {
+        Ok(None) => match backing.zones_in_use() {
+            Ok(Some((used, count))) if used > 0 => Some(format!("something in {used} of {count} zones")),
+            Ok(_) => None,
+            Err(error) => unreadable(error.to_string()),
+        },
         Ok(found) => found,
-        Err(error) => Some(format!("something that cannot be read ({error})")),
+        Err(error) => unreadable(error),
     }
 }
 

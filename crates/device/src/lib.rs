@@ -7,7 +7,8 @@
 //!
 //! Read [`zone`] first (the trait and its words), then [`rules`] (what is allowed when), then the backends:
 //! [`backing`], [`mod@file`] and `block` for regular files and conventional block devices (with [`foreign`], which
-//! recognises what must not be overwritten, and `holders`, which names who is in the way), [`sim`] for tests;
+//! recognises what must not be overwritten, and `holders`, which names who is in the way), [`zoned`] for drives whose zones
+//! are their own, [`sim`] for tests;
 //! [`counted`] wraps any of them. `local` knows the time of day.
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
@@ -23,13 +24,15 @@ mod local;
 pub mod rules;
 pub mod sim;
 pub mod zone;
+pub mod zoned;
 
 pub use aligned::AlignedBuf;
-pub use backing::{Backing, OpenMode, PathKind, Probe, probe};
+pub use backing::{Backing, OpenMode, PathKind, Peek, Probe, probe};
 pub use counted::{Counted, IoCounts};
 pub use file::FileDevice;
 pub use foreign::identify_foreign;
 pub use local::minute_of_day;
-pub use rules::{ResetTicket, WriteTicket, ZoneRules};
+pub use rules::{ChangeTicket, WriteTicket, ZoneRules};
 pub use sim::{Fault, FaultId, Kept, SimConfig, SimDevice};
 pub use zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
+pub use zoned::ZonedDevice;

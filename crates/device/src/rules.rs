@@ -9,7 +9,7 @@
 //! moves nothing. The zone's lock is not held meanwhile, so reads of a zone go on while it is written.
 //!
 //! Invariants, run by [`ZoneRules::check`]: a pointer is a multiple of the write unit and within the capacity; 0 when
-//! empty, the capacity when full; `open` counts exactly the open zones.
+//! empty, the capacity when full; `open` counts exactly the open zones that are not exempt.
 
 use crate::zone::{DeviceError, ZoneReport, ZoneState};
 use std::fmt;
@@ -22,8 +22,10 @@ struct Slot {
     state: ZoneState,
     capacity: u64,
     pointer: u64,
-    /// A write or a reset is under way.
+    /// A write, a reset or a finish is under way.
     busy: bool,
+    /// Being open uses up none of what the device can keep open: conventional zones of a drive.
+    exempt: bool,
 }
 
 /// State, capacity and pointer of every zone of a device, and who may do what.
@@ -70,7 +72,13 @@ impl ZoneRules {
             slots: capacities
                 .into_iter()
                 .map(|capacity| {
-                    Mutex::new(Slot { state: ZoneState::Empty, capacity, pointer: 0, busy: false })
+                    Mutex::new(Slot {
+                        state: ZoneState::Empty,
+                        capacity,
+                        pointer: 0,
+                        busy: false,
+                        exempt: false,
+                    })
                 })
                 .collect(),
             write_unit: u64::from(write_unit),
@@ -81,6 +89,16 @@ impl ZoneRules {
             rules.force(zone, state, 0);
         }
         rules
+    }
+
+    /// From now on the zone does not count as open, whatever its state: the drive keeps no pointer for it.
+    pub fn exempt(&self, zone: ZoneIdx) {
+        if let Ok(mut slot) = self.slot(zone, "exempt") {
+            let (state, pointer) = (slot.state, slot.pointer);
+            self.enter(&mut slot, ZoneState::Unknown, 0);
+            slot.exempt = true;
+            self.enter(&mut slot, state, pointer);
+        }
     }
 
     /// Every zone's number, in order.
@@ -99,7 +117,9 @@ impl ZoneRules {
     /// The only place where a state changes, so the count of open zones cannot drift.
     fn enter(&self, slot: &mut Slot, state: ZoneState, pointer: u64) {
         let (was_open, is_open) = (slot.state == ZoneState::Open, state == ZoneState::Open);
-        if was_open && !is_open {
+        if slot.exempt {
+            // Counted nowhere.
+        } else if was_open && !is_open {
             self.open.fetch_sub(1, Ordering::Relaxed);
         } else if is_open && !was_open {
             self.open.fetch_add(1, Ordering::Relaxed);
@@ -116,7 +136,7 @@ impl ZoneRules {
         op: &'static str,
         pointer: u64,
     ) -> Result<(), DeviceError> {
-        if slot.state != ZoneState::Open {
+        if slot.state != ZoneState::Open && !slot.exempt {
             let limit = if self.max_open == 0 { u32::MAX } else { self.max_open };
             let more = |open: u32| if open < limit { open.checked_add(1) } else { None };
             if let Err(open) = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
@@ -170,7 +190,7 @@ impl ZoneRules {
             return Err(rule(zone, OP, "an empty or open zone", name(was)));
         }
         if slot.busy {
-            return Err(rule(zone, OP, "one command at a time", "another write or reset under way"));
+            return Err(rule(zone, OP, "one command at a time", "another command under way"));
         }
         if offset != slot.pointer {
             return Err(rule(zone, OP, format_args!("offset {}, the write pointer", slot.pointer), offset));
@@ -190,32 +210,38 @@ impl ZoneRules {
     }
 
     /// Checks a reset and marks the zone busy until the ticket is given back.
-    pub fn begin_reset(&self, zone: ZoneIdx) -> Result<ResetTicket<'_>, DeviceError> {
-        let mut slot = self.slot(zone, "reset")?;
-        if matches!(slot.state, ZoneState::ReadOnly | ZoneState::Offline) {
-            return Err(rule(zone, "reset", "a zone that can be written", name(slot.state)));
-        }
-        if slot.busy {
-            return Err(rule(zone, "reset", "one command at a time", "another write or reset under way"));
-        }
-        slot.busy = true;
-        Ok(ResetTicket { rules: self, zone, done: false })
+    pub fn begin_reset(&self, zone: ZoneIdx) -> Result<ChangeTicket<'_>, DeviceError> {
+        self.begin_change(zone, "reset", ZoneState::Empty)
     }
 
-    /// Makes a zone full. One whose pointer nobody told may be finished too: full needs no pointer. Returns whether
-    /// anything changed.
-    pub fn finish(&self, zone: ZoneIdx) -> Result<bool, DeviceError> {
-        let mut slot = self.slot(zone, "finish")?;
+    /// Checks a finish and marks the zone busy until the ticket is given back. One whose pointer nobody told may be finished too:
+    /// full needs no pointer. `None`: the zone is full already.
+    pub fn begin_finish(&self, zone: ZoneIdx) -> Result<Option<ChangeTicket<'_>>, DeviceError> {
+        let ticket = self.begin_change(zone, "finish", ZoneState::Full)?;
+        let is_full = self.report(zone)?.state == ZoneState::Full;
+        Ok((!is_full).then_some(ticket))
+    }
+
+    fn begin_change(
+        &self,
+        zone: ZoneIdx,
+        op: &'static str,
+        to: ZoneState,
+    ) -> Result<ChangeTicket<'_>, DeviceError> {
+        let mut slot = self.slot(zone, op)?;
         if matches!(slot.state, ZoneState::ReadOnly | ZoneState::Offline) {
-            return Err(rule(zone, "finish", "a zone that can be written", name(slot.state)));
+            return Err(rule(zone, op, "a zone that can be written", name(slot.state)));
         }
         if slot.busy {
-            return Err(rule(zone, "finish", "one command at a time", "another write or reset under way"));
+            return Err(rule(zone, op, "one command at a time", "another command under way"));
         }
-        let changed = slot.state != ZoneState::Full;
-        let capacity = slot.capacity;
-        self.enter(&mut slot, ZoneState::Full, capacity);
-        Ok(changed)
+        slot.busy = true;
+        Ok(ChangeTicket { rules: self, zone, to, done: false })
+    }
+
+    /// Makes a zone full where nothing below has to be told. Returns whether anything changed.
+    pub fn finish(&self, zone: ZoneIdx) -> Result<bool, DeviceError> {
+        Ok(self.begin_finish(zone)?.map(ChangeTicket::done).is_some())
     }
 
     /// Tells a zone in unknown state where its writing goes on. A zone whose state is known keeps it, and its own
@@ -270,7 +296,7 @@ impl ZoneRules {
             if !fits || !slot.pointer.is_multiple_of(self.write_unit) || slot.pointer > slot.capacity {
                 return Err(format!("zone {zone}: pointer does not fit the state, found {slot:?}"));
             }
-            open += u32::from(slot.state == ZoneState::Open);
+            open += u32::from(slot.state == ZoneState::Open && !slot.exempt);
         }
         let counted = self.open.load(Ordering::Relaxed);
         if counted != open {
@@ -323,27 +349,29 @@ impl Drop for WriteTicket<'_> {
     }
 }
 
-/// A reset that was allowed and is under way; dropped without [`done`](ResetTicket::done) it changes nothing.
+/// A reset or a finish that was allowed and is under way; dropped without [`done`](ChangeTicket::done) it changes nothing.
 #[derive(Debug)]
-pub struct ResetTicket<'a> {
+pub struct ChangeTicket<'a> {
     rules: &'a ZoneRules,
     zone: ZoneIdx,
+    to: ZoneState,
     done: bool,
 }
 
-impl ResetTicket<'_> {
-    /// The medium forgot the zone.
+impl ChangeTicket<'_> {
+    /// The medium did it.
     pub fn done(mut self) {
         self.done = true;
     }
 }
 
-impl Drop for ResetTicket<'_> {
+impl Drop for ChangeTicket<'_> {
     fn drop(&mut self) {
-        let Ok(mut slot) = self.rules.slot(self.zone, "reset") else { return };
+        let Ok(mut slot) = self.rules.slot(self.zone, "change") else { return };
         slot.busy = false;
         if self.done && !matches!(slot.state, ZoneState::ReadOnly | ZoneState::Offline) {
-            self.rules.enter(&mut slot, ZoneState::Empty, 0);
+            let pointer = if self.to == ZoneState::Full { slot.capacity } else { 0 };
+            self.rules.enter(&mut slot, self.to, pointer);
         }
     }
 }

@@ -37,7 +37,8 @@ pub struct DeviceInfo {
     pub max_open: u32,
     /// The most zones that may be neither empty nor full at once; 0 means no limit.
     pub max_active: u32,
-    /// The device remembers write pointers across a crash.
+    /// The device remembers write pointers across a crash. Zones of it that do not (conventional zones of a drive) are in state
+    /// [`Unknown`](ZoneState::Unknown) at first, like all zones of other devices.
     pub hardware_pointers: bool,
 }
 
@@ -50,7 +51,7 @@ pub enum ZoneState {
     ReadOnly,
     /// Gone.
     Offline,
-    /// A device without hardware pointers that has not been told yet: see [`Device::resume`].
+    /// A zone whose pointer the device does not remember, and has not been told yet: see [`Device::resume`].
     Unknown,
 }
 
@@ -138,4 +139,7 @@ pub trait Device: Send + Sync {
     /// The barrier: when it returns, everything written before it was called survives a crash. A failed flush is final:
     /// nobody knows what reached the medium, so the caller must not go on as if nothing had happened.
     fn flush(&self) -> Result<(), DeviceError>;
+
+    /// Others may open the device from now on: the caller writes no more, and ends soon. Where nothing is held, nothing happens.
+    fn unlock(&self) {}
 }

@@ -1,0 +1,427 @@
+//! Host-managed zoned drives: shingled disks, zoned NVMe namespaces.
+//!
+//! Here the zones are real. The drive remembers write pointers, refuses what is out of order, and bounds how many zones may be
+//! *active* (neither empty nor full). [`ZoneRules`] is kept equal to what the drive says: so misuse is refused before the kernel
+//! sees it, with a better message, and [`report`](Device::report) costs nothing. After every failure the drive is asked
+//! again, because it may have taken a part of what failed, and its word replaces ours.
+//!
+//! Reads and writes are *direct*, past the host's page cache. A page of a zone that is reset and written anew must never be served
+//! from the zone's life before, and the order of writes must be ours. What lies above a write pointer is not read at all, since
+//! some drives answer that with an error: it reads as zeros here.
+//!
+//! Conventional zones, which many shingled disks have at their start, keep no pointer: for them the rules live in software as for a
+//! [`FileDevice`](crate::FileDevice), their state is unknown until [`resume`](Device::resume) or a reset, and a reset overwrites
+//! their first bytes, so that nothing from before is recognised there.
+//!
+//! Invariant: what the rules say of a sequential zone is what the drive said last, or what it has acknowledged since.
+
+mod drive;
+pub(crate) mod peek;
+mod report;
+
+use crate::aligned::{ALIGN, AlignedBuf};
+use crate::backing::{Backing, OpenMode};
+use crate::rules::ZoneRules;
+use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
+use drive::{Drive, Facts, KernelDrive};
+use report::{Judged, RawZone, Remedy};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrane_wire::ZoneIdx;
+
+/// Bytes written at once: 256 pages, what the kernel takes as one request to a zone. More would be several that can fail each for
+/// itself.
+const PIECE_BYTES: usize = 1 << 20;
+/// Zones asked for at once.
+const REPORT_ZONES: usize = 4096;
+/// Overwritten when a conventional zone is reset: more than anything takes that is recognised by its first bytes.
+const WIPED_BYTES: u64 = 64 << 10;
+
+/// A host-managed zoned block device.
+#[derive(Debug)]
+pub struct ZonedDevice {
+    drive: Box<dyn Drive>,
+    mode: OpenMode,
+    info: DeviceInfo,
+    rules: ZoneRules,
+    traits: Vec<Traits>,
+    keeps_space: AtomicBool,
+    /// A flush that failed is final.
+    flush_failed: AtomicBool,
+}
+
+/// What a zone is for ever.
+#[derive(Clone, Copy, Debug, Default)]
+struct Traits {
+    /// It keeps no pointer.
+    conventional: bool,
+    /// The drive counts it as full only after bytes that are less than a unit: it is told when ours are written.
+    ends_odd: bool,
+}
+
+impl ZonedDevice {
+    /// Opens and locks the drive at `path`. See [`Backing::open`] for what is refused.
+    pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self, DeviceError> {
+        Self::new(Backing::open(path, mode)?)
+    }
+
+    /// Takes over an open drive: asks for all its zones. A smaller zone at the end is not used.
+    ///
+    /// # Errors
+    /// `Refused` when it is no zoned drive or its zones are not all of one size, `Io` when it cannot be asked.
+    pub fn new(backing: Backing) -> Result<Self, DeviceError> {
+        if !backing.is_host_managed() {
+            return Err(DeviceError::Refused {
+                name: backing.name().into(),
+                expected: "a host-managed zoned drive".into(),
+                found: "a conventional device".into(),
+                remedy: "open it as a file or block device",
+            });
+        }
+        let (name, mode, unit) = (backing.name().to_owned(), backing.mode(), backing.write_unit()?);
+        let facts = Facts::of(&backing);
+        let drive = KernelDrive::new(backing).map_err(|source| DeviceError::Io {
+            zone: None,
+            offset: 0,
+            op: "opening for direct I/O",
+            source,
+        })?;
+        Self::over(Box::new(drive), name, mode, unit, facts)
+    }
+
+    fn over(
+        drive: Box<dyn Drive>,
+        name: String,
+        mode: OpenMode,
+        unit: u32,
+        facts: Facts,
+    ) -> Result<Self, DeviceError> {
+        let refused = |expected: &str, found: String, remedy| {
+            let (name, expected) = (name.clone(), expected.to_owned());
+            DeviceError::Refused { name, expected, found, remedy }
+        };
+        let write_unit = u64::from(unit).max(facts.write_granularity);
+        let write_unit =
+            u32::try_from(write_unit).ok().filter(|unit| unit.is_power_of_two()).ok_or_else(|| {
+                let found = facts.write_granularity.to_string();
+                refused("a write granularity that is a power of two", found, "use another drive")
+            })?;
+        let zone_size = facts.zone_size;
+        let count = facts.size.checked_div(zone_size).unwrap_or(0);
+        let zone_count = u32::try_from(count).ok().filter(|count| *count > 0).ok_or_else(|| {
+            let found = format!("{} bytes in zones of {zone_size}", facts.size);
+            refused("from one to 2^32 - 1 zones", found, "use another drive")
+        })?;
+        let raw = report_all(drive.as_ref(), zone_size, zone_count).map_err(|source| DeviceError::Io {
+            zone: None,
+            offset: 0,
+            op: "report of zones",
+            source,
+        })?;
+        if let Some((zone, odd)) = (0u64..).zip(&raw).find(|(zone, raw)| {
+            raw.len != zone_size || zone.checked_mul(zone_size).is_none_or(|start| start != raw.start)
+        }) {
+            let found = format!("zone {zone} at byte {} with {}", odd.start, odd.len);
+            return Err(refused("zones of one size, one after the other", found, "use another drive"));
+        }
+        let judged: Vec<Judged> = raw.iter().map(|raw| raw.judge(u64::from(write_unit))).collect();
+        let info = DeviceInfo {
+            name,
+            kind: DeviceKind::Zoned,
+            write_unit,
+            zone_count,
+            zone_size,
+            max_open: facts.max_open,
+            max_active: facts.max_active,
+            hardware_pointers: true,
+        };
+        // The drive closes open zones by itself when others are written; only the bound of active ones can be hit.
+        let capacities = judged.iter().map(|zone| zone.report.capacity);
+        let rules = ZoneRules::new(write_unit, facts.max_active, capacities, ZoneState::Unknown);
+        let device = ZonedDevice {
+            drive,
+            mode,
+            info,
+            traits: raw.iter().map(|raw| Traits::of(raw, u64::from(write_unit))).collect(),
+            rules,
+            keeps_space: AtomicBool::new(false),
+            flush_failed: AtomicBool::new(false),
+        };
+        for (zone, judged) in device.rules.zones().zip(&judged) {
+            if device.traits(zone).conventional {
+                device.rules.exempt(zone);
+            }
+            device.believe(zone, judged);
+        }
+        Ok(device)
+    }
+
+    fn start(&self, zone: ZoneIdx) -> u64 {
+        // Cannot overflow for a zone that exists: the whole drive has at most 2^64 - 1 bytes.
+        u64::from(zone.0).saturating_mul(self.info.zone_size)
+    }
+
+    fn traits(&self, zone: ZoneIdx) -> Traits {
+        usize::try_from(zone.0).ok().and_then(|at| self.traits.get(at)).copied().unwrap_or_default()
+    }
+
+    /// Makes the rules of a zone what the drive said, after making the drive what we can work with.
+    fn believe(&self, zone: ZoneIdx, judged: &Judged) {
+        let ZoneReport { state, pointer, .. } = judged.report;
+        if state == ZoneState::ReadOnly || state == ZoneState::Offline {
+            log::warn!("{}: zone {zone} takes no writes: {state:?}", self.info.name);
+        }
+        let (start, len) = (self.start(zone), self.info.zone_size);
+        let told = match judged.remedy {
+            _ if self.mode == OpenMode::ReadOnly => Ok(()),
+            Remedy::None => Ok(()),
+            Remedy::Reset => self.drive.reset(start, len),
+            Remedy::Finish => self.drive.finish(start, len),
+        };
+        if let Err(error) = told {
+            log::warn!("{}: zone {zone} stays active for nothing: {error}", self.info.name);
+        }
+        self.rules.force(zone, state, pointer);
+    }
+
+    /// Something failed: what the drive says now counts. False: it did not answer.
+    fn ask_again(&self, zone: ZoneIdx) -> bool {
+        if self.traits(zone).conventional {
+            return false;
+        }
+        let start = self.start(zone);
+        match self.drive.report(start, 1).as_deref() {
+            Ok([raw]) if raw.start == start => {
+                self.believe(zone, &raw.judge(u64::from(self.info.write_unit)));
+                true
+            }
+            Ok(other) => {
+                log::error!("{}: asked for zone {zone}, found {other:?}", self.info.name);
+                false
+            }
+            Err(error) => {
+                log::error!("{}: zone {zone} cannot be asked for: {error}", self.info.name);
+                false
+            }
+        }
+    }
+
+    fn writable(&self, zone: ZoneIdx, op: &'static str) -> Result<(), DeviceError> {
+        match self.mode {
+            OpenMode::ReadWrite => Ok(()),
+            OpenMode::ReadOnly => Err(DeviceError::Rule {
+                zone,
+                op,
+                expected: "a device opened for writing".into(),
+                found: "one opened for reading only".into(),
+            }),
+        }
+    }
+
+    fn failed(&self, zone: ZoneIdx, offset: u64, op: &'static str, source: io::Error) -> DeviceError {
+        let limit = match source.raw_os_error() {
+            Some(libc::EOVERFLOW) => Some(("active", self.info.max_active)),
+            Some(libc::ETOOMANYREFS) => Some(("open", self.info.max_open)),
+            _ => None,
+        };
+        let source = match limit {
+            Some((what, limit)) => io::Error::other(format!(
+                "{} takes no more {what} zones (max_{what}_zones is {limit}): {source}",
+                self.info.name
+            )),
+            None => source,
+        };
+        DeviceError::Io { zone: Some(zone), offset, op, source }
+    }
+
+    fn put(&self, at: u64, data: &[u8]) -> (u64, io::Result<()>) {
+        let mut taken = 0;
+        for piece in data.chunks(PIECE_BYTES) {
+            let (more, result) = self.drive.write(at.saturating_add(taken), piece);
+            taken += more;
+            if result.is_err() {
+                return (taken, result);
+            }
+        }
+        (taken, Ok(()))
+    }
+
+    /// Gives a conventional zone back, and makes its beginning zeros.
+    fn wipe(&self, zone: ZoneIdx) -> io::Result<()> {
+        let start = self.start(zone);
+        if !self.keeps_space.load(Ordering::Relaxed) {
+            self.drive.discard(start, self.info.zone_size)?;
+        }
+        let capacity = self.rules.report(zone).map_or(0, |report| report.capacity);
+        let mut zeros = AlignedBuf::new();
+        // At most 64 KiB.
+        zeros.resize(usize::try_from(WIPED_BYTES.min(capacity)).unwrap_or(0));
+        self.drive.write(start, &zeros).1
+    }
+
+    fn get(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        let align = ALIGN as u64;
+        let fits = at.is_multiple_of(align)
+            && buf.len().is_multiple_of(ALIGN)
+            && buf.as_ptr().addr().is_multiple_of(ALIGN);
+        if fits {
+            return self.drive.read(at, buf);
+        }
+        let first = at - at % align;
+        let before = usize::try_from(at - first).unwrap_or(0);
+        let mut wide = AlignedBuf::new();
+        wide.prepare((before + buf.len()).next_multiple_of(ALIGN));
+        self.drive.read(first, &mut wide)?;
+        if let Some(wanted) = wide.get(before..before + buf.len()) {
+            buf.copy_from_slice(wanted);
+        }
+        Ok(())
+    }
+}
+
+impl Traits {
+    fn of(raw: &RawZone, unit: u64) -> Traits {
+        let conventional = raw.is_conventional();
+        Traits { conventional, ends_odd: !conventional && !raw.capacity.min(raw.len).is_multiple_of(unit) }
+    }
+}
+
+/// Every zone of the drive that is of full size.
+fn report_all(drive: &dyn Drive, zone_size: u64, zone_count: u32) -> io::Result<Vec<RawZone>> {
+    let count = zone_count as usize;
+    let mut zones: Vec<RawZone> = Vec::new();
+    while zones.len() < count {
+        let start = (zones.len() as u64).saturating_mul(zone_size);
+        let more = drive.report(start, (count - zones.len()).min(REPORT_ZONES))?;
+        if more.is_empty() {
+            let found = format!("the drive says nothing of zone {} and those after it", zones.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidData, found));
+        }
+        zones.extend(more);
+    }
+    zones.truncate(count);
+    Ok(zones)
+}
+
+impl Device for ZonedDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.rules.report(zone)
+    }
+
+    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.rules.may_read(zone, offset, buf.len())?;
+        let ZoneReport { state, capacity, pointer } = self.rules.report(zone)?;
+        let known = match state {
+            ZoneState::Empty | ZoneState::Open | ZoneState::Full => pointer,
+            ZoneState::Unknown | ZoneState::ReadOnly | ZoneState::Offline => capacity,
+        };
+        let there = usize::try_from(known.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
+        let (below, above) = buf.split_at_mut(there);
+        above.fill(0);
+        if below.is_empty() {
+            return Ok(());
+        }
+        self.get(self.start(zone).saturating_add(offset), below)
+            .map_err(|source| self.failed(zone, offset, "read", source))
+    }
+
+    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.writable(zone, "write")?;
+        let ticket = self.rules.begin_write(zone, offset, data.len())?;
+        let at = self.start(zone).saturating_add(offset);
+        let (taken, result) = if data.as_ptr().addr().is_multiple_of(ALIGN) {
+            self.put(at, data)
+        } else {
+            self.put(at, &AlignedBuf::from(data))
+        };
+        if let Err(source) = result {
+            if self.ask_again(zone) {
+                // What was said stands, whatever we saw it take.
+                drop(ticket);
+            } else {
+                ticket.wrote(taken);
+            }
+            return Err(self.failed(zone, offset, "write", source));
+        }
+        ticket.wrote(taken);
+        if self.traits(zone).ends_odd && self.rules.report(zone)?.state == ZoneState::Full {
+            let finished = self.drive.finish(self.start(zone), self.info.zone_size);
+            // What was written is written: only a place among the active zones is held for longer.
+            finished.unwrap_or_else(|error| log::warn!("{}: finish of zone {zone}: {error}", self.info.name));
+        }
+        Ok(())
+    }
+
+    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.writable(zone, "reset")?;
+        let ticket = self.rules.begin_reset(zone)?;
+        let done = if self.traits(zone).conventional {
+            self.wipe(zone)
+        } else {
+            self.drive.reset(self.start(zone), self.info.zone_size)
+        };
+        match done {
+            Ok(()) => {
+                ticket.done();
+                Ok(())
+            }
+            Err(source) => {
+                self.ask_again(zone);
+                Err(self.failed(zone, 0, "reset", source))
+            }
+        }
+    }
+
+    fn keep_space(&self) {
+        self.keeps_space.store(true, Ordering::Relaxed);
+    }
+
+    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.writable(zone, "finish")?;
+        let Some(ticket) = self.rules.begin_finish(zone)? else { return Ok(()) };
+        let done = if self.traits(zone).conventional {
+            Ok(())
+        } else {
+            self.drive.finish(self.start(zone), self.info.zone_size)
+        };
+        match done {
+            Ok(()) => {
+                ticket.done();
+                Ok(())
+            }
+            Err(source) => {
+                self.ask_again(zone);
+                Err(self.failed(zone, 0, "finish", source))
+            }
+        }
+    }
+
+    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
+        self.rules.resume(zone, pointer)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        let failed = |source| DeviceError::Io { zone: None, offset: 0, op: "flush", source };
+        if self.flush_failed.load(Ordering::Acquire) {
+            return Err(failed(io::Error::other(format!("{}: an earlier flush failed", self.info.name))));
+        }
+        self.drive.flush().map_err(|error| {
+            self.flush_failed.store(true, Ordering::Release);
+            failed(error)
+        })
+    }
+
+    fn unlock(&self) {
+        if let Err(error) = self.drive.unlock() {
+            log::warn!("{}: it stays locked until this process has ended: {error}", self.info.name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! What the kernel does for a zoned drive: report, reset, finish, and direct reads and writes.
+//!
+//! Behind a trait, so that the rules above it are tested against a drive in memory that misbehaves. All `unsafe` of zoned
+//! drives is here: two ioctls.
+
+#![expect(unsafe_code, reason = "ioctls have no safe face in std")]
+
+use super::report::{HEAD_BYTES, ROW_BYTES, RawZone, SECTOR, parse};
+use crate::backing::Backing;
+use crate::block;
+use crate::file::write_all_at;
+use std::fmt::Debug;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+// Linux's <linux/blkzoned.h>; the same numbers on every architecture Rust's standard library supports for Linux, except
+// those (mips, powerpc, sparc) whose ioctl encoding differs.
+const BLKREPORTZONE: libc::c_ulong = 0xc010_1282;
+const BLKRESETZONE: libc::c_ulong = 0x4010_1283;
+const BLKFINISHZONE: libc::c_ulong = 0x4010_1288;
+
+/// Zones asked for at once: 256 KiB of answer.
+const ROWS_MAX: usize = 4096;
+
+/// Places are in bytes from the start of the drive.
+pub(crate) trait Drive: Send + Sync + Debug {
+    /// Up to `zones` zones from the one that begins at `start`; fewer where the drive ends or as it pleases.
+    fn report(&self, start: u64, zones: usize) -> io::Result<Vec<RawZone>>;
+    fn reset(&self, start: u64, len: u64) -> io::Result<()>;
+    fn finish(&self, start: u64, len: u64) -> io::Result<()>;
+    /// Memory, place and length are aligned for direct I/O.
+    fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()>;
+    /// The same; how many bytes were taken, and why not more.
+    fn write(&self, at: u64, data: &[u8]) -> (u64, io::Result<()>);
+    /// Nobody needs what is in the range, of a conventional zone.
+    fn discard(&self, start: u64, len: u64) -> io::Result<()>;
+    fn flush(&self) -> io::Result<()>;
+    fn unlock(&self) -> io::Result<()>;
+}
+
+/// What the kernel knows of the whole drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub size: u64,
+    pub zone_size: u64,
+    /// What a write begins and ends at, in bytes.
+    pub write_granularity: u64,
+    pub max_open: u32,
+    pub max_active: u32,
+}
+
+impl Facts {
+    /// Out of the queue's directory in sysfs. A file that is not there says 0, as older kernels did.
+    pub fn of(backing: &Backing) -> Facts {
+        let number = |name: &str| {
+            let text = fs::read_to_string(backing.sysfs().join("queue").join(name)).unwrap_or_default();
+            text.trim().parse::<u64>().unwrap_or(0)
+        };
+        let limit = |name: &str| u32::try_from(number(name)).unwrap_or(u32::MAX);
+        Facts {
+            size: backing.size(),
+            zone_size: number("chunk_sectors").saturating_mul(SECTOR),
+            write_granularity: number("zone_write_granularity"),
+            max_open: limit("max_open_zones"),
+            max_active: limit("max_active_zones"),
+        }
+    }
+}
+
+/// A drive that the kernel drives.
+#[derive(Debug)]
+pub(crate) struct KernelDrive {
+    backing: Backing,
+    direct: File,
+}
+
+impl KernelDrive {
+    pub fn new(backing: Backing) -> io::Result<KernelDrive> {
+        let direct = backing.open_direct()?;
+        Ok(KernelDrive { backing, direct })
+    }
+
+    /// A command for a range of whole zones.
+    fn manage(&self, request: libc::c_ulong, start: u64, len: u64) -> io::Result<()> {
+        let range: [u64; 2] = [start / SECTOR, len / SECTOR];
+        // SAFETY: the descriptor is open as long as `self` is borrowed; the requests read two 64-bit integers from the
+        // address given, which is that of a live local array of exactly those.
+        let rc = unsafe { libc::ioctl(self.backing.file().as_raw_fd(), request as _, range.as_ptr()) };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+/// Asks the kernel for the state of up to `zones` zones, from the one that begins at byte `start`.
+pub(crate) fn report_zones(file: &File, start: u64, zones: usize) -> io::Result<Vec<RawZone>> {
+    let rows = zones.clamp(1, ROWS_MAX);
+    // Eight bytes each, because the kernel writes integers of that size.
+    let mut answer = vec![0u64; (HEAD_BYTES + rows * ROW_BYTES) / 8];
+    let count = u32::try_from(rows).unwrap_or(0);
+    let mut head = [0u8; 8];
+    head[..4].copy_from_slice(&count.to_ne_bytes());
+    if let [sector, numbers, ..] = answer.as_mut_slice() {
+        *sector = start / SECTOR;
+        *numbers = u64::from_ne_bytes(head);
+    }
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the request reads a head of 16 bytes from the address
+    // given, and writes it and at most as many rows of 64 bytes as the head says. `answer` is live and has room for exactly those.
+    let rc = unsafe { libc::ioctl(file.as_raw_fd(), BLKREPORTZONE as _, answer.as_mut_ptr()) };
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let raw: Vec<u8> = answer.into_iter().flat_map(u64::to_ne_bytes).collect();
+    parse(&raw)
+}
+
+impl Drive for KernelDrive {
+    fn report(&self, start: u64, zones: usize) -> io::Result<Vec<RawZone>> {
+        report_zones(self.backing.file(), start, zones)
+    }
+
+    fn reset(&self, start: u64, len: u64) -> io::Result<()> {
+        self.manage(BLKRESETZONE, start, len)
+    }
+
+    fn finish(&self, start: u64, len: u64) -> io::Result<()> {
+        self.manage(BLKFINISHZONE, start, len)
+    }
+
+    fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.direct.read_exact_at(buf, at)
+    }
+
+    fn write(&self, at: u64, data: &[u8]) -> (u64, io::Result<()>) {
+        write_all_at(&self.direct, data, at)
+    }
+
+    fn discard(&self, start: u64, len: u64) -> io::Result<()> {
+        match block::discard(self.backing.file(), start, len) {
+            Err(error) if block::is_unsupported(&error) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.backing.file().sync_data()
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        self.backing.unlock()
+    }
+}

@@ -1,0 +1,130 @@
+//! Reading a zoned drive that is not ours: below the write pointers only.
+//!
+//! Who looks for a label reads where there may be none, and above a write pointer a drive may answer with an error, or with what a
+//! reset has left there. So every read asks first how far its zone was written; the rest is zeros.
+
+use super::drive::report_zones;
+use super::report::{RawZone, SECTOR};
+use crate::aligned::{ALIGN, AlignedBuf};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+/// An open drive, for reading what was written.
+#[derive(Debug)]
+pub(crate) struct Below {
+    direct: File,
+}
+
+impl Below {
+    /// Over the same device as `file`.
+    pub fn new(file: &File) -> io::Result<Below> {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_DIRECT);
+        Ok(Below { direct: options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))? })
+    }
+
+    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let ask = |at: u64| {
+            let zones = report_zones(&self.direct, at / SECTOR * SECTOR, 1)?;
+            zones.into_iter().next().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        };
+        fill(buf, offset, &ask, &|at, wide| self.direct.read_exact_at(wide, at))
+    }
+
+    /// Zones that hold something, and all of them, on a drive of `size` bytes.
+    pub fn zones_in_use(&self, size: u64) -> io::Result<(usize, usize)> {
+        let (mut at, mut used, mut count) = (0, 0, 0);
+        while at < size {
+            let zones = report_zones(&self.direct, at, super::REPORT_ZONES)?;
+            let Some(last) = zones.last() else { break };
+            at = last.start.saturating_add(last.len.max(SECTOR));
+            // Of a conventional zone nobody knows; its beginning is looked at as on any disk.
+            used += zones.iter().filter(|zone| !zone.is_conventional() && zone.readable() > 0).count();
+            count += zones.len();
+        }
+        Ok((used, count))
+    }
+}
+
+/// Zone by zone, given how to ask for the zone around a byte and how to read aligned ranges.
+fn fill(
+    mut buf: &mut [u8],
+    mut at: u64,
+    ask: &dyn Fn(u64) -> io::Result<RawZone>,
+    read: &dyn Fn(u64, &mut [u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let odd = || io::Error::new(io::ErrorKind::InvalidData, "a zone that is not where it should be");
+    while !buf.is_empty() {
+        let zone = ask(at)?;
+        let inside = at.checked_sub(zone.start).filter(|inside| *inside < zone.len).ok_or_else(odd)?;
+        let here = usize::try_from(zone.len - inside).unwrap_or(usize::MAX).min(buf.len());
+        let (piece, rest) = std::mem::take(&mut buf).split_at_mut(here);
+        let there = usize::try_from(zone.readable().saturating_sub(inside)).unwrap_or(usize::MAX).min(here);
+        let (below, above) = piece.split_at_mut(there);
+        above.fill(0);
+        if !below.is_empty() {
+            let first = at - at % ALIGN as u64;
+            let before = usize::try_from(at - first).unwrap_or(0);
+            let mut wide = AlignedBuf::new();
+            wide.prepare((before + below.len()).next_multiple_of(ALIGN));
+            read(first, &mut wide)?;
+            below.copy_from_slice(wide.get(before..before + below.len()).ok_or_else(odd)?);
+        }
+        at = at.saturating_add(here as u64);
+        buf = rest;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ZONE: u64 = 64 << 10;
+
+    /// A drive whose bytes are 7 wherever it is asked: zone 0 written in part, 1 empty, 2 full, 3 conventional, 4 offline.
+    fn ask(at: u64) -> io::Result<RawZone> {
+        let (index, start) = (at / ZONE, at / ZONE * ZONE);
+        let (kind, condition, written) = match index {
+            0 => (2, 4, 12 << 10),
+            1 => (2, 1, 0),
+            2 => (2, 0xe, 0),
+            3 => (1, 0, 0),
+            4 => (2, 0xf, 0),
+            _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+        };
+        Ok(RawZone { start, len: ZONE, pointer: start + written, capacity: ZONE, kind, condition })
+    }
+
+    fn read(at: u64, buf: &mut [u8]) -> io::Result<()> {
+        assert!(at.is_multiple_of(ALIGN as u64) && buf.len().is_multiple_of(ALIGN));
+        buf.fill(7);
+        Ok(())
+    }
+
+    #[test]
+    fn nothing_above_a_pointer_is_read() {
+        let mut buf = vec![1; 5 * ZONE as usize];
+        fill(&mut buf, 0, &ask, &read).unwrap();
+        let want = |at: usize| match at / ZONE as usize {
+            0 => 7 * u8::from(at < 12 << 10),
+            1 | 4 => 0,
+            _ => 7,
+        };
+        assert!(buf.iter().enumerate().all(|(at, byte)| *byte == want(at)));
+        let mut few = [1; 10];
+        fill(&mut few, (12 << 10) - 4, &ask, &read).unwrap();
+        assert_eq!(few, [7, 7, 7, 7, 0, 0, 0, 0, 0, 0]);
+        assert!(fill(&mut few, 5 * ZONE - 4, &ask, &read).is_err(), "the drive ends there");
+    }
+
+    #[test]
+    fn a_zone_that_is_elsewhere_ends_the_read() {
+        let elsewhere = |at: u64| ask(at).map(|zone| RawZone { start: zone.start + ZONE, ..zone });
+        assert!(fill(&mut [0; 10], 0, &elsewhere, &read).is_err());
+        let nothing = |at: u64| ask(at).map(|zone| RawZone { len: 0, ..zone });
+        assert!(fill(&mut [0; 10], 0, &nothing, &read).is_err());
+    }
+}

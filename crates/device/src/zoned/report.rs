@@ -1,0 +1,271 @@
+//! What a drive says of its zones, taken apart and judged.
+//!
+//! The kernel passes a zone report on as the drive gave it, and drives have odd moments: zones that died, pointers outside of
+//! their zone, conditions that no standard knows. Whatever it is, one zone must not make the others unusable: a zone that
+//! makes no sense is only read ([`ZoneState::ReadOnly`]), so nothing is lost and nothing trusts it with more.
+//!
+//! Rows are in sectors of 512 bytes, in the machine's own byte order; everything that leaves this room is in bytes.
+
+use crate::zone::{ZoneReport, ZoneState};
+use std::io;
+
+/// Bytes before the rows, and bytes of a row.
+pub(crate) const HEAD_BYTES: usize = 16;
+pub(crate) const ROW_BYTES: usize = 64;
+pub(crate) const SECTOR: u64 = 512;
+/// The rows have a capacity; before Linux 5.9 they had none.
+const HAS_CAPACITY: u32 = 1;
+
+/// One zone, as it was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawZone {
+    pub start: u64,
+    pub len: u64,
+    pub pointer: u64,
+    pub capacity: u64,
+    pub kind: u8,
+    pub condition: u8,
+}
+
+/// One zone, as it can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Judged {
+    pub report: ZoneReport,
+    /// What the drive must be told before the zone is what `report` calls it: it holds a place among the active zones that nothing
+    /// accounts for.
+    pub remedy: Remedy,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    None,
+    /// Opened, and nothing written: it is to be empty.
+    Reset,
+    /// Its pointer is where no write of ours can begin.
+    Finish,
+}
+
+fn u64_at(raw: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(raw.get(at..at.checked_add(8)?)?.try_into().ok()?))
+}
+
+fn u32_at(raw: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(raw.get(at..at.checked_add(4)?)?.try_into().ok()?))
+}
+
+/// The zones in the answer to a report request.
+///
+/// # Errors
+/// `InvalidData` when it claims more rows than there are bytes, or numbers no drive can have.
+pub(crate) fn parse(raw: &[u8]) -> io::Result<Vec<RawZone>> {
+    let odd = || io::Error::new(io::ErrorKind::InvalidData, "a zone report that is cut short or impossible");
+    let count = u32_at(raw, 8).ok_or_else(odd)?;
+    let has_capacity = u32_at(raw, 12).ok_or_else(odd)? & HAS_CAPACITY != 0;
+    let count = usize::try_from(count).map_err(|_| odd())?;
+    let rows = raw.get(HEAD_BYTES..).unwrap_or(&[]);
+    let rows = count.checked_mul(ROW_BYTES).and_then(|bytes| rows.get(..bytes)).ok_or_else(odd)?;
+    rows.chunks_exact(ROW_BYTES).map(|row| parse_row(row, has_capacity).ok_or_else(odd)).collect()
+}
+
+fn parse_row(row: &[u8], has_capacity: bool) -> Option<RawZone> {
+    let bytes = |at| u64_at(row, at)?.checked_mul(SECTOR);
+    let len = bytes(8)?;
+    let (kind, condition) = (*row.get(24)?, *row.get(25)?);
+    // Where it means nothing it may be anything, also all ones.
+    let pointer = bytes(16).unwrap_or(u64::MAX);
+    Some(RawZone {
+        start: bytes(0)?,
+        len,
+        pointer,
+        capacity: if has_capacity { bytes(32)? } else { len },
+        kind,
+        condition,
+    })
+}
+
+const CONVENTIONAL: u8 = 1;
+/// Write required, write preferred, and those that may also be written like conventional ones.
+const SEQUENTIAL: [u8; 3] = [2, 3, 4];
+
+impl RawZone {
+    /// It keeps no pointer: it is written anywhere.
+    pub fn is_conventional(&self) -> bool {
+        self.kind == CONVENTIONAL
+    }
+
+    /// Bytes from its start that may be asked for: up to the pointer, where that is known.
+    pub fn readable(&self) -> u64 {
+        let capacity = self.capacity.min(self.len);
+        match (self.kind, self.condition) {
+            (_, 0xf) => 0,
+            (CONVENTIONAL, _) | (_, 0xd | 0xe) => capacity,
+            (_, 0x1) => 0,
+            _ => self.pointer.saturating_sub(self.start).min(capacity),
+        }
+    }
+
+    /// What we can do with it, in units of `unit` bytes.
+    pub fn judge(&self, unit: u64) -> Judged {
+        let capacity = self.capacity.min(self.len) / unit * unit;
+        let zone =
+            |state, pointer, remedy| Judged { report: ZoneReport { state, capacity, pointer }, remedy };
+        let dead = |state| zone(state, 0, Remedy::None);
+        let offset = self.pointer.checked_sub(self.start);
+        match (self.kind, self.condition) {
+            (_, 0xf) => dead(ZoneState::Offline),
+            (_, 0xd) => dead(ZoneState::ReadOnly),
+            // Nothing can be written to it, whatever else it is.
+            _ if capacity == 0 => dead(ZoneState::ReadOnly),
+            (CONVENTIONAL, _) => dead(ZoneState::Unknown),
+            (kind, _) if !SEQUENTIAL.contains(&kind) => dead(ZoneState::ReadOnly),
+            (_, 0x1) => zone(ZoneState::Empty, 0, Remedy::None),
+            (_, 0xe) => zone(ZoneState::Full, capacity, Remedy::None),
+            // Open by a write, open by command, closed; or any of them, in a report that the kernel answered itself.
+            (_, 0x2..=0x4 | 0xff) => match offset {
+                Some(0) => zone(ZoneState::Empty, 0, Remedy::Reset),
+                Some(at) if at < capacity && at.is_multiple_of(unit) => {
+                    zone(ZoneState::Open, at, Remedy::None)
+                }
+                // Somebody wrote half a unit of ours, or what is left of it is less than one.
+                Some(at) if at < self.capacity => zone(ZoneState::Full, capacity, Remedy::Finish),
+                _ => dead(ZoneState::ReadOnly),
+            },
+            _ => dead(ZoneState::ReadOnly),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const UNIT: u64 = 4096;
+
+    /// As the kernel lays it out.
+    pub(crate) fn encode(zones: &[RawZone], flags: u32) -> Vec<u8> {
+        let mut raw = vec![0; HEAD_BYTES];
+        raw[8..12].copy_from_slice(&u32::try_from(zones.len()).unwrap().to_ne_bytes());
+        raw[12..16].copy_from_slice(&flags.to_ne_bytes());
+        for zone in zones {
+            let mut row = [0; ROW_BYTES];
+            row[0..8].copy_from_slice(&(zone.start / SECTOR).to_ne_bytes());
+            row[8..16].copy_from_slice(&(zone.len / SECTOR).to_ne_bytes());
+            row[16..24].copy_from_slice(&(zone.pointer / SECTOR).to_ne_bytes());
+            (row[24], row[25]) = (zone.kind, zone.condition);
+            row[32..40].copy_from_slice(&(zone.capacity / SECTOR).to_ne_bytes());
+            raw.extend_from_slice(&row);
+        }
+        raw
+    }
+
+    /// The second zone of a drive with zones of 1 MiB that take 768 KiB.
+    fn zone(kind: u8, condition: u8, pointer: u64) -> RawZone {
+        let start = 1 << 20;
+        RawZone {
+            start,
+            len: 1 << 20,
+            pointer: start.wrapping_add(pointer),
+            capacity: 768 << 10,
+            kind,
+            condition,
+        }
+    }
+
+    fn judged(zone: RawZone) -> (ZoneState, u64, Remedy) {
+        let judged = zone.judge(UNIT);
+        (judged.report.state, judged.report.pointer, judged.remedy)
+    }
+
+    #[test]
+    fn a_report_comes_back_as_it_was_laid_out() {
+        let zones = [zone(2, 2, 8192), zone(1, 0, 0), zone(2, 0xe, 768 << 10)];
+        assert_eq!(parse(&encode(&zones, HAS_CAPACITY)).unwrap(), zones);
+        // Old kernels do not say the capacity.
+        let old: Vec<u64> = parse(&encode(&zones, 0)).unwrap().iter().map(|zone| zone.capacity).collect();
+        assert_eq!(old, [1 << 20; 3]);
+        assert_eq!(parse(&[0; HEAD_BYTES]).unwrap(), []);
+    }
+
+    #[test]
+    fn a_report_that_promises_more_than_it_holds_is_refused() {
+        let raw = encode(&[zone(2, 2, 8192), zone(2, 1, 0)], HAS_CAPACITY);
+        for len in 0..raw.len() {
+            assert!(parse(&raw[..len]).is_err(), "cut at {len}");
+        }
+        let mut many = raw;
+        many[8..12].copy_from_slice(&u32::MAX.to_ne_bytes());
+        assert!(parse(&many).is_err());
+        let mut far = encode(&[zone(2, 1, 0)], HAS_CAPACITY);
+        far[HEAD_BYTES..HEAD_BYTES + 8].copy_from_slice(&u64::MAX.to_ne_bytes());
+        assert!(parse(&far).is_err(), "a start beyond every drive");
+    }
+
+    #[test]
+    fn each_condition_has_its_state() {
+        use Remedy::*;
+        use ZoneState::*;
+        let cap = 768 << 10;
+        for (kind, condition, pointer, want) in [
+            (2, 0x1, 0, (Empty, 0, None)),
+            // What the pointer says of an empty or a full zone is not looked at.
+            (2, 0x1, 5000, (Empty, 0, None)),
+            (2, 0xe, 0, (Full, cap, None)),
+            (2, 0xe, u64::MAX / 2, (Full, cap, None)),
+            (2, 0x2, 8192, (Open, 8192, None)),
+            (2, 0x3, 8192, (Open, 8192, None)),
+            (2, 0x4, 8192, (Open, 8192, None)),
+            (3, 0x4, 8192, (Open, 8192, None)),
+            (4, 0x4, 8192, (Open, 8192, None)),
+            (2, 0xff, 8192, (Open, 8192, None)),
+            // Opened by command, nothing written: it holds a place for nothing.
+            (2, 0x3, 0, (Empty, 0, Reset)),
+            // Somebody's half unit.
+            (2, 0x2, 8192 + 512, (Full, cap, Finish)),
+            // Pointers that cannot be.
+            (2, 0x2, cap, (ReadOnly, 0, None)),
+            (2, 0x4, cap + 4096, (ReadOnly, 0, None)),
+            (2, 0x4, u64::MAX, (ReadOnly, 0, None)),
+            (2, 0xd, 8192, (ReadOnly, 0, None)),
+            (2, 0xf, 8192, (Offline, 0, None)),
+            (1, 0x0, 0, (Unknown, 0, None)),
+            (1, 0xd, 0, (ReadOnly, 0, None)),
+            (1, 0xf, 0, (Offline, 0, None)),
+            // Not of this world.
+            (2, 0x0, 0, (ReadOnly, 0, None)),
+            (2, 0x5, 0, (ReadOnly, 0, None)),
+            (2, 0xc, 4096, (ReadOnly, 0, None)),
+            (0, 0x1, 0, (ReadOnly, 0, None)),
+            (9, 0x1, 0, (ReadOnly, 0, None)),
+        ] {
+            assert_eq!(judged(zone(kind, condition, pointer)), want, "{kind} {condition:#x} {pointer}");
+        }
+        let tiny = RawZone { capacity: 512, ..zone(2, 1, 0) };
+        assert_eq!(judged(tiny).0, ReadOnly, "less than a unit fits");
+        let huge = RawZone { capacity: 2 << 20, ..zone(2, 1, 0) };
+        assert_eq!(huge.judge(UNIT).report.capacity, 1 << 20, "no zone holds more than its length");
+    }
+
+    proptest! {
+        /// Whatever a drive says, the rules of a zone hold for what we make of it.
+        #[test]
+        fn what_is_judged_keeps_the_rules(
+            kind in 0u8..6, condition in prop_oneof![0u8..16, any::<u8>()],
+            pointer in prop_oneof![(0u64..300).prop_map(|n| n * 4096), any::<u64>()],
+            len in 0u64..(4 << 20), capacity in 0u64..(4 << 20),
+        ) {
+            let raw = RawZone { len, capacity, ..zone(kind, condition, pointer) };
+            let Judged { report, .. } = raw.judge(UNIT);
+            prop_assert!(raw.readable() <= len && raw.readable() <= capacity);
+            prop_assert!(report.capacity.is_multiple_of(UNIT) && report.capacity <= len);
+            prop_assert!(report.pointer.is_multiple_of(UNIT) && report.pointer <= report.capacity);
+            match report.state {
+                ZoneState::Empty => prop_assert_eq!(report.pointer, 0),
+                ZoneState::Open => prop_assert!(report.pointer > 0 && report.pointer < report.capacity),
+                ZoneState::Full => prop_assert_eq!(report.pointer, report.capacity),
+                ZoneState::Unknown => prop_assert!(raw.is_conventional()),
+                ZoneState::ReadOnly | ZoneState::Offline => {}
+            }
+        }
+    }
+}
