@@ -5,11 +5,10 @@ use crate::registry::{Registry, is_name};
 use crate::suggest;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::Dataset;
-use terrane_device::{Backing, Device, FileDevice, OpenMode, PathKind};
+use terrane_device::{Backing, Device, OpenMode, PathKind, Peek};
 use terrane_object::Objects;
 use terrane_pool::label::Label;
 use terrane_pool::{ImportOptions, Pool, SystemEnv};
@@ -30,7 +29,7 @@ pub struct Target {
 
 pub struct Live {
     pub path: PathBuf,
-    pub device: Arc<FileDevice>,
+    pub device: Arc<dyn Device>,
     pub pool: Arc<Pool>,
     pub objects: Arc<Objects>,
     pub dataset: Arc<Dataset>,
@@ -93,13 +92,13 @@ pub fn read_label(path: &Path) -> Outcome<Label> {
 
 /// The label in a file or device of this size, if there is one and it can be read.
 pub fn probe_label(path: &Path, bytes: u64) -> Option<Label> {
-    let file = File::open(path).ok()?;
-    let mut read = |offset: u64, buf: &mut [u8]| file.read_exact_at(buf, offset).is_ok();
+    let peek = Peek::open(path).ok()?;
+    let mut read = |offset: u64, buf: &mut [u8]| peek.read_at(offset, buf).is_ok();
     terrane_pool::probe(&mut read, bytes).map(|probe| probe.label)
 }
 
 /// Opens and locks the device of a pool. The zone size is the label's.
-pub fn open_device(target: &Target, mode: OpenMode) -> Outcome<Arc<FileDevice>> {
+pub fn open_device(target: &Target, mode: OpenMode) -> Outcome<Arc<dyn Device>> {
     // First the lock, then the label: it is the label of what was locked that counts.
     let backing = Backing::open(&target.path, mode)?;
     let label = read_label(&target.path)?;
@@ -107,7 +106,7 @@ pub fn open_device(target: &Target, mode: OpenMode) -> Outcome<Arc<FileDevice>> 
         let (expected, found) = (format!("pool {}", target.name), format!("pool {}", label.name));
         return Err(Failure::refused(target.path.display(), expected, found, "name the device by its path"));
     }
-    Ok(Arc::new(FileDevice::new(backing, label.zone_size)?))
+    Ok(backing.into_device(label.zone_size)?)
 }
 
 /// Import options of a command that only looks, or changes a little.
@@ -123,8 +122,7 @@ impl Live {
     pub fn open(target: &Target, options: &ImportOptions) -> Outcome<Live> {
         let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let device = open_device(target, mode)?;
-        let pool =
-            Pool::import(vec![device.clone() as Arc<dyn Device>], Arc::new(SystemEnv::new()), options)?;
+        let pool = Pool::import(vec![Arc::clone(&device)], Arc::new(SystemEnv::new()), options)?;
         let opened = Objects::open(Arc::clone(&pool))
             .map_err(Failure::from)
             .and_then(|objects| Ok((Dataset::open_root(&objects)?, objects)));

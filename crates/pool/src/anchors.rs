@@ -197,8 +197,8 @@ pub(crate) fn read_anchor(device: &dyn Device, anchor: u32) -> Option<(Label, Ve
     let info = device.info();
     let report = device.report(ZoneIdx(anchor)).ok()?;
     let mut limit = report.capacity.min(ANCHOR_BYTES_MAX);
-    // That of a zone that can only be read means nothing.
-    if info.hardware_pointers && report.state != ZoneState::ReadOnly {
+    // That of a zone that can only be read means nothing, and a conventional zone of a drive has none.
+    if info.hardware_pointers && !matches!(report.state, ZoneState::ReadOnly | ZoneState::Unknown) {
         limit = limit.min(report.pointer);
     }
     let unit = u64::from(info.write_unit);

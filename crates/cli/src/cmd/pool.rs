@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrane_dataset::Dataset;
-use terrane_device::{Backing, Device, FileDevice, OpenMode, PathKind};
+use terrane_device::{Backing, OpenMode, PathKind, ZoneState};
 use terrane_object::Objects;
 use terrane_pool::create::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
 use terrane_pool::label::{ANCHORS, LABEL_BYTES};
@@ -310,7 +310,7 @@ impl Create {
                 ));
             }
             // Before the file is made, so that a wrong number leaves nothing behind.
-            self.judge_geometry(&path.display().to_string(), size)?;
+            self.judge_geometry(&path.display().to_string(), size, None)?;
             return Ok((Backing::create(path, size)?, true));
         }
         let probe = terrane_device::probe(path)?;
@@ -324,7 +324,7 @@ impl Create {
                     "give it a size: --size 16G",
                 ));
             };
-            self.judge_geometry(&name, size)?;
+            self.judge_geometry(&name, size, None)?;
             let backing = Backing::open(path, OpenMode::ReadWrite)?;
             backing.file().set_len(size).map_err(Failure::io("growing", path))?;
             drop(backing);
@@ -351,19 +351,29 @@ impl Create {
             let remedy = "use another device, or --force to overwrite it";
             return Err(Failure::refused(name, "an empty device", found, remedy));
         }
-        self.judge_geometry(&name, backing.size())?;
+        self.judge_geometry(&name, backing.size(), backing.zone_size())?;
         Ok((backing, false))
     }
 
-    fn zone_size(&self, bytes: u64) -> u64 {
-        self.zone_size.unwrap_or_else(|| zone_size_for(bytes))
+    /// `own`: that of a drive with zones of its own.
+    fn zone_size(&self, bytes: u64, own: Option<u64>) -> u64 {
+        own.or(self.zone_size).unwrap_or_else(|| zone_size_for(bytes))
     }
 
-    fn judge_geometry(&self, name: &str, bytes: u64) -> Outcome {
-        let zone_size = self.zone_size(bytes);
+    fn judge_geometry(&self, name: &str, bytes: u64, own: Option<u64>) -> Outcome {
+        if let (Some(own), Some(asked)) = (own, self.zone_size)
+            && own != asked
+        {
+            let (expected, found) = (format!("--zone-size {}", size::print(asked)), size::print(own));
+            let found = format!("a zoned drive with zones of {found}");
+            return Err(Failure::refused(name, expected, found, "leave --zone-size out"));
+        }
+        let zone_size = self.zone_size(bytes, own);
+        own.map(judge_zone_size).transpose()?;
         if bytes / zone_size < u64::from(ZONES_MIN) {
             let expected = format!("room for at least {ZONES_MIN} zones of {}", size::print(zone_size));
             let remedy = match zone_size {
+                _ if own.is_some() => "use a larger drive",
                 ZONE_BYTES_MIN => "give it more space",
                 _ => "give it more space, or smaller zones: --zone-size",
             };
@@ -374,8 +384,8 @@ impl Create {
     }
 
     fn format(&self, backing: Backing) -> Outcome {
-        let zone_size = self.zone_size(backing.size());
-        let device: Arc<dyn Device> = Arc::new(FileDevice::new(backing, zone_size)?);
+        let zone_size = self.zone_size(backing.size(), backing.zone_size());
+        let device = backing.into_device(zone_size)?;
         let options = ImportOptions { discard: !self.no_discard, ..live::tool_options(OpenMode::ReadWrite) };
         let mut create = CreateOptions::named(&self.name);
         if self.no_features {
@@ -471,9 +481,20 @@ impl Destroy {
     }
 }
 
-/// Empties both anchors, and overwrites the labels: where space cannot be given back, a reset leaves old bytes.
+/// Empties both anchors, and overwrites the labels: where space cannot be given back, a reset leaves old bytes. A drive with zones of
+/// its own is left as it came, all of them empty.
 fn wipe(target: &Target) -> Outcome {
     let device = live::open_device(target, OpenMode::ReadWrite)?;
+    if device.info().hardware_pointers {
+        for zone in (0..device.info().zone_count).map(ZoneIdx) {
+            match device.report(zone)?.state {
+                // Nobody can empty them any more.
+                ZoneState::ReadOnly | ZoneState::Offline if zone.0 >= ANCHORS => {}
+                _ => device.reset(zone)?,
+            }
+        }
+        return Ok(device.flush()?);
+    }
     let zeros = vec![0; LABEL_BYTES as usize];
     for anchor in (0..ANCHORS).map(ZoneIdx) {
         device.reset(anchor)?;

@@ -18,7 +18,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
-use terrane_device::{Backing, Device, FileDevice, OpenMode, PathKind};
+use terrane_device::{Backing, Device, OpenMode, PathKind};
 use terrane_pool::Feature;
 use terrane_pool::label::Label;
 use terrane_wire::Txg;
@@ -315,7 +315,7 @@ fn look(registry: &Registry, path: &Path) -> Option<Found> {
         return Some(found);
     }
     let opened = Backing::open(path, OpenMode::ReadOnly)
-        .and_then(|backing| FileDevice::new(backing, found.label.zone_size));
+        .and_then(|backing| backing.into_device(found.label.zone_size));
     let device = match opened {
         Ok(device) => device,
         Err(error) => {
@@ -323,13 +323,13 @@ fn look(registry: &Registry, path: &Path) -> Option<Found> {
             return Some(found);
         }
     };
-    found.newest = Newest::of_device(&device);
-    found.judge(&device, known.is_some_and(|known| known == path));
+    found.newest = Newest::of_device(device.as_ref());
+    found.judge(device.as_ref(), known.is_some_and(|known| known == path));
     Some(found)
 }
 
 impl Found {
-    fn judge(&mut self, device: &FileDevice, is_known: bool) {
+    fn judge(&mut self, device: &dyn Device, is_known: bool) {
         let unknown = self.label.features.incompatible.iter().find(|name| Feature::of_name(name).is_none());
         let zones = device.info().zone_count;
         (self.state, self.reason) = if let Some(name) = unknown {
