@@ -14,4 +14,5 @@ step cargo test --quiet -p terrane -p terrane-dataset -p terrane-sa
 step cargo test --quiet -p terrane-zap --test golden
 step cargo test --quiet -p terrane-pool --tests
 step env TERRANE_SEEDS=200 cargo test --quiet -p terrane-sim --test crash random_lives
+step env TERRANE_STRIDE=96 TERRANE_SEEDS=4 cargo test --quiet -p terrane-sim --test collect
 say "checked, seed base $TERRANE_SEED_BASE"

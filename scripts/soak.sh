@@ -17,8 +17,9 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     export TERRANE_SEED_BASE=$base
     say "round $round, seed base $base"
     cargo test --release --quiet --workspace
-    # Every write of the small life, not every fourth; every bit of the image, not a thousand.
+    # Every write of the small lives, not a sample of them; every bit of the image, not a thousand.
     sim TERRANE_SEEDS=2000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test crash
+    sim TERRANE_SEEDS=1000 TERRANE_STRIDE=1 cargo test --release --quiet -p terrane-sim --test collect
     sim TERRANE_SEEDS=500 cargo test --release --quiet -p terrane-sim --test faults
     sim TERRANE_FLIPS=18446744073709551615 TERRANE_LIES=100000 cargo test --release --quiet -p terrane-sim --test hostile
     sim TERRANE_ROUNDS=100 cargo test --release --quiet -p terrane-sim --test full

@@ -153,6 +153,11 @@ impl ZoneRules {
         Ok(())
     }
 
+    /// Zones that are open now.
+    pub(crate) fn open_zones(&self) -> u32 {
+        self.open.load(Ordering::Relaxed)
+    }
+
     pub fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
         let slot = self.slot(zone, "report")?;
         Ok(ZoneReport { state: slot.state, capacity: slot.capacity, pointer: slot.pointer })

@@ -27,7 +27,7 @@ pub use fault::{Fault, FaultId};
 use crate::rules::ZoneRules;
 use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
 use dice::Dice;
-use fault::{Armed, FlushFate, WriteFate};
+use fault::{Armed, FlushFate, ResetFate, WriteFate};
 use image::Image;
 use std::collections::BTreeSet;
 use std::io;
@@ -49,8 +49,11 @@ pub struct SimConfig {
     pub write_unit: u32,
     /// Like a drive (true) or like a file (false).
     pub hardware_pointers: bool,
-    /// The most zones that may be open at once; 0 means no limit.
+    /// The most zones that may be open at once; 0 means no limit. Zones are opened by their first write here and never closed by the
+    /// drive, so at the limit a write to one more fails.
     pub max_open: u32,
+    /// The most zones that may be neither empty nor full; 0 means no limit.
+    pub max_active: u32,
     /// Without hardware pointers: a zone that was reset still holds its old bytes, as a disk without discard does.
     pub resets_keep_bytes: bool,
     /// For the faults that happen by chance.
@@ -67,6 +70,7 @@ impl Default for SimConfig {
             write_unit: 4096,
             hardware_pointers: true,
             max_open: 0,
+            max_active: 0,
             resets_keep_bytes: false,
             seed: 0,
         }
@@ -114,7 +118,7 @@ enum What {
         offset: u64,
         data: Arc<[u8]>,
     },
-    /// Not certain if the power went before it was acknowledged.
+    /// Not certain if the power went before it was acknowledged, or if it only said so.
     Reset {
         certain: bool,
     },
@@ -134,6 +138,8 @@ struct Medium {
     powered: bool,
     faults: Vec<Armed>,
     dice: Dice,
+    /// What the power would leave if it went in each of the operations since they were last asked for.
+    moments: Option<Vec<SimDevice>>,
 }
 
 fn io_error(
@@ -153,6 +159,17 @@ fn state_at(pointer: u64, capacity: u64) -> ZoneState {
         ZoneState::Full
     } else {
         ZoneState::Open
+    }
+}
+
+/// The most zones that may be written and not full, 0 for any number, and what the kernel says to a write to one more. Here such zones
+/// are open, as nobody closes them, so the smaller of both limits holds.
+fn limit_of(info: &DeviceInfo) -> (u32, i32) {
+    let (open, active) = (info.max_open, info.max_active);
+    if active > 0 && (open == 0 || active <= open) {
+        (active, libc::EOVERFLOW)
+    } else {
+        (open, libc::ETOOMANYREFS)
     }
 }
 
@@ -233,8 +250,7 @@ impl SimDevice {
             zone_count,
             zone_size,
             max_open: config.max_open,
-            // Only open zones are neither empty nor full here.
-            max_active: config.max_open,
+            max_active: config.max_active,
             hardware_pointers: config.hardware_pointers,
         };
         let blank = Durable { image: Arc::default(), state: ZoneState::Empty, pointer: 0 };
@@ -246,7 +262,7 @@ impl SimDevice {
     /// A device that has just been switched on, with these capacities and contents.
     fn assemble(info: DeviceInfo, resets_keep_bytes: bool, zones: Vec<(u64, Durable)>, seed: u64) -> Self {
         let (capacities, durable): (Vec<u64>, Vec<Durable>) = zones.into_iter().unzip();
-        let rules = ZoneRules::new(info.write_unit, info.max_open, capacities, ZoneState::Empty);
+        let rules = ZoneRules::new(info.write_unit, limit_of(&info).0, capacities, ZoneState::Empty);
         for (zone, held) in rules.zones().zip(&durable) {
             rules.force(zone, held.state, held.pointer);
         }
@@ -260,6 +276,7 @@ impl SimDevice {
             powered: true,
             faults: Vec::new(),
             dice: Dice::new(seed),
+            moments: None,
         };
         SimDevice(Arc::new(Inner { info, rules, resets_keep_bytes, medium: Mutex::new(medium) }))
     }
@@ -276,16 +293,44 @@ impl SimDevice {
     /// An independent copy at this moment: contents, what is pending, faults, chance, the planned power cut. Costs a few
     /// words for each zone and pending command.
     pub fn snapshot(&self) -> SimDevice {
-        let medium = self.medium();
+        self.copy(&self.medium())
+    }
+
+    fn copy(&self, medium: &Medium) -> SimDevice {
         let reports = self.reports();
         let capacities = reports.iter().map(|report| report.capacity);
         let info = self.0.info.clone();
-        let rules = ZoneRules::new(info.write_unit, info.max_open, capacities, ZoneState::Empty);
+        let rules = ZoneRules::new(info.write_unit, limit_of(&info).0, capacities, ZoneState::Empty);
         for (zone, report) in rules.zones().zip(&reports) {
             rules.force(zone, report.state, report.pointer);
         }
         let resets_keep_bytes = self.0.resets_keep_bytes;
-        SimDevice(Arc::new(Inner { info, rules, resets_keep_bytes, medium: Mutex::new(medium.clone()) }))
+        let medium = Medium { moments: None, ..medium.clone() };
+        SimDevice(Arc::new(Inner { info, rules, resets_keep_bytes, medium: Mutex::new(medium) }))
+    }
+
+    /// From now on the device remembers, for every operation, what it would be if the power went in its middle: so one life can be cut
+    /// at each of its operations without being lived again. See [`take_moments`](Self::take_moments).
+    pub fn watch(&self) {
+        self.medium().moments.get_or_insert_default();
+    }
+
+    /// The devices without power, one for each operation since the last call, in order. They share what they have in common.
+    pub fn take_moments(&self) -> Vec<SimDevice> {
+        self.medium().moments.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Before an operation on a device that is watched.
+    fn moment<T>(&self, medium: &mut Medium, operation: impl FnOnce(&SimDevice) -> Result<T, DeviceError>) {
+        if medium.moments.is_none() {
+            return;
+        }
+        let copy = self.copy(medium);
+        copy.crash_after(medium.ops);
+        // What the rules refuse does not count, and leaves the power on.
+        if operation(&copy).is_err() && !copy.is_powered() {
+            medium.moments.get_or_insert_default().push(copy);
+        }
     }
 
     /// Writes, resets, finishes and flushes done since the device was switched on. Those that the rules refused do not
@@ -376,6 +421,13 @@ impl Device for SimDevice {
         let medium = &mut *self.medium();
         medium.powered(Some(zone), offset, OP)?;
         self.begin(medium);
+        self.moment(medium, |copy| copy.write(zone, offset, data));
+        let (limit, errno) = limit_of(&self.0.info);
+        let opens = self.0.rules.report(zone)?.state == ZoneState::Empty;
+        if opens && limit > 0 && self.0.rules.open_zones() >= limit {
+            let source = io::Error::from_raw_os_error(errno);
+            return Err(DeviceError::Io { zone: Some(zone), offset, op: OP, source });
+        }
         let ticket = self.0.rules.begin_write(zone, offset, data.len())?;
         let len = data.len() as u64;
         if medium.step() == Step::Cut {
@@ -419,11 +471,16 @@ impl Device for SimDevice {
         let medium = &mut *self.medium();
         medium.powered(Some(zone), 0, "reset")?;
         self.begin(medium);
+        self.moment(medium, |copy| copy.reset(zone));
         let ticket = self.0.rules.begin_reset(zone)?;
         let step = medium.step();
+        let fate = if step == Step::Through { medium.fate_of_reset(zone) } else { ResetFate::Done };
+        if fate == ResetFate::Failed {
+            return Err(io_error(zone, 0, "reset", "injected reset error"));
+        }
         let keeps = self.0.resets_keep_bytes;
         if !keeps {
-            medium.note(zone, What::Reset { certain: step == Step::Through });
+            medium.note(zone, What::Reset { certain: step == Step::Through && fate == ResetFate::Done });
         }
         if step == Step::Cut {
             return Err(io_error(zone, 0, "reset", POWER));
@@ -443,6 +500,7 @@ impl Device for SimDevice {
         let medium = &mut *self.medium();
         medium.powered(Some(zone), 0, "finish")?;
         self.begin(medium);
+        self.moment(medium, |copy| copy.finish(zone));
         if matches!(self.0.rules.report(zone)?.state, ZoneState::ReadOnly | ZoneState::Offline) {
             // Let the rules say so, before the operation counts.
             return self.0.rules.finish(zone).map(drop);
@@ -464,6 +522,7 @@ impl Device for SimDevice {
         let medium = &mut *self.medium();
         medium.powered(None, 0, "flush")?;
         self.begin(medium);
+        self.moment(medium, Device::flush);
         if medium.step() == Step::Cut {
             return Err(io_error(None, 0, "flush", POWER));
         }

@@ -13,18 +13,28 @@ use terrane_pool::zones::Phase;
 
 /// Imports what a crash left behind, and compares it with what it may be. Returns the machine with the workload's model put back.
 pub fn recover(before: &Workload, device: &SimDevice, seed: u64) -> Result<Workload, Failure> {
+    recover_to(before, before.promised(), device, seed)
+}
+
+/// Likewise, of a crash at which no more than that had been promised.
+pub(crate) fn recover_to(
+    before: &Workload,
+    promised: u64,
+    device: &SimDevice,
+    seed: u64,
+) -> Result<Workload, Failure> {
     let mut machine = Machine::import(device, seed, false)?;
     let group = machine.group().0;
     let states = before.states(group);
     ensure(!states.is_empty(), || format!("group {group} was found, which never ended"))?;
-    ensure(states.iter().any(|state| state.steps >= before.promised()), || {
+    ensure(states.iter().any(|state| state.steps >= promised), || {
         let newest = states.iter().map(|state| state.steps).max();
-        format!("group {group} of operation {newest:?} was found, {} was promised", before.promised())
+        format!("group {group} of operation {newest:?} was found, {promised} was promised")
     })?;
     machine.check().map_err(|failure| failure.within(format_args!("group {group}")))?;
     machine.mount()?;
     let mut last = None;
-    for state in states.iter().filter(|state| state.steps >= before.promised()) {
+    for state in states.iter().filter(|state| state.steps >= promised) {
         let model = state.model.closed();
         match model.compare(machine.fs()) {
             Ok(()) => return Ok(Workload::new(machine, model, seed ^ 0xa11_11fe)),
@@ -86,7 +96,7 @@ pub fn crowded_crash(seed: u64) -> Result<u64, Failure> {
 }
 
 /// What a pool's zones are at, in words.
-fn zones(machine: &Machine) -> String {
+pub(crate) fn zones(machine: &Machine) -> String {
     let status = machine.pool.status();
     let suspect = machine.pool.zones().iter().filter(|zone| zone.phase == Phase::Suspect).count();
     format!(

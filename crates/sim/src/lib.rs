@@ -6,12 +6,13 @@
 //! was promised; and [`check`](terrane_check::check) must find nothing.
 //!
 //! Rooms, in reading order: [`dice`], [`machine`] (a pool that is mounted, crashed and mounted again), [`model`] (what the tree should be),
-//! [`workload`] (random operations on both), [`attributes`] (those on extended attributes), [`crash`], [`faults`], [`full`], [`hostile`];
-//! and, of another kind, [`storm`] (threads on a real mount).
+//! [`workload`] (random operations on both), [`attributes`] (those on extended attributes), [`crash`], [`collect`], [`faults`],
+//! [`full`], [`hostile`]; and, of another kind, [`storm`] (threads on a real mount).
 //!
 //! Every scenario is a function from a seed to `Ok` or a [`Failure`] in words; tests and the binary `terrane-sim` run the same ones.
 
 pub mod attributes;
+pub mod collect;
 pub mod crash;
 pub mod dice;
 pub mod faults;

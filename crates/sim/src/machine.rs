@@ -22,6 +22,10 @@ pub struct Plan {
     pub drive: bool,
     /// Like a file or disk that keeps what zones held when they are reset, and that carried another pool before.
     pub stale: bool,
+    /// Writable bytes of a zone; its size is the next power of two.
+    pub capacity: u64,
+    /// The most zones that may be neither empty nor full; 0 means no limit.
+    pub max_active: u32,
     pub props: Vec<(&'static str, &'static str)>,
 }
 
@@ -33,6 +37,8 @@ impl Plan {
             zones: 64,
             drive: seed.is_multiple_of(2),
             stale: seed % 4 == 1,
+            capacity: 1 << 20,
+            max_active: 0,
             // One that is read wide at once, one that never is, and what usual data sets do.
             props: vec![("recordsize", "4K"), ("dnodesize", WIDTHS[(seed / 3 % 4) as usize])],
         }
@@ -56,6 +62,9 @@ impl Machine {
         let config = SimConfig {
             seed: plan.seed,
             zone_count: plan.zones,
+            zone_size: plan.capacity.next_power_of_two(),
+            capacities: vec![plan.capacity; plan.zones as usize],
+            max_active: plan.max_active,
             hardware_pointers: plan.drive,
             resets_keep_bytes: plan.stale,
             ..SimConfig::default()

@@ -10,11 +10,11 @@ use terrane_sim::crash::SmallLife;
 use terrane_sim::faults::Lost;
 use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
 use terrane_sim::workload::Acts;
-use terrane_sim::{Failure, crash, faults, full, storm};
+use terrane_sim::{Failure, collect, crash, faults, full, storm};
 
-const USAGE: &str = "terrane-sim replay [--crowded] --seed N
-terrane-sim crash [--crowded] --seeds A..B
-terrane-sim every-write [--names | --attributes] [--seed N]
+const USAGE: &str = "terrane-sim replay [--crowded | --collect] --seed N
+terrane-sim crash [--crowded | --collect] --seeds A..B
+terrane-sim every-write [--names | --attributes | --collect] [--seed N] [--stride N]
 terrane-sim faults --seeds A..B
 terrane-sim hostile --count N [--seed FIRST] [--verbose]
 terrane-sim flips [--tiny] --seeds FIRST-BIT..LAST-BIT
@@ -27,6 +27,10 @@ impl Args {
     fn value(&self, name: &str) -> Option<&str> {
         let at = self.0.iter().position(|arg| arg == name)?;
         self.0.get(at + 1).map(String::as_str)
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|arg| arg == name)
     }
 
     fn number(&self, name: &str) -> Option<u64> {
@@ -60,8 +64,12 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
     Some(match command {
         "replay" => args.number("--seed").map(|seed| Ok(crashes(args, seed..seed + 1)))?,
         "crash" => Ok(crashes(args, args.range("--seeds")?)),
+        "every-write" if args.has("--collect") => {
+            let stride = args.number("--stride").unwrap_or(1);
+            every_write_of_a_collection(args.number("--seed").unwrap_or(7), stride)
+        }
         "every-write" => {
-            let has = |option: &&(&str, Acts)| args.0.iter().any(|arg| arg == option.0);
+            let has = |option: &&(&str, Acts)| args.has(option.0);
             let option = [("--names", Acts::Names), ("--attributes", Acts::Attributes)];
             let option = option.iter().find(has).copied().unwrap_or(("", Acts::Everything));
             every_write(args.number("--seed").unwrap_or(7), option)
@@ -72,10 +80,10 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
             all_faults,
         )),
         "hostile" => {
-            let verbose = args.0.iter().any(|arg| arg == "--verbose");
+            let verbose = args.has("--verbose");
             hostile(args.number("--seed").unwrap_or(0), args.number("--count")?, verbose)
         }
-        "flips" => flips(args.0.iter().any(|arg| arg == "--tiny"), args.range("--seeds")?),
+        "flips" => flips(args.has("--tiny"), args.range("--seeds")?),
         "full" => {
             let (seed, rounds) = (args.number("--seed").unwrap_or(1), args.number("--rounds")?);
             full::rounds(seed, rounds).map(|seen| {
@@ -95,14 +103,38 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
 }
 
 fn crashes(args: &Args, seeds: std::ops::Range<u64>) -> u64 {
-    if args.0.iter().any(|arg| arg == "--crowded") {
+    if args.has("--crowded") {
         let again = |seed| format!("terrane-sim replay --crowded --seed {seed}");
         let mut runs = 0;
         let failures = each(seeds, again, |seed| crash::crowded_crash(seed).map(|seen| runs += seen));
         println!("{runs} runs of moved blocks");
         return failures;
     }
+    if args.has("--collect") {
+        let again = |seed| format!("terrane-sim replay --collect --seed {seed}");
+        let mut all = collect::Seen::default();
+        let failures = each(seeds, again, |seed| collect::seeded(seed).map(|seen| all.add(seen)));
+        println!("{all:?}");
+        return failures;
+    }
     each(seeds, |seed| format!("terrane-sim replay --seed {seed}"), crash::random_crash)
+}
+
+fn every_write_of_a_collection(seed: u64, stride: u64) -> Result<u64, Failure> {
+    let mut failures = 0;
+    for drive in [true, false] {
+        let life = collect::Life { seed, drive, steps: 300 };
+        match collect::every_write(life, stride, 4) {
+            Ok(seen) => println!("like a {}: {seen:?}", if drive { "drive" } else { "file" }),
+            Err(failure) => {
+                failures += 1;
+                println!(
+                    "FAILED {life:?}: {failure}\n  repeat: terrane-sim every-write --collect --seed {seed}"
+                );
+            }
+        }
+    }
+    Ok(failures)
 }
 
 fn every_write(seed: u64, (option, acts): (&str, Acts)) -> Result<u64, Failure> {

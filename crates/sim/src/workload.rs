@@ -7,6 +7,7 @@ use crate::model::{Content, Model, Node};
 use crate::{Failure, ensure};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrane_pool::read::ZoneHold;
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, SetAttr, WriteFlags,
 };
@@ -27,20 +28,22 @@ pub enum Step {
 }
 
 /// Groups that a crash can still lead back to, and some.
-const HISTORY: usize = 16;
+const HISTORY: usize = 64;
 
 pub struct Workload {
     pub machine: Machine,
     pub model: Model,
     pub dice: Dice,
     /// Operations so far.
-    steps: u64,
+    pub(crate) steps: u64,
     /// What the tree can be at the end of a group.
     history: BTreeMap<u64, Vec<State>>,
     /// What was promised: a crash leads to a state of at least so many operations.
-    promised: u64,
+    pub(crate) promised: u64,
     /// The last operation that changed an inode.
-    touched: BTreeMap<Ino, u64>,
+    pub(crate) touched: BTreeMap<Ino, u64>,
+    /// Zones that somebody reads for long.
+    pub(crate) held: Option<ZoneHold>,
     /// How large files get, in bytes.
     pub file_bytes: u64,
     pub acts: Acts,
@@ -54,6 +57,8 @@ pub enum Acts {
     Names,
     /// Nothing but extended attributes of few files: they change their home again and again.
     Attributes,
+    /// Nothing but contents of files on a pool that is nearly full, so that collection never rests.
+    Churn,
 }
 
 impl Workload {
@@ -69,6 +74,7 @@ impl Workload {
             history,
             promised: 0,
             touched: BTreeMap::new(),
+            held: None,
             file_bytes: 20_000,
             acts: Acts::Everything,
         }
@@ -99,6 +105,7 @@ impl Workload {
             Acts::Everything => self.act(),
             Acts::Names => self.act_on_names(),
             Acts::Attributes => self.act_on_few_files(),
+            Acts::Churn => self.churn(),
         };
         if self.steps.is_multiple_of(5) {
             self.machine.fs().settle_names();

@@ -1,6 +1,7 @@
 //! What is left after a power loss.
 //!
-//! A drive with write pointers keeps of each zone a prefix of the unflushed units; resets that it acknowledged happened.
+//! A drive with write pointers keeps of each zone a prefix of the unflushed units; resets that it acknowledged happened,
+//! unless it is told to lie about them.
 //! The unit after the prefix may have been under the head: it holds some new bytes and then garbage, past the pointer. A
 //! file keeps any subset of the units and may tear one of them in each zone, new bytes before old; a zone whose hole
 //! was punched may be full again, with new data on top of old.
@@ -110,7 +111,7 @@ impl SimDevice {
         reports: &[ZoneReport],
         now: &[Arc<super::image::Image>],
     ) {
-        let limit = self.0.info.max_open as usize;
+        let limit = super::limit_of(&self.0.info).0 as usize;
         let mut open = zones.iter().filter(|(_, left)| left.state == ZoneState::Open).count();
         for (((capacity, left), report), now) in zones.iter_mut().zip(reports).zip(now) {
             if limit == 0 || open <= limit {
@@ -125,16 +126,18 @@ impl SimDevice {
 }
 
 fn survive_drive(left: &mut Durable, capacity: u64, unit: u64, events: &[&What], fate: &mut Fate) {
-    let mut first = 0;
+    let (mut first, mut end) = (0, events.len());
     for (at, what) in events.iter().enumerate() {
-        if let What::Reset { certain } = what
-            && (*certain || fate.coin())
-        {
-            first = at + 1;
-            *left = Durable { image: Arc::default(), state: ZoneState::Empty, pointer: 0 };
+        let What::Reset { certain } = what else { continue };
+        if !certain && !fate.coin() {
+            // It never happened: nor did what came after it, which it made room for.
+            end = at;
+            break;
         }
+        first = at + 1;
+        *left = Durable { image: Arc::default(), state: ZoneState::Empty, pointer: 0 };
     }
-    let events = events.get(first..).unwrap_or(&[]);
+    let events = events.get(first..end).unwrap_or(&[]);
     let written = |what: &&What| if let What::Write { len, .. } = what { *len } else { 0 };
     let total: u64 = events.iter().map(written).sum();
     let mut keep = fate.prefix(total / unit) * unit;

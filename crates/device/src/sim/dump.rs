@@ -1,6 +1,6 @@
 //! A device as bytes, to look at what a crash left with the ordinary commands.
 //!
-//! Little-endian: magic; write unit u32; zone count u32; zone size u64; most open zones u32; hardware pointers u8; name
+//! Little-endian: magic; write unit u32; zone count u32; zone size u64; most open and most active zones u32; hardware pointers u8; name
 //! (length, bytes); then for each zone capacity u64, pointer u64, state u8, count of chunks, and each chunk as number and
 //! bytes (numbers, counts and lengths as varints). It is a tool for tests, not a format anybody keeps.
 
@@ -38,6 +38,7 @@ impl SimDevice {
         w.u32(info.zone_count);
         w.u64(info.zone_size);
         w.u32(info.max_open);
+        w.u32(info.max_active);
         w.u8(u8::from(info.hardware_pointers));
         w.varint(info.name.len() as u64);
         w.bytes(info.name.as_bytes());
@@ -71,7 +72,8 @@ impl SimDevice {
             return Err(wrong("magic", format!("{MAGIC:?}"), format!("{magic:?}")));
         }
         let (write_unit, zone_count) = (r.u32().map_err(short)?, r.u32().map_err(short)?);
-        let (zone_size, max_open) = (r.u64().map_err(short)?, r.u32().map_err(short)?);
+        let zone_size = r.u64().map_err(short)?;
+        let (max_open, max_active) = (r.u32().map_err(short)?, r.u32().map_err(short)?);
         let hardware_pointers = match r.u8().map_err(short)? {
             0 => false,
             1 => true,
@@ -122,7 +124,7 @@ impl SimDevice {
             zone_count,
             zone_size,
             max_open,
-            max_active: max_open,
+            max_active,
             hardware_pointers,
         };
         let device = Self::assemble(info, false, zones, 0);

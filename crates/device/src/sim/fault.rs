@@ -28,6 +28,11 @@ pub enum Fault {
     /// The `nth` flush fails. What it should have made durable never will be, even by a later flush that succeeds: so
     /// kernels treat pages whose write-back failed. A reset ends that for its zone.
     FailingFlush { nth: u64 },
+    /// Resets of the zone (of any, without one) fail once in `one_in` times and change nothing.
+    ResetError { zone: Option<ZoneIdx>, one_in: u32 },
+    /// Resets say that they are done, once in `one_in` times without being so: until a flush, a crash may bring back what the zone held,
+    /// pointer and all.
+    LostReset { one_in: u32 },
     /// After `after_ops` more writes, resets, finishes and flushes the zone is read-only.
     TurnsReadOnly { zone: ZoneIdx, after_ops: u64 },
     /// After as many the zone is offline.
@@ -70,6 +75,15 @@ pub(super) enum WriteFate {
     Failed(u64),
 }
 
+/// What becomes of a reset.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum ResetFate {
+    Done,
+    /// It is told to be done, and a crash may show that it is not.
+    Lost,
+    Failed,
+}
+
 /// What becomes of a flush.
 pub(super) enum FlushFate {
     Done,
@@ -104,6 +118,27 @@ impl Medium {
                 _ => None,
             };
             if let (WriteFate::Done, Some(decided)) = (&fate, decided) {
+                fate = decided;
+            }
+        }
+        fate
+    }
+
+    /// The first fault that is due decides; all count the occasion.
+    pub(super) fn fate_of_reset(&mut self, zone: ZoneIdx) -> ResetFate {
+        let dice = &mut self.dice;
+        let mut fate = ResetFate::Done;
+        for armed in &mut self.faults {
+            let decided = match armed.fault {
+                Fault::ResetError { zone: at, one_in } if at.is_none_or(|at| at == zone) => {
+                    armed.due(|_| dice.one_in(one_in.into())).then_some(ResetFate::Failed)
+                }
+                Fault::LostReset { one_in } => {
+                    armed.due(|_| dice.one_in(one_in.into())).then_some(ResetFate::Lost)
+                }
+                _ => None,
+            };
+            if let (ResetFate::Done, Some(decided)) = (fate, decided) {
                 fate = decided;
             }
         }

@@ -1,0 +1,444 @@
+//! A pool that collects all the time, and loses power all the time.
+//!
+//! It is small and nearly full, and its files are overwritten, punched, cut, replaced and removed: so every group moves what lives in
+//! some zone, and zones are emptied, reset and written again while readers hold others. Claims, beside those of [`crash`](crate::crash):
+//! what gives space back is never refused for want of space, nor is anything else while a twentieth of the pool is free.
+//!
+//! Two scenarios. [`every_write`] lives one life and looks at what the device would be had the power gone in each of its operations.
+//! [`seeded`] takes larger pools of many kinds through two crashes, with zones that die, writes and resets that fail, and resets that
+//! were never done.
+
+use crate::crash::{live_on, recover, recover_to};
+use crate::dice::Dice;
+use crate::machine::{Machine, Plan, USER};
+use crate::model::{Content, Node};
+use crate::workload::{Acts, Step, Workload};
+use crate::{Failure, ensure};
+use std::sync::Arc;
+use terrane_device::Device;
+use terrane_device::sim::{Fault, Kept};
+use terrane_posix::{Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, SetAttr, WriteFlags};
+use terrane_wire::ZoneIdx;
+
+/// Files grow to so many bytes.
+const FILE_BYTES: u64 = 250_000;
+/// The longest write.
+const WRITE_BYTES: u64 = 120_000;
+/// Shares of the pool, in percent, that the workload leaves free: above the first it writes more, below the second it removes.
+const FREE_MANY: u64 = 8;
+const FREE_FEW: u64 = 3;
+
+impl Workload {
+    /// One operation on a pool that is nearly full.
+    pub(crate) fn churn(&mut self) -> Result<(), Failure> {
+        // Whoever reads for long lets go before the pool runs out of zones.
+        if self.held.is_some() && self.dice.one_in(4) {
+            self.held = None;
+        }
+        let free = self.free_percent();
+        let what = match self.dice.below(20) {
+            _ if free <= FREE_FEW => 14 + self.dice.below(2),
+            _ if free >= FREE_MANY && self.dice.one_in(2) => 16,
+            what => what,
+        };
+        match what {
+            0..9 => self.overwrite(),
+            9 | 10 => self.punch_one(),
+            11 | 14 => self.cut(),
+            12 => self.replace(),
+            13 | 16 => self.make(),
+            15 => self.remove_one(),
+            17 => {
+                let Some(ino) = self.hot_file() else { return Ok(()) };
+                let found = self.machine.fs().fsync(ino, self.steps.is_multiple_of(2));
+                if self.same("fsync", found, Ok(()))?.is_some() {
+                    self.promised = self.promised.max(self.touched.get(&ino).copied().unwrap_or(0));
+                }
+                Ok(())
+            }
+            18 => {
+                // All that lives, as somebody who sends or backs up does.
+                self.held = Some(self.machine.pool.hold_zones());
+                Ok(())
+            }
+            _ => self.read_one(),
+        }
+    }
+
+    /// Free for users, of what users can fill.
+    fn free_percent(&self) -> u64 {
+        let (size, live, _) = self.machine.pool.space();
+        size.saturating_sub(live) * 100 / size.max(1)
+    }
+
+    /// Of four picks, three are among a fifth of the files.
+    fn hot_file(&mut self) -> Option<Ino> {
+        let is_file = |node: &Node| matches!(node.content, Content::File(_));
+        let files: Vec<Ino> =
+            self.model.nodes.iter().filter(|(_, node)| is_file(node)).map(|(ino, _)| *ino).collect();
+        let hot = files.get(..files.len() / 5).filter(|hot| !hot.is_empty()).unwrap_or(&files);
+        let hot = hot.to_vec();
+        if self.dice.one_in(4) { self.dice.pick(&files) } else { self.dice.pick(&hot) }
+    }
+
+    /// A refusal for want of space is right only if there is none.
+    fn judge_space<T>(&self, what: &str, frees: bool, found: &Result<T, Errno>) -> Result<(), Failure> {
+        let refused = matches!(found, Err(Errno::ENOSPC)) && self.machine.is_alive() && self.held.is_none();
+        let free = self.free_percent();
+        ensure(!refused || (!frees && free < 5), || {
+            format!("{what}: no space with {free} % free, {}", crate::crash::zones(&self.machine))
+        })
+    }
+
+    fn overwrite(&mut self) -> Result<(), Failure> {
+        let Some(ino) = self.hot_file() else { return Ok(()) };
+        let size = self.model.bytes(ino).len() as u64;
+        // Mostly inside the file: what is overwritten frees as much.
+        let at = self.dice.below(size.max(1));
+        let len = 1 + self.dice.below(WRITE_BYTES.min((FILE_BYTES - at.min(FILE_BYTES - 1)).max(1)));
+        let data = self.dice.bytes(len as usize);
+        let found = self.machine.fs().write(ino, at, &data, WriteFlags::default());
+        self.judge_space("write", false, &found)?;
+        if self.same("write", found, Ok(()))?.is_some() {
+            let (from, to) = (at as usize, (at + len) as usize);
+            let bytes = self.model.bytes_mut(ino);
+            bytes.resize(bytes.len().max(to), 0);
+            bytes[from..to].copy_from_slice(&data);
+            self.touch(ino);
+        }
+        Ok(())
+    }
+
+    fn punch_one(&mut self) -> Result<(), Failure> {
+        let Some(ino) = self.hot_file() else { return Ok(()) };
+        let size = self.model.bytes(ino).len();
+        let at = self.dice.below(size.max(1) as u64);
+        let len = 1 + self.dice.below(WRITE_BYTES);
+        let found = self.machine.fs().fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, at, len);
+        self.judge_space("punch", true, &found)?;
+        if self.same("punch", found, Ok(()))?.is_some() {
+            let (from, to) = (at as usize, (at + len) as usize);
+            self.model.bytes_mut(ino)[from.min(size)..to.min(size)].fill(0);
+            self.touch(ino);
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self) -> Result<(), Failure> {
+        let Some(ino) = self.hot_file() else { return Ok(()) };
+        let size = self.dice.below(1 + self.model.bytes(ino).len() as u64);
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        let found = self.machine.fs().setattr(ino, &set, &USER);
+        self.judge_space("truncate", true, &found)?;
+        if self.same("truncate", found, Ok(()))?.is_some() {
+            self.model.bytes_mut(ino).truncate(size as usize);
+            self.touch(ino);
+        }
+        Ok(())
+    }
+
+    /// A new file under one of few names, or the next bytes of one that is there.
+    fn make(&mut self) -> Result<(), Failure> {
+        let name = format!("new {}", self.dice.below(4));
+        let root = self.model.root;
+        if let Some(ino) = self.model.find(root, &name) {
+            if self.model.bytes(ino).len() as u64 > FILE_BYTES / 2 {
+                return self.replace();
+            }
+            let len = 1 + self.dice.below(WRITE_BYTES) as usize;
+            let data = self.dice.bytes(len);
+            let flags = WriteFlags { append: true, kill_suidgid: false };
+            let found = self.machine.fs().write(ino, 0, &data, flags);
+            self.judge_space("append", false, &found)?;
+            if self.same("append", found, Ok(()))?.is_some() {
+                self.model.bytes_mut(ino).extend_from_slice(&data);
+                self.touch(ino);
+            }
+            return Ok(());
+        }
+        let made = self.machine.fs().create(root, name.as_bytes(), 0o644, &USER);
+        self.judge_space("create", false, &made)?;
+        if let Some(attr) = self.same("create", made, Ok(()))? {
+            self.model.added(root, &name, attr.ino, Node::new(Content::File(Arc::default()), 1, 0o100_644));
+            self.machine.fs().forget(attr.ino, 1);
+            self.model.forget(attr.ino);
+            self.touch(attr.ino);
+        }
+        Ok(())
+    }
+
+    /// One of the new files takes the place of an older one, or a new name.
+    fn replace(&mut self) -> Result<(), Failure> {
+        let root = self.model.root;
+        let from = (0..4).map(|at| format!("new {at}")).find(|name| self.model.find(root, name).is_some());
+        let Some(from) = from else { return Ok(()) };
+        let to = match self.dice.below(3) {
+            0 => format!("kept {}", self.dice.below(200)),
+            _ => self.any_kept_name().unwrap_or_else(|| "kept 0".into()),
+        };
+        let mut model = self.model.clone();
+        let expected = model.rename(root, &from, root, &to, 0);
+        let found = self.machine.fs().rename(root, from.as_bytes(), root, to.as_bytes(), 0);
+        self.judge_space("rename", false, &found)?;
+        if self.same(&format!("rename {from} to {to}"), found, expected)?.is_some() {
+            self.model = model;
+        }
+        Ok(())
+    }
+
+    fn any_kept_name(&mut self) -> Option<String> {
+        let at = self.dice.word() as usize;
+        match self.model.nodes.get(&self.model.root).map(|node| &node.content) {
+            Some(Content::Dir { names, .. }) => names.keys().nth(at % names.len().max(1)).cloned(),
+            _ => None,
+        }
+    }
+
+    fn remove_one(&mut self) -> Result<(), Failure> {
+        let Some(name) = self.any_kept_name() else { return Ok(()) };
+        let root = self.model.root;
+        let mut model = self.model.clone();
+        let expected = model.remove(root, &name, false);
+        let found = self.machine.fs().unlink(root, name.as_bytes());
+        self.judge_space("unlink", true, &found)?;
+        if self.same(&format!("unlink {name}"), found, expected)?.is_some() {
+            self.model = model;
+        }
+        Ok(())
+    }
+
+    /// From the device, not from memory.
+    fn read_one(&mut self) -> Result<(), Failure> {
+        let Some(ino) = self.hot_file() else { return Ok(()) };
+        self.machine.pool.drop_cache();
+        let expected = self.model.bytes(ino);
+        let mut found = Vec::new();
+        let read =
+            self.machine.fs().read(ino, 0, u32::try_from(expected.len()).unwrap_or(u32::MAX), &mut found);
+        if self.same("read", read, Ok(()))?.is_some() {
+            ensure(found == *expected, || format!("file {ino} of {} bytes differs", expected.len()))?;
+        }
+        Ok(())
+    }
+}
+
+/// A pool that is full but for a few percent, with garbage in every zone.
+fn crowded(plan: &Plan) -> Result<Workload, Failure> {
+    let mut workload = Workload::fresh(Machine::create(plan)?, plan.seed);
+    workload.file_bytes = FILE_BYTES;
+    for round in 0..2 {
+        let files = workload.fill(round)?;
+        workload.sync()?;
+        for file in files.iter().step_by(if round == 0 { 2 } else { 12 }) {
+            workload.unlink(file)?;
+        }
+        workload.sync()?;
+    }
+    workload.acts = Acts::Churn;
+    Ok(workload)
+}
+
+fn props(seed: u64) -> Vec<(&'static str, &'static str)> {
+    vec![("recordsize", ["8K", "16K", "4K"][(seed % 3) as usize]), ("compression", "off")]
+}
+
+/// A small pool's life, to be cut everywhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Life {
+    pub seed: u64,
+    pub drive: bool,
+    pub steps: u64,
+}
+
+/// What was seen of a life.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Device operations in which the power went.
+    pub cuts: u64,
+    /// Zones whose survivors were moved.
+    pub collected: u64,
+    /// Bytes that were.
+    pub moved_bytes: u64,
+}
+
+impl Seen {
+    pub fn add(&mut self, other: Seen) {
+        self.cuts += other.cuts;
+        self.collected += other.collected;
+        self.moved_bytes += other.moved_bytes;
+    }
+}
+
+/// One life on 32 zones of 1 MiB, cut at every `stride`th of its device operations with `chances` outcomes each.
+pub fn every_write(life: Life, stride: u64, chances: u64) -> Result<Seen, Failure> {
+    let Life { seed, drive, steps } = life;
+    let mut workload = crowded(&Plan { zones: 32, drive, props: props(seed), ..Plan::small(seed) })?;
+    let before = workload.machine.pool.stats();
+    let device = workload.machine.device.clone();
+    device.watch();
+    let mut cuts = 0u64;
+    for step in 0..steps {
+        let promised = workload.promised();
+        let ended = if step % 4 == 3 { workload.sync()? } else { workload.step()? };
+        ensure(ended == Step::Done, || {
+            let status = workload.machine.pool.status();
+            format!(
+                "the pool stopped at step {step}: {:?}, {}",
+                status.failed,
+                crate::crash::zones(&workload.machine)
+            )
+        })?;
+        for moment in device.take_moments() {
+            cuts += 1;
+            if !cuts.is_multiple_of(stride) {
+                continue;
+            }
+            for chance in 0..chances {
+                let kept = match chance {
+                    0 => Kept::Nothing,
+                    1 => Kept::Everything,
+                    _ => Kept::Seeded(cuts * 1000 + chance),
+                };
+                let left = moment.restarted(kept);
+                let found =
+                    recover_to(&workload, promised, &left, seed + chance).and_then(|mut recovered| {
+                        recovered.acts = Acts::Churn;
+                        if chance == 2 { live_on(recovered, 12, seed) } else { Ok(()) }
+                    });
+                found.map_err(|failure| {
+                    failure.within(format_args!("cut {cuts}, outcome {chance}, step {step}"))
+                })?;
+            }
+        }
+    }
+    let after = workload.machine.pool.stats();
+    Ok(Seen {
+        cuts,
+        collected: after.collected_zones - before.collected_zones,
+        moved_bytes: after.collected_bytes - before.collected_bytes,
+    })
+}
+
+/// What else goes wrong in a life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    None,
+    ReadOnly,
+    Offline,
+    Writes,
+    Resets,
+    LostResets,
+}
+
+/// The kind of pool and of trouble that belongs to a seed.
+fn plan(seed: u64) -> (Plan, Trouble) {
+    let mut dice = Dice::new(seed ^ 0x0c01_1ec7);
+    let zones = dice.pick(&[34, 40, 56, 72]).unwrap_or(40);
+    let drive = !dice.one_in(4);
+    let trouble = dice.pick(&[
+        Trouble::None,
+        Trouble::ReadOnly,
+        Trouble::ReadOnly,
+        Trouble::Offline,
+        Trouble::Writes,
+        Trouble::Resets,
+        Trouble::LostResets,
+    ]);
+    let stale = !drive && dice.one_in(2);
+    let plan = Plan { zones, drive, stale, props: props(seed), ..Plan::small(seed) };
+    (plan, trouble.unwrap_or(Trouble::None))
+}
+
+/// Two lives on a larger pool, each with its trouble and a crash at a random operation.
+pub fn seeded(seed: u64) -> Result<Seen, Failure> {
+    let (plan, trouble) = plan(seed);
+    let at = |failure: Failure| failure.within(format_args!("{trouble:?}, {plan:?}"));
+    let mut workload = crowded(&plan).map_err(at)?;
+    let mut dice = Dice::new(seed ^ 0x11fe);
+    let mut seen = Seen::default();
+    for life in 0..2 {
+        let device = workload.machine.device.clone();
+        let fault = make(&mut dice, trouble, &workload).map(|fault| device.inject(fault));
+        device.crash_after(device.ops_done() + dice.below(900));
+        let mut lost = false;
+        for step in 0..400 {
+            let ended = if step % 7 == 6 { workload.sync() } else { workload.step() };
+            match ended {
+                Ok(Step::Done) => {}
+                Ok(Step::Dead) => break,
+                // The oracle cannot follow a file of which a block is lost.
+                Err(failure) if trouble == Trouble::Offline && failure.0.contains("EIO") => {
+                    lost = true;
+                    break;
+                }
+                Err(failure) => return Err(at(failure)),
+            }
+        }
+        let stats = workload.machine.pool.stats();
+        seen.collected += stats.collected_zones;
+        seen.moved_bytes += stats.collected_bytes;
+        seen.cuts += 1;
+        let stopped = workload.machine.pool.status().failed;
+        let fired = fault.map_or(0, |fault| device.fired(fault));
+        let may_stop = fired > 0 && matches!(trouble, Trouble::Offline | Trouble::Writes);
+        ensure(stopped.is_none() || !device.is_powered() || may_stop, || {
+            format!("the pool stopped by itself: {stopped:?}, {}", crate::crash::zones(&workload.machine))
+        })
+        .map_err(at)?;
+        device.cut_power();
+        let left = match dice.below(8) {
+            0 => device.restarted(Kept::Nothing),
+            1 => device.restarted(Kept::Everything),
+            _ => device.after_power_loss(dice.word()),
+        };
+        workload.held = None;
+        workload.machine.pool.abandon();
+        if trouble == Trouble::Offline && fired > 0 {
+            return after_a_loss(&workload, &left, seed, lost).map_err(at).map(|()| seen);
+        }
+        let recovered = recover(&workload, &left, seed + life);
+        workload = recovered.map_err(|failure| at(failure.within(format_args!("life {life}"))))?;
+        workload.acts = Acts::Churn;
+    }
+    live_on(workload, 60, seed).map_err(at)?;
+    Ok(seen)
+}
+
+fn make(dice: &mut Dice, trouble: Trouble, workload: &Workload) -> Option<Fault> {
+    let zones = workload.machine.device.info().zone_count;
+    let in_use: Vec<ZoneIdx> = workload.machine.pool.zones().iter().map(|zone| zone.home.zone).collect();
+    let any = ZoneIdx(2 + dice.below(u64::from(zones) - 2) as u32);
+    let zone = if dice.one_in(3) { any } else { dice.pick(&in_use).unwrap_or(any) };
+    let after_ops = dice.below(400);
+    match trouble {
+        Trouble::None => None,
+        Trouble::ReadOnly => Some(Fault::TurnsReadOnly { zone, after_ops }),
+        Trouble::Offline => Some(Fault::TurnsOffline { zone, after_ops }),
+        Trouble::Writes => Some(Fault::WriteError { zone: None, one_in: 150, partial: dice.one_in(2) }),
+        Trouble::Resets => Some(Fault::ResetError { zone: Some(zone), one_in: 2 }),
+        Trouble::LostResets => Some(Fault::LostReset { one_in: 2 }),
+    }
+}
+
+/// A zone is gone: names and attributes are whole, contents are right or `EIO`, and the pool can be imported and written.
+fn after_a_loss(
+    before: &Workload,
+    left: &terrane_device::SimDevice,
+    seed: u64,
+    lost: bool,
+) -> Result<(), Failure> {
+    let mut machine = Machine::import(left, seed, false)?;
+    let group = machine.group().0;
+    machine.mount()?;
+    let mut last = Failure("it is none that was promised".into());
+    for state in before.states(group).iter().filter(|state| state.steps >= before.promised()) {
+        let model = state.model.closed();
+        let all = model.nodes.keys().copied().collect();
+        match model.compare_but(machine.fs(), &all) {
+            Ok(_) => return Ok(()),
+            Err(failure) => last = failure,
+        }
+    }
+    // The operation that met the dead zone ended between two states: it cannot be compared.
+    if lost { Ok(()) } else { Err(last.within(format_args!("after a zone went offline, group {group}"))) }
+}

@@ -1,0 +1,30 @@
+//! No crash while the collector works loses a promise.
+
+use terrane_sim::collect::{Life, Seen, every_write, seeded};
+use terrane_sim::seeds::{number, seeds};
+
+#[test]
+fn no_crash_point_of_a_pool_that_collects_loses_a_promised_group() {
+    let stride = number("TERRANE_STRIDE").unwrap_or(24);
+    for drive in [true, false] {
+        let life = Life { seed: 7, drive, steps: if stride == 1 { 300 } else { 160 } };
+        let seen = every_write(life, stride, 4).unwrap_or_else(|failure| {
+            panic!("{life:?}: {failure}\nterrane-sim every-write --collect --seed 7")
+        });
+        println!("{life:?}: {seen:?}");
+        // Or it cuts where nothing happens.
+        assert!(seen.collected >= 5 && seen.moved_bytes > 1 << 20, "{life:?}: {seen:?}");
+    }
+}
+
+#[test]
+fn lives_on_failing_devices_that_collect_come_back_as_a_committed_group() {
+    let mut all = Seen::default();
+    for seed in seeds(12) {
+        all.add(seeded(seed).unwrap_or_else(|failure| {
+            panic!("seed {seed}: {failure}\nterrane-sim replay --collect --seed {seed}")
+        }));
+    }
+    println!("{all:?}");
+    assert!(all.collected > all.cuts, "the collector had nothing to do: {all:?}");
+}
