@@ -40,7 +40,7 @@ impl Anchor {
 
     /// Appends an uberblock, switching anchors when this one is full or cannot be written. It is durable after a flush.
     /// Returns the bytes that were written.
-    fn write(
+    pub fn write(
         &mut self,
         device: &dyn Device,
         (label, row): (&Label, &DeviceRow),
@@ -100,20 +100,8 @@ impl Pool {
         record: BootPtr,
         clean: bool,
     ) -> Result<(), PoolError> {
-        let oldest = self.rollback_to(st, txg);
         let label = self.label();
-        let uber = Uberblock {
-            clean,
-            generation: label.generation,
-            turn: 0,
-            incarnation: st.incarnation,
-            txg,
-            oldest,
-            time_ns: self.env.wall_ns(),
-            lease_seq: st.alloc.lease_seq,
-            lease_txg: st.lease_txg,
-            record,
-        };
+        let uber = self.uberblock(st, &label, txg, record, clean);
         let mut last_error = None;
         let mut taken = 0;
         for anchor in &mut st.anchors {
@@ -139,8 +127,31 @@ impl Pool {
             return Err(last_error.map_or(none, PoolError::from));
         }
         self.flush_devices()?;
-        st.oldest = oldest;
+        st.oldest = uber.oldest;
         Ok(())
+    }
+
+    /// The uberblock of a committed group under a label; its turn is the anchor's.
+    pub(crate) fn uberblock(
+        &self,
+        st: &SyncState,
+        label: &Label,
+        txg: Txg,
+        record: BootPtr,
+        clean: bool,
+    ) -> Uberblock {
+        Uberblock {
+            clean,
+            generation: label.generation,
+            turn: 0,
+            incarnation: st.incarnation,
+            txg,
+            oldest: self.rollback_to(st, txg),
+            time_ns: self.env.wall_ns(),
+            lease_seq: st.alloc.lease_seq,
+            lease_txg: st.lease_txg,
+            record,
+        }
     }
 
     /// Writes the label anew, as it is in memory, to both anchors of every device: when this returns no import can be led by an

@@ -415,6 +415,11 @@ impl Streams {
         self.open[stream].1.as_ref().map(|open| open.seq)
     }
 
+    /// From now on batches are padded to so many bytes, at least what they were.
+    pub(crate) fn set_unit(&mut self, unit: u64) {
+        self.unit = self.unit.max(unit);
+    }
+
     /// Makes sure that a block of `len` bytes fits the stream's open zone, opening another if need be. True: it did.
     pub fn make_room(
         &mut self,

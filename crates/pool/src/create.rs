@@ -196,6 +196,14 @@ pub(crate) fn judge_device(info: &DeviceInfo) -> Result<(), PoolError> {
     Ok(())
 }
 
+/// What the zone of a device that takes least takes, in bytes.
+pub(crate) fn smallest_capacity(device: &dyn Device) -> Result<u64, PoolError> {
+    let reports = (0..device.info().zone_count).map(|zone| device.report(ZoneIdx(zone)));
+    let smallest =
+        reports.map(|report| report.map(|report| report.capacity)).collect::<Result<Vec<_>, _>>()?;
+    Ok(smallest.into_iter().min().unwrap_or(0))
+}
+
 /// Empties a device that joins a pool: all its zones, and whatever labels it had. Returns the smallest capacity of a zone, in bytes.
 pub(crate) fn empty(device: &dyn Device) -> Result<u64, PoolError> {
     let info = device.info();

@@ -34,6 +34,11 @@ impl Devices {
         present.filter_map(|(index, slot)| slot.clone().map(|device| (DeviceIdx(index), device))).collect()
     }
 
+    /// One more, behind all that ever were.
+    pub fn push(&self, device: Arc<dyn Device>) {
+        self.slots.write().push(Some(Arc::new(Counted::new(device))));
+    }
+
     /// The largest write unit of all: what is written in two copies must be padded alike on every device.
     pub fn write_unit(&self) -> u64 {
         self.all().iter().map(|(_, device)| u64::from(device.info().write_unit)).max().unwrap_or(4096)

@@ -260,6 +260,33 @@ impl Pool {
         open((Arc::new(members), anchors), label, Found { label_is_old, ..found }, leases, env, options)
     }
 
+    /// Ends what drives believe to be under way in zones that are not written any more, because they count them as active: resets what the
+    /// tables call empty, finishes what they call full. After the first uberblock, which says that this life began; whoever could not be
+    /// asked is asked again when the zone is opened.
+    fn tidy_drives(&self) {
+        let tables = self.tables.read();
+        let resident = tables.zones.values().filter(|zone| zone.is_resident());
+        let written: BTreeMap<Home, bool> = resident.map(|zone| (zone.home, zone.gather.is_some())).collect();
+        drop(tables);
+        for (index, device) in self.devices.all() {
+            if !device.info().hardware_pointers {
+                continue;
+            }
+            for home in homes(index, device.info().zone_count) {
+                let is_open = device.report(home.zone).is_ok_and(|report| report.state == ZoneState::Open);
+                let outcome = match written.get(&home) {
+                    _ if !is_open => Ok(()),
+                    Some(true) => Ok(()),
+                    Some(false) => device.finish(home.zone),
+                    None => device.reset(home.zone),
+                };
+                if let Err(error) = outcome {
+                    log::warn!("{home}: {error}");
+                }
+            }
+        }
+    }
+
     pub(crate) fn start(self: &Arc<Self>, options: &ImportOptions) {
         if self.threaded() && !self.read_only {
             let (pool, period) = (self.clone(), options.commit_period);
@@ -531,6 +558,7 @@ fn open(
         } else {
             pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
         }
+        pool.tidy_drives();
         pool.publish(&st);
         drop(st);
         pool.in_force.add(features.into_iter());

@@ -27,6 +27,7 @@ pub mod group;
 pub mod import;
 pub mod inspect;
 pub mod label;
+pub mod membership;
 mod parts;
 pub mod policy;
 pub mod pool;

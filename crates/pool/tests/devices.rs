@@ -9,7 +9,7 @@ use std::sync::Arc;
 use support::joint::Joint;
 use support::{create_on, import_from, options, verify, work};
 use terrane_device::sim::Kept;
-use terrane_device::{Device, SimDevice, ZoneState};
+use terrane_device::{Device, Fault, SimDevice, ZoneState};
 use terrane_pool::label::Role;
 use terrane_pool::{CreateOptions, Env, Feature, Pool, PoolError, SeededEnv};
 use terrane_wire::{Txg, ZoneIdx};
@@ -240,4 +240,134 @@ fn every_crash_of_several_devices_leaves_a_committed_group() {
 fn newest_of(device: &SimDevice) -> Option<Txg> {
     let anchors = terrane_pool::inspect::anchors(device);
     anchors.iter().flat_map(|(_, _, ubers)| ubers).map(|(_, uber)| uber.txg).max()
+}
+
+#[test]
+fn a_drive_keeps_nothing_open_that_is_not_written() {
+    let joint = Joint::of(11, &[40, 40]);
+    let (pool, toy) = create_on(joint.handles(), &named(&[]), 11);
+    work(&pool, &toy, &SeededEnv::new(11), 12).unwrap();
+    // A group that never ended: zones it opened are empty by the tables.
+    joint.crash_after(9);
+    let _ = work(&pool, &toy, &SeededEnv::new(12), 12);
+    pool.abandon();
+    let left = joint.restarted(|_| Kept::Everything);
+    let drive = &left.devices[1];
+    let open = |zone: &u32| drive.report(ZoneIdx(*zone)).unwrap().state == ZoneState::Open;
+    let stray = ZoneIdx((2..40).find(|zone| drive.report(ZoneIdx(*zone)).unwrap().pointer == 0).unwrap());
+    drive.write(stray, 0, &[1; 4096]).unwrap();
+    let (pool, toy) = import_from(left.handles(), 11).unwrap();
+    let on_drive = |zone: &&terrane_pool::inspect::ZoneView| zone.home.device.0 == 1;
+    let zones = pool.zones();
+    let written = zones.iter().filter(on_drive).filter(|zone| zone.phase == terrane_pool::zones::Phase::Open);
+    let written: Vec<u32> = written.map(|zone| zone.home.zone.0).collect();
+    let stays_open: Vec<u32> = (2..40).filter(open).collect();
+    assert!(stays_open.iter().all(|zone| written.contains(zone)), "{stays_open:?} of {written:?}");
+    assert_eq!((0..2).filter(open).count(), 1, "one anchor");
+    verify(&pool, &toy);
+}
+
+/// A pool on device 0 alone, and two devices that could join.
+fn one_of_three(seed: u64) -> (Joint, Arc<Pool>, Arc<support::Toy>) {
+    let joint = Joint::of(seed, &[36, 40, 34]);
+    let (pool, toy) = create_on(vec![joint.handle(0)], &named(&[]), seed);
+    work(&pool, &toy, &SeededEnv::new(seed), 6).unwrap();
+    (joint, pool, toy)
+}
+
+#[test]
+fn a_device_that_is_added_is_used_at_once() {
+    let (joint, pool, toy) = one_of_three(21);
+    let before = pool.space().0;
+    assert_eq!(pool.add_device(joint.handle(1), Role::Data).unwrap().0, 1);
+    assert_eq!(pool.add_device(joint.handle(2), Role::Special).unwrap().0, 2);
+    assert!(pool.space().0 > before, "{} of {before}", pool.space().0);
+    assert!(pool.has(Feature::Devices));
+    work(&pool, &toy, &SeededEnv::new(22), 40).unwrap();
+    verify(&pool, &toy);
+    let spread = spread(&pool);
+    assert!(spread.keys().any(|(device, _)| *device == 1) && spread.keys().any(|(device, _)| *device == 2));
+    pool.export().unwrap();
+    let text = refusal(import_from(vec![joint.handle(0), joint.handle(2)], 1));
+    assert!(text.contains("device 1") && text.contains("sim 1"), "{text}");
+    let (pool, toy) = import_from(joint.handles(), 23).unwrap();
+    verify(&pool, &toy);
+    work(&pool, &toy, &SeededEnv::new(24), 10).unwrap();
+    verify(&pool, &toy);
+}
+
+#[test]
+fn a_device_that_cannot_join_changes_nothing() {
+    let (joint, pool, toy) = one_of_three(31);
+    let small = Joint::of(32, &[8]);
+    assert!(refusal(pool.add_device(small.handle(0), Role::Data)).contains("at least 32 zones"));
+    joint.devices[1].inject(Fault::WriteError { zone: Some(ZoneIdx(0)), one_in: 1, partial: true });
+    assert!(pool.add_device(joint.handle(1), Role::Data).is_err());
+    assert!(!pool.has(Feature::Devices));
+    work(&pool, &toy, &SeededEnv::new(31), 6).unwrap();
+    verify(&pool, &toy);
+    pool.abandon();
+    for handles in [joint.handles(), vec![joint.handle(0)]] {
+        let (pool, toy) = import_from(handles, 31).unwrap();
+        assert!(!pool.has(Feature::Devices));
+        verify(&pool, &toy);
+        pool.abandon();
+    }
+    // Zones of 1 MiB are too small for a pool whose blocks may take a quarter of 2 MiB.
+    let joint = Joint::of(33, &[36, 36]);
+    let (pool, _toy) = create_on(vec![joint.handle(1)], &named(&[]), 33);
+    assert!(refusal(pool.add_device(joint.handle(0), Role::Data)).contains("a quarter"));
+}
+
+#[test]
+fn every_crash_while_a_device_is_added_leaves_a_pool_with_it_or_without() {
+    let (mut with, mut without, mut alone) = (0, 0, 0);
+    for newcomer in [1, 2] {
+        let (joint, pool, toy) = one_of_three(41);
+        pool.export().unwrap();
+        drop(toy);
+        for cut in 0.. {
+            let joint = joint.restarted(|_| Kept::Everything);
+            let (pool, _toy) = import_from(vec![joint.handle(0)], 41).unwrap();
+            // Emptying the newcomer touches nothing of the pool's, so the power goes behind that.
+            let emptied = if newcomer == 2 { 34 + 3 } else { 0 };
+            joint.crash_after(emptied + cut);
+            let added = pool.add_device(joint.handle(newcomer), Role::Data);
+            joint.cut_power();
+            pool.abandon();
+            for chance in 0..8 {
+                let kept = |index: usize| match chance {
+                    0 => Kept::Nothing,
+                    1 => Kept::Everything,
+                    2 if index == 0 => Kept::Everything,
+                    3 if index > 0 => Kept::Everything,
+                    2 | 3 => Kept::Nothing,
+                    _ => Kept::Seeded(cut as u64 * 100 + chance * 10 + index as u64),
+                };
+                let at = format!("newcomer {newcomer}, cut {cut}, outcome {chance}");
+                let left = joint.restarted(kept);
+                if let Ok((pool, toy)) = import_from(vec![left.handle(0)], 1) {
+                    assert!(added.is_err(), "{at}: it was added, and is not missed");
+                    verify(&pool, &toy);
+                    pool.abandon();
+                    alone += 1;
+                }
+                let left = joint.restarted(kept);
+                let (pool, toy) =
+                    import_from(left.handles(), 2).unwrap_or_else(|error| panic!("{at}: {error}"));
+                verify(&pool, &toy);
+                assert!(pool.has(Feature::Devices) || added.is_err(), "{at}: it is lost");
+                with += u32::from(pool.has(Feature::Devices));
+                without += u32::from(!pool.has(Feature::Devices));
+                work(&pool, &toy, &SeededEnv::new(42), 8).unwrap();
+                verify(&pool, &toy);
+                pool.abandon();
+            }
+            if added.is_ok() {
+                assert!(cut >= 12, "three anchors are reset, written and flushed, and more");
+                break;
+            }
+        }
+    }
+    assert!(with > 0 && without > 0 && alone > 0, "{with} with it, {without} without, {alone} alone");
 }

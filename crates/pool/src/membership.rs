@@ -1,0 +1,112 @@
+//! Devices come and go while a pool is used.
+//!
+//! Who a pool's devices are is said by its label, so each change is one of the label: it becomes durable on every anchor, in an
+//! order in which whatever the power leaves behind can be imported. A device that joins carries the new label before any other does:
+//! without it the others are the pool they were, and with it nothing is missing.
+
+use crate::anchors::Anchor;
+use crate::create::{empty, fresh_id, judge_device, smallest_capacity};
+use crate::error::PoolError;
+use crate::features::Feature;
+use crate::import::homes;
+use crate::label::{DEVICES_MAX, DeviceRow, Label, Role};
+use crate::pool::{Pool, SyncState};
+use std::sync::Arc;
+use terrane_device::Device;
+use terrane_wire::DeviceIdx;
+
+impl Pool {
+    /// Makes a device, whose content may go, one of the pool's; returns its index. Its zones are there to be written when this returns.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Refused` by name when the device is too small, its zones are too small for the pool's largest block, or the pool has
+    /// had [`DEVICES_MAX`] devices; `Device` when it cannot be written: then the pool is what it was. `Failed` when the pool's own
+    /// devices could not be written: then it takes no more changes until it is imported, with the new device or without.
+    pub fn add_device(self: &Arc<Self>, device: Arc<dyn Device>, role: Role) -> Result<DeviceIdx, PoolError> {
+        if self.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        self.judge_newcomer(device.as_ref())?;
+        // It may take long, and touches nothing of ours.
+        empty(device.as_ref())?;
+        let mut st = self.sync.lock();
+        self.alive()?;
+        let label = self.label_with(device.as_ref(), role)?;
+        let index = DeviceIdx((label.devices.len() - 1) as u16);
+        let mut anchor = Anchor::fresh(index);
+        if let Err(error) = self.introduce(&mut st, device.as_ref(), &mut anchor, &label) {
+            // A part of that may lie there and look like the newest that the pool knows: it must not stay so.
+            self.label.lock().generation = label.generation + 1;
+            self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
+            return Err(error);
+        }
+        let zone_count = device.info().zone_count;
+        let block_zones = label.member(index).map_or(0, DeviceRow::block_zones);
+        *self.label.lock() = label;
+        self.devices.push(device);
+        st.anchors.push(anchor);
+        self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
+        st.alloc.add_device(index, role == Role::Special, block_zones);
+        homes(index, zone_count).for_each(|home| st.alloc.put_unclean(home));
+        st.streams.set_unit(self.devices.write_unit());
+        self.in_force.add(std::iter::once(Feature::Devices));
+        self.publish(&st);
+        log::info!("pool {}: device {index} was added: {}", self.name(), self.device(index)?.info().name);
+        Ok(index)
+    }
+
+    fn judge_newcomer(&self, device: &dyn Device) -> Result<(), PoolError> {
+        let info = device.info();
+        judge_device(info)?;
+        let (needed, capacity) = (4 * u64::from(self.max_block()), smallest_capacity(device)?);
+        if capacity >= needed {
+            return Ok(());
+        }
+        Err(PoolError::refused(
+            &info.name,
+            format_args!(
+                "zones that take at least {needed} bytes: a block of this pool may take a quarter of that"
+            ),
+            format_args!("zones of {capacity} bytes"),
+            "use another device, or larger zones",
+        ))
+    }
+
+    /// The label with one more device.
+    fn label_with(&self, device: &dyn Device, role: Role) -> Result<Label, PoolError> {
+        let mut label = self.label();
+        if label.devices.len() >= DEVICES_MAX {
+            let found = format!("{} already, with those that were removed", label.devices.len());
+            let expected = format!("at most {DEVICES_MAX} devices");
+            let remedy = "copy what the pool holds into a new one";
+            return Err(PoolError::refused(format_args!("pool {}", label.name), expected, found, remedy));
+        }
+        label.features.add(Feature::Devices);
+        label.generation += 1;
+        for (index, member) in self.devices.all() {
+            if let Some(Some(row)) = label.devices.get_mut(usize::from(index.0)) {
+                row.call(&member.info().name);
+            }
+        }
+        let mut row = DeviceRow::of(fresh_id(self.env.as_ref()), device.info(), role);
+        row.call(&device.info().name);
+        label.devices.push(Some(row));
+        Ok(label)
+    }
+
+    /// Writes the new label and the newest group to the device that joins, durably, before any other knows of it.
+    fn introduce(
+        &self,
+        st: &mut SyncState,
+        device: &dyn Device,
+        anchor: &mut Anchor,
+        label: &Label,
+    ) -> Result<(), PoolError> {
+        let no_record = || PoolError::Failed { reason: "there is no commit record".into() };
+        let (txg, record) = st.chain.back().map(|last| (last.txg, last.ptr)).ok_or_else(no_record)?;
+        let row = label.member(anchor.device).expect("it was just put there");
+        let uber = self.uberblock(st, label, txg, record, false);
+        anchor.write(device, (label, row), &uber)?;
+        Ok(device.flush()?)
+    }
+}
