@@ -339,6 +339,13 @@ impl SimDevice {
         self.medium().ops
     }
 
+    /// Bytes that zones hold, as reads see them: what a sparse file would take.
+    pub fn stored_bytes(&self) -> u64 {
+        let medium = self.medium();
+        let chunks = medium.now.iter().flat_map(|image| image.chunks());
+        chunks.map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+
     /// Plans a power cut: when `ops_done` is `ops`, the next operation is cut off in its middle (a write may survive in
     /// part, a reset may have happened) and fails, and so does everything after it. A number that has passed already
     /// never comes.

@@ -219,6 +219,90 @@ pub fn rounds(seed: u64, count: u64) -> Result<Seen, Failure> {
     Ok(seen)
 }
 
+/// What one run of [`emptied`] saw, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Emptied {
+    /// What the empty pool offered.
+    pub offered: u64,
+    /// What was in use at the most at the first refusal, and at the least of all rounds.
+    pub most_in_use: u64,
+    pub least_in_use: u64,
+    /// What lay on the device when all was deleted, at the most.
+    pub most_left: u64,
+}
+
+/// A pool is filled until something is refused, and emptied, again and again: what the empty pool offers can be used but for 2 %, nothing
+/// leaks, and the device holds next to nothing after each deletion. Files are of one kind in each round: large, small, or both.
+pub fn emptied(seed: u64, zones: u32, count: u64) -> Result<Emptied, Failure> {
+    let plan = Plan { zones, stale: false, props: vec![("compression", "off")], ..Plan::small(seed) };
+    let machine = Machine::create(&plan)?;
+    let mut dice = Dice::new(seed);
+    settled(&machine)?;
+    let (_, live_empty, offered) = machine.pool.space();
+    let mut seen = Emptied { offered, most_in_use: 0, least_in_use: u64::MAX, most_left: 0 };
+    for round in 0..count {
+        let at = |failure: Failure| failure.within(format_args!("round {round}"));
+        let mut files = Files::new();
+        let kind = dice.below(3);
+        let mut refused = false;
+        while !refused {
+            let len = match kind {
+                0 => 3 << 20,
+                1 => 40_000,
+                _ => 1 + dice.below(1 << 20) as usize,
+            };
+            refused = !append_file(machine.fs(), &mut dice, len, &mut files).map_err(at)?;
+        }
+        sync(&machine).map_err(at)?;
+        let in_use = machine.pool.space().1 - live_empty;
+        seen.most_in_use = seen.most_in_use.max(in_use);
+        seen.least_in_use = seen.least_in_use.min(in_use);
+        ensure(in_use * 100 >= offered * 98, || {
+            format!("{in_use} bytes are in use of {offered} that were offered, files of kind {kind}")
+        })
+        .map_err(at)?;
+        if round % 5 == 0 {
+            compare(machine.fs(), &files).map_err(at)?;
+        }
+        remove(machine.fs(), &mut files, || true).map_err(at)?;
+        settled(&machine).map_err(at)?;
+        machine.check().map_err(at)?;
+        let (_, live, again) = machine.pool.space();
+        ensure(again * 100 >= offered * 99, || {
+            format!("{again} bytes are offered when all is deleted, {offered} at first; {live_empty} bytes lived then, {live} now")
+        })
+        .map_err(at)?;
+        let left = machine.device.stored_bytes();
+        seen.most_left = seen.most_left.max(left);
+        ensure(left * 4 <= offered, || format!("{left} bytes are on the device when all is deleted"))
+            .map_err(at)?;
+    }
+    Ok(seen)
+}
+
+/// A file of up to `len` bytes in pieces of 64 KiB. False: it was refused, in whole or in part.
+fn append_file(fs: &Fs, dice: &mut Dice, len: usize, files: &mut Files) -> Result<bool, Failure> {
+    let name = format!("{:08}", files.len());
+    let ino = match fs.create(fs.root(), name.as_bytes(), 0o644, &USER) {
+        Ok(attr) => attr.ino,
+        Err(Errno::ENOSPC) => return Ok(false),
+        Err(errno) => return Err(Failure(format!("create {name}: {errno}"))),
+    };
+    let seed = dice.word();
+    let bytes = content((seed, len));
+    let mut done = 0;
+    for piece in bytes.chunks(64 << 10) {
+        match fs.write(ino, done as u64, piece, WriteFlags::default()) {
+            Ok(written) => done += written as usize,
+            Err(Errno::ENOSPC) => break,
+            Err(errno) => return Err(Failure(format!("write {name}: {errno}"))),
+        }
+    }
+    fs.forget(ino, 1);
+    files.insert(name, Written { content: (seed, done), attribute: None });
+    Ok(done == len)
+}
+
 /// Empty files with attributes, in dnodes of any size, until nothing fits: then what they have changes and goes, attributes first, and
 /// there is as much room as before. Returns how many files there were.
 pub fn small_files(seed: u64, dnode_size: &'static str) -> Result<u64, Failure> {

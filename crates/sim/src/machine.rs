@@ -4,7 +4,7 @@ use crate::{Failure, failed};
 use std::sync::Arc;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::{CreateOptions, Env, ImportOptions, Objects, Pool, SeededEnv};
+use terrane_object::{CreateOptions, Env, ImportOptions, Objects, Pool, SeededEnv, SystemEnv};
 use terrane_posix::{Cred, Fs};
 use terrane_wire::Txg;
 
@@ -26,6 +26,8 @@ pub struct Plan {
     pub capacity: u64,
     /// The most zones that may be neither empty nor full; 0 means no limit.
     pub max_active: u32,
+    /// Groups sync in threads of their own, and by themselves: nothing follows from the seed any more.
+    pub threads: bool,
     pub props: Vec<(&'static str, &'static str)>,
 }
 
@@ -39,6 +41,7 @@ impl Plan {
             stale: seed % 4 == 1,
             capacity: 1 << 20,
             max_active: 0,
+            threads: false,
             // One that is read wide at once, one that never is, and what usual data sets do.
             props: vec![("recordsize", "4K"), ("dnodesize", WIDTHS[(seed / 3 % 4) as usize])],
         }
@@ -82,7 +85,8 @@ impl Machine {
 
     fn format(plan: &Plan, device: &SimDevice, seed: u64) -> Result<Machine, Failure> {
         let device = device.clone();
-        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
+        let env: Arc<dyn Env> =
+            if plan.threads { Arc::new(SystemEnv::new()) } else { Arc::new(SeededEnv::new(seed)) };
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
         let create = CreateOptions::named("sim");
         let pool = Pool::create(devices, &create, env, &options(false)).map_err(failed("create"))?;

@@ -18,7 +18,7 @@ terrane-sim every-write [--names | --attributes | --collect] [--seed N] [--strid
 terrane-sim faults --seeds A..B
 terrane-sim hostile --count N [--seed FIRST] [--verbose]
 terrane-sim flips [--tiny] --seeds FIRST-BIT..LAST-BIT
-terrane-sim full --rounds N [--seed N]
+terrane-sim full [--emptied] --rounds N [--seed N]
 terrane-sim storm --dir NEW --seconds N [--seed N]";
 
 struct Args(Vec<String>);
@@ -86,8 +86,13 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
         "flips" => flips(args.has("--tiny"), args.range("--seeds")?),
         "full" => {
             let (seed, rounds) = (args.number("--seed").unwrap_or(1), args.number("--rounds")?);
-            full::rounds(seed, rounds).map(|seen| {
-                println!("{seen:?}");
+            let told = if args.has("--emptied") {
+                full::emptied(seed, 64, rounds).map(|seen| format!("{seen:?}"))
+            } else {
+                full::rounds(seed, rounds).map(|seen| format!("{seen:?}"))
+            };
+            told.map(|told| {
+                println!("{told}");
                 0
             })
         }
