@@ -28,6 +28,6 @@ pub use terrane_codec::{ChecksumKind, Compression};
 pub use terrane_pool::device;
 pub use terrane_pool::{
     BlockPtr, CollectionOptions, Cost, CreateOptions, Env, FEATURES, Feature, Hint, IdleWindow,
-    ImportOptions, Owner, Pool, PoolError, SeededEnv, SystemEnv, Tx, VictimPolicy,
+    ImportOptions, Owner, Pool, PoolError, SeededEnv, SiblingKey, SystemEnv, Tx, VictimPolicy,
 };
 pub use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};

@@ -22,7 +22,7 @@ const SMALL_BYTES: u64 = 1 << 20;
 pub(crate) struct Outlook {
     /// The number of a [`Hint`].
     hint: AtomicU8,
-    /// Bytes and one more; 0: nobody knows.
+    /// Bytes and one more, or the most there is; 0: nobody knows.
     expected_life: AtomicU64,
 }
 
@@ -40,7 +40,10 @@ impl Outlook {
     }
 
     pub fn expected_life(&self) -> Option<u64> {
-        self.expected_life.load(Ordering::Relaxed).checked_sub(1)
+        match self.expected_life.load(Ordering::Relaxed) {
+            u64::MAX => Some(u64::MAX),
+            stored => stored.checked_sub(1),
+        }
     }
 
     /// What goes with all blocks that a group changed in the object; `default` is what its set says of objects of which nobody said
@@ -176,7 +179,7 @@ mod tests {
             assert_eq!(outlook.hint(), said);
             assert_eq!(outlook.placement(whose, &aside, Hint::Long).hint, hint);
         }
-        for life in [Some(0), Some(1 << 40), None] {
+        for life in [Some(0), Some(1 << 40), Some(u64::MAX), None] {
             outlook.expect_life(life);
             assert_eq!(outlook.placement(whose, &aside, Hint::NotSet).expected_life_bytes, life);
         }

@@ -16,6 +16,7 @@ use crate::cache::BlockCache;
 use crate::devices::Devices;
 use crate::env::Env;
 use crate::error::PoolError;
+use crate::fates::Fates;
 use crate::features::{Feature, InForce};
 use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Uberblock};
 use crate::parts::PartCache;
@@ -601,6 +602,7 @@ pub(crate) fn assemble(
         read_only: options.read_only,
         in_force: InForce::default(),
         largest_block: AtomicU64::new(128 << 10),
+        fates: Fates::default(),
         collection: Mutex::default(),
         client: Mutex::default(),
         failed: OnceLock::new(),

@@ -5,9 +5,9 @@
 //! the whole group durable with one uberblock.
 //!
 //! Rooms, in reading order: [`addr`] and [`block_ptr`] (how blocks are named), [`label`] (how a pool is found), [`features`] (what it
-//! may hold), [`record`] and [`zones`] (its books), [`directory`] (what zones tell of themselves), [`policy`] (where blocks go), `append`
-//! and `read` (the way down and up), `txg` and [`group`] (the commit), `gc` (room again), `pool` (create, import, export), [`stats`] (what
-//! all of them have done so far) and [`totals`] (what they did since the pool was made).
+//! may hold), [`record`] and [`zones`] (its books), [`directory`] (what zones tell of themselves), [`policy`] (where blocks go),
+//! `fates` (how files fared), `append` and `read` (the way down and up), `txg` and [`group`] (the commit), `gc` (room again), `pool`
+//! (create, import, export), [`stats`] (what all of them have done so far) and [`totals`] (what they did since the pool was made).
 
 pub mod addr;
 mod alloc;
@@ -21,6 +21,7 @@ mod devices;
 pub mod directory;
 pub mod env;
 mod error;
+mod fates;
 pub mod features;
 mod gc;
 pub mod group;
@@ -49,7 +50,7 @@ pub use error::PoolError;
 pub use features::{FEATURES, Feature};
 pub use group::{Group, Stream, WriteRequest};
 pub use import::{ImportOptions, Probe, probe};
-pub use policy::{CollectionOptions, Hint, IdleWindow, Placement, VictimPolicy};
+pub use policy::{CollectionOptions, Hint, IdleWindow, Placement, SiblingKey, VictimPolicy};
 pub use pool::{Client, DamagedBlock, Pool, Status};
 pub use stats::{DeviceStats, Stats};
 pub use terrane_device as device;

@@ -12,6 +12,7 @@ use crate::devices::Devices;
 use crate::directory::Owner;
 use crate::env::Env;
 use crate::error::PoolError;
+use crate::fates::Fates;
 use crate::features::InForce;
 use crate::gc::zone_yield;
 use crate::group::Group;
@@ -97,6 +98,7 @@ pub struct Pool {
     /// The largest record size in use, in bytes: what a zone's tail may fail to take.
     pub(crate) largest_block: AtomicU64,
     /// Until the pool stops: it must not go before what is dirty in it, and it holds us.
+    pub(crate) fates: Fates,
     pub(crate) collection: Mutex<CollectionOptions>,
     pub(crate) client: Mutex<Option<Arc<dyn Client>>>,
     pub(crate) failed: OnceLock<Arc<str>>,

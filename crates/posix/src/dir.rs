@@ -294,6 +294,7 @@ impl Fs {
         // The new number may be smaller than the directory's: its lock comes first, or alone.
         drop(parent);
         let state = inode.read();
+        self.note_name(&inode, &state, dir.ino, name);
         Ok(self.attr(&inode, &state))
     }
 
@@ -369,6 +370,7 @@ impl Fs {
         inode = self.hold_new(&tx, object, attrs);
         let mut state = inode.write();
         state.linkable = true;
+        Fs::expect_soon(&inode);
         self.unlinked.add(inode.ino);
         inode.count_lookup();
         Ok(self.attr(&inode, &state))

@@ -20,7 +20,7 @@
 //! | `acl` | access control lists: judged, kept one with the mode, inherited |
 //! | `layouts`, `further` | which attributes inodes have, and those that are no numbers |
 //! | `xattr`, `hidden` | extended attributes: in a list, or in objects of their own |
-//! | `hint` | what somebody said about life times |
+//! | `hint`, `siblings` | what somebody said about life times, and what those of other files tell |
 //! | `widths` | how large new dnodes are |
 //! | `perm` | what the kernel leaves of permissions |
 //!
@@ -46,6 +46,7 @@ mod link;
 mod perm;
 mod rename;
 mod settle;
+mod siblings;
 mod types;
 mod unlinked;
 mod widths;

@@ -55,6 +55,7 @@ impl Fs {
         file.attrs.zpl.parent = dir.ino;
         if links == 0 {
             self.unlinked.remove(&tx, inode.ino)?;
+            self.note_name(&inode, locked.get(inode.ino), dir.ino, name);
         }
         locked.save(&tx)?;
         inode.count_lookup();
@@ -106,16 +107,23 @@ impl Fs {
             if wants_dir {
                 parent.fewer_links();
             }
-            self.drop_link(&mut locked, inode.ino, now);
+            self.drop_link(&mut locked, inode.ino, (dir.ino, name), now);
             return locked.save(&tx);
         }
     }
 
-    /// An inode lost a name: a directory its only one.
-    pub(crate) fn drop_link(&self, locked: &mut Locked<'_>, ino: Ino, now: [u64; 2]) {
+    /// An inode lost this name: a directory its only one.
+    pub(crate) fn drop_link(
+        &self,
+        locked: &mut Locked<'_>,
+        ino: Ino,
+        (dir, name): (Ino, &[u8]),
+        now: [u64; 2],
+    ) {
+        let inode = locked.inode(ino);
         if locked.get(ino).attrs.is_dir() {
             // What it keeps goes with it.
-            self.settling.forget(locked.inode(ino));
+            self.settling.forget(inode);
         }
         let state = locked.get(ino);
         if state.attrs.is_dir() {
@@ -126,6 +134,7 @@ impl Fs {
         state.attrs.zpl.ctime = now;
         if state.attrs.zpl.links == 0 {
             self.unlinked.add(ino);
+            self.note_death(inode, state, dir, name);
         }
     }
 }

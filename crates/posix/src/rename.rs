@@ -233,7 +233,7 @@ impl Fs {
                     locked.get(to.dir.ino).fewer_links();
                 }
                 let now = stored(self.now());
-                self.drop_link(locked, target.inode.ino, now);
+                self.drop_link(locked, target.inode.ino, (to.dir.ino, to.name), now);
             }
             None => locked.get(to.dir.ino).insert(tx, to.name, source.named())?,
         }
@@ -241,6 +241,8 @@ impl Fs {
         left.take(tx, from.name)?;
         self.settling.judge(&from.dir, left, tx.txg().0);
         move_parent(locked, source, from, to);
+        let moved = locked.get(source.inode.ino);
+        self.note_move(&source.inode, moved, (from.dir.ino, from.name), (to.dir.ino, to.name));
         Ok(())
     }
 

@@ -11,8 +11,6 @@
 //! The table is bounded and takes no memory before it is used. A key that finds its few places taken pushes out the one that has
 //! told the least.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 /// Keys remembered at most: 1.5 MiB.
 const KEYS_MAX: usize = 64 << 10;
 /// Places a key may lie in.
@@ -37,14 +35,23 @@ pub struct SiblingKey {
 impl SiblingKey {
     /// `directory` is any number that names the directory in the pool and stays (data set and object), `name` the file's name in it.
     pub fn new(directory: u64, name: &[u8]) -> SiblingKey {
-        let hash = |directory: Option<u64>| {
-            let mut hasher = DefaultHasher::new();
-            (directory, suffix(name)).hash(&mut hasher);
-            // 0 marks a free place.
-            hasher.finish().max(1)
-        };
-        SiblingKey { here: hash(Some(directory)), anywhere: hash(None) }
+        let mut bytes = [0u8; 16];
+        let suffix = suffix(name);
+        bytes[..suffix.len()].copy_from_slice(suffix);
+        let [low, high] = [0, 8].map(|at| u64::from_le_bytes(*bytes[at..].first_chunk().expect("16 bytes")));
+        // Every creation of a file comes here, and whoever makes names collide gains worse places: a hash need not keep secrets.
+        let anywhere = mixed(low ^ mixed(high ^ suffix.len() as u64));
+        // 0 marks a free place.
+        SiblingKey { here: mixed(anywhere ^ mixed(directory)).max(1), anywhere: anywhere.max(1) }
     }
+}
+
+/// One step of SplitMix64 (Steele, Lea, Flood 2014).
+fn mixed(number: u64) -> u64 {
+    let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 /// What follows the last point, if it looks like a suffix and not like a number.
@@ -89,6 +96,14 @@ impl Siblings {
             if fate.born > 4.0 * MEMORY {
                 (fate.born, fate.died) = (fate.born / 2.0, fate.died / 2.0);
             }
+        }
+    }
+
+    /// A file that was counted here is of others now: it will not die here.
+    pub fn left(&mut self, key: SiblingKey) {
+        for key in [key.here, key.anywhere] {
+            let fate = self.fate_mut(key);
+            fate.born = (fate.born - 1.0).max(fate.died);
         }
     }
 
@@ -208,6 +223,25 @@ mod tests {
         siblings.died(key(1, "a.c"), 5);
         assert_eq!(siblings.expect(key(1, "b.c")), Some(u64::MAX));
         assert_eq!(siblings.expect(key(1, "b.tmp")), None);
+    }
+
+    #[test]
+    fn what_moved_away_is_not_waited_for() {
+        let mut siblings = Siblings::new(usize::MAX);
+        for _ in 0..40 {
+            // Every other one is renamed, and would die under another name.
+            siblings.born(key(1, "a.tmp"));
+            siblings.born(key(1, "b.tmp"));
+            siblings.left(key(1, "b.tmp"));
+            siblings.born(key(1, "c"));
+        }
+        assert_eq!(siblings.expect(key(1, "d.tmp")), Some(u64::MAX), "those that stayed live on");
+        for _ in 0..40 {
+            siblings.died(key(1, "a.tmp"), 1 << 20);
+            siblings.left(key(1, "x.tmp"));
+        }
+        let life = siblings.expect(key(1, "d.tmp")).unwrap();
+        assert!(life.abs_diff(1 << 20) < 16, "no more are born than died");
     }
 
     #[test]

@@ -1,0 +1,115 @@
+//! How files fared: told by those who see files come and go, asked about those that come.
+//!
+//! Lives are measured in what users wrote meanwhile, which is counted by group: so deaths wait here until a group has been synced, and
+//! whoever removes a file waits for nothing.
+//!
+//! Lock: a leaf; nothing is called under it.
+
+use crate::policy::{Clock, SiblingKey, Siblings};
+use crate::pool::Pool;
+use parking_lot::Mutex;
+use terrane_wire::Txg;
+
+/// What the table of siblings may take, in bytes.
+const SIBLINGS_BYTES: usize = 1 << 20;
+/// Deaths that wait. What a group removes beyond that teaches nothing, or it would push out all else that is known.
+const DEATHS_MAX: usize = 16 << 10;
+
+#[derive(Default)]
+pub(crate) struct Fates(Mutex<Known>);
+
+struct Known {
+    siblings: Siblings,
+    clock: Clock,
+    deaths: Vec<(SiblingKey, Txg)>,
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Known { siblings: Siblings::new(SIBLINGS_BYTES), clock: Clock::default(), deaths: Vec::new() }
+    }
+}
+
+impl Fates {
+    /// The group is durable, and users have written so many bytes since the import.
+    pub fn settle(&self, txg: Txg, bytes: u64) {
+        let Known { siblings, clock, deaths } = &mut *self.0.lock();
+        clock.note(txg, bytes);
+        for (key, born) in deaths.drain(..) {
+            // What was born before the import was not counted when it was born either. Very early pools have random numbers as births.
+            let life = if born <= txg.next() { clock.age_bytes(born) } else { None };
+            if let Some(life_bytes) = life {
+                siblings.died(key, life_bytes);
+            }
+        }
+    }
+}
+
+impl Pool {
+    /// A file was made. Returns how many bytes users will write to the pool until its like dies, as far as can be told.
+    pub fn file_born(&self, key: SiblingKey) -> Option<u64> {
+        let siblings = &mut self.fates.0.lock().siblings;
+        siblings.born(key);
+        siblings.expect(key)
+    }
+
+    /// A file has another name now, and is one of those it is among then. Returns what is expected of them.
+    pub fn file_moved(&self, from: SiblingKey, to: SiblingKey) -> Option<u64> {
+        let siblings = &mut self.fates.0.lock().siblings;
+        siblings.left(from);
+        siblings.born(to);
+        siblings.expect(to)
+    }
+
+    /// The last name of a file went; `born` is the group that made the file.
+    pub fn file_died(&self, key: SiblingKey, born: Txg) {
+        let deaths = &mut self.fates.0.lock().deaths;
+        if deaths.len() < DEATHS_MAX {
+            deaths.push((key, born));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn die(fates: &Fates, key: SiblingKey, born: u64) {
+        let known = &mut *fates.0.lock();
+        known.siblings.born(key);
+        known.deaths.push((key, Txg(born)));
+    }
+
+    fn expect(fates: &Fates, key: SiblingKey) -> Option<u64> {
+        fates.0.lock().siblings.expect(key)
+    }
+
+    #[test]
+    fn a_life_is_measured_when_its_group_has_synced() {
+        let (fates, key) = (Fates::default(), SiblingKey::new(7, b"a.tmp"));
+        fates.settle(Txg(1), 0);
+        for group in 2..40u64 {
+            // Each lives for one group, in which users write a MiB.
+            die(&fates, key, group - 1);
+            let before = expect(&fates, key);
+            assert_eq!(before.is_some(), group > 4, "not before the group has synced");
+            fates.settle(Txg(group), (group - 1) << 20);
+        }
+        let life = expect(&fates, key).unwrap();
+        assert!((900_000..1_200_000).contains(&life), "{life}");
+    }
+
+    #[test]
+    fn births_that_cannot_be_measured_teach_nothing() {
+        let (fates, key) = (Fates::default(), SiblingKey::new(7, b"a.tmp"));
+        fates.settle(Txg(10), 1 << 30);
+        for group in 11..100u64 {
+            // One from before the import, and one whose birth is no group's number.
+            die(&fates, key, 3);
+            die(&fates, key, 1 << 60);
+            fates.settle(Txg(group), (group - 9) << 30);
+        }
+        assert!(fates.0.lock().deaths.is_empty());
+        assert_eq!(expect(&fates, key), Some(u64::MAX), "none is known to have died");
+    }
+}
