@@ -16,10 +16,12 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use terrane_device::ZoneState;
 use terrane_fuse::MountStats;
-use terrane_pool::Stats;
+use terrane_pool::inspect::DeviceView;
 use terrane_pool::record::Class;
 use terrane_pool::stats::{Io, Kind, WaitFor};
+use terrane_pool::{Spent, Stats};
 use terrane_posix::Fs;
 use terrane_wire::meter::{BUCKETS, Times};
 
@@ -124,7 +126,8 @@ pub fn page(live: &Live, mount: Option<&MountSide<'_>>) -> String {
         "Whether the pool is mounted by the process that answers.",
         u8::from(mount.is_some()),
     );
-    space(&mut page, &stats);
+    space(&mut page, &stats, &live.pool.devices());
+    life(&mut page, live, &stats);
     if let Some(mount) = mount {
         page.gauge("failed", "Whether the pool has stopped writing after an error.", u8::from(stats.failed));
         page.gauge(
@@ -142,7 +145,7 @@ pub fn page(live: &Live, mount: Option<&MountSide<'_>>) -> String {
     page.out
 }
 
-fn space(page: &mut Page, stats: &Stats) {
+fn space(page: &mut Page, stats: &Stats, devices: &[DeviceView]) {
     let (size, used, available) = stats.space;
     page.gauge("pool_size_bytes", "Bytes that users can fill.", size);
     page.gauge("pool_used_bytes", "Bytes of live blocks, all copies, after compression.", used);
@@ -156,13 +159,66 @@ fn space(page: &mut Page, stats: &Stats) {
         ("suspect", zones.suspect),
     ];
     page.each(("zones", "gauge", "Zones of the device, without its two anchors, by state."), "state", states);
+    let given_up = |state: ZoneState| {
+        let all = devices.iter().flat_map(|device| &device.given_up);
+        all.filter(|(_, found)| *found == state).count()
+    };
+    page.each(
+        ("zones_given_up", "gauge", "Zones that their device will not have written again, by what it says."),
+        "state",
+        [("read-only", given_up(ZoneState::ReadOnly)), ("offline", given_up(ZoneState::Offline))],
+    );
     page.gauge("runs", "Runs of blocks that collection has moved.", stats.runs);
+    page.gauge("run_index_bytes", "Memory of the index that says where they are.", stats.run_index_bytes);
     page.gauge(
         "dead_set_bytes",
         "Memory of the tables that say which blocks are dead.",
         stats.dead_set_bytes,
     );
     page.gauge("committed_group", "Number of the newest durable transaction group.", stats.txg);
+}
+
+/// Since the pool was made.
+fn life(page: &mut Page, live: &Live, stats: &Stats) {
+    let totals = &stats.totals;
+    page.counter(
+        "life_user_bytes_total",
+        "Bytes that users wrote into files since the pool was made.",
+        totals.user_bytes,
+    );
+    page.each(
+        (
+            "life_device_bytes_total",
+            "counter",
+            "Bytes that devices were given since the pool was made, by what for.",
+        ),
+        "use",
+        Spent::ALL.into_iter().map(|what| (what.name(), totals.spent_on(what))),
+    );
+    page.counter(
+        "life_reset_zones_total",
+        "Zones that were given back since the pool was made.",
+        totals.reset_zones,
+    );
+    page.counter(
+        "life_collected_zones_total",
+        "Zones that collection emptied since the pool was made.",
+        totals.collected_zones,
+    );
+    // What nobody wrote has no ratio, and a sample must be a number: then there is none.
+    let windows = [("minute", 60), ("ten minutes", 600)];
+    let recent = windows
+        .map(|(window, seconds)| (window, live.pool.lately(seconds * 1_000_000_000).1.amplification()));
+    let all = [("life", totals.amplification())].into_iter().chain(recent);
+    page.each(
+        (
+            "write_amplification",
+            "gauge",
+            "Bytes that devices were given for each byte that users wrote, by window.",
+        ),
+        "window",
+        all.filter_map(|(window, times)| times.map(|times| (window, times))),
+    );
 }
 
 fn devices(page: &mut Page, stats: &Stats) {

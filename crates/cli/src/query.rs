@@ -12,8 +12,9 @@ use crate::metrics;
 use crate::suggest;
 use serde_json::{Value, json};
 use terrane_dataset::{DatasetError, PROPERTIES, Property};
+use terrane_device::ZoneState;
 use terrane_pool::stats::WaitFor;
-use terrane_pool::{Feature, Spent};
+use terrane_pool::{Feature, Spent, Stats, Totals};
 use terrane_wire::meter::Times;
 
 /// A property and what it shall be.
@@ -195,6 +196,13 @@ fn status(live: &Live) -> Value {
         (None, true) => "healthy",
     };
     let damage: Vec<String> = status.damage.iter().map(ToString::to_string).collect();
+    let stats = live.pool.stats();
+    let devices = live.pool.devices();
+    let given_up = |state: ZoneState| {
+        let all = devices.iter().flat_map(|device| &device.given_up);
+        all.filter(|(_, found)| *found == state).count()
+    };
+    let lately = |seconds: u64| live.pool.lately(seconds * 1_000_000_000).1.amplification();
     json!({
         "name": status.name,
         "id": format!("{:016x}", status.id),
@@ -211,7 +219,19 @@ fn status(live: &Live) -> Value {
         "zones": status.zones,
         "zones_empty": status.zones_empty,
         "zones_waiting": status.zones_waiting,
+        "zones_open": stats.zones.open,
+        "zones_full": stats.zones.full,
+        "zones_suspect": stats.zones.suspect,
+        "zones_read_only": given_up(ZoneState::ReadOnly),
+        "zones_offline": given_up(ZoneState::Offline),
         "runs": status.runs,
+        "run_index_bytes": stats.run_index_bytes,
+        "dead_set_bytes": stats.dead_set_bytes,
+        "totals": totals(&stats.totals),
+        "amplification": stats.totals.amplification(),
+        "amplification_minute": lately(60),
+        "amplification_ten_minutes": lately(600),
+        "waits": live.mountpoint.as_ref().map(|_| waits(&stats)),
         "txg": status.txg.0,
         "incarnation": status.incarnation,
         "clean": uberblock.map(|uber| uber.clean),
@@ -221,6 +241,32 @@ fn status(live: &Live) -> Value {
         "damaged": inspect::damaged(live, &status.damaged),
         "features": inspect::feature_names(&live.pool.label()),
         "reason": null,
+    })
+}
+
+fn totals(totals: &Totals) -> Value {
+    let mut said = json!({
+        "user_bytes": totals.user_bytes,
+        "logical_bytes": totals.logical_bytes,
+        "stored_bytes": totals.stored_bytes,
+        "device_bytes": totals.device_bytes(),
+        "zones_reset": totals.reset_zones,
+        "zones_collected": totals.collected_zones,
+    });
+    for what in Spent::ALL {
+        said[format!("{}_bytes", what.name())] = totals.spent_on(what).into();
+    }
+    said
+}
+
+/// Changes that waited for room in the pool.
+fn waits(stats: &Stats) -> Value {
+    let times = &stats.waits[WaitFor::Space as usize];
+    json!({
+        "count": times.count(),
+        "seconds": times.sum_ns as f64 / 1e9,
+        "longest_seconds": times.longest_ns as f64 / 1e9,
+        "refused": stats.no_space,
     })
 }
 
@@ -236,7 +282,7 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 25] = [
+pub const STATUS_KEYS: [&str; 37] = [
     "name",
     "id",
     "state",
@@ -252,7 +298,19 @@ pub const STATUS_KEYS: [&str; 25] = [
     "zones",
     "zones_empty",
     "zones_waiting",
+    "zones_open",
+    "zones_full",
+    "zones_suspect",
+    "zones_read_only",
+    "zones_offline",
     "runs",
+    "run_index_bytes",
+    "dead_set_bytes",
+    "totals",
+    "amplification",
+    "amplification_minute",
+    "amplification_ten_minutes",
+    "waits",
     "txg",
     "incarnation",
     "clean",

@@ -349,6 +349,22 @@ fn a_mounted_pool_tells_what_it_does_and_how_files_lie() {
     let sum: u64 = parts.iter().map(|part| number(&format!("{part}_bytes"))).sum();
     assert_eq!(sum, number("written_bytes"), "each byte has one use: {io}");
     assert_eq!(number("user_bytes"), noise.len() as u64 + 21 * 1000 + 3, "{io}");
+    let status = place.json("pool status -j tank")["pools"][0].clone();
+    let zones_of = |state: &str| status[format!("zones_{state}")].as_u64().unwrap();
+    let states: u64 = ["open", "full", "empty", "waiting", "suspect"].map(zones_of).iter().sum();
+    assert_eq!(
+        (states, zones_of("read_only"), zones_of("offline")),
+        (status["zones"].as_u64().unwrap(), 0, 0)
+    );
+    let totals = &status["totals"];
+    assert_eq!(totals["user_bytes"].as_u64(), Some(number("user_bytes")));
+    assert!(totals["device_bytes"].as_u64() > Some(number("written_bytes")), "creation wrote too: {totals}");
+    let times = status["amplification"].as_f64().unwrap();
+    assert!((times - totals["device_bytes"].as_f64().unwrap() / number("user_bytes") as f64).abs() < 1e-9);
+    assert!((0.5..times).contains(&status["amplification_minute"].as_f64().unwrap()), "{status}");
+    assert_eq!(status["waits"]["count"], 0);
+    let text = place.out("pool status tank");
+    assert!(text.contains(" times as much, ") && text.contains("in the last minute"), "{text}");
     let latency = place.out("pool iostat -w tank");
     assert!(latency.contains("FLUSH") && latency.contains("p99.9"), "{latency}");
     assert!(io["pools"][0]["seconds"].as_f64() > Some(0.0));
@@ -360,6 +376,10 @@ fn a_mounted_pool_tells_what_it_does_and_how_files_lie() {
     place.run("pool export tank", 0);
     assert!(place.mounts().is_empty());
     assert_eq!(place.out("pool list -H"), "");
+    place.run("pool import tank.img", 0);
+    let later = place.json("pool status -j tank")["pools"][0].clone();
+    assert_eq!(later["totals"]["user_bytes"].as_u64(), Some(number("user_bytes")), "a pool remembers");
+    assert_eq!((&later["waits"], &later["amplification_minute"]), (&Value::Null, &Value::Null));
 }
 
 #[test]

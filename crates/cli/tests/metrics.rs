@@ -202,6 +202,10 @@ fn metrics_are_well_formed_and_follow_what_is_done() {
     assert!(grew("zone_written_bytes_total", "class=\"data\"") >= 11e6);
     assert!(grew("zone_written_blocks_total", "class=\"metadata A\"") >= 1.0);
     assert!(grew("group_sync_seconds_count", "") >= 1.0 && grew("group_sync_seconds_sum", "") > 0.0);
+    assert!(grew("life_user_bytes_total", "") >= 12e6);
+    assert!(grew("life_device_bytes_total", "use=\"data\"") >= 11e6);
+    assert!(after.get("write_amplification", "window=\"life\"") > 0.9);
+    assert!(after.get("write_amplification", "window=\"minute\"") > 0.9);
     assert!(grew("committed_group", "") >= 1.0 && grew("device_flushes_total", &device(&after)) >= 2.0);
     assert!(grew("pool_used_bytes", "") >= 11e6);
     assert!(after.get("fuse_request_seconds_count", "operation=\"mkdir\"") >= 1.0);

@@ -8,8 +8,9 @@ use crate::label::{ANCHORS, Label, Uberblock};
 use crate::pool::Pool;
 use crate::record::{Class, Home, Run};
 use crate::zones::{Findings, Phase};
-use terrane_device::Device;
-use terrane_wire::{Txg, ZoneSeq};
+use std::sync::Arc;
+use terrane_device::{Counted, Device, ZoneState};
+use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// A zone's row, for people.
 #[derive(Clone, Debug)]
@@ -47,7 +48,38 @@ pub fn anchors(device: &dyn Device) -> Vec<Anchor> {
         .collect()
 }
 
+/// A device of an open pool.
+#[derive(Clone, Debug)]
+pub struct DeviceView {
+    pub index: DeviceIdx,
+    pub name: String,
+    /// Bytes of a zone, and how many of them the pool has.
+    pub zone_size: u64,
+    pub zone_count: u32,
+    /// Zones that the device will not have written again, with what it says of them: read-only or offline.
+    pub given_up: Vec<(ZoneIdx, ZoneState)>,
+}
+
 impl Pool {
+    /// The devices, and what they say of zones that they gave up. Asks for a report of every zone.
+    pub fn devices(&self) -> Vec<DeviceView> {
+        let rows = self.label().devices;
+        let view = |(index, device): (DeviceIdx, Arc<Counted>)| {
+            let info = device.info();
+            let zone_count = rows
+                .get(usize::from(index.0))
+                .and_then(Option::as_ref)
+                .map_or(info.zone_count, |row| row.zone_count);
+            let state = |zone: ZoneIdx| device.report(zone).map_or(ZoneState::Offline, |report| report.state);
+            let given_up = (0..zone_count)
+                .map(|zone| (ZoneIdx(zone), state(ZoneIdx(zone))))
+                .filter(|(_, state)| matches!(state, ZoneState::ReadOnly | ZoneState::Offline))
+                .collect();
+            DeviceView { index, name: info.name.clone(), zone_size: info.zone_size, zone_count, given_up }
+        };
+        self.devices.all().into_iter().map(view).collect()
+    }
+
     pub fn zones(&self) -> Vec<ZoneView> {
         let tables = self.tables.read();
         let view = |(seq, zone): (&ZoneSeq, &crate::zones::Zone)| ZoneView {

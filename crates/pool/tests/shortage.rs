@@ -38,6 +38,8 @@ fn zones_that_died_are_no_room_after_import() {
         }
         let (pool, toy) = import(&device, 23).unwrap();
         assert_eq!(pool.status().zones_empty, before - 9, "{state:?}");
+        let given_up: Vec<_> = dying.iter().rev().map(|zone| (*zone, state)).collect();
+        assert_eq!(pool.devices()[0].given_up, given_up);
         assert!(pool.status().size_bytes + (8 << 20) < size + (1 << 20), "{state:?}");
         work(&pool, &toy, &SeededEnv::new(22), 30).unwrap();
         verify(&pool, &toy);

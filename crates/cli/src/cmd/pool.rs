@@ -185,6 +185,25 @@ impl Status {
 }
 
 impl Status {
+    /// What users wrote, and what devices were given for it.
+    fn written(&self, row: &Value) -> String {
+        let bytes = |key: &str| {
+            let bytes = row["totals"][key].as_u64().unwrap_or(0);
+            if self.parsable { bytes.to_string() } else { size::print(bytes) }
+        };
+        let times = |key: &str| row[key].as_f64().map(|times| format!("{times:.2}"));
+        let lately = [("amplification_minute", "minute"), ("amplification_ten_minutes", "ten minutes")]
+            .map(|(key, window)| times(key).map(|times| format!(", {times} in the last {window}")));
+        let lately: String = lately.into_iter().flatten().collect();
+        let amplification = times("amplification").map(|times| format!(" ({times} times as much{lately})"));
+        format!(
+            "{} by users, {} to devices{}",
+            bytes("user_bytes"),
+            bytes("device_bytes"),
+            amplification.unwrap_or_default()
+        )
+    }
+
     fn describe(&self, row: &Value) -> String {
         let word = |key: &str| row[key].as_str().unwrap_or("-").to_owned();
         let bytes = |key: &str| {
@@ -222,17 +241,40 @@ impl Status {
                 row["objects"]
             ),
         );
+        // What there should be none of.
+        let trouble: Vec<String> =
+            [("zones_suspect", "suspect"), ("zones_read_only", "read-only"), ("zones_offline", "offline")]
+                .iter()
+                .filter(|(key, _)| row[*key].as_u64().is_some_and(|zones| zones > 0))
+                .map(|(key, word)| format!(", {} {word}", row[*key]))
+                .collect();
         line(
             "zones",
             format!(
-                "{} of {}, {} empty, {} waiting to be reset, {} moved runs",
+                "{} of {}: {} open, {} full, {} empty, {} waiting to be reset{}",
                 row["zones"],
                 bytes("zone_size"),
+                row["zones_open"],
+                row["zones_full"],
                 row["zones_empty"],
                 row["zones_waiting"],
-                row["runs"]
+                trouble.concat(),
             ),
         );
+        line("moved", format!("{} runs, {} of index", row["runs"], bytes("run_index_bytes")));
+        line("written", self.written(row));
+        if let Some(waits) = row["waits"].as_object() {
+            let seconds = |key: &str| waits.get(key).and_then(Value::as_f64).unwrap_or(0.0);
+            let said = match waits.get("count").and_then(Value::as_u64).unwrap_or(0) {
+                0 => "none for room".to_owned(),
+                count => format!(
+                    "{count} for room, {:.3} s altogether, {:.3} s the longest",
+                    seconds("seconds"),
+                    seconds("longest_seconds")
+                ),
+            };
+            line("waits", said);
+        }
         let features = row["features"].as_array().map(Vec::as_slice).unwrap_or_default();
         let features: Vec<&str> = features.iter().filter_map(Value::as_str).collect();
         line("features", if features.is_empty() { "none".to_owned() } else { features.join(", ") });

@@ -10,7 +10,7 @@ use crate::failure::{Failure, Outcome};
 use crate::query::Query;
 use crate::registry::Registry;
 use crate::size;
-use crate::table::{Listing, Shape, count, envelope, size as size_column, text};
+use crate::table::{Listing, Shape, count, envelope, printable, size as size_column, text};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
@@ -25,11 +25,13 @@ Colours and letters:
   C  green      collection: what moved
   @  white      anchors: label and uberblocks
   x  grey       nothing in it is alive; waits to be reset
+  r  brown      its device takes no more writes to it
+  o  dark red   its device has lost it
   !  red        suspect: its content is not what its record says
   .  grey       empty
 
 A block from low to full height is the share that is alive. Open zones are underlined; without colour they have a capital letter, full ones
-a small one.
+a small one. The histogram under the map counts full zones by the share of them that is alive: what is low on the left is cheap to collect.
 ";
 
 /// Show a map of a pool's zones: state, class, and how much of each is alive
@@ -63,6 +65,7 @@ const ZONES: Listing = Listing {
         count("DEVICE", "device"),
         count("ZONE", "zone"),
         text("STATE", "state"),
+        text("CONDITION", "condition"),
         text("CLASS", "class"),
         count("SEQ", "seq"),
         size_column("CAPACITY", "capacity"),
@@ -86,6 +89,8 @@ const SUMMARY: Listing = Listing {
 /// Cells on a screen; beyond it a cell is several zones.
 const CELLS_MAX: usize = 4096;
 const CELLS_PER_LINE: usize = 64;
+/// The longest bar of the histogram.
+const BAR_CELLS: u128 = 40;
 
 /// What a zone is, for the eye.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +102,15 @@ pub(crate) struct Kind {
     pub rgb: [u8; 3],
 }
 
+impl Kind {
+    /// Zones of this kind hold what users and the pool wrote.
+    pub fn is_class(&self) -> bool {
+        matches!(self.name, "data" | "metadata A" | "metadata B" | "log" | "collection")
+    }
+}
+
 /// In the order of the legend and of the summary. What is not a class is named by its state.
-pub(crate) const KINDS: [Kind; 9] = [
+pub(crate) const KINDS: [Kind; 11] = [
     Kind { name: "data", letter: 'D', ansi: 33, rgb: [0x1f, 0x77, 0xd4] },
     Kind { name: "metadata A", letter: 'A', ansi: 220, rgb: [0xe0, 0xb4, 0x00] },
     Kind { name: "metadata B", letter: 'B', ansi: 208, rgb: [0xe8, 0x7a, 0x1c] },
@@ -106,6 +118,8 @@ pub(crate) const KINDS: [Kind; 9] = [
     Kind { name: "collection", letter: 'C', ansi: 35, rgb: [0x2c, 0xa0, 0x4a] },
     Kind { name: "anchor", letter: '@', ansi: 15, rgb: [0x30, 0x30, 0x38] },
     Kind { name: "waiting", letter: 'x', ansi: 245, rgb: [0x8a, 0x8a, 0x92] },
+    Kind { name: "read-only", letter: 'r', ansi: 130, rgb: [0x8c, 0x56, 0x2b] },
+    Kind { name: "offline", letter: 'o', ansi: 88, rgb: [0x70, 0x10, 0x10] },
     Kind { name: "suspect", letter: '!', ansi: 196, rgb: [0xd6, 0x20, 0x20] },
     Kind { name: "empty", letter: '.', ansi: 240, rgb: [0xe4, 0xe6, 0xea] },
 ];
@@ -114,6 +128,7 @@ const GLYPHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 /// One cell: a zone, or neighbours.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cell {
+    pub device: u64,
     pub first_zone: u64,
     pub kind: Kind,
     pub is_open: bool,
@@ -143,14 +158,17 @@ impl Zones {
         if self.shape.json {
             let mut answer = answer.clone();
             answer["summary"] = summary(zones).into();
+            answer["live_shares"] = live_shares(zones).to_vec().into();
             return print(&format!("{:#}\n", envelope(ZONES.command, answer)));
         }
         if self.shape.no_header {
             return print(&ZONES.render(zones, self.shape));
         }
-        let map = map(&cells(zones, CELLS_MAX), self.is_coloured());
+        let coloured = self.is_coloured();
+        let map = maps(&cells(zones, CELLS_MAX), &answer["devices"], coloured);
         let table = SUMMARY.render(&summary(zones), self.shape);
-        print(&format!("{}\n\n{map}\n{table}", totals(&answer, zones)))
+        let bars = histogram(&live_shares(zones));
+        print(&format!("{}\n\n{map}{}\n{bars}{table}", totals(&answer, zones), legend(coloured)))
     }
 
     fn is_coloured(&self) -> bool {
@@ -177,6 +195,9 @@ fn totals(answer: &Value, zones: &[Value]) -> String {
 }
 
 fn kind_of(zone: &Value) -> Kind {
+    if let Some(condition) = zone["condition"].as_str() {
+        return KINDS.into_iter().find(|kind| kind.name == condition).unwrap_or(KINDS[KINDS.len() - 1]);
+    }
     let state = zone["state"].as_str().unwrap_or("");
     let name = if matches!(state, "open" | "full") { zone["class"].as_str().unwrap_or("") } else { state };
     KINDS.into_iter().find(|kind| kind.name == name).unwrap_or(KINDS[KINDS.len() - 1])
@@ -185,7 +206,12 @@ fn kind_of(zone: &Value) -> Kind {
 /// At most so many cells; where zones share one, it is of the kind that most of them have, empty ones aside.
 fn cells(zones: &[Value], cells_max: usize) -> Vec<Cell> {
     let per_cell = zones.len().div_ceil(cells_max).max(1);
-    zones.chunks(per_cell).filter_map(cell).collect()
+    // No cell holds zones of two devices.
+    zones
+        .chunk_by(|a, b| a["device"] == b["device"])
+        .flat_map(|of| of.chunks(per_cell))
+        .filter_map(cell)
+        .collect()
 }
 
 fn cell(zones: &[Value]) -> Option<Cell> {
@@ -195,12 +221,29 @@ fn cell(zones: &[Value]) -> Option<Cell> {
     let sum = |key: &str| zones.iter().filter_map(|zone| zone[key].as_u64()).sum::<u64>() as f64;
     let capacity = sum("capacity").max(1.0);
     Some(Cell {
+        device: zones.first()?["device"].as_u64().unwrap_or(0),
         first_zone: zones.first()?["zone"].as_u64()?,
         kind: *used.or(kinds.first())?,
         is_open: zones.iter().any(|zone| zone["state"] == "open"),
         live: (sum("live") / capacity).min(1.0),
         written: (sum("claimed") / capacity).min(1.0),
     })
+}
+
+/// A map for each device, under its name where there are several.
+fn maps(cells: &[Cell], devices: &Value, coloured: bool) -> String {
+    let mut out = String::new();
+    let is_one = cells.first().map(|cell| cell.device) == cells.last().map(|cell| cell.device);
+    for of in cells.chunk_by(|a, b| a.device == b.device) {
+        let device = of.first().map_or(0, |cell| cell.device);
+        if !is_one {
+            let name = devices[usize::try_from(device).unwrap_or(usize::MAX)].as_str().unwrap_or("?");
+            out.push_str(&format!("device {device}: {}\n", printable(name)));
+        }
+        out.push_str(&map(of, coloured));
+        out.push('\n');
+    }
+    out
 }
 
 fn map(cells: &[Cell], coloured: bool) -> String {
@@ -233,14 +276,16 @@ fn map(cells: &[Cell], coloured: bool) -> String {
         out.push_str(if coloured { RESET } else { "" });
         out.push('\n');
     }
-    out.push_str("\n         ");
+    out
+}
+
+fn legend(coloured: bool) -> String {
+    let mut out = "         ".to_owned();
     for kind in KINDS {
         let sign = match kind.name {
             _ if !coloured => kind.letter.to_string(),
-            "anchor" | "waiting" | "suspect" | "empty" => {
-                format!("{}{}{RESET}", brush(kind, false), kind.letter)
-            }
-            _ => format!("{}█{RESET}", brush(kind, false)),
+            _ if kind.is_class() => format!("{}█{RESET}", brush(kind, false)),
+            _ => format!("{}{}{RESET}", brush(kind, false), kind.letter),
         };
         out.push_str(&format!("{sign} {}   ", kind.name));
     }
@@ -254,7 +299,7 @@ fn is_empty(line: &[Cell]) -> bool {
 }
 
 fn draw_cell(cell: &Cell, coloured: bool) -> String {
-    let is_class = !["anchor", "waiting", "suspect", "empty"].contains(&cell.kind.name);
+    let is_class = cell.kind.is_class();
     let glyph = if is_class { glyph(cell.live) } else { cell.kind.letter };
     match is_class {
         _ if coloured => glyph.to_string(),
@@ -274,6 +319,35 @@ fn brush(kind: Kind, underlined: bool) -> String {
 fn glyph(share: f64) -> char {
     let step = (share * GLYPHS.len() as f64).ceil() as usize;
     GLYPHS[step.clamp(1, GLYPHS.len()) - 1]
+}
+
+/// Full zones by the share of them that is alive, in tenths.
+fn live_shares(zones: &[Value]) -> [u64; 10] {
+    let mut bins = [0; 10];
+    for zone in zones.iter().filter(|zone| zone["state"] == "full") {
+        let live = u128::from(zone["live"].as_u64().unwrap_or(0));
+        let tenth = (live * 10).checked_div(u128::from(zone["capacity"].as_u64().unwrap_or(0))).unwrap_or(0);
+        bins[usize::try_from(tenth).unwrap_or(9).min(9)] += 1;
+    }
+    bins
+}
+
+/// A bar for each bin; nothing where no zone is full.
+fn histogram(bins: &[u64; 10]) -> String {
+    let most = bins.iter().copied().max().unwrap_or(0);
+    if most == 0 {
+        return String::new();
+    }
+    let mut out = "LIVE%      FULL ZONES\n".to_owned();
+    for (tenth, count) in bins.iter().enumerate() {
+        let length = (u128::from(*count) * BAR_CELLS).div_ceil(u128::from(most)) as usize;
+        let bar = "█".repeat(length);
+        let line = format!("{:>3} to {:<3} {count:>10}  {bar}", tenth * 10, tenth * 10 + 10);
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out.push('\n');
+    out
 }
 
 /// A row for each kind that there is.
@@ -302,7 +376,7 @@ mod tests {
 
     fn zone(zone: u64, state: &str, class: Option<&str>, live: u64) -> Value {
         let claimed = if state == "empty" { 0 } else { 80 };
-        json!({"zone": zone, "state": state, "class": class, "capacity": 100, "claimed": claimed, "live": live})
+        json!({"device": 0, "zone": zone, "state": state, "class": class, "capacity": 100, "claimed": claimed, "live": live})
     }
 
     fn zones() -> Vec<Value> {
@@ -319,9 +393,50 @@ mod tests {
     #[test]
     fn a_map_shows_every_zone() {
         let map = map(&cells(&zones(), 100), false);
-        assert!(map.starts_with("      0  @ D▂d▇a▁x . \n"), "{map}");
+        assert_eq!(map, "      0  @ D▂d▇a▁x . \n");
         let coloured = super::map(&cells(&zones(), 100), true);
         assert!(coloured.contains("\u{1b}[0;4;38;5;33m▂\u{1b}[0;38;5;33m▇\u{1b}"), "{coloured}");
+    }
+
+    #[test]
+    fn each_device_has_a_map_of_its_own() {
+        let mut both = zones();
+        both.extend(zones().into_iter().map(|mut zone| {
+            zone["device"] = 1.into();
+            zone
+        }));
+        let cells = cells(&both, 4);
+        assert_eq!(
+            cells.iter().map(|cell| (cell.device, cell.first_zone)).collect::<Vec<_>>(),
+            [(0, 0), (0, 3), (1, 0), (1, 3)],
+            "no cell is shared by two"
+        );
+        let text = maps(&cells, &json!(["/dev/sda", "a\tb"]), false);
+        assert!(text.starts_with("device 0: /dev/sda\n") && text.contains("\ndevice 1: a\\tb\n"), "{text}");
+        assert!(!maps(&cells[..2], &json!(["/dev/sda"]), false).contains("device"));
+    }
+
+    #[test]
+    fn a_zone_that_its_device_gave_up_is_shown_as_that() {
+        let mut zones = zones();
+        zones[2]["condition"] = "read-only".into();
+        zones[5]["condition"] = "offline".into();
+        assert!(map(&cells(&zones, 100), false).starts_with("      0  @ D▂r a▁x o \n"));
+        let kinds: Vec<Value> = summary(&zones).into_iter().map(|mut row| row["kind"].take()).collect();
+        assert_eq!(kinds, ["data", "metadata A", "anchor", "waiting", "read-only", "offline"]);
+    }
+
+    #[test]
+    fn full_zones_are_counted_by_what_lives_in_them() {
+        let full = |live| zone(0, "full", Some("data"), live);
+        let mut zones = vec![full(0), full(9), full(10), full(99), full(100), full(100)];
+        zones.push(zone(0, "open", Some("data"), 50));
+        let bins = live_shares(&zones);
+        assert_eq!(bins, [2, 1, 0, 0, 0, 0, 0, 0, 0, 3]);
+        let text = histogram(&bins);
+        assert_eq!(text.lines().nth(1), Some(format!("  0 to 10           2  {}", "█".repeat(27)).as_str()));
+        assert_eq!(text.lines().nth(3), Some(" 20 to 30           0"));
+        assert_eq!(histogram(&[0; 10]), "");
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Every zone of a pool in its place, whatever it holds: what `terrane zones` draws.
 //!
-//! The pool's tables know zones that are in use; the others are empty, and the first of each device are the anchors.
+//! The pool's tables know zones that are in use; the others are empty, and the first of each device are the anchors. Whether a zone can
+//! still be written its device knows.
 
 use crate::live::Live;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use terrane_device::ZoneState;
 use terrane_pool::inspect::ZoneView;
 use terrane_pool::label::ANCHORS;
 use terrane_pool::zones::Phase;
@@ -18,40 +20,60 @@ pub fn zone_map(live: &Live) -> Value {
         .filter(|zone| zone.phase != Phase::Gone)
         .map(|zone| ((zone.home.device.0, zone.home.zone.0), zone))
         .collect();
-    let row = |index: u32| {
-        let state = if index < ANCHORS { "anchor" } else { "empty" };
-        match used.get(&(0, index)) {
-            Some(zone) => used_zone(zone),
-            None => json!({
-                "device": 0,
-                "zone": index,
-                "state": state,
-                "class": null,
-                "seq": null,
-                "capacity": label.zone_size,
-                "claimed": 0,
-                "live": 0,
-                "opened": null,
-            }),
+    let (mut names, mut rows) = (Vec::new(), Vec::new());
+    for device in live.pool.devices() {
+        let index = usize::from(device.index.0);
+        names.resize(names.len().max(index + 1), Value::Null);
+        names[index] = device.name.into();
+        let given_up: BTreeMap<u32, ZoneState> =
+            device.given_up.iter().map(|(zone, state)| (zone.0, *state)).collect();
+        for zone in 0..device.zone_count {
+            let row = match used.get(&(device.index.0, zone)) {
+                Some(used) => used_zone(used),
+                None => unused_zone(zone, device.zone_size),
+            };
+            rows.push(row.in_place(device.index.0, zone, given_up.get(&zone).copied()));
         }
-    };
-    json!({
-        "name": label.name,
-        "zone_size": label.zone_size,
-        "zones": (0..label.zone_count).map(row).collect::<Vec<_>>(),
-    })
+    }
+    json!({"name": label.name, "zone_size": label.zone_size, "devices": names, "zones": rows})
 }
 
-fn used_zone(zone: &ZoneView) -> Value {
+/// A row that does not know its place yet.
+struct Row(Value);
+
+impl Row {
+    fn in_place(mut self, device: u16, zone: u32, given_up: Option<ZoneState>) -> Value {
+        self.0["device"] = device.into();
+        self.0["zone"] = zone.into();
+        self.0["condition"] = match given_up {
+            Some(ZoneState::ReadOnly) => "read-only".into(),
+            Some(_) => "offline".into(),
+            None => Value::Null,
+        };
+        self.0
+    }
+}
+
+fn unused_zone(zone: u32, capacity: u64) -> Row {
+    Row(json!({
+        "state": if zone < ANCHORS { "anchor" } else { "empty" },
+        "class": null,
+        "seq": null,
+        "capacity": capacity,
+        "claimed": 0,
+        "live": 0,
+        "opened": null,
+    }))
+}
+
+fn used_zone(zone: &ZoneView) -> Row {
     let state = match zone.phase {
         Phase::Open => "open",
         Phase::Full => "full",
         Phase::Emptied(_) | Phase::Gone => "waiting",
         Phase::Suspect => "suspect",
     };
-    json!({
-        "device": zone.home.device.0,
-        "zone": zone.home.zone.0,
+    Row(json!({
         "state": state,
         "class": zone.class.name(),
         "seq": zone.seq.0,
@@ -59,5 +81,5 @@ fn used_zone(zone: &ZoneView) -> Value {
         "claimed": zone.claimed,
         "live": zone.live,
         "opened": zone.opened.0,
-    })
+    }))
 }

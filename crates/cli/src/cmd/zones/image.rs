@@ -60,7 +60,7 @@ fn rects(cell: &Cell, at: usize, columns: usize) -> Vec<Rect> {
     };
     let rgb = cell.kind.rgb;
     match cell.kind.name {
-        "anchor" | "suspect" | "empty" => vec![bar(1.0, rgb)],
+        "anchor" | "suspect" | "empty" | "read-only" | "offline" => vec![bar(1.0, rgb)],
         "waiting" => vec![bar(1.0, UNWRITTEN), bar(cell.written, pale(rgb))],
         _ => vec![bar(1.0, UNWRITTEN), bar(cell.written, pale(rgb)), bar(cell.live, rgb)],
     }
@@ -94,12 +94,14 @@ fn svg(title: &str, cells: &[Cell], columns: usize, (width, height): (usize, usi
         let _ =
             write!(out, "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"{fill}\"/>");
     };
+    let is_one = cells.first().map(|cell| cell.device) == cells.last().map(|cell| cell.device);
     for (at, cell) in cells.iter().enumerate() {
+        let device = if is_one { String::new() } else { format!("device {} ", cell.device) };
         let open = if cell.is_open { ", open" } else { "" };
         let live = (cell.live * 100.0).round();
         let _ = write!(
             out,
-            "<g><title>zone {}: {}{open}, {live} % alive</title>",
+            "<g><title>{device}zone {}: {}{open}, {live} % alive</title>",
             cell.first_zone, cell.kind.name
         );
         rects(cell, at, columns).iter().filter(|rect| rect.height > 0).for_each(|rect| draw(&mut out, rect));
@@ -162,7 +164,7 @@ mod tests {
     use std::io::Read;
 
     fn cell(zone: u64, kind: usize, live: f64) -> Cell {
-        Cell { first_zone: zone, kind: KINDS[kind], is_open: false, live, written: live }
+        Cell { device: 0, first_zone: zone, kind: KINDS[kind], is_open: false, live, written: live }
     }
 
     #[test]
