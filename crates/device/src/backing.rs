@@ -175,7 +175,7 @@ impl Backing {
         if kind_of(&before) == PathKind::Block && mode == OpenMode::ReadWrite {
             options.custom_flags(libc::O_EXCL);
         }
-        let file = options.open(path).map_err(|e| match e.raw_os_error() {
+        let file = open_patiently(&options, path, before.rdev()).map_err(|e| match e.raw_os_error() {
             Some(libc::EBUSY) => {
                 let user = holders::who_uses_block(before.rdev(), path);
                 let user = user.unwrap_or_else(|| holders::who_locks(before.dev(), before.ino()));
@@ -355,6 +355,22 @@ impl Backing {
             _ => e,
         })
     }
+}
+
+/// Opens what may still be held by a process on its way out: one that has let go of its lock and said so, but not ended yet.
+fn open_patiently(options: &OpenOptions, path: &Path, rdev: u64) -> io::Result<File> {
+    for _ in 0..40 {
+        match options.open(path) {
+            // Not one that stays, such as a mount.
+            Err(e)
+                if e.raw_os_error() == Some(libc::EBUSY) && holders::who_uses_block(rdev, path).is_none() =>
+            {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            other => return other,
+        }
+    }
+    options.open(path)
 }
 
 fn refuse_kind(path: &Path, kind: PathKind) -> Result<(), DeviceError> {

@@ -82,7 +82,7 @@ const MAGICS: &[Magic] = &[
 ];
 
 /// Bytes looked at in search of anything that is not zero.
-const HEAD_BYTES: u64 = 1 << 20;
+pub(crate) const HEAD_BYTES: u64 = 1 << 20;
 const TAIL_BYTES: u64 = 64 << 10;
 
 const ZFS_LABEL: u64 = 256 << 10;

@@ -21,6 +21,7 @@ mod report;
 
 use crate::aligned::{ALIGN, AlignedBuf};
 use crate::backing::{Backing, OpenMode};
+use crate::foreign;
 use crate::rules::ZoneRules;
 use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
 use drive::{Drive, Facts, KernelDrive};
@@ -35,8 +36,8 @@ use terrane_wire::ZoneIdx;
 const PIECE_BYTES: usize = 1 << 20;
 /// Zones asked for at once.
 const REPORT_ZONES: usize = 4096;
-/// Overwritten when a conventional zone is reset: more than anything takes that is recognised by its first bytes.
-const WIPED_BYTES: u64 = 64 << 10;
+/// Overwritten when a conventional zone is reset: all that is looked at for what lies on a device.
+const WIPED_BYTES: u64 = foreign::HEAD_BYTES;
 
 /// A host-managed zoned block device.
 #[derive(Debug)]
@@ -255,7 +256,7 @@ impl ZonedDevice {
         }
         let capacity = self.rules.report(zone).map_or(0, |report| report.capacity);
         let mut zeros = AlignedBuf::new();
-        // At most 64 KiB.
+        // At most 1 MiB.
         zeros.resize(usize::try_from(WIPED_BYTES.min(capacity)).unwrap_or(0));
         self.drive.write(start, &zeros).1
     }
