@@ -29,8 +29,8 @@ soak: ## all seeds and corruptions, and the long suites on a real mount: hours
 replay: ## one seed of the simulator again: make replay SEED=113
 	@scripts/replay.sh "$(SEED)"
 
-test-zoned: ## on host-managed zoned drives (there is no backend for them yet)
-	@scripts/zoned.sh
+test-zoned: ## on host-managed zoned drives of all kinds: mounted suite, a nearly full drive, power cuts
+	@scripts/zoned.sh --full
 
 bench-peers: ## every workload beside ext4, xfs, btrfs, zfs-fuse and the null server; writes docs/benchmarks.md
 	@scripts/bench-peers.sh

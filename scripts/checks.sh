@@ -1,6 +1,8 @@
 # Sourced by the suites that run on a real mount: each `check_*` function of theirs is a promise, and gets a fresh pool,
 # mounted at $mnt. The pool is checked after each.
 #
+# The pool lies in a file, or on the device $TERRANE_POOL_DEVICE, whose content is lost.
+#
 # Sets $suite (mounted, suites) from the script's name, $work, $mnt. A check that cannot run here calls `skip`: it is counted, and
 # said with its reason.
 
@@ -38,7 +40,11 @@ fresh_pool() { # size, words for create...
     local size=$1
     shift
     rm -f "$work/pool.img" "$TERRANE_STATE_DIR/pools"
-    "$terrane" pool create p "$work/pool.img" --size "$size" "$@" >/dev/null
+    if [ -n "${TERRANE_POOL_DEVICE:-}" ]; then
+        "$terrane" pool create p "$TERRANE_POOL_DEVICE" --force "$@" >/dev/null
+    else
+        "$terrane" pool create p "$work/pool.img" --size "$size" "$@" >/dev/null
+    fi
     "$terrane" mount p "$mnt"
 }
 
@@ -68,6 +74,9 @@ skip() { # why
     say "    skipped: $*"
     exit 77
 }
+
+# For what looks at the pool's file.
+need_image() { [ -z "${TERRANE_POOL_DEVICE:-}" ] || skip "the pool lies on a device"; }
 
 is_root() { [ "$(id -u)" = 0 ]; }
 have() { command -v "$1" >/dev/null || skip "$1 is not installed"; }
@@ -119,7 +128,7 @@ run_checks() { # names...
                 failed+=("$check")
                 printf 'FAILED after %d s\n' $((SECONDS - begin))
                 tail -n 40 "$work/log" | sed 's/^/    /'
-                [ -z "${TERRANE_KEEP:-}" ] || {
+                [ -z "${TERRANE_KEEP:-}" ] || [ -n "${TERRANE_POOL_DEVICE:-}" ] || {
                     cp --sparse=always "$work/pool.img" "$TERRANE_KEEP/$check.img" && say "    kept $TERRANE_KEEP/$check.img"
                 }
                 ;;

@@ -85,6 +85,7 @@ check_sqlite() {
 
 check_space() {
     local before full after try
+    need_image
     "$terrane" sync p
     before=$(stored_bytes "$work/pool.img")
     mkdir "$mnt/d"
@@ -223,6 +224,7 @@ check_names() {
 
 check_damage() {
     local mark=terrane-damage-$RANDOM-$RANDOM at
+    need_image
     { head -c 60000 /dev/urandom; printf %s "$mark"; head -c 60000 /dev/urandom; } >"$mnt/damaged"
     head -c 120000 /dev/urandom >"$mnt/whole"
     cp "$mnt/whole" "$work/whole"

@@ -30,6 +30,7 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     scripts/fuzz.sh 600
     cargo build --release --quiet -p terrane-cli
     scripts/mounted.sh --soak
+    scripts/zoned.sh --soak
     scripts/packaged.sh
     scripts/life.sh --soak
     scripts/suites.sh --soak

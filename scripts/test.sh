@@ -18,7 +18,7 @@ step() { # name, command...
     local counts
     counts=$(awk '
         /^test result:/ { passed += $4; failed += $6; ignored += $8 }
-        /^(mounted|life|suites|xattrs|packaged):/ { passed += $2; failed += $4; ignored += $6 }
+        /^(mounted|life|suites|xattrs|packaged|zoned):/ { passed += $2; failed += $4; ignored += $6 }
         END { if (passed + failed + ignored) printf "%d passed, %d failed, %d skipped", passed, failed, ignored }' "$log")
     lines+=("$(printf '%-28s %-7s %5d s  %s' "$name" "$([ "$status" = 0 ] && echo ok || echo FAILED)" $((SECONDS - begin)) "$counts")")
 }

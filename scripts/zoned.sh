@@ -1,5 +1,293 @@
 #!/usr/bin/env bash
-# Tests on host-managed zoned drives. There is no backend for them yet; this says so, and counts as skipped.
+# Tests on host-managed zoned drives: the mounted suite, files that come and go while a drive is nearly full, write pointers moved
+# behind our back, power cuts under load.
+#
+#   scripts/zoned.sh                short, as in `make test`
+#   scripts/zoned.sh --full         `make test-zoned`: every kind of drive, and the whole mounted suite
+#   scripts/zoned.sh --soak         the same with 20 power cuts for each lasting drive
+#   scripts/zoned.sh check_behind   only these
+#
+# Drives come from, in this order: $ZONED_RUNNER, a program that runs a command on a kernel with such drives (called as
+# `$ZONED_RUNNER [its options] -- COMMAND`; a clone that has ../shared/zuml/zuml beside it takes that); this machine's own null_blk,
+# for root; the drive named in $TERRANE_ZONED_DEVICE, whose content is lost. Only the first can cut the power.
+set -euo pipefail
 . "$(dirname "$0")/pool.sh"
-loud "SKIPPED: there is no backend for host-managed zoned drives yet; their rules are tested on the simulator"
-echo "mounted: 0 passed, 0 failed, 1 skipped"
+
+short=(check_limit_14 check_cuts_odd)
+full=(check_limit_14 check_behind check_large_zones check_cuts check_cuts_odd)
+cuts=3 rounds=1 mounted=(check_ends)
+case ${1:-} in
+    --full) shift; short=("${full[@]}") rounds=2 mounted=() ;;
+    --soak) shift; short=("${full[@]}") rounds=4 mounted=() cuts=20 ;;
+    # On the kernel with the drives: one of the functions below.
+    --inside) shift; inside=1 ;;
+esac
+
+# ---- On the kernel with the drives ------------------------------------------------------------------------------------------
+
+need_blkzone() { command -v blkzone >/dev/null || { say "    skipped: blkzone (util-linux) is not installed"; exit 77; }; }
+
+# A pool on $device, mounted at $mnt.
+begin_inside() {
+    device=$1
+    work=$(mktemp -d "${TMPDIR:-/tmp}/terrane-zoned.XXXXXX")
+    mnt=$work/mnt
+    export TERRANE_STATE_DIR=$work/state
+    mkdir -p "$mnt" "$TERRANE_STATE_DIR"
+    trap 'unmount "$mnt"; is_mounted "$mnt" || rm -rf --one-file-system "$work"' EXIT
+}
+
+# Zones that are neither empty nor full, of those that keep a pointer.
+active_zones() { blkzone report "$1" | grep -cE 'zcond: ?[234]\(' || true; }
+
+inside_mounted() { # device, checks...
+    local device=$1
+    shift
+    TERRANE_POOL_DEVICE=$device "$top/scripts/mounted.sh" "$@"
+}
+
+# Files come, change and go at 90 % for so many times the drive's size; then all of them are right, mounted anew.
+inside_churn() { # device, percent, rounds
+    begin_inside "$1"
+    "$terrane" pool create p "$device" --force
+    "$terrane" mount p "$mnt"
+    python3 "$top/scripts/churn.py" run "$mnt" "$work/model" "$2" "$3"
+    "$terrane" sync p
+    "$terrane" pool status p
+    "$terrane" umount "$mnt"
+    "$terrane" check p
+    "$terrane" mount p "$mnt"
+    python3 "$top/scripts/churn.py" verify "$mnt" "$work/model"
+    # All of it can go, and the drive is as good as new.
+    rm -rf "$mnt"/*
+    python3 "$top/scripts/churn.py" run "$mnt" "$work/model" "$2" 0
+    "$terrane" umount "$mnt"
+    "$terrane" check p
+}
+
+# Somebody wrote to open zones, and finished them, while the pool was not imported: it is taken up, and no space is lost.
+inside_behind() { # device
+    need_blkzone
+    begin_inside "$1"
+    "$terrane" pool create p "$device" --force
+    "$terrane" mount p "$mnt"
+    head -c 3M /dev/urandom >"$mnt/kept"
+    cp "$mnt/kept" "$work/kept"
+    "$terrane" umount "$mnt"
+    local round available sector
+    for round in write finish write; do
+        blkzone report "$device" | grep -E 'zcond: ?[234]\(' | sed -E 's/.*start: (0x[0-9a-f]+).*wptr (0x[0-9a-f]+).*/\1 \2/' |
+            while read -r sector pointer; do
+                if [ $round = finish ]; then
+                    blkzone finish -o "$sector" -c 1 "$device"
+                else
+                    dd if=/dev/urandom of="$device" bs=4096 count=1 seek=$(((sector + pointer) / 8)) oflag=direct conv=notrunc status=none
+                fi
+            done
+        "$terrane" mount p "$mnt"
+        cmp "$mnt/kept" "$work/kept"
+        head -c 1M /dev/urandom >"$mnt/more"
+        "$terrane" umount "$mnt"
+        "$terrane" check p
+    done
+    # What the strangers took comes back when zones are collected: the drive can be filled as if they had not been.
+    "$terrane" mount p "$mnt"
+    rm "$mnt/more"
+    python3 "$top/scripts/churn.py" run "$mnt" "$work/model" 80 0.5
+    cmp "$mnt/kept" "$work/kept"
+    "$terrane" umount "$mnt"
+    "$terrane" check p
+}
+
+# Takes the pool up after a power cut, looks for every promised file, and writes until the power goes again.
+inside_promises() { # device, directory that outlives us, "load" or "verify"
+    begin_inside "$1"
+    local kept=$2 what=$3 n=0
+    "$terrane" pool import "$device" >/dev/null
+    "$terrane" mount p "$mnt"
+    # A line that was being written when the power went was not promised yet.
+    grep -E '^[0-9a-f]{64}  [a-z0-9/]+$' "$kept/manifest" >"$work/manifest" || true
+    [ ! -s "$work/manifest" ] || (cd "$mnt" && sha256sum --quiet -c "$work/manifest") || { say "a promised file is not there, or is not right"; return 1; }
+    say "    $(wc -l <"$work/manifest") promised files found"
+    "$terrane" umount "$mnt"
+    "$terrane" check p
+    [ "$what" = load ] || return 0
+    "$terrane" mount p "$mnt"
+    # Half of what was promised goes, so that zones die; it is no longer promised before it goes.
+    awk 'NR % 2' "$work/manifest" >"$kept/manifest.new"
+    sync "$kept/manifest.new"
+    mv "$kept/manifest.new" "$kept/manifest"
+    sync "$kept"
+    awk 'NR % 2 == 0 { print $2 }' "$work/manifest" | (cd "$mnt" && xargs -r rm -f)
+    mkdir -p "$mnt/kept" "$mnt/load"
+    (while :; do
+        cp -a /usr/include/linux "$mnt/load/a" && mv "$mnt/load/a" "$mnt/load/b" && rm -rf "$mnt/load/b"
+        head -c $((RANDOM * 600)) /dev/urandom >"$mnt/load/c"
+    done) &
+    while :; do
+        n=$((n + 1))
+        local name=kept/$(printf '%05d%05d%05d' $RANDOM $RANDOM $n)
+        head -c $((RANDOM * 20 + 1)) /dev/urandom >"$work/bytes"
+        dd if="$work/bytes" of="$mnt/$name" bs=64K conv=fsync status=none
+        printf '%s  %s\n' "$(sha256sum <"$work/bytes" | cut -d' ' -f1)" "$name" >>"$kept/manifest"
+        sync "$kept/manifest"
+    done
+}
+
+inside_create() { # device
+    begin_inside "$1"
+    "$terrane" pool create p "$device"
+}
+
+inside_destroy() { # device
+    begin_inside "$1"
+    "$terrane" pool import "$device"
+    "$terrane" pool destroy p
+    [ "$(active_zones "$device")" = 0 ]
+    "$terrane" pool create q "$device"
+}
+
+if [ -n "${inside:-}" ]; then
+    what=$1
+    shift
+    "inside_$what" "$@"
+    exit
+fi
+
+# ---- Here -------------------------------------------------------------------------------------------------------------------
+
+runner=${ZONED_RUNNER:-}
+[ -n "$runner" ] || { [ -x "$top/../shared/zuml/zuml" ] && runner=$top/../shared/zuml/zuml; } || true
+own_null_blk() { [ "$(id -u)" = 0 ] && { [ -d /sys/kernel/config/nullb ] || modprobe null_blk nr_devices=0 2>/dev/null; } && [ -d /sys/kernel/config/nullb ]; }
+
+way=
+if [ -n "$runner" ]; then
+    way=runner
+elif own_null_blk; then
+    way=null_blk
+elif [ -n "${TERRANE_ZONED_DEVICE:-}" ]; then
+    way=device
+fi
+if [ -z "$way" ]; then
+    loud "SKIPPED: no zoned drives: no \$ZONED_RUNNER, no null_blk for us, no \$TERRANE_ZONED_DEVICE; their rules are tested on the simulator"
+    echo "zoned: 0 passed, 0 failed, 1 skipped"
+    exit 0
+fi
+can_mount || [ "$way" = runner ] || {
+    loud "SKIPPED: zoned drives need /dev/fuse, which cannot be opened here"
+    echo "zoned: 0 passed, 0 failed, 1 skipped"
+    exit 0
+}
+[ -x "$terrane" ] || build_terrane
+
+kept=$(mktemp -d "${TERRANE_TEST_DIR:-${TMPDIR:-/tmp}}/terrane-zoned.XXXXXX")
+null=
+remove_null() {
+    [ -n "$null" ] || return 0
+    echo 0 >"$null/power"
+    rmdir "$null"
+    null=
+}
+trap 'remove_null; rm -rf --one-file-system "$kept"' EXIT
+trap 'exit 130' INT TERM
+
+skip() { say "    skipped: $*"; return 77; }
+
+# Runs one of the functions above on a memory-backed drive. The environment of the runner is its own.
+on_null() { # MiB:zone MiB:active limit:capacity MiB:conventional zones, function, words...
+    local size zone limit capacity conventional spec=$1 what=$2
+    IFS=: read -r size zone limit capacity conventional <<<"$spec"
+    shift 2
+    case $way in
+        runner)
+            "$runner" --mem $((size + 1536))M --zoned "z0:$spec" --timeout 900 -- \
+                env TERRANE="$terrane" SEED="${SEED:-}" "$top/scripts/zoned.sh" --inside "$what" /dev/z0 "$@"
+            ;;
+        null_blk)
+            null=/sys/kernel/config/nullb/terrane$$
+            mkdir "$null"
+            local pair
+            for pair in "size=$size" "zoned=1" "zone_size=$zone" "zone_capacity=${capacity:-$zone}" "zone_nr_conv=${conventional:-0}" \
+                "zone_max_open=$limit" "zone_max_active=$limit" memory_backed=1 blocksize=4096 power=1; do
+                echo "${pair#*=}" >"$null/${pair%%=*}"
+            done
+            local device=/dev/terrane$$ status=0
+            [ -b "$device" ] || device=/dev/nullb$(cat "$null/index")
+            "$top/scripts/zoned.sh" --inside "$what" "$device" "$@" || status=$?
+            remove_null
+            return $status
+            ;;
+        device) "$top/scripts/zoned.sh" --inside "$what" "$TERRANE_ZONED_DEVICE" "$@" ;;
+    esac
+}
+
+# The same on a drive that lasts, under $kept.
+on_lasting() { # MiB:zone MiB:capacity MiB:conventional zones, words for the runner, function, words...
+    local spec=$1 words=$2 what=$3
+    shift 3
+    [ "$way" = runner ] || { skip "drives that last need \$ZONED_RUNNER"; return; }
+    # shellcheck disable=SC2086 # several words
+    "$runner" --mem 2G --zloop "$kept/drive:$spec" $words --timeout 900 -- \
+        env TERRANE="$terrane" SEED="${SEED:-}" "$top/scripts/zoned.sh" --inside "$what" /dev/zloop0 "$@"
+}
+
+check_limit_14() {
+    on_null 2048:16:14 mounted "${mounted[@]}"
+    on_null 512:4:14 churn 90 "$rounds"
+}
+
+check_behind() {
+    on_null 512:8:14 behind
+}
+
+check_large_zones() {
+    on_lasting 12288:256 '' churn 15 0.1
+}
+
+# The power goes while files are written, fsync'ed and removed: what was promised is there, and the pool goes on.
+cut_power() { # drive
+    local spec=$1 round status
+    rm -rf "$kept/drive" "$kept/manifest"
+    : >"$kept/manifest"
+    on_lasting "$spec" '' create || return
+    for round in $(seq "$cuts"); do
+        status=0
+        on_lasting "$spec" "--power-cut $((RANDOM % 5 + 5))" promises "$kept" load || status=$?
+        [ "$status" = 137 ] || { say "    round $round: expected the power to go, found status $status"; return 1; }
+    done
+    on_lasting "$spec" '' promises "$kept" verify
+    on_lasting "$spec" '' destroy
+    rm -rf "$kept/drive"
+}
+
+check_cuts() { cut_power 1024:16; }
+check_cuts_odd() { cut_power 1536:32:24:2; }
+
+checks=("${short[@]}")
+[ $# -gt 0 ] && checks=("$@")
+passed=0 skipped=0 failed=()
+for check in "${checks[@]}"; do
+    begin=$SECONDS status=0
+    printf '%-20s' "$check"
+    (set -e; "$check") >"$kept/log" 2>&1 &
+    wait $! || status=$?
+    case $status in
+        0)
+            passed=$((passed + 1))
+            printf 'ok    %4d s\n' $((SECONDS - begin))
+            grep '^    ' "$kept/log" || true
+            ;;
+        77)
+            skipped=$((skipped + 1))
+            printf 'SKIPPED\n'
+            loud "$check $(grep '^    skipped: ' "$kept/log" | sed 's/^ *//')"
+            ;;
+        *)
+            failed+=("$check")
+            printf 'FAILED after %d s\n' $((SECONDS - begin))
+            tail -n 60 "$kept/log" | sed 's/^/    /'
+            ;;
+    esac
+done
+echo "zoned: $passed passed, ${#failed[@]} failed, $skipped skipped${failed:+ (${failed[*]})}"
+[ ${#failed[@]} = 0 ]
