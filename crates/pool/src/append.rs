@@ -1,6 +1,6 @@
 //! Appending: blocks become batches, batches become writes.
 //!
-//! Each stream gathers blocks for its open zone and assigns every block its final address at once: what is gathered is
+//! Each slot gathers blocks for its open zone and assigns every block its final address at once: what is gathered is
 //! written as one run, with the batch's directory part at its end. Only a flush pads to the write unit. Reads are served
 //! from the gathered bytes until their write has completed.
 //!
@@ -8,7 +8,11 @@
 //! their old addresses, as *moved* blocks: an address is final when it is assigned.
 //!
 //! One thread appends, the one that syncs the group. One writer thread, or nobody, stands between it and the device, so writes
-//! to a zone keep their order.
+//! to a zone keep their order, and a zone that takes no more is finished on its drive before the next one is opened: a drive's
+//! limits hold at every moment.
+//!
+//! Open zones are slots ([`Layout`]). When no empty zone is left, blocks go to whatever open zone has room: where a block lies is a hint,
+//! that a group can commit is not.
 //!
 //! Invariant: `Gather` holds exactly the bytes between what the device has and the end of what was appended.
 
@@ -16,6 +20,7 @@ use crate::addr::{Addr, GRANULE, granule_bytes};
 use crate::devices::Devices;
 use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, PartHead, encode_part};
 use crate::error::PoolError;
+use crate::policy::{Layout, Placement, Placer};
 use crate::record::{Class, Home, Move, Opened, PartCopy, Run, Written};
 use crate::seal::{Seed, seal};
 use crate::stats::Counters;
@@ -25,7 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use terrane_device::{AlignedBuf, Device};
-use terrane_wire::{Corrupt, Txg, ZoneSeq, layout};
+use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneSeq, layout};
 
 pub const ZONE_MAGIC: u64 = u64::from_le_bytes(*b"TERRZONE");
 /// A batch is written when it reaches this many bytes (less in small zones).
@@ -109,7 +114,9 @@ impl Gather {
 
 /// A batch, sealed: what the writer needs, and what is needed if it fails.
 struct Batch {
-    stream: usize,
+    slot: usize,
+    /// Of most of its blocks.
+    class: Class,
     seq: ZoneSeq,
     home: Home,
     start: u64,
@@ -132,8 +139,20 @@ struct OpenZone {
     entries: Vec<Entry>,
     /// For each entry: may it share a run with the moved block before it?
     joins: Vec<bool>,
+    /// Blocks in the batch being gathered, and their bytes, by [`Class::ALL`].
+    gathered: [(u64, u64); Class::ALL.len()],
     gather: Arc<Gather>,
 }
+
+/// What the writer does, in this order.
+enum Work {
+    Write(Batch),
+    /// The zone takes no more: its drive need not keep it open.
+    Finish(Home),
+}
+
+/// The writer's answer: a batch and how it went, or that a zone was finished.
+type Done = Option<(Batch, Result<(), PoolError>)>;
 
 impl OpenZone {
     /// The head of the part that ends the batch being gathered, for a pool and an incarnation.
@@ -164,10 +183,21 @@ pub struct Stored<'a> {
     pub joins: bool,
 }
 
+/// Where a block was appended.
+#[derive(Clone, Copy, Debug)]
+pub struct Spot {
+    pub slot: usize,
+    pub seq: ZoneSeq,
+    pub offset: u64,
+}
+
 /// Where zones come from; the pool's space tables stand behind it.
 pub trait ZoneSource {
-    /// An empty physical zone, ready to be written, under a fresh sequence number.
-    fn open_zone(&mut self, class: Class) -> Result<(Opened, Arc<Gather>), PoolError>;
+    /// Whether [`ZoneSource::open_zone`] has one.
+    fn has_zone(&self) -> bool;
+
+    /// An empty physical zone, ready to be written, under a fresh sequence number. Zones are open on the devices `open`.
+    fn open_zone(&mut self, class: Class, open: &[DeviceIdx]) -> Result<(Opened, Arc<Gather>), PoolError>;
 }
 
 /// What appends of one group add up to.
@@ -190,21 +220,24 @@ pub struct Appended {
 /// A bootstrap block whose batch could not be written.
 pub struct LostBoot {
     pub addr: Addr,
-    pub stream: usize,
+    pub slot: usize,
+    pub class: Class,
     pub what: u8,
     pub bytes: Vec<u8>,
 }
 
-/// Every stream's open zone and the writes under way.
+/// Every slot's open zone and the writes under way.
 pub struct Streams {
     pool: u64,
     incarnation: u64,
     unit: u64,
     batch_bytes: u64,
-    open: Vec<(Class, Option<OpenZone>)>,
+    placer: Placer,
+    open: Vec<Option<OpenZone>>,
     to_writer: Option<Writer>,
-    from_writer: Receiver<(Batch, Result<(), PoolError>)>,
-    done: Sender<(Batch, Result<(), PoolError>)>,
+    from_writer: Receiver<Done>,
+    done: Sender<Done>,
+    /// Work whose end was not heard of yet.
     in_flight: usize,
     failed: Vec<Batch>,
     /// Memory of batches that were written, for those to come.
@@ -214,16 +247,10 @@ pub struct Streams {
     pub group: Appended,
 }
 
-/// Index of a stream.
-pub const META_A: usize = 0;
-pub const META_B: usize = 1;
-pub const COLLECTION: usize = 2;
-pub const DATA: usize = 3;
-
 /// The thread that writes batches. Whoever drops it waits for its end, because it holds the devices, and a device that is held stays
 /// locked: an import right after the last handle of a pool has gone must find it free.
 struct Writer {
-    queue: Option<Sender<Batch>>,
+    queue: Option<Sender<Work>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -236,32 +263,27 @@ impl Drop for Writer {
 }
 
 impl Streams {
-    /// `data_streams` data zones are written side by side; `threads`: a writer thread of its own.
+    /// `threads`: a writer thread of its own.
     pub(crate) fn new(
         pool: u64,
         incarnation: u64,
         devices: Arc<Devices>,
         capacity: u64,
-        data_streams: usize,
+        layout: Layout,
         threads: bool,
         counters: Arc<Counters>,
     ) -> Streams {
         let unit = devices.write_unit();
         let (done, from_writer) = unbounded();
-        let classes = [Class::MetaA, Class::MetaB, Class::Collection].into_iter();
-        let open = classes
-            .chain(std::iter::repeat_n(Class::Data, data_streams))
-            .map(|class| (class, None))
-            .collect();
+        let open = std::iter::repeat_with(|| None).take(layout.slots()).collect();
         let to_writer = threads.then(|| {
-            let (queue, batches) = bounded::<Batch>(IN_FLIGHT);
+            let (queue, work) = bounded::<Work>(IN_FLIGHT);
             let (done, devices, counters) = (done.clone(), devices.clone(), counters.clone());
             let thread = std::thread::Builder::new()
                 .name("terrane-write".into())
                 .spawn(move || {
-                    for batch in batches {
-                        let result = write(&devices, &batch, &counters);
-                        if done.send((batch, result)).is_err() {
+                    for work in work {
+                        if done.send(carry_out(work, &devices, &counters)).is_err() {
                             return;
                         }
                     }
@@ -275,6 +297,7 @@ impl Streams {
             incarnation,
             unit,
             batch_bytes,
+            placer: Placer::new(layout),
             open,
             to_writer,
             from_writer,
@@ -288,18 +311,18 @@ impl Streams {
         }
     }
 
-    pub fn count(&self) -> usize {
-        self.open.len()
+    pub fn layout(&self) -> Layout {
+        *self.placer.layout()
     }
 
-    /// Zones that are open, whatever their stream.
-    pub fn open_zones(&self) -> impl Iterator<Item = ZoneSeq> + '_ {
-        self.open.iter().filter_map(|(_, open)| open.as_ref().map(|open| open.seq))
+    /// The slot for a block of data.
+    pub fn place(&mut self, placement: &Placement, is_hot: bool, may_open: bool) -> usize {
+        self.placer.place(placement, is_hot, may_open)
     }
 
-    /// Bytes that still fit the stream's open zone.
-    pub fn room(&self, stream: usize) -> u64 {
-        let open = self.open.get(stream).and_then(|(_, open)| open.as_ref());
+    /// Bytes that still fit the slot's open zone.
+    pub fn room(&self, slot: usize) -> u64 {
+        let open = self.open.get(slot).and_then(Option::as_ref);
         open.map_or(0, |open| {
             let used = open.start + open.gather.state.lock().tail.len() as u64;
             (open.capacity - used).saturating_sub(self.overhead(open.entries.len() as u64 + 1))
@@ -316,7 +339,8 @@ impl Streams {
         start: u64,
         claimed: u64,
     ) -> Option<Arc<Gather>> {
-        let slot = self.open.iter_mut().find(|(of, open)| *of == class && open.is_none())?;
+        let mut slots = self.placer.layout().slots_of(class);
+        let slot = slots.find(|slot| self.open.get(*slot).is_some_and(Option::is_none))?;
         let gather = Arc::<Gather>::default();
         gather.state.lock().tail_start = start;
         let last_part = if claimed == 0 { NO_PART } else { claimed };
@@ -328,9 +352,11 @@ impl Streams {
             last_part,
             entries: Vec::new(),
             joins: Vec::new(),
+            gathered: Default::default(),
             gather: gather.clone(),
         };
-        slot.1 = Some(open);
+        self.open[slot] = Some(open);
+        self.placer.opened(slot);
         Some(gather)
     }
 
@@ -338,36 +364,28 @@ impl Streams {
         entries * ENTRY_BYTES_MAX + 96 + 2 * self.unit
     }
 
-    /// Appends one block to a stream and says where it is: its address, if it is born here, and its zone and offset.
+    /// Appends one block to a slot, or to another if there is neither room nor an empty zone, and says where it is: its address, if it is
+    /// born here, and its slot, zone and offset.
     pub fn append(
         &mut self,
-        stream: usize,
+        slot: usize,
+        class: Class,
         txg: Txg,
         block: Stored<'_>,
         source: &mut dyn ZoneSource,
-    ) -> Result<(ZoneSeq, u64), PoolError> {
+    ) -> Result<Spot, PoolError> {
         let len = granule_bytes(block.bytes.len() as u64);
         // Not right after the append that filled the batch: its entry may still learn of a sibling.
-        if self.gathered(stream) >= self.batch_bytes {
-            self.seal(stream, txg)?;
+        if self.gathered(slot) >= self.batch_bytes {
+            self.seal(slot, txg)?;
         }
-        if self.open[stream].1.is_some() && self.room(stream) < len {
-            self.fill(stream, txg)?;
+        let wanted = slot;
+        let slot = self.slot_with_room(slot, class, txg, len, source)?;
+        if self.gathered(slot) >= 2 * self.batch_bytes {
+            // Blocks of other slots come here as well.
+            self.seal(slot, txg)?;
         }
-        if self.open[stream].1.is_none() {
-            self.open_zone(stream, txg, source)?;
-        }
-        let room = self.room(stream);
-        let open = self.open[stream].1.as_mut().expect("opened just above");
-        if room < len {
-            let needed = format!("{} bytes in zone {}", room, open.seq);
-            return Err(PoolError::refused(
-                "a block",
-                needed,
-                format_args!("{len} bytes"),
-                "use a smaller record size",
-            ));
-        }
+        let open = self.open[slot].as_mut().expect("it has room");
         let mut state = open.gather.state.lock();
         let offset = open.start + state.tail.len() as u64;
         state.tail.extend_from_slice(block.bytes);
@@ -375,7 +393,8 @@ impl Streams {
         state.tail.resize(padded);
         drop(state);
         let identity = block.identity.unwrap_or_else(|| Addr::new(open.seq, offset));
-        open.joins.push(block.joins);
+        // Who asked knows what lies between the two in the slot that was asked for, and of no other.
+        open.joins.push(block.joins && slot == wanted);
         open.entries.push(Entry {
             offset,
             identity,
@@ -385,34 +404,62 @@ impl Streams {
             owner: block.owner,
             siblings: block.siblings,
         });
+        let gathered = &mut open.gathered[class.index()];
+        *gathered = (gathered.0 + 1, gathered.1 + len);
         let seq = open.seq;
         if block.identity.is_none() {
             self.written(seq).born += len;
         } else {
             self.group.carried.push((identity, seq, len));
         }
-        Ok((seq, offset))
+        Ok(Spot { slot, seq, offset })
     }
 
-    fn gathered(&self, stream: usize) -> u64 {
-        self.open[stream].1.as_ref().map_or(0, |open| open.gather.state.lock().tail.len() as u64)
+    /// A slot whose open zone takes `len` bytes more: this one, with a new zone if need be, or any other when no zone is empty.
+    fn slot_with_room(
+        &mut self,
+        slot: usize,
+        class: Class,
+        txg: Txg,
+        len: u64,
+        source: &mut dyn ZoneSource,
+    ) -> Result<usize, PoolError> {
+        if self.room(slot) >= len {
+            return Ok(slot);
+        }
+        if !source.has_zone() {
+            let roomy = (0..self.open.len()).filter(|other| self.room(*other) >= len);
+            if let Some(other) = roomy.max_by_key(|other| self.room(*other)) {
+                return Ok(other);
+            }
+        }
+        self.fill(slot, txg)?;
+        self.open_zone(slot, class, txg, source)?;
+        if self.room(slot) < len {
+            return Err(PoolError::refused(
+                "a block",
+                format_args!("at most {} bytes, which is what a zone takes", self.room(slot)),
+                format_args!("{len} bytes"),
+                "use a smaller record size",
+            ));
+        }
+        Ok(slot)
     }
 
-    /// Whether the next byte appended to the stream would lie on a write unit.
-    pub fn is_aligned(&self, stream: usize) -> bool {
-        self.gathered(stream).is_multiple_of(self.unit)
+    fn gathered(&self, slot: usize) -> u64 {
+        self.open[slot].as_ref().map_or(0, |open| open.gather.state.lock().tail.len() as u64)
     }
 
-    /// Tells the block that was appended last to a stream where its other copy is.
-    pub fn add_sibling(&mut self, stream: usize, sibling: Addr) {
-        let open = self.open[stream].1.as_mut();
+    /// Tells the block that was appended last to a slot where its other copy is.
+    pub fn add_sibling(&mut self, slot: usize, sibling: Addr) {
+        let open = self.open[slot].as_mut();
         let last = open.and_then(|open| open.entries.last_mut());
         last.expect("called right after an append").siblings.push(sibling);
     }
 
-    /// Zone in which a stream is writing.
-    pub fn zone_of(&self, stream: usize) -> Option<ZoneSeq> {
-        self.open[stream].1.as_ref().map(|open| open.seq)
+    /// Zone in which a slot is writing.
+    pub fn zone_of(&self, slot: usize) -> Option<ZoneSeq> {
+        self.open[slot].as_ref().map(|open| open.seq)
     }
 
     /// From now on batches are padded to so many bytes, at least what they were.
@@ -420,43 +467,33 @@ impl Streams {
         self.unit = self.unit.max(unit);
     }
 
-    /// Makes sure that a block of `len` bytes fits the stream's open zone, opening another if need be. True: it did.
+    /// A slot whose open zone takes a bootstrap block of `len` bytes: this one if it can be.
     pub fn make_room(
         &mut self,
-        stream: usize,
+        slot: usize,
+        class: Class,
         txg: Txg,
         len: u64,
         source: &mut dyn ZoneSource,
-    ) -> Result<bool, PoolError> {
-        if self.open[stream].1.is_some() && self.room(stream) >= granule_bytes(len) {
-            return Ok(false);
-        }
-        self.fill(stream, txg)?;
-        self.open_zone(stream, txg, source)?;
-        if self.room(stream) < granule_bytes(len) {
-            let room = format!("at most {} bytes", self.room(stream));
-            return Err(PoolError::refused(
-                "a bootstrap block",
-                room,
-                len,
-                "report this: the tables outgrew the zones",
-            ));
-        }
-        Ok(true)
+    ) -> Result<usize, PoolError> {
+        self.slot_with_room(slot, class, txg, granule_bytes(len), source)
     }
 
     /// Writes one bootstrap block as a batch of its own and waits for it; nothing else may be gathered or under way.
     /// Returns its offset and the bytes from there to the end of the batch. On failure the zone is closed.
     pub fn write_alone(
         &mut self,
-        stream: usize,
+        slot: usize,
+        class: Class,
         txg: Txg,
         what: u8,
         bytes: &[u8],
     ) -> Result<(ZoneSeq, Home, u64, u64), PoolError> {
-        assert!(self.in_flight == 0 && self.failed.is_empty());
+        // Zones that were filled for it are finished first: a drive may not have a slot to spare.
+        self.wait();
+        assert!(self.failed.is_empty(), "whoever writes alone has drained before");
         let crc = crc32c::crc32c(bytes);
-        let open = self.open[stream].1.as_mut().expect("room was made before");
+        let open = self.open[slot].as_mut().expect("room was made before");
         assert!(open.entries.is_empty());
         let mut data = std::mem::take(&mut open.gather.state.lock().tail);
         let offset = open.start + data.len() as u64;
@@ -482,9 +519,7 @@ impl Streams {
             counters.timed(&counters.device_write, || device.write(open.home.zone, open.start, &data));
         if let Err(error) = written {
             counters.write_errors.add(1);
-            let seq = open.seq;
-            self.open[stream].1 = None;
-            self.group.filled.push(seq);
+            self.close(slot);
             return Err(error.into());
         }
         let bytes = end - open.start;
@@ -494,24 +529,37 @@ impl Streams {
         let place = (open.seq, open.home, offset, end - offset);
         self.recycle(data);
         self.group.device_bytes += bytes;
-        self.note_write(stream, 1, bytes);
+        let mut gathered = <[(u64, u64); Class::ALL.len()]>::default();
+        gathered[class.index()] = (1, bytes);
+        self.note_write(class, &gathered, bytes);
         Ok(place)
     }
 
-    fn note_write(&self, stream: usize, blocks: usize, bytes: u64) {
-        let writes = self.counters.writes(self.open[stream].0);
-        writes.operations.add(1);
-        writes.blocks.add(blocks as u64);
-        writes.bytes.add(bytes);
+    /// A batch of `bytes` bytes on the device; what its blocks do not explain (header, directory, padding) goes to the class that has
+    /// most.
+    fn note_write(&self, class: Class, gathered: &[(u64, u64); Class::ALL.len()], bytes: u64) {
+        self.counters.writes(class).operations.add(1);
+        let explained: u64 = gathered.iter().map(|(_, bytes)| bytes).sum();
+        self.counters.writes(class).bytes.add(bytes - explained);
+        for (class, (blocks, bytes)) in Class::ALL.into_iter().zip(gathered) {
+            self.counters.writes(class).blocks.add(*blocks);
+            self.counters.writes(class).bytes.add(*bytes);
+        }
     }
 
     fn written(&mut self, seq: ZoneSeq) -> &mut Written {
         self.group.written.entry(seq).or_insert(Written { seq, claimed: 0, born: 0 })
     }
 
-    fn open_zone(&mut self, stream: usize, txg: Txg, source: &mut dyn ZoneSource) -> Result<(), PoolError> {
-        let class = self.open[stream].0;
-        let (opened, gather) = source.open_zone(class)?;
+    fn open_zone(
+        &mut self,
+        slot: usize,
+        class: Class,
+        txg: Txg,
+        source: &mut dyn ZoneSource,
+    ) -> Result<(), PoolError> {
+        let open: Vec<DeviceIdx> = self.open.iter().flatten().map(|open| open.home.device).collect();
+        let (opened, gather) = source.open_zone(class, &open)?;
         let header = ZoneHeader {
             magic: ZONE_MAGIC,
             pool: self.pool,
@@ -529,7 +577,8 @@ impl Streams {
         tail.resize(self.unit as usize);
         gather.state.lock().tail = tail;
         self.group.opened.push(opened);
-        self.open[stream].1 = Some(OpenZone {
+        self.placer.opened(slot);
+        self.open[slot] = Some(OpenZone {
             seq: opened.seq,
             home: opened.home,
             capacity: opened.capacity,
@@ -537,18 +586,20 @@ impl Streams {
             last_part: NO_PART,
             entries: Vec::new(),
             joins: Vec::new(),
+            gathered: Default::default(),
             gather,
         });
         Ok(())
     }
 
-    /// Ends the batch of a stream and hands it to the writer.
-    pub fn seal(&mut self, stream: usize, txg: Txg) -> Result<(), PoolError> {
-        let Some(open) = self.open[stream].1.as_mut().filter(|open| !open.entries.is_empty()) else {
+    /// Ends the batch of a slot and hands it to the writer.
+    pub fn seal(&mut self, slot: usize, txg: Txg) -> Result<(), PoolError> {
+        let Some(open) = self.open[slot].as_mut().filter(|open| !open.entries.is_empty()) else {
             return Ok(());
         };
         let entries = std::mem::take(&mut open.entries);
         let joins = std::mem::take(&mut open.joins);
+        let gathered = std::mem::take(&mut open.gathered);
         let mut state = open.gather.state.lock();
         let part_start = open.start + state.tail.len() as u64;
         let head = open.part_head((self.pool, self.incarnation), txg, part_start);
@@ -570,8 +621,10 @@ impl Streams {
         }
         let previous = std::mem::replace(&mut open.last_part, end);
         open.start = end;
+        let most = Class::ALL.into_iter().max_by_key(|class| gathered[class.index()].1);
         let batch = Batch {
-            stream,
+            slot,
+            class: most.unwrap_or(Class::Data),
             seq,
             home: open.home,
             start,
@@ -583,18 +636,19 @@ impl Streams {
         };
         self.written(seq).claimed = end;
         self.group.device_bytes += end - start;
-        self.note_write(stream, batch.entries.len(), end - start);
-        self.submit(batch);
+        self.note_write(batch.class, &gathered, end - start);
+        self.submit(Work::Write(batch));
         // What was written meanwhile need not be kept until the group ends.
-        while let Ok((batch, result)) = self.from_writer.try_recv() {
-            self.settle(batch, result);
+        while let Ok(done) = self.from_writer.try_recv() {
+            self.settle(done);
         }
         Ok(())
     }
 
-    /// A batch came back from the writer.
-    fn settle(&mut self, batch: Batch, result: Result<(), PoolError>) {
+    /// The writer has done something.
+    fn settle(&mut self, done: Done) {
         self.in_flight -= 1;
+        let Some((batch, result)) = done else { return };
         if let Err(error) = result {
             log::warn!(
                 "batch of zone {} at byte {}: {error}; its blocks go elsewhere",
@@ -617,41 +671,54 @@ impl Streams {
         }
     }
 
-    fn submit(&mut self, batch: Batch) {
+    fn submit(&mut self, work: Work) {
         self.in_flight += 1;
-        match self.to_writer.as_ref().and_then(|writer| writer.queue.as_ref()) {
-            Some(queue) => {
-                if let Err(unsent) = queue.send(batch) {
-                    let gone = PoolError::Failed { reason: "the writer thread ended".into() };
-                    self.done.send((unsent.0, Err(gone))).expect("we hold the other end");
-                }
-            }
-            None => {
-                let result = write(&self.devices, &batch, &self.counters);
-                self.done.send((batch, result)).expect("we hold the other end");
-            }
+        let answer = match self.to_writer.as_ref().and_then(|writer| writer.queue.as_ref()) {
+            Some(queue) => match queue.send(work) {
+                Ok(()) => return,
+                Err(unsent) => match unsent.0 {
+                    Work::Write(batch) => {
+                        let gone = PoolError::Failed { reason: "the writer thread ended".into() };
+                        Some((batch, Err(gone)))
+                    }
+                    Work::Finish(_) => None,
+                },
+            },
+            None => carry_out(work, &self.devices, &self.counters),
+        };
+        self.done.send(answer).expect("we hold the other end");
+    }
+
+    /// Waits until the writer has nothing left to do.
+    fn wait(&mut self) {
+        while self.in_flight > 0 {
+            let done = self.from_writer.recv().expect("we hold the other end");
+            self.settle(done);
         }
     }
 
-    /// Closes the stream's zone: the next append opens another.
-    pub fn fill(&mut self, stream: usize, txg: Txg) -> Result<(), PoolError> {
-        self.seal(stream, txg)?;
-        if let Some(open) = self.open[stream].1.take() {
-            self.group.filled.push(open.seq);
-        }
+    /// Ends the slot's zone: the next append opens another.
+    pub fn fill(&mut self, slot: usize, txg: Txg) -> Result<(), PoolError> {
+        self.seal(slot, txg)?;
+        self.close(slot);
         Ok(())
+    }
+
+    fn close(&mut self, slot: usize) {
+        if let Some(open) = self.open[slot].take() {
+            self.placer.closed(slot);
+            self.group.filled.push(open.seq);
+            self.submit(Work::Finish(open.home));
+        }
     }
 
     /// Ends all batches and waits until the device has them. Batches that could not be written are appended elsewhere.
     pub fn drain(&mut self, txg: Txg, source: &mut dyn ZoneSource) -> Result<(), PoolError> {
         for _ in 0..16 {
-            for stream in 0..self.open.len() {
-                self.seal(stream, txg)?;
+            for slot in 0..self.open.len() {
+                self.seal(slot, txg)?;
             }
-            while self.in_flight > 0 {
-                let (batch, result) = self.from_writer.recv().expect("we hold the other end");
-                self.settle(batch, result);
-            }
+            self.wait();
             if self.failed.is_empty() {
                 return Ok(());
             }
@@ -669,12 +736,10 @@ impl Streams {
             let written = self.written(batch.seq);
             let good = if batch.previous == NO_PART { 0 } else { batch.previous };
             written.claimed = written.claimed.min(good);
-            let slot = &mut self.open[batch.stream].1;
-            if let Some(open) = slot.take_if(|open| open.seq == batch.seq) {
-                // Blocks gathered after the failure share its fate.
-                let tail = std::mem::take(&mut open.gather.state.lock().tail);
-                debug_assert!(open.entries.is_empty() || !tail.is_empty());
-                self.group.filled.push(open.seq);
+            if self.zone_of(batch.slot) == Some(batch.seq) {
+                // All batches were sealed before, so nothing is gathered behind the failure.
+                debug_assert!(self.open[batch.slot].as_ref().is_some_and(|open| open.entries.is_empty()));
+                self.close(batch.slot);
             }
             self.group
                 .moves
@@ -690,8 +755,8 @@ impl Streams {
                     batch.data.get(from..from + entry.psize as usize).expect("an entry lies in its batch");
                 if let Owner::Pool { what: what @ (POOL_SECTION | POOL_DEAD_LOG) } = entry.owner {
                     self.written(batch.seq).born -= granule_bytes(u64::from(entry.psize));
-                    let lost =
-                        LostBoot { addr: entry.identity, stream: batch.stream, what, bytes: bytes.to_vec() };
+                    let (slot, class) = (batch.slot, batch.class);
+                    let lost = LostBoot { addr: entry.identity, slot, class, what, bytes: bytes.to_vec() };
                     self.group.lost_boot.push(lost);
                     continue;
                 }
@@ -711,7 +776,7 @@ impl Streams {
                     // What was born here failed from some point on, all of it; what had moved here keeps its joins.
                     joins: index > 0 && (!moved || batch.joins.get(index) == Some(&true)),
                 };
-                self.append(batch.stream, txg, block, source)?;
+                self.append(batch.slot, batch.class, txg, block, source)?;
             }
         }
         Ok(())
@@ -720,6 +785,27 @@ impl Streams {
     /// What the group did, for its record; the next group starts from nothing.
     pub fn take_group(&mut self) -> Appended {
         std::mem::take(&mut self.group)
+    }
+}
+
+fn carry_out(work: Work, devices: &Devices, counters: &Counters) -> Done {
+    match work {
+        Work::Write(batch) => {
+            let result = write(devices, &batch, counters);
+            Some((batch, result))
+        }
+        Work::Finish(home) => {
+            finish(devices, home);
+            None
+        }
+    }
+}
+
+/// Frees the drive's slot; that it fails harms nobody.
+fn finish(devices: &Devices, home: Home) {
+    let finished = devices.get(home.device).and_then(|device| Ok(device.finish(home.zone)?));
+    if let Err(error) = finished {
+        log::warn!("{home}: {error}");
     }
 }
 

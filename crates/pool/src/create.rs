@@ -7,11 +7,12 @@ use crate::alloc::Allocator;
 use crate::anchors::Anchor;
 use crate::append::Streams;
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
-use crate::devices::Devices;
+use crate::devices::{Devices, OPEN_MIN, open_limit};
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::features::Feature;
-use crate::import::{ImportOptions, assemble, check_name, data_streams, homes, keep_space};
+use crate::gc::Collector;
+use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
 use crate::label::{ANCHORS, BootPtr, DEVICES_MAX, DeviceRow, Features, LABEL_BYTES, Label, Role};
 use crate::pool::{Pool, SyncState};
 use crate::record::SectionPtr;
@@ -122,13 +123,14 @@ impl Pool {
             .collect();
         let counters = Arc::new(Counters::new(env.clone()));
         let devices = Arc::new(Devices::new(devices.into_iter().map(Some).collect()));
+        let layout = devices.layout()?;
         let state = SyncState {
             streams: Streams::new(
                 pool,
                 1,
                 devices.clone(),
                 capacity,
-                data_streams(zones),
+                layout,
                 env.workers() > 0,
                 counters.clone(),
             ),
@@ -147,6 +149,8 @@ impl Pool {
             oldest: Txg(1),
             resets_done: Vec::new(),
             suspects: Vec::new(),
+            sections_in_hurry: 0,
+            collector: Collector::default(),
         };
         let in_force: Vec<Feature> = label.features.known().collect();
         let groups = Groups::new(Txg(1), Txg(0), options.dirty_bytes);
@@ -184,13 +188,13 @@ pub(crate) fn judge_device(info: &DeviceInfo) -> Result<(), PoolError> {
             "give it more space, or a smaller zone size",
         ));
     }
-    let streams = 3 + data_streams(info.zone_count) as u32;
-    if info.max_open > 0 && info.max_open <= streams {
+    let limit = open_limit(info);
+    if limit > 0 && limit < OPEN_MIN {
         return Err(PoolError::refused(
             &info.name,
-            format_args!("at least {} zones that may be open at once", streams + 1),
-            info.max_open,
-            "streams that share a zone come in a later version",
+            format_args!("at least {OPEN_MIN} zones that may be open at once"),
+            limit,
+            "use another drive",
         ));
     }
     Ok(())

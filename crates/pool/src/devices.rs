@@ -4,10 +4,19 @@
 //! not given to the others. Devices come and go while a pool is mounted, so everybody asks here, each time.
 
 use crate::error::PoolError;
+use crate::policy::Layout;
 use parking_lot::RwLock;
 use std::sync::Arc;
-use terrane_device::{Counted, Device};
+use terrane_device::{Counted, Device, DeviceInfo};
 use terrane_wire::{Corrupt, DeviceIdx};
+
+/// The fewest zones that a drive must let be open at once: an anchor, and those whose roles cannot be shared, and one to spare.
+pub(crate) const OPEN_MIN: u32 = 4;
+
+/// How many zones of a drive may be open at once, by whichever of its limits is reached first; 0: as many as one likes.
+pub(crate) fn open_limit(info: &DeviceInfo) -> u32 {
+    [info.max_open, info.max_active].into_iter().filter(|limit| *limit > 0).min().unwrap_or(0)
+}
 
 /// Every device, or the hole that one left.
 pub(crate) struct Devices {
@@ -37,6 +46,29 @@ impl Devices {
     /// One more, behind all that ever were.
     pub fn push(&self, device: Arc<dyn Device>) {
         self.slots.write().push(Some(Arc::new(Counted::new(device))));
+    }
+
+    /// How the roles of open zones are shared out: by the zones there are, and by how many the drives let be open, one of each for its
+    /// anchor.
+    pub fn layout(&self) -> Result<Layout, PoolError> {
+        let devices = self.all();
+        let limits: Vec<u32> = devices.iter().map(|(_, device)| open_limit(device.info())).collect();
+        let zones = devices.iter().map(|(_, device)| u64::from(device.info().zone_count)).sum();
+        let open_max = if limits.contains(&0) { 0 } else { limits.iter().map(|limit| limit - 1).sum() };
+        Layout::new(zones, open_max).ok_or_else(|| {
+            PoolError::refused(
+                devices.first().map_or("a pool".into(), |(_, device)| device.info().name.clone()),
+                format_args!("at least {OPEN_MIN} zones that may be open at once"),
+                format_args!("{limits:?}"),
+                "use another drive",
+            )
+        })
+    }
+
+    /// Whether one more zone may be open on a device, beside those that are open on these, and its anchor.
+    pub fn may_open(&self, device: DeviceIdx, open: &[DeviceIdx]) -> bool {
+        let limit = self.get(device).map_or(0, |device| open_limit(device.info()) as usize);
+        limit == 0 || open.iter().filter(|other| **other == device).count() + 1 < limit
     }
 
     /// The largest write unit of all: what is written in two copies must be padded alike on every device.

@@ -1,8 +1,11 @@
-//! The smallest collector that makes `ENOSPC` honest.
+//! Collection: what lives in a zone moves out of it, so that the zone can be reset.
 //!
-//! When empty zones fall under the reserve, the zone with the least live bytes is read, what lives in it is verified and appended
-//! elsewhere under its old address, and the zone is empty when the group commits. One victim after the other, in the group's
-//! own sync; policy, streams by age and background work come later.
+//! A victim's directory says what was written to it. What the committed tables say lives there is read, verified against the directory's
+//! CRC and appended elsewhere under its old address; groups later, when nothing that could be rolled back to needs it, the zone is reset.
+//!
+//! Everything happens in the group's own sync, so no change can race with it: frees of a group are applied after its moves. It happens
+//! *in pieces*, so no group takes long for it: the runs of a piece commit with its group, and the next one goes on behind them. A piece
+//! is whole directory parts, because a run lies in one part and moves whole. How much a group moves follows what users wrote in it.
 //!
 //! Order: copy, directory part, flush, commit of the runs, and only groups later the reset. A crash anywhere is harmless.
 //!
@@ -10,68 +13,328 @@
 
 use crate::addr::{Addr, granule_bytes};
 use crate::append::Stored;
-use crate::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION};
+use crate::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION, Part};
 use crate::error::PoolError;
 use crate::group::Group;
+use crate::policy::{Age, Candidates, Clock, Lives, Placement, VictimPolicy};
 use crate::read::Held;
-use crate::zones::Phase;
+use crate::record::{Move, Run};
+use crate::workers::Pending;
+use crate::zones::{Phase, Tables};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use terrane_device::AlignedBuf;
 use terrane_wire::ZoneSeq;
 
 /// Victims of one group at the most.
-const VICTIMS_MAX: usize = 8;
+const VICTIMS_MAX: usize = 64;
+/// What collection may take of a group's time.
+const PIECE_NS: u64 = 50_000_000;
+/// A group moves at most so many bytes, however fast the device is, and may move so many, however slow.
+const PIECE_BYTES_MAX: u64 = 64 << 20;
+const PIECE_BYTES_MIN: u64 = 1 << 20;
+/// The part of a zone that is left to commits when it is a matter of collecting at all.
+const LAST_ROOM_PART: u64 = 8;
+/// Collection begins when room falls under what must be kept and one part of so many of the pool, or so many bytes: enough for groups
+/// to be large, and little enough for zones to ripen.
+const AHEAD_PART: u64 = 128;
+const AHEAD_BYTES_MAX: u64 = 1 << 30;
+/// What is believed of the speed of copying before it was measured, in bytes a second.
+const RATE_AT_FIRST: u64 = 400 << 20;
+/// One read of a victim, and how far its survivors may lie apart to share it.
+const EXTENT_BYTES: u64 = 1 << 20;
+const EXTENT_GAP: u64 = 16 << 10;
+/// Reads of a victim that are under way while what was read is appended.
+const EXTENTS_AHEAD: usize = 3;
+
+/// Where collection stands between groups.
+pub(crate) struct Collector {
+    progress: Option<Progress>,
+    /// Copied bytes a second, lately.
+    rate: u64,
+    /// Memory of reads that are over.
+    spare: Vec<AlignedBuf>,
+    /// Zones that were emptied and not yet reset, with what their reset will give beside what was copied.
+    finished: Vec<(ZoneSeq, u64)>,
+    /// Full zones that may be emptied.
+    candidates: Candidates,
+    /// Zones in which only bootstrap blocks are left: they are no victims before all sections were rewritten.
+    held_up: Vec<ZoneSeq>,
+    /// What users have written, by group.
+    pub clock: Clock,
+    pub lives: Lives,
+    pub policy: VictimPolicy,
+    /// More room was wanted, and there was nothing to be won.
+    pub is_stuck: bool,
+}
+
+/// A victim that is being emptied.
+struct Progress {
+    victim: ZoneSeq,
+    parts: Vec<Arc<Part>>,
+    /// The next part to look at.
+    part: usize,
+    /// Live bytes when it was chosen, what a reset will give beside those, and what has moved.
+    live: u64,
+    garbage: u64,
+    moved: u64,
+    whole: bool,
+}
+
+impl Default for Collector {
+    fn default() -> Self {
+        Collector {
+            progress: None,
+            rate: RATE_AT_FIRST,
+            spare: Vec::new(),
+            finished: Vec::new(),
+            candidates: Candidates::default(),
+            held_up: Vec::new(),
+            clock: Clock::default(),
+            lives: Lives::default(),
+            policy: VictimPolicy::default(),
+            is_stuck: false,
+        }
+    }
+}
+
+impl Collector {
+    /// What victims have given that is not there yet: the garbage of those that wait to be reset, and of the one in progress in the
+    /// measure of what has moved.
+    pub fn credit(&self) -> u64 {
+        let moving = self.progress.as_ref().map_or(0, |progress| progress.gain(progress.moved));
+        moving + self.finished.iter().map(|(_, garbage)| garbage).sum::<u64>()
+    }
+
+    /// Bytes that must still be copied before the victim in progress can be reset.
+    pub fn remaining(&self) -> u64 {
+        self.progress.as_ref().map_or(0, |progress| progress.live.saturating_sub(progress.moved))
+    }
+
+    /// All sections were rewritten: what held zones up is free, or will be with the next group.
+    pub fn released(&mut self, tables: &Tables, per_zone: u64) {
+        for seq in std::mem::take(&mut self.held_up) {
+            self.changed(tables, seq, per_zone);
+        }
+    }
+
+    /// The zone was reset.
+    pub fn reset(&mut self, seq: ZoneSeq) {
+        self.finished.retain(|(finished, _)| *finished != seq);
+        self.candidates.remove(seq);
+    }
+
+    /// Zones that were full at import: how old they are nobody knows.
+    pub fn begin(&mut self, tables: &Tables, per_zone: u64) {
+        tables.zones.keys().for_each(|seq| self.changed(tables, *seq, per_zone));
+    }
+
+    /// A zone's row changed, or was found at import.
+    pub fn changed(&mut self, tables: &Tables, seq: ZoneSeq, per_zone: u64) {
+        let zone = tables.zones.get(&seq).filter(|zone| zone.phase == Phase::Full);
+        let is_chosen = self.progress.as_ref().is_some_and(|progress| progress.victim == seq);
+        match zone {
+            Some(zone) if self.candidates.contains(seq) => self.candidates.set_live(seq, zone.live),
+            Some(zone) if !is_chosen && !self.held_up.contains(&seq) => {
+                let since = self.clock.written_at(zone.last_write).unwrap_or(0);
+                self.candidates.insert(seq, zone.live, per_zone.min(zone.capacity), since);
+            }
+            Some(_) => {}
+            None => drop(self.candidates.remove(seq)),
+        }
+    }
+
+    /// Whether a new block will die soon.
+    pub fn is_hot(&self, placement: &Placement) -> bool {
+        let replaced = Some(placement.replaces).filter(|txg| txg.0 > 0);
+        let previous_age = replaced.and_then(|txg| self.clock.age_bytes(txg));
+        self.lives.is_hot(previous_age, placement.hint, placement.expected_life_bytes)
+    }
+
+    fn piece_bytes(&self) -> u64 {
+        let bytes = u128::from(self.rate) * u128::from(PIECE_NS) / 1_000_000_000;
+        (bytes as u64).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
+    }
+}
+
+impl Progress {
+    /// What `moved` bytes are worth.
+    fn gain(&self, moved: u64) -> u64 {
+        // Where nothing lives, nothing need move.
+        if self.live == 0 {
+            return self.garbage;
+        }
+        (u128::from(self.garbage) * u128::from(moved.min(self.live)) / u128::from(self.live)) as u64
+    }
+}
+
+/// Survivors that are read in one go.
+struct Extent {
+    from: u64,
+    to: u64,
+    /// Their entries: part, place in it, and whether something that stays lies before it.
+    entries: Vec<(usize, usize, bool)>,
+}
+
+/// An extent's bytes, from `from` on, if the device gave them.
+type ReadBack = (AlignedBuf, Option<u64>);
 
 impl Group<'_> {
-    /// Makes room until enough zones are empty or about to be.
+    /// Gives back as much room as users took, when there is little; nothing when there is enough.
     pub(crate) fn collect(&mut self) -> Result<(), PoolError> {
         // Healed blocks have new runs that the tables do not show yet, so nothing may be judged to lie between two survivors.
         if !self.healed.is_empty() {
             self.pool.want_another_group();
             return Ok(());
         }
-        let low_water = self.pool.low_water();
-        let mut emptied = self.waiting_zones();
-        let mut done: Vec<ZoneSeq> = Vec::new();
-        while self.st.alloc.empty_count() + emptied < low_water && done.len() < VICTIMS_MAX {
-            let Some((victim, live)) = self.victim(&done) else { break };
-            // The copies must fit what is empty now, with a zone to spare for the commit.
-            if live > 0 && self.st.alloc.empty_count() < 2 {
+        let mut goal = self.wanted_gain();
+        if goal == 0 {
+            self.st.collector.is_stuck = false;
+            return Ok(());
+        }
+        let mut piece = self.st.collector.piece_bytes();
+        let mut victims = 0;
+        let began_ns = self.pool.env.monotonic_ns();
+        let mut moved_bytes = 0;
+        while goal > 0 && piece > 0 {
+            let Some(mut progress) = self.take_progress()? else { break };
+            victims += 1;
+            let share = (u128::from(progress.live), u128::from(progress.garbage.max(1)));
+            let mut budget = (u128::from(goal) * share.0 / share.1 + 1).min(u128::from(piece)) as u64;
+            let left = progress.live.saturating_sub(progress.moved);
+            let room = self.pool.physical_room(self.st);
+            // The copies must fit, and the commit after them.
+            if room < budget.min(left) + self.pool.commit_room() {
+                // In a strait only what can be ended at once is of use, and what costs least.
+                progress = match self.instead_of(progress, room)? {
+                    Some(progress) => progress,
+                    None => break,
+                };
+                budget = u64::MAX;
+            }
+            let before = progress.gain(progress.moved);
+            let moved = self.move_piece(&mut progress, budget)?;
+            moved_bytes += moved;
+            piece = piece.saturating_sub(moved.max(1));
+            let is_finished = progress.part >= progress.parts.len();
+            let worth = if is_finished { progress.garbage } else { progress.gain(progress.moved) };
+            goal = goal.saturating_sub(worth.saturating_sub(before).max(1));
+            if is_finished {
+                self.finished(&progress);
+            } else {
+                self.st.collector.progress = Some(progress);
+            }
+            if victims == VICTIMS_MAX {
                 break;
             }
-            done.push(victim);
-            if self.evacuate(victim)? {
-                emptied += 1;
-            }
         }
-        if done.is_empty() && self.st.alloc.empty_count() + emptied < low_water {
+        let ns = self.pool.env.monotonic_ns().saturating_sub(began_ns).max(1);
+        if moved_bytes > PIECE_BYTES_MIN {
+            let now = (u128::from(moved_bytes) * 1_000_000_000 / u128::from(ns)) as u64;
+            self.st.collector.rate = (3 * (self.st.collector.rate / 4)).saturating_add(now / 4);
+        }
+        let moves_on = victims > 0 || self.pool.waiting_zones() > 0;
+        self.st.collector.is_stuck = !moves_on;
+        if !moves_on {
             self.close_wasteful_zones()?;
         }
         Ok(())
     }
 
-    fn waiting_zones(&self) -> usize {
-        let tables = self.pool.tables.read();
-        tables.zones.values().filter(|zone| matches!(zone.phase, Phase::Emptied(_))).count()
+    /// Bytes that this group should gain: none while there is enough; what users took, and part of what is missing, when there is not.
+    fn wanted_gain(&self) -> u64 {
+        let pool = self.pool;
+        let per_zone = pool.yield_of_zone();
+        let data_slots = self.st.streams.layout().data().len() as u64;
+        let zones = pool.txg.room().zones;
+        let ahead = (per_zone / 4).max(zones * per_zone / AHEAD_PART).min(AHEAD_BYTES_MAX)
+            + per_zone * (data_slots - 1) / 2;
+        let waiting = pool.waiting_zones() * per_zone;
+        let have = pool.physical_room(self.st) + waiting + self.st.collector.credit();
+        let demand = pool.txg.waiting().1;
+        let want = pool.kept_room(self.st) + ahead + demand;
+        let missing = want.saturating_sub(have);
+        if missing == 0 {
+            return 0;
+        }
+        if demand > 0 {
+            // Somebody waits: as much as one group can do.
+            return missing.max(per_zone);
+        }
+        let taken = self.st.streams.group.device_bytes;
+        // At the edge as much as was taken; the more is missing the more.
+        missing.min(taken + (u128::from(taken) * u128::from(missing) / u128::from(ahead.max(1))) as u64)
     }
 
-    /// The full zone with the fewest live bytes that is worth it, with those bytes.
-    fn victim(&self, done: &[ZoneSeq]) -> Option<(ZoneSeq, u64)> {
-        let tables = self.pool.tables.read();
-        let born_now = &self.st.streams.group.written;
-        let candidates = tables.zones.iter().filter(|(seq, zone)| {
-            zone.phase == Phase::Full
-                && !done.contains(seq)
-                && !born_now.contains_key(*seq)
-                && zone.capacity - zone.live >= zone.capacity / 32
-        });
-        let (seq, zone) = candidates
-            .min_by_key(|(_, zone)| u128::from(zone.live) * 1_000_000 / u128::from(zone.capacity.max(1)))?;
-        Some((*seq, zone.live))
+    /// The victim that is emptied when there is hardly any room: the one in progress if the rest of it fits, or else the one in which
+    /// least lives.
+    fn instead_of(&mut self, progress: Progress, room: u64) -> Result<Option<Progress>, PoolError> {
+        let per_zone = self.pool.yield_of_zone();
+        let fits = |progress: &Progress| {
+            progress.live.saturating_sub(progress.moved) + per_zone / LAST_ROOM_PART <= room
+        };
+        if fits(&progress) {
+            return Ok(Some(progress));
+        }
+        let collector = &mut self.st.collector;
+        collector.changed(&self.pool.tables.read(), progress.victim, per_zone);
+        let policy = std::mem::replace(&mut collector.policy, VictimPolicy::Greedy);
+        let least = self.take_progress();
+        self.st.collector.policy = policy;
+        let Some(least) = least? else { return Ok(None) };
+        if !fits(&least) {
+            self.st.collector.changed(&self.pool.tables.read(), least.victim, per_zone);
+            return Ok(None);
+        }
+        Ok(Some(least))
+    }
+
+    /// The victim in progress, or a new one.
+    fn take_progress(&mut self) -> Result<Option<Progress>, PoolError> {
+        if let Some(progress) = self.st.collector.progress.take() {
+            // It may have died by itself meanwhile.
+            if self
+                .pool
+                .tables
+                .read()
+                .zones
+                .get(&progress.victim)
+                .is_some_and(|zone| zone.phase == Phase::Full)
+            {
+                return Ok(Some(progress));
+            }
+        }
+        let per_zone = self.pool.yield_of_zone();
+        loop {
+            let collector = &mut self.st.collector;
+            let now = collector.clock.now();
+            let Some(victim) = collector.candidates.choose(collector.policy, now, false) else {
+                return Ok(None);
+            };
+            collector.candidates.remove(victim);
+            let Some(held) = self.pool.hold(victim) else { continue };
+            let (claimed, live) = {
+                let tables = self.pool.tables.read();
+                tables.zones.get(&victim).map_or((0, 0), |zone| (zone.claimed, zone.live))
+            };
+            let garbage = per_zone.min(held.capacity).saturating_sub(live);
+            match self.pool.parts_of(&held, claimed) {
+                Ok(parts) => {
+                    let (part, moved, whole) = (0, 0, true);
+                    return Ok(Some(Progress { victim, parts, part, live, garbage, moved, whole }));
+                }
+                Err(error) => {
+                    log::error!("zone {victim} cannot be collected: {error}");
+                    self.suspect.push(victim);
+                }
+            }
+        }
     }
 
     /// When only open zones hold garbage, they must be closed to become victims.
     fn close_wasteful_zones(&mut self) -> Result<(), PoolError> {
-        for stream in 0..self.st.streams.count() {
-            let wasteful = self.st.streams.zone_of(stream).is_some_and(|seq| {
+        for slot in 0..self.st.streams.layout().slots() {
+            let wasteful = self.st.streams.zone_of(slot).is_some_and(|seq| {
                 let tables = self.pool.tables.read();
                 tables
                     .zones
@@ -79,51 +342,78 @@ impl Group<'_> {
                     .is_some_and(|zone| zone.claimed > zone.capacity / 4 && zone.live < zone.claimed / 2)
             });
             if wasteful {
-                self.st.streams.fill(stream, self.txg)?;
+                self.st.streams.fill(slot, self.txg)?;
             }
         }
         Ok(())
     }
 
-    /// Moves everything that lives in a zone. False: something had to stay.
-    fn evacuate(&mut self, victim: ZoneSeq) -> Result<bool, PoolError> {
-        let Some(held) = self.pool.hold(victim) else { return Ok(false) };
-        let claimed = self.pool.tables.read().zones.get(&victim).map_or(0, |zone| zone.claimed);
-        let parts = match self.pool.parts_of(&held, claimed) {
-            Ok(parts) => parts,
-            Err(error) => {
-                log::error!("zone {victim} cannot be collected: {error}");
-                self.suspect.push(victim);
-                return Ok(false);
-            }
+    /// A victim was looked through to its end.
+    fn finished(&mut self, progress: &Progress) {
+        if !self.st.collector.held_up.contains(&progress.victim) {
+            self.st.collector.finished.push((progress.victim, progress.garbage));
+        }
+        self.pool.counters.collected_zones.add(1);
+        log::debug!(txg = self.txg.0, zone = progress.victim.0, bytes = progress.moved; "collected");
+        if !progress.whole {
+            self.suspect.push(progress.victim);
+        }
+    }
+
+    /// Moves what lives in a victim, from where the last piece ended to the end of the part in which `budget` bytes have moved. Returns
+    /// how many did.
+    fn move_piece(&mut self, progress: &mut Progress, budget: u64) -> Result<u64, PoolError> {
+        let Some(held) = self.pool.hold(progress.victim) else {
+            progress.part = progress.parts.len();
+            return Ok(0);
         };
-        let mut whole = true;
+        let held = Arc::new(held);
+        let mut todo = self.extents(progress, budget);
+        let mut reading: VecDeque<(Extent, Pending<ReadBack>)> = VecDeque::new();
+        let mut moved = 0;
         // The survivor before, if the next one may share its run: nothing that stays here may lie between them, or its death would be
         // counted against the run.
         let mut last: Option<(Addr, usize)> = None;
-        for part in &parts {
-            for entry in &part.entries {
-                if !self.lives_here(victim, part.end, entry) {
-                    continue;
-                }
-                if matches!(entry.owner, Owner::Pool { what: POOL_RECORD | POOL_SECTION | POOL_DEAD_LOG }) {
-                    // Named by place, so it cannot move: rewriting the sections frees it.
-                    self.force_sections = true;
-                    last = None;
-                    continue;
-                }
-                let Some(bytes) = self.good_bytes(&held, entry) else {
-                    whole = false;
-                    last = None;
-                    continue;
+        loop {
+            while reading.len() < EXTENTS_AHEAD
+                && let Some(extent) = todo.pop_front()
+            {
+                let buf = self.st.collector.spare.pop().unwrap_or_default();
+                reading.push_back(self.read_ahead(&held, extent, buf));
+            }
+            let Some((extent, read)) = reading.pop_front() else { break };
+            let (buf, from) = read.wait()?;
+            for &(part, at, is_apart) in &extent.entries {
+                last = last.filter(|_| !is_apart);
+                let part = progress.parts[part].clone();
+                let entry = &part.entries[at];
+                let inside = from.and_then(|from| usize::try_from(entry.offset.checked_sub(from)?).ok());
+                let bytes = inside.and_then(|at| buf.get(at..at.checked_add(entry.psize as usize)?));
+                let good = bytes.filter(|bytes| crc32c::crc32c(bytes) == entry.crc);
+                let other;
+                let bytes = match good {
+                    Some(bytes) => bytes,
+                    None => match self.good_bytes(&held, entry) {
+                        Some(bytes) => {
+                            other = bytes;
+                            &other[..]
+                        }
+                        None => {
+                            self.stays(progress.victim, part.end, entry);
+                            progress.whole = false;
+                            last = None;
+                            continue;
+                        }
+                    },
                 };
-                let stream = self.stream_apart_from(&entry.siblings);
-                // A survivor between the two that went to another stream would be covered by a run that does not hold it.
-                let joins = last
-                    .is_some_and(|(last, to)| to == stream && self.may_join(victim, last, entry.identity));
-                last = Some((entry.identity, stream));
+                let age = self.age_of(entry.identity.seq());
+                let slot = self.slot_apart_from(&entry.siblings, age);
+                // A survivor between the two that went to another slot would be covered by a run that does not hold it.
+                let joins = last.is_some_and(|(last, to)| {
+                    to == slot && self.may_join(progress.victim, last, entry.identity)
+                });
                 let block = Stored {
-                    bytes: &bytes,
+                    bytes,
                     identity: Some(entry.identity),
                     birth: entry.birth,
                     owner: entry.owner,
@@ -131,21 +421,91 @@ impl Group<'_> {
                     crc: entry.crc,
                     joins,
                 };
-                self.append_moved(stream, block)?;
+                last = Some((entry.identity, self.append_moved(slot, block)?));
+                moved += granule_bytes(u64::from(entry.psize));
                 self.pool.counters.collected_bytes.add(u64::from(entry.psize));
             }
+            self.st.collector.spare.push(buf);
         }
-        self.pool.counters.collected_zones.add(1);
-        log::debug!(txg = self.txg.0, zone = victim.0, home:% = held.home; "collected");
-        if !whole {
-            self.suspect.push(victim);
+        progress.moved += moved;
+        Ok(moved)
+    }
+
+    /// The age of what was born in a zone: one for all of it, so that a run stays together.
+    fn age_of(&self, birth: ZoneSeq) -> Age {
+        let last_write = self.pool.tables.read().zones.get(&birth).map(|zone| zone.last_write);
+        let collector = &self.st.collector;
+        collector.lives.age(last_write.and_then(|txg| collector.clock.age_bytes(txg)))
+    }
+
+    /// A block that cannot be read stays where it is: a run of its own says so, because the run it was in moves without it.
+    fn stays(&mut self, victim: ZoneSeq, part_end: u64, entry: &Entry) {
+        let granule = entry.identity.granule();
+        let tables = self.pool.tables.read();
+        let birth = tables.zones.get(&entry.identity.seq());
+        if birth.is_some_and(|birth| birth.run_of(granule).is_some()) {
+            let live = granule_bytes(u64::from(entry.psize));
+            let run = Run { first: granule, last: granule, dest: victim, part_end, live };
+            self.split_runs.push(Move { birth: entry.identity.seq(), run });
         }
-        Ok(whole)
+    }
+
+    /// What lives in the victim behind the last piece, up to `budget` bytes, in extents to be read.
+    fn extents(&mut self, progress: &mut Progress, budget: u64) -> VecDeque<Extent> {
+        let mut extents: VecDeque<Extent> = VecDeque::new();
+        let (mut bytes, mut is_apart) = (0, false);
+        let pool = self.pool;
+        let tables = pool.tables.read();
+        while bytes < budget
+            && let Some(part) = progress.parts.get(progress.part)
+        {
+            let number = progress.part;
+            progress.part += 1;
+            for (at, entry) in part.entries.iter().enumerate() {
+                if !self.lives_here(&tables, progress.victim, part.end, entry) {
+                    continue;
+                }
+                if matches!(entry.owner, Owner::Pool { what: POOL_RECORD | POOL_SECTION | POOL_DEAD_LOG }) {
+                    // Named by place, so it cannot move: rewriting the sections frees it.
+                    self.hurry_sections = true;
+                    if !self.st.collector.held_up.contains(&progress.victim) {
+                        self.st.collector.held_up.push(progress.victim);
+                    }
+                    pool.want_another_group();
+                    is_apart = true;
+                    continue;
+                }
+                let entry_at = (number, at, std::mem::take(&mut is_apart));
+                let (from, to) = (entry.offset, entry.offset + u64::from(entry.psize));
+                bytes += granule_bytes(u64::from(entry.psize));
+                match extents.back_mut() {
+                    Some(last) if from - last.to <= EXTENT_GAP && to - last.from <= EXTENT_BYTES => {
+                        last.to = to;
+                        last.entries.push(entry_at);
+                    }
+                    _ => extents.push_back(Extent { from, to, entries: vec![entry_at] }),
+                }
+            }
+        }
+        extents
+    }
+
+    fn read_ahead(
+        &self,
+        held: &Arc<Held>,
+        extent: Extent,
+        mut buf: AlignedBuf,
+    ) -> (Extent, Pending<ReadBack>) {
+        let (pool, held, from, to) = (self.pool.clone(), held.clone(), extent.from, extent.to);
+        let read = self.pool.workers.submit(move |_| {
+            let start = pool.read_units(&held, from, to, &mut buf);
+            (buf, start.ok())
+        });
+        (extent, read)
     }
 
     /// Whether the entry's block is alive, by committed groups, and this is where it is.
-    fn lives_here(&self, zone: ZoneSeq, part_end: u64, entry: &Entry) -> bool {
-        let tables = self.pool.tables.read();
+    fn lives_here(&self, tables: &Tables, zone: ZoneSeq, part_end: u64, entry: &Entry) -> bool {
         let Some(birth) = tables.zones.get(&entry.identity.seq()) else { return false };
         let granule = entry.identity.granule();
         if birth.dead.overlaps(granule, entry.granules()) {

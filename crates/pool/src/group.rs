@@ -9,15 +9,16 @@
 
 use crate::addr::{Addr, GRANULE, Place, granule_bytes};
 use crate::alloc::Allocator;
-use crate::append::{Appended, COLLECTION, DATA, Gather, META_A, META_B, Stored, ZoneSource};
-use crate::block_ptr::{BlockPtr, COPIES_MAX, EMBEDDED_BYTES_MAX, Embedded, Hole, Normal};
+use crate::append::{Appended, Gather, Spot, Stored, ZoneSource};
+use crate::block_ptr::{BlockPtr, COPIES_MAX, Embedded, Hole, Normal};
 use crate::cache::Key;
 use crate::directory::{Owner, POOL_DEAD_LOG, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
 use crate::error::PoolError;
 use crate::features::Feature;
 use crate::label::BootPtr;
-use crate::policy::Placement;
+use crate::policy::{Age, Placement};
 use crate::pool::{Chained, Pool, SyncState};
+use crate::prepare::{Ready, boot_encode, prepare};
 use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, put_frees};
 use crate::stats::Kind;
 use crate::totals::Totals;
@@ -25,11 +26,9 @@ use crate::workers::Pending;
 use crate::zones::{Phase, Zone};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use terrane_codec::{
-    ChecksumKind, Compression, Compressor, Outcome, ZstdLevel, compute, is_zero, max_stored,
-};
+use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
 use terrane_device::{Device, ZoneState};
-use terrane_wire::{Corrupt, Txg, Writer, ZoneSeq};
+use terrane_wire::{Corrupt, DeviceIdx, Txg, Writer, ZoneSeq};
 
 /// Frees that a record holds itself; more go to dead-log blocks.
 const INLINE_FREES_MAX: usize = 1024;
@@ -41,14 +40,10 @@ const LEASE: u64 = 4096;
 const AHEAD_MAX: usize = 64;
 /// As many bytes are compressed sooner here than by a worker that has to be woken: what an `fsync` waits for is mostly this little.
 const HERE_MAX: usize = 32 << 10;
-/// A block of at most so many bytes that was stored in at most so many is tried once more, by this level of zstd, to see whether it fits
-/// its pointer. A ZAP of ten file identifiers takes 126 bytes by zstd-1: four in five fit by zstd-5, in 4.5 us more; zstd-9 takes 23 and
-/// does no better.
-const DENSER_BLOCK_MAX: usize = 4 << 10;
-const DENSER_STORED_MAX: usize = 160;
-const DENSER_LEVEL: u8 = 5;
-/// Files that bring more than this in a group go to a stream of their own.
-const LARGE_BURST_BYTES: u64 = 1 << 20;
+/// Records that replay may need at the most, nearly.
+const RECORDS_MAX: usize = 256;
+/// Sections that are rewritten in one group when they are wanted soon: no group should take long for it.
+const SECTIONS_IN_HURRY: u32 = 64;
 /// Groups that can be rolled back to.
 const ROLLBACK_GROUPS: usize = 3;
 
@@ -75,13 +70,6 @@ pub struct WriteRequest {
     pub may_embed: bool,
 }
 
-/// A block made ready by a worker.
-enum Ready {
-    Zero,
-    Embedded { compression: u8, payload: Vec<u8> },
-    Stored { compression: u8, bytes: Arc<Vec<u8>>, checksum: [u8; 32], crc: u32 },
-}
-
 /// One group while it syncs.
 pub struct Group<'a> {
     pub(crate) pool: &'a Arc<Pool>,
@@ -89,9 +77,9 @@ pub struct Group<'a> {
     pub(crate) txg: Txg,
     pub(crate) frees: Vec<Free>,
     new_sections: Vec<SectionPtr>,
-    pub(crate) force_sections: bool,
+    pub(crate) hurry_sections: bool,
     pub(crate) suspect: Vec<ZoneSeq>,
-    split_runs: Vec<Move>,
+    pub(crate) split_runs: Vec<Move>,
     pub(crate) healed: BTreeSet<Addr>,
     reset: Vec<ZoneSeq>,
     started_ns: u64,
@@ -109,12 +97,16 @@ struct Source<'a> {
 }
 
 impl ZoneSource for Source<'_> {
-    fn open_zone(&mut self, class: Class) -> Result<(Opened, Arc<Gather>), PoolError> {
+    fn has_zone(&self) -> bool {
+        self.alloc.empty_count() > 0
+    }
+
+    fn open_zone(&mut self, class: Class, open: &[DeviceIdx]) -> Result<(Opened, Arc<Gather>), PoolError> {
         loop {
             let apart_from = self.alloc.apart_from(class);
             let home = self
                 .alloc
-                .pop(class.is_metadata(), apart_from, &|_| true)
+                .pop(class.is_metadata(), apart_from, &|device| self.pool.devices.may_open(device, open))
                 .ok_or_else(|| PoolError::Failed { reason: "no empty zone is left".into() })?;
             let device = self.pool.device(home.device)?;
             if self.alloc.take_unclean(home)
@@ -142,7 +134,7 @@ impl ZoneSource for Source<'_> {
             let gather = Arc::<Gather>::default();
             let mut zone = Zone::new(class, home, report.capacity, self.txg);
             zone.gather = Some(gather.clone());
-            self.pool.tables.write().zones.insert(seq, zone);
+            self.pool.tables.write().insert(seq, zone);
             return Ok((Opened { seq, class, home, capacity: report.capacity }, gather));
         }
     }
@@ -165,7 +157,7 @@ impl Pool {
             txg,
             frees: Vec::new(),
             new_sections: Vec::new(),
-            force_sections: false,
+            hurry_sections: false,
             suspect: Vec::new(),
             split_runs: Vec::new(),
             healed: BTreeSet::new(),
@@ -257,15 +249,15 @@ impl Group<'_> {
         let mut addrs = [Addr::NONE; COPIES_MAX];
         match request.stream {
             Stream::Data(placement) => {
-                let streams = (self.st.streams.count() - DATA) as u64;
-                let large = u64::from(placement.burst_bytes > LARGE_BURST_BYTES);
-                let stream = DATA + (large % streams) as usize;
-                addrs[0] = self.append(stream, &bytes, request.owner, crc, Vec::new())?;
+                let may_open = self.st.alloc.empty_count() > self.pool.low_water();
+                let is_hot = self.st.collector.is_hot(&placement);
+                let slot = self.st.streams.place(&placement, is_hot, may_open);
+                let spot = self.append((slot, Class::Data), &bytes, request.owner, crc, Vec::new())?;
+                addrs[0] = Addr::new(spot.seq, spot.offset);
             }
             Stream::Metadata => {
-                addrs[0] = self.append(META_A, &bytes, request.owner, crc, Vec::new())?;
-                addrs[1] = self.append(META_B, &bytes, request.owner, crc, vec![addrs[0]])?;
-                self.st.streams.add_sibling(META_A, addrs[1]);
+                let spots = self.append_twice(&bytes, request.owner, crc)?;
+                addrs[..2].copy_from_slice(&spots.map(|spot| Addr::new(spot.seq, spot.offset)));
             }
         }
         if request.may_embed || request.stream == Stream::Metadata {
@@ -289,32 +281,50 @@ impl Group<'_> {
 
     fn append(
         &mut self,
-        stream: usize,
+        (slot, class): (usize, Class),
         bytes: &[u8],
         owner: Owner,
         crc: u32,
         siblings: Vec<Addr>,
-    ) -> Result<Addr, PoolError> {
+    ) -> Result<Spot, PoolError> {
         let block = Stored { bytes, identity: None, birth: self.txg, owner, siblings, crc, joins: false };
-        let (seq, offset) = self.st.streams.append(stream, self.txg, block, &mut source!(self))?;
-        Ok(Addr::new(seq, offset))
+        self.st.streams.append(slot, class, self.txg, block, &mut source!(self))
     }
 
-    /// Appends a block under the address it was born with.
-    pub(crate) fn append_moved(&mut self, stream: usize, block: Stored<'_>) -> Result<(), PoolError> {
+    /// Appends both copies of a metadata block.
+    fn append_twice(&mut self, bytes: &[u8], owner: Owner, crc: u32) -> Result<[Spot; 2], PoolError> {
+        let [a, b] = self.st.streams.layout().meta();
+        let first = self.append((a, Class::MetaA), bytes, owner, crc, Vec::new())?;
+        let sibling = Addr::new(first.seq, first.offset);
+        let second = self.append((b, Class::MetaB), bytes, owner, crc, vec![sibling])?;
+        // Without an empty zone both may have gone to one slot, whose last block is the second.
+        if second.slot != first.slot {
+            self.st.streams.add_sibling(first.slot, Addr::new(second.seq, second.offset));
+        }
+        Ok([first, second])
+    }
+
+    /// Appends a block under the address it was born with, and says to which slot it went.
+    pub(crate) fn append_moved(&mut self, slot: usize, block: Stored<'_>) -> Result<usize, PoolError> {
         let identity = block.identity;
-        let (seq, _) = self.st.streams.append(stream, self.txg, block, &mut source!(self))?;
-        self.moved_now.extend(identity.map(|identity| (identity, seq)));
-        Ok(())
+        let spot = self.st.streams.append(slot, Class::Collection, self.txg, block, &mut source!(self))?;
+        self.moved_now.extend(identity.map(|identity| (identity, spot.seq)));
+        Ok(spot.slot)
     }
 
-    /// The stream for a block that moves, so that its copies stay in different zones.
-    pub(crate) fn stream_apart_from(&self, siblings: &[Addr]) -> usize {
+    /// The slot for a block that moves, so that its copies stay in different zones.
+    pub(crate) fn slot_apart_from(&self, siblings: &[Addr], age: Age) -> usize {
+        let layout = self.st.streams.layout();
+        let own = layout.survivors(age);
+        if siblings.is_empty() {
+            return own;
+        }
         let near: Vec<ZoneSeq> = siblings.iter().filter_map(|addr| self.zone_now(*addr)).collect();
-        [COLLECTION, META_A, META_B]
+        let [a, b] = layout.meta();
+        [own, a, b]
             .into_iter()
-            .find(|stream| self.st.streams.zone_of(*stream).is_none_or(|zone| !near.contains(&zone)))
-            .unwrap_or(COLLECTION)
+            .find(|slot| self.st.streams.zone_of(*slot).is_none_or(|zone| !near.contains(&zone)))
+            .unwrap_or(own)
     }
 
     /// Where a block lies, moves of this group included.
@@ -370,7 +380,7 @@ impl Group<'_> {
                     continue;
                 }
             }
-            let stream = self.stream_apart_from(&heal.siblings);
+            let slot = self.slot_apart_from(&heal.siblings, Age::Young);
             let crc = crc32c::crc32c(&heal.bytes);
             let block = Stored {
                 bytes: &heal.bytes,
@@ -381,7 +391,7 @@ impl Group<'_> {
                 crc,
                 joins: false,
             };
-            self.append_moved(stream, block)?;
+            self.append_moved(slot, block)?;
             self.pool.counters.healed_blocks.add(1);
             log::info!("{}: healed from another copy", heal.addr);
         }
@@ -423,17 +433,23 @@ impl Group<'_> {
         let table_bytes: u64 = self.st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
         let bound = (table_bytes / 4).max(1 << 20);
         let every = bound / u64::from(sections) + 1;
-        let turns = if self.force_sections || self.st.checkpoint_wanted || self.st.chain.len() > 256 {
-            sections
-        } else {
-            (self.st.replay_bytes / every).min(u64::from(sections)) as u32
-        };
+        if self.hurry_sections || self.st.chain.len() > RECORDS_MAX {
+            self.st.sections_in_hurry = self.st.sections_in_hurry.max(sections);
+        }
+        let regular = (self.st.replay_bytes / every).min(u64::from(sections)) as u32;
+        let hurried = self.st.sections_in_hurry.min(SECTIONS_IN_HURRY);
+        let turns = if self.st.checkpoint_wanted { sections } else { regular.max(hurried) };
         self.st.checkpoint_wanted = false;
         let stamp = self.st.chain.back().map_or(Txg(0), |last| last.txg);
         if stamp == Txg(0) || turns == 0 {
             return Ok(());
         }
         self.st.replay_bytes = 0;
+        self.st.sections_in_hurry = self.st.sections_in_hurry.saturating_sub(turns);
+        match self.st.sections_in_hurry {
+            0 => self.st.collector.released(&self.pool.tables.read(), self.pool.yield_of_zone()),
+            _ => self.pool.want_another_group(),
+        }
         for _ in 0..turns {
             let section = self.st.next_section;
             self.st.next_section = (section + 1) % sections;
@@ -452,22 +468,19 @@ impl Group<'_> {
 
     fn write_boot(&mut self, what: u8, stored: &[u8]) -> Result<BootPtr, PoolError> {
         let crc = crc32c::crc32c(stored);
-        let mut places = BootPtr::NONE.places;
-        let mut siblings = Vec::new();
-        for (stream, place) in [META_A, META_B].into_iter().zip(&mut places) {
-            let addr = self.append(stream, stored, Owner::Pool { what }, crc, siblings.clone())?;
-            let home = self.pool.hold(addr.seq()).expect("just appended there").home;
-            *place = Place::new(home.device, home.zone, addr.offset(), addr.seq());
-            siblings.push(addr);
-        }
-        self.st.streams.add_sibling(META_A, siblings[1]);
+        let spots = self.append_twice(stored, Owner::Pool { what }, crc)?;
         Ok(BootPtr {
-            places,
+            places: spots.map(|spot| self.place_of(spot)),
             checksum: compute(ChecksumKind::Blake3, stored),
             len: stored.len() as u32,
             padded: 0,
             reserved: 0,
         })
+    }
+
+    fn place_of(&self, spot: Spot) -> Place {
+        let home = self.pool.hold(spot.seq).expect("just appended there").home;
+        Place::new(home.device, home.zone, spot.offset, spot.seq)
     }
 
     /// Everything is appended: write the record, make it the root, and let the tables follow.
@@ -545,7 +558,8 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Waits until everything appended is on the device. Bootstrap blocks whose batch failed are written again, and their pointers follow.
+    /// Waits until everything appended is on the device. Bootstrap blocks whose batch failed are written again, and their pointers
+    /// follow.
     fn drain(&mut self) -> Result<(), PoolError> {
         loop {
             self.st.streams.drain(self.txg, &mut source!(self))?;
@@ -556,9 +570,8 @@ impl Group<'_> {
             for block in lost {
                 let owner = Owner::Pool { what: block.what };
                 let crc = crc32c::crc32c(&block.bytes);
-                let addr = self.append(block.stream, &block.bytes, owner, crc, Vec::new())?;
-                let home = self.pool.hold(addr.seq()).expect("just appended there").home;
-                let place = Place::new(home.device, home.zone, addr.offset(), addr.seq());
+                let spot = self.append((block.slot, block.class), &block.bytes, owner, crc, Vec::new())?;
+                let place = self.place_of(spot);
                 let sections =
                     self.new_sections.iter_mut().chain(&mut self.st.sections).map(|section| &mut section.ptr);
                 let places = sections.chain(&mut self.dead_log).flat_map(|ptr| &mut ptr.places);
@@ -576,11 +589,12 @@ impl Group<'_> {
                 return Ok(copies);
             }
             for (seq, mut copy, bytes) in parts {
-                let apart =
-                    [META_B, META_A].into_iter().find(|stream| self.st.streams.zone_of(*stream) != Some(seq));
+                let [a, b] = self.st.streams.layout().meta();
+                let apart = if self.st.streams.zone_of(b) == Some(seq) { a } else { b };
                 let owner = Owner::Pool { what: POOL_PART_COPY };
-                copy.addr =
-                    self.append(apart.unwrap_or(META_B), &bytes, owner, crc32c::crc32c(&bytes), Vec::new())?;
+                let crc = crc32c::crc32c(&bytes);
+                let spot = self.append((apart, Class::MetaB), &bytes, owner, crc, Vec::new())?;
+                copy.addr = Addr::new(spot.seq, spot.offset);
                 copies.push((seq, copy));
             }
             self.drain()?;
@@ -639,7 +653,7 @@ impl Group<'_> {
             dead_log: self.dead_log.clone(),
             sections: std::mem::take(&mut self.new_sections),
             part_copies,
-            may_open: self.st.alloc.first_of_each(self.st.streams.count()),
+            may_open: self.st.alloc.first_of_each(self.st.streams.layout().slots()),
             totals: if self.pool.has(Feature::Totals) { self.pool.totals() } else { Totals::default() },
         }
     }
@@ -649,8 +663,14 @@ impl Group<'_> {
         let txg = self.txg;
         for _ in 0..8 {
             let size = record.encode().len() as u64 + 512;
-            for stream in [META_A, META_B] {
-                self.st.streams.make_room(stream, txg, size, &mut source!(self))?;
+            let [a, b] = self.st.streams.layout().meta();
+            let mut slots = [(a, Class::MetaA), (b, Class::MetaB)];
+            for (slot, class) in &mut slots {
+                *slot = self.st.streams.make_room(*slot, *class, txg, size, &mut source!(self))?;
+            }
+            if slots[0].0 == slots[1].0 {
+                let (slot, class) = slots[1];
+                slots[1].0 = self.st.streams.make_room(slot, class, txg, 2 * size, &mut source!(self))?;
             }
             let opened = self.st.streams.take_group();
             record.opened.extend(opened.opened);
@@ -663,8 +683,8 @@ impl Group<'_> {
             };
             let mut failed = false;
             let mut padded = [0u64; 2];
-            for (index, stream) in [META_A, META_B].into_iter().enumerate() {
-                match self.st.streams.write_alone(stream, txg, POOL_RECORD, &stored) {
+            for (index, (slot, class)) in slots.into_iter().enumerate() {
+                match self.st.streams.write_alone(slot, class, txg, POOL_RECORD, &stored) {
                     Ok((seq, home, offset, bytes)) => {
                         own.places[index] = Place::new(home.device, home.zone, offset, seq);
                         padded[index] = bytes;
@@ -672,13 +692,14 @@ impl Group<'_> {
                     Err(error) => {
                         log::warn!("commit record of group {txg}: {error}; trying another zone");
                         failed = true;
+                        break;
                     }
                 }
             }
             if failed || padded[0] != padded[1] {
                 // A copy that was written is not claimed: close its zone off before it.
-                for stream in [META_A, META_B] {
-                    self.st.streams.fill(stream, txg)?;
+                for (slot, _) in slots {
+                    self.st.streams.fill(slot, txg)?;
                 }
                 continue;
             }
@@ -710,6 +731,10 @@ impl Group<'_> {
         let findings = {
             let mut tables = pool.tables.write();
             let findings = tables.apply(&record, &own, &frees, &|_| true);
+            let touched = record.filled.iter().chain(record.deltas.iter().map(|(seq, _)| seq));
+            let per_zone = pool.yield_of_zone();
+            st.collector.clock.note(txg, pool.counters.logical_bytes.get());
+            touched.for_each(|seq| st.collector.changed(&tables, *seq, per_zone));
             for seq in &record.filled {
                 if let Some(zone) = tables.zones.get_mut(seq) {
                     zone.gather = None;
@@ -719,15 +744,6 @@ impl Group<'_> {
         };
         for finding in findings {
             pool.report_damage(finding);
-        }
-        for seq in &record.filled {
-            // Frees the device's slot; that it fails harms nobody.
-            if let Some(held) = pool.hold(*seq) {
-                let finished = pool.device(held.home.device).map(|device| device.finish(held.home.zone));
-                if let Ok(Err(error)) = finished {
-                    log::warn!("{}: {error}", held.home);
-                }
-            }
         }
         let bytes = u64::from(own.padded) + dead_log.iter().map(|block| u64::from(block.len)).sum::<u64>();
         st.replay_bytes += bytes;
@@ -762,7 +778,7 @@ impl Pool {
         let ready: Vec<ZoneSeq> = {
             let tables = self.tables.read();
             let ripe = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.oldest);
-            tables.zones.iter().filter(|(_, zone)| ripe(zone)).map(|(seq, _)| *seq).collect()
+            tables.emptied().filter(|(_, zone)| ripe(zone)).map(|(seq, _)| seq).collect()
         };
         for seq in ready {
             if !self.explained(st, seq)? {
@@ -787,6 +803,7 @@ impl Pool {
                 tables.retire(seq);
                 (home, copies)
             };
+            st.collector.reset(seq);
             st.resets_done.push((seq, copies));
             match self.device(home.device)?.reset(home.zone) {
                 Ok(()) => {
@@ -827,74 +844,4 @@ impl Pool {
             }
         }))
     }
-}
-
-/// Compresses, embeds or finds zero, and checksums.
-fn prepare(
-    codec: &mut Compressor,
-    data: &Arc<Vec<u8>>,
-    compression: Compression,
-    checksum: ChecksumKind,
-    may_embed: bool,
-) -> Ready {
-    if is_zero(data) {
-        return Ready::Zero;
-    }
-    let mut out = Vec::new();
-    let embeddable = may_embed && data.len() <= EMBEDDED_BYTES_MAX;
-    let limit =
-        max_stored(data.len()).max(if may_embed { EMBEDDED_BYTES_MAX.min(data.len() - 1) } else { 0 });
-    if codec.compress(compression, data, limit, &mut out) == Outcome::Compressed {
-        if may_embed && out.len() <= EMBEDDED_BYTES_MAX {
-            return Ready::Embedded { compression: compression.id(), payload: out };
-        }
-        if may_embed && let Some(payload) = embed_denser(codec, data, compression, out.len()) {
-            return Ready::Embedded { compression: compression.id(), payload };
-        }
-        if out.len() <= max_stored(data.len()) {
-            let (checksum, crc) = (compute(checksum, &out), crc32c::crc32c(&out));
-            return Ready::Stored { compression: compression.id(), bytes: Arc::new(out), checksum, crc };
-        }
-    }
-    if embeddable {
-        return Ready::Embedded { compression: Compression::Off.id(), payload: data.to_vec() };
-    }
-    let (checksum, crc) = (compute(checksum, data), crc32c::crc32c(data));
-    Ready::Stored { compression: Compression::Off.id(), bytes: data.clone(), checksum, crc }
-}
-
-/// A second try, by a higher level, for a small block that missed its pointer by a little: in the pointer it costs neither a checksum
-/// nor an address, and what is like its neighbours' is compressed once more, with the block that the pointer stands in.
-fn embed_denser(
-    codec: &mut Compressor,
-    data: &[u8],
-    compression: Compression,
-    stored_bytes: usize,
-) -> Option<Vec<u8>> {
-    let lower = matches!(compression, Compression::Zstd(level) if level.cookie() < DENSER_LEVEL);
-    if !lower || data.len() > DENSER_BLOCK_MAX || stored_bytes > DENSER_STORED_MAX {
-        return None;
-    }
-    let denser = Compression::Zstd(ZstdLevel::new(DENSER_LEVEL).expect("5 is a level"));
-    let mut out = Vec::new();
-    // The library needs more room than what it makes takes in the end.
-    let fits = codec.compress(denser, data, data.len() - 1, &mut out) == Outcome::Compressed;
-    (fits && out.len() <= EMBEDDED_BYTES_MAX).then_some(out)
-}
-
-/// A bootstrap block: compression id, logical size, payload.
-pub(crate) fn boot_encode(codec: &mut Compressor, raw: &[u8]) -> Vec<u8> {
-    let zstd = Compression::Zstd(ZstdLevel::new(3).expect("3 is a level"));
-    let mut packed = Vec::new();
-    let outcome = codec.compress(zstd, raw, max_stored(raw.len()), &mut packed);
-    let (id, body) = if outcome == Outcome::Compressed {
-        (zstd.id(), packed.as_slice())
-    } else {
-        (Compression::Off.id(), raw)
-    };
-    let mut out = Writer::with_capacity(body.len() + 8);
-    out.u32(u32::from(id));
-    out.u32(raw.len() as u32);
-    out.bytes(body);
-    out.into_bytes()
 }

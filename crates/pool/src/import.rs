@@ -18,6 +18,7 @@ use crate::env::Env;
 use crate::error::PoolError;
 use crate::fates::Fates;
 use crate::features::{Feature, InForce};
+use crate::gc::Collector;
 use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Uberblock};
 use crate::parts::PartCache;
 use crate::pool::{Chained, Pool, SyncState};
@@ -319,10 +320,6 @@ pub(crate) fn homes(device: DeviceIdx, zone_count: u32) -> impl Iterator<Item = 
     (ANCHORS..zone_count).map(move |zone| Home { device, zone: ZoneIdx(zone) })
 }
 
-pub(crate) fn data_streams(zone_count: u32) -> usize {
-    if zone_count >= 128 { 2 } else { 1 }
-}
-
 /// A name that can stand in a path and on a command line.
 pub(crate) fn is_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
@@ -466,14 +463,13 @@ fn open(
     let sizes = label.members().map(|(_, row)| row.zone_size);
     let capacities = tables.zones.values().filter(|zone| zone.is_resident()).map(|zone| zone.capacity);
     let capacity = capacities.chain(sizes).min().unwrap_or(label.zone_size);
-    let zones: u32 = label.members().map(|(_, row)| row.zone_count).fold(0, u32::saturating_add);
     let counters = Arc::new(Counters::new(env.clone()));
     let mut streams = Streams::new(
         label.pool,
         incarnation,
         devices.clone(),
         capacity,
-        data_streams(zones),
+        devices.layout()?,
         env.workers() > 0 && !options.read_only,
         counters.clone(),
     );
@@ -546,6 +542,8 @@ fn open(
         oldest: uber.oldest,
         resets_done: Vec::new(),
         suspects: Vec::new(),
+        sections_in_hurry: 0,
+        collector: Collector::default(),
     };
     let slot = label.members().map(|(_, row)| u64::from(row.write_unit).max(4096)).sum();
     let before = record.totals.plus(&Totals::of_commit(&uber.record, slot, uber.clean));
@@ -554,6 +552,7 @@ fn open(
     let pool = assemble(label, devices, tables, groups, state, (env, counters, before), options);
     if !options.read_only {
         let mut st = pool.sync.lock();
+        st.collector.begin(&pool.tables.read(), pool.yield_of_zone());
         if label_is_old {
             pool.relabel(&mut st)?;
         } else {

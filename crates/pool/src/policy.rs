@@ -4,8 +4,8 @@
 //! few numbers, without a device and without a lock, so that the simulator of large pools runs the same code.
 //!
 //! Rooms: [`hint`] (what somebody said about life times), `placement` (what is known of a block's file), [`clock`] (what time is here),
-//! [`lives`] (how long hot data lives, and how old survivors are), [`siblings`] (how long files live that are like a new one),
-//! [`victim`] (which zone is emptied next), `options` (what administrators say).
+//! [`lives`] (how long hot data lives, and how old survivors are), [`siblings`] (how long files live that are like a new one), [`placer`]
+//! (which open zone a block goes to), [`victim`] (which zone is emptied next), `options` (what administrators say).
 //!
 //! Invariant: no decision here can lose data. The worst that a wrong one costs is copying.
 
@@ -14,6 +14,7 @@ pub mod hint;
 pub mod lives;
 mod options;
 mod placement;
+pub mod placer;
 pub mod siblings;
 pub mod victim;
 
@@ -22,5 +23,6 @@ pub use hint::{Hint, Match};
 pub use lives::{Age, Lives};
 pub use options::{CollectionOptions, IdleWindow};
 pub use placement::Placement;
+pub use placer::{Layout, Placer};
 pub use siblings::{SiblingKey, Siblings};
 pub use victim::{Candidates, VictimPolicy};

@@ -14,7 +14,7 @@ use crate::env::Env;
 use crate::error::PoolError;
 use crate::fates::Fates;
 use crate::features::InForce;
-use crate::gc::zone_yield;
+use crate::gc::Collector;
 use crate::group::Group;
 use crate::label::{BootPtr, Label};
 use crate::parts::PartCache;
@@ -23,7 +23,7 @@ use crate::read::Heal;
 use crate::record::SectionPtr;
 use crate::stats::Counters;
 use crate::totals::{Recent, Totals};
-use crate::txg::{Groups, Room, Tx};
+use crate::txg::{Groups, Tx};
 use crate::workers::Workers;
 use crate::zones::{Phase, Tables};
 use parking_lot::{Mutex, RwLock};
@@ -65,6 +65,8 @@ pub(crate) struct SyncState {
     /// Bytes of records and dead log since a section was last written.
     pub replay_bytes: u64,
     pub checkpoint_wanted: bool,
+    /// Sections still to be rewritten soon: old records and sections keep a zone from being emptied.
+    pub sections_in_hurry: u32,
     pub root: BlockPtr,
     /// Committed groups that can be rolled back to, oldest first.
     pub recent: VecDeque<Txg>,
@@ -75,6 +77,7 @@ pub(crate) struct SyncState {
     /// Zones that were reset since the last record, with the copies of their directory parts.
     pub resets_done: Vec<(ZoneSeq, Vec<(crate::addr::Addr, u64)>)>,
     pub suspects: Vec<ZoneSeq>,
+    pub collector: Collector,
 }
 
 pub struct Pool {
@@ -263,49 +266,6 @@ impl Pool {
         self.largest_block.fetch_max(u64::from(bytes), Ordering::Relaxed);
     }
 
-    /// Zones kept from users: two for collection, the rest for commits, deletes, and streams that are half full.
-    fn reserve_zones(&self, data_zones: u64, streams: u64) -> u64 {
-        (data_zones * 7 / 100).max(5) + streams
-    }
-
-    /// Empty zones under which collection starts.
-    pub(crate) fn low_water(&self) -> usize {
-        6
-    }
-
-    fn yield_of_zone(&self) -> u64 {
-        let label = self.label.lock();
-        zone_yield(label.zone_size, u64::from(label.write_unit), self.largest_block.load(Ordering::Relaxed))
-    }
-
-    /// Publishes what room there is, for those who want to join a group.
-    pub(crate) fn publish(&self, st: &SyncState) {
-        let per_zone = self.yield_of_zone();
-        let tables = self.tables.read();
-        // Zones that died and zones that could not be reset are in neither.
-        let zones = tables.zones.values().filter(|zone| zone.is_resident()).count() as u64
-            + st.alloc.empty_count() as u64;
-        let reserve = self.reserve_zones(zones, st.streams.count() as u64);
-        let waiting = tables.zones.values().any(|zone| matches!(zone.phase, Phase::Emptied(_)));
-        let empty = st.alloc.empty_count() as u64;
-        self.txg.set_room(Room {
-            live: tables.live,
-            limit: zones.saturating_sub(reserve) * per_zone,
-            limit_frees: zones.saturating_sub(reserve / 2) * per_zone,
-            writable: empty.saturating_sub(4) * per_zone,
-            writable_frees: empty.saturating_sub(2) * per_zone,
-            resets_wait: waiting,
-            zones,
-        });
-    }
-
-    /// Bytes users can fill, bytes live, bytes available to users.
-    pub fn space(&self) -> (u64, u64, u64) {
-        let room = self.txg.room();
-        let free = room.limit.saturating_sub(room.live + self.txg.reserved().min(room.limit / 64));
-        (room.limit, room.live, free)
-    }
-
     pub fn status(&self) -> Status {
         let (size_bytes, live_bytes, available_bytes) = self.space();
         let label = self.label();
@@ -348,14 +308,6 @@ impl Pool {
     /// Forgets cached blocks, so that the next reads come from the device.
     pub fn drop_cache(&self) {
         self.cache.clear();
-    }
-
-    /// The oldest group to keep whole: three back, but only one when zones are short.
-    pub(crate) fn rollback_to(&self, st: &SyncState, txg: Txg) -> Txg {
-        let short = st.alloc.empty_count() < self.low_water() + 2;
-        let depth = if short { 1 } else { 3 };
-        let back = st.recent.iter().rev().filter(|recent| **recent < txg).nth(depth - 1).copied();
-        back.unwrap_or(st.oldest).max(st.oldest)
     }
 
     /// Commits everything, completes a checkpoint, and marks the pool clean. The pool takes no more changes. When this has returned and

@@ -305,28 +305,44 @@ impl Pool {
     }
 
     fn read_stored(&self, held: &Held, offset: u64, len: u32) -> Result<StoredBytes, PoolError> {
-        let device = self.device(held.home.device)?;
-        let read = |from: u64, buf: &mut [u8]| {
-            let counters = &*self.counters;
-            let reads = counters.reads(held.class);
-            reads.operations.add(1);
-            reads.bytes.add(buf.len() as u64);
-            let outcome = counters.timed(&counters.device_read, || device.read(held.home.zone, from, buf));
-            if outcome.is_err() {
-                counters.read_errors.add(1);
-            }
-            outcome
-        };
+        let unit = u64::from(self.device(held.home.device)?.info().write_unit);
         // Reads are widened to whole write units, which is what devices serve.
-        let unit = u64::from(device.info().write_unit);
         let (from, to) = (offset / unit * unit, (offset + u64::from(len)).next_multiple_of(unit));
         let start = (offset - from) as usize;
         let mut stored = StoredBytes::new(start..start + len as usize);
         stored.buf.prepare((to - from) as usize);
         if held.gather.as_ref().is_none_or(|gather| !gather.read(offset, stored.wanted_mut())) {
-            read(from, &mut stored.buf)?;
+            self.read_device(held, from, &mut stored.buf)?;
         }
         Ok(stored)
+    }
+
+    fn read_device(&self, held: &Held, from: u64, buf: &mut [u8]) -> Result<(), PoolError> {
+        let device = self.device(held.home.device)?;
+        let counters = &*self.counters;
+        let reads = counters.reads(held.class);
+        reads.operations.add(1);
+        reads.bytes.add(buf.len() as u64);
+        let outcome = counters.timed(&counters.device_read, || device.read(held.home.zone, from, buf));
+        if outcome.is_err() {
+            counters.read_errors.add(1);
+        }
+        Ok(outcome?)
+    }
+
+    /// A range of a zone that is full, widened to whole write units: where it begins in the zone.
+    pub(crate) fn read_units(
+        &self,
+        held: &Held,
+        from: u64,
+        to: u64,
+        buf: &mut AlignedBuf,
+    ) -> Result<u64, PoolError> {
+        let unit = u64::from(self.device(held.home.device)?.info().write_unit);
+        let from = from / unit * unit;
+        buf.prepare((to.next_multiple_of(unit) - from) as usize);
+        self.read_device(held, from, buf)?;
+        Ok(from)
     }
 
     /// The directory part of a zone that ends at `end`; from its second copy if the first is damaged.

@@ -13,12 +13,16 @@
 //! last of the dirty limit is kept for those who bring little, so that a create does not wait for the sync because two writers
 //! stream.
 //!
+//! Who needs room waits first in, first out, so that nobody who brings much is overtaken for ever; who gives space back waits for
+//! nobody.
+//!
 //! Invariant: what is reserved in open and syncing group never exceeds what the pool can still take.
 
 use crate::error::PoolError;
 use crate::pool::Pool;
 use crate::stats::{Counters, WaitFor};
 use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -57,6 +61,11 @@ impl Cost {
             + u64::from(self.meta_blocks) * META_DIRTY_BYTES
             + self.meta_bytes
             + u64::from(self.objects) * OBJECT_DIRTY_BYTES
+    }
+
+    /// The bounds on what lives, and on what is written before collection has made more room.
+    fn room_of(&self, room: &Room) -> (u64, u64) {
+        if self.frees { (room.limit_frees, room.writable_frees) } else { (room.limit, room.writable) }
     }
 
     fn is_little(&self) -> bool {
@@ -131,6 +140,9 @@ pub(crate) struct TxgState {
     empty_wanted: bool,
     stopping: bool,
     last_wakeup_ns: u64,
+    /// Who waits for room, and for how many bytes; first in, first out.
+    queue: VecDeque<(u64, u64)>,
+    next_ticket: u64,
 }
 
 /// Room in the pool, as of the last commit.
@@ -144,6 +156,8 @@ pub(crate) struct Room {
     /// Bytes that can be written before collection must have made room.
     pub writable: u64,
     pub writable_frees: u64,
+    /// Collection found nothing more to win.
+    pub is_stuck: bool,
     /// Empty groups would turn emptied zones into room.
     pub resets_wait: bool,
     /// Zones that can hold something, now or after a reset.
@@ -179,8 +193,8 @@ const DELAY_FULL_BYTES: u64 = 1 << 20;
 const LITTLE_BYTES: u64 = 256 << 10;
 /// One part of so many of the dirty limit takes little changes alone.
 const LITTLE_PART: u64 = 8;
-/// Groups without progress after which a writer is told that the pool is full.
-const PATIENCE: u32 = 24;
+/// Groups after which a writer is told that the pool is full if there was never more room than before.
+const PATIENCE: u32 = 48;
 
 impl Groups {
     /// Dirty data never takes more than `dirty_budget` bytes.
@@ -198,6 +212,8 @@ impl Groups {
                 empty_wanted: false,
                 stopping: false,
                 last_wakeup_ns: 0,
+                queue: VecDeque::new(),
+                next_ticket: 0,
             }),
             open_now: AtomicU64::new(open.0),
             left: Condvar::new(),
@@ -229,6 +245,12 @@ impl Groups {
 
     pub fn synced(&self) -> Txg {
         self.state.lock().synced
+    }
+
+    /// How many changes wait for room, and for how many bytes.
+    pub fn waiting(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.queue.len() as u64, state.queue.iter().map(|(_, need)| need).sum())
     }
 
     /// Worst-case bytes reserved and not yet accounted.
@@ -288,6 +310,43 @@ enum Wait {
     Commit,
     /// There is no room for it, or not yet.
     Space,
+    /// Others came first.
+    Turn,
+}
+
+/// A change that waits for room, and its place among those that do.
+struct SpaceWait<'a> {
+    pool: &'a Pool,
+    ticket: Option<u64>,
+    /// The most room there was while it waited, and how many groups brought no more.
+    most: u64,
+    stuck: u32,
+}
+
+impl SpaceWait<'_> {
+    fn enter(&mut self, state: &mut TxgState, need: u64) {
+        if self.ticket.is_none() {
+            state.queue.push_back((state.next_ticket, need));
+            self.ticket = Some(state.next_ticket);
+            state.next_ticket += 1;
+        }
+    }
+
+    fn leave(&mut self, state: &mut TxgState) {
+        if let Some(own) = self.ticket.take() {
+            state.queue.retain(|(ticket, _)| *ticket != own);
+            // The next one may fit as well.
+            self.pool.txg.synced.notify_all();
+        }
+    }
+}
+
+impl Drop for SpaceWait<'_> {
+    fn drop(&mut self) {
+        if self.ticket.is_some() {
+            self.leave(&mut self.pool.txg.state.lock());
+        }
+    }
 }
 
 impl Pool {
@@ -298,13 +357,14 @@ impl Pool {
         }
         let need = cost.reserve_bytes();
         let mut delayed = false;
-        let mut stuck = 0;
+        let mut wait = SpaceWait { pool: self, ticket: None, most: 0, stuck: 0 };
         let mut queue = Queue { counters: &self.counters, began_ns: None, since_ns: 0 };
         loop {
             self.alive()?;
             let mut state = self.txg.state.lock();
-            match self.what_to_wait_for(&state, &cost, need, delayed) {
+            match self.what_to_wait_for(&state, &cost, need, (delayed, wait.ticket)) {
                 Wait::Join => {
+                    wait.leave(&mut state);
                     state.holders += 1;
                     state.load_open.reserved += need;
                     state.load_open.dirty += cost.dirty_bytes();
@@ -349,17 +409,30 @@ impl Pool {
                     }
                     queue.leave(WaitFor::Sync);
                 }
+                Wait::Turn => {
+                    queue.enter();
+                    wait.enter(&mut state, need);
+                    self.txg.synced.wait(&mut state);
+                    drop(state);
+                    queue.leave(WaitFor::Space);
+                }
                 Wait::Space => {
+                    let room = self.txg.room();
+                    let (limit, writable) = cost.room_of(&room);
                     // What others reserved comes back with their group, so only when nothing is pending is the answer final; and
                     // collection needs some groups to turn garbage into room.
                     if state.load_open.reserved + state.load_syncing.reserved == 0 {
-                        let room = self.txg.room();
-                        let limit = if cost.frees { room.limit_frees } else { room.limit };
-                        stuck += 1;
-                        if room.live + need > limit || stuck > PATIENCE {
+                        // A few groups even then: a free that was just committed is garbage only in the next.
+                        let more = if room.is_stuck { PATIENCE / 4 } else { 1 };
+                        wait.stuck = if writable > wait.most { 0 } else { wait.stuck + more };
+                        wait.most = wait.most.max(writable);
+                        if room.live + need > limit || wait.stuck > PATIENCE {
                             self.counters.no_space.add(1);
                             return Err(PoolError::NoSpace { need, free: limit.saturating_sub(room.live) });
                         }
+                    }
+                    if !cost.frees {
+                        wait.enter(&mut state, need);
                     }
                     let txg = state.open;
                     drop(state);
@@ -371,14 +444,23 @@ impl Pool {
         }
     }
 
-    fn what_to_wait_for(&self, state: &TxgState, cost: &Cost, need: u64, delayed: bool) -> Wait {
+    fn what_to_wait_for(
+        &self,
+        state: &TxgState,
+        cost: &Cost,
+        need: u64,
+        (delayed, ticket): (bool, Option<u64>),
+    ) -> Wait {
         if state.quiescing {
             return Wait::Change;
         }
+        let is_first = state.queue.front().is_none_or(|(first, _)| ticket == Some(*first));
+        if need > 0 && !cost.frees && !is_first {
+            return Wait::Turn;
+        }
         let room = self.txg.room();
         let reserved = state.load_open.reserved + state.load_syncing.reserved;
-        let (limit, writable) =
-            if cost.frees { (room.limit_frees, room.writable_frees) } else { (room.limit, room.writable) };
+        let (limit, writable) = cost.room_of(&room);
         if room.live + reserved + need > limit || reserved + need > writable {
             return Wait::Space;
         }

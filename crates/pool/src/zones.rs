@@ -21,7 +21,7 @@ use crate::record::{
     Class, Free, Home, PartCopy, Record, Run, get_home, get_part_copy, get_run, get_seq, get_zone_bytes,
     list, put_home, put_part_copy, put_run,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq};
@@ -105,12 +105,55 @@ pub struct Tables {
     pub zones: BTreeMap<ZoneSeq, Zone>,
     /// Live bytes of all zones.
     pub live: u64,
+    /// Zones in which bytes lie.
+    resident: u64,
+    /// Zones that wait to be reset.
+    emptied: BTreeSet<ZoneSeq>,
 }
 
 /// What replaying or committing a record found wrong.
 pub type Findings = Vec<Corrupt>;
 
 impl Tables {
+    /// Adds the row of a zone.
+    pub fn insert(&mut self, seq: ZoneSeq, zone: Zone) {
+        self.forget(seq);
+        self.resident += u64::from(zone.is_resident());
+        if matches!(zone.phase, Phase::Emptied(_)) {
+            self.emptied.insert(seq);
+        }
+        self.zones.insert(seq, zone);
+    }
+
+    fn forget(&mut self, seq: ZoneSeq) {
+        if let Some(old) = self.zones.remove(&seq) {
+            self.resident -= u64::from(old.is_resident());
+            self.emptied.remove(&seq);
+        }
+    }
+
+    /// The only place where a zone's phase changes, so the counts cannot drift.
+    fn enter(&mut self, seq: ZoneSeq, phase: Phase) {
+        let Some(zone) = self.zones.get_mut(&seq) else { return };
+        self.resident -= u64::from(zone.is_resident());
+        zone.phase = phase;
+        self.resident += u64::from(zone.is_resident());
+        match phase {
+            Phase::Emptied(_) => self.emptied.insert(seq),
+            _ => self.emptied.remove(&seq),
+        };
+    }
+
+    /// How many zones there are in which bytes lie.
+    pub fn resident(&self) -> u64 {
+        self.resident
+    }
+
+    /// Zones that wait to be reset.
+    pub fn emptied(&self) -> impl Iterator<Item = (ZoneSeq, &Zone)> {
+        self.emptied.iter().filter_map(|seq| Some((*seq, self.zones.get(seq)?)))
+    }
+
     /// Applies a committed record. `frees` are those of the record and of its dead-log blocks, sorted. `own` names the record
     /// itself. Only rows for which `concerns` says so are touched: the others are newer already.
     pub fn apply(
@@ -129,9 +172,9 @@ impl Tables {
             self.retire(seq);
         }
         for opened in record.opened.iter().filter(|opened| concerns(opened.seq)) {
-            self.zones
-                .entry(opened.seq)
-                .or_insert_with(|| Zone::new(opened.class, opened.home, opened.capacity, txg));
+            if !self.zones.contains_key(&opened.seq) {
+                self.insert(opened.seq, Zone::new(opened.class, opened.home, opened.capacity, txg));
+            }
         }
         for written in record.written.iter().filter(|written| concerns(written.seq)) {
             match self.zones.get_mut(&written.seq) {
@@ -157,8 +200,8 @@ impl Tables {
             }
         }
         for seq in record.filled.iter().filter(|seq| concerns(**seq)) {
-            if let Some(zone) = self.zones.get_mut(seq).filter(|zone| zone.phase == Phase::Open) {
-                zone.phase = Phase::Full;
+            if self.zones.get(seq).is_some_and(|zone| zone.phase == Phase::Open) {
+                self.enter(*seq, Phase::Full);
             }
         }
         for (seq, copy) in record.part_copies.iter().filter(|(seq, _)| concerns(*seq)) {
@@ -189,13 +232,13 @@ impl Tables {
         }
         self.apply_frees(txg, frees, concerns, &mut findings);
         for seq in record.suspect.iter().filter(|seq| concerns(**seq)) {
-            if let Some(zone) = self.zones.get_mut(seq) {
-                zone.phase = Phase::Suspect;
-            }
+            self.enter(*seq, Phase::Suspect);
         }
-        for (_, zone) in self.zones.iter_mut().filter(|(seq, _)| concerns(**seq)) {
-            if zone.phase == Phase::Full && zone.live == 0 {
-                zone.phase = Phase::Emptied(txg);
+        // Only these can have lost their last live byte.
+        let touched = record.filled.iter().chain(record.deltas.iter().map(|(seq, _)| seq));
+        for seq in touched.filter(|seq| concerns(**seq)) {
+            if self.zones.get(seq).is_some_and(|zone| zone.phase == Phase::Full && zone.live == 0) {
+                self.enter(*seq, Phase::Emptied(txg));
             }
         }
         findings
@@ -242,8 +285,8 @@ impl Tables {
 
     /// The filling is no more. What no run holds is dead by that alone, and needs no intervals; without survivors the row goes.
     pub(crate) fn retire(&mut self, seq: ZoneSeq) {
+        self.enter(seq, Phase::Gone);
         if let Some(zone) = self.zones.get_mut(&seq) {
-            zone.phase = Phase::Gone;
             zone.gather = None;
             zone.part_copies.clear();
             let runs: Vec<(u32, u32)> = zone.runs.iter().map(|run| (run.first, run.last)).collect();
@@ -255,7 +298,7 @@ impl Tables {
     /// Drops the row of a zone that is gone and has no survivors.
     fn forget_if_done(&mut self, seq: ZoneSeq) {
         if self.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Gone && zone.runs.is_empty()) {
-            self.zones.remove(&seq);
+            self.forget(seq);
         }
     }
 
@@ -313,6 +356,15 @@ impl Tables {
                 ));
             }
         }
+        let emptied = |zone: &Zone| matches!(zone.phase, Phase::Emptied(_));
+        let counts = (
+            self.zones.values().filter(|zone| zone.is_resident()).count() as u64,
+            self.zones.iter().filter(|(_, zone)| emptied(zone)).map(|(seq, _)| *seq).collect(),
+        );
+        if counts != (self.resident, self.emptied.clone()) {
+            let found = format!("{} and {:?}", self.resident, self.emptied);
+            findings.push(Corrupt::new("zone tables", "zones by phase", format_args!("{counts:?}"), found));
+        }
         if live != self.live {
             findings.push(Corrupt::new("zone tables", "live bytes of all zones", live, self.live));
         }
@@ -367,7 +419,7 @@ impl Tables {
                 return Err(Corrupt::new(&at, "zone", "of this section", seq));
             }
             self.live = self.live.saturating_add(zone.live);
-            self.zones.insert(seq, zone);
+            self.insert(seq, zone);
         }
         Ok(())
     }

@@ -95,7 +95,7 @@ fn healing_waits_when_zones_are_short() {
     work(&pool, &toy, &SeededEnv::new(31), 20).unwrap();
     pool.export().unwrap();
     let (pool, _) = import(&device, 32).unwrap();
-    let keep = 5;
+    let keep = 3;
     let empty = empty_zones(&pool);
     pool.export().unwrap();
     for zone in &empty[keep..] {
@@ -112,8 +112,10 @@ fn healing_waits_when_zones_are_short() {
         .find_map(|(at, ptr)| {
             let BlockPtr::Normal(normal) = ptr else { return None };
             normal.copies().nth(1)?;
-            let (seq, home, offset) = pool.whereabouts(normal.copies().next()?, normal.psize).ok()?;
-            open.iter().any(|zone| zone.seq == seq).then_some((at, ptr, home, offset))
+            normal.copies().find_map(|copy| {
+                let (seq, home, offset) = pool.whereabouts(copy, normal.psize).ok()?;
+                open.iter().any(|zone| zone.seq == seq).then_some((at, ptr, home, offset))
+            })
         })
         .unwrap();
     device.rot(home.zone, offset + 7, &[1]).unwrap();

@@ -44,12 +44,18 @@ pub(crate) fn recover_to(
     Err(last.unwrap_or(Failure("no state".into())).within(format_args!("tree of group {group}")))
 }
 
+fn stopped(workload: &Workload) -> String {
+    format!("the pool stopped after a crash: {:?}", workload.machine.pool.status().failed)
+}
+
 /// What is left behind lives on: more operations, a sync, a clean check, an export, an import.
 pub fn live_on(mut workload: Workload, steps: u64, seed: u64) -> Result<(), Failure> {
     for _ in 0..steps {
-        ensure(workload.step()? == Step::Done, || "the pool stopped after a crash".into())?;
+        let step = workload.step()?;
+        ensure(step == Step::Done, || stopped(&workload))?;
     }
-    ensure(workload.sync()? == Step::Done, || "the pool stopped after a crash".into())?;
+    let step = workload.sync()?;
+    ensure(step == Step::Done, || stopped(&workload))?;
     let Workload { machine, model, .. } = workload;
     machine.fs().forget_all();
     ensure(machine.fs().sync().is_ok(), || "sync".into())?;

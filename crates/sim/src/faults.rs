@@ -82,7 +82,8 @@ pub fn metadata_rot(seed: u64) -> Result<(), Failure> {
     // Blocks of trees only: what the pool itself keeps is not healed by reads.
     let entries = machine.pool.zone_directory(zone.seq).map_err(failed("zone directory"))?;
     for (entry, standing) in entries {
-        let of_tree = matches!(entry.owner, Owner::Block { .. });
+        // Zones are shared: contents have one copy, and nothing to be healed from.
+        let of_tree = matches!(entry.owner, Owner::Block { .. }) && !entry.siblings.is_empty();
         if of_tree && standing == terrane_pool::inspect::Standing::Here {
             let mut mask = vec![0; entry.psize as usize];
             if let Some(first) = mask.first_mut() {

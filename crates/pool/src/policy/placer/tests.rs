@@ -1,0 +1,81 @@
+use super::*;
+
+fn file(file: u64, hint: Hint, burst_bytes: u64) -> Placement {
+    Placement { file, hint, burst_bytes, ..Placement::default() }
+}
+
+#[test]
+fn copies_of_metadata_never_share_a_slot_and_every_role_has_one() {
+    for zones in [30, 62, 127, 128, 254, 256, 1000, 5000, 100_000] {
+        for open_max in [0, 2, 3, 4, 5, 6, 7, 13, 127] {
+            let layout = Layout::new(zones, open_max).unwrap();
+            let [a, b] = layout.meta();
+            assert_ne!(a, b, "{zones} zones, {open_max} open");
+            assert!(open_max == 0 || layout.slots() <= open_max as usize);
+            assert!(!layout.data().is_empty() && layout.data().end <= layout.slots());
+            assert!(Age::ALL.iter().all(|age| layout.survivors(*age) < layout.slots()));
+            for class in Class::ALL {
+                assert!(!layout.slots_of(class).is_empty());
+            }
+            let used: std::collections::BTreeSet<usize> =
+                layout.data().chain([a, b]).chain(Age::ALL.map(|age| layout.survivors(age))).collect();
+            assert_eq!(used.len(), layout.slots(), "no slot without a role: {layout:?}");
+        }
+    }
+    assert_eq!(Layout::new(1000, 1), None);
+}
+
+#[test]
+fn what_dies_together_lies_together() {
+    let mut placer = Placer::new(Layout::new(500, 0).unwrap());
+    let mut slots: [Vec<usize>; 3] = Default::default();
+    for round in 0..100u64 {
+        for (at, hint) in [Hint::Short, Hint::Medium, Hint::Long].into_iter().enumerate() {
+            slots[at].push(placer.place(&file(1 + round * 3 + at as u64, hint, 1 << 20), false, true));
+        }
+    }
+    for slots in &mut slots {
+        slots.dedup();
+        assert_eq!(slots.len(), 1);
+    }
+    assert!(slots[0] != slots[1] && slots[1] != slots[2] && slots[0] != slots[2]);
+}
+
+#[test]
+fn writers_at_the_same_time_get_different_zones_and_keep_them() {
+    let mut placer = Placer::new(Layout::new(2000, 0).unwrap());
+    let first: Vec<usize> =
+        (1..=4).map(|id| placer.place(&file(id, Hint::NotSet, 8 << 20), false, true)).collect();
+    let unlike: std::collections::BTreeSet<usize> = first.iter().copied().collect();
+    assert_eq!(unlike.len(), 4);
+    for _ in 0..10 {
+        let again: Vec<usize> =
+            (1..=4).map(|id| placer.place(&file(id, Hint::NotSet, 8 << 20), false, true)).collect();
+        assert_eq!(again, first);
+    }
+}
+
+#[test]
+fn small_files_follow_each_other() {
+    let mut placer = Placer::new(Layout::new(2000, 0).unwrap());
+    for id in 1..=3 {
+        let _ = placer.place(&file(id, Hint::NotSet, 8 << 20), false, true);
+    }
+    let slots: std::collections::BTreeSet<usize> = (10..110)
+        .map(|id| placer.place(&Placement { closed: true, ..file(id, Hint::NotSet, 8 << 10) }, false, true))
+        .collect();
+    assert_eq!(slots.len(), 1);
+}
+
+#[test]
+fn what_dies_soon_is_kept_apart_from_the_rest_where_there_is_room() {
+    for zones in [200, 500, 2000] {
+        let mut placer = Placer::new(Layout::new(zones, 0).unwrap());
+        let cold = placer.place(&file(1, Hint::NotSet, 64 << 10), false, true);
+        let hot = placer.place(&file(2, Hint::NotSet, 64 << 10), true, true);
+        assert_ne!(cold, hot);
+        assert_eq!(placer.place(&file(3, Hint::NotSet, 64 << 10), true, true), hot);
+        placer.closed(hot);
+        assert_eq!(placer.place(&file(1, Hint::NotSet, 64 << 10), false, true), cold);
+    }
+}

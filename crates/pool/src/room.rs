@@ -1,0 +1,113 @@
+//! What room there is, and for whom.
+//!
+//! Room is counted in bytes that zones can be counted on to take (their *yield*). Of all zones 7 % are kept from users, and at least what
+//! makes collection sure to succeed: one zone into which a victim is copied, what commits take meanwhile, and the garbage that is too
+//! thin to be collected (a 32nd of every zone).
+//!
+//! Users may write while what is empty and what is open holds more than one victim and the commits need. When it does not, they wait,
+//! in order, and collection gives them room in small steps: for a piece `c` of a victim with live share `r` it gives `c x (1-r)/r`,
+//! long before the victim's zone is reset, because one zone's worth is always kept for exactly this.
+//!
+//! Invariant: who frees may dip into what is kept for collection, but nobody into what commits need.
+
+use crate::gc::zone_yield;
+use crate::pool::{Pool, SyncState};
+use crate::txg::Room;
+use crate::zones::Phase;
+use std::sync::atomic::Ordering;
+use terrane_wire::Txg;
+
+/// Bytes that the groups of one victim's time take for themselves, in zones that are large enough for it to matter little.
+const COMMIT_BYTES: u64 = 8 << 20;
+/// A zone with less garbage than one part of so many is not worth collecting.
+pub(crate) const GARBAGE_PART_MIN: u64 = 32;
+
+impl Pool {
+    /// Bytes of a zone that blocks can be counted on to fill.
+    pub(crate) fn yield_of_zone(&self) -> u64 {
+        let label = self.label.lock();
+        zone_yield(label.zone_size, u64::from(label.write_unit), self.largest_block.load(Ordering::Relaxed))
+    }
+
+    /// Bytes kept for commits while a victim is copied.
+    pub(crate) fn commit_room(&self) -> u64 {
+        COMMIT_BYTES.min(3 * self.yield_of_zone())
+    }
+
+    /// Empty zones under which there are few: no further zone is opened for placement alone, and groups that can be rolled back to do
+    /// not hold emptied zones.
+    pub(crate) fn low_water(&self) -> usize {
+        1 + self.commit_room().div_ceil(self.yield_of_zone().max(1)) as usize
+    }
+
+    /// Zones kept from users, of `zones` that can hold something.
+    fn reserve_zones(&self, zones: u64, st: &SyncState) -> u64 {
+        let slots = st.streams.layout().slots() as u64;
+        // Shared slots are counted on to be filled; others may stay half empty.
+        let half_empty = if slots > 3 { slots / 2 } else { 0 };
+        let tenths = 10 * (1 + zones.div_ceil(GARBAGE_PART_MIN) + half_empty)
+            + 10 * self.commit_room() / self.yield_of_zone().max(1);
+        (zones * 7 / 100).max(tenths.div_ceil(10))
+    }
+
+    /// What is empty, and what open zones still take, in bytes.
+    pub(crate) fn physical_room(&self, st: &SyncState) -> u64 {
+        let rooms: u64 = (0..st.streams.layout().slots()).map(|slot| st.streams.room(slot)).sum();
+        rooms + st.alloc.empty_count() as u64 * self.yield_of_zone()
+    }
+
+    /// What must stay free for collection, and for commits, when users are done.
+    pub(crate) fn kept_room(&self, st: &SyncState) -> u64 {
+        let layout = st.streams.layout();
+        let per_zone = self.yield_of_zone();
+        // Room in slots that data does not go to is no room for users.
+        let own = |slot: &usize| !layout.data().contains(slot);
+        let others: u64 = (0..layout.slots()).filter(own).map(|slot| st.streams.room(slot)).sum();
+        (per_zone + self.commit_room()).max(others)
+    }
+
+    /// Publishes what room there is, for those who want to join a group.
+    pub(crate) fn publish(&self, st: &SyncState) {
+        let per_zone = self.yield_of_zone();
+        let tables = self.tables.read();
+        // Zones that died and zones that could not be reset are in neither.
+        let zones = tables.resident() + st.alloc.empty_count() as u64;
+        let reserve = self.reserve_zones(zones, st);
+        let physical = self.physical_room(st);
+        let kept = self.kept_room(st);
+        self.txg.set_room(Room {
+            live: tables.live,
+            limit: zones.saturating_sub(reserve) * per_zone,
+            limit_frees: zones.saturating_sub(reserve / 2) * per_zone,
+            // Never so much that the victim in progress could not be emptied, or a group not be committed.
+            writable: (physical + st.collector.credit())
+                .saturating_sub(kept)
+                .min(physical.saturating_sub(self.commit_room() + st.collector.remaining())),
+            writable_frees: physical.saturating_sub(self.commit_room() / 2),
+            is_stuck: st.collector.is_stuck,
+            resets_wait: tables.emptied().next().is_some(),
+            zones,
+        });
+    }
+
+    /// Bytes users can fill, bytes live, bytes available to users.
+    pub fn space(&self) -> (u64, u64, u64) {
+        let room = self.txg.room();
+        let free = room.limit.saturating_sub(room.live + self.txg.reserved().min(room.limit / 64));
+        (room.limit, room.live, free)
+    }
+
+    /// The oldest group to keep whole: three back, but only one when zones are short.
+    pub(crate) fn rollback_to(&self, st: &SyncState, txg: Txg) -> Txg {
+        let short = st.alloc.empty_count() < self.low_water() + 2;
+        let depth = if short { 1 } else { 3 };
+        let back = st.recent.iter().rev().filter(|recent| **recent < txg).nth(depth - 1).copied();
+        back.unwrap_or(st.oldest).max(st.oldest)
+    }
+
+    /// Zones that were emptied and wait to be reset.
+    pub(crate) fn waiting_zones(&self) -> u64 {
+        let tables = self.tables.read();
+        tables.emptied().filter(|(_, zone)| matches!(zone.phase, Phase::Emptied(_))).count() as u64
+    }
+}
