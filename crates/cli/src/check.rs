@@ -83,14 +83,17 @@ pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
         let before = live.pool.synced_txg();
         // What is committed now stays on the device, while writers go on.
         let hold = Mutex::new(Some(live.pool.hold_zones()));
-        let (report, paths) = check(Arc::new(Beside(live.device.clone())), &|what, done, total| {
-            let zones = live.pool.stats().zones;
-            if zones.empty < EMPTY_MIN && zones.emptied > 0 {
-                // Writers need the room more than a check does.
-                hold.lock().unwrap_or_else(PoisonError::into_inner).take();
-            }
-            progress(what, done, total);
-        })?;
+        let (report, paths) = check(
+            live.pool.device_handles().into_iter().map(beside_writer).collect(),
+            &|what, done, total| {
+                let zones = live.pool.stats().zones;
+                if zones.empty < EMPTY_MIN && zones.emptied > 0 {
+                    // Writers need the room more than a check does.
+                    hold.lock().unwrap_or_else(PoisonError::into_inner).take();
+                }
+                progress(what, done, total);
+            },
+        )?;
         let was_held = hold.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         let is_sure = live.pool.synced_txg() == before || (was_held && attempt == TRIES);
         if report.is_clean() || is_sure {
@@ -103,17 +106,21 @@ pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
     )))
 }
 
-/// Checks the pool on a device that nobody writes.
-pub fn alone(device: Arc<dyn Device>, progress: Progress<'_>) -> Outcome<Value> {
-    check(device, progress).map(|(report, paths)| to_json(&report, &paths))
+fn beside_writer(device: Arc<dyn Device>) -> Arc<dyn Device> {
+    Arc::new(Beside(device))
+}
+
+/// Checks the pool on devices that nobody writes.
+pub fn alone(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<Value> {
+    check(devices, progress).map(|(report, paths)| to_json(&report, &paths))
 }
 
 /// Paths of the files that something was found at, by the place of the finding.
 type Paths = BTreeMap<String, String>;
 
-fn check(device: Arc<dyn Device>, progress: Progress<'_>) -> Outcome<(Report, Paths)> {
+fn check(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<(Report, Paths)> {
     let options = live::tool_options(OpenMode::ReadOnly);
-    let pool = Pool::import(vec![device], Arc::new(SystemEnv::new()), &options)?;
+    let pool = Pool::import(devices, Arc::new(SystemEnv::new()), &options)?;
     let found = Objects::open(Arc::clone(&pool)).map(|objects| {
         let mut tell = |now: terrane_check::Progress| progress(phase_text(now.phase), now.done, now.total);
         let report = terrane_check::check(&objects, &mut tell);

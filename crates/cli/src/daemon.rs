@@ -213,7 +213,7 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
         Err(error) => log::error!("pool {}: {error}", plan.target.name),
     }
     // Whoever hears of the end may open the device at once, while this process is still on its way out.
-    shared.live.device.unlock();
+    shared.live.pool.device_handles().iter().for_each(|device| device.unlock());
     farewell(&shared, exported.clone());
     let socket = registry.socket(&plan.target.name);
     if let Err(error) = std::fs::remove_file(&socket) {

@@ -37,13 +37,18 @@ pub fn feature_names(label: &Label) -> Vec<String> {
     [incompatible, read_only_compatible, compatible].into_iter().flatten().cloned().collect()
 }
 
-/// Labels of the anchors, and all valid uberblocks, newest first.
-pub fn uberblocks(device: &dyn Device) -> Value {
-    let anchors = inspect::anchors(device);
+/// Labels of the anchors of all devices, and all valid uberblocks, newest first.
+pub fn uberblocks(devices: &[Arc<dyn Device>]) -> Value {
+    let of_device = |device: &Arc<dyn Device>| {
+        let name = device.info().name.clone();
+        inspect::anchors(device.as_ref()).into_iter().map(move |anchor| (name.clone(), anchor))
+    };
+    let anchors: Vec<_> = devices.iter().flat_map(of_device).collect();
     let labels: Vec<Value> = anchors
         .iter()
-        .map(|(anchor, label, _)| {
+        .map(|(name, (anchor, label, _))| {
             json!({
+                "device": name,
                 "anchor": anchor,
                 "pool": label.name,
                 "pool_id": format!("{:016x}", label.pool),
@@ -55,7 +60,7 @@ pub fn uberblocks(device: &dyn Device) -> Value {
                 "write_unit": label.write_unit,
                 "max_block": label.max_block,
                 "sections": label.sections,
-                "devices": label.devices.len(),
+                "devices": label.members().count(),
                 "incompatible_features": label.features.incompatible,
                 "read_only_compatible_features": label.features.read_only_compatible,
                 "compatible_features": label.features.compatible,
@@ -64,15 +69,18 @@ pub fn uberblocks(device: &dyn Device) -> Value {
         .collect();
     let mut rows: Vec<_> = anchors
         .iter()
-        .flat_map(|(anchor, _, ubers)| ubers.iter().map(move |(offset, uber)| (*anchor, *offset, uber)))
+        .flat_map(|(name, (anchor, _, ubers))| {
+            ubers.iter().map(move |(offset, uber)| (name, *anchor, *offset, uber))
+        })
         .collect();
-    rows.sort_by_key(|(anchor, offset, uber)| {
-        std::cmp::Reverse((uber.txg, uber.incarnation, uber.clean, *anchor, *offset))
+    rows.sort_by_key(|(name, anchor, offset, uber)| {
+        std::cmp::Reverse((uber.txg, uber.incarnation, uber.clean, *name, *anchor, *offset))
     });
     let ubers: Vec<Value> = rows
         .into_iter()
-        .map(|(anchor, offset, uber)| {
+        .map(|(name, anchor, offset, uber)| {
             json!({
+                "device": name,
                 "anchor": anchor,
                 "offset": offset,
                 "txg": uber.txg.0,
@@ -92,8 +100,9 @@ pub fn uberblocks(device: &dyn Device) -> Value {
 }
 
 /// The one that an import takes: of the youngest incarnation, because what older ones wrote after it began was given up.
-pub fn newest_uberblock(device: &dyn Device) -> Option<Uberblock> {
-    let ubers = inspect::anchors(device).into_iter().flat_map(|(_, _, ubers)| ubers).map(|(_, uber)| uber);
+pub fn newest_uberblock(devices: &[Arc<dyn Device>]) -> Option<Uberblock> {
+    let anchors = devices.iter().flat_map(|device| inspect::anchors(device.as_ref()));
+    let ubers = anchors.flat_map(|(_, _, ubers)| ubers).map(|(_, uber)| uber);
     ubers.max_by_key(|uber| (uber.incarnation, uber.txg, uber.clean))
 }
 

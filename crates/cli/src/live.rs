@@ -1,6 +1,7 @@
 //! A pool that is open in this process, from the device up to the root data set.
 
 use crate::failure::{Failure, Outcome};
+use crate::members;
 use crate::registry::{Registry, is_name};
 use crate::suggest;
 use std::collections::BTreeMap;
@@ -8,7 +9,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::Dataset;
-use terrane_device::{Backing, Device, OpenMode, PathKind, Peek};
+use terrane_device::{Backing, OpenMode, PathKind, Peek};
 use terrane_object::Objects;
 use terrane_pool::label::Label;
 use terrane_pool::{ImportOptions, Pool, SystemEnv};
@@ -28,8 +29,8 @@ pub struct Target {
 }
 
 pub struct Live {
+    /// Of the device that was named.
     pub path: PathBuf,
-    pub device: Arc<dyn Device>,
     pub pool: Arc<Pool>,
     pub objects: Arc<Objects>,
     pub dataset: Arc<Dataset>,
@@ -97,18 +98,6 @@ pub fn probe_label(path: &Path, bytes: u64) -> Option<Label> {
     terrane_pool::probe(&mut read, bytes).map(|probe| probe.label)
 }
 
-/// Opens and locks the device of a pool. The zone size is the label's.
-pub fn open_device(target: &Target, mode: OpenMode) -> Outcome<Arc<dyn Device>> {
-    // First the lock, then the label: it is the label of what was locked that counts.
-    let backing = Backing::open(&target.path, mode)?;
-    let label = read_label(&target.path)?;
-    if label.name != target.name {
-        let (expected, found) = (format!("pool {}", target.name), format!("pool {}", label.name));
-        return Err(Failure::refused(target.path.display(), expected, found, "name the device by its path"));
-    }
-    Ok(backing.into_device(label.zone_size)?)
-}
-
 /// Import options of a command that only looks, or changes a little.
 pub fn tool_options(mode: OpenMode) -> ImportOptions {
     ImportOptions {
@@ -121,15 +110,14 @@ pub fn tool_options(mode: OpenMode) -> ImportOptions {
 impl Live {
     pub fn open(target: &Target, options: &ImportOptions) -> Outcome<Live> {
         let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-        let device = open_device(target, mode)?;
-        let pool = Pool::import(vec![Arc::clone(&device)], Arc::new(SystemEnv::new()), options)?;
+        let devices = members::open(target, mode)?.into_iter().map(|(_, device)| device).collect();
+        let pool = Pool::import(devices, Arc::new(SystemEnv::new()), options)?;
         let opened = Objects::open(Arc::clone(&pool))
             .map_err(Failure::from)
             .and_then(|objects| Ok((Dataset::open_root(&objects)?, objects)));
         match opened {
             Ok((dataset, objects)) => Ok(Live {
                 path: target.path.clone(),
-                device,
                 pool,
                 objects,
                 dataset: Arc::new(dataset),

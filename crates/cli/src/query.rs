@@ -9,12 +9,17 @@ use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::live::Live;
 use crate::metrics;
+use crate::newcomer::Terms;
 use crate::suggest;
 use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use terrane_dataset::{DatasetError, PROPERTIES, Property};
 use terrane_device::ZoneState;
+use terrane_pool::label::{Role, Stay};
 use terrane_pool::stats::WaitFor;
-use terrane_pool::{Feature, Spent, Stats, Totals};
+use terrane_pool::{Feature, Member, Spent, Stats, Totals};
 use terrane_wire::meter::Times;
 
 /// A property and what it shall be.
@@ -24,7 +29,7 @@ pub struct Setting {
     pub value: String,
 }
 
-/// What can be asked. Everything but `Set`, `Inherit` and `Upgrade` only reads.
+/// What can be asked. Everything but `Set`, `Inherit`, `Upgrade` and `Add` only reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     Status,
@@ -34,6 +39,15 @@ pub enum Query {
     Set(Vec<Setting>),
     /// The named properties back to their defaults.
     Inherit(Vec<String>),
+    /// One more device.
+    Add {
+        path: PathBuf,
+        special: bool,
+        /// Where the device has none of its own, in bytes; `None`: as fits it.
+        zone_size: Option<u64>,
+        /// What is there may go.
+        force: bool,
+    },
     /// What the devices have done.
     Iostat,
     Check,
@@ -78,7 +92,7 @@ pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 impl Query {
     pub fn is_change(&self) -> bool {
-        matches!(self, Query::Set(_) | Query::Inherit(_) | Query::Upgrade)
+        matches!(self, Query::Set(_) | Query::Inherit(_) | Query::Upgrade | Query::Add { .. })
     }
 
     pub fn to_json(&self) -> Value {
@@ -92,6 +106,10 @@ impl Query {
                 json!({"ask": "set", "pairs": pairs})
             }
             Query::Inherit(names) => json!({"ask": "inherit", "names": names}),
+            Query::Add { path, special, zone_size, force } => {
+                let path = path.as_os_str().as_bytes();
+                json!({"ask": "add", "path": path, "special": special, "zone_size": zone_size, "force": force})
+            }
             Query::Iostat => json!({"ask": "iostat"}),
             Query::Check => json!({"ask": "check"}),
             Query::Uberblocks => json!({"ask": "uberblocks"}),
@@ -100,7 +118,6 @@ impl Query {
             Query::ZoneMap => json!({"ask": "zone map"}),
             Query::Space => json!({"ask": "space"}),
             Query::Stat { object } => json!({"ask": "stat", "object": object}),
-            // Paths are bytes, and JSON is not.
             Query::StatPath { path } => json!({"ask": "stat path", "path": path}),
             Query::Zone { seq } => json!({"ask": "zone", "seq": seq}),
             Query::Dnodes { meta } => json!({"ask": "dnodes", "meta": meta}),
@@ -118,7 +135,18 @@ impl Query {
             let names = raw.get("names")?.as_array()?.iter().map(|name| name.as_str().map(str::to_owned));
             names.collect::<Option<Vec<_>>>()
         };
+        // Paths are bytes, and JSON is not.
+        let path = || {
+            let byte = |byte: &Value| byte.as_u64().and_then(|byte| u8::try_from(byte).ok());
+            raw.get("path")?.as_array()?.iter().map(byte).collect::<Option<Vec<u8>>>()
+        };
         Some(match raw.get("ask")?.as_str()? {
+            "add" => Query::Add {
+                path: PathBuf::from(OsString::from_vec(path()?)),
+                special: raw.get("special")?.as_bool()?,
+                zone_size: raw.get("zone_size")?.as_u64(),
+                force: raw.get("force")?.as_bool()?,
+            },
             "status" => Query::Status,
             "metrics" => Query::Metrics,
             "get" => Query::Get(names()?),
@@ -138,12 +166,7 @@ impl Query {
             "zone map" => Query::ZoneMap,
             "space" => Query::Space,
             "stat" => Query::Stat { object: object()? },
-            "stat path" => {
-                let byte = |byte: &Value| byte.as_u64().and_then(|byte| u8::try_from(byte).ok());
-                Query::StatPath {
-                    path: raw.get("path")?.as_array()?.iter().map(byte).collect::<Option<_>>()?,
-                }
-            }
+            "stat path" => Query::StatPath { path: path()? },
             "zone" => Query::Zone { seq: raw.get("seq")?.as_u64()? },
             "dnodes" => Query::Dnodes { meta: meta()? },
             "dnode" => Query::Dnode { meta: meta()?, object: object()? },
@@ -166,9 +189,12 @@ impl Query {
                 inherit(live, names)?;
                 Ok(waiting(live, names.iter()))
             }
+            Query::Add { path, special, zone_size, force } => {
+                add(live, path, *special, &Terms { size: None, zone_size: *zone_size, force: *force })
+            }
             Query::Iostat => Ok(iostat(live)),
             Query::Check => check::beside(live, progress),
-            Query::Uberblocks => Ok(inspect::uberblocks(live.device.as_ref())),
+            Query::Uberblocks => Ok(inspect::uberblocks(&live.pool.device_handles())),
             Query::Upgrade => upgrade(live),
             Query::Zones => Ok(inspect::zones(&live.pool)),
             Query::ZoneMap => Ok(inspect::zone_map(live)),
@@ -184,10 +210,48 @@ impl Query {
     }
 }
 
+/// Each device of the pool.
+fn device_rows(live: &Live) -> Value {
+    live.pool.members().iter().map(device_row).collect()
+}
+
+fn device_row(member: &Member) -> Value {
+    json!({
+        "index": member.index.0,
+        "id": format!("{:016x}", member.id),
+        "device": member.name,
+        "role": match member.role {
+            Role::Data => "data",
+            Role::Special => "special",
+        },
+        "state": match (member.stay, &member.trouble) {
+            (_, Some(_)) => "troubled",
+            (Stay::Normal, None) => "normal",
+            (Stay::Leaving, None) => "leaving",
+        },
+        "zone_size": member.zone_size,
+        "zones": member.zones,
+        "zones_empty": member.zones_empty,
+        "zones_used": member.zones_used,
+        "live": member.live_bytes,
+        "trouble": member.trouble,
+    })
+}
+
+/// Makes a device one of the pool's; says what there is to say of it.
+fn add(live: &Live, path: &Path, special: bool, terms: &Terms) -> Outcome<Value> {
+    let device = terms.open(path, &|_| Ok(()))?.into_device()?;
+    let role = if special { Role::Special } else { Role::Data };
+    let index = live.pool.add_device(device, role)?;
+    let members = live.pool.members();
+    let member = members.iter().find(|member| member.index == index);
+    member.map(device_row).ok_or_else(|| Failure("the device went while it came".to_owned()))
+}
+
 fn status(live: &Live) -> Value {
     let status = live.pool.status();
     let usage = live.dataset.objects().usage();
-    let uberblock = inspect::newest_uberblock(live.device.as_ref());
+    let uberblock = inspect::newest_uberblock(&live.pool.device_handles());
     let committed = uberblock.map(|uber| clock::utc((uber.time_ns / 1_000_000_000) as i64));
     let whole = status.damage.is_empty() && status.damaged.is_empty();
     let state = match (&status.failed, whole) {
@@ -208,6 +272,7 @@ fn status(live: &Live) -> Value {
         "id": format!("{:016x}", status.id),
         "state": state,
         "device": live.path.display().to_string(),
+        "devices": device_rows(live),
         "mountpoint": live.mountpoint.as_ref().map(|dir| dir.display().to_string()),
         "read_only": live.mountpoint.is_some() && live.pool.is_read_only(),
         "size": status.size_bytes,
@@ -282,11 +347,12 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 37] = [
+pub const STATUS_KEYS: [&str; 38] = [
     "name",
     "id",
     "state",
     "device",
+    "devices",
     "mountpoint",
     "read_only",
     "size",
@@ -473,6 +539,8 @@ mod tests {
             Query::Get(vec!["atime".into(), "x\n".into()]),
             Query::Set(vec![Setting { name: "a".into(), value: "b=c".into() }]),
             Query::Inherit(vec!["atime".into()]),
+            Query::Add { path: "/dev/\u{e4}".into(), special: true, zone_size: Some(1 << 20), force: false },
+            Query::Add { path: "/x".into(), special: false, zone_size: None, force: true },
             Query::Iostat,
             Query::Check,
             Query::Uberblocks,

@@ -71,7 +71,7 @@ fn what_cannot_become_a_pool_is_refused_by_name() {
     place.refused("pool create tank mnt", &["mnt", "directory"]);
     place.refused("pool create tank /dev/null", &["/dev/null"]);
     place.refused("pool create tank /dev/nothing-here", &["/dev/nothing-here", "device"]);
-    place.refused("pool create tank a.img b.img", &["a.img and b.img", "one device"]);
+    place.refused("pool create tank a.img empty --size 1M", &["a.img", "32 zones"]);
     place.refused("pool create ../tank a.img --size 64M", &["../tank", "letter"]);
     place.refused("pool create tank a.img --size 1M", &["a.img", "32 zones"]);
     place.refused("pool create tank a.img --size 64M --zone-size 3M", &["zone size", "power of two"]);

@@ -241,6 +241,7 @@ fn json_is_what_its_page_says() {
     for (section, words) in [
         ("pool list: pools", "pool list -j".to_owned()),
         ("pool list: pools", "pool status -j".to_owned()),
+        ("pool add: devices", "pool add -j tank data more.img --size 32M".to_owned()),
         ("pool import: pools", "pool import -d . -j".to_owned()),
         ("pool iostat: pools", "pool iostat -j tank".to_owned()),
         ("pool iostat: pools", "pool iostat -j -w tank".to_owned()),

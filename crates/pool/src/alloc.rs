@@ -121,6 +121,10 @@ impl Allocator {
         self.shelves.iter().map(|shelf| shelf.empty.len()).sum()
     }
 
+    pub fn empty_on(&self, device: DeviceIdx) -> usize {
+        self.shelves.get(usize::from(device.0)).map_or(0, |shelf| shelf.empty.len())
+    }
+
     /// The first `count` empty zones of each device: whichever is taken next is among them.
     pub fn first_of_each(&self, count: usize) -> Vec<Home> {
         let of_shelf = |(index, shelf)| {

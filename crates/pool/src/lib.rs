@@ -52,6 +52,7 @@ pub use error::PoolError;
 pub use features::{FEATURES, Feature};
 pub use group::{Group, Stream, WriteRequest};
 pub use import::{ImportOptions, Probe, probe};
+pub use membership::Member;
 pub use policy::{CollectionOptions, Hint, IdleWindow, Placement, SiblingKey, VictimPolicy};
 pub use pool::{Client, DamagedBlock, Pool, Status};
 pub use stats::{DeviceStats, Stats};

@@ -9,13 +9,68 @@ use crate::create::{empty, fresh_id, judge_device, smallest_capacity};
 use crate::error::PoolError;
 use crate::features::Feature;
 use crate::import::homes;
-use crate::label::{DEVICES_MAX, DeviceRow, Label, Role};
+use crate::label::{DEVICES_MAX, DeviceRow, Label, Role, Stay};
 use crate::pool::{Pool, SyncState};
 use std::sync::Arc;
 use terrane_device::Device;
 use terrane_wire::DeviceIdx;
 
+/// A device of a pool, in figures.
+#[derive(Clone, Debug)]
+pub struct Member {
+    pub index: DeviceIdx,
+    pub id: u64,
+    /// The path, or another name a person would recognise.
+    pub name: String,
+    pub role: Role,
+    pub stay: Stay,
+    /// In bytes.
+    pub zone_size: u64,
+    /// Without the anchors.
+    pub zones: u64,
+    /// Of them, those that can be written at once.
+    pub zones_empty: u64,
+    /// Of them, those that hold something.
+    pub zones_used: u64,
+    /// Bytes that live on it.
+    pub live_bytes: u64,
+    /// Why it did not take the last uberblock, if it did not.
+    pub trouble: Option<String>,
+}
+
 impl Pool {
+    /// The devices themselves, to be read.
+    pub fn device_handles(&self) -> Vec<Arc<dyn Device>> {
+        self.devices.all().into_iter().map(|(_, device)| device as Arc<dyn Device>).collect()
+    }
+
+    /// What there is to say of each device. May wait for a group that syncs.
+    pub fn members(&self) -> Vec<Member> {
+        let label = self.label();
+        let st = self.sync.lock();
+        let tables = self.tables.read();
+        let member = |(index, row): (DeviceIdx, &DeviceRow)| {
+            let resident =
+                || tables.zones.values().filter(move |zone| zone.is_resident() && zone.home.device == index);
+            let anchor = st.anchors.iter().find(|anchor| anchor.device == index);
+            let known = self.device(index).map(|device| device.info().name.clone());
+            Member {
+                index,
+                id: row.device,
+                name: known.unwrap_or_else(|_| row.name.clone()),
+                role: row.role,
+                stay: row.stay,
+                zone_size: row.zone_size,
+                zones: u64::from(row.block_zones()),
+                zones_empty: st.alloc.empty_on(index) as u64,
+                zones_used: resident().count() as u64,
+                live_bytes: resident().map(|zone| zone.live).sum(),
+                trouble: anchor.and_then(|anchor| anchor.trouble.clone()),
+            }
+        };
+        label.members().map(member).collect()
+    }
+
     /// Makes a device, whose content may go, one of the pool's; returns its index. Its zones are there to be written when this returns.
     ///
     /// # Errors

@@ -81,6 +81,7 @@ const UBERBLOCKS: Listing = Listing {
         text("CLEAN", "clean"),
         text("TIME", "time"),
         text("RECORD", "record"),
+        text("DEVICE", "device"),
     ],
 };
 const ZONES: Listing = Listing {

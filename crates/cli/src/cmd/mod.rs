@@ -16,6 +16,7 @@ use crate::control::{self, Daemon};
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::live::{self, Live, Target};
+use crate::members;
 use crate::progress::Bar;
 use crate::query::Query;
 use crate::registry::Registry;
@@ -107,10 +108,10 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     }
     if *query == Query::Uberblocks {
         // A pool that cannot be imported is when one wants to see these most.
-        return Ok(inspect::uberblocks(live::open_device(&target, OpenMode::ReadOnly)?.as_ref()));
+        return Ok(inspect::uberblocks(&members::open_quietly(&target)?));
     }
     if *query == Query::Check {
-        return checking::alone(live::open_device(&target, OpenMode::ReadOnly)?, &show);
+        return checking::alone(members::open_quietly(&target)?, &show);
     }
     let mode = if query.is_change() { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
     let live = Live::open(&target, &live::tool_options(mode))?;

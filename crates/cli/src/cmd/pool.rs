@@ -1,12 +1,15 @@
-//! `terrane pool`: where the device is made a pool, found again, watched, and unmade.
+//! `terrane pool`: where devices are made a pool, found again, watched, and unmade.
 
+mod devices;
 mod import;
 mod iostat;
 mod upgrade;
 
 use super::{ask, daemon_that_stays, print};
 use crate::failure::{Failure, Outcome};
-use crate::live::{self, Target};
+use crate::live;
+use crate::members;
+use crate::newcomer::Terms;
 use crate::query::{self, Query, Setting, property_help};
 use crate::registry::{Registry, is_name};
 use crate::table::{Listing, Shape, count, envelope, size as size_column, text};
@@ -16,22 +19,21 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrane_dataset::Dataset;
-use terrane_device::{Backing, OpenMode, PathKind, ZoneState};
+use terrane_device::{Device, OpenMode, PathKind, ZoneState};
 use terrane_object::Objects;
-use terrane_pool::create::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
-use terrane_pool::label::{ANCHORS, LABEL_BYTES};
-use terrane_pool::{CreateOptions, ImportOptions, Pool, SystemEnv, addr};
+use terrane_pool::label::{ANCHORS, LABEL_BYTES, Role};
+use terrane_pool::{CreateOptions, ImportOptions, Pool, SystemEnv};
 use terrane_posix::{Cred, Fs};
 use terrane_wire::ZoneIdx;
-
-/// Size of a file that is made for a pool, unless said otherwise.
-const SIZE_DEFAULT: u64 = 16 << 30;
 
 #[derive(Subcommand)]
 pub enum PoolCommand {
     /// Make a pool
     #[command(after_help = property_help())]
     Create(Create),
+    /// Give a pool another device
+    #[command(after_help = devices::ADD_HELP)]
+    Add(devices::Add),
     /// Look for pools on devices, and make one known here by its name
     #[command(after_help = import::HELP)]
     Import(import::Import),
@@ -58,18 +60,14 @@ pub struct Create {
     /// A block device, or a file; one that does not exist is made, sparse
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<PathBuf>,
-    /// Size of a file that is made (16G)
-    #[arg(long, value_parser = size::parse)]
-    size: Option<u64>,
-    /// A power of two, at least 1M (64M, less on small devices)
-    #[arg(long, value_parser = size::parse)]
-    zone_size: Option<u64>,
+    /// Devices for metadata, made like the others
+    #[arg(long, value_name = "DEVICE", num_args = 1..)]
+    special: Vec<PathBuf>,
+    #[command(flatten)]
+    terms: Terms,
     /// Set a property of the root data set
     #[arg(short = 'o', value_parser = query::setting, value_name = "PROPERTY=VALUE")]
     properties: Vec<Setting>,
-    /// Overwrite what is there
-    #[arg(long)]
-    force: bool,
     /// Give no space back while the pool is made: a file or disk that was written in full stays so
     #[arg(long)]
     no_discard: bool,
@@ -132,6 +130,7 @@ impl PoolCommand {
     pub fn run(&self) -> Outcome {
         match self {
             PoolCommand::Create(create) => create.run(),
+            PoolCommand::Add(add) => add.run(),
             PoolCommand::Import(import) => import.run(),
             PoolCommand::Export(export) => export.run(),
             PoolCommand::Status(status) => status.run(),
@@ -214,7 +213,14 @@ impl Status {
         let mut line = |key: &str, value: String| out.push_str(&format!("{key:>9}: {value}\n"));
         line("pool", word("name"));
         line("state", word("state"));
-        line("device", word("device"));
+        let devices = row["devices"].as_array().map(Vec::as_slice).unwrap_or_default();
+        match devices {
+            [] | [_] => line("device", word("device")),
+            _ => line(
+                "devices",
+                devices.iter().map(|row| self.device(row)).collect::<Vec<_>>().join("\n           "),
+            ),
+        }
         if let Some(reason) = row["reason"].as_str() {
             line("reason", reason.to_owned());
             return out;
@@ -279,7 +285,13 @@ impl Status {
         let features: Vec<&str> = features.iter().filter_map(Value::as_str).collect();
         line("features", if features.is_empty() { "none".to_owned() } else { features.join(", ") });
         let damage = row["damage"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let found = damage.iter().chain([&row["failed"]]).filter_map(Value::as_str).map(str::to_owned);
+        let troubles = devices.iter().map(|row| &row["trouble"]);
+        let found = damage
+            .iter()
+            .chain([&row["failed"]])
+            .chain(troubles)
+            .filter_map(Value::as_str)
+            .map(str::to_owned);
         let mut found: Vec<String> = found.collect();
         let damaged = row["damaged"].as_array().map(Vec::as_slice).unwrap_or_default();
         let name = |block: &Value| {
@@ -304,14 +316,29 @@ impl Status {
     }
 }
 
+impl Status {
+    /// One device of several.
+    fn device(&self, row: &Value) -> String {
+        let number = |key: &str| row[key].as_u64().unwrap_or(0);
+        let bytes = |key: &str| {
+            if self.parsable { number(key).to_string() } else { size::print(number(key)) }
+        };
+        let leaving = if row["state"] == "leaving" { ", leaving" } else { "" };
+        format!(
+            "{} ({}{leaving}): {} zones of {}, {} empty, {} alive",
+            row["device"].as_str().unwrap_or("?"),
+            row["role"].as_str().unwrap_or("?"),
+            number("zones"),
+            bytes("zone_size"),
+            number("zones_empty"),
+            bytes("live")
+        )
+    }
+}
+
 impl Create {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
-        let [path] = self.devices.as_slice() else {
-            let names: Vec<String> = self.devices.iter().map(|path| path.display().to_string()).collect();
-            let remedy = "pools of several devices come in a later version";
-            return Err(Failure::refused("a pool", "one device", names.join(" and "), remedy));
-        };
         if !is_name(&self.name) {
             let expected = "a letter, then letters, digits and _ - . :, at most 200";
             return Err(Failure::refused(
@@ -321,119 +348,44 @@ impl Create {
                 "choose another",
             ));
         }
+        let (first, all) = (&self.devices[0], self.devices.iter().chain(&self.special));
         // All that can be judged before anything is touched.
-        if let Some(zone_size) = self.zone_size {
-            judge_zone_size(zone_size)?;
-        }
-        refuse_known_name(&registry, &self.name, path, "choose another, or destroy that pool")?;
-        let (backing, made) = self.open(path)?;
-        let created = self.format(backing);
-        if created.is_err() && made {
+        refuse_known_name(&registry, &self.name, first, "choose another, or destroy that pool")?;
+        let mut made = Vec::new();
+        let created = all.map(|path| self.open(path, &mut made)).collect::<Outcome<Vec<_>>>();
+        let created = created.and_then(|devices| self.format(devices));
+        if created.is_err() {
             // Ours, a moment old, and no pool.
-            let _ = std::fs::remove_file(path);
+            made.iter().for_each(|path| drop(std::fs::remove_file(path)));
         }
         created?;
-        let path = path.canonicalize().map_err(Failure::io("finding", path))?;
+        let path = first.canonicalize().map_err(Failure::io("finding", first))?;
         registry.remember(&self.name, &path)
     }
 
-    /// The device, locked, and whether it was made.
-    fn open(&self, path: &Path) -> Outcome<(Backing, bool)> {
-        let size = self.size.unwrap_or(SIZE_DEFAULT);
-        if path.symlink_metadata().is_err() {
-            let absolute = std::path::absolute(path).map_err(Failure::io("finding", path))?;
-            if absolute.starts_with("/dev") && !absolute.starts_with("/dev/shm") {
-                // A slip of the fingers must not fill memory with a file where a disk was meant.
-                return Err(Failure::refused(
-                    path.display(),
-                    "a device",
-                    "nothing",
-                    "check the device's name",
-                ));
-            }
-            // Before the file is made, so that a wrong number leaves nothing behind.
-            self.judge_geometry(&path.display().to_string(), size, None)?;
-            return Ok((Backing::create(path, size)?, true));
+    fn open(&self, path: &Path, made: &mut Vec<PathBuf>) -> Outcome<Arc<dyn Device>> {
+        let judge = |zone_size: u64| {
+            let max_block = u32::try_from(zone_size / 4).unwrap_or(u32::MAX);
+            self.properties.iter().try_for_each(|setting| query::judge(setting, max_block))
+        };
+        // The label remembers where each device was.
+        let path = std::path::absolute(path).map_err(Failure::io("finding", path))?;
+        let newcomer = self.terms.open(&path, &judge)?;
+        if newcomer.is_made {
+            made.push(path);
         }
-        let probe = terrane_device::probe(path)?;
-        let name = path.display().to_string();
-        if probe.kind == PathKind::Regular && probe.size == 0 {
-            let Some(size) = self.size else {
-                return Err(Failure::refused(
-                    name,
-                    "a device with room",
-                    "an empty file",
-                    "give it a size: --size 16G",
-                ));
-            };
-            self.judge_geometry(&name, size, None)?;
-            let backing = Backing::open(path, OpenMode::ReadWrite)?;
-            backing.file().set_len(size).map_err(Failure::io("growing", path))?;
-            drop(backing);
-            return Ok((Backing::open(path, OpenMode::ReadWrite)?, false));
-        }
-        let backing = Backing::open(path, OpenMode::ReadWrite)?;
-        if let Some(size) = self.size.filter(|size| *size != backing.size()) {
-            let found = format!(
-                "{} of {}",
-                if probe.kind == PathKind::Block { "a device" } else { "a file" },
-                size::print(backing.size())
-            );
-            let expected = format!("--size {}", size::print(size));
-            return Err(Failure::refused(
-                name,
-                expected,
-                found,
-                "leave --size out: what exists keeps its size",
-            ));
-        }
-        if !self.force
-            && let Some(found) = occupant(&backing)
-        {
-            let remedy = "use another device, or --force to overwrite it";
-            return Err(Failure::refused(name, "an empty device", found, remedy));
-        }
-        self.judge_geometry(&name, backing.size(), backing.zone_size())?;
-        Ok((backing, false))
+        newcomer.into_device()
     }
 
-    /// `own`: that of a drive with zones of its own.
-    fn zone_size(&self, bytes: u64, own: Option<u64>) -> u64 {
-        own.or(self.zone_size).unwrap_or_else(|| zone_size_for(bytes))
-    }
-
-    fn judge_geometry(&self, name: &str, bytes: u64, own: Option<u64>) -> Outcome {
-        if let (Some(own), Some(asked)) = (own, self.zone_size)
-            && own != asked
-        {
-            let (expected, found) = (format!("--zone-size {}", size::print(asked)), size::print(own));
-            let found = format!("a zoned drive with zones of {found}");
-            return Err(Failure::refused(name, expected, found, "leave --zone-size out"));
-        }
-        let zone_size = self.zone_size(bytes, own);
-        own.map(judge_zone_size).transpose()?;
-        if bytes / zone_size < u64::from(ZONES_MIN) {
-            let expected = format!("room for at least {ZONES_MIN} zones of {}", size::print(zone_size));
-            let remedy = match zone_size {
-                _ if own.is_some() => "use a larger drive",
-                ZONE_BYTES_MIN => "give it more space",
-                _ => "give it more space, or smaller zones: --zone-size",
-            };
-            return Err(Failure::refused(name, expected, size::print(bytes), remedy));
-        }
-        let max_block = u32::try_from(zone_size / 4).unwrap_or(u32::MAX);
-        self.properties.iter().try_for_each(|setting| query::judge(setting, max_block))
-    }
-
-    fn format(&self, backing: Backing) -> Outcome {
-        let zone_size = self.zone_size(backing.size(), backing.zone_size());
-        let device = backing.into_device(zone_size)?;
+    fn format(&self, devices: Vec<Arc<dyn Device>>) -> Outcome {
         let options = ImportOptions { discard: !self.no_discard, ..live::tool_options(OpenMode::ReadWrite) };
         let mut create = CreateOptions::named(&self.name);
+        create.roles = self.devices.iter().map(|_| Role::Data).collect();
+        create.roles.extend(self.special.iter().map(|_| Role::Special));
         if self.no_features {
             create.features.clear();
         }
-        let pool = Pool::create(vec![device], &create, Arc::new(SystemEnv::new()), &options)?;
+        let pool = Pool::create(devices, &create, Arc::new(SystemEnv::new()), &options)?;
         let formatted = self.format_root(&pool);
         if formatted.is_err() {
             pool.abandon();
@@ -466,28 +418,6 @@ fn refuse_known_name(registry: &Registry, name: &str, path: &Path, remedy: &str)
     Err(Failure::refused(format_args!("pool {name}"), "a new name", found, remedy))
 }
 
-fn judge_zone_size(bytes: u64) -> Outcome {
-    if bytes.is_power_of_two() && (ZONE_BYTES_MIN..=addr::ZONE_BYTES_MAX).contains(&bytes) {
-        return Ok(());
-    }
-    let (min, max) = (size::print(ZONE_BYTES_MIN), size::print(addr::ZONE_BYTES_MAX));
-    Err(Failure::refused(
-        "zone size",
-        format!("a power of two from {min} to {max}"),
-        size::print(bytes),
-        "choose another",
-    ))
-}
-
-/// What would be lost.
-fn occupant(backing: &Backing) -> Option<String> {
-    let mut read = |offset: u64, buf: &mut [u8]| backing.read_at(offset, buf).is_ok();
-    match terrane_pool::probe(&mut read, backing.size()) {
-        Some(probe) => Some(format!("the Terrane pool {:?}", probe.label.name)),
-        None => terrane_device::identify_foreign(backing),
-    }
-}
-
 impl Destroy {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
@@ -506,14 +436,19 @@ impl Destroy {
                 target.path.display()
             )));
         }
-        let is_file = terrane_device::probe(&target.path)?.kind == PathKind::Regular;
-        if self.delete && !is_file {
-            let remedy = "leave --delete out";
-            return Err(Failure::refused(target.path.display(), "a file to delete", "a device", remedy));
+        let devices = members::open(&target, OpenMode::ReadWrite)?;
+        for (path, _) in devices.iter().filter(|_| self.delete) {
+            if terrane_device::probe(path)?.kind != PathKind::Regular {
+                let remedy = "leave --delete out";
+                return Err(Failure::refused(path.display(), "a file to delete", "a device", remedy));
+            }
         }
-        wipe(&target)?;
-        if self.delete {
-            std::fs::remove_file(&target.path).map_err(Failure::io("removing", &target.path))?;
+        // The one by which the pool is known goes last: until then the others can be found again.
+        for (path, device) in devices.iter().rev() {
+            wipe(device.as_ref())?;
+            if self.delete {
+                std::fs::remove_file(path).map_err(Failure::io("removing", path))?;
+            }
         }
         // A name may point elsewhere when the pool was named by its path.
         if registry.pools()?.get(&target.name) == Some(&target.path) {
@@ -525,8 +460,7 @@ impl Destroy {
 
 /// Empties both anchors, and overwrites the labels: where space cannot be given back, a reset leaves old bytes. A drive with zones of
 /// its own is left as it came, all of them empty.
-fn wipe(target: &Target) -> Outcome {
-    let device = live::open_device(target, OpenMode::ReadWrite)?;
+fn wipe(device: &dyn Device) -> Outcome {
     if device.info().hardware_pointers {
         for zone in (0..device.info().zone_count).map(ZoneIdx) {
             match device.report(zone)?.state {

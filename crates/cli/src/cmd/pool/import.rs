@@ -10,14 +10,17 @@ use crate::control::STOP;
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::live::{self, Live, Target};
+use crate::members;
 use crate::query::Query;
 use crate::registry::{Registry, is_name};
 use crate::suggest;
 use crate::table::{Listing, Shape, count, text};
 use clap::Args;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use terrane_device::{Backing, Device, OpenMode, PathKind};
 use terrane_pool::Feature;
 use terrane_pool::label::Label;
@@ -34,6 +37,7 @@ States:
   in use        by another process or user
   unsupported   a newer version made it
   damaged       it has no uberblock that can be read, or is cut short
+  incomplete    some of its devices were not found
 ";
 
 #[derive(Args)]
@@ -82,9 +86,13 @@ const FOUND: Listing = Listing {
     ],
 };
 
-/// A device with a Terrane label.
+/// A pool, or what there is of it.
 struct Found {
+    /// Of the device by which it is opened.
     path: PathBuf,
+    /// All of its devices that were found.
+    paths: Vec<PathBuf>,
+    /// The newest one.
     label: Label,
     newest: Option<Newest>,
     state: &'static str,
@@ -134,7 +142,7 @@ impl Import {
 
     fn search(&self, registry: &Registry) -> Outcome<Vec<Found>> {
         let paths = if self.dirs.is_empty() { usual_places(registry)? } else { places(&self.dirs)? };
-        Ok(paths.iter().filter_map(|path| look(registry, path)).collect())
+        Ok(whole(paths.iter().filter_map(|path| look(registry, path)).collect()))
     }
 
     /// A path means what lies there; everything else is a name or an id of something that the search finds.
@@ -142,7 +150,7 @@ impl Import {
         let path = Path::new(word);
         if word.contains('/') || (self.dirs.is_empty() && path.symlink_metadata().is_ok()) {
             let path = path.canonicalize().map_err(Failure::io("finding", path))?;
-            return look(registry, &path).ok_or_else(|| no_pool(&path));
+            return look(registry, &path).map(with_others).ok_or_else(|| no_pool(&path));
         }
         let all = self.search(registry)?;
         let names: Vec<String> = all.iter().map(|found| found.label.name.clone()).collect();
@@ -210,8 +218,8 @@ struct Newest {
 }
 
 impl Newest {
-    fn of_device(device: &dyn Device) -> Option<Newest> {
-        let uber = inspect::newest_uberblock(device)?;
+    fn of_device(device: &Arc<dyn Device>) -> Option<Newest> {
+        let uber = inspect::newest_uberblock(std::slice::from_ref(device))?;
         let committed = clock::utc((uber.time_ns / 1_000_000_000) as i64);
         Some(Newest { txg: uber.txg.0, committed, clean: uber.clean })
     }
@@ -246,7 +254,8 @@ impl Found {
             "name": self.label.name,
             "id": self.id(),
             "device": path,
-            "size": self.label.zone_size.saturating_mul(u64::from(self.label.zone_count)),
+            "devices": self.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
+            "size": self.label.members().map(|(_, row)| row.zone_size.saturating_mul(row.zone_count.into())).sum::<u64>(),
             "state": self.state,
             "txg": self.newest.as_ref().map(|newest| newest.txg),
             "committed": self.newest.as_ref().map(|newest| &newest.committed),
@@ -257,6 +266,66 @@ impl Found {
     }
 }
 
+/// Devices of one pool become one, in the order in which the pool has them; what the newest label does not name is left out.
+fn whole(devices: Vec<Found>) -> Vec<Found> {
+    let mut pools: BTreeMap<(String, u64), Vec<Found>> = BTreeMap::new();
+    for found in devices {
+        pools.entry((found.label.name.clone(), found.label.pool)).or_default().push(found);
+    }
+    pools.into_values().flat_map(together).collect()
+}
+
+/// One pool of several devices. Those that seem to be the same twice are shown one by one.
+fn together(mut devices: Vec<Found>) -> Vec<Found> {
+    let age = |found: &Found| {
+        let newest = found.newest.as_ref();
+        (found.label.generation, newest.map(|newest| newest.txg))
+    };
+    let Some(label) = devices.iter().max_by_key(|found| age(found)).map(|found| found.label.clone()) else {
+        return devices;
+    };
+    let ids: Vec<u64> = devices.iter().map(|found| found.label.device).collect();
+    let has_twins = ids.iter().any(|id| ids.iter().filter(|other| *other == id).count() > 1);
+    if has_twins || (devices.len() == 1 && label.members().count() == 1) {
+        return devices;
+    }
+    let place = |found: &Found| label.members().position(|(_, row)| row.device == found.label.device);
+    devices.retain(|found| place(found).is_some());
+    devices.sort_by_key(|found| place(found));
+    let paths = devices.iter().map(|found| found.path.clone()).collect();
+    let ids: Vec<u64> = devices.iter().map(|found| found.label.device).collect();
+    let missing: Vec<String> = label
+        .members()
+        .filter(|(_, row)| !ids.contains(&row.device))
+        .map(|(index, row)| format!("device {index}, last known as {}", row.name))
+        .collect();
+    // What one of them says of itself is said of the pool.
+    let state = devices.iter().find(|found| !matches!(found.state, "ready" | "imported"));
+    let state = state.or_else(|| devices.iter().find(|found| found.state == "imported"));
+    let said = state.map(|found| (found.state, found.reason.clone()));
+    // The newest group that any of them tells of.
+    let newest = devices.iter_mut().filter_map(|found| found.newest.take()).max_by_key(|newest| newest.txg);
+    let path = state_path(&devices);
+    let (state, reason) = match said {
+        Some(said) if missing.is_empty() || said.0 == "mounted" => said,
+        _ if !missing.is_empty() => ("incomplete", Some(format!("missing: {}", missing.join("; ")))),
+        _ => ("ready", None),
+    };
+    path.map(|path| Found { path, paths, label, newest, state, reason }).into_iter().collect()
+}
+
+/// The device by which the pool is opened: the one by which it is known here, or the first.
+fn state_path(devices: &[Found]) -> Option<PathBuf> {
+    let known = devices.iter().find(|found| matches!(found.state, "imported" | "mounted"));
+    known.or(devices.first()).map(|found| found.path.clone())
+}
+
+/// The other devices of a pool of which one was named.
+fn with_others(found: Found) -> Found {
+    let paths = members::paths(&found.path, &found.label);
+    Found { paths, ..found }
+}
+
 /// As it can be pasted into a shell.
 fn shell_word(path: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%=,".contains(c);
@@ -265,10 +334,11 @@ fn shell_word(path: &str) -> String {
 
 /// The disks and partitions that the kernel knows, and what was known here before.
 fn usual_places(registry: &Registry) -> Outcome<Vec<PathBuf>> {
-    let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
-    let names = table.lines().skip(2).filter_map(|line| line.split_whitespace().nth(3));
-    let mut paths: Vec<PathBuf> = names.map(|name| Path::new("/dev").join(name)).collect();
-    paths.extend(registry.pools()?.into_values());
+    let known: Vec<PathBuf> = registry.pools()?.into_values().collect();
+    let labels = known.iter().filter_map(|path| Some((members::label_at(path)?, path)));
+    let mut paths: Vec<PathBuf> = labels.flat_map(|(label, path)| members::paths(path, &label)).collect();
+    paths.extend(members::disks());
+    paths.extend(known);
     paths.sort();
     paths.dedup();
     Ok(paths)
@@ -302,7 +372,8 @@ fn look(registry: &Registry, path: &Path) -> Option<Found> {
         return None;
     }
     let label = live::probe_label(path, probe.size)?;
-    let mut found = Found { path: path.to_owned(), label, newest: None, state: "ready", reason: None };
+    let (path_of_it, paths) = (path.to_owned(), vec![path.to_owned()]);
+    let mut found = Found { path: path_of_it, paths, label, newest: None, state: "ready", reason: None };
     let target = Target { name: found.label.name.clone(), path: path.to_owned(), id: Some(found.label.pool) };
     let known = registry.pools().ok().and_then(|pools| pools.get(&target.name).cloned());
     if let Ok(Some(daemon)) = daemon_of(registry, &target)
@@ -323,7 +394,7 @@ fn look(registry: &Registry, path: &Path) -> Option<Found> {
             return Some(found);
         }
     };
-    found.newest = Newest::of_device(device.as_ref());
+    found.newest = Newest::of_device(&device);
     found.judge(device.as_ref(), known.is_some_and(|known| known == path));
     Some(found)
 }
@@ -374,8 +445,8 @@ fn export(registry: &Registry, word: &str) -> Outcome {
 }
 
 fn is_clean(target: &Target) -> Outcome<bool> {
-    let device = live::open_device(target, OpenMode::ReadOnly)?;
-    Ok(inspect::newest_uberblock(device.as_ref()).is_some_and(|uber| uber.clean))
+    let devices = members::open_quietly(target)?;
+    Ok(inspect::newest_uberblock(&devices).is_some_and(|uber| uber.clean))
 }
 
 #[cfg(test)]

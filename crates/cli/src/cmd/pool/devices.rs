@@ -1,0 +1,73 @@
+//! `terrane pool add`: devices join a pool, mounted or not.
+
+use super::super::{ask, print};
+use crate::failure::{Failure, Outcome};
+use crate::live;
+use crate::newcomer::Terms;
+use crate::query::Query;
+use crate::registry::Registry;
+use crate::table::envelope;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use std::path::PathBuf;
+
+pub const ADD_HELP: &str = "\
+The device is emptied and joins at once, also while the pool is mounted; zones of it are written from the next commit on.
+
+Kinds:
+  data      whatever there is to write
+  special   metadata, whose other copy stays on another device; data only when no other device has room
+
+Versions that know one device refuse the pool from then on.
+";
+
+/// What a device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    Data,
+    Special,
+}
+
+#[derive(Args)]
+pub struct Add {
+    /// A pool, by name or by device
+    pool: String,
+    /// What the device is for
+    kind: Kind,
+    /// A block device, or a file; one that does not exist is made, sparse
+    device: PathBuf,
+    #[command(flatten)]
+    terms: Terms,
+    /// JSON
+    #[arg(short, long)]
+    json: bool,
+}
+
+impl Add {
+    pub fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        // A name that means no pool leaves no file.
+        live::find(&registry, &self.pool)?;
+        let path = std::path::absolute(&self.device).map_err(Failure::io("finding", &self.device))?;
+        let newcomer = self.terms.open(&path, &|_| Ok(()))?;
+        let is_made = newcomer.is_made;
+        // Judged; whoever has the pool opens it.
+        drop(newcomer);
+        let query = Query::Add {
+            path: path.clone(),
+            special: self.kind == Kind::Special,
+            zone_size: self.terms.zone_size,
+            force: self.terms.force || is_made,
+        };
+        let added = ask(&registry, &self.pool, &query);
+        if added.is_err() && is_made {
+            let _ = std::fs::remove_file(&path);
+        }
+        let row = added?;
+        if self.json {
+            print(&format!("{:#}\n", envelope("pool add", json!({"devices": [row]}))))
+        } else {
+            Ok(())
+        }
+    }
+}

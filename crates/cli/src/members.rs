@@ -1,0 +1,125 @@
+//! Where the devices of a pool are.
+//!
+//! A command line, or the registry, names one of them. Its label names the others by id, and by the path under which they were last
+//! known. Paths change, so what is not there any more is looked for where devices are: beside the one that was named, and among the
+//! disks of this machine.
+//!
+//! Invariant: only the id decides what is a device of the pool, never its path.
+
+use crate::failure::{Failure, Outcome};
+use crate::live::{self, Target};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use terrane_device::{Backing, Device, OpenMode, PathKind};
+use terrane_pool::label::Label;
+
+/// The label at a path, if a device of a pool is there; read without a lock.
+pub fn label_at(path: &Path) -> Option<Label> {
+    let probe = terrane_device::probe(path).ok()?;
+    let is_device = matches!(probe.kind, PathKind::Regular | PathKind::Block);
+    if is_device { live::probe_label(path, probe.size) } else { None }
+}
+
+/// The disks and partitions that the kernel knows.
+pub fn disks() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
+    let names = table.lines().skip(2).filter_map(|line| line.split_whitespace().nth(3));
+    names.map(|name| Path::new("/dev").join(name)).collect()
+}
+
+/// The devices of the pool that has one at `path`: that one first. Those that are not found are left out; an import names them.
+pub fn paths(path: &Path, label: &Label) -> Vec<PathBuf> {
+    let mut found = BTreeMap::from([(label.device, (path.to_owned(), label.clone()))]);
+    // The newest label knows best who belongs to the pool.
+    let mut newest = label.clone();
+    let mut places = Places::Named;
+    loop {
+        let missing: BTreeMap<u64, String> = newest
+            .members()
+            .filter(|(_, row)| !found.contains_key(&row.device))
+            .map(|(_, row)| (row.device, row.name.clone()))
+            .collect();
+        if missing.is_empty() || places == Places::Exhausted {
+            break;
+        }
+        for candidate in places.candidates(path, &missing) {
+            let Some(label) = label_at(&candidate) else { continue };
+            if label.pool == newest.pool && missing.contains_key(&label.device) {
+                if label.generation > newest.generation {
+                    newest = label.clone();
+                }
+                found.entry(label.device).or_insert((candidate, label));
+            }
+        }
+        places = places.next();
+    }
+    let own = label.device;
+    let others = newest.members().filter(|(_, row)| row.device != own);
+    let others = others.filter_map(|(_, row)| found.get(&row.device)).map(|(path, _)| path.clone());
+    std::iter::once(path.to_owned()).chain(others).collect()
+}
+
+/// Where is looked, from the nearest on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Places {
+    Named,
+    Beside,
+    Exhausted,
+}
+
+impl Places {
+    fn next(self) -> Places {
+        match self {
+            Places::Named => Places::Beside,
+            Places::Beside | Places::Exhausted => Places::Exhausted,
+        }
+    }
+
+    fn candidates(self, path: &Path, missing: &BTreeMap<u64, String>) -> BTreeSet<PathBuf> {
+        let canonical = |path: PathBuf| path.canonicalize().ok();
+        match self {
+            Places::Named => missing.values().map(PathBuf::from).filter_map(canonical).collect(),
+            Places::Beside => {
+                let beside = path.parent().filter(|dir| !dir.starts_with("/dev"));
+                let entries = beside.and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().flatten();
+                entries.map(|entry| entry.path()).chain(disks()).filter_map(canonical).collect()
+            }
+            Places::Exhausted => BTreeSet::new(),
+        }
+    }
+}
+
+/// Opens and locks all devices of a pool, with the path of each; the one that was named first. The zone size is the label's.
+///
+/// # Errors
+/// When one that is there cannot be opened, or the one that was named is not of this pool. One that is missing is left out.
+pub fn open(target: &Target, mode: OpenMode) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
+    let (first, label) = open_one(&target.path, mode)?;
+    if label.name != target.name {
+        let (expected, found) = (format!("pool {}", target.name), format!("pool {}", label.name));
+        return Err(Failure::refused(target.path.display(), expected, found, "name the device by its path"));
+    }
+    let mut devices = vec![(target.path.clone(), first)];
+    for path in paths(&target.path, &label).into_iter().skip(1) {
+        let (device, found) = open_one(&path, mode)?;
+        // Between the look and the lock it may have become another's.
+        if found.pool == label.pool {
+            devices.push((path, device));
+        }
+    }
+    Ok(devices)
+}
+
+/// The same, for who only looks.
+pub fn open_quietly(target: &Target) -> Outcome<Vec<Arc<dyn Device>>> {
+    Ok(open(target, OpenMode::ReadOnly)?.into_iter().map(|(_, device)| device).collect())
+}
+
+fn open_one(path: &Path, mode: OpenMode) -> Outcome<(Arc<dyn Device>, Label)> {
+    // First the lock, then the label: it is the label of what was locked that counts.
+    let backing = Backing::open(path, mode)?;
+    let label = live::read_label(path)?;
+    Ok((backing.into_device(label.zone_size)?, label))
+}

@@ -1,0 +1,165 @@
+//! A device that shall become one of a pool: is it one that may be overwritten, and fits it?
+//!
+//! Everything is judged before anything is touched; the only thing that is made is a file that is not there.
+
+use crate::failure::{Failure, Outcome};
+use crate::size;
+use clap::Args;
+use std::path::Path;
+use std::sync::Arc;
+use terrane_device::{Backing, Device, OpenMode, PathKind};
+use terrane_pool::addr;
+use terrane_pool::create::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
+
+/// Size of a file that is made for a pool, unless said otherwise.
+const SIZE_DEFAULT: u64 = 16 << 30;
+
+/// What was said about devices that join.
+#[derive(Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Size of a file that is made (16G)
+    #[arg(long, value_parser = size::parse)]
+    pub size: Option<u64>,
+    /// A power of two, at least 1M (64M, less on small devices)
+    #[arg(long, value_parser = size::parse)]
+    pub zone_size: Option<u64>,
+    /// Overwrite what is there
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// A device that may be overwritten, locked.
+pub struct Newcomer {
+    backing: Backing,
+    zone_size: u64,
+    /// It was made for this.
+    pub is_made: bool,
+}
+
+impl Newcomer {
+    pub fn into_device(self) -> Outcome<Arc<dyn Device>> {
+        Ok(self.backing.into_device(self.zone_size)?)
+    }
+}
+
+impl Terms {
+    /// Opens and locks the device at `path`; a file that is not there is made, sparse. `judge` is asked about the zone size before anything
+    /// is made.
+    ///
+    /// # Errors
+    /// When it is no device, is in use, holds something and nobody said `--force`, or does not fit what was said. Nothing was made then.
+    pub fn open(&self, path: &Path, judge: &dyn Fn(u64) -> Outcome) -> Outcome<Newcomer> {
+        if let Some(zone_size) = self.zone_size {
+            judge_zone_size(zone_size)?;
+        }
+        let name = path.display().to_string();
+        let size = self.size.unwrap_or(SIZE_DEFAULT);
+        if path.symlink_metadata().is_err() {
+            let absolute = std::path::absolute(path).map_err(Failure::io("finding", path))?;
+            if absolute.starts_with("/dev") && !absolute.starts_with("/dev/shm") {
+                // A slip of the fingers must not fill memory with a file where a disk was meant.
+                return Err(Failure::refused(
+                    path.display(),
+                    "a device",
+                    "nothing",
+                    "check the device's name",
+                ));
+            }
+            // Before the file is made, so that a wrong number leaves nothing behind.
+            let zone_size = self.judge_geometry(&name, size, None, judge)?;
+            return Ok(Newcomer { backing: Backing::create(path, size)?, zone_size, is_made: true });
+        }
+        let probe = terrane_device::probe(path)?;
+        if probe.kind == PathKind::Regular && probe.size == 0 {
+            let Some(size) = self.size else {
+                return Err(Failure::refused(
+                    name,
+                    "a device with room",
+                    "an empty file",
+                    "give it a size: --size 16G",
+                ));
+            };
+            let zone_size = self.judge_geometry(&name, size, None, judge)?;
+            let backing = Backing::open(path, OpenMode::ReadWrite)?;
+            backing.file().set_len(size).map_err(Failure::io("growing", path))?;
+            drop(backing);
+            let backing = Backing::open(path, OpenMode::ReadWrite)?;
+            return Ok(Newcomer { backing, zone_size, is_made: false });
+        }
+        let backing = Backing::open(path, OpenMode::ReadWrite)?;
+        if let Some(size) = self.size.filter(|size| *size != backing.size()) {
+            let found = format!(
+                "{} of {}",
+                if probe.kind == PathKind::Block { "a device" } else { "a file" },
+                size::print(backing.size())
+            );
+            let expected = format!("--size {}", size::print(size));
+            return Err(Failure::refused(
+                name,
+                expected,
+                found,
+                "leave --size out: what exists keeps its size",
+            ));
+        }
+        if !self.force
+            && let Some(found) = occupant(&backing)
+        {
+            let remedy = "use another device, or --force to overwrite it";
+            return Err(Failure::refused(name, "an empty device", found, remedy));
+        }
+        let zone_size = self.judge_geometry(&name, backing.size(), backing.zone_size(), judge)?;
+        Ok(Newcomer { backing, zone_size, is_made: false })
+    }
+
+    /// The zone size of a device of this size; `own`: that of a drive with zones of its own.
+    fn judge_geometry(
+        &self,
+        name: &str,
+        bytes: u64,
+        own: Option<u64>,
+        judge: &dyn Fn(u64) -> Outcome,
+    ) -> Outcome<u64> {
+        if let (Some(own), Some(asked)) = (own, self.zone_size)
+            && own != asked
+        {
+            let (expected, found) = (format!("--zone-size {}", size::print(asked)), size::print(own));
+            let found = format!("a zoned drive with zones of {found}");
+            return Err(Failure::refused(name, expected, found, "leave --zone-size out"));
+        }
+        let zone_size = own.or(self.zone_size).unwrap_or_else(|| zone_size_for(bytes));
+        own.map(judge_zone_size).transpose()?;
+        if bytes / zone_size < u64::from(ZONES_MIN) {
+            let expected = format!("room for at least {ZONES_MIN} zones of {}", size::print(zone_size));
+            let remedy = match zone_size {
+                _ if own.is_some() => "use a larger drive",
+                ZONE_BYTES_MIN => "give it more space",
+                _ => "give it more space, or smaller zones: --zone-size",
+            };
+            return Err(Failure::refused(name, expected, size::print(bytes), remedy));
+        }
+        judge(zone_size)?;
+        Ok(zone_size)
+    }
+}
+
+fn judge_zone_size(bytes: u64) -> Outcome {
+    if bytes.is_power_of_two() && (ZONE_BYTES_MIN..=addr::ZONE_BYTES_MAX).contains(&bytes) {
+        return Ok(());
+    }
+    let (min, max) = (size::print(ZONE_BYTES_MIN), size::print(addr::ZONE_BYTES_MAX));
+    Err(Failure::refused(
+        "zone size",
+        format!("a power of two from {min} to {max}"),
+        size::print(bytes),
+        "choose another",
+    ))
+}
+
+/// What would be lost.
+fn occupant(backing: &Backing) -> Option<String> {
+    let mut read = |offset: u64, buf: &mut [u8]| backing.read_at(offset, buf).is_ok();
+    match terrane_pool::probe(&mut read, backing.size()) {
+        Some(probe) => Some(format!("the Terrane pool {:?}", probe.label.name)),
+        None => terrane_device::identify_foreign(backing),
+    }
+}

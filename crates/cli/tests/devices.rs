@@ -1,0 +1,108 @@
+//! Pools over several devices, as people use them.
+
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+
+mod support;
+
+use serde_json::Value;
+use std::fs;
+use std::io::Read;
+use support::{Place, can_mount};
+
+fn devices(place: &Place) -> Vec<Value> {
+    place.json("pool status -j tank")["pools"][0]["devices"].as_array().unwrap().clone()
+}
+
+fn roles(place: &Place) -> Vec<String> {
+    devices(place).iter().map(|row| row["role"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_pool_of_several_files_is_found_whole_wherever_they_went() {
+    let place = Place::new("several");
+    place.run("pool create tank a.img b.img --special c.img --size 64M", 0);
+    assert_eq!(roles(&place), ["data", "data", "special"]);
+    let status = place.out("pool status tank");
+    assert!(status.contains("devices: ") && status.contains("c.img (special)"), "{status}");
+    assert!(place.out("check tank").contains("nothing found"));
+    assert!(place.out("check b.img").contains("nothing found"), "by any of them");
+    assert_eq!(place.json("zones -j tank")["zones"].as_array().unwrap().len(), 192);
+    let labels = place.json("debug uberblock -j tank")["labels"].as_array().unwrap().clone();
+    assert!(labels.len() >= 3 && labels.iter().all(|label| label["devices"] == 3), "{labels:?}");
+    place.refused("pool create other b.img", &["b.img", "Terrane pool", "tank"]);
+
+    place.run("pool export tank", 0);
+    let found = place.json("pool import -d . -j")["pools"].as_array().unwrap().clone();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((&found[0]["state"], found[0]["devices"].as_array().unwrap().len()), (&"ready".into(), 3));
+    // Found by name, although each is called something else now, and one lies elsewhere.
+    fs::create_dir(place.path("moved")).unwrap();
+    fs::rename(place.path("a.img"), place.path("z.img")).unwrap();
+    fs::rename(place.path("b.img"), place.path("y.img")).unwrap();
+    place.run("pool import -d . tank", 0);
+    assert_eq!(devices(&place).len(), 3);
+    place.run("pool export tank", 0);
+    fs::rename(place.path("c.img"), place.path("moved/c.img")).unwrap();
+    let found = place.json("pool import -d . -j")["pools"][0].clone();
+    assert_eq!(found["state"], "incomplete");
+    assert!(found["reason"].as_str().unwrap().contains("c.img"), "{found}");
+    place.refused("pool import -d . tank", &["missing", "device 2", "c.img"]);
+    place.refused("check y.img", &["missing", "device 2", "c.img"]);
+    fs::rename(place.path("moved/c.img"), place.path("c.img")).unwrap();
+    place.run("pool import -d . tank", 0);
+
+    place.run("pool destroy --delete tank", 0);
+    assert!(["z.img", "y.img", "c.img"].iter().all(|name| !place.path(name).exists()));
+}
+
+#[test]
+fn a_device_is_added_to_a_pool_that_nobody_has_mounted() {
+    let place = Place::new("add");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let before = place.json("pool list -j")["pools"][0]["size"].as_u64().unwrap();
+    fs::write(place.path("data.img"), vec![7; 64 << 20]).unwrap();
+    place.refused("pool add tank data data.img", &["data.img", "--force"]);
+    place.refused("pool add nobody data new.img", &["nobody"]);
+    place.refused("pool add tank data tank.img", &["tank.img"]);
+    place.refused("pool add tank data new.img --size 2M", &["32 zones"]);
+    place.refused("pool add tank data mnt", &["mnt", "directory"]);
+    place.misused("pool add tank fast new.img", &["fast", "special"]);
+    assert!(!place.path("new.img").exists(), "a refused device leaves no file");
+    place.run("pool add tank data new.img --size 64M", 0);
+    place.run("pool add tank special data.img --force", 0);
+    assert_eq!(roles(&place), ["data", "data", "special"]);
+    assert!(place.json("pool list -j")["pools"][0]["size"].as_u64().unwrap() > 2 * before);
+    assert!(place.out("pool status tank").contains("org.terrane:devices"));
+    assert!(place.out("check tank").contains("nothing found"));
+    place.refused("pool add tank data new.img --force", &["new.img"]);
+}
+
+#[test]
+fn a_device_is_added_under_a_mount() {
+    if !can_mount() {
+        eprintln!("skipped: no /dev/fuse here");
+        return;
+    }
+    let place = Place::new("add-mounted");
+    place.run("pool create tank tank.img --size 64M", 0);
+    place.run("mount tank mnt", 0);
+    let mut noise = vec![0; 20 << 20];
+    std::fs::File::open("/dev/urandom").unwrap().read_exact(&mut noise).unwrap();
+    fs::write(place.path("mnt/first"), &noise).unwrap();
+    place.run("pool add tank data more.img --size 64M", 0);
+    place.run("pool add tank special meta.img --size 64M", 0);
+    fs::write(place.path("mnt/second"), &noise).unwrap();
+    place.run("sync tank", 0);
+    let rows = devices(&place);
+    let is_used = |row: &&Value| row["zones_used"].as_u64().unwrap() > 0;
+    assert!(rows.len() == 3 && rows[..2].iter().all(|row| is_used(&row)), "{rows:?}");
+    assert!(place.out("check tank").contains("nothing found"), "beside the mount");
+    place.refused("pool create other more.img --force", &["more.img"]);
+    place.run("umount mnt", 0);
+    assert!(place.out("check tank").contains("nothing found"));
+    place.run("mount more.img mnt", 0);
+    for name in ["first", "second"] {
+        assert!(fs::read(place.path("mnt").join(name)).unwrap() == noise, "{name}");
+    }
+    place.run("umount mnt", 0);
+}
