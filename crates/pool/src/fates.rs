@@ -1,6 +1,6 @@
 //! How files fared: told by those who see files come and go, asked about those that come.
 //!
-//! Lives are measured in what users wrote meanwhile, which is counted by group: so deaths wait here until a group has been synced, and
+//! Lives are measured in what users wrote meanwhile, which the sync alone knows: so deaths wait here until a group has been synced, and
 //! whoever removes a file waits for nothing.
 //!
 //! Lock: a leaf; nothing is called under it.
@@ -20,21 +20,19 @@ pub(crate) struct Fates(Mutex<Known>);
 
 struct Known {
     siblings: Siblings,
-    clock: Clock,
     deaths: Vec<(SiblingKey, Txg)>,
 }
 
 impl Default for Known {
     fn default() -> Self {
-        Known { siblings: Siblings::new(SIBLINGS_BYTES), clock: Clock::default(), deaths: Vec::new() }
+        Known { siblings: Siblings::new(SIBLINGS_BYTES), deaths: Vec::new() }
     }
 }
 
 impl Fates {
-    /// The group is durable, and users have written so many bytes since the import.
-    pub fn settle(&self, txg: Txg, bytes: u64) {
-        let Known { siblings, clock, deaths } = &mut *self.0.lock();
-        clock.note(txg, bytes);
+    /// The group is durable, and the clock knows it.
+    pub fn settle(&self, txg: Txg, clock: &Clock) {
+        let Known { siblings, deaths } = &mut *self.0.lock();
         for (key, born) in deaths.drain(..) {
             // What was born before the import was not counted when it was born either. Very early pools have random numbers as births.
             let life = if born <= txg.next() { clock.age_bytes(born) } else { None };
@@ -86,14 +84,15 @@ mod tests {
 
     #[test]
     fn a_life_is_measured_when_its_group_has_synced() {
-        let (fates, key) = (Fates::default(), SiblingKey::new(7, b"a.tmp"));
-        fates.settle(Txg(1), 0);
+        let (fates, key, mut clock) = (Fates::default(), SiblingKey::new(7, b"a.tmp"), Clock::default());
+        clock.note(Txg(1), 0);
         for group in 2..40u64 {
             // Each lives for one group, in which users write a MiB.
             die(&fates, key, group - 1);
             let before = expect(&fates, key);
             assert_eq!(before.is_some(), group > 4, "not before the group has synced");
-            fates.settle(Txg(group), (group - 1) << 20);
+            clock.note(Txg(group), (group - 1) << 20);
+            fates.settle(Txg(group), &clock);
         }
         let life = expect(&fates, key).unwrap();
         assert!((900_000..1_200_000).contains(&life), "{life}");
@@ -101,13 +100,14 @@ mod tests {
 
     #[test]
     fn births_that_cannot_be_measured_teach_nothing() {
-        let (fates, key) = (Fates::default(), SiblingKey::new(7, b"a.tmp"));
-        fates.settle(Txg(10), 1 << 30);
+        let (fates, key, mut clock) = (Fates::default(), SiblingKey::new(7, b"a.tmp"), Clock::default());
+        clock.note(Txg(10), 1 << 30);
         for group in 11..100u64 {
             // One from before the import, and one whose birth is no group's number.
             die(&fates, key, 3);
             die(&fates, key, 1 << 60);
-            fates.settle(Txg(group), (group - 9) << 30);
+            clock.note(Txg(group), (group - 9) << 30);
+            fates.settle(Txg(group), &clock);
         }
         assert!(fates.0.lock().deaths.is_empty());
         assert_eq!(expect(&fates, key), Some(u64::MAX), "none is known to have died");

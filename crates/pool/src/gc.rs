@@ -192,6 +192,7 @@ impl Group<'_> {
             self.st.collector.is_stuck = false;
             return Ok(());
         }
+        self.st.collector.policy = self.pool.collection().victims;
         let mut piece = self.st.collector.piece_bytes();
         let mut victims = 0;
         let began_ns = self.pool.env.monotonic_ns();

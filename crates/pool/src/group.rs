@@ -759,7 +759,7 @@ impl Group<'_> {
         pool.counters.group.record_ns(ns);
         pool.counters.group_bytes.add(device_bytes);
         pool.note_totals();
-        pool.fates.settle(txg, pool.counters.logical_bytes.get());
+        pool.fates.settle(txg, &st.collector.clock);
         log::debug!(txg = txg.0, ms = ns / 1_000_000, bytes = device_bytes, frees = frees.len(); "committed");
         // What is dirty is counted before compression, so its bound is too: half a second's worth, which is enough to keep the workers
         // busy over a flush, and not so much that memory is cold when its turn comes.

@@ -1,0 +1,114 @@
+//! Where files' bytes come to lie, as far as somebody said or taught when they will die.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use support::{Machine, Rng, Short, USER};
+use terrane_object::{BlockPtr, CollectionOptions, ObjectId, VictimPolicy};
+use terrane_posix::{Hint, Ino, SetXattr, WRITE_HINT};
+
+const FILE_BYTES: usize = 12 << 10;
+const PROPS: [(&str, &str); 2] = [("compression", "off"), ("recordsize", "16K")];
+
+/// The filling of a zone that holds a file of one block.
+fn zone(m: &Machine, ino: Ino) -> u64 {
+    match m.fs().dataset().objects().hold(ObjectId(ino)).unwrap().dnode().root {
+        BlockPtr::Normal(normal) => normal.addrs[0].seq().0,
+        other => panic!("inode {ino} should have one block, found {other:?}"),
+    }
+}
+
+fn zones(m: &Machine, files: &[Ino]) -> BTreeSet<u64> {
+    files.iter().map(|ino| zone(m, *ino)).collect()
+}
+
+/// As xfs/638 has it: files of three life times, written by turns.
+#[test]
+fn files_of_one_life_time_lie_together() {
+    let m = Machine::sized(71, &PROPS, 300, 2 << 20);
+    let (fs, root, mut rng) = (m.fs(), m.fs().root(), Rng(1));
+    let any = SetXattr::default();
+    let brief = fs.dir(root, "short").ino;
+    fs.setxattr(brief, WRITE_HINT, b"short", any, &USER).unwrap();
+    let mut files: BTreeMap<Hint, Vec<Ino>> = BTreeMap::new();
+    for round in 0..100 {
+        let name = |what: &str| format!("{what}-{round}");
+        // Said by the directory, by a call and by an attribute, and not at all.
+        let inherited = fs.file(brief, &name("f")).ino;
+        let called = fs.file(root, &name("medium")).ino;
+        fs.set_write_hint(called, Hint::Medium).unwrap();
+        let set = fs.file(root, &name("long")).ino;
+        fs.setxattr(set, WRITE_HINT, b"long", any, &USER).unwrap();
+        let plain = fs.file(root, &name("plain")).ino;
+        for (hint, ino) in
+            [(Hint::Short, inherited), (Hint::Medium, called), (Hint::Long, set), (Hint::NotSet, plain)]
+        {
+            fs.put(ino, 0, &rng.bytes(FILE_BYTES));
+            files.entry(hint).or_default().push(ino);
+        }
+        if round % 7 == 0 {
+            fs.sync().unwrap();
+        }
+    }
+    fs.sync().unwrap();
+    let [short, medium, long, plain] =
+        [Hint::Short, Hint::Medium, Hint::Long, Hint::NotSet].map(|hint| zones(&m, &files[&hint]));
+    assert_eq!((short.len(), medium.len()), (1, 1), "short {short:?} medium {medium:?}");
+    for others in [&long, &plain] {
+        assert!(short.is_disjoint(others) && medium.is_disjoint(others), "{short:?} {medium:?} {others:?}");
+    }
+    assert!(
+        short.is_disjoint(&medium) && long.is_disjoint(&plain),
+        "{short:?} {medium:?} {long:?} {plain:?}"
+    );
+}
+
+/// What replaces something may soon be replaced again.
+#[test]
+fn what_is_overwritten_lies_apart_from_what_is_not() {
+    let m = Machine::sized(72, &PROPS, 300, 2 << 20);
+    let (fs, root, mut rng) = (m.fs(), m.fs().root(), Rng(2));
+    let busy: Vec<Ino> = (0..8).map(|at| fs.file(root, &format!("busy-{at}")).ino).collect();
+    let mut quiet = Vec::new();
+    for round in 0..10 {
+        busy.iter().for_each(|ino| fs.put(*ino, 0, &rng.bytes(FILE_BYTES)));
+        for at in 0..10 {
+            let file = fs.file(root, &format!("quiet-{round}-{at}")).ino;
+            fs.put(file, 0, &rng.bytes(FILE_BYTES));
+            quiet.push(file);
+        }
+        fs.sync().unwrap();
+    }
+    let (busy, quiet) = (zones(&m, &busy), zones(&m, &quiet));
+    assert!(busy.is_disjoint(&quiet), "{busy:?} {quiet:?}");
+}
+
+/// The same work on the same machine ends otherwise if victims are chosen otherwise, and else alike to the byte.
+#[test]
+fn administrators_choose_how_victims_are_chosen() {
+    let zones_after = |victims: VictimPolicy| {
+        let props = [("compression", "off"), ("recordsize", "8K")];
+        let m = Machine::sized(73, &props, 40, 1 << 20);
+        let (fs, mut rng) = (m.fs(), Rng(3));
+        let pool = fs.dataset().objects().pool();
+        pool.set_collection(CollectionOptions { victims, idle: None });
+        let file = fs.file(fs.root(), "f").ino;
+        let records = fs.statfs().available * 3 / 8;
+        (0..records).for_each(|at| fs.put(file, at * 8192, &rng.bytes(8192)));
+        for round in 0..records {
+            // Most of it in a tenth of the file.
+            let at = if rng.below(10) == 0 { rng.below(records) } else { rng.below(records / 10) };
+            fs.put(file, at * 8192, &rng.bytes(8192));
+            if round % 250 == 0 {
+                fs.sync().unwrap();
+            }
+        }
+        fs.sync().unwrap();
+        pool.zones().iter().map(|zone| (zone.seq, zone.live)).collect::<Vec<_>>()
+    };
+    let [weighed, again, greedy] =
+        [VictimPolicy::CostBenefit, VictimPolicy::CostBenefit, VictimPolicy::Greedy].map(zones_after);
+    assert_eq!(weighed, again);
+    assert_ne!(weighed, greedy);
+}
