@@ -4,11 +4,13 @@
 //! not given to the others. Devices come and go while a pool is mounted, so everybody asks here, each time.
 
 use crate::error::PoolError;
+use crate::label::ANCHORS;
 use crate::policy::Layout;
 use parking_lot::RwLock;
 use std::sync::Arc;
-use terrane_device::{Counted, Device, DeviceInfo};
-use terrane_wire::{Corrupt, DeviceIdx};
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_device::{Counted, Device, DeviceInfo, ZoneState};
+use terrane_wire::{Corrupt, DeviceIdx, ZoneIdx};
 
 /// The fewest zones that a drive must let be open at once: an anchor, and those whose roles cannot be shared, and one to spare.
 pub(crate) const OPEN_MIN: u32 = 4;
@@ -21,12 +23,17 @@ pub(crate) fn open_limit(info: &DeviceInfo) -> u32 {
 /// Every device, or the hole that one left.
 pub(crate) struct Devices {
     slots: RwLock<Vec<Option<Arc<Counted>>>>,
+    /// See [`Devices::zone_bytes`].
+    zone_bytes: AtomicU64,
 }
 
 impl Devices {
     pub fn new(devices: Vec<Option<Arc<dyn Device>>>) -> Devices {
         let counted = |device: Arc<dyn Device>| Arc::new(Counted::new(device));
-        Devices { slots: RwLock::new(devices.into_iter().map(|device| device.map(counted)).collect()) }
+        let slots = RwLock::new(devices.into_iter().map(|device| device.map(counted)).collect());
+        let devices = Devices { slots, zone_bytes: AtomicU64::new(0) };
+        devices.weigh();
+        devices
     }
 
     pub fn get(&self, device: DeviceIdx) -> Result<Arc<Counted>, PoolError> {
@@ -46,6 +53,25 @@ impl Devices {
     /// One more, behind all that ever were.
     pub fn push(&self, device: Arc<dyn Device>) {
         self.slots.write().push(Some(Arc::new(Counted::new(device))));
+        self.weigh();
+    }
+
+    /// Bytes that a zone takes, on the average of all that can be written: on many drives less than a zone's size.
+    pub fn zone_bytes(&self) -> u64 {
+        self.zone_bytes.load(Ordering::Relaxed)
+    }
+
+    fn weigh(&self) {
+        let (mut zones, mut bytes) = (0u64, 0u64);
+        for (_, device) in self.all() {
+            let data = (ANCHORS..device.info().zone_count).map(ZoneIdx);
+            for report in data.filter_map(|zone| device.report(zone).ok()) {
+                if !matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline) {
+                    (zones, bytes) = (zones + 1, bytes.saturating_add(report.capacity));
+                }
+            }
+        }
+        self.zone_bytes.store(bytes / zones.max(1), Ordering::Relaxed);
     }
 
     /// How the roles of open zones are shared out: by the zones there are, and by how many the drives let be open, one of each for its

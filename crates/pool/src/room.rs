@@ -25,8 +25,8 @@ pub(crate) const GARBAGE_PART_MIN: u64 = 32;
 impl Pool {
     /// Bytes of a zone that blocks can be counted on to fill.
     pub(crate) fn yield_of_zone(&self) -> u64 {
-        let label = self.label.lock();
-        zone_yield(label.zone_size, u64::from(label.write_unit), self.largest_block.load(Ordering::Relaxed))
+        let unit = u64::from(self.label.lock().write_unit);
+        zone_yield(self.devices.zone_bytes(), unit, self.largest_block.load(Ordering::Relaxed))
     }
 
     /// Bytes kept for commits while a victim is copied.

@@ -7,7 +7,7 @@ mod support;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use support::{create, fill, import, options, owner, sim, verify, work};
-use terrane_device::{Device, Fault, SimDevice, ZoneState};
+use terrane_device::{Device, Fault, SimConfig, SimDevice, ZoneState};
 use terrane_pool::record::Home;
 use terrane_pool::zones::Phase;
 use terrane_pool::{
@@ -44,6 +44,24 @@ fn zones_that_died_are_no_room_after_import() {
         work(&pool, &toy, &SeededEnv::new(22), 30).unwrap();
         verify(&pool, &toy);
     }
+}
+
+#[test]
+fn what_zones_do_not_take_is_no_room() {
+    let sizes = |capacity: u64| {
+        let (zone_count, zone_size) = (48, 2 << 20);
+        // The anchors take all of their zones, as conventional zones at the start of a drive do.
+        let capacities = (0..48).map(|zone| if zone < 2 { zone_size } else { capacity }).collect();
+        let config = SimConfig { zone_count, zone_size, capacities, ..SimConfig::default() };
+        let (pool, toy) = create(&SimDevice::new(config).unwrap(), 5);
+        let offered = pool.status().size_bytes;
+        work(&pool, &toy, &SeededEnv::new(5), 30).unwrap();
+        verify(&pool, &toy);
+        offered
+    };
+    let (whole, part) = (sizes(2 << 20), sizes(3 << 19));
+    assert!(part < 46 * (3 << 19), "{part} bytes on a drive that takes {}", 46 * (3 << 19));
+    assert!(part < whole * 3 / 4 + (1 << 20), "{part} of {whole}");
 }
 
 /// Every byte that is claimed can be explained by a directory part.
