@@ -62,6 +62,8 @@ enum Work {
     Fsync(work::fsync::Opts),
     /// Churn on a nearly full file system
     Gc(work::gc::Opts),
+    /// Whole files that come and go on a nearly full file system; any error ends it
+    Turnover(work::turnover::Opts),
     /// Wait of single operations while writers stream
     Latency(work::latency::Opts),
     /// Make the page and the plots of collected results
@@ -85,6 +87,7 @@ fn run(env: &Env, work: &Work) -> Result<Report> {
         Work::Smallfiles(o) => work::smallfiles::run(env, o),
         Work::Fsync(o) => work::fsync::run(env, o),
         Work::Gc(o) => work::gc::run(env, o),
+        Work::Turnover(o) => work::turnover::run(env, o),
         Work::Latency(o) => work::latency::run(env, o),
         Work::Compare(_) | Work::Zoned(_) => fail::bail!("this is no workload"),
     }

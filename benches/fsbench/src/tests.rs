@@ -152,6 +152,24 @@ fn gc_asks_around_each_phase_what_was_written() {
 }
 
 #[test]
+fn turnover_writes_its_volume_and_stops_at_its_level() {
+    let args = ["turnover", "--limit-mib", "40", "--span-mib", "4", "--percent", "80", "--volume", "50"];
+    // Not every file system takes direct I/O; one that refuses says so, and then there is nothing to see.
+    let (_tmp, report) = match bench_env(&args, None) {
+        Err(error) if error.to_string().contains("create") => return eprintln!("SKIPPED: {error}"),
+        outcome => outcome.unwrap(),
+    };
+    let fill = row(&report, "fill").bytes >> 20;
+    assert!((32..=36).contains(&fill), "80 % of 40 MiB, and a file of up to 4 MiB more: {fill}");
+    for phase in ["mixed direct", "mixed buffered"] {
+        let written = row(&report, phase).bytes >> 20;
+        assert!((20..=24).contains(&written), "{phase}: {written}");
+        assert!((70..=90).contains(&row(&report, phase).extra["used_percent"].as_u64().unwrap()), "{phase}");
+    }
+    assert_eq!(row(&report, "verify").extra["bad_files"], 0);
+}
+
+#[test]
 fn reports_serialise() {
     let (_tmp, report) = bench(&["find", "--dirs", "1", "--files", "1"]);
     let json: serde_json::Value = report.to_json();
