@@ -13,8 +13,8 @@
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 
-short=(check_limit_14 check_cuts_odd)
-full=(check_limit_14 check_behind check_large_zones check_cuts check_cuts_odd)
+short=(check_limit_4 check_cuts_odd)
+full=(check_limit_4 check_limit_14 check_odd check_behind check_large_zones check_cuts check_cuts_odd)
 cuts=3 rounds=1 mounted=(check_ends)
 case ${1:-} in
     --full) shift; short=("${full[@]}") rounds=2 mounted=() ;;
@@ -60,6 +60,7 @@ inside_churn() { # device, percent, rounds
     python3 "$top/scripts/churn.py" verify "$mnt" "$work/model"
     # All of it can go, and the drive is as good as new.
     rm -rf "$mnt"/*
+    "$terrane" sync p
     python3 "$top/scripts/churn.py" run "$mnt" "$work/model" "$2" 0
     "$terrane" umount "$mnt"
     "$terrane" check p
@@ -93,7 +94,7 @@ inside_behind() { # device
     # What the strangers took comes back when zones are collected: the drive can be filled as if they had not been.
     "$terrane" mount p "$mnt"
     rm "$mnt/more"
-    python3 "$top/scripts/churn.py" run "$mnt" "$work/model" 80 0.5
+    python3 "$top/scripts/churn.py" run "$mnt" "$work/model" 90 0.5
     cmp "$mnt/kept" "$work/kept"
     "$terrane" umount "$mnt"
     "$terrane" check p
@@ -145,6 +146,13 @@ inside_destroy() { # device
     "$terrane" pool destroy p
     [ "$(active_zones "$device")" = 0 ]
     "$terrane" pool create q "$device"
+}
+
+inside_refused() { # device
+    begin_inside "$1"
+    local answer
+    answer=$("$terrane" pool create p "$device" 2>&1) && { echo "should have been refused"; return 1; }
+    grep -q 'at least 4 zones' <<<"$answer" || { echo "$answer"; return 1; }
 }
 
 if [ -n "${inside:-}" ]; then
@@ -231,13 +239,28 @@ on_lasting() { # MiB:zone MiB:capacity MiB:conventional zones, words for the run
         env TERRANE="$terrane" SEED="${SEED:-}" "$top/scripts/zoned.sh" --inside "$what" /dev/zloop0 "$@"
 }
 
+# The fewest active zones a pool can live with, and one fewer.
+check_limit_4() {
+    on_null 256:8:3 refused
+    on_null 2048:16:4 mounted "${mounted[@]}"
+    on_null 512:8:4 churn 90 "$rounds"
+}
+
 check_limit_14() {
     on_null 2048:16:14 mounted "${mounted[@]}"
     on_null 512:4:14 churn 90 "$rounds"
 }
 
+# Zones that take less than their size, some of them conventional, no limit.
+check_odd() {
+    on_null 4096:64:0:48:2 mounted "${mounted[@]}"
+    on_null 512:8:0:6:2 churn 90 "$rounds"
+    on_null 512:8:0:6:1 churn 90 "$rounds"
+}
+
 check_behind() {
     on_null 512:8:14 behind
+    on_null 512:8:0:6:2 behind
 }
 
 check_large_zones() {
