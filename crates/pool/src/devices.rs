@@ -8,8 +8,7 @@ use crate::label::ANCHORS;
 use crate::policy::Layout;
 use parking_lot::RwLock;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use terrane_device::{Counted, Device, DeviceInfo, ZoneState};
+use terrane_device::{Counted, Device, DeviceInfo, ZoneReport, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, ZoneIdx};
 
 /// The fewest zones that a drive must let be open at once: an anchor, and those whose roles cannot be shared, and one to spare.
@@ -22,23 +21,36 @@ pub(crate) fn open_limit(info: &DeviceInfo) -> u32 {
 
 /// Every device, or the hole that one left.
 pub(crate) struct Devices {
-    slots: RwLock<Vec<Option<Arc<Counted>>>>,
-    /// See [`Devices::zone_bytes`].
-    zone_bytes: AtomicU64,
+    slots: RwLock<Vec<Option<Member>>>,
+}
+
+#[derive(Clone)]
+struct Member {
+    device: Arc<Counted>,
+    /// The smallest of its zones that can be written, in bytes: what can be counted on.
+    capacity: u64,
+}
+
+impl Member {
+    fn new(device: Arc<dyn Device>) -> Member {
+        let zones = (ANCHORS..device.info().zone_count).map(ZoneIdx);
+        let reports = zones.filter_map(|zone| device.report(zone).ok());
+        let is_there =
+            |report: &ZoneReport| !matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
+        let capacity = reports.filter(is_there).map(|report| report.capacity).min().unwrap_or(0);
+        Member { device: Arc::new(Counted::new(device)), capacity }
+    }
 }
 
 impl Devices {
     pub fn new(devices: Vec<Option<Arc<dyn Device>>>) -> Devices {
-        let counted = |device: Arc<dyn Device>| Arc::new(Counted::new(device));
-        let slots = RwLock::new(devices.into_iter().map(|device| device.map(counted)).collect());
-        let devices = Devices { slots, zone_bytes: AtomicU64::new(0) };
-        devices.weigh();
-        devices
+        Devices { slots: RwLock::new(devices.into_iter().map(|device| device.map(Member::new)).collect()) }
     }
 
     pub fn get(&self, device: DeviceIdx) -> Result<Arc<Counted>, PoolError> {
         let slots = self.slots.read();
-        slots.get(usize::from(device.0)).cloned().flatten().ok_or_else(|| {
+        let member = slots.get(usize::from(device.0)).and_then(Option::as_ref);
+        member.map(|member| member.device.clone()).ok_or_else(|| {
             Corrupt::new("zone tables", "device", format_args!("one of {}", slots.len()), device).into()
         })
     }
@@ -47,31 +59,22 @@ impl Devices {
     pub fn all(&self) -> Vec<(DeviceIdx, Arc<Counted>)> {
         let slots = self.slots.read();
         let present = (0u16..).zip(slots.iter());
-        present.filter_map(|(index, slot)| slot.clone().map(|device| (DeviceIdx(index), device))).collect()
+        let device = |(index, slot): (u16, &Option<Member>)| {
+            slot.as_ref().map(|member| (DeviceIdx(index), member.device.clone()))
+        };
+        present.filter_map(device).collect()
+    }
+
+    /// What each device's zones take at least, in bytes.
+    pub fn capacities(&self) -> Vec<(DeviceIdx, u64)> {
+        let slots = self.slots.read();
+        let present = (0u16..).zip(slots.iter());
+        present.filter_map(|(index, slot)| Some((DeviceIdx(index), slot.as_ref()?.capacity))).collect()
     }
 
     /// One more, behind all that ever were.
     pub fn push(&self, device: Arc<dyn Device>) {
-        self.slots.write().push(Some(Arc::new(Counted::new(device))));
-        self.weigh();
-    }
-
-    /// Bytes that a zone takes, on the average of all that can be written: on many drives less than a zone's size.
-    pub fn zone_bytes(&self) -> u64 {
-        self.zone_bytes.load(Ordering::Relaxed)
-    }
-
-    fn weigh(&self) {
-        let (mut zones, mut bytes) = (0u64, 0u64);
-        for (_, device) in self.all() {
-            let data = (ANCHORS..device.info().zone_count).map(ZoneIdx);
-            for report in data.filter_map(|zone| device.report(zone).ok()) {
-                if !matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline) {
-                    (zones, bytes) = (zones + 1, bytes.saturating_add(report.capacity));
-                }
-            }
-        }
-        self.zone_bytes.store(bytes / zones.max(1), Ordering::Relaxed);
+        self.slots.write().push(Some(Member::new(device)));
     }
 
     /// How the roles of open zones are shared out: by the zones there are, and by how many the drives let be open, one of each for its

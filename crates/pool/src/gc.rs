@@ -19,9 +19,10 @@ use crate::group::Group;
 use crate::policy::{Age, Candidates, Clock, Lives, Placement, VictimPolicy};
 use crate::read::Held;
 use crate::record::{Move, Run};
+use crate::room::Yield;
 use crate::workers::Pending;
 use crate::zones::{Phase, Tables};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
 use terrane_wire::ZoneSeq;
@@ -63,6 +64,8 @@ pub(crate) struct Collector {
     /// What users have written, by group.
     pub clock: Clock,
     pub lives: Lives,
+    /// Zones of data that should die soon, with the time they were opened.
+    hot: BTreeMap<ZoneSeq, u64>,
     pub policy: VictimPolicy,
     /// More room was wanted, and there was nothing to be won.
     pub is_stuck: bool,
@@ -92,6 +95,7 @@ impl Default for Collector {
             held_up: Vec::new(),
             clock: Clock::default(),
             lives: Lives::default(),
+            hot: BTreeMap::new(),
             policy: VictimPolicy::default(),
             is_stuck: false,
         }
@@ -112,9 +116,9 @@ impl Collector {
     }
 
     /// All sections were rewritten: what held zones up is free, or will be with the next group.
-    pub fn released(&mut self, tables: &Tables, per_zone: u64) {
+    pub fn released(&mut self, tables: &Tables, zone_yield: Yield) {
         for seq in std::mem::take(&mut self.held_up) {
-            self.changed(tables, seq, per_zone);
+            self.changed(tables, seq, zone_yield);
         }
     }
 
@@ -124,23 +128,40 @@ impl Collector {
         self.candidates.remove(seq);
     }
 
+    /// Hot data went to a zone.
+    pub fn note_hot(&mut self, seq: ZoneSeq) {
+        self.hot.entry(seq).or_insert(self.clock.now());
+    }
+
+    /// Collection takes the zone, or nothing lives in it any more.
+    fn ended(&mut self, seq: ZoneSeq) {
+        if let Some(opened) = self.hot.remove(&seq) {
+            self.lives.note_hot_zone(self.clock.now().saturating_sub(opened));
+        }
+    }
+
     /// Zones that were full at import: how old they are nobody knows.
-    pub fn begin(&mut self, tables: &Tables, per_zone: u64) {
-        tables.zones.keys().for_each(|seq| self.changed(tables, *seq, per_zone));
+    pub fn begin(&mut self, tables: &Tables, zone_yield: Yield) {
+        tables.zones.keys().for_each(|seq| self.changed(tables, *seq, zone_yield));
     }
 
     /// A zone's row changed, or was found at import.
-    pub fn changed(&mut self, tables: &Tables, seq: ZoneSeq, per_zone: u64) {
+    pub fn changed(&mut self, tables: &Tables, seq: ZoneSeq, zone_yield: Yield) {
         let zone = tables.zones.get(&seq).filter(|zone| zone.phase == Phase::Full);
         let is_chosen = self.progress.as_ref().is_some_and(|progress| progress.victim == seq);
         match zone {
             Some(zone) if self.candidates.contains(seq) => self.candidates.set_live(seq, zone.live),
             Some(zone) if !is_chosen && !self.held_up.contains(&seq) => {
                 let since = self.clock.written_at(zone.last_write).unwrap_or(0);
-                self.candidates.insert(seq, zone.live, per_zone.min(zone.capacity), since);
+                self.candidates.insert(seq, zone.live, zone_yield.of(zone.capacity), since);
             }
             Some(_) => {}
-            None => drop(self.candidates.remove(seq)),
+            None => {
+                self.candidates.remove(seq);
+                if tables.zones.get(&seq).is_none_or(|zone| zone.phase != Phase::Open) {
+                    self.ended(seq);
+                }
+            }
         }
     }
 
@@ -278,13 +299,13 @@ impl Group<'_> {
             return Ok(Some(progress));
         }
         let collector = &mut self.st.collector;
-        collector.changed(&self.pool.tables.read(), progress.victim, per_zone);
+        collector.changed(&self.pool.tables.read(), progress.victim, self.pool.zone_yield());
         let policy = std::mem::replace(&mut collector.policy, VictimPolicy::Greedy);
         let least = self.take_progress();
         self.st.collector.policy = policy;
         let Some(least) = least? else { return Ok(None) };
         if !fits(&least) {
-            self.st.collector.changed(&self.pool.tables.read(), least.victim, per_zone);
+            self.st.collector.changed(&self.pool.tables.read(), least.victim, self.pool.zone_yield());
             return Ok(None);
         }
         Ok(Some(least))
@@ -305,7 +326,7 @@ impl Group<'_> {
                 return Ok(Some(progress));
             }
         }
-        let per_zone = self.pool.yield_of_zone();
+        let zone_yield = self.pool.zone_yield();
         loop {
             let collector = &mut self.st.collector;
             let now = collector.clock.now();
@@ -313,12 +334,13 @@ impl Group<'_> {
                 return Ok(None);
             };
             collector.candidates.remove(victim);
+            collector.ended(victim);
             let Some(held) = self.pool.hold(victim) else { continue };
             let (claimed, live) = {
                 let tables = self.pool.tables.read();
                 tables.zones.get(&victim).map_or((0, 0), |zone| (zone.claimed, zone.live))
             };
-            let garbage = per_zone.min(held.capacity).saturating_sub(live);
+            let garbage = zone_yield.of(held.capacity).saturating_sub(live);
             match self.pool.parts_of(&held, claimed) {
                 Ok(parts) => {
                     let (part, moved, whole) = (0, 0, true);
@@ -562,9 +584,4 @@ impl Group<'_> {
         }
         None
     }
-}
-
-/// Bytes of a zone that blocks can be counted on to fill: without header, the tail no block fits, and directory parts.
-pub(crate) fn zone_yield(capacity: u64, unit: u64, largest_block: u64) -> u64 {
-    capacity.saturating_sub(granule_bytes(largest_block.min(capacity / 4)) + 3 * unit + capacity / 64)
 }

@@ -253,6 +253,9 @@ impl Group<'_> {
                 let is_hot = self.st.collector.is_hot(&placement);
                 let slot = self.st.streams.place(&placement, is_hot, may_open);
                 let spot = self.append((slot, Class::Data), &bytes, request.owner, crc, Vec::new())?;
+                if is_hot {
+                    self.st.collector.note_hot(spot.seq);
+                }
                 addrs[0] = Addr::new(spot.seq, spot.offset);
             }
             Stream::Metadata => {
@@ -447,7 +450,7 @@ impl Group<'_> {
         self.st.replay_bytes = 0;
         self.st.sections_in_hurry = self.st.sections_in_hurry.saturating_sub(turns);
         match self.st.sections_in_hurry {
-            0 => self.st.collector.released(&self.pool.tables.read(), self.pool.yield_of_zone()),
+            0 => self.st.collector.released(&self.pool.tables.read(), self.pool.zone_yield()),
             _ => self.pool.want_another_group(),
         }
         for _ in 0..turns {
@@ -732,9 +735,9 @@ impl Group<'_> {
             let mut tables = pool.tables.write();
             let findings = tables.apply(&record, &own, &frees, &|_| true);
             let touched = record.filled.iter().chain(record.deltas.iter().map(|(seq, _)| seq));
-            let per_zone = pool.yield_of_zone();
+            let zone_yield = pool.zone_yield();
             st.collector.clock.note(txg, pool.counters.logical_bytes.get());
-            touched.for_each(|seq| st.collector.changed(&tables, *seq, per_zone));
+            touched.for_each(|seq| st.collector.changed(&tables, *seq, zone_yield));
             for seq in &record.filled {
                 if let Some(zone) = tables.zones.get_mut(seq) {
                     zone.gather = None;
@@ -810,7 +813,11 @@ impl Pool {
                     self.counters.reset_zones.add(1);
                     st.alloc.put(home);
                 }
-                Err(error) => log::warn!("{home}: {error}; the zone is left aside"),
+                Err(error) => {
+                    // It may have been a bad moment: the next one to open the zone tries again.
+                    log::warn!("{home}: {error}; the zone is reset when it is needed");
+                    st.alloc.put_unclean(home);
+                }
             }
         }
         Ok(())

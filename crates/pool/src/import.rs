@@ -552,7 +552,7 @@ fn open(
     let pool = assemble(label, devices, tables, groups, state, (env, counters, before), options);
     if !options.read_only {
         let mut st = pool.sync.lock();
-        st.collector.begin(&pool.tables.read(), pool.yield_of_zone());
+        st.collector.begin(&pool.tables.read(), pool.zone_yield());
         if label_is_old {
             pool.relabel(&mut st)?;
         } else {

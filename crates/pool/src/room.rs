@@ -10,7 +10,7 @@
 //!
 //! Invariant: who frees may dip into what is kept for collection, but nobody into what commits need.
 
-use crate::gc::zone_yield;
+use crate::addr::granule_bytes;
 use crate::pool::{Pool, SyncState};
 use crate::txg::Room;
 use crate::zones::Phase;
@@ -22,11 +22,43 @@ const COMMIT_BYTES: u64 = 8 << 20;
 /// A zone with less garbage than one part of so many is not worth collecting.
 pub(crate) const GARBAGE_PART_MIN: u64 = 32;
 
+/// What can be counted on of a zone: without header, the tail that no block fits, and directory parts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Yield {
+    unit: u64,
+    largest_block: u64,
+}
+
+impl Yield {
+    /// Of a zone that takes `capacity` bytes.
+    pub fn of(&self, capacity: u64) -> u64 {
+        self.of_all(capacity, 1)
+    }
+
+    /// Of `zones` zones that take `capacity` bytes together.
+    fn of_all(&self, capacity: u64, zones: u64) -> u64 {
+        let tail = granule_bytes(self.largest_block.min(capacity / zones.max(1) / 4)) + 3 * self.unit;
+        capacity.saturating_sub(zones * tail + capacity / 64)
+    }
+}
+
 impl Pool {
-    /// Bytes of a zone that blocks can be counted on to fill.
+    pub(crate) fn zone_yield(&self) -> Yield {
+        let largest_block = self.largest_block.load(Ordering::Relaxed);
+        Yield { unit: self.devices.write_unit(), largest_block }
+    }
+
+    /// Bytes that blocks can be counted on to fill of the largest zones there are.
     pub(crate) fn yield_of_zone(&self) -> u64 {
-        let unit = u64::from(self.label.lock().write_unit);
-        zone_yield(self.devices.zone_bytes(), unit, self.largest_block.load(Ordering::Relaxed))
+        let largest = self.devices.capacities().into_iter().map(|(_, capacity)| capacity).max();
+        self.zone_yield().of(largest.unwrap_or(0))
+    }
+
+    /// Bytes that empty zones can be counted on to take.
+    fn empty_room(&self, st: &SyncState) -> u64 {
+        let zone_yield = self.zone_yield();
+        let of = |(device, capacity)| st.alloc.empty_on(device) as u64 * zone_yield.of(capacity);
+        self.devices.capacities().into_iter().map(of).sum()
     }
 
     /// Bytes kept for commits while a victim is copied.
@@ -53,7 +85,7 @@ impl Pool {
     /// What is empty, and what open zones still take, in bytes.
     pub(crate) fn physical_room(&self, st: &SyncState) -> u64 {
         let rooms: u64 = (0..st.streams.layout().slots()).map(|slot| st.streams.room(slot)).sum();
-        rooms + st.alloc.empty_count() as u64 * self.yield_of_zone()
+        rooms + self.empty_room(st)
     }
 
     /// What must stay free for collection, and for commits, when users are done.
@@ -72,13 +104,15 @@ impl Pool {
         let tables = self.tables.read();
         // Zones that died and zones that could not be reset are in neither.
         let zones = tables.resident() + st.alloc.empty_count() as u64;
-        let reserve = self.reserve_zones(zones, st);
+        let all =
+            self.zone_yield().of_all(tables.resident_capacity(), tables.resident()) + self.empty_room(st);
+        let reserve = self.reserve_zones(zones, st) * per_zone;
         let physical = self.physical_room(st);
         let kept = self.kept_room(st);
         self.txg.set_room(Room {
             live: tables.live,
-            limit: zones.saturating_sub(reserve) * per_zone,
-            limit_frees: zones.saturating_sub(reserve / 2) * per_zone,
+            limit: all.saturating_sub(reserve),
+            limit_frees: all.saturating_sub(reserve / 2),
             // Never so much that the victim in progress could not be emptied, or a group not be committed.
             writable: (physical + st.collector.credit())
                 .saturating_sub(kept)

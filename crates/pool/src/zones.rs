@@ -105,8 +105,9 @@ pub struct Tables {
     pub zones: BTreeMap<ZoneSeq, Zone>,
     /// Live bytes of all zones.
     pub live: u64,
-    /// Zones in which bytes lie.
+    /// Zones in which bytes lie, and the bytes those can hold.
     resident: u64,
+    resident_capacity: u64,
     /// Zones that wait to be reset.
     emptied: BTreeSet<ZoneSeq>,
 }
@@ -118,7 +119,7 @@ impl Tables {
     /// Adds the row of a zone.
     pub fn insert(&mut self, seq: ZoneSeq, zone: Zone) {
         self.forget(seq);
-        self.resident += u64::from(zone.is_resident());
+        self.count(&zone, 1);
         if matches!(zone.phase, Phase::Emptied(_)) {
             self.emptied.insert(seq);
         }
@@ -127,17 +128,26 @@ impl Tables {
 
     fn forget(&mut self, seq: ZoneSeq) {
         if let Some(old) = self.zones.remove(&seq) {
-            self.resident -= u64::from(old.is_resident());
+            self.count(&old, 0);
             self.emptied.remove(&seq);
+        }
+    }
+
+    /// A zone came (`to` is 1) or goes (0).
+    fn count(&mut self, zone: &Zone, to: u64) {
+        if zone.is_resident() {
+            self.resident = self.resident + to - (1 - to);
+            self.resident_capacity = self.resident_capacity + to * zone.capacity - (1 - to) * zone.capacity;
         }
     }
 
     /// The only place where a zone's phase changes, so the counts cannot drift.
     fn enter(&mut self, seq: ZoneSeq, phase: Phase) {
-        let Some(zone) = self.zones.get_mut(&seq) else { return };
-        self.resident -= u64::from(zone.is_resident());
+        let Some(mut zone) = self.zones.remove(&seq) else { return };
+        self.count(&zone, 0);
         zone.phase = phase;
-        self.resident += u64::from(zone.is_resident());
+        self.count(&zone, 1);
+        self.zones.insert(seq, zone);
         match phase {
             Phase::Emptied(_) => self.emptied.insert(seq),
             _ => self.emptied.remove(&seq),
@@ -147,6 +157,11 @@ impl Tables {
     /// How many zones there are in which bytes lie.
     pub fn resident(&self) -> u64 {
         self.resident
+    }
+
+    /// Bytes that can be written to those zones.
+    pub fn resident_capacity(&self) -> u64 {
+        self.resident_capacity
     }
 
     /// Zones that wait to be reset.
@@ -359,9 +374,10 @@ impl Tables {
         let emptied = |zone: &Zone| matches!(zone.phase, Phase::Emptied(_));
         let counts = (
             self.zones.values().filter(|zone| zone.is_resident()).count() as u64,
+            self.zones.values().filter(|zone| zone.is_resident()).map(|zone| zone.capacity).sum(),
             self.zones.iter().filter(|(_, zone)| emptied(zone)).map(|(seq, _)| *seq).collect(),
         );
-        if counts != (self.resident, self.emptied.clone()) {
+        if counts != (self.resident, self.resident_capacity, self.emptied.clone()) {
             let found = format!("{} and {:?}", self.resident, self.emptied);
             findings.push(Corrupt::new("zone tables", "zones by phase", format_args!("{counts:?}"), found));
         }
