@@ -209,7 +209,7 @@ on_null() { # MiB:zone MiB:active limit:capacity MiB:conventional zones, functio
     case $way in
         runner)
             "$runner" --mem $((size + 1536))M --zoned "z0:$spec" --timeout 900 -- \
-                env TERRANE="$terrane" SEED="${SEED:-}" "$top/scripts/zoned.sh" --inside "$what" /dev/z0 "$@"
+                env TERRANE="$terrane" SEED="${SEED:-}" TMPDIR="$kept" "$top/scripts/zoned.sh" --inside "$what" /dev/z0 "$@"
             ;;
         null_blk)
             null=/sys/kernel/config/nullb/terrane$$
@@ -236,7 +236,7 @@ on_lasting() { # MiB:zone MiB:capacity MiB:conventional zones, words for the run
     [ "$way" = runner ] || { skip "drives that last need \$ZONED_RUNNER"; return; }
     # shellcheck disable=SC2086 # several words
     "$runner" --mem 2G --zloop "$kept/drive:$spec" $words --timeout 900 -- \
-        env TERRANE="$terrane" SEED="${SEED:-}" "$top/scripts/zoned.sh" --inside "$what" /dev/zloop0 "$@"
+        env TERRANE="$terrane" SEED="${SEED:-}" TMPDIR="$kept" "$top/scripts/zoned.sh" --inside "$what" /dev/zloop0 "$@"
 }
 
 # The fewest active zones a pool can live with, and one fewer.
