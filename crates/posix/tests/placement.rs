@@ -34,16 +34,18 @@ fn files_of_one_life_time_lie_together() {
     let mut files: BTreeMap<Hint, Vec<Ino>> = BTreeMap::new();
     for round in 0..100 {
         let name = |what: &str| format!("{what}-{round}");
-        // Said by the directory, by a call and by an attribute, and not at all.
-        let inherited = fs.file(brief, &name("f")).ino;
-        let called = fs.file(root, &name("medium")).ino;
-        fs.set_write_hint(called, Hint::Medium).unwrap();
-        let set = fs.file(root, &name("long")).ino;
-        fs.setxattr(set, WRITE_HINT, b"long", any, &USER).unwrap();
-        let plain = fs.file(root, &name("plain")).ino;
-        for (hint, ino) in
-            [(Hint::Short, inherited), (Hint::Medium, called), (Hint::Long, set), (Hint::NotSet, plain)]
-        {
+        // In another order each time, or whoever takes zones by turns would seem to know which file is which.
+        let mut hints = [Hint::Short, Hint::Medium, Hint::Long, Hint::NotSet];
+        (1..hints.len()).for_each(|at| hints.swap(at, rng.below(at as u64 + 1) as usize));
+        for hint in hints {
+            // Said by the directory, by a call and by an attribute, and not at all.
+            let dir = if hint == Hint::Short { brief } else { root };
+            let ino = fs.file(dir, &name(hint.name())).ino;
+            match hint {
+                Hint::Medium => fs.set_write_hint(ino, hint).unwrap(),
+                Hint::Long => fs.setxattr(ino, WRITE_HINT, b"long", any, &USER).unwrap(),
+                _ => {}
+            }
             fs.put(ino, 0, &rng.bytes(FILE_BYTES));
             files.entry(hint).or_default().push(ino);
         }
