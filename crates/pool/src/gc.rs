@@ -11,6 +11,8 @@
 //!
 //! Invariant: nothing is copied that does not match the CRC its directory holds: damage is never laundered.
 
+mod by_hand;
+
 use crate::addr::{Addr, granule_bytes};
 use crate::append::Stored;
 use crate::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION, Part};
@@ -26,6 +28,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
 use terrane_wire::ZoneSeq;
+
+pub(crate) use by_hand::ByHand;
+pub use by_hand::{GcMode, GcProgress, Victim};
 
 /// Victims of one group at the most.
 const VICTIMS_MAX: usize = 64;
@@ -208,11 +213,14 @@ impl Group<'_> {
             self.pool.want_another_group();
             return Ok(());
         }
-        let mut goal = self.wanted_gain();
-        if goal == 0 {
+        let needed = self.wanted_gain();
+        let wanted = self.asked_gain(needed);
+        if wanted == 0 {
             self.st.collector.is_stuck = false;
+            self.note_collection(0, 0, 0);
             return Ok(());
         }
+        let mut goal = wanted;
         self.st.collector.policy = self.pool.collection().victims;
         let mut piece = self.st.collector.piece_bytes();
         let mut victims = 0;
@@ -256,10 +264,11 @@ impl Group<'_> {
             self.st.collector.rate = (3 * (self.st.collector.rate / 4)).saturating_add(now / 4);
         }
         let moves_on = victims > 0 || self.pool.waiting_zones() > 0;
-        self.st.collector.is_stuck = !moves_on;
+        self.st.collector.is_stuck = !moves_on && needed > 0;
         if !moves_on {
             self.close_wasteful_zones()?;
         }
+        self.note_collection(needed, wanted, moved_bytes);
         Ok(())
     }
 

@@ -603,6 +603,7 @@ pub(crate) fn assemble(
         largest_block: AtomicU64::new(128 << 10),
         fates: Fates::default(),
         collection: Mutex::default(),
+        by_hand: Mutex::default(),
         client: Mutex::default(),
         failed: OnceLock::new(),
         damage: Mutex::default(),

@@ -14,6 +14,7 @@ use crate::env::Env;
 use crate::error::PoolError;
 use crate::fates::Fates;
 use crate::features::InForce;
+use crate::gc::ByHand;
 use crate::gc::Collector;
 use crate::group::Group;
 use crate::label::{BootPtr, Label};
@@ -103,6 +104,7 @@ pub struct Pool {
     /// Until the pool stops: it must not go before what is dirty in it, and it holds us.
     pub(crate) fates: Fates,
     pub(crate) collection: Mutex<CollectionOptions>,
+    pub(crate) by_hand: Mutex<ByHand>,
     pub(crate) client: Mutex<Option<Arc<dyn Client>>>,
     pub(crate) failed: OnceLock<Arc<str>>,
     pub(crate) damage: Mutex<Vec<Corrupt>>,

@@ -531,6 +531,13 @@ impl Pool {
         self.more_work.store(true, Ordering::Release);
     }
 
+    /// A group should follow now.
+    pub(crate) fn hurry(&self) {
+        let mut state = self.txg.state.lock();
+        state.wanted = state.wanted.max(state.open);
+        self.txg.work.notify_one();
+    }
+
     pub fn open_txg(&self) -> Txg {
         self.txg.open()
     }
@@ -578,6 +585,9 @@ impl Pool {
             state.synced = txg;
             state.load_syncing = Load::default();
             state.empty_wanted = self.txg.room().resets_wait || self.more_work.load(Ordering::Acquire);
+            if self.collects_by_hand() {
+                state.wanted = state.wanted.max(state.open);
+            }
         }
         self.txg.synced.notify_all();
         self.txg.left.notify_all();

@@ -1,0 +1,194 @@
+//! Collection that nothing forces: somebody asked for it, and it is watched.
+//!
+//! It goes on, group after group, until at most a share of what full zones hold is garbage, or until nothing more is won. What room
+//! writers need comes first; this only adds to it.
+//!
+//! Invariant: a request ends. A group that moves nothing and wins nothing counts against it, and it has few of those.
+
+use crate::error::PoolError;
+use crate::gc::Progress;
+use crate::group::Group;
+use crate::pool::Pool;
+use crate::record::Home;
+use crate::room::GARBAGE_PART_MIN;
+use crate::zones::Phase;
+use std::sync::Arc;
+use terrane_wire::ZoneSeq;
+
+/// Groups without any progress after which a request has ended: what was emptied must be reset, and what holds a zone up rewritten.
+const PATIENCE: u32 = 8;
+
+/// Why zones are emptied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GcMode {
+    /// They are not.
+    #[default]
+    Idle,
+    /// Room runs short.
+    Background,
+    /// Writers wait for room.
+    Urgent,
+    /// Somebody asked for it.
+    ByHand,
+}
+
+impl GcMode {
+    pub fn name(self) -> &'static str {
+        match self {
+            GcMode::Idle => "idle",
+            GcMode::Background => "background",
+            GcMode::Urgent => "urgent",
+            GcMode::ByHand => "by hand",
+        }
+    }
+}
+
+/// A zone that is being emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    pub seq: ZoneSeq,
+    pub home: Home,
+    /// Bytes that lived in it when it was chosen, what a reset will give beside those, and what has moved.
+    pub live_bytes: u64,
+    pub garbage_bytes: u64,
+    pub moved_bytes: u64,
+}
+
+/// How far collection is that somebody asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GcProgress {
+    /// Bytes that full zones hold and nobody needs, and how many of them may stay.
+    pub garbage_bytes: u64,
+    pub goal_bytes: u64,
+    /// Full zones with so much garbage that they are worth emptying.
+    pub zones_left: u64,
+    /// Nothing was asked for, or it was done as far as it can be.
+    pub done: bool,
+}
+
+/// What was asked for, and what is seen of it.
+#[derive(Debug, Default)]
+pub(crate) struct ByHand {
+    /// Bytes of garbage that may stay; `None`: nobody asks.
+    wanted: Option<u64>,
+    /// The last one, for who looks afterwards.
+    goal: u64,
+    least_garbage: u64,
+    stuck: u32,
+    mode: GcMode,
+    victim: Option<Victim>,
+}
+
+/// Full zones, summed up.
+struct FullZones {
+    live: u64,
+    garbage: u64,
+    worth: u64,
+}
+
+impl Pool {
+    /// Collects, from now on, until at most `target_percent` of what full zones hold is garbage; 100 ends what was asked for before.
+    /// Returns at once; [`Pool::gc_progress`] tells how far it is.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Failed` when the pool has stopped.
+    pub fn gc_request(self: &Arc<Self>, target_percent: u8) -> Result<(), PoolError> {
+        if self.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        self.alive()?;
+        let full = self.full_zones();
+        let (target, rest) = (u64::from(target_percent.min(100)), u64::from(100 - target_percent.min(100)));
+        // The share is of garbage and live together, and what lives stays.
+        let goal = (u128::from(full.live) * u128::from(target)).checked_div(u128::from(rest));
+        let goal = goal.map_or(full.garbage, |goal| u64::try_from(goal).unwrap_or(u64::MAX));
+        let mut by_hand = self.by_hand.lock();
+        let wanted = (full.garbage > goal).then_some(goal);
+        *by_hand = ByHand { wanted, goal, least_garbage: u64::MAX, stuck: 0, ..*by_hand };
+        drop(by_hand);
+        if wanted.is_some() {
+            self.hurry();
+        }
+        Ok(())
+    }
+
+    /// How far collection is that was asked for.
+    pub fn gc_progress(&self) -> GcProgress {
+        let full = self.full_zones();
+        let by_hand = self.by_hand.lock();
+        GcProgress {
+            garbage_bytes: full.garbage,
+            goal_bytes: by_hand.goal,
+            zones_left: full.worth,
+            done: by_hand.wanted.is_none(),
+        }
+    }
+
+    /// Why the newest group emptied zones, and the zone it left half way.
+    pub fn gc_now(&self) -> (GcMode, Option<Victim>) {
+        let by_hand = self.by_hand.lock();
+        (by_hand.mode, by_hand.victim)
+    }
+
+    /// Whether a group should follow although nobody changes anything.
+    pub(crate) fn collects_by_hand(&self) -> bool {
+        self.by_hand.lock().wanted.is_some()
+    }
+
+    fn full_zones(&self) -> FullZones {
+        let per_zone = self.yield_of_zone();
+        let tables = self.tables.read();
+        let mut sum = FullZones { live: 0, garbage: 0, worth: 0 };
+        for zone in tables.zones.values().filter(|zone| zone.phase == Phase::Full) {
+            let capacity = per_zone.min(zone.capacity);
+            let garbage = capacity.saturating_sub(zone.live);
+            sum.live += zone.live;
+            sum.garbage += garbage;
+            sum.worth += u64::from(garbage > 0 && garbage >= capacity / GARBAGE_PART_MIN);
+        }
+        sum
+    }
+}
+
+impl Group<'_> {
+    /// What to gain beside the `needed` bytes, because somebody asked for it.
+    pub(super) fn asked_gain(&self, needed: u64) -> u64 {
+        let Some(goal) = self.pool.by_hand.lock().wanted else { return needed };
+        needed.max(self.pool.full_zones().garbage.saturating_sub(goal))
+    }
+
+    /// A group has collected: `needed` and `goal` bytes were to be gained, `moved_bytes` moved.
+    pub(super) fn note_collection(&self, needed: u64, goal: u64, moved_bytes: u64) {
+        let victim = self.st.collector.progress.as_ref().and_then(|progress| self.view(progress));
+        let is_waited_for = self.pool.txg.waiting().0 > 0;
+        let mode = match (needed > 0, goal > 0) {
+            (true, _) if is_waited_for => GcMode::Urgent,
+            (true, _) => GcMode::Background,
+            (false, true) => GcMode::ByHand,
+            (false, false) => GcMode::Idle,
+        };
+        let mut by_hand = self.pool.by_hand.lock();
+        (by_hand.mode, by_hand.victim) = (mode, victim);
+        let Some(wanted) = by_hand.wanted else { return };
+        drop(by_hand);
+        let garbage = self.pool.full_zones().garbage;
+        let mut by_hand = self.pool.by_hand.lock();
+        let is_better = moved_bytes > 0 || garbage < by_hand.least_garbage;
+        by_hand.least_garbage = by_hand.least_garbage.min(garbage);
+        by_hand.stuck = if is_better { 0 } else { by_hand.stuck + 1 };
+        if garbage <= wanted || by_hand.stuck > PATIENCE {
+            by_hand.wanted = None;
+        }
+    }
+
+    fn view(&self, progress: &Progress) -> Option<Victim> {
+        let home = self.pool.tables.read().zones.get(&progress.victim)?.home;
+        Some(Victim {
+            seq: progress.victim,
+            home,
+            live_bytes: progress.live,
+            garbage_bytes: progress.garbage,
+            moved_bytes: progress.moved,
+        })
+    }
+}
