@@ -8,6 +8,7 @@
 mod check;
 mod clock;
 mod cmd;
+mod collect;
 mod complete;
 mod control;
 mod daemon;

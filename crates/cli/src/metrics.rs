@@ -18,10 +18,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use terrane_device::ZoneState;
 use terrane_fuse::MountStats;
-use terrane_pool::inspect::DeviceView;
 use terrane_pool::record::Class;
 use terrane_pool::stats::{Io, Kind, WaitFor};
-use terrane_pool::{Spent, Stats};
+use terrane_pool::{GcMode, Spent, Stats};
 use terrane_posix::Fs;
 use terrane_wire::meter::{BUCKETS, Times};
 
@@ -126,7 +125,7 @@ pub fn page(live: &Live, mount: Option<&MountSide<'_>>) -> String {
         "Whether the pool is mounted by the process that answers.",
         u8::from(mount.is_some()),
     );
-    space(&mut page, &stats, &live.pool.devices());
+    space(&mut page, live, &stats);
     life(&mut page, live, &stats);
     if let Some(mount) = mount {
         page.gauge("failed", "Whether the pool has stopped writing after an error.", u8::from(stats.failed));
@@ -145,7 +144,8 @@ pub fn page(live: &Live, mount: Option<&MountSide<'_>>) -> String {
     page.out
 }
 
-fn space(page: &mut Page, stats: &Stats, devices: &[DeviceView]) {
+fn space(page: &mut Page, live: &Live, stats: &Stats) {
+    let devices = live.pool.devices();
     let (size, used, available) = stats.space;
     page.gauge("pool_size_bytes", "Bytes that users can fill.", size);
     page.gauge("pool_used_bytes", "Bytes of live blocks, all copies, after compression.", used);
@@ -168,6 +168,20 @@ fn space(page: &mut Page, stats: &Stats, devices: &[DeviceView]) {
         "state",
         [("read-only", given_up(ZoneState::ReadOnly)), ("offline", given_up(ZoneState::Offline))],
     );
+    let (mode, _) = live.pool.gc_now();
+    let modes = [GcMode::Idle, GcMode::Background, GcMode::Urgent, GcMode::ByHand];
+    page.each(
+        ("collection_mode", "gauge", "Why the newest group emptied zones; 1 for one of them."),
+        "mode",
+        modes.map(|of| (of.name(), u8::from(of == mode))),
+    );
+    page.gauge(
+        "garbage_bytes",
+        "Bytes of full zones that are not alive.",
+        live.pool.gc_progress().garbage_bytes,
+    );
+    page.gauge("waiting", "Changes that wait for room in the pool.", stats.waiting.0);
+    page.gauge("waiting_bytes", "Bytes that they want.", stats.waiting.1);
     page.gauge("runs", "Runs of blocks that collection has moved.", stats.runs);
     page.gauge("run_index_bytes", "Memory of the index that says where they are.", stats.run_index_bytes);
     page.gauge(

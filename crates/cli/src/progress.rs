@@ -1,7 +1,7 @@
 //! A bar on standard error while something takes long, if a person is there to see it.
 //!
 //! It shows how much of the step is done, how fast it goes, and how long the rest takes at the pace of the step so far. A step
-//! whose name begins with "reading" counts bytes, any other things.
+//! whose name begins with "reading" or "collecting" counts bytes, any other things.
 
 use crate::size;
 use std::io::{IsTerminal, Write};
@@ -53,7 +53,9 @@ fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
     let pace = if elapsed >= PACE_AFTER { done as f64 / elapsed.as_secs_f64() } else { 0.0 };
     let rate = match pace {
         pace if pace < 1.0 => String::new(),
-        pace if what.starts_with("reading") => format!("  {}/s", size::print(pace as u64)),
+        pace if ["reading", "collecting"].iter().any(|word| what.starts_with(word)) => {
+            format!("  {}/s", size::print(pace as u64))
+        }
         pace => format!("  {}/s", pace as u64),
     };
     if total == 0 {

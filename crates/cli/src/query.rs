@@ -5,6 +5,7 @@
 
 use crate::check;
 use crate::clock;
+use crate::collect;
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::live::Live;
@@ -29,7 +30,7 @@ pub struct Setting {
     pub value: String,
 }
 
-/// What can be asked. Everything but `Set`, `Inherit`, `Upgrade` and `Add` only reads.
+/// What can be asked. Everything but `Set`, `Inherit`, `Upgrade`, `Add` and `Collect` only reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     Status,
@@ -54,6 +55,11 @@ pub enum Query {
     Uberblocks,
     /// All features that new pools have.
     Upgrade,
+    /// Garbage away, down to a share of what full zones hold.
+    Collect {
+        target_percent: u8,
+        wait: bool,
+    },
     Zones,
     /// Every zone in its place.
     ZoneMap,
@@ -92,7 +98,10 @@ pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 impl Query {
     pub fn is_change(&self) -> bool {
-        matches!(self, Query::Set(_) | Query::Inherit(_) | Query::Upgrade | Query::Add { .. })
+        matches!(
+            self,
+            Query::Set(_) | Query::Inherit(_) | Query::Upgrade | Query::Add { .. } | Query::Collect { .. }
+        )
     }
 
     pub fn to_json(&self) -> Value {
@@ -114,6 +123,9 @@ impl Query {
             Query::Check => json!({"ask": "check"}),
             Query::Uberblocks => json!({"ask": "uberblocks"}),
             Query::Upgrade => json!({"ask": "upgrade"}),
+            Query::Collect { target_percent, wait } => {
+                json!({"ask": "collect", "target_percent": target_percent, "wait": wait})
+            }
             Query::Zones => json!({"ask": "zones"}),
             Query::ZoneMap => json!({"ask": "zone map"}),
             Query::Space => json!({"ask": "space"}),
@@ -162,6 +174,10 @@ impl Query {
             "check" => Query::Check,
             "uberblocks" => Query::Uberblocks,
             "upgrade" => Query::Upgrade,
+            "collect" => Query::Collect {
+                target_percent: u8::try_from(raw.get("target_percent")?.as_u64()?).ok()?,
+                wait: raw.get("wait")?.as_bool()?,
+            },
             "zones" => Query::Zones,
             "zone map" => Query::ZoneMap,
             "space" => Query::Space,
@@ -196,6 +212,9 @@ impl Query {
             Query::Check => check::beside(live, progress),
             Query::Uberblocks => Ok(inspect::uberblocks(&live.pool.device_handles())),
             Query::Upgrade => upgrade(live),
+            Query::Collect { target_percent, wait } => {
+                collect::down_to(live, *target_percent, *wait, progress)
+            }
             Query::Zones => Ok(inspect::zones(&live.pool)),
             Query::ZoneMap => Ok(inspect::zone_map(live)),
             Query::Space => inspect::space(live),
@@ -266,8 +285,7 @@ fn status(live: &Live) -> Value {
         let all = devices.iter().flat_map(|device| &device.given_up);
         all.filter(|(_, found)| *found == state).count()
     };
-    let lately = |seconds: u64| live.pool.lately(seconds * 1_000_000_000).1.amplification();
-    json!({
+    let mut row = json!({
         "name": status.name,
         "id": format!("{:016x}", status.id),
         "state": state,
@@ -292,11 +310,6 @@ fn status(live: &Live) -> Value {
         "runs": status.runs,
         "run_index_bytes": stats.run_index_bytes,
         "dead_set_bytes": stats.dead_set_bytes,
-        "totals": totals(&stats.totals),
-        "amplification": stats.totals.amplification(),
-        "amplification_minute": lately(60),
-        "amplification_ten_minutes": lately(600),
-        "waits": live.mountpoint.as_ref().map(|_| waits(&stats)),
         "txg": status.txg.0,
         "incarnation": status.incarnation,
         "clean": uberblock.map(|uber| uber.clean),
@@ -306,7 +319,41 @@ fn status(live: &Live) -> Value {
         "damaged": inspect::damaged(live, &status.damaged),
         "features": inspect::feature_names(&live.pool.label()),
         "reason": null,
-    })
+    });
+    for (key, value) in activity(live, &stats) {
+        row[key] = value;
+    }
+    row
+}
+
+/// What the pool did and does with its zones.
+fn activity(live: &Live, stats: &Stats) -> [(&'static str, Value); 9] {
+    let lately = |seconds: u64| live.pool.lately(seconds * 1_000_000_000).1.amplification();
+    let percent =
+        |part: u64, of: u64| (u128::from(part) * 100).checked_div(u128::from(of)).map(|part| part as u64);
+    let (mode, victim) = live.pool.gc_now();
+    let collecting = live.pool.gc_progress();
+    let victim = victim.map(|victim| {
+        json!({
+            "seq": victim.seq.0,
+            "device": victim.home.device.0,
+            "zone": victim.home.zone.0,
+            "live_percent": percent(victim.live_bytes, victim.live_bytes + victim.garbage_bytes),
+            "moved_percent": percent(victim.moved_bytes.min(victim.live_bytes), victim.live_bytes),
+        })
+    });
+    let mounted = live.mountpoint.as_ref();
+    [
+        ("totals", totals(&stats.totals)),
+        ("amplification", stats.totals.amplification().into()),
+        ("amplification_minute", lately(60).into()),
+        ("amplification_ten_minutes", lately(600).into()),
+        ("waits", mounted.map(|_| waits(stats)).into()),
+        ("garbage", collecting.garbage_bytes.into()),
+        ("garbage_goal", (!collecting.done).then_some(collecting.goal_bytes).into()),
+        ("collection", mounted.map(|_| mode.name()).into()),
+        ("victim", victim.into()),
+    ]
 }
 
 fn totals(totals: &Totals) -> Value {
@@ -332,6 +379,8 @@ fn waits(stats: &Stats) -> Value {
         "seconds": times.sum_ns as f64 / 1e9,
         "longest_seconds": times.longest_ns as f64 / 1e9,
         "refused": stats.no_space,
+        "now": stats.waiting.0,
+        "now_bytes": stats.waiting.1,
     })
 }
 
@@ -347,7 +396,7 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 38] = [
+pub const STATUS_KEYS: [&str; 42] = [
     "name",
     "id",
     "state",
@@ -377,6 +426,10 @@ pub const STATUS_KEYS: [&str; 38] = [
     "amplification_minute",
     "amplification_ten_minutes",
     "waits",
+    "garbage",
+    "garbage_goal",
+    "collection",
+    "victim",
     "txg",
     "incarnation",
     "clean",
@@ -544,6 +597,8 @@ mod tests {
             Query::Iostat,
             Query::Check,
             Query::Uberblocks,
+            Query::Upgrade,
+            Query::Collect { target_percent: 7, wait: true },
             Query::Zones,
             Query::ZoneMap,
             Query::Space,

@@ -245,6 +245,7 @@ fn json_is_what_its_page_says() {
         ("pool import: pools", "pool import -d . -j".to_owned()),
         ("pool iostat: pools", "pool iostat -j tank".to_owned()),
         ("pool iostat: pools", "pool iostat -j -w tank".to_owned()),
+        ("pool gc: pools", "pool gc -j tank".to_owned()),
         ("pool upgrade: pools", "pool upgrade -j tank".to_owned()),
         ("fs list: datasets", "fs list -j".to_owned()),
         ("fs get: properties", "fs get -j all tank".to_owned()),
@@ -381,6 +382,45 @@ fn a_mounted_pool_tells_what_it_does_and_how_files_lie() {
     let later = place.json("pool status -j tank")["pools"][0].clone();
     assert_eq!(later["totals"]["user_bytes"].as_u64(), Some(number("user_bytes")), "a pool remembers");
     assert_eq!((&later["waits"], &later["amplification_minute"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn garbage_is_collected_when_somebody_asks() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("collect");
+    let mnt = place.path("mnt");
+    place.run("pool create tank tank.img --size 128M --zone-size 1M", 0);
+    place.run("mount tank mnt", 0);
+    // Three files to a zone, and of every three one goes: no zone dies by itself.
+    let name = |at: usize| mnt.join(at.to_string());
+    (0..60).for_each(|at| fs::write(name(at), noise(300_000)).unwrap());
+    place.run("sync tank", 0);
+    (0..60).step_by(3).for_each(|at| fs::remove_file(name(at)).unwrap());
+    place.run("sync tank", 0);
+    let before = place.json("pool status -j tank")["pools"][0].clone();
+    assert!(before["garbage"].as_u64() > Some(3 << 20) && before["garbage_goal"].is_null(), "{before}");
+    let row = place.json("pool gc tank --target 2 --wait -j")["pools"][0].clone();
+    assert_eq!((&row["done"], &row["target_percent"]), (&true.into(), &2.into()));
+    let won = row["garbage_before"].as_u64().unwrap() - row["garbage"].as_u64().unwrap();
+    assert!(won > 3 << 20, "{row}");
+    let zones = place.json("zones -j tank");
+    let shares: Vec<u64> =
+        zones["live_shares"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+    // The tail of a zone that takes no further record is no garbage that could be won.
+    assert_eq!((shares[..8].iter().sum::<u64>(), shares[8..] != [0, 0]), (0, true), "{shares:?}");
+    assert!(place.out("pool gc tank").contains("collected"));
+    (0..60).filter(|at| at % 3 > 0).for_each(|at| assert_eq!(fs::read(name(at)).unwrap(), noise(300_000)));
+    (1..60).step_by(3).for_each(|at| fs::remove_file(name(at)).unwrap());
+    place.run("umount tank", 0);
+
+    // Nobody else goes on with it, so it is waited for.
+    let text = place.out("pool gc tank --target 2");
+    assert!(text.starts_with("tank: ") && text.contains("M of garbage collected, "), "{text}");
+    assert!(place.out("check tank").contains("nothing found"));
+    place.misused("pool gc tank --target 101", &["101"]);
+    place.refused("pool gc nobody", &["nobody"]);
 }
 
 #[test]

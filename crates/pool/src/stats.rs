@@ -275,6 +275,8 @@ pub struct Stats {
     /// Waits before joining a group, by [`WaitFor::ALL`].
     pub waits: [Times; WaitFor::ALL.len()],
     pub no_space: u64,
+    /// Changes that wait for room now, and the bytes they want.
+    pub waiting: (u64, u64),
     /// Dirty bytes in memory now, and their bound.
     pub dirty_bytes: u64,
     pub dirty_bytes_max: u64,
@@ -371,6 +373,7 @@ impl Pool {
             begin: counters.begin.snapshot(),
             waits: std::array::from_fn(|at| counters.waits[at].snapshot()),
             no_space: counters.no_space.get(),
+            waiting: self.txg.waiting(),
             dirty_bytes,
             dirty_bytes_max,
             collected_zones: counters.collected_zones.get(),

@@ -1,6 +1,7 @@
 //! `terrane pool`: where devices are made a pool, found again, watched, and unmade.
 
 mod devices;
+mod gc;
 mod import;
 mod iostat;
 mod upgrade;
@@ -46,6 +47,9 @@ pub enum PoolCommand {
     /// Show operations and bandwidth of devices, since the import and then for each interval
     #[command(after_help = iostat::HELP)]
     Iostat(iostat::Iostat),
+    /// Collect garbage now, instead of when zones run short
+    #[command(after_help = gc::HELP)]
+    Gc(gc::Gc),
     /// Make a pool unrecognisable: its labels are wiped, and with them everything in it is lost
     Destroy(Destroy),
     /// Show format version and feature flags of pools, and bring them up to date
@@ -135,6 +139,7 @@ impl PoolCommand {
             PoolCommand::Export(export) => export.run(),
             PoolCommand::Status(status) => status.run(),
             PoolCommand::Iostat(iostat) => iostat.run(),
+            PoolCommand::Gc(gc) => gc.run(),
             PoolCommand::Upgrade(upgrade) => upgrade.run(),
             PoolCommand::List(list) => {
                 let (rows, failed) = statuses(&Registry::of_this_user()?, &list.pools)?;
@@ -184,6 +189,31 @@ impl Status {
 }
 
 impl Status {
+    /// Why zones are emptied, and how far it is.
+    fn collects(&self, row: &Value) -> String {
+        let print = |bytes: u64| if self.parsable { bytes.to_string() } else { size::print(bytes) };
+        let garbage = print(row["garbage"].as_u64().unwrap_or(0));
+        let goal = row["garbage_goal"].as_u64().map(|goal| format!(", down to {}", print(goal)));
+        let why = match row["collection"].as_str() {
+            Some("background") => "in the background, because room is short",
+            Some("urgent") => "urgently, because writers wait",
+            Some("by hand") => "because it was asked to",
+            _ => "nothing now",
+        };
+        let victim = &row["victim"];
+        let zone = victim["seq"].as_u64().map(|seq| {
+            format!(
+                "; zone {seq} ({}:{}), {} % of it alive, {} % of that moved",
+                victim["device"], victim["zone"], victim["live_percent"], victim["moved_percent"]
+            )
+        });
+        format!(
+            "{why}; {garbage} of garbage in full zones{}{}",
+            goal.unwrap_or_default(),
+            zone.unwrap_or_default()
+        )
+    }
+
     /// What users wrote, and what devices were given for it.
     fn written(&self, row: &Value) -> String {
         let bytes = |key: &str| {
@@ -268,13 +298,19 @@ impl Status {
             ),
         );
         line("moved", format!("{} runs, {} of index", row["runs"], bytes("run_index_bytes")));
+        line("collects", self.collects(row));
         line("written", self.written(row));
         if let Some(waits) = row["waits"].as_object() {
             let seconds = |key: &str| waits.get(key).and_then(Value::as_f64).unwrap_or(0.0);
-            let said = match waits.get("count").and_then(Value::as_u64).unwrap_or(0) {
-                0 => "none for room".to_owned(),
+            let number = |key: &str| waits.get(key).and_then(Value::as_u64).unwrap_or(0);
+            let now = match number("now") {
+                0 => String::new(),
+                now => format!("; {now} now, for {}", size::print(number("now_bytes"))),
+            };
+            let said = match number("count") {
+                0 => format!("none for room{now}"),
                 count => format!(
-                    "{count} for room, {:.3} s altogether, {:.3} s the longest",
+                    "{count} for room, {:.3} s altogether, {:.3} s the longest{now}",
                     seconds("seconds"),
                     seconds("longest_seconds")
                 ),
