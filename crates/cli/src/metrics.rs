@@ -169,11 +169,10 @@ fn space(page: &mut Page, live: &Live, stats: &Stats) {
         [("read-only", given_up(ZoneState::ReadOnly)), ("offline", given_up(ZoneState::Offline))],
     );
     let (mode, _) = live.pool.gc_now();
-    let modes = [GcMode::Idle, GcMode::Background, GcMode::Urgent, GcMode::ByHand];
     page.each(
         ("collection_mode", "gauge", "Why the newest group emptied zones; 1 for one of them."),
         "mode",
-        modes.map(|of| (of.name(), u8::from(of == mode))),
+        GcMode::ALL.map(|of| (of.name(), u8::from(of == mode))),
     );
     page.gauge(
         "garbage_bytes",

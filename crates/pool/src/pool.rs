@@ -174,9 +174,6 @@ impl Pool {
         self.label.lock().max_block
     }
 
-    /// Registers the floor above; once, before the first group that has something for it. A pool that changes keeps it until
-    /// [`Pool::export`] or [`Pool::abandon`], whoever else lets go of it: changes that wait for a commit are its. One that is only
-    /// read never asks it anything.
     /// What administrators say about collection; holds from the next group on. Nothing is stored.
     pub fn set_collection(&self, options: CollectionOptions) {
         *self.collection.lock() = options;
@@ -193,6 +190,9 @@ impl Pool {
         idle.is_some_and(|window| window.contains(self.env.minute_of_day()))
     }
 
+    /// Registers the floor above; once, before the first group that has something for it. A pool that changes keeps it until
+    /// [`Pool::export`] or [`Pool::abandon`], whoever else lets go of it: changes that wait for a commit are its. One that is only
+    /// read never asks it anything.
     pub fn set_client(&self, client: Arc<dyn Client>) {
         if self.read_only {
             return;

@@ -607,6 +607,9 @@ impl Pool {
                 if timed_out && (state.load_open.changed || state.empty_wanted) {
                     break;
                 }
+                if timed_out && parking_lot::MutexGuard::unlocked(&mut state, || self.look_at_the_clock()) {
+                    break;
+                }
             }
             if state.stopping {
                 return;

@@ -8,7 +8,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{create, import, options, sim, verify, work};
 use terrane_pool::zones::Phase;
-use terrane_pool::{GcMode, GcProgress, ImportOptions, Pool, PoolError, SeededEnv, SystemEnv};
+use terrane_pool::{
+    CollectionOptions, Env, GcMode, GcProgress, IdleWindow, ImportOptions, Pool, PoolError, SeededEnv,
+    SystemEnv,
+};
 
 /// Groups until it is done; what it said in between.
 fn run(pool: &Arc<Pool>) -> Vec<GcProgress> {
@@ -81,6 +84,34 @@ fn a_request_is_taken_back_by_the_next_one() {
     let read_only = ImportOptions { read_only: true, ..options() };
     let pool = Pool::import(vec![Arc::new(device)], Arc::new(SeededEnv::new(1)), &read_only).unwrap();
     assert!(matches!(pool.gc_request(0), Err(PoolError::ReadOnly)));
+}
+
+#[test]
+fn idle_time_is_used_and_ends() {
+    let device = sim(9, false);
+    let (pool, toy) = create(&device, 9);
+    work(&pool, &toy, &SeededEnv::new(9), 14).unwrap();
+    pool.export().unwrap();
+    drop(pool);
+    let env = Arc::new(SeededEnv::new(9));
+    let pool = Pool::import(vec![Arc::new(device)], env.clone(), &options()).unwrap();
+    let group = || pool.commit_txg(pool.open_txg()).unwrap();
+    let minute = env.minute_of_day();
+    let at = |later: u16| (minute + later) % IdleWindow::DAY_MINUTES;
+    pool.set_collection(CollectionOptions { idle: IdleWindow::new(at(30), at(60)), ..Default::default() });
+    let (before, _) = garbage(&pool);
+    (0..3).for_each(|_| group());
+    assert_eq!((garbage(&pool).0, pool.gc_now().0), (before, GcMode::Idle), "not before its time");
+    env.sleep(Duration::from_secs(45 * 60));
+    group();
+    assert_eq!(pool.gc_now().0, GcMode::Window);
+    assert!(!pool.gc_progress().done);
+    env.sleep(Duration::from_secs(3600));
+    group();
+    assert!(pool.gc_progress().done, "not after it");
+    assert_eq!(pool.gc_now(), (GcMode::Idle, pool.gc_now().1));
+    assert!(garbage(&pool).0 < before, "{:?} of {before}", garbage(&pool));
+    verify(&pool, &toy);
 }
 
 #[test]

@@ -198,6 +198,7 @@ impl Status {
             Some("background") => "in the background, because room is short",
             Some("urgent") => "urgently, because writers wait",
             Some("by hand") => "because it was asked to",
+            Some("window") => "because it is idle time",
             _ => "nothing now",
         };
         let victim = &row["victim"];

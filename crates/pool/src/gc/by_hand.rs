@@ -1,7 +1,7 @@
-//! Collection that nothing forces: somebody asked for it, and it is watched.
+//! Collection that nothing forces: somebody asked for it, or the hour is one that was said to be idle.
 //!
 //! It goes on, group after group, until at most a share of what full zones hold is garbage, or until nothing more is won. What room
-//! writers need comes first; this only adds to it.
+//! writers need comes first; this only adds to it. In the idle part of a day the pool asks itself, and takes it back when that is over.
 //!
 //! Invariant: a request ends. A group that moves nothing and wins nothing counts against it, and it has few of those.
 
@@ -17,6 +17,8 @@ use terrane_wire::ZoneSeq;
 
 /// Groups without any progress after which a request has ended: what was emptied must be reset, and what holds a zone up rewritten.
 const PATIENCE: u32 = 8;
+/// What may stay in idle time, in percent of what full zones hold: the last garbage costs most copies.
+const IDLE_PERCENT: u8 = 10;
 
 /// Why zones are emptied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,15 +32,21 @@ pub enum GcMode {
     Urgent,
     /// Somebody asked for it.
     ByHand,
+    /// It is the idle part of the day.
+    Window,
 }
 
 impl GcMode {
+    pub const ALL: [GcMode; 5] =
+        [GcMode::Idle, GcMode::Background, GcMode::Urgent, GcMode::ByHand, GcMode::Window];
+
     pub fn name(self) -> &'static str {
         match self {
             GcMode::Idle => "idle",
             GcMode::Background => "background",
             GcMode::Urgent => "urgent",
             GcMode::ByHand => "by hand",
+            GcMode::Window => "window",
         }
     }
 }
@@ -73,6 +81,9 @@ pub(crate) struct ByHand {
     wanted: Option<u64>,
     /// The last one, for who looks afterwards.
     goal: u64,
+    /// Nobody but the pool asks, because it is idle time; and the garbage at which it found that no more was to be won.
+    for_idle: bool,
+    settled: u64,
     least_garbage: u64,
     stuck: u32,
     mode: GcMode,
@@ -98,18 +109,35 @@ impl Pool {
         }
         self.alive()?;
         let full = self.full_zones();
-        let (target, rest) = (u64::from(target_percent.min(100)), u64::from(100 - target_percent.min(100)));
-        // The share is of garbage and live together, and what lives stays.
-        let goal = (u128::from(full.live) * u128::from(target)).checked_div(u128::from(rest));
-        let goal = goal.map_or(full.garbage, |goal| u64::try_from(goal).unwrap_or(u64::MAX));
-        let mut by_hand = self.by_hand.lock();
+        let goal = full.goal(target_percent);
         let wanted = (full.garbage > goal).then_some(goal);
-        *by_hand = ByHand { wanted, goal, least_garbage: u64::MAX, stuck: 0, ..*by_hand };
-        drop(by_hand);
+        self.by_hand.lock().begin(wanted, goal, false);
         if wanted.is_some() {
             self.hurry();
         }
         Ok(())
+    }
+
+    /// Begins what idle time is for, and ends it with that. Whether a group should follow now.
+    pub(crate) fn look_at_the_clock(&self) -> bool {
+        let is_idle = self.is_idle_time();
+        let (wanted, for_idle, settled) = {
+            let by_hand = self.by_hand.lock();
+            (by_hand.wanted, by_hand.for_idle, by_hand.settled)
+        };
+        match (wanted, is_idle) {
+            (Some(_), false) if for_idle => self.by_hand.lock().wanted = None,
+            (None, true) => {
+                let full = self.full_zones();
+                let goal = full.goal(IDLE_PERCENT);
+                // Not for each block that dies: a zone's worth at least, and more than could not be won the last time.
+                if full.garbage > goal.max(settled) + self.yield_of_zone() {
+                    self.by_hand.lock().begin(Some(goal), goal, true);
+                }
+            }
+            _ => {}
+        }
+        self.collects_by_hand()
     }
 
     /// How far collection is that was asked for.
@@ -150,9 +178,25 @@ impl Pool {
     }
 }
 
+impl FullZones {
+    /// The garbage that may stay: its share is of garbage and live together, and what lives stays.
+    fn goal(&self, percent: u8) -> u64 {
+        let (part, rest) = (u128::from(percent.min(100)), u128::from(100 - percent.min(100)));
+        let goal = (u128::from(self.live) * part).checked_div(rest);
+        goal.map_or(self.garbage, |goal| u64::try_from(goal).unwrap_or(u64::MAX))
+    }
+}
+
+impl ByHand {
+    fn begin(&mut self, wanted: Option<u64>, goal: u64, for_idle: bool) {
+        *self = ByHand { wanted, goal, for_idle, least_garbage: u64::MAX, stuck: 0, ..*self };
+    }
+}
+
 impl Group<'_> {
     /// What to gain beside the `needed` bytes, because somebody asked for it.
     pub(super) fn asked_gain(&self, needed: u64) -> u64 {
+        self.pool.look_at_the_clock();
         let Some(goal) = self.pool.by_hand.lock().wanted else { return needed };
         needed.max(self.pool.full_zones().garbage.saturating_sub(goal))
     }
@@ -164,6 +208,7 @@ impl Group<'_> {
         let mode = match (needed > 0, goal > 0) {
             (true, _) if is_waited_for => GcMode::Urgent,
             (true, _) => GcMode::Background,
+            (false, true) if self.pool.by_hand.lock().for_idle => GcMode::Window,
             (false, true) => GcMode::ByHand,
             (false, false) => GcMode::Idle,
         };
@@ -178,6 +223,7 @@ impl Group<'_> {
         by_hand.stuck = if is_better { 0 } else { by_hand.stuck + 1 };
         if garbage <= wanted || by_hand.stuck > PATIENCE {
             by_hand.wanted = None;
+            by_hand.settled = garbage;
         }
     }
 
