@@ -45,7 +45,7 @@ make_peer() {
             mkdir -p "$TERRANE_STATE_DIR"
             rm -f "$TERRANE_STATE_DIR/pools"
             # shellcheck disable=SC2046
-            "$terrane" pool create bench "$IMG" --force --no-discard $(terrane_properties)
+            "$terrane" pool create bench "$IMG" --force --no-discard $(terrane_properties) ${TERRANE_POOL_OPTIONS:-}
             drop
             terrane_mount
             ;;
