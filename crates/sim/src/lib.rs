@@ -17,6 +17,7 @@ pub mod crash;
 pub mod dice;
 pub mod faults;
 pub mod full;
+pub mod gc;
 pub mod hostile;
 pub mod machine;
 pub mod model;

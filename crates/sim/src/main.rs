@@ -10,7 +10,7 @@ use terrane_sim::crash::SmallLife;
 use terrane_sim::faults::Lost;
 use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
 use terrane_sim::workload::Acts;
-use terrane_sim::{Failure, collect, crash, faults, full, storm};
+use terrane_sim::{Failure, collect, crash, faults, full, gc, storm};
 
 const USAGE: &str = "terrane-sim replay [--crowded | --collect] --seed N
 terrane-sim crash [--crowded | --collect] --seeds A..B
@@ -19,7 +19,8 @@ terrane-sim faults --seeds A..B
 terrane-sim hostile --count N [--seed FIRST] [--verbose]
 terrane-sim flips [--tiny] --seeds FIRST-BIT..LAST-BIT
 terrane-sim full [--emptied] --rounds N [--seed N]
-terrane-sim storm --dir NEW --seconds N [--seed N]";
+terrane-sim storm --dir NEW --seconds N [--seed N]
+terrane-sim gc --trace TRACE [--policy POLICY | --compare] [options] (terrane-sim gc --help)";
 
 struct Args(Vec<String>);
 
@@ -103,6 +104,7 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
                 0
             })
         }
+        "gc" => gc::command::run(&args.0[1..]).map(|()| 0),
         _ => return None,
     })
 }

@@ -12,6 +12,8 @@ use crate::policy::Hint;
 
 /// Zones over which the mean life is taken.
 const ZONES: u64 = 16;
+/// Part of a pool that is *l* at first: survivors younger than a quarter of the pool are young, those older than all of it are old.
+const FIRST_PART: u64 = 16;
 
 /// How soon a survivor may die. The order is that of age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,6 +47,11 @@ pub struct Lives {
 }
 
 impl Lives {
+    /// For a pool of so many bytes, of which a part is believed to be *l* until it is known.
+    pub fn new(pool_bytes: u64) -> Lives {
+        Lives { mean_bytes: Some(pool_bytes / FIRST_PART), ..Lives::default() }
+    }
+
     /// A zone of hot data was taken by collection, or its last block died, when users had written `life_bytes` since it was opened.
     pub fn note_hot_zone(&mut self, life_bytes: u64) {
         self.sum_bytes = self.sum_bytes.saturating_add(life_bytes);
@@ -61,13 +68,11 @@ impl Lives {
     }
 
     /// Whether a new block will die soon. `previous_age` is how long the version lived that it replaces (`None`: there was none, or nobody
-    /// knows), `expected` how long others like it did. What somebody said goes before what is guessed, and how its own
-    /// predecessor fared before how others did.
+    /// knows), `expected` how long others like it did; how its own predecessor fared goes before that. Blocks with a hint are
+    /// never hot: they have their own zones, and would teach a life that is none of what is inferred.
     pub fn is_hot(&self, previous_age: Option<u64>, hint: Hint, expected: Option<u64>) -> bool {
-        match hint {
-            Hint::Short => return true,
-            Hint::Medium | Hint::Long | Hint::Extreme => return false,
-            Hint::NotSet | Hint::None => {}
+        if hint.is_said() {
+            return false;
         }
         match (previous_age.or(expected), self.mean_bytes) {
             (Some(life), Some(mean)) => life < mean,
@@ -112,16 +117,29 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_goes_before_what_is_known_and_that_before_what_is_guessed() {
+    fn a_predecessor_tells_more_than_siblings_and_what_has_a_hint_is_not_judged() {
         let lives = lives(100);
         assert!(lives.is_hot(Some(99), Hint::NotSet, None));
         assert!(!lives.is_hot(Some(100), Hint::NotSet, Some(1)));
         assert!(lives.is_hot(None, Hint::NotSet, Some(99)));
-        assert!(lives.is_hot(None, Hint::Short, Some(1000)));
+        assert!(!lives.is_hot(Some(1), Hint::Short, Some(1)));
         assert!(!lives.is_hot(Some(1), Hint::Long, None));
         assert!(!lives.is_hot(None, Hint::None, None));
         assert!(Lives::default().is_hot(Some(1 << 40), Hint::NotSet, None));
         assert!(!Lives::default().is_hot(None, Hint::NotSet, Some(1)));
+    }
+
+    #[test]
+    fn a_new_pool_believes_in_a_part_of_itself() {
+        let mut lives = Lives::new(1 << 30);
+        assert_eq!(lives.mean_bytes(), Some(1 << 26));
+        assert!(
+            lives.is_hot(Some((1 << 26) - 1), Hint::NotSet, None)
+                && !lives.is_hot(Some(1 << 26), Hint::NotSet, None)
+        );
+        assert_eq!((lives.age(Some((1 << 28) - 1)), lives.age(Some(1 << 30))), (Age::Young, Age::Old));
+        (0..ZONES).for_each(|_| lives.note_hot_zone(7));
+        assert_eq!(lives.mean_bytes(), Some(7));
     }
 
     #[test]

@@ -4,33 +4,64 @@
 //! data. A zone that is open has on average half its room unused and cannot be collected, so a small pool has few, whose roles share
 //! them, and a drive that limits open zones may leave no more. With room for more, what dies at different times is kept apart.
 //!
-//! Among the data slots a *lane* says what they take: what a hint calls alike, or what is expected to die soon. A zone's lane is that
-//! of its first block. A file stays where it last was while it can; different files get different slots while some are not open; small
-//! files that nobody writes any more follow each other into the one that was used last; all others take the one that was not used for
-//! longest.
+//! Among the data slots a *lane* says what they take: files whose like live about as long, what a hint calls alike, or what replaces
+//! what died soon. A zone's lane is that of its first block, until it is forgotten. A file stays where it last was while it can;
+//! different files get different slots while enough are not open; small files follow each other into the one that was used last; all
+//! others take the one that was not used for longest. What fits nowhere goes to the nearest lane.
 //!
 //! Invariant: the two roles of metadata never share a slot.
 
 use crate::policy::{Age, Hint, Match, Placement};
 use crate::record::Class;
 use std::ops::Range;
+use terrane_wire::Txg;
 
 /// What a data slot takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// What somebody said, or did not.
     Said(Hint),
-    /// Nobody said anything, but what it replaces, or what is like it, died soon.
+    /// Nobody said anything, but the versions that such blocks replace died soon.
     Hot,
+    /// Files like these live for about 2^n bytes that users write.
+    Life(u32),
 }
 
 impl Lane {
+    /// Where a block belongs. How files like it fared goes before what somebody said of it, for that is known to a factor of two; and of
+    /// a block that replaces another, that other one tells more than files like its own.
+    fn of(placement: &Placement, is_hot: bool) -> Lane {
+        let is_new = placement.replaces == Txg(0);
+        match placement.expected_life_bytes {
+            Some(life) if is_new => Lane::Life(life.max(1).ilog2()),
+            _ if placement.hint.is_said() => Lane::Said(placement.hint),
+            _ if is_hot => Lane::Hot,
+            _ => Lane::Said(placement.hint),
+        }
+    }
+
     fn suits(self, other: Lane) -> Match {
         match (self, other) {
             (Lane::Hot, Lane::Hot) => Match::Good,
+            (Lane::Life(zone), Lane::Life(data)) => match zone.abs_diff(data) {
+                0 => Match::Good,
+                1 => Match::Acceptable,
+                _ => Match::Any,
+            },
             (Lane::Hot, Lane::Said(Hint::Short)) | (Lane::Said(Hint::Short), Lane::Hot) => Match::Acceptable,
             (Lane::Said(zone), Lane::Said(data)) => zone.suits(data),
             _ => Match::Any,
+        }
+    }
+
+    /// How far from one another, among those that do not suit: factors of two between lives, and more than any such where one is not
+    /// known.
+    fn distance(self, other: Lane) -> u32 {
+        match (self, other) {
+            (Lane::Life(a), Lane::Life(b)) => a.abs_diff(b),
+            (Lane::Hot, Lane::Said(Hint::Short)) | (Lane::Said(Hint::Short), Lane::Hot) => 1,
+            _ if self == other => 0,
+            _ => 64,
         }
     }
 }
@@ -59,12 +90,24 @@ impl Layout {
             1024.. => 12,
         };
         let slots = wanted.min(open_max);
-        let (meta, survivors, first_data) = match slots {
-            ..SLOTS_MIN => return None,
-            2 => ([0, 1], [1, 1, 1], 0),
-            3 => ([0, 1], [2, 2, 2], 1),
-            4 | 5 => ([0, 1], [2, 2, 2], 3),
-            6..10 => ([0, 1], [2, 3, 3], 4),
+        Layout::of_slots(
+            slots,
+            match slots {
+                ..6 => 1,
+                6..10 => 2,
+                _ => 3,
+            },
+        )
+    }
+
+    /// With so many slots in all, of which `ages` (1 to 3) are for survivors if there are so many.
+    pub fn of_slots(slots: u32, ages: u32) -> Option<Layout> {
+        let (meta, survivors, first_data) = match (slots, ages) {
+            (..SLOTS_MIN, _) => return None,
+            (2, _) => ([0, 1], [1, 1, 1], 0),
+            (3, _) => ([0, 1], [2, 2, 2], 1),
+            (4, _) | (_, ..2) => ([0, 1], [2, 2, 2], 3),
+            (5, _) | (_, 2) => ([0, 1], [2, 3, 3], 4),
             _ => ([0, 1], [2, 3, 4], 5),
         };
         let last_data = if slots <= 3 { first_data + 1 } else { slots as usize };
@@ -106,6 +149,12 @@ const FILES_KEPT: usize = 8;
 /// A file that brings more is not packed with small ones.
 const SMALL_FILE_BYTES: u64 = 1 << 20;
 
+/// A lane that has a slot opens another only while more than one part of so many are closed.
+const KEPT_CLOSED_PART: usize = 2;
+
+/// A slot whose lane brought none of so many blocks may be given to another.
+const FORGOTTEN_USES: u64 = 4096;
+
 #[derive(Clone, Debug, Default)]
 struct DataSlot {
     /// `None`: no zone is open.
@@ -135,20 +184,23 @@ impl Placer {
 
     /// The slot for a block of data. `may_open`: there is room for another open zone.
     pub fn place(&mut self, placement: &Placement, is_hot: bool, may_open: bool) -> usize {
-        let lane = match placement.hint {
-            Hint::NotSet if is_hot => Lane::Hot,
-            hint => Lane::Said(hint),
-        };
+        let lane = Lane::of(placement, is_hot);
         let slot = self.choose(placement, lane, may_open);
         self.uses += 1;
+        let is_forgotten = self.is_forgotten(&self.data[slot]);
         let chosen = &mut self.data[slot];
         chosen.used = self.uses;
-        chosen.lane.get_or_insert(lane);
+        // Others would find no slot as long as zones wait for what comes no more.
+        chosen.lane = chosen.lane.filter(|_| !is_forgotten).or(Some(lane));
         if placement.file != 0 && !chosen.files.contains(&placement.file) {
             chosen.files[chosen.next_file] = placement.file;
             chosen.next_file = (chosen.next_file + 1) % FILES_KEPT;
         }
         self.layout.first_data + slot
+    }
+
+    fn is_forgotten(&self, slot: &DataSlot) -> bool {
+        self.uses - slot.used > FORGOTTEN_USES
     }
 
     fn choose(&self, placement: &Placement, lane: Lane, may_open: bool) -> usize {
@@ -165,27 +217,22 @@ impl Placer {
         if is_small && let Some((at, ..)) = fitting.clone().max_by_key(|(_, slot, _)| slot.used) {
             return at;
         }
-        let in_lane = fitting.clone().count();
-        let closed = self.data.iter().position(|slot| slot.lane.is_none());
-        if let Some(at) = closed.filter(|_| may_open && in_lane < self.share(lane)) {
+        // Some slots stay closed for lanes that have none yet.
+        let mut closed = self.data.iter().enumerate().filter(|(_, slot)| slot.lane.is_none());
+        let is_spare = closed.clone().count() * KEPT_CLOSED_PART > self.data.len();
+        let closed = closed.next().map(|(at, _)| at);
+        if let Some(at) = closed.filter(|_| may_open && (is_spare || fitting.clone().next().is_none())) {
             return at;
         }
         if let Some((at, ..)) = fitting.min_by_key(|(_, slot, _)| slot.used) {
             return at;
         }
-        // Nothing suits: one more zone if there may be one, or whatever was not used for longest.
-        let stranger = open().min_by_key(|(_, slot, of)| (std::cmp::Reverse(fit(*of)), slot.used));
+        // Nothing suits: one more zone, or one whose lane seems to be forgotten, or the nearest.
+        let stranger =
+            open().min_by_key(|(_, slot, of)| (!self.is_forgotten(slot), of.distance(lane), slot.used));
+        // Even at the edge: where nothing suits, sharing costs more than the room of one more open zone. Where collection keeps empty zones
+        // at their floor it would mix all lanes for ever.
         closed.or(stranger.map(|(at, ..)| at)).unwrap_or(0)
-    }
-
-    /// How many slots a lane may open before it shares those it has: most data has no hint, and the first that has one must find a slot.
-    fn share(&self, lane: Lane) -> usize {
-        let slots = self.data.len();
-        match lane {
-            Lane::Said(Hint::NotSet | Hint::None) if slots >= 4 => slots - 3,
-            Lane::Said(Hint::NotSet | Hint::None) => slots.saturating_sub(1).max(1),
-            _ => 1,
-        }
     }
 
     /// The zone of a slot takes no more.

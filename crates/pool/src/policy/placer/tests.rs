@@ -79,3 +79,57 @@ fn what_dies_soon_is_kept_apart_from_the_rest_where_there_is_room() {
         assert_eq!(placer.place(&file(1, Hint::NotSet, 64 << 10), false, true), cold);
     }
 }
+
+fn expected(id: u64, life: u64) -> Placement {
+    Placement { expected_life_bytes: Some(life), ..file(id, Hint::NotSet, 64 << 10) }
+}
+
+#[test]
+fn files_that_live_as_long_share_a_slot_and_others_do_not() {
+    let mut placer = Placer::new(Layout::new(300, 0).unwrap());
+    let minute = placer.place(&expected(1, 1 << 20), false, true);
+    let year = placer.place(&expected(2, 1 << 40), false, true);
+    assert_ne!(minute, year);
+    assert_eq!(placer.place(&expected(3, 3 << 20), true, true), minute, "a factor of three is no difference");
+    assert_eq!(
+        placer.place(&expected(4, u64::MAX), false, true),
+        placer.place(&expected(5, 1 << 63), false, true)
+    );
+    // With a fourth lane all slots are taken, and the nearest will do.
+    let unknown = placer.place(&file(6, Hint::NotSet, 64 << 10), false, false);
+    assert_eq!(placer.layout().data().len(), 4);
+    assert!(unknown != minute && unknown != year);
+    assert_eq!(placer.place(&expected(7, 1 << 24), false, true), minute);
+    assert_eq!(placer.place(&expected(8, 1 << 36), false, true), year);
+}
+
+#[test]
+fn what_is_known_of_files_goes_before_what_was_said_and_a_predecessor_before_both() {
+    let placement = Placement { hint: Hint::Short, ..expected(1, 1 << 40) };
+    assert_eq!(Lane::of(&placement, false), Lane::Life(40));
+    let again = Placement { replaces: Txg(7), ..placement };
+    assert_eq!(Lane::of(&again, true), Lane::Said(Hint::Short));
+    assert_eq!(Lane::of(&Placement { hint: Hint::NotSet, ..again }, true), Lane::Hot);
+    assert_eq!(Lane::of(&Placement { hint: Hint::NotSet, ..again }, false), Lane::Said(Hint::NotSet));
+}
+
+#[test]
+fn a_slot_whose_lane_is_forgotten_goes_to_the_next_that_has_none() {
+    let mut placer = Placer::new(Layout::new(300, 0).unwrap());
+    let lanes = placer.layout().data().len() as u64;
+    let slots: Vec<usize> =
+        (0..lanes).map(|at| placer.place(&expected(at + 1, 1 << (10 * at)), false, true)).collect();
+    let mut unlike = slots.clone();
+    unlike.sort_unstable();
+    unlike.dedup();
+    assert_eq!(unlike.len(), slots.len());
+    let stranger = file(100, Hint::Long, 64 << 10);
+    for _ in 0..=FORGOTTEN_USES {
+        for at in 1..lanes {
+            let _ = placer.place(&expected(at + 1, 1 << (10 * at)), false, true);
+        }
+    }
+    assert_eq!(placer.place(&stranger, false, true), slots[0]);
+    assert_eq!(placer.place(&stranger, false, true), slots[0]);
+    assert_ne!(placer.place(&expected(1, 1), false, true), slots[0], "it has a new lane");
+}

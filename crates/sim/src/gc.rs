@@ -1,0 +1,203 @@
+//! Pools of any size without data: what placement and the choice of victims cost in copying.
+//!
+//! A [`trace`] says what users do, [`books`] are a pool's books driven by the pool's own policy code, and this room
+//! runs one on the other: it fills the pool, lets several capacities be overwritten until the copying is steady, and then
+//! measures. Times and life times are in bytes that users write, as in [`terrane_pool::policy`].
+
+pub mod books;
+pub mod command;
+pub mod report;
+pub mod trace;
+
+use crate::dice::Dice;
+use books::Books;
+use report::Report;
+use std::collections::{BTreeSet, HashMap};
+use terrane_pool::policy::{Age, Layout, Placement, SiblingKey, Siblings, VictimPolicy};
+use terrane_pool::{Addr, GRANULE, granule_bytes};
+use terrane_wire::Txg;
+use trace::{Event, Trace};
+
+/// A pool, and the policy under test.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Setting {
+    pub zones: u32,
+    pub zone_bytes: u64,
+    /// Bytes that users write in one group.
+    pub group_bytes: u64,
+    pub slots: u32,
+    /// Slots for survivors, by age.
+    pub ages: u32,
+    pub victim: VictimPolicy,
+    /// Bytes of metadata that are written for each of users' data, in each of two copies.
+    pub metadata: f64,
+    /// Survivors go where users' data goes.
+    pub mixed: bool,
+    /// What the trace's users say about life times is heard.
+    pub hints: bool,
+    /// Life times are inferred from overwrites and survivors' ages.
+    pub infer: bool,
+    /// And, for new files, from those like them.
+    pub siblings: bool,
+}
+
+/// The policies that a comparison puts side by side.
+pub const POLICIES: [(&str, fn(&mut Setting)); 6] = [
+    ("greedy-mixed", |s| (s.victim, s.mixed, s.ages) = (VictimPolicy::Greedy, true, 1)),
+    ("greedy", |s| (s.victim, s.ages) = (VictimPolicy::Greedy, 1)),
+    ("cost-benefit", |s| s.ages = 1),
+    ("hints", |s| (s.hints, s.ages) = (true, 1)),
+    ("inferred", |s| (s.infer, s.siblings) = (true, true)),
+    ("both", |s| (s.hints, s.infer, s.siblings) = (true, true, true)),
+];
+
+impl Setting {
+    /// A pool that chooses victims by cost and benefit, and hears and infers nothing.
+    pub fn new(zones: u32, zone_bytes: u64) -> Setting {
+        let layout = Layout::new(u64::from(zones), 0).expect("no limit of open zones");
+        let survivors: BTreeSet<usize> = Age::ALL.into_iter().map(|age| layout.survivors(age)).collect();
+        Setting {
+            zones,
+            zone_bytes,
+            group_bytes: zone_bytes / 2,
+            slots: layout.slots() as u32,
+            ages: survivors.len() as u32,
+            victim: VictimPolicy::CostBenefit,
+            metadata: 0.0,
+            mixed: false,
+            hints: false,
+            infer: false,
+            siblings: false,
+        }
+    }
+
+    pub fn pool_bytes(&self) -> u64 {
+        u64::from(self.zones) * self.zone_bytes
+    }
+
+    /// A pool under the policy of that name, one of [`POLICIES`].
+    pub fn with_policy(mut self, name: &str) -> Option<Setting> {
+        let (_, choose) = POLICIES.iter().find(|(known, _)| *known == name)?;
+        choose(&mut self);
+        Some(self)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Block {
+    addr: Addr,
+    birth: u32,
+    granules: u32,
+}
+
+struct Object {
+    blocks: Vec<Block>,
+    placement: Placement,
+    key: SiblingKey,
+    born_at: u64,
+}
+
+/// A trace on a pool.
+pub struct Run {
+    pub books: Books,
+    objects: HashMap<u64, Object>,
+    siblings: Siblings,
+}
+
+impl Run {
+    pub fn new(setting: Setting) -> Option<Run> {
+        Some(Run {
+            books: Books::new(setting)?,
+            objects: HashMap::new(),
+            siblings: Siblings::new(usize::MAX),
+        })
+    }
+
+    /// Bytes that live objects hold.
+    pub fn live_bytes(&self) -> u64 {
+        self.books.tables.live
+    }
+
+    /// `None`: the pool is full.
+    pub fn step(&mut self, event: Event) -> Option<()> {
+        match event {
+            Event::Create { object, directory, name, hint, size } => {
+                let key = SiblingKey::new(directory, name.as_bytes());
+                let setting = self.books.setting;
+                let expected_life_bytes =
+                    if setting.infer && setting.siblings { self.siblings.expect(key) } else { None };
+                self.siblings.born(key);
+                let placement = Placement {
+                    file: object + 1,
+                    hint,
+                    burst_bytes: size.min(setting.group_bytes),
+                    closed: size <= setting.group_bytes / 4,
+                    replaces: Txg(0),
+                    expected_life_bytes,
+                };
+                let born_at = self.books.clock.now();
+                self.objects.insert(object, Object { blocks: Vec::new(), placement, key, born_at });
+            }
+            Event::Write { object, block, bytes } => {
+                let bytes = granule_bytes(bytes);
+                let Some(known) = self.objects.get_mut(&object) else { return Some(()) };
+                let block = block as usize;
+                let old = known.blocks.get(block).copied();
+                let replaces = old.map_or(Txg(0), |old| Txg(u64::from(old.birth)));
+                let placement = Placement { replaces, ..known.placement };
+                let addr = self.books.write(bytes, &placement)?;
+                let birth = u32::try_from(self.books.txg().0).ok()?;
+                let new = Block { addr, birth, granules: u32::try_from(bytes / GRANULE).ok()? };
+                match old {
+                    Some(old) => {
+                        self.books.free(old.addr, u64::from(old.granules) * GRANULE);
+                        known.blocks[block] = new;
+                    }
+                    None => known.blocks.push(new),
+                }
+            }
+            Event::Delete { object } => {
+                let Some(dead) = self.objects.remove(&object) else { return Some(()) };
+                self.siblings.died(dead.key, self.books.clock.now() - dead.born_at);
+                for block in dead.blocks {
+                    self.books.free(block.addr, u64::from(block.granules) * GRANULE);
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+/// How long a run takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Measure {
+    pub seed: u64,
+    /// Capacities of the pool that are written before anything is measured, and while it is.
+    pub warm_up: f64,
+    pub measured: f64,
+}
+
+/// Fills a pool by a trace, warms it up, measures. `None`: the pool ran full.
+pub fn run(setting: Setting, trace: &mut dyn Trace, measure: Measure) -> Option<Report> {
+    let started = std::time::Instant::now();
+    let mut dice = Dice::new(measure.seed);
+    let mut run = Run::new(setting)?;
+    while let Some(event) = trace.fill(&mut dice) {
+        run.step(event)?;
+    }
+    let mut go_on = |run: &mut Run, capacities: f64| {
+        let end = run.books.totals.user_bytes + (capacities * setting.pool_bytes() as f64) as u64;
+        while run.books.totals.user_bytes < end {
+            let Some(event) = trace.next(&mut dice) else { break };
+            run.step(event)?;
+        }
+        Some(())
+    };
+    go_on(&mut run, measure.warm_up)?;
+    let before = run.books.totals;
+    go_on(&mut run, measure.measured)?;
+    Some(Report::new(&run.books, before, started.elapsed()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,537 @@
+//! A pool without data: zones, slots and the real books.
+//!
+//! What the pool keeps in directories and pointers is kept here in lists, and everything else is the pool's own: records are
+//! applied to [`Tables`], so runs and dead sets are what they would be, and every decision is one of [`policy`](terrane_pool::policy).
+//! A group goes as in the pool: births, then moves judged by the tables of the group before, then one record.
+
+use super::Setting;
+use crate::dice::Dice;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use terrane_pool::block_ptr::Hole;
+use terrane_pool::label::BootPtr;
+use terrane_pool::policy::{Age, Candidates, Clock, Layout, Lives, Placement, Placer};
+use terrane_pool::record::{Class, Free, Home, Move, Opened, Record, Run, Written};
+use terrane_pool::zones::{Phase, Tables, Zone};
+use terrane_pool::{Addr, BlockPtr, GRANULE};
+use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
+
+/// Batches end here, with a directory part.
+const BATCH_BYTES: u64 = 8 << 20;
+const UNIT: u64 = 4096;
+const TRAILER_BYTES: u64 = 96;
+/// Bytes of a block's entry in a directory part, about.
+const ENTRY_BYTES: u64 = 12;
+
+/// A block as a directory lists it.
+#[derive(Clone, Copy)]
+struct Entry {
+    identity: Addr,
+    granules: u32,
+}
+
+/// What lies in a physical zone.
+#[derive(Default)]
+struct Filling {
+    entries: Vec<Entry>,
+    /// Entries before the end of each part, and where it ends.
+    parts: Vec<(u32, u64)>,
+    hot: bool,
+}
+
+struct OpenZone {
+    seq: ZoneSeq,
+    offset: u64,
+    batch_start: u64,
+    /// Entries whose part is not written yet, and whether each continues the run of the one before.
+    pending: Vec<(Entry, bool)>,
+}
+
+#[derive(Default)]
+struct Changes {
+    opened: Vec<Opened>,
+    written: BTreeMap<ZoneSeq, Written>,
+    filled: Vec<ZoneSeq>,
+    reset: Vec<ZoneSeq>,
+    moves: Vec<Move>,
+    deltas: BTreeMap<ZoneSeq, i64>,
+    frees: Vec<Free>,
+    carried: HashMap<Addr, ZoneSeq>,
+}
+
+/// Bytes that were written, by what for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub user_bytes: u64,
+    pub moved_bytes: u64,
+    pub directory_bytes: u64,
+    pub metadata_bytes: u64,
+    pub victims: u64,
+    pub groups: u64,
+    pub choose_ns: u64,
+    pub choose_ns_max: u64,
+}
+
+/// Tree blocks in two copies, of which any may be the next to be written anew.
+struct Metadata {
+    blocks: Vec<[Addr; 2]>,
+    dice: Dice,
+    owed_bytes: f64,
+}
+
+/// A block of metadata, and how much of it lives for each byte of users' data that a pool can hold.
+const METADATA_BYTES: u64 = 4096;
+const METADATA_PART: u64 = 256;
+
+pub struct Books {
+    pub setting: Setting,
+    pub tables: Tables,
+    pub clock: Clock,
+    pub lives: Lives,
+    pub totals: Totals,
+    candidates: Candidates,
+    placer: Placer,
+    slots: Vec<Option<OpenZone>>,
+    fillings: HashMap<ZoneSeq, Filling>,
+    empty: BTreeSet<u32>,
+    waiting: Vec<(ZoneSeq, u32)>,
+    next_seq: u64,
+    txg: Txg,
+    group: Changes,
+    group_bytes: u64,
+    metadata: Metadata,
+}
+
+impl Books {
+    pub fn new(setting: Setting) -> Option<Books> {
+        let layout = Layout::of_slots(setting.slots, setting.ages)?;
+        let mut clock = Clock::default();
+        clock.note(Txg(0), 0);
+        Some(Books {
+            setting,
+            tables: Tables::default(),
+            clock,
+            lives: Lives::new(setting.pool_bytes()),
+            totals: Totals::default(),
+            candidates: Candidates::default(),
+            placer: Placer::new(layout),
+            slots: (0..layout.slots()).map(|_| None).collect(),
+            fillings: HashMap::new(),
+            empty: (0..setting.zones).collect(),
+            waiting: Vec::new(),
+            next_seq: 1,
+            txg: Txg(1),
+            group: Changes::default(),
+            group_bytes: 0,
+            metadata: Metadata { blocks: Vec::new(), dice: Dice::new(0), owed_bytes: 0.0 },
+        })
+    }
+
+    pub fn txg(&self) -> Txg {
+        self.txg
+    }
+
+    /// Zones kept for collection: each class of survivors may have to open one, and one victim of a group may take a whole one.
+    fn kept(&self) -> usize {
+        let ages: BTreeSet<usize> = Age::ALL.into_iter().map(|age| self.survivor_slot(age)).collect();
+        ages.len() + 1
+    }
+
+    fn floor(&self) -> usize {
+        let group_zones = self.setting.group_bytes.div_ceil(self.setting.zone_bytes) as usize;
+        self.kept() + 2 * group_zones + 2
+    }
+
+    fn survivor_slot(&self, age: Age) -> usize {
+        if self.setting.mixed {
+            self.placer.layout().data().start
+        } else {
+            self.placer.layout().survivors(age)
+        }
+    }
+
+    /// A user's block is born. False: there is no room, and collection cannot make any.
+    pub fn write(&mut self, bytes: u64, placement: &Placement) -> Option<Addr> {
+        if self.group_bytes + bytes > self.setting.group_bytes {
+            self.end_group()?;
+        }
+        let hint = if self.setting.hints { placement.hint } else { Default::default() };
+        let placement = Placement { hint, ..*placement };
+        let previous = match placement.replaces {
+            Txg(0) => None,
+            txg => self.clock.age_bytes(txg),
+        };
+        let hot = self.setting.infer && self.lives.is_hot(previous, hint, placement.expected_life_bytes);
+        let slot = loop {
+            let slot = if self.setting.mixed {
+                self.placer.layout().data().start
+            } else {
+                self.placer.place(&placement, hot, self.empty.len() > self.floor())
+            };
+            match self.slots[slot].as_ref().map(|open| self.room(open) >= bytes) {
+                Some(true) => break slot,
+                Some(false) => self.fill(slot),
+                None if self.empty.len() <= self.kept() => self.wait_for_room()?,
+                None => self.open(slot, Class::Data, hot),
+            }
+        };
+        let identity = {
+            let open = self.slots[slot].as_ref()?;
+            Addr::new(open.seq, open.offset)
+        };
+        let entry = Entry { identity, granules: u32::try_from(bytes / GRANULE).ok()? };
+        self.append(slot, entry, false);
+        self.totals.user_bytes += bytes;
+        self.group_bytes += bytes;
+        Some(identity)
+    }
+
+    /// What the group changed in trees.
+    fn write_metadata(&mut self) {
+        let most = self.setting.pool_bytes() / METADATA_PART / METADATA_BYTES;
+        self.metadata.owed_bytes += self.setting.metadata * self.group_bytes as f64;
+        while self.metadata.owed_bytes >= METADATA_BYTES as f64 && self.empty.len() > 2 {
+            self.metadata.owed_bytes -= METADATA_BYTES as f64;
+            let mut copies = [Addr::NONE; 2];
+            for (slot, copy) in self.placer.layout().meta().into_iter().zip(&mut copies) {
+                if self.slots[slot].as_ref().is_none_or(|open| self.room(open) < METADATA_BYTES) {
+                    self.fill(slot);
+                    self.open(slot, Class::MetaA, false);
+                    self.placer.opened(slot);
+                }
+                let Some(open) = &self.slots[slot] else { continue };
+                *copy = Addr::new(open.seq, open.offset);
+                let granules = (METADATA_BYTES / GRANULE) as u32;
+                self.append(slot, Entry { identity: *copy, granules }, false);
+                self.totals.metadata_bytes += METADATA_BYTES;
+            }
+            if (self.metadata.blocks.len() as u64) < most {
+                self.metadata.blocks.push(copies);
+                continue;
+            }
+            let at = self.metadata.dice.below(most) as usize;
+            for old in std::mem::replace(&mut self.metadata.blocks[at], copies) {
+                self.free(old, METADATA_BYTES);
+            }
+        }
+    }
+
+    /// A block dies with this group.
+    pub fn free(&mut self, addr: Addr, bytes: u64) {
+        self.group.frees.push(Free { addr, granules: u32::try_from(bytes / GRANULE).unwrap_or(u32::MAX) });
+    }
+
+    /// Bytes of blocks that an open zone still takes.
+    fn room(&self, open: &OpenZone) -> u64 {
+        let part = (open.pending.len() as u64 + 1) * ENTRY_BYTES + TRAILER_BYTES + UNIT;
+        self.setting.zone_bytes.saturating_sub(open.offset + part)
+    }
+
+    fn open(&mut self, slot: usize, class: Class, hot: bool) {
+        let home = self.empty.pop_first().expect("asked for before");
+        let seq = ZoneSeq(self.next_seq);
+        self.next_seq += 1;
+        let home = Home { device: DeviceIdx(0), zone: ZoneIdx(home) };
+        let capacity = self.setting.zone_bytes;
+        self.tables.zones.insert(seq, Zone::new(class, home, capacity, self.txg));
+        self.group.opened.push(Opened { seq, class, home, capacity });
+        self.fillings.insert(seq, Filling { hot, ..Filling::default() });
+        self.slots[slot] = Some(OpenZone { seq, offset: UNIT, batch_start: 0, pending: Vec::new() });
+    }
+
+    fn append(&mut self, slot: usize, entry: Entry, joins: bool) {
+        let open = self.slots[slot].as_mut().expect("opened before");
+        let bytes = u64::from(entry.granules) * GRANULE;
+        let (seq, moved) = (open.seq, entry.identity.seq() != open.seq);
+        open.offset += bytes;
+        open.pending.push((entry, joins));
+        let sealed = open.offset - open.batch_start >= BATCH_BYTES;
+        if !moved {
+            self.group.written.entry(seq).or_insert(Written { seq, claimed: 0, born: 0 }).born += bytes;
+        }
+        if sealed {
+            self.seal(slot);
+        }
+    }
+
+    fn seal(&mut self, slot: usize) {
+        let Some(open) = self.slots[slot].as_mut().filter(|open| !open.pending.is_empty()) else { return };
+        let seq = open.seq;
+        let end = open.offset + open.pending.len() as u64 * ENTRY_BYTES + TRAILER_BYTES;
+        let end = end.next_multiple_of(UNIT).min(self.setting.zone_bytes);
+        self.totals.directory_bytes += end - open.offset;
+        let pending = std::mem::take(&mut open.pending);
+        (open.offset, open.batch_start) = (end, end);
+        self.group.written.entry(seq).or_insert(Written { seq, claimed: 0, born: 0 }).claimed = end;
+        let filling = self.fillings.get_mut(&seq).expect("opened before");
+        let mut last: Option<Move> = None;
+        for (entry, joins) in pending {
+            filling.entries.push(entry);
+            if entry.identity.seq() == seq {
+                continue;
+            }
+            let granule = entry.identity.granule();
+            let live = u64::from(entry.granules) * GRANULE;
+            match &mut last {
+                Some(run) if joins && run.birth == entry.identity.seq() && run.run.last < granule => {
+                    run.run.last = granule;
+                    run.run.live += live;
+                }
+                _ => {
+                    self.group.moves.extend(last.take());
+                    let run = Run { first: granule, last: granule, dest: seq, part_end: end, live };
+                    last = Some(Move { birth: entry.identity.seq(), run });
+                }
+            }
+        }
+        self.group.moves.extend(last);
+        filling.parts.push((u32::try_from(filling.entries.len()).unwrap_or(u32::MAX), end));
+    }
+
+    fn fill(&mut self, slot: usize) {
+        self.seal(slot);
+        if let Some(open) = self.slots[slot].take() {
+            self.placer.closed(slot);
+            self.group.filled.push(open.seq);
+        }
+    }
+
+    /// Users wait: empty groups follow each other until a zone can be opened.
+    fn wait_for_room(&mut self) -> Option<()> {
+        for _ in 0..64 {
+            self.end_group()?;
+            if self.empty.len() > self.kept() {
+                return Some(());
+            }
+        }
+        None
+    }
+
+    /// Collects what must be, and commits.
+    pub fn end_group(&mut self) -> Option<()> {
+        self.write_metadata();
+        let mut emptied = self.waiting.len();
+        while self.empty.len() + emptied < self.floor() {
+            let Some(victim) = self.victim() else { break };
+            if self.empty.len() <= 1 {
+                break;
+            }
+            self.evacuate(victim);
+            emptied += 1;
+        }
+        self.commit();
+        Some(())
+    }
+
+    fn victim(&mut self) -> Option<ZoneSeq> {
+        let now = self.clock.now();
+        let start = std::time::Instant::now();
+        let victim = self
+            .candidates
+            .choose(self.setting.victim, now, false)
+            .or_else(|| self.candidates.choose(self.setting.victim, now, true));
+        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.totals.choose_ns += ns;
+        self.totals.choose_ns_max = self.totals.choose_ns_max.max(ns);
+        self.totals.victims += 1;
+        victim
+    }
+
+    fn evacuate(&mut self, victim: ZoneSeq) {
+        self.candidates.remove(victim);
+        self.zone_ends(victim);
+        let filling = std::mem::take(self.fillings.get_mut(&victim).expect("a full zone has a directory"));
+        let mut last: Option<(Addr, usize)> = None;
+        let mut part = filling.parts.iter().copied();
+        let (mut part_entries, mut part_end) = part.next().unwrap_or_default();
+        let mut class: Option<(ZoneSeq, usize)> = None;
+        for (at, entry) in filling.entries.iter().enumerate() {
+            while at as u64 >= u64::from(part_entries) {
+                (part_entries, part_end) = part.next().expect("entries lie in parts");
+            }
+            if !self.lives_here(victim, part_end, entry) {
+                continue;
+            }
+            let birth_zone = entry.identity.seq();
+            let slot = match class {
+                Some((zone, slot)) if zone == birth_zone => slot,
+                _ => {
+                    let born = self.tables.zones.get(&birth_zone).map(|zone| zone.last_write);
+                    let age = born.and_then(|txg| self.clock.age_bytes(txg));
+                    self.survivor_slot(self.lives.age(age))
+                }
+            };
+            class = Some((birth_zone, slot));
+            let joins =
+                last.is_some_and(|(last, to)| to == slot && self.may_join(victim, last, entry.identity));
+            last = Some((entry.identity, slot));
+            let bytes = u64::from(entry.granules) * GRANULE;
+            if self.slots[slot].as_ref().is_none_or(|open| self.room(open) < bytes) {
+                self.fill(slot);
+                self.open(slot, if self.setting.mixed { Class::Data } else { Class::Collection }, false);
+                self.placer.opened(slot);
+            }
+            self.append(slot, *entry, joins);
+            let dest = self.slots[slot].as_ref().expect("just opened").seq;
+            self.group.carried.insert(entry.identity, dest);
+            *self.group.deltas.entry(victim).or_default() -= bytes as i64;
+            *self.group.deltas.entry(dest).or_default() += bytes as i64;
+            self.totals.moved_bytes += bytes;
+        }
+    }
+
+    /// A zone of hot data goes: how long it lived is learnt.
+    fn zone_ends(&mut self, seq: ZoneSeq) {
+        let hot = self.fillings.get_mut(&seq).is_some_and(|filling| std::mem::take(&mut filling.hot));
+        let opened = self.tables.zones.get(&seq).map(|zone| zone.opened);
+        if hot && let Some(life) = opened.and_then(|txg| self.clock.age_bytes(txg)) {
+            self.lives.note_hot_zone(life);
+        }
+    }
+
+    fn lives_here(&self, zone: ZoneSeq, part_end: u64, entry: &Entry) -> bool {
+        let Some(birth) = self.tables.zones.get(&entry.identity.seq()) else { return false };
+        let granule = entry.identity.granule();
+        if birth.dead.overlaps(granule, entry.granules) {
+            return false;
+        }
+        match birth.run_of(granule) {
+            Some(run) => run.dest == zone && run.part_end == part_end,
+            None => entry.identity.seq() == zone,
+        }
+    }
+
+    fn may_join(&self, victim: ZoneSeq, last: Addr, next: Addr) -> bool {
+        if last.seq() != next.seq() || last >= next {
+            return false;
+        }
+        let Some(birth) = self.tables.zones.get(&next.seq()) else { return false };
+        let index = |granule: u32| birth.runs.partition_point(|run| run.last < granule);
+        match (birth.run_of(last.granule()), birth.run_of(next.granule())) {
+            (None, None) => next.seq() == victim && index(last.granule()) == index(next.granule()),
+            (Some(a), Some(b)) if a == b => true,
+            (Some(a), Some(b)) => {
+                birth.phase == Phase::Gone
+                    && a.dest == victim
+                    && b.dest == victim
+                    && index(next.granule()) == index(last.granule()) + 1
+            }
+            _ => false,
+        }
+    }
+
+    fn commit(&mut self) {
+        for slot in 0..self.slots.len() {
+            self.seal(slot);
+        }
+        let mut group = std::mem::take(&mut self.group);
+        // What was emptied by the group before is durable, and nobody rolls back past it.
+        for (seq, home) in std::mem::take(&mut self.waiting) {
+            group.reset.push(seq);
+            self.empty.insert(home);
+            self.fillings.remove(&seq);
+        }
+        group.frees.sort_unstable();
+        for free in &group.frees {
+            let from = group.carried.get(&free.addr).copied().or_else(|| self.tables.current_zone(free.addr));
+            let from = from.expect("blocks die once");
+            *group.deltas.entry(from).or_default() -= (u64::from(free.granules) * GRANULE) as i64;
+        }
+        group.deltas.retain(|_, bytes| *bytes != 0);
+        let record = self.record(&mut group);
+        let findings = self.tables.apply(&record, &BootPtr::NONE, &record.frees, &|_| true);
+        assert!(findings.is_empty(), "{findings:?}");
+        self.clock.note(self.txg, self.totals.user_bytes);
+        for seq in &record.filled {
+            let Some(zone) = self.tables.zones.get(seq) else { continue };
+            self.candidates.insert(*seq, zone.live, zone.capacity, self.clock.now());
+        }
+        // A zone that is filled may have died before, block by block, while it was open.
+        let changed: BTreeSet<ZoneSeq> = group.deltas.keys().copied().chain(record.filled).collect();
+        for seq in changed {
+            let Some(zone) = self.tables.zones.get(&seq) else { continue };
+            self.candidates.set_live(seq, zone.live);
+            if matches!(zone.phase, Phase::Emptied(_)) {
+                let home = zone.home.zone.0;
+                self.candidates.remove(seq);
+                self.waiting.push((seq, home));
+                self.zone_ends(seq);
+            }
+        }
+        self.totals.groups += 1;
+        self.txg = Txg(self.txg.0 + 1);
+        self.group_bytes = 0;
+    }
+
+    fn record(&self, group: &mut Changes) -> Record {
+        Record {
+            txg: self.txg,
+            incarnation: 1,
+            time_ns: 0,
+            previous: BootPtr::NONE,
+            previous_txg: Txg(self.txg.0 - 1),
+            replay_after: Txg(0),
+            root: BlockPtr::Hole(Hole { kind: 0, level: 0, lsize: 0, birth: self.txg }),
+            opened: std::mem::take(&mut group.opened),
+            written: std::mem::take(&mut group.written).into_values().collect(),
+            filled: std::mem::take(&mut group.filled),
+            reset: std::mem::take(&mut group.reset),
+            suspect: Vec::new(),
+            moves: std::mem::take(&mut group.moves),
+            deltas: group.deltas.iter().map(|(seq, bytes)| (*seq, *bytes)).collect(),
+            frees: std::mem::take(&mut group.frees),
+            dead_log: Vec::new(),
+            sections: Vec::new(),
+            part_copies: Vec::new(),
+            may_open: Vec::new(),
+            totals: Default::default(),
+        }
+    }
+
+    /// Each zone is empty, open, full, or waits to be reset; nothing is lost.
+    pub fn check(&self) -> Result<(), String> {
+        self.candidates.check()?;
+        self.clock.check()?;
+        let open = self.slots.iter().flatten().count();
+        let full = self.tables.zones.values().filter(|zone| zone.phase == Phase::Full).count();
+        let found = self.empty.len() + open + full + self.waiting.len();
+        if found != self.setting.zones as usize || full != self.candidates.len() {
+            return Err(format!(
+                "{} zones expected, found {} empty, {open} open, {full} full ({} of them candidates), {} emptied",
+                self.setting.zones,
+                self.empty.len(),
+                self.candidates.len(),
+                self.waiting.len()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Runs, and the bytes of memory that they and the dead sets take.
+    pub fn index(&self) -> Index {
+        let mut index = Index::default();
+        for zone in self.tables.zones.values() {
+            index.runs += zone.runs.len() as u64;
+            index.run_bytes += (zone.runs.len() * size_of::<Run>()) as u64;
+            index.dead_bytes += zone.dead.memory_bytes() as u64;
+            index.rows += 1;
+        }
+        index
+    }
+
+    /// Share of what full zones could hold that is live: what theory calls utilisation.
+    pub fn utilisation(&self) -> f64 {
+        let dirs = self.totals.directory_bytes as f64
+            / (self.totals.user_bytes + self.totals.moved_bytes + self.totals.metadata_bytes) as f64;
+        let full = self.tables.zones.values().filter(|zone| zone.phase == Phase::Full);
+        let (live, room) = full.fold((0, 0), |(live, room), zone| (live + zone.live, room + zone.capacity));
+        live as f64 / (room as f64 * (1.0 - dirs))
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Index {
+    pub rows: u64,
+    pub runs: u64,
+    pub run_bytes: u64,
+    pub dead_bytes: u64,
+}

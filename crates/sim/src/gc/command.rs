@@ -1,0 +1,134 @@
+//! `terrane-sim gc`: what is asked for on the command line.
+
+use super::report::Report;
+use super::trace::database::Database;
+use super::trace::files::{self, Files};
+use super::trace::recorded::Recorded;
+use super::trace::{Overwrite, Pick, Trace};
+use super::{Measure, POLICIES, Setting, run as simulate};
+use crate::{Failure, ensure};
+use std::ops::RangeInclusive;
+
+const HELP: &str =
+    "terrane-sim gc: what placement and the choice of victims cost, on a pool of any size without data
+
+  --trace NAME      uniform, 95/5, 90/10, 80/20, zipf (overwrites of one file; nobody gives hints),
+                    fsbench-gc, churn-flat, churn, build-farm (files), database, or recorded:FILE
+  --policy A,B      greedy-mixed, greedy, cost-benefit, hints, inferred, both (default: both)
+  --compare         all policies, one after the other
+  --zones N         default 1024              --zone-size BYTES  default 8M (K, M and G are units)
+  --record BYTES    default 4K                --fill PART        live data as a part of all zones; default 0.9
+  --slots N         open zones; default as a pool has them     --ages N   of which for survivors, 1 to 3
+  --group BYTES     users' bytes in a group; default half a zone
+  --metadata PART   metadata written for each byte of users', in each of two copies; default 0
+  --warm-up X       capacities written before it is measured; default 4
+  --measure X       capacities measured; default 2
+  --seed N          default 1
+  --json            one object for each policy, instead of a table";
+
+struct Asked<'a>(&'a [String]);
+
+impl Asked<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|arg| arg == name)
+    }
+
+    fn value(&self, name: &str) -> Option<&str> {
+        let at = self.0.iter().position(|arg| arg == name)?;
+        self.0.get(at + 1).map(String::as_str)
+    }
+
+    fn number(&self, name: &str, default: f64, range: RangeInclusive<f64>) -> Result<f64, Failure> {
+        let Some(text) = self.value(name) else { return Ok(default) };
+        let units = [("K", 1u64 << 10), ("M", 1 << 20), ("G", 1 << 30)];
+        let unit = units.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
+        let (digits, unit) = unit.unwrap_or((text, 1));
+        let number = digits.parse::<f64>().ok().map(|number| number * unit as f64);
+        number.filter(|number| range.contains(number)).ok_or_else(|| {
+            Failure(format!(
+                "{name}: expected a number from {} to {}, found {text}",
+                range.start(),
+                range.end()
+            ))
+        })
+    }
+
+    fn setting(&self) -> Result<Setting, Failure> {
+        let zones = self.number("--zones", 1024.0, 16.0..=1e6)?;
+        let zone_bytes = self.number("--zone-size", (8 << 20) as f64, (1 << 20) as f64..=4e9)?;
+        let default = Setting::new(zones as u32, zone_bytes as u64);
+        Ok(Setting {
+            group_bytes: self.number("--group", default.group_bytes as f64, 65536.0..=1e12)? as u64,
+            slots: self.number("--slots", f64::from(default.slots), 2.0..=128.0)? as u32,
+            ages: self.number("--ages", f64::from(default.ages), 1.0..=3.0)? as u32,
+            metadata: self.number("--metadata", 0.0, 0.0..=10.0)?,
+            ..default
+        })
+    }
+}
+
+pub fn run(args: &[String]) -> Result<(), Failure> {
+    let asked = Asked(args);
+    if asked.has("--help") {
+        println!("{HELP}");
+        return Ok(());
+    }
+    let base = asked.setting()?;
+    let record = asked.number("--record", 4096.0, 512.0..=(16 << 20) as f64)? as u64;
+    ensure(record <= base.zone_bytes / 4, || {
+        format!("--record: expected a quarter of a zone at most, found {record}")
+    })?;
+    let live = (base.pool_bytes() as f64 * asked.number("--fill", 0.9, 0.01..=0.99)?) as u64;
+    let measure = Measure {
+        seed: asked.number("--seed", 1.0, 0.0..=1e15)? as u64,
+        warm_up: asked.number("--warm-up", 4.0, 0.0..=1e6)?,
+        measured: asked.number("--measure", 2.0, 0.0..=1e6)?,
+    };
+    let policies: Vec<&str> = match asked.value("--policy") {
+        _ if asked.has("--compare") => POLICIES.iter().map(|(name, _)| *name).collect(),
+        Some(some) => some.split(',').collect(),
+        None => vec!["both"],
+    };
+    let json = asked.has("--json");
+    if !json {
+        println!("{}", Report::HEAD);
+    }
+    for policy in policies {
+        let setting = base.with_policy(policy).ok_or_else(|| {
+            Failure(format!(
+                "--policy: expected some of {:?}, found {policy}",
+                POLICIES.map(|(name, _)| name)
+            ))
+        })?;
+        let mut trace = trace_of(asked.value("--trace").unwrap_or("uniform"), live, record)?;
+        let report = simulate(setting, trace.as_mut(), measure)
+            .ok_or_else(|| Failure(format!("{policy}: the pool ran full; try a lesser --fill")))?;
+        println!("{}", if json { report.json(policy) } else { report.row(policy) });
+    }
+    Ok(())
+}
+
+fn trace_of(name: &str, live: u64, record: u64) -> Result<Box<dyn Trace>, Failure> {
+    let overwrite = |pick| -> Box<dyn Trace> { Box::new(Overwrite::new(pick, live, record)) };
+    let hot = |writes, blocks| overwrite(Pick::Hot { writes, blocks });
+    let many = |kinds, writers| -> Box<dyn Trace> { Box::new(Files::new(kinds, writers, live, record)) };
+    Ok(match name {
+        "uniform" => overwrite(Pick::Uniform),
+        "95/5" => hot(0.95, 0.05),
+        "90/10" => hot(0.9, 0.1),
+        "80/20" => hot(0.8, 0.2),
+        "zipf" => overwrite(Pick::zipf(0.99, live / record)),
+        "fsbench-gc" => many(files::fsbench(), 1),
+        "churn-flat" => many(files::flat(), 4),
+        "churn" => many(files::churn(), 4),
+        "build-farm" => many(files::build_farm(), 8),
+        "database" => Box::new(Database::new(live, record)),
+        _ => {
+            let Some(path) = name.strip_prefix("recorded:") else {
+                return Err(Failure(format!("--trace: expected one that --help lists, found {name}")));
+            };
+            let text = std::fs::read_to_string(path).map_err(|error| Failure(format!("{path}: {error}")))?;
+            Box::new(Recorded::parse(&text).map_err(|failure| failure.within(path))?)
+        }
+    })
+}

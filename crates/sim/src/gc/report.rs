@@ -1,0 +1,104 @@
+//! What a run found, as a row and as JSON.
+
+use super::books::{Books, Index, Totals};
+use std::time::Duration;
+
+/// One run's figures, over the measured time.
+#[derive(Clone, Copy, Debug)]
+pub struct Report {
+    /// Bytes of users' data and of survivors, for each byte of users' data.
+    pub amplification: f64,
+    /// Bytes of everything, metadata and directories too, for each byte of users' data.
+    pub amplification_all: f64,
+    /// Live share of what full zones could hold, at the end.
+    pub utilisation: f64,
+    pub index: Index,
+    pub pool_bytes: u64,
+    pub zones: u32,
+    pub victims: u64,
+    pub choose_mean_ns: u64,
+    /// By the wall's clock, so whatever else the machine does counts.
+    pub choose_max_ns: u64,
+    /// The mean life of hot data, in bytes that users write.
+    pub life_mean_bytes: Option<u64>,
+    pub elapsed: Duration,
+}
+
+impl Report {
+    pub const HEAD: &str = "policy         data WA  all WA      u  runs/zone  index MB/TB  dead MB/TB  victim us (max)         l GB  seconds";
+
+    pub fn new(books: &Books, before: Totals, elapsed: Duration) -> Report {
+        let after = books.totals;
+        let user = (after.user_bytes - before.user_bytes).max(1) as f64;
+        let moved = (after.moved_bytes - before.moved_bytes) as f64;
+        let rest =
+            (after.metadata_bytes + after.directory_bytes) - (before.metadata_bytes + before.directory_bytes);
+        Report {
+            amplification: 1.0 + moved / user,
+            amplification_all: 1.0 + (moved + rest as f64) / user,
+            utilisation: books.utilisation(),
+            index: books.index(),
+            pool_bytes: books.setting.pool_bytes(),
+            zones: books.setting.zones,
+            victims: after.victims - before.victims,
+            choose_mean_ns: after.choose_ns / after.victims.max(1),
+            choose_max_ns: after.choose_ns_max,
+            life_mean_bytes: books.lives.mean_bytes(),
+            elapsed,
+        }
+    }
+
+    pub fn runs_per_zone(&self) -> f64 {
+        self.index.runs as f64 / f64::from(self.zones)
+    }
+
+    /// For each TB (10^12 bytes) of the pool.
+    fn per_tb(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.pool_bytes as f64 * 1e12
+    }
+
+    /// Bytes of memory of the run index for each TB of the pool.
+    pub fn run_bytes_per_tb(&self) -> f64 {
+        self.per_tb(self.index.run_bytes)
+    }
+
+    pub fn row(&self, policy: &str) -> String {
+        format!(
+            "{policy:14} {:7.3} {:7.3}  {:.3}  {:9.1}  {:11.2}  {:10.2}  {:9.1} ({:8.1})  {:9.2}  {:7.1}",
+            self.amplification,
+            self.amplification_all,
+            self.utilisation,
+            self.runs_per_zone(),
+            self.run_bytes_per_tb() / 1e6,
+            self.per_tb(self.index.dead_bytes) / 1e6,
+            self.choose_mean_ns as f64 / 1e3,
+            self.choose_max_ns as f64 / 1e3,
+            self.life_mean_bytes.unwrap_or(0) as f64 / 1e9,
+            self.elapsed.as_secs_f64(),
+        )
+    }
+
+    pub fn json(&self, policy: &str) -> String {
+        format!(
+            "{{\"policy\":\"{policy}\",\"data_write_amplification\":{:.4},\"all_write_amplification\":{:.4},\
+             \"utilisation\":{:.4},\"zones\":{},\"pool_bytes\":{},\"runs\":{},\"run_index_bytes\":{},\
+             \"run_index_bytes_per_tb\":{:.0},\"dead_set_bytes\":{},\"zone_rows\":{},\"victims\":{},\
+             \"victim_choice_mean_ns\":{},\"victim_choice_max_ns\":{},\"hot_life_bytes\":{},\"seconds\":{:.3}}}",
+            self.amplification,
+            self.amplification_all,
+            self.utilisation,
+            self.zones,
+            self.pool_bytes,
+            self.index.runs,
+            self.index.run_bytes,
+            self.run_bytes_per_tb(),
+            self.index.dead_bytes,
+            self.index.rows,
+            self.victims,
+            self.choose_mean_ns,
+            self.choose_max_ns,
+            self.life_mean_bytes.map_or("null".into(), |bytes| bytes.to_string()),
+            self.elapsed.as_secs_f64(),
+        )
+    }
+}

@@ -1,0 +1,107 @@
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::trace::files::{self, Files};
+use super::trace::{Overwrite, Pick, database::Database};
+use super::*;
+
+const MIB: u64 = 1 << 20;
+/// 320 zones of 512 blocks: enough for theory to hold, and few enough for a test.
+const ZONES: u32 = 320;
+const ZONE_BYTES: u64 = 2 * MIB;
+
+fn small(policy: &str) -> Setting {
+    let group_bytes = ZONE_BYTES / 4;
+    Setting { group_bytes, slots: 8, ages: 3, ..Setting::new(ZONES, ZONE_BYTES) }.with_policy(policy).unwrap()
+}
+
+fn overwrite(pick: Pick, fill: f64, policy: &str) -> Report {
+    let setting = small(policy);
+    let live = (setting.pool_bytes() as f64 * fill) as u64;
+    let measure = Measure { seed: 5, warm_up: 3.0, measured: 2.0 };
+    run(setting, &mut Overwrite::new(pick, live, 4096), measure).unwrap()
+}
+
+/// The live share v of a victim when greedy collection of uniform overwrites is steady at utilisation u: -ln v = (1 - v) / u.
+fn live_share_of_victims(u: f64) -> f64 {
+    // The left side falls faster than the right up to the root, which lies under u.
+    let (mut low, mut high) = (1e-9, u);
+    for _ in 0..200 {
+        let v = f64::midpoint(low, high);
+        if -v.ln() > (1.0 - v) / u { low = v } else { high = v }
+    }
+    low
+}
+
+#[test]
+fn the_theory_gives_its_published_figures() {
+    for (u, amplification) in [(0.5, 1.26), (0.7, 1.88), (0.8, 2.69), (0.9, 5.18), (0.95, 10.17)] {
+        let found = 1.0 / (1.0 - live_share_of_victims(u));
+        assert!((found / amplification - 1.0f64).abs() < 0.005, "{u}: {found}, not {amplification}");
+    }
+}
+
+#[test]
+fn uniform_overwrites_cost_what_theory_says_they_must() {
+    for policy in ["greedy", "cost-benefit"] {
+        for fill in [0.6, 0.8] {
+            let report = overwrite(Pick::Uniform, fill, policy);
+            let theory = 1.0 / (1.0 - live_share_of_victims(report.utilisation));
+            let off = report.amplification / theory - 1.0;
+            assert!(off.abs() < 0.05, "{policy} at {fill}: theory {theory:.3} off by {off:.3}: {report:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_inferred_halves_the_copying_of_skewed_overwrites() {
+    let greedy = overwrite(Pick::Hot { writes: 0.95, blocks: 0.05 }, 0.85, "greedy").amplification;
+    let inferred = overwrite(Pick::Hot { writes: 0.95, blocks: 0.05 }, 0.85, "inferred").amplification;
+    assert!(greedy > 2.0 * inferred, "{greedy}, {inferred}");
+}
+
+#[test]
+fn what_siblings_taught_is_worth_more_than_what_some_users_say() {
+    let setting = Setting { group_bytes: 4 * MIB, ..Setting::new(256, 16 * MIB) };
+    let live = setting.pool_bytes() / 100 * 85;
+    let wa = |policy: &str, trace: &mut dyn Trace| {
+        let measure = Measure { seed: 5, warm_up: 3.0, measured: 2.0 };
+        run(setting.with_policy(policy).unwrap(), trace, measure).unwrap().amplification
+    };
+    let farm = |policy| wa(policy, &mut Files::new(files::build_farm(), 8, live, 128 << 10));
+    let database = |policy| wa(policy, &mut Database::new(live, 16 << 10));
+    for (name, hints, inferred, both) in [
+        ("build farm", farm("hints"), farm("inferred"), farm("both")),
+        ("database", database("hints"), database("inferred"), database("both")),
+    ] {
+        assert!(inferred < hints && both < hints, "{name}: hints {hints}, inferred {inferred}, both {both}");
+    }
+}
+
+#[test]
+fn books_stay_in_order_and_one_seed_gives_one_pool() {
+    let once = || {
+        let mut run = Run::new(Setting { metadata: 0.1, ..small("both") }).unwrap();
+        let mut trace = Files::new(files::churn(), 4, run.books.setting.pool_bytes() / 10 * 7, 64 << 10);
+        let mut dice = Dice::new(9);
+        while let Some(event) = trace.fill(&mut dice) {
+            run.step(event).unwrap();
+        }
+        for _ in 0..30_000 {
+            run.step(trace.next(&mut dice).unwrap()).unwrap();
+        }
+        run.books.end_group().unwrap();
+        assert_eq!(run.books.tables.check(), vec![]);
+        assert_eq!(run.books.check(), Ok(()));
+        (run.books.totals.moved_bytes, run.books.index())
+    };
+    let first = once();
+    assert!(first.0 > 0, "something was collected");
+    assert_eq!(first, once());
+}
+
+#[test]
+fn a_pool_that_runs_full_says_so() {
+    let setting = small("both");
+    let trace = &mut Overwrite::new(Pick::Uniform, setting.pool_bytes() / 100 * 99, 4096);
+    assert!(run(setting, trace, Measure { seed: 1, warm_up: 1.0, measured: 1.0 }).is_none());
+}

@@ -1,0 +1,251 @@
+//! Files of several kinds that are made whole and deleted whole, by several writers at once.
+//!
+//! A kind has directories, a suffix, sizes, its share of what is written and of what lives, and a way to die; from the two shares
+//! follows how long its files live. Kinds of one share in both die as if nobody knew more of them than of others.
+
+use super::{Event, Trace, fraction};
+use crate::dice::Dice;
+use std::collections::VecDeque;
+use std::ops::Range;
+use terrane_pool::Hint;
+
+/// A kind of files.
+#[derive(Clone, Debug)]
+pub struct Kind {
+    /// Directories that such files are made in.
+    pub directories: Range<u64>,
+    pub suffix: &'static str,
+    /// Least and greatest size in bytes.
+    pub size: Range<u64>,
+    /// Small sizes are more frequent: as many files between 1 and 2 as between 2 and 4.
+    pub log_uniform: bool,
+    /// Part of the bytes written that are of this kind.
+    pub written: f64,
+    /// Part of the live bytes that are of this kind.
+    pub live: f64,
+    pub dies: Dies,
+    /// What their makers say.
+    pub hint: Hint,
+}
+
+impl Kind {
+    /// Files of any size in the range, named by number, that die at random.
+    fn plain(size: Range<u64>) -> Kind {
+        let (directories, suffix, log_uniform, dies) = (1..2, "", false, Dies::AtRandom);
+        Kind { directories, suffix, size, log_uniform, written: 1.0, live: 1.0, dies, hint: Hint::NotSet }
+    }
+}
+
+/// What `fsbench gc` does: one writer, files of 64 KiB to 8 MiB, any of them deleted for a new one. Nobody gives hints.
+pub fn fsbench() -> Vec<Kind> {
+    vec![Kind::plain(64 << 10..8 << 20)]
+}
+
+/// Files of 1 to 256 MiB of which nobody can tell which dies next. Nobody gives hints.
+pub fn flat() -> Vec<Kind> {
+    vec![Kind::plain(1 << 20..256 << 20)]
+}
+
+/// A file server: half of what is written are a program's cache files, which live a fifteenth as long as recordings. The program that
+/// makes the cache says `short`; nobody else says anything.
+pub fn churn() -> Vec<Kind> {
+    let kind = |directories, suffix, size, written, live, hint| Kind {
+        directories,
+        suffix,
+        written,
+        live,
+        hint,
+        log_uniform: true,
+        ..Kind::plain(size)
+    };
+    vec![
+        kind(1..9, ".part", 1 << 20..32 << 20, 0.5, 0.1, Hint::Short),
+        kind(100..140, ".iso", 1 << 20..128 << 20, 0.3, 0.3, Hint::NotSet),
+        kind(200..260, ".mkv", 64 << 20..256 << 20, 0.2, 0.6, Hint::NotSet),
+    ]
+}
+
+/// A build farm: intermediate files die within a build, objects with the next one, packages and logs are rotated, sources stay. The
+/// administrator gave the directories of intermediate files and objects the hint `short`; packages, logs and sources have none.
+pub fn build_farm() -> Vec<Kind> {
+    let kind = |directories, suffix, size, (written, live), dies, hint| Kind {
+        directories,
+        suffix,
+        written,
+        live,
+        dies,
+        hint,
+        log_uniform: true,
+        ..Kind::plain(size)
+    };
+    vec![
+        kind(1..33, ".s", 16 << 10..1 << 20, (0.15, 0.01), Dies::InOrder, Hint::Short),
+        kind(100..400, ".o", 16 << 10..1 << 20, (0.55, 0.14), Dies::InOrder, Hint::Short),
+        kind(500..508, ".tar", 4 << 20..64 << 20, (0.18, 0.3), Dies::InOrder, Hint::NotSet),
+        kind(600..608, ".log", 64 << 10..1 << 20, (0.05, 0.1), Dies::InOrder, Hint::NotSet),
+        kind(1000..3000, ".c", 4 << 10..128 << 10, (0.07, 0.45), Dies::AtRandom, Hint::NotSet),
+    ]
+}
+
+impl Kind {
+    fn mean_bytes(&self) -> f64 {
+        let (least, most) = (self.size.start as f64, self.size.end as f64);
+        if self.log_uniform && most > least {
+            (most - least) / (most / least).ln()
+        } else {
+            (least + most) / 2.0
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dies {
+    /// Any of them.
+    AtRandom,
+    /// The oldest first: rotated, recycled.
+    InOrder,
+}
+
+struct Population {
+    kind: Kind,
+    alive: VecDeque<(u64, u64)>,
+    live_bytes: u64,
+    target_bytes: u64,
+}
+
+struct Writer {
+    object: u64,
+    size: u64,
+    written: u64,
+}
+
+/// The workload.
+pub struct Files {
+    kinds: Vec<Population>,
+    writers: Vec<Writer>,
+    turn: usize,
+    left_in_turn: u64,
+    next_object: u64,
+    block_bytes: u64,
+    deletes: VecDeque<u64>,
+    live_bytes: u64,
+    level_bytes: u64,
+}
+
+/// Bytes that one writer brings before the next has its turn.
+const TURN_BYTES: u64 = 1 << 20;
+
+impl Files {
+    pub fn new(kinds: Vec<Kind>, writers: usize, live_bytes: u64, block_bytes: u64) -> Files {
+        let kinds = kinds.into_iter().map(|kind| Population {
+            target_bytes: (kind.live * live_bytes as f64) as u64,
+            kind,
+            alive: VecDeque::new(),
+            live_bytes: 0,
+        });
+        let idle = |_| Writer { object: 0, size: 0, written: 0 };
+        Files {
+            kinds: kinds.collect(),
+            writers: (0..writers).map(idle).collect(),
+            turn: 0,
+            left_in_turn: 0,
+            next_object: 1,
+            block_bytes,
+            deletes: VecDeque::new(),
+            live_bytes: 0,
+            level_bytes: live_bytes,
+        }
+    }
+
+    fn start_file(&mut self, dice: &mut Dice, filling: bool) -> Event {
+        // Shares are of bytes, so kinds of greater files are begun less often.
+        let part = |population: &Population| {
+            let kind = &population.kind;
+            (if filling { kind.live } else { kind.written }) / kind.mean_bytes()
+        };
+        let mut at = fraction(dice) * self.kinds.iter().map(part).sum::<f64>();
+        let kind = self.kinds.iter().position(|population| {
+            at -= part(population);
+            at < 0.0
+        });
+        let kind = kind.unwrap_or(0);
+        let object = self.next_object;
+        self.next_object += 1;
+        let of = &self.kinds[kind].kind;
+        let Range { start: least, end: most } = of.size;
+        let size = if of.log_uniform {
+            (least as f64 * (most as f64 / least as f64).powf(fraction(dice))) as u64
+        } else {
+            least + dice.below(most - least + 1)
+        };
+        let directory = of.directories.start + dice.below(of.directories.end - of.directories.start);
+        let (hint, name) = (of.hint, format!("{object}{}", of.suffix));
+        let population = &mut self.kinds[kind];
+        population.alive.push_back((object, size));
+        population.live_bytes += size;
+        self.live_bytes += size;
+        self.writers[self.turn] = Writer { object, size, written: 0 };
+        Event::Create { object, directory, name, hint, size }
+    }
+
+    /// Files die until their kind is back at its level.
+    fn make_room(&mut self, dice: &mut Dice) {
+        let writing: Vec<u64> =
+            self.writers.iter().filter(|w| w.written < w.size).map(|writer| writer.object).collect();
+        for population in &mut self.kinds {
+            while population.live_bytes > population.target_bytes && population.alive.len() > writing.len() {
+                let mut at = match population.kind.dies {
+                    Dies::InOrder => 0,
+                    Dies::AtRandom => dice.below(population.alive.len() as u64) as usize,
+                };
+                while writing.contains(&population.alive[at].0) {
+                    at = (at + 1) % population.alive.len();
+                }
+                let dead = match population.kind.dies {
+                    Dies::InOrder => population.alive.remove(at),
+                    Dies::AtRandom => population.alive.swap_remove_back(at),
+                };
+                let Some((object, size)) = dead else { break };
+                population.live_bytes -= size;
+                self.live_bytes -= size;
+                self.deletes.push_back(object);
+            }
+        }
+    }
+
+    fn go_on(&mut self, dice: &mut Dice, filling: bool) -> Option<Event> {
+        if let Some(object) = self.deletes.pop_front() {
+            return Some(Event::Delete { object });
+        }
+        if self.left_in_turn == 0 {
+            self.turn = (self.turn + 1) % self.writers.len();
+            self.left_in_turn = TURN_BYTES;
+        }
+        let writer = &self.writers[self.turn];
+        if writer.written >= writer.size {
+            if filling && self.live_bytes >= self.level_bytes {
+                return None;
+            }
+            self.make_room(dice);
+            let create = self.start_file(dice, filling);
+            self.left_in_turn = TURN_BYTES;
+            return Some(create);
+        }
+        let writer = &mut self.writers[self.turn];
+        let bytes = (writer.size - writer.written).min(self.block_bytes);
+        let block = (writer.written / self.block_bytes) as u32;
+        writer.written += bytes;
+        self.left_in_turn = self.left_in_turn.saturating_sub(bytes);
+        Some(Event::Write { object: writer.object, block, bytes })
+    }
+}
+
+impl Trace for Files {
+    fn fill(&mut self, dice: &mut Dice) -> Option<Event> {
+        self.go_on(dice, true)
+    }
+
+    fn next(&mut self, dice: &mut Dice) -> Option<Event> {
+        self.go_on(dice, false)
+    }
+}
