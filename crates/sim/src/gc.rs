@@ -41,8 +41,11 @@ pub struct Setting {
     pub siblings: bool,
 }
 
+/// A name, and what it changes.
+type Named = (&'static str, fn(&mut Setting));
+
 /// The policies that a comparison puts side by side.
-pub const POLICIES: [(&str, fn(&mut Setting)); 6] = [
+pub const POLICIES: [Named; 6] = [
     ("greedy-mixed", |s| (s.victim, s.mixed, s.ages) = (VictimPolicy::Greedy, true, 1)),
     ("greedy", |s| (s.victim, s.ages) = (VictimPolicy::Greedy, 1)),
     ("cost-benefit", |s| s.ages = 1),

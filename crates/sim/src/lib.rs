@@ -7,7 +7,8 @@
 //!
 //! Rooms, in reading order: [`dice`], [`machine`] (a pool that is mounted, crashed and mounted again), [`model`] (what the tree should be),
 //! [`workload`] (random operations on both), [`attributes`] (those on extended attributes), [`crash`], [`collect`], [`faults`],
-//! [`full`], [`hostile`]; and, of another kind, [`storm`] (threads on a real mount).
+//! [`full`], [`hostile`]; and, of another kind, [`storm`] (threads on a real mount) and [`gc`] (pools of any size
+//! without data, to judge policy).
 //!
 //! Every scenario is a function from a seed to `Ok` or a [`Failure`] in words; tests and the binary `terrane-sim` run the same ones.
 

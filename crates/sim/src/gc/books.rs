@@ -232,7 +232,7 @@ impl Books {
         self.next_seq += 1;
         let home = Home { device: DeviceIdx(0), zone: ZoneIdx(home) };
         let capacity = self.setting.zone_bytes;
-        self.tables.zones.insert(seq, Zone::new(class, home, capacity, self.txg));
+        self.tables.insert(seq, Zone::new(class, home, capacity, self.txg));
         self.group.opened.push(Opened { seq, class, home, capacity });
         self.fillings.insert(seq, Filling { hot, ..Filling::default() });
         self.slots[slot] = Some(OpenZone { seq, offset: UNIT, batch_start: 0, pending: Vec::new() });

@@ -25,7 +25,8 @@ pub struct Report {
 }
 
 impl Report {
-    pub const HEAD: &str = "policy         data WA  all WA      u  runs/zone  index MB/TB  dead MB/TB  victim us (max)         l GB  seconds";
+    pub const HEAD: &str = "policy         data WA  all WA      u  runs/zone  index MB/TB  dead MB/TB  \
+         victim us (max)         l GB  seconds";
 
     pub fn new(books: &Books, before: Totals, elapsed: Duration) -> Report {
         let after = books.totals;

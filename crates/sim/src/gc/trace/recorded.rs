@@ -1,6 +1,6 @@
 //! A trace from a text file.
 //!
-//! One event in a line, its words separated by single spaces; what follows `#` at the beginning of a line is a comment. All numbers are decimal.
+//! One event in a line, its words separated by single spaces; a line that begins with `#` is a comment. All numbers are decimal.
 //!
 //! ```text
 //! c OBJECT DIRECTORY SIZE HINT NAME   a file is made (HINT: not-set, none, short, medium, long, extreme; SIZE may be 0: not known)
