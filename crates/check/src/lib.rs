@@ -6,7 +6,7 @@
 //! something, and everything has one.
 //!
 //! Rooms, in reading order: [`report`], `walk` (blocks), `space` (zones), `attributes` (inodes), `rules`
-//! (objects and names).
+//! (objects and names), and `rebuild`, which needs only the first of it.
 //!
 //! Invariants: nothing is changed; nothing that a device says makes it panic or go on for ever; memory is 16 bytes for each
 //! stored copy of a block, 8 for each indirect block, 48 for each object, 16 for each hidden directory, one zone's
@@ -16,12 +16,14 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 
 pub mod attributes;
+mod rebuild;
 pub mod report;
 mod rules;
 mod space;
 pub mod usage;
 mod walk;
 
+pub use rebuild::rebuild_index;
 pub use report::{Counts, Finding, Phase, Progress, Report, kind};
 
 use rules::Names;

@@ -18,7 +18,7 @@ use terrane_dataset::Dataset;
 use terrane_device::{Device, DeviceError, DeviceInfo, OpenMode, ZoneReport};
 use terrane_object::Objects;
 use terrane_object::objset::HEADER;
-use terrane_pool::{Pool, SystemEnv};
+use terrane_pool::{Env, Pool, SystemEnv};
 use terrane_posix::Fs;
 use terrane_wire::ZoneIdx;
 
@@ -113,6 +113,14 @@ fn beside_writer(device: Arc<dyn Device>) -> Arc<dyn Device> {
 /// Checks the pool on devices that nobody writes.
 pub fn alone(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<Value> {
     check(devices, progress).map(|(report, paths)| to_json(&report, &paths))
+}
+
+/// Makes the zone tables anew of a pool that nobody has imported.
+pub fn rebuild(devices: &[Arc<dyn Device>], progress: Progress<'_>) -> Outcome<()> {
+    let options = live::tool_options(OpenMode::ReadWrite);
+    let env: Arc<dyn Env> = Arc::new(SystemEnv::new());
+    let mut tell = |now: terrane_check::Progress| progress(phase_text(now.phase), now.done, now.total);
+    Ok(terrane_check::rebuild_index(devices, &env, &options, &mut tell)?)
 }
 
 /// Paths of the files that something was found at, by the place of the finding.

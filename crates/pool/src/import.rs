@@ -22,6 +22,7 @@ use crate::gc::Collector;
 use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Uberblock};
 use crate::parts::PartCache;
 use crate::pool::{Chained, Pool, SyncState};
+use crate::rebuild::{self, Index};
 use crate::record::{Free, Home, Record, SectionPtr, get_frees};
 use crate::stats::Counters;
 use crate::totals::{Recent, Totals};
@@ -52,6 +53,8 @@ pub struct ImportOptions {
     pub commit_period: Duration,
     /// Space of emptied zones is given back to the file or device below.
     pub discard: bool,
+    /// Where the zone tables come from.
+    pub index: Index,
 }
 
 impl Default for ImportOptions {
@@ -63,6 +66,7 @@ impl Default for ImportOptions {
             dirty_bytes: 256 << 20,
             commit_period: Duration::from_secs(5),
             discard: true,
+            index: Index::Stored,
         }
     }
 }
@@ -210,7 +214,7 @@ impl Pool {
                 if last_error.is_some() && options.rewind.is_none() {
                     return None;
                 }
-                match load(&members, &label, &uber) {
+                match load(&members, &label, &uber, &options.index) {
                     Ok(found) => Some(found),
                     Err(corrupt) => {
                         log::error!("group {}: {corrupt}", uber.txg);
@@ -225,11 +229,14 @@ impl Pool {
                 .filter(is_member)
                 .map(|candidate| candidate.uber.txg)
                 .find(|txg| *txg < newest.txg && *txg >= oldest);
+            // Where only tables are lost, every block is still there.
             let remedy = match older {
-                Some(txg) => {
-                    format!("import with --rewind={txg}; what was written after group {txg} would be lost")
-                }
-                None => "no older group is whole; restore from a backup".into(),
+                Some(txg) => format!(
+                    "try `terrane check --rebuild-index`, which loses nothing if only tables are damaged; or import with \
+                     --rewind={txg}; what was written after group {txg} would be lost"
+                ),
+                None => "try `terrane check --rebuild-index`; no older group is whole, so if it fails restore from a backup"
+                    .into(),
             };
             let found = last_error.map_or("no group in range".to_string(), |corrupt| corrupt.to_string());
             return Err(PoolError::refused(
@@ -356,8 +363,11 @@ fn check_features(label: &Label, options: &ImportOptions) -> Result<(), PoolErro
 }
 
 /// Loads the tables of one committed group.
-fn load(devices: &Devices, label: &Label, uber: &Uberblock) -> Result<Found, Corrupt> {
+fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Result<Found, Corrupt> {
     uber.record.judge(&format_args!("uberblock of group {}", uber.txg))?;
+    if !matches!(index, Index::Stored) {
+        return load_rebuilt(devices, label, uber, index);
+    }
     let mut whole = true;
     let mut fetch = |ptr: &BootPtr, what: &str| -> Result<Vec<u8>, Corrupt> {
         let (raw, all) = read_boot(devices, ptr, what)?;
@@ -427,6 +437,21 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock) -> Result<Found, Cor
     let (record, _) =
         records.into_iter().next().ok_or_else(|| Corrupt::new("uberblock", "record", "one", "none"))?;
     Ok(Found { uber: *uber, record, chain, sections: table, tables, whole, label_is_old: false })
+}
+
+/// Likewise, with tables that zones tell: of what was stored only the newest record is needed.
+fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Result<Found, Corrupt> {
+    let what = format!("commit record of group {}", uber.txg);
+    let record = Record::parse(&read_boot(devices, &uber.record, &what)?.0, &what)?;
+    let tables = rebuild::tables(devices, label, uber.txg, &uber.record, index);
+    check_tables(label, &tables)?;
+    let none = |section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE };
+    let sections = (0..label.sections).map(none).collect();
+    // Sections that are written next contain this group; until then the record is kept.
+    let chain = VecDeque::from([Chained { txg: uber.txg, ptr: uber.record, dead_log: Vec::new() }]);
+    // What older groups need may be overwritten from now on.
+    let uber = Uberblock { oldest: uber.txg, ..*uber };
+    Ok(Found { uber, record, chain, sections, tables, whole: false, label_is_old: false })
 }
 
 fn check_tables(label: &Label, tables: &Tables) -> Result<(), Corrupt> {

@@ -238,6 +238,18 @@ fn crowded(plan: &Plan) -> Result<Workload, Failure> {
     Ok(workload)
 }
 
+/// A pool of 40 zones after so many operations of a life that collects, committed.
+pub fn collected(seed: u64, steps: u64) -> Result<Workload, Failure> {
+    let mut workload = crowded(&Plan { zones: 40, props: props(seed), ..Plan::small(seed) })?;
+    for step in 0..steps {
+        let ended = if step % 4 == 3 { workload.sync()? } else { workload.step()? };
+        ensure(ended == Step::Done, || "the pool stopped without a reason".into())?;
+    }
+    workload.held = None;
+    workload.sync()?;
+    Ok(workload)
+}
+
 fn props(seed: u64) -> Vec<(&'static str, &'static str)> {
     vec![("recordsize", ["8K", "16K", "4K"][(seed % 3) as usize]), ("compression", "off")]
 }

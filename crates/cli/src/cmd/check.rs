@@ -1,6 +1,6 @@
 //! `terrane check`: does everything hold that must?
 
-use super::{ask, print};
+use super::{ask, print, rebuild_index};
 use crate::failure::Outcome;
 use crate::query::Query;
 use crate::registry::Registry;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 pub const HELP: &str = "\
 A pool that is mounted is checked as it was committed last: everything is committed first, and writers go on meanwhile.
-Nothing is changed. A finding is a line: the place, what should be there, what was found.
+Nothing is changed, unless --rebuild-index says so. A finding is a line: the place, what should be there, what was found.
 
 Exit codes:
   0             nothing found
@@ -26,6 +26,10 @@ pub struct Check {
     /// Pools, by name or by device
     #[arg(required = true, value_name = "NAME|DEVICE")]
     pools: Vec<String>,
+    /// Before that, find all blocks by what zones tell of themselves and write the tables of zones anew: for a pool that cannot be
+    /// imported because they are damaged. It must not be mounted; all of it is read twice
+    #[arg(long)]
+    rebuild_index: bool,
     /// JSON
     #[arg(short, long)]
     json: bool,
@@ -37,6 +41,9 @@ impl Check {
         let registry = Registry::of_this_user()?;
         let mut reports = Vec::new();
         for pool in &self.pools {
+            if self.rebuild_index {
+                rebuild_index(&registry, pool)?;
+            }
             reports.push((pool, ask(&registry, pool, &Query::Check)?));
         }
         let clean = reports.iter().all(|(_, report)| count(report) == 0);

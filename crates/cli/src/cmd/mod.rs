@@ -121,6 +121,18 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     closed.map(|()| value)
 }
 
+/// Makes the zone tables anew of a pool that is not mounted.
+pub fn rebuild_index(registry: &Registry, word: &str) -> Outcome<()> {
+    let target = live::find(registry, word)?;
+    if daemon_of(registry, &target)?.is_some() {
+        let expected = "a pool that is not mounted";
+        return Err(Failure::refused(&target.name, expected, "it is", "unmount it first"));
+    }
+    let devices = members::open(&target, OpenMode::ReadWrite)?;
+    let devices: Vec<_> = devices.into_iter().map(|(_, device)| device).collect();
+    checking::rebuild(&devices, &bar())
+}
+
 /// Rows of an answer that is a list.
 pub fn rows(answer: Value) -> Outcome<Vec<Value>> {
     match answer {

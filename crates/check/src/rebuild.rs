@@ -1,0 +1,75 @@
+//! A pool whose zone tables are lost gets new ones.
+//!
+//! The pool finds its blocks by the directories of zones and calls all of them alive; from there the trees can be walked, and what they
+//! reach is what lives. With that the pool is imported once more, to be written, and stores its tables.
+//!
+//! Invariant: nothing is written unless every tree could be walked to its leaves, because what is not reached is given up.
+
+use crate::report::{Progress, Report, kind};
+use crate::walk::Walk;
+use std::sync::Arc;
+use terrane_object::device::Device;
+use terrane_object::{Env, ImportOptions, ObjectKind, Objects, Pool, PoolError};
+use terrane_pool::Index;
+
+/// What makes a walk end before the leaves.
+const CUTS: [&str; 3] = [kind::UNREADABLE, kind::LEVEL, kind::BLOCK_SIZE];
+
+/// Makes the tables anew of the pool that lies on the devices, and exports it. Takes as long as reading all of it twice.
+///
+/// # Errors
+/// What keeps the pool from being found or written; or the first thing that could not be walked: then nothing was changed.
+pub fn rebuild_index(
+    devices: &[Arc<dyn Device>],
+    env: &Arc<dyn Env>,
+    options: &ImportOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<(), PoolError> {
+    let scanned = ImportOptions { read_only: true, index: Index::Scanned, ..options.clone() };
+    let pool = Pool::import(devices.to_vec(), Arc::clone(env), &scanned)?;
+    let reached = Objects::open(Arc::clone(&pool))
+        .map_err(|error| error.to_string())
+        .and_then(|objects| reached(&objects, progress));
+    let name = pool.name();
+    pool.abandon();
+    drop(pool);
+    let mut reached = reached.map_err(|found| {
+        PoolError::refused(
+            format_args!("pool {name}"),
+            "trees that can be walked to their leaves",
+            found,
+            "nothing was changed; restore what is missing, or copy what can still be read",
+        )
+    })?;
+    reached.sort_unstable();
+    let index = Index::Reached(Arc::new(reached));
+    let written = ImportOptions { read_only: false, index, ..options.clone() };
+    Pool::import(devices.to_vec(), Arc::clone(env), &written)?.export()
+}
+
+/// Every stored copy that the roots lead to; or what cannot be followed.
+fn reached(
+    objects: &Arc<Objects>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Vec<(terrane_pool::Addr, u32)>, String> {
+    let mut report = Report::default();
+    let mut walk = Walk::new(objects.pool(), &mut report, progress);
+    walk.bootstrap();
+    let mut sets = Vec::new();
+    walk.objset(objects.mos(), &mut |_, id, dnode| {
+        if dnode.kind == ObjectKind::Objset {
+            sets.push(id);
+        }
+    });
+    for id in sets {
+        let set = objects.open_objset(id).map_err(|error| format!("object set {id}: {error}"))?;
+        walk.objset(&set, &mut |_, _, _| {});
+    }
+    let found = walk.reached.iter().map(|reached| (reached.addr(), reached.psize())).collect();
+    // What is not in the list may be one of them too.
+    let is_short = report.findings_count > report.findings.len() as u64;
+    match report.findings.iter().find(|finding| is_short || CUTS.contains(&finding.kind)) {
+        Some(finding) => Err(finding.to_string()),
+        None => Ok(found),
+    }
+}

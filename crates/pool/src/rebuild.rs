@@ -1,0 +1,349 @@
+//! The run index again, from what zones tell of themselves.
+//!
+//! Sections of the zone tables have two copies. If both are lost, import cannot know which zones are in use, what lives in them and
+//! where blocks are that moved, though every block is still there. Zones know: each begins with a header, and each batch ends with a
+//! directory part. So all zones are read from end to end, and of each block the newest copy is taken whose bytes match its
+//! directory.
+//!
+//! What is dead is nowhere in the directories. So this is done twice: first everything that is listed counts as alive, which is enough to
+//! read the trees ([`Index::Scanned`]); then what they reach is alive, and nothing else ([`Index::Reached`]). The pool that is
+//! imported with the second writes all sections anew with its next group.
+//!
+//! The newest commit record is needed, because it holds the root; those before it are not.
+//!
+//! Invariant: nothing that a part lists is taken twice, and no part that begins inside another is believed: what a crash left behind
+//! the end of a zone looks like a part, and the next batch only overwrites its beginning.
+
+use crate::addr::{Addr, GRANULE, granule_bytes};
+use crate::append::{ZONE_MAGIC, ZoneHeader};
+use crate::devices::Devices;
+use crate::directory::{Entry, Owner, POOL_PART_COPY, Part, PartTrailer, parse_part, parse_trailer};
+use crate::import::homes;
+use crate::label::{BootPtr, Label};
+use crate::record::{Class, Home, PartCopy, Run};
+use crate::zones::{Phase, Tables, Zone};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use terrane_device::{Device, ZoneState};
+use terrane_wire::{Txg, ZoneSeq};
+
+/// Where an import takes the zone tables from.
+#[derive(Clone, Debug, Default)]
+pub enum Index {
+    /// From the sections and records that were stored.
+    #[default]
+    Stored,
+    /// From the directories of zones, with everything alive that is in them: to be read, never to be written.
+    Scanned,
+    /// Likewise, with these blocks alive: address and stored bytes, sorted.
+    Reached(Arc<Vec<(Addr, u32)>>),
+}
+
+/// Bytes of a zone that are looked at in one go.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// One filling, as it tells of itself.
+struct Found {
+    home: Home,
+    header: ZoneHeader,
+    parts: BTreeMap<u64, Part>,
+    part_copies: Vec<PartCopy>,
+    /// The device takes writes behind the last part.
+    goes_on: bool,
+}
+
+/// A copy of a block: the zone it lies in, the end of the part that lists it, and the part's group.
+#[derive(Clone, Copy)]
+struct Copy {
+    txg: Txg,
+    zone: ZoneSeq,
+    part_end: u64,
+    psize: u32,
+}
+
+/// What one scan of all zones found.
+struct Scan<'a> {
+    devices: &'a Devices,
+    pool: u64,
+    up_to: Txg,
+    zones: BTreeMap<ZoneSeq, Found>,
+}
+
+/// The zone tables as of group `up_to`, whose record is `own`.
+pub(crate) fn tables(devices: &Devices, label: &Label, up_to: Txg, own: &BootPtr, index: &Index) -> Tables {
+    let mut scan = Scan { devices, pool: label.pool, up_to, zones: BTreeMap::new() };
+    for (device, row) in label.members() {
+        for home in homes(device, row.zone_count) {
+            scan.zone(home, row.zone_size);
+        }
+    }
+    scan.part_copies();
+    scan.tables(own, index)
+}
+
+impl Scan<'_> {
+    fn read(&self, home: Home, offset: u64, len: u64) -> Option<Vec<u8>> {
+        let mut raw = vec![0; usize::try_from(len).ok()?];
+        self.devices.get(home.device).ok()?.read(home.zone, offset, &mut raw).ok()?;
+        Some(raw)
+    }
+
+    /// Looks at one physical zone.
+    fn zone(&mut self, home: Home, zone_size: u64) {
+        let Ok(device) = self.devices.get(home.device) else { return };
+        let unit = u64::from(device.info().write_unit);
+        let Ok(report) = device.report(home.zone) else { return };
+        let end = match report.state {
+            ZoneState::Empty => return,
+            ZoneState::Offline => {
+                log::error!("{home}: offline; what lay in it alone is lost");
+                return;
+            }
+            ZoneState::Open if device.info().hardware_pointers => report.pointer,
+            _ => report.capacity,
+        };
+        let goes_on = matches!(report.state, ZoneState::Open | ZoneState::Unknown);
+        let Some(first) = self.read(home, 0, unit) else { return };
+        let Some(header) = ZoneHeader::decode(&first).filter(|header| header.magic == ZONE_MAGIC) else {
+            return;
+        };
+        let at = home.to_string();
+        if ZoneHeader::parse(&first, self.pool, header.seq, &at).is_err()
+            || header.txg > self.up_to
+            || header.capacity > zone_size
+            || Class::from_id(header.class).is_none()
+        {
+            return;
+        }
+        let mut found = Found { home, header, parts: BTreeMap::new(), part_copies: Vec::new(), goes_on };
+        self.parts(&mut found, unit, end.min(header.capacity));
+        log::info!("{home}: zone {} with {} directory parts", found.header.seq, found.parts.len());
+        self.zones.insert(found.header.seq, found);
+    }
+
+    /// Finds the parts of a zone, from its beginning: see the invariant above.
+    fn parts(&self, found: &mut Found, unit: u64, zone_end: u64) {
+        let (mut last_end, mut incarnation) = (0, 0);
+        let mut from = 0;
+        while from < zone_end {
+            let len = PIECE_BYTES.max(unit).min(zone_end - from);
+            let piece = self.read(found.home, from, len).unwrap_or_default();
+            for (end, tail) in (from + unit..).step_by(unit as usize).zip(piece.chunks_exact(unit as usize)) {
+                let Some(part) = self.part(found, tail, end) else { continue };
+                let (part, of) = part;
+                let follows = part.batch_start >= last_end && of >= incarnation;
+                if follows && part.txg <= self.up_to {
+                    (last_end, incarnation) = (end, of);
+                    found.parts.insert(end, part);
+                }
+            }
+            from += len;
+        }
+    }
+
+    /// The part whose trailer is at the end of these bytes, with its incarnation.
+    fn part(&self, found: &Found, tail: &[u8], end: u64) -> Option<(Part, u64)> {
+        let trailer = parse_trailer(tail, found.header.seq, end).ok()?;
+        let raw = self.read_any(found.home, trailer.part_start, end)?;
+        let part = parse_part(self.pool, &trailer, &raw, end).ok()?;
+        Some((part, trailer.incarnation))
+    }
+
+    /// Reads what need not begin on a write unit.
+    fn read_any(&self, home: Home, from: u64, to: u64) -> Option<Vec<u8>> {
+        let unit = u64::from(self.devices.get(home.device).ok()?.info().write_unit);
+        let start = from / unit * unit;
+        let raw = self.read(home, start, to.next_multiple_of(unit).checked_sub(start)?)?;
+        raw.get(usize::try_from(from - start).ok()?..usize::try_from(to - start).ok()?).map(<[u8]>::to_vec)
+    }
+
+    /// Finds the second copies of parts that list moved blocks; of parts that are damaged they are all there is.
+    fn part_copies(&mut self) {
+        let listed: Vec<(Addr, u32, Copy)> = self
+            .copies(|entry| matches!(entry.owner, Owner::Pool { what: POOL_PART_COPY }))
+            .into_iter()
+            .filter_map(|(addr, copies)| self.best(&copies, addr).map(|copy| (addr, copy.psize, copy)))
+            .collect();
+        for (addr, psize, copy) in listed {
+            let Some(raw) = self.bytes_of(&copy, addr) else { continue };
+            let tail = raw.len().checked_sub(PartTrailer::SIZE).and_then(|from| raw.get(from..));
+            let Some(trailer) = tail.and_then(PartTrailer::decode) else { continue };
+            let Some(end) = trailer.part_start.checked_add(u64::from(psize)) else { continue };
+            let Ok(trailer) = parse_trailer(&raw, trailer.seq, end) else { continue };
+            let Ok(part) = parse_part(self.pool, &trailer, &raw, end) else { continue };
+            let Some(found) = self.zones.get_mut(&trailer.seq).filter(|_| part.txg <= self.up_to) else {
+                continue;
+            };
+            let apart = |other: &Part| other.end <= part.batch_start || part.end <= other.batch_start;
+            if !found.parts.contains_key(&end) {
+                if !found.parts.values().all(apart) {
+                    continue;
+                }
+                log::warn!(
+                    "zone {}: the directory part ending at byte {end} is taken from its copy",
+                    trailer.seq
+                );
+                found.parts.insert(end, part);
+            }
+            found.part_copies.push(PartCopy { part_end: end, part_start: trailer.part_start, addr });
+        }
+    }
+
+    /// Every listed copy of every block, newest first.
+    fn copies(&self, wanted: impl Fn(&Entry) -> bool) -> BTreeMap<Addr, Vec<Copy>> {
+        let mut copies: BTreeMap<Addr, Vec<Copy>> = BTreeMap::new();
+        for (seq, found) in &self.zones {
+            for part in found.parts.values() {
+                for entry in part.entries.iter().filter(|entry| wanted(entry)) {
+                    let copy = Copy { txg: part.txg, zone: *seq, part_end: part.end, psize: entry.psize };
+                    copies.entry(entry.identity).or_default().push(copy);
+                }
+            }
+        }
+        copies.values_mut().for_each(|copies| copies.sort_by_key(|copy| std::cmp::Reverse(copy.txg)));
+        copies
+    }
+
+    fn entry(&self, copy: &Copy, addr: Addr) -> Option<(&Found, &Entry)> {
+        let found = self.zones.get(&copy.zone)?;
+        Some((found, found.parts.get(&copy.part_end)?.find(addr)?))
+    }
+
+    fn bytes_of(&self, copy: &Copy, addr: Addr) -> Option<Vec<u8>> {
+        let (found, entry) = self.entry(copy, addr)?;
+        let raw =
+            self.read_any(found.home, entry.offset, entry.offset.checked_add(u64::from(entry.psize))?)?;
+        (crc32c::crc32c(&raw) == entry.crc).then_some(raw)
+    }
+
+    /// The newest copy that is whole; of one alone nothing is asked, its reader will see.
+    fn best(&self, copies: &[Copy], addr: Addr) -> Option<Copy> {
+        match copies {
+            [] => None,
+            [one] => Some(*one),
+            [newest, ..] => {
+                Some(*copies.iter().find(|copy| self.bytes_of(copy, addr).is_some()).unwrap_or(newest))
+            }
+        }
+    }
+
+    fn tables(&self, own: &BootPtr, index: &Index) -> Tables {
+        // What the pool keeps for itself is told by `kept` alone.
+        let lives = |addr: Addr, copy: &Copy| {
+            self.entry(copy, addr).is_some_and(|(_, entry)| matches!(entry.owner, Owner::Block { .. }))
+                && match index {
+                    Index::Reached(reached) => reached.binary_search(&(addr, copy.psize)).is_ok(),
+                    _ => true,
+                }
+        };
+        let all = self.copies(|_| true);
+        let mut kept: BTreeSet<Addr> = own.copies().map(|place| place.addr()).collect();
+        let best = |addr: Addr, copies: &[Copy], kept: &BTreeSet<Addr>| {
+            let is_kept = kept.contains(&addr);
+            let alive: Vec<Copy> =
+                copies.iter().copied().filter(|copy| is_kept || lives(addr, copy)).collect();
+            self.best(&alive, addr)
+        };
+        // Copies of the parts of a zone in which nothing lives are dead as well.
+        let needed: BTreeSet<ZoneSeq> = all
+            .iter()
+            .filter_map(|(addr, copies)| best(*addr, copies, &kept))
+            .map(|copy| copy.zone)
+            .collect();
+        let needed_parts = self.zones.iter().filter(|(seq, _)| needed.contains(seq));
+        kept.extend(needed_parts.flat_map(|(_, found)| found.part_copies.iter().map(|copy| copy.addr)));
+        let mut rows: BTreeMap<ZoneSeq, Zone> = BTreeMap::new();
+        for (seq, found) in &self.zones {
+            let class = Class::from_id(found.header.class).unwrap_or(Class::Data);
+            let mut zone = Zone::new(class, found.home, found.header.capacity, found.header.txg);
+            zone.phase = if found.goes_on { Phase::Open } else { Phase::Full };
+            if let Some((end, part)) = found.parts.last_key_value() {
+                (zone.claimed, zone.last_write) = (*end, part.txg);
+            }
+            if needed.contains(seq) {
+                zone.part_copies.clone_from(&found.part_copies);
+            }
+            rows.insert(*seq, zone);
+        }
+        let mut live: BTreeMap<ZoneSeq, u64> = BTreeMap::new();
+        let mut dead: BTreeMap<ZoneSeq, Vec<(u32, u32)>> = BTreeMap::new();
+        let mut alive_at: BTreeMap<Addr, u32> = BTreeMap::new();
+        // The end of the last block that lives, and its home.
+        let mut before: Option<(Addr, Copy)> = None;
+        for (addr, copies) in all {
+            let granules = |psize: u32| (granule_bytes(u64::from(psize)) / GRANULE) as u32;
+            let sizes = copies.iter().map(|copy| granules(copy.psize)).max().unwrap_or(0);
+            let Some(copy) = best(addr, &copies, &kept) else {
+                dead.entry(addr.seq()).or_default().push((addr.granule(), sizes));
+                continue;
+            };
+            let bytes = granule_bytes(u64::from(copy.psize));
+            *live.entry(copy.zone).or_default() += bytes;
+            alive_at.insert(addr, granules(copy.psize));
+            let birth = rows.entry(addr.seq()).or_insert_with(|| {
+                let mut gone = Zone::new(Class::Data, Home::default(), 0, Txg(0));
+                gone.phase = Phase::Gone;
+                gone
+            });
+            // Between the last living block and this one nothing lives elsewhere, or at all.
+            let joins = before.is_some_and(|(last, of)| {
+                last.seq() == addr.seq() && (of.zone, of.part_end) == (copy.zone, copy.part_end)
+            });
+            let is_moved = copy.zone != addr.seq()
+                || self.entry(&copy, addr).is_some_and(|(_, entry)| entry.is_moved(copy.zone));
+            if is_moved {
+                match birth.runs.last_mut() {
+                    Some(run) if joins => {
+                        run.last = addr.granule();
+                        run.live += bytes;
+                    }
+                    _ => birth.runs.push(Run {
+                        first: addr.granule(),
+                        last: addr.granule(),
+                        dest: copy.zone,
+                        part_end: copy.part_end,
+                        live: bytes,
+                    }),
+                }
+            }
+            before = Some((addr, copy));
+        }
+        for (seq, ranges) in dead {
+            let Some(zone) = rows.get_mut(&seq) else { continue };
+            // What a crash left may overlap what was written later.
+            let mut end = 0;
+            let apart: Vec<(u32, u32)> = ranges
+                .into_iter()
+                .filter(|(first, count)| {
+                    let first_addr = Addr::new(seq, u64::from(*first) * GRANULE);
+                    let last = Addr::from_raw(first_addr.raw() + u64::from(*count) - 1);
+                    let before = alive_at.range(..=last).next_back();
+                    let lives = before.is_some_and(|(addr, granules)| {
+                        addr.seq() == seq && addr.granule() + granules > *first
+                    });
+                    let fits = *first >= end && !lives;
+                    end = end.max(first.saturating_add(*count));
+                    fits
+                })
+                .collect();
+            zone.dead.add_sorted(&apart);
+        }
+        let mut tables = Tables::default();
+        for (seq, mut zone) in rows {
+            zone.live = live.get(&seq).copied().unwrap_or(0);
+            // Where nothing lives is room, at once: it is needed, and to roll back there is nothing.
+            if zone.live == 0 {
+                let runs: Vec<(u32, u32)> = zone.runs.iter().map(|run| (run.first, run.last)).collect();
+                if runs.is_empty() {
+                    continue;
+                }
+                zone.phase = Phase::Gone;
+                zone.part_copies.clear();
+                zone.dead.keep_within(&runs);
+            }
+            tables.live += zone.live;
+            tables.insert(seq, zone);
+        }
+        tables
+    }
+}

@@ -1,0 +1,98 @@
+//! Zone tables that are lost are made again.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed step fails the test")]
+
+use std::sync::Arc;
+use terrane_device::{Device, SimDevice};
+use terrane_object::{Env, ImportOptions, Owner, SeededEnv};
+use terrane_pool::directory::POOL_SECTION;
+use terrane_pool::inspect::Standing;
+use terrane_sim::collect::collected;
+use terrane_sim::crash::{live_on, recover};
+use terrane_sim::machine::Machine;
+use terrane_sim::model::Model;
+use terrane_sim::seeds::seeds;
+use terrane_sim::workload::{Acts, Step, Workload};
+
+/// Both copies of every section rot: nothing but the zones themselves knows what lies where.
+fn lose_sections(device: &SimDevice, seed: u64) -> u64 {
+    let machine = Machine::import(device, seed, true).unwrap();
+    let mut lost = 0;
+    for zone in machine.pool.zones() {
+        for (entry, standing) in machine.pool.zone_directory(zone.seq).unwrap() {
+            if entry.owner == (Owner::Pool { what: POOL_SECTION }) && standing == Standing::Here {
+                device.rot(zone.home.zone, entry.offset + 9, &[0x40]).unwrap();
+                lost += 1;
+            }
+        }
+    }
+    lost
+}
+
+#[test]
+fn an_index_that_is_lost_is_made_again_from_the_zones() {
+    let mut moved = 0;
+    for seed in seeds(8) {
+        let mut workload = collected(seed, 60 + seed % 3 * 60).unwrap();
+        moved += workload.machine.pool.stats().runs;
+        // What a crash leaves behind the end of zones looks like parts, and another life goes on over it.
+        for life in 0..2 {
+            let device = workload.machine.device.clone();
+            device.crash_after(device.ops_done() + 5 + seed + life);
+            while workload.step().unwrap() == Step::Done && workload.sync().unwrap() == Step::Done {}
+            if life == 0 {
+                workload.machine.pool.abandon();
+                let left = workload.machine.device.after_power_loss(seed);
+                workload = recover(&workload, &left, seed).unwrap();
+                workload.acts = Acts::Churn;
+            }
+        }
+        workload.machine.pool.abandon();
+        let device = workload.machine.device.after_power_loss(seed);
+        let group = Machine::import(&device, seed, true).unwrap().group().0;
+        assert!(lose_sections(&device, seed) >= 2, "seed {seed}");
+        let refused = Machine::import(&device, seed, false).err().unwrap();
+        assert!(refused.0.contains("--rebuild-index"), "seed {seed}: {refused}");
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
+        terrane_check::rebuild_index(&devices, &env, &ImportOptions::default(), &mut |_| {})
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let mut machine = Machine::import(&device, seed + 1, false).unwrap();
+        machine.check().unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        machine.mount().unwrap();
+        let models: Vec<Model> = workload.states(group).iter().map(|state| state.model.closed()).collect();
+        let same = models.into_iter().find(|model| model.compare(machine.fs()).is_ok());
+        let model = same.unwrap_or_else(|| panic!("seed {seed}: the tree is none that was committed"));
+        let mut workload = Workload::new(machine, model, seed);
+        workload.acts = Acts::Churn;
+        live_on(workload, 60, seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+    assert!(moved > 20, "{moved} runs were made again");
+}
+
+#[test]
+fn a_tree_that_cannot_be_walked_is_not_given_up() {
+    let workload = collected(3, 60).unwrap();
+    let device = workload.machine.export().unwrap();
+    let machine = Machine::import(&device, 3, true).unwrap();
+    // Both copies of some directory's, inode's or indirect block.
+    let mut victims = Vec::new();
+    for zone in machine.pool.zones() {
+        for (entry, standing) in machine.pool.zone_directory(zone.seq).unwrap() {
+            if matches!(entry.owner, Owner::Block { level: 1, .. }) && standing == Standing::Here {
+                victims.push((entry.owner, zone.home.zone, entry.offset));
+            }
+        }
+    }
+    drop(machine);
+    let owner = victims.first().unwrap().0;
+    for (_, zone, offset) in victims.iter().filter(|victim| victim.0 == owner) {
+        device.rot(*zone, *offset + 3, &[1]).unwrap();
+    }
+    lose_sections(&device, 3);
+    let before = device.dump();
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(3));
+    let refused = terrane_check::rebuild_index(&devices, &env, &ImportOptions::default(), &mut |_| {});
+    assert!(refused.unwrap_err().to_string().contains("nothing was changed"));
+    assert!(device.dump() == before, "the device was changed");
+}
