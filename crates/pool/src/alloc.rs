@@ -60,9 +60,21 @@ impl Allocator {
         self.shelves[index] = Shelf { is_special, zones, ..Shelf::default() };
     }
 
+    /// The device leaves: its zones are not opened any more.
+    pub fn drop_device(&mut self, device: DeviceIdx) {
+        if let Some(shelf) = self.shelves.get_mut(usize::from(device.0)) {
+            *shelf = Shelf::default();
+        }
+        for newest in &mut self.newest {
+            *newest = newest.filter(|newest| *newest != device);
+        }
+    }
+
     /// A zone became empty, on the device too.
     pub fn put(&mut self, home: Home) {
-        if let Some(shelf) = self.shelves.get_mut(usize::from(home.device.0)) {
+        // One that leaves takes nothing, whatever becomes empty there.
+        let shelf = self.shelves.get_mut(usize::from(home.device.0));
+        if let Some(shelf) = shelf.filter(|shelf| shelf.zones > 0) {
             shelf.empty.insert(home.zone);
         }
     }
@@ -70,7 +82,8 @@ impl Allocator {
     /// A zone is empty by the tables; it has to be reset before it is written.
     pub fn put_unclean(&mut self, home: Home) {
         self.put(home);
-        if let Some(shelf) = self.shelves.get_mut(usize::from(home.device.0)) {
+        let shelf = self.shelves.get_mut(usize::from(home.device.0));
+        if let Some(shelf) = shelf.filter(|shelf| shelf.zones > 0) {
             shelf.unclean.insert(home.zone);
         }
     }

@@ -4,10 +4,11 @@
 //! not given to the others. Devices come and go while a pool is mounted, so everybody asks here, each time.
 
 use crate::error::PoolError;
-use crate::label::ANCHORS;
+use crate::label::{ANCHORS, DEVICES_MAX};
 use crate::policy::Layout;
 use parking_lot::RwLock;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_device::{Counted, Device, DeviceInfo, ZoneReport, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, ZoneIdx};
 
@@ -22,6 +23,8 @@ pub(crate) fn open_limit(info: &DeviceInfo) -> u32 {
 /// Every device, or the hole that one left.
 pub(crate) struct Devices {
     slots: RwLock<Vec<Option<Member>>>,
+    /// One bit for each that leaves.
+    leaving: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -42,9 +45,13 @@ impl Member {
     }
 }
 
+// The bits of a word are enough.
+const _: () = assert!(DEVICES_MAX <= 64);
+
 impl Devices {
     pub fn new(devices: Vec<Option<Arc<dyn Device>>>) -> Devices {
-        Devices { slots: RwLock::new(devices.into_iter().map(|device| device.map(Member::new)).collect()) }
+        let slots = RwLock::new(devices.into_iter().map(|device| device.map(Member::new)).collect());
+        Devices { slots, leaving: AtomicU64::new(0) }
     }
 
     pub fn get(&self, device: DeviceIdx) -> Result<Arc<Counted>, PoolError> {
@@ -65,16 +72,42 @@ impl Devices {
         present.filter_map(device).collect()
     }
 
-    /// What each device's zones take at least, in bytes.
+    /// What the zones of each device that stays take at least, in bytes.
     pub fn capacities(&self) -> Vec<(DeviceIdx, u64)> {
         let slots = self.slots.read();
         let present = (0u16..).zip(slots.iter());
-        present.filter_map(|(index, slot)| Some((DeviceIdx(index), slot.as_ref()?.capacity))).collect()
+        let all = present.filter_map(|(index, slot)| Some((DeviceIdx(index), slot.as_ref()?.capacity)));
+        all.filter(|(device, _)| !self.is_leaving(*device)).collect()
     }
 
     /// One more, behind all that ever were.
     pub fn push(&self, device: Arc<dyn Device>) {
         self.slots.write().push(Some(Member::new(device)));
+    }
+
+    /// It takes nothing new from now on.
+    pub fn leaves(&self, device: DeviceIdx) {
+        self.leaving.fetch_or(1 << device.0, Ordering::Release);
+    }
+
+    /// It stays after all.
+    pub fn stays(&self, device: DeviceIdx) {
+        self.leaving.fetch_and(!(1 << device.0), Ordering::Release);
+    }
+
+    pub fn is_leaving(&self, device: DeviceIdx) -> bool {
+        self.leaving.load(Ordering::Acquire) & 1u64.checked_shl(device.0.into()).unwrap_or(0) != 0
+    }
+
+    pub fn any_leaves(&self) -> bool {
+        self.leaving.load(Ordering::Acquire) != 0
+    }
+
+    /// Leaves a hole.
+    pub fn let_go(&self, device: DeviceIdx) -> Option<Arc<Counted>> {
+        let gone = self.slots.write().get_mut(usize::from(device.0)).and_then(Option::take);
+        self.stays(device);
+        gone.map(|member| member.device)
     }
 
     /// How the roles of open zones are shared out: by the zones there are, and by how many the drives let be open, one of each for its

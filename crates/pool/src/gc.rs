@@ -18,7 +18,9 @@ use crate::append::Stored;
 use crate::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION, Part};
 use crate::error::PoolError;
 use crate::group::Group;
+use crate::leaving::leaving_zone;
 use crate::policy::{Age, Candidates, Clock, Lives, Placement, VictimPolicy};
+use crate::pool::Pool;
 use crate::read::Held;
 use crate::record::{Move, Run};
 use crate::room::Yield;
@@ -27,7 +29,7 @@ use crate::zones::{Phase, Tables};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
-use terrane_wire::ZoneSeq;
+use terrane_wire::{DeviceIdx, ZoneSeq};
 
 pub(crate) use by_hand::ByHand;
 pub use by_hand::{GcMode, GcProgress, Victim};
@@ -56,6 +58,10 @@ const EXTENTS_AHEAD: usize = 3;
 /// Where collection stands between groups.
 pub(crate) struct Collector {
     progress: Option<Progress>,
+    /// The zone that is emptied because its device leaves.
+    leaving: Option<Progress>,
+    /// Room that it waits for, in bytes.
+    leaving_needs: u64,
     /// Copied bytes a second, lately.
     rate: u64,
     /// Memory of reads that are over.
@@ -93,6 +99,8 @@ impl Default for Collector {
     fn default() -> Self {
         Collector {
             progress: None,
+            leaving: None,
+            leaving_needs: 0,
             rate: RATE_AT_FIRST,
             spare: Vec::new(),
             finished: Vec::new(),
@@ -125,6 +133,13 @@ impl Collector {
         for seq in std::mem::take(&mut self.held_up) {
             self.changed(tables, seq, zone_yield);
         }
+    }
+
+    /// What a device gives that leaves is no room.
+    pub fn device_leaves(&mut self, tables: &Tables, device: DeviceIdx) {
+        let is_there = |seq: ZoneSeq| tables.zones.get(&seq).is_some_and(|zone| zone.home.device == device);
+        self.progress.take_if(|progress| is_there(progress.victim));
+        self.finished.retain(|(seq, _)| !is_there(*seq));
     }
 
     /// The zone was reset.
@@ -282,7 +297,7 @@ impl Group<'_> {
             + per_zone * (data_slots - 1) / 2;
         let waiting = pool.waiting_zones() * per_zone;
         let have = pool.physical_room(self.st) + waiting + self.st.collector.credit();
-        let demand = pool.txg.waiting().1;
+        let demand = pool.txg.waiting().1 + self.st.collector.leaving_needs;
         let want = pool.kept_room(self.st) + ahead + demand;
         let missing = want.saturating_sub(have);
         if missing == 0 {
@@ -344,23 +359,87 @@ impl Group<'_> {
             };
             collector.candidates.remove(victim);
             collector.ended(victim);
-            let Some(held) = self.pool.hold(victim) else { continue };
-            let (claimed, live) = {
-                let tables = self.pool.tables.read();
-                tables.zones.get(&victim).map_or((0, 0), |zone| (zone.claimed, zone.live))
-            };
-            let garbage = zone_yield.of(held.capacity).saturating_sub(live);
-            match self.pool.parts_of(&held, claimed) {
-                Ok(parts) => {
-                    let (part, moved, whole) = (0, 0, true);
-                    return Ok(Some(Progress { victim, parts, part, live, garbage, moved, whole }));
-                }
-                Err(error) => {
-                    log::error!("zone {victim} cannot be collected: {error}");
-                    self.suspect.push(victim);
-                }
+            if let Some(progress) = self.look_through(victim, Some(zone_yield))? {
+                return Ok(Some(progress));
             }
         }
+    }
+
+    /// A victim from its beginning on; one on a device that leaves gives no room, so nothing is counted on. `None`: it cannot be one.
+    fn look_through(
+        &mut self,
+        victim: ZoneSeq,
+        zone_yield: Option<Yield>,
+    ) -> Result<Option<Progress>, PoolError> {
+        let Some(held) = self.pool.hold(victim) else { return Ok(None) };
+        let leaves = self.pool.is_leaving(held.home.device);
+        if leaves == zone_yield.is_some() {
+            return Ok(None);
+        }
+        let (claimed, live) = {
+            let tables = self.pool.tables.read();
+            tables.zones.get(&victim).map_or((0, 0), |zone| (zone.claimed, zone.live))
+        };
+        let garbage = zone_yield.map_or(0, |of_zone| of_zone.of(held.capacity).saturating_sub(live));
+        match self.pool.parts_of(&held, claimed) {
+            Ok(parts) => {
+                let (part, moved, whole) = (0, 0, true);
+                Ok(Some(Progress { victim, parts, part, live, garbage, moved, whole }))
+            }
+            Err(error) => {
+                log::error!("zone {victim} cannot be collected: {error}");
+                self.suspect.push(victim);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Moves a piece of what lives on devices that leave: whatever its garbage, because room is not what is wanted.
+    pub(crate) fn evacuate(&mut self) -> Result<(), PoolError> {
+        if !self.pool.devices.any_leaves() || !self.healed.is_empty() {
+            self.st.collector.leaving_needs = 0;
+            return Ok(());
+        }
+        let mut piece = self.st.collector.piece_bytes();
+        self.st.collector.leaving_needs = 0;
+        let mut done: Vec<ZoneSeq> = Vec::new();
+        while piece > 0 && done.len() < VICTIMS_MAX {
+            let Some(mut progress) = self.take_leaving(&done)? else { break };
+            let left = progress.live.saturating_sub(progress.moved);
+            if self.pool.physical_room(self.st) < left.min(piece) + self.pool.commit_room() {
+                // Collection comes first, and is told; the rest waits for a group with more room.
+                self.st.collector.leaving_needs = left.min(piece);
+                self.st.collector.leaving = Some(progress);
+                break;
+            }
+            let moved = self.move_piece(&mut progress, piece)?;
+            piece = piece.saturating_sub(moved.max(1));
+            if progress.part < progress.parts.len() {
+                self.st.collector.leaving = Some(progress);
+                continue;
+            }
+            done.push(progress.victim);
+            if !progress.whole {
+                self.suspect.push(progress.victim);
+            }
+        }
+        Ok(())
+    }
+
+    /// The zone that is emptied because its device leaves, or the next one.
+    fn take_leaving(&mut self, done: &[ZoneSeq]) -> Result<Option<Progress>, PoolError> {
+        let is_full = |pool: &Pool, seq: ZoneSeq| {
+            pool.tables.read().zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Full)
+        };
+        if let Some(progress) = self.st.collector.leaving.take()
+            && is_full(self.pool, progress.victim)
+        {
+            return Ok(Some(progress));
+        }
+        let held_up = &self.st.collector.held_up;
+        let but = |seq: ZoneSeq| done.contains(&seq) || held_up.contains(&seq) || self.suspect.contains(&seq);
+        let Some(victim) = leaving_zone(self.pool, &self.pool.tables.read(), &but) else { return Ok(None) };
+        self.look_through(victim, None)
     }
 
     /// When only open zones hold garbage, they must be closed to become victims.

@@ -167,6 +167,7 @@ impl Pool {
             dead_log: Vec::new(),
             moved_now: HashMap::new(),
         };
+        group.close_leaving()?;
         let root = match client {
             Some(client) => client.sync(&mut group)?,
             None => group.st.root.clone(),
@@ -174,6 +175,7 @@ impl Pool {
         group.suspect.append(&mut group.st.suspects);
         group.heal()?;
         group.collect()?;
+        group.evacuate()?;
         group.write_sections()?;
         group.commit(root)
     }
@@ -756,6 +758,7 @@ impl Group<'_> {
         while st.recent.len() > ROLLBACK_GROUPS + 1 {
             st.recent.pop_front();
         }
+        pool.let_go(st)?;
         pool.reset_emptied(st)?;
         pool.publish(st);
         let ns = pool.env.monotonic_ns().saturating_sub(started_ns).max(1);

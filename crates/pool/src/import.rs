@@ -19,7 +19,7 @@ use crate::error::PoolError;
 use crate::fates::Fates;
 use crate::features::{Feature, InForce};
 use crate::gc::Collector;
-use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Uberblock};
+use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Stay, Uberblock};
 use crate::parts::PartCache;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
@@ -544,6 +544,11 @@ fn open(
         report.is_some_and(|report| !matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline))
     };
     for (device, row) in label.members() {
+        if row.stay == Stay::Leaving {
+            // Its removal goes on.
+            devices.leaves(device);
+            continue;
+        }
         alloc.add_device(device, row.role == Role::Special, row.block_zones());
         let free = homes(device, row.zone_count).filter(|home| !used.contains(home));
         free.filter(takes_writes).for_each(|home| alloc.put_unclean(home));
@@ -586,6 +591,9 @@ fn open(
         pool.tidy_drives();
         pool.publish(&st);
         drop(st);
+        if pool.devices.any_leaves() {
+            pool.txg.want_empty();
+        }
         pool.in_force.add(features.into_iter());
         pool.start(options);
     } else {

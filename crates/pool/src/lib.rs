@@ -28,6 +28,7 @@ pub mod group;
 pub mod import;
 pub mod inspect;
 pub mod label;
+pub mod leaving;
 pub mod membership;
 mod parts;
 pub mod policy;

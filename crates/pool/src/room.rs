@@ -13,7 +13,7 @@
 use crate::addr::granule_bytes;
 use crate::pool::{Pool, SyncState};
 use crate::txg::Room;
-use crate::zones::Phase;
+use crate::zones::{Phase, Tables, Zone};
 use std::sync::atomic::Ordering;
 use terrane_wire::Txg;
 
@@ -103,9 +103,7 @@ impl Pool {
         let per_zone = self.yield_of_zone();
         let tables = self.tables.read();
         // Zones that died and zones that could not be reset are in neither.
-        let zones = tables.resident() + st.alloc.empty_count() as u64;
-        let all =
-            self.zone_yield().of_all(tables.resident_capacity(), tables.resident()) + self.empty_room(st);
+        let (zones, all) = self.stock(&tables, st);
         let reserve = self.reserve_zones(zones, st) * per_zone;
         let physical = self.physical_room(st);
         let kept = self.kept_room(st);
@@ -122,6 +120,26 @@ impl Pool {
             resets_wait: tables.emptied().next().is_some(),
             zones,
         });
+    }
+
+    /// Zones that can hold something and stay, and what they can be counted on to take, in bytes.
+    fn stock(&self, tables: &Tables, st: &SyncState) -> (u64, u64) {
+        let leave = |zone: &&Zone| zone.is_resident() && self.is_leaving(zone.home.device);
+        let (mut resident, mut capacity) = (tables.resident(), tables.resident_capacity());
+        if self.devices.any_leaves() {
+            for zone in tables.zones.values().filter(leave) {
+                (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
+            }
+        }
+        let stay = self.devices.capacities().into_iter();
+        let empty: u64 = stay.map(|(device, _)| st.alloc.empty_on(device) as u64).sum();
+        (resident + empty, self.zone_yield().of_all(capacity, resident) + self.empty_room(st))
+    }
+
+    /// Bytes that users can fill.
+    pub(crate) fn offered(&self, tables: &Tables, st: &SyncState) -> u64 {
+        let (zones, all) = self.stock(tables, st);
+        all.saturating_sub(self.reserve_zones(zones, st) * self.yield_of_zone())
     }
 
     /// Bytes users can fill, bytes live, bytes available to users.

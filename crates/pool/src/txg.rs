@@ -265,6 +265,11 @@ impl Groups {
         (state.load_open.dirty + state.load_syncing.dirty, *self.dirty_max.lock())
     }
 
+    /// There is something to do although nobody changes anything.
+    pub fn want_empty(&self) {
+        self.state.lock().empty_wanted = true;
+    }
+
     /// Wakes everybody, after a failure.
     pub fn wake_all(&self) {
         let _state = self.state.lock();

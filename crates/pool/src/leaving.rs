@@ -1,0 +1,189 @@
+//! A device leaves its pool.
+//!
+//! First the label says that it is leaving. From then on no zone is opened there, those that are open are closed, and each group moves a
+//! piece of what lives in its zones, whether that gives room or not. When a commit record says that its last zone was reset, no group
+//! that could be imported needs the device: the label lets it go, on all others, and then its own anchors are wiped. A removal goes on
+//! after a crash or an export, because only the label knows of it.
+//!
+//! Its index stays a hole: rows of zones that are gone still name it.
+//!
+//! Invariant: a label without the device is written only when no row of the committed tables lies there.
+
+use crate::error::PoolError;
+use crate::group::Group;
+use crate::label::{ANCHORS, DeviceRow, LABEL_BYTES, Role, Stay};
+use crate::pool::{Pool, SyncState};
+use crate::zones::{Phase, Tables};
+use std::sync::Arc;
+use terrane_device::Device;
+use terrane_wire::{DeviceIdx, ZoneIdx, ZoneSeq};
+
+/// Groups that move nothing before a removal is given up by who waits for it.
+const PATIENCE: u32 = 64;
+
+impl Pool {
+    /// Moves all that lives on a device to the others and lets it go. `tell` hears of the bytes that left it and of how many there were
+    /// (at least; others may die there by themselves). When this has returned the device is the caller's.
+    ///
+    /// # Errors
+    /// `ReadOnly`; `Refused` when there is no such device, none for data would be left, or the others cannot hold what lives; also when
+    /// nothing moves any more: then the removal stays begun, goes on by itself, and calling this again waits for it again.
+    pub fn remove_device(
+        self: &Arc<Self>,
+        device: DeviceIdx,
+        tell: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), PoolError> {
+        self.begin_removal(device)?;
+        let (mut most, mut idle, mut before) = (0, 0, (u64::MAX, u64::MAX));
+        while self.label().member(device).is_some() {
+            let left = self.left_on(device);
+            most = left.1.max(most);
+            tell(most - left.1, most);
+            idle = if left < before { 0 } else { idle + 1 };
+            before = left;
+            if idle > PATIENCE {
+                let found = format!("{} zones with {} bytes that do not move", left.0, left.1);
+                let remedy = "give the pool room, or see `terrane check`; the removal goes on by itself";
+                return Err(PoolError::refused(
+                    format_args!("device {device}"),
+                    "to become empty",
+                    found,
+                    remedy,
+                ));
+            }
+            self.commit_txg(self.txg.open())?;
+        }
+        Ok(())
+    }
+
+    /// Whether a device takes nothing new.
+    pub fn is_leaving(&self, device: DeviceIdx) -> bool {
+        self.devices.is_leaving(device)
+    }
+
+    /// Zones that hold something on a device, and the bytes that live in them.
+    fn left_on(&self, device: DeviceIdx) -> (u64, u64) {
+        let tables = self.tables.read();
+        let there = tables.zones.values().filter(|zone| zone.is_resident() && zone.home.device == device);
+        there.fold((0, 0), |(zones, bytes), zone| (zones + 1, bytes + zone.live))
+    }
+
+    fn begin_removal(self: &Arc<Self>, device: DeviceIdx) -> Result<(), PoolError> {
+        if self.read_only {
+            return Err(PoolError::ReadOnly);
+        }
+        let mut st = self.sync.lock();
+        self.alive()?;
+        if self.is_leaving(device) {
+            return Ok(());
+        }
+        if self.label().member(device).is_none() {
+            let found = format!("device {device}");
+            let pool = format!("pool {}", self.name());
+            return Err(PoolError::refused(pool, "one of its devices", found, "see `terrane pool status`"));
+        }
+        // What the others hold is counted without it.
+        self.devices.leaves(device);
+        self.judge_removal(&st, device).inspect_err(|_| self.devices.stays(device))?;
+        {
+            let mut label = self.label.lock();
+            label.generation += 1;
+            if let Some(Some(row)) = label.devices.get_mut(usize::from(device.0)) {
+                row.stay = Stay::Leaving;
+            }
+        }
+        self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
+        st.alloc.drop_device(device);
+        st.collector.device_leaves(&self.tables.read(), device);
+        self.publish(&st);
+        log::info!("pool {}: device {device} leaves", self.name());
+        Ok(())
+    }
+
+    fn judge_removal(&self, st: &SyncState, device: DeviceIdx) -> Result<(), PoolError> {
+        let label = self.label();
+        let pool = format!("pool {}", label.name);
+        let stays = |(index, row): &(DeviceIdx, &DeviceRow)| *index != device && row.stay == Stay::Normal;
+        if !label.members().any(|member| stays(&member) && member.1.role == Role::Data) {
+            let remedy = "add another first";
+            return Err(PoolError::refused(pool, "a device for data that stays", "none", remedy));
+        }
+        let tables = self.tables.read();
+        let room = self.offered(&tables, st);
+        if tables.live > room {
+            let expected = format!("other devices with room for {} bytes", tables.live);
+            let remedy = "delete something, or add a device first";
+            return Err(PoolError::refused(pool, expected, format_args!("room for {room}"), remedy));
+        }
+        Ok(())
+    }
+
+    /// Lets go of devices that became empty. Called when a group is durable, before it gives back zones: what was reset before is
+    /// in its record.
+    pub(crate) fn let_go(&self, st: &mut SyncState) -> Result<(), PoolError> {
+        let label = self.label();
+        for (device, _) in label.members().filter(|(device, _)| self.is_leaving(*device)) {
+            if self.left_on(device).0 > 0 {
+                continue;
+            }
+            {
+                let mut label = self.label.lock();
+                label.generation += 1;
+                if let Some(row) = label.devices.get_mut(usize::from(device.0)) {
+                    *row = None;
+                }
+            }
+            st.anchors.retain(|anchor| anchor.device != device);
+            self.relabel(st)?;
+            if let Some(gone) = self.devices.let_go(device)
+                && let Err(error) = wipe(gone.as_ref())
+            {
+                log::warn!("{}: its labels could not be wiped: {error}", gone.info().name);
+            }
+            log::info!("pool {}: device {device} was removed", label.name);
+        }
+        Ok(())
+    }
+}
+
+/// Makes a device unrecognisable as one of a pool.
+fn wipe(device: &dyn Device) -> Result<(), PoolError> {
+    for anchor in (0..ANCHORS).map(ZoneIdx) {
+        device.reset(anchor)?;
+        // A reset need not have changed a byte.
+        if !device.info().hardware_pointers {
+            let zeros = vec![0; (LABEL_BYTES as usize).next_multiple_of(device.info().write_unit as usize)];
+            device.write(anchor, 0, &zeros)?;
+        }
+    }
+    device.flush()?;
+    device.unlock();
+    Ok(())
+}
+
+impl Group<'_> {
+    /// Closes zones that are open on devices that leave, before anything is appended to them.
+    pub(crate) fn close_leaving(&mut self) -> Result<(), PoolError> {
+        if !self.pool.devices.any_leaves() {
+            return Ok(());
+        }
+        for slot in 0..self.st.streams.layout().slots() {
+            let held = self.st.streams.zone_of(slot).and_then(|seq| self.pool.hold(seq));
+            if held.is_some_and(|held| self.pool.is_leaving(held.home.device)) {
+                self.st.streams.fill(slot, self.txg)?;
+            }
+        }
+        // One group after the other, until they are gone.
+        self.pool.want_another_group();
+        Ok(())
+    }
+}
+
+/// The full zone on a device that leaves in which least lives, but for some.
+pub(crate) fn leaving_zone(pool: &Pool, tables: &Tables, but: &dyn Fn(ZoneSeq) -> bool) -> Option<ZoneSeq> {
+    let leaving = tables
+        .zones
+        .iter()
+        .filter(|(seq, zone)| zone.phase == Phase::Full && pool.is_leaving(zone.home.device) && !but(**seq));
+    leaving.min_by_key(|(_, zone)| zone.live).map(|(seq, _)| *seq)
+}

@@ -1,0 +1,227 @@
+//! A device leaves a pool that is in use: nothing is lost, whenever the power goes, and what is asked for too much is refused.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use support::joint::Joint;
+use support::{Toy, create_on, import_from, verify, work};
+use terrane_device::sim::Kept;
+use terrane_device::{Device, ZoneState};
+use terrane_pool::label::{Role, Stay};
+use terrane_pool::{CreateOptions, Pool, PoolError, SeededEnv};
+use terrane_wire::{DeviceIdx, ZoneIdx};
+
+fn named(roles: &[Role]) -> CreateOptions {
+    CreateOptions { roles: roles.to_vec(), ..CreateOptions::named("toy") }
+}
+
+fn refusal(outcome: Result<impl Sized, PoolError>) -> String {
+    match outcome {
+        Err(refused @ PoolError::Refused { .. }) => refused.to_string(),
+        Err(other) => panic!("another error: {other}"),
+        Ok(_) => panic!("it was not refused"),
+    }
+}
+
+fn three(seed: u64) -> (Joint, Arc<Pool>, Arc<Toy>) {
+    let joint = Joint::of(seed, &[40, 40, 36]);
+    let (pool, toy) = create_on(joint.handles(), &named(&[Role::Data, Role::Data, Role::Special]), seed);
+    work(&pool, &toy, &SeededEnv::new(seed), 12).unwrap();
+    (joint, pool, toy)
+}
+
+fn without(joint: &Joint, gone: usize) -> Vec<Arc<dyn Device>> {
+    (0..joint.devices.len()).filter(|index| *index != gone).map(|index| joint.handle(index)).collect()
+}
+
+#[test]
+fn every_device_can_leave_and_the_pool_goes_on_without_it() {
+    for gone in 0..3u16 {
+        let (joint, pool, toy) = three(u64::from(gone) + 1);
+        let mut told = Vec::new();
+        pool.remove_device(DeviceIdx(gone), &mut |done, total| told.push((done, total))).unwrap();
+        assert!(told.iter().all(|(done, total)| done <= total) && !told.is_empty(), "{told:?}");
+        let told_first = told[0].1;
+        assert!(told_first > 0, "something lived on device {gone}: {told:?}");
+        assert_eq!(pool.members().len(), 2);
+        verify(&pool, &toy);
+        work(&pool, &toy, &SeededEnv::new(77), 12).unwrap();
+        verify(&pool, &toy);
+        assert!(
+            pool.zones()
+                .iter()
+                .all(|zone| { zone.home.device.0 != gone || zone.phase == terrane_pool::zones::Phase::Gone })
+        );
+        let text = refusal(pool.remove_device(DeviceIdx(gone), &mut |_, _| {}));
+        assert!(text.contains("one of its devices"), "{text}");
+        pool.export().unwrap();
+        assert_eq!(terrane_pool::inspect::anchors(&joint.devices[usize::from(gone)]).len(), 0, "wiped");
+        for handles in [without(&joint, gone.into()), joint.handles()] {
+            let (pool, toy) = import_from(handles, 5).unwrap();
+            verify(&pool, &toy);
+            work(&pool, &toy, &SeededEnv::new(78), 4).unwrap();
+            // The index of the one that left is not given again.
+            assert_eq!(pool.label().devices.len(), 3);
+            pool.export().unwrap();
+        }
+        let (pool, toy) = import_from(without(&joint, gone.into()), 5).unwrap();
+        assert_eq!(pool.add_device(joint.handle(gone.into()), Role::Data).unwrap(), DeviceIdx(3));
+        work(&pool, &toy, &SeededEnv::new(79), 12).unwrap();
+        verify(&pool, &toy);
+        pool.export().unwrap();
+        let (pool, toy) = import_from(joint.handles(), 6).unwrap();
+        verify(&pool, &toy);
+        assert_eq!(pool.members().len(), 3);
+    }
+}
+
+#[test]
+fn what_cannot_leave_is_refused_and_nothing_changes() {
+    let (_joint, pool, toy) = three(11);
+    assert!(refusal(pool.remove_device(DeviceIdx(7), &mut |_, _| {})).contains("one of its devices"));
+    pool.remove_device(DeviceIdx(0), &mut |_, _| {}).unwrap();
+    let text = refusal(pool.remove_device(DeviceIdx(1), &mut |_, _| {}));
+    assert!(text.contains("for data that stays"), "only a special one would be left: {text}");
+    verify(&pool, &toy);
+}
+
+/// A pool of two devices, on the first of which only so many zones that were empty after some groups take writes.
+fn narrow(seed: u64, groups: usize, empty: usize) -> (Joint, Arc<Pool>, Arc<Toy>) {
+    let joint = Joint::of(seed, &[34, 34]);
+    let (pool, toy) = create_on(joint.handles(), &named(&[]), seed);
+    work(&pool, &toy, &SeededEnv::new(seed), groups).unwrap();
+    pool.export().unwrap();
+    let homes = pool.zones().into_iter().map(|zone| zone.home);
+    let used: Vec<u32> = homes.filter(|home| home.device.0 == 0).map(|home| home.zone.0).collect();
+    for zone in (2..34).filter(|zone| !used.contains(zone)).skip(empty) {
+        joint.devices[0].kill_zone(ZoneIdx(zone), ZoneState::ReadOnly).unwrap();
+    }
+    drop(toy);
+    let (pool, toy) = import_from(joint.handles(), seed).unwrap();
+    (joint, pool, toy)
+}
+
+#[test]
+fn what_does_not_fit_the_others_is_refused_and_what_fits_makes_collection_give_room() {
+    let (_joint, pool, toy) = narrow(12, 1, 6);
+    work(&pool, &toy, &SeededEnv::new(14), 60).unwrap();
+    let text = refusal(pool.remove_device(DeviceIdx(1), &mut |_, _| {}));
+    assert!(text.contains("room for"), "{text}");
+    assert!(pool.members().iter().all(|member| member.stay == Stay::Normal));
+    work(&pool, &toy, &SeededEnv::new(13), 5).unwrap();
+    verify(&pool, &toy);
+
+    let (_joint, pool, toy) = narrow(12, 60, 6);
+    pool.remove_device(DeviceIdx(1), &mut |_, _| {}).unwrap();
+    verify(&pool, &toy);
+    work(&pool, &toy, &SeededEnv::new(13), 5).unwrap();
+    verify(&pool, &toy);
+}
+
+#[test]
+fn a_removal_goes_on_after_an_export_and_beside_writers() {
+    let (joint, pool, toy) = three(21);
+    // Only begun: the power goes in its first groups.
+    joint.crash_after(60);
+    let outcome = pool.remove_device(DeviceIdx(1), &mut |_, _| {});
+    joint.crash_after(i64::MAX);
+    assert!(outcome.is_err(), "it was over too soon to be cut");
+    pool.abandon();
+    drop(toy);
+    let joint = joint.restarted(|_| Kept::Everything);
+    let (pool, toy) = import_from(joint.handles(), 21).unwrap();
+    assert!(pool.is_leaving(DeviceIdx(1)), "it was begun");
+    let mut groups = 0;
+    while pool.label().member(DeviceIdx(1)).is_some() {
+        work(&pool, &toy, &SeededEnv::new(groups), 1).unwrap();
+        groups += 1;
+        assert!(groups < 400, "it does not end: {:?}", pool.members());
+    }
+    verify(&pool, &toy);
+    pool.export().unwrap();
+    let (pool, toy) = import_from(without(&joint, 1), 22).unwrap();
+    verify(&pool, &toy);
+}
+
+#[test]
+fn every_crash_while_a_device_leaves_loses_nothing() {
+    let (joint, pool, toy) = three(31);
+    let expected = toy.state.lock().versions.clone();
+    pool.export().unwrap();
+    let (mut with, mut without_it) = (0, 0);
+    let mut cut = 0;
+    loop {
+        let joint = joint.restarted(|_| Kept::Everything);
+        let (pool, toy) = import_from(joint.handles(), 31).unwrap();
+        joint.crash_after(cut);
+        let removed = pool.remove_device(DeviceIdx(1), &mut |_, _| {});
+        joint.cut_power();
+        pool.abandon();
+        drop(toy);
+        for chance in 0..5 {
+            let kept = |index: usize| match chance {
+                0 => Kept::Nothing,
+                1 => Kept::Everything,
+                2 if index == 1 => Kept::Everything,
+                3 if index != 1 => Kept::Everything,
+                2 | 3 => Kept::Nothing,
+                _ => Kept::Seeded(cut as u64 * 10 + index as u64),
+            };
+            let at = format!("cut {cut}, outcome {chance}");
+            // Once the pool can do without it, it must.
+            let left = joint.restarted(kept);
+            if let Ok((pool, toy)) = import_from(without(&left, 1), 1) {
+                assert!(pool.label().member(DeviceIdx(1)).is_none(), "{at}");
+                verify(&pool, &toy);
+                pool.abandon();
+                without_it += 1;
+            }
+            let left = joint.restarted(kept);
+            let (pool, toy) = import_from(left.handles(), 1).unwrap_or_else(|error| panic!("{at}: {error}"));
+            let found = toy.state.lock().versions.clone();
+            assert!(found == expected, "{at}");
+            verify(&pool, &toy);
+            let is_there = pool.label().member(DeviceIdx(1)).is_some();
+            assert!(!is_there || removed.is_err(), "{at}: it is back");
+            with += u32::from(is_there);
+            if chance == 1 {
+                work(&pool, &toy, &SeededEnv::new(5), 3).unwrap();
+                if pool.label().member(DeviceIdx(1)).is_some() {
+                    pool.remove_device(DeviceIdx(1), &mut |_, _| {}).unwrap_or_else(|e| panic!("{at}: {e}"));
+                }
+                verify(&pool, &toy);
+            }
+            pool.abandon();
+        }
+        if removed.is_ok() {
+            break;
+        }
+        // The beginning and the end are changes of labels: every command of those counts.
+        cut += if cut < 24 { 1 } else { 3 };
+    }
+    assert!(with > 0 && without_it > 0, "{with} with it, {without_it} without");
+}
+
+#[test]
+fn a_zone_that_cannot_be_read_keeps_its_device_and_says_so() {
+    let (joint, pool, toy) = three(41);
+    let live = |pool: &Pool| {
+        let zones = pool.zones();
+        let is_data = |class: &str| class == "data";
+        zones.into_iter().find(|zone| {
+            zone.home.device.0 == 1
+                && zone.live > 0
+                && is_data(zone.class.name())
+                && zone.phase == terrane_pool::zones::Phase::Full
+        })
+    };
+    let Some(zone) = live(&pool) else { panic!("no full zone of data on device 1: {:?}", pool.zones()) };
+    joint.devices[1].kill_zone(zone.home.zone, ZoneState::Offline).unwrap();
+    pool.drop_cache();
+    let text = refusal(pool.remove_device(DeviceIdx(1), &mut |_, _| {}));
+    assert!(text.contains("do not move") && text.contains("terrane check"), "{text}");
+    assert!(pool.is_leaving(DeviceIdx(1)));
+    work(&pool, &toy, &SeededEnv::new(41), 4).unwrap();
+}
