@@ -30,7 +30,7 @@ pub struct Setting {
     pub value: String,
 }
 
-/// What can be asked. Everything but `Set`, `Inherit`, `Upgrade`, `Add` and `Collect` only reads.
+/// What can be asked. Everything but `Set`, `Inherit`, `Upgrade`, `Add`, `Remove` and `Collect` only reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     Status,
@@ -48,6 +48,10 @@ pub enum Query {
         zone_size: Option<u64>,
         /// What is there may go.
         force: bool,
+    },
+    /// One device less: by path, number or id.
+    Remove {
+        device: String,
     },
     /// What the devices have done.
     Iostat,
@@ -100,7 +104,12 @@ impl Query {
     pub fn is_change(&self) -> bool {
         matches!(
             self,
-            Query::Set(_) | Query::Inherit(_) | Query::Upgrade | Query::Add { .. } | Query::Collect { .. }
+            Query::Set(_)
+                | Query::Inherit(_)
+                | Query::Upgrade
+                | Query::Add { .. }
+                | Query::Remove { .. }
+                | Query::Collect { .. }
         )
     }
 
@@ -119,6 +128,7 @@ impl Query {
                 let path = path.as_os_str().as_bytes();
                 json!({"ask": "add", "path": path, "special": special, "zone_size": zone_size, "force": force})
             }
+            Query::Remove { device } => json!({"ask": "remove", "device": device}),
             Query::Iostat => json!({"ask": "iostat"}),
             Query::Check => json!({"ask": "check"}),
             Query::Uberblocks => json!({"ask": "uberblocks"}),
@@ -153,6 +163,7 @@ impl Query {
             raw.get("path")?.as_array()?.iter().map(byte).collect::<Option<Vec<u8>>>()
         };
         Some(match raw.get("ask")?.as_str()? {
+            "remove" => Query::Remove { device: raw.get("device")?.as_str()?.to_owned() },
             "add" => Query::Add {
                 path: PathBuf::from(OsString::from_vec(path()?)),
                 special: raw.get("special")?.as_bool()?,
@@ -208,6 +219,7 @@ impl Query {
             Query::Add { path, special, zone_size, force } => {
                 add(live, path, *special, &Terms { size: None, zone_size: *zone_size, force: *force })
             }
+            Query::Remove { device } => remove(live, device, progress),
             Query::Iostat => Ok(iostat(live)),
             Query::Check => check::beside(live, progress),
             Query::Uberblocks => Ok(inspect::uberblocks(&live.pool.device_handles())),
@@ -259,12 +271,39 @@ fn device_row(member: &Member) -> Value {
 
 /// Makes a device one of the pool's; says what there is to say of it.
 fn add(live: &Live, path: &Path, special: bool, terms: &Terms) -> Outcome<Value> {
-    let device = terms.open(path, &|_| Ok(()))?.into_device()?;
+    // Under the name by which it will be looked for.
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let device = terms.open(&path, &|_| Ok(()))?.into_device()?;
     let role = if special { Role::Special } else { Role::Data };
     let index = live.pool.add_device(device, role)?;
     let members = live.pool.members();
     let member = members.iter().find(|member| member.index == index);
     member.map(device_row).ok_or_else(|| Failure("the device went while it came".to_owned()))
+}
+
+/// Empties a device and lets it go; says which are left.
+fn remove(live: &Live, word: &str, progress: Progress<'_>) -> Outcome<Value> {
+    let members = live.pool.members();
+    let is_meant = |member: &&Member| {
+        member.name == word || member.index.0.to_string() == word || format!("{:016x}", member.id) == word
+    };
+    let Some(member) = members.iter().find(is_meant) else {
+        let known: Vec<String> =
+            members.iter().map(|member| format!("{} ({})", member.index, member.name)).collect();
+        let (pool, remedy) = (format!("pool {}", live.pool.name()), "name one of them");
+        return Err(Failure::refused(pool, known.join(", "), format_args!("{word:?}"), remedy));
+    };
+    if live.mountpoint.is_some() && Path::new(&member.name) == live.path {
+        // A server that follows this one looks for the pool there.
+        let remedy = "unmount it, and mount it by another of its devices";
+        let expected = "a device by which the pool is not mounted";
+        return Err(Failure::refused(format!("pool {}", live.pool.name()), expected, word, remedy));
+    }
+    live.pool.remove_device(member.index, &mut |done, total| {
+        progress("reading what lives there", done, total);
+    })?;
+    let rest: Vec<String> = live.pool.members().into_iter().map(|member| member.name).collect();
+    Ok(json!({"name": live.pool.name(), "rest": rest}))
 }
 
 fn status(live: &Live) -> Value {
@@ -594,6 +633,7 @@ mod tests {
             Query::Inherit(vec!["atime".into()]),
             Query::Add { path: "/dev/\u{e4}".into(), special: true, zone_size: Some(1 << 20), force: false },
             Query::Add { path: "/x".into(), special: false, zone_size: None, force: true },
+            Query::Remove { device: "/dev/sdb".into() },
             Query::Iostat,
             Query::Check,
             Query::Uberblocks,

@@ -78,6 +78,44 @@ fn a_device_is_added_to_a_pool_that_nobody_has_mounted() {
 }
 
 #[test]
+fn devices_leave_a_pool_that_nobody_has_mounted_and_one_that_somebody_has() {
+    let place = Place::new("remove");
+    place.run("pool create tank tank.img b.img --special c.img --size 64M", 0);
+    place.refused("pool remove tank d.img", &["d.img", "b.img"]);
+    place.refused("pool remove nobody b.img", &["nobody"]);
+    // The one by which the pool is known here.
+    place.run("pool remove tank tank.img", 0);
+    assert!(place.out("check tank").contains("nothing found"));
+    place.refused("check tank.img", &["tank.img", "Terrane pool"]);
+    place.refused("pool remove tank b.img", &["for data"]);
+    place.run("pool remove tank 2", 0);
+    assert_eq!(roles(&place), ["data"]);
+    if !can_mount() {
+        eprintln!("skipped: no /dev/fuse here");
+        return;
+    }
+    place.run("pool add tank data tank.img", 0);
+    place.run("mount tank mnt", 0);
+    let mut noise = vec![0; 12 << 20];
+    std::fs::File::open("/dev/urandom").unwrap().read_exact(&mut noise).unwrap();
+    fs::write(place.path("mnt/file"), &noise).unwrap();
+    place.run("sync tank", 0);
+    place.refused("pool remove tank b.img", &["b.img", "unmount"]);
+    place.run("pool remove tank tank.img", 0);
+    assert!(fs::read(place.path("mnt/file")).unwrap() == noise);
+    fs::write(place.path("mnt/more"), &noise).unwrap();
+    assert!(place.out("check tank").contains("nothing found"));
+    // It is free at once.
+    place.run("pool create other tank.img --size 64M", 0);
+    place.run("umount mnt", 0);
+    place.run("mount tank mnt", 0);
+    assert!(fs::read(place.path("mnt/file")).unwrap() == noise);
+    assert!(fs::read(place.path("mnt/more")).unwrap() == noise);
+    place.run("umount mnt", 0);
+    assert_eq!(devices(&place).len(), 1);
+}
+
+#[test]
 fn a_device_is_added_under_a_mount() {
     if !can_mount() {
         eprintln!("skipped: no /dev/fuse here");

@@ -35,6 +35,9 @@ pub enum PoolCommand {
     /// Give a pool another device
     #[command(after_help = devices::ADD_HELP)]
     Add(devices::Add),
+    /// Empty a device of a pool, and let it go
+    #[command(after_help = devices::REMOVE_HELP)]
+    Remove(devices::Remove),
     /// Look for pools on devices, and make one known here by its name
     #[command(after_help = import::HELP)]
     Import(import::Import),
@@ -135,6 +138,7 @@ impl PoolCommand {
         match self {
             PoolCommand::Create(create) => create.run(),
             PoolCommand::Add(add) => add.run(),
+            PoolCommand::Remove(remove) => remove.run(),
             PoolCommand::Import(import) => import.run(),
             PoolCommand::Export(export) => export.run(),
             PoolCommand::Status(status) => status.run(),

@@ -1,4 +1,4 @@
-//! `terrane pool add`: devices join a pool, mounted or not.
+//! `terrane pool add` and `remove`: devices join a pool and leave it, mounted or not.
 
 use super::super::{ask, print};
 use crate::failure::{Failure, Outcome};
@@ -8,8 +8,8 @@ use crate::query::Query;
 use crate::registry::Registry;
 use crate::table::envelope;
 use clap::{Args, ValueEnum};
-use serde_json::json;
-use std::path::PathBuf;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 
 pub const ADD_HELP: &str = "\
 The device is emptied and joins at once, also while the pool is mounted; zones of it are written from the next commit on.
@@ -19,6 +19,11 @@ Kinds:
   special   metadata, whose other copy stays on another device; data only when no other device has room
 
 Versions that know one device refuse the pool from then on.
+";
+
+pub const REMOVE_HELP: &str = "\
+What lives on the device moves to the others, which must have room for it, also while the pool is mounted; then the device is wiped
+and free. A removal that was begun goes on after an interruption, an unmount or a crash; the same command waits for it again.
 ";
 
 /// What a device is for.
@@ -41,6 +46,41 @@ pub struct Add {
     /// JSON
     #[arg(short, long)]
     json: bool,
+}
+
+#[derive(Args)]
+pub struct Remove {
+    /// A pool, by name or by device
+    pool: String,
+    /// One of its devices: by path, or by its number or id as `pool status --json` shows them
+    device: String,
+}
+
+impl Remove {
+    pub fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        let target = live::find(&registry, &self.pool)?;
+        // As the pool knows it; what is no path means a number or an id.
+        let path = Path::new(&self.device).canonicalize();
+        let device = path.ok().and_then(|path| path.to_str().map(str::to_owned));
+        let device = device.unwrap_or_else(|| self.device.clone());
+        let answer = ask(&registry, &self.pool, &Query::Remove { device })?;
+        // The device by which the pool was known may be the one that left.
+        let rest: Vec<PathBuf> = answer["rest"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .map(PathBuf::from)
+            .collect();
+        if registry.pools()?.get(&target.name) == Some(&target.path)
+            && !rest.contains(&target.path)
+            && let Some(first) = rest.first()
+        {
+            registry.remember(&target.name, first)?;
+        }
+        Ok(())
+    }
 }
 
 impl Add {
