@@ -33,6 +33,8 @@ impl Lane {
     fn of(placement: &Placement, is_hot: bool) -> Lane {
         let is_new = placement.replaces == Txg(0);
         match placement.expected_life_bytes {
+            // That none of its like has died yet says less than somebody who says something.
+            Some(u64::MAX) if placement.hint.is_said() => Lane::Said(placement.hint),
             Some(life) if is_new => Lane::Life(life.max(1).ilog2()),
             _ if placement.hint.is_said() => Lane::Said(placement.hint),
             _ if is_hot => Lane::Hot,
@@ -61,6 +63,12 @@ impl Lane {
             (Lane::Life(a), Lane::Life(b)) => a.abs_diff(b),
             (Lane::Hot, Lane::Said(Hint::Short)) | (Lane::Said(Hint::Short), Lane::Hot) => 1,
             _ if self == other => 0,
+            // Nobody spoils the zones of those who said that theirs dies soon.
+            (Lane::Life(_), Lane::Said(hint)) | (Lane::Said(hint), Lane::Life(_))
+                if !matches!(hint, Hint::Short | Hint::Medium) =>
+            {
+                63
+            }
             _ => 64,
         }
     }
