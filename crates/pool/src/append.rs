@@ -37,6 +37,8 @@ pub const ZONE_MAGIC: u64 = u64::from_le_bytes(*b"TERRZONE");
 pub const BATCH_BYTES: u64 = 1 << 20;
 /// Batches on their way to the device; with [`BATCH_BYTES`] the memory they may take.
 const IN_FLIGHT: usize = 4;
+/// One part of a zone of so many is left to metadata when no zone is empty.
+const METADATA_PART: u64 = 8;
 /// More than an entry of a directory part can take, in bytes.
 const ENTRY_BYTES_MAX: u64 = 96;
 
@@ -232,6 +234,8 @@ pub struct Streams {
     incarnation: u64,
     unit: u64,
     batch_bytes: u64,
+    /// Bytes of each open zone that are left to metadata when no zone is empty.
+    kept_for_metadata: u64,
     placer: Placer,
     open: Vec<Option<OpenZone>>,
     to_writer: Option<Writer>,
@@ -297,6 +301,7 @@ impl Streams {
             incarnation,
             unit,
             batch_bytes,
+            kept_for_metadata: capacity / METADATA_PART,
             placer: Placer::new(layout),
             open,
             to_writer,
@@ -424,12 +429,16 @@ impl Streams {
         len: u64,
         source: &mut dyn ZoneSource,
     ) -> Result<usize, PoolError> {
-        if self.room(slot) >= len {
+        let has_zone = source.has_zone();
+        // The last of what is open is for metadata, whose two copies should find two zones.
+        let kept = if has_zone || class.is_metadata() { 0 } else { self.kept_for_metadata };
+        if self.room(slot) >= len + kept {
             return Ok(slot);
         }
-        if !source.has_zone() {
-            let roomy = (0..self.open.len()).filter(|other| self.room(*other) >= len);
-            if let Some(other) = roomy.max_by_key(|other| self.room(*other)) {
+        if !has_zone {
+            let rooms = (0..self.open.len()).map(|other| (self.room(other), other));
+            // The roomiest; if even that has only what is kept, there is no better use for it.
+            if let Some((_, other)) = rooms.max().filter(|(room, _)| *room >= len) {
                 return Ok(other);
             }
         }

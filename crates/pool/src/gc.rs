@@ -119,8 +119,12 @@ impl Collector {
     /// What victims have given that is not there yet: the garbage of those that wait to be reset, and of the one in progress in the
     /// measure of what has moved.
     pub fn credit(&self) -> u64 {
-        let moving = self.progress.as_ref().map_or(0, |progress| progress.gain(progress.moved));
-        moving + self.finished.iter().map(|(_, garbage)| garbage).sum::<u64>()
+        self.moving() + self.finished.iter().map(|(_, garbage)| garbage).sum::<u64>()
+    }
+
+    /// What the victim in progress has given.
+    fn moving(&self) -> u64 {
+        self.progress.as_ref().map_or(0, |progress| progress.gain(progress.moved))
     }
 
     /// Bytes that must still be copied before the victim in progress can be reset.
@@ -142,7 +146,7 @@ impl Collector {
         self.finished.retain(|(seq, _)| !is_there(*seq));
     }
 
-    /// The zone was reset.
+    /// The zone was reset, or will never be.
     pub fn reset(&mut self, seq: ZoneSeq) {
         self.finished.retain(|(finished, _)| *finished != seq);
         self.candidates.remove(seq);
@@ -296,15 +300,15 @@ impl Group<'_> {
         let ahead = (per_zone / 4).max(zones * per_zone / AHEAD_PART).min(AHEAD_BYTES_MAX)
             + per_zone * (data_slots - 1) / 2;
         let waiting = pool.waiting_zones() * per_zone;
-        let have = pool.physical_room(self.st) + waiting + self.st.collector.credit();
+        let have = pool.physical_room(self.st) + waiting + self.st.collector.moving();
         let demand = pool.txg.waiting().1 + self.st.collector.leaving_needs;
         let want = pool.kept_room(self.st) + ahead + demand;
         let missing = want.saturating_sub(have);
         if missing == 0 {
             return 0;
         }
-        if demand > 0 {
-            // Somebody waits: as much as one group can do.
+        if demand > 0 || missing > ahead {
+            // Somebody waits, or will: as much as one group can do.
             return missing.max(per_zone);
         }
         let taken = self.st.streams.group.device_bytes;
@@ -461,7 +465,7 @@ impl Group<'_> {
 
     /// A victim was looked through to its end.
     fn finished(&mut self, progress: &Progress) {
-        if !self.st.collector.held_up.contains(&progress.victim) {
+        if progress.whole && !self.st.collector.held_up.contains(&progress.victim) {
             self.st.collector.finished.push((progress.victim, progress.garbage));
         }
         self.pool.counters.collected_zones.add(1);

@@ -792,6 +792,7 @@ impl Pool {
                     "zone {seq}: its directory lists blocks that are neither dead nor moved; kept for `terrane check`"
                 );
                 st.suspects.push(seq);
+                st.collector.reset(seq);
                 continue;
             }
             let (home, copies) = {
