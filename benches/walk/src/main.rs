@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, FileDevice, OpenMode};
 use terrane_object::Objects;
-use terrane_pool::{CreateOptions, ImportOptions, Pool, SystemEnv, import::zone_size_for, probe};
+use terrane_pool::{CreateOptions, ImportOptions, Pool, SystemEnv, create::zone_size_for, probe};
 use terrane_posix::{Cred, Fs, Ino};
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;

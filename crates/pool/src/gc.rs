@@ -41,8 +41,8 @@ const PIECE_NS: u64 = 50_000_000;
 /// A group moves at most so many bytes, however fast the device is, and may move so many, however slow.
 const PIECE_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES_MIN: u64 = 1 << 20;
-/// The part of a zone that is left to commits when it is a matter of collecting at all.
-const LAST_ROOM_PART: u64 = 8;
+/// The part of the room for commits that is left to them when it is a matter of collecting at all.
+const LAST_ROOM_PART: u64 = 3;
 /// Collection begins when room falls under what must be kept and one part of so many of the pool, or so many bytes: enough for groups
 /// to be large, and little enough for zones to ripen.
 const AHEAD_PART: u64 = 128;
@@ -118,8 +118,10 @@ impl Default for Collector {
 impl Collector {
     /// What victims have given that is not there yet: the garbage of those that wait to be reset, and of the one in progress in the
     /// measure of what has moved.
-    pub fn credit(&self) -> u64 {
-        self.moving() + self.finished.iter().map(|(_, garbage)| garbage).sum::<u64>()
+    pub fn credit(&self, tables: &Tables) -> u64 {
+        let will_come = |seq: &ZoneSeq| tables.zones.get(seq).is_some_and(|zone| !zone.is_pinned());
+        let finished = self.finished.iter().filter(|(seq, _)| will_come(seq));
+        self.moving() + finished.map(|(_, garbage)| garbage).sum::<u64>()
     }
 
     /// What the victim in progress has given.
@@ -247,7 +249,6 @@ impl Group<'_> {
         let mut moved_bytes = 0;
         while goal > 0 && piece > 0 {
             let Some(mut progress) = self.take_progress()? else { break };
-            victims += 1;
             let share = (u128::from(progress.live), u128::from(progress.garbage.max(1)));
             let mut budget = (u128::from(goal) * share.0 / share.1 + 1).min(u128::from(piece)) as u64;
             let left = progress.live.saturating_sub(progress.moved);
@@ -263,6 +264,7 @@ impl Group<'_> {
             }
             let before = progress.gain(progress.moved);
             let moved = self.move_piece(&mut progress, budget)?;
+            victims += 1;
             moved_bytes += moved;
             piece = piece.saturating_sub(moved.max(1));
             let is_finished = progress.part >= progress.parts.len();
@@ -283,7 +285,7 @@ impl Group<'_> {
             self.st.collector.rate = (3 * (self.st.collector.rate / 4)).saturating_add(now / 4);
         }
         let moves_on = victims > 0 || self.pool.waiting_zones() > 0;
-        self.st.collector.is_stuck = !moves_on && needed > 0;
+        self.st.collector.is_stuck = !moves_on && needed > 0 && !self.released;
         if !moves_on {
             self.close_wasteful_zones()?;
         }
@@ -319,10 +321,8 @@ impl Group<'_> {
     /// The victim that is emptied when there is hardly any room: the one in progress if the rest of it fits, or else the one in which
     /// least lives.
     fn instead_of(&mut self, progress: Progress, room: u64) -> Result<Option<Progress>, PoolError> {
-        let per_zone = self.pool.yield_of_zone();
-        let fits = |progress: &Progress| {
-            progress.live.saturating_sub(progress.moved) + per_zone / LAST_ROOM_PART <= room
-        };
+        let last_room = self.pool.commit_room() / LAST_ROOM_PART;
+        let fits = |progress: &Progress| progress.live.saturating_sub(progress.moved) + last_room <= room;
         if fits(&progress) {
             return Ok(Some(progress));
         }

@@ -43,7 +43,7 @@ const HERE_MAX: usize = 32 << 10;
 /// Records that replay may need at the most, nearly.
 const RECORDS_MAX: usize = 256;
 /// Sections that are rewritten in one group when they are wanted soon: no group should take long for it.
-const SECTIONS_IN_HURRY: u32 = 64;
+pub(crate) const SECTIONS_IN_HURRY: u32 = 16;
 /// Groups that can be rolled back to.
 const ROLLBACK_GROUPS: usize = 3;
 
@@ -80,6 +80,8 @@ pub struct Group<'a> {
     pub(crate) hurry_sections: bool,
     pub(crate) suspect: Vec<ZoneSeq>,
     pub(crate) split_runs: Vec<Move>,
+    /// Something that was written before is free now.
+    pub(crate) released: bool,
     pub(crate) healed: BTreeSet<Addr>,
     reset: Vec<ZoneSeq>,
     started_ns: u64,
@@ -160,6 +162,7 @@ impl Pool {
             hurry_sections: false,
             suspect: Vec::new(),
             split_runs: Vec::new(),
+            released: false,
             healed: BTreeSet::new(),
             reset: Vec::new(),
             started_ns,
@@ -339,6 +342,7 @@ impl Group<'_> {
 
     /// Frees a block: the one way to do so. Holes and embedded blocks cost nothing.
     pub fn release(&mut self, ptr: &BlockPtr) {
+        self.released = true;
         if let BlockPtr::Normal(normal) = ptr {
             let granules = (granule_bytes(u64::from(normal.psize)) / GRANULE) as u32;
             self.frees.extend(normal.copies().map(|addr| Free { addr, granules }));

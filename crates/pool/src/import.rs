@@ -634,6 +634,7 @@ pub(crate) fn assemble(
         read_only: options.read_only,
         in_force: InForce::default(),
         largest_block: AtomicU64::new(128 << 10),
+        sections_bytes: AtomicU64::new(0),
         fates: Fates::default(),
         collection: Mutex::default(),
         by_hand: Mutex::default(),

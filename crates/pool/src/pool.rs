@@ -101,6 +101,8 @@ pub struct Pool {
     pub(crate) in_force: InForce,
     /// The largest record size in use, in bytes: what a zone's tail may fail to take.
     pub(crate) largest_block: AtomicU64,
+    /// Bytes of as many sections of the tables as one group may rewrite in a hurry.
+    pub(crate) sections_bytes: AtomicU64,
     /// Until the pool stops: it must not go before what is dirty in it, and it holds us.
     pub(crate) fates: Fates,
     pub(crate) collection: Mutex<CollectionOptions>,

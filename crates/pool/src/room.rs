@@ -11,14 +11,17 @@
 //! Invariant: who frees may dip into what is kept for collection, but nobody into what commits need.
 
 use crate::addr::granule_bytes;
+use crate::group::SECTIONS_IN_HURRY;
 use crate::pool::{Pool, SyncState};
 use crate::txg::Room;
-use crate::zones::{Phase, Tables, Zone};
+use crate::zones::{Tables, Zone};
 use std::sync::atomic::Ordering;
 use terrane_wire::Txg;
 
 /// Bytes that the groups of one victim's time take for themselves, in zones that are large enough for it to matter little.
 const COMMIT_BYTES: u64 = 8 << 20;
+/// So few slots share their roles.
+const SHARED_SLOTS: usize = 3;
 /// A zone with less garbage than one part of so many is not worth collecting.
 pub(crate) const GARBAGE_PART_MIN: u64 = 32;
 
@@ -61,9 +64,9 @@ impl Pool {
         self.devices.capacities().into_iter().map(of).sum()
     }
 
-    /// Bytes kept for commits while a victim is copied.
+    /// Bytes kept for commits while a victim is copied: some, and both copies of the sections that a group may rewrite in a hurry.
     pub(crate) fn commit_room(&self) -> u64 {
-        COMMIT_BYTES.min(3 * self.yield_of_zone())
+        COMMIT_BYTES.min(3 * self.yield_of_zone()) + 2 * self.sections_bytes.load(Ordering::Relaxed)
     }
 
     /// Empty zones under which there are few: no further zone is opened for placement alone, and groups that can be rolled back to do
@@ -76,7 +79,7 @@ impl Pool {
     fn reserve_zones(&self, zones: u64, st: &SyncState) -> u64 {
         let slots = st.streams.layout().slots() as u64;
         // Shared slots are counted on to be filled; others may stay half empty.
-        let half_empty = if slots > 3 { slots / 2 } else { 0 };
+        let half_empty = if slots > SHARED_SLOTS as u64 { slots / 2 } else { 0 };
         let tenths = 10 * (1 + zones.div_ceil(GARBAGE_PART_MIN) + half_empty)
             + 10 * self.commit_room() / self.yield_of_zone().max(1);
         (zones * 7 / 100).max(tenths.div_ceil(10))
@@ -95,11 +98,17 @@ impl Pool {
         // Room in slots that data does not go to is no room for users.
         let own = |slot: &usize| !layout.data().contains(slot);
         let others: u64 = (0..layout.slots()).filter(own).map(|slot| st.streams.room(slot)).sum();
-        (per_zone + self.commit_room()).max(others)
+        let kept = per_zone + self.commit_room();
+        // With many slots what is open lies in pieces, none of which may take a large block; a small pool cannot afford to count so.
+        if layout.slots() > SHARED_SLOTS { kept + others } else { kept.max(others) }
     }
 
     /// Publishes what room there is, for those who want to join a group.
     pub(crate) fn publish(&self, st: &SyncState) {
+        let table_bytes: u64 = st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
+        let in_a_hurry = u64::from(SECTIONS_IN_HURRY).min(st.sections.len() as u64);
+        self.sections_bytes
+            .store(table_bytes * in_a_hurry / (st.sections.len() as u64).max(1), Ordering::Relaxed);
         let per_zone = self.yield_of_zone();
         let tables = self.tables.read();
         // Zones that died and zones that could not be reset are in neither.
@@ -112,7 +121,7 @@ impl Pool {
             limit: all.saturating_sub(reserve),
             limit_frees: all.saturating_sub(reserve / 2),
             // Never so much that the victim in progress could not be emptied, or a group not be committed.
-            writable: (physical + st.collector.credit())
+            writable: (physical + st.collector.credit(&tables))
                 .saturating_sub(kept)
                 .min(physical.saturating_sub(self.commit_room() + st.collector.remaining())),
             writable_frees: physical.saturating_sub(self.commit_room() / 2),
@@ -157,9 +166,8 @@ impl Pool {
         back.unwrap_or(st.oldest).max(st.oldest)
     }
 
-    /// Zones that were emptied and wait to be reset.
+    /// Zones that were emptied and can be reset when their group is old enough; those that somebody reads are not counted on.
     pub(crate) fn waiting_zones(&self) -> u64 {
-        let tables = self.tables.read();
-        tables.emptied().filter(|(_, zone)| matches!(zone.phase, Phase::Emptied(_))).count() as u64
+        self.tables.read().emptied().filter(|(_, zone)| !zone.is_pinned()).count() as u64
     }
 }

@@ -427,11 +427,11 @@ impl Pool {
                     // What others reserved comes back with their group, so only when nothing is pending is the answer final; and
                     // collection needs some groups to turn garbage into room.
                     if state.load_open.reserved + state.load_syncing.reserved == 0 {
-                        // A few groups even then: a free that was just committed is garbage only in the next.
-                        let more = if room.is_stuck { PATIENCE / 4 } else { 1 };
-                        wait.stuck = if writable > wait.most { 0 } else { wait.stuck + more };
+                        wait.stuck = if writable > wait.most { 0 } else { wait.stuck + 1 };
                         wait.most = wait.most.max(writable);
-                        if room.live + need > limit || wait.stuck > PATIENCE {
+                        // Every group takes some room itself, so none is committed that cannot bring any.
+                        let may_help = !room.is_stuck || state.load_open.changed || self.waiting_zones() > 0;
+                        if room.live + need > limit || wait.stuck > PATIENCE || !may_help {
                             self.counters.no_space.add(1);
                             return Err(PoolError::NoSpace { need, free: limit.saturating_sub(room.live) });
                         }

@@ -23,7 +23,7 @@ use crate::record::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,11 @@ impl Zone {
         let from = self.runs.partition_point(|old| old.last < run.first);
         let to = self.runs.partition_point(|old| old.first <= run.last);
         self.runs.splice(from..to.max(from), [run]);
+    }
+
+    /// Whether somebody reads it, so that it cannot be reset.
+    pub fn is_pinned(&self) -> bool {
+        self.pins.load(Ordering::Acquire) > 0
     }
 
     /// Whether bytes lie in a physical zone.

@@ -72,8 +72,13 @@ fn main() {
         offered as f64 / raw as f64 * 100.0,
         pattern.name(),
     );
-    let mut file =
-        File { fs: &fs, ino, noise: random::bytes(1, RECORD as usize), versions: vec![0; records as usize] };
+    let mut file = File {
+        pool: &pool,
+        fs: &fs,
+        ino,
+        noise: random::bytes(1, RECORD as usize),
+        versions: vec![0; records as usize],
+    };
     for record in 0..records {
         file.write(record);
     }
@@ -116,6 +121,7 @@ fn main() {
 
 /// One file whose records each know their version.
 struct File<'a> {
+    pool: &'a Pool,
     fs: &'a Fs,
     ino: Ino,
     noise: Vec<u8>,
@@ -127,7 +133,8 @@ impl File<'_> {
         let version = self.versions.get_mut(record as usize).unwrap();
         *version += 1;
         stamp(&mut self.noise, record, *version);
-        let written = self.fs.write(self.ino, record * RECORD, &self.noise, WriteFlags::default()).unwrap();
+        let written = self.fs.write(self.ino, record * RECORD, &self.noise, WriteFlags::default());
+        let written = written.unwrap_or_else(|errno| panic!("{errno}: {:?}", self.pool.status().failed));
         assert_eq!(u64::from(written), RECORD, "a record is written whole");
     }
 
