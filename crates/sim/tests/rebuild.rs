@@ -37,7 +37,7 @@ fn an_index_that_is_lost_is_made_again_from_the_zones() {
         // What a crash leaves behind the end of zones looks like parts, and another life goes on over it.
         for life in 0..2 {
             let device = workload.machine.device.clone();
-            device.crash_after(device.ops_done() + 5 + seed + life);
+            device.crash_after(device.ops_done() + 5 + seed % 64 + life);
             while workload.step().unwrap() == Step::Done && workload.sync().unwrap() == Step::Done {}
             if life == 0 {
                 workload.machine.pool.abandon();
