@@ -758,6 +758,8 @@ impl Streams {
                 .retain(|(seq, copy, _)| !(*seq == batch.seq && copy.part_end > batch.start));
         }
         for batch in &failed {
+            // A block that found no room where the others went lies between no two of them.
+            let mut before = None;
             for (index, entry) in batch.entries.iter().enumerate() {
                 let from = usize::try_from(entry.offset - batch.start).unwrap_or(usize::MAX);
                 let bytes =
@@ -783,9 +785,11 @@ impl Streams {
                     siblings: entry.siblings.clone(),
                     crc: entry.crc,
                     // What was born here failed from some point on, all of it; what had moved here keeps its joins.
-                    joins: index > 0 && (!moved || batch.joins.get(index) == Some(&true)),
+                    joins: index > 0
+                        && before == Some(batch.slot)
+                        && (!moved || batch.joins.get(index) == Some(&true)),
                 };
-                self.append(batch.slot, batch.class, txg, block, source)?;
+                before = Some(self.append(batch.slot, batch.class, txg, block, source)?.slot);
             }
         }
         Ok(())
