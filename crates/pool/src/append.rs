@@ -658,12 +658,15 @@ impl Streams {
     fn settle(&mut self, done: Done) {
         self.in_flight -= 1;
         let Some((batch, result)) = done else { return };
-        if let Err(error) = result {
+        if let Err(error) = &result {
             log::warn!(
                 "batch of zone {} at byte {}: {error}; its blocks go elsewhere",
                 batch.seq,
                 batch.start
             );
+        }
+        // A device may have taken all of what it called a failure, and then takes what follows: that lies behind what is claimed.
+        if result.is_err() || self.failed.iter().any(|failed| failed.seq == batch.seq) {
             self.failed.push(batch);
             return;
         }

@@ -1,0 +1,108 @@
+//! Devices that say that a write failed, and have taken all of it: a command that came to its end after its time was over.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use support::{create_on, import, sim, verify, work};
+use terrane_device::{Device, DeviceError, DeviceInfo, SimDevice, ZoneReport};
+use terrane_pool::inspect::Standing;
+use terrane_pool::{CreateOptions, Pool, SeededEnv, granule_bytes};
+use terrane_wire::ZoneIdx;
+
+struct Liar {
+    device: SimDevice,
+    /// One write of so many is called a failure; 0: none.
+    one_in: AtomicU64,
+    writes: AtomicU64,
+    lies: AtomicU64,
+}
+
+impl Device for Liar {
+    fn info(&self) -> &DeviceInfo {
+        self.device.info()
+    }
+
+    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.device.report(zone)
+    }
+
+    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.device.read(zone, offset, buf)
+    }
+
+    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.device.write(zone, offset, data)?;
+        let number = self.writes.fetch_add(1, Ordering::Relaxed);
+        if zone.0 > 1 && number.checked_rem(self.one_in.load(Ordering::Relaxed)) == Some(0) {
+            self.lies.fetch_add(1, Ordering::Relaxed);
+            let source = std::io::Error::from(std::io::ErrorKind::TimedOut);
+            return Err(DeviceError::Io { zone: Some(zone), offset, op: "write", source });
+        }
+        Ok(())
+    }
+
+    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.device.reset(zone)
+    }
+
+    fn keep_space(&self) {}
+
+    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.device.finish(zone)
+    }
+
+    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
+        self.device.resume(zone, pointer)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.device.flush()
+    }
+}
+
+/// Every living byte of a zone stands in its directory: what does not can never be moved.
+fn assert_listed(pool: &Pool, seed: u64) {
+    for zone in pool.zones().into_iter().filter(|zone| zone.live > 0) {
+        let directory = pool.zone_directory(zone.seq).unwrap();
+        let here = directory.iter().filter(|(_, standing)| *standing == Standing::Here);
+        let listed: u64 = here.map(|(entry, _)| granule_bytes(u64::from(entry.psize))).sum();
+        assert_eq!(listed, zone.live, "seed {seed}, zone {}", zone.seq);
+    }
+}
+
+#[test]
+fn what_follows_a_batch_that_failed_goes_elsewhere_with_it() {
+    let mut lies = 0;
+    for seed in 0..5u64 {
+        let device = sim(seed, seed.is_multiple_of(2));
+        let liar = Arc::new(Liar {
+            device: device.clone(),
+            one_in: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            lies: AtomicU64::new(0),
+        });
+        let (pool, toy) = create_on(vec![liar.clone()], &CreateOptions::named("toy"), seed);
+        let env = SeededEnv::new(seed);
+        // Long enough that batches of survivors are among those that fail.
+        work(&pool, &toy, &env, 120).unwrap();
+        for _ in 0..6 {
+            // Each lie costs the rest of a zone, until that is collected.
+            liar.one_in.store(7 + seed % 5, Ordering::Relaxed);
+            work(&pool, &toy, &env, 1).unwrap();
+            liar.one_in.store(0, Ordering::Relaxed);
+            work(&pool, &toy, &env, 8).unwrap();
+        }
+        lies += liar.lies.load(Ordering::Relaxed);
+        verify(&pool, &toy);
+        assert_listed(&pool, seed);
+        work(&pool, &toy, &env, 40).unwrap();
+        verify(&pool, &toy);
+        pool.abandon();
+        let (pool, toy) = import(&device, seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        verify(&pool, &toy);
+        assert_listed(&pool, seed);
+    }
+    assert!(lies > 12, "the canary: {lies} writes were called failures");
+}
