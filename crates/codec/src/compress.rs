@@ -23,6 +23,8 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective}
 
 /// No block is larger; a pointer that claims more is damaged. Bounds what a decoder allocates.
 pub const BLOCK_BYTES_MAX: usize = 16 << 20;
+/// The most that is compressed in one go, in bytes: what a pool writes for itself may be longer than a block of a file.
+pub const LONG_BYTES_MAX: usize = 64 << 20;
 
 const LZ4_HEADER_BYTES: usize = 4;
 const ZSTD_HEADER_BYTES: usize = 8;
@@ -106,14 +108,14 @@ impl Compressor {
 
     /// Compresses one block into `out` (whose content is replaced), if the stored form, header included, fits
     /// `max_out` bytes. `max_out` is the caller's rule, usually [`max_stored`](accept::max_stored). `Off` never
-    /// compresses, and neither does a block over [`BLOCK_BYTES_MAX`].
+    /// compresses, and neither does a block over [`LONG_BYTES_MAX`].
     ///
     /// From zstd level [`PROBE_LEVEL_MIN`] and [`PROBE_BYTES_MIN`] on, blocks are probed first: if neither lz4 nor
     /// zstd-1 brings the block below the limit, the asked level is not tried. The idea is OpenZFS's early abort. What
     /// only a high level could squeeze below the limit is rare, and saves little more than the limit asks for.
     pub fn compress(&mut self, algo: Compression, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Outcome {
         let done = match algo {
-            _ if src.is_empty() || src.len() > BLOCK_BYTES_MAX => None,
+            _ if src.is_empty() || src.len() > LONG_BYTES_MAX => None,
             Compression::Off => None,
             Compression::Lz4 => self.lz4(src, max_out, out),
             Compression::Zstd(level) if self.looks_hopeless(level, src, max_out, out) => None,
@@ -131,7 +133,7 @@ impl Compressor {
     /// Writes the content of a stored block into `out`, which then holds exactly `lsize` bytes.
     ///
     /// `compression_id` is the pointer's. On [`Corrupt`] (an unknown id, a header that does not fit, a stream that
-    /// is damaged or has another size than `lsize`) `out` is empty.
+    /// is damaged or has another size than `lsize`, more than [`BLOCK_BYTES_MAX`]) `out` is empty.
     pub fn decompress(
         &mut self,
         compression_id: u8,

@@ -10,7 +10,7 @@
 use crate::addr::{Addr, GRANULE, Place, granule_bytes};
 use crate::alloc::Allocator;
 use crate::append::{Appended, Gather, Spot, Stored, ZoneSource};
-use crate::block_ptr::{BlockPtr, COPIES_MAX, Embedded, Hole, Normal};
+use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr, COPIES_MAX, Embedded, Hole, Normal};
 use crate::cache::Key;
 use crate::directory::{Owner, POOL_DEAD_LOG, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
 use crate::error::PoolError;
@@ -464,6 +464,14 @@ impl Group<'_> {
             self.st.next_section = (section + 1) % sections;
             let raw = self.pool.tables.read().encode_section(section, sections);
             let stored = self.pool.workers.here(|codec| boot_encode(codec, &raw));
+            // One that no zone takes, or no import, must not take the place of one that can be read: records go on telling the rest.
+            let most = (3 * u64::from(self.pool.max_block())).min(u64::from(BLOCK_BYTES_MAX));
+            if stored.len() as u64 > most {
+                let at = format!("section {section} of the zone tables");
+                let expected = format_args!("at most {most}");
+                self.pool.report_damage(Corrupt::new(at, "stored bytes", expected, stored.len()));
+                continue;
+            }
             let ptr = self.write_boot(POOL_SECTION, &stored)?;
             let old = std::mem::replace(
                 &mut self.st.sections[section as usize],

@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use terrane_codec::{ChecksumKind, Compressor, compute};
+use terrane_codec::{ChecksumKind, Compressor, LONG_BYTES_MAX, compute};
 use terrane_device::{Device, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx};
 
@@ -153,10 +153,11 @@ fn boot_decode(stored: &[u8], at: &str) -> Result<Vec<u8>, Corrupt> {
     let id = reader.u32().map_err(truncated)?;
     let lsize = reader.u32().map_err(truncated)?;
     let id = u8::try_from(id).map_err(|_| Corrupt::new(at, "compression", "a known one", id))?;
-    let mut out = Vec::new();
-    Compressor::new()
-        .decompress(id, reader.rest(), usize::try_from(lsize).unwrap_or(usize::MAX), &mut out)
-        .map_err(|corrupt| corrupt.within(at))?;
+    // Before memory is taken for it.
+    let fits = usize::try_from(lsize).ok().filter(|bytes| *bytes <= LONG_BYTES_MAX);
+    let expected = format_args!("at most {LONG_BYTES_MAX}");
+    let mut out = vec![0; fits.ok_or_else(|| Corrupt::new(at, "logical size", expected, lsize))?];
+    Compressor::new().decompress_into(id, reader.rest(), &mut out).map_err(|corrupt| corrupt.within(at))?;
     Ok(out)
 }
 
@@ -652,6 +653,31 @@ pub(crate) fn assemble(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prepare::boot_encode;
+    use crate::record::Class;
+    use crate::zones::Zone;
+    use terrane_wire::ZoneSeq;
+
+    #[test]
+    fn sections_of_many_small_blocks_come_back() {
+        // Two zones of 4 GiB, of whose small blocks every third lives.
+        let home = |zone| Home { device: DeviceIdx(0), zone: ZoneIdx(zone) };
+        let mut tables = Tables::default();
+        for seq in 1..3u64 {
+            let mut zone = Zone::new(Class::Data, home(seq as u32), 4 << 30, Txg(1));
+            let dead: Vec<(u32, u32)> = (0..4u32 << 20).map(|at| (at * 60 + at % 7, 30 + at % 13)).collect();
+            assert_eq!(zone.dead.add_sorted(&dead), []);
+            tables.insert(ZoneSeq(seq), zone);
+        }
+        let raw = tables.encode_section(0, 1);
+        assert!(raw.len() > 16 << 20, "{}", raw.len());
+        let stored = boot_encode(&mut Compressor::new(), &raw);
+        assert!(stored.len() < BLOCK_BYTES_MAX as usize, "{}", stored.len());
+        assert!(boot_decode(&stored, "here").unwrap() == raw);
+        let mut lie = stored;
+        lie[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(boot_decode(&lie, "here").unwrap_err().to_string().contains("logical size"));
+    }
 
     #[test]
     fn a_groups_number_never_comes_twice() {
