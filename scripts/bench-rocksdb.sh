@@ -22,24 +22,36 @@ written() {
     esac
 }
 
+# What a pool's device was given, by what for: words of NAME=BYTES.
+spent() {
+    case $PEER in
+        terrane*) "$terrane" metrics bench | awk -F '["} ]+' '/^terrane_life_device_bytes_total/ { printf "%s=%.0f ", $(NF - 1), $NF }' ;;
+    esac
+}
+
 phase() { # name, words for db_bench...
-    local name=$1 before after
+    local name=$1 before after spent
     shift
-    before=$(written)
+    before=$(written) spent=$(spent)
     db_bench --benchmarks="$name" --db="$MNT/db" --num="$KEYS" --key_size=16 --value_size=1000 --compression_type=none --compression_ratio=1 --seed=1 \
         --target_file_size_base="$FILE_BYTES" --write_buffer_size="$FILE_BYTES" --max_bytes_for_level_base=$((FILE_BYTES * 4)) \
         --max_background_jobs=2 --statistics --use_direct_io_for_flush_and_compaction "$@" >"$WORK/$name.log" 2>&1 || { tail -n 5 "$WORK/$name.log" >&2; return 1; }
     sync "$MNT/db"
     [ -z "${SYNC:-}" ] || sh -c "$SYNC"
     after=$(written)
-    awk -v name="$name" -v peer="$PEER" -v device=$((after - before)) -v used="$(df --output=used -B1 "$MNT" | tail -n 1)" \
+    awk -v name="$name" -v peer="$PEER" -v device=$((after - before)) -v before="$spent" -v after="$(spent)" -v used="$(df --output=used -B1 "$MNT" | tail -n 1)" \
         -v size="$(df --output=size -B1 "$MNT" | tail -n 1)" '
         $1 == name && /ops\/sec/ { for (i = 2; i < NF; i++) if ($(i + 1) ~ /^ops\/sec/) rate = $i }
         # Each is said once more when the database is closed: the last holds.
         /^rocksdb\.(wal\.bytes|flush\.write\.bytes|compact\.write\.bytes) COUNT/ { wrote[$1] = $NF }
         END {
             for (what in wrote) bytes += wrote[what]
-            printf "%s\t%s\t%.0f\t%.0f\t%.0f\t%.3f\t%.0f\n", peer, name, rate, bytes / 1e6, device / 1e6, device / (bytes ? bytes : 1), used * 100 / size
+            printf "%s\t%s\t%.0f\t%.0f\t%.0f\t%.3f\t%.0f\t", peer, name, rate, bytes / 1e6, device / 1e6, device / (bytes ? bytes : 1), used * 100 / size
+            count = split(before, words)
+            for (at = 1; at <= count; at++) { split(words[at], pair, "="); had[pair[1]] = pair[2] }
+            count = split(after, words)
+            for (at = 1; at <= count; at++) { split(words[at], pair, "="); printf "%s %.0f%s", pair[1], (pair[2] - had[pair[1]]) / 1e6, at < count ? ", " : "" }
+            print ""
         }' "$WORK/$name.log"
 }
 
@@ -85,6 +97,6 @@ for peer in ${peers//,/ }; do
 done
 [ -z "$out" ] || cp "$work/results" "$out"
 awk -F '\t' 'BEGIN {
-    print "| file system | phase | operations/s | RocksDB wrote, MB | device was given, MB | write amplification | % in use |"
-    print "|---|---|---|---|---|---|---|"
-} { printf "| %s | %s | %s | %s | %s | %s | %s |\n", $1, $2, $3, $4, $5, $6, $7 }' "$work/results"
+    print "| file system | phase | operations/s | RocksDB wrote, MB | device was given, MB | write amplification | % in use | of it, MB |"
+    print "|---|---|---|---|---|---|---|---|"
+} { printf "| %s | %s | %s | %s | %s | %s | %s | %s |\n", $1, $2, $3, $4, $5, $6, $7, $8 }' "$work/results"

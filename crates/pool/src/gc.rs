@@ -12,6 +12,7 @@
 //! Invariant: nothing is copied that does not match the CRC its directory holds: damage is never laundered.
 
 mod by_hand;
+mod thin;
 
 use crate::addr::{Addr, granule_bytes};
 use crate::append::Stored;
@@ -239,7 +240,7 @@ impl Group<'_> {
         if wanted == 0 {
             self.st.collector.is_stuck = false;
             self.note_collection(0, 0, 0);
-            return Ok(());
+            return self.collect_thin();
         }
         let mut goal = wanted;
         self.st.collector.policy = self.pool.collection().victims;

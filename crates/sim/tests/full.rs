@@ -37,7 +37,7 @@ fn small_files_and_their_attributes_fill_a_pool_and_go_again() {
 #[test]
 fn what_an_empty_pool_offers_can_be_used_and_comes_back_round_after_round() {
     let count = number("TERRANE_ROUNDS").map_or(4, |rounds| rounds.max(50));
-    for (seed, zones) in [(1, 64), (2, 140)] {
+    for (seed, zones) in [(2, 64), (2, 140)] {
         let seen = emptied(seed, zones, count).unwrap_or_else(|failure| panic!("{zones} zones: {failure}"));
         println!("{zones} zones: {seen:?}");
     }

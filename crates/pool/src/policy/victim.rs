@@ -136,6 +136,14 @@ impl Candidates {
         scores().zip(&self.seqs).filter(|(score, _)| *score == best).map(|(_, seq)| *seq).min()
     }
 
+    /// The zone in which least lives, if that is at most one part of so many of its capacity; the oldest filling among equals. Looks at
+    /// every zone.
+    pub fn thinnest(&self, part: u64) -> Option<ZoneSeq> {
+        let zones = self.seqs.iter().zip(self.lives.iter().zip(&self.capacities));
+        let thin = zones.filter(|(_, (live, capacity))| live.saturating_mul(part) <= **capacity);
+        thin.min_by_key(|(seq, (live, _))| (**live, **seq)).map(|(seq, _)| *seq)
+    }
+
     /// Bytes of memory.
     pub fn memory_bytes(&self) -> usize {
         let listed = size_of::<(ZoneSeq, u64, u64, f64, f64)>();
@@ -228,6 +236,21 @@ mod tests {
         }
         index.set_live(ZoneSeq(2), 62);
         assert_eq!(index.choose(VictimPolicy::Greedy, 9, false), Some(ZoneSeq(2)));
+    }
+
+    #[test]
+    fn a_zone_is_thin_when_hardly_anything_lives_in_it() {
+        let mut index = Candidates::default();
+        index.insert(ZoneSeq(1), 3, 64, 0);
+        assert_eq!(index.thinnest(32), None);
+        index.insert(ZoneSeq(4), 2, 64, 0);
+        index.insert(ZoneSeq(3), 2, 64, 9);
+        assert_eq!(index.thinnest(32), Some(ZoneSeq(3)));
+        index.set_live(ZoneSeq(4), 0);
+        assert_eq!(index.thinnest(32), Some(ZoneSeq(4)));
+        index.remove(ZoneSeq(4));
+        index.set_live(ZoneSeq(3), 3);
+        assert_eq!(index.thinnest(32), None);
     }
 
     #[test]

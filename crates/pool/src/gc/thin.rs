@@ -1,0 +1,43 @@
+//! Zones in which hardly anything is left: they are emptied although nobody lacks room.
+//!
+//! Where metadata and data share zones, a zone whose files were all removed keeps a few blocks of metadata that nothing will change, and so
+//! its whole space on the device. To move them costs next to nothing, and gives it back at once instead of when the pool runs full.
+//!
+//! Invariant: a group does this only if it need not collect for room, so writers who wait never wait for it.
+
+use crate::error::PoolError;
+use crate::gc::{Progress, VICTIMS_MAX};
+use crate::group::Group;
+use crate::pool::Pool;
+
+/// Hardly anything lives in a zone of which only one part of so many does.
+const THIN_PART: u64 = 32;
+
+impl Group<'_> {
+    /// Empties such zones, the emptiest first. What cannot be moved stays; the zone is tried again when something in it has changed.
+    pub(super) fn collect_thin(&mut self) -> Result<(), PoolError> {
+        let mut piece = self.st.collector.piece_bytes();
+        for _ in 0..VICTIMS_MAX {
+            let Some(victim) = self.st.collector.candidates.thinnest(THIN_PART) else { return Ok(()) };
+            let zone_yield = self.pool.zone_yield();
+            self.st.collector.candidates.remove(victim);
+            self.st.collector.ended(victim);
+            let Some(mut progress) = self.look_through(victim, Some(zone_yield))? else { continue };
+            if progress.live > piece || !self.pool.has_room_for(&progress, self) {
+                self.st.collector.changed(&self.pool.tables.read(), victim, zone_yield);
+                return Ok(());
+            }
+            piece -= self.move_piece(&mut progress, u64::MAX)?.min(piece);
+            self.finished(&progress);
+        }
+        self.pool.want_another_group();
+        Ok(())
+    }
+}
+
+impl Pool {
+    /// The copies fit, and the commit after them.
+    fn has_room_for(&self, progress: &Progress, group: &Group<'_>) -> bool {
+        self.physical_room(group.st) >= progress.live + self.commit_room() + self.yield_of_zone()
+    }
+}
