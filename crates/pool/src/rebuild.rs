@@ -11,6 +11,9 @@
 //!
 //! The newest commit record is needed, because it holds the root; those before it are not.
 //!
+//! What is reached and listed nowhere, because its part is damaged, stays where it was born, in a zone that is kept for `check`; a zone
+//! whose header is damaged is known by its parts.
+//!
 //! Invariant: nothing that a part lists is taken twice, and no part that begins inside another is believed: what a crash left behind
 //! the end of a zone looks like a part, and the next batch only overwrites its beginning.
 
@@ -103,16 +106,14 @@ impl Scan<'_> {
             _ => report.capacity,
         };
         let goes_on = matches!(report.state, ZoneState::Open | ZoneState::Unknown);
-        let Some(first) = self.read(home, 0, unit) else { return };
-        let Some(header) = ZoneHeader::decode(&first).filter(|header| header.magic == ZONE_MAGIC) else {
-            return;
-        };
-        let at = home.to_string();
-        if ZoneHeader::parse(&first, self.pool, header.seq, &at).is_err()
-            || header.txg > self.up_to
-            || header.capacity > zone_size
-            || Class::from_id(header.class).is_none()
-        {
+        let first = self.read(home, 0, unit).unwrap_or_default();
+        let told = ZoneHeader::decode(&first).filter(|header| {
+            ZoneHeader::parse(&first, self.pool, header.seq, &home.to_string()).is_ok()
+                && header.capacity <= zone_size
+                && Class::from_id(header.class).is_some()
+        });
+        let Some(header) = told.or_else(|| self.header_of_parts(home, unit, end)) else { return };
+        if header.txg > self.up_to {
             return;
         }
         let mut found = Found { home, header, parts: BTreeMap::new(), part_copies: Vec::new(), goes_on };
@@ -121,30 +122,65 @@ impl Scan<'_> {
         self.zones.insert(found.header.seq, found);
     }
 
-    /// Finds the parts of a zone, from its beginning: see the invariant above.
-    fn parts(&self, found: &mut Found, unit: u64, zone_end: u64) {
-        let (mut last_end, mut incarnation) = (0, 0);
+    /// Who a zone is whose header is damaged: all of its directory parts know. Of several fillings the newest lies above the others.
+    fn header_of_parts(&self, home: Home, unit: u64, end: u64) -> Option<ZoneHeader> {
+        let mut newest: Option<(ZoneSeq, Txg, u64)> = None;
+        self.each_tail(home, unit, end, &mut |tail, at| {
+            let seq = tail.len().checked_sub(PartTrailer::SIZE).and_then(|from| tail.get(from..));
+            let Some(seq) = seq.and_then(PartTrailer::decode).map(|trailer| trailer.seq) else { return };
+            if newest.is_none_or(|(known, ..)| known < seq)
+                && let Some((part, incarnation)) = self.part(home, seq, tail, at)
+            {
+                newest = Some((seq, part.txg, incarnation));
+            }
+        });
+        let (seq, txg, incarnation) = newest?;
+        log::warn!("{home}: its header is damaged; its directory says that it is zone {seq}");
+        Some(ZoneHeader {
+            magic: ZONE_MAGIC,
+            pool: self.pool,
+            seq,
+            incarnation,
+            txg,
+            capacity: end,
+            class: Class::Data as u8,
+            granule_shift: 4,
+            reserved: [0; 14],
+            seal: [0; 16],
+        })
+    }
+
+    /// Looks at the end of each write unit of a zone.
+    fn each_tail(&self, home: Home, unit: u64, end: u64, look: &mut dyn FnMut(&[u8], u64)) {
         let mut from = 0;
-        while from < zone_end {
-            let len = PIECE_BYTES.max(unit).min(zone_end - from);
-            let piece = self.read(found.home, from, len).unwrap_or_default();
-            for (end, tail) in (from + unit..).step_by(unit as usize).zip(piece.chunks_exact(unit as usize)) {
-                let Some(part) = self.part(found, tail, end) else { continue };
-                let (part, of) = part;
-                let follows = part.batch_start >= last_end && of >= incarnation;
-                if follows && part.txg <= self.up_to {
-                    (last_end, incarnation) = (end, of);
-                    found.parts.insert(end, part);
-                }
+        while from < end {
+            let len = PIECE_BYTES.max(unit).min(end - from);
+            let piece = self.read(home, from, len).unwrap_or_default();
+            for (at, tail) in (from + unit..).step_by(unit as usize).zip(piece.chunks_exact(unit as usize)) {
+                look(tail, at);
             }
             from += len;
         }
     }
 
-    /// The part whose trailer is at the end of these bytes, with its incarnation.
-    fn part(&self, found: &Found, tail: &[u8], end: u64) -> Option<(Part, u64)> {
-        let trailer = parse_trailer(tail, found.header.seq, end).ok()?;
-        let raw = self.read_any(found.home, trailer.part_start, end)?;
+    /// Finds the parts of a zone, from its beginning: see the invariant above.
+    fn parts(&self, found: &mut Found, unit: u64, zone_end: u64) {
+        let (mut last_end, mut incarnation) = (0, 0);
+        let (home, seq) = (found.home, found.header.seq);
+        self.each_tail(home, unit, zone_end, &mut |tail, end| {
+            let Some((part, of)) = self.part(home, seq, tail, end) else { return };
+            let follows = part.batch_start >= last_end && of >= incarnation;
+            if follows && part.txg <= self.up_to {
+                (last_end, incarnation) = (end, of);
+                found.parts.insert(end, part);
+            }
+        });
+    }
+
+    /// The part of a filling whose trailer is at the end of these bytes, with its incarnation.
+    fn part(&self, home: Home, seq: ZoneSeq, tail: &[u8], end: u64) -> Option<(Part, u64)> {
+        let trailer = parse_trailer(tail, seq, end).ok()?;
+        let raw = self.read_any(home, trailer.part_start, end)?;
         let part = parse_part(self.pool, &trailer, &raw, end).ok()?;
         Some((part, trailer.incarnation))
     }
@@ -227,6 +263,20 @@ impl Scan<'_> {
         }
     }
 
+    /// Blocks that were reached and stand in no directory: those whose part is damaged lie where they were born.
+    fn unlisted(&self, all: &BTreeMap<Addr, Vec<Copy>>, index: &Index) -> BTreeMap<Addr, Copy> {
+        let Index::Reached(reached) = index else { return BTreeMap::new() };
+        let is_listed = |addr: &Addr, psize: u32| {
+            all.get(addr).is_some_and(|copies| copies.iter().any(|copy| copy.psize == psize))
+        };
+        let unlisted = reached.iter().filter(|(addr, psize)| !is_listed(addr, *psize));
+        let at_home = unlisted.filter(|(addr, _)| self.zones.contains_key(&addr.seq()));
+        let copy = |(addr, psize): &(Addr, u32)| {
+            (*addr, Copy { txg: Txg(0), zone: addr.seq(), part_end: 0, psize: *psize })
+        };
+        at_home.map(copy).collect()
+    }
+
     fn tables(&self, own: &BootPtr, index: &Index) -> Tables {
         // What the pool keeps for itself is told by `kept` alone.
         let lives = |addr: Addr, copy: &Copy| {
@@ -236,8 +286,13 @@ impl Scan<'_> {
                     _ => true,
                 }
         };
-        let all = self.copies(|_| true);
+        let mut all = self.copies(|_| true);
         let mut kept: BTreeSet<Addr> = own.copies().map(|place| place.addr()).collect();
+        let unlisted = self.unlisted(&all, index);
+        for (addr, copy) in &unlisted {
+            all.insert(*addr, vec![*copy]);
+            kept.insert(*addr);
+        }
         let best = |addr: Addr, copies: &[Copy], kept: &BTreeSet<Addr>| {
             let is_kept = kept.contains(&addr);
             let alive: Vec<Copy> =
@@ -262,6 +317,10 @@ impl Scan<'_> {
             }
             if needed.contains(seq) {
                 zone.part_copies.clone_from(&found.part_copies);
+            }
+            if unlisted.range(Addr::new(*seq, 0)..Addr::new(ZoneSeq(seq.0 + 1), 0)).next().is_some() {
+                log::error!("zone {seq}: a directory part is damaged; it is kept as it is");
+                zone.phase = Phase::Suspect;
             }
             rows.insert(*seq, zone);
         }
