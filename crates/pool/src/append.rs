@@ -471,6 +471,11 @@ impl Streams {
         self.open[slot].as_ref().map(|open| open.seq)
     }
 
+    /// The device that zone lies on.
+    pub fn device_of(&self, slot: usize) -> Option<DeviceIdx> {
+        self.open[slot].as_ref().map(|open| open.home.device)
+    }
+
     /// From now on batches are padded to so many bytes, at least what they were.
     pub(crate) fn set_unit(&mut self, unit: u64) {
         self.unit = self.unit.max(unit);

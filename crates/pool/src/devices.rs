@@ -25,6 +25,8 @@ pub(crate) struct Devices {
     slots: RwLock<Vec<Option<Member>>>,
     /// One bit for each that leaves.
     leaving: AtomicU64,
+    /// One bit for each whose room is promised to nobody: those that leave, or will if what was promised fits the others.
+    withheld: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -51,7 +53,7 @@ const _: () = assert!(DEVICES_MAX <= 64);
 impl Devices {
     pub fn new(devices: Vec<Option<Arc<dyn Device>>>) -> Devices {
         let slots = RwLock::new(devices.into_iter().map(|device| device.map(Member::new)).collect());
-        Devices { slots, leaving: AtomicU64::new(0) }
+        Devices { slots, leaving: AtomicU64::new(0), withheld: AtomicU64::new(0) }
     }
 
     pub fn get(&self, device: DeviceIdx) -> Result<Arc<Counted>, PoolError> {
@@ -72,12 +74,12 @@ impl Devices {
         present.filter_map(device).collect()
     }
 
-    /// What the zones of each device that stays take at least, in bytes.
+    /// What the zones of each device that gives room take at least, in bytes.
     pub fn capacities(&self) -> Vec<(DeviceIdx, u64)> {
         let slots = self.slots.read();
         let present = (0u16..).zip(slots.iter());
         let all = present.filter_map(|(index, slot)| Some((DeviceIdx(index), slot.as_ref()?.capacity)));
-        all.filter(|(device, _)| !self.is_leaving(*device)).collect()
+        all.filter(|(device, _)| self.gives_room(*device)).collect()
     }
 
     /// One more, behind all that ever were.
@@ -85,14 +87,29 @@ impl Devices {
         self.slots.write().push(Some(Member::new(device)));
     }
 
+    /// Nobody is promised its room from now on.
+    pub fn withhold(&self, device: DeviceIdx) {
+        self.withheld.fetch_or(1 << device.0, Ordering::Release);
+    }
+
     /// It takes nothing new from now on.
     pub fn leaves(&self, device: DeviceIdx) {
+        self.withhold(device);
         self.leaving.fetch_or(1 << device.0, Ordering::Release);
     }
 
     /// It stays after all.
     pub fn stays(&self, device: DeviceIdx) {
         self.leaving.fetch_and(!(1 << device.0), Ordering::Release);
+        self.withheld.fetch_and(!(1 << device.0), Ordering::Release);
+    }
+
+    pub fn gives_room(&self, device: DeviceIdx) -> bool {
+        self.withheld.load(Ordering::Acquire) & 1u64.checked_shl(device.0.into()).unwrap_or(0) == 0
+    }
+
+    pub fn any_gives_none(&self) -> bool {
+        self.withheld.load(Ordering::Acquire) != 0
     }
 
     pub fn is_leaving(&self, device: DeviceIdx) -> bool {

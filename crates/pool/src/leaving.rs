@@ -20,6 +20,8 @@ use terrane_wire::{DeviceIdx, ZoneIdx, ZoneSeq};
 
 /// Groups that move nothing before a removal is given up by who waits for it.
 const PATIENCE: u32 = 64;
+/// Groups in which what was promised may be written before a device leaves.
+const PROMISES: u32 = 8;
 
 impl Pool {
     /// Moves all that lives on a device to the others and lets it go. `tell` hears of the bytes that left it and of how many there were
@@ -68,23 +70,48 @@ impl Pool {
         there.fold((0, 0), |(zones, bytes), zone| (zones + 1, bytes + zone.live))
     }
 
+    /// Marks the device as one that leaves, once the others have room for what lives and for what was promised before.
     fn begin_removal(self: &Arc<Self>, device: DeviceIdx) -> Result<(), PoolError> {
         if self.read_only {
             return Err(PoolError::ReadOnly);
         }
-        let mut st = self.sync.lock();
-        self.alive()?;
-        if self.is_leaving(device) {
-            return Ok(());
+        for _ in 0..PROMISES {
+            let mut st = self.sync.lock();
+            self.alive()?;
+            if self.is_leaving(device) {
+                return Ok(());
+            }
+            if self.label().member(device).is_none() {
+                let (found, pool) = (format!("device {device}"), format!("pool {}", self.name()));
+                let remedy = "see `terrane pool status`";
+                return Err(PoolError::refused(pool, "one of its devices", found, remedy));
+            }
+            // What the others hold is counted without it, and who joins from now on counts on them alone.
+            self.devices.withhold(device);
+            self.publish(&st);
+            if let Err(error) = self.judge_removal(&st, device) {
+                self.devices.stays(device);
+                self.publish(&st);
+                return Err(error);
+            }
+            if self.txg.reserved() + self.kept_room(&st) <= self.physical_room(&st) {
+                return self.leave(&mut st, device);
+            }
+            drop(st);
+            self.commit_txg(self.txg.open()).inspect_err(|_| self.devices.stays(device))?;
         }
-        if self.label().member(device).is_none() {
-            let found = format!("device {device}");
-            let pool = format!("pool {}", self.name());
-            return Err(PoolError::refused(pool, "one of its devices", found, "see `terrane pool status`"));
-        }
-        // What the others hold is counted without it.
+        let st = self.sync.lock();
+        let (room, kept) = (self.physical_room(&st), self.kept_room(&st));
+        self.devices.stays(device);
+        self.publish(&st);
+        let remedy = "make room with `terrane pool gc`, or try again when less is written";
+        let expected = "room on the others for what is being written";
+        let found = format!("{room} bytes, {kept} of them for commits and collection");
+        Err(PoolError::refused(format_args!("device {device}"), expected, found, remedy))
+    }
+
+    fn leave(&self, st: &mut SyncState, device: DeviceIdx) -> Result<(), PoolError> {
         self.devices.leaves(device);
-        self.judge_removal(&st, device).inspect_err(|_| self.devices.stays(device))?;
         {
             let mut label = self.label.lock();
             label.generation += 1;
@@ -92,10 +119,10 @@ impl Pool {
                 row.stay = Stay::Leaving;
             }
         }
-        self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
+        self.relabel(st).inspect_err(|error| self.fail(error))?;
         st.alloc.drop_device(device);
         st.collector.device_leaves(&self.tables.read(), device);
-        self.publish(&st);
+        self.publish(st);
         log::info!("pool {}: device {device} leaves", self.name());
         Ok(())
     }

@@ -87,7 +87,10 @@ impl Pool {
 
     /// What is empty, and what open zones still take, in bytes.
     pub(crate) fn physical_room(&self, st: &SyncState) -> u64 {
-        let rooms: u64 = (0..st.streams.layout().slots()).map(|slot| st.streams.room(slot)).sum();
+        let stays =
+            |slot: &usize| st.streams.device_of(*slot).is_some_and(|device| self.devices.gives_room(device));
+        let rooms: u64 =
+            (0..st.streams.layout().slots()).filter(stays).map(|slot| st.streams.room(slot)).sum();
         rooms + self.empty_room(st)
     }
 
@@ -133,9 +136,9 @@ impl Pool {
 
     /// Zones that can hold something and stay, and what they can be counted on to take, in bytes.
     fn stock(&self, tables: &Tables, st: &SyncState) -> (u64, u64) {
-        let leave = |zone: &&Zone| zone.is_resident() && self.is_leaving(zone.home.device);
+        let leave = |zone: &&Zone| zone.is_resident() && !self.devices.gives_room(zone.home.device);
         let (mut resident, mut capacity) = (tables.resident(), tables.resident_capacity());
-        if self.devices.any_leaves() {
+        if self.devices.any_gives_none() {
             for zone in tables.zones.values().filter(leave) {
                 (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
             }

@@ -10,7 +10,7 @@ use support::{Toy, create_on, import_from, verify, work};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, ZoneState};
 use terrane_pool::label::{Role, Stay};
-use terrane_pool::{CreateOptions, Pool, PoolError, SeededEnv};
+use terrane_pool::{Cost, CreateOptions, Pool, PoolError, SeededEnv};
 use terrane_wire::{DeviceIdx, ZoneIdx};
 
 fn named(roles: &[Role]) -> CreateOptions {
@@ -224,4 +224,35 @@ fn a_zone_that_cannot_be_read_keeps_its_device_and_says_so() {
     assert!(text.contains("do not move") && text.contains("terrane check"), "{text}");
     assert!(pool.is_leaving(DeviceIdx(1)));
     work(&pool, &toy, &SeededEnv::new(41), 4).unwrap();
+}
+
+#[test]
+fn what_was_promised_room_on_a_device_is_written_before_it_leaves() {
+    for seed in 0..6u64 {
+        let joint = Joint::of(seed, &[40, 40]);
+        let (pool, toy) = create_on(vec![joint.handle(0)], &named(&[]), seed);
+        let env = SeededEnv::new(seed);
+        // Until collection keeps little empty.
+        while pool.status().zones_empty > 6 {
+            work(&pool, &toy, &env, 1).unwrap();
+        }
+        pool.add_device(joint.handle(1), Role::Data).unwrap();
+        for _ in 0..4 {
+            // More than the first device takes at once.
+            let tx = pool.begin(Cost { write_bytes: 12 << 20, meta_blocks: 4, ..Cost::NOTHING }).unwrap();
+            let mut state = toy.state.lock();
+            state.dirty = (0..support::SLOTS).collect();
+            state.versions.iter_mut().for_each(|version| *version += 1);
+            drop(state);
+            drop(tx);
+            match pool.remove_device(DeviceIdx(1), &mut |_, _| {}) {
+                Ok(()) => break,
+                Err(PoolError::Refused { .. }) => pool.commit().map(drop).unwrap(),
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        }
+        verify(&pool, &toy);
+        work(&pool, &toy, &env, 20).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        verify(&pool, &toy);
+    }
 }
