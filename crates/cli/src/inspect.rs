@@ -143,7 +143,7 @@ pub fn zones(pool: &Pool) -> Value {
         let runs: Vec<Value> = zone
             .runs
             .iter()
-            .map(|run| json!({"first": run.first, "last": run.last, "zone": run.dest.0, "part_end": run.part_end, "live": run.live}))
+            .map(|run| json!({"first": run.first, "last": run.last, "zone": run.dest.0, "part_end": run.part_end(), "live": run.live()}))
             .collect();
         json!({
             "seq": zone.seq.0,

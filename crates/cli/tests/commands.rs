@@ -109,7 +109,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     let place = Place::new("upgrade");
     assert!(place.out("pool upgrade").starts_with("no pools are known"));
     place.run("pool create tank tank.img --size 64M", 0);
-    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals";
+    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies";
     assert_eq!(place.out("pool upgrade -H"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert_eq!(place.out("pool upgrade -H tank"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert!(place.out("pool upgrade --features").contains("org.terrane:tinyzap "));
@@ -126,11 +126,9 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
         Some(&*format!("old\t1\t{defaults}\tadded: {defaults}"))
     );
     assert_eq!(place.out("pool upgrade -H old"), format!("old\t1\t{defaults}\tnothing to do\n"));
-    assert!(
-        place
-            .out("pool status old")
-            .contains("features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals\n")
-    );
+    assert!(place.out("pool status old").contains(
+        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies\n"
+    ));
     assert!(place.out("check old").contains("nothing found"));
     place.refused("pool upgrade nobody", &["nobody"]);
     place.misused("pool upgrade --features tank", &["--features"]);

@@ -760,7 +760,7 @@ impl Streams {
             }
             self.group
                 .moves
-                .retain(|moved| !(moved.run.dest == batch.seq && moved.run.part_end > batch.start));
+                .retain(|moved| !(moved.run.dest == batch.seq && moved.run.part_end() > batch.start));
             self.group
                 .moved_parts
                 .retain(|(seq, copy, _)| !(*seq == batch.seq && copy.part_end > batch.start));
@@ -846,13 +846,11 @@ fn runs_of(dest: ZoneSeq, part_end: u64, entries: &[Entry], joins: &[bool]) -> V
     let mut moves: Vec<Move> = Vec::new();
     for (entry, joins) in entries.iter().zip(joins).filter(|(entry, _)| entry.is_moved(dest)) {
         let (birth, granule) = (entry.identity.seq(), entry.identity.granule());
-        let live = granule_bytes(u64::from(entry.psize));
         match moves.last_mut() {
             Some(last) if *joins && last.birth == birth && last.run.last < granule => {
-                last.run.last = granule;
-                last.run.live += live;
+                last.run.take(granule, entry.granules());
             }
-            _ => moves.push(Move { birth, run: Run { first: granule, last: granule, dest, part_end, live } }),
+            _ => moves.push(Move { birth, run: Run::of(granule, entry.granules(), dest, part_end) }),
         }
     }
     moves

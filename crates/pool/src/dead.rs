@@ -73,6 +73,13 @@ impl DeadSet {
         });
     }
 
+    /// Forgets what begins in `first..=last`.
+    pub fn forget(&mut self, first: u32, last: u32) {
+        let from = self.intervals.partition_point(|interval| interval.0 < first);
+        let to = self.intervals.partition_point(|interval| interval.0 <= last);
+        self.intervals.drain(from..to.max(from));
+    }
+
     pub fn is_empty(&self) -> bool {
         self.intervals.is_empty()
     }

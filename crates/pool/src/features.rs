@@ -26,6 +26,8 @@ pub enum Feature {
     Totals,
     /// Several devices, or one that is special, or one that is not the first any more.
     Devices,
+    /// Runs of moved blocks have fingerprints.
+    Tallies,
 }
 
 /// Which list of the label a feature stands in.
@@ -88,6 +90,13 @@ pub static FEATURES: &[FeatureRow] = &[
         compatibility: Compatibility::Incompatible,
         is_default: false,
         meaning: "several devices, or special ones",
+    },
+    FeatureRow {
+        feature: Feature::Tallies,
+        name: "org.terrane:tallies",
+        compatibility: Compatibility::Incompatible,
+        is_default: true,
+        meaning: "less is remembered of blocks that died before others moved",
     },
 ];
 

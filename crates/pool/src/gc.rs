@@ -560,9 +560,9 @@ impl Group<'_> {
         let tables = self.pool.tables.read();
         let birth = tables.zones.get(&entry.identity.seq());
         if birth.is_some_and(|birth| birth.run_of(granule).is_some()) {
-            let live = granule_bytes(u64::from(entry.psize));
-            let run = Run { first: granule, last: granule, dest: victim, part_end, live };
+            let run = Run::of(granule, entry.granules(), victim, part_end);
             self.split_runs.push(Move { birth: entry.identity.seq(), run });
+            self.moved_now.insert(entry.identity, victim);
         }
     }
 
@@ -577,6 +577,7 @@ impl Group<'_> {
         {
             let number = progress.part;
             progress.part += 1;
+            self.moved_parts.insert((progress.victim, part.end));
             for (at, entry) in part.entries.iter().enumerate() {
                 if !self.lives_here(&tables, progress.victim, part.end, entry) {
                     continue;
@@ -629,7 +630,7 @@ impl Group<'_> {
         }
         !self.moved_now.contains_key(&entry.identity)
             && match birth.run_of(granule) {
-                Some(run) => run.dest == zone && run.part_end == part_end,
+                Some(run) => run.is_in(zone, part_end),
                 None => entry.identity.seq() == zone,
             }
     }

@@ -19,7 +19,7 @@ use crate::label::BootPtr;
 use crate::policy::{Age, Placement};
 use crate::pool::{Chained, Pool, SyncState};
 use crate::prepare::{Ready, boot_encode, prepare};
-use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, put_frees};
+use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, Tally, put_frees};
 use crate::stats::Kind;
 use crate::totals::Totals;
 use crate::workers::Pending;
@@ -88,8 +88,10 @@ pub struct Group<'a> {
     /// Bytes that were written to it, before compression.
     logical_bytes: u64,
     dead_log: Vec<BootPtr>,
-    /// Blocks that moved in this group, and where to.
+    /// Blocks that moved in this group, and where to; those that should have and could not be read are still where they were.
     pub(crate) moved_now: HashMap<Addr, ZoneSeq>,
+    /// The directory parts of which everything moved that lives.
+    pub(crate) moved_parts: BTreeSet<(ZoneSeq, u64)>,
 }
 
 struct Source<'a> {
@@ -169,6 +171,7 @@ impl Pool {
             logical_bytes: 0,
             dead_log: Vec::new(),
             moved_now: HashMap::new(),
+            moved_parts: BTreeSet::new(),
         };
         group.close_leaving()?;
         let root = match client {
@@ -410,10 +413,10 @@ impl Group<'_> {
     /// Takes one block out of a run: what stays on both sides becomes two runs.
     fn split_run(&mut self, out: Addr, run: Run) -> Result<(), PoolError> {
         let Some(held) = self.pool.hold(run.dest) else { return Ok(()) };
-        let part = self.pool.part(&held, run.part_end)?;
+        let part = self.pool.part(&held, run.part_end())?;
         let tables = self.pool.tables.read();
         let Some(zone) = tables.zones.get(&out.seq()) else { return Ok(()) };
-        let mut sides = [Run { live: 0, ..run }, Run { live: 0, ..run }];
+        let mut sides: [Option<Run>; 2] = [None; 2];
         for entry in
             part.entries.iter().filter(|entry| entry.identity.seq() == out.seq() && entry.identity != out)
         {
@@ -421,17 +424,13 @@ impl Group<'_> {
             if granule < run.first || granule > run.last || zone.dead.overlaps(granule, entry.granules()) {
                 continue;
             }
-            let side = usize::from(granule > out.granule());
-            if sides[side].live == 0 {
-                sides[side].first = granule;
+            match &mut sides[usize::from(granule > out.granule())] {
+                Some(side) => side.take(granule, entry.granules()),
+                side => *side = Some(Run::of(granule, entry.granules(), run.dest, run.part_end())),
             }
-            sides[side].first = sides[side].first.min(granule);
-            sides[side].last = if sides[side].live == 0 { granule } else { sides[side].last.max(granule) };
-            sides[side].live += granule_bytes(u64::from(entry.psize));
         }
         // An empty side is dropped; the old run goes when the block's own new run is inserted over its place.
-        self.split_runs
-            .extend(sides.into_iter().filter(|side| side.live > 0).map(|run| Move { birth: out.seq(), run }));
+        self.split_runs.extend(sides.into_iter().flatten().map(|run| Move { birth: out.seq(), run }));
         Ok(())
     }
 
@@ -509,7 +508,7 @@ impl Group<'_> {
                 self.frees.push(Free { addr, granules: (granule_bytes(len) / GRANULE) as u32 });
             }
         }
-        self.sort_frees();
+        self.judge_frees();
         self.write_dead_log()?;
         self.drain()?;
         let part_copies = self.copy_moved_parts()?;
@@ -533,26 +532,6 @@ impl Group<'_> {
             }
             self.st.chain.pop_front();
         }
-    }
-
-    /// Sorts the frees and takes out what cannot be: blocks unknown or dead already. That is damage; it must not become a lost zone.
-    fn sort_frees(&mut self) {
-        self.frees.sort_unstable();
-        let tables = self.pool.tables.read();
-        let mut end = Addr::NONE.raw();
-        let pool = self.pool;
-        self.frees.retain(|free| {
-            let zone = tables.zones.get(&free.addr.seq());
-            let fine = free.addr.raw() >= end
-                && zone.is_some_and(|zone| !zone.dead.overlaps(free.addr.granule(), free.granules))
-                && tables.current_zone(free.addr).is_some();
-            if fine {
-                end = free.addr.raw() + u64::from(free.granules);
-            } else {
-                pool.report_damage(Corrupt::new(free.addr, "freed block", "alive", "free already"));
-            }
-            fine
-        });
     }
 
     /// Too many frees for the record go to blocks of their own. They are bootstrap blocks, because replay reads them before it knows
@@ -645,6 +624,9 @@ impl Group<'_> {
         deltas.retain(|_, bytes| *bytes != 0);
         let mut moves = std::mem::take(&mut self.split_runs);
         moves.append(&mut appended.moves);
+        if !self.pool.has(Feature::Tallies) {
+            moves.iter_mut().for_each(|moved| moved.run.tally = Tally::UNKNOWN);
+        }
         let inline = self.dead_log.is_empty();
         Record {
             txg: self.txg,

@@ -111,7 +111,7 @@ impl Pool {
                     Some(birth) if birth.dead.contains(granule, entry.granules()) => Standing::Dead,
                     Some(birth) if birth.dead.overlaps(granule, entry.granules()) => Standing::Unexplained,
                     Some(birth) => match birth.run_of(granule) {
-                        Some(run) if run.dest == seq && run.part_end == part.end => Standing::Here,
+                        Some(run) if run.is_in(seq, part.end) => Standing::Here,
                         Some(_) => Standing::Moved,
                         None if !birth.is_resident() => Standing::Dead,
                         None if entry.identity.seq() == seq => Standing::Here,

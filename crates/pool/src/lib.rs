@@ -23,6 +23,7 @@ pub mod env;
 mod error;
 mod fates;
 pub mod features;
+mod frees;
 mod gc;
 pub mod group;
 pub mod import;

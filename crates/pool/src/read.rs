@@ -268,7 +268,7 @@ impl Pool {
                 None => return Err(unknown("home of a block that moved")),
                 Some(run) => {
                     let dest = tables.zones.get(&run.dest).filter(|zone| zone.is_resident());
-                    (hold(run.dest, dest.ok_or_else(|| unknown("zone of a run"))?), Some(run.part_end))
+                    (hold(run.dest, dest.ok_or_else(|| unknown("zone of a run"))?), Some(run.part_end()))
                 }
             }
         };

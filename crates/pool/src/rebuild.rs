@@ -351,18 +351,10 @@ impl Scan<'_> {
             let is_moved = copy.zone != addr.seq()
                 || self.entry(&copy, addr).is_some_and(|(_, entry)| entry.is_moved(copy.zone));
             if is_moved {
+                let (granule, granules) = (addr.granule(), granules(copy.psize));
                 match birth.runs.last_mut() {
-                    Some(run) if joins => {
-                        run.last = addr.granule();
-                        run.live += bytes;
-                    }
-                    _ => birth.runs.push(Run {
-                        first: addr.granule(),
-                        last: addr.granule(),
-                        dest: copy.zone,
-                        part_end: copy.part_end,
-                        live: bytes,
-                    }),
+                    Some(run) if joins => run.take(granule, granules),
+                    _ => birth.runs.push(Run::of(granule, granules, copy.zone, copy.part_end)),
                 }
             }
             before = Some((addr, copy));

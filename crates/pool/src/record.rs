@@ -9,9 +9,10 @@
 //!
 //! Invariant: applying a record to one zone's row needs nothing but that row. So sections may be of different age.
 
-use crate::addr::{Addr, ZONE_BYTES_MAX};
+use crate::addr::{Addr, GRANULE, ZONE_BYTES_MAX};
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use crate::label::{BootPtr, RecordPtrPhys};
+use crate::policy::siblings::mixed;
 use crate::totals::Totals;
 use terrane_wire::{Corrupt, DeviceIdx, Field, Reader, Truncated, Txg, Writer, ZoneIdx, ZoneSeq};
 
@@ -87,17 +88,81 @@ pub struct Written {
     pub born: u64,
 }
 
-/// A birth range and its one home, away from its birthplace.
+/// A fingerprint of the blocks that live in a run: each that comes or goes turns some of 31 bits, so that it tells whether those that
+/// went are those that had come, without knowing either. 0 is that of a run made before there were any, of which nothing is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally(u32);
+
+impl Tally {
+    pub const UNKNOWN: Tally = Tally(0);
+    /// Nothing lives.
+    pub const NOTHING: Tally = Tally(1 << 31);
+
+    pub fn is_known(self) -> bool {
+        self != Tally::UNKNOWN
+    }
+
+    /// The block born at `granule`, of so many granules, came or went.
+    pub fn turn(&mut self, granule: u32, granules: u32) {
+        if self.is_known() {
+            self.0 ^= mixed(u64::from(granule) << 32 | u64::from(granules)) as u32 >> 1;
+        }
+    }
+}
+
+/// A birth range and its one home, away from its birthplace. 32 bytes: pools have millions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// First and last granule (of a block's beginning) in the birth zone.
     pub first: u32,
     pub last: u32,
-    /// The zone where the survivors are now, and the end of the directory part that lists them.
+    /// The zone where the survivors are now.
     pub dest: ZoneSeq,
-    pub part_end: u64,
-    pub live: u64,
+    part_end_granules: u32,
+    live_granules: u32,
+    pub tally: Tally,
 }
+
+impl Run {
+    /// A run of one block, of so many granules; `part_end` is where the directory part ends that lists it, in bytes.
+    pub fn of(granule: u32, granules: u32, dest: ZoneSeq, part_end: u64) -> Run {
+        let mut tally = Tally::NOTHING;
+        tally.turn(granule, granules);
+        // Both lie inside a zone.
+        let part_end_granules = (part_end / GRANULE) as u32;
+        Run { first: granule, last: granule, dest, part_end_granules, live_granules: granules, tally }
+    }
+
+    /// One more block.
+    pub fn take(&mut self, granule: u32, granules: u32) {
+        (self.first, self.last) = (self.first.min(granule), self.last.max(granule));
+        self.live_granules += granules;
+        self.tally.turn(granule, granules);
+    }
+
+    /// A block of it died.
+    pub fn drop_block(&mut self, granule: u32, granules: u32) {
+        self.live_granules = self.live_granules.saturating_sub(granules);
+        self.tally.turn(granule, granules);
+    }
+
+    /// The end of the directory part that lists its blocks, in bytes.
+    pub fn part_end(&self) -> u64 {
+        u64::from(self.part_end_granules) * GRANULE
+    }
+
+    /// Bytes of its blocks that live.
+    pub fn live(&self) -> u64 {
+        u64::from(self.live_granules) * GRANULE
+    }
+
+    /// Whether its blocks are listed in this part.
+    pub fn is_in(&self, zone: ZoneSeq, part_end: u64) -> bool {
+        self.dest == zone && self.part_end() == part_end
+    }
+}
+
+const _: () = assert!(size_of::<Run>() == 32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
@@ -397,15 +462,33 @@ pub fn put_run(out: &mut Writer, run: &Run) {
     out.varint(u64::from(run.first));
     out.varint(u64::from(run.last - run.first));
     out.varint(run.dest.0);
-    out.varint(run.part_end);
-    out.varint(run.live);
+    out.varint(run.part_end());
+    // Live bytes are granules: what is below one is free to say what follows.
+    out.varint(run.live() | if run.tally.is_known() { TALLIED } else { 0 });
+    if run.tally.is_known() {
+        out.u32(run.tally.0);
+    }
 }
+
+/// A tally follows.
+const TALLIED: u64 = 1;
 
 pub fn get_run(raw: &mut Reader<'_>) -> Result<Run, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     let first = u32::try_from(raw.varint()?).map_err(|_| bad)?;
     let last = u32::try_from(raw.varint()?).ok().and_then(|len| first.checked_add(len)).ok_or(bad)?;
-    Ok(Run { first, last, dest: get_seq(raw)?, part_end: get_zone_bytes(raw)?, live: get_zone_bytes(raw)? })
+    let (dest, part_end, live) = (get_seq(raw)?, get_zone_bytes(raw)?, get_zone_bytes(raw)?);
+    let tally = match live % GRANULE {
+        0 => Tally::UNKNOWN,
+        TALLIED => Some(Tally(raw.u32()?)).filter(|tally| tally.0 >> 31 == 1).ok_or(bad)?,
+        _ => return Err(bad),
+    };
+    let granules = |bytes: u64| u32::try_from(bytes / GRANULE).map_err(|_| bad);
+    if part_end % GRANULE != 0 {
+        return Err(bad);
+    }
+    let (part_end_granules, live_granules) = (granules(part_end)?, granules(live)?);
+    Ok(Run { first, last, dest, part_end_granules, live_granules, tally })
 }
 
 pub fn put_part_copy(out: &mut Writer, copy: &PartCopy) {
@@ -450,7 +533,8 @@ mod tests {
     use super::*;
 
     pub fn sample() -> Record {
-        let run = Run { first: 5, last: 900, dest: ZoneSeq(8), part_end: 8192, live: 640 };
+        let mut run = Run::of(5, 30, ZoneSeq(8), 8192);
+        run.take(900, 10);
         let home = Home { device: DeviceIdx(0), zone: ZoneIdx(9) };
         Record {
             txg: Txg(10),

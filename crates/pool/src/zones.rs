@@ -13,13 +13,13 @@
 //! Invariant ([`Tables::check`]): runs of a row are sorted and separate, no run is without live bytes, and no physical
 //! zone has two fillings.
 
-use crate::addr::{Addr, GRANULE, granule_bytes};
+use crate::addr::{Addr, granule_bytes};
 use crate::append::Gather;
 use crate::dead::DeadSet;
 use crate::label::BootPtr;
 use crate::record::{
-    Class, Free, Home, PartCopy, Record, Run, get_home, get_part_copy, get_run, get_seq, get_zone_bytes,
-    list, put_home, put_part_copy, put_run,
+    Class, Free, Home, Move, PartCopy, Record, Run, get_home, get_part_copy, get_run, get_seq,
+    get_zone_bytes, list, put_home, put_part_copy, put_run,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -229,12 +229,7 @@ impl Tables {
                 zone.part_copies.push(*copy);
             }
         }
-        for moved in record.moves.iter().filter(|moved| concerns(moved.birth)) {
-            match self.zones.get_mut(&moved.birth) {
-                Some(zone) => zone.insert_run(moved.run),
-                None => findings.push(unknown(moved.birth)),
-            }
-        }
+        self.apply_moves(record, concerns, &mut findings);
         for &(seq, delta) in record.deltas.iter().filter(|(seq, _)| concerns(*seq)) {
             match self.zones.get_mut(&seq) {
                 Some(zone) if zone.live.checked_add_signed(delta).is_some() => {
@@ -262,6 +257,38 @@ impl Tables {
             }
         }
         findings
+    }
+
+    /// A run that moves takes nothing along that was dead: its new part does not list it, so the dead set need not hold it either. What
+    /// guards against a second free of such a block is the run's tally. It is so only where the birth zone is gone: one that is there
+    /// lists all its blocks, the dead ones too.
+    fn apply_moves(&mut self, record: &Record, concerns: &dyn Fn(ZoneSeq) -> bool, findings: &mut Findings) {
+        // Runs that are cut stay in their part, and keep their dead.
+        let mut before: BTreeMap<ZoneSeq, Vec<Run>> = BTreeMap::new();
+        for Move { birth, run } in record.moves.iter().filter(|moved| concerns(moved.birth)) {
+            let Some(zone) = self.zones.get_mut(birth) else {
+                let at = format_args!("commit record of group {}", record.txg);
+                findings.push(Corrupt::new(at, "zone", "in the tables", birth));
+                continue;
+            };
+            if zone.phase == Phase::Gone {
+                let old = before.entry(*birth).or_insert_with(|| zone.runs.clone());
+                let at = old.partition_point(|old| old.last < run.first);
+                let stays = old
+                    .get(at)
+                    .is_some_and(|old| old.first <= run.first && old.is_in(run.dest, run.part_end()));
+                if run.tally.is_known() && !stays {
+                    zone.dead.forget(run.first, run.last);
+                }
+            }
+            zone.insert_run(*run);
+        }
+        for zone in before.keys() {
+            if let Some(zone) = self.zones.get_mut(zone) {
+                let runs: Vec<(u32, u32)> = zone.runs.iter().map(|run| (run.first, run.last)).collect();
+                zone.dead.keep_within(&runs);
+            }
+        }
     }
 
     fn apply_frees(
@@ -294,8 +321,8 @@ impl Tables {
             for &(first, granules) in &ranges {
                 let index = zone.runs.partition_point(|run| run.last < first);
                 let Some(run) = zone.runs.get_mut(index).filter(|run| run.first <= first) else { continue };
-                run.live = run.live.saturating_sub(u64::from(granules) * GRANULE);
-                if run.live == 0 {
+                run.drop_block(first, granules);
+                if run.live() == 0 {
                     zone.runs.remove(index);
                 }
             }
@@ -345,7 +372,7 @@ impl Tables {
                 }
             }
             for run in &zone.runs {
-                if run.live == 0 || !self.zones.get(&run.dest).is_some_and(Zone::is_resident) {
+                if run.live() == 0 || !self.zones.get(&run.dest).is_some_and(Zone::is_resident) {
                     findings.push(Corrupt::new(
                         &at,
                         "run",

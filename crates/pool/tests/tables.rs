@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use terrane_pool::label::BootPtr;
-use terrane_pool::record::{Class, Free, Home, Move, Opened, Record, Run, Written};
+use terrane_pool::record::{Class, Free, Home, Move, Opened, Record, Run, Tally, Written};
 use terrane_pool::zones::{Phase, Tables, section_of};
 use terrane_pool::{Addr, BlockPtr, GRANULE, Totals};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
@@ -206,12 +206,9 @@ impl Plain {
                 });
                 let granule = addr.granule();
                 match record.moves.last_mut() {
-                    Some(run) if joins => {
-                        run.run.last = granule;
-                        run.run.live += bytes;
-                    }
+                    Some(run) if joins => run.run.take(granule, before[addr].granules),
                     _ => {
-                        let run = Run { first: granule, last: granule, dest, part_end, live: bytes };
+                        let run = Run::of(granule, before[addr].granules, dest, part_end);
                         record.moves.push(Move { birth: addr.seq(), run });
                     }
                 }
@@ -288,7 +285,7 @@ impl Plain {
             assert!(!birth.dead.overlaps(addr.granule(), block.granules), "group {}, {addr}", self.txg);
             if let Some(run) = birth.run_of(addr.granule()) {
                 assert_eq!(
-                    (run.dest, run.part_end),
+                    (run.dest, run.part_end()),
                     (block.home, block.part_end),
                     "group {}, {addr}",
                     self.txg
@@ -301,8 +298,11 @@ impl Plain {
             for run in &zone.runs {
                 let inside = self.blocks.range(Addr::new(*seq, 0)..Addr::new(ZoneSeq(seq.0 + 1), 0));
                 let inside = inside.filter(|(addr, _)| (run.first..=run.last).contains(&addr.granule()));
-                let bytes: u64 = inside.map(|(_, block)| u64::from(block.granules) * GRANULE).sum();
-                assert_eq!(run.live, bytes, "group {}, zone {seq}, {run:?}", self.txg);
+                let bytes: u64 = inside.clone().map(|(_, block)| u64::from(block.granules) * GRANULE).sum();
+                assert_eq!(run.live(), bytes, "group {}, zone {seq}, {run:?}", self.txg);
+                let mut tally = Tally::NOTHING;
+                inside.for_each(|(addr, block)| tally.turn(addr.granule(), block.granules));
+                assert_eq!(run.tally, tally, "group {}, zone {seq}, {run:?}", self.txg);
             }
             let has_survivors = self.blocks.keys().any(|addr| addr.seq() == *seq);
             assert!(

@@ -26,6 +26,8 @@ pub struct State {
     pub dirty: Vec<usize>,
     pub root: BlockPtr,
     pub committed: Vec<(Txg, Vec<u64>)>,
+    /// Freed with the next group that changes something, whatever they point at.
+    pub wrong_frees: Vec<BlockPtr>,
 }
 
 pub fn fill(slot: usize, version: u64) -> Vec<u8> {
@@ -69,6 +71,7 @@ impl Client for Toy {
                 )
             })
             .collect();
+        std::mem::take(&mut state.wrong_frees).iter().for_each(|ptr| group.release(ptr));
         let pointers = group.write(requests)?;
         for (slot, ptr) in dirty.into_iter().zip(pointers) {
             group.release(&std::mem::replace(&mut state.pointers[slot], ptr));

@@ -270,15 +270,13 @@ impl Books {
                 continue;
             }
             let granule = entry.identity.granule();
-            let live = u64::from(entry.granules) * GRANULE;
             match &mut last {
                 Some(run) if joins && run.birth == entry.identity.seq() && run.run.last < granule => {
-                    run.run.last = granule;
-                    run.run.live += live;
+                    run.run.take(granule, entry.granules);
                 }
                 _ => {
                     self.group.moves.extend(last.take());
-                    let run = Run { first: granule, last: granule, dest: seq, part_end: end, live };
+                    let run = Run::of(granule, entry.granules, seq, end);
                     last = Some(Move { birth: entry.identity.seq(), run });
                 }
             }
@@ -395,7 +393,7 @@ impl Books {
             return false;
         }
         match birth.run_of(granule) {
-            Some(run) => run.dest == zone && run.part_end == part_end,
+            Some(run) => run.is_in(zone, part_end),
             None => entry.identity.seq() == zone,
         }
     }

@@ -1,0 +1,139 @@
+//! What a group frees, judged before anything is counted by it.
+//!
+//! A block is freed once. A second free would be counted against blocks that live, and in the end a zone would be reset under them: so
+//! what cannot be is left out here and reported. It becomes a leak at the worst, which `check` finds.
+//!
+//! A birth zone that is there knows all its dead. Of one that is gone only those are known that died since their run last moved; a
+//! second free of others is told by the run's [`Tally`]: a run ends only with exactly the blocks that lived in it.
+
+use crate::addr::{Addr, GRANULE};
+use crate::group::Group;
+use crate::record::{Free, Run, Tally};
+use crate::zones::{Findings, Tables};
+use std::collections::BTreeSet;
+use terrane_wire::Corrupt;
+
+impl Group<'_> {
+    /// Sorts the frees and takes out what cannot be: blocks unknown or dead already. That is damage; it must not become a lost zone.
+    pub(crate) fn judge_frees(&mut self) {
+        self.frees.sort_unstable();
+        let tables = self.pool.tables.read();
+        let mut end = Addr::NONE.raw();
+        let (pool, moved_now, moved_parts) = (self.pool, &self.moved_now, &self.moved_parts);
+        self.frees.retain(|free| {
+            let zone = tables.zones.get(&free.addr.seq());
+            // What was listed in a part that moved, and lives, has moved.
+            let has_moved = |run: &Run| {
+                !moved_parts.contains(&(run.dest, run.part_end())) || moved_now.contains_key(&free.addr)
+            };
+            let fine = free.addr.raw() >= end
+                && zone.is_some_and(|zone| !zone.dead.overlaps(free.addr.granule(), free.granules))
+                && tables.current_zone(free.addr).is_some()
+                && zone.and_then(|zone| zone.run_of(free.addr.granule())).is_none_or(has_moved);
+            if fine {
+                end = free.addr.raw() + u64::from(free.granules);
+            } else {
+                pool.report_damage(Corrupt::new(free.addr, "freed block", "alive", "free already"));
+            }
+            fine
+        });
+        for finding in refuse_wrong_ends(&tables, &mut self.frees) {
+            pool.report_damage(finding);
+        }
+    }
+}
+
+/// Takes out the frees with which a run would end though they, and those before them, are not of the blocks that lived in it.
+fn refuse_wrong_ends(tables: &Tables, frees: &mut Vec<Free>) -> Findings {
+    let run_of = |free: &Free| tables.zones.get(&free.addr.seq())?.run_of(free.addr.granule()).copied();
+    let same_run = |a: &Free, b: &Free| a.addr.seq() == b.addr.seq() && run_of(a) == run_of(b);
+    let mut findings = Findings::new();
+    let mut wrong: BTreeSet<Addr> = BTreeSet::new();
+    for of_run in frees.chunk_by(same_run) {
+        let run = of_run.first().and_then(run_of).filter(|run| run.tally.is_known());
+        let (Some(run), Some(free)) = (run, of_run.first()) else { continue };
+        let mut left = run;
+        of_run.iter().for_each(|free| left.drop_block(free.addr.granule(), free.granules));
+        let bytes: u64 = of_run.iter().map(|free| u64::from(free.granules) * GRANULE).sum();
+        if bytes > run.live() || left.live() == 0 && left.tally != Tally::NOTHING {
+            let at = format_args!("zone {}, granules {} to {}", free.addr.seq(), run.first, run.last);
+            let expected = format_args!("those that live there, {} bytes", run.live());
+            findings.push(Corrupt::new(
+                at,
+                "freed blocks",
+                expected,
+                format_args!("{bytes} bytes, or others"),
+            ));
+            wrong.extend(of_run.iter().map(|free| free.addr));
+        }
+    }
+    if !wrong.is_empty() {
+        frees.retain(|free| !wrong.contains(&free.addr));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Class, Home};
+    use crate::zones::{Phase, Zone};
+    use terrane_wire::{Txg, ZoneSeq};
+
+    const BIRTH: ZoneSeq = ZoneSeq(3);
+
+    fn free(granule: u32, granules: u32) -> Free {
+        Free { addr: Addr::new(BIRTH, u64::from(granule) * GRANULE), granules }
+    }
+
+    /// A zone that is gone, with blocks of four granules at 0, 8, and so on up to 40, of which those at 8 and 24 died before they moved.
+    fn moved() -> Tables {
+        let mut zone = Zone::new(Class::Data, Home::default(), 1 << 20, Txg(1));
+        zone.phase = Phase::Gone;
+        let mut run = Run::of(0, 4, ZoneSeq(9), 8192);
+        [16, 32, 40].into_iter().for_each(|granule| run.take(granule, 4));
+        zone.runs.push(run);
+        let mut tables = Tables::default();
+        tables.insert(BIRTH, zone);
+        tables
+    }
+
+    #[test]
+    fn a_run_ends_with_the_blocks_that_lived_in_it_and_with_no_others() {
+        let all = vec![free(0, 4), free(16, 4), free(32, 4), free(40, 4)];
+        for (frees, fits) in [
+            (all.clone(), true),
+            (all[..3].to_vec(), true),
+            // The bytes are right, the blocks are not.
+            (vec![free(0, 4), free(8, 4), free(32, 4), free(40, 4)], false),
+            (vec![free(0, 4), free(16, 4), free(24, 4), free(32, 4)], false),
+            (vec![free(0, 4), free(8, 4), free(16, 4), free(32, 4), free(40, 4)], false),
+            (vec![free(0, 4), free(16, 8), free(40, 4)], false),
+        ] {
+            let mut judged = frees.clone();
+            let findings = refuse_wrong_ends(&moved(), &mut judged);
+            assert_eq!((findings.is_empty(), judged == frees), (fits, fits), "{frees:?}: {findings:?}");
+            assert!(fits || judged.is_empty(), "the run stays whole");
+        }
+    }
+
+    #[test]
+    fn a_second_free_is_told_at_the_end_even_when_it_came_groups_before() {
+        let mut tables = moved();
+        let run = &mut tables.zones.get_mut(&BIRTH).unwrap().runs[0];
+        run.drop_block(8, 4);
+        run.drop_block(0, 4);
+        let mut frees = vec![free(16, 4), free(32, 4)];
+        assert_eq!(refuse_wrong_ends(&tables, &mut frees).len(), 1);
+        assert_eq!(frees, vec![]);
+    }
+
+    #[test]
+    fn runs_without_a_tally_are_left_to_the_dead_set() {
+        let mut tables = moved();
+        tables.zones.get_mut(&BIRTH).unwrap().runs[0].tally = Tally::UNKNOWN;
+        let mut frees = vec![free(8, 4), free(16, 4), free(24, 4), free(32, 4)];
+        assert_eq!(refuse_wrong_ends(&tables, &mut frees), vec![]);
+        assert_eq!(frees.len(), 4);
+    }
+}

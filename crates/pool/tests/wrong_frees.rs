@@ -1,0 +1,63 @@
+//! Blocks that are freed a second time, long after they died: no block that lives may be lost by it.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use support::{SLOTS, Toy, create, fill, owner, sim, work};
+use terrane_pool::zones::Phase;
+use terrane_pool::{BlockPtr, Pool, SeededEnv};
+
+/// Groups of overwrites, of which every `gc_every`-th has all garbage collected; what was replaced.
+fn work_on(pool: &Arc<Pool>, toy: &Toy, env: &SeededEnv, groups: usize, gc_every: usize) -> Vec<BlockPtr> {
+    let mut replaced = Vec::new();
+    for group in 0..groups {
+        if group % gc_every == gc_every - 1 {
+            pool.gc_request(0).unwrap();
+        }
+        let before = toy.state.lock().pointers.clone();
+        work(pool, toy, env, 1).unwrap();
+        let after = toy.state.lock().pointers.clone();
+        replaced.extend(before.into_iter().zip(after).filter(|(a, b)| a != b).map(|(a, _)| a));
+    }
+    replaced
+}
+
+#[test]
+fn a_second_free_of_a_block_that_died_before_others_moved_loses_none_of_them() {
+    let (mut tried, mut found) = (0, 0);
+    for seed in 0..6 {
+        let device = sim(seed, false);
+        let (pool, toy) = create(&device, seed);
+        let env = SeededEnv::new(seed);
+        let dead = work_on(&pool, &toy, &env, 90, 4);
+        // Nothing but a run says that such a block lives, and that says it of its whole range.
+        let zones = pool.zones();
+        let seems_alive = |ptr: &&BlockPtr| {
+            let BlockPtr::Normal(normal) = ptr else { return false };
+            let gone = zones.iter().filter(|zone| zone.phase == Phase::Gone);
+            gone.flat_map(|zone| zone.runs.iter().map(|run| (zone.seq, run))).any(|(seq, run)| {
+                normal
+                    .copies()
+                    .any(|addr| addr.seq() == seq && (run.first..run.last).contains(&addr.granule()))
+            })
+        };
+        let again: Vec<BlockPtr> = dead.iter().filter(seems_alive).take(40).cloned().collect();
+        tried += again.len();
+        toy.state.lock().wrong_frees = again;
+        work_on(&pool, &toy, &env, 40, 100);
+        let state = toy.state.lock();
+        for slot in 0..SLOTS {
+            let ptr = &state.pointers[slot];
+            let Ok(block) = pool.read(ptr, owner(slot)) else {
+                panic!("seed {seed}, slot {slot}: lost; {:?}", pool.status().damage);
+            };
+            assert!(ptr.is_hole() || *block == fill(slot, state.versions[slot]), "seed {seed}, slot {slot}");
+        }
+        found +=
+            pool.status().damage.iter().filter(|damage| damage.to_string().contains("freed blocks")).count();
+    }
+    // Or the dead sets told them all, and nothing was proved.
+    assert!(tried > 50 && found > 5, "{tried} tried, {found} found at the end of a run");
+}
