@@ -171,6 +171,19 @@ struct DataSlot {
     used: u64,
     files: [u64; FILES_KEPT],
     next_file: usize,
+    /// Lane and file of what was placed last.
+    last: Option<(Lane, u64)>,
+}
+
+impl DataSlot {
+    fn note(&mut self, lane: Lane, file: u64) {
+        self.lane.get_or_insert(lane);
+        self.last = Some((lane, file));
+        if file != 0 && !self.files.contains(&file) {
+            self.files[self.next_file] = file;
+            self.next_file = (self.next_file + 1) % FILES_KEPT;
+        }
+    }
 }
 
 /// Chooses among the data slots.
@@ -199,11 +212,8 @@ impl Placer {
         let chosen = &mut self.data[slot];
         chosen.used = self.uses;
         // Others would find no slot as long as zones wait for what comes no more.
-        chosen.lane = chosen.lane.filter(|_| !is_forgotten).or(Some(lane));
-        if placement.file != 0 && !chosen.files.contains(&placement.file) {
-            chosen.files[chosen.next_file] = placement.file;
-            chosen.next_file = (chosen.next_file + 1) % FILES_KEPT;
-        }
+        chosen.lane = chosen.lane.filter(|_| !is_forgotten);
+        chosen.note(lane, placement.file);
         self.layout.first_data + slot
     }
 
@@ -246,14 +256,21 @@ impl Placer {
     /// The zone of a slot takes no more.
     pub fn closed(&mut self, slot: usize) {
         if let Some(slot) = slot.checked_sub(self.layout.first_data).and_then(|at| self.data.get_mut(at)) {
-            *slot = DataSlot { used: slot.used, ..DataSlot::default() };
+            *slot = DataSlot { used: slot.used, last: slot.last, ..DataSlot::default() };
         }
     }
 
-    /// A zone was opened in a slot, or goes on after an import, before a block of known life time came.
+    /// A zone was opened in a slot, or goes on after an import. If the one before took no more, it is for the block that was placed last,
+    /// and for what comes after that: its file, and its like.
     pub fn opened(&mut self, slot: usize) {
-        if let Some(slot) = slot.checked_sub(self.layout.first_data).and_then(|at| self.data.get_mut(at)) {
-            slot.lane.get_or_insert(Lane::Said(Hint::NotSet));
+        if let Some(slot) = slot.checked_sub(self.layout.first_data).and_then(|at| self.data.get_mut(at))
+            && slot.lane.is_none()
+        {
+            match slot.last {
+                Some((lane, file)) => slot.note(lane, file),
+                // Nobody knows what it holds.
+                None => slot.lane = Some(Lane::Said(Hint::NotSet)),
+            }
         }
     }
 }

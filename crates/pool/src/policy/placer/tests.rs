@@ -41,6 +41,36 @@ fn what_dies_together_lies_together() {
     assert!(slots[0] != slots[1] && slots[1] != slots[2] && slots[0] != slots[2]);
 }
 
+/// As the pool does it: a block is placed, and does not fit; the zone is closed, and the next one in its slot is opened.
+#[test]
+fn a_slot_stays_what_it_was_when_its_zone_is_full() {
+    let mut placer = Placer::new(Layout::new(500, 0).unwrap());
+    let next_zone = |placer: &mut Placer, slot| {
+        placer.closed(slot);
+        placer.opened(slot);
+    };
+    let hints = [Hint::Short, Hint::Medium, Hint::Long];
+    let first = hints.map(|hint| placer.place(&file(0, hint, 1 << 20), false, true));
+    for _ in 0..3 {
+        first.iter().for_each(|slot| next_zone(&mut placer, *slot));
+        assert_eq!(hints.map(|hint| placer.place(&file(0, hint, 1 << 20), false, true)), first);
+    }
+    // And so do the files of one lane.
+    let mut placer = Placer::new(Layout::new(500, 0).unwrap());
+    let slots =
+        |placer: &mut Placer| [1, 2].map(|id| placer.place(&file(id, Hint::NotSet, 8 << 20), false, true));
+    let first = slots(&mut placer);
+    assert_ne!(first[0], first[1]);
+    for _ in 0..3 {
+        for (at, slot) in first.into_iter().enumerate() {
+            assert_eq!(slots(&mut placer)[at], slot);
+            let _ = placer.place(&file(1 + at as u64, Hint::NotSet, 8 << 20), false, true);
+            next_zone(&mut placer, slot);
+        }
+        assert_eq!(slots(&mut placer), first);
+    }
+}
+
 #[test]
 fn writers_at_the_same_time_get_different_zones_and_keep_them() {
     let mut placer = Placer::new(Layout::new(2000, 0).unwrap());
