@@ -365,8 +365,9 @@ impl Pool {
         let mut wait = SpaceWait { pool: self, ticket: None, most: 0, stuck: 0 };
         let mut queue = Queue { counters: &self.counters, began_ns: None, since_ns: 0 };
         loop {
-            self.alive()?;
             let mut state = self.txg.state.lock();
+            // Under the lock: whoever stops the pool says so and then wakes all who wait, once.
+            self.alive()?;
             match self.what_to_wait_for(&state, &cost, need, (delayed, wait.ticket)) {
                 Wait::Join => {
                     wait.leave(&mut state);
@@ -637,5 +638,37 @@ impl Pool {
     pub(crate) fn stop_sync_loop(&self) {
         self.txg.state.lock().stopping = true;
         self.txg.work.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::create::CreateOptions;
+    use crate::env::SeededEnv;
+    use crate::import::ImportOptions;
+    use std::sync::mpsc;
+    use terrane_device::{SimConfig, SimDevice};
+
+    #[test]
+    fn nobody_begins_to_wait_when_the_pool_has_stopped() {
+        let device = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
+        let (create, options) = (CreateOptions::named("toy"), ImportOptions::default());
+        let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
+        let mut state = pool.txg.state.lock();
+        // Somebody else came first.
+        state.queue.push_back((u64::MAX, 1));
+        let (done, ended) = mpsc::channel();
+        let writer = pool.clone();
+        std::thread::spawn(move || {
+            let outcome = writer.begin(Cost { write_bytes: 4096, ..Cost::NOTHING }).map(drop);
+            done.send(outcome.is_err())
+        });
+        // It stands before the lock by then, or comes later, which is as good.
+        std::thread::sleep(Duration::from_millis(100));
+        pool.fail(&PoolError::Failed { reason: "a test says so".into() });
+        pool.txg.synced.notify_all();
+        drop(state);
+        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(true), "it waits for ever");
     }
 }
