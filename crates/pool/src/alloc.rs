@@ -111,6 +111,12 @@ impl Allocator {
         Some(Home { device, zone })
     }
 
+    /// Whether [`Allocator::pop`] finds one.
+    pub fn has_zone(&self, usable: &dyn Fn(DeviceIdx) -> bool) -> bool {
+        let mut shelves = (0u16..).zip(&self.shelves);
+        shelves.any(|(index, shelf)| !shelf.empty.is_empty() && usable(DeviceIdx(index)))
+    }
+
     /// A zone of this class is written on the device from now on.
     pub fn opened(&mut self, class: Class, device: DeviceIdx) {
         self.newest[class.index()] = Some(device);

@@ -195,8 +195,8 @@ pub struct Spot {
 
 /// Where zones come from; the pool's space tables stand behind it.
 pub trait ZoneSource {
-    /// Whether [`ZoneSource::open_zone`] has one.
-    fn has_zone(&self) -> bool;
+    /// Whether [`ZoneSource::open_zone`] has one while zones are open on the devices `open`.
+    fn has_zone(&self, open: &[DeviceIdx]) -> bool;
 
     /// An empty physical zone, ready to be written, under a fresh sequence number. Zones are open on the devices `open`.
     fn open_zone(&mut self, class: Class, open: &[DeviceIdx]) -> Result<(Opened, Arc<Gather>), PoolError>;
@@ -429,7 +429,10 @@ impl Streams {
         len: u64,
         source: &mut dyn ZoneSource,
     ) -> Result<usize, PoolError> {
-        let has_zone = source.has_zone();
+        if self.room(slot) >= len + self.kept_for_metadata {
+            return Ok(slot);
+        }
+        let has_zone = source.has_zone(&self.open_beside(&[slot]));
         // The last of what is open is for metadata, whose two copies should find two zones.
         let kept = if has_zone || class.is_metadata() { 0 } else { self.kept_for_metadata };
         if self.room(slot) >= len + kept {
@@ -438,8 +441,14 @@ impl Streams {
         if !has_zone {
             let rooms = (0..self.open.len()).map(|other| (self.room(other), other));
             // The roomiest; if even that has only what is kept, there is no better use for it.
-            if let Some((_, other)) = rooms.max().filter(|(room, _)| *room >= len) {
+            if let Some((_, other)) = rooms.clone().max().filter(|(room, _)| *room >= len) {
                 return Ok(other);
+            }
+            // Empty zones may lie on a drive where no more may be open: the fullest there makes place.
+            let others = rooms.filter(|(_, other)| source.has_zone(&self.open_beside(&[slot, *other])));
+            let fullest = others.min().map(|(_, other)| other);
+            if let Some(other) = fullest {
+                self.fill(other, txg)?;
             }
         }
         self.fill(slot, txg)?;
@@ -455,15 +464,21 @@ impl Streams {
         Ok(slot)
     }
 
+    /// The devices on which the zones of all slots but these are open.
+    fn open_beside(&self, but: &[usize]) -> Vec<DeviceIdx> {
+        let open = self.open.iter().enumerate().filter(|(slot, _)| !but.contains(slot));
+        open.filter_map(|(_, open)| Some(open.as_ref()?.home.device)).collect()
+    }
+
     fn gathered(&self, slot: usize) -> u64 {
         self.open[slot].as_ref().map_or(0, |open| open.gather.state.lock().tail.len() as u64)
     }
 
-    /// Tells the block that was appended last to a slot where its other copy is.
+    /// Tells the block that was appended last to a slot where its other copy is, unless that one's zone took the place of this one's.
     pub fn add_sibling(&mut self, slot: usize, sibling: Addr) {
-        let open = self.open[slot].as_mut();
-        let last = open.and_then(|open| open.entries.last_mut());
-        last.expect("called right after an append").siblings.push(sibling);
+        if let Some(last) = self.open[slot].as_mut().and_then(|open| open.entries.last_mut()) {
+            last.siblings.push(sibling);
+        }
     }
 
     /// Zone in which a slot is writing.
@@ -572,8 +587,7 @@ impl Streams {
         txg: Txg,
         source: &mut dyn ZoneSource,
     ) -> Result<(), PoolError> {
-        let open: Vec<DeviceIdx> = self.open.iter().flatten().map(|open| open.home.device).collect();
-        let (opened, gather) = source.open_zone(class, &open)?;
+        let (opened, gather) = source.open_zone(class, &self.open_beside(&[slot]))?;
         let header = ZoneHeader {
             magic: ZONE_MAGIC,
             pool: self.pool,

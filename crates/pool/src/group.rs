@@ -101,8 +101,8 @@ struct Source<'a> {
 }
 
 impl ZoneSource for Source<'_> {
-    fn has_zone(&self) -> bool {
-        self.alloc.empty_count() > 0
+    fn has_zone(&self, open: &[DeviceIdx]) -> bool {
+        self.alloc.has_zone(&|device| self.pool.devices.may_open(device, open))
     }
 
     fn open_zone(&mut self, class: Class, open: &[DeviceIdx]) -> Result<(Opened, Arc<Gather>), PoolError> {
@@ -666,6 +666,10 @@ impl Group<'_> {
             let mut slots = [(a, Class::MetaA), (b, Class::MetaB)];
             for (slot, class) in &mut slots {
                 *slot = self.st.streams.make_room(*slot, *class, txg, size, &mut source!(self))?;
+            }
+            // Room for the second may have cost the zone of the first.
+            if self.st.streams.room(slots[0].0) < size {
+                slots[0].0 = slots[1].0;
             }
             if slots[0].0 == slots[1].0 {
                 let (slot, class) = slots[1];

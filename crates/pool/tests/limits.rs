@@ -1,0 +1,35 @@
+//! Drives of which few zones may be open, beside each other.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use support::{create_on, import_from, verify, work};
+use terrane_device::{Device, SimConfig, SimDevice, ZoneState};
+use terrane_pool::{CreateOptions, SeededEnv};
+use terrane_wire::ZoneIdx;
+
+#[test]
+fn the_last_empty_zones_may_lie_where_no_more_may_be_open() {
+    for seed in 0..4u64 {
+        let drive = |zone_count| {
+            SimDevice::new(SimConfig { zone_count, max_open: 4, seed, ..SimConfig::default() }).unwrap()
+        };
+        let drives = [drive(34), drive(100)];
+        let devices = || drives.iter().map(|drive| Arc::new(drive.clone()) as Arc<dyn Device>).collect();
+        let (pool, toy) = create_on(devices(), &CreateOptions::named("toy"), seed);
+        let env = SeededEnv::new(seed);
+        work(&pool, &toy, &env, 3 + 2 * seed as usize).unwrap();
+        pool.export().unwrap();
+        // The first drive has no empty zone any more.
+        let homes: Vec<_> = pool.zones().into_iter().map(|zone| zone.home).collect();
+        let used = |zone: &u32| homes.iter().any(|home| home.device.0 == 0 && home.zone.0 == *zone);
+        for zone in (2..34).filter(|zone| !used(zone)) {
+            drives[0].kill_zone(ZoneIdx(zone), ZoneState::ReadOnly).unwrap();
+        }
+        drop((pool, toy));
+        let (pool, toy) = import_from(devices(), seed).unwrap();
+        work(&pool, &toy, &env, 80).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        verify(&pool, &toy);
+    }
+}
