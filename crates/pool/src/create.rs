@@ -7,7 +7,7 @@ use crate::alloc::Allocator;
 use crate::anchors::Anchor;
 use crate::append::Streams;
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
-use crate::devices::{Devices, OPEN_MIN, open_limit};
+use crate::devices::{Devices, OPEN_MIN, open_limit, takes_writes};
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::features::Feature;
@@ -15,7 +15,7 @@ use crate::gc::Collector;
 use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
 use crate::label::{ANCHORS, BootPtr, DEVICES_MAX, DeviceRow, Features, LABEL_BYTES, Label, Role};
 use crate::pool::{Pool, SyncState};
-use crate::record::SectionPtr;
+use crate::record::{Home, SectionPtr};
 use crate::stats::Counters;
 use crate::totals::Totals;
 use crate::txg::Groups;
@@ -99,10 +99,11 @@ impl Pool {
         let zones: u32 = rows.iter().map(DeviceRow::block_zones).fold(0, u32::saturating_add);
         let mut alloc = Allocator::new(1, LEASE);
         let mut anchors = Vec::new();
-        for (device, row) in (0u16..).map(DeviceIdx).zip(&rows) {
-            alloc.add_device(device, row.role == Role::Special, row.block_zones());
-            homes(device, row.zone_count).for_each(|home| alloc.put(home));
-            anchors.push(Anchor::fresh(device));
+        for ((index, row), device) in (0u16..).map(DeviceIdx).zip(&rows).zip(&devices) {
+            alloc.add_device(index, row.role == Role::Special, row.block_zones());
+            let usable = |home: &Home| takes_writes(device.as_ref(), home.zone);
+            homes(index, row.zone_count).filter(usable).for_each(|home| alloc.put(home));
+            anchors.push(Anchor::fresh(index));
         }
         let label = Label {
             pool,
@@ -198,14 +199,6 @@ pub(crate) fn judge_device(info: &DeviceInfo) -> Result<(), PoolError> {
         ));
     }
     Ok(())
-}
-
-/// What the zone of a device that takes least takes, in bytes.
-pub(crate) fn smallest_capacity(device: &dyn Device) -> Result<u64, PoolError> {
-    let reports = (0..device.info().zone_count).map(|zone| device.report(ZoneIdx(zone)));
-    let smallest =
-        reports.map(|report| report.map(|report| report.capacity)).collect::<Result<Vec<_>, _>>()?;
-    Ok(smallest.into_iter().min().unwrap_or(0))
 }
 
 /// Empties a device that joins a pool: all its zones, and whatever labels it had. Returns the smallest capacity of a zone, in bytes.

@@ -36,13 +36,22 @@ struct Member {
     capacity: u64,
 }
 
+/// Whether anything can be written to a zone, now or after a reset.
+pub(crate) fn takes_writes(device: &dyn Device, zone: ZoneIdx) -> bool {
+    let is_dead = |report: ZoneReport| matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
+    device.report(zone).is_ok_and(|report| !is_dead(report))
+}
+
+/// What the zone of a device that takes least takes, of those that take anything, in bytes; 0: none does.
+pub(crate) fn smallest_capacity(device: &dyn Device) -> u64 {
+    let zones = (ANCHORS..device.info().zone_count).map(ZoneIdx).filter(|zone| takes_writes(device, *zone));
+    let reports = zones.filter_map(|zone| device.report(zone).ok());
+    reports.map(|report| report.capacity).min().unwrap_or(0)
+}
+
 impl Member {
     fn new(device: Arc<dyn Device>) -> Member {
-        let zones = (ANCHORS..device.info().zone_count).map(ZoneIdx);
-        let reports = zones.filter_map(|zone| device.report(zone).ok());
-        let is_there =
-            |report: &ZoneReport| !matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
-        let capacity = reports.filter(is_there).map(|report| report.capacity).min().unwrap_or(0);
+        let capacity = smallest_capacity(device.as_ref());
         Member { device: Arc::new(Counted::new(device)), capacity }
     }
 }

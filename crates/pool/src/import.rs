@@ -13,7 +13,7 @@ use crate::anchors::{Anchor, Candidate, Roots, match_devices};
 use crate::append::Streams;
 use crate::block_ptr::BLOCK_BYTES_MAX;
 use crate::cache::BlockCache;
-use crate::devices::Devices;
+use crate::devices::{Devices, takes_writes};
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::fates::Fates;
@@ -540,10 +540,8 @@ fn open(
             }
         }
     }
-    let takes_writes = |home: &Home| {
-        let report = devices.get(home.device).ok().and_then(|device| device.report(home.zone).ok());
-        report.is_some_and(|report| !matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline))
-    };
+    let usable =
+        |home: &Home| devices.get(home.device).is_ok_and(|device| takes_writes(device.as_ref(), home.zone));
     for (device, row) in label.members() {
         if row.stay == Stay::Leaving {
             // Its removal goes on.
@@ -552,7 +550,7 @@ fn open(
         }
         alloc.add_device(device, row.role == Role::Special, row.block_zones());
         let free = homes(device, row.zone_count).filter(|home| !used.contains(home));
-        free.filter(takes_writes).for_each(|home| alloc.put_unclean(home));
+        free.filter(usable).for_each(|home| alloc.put_unclean(home));
     }
     let next_txg = first_group((uber.txg, uber.clean), lease_txg, options.rewind.is_some());
     let state = SyncState {

@@ -5,12 +5,14 @@
 //! without it the others are the pool they were, and with it nothing is missing.
 
 use crate::anchors::Anchor;
-use crate::create::{empty, fresh_id, judge_device, smallest_capacity};
+use crate::create::{empty, fresh_id, judge_device};
+use crate::devices::{smallest_capacity, takes_writes};
 use crate::error::PoolError;
 use crate::features::Feature;
 use crate::import::homes;
 use crate::label::{DEVICES_MAX, DeviceRow, Label, Role, Stay};
 use crate::pool::{Pool, SyncState};
+use crate::record::Home;
 use std::sync::Arc;
 use terrane_device::Device;
 use terrane_wire::DeviceIdx;
@@ -98,11 +100,13 @@ impl Pool {
         let zone_count = device.info().zone_count;
         let block_zones = label.member(index).map_or(0, DeviceRow::block_zones);
         *self.label.lock() = label;
+        let usable: Vec<Home> =
+            homes(index, zone_count).filter(|home| takes_writes(device.as_ref(), home.zone)).collect();
         self.devices.push(device);
         st.anchors.push(anchor);
         self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
         st.alloc.add_device(index, role == Role::Special, block_zones);
-        homes(index, zone_count).for_each(|home| st.alloc.put_unclean(home));
+        usable.into_iter().for_each(|home| st.alloc.put_unclean(home));
         st.streams.set_unit(self.devices.write_unit());
         self.in_force.add(std::iter::once(Feature::Devices));
         self.publish(&st);
@@ -113,7 +117,7 @@ impl Pool {
     fn judge_newcomer(&self, device: &dyn Device) -> Result<(), PoolError> {
         let info = device.info();
         judge_device(info)?;
-        let (needed, capacity) = (4 * u64::from(self.max_block()), smallest_capacity(device)?);
+        let (needed, capacity) = (4 * u64::from(self.max_block()), smallest_capacity(device));
         if capacity >= needed {
             return Ok(());
         }

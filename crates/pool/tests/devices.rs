@@ -371,3 +371,26 @@ fn every_crash_while_a_device_is_added_leaves_a_pool_with_it_or_without() {
     }
     assert!(with > 0 && without > 0 && alone > 0, "{with} with it, {without} without, {alone} alone");
 }
+
+#[test]
+fn zones_that_take_no_writes_are_no_room_from_the_first_moment() {
+    let joint = Joint::of(21, &[48, 48]);
+    for (device, state) in joint.devices.iter().zip([ZoneState::ReadOnly, ZoneState::Offline]) {
+        (10..30).for_each(|zone| device.kill_zone(ZoneIdx(zone), state).unwrap());
+    }
+    let (pool, toy) = create_on(vec![joint.handle(0)], &named(&[]), 21);
+    let of_devices = |pool: &Pool| -> Vec<u64> {
+        pool.members().iter().map(|member| member.zones_empty + member.zones_used).collect()
+    };
+    assert_eq!(of_devices(&pool), [26]);
+    pool.add_device(joint.handle(1), Role::Data).unwrap();
+    assert_eq!(of_devices(&pool), [26, 26]);
+    let size = pool.space().0;
+    work(&pool, &toy, &SeededEnv::new(21), 20).unwrap();
+    verify(&pool, &toy);
+    pool.export().unwrap();
+    let (pool, toy) = import_from(joint.handles(), 22).unwrap();
+    assert_eq!(of_devices(&pool), [26, 26]);
+    assert!(pool.space().0.abs_diff(size) < size / 8, "{} bytes were offered, then {}", size, pool.space().0);
+    verify(&pool, &toy);
+}
