@@ -212,13 +212,14 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
         Ok(()) => log::info!("pool {}: everything is committed", plan.target.name),
         Err(error) => log::error!("pool {}: {error}", plan.target.name),
     }
-    // Whoever hears of the end may open the device at once, while this process is still on its way out.
-    shared.live.pool.device_handles().iter().for_each(|device| device.unlock());
-    farewell(&shared, exported.clone());
+    // Before the lock goes: then the next mount may listen there.
     let socket = registry.socket(&plan.target.name);
     if let Err(error) = std::fs::remove_file(&socket) {
         log::warn!("{}: {error}", socket.display());
     }
+    // Whoever hears of the end may open the device at once, while this process is still on its way out.
+    shared.live.pool.device_handles().iter().for_each(|device| device.unlock());
+    farewell(&shared, exported.clone());
     exported.map_err(Failure)?;
     served
 }

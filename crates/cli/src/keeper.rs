@@ -89,17 +89,28 @@ impl Keeper {
         // Before the first server, so that no signal finds a server and no handler.
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
         let path = self.registry.keeper(&self.pool);
-        let socket = listen(&path)?;
-        let bound = inode_at(&path);
+        let (socket, bound) = {
+            let _lock = self.registry.lock()?;
+            (listen(&path)?, inode_at(&path))
+        };
         let passed = self.serve(&socket, &path, signals);
-        // The next mount's keeper may listen there by now.
+        if let Err(failure) = self.leave(&path, bound) {
+            log::warn!("{failure}");
+        }
+        passed
+    }
+
+    /// Takes our socket away. The next mount's keeper may listen there by now, or just come to: who looks and then removes must not be
+    /// overtaken. Ours is open still, so its number is no other's.
+    fn leave(&self, path: &Path, bound: Option<u64>) -> Outcome {
+        let _lock = self.registry.lock()?;
         if bound.is_some()
-            && inode_at(&path) == bound
-            && let Err(error) = std::fs::remove_file(&path)
+            && inode_at(path) == bound
+            && let Err(error) = std::fs::remove_file(path)
         {
             log::warn!("{}: {error}", path.display());
         }
-        passed
+        Ok(())
     }
 
     fn serve(&self, socket: &UnixDatagram, path: &Path, mut signals: Signals) -> Outcome<u8> {

@@ -97,12 +97,17 @@ impl Registry {
         made.map_err(Failure::io("making the state directory", &self.dir))
     }
 
-    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, PathBuf>) -> bool) -> Outcome {
+    /// Two processes at once must not undo each other's doing here. To the end of what is returned.
+    pub fn lock(&self) -> Outcome<File> {
         self.prepare()?;
-        // Two commands at once must not undo each other's line.
-        let lock_path = self.dir.join("pools.lock");
-        let lock = File::create(&lock_path).map_err(Failure::io("opening", &lock_path))?;
-        lock.lock().map_err(Failure::io("locking", &lock_path))?;
+        let path = self.dir.join("pools.lock");
+        let lock = File::create(&path).map_err(Failure::io("opening", &path))?;
+        lock.lock().map_err(Failure::io("locking", &path))?;
+        Ok(lock)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut BTreeMap<String, PathBuf>) -> bool) -> Outcome {
+        let _lock = self.lock()?;
         let mut pools = self.pools()?;
         if !change(&mut pools) {
             return Ok(());
