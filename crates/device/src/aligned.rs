@@ -29,7 +29,12 @@ impl AlignedBuf {
         AlignedBuf::default()
     }
 
-    /// Bytes it can hold without new memory.
+    /// One for `bytes` bytes: what is not used costs address space only.
+    pub fn with_capacity(bytes: usize) -> AlignedBuf {
+        AlignedBuf { pages: Vec::with_capacity(bytes.div_ceil(ALIGN)), len: 0 }
+    }
+
+    /// Bytes it has ever held: of that it can hold as many again without new memory.
     pub fn capacity(&self) -> usize {
         self.pages.len() * ALIGN
     }
@@ -115,5 +120,10 @@ mod tests {
         assert_eq!(&buf[..], &[0; 10_000][..], "what was there before is not seen again");
         assert_eq!(&AlignedBuf::from(&b"abc"[..])[..], b"abc");
         assert!(AlignedBuf::new().is_empty());
+        let mut ready = AlignedBuf::with_capacity(10_000);
+        ready.extend_from_slice(&[1]);
+        let at = ready.as_ptr();
+        ready.resize(10_000);
+        assert_eq!((ready.as_ptr(), ready[0], ready[9_999]), (at, 1, 0), "it grows where it is");
     }
 }

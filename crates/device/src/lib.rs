@@ -9,13 +9,14 @@
 //! [`backing`], [`mod@file`] and `block` for regular files and conventional block devices (with [`foreign`], which
 //! recognises what must not be overwritten, and `holders`, which names who is in the way), [`zoned`] for drives whose zones
 //! are their own, [`sim`] for tests;
-//! [`counted`] wraps any of them. `local` knows the time of day.
+//! [`counted`] wraps any of them. `local` knows the time of day, `clock` how long something took.
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
 pub mod aligned;
 pub mod backing;
 mod block;
+mod clock;
 pub mod counted;
 pub mod file;
 pub mod foreign;
@@ -28,6 +29,7 @@ pub mod zoned;
 
 pub use aligned::AlignedBuf;
 pub use backing::{Backing, OpenMode, PathKind, Peek, Probe, probe};
+pub use clock::monotonic_ns;
 pub use counted::{Counted, IoCounts};
 pub use file::FileDevice;
 pub use foreign::identify_foreign;

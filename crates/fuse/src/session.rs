@@ -29,7 +29,8 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use terrane_device::monotonic_ns;
 
 /// Threads that never take a request which may wait.
 pub const READERS_RESERVED: usize = 2;
@@ -401,7 +402,7 @@ impl Work<'_> {
         }
         let call = Call { header, request, negotiated: self.negotiated };
         reply.clear();
-        let began = Instant::now();
+        let began_ns = monotonic_ns();
         // The reply is rebuilt from nothing after a panic, and the handler's own state is behind locks that do not poison:
         // what it was changing belongs to a transaction that its owner must be able to drop anywhere.
         let outcome =
@@ -410,7 +411,8 @@ impl Work<'_> {
                 *reply = Reply::new();
                 Err(Errno(libc::EIO))
             });
-        self.handler.answered(&call, outcome, reply, began.elapsed());
+        let took = Duration::from_nanos(monotonic_ns().saturating_sub(began_ns));
+        self.handler.answered(&call, outcome, reply, took);
         if !request.has_no_reply() {
             if let (Ok(()), Some(first)) = (outcome, self.listings.before(header, request, reply)) {
                 self.notify(header, &first);

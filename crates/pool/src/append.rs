@@ -24,7 +24,7 @@ use crate::policy::{Layout, Placement, Placer};
 use crate::record::{Class, Home, Move, Opened, PartCopy, Run, Written};
 use crate::seal::{Seed, seal};
 use crate::stats::Counters;
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use flume::{Receiver, Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub const BATCH_BYTES: u64 = 1 << 20;
 /// Batches on their way to the device; with [`BATCH_BYTES`] the memory they may take.
 const IN_FLIGHT: usize = 4;
 /// One part of a zone of so many is left to metadata when no zone is empty.
-const METADATA_PART: u64 = 8;
+pub const METADATA_PART: u64 = 8;
 /// More than an entry of a directory part can take, in bytes.
 const ENTRY_BYTES_MAX: u64 = 96;
 
@@ -334,6 +334,11 @@ impl Streams {
         })
     }
 
+    /// The same without what is left to metadata, whose two copies want some of each.
+    pub fn room_for_data(&self, slot: usize) -> u64 {
+        self.room(slot).saturating_sub(self.kept_for_metadata)
+    }
+
     /// After import: writing goes on in a zone that was open.
     pub fn adopt(
         &mut self,
@@ -392,6 +397,9 @@ impl Streams {
         }
         let open = self.open[slot].as_mut().expect("it has room");
         let mut state = open.gather.state.lock();
+        if state.tail.capacity() == 0 {
+            state.tail = memory(&mut self.spare, self.batch_bytes);
+        }
         let offset = open.start + state.tail.len() as u64;
         state.tail.extend_from_slice(block.bytes);
         let padded = state.tail.len().next_multiple_of(GRANULE as usize);
@@ -525,6 +533,9 @@ impl Streams {
         let open = self.open[slot].as_mut().expect("room was made before");
         assert!(open.entries.is_empty());
         let mut data = std::mem::take(&mut open.gather.state.lock().tail);
+        if data.capacity() == 0 {
+            data = memory(&mut self.spare, self.batch_bytes);
+        }
         let offset = open.start + data.len() as u64;
         data.extend_from_slice(bytes);
         data.resize(data.len().next_multiple_of(GRANULE as usize));
@@ -600,7 +611,7 @@ impl Streams {
             reserved: [0; 14],
             seal: [0; 16],
         };
-        let mut tail = self.spare.pop().unwrap_or_default();
+        let mut tail = memory(&mut self.spare, self.batch_bytes);
         tail.extend_from_slice(&header.encode_sealed());
         tail.resize(self.unit as usize);
         gather.state.lock().tail = tail;
@@ -634,8 +645,7 @@ impl Streams {
         let part = encode_part(&head, self.unit as usize, &entries);
         let end = part_start + part.len() as u64;
         state.tail.extend_from_slice(&part);
-        let empty = self.spare.pop().unwrap_or_default();
-        let data = Arc::new(std::mem::replace(&mut state.tail, empty));
+        let data = Arc::new(std::mem::take(&mut state.tail));
         state.chunks.push((open.start, data.clone()));
         state.tail_start = end;
         drop(state);
@@ -696,7 +706,8 @@ impl Streams {
     }
 
     fn recycle(&mut self, mut memory: AlignedBuf) {
-        if self.spare.len() < IN_FLIGHT + self.open.len() {
+        // Those that wait, the one that is written, the one whose end was not heard of, and each slot's.
+        if memory.capacity() > 0 && self.spare.len() < IN_FLIGHT + 2 + self.open.len() {
             memory.clear();
             self.spare.push(memory);
         }
@@ -737,6 +748,8 @@ impl Streams {
 
     fn close(&mut self, slot: usize) {
         if let Some(open) = self.open[slot].take() {
+            let memory = std::mem::take(&mut open.gather.state.lock().tail);
+            self.recycle(memory);
             self.placer.closed(slot);
             self.group.filled.push(open.seq);
             self.submit(Work::Finish(open.home));
@@ -821,6 +834,11 @@ impl Streams {
     pub fn take_group(&mut self) -> Appended {
         std::mem::take(&mut self.group)
     }
+}
+
+/// Memory for a batch: of one that was written, or for more than one takes, because growing means new pages and a copy.
+fn memory(spare: &mut Vec<AlignedBuf>, batch_bytes: u64) -> AlignedBuf {
+    spare.pop().unwrap_or_else(|| AlignedBuf::with_capacity(batch_bytes as usize * 5 / 2))
 }
 
 fn carry_out(work: Work, devices: &Devices, counters: &Counters) -> Done {

@@ -1,7 +1,7 @@
 //! Clock, randomness and threads, injected, so that a whole pool can run from one seed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What a pool takes from the world around it.
 pub trait Env: Send + Sync {
@@ -22,7 +22,6 @@ pub trait Env: Send + Sync {
 
 /// The real world.
 pub struct SystemEnv {
-    start: Instant,
     workers: usize,
 }
 
@@ -30,7 +29,7 @@ impl SystemEnv {
     #[expect(clippy::new_without_default, reason = "it looks at the machine")]
     pub fn new() -> Self {
         let workers = std::thread::available_parallelism().map_or(2, |count| count.get());
-        SystemEnv { start: Instant::now(), workers }
+        SystemEnv { workers }
     }
 }
 
@@ -40,7 +39,7 @@ impl Env for SystemEnv {
     }
 
     fn monotonic_ns(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+        terrane_device::monotonic_ns()
     }
 
     fn random_u64(&self) -> u64 {

@@ -347,10 +347,14 @@ impl Pool {
 
     /// The directory part of a zone that ends at `end`; from its second copy if the first is damaged.
     pub(crate) fn part(&self, held: &Held, end: u64) -> Result<Arc<Part>, PoolError> {
+        self.part_near(held, end, &mut Near::new(PART_BYTES))
+    }
+
+    fn part_near(&self, held: &Held, end: u64, near: &mut Near) -> Result<Arc<Part>, PoolError> {
         if let Some(part) = self.parts.get(held.seq, end) {
             return Ok(part);
         }
-        let part = match self.read_part(held, end) {
+        let part = match self.read_part(held, end, near) {
             Ok(part) => part,
             Err(error) => {
                 log::warn!("{error}; trying the second copy");
@@ -362,25 +366,33 @@ impl Pool {
         Ok(part)
     }
 
-    fn read_part(&self, held: &Held, end: u64) -> Result<Part, PoolError> {
+    fn read_part(&self, held: &Held, end: u64, near: &mut Near) -> Result<Part, PoolError> {
         let bad_end = || {
             Corrupt::new(format_args!("zone {}", held.seq), "end of a directory part", "inside the zone", end)
         };
         if end > held.capacity || end < PartTrailer::SIZE as u64 {
             return Err(bad_end().into());
         }
-        let first = end.min(16 << 10);
-        let mut raw = vec![0; first as usize];
-        self.read_zone(held, end - first, &mut raw)?;
-        let trailer = parse_trailer(&raw, held.seq, end)?;
-        let len = end - trailer.part_start;
-        if len <= first {
-            let from = usize::try_from(first - len).unwrap_or(usize::MAX);
-            return Ok(parse_part(self.pool_id, &trailer, raw.get(from..).unwrap_or(&[]), end)?);
+        if near.up_to(end, PartTrailer::SIZE as u64).is_none() {
+            self.read_near(held, end, near.reach, near)?;
         }
-        let mut raw = vec![0; usize::try_from(len).map_err(|_| bad_end())?];
-        self.read_zone(held, trailer.part_start, &mut raw)?;
-        Ok(parse_part(self.pool_id, &trailer, &raw, end)?)
+        let trailer = parse_trailer(near.up_to(end, 0).unwrap_or(&[]), held.seq, end)?;
+        let len = end - trailer.part_start;
+        if near.up_to(end, len).is_none() {
+            self.read_near(held, end, len.max(near.reach), near)?;
+        }
+        let raw = near.up_to(end, len).ok_or_else(bad_end)?;
+        let from = raw.len().saturating_sub(usize::try_from(len).unwrap_or(usize::MAX));
+        Ok(parse_part(self.pool_id, &trailer, raw.get(from..).unwrap_or(&[]), end)?)
+    }
+
+    /// The zone's bytes up to `end`, `len` of them if there are so many.
+    fn read_near(&self, held: &Held, end: u64, len: u64, near: &mut Near) -> Result<(), PoolError> {
+        let from = end.saturating_sub(len);
+        near.from = from;
+        near.bytes.clear();
+        near.bytes.resize((end - from) as usize, 0);
+        self.read_zone(held, from, &mut near.bytes)
     }
 
     fn read_part_copy(&self, seq: ZoneSeq, end: u64) -> Option<Part> {
@@ -404,15 +416,39 @@ impl Pool {
     /// All directory parts of a zone, oldest first.
     pub(crate) fn parts_of(&self, held: &Held, claimed: u64) -> Result<Vec<Arc<Part>>, PoolError> {
         let mut parts = Vec::new();
+        let mut near = Near::new(PARTS_BYTES);
         let mut end = (claimed > 0).then_some(claimed);
         while let Some(at) = end {
-            let part = self.part(held, at)?;
+            let part = self.part_near(held, at, &mut near)?;
             // Each part lies before the one that names it, so this ends.
             end = part.previous.filter(|previous| *previous < at && *previous > 0);
             parts.push(part);
         }
         parts.reverse();
         Ok(parts)
+    }
+}
+
+/// What is read to find one directory part, in bytes, and what to find all of a zone: small groups leave many that lie close together.
+const PART_BYTES: u64 = 16 << 10;
+const PARTS_BYTES: u64 = 64 << 10;
+
+/// Bytes of a zone, as they were read last.
+struct Near {
+    from: u64,
+    bytes: Vec<u8>,
+    reach: u64,
+}
+
+impl Near {
+    fn new(reach: u64) -> Near {
+        Near { from: 0, bytes: Vec::new(), reach }
+    }
+
+    /// What is here of the zone up to `end`, if that is at least `len` bytes.
+    fn up_to(&self, end: u64, len: u64) -> Option<&[u8]> {
+        let count = usize::try_from(end.checked_sub(self.from)?).ok()?;
+        self.bytes.get(..count).filter(|bytes| bytes.len() as u64 >= len)
     }
 }
 

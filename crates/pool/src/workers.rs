@@ -1,10 +1,11 @@
 //! Workers: compression and checksums, off the thread that asks.
 //!
 //! A fixed set of threads, each with its own compression contexts, takes jobs from one bounded queue. Answers come back in the
-//! order of the questions. With no threads a job runs where it is submitted, so that a seeded pool stays in one thread.
+//! order of the questions. With no threads a job runs where it is submitted, so that a seeded pool stays in one thread; with one as
+//! well, because on one processor handing it over and waiting for it costs more than it wins.
 
 use crate::error::PoolError;
-use crossbeam_channel::{Receiver, Sender, bounded};
+use flume::{Receiver, Sender, bounded};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use terrane_codec::Compressor;
@@ -13,6 +14,8 @@ type Job = Box<dyn FnOnce(&mut Compressor) + Send>;
 
 pub struct Workers {
     queue: Option<Sender<Job>>,
+    /// Nobody would be faster than who asks.
+    alone: bool,
     /// For callers that need a context now: readers, and pools without threads.
     idle: Mutex<Vec<Compressor>>,
     /// Read while an offered job runs; true: no more of them do.
@@ -46,7 +49,7 @@ impl Workers {
             }
             queue
         });
-        Workers { queue, idle: Mutex::default(), offers_ended: Arc::default() }
+        Workers { queue, alone: threads < 2, idle: Mutex::default(), offers_ended: Arc::default() }
     }
 
     /// Runs `job` on a worker, or here if there is none.
@@ -60,10 +63,10 @@ impl Workers {
             let _ = answer.send(job(compressor));
         };
         match &self.queue {
-            Some(queue) => {
+            Some(queue) if !self.alone => {
                 let _ = queue.send(Box::new(job));
             }
-            None => self.here(job),
+            _ => self.here(job),
         }
         Pending(pending)
     }

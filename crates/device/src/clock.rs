@@ -1,0 +1,117 @@
+//! Nanoseconds for measuring, mostly without asking the kernel.
+//!
+//! Each request and each access to a device is timed. Where the kernel's clock cannot be read from user space (some virtual machines,
+//! user-mode Linux) each look is a system call, and these were a third of all calls the server made. So a thread counts on with the
+//! processor's time stamp counter, and asks again every [`FIX_NS`]: should the counter stop or change its pace, no more than that is wrong.
+
+#![expect(unsafe_code, reason = "the time stamp counter has no safe face")]
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// Nanoseconds for which a thread trusts its counter.
+const FIX_NS: u64 = 100_000_000;
+/// A pace is measured over so many nanoseconds at least.
+const PACE_NS: u64 = 10_000_000;
+
+#[derive(Clone, Copy)]
+struct Fix {
+    ticks: u64,
+    ns: u64,
+    /// Nanoseconds of a tick; 0: not known yet.
+    pace: f64,
+}
+
+thread_local! {
+    static FIX: Cell<Option<Fix>> = const { Cell::new(None) };
+}
+
+/// Nanoseconds since the process first asked. For durations: two threads may differ by some microseconds, and a look may be that much
+/// before the one before it.
+pub fn monotonic_ns() -> u64 {
+    let Some(ticks) = ticks() else { return asked() };
+    let fix = FIX.get();
+    if let Some(ns) = fix.and_then(|fix| fix.counted(ticks)) {
+        return ns;
+    }
+    let ns = asked();
+    FIX.set(Some(Fix::next(fix, ticks, ns)));
+    ns
+}
+
+fn asked() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Fix {
+    /// What the counter says, if it can be trusted.
+    fn counted(self, ticks: u64) -> Option<u64> {
+        let passed = ticks.checked_sub(self.ticks)? as f64 * self.pace;
+        (self.pace > 0.0 && passed < FIX_NS as f64).then_some(self.ns + passed as u64)
+    }
+
+    /// The kernel was asked.
+    fn next(last: Option<Fix>, ticks: u64, ns: u64) -> Fix {
+        let begin = Fix { ticks, ns, pace: 0.0 };
+        let Some(last) = last else { return begin };
+        match (ticks.checked_sub(last.ticks), ns.checked_sub(last.ns)) {
+            (Some(passed), Some(took)) if passed > 0 && took >= PACE_NS => {
+                Fix { pace: took as f64 / passed as f64, ..begin }
+            }
+            // Too short for a pace.
+            (Some(_), Some(_)) if last.pace == 0.0 => last,
+            _ => begin,
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn ticks() -> Option<u64> {
+    // SAFETY: every x86-64 processor has the instruction; it reads a counter, and touches no memory.
+    Some(unsafe { std::arch::x86_64::_rdtsc() })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> Option<u64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_between_two_looks_at_the_clock() {
+        let ms = |ms: u64| ms * 1_000_000;
+        let first = Fix::next(None, 1_000, 0);
+        assert_eq!(first.counted(2_000), None, "no pace yet");
+        let first = Fix::next(Some(first), 2_000, ms(1));
+        assert_eq!((first.ticks, first.ns), (1_000, 0), "too short for a pace");
+        // Three ticks a microsecond.
+        let fix = Fix::next(Some(first), 1_000 + 30_000, ms(10));
+        assert_eq!(fix.counted(31_000 + 15_000), Some(ms(15)));
+        assert_eq!(fix.counted(31_000 + 300_000), None, "trusted for 100 ms");
+        assert_eq!(fix.counted(30_000), None, "the counter went back");
+        // It stopped, or ran wild, and is measured anew.
+        let slow = Fix::next(Some(fix), 31_000 + 30_000, ms(30));
+        assert_eq!(slow.counted(61_000 + 1_500), Some(ms(31)));
+        assert_eq!(Fix::next(Some(slow), 10, ms(60)).pace, 0.0);
+        assert_eq!(Fix::next(Some(slow), 61_000, ms(60)).pace, 0.0);
+    }
+
+    #[test]
+    fn agrees_with_the_kernel() {
+        let (real, clock) = (Instant::now(), monotonic_ns());
+        for _ in 0..10 {
+            std::thread::sleep(std::time::Duration::from_millis(7));
+            for _ in 0..100 {
+                let (ours, theirs) = (monotonic_ns() - clock, real.elapsed().as_nanos() as u64);
+                // Whoever is interrupted between two looks sees them apart, but always theirs ahead.
+                assert!(ours < theirs + theirs / 10 + 1_000_000, "{ours} {theirs}");
+            }
+        }
+        assert!(monotonic_ns() - clock >= 60_000_000);
+    }
+}
