@@ -50,15 +50,17 @@ const AHEAD_PART: u64 = 128;
 const AHEAD_BYTES_MAX: u64 = 1 << 30;
 /// What is believed of the speed of copying before it was measured, in bytes a second.
 const RATE_AT_FIRST: u64 = 400 << 20;
-/// One read of a victim, and how far its survivors may lie apart to share it.
+/// One read of a victim, and how far its survivors may lie apart to share it: no drive reads elsewhere sooner than it reads so much.
 const EXTENT_BYTES: u64 = 1 << 20;
-const EXTENT_GAP: u64 = 16 << 10;
+const EXTENT_GAP: u64 = 128 << 10;
 /// Reads of a victim that are under way while what was read is appended.
 const EXTENTS_AHEAD: usize = 3;
 
 /// Where collection stands between groups.
 pub(crate) struct Collector {
     progress: Option<Progress>,
+    /// That of the victim from which a piece is being moved.
+    in_hand: Option<Worth>,
     /// The zone that is emptied because its device leaves.
     leaving: Option<Progress>,
     /// Room that it waits for, in bytes.
@@ -89,17 +91,24 @@ struct Progress {
     parts: Vec<Arc<Part>>,
     /// The next part to look at.
     part: usize,
+    worth: Worth,
+    whole: bool,
+}
+
+/// What a victim gives and costs.
+#[derive(Clone, Copy)]
+struct Worth {
     /// Live bytes when it was chosen, what a reset will give beside those, and what has moved.
     live: u64,
     garbage: u64,
     moved: u64,
-    whole: bool,
 }
 
 impl Default for Collector {
     fn default() -> Self {
         Collector {
             progress: None,
+            in_hand: None,
             leaving: None,
             leaving_needs: 0,
             rate: RATE_AT_FIRST,
@@ -127,12 +136,16 @@ impl Collector {
 
     /// What the victim in progress has given.
     fn moving(&self) -> u64 {
-        self.progress.as_ref().map_or(0, |progress| progress.gain(progress.moved))
+        self.worth().map_or(0, |worth| worth.gain())
+    }
+
+    fn worth(&self) -> Option<Worth> {
+        self.in_hand.or_else(|| self.progress.as_ref().map(|progress| progress.worth))
     }
 
     /// Bytes that must still be copied before the victim in progress can be reset.
     pub fn remaining(&self) -> u64 {
-        self.progress.as_ref().map_or(0, |progress| progress.live.saturating_sub(progress.moved))
+        self.worth().map_or(0, |worth| worth.left())
     }
 
     /// All sections were rewritten: what held zones up is free, or will be with the next group.
@@ -205,14 +218,19 @@ impl Collector {
     }
 }
 
-impl Progress {
-    /// What `moved` bytes are worth.
-    fn gain(&self, moved: u64) -> u64 {
+impl Worth {
+    /// Bytes that must still be copied.
+    fn left(&self) -> u64 {
+        self.live.saturating_sub(self.moved)
+    }
+
+    /// What has moved is worth so many bytes.
+    fn gain(&self) -> u64 {
         // Where nothing lives, nothing need move.
         if self.live == 0 {
             return self.garbage;
         }
-        (u128::from(self.garbage) * u128::from(moved.min(self.live)) / u128::from(self.live)) as u64
+        (u128::from(self.garbage) * u128::from(self.moved.min(self.live)) / u128::from(self.live)) as u64
     }
 }
 
@@ -247,45 +265,59 @@ impl Group<'_> {
         let mut piece = self.st.collector.piece_bytes();
         let mut victims = 0;
         let began_ns = self.pool.env.monotonic_ns();
-        let mut moved_bytes = 0;
+        let (mut moved_bytes, mut is_held_back) = (0, false);
         while goal > 0 && piece > 0 {
             let Some(mut progress) = self.take_progress()? else { break };
-            let share = (u128::from(progress.live), u128::from(progress.garbage.max(1)));
-            let mut budget = (u128::from(goal) * share.0 / share.1 + 1).min(u128::from(piece)) as u64;
-            let left = progress.live.saturating_sub(progress.moved);
-            let room = self.pool.physical_room(self.st);
+            let Worth { live, garbage, .. } = progress.worth;
+            let mut budget = (u128::from(goal) * u128::from(live) / u128::from(garbage.max(1)) + 1)
+                .min(u128::from(piece)) as u64;
+            // From now on nobody joins for whom there would be no room beside what is left of it; who joined before has his.
+            self.st.collector.in_hand = Some(progress.worth);
+            self.pool.publish_in_sync(self.st);
+            let room = self.pool.physical_room(self.st).saturating_sub(self.pool.txg.reserved_open());
             // The copies must fit, and the commit after them.
-            if room < budget.min(left) + self.pool.commit_room() {
+            let needs = budget.min(progress.worth.left()) + self.pool.commit_room();
+            if room < needs && needs <= self.pool.physical_room(self.st) {
+                // The next group turns what is promised into what is written, and emptied zones into room.
+                self.st.collector.progress = Some(progress);
+                is_held_back = true;
+                self.pool.want_another_group();
+                break;
+            }
+            if room < needs {
                 // In a strait only what can be ended at once is of use, and what costs least.
                 progress = match self.instead_of(progress, room)? {
                     Some(progress) => progress,
                     None => break,
                 };
+                self.st.collector.in_hand = Some(progress.worth);
                 budget = u64::MAX;
             }
-            let before = progress.gain(progress.moved);
+            let before = progress.worth.gain();
             let moved = self.move_piece(&mut progress, budget)?;
             victims += 1;
             moved_bytes += moved;
             piece = piece.saturating_sub(moved.max(1));
             let is_finished = progress.part >= progress.parts.len();
-            let worth = if is_finished { progress.garbage } else { progress.gain(progress.moved) };
+            let worth = if is_finished { progress.worth.garbage } else { progress.worth.gain() };
             goal = goal.saturating_sub(worth.saturating_sub(before).max(1));
             if is_finished {
                 self.finished(&progress);
             } else {
                 self.st.collector.progress = Some(progress);
             }
+            self.st.collector.in_hand = None;
             if victims == VICTIMS_MAX {
                 break;
             }
         }
+        self.st.collector.in_hand = None;
         let ns = self.pool.env.monotonic_ns().saturating_sub(began_ns).max(1);
         if moved_bytes > PIECE_BYTES_MIN {
             let now = (u128::from(moved_bytes) * 1_000_000_000 / u128::from(ns)) as u64;
             self.st.collector.rate = (3 * (self.st.collector.rate / 4)).saturating_add(now / 4);
         }
-        let moves_on = victims > 0 || self.pool.waiting_zones() > 0;
+        let moves_on = victims > 0 || is_held_back || self.pool.waiting_zones() > 0;
         self.st.collector.is_stuck = !moves_on && needed > 0 && !self.released;
         if !moves_on {
             self.close_wasteful_zones()?;
@@ -323,7 +355,7 @@ impl Group<'_> {
     /// least lives.
     fn instead_of(&mut self, progress: Progress, room: u64) -> Result<Option<Progress>, PoolError> {
         let last_room = self.pool.commit_room() / LAST_ROOM_PART;
-        let fits = |progress: &Progress| progress.live.saturating_sub(progress.moved) + last_room <= room;
+        let fits = |progress: &Progress| progress.worth.left() + last_room <= room;
         if fits(&progress) {
             return Ok(Some(progress));
         }
@@ -388,8 +420,8 @@ impl Group<'_> {
         let garbage = zone_yield.map_or(0, |of_zone| of_zone.of(held.capacity).saturating_sub(live));
         match self.pool.parts_of(&held, claimed) {
             Ok(parts) => {
-                let (part, moved, whole) = (0, 0, true);
-                Ok(Some(Progress { victim, parts, part, live, garbage, moved, whole }))
+                let worth = Worth { live, garbage, moved: 0 };
+                Ok(Some(Progress { victim, parts, part: 0, worth, whole: true }))
             }
             Err(error) => {
                 log::error!("zone {victim} cannot be collected: {error}");
@@ -410,8 +442,9 @@ impl Group<'_> {
         let mut done: Vec<ZoneSeq> = Vec::new();
         while piece > 0 && done.len() < VICTIMS_MAX {
             let Some(mut progress) = self.take_leaving(&done)? else { break };
-            let left = progress.live.saturating_sub(progress.moved);
-            if self.pool.physical_room(self.st) < left.min(piece) + self.pool.commit_room() {
+            let left = progress.worth.left();
+            let room = self.pool.physical_room(self.st).saturating_sub(self.pool.txg.reserved_open());
+            if room < left.min(piece) + self.pool.commit_room() {
                 // Collection comes first, and is told; the rest waits for a group with more room.
                 self.st.collector.leaving_needs = left.min(piece);
                 self.st.collector.leaving = Some(progress);
@@ -467,10 +500,10 @@ impl Group<'_> {
     /// A victim was looked through to its end.
     fn finished(&mut self, progress: &Progress) {
         if progress.whole && !self.st.collector.held_up.contains(&progress.victim) {
-            self.st.collector.finished.push((progress.victim, progress.garbage));
+            self.st.collector.finished.push((progress.victim, progress.worth.garbage));
         }
         self.pool.counters.collected_zones.add(1);
-        log::debug!(txg = self.txg.0, zone = progress.victim.0, bytes = progress.moved; "collected");
+        log::debug!(txg = self.txg.0, zone = progress.victim.0, bytes = progress.worth.moved; "collected");
         if !progress.whole {
             self.suspect.push(progress.victim);
         }
@@ -494,7 +527,8 @@ impl Group<'_> {
             while reading.len() < EXTENTS_AHEAD
                 && let Some(extent) = todo.pop_front()
             {
-                let buf = self.st.collector.spare.pop().unwrap_or_default();
+                let buf = self.st.collector.spare.pop();
+                let buf = buf.unwrap_or_else(|| AlignedBuf::with_capacity(2 * EXTENT_BYTES as usize));
                 reading.push_back(self.read_ahead(&held, extent, buf));
             }
             let Some((extent, read)) = reading.pop_front() else { break };
@@ -538,12 +572,17 @@ impl Group<'_> {
                     joins,
                 };
                 last = Some((entry.identity, self.append_moved(slot, block)?));
-                moved += granule_bytes(u64::from(entry.psize));
+                let len = granule_bytes(u64::from(entry.psize));
+                moved += len;
+                progress.worth.moved += len;
                 self.pool.counters.collected_bytes.add(u64::from(entry.psize));
             }
             self.st.collector.spare.push(buf);
+            if let Some(in_hand) = &mut self.st.collector.in_hand {
+                *in_hand = progress.worth;
+                self.pool.publish_in_sync(self.st);
+            }
         }
-        progress.moved += moved;
         Ok(moved)
     }
 

@@ -180,6 +180,7 @@ impl Pool {
         };
         group.suspect.append(&mut group.st.suspects);
         group.heal()?;
+        self.publish_in_sync(group.st);
         group.collect()?;
         group.evacuate()?;
         group.write_sections()?;

@@ -6,11 +6,14 @@
 //!
 //! Users may write while what is empty and what is open holds more than one victim and the commits need. When it does not, they wait,
 //! in order, and collection gives them room in small steps: for a piece `c` of a victim with live share `r` it gives `c x (1-r)/r`,
-//! long before the victim's zone is reset, because one zone's worth is always kept for exactly this.
+//! long before the victim's zone is reset, because one zone's worth is always kept for exactly this. Each step is told at once, so
+//! nobody waits for a whole group.
 //!
-//! Invariant: who frees may dip into what is kept for collection, but nobody into what commits need.
+//! Invariant: who frees may dip into what is kept for collection, but nobody into what commits need; and collection begins no victim
+//! that would need the room of those who have joined.
 
 use crate::addr::granule_bytes;
+use crate::append::METADATA_PART;
 use crate::group::SECTIONS_IN_HURRY;
 use crate::pool::{Pool, SyncState};
 use crate::txg::Room;
@@ -81,16 +84,17 @@ impl Pool {
         // Shared slots are counted on to be filled; others may stay half empty.
         let half_empty = if slots > SHARED_SLOTS as u64 { slots / 2 } else { 0 };
         let tenths = 10 * (1 + zones.div_ceil(GARBAGE_PART_MIN) + half_empty)
+            + 10 * slots / METADATA_PART
             + 10 * self.commit_room() / self.yield_of_zone().max(1);
         (zones * 7 / 100).max(tenths.div_ceil(10))
     }
 
-    /// What is empty, and what open zones still take, in bytes.
+    /// What is empty, and what open zones still take beside metadata, in bytes.
     pub(crate) fn physical_room(&self, st: &SyncState) -> u64 {
         let stays =
             |slot: &usize| st.streams.device_of(*slot).is_some_and(|device| self.devices.gives_room(device));
-        let rooms: u64 =
-            (0..st.streams.layout().slots()).filter(stays).map(|slot| st.streams.room(slot)).sum();
+        let slots = (0..st.streams.layout().slots()).filter(stays);
+        let rooms: u64 = slots.map(|slot| st.streams.room_for_data(slot)).sum();
         rooms + self.empty_room(st)
     }
 
@@ -106,8 +110,20 @@ impl Pool {
         if layout.slots() > SHARED_SLOTS { kept + others } else { kept.max(others) }
     }
 
-    /// Publishes what room there is, for those who want to join a group.
+    /// Publishes what room there is between two groups, for those who want to join one.
     pub(crate) fn publish(&self, st: &SyncState) {
+        let room = self.count_room(st, 0);
+        self.txg.set_room(room, false);
+    }
+
+    /// The same from within a group that has written what was reserved in it, and needs its own commit as well.
+    pub(crate) fn publish_in_sync(&self, st: &SyncState) {
+        let room = self.count_room(st, self.commit_room());
+        self.txg.set_room(room, true);
+    }
+
+    /// `for_group`: bytes that the group under way may still take.
+    fn count_room(&self, st: &SyncState, for_group: u64) -> Room {
         let table_bytes: u64 = st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
         let in_a_hurry = u64::from(SECTIONS_IN_HURRY).min(st.sections.len() as u64);
         self.sections_bytes
@@ -117,9 +133,9 @@ impl Pool {
         // Zones that died and zones that could not be reset are in neither.
         let (zones, all) = self.stock(&tables, st);
         let reserve = self.reserve_zones(zones, st) * per_zone;
-        let physical = self.physical_room(st);
+        let physical = self.physical_room(st).saturating_sub(for_group);
         let kept = self.kept_room(st);
-        self.txg.set_room(Room {
+        Room {
             live: tables.live,
             limit: all.saturating_sub(reserve),
             limit_frees: all.saturating_sub(reserve / 2),
@@ -131,7 +147,7 @@ impl Pool {
             is_stuck: st.collector.is_stuck,
             resets_wait: tables.emptied().next().is_some(),
             zones,
-        });
+        }
     }
 
     /// Zones that can hold something and stay, and what they can be counted on to take, in bytes.

@@ -124,6 +124,15 @@ struct Load {
     dirty: u64,
     /// Anything joined at all.
     changed: bool,
+    /// What was reserved is on its way to the device; what that took is no longer counted as room.
+    written: bool,
+}
+
+impl Load {
+    /// Bytes reserved that must still find room.
+    fn unwritten(&self) -> u64 {
+        if self.written { 0 } else { self.reserved }
+    }
 }
 
 pub(crate) struct TxgState {
@@ -145,7 +154,7 @@ pub(crate) struct TxgState {
     next_ticket: u64,
 }
 
-/// Room in the pool, as of the last commit.
+/// Room in the pool, as of the last commit, or of the last step of collection after it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Room {
     /// Live bytes.
@@ -172,6 +181,8 @@ pub(crate) struct Groups {
     left: Condvar,
     /// A group was committed, or the pool failed.
     synced: Condvar,
+    /// There is more room, somebody else had his turn, or the pool failed.
+    more_room: Condvar,
     /// There is something to do for the sync thread.
     work: Condvar,
     room: Mutex<Room>,
@@ -218,6 +229,7 @@ impl Groups {
             open_now: AtomicU64::new(open.0),
             left: Condvar::new(),
             synced: Condvar::new(),
+            more_room: Condvar::new(),
             work: Condvar::new(),
             room: Mutex::default(),
             dirty_max: Mutex::new(dirty_budget.min(DIRTY_MIN)),
@@ -225,8 +237,20 @@ impl Groups {
         }
     }
 
-    pub fn set_room(&self, room: Room) {
+    /// `is_written`: the group that syncs has written what was reserved in it. Who waits need not wait for its end.
+    pub fn set_room(&self, room: Room, is_written: bool) {
+        let mut state = self.state.lock();
         *self.room.lock() = room;
+        state.load_syncing.written |= is_written;
+        let (_, unwritten) = state.reserved();
+        if state.queue.front().is_some_and(|(_, need)| unwritten + need <= room.writable) {
+            self.more_room.notify_all();
+        }
+    }
+
+    /// Bytes reserved in the open group.
+    pub fn reserved_open(&self) -> u64 {
+        self.state.lock().load_open.reserved
     }
 
     pub fn room(&self) -> Room {
@@ -255,8 +279,7 @@ impl Groups {
 
     /// Worst-case bytes reserved and not yet accounted.
     pub fn reserved(&self) -> u64 {
-        let state = self.state.lock();
-        state.load_open.reserved + state.load_syncing.reserved
+        self.state.lock().reserved().0
     }
 
     /// Dirty bytes in memory, and their bound.
@@ -275,7 +298,16 @@ impl Groups {
         let _state = self.state.lock();
         self.left.notify_all();
         self.synced.notify_all();
+        self.more_room.notify_all();
         self.work.notify_all();
+    }
+}
+
+impl TxgState {
+    /// Bytes reserved and not yet accounted, and those of them that must still find room.
+    fn reserved(&self) -> (u64, u64) {
+        let (open, syncing) = (&self.load_open, &self.load_syncing);
+        (open.reserved + syncing.reserved, open.unwritten() + syncing.unwritten())
     }
 }
 
@@ -326,6 +358,8 @@ struct SpaceWait<'a> {
     /// The most room there was while it waited, and how many groups brought no more.
     most: u64,
     stuck: u32,
+    /// The group after which that was looked at.
+    seen: Option<Txg>,
 }
 
 impl SpaceWait<'_> {
@@ -341,7 +375,7 @@ impl SpaceWait<'_> {
         if let Some(own) = self.ticket.take() {
             state.queue.retain(|(ticket, _)| *ticket != own);
             // The next one may fit as well.
-            self.pool.txg.synced.notify_all();
+            self.pool.txg.more_room.notify_all();
         }
     }
 }
@@ -362,7 +396,7 @@ impl Pool {
         }
         let need = cost.reserve_bytes();
         let mut delayed = false;
-        let mut wait = SpaceWait { pool: self, ticket: None, most: 0, stuck: 0 };
+        let mut wait = SpaceWait { pool: self, ticket: None, most: 0, stuck: 0, seen: None };
         let mut queue = Queue { counters: &self.counters, began_ns: None, since_ns: 0 };
         loop {
             let mut state = self.txg.state.lock();
@@ -418,7 +452,7 @@ impl Pool {
                 Wait::Turn => {
                     queue.enter();
                     wait.enter(&mut state, need);
-                    self.txg.synced.wait(&mut state);
+                    self.txg.more_room.wait(&mut state);
                     drop(state);
                     queue.leave(WaitFor::Space);
                 }
@@ -427,7 +461,8 @@ impl Pool {
                     let (limit, writable) = cost.room_of(&room);
                     // What others reserved comes back with their group, so only when nothing is pending is the answer final; and
                     // collection needs some groups to turn garbage into room.
-                    if state.load_open.reserved + state.load_syncing.reserved == 0 {
+                    if state.reserved().0 == 0 && wait.seen != Some(state.synced) {
+                        wait.seen = Some(state.synced);
                         wait.stuck = if writable > wait.most { 0 } else { wait.stuck + 1 };
                         wait.most = wait.most.max(writable);
                         // Every group takes some room itself, so none is committed that cannot bring any.
@@ -440,10 +475,18 @@ impl Pool {
                     if !cost.frees {
                         wait.enter(&mut state, need);
                     }
-                    let txg = state.open;
-                    drop(state);
                     queue.enter();
-                    self.commit_txg(txg)?;
+                    let txg = state.open;
+                    if self.threaded() {
+                        // Not for the whole group: collection tells of each step.
+                        state.wanted = state.wanted.max(txg);
+                        self.txg.work.notify_one();
+                        self.txg.more_room.wait(&mut state);
+                        drop(state);
+                    } else {
+                        drop(state);
+                        self.commit_txg(txg)?;
+                    }
                     queue.leave(WaitFor::Space);
                 }
             }
@@ -465,9 +508,9 @@ impl Pool {
             return Wait::Turn;
         }
         let room = self.txg.room();
-        let reserved = state.load_open.reserved + state.load_syncing.reserved;
+        let (reserved, unwritten) = state.reserved();
         let (limit, writable) = cost.room_of(&room);
-        if room.live + reserved + need > limit || reserved + need > writable {
+        if room.live + reserved + need > limit || unwritten + need > writable {
             return Wait::Space;
         }
         let max = *self.txg.dirty_max.lock();
@@ -596,6 +639,7 @@ impl Pool {
             }
         }
         self.txg.synced.notify_all();
+        self.txg.more_room.notify_all();
         self.txg.left.notify_all();
         drop(state);
         if let (Ok(()), Some(client)) = (&outcome, self.client()) {

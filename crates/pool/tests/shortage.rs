@@ -4,6 +4,8 @@
 
 mod support;
 
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use support::{create, fill, import, options, owner, sim, verify, work};
@@ -288,5 +290,112 @@ fn no_group_follows_one_that_failed() {
             }
         });
         assert_eq!(calls.load(Ordering::SeqCst), 1, "seed {seed}");
+    }
+}
+
+/// The toy, which begins to sync a group only when nobody joins the next one any more: as many have as there was room for.
+struct Crowded {
+    toy: Arc<support::Toy>,
+    /// Changed in the open group.
+    slots: Mutex<Vec<usize>>,
+    joined: AtomicU64,
+    ended: AtomicU64,
+}
+
+const WRITERS: u64 = 4;
+
+impl Client for Crowded {
+    fn quiesced(&self, last: &Tx) {
+        let mut state = self.toy.state.lock();
+        for slot in std::mem::take(&mut *self.slots.lock()) {
+            state.versions[slot] += 1;
+            state.dirty.push(slot);
+        }
+        drop(state);
+        self.toy.quiesced(last);
+    }
+
+    fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
+        let mut joined = u64::MAX;
+        while self.ended.load(Ordering::SeqCst) < WRITERS {
+            let now = self.joined.load(Ordering::SeqCst);
+            if std::mem::replace(&mut joined, now) == now {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.toy.sync(group)
+    }
+
+    fn synced(&self, txg: Txg) {
+        self.toy.synced(txg);
+    }
+}
+
+/// Collection runs while others join the next group: it must leave them the room that they were promised.
+#[test]
+fn collection_takes_no_room_that_was_promised() {
+    // What the toy nearly fills.
+    const ZONES: u32 = 20;
+    let (mut refused, mut collected) = (0, 0);
+    for round in 0..4u64 {
+        let config = SimConfig { seed: round, zone_count: 32, ..SimConfig::default() };
+        let device = SimDevice::new(config).unwrap();
+        create(&device, round).0.export().unwrap();
+        (ZONES..32).for_each(|zone| device.kill_zone(ZoneIdx(zone), ZoneState::Offline).unwrap());
+        let pool = Pool::import(vec![Arc::new(device)], Arc::new(SystemEnv::new()), &options()).unwrap();
+        let toy = Arc::new(support::Toy { state: Mutex::default() });
+        toy.state.lock().versions = vec![0; support::SLOTS];
+        toy.state.lock().pointers = vec![BlockPtr::default(); support::SLOTS];
+        let (joined, ended) = (AtomicU64::new(0), AtomicU64::new(0));
+        let crowd = Arc::new(Crowded { toy: toy.clone(), slots: Mutex::default(), joined, ended });
+        pool.set_client(crowd.clone());
+        let outcomes: Vec<Result<u64, PoolError>> = std::thread::scope(|scope| {
+            let writer = |seed: u64| {
+                let (pool, crowd) = (&pool, &crowd);
+                move || {
+                    let outcome = crowd.write(pool, seed);
+                    crowd.ended.fetch_add(1, Ordering::SeqCst);
+                    outcome
+                }
+            };
+            let writers: Vec<_> =
+                (0..WRITERS).map(|number| scope.spawn(writer(round * 10 + number))).collect();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        });
+        refused += outcomes.into_iter().map(Result::unwrap).sum::<u64>();
+        pool.commit().unwrap();
+        collected += pool.stats().collected_zones;
+        verify(&pool, &toy);
+        pool.export().unwrap();
+    }
+    assert!(refused < 4 * WRITERS * CHANGES / 10, "{refused} were refused");
+    assert!(collected > 100, "the canary: {collected} zones were collected");
+}
+
+const CHANGES: u64 = 150;
+
+impl Crowded {
+    /// How many changes were refused.
+    fn write(&self, pool: &Arc<Pool>, seed: u64) -> Result<u64, PoolError> {
+        let env = SeededEnv::new(seed);
+        let mut refused = 0;
+        for _ in 0..CHANGES {
+            // Three blocks and their second copies, and the list.
+            let cost = Cost { write_bytes: 6 * 30_208, meta_bytes: 56_000, ..Cost::NOTHING };
+            let tx = match pool.begin(cost) {
+                Ok(tx) => tx,
+                Err(PoolError::NoSpace { .. }) => {
+                    refused += 1;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let slots = (0..3).map(|_| (env.random_u64() % support::SLOTS as u64) as usize);
+            self.slots.lock().extend(slots);
+            self.joined.fetch_add(1, Ordering::SeqCst);
+            drop(tx);
+        }
+        Ok(refused)
     }
 }

@@ -232,9 +232,9 @@ impl Group<'_> {
         Some(Victim {
             seq: progress.victim,
             home,
-            live_bytes: progress.live,
-            garbage_bytes: progress.garbage,
-            moved_bytes: progress.moved,
+            live_bytes: progress.worth.live,
+            garbage_bytes: progress.worth.garbage,
+            moved_bytes: progress.worth.moved,
         })
     }
 }

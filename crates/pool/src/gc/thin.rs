@@ -23,7 +23,7 @@ impl Group<'_> {
             self.st.collector.candidates.remove(victim);
             self.st.collector.ended(victim);
             let Some(mut progress) = self.look_through(victim, Some(zone_yield))? else { continue };
-            if progress.live > piece || !self.pool.has_room_for(&progress, self) {
+            if progress.worth.live > piece || !self.pool.has_room_for(&progress, self) {
                 self.st.collector.changed(&self.pool.tables.read(), victim, zone_yield);
                 return Ok(());
             }
@@ -38,6 +38,8 @@ impl Group<'_> {
 impl Pool {
     /// The copies fit, and the commit after them.
     fn has_room_for(&self, progress: &Progress, group: &Group<'_>) -> bool {
-        self.physical_room(group.st) >= progress.live + self.commit_room() + self.yield_of_zone()
+        let promised = self.txg.reserved_open();
+        self.physical_room(group.st)
+            >= promised + progress.worth.live + self.commit_room() + self.yield_of_zone()
     }
 }
