@@ -2,15 +2,15 @@
 # The mounted suite: programs that people use, on a real mount.
 #
 #   scripts/mounted.sh              as in `make test`
-#   scripts/mounted.sh --soak       more of it: 50 killed daemons
+#   scripts/mounted.sh --soak       more of it: 50 killed daemons, a pool filled and emptied 50 times
 #   scripts/mounted.sh check_git    only these
 #
 # checks.sh has what runs them.
 set -euo pipefail
 . "$(dirname "$0")/checks.sh"
 
-kills=5
-[ "${1:-}" = --soak ] && { kills=50; shift; }
+kills=5 fills=2
+[ "${1:-}" = --soak ] && { kills=50 fills=50; shift; }
 # A tree with links, odd names and many small files.
 tree=${TERRANE_TREE:-/usr/include}
 
@@ -102,6 +102,41 @@ check_space() {
     done
     say "    backing file: $(mib "$before"), full $(mib "$full"), after rm $(mib "$after")"
     [ $((full - before)) -gt $((256 << 20)) ] && [ $((after - before)) -lt $(((full - before) / 4)) ]
+}
+
+# Filled to the end and emptied, again and again: nobody is refused before what the empty pool offered is in use, and the backing file gets
+# smaller each time.
+check_emptied() {
+    local offered empty full left used least=100 most=0 round file try
+    need_image
+    "$terrane" umount "$mnt"
+    fresh_pool 512M -o compression=off
+    "$terrane" sync p
+    offered=$(df --output=avail -B1 "$mnt" | tail -n 1)
+    empty=$(stored_bytes "$work/pool.img")
+    for round in $(seq "$fills"); do
+        # Large files in one round, smaller ones in the next.
+        for file in $(seq 100000); do
+            head -c $((round % 2 ? 37 << 20 : RANDOM * 20)) /dev/urandom >"$mnt/$file" 2>"$work/refused" || break
+        done
+        grep -q 'No space left' "$work/refused" || { cat "$work/refused"; return 1; }
+        "$terrane" sync p
+        used=$(($(df --output=used -B1 "$mnt" | tail -n 1) * 100 / offered))
+        [ "$used" -ge "$least" ] || least=$used
+        full=$(stored_bytes "$work/pool.img")
+        find "$mnt" -type f -delete
+        for try in $(seq 60); do
+            "$terrane" sync p
+            left=$(stored_bytes "$work/pool.img")
+            [ $((left - empty)) -lt $(((full - empty) / 8)) ] && break
+            : >"$mnt/touched"
+            sleep 0.1
+        done
+        left=$(((left - empty) * 100 / (full - empty)))
+        [ "$left" -le "$most" ] || most=$left
+        [ "$used" -ge 98 ] && [ "$left" -lt 13 ] || { say "    round $round: $used % were in use at the end, $left % of the file left"; return 1; }
+    done
+    say "    $fills times: at least $least % of what was offered in use, at most $most % of the backing file left"
 }
 
 # What a program asks for and does not get must be said in the right words.
@@ -324,6 +359,6 @@ check_kill() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_tree check_git check_build check_sqlite check_space check_unsupported check_blocks check_locks check_names check_damage check_ends check_kill)
+all=(check_tree check_git check_build check_sqlite check_space check_emptied check_unsupported check_blocks check_locks check_names check_damage check_ends check_kill)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

@@ -3,10 +3,10 @@
 #
 #   scripts/zoned-cases.sh DRIVE [--soak] [case_slots ...]
 #
-# Needs root and a drive whose content may go, of at least 48 zones and 1.5 GB. Every case makes its own pool on it, and the pool is checked
-# after it. On machines that $ZONED_RUNNER makes:
+# Needs root and a drive whose content may go, of at least 48 zones and 1.5 GB; from 256 zones on nothing is left out. Every case makes its
+# own pool on it, and the pool is checked after it. scripts/zoned.sh runs them; on machines that $ZONED_RUNNER makes:
 #
-#   $ZONED_RUNNER --mem 5G --zoned z0:2048:16:14 -- scripts/zoned-cases.sh /dev/z0
+#   $ZONED_RUNNER --mem 5G --zoned z0:2048:8:14 -- scripts/zoned-cases.sh /dev/z0
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 
@@ -27,8 +27,8 @@ zone_bytes=$(($(cat "$queue/chunk_sectors") * 512))
 slots=$(cat "$queue/max_active_zones")
 [ "$slots" -gt 0 ] || slots=14
 zones=$(cat "$queue/nr_zones")
-# Streams share zones on small pools: there two files lie together, whatever is known of them.
-streams_apart=128
+# Smaller pools have one or two zones open for data, each of which costs them room: there files lie together, whatever is known of them.
+streams_apart=256
 
 noise() { head -c "$1" /dev/urandom; }
 skip() { say "    skipped: $*"; exit 77; }
@@ -170,6 +170,62 @@ case_truncate() {
     say "    $rounds times; the longest took $((longest / 1000)) ms"
 }
 
+# Eight that write in turns share zones, and half of them go; while something else is written again and again, the others are moved. They
+# must not be scattered by that: each lies in hardly more zones than it would fill, and is right. In order, and at random. (xfs/643, xfs/644)
+case_scatter() {
+    local file how before after most=$((30 * (1 << 20) / zone_bytes + 5)) rest round rounds=3
+    [ -z "$soak" ] || rounds=20
+    interleave() { # how
+        python3 - "$mnt" "$1" <<'EOT'
+import os, random, sys
+dir, how = sys.argv[1:]
+turns = [(file, at) for at in range(480) for file in range(8)]
+if how == "random":
+    random.Random(1).shuffle(turns)
+files = [os.open(f"{dir}/part{file}", os.O_WRONLY | os.O_CREAT) for file in range(8)]
+for turn, (file, at) in enumerate(turns):
+    os.pwrite(files[file], random.Random(file * 1000 + at).randbytes(65536), at << 16)
+    # Groups of a few MiB, as when somebody else commits.
+    if turn % 64 == 63:
+        os.fsync(files[file])
+EOT
+    }
+    spread() { for file in 0 2 4 6; do zones_of "$mnt/part$file" | awk '$2 > 65536' | wc -l; done | sort -n | tail -n 1; }
+    for how in order random; do
+        interleave $how
+        (cd "$mnt" && sha256sum part[0246]) >"$work/sums"
+        rm "$mnt"/part[1357]
+        "$terrane" sync p
+        before=$(spread)
+        rest=$(($(available) * 9 / 10 >> 20))
+        for round in $(seq "$rounds"); do dd if=/dev/urandom of="$mnt/rest" bs=1M count="$rest" conv=notrunc,fsync iflag=fullblock status=none; done
+        after=$(spread)
+        say "    $how: in $before zones at the most, after $rounds times $rest MiB in $after"
+        (cd "$mnt" && sha256sum --quiet -c "$work/sums")
+        [ "$after" -le "$most" ] || [ "$after" -le "$before" ]
+        rm "$mnt"/part* "$mnt/rest"
+        "$terrane" sync p
+    done
+}
+
+# What is known of space does not change by unmounting, open zones with removed files in them or not. (xfs/634)
+case_remount() {
+    local before after
+    for file in 1 2 3 4; do noise $((3 << 20)) >"$mnt/$file"; done
+    "$terrane" sync p
+    rm "$mnt"/[13]
+    "$terrane" sync p
+    before=$(df --output=used,avail -B1 "$mnt" | tail -n 1)
+    for _ in 1 2 3; do
+        "$terrane" umount "$mnt"
+        "$terrane" mount p "$mnt"
+        after=$(df --output=used,avail -B1 "$mnt" | tail -n 1)
+        say "    used and available: $before, after a mount $after"
+        # Names and inodes may be written anew by the mount.
+        awk -v slack=$((1 << 20)) '{ for (at = 1; at <= 2; at++) { apart = $at - $(at + 2); if (apart < -slack || apart > slack) exit 1 } }' <<<"$before $after"
+    done
+}
+
 # Zones whose files are gone are emptied on the drive, and nothing is moved for it. (btrfs/237)
 case_reset() {
     local file fresh full emptied moved
@@ -196,7 +252,7 @@ fresh() {
     "$terrane" mount p "$mnt"
 }
 
-all=(case_alone case_small case_apart case_hints case_slots case_df case_truncate case_reset)
+all=(case_alone case_small case_apart case_hints case_slots case_df case_truncate case_scatter case_remount case_reset)
 [ $# -gt 0 ] && all=("$@")
 passed=0 skipped=0 failed=()
 for check in "${all[@]}"; do

@@ -3,8 +3,8 @@
 # behind our back, power cuts under load.
 #
 #   scripts/zoned.sh                short, as in `make test`
-#   scripts/zoned.sh --full         `make test-zoned`: every kind of drive, and the whole mounted suite
-#   scripts/zoned.sh --soak         the same with 20 power cuts for each lasting drive
+#   scripts/zoned.sh --full         `make test-zoned`: every kind of drive, the whole mounted suite, 20 power cuts for each lasting drive
+#   scripts/zoned.sh --soak         the same for longer
 #   scripts/zoned.sh check_behind   only these
 #
 # Drives come from, in this order: $ZONED_RUNNER, a program that runs a command on a kernel with such drives (called as
@@ -13,12 +13,12 @@
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 
-short=(check_limit_4 check_cuts_odd)
-full=(check_limit_4 check_limit_14 check_odd check_behind check_large_zones check_cuts check_cuts_odd)
-cuts=3 rounds=1 mounted=(check_ends)
+short=(check_limit_4 check_cases check_cuts_odd)
+full=(check_limit_4 check_limit_14 check_odd check_behind check_cases check_rebuild check_large_zones check_cuts check_cuts_odd)
+cuts=3 rounds=1 mounted=(check_ends) cases=(case_apart case_hints case_reset)
 case ${1:-} in
-    --full) shift; short=("${full[@]}") rounds=2 mounted=() ;;
-    --soak) shift; short=("${full[@]}") rounds=4 mounted=() cuts=20 ;;
+    --full) shift; short=("${full[@]}") rounds=2 mounted=() cases=() cuts=20 ;;
+    --soak) shift; short=("${full[@]}") rounds=4 mounted=() cases=(--soak) cuts=40 ;;
     # On the kernel with the drives: one of the functions below.
     --inside) shift; inside=1 ;;
 esac
@@ -44,6 +44,40 @@ inside_mounted() { # device, checks...
     local device=$1
     shift
     TERRANE_POOL_DEVICE=$device "$top/scripts/mounted.sh" "$@"
+}
+
+inside_cases() { # device, words...
+    "$top/scripts/zoned-cases.sh" "$@"
+}
+
+# What others wrote to find wrong bytes, on the pool's largest zones.
+inside_fsx() { # device, operations
+    local device=$1
+    command -v fsx >/dev/null || { say "    skipped: fsx is not installed"; exit 77; }
+    begin_inside "$device"
+    "$terrane" pool create p "$device" --force
+    "$terrane" mount p "$mnt"
+    fsx -N "$2" -S 1 "$mnt/fsx" >"$work/fsx.log" 2>&1 || { tail -n 20 "$work/fsx.log"; return 1; }
+    "$terrane" umount "$mnt"
+    "$terrane" check p
+}
+
+# The tables of zones are lost, and made again from what the zones tell of themselves: everything is there, and the pool goes on.
+inside_rebuild() { # device
+    begin_inside "$1"
+    "$terrane" pool create p "$device" --force
+    "$terrane" mount p "$mnt"
+    python3 "$top/scripts/churn.py" run "$mnt" "$work/model" 80 0.5
+    "$terrane" umount "$mnt"
+    "$terrane" check p --rebuild-index
+    "$terrane" check p
+    "$terrane" mount p "$mnt"
+    python3 "$top/scripts/churn.py" verify "$mnt" "$work/model"
+    rm -rf "$mnt"/*
+    "$terrane" sync p
+    python3 "$top/scripts/churn.py" run "$mnt" "$work/model" 90 0.5
+    "$terrane" umount "$mnt"
+    "$terrane" check p
 }
 
 # Files come, change and go at 90 % for so many times the drive's size; then all of them are right, mounted anew.
@@ -75,7 +109,8 @@ inside_behind() { # device
     head -c 3M /dev/urandom >"$mnt/kept"
     cp "$mnt/kept" "$work/kept"
     "$terrane" umount "$mnt"
-    local round available sector
+    local round sector opened
+    opened=$(active_zones "$device")
     for round in write finish write; do
         blkzone report "$device" | grep -E 'zcond: ?[234]\(' | sed -E 's/.*start: (0x[0-9a-f]+).*wptr (0x[0-9a-f]+).*/\1 \2/' |
             while read -r sector pointer; do
@@ -94,6 +129,9 @@ inside_behind() { # device
     # What the strangers took comes back when zones are collected: the drive can be filled as if they had not been.
     "$terrane" mount p "$mnt"
     rm "$mnt/more"
+    # Nobody forgets a zone that was finished behind his back: as many are open as there were.
+    "$terrane" sync p
+    [ "$(active_zones "$device")" -le "$opened" ] || { say "    $(active_zones "$device") zones are open, $opened were"; return 1; }
     python3 "$top/scripts/churn.py" run "$mnt" "$work/model" 90 0.5
     cmp "$mnt/kept" "$work/kept"
     "$terrane" umount "$mnt"
@@ -208,7 +246,7 @@ on_null() { # MiB:zone MiB:active limit:capacity MiB:conventional zones, functio
     shift 2
     case $way in
         runner)
-            "$runner" --mem $((size + 1536))M --zoned "z0:$spec" --timeout 900 -- \
+            "$runner" --mem $((size + 1536))M --zoned "z0:$spec" --timeout 1800 -- \
                 env TERRANE="$terrane" SEED="${SEED:-}" TMPDIR="$kept" "$top/scripts/zoned.sh" --inside "$what" /dev/z0 "$@"
             ;;
         null_blk)
@@ -263,8 +301,24 @@ check_behind() {
     on_null 512:8:0:6:2 behind
 }
 
+# The meaning of cases that others have.
+check_cases() {
+    on_null 2048:8:14 cases "${cases[@]}"
+    # And where few zones are open, whose streams are shared.
+    [ "${#cases[@]}" -gt 1 ] || on_null 2048:32:4 cases "${cases[@]}"
+}
+
+check_rebuild() {
+    on_null 512:8:14 rebuild
+    on_null 512:8:0:6:2 rebuild
+}
+
 check_large_zones() {
     on_lasting 12288:256 '' churn 15 0.1
+    rm -rf "$kept/drive"
+    # (generic/781)
+    on_lasting 4096:256:256:2 '' fsx 20000
+    rm -rf "$kept/drive"
 }
 
 # The power goes while files are written, fsync'ed and removed: what was promised is there, and the pool goes on.
