@@ -317,7 +317,7 @@ check_large_zones() {
     on_lasting 12288:256 '' churn 15 0.1
     rm -rf "$kept/drive"
     # (generic/781)
-    on_lasting 4096:256:256:2 '' fsx 20000
+    on_lasting 12288:256:256:2 '' fsx 20000
     rm -rf "$kept/drive"
 }
 
