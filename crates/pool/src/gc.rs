@@ -38,7 +38,7 @@ pub use by_hand::{GcMode, GcProgress, Victim};
 /// Victims of one group at the most.
 const VICTIMS_MAX: usize = 64;
 /// What collection may take of a group's time.
-const PIECE_NS: u64 = 50_000_000;
+const PIECE_NS: u64 = 30_000_000;
 /// A group moves at most so many bytes, however fast the device is, and may move so many, however slow.
 const PIECE_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES_MIN: u64 = 1 << 20;
@@ -46,13 +46,15 @@ const PIECE_BYTES_MIN: u64 = 1 << 20;
 const LAST_ROOM_PART: u64 = 3;
 /// Collection begins when room falls under what must be kept and one part of so many of the pool, or so many bytes: enough for groups
 /// to be large, and little enough for zones to ripen.
-const AHEAD_PART: u64 = 128;
+const AHEAD_PART: u64 = 1024;
 const AHEAD_BYTES_MAX: u64 = 1 << 30;
 /// What is believed of the speed of copying before it was measured, in bytes a second.
 const RATE_AT_FIRST: u64 = 400 << 20;
 /// One read of a victim, and how far its survivors may lie apart to share it: no drive reads elsewhere sooner than it reads so much.
 const EXTENT_BYTES: u64 = 1 << 20;
 const EXTENT_GAP: u64 = 128 << 10;
+/// What a group that goes on because somebody waits gains before it looks again.
+const STEP_BYTES: u64 = 256 << 10;
 /// Reads of a victim that are under way while what was read is appended.
 const EXTENTS_AHEAD: usize = 3;
 
@@ -266,7 +268,15 @@ impl Group<'_> {
         let mut victims = 0;
         let began_ns = self.pool.env.monotonic_ns();
         let (mut moved_bytes, mut is_held_back) = (0, false);
-        while goal > 0 && piece > 0 {
+        while piece > 0 {
+            if goal == 0 {
+                // Whoever joined by what was gained may wait again: groups that end too soon rewrite the same metadata again and again.
+                let (waiting, bytes) = self.pool.txg.waiting();
+                if waiting == 0 || !self.pool.threaded() {
+                    break;
+                }
+                goal = bytes.max(STEP_BYTES);
+            }
             let Some(mut progress) = self.take_progress()? else { break };
             let Worth { live, garbage, .. } = progress.worth;
             let mut budget = (u128::from(goal) * u128::from(live) / u128::from(garbage.max(1)) + 1)

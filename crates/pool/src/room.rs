@@ -94,7 +94,10 @@ impl Pool {
         let stays =
             |slot: &usize| st.streams.device_of(*slot).is_some_and(|device| self.devices.gives_room(device));
         let slots = (0..st.streams.layout().slots()).filter(stays);
-        let rooms: u64 = slots.map(|slot| st.streams.room_for_data(slot)).sum();
+        // With many slots what is open lies in pieces, and a large block may fit none of their ends.
+        let many = st.streams.layout().slots() > SHARED_SLOTS;
+        let end = if many { granule_bytes(self.largest_block.load(Ordering::Relaxed)) } else { 0 };
+        let rooms: u64 = slots.map(|slot| st.streams.room_for_data(slot).saturating_sub(end)).sum();
         rooms + self.empty_room(st)
     }
 
@@ -106,8 +109,7 @@ impl Pool {
         let own = |slot: &usize| !layout.data().contains(slot);
         let others: u64 = (0..layout.slots()).filter(own).map(|slot| st.streams.room(slot)).sum();
         let kept = per_zone + self.commit_room();
-        // With many slots what is open lies in pieces, none of which may take a large block; a small pool cannot afford to count so.
-        if layout.slots() > SHARED_SLOTS { kept + others } else { kept.max(others) }
+        kept.max(others)
     }
 
     /// Publishes what room there is between two groups, for those who want to join one.
