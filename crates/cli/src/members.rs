@@ -91,6 +91,19 @@ impl Places {
     }
 }
 
+/// What may be destroyed when the first of these devices was named: all of them, or that one alone if the newest of their labels does not
+/// name it: it left the pool, and the pool goes on without it.
+pub fn doomed(mut devices: Vec<(PathBuf, Arc<dyn Device>)>) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
+    let labels = devices.iter().map(|(path, _)| live::read_label(path)).collect::<Outcome<Vec<Label>>>()?;
+    let newest = labels.iter().max_by_key(|label| label.generation);
+    if let (Some(newest), Some(named)) = (newest, labels.first())
+        && !newest.members().any(|(_, row)| row.device == named.device)
+    {
+        devices.truncate(1);
+    }
+    Ok(devices)
+}
+
 /// Opens and locks all devices of a pool, with the path of each; the one that was named first. The zone size is the label's.
 ///
 /// # Errors

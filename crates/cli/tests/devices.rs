@@ -116,6 +116,20 @@ fn devices_leave_a_pool_that_nobody_has_mounted_and_one_that_somebody_has() {
 }
 
 #[test]
+fn a_device_that_left_its_pool_is_destroyed_alone() {
+    let place = Place::new("stale");
+    place.run("pool create tank a.img b.img --size 64M", 0);
+    // What is left of it if the power goes before it is wiped.
+    fs::copy(place.path("b.img"), place.path("old.img")).unwrap();
+    place.run("pool remove tank b.img", 0);
+    place.run("pool destroy --delete old.img", 0);
+    assert!(!place.path("old.img").exists());
+    assert!(place.out("check tank").contains("nothing found"));
+    place.run("pool destroy --delete tank", 0);
+    assert!(!place.path("a.img").exists());
+}
+
+#[test]
 fn a_device_is_added_under_a_mount() {
     if !can_mount() {
         eprintln!("skipped: no /dev/fuse here");

@@ -477,7 +477,7 @@ impl Destroy {
                 target.path.display()
             )));
         }
-        let devices = members::open(&target, OpenMode::ReadWrite)?;
+        let devices = members::doomed(members::open(&target, OpenMode::ReadWrite)?)?;
         for (path, _) in devices.iter().filter(|_| self.delete) {
             if terrane_device::probe(path)?.kind != PathKind::Regular {
                 let remedy = "leave --delete out";
