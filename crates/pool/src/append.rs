@@ -20,8 +20,8 @@ use crate::addr::{Addr, GRANULE, granule_bytes};
 use crate::devices::Devices;
 use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, PartHead, encode_part};
 use crate::error::PoolError;
-use crate::policy::{Layout, Placement, Placer};
-use crate::record::{Class, Home, Move, Opened, PartCopy, Run, Written};
+use crate::policy::{Age, Layout, Placement, Placer};
+use crate::record::{Class, Home, Move, Opened, PartCopy, Written, runs_of};
 use crate::seal::{Seed, seal};
 use crate::stats::Counters;
 use flume::{Receiver, Sender, bounded, unbounded};
@@ -198,8 +198,14 @@ pub trait ZoneSource {
     /// Whether [`ZoneSource::open_zone`] has one while zones are open on the devices `open`.
     fn has_zone(&self, open: &[DeviceIdx]) -> bool;
 
-    /// An empty physical zone, ready to be written, under a fresh sequence number. Zones are open on the devices `open`.
-    fn open_zone(&mut self, class: Class, open: &[DeviceIdx]) -> Result<(Opened, Arc<Gather>), PoolError>;
+    /// An empty physical zone, ready to be written, under a fresh sequence number, on a special device if there is one and it should be.
+    /// Zones are open on the devices `open`.
+    fn open_zone(
+        &mut self,
+        class: Class,
+        special: bool,
+        open: &[DeviceIdx],
+    ) -> Result<(Opened, Arc<Gather>), PoolError>;
 }
 
 /// What appends of one group add up to.
@@ -318,6 +324,15 @@ impl Streams {
 
     pub fn layout(&self) -> Layout {
         *self.placer.layout()
+    }
+
+    /// From now on metadata shares no slot with data: what is open goes on where it was.
+    pub fn part_metadata(&mut self) {
+        let layout = self.layout().with_metadata_apart();
+        if layout != self.layout() {
+            self.placer = Placer::new(layout);
+            self.open.resize_with(layout.slots(), || None);
+        }
     }
 
     /// The slot for a block of data.
@@ -598,7 +613,11 @@ impl Streams {
         txg: Txg,
         source: &mut dyn ZoneSource,
     ) -> Result<(), PoolError> {
-        let (opened, gather) = source.open_zone(class, &self.open_beside(&[slot]))?;
+        let layout = self.layout();
+        let is_shared =
+            layout.data().contains(&slot) || Age::ALL.iter().any(|age| layout.survivors(*age) == slot);
+        let (opened, gather) =
+            source.open_zone(class, class.is_metadata() && !is_shared, &self.open_beside(&[slot]))?;
         let header = ZoneHeader {
             magic: ZONE_MAGIC,
             pool: self.pool,
@@ -870,20 +889,4 @@ fn write(devices: &Devices, batch: &Batch, counters: &Counters) -> Result<(), Po
         counters.write_errors.add(1);
     }
     Ok(outcome?)
-}
-
-/// The runs of moved blocks in one part. A run ends where another birth zone begins, the order of birth breaks, or
-/// something between two blocks lives elsewhere.
-fn runs_of(dest: ZoneSeq, part_end: u64, entries: &[Entry], joins: &[bool]) -> Vec<Move> {
-    let mut moves: Vec<Move> = Vec::new();
-    for (entry, joins) in entries.iter().zip(joins).filter(|(entry, _)| entry.is_moved(dest)) {
-        let (birth, granule) = (entry.identity.seq(), entry.identity.granule());
-        match moves.last_mut() {
-            Some(last) if *joins && last.birth == birth && last.run.last < granule => {
-                last.run.take(granule, entry.granules());
-            }
-            _ => moves.push(Move { birth, run: Run::of(granule, entry.granules(), dest, part_end) }),
-        }
-    }
-    moves
 }

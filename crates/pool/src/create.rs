@@ -124,7 +124,7 @@ impl Pool {
             .collect();
         let counters = Arc::new(Counters::new(env.clone()));
         let devices = Arc::new(Devices::new(devices.into_iter().map(Some).collect()));
-        let layout = devices.layout()?;
+        let layout = devices.layout(label.has_special())?;
         let state = SyncState {
             streams: Streams::new(
                 pool,
@@ -151,7 +151,7 @@ impl Pool {
             resets_done: Vec::new(),
             suspects: Vec::new(),
             sections_in_hurry: 0,
-            collector: Collector::default(),
+            collector: Collector::new(label.block_bytes()),
         };
         let in_force: Vec<Feature> = label.features.known().collect();
         let groups = Groups::new(Txg(1), Txg(0), options.dirty_bytes);

@@ -137,13 +137,15 @@ impl Devices {
     }
 
     /// How the roles of open zones are shared out: by the zones there are, and by how many the drives let be open, one of each for its
-    /// anchor.
-    pub fn layout(&self) -> Result<Layout, PoolError> {
+    /// anchor. Where a device is special, metadata shares no zone with data.
+    pub fn layout(&self, has_special: bool) -> Result<Layout, PoolError> {
         let devices = self.all();
         let limits: Vec<u32> = devices.iter().map(|(_, device)| open_limit(device.info())).collect();
         let zones = devices.iter().map(|(_, device)| u64::from(device.info().zone_count)).sum();
         let open_max = if limits.contains(&0) { 0 } else { limits.iter().map(|limit| limit - 1).sum() };
-        Layout::new(zones, open_max).ok_or_else(|| {
+        let layout = Layout::new(zones, open_max);
+        let layout = layout.map(|layout| if has_special { layout.with_metadata_apart() } else { layout });
+        layout.ok_or_else(|| {
             PoolError::refused(
                 devices.first().map_or("a pool".into(), |(_, device)| device.info().name.clone()),
                 format_args!("at least {OPEN_MIN} zones that may be open at once"),

@@ -106,8 +106,9 @@ struct Worth {
     moved: u64,
 }
 
-impl Default for Collector {
-    fn default() -> Self {
+impl Collector {
+    /// Of a pool of so many bytes, of which nothing is known yet.
+    pub fn new(pool_bytes: u64) -> Collector {
         Collector {
             progress: None,
             in_hand: None,
@@ -119,15 +120,13 @@ impl Default for Collector {
             candidates: Candidates::default(),
             held_up: Vec::new(),
             clock: Clock::default(),
-            lives: Lives::default(),
+            lives: Lives::new(pool_bytes),
             hot: BTreeMap::new(),
             policy: VictimPolicy::default(),
             is_stuck: false,
         }
     }
-}
 
-impl Collector {
     /// What victims have given that is not there yet: the garbage of those that wait to be reset, and of the one in progress in the
     /// measure of what has moved.
     pub fn credit(&self, tables: &Tables) -> u64 {

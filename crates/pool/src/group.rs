@@ -105,12 +105,17 @@ impl ZoneSource for Source<'_> {
         self.alloc.has_zone(&|device| self.pool.devices.may_open(device, open))
     }
 
-    fn open_zone(&mut self, class: Class, open: &[DeviceIdx]) -> Result<(Opened, Arc<Gather>), PoolError> {
+    fn open_zone(
+        &mut self,
+        class: Class,
+        special: bool,
+        open: &[DeviceIdx],
+    ) -> Result<(Opened, Arc<Gather>), PoolError> {
         loop {
             let apart_from = self.alloc.apart_from(class);
             let home = self
                 .alloc
-                .pop(class.is_metadata(), apart_from, &|device| self.pool.devices.may_open(device, open))
+                .pop(special, apart_from, &|device| self.pool.devices.may_open(device, open))
                 .ok_or_else(|| PoolError::Failed { reason: "no empty zone is left".into() })?;
             let device = self.pool.device(home.device)?;
             if self.alloc.take_unclean(home)

@@ -495,7 +495,7 @@ fn open(
         incarnation,
         devices.clone(),
         capacity,
-        devices.layout()?,
+        devices.layout(label.has_special())?,
         env.workers() > 0 && !options.read_only,
         counters.clone(),
     );
@@ -572,7 +572,7 @@ fn open(
         resets_done: Vec::new(),
         suspects: Vec::new(),
         sections_in_hurry: 0,
-        collector: Collector::default(),
+        collector: Collector::new(label.block_bytes()),
     };
     let slot = label.members().map(|(_, row)| u64::from(row.write_unit).max(4096)).sum();
     let before = record.totals.plus(&Totals::of_commit(&uber.record, slot, uber.clean));

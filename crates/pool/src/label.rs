@@ -251,6 +251,17 @@ impl Label {
         rows.filter_map(|(index, row)| Some((DeviceIdx(index), row.as_ref()?)))
     }
 
+    /// Whether a device is for metadata alone.
+    pub(crate) fn has_special(&self) -> bool {
+        self.members().any(|(_, row)| row.role == Role::Special)
+    }
+
+    /// Bytes of all zones that hold blocks or could.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        let bytes = |row: &DeviceRow| u64::from(row.block_zones()).saturating_mul(row.zone_size);
+        self.members().map(|(_, row)| bytes(row)).fold(0, u64::saturating_add)
+    }
+
     pub fn member(&self, device: DeviceIdx) -> Option<&DeviceRow> {
         self.devices.get(usize::from(device.0))?.as_ref()
     }

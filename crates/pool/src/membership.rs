@@ -108,6 +108,9 @@ impl Pool {
         st.alloc.add_device(index, role == Role::Special, block_zones);
         usable.into_iter().for_each(|home| st.alloc.put_unclean(home));
         st.streams.set_unit(self.devices.write_unit());
+        if role == Role::Special {
+            st.streams.part_metadata();
+        }
         self.in_force.add(std::iter::once(Feature::Devices));
         self.publish(&st);
         log::info!("pool {}: device {index} was added: {}", self.name(), self.device(index)?.info().name);

@@ -11,6 +11,7 @@
 
 use crate::addr::{Addr, GRANULE, ZONE_BYTES_MAX};
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
+use crate::directory::Entry;
 use crate::label::{BootPtr, RecordPtrPhys};
 use crate::policy::siblings::mixed;
 use crate::totals::Totals;
@@ -168,6 +169,22 @@ const _: () = assert!(size_of::<Run>() == 32);
 pub struct Move {
     pub birth: ZoneSeq,
     pub run: Run,
+}
+
+/// The runs of moved blocks in one part. A run ends where another birth zone begins, the order of birth breaks, or
+/// something between two blocks lives elsewhere.
+pub(crate) fn runs_of(dest: ZoneSeq, part_end: u64, entries: &[Entry], joins: &[bool]) -> Vec<Move> {
+    let mut moves: Vec<Move> = Vec::new();
+    for (entry, joins) in entries.iter().zip(joins).filter(|(entry, _)| entry.is_moved(dest)) {
+        let (birth, granule) = (entry.identity.seq(), entry.identity.granule());
+        match moves.last_mut() {
+            Some(last) if *joins && last.birth == birth && last.run.last < granule => {
+                last.run.take(granule, entry.granules());
+            }
+            _ => moves.push(Move { birth, run: Run::of(granule, entry.granules(), dest, part_end) }),
+        }
+    }
+    moves
 }
 
 /// A section of the tables, as last written.

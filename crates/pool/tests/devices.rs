@@ -11,7 +11,7 @@ use support::{create_on, import_from, options, verify, work};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, Fault, SimDevice, ZoneState};
 use terrane_pool::label::Role;
-use terrane_pool::{CreateOptions, Env, Feature, Pool, PoolError, SeededEnv};
+use terrane_pool::{CreateOptions, Env, Feature, Owner, Pool, PoolError, SeededEnv};
 use terrane_wire::{Txg, ZoneIdx};
 
 fn named(roles: &[Role]) -> CreateOptions {
@@ -77,6 +77,28 @@ fn copies_of_metadata_lie_on_two_devices_and_special_ones_take_it() {
             let (_, home, _) = pool.whereabouts(entry.siblings[0], entry.psize).unwrap();
             assert_ne!(home.device, zone.home.device, "both copies of {entry:?}");
         }
+    }
+}
+
+#[test]
+fn a_special_device_beside_few_zones_takes_metadata_and_nothing_else() {
+    let joint = Joint::of(5, &[64, 40]);
+    let (mut pool, mut toy) = create_on(joint.handles(), &named(&[Role::Data, Role::Special]), 5);
+    for life in 0..3 {
+        work(&pool, &toy, &SeededEnv::new(life), 40).unwrap();
+        verify(&pool, &toy);
+        let spread = spread(&pool);
+        assert!(spread.keys().any(|(on, _)| *on == 1), "{spread:?}");
+        for zone in pool.zones().iter().filter(|zone| zone.home.device.0 == 1) {
+            for (entry, _) in pool.zone_directory(zone.seq).unwrap() {
+                // Blocks of data have one copy.
+                let is_data =
+                    matches!(entry.owner, Owner::Block { object, .. } if object < 400 && object % 3 != 0);
+                assert!(!is_data, "life {life}: {entry:?} on the special device");
+            }
+        }
+        pool.export().unwrap();
+        (pool, toy) = import_from(joint.handles(), life).unwrap();
     }
 }
 

@@ -122,6 +122,14 @@ impl Layout {
         Some(Layout { slots: (slots as usize).max(last_data), meta, survivors, first_data })
     }
 
+    /// With slots that take metadata and nothing else. Three are enough, which every drive allows.
+    pub fn with_metadata_apart(self) -> Layout {
+        if self.slots > 3 {
+            return self;
+        }
+        Layout { slots: 3, meta: [0, 1], survivors: [2; Age::ALL.len()], first_data: 2 }
+    }
+
     pub fn slots(&self) -> usize {
         self.slots
     }

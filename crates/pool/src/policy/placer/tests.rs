@@ -26,6 +26,19 @@ fn copies_of_metadata_never_share_a_slot_and_every_role_has_one() {
 }
 
 #[test]
+fn metadata_can_have_slots_of_its_own() {
+    for zones in [30, 127, 128, 1000] {
+        for open_max in [0, 3, 4, 5, 13] {
+            let layout = Layout::new(zones, open_max).unwrap().with_metadata_apart();
+            assert!(open_max == 0 || layout.slots() <= open_max as usize);
+            let others: Vec<usize> = layout.data().chain(Age::ALL.map(|age| layout.survivors(age))).collect();
+            assert!(layout.meta().iter().all(|slot| !others.contains(slot)), "{layout:?}");
+            assert!(others.iter().all(|slot| *slot < layout.slots()) && !layout.data().is_empty());
+        }
+    }
+}
+
+#[test]
 fn what_dies_together_lies_together() {
     let mut placer = Placer::new(Layout::new(500, 0).unwrap());
     let mut slots: [Vec<usize>; 3] = Default::default();
