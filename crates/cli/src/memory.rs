@@ -1,10 +1,10 @@
 //! One number bounds the memory of a daemon.
 //!
-//! Of `--memory` half may hold cached blocks, a quarter dirty data, an eighth inodes, a 32nd the indexes of directories; the rest is for
-//! requests on their way, blocks while they are compressed, and the tables. These shares are bounds of what is counted. What no bound
-//! knows, such as the heap's holes and what the kernel has us remember of a million names, shows only in the resident size: so a
-//! thread looks at that four times a second, returns free memory to the kernel when it nears the bound, and makes the cache smaller
-//! when that is not enough. When there is room again the cache grows back.
+//! Of `--memory` half may hold cached blocks, a quarter dirty data, an eighth inodes, a 16th the tables of zones, a 32nd the indexes of
+//! directories; the rest is for requests on their way and blocks while they are compressed. These shares are bounds of what is
+//! counted. What no bound knows, such as the heap's holes and what the kernel has us remember of a million names, shows only in the
+//! resident size: so a thread looks at that four times a second, returns free memory to the kernel when it nears the bound, and makes
+//! the cache smaller when that is not enough. When there is room again the cache grows back.
 //!
 //! Invariant: the cache's bound stays between [`FLOOR_DIVISOR`]'s share and half of the memory.
 
@@ -45,6 +45,7 @@ impl Memory {
     pub fn share(self, import: &mut ImportOptions) {
         import.cache_bytes = usize::try_from(self.cache_max()).unwrap_or(usize::MAX);
         import.dirty_bytes = self.0 / 4;
+        import.index_bytes = self.0 / 16;
     }
 
     /// The bound of the cache that follows from what is resident now, and whether the heap should be trimmed first.

@@ -184,6 +184,11 @@ fn space(page: &mut Page, live: &Live, stats: &Stats) {
     page.gauge("runs", "Runs of blocks that collection has moved.", stats.runs);
     page.gauge("run_index_bytes", "Memory of the index that says where they are.", stats.run_index_bytes);
     page.gauge(
+        "index_bytes_max",
+        "Memory that this and dead sets should take at most.",
+        stats.index_bytes_max,
+    );
+    page.gauge(
         "dead_set_bytes",
         "Memory of the tables that say which blocks are dead.",
         stats.dead_set_bytes,

@@ -349,6 +349,7 @@ fn status(live: &Live) -> Value {
         "runs": status.runs,
         "run_index_bytes": stats.run_index_bytes,
         "dead_set_bytes": stats.dead_set_bytes,
+        "index_bytes_max": stats.index_bytes_max,
         "txg": status.txg.0,
         "incarnation": status.incarnation,
         "clean": uberblock.map(|uber| uber.clean),
@@ -435,7 +436,7 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 42] = [
+pub const STATUS_KEYS: [&str; 43] = [
     "name",
     "id",
     "state",
@@ -460,6 +461,7 @@ pub const STATUS_KEYS: [&str; 42] = [
     "runs",
     "run_index_bytes",
     "dead_set_bytes",
+    "index_bytes_max",
     "totals",
     "amplification",
     "amplification_minute",

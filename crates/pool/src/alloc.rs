@@ -11,10 +11,28 @@
 //!
 //! Invariant: a zone in `unclean` is in `empty` too.
 
-use crate::record::{Class, Home};
+use crate::append::Gather;
+use crate::error::PoolError;
+use crate::record::{Class, Home, Opened};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use terrane_wire::{DeviceIdx, ZoneIdx};
+
+/// Where zones come from; the pool's space tables stand behind it.
+pub trait ZoneSource {
+    /// Whether [`ZoneSource::open_zone`] has one while zones are open on the devices `open`.
+    fn has_zone(&self, open: &[DeviceIdx]) -> bool;
+
+    /// An empty physical zone, ready to be written, under a fresh sequence number, on a special device if there is one and it should be.
+    /// Zones are open on the devices `open`.
+    fn open_zone(
+        &mut self,
+        class: Class,
+        special: bool,
+        open: &[DeviceIdx],
+    ) -> Result<(Opened, Arc<Gather>), PoolError>;
+}
 
 /// Empty physical zones and fresh sequence numbers.
 #[derive(Default)]

@@ -17,6 +17,7 @@
 //! Invariant: `Gather` holds exactly the bytes between what the device has and the end of what was appended.
 
 use crate::addr::{Addr, GRANULE, granule_bytes};
+use crate::alloc::ZoneSource;
 use crate::devices::Devices;
 use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, PartHead, encode_part};
 use crate::error::PoolError;
@@ -35,6 +36,8 @@ use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneSeq, layout};
 pub const ZONE_MAGIC: u64 = u64::from_le_bytes(*b"TERRZONE");
 /// A batch is written when it reaches this many bytes (less in small zones).
 pub const BATCH_BYTES: u64 = 1 << 20;
+/// And that many, where survivors go and the run index should take less memory: a run lies in one batch.
+const COARSE_BATCH_BYTES: u64 = 8 << 20;
 /// Batches on their way to the device; with [`BATCH_BYTES`] the memory they may take.
 const IN_FLIGHT: usize = 4;
 /// One part of a zone of so many is left to metadata when no zone is empty.
@@ -193,21 +196,6 @@ pub struct Spot {
     pub offset: u64,
 }
 
-/// Where zones come from; the pool's space tables stand behind it.
-pub trait ZoneSource {
-    /// Whether [`ZoneSource::open_zone`] has one while zones are open on the devices `open`.
-    fn has_zone(&self, open: &[DeviceIdx]) -> bool;
-
-    /// An empty physical zone, ready to be written, under a fresh sequence number, on a special device if there is one and it should be.
-    /// Zones are open on the devices `open`.
-    fn open_zone(
-        &mut self,
-        class: Class,
-        special: bool,
-        open: &[DeviceIdx],
-    ) -> Result<(Opened, Arc<Gather>), PoolError>;
-}
-
 /// What appends of one group add up to.
 #[derive(Default)]
 pub struct Appended {
@@ -240,6 +228,9 @@ pub struct Streams {
     incarnation: u64,
     unit: u64,
     batch_bytes: u64,
+    /// Of survivors, while memory of the run index is short.
+    coarse_bytes: u64,
+    is_coarse: bool,
     /// Bytes of each open zone that are left to metadata when no zone is empty.
     kept_for_metadata: u64,
     placer: Placer,
@@ -307,6 +298,8 @@ impl Streams {
             incarnation,
             unit,
             batch_bytes,
+            coarse_bytes: COARSE_BATCH_BYTES.min(capacity / 2),
+            is_coarse: false,
             kept_for_metadata: capacity / METADATA_PART,
             placer: Placer::new(layout),
             open,
@@ -385,6 +378,16 @@ impl Streams {
         Some(gather)
     }
 
+    /// Whether batches of survivors are large, so that there are fewer runs.
+    pub fn set_coarse(&mut self, is_coarse: bool) {
+        self.is_coarse = is_coarse;
+    }
+
+    fn batch_bytes_of(&self, slot: usize) -> u64 {
+        let is_survivors = || Age::ALL.iter().any(|age| self.layout().survivors(*age) == slot);
+        if self.is_coarse && is_survivors() { self.coarse_bytes } else { self.batch_bytes }
+    }
+
     fn overhead(&self, entries: u64) -> u64 {
         entries * ENTRY_BYTES_MAX + 96 + 2 * self.unit
     }
@@ -401,12 +404,12 @@ impl Streams {
     ) -> Result<Spot, PoolError> {
         let len = granule_bytes(block.bytes.len() as u64);
         // Not right after the append that filled the batch: its entry may still learn of a sibling.
-        if self.gathered(slot) >= self.batch_bytes {
+        if self.gathered(slot) >= self.batch_bytes_of(slot) {
             self.seal(slot, txg)?;
         }
         let wanted = slot;
         let slot = self.slot_with_room(slot, class, txg, len, source)?;
-        if self.gathered(slot) >= 2 * self.batch_bytes {
+        if self.gathered(slot) >= 2 * self.batch_bytes_of(slot) {
             // Blocks of other slots come here as well.
             self.seal(slot, txg)?;
         }
@@ -725,8 +728,10 @@ impl Streams {
     }
 
     fn recycle(&mut self, mut memory: AlignedBuf) {
-        // Those that wait, the one that is written, the one whose end was not heard of, and each slot's.
-        if memory.capacity() > 0 && self.spare.len() < IN_FLIGHT + 2 + self.open.len() {
+        // Large ones are rare, and would stay for ever. Those that wait, the one that is written, the one whose end was not heard of, and
+        // each slot's.
+        let is_usual = (1..=4 * self.batch_bytes).contains(&(memory.capacity() as u64));
+        if is_usual && self.spare.len() < IN_FLIGHT + 2 + self.open.len() {
             memory.clear();
             self.spare.push(memory);
         }

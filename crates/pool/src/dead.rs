@@ -71,6 +71,7 @@ impl DeadSet {
             let at = ranges.partition_point(|range| range.1 < interval.0);
             ranges.get(at).is_some_and(|range| range.0 < interval.1)
         });
+        self.intervals.shrink_to_fit();
     }
 
     /// Forgets what begins in `first..=last`.
@@ -86,7 +87,7 @@ impl DeadSet {
 
     /// Bytes of memory the set takes.
     pub fn memory_bytes(&self) -> usize {
-        self.intervals.len() * size_of::<(u32, u32)>()
+        self.intervals.capacity() * size_of::<(u32, u32)>()
     }
 
     pub fn encode(&self, out: &mut Writer) {

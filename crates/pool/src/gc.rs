@@ -48,6 +48,8 @@ const LAST_ROOM_PART: u64 = 3;
 /// to be large, and little enough for zones to ripen.
 const AHEAD_PART: u64 = 1024;
 const AHEAD_BYTES_MAX: u64 = 1 << 30;
+/// The memory of the run index is looked at when so many bytes have moved: that takes time in the measure of its rows.
+const INDEX_LOOK_BYTES: u64 = 256 << 20;
 /// What is believed of the speed of copying before it was measured, in bytes a second.
 const RATE_AT_FIRST: u64 = 400 << 20;
 /// One read of a victim, and how far its survivors may lie apart to share it: no drive reads elsewhere sooner than it reads so much.
@@ -85,6 +87,9 @@ pub(crate) struct Collector {
     pub policy: VictimPolicy,
     /// More room was wanted, and there was nothing to be won.
     pub is_stuck: bool,
+    /// Bytes that moved since the memory of the run index was looked at, and whether there was too little of it.
+    moved_since_look: u64,
+    is_coarse: bool,
 }
 
 /// A victim that is being emptied.
@@ -124,6 +129,8 @@ impl Collector {
             hot: BTreeMap::new(),
             policy: VictimPolicy::default(),
             is_stuck: false,
+            moved_since_look: INDEX_LOOK_BYTES,
+            is_coarse: false,
         }
     }
 
@@ -261,6 +268,7 @@ impl Group<'_> {
             self.note_collection(0, 0, 0);
             return self.collect_thin();
         }
+        self.look_at_index();
         let mut goal = wanted;
         self.st.collector.policy = self.pool.collection().victims;
         let mut piece = self.st.collector.piece_bytes();
@@ -592,7 +600,25 @@ impl Group<'_> {
                 self.pool.publish_in_sync(self.st);
             }
         }
+        self.st.collector.moved_since_look += moved;
         Ok(moved)
+    }
+
+    /// When the run index nears its bound, survivors are written in larger batches, of which each is one run where it was several; when
+    /// it takes half of it, in small ones again, which cost less to look into.
+    fn look_at_index(&mut self) {
+        if self.st.collector.moved_since_look < INDEX_LOOK_BYTES {
+            return;
+        }
+        self.st.collector.moved_since_look = 0;
+        let (bytes, most) = (self.pool.tables.read().memory_bytes(), self.pool.index_bytes_max);
+        let was = self.st.collector.is_coarse;
+        let is_coarse = bytes > if was { most / 2 } else { most / 4 * 3 };
+        if is_coarse != was {
+            log::info!(bytes, most, is_coarse; "memory of the run index");
+        }
+        self.st.collector.is_coarse = is_coarse;
+        self.st.streams.set_coarse(is_coarse);
     }
 
     /// The age of what was born in a zone: one for all of it, so that a run stays together.

@@ -8,8 +8,8 @@
 //! Invariant: nothing in a committed tree points at a block that is not covered by a record.
 
 use crate::addr::{Addr, GRANULE, Place, granule_bytes};
-use crate::alloc::Allocator;
-use crate::append::{Appended, Gather, Spot, Stored, ZoneSource};
+use crate::alloc::{Allocator, ZoneSource};
+use crate::append::{Appended, Gather, Spot, Stored};
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr, COPIES_MAX, Embedded, Hole, Normal};
 use crate::cache::Key;
 use crate::directory::{Owner, POOL_DEAD_LOG, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};

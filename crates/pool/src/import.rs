@@ -49,6 +49,8 @@ pub struct ImportOptions {
     pub cache_bytes: usize,
     /// Bytes that may be dirty at most.
     pub dirty_bytes: u64,
+    /// Bytes of the zone tables, with the run index and dead sets, from three quarters of which on they are kept coarser.
+    pub index_bytes: u64,
     /// The longest time a change stays uncommitted.
     pub commit_period: Duration,
     /// Space of emptied zones is given back to the file or device below.
@@ -64,6 +66,7 @@ impl Default for ImportOptions {
             rewind: None,
             cache_bytes: 256 << 20,
             dirty_bytes: 256 << 20,
+            index_bytes: 64 << 20,
             commit_period: Duration::from_secs(5),
             discard: true,
             index: Index::Stored,
@@ -622,6 +625,7 @@ pub(crate) fn assemble(
         devices,
         tables: RwLock::new(tables),
         cache: BlockCache::new(options.cache_bytes),
+        index_bytes_max: options.index_bytes,
         recent: Mutex::new(Recent::new(counters.now_ns(), before)),
         before,
         counters,

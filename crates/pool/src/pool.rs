@@ -88,6 +88,8 @@ pub struct Pool {
     pub(crate) devices: Arc<Devices>,
     pub(crate) tables: RwLock<Tables>,
     pub(crate) cache: BlockCache,
+    /// What the zone tables should take at most, in bytes of memory.
+    pub(crate) index_bytes_max: u64,
     pub(crate) counters: Arc<Counters>,
     /// What the pool had done before this import.
     pub(crate) before: Totals,

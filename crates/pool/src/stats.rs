@@ -10,7 +10,7 @@ use crate::cache::CacheStats;
 use crate::directory::{Entry, PartTrailer};
 use crate::env::Env;
 use crate::pool::Pool;
-use crate::record::{Class, Run};
+use crate::record::Class;
 use crate::totals::{Spent, Totals, split};
 use crate::zones::Phase;
 use std::sync::Arc;
@@ -287,8 +287,10 @@ pub struct Stats {
     /// Bytes users can fill, bytes live, bytes available to users.
     pub space: (u64, u64, u64),
     pub runs: u64,
-    /// Memory of the index that says where runs are.
+    /// Memory of the run index: runs, and rows of zones that are gone.
     pub run_index_bytes: u64,
+    /// What both should take at most.
+    pub index_bytes_max: u64,
     /// Memory of the zone tables' dead sets.
     pub dead_set_bytes: u64,
     pub checksum_errors: u64,
@@ -333,7 +335,7 @@ impl Pool {
         let tables = self.tables.read();
         for zone in tables.zones.values() {
             runs += zone.runs.len() as u64;
-            run_index_bytes += (zone.runs.capacity() * size_of::<Run>()) as u64;
+            run_index_bytes += zone.index_bytes() as u64;
             dead_set_bytes += zone.dead.memory_bytes() as u64;
             resident += u64::from(zone.is_resident());
             match zone.phase {
@@ -383,6 +385,7 @@ impl Pool {
             space: self.space(),
             runs,
             run_index_bytes,
+            index_bytes_max: self.index_bytes_max,
             dead_set_bytes,
             checksum_errors: counters.checksum_errors.get(),
             read_errors: counters.read_errors.get(),

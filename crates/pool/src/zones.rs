@@ -93,6 +93,13 @@ impl Zone {
         self.runs.splice(from..to.max(from), [run]);
     }
 
+    /// Bytes of memory that it takes of the run index: its runs, and the row of a zone that is gone but for them. Dead sets are counted
+    /// apart.
+    pub fn index_bytes(&self) -> usize {
+        let row = if self.is_resident() { 0 } else { size_of::<(ZoneSeq, Zone)>() + size_of::<AtomicU32>() };
+        row + self.runs.capacity() * size_of::<Run>()
+    }
+
     /// Whether somebody reads it, so that it cannot be reset.
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0
@@ -287,8 +294,15 @@ impl Tables {
             if let Some(zone) = self.zones.get_mut(zone) {
                 let runs: Vec<(u32, u32)> = zone.runs.iter().map(|run| (run.first, run.last)).collect();
                 zone.dead.keep_within(&runs);
+                zone.runs.shrink_to_fit();
             }
         }
+    }
+
+    /// Bytes of memory of the run index and of dead sets.
+    pub fn memory_bytes(&self) -> u64 {
+        let of = |zone: &Zone| (zone.index_bytes() + zone.dead.memory_bytes()) as u64;
+        self.zones.values().map(of).sum()
     }
 
     fn apply_frees(
@@ -338,6 +352,7 @@ impl Tables {
             zone.part_copies.clear();
             let runs: Vec<(u32, u32)> = zone.runs.iter().map(|run| (run.first, run.last)).collect();
             zone.dead.keep_within(&runs);
+            zone.runs.shrink_to_fit();
         }
         self.forget_if_done(seq);
     }

@@ -302,7 +302,19 @@ impl Status {
                 trouble.concat(),
             ),
         );
-        line("moved", format!("{} runs, {} of index", row["runs"], bytes("run_index_bytes")));
+        line("moved", {
+            let number = |key: &str| row[key].as_u64().unwrap_or(0);
+            let takes = number("run_index_bytes") + number("dead_set_bytes");
+            let is_short = takes > number("index_bytes_max") / 4 * 3;
+            let (dead, most) = (bytes("dead_set_bytes"), bytes("index_bytes_max"));
+            let short = format!("; with {dead} of what died it nears its bound, {most}");
+            format!(
+                "{} runs, {} of index{}",
+                row["runs"],
+                bytes("run_index_bytes"),
+                if is_short { &short } else { "" }
+            )
+        });
         line("collects", self.collects(row));
         line("written", self.written(row));
         if let Some(waits) = row["waits"].as_object() {

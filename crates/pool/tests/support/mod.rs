@@ -119,8 +119,17 @@ pub fn create(device: &SimDevice, seed: u64) -> (Arc<Pool>, Arc<Toy>) {
 }
 
 pub fn create_on(devices: Vec<Arc<dyn Device>>, create: &CreateOptions, seed: u64) -> (Arc<Pool>, Arc<Toy>) {
+    create_with(devices, create, &options(), seed)
+}
+
+pub fn create_with(
+    devices: Vec<Arc<dyn Device>>,
+    create: &CreateOptions,
+    options: &ImportOptions,
+    seed: u64,
+) -> (Arc<Pool>, Arc<Toy>) {
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
-    let pool = Pool::create(devices, create, env, &options()).unwrap();
+    let pool = Pool::create(devices, create, env, options).unwrap();
     let toy = Arc::new(Toy { state: Mutex::default() });
     toy.state.lock().versions = vec![0; SLOTS];
     toy.state.lock().pointers = vec![BlockPtr::default(); SLOTS];
@@ -137,8 +146,16 @@ pub fn import(device: &SimDevice, seed: u64) -> Result<(Arc<Pool>, Arc<Toy>), Po
 }
 
 pub fn import_from(devices: Vec<Arc<dyn Device>>, seed: u64) -> Result<(Arc<Pool>, Arc<Toy>), PoolError> {
+    import_with(devices, &options(), seed)
+}
+
+pub fn import_with(
+    devices: Vec<Arc<dyn Device>>,
+    options: &ImportOptions,
+    seed: u64,
+) -> Result<(Arc<Pool>, Arc<Toy>), PoolError> {
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed ^ 0x5555));
-    let pool = Pool::import(devices, env, &options())?;
+    let pool = Pool::import(devices, env, options)?;
     let toy = Arc::new(Toy { state: Mutex::default() });
     let root = pool.root();
     let mut state = State {

@@ -1,0 +1,83 @@
+//! A pool whose run index may take no memory at all: it takes less than another, and finds every block.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use support::{SLOTS, Toy, create_with, import_with, options, verify, work};
+use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool, SeededEnv};
+use terrane_wire::ZoneSeq;
+
+fn write(pool: &Arc<Pool>, toy: &Toy, slots: impl Iterator<Item = usize>) {
+    let tx = pool.begin(Cost { write_bytes: 16 << 20, meta_blocks: 4, ..Cost::NOTHING }).unwrap();
+    let mut state = toy.state.lock();
+    for slot in slots {
+        state.versions[slot] += 1;
+        state.dirty.push(slot);
+    }
+    drop((state, tx));
+    pool.commit().unwrap();
+}
+
+fn collect_all(pool: &Arc<Pool>) {
+    pool.gc_request(0).unwrap();
+    for _ in 0..200 {
+        pool.commit_txg(pool.open_txg()).unwrap();
+        if pool.gc_progress().done {
+            return;
+        }
+    }
+    panic!("collection does not end: {:?}", pool.gc_progress());
+}
+
+/// A life with that bound; how many runs the first collection leaves, and in how many directory parts.
+fn life(index_bytes: u64, seed: u64) -> (usize, usize) {
+    let options = ImportOptions { index_bytes, ..options() };
+    let config = SimConfig { seed, zone_count: 260, zone_size: 1 << 20, ..SimConfig::default() };
+    let device = SimDevice::new(config).unwrap();
+    let devices = || -> Vec<Arc<dyn Device>> { vec![Arc::new(device.clone())] };
+    let (mut pool, mut toy) = create_with(devices(), &CreateOptions::named("toy"), &options, seed);
+    write(&pool, &toy, 0..SLOTS);
+    write(&pool, &toy, (0..SLOTS).filter(|slot| slot % 3 == 1));
+    // Zones are closed by what follows.
+    (0..4).for_each(|_| write(&pool, &toy, (0..SLOTS).filter(|slot| slot % 3 == 1)));
+    collect_all(&pool);
+    let zones = pool.zones();
+    let runs: Vec<(ZoneSeq, u64)> =
+        zones.iter().flat_map(|zone| zone.runs.iter().map(|run| (run.dest, run.part_end()))).collect();
+    let parts: BTreeSet<(ZoneSeq, u64)> = runs.iter().copied().collect();
+    assert!(pool.stats().index_bytes_max == index_bytes && pool.stats().run_index_bytes > 0);
+    for part in 0..4 {
+        for _ in 0..4 {
+            work(&pool, &toy, &SeededEnv::new(seed + part), 4).unwrap();
+            collect_all(&pool);
+        }
+        verify(&pool, &toy);
+        if part % 2 == 0 {
+            pool.export().unwrap()
+        } else {
+            pool.abandon()
+        }
+        (pool, toy) = import_with(devices(), &options, seed + part).unwrap();
+        verify(&pool, &toy);
+    }
+    (runs.len(), parts.len())
+}
+
+#[test]
+fn without_memory_for_the_run_index_there_are_fewer_runs_and_every_block_is_found() {
+    let (mut usual, mut coarse) = ((0, 0), (0, 0));
+    for seed in 0..3 {
+        for (sum, bound) in [(&mut usual, u64::MAX), (&mut coarse, 0)] {
+            let (runs, parts) = life(bound, seed);
+            *sum = (sum.0 + runs, sum.1 + parts);
+        }
+    }
+    assert!(
+        coarse.0 < usual.0 && coarse.1 * 4 < usual.1 * 3,
+        "{coarse:?} runs and parts without memory, {usual:?} with"
+    );
+}
