@@ -13,6 +13,7 @@ use crate::dice::Dice;
 use books::Books;
 use report::Report;
 use std::collections::{BTreeSet, HashMap};
+use terrane_pool::append::BATCH_BYTES;
 use terrane_pool::policy::{Age, Layout, Placement, SiblingKey, Siblings, VictimPolicy};
 use terrane_pool::{Addr, GRANULE, granule_bytes};
 use terrane_wire::Txg;
@@ -25,6 +26,8 @@ pub struct Setting {
     pub zone_bytes: u64,
     /// Bytes that users write in one group.
     pub group_bytes: u64,
+    /// Bytes of blocks to each directory part.
+    pub batch_bytes: u64,
     pub slots: u32,
     /// Slots for survivors, by age.
     pub ages: u32,
@@ -63,6 +66,7 @@ impl Setting {
             zones,
             zone_bytes,
             group_bytes: zone_bytes / 2,
+            batch_bytes: BATCH_BYTES.min(zone_bytes / 4),
             slots: layout.slots() as u32,
             ages: survivors.len() as u32,
             victim: VictimPolicy::CostBenefit,

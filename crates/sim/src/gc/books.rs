@@ -15,8 +15,6 @@ use terrane_pool::zones::{Phase, Tables, Zone};
 use terrane_pool::{Addr, BlockPtr, GRANULE};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
-/// Batches end here, with a directory part.
-const BATCH_BYTES: u64 = 8 << 20;
 const UNIT: u64 = 4096;
 const TRAILER_BYTES: u64 = 96;
 /// Bytes of a block's entry in a directory part, about.
@@ -67,8 +65,6 @@ pub struct Totals {
     pub metadata_bytes: u64,
     pub victims: u64,
     pub groups: u64,
-    pub choose_ns: u64,
-    pub choose_ns_max: u64,
 }
 
 /// Tree blocks in two copies, of which any may be the next to be written anew.
@@ -88,6 +84,8 @@ pub struct Books {
     pub clock: Clock,
     pub lives: Lives,
     pub totals: Totals,
+    /// How long each choice of a victim took, by the wall's clock.
+    pub choices_ns: Vec<u32>,
     candidates: Candidates,
     placer: Placer,
     slots: Vec<Option<OpenZone>>,
@@ -112,6 +110,7 @@ impl Books {
             clock,
             lives: Lives::new(setting.pool_bytes()),
             totals: Totals::default(),
+            choices_ns: Vec::new(),
             candidates: Candidates::default(),
             placer: Placer::new(layout),
             slots: (0..layout.slots()).map(|_| None).collect(),
@@ -244,7 +243,7 @@ impl Books {
         let (seq, moved) = (open.seq, entry.identity.seq() != open.seq);
         open.offset += bytes;
         open.pending.push((entry, joins));
-        let sealed = open.offset - open.batch_start >= BATCH_BYTES;
+        let sealed = open.offset - open.batch_start >= self.setting.batch_bytes;
         if !moved {
             self.group.written.entry(seq).or_insert(Written { seq, claimed: 0, born: 0 }).born += bytes;
         }
@@ -327,9 +326,7 @@ impl Books {
             .candidates
             .choose(self.setting.victim, now, false)
             .or_else(|| self.candidates.choose(self.setting.victim, now, true));
-        let ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.totals.choose_ns += ns;
-        self.totals.choose_ns_max = self.totals.choose_ns_max.max(ns);
+        self.choices_ns.push(u32::try_from(start.elapsed().as_nanos()).unwrap_or(u32::MAX));
         self.totals.victims += 1;
         victim
     }
@@ -509,7 +506,7 @@ impl Books {
         let mut index = Index::default();
         for zone in self.tables.zones.values() {
             index.runs += zone.runs.len() as u64;
-            index.run_bytes += (zone.runs.len() * size_of::<Run>()) as u64;
+            index.run_bytes += zone.index_bytes() as u64;
             index.dead_bytes += zone.dead.memory_bytes() as u64;
             index.rows += 1;
         }

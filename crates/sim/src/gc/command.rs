@@ -20,6 +20,7 @@ const HELP: &str =
   --record BYTES    default 4K                --fill PART        live data as a part of all zones; default 0.9
   --slots N         open zones; default as a pool has them     --ages N   of which for survivors, 1 to 3
   --group BYTES     users' bytes in a group; default half a zone
+  --batch BYTES     blocks to each directory part; default 1M, and at most a quarter of a zone
   --metadata PART   metadata written for each byte of users', in each of two copies; default 0
   --warm-up X       capacities written before it is measured; default 4
   --measure X       capacities measured; default 2
@@ -59,6 +60,8 @@ impl Asked<'_> {
         let default = Setting::new(zones as u32, zone_bytes as u64);
         Ok(Setting {
             group_bytes: self.number("--group", default.group_bytes as f64, 65536.0..=1e12)? as u64,
+            batch_bytes: self.number("--batch", default.batch_bytes as f64, 4096.0..=zone_bytes / 2.0)?
+                as u64,
             slots: self.number("--slots", f64::from(default.slots), 2.0..=128.0)? as u32,
             ages: self.number("--ages", f64::from(default.ages), 1.0..=3.0)? as u32,
             metadata: self.number("--metadata", 0.0, 0.0..=10.0)?,
