@@ -23,7 +23,7 @@ use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Stay, 
 use crate::parts::PartCache;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
-use crate::record::{Free, Home, Record, SectionPtr, get_frees};
+use crate::record::{Free, Home, Record, SectionPtr, Tally, get_frees};
 use crate::stats::Counters;
 use crate::totals::{Recent, Totals};
 use crate::txg::Groups;
@@ -447,7 +447,11 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Re
 fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Result<Found, Corrupt> {
     let what = format!("commit record of group {}", uber.txg);
     let record = Record::parse(&read_boot(devices, &uber.record, &what)?.0, &what)?;
-    let tables = rebuild::tables(devices, label, uber.txg, &uber.record, index);
+    let mut tables = rebuild::tables(devices, label, uber.txg, &uber.record, index);
+    if !label.features.has(Feature::Tallies) {
+        // Older versions could not read them.
+        tables.zones.values_mut().flat_map(|zone| &mut zone.runs).for_each(|run| run.tally = Tally::UNKNOWN);
+    }
     check_tables(label, &tables)?;
     let none = |section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE };
     let sections = (0..label.sections).map(none).collect();
