@@ -25,7 +25,7 @@ pub trait ZoneSource {
     fn has_zone(&self, open: &[DeviceIdx]) -> bool;
 
     /// An empty physical zone, ready to be written, under a fresh sequence number, on a special device if there is one and it should be.
-    /// Zones are open on the devices `open`.
+    /// Zones are open on the devices `open`. `NoSpace`: none of those that seemed to be empty takes writes.
     fn open_zone(
         &mut self,
         class: Class,
@@ -103,6 +103,14 @@ impl Allocator {
         let shelf = self.shelves.get_mut(usize::from(home.device.0));
         if let Some(shelf) = shelf.filter(|shelf| shelf.zones > 0) {
             shelf.unclean.insert(home.zone);
+        }
+    }
+
+    /// A zone takes no writes any more.
+    pub fn drop_zone(&mut self, home: Home) {
+        if let Some(shelf) = self.shelves.get_mut(usize::from(home.device.0)) {
+            shelf.empty.remove(&home.zone);
+            shelf.unclean.remove(&home.zone);
         }
     }
 

@@ -242,9 +242,9 @@ pub(crate) fn read_anchor(device: &dyn Device, anchor: u32) -> Option<(Label, Ve
     Some((label, found))
 }
 
-/// Which of two uberblocks is newer. One group stands under two labels when the label changed.
-fn age(uber: &Uberblock) -> (u64, Txg, bool, u64) {
-    (uber.incarnation, uber.txg, uber.clean, uber.generation)
+/// Which of two uberblocks is newer. One group stands under two labels when the label changed, and twice when older ones were given up.
+fn age(uber: &Uberblock) -> (u64, Txg, bool, u64, Txg) {
+    (uber.incarnation, uber.txg, uber.clean, uber.generation, uber.oldest)
 }
 
 /// Everything that the anchors of the given devices tell.

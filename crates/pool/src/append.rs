@@ -23,17 +23,16 @@ use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, PartH
 use crate::error::PoolError;
 use crate::policy::{Age, Layout, Placement, Placer};
 use crate::record::{Class, Home, Move, Opened, PartCopy, Written, runs_of};
-use crate::seal::{Seed, seal};
 use crate::stats::Counters;
+use crate::zone_header::{ZONE_MAGIC, ZoneHeader};
 use flume::{Receiver, Sender, bounded, unbounded};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use terrane_device::{AlignedBuf, Device};
-use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneSeq, layout};
+use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
-pub const ZONE_MAGIC: u64 = u64::from_le_bytes(*b"TERRZONE");
 /// A batch is written when it reaches this many bytes (less in small zones).
 pub const BATCH_BYTES: u64 = 1 << 20;
 /// And that many, where survivors go and the run index should take less memory: a run lies in one batch.
@@ -44,47 +43,6 @@ const IN_FLIGHT: usize = 4;
 pub const METADATA_PART: u64 = 8;
 /// More than an entry of a directory part can take, in bytes.
 const ENTRY_BYTES_MAX: u64 = 96;
-
-layout! {
-    /// Written once, at the start of a zone, with its first batch. `FORMAT.md` section "Zone headers".
-    ZoneHeader, 80 bytes {
-        0  magic: u64,
-        8  pool: u64,
-        16 seq: ZoneSeq,
-        24 incarnation: u64,
-        32 txg: Txg,
-        40 capacity: u64,
-        48 class: u8,
-        49 granule_shift: u8,
-        50 reserved: [u8; 14],
-        64 seal: [u8; 16],
-    }
-}
-
-impl ZoneHeader {
-    pub fn encode_sealed(mut self) -> [u8; ZoneHeader::SIZE] {
-        self.seal = self.seal_of();
-        self.encode()
-    }
-
-    fn seal_of(&self) -> [u8; 16] {
-        let seed = Seed { pool: self.pool, life: self.seq.0, offset: 0, incarnation: self.incarnation };
-        seal(seed, &[&self.encode()[..ZoneHeader::SIZE - 16]])
-    }
-
-    /// Judges the first bytes of a zone that should hold the filling `seq` of `pool`.
-    pub fn parse(raw: &[u8], pool: u64, seq: ZoneSeq, at: &str) -> Result<ZoneHeader, Corrupt> {
-        let header = ZoneHeader::decode(raw)
-            .ok_or_else(|| Corrupt::new(at, "zone header length", ZoneHeader::SIZE, raw.len()))?;
-        if header.magic != ZONE_MAGIC || header.pool != pool || header.seal != header.seal_of() {
-            return Err(Corrupt::new(at, "zone header", "one of this pool, whole", "something else"));
-        }
-        if header.seq != seq {
-            return Err(Corrupt::new(at, "sequence in the zone header", seq, header.seq));
-        }
-        Ok(header)
-    }
-}
 
 /// Appended bytes of one zone that the device may not have yet.
 #[derive(Debug, Default)]
@@ -209,6 +167,8 @@ pub struct Appended {
     pub moved_parts: Vec<(ZoneSeq, PartCopy, Vec<u8>)>,
     /// Bootstrap blocks of failed batches: they are named by place, so they cannot move under their old address.
     pub lost_boot: Vec<LostBoot>,
+    /// Blocks of older groups that should have moved with failed batches, and the granules they take: they stay where they were.
+    pub stayed: Vec<(Addr, u32)>,
     /// Bytes sent to devices, for throttling and statistics.
     pub device_bytes: u64,
 }
@@ -336,6 +296,8 @@ impl Streams {
     /// Bytes that still fit the slot's open zone.
     pub fn room(&self, slot: usize) -> u64 {
         let open = self.open.get(slot).and_then(Option::as_ref);
+        // One that failed takes no more, so that no more of a group has to be rescued than was under way.
+        let open = open.filter(|open| self.failed.iter().all(|batch| batch.seq != open.seq));
         open.map_or(0, |open| {
             let used = open.start + open.gather.state.lock().tail.len() as u64;
             (open.capacity - used).saturating_sub(self.overhead(open.entries.len() as u64 + 1))
@@ -446,7 +408,8 @@ impl Streams {
         Ok(Spot { slot, seq, offset })
     }
 
-    /// A slot whose open zone takes `len` bytes more: this one, with a new zone if need be, or any other when no zone is empty.
+    /// A slot whose open zone takes `len` bytes more: this one, with a new zone if need be, or any other when no zone is empty. `NoSpace`:
+    /// there is none, and nothing has changed.
     fn slot_with_room(
         &mut self,
         slot: usize,
@@ -458,27 +421,34 @@ impl Streams {
         if self.room(slot) >= len + self.kept_for_metadata {
             return Ok(slot);
         }
-        let has_zone = source.has_zone(&self.open_beside(&[slot]));
-        // The last of what is open is for metadata, whose two copies should find two zones.
-        let kept = if has_zone || class.is_metadata() { 0 } else { self.kept_for_metadata };
-        if self.room(slot) >= len + kept {
-            return Ok(slot);
-        }
-        if !has_zone {
-            let rooms = (0..self.open.len()).map(|other| (self.room(other), other));
-            // The roomiest; if even that has only what is kept, there is no better use for it.
-            if let Some((_, other)) = rooms.clone().max().filter(|(room, _)| *room >= len) {
-                return Ok(other);
+        let mut is_dead = false;
+        loop {
+            let has_zone = !is_dead && source.has_zone(&self.open_beside(&[slot]));
+            // The last of what is open is for metadata, whose two copies should find two zones.
+            let kept = if has_zone || class.is_metadata() { 0 } else { self.kept_for_metadata };
+            if self.room(slot) >= len + kept {
+                return Ok(slot);
             }
-            // Empty zones may lie on a drive where no more may be open: the fullest there makes place.
-            let others = rooms.filter(|(_, other)| source.has_zone(&self.open_beside(&[slot, *other])));
-            let fullest = others.min().map(|(_, other)| other);
-            if let Some(other) = fullest {
+            if !has_zone {
+                let rooms = (0..self.open.len()).map(|other| (self.room(other), other));
+                // The roomiest; if even that has only what is kept, there is no better use for it.
+                let (free, other) = rooms.clone().max().unwrap_or_default();
+                if free >= len {
+                    return Ok(other);
+                }
+                // Empty zones may lie on a drive where no more may be open: the fullest there makes place.
+                let others = rooms.filter(|(_, other)| source.has_zone(&self.open_beside(&[slot, *other])));
+                let fullest = if is_dead { None } else { others.min() };
+                let Some((_, other)) = fullest else { return Err(PoolError::NoSpace { need: len, free }) };
                 self.fill(other, txg)?;
             }
+            match self.open_zone(slot, class, txg, source) {
+                Ok(()) => break,
+                // What seemed to be empty takes no writes any more.
+                Err(PoolError::NoSpace { .. }) => is_dead = true,
+                Err(error) => return Err(error),
+            }
         }
-        self.fill(slot, txg)?;
-        self.open_zone(slot, class, txg, source)?;
         if self.room(slot) < len {
             return Err(PoolError::refused(
                 "a block",
@@ -609,6 +579,7 @@ impl Streams {
         self.group.written.entry(seq).or_insert(Written { seq, claimed: 0, born: 0 })
     }
 
+    /// Opens an empty zone in a slot, behind the one that was open there, which is closed only when there is another.
     fn open_zone(
         &mut self,
         slot: usize,
@@ -621,6 +592,7 @@ impl Streams {
             layout.data().contains(&slot) || Age::ALL.iter().any(|age| layout.survivors(*age) == slot);
         let (opened, gather) =
             source.open_zone(class, class.is_metadata() && !is_shared, &self.open_beside(&[slot]))?;
+        self.fill(slot, txg)?;
         let header = ZoneHeader {
             magic: ZONE_MAGIC,
             pool: self.pool,
@@ -780,7 +752,8 @@ impl Streams {
         }
     }
 
-    /// Ends all batches and waits until the device has them. Batches that could not be written are appended elsewhere.
+    /// Ends all batches and waits until the device has them. What was born in batches that could not be written is appended elsewhere; what
+    /// should have moved with them stays where it was.
     pub fn drain(&mut self, txg: Txg, source: &mut dyn ZoneSource) -> Result<(), PoolError> {
         for _ in 0..16 {
             for slot in 0..self.open.len() {
@@ -795,7 +768,8 @@ impl Streams {
         Err(PoolError::Failed { reason: "no zone takes writes any more".into() })
     }
 
-    /// Appends the blocks of failed batches elsewhere, as moved.
+    /// Appends the blocks of failed batches elsewhere, as moved. Those that were there before the group take no room for that: when zones
+    /// fail there may be none.
     fn rescue(&mut self, txg: Txg, source: &mut dyn ZoneSource) -> Result<(), PoolError> {
         let mut failed = std::mem::take(&mut self.failed);
         failed.sort_by_key(|batch| (batch.seq, batch.start));
@@ -832,9 +806,13 @@ impl Streams {
                 }
                 let moved = entry.is_moved(batch.seq);
                 if moved {
-                    // It never arrived here: the move goes from where it was to the new zone.
+                    // It never arrived here.
                     let len = granule_bytes(u64::from(entry.psize));
                     self.group.carried.retain(|carried| *carried != (entry.identity, batch.seq, len));
+                    if entry.birth < txg {
+                        self.group.stayed.push((entry.identity, entry.granules()));
+                        continue;
+                    }
                 }
                 let block = Stored {
                     bytes,
@@ -843,7 +821,7 @@ impl Streams {
                     owner: entry.owner,
                     siblings: entry.siblings.clone(),
                     crc: entry.crc,
-                    // What was born here failed from some point on, all of it; what had moved here keeps its joins.
+                    // What was born here failed from some point on, all of it; what was rescued to here keeps its joins.
                     joins: index > 0
                         && before == Some(batch.slot)
                         && (!moved || batch.joins.get(index) == Some(&true)),
@@ -895,3 +873,6 @@ fn write(devices: &Devices, batch: &Batch, counters: &Counters) -> Result<(), Po
     }
     Ok(outcome?)
 }
+
+#[cfg(test)]
+mod tests;

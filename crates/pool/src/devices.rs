@@ -6,6 +6,7 @@
 use crate::error::PoolError;
 use crate::label::{ANCHORS, DEVICES_MAX};
 use crate::policy::Layout;
+use crate::record::Home;
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -159,6 +160,11 @@ impl Devices {
     pub fn may_open(&self, device: DeviceIdx, open: &[DeviceIdx]) -> bool {
         let limit = self.get(device).map_or(0, |device| open_limit(device.info()) as usize);
         limit == 0 || open.iter().filter(|other| **other == device).count() + 1 < limit
+    }
+
+    /// Whether a zone takes writes, as far as its device knows.
+    pub fn take_writes(&self, home: Home) -> bool {
+        self.get(home.device).is_ok_and(|device| takes_writes(device.as_ref(), home.zone))
     }
 
     /// The largest write unit of all: what is written in two copies must be padded alike on every device.

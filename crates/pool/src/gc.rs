@@ -43,7 +43,7 @@ const PIECE_NS: u64 = 30_000_000;
 const PIECE_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES_MIN: u64 = 1 << 20;
 /// The part of the room for commits that is left to them when it is a matter of collecting at all.
-const LAST_ROOM_PART: u64 = 3;
+pub(crate) const LAST_ROOM_PART: u64 = 3;
 /// Collection begins when room falls under what must be kept and one part of so many of the pool, or so many bytes: enough for groups
 /// to be large, and little enough for zones to ripen.
 const AHEAD_PART: u64 = 1024;
@@ -168,6 +168,12 @@ impl Collector {
         let is_there = |seq: ZoneSeq| tables.zones.get(&seq).is_some_and(|zone| zone.home.device == device);
         self.progress.take_if(|progress| is_there(progress.victim));
         self.finished.retain(|(seq, _)| !is_there(*seq));
+    }
+
+    /// What was counted on from a victim will not come from it yet; it may be chosen again.
+    fn forget(&mut self, victim: ZoneSeq) {
+        self.progress.take_if(|progress| progress.victim == victim);
+        self.finished.retain(|(finished, _)| *finished != victim);
     }
 
     /// The zone was reset, or will never be.
@@ -311,8 +317,8 @@ impl Group<'_> {
                 budget = u64::MAX;
             }
             let before = progress.worth.gain();
-            let moved = self.move_piece(&mut progress, budget)?;
-            victims += 1;
+            let (moved, fits) = self.move_piece(&mut progress, budget)?;
+            victims += usize::from(fits || moved > 0);
             moved_bytes += moved;
             piece = piece.saturating_sub(moved.max(1));
             let is_finished = progress.part >= progress.parts.len();
@@ -324,7 +330,7 @@ impl Group<'_> {
                 self.st.collector.progress = Some(progress);
             }
             self.st.collector.in_hand = None;
-            if victims == VICTIMS_MAX {
+            if !fits || victims == VICTIMS_MAX {
                 break;
             }
         }
@@ -467,8 +473,8 @@ impl Group<'_> {
                 self.st.collector.leaving = Some(progress);
                 break;
             }
-            let moved = self.move_piece(&mut progress, piece)?;
-            piece = piece.saturating_sub(moved.max(1));
+            let (moved, fits) = self.move_piece(&mut progress, piece)?;
+            piece = if fits { piece.saturating_sub(moved.max(1)) } else { 0 };
             if progress.part < progress.parts.len() {
                 self.st.collector.leaving = Some(progress);
                 continue;
@@ -527,11 +533,11 @@ impl Group<'_> {
     }
 
     /// Moves what lives in a victim, from where the last piece ended to the end of the part in which `budget` bytes have moved. Returns
-    /// how many did.
-    fn move_piece(&mut self, progress: &mut Progress, budget: u64) -> Result<u64, PoolError> {
+    /// how many did, and whether all of them found room: fewer zones may take writes than were counted on.
+    fn move_piece(&mut self, progress: &mut Progress, budget: u64) -> Result<(u64, bool), PoolError> {
         let Some(held) = self.pool.hold(progress.victim) else {
             progress.part = progress.parts.len();
-            return Ok(0);
+            return Ok((0, true));
         };
         let held = Arc::new(held);
         let mut todo = self.extents(progress, budget);
@@ -540,7 +546,8 @@ impl Group<'_> {
         // The survivor before, if the next one may share its run: nothing that stays here may lie between them, or its death would be
         // counted against the run.
         let mut last: Option<(Addr, usize)> = None;
-        loop {
+        let mut rest: Vec<(usize, usize)> = Vec::new();
+        'extents: loop {
             while reading.len() < EXTENTS_AHEAD
                 && let Some(extent) = todo.pop_front()
             {
@@ -550,7 +557,7 @@ impl Group<'_> {
             }
             let Some((extent, read)) = reading.pop_front() else { break };
             let (buf, from) = read.wait()?;
-            for &(part, at, is_apart) in &extent.entries {
+            for (nth, &(part, at, is_apart)) in extent.entries.iter().enumerate() {
                 last = last.filter(|_| !is_apart);
                 let part = progress.parts[part].clone();
                 let entry = &part.entries[at];
@@ -566,7 +573,7 @@ impl Group<'_> {
                             &other[..]
                         }
                         None => {
-                            self.stays(progress.victim, part.end, entry);
+                            self.stays(entry.identity, entry.granules());
                             progress.whole = false;
                             last = None;
                             continue;
@@ -588,7 +595,17 @@ impl Group<'_> {
                     crc: entry.crc,
                     joins,
                 };
-                last = Some((entry.identity, self.append_moved(slot, block)?));
+                last = match self.append_moved(slot, block) {
+                    Ok(to) => Some((entry.identity, to)),
+                    Err(PoolError::NoSpace { .. }) => {
+                        let behind = reading.iter().map(|(extent, _)| extent).chain(&todo);
+                        let behind = behind.flat_map(|extent| &extent.entries);
+                        let all = extent.entries[nth..].iter().chain(behind);
+                        rest.extend(all.map(|(part, at, _)| (*part, *at)));
+                        break 'extents;
+                    }
+                    Err(error) => return Err(error),
+                };
                 let len = granule_bytes(u64::from(entry.psize));
                 moved += len;
                 progress.worth.moved += len;
@@ -601,7 +618,13 @@ impl Group<'_> {
             }
         }
         self.st.collector.moved_since_look += moved;
-        Ok(moved)
+        for (part, at) in &rest {
+            let entry = &progress.parts[*part].entries[*at];
+            self.stays(entry.identity, entry.granules());
+        }
+        // The next piece begins with it; what was before it in its part has moved.
+        progress.part = rest.first().map_or(progress.part, |(part, _)| *part);
+        Ok((moved, rest.is_empty()))
     }
 
     /// When the run index nears its bound, survivors are written in larger batches, of which each is one run where it was several; when
@@ -628,16 +651,25 @@ impl Group<'_> {
         collector.lives.age(last_write.and_then(|txg| collector.clock.age_bytes(txg)))
     }
 
-    /// A block that cannot be read stays where it is: a run of its own says so, because the run it was in moves without it.
-    fn stays(&mut self, victim: ZoneSeq, part_end: u64, entry: &Entry) {
-        let granule = entry.identity.granule();
+    /// A block stays where it is: a run of its own says so, because the run it was in moves without it.
+    fn stays(&mut self, addr: Addr, granules: u32) {
+        let (birth, granule) = (addr.seq(), addr.granule());
         let tables = self.pool.tables.read();
-        let birth = tables.zones.get(&entry.identity.seq());
-        if birth.is_some_and(|birth| birth.run_of(granule).is_some()) {
-            let run = Run::of(granule, entry.granules(), victim, part_end);
-            self.split_runs.push(Move { birth: entry.identity.seq(), run });
-            self.moved_now.insert(entry.identity, victim);
-        }
+        let Some(run) = tables.zones.get(&birth).and_then(|birth| birth.run_of(granule)) else { return };
+        let own = Run::of(granule, granules, run.dest, run.part_end());
+        self.split_runs.push(Move { birth, run: own });
+        self.moved_now.insert(addr, run.dest);
+    }
+
+    /// The batch with which a block should have moved could not be written: its zone is not emptied yet.
+    pub(crate) fn did_not_move(&mut self, addr: Addr, granules: u32) {
+        self.moved_now.remove(&addr);
+        self.stays(addr, granules);
+        let tables = self.pool.tables.read();
+        let Some(victim) = tables.current_zone(addr) else { return };
+        self.st.collector.forget(victim);
+        self.st.collector.changed(&tables, victim, self.pool.zone_yield());
+        self.pool.want_another_group();
     }
 
     /// What lives in the victim behind the last piece, up to `budget` bytes, in extents to be read.

@@ -23,7 +23,7 @@ use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, Tally, p
 use crate::stats::Kind;
 use crate::totals::Totals;
 use crate::workers::Pending;
-use crate::zones::{Phase, Zone};
+use crate::zones::Zone;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
@@ -111,41 +111,44 @@ impl ZoneSource for Source<'_> {
         special: bool,
         open: &[DeviceIdx],
     ) -> Result<(Opened, Arc<Gather>), PoolError> {
-        loop {
+        let mut later = Vec::new();
+        let found = loop {
             let apart_from = self.alloc.apart_from(class);
-            let home = self
-                .alloc
-                .pop(special, apart_from, &|device| self.pool.devices.may_open(device, open))
-                .ok_or_else(|| PoolError::Failed { reason: "no empty zone is left".into() })?;
+            let usable = |device| self.pool.devices.may_open(device, open);
+            let Some(home) = self.alloc.pop(special, apart_from, &usable) else { break None };
             let device = self.pool.device(home.device)?;
             if self.alloc.take_unclean(home)
                 && let Err(error) = device.reset(home.zone)
             {
-                log::warn!("{home}: {error}; the zone is left aside");
+                if self.pool.devices.take_writes(home) {
+                    log::warn!("{home}: {error}; it is tried again later");
+                    later.push(home);
+                } else {
+                    log::warn!("{home}: {error}; the zone is left aside");
+                }
                 continue;
             }
-            let report = match device.report(home.zone) {
-                Ok(report) if report.state == ZoneState::Empty && report.capacity > 0 => report,
-                other => {
-                    log::warn!("{home}: expected an empty zone, found {other:?}; it is left aside");
-                    continue;
+            match device.report(home.zone) {
+                Ok(report) if report.state == ZoneState::Empty && report.capacity > 0 => {
+                    break Some((home, report.capacity));
                 }
-            };
-            // The lease was raised by the last commit; without one, import has left room.
-            let seq = ZoneSeq(self.alloc.next_seq);
-            if seq.0 >= self.alloc.lease_seq {
-                return Err(PoolError::Failed {
-                    reason: "the lease of zone sequence numbers ran out".into(),
-                });
+                other => log::warn!("{home}: expected an empty zone, found {other:?}; it is left aside"),
             }
-            self.alloc.next_seq += 1;
-            self.alloc.opened(class, home.device);
-            let gather = Arc::<Gather>::default();
-            let mut zone = Zone::new(class, home, report.capacity, self.txg);
-            zone.gather = Some(gather.clone());
-            self.pool.tables.write().insert(seq, zone);
-            return Ok((Opened { seq, class, home, capacity: report.capacity }, gather));
+        };
+        later.into_iter().for_each(|home| self.alloc.put_unclean(home));
+        let (home, capacity) = found.ok_or(PoolError::NoSpace { need: 1, free: 0 })?;
+        // The lease was raised by the last commit; without one, import has left room.
+        let seq = ZoneSeq(self.alloc.next_seq);
+        if seq.0 >= self.alloc.lease_seq {
+            return Err(PoolError::Failed { reason: "the lease of zone sequence numbers ran out".into() });
         }
+        self.alloc.next_seq += 1;
+        self.alloc.opened(class, home.device);
+        let gather = Arc::<Gather>::default();
+        let mut zone = Zone::new(class, home, capacity, self.txg);
+        zone.gather = Some(gather.clone());
+        self.pool.tables.write().insert(seq, zone);
+        Ok((Opened { seq, class, home, capacity }, gather))
     }
 }
 
@@ -158,6 +161,16 @@ macro_rules! source {
 impl Pool {
     /// Syncs the group that has quiesced.
     pub(crate) fn sync_group(self: &Arc<Self>, st: &mut SyncState, txg: Txg) -> Result<(), PoolError> {
+        self.sync_parts(st, txg).map_err(|error| match error {
+            // Users were promised room, so this is no matter of deleting something.
+            PoolError::NoSpace { need, free } => PoolError::Failed {
+                reason: format!("no zone takes {need} bytes of a group, {free} at the most").into(),
+            },
+            other => other,
+        })
+    }
+
+    fn sync_parts(self: &Arc<Self>, st: &mut SyncState, txg: Txg) -> Result<(), PoolError> {
         let client = self.client_if_alive()?;
         let started_ns = self.env.monotonic_ns();
         let mut group = Group {
@@ -565,6 +578,9 @@ impl Group<'_> {
     fn drain(&mut self) -> Result<(), PoolError> {
         loop {
             self.st.streams.drain(self.txg, &mut source!(self))?;
+            for (addr, granules) in std::mem::take(&mut self.st.streams.group.stayed) {
+                self.did_not_move(addr, granules);
+            }
             let lost = std::mem::take(&mut self.st.streams.group.lost_boot);
             if lost.is_empty() {
                 return Ok(());
@@ -690,31 +706,35 @@ impl Group<'_> {
                 len: stored.len() as u32,
                 ..BootPtr::NONE
             };
-            let mut failed = false;
             let mut padded = [0u64; 2];
+            let mut written = 0;
             for (index, (slot, class)) in slots.into_iter().enumerate() {
                 match self.st.streams.write_alone(slot, class, txg, POOL_RECORD, &stored) {
                     Ok((seq, home, offset, bytes)) => {
                         own.places[index] = Place::new(home.device, home.zone, offset, seq);
                         padded[index] = bytes;
+                        written += 1;
                     }
                     Err(error) => {
                         log::warn!("commit record of group {txg}: {error}; trying another zone");
-                        failed = true;
                         break;
                     }
                 }
             }
-            if failed || padded[0] != padded[1] {
-                // A copy that was written is not claimed: close its zone off before it.
-                for (slot, _) in slots {
-                    self.st.streams.fill(slot, txg)?;
-                }
-                continue;
+            // One copy is enough to go on with when there is nowhere to write another.
+            self.pool.forget_dead_zones(self.st);
+            let is_last = written == 1 && self.st.alloc.empty_count() == 0;
+            if is_last || written == 2 && padded[0] == padded[1] {
+                own.padded = padded[0] as u32;
+                // That the zone of a copy that failed is full is told by the next record.
+                let filled = self.st.streams.take_group().filled;
+                self.st.streams.group.filled = filled;
+                return Ok(own);
             }
-            own.padded = padded[0] as u32;
-            self.st.streams.take_group();
-            return Ok(own);
+            // A copy that was written is not claimed: close its zone off before it.
+            for (slot, _) in slots.into_iter().take(written) {
+                self.st.streams.fill(slot, txg)?;
+            }
         }
         Err(PoolError::Failed { reason: "the commit record could not be written anywhere".into() })
     }
@@ -764,6 +784,8 @@ impl Group<'_> {
         }
         pool.let_go(st)?;
         pool.reset_emptied(st)?;
+        pool.keep_only_the_newest(st)?;
+        pool.forget_dead_zones(st);
         pool.publish(st);
         let ns = pool.env.monotonic_ns().saturating_sub(started_ns).max(1);
         pool.counters.group.record_ns(ns);
@@ -779,84 +801,5 @@ impl Group<'_> {
             pool.txg.set_dirty_max(half_second as u64);
         }
         Ok(())
-    }
-}
-
-impl Pool {
-    /// Gives back zones with nothing live whose emptying is older than any group we could roll back to.
-    fn reset_emptied(&self, st: &mut SyncState) -> Result<(), PoolError> {
-        let ready: Vec<ZoneSeq> = {
-            let tables = self.tables.read();
-            let ripe = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.oldest);
-            tables.emptied().filter(|(_, zone)| ripe(zone)).map(|(seq, _)| seq).collect()
-        };
-        for seq in ready {
-            if !self.explained(st, seq)? {
-                log::error!(
-                    "zone {seq}: its directory lists blocks that are neither dead nor moved; kept for `terrane check`"
-                );
-                st.suspects.push(seq);
-                st.collector.reset(seq);
-                continue;
-            }
-            let (home, copies) = {
-                let mut tables = self.tables.write();
-                let Some(zone) = tables.zones.get(&seq) else { continue };
-                if zone.pins.load(std::sync::atomic::Ordering::Acquire) > 0 {
-                    continue;
-                }
-                let copies = zone
-                    .part_copies
-                    .iter()
-                    .map(|copy| (copy.addr, copy.part_end - copy.part_start))
-                    .collect();
-                let home = zone.home;
-                tables.retire(seq);
-                (home, copies)
-            };
-            st.collector.reset(seq);
-            st.resets_done.push((seq, copies));
-            match self.device(home.device)?.reset(home.zone) {
-                Ok(()) => {
-                    self.counters.reset_zones.add(1);
-                    st.alloc.put(home);
-                }
-                Err(error) => {
-                    // It may have been a bad moment: the next one to open the zone tries again.
-                    log::warn!("{home}: {error}; the zone is reset when it is needed");
-                    st.alloc.put_unclean(home);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether every entry of a zone's directory is dead or has moved away.
-    fn explained(&self, st: &SyncState, seq: ZoneSeq) -> Result<bool, PoolError> {
-        let Some(held) = self.hold(seq) else { return Ok(true) };
-        let (claimed, phase) = {
-            let tables = self.tables.read();
-            tables.zones.get(&seq).map_or((0, Phase::Gone), |zone| (zone.claimed, zone.phase))
-        };
-        let parts = match self.parts_of(&held, claimed) {
-            Ok(parts) => parts,
-            // It was reset before the crash, and the record that would say so was not written: nothing lives there, so it is reset again.
-            Err(_) if matches!(phase, Phase::Emptied(txg) if txg <= st.imported) => return Ok(true),
-            Err(error) => {
-                log::error!("zone {seq}: {error}");
-                return Ok(false);
-            }
-        };
-        let tables = self.tables.read();
-        Ok(parts.iter().flat_map(|part| &part.entries).all(|entry| {
-            // A birth zone that is forgotten has no survivors.
-            let Some(birth) = tables.zones.get(&entry.identity.seq()) else { return true };
-            let granule = entry.identity.granule();
-            match birth.run_of(granule) {
-                _ if birth.dead.contains(granule, entry.granules()) => true,
-                Some(run) => run.dest != seq,
-                None => !birth.is_resident(),
-            }
-        }))
     }
 }

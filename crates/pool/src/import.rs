@@ -13,7 +13,7 @@ use crate::anchors::{Anchor, Candidate, Roots, match_devices};
 use crate::append::Streams;
 use crate::block_ptr::BLOCK_BYTES_MAX;
 use crate::cache::BlockCache;
-use crate::devices::{Devices, takes_writes};
+use crate::devices::Devices;
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::fates::Fates;
@@ -547,8 +547,6 @@ fn open(
             }
         }
     }
-    let usable =
-        |home: &Home| devices.get(home.device).is_ok_and(|device| takes_writes(device.as_ref(), home.zone));
     for (device, row) in label.members() {
         if row.stay == Stay::Leaving {
             // Its removal goes on.
@@ -557,7 +555,7 @@ fn open(
         }
         alloc.add_device(device, row.role == Role::Special, row.block_zones());
         let free = homes(device, row.zone_count).filter(|home| !used.contains(home));
-        free.filter(usable).for_each(|home| alloc.put_unclean(home));
+        free.filter(|home| devices.take_writes(*home)).for_each(|home| alloc.put_unclean(home));
     }
     let next_txg = first_group((uber.txg, uber.clean), lease_txg, options.rewind.is_some());
     let state = SyncState {
@@ -595,6 +593,7 @@ fn open(
             pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
         }
         pool.tidy_drives();
+        pool.keep_only_the_newest(&mut st)?;
         pool.publish(&st);
         drop(st);
         if pool.devices.any_leaves() {

@@ -38,12 +38,14 @@ mod prepare;
 pub mod read;
 mod rebuild;
 pub mod record;
+mod reset;
 mod room;
 pub mod seal;
 pub mod stats;
 pub mod totals;
 pub mod txg;
 mod workers;
+pub mod zone_header;
 pub mod zones;
 
 pub use addr::{Addr, GRANULE, Place, granule_bytes};

@@ -18,12 +18,12 @@
 //! the end of a zone looks like a part, and the next batch only overwrites its beginning.
 
 use crate::addr::{Addr, GRANULE, granule_bytes};
-use crate::append::{ZONE_MAGIC, ZoneHeader};
 use crate::devices::Devices;
 use crate::directory::{Entry, Owner, POOL_PART_COPY, Part, PartTrailer, parse_part, parse_trailer};
 use crate::import::homes;
 use crate::label::{BootPtr, Label};
 use crate::record::{Class, Home, PartCopy, Run};
+use crate::zone_header::{ZONE_MAGIC, ZoneHeader};
 use crate::zones::{Phase, Tables, Zone};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

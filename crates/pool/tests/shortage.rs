@@ -399,3 +399,40 @@ impl Crowded {
         Ok(refused)
     }
 }
+
+/// Kills all empty zones but `keep`, the first ones, while the pool is in use.
+fn kill_all_but(pool: &Pool, device: &SimDevice, keep: usize, state: ZoneState) {
+    for zone in &empty_zones(pool)[keep..] {
+        device.kill_zone(*zone, state).unwrap();
+    }
+}
+
+#[test]
+fn zones_that_die_while_they_are_empty_are_no_reason_to_stop() {
+    let mut refused = 0;
+    for seed in 0..12u64 {
+        let device = sim(seed, seed.is_multiple_of(2));
+        let (pool, toy) = create(&device, seed);
+        let env = SeededEnv::new(seed);
+        work(&pool, &toy, &env, 20).unwrap();
+        // As many as commits and a victim need stay, and few more.
+        kill_all_but(&pool, &device, 5 + (seed % 3) as usize, ZoneState::ReadOnly);
+        for _ in 0..60 {
+            match work(&pool, &toy, &env, 1) {
+                Ok(()) => {}
+                Err(PoolError::NoSpace { .. }) => refused += 1,
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+            // One more each time, of those that are empty now.
+            if let Some(zone) = empty_zones(&pool).first().filter(|_| env.random_u64().is_multiple_of(8)) {
+                device.kill_zone(*zone, ZoneState::ReadOnly).unwrap();
+            }
+        }
+        pool.drop_cache();
+        verify(&pool, &toy);
+        pool.export().unwrap();
+        let (pool, toy) = import(&device, seed).unwrap();
+        verify(&pool, &toy);
+    }
+    assert!(refused > 0, "the canary: room became short");
+}

@@ -27,7 +27,12 @@ impl Group<'_> {
                 self.st.collector.changed(&self.pool.tables.read(), victim, zone_yield);
                 return Ok(());
             }
-            piece -= self.move_piece(&mut progress, u64::MAX)?.min(piece);
+            let (moved, fits) = self.move_piece(&mut progress, u64::MAX)?;
+            if !fits {
+                self.st.collector.changed(&self.pool.tables.read(), victim, zone_yield);
+                return Ok(());
+            }
+            piece -= moved.min(piece);
             self.finished(&progress);
         }
         self.pool.want_another_group();

@@ -1,0 +1,116 @@
+use super::*;
+use crate::env::{Env, SeededEnv};
+use crate::record::Run;
+use terrane_device::{Fault, SimConfig, SimDevice};
+use terrane_wire::ZoneIdx;
+
+/// Zones in order, until there are no more.
+struct Shelf(Vec<u32>);
+
+impl ZoneSource for Shelf {
+    fn has_zone(&self, _open: &[DeviceIdx]) -> bool {
+        !self.0.is_empty()
+    }
+
+    fn open_zone(
+        &mut self,
+        class: Class,
+        _special: bool,
+        _open: &[DeviceIdx],
+    ) -> Result<(Opened, Arc<Gather>), PoolError> {
+        let zone = self.0.pop().ok_or(PoolError::NoSpace { need: 1, free: 0 })?;
+        let home = Home { device: DeviceIdx(0), zone: ZoneIdx(zone) };
+        let opened = Opened { seq: ZoneSeq(u64::from(zone)), class, home, capacity: 1 << 20 };
+        Ok((opened, Arc::default()))
+    }
+}
+
+/// Two slots on a drive with zones of 1 MiB.
+fn streams() -> (Streams, SimDevice) {
+    let device = SimDevice::new(SimConfig { zone_count: 32, ..SimConfig::default() }).unwrap();
+    let devices = Arc::new(Devices::new(vec![Some(Arc::new(device.clone()))]));
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
+    let layout = Layout::of_slots(2, 1).unwrap();
+    (Streams::new(1, 1, devices, 1 << 20, layout, false, Arc::new(Counters::new(env))), device)
+}
+
+/// A block of data of so many KiB, of this group or one that was born elsewhere.
+fn append(
+    streams: &mut Streams,
+    source: &mut Shelf,
+    slot: usize,
+    kib: usize,
+    identity: Option<Addr>,
+) -> Result<Spot, PoolError> {
+    let bytes = vec![7; kib << 10];
+    let (birth, class) = match identity {
+        None => (Txg(9), Class::Data),
+        Some(_) => (Txg(3), Class::Collection),
+    };
+    let owner = Owner::Block { objset: 1, object: 1, level: 0, block: 0 };
+    let block = Stored { bytes: &bytes, identity, birth, owner, siblings: Vec::new(), crc: 0, joins: true };
+    streams.append(slot, class, Txg(9), block, source)
+}
+
+fn fails(device: &SimDevice, zone: u32) {
+    device.inject(Fault::WriteError { zone: Some(ZoneIdx(zone)), one_in: 1, partial: false });
+}
+
+#[test]
+fn a_run_of_rescued_blocks_holds_none_that_went_to_another_slot() {
+    let (mut streams, device) = streams();
+    let mut source = Shelf(vec![12, 10, 11]);
+    fails(&device, 10);
+    append(&mut streams, &mut source, 1, 4, None).unwrap();
+    // A batch that fails, of small blocks and large ones.
+    let born: Vec<Spot> =
+        (0..6).map(|n| append(&mut streams, &mut source, 0, [16, 100][n % 2], None).unwrap()).collect();
+    assert!(born.iter().all(|spot| spot.seq == ZoneSeq(10)));
+    // The last zone has room for the small ones alone, beside what it keeps for metadata.
+    while streams.room(0) == 0 || streams.room(0) > 190 << 10 {
+        let spot = append(&mut streams, &mut source, 0, 8, None).unwrap();
+        assert_eq!(spot.seq, ZoneSeq(12), "what failed takes no more");
+    }
+    streams.drain(Txg(9), &mut source).unwrap();
+    let runs: Vec<Run> = streams.group.moves.iter().map(|moved| moved.run).collect();
+    let homes: std::collections::BTreeSet<ZoneSeq> = runs.iter().map(|run| run.dest).collect();
+    assert_eq!(homes.len(), 2, "the canary: they fit no single zone: {runs:?}");
+    for spot in born {
+        let granule = Addr::new(spot.seq, spot.offset).granule();
+        let holding = runs.iter().filter(|run| run.first <= granule && granule <= run.last).count();
+        assert_eq!(holding, 1, "granule {granule} in {runs:?}");
+    }
+}
+
+#[test]
+fn blocks_that_should_have_moved_with_a_failed_batch_need_no_room() {
+    let (mut streams, device) = streams();
+    let mut source = Shelf(vec![10]);
+    fails(&device, 10);
+    let old: Vec<Addr> = (0..40).map(|n| Addr::new(ZoneSeq(3), (1 + n) << 14)).collect();
+    // Until the failure is known: the zone takes no more, and there is no other.
+    let moves = old.iter().map(|addr| append(&mut streams, &mut source, 1, 16, Some(*addr)));
+    let moved = moves.take_while(Result::is_ok).count();
+    streams.drain(Txg(9), &mut source).unwrap();
+    assert!(streams.group.moves.is_empty() && streams.group.carried.is_empty());
+    let stayed: Vec<Addr> = streams.group.stayed.iter().map(|(addr, _)| *addr).collect();
+    assert!((10..40).contains(&moved), "the canary: {moved}");
+    assert_eq!(stayed, old[..moved]);
+    assert_eq!(streams.group.written[&ZoneSeq(10)].claimed, 0);
+    // And what is born now is told that there is no room, with everything as it was.
+    let refused = append(&mut streams, &mut source, 0, 16, None).unwrap_err();
+    assert!(matches!(refused, PoolError::NoSpace { .. }), "{refused}");
+}
+
+#[test]
+fn a_zone_is_closed_only_when_another_takes_its_place() {
+    let (mut streams, _) = streams();
+    let mut source = Shelf(vec![10]);
+    while streams.zone_of(0).is_none() || streams.room(0) > 60 << 10 {
+        append(&mut streams, &mut source, 0, 16, None).unwrap();
+    }
+    let refused = append(&mut streams, &mut source, 0, 100, None).unwrap_err();
+    assert!(matches!(refused, PoolError::NoSpace { .. }), "{refused}");
+    assert_eq!(streams.zone_of(0), Some(ZoneSeq(10)), "little blocks still find it");
+    assert_eq!(append(&mut streams, &mut source, 0, 16, None).unwrap().seq, ZoneSeq(10));
+}

@@ -1,0 +1,122 @@
+//! Emptied zones are given back.
+//!
+//! A zone in which nothing lives may be reset when its emptying is older than any group that could still be imported, nobody reads it, and
+//! its directory can be explained: every block it lists is dead or has moved. If it cannot, the zone is kept for `check`.
+//!
+//! Invariant: a zone is empty for us only if it takes writes, as far as its device has told.
+
+use crate::error::PoolError;
+use crate::gc::LAST_ROOM_PART;
+use crate::pool::{Pool, SyncState};
+use crate::zones::{Phase, Zone};
+use terrane_device::Device;
+use terrane_wire::ZoneSeq;
+
+impl Pool {
+    /// Gives back zones with nothing live whose emptying is older than any group we could roll back to.
+    pub(crate) fn reset_emptied(&self, st: &mut SyncState) -> Result<(), PoolError> {
+        let ready: Vec<ZoneSeq> = {
+            let tables = self.tables.read();
+            let ripe = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.oldest);
+            tables.emptied().filter(|(_, zone)| ripe(zone)).map(|(seq, _)| seq).collect()
+        };
+        for seq in ready {
+            if !self.explained(st, seq)? {
+                log::error!(
+                    "zone {seq}: its directory lists blocks that are neither dead nor moved; kept for `terrane check`"
+                );
+                st.suspects.push(seq);
+                st.collector.reset(seq);
+                continue;
+            }
+            let (home, copies) = {
+                let mut tables = self.tables.write();
+                let Some(zone) = tables.zones.get(&seq) else { continue };
+                if zone.is_pinned() {
+                    continue;
+                }
+                let copies = zone
+                    .part_copies
+                    .iter()
+                    .map(|copy| (copy.addr, copy.part_end - copy.part_start))
+                    .collect();
+                let home = zone.home;
+                tables.retire(seq);
+                (home, copies)
+            };
+            st.collector.reset(seq);
+            st.resets_done.push((seq, copies));
+            match self.device(home.device)?.reset(home.zone) {
+                Ok(()) => {
+                    self.counters.reset_zones.add(1);
+                    st.alloc.put(home);
+                }
+                // It may have been a bad moment: the next one to open the zone tries again.
+                Err(error) if self.devices.take_writes(home) => {
+                    log::warn!("{home}: {error}; the zone is reset when it is needed");
+                    st.alloc.put_unclean(home);
+                }
+                Err(error) => log::warn!("{home}: {error}; the zone is left aside"),
+            }
+        }
+        Ok(())
+    }
+
+    /// When zones only wait for their emptying to grow old, and there may be no room for the groups that it takes: the newest group
+    /// becomes the only one that is kept whole. That needs no more than an uberblock, because the group is durable already.
+    pub(crate) fn keep_only_the_newest(&self, st: &mut SyncState) -> Result<(), PoolError> {
+        let Some((txg, ptr)) = st.chain.back().map(|last| (last.txg, last.ptr)) else { return Ok(()) };
+        let is_tight = self.physical_room(st) < self.commit_room() / LAST_ROOM_PART;
+        if !is_tight || st.oldest >= txg || self.waiting_zones() == 0 {
+            return Ok(());
+        }
+        st.oldest = txg;
+        self.write_uberblock(st, txg, ptr, false)?;
+        self.reset_emptied(st)
+    }
+
+    /// Zones that take no writes any more are no room: those that would be opened next are asked.
+    pub(crate) fn forget_dead_zones(&self, st: &mut SyncState) {
+        let count = self.low_water() + st.streams.layout().slots();
+        loop {
+            let next = st.alloc.first_of_each(count);
+            let mut dead = next.into_iter().filter(|home| !self.devices.take_writes(*home)).peekable();
+            if dead.peek().is_none() {
+                return;
+            }
+            dead.for_each(|home| {
+                log::warn!("{home}: it takes no writes any more; it is left aside");
+                st.alloc.drop_zone(home);
+            });
+        }
+    }
+
+    /// Whether every entry of a zone's directory is dead or has moved away.
+    fn explained(&self, st: &SyncState, seq: ZoneSeq) -> Result<bool, PoolError> {
+        let Some(held) = self.hold(seq) else { return Ok(true) };
+        let (claimed, phase) = {
+            let tables = self.tables.read();
+            tables.zones.get(&seq).map_or((0, Phase::Gone), |zone| (zone.claimed, zone.phase))
+        };
+        let parts = match self.parts_of(&held, claimed) {
+            Ok(parts) => parts,
+            // It was reset before the crash, and the record that would say so was not written: nothing lives there, so it is reset again.
+            Err(_) if matches!(phase, Phase::Emptied(txg) if txg <= st.imported) => return Ok(true),
+            Err(error) => {
+                log::error!("zone {seq}: {error}");
+                return Ok(false);
+            }
+        };
+        let tables = self.tables.read();
+        Ok(parts.iter().flat_map(|part| &part.entries).all(|entry| {
+            // A birth zone that is forgotten has no survivors.
+            let Some(birth) = tables.zones.get(&entry.identity.seq()) else { return true };
+            let granule = entry.identity.granule();
+            match birth.run_of(granule) {
+                _ if birth.dead.contains(granule, entry.granules()) => true,
+                Some(run) => run.dest != seq,
+                None => !birth.is_resident(),
+            }
+        }))
+    }
+}

@@ -1,0 +1,47 @@
+//! What stands at the beginning of each zone that blocks were written to.
+
+use crate::seal::{Seed, seal};
+use terrane_wire::{Corrupt, Txg, ZoneSeq, layout};
+
+pub const ZONE_MAGIC: u64 = u64::from_le_bytes(*b"TERRZONE");
+
+layout! {
+    /// Written once, at the start of a zone, with its first batch. `FORMAT.md` section "Zone headers".
+    ZoneHeader, 80 bytes {
+        0  magic: u64,
+        8  pool: u64,
+        16 seq: ZoneSeq,
+        24 incarnation: u64,
+        32 txg: Txg,
+        40 capacity: u64,
+        48 class: u8,
+        49 granule_shift: u8,
+        50 reserved: [u8; 14],
+        64 seal: [u8; 16],
+    }
+}
+
+impl ZoneHeader {
+    pub fn encode_sealed(mut self) -> [u8; ZoneHeader::SIZE] {
+        self.seal = self.seal_of();
+        self.encode()
+    }
+
+    fn seal_of(&self) -> [u8; 16] {
+        let seed = Seed { pool: self.pool, life: self.seq.0, offset: 0, incarnation: self.incarnation };
+        seal(seed, &[&self.encode()[..ZoneHeader::SIZE - 16]])
+    }
+
+    /// Judges the first bytes of a zone that should hold the filling `seq` of `pool`.
+    pub fn parse(raw: &[u8], pool: u64, seq: ZoneSeq, at: &str) -> Result<ZoneHeader, Corrupt> {
+        let header = ZoneHeader::decode(raw)
+            .ok_or_else(|| Corrupt::new(at, "zone header length", ZoneHeader::SIZE, raw.len()))?;
+        if header.magic != ZONE_MAGIC || header.pool != pool || header.seal != header.seal_of() {
+            return Err(Corrupt::new(at, "zone header", "one of this pool, whole", "something else"));
+        }
+        if header.seq != seq {
+            return Err(Corrupt::new(at, "sequence in the zone header", seq, header.seq));
+        }
+        Ok(header)
+    }
+}
