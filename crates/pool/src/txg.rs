@@ -537,7 +537,9 @@ impl Pool {
     pub fn commit(self: &Arc<Self>) -> Result<Txg, PoolError> {
         let target = {
             let state = self.txg.state.lock();
-            match (state.load_open.changed, state.syncing) {
+            // A group that somebody asked for, who then found room without it, is waited for as well: nothing is under way afterwards.
+            let is_wanted = self.threaded() && state.wanted >= state.open;
+            match (state.load_open.changed || is_wanted, state.syncing) {
                 (true, _) => state.open,
                 (false, true) => Txg(state.open.0 - 1),
                 // The group before the open one need not exist: numbers go on above the lease after a crash.
