@@ -1,6 +1,6 @@
 //! Nanoseconds for measuring, mostly without asking the kernel.
 //!
-//! Each request and each access to a device is timed. Where the kernel's clock cannot be read from user space (some virtual machines,
+//! Each access to a device is timed. Where the kernel's clock cannot be read from user space (some virtual machines,
 //! user-mode Linux) each look is a system call, and these were a third of all calls the server made. So a thread counts on with the
 //! processor's time stamp counter, and asks again every [`FIX_NS`]: should the counter stop or change its pace, no more than that is wrong.
 

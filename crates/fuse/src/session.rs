@@ -29,8 +29,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use terrane_device::monotonic_ns;
+use std::time::{Duration, Instant};
 
 /// Threads that never take a request which may wait.
 pub const READERS_RESERVED: usize = 2;
@@ -402,7 +401,7 @@ impl Work<'_> {
         }
         let call = Call { header, request, negotiated: self.negotiated };
         reply.clear();
-        let began_ns = monotonic_ns();
+        let began = Instant::now();
         // The reply is rebuilt from nothing after a panic, and the handler's own state is behind locks that do not poison:
         // what it was changing belongs to a transaction that its owner must be able to drop anywhere.
         let outcome =
@@ -411,8 +410,7 @@ impl Work<'_> {
                 *reply = Reply::new();
                 Err(Errno(libc::EIO))
             });
-        let took = Duration::from_nanos(monotonic_ns().saturating_sub(began_ns));
-        self.handler.answered(&call, outcome, reply, took);
+        self.handler.answered(&call, outcome, reply, began.elapsed());
         if !request.has_no_reply() {
             if let (Ok(()), Some(first)) = (outcome, self.listings.before(header, request, reply)) {
                 self.notify(header, &first);
