@@ -37,7 +37,7 @@ use terrane_fuse::handover;
 use terrane_fuse::mount::{MountError, mounted};
 use terrane_fuse::session::{Brake, Negotiated};
 use terrane_fuse::{Dispatch, Metrics, MountOptions, Session, UnmountHandle};
-use terrane_pool::ImportOptions;
+use terrane_pool::{ImportOptions, Pool};
 use terrane_posix::Fs;
 
 /// After a signal: how long users have to leave before the mount is taken out of the tree under them.
@@ -54,6 +54,8 @@ pub struct Plan {
     pub mount: MountOptions,
     pub import: ImportOptions,
     pub memory: Memory,
+    /// Where what is born and dies is written down, for a replay.
+    pub record: Option<PathBuf>,
     /// Where scrapers may ask.
     pub metrics: Option<TcpListener>,
     /// Properties for the life of the mount, with their values.
@@ -161,6 +163,13 @@ impl Shared {
     }
 }
 
+/// A server that follows another goes on in the same file.
+fn record(pool: &Pool, path: &Path) -> Outcome {
+    let file = File::options().append(true).create(true).open(path);
+    let recording = file.and_then(|file| pool.record(Box::new(file)));
+    recording.map_err(Failure::io("beginning to record in", path))
+}
+
 /// Mounts, says so through `ready`, and returns when the mount has gone and the pool is closed.
 pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outcome {
     // Before the first thread has a heap of its own.
@@ -179,6 +188,12 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
             pool.abandon();
             return Err(failure);
         }
+    }
+    if let Some(path) = &plan.record
+        && let Err(failure) = record(&pool, path)
+    {
+        pool.abandon();
+        return Err(failure);
     }
     let legacy = plan.legacy.take();
     let begun = begin(live, &plan, registry, legacy);

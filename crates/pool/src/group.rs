@@ -284,10 +284,13 @@ impl Group<'_> {
                     self.st.collector.note_hot(spot.seq);
                 }
                 addrs[0] = Addr::new(spot.seq, spot.offset);
+                self.pool.recorder.data(addrs[0], bytes.len(), &placement);
             }
             Stream::Metadata => {
                 let spots = self.append_twice(&bytes, request.owner, crc)?;
-                addrs[..2].copy_from_slice(&spots.map(|spot| Addr::new(spot.seq, spot.offset)));
+                let copies = spots.map(|spot| Addr::new(spot.seq, spot.offset));
+                addrs[..2].copy_from_slice(&copies);
+                self.pool.recorder.metadata(copies, bytes.len());
             }
         }
         if request.may_embed || request.stream == Stream::Metadata {
@@ -792,6 +795,7 @@ impl Group<'_> {
         pool.counters.group_bytes.add(device_bytes);
         pool.note_totals();
         pool.fates.settle(txg, &st.collector.clock);
+        pool.recorder.committed(txg, st.collector.clock.now(), &frees);
         log::debug!(txg = txg.0, ms = ns / 1_000_000, bytes = device_bytes, frees = frees.len(); "committed");
         // What is dirty is counted before compression, so its bound is too: half a second's worth, which is enough to keep the workers
         // busy over a flush, and not so much that memory is cold when its turn comes.

@@ -26,6 +26,7 @@ use crate::rebuild::{self, Index};
 use crate::record::{Free, Home, Record, SectionPtr, Tally, get_frees};
 use crate::stats::Counters;
 use crate::totals::{Recent, Totals};
+use crate::trace::Recorder;
 use crate::txg::Groups;
 use crate::workers::Workers;
 use crate::zones::{Phase, Tables, section_of};
@@ -644,6 +645,7 @@ pub(crate) fn assemble(
         fates: Fates::default(),
         collection: Mutex::default(),
         by_hand: Mutex::default(),
+        recorder: Recorder::default(),
         client: Mutex::default(),
         failed: OnceLock::new(),
         damage: Mutex::default(),

@@ -24,6 +24,7 @@ use crate::read::Heal;
 use crate::record::SectionPtr;
 use crate::stats::Counters;
 use crate::totals::{Recent, Totals};
+use crate::trace::Recorder;
 use crate::txg::{Groups, Tx};
 use crate::workers::Workers;
 use crate::zones::{Phase, Tables};
@@ -109,6 +110,7 @@ pub struct Pool {
     pub(crate) fates: Fates,
     pub(crate) collection: Mutex<CollectionOptions>,
     pub(crate) by_hand: Mutex<ByHand>,
+    pub(crate) recorder: Recorder,
     pub(crate) client: Mutex<Option<Arc<dyn Client>>>,
     pub(crate) failed: OnceLock<Arc<str>>,
     pub(crate) damage: Mutex<Vec<Corrupt>>,
@@ -355,6 +357,9 @@ impl Pool {
 
     fn stop_threads(&self) {
         self.stop_sync_loop();
+        if let Err(error) = self.end_recording() {
+            log::warn!("{error}; the last lines of the recording are lost");
+        }
         self.workers.end_offers();
         if let Some(thread) = self.sync_thread.lock().take() {
             // It may be the one that drops the last reference to the pool; it cannot wait for itself.

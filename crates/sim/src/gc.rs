@@ -12,7 +12,7 @@ pub mod trace;
 use crate::dice::Dice;
 use books::Books;
 use report::Report;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_pool::append::BATCH_BYTES;
 use terrane_pool::policy::{Age, Layout, Placement, SiblingKey, Siblings, VictimPolicy};
 use terrane_pool::{Addr, GRANULE, granule_bytes};
@@ -108,6 +108,9 @@ struct Object {
 pub struct Run {
     pub books: Books,
     objects: HashMap<u64, Object>,
+    /// Blocks of a recording, by the names they had, and what groups of its pool are here.
+    recorded: HashMap<u64, Block>,
+    groups: BTreeMap<Txg, Txg>,
     siblings: Siblings,
 }
 
@@ -116,6 +119,8 @@ impl Run {
         Some(Run {
             books: Books::new(setting)?,
             objects: HashMap::new(),
+            recorded: HashMap::new(),
+            groups: BTreeMap::new(),
             siblings: Siblings::new(usize::MAX),
         })
     }
@@ -170,7 +175,39 @@ impl Run {
                     self.books.free(block.addr, u64::from(block.granules) * GRANULE);
                 }
             }
+            Event::Born { name, bytes, placement } => {
+                let setting = self.books.setting;
+                let expected = placement.expected_life_bytes.filter(|_| setting.infer && setting.siblings);
+                let replaces = self.groups.get(&placement.replaces).copied().unwrap_or(Txg(0));
+                let placement = Placement { replaces, expected_life_bytes: expected, ..placement };
+                let bytes = granule_bytes(bytes);
+                let addr = self.books.write(bytes, &placement)?;
+                self.remember(name, addr, bytes)?;
+            }
+            Event::Copied { name, bytes, copy } => {
+                let bytes = granule_bytes(bytes);
+                let addr = self.books.write_copy(copy, bytes)?;
+                self.remember(name, addr, bytes)?;
+            }
+            Event::Died { name } => {
+                // Others were born before the recording began, or are of the pool's own books.
+                if let Some(block) = self.recorded.remove(&name) {
+                    self.books.free(block.addr, u64::from(block.granules) * GRANULE);
+                }
+            }
+            Event::Committed { txg, written_bytes } => {
+                self.groups.insert(txg, self.books.txg());
+                self.books.written_bytes = self.books.written_bytes.max(written_bytes);
+                self.books.end_group()?;
+            }
         }
+        Some(())
+    }
+
+    fn remember(&mut self, name: u64, addr: Addr, bytes: u64) -> Option<()> {
+        let birth = u32::try_from(self.books.txg().0).ok()?;
+        let granules = u32::try_from(bytes / GRANULE).ok()?;
+        self.recorded.insert(name, Block { addr, birth, granules });
         Some(())
     }
 }
@@ -193,7 +230,8 @@ pub fn run(setting: Setting, trace: &mut dyn Trace, measure: Measure) -> Option<
         run.step(event)?;
     }
     let mut go_on = |run: &mut Run, capacities: f64| {
-        let end = run.books.totals.user_bytes + (capacities * setting.pool_bytes() as f64) as u64;
+        let more = (capacities * setting.pool_bytes() as f64) as u64;
+        let end = run.books.totals.user_bytes.saturating_add(more);
         while run.books.totals.user_bytes < end {
             let Some(event) = trace.next(&mut dice) else { break };
             run.step(event)?;

@@ -354,7 +354,7 @@ fn serve(
     metrics: Option<TcpListener>,
     role: Role,
 ) -> Outcome {
-    let Words { mut mount, mut import, memory, properties, .. } = words;
+    let Words { mut mount, mut import, memory, properties, record, .. } = words;
     if let Some(read_only) = legacy.as_ref().and_then(|legacy| legacy.facts.read_only) {
         (mount.read_only, import.read_only) = (read_only, read_only);
     }
@@ -370,7 +370,11 @@ fn serve(
             let _ = print(READY);
         }
     };
-    daemon::serve(Plan { target, dir, mount, import, memory, properties, metrics, legacy }, registry, ready)
+    daemon::serve(
+        Plan { target, dir, mount, import, memory, properties, record, metrics, legacy },
+        registry,
+        ready,
+    )
 }
 
 /// Shows a pool that is mounted at one more place.

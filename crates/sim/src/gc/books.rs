@@ -84,6 +84,8 @@ pub struct Books {
     pub clock: Clock,
     pub lives: Lives,
     pub totals: Totals,
+    /// What users had written by now, for the clock: as much as blocks took, or what a recording says.
+    pub written_bytes: u64,
     /// How long each choice of a victim took, by the wall's clock.
     pub choices_ns: Vec<u32>,
     candidates: Candidates,
@@ -110,6 +112,7 @@ impl Books {
             clock,
             lives: Lives::new(setting.pool_bytes()),
             totals: Totals::default(),
+            written_bytes: 0,
             choices_ns: Vec::new(),
             candidates: Candidates::default(),
             placer: Placer::new(layout),
@@ -180,6 +183,7 @@ impl Books {
         let entry = Entry { identity, granules: u32::try_from(bytes / GRANULE).ok()? };
         self.append(slot, entry, false);
         self.totals.user_bytes += bytes;
+        self.written_bytes += bytes;
         self.group_bytes += bytes;
         Some(identity)
     }
@@ -190,19 +194,8 @@ impl Books {
         self.metadata.owed_bytes += self.setting.metadata * self.group_bytes as f64;
         while self.metadata.owed_bytes >= METADATA_BYTES as f64 && self.empty.len() > 2 {
             self.metadata.owed_bytes -= METADATA_BYTES as f64;
-            let mut copies = [Addr::NONE; 2];
-            for (slot, copy) in self.placer.layout().meta().into_iter().zip(&mut copies) {
-                if self.slots[slot].as_ref().is_none_or(|open| self.room(open) < METADATA_BYTES) {
-                    self.fill(slot);
-                    self.open(slot, Class::MetaA, false);
-                    self.placer.opened(slot);
-                }
-                let Some(open) = &self.slots[slot] else { continue };
-                *copy = Addr::new(open.seq, open.offset);
-                let granules = (METADATA_BYTES / GRANULE) as u32;
-                self.append(slot, Entry { identity: *copy, granules }, false);
-                self.totals.metadata_bytes += METADATA_BYTES;
-            }
+            // Of the empty zones there are, two are left for them.
+            let copies = [0, 1].map(|copy| self.write_copy(copy, METADATA_BYTES).expect("there is room"));
             if (self.metadata.blocks.len() as u64) < most {
                 self.metadata.blocks.push(copies);
                 continue;
@@ -212,6 +205,25 @@ impl Books {
                 self.free(old, METADATA_BYTES);
             }
         }
+    }
+
+    /// A copy of a block of metadata is born, the first (0) or the second (1). `None`: there is no room, and collection cannot make any.
+    pub fn write_copy(&mut self, copy: usize, bytes: u64) -> Option<Addr> {
+        let slot = *self.placer.layout().meta().get(copy)?;
+        let at = loop {
+            match &self.slots[slot] {
+                Some(open) if self.room(open) >= bytes => break Addr::new(open.seq, open.offset),
+                Some(_) => self.fill(slot),
+                None if self.empty.len() <= 1 => self.wait_for_room()?,
+                None => {
+                    self.open(slot, Class::MetaA, false);
+                    self.placer.opened(slot);
+                }
+            }
+        };
+        self.append(slot, Entry { identity: at, granules: u32::try_from(bytes / GRANULE).ok()? }, false);
+        self.totals.metadata_bytes += bytes;
+        Some(at)
     }
 
     /// A block dies with this group.
@@ -435,7 +447,7 @@ impl Books {
         let record = self.record(&mut group);
         let findings = self.tables.apply(&record, &BootPtr::NONE, &record.frees, &|_| true);
         assert!(findings.is_empty(), "{findings:?}");
-        self.clock.note(self.txg, self.totals.user_bytes);
+        self.clock.note(self.txg, self.written_bytes);
         for seq in &record.filled {
             let Some(zone) = self.tables.zones.get(seq) else { continue };
             self.candidates.insert(*seq, zone.live, zone.capacity, self.clock.now());

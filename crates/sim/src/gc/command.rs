@@ -3,7 +3,7 @@
 use super::report::Report;
 use super::trace::database::Database;
 use super::trace::files::{self, Files};
-use super::trace::recorded::Recorded;
+use super::trace::recorded::{Recorded, Shape};
 use super::trace::{Overwrite, Pick, Trace};
 use super::{Measure, POLICIES, Setting, run as simulate};
 use crate::{Failure, ensure};
@@ -13,7 +13,9 @@ const HELP: &str =
     "terrane-sim gc: what placement and the choice of victims cost, on a pool of any size without data
 
   --trace NAME      uniform, 95/5, 90/10, 80/20, zipf (overwrites of one file; nobody gives hints),
-                    fsbench-gc, churn-flat, churn, build-farm (files), database, or recorded:FILE
+                    fsbench-gc, churn-flat, churn, build-farm (files), database, or recorded:FILE:
+                    what `terrane mount -o record=FILE` wrote, on a pool of its shape unless something else is
+                    said, from beginning to end; or lines as crates/sim/src/gc/trace/recorded.rs explains
   --policy A,B      greedy-mixed, greedy, cost-benefit, hints, inferred, both (default: both)
   --compare         all policies, one after the other
   --zones N         default 1024              --zone-size BYTES  default 8M (K, M and G are units)
@@ -54,10 +56,15 @@ impl Asked<'_> {
         })
     }
 
-    fn setting(&self) -> Result<Setting, Failure> {
-        let zones = self.number("--zones", 1024.0, 16.0..=1e6)?;
-        let zone_bytes = self.number("--zone-size", (8 << 20) as f64, (1 << 20) as f64..=4e9)?;
-        let default = Setting::new(zones as u32, zone_bytes as u64);
+    /// As it is said, or as the pool was that was recorded, or the default.
+    fn setting(&self, recorded: Option<Shape>) -> Result<Setting, Failure> {
+        let (zones, bytes) = recorded.map_or((1024, 8 << 20), |shape| (shape.zones, shape.zone_bytes));
+        let zones = self.number("--zones", f64::from(zones), 16.0..=1e6)?;
+        let zone_bytes = self.number("--zone-size", bytes as f64, (1 << 20) as f64..=4e9)?;
+        let mut default = Setting::new(zones as u32, zone_bytes as u64);
+        if let Some(Shape { slots, ages, .. }) = recorded {
+            default = Setting { slots, ages, ..default };
+        }
         Ok(Setting {
             group_bytes: self.number("--group", default.group_bytes as f64, 65536.0..=1e12)? as u64,
             batch_bytes: self.number("--batch", default.batch_bytes as f64, 4096.0..=zone_bytes / 2.0)?
@@ -76,7 +83,16 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         println!("{HELP}");
         return Ok(());
     }
-    let base = asked.setting()?;
+    let name = asked.value("--trace").unwrap_or("uniform");
+    let recorded = match name.strip_prefix("recorded:") {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|error| Failure(format!("{path}: {error}")))?;
+            Some(Recorded::parse(text).map_err(|failure| failure.within(path))?)
+        }
+        None => None,
+    };
+    let shape = recorded.as_ref().and_then(|recorded| recorded.shape);
+    let base = asked.setting(shape)?;
     let record = asked.number("--record", 4096.0, 512.0..=(16 << 20) as f64)? as u64;
     ensure(record <= base.zone_bytes / 4, || {
         format!("--record: expected a quarter of a zone at most, found {record}")
@@ -84,8 +100,8 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     let live = (base.pool_bytes() as f64 * asked.number("--fill", 0.9, 0.01..=0.99)?) as u64;
     let measure = Measure {
         seed: asked.number("--seed", 1.0, 0.0..=1e15)? as u64,
-        warm_up: asked.number("--warm-up", 4.0, 0.0..=1e6)?,
-        measured: asked.number("--measure", 2.0, 0.0..=1e6)?,
+        warm_up: asked.number("--warm-up", if shape.is_some() { 0.0 } else { 4.0 }, 0.0..=1e6)?,
+        measured: asked.number("--measure", if shape.is_some() { 1e6 } else { 2.0 }, 0.0..=1e6)?,
     };
     let policies: Vec<&str> = match asked.value("--policy") {
         _ if asked.has("--compare") => POLICIES.iter().map(|(name, _)| *name).collect(),
@@ -103,7 +119,10 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
                 POLICIES.map(|(name, _)| name)
             ))
         })?;
-        let mut trace = trace_of(asked.value("--trace").unwrap_or("uniform"), live, record)?;
+        let mut trace = match &recorded {
+            Some(recorded) => Box::new(recorded.clone()),
+            None => trace_of(name, live, record)?,
+        };
         let report = simulate(setting, trace.as_mut(), measure)
             .ok_or_else(|| Failure(format!("{policy}: the pool ran full; try a lesser --fill")))?;
         println!("{}", if json { report.json(policy) } else { report.row(policy) });
@@ -126,12 +145,6 @@ fn trace_of(name: &str, live: u64, record: u64) -> Result<Box<dyn Trace>, Failur
         "churn" => many(files::churn(), 4),
         "build-farm" => many(files::build_farm(), 8),
         "database" => Box::new(Database::new(live, record)),
-        _ => {
-            let Some(path) = name.strip_prefix("recorded:") else {
-                return Err(Failure(format!("--trace: expected one that --help lists, found {name}")));
-            };
-            let text = std::fs::read_to_string(path).map_err(|error| Failure(format!("{path}: {error}")))?;
-            Box::new(Recorded::parse(&text).map_err(|failure| failure.within(path))?)
-        }
+        _ => return Err(Failure(format!("--trace: expected one that --help lists, found {name}"))),
     })
 }

@@ -9,6 +9,8 @@ pub mod recorded;
 
 use crate::dice::Dice;
 use terrane_pool::Hint;
+use terrane_pool::policy::Placement;
+use terrane_wire::Txg;
 
 /// One thing that a user does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +31,27 @@ pub enum Event {
     },
     Delete {
         object: u64,
+    },
+    /// What follows is said by recordings of pools, block by block: data is born under a name,
+    Born {
+        name: u64,
+        bytes: u64,
+        placement: Placement,
+    },
+    /// a copy of a block of metadata is, the first (0) or the second (1),
+    Copied {
+        name: u64,
+        bytes: u64,
+        copy: usize,
+    },
+    /// what has this name dies,
+    Died {
+        name: u64,
+    },
+    /// and a group is committed, when users had written so many bytes.
+    Committed {
+        txg: Txg,
+        written_bytes: u64,
     },
 }
 

@@ -4,6 +4,7 @@ use crate::failure::{Failure, Outcome};
 use crate::memory::{BYTES_MIN, Memory};
 use crate::query::Setting;
 use crate::size;
+use std::path::PathBuf;
 use std::time::Duration;
 use terrane_dataset::Property;
 use terrane_fuse::MountOptions;
@@ -19,6 +20,7 @@ Options after -o, separated by commas:
   commit=SECONDS          the longest a change stays uncommitted (5)
   discard, nodiscard      give the space of emptied zones back to the file or disk below (discard)
   rewind=TXG              import an older group, and lose what came after it
+  record=FILE             write down which blocks are born and die, for `terrane-sim gc --trace recorded:FILE`; an absolute path
   log=FILE                where events are written; see --log
   metrics=ADDRESS:PORT    answer Prometheus; see --metrics
   noatime, nodiratime, relatime, strictatime, nodev, dev, nosuid, suid, noexec, exec
@@ -45,6 +47,8 @@ pub struct Words {
     /// Properties, for the life of the mount.
     pub properties: Vec<Setting>,
     pub remount: bool,
+    /// Where what is born and dies is written down.
+    pub record: Option<PathBuf>,
     /// Those that hold for a pool and all places where it is mounted.
     pub of_pool: Vec<String>,
 }
@@ -57,6 +61,7 @@ impl Words {
             memory: Memory::of_this_machine(),
             properties: Vec::new(),
             remount: false,
+            record: None,
             of_pool: Vec::new(),
         };
         for word in words.iter().flat_map(|words| words.split(',')).filter(|word| !word.is_empty()) {
@@ -82,6 +87,11 @@ impl Words {
             Some(("rewind", value)) => {
                 let txg = value.parse().map_err(|_| bad("the number of a transaction group"))?;
                 import.rewind = Some(Txg(txg));
+            }
+            // The server has another working directory than who mounts.
+            Some(("record", value)) => {
+                let path = Some(PathBuf::from(value)).filter(|path| path.is_absolute());
+                self.record = Some(path.ok_or_else(|| bad("an absolute path"))?);
             }
             Some((name, value)) if Property::find(name).is_ok() => {
                 let property = Property::find(name)?;
@@ -136,6 +146,7 @@ mod tests {
             words.of_pool,
             ["memory=256M", "commit=7", "rewind=12", "threads=5", "compression=zstd-3", "nodiscard"]
         );
+        assert_eq!(parse("record=/a").unwrap().record, Some(PathBuf::from("/a")));
         let words = parse("remount,rw,nodev,nofail,_netdev,x-y=z").unwrap();
         assert!(!words.mount.read_only && !words.import.read_only && words.import.rewind.is_none());
         assert!(words.remount && words.of_pool.is_empty());
@@ -155,6 +166,7 @@ mod tests {
             "fd=3",
             "compression=best",
             "recordsize=3",
+            "record=trace",
         ] {
             let text = parse(word).unwrap_err().0;
             assert!(text.contains(&format!("{word:?}")) && text.contains("memory=SIZE"), "{text}");

@@ -1,4 +1,4 @@
-//! A trace from a text file.
+//! A trace from a text file: written by hand, made of somebody's traces, or recorded by a pool (`terrane mount -o record=FILE`).
 //!
 //! One event in a line, its words separated by single spaces; a line that begins with `#` is a comment. All numbers are decimal.
 //!
@@ -8,69 +8,173 @@
 //! d OBJECT                            it is deleted
 //! run                                 what came before fills the pool; the rest is the workload, and is measured
 //! ```
+//!
+//! A recording begins with its pool's [`Shape`], `pool ZONES BYTES SLOTS AGES`, and has no files: `crates/pool/src/trace.rs` says what
+//! its lines `p`, `b`, `m`, `f` and `g` mean. Where a server followed another there is more than one beginning.
+//!
+//! Lines are read when their turn comes, because an event takes more memory than its line; they were all looked at before.
 
 use super::{Event, Trace};
 use crate::Failure;
 use crate::dice::Dice;
-use std::collections::VecDeque;
-use terrane_pool::Hint;
+use std::str::SplitN;
+use std::sync::Arc;
+use terrane_pool::{Hint, Placement};
+use terrane_wire::Txg;
+
+/// Which pool was recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    pub zones: u32,
+    pub zone_bytes: u64,
+    pub slots: u32,
+    /// Slots for survivors.
+    pub ages: u32,
+}
 
 /// The workload.
+#[derive(Clone)]
 pub struct Recorded {
-    filling: VecDeque<Event>,
-    running: VecDeque<Event>,
+    text: Arc<str>,
+    /// Where the next line begins, and where the workload does.
+    at: usize,
+    run_at: usize,
+    /// What `p` said last.
+    file: Placement,
+    pub shape: Option<Shape>,
+}
+
+enum Line {
+    Pool(Shape),
+    File(Placement),
+    Event(Event),
+    Run,
+    Nothing,
 }
 
 impl Recorded {
-    pub fn parse(text: &str) -> Result<Recorded, Failure> {
-        let (mut before, mut events) = (VecDeque::new(), VecDeque::new());
-        for (at, line) in text.lines().enumerate() {
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
-            if line == "run" {
-                before.append(&mut events);
-                continue;
-            }
-            let event = event(line).ok_or_else(|| {
+    pub fn parse(text: String) -> Result<Recorded, Failure> {
+        let mut all =
+            Recorded { text: text.into(), at: 0, run_at: 0, file: Placement::default(), shape: None };
+        let mut number = 0;
+        while all.at < all.text.len() {
+            number += 1;
+            let words = all.next_line().to_owned();
+            let line = all.line(&words).ok_or_else(|| {
                 Failure(format!(
-                    "line {}: expected `c`, `w`, `d` or `run` with its words, found {line:?}",
-                    at + 1
+                    "line {number}: expected c, w, d or run, or pool, p, b, m, f or g, with its words, found {words:?}"
                 ))
             })?;
-            events.push_back(event);
+            match line {
+                Line::Pool(shape) => all.shape = Some(shape),
+                Line::File(file) => all.file = file,
+                Line::Run => all.run_at = all.at,
+                Line::Event(_) | Line::Nothing => {}
+            }
         }
-        Ok(Recorded { filling: before, running: events })
+        (all.at, all.file) = (0, Placement::default());
+        Ok(all)
+    }
+
+    fn next_line(&mut self) -> &str {
+        let rest = &self.text[self.at..];
+        let line = rest.split('\n').next().unwrap_or_default();
+        self.at = (self.at + line.len() + 1).min(self.text.len());
+        line
+    }
+
+    fn next_event(&mut self, end: usize) -> Option<Event> {
+        while self.at < end {
+            let words = self.next_line().to_owned();
+            match self.line(&words).expect("looked at before") {
+                Line::Event(event) => return Some(event),
+                Line::File(file) => self.file = file,
+                Line::Pool(_) | Line::Run | Line::Nothing => {}
+            }
+        }
+        None
+    }
+
+    fn line(&self, line: &str) -> Option<Line> {
+        if line.is_empty() || line.starts_with('#') {
+            return Some(Line::Nothing);
+        }
+        let mut words = Words(line.splitn(6, ' '));
+        let line = match words.word()? {
+            "run" => Line::Run,
+            "pool" => Line::Pool(Shape {
+                zones: words.number()?,
+                zone_bytes: words.number()?,
+                slots: words.number()?,
+                ages: words.number()?,
+            }),
+            "p" => Line::File(Placement {
+                file: words.number()?,
+                hint: Hint::from_name(words.word()?)?,
+                burst_bytes: words.number()?,
+                closed: words.number::<u8>()? == 1,
+                expected_life_bytes: match words.word()? {
+                    "-" => None,
+                    bytes => Some(bytes.parse().ok()?),
+                },
+                replaces: Txg(0),
+            }),
+            word => Line::Event(self.event(word, &mut words)?),
+        };
+        words.0.next().is_none().then_some(line)
+    }
+
+    fn event(&self, word: &str, words: &mut Words<'_>) -> Option<Event> {
+        let first = words.number()?;
+        Some(match word {
+            "c" => Event::Create {
+                object: first,
+                directory: words.number()?,
+                size: words.number()?,
+                hint: Hint::from_name(words.word()?)?,
+                name: words.word()?.into(),
+            },
+            "w" => Event::Write { object: first, block: words.number()?, bytes: words.bytes()? },
+            "d" => Event::Delete { object: first },
+            "b" => {
+                let (bytes, replaces) = (words.bytes()?, Txg(words.number()?));
+                Event::Born { name: first, bytes, placement: Placement { replaces, ..self.file } }
+            }
+            "m" => {
+                let (bytes, copy) = (words.bytes()?, words.number::<u8>()?);
+                Event::Copied { name: first, bytes, copy: usize::from(copy) }
+            }
+            "f" => Event::Died { name: first },
+            "g" => Event::Committed { txg: Txg(first), written_bytes: words.number()? },
+            _ => return None,
+        })
     }
 }
 
-fn event(line: &str) -> Option<Event> {
-    let mut words = line.splitn(6, ' ');
-    let what = words.next()?;
-    let mut number = || words.next()?.parse::<u64>().ok();
-    let object = number()?;
-    Some(match what {
-        "c" => {
-            let (directory, size) = (number()?, number()?);
-            let hint = Hint::from_name(words.next()?)?;
-            Event::Create { object, directory, name: words.next()?.into(), hint, size }
-        }
-        "w" => {
-            let (block, bytes) = (u32::try_from(number()?).ok()?, number().filter(|bytes| *bytes > 0)?);
-            words.next().is_none().then_some(Event::Write { object, block, bytes })?
-        }
-        "d" => words.next().is_none().then_some(Event::Delete { object })?,
-        _ => return None,
-    })
+struct Words<'a>(SplitN<'a, char>);
+
+impl<'a> Words<'a> {
+    fn word(&mut self) -> Option<&'a str> {
+        self.0.next()
+    }
+
+    fn number<N: std::str::FromStr>(&mut self) -> Option<N> {
+        self.word()?.parse().ok()
+    }
+
+    /// Of a block, so not none.
+    fn bytes(&mut self) -> Option<u64> {
+        self.number().filter(|bytes| *bytes > 0)
+    }
 }
 
 impl Trace for Recorded {
     fn fill(&mut self, _dice: &mut Dice) -> Option<Event> {
-        self.filling.pop_front()
+        self.next_event(self.run_at)
     }
 
     fn next(&mut self, _dice: &mut Dice) -> Option<Event> {
-        self.running.pop_front()
+        self.next_event(self.text.len())
     }
 }
 
@@ -81,7 +185,7 @@ mod tests {
     #[test]
     fn lines_become_events_and_nonsense_is_named_by_its_line() {
         let text = "# two files\nc 1 7 0 short a b.log\nw 1 0 4096\nrun\nw 1 0 512\nd 1\n";
-        let mut trace = Recorded::parse(text).unwrap();
+        let mut trace = Recorded::parse(text.into()).unwrap();
         let mut dice = Dice::new(0);
         let name = "a b.log".into();
         let create = Event::Create { object: 1, directory: 7, name, hint: Hint::Short, size: 0 };
@@ -91,9 +195,62 @@ mod tests {
         assert_eq!(trace.next(&mut dice), Some(Event::Write { object: 1, block: 0, bytes: 512 }));
         assert_eq!(trace.next(&mut dice), Some(Event::Delete { object: 1 }));
         assert_eq!(trace.next(&mut dice), None);
-        for bad in ["c 1 7 0 soon x", "w 1 0", "w 1 0 0", "d 1 2", "x 1", "d -1", "w 1 0 4096 9"] {
-            let failure = Recorded::parse(&format!("run\n{bad}\n")).map(|_| ()).unwrap_err();
+        for bad in [
+            "c 1 7 0 soon x",
+            "w 1 0",
+            "w 1 0 0",
+            "d 1 2",
+            "x 1",
+            "d -1",
+            "w 1 0 4096 9",
+            "pool 1 2 3",
+            "p 1 short 4096 0",
+            "p 1 short 4096 0 never",
+            "b 1 0 0",
+            "b 1 16 0 4",
+            "f",
+            "run 2",
+        ] {
+            let failure = Recorded::parse(format!("run\n{bad}\n")).map(|_| ()).unwrap_err();
             assert!(failure.0.starts_with("line 2:"), "{bad}: {failure:?}");
         }
+    }
+
+    #[test]
+    fn blocks_of_a_recording_have_what_was_last_said_of_their_file() {
+        let text = "pool 64 1048576 5 1\np 7 long 8192 1 -\nb 16 4096 0\nm 32 20 1\np 8 not-set 1 0 99\nb 64 33 3\nf 16\ng 4 5000\nb 65 9 0\ng 5 5009";
+        let mut trace = Recorded::parse(text.into()).unwrap();
+        let shape = Shape { zones: 64, zone_bytes: 1 << 20, slots: 5, ages: 1 };
+        assert_eq!(trace.shape, Some(shape));
+        let mut dice = Dice::new(0);
+        let long = Placement {
+            file: 7,
+            hint: Hint::Long,
+            burst_bytes: 8192,
+            closed: true,
+            replaces: Txg(0),
+            expected_life_bytes: None,
+        };
+        let other = Placement {
+            file: 8,
+            hint: Hint::NotSet,
+            burst_bytes: 1,
+            closed: false,
+            replaces: Txg(3),
+            expected_life_bytes: Some(99),
+        };
+        let last = Placement { replaces: Txg(0), ..other };
+        let expected = [
+            Event::Born { name: 16, bytes: 4096, placement: long },
+            Event::Copied { name: 32, bytes: 20, copy: 1 },
+            Event::Born { name: 64, bytes: 33, placement: other },
+            Event::Died { name: 16 },
+            Event::Committed { txg: Txg(4), written_bytes: 5000 },
+            Event::Born { name: 65, bytes: 9, placement: last },
+            Event::Committed { txg: Txg(5), written_bytes: 5009 },
+        ];
+        assert_eq!(trace.fill(&mut dice), None);
+        let events: Vec<Event> = std::iter::from_fn(|| trace.next(&mut dice)).collect();
+        assert_eq!(events, expected);
     }
 }

@@ -1,0 +1,145 @@
+//! A recording of what placement and collection decide about: which blocks are born, what is known of them then, and when they die.
+//!
+//! `terrane-sim gc` replays it on a pool of any shape, under any policy, without data. It says nothing of where blocks went, which
+//! is what a replay decides anew, and holds no names and no contents: what siblings of a file taught is a number here already.
+//!
+//! It is text, one event in a line, its words separated by single spaces, all numbers decimal:
+//!
+//! ```text
+//! pool ZONES BYTES SLOTS AGES            of which shape the pool was: zones, bytes of one, open slots, of which for survivors
+//! p FILE HINT BURST CLOSED LIFE          what is known of the file of the data that follows (`Placement`; LIFE in bytes, or -)
+//! b NAME BYTES REPLACED                  data is born; REPLACED: the group in which the version before was, or 0
+//! m NAME BYTES COPY                      a copy of a block of metadata is born, the first (0) or the second (1)
+//! f NAME                                 what was born under this name dies
+//! g GROUP WRITTEN                        all this is committed; users had written so many bytes, metadata with them
+//! ```
+//!
+//! Names are addresses, which never repeat in a pool. Blocks of the pool's own books, found by place, are not in it; that some of
+//! them die is, as are deaths of what was born before the recording began: a replay knows none of these names.
+//!
+//! Lock: a leaf, held while lines are written to the file. A recording that cannot be written ends, and the pool goes on.
+//!
+//! Invariant: what stands between two `g` is one group, whole.
+
+use crate::addr::Addr;
+use crate::policy::{Age, Placement};
+use crate::pool::Pool;
+use crate::record::Free;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrane_wire::Txg;
+
+/// Lines of many small groups go to the file together.
+const BUFFER_BYTES: usize = 256 << 10;
+
+#[derive(Default)]
+pub(crate) struct Recorder {
+    on: AtomicBool,
+    recording: Mutex<Option<Recording>>,
+}
+
+struct Recording {
+    sink: Box<dyn Write + Send>,
+    /// Of committed groups.
+    lines: String,
+    /// Of the group that syncs.
+    group: String,
+    placement: Option<Placement>,
+}
+
+impl Recording {
+    fn flush(&mut self) -> std::io::Result<()> {
+        let lines = std::mem::take(&mut self.lines);
+        self.sink.write_all(lines.as_bytes())?;
+        self.sink.flush()
+    }
+
+    fn placed(&mut self, placement: &Placement) {
+        let file = Placement { replaces: Txg(0), ..*placement };
+        if self.placement == Some(file) {
+            return;
+        }
+        self.placement = Some(file);
+        let Placement { file, hint, burst_bytes, closed, expected_life_bytes, .. } = file;
+        let life = expected_life_bytes.map_or("-".to_owned(), |bytes| bytes.to_string());
+        self.line(format_args!("p {file} {} {burst_bytes} {} {life}", hint.name(), u8::from(closed)));
+    }
+
+    fn line(&mut self, words: std::fmt::Arguments<'_>) {
+        let _ = writeln!(self.group, "{words}");
+    }
+}
+
+impl Recorder {
+    /// Asked for each block, so it costs nothing where nobody records.
+    fn with(&self, tell: impl FnOnce(&mut Recording)) {
+        if self.on.load(Ordering::Relaxed)
+            && let Some(recording) = self.recording.lock().as_mut()
+        {
+            tell(recording);
+        }
+    }
+
+    pub fn data(&self, addr: Addr, bytes: usize, placement: &Placement) {
+        self.with(|recording| {
+            recording.placed(placement);
+            recording.line(format_args!("b {} {bytes} {}", addr.raw(), placement.replaces));
+        });
+    }
+
+    pub fn metadata(&self, copies: [Addr; 2], bytes: usize) {
+        self.with(|recording| {
+            for (copy, addr) in copies.into_iter().enumerate() {
+                recording.line(format_args!("m {} {bytes} {copy}", addr.raw()));
+            }
+        });
+    }
+
+    /// The group is durable.
+    pub fn committed(&self, txg: Txg, written_bytes: u64, frees: &[Free]) {
+        let mut broken = None;
+        self.with(|recording| {
+            for free in frees {
+                recording.line(format_args!("f {}", free.addr.raw()));
+            }
+            recording.line(format_args!("g {txg} {written_bytes}"));
+            recording.lines += &std::mem::take(&mut recording.group);
+            if recording.lines.len() >= BUFFER_BYTES {
+                broken = recording.flush().err();
+            }
+        });
+        if let Some(error) = broken {
+            log::error!("{error}; the recording of what is born and dies ends here");
+            self.on.store(false, Ordering::Relaxed);
+            *self.recording.lock() = None;
+        }
+    }
+}
+
+impl Pool {
+    /// Writes down, from the next group on, what is born and what dies, in the form that `terrane-sim gc` replays (see the module
+    /// `trace`). A recording that went on before ends. What lived before is not in it, so it should begin when the pool is new.
+    pub fn record(&self, mut sink: Box<dyn Write + Send>) -> std::io::Result<()> {
+        let label = self.label();
+        let zones: u64 = label.members().map(|(_, row)| u64::from(row.block_zones())).sum();
+        // Between two groups.
+        let st = self.sync.lock();
+        let layout = st.streams.layout();
+        let ages: BTreeSet<usize> = Age::ALL.into_iter().map(|age| layout.survivors(age)).collect();
+        writeln!(sink, "pool {zones} {} {} {}", label.zone_size, layout.slots(), ages.len())?;
+        let recording = Recording { sink, lines: String::new(), group: String::new(), placement: None };
+        *self.recorder.recording.lock() = Some(recording);
+        self.recorder.on.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends a recording, if there is one. An error: its last lines are lost.
+    pub fn end_recording(&self) -> std::io::Result<()> {
+        self.recorder.on.store(false, Ordering::Relaxed);
+        let recording = self.recorder.recording.lock().take();
+        recording.map_or(Ok(()), |mut recording| recording.flush())
+    }
+}
