@@ -3,10 +3,12 @@
 //! | algorithm | stored bytes |
 //! |---|---|
 //! | off | the content |
+//! | lzjb, zle | a stream of tokens that ends when the block is full |
+//! | gzip | a zlib stream |
 //! | lz4 | `u32` *n*, then *n* bytes of a raw LZ4 block |
 //! | zstd | `u32` *n*, `u32` level cookie << 24 \| library version, then *n* bytes: a zstd frame without magic number, content size, checksum and dictionary id |
 //!
-//! The header's numbers are big-endian, as OpenZFS has them. Zeros may follow the stream (OpenZFS pads to its
+//! The headers' numbers are big-endian, as OpenZFS has them. Zeros may follow the stream (OpenZFS pads to its
 //! allocation unit; we store the exact size), anything else there is damage. A reader ignores the library version; it is
 //! kept so that a block can be made again bit for bit.
 //!
@@ -14,9 +16,12 @@
 
 pub mod accept;
 pub mod algorithm;
+mod gzip;
+mod lzjb;
 mod noise;
+mod zle;
 
-use algorithm::{Compression, ID_LZ4, ID_OFF, ID_ZSTD, ZstdLevel};
+use algorithm::{Compression, ID_GZIP_1, ID_GZIP_9, ID_LZ4, ID_LZJB, ID_OFF, ID_ZLE, ID_ZSTD, ZstdLevel};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 use terrane_wire::Corrupt;
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective};
@@ -67,6 +72,8 @@ pub struct Compressor {
     // compressed to other bytes than before.
     lz4_small: Box<CompressTable>,
     lz4_large: Box<CompressTable>,
+    lzjb: Box<lzjb::Table>,
+    gzip: gzip::Contexts,
     /// lz4 output and probes, at its worst-case size: the encoder has no limit of its own.
     scratch: Vec<u8>,
 }
@@ -102,6 +109,8 @@ impl Compressor {
             dctx,
             lz4_small: Box::new(CompressTable::small()),
             lz4_large: Box::new(CompressTable::large()),
+            lzjb: Box::new([0; 1024]),
+            gzip: gzip::Contexts::default(),
             scratch: Vec::new(),
         }
     }
@@ -110,15 +119,18 @@ impl Compressor {
     /// `max_out` bytes. `max_out` is the caller's rule, usually [`max_stored`](accept::max_stored). `Off` never
     /// compresses, and neither does a block over [`LONG_BYTES_MAX`].
     ///
-    /// From zstd level [`PROBE_LEVEL_MIN`] and [`PROBE_BYTES_MIN`] on, blocks are probed first: if neither lz4 nor
+    /// For gzip and from zstd level [`PROBE_LEVEL_MIN`] on, blocks of [`PROBE_BYTES_MIN`] and more are probed first: if neither lz4 nor
     /// zstd-1 brings the block below the limit, the asked level is not tried. The idea is OpenZFS's early abort. What
     /// only a high level could squeeze below the limit is rare, and saves little more than the limit asks for.
     pub fn compress(&mut self, algo: Compression, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Outcome {
         let done = match algo {
             _ if src.is_empty() || src.len() > LONG_BYTES_MAX => None,
             Compression::Off => None,
+            Compression::Lzjb => lzjb::shrink(src, max_out, &mut self.lzjb, out),
+            Compression::Zle => zle::shrink(src, max_out, out),
             Compression::Lz4 => self.lz4(src, max_out, out),
-            Compression::Zstd(level) if self.looks_hopeless(level, src, max_out, out) => None,
+            _ if self.looks_hopeless(algo, src, max_out, out) => None,
+            Compression::Gzip(level) => self.gzip.shrink(level, src, max_out, out),
             Compression::Zstd(level) => self.zstd(level, src, max_out, out),
         };
         match done {
@@ -177,6 +189,18 @@ impl Compressor {
                 out.copy_from_slice(content);
                 out.len()
             }
+            ID_LZJB => {
+                check_padding(lzjb::expand(stored, out)?)?;
+                out.len()
+            }
+            ID_GZIP_1..=ID_GZIP_9 => {
+                check_padding(self.gzip.expand(stored, out)?)?;
+                out.len()
+            }
+            ID_ZLE => {
+                check_padding(zle::expand(stored, out)?)?;
+                out.len()
+            }
             ID_LZ4 => {
                 let (n, rest) = split_be32(stored)?;
                 let stream = split_stream(n, rest)?;
@@ -193,7 +217,13 @@ impl Compressor {
                     .decompress(out, stream)
                     .map_err(|code| corrupt("zstd stream", "valid", zstd_safe::get_error_name(code)))?
             }
-            other => return Err(corrupt("compression id", "2 (off), 15 (lz4) or 16 (zstd)", other)),
+            other => {
+                return Err(corrupt(
+                    "compression id",
+                    "2 (off), 3 (lzjb), 5 to 13 (gzip), 14 (zle), 15 (lz4) or 16 (zstd)",
+                    other,
+                ));
+            }
         };
         if produced != out.len() {
             return Err(corrupt("decompressed size", out.len(), produced));
@@ -244,8 +274,9 @@ impl Compressor {
     }
 
     /// Probes with lz4, then with zstd-1. `out` is used as scratch memory.
-    fn looks_hopeless(&mut self, level: ZstdLevel, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> bool {
-        if level.level() < PROBE_LEVEL_MIN || src.len() < PROBE_BYTES_MIN {
+    fn looks_hopeless(&mut self, algo: Compression, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> bool {
+        let is_quick = matches!(algo, Compression::Zstd(level) if level.level() < PROBE_LEVEL_MIN);
+        if is_quick || src.len() < PROBE_BYTES_MIN {
             return false;
         }
         if self.lz4_stream(src).is_some_and(|stream| LZ4_HEADER_BYTES + stream.len() < max_out) {

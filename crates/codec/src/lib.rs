@@ -16,5 +16,5 @@ pub mod compress;
 
 pub use checksum::{ChecksumKind, compute};
 pub use compress::accept::{is_zero, max_stored};
-pub use compress::algorithm::{Compression, PropertyError, ZstdLevel};
+pub use compress::algorithm::{Compression, GzipLevel, PropertyError, ZstdLevel};
 pub use compress::{BLOCK_BYTES_MAX, Compressor, LONG_BYTES_MAX, Outcome};

@@ -90,7 +90,7 @@ impl Props {
     }
 
     fn policy(&self) -> Result<DataPolicy, DatasetError> {
-        let (compression, row) = self.number_of("compression")?;
+        let (compression, row) = self.number_of(props::COMPRESSION)?;
         let compression = Compression::from_property(compression).map_err(|_| row.bad(compression))?;
         let (checksum, row) = self.number_of("checksum")?;
         let checksum =
@@ -104,6 +104,16 @@ impl Props {
     }
 }
 
+/// Older versions are kept away before anything is written that they cannot read.
+fn enable_for(set: &ObjectSet, property: &Property, number: u64) -> Result<(), DatasetError> {
+    let Some(feature) = props::feature_of(property, number).filter(|feature| !set.pool().has(*feature))
+    else {
+        return Ok(());
+    };
+    set.pool().enable(&[feature]).map_err(ObjectError::from)?;
+    Ok(())
+}
+
 impl Dataset {
     /// Makes the root data set of a new pool, with these properties. Nothing is durable before the next commit.
     pub fn create_root(objects: &Arc<Objects>, props: &[(&str, &str)]) -> Result<Dataset, DatasetError> {
@@ -113,6 +123,9 @@ impl Dataset {
             wanted.push((property, property.parse(value)?));
         }
         naming::complete(&mut wanted)?;
+        for (property, number) in &wanted {
+            enable_for(objects.mos(), property, *number)?;
+        }
         let (fixed, wanted): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(property, _)| property.fixed);
         let fixed: Vec<_> =
             fixed.into_iter().filter(|(property, number)| *number != property.default).collect();
@@ -295,6 +308,7 @@ impl Dataset {
         let property = Property::find(name)?;
         property.judge_change()?;
         let number = property.parse(value)?;
+        enable_for(&self.mos, property, number)?;
         let tx = self.mos.begin(COST_SET)?;
         let mut props = self.props.lock();
         props.zap.update_u64(&tx, property.name.as_bytes(), number)?;
@@ -309,6 +323,9 @@ impl Dataset {
         let property = Property::find(name)?;
         property.judge_change()?;
         let number = property.parse(value)?;
+        if !self.mos.pool().is_read_only() {
+            enable_for(&self.mos, property, number)?;
+        }
         let mut props = self.props.lock();
         props.temporary.insert(property.name, number);
         self.begin(&props)?;

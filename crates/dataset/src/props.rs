@@ -8,13 +8,14 @@ use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XAT
 use crate::error::DatasetError;
 use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
 use std::fmt;
-use terrane_object::{ChecksumKind, Compression, Hint, IdleWindow, VictimPolicy};
+use terrane_object::{ChecksumKind, Compression, Feature, Hint, IdleWindow, VictimPolicy};
 
 /// Smallest record size in bytes.
 pub const RECORD_SIZE_MIN: u64 = 512;
 /// Largest record size in bytes.
 pub const RECORD_SIZE_MAX: u64 = 1 << 20;
 
+pub(crate) const COMPRESSION: &str = "compression";
 pub(crate) const WRITE_HINT: &str = "write_hint";
 pub(crate) const GC_POLICY: &str = "gc_policy";
 pub(crate) const GC_IDLE: &str = "gc_idle";
@@ -53,8 +54,8 @@ const ATIME_WORDS: [(&str, u64); 3] = [("off", 0), ("on", 1), ("relatime", 2)];
 /// All properties, in the order in which they are listed.
 pub static PROPERTIES: &[Property] = &[
     Property {
-        name: "compression",
-        values: "off, on, lz4, zstd, zstd-1..19, zstd-fast, zstd-fast-1..10, zstd-fast-20..100 (by ten), \
+        name: COMPRESSION,
+        values: "off, on, lz4, lzjb, zle, gzip, gzip-1..9, zstd, zstd-1..19, zstd-fast, zstd-fast-1..10, zstd-fast-20..100 (by ten), \
                  zstd-fast-500, zstd-fast-1000",
         // lz4, as a block pointer numbers it.
         default: 15,
@@ -265,6 +266,13 @@ fn is_record_size(bytes: &u64) -> bool {
     bytes.is_power_of_two() && (RECORD_SIZE_MIN..=RECORD_SIZE_MAX).contains(bytes)
 }
 
+/// What a pool must have before this number of the property is obeyed.
+pub(crate) fn feature_of(property: &Property, stored: u64) -> Option<Feature> {
+    let is_new =
+        || Compression::from_property(stored).is_ok_and(|compression| !compression.is_of_the_first());
+    (property.name == COMPRESSION && is_new()).then_some(Feature::Codecs)
+}
+
 /// How victims are chosen by this number of the property `gc_policy`.
 pub(crate) fn victim_policy(stored: u64) -> Option<VictimPolicy> {
     word_of(&GC_WORDS, stored).and_then(|word| VictimPolicy::from_name(&word))
@@ -335,6 +343,8 @@ mod tests {
         for (name, written, shown) in [
             ("compression", "on", "lz4"),
             ("compression", "zstd-fast-20", "zstd-fast-20"),
+            ("compression", "gzip", "gzip-6"),
+            ("compression", "zle", "zle"),
             ("recordsize", "16k", "16K"),
             ("recordsize", "1048576", "1M"),
             ("recordsize", "512", "512"),

@@ -109,6 +109,29 @@ fn what_is_refused_changes_nothing() {
     assert!(dataset.list().unwrap().iter().all(|property| property.source == Source::Default));
 }
 
+/// An older version would take their blocks for damaged.
+#[test]
+fn what_older_versions_cannot_expand_keeps_them_away() {
+    for (seed, word) in [(20, "lzjb"), (21, "zle"), (22, "gzip"), (23, "gzip-9")] {
+        let m = Machine::new(seed);
+        let dataset = Dataset::create_root(&m.objects, &[("compression", "lz4")]).unwrap();
+        for older in ["zstd-19", "zstd-fast-1000", "off", "on"] {
+            dataset.set("compression", older).unwrap();
+        }
+        assert!(!m.objects.pool().has(Feature::Codecs));
+        if seed % 2 == 0 {
+            dataset.set("compression", word)
+        } else {
+            dataset.obey_for_now("compression", word)
+        }
+        .unwrap();
+        assert!(m.objects.pool().has(Feature::Codecs), "{word}");
+        let m = Machine::new(seed);
+        Dataset::create_root(&m.objects, &[("compression", word)]).unwrap();
+        assert!(m.objects.pool().has(Feature::Codecs), "{word}");
+    }
+}
+
 #[test]
 fn names_are_chosen_once() {
     let m = Machine::new(6);

@@ -28,6 +28,8 @@ pub enum Feature {
     Devices,
     /// Runs of moved blocks have fingerprints.
     Tallies,
+    /// Blocks by lzjb, zle and gzip.
+    Codecs,
 }
 
 /// Which list of the label a feature stands in.
@@ -97,6 +99,13 @@ pub static FEATURES: &[FeatureRow] = &[
         compatibility: Compatibility::Incompatible,
         is_default: true,
         meaning: "less is remembered of blocks that died before others moved",
+    },
+    FeatureRow {
+        feature: Feature::Codecs,
+        name: "org.terrane:codecs",
+        compatibility: Compatibility::Incompatible,
+        is_default: false,
+        meaning: "contents compressed by lzjb, zle or gzip",
     },
 ];
 

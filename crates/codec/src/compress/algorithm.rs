@@ -1,14 +1,22 @@
 //! Which algorithm, at which level: the words users type and the numbers that are stored.
 //!
 //! The names, ids and level numbers are those of OpenZFS, so that properties and blocks mean the same in both. A block
-//! pointer holds only the 7-bit id; the level of a zstd block is in the block's own header (the *cookie*), and
-//! a property holds both as `id | level << 7`.
+//! pointer holds only the 7-bit id: each level of gzip has its own; the level of a zstd block is in the block's own header (the
+//! *cookie*), and a property holds both as `id | level << 7`.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// Stored id of a block that is not compressed.
 pub const ID_OFF: u8 = 2;
+/// Stored id of an lzjb block.
+pub const ID_LZJB: u8 = 3;
+/// Stored id of a gzip-1 block; the others follow.
+pub const ID_GZIP_1: u8 = 5;
+/// Stored id of a gzip-9 block.
+pub const ID_GZIP_9: u8 = 13;
+/// Stored id of a zle block.
+pub const ID_ZLE: u8 = 14;
 /// Stored id of an lz4 block.
 pub const ID_LZ4: u8 = 15;
 /// Stored id of a zstd block of any level.
@@ -25,10 +33,34 @@ const COOKIE_DEFAULT: u8 = 255;
 const FAST: [u16; 21] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 500, 1000];
 
 /// What users may write; printed with every refusal.
-pub const VALID: &str = "off, on, lz4, zstd, zstd-1..19, zstd-fast, zstd-fast-1..10, zstd-fast-20..100 (by ten), zstd-fast-500, zstd-fast-1000";
+pub const VALID: &str = "off, on, lz4, lzjb, zle, gzip, gzip-1..9, zstd, zstd-1..19, zstd-fast, zstd-fast-1..10, zstd-fast-20..100 (by ten), zstd-fast-500, zstd-fast-1000";
 
-/// Names OpenZFS knows and we do not write yet.
-const LATER: [&str; 3] = ["lzjb", "zle", "gzip"];
+/// Of the ids from [`ID_GZIP_1`] on.
+const GZIP_NAMES: [&str; 9] =
+    ["gzip-1", "gzip-2", "gzip-3", "gzip-4", "gzip-5", "gzip-6", "gzip-7", "gzip-8", "gzip-9"];
+
+/// A gzip level, 1 to 9.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GzipLevel(u8);
+
+impl GzipLevel {
+    /// What `gzip` alone means.
+    pub const DEFAULT: GzipLevel = GzipLevel(6);
+
+    /// `gzip-1` to `gzip-9`.
+    pub fn new(level: u8) -> Option<Self> {
+        (1..=9).contains(&level).then_some(GzipLevel(level))
+    }
+
+    /// The level whose blocks have this id.
+    pub fn from_id(id: u8) -> Option<Self> {
+        Self::new(id.checked_sub(ID_GZIP_1 - 1)?)
+    }
+
+    pub fn number(self) -> u8 {
+        self.0
+    }
+}
 
 /// A zstd level as blocks store it: 1 to 19, or 103 to 123 for the fast ones. No other value can be built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,6 +121,9 @@ impl fmt::Display for ZstdLevel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compression {
     Off,
+    Lzjb,
+    Gzip(GzipLevel),
+    Zle,
     Lz4,
     Zstd(ZstdLevel),
 }
@@ -98,19 +133,30 @@ impl Compression {
     pub fn id(self) -> u8 {
         match self {
             Compression::Off => ID_OFF,
+            Compression::Lzjb => ID_LZJB,
+            Compression::Gzip(level) => ID_GZIP_1 - 1 + level.0,
+            Compression::Zle => ID_ZLE,
             Compression::Lz4 => ID_LZ4,
             Compression::Zstd(_) => ID_ZSTD,
         }
     }
 
-    /// The algorithm of a stored id, without a level: a block pointer does not hold one.
+    /// The algorithm of a stored id, without the level of zstd: a block pointer does not hold it.
     pub fn name_of_id(id: u8) -> Option<&'static str> {
         match id {
             ID_OFF => Some("off"),
+            ID_LZJB => Some("lzjb"),
+            ID_GZIP_1..=ID_GZIP_9 => GZIP_NAMES.get(usize::from(id - ID_GZIP_1)).copied(),
+            ID_ZLE => Some("zle"),
             ID_LZ4 => Some("lz4"),
             ID_ZSTD => Some("zstd"),
             _ => None,
         }
+    }
+
+    /// Whether the first versions of Terrane, which had `off`, `lz4` and `zstd`, read its blocks.
+    pub fn is_of_the_first(self) -> bool {
+        matches!(self, Compression::Off | Compression::Lz4 | Compression::Zstd(_))
     }
 
     /// The stored property: `id | level << 7`.
@@ -125,6 +171,11 @@ impl Compression {
         let level = u8::try_from(property >> LEVEL_SHIFT).map_err(|_| unknown())?;
         match (u8::try_from(property & 0x7f).map_err(|_| unknown())?, level) {
             (ID_OFF, 0) => Ok(Compression::Off),
+            (ID_LZJB, 0) => Ok(Compression::Lzjb),
+            (id @ ID_GZIP_1..=ID_GZIP_9, 0) => {
+                GzipLevel::from_id(id).map(Compression::Gzip).ok_or_else(unknown)
+            }
+            (ID_ZLE, 0) => Ok(Compression::Zle),
             (ID_ON | ID_LZ4, 0) => Ok(Compression::Lz4),
             (ID_ZSTD, 0 | COOKIE_DEFAULT) => Ok(Compression::Zstd(ZstdLevel::DEFAULT)),
             (ID_ZSTD, COOKIE_FAST_UNNUMBERED) => Ok(Compression::Zstd(ZstdLevel(COOKIE_FAST_1))),
@@ -145,6 +196,9 @@ impl FromStr for Compression {
         let level = match word {
             "off" => return Ok(Compression::Off),
             "on" | "lz4" => return Ok(Compression::Lz4),
+            "lzjb" => return Ok(Compression::Lzjb),
+            "zle" => return Ok(Compression::Zle),
+            "gzip" => return Ok(Compression::Gzip(GzipLevel::DEFAULT)),
             "zstd" => Some(ZstdLevel::DEFAULT),
             "zstd-fast" => ZstdLevel::fast(1),
             _ => match word.strip_prefix("zstd-fast-") {
@@ -155,13 +209,8 @@ impl FromStr for Compression {
         if let Some(level) = level {
             return Ok(Compression::Zstd(level));
         }
-        let family = word.split_once('-').map_or(word, |(family, _)| family);
-        if LATER.contains(&family) {
-            return Err(PropertyError::NotInThisVersion {
-                name: "compression",
-                value: word.into(),
-                valid: VALID,
-            });
+        if let Some(level) = word.strip_prefix("gzip-").and_then(number).and_then(GzipLevel::new) {
+            return Ok(Compression::Gzip(level));
         }
         Err(PropertyError::unknown("compression", word, VALID))
     }
@@ -171,6 +220,9 @@ impl fmt::Display for Compression {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Compression::Off => f.write_str("off"),
+            Compression::Lzjb => f.write_str("lzjb"),
+            Compression::Gzip(level) => write!(f, "gzip-{}", level.0),
+            Compression::Zle => f.write_str("zle"),
             Compression::Lz4 => f.write_str("lz4"),
             Compression::Zstd(level) => level.fmt(f),
         }
@@ -180,17 +232,7 @@ impl fmt::Display for Compression {
 /// Why a property value was refused. The message says what would be accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PropertyError {
-    Unknown {
-        name: &'static str,
-        value: String,
-        valid: &'static str,
-    },
-    /// A value that OpenZFS has and this version of Terrane does not.
-    NotInThisVersion {
-        name: &'static str,
-        value: String,
-        valid: &'static str,
-    },
+    Unknown { name: &'static str, value: String, valid: &'static str },
 }
 
 impl PropertyError {
@@ -205,9 +247,6 @@ impl fmt::Display for PropertyError {
             PropertyError::Unknown { name, value, valid } => {
                 write!(f, "{name}: \"{value}\" is not a value; use one of: {valid}")
             }
-            PropertyError::NotInThisVersion { name, value, valid } => {
-                write!(f, "{name}: \"{value}\" is not in this version; use one of: {valid}")
-            }
         }
     }
 }
@@ -220,15 +259,19 @@ mod tests {
 
     fn all() -> Vec<Compression> {
         let levels = (1..=19).map(ZstdLevel::new).chain(FAST.map(ZstdLevel::fast)).map(|l| l.unwrap());
-        [Compression::Off, Compression::Lz4].into_iter().chain(levels.map(Compression::Zstd)).collect()
+        let gzip = (1..=9).map(|level| Compression::Gzip(GzipLevel::new(level).unwrap()));
+        let plain = [Compression::Off, Compression::Lzjb, Compression::Zle, Compression::Lz4];
+        plain.into_iter().chain(gzip).chain(levels.map(Compression::Zstd)).collect()
     }
 
     #[test]
     fn every_value_comes_back_from_its_word_and_from_its_number() {
-        assert_eq!(all().len(), 2 + 19 + 21);
+        assert_eq!(all().len(), 4 + 9 + 19 + 21);
         for value in all() {
             assert_eq!(value.to_string().parse(), Ok(value));
             assert_eq!(Compression::from_property(value.to_property()), Ok(value));
+            let name = Compression::name_of_id(value.id()).unwrap();
+            assert!(value.to_string().starts_with(name), "{value} is called {name}");
         }
     }
 
@@ -236,6 +279,11 @@ mod tests {
     fn numbers_are_those_of_openzfs() {
         for (word, property) in [
             ("off", 2),
+            ("lzjb", 3),
+            ("gzip-1", 5),
+            ("gzip", 10),
+            ("gzip-9", 13),
+            ("zle", 14),
             ("lz4", 15),
             ("zstd", 16 | 3 << 7),
             ("zstd-19", 16 | 19 << 7),
@@ -274,18 +322,28 @@ mod tests {
             "zstd-fast-11",
             "zstd-fast-",
             "lz4 ",
+            "gzip-0",
+            "gzip-10",
+            "gzip-06",
+            "zle-64",
         ] {
             let refusal = word.parse::<Compression>().unwrap_err();
             assert!(matches!(refusal, PropertyError::Unknown { .. }), "{word}");
             assert!(refusal.to_string().contains("zstd-1..19"), "{refusal}");
         }
-        for word in ["lzjb", "zle", "gzip", "gzip-9"] {
-            let refusal = word.parse::<Compression>().unwrap_err();
-            assert!(refusal.to_string().contains("not in this version"), "{refusal}");
-        }
-        for property in
-            [0, 3, 4, 14, 2 | 1 << 7, 16 | 20 << 7, 16 | 101 << 7, 16 | 3 << 7 | 1 << 15, u64::MAX]
-        {
+        for property in [
+            0,
+            4,
+            17,
+            2 | 1 << 7,
+            3 | 1 << 7,
+            10 | 6 << 7,
+            14 | 64 << 7,
+            16 | 20 << 7,
+            16 | 101 << 7,
+            16 | 3 << 7 | 1 << 15,
+            u64::MAX,
+        ] {
             assert!(Compression::from_property(property).is_err(), "{property}");
         }
         assert_eq!(Compression::from_property(1), Ok(Compression::Lz4));

@@ -1,0 +1,51 @@
+//! gzip: a zlib stream, at one of nine levels.
+//!
+//! Which bytes come out depends on the library, so only what they mean is compared with OpenZFS's. The stream says itself where it ends,
+//! and has a checksum of the content.
+
+use super::algorithm::GzipLevel;
+use super::corrupt;
+use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
+use terrane_wire::Corrupt;
+
+/// Contexts, each made when it is first needed: a quarter of a megabyte for each level that is in use.
+#[derive(Default)]
+pub struct Contexts {
+    levels: [Option<Compress>; 9],
+    expander: Option<Decompress>,
+}
+
+impl Contexts {
+    /// Compresses `src` into `out` (whose content is replaced) if that takes at most `max_out` bytes.
+    pub fn shrink(&mut self, level: GzipLevel, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Option<()> {
+        let context = self.levels.get_mut(usize::from(level.number()) - 1)?;
+        let context = context
+            .get_or_insert_with(|| Compress::new(flate2::Compression::new(level.number().into()), true));
+        context.reset();
+        // Not cleared first, so that a reused buffer is not zeroed only to be overwritten.
+        out.resize(max_out.min(src.len()), 0);
+        // Ends in the middle as soon as the room is used up.
+        let status = context.compress(src, out, FlushCompress::Finish).ok()?;
+        out.truncate(usize::try_from(context.total_out()).ok()?);
+        (status == Status::StreamEnd).then_some(())
+    }
+
+    /// Fills `out` and returns what follows the stream.
+    pub fn expand<'a>(&mut self, stream: &'a [u8], out: &mut [u8]) -> Result<&'a [u8], Corrupt> {
+        let context = self.expander.get_or_insert_with(|| Decompress::new(true));
+        context.reset(true);
+        let status = context.decompress(stream, out, FlushDecompress::Finish);
+        let status = status.map_err(|error| corrupt("gzip stream", "valid", error))?;
+        let produced = context.total_out();
+        if status != Status::StreamEnd || produced != out.len() as u64 {
+            let found = format_args!(
+                "{produced} and {}",
+                if status == Status::StreamEnd { "its end" } else { "no end" }
+            );
+            return Err(corrupt("gzip stream", format_args!("{} bytes and its end", out.len()), found));
+        }
+        let end = usize::try_from(context.total_in()).ok();
+        end.and_then(|end| stream.get(end..))
+            .ok_or_else(|| corrupt("gzip stream", "inside the block", "beyond"))
+    }
+}

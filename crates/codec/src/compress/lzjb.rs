@@ -1,0 +1,109 @@
+//! lzjb: what OpenZFS compressed with before there was lz4. Kept so that its blocks can be taken over, and made again.
+//!
+//! A stream is groups: a control byte, then up to eight items, one for each of its bits from the lowest on. Bit 0: a byte as it is. Bit 1:
+//! two bytes, high first: 6 bits of length - 3, 10 bits of distance back. Nothing says where a stream ends: it does when the block is full.
+
+use super::corrupt;
+use terrane_wire::Corrupt;
+
+const LEN_MIN: usize = 3;
+const LEN_MAX: usize = 66;
+const DISTANCE_MASK: u16 = 0x3ff;
+/// A control byte and eight pairs.
+const GROUP_BYTES_MAX: usize = 17;
+
+/// Where three bytes that hash alike were seen last: the low 16 bits of their position.
+pub type Table = [u16; 1024];
+
+/// Compresses `src` into `out` (whose content is replaced) if that takes less than `max_out` bytes, as OpenZFS does byte for byte.
+pub fn shrink(src: &[u8], max_out: usize, table: &mut Table, out: &mut Vec<u8>) -> Option<()> {
+    table.fill(0);
+    out.clear();
+    let mut at = 0;
+    while at < src.len() {
+        if out.len() + GROUP_BYTES_MAX >= max_out {
+            return None;
+        }
+        let mut group = [0; GROUP_BYTES_MAX];
+        let mut used = 1;
+        for bit in 0..8 {
+            let Some(&byte) = src.get(at) else { break };
+            if let Some((distance, len)) = find(src, at, table) {
+                let pair = ((len - LEN_MIN) << 10) as u16 | distance;
+                group[0] |= 1 << bit;
+                group[used..used + 2].copy_from_slice(&pair.to_be_bytes());
+                used += 2;
+                at += len;
+            } else {
+                group[used] = byte;
+                used += 1;
+                at += 1;
+            }
+        }
+        out.extend_from_slice(&group[..used]);
+    }
+    Some(())
+}
+
+/// Distance and length of what was seen before and begins as `src` does at `at`.
+fn find(src: &[u8], at: usize, table: &mut Table) -> Option<(u16, usize)> {
+    // The longest match must fit: nearer to the end there is none.
+    let ahead = src.get(at..at + LEN_MAX)?;
+    let mut hash = u32::from(ahead[0]) << 16 | u32::from(ahead[1]) << 8 | u32::from(ahead[2]);
+    hash += hash >> 9;
+    hash += hash >> 5;
+    let slot = &mut table[hash as usize & 1023];
+    let here = at as u16;
+    let distance = here.wrapping_sub(std::mem::replace(slot, here)) & DISTANCE_MASK;
+    let seen = &src[at.checked_sub(usize::from(distance)).filter(|_| distance != 0)?..];
+    let len = ahead.iter().zip(seen).take_while(|(a, b)| a == b).count();
+    (len >= LEN_MIN).then_some((distance, len))
+}
+
+/// Fills `out` and returns what follows the stream.
+pub fn expand<'a>(stream: &'a [u8], out: &mut [u8]) -> Result<&'a [u8], Corrupt> {
+    let ended = || corrupt("lzjb stream", "more of it", "its end");
+    let mut rest = stream;
+    let mut at = 0;
+    while at < out.len() {
+        let (&control, behind) = rest.split_first().ok_or_else(ended)?;
+        rest = behind;
+        for bit in 0..8 {
+            let Some(room) = out.len().checked_sub(at).filter(|room| *room > 0) else { break };
+            if control >> bit & 1 == 0 {
+                let (&byte, behind) = rest.split_first().ok_or_else(ended)?;
+                rest = behind;
+                if let Some(place) = out.get_mut(at) {
+                    *place = byte;
+                }
+                at += 1;
+                continue;
+            }
+            let (&pair, behind) = rest.split_first_chunk::<2>().ok_or_else(ended)?;
+            rest = behind;
+            let [high, _] = pair;
+            let len = usize::from(high >> 2) + LEN_MIN;
+            let distance = usize::from(u16::from_be_bytes(pair) & DISTANCE_MASK);
+            if distance == 0 || distance > at {
+                return Err(corrupt("lzjb distance", format_args!("1 to {at}"), distance));
+            }
+            if len > room {
+                return Err(corrupt("lzjb match", format_args!("at most {room} bytes"), len));
+            }
+            repeat(out, at, distance, len);
+            at += len;
+        }
+    }
+    Ok(rest)
+}
+
+/// Writes again what stands `distance` bytes before `at`, and what that writes. All of it lies inside: `distance` to `at`, `len` behind.
+fn repeat(out: &mut [u8], at: usize, distance: usize, len: usize) {
+    let mut done = 0;
+    while done < len {
+        // What is there doubles with each step.
+        let step = (distance + done).min(len - done);
+        out.copy_within(at - distance..at - distance + step, at + done);
+        done += step;
+    }
+}
