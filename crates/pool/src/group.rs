@@ -82,6 +82,8 @@ pub struct Group<'a> {
     pub(crate) split_runs: Vec<Move>,
     /// Something that was written before is free now.
     pub(crate) released: bool,
+    /// Blocks that were released and may still be cached.
+    uncached: Vec<Key>,
     pub(crate) healed: BTreeSet<Addr>,
     reset: Vec<ZoneSeq>,
     started_ns: u64,
@@ -183,6 +185,7 @@ impl Pool {
             suspect: Vec::new(),
             split_runs: Vec::new(),
             released: false,
+            uncached: Vec::new(),
             healed: BTreeSet::new(),
             reset: Vec::new(),
             started_ns,
@@ -196,6 +199,8 @@ impl Pool {
             Some(client) => client.sync(&mut group)?,
             None => group.st.root.clone(),
         };
+        // Not when they were released: until new trees are in place readers go by the old ones.
+        std::mem::take(&mut group.uncached).into_iter().for_each(|key| self.cache.forget(key));
         group.suspect.append(&mut group.st.suspects);
         group.heal()?;
         self.publish_in_sync(group.st);
@@ -295,7 +300,8 @@ impl Group<'_> {
         }
         if request.may_embed || request.stream == Stream::Metadata {
             let kind = if request.stream == Stream::Metadata { Kind::Metadata } else { Kind::Data };
-            self.pool.cache.insert(Key { addr: addrs[0], birth: self.txg }, request.data.clone(), kind);
+            let key = Key { addr: addrs[0], birth: self.txg };
+            self.pool.keep_written(key, kind, (compression, &bytes), &request.data);
         }
         Ok(BlockPtr::Normal(Normal {
             addrs,
@@ -369,6 +375,7 @@ impl Group<'_> {
     pub fn release(&mut self, ptr: &BlockPtr) {
         self.released = true;
         if let BlockPtr::Normal(normal) = ptr {
+            self.uncached.push(Key::of(normal));
             let granules = (granule_bytes(u64::from(normal.psize)) / GRANULE) as u32;
             self.frees.extend(normal.copies().map(|addr| Free { addr, granules }));
         }

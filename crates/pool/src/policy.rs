@@ -5,7 +5,8 @@
 //!
 //! Rooms: [`hint`] (what somebody said about life times), `placement` (what is known of a block's file), [`clock`] (what time is here),
 //! [`lives`] (how long hot data lives, and how old survivors are), [`siblings`] (how long files live that are like a new one), [`placer`]
-//! (which open zone a block goes to), [`victim`] (which zone is emptied next), `options` (what administrators say).
+//! (which open zone a block goes to), [`victim`] (which zone is emptied next), [`retention`] (which blocks a cache keeps), `options` (what
+//! administrators say).
 //!
 //! Invariant: no decision here can lose data. The worst that a wrong one costs is copying.
 
@@ -15,6 +16,7 @@ pub mod lives;
 mod options;
 mod placement;
 pub mod placer;
+pub mod retention;
 pub mod siblings;
 pub mod victim;
 

@@ -313,6 +313,12 @@ impl Pool {
         self.cache.set_budget(bytes);
     }
 
+    /// Whether cached blocks are kept decompressed and not as they are stored; forgets all. To compare with, in benchmarks.
+    #[doc(hidden)]
+    pub fn keep_plain_only(&self, plain_only: bool) {
+        self.cache.set_plain_only(plain_only);
+    }
+
     /// Forgets cached blocks, so that the next reads come from the device.
     pub fn drop_cache(&self) {
         self.cache.clear();

@@ -9,7 +9,7 @@
 use crate::addr::{Addr, GRANULE};
 use crate::append::Gather;
 use crate::block_ptr::{BlockPtr, Normal};
-use crate::cache::Key;
+use crate::cache::{Found, Key, Packed};
 use crate::directory::{Owner, Part, PartTrailer, SPILL, parse_part, parse_trailer};
 use crate::error::PoolError;
 use crate::pool::Pool;
@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use terrane_codec::compute;
+use terrane_codec::{Compression, compute};
 use terrane_device::{AlignedBuf, Device};
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
@@ -131,41 +131,80 @@ impl Pool {
                 Ok(Arc::new(out))
             }
             BlockPtr::Normal(normal) => {
-                let key = Key { addr: normal.addrs[0], birth: normal.block_birth };
-                let kind = Kind::of(normal);
-                if let Some(block) = self.cache.get(key, kind) {
+                let (key, kind) = (Key::of(normal), Kind::of(normal));
+                let found = self.cache.get(key, kind);
+                if let Some(Found::Plain(block)) = found {
+                    return Ok(block);
+                }
+                let mut out = Vec::new();
+                if let Some(Found::Packed(packed)) = found {
+                    self.unpack(normal, owner, &packed.bytes, &mut out)?;
+                    let block = Arc::new(out);
+                    self.cache.insert_plain(key, &block);
                     return Ok(block);
                 }
                 let stored = self.read_verified(normal, owner)?;
-                let mut out = Vec::new();
-                self.workers
-                    .here(|codec| {
-                        codec.decompress(normal.compression, &stored, normal.lsize as usize, &mut out)
-                    })
-                    .map_err(|corrupt| self.damaged(owner, corrupt.within(normal.addrs[0])))?;
+                self.unpack(normal, owner, &stored, &mut out)?;
                 let block = Arc::new(out);
-                self.cache.insert(key, block.clone(), kind);
+                self.cache.insert(key, kind, packed(normal, &stored, &block), Some(block.clone()));
                 Ok(block)
             }
         }
     }
 
-    /// Like [`read`](Pool::read), into the caller's memory of exactly the block's size, and past the cache: for blocks that somebody
-    /// above keeps. On an error the memory holds anything.
+    fn unpack(
+        &self,
+        normal: &Normal,
+        owner: Owner,
+        stored: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<(), PoolError> {
+        let lsize = normal.lsize as usize;
+        self.workers
+            .here(|codec| codec.decompress(normal.compression, stored, lsize, out))
+            .map_err(|corrupt| self.damaged(owner, corrupt.within(normal.addrs[0])))
+    }
+
+    /// Like [`read`](Pool::read), into the caller's memory of exactly the block's size: for whole blocks, whose content nobody needs a
+    /// second time. On an error the memory holds anything.
     pub fn read_into(&self, ptr: &BlockPtr, owner: Owner, out: &mut [u8]) -> Result<(), PoolError> {
         let BlockPtr::Normal(normal) = ptr else {
             out.copy_from_slice(&self.read(ptr, owner)?);
             return Ok(());
         };
-        let key = Key { addr: normal.addrs[0], birth: normal.block_birth };
-        if let Some(block) = self.cache.get(key, Kind::of(normal)) {
-            out.copy_from_slice(&block);
-            return Ok(());
+        let (key, kind) = (Key::of(normal), Kind::of(normal));
+        let unpack = |stored: &[u8], out: &mut [u8]| {
+            self.workers
+                .here(|codec| codec.decompress_into(normal.compression, stored, out))
+                .map_err(|corrupt| self.damaged(owner, corrupt.within(normal.addrs[0])))
+        };
+        match self.cache.get(key, kind) {
+            Some(Found::Plain(block)) => out.copy_from_slice(&block),
+            Some(Found::Packed(packed)) => unpack(&packed.bytes, out)?,
+            None => {
+                let stored = self.read_verified(normal, owner)?;
+                unpack(&stored, out)?;
+                let plain = self.cache.wants_plain(kind).then(|| Arc::new(out.to_vec()));
+                let packed = Packed { compression: normal.compression, bytes: Arc::new(stored.to_vec()) };
+                self.cache.insert(key, kind, packed, plain);
+            }
         }
-        let stored = self.read_verified(normal, owner)?;
-        self.workers
-            .here(|codec| codec.decompress_into(normal.compression, &stored, out))
-            .map_err(|corrupt| self.damaged(owner, corrupt.within(normal.addrs[0])))
+        Ok(())
+    }
+
+    /// Keeps a block that was just written.
+    pub(crate) fn keep_written(
+        &self,
+        key: Key,
+        kind: Kind,
+        (compression, bytes): (u8, &Arc<Vec<u8>>),
+        content: &Arc<Vec<u8>>,
+    ) {
+        // What was compressed lies in memory for what it might have become.
+        let fits = bytes.capacity() - bytes.len() <= bytes.len() / 16;
+        let bytes = if fits { bytes.clone() } else { Arc::new(bytes.to_vec()) };
+        let plain = self.cache.wants_plain(kind).then(|| content.clone());
+        self.cache.insert(key, kind, Packed { compression, bytes }, plain);
     }
 
     /// Has `job` run by another thread soon, or not at all: for what fills the cache before somebody asks. A pool without threads of
@@ -461,6 +500,13 @@ fn hold(seq: ZoneSeq, zone: &crate::zones::Zone) -> Held {
         gather: zone.gather.clone(),
         _pin: Pin::new(&zone.pins),
     }
+}
+
+/// What the cache keeps of a block that was read; what is stored as it is shares its memory.
+fn packed(normal: &Normal, stored: &[u8], content: &Arc<Vec<u8>>) -> Packed {
+    let is_plain = normal.compression == Compression::Off.id();
+    let bytes = if is_plain { content.clone() } else { Arc::new(stored.to_vec()) };
+    Packed { compression: normal.compression, bytes }
 }
 
 /// A block's owner in words, for the log.

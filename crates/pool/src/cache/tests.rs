@@ -1,0 +1,134 @@
+use super::*;
+use proptest::prelude::*;
+use terrane_wire::ZoneSeq;
+
+fn key(n: u64) -> Key {
+    Key { addr: Addr::new(ZoneSeq(1 + n / 1000), n % 1000 * 16), birth: Txg(1) }
+}
+
+const LZ4: u8 = 15;
+
+fn packed(n: u64, len: usize) -> Packed {
+    Packed { compression: LZ4, bytes: Arc::new(vec![n as u8; len]) }
+}
+
+fn bytes(cache: &BlockCache) -> u64 {
+    cache.stats().map(|stats| stats.bytes).iter().sum()
+}
+
+#[test]
+fn the_budget_holds_and_what_is_used_stays() {
+    let cache = BlockCache::new(16 << 20);
+    for n in 0..20_000 {
+        cache.insert(key(n), Kind::Data, packed(n, 4096), None);
+        cache.get(key(5), Kind::Data);
+        if n % 100 == 0 {
+            cache.check().unwrap();
+            assert!(bytes(&cache) <= 16 << 20);
+        }
+    }
+    assert!(matches!(cache.get(key(5), Kind::Data), Some(Found::Packed(packed)) if packed.bytes[0] == 5));
+    cache.set_budget(1 << 20);
+    assert!(bytes(&cache) <= 1 << 20 && cache.budget() == 1 << 20);
+    cache.set_budget(16 << 20);
+    cache.insert(key(1 << 20), Kind::Data, packed(1, 4096), None);
+    assert!(cache.holds(key(1 << 20)));
+    cache.forget(key(1 << 20));
+    assert!(!cache.holds(key(1 << 20)));
+    cache.check().unwrap();
+    cache.clear();
+    assert_eq!(bytes(&cache), 0);
+    cache.check().unwrap();
+}
+
+#[test]
+fn decompressed_forms_stay_while_there_is_room_and_go_first() {
+    let cache = BlockCache::new(16 << 20);
+    let content = |n: u64| Arc::new(vec![n as u8; 16 << 10]);
+    for n in 0..400 {
+        cache.insert(key(n), Kind::Metadata, packed(n, 4096), Some(content(n)));
+    }
+    let is_plain = |n| matches!(cache.get(key(n), Kind::Metadata), Some(Found::Plain(_)));
+    assert_eq!((0..400).filter(|n| is_plain(*n)).count(), 400, "all of it fits");
+    for n in 400..2400 {
+        cache.insert(key(n), Kind::Metadata, packed(n, 4096), None);
+    }
+    cache.check().unwrap();
+    assert_eq!((0..2400).filter(|n| cache.holds(key(*n))).count(), 2400, "no block goes before they do");
+    let plain = (0..400).filter(|n| is_plain(*n)).count();
+    assert!((230..400).contains(&plain), "{plain} decompressed forms should fit a quarter of the budget");
+    let packed_now = (0..400).find(|n| !is_plain(*n)).unwrap();
+    cache.insert_plain(key(packed_now), &content(packed_now));
+    assert!(is_plain(packed_now), "what was used last is not what goes");
+}
+
+#[test]
+fn a_block_that_is_stored_as_it_is_is_not_held_twice() {
+    let cache = BlockCache::new(16 << 20);
+    let block = Arc::new(vec![3; 4096]);
+    let stored = Packed { compression: Compression::Off.id(), bytes: block.clone() };
+    cache.insert(key(1), Kind::Metadata, stored, Some(block.clone()));
+    assert!(
+        matches!(cache.get(key(1), Kind::Metadata), Some(Found::Plain(found)) if Arc::ptr_eq(&found, &block))
+    );
+    assert_eq!(cache.stats()[1].plain_bytes, 0);
+    cache.set_plain_only(true);
+    cache.insert(key(1), Kind::Data, packed(1, 100), Some(block.clone()));
+    assert!(
+        matches!(cache.get(key(1), Kind::Data), Some(Found::Plain(found)) if Arc::ptr_eq(&found, &block))
+    );
+}
+
+#[test]
+fn data_cannot_take_the_share_of_metadata() {
+    let cache = BlockCache::new(16 << 20);
+    (0..900).for_each(|n| cache.insert(key(n), Kind::Metadata, packed(n, 4096), None));
+    (1000..50_000).for_each(|n| cache.insert(key(n), Kind::Data, packed(n, 4096), None));
+    let left = (0..900).filter(|n| cache.holds(key(*n))).count();
+    assert!(left > 850, "{left} of 900 blocks, which take less than a quarter");
+    // What comes back again and again makes its share larger.
+    for _ in 0..8 {
+        (0..2000).for_each(|n| cache.insert(key(n), Kind::Metadata, packed(n, 4096), None));
+        (60_000..64_000).for_each(|n| cache.insert(key(n), Kind::Data, packed(n, 4096), None));
+    }
+    cache.check().unwrap();
+    let left = (0..2000).filter(|n| cache.holds(key(*n))).count();
+    assert!(left > 1500, "{left} of 2000");
+}
+
+#[test]
+fn each_kind_is_counted_apart() {
+    let cache = BlockCache::new(1 << 20);
+    cache.insert(key(1), Kind::Data, packed(1, 1000), None);
+    cache.insert(key(2), Kind::Metadata, packed(2, 3000), None);
+    cache.get(key(2), Kind::Metadata);
+    cache.get(key(3), Kind::Metadata);
+    let of = |bytes, hits, misses| CacheStats { bytes, blocks: 1, hits, misses, ..CacheStats::default() };
+    assert_eq!(cache.stats(), [of(1192, 0, 0), of(3192, 1, 1)]);
+    (10..1000).for_each(|n| cache.insert(key(n), Kind::Data, packed(n, 4096), None));
+    let [data, metadata] = cache.stats();
+    assert!(data.evictions > 0 && metadata.evictions == 0, "{data:?} {metadata:?}");
+    cache.clear();
+    assert_eq!((cache.stats()[1].bytes, cache.stats()[1].hits), (0, 1));
+}
+
+proptest! {
+    #[test]
+    fn bytes_are_those_of_what_is_there(
+        steps in prop::collection::vec((0u64..400, 0usize..20_000, 0u8..8, any::<bool>()), 1..1500),
+    ) {
+        let cache = BlockCache::new(2 << 20);
+        for (n, len, what, is_data) in steps {
+            let kind = if is_data { Kind::Data } else { Kind::Metadata };
+            match what {
+                0 => cache.forget(key(n)),
+                1 => cache.set_budget(len * 200 + 1000),
+                2 => cache.insert_plain(key(n), &Arc::new(vec![1; 2 * len])),
+                3 | 4 => drop(cache.get(key(n), kind)),
+                5 => cache.insert(key(n), kind, packed(n, len), Some(Arc::new(vec![1; 3 * len]))),
+                _ => cache.insert(key(n), kind, packed(n, len), None),
+            }
+            cache.check().unwrap();
+        }
+    }
+}
