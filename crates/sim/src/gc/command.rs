@@ -3,6 +3,7 @@
 use super::report::Report;
 use super::trace::database::Database;
 use super::trace::files::{self, Files};
+use super::trace::lsm::Lsm;
 use super::trace::recorded::{Recorded, Shape};
 use super::trace::{Overwrite, Pick, Trace};
 use super::{Measure, POLICIES, Setting, run as simulate};
@@ -13,7 +14,8 @@ const HELP: &str =
     "terrane-sim gc: what placement and the choice of victims cost, on a pool of any size without data
 
   --trace NAME      uniform, 95/5, 90/10, 80/20, zipf (overwrites of one file; nobody gives hints),
-                    fsbench-gc, churn-flat, churn, build-farm (files), database, or recorded:FILE:
+                    fsbench-gc, churn-flat, churn, build-farm (files), database, lsm (tables of
+                    15/16 of a zone), or recorded:FILE:
                     what `terrane mount -o record=FILE` wrote, on a pool of its shape unless something else is
                     said, from beginning to end; or lines as crates/sim/src/gc/trace/recorded.rs explains
   --policy A,B      greedy-mixed, greedy, cost-benefit, hints, inferred, both (default: both)
@@ -121,7 +123,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
         })?;
         let mut trace = match &recorded {
             Some(recorded) => Box::new(recorded.clone()),
-            None => trace_of(name, live, record)?,
+            None => trace_of(name, live, record, base.zone_bytes)?,
         };
         let report = simulate(setting, trace.as_mut(), measure)
             .ok_or_else(|| Failure(format!("{policy}: the pool ran full; try a lesser --fill")))?;
@@ -130,7 +132,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
     Ok(())
 }
 
-fn trace_of(name: &str, live: u64, record: u64) -> Result<Box<dyn Trace>, Failure> {
+fn trace_of(name: &str, live: u64, record: u64, zone_bytes: u64) -> Result<Box<dyn Trace>, Failure> {
     let overwrite = |pick| -> Box<dyn Trace> { Box::new(Overwrite::new(pick, live, record)) };
     let hot = |writes, blocks| overwrite(Pick::Hot { writes, blocks });
     let many = |kinds, writers| -> Box<dyn Trace> { Box::new(Files::new(kinds, writers, live, record)) };
@@ -145,6 +147,7 @@ fn trace_of(name: &str, live: u64, record: u64) -> Result<Box<dyn Trace>, Failur
         "churn" => many(files::churn(), 4),
         "build-farm" => many(files::build_farm(), 8),
         "database" => Box::new(Database::new(live, record)),
+        "lsm" => Box::new(Lsm::new(live, zone_bytes / 16 * 15, record)),
         _ => return Err(Failure(format!("--trace: expected one that --help lists, found {name}"))),
     })
 }

@@ -1,10 +1,12 @@
 //! What users do.
 //!
 //! Each trace says who gives hints and how: that is part of the workload, not of the policy. Here are the overwrites of one great
-//! file that theory speaks of; [`files`] are made and deleted whole, a [`database`] does both, and a [`recorded`] trace comes from a file.
+//! file that theory speaks of; [`files`] are made and deleted whole, tables of an [`lsm`] tree too, a
+//! [`database`] does both, and a [`recorded`] trace comes from a file.
 
 pub mod database;
 pub mod files;
+pub mod lsm;
 pub mod recorded;
 
 use crate::dice::Dice;
