@@ -21,7 +21,7 @@ use crate::alloc::ZoneSource;
 use crate::devices::Devices;
 use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, PartHead, encode_part};
 use crate::error::PoolError;
-use crate::policy::{Age, Layout, Placement, Placer};
+use crate::policy::{Age, Layout, Placement, Placer, Stock};
 use crate::record::{Class, Home, Move, Opened, PartCopy, Written, runs_of};
 use crate::stats::Counters;
 use crate::zone_header::{ZONE_MAGIC, ZoneHeader};
@@ -261,7 +261,7 @@ impl Streams {
             coarse_bytes: COARSE_BATCH_BYTES.min(capacity / 2),
             is_coarse: false,
             kept_for_metadata: capacity / METADATA_PART,
-            placer: Placer::new(layout),
+            placer: Placer::new(layout, capacity),
             open,
             to_writer,
             from_writer,
@@ -283,14 +283,25 @@ impl Streams {
     pub fn part_metadata(&mut self) {
         let layout = self.layout().with_metadata_apart();
         if layout != self.layout() {
-            self.placer = Placer::new(layout);
+            self.placer = Placer::new(layout, self.placer.zone_bytes());
             self.open.resize_with(layout.slots(), || None);
         }
     }
 
-    /// The slot for a block of data.
-    pub fn place(&mut self, placement: &Placement, is_hot: bool, may_open: bool) -> usize {
-        self.placer.place(placement, is_hot, may_open)
+    /// The slot for a block of data. Its zone may be filled for that: the next append opens another.
+    pub fn place(
+        &mut self,
+        placement: &Placement,
+        is_hot: bool,
+        stock: Stock,
+        txg: Txg,
+    ) -> Result<usize, PoolError> {
+        let choice = self.placer.choose(placement, is_hot, stock, |slot| self.room(slot));
+        self.placer.chosen(choice, placement, is_hot);
+        if choice.is_fresh {
+            self.fill(choice.slot, txg)?;
+        }
+        Ok(choice.slot)
     }
 
     /// Bytes that still fit the slot's open zone.

@@ -281,9 +281,9 @@ impl Group<'_> {
         let mut addrs = [Addr::NONE; COPIES_MAX];
         match request.stream {
             Stream::Data(placement) => {
-                let may_open = self.st.alloc.empty_count() > self.pool.low_water();
                 let is_hot = self.st.collector.is_hot(&placement);
-                let slot = self.st.streams.place(&placement, is_hot, may_open);
+                let stock = self.pool.zone_stock(self.st);
+                let slot = self.st.streams.place(&placement, is_hot, stock, self.txg)?;
                 let spot = self.append((slot, Class::Data), &bytes, request.owner, crc, Vec::new())?;
                 if is_hot {
                     self.st.collector.note_hot(spot.seq);

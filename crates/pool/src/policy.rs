@@ -25,6 +25,6 @@ pub use hint::{Hint, Match};
 pub use lives::{Age, Lives};
 pub use options::{CollectionOptions, IdleWindow};
 pub use placement::Placement;
-pub use placer::{Layout, Placer};
+pub use placer::{Choice, Layout, Placer, Stock};
 pub use siblings::{SiblingKey, Siblings};
 pub use victim::{Candidates, VictimPolicy};

@@ -15,6 +15,7 @@
 use crate::addr::granule_bytes;
 use crate::append::METADATA_PART;
 use crate::group::SECTIONS_IN_HURRY;
+use crate::policy::Stock;
 use crate::pool::{Pool, SyncState};
 use crate::txg::Room;
 use crate::zones::{Tables, Zone};
@@ -76,6 +77,19 @@ impl Pool {
     /// not hold emptied zones.
     pub(crate) fn low_water(&self) -> usize {
         1 + self.commit_room().div_ceil(self.yield_of_zone().max(1)) as usize
+    }
+
+    /// What placement may do with empty zones. Ends of zones are left unused only while users hold less than seven eighths of what they
+    /// may, and what is empty is more than all that they were promised: so neither ever lacks what was left.
+    pub(crate) fn zone_stock(&self, st: &SyncState) -> Stock {
+        let (empty, low) = (st.alloc.empty_count(), self.low_water());
+        let room = self.txg.room();
+        let promised = self.txg.reserved().div_ceil(self.yield_of_zone().max(1)) as usize;
+        match empty > low {
+            true if empty > 2 * low + promised && room.live < room.limit / 8 * 7 => Stock::Plenty,
+            true => Stock::Enough,
+            false => Stock::Short,
+        }
     }
 
     /// Zones kept from users, of `zones` that can hold something.

@@ -114,3 +114,21 @@ fn a_zone_is_closed_only_when_another_takes_its_place() {
     assert_eq!(streams.zone_of(0), Some(ZoneSeq(10)), "little blocks still find it");
     assert_eq!(append(&mut streams, &mut source, 0, 16, None).unwrap().seq, ZoneSeq(10));
 }
+
+#[test]
+fn a_big_file_leaves_the_scrap_of_a_zone_and_lies_in_the_next_one_whole() {
+    let (mut streams, _) = streams();
+    let mut source = Shelf(vec![12, 11, 10]);
+    let first = append(&mut streams, &mut source, 0, 940, None).unwrap();
+    let big = Placement { file: 2, burst_bytes: 900 << 10, ..Placement::default() };
+    let slot = streams.place(&big, false, Stock::Enough, Txg(9)).unwrap();
+    assert_eq!((slot, streams.zone_of(slot)), (first.slot, Some(first.seq)), "zones are not plenty");
+    let mut streams_of = |stock| {
+        let slot = streams.place(&Placement { file: 3, ..big }, false, stock, Txg(9)).unwrap();
+        append(&mut streams, &mut source, slot, 60, None).unwrap().seq
+    };
+    let fresh = streams_of(Stock::Plenty);
+    assert_ne!(fresh, first.seq);
+    assert_eq!([fresh; 3], [(); 3].map(|()| streams_of(Stock::Plenty)), "and stays there");
+    assert_eq!(streams.group.filled, vec![first.seq]);
+}

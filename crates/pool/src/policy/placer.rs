@@ -7,7 +7,9 @@
 //! Among the data slots a *lane* says what they take: files whose like live about as long, what a hint calls alike, or what replaces
 //! what died soon. A zone's lane is that of its first block, until it is forgotten. A file stays where it last was while it can;
 //! different files get different slots while enough are not open; small files follow each other into the one that was used last; all
-//! others take the one that was not used for longest. What fits nowhere goes to the nearest lane.
+//! others take the one that was not used for longest. What fits nowhere goes to the nearest lane. A file that brings a good part of a
+//! zone at once begins with a fresh one rather than with the scrap that is left of the last, while there are zones enough: then its
+//! end leaves a whole zone.
 //!
 //! Invariant: the two roles of metadata never share a slot.
 
@@ -165,6 +167,30 @@ const FILES_KEPT: usize = 8;
 /// A file that brings more is not packed with small ones.
 const SMALL_FILE_BYTES: u64 = 1 << 20;
 
+/// A file that brings one part of so many of a zone is a big one.
+const BIG_FILE_PART: u64 = 2;
+/// And begins with a fresh zone where no more than one part of so many is left of the last.
+const SCRAP_PART: u64 = 8;
+
+/// Whether zones are plenty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stock {
+    /// What is empty is wanted for other things than a better place.
+    Short,
+    /// Another zone may be opened.
+    Enough,
+    /// And ends of zones may stay unused.
+    Plenty,
+}
+
+/// Where a block of data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    pub slot: usize,
+    /// Not to the zone that is open there, which takes no more, but to a fresh one.
+    pub is_fresh: bool,
+}
+
 /// A lane that has a slot opens another only while more than one part of so many are closed.
 const KEPT_CLOSED_PART: usize = 2;
 
@@ -198,67 +224,101 @@ impl DataSlot {
 #[derive(Clone, Debug)]
 pub struct Placer {
     layout: Layout,
+    zone_bytes: u64,
     data: Vec<DataSlot>,
     uses: u64,
 }
 
 impl Placer {
-    pub fn new(layout: Layout) -> Placer {
-        Placer { layout, data: vec![DataSlot::default(); layout.data().len()], uses: 0 }
+    /// For zones that take so many bytes.
+    pub fn new(layout: Layout, zone_bytes: u64) -> Placer {
+        Placer { layout, zone_bytes, data: vec![DataSlot::default(); layout.data().len()], uses: 0 }
     }
 
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The slot for a block of data. `may_open`: there is room for another open zone.
-    pub fn place(&mut self, placement: &Placement, is_hot: bool, may_open: bool) -> usize {
-        let lane = Lane::of(placement, is_hot);
-        let slot = self.choose(placement, lane, may_open);
+    pub fn zone_bytes(&self) -> u64 {
+        self.zone_bytes
+    }
+
+    /// The place for a block of data. `room`: what the open zone of a slot still takes, in bytes.
+    pub fn choose(
+        &self,
+        placement: &Placement,
+        is_hot: bool,
+        stock: Stock,
+        room: impl Fn(usize) -> u64,
+    ) -> Choice {
+        let first = self.layout.first_data;
+        let choice = self.choose_among(placement, Lane::of(placement, is_hot), stock, |at| room(first + at));
+        Choice { slot: first + choice.slot, ..choice }
+    }
+
+    /// A block goes where it was chosen to.
+    pub fn chosen(&mut self, choice: Choice, placement: &Placement, is_hot: bool) {
         self.uses += 1;
+        let slot = choice.slot - self.layout.first_data;
         let is_forgotten = self.is_forgotten(&self.data[slot]);
         let chosen = &mut self.data[slot];
         chosen.used = self.uses;
         // Others would find no slot as long as zones wait for what comes no more.
         chosen.lane = chosen.lane.filter(|_| !is_forgotten);
-        chosen.note(lane, placement.file);
-        self.layout.first_data + slot
+        chosen.note(Lane::of(placement, is_hot), placement.file);
     }
 
     fn is_forgotten(&self, slot: &DataSlot) -> bool {
         self.uses - slot.used > FORGOTTEN_USES
     }
 
-    fn choose(&self, placement: &Placement, lane: Lane, may_open: bool) -> usize {
+    fn choose_among(
+        &self,
+        placement: &Placement,
+        lane: Lane,
+        stock: Stock,
+        room: impl Fn(usize) -> u64,
+    ) -> Choice {
+        let old = |slot| Choice { slot, is_fresh: false };
         let open = || self.data.iter().enumerate().filter_map(|(at, slot)| Some((at, slot, slot.lane?)));
         let fit = |of: Lane| if of == lane { Match::Good } else { of.suits(lane) };
         let own = open().find(|(_, slot, of)| {
             placement.file != 0 && fit(*of) >= Match::Acceptable && slot.files.contains(&placement.file)
         });
         if let Some((at, ..)) = own {
-            return at;
+            return old(at);
         }
         let fitting = open().filter(|(_, _, of)| fit(*of) >= Match::Acceptable);
-        let is_small = placement.burst_bytes <= SMALL_FILE_BYTES;
+        let is_big = placement.burst_bytes >= self.zone_bytes / BIG_FILE_PART;
+        let is_small = !is_big && placement.burst_bytes <= SMALL_FILE_BYTES;
         if is_small && let Some((at, ..)) = fitting.clone().max_by_key(|(_, slot, _)| slot.used) {
-            return at;
+            return old(at);
         }
         // Some slots stay closed for lanes that have none yet.
         let mut closed = self.data.iter().enumerate().filter(|(_, slot)| slot.lane.is_none());
         let is_spare = closed.clone().count() * KEPT_CLOSED_PART > self.data.len();
         let closed = closed.next().map(|(at, _)| at);
-        if let Some(at) = closed.filter(|_| may_open && (is_spare || fitting.clone().next().is_none())) {
-            return at;
+        let may_open = stock > Stock::Short && (is_spare || fitting.clone().next().is_none());
+        if let Some(at) = closed.filter(|_| may_open) {
+            return old(at);
+        }
+        if is_big {
+            let is_scrap = |at: usize| room(at) < placement.burst_bytes.min(self.zone_bytes / SCRAP_PART);
+            // It would not fit, and what is lost is little.
+            let scrap = fitting.clone().filter(|_| stock == Stock::Plenty).find(|(at, ..)| is_scrap(*at));
+            if let Some((slot, ..)) = scrap {
+                return Choice { slot, is_fresh: true };
+            }
         }
         if let Some((at, ..)) = fitting.min_by_key(|(_, slot, _)| slot.used) {
-            return at;
+            return old(at);
         }
         // Nothing suits: one more zone, or one whose lane seems to be forgotten, or the nearest.
         let stranger =
             open().min_by_key(|(_, slot, of)| (!self.is_forgotten(slot), of.distance(lane), slot.used));
         // Even at the edge: where nothing suits, sharing costs more than the room of one more open zone. Where collection keeps empty zones
         // at their floor it would mix all lanes for ever.
-        closed.or(stranger.map(|(at, ..)| at)).unwrap_or(0)
+        old(closed.or(stranger.map(|(at, ..)| at)).unwrap_or(0))
     }
 
     /// The zone of a slot takes no more.

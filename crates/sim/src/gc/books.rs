@@ -9,7 +9,7 @@ use crate::dice::Dice;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_pool::block_ptr::Hole;
 use terrane_pool::label::BootPtr;
-use terrane_pool::policy::{Age, Candidates, Clock, Layout, Lives, Placement, Placer};
+use terrane_pool::policy::{Age, Candidates, Choice, Clock, Layout, Lives, Placement, Placer, Stock};
 use terrane_pool::record::{Class, Free, Home, Move, Opened, Record, Run, Written};
 use terrane_pool::zones::{Phase, Tables, Zone};
 use terrane_pool::{Addr, BlockPtr, GRANULE};
@@ -115,7 +115,7 @@ impl Books {
             written_bytes: 0,
             choices_ns: Vec::new(),
             candidates: Candidates::default(),
-            placer: Placer::new(layout),
+            placer: Placer::new(layout, setting.zone_bytes),
             slots: (0..layout.slots()).map(|_| None).collect(),
             fillings: HashMap::new(),
             empty: (0..setting.zones).collect(),
@@ -143,6 +143,16 @@ impl Books {
         self.kept() + 2 * group_zones + 2
     }
 
+    fn stock(&self) -> Stock {
+        // As in the pool, which offers about nine tenths of its zones.
+        let is_loose = self.tables.live < self.setting.pool_bytes() / 5 * 4;
+        match self.empty.len() > self.floor() {
+            true if is_loose && self.empty.len() > 2 * self.floor() => Stock::Plenty,
+            true => Stock::Enough,
+            false => Stock::Short,
+        }
+    }
+
     fn survivor_slot(&self, age: Age) -> usize {
         if self.setting.mixed {
             self.placer.layout().data().start
@@ -163,19 +173,26 @@ impl Books {
             txg => self.clock.age_bytes(txg),
         };
         let hot = self.setting.infer && self.lives.is_hot(previous, hint, placement.expected_life_bytes);
-        let slot = loop {
-            let slot = if self.setting.mixed {
-                self.placer.layout().data().start
-            } else {
-                self.placer.place(&placement, hot, self.empty.len() > self.floor())
-            };
-            match self.slots[slot].as_ref().map(|open| self.room(open) >= bytes) {
-                Some(true) => break slot,
-                Some(false) => self.fill(slot),
-                None if self.empty.len() <= self.kept() => self.wait_for_room()?,
-                None => self.open(slot, Class::Data, hot),
-            }
+        let stock = self.stock();
+        let Choice { slot, is_fresh } = if self.setting.mixed {
+            Choice { slot: self.placer.layout().data().start, is_fresh: false }
+        } else {
+            let room = |slot: usize| self.slots[slot].as_ref().map_or(0, |open| self.room(open));
+            let choice = self.placer.choose(&placement, hot, stock, room);
+            self.placer.chosen(choice, &placement, hot);
+            choice
         };
+        let takes = |books: &Books| books.slots[slot].as_ref().is_some_and(|open| books.room(open) >= bytes);
+        if is_fresh || !takes(self) {
+            if self.empty.len() <= self.kept() {
+                self.wait_for_room()?;
+            }
+            if is_fresh || !takes(self) {
+                self.fill(slot);
+                self.open(slot, Class::Data, hot);
+                self.placer.opened(slot);
+            }
+        }
         let identity = {
             let open = self.slots[slot].as_ref()?;
             Addr::new(open.seq, open.offset)

@@ -1,5 +1,16 @@
 use super::*;
 
+const ZONE: u64 = 64 << 20;
+
+/// With room for everything in each open zone.
+fn place(placer: &mut Placer, placement: &Placement, is_hot: bool, may_open: bool) -> usize {
+    let stock = if may_open { Stock::Plenty } else { Stock::Short };
+    let choice = placer.choose(placement, is_hot, stock, |_| ZONE);
+    assert!(!choice.is_fresh, "nothing is short");
+    placer.chosen(choice, placement, is_hot);
+    choice.slot
+}
+
 fn file(file: u64, hint: Hint, burst_bytes: u64) -> Placement {
     Placement { file, hint, burst_bytes, ..Placement::default() }
 }
@@ -40,11 +51,11 @@ fn metadata_can_have_slots_of_its_own() {
 
 #[test]
 fn what_dies_together_lies_together() {
-    let mut placer = Placer::new(Layout::new(500, 0).unwrap());
+    let mut placer = Placer::new(Layout::new(500, 0).unwrap(), ZONE);
     let mut slots: [Vec<usize>; 3] = Default::default();
     for round in 0..100u64 {
         for (at, hint) in [Hint::Short, Hint::Medium, Hint::Long].into_iter().enumerate() {
-            slots[at].push(placer.place(&file(1 + round * 3 + at as u64, hint, 1 << 20), false, true));
+            slots[at].push(place(&mut placer, &file(1 + round * 3 + at as u64, hint, 1 << 20), false, true));
         }
     }
     for slots in &mut slots {
@@ -57,27 +68,27 @@ fn what_dies_together_lies_together() {
 /// As the pool does it: a block is placed, and does not fit; the zone is closed, and the next one in its slot is opened.
 #[test]
 fn a_slot_stays_what_it_was_when_its_zone_is_full() {
-    let mut placer = Placer::new(Layout::new(500, 0).unwrap());
+    let mut placer = Placer::new(Layout::new(500, 0).unwrap(), ZONE);
     let next_zone = |placer: &mut Placer, slot| {
         placer.closed(slot);
         placer.opened(slot);
     };
     let hints = [Hint::Short, Hint::Medium, Hint::Long];
-    let first = hints.map(|hint| placer.place(&file(0, hint, 1 << 20), false, true));
+    let first = hints.map(|hint| place(&mut placer, &file(0, hint, 1 << 20), false, true));
     for _ in 0..3 {
         first.iter().for_each(|slot| next_zone(&mut placer, *slot));
-        assert_eq!(hints.map(|hint| placer.place(&file(0, hint, 1 << 20), false, true)), first);
+        assert_eq!(hints.map(|hint| place(&mut placer, &file(0, hint, 1 << 20), false, true)), first);
     }
     // And so do the files of one lane.
-    let mut placer = Placer::new(Layout::new(500, 0).unwrap());
+    let mut placer = Placer::new(Layout::new(500, 0).unwrap(), ZONE);
     let slots =
-        |placer: &mut Placer| [1, 2].map(|id| placer.place(&file(id, Hint::NotSet, 8 << 20), false, true));
+        |placer: &mut Placer| [1, 2].map(|id| place(placer, &file(id, Hint::NotSet, 8 << 20), false, true));
     let first = slots(&mut placer);
     assert_ne!(first[0], first[1]);
     for _ in 0..3 {
         for (at, slot) in first.into_iter().enumerate() {
             assert_eq!(slots(&mut placer)[at], slot);
-            let _ = placer.place(&file(1 + at as u64, Hint::NotSet, 8 << 20), false, true);
+            let _ = place(&mut placer, &file(1 + at as u64, Hint::NotSet, 8 << 20), false, true);
             next_zone(&mut placer, slot);
         }
         assert_eq!(slots(&mut placer), first);
@@ -86,26 +97,28 @@ fn a_slot_stays_what_it_was_when_its_zone_is_full() {
 
 #[test]
 fn writers_at_the_same_time_get_different_zones_and_keep_them() {
-    let mut placer = Placer::new(Layout::new(2000, 0).unwrap());
+    let mut placer = Placer::new(Layout::new(2000, 0).unwrap(), ZONE);
     let first: Vec<usize> =
-        (1..=4).map(|id| placer.place(&file(id, Hint::NotSet, 8 << 20), false, true)).collect();
+        (1..=4).map(|id| place(&mut placer, &file(id, Hint::NotSet, 8 << 20), false, true)).collect();
     let unlike: std::collections::BTreeSet<usize> = first.iter().copied().collect();
     assert_eq!(unlike.len(), 4);
     for _ in 0..10 {
         let again: Vec<usize> =
-            (1..=4).map(|id| placer.place(&file(id, Hint::NotSet, 8 << 20), false, true)).collect();
+            (1..=4).map(|id| place(&mut placer, &file(id, Hint::NotSet, 8 << 20), false, true)).collect();
         assert_eq!(again, first);
     }
 }
 
 #[test]
 fn small_files_follow_each_other() {
-    let mut placer = Placer::new(Layout::new(2000, 0).unwrap());
+    let mut placer = Placer::new(Layout::new(2000, 0).unwrap(), ZONE);
     for id in 1..=3 {
-        let _ = placer.place(&file(id, Hint::NotSet, 8 << 20), false, true);
+        let _ = place(&mut placer, &file(id, Hint::NotSet, 8 << 20), false, true);
     }
     let slots: std::collections::BTreeSet<usize> = (10..110)
-        .map(|id| placer.place(&Placement { closed: true, ..file(id, Hint::NotSet, 8 << 10) }, false, true))
+        .map(|id| {
+            place(&mut placer, &Placement { closed: true, ..file(id, Hint::NotSet, 8 << 10) }, false, true)
+        })
         .collect();
     assert_eq!(slots.len(), 1);
 }
@@ -113,13 +126,13 @@ fn small_files_follow_each_other() {
 #[test]
 fn what_dies_soon_is_kept_apart_from_the_rest_where_there_is_room() {
     for zones in [200, 500, 2000] {
-        let mut placer = Placer::new(Layout::new(zones, 0).unwrap());
-        let cold = placer.place(&file(1, Hint::NotSet, 64 << 10), false, true);
-        let hot = placer.place(&file(2, Hint::NotSet, 64 << 10), true, true);
+        let mut placer = Placer::new(Layout::new(zones, 0).unwrap(), ZONE);
+        let cold = place(&mut placer, &file(1, Hint::NotSet, 64 << 10), false, true);
+        let hot = place(&mut placer, &file(2, Hint::NotSet, 64 << 10), true, true);
         assert_ne!(cold, hot);
-        assert_eq!(placer.place(&file(3, Hint::NotSet, 64 << 10), true, true), hot);
+        assert_eq!(place(&mut placer, &file(3, Hint::NotSet, 64 << 10), true, true), hot);
         placer.closed(hot);
-        assert_eq!(placer.place(&file(1, Hint::NotSet, 64 << 10), false, true), cold);
+        assert_eq!(place(&mut placer, &file(1, Hint::NotSet, 64 << 10), false, true), cold);
     }
 }
 
@@ -129,21 +142,25 @@ fn expected(id: u64, life: u64) -> Placement {
 
 #[test]
 fn files_that_live_as_long_share_a_slot_and_others_do_not() {
-    let mut placer = Placer::new(Layout::new(300, 0).unwrap());
-    let minute = placer.place(&expected(1, 1 << 20), false, true);
-    let year = placer.place(&expected(2, 1 << 40), false, true);
+    let mut placer = Placer::new(Layout::new(300, 0).unwrap(), ZONE);
+    let minute = place(&mut placer, &expected(1, 1 << 20), false, true);
+    let year = place(&mut placer, &expected(2, 1 << 40), false, true);
     assert_ne!(minute, year);
-    assert_eq!(placer.place(&expected(3, 3 << 20), true, true), minute, "a factor of three is no difference");
     assert_eq!(
-        placer.place(&expected(4, u64::MAX), false, true),
-        placer.place(&expected(5, 1 << 63), false, true)
+        place(&mut placer, &expected(3, 3 << 20), true, true),
+        minute,
+        "a factor of three is no difference"
+    );
+    assert_eq!(
+        place(&mut placer, &expected(4, u64::MAX), false, true),
+        place(&mut placer, &expected(5, 1 << 63), false, true)
     );
     // With a fourth lane all slots are taken, and the nearest will do.
-    let unknown = placer.place(&file(6, Hint::NotSet, 64 << 10), false, false);
+    let unknown = place(&mut placer, &file(6, Hint::NotSet, 64 << 10), false, false);
     assert_eq!(placer.layout().data().len(), 4);
     assert!(unknown != minute && unknown != year);
-    assert_eq!(placer.place(&expected(7, 1 << 24), false, true), minute);
-    assert_eq!(placer.place(&expected(8, 1 << 36), false, true), year);
+    assert_eq!(place(&mut placer, &expected(7, 1 << 24), false, true), minute);
+    assert_eq!(place(&mut placer, &expected(8, 1 << 36), false, true), year);
 }
 
 #[test]
@@ -158,10 +175,10 @@ fn what_is_known_of_files_goes_before_what_was_said_and_a_predecessor_before_bot
 
 #[test]
 fn a_slot_whose_lane_is_forgotten_goes_to_the_next_that_has_none() {
-    let mut placer = Placer::new(Layout::new(300, 0).unwrap());
+    let mut placer = Placer::new(Layout::new(300, 0).unwrap(), ZONE);
     let lanes = placer.layout().data().len() as u64;
     let slots: Vec<usize> =
-        (0..lanes).map(|at| placer.place(&expected(at + 1, 1 << (10 * at)), false, true)).collect();
+        (0..lanes).map(|at| place(&mut placer, &expected(at + 1, 1 << (10 * at)), false, true)).collect();
     let mut unlike = slots.clone();
     unlike.sort_unstable();
     unlike.dedup();
@@ -169,10 +186,37 @@ fn a_slot_whose_lane_is_forgotten_goes_to_the_next_that_has_none() {
     let stranger = file(100, Hint::Long, 64 << 10);
     for _ in 0..=FORGOTTEN_USES {
         for at in 1..lanes {
-            let _ = placer.place(&expected(at + 1, 1 << (10 * at)), false, true);
+            let _ = place(&mut placer, &expected(at + 1, 1 << (10 * at)), false, true);
         }
     }
-    assert_eq!(placer.place(&stranger, false, true), slots[0]);
-    assert_eq!(placer.place(&stranger, false, true), slots[0]);
-    assert_ne!(placer.place(&expected(1, 1), false, true), slots[0], "it has a new lane");
+    assert_eq!(place(&mut placer, &stranger, false, true), slots[0]);
+    assert_eq!(place(&mut placer, &stranger, false, true), slots[0]);
+    assert_ne!(place(&mut placer, &expected(1, 1), false, true), slots[0], "it has a new lane");
+}
+
+#[test]
+fn a_big_file_begins_with_a_fresh_zone_where_that_costs_little() {
+    let mut placer = Placer::new(Layout::of_slots(4, 1).unwrap(), ZONE);
+    let log = place(&mut placer, &file(1, Hint::NotSet, 64 << 10), false, true);
+    assert_eq!(placer.layout().data(), log..log + 1);
+    let fresh = |placer: &Placer, burst_bytes, stock, room| {
+        placer.choose(&file(2, Hint::NotSet, burst_bytes), false, stock, |_| room)
+    };
+    let (scrap, big) = (ZONE / SCRAP_PART - 1, ZONE / BIG_FILE_PART);
+    assert_eq!(fresh(&placer, big, Stock::Plenty, scrap), Choice { slot: log, is_fresh: true });
+    // Not if much is left, nor for one that lies in a zone anyway, nor when zones are wanted for other things.
+    for (burst, stock, room) in [
+        (big, Stock::Plenty, scrap + 1),
+        (big - 1, Stock::Plenty, scrap),
+        (big, Stock::Enough, scrap),
+        (big, Stock::Short, scrap),
+    ] {
+        let choice = fresh(&placer, burst, stock, room);
+        assert_eq!(choice, Choice { slot: log, is_fresh: false }, "{burst} bytes, {stock:?}, {room} left");
+    }
+    // What it began it goes on with, and nobody leaves a whole zone for it.
+    placer.chosen(Choice { slot: log, is_fresh: true }, &file(2, Hint::NotSet, big), false);
+    placer.closed(log);
+    placer.opened(log);
+    assert!(!fresh(&placer, big, Stock::Plenty, scrap).is_fresh);
 }
