@@ -10,11 +10,11 @@ scripts/setup.sh fuzz
 seconds=${1:-600}
 shift || true
 targets=("$@")
-[ ${#targets[@]} -gt 0 ] || targets=(micro tiny fat changes nvlist attributes)
-# No sanitizer: there is no unsafe code to watch, and without one the stable compiler serves.
+[ ${#targets[@]} -gt 0 ] || targets=(micro tiny fat changes nvlist attributes lz4 zstd gzip lzjb zle)
+# No sanitizer: there is no unsafe code of ours to watch, blocks are expanded into fenced memory, and without one the stable compiler serves.
 cargo fuzz build --sanitizer none
 built=fuzz/target/$(rustc -vV | sed -n 's/^host: //p')/release
-"$built/seeds" tests/vectors/{zap,nvlist,sa} fuzz/corpus
+"$built/seeds" tests/vectors/{zap,nvlist,sa,compress} fuzz/corpus
 for target in "${targets[@]}"; do
     mkdir -p "fuzz/corpus/$target" "fuzz/artifacts/$target"
     log=fuzz/artifacts/$target.log

@@ -10,6 +10,7 @@ mod oracle;
 use terrane_zap::{MemStore, ZapOptions};
 
 pub mod attributes;
+pub mod blocks;
 
 const FORM_BYTES: usize = 4;
 /// Sixteen changes: enough to convert a ZAP up and down again.

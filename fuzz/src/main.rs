@@ -1,5 +1,5 @@
 //! Writes inputs to begin with: images made by OpenZFS that are small enough, and ones made here, each with a few programs;
-//! lists and buffers of attributes that OpenZFS made.
+//! lists and buffers of attributes and compressed blocks that OpenZFS made.
 //!
 //! `seeds VECTORS... CORPUS`: directories of vectors, and the directory that gets one directory for each target.
 
@@ -27,6 +27,7 @@ fn main() -> std::io::Result<()> {
             let path = entry?.path();
             images.extend(vector(&path)?);
             attributes(&path, &corpus)?;
+            block(&path, &corpus)?;
         }
     }
     for (name, shift, image) in &images {
@@ -82,6 +83,15 @@ fn vector(path: &Path) -> std::io::Result<Option<(String, u8, Vec<u8>)>> {
         14
     };
     Ok((image.len() <= IMAGE_BYTES_MAX).then_some((name, shift, image)))
+}
+
+/// A stored block, beside the content that it has.
+fn block(path: &Path, corpus: &Path) -> std::io::Result<()> {
+    let ending = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+    let Some(target) = terrane_fuzz::blocks::target_of(ending) else { return Ok(()) };
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let lsize = fs::metadata(path.with_extension("in"))?.len() as usize;
+    save(corpus, target, name, &terrane_fuzz::blocks::input(&fs::read(path)?, lsize))
 }
 
 /// A packed list, or a bonus area with the spill block of its file.
