@@ -95,7 +95,7 @@ impl Props {
         let (checksum, row) = self.number_of("checksum")?;
         let checksum =
             u8::try_from(checksum).ok().and_then(ChecksumKind::from_id).ok_or_else(|| row.bad(checksum))?;
-        let (record_size, row) = self.number_of("recordsize")?;
+        let (record_size, row) = self.number_of(props::RECORD_SIZE)?;
         row.print(record_size)?;
         let record_size = u32::try_from(record_size).map_err(|_| row.bad(record_size))?;
         let (hint, row) = self.number_of(props::WRITE_HINT)?;
@@ -104,12 +104,19 @@ impl Props {
     }
 }
 
-/// Older versions are kept away before anything is written that they cannot read.
-fn enable_for(set: &ObjectSet, property: &Property, number: u64) -> Result<(), DatasetError> {
-    let Some(feature) = props::feature_of(property, number).filter(|feature| !set.pool().has(*feature))
-    else {
-        return Ok(());
-    };
+/// Whether this pool can obey it. Older versions are kept away before anything is written that they cannot read.
+fn admit(set: &ObjectSet, property: &Property, number: u64) -> Result<(), DatasetError> {
+    let max_block = u64::from(set.pool().max_block());
+    if property.name == props::RECORD_SIZE && number > max_block {
+        let expected = format!("at most {} in this pool, a quarter of a zone", props::print_size(max_block));
+        return Err(DatasetError::BadValue {
+            name: property.name,
+            found: props::print_size(number),
+            expected,
+        });
+    }
+    let missing = |feature: &Feature| !set.pool().has(*feature) && !set.pool().is_read_only();
+    let Some(feature) = props::feature_of(property, number).filter(missing) else { return Ok(()) };
     set.pool().enable(&[feature]).map_err(ObjectError::from)?;
     Ok(())
 }
@@ -124,7 +131,7 @@ impl Dataset {
         }
         naming::complete(&mut wanted)?;
         for (property, number) in &wanted {
-            enable_for(objects.mos(), property, *number)?;
+            admit(objects.mos(), property, *number)?;
         }
         let (fixed, wanted): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(property, _)| property.fixed);
         let fixed: Vec<_> =
@@ -308,7 +315,7 @@ impl Dataset {
         let property = Property::find(name)?;
         property.judge_change()?;
         let number = property.parse(value)?;
-        enable_for(&self.mos, property, number)?;
+        admit(&self.mos, property, number)?;
         let tx = self.mos.begin(COST_SET)?;
         let mut props = self.props.lock();
         props.zap.update_u64(&tx, property.name.as_bytes(), number)?;
@@ -323,9 +330,7 @@ impl Dataset {
         let property = Property::find(name)?;
         property.judge_change()?;
         let number = property.parse(value)?;
-        if !self.mos.pool().is_read_only() {
-            enable_for(&self.mos, property, number)?;
-        }
+        admit(&self.mos, property, number)?;
         let mut props = self.props.lock();
         props.temporary.insert(property.name, number);
         self.begin(&props)?;

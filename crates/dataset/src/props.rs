@@ -12,10 +12,11 @@ use terrane_object::{ChecksumKind, Compression, Feature, Hint, IdleWindow, Victi
 
 /// Smallest record size in bytes.
 pub const RECORD_SIZE_MIN: u64 = 512;
-/// Largest record size in bytes.
-pub const RECORD_SIZE_MAX: u64 = 1 << 20;
+/// Largest record size in bytes, in pools whose blocks may be as large.
+pub const RECORD_SIZE_MAX: u64 = 16 << 20;
 
 pub(crate) const COMPRESSION: &str = "compression";
+pub(crate) const RECORD_SIZE: &str = "recordsize";
 pub(crate) const WRITE_HINT: &str = "write_hint";
 pub(crate) const GC_POLICY: &str = "gc_policy";
 pub(crate) const GC_IDLE: &str = "gc_idle";
@@ -64,8 +65,8 @@ pub static PROPERTIES: &[Property] = &[
         print: |stored| Compression::from_property(stored).ok().map(|compression| compression.to_string()),
     },
     Property {
-        name: "recordsize",
-        values: "a power of two from 512 to 1M (suffixes K and M)",
+        name: RECORD_SIZE,
+        values: "a power of two from 512 to 16M, at most a quarter of a zone (suffixes K and M)",
         default: 128 << 10,
         fixed: false,
         parse: |word| parse_size(word).filter(is_record_size),
@@ -318,7 +319,7 @@ fn parse_size(word: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-fn print_size(bytes: u64) -> String {
+pub(crate) fn print_size(bytes: u64) -> String {
     match bytes {
         bytes if bytes >= 1 << 20 && bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
         bytes if bytes >= 1 << 10 && bytes.is_multiple_of(1 << 10) => format!("{}K", bytes >> 10),
@@ -347,6 +348,7 @@ mod tests {
             ("compression", "zle", "zle"),
             ("recordsize", "16k", "16K"),
             ("recordsize", "1048576", "1M"),
+            ("recordsize", "16M", "16M"),
             ("recordsize", "512", "512"),
             ("zapsize", "1M", "1M"),
             ("zapsize", "1536", "1536"),
@@ -376,7 +378,8 @@ mod tests {
     fn what_is_not_valid_is_refused_with_what_is() {
         for (name, word) in [
             ("recordsize", "3K"),
-            ("recordsize", "2M"),
+            ("recordsize", "32M"),
+            ("recordsize", "3M"),
             ("recordsize", "256"),
             ("recordsize", ""),
             ("recordsize", "K"),

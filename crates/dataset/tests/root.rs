@@ -133,6 +133,24 @@ fn what_older_versions_cannot_expand_keeps_them_away() {
 }
 
 #[test]
+fn records_larger_than_a_block_of_the_pool_are_refused() {
+    let m = Machine::with_zones_of(25, 1 << 20);
+    let max_block = u64::from(m.objects.pool().max_block());
+    assert_eq!(max_block, 256 << 10);
+    let refused = |error: DatasetError| {
+        assert!(matches!(error, DatasetError::BadValue { name: "recordsize", .. }), "{error}");
+        assert!(error.to_string().contains("a quarter of a zone"), "{error}");
+    };
+    refused(Dataset::create_root(&m.objects, &[("recordsize", "1M")]).map(drop).unwrap_err());
+    let dataset = Dataset::create_root(&m.objects, &[("recordsize", &max_block.to_string())]).unwrap();
+    for word in ["1M", "16M"] {
+        refused(dataset.set("recordsize", word).unwrap_err());
+        refused(dataset.obey_for_now("recordsize", word).unwrap_err());
+    }
+    assert_eq!(u64::from(dataset.objects().record_size()), max_block);
+}
+
+#[test]
 fn names_are_chosen_once() {
     let m = Machine::new(6);
     let props = [("normalization", "formD"), ("casesensitivity", "mixed")];

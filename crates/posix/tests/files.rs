@@ -138,6 +138,57 @@ fn small_files_have_small_blocks_and_large_files_the_record_size() {
     assert_eq!(object.block_size(), 16_384);
 }
 
+/// Each size in turn is the data set's, for files to come: those that are there keep theirs.
+#[test]
+fn records_of_every_size_hold_what_was_written() {
+    let mut m = Machine::sized(5, &[], 64, 64 << 20);
+    let mut files = Vec::new();
+    for shift in 9..=24 {
+        let record = 1usize << shift;
+        m.fs().dataset().set("recordsize", &record.to_string()).unwrap();
+        for compression in ["off", "zstd-1"] {
+            m.fs().dataset().set("compression", compression).unwrap();
+            let file = m.fs().file(m.fs().root(), &format!("{compression} {shift}")).ino;
+            let len = record * 2 + 700;
+            let mut bytes = match compression {
+                "off" => Rng(shift).bytes(len),
+                _ => b"a line of text that repeats, ".repeat(len.div_ceil(29))[..len].to_vec(),
+            };
+            let put = |at: usize, piece: &[u8]| {
+                for (n, part) in piece.chunks(1 << 20).enumerate() {
+                    m.fs().put(file, (at + (n << 20)) as u64, part);
+                }
+            };
+            put(0, &bytes);
+            m.fs().sync().unwrap();
+            // Over the border of two records, and into the middle of one.
+            for (at, piece) in [(record - 300, &[7; 600][..]), (record + 400, b"in the middle")] {
+                put(at, piece);
+                bytes[at..at + piece.len()].copy_from_slice(piece);
+            }
+            // Before the property changes again.
+            m.fs().sync().unwrap();
+            files.push((file, record, compression, bytes));
+        }
+    }
+    m.remount();
+    for (file, record, compression, bytes) in &files {
+        let what = format!("records of {record}, {compression}");
+        assert!(m.fs().bytes(*file) == *bytes, "{what}");
+        let object = m.fs().dataset().objects().hold(terrane_object::ObjectId(*file)).unwrap();
+        assert_eq!(object.block_size() as usize, *record, "{what}");
+        assert_eq!(object.block_count() as usize, bytes.len().div_ceil(*record), "{what}");
+        let (stored, len) = (m.fs().getattr(*file).unwrap().blocks as usize * 512, bytes.len());
+        if *compression == "off" {
+            // The last record is as large as it must be, not a whole one. Pointers come on top: 128 bytes for each record, twice.
+            let pointers = object.block_count() as usize * 256 + (64 << 10);
+            assert!((len..len + pointers).contains(&stored), "{what}: {stored} for {len}");
+        } else if *record >= 16 << 10 {
+            assert!(stored < len / 4, "{what}: {stored} for {len}");
+        }
+    }
+}
+
 #[test]
 fn writing_and_giving_away_clears_set_id_bits() {
     let m = machine();
