@@ -20,7 +20,7 @@ use terrane_device::ZoneState;
 use terrane_fuse::MountStats;
 use terrane_pool::record::Class;
 use terrane_pool::stats::{Io, Kind, WaitFor};
-use terrane_pool::{GcMode, Spent, Stats};
+use terrane_pool::{GcMode, LevelShare, Spent, Stats};
 use terrane_posix::Fs;
 use terrane_wire::meter::{BUCKETS, Times};
 
@@ -137,6 +137,7 @@ pub fn page(live: &Live, mount: Option<&MountSide<'_>>) -> String {
         devices(&mut page, &stats);
         groups(&mut page, &stats);
         caches(&mut page, &stats);
+        levels(&mut page, live);
         errors(&mut page, &stats);
         requests(&mut page, mount);
         process(&mut page);
@@ -339,6 +340,27 @@ fn caches(page: &mut Page, stats: &Stats) {
         page.each((name, kind, help), "kind", values);
     }
     page.gauge("cache_limit_bytes", "The most bytes in the block cache.", stats.cache_bytes_max);
+}
+
+/// What `zstd-auto` chose.
+fn levels(page: &mut Page, live: &Live) {
+    type Field = fn(&LevelShare) -> u64;
+    let fields: [(&str, &str, Field); 3] = [
+        ("auto_records_total", "Records that zstd-auto compressed by this level.", |share| share.blocks),
+        ("auto_logical_bytes_total", "Bytes of these records before compression.", |share| {
+            share.logical_bytes
+        }),
+        ("auto_stored_bytes_total", "Bytes of these records after it.", |share| share.stored_bytes),
+    ];
+    let shares = live.dataset.objects().levels().shares();
+    if shares.is_empty() {
+        return;
+    }
+    let names: Vec<String> = shares.iter().map(|share| share.compression.to_string()).collect();
+    for (name, help, field) in fields {
+        let values = names.iter().zip(&shares).map(|(name, share)| (name.as_str(), field(share)));
+        page.each((name, "counter", help), "level", values);
+    }
 }
 
 fn errors(page: &mut Page, stats: &Stats) {

@@ -20,7 +20,7 @@ use terrane_dataset::{DatasetError, PROPERTIES, Property};
 use terrane_device::ZoneState;
 use terrane_pool::label::{Role, Stay};
 use terrane_pool::stats::WaitFor;
-use terrane_pool::{Feature, Member, Spent, Stats, Totals};
+use terrane_pool::{Feature, LevelShare, Member, Spent, Stats, Totals};
 use terrane_wire::meter::Times;
 
 /// A property and what it shall be.
@@ -535,9 +535,23 @@ fn get(live: &Live, names: &[String]) -> Outcome<Value> {
     let pool = live.pool.name();
     let row = |value: &terrane_dataset::PropertyValue| {
         let source = value.source.to_string();
-        json!({"name": pool, "property": value.name, "value": value.value, "source": source})
+        let mut row = json!({"name": pool, "property": value.name, "value": value.value, "source": source});
+        let levels = live.dataset.objects().levels().shares();
+        if value.name == "compression" && !levels.is_empty() {
+            row["levels"] = levels.iter().map(level).collect();
+        }
+        row
     };
     Ok(values.iter().map(row).collect())
+}
+
+fn level(share: &LevelShare) -> Value {
+    json!({
+        "name": share.compression.to_string(),
+        "records": share.blocks,
+        "logical": share.logical_bytes,
+        "stored": share.stored_bytes,
+    })
 }
 
 /// All of it or nothing: what is not valid is refused before the first is set.

@@ -297,6 +297,30 @@ fn noise(len: usize) -> Vec<u8> {
 }
 
 #[test]
+fn what_zstd_auto_chose_is_told_by_properties_and_metrics() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("auto");
+    place.run("pool create tank tank.img --size 128M -o compression=zstd-auto", 0);
+    place.run("mount tank mnt", 0);
+    assert!(!place.out("fs get compression tank").contains("chose"));
+    fs::write(place.path("mnt/text"), "all work and no play\n".repeat(100_000)).unwrap();
+    place.run("sync tank", 0);
+    let text = place.out("fs get compression tank");
+    assert!(text.contains("zstd-auto of tank chose") && text.contains("times smaller"), "{text}");
+    assert_eq!(place.out("fs get -H compression tank").lines().count(), 1, "scripts see the table alone");
+    let answer = place.json("fs get -j compression tank");
+    let levels = answer["properties"][0]["levels"].as_array().unwrap();
+    let sum = |key: &str| levels.iter().map(|level| level[key].as_u64().unwrap()).sum::<u64>();
+    // The file's last block is not whole; in memory it may be.
+    assert!((2_100_000..2_300_000).contains(&sum("logical")) && sum("stored") < 200_000, "{answer}");
+    let metrics = place.out("metrics tank");
+    assert!(metrics.contains("auto_logical_bytes_total{pool=\"tank\",level=\""), "{metrics}");
+    place.run("umount mnt", 0);
+}
+
+#[test]
 fn a_mounted_pool_tells_what_it_does_and_how_files_lie() {
     if !can_mount() {
         return;

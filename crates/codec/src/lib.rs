@@ -11,9 +11,11 @@
 //!   [`Compressor`] did before: an overwrite with equal content is recognised by its checksum.
 //! * No input makes a decoder panic, write past the logical size or allocate more than [`BLOCK_BYTES_MAX`].
 
+pub mod auto;
 pub mod checksum;
 pub mod compress;
 
+pub use auto::{AutoRange, CompressionPolicy};
 pub use checksum::{ChecksumKind, compute};
 pub use compress::accept::{is_zero, max_stored};
 pub use compress::algorithm::{Compression, GzipLevel, PropertyError, ZstdLevel};

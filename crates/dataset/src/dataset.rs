@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_object::{
-    ChecksumKind, CollectionOptions, Compression, Cost, DataPolicy, Feature, Hint, ObjectError, ObjectId,
-    ObjectKind, ObjectSet, ObjectSpec, Objects, Tx,
+    ChecksumKind, CollectionOptions, CompressionPolicy, Cost, DataPolicy, Feature, Hint, ObjectError,
+    ObjectId, ObjectKind, ObjectSet, ObjectSpec, Objects, Tx,
 };
 
 /// The pool directory in the meta object set.
@@ -91,7 +91,7 @@ impl Props {
 
     fn policy(&self) -> Result<DataPolicy, DatasetError> {
         let (compression, row) = self.number_of(props::COMPRESSION)?;
-        let compression = Compression::from_property(compression).map_err(|_| row.bad(compression))?;
+        let compression = CompressionPolicy::from_property(compression).map_err(|_| row.bad(compression))?;
         let (checksum, row) = self.number_of("checksum")?;
         let checksum =
             u8::try_from(checksum).ok().and_then(ChecksumKind::from_id).ok_or_else(|| row.bad(checksum))?;

@@ -8,7 +8,7 @@ use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XAT
 use crate::error::DatasetError;
 use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
 use std::fmt;
-use terrane_object::{ChecksumKind, Compression, Feature, Hint, IdleWindow, VictimPolicy};
+use terrane_object::{ChecksumKind, CompressionPolicy, Feature, Hint, IdleWindow, VictimPolicy};
 
 /// Smallest record size in bytes.
 pub const RECORD_SIZE_MIN: u64 = 512;
@@ -57,12 +57,12 @@ pub static PROPERTIES: &[Property] = &[
     Property {
         name: COMPRESSION,
         values: "off, on, lz4, lzjb, zle, gzip, gzip-1..9, zstd, zstd-1..19, zstd-fast, zstd-fast-1..10, zstd-fast-20..100 (by ten), \
-                 zstd-fast-500, zstd-fast-1000",
+                 zstd-fast-500, zstd-fast-1000, zstd-auto, zstd-auto:LOWEST-HIGHEST (lz4, 1..19)",
         // lz4, as a block pointer numbers it.
         default: 15,
         fixed: false,
-        parse: |word| word.parse::<Compression>().ok().map(Compression::to_property),
-        print: |stored| Compression::from_property(stored).ok().map(|compression| compression.to_string()),
+        parse: |word| word.parse::<CompressionPolicy>().ok().map(CompressionPolicy::to_property),
+        print: |stored| CompressionPolicy::from_property(stored).ok().map(|policy| policy.to_string()),
     },
     Property {
         name: RECORD_SIZE,
@@ -269,8 +269,7 @@ fn is_record_size(bytes: &u64) -> bool {
 
 /// What a pool must have before this number of the property is obeyed.
 pub(crate) fn feature_of(property: &Property, stored: u64) -> Option<Feature> {
-    let is_new =
-        || Compression::from_property(stored).is_ok_and(|compression| !compression.is_of_the_first());
+    let is_new = || CompressionPolicy::from_property(stored).is_ok_and(|policy| !policy.is_of_the_first());
     (property.name == COMPRESSION && is_new()).then_some(Feature::Codecs)
 }
 
@@ -346,6 +345,8 @@ mod tests {
             ("compression", "zstd-fast-20", "zstd-fast-20"),
             ("compression", "gzip", "gzip-6"),
             ("compression", "zle", "zle"),
+            ("compression", "zstd-auto:lz4-9", "zstd-auto"),
+            ("compression", "zstd-auto:3-19", "zstd-auto:3-19"),
             ("recordsize", "16k", "16K"),
             ("recordsize", "1048576", "1M"),
             ("recordsize", "16M", "16M"),

@@ -24,7 +24,7 @@ pub use error::ObjectError;
 pub use object::Object;
 pub use objects::Objects;
 pub use objset::{DataPolicy, ObjectSet, ObjectSpec, Usage};
-pub use terrane_codec::{ChecksumKind, Compression};
+pub use terrane_codec::{ChecksumKind, Compression, CompressionPolicy};
 pub use terrane_pool::device;
 pub use terrane_pool::{
     BlockPtr, CollectionOptions, Cost, CreateOptions, Env, FEATURES, Feature, Hint, IdleWindow,

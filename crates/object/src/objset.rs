@@ -22,8 +22,10 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
-use terrane_codec::{ChecksumKind, Compression};
-use terrane_pool::{BlockPtr, Cost, Feature, Group, Hint, Owner, Placement, Pool, Stream, Tx, WriteRequest};
+use terrane_codec::{AutoRange, ChecksumKind, Compression, CompressionPolicy};
+use terrane_pool::{
+    BlockPtr, Cost, Feature, Group, Hint, Levels, Method, Owner, Placement, Pool, Stream, Tx, WriteRequest,
+};
 use terrane_wire::{Corrupt, NumberMap, ObjectId, ObjsetId, Txg};
 
 /// The free queue's number: far above any that is handed out.
@@ -42,7 +44,7 @@ const SEARCH_BLOCKS: u32 = 4;
 /// How file contents are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataPolicy {
-    pub compression: Compression,
+    pub compression: CompressionPolicy,
     pub checksum: ChecksumKind,
     /// Block size of new files, in bytes.
     pub record_size: u32,
@@ -53,7 +55,7 @@ pub struct DataPolicy {
 impl Default for DataPolicy {
     fn default() -> Self {
         DataPolicy {
-            compression: Compression::Lz4,
+            compression: Compression::Lz4.into(),
             checksum: ChecksumKind::Blake3,
             record_size: 128 << 10,
             write_hint: Hint::NotSet,
@@ -104,6 +106,8 @@ pub struct ObjectSet {
     syncing: Mutex<(Vec<Arc<Object>>, u64, u64)>,
     root: Mutex<BlockPtr>,
     policy: RwLock<DataPolicy>,
+    /// Steers the policy's `zstd-auto`.
+    levels: Arc<Levels>,
     /// The policy's, bounded by the pool's: every `stat` asks, so it takes no lock.
     record_size: AtomicU32,
     last_changes: Mutex<Vec<LastChanges>>,
@@ -138,6 +142,7 @@ impl ObjectSet {
             root: Mutex::new(root),
             record_size: AtomicU32::new(DataPolicy::default().record_size.min(max_block)),
             policy: RwLock::default(),
+            levels: Levels::new(AutoRange::default()),
             last_changes: Mutex::default(),
         });
         *set.queue.lock() = set.load_queue()?;
@@ -183,8 +188,16 @@ impl ObjectSet {
     /// Takes effect for what is written from now on.
     pub fn set_policy(&self, policy: DataPolicy) {
         self.pool.expect_blocks_of(policy.record_size);
+        if let CompressionPolicy::Auto(range) = policy.compression {
+            self.levels.set_range(range);
+        }
         *self.policy.write() = policy;
         self.record_size.store(policy.record_size.min(self.pool.max_block()), Ordering::Relaxed);
+    }
+
+    /// What `zstd-auto` chose since the set was opened.
+    pub fn levels(&self) -> &Levels {
+        &self.levels
     }
 
     /// Block size of new files, in bytes.
@@ -490,7 +503,7 @@ impl ObjectSet {
         let request = WriteRequest {
             data: Arc::new(header.encode()),
             kind: ObjectKind::Objset as u8,
-            compression: metadata_compression(),
+            compression: metadata_compression().into(),
             checksum: ChecksumKind::Blake3,
             owner: Owner::Block { objset: self.id.0, object: HEADER, level: 0, block: 0 },
             fill: count.max(1),
@@ -591,7 +604,11 @@ impl ObjectSet {
         WriteRequest {
             data,
             kind: aside.dnode.kind as u8,
-            compression: if metadata { metadata_compression() } else { policy.compression },
+            compression: match policy.compression {
+                _ if metadata => metadata_compression().into(),
+                CompressionPolicy::As(compression) => compression.into(),
+                CompressionPolicy::Auto(_) => Method::Auto(self.levels.clone()),
+            },
             checksum: if metadata { ChecksumKind::Blake3 } else { policy.checksum },
             owner: object.whose().owner(0, block),
             fill: 1,
@@ -605,7 +622,7 @@ impl ObjectSet {
         WriteRequest {
             data,
             kind: object.kind() as u8,
-            compression: metadata_compression(),
+            compression: metadata_compression().into(),
             checksum: ChecksumKind::Blake3,
             owner: object.whose().owner(0, SPILL),
             fill: 1,
@@ -659,7 +676,7 @@ impl ObjectSet {
             requests.push(WriteRequest {
                 data: Arc::new(data),
                 kind: ObjectKind::Dnodes as u8,
-                compression: metadata_compression(),
+                compression: metadata_compression().into(),
                 checksum: ChecksumKind::Blake3,
                 owner: self.dnodes.whose().owner(0, block),
                 fill,
@@ -696,7 +713,7 @@ impl ObjectSet {
             requests.push(WriteRequest {
                 data: Arc::new(data.to_vec()),
                 kind: ObjectKind::FreeQueue as u8,
-                compression: metadata_compression(),
+                compression: metadata_compression().into(),
                 checksum: ChecksumKind::Blake3,
                 owner: whose.owner(0, block as u64),
                 fill: 1,

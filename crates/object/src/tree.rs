@@ -327,7 +327,7 @@ impl<'a, 'g> Rewrite<'a, 'g> {
                 fill: pointers.iter().map(BlockPtr::fill).sum(),
                 data: Arc::new(pointers.iter().flat_map(BlockPtr::encode).collect()),
                 kind: self.old.kind as u8,
-                compression: metadata_compression(),
+                compression: metadata_compression().into(),
                 checksum: self.checksum,
                 owner: self.whose.owner(above, parent),
                 stream: Stream::Metadata,

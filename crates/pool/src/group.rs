@@ -16,6 +16,7 @@ use crate::directory::{Owner, POOL_DEAD_LOG, POOL_PART_COPY, POOL_RECORD, POOL_S
 use crate::error::PoolError;
 use crate::features::Feature;
 use crate::label::BootPtr;
+use crate::levels::{Backlog, Method};
 use crate::policy::{Age, Placement};
 use crate::pool::{Chained, Pool, SyncState};
 use crate::prepare::{Ready, boot_encode, prepare};
@@ -26,7 +27,7 @@ use crate::workers::Pending;
 use crate::zones::Zone;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
+use terrane_codec::{ChecksumKind, Compressor, compute};
 use terrane_device::{Device, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, Txg, Writer, ZoneSeq};
 
@@ -61,7 +62,7 @@ pub struct WriteRequest {
     /// The logical bytes. Trailing zeros may be left out by the caller who can tell.
     pub data: Arc<Vec<u8>>,
     pub kind: u8,
-    pub compression: Compression,
+    pub compression: Method,
     pub checksum: ChecksumKind,
     pub owner: Owner,
     pub fill: u64,
@@ -227,9 +228,7 @@ impl Group<'_> {
         let bytes: usize = requests.iter().map(|request| request.data.len()).sum();
         if requests.len() <= 1 || bytes <= HERE_MAX {
             for request in &requests {
-                let WriteRequest { data, compression, checksum, may_embed, .. } = request;
-                let job = |codec: &mut Compressor| prepare(codec, data, *compression, *checksum, *may_embed);
-                let ready = self.pool.workers.here(job);
+                let ready = self.pool.workers.here(self.job(request));
                 pointers.push(self.place(request, ready)?);
             }
             return Ok(pointers);
@@ -242,15 +241,55 @@ impl Group<'_> {
             {
                 pointers.push(self.place(&request, ready.wait()?)?);
             }
-            let (data, compression, checksum) = (request.data.clone(), request.compression, request.checksum);
-            let may_embed = request.may_embed;
-            let job = move |codec: &mut Compressor| prepare(codec, &data, compression, checksum, may_embed);
+            let job = self.job(&request);
             pending.push_back((request, self.pool.workers.submit(job)));
         }
         for (request, ready) in pending {
             pointers.push(self.place(&request, ready.wait()?)?);
         }
         Ok(pointers)
+    }
+
+    /// Makes a block ready, by the method that is right when this is called.
+    fn job(&self, request: &WriteRequest) -> impl FnOnce(&mut Compressor) -> Ready + Send + 'static {
+        let WriteRequest { data, checksum, may_embed, .. } = request;
+        let (data, checksum, may_embed, bytes) = (data.clone(), *checksum, *may_embed, data.len() as u64);
+        let (compression, levels) = match &request.compression {
+            Method::As(compression) => (*compression, None),
+            Method::Auto(levels) => {
+                (levels.choose(&self.backlog(), bytes), Some((levels.clone(), self.pool.env.clone())))
+            }
+        };
+        move |codec| {
+            let Some((levels, env)) = levels else {
+                return prepare(codec, &data, compression, checksum, may_embed);
+            };
+            let began_ns = env.monotonic_ns();
+            let ready = prepare(codec, &data, compression, checksum, may_embed);
+            if let Some(stored_bytes) = ready.stored_bytes() {
+                levels.measured(
+                    compression,
+                    (bytes, stored_bytes),
+                    env.monotonic_ns().saturating_sub(began_ns),
+                );
+            }
+            ready
+        }
+    }
+
+    fn backlog(&self) -> Backlog {
+        let (open_bytes, syncing_bytes, is_awaited) = self.pool.txg.backlog(self.txg);
+        let (_, limit_bytes) = self.pool.txg.dirty();
+        Backlog {
+            txg: self.txg,
+            began_ns: self.started_ns,
+            syncing_bytes,
+            written_bytes: self.logical_bytes,
+            open_bytes,
+            limit_bytes,
+            is_awaited,
+            workers: self.pool.env.workers(),
+        }
     }
 
     fn place(&mut self, request: &WriteRequest, ready: Ready) -> Result<BlockPtr, PoolError> {

@@ -23,6 +23,17 @@ pub(crate) enum Ready {
     Stored { compression: u8, bytes: Arc<Vec<u8>>, checksum: [u8; 32], crc: u32 },
 }
 
+impl Ready {
+    /// What it takes, if it is not nothing.
+    pub fn stored_bytes(&self) -> Option<u64> {
+        match self {
+            Ready::Zero => None,
+            Ready::Embedded { payload, .. } => Some(payload.len() as u64),
+            Ready::Stored { bytes, .. } => Some(bytes.len() as u64),
+        }
+    }
+}
+
 /// Compresses, embeds or finds zero, and checksums.
 pub(crate) fn prepare(
     codec: &mut Compressor,

@@ -145,6 +145,8 @@ pub(crate) struct TxgState {
     load_syncing: Load,
     /// Somebody waits for a commit of this group or a later one.
     wanted: Txg,
+    /// The newest group that somebody waited for.
+    awaited: Txg,
     /// Commits wanted although nothing changed: zones wait to be reset.
     empty_wanted: bool,
     stopping: bool,
@@ -220,6 +222,7 @@ impl Groups {
                 load_open: Load::default(),
                 load_syncing: Load::default(),
                 wanted: Txg(0),
+                awaited: Txg(0),
                 empty_wanted: false,
                 stopping: false,
                 last_wakeup_ns: 0,
@@ -286,6 +289,12 @@ impl Groups {
     pub fn dirty(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.load_open.dirty + state.load_syncing.dirty, *self.dirty_max.lock())
+    }
+
+    /// Dirty bytes of the open group and of the one that syncs, and whether somebody waits for the latter, which is `txg`.
+    pub fn backlog(&self, txg: Txg) -> (u64, u64, bool) {
+        let state = self.state.lock();
+        (state.load_open.dirty, state.load_syncing.dirty, state.awaited >= txg)
     }
 
     /// There is something to do although nobody changes anything.
@@ -557,6 +566,7 @@ impl Pool {
             return Ok(());
         }
         let mut state = self.txg.state.lock();
+        state.awaited = state.awaited.max(txg);
         while state.synced < txg {
             self.alive()?;
             if self.threaded() {

@@ -158,8 +158,32 @@ impl Get {
         if self.shape.parsable {
             values.iter_mut().for_each(exact);
         }
-        print(&VALUES.render_chosen(&self.columns, &values, self.shape))
+        print(&VALUES.render_chosen(&self.columns, &values, self.shape))?;
+        if !self.shape.json && !self.shape.no_header {
+            values.iter().filter_map(levels).try_for_each(|line| print(&line))?;
+        }
+        Ok(())
     }
+}
+
+/// What `zstd-auto` chose, as a line below the table.
+fn levels(row: &Value) -> Option<String> {
+    let levels = row["levels"].as_array()?;
+    let number = |level: &Value, key: &str| level[key].as_u64().unwrap_or(0);
+    let sum = |key: &str| levels.iter().map(|level| number(level, key)).sum::<u64>().max(1);
+    let (logical, stored) = (sum("logical"), sum("stored"));
+    let share = |level: &Value| {
+        let percent = number(level, "logical") as f64 * 100.0 / logical as f64;
+        format!("{} {percent:.0} %", level["name"].as_str().unwrap_or("?"))
+    };
+    let shares: Vec<String> = levels.iter().map(share).collect();
+    Some(format!(
+        "zstd-auto of {} chose, since it was mounted, for {}: {}; {:.2} times smaller\n",
+        crate::table::printable(row["name"].as_str().unwrap_or("?")),
+        crate::size::print(logical),
+        shares.join(", "),
+        logical as f64 / stored as f64
+    ))
 }
 
 /// `128K` as a script counts it.

@@ -33,7 +33,7 @@ const COOKIE_DEFAULT: u8 = 255;
 const FAST: [u16; 21] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 500, 1000];
 
 /// What users may write; printed with every refusal.
-pub const VALID: &str = "off, on, lz4, lzjb, zle, gzip, gzip-1..9, zstd, zstd-1..19, zstd-fast, zstd-fast-1..10, zstd-fast-20..100 (by ten), zstd-fast-500, zstd-fast-1000";
+pub const VALID: &str = "off, on, lz4, lzjb, zle, gzip, gzip-1..9, zstd, zstd-1..19, zstd-fast, zstd-fast-1..10, zstd-fast-20..100 (by ten), zstd-fast-500, zstd-fast-1000, zstd-auto, zstd-auto:lz4-19";
 
 /// Of the ids from [`ID_GZIP_1`] on.
 const GZIP_NAMES: [&str; 9] =

@@ -92,7 +92,7 @@ pub fn request(data: Vec<u8>, owner: Owner, stream: Stream) -> WriteRequest {
     WriteRequest {
         data: Arc::new(data),
         kind: 1,
-        compression: Compression::Lz4,
+        compression: Compression::Lz4.into(),
         checksum: ChecksumKind::Blake3,
         owner,
         fill: 1,

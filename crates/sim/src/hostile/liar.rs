@@ -198,7 +198,7 @@ fn descend(
     let request = WriteRequest {
         data: Arc::new(raw),
         kind: ptr.kind(),
-        compression: Compression::Lz4,
+        compression: Compression::Lz4.into(),
         checksum: ChecksumKind::Blake3,
         owner,
         fill: ptr.fill(),

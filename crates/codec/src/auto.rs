@@ -1,0 +1,290 @@
+//! `zstd-auto`: the highest level that keeps up.
+//!
+//! A level is worth its time as long as nobody waits for it. Who writes more than the workers compress fills memory, and waits: then the
+//! level must fall before memory is full. Who writes a little now and then could have the best level for nothing. So [`Auto`] asks with
+//! every block how many bytes a second the workers must take now, and moves on a ladder from lz4 to zstd-19: down at once to the first step
+//! that is quick enough, up only after a while and with room to spare, so that it does not come back at once.
+//!
+//! How quick a step is here, on this data, is learned from what was compressed by it; a step that was not tried yet is guessed from those
+//! that were. There are no steps of zstd-fast: lz4 is as small and quicker (source code: zstd-fast-5 627 MB/s and 3.60 times smaller, lz4
+//! 705 and 3.57; zstd-1 579 and 5.31).
+//!
+//! No clock and no I/O: times are what the caller measured, and the same calls give the same answers.
+
+use crate::compress::algorithm::{Compression, ID_ZSTD, PropertyError, VALID, ZstdLevel};
+use std::fmt;
+use std::str::FromStr;
+
+/// lz4, and zstd-1 to zstd-19.
+pub const STEPS: usize = 20;
+/// MB/s of one worker at each step, before anything was measured: source code in records of 128 KiB.
+const GUESS: [f64; STEPS] = [
+    705.0, 579.0, 530.0, 493.0, 400.0, 230.0, 139.0, 125.0, 105.0, 89.0, 65.0, 50.0, 40.0, 18.0, 14.0, 9.0,
+    7.0, 5.0, 3.0, 2.0,
+];
+/// What is dirty should be gone after so many seconds; sooner, the fuller memory is.
+const DRAIN_S: f64 = 2.0;
+/// At this share of its limit memory counts as full: writers are slowed down soon after.
+const FULL_SHARE: f64 = 0.5;
+/// Somebody waits for the group: so many seconds may be spent on all of it.
+const HURRY_S: f64 = 0.005;
+/// Workers must be as many times quicker than what comes in: the writers need processors too.
+const MARGIN: f64 = 2.0;
+/// And a higher step as many times quicker than that.
+const HEADROOM: f64 = 1.3;
+/// This many times quicker, steps between are left out.
+const LEAP: f64 = 3.0;
+/// Bytes at one step before the next higher one.
+const PATIENCE_BYTES: u64 = 1 << 20;
+/// Blocks that are too small to tell a speed.
+const MEASURED_BYTES_MIN: u64 = 16 << 10;
+/// Weight of one measurement of [`WEIGHT_BYTES`] in what is known of its step, and in what is guessed of the others.
+const WEIGHT: f64 = 0.2;
+const WEIGHT_OTHERS: f64 = 0.05;
+const WEIGHT_BYTES: f64 = 128.0 * 1024.0;
+
+/// The steps that may be used, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AutoRange {
+    /// 0 is lz4, others the level of zstd.
+    lowest: u8,
+    highest: u8,
+}
+
+impl Default for AutoRange {
+    /// lz4 to zstd-9: above it a tenth of the speed saves another 2 %.
+    fn default() -> Self {
+        AutoRange { lowest: 0, highest: 9 }
+    }
+}
+
+impl AutoRange {
+    /// 0 is lz4, 1 to 19 the levels of zstd. `None`: no such step, or the wrong way round.
+    pub fn new(lowest: u8, highest: u8) -> Option<Self> {
+        (lowest <= highest && usize::from(highest) < STEPS).then_some(AutoRange { lowest, highest })
+    }
+
+    pub fn lowest(self) -> u8 {
+        self.lowest
+    }
+
+    pub fn highest(self) -> u8 {
+        self.highest
+    }
+}
+
+/// `lz4-9`, `3-19`.
+impl FromStr for AutoRange {
+    type Err = ();
+
+    fn from_str(word: &str) -> Result<Self, ()> {
+        let step = |word: &str| match word {
+            "lz4" => Some(0),
+            _ => word.parse::<u8>().ok().filter(|level| *level > 0 && level.to_string() == word),
+        };
+        let (lowest, highest) = word.split_once('-').ok_or(())?;
+        AutoRange::new(step(lowest).ok_or(())?, step(highest).ok_or(())?).ok_or(())
+    }
+}
+
+impl fmt::Display for AutoRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (step, behind) in [(self.lowest, "-"), (self.highest, "")] {
+            match step {
+                0 => write!(f, "lz4{behind}")?,
+                level => write!(f, "{level}{behind}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The property `compression`: an algorithm, or a choice for each block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CompressionPolicy {
+    As(Compression),
+    Auto(AutoRange),
+}
+
+/// What stands for `zstd-auto` where a level of zstd stands; OpenZFS keeps it free.
+const COOKIE_AUTO: u64 = 251;
+/// Bounds that are not the default: the lowest step, and the highest plus one.
+const LOWEST_SHIFT: u32 = 16;
+const HIGHEST_SHIFT: u32 = 24;
+
+impl CompressionPolicy {
+    /// The stored property: as [`Compression::to_property`] has it, or the id of zstd, cookie 251 and the bounds.
+    pub fn to_property(self) -> u64 {
+        let auto = u64::from(ID_ZSTD) | COOKIE_AUTO << 7;
+        match self {
+            CompressionPolicy::As(compression) => compression.to_property(),
+            CompressionPolicy::Auto(range) if range == AutoRange::default() => auto,
+            CompressionPolicy::Auto(AutoRange { lowest, highest }) => {
+                auto | u64::from(lowest) << LOWEST_SHIFT | (u64::from(highest) + 1) << HIGHEST_SHIFT
+            }
+        }
+    }
+
+    /// The other way.
+    ///
+    /// # Errors
+    /// A number that no version of this program writes.
+    pub fn from_property(property: u64) -> Result<Self, PropertyError> {
+        let auto = u64::from(ID_ZSTD) | COOKIE_AUTO << 7;
+        if property & 0xffff != auto {
+            return Compression::from_property(property).map(CompressionPolicy::As);
+        }
+        let bounds = property >> LOWEST_SHIFT;
+        let byte = |at: u32| u8::try_from(bounds >> at & 0xff).ok();
+        let range = match bounds {
+            0 => Some(AutoRange::default()),
+            bounds if bounds >> 16 != 0 => None,
+            _ => byte(0)
+                .zip(byte(HIGHEST_SHIFT - LOWEST_SHIFT))
+                .and_then(|(lowest, above)| AutoRange::new(lowest, above.checked_sub(1)?)),
+        };
+        let unknown = || PropertyError::unknown("compression", property, VALID);
+        range.map(CompressionPolicy::Auto).ok_or_else(unknown)
+    }
+
+    /// Whether the first versions of Terrane read its blocks.
+    pub fn is_of_the_first(self) -> bool {
+        match self {
+            CompressionPolicy::As(compression) => compression.is_of_the_first(),
+            CompressionPolicy::Auto(_) => true,
+        }
+    }
+}
+
+impl From<Compression> for CompressionPolicy {
+    fn from(compression: Compression) -> Self {
+        CompressionPolicy::As(compression)
+    }
+}
+
+impl FromStr for CompressionPolicy {
+    type Err = PropertyError;
+
+    fn from_str(word: &str) -> Result<Self, PropertyError> {
+        let range = match word.strip_prefix("zstd-auto") {
+            Some("") => Ok(AutoRange::default()),
+            Some(bounds) => bounds.strip_prefix(':').ok_or(()).and_then(str::parse),
+            None => return word.parse().map(CompressionPolicy::As),
+        };
+        range.map(CompressionPolicy::Auto).map_err(|()| PropertyError::unknown("compression", word, VALID))
+    }
+}
+
+impl fmt::Display for CompressionPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CompressionPolicy::As(compression) => compression.fmt(f),
+            CompressionPolicy::Auto(range) if *range == AutoRange::default() => f.write_str("zstd-auto"),
+            CompressionPolicy::Auto(range) => write!(f, "zstd-auto:{range}"),
+        }
+    }
+}
+
+/// What the workers must cope with now.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// Dirty bytes of contents that are not compressed yet.
+    pub backlog_bytes: u64,
+    /// How many there may be; at 60 % of it writers begin to be slowed down.
+    pub limit_bytes: u64,
+    /// Bytes that writers brought in a second, lately.
+    pub inflow_bytes_per_s: f64,
+    /// Bytes of them that somebody waits for.
+    pub awaited_bytes: u64,
+    /// Threads that compress.
+    pub workers: u32,
+}
+
+impl Load {
+    /// Bytes that all workers together should compress in a second. Infinite: as many as they can.
+    fn need(&self) -> f64 {
+        let backlog = self.backlog_bytes as f64;
+        let fill = backlog / (self.limit_bytes.max(1) as f64 * FULL_SHARE);
+        let drain_s = DRAIN_S * (1.0 - fill).max(0.0);
+        let calm = MARGIN * self.inflow_bytes_per_s + backlog / drain_s;
+        calm.max(self.awaited_bytes as f64 / HURRY_S)
+    }
+}
+
+/// The controller of one data set.
+#[derive(Clone, Debug)]
+pub struct Auto {
+    range: AutoRange,
+    /// Bytes a second that one worker compresses at each step.
+    speeds: [f64; STEPS],
+    step: usize,
+    /// Bytes since it moved.
+    stayed_bytes: u64,
+}
+
+impl Auto {
+    pub fn new(range: AutoRange) -> Auto {
+        let step = usize::from(range.lowest);
+        Auto { range, speeds: GUESS.map(|mb| mb * 1e6), step, stayed_bytes: 0 }
+    }
+
+    /// Keeps what it learned.
+    pub fn set_range(&mut self, range: AutoRange) {
+        self.range = range;
+        self.step = self.step.clamp(range.lowest.into(), range.highest.into());
+    }
+
+    /// How the next block of `bytes` is compressed.
+    pub fn choose(&mut self, load: &Load, bytes: u64) -> Compression {
+        let need = load.need();
+        // One block is one worker's.
+        let blocks = load.backlog_bytes.div_ceil(bytes.max(1)).clamp(1, u64::from(load.workers.max(1)));
+        let keeps_up = |step: usize, times: f64| self.speeds[step] * blocks as f64 >= need * times;
+        let (lowest, highest) = (usize::from(self.range.lowest), usize::from(self.range.highest));
+        let mut step = self.step;
+        if !keeps_up(step, 1.0) {
+            step = (lowest..step).rev().find(|lower| keeps_up(*lower, 1.0)).unwrap_or(lowest);
+        } else if step < highest && self.stayed_bytes >= PATIENCE_BYTES && keeps_up(step + 1, HEADROOM) {
+            step = (step + 1..=highest).rev().find(|higher| keeps_up(*higher, LEAP)).unwrap_or(step + 1);
+        }
+        if step != self.step {
+            self.step = step;
+            self.stayed_bytes = 0;
+        }
+        self.stayed_bytes = self.stayed_bytes.saturating_add(bytes);
+        compression_of(step)
+    }
+
+    /// One worker took `ns` to compress `bytes` as [`Auto::choose`] said. Blocks that tell nothing are passed over.
+    pub fn measured(&mut self, compression: Compression, bytes: u64, ns: u64) {
+        let Some(step) = step_of(compression).filter(|_| bytes >= MEASURED_BYTES_MIN && ns > 0) else {
+            return;
+        };
+        // A block that was given up early, and a worker that had to wait for a processor, say little: no more than a factor at once.
+        let found = bytes as f64 * 1e9 / ns as f64 / self.speeds[step];
+        let share = (bytes as f64 / WEIGHT_BYTES).min(1.0);
+        let found = found.clamp(0.25, 4.0).ln() * share;
+        for (at, speed) in self.speeds.iter_mut().enumerate() {
+            let weight = if at == step { WEIGHT } else { WEIGHT_OTHERS };
+            *speed = (*speed * (weight * found).exp()).clamp(1e4, 1e12);
+        }
+    }
+}
+
+/// The places of the ladder, from the lowest on.
+pub fn compression_of(step: usize) -> Compression {
+    let level = u8::try_from(step).ok().and_then(ZstdLevel::new);
+    level.map_or(Compression::Lz4, Compression::Zstd)
+}
+
+/// Its place on the ladder, if it has one.
+pub fn step_of(compression: Compression) -> Option<usize> {
+    match compression {
+        Compression::Lz4 => Some(0),
+        Compression::Zstd(level) => usize::try_from(level.level()).ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;
