@@ -6,7 +6,7 @@
 //!
 //! Two scenarios. [`every_write`] lives one life and looks at what the device would be had the power gone in each of its operations.
 //! [`seeded`] takes larger pools of many kinds through two crashes, with zones that die, writes and resets that fail, and resets that
-//! were never done.
+//! were never done, and on drives with [limits](Drives::Tight).
 
 use crate::crash::{live_on, recover, recover_to};
 use crate::dice::Dice;
@@ -342,11 +342,20 @@ enum Trouble {
     LostResets,
 }
 
+/// What a seed's pool lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drives {
+    /// Files, and drives without limits whose zones take what their size says.
+    Roomy,
+    /// Drives that let few zones be active, and whose zones take less than their size, many less than others.
+    Tight,
+}
+
 /// The kind of pool and of trouble that belongs to a seed.
-fn plan(seed: u64) -> (Plan, Trouble) {
+fn plan(seed: u64, drives: Drives) -> (Plan, Trouble) {
     let mut dice = Dice::new(seed ^ 0x0c01_1ec7);
     let zones = dice.pick(&[34, 40, 56, 72]).unwrap_or(40);
-    let drive = !dice.one_in(4);
+    let drive = !dice.one_in(4) || drives == Drives::Tight;
     let trouble = dice.pick(&[
         Trouble::None,
         Trouble::ReadOnly,
@@ -357,13 +366,19 @@ fn plan(seed: u64) -> (Plan, Trouble) {
         Trouble::LostResets,
     ]);
     let stale = !drive && dice.one_in(2);
-    let plan = Plan { zones, drive, stale, props: props(seed), ..Plan::small(seed) };
+    let mut plan = Plan { zones, drive, stale, props: props(seed), ..Plan::small(seed) };
+    if drives == Drives::Tight {
+        plan.max_active = dice.pick(&[4, 4, 5, 6, 0]).unwrap_or(4);
+        plan.uneven = dice.one_in(2);
+        // Below 1 MiB no pool is made.
+        plan.capacity = dice.pick(&[5 << 18, 3 << 19]).unwrap_or(5 << 18);
+    }
     (plan, trouble.unwrap_or(Trouble::None))
 }
 
 /// Two lives on a larger pool, each with its trouble and a crash at a random operation.
-pub fn seeded(seed: u64) -> Result<Seen, Failure> {
-    let (plan, trouble) = plan(seed);
+pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
+    let (plan, trouble) = plan(seed, drives);
     let at = |failure: Failure| failure.within(format_args!("{trouble:?}, {plan:?}"));
     let mut workload = crowded(&plan).map_err(at)?;
     let mut dice = Dice::new(seed ^ 0x11fe);

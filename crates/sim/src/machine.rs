@@ -24,6 +24,8 @@ pub struct Plan {
     pub stale: bool,
     /// Writable bytes of a zone; its size is the next power of two.
     pub capacity: u64,
+    /// Three of four zones take less than that, up to an eighth; anchors do not.
+    pub uneven: bool,
     /// The most zones that may be neither empty nor full; 0 means no limit.
     pub max_active: u32,
     /// Groups sync in threads of their own, and by themselves: nothing follows from the seed any more.
@@ -40,11 +42,17 @@ impl Plan {
             drive: seed.is_multiple_of(2),
             stale: seed % 4 == 1,
             capacity: 1 << 20,
+            uneven: false,
             max_active: 0,
             threads: false,
             // One that is read wide at once, one that never is, and what usual data sets do.
             props: vec![("recordsize", "4K"), ("dnodesize", WIDTHS[(seed / 3 % 4) as usize])],
         }
+    }
+
+    fn capacity_of(&self, zone: u32) -> u64 {
+        let less = if self.uneven && zone > 1 { self.capacity / 24 * u64::from(zone % 4) } else { 0 };
+        (self.capacity - less).next_multiple_of(4096)
     }
 }
 
@@ -68,7 +76,7 @@ impl Machine {
             seed: plan.seed,
             zone_count: plan.zones,
             zone_size: plan.capacity.next_power_of_two(),
-            capacities: vec![plan.capacity; plan.zones as usize],
+            capacities: (0..plan.zones).map(|zone| plan.capacity_of(zone)).collect(),
             max_active: plan.max_active,
             hardware_pointers: plan.drive,
             resets_keep_bytes: plan.stale,

@@ -6,14 +6,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use terrane_device::ZoneState;
+use terrane_sim::collect::Drives;
 use terrane_sim::crash::SmallLife;
 use terrane_sim::faults::Lost;
 use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
 use terrane_sim::workload::Acts;
 use terrane_sim::{Failure, collect, crash, faults, full, gc, storm};
 
-const USAGE: &str = "terrane-sim replay [--crowded | --collect] --seed N
-terrane-sim crash [--crowded | --collect] --seeds A..B
+const USAGE: &str = "terrane-sim replay [--crowded | --collect [--tight]] --seed N
+terrane-sim crash [--crowded | --collect [--tight]] --seeds A..B
 terrane-sim every-write [--names | --attributes | --collect] [--seed N] [--stride N]
 terrane-sim faults --seeds A..B
 terrane-sim hostile --count N [--seed FIRST] [--verbose]
@@ -118,9 +119,13 @@ fn crashes(args: &Args, seeds: std::ops::Range<u64>) -> u64 {
         return failures;
     }
     if args.has("--collect") {
-        let again = |seed| format!("terrane-sim replay --collect --seed {seed}");
+        let (drives, tight) = match args.has("--tight") {
+            true => (Drives::Tight, "--tight "),
+            false => (Drives::Roomy, ""),
+        };
+        let again = |seed| format!("terrane-sim replay --collect {tight}--seed {seed}");
         let mut all = collect::Seen::default();
-        let failures = each(seeds, again, |seed| collect::seeded(seed).map(|seen| all.add(seen)));
+        let failures = each(seeds, again, |seed| collect::seeded(seed, drives).map(|seen| all.add(seen)));
         println!("{all:?}");
         return failures;
     }

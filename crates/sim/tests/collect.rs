@@ -1,6 +1,6 @@
 //! No crash while the collector works loses a promise.
 
-use terrane_sim::collect::{Life, Seen, every_write, seeded};
+use terrane_sim::collect::{Drives, Life, Seen, every_write, seeded};
 use terrane_sim::seeds::{number, seeds};
 
 #[test]
@@ -20,10 +20,12 @@ fn no_crash_point_of_a_pool_that_collects_loses_a_promised_group() {
 #[test]
 fn lives_on_failing_devices_that_collect_come_back_as_a_committed_group() {
     let mut all = Seen::default();
-    for seed in seeds(12) {
-        all.add(seeded(seed).unwrap_or_else(|failure| {
-            panic!("seed {seed}: {failure}\nterrane-sim replay --collect --seed {seed}")
-        }));
+    for seed in seeds(8) {
+        for (drives, tight) in [(Drives::Roomy, ""), (Drives::Tight, "--tight ")] {
+            all.add(seeded(seed, drives).unwrap_or_else(|failure| {
+                panic!("seed {seed}: {failure}\nterrane-sim replay --collect {tight}--seed {seed}")
+            }));
+        }
     }
     println!("{all:?}");
     assert!(all.collected > all.cuts, "the collector had nothing to do: {all:?}");
@@ -33,7 +35,7 @@ fn lives_on_failing_devices_that_collect_come_back_as_a_committed_group() {
 fn lives_in_which_zones_fail_while_room_is_short_do_not_stop_the_pool() {
     // Zones that turn read-only while they are empty; the only zone with room fails under a commit record; resets that fail once.
     for seed in [32, 121, 257, 313, 537] {
-        seeded(seed).unwrap_or_else(|failure| {
+        seeded(seed, Drives::Roomy).unwrap_or_else(|failure| {
             panic!("seed {seed}: {failure}\nterrane-sim replay --collect --seed {seed}")
         });
     }
