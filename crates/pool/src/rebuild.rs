@@ -382,8 +382,10 @@ impl Scan<'_> {
         let mut tables = Tables::default();
         for (seq, mut zone) in rows {
             zone.live = live.get(&seq).copied().unwrap_or(0);
+            // What lives in a zone may stand in damaged parts alone: before the trees were walked nobody knows.
+            let may_live = matches!(index, Index::Scanned) && zone.is_resident();
             // Where nothing lives is room, at once: it is needed, and to roll back there is nothing.
-            if zone.live == 0 {
+            if zone.live == 0 && !may_live {
                 let runs: Vec<(u32, u32)> = zone.runs.iter().map(|run| (run.first, run.last)).collect();
                 if runs.is_empty() {
                     continue;

@@ -71,9 +71,8 @@ fn an_index_that_is_lost_is_made_again_from_the_zones() {
 }
 
 /// Rebuilds the index of a pool that was exported, after `damage` beside the loss of all sections: whatever is
-/// written then, the tree is what it was and what became of it. False: it was refused, because what is left does not say where
-/// everything is; nothing has changed then.
-fn rebuilt_in_spite_of(seed: u64, damage: impl Fn(&SimDevice, &[ZoneView])) -> bool {
+/// written then, the tree is what it was and what became of it.
+fn rebuilt_in_spite_of(seed: u64, damage: impl Fn(&SimDevice, &[ZoneView])) {
     let workload = collected(seed, 60).unwrap();
     let model = workload.model.closed();
     let device = workload.machine.export().unwrap();
@@ -84,12 +83,8 @@ fn rebuilt_in_spite_of(seed: u64, damage: impl Fn(&SimDevice, &[ZoneView])) -> b
     damage(&device, &zones);
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
-    let before = device.ops_done();
-    if let Err(error) = terrane_check::rebuild_index(&devices, &env, &ImportOptions::default(), &mut |_| {}) {
-        assert!(error.to_string().contains("nothing was changed"), "seed {seed}: {error}");
-        assert_eq!(device.ops_done(), before, "seed {seed}: {error}");
-        return false;
-    }
+    terrane_check::rebuild_index(&devices, &env, &ImportOptions::default(), &mut |_| {})
+        .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     let mut machine = Machine::import(&device, seed + 1, false).unwrap();
     machine.mount().unwrap();
     // What was not found is overwritten now.
@@ -107,7 +102,6 @@ fn rebuilt_in_spite_of(seed: u64, damage: impl Fn(&SimDevice, &[ZoneView])) -> b
     let mut machine = Machine::import(&device, seed + 2, false).unwrap();
     machine.mount().unwrap();
     model.closed().compare(machine.fs()).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
-    true
 }
 
 /// The zones in which most lives, and those that are open.
@@ -120,9 +114,9 @@ fn fullest(zones: &[ZoneView]) -> impl Iterator<Item = &ZoneView> {
 #[test]
 fn blocks_whose_directory_part_is_damaged_stay_where_they_are() {
     let rotten = std::cell::Cell::new(0);
-    let mut rebuilt = 0;
-    for seed in seeds(4) {
-        rebuilt += u32::from(rebuilt_in_spite_of(seed, |device, zones| {
+    // Of the last, all parts of a zone that was opened just before.
+    for seed in seeds(4).into_iter().chain([928_428_549_048]) {
+        rebuilt_in_spite_of(seed, |device, zones| {
             for zone in fullest(zones) {
                 // The last ones: nothing that follows tells of them. Without those that list moved blocks, which have a second copy.
                 let mut unit = [0; 4096];
@@ -137,21 +131,19 @@ fn blocks_whose_directory_part_is_damaged_stay_where_they_are() {
                     rotten.set(rotten.get() + 1);
                 }
             }
-        }));
+        });
     }
-    assert!(rebuilt > 0, "the canary: all were refused");
     assert!(rotten.get() > 16, "{} parts", rotten.get());
 }
 
 #[test]
 fn zones_whose_header_is_damaged_are_known_by_their_directory() {
     for seed in seeds(4) {
-        let rebuilt = rebuilt_in_spite_of(seed, |device, zones| {
+        rebuilt_in_spite_of(seed, |device, zones| {
             for zone in fullest(zones) {
                 device.rot(zone.home.zone, 20, &[0x10]).unwrap();
             }
         });
-        assert!(rebuilt, "seed {seed}");
     }
 }
 
