@@ -8,6 +8,7 @@
 //! Invariant, on each device: one anchor holds a valid label and the newest uberblock that this device took. The other is only reset
 //! to be written at once.
 
+use crate::devices::takes_writes;
 use crate::error::PoolError;
 use crate::label::{
     ANCHOR_BYTES_MAX, ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, UBERBLOCK_COPIES, Uberblock,
@@ -203,10 +204,16 @@ pub(crate) struct Candidate<'a> {
     pub uber: Uberblock,
 }
 
-/// The uberblocks that are valid in an anchor, with their label.
-pub(crate) fn read_anchor(device: &dyn Device, anchor: u32) -> Option<(Label, Vec<(u64, Uberblock)>)> {
+/// The uberblocks that are valid in an anchor, with their label. `gap` is set where the device did not give all of it.
+pub(crate) fn read_anchor(
+    device: &dyn Device,
+    anchor: u32,
+    gap: &mut bool,
+) -> Option<(Label, Vec<(u64, Uberblock)>)> {
     let info = device.info();
-    let report = device.report(ZoneIdx(anchor)).ok()?;
+    let report = device.report(ZoneIdx(anchor)).ok().filter(|report| report.state != ZoneState::Offline);
+    *gap |= report.is_none();
+    let report = report?;
     let mut limit = report.capacity.min(ANCHOR_BYTES_MAX);
     // That of a zone that can only be read means nothing, and a conventional zone of a drive has none.
     if info.hardware_pointers && !matches!(report.state, ZoneState::ReadOnly | ZoneState::Unknown) {
@@ -218,21 +225,26 @@ pub(crate) fn read_anchor(device: &dyn Device, anchor: u32) -> Option<(Label, Ve
         return None;
     }
     let mut raw = vec![0; usize::try_from(limit).ok()?];
-    // A short device must not hide the uberblocks that are there: read in pieces, stop at the first that fails.
-    let mut have = 0;
+    let slot = unit.max(4096);
+    // What cannot be read must not hide the uberblocks around it: in pieces, and those that fail slot by slot.
+    let mut at = 0;
     for piece in raw.chunks_mut(1 << 20) {
-        if device.read(ZoneIdx(anchor), have, piece).is_err() {
-            break;
+        if device.read(ZoneIdx(anchor), at, piece).is_err() {
+            for (from, few) in (at..).step_by(slot as usize).zip(piece.chunks_mut(slot as usize)) {
+                if device.read(ZoneIdx(anchor), from, few).is_err() {
+                    few.fill(0);
+                    *gap = true;
+                }
+            }
         }
-        have += piece.len() as u64;
+        at += piece.len() as u64;
     }
     let label =
         Label::parse(raw.get(..LABEL_BYTES as usize)?, anchor, &format!("{} anchor {anchor}", info.name))
             .ok()?;
-    let slot = unit.max(4096);
     let mut found = Vec::new();
     let mut at = first;
-    while at + slot <= have {
+    while at + slot <= limit {
         let from = usize::try_from(at).ok()?;
         if let Some(uber) = raw.get(from..).and_then(|raw| Uberblock::parse(raw, &label, anchor, at)) {
             found.push((at, uber));
@@ -250,17 +262,38 @@ fn age(uber: &Uberblock) -> (u64, Txg, bool, u64, Txg) {
 /// Everything that the anchors of the given devices tell.
 pub(crate) struct Roots {
     anchors: Vec<AnchorRead>,
+    /// Which of the devices that were given did not give all of an anchor, and which.
+    gaps: Vec<(usize, u32)>,
+    /// Those that gave both whole, and take more.
+    sound: Vec<usize>,
 }
 
 impl Roots {
     pub fn read(devices: &[Arc<dyn Device>]) -> Roots {
-        let both = devices.iter().enumerate().flat_map(|(given, device)| {
-            (0..ANCHORS).filter_map(move |anchor| {
-                let (label, ubers) = read_anchor(device.as_ref(), anchor)?;
-                Some(AnchorRead { given, anchor, label, ubers })
-            })
-        });
-        Roots { anchors: both.collect() }
+        let mut roots = Roots { anchors: Vec::new(), gaps: Vec::new(), sound: Vec::new() };
+        for (given, device) in devices.iter().enumerate() {
+            for anchor in 0..ANCHORS {
+                let mut gap = false;
+                if let Some((label, ubers)) = read_anchor(device.as_ref(), anchor, &mut gap) {
+                    roots.anchors.push(AnchorRead { given, anchor, label, ubers });
+                }
+                if gap {
+                    roots.gaps.push((given, anchor));
+                }
+            }
+            let takes_more = (0..ANCHORS).all(|anchor| takes_writes(device.as_ref(), ZoneIdx(anchor)));
+            if takes_more && roots.gaps.iter().all(|(other, _)| *other != given) {
+                roots.sound.push(given);
+            }
+        }
+        roots
+    }
+
+    /// An anchor of a member in which newer uberblocks may stand than can be seen: one that cannot be read, where no other member surely
+    /// has the newest. One whose anchors take nothing more may have been left behind.
+    pub fn hidden(&self, is_member: impl Fn(usize) -> bool) -> Option<(usize, u32)> {
+        let knows = self.sound.iter().any(|given| is_member(*given));
+        self.gaps.iter().copied().find(|(given, _)| is_member(*given) && !knows)
     }
 
     pub fn labels(&self) -> impl Iterator<Item = (usize, &Label)> {

@@ -207,6 +207,9 @@ impl Pool {
         let members = Devices::new(slots.iter().map(|given| device_of(*given)).collect());
         // What lies on a device that is no member says nothing any more.
         let is_member = |candidate: &&Candidate<'_>| slots.contains(&Some(candidate.read.given));
+        if options.rewind.is_none() && !options.read_only {
+            refuse_hidden(&devices, &roots, &slots, &label, newest.txg)?;
+        }
         let limit = options.rewind.unwrap_or(Txg(u64::MAX));
         let oldest = newest.oldest;
         let mut last_error = None;
@@ -321,6 +324,26 @@ fn one_pool(devices: &[Arc<dyn Device>], roots: &Roots) -> Result<(), PoolError>
     let name = |given: usize| devices.get(given).map_or("?", |device| device.info().name.as_str());
     let found = format!("pool {} on {} and pool {} on {}", first.name, name(one), label.name, name(other));
     Err(PoolError::refused("import", "devices of one pool", found, "name the devices of one"))
+}
+
+/// Where an anchor cannot be read nobody knows whether a newer group stands there: to go on with an older one is for somebody to decide.
+fn refuse_hidden(
+    devices: &[Arc<dyn Device>],
+    roots: &Roots,
+    slots: &[Option<usize>],
+    label: &Label,
+    newest: Txg,
+) -> Result<(), PoolError> {
+    let Some((given, anchor)) = roots.hidden(|given| slots.contains(&Some(given))) else { return Ok(()) };
+    let name = devices.get(given).map_or("?", |device| device.info().name.as_str());
+    Err(PoolError::refused(
+        format_args!("pool {}", label.name),
+        "anchors that can be read, or a device with sound ones",
+        format_args!("{name}: anchor {anchor} cannot be read, and the newest group that is seen is {newest}"),
+        format_args!(
+            "try again, or import read-only to look; --rewind={newest} goes on with that group: what a newer one wrote would be lost"
+        ),
+    ))
 }
 
 pub(crate) fn keep_space(devices: &[Arc<dyn Device>], options: &ImportOptions) {

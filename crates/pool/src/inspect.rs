@@ -44,7 +44,9 @@ pub type Anchor = (u32, Label, Vec<(u64, Uberblock)>);
 /// The labels and uberblocks in a device's anchors.
 pub fn anchors(device: &dyn Device) -> Vec<Anchor> {
     (0..ANCHORS)
-        .filter_map(|anchor| read_anchor(device, anchor).map(|(label, ubers)| (anchor, label, ubers)))
+        .filter_map(|anchor| {
+            read_anchor(device, anchor, &mut false).map(|(label, ubers)| (anchor, label, ubers))
+        })
         .collect()
 }
 

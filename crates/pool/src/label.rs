@@ -448,8 +448,10 @@ fn judge_devices(
 fn parse_body(body: &[u8], at: &str) -> Result<(String, Features, Vec<Option<DeviceRow>>), Corrupt> {
     let truncated = |error: Truncated| Corrupt::new(at, "label body", "whole", error);
     let mut raw = Reader::new(body);
+    // As it is, or not at all: what is replaced may be longer than what was there, and would not fit a label any more.
     let text = |raw: &mut Reader<'_>| -> Result<String, Truncated> {
-        Ok(String::from_utf8_lossy(raw.blob()?).into_owned())
+        let bad = Truncated { offset: raw.offset(), needed: 0 };
+        String::from_utf8(raw.blob()?.to_vec()).map_err(|_| bad)
     };
     let name = text(&mut raw).map_err(truncated)?;
     let mut list = || -> Result<Vec<String>, Truncated> {

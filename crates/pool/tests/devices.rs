@@ -9,7 +9,7 @@ use std::sync::Arc;
 use support::joint::Joint;
 use support::{create_on, import_from, options, verify, work};
 use terrane_device::sim::Kept;
-use terrane_device::{Device, Fault, SimDevice, ZoneState};
+use terrane_device::{Device, DeviceError, DeviceInfo, Fault, SimConfig, SimDevice, ZoneReport, ZoneState};
 use terrane_pool::label::Role;
 use terrane_pool::{CreateOptions, Env, Feature, Owner, Pool, PoolError, SeededEnv};
 use terrane_wire::{Txg, ZoneIdx};
@@ -207,6 +207,111 @@ fn a_device_whose_anchors_take_nothing_does_not_stop_the_pool() {
         work(&pool, &toy, &SeededEnv::new(8), 6).unwrap();
         verify(&pool, &toy);
         pool.export().unwrap();
+    }
+}
+
+#[test]
+fn an_anchor_that_cannot_be_read_hides_no_newer_group() {
+    // Device 1 was left behind when its anchors failed; then the anchor of device 0 cannot be read that has the newest group.
+    let joint = Joint::of(9, &[40, 40]);
+    let (pool, toy) = create_on(joint.handles(), &named(&[]), 9);
+    work(&pool, &toy, &SeededEnv::new(9), 4).unwrap();
+    pool.export().unwrap();
+    let (pool, toy) = import_from(joint.handles(), 9).unwrap();
+    let behind = pool.synced_txg();
+    (0..2).for_each(|anchor| joint.devices[1].kill_zone(ZoneIdx(anchor), ZoneState::ReadOnly).unwrap());
+    work(&pool, &toy, &SeededEnv::new(10), 6).unwrap();
+    let newest = pool.synced_txg();
+    pool.abandon();
+    let of_newest = |read: &terrane_pool::inspect::Anchor| read.2.iter().any(|(_, uber)| uber.txg == newest);
+    let anchors = terrane_pool::inspect::anchors(&joint.devices[0]);
+    let zone = ZoneIdx(anchors.iter().find(|read| of_newest(read)).unwrap().0);
+    let fault = joint.devices[0].inject(Fault::ReadError { zone: Some(zone), one_in: 1 });
+    let text = refusal(import_from(joint.handles(), 10));
+    assert!(text.contains("cannot be read") && text.contains(&format!("--rewind={behind}")), "{text}");
+    // It may have been a bad moment.
+    joint.devices[0].disarm(fault);
+    let (pool, toy) = import_from(joint.handles(), 10).unwrap();
+    assert_eq!(pool.synced_txg(), newest);
+    verify(&pool, &toy);
+    pool.export().unwrap();
+    // With a device whose anchors are sound nothing is hidden.
+    let joint = Joint::of(11, &[40, 40]);
+    create_on(joint.handles(), &named(&[]), 11).0.export().unwrap();
+    let (pool, toy) = import_from(joint.handles(), 11).unwrap();
+    work(&pool, &toy, &SeededEnv::new(11), 4).unwrap();
+    let newest = pool.synced_txg();
+    pool.abandon();
+    joint.devices[0].kill_zone(ZoneIdx(0), ZoneState::Offline).unwrap();
+    let (pool, toy) = import_from(joint.handles(), 11).unwrap();
+    assert_eq!(pool.synced_txg(), newest);
+    verify(&pool, &toy);
+}
+
+#[test]
+fn a_place_that_cannot_be_read_hides_only_itself() {
+    let device =
+        SimDevice::new(SimConfig { zone_count: 40, zone_size: 2 << 20, ..SimConfig::default() }).unwrap();
+    let (pool, toy) = create_on(vec![Arc::new(device.clone())], &named(&[]), 12);
+    work(&pool, &toy, &SeededEnv::new(12), 5).unwrap();
+    let all = terrane_pool::inspect::anchors(&device);
+    let (_, _, ubers) = all.first().unwrap();
+    let (bad, gone) = ubers[ubers.len() / 2];
+    let faulty = BadSpot { device: device.clone(), zone: ZoneIdx(0), at: bad };
+    let seen = terrane_pool::inspect::anchors(&faulty);
+    let left: Vec<u64> = seen[0].2.iter().map(|(at, _)| *at).collect();
+    assert_eq!(left.len(), ubers.len() - 1, "{gone:?}");
+    pool.abandon();
+    let text = refusal(import_from(vec![Arc::new(faulty)], 12));
+    assert!(text.contains("anchor 0 cannot be read"), "{text}");
+}
+
+/// A drive that cannot read one place.
+struct BadSpot {
+    device: SimDevice,
+    zone: ZoneIdx,
+    at: u64,
+}
+
+impl Device for BadSpot {
+    fn info(&self) -> &DeviceInfo {
+        self.device.info()
+    }
+
+    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.device.report(zone)
+    }
+
+    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        if zone == self.zone && (offset..offset + buf.len() as u64).contains(&self.at) {
+            let source = std::io::Error::other("a bad spot");
+            return Err(DeviceError::Io { zone: Some(zone), offset, op: "read", source });
+        }
+        self.device.read(zone, offset, buf)
+    }
+
+    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.device.write(zone, offset, data)
+    }
+
+    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.device.reset(zone)
+    }
+
+    fn keep_space(&self) {
+        self.device.keep_space();
+    }
+
+    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.device.finish(zone)
+    }
+
+    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
+        self.device.resume(zone, pointer)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.device.flush()
     }
 }
 
