@@ -34,6 +34,9 @@ pub trait ZoneSource {
     ) -> Result<(Opened, Arc<Gather>), PoolError>;
 }
 
+/// Sequence numbers that are leased at a time, beside one for each zone.
+const LEASE: u64 = 4096;
+
 /// Empty physical zones and fresh sequence numbers.
 #[derive(Default)]
 pub(crate) struct Allocator {
@@ -64,9 +67,17 @@ impl Shelf {
 }
 
 impl Allocator {
-    /// Numbers go on at `next_seq`, and those below `lease_seq` may be handed out; no device is known yet.
-    pub fn new(next_seq: u64, lease_seq: u64) -> Allocator {
-        Allocator { next_seq, lease_seq, ..Allocator::default() }
+    /// Numbers go on at `next_seq`; none is leased and no device is known yet.
+    pub fn new(next_seq: u64) -> Allocator {
+        Allocator { next_seq, lease_seq: next_seq, ..Allocator::default() }
+    }
+
+    /// Before an uberblock: numbers for every zone there is, and some, because one group may open all that are empty.
+    pub fn raise_lease(&mut self) {
+        let zones: u64 = self.shelves.iter().map(|shelf| u64::from(shelf.zones)).sum();
+        if self.next_seq + zones + LEASE / 2 > self.lease_seq {
+            self.lease_seq = self.next_seq + zones + LEASE;
+        }
     }
 
     /// Makes a device known, without empty zones; `zones` of it are for blocks.
@@ -186,7 +197,7 @@ mod tests {
 
     /// Devices 0, 1, ... with so many zones, and so many of them empty; the last is special.
     fn shelves(sizes: &[(u32, u32)]) -> Allocator {
-        let mut alloc = Allocator::new(1, 2);
+        let mut alloc = Allocator::new(1);
         for (index, (zones, empty)) in (0u16..).zip(sizes) {
             let device = DeviceIdx(index);
             alloc.add_device(device, usize::from(index) + 1 == sizes.len(), *zones);
@@ -235,6 +246,28 @@ mod tests {
     fn data_takes_special_zones_last() {
         let mut alloc = shelves(&[(9, 1), (9, 1), (9, 9)]);
         assert_eq!(pops(&mut alloc, false, Some(0), 3), [1, 0, 2]);
+    }
+
+    #[test]
+    fn a_group_that_opens_every_zone_has_numbers_for_them() {
+        for zones in [30, 5_000, 1_000_000] {
+            let mut alloc = shelves(&[(zones, 0), (zones, 0), (0, 0)]);
+            for group in 0..9 {
+                alloc.raise_lease();
+                let left = alloc.lease_seq - alloc.next_seq;
+                assert!(left >= 2 * u64::from(zones), "{left} numbers for {zones} zones twice");
+                // One opens a few, the next one all.
+                alloc.next_seq += if group % 2 == 0 { 3 } else { 2 * u64::from(zones) };
+            }
+        }
+        let mut alloc = shelves(&[(30, 0), (0, 0)]);
+        alloc.raise_lease();
+        let leased = alloc.lease_seq;
+        (0..40).for_each(|_| {
+            alloc.next_seq += 30;
+            alloc.raise_lease();
+        });
+        assert_eq!(alloc.lease_seq, leased, "not each group raises it");
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::pool::{Pool, SyncState};
 use crate::record::{Home, SectionPtr};
 use crate::stats::Counters;
 use crate::totals::Totals;
+use crate::turns::Turns;
 use crate::txg::Groups;
 use crate::zones::Tables;
 use std::collections::VecDeque;
@@ -97,7 +98,7 @@ impl Pool {
         };
         let rows: Vec<DeviceRow> = members.iter().map(row).collect();
         let zones: u32 = rows.iter().map(DeviceRow::block_zones).fold(0, u32::saturating_add);
-        let mut alloc = Allocator::new(1, LEASE);
+        let mut alloc = Allocator::new(1);
         let mut anchors = Vec::new();
         for ((index, row), device) in (0u16..).map(DeviceIdx).zip(&rows).zip(&devices) {
             alloc.add_device(index, row.role == Role::Special, row.block_zones());
@@ -105,6 +106,7 @@ impl Pool {
             homes(index, row.zone_count).filter(usable).for_each(|home| alloc.put(home));
             anchors.push(Anchor::fresh(index));
         }
+        alloc.raise_lease();
         let label = Label {
             pool,
             name: create.name.clone(),
@@ -141,16 +143,13 @@ impl Pool {
             anchors,
             chain: VecDeque::new(),
             sections,
-            next_section: 0,
-            replay_bytes: 0,
-            checkpoint_wanted: false,
+            turns: Turns::new(label.sections, false),
             root: BlockPtr::default(),
             recent: VecDeque::new(),
             imported: Txg(0),
             oldest: Txg(1),
             resets_done: Vec::new(),
             suspects: Vec::new(),
-            sections_in_hurry: 0,
             collector: Collector::new(label.block_bytes()),
         };
         let in_force: Vec<Feature> = label.features.known().collect();
@@ -171,7 +170,7 @@ impl Pool {
     }
 }
 
-/// Numbers that a new pool may use before its first lease.
+/// Groups that a new pool may write before its first lease.
 const LEASE: u64 = 4096;
 
 /// An id for a device: 0 is none.

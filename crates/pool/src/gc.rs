@@ -12,6 +12,8 @@
 //! Invariant: nothing is copied that does not match the CRC its directory holds: damage is never laundered.
 
 mod by_hand;
+#[cfg(test)]
+mod tests;
 mod thin;
 
 use crate::addr::{Addr, granule_bytes};
@@ -30,7 +32,7 @@ use crate::zones::{Phase, Tables};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
-use terrane_wire::{DeviceIdx, ZoneSeq};
+use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 pub(crate) use by_hand::ByHand;
 pub use by_hand::{GcMode, GcProgress, Victim};
@@ -59,6 +61,8 @@ const EXTENT_GAP: u64 = 128 << 10;
 const STEP_BYTES: u64 = 256 << 10;
 /// Reads of a victim that are under way while what was read is appended.
 const EXTENTS_AHEAD: usize = 3;
+/// Groups in which a zone may fail to be read before it is left to `check`.
+const READ_TRIES: u32 = 3;
 
 /// Where collection stands between groups.
 pub(crate) struct Collector {
@@ -77,8 +81,12 @@ pub(crate) struct Collector {
     finished: Vec<(ZoneSeq, u64)>,
     /// Full zones that may be emptied.
     candidates: Candidates,
-    /// Zones in which only bootstrap blocks are left: they are no victims before all sections were rewritten.
+    /// Zones in which only bootstrap blocks are left: they are no victims before all sections tell of everything up to this group.
     held_up: Vec<ZoneSeq>,
+    held_since: Txg,
+    /// Zones that could not be read, and how often: it may have been a bad moment. And those of them to be tried with the next group.
+    unread: BTreeMap<ZoneSeq, u32>,
+    again: Vec<ZoneSeq>,
     /// What users have written, by group.
     pub clock: Clock,
     pub lives: Lives,
@@ -99,7 +107,9 @@ struct Progress {
     /// The next part to look at.
     part: usize,
     worth: Worth,
+    /// Nothing had to stay; and if something had to, because its device did not give it.
     whole: bool,
+    unread: bool,
 }
 
 /// What a victim gives and costs.
@@ -124,6 +134,9 @@ impl Collector {
             finished: Vec::new(),
             candidates: Candidates::default(),
             held_up: Vec::new(),
+            held_since: Txg(0),
+            unread: BTreeMap::new(),
+            again: Vec::new(),
             clock: Clock::default(),
             lives: Lives::new(pool_bytes),
             hot: BTreeMap::new(),
@@ -156,11 +169,33 @@ impl Collector {
         self.worth().map_or(0, |worth| worth.left())
     }
 
-    /// All sections were rewritten: what held zones up is free, or will be with the next group.
-    pub fn released(&mut self, tables: &Tables, zone_yield: Yield) {
-        for seq in std::mem::take(&mut self.held_up) {
+    /// All sections tell of everything up to group `oldest`: what held zones up is free, or will be with the next group.
+    pub fn released(&mut self, tables: &Tables, zone_yield: Yield, oldest: Txg) {
+        if oldest >= self.held_since {
+            for seq in std::mem::take(&mut self.held_up) {
+                self.changed(tables, seq, zone_yield);
+            }
+        }
+    }
+
+    /// A zone could not be read. True: not for the first time, and it will not be tried again.
+    pub fn gives_up(&mut self, seq: ZoneSeq) -> bool {
+        let tries = self.unread.entry(seq).or_default();
+        *tries += 1;
+        *tries >= READ_TRIES
+    }
+
+    /// The group is durable: what could not be read may be tried again. Returns zones that were emptied, as their directory tells, and in
+    /// which something lives all the same: nothing can be counted on from them.
+    pub fn settle(&mut self, tables: &Tables, zone_yield: Yield) -> Vec<ZoneSeq> {
+        for seq in std::mem::take(&mut self.again) {
             self.changed(tables, seq, zone_yield);
         }
+        let lives =
+            |(seq, _): &(ZoneSeq, u64)| tables.zones.get(seq).is_some_and(|zone| zone.phase == Phase::Full);
+        let unexplained: Vec<ZoneSeq> = self.finished.iter().filter(|of| lives(of)).map(|of| of.0).collect();
+        unexplained.iter().for_each(|seq| self.reset(*seq));
+        unexplained
     }
 
     /// What a device gives that leaves is no room.
@@ -180,6 +215,7 @@ impl Collector {
     pub fn reset(&mut self, seq: ZoneSeq) {
         self.finished.retain(|(finished, _)| *finished != seq);
         self.candidates.remove(seq);
+        self.unread.remove(&seq);
     }
 
     /// Hot data went to a zone.
@@ -340,7 +376,10 @@ impl Group<'_> {
             let now = (u128::from(moved_bytes) * 1_000_000_000 / u128::from(ns)) as u64;
             self.st.collector.rate = (3 * (self.st.collector.rate / 4)).saturating_add(now / 4);
         }
-        let moves_on = victims > 0 || is_held_back || self.pool.waiting_zones() > 0;
+        let moves_on = victims > 0
+            || is_held_back
+            || !self.st.collector.again.is_empty()
+            || self.pool.waiting_zones() > 0;
         self.st.collector.is_stuck = !moves_on && needed > 0 && !self.released;
         if !moves_on {
             self.close_wasteful_zones()?;
@@ -444,11 +483,11 @@ impl Group<'_> {
         match self.pool.parts_of(&held, claimed) {
             Ok(parts) => {
                 let worth = Worth { live, garbage, moved: 0 };
-                Ok(Some(Progress { victim, parts, part: 0, worth, whole: true }))
+                Ok(Some(Progress { victim, parts, part: 0, worth, whole: true, unread: false }))
             }
             Err(error) => {
                 log::error!("zone {victim} cannot be collected: {error}");
-                self.suspect.push(victim);
+                self.cannot_empty(victim, matches!(error, PoolError::Device(_)));
                 Ok(None)
             }
         }
@@ -481,7 +520,7 @@ impl Group<'_> {
             }
             done.push(progress.victim);
             if !progress.whole {
-                self.suspect.push(progress.victim);
+                self.cannot_empty(progress.victim, progress.unread);
             }
         }
         Ok(())
@@ -522,13 +561,26 @@ impl Group<'_> {
 
     /// A victim was looked through to its end.
     fn finished(&mut self, progress: &Progress) {
+        if progress.whole {
+            self.st.collector.unread.remove(&progress.victim);
+        }
         if progress.whole && !self.st.collector.held_up.contains(&progress.victim) {
             self.st.collector.finished.push((progress.victim, progress.worth.garbage));
         }
         self.pool.counters.collected_zones.add(1);
         log::debug!(txg = self.txg.0, zone = progress.victim.0, bytes = progress.worth.moved; "collected");
         if !progress.whole {
-            self.suspect.push(progress.victim);
+            self.cannot_empty(progress.victim, progress.unread);
+        }
+    }
+
+    /// What lives in a zone cannot all be moved: it is kept for `check`, unless its device only did not give something this time.
+    fn cannot_empty(&mut self, victim: ZoneSeq, unread: bool) {
+        if unread && !self.st.collector.gives_up(victim) {
+            self.st.collector.again.push(victim);
+            self.pool.want_another_group();
+        } else {
+            self.suspect.push(victim);
         }
     }
 
@@ -567,7 +619,7 @@ impl Group<'_> {
                 let other;
                 let bytes = match good {
                     Some(bytes) => bytes,
-                    None => match self.good_bytes(&held, entry) {
+                    None => match self.good_bytes(&held, entry, &mut progress.unread) {
                         Some(bytes) => {
                             other = bytes;
                             &other[..]
@@ -691,8 +743,10 @@ impl Group<'_> {
                 if matches!(entry.owner, Owner::Pool { what: POOL_RECORD | POOL_SECTION | POOL_DEAD_LOG }) {
                     // Named by place, so it cannot move: rewriting the sections frees it.
                     self.hurry_sections = true;
-                    if !self.st.collector.held_up.contains(&progress.victim) {
-                        self.st.collector.held_up.push(progress.victim);
+                    let collector = &mut self.st.collector;
+                    collector.held_since = self.st.chain.back().map_or(Txg(0), |last| last.txg);
+                    if !collector.held_up.contains(&progress.victim) {
+                        collector.held_up.push(progress.victim);
                     }
                     pool.want_another_group();
                     is_apart = true;
@@ -764,10 +818,11 @@ impl Group<'_> {
         }
     }
 
-    /// The block's bytes as its directory's CRC wants them; from another copy if need be.
-    fn good_bytes(&self, held: &Held, entry: &Entry) -> Option<Vec<u8>> {
+    /// The block's bytes as its directory's CRC wants them; from another copy if need be. `unread`: the device did not give them.
+    fn good_bytes(&self, held: &Held, entry: &Entry, unread: &mut bool) -> Option<Vec<u8>> {
         let mut bytes = vec![0; entry.psize as usize];
         let read = self.pool.read_zone(held, entry.offset, &mut bytes);
+        *unread |= read.is_err();
         if read.is_ok() && crc32c::crc32c(&bytes) == entry.crc {
             return Some(bytes);
         }

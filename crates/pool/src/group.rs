@@ -35,16 +35,12 @@ use terrane_wire::{Corrupt, DeviceIdx, Txg, Writer, ZoneSeq};
 const INLINE_FREES_MAX: usize = 1024;
 /// Frees in one dead-log block.
 const DEAD_LOG_FREES: usize = 16 << 10;
-/// Sequence and group numbers are leased this many at a time.
+/// Group numbers are leased this many at a time.
 const LEASE: u64 = 4096;
 /// Blocks that are compressed ahead of the one that is appended.
 const AHEAD_MAX: usize = 64;
 /// As many bytes are compressed sooner here than by a worker that has to be woken: what an `fsync` waits for is mostly this little.
 const HERE_MAX: usize = 32 << 10;
-/// Records that replay may need at the most, nearly.
-const RECORDS_MAX: usize = 256;
-/// Sections that are rewritten in one group when they are wanted soon: no group should take long for it.
-pub(crate) const SECTIONS_IN_HURRY: u32 = 16;
 /// Groups that can be rolled back to.
 const ROLLBACK_GROUPS: usize = 3;
 
@@ -502,33 +498,15 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Rewrites sections of the tables: a few in turn, so that what an import must replay stays bounded; all of them when
-    /// asked to.
+    /// Rewrites the sections of the tables whose turn it is. What held zones up is free when all of them tell of what came after it.
     fn write_sections(&mut self) -> Result<(), PoolError> {
         let sections = self.st.sections.len() as u32;
         let table_bytes: u64 = self.st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
-        let bound = (table_bytes / 4).max(1 << 20);
-        let every = bound / u64::from(sections) + 1;
-        if self.hurry_sections || self.st.chain.len() > RECORDS_MAX {
-            self.st.sections_in_hurry = self.st.sections_in_hurry.max(sections);
-        }
-        let regular = (self.st.replay_bytes / every).min(u64::from(sections)) as u32;
-        let hurried = self.st.sections_in_hurry.min(SECTIONS_IN_HURRY);
-        let turns = if self.st.checkpoint_wanted { sections } else { regular.max(hurried) };
-        self.st.checkpoint_wanted = false;
         let stamp = self.st.chain.back().map_or(Txg(0), |last| last.txg);
-        if stamp == Txg(0) || turns == 0 {
+        if stamp == Txg(0) {
             return Ok(());
         }
-        self.st.replay_bytes = 0;
-        self.st.sections_in_hurry = self.st.sections_in_hurry.saturating_sub(turns);
-        match self.st.sections_in_hurry {
-            0 => self.st.collector.released(&self.pool.tables.read(), self.pool.zone_yield()),
-            _ => self.pool.want_another_group(),
-        }
-        for _ in 0..turns {
-            let section = self.st.next_section;
-            self.st.next_section = (section + 1) % sections;
+        for section in self.st.turns.due(table_bytes, self.st.chain.len(), self.hurry_sections) {
             let raw = self.pool.tables.read().encode_section(section, sections);
             let stored = self.pool.workers.here(|codec| boot_encode(codec, &raw));
             // One that no zone takes, or no import, must not take the place of one that can be read: records go on telling the rest.
@@ -547,7 +525,17 @@ impl Group<'_> {
             self.release_boot(&old.ptr);
             self.new_sections.push(SectionPtr { section, stamp, ptr });
         }
+        if self.st.turns.is_hurried() {
+            self.pool.want_another_group();
+        }
+        let oldest = self.oldest_section();
+        self.st.collector.released(&self.pool.tables.read(), self.pool.zone_yield(), oldest);
         Ok(())
+    }
+
+    /// The group up to which all sections tell of everything.
+    fn oldest_section(&self) -> Txg {
+        self.st.sections.iter().map(|section| section.stamp).min().unwrap_or(Txg(0))
     }
 
     fn write_boot(&mut self, what: u8, stored: &[u8]) -> Result<BootPtr, PoolError> {
@@ -584,14 +572,14 @@ impl Group<'_> {
         let mut record = self.compose(root.clone(), &mut appended, part_copies);
         let own = self.write_record(&mut record)?;
         self.pool.flush_devices()?;
-        self.raise_leases();
+        self.raise_lease();
         self.pool.write_uberblock(self.st, self.txg, own, false)?;
         self.finish(record, own, root, appended.device_bytes)
     }
 
     /// Old records and their dead-log blocks, once every section contains them.
     fn free_what_no_replay_needs(&mut self) {
-        let needed_after = self.st.sections.iter().map(|section| section.stamp).min().unwrap_or(Txg(0));
+        let needed_after = self.oldest_section();
         while let Some(old) = self.st.chain.front().filter(|old| old.txg <= needed_after) {
             let (ptr, dead_log) = (old.ptr, old.dead_log.clone());
             self.release_boot(&ptr);
@@ -705,7 +693,7 @@ impl Group<'_> {
             time_ns: self.pool.env.wall_ns(),
             previous: self.st.chain.back().map_or(BootPtr::NONE, |last| last.ptr),
             previous_txg: self.st.chain.back().map_or(Txg(0), |last| last.txg),
-            replay_after: self.st.sections.iter().map(|section| section.stamp).min().unwrap_or(Txg(0)),
+            replay_after: self.oldest_section(),
             root,
             opened: std::mem::take(&mut appended.opened),
             written: appended
@@ -788,10 +776,7 @@ impl Group<'_> {
         Err(PoolError::Failed { reason: "the commit record could not be written anywhere".into() })
     }
 
-    fn raise_leases(&mut self) {
-        if self.st.alloc.next_seq + LEASE / 2 > self.st.alloc.lease_seq {
-            self.st.alloc.lease_seq = self.st.alloc.next_seq + LEASE;
-        }
+    fn raise_lease(&mut self) {
         if self.txg.0 + LEASE / 2 > self.st.lease_txg {
             self.st.lease_txg = self.txg.0 + LEASE;
         }
@@ -818,13 +803,19 @@ impl Group<'_> {
                     zone.gather = None;
                 }
             }
+            for seq in st.collector.settle(&tables, zone_yield) {
+                log::error!(
+                    "zone {seq}: something lives there that its directory does not list; kept for `terrane check`"
+                );
+                st.suspects.push(seq);
+            }
             findings
         };
         for finding in findings {
             pool.report_damage(finding);
         }
         let bytes = u64::from(own.padded) + dead_log.iter().map(|block| u64::from(block.len)).sum::<u64>();
-        st.replay_bytes += bytes;
+        st.turns.wrote(bytes);
         st.chain.push_back(Chained { txg, ptr: own, dead_log });
         st.root = root;
         st.recent.push_back(txg);

@@ -27,6 +27,7 @@ use crate::record::{Free, Home, Record, SectionPtr, Tally, get_frees};
 use crate::stats::Counters;
 use crate::totals::{Recent, Totals};
 use crate::trace::Recorder;
+use crate::turns::Turns;
 use crate::txg::Groups;
 use crate::workers::Workers;
 use crate::zones::{Phase, Tables, section_of};
@@ -530,7 +531,7 @@ fn open(
         env.workers() > 0 && !options.read_only,
         counters.clone(),
     );
-    let mut alloc = Allocator::new(lease_seq, lease_seq + 4096);
+    let mut alloc = Allocator::new(lease_seq);
     let mut used = BTreeSet::new();
     for (seq, zone) in &mut tables.zones {
         if !zone.is_resident() {
@@ -590,17 +591,14 @@ fn open(
         anchors,
         chain,
         sections,
-        next_section: 0,
-        replay_bytes: 0,
         // A bootstrap block with a damaged copy is healed by writing it anew.
-        checkpoint_wanted: !whole,
+        turns: Turns::new(label.sections, !whole),
         root: record.root,
         recent: VecDeque::from([uber.txg]),
         imported: uber.txg,
         oldest: uber.oldest,
         resets_done: Vec::new(),
         suspects: Vec::new(),
-        sections_in_hurry: 0,
         collector: Collector::new(label.block_bytes()),
     };
     let slot = label.members().map(|(_, row)| u64::from(row.write_unit).max(4096)).sum();

@@ -126,6 +126,11 @@ impl Pool {
         Ok(out)
     }
 
+    /// The oldest group that is still whole: no rewind goes beyond it.
+    pub fn oldest_txg(&self) -> Txg {
+        self.sync.lock().oldest
+    }
+
     /// Whether the directory entry's bytes match its CRC.
     pub fn entry_is_whole(&self, seq: ZoneSeq, entry: &Entry) -> bool {
         let Some(held) = self.hold(seq) else { return false };

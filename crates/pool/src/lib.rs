@@ -46,6 +46,7 @@ pub mod seal;
 pub mod stats;
 pub mod totals;
 mod trace;
+mod turns;
 pub mod txg;
 mod workers;
 pub mod zone_header;

@@ -25,6 +25,7 @@ use crate::record::SectionPtr;
 use crate::stats::Counters;
 use crate::totals::{Recent, Totals};
 use crate::trace::Recorder;
+use crate::turns::Turns;
 use crate::txg::{Groups, Tx};
 use crate::workers::Workers;
 use crate::zones::{Phase, Tables};
@@ -63,12 +64,7 @@ pub(crate) struct SyncState {
     pub anchors: Vec<Anchor>,
     pub chain: VecDeque<Chained>,
     pub sections: Vec<SectionPtr>,
-    pub next_section: u32,
-    /// Bytes of records and dead log since a section was last written.
-    pub replay_bytes: u64,
-    pub checkpoint_wanted: bool,
-    /// Sections still to be rewritten soon: old records and sections keep a zone from being emptied.
-    pub sections_in_hurry: u32,
+    pub turns: Turns,
     pub root: BlockPtr,
     /// Committed groups that can be rolled back to, oldest first.
     pub recent: VecDeque<Txg>,
@@ -351,7 +347,7 @@ impl Pool {
             }
             self.commit_txg(self.txg.open())?;
         }
-        self.sync.lock().checkpoint_wanted = true;
+        self.sync.lock().turns.want_all();
         self.commit_txg(self.txg.open())?;
         let mut st = self.sync.lock();
         let last = st.chain.back().map(|last| (last.txg, last.ptr));

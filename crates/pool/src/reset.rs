@@ -21,7 +21,18 @@ impl Pool {
             tables.emptied().filter(|(_, zone)| ripe(zone)).map(|(seq, _)| seq).collect()
         };
         for seq in ready {
-            if !self.explained(st, seq)? {
+            let is_explained = match self.explained(st, seq) {
+                Ok(is_explained) => is_explained,
+                Err(error) => {
+                    log::error!("zone {seq}: {error}");
+                    // It may have been a bad moment: the next group tries again.
+                    if matches!(error, PoolError::Device(_)) && !st.collector.gives_up(seq) {
+                        continue;
+                    }
+                    false
+                }
+            };
+            if !is_explained {
                 log::error!(
                     "zone {seq}: its directory lists blocks that are neither dead nor moved; kept for `terrane check`"
                 );
@@ -91,7 +102,7 @@ impl Pool {
         }
     }
 
-    /// Whether every entry of a zone's directory is dead or has moved away.
+    /// Whether every entry of a zone's directory is dead or has moved away; an error if it cannot be read.
     fn explained(&self, st: &SyncState, seq: ZoneSeq) -> Result<bool, PoolError> {
         let Some(held) = self.hold(seq) else { return Ok(true) };
         let (claimed, phase) = {
@@ -102,10 +113,7 @@ impl Pool {
             Ok(parts) => parts,
             // It was reset before the crash, and the record that would say so was not written: nothing lives there, so it is reset again.
             Err(_) if matches!(phase, Phase::Emptied(txg) if txg <= st.imported) => return Ok(true),
-            Err(error) => {
-                log::error!("zone {seq}: {error}");
-                return Ok(false);
-            }
+            Err(error) => return Err(error),
         };
         let tables = self.tables.read();
         Ok(parts.iter().flat_map(|part| &part.entries).all(|entry| {

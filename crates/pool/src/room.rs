@@ -14,9 +14,9 @@
 
 use crate::addr::granule_bytes;
 use crate::append::METADATA_PART;
-use crate::group::SECTIONS_IN_HURRY;
 use crate::policy::Stock;
 use crate::pool::{Pool, SyncState};
+use crate::turns::SECTIONS_IN_HURRY;
 use crate::txg::Room;
 use crate::zones::{Tables, Zone};
 use std::sync::atomic::Ordering;
@@ -37,6 +37,11 @@ pub(crate) struct Yield {
 }
 
 impl Yield {
+    #[cfg(test)]
+    pub fn for_tests(unit: u64, largest_block: u64) -> Yield {
+        Yield { unit, largest_block }
+    }
+
     /// Of a zone that takes `capacity` bytes.
     pub fn of(&self, capacity: u64) -> u64 {
         self.of_all(capacity, 1)

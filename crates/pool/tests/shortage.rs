@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use support::{create, fill, import, options, owner, sim, verify, work};
+use terrane_device::sim::Kept;
 use terrane_device::{Device, Fault, SimConfig, SimDevice, ZoneState};
 use terrane_pool::record::Home;
 use terrane_pool::zones::Phase;
@@ -45,6 +46,54 @@ fn zones_that_died_are_no_room_after_import() {
         assert!(pool.status().size_bytes + (8 << 20) < size + (1 << 20), "{state:?}");
         work(&pool, &toy, &SeededEnv::new(22), 30).unwrap();
         verify(&pool, &toy);
+    }
+}
+
+#[test]
+fn no_crash_loses_the_group_that_becomes_the_only_one() {
+    for seed in [51, 52] {
+        let device = sim(seed, seed % 2 == 0);
+        let (pool, toy) = create(&device, seed);
+        let env = SeededEnv::new(seed);
+        let mut groups = 0;
+        while pool.status().zones_waiting < 2 {
+            assert!(groups < 400, "no zone was emptied");
+            work(&pool, &toy, &env, 1).unwrap();
+            groups += 1;
+        }
+        let (newest, versions) = (pool.synced_txg(), toy.state.lock().versions.clone());
+        // Nothing takes writes any more but what waits to be reset.
+        let of_phase = |wanted: fn(Phase) -> bool| {
+            let zones = pool.zones().into_iter().filter(move |zone| wanted(zone.phase));
+            zones.map(|zone| zone.home.zone).collect::<Vec<_>>()
+        };
+        let (resident, open) =
+            (of_phase(|phase| phase != Phase::Gone), of_phase(|phase| phase == Phase::Open));
+        pool.abandon();
+        for zone in (2..48).map(ZoneIdx).filter(|zone| !resident.contains(zone) || open.contains(zone)) {
+            device.kill_zone(zone, ZoneState::ReadOnly).unwrap();
+        }
+        let whole = device.restarted(Kept::Everything);
+        let before = whole.ops_done();
+        let (pool, _) = import(&whole, seed).unwrap();
+        assert_eq!(pool.oldest_txg(), newest, "older groups are given up, or nothing could be reset");
+        assert!(pool.status().zones_empty >= 2, "{:?}", pool.status());
+        pool.abandon();
+        let ops = whole.ops_done() - before;
+        for cut in 0..ops {
+            for kept in [Kept::Nothing, Kept::Everything, Kept::Seeded(cut), Kept::Seeded(cut + 1000)] {
+                let device = device.restarted(Kept::Everything);
+                device.crash_after(device.ops_done() + cut);
+                let _ = import(&device, seed).map(|(pool, _)| pool.abandon());
+                device.cut_power();
+                let (pool, toy) = import(&device.restarted(kept), seed + 1)
+                    .unwrap_or_else(|error| panic!("seed {seed}, cut {cut} of {ops}, {kept:?}: {error}"));
+                assert_eq!(pool.synced_txg(), newest, "seed {seed}, cut {cut} of {ops}, {kept:?}");
+                assert!(toy.state.lock().versions == versions, "seed {seed}, cut {cut} of {ops}, {kept:?}");
+                verify(&pool, &toy);
+                pool.abandon();
+            }
+        }
     }
 }
 

@@ -1,0 +1,56 @@
+use super::*;
+use crate::record::{Class, Home};
+use crate::zones::Zone;
+use terrane_wire::ZoneIdx;
+
+const YIELD: u64 = 1 << 20;
+
+/// Zones 1, 2, ... in these phases, with so many live bytes.
+fn tables(zones: &[(Phase, u64)]) -> Tables {
+    let mut tables = Tables::default();
+    for (seq, (phase, live)) in (1..).zip(zones) {
+        let home = Home { device: DeviceIdx(0), zone: ZoneIdx(seq + 1) };
+        let mut zone = Zone::new(Class::Data, home, YIELD, Txg(1));
+        (zone.phase, zone.live) = (*phase, *live);
+        tables.live += live;
+        tables.insert(ZoneSeq(u64::from(seq)), zone);
+    }
+    tables
+}
+
+fn full_yield() -> Yield {
+    Yield::for_tests(4096, 128 << 10)
+}
+
+#[test]
+fn a_zone_that_keeps_something_its_directory_does_not_list_is_nothing_to_count_on() {
+    let tables = tables(&[(Phase::Emptied(Txg(9)), 0), (Phase::Full, 4096)]);
+    let mut collector = Collector::new(1 << 30);
+    collector.finished = vec![(ZoneSeq(1), 500), (ZoneSeq(2), 700)];
+    assert_eq!(collector.credit(&tables), 1200, "while the group syncs both are believed");
+    assert_eq!(collector.settle(&tables, full_yield()), [ZoneSeq(2)]);
+    assert_eq!(collector.credit(&tables), 500);
+    assert!(!collector.candidates.contains(ZoneSeq(2)), "it would be chosen again and again");
+    assert!(collector.settle(&tables, full_yield()).is_empty());
+}
+
+#[test]
+fn zones_that_hold_bootstrap_blocks_wait_for_all_sections() {
+    let tables = tables(&[(Phase::Full, 4096)]);
+    let mut collector = Collector::new(1 << 30);
+    (collector.held_up, collector.held_since) = (vec![ZoneSeq(1)], Txg(7));
+    // One section could not be rewritten: what it needs is still there.
+    collector.released(&tables, full_yield(), Txg(6));
+    assert!(!collector.candidates.contains(ZoneSeq(1)));
+    collector.released(&tables, full_yield(), Txg(7));
+    assert!(collector.candidates.contains(ZoneSeq(1)));
+}
+
+#[test]
+fn a_zone_is_tried_a_few_times() {
+    let mut collector = Collector::new(1 << 30);
+    let tries: Vec<bool> = (0..READ_TRIES).map(|_| collector.gives_up(ZoneSeq(1))).collect();
+    assert_eq!(tries.iter().filter(|gives_up| **gives_up).count(), 1);
+    assert_eq!(tries.last(), Some(&true));
+    assert!(!collector.gives_up(ZoneSeq(2)), "each by itself");
+}
