@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # RocksDB on Terrane, ext4, xfs and btrfs: fill, overwrite and read while writing on a file system that is 80 % full.
 #
-#   scripts/bench-rocksdb.sh [--peers terrane-off,ext4,xfs,btrfs] [--size 8G] [--zone-size 32M] [--percent 80] [--secs 60] [--image FILE] [--out FILE]
+#   scripts/bench-rocksdb.sh [--peers terrane-off,ext4,xfs,btrfs] [--size 8G] [--zone-size 32M] [--percent 80] [--writes 500000]
+#                            [--image FILE] [--out FILE]
 #
 # Each peer gets the same image, written in full; `db_bench` (Debian: rocksdb-tools) makes tables as large as a zone less a part of 16, not
-# compressed, and as many keys as make its database --percent of what is offered. Then it overwrites, and reads while it writes, for --secs
-# each. File-system write amplification is what the device was given for each byte that RocksDB wrote (its own counts of log,
+# compressed, and as many keys as make its database --percent of what is offered. Then it overwrites --writes keys, and reads half as
+# many, by two threads, while it writes up to 4 MB/s: the same work for everybody, for a database takes more room the faster it is
+# overwritten. File-system write amplification is what the device was given for each byte that RocksDB wrote (its own counts of log,
 # flushes and compactions); Terrane counts its device itself, the kernel that of the others. Needs root.
 #
 # MOUNT_OPTIONS are given to `terrane mount -o`.
@@ -62,20 +64,20 @@ on_peer() {
     export KEYS=$((offered * PERCENT / 100 / 1030 * 95 / 100))
     # Straight after each other, as a database lives: no rest for anybody to tidy up.
     phase filluniquerandom
-    phase overwrite --use_existing_db --duration="$SECS"
-    phase readwhilewriting --use_existing_db --duration="$SECS" --threads=2
+    phase overwrite --use_existing_db --writes="$WRITES"
+    phase readwhilewriting --use_existing_db --reads=$((WRITES / 4)) --threads=2 --benchmark_write_rate_limit=4000000
 }
 
 [ "${1:-}" != --on-peer ] || { on_peer; exit; }
 
-peers=terrane-off,ext4,xfs,btrfs size=8G zone=32M percent=80 secs=60 image= out=
+peers=terrane-off,ext4,xfs,btrfs size=8G zone=32M percent=80 writes=500000 image= out=
 while [ $# -gt 0 ]; do
     case $1 in
         --peers) peers=$2; shift 2 ;;
         --size) size=$2; shift 2 ;;
         --zone-size) zone=$2; shift 2 ;;
         --percent) percent=$2; shift 2 ;;
-        --secs) secs=$2; shift 2 ;;
+        --writes) writes=$2; shift 2 ;;
         --image) image=$2; shift 2 ;;
         --out) out=$2; shift 2 ;;
         *) die "unknown option $1" ;;
@@ -86,7 +88,7 @@ can_mount && [ "$(id -u)" = 0 ] || { loud "SKIPPED: needs root and /dev/fuse"; e
 [ -n "${NO_BUILD:-}" ] || build_terrane
 
 work=$(work_dir)
-export IMG=${image:-$work/image} MNT=$work/mnt WORK=$work PERCENT=$percent SECS=$secs
+export IMG=${image:-$work/image} MNT=$work/mnt WORK=$work PERCENT=$percent WRITES=$writes
 export FILE_BYTES=$(($(numfmt --from=iec "$zone") / 16 * 15)) TERRANE_POOL_OPTIONS="--zone-size $zone" TERRANE_MOUNT_OPTIONS=${MOUNT_OPTIONS:-}
 trap 'unmount "$MNT"; rm -rf --one-file-system "$work"' EXIT
 mkdir -p "$MNT"
