@@ -52,6 +52,8 @@ pub mod kind {
     pub const UNLISTED: &str = "directory entry of a block";
     pub const OWNER: &str = "owner of a block";
     pub const CRC: &str = "CRC of a stored block";
+    /// What the header of an object set says that its blocks take: all, records before compression, and after.
+    pub const ACCOUNT: &str = "bytes by the header of the object set";
     pub const OBJECT_COUNT: &str = "object count";
     pub const HIGH_WATER: &str = "high water of object numbers";
     pub const OBJECT_KIND: &str = "kind of object";

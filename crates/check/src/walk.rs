@@ -14,7 +14,7 @@ use terrane_object::dnode::{
     dnodes_in,
 };
 use terrane_object::objset::{FREE_QUEUE, HEADER};
-use terrane_object::{BlockPtr, ObjectId, ObjectKind, ObjectSet, Owner, Pool};
+use terrane_object::{Account, BlockPtr, ObjectId, ObjectKind, ObjectSet, Owner, Pool};
 use terrane_pool::read::owner_text;
 use terrane_pool::{Addr, granule_bytes};
 use terrane_wire::{Txg, ZoneSeq};
@@ -109,6 +109,8 @@ pub(crate) struct Walk<'a> {
     pub reached: Vec<Reached>,
     /// Bytes found in each zone.
     pub by_zone: BTreeMap<ZoneSeq, u64>,
+    /// Of the object set that is walked.
+    account: Account,
     indirect: HashSet<u64>,
 }
 
@@ -126,6 +128,7 @@ impl<'a> Walk<'a> {
             told: 0,
             reached: Vec::new(),
             by_zone: BTreeMap::new(),
+            account: Account::default(),
             indirect: HashSet::new(),
         }
     }
@@ -153,6 +156,8 @@ impl<'a> Walk<'a> {
             cut_off: false,
         };
         self.copies(&header, &root, 0, 0, self.synced);
+        self.account = Account::default();
+        let findings = self.report.findings_count;
         let (dnodes, free_queue, queued) = set.inner_trees();
         let mut met = 0;
         let mut behind = 1;
@@ -173,6 +178,15 @@ impl<'a> Walk<'a> {
                 cut_off: true,
             };
             self.subtree(&tree, &ptr, 0, self.synced, &mut None);
+        }
+        // What could not be walked was not counted.
+        if let Some(stored) = set.account()
+            && self.report.findings_count == findings
+        {
+            let at = format!("object set {objset}");
+            let show =
+                |all: Account| format!("{}, {}, {}", all.used_bytes, all.logical_bytes, all.physical_bytes);
+            self.report.expect(kind::ACCOUNT, at, show(self.account), show(stored));
         }
         let (objects, high_water) = set.stored_numbers();
         if whole {
@@ -358,6 +372,8 @@ impl<'a> Walk<'a> {
             BlockPtr::Embedded(embedded) => embedded.kind,
             BlockPtr::Normal(normal) => normal.kind,
         };
+        let is_file = ObjectKind::from_id(of_kind).is_some_and(|kind| !kind.is_metadata());
+        self.account.add(ptr, is_file && level == 0 && !tree.metadata);
         if !tree.cut_off {
             self.report.expect(kind::BLOCK_KIND, &at, tree.kind, of_kind);
         }

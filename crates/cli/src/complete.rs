@@ -7,6 +7,7 @@
 //! Completion reads the registry and nothing else: Tab must not open a device.
 
 use crate::cmd::mount::OPTION_HELP;
+use crate::figures::FIGURES;
 use crate::registry::Registry;
 use clap::{Arg, Command};
 use clap_complete::CompleteEnv;
@@ -81,7 +82,9 @@ fn pools(start: &OsStr) -> Vec<CompletionCandidate> {
 }
 
 fn properties(start: &OsStr) -> Vec<CompletionCandidate> {
-    all(PROPERTIES.iter().map(|property| property.name.to_owned()).chain(["all".to_owned()]), start)
+    let names = PROPERTIES.iter().map(|property| property.name);
+    let figures = FIGURES.iter().map(|figure| figure.name);
+    all(names.chain(figures).chain(["all"]).map(str::to_owned), start)
 }
 
 fn assignments(start: &OsStr) -> Vec<CompletionCandidate> {

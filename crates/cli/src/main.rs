@@ -13,6 +13,7 @@ mod complete;
 mod control;
 mod daemon;
 mod failure;
+mod figures;
 mod help;
 mod holder;
 mod inspect;

@@ -151,6 +151,20 @@ fn space(page: &mut Page, live: &Live, stats: &Stats) {
     page.gauge("pool_size_bytes", "Bytes that users can fill.", size);
     page.gauge("pool_used_bytes", "Bytes of live blocks, all copies, after compression.", used);
     page.gauge("pool_available_bytes", "Bytes still available to users, before compression.", available);
+    // A set from before they were counted has none.
+    if let Some(account) = live.dataset.objects().account() {
+        page.gauge(
+            "dataset_used_bytes",
+            "Bytes of the data set's blocks, all copies, after compression.",
+            account.used_bytes,
+        );
+        page.gauge(
+            "dataset_logical_bytes",
+            "Bytes of the data set's records before compression.",
+            account.logical_bytes,
+        );
+        page.gauge("dataset_physical_bytes", "The same after compression, one copy.", account.physical_bytes);
+    }
     let zones = &stats.zones;
     let states = [
         ("empty", zones.empty),

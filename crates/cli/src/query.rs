@@ -7,6 +7,7 @@ use crate::check;
 use crate::clock;
 use crate::collect;
 use crate::failure::{Failure, Outcome};
+use crate::figures::{self, FIGURES, Figure};
 use crate::inspect;
 use crate::live::Live;
 use crate::metrics;
@@ -527,13 +528,8 @@ fn times(times: &Times) -> Value {
 }
 
 fn get(live: &Live, names: &[String]) -> Outcome<Value> {
-    let values = if names.is_empty() {
-        live.dataset.list()?
-    } else {
-        names.iter().map(|name| live.dataset.get(name)).collect::<Result<_, _>>()?
-    };
     let pool = live.pool.name();
-    let row = |value: &terrane_dataset::PropertyValue| {
+    let property = |value: &terrane_dataset::PropertyValue| {
         let source = value.source.to_string();
         let mut row = json!({"name": pool, "property": value.name, "value": value.value, "source": source});
         let levels = live.dataset.objects().levels().shares();
@@ -542,7 +538,19 @@ fn get(live: &Live, names: &[String]) -> Outcome<Value> {
         }
         row
     };
-    Ok(values.iter().map(row).collect())
+    let figure = |figure: &Figure| {
+        let (value, exact) = figure.show(live);
+        json!({"name": pool, "property": figure.name, "value": value, "exact": exact, "source": figures::SOURCE})
+    };
+    if names.is_empty() {
+        let values = live.dataset.list()?;
+        return Ok(values.iter().map(property).chain(FIGURES.iter().map(figure)).collect());
+    }
+    let one = |name: &String| match Figure::find(name) {
+        Some(found) => Ok(figure(found)),
+        None => Ok(property(&live.dataset.get(name)?)),
+    };
+    names.iter().map(one).collect()
 }
 
 fn level(share: &LevelShare) -> Value {
@@ -600,6 +608,10 @@ pub fn setting(word: &str) -> Result<Setting, String> {
 }
 
 fn property(name: &str) -> Outcome<&'static Property> {
+    if let Some(figure) = Figure::find(name) {
+        let remedy = "`terrane fs get` shows it";
+        return Err(Failure::refused(name, "a property that can be set", figure.meaning, remedy));
+    }
     Property::find(name).map_err(|error| {
         let known = PROPERTIES.iter().map(|property| property.name);
         Failure(format!("{error}{}", suggest::hint(name, known)))

@@ -41,6 +41,16 @@ fn a_pool_lives_from_create_to_destroy() {
     place.misused("fs set atime=sometimes tank", &["atime", "relatime", "sometimes"]);
     place.refused("fs set recordsize=1M tank", &["recordsize", "256K"]);
     place.misused("fs get colour tank", &["colour", "compression"]);
+    // What is counted is shown, and cannot be set.
+    assert_eq!(
+        place.out("fs get -H -o property,value,source compressratio tank"),
+        "compressratio\t1.00x\tcounted\n"
+    );
+    assert_eq!(place.out("fs get -H -p -o value logicalused,compressratio tank"), "0\n1.00\n");
+    let used: u64 = place.out("fs get -H -p -o value used tank").trim().parse().unwrap();
+    assert!(used > 0);
+    assert!(all.contains("refcompressratio") && !place.out("fs get -s local all tank").contains("used"));
+    place.misused("fs set compressratio=2 tank", &["compressratio", "can be set"]);
 
     let report = place.out("check tank");
     assert!(report.contains("nothing found"), "{report}");

@@ -7,7 +7,7 @@ mod support;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -109,7 +109,8 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     let place = Place::new("upgrade");
     assert!(place.out("pool upgrade").starts_with("no pools are known"));
     place.run("pool create tank tank.img --size 64M", 0);
-    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies";
+    let defaults =
+        "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts";
     assert_eq!(place.out("pool upgrade -H"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert_eq!(place.out("pool upgrade -H tank"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert!(place.out("pool upgrade --features").contains("org.terrane:tinyzap "));
@@ -127,7 +128,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     );
     assert_eq!(place.out("pool upgrade -H old"), format!("old\t1\t{defaults}\tnothing to do\n"));
     assert!(place.out("pool status old").contains(
-        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies\n"
+        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts\n"
     ));
     assert!(place.out("check old").contains("nothing found"));
     place.refused("pool upgrade nobody", &["nobody"]);
@@ -593,4 +594,46 @@ fn an_inode_shows_where_its_attributes_lie() {
         assert!(shown.contains(line), "{line}: {shown}");
     }
     assert!(place.out("check ./tank.img").contains("nothing found"));
+}
+
+#[test]
+fn blocks_levels_and_ratios_say_what_is_stored() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("ratio");
+    let mnt = place.path("mnt");
+    place.run("pool create tank tank.img --size 128M -o recordsize=16K -o compression=zstd-3", 0);
+    place.run("mount tank mnt", 0);
+    fs::write(mnt.join("noise"), noise(10 * 16_384)).unwrap();
+    fs::write(mnt.join("text"), &"all work and no play\n".repeat(8000)[..160_000]).unwrap();
+    fs::write(mnt.join("zeros"), vec![0; 160_000]).unwrap();
+    fs::write(mnt.join("tiny"), "a few bytes").unwrap();
+    File::create(mnt.join("hole")).unwrap().set_len(1 << 30).unwrap();
+    place.run("sync tank", 0);
+    // The kernel remembers attributes; a new mount asks again.
+    place.run("umount tank", 0);
+    place.run("mount tank mnt", 0);
+    let blocks = |name: &str| fs::metadata(mnt.join(name)).unwrap().blocks();
+    assert!((320..360).contains(&blocks("noise")), "{}", blocks("noise"));
+    assert!((1..40).contains(&blocks("text")), "{}", blocks("text"));
+    assert_eq!((blocks("zeros"), blocks("hole"), blocks("tiny")), (0, 0, 1));
+
+    let shown =
+        place.out("fs get -H -p -o value used,logicalused,physicalused,compressratio,refcompressratio tank");
+    let shown: Vec<f64> = shown.lines().map(|line| line.parse().unwrap()).collect();
+    let [used, logical, physical, ratio, reference] = shown[..] else { panic!("{shown:?}") };
+    assert!((323_000.0..=345_000.0).contains(&logical), "{shown:?}");
+    assert!((163_840.0..=175_000.0).contains(&physical) && used > physical, "{shown:?}");
+    assert!((logical / physical - ratio).abs() < 0.01 && ratio == reference, "{shown:?}");
+    let page = place.out("metrics tank");
+    let line = page.lines().find(|line| line.starts_with("terrane_dataset_logical_bytes")).unwrap();
+    assert!(line.ends_with(&format!(" {logical}")), "{line}");
+
+    let text = &place.json("stat -j mnt/text")["files"][0];
+    assert_eq!(text["zstd_levels"], serde_json::json!([{"name": "zstd-3", "records": 10}]), "{text}");
+    assert!(place.out("stat mnt/text").contains("levels: zstd-3 10\n"));
+    assert_eq!(place.json("stat -j mnt/noise")["files"][0]["zstd_levels"], serde_json::json!([]));
+    place.run("umount tank", 0);
+    assert!(place.out("check tank").contains("nothing found"));
 }

@@ -6,6 +6,7 @@
 //! Attributes that do not fit the bonus go to one *spill block*. Its pointer takes the last 128 bytes of the dnode, so that who has
 //! none pays nothing for it.
 
+use crate::account::{self, Account};
 use crate::error::ObjectError;
 use std::sync::Arc;
 use terrane_pool::BlockPtr;
@@ -69,8 +70,15 @@ layout! {
         8  objects: u64,
         /// Slots below this one may be in use.
         16 high_water: u64,
+        /// bit 0: the sums that follow are counted
         24 flags: u64,
-        32 reserved: [u64; 4],
+        /// What all blocks take but the header's own, all copies, in granules.
+        32 used: u64,
+        /// Records of files before compression.
+        40 logical: u64,
+        /// Records of files after compression, one copy.
+        48 physical: u64,
+        56 reserved: u64,
     }
 }
 
@@ -372,6 +380,8 @@ pub fn dnodes_in(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Vec<(usize, D
 pub struct ObjsetHeader {
     pub objects: u64,
     pub high_water: u64,
+    /// `None`: it was made before sums were counted.
+    pub account: Option<Account>,
     pub dnodes: Dnode,
     pub free_queue: Dnode,
 }
@@ -382,18 +392,23 @@ impl ObjsetHeader {
             objects: 0,
             // Slot 0 stays free: number 0 names the dnodes themselves.
             high_water: 1,
+            account: None,
             dnodes: Dnode::new(ObjectKind::Dnodes, 1, DNODE_BLOCK_BYTES, Txg(0)),
             free_queue: Dnode::new(ObjectKind::FreeQueue, 1, DNODE_BLOCK_BYTES, Txg(0)),
         }
     }
 
     pub fn encode(&self) -> Vec<u8> {
+        let (flags, [used, logical, physical]) = account::words(self.account);
         let head = ObjsetHead {
             magic: OBJSET_MAGIC,
             objects: self.objects,
             high_water: self.high_water,
-            flags: 0,
-            reserved: [0; 4],
+            flags,
+            used,
+            logical,
+            physical,
+            reserved: 0,
         };
         let mut raw = head.encode().to_vec();
         raw.resize(SLOT_BYTES, 0);
@@ -407,14 +422,15 @@ impl ObjsetHeader {
         let head = ObjsetHead::decode(raw)
             .filter(|_| raw.len() == OBJSET_BYTES)
             .ok_or_else(|| Corrupt::new(at, "object set header length", OBJSET_BYTES, raw.len()))?;
-        if head.magic != OBJSET_MAGIC || head.flags != 0 || head.reserved != [0; 4] {
+        if head.magic != OBJSET_MAGIC || head.reserved != 0 {
             return Err(Corrupt::new(
                 at,
                 "object set header",
-                "magic and known flags",
-                format_args!("{:#x} {:#x}", head.magic, head.flags),
+                format_args!("{OBJSET_MAGIC:#x}, and nothing that is reserved"),
+                format_args!("{:#x} {:#x}", head.magic, head.reserved),
             ));
         }
+        let account = account::parse(head.flags, [head.used, head.logical, head.physical], at)?;
         let part = |index: usize, kind: ObjectKind| -> Result<Dnode, Corrupt> {
             let raw = raw.get(index * SLOT_BYTES..(index + 1) * SLOT_BYTES).unwrap_or(&[]);
             match Dnode::parse(raw, &at)? {
@@ -435,7 +451,7 @@ impl ObjsetHeader {
                 head.high_water,
             ));
         }
-        Ok(ObjsetHeader { objects: head.objects, high_water: head.high_water, dnodes, free_queue })
+        Ok(ObjsetHeader { objects: head.objects, high_water: head.high_water, account, dnodes, free_queue })
     }
 }
 

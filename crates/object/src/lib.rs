@@ -5,10 +5,11 @@
 //! group syncs; then new blocks are written, the trees above them are rewritten from the leaves up, and the old
 //! blocks are released.
 //!
-//! Rooms, in reading order: [`dnode`] (bytes as stored), `dirty` (what a group changed), [`object`] (one object, alive), `tree` (from
-//! changed blocks to a new root), `numbers` (which are free), [`objset`] (many objects), [`objects`] (all sets of a pool, and
-//! their sync), `outlook` (what is known of life times).
+//! Rooms, in reading order: [`dnode`] (bytes as stored), `account` (what a set takes), `dirty` (what a group changed), [`object`]
+//! (one object, alive), `tree` (from changed blocks to a new root), `numbers` (which are free), [`objset`] (many objects),
+//! [`objects`] (all sets of a pool, and their sync), `outlook` (what is known of life times).
 
+mod account;
 mod dirty;
 pub mod dnode;
 mod error;
@@ -19,6 +20,7 @@ pub mod objset;
 mod outlook;
 mod tree;
 
+pub use account::Account;
 pub use dnode::{ObjectKind, slot_of};
 pub use error::ObjectError;
 pub use object::Object;

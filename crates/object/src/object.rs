@@ -14,7 +14,7 @@ use crate::outlook::Outlook;
 use crate::tree::{Whose, lookup, next_allocated};
 use parking_lot::RwLock;
 use std::sync::{Arc, Weak};
-use terrane_pool::{Hint, PoolError, Tx};
+use terrane_pool::{BlockPtr, Hint, PoolError, Tx};
 use terrane_wire::{Corrupt, ObjectId, Txg};
 
 /// What the syncing group takes from an object: its changes, and the dnode as that group leaves it (with the old tree).
@@ -285,6 +285,17 @@ impl Object {
     pub fn used_bytes(&self) -> u64 {
         let state = self.state.read();
         state.dnode.used.saturating_add(state.layers().map(Dirty::bytes).sum::<u64>())
+    }
+
+    /// The same with what lies in the dnode: a block that fits its pointer takes none of its own, and is not nothing.
+    pub fn occupied_bytes(&self) -> u64 {
+        let state = self.state.read();
+        let embedded = match &state.dnode.root {
+            BlockPtr::Embedded(embedded) => embedded.payload.len() as u64,
+            BlockPtr::Hole(_) | BlockPtr::Normal(_) => 0,
+        };
+        drop(state);
+        self.used_bytes().saturating_add(embedded)
     }
 
     /// Runs `change` on the open group's changes, and has the object synced with that group.

@@ -8,6 +8,7 @@
 //!
 //! Invariant: an object number is handed out again only after the group that freed it has committed (see `numbers`).
 
+use crate::account::{Account, Ledger};
 use crate::dirty::{Ranges, Spill};
 use crate::dnode::{
     DNODE_BLOCK_BYTES, Dnode, ObjectKind, ObjsetHeader, SLOT_BYTES, SLOTS_MAX, SLOTS_PER_BLOCK, SPILL,
@@ -101,6 +102,7 @@ pub struct ObjectSet {
     dnodes: Arc<Object>,
     free_queue: Arc<Object>,
     queue: Mutex<Vec<BlockPtr>>,
+    account: Mutex<Option<Account>>,
     shards: Vec<Mutex<Shard>>,
     open: Mutex<Vec<Arc<Object>>>,
     syncing: Mutex<(Vec<Arc<Object>>, u64, u64)>,
@@ -136,6 +138,7 @@ impl ObjectSet {
             me: me.clone(),
             numbers: Mutex::new(numbers),
             queue: Mutex::default(),
+            account: Mutex::new(header.account),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             open: Mutex::default(),
             syncing: Mutex::new((Vec::new(), header.objects, header.high_water)),
@@ -334,6 +337,17 @@ impl ObjectSet {
         failed
     }
 
+    /// What the set takes, as of the last sync. `None`: it was made by a version that did not count.
+    pub fn account(&self) -> Option<Account> {
+        *self.account.lock()
+    }
+
+    /// A set without a header begins to count, where older versions need not read it.
+    fn account_before(&self) -> Option<Account> {
+        let is_new = self.root.lock().is_hole() && self.pool.has(Feature::Accounts);
+        self.account().or(is_new.then(Account::default))
+    }
+
     /// The dnodes of the header, and the subtrees that wait to be freed: for `check`.
     pub fn inner_trees(&self) -> (Dnode, Dnode, Vec<BlockPtr>) {
         (self.dnodes.dnode(), self.free_queue.dnode(), self.queue.lock().clone())
@@ -484,19 +498,24 @@ impl ObjectSet {
         if frozen.is_empty() && self.queue.lock().is_empty() && !self.root.lock().is_hole() {
             return Ok(None);
         }
-        let mut queue = std::mem::take(&mut *self.queue.lock());
-        let queue_before = queue.clone();
+        let mut ledger = Ledger::new(std::mem::take(&mut *self.queue.lock()));
+        let queue_before = ledger.queue.clone();
         // One block of dnodes after the other.
         frozen.sort_unstable_by_key(|(object, _)| object.id());
-        let dnodes = self.sync_objects(group, &frozen, &mut queue)?;
-        self.shrink_queue(group, &mut queue)?;
+        let dnodes = self.sync_objects(group, &frozen, &mut ledger)?;
+        self.shrink_queue(group, &mut ledger)?;
         let (meta, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
-        let new_meta = self.sync_dnodes(group, &frozen, &dnodes, &mut queue)?;
-        let new_queue =
-            if queue == queue_before { free_queue.dnode() } else { self.sync_queue(group, &mut queue)? };
+        let new_meta = self.sync_dnodes(group, &frozen, &dnodes, &mut ledger)?;
+        let new_queue = if ledger.queue == queue_before {
+            free_queue.dnode()
+        } else {
+            self.sync_queue(group, &mut ledger)?
+        };
+        let account = self.account_before().map(|before| ledger.settle(before));
         let header = ObjsetHeader {
             objects: count,
             high_water,
+            account,
             dnodes: new_meta.clone(),
             free_queue: new_queue.clone(),
         };
@@ -521,7 +540,8 @@ impl ObjectSet {
             object.install(dnode);
         }
         self.retire(&frozen);
-        *self.queue.lock() = queue;
+        *self.queue.lock() = ledger.queue;
+        *self.account.lock() = account;
         let old = std::mem::replace(&mut *self.root.lock(), root.clone());
         group.release(&old);
         Ok(Some(root))
@@ -532,7 +552,7 @@ impl ObjectSet {
         &self,
         group: &mut Group<'_>,
         frozen: &[(Arc<Object>, Arc<Frozen>)],
-        queue: &mut Vec<BlockPtr>,
+        ledger: &mut Ledger,
     ) -> Result<Vec<Dnode>, ObjectError> {
         let policy = self.policy();
         let mut pointers: Vec<BTreeMap<u64, BlockPtr>> = vec![BTreeMap::new(); frozen.len()];
@@ -567,7 +587,7 @@ impl ObjectSet {
         let mut dnodes = Vec::with_capacity(frozen.len());
         for ((object, aside), mut new) in frozen.iter().zip(pointers) {
             // First, and whatever becomes of the tree: the bonus of this group stands in the dnode in any case, and they belong together.
-            let dnode = with_spill(group, aside, new.remove(&SPILL));
+            let dnode = with_spill(group, aside, new.remove(&SPILL), ledger);
             if new.is_empty() && (aside.dirty.freed.is_empty() || dnode.root.is_hole()) {
                 dnodes.push(dnode);
                 continue;
@@ -575,7 +595,7 @@ impl ObjectSet {
             let checksum =
                 if aside.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
             // The tree that this group starts from is the one of the last sync, whatever the open group did since.
-            let rewrite = Rewrite::new(group, object.whose(), dnode.clone(), checksum, queue);
+            let rewrite = Rewrite::new(group, object.whose(), dnode.clone(), checksum, ledger);
             let dnode = rewrite.run(&aside.dirty.freed, new).or_else(|error| {
                 // Its tree cannot be read, so there is nothing to merge the changes into: they are lost, the rest goes on.
                 log::error!(
@@ -637,7 +657,7 @@ impl ObjectSet {
         group: &mut Group<'_>,
         frozen: &[(Arc<Object>, Arc<Frozen>)],
         dnodes: &[Dnode],
-        queue: &mut Vec<BlockPtr>,
+        ledger: &mut Ledger,
     ) -> Result<Dnode, ObjectError> {
         let mut blocks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for ((object, aside), dnode) in frozen.iter().zip(dnodes) {
@@ -685,17 +705,17 @@ impl ObjectSet {
             });
         }
         let new = numbers.into_iter().zip(group.write(requests)?).collect();
-        let rewrite = Rewrite::new(group, self.dnodes.whose(), meta, ChecksumKind::Blake3, queue);
+        let rewrite = Rewrite::new(group, self.dnodes.whose(), meta, ChecksumKind::Blake3, ledger);
         Ok(rewrite.run(&Ranges::default(), new)?)
     }
 
     /// Frees a bounded piece of what waits.
-    fn shrink_queue(&self, group: &mut Group<'_>, queue: &mut Vec<BlockPtr>) -> Result<(), ObjectError> {
+    fn shrink_queue(&self, group: &mut Group<'_>, ledger: &mut Ledger) -> Result<(), ObjectError> {
         let mut freed = 0;
         while freed < FREES_PER_GROUP {
-            let Some(ptr) = queue.pop() else { break };
+            let Some(ptr) = ledger.queue.pop() else { break };
             let whose = Whose { objset: self.id, object: FREE_QUEUE };
-            match free_subtree(group, whose, &ptr, queue) {
+            match free_subtree(group, whose, &ptr, ledger) {
                 Ok(released) => freed += released,
                 // What cannot be read cannot be freed; it is lost space, named, and must not stop every later group.
                 Err(error) => damage_only(&self.pool, error)?,
@@ -704,8 +724,8 @@ impl ObjectSet {
         Ok(())
     }
 
-    fn sync_queue(&self, group: &mut Group<'_>, queue: &mut Vec<BlockPtr>) -> Result<Dnode, ObjectError> {
-        let raw: Vec<u8> = queue.iter().flat_map(BlockPtr::encode).collect();
+    fn sync_queue(&self, group: &mut Group<'_>, ledger: &mut Ledger) -> Result<Dnode, ObjectError> {
+        let raw: Vec<u8> = ledger.queue.iter().flat_map(BlockPtr::encode).collect();
         let whose = self.free_queue.whose();
         let mut dnode = self.free_queue.dnode();
         let mut requests = Vec::new();
@@ -725,7 +745,7 @@ impl ObjectSet {
         let new = (0..).zip(group.write(requests)?).collect();
         let mut freed = Ranges::default();
         freed.add(0, u64::MAX);
-        Ok(Rewrite::new(group, whose, dnode, ChecksumKind::Blake3, queue).run(&freed, new)?)
+        Ok(Rewrite::new(group, whose, dnode, ChecksumKind::Blake3, ledger).run(&freed, new)?)
     }
 
     /// The dnodes of this group are in the tree: destroyed objects are gone, and slots that were given out are found taken there.
@@ -753,11 +773,13 @@ fn freed_slots(frozen: &[(Arc<Object>, Arc<Frozen>)]) -> NumberMap<u64, u32> {
 }
 
 /// The dnode that a group starts from, with the spill that it leaves. What the spill was before is released.
-fn with_spill(group: &mut Group<'_>, aside: &Frozen, new: Option<BlockPtr>) -> Dnode {
+fn with_spill(group: &mut Group<'_>, aside: &Frozen, new: Option<BlockPtr>, ledger: &mut Ledger) -> Dnode {
     let mut dnode = aside.dnode.clone();
     if !matches!(aside.dirty.spill, Spill::Unchanged) {
         let new = new.unwrap_or_default();
         group.release(&dnode.spill);
+        ledger.died.add(&dnode.spill, false);
+        ledger.born.add(&new, false);
         dnode.used =
             dnode.used.saturating_sub(dnode.spill.allocated_bytes()).saturating_add(new.allocated_bytes());
         dnode.spill = new;

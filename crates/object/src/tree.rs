@@ -7,6 +7,7 @@
 //!
 //! Invariant: every pointer that leaves the tree is released exactly once, or queued exactly once.
 
+use crate::account::Ledger;
 use crate::dirty::Ranges;
 use crate::dnode::{Dnode, POINTERS};
 use std::collections::{BTreeMap, BTreeSet};
@@ -139,7 +140,7 @@ pub(crate) struct Rewrite<'a, 'g> {
     group: &'a mut Group<'g>,
     whose: Whose,
     checksum: ChecksumKind,
-    queue: &'a mut Vec<BlockPtr>,
+    ledger: &'a mut Ledger,
     /// The tree before this group.
     old: Dnode,
     /// New pointers by level.
@@ -157,13 +158,13 @@ pub(crate) struct Rewrite<'a, 'g> {
 }
 
 impl<'a, 'g> Rewrite<'a, 'g> {
-    /// Subtrees too large to free at once are pushed to `queue`.
+    /// Subtrees too large to free at once are pushed to the ledger's queue.
     pub fn new(
         group: &'a mut Group<'g>,
         whose: Whose,
         old: Dnode,
         checksum: ChecksumKind,
-        queue: &'a mut Vec<BlockPtr>,
+        ledger: &'a mut Ledger,
     ) -> Self {
         let levels = usize::from(old.levels);
         let (changes, detached) = (vec![BTreeMap::new(); levels], vec![BTreeSet::new(); levels]);
@@ -171,7 +172,7 @@ impl<'a, 'g> Rewrite<'a, 'g> {
             group,
             whose,
             checksum,
-            queue,
+            ledger,
             old,
             changes,
             detached,
@@ -191,7 +192,9 @@ impl<'a, 'g> Rewrite<'a, 'g> {
         let gone = if rebuilt.is_ok() { &self.leaving } else { &self.made };
         gone.iter().for_each(|ptr| self.group.release(ptr));
         if rebuilt.is_ok() {
-            self.queue.append(&mut self.queued);
+            self.ledger.queue.append(&mut self.queued);
+            self.made.iter().for_each(|ptr| self.ledger.born.add_of_tree(ptr));
+            self.leaving.iter().for_each(|ptr| self.ledger.died.add_of_tree(ptr));
         }
         rebuilt
     }
@@ -382,7 +385,7 @@ pub(crate) fn free_subtree(
     group: &mut Group<'_>,
     whose: Whose,
     ptr: &BlockPtr,
-    queue: &mut Vec<BlockPtr>,
+    ledger: &mut Ledger,
 ) -> Result<u64, PoolError> {
     let level = ptr.level();
     let mut released = 1;
@@ -392,12 +395,13 @@ pub(crate) fn free_subtree(
                 continue;
             }
             if level > 2 {
-                queue.push(child);
+                ledger.queue.push(child);
             } else {
-                released += free_subtree(group, whose, &child, queue)?;
+                released += free_subtree(group, whose, &child, ledger)?;
             }
         }
     }
     group.release(ptr);
+    ledger.died.add_of_tree(ptr);
     Ok(released)
 }

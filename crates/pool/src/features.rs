@@ -30,6 +30,8 @@ pub enum Feature {
     Tallies,
     /// Blocks by lzjb, zle and gzip.
     Codecs,
+    /// Headers of object sets say what their blocks take.
+    Accounts,
 }
 
 /// Which list of the label a feature stands in.
@@ -106,6 +108,13 @@ pub static FEATURES: &[FeatureRow] = &[
         compatibility: Compatibility::Incompatible,
         is_default: false,
         meaning: "contents compressed by lzjb, zle or gzip",
+    },
+    FeatureRow {
+        feature: Feature::Accounts,
+        name: "org.terrane:accounts",
+        compatibility: Compatibility::Incompatible,
+        is_default: true,
+        meaning: "what data sets take before and after compression; for those made from now on",
     },
 ];
 

@@ -2,6 +2,7 @@
 
 use crate::addr::Addr;
 use crate::anchors::read_anchor;
+use crate::block_ptr::Normal;
 use crate::directory::Entry;
 use crate::error::PoolError;
 use crate::label::{ANCHORS, Label, Uberblock};
@@ -136,6 +137,15 @@ impl Pool {
         let Some(held) = self.hold(seq) else { return false };
         let mut bytes = vec![0; entry.psize as usize];
         self.read_zone(&held, entry.offset, &mut bytes).is_ok() && crc32c::crc32c(&bytes) == entry.crc
+    }
+
+    /// The first bytes of a stored block, at most so many, unverified: what its algorithm says of itself.
+    pub fn stored_head(&self, normal: &Normal, bytes: usize) -> Result<Vec<u8>, PoolError> {
+        let addr = normal.copies().next().unwrap_or(Addr::NONE);
+        let (held, offset) = self.locate(addr, normal.psize)?;
+        let mut head = vec![0; bytes.min(normal.psize as usize)];
+        self.read_zone(&held, offset, &mut head)?;
+        Ok(head)
     }
 
     /// Where a block is now: zone, home, offset in bytes.

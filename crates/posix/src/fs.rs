@@ -353,7 +353,7 @@ impl Fs {
             gid: low32(zpl.gid),
             rdev: low32(zpl.rdev.unwrap_or(0)),
             size: zpl.size,
-            blocks: object.used_bytes().div_ceil(512),
+            blocks: object.occupied_bytes().div_ceil(512),
             blksize: object.block_size().max(self.set.record_size()),
             atime: time(zpl.atime),
             mtime: time(zpl.mtime),

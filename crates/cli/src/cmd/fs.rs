@@ -2,6 +2,7 @@
 
 use super::{ask, print, rows};
 use crate::failure::Outcome;
+use crate::figures::{self, FIGURES};
 use crate::query::{self, Query, Setting, property_help};
 use crate::registry::Registry;
 use crate::table::{Listing, Shape, count, size, text};
@@ -16,10 +17,12 @@ pub enum FsCommand {
     List(List),
     /// Show properties
     #[command(after_help = property_help() + "
+" + &figures::help() + "
 Sources:
   local         set on the data set
   temporary     an option of the mount
   creation      chosen when the pool was made, for good
+  counted       what is stored, as of the last commit; it cannot be set
   default       not set: what the program does by itself
 ")]
     Get(Get),
@@ -56,7 +59,8 @@ pub struct Get {
         ["name", "property", "value", "source"])]
     columns: Vec<String>,
     /// Only values from these sources, separated by commas
-    #[arg(short = 's', value_delimiter = ',', value_name = "SOURCES", value_parser = ["local", "temporary", "creation", "default"])]
+    #[arg(short = 's', value_delimiter = ',', value_name = "SOURCES", value_parser =
+        ["local", "temporary", "creation", "counted", "default"])]
     sources: Vec<String>,
     #[command(flatten)]
     shape: Shape,
@@ -86,7 +90,8 @@ fn names() -> PossibleValuesParser {
 }
 
 fn names_and_all() -> PossibleValuesParser {
-    PossibleValuesParser::new(PROPERTIES.iter().map(|property| property.name).chain(["all"]))
+    let figures = FIGURES.iter().map(|figure| figure.name);
+    PossibleValuesParser::new(PROPERTIES.iter().map(|property| property.name).chain(figures).chain(["all"]))
 }
 
 const DATASETS: Listing = Listing {
@@ -155,9 +160,7 @@ impl Get {
             self.sources.is_empty() || self.sources.iter().any(|source| row["source"] == source.as_str())
         };
         values.retain(wanted);
-        if self.shape.parsable {
-            values.iter_mut().for_each(exact);
-        }
+        values.iter_mut().for_each(|row| settle(row, self.shape.parsable));
         print(&VALUES.render_chosen(&self.columns, &values, self.shape))?;
         if !self.shape.json && !self.shape.no_header {
             values.iter().filter_map(levels).try_for_each(|line| print(&line))?;
@@ -186,8 +189,15 @@ fn levels(row: &Value) -> Option<String> {
     ))
 }
 
-/// `128K` as a script counts it.
-fn exact(row: &mut Value) {
+/// `128K` as a script counts it, where it is a script that asks.
+fn settle(row: &mut Value, is_parsable: bool) {
+    let exact = row.as_object_mut().and_then(|row| row.remove("exact"));
+    if !is_parsable {
+        return;
+    }
+    if let Some(exact) = exact {
+        row["value"] = exact;
+    }
     if matches!(row["property"].as_str(), Some("recordsize" | "zapsize"))
         && let Some(bytes) = row["value"].as_str().and_then(|word| crate::size::parse(word).ok())
     {

@@ -25,6 +25,7 @@ Fields:
   records       pieces of the file, each compressed and checksummed for itself
   embedded      records so small that they lie in the pointer to them
   holes         records that were never written, or are all zeros
+  levels        of records in zstd, from their own words; of large files some thousand records, evenly, are asked
   metadata      blocks of pointers to records, in two copies
   zones         where it lies: sequence number of the zone, its place on the device, blocks, bytes
   groups        the transaction groups that made the file and last changed its records
@@ -110,6 +111,11 @@ impl Stat {
             format!("{name} {} records, {from} in {to}{}", item["records"], times(logical, stored))
         };
         line("compression", lines(list("compression").iter().map(algorithm).collect()));
+        let level = |item: &Value| format!("{} {}", item["name"].as_str().unwrap_or("?"), item["records"]);
+        let levels: Vec<String> = list("zstd_levels").iter().map(level).collect();
+        if !levels.is_empty() {
+            line("levels", levels.join(", "));
+        }
         let checksum =
             |item: &Value| format!("{} {} records", item["name"].as_str().unwrap_or("?"), item["records"]);
         line("checksums", lines(list("checksums").iter().map(checksum).collect()));

@@ -10,13 +10,16 @@ use crate::live::Live;
 use crate::query::Progress;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use terrane_codec::Compression;
+use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEAD_BYTES};
+use terrane_codec::{Compression, ZstdLevel};
 use terrane_object::dnode::{Dnode, POINTERS};
 use terrane_object::{ObjectId, ObjectSet};
 use terrane_pool::block_ptr::Normal;
 use terrane_pool::{BlockPtr, Owner, PoolError};
 use terrane_posix::{Attr, Errno, mode};
 
+/// Records whose own words are read for the level that made them: a file may have millions.
+const LEVELS_MAX: u64 = 1024;
 /// Findings that are shown; more are only counted.
 const ERRORS_MAX: usize = 20;
 
@@ -49,13 +52,16 @@ pub fn stat(live: &Live, object: u64, progress: Progress<'_>) -> Outcome<Value> 
     let held = set.hold(ObjectId(object))?;
     let dnode = held.dnode();
     let mut walk = Walk::new(set, object, progress);
+    walk.every = dnode.block_count.div_ceil(LEVELS_MAX).max(1);
     walk.tree(&dnode);
     // A file without a block takes the data set's record size with its first one.
     let record_size = if dnode.block_count == 0 { set.record_size() } else { dnode.block_bytes };
     let length = if attr.mode & mode::S_IFMT == mode::S_IFREG { attr.size } else { 0 };
     let blocks = dnode.block_count.max(length.div_ceil(u64::from(record_size)));
     let holes = blocks.saturating_sub(walk.records.blocks);
-    let Walk { records, metadata, compression, checksums, zones, errors, errors_count, newest, .. } = walk;
+    let Walk {
+        records, metadata, compression, levels, checksums, zones, errors, errors_count, newest, ..
+    } = walk;
     let zones: Vec<Value> = zones
         .into_iter()
         .map(|((seq, device, zone), tally)| {
@@ -72,6 +78,10 @@ pub fn stat(live: &Live, object: u64, progress: Progress<'_>) -> Outcome<Value> 
                 "stored": tally.stored,
             })
         })
+        .collect();
+    let levels: Vec<Value> = levels
+        .into_iter()
+        .map(|(level, records)| json!({"name": level.to_string(), "records": records}))
         .collect();
     let checksums: Vec<Value> =
         checksums.into_iter().map(|(name, records)| json!({"name": name, "records": records})).collect();
@@ -91,6 +101,7 @@ pub fn stat(live: &Live, object: u64, progress: Progress<'_>) -> Outcome<Value> 
         "metadata_stored": metadata.stored,
         "uncommitted": held.used_bytes().saturating_sub(dnode.used),
         "compression": algorithms,
+        "zstd_levels": levels,
         "checksums": checksums,
         "zones": zones,
         "first_txg": dnode.birth.0,
@@ -138,6 +149,9 @@ struct Walk<'a> {
     records: Tally,
     metadata: Tally,
     compression: BTreeMap<u8, Tally>,
+    /// Levels of zstd, of one record in so many.
+    levels: BTreeMap<ZstdLevel, u64>,
+    every: u64,
     checksums: BTreeMap<String, u64>,
     /// By sequence, device, place on it.
     zones: BTreeMap<(u64, u16, u32), Tally>,
@@ -155,6 +169,8 @@ impl<'a> Walk<'a> {
             records: Tally::default(),
             metadata: Tally::default(),
             compression: BTreeMap::new(),
+            levels: BTreeMap::new(),
+            every: 1,
             checksums: BTreeMap::new(),
             zones: BTreeMap::new(),
             newest: 0,
@@ -175,6 +191,9 @@ impl<'a> Walk<'a> {
             }
             if ptr.level() == 0 {
                 self.record(&ptr);
+                if block.is_multiple_of(self.every) {
+                    self.level(&ptr);
+                }
                 continue;
             }
             self.metadata.add(&ptr);
@@ -197,6 +216,22 @@ impl<'a> Walk<'a> {
             BlockPtr::Hole(_) => return,
         };
         self.compression.entry(compression).or_default().add(ptr);
+    }
+
+    fn level(&mut self, ptr: &BlockPtr) {
+        let head = match ptr {
+            BlockPtr::Normal(normal) if normal.compression == ID_ZSTD => {
+                self.set.pool().stored_head(normal, ZSTD_HEAD_BYTES)
+            }
+            BlockPtr::Embedded(embedded) if embedded.compression == ID_ZSTD => Ok(embedded.payload.clone()),
+            _ => return,
+        };
+        match head.map(|head| ZstdLevel::of_stored(&head)) {
+            Ok(Some(level)) => *self.levels.entry(level).or_default() += 1,
+            // Whoever reads the record meets the same.
+            Ok(None) => self.error("a record in zstd does not say its level".to_owned()),
+            Err(error) => self.error(error.to_string()),
+        }
     }
 
     fn place(&mut self, normal: &Normal) {

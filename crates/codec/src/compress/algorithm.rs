@@ -22,6 +22,9 @@ pub const ID_LZ4: u8 = 15;
 /// Stored id of a zstd block of any level.
 pub const ID_ZSTD: u8 = 16;
 
+/// Bytes of a stored zstd block that say how it was made.
+pub const ZSTD_HEAD_BYTES: usize = 8;
+
 const ID_ON: u8 = 1;
 const LEVEL_SHIFT: u32 = 7;
 const LEVEL_DEFAULT: u8 = 3;
@@ -63,7 +66,7 @@ impl GzipLevel {
 }
 
 /// A zstd level as blocks store it: 1 to 19, or 103 to 123 for the fast ones. No other value can be built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ZstdLevel(u8);
 
 impl ZstdLevel {
@@ -85,6 +88,11 @@ impl ZstdLevel {
     pub fn from_cookie(cookie: u8) -> Option<Self> {
         let level = ZstdLevel(cookie);
         (Self::new(cookie).is_some() || level.acceleration().is_some()).then_some(level)
+    }
+
+    /// The level by which a zstd block was made, from its first [`ZSTD_HEAD_BYTES`] bytes as stored.
+    pub fn of_stored(head: &[u8]) -> Option<Self> {
+        Self::from_cookie(*head.get(4..ZSTD_HEAD_BYTES)?.first()?)
     }
 
     pub fn cookie(self) -> u8 {
@@ -301,6 +309,20 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!([level("zstd-19"), level("zstd-fast-1000"), level("zstd-fast-30")], [19, -1000, -30]);
+    }
+
+    #[test]
+    fn a_stored_block_says_its_level() {
+        let text = b"a line of text that repeats\n".repeat(100);
+        for level in [ZstdLevel::DEFAULT, ZstdLevel::new(19).unwrap(), ZstdLevel::fast(1000).unwrap()] {
+            let mut stored = Vec::new();
+            let outcome =
+                crate::Compressor::new().compress(Compression::Zstd(level), &text, text.len(), &mut stored);
+            assert_eq!(outcome, crate::Outcome::Compressed);
+            assert_eq!(ZstdLevel::of_stored(&stored), Some(level));
+            assert_eq!(ZstdLevel::of_stored(&stored[..7]), None);
+        }
+        assert_eq!(ZstdLevel::of_stored(&[0; 8]), None);
     }
 
     #[test]

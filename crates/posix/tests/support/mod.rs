@@ -53,12 +53,28 @@ impl Machine {
         Machine::make(seed, props, false, zone_count, zone_size)
     }
 
+    /// As versions made it that knew no features.
+    pub fn without_features(seed: u64) -> Machine {
+        let create = CreateOptions { features: Vec::new(), ..CreateOptions::named("test") };
+        Machine::make_as(&create, seed, &[], false, 64, 8 << 20)
+    }
+
     fn make(seed: u64, props: &[(&str, &str)], threads: bool, zone_count: u32, zone_size: u64) -> Machine {
+        Machine::make_as(&CreateOptions::named("test"), seed, props, threads, zone_count, zone_size)
+    }
+
+    fn make_as(
+        create: &CreateOptions,
+        seed: u64,
+        props: &[(&str, &str)],
+        threads: bool,
+        zone_count: u32,
+        zone_size: u64,
+    ) -> Machine {
         let config = SimConfig { seed, zone_count, zone_size, ..SimConfig::default() };
         let device = SimDevice::new(config).unwrap();
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-        let create = CreateOptions::named("test");
-        let pool = Pool::create(devices, &create, env(seed, threads), &options()).unwrap();
+        let pool = Pool::create(devices, create, env(seed, threads), &options()).unwrap();
         let objects = Objects::create(Arc::clone(&pool)).unwrap();
         let dataset = Dataset::create_root(&objects, props).unwrap();
         Fs::format(&dataset, &ROOT_CRED).unwrap();
