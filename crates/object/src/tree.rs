@@ -63,6 +63,12 @@ pub(crate) fn children(
         .collect()
 }
 
+fn encoded(pointers: &[BlockPtr]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(pointers.len() * BlockPtr::SIZE);
+    pointers.iter().for_each(|ptr| bytes.extend_from_slice(&ptr.encode()));
+    bytes
+}
+
 fn child_of(block: &[u8], whose: Whose, level: u8, index: u64, child: u64) -> Result<BlockPtr, PoolError> {
     let at = std::fmt::from_fn(|f| {
         let Whose { objset, object } = whose;
@@ -310,8 +316,12 @@ impl<'a, 'g> Rewrite<'a, 'g> {
             // The tree grows over a root that stays: it becomes the first child as it is.
             parents.entry(0).or_default().push((0, self.old.root.clone()));
         }
+        let is_top = level + 1 >= self.old.levels;
         for (index, ptr) in changed {
-            self.release_old(level, index)?;
+            if is_top {
+                // No block of the old tree lies above it.
+                self.release_old(level, index)?;
+            }
             parents.entry(index / POINTERS).or_default().push((index % POINTERS, ptr));
         }
         let above = level + 1;
@@ -328,7 +338,7 @@ impl<'a, 'g> Rewrite<'a, 'g> {
             numbers.push(parent);
             requests.push(WriteRequest {
                 fill: pointers.iter().map(BlockPtr::fill).sum(),
-                data: Arc::new(pointers.iter().flat_map(BlockPtr::encode).collect()),
+                data: Arc::new(encoded(&pointers)),
                 kind: self.old.kind as u8,
                 compression: metadata_compression().into(),
                 checksum: self.checksum,
@@ -344,8 +354,14 @@ impl<'a, 'g> Rewrite<'a, 'g> {
         Ok(bytes)
     }
 
-    /// An indirect block's pointers with new ones put in, without trailing holes that were never written.
-    fn patched(&self, level: u8, index: u64, new: Vec<(u64, BlockPtr)>) -> Result<Vec<BlockPtr>, PoolError> {
+    /// An indirect block's pointers with new ones put in, for which the old ones are released; without trailing holes that were never
+    /// written.
+    fn patched(
+        &mut self,
+        level: u8,
+        index: u64,
+        new: Vec<(u64, BlockPtr)>,
+    ) -> Result<Vec<BlockPtr>, PoolError> {
         let old = self.old_pointer(level, index)?;
         let mut pointers = if old.is_hole() {
             Vec::new()
@@ -353,11 +369,15 @@ impl<'a, 'g> Rewrite<'a, 'g> {
             children(self.group.pool(), self.whose, &old, level, index)?
         };
         for (slot, ptr) in new {
+            let number = index * POINTERS + slot;
             let slot = slot as usize;
             if pointers.len() <= slot {
                 pointers.resize(slot + 1, BlockPtr::default());
             }
-            pointers[slot] = ptr;
+            let old = std::mem::replace(&mut pointers[slot], ptr);
+            if !old.is_hole() && !self.detached[usize::from(level) - 1].contains(&number) {
+                self.let_go(&old);
+            }
         }
         Ok(pointers)
     }

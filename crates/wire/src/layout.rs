@@ -25,9 +25,11 @@ macro_rules! int_field {
     ($($int:ty),*) => {$(
         impl Field for $int {
             const SIZE: usize = size_of::<$int>();
+            #[inline]
             fn get(raw: &[u8]) -> Option<Self> {
                 Some(<$int>::from_le_bytes(raw.try_into().ok()?))
             }
+            #[inline]
             fn put(&self, raw: &mut [u8]) {
                 if raw.len() == Self::SIZE {
                     raw.copy_from_slice(&self.to_le_bytes());
@@ -40,6 +42,7 @@ int_field!(u8, u16, u32, u64, i64);
 
 impl<T: Field + Copy + Default, const N: usize> Field for [T; N] {
     const SIZE: usize = T::SIZE * N;
+    #[inline]
     fn get(raw: &[u8]) -> Option<Self> {
         if raw.len() != Self::SIZE {
             return None;
@@ -50,6 +53,7 @@ impl<T: Field + Copy + Default, const N: usize> Field for [T; N] {
         }
         Some(out)
     }
+    #[inline]
     fn put(&self, raw: &mut [u8]) {
         if raw.len() == Self::SIZE {
             for (value, piece) in self.iter().zip(raw.chunks_exact_mut(T::SIZE)) {

@@ -14,9 +14,11 @@ macro_rules! unit {
 
         impl crate::Field for $name {
             const SIZE: usize = <$inner as crate::Field>::SIZE;
+            #[inline]
             fn get(raw: &[u8]) -> Option<Self> {
                 <$inner as crate::Field>::get(raw).map($name)
             }
+            #[inline]
             fn put(&self, raw: &mut [u8]) {
                 self.0.put(raw);
             }
