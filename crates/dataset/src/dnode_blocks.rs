@@ -1,8 +1,10 @@
-//! Blocks of dnodes that the newest group has reserved room for.
+//! Blocks that the newest group has reserved room for.
 //!
-//! Neighbours share a block of dnodes, which is written once in a group, however many of them change.
+//! Neighbours share a block of dnodes, and records of a file a block of pointers. Such a block is written once in a group, however much
+//! of it changes, so its room is reserved once.
 
 use parking_lot::Mutex;
+use std::hash::{BuildHasher, Hash};
 use terrane_object::{ObjectId, slot_of};
 use terrane_wire::NumberSet;
 
@@ -10,32 +12,51 @@ use terrane_wire::NumberSet;
 pub const DNODE_BLOCK_BYTES: u64 = 16 << 10;
 const SHARDS: usize = 16;
 
-/// Leaf locks.
-#[derive(Debug, Default)]
-pub struct DnodeBlocks([Mutex<(u64, NumberSet<u64>)>; SHARDS]);
+/// Blocks by some number. Leaf locks.
+#[derive(Debug)]
+pub struct ClaimedBlocks<K>([Mutex<(u64, NumberSet<K>)>; SHARDS]);
 
-impl DnodeBlocks {
-    fn shard(&self, id: ObjectId) -> (&Mutex<(u64, NumberSet<u64>)>, u64) {
-        let (block, _) = slot_of(id);
-        let shard = usize::try_from(block % SHARDS as u64).unwrap_or(0);
-        (self.0.get(shard).expect("the remainder is below the number of shards"), block)
+impl<K> Default for ClaimedBlocks<K> {
+    fn default() -> Self {
+        ClaimedBlocks(Default::default())
+    }
+}
+
+impl<K: Hash + Eq + Copy> ClaimedBlocks<K> {
+    fn shard(&self, block: K) -> &Mutex<(u64, NumberSet<K>)> {
+        let hash = std::hash::BuildHasherDefault::<terrane_wire::NumberHasher>::default().hash_one(block);
+        let shard = usize::try_from((hash >> 32) % SHARDS as u64).unwrap_or(0);
+        self.0.get(shard).expect("the remainder is below the number of shards")
     }
 
-    pub fn is_claimed(&self, group: u64, id: ObjectId) -> bool {
-        let (shard, block) = self.shard(id);
-        let claimed = shard.lock();
+    pub fn is_claimed(&self, group: u64, block: K) -> bool {
+        let claimed = self.shard(block).lock();
         claimed.0 == group && claimed.1.contains(&block)
     }
 
     /// True: it was not claimed before in this group.
-    pub fn claim(&self, group: u64, id: ObjectId) -> bool {
-        let (shard, block) = self.shard(id);
-        let mut claimed = shard.lock();
+    pub fn claim(&self, group: u64, block: K) -> bool {
+        let mut claimed = self.shard(block).lock();
         if claimed.0 < group {
             claimed.0 = group;
             claimed.1.clear();
         }
         claimed.0 == group && claimed.1.insert(block)
+    }
+}
+
+/// Blocks of dnodes, by the objects in them.
+#[derive(Debug, Default)]
+pub struct DnodeBlocks(ClaimedBlocks<u64>);
+
+impl DnodeBlocks {
+    pub fn is_claimed(&self, group: u64, id: ObjectId) -> bool {
+        self.0.is_claimed(group, slot_of(id).0)
+    }
+
+    /// True: it was not claimed before in this group.
+    pub fn claim(&self, group: u64, id: ObjectId) -> bool {
+        self.0.claim(group, slot_of(id).0)
     }
 }
 

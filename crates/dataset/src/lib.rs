@@ -22,7 +22,7 @@ pub mod zaps;
 
 pub use attributes::{AclType, DnodeSize, XattrHome};
 pub use dataset::{Dataset, MASTER, POOL_DIRECTORY};
-pub use dnode_blocks::{DNODE_BLOCK_BYTES, DnodeBlocks};
+pub use dnode_blocks::{ClaimedBlocks, DNODE_BLOCK_BYTES, DnodeBlocks};
 pub use error::DatasetError;
 pub use naming::Naming;
 pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};

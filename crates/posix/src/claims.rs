@@ -3,8 +3,8 @@
 //! An operation reserves its worst case before it joins a group, and the group keeps that until it was committed. But a
 //! dnode, a directory's only block or a file's record that was dirtied in a group is written once, however often it
 //! changes before the commit: 32 writes of 4 KiB into one record dirty one record. So each inode remembers what was
-//! reserved for it in the newest group, and asks for the difference only. And 32 dnodes share a block, which is written once
-//! as well, so those blocks are remembered too. Without that, small changes would fill groups with reservations thirty times
+//! reserved for it in the newest group, and asks for the difference only. And 32 dnodes share a block, and 128 records a block of
+//! pointers, which are written once as well, so those blocks are remembered too. Without that, small changes would fill groups with reservations thirty times
 //! larger than what is written, and each of these groups costs two flushes.
 //!
 //! Invariant: what is claimed in a group was reserved by a transaction of that group. The block of a new dnode is a
@@ -14,7 +14,7 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
 use parking_lot::Mutex;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use terrane_dataset::ChangeCost;
 use terrane_object::{Cost, ObjectId, Tx};
 
@@ -32,7 +32,12 @@ pub(crate) struct Need {
     pub data: Range<u64>,
     /// Bytes of one of these blocks; 0 without data.
     pub block_bytes: u64,
+    /// Bytes the file will have, on which the height of its tree depends.
+    pub file_bytes: u64,
 }
+
+/// A block of pointers: file, level from 1 on, and number in its level.
+pub(crate) type PointerBlock = (Ino, u32, u64);
 
 #[derive(Debug, Default)]
 struct Claimed {
@@ -78,7 +83,7 @@ impl Claims {
         let bytes = len(&need.data) - both;
         Cost {
             write_bytes: bytes,
-            meta_blocks: need.pointer_blocks(bytes),
+            meta_blocks: 0,
             meta_bytes: claimed.missing_names(need),
             objects: u32::from(is_first || self.ino.is_none()),
             frees: false,
@@ -118,13 +123,16 @@ impl Need {
         Need { names: Some(names), ..Need::default() }
     }
 
-    /// Blocks of pointers above `bytes` of data.
-    fn pointer_blocks(&self, bytes: u64) -> u32 {
-        if bytes == 0 || self.data.end <= self.block_bytes {
-            return 0;
-        }
-        let blocks = bytes / self.block_bytes.max(1);
-        u32::try_from(blocks / POINTERS).unwrap_or(u32::MAX).saturating_add(2)
+    /// Blocks of pointers above the data: level, and numbers in it.
+    fn pointer_blocks(&self) -> impl Iterator<Item = (u32, RangeInclusive<u64>)> + use<> {
+        let block_bytes = self.block_bytes.max(1);
+        let has_any = !self.data.is_empty() && self.file_bytes.max(self.data.end) > block_bytes;
+        let (first, last) = (self.data.start / block_bytes, self.data.end.saturating_sub(1) / block_bytes);
+        let blocks = self.file_bytes.max(self.data.end).div_ceil(block_bytes);
+        let span = |level: u32| POINTERS.saturating_pow(level);
+        // One block is the root when all are below it.
+        let levels = (1..).take_while(move |level| has_any && (*level == 1 || span(level - 1) < blocks));
+        levels.map(move |level| (level, first / span(level)..=last / span(level)))
     }
 }
 
@@ -151,6 +159,11 @@ impl Fs {
         let mut missing = claims.missing(group, need);
         if missing.objects > 0 && !self.dnode_blocks.is_claimed(group, ObjectId(ino)) {
             missing.meta_blocks = missing.meta_blocks.saturating_add(DNODE_META_BLOCKS);
+        }
+        for (level, numbers) in need.pointer_blocks() {
+            let new = numbers.filter(|number| !self.pointer_blocks.is_claimed(group, (ino, level, *number)));
+            let new = u32::try_from(new.count()).unwrap_or(u32::MAX);
+            missing.meta_blocks = missing.meta_blocks.saturating_add(new);
         }
         missing
     }
@@ -183,7 +196,11 @@ impl Fs {
             }
             for (claims, need) in needs {
                 claims.add(group, need);
-                self.dnode_blocks.claim(group, ObjectId(claims.ino.unwrap_or(guess)));
+                let ino = claims.ino.unwrap_or(guess);
+                self.dnode_blocks.claim(group, ObjectId(ino));
+                for (level, numbers) in need.pointer_blocks() {
+                    numbers.for_each(|number| _ = self.pointer_blocks.claim(group, (ino, level, number)));
+                }
             }
             return Ok(tx);
         }
@@ -205,9 +222,8 @@ mod tests {
         Need { data, block_bytes: 4096, ..Need::default() }
     }
 
-    fn missing(claims: &Claims, group: u64, need: &Need) -> (u64, u32) {
-        let cost = claims.missing(group, need);
-        (cost.write_bytes, cost.meta_blocks)
+    fn missing(claims: &Claims, group: u64, need: &Need) -> u64 {
+        claims.missing(group, need).write_bytes
     }
 
     fn missing_names(claims: &Claims, group: u64, cost: ChangeCost) -> u64 {
@@ -217,18 +233,35 @@ mod tests {
     #[test]
     fn one_block_is_claimed_once_in_a_group() {
         let claims = Claims::of(9);
-        assert_eq!(missing(&claims, 7, &data(0..4096)), (4096, 0));
+        assert_eq!(missing(&claims, 7, &data(0..4096)), 4096);
         claims.add(7, &data(0..4096));
-        assert_eq!(missing(&claims, 7, &data(0..4096)), (0, 0));
-        assert_eq!(missing(&claims, 7, &data(0..8192)), (4096, 2));
-        assert_eq!(missing(&claims, 8, &data(0..4096)), (4096, 0));
+        assert_eq!(missing(&claims, 7, &data(0..4096)), 0);
+        assert_eq!(missing(&claims, 7, &data(0..8192)), 4096);
+        assert_eq!(missing(&claims, 8, &data(0..4096)), 4096);
         claims.add(7, &data(4096..8192));
-        assert_eq!(missing(&claims, 7, &data(0..8192)), (0, 0), "neighbours join");
+        assert_eq!(missing(&claims, 7, &data(0..8192)), 0, "neighbours join");
         claims.add(7, &data(40_960..45_056));
-        assert_eq!(missing(&claims, 7, &data(0..4096)), (4096, 0), "what lies apart is forgotten");
+        assert_eq!(missing(&claims, 7, &data(0..4096)), 4096, "what lies apart is forgotten");
         claims.add(9, &Need::attrs());
         claims.add(8, &data(0..4096));
-        assert_eq!(missing(&claims, 9, &data(0..4096)), (4096, 0), "an older group changes nothing");
+        assert_eq!(missing(&claims, 9, &data(0..4096)), 4096, "an older group changes nothing");
+    }
+
+    #[test]
+    fn blocks_of_pointers_are_those_of_the_tree_there_will_be() {
+        let blocks = |file_bytes: u64, data: Range<u64>| {
+            let need = Need { file_bytes, ..self::data(data) };
+            need.pointer_blocks().collect::<Vec<_>>()
+        };
+        let record = 4096;
+        assert_eq!(blocks(4096, 0..4096), [], "a single block hangs from the dnode");
+        assert_eq!(blocks(record * 128, 0..4096), [(1, 0..=0)]);
+        assert_eq!(blocks(record * 129, record * 127..record * 129), [(1, 0..=1), (2, 0..=0)]);
+        let far = record * 128 * 128 * 5;
+        assert_eq!(blocks(far + record, far..far + record), [(1, 640..=640), (2, 5..=5), (3, 0..=0)]);
+        assert_eq!(blocks(far, 0..0), [], "nothing is written");
+        assert_eq!(blocks(0, far..far + record).len(), 3, "what is written makes the file longer");
+        assert!(blocks(u64::MAX, 0..1).len() < 10);
     }
 
     #[test]

@@ -126,9 +126,9 @@ impl Fs {
             let size = inode.read().attrs.zpl.size;
             let start = if flags.append { size } else { offset };
             let end = start.saturating_add(data.len() as u64);
-            let block =
-                u64::from(self.block_for(inode, end.max(size)).unwrap_or(inode.object().block_size()));
-            Need { data: blocks_of(block, start, end), block_bytes: block, names: None }
+            let file_bytes = end.max(size);
+            let block = u64::from(self.block_for(inode, file_bytes).unwrap_or(inode.object().block_size()));
+            Need { data: blocks_of(block, start, end), block_bytes: block, file_bytes, names: None }
         };
         let tx = self.begin(Cost::NOTHING, &[(&inode.claims, need)])?;
         let mut state = inode.write();

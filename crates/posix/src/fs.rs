@@ -2,7 +2,7 @@
 
 use crate::ahead::{Ahead, Ready};
 use crate::attr::{low32, stored, time};
-use crate::claims::{Claims, Need, sum};
+use crate::claims::{Claims, Need, PointerBlock, sum};
 use crate::errno::Errno;
 use crate::indexes::Indexes;
 use crate::inode::{Inode, InodeCache, State};
@@ -15,7 +15,7 @@ use crate::widths::Widths;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
-use terrane_dataset::{Dataset, DatasetError, DnodeBlocks, Naming, ObjectZap};
+use terrane_dataset::{ClaimedBlocks, Dataset, DatasetError, DnodeBlocks, Naming, ObjectZap};
 use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_sa::layout::LAYOUT_FIRST;
 use terrane_sa::{SaBuffer, ZplAttrs};
@@ -48,6 +48,7 @@ pub struct Fs {
     pub(crate) unlinked: Arc<UnlinkedSet>,
     pub(crate) settling: Settling,
     pub(crate) dnode_blocks: DnodeBlocks,
+    pub(crate) pointer_blocks: ClaimedBlocks<PointerBlock>,
     pub(crate) claims_of_new: Claims,
     /// Held while a directory moves to another parent: nobody else's move can then put it under itself. Taken
     /// before the transaction begins.
@@ -238,6 +239,7 @@ impl Fs {
             unlinked: Arc::new(UnlinkedSet::new(queue)),
             settling: Settling::default(),
             dnode_blocks: DnodeBlocks::default(),
+            pointer_blocks: ClaimedBlocks::default(),
             claims_of_new: Claims::of_new(),
             directory_moves: Mutex::new(()),
             ledger: OnceLock::new(),

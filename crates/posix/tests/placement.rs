@@ -95,7 +95,7 @@ fn administrators_choose_how_victims_are_chosen() {
         let file = fs.file(fs.root(), "f").ino;
         let records = fs.statfs().available * 3 / 8;
         (0..records).for_each(|at| fs.put(file, at * 8192, &rng.bytes(8192)));
-        for round in 0..records {
+        for round in 0..3 * records {
             // Most of it in a tenth of the file.
             let at = if rng.below(10) == 0 { rng.below(records) } else { rng.below(records / 10) };
             fs.put(file, at * 8192, &rng.bytes(8192));
