@@ -598,11 +598,10 @@ impl Streams {
         txg: Txg,
         source: &mut dyn ZoneSource,
     ) -> Result<(), PoolError> {
-        let layout = self.layout();
-        let is_shared =
-            layout.data().contains(&slot) || Age::ALL.iter().any(|age| layout.survivors(*age) == slot);
-        let (opened, gather) =
-            source.open_zone(class, class.is_metadata() && !is_shared, &self.open_beside(&[slot]))?;
+        let own = self.layout().metadata_alone(slot);
+        let beside = self.open_beside(&[slot]);
+        // Survivors go there as well, and make it no other zone.
+        let (opened, gather) = source.open_zone(own.unwrap_or(class), own.is_some(), &beside)?;
         self.fill(slot, txg)?;
         let header = ZoneHeader {
             magic: ZONE_MAGIC,

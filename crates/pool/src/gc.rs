@@ -46,10 +46,6 @@ const PIECE_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES_MIN: u64 = 1 << 20;
 /// The part of the room for commits that is left to them when it is a matter of collecting at all.
 pub(crate) const LAST_ROOM_PART: u64 = 3;
-/// Collection begins when room falls under what must be kept and one part of so many of the pool, or so many bytes: enough for groups
-/// to be large, and little enough for zones to ripen.
-const AHEAD_PART: u64 = 1024;
-const AHEAD_BYTES_MAX: u64 = 1 << 30;
 /// The memory of the run index is looked at when so many bytes have moved: that takes time in the measure of its rows.
 const INDEX_LOOK_BYTES: u64 = 256 << 20;
 /// What is believed of the speed of copying before it was measured, in bytes a second.
@@ -392,10 +388,7 @@ impl Group<'_> {
     fn wanted_gain(&self) -> u64 {
         let pool = self.pool;
         let per_zone = pool.yield_of_zone();
-        let data_slots = self.st.streams.layout().data().len() as u64;
-        let zones = pool.txg.room().zones;
-        let ahead = (per_zone / 4).max(zones * per_zone / AHEAD_PART).min(AHEAD_BYTES_MAX)
-            + per_zone * (data_slots - 1) / 2;
+        let ahead = pool.room_ahead(self.st, pool.txg.room().zones);
         let waiting = pool.waiting_zones() * per_zone;
         let have = pool.physical_room(self.st) + waiting + self.st.collector.moving();
         let demand = pool.txg.waiting().1 + self.st.collector.leaving_needs;
@@ -633,7 +626,8 @@ impl Group<'_> {
                     },
                 };
                 let age = self.age_of(entry.identity.seq());
-                let slot = self.slot_apart_from(&entry.siblings, age);
+                let is_first = entry.identity.seq() == progress.victim;
+                let slot = self.slot_apart_from(&entry.siblings, age, is_first);
                 // A survivor between the two that went to another slot would be covered by a run that does not hold it.
                 let joins = last.is_some_and(|(last, to)| {
                     to == slot && self.may_join(progress.victim, last, entry.identity)

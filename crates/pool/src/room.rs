@@ -26,6 +26,11 @@ use terrane_wire::Txg;
 const COMMIT_BYTES: u64 = 8 << 20;
 /// So few slots share their roles.
 const SHARED_SLOTS: usize = 3;
+/// Collection begins when room falls under what must be kept and one part of so many of the pool, but not less than so many bytes (of a
+/// small pool a 64th) nor more than so many: enough for groups to be large, and little enough for zones to ripen.
+const AHEAD_PART: u64 = 1024;
+const AHEAD_BYTES_MIN: u64 = 8 << 20;
+const AHEAD_BYTES_MAX: u64 = 1 << 30;
 /// A zone with less garbage than one part of so many is not worth collecting.
 pub(crate) const GARBAGE_PART_MIN: u64 = 32;
 
@@ -131,6 +136,15 @@ impl Pool {
         kept.max(others)
     }
 
+    /// Room above what must be kept under which collection begins and writers are slowed down.
+    pub(crate) fn room_ahead(&self, st: &SyncState, zones: u64) -> u64 {
+        let per_zone = self.yield_of_zone();
+        let all = zones * per_zone;
+        let data_slots = st.streams.layout().data().len() as u64;
+        let ahead = (per_zone / 4).max(all / AHEAD_PART).max(AHEAD_BYTES_MIN.min(all / 64));
+        ahead.min(AHEAD_BYTES_MAX) + per_zone * (data_slots - 1) / 2
+    }
+
     /// Publishes what room there is between two groups, for those who want to join one.
     pub(crate) fn publish(&self, st: &SyncState) {
         let room = self.count_room(st, 0);
@@ -165,6 +179,7 @@ impl Pool {
                 .saturating_sub(kept)
                 .min(physical.saturating_sub(self.commit_room() + st.collector.remaining())),
             writable_frees: physical.saturating_sub(self.commit_room() / 2),
+            ahead: self.room_ahead(st, zones),
             is_stuck: st.collector.is_stuck,
             resets_wait: tables.emptied().next().is_some(),
             zones,

@@ -151,9 +151,36 @@ pub(crate) struct TxgState {
     empty_wanted: bool,
     stopping: bool,
     last_wakeup_ns: u64,
+    /// When the last of those goes on who were slowed down because room is short.
+    last_paced_ns: u64,
+    pace: Pace,
     /// Who waits for room, and for how many bytes; first in, first out.
     queue: VecDeque<(u64, u64)>,
     next_ticket: u64,
+}
+
+/// How long groups took lately for what was reserved in them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    ns: u64,
+    bytes: u64,
+}
+
+impl Pace {
+    fn note(&mut self, ns: u64, bytes: u64) {
+        // What is little says how long a commit takes, not how long bytes do.
+        if bytes >= PACE_BYTES_MIN {
+            *self = Pace { ns: self.ns / 4 * 3 + ns, bytes: self.bytes / 4 * 3 + bytes };
+        }
+    }
+
+    /// For `need` bytes when `left` of `ahead` bytes of room are left: none while all are there, as long as groups take for them in the
+    /// middle, twice as long at the end.
+    fn delay_ns(&self, need: u64, left: u64, ahead: u64) -> u64 {
+        let product = |a: u64, b: u64, c: u64| u128::from(a) * u128::from(b) / u128::from(c.max(1));
+        let took = product(need, self.ns, self.bytes).min(u128::from(PACE_NS_MAX)) as u64;
+        (2 * product(took, ahead.saturating_sub(left), ahead) as u64).min(PACE_NS_MAX)
+    }
 }
 
 /// Room in the pool, as of the last commit, or of the last step of collection after it.
@@ -167,6 +194,8 @@ pub(crate) struct Room {
     /// Bytes that can be written before collection must have made room.
     pub writable: u64,
     pub writable_frees: u64,
+    /// Bytes of `writable` under which writers are slowed down.
+    pub ahead: u64,
     /// Collection found nothing more to win.
     pub is_stuck: bool,
     /// Empty groups would turn emptied zones into room.
@@ -206,6 +235,12 @@ const DELAY_FULL_BYTES: u64 = 1 << 20;
 const LITTLE_BYTES: u64 = 256 << 10;
 /// One part of so many of the dirty limit takes little changes alone.
 const LITTLE_PART: u64 = 8;
+/// Groups in which less was reserved tell nothing of how fast room comes.
+const PACE_BYTES_MIN: u64 = 256 << 10;
+/// Nobody is slowed down for longer, and nobody sleeps for less: it is added to what the next one waits.
+const PACE_NS_MAX: u64 = 50_000_000;
+const PACE_NS_MIN: u64 = 50_000;
+const PACE_LENT_NS: u64 = 2_000_000;
 /// Groups after which a writer is told that the pool is full if there was never more room than before.
 const PATIENCE: u32 = 48;
 
@@ -226,6 +261,8 @@ impl Groups {
                 empty_wanted: false,
                 stopping: false,
                 last_wakeup_ns: 0,
+                last_paced_ns: 0,
+                pace: Pace::default(),
                 queue: VecDeque::new(),
                 next_ticket: 0,
             }),
@@ -352,6 +389,8 @@ enum Wait {
     Join,
     Change,
     Delay(Duration),
+    /// Room is short: nanoseconds after whoever was slowed down before.
+    Pace(u64),
     /// The sync must catch up with dirty data.
     Commit,
     /// There is no room for it, or not yet.
@@ -419,7 +458,10 @@ impl Pool {
                     state.load_open.dirty += cost.dirty_bytes();
                     state.load_open.changed = true;
                     let txg = state.open;
-                    if state.load_open.dirty * 100 > *self.txg.dirty_max.lock() * COMMIT_PERCENT {
+                    let (room, unwritten) = (self.txg.room(), state.reserved().1);
+                    let is_short =
+                        need > 0 && !cost.frees && room.writable.saturating_sub(unwritten) < room.ahead / 2;
+                    if is_short || state.load_open.dirty * 100 > *self.txg.dirty_max.lock() * COMMIT_PERCENT {
                         state.wanted = state.wanted.max(txg);
                         self.txg.work.notify_one();
                     }
@@ -443,6 +485,20 @@ impl Pool {
                     drop(state);
                     self.env.sleep(Duration::from_nanos((wake - now).min(DELAY_MAX_NS)));
                     queue.leave(WaitFor::Throttle);
+                }
+                Wait::Pace(ns) => {
+                    delayed = true;
+                    // Each waits behind the one before: it is a rate.
+                    let now = self.env.monotonic_ns();
+                    // Who slept for too long lends the rest to the next.
+                    let wake = state.last_paced_ns.max(now.saturating_sub(PACE_LENT_NS)) + ns;
+                    state.last_paced_ns = wake;
+                    drop(state);
+                    if wake >= now + PACE_NS_MIN {
+                        queue.enter();
+                        self.env.sleep(Duration::from_nanos((wake - now).min(PACE_NS_MAX)));
+                        queue.leave(WaitFor::Throttle);
+                    }
                 }
                 Wait::Commit => {
                     queue.enter();
@@ -521,6 +577,13 @@ impl Pool {
         let (limit, writable) = cost.room_of(&room);
         if room.live + reserved + need > limit || unwritten + need > writable {
             return Wait::Space;
+        }
+        let left = writable.saturating_sub(unwritten + need);
+        if need > 0 && !cost.frees && !delayed && left < room.ahead && self.threaded() {
+            let ns = state.pace.delay_ns(need, left, room.ahead / 2);
+            if ns > 0 {
+                return Wait::Pace(ns);
+            }
         }
         let max = *self.txg.dirty_max.lock();
         let dirty = state.load_open.dirty + state.load_syncing.dirty;
@@ -634,7 +697,9 @@ impl Pool {
             self.txg.left.notify_all();
             txg
         };
+        let began_ns = self.env.monotonic_ns();
         let outcome = self.sync_group(&mut sync, txg);
+        let took_ns = self.env.monotonic_ns().saturating_sub(began_ns);
         if let Err(error) = &outcome {
             // Before anybody else gets the lock: no group may follow on a half-applied one.
             self.fail(error);
@@ -644,7 +709,8 @@ impl Pool {
         state.syncing = false;
         if outcome.is_ok() {
             state.synced = txg;
-            state.load_syncing = Load::default();
+            let reserved = std::mem::take(&mut state.load_syncing).reserved;
+            state.pace.note(took_ns, reserved);
             state.empty_wanted = self.txg.room().resets_wait || self.more_work.load(Ordering::Acquire);
             if self.collects_by_hand() {
                 state.wanted = state.wanted.max(state.open);
@@ -705,6 +771,24 @@ mod tests {
     use crate::import::ImportOptions;
     use std::sync::mpsc;
     use terrane_device::{SimConfig, SimDevice};
+
+    #[test]
+    fn the_less_room_is_left_the_longer_a_byte_takes() {
+        let mut pace = Pace::default();
+        let delay = |pace: &Pace, left: u64| pace.delay_ns(4096, left, 1 << 20);
+        assert_eq!(delay(&pace, 0), 0, "nothing is known yet");
+        pace.note(1_000_000_000, PACE_BYTES_MIN - 1);
+        assert_eq!(delay(&pace, 0), 0, "a small group tells nothing");
+        // 4 KiB take 100 us.
+        pace.note(25_600_000, 1 << 20);
+        let delays = [1 << 20, 1 << 19, 1 << 18, 0].map(|left| delay(&pace, left));
+        assert_eq!(delays, [0, 100_000, 150_000, 200_000]);
+        assert_eq!(delay(&pace, 1 << 21), 0, "there is more than is asked for");
+        // Groups became four times as slow.
+        (0..30).for_each(|_| pace.note(4 * 25_600_000, 1 << 20));
+        assert!(delay(&pace, 1 << 19).abs_diff(400_000) < 1000);
+        assert_eq!(pace.delay_ns(u64::MAX, 0, 1), PACE_NS_MAX);
+    }
 
     #[test]
     fn nobody_begins_to_wait_when_the_pool_has_stopped() {

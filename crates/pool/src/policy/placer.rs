@@ -150,6 +150,15 @@ impl Layout {
         self.first_data..last
     }
 
+    /// The class of metadata that a slot takes, if it takes no data and is no survivors' own.
+    pub fn metadata_alone(&self, slot: usize) -> Option<Class> {
+        if self.data().contains(&slot) || self.survivors.contains(&slot) {
+            return None;
+        }
+        let at = self.meta.iter().position(|meta| *meta == slot)?;
+        Some([Class::MetaA, Class::MetaB][at])
+    }
+
     /// The slots in which a zone of this class may be written on after an import.
     pub fn slots_of(&self, class: Class) -> Range<usize> {
         let one = |slot: usize| slot..slot + 1;

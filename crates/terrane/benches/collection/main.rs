@@ -40,6 +40,8 @@ use terrane_pool::zones::Phase;
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
 const RECORD: u64 = 4096;
+/// Looks at the zones in each round.
+const SAMPLES: u64 = 64;
 const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 
 fn main() {
@@ -91,7 +93,11 @@ fn main() {
     for round in 0..rounds {
         let (from, start) = (pool.stats(), Instant::now());
         let mut waits = Vec::with_capacity((offered / RECORD) as usize);
-        for _ in 0..offered / RECORD {
+        let mut shares = Vec::new();
+        for nth in 0..offered / RECORD {
+            if nth % (offered / RECORD / SAMPLES).max(1) == 0 {
+                shares.push(utilisation(&pool, zone_bytes, zones));
+            }
             let record = draw.next();
             let began = Instant::now();
             file.write(record);
@@ -101,8 +107,7 @@ fn main() {
             &from,
             &pool,
             start.elapsed().as_secs_f64(),
-            zone_bytes,
-            zones,
+            shares.iter().sum::<f64>() / shares.len() as f64,
             waits.clone(),
             outside,
         );
@@ -256,10 +261,23 @@ impl Written {
     }
 }
 
+/// Live share of the zones that may hold records.
+fn utilisation(pool: &Pool, zone_bytes: u64, zones: u32) -> f64 {
+    let (mut live, mut room) = (0, u64::from(zones - 2) * zone_bytes);
+    for zone in pool.zones() {
+        match zone.class {
+            _ if matches!(zone.phase, Phase::Gone) => {}
+            Class::Data | Class::Collection => live += zone.live,
+            _ => room -= zone_bytes,
+        }
+    }
+    live as f64 / room as f64
+}
+
 struct Round {
     secs: f64,
     written: Written,
-    /// Live share of the zones that may hold records.
+    /// Of [`SAMPLES`] moments, the mean.
     utilisation: f64,
     empty: u64,
     groups: u64,
@@ -280,20 +298,11 @@ impl Round {
         from: &Stats,
         pool: &Pool,
         secs: f64,
-        zone_bytes: u64,
-        zones: u32,
+        utilisation: f64,
         mut waits: Vec<u64>,
         outside: usize,
     ) -> Round {
         let to = pool.stats();
-        let (mut live, mut room) = (0, u64::from(zones - 2) * zone_bytes);
-        for zone in pool.zones() {
-            match zone.class {
-                _ if matches!(zone.phase, Phase::Gone) => {}
-                Class::Data | Class::Collection => live += zone.live,
-                _ => room -= zone_bytes,
-            }
-        }
         let groups = to.group.count() - from.group.count();
         let group_ns = to.group.sum_ns - from.group.sum_ns;
         let memory = ALLOCATOR.allocated() - outside - waits.capacity() * 8;
@@ -301,7 +310,7 @@ impl Round {
         Round {
             secs,
             written: Written::between(from, &to),
-            utilisation: live as f64 / room as f64,
+            utilisation,
             empty: to.zones.empty,
             groups,
             group_ms: group_ns as f64 / 1e6 / groups.max(1) as f64,

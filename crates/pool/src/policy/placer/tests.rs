@@ -44,8 +44,18 @@ fn metadata_can_have_slots_of_its_own() {
             assert!(open_max == 0 || layout.slots() <= open_max as usize);
             let others: Vec<usize> = layout.data().chain(Age::ALL.map(|age| layout.survivors(age))).collect();
             assert!(layout.meta().iter().all(|slot| !others.contains(slot)), "{layout:?}");
+            let classes = layout.meta().map(|slot| layout.metadata_alone(slot));
+            assert_eq!(classes, [Some(Class::MetaA), Some(Class::MetaB)], "{layout:?}");
+            assert!(others.iter().all(|slot| layout.metadata_alone(*slot).is_none()), "{layout:?}");
             assert!(others.iter().all(|slot| *slot < layout.slots()) && !layout.data().is_empty());
         }
+    }
+}
+
+#[test]
+fn a_slot_that_is_shared_is_not_for_metadata_alone() {
+    for layout in [Layout::of_slots(2, 1), Layout::of_slots(3, 1)].map(Option::unwrap) {
+        assert_eq!(layout.metadata_alone(layout.meta()[1]), None, "{layout:?}");
     }
 }
 
