@@ -381,7 +381,8 @@ impl Streams {
             self.seal(slot, txg)?;
         }
         let wanted = slot;
-        let slot = self.slot_with_room(slot, class, txg, len, source)?;
+        let is_metadata = class.is_metadata() || !block.siblings.is_empty();
+        let slot = self.slot_with_room(slot, (class, is_metadata), txg, len, source)?;
         if self.gathered(slot) >= 2 * self.batch_bytes_of(slot) {
             // Blocks of other slots come here as well.
             self.seal(slot, txg)?;
@@ -424,7 +425,7 @@ impl Streams {
     fn slot_with_room(
         &mut self,
         slot: usize,
-        class: Class,
+        (class, is_metadata): (Class, bool),
         txg: Txg,
         len: u64,
         source: &mut dyn ZoneSource,
@@ -436,7 +437,7 @@ impl Streams {
         loop {
             let has_zone = !is_dead && source.has_zone(&self.open_beside(&[slot]));
             // The last of what is open is for metadata, whose two copies should find two zones.
-            let kept = if has_zone || class.is_metadata() { 0 } else { self.kept_for_metadata };
+            let kept = if has_zone || is_metadata { 0 } else { self.kept_for_metadata };
             if self.room(slot) >= len + kept {
                 return Ok(slot);
             }
@@ -512,7 +513,7 @@ impl Streams {
         len: u64,
         source: &mut dyn ZoneSource,
     ) -> Result<usize, PoolError> {
-        self.slot_with_room(slot, class, txg, granule_bytes(len), source)
+        self.slot_with_room(slot, (class, class.is_metadata()), txg, granule_bytes(len), source)
     }
 
     /// Writes one bootstrap block as a batch of its own and waits for it; nothing else may be gathered or under way.

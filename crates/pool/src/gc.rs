@@ -165,6 +165,11 @@ impl Collector {
         self.worth().map_or(0, |worth| worth.left())
     }
 
+    /// What is still to be won by moving the rest of the victim in progress.
+    fn rest(&self) -> u64 {
+        self.worth().map_or(0, |worth| worth.garbage.saturating_sub(worth.gain()))
+    }
+
     /// All sections tell of everything up to group `oldest`: what held zones up is free, or will be with the next group.
     pub fn released(&mut self, tables: &Tables, zone_yield: Yield, oldest: Txg) {
         if oldest >= self.held_since {
@@ -209,6 +214,7 @@ impl Collector {
 
     /// The zone was reset, or will never be.
     pub fn reset(&mut self, seq: ZoneSeq) {
+        self.progress.take_if(|progress| progress.victim == seq);
         self.finished.retain(|(finished, _)| *finished != seq);
         self.candidates.remove(seq);
         self.unread.remove(&seq);
@@ -244,6 +250,10 @@ impl Collector {
             Some(_) => {}
             None => {
                 self.candidates.remove(seq);
+                // Its end may come before its last part was looked at: from now on it gives what its reset gives, and only once.
+                if let Some(progress) = self.progress.take_if(|progress| progress.victim == seq) {
+                    self.finished.push((seq, progress.worth.garbage));
+                }
                 if tables.zones.get(&seq).is_none_or(|zone| zone.phase != Phase::Open) {
                     self.ended(seq);
                 }
@@ -390,10 +400,15 @@ impl Group<'_> {
         let per_zone = pool.yield_of_zone();
         let ahead = pool.room_ahead(self.st, pool.txg.room().zones);
         let waiting = pool.waiting_zones() * per_zone;
-        let have = pool.physical_room(self.st) + waiting + self.st.collector.moving();
+        let physical = pool.physical_room(self.st);
+        let have = physical + waiting + self.st.collector.moving();
         let demand = pool.txg.waiting().1 + self.st.collector.leaving_needs;
-        let want = pool.kept_room(self.st) + ahead + demand;
-        let missing = want.saturating_sub(have);
+        let missing = (pool.kept_room(self.st) + ahead + demand).saturating_sub(have);
+        // What is left of the victim must fit. Where that is what bounds writers, only its end gives them more.
+        let left = self.st.collector.remaining();
+        if left > 0 && physical.saturating_sub(pool.commit_room() + left) < ahead / 2 + demand {
+            return missing.max(self.st.collector.rest()).max(1);
+        }
         if missing == 0 {
             return 0;
         }

@@ -194,7 +194,7 @@ pub(crate) struct Room {
     /// Bytes that can be written before collection must have made room.
     pub writable: u64,
     pub writable_frees: u64,
-    /// Bytes of `writable` under which writers are slowed down.
+    /// Bytes of `writable` that collection wants to keep.
     pub ahead: u64,
     /// Collection found nothing more to win.
     pub is_stuck: bool,
@@ -202,6 +202,13 @@ pub(crate) struct Room {
     pub resets_wait: bool,
     /// Zones that can hold something, now or after a reset.
     pub zones: u64,
+}
+
+impl Room {
+    /// Bytes of `writable` under which a group should follow at once, and writers are slowed down.
+    fn short(&self) -> u64 {
+        self.ahead / 2
+    }
 }
 
 pub(crate) struct Groups {
@@ -214,6 +221,8 @@ pub(crate) struct Groups {
     synced: Condvar,
     /// There is more room, somebody else had his turn, or the pool failed.
     more_room: Condvar,
+    /// Room is short no more, or the pool failed.
+    enough_room: Condvar,
     /// There is something to do for the sync thread.
     work: Condvar,
     room: Mutex<Room>,
@@ -270,6 +279,7 @@ impl Groups {
             left: Condvar::new(),
             synced: Condvar::new(),
             more_room: Condvar::new(),
+            enough_room: Condvar::new(),
             work: Condvar::new(),
             room: Mutex::default(),
             dirty_max: Mutex::new(dirty_budget.min(DIRTY_MIN)),
@@ -285,6 +295,10 @@ impl Groups {
         let (_, unwritten) = state.reserved();
         if state.queue.front().is_some_and(|(_, need)| unwritten + need <= room.writable) {
             self.more_room.notify_all();
+        }
+        if room.writable.saturating_sub(unwritten) >= room.short() {
+            state.last_paced_ns = 0;
+            self.enough_room.notify_all();
         }
     }
 
@@ -345,6 +359,7 @@ impl Groups {
         self.left.notify_all();
         self.synced.notify_all();
         self.more_room.notify_all();
+        self.enough_room.notify_all();
         self.work.notify_all();
     }
 }
@@ -460,7 +475,7 @@ impl Pool {
                     let txg = state.open;
                     let (room, unwritten) = (self.txg.room(), state.reserved().1);
                     let is_short =
-                        need > 0 && !cost.frees && room.writable.saturating_sub(unwritten) < room.ahead / 2;
+                        need > 0 && !cost.frees && room.writable.saturating_sub(unwritten) < room.short();
                     if is_short || state.load_open.dirty * 100 > *self.txg.dirty_max.lock() * COMMIT_PERCENT {
                         state.wanted = state.wanted.max(txg);
                         self.txg.work.notify_one();
@@ -488,15 +503,16 @@ impl Pool {
                 }
                 Wait::Pace(ns) => {
                     delayed = true;
-                    // Each waits behind the one before: it is a rate.
+                    // Each waits behind the one before: it is a rate. Who slept for too long lends the rest to the next.
                     let now = self.env.monotonic_ns();
-                    // Who slept for too long lends the rest to the next.
                     let wake = state.last_paced_ns.max(now.saturating_sub(PACE_LENT_NS)) + ns;
                     state.last_paced_ns = wake;
-                    drop(state);
                     if wake >= now + PACE_NS_MIN {
                         queue.enter();
-                        self.env.sleep(Duration::from_nanos((wake - now).min(PACE_NS_MAX)));
+                        let wait = Duration::from_nanos((wake - now).min(PACE_NS_MAX));
+                        // Until room is short no more, at the latest.
+                        self.txg.enough_room.wait_for(&mut state, wait);
+                        drop(state);
                         queue.leave(WaitFor::Throttle);
                     }
                 }
@@ -579,8 +595,8 @@ impl Pool {
             return Wait::Space;
         }
         let left = writable.saturating_sub(unwritten + need);
-        if need > 0 && !cost.frees && !delayed && left < room.ahead && self.threaded() {
-            let ns = state.pace.delay_ns(need, left, room.ahead / 2);
+        if need > 0 && !cost.frees && !delayed && left < room.short() && self.threaded() {
+            let ns = state.pace.delay_ns(need, left, room.short());
             if ns > 0 {
                 return Wait::Pace(ns);
             }

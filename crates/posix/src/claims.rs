@@ -1,10 +1,10 @@
 //! What an operation reserves, once in each transaction group.
 //!
-//! An operation reserves its worst case before it joins a group, and the group keeps that until it was committed. But a
-//! dnode, a directory's only block or a file's record that was dirtied in a group is written once, however often it
-//! changes before the commit: 32 writes of 4 KiB into one record dirty one record. So each inode remembers what was
-//! reserved for it in the newest group, and asks for the difference only. And 32 dnodes share a block, and 128 records a block of
-//! pointers, which are written once as well, so those blocks are remembered too. Without that, small changes would fill groups with reservations thirty times
+//! An operation reserves its worst case before it joins a group, and the group keeps that until it was committed. But a dnode, a
+//! directory's only block or a file's record that was dirtied in a group is written once, however often it changes before the
+//! commit: 32 writes of 4 KiB into one record dirty one record. So each inode remembers what was reserved for it in the newest
+//! group, and asks for the difference only. And 32 dnodes share a block, and 128 records a block of pointers, which are written
+//! once as well, so those blocks are remembered too. Without that, small changes would fill groups with reservations thirty times
 //! larger than what is written, and each of these groups costs two flushes.
 //!
 //! Invariant: what is claimed in a group was reserved by a transaction of that group. The block of a new dnode is a

@@ -54,3 +54,18 @@ fn a_zone_is_tried_a_few_times() {
     assert_eq!(tries.last(), Some(&true));
     assert!(!collector.gives_up(ZoneSeq(2)), "each by itself");
 }
+
+/// Nothing may live in the parts that were not looked at yet, and then its zone is emptied and reset before collection goes on.
+#[test]
+fn a_victim_that_ends_before_its_last_part_counts_once() {
+    let (seq, tables) = (ZoneSeq(1), tables(&[(Phase::Emptied(Txg(9)), 0)]));
+    let mut collector = Collector::new(1 << 30);
+    let worth = Worth { live: 300, garbage: 700, moved: 300 };
+    collector.progress =
+        Some(Progress { victim: seq, parts: Vec::new(), part: 0, worth, whole: true, unread: false });
+    assert_eq!((collector.credit(&tables), collector.moving()), (700, 700));
+    collector.changed(&tables, seq, full_yield());
+    assert_eq!((collector.credit(&tables), collector.moving()), (700, 0), "it waits for its reset");
+    collector.reset(seq);
+    assert_eq!(collector.credit(&tables), 0);
+}
