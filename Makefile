@@ -38,8 +38,8 @@ bench-peers: ## every workload beside ext4, xfs, btrfs, zfs-fuse and the null se
 bench-zoned: ## nearly full zoned drives beside XFS, f2fs and btrfs, on machines that $ZONED_RUNNER makes
 	@scripts/bench-zoned.sh
 
-bench-compression: ## MB/s of the codecs and checksums on one core
-	@$(CARGO) bench --quiet -p terrane-codec
+bench-compression: ## every algorithm beside ext4, btrfs and zfs-fuse, and the codecs alone; writes a plot
+	@scripts/bench-compression.sh
 
 build: ## the program, at target/release/terrane
 	@scripts/setup.sh build

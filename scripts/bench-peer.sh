@@ -3,7 +3,7 @@
 #
 #   PEER=ext4 IMG=/path/image MNT=/path/mountpoint WORK=/path/scratch bench-peer.sh make|remount|down|run COMMAND...
 #
-# PEER: ext4, xfs, btrfs, btrfs-zstd; zfs-off, zfs-gzip, ...; null; terrane[-COMPRESSION][-16k][-sa|-dir], with terrane alone its
+# PEER: ext4, xfs, btrfs, btrfs-zstd; zfs-off, zfs-gzip, ...; null; terrane[-COMPRESSION][-16k|-1m][-sa|-dir], with terrane alone its
 # defaults; terrane-library: nothing is made or mounted, the command does all of that in its own process.
 # The image is a file that was written in full: otherwise the disk's allocation would be measured too, and differ from peer to peer.
 # What is run finds the commands for --between-cmd in COLD and ATTRIBUTES, and in SYNC one that commits where syncfs does not reach.
@@ -24,12 +24,16 @@ kernel_mount() {
     esac
 }
 
-# lz4, zstd3, off, ...; a record size after it.
+# lz4, zstd3, fast1, gzip6, auto, off, ...; a record size after it.
 terrane_properties() {
     local word rest=${PEER#terrane}
     for word in ${rest//-/ }; do
         case $word in
             [0-9]*k) printf -- '-o recordsize=%s ' "${word%k}K" ;;
+            [0-9]*m) printf -- '-o recordsize=%s ' "${word%m}M" ;;
+            gzip[1-9]) printf -- '-o compression=gzip-%s ' "${word#gzip}" ;;
+            fast[1-9]*) printf -- '-o compression=zstd-fast-%s ' "${word#fast}" ;;
+            auto) printf -- '-o compression=zstd-auto ' ;;
             sa | dir) printf -- '-o xattr=%s ' "$word" ;;
             zstd*) printf -- '-o compression=zstd-%s ' "${word#zstd}" ;;
             *) printf -- '-o compression=%s ' "$word" ;;

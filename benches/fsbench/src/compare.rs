@@ -3,6 +3,7 @@
 //! Machines are shared and noisy, so a ratio is only ever taken between two runs of one repetition, which follow each
 //! other closely; what is shown is the median of those ratios with the smallest and the largest.
 
+pub mod compression;
 mod goals;
 mod page;
 mod plot;

@@ -70,6 +70,8 @@ enum Work {
     Compare(compare::Opts),
     /// Make a table of collected results of gc
     Zoned(compare::zoned::Opts),
+    /// Make the table and the plot of what compression saves and costs
+    Compression(compare::compression::Opts),
 }
 
 fn word(text: &str) -> Result<(String, String), String> {
@@ -89,7 +91,7 @@ fn run(env: &Env, work: &Work) -> Result<Report> {
         Work::Gc(o) => work::gc::run(env, o),
         Work::Turnover(o) => work::turnover::run(env, o),
         Work::Latency(o) => work::latency::run(env, o),
-        Work::Compare(_) | Work::Zoned(_) => fail::bail!("this is no workload"),
+        Work::Compare(_) | Work::Zoned(_) | Work::Compression(_) => fail::bail!("this is no workload"),
     }
 }
 
@@ -98,6 +100,7 @@ fn main() -> Result<()> {
     match &cli.work {
         Work::Compare(opts) => return compare::run(opts),
         Work::Zoned(opts) => return compare::zoned::run(opts),
+        Work::Compression(opts) => return compare::compression::run(opts),
         _ => {}
     }
     let dir = std::path::absolute(&cli.dir)?;

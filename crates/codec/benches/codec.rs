@@ -1,23 +1,30 @@
-//! Prints throughput in MB/s of one core, for each algorithm over a text-like and a random sample, and each checksum.
-//! `cargo bench -p terrane-codec`. Best of several short rounds, so that a busy machine disturbs less.
+//! MB/s of one core for each algorithm over what people store: how quickly text is expanded, how much smaller it gets (for zle: a
+//! program), and how quickly each kind is compressed or given up. And each checksum.
+//! `cargo bench -p terrane-codec --bench codec [-- FILE...]`, where files are more kinds, named by their ending. The thread's processor
+//! time, best of several short rounds, so that a busy machine disturbs less.
 
 use std::hint::black_box;
-use std::time::Instant;
 use terrane_codec::{ChecksumKind, Compression, Compressor, Outcome, compute, is_zero, max_stored};
 
 const ROUNDS: usize = 5;
 const ROUND_BYTES: usize = 8 << 20;
+
+/// Seconds that this thread has had a processor.
+fn processor_s() -> f64 {
+    let line = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    line.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("Linux tells it in nanoseconds") / 1e9
+}
 
 /// MB/s of `work` over blocks of `bytes`.
 fn speed(bytes: usize, slow: bool, mut work: impl FnMut()) -> f64 {
     let count = (if slow { ROUND_BYTES / 16 } else { ROUND_BYTES } / bytes).max(1);
     let mut best = f64::INFINITY;
     for _ in 0..if slow { 2 } else { ROUNDS } {
-        let start = Instant::now();
+        let start = processor_s();
         for _ in 0..count {
             work();
         }
-        best = best.min(start.elapsed().as_secs_f64());
+        best = best.min(processor_s() - start);
     }
     (count * bytes) as f64 / best / 1e6
 }
@@ -53,65 +60,98 @@ fn text(len: usize) -> Vec<u8> {
     out
 }
 
+/// What people store, a block of each: name and content. Files named on the command line follow.
+fn samples(bytes: usize) -> Vec<(String, Vec<u8>)> {
+    let (text, random) = (text(bytes), random(bytes));
+    let packed = |word: &str| {
+        let mut packed = Vec::new();
+        let long = self::text(bytes * 8);
+        let algo = word.parse().expect("a word of the property");
+        let _ = Compressor::new().compress(algo, &long, long.len(), &mut packed);
+        packed.truncate(bytes);
+        packed.resize(bytes, 0);
+        packed
+    };
+    let binary = std::env::current_exe().and_then(std::fs::read).unwrap_or_default();
+    let binary = binary.get(binary.len() / 4..).and_then(|rest| rest.get(..bytes)).unwrap_or(&text).to_vec();
+    let mixed = random[..bytes / 2].iter().chain(&text[..bytes - bytes / 2]).copied().collect();
+    let mut samples =
+        vec![("random".into(), random), ("zstd".into(), packed("zstd-3")), ("gzip".into(), packed("gzip-6"))];
+    for path in std::env::args().skip(1).filter(|word| !word.starts_with('-')) {
+        let Ok(mut content) = std::fs::read(&path) else { continue };
+        content.resize(bytes, 0);
+        let name = path.rsplit_once('.').map_or("file", |(_, ending)| ending);
+        samples.push((name.to_string(), content));
+    }
+    samples.extend([("text".into(), text), ("binary".into(), binary), ("mixed".into(), mixed)]);
+    samples
+}
+
+const WORDS: [&str; 20] = [
+    "lz4",
+    "lzjb",
+    "zle",
+    "gzip-1",
+    "gzip-6",
+    "gzip-9",
+    "zstd-fast-100",
+    "zstd-fast-10",
+    "zstd-fast-1",
+    "zstd-1",
+    "zstd-2",
+    "zstd-3",
+    "zstd-5",
+    "zstd-6",
+    "zstd-7",
+    "zstd-9",
+    "zstd-10",
+    "zstd-12",
+    "zstd-15",
+    "zstd-19",
+];
+
 fn main() {
     let mut compressor = Compressor::new();
     let (mut stored, mut back) = (Vec::new(), Vec::new());
-    for (bytes, samples) in [(4096, "4K"), (131072, "128K")] {
-        println!("{samples:<16} {:>10} {:>10} {:>8} {:>12}", "compress", "expand", "ratio", "random");
-        let (text, random) = (text(bytes), random(bytes));
-        let words = [
-            "lz4",
-            "zstd-fast-100",
-            "zstd-fast-10",
-            "zstd-fast-1",
-            "zstd-1",
-            "zstd-2",
-            "zstd-3",
-            "zstd-5",
-            "zstd-6",
-            "zstd-9",
-            "zstd-12",
-            "zstd-15",
-            "zstd-19",
-        ];
-        for word in words {
-            let Ok(algo) = word.parse::<Compression>() else { continue };
-            let slow = matches!(word, "zstd-9" | "zstd-12" | "zstd-15" | "zstd-19");
+    for (bytes, size) in [(16384, "16K"), (131_072, "128K"), (1 << 20, "1M")] {
+        let samples = samples(bytes);
+        print!("{size:<14} {:>9} {:>7}", "expand", "ratio");
+        samples.iter().for_each(|(name, _)| print!(" {name:>9}"));
+        println!();
+        for word in WORDS {
+            let algo: Compression = word.parse().expect("a word of the property");
+            let slow = matches!(word, "gzip-9" | "zstd-9" | "zstd-10" | "zstd-12" | "zstd-15" | "zstd-19");
             let max = max_stored(bytes);
-            let mut outcome = Outcome::Incompressible;
-            let compress = speed(bytes, slow, || {
-                outcome = compressor.compress(algo, black_box(&text), max, &mut stored)
-            });
-            let ratio = if outcome == Outcome::Compressed { bytes as f64 / stored.len() as f64 } else { 1.0 };
-            let block = stored.clone();
-            let expand = if outcome == Outcome::Compressed {
-                speed(bytes, false, || {
+            let text = samples.iter().find(|(name, _)| name == if word == "zle" { "binary" } else { "text" });
+            let text = text.map_or(&[][..], |(_, text)| text);
+            let mut line = format!("{word:<14} {:>9} {:>7}", "-", "-");
+            if compressor.compress(algo, text, max, &mut stored) == Outcome::Compressed {
+                let block = stored.clone();
+                let expand = speed(bytes, false, || {
                     let _ = black_box(compressor.decompress(algo.id(), black_box(&block), bytes, &mut back));
-                })
-            } else {
-                0.0
-            };
-            let hopeless = speed(bytes, slow, || {
-                let _ = compressor.compress(algo, black_box(&random), max, &mut stored);
-            });
-            println!("{word:<16} {compress:>10.0} {expand:>10.0} {ratio:>8.2} {hopeless:>12.0}");
+                });
+                line = format!("{word:<14} {expand:>9.0} {:>7.2}", bytes as f64 / block.len() as f64);
+            }
+            print!("{line}");
+            for (_, sample) in &samples {
+                let compress = speed(bytes, slow, || {
+                    let _ = black_box(compressor.compress(algo, black_box(sample), max, &mut stored));
+                });
+                print!(" {compress:>9.0}");
+            }
+            println!();
         }
+        let random = random(bytes);
         for kind in [ChecksumKind::Blake3, ChecksumKind::Sha256, ChecksumKind::Fletcher4] {
-            println!(
-                "{:<16} {:>10.0}",
-                kind.to_string(),
-                speed(bytes, false, || {
-                    black_box(compute(kind, black_box(&random)));
-                })
-            );
+            let each = speed(bytes, false, || {
+                black_box(compute(kind, black_box(&random)));
+            });
+            println!("{:<14} {each:>9.0}", kind.to_string());
         }
         let zero = vec![0; bytes];
-        println!(
-            "{:<16} {:>10.0}",
-            "is_zero",
-            speed(bytes, false, || {
-                black_box(is_zero(black_box(&zero)));
-            })
-        );
+        let each = speed(bytes, false, || {
+            black_box(is_zero(black_box(&zero)));
+        });
+        println!("{:<14} {each:>9.0}", "is_zero");
     }
 }

@@ -1,0 +1,182 @@
+//! `compression`: what each algorithm saves and costs, as a table and as the field draws it: read speed against ratio.
+
+use super::results::{Field, Metric, Results, Spread};
+use crate::fail::{Context, Result};
+use clap::Args;
+use std::fmt::Write;
+use std::fs;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub struct Opts {
+    /// Results of seq, one JSON object a line, tagged with work, peer and rep
+    #[arg(required = true)]
+    results: Vec<PathBuf>,
+    /// The plot
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+const RATIO: Metric =
+    Metric { work: "source", phase: "seq write+fsync", field: Field::Extra("stored_ratio", 1.0) };
+const WRITE: Metric = Metric { work: "source", phase: "seq write+fsync", field: Field::MbPerS };
+const READ: Metric = Metric { work: "source", phase: "seq read", field: Field::MbPerS };
+/// The same writes of random bytes: what an algorithm costs where it saves nothing.
+const NOISE: Metric = Metric { work: "noise", phase: "seq write+fsync", field: Field::MbPerS };
+
+pub fn run(o: &Opts) -> Result<()> {
+    let mut lines = String::new();
+    for path in &o.results {
+        lines += &fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    }
+    let results = Results::parse(&lines)?;
+    print!("{}", table(&results));
+    if let Some(path) = &o.plot {
+        fs::write(path, plot(&results)).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+fn cell(spread: Option<Spread>, digits: usize) -> String {
+    spread.map_or("-".to_owned(), |spread| match spread.max - spread.min < spread.median / 100.0 {
+        true => format!("{:.digits$}", spread.median),
+        false => format!(
+            "{:.digits$} <small>[{:.digits$}–{:.digits$}]</small>",
+            spread.median, spread.min, spread.max
+        ),
+    })
+}
+
+fn table(results: &Results) -> String {
+    let mut out = "| | ratio | write MB/s | cold read MB/s | writes of random bytes, beside off |\n|---|---|---|---|---|\n".to_owned();
+    for peer in &results.peers {
+        // Records of the same size, or neither compresses.
+        let off = match record(peer) {
+            "" => peer.clone(),
+            record => format!("terrane-off-{record}"),
+        };
+        let noise = results.ratios(NOISE, peer, &[&off]).filter(|_| off != *peer);
+        let numbers = [
+            cell(results.values(RATIO, peer), 2),
+            cell(results.values(WRITE, peer), 0),
+            cell(results.values(READ, peer), 0),
+            cell(noise, 2),
+        ];
+        let _ = writeln!(out, "| {peer} | {} |", numbers.join(" | "));
+    }
+    for failed in &results.failed {
+        let _ = writeln!(out, "\nFAILED: {failed}");
+    }
+    out
+}
+
+/// The record size that ends a peer's name.
+fn record(peer: &str) -> &str {
+    match peer.rsplit_once('-') {
+        Some((_, record)) if record.starts_with(|digit: char| digit.is_ascii_digit()) => record,
+        _ => "",
+    }
+}
+
+const WIDTH: f64 = 860.0;
+const HEIGHT: f64 = 520.0;
+const LEFT: f64 = 70.0;
+const BOTTOM: f64 = 460.0;
+
+/// A round number of at least `value`.
+fn round(value: f64) -> f64 {
+    let unit = 10f64.powf(value.max(1.0).log10().floor());
+    (value / unit).ceil() * unit
+}
+
+fn plot(results: &Results) -> String {
+    let points: Vec<(&str, f64, f64)> = results
+        .peers
+        .iter()
+        .filter_map(|peer| {
+            let (ratio, read) = (results.values(RATIO, peer)?.median, results.values(READ, peer)?.median);
+            Some((peer.as_str(), ratio, read))
+        })
+        .collect();
+    let most = |values: &mut dyn Iterator<Item = f64>| values.fold(1.0, f64::max);
+    let (x_max, y_max) = (
+        (most(&mut points.iter().map(|(_, ratio, _)| *ratio)) + 1.0).ceil(),
+        round(most(&mut points.iter().map(|(_, _, read)| *read))),
+    );
+    let x = |ratio: f64| LEFT + ratio / x_max * (WIDTH - LEFT - 120.0);
+    let y = |read: f64| BOTTOM - read / y_max * (BOTTOM - 40.0);
+    let mut body = String::new();
+    for step in 0..=4 {
+        let value = y_max * f64::from(step) / 4.0;
+        let at = y(value);
+        let _ = writeln!(
+            body,
+            r##"<line x1="{LEFT}" y1="{at:.1}" x2="{:.1}" y2="{at:.1}" stroke="#dddddd"/>"##,
+            WIDTH - 120.0
+        );
+        let _ = writeln!(
+            body,
+            r#"<text x="{:.1}" y="{:.1}" text-anchor="end">{value:.0}</text>"#,
+            LEFT - 6.0,
+            at + 4.0
+        );
+    }
+    for value in 0..=(x_max as u32) {
+        let at = x(f64::from(value));
+        let _ = writeln!(
+            body,
+            r#"<text x="{at:.1}" y="{:.1}" text-anchor="middle">{value}</text>"#,
+            BOTTOM + 16.0
+        );
+    }
+    for (peer, ratio, read) in points {
+        let (fill, edge) = match record(peer) {
+            "1m" => ("#ffffff", "#e15759"),
+            "" => ("#4e79a7", "#4e79a7"),
+            _ => ("#e15759", "#e15759"),
+        };
+        let (x, y) = (x(ratio), y(read));
+        let _ = writeln!(body, r#"<circle cx="{x:.1}" cy="{y:.1}" r="4" fill="{fill}" stroke="{edge}"/>"#);
+        let name = peer.strip_prefix("terrane-").unwrap_or(peer);
+        let _ = writeln!(body, r#"<text x="{:.1}" y="{:.1}" font-size="10">{name}</text>"#, x + 6.0, y + 3.0);
+    }
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n<text x=\"8\" y=\"20\" \
+         font-size=\"14\">cold sequential read, MB/s, against compression ratio; Terrane red, records of 1 MiB hollow</text>\n{body}\
+         <text x=\"{:.0}\" y=\"{:.0}\">times smaller</text>\n</svg>\n",
+        WIDTH / 2.0,
+        BOTTOM + 40.0
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(work: &str, peer: &str, ratio: f64, write: f64, read: f64) -> String {
+        let rows = serde_json::json!([
+            {"phase": "seq write+fsync", "mb_per_s": write, "extra": {"stored_ratio": ratio}},
+            {"phase": "seq read", "mb_per_s": read},
+        ]);
+        serde_json::json!({"work": work, "peer": peer, "rep": "1", "rows": rows}).to_string()
+    }
+
+    #[test]
+    fn noise_is_compared_with_off_of_the_same_records() {
+        let lines = [
+            run("source", "terrane-zstd9-1m", 6.4, 90.0, 800.0),
+            run("source", "ext4", 1.0, 500.0, 1000.0),
+            run("noise", "terrane-zstd9-1m", 1.0, 360.0, 0.0),
+            run("noise", "terrane-off-1m", 1.0, 400.0, 0.0),
+            run("noise", "terrane-off-128k", 1.0, 800.0, 0.0),
+        ];
+        let results = Results::parse(&lines.join("\n")).unwrap();
+        let table = table(&results);
+        assert!(table.contains("| terrane-zstd9-1m | 6.40 | 90 | 800 | 0.90 |"), "{table}");
+        assert!(table.contains("| ext4 | 1.00 | 500 | 1000 | - |"), "{table}");
+        let plot = plot(&results);
+        assert!(plot.contains(">zstd9-1m</text>") && plot.contains(">ext4</text>"), "{plot}");
+        assert!(!plot.contains("off-128k"), "what has no source has no point");
+    }
+}
