@@ -136,7 +136,7 @@ impl Pool {
         kept.max(others)
     }
 
-    /// Room above what must be kept under which collection begins and writers are slowed down.
+    /// Room above what must be kept under which collection begins.
     pub(crate) fn room_ahead(&self, st: &SyncState, zones: u64) -> u64 {
         let per_zone = self.yield_of_zone();
         let all = zones * per_zone;
@@ -179,7 +179,6 @@ impl Pool {
                 .saturating_sub(kept)
                 .min(physical.saturating_sub(self.commit_room() + st.collector.remaining())),
             writable_frees: physical.saturating_sub(self.commit_room() / 2),
-            ahead: self.room_ahead(st, zones),
             is_stuck: st.collector.is_stuck,
             resets_wait: tables.emptied().next().is_some(),
             zones,

@@ -47,7 +47,7 @@ impl Kind {
 pub enum WaitFor {
     /// The group was changing: who held it had to leave.
     Change = 0,
-    /// Slowed down, because dirty data nears its bound, or room is short.
+    /// Slowed down, because dirty data nears its bound.
     Throttle = 1,
     /// Dirty data was at its bound: for the group to sync.
     Sync = 2,

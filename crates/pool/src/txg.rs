@@ -151,36 +151,9 @@ pub(crate) struct TxgState {
     empty_wanted: bool,
     stopping: bool,
     last_wakeup_ns: u64,
-    /// When the last of those goes on who were slowed down because room is short.
-    last_paced_ns: u64,
-    pace: Pace,
     /// Who waits for room, and for how many bytes; first in, first out.
     queue: VecDeque<(u64, u64)>,
     next_ticket: u64,
-}
-
-/// How long groups took lately for what was reserved in them.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pace {
-    ns: u64,
-    bytes: u64,
-}
-
-impl Pace {
-    fn note(&mut self, ns: u64, bytes: u64) {
-        // What is little says how long a commit takes, not how long bytes do.
-        if bytes >= PACE_BYTES_MIN {
-            *self = Pace { ns: self.ns / 4 * 3 + ns, bytes: self.bytes / 4 * 3 + bytes };
-        }
-    }
-
-    /// For `need` bytes when `left` of `ahead` bytes of room are left: none while all are there, as long as groups take for them in the
-    /// middle, twice as long at the end.
-    fn delay_ns(&self, need: u64, left: u64, ahead: u64) -> u64 {
-        let product = |a: u64, b: u64, c: u64| u128::from(a) * u128::from(b) / u128::from(c.max(1));
-        let took = product(need, self.ns, self.bytes).min(u128::from(PACE_NS_MAX)) as u64;
-        (2 * product(took, ahead.saturating_sub(left), ahead) as u64).min(PACE_NS_MAX)
-    }
 }
 
 /// Room in the pool, as of the last commit, or of the last step of collection after it.
@@ -194,21 +167,12 @@ pub(crate) struct Room {
     /// Bytes that can be written before collection must have made room.
     pub writable: u64,
     pub writable_frees: u64,
-    /// Bytes of `writable` that collection wants to keep.
-    pub ahead: u64,
     /// Collection found nothing more to win.
     pub is_stuck: bool,
     /// Empty groups would turn emptied zones into room.
     pub resets_wait: bool,
     /// Zones that can hold something, now or after a reset.
     pub zones: u64,
-}
-
-impl Room {
-    /// Bytes of `writable` under which a group should follow at once, and writers are slowed down.
-    fn short(&self) -> u64 {
-        self.ahead / 2
-    }
 }
 
 pub(crate) struct Groups {
@@ -221,8 +185,6 @@ pub(crate) struct Groups {
     synced: Condvar,
     /// There is more room, somebody else had his turn, or the pool failed.
     more_room: Condvar,
-    /// Room is short no more, or the pool failed.
-    enough_room: Condvar,
     /// There is something to do for the sync thread.
     work: Condvar,
     room: Mutex<Room>,
@@ -244,12 +206,6 @@ const DELAY_FULL_BYTES: u64 = 1 << 20;
 const LITTLE_BYTES: u64 = 256 << 10;
 /// One part of so many of the dirty limit takes little changes alone.
 const LITTLE_PART: u64 = 8;
-/// Groups in which less was reserved tell nothing of how fast room comes.
-const PACE_BYTES_MIN: u64 = 256 << 10;
-/// Nobody is slowed down for longer, and nobody sleeps for less: it is added to what the next one waits.
-const PACE_NS_MAX: u64 = 50_000_000;
-const PACE_NS_MIN: u64 = 50_000;
-const PACE_LENT_NS: u64 = 2_000_000;
 /// Groups after which a writer is told that the pool is full if there was never more room than before.
 const PATIENCE: u32 = 48;
 
@@ -270,8 +226,6 @@ impl Groups {
                 empty_wanted: false,
                 stopping: false,
                 last_wakeup_ns: 0,
-                last_paced_ns: 0,
-                pace: Pace::default(),
                 queue: VecDeque::new(),
                 next_ticket: 0,
             }),
@@ -279,7 +233,6 @@ impl Groups {
             left: Condvar::new(),
             synced: Condvar::new(),
             more_room: Condvar::new(),
-            enough_room: Condvar::new(),
             work: Condvar::new(),
             room: Mutex::default(),
             dirty_max: Mutex::new(dirty_budget.min(DIRTY_MIN)),
@@ -295,10 +248,6 @@ impl Groups {
         let (_, unwritten) = state.reserved();
         if state.queue.front().is_some_and(|(_, need)| unwritten + need <= room.writable) {
             self.more_room.notify_all();
-        }
-        if room.writable.saturating_sub(unwritten) >= room.short() {
-            state.last_paced_ns = 0;
-            self.enough_room.notify_all();
         }
     }
 
@@ -359,7 +308,6 @@ impl Groups {
         self.left.notify_all();
         self.synced.notify_all();
         self.more_room.notify_all();
-        self.enough_room.notify_all();
         self.work.notify_all();
     }
 }
@@ -404,8 +352,6 @@ enum Wait {
     Join,
     Change,
     Delay(Duration),
-    /// Room is short: nanoseconds after whoever was slowed down before.
-    Pace(u64),
     /// The sync must catch up with dirty data.
     Commit,
     /// There is no room for it, or not yet.
@@ -473,10 +419,7 @@ impl Pool {
                     state.load_open.dirty += cost.dirty_bytes();
                     state.load_open.changed = true;
                     let txg = state.open;
-                    let (room, unwritten) = (self.txg.room(), state.reserved().1);
-                    let is_short =
-                        need > 0 && !cost.frees && room.writable.saturating_sub(unwritten) < room.short();
-                    if is_short || state.load_open.dirty * 100 > *self.txg.dirty_max.lock() * COMMIT_PERCENT {
+                    if state.load_open.dirty * 100 > *self.txg.dirty_max.lock() * COMMIT_PERCENT {
                         state.wanted = state.wanted.max(txg);
                         self.txg.work.notify_one();
                     }
@@ -500,21 +443,6 @@ impl Pool {
                     drop(state);
                     self.env.sleep(Duration::from_nanos((wake - now).min(DELAY_MAX_NS)));
                     queue.leave(WaitFor::Throttle);
-                }
-                Wait::Pace(ns) => {
-                    delayed = true;
-                    // Each waits behind the one before: it is a rate. Who slept for too long lends the rest to the next.
-                    let now = self.env.monotonic_ns();
-                    let wake = state.last_paced_ns.max(now.saturating_sub(PACE_LENT_NS)) + ns;
-                    state.last_paced_ns = wake;
-                    if wake >= now + PACE_NS_MIN {
-                        queue.enter();
-                        let wait = Duration::from_nanos((wake - now).min(PACE_NS_MAX));
-                        // Until room is short no more, at the latest.
-                        self.txg.enough_room.wait_for(&mut state, wait);
-                        drop(state);
-                        queue.leave(WaitFor::Throttle);
-                    }
                 }
                 Wait::Commit => {
                     queue.enter();
@@ -593,13 +521,6 @@ impl Pool {
         let (limit, writable) = cost.room_of(&room);
         if room.live + reserved + need > limit || unwritten + need > writable {
             return Wait::Space;
-        }
-        let left = writable.saturating_sub(unwritten + need);
-        if need > 0 && !cost.frees && !delayed && left < room.short() && self.threaded() {
-            let ns = state.pace.delay_ns(need, left, room.short());
-            if ns > 0 {
-                return Wait::Pace(ns);
-            }
         }
         let max = *self.txg.dirty_max.lock();
         let dirty = state.load_open.dirty + state.load_syncing.dirty;
@@ -713,9 +634,7 @@ impl Pool {
             self.txg.left.notify_all();
             txg
         };
-        let began_ns = self.env.monotonic_ns();
         let outcome = self.sync_group(&mut sync, txg);
-        let took_ns = self.env.monotonic_ns().saturating_sub(began_ns);
         if let Err(error) = &outcome {
             // Before anybody else gets the lock: no group may follow on a half-applied one.
             self.fail(error);
@@ -725,8 +644,7 @@ impl Pool {
         state.syncing = false;
         if outcome.is_ok() {
             state.synced = txg;
-            let reserved = std::mem::take(&mut state.load_syncing).reserved;
-            state.pace.note(took_ns, reserved);
+            state.load_syncing = Load::default();
             state.empty_wanted = self.txg.room().resets_wait || self.more_work.load(Ordering::Acquire);
             if self.collects_by_hand() {
                 state.wanted = state.wanted.max(state.open);
@@ -787,24 +705,6 @@ mod tests {
     use crate::import::ImportOptions;
     use std::sync::mpsc;
     use terrane_device::{SimConfig, SimDevice};
-
-    #[test]
-    fn the_less_room_is_left_the_longer_a_byte_takes() {
-        let mut pace = Pace::default();
-        let delay = |pace: &Pace, left: u64| pace.delay_ns(4096, left, 1 << 20);
-        assert_eq!(delay(&pace, 0), 0, "nothing is known yet");
-        pace.note(1_000_000_000, PACE_BYTES_MIN - 1);
-        assert_eq!(delay(&pace, 0), 0, "a small group tells nothing");
-        // 4 KiB take 100 us.
-        pace.note(25_600_000, 1 << 20);
-        let delays = [1 << 20, 1 << 19, 1 << 18, 0].map(|left| delay(&pace, left));
-        assert_eq!(delays, [0, 100_000, 150_000, 200_000]);
-        assert_eq!(delay(&pace, 1 << 21), 0, "there is more than is asked for");
-        // Groups became four times as slow.
-        (0..30).for_each(|_| pace.note(4 * 25_600_000, 1 << 20));
-        assert!(delay(&pace, 1 << 19).abs_diff(400_000) < 1000);
-        assert_eq!(pace.delay_ns(u64::MAX, 0, 1), PACE_NS_MAX);
-    }
 
     #[test]
     fn nobody_begins_to_wait_when_the_pool_has_stopped() {
