@@ -1,13 +1,12 @@
 //! MB/s of one core for each algorithm over what people store: how quickly text is expanded, how much smaller it gets (for zle: a
 //! program), and how quickly each kind is compressed or given up. And each checksum.
 //! `cargo bench -p terrane-codec --bench codec [-- FILE...]`, where files are more kinds, named by their ending. The thread's processor
-//! time, best of several short rounds, so that a busy machine disturbs less.
+//! time, so that a busy machine disturbs less.
 
 use std::hint::black_box;
 use terrane_codec::{ChecksumKind, Compression, Compressor, Outcome, compute, is_zero, max_stored};
 
-const ROUNDS: usize = 5;
-const ROUND_BYTES: usize = 8 << 20;
+const ROUND_S: f64 = 0.06;
 
 /// Seconds that this thread has had a processor.
 fn processor_s() -> f64 {
@@ -15,18 +14,19 @@ fn processor_s() -> f64 {
     line.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("Linux tells it in nanoseconds") / 1e9
 }
 
-/// MB/s of `work` over blocks of `bytes`.
-fn speed(bytes: usize, slow: bool, mut work: impl FnMut()) -> f64 {
-    let count = (if slow { ROUND_BYTES / 16 } else { ROUND_BYTES } / bytes).max(1);
-    let mut best = f64::INFINITY;
-    for _ in 0..if slow { 2 } else { ROUNDS } {
-        let start = processor_s();
-        for _ in 0..count {
+/// MB/s of `work` over blocks of `bytes`. The processor's time is counted in ticks of some milliseconds: a round has many of them.
+fn speed(bytes: usize, mut work: impl FnMut()) -> f64 {
+    let (start, mut count) = (processor_s(), 0);
+    loop {
+        for _ in 0..(256usize << 10).div_ceil(bytes) {
             work();
+            count += 1;
         }
-        best = best.min(processor_s() - start);
+        let seconds = processor_s() - start;
+        if seconds >= ROUND_S {
+            return (count * bytes) as f64 / seconds / 1e6;
+        }
     }
-    (count * bytes) as f64 / best / 1e6
 }
 
 /// xorshift64*, so that a run can be repeated.
@@ -120,21 +120,20 @@ fn main() {
         println!();
         for word in WORDS {
             let algo: Compression = word.parse().expect("a word of the property");
-            let slow = matches!(word, "gzip-9" | "zstd-9" | "zstd-10" | "zstd-12" | "zstd-15" | "zstd-19");
             let max = max_stored(bytes);
             let text = samples.iter().find(|(name, _)| name == if word == "zle" { "binary" } else { "text" });
             let text = text.map_or(&[][..], |(_, text)| text);
             let mut line = format!("{word:<14} {:>9} {:>7}", "-", "-");
             if compressor.compress(algo, text, max, &mut stored) == Outcome::Compressed {
                 let block = stored.clone();
-                let expand = speed(bytes, false, || {
+                let expand = speed(bytes, || {
                     let _ = black_box(compressor.decompress(algo.id(), black_box(&block), bytes, &mut back));
                 });
                 line = format!("{word:<14} {expand:>9.0} {:>7.2}", bytes as f64 / block.len() as f64);
             }
             print!("{line}");
             for (_, sample) in &samples {
-                let compress = speed(bytes, slow, || {
+                let compress = speed(bytes, || {
                     let _ = black_box(compressor.compress(algo, black_box(sample), max, &mut stored));
                 });
                 print!(" {compress:>9.0}");
@@ -143,13 +142,13 @@ fn main() {
         }
         let random = random(bytes);
         for kind in [ChecksumKind::Blake3, ChecksumKind::Sha256, ChecksumKind::Fletcher4] {
-            let each = speed(bytes, false, || {
+            let each = speed(bytes, || {
                 black_box(compute(kind, black_box(&random)));
             });
             println!("{:<14} {each:>9.0}", kind.to_string());
         }
         let zero = vec![0; bytes];
-        let each = speed(bytes, false, || {
+        let each = speed(bytes, || {
             black_box(is_zero(black_box(&zero)));
         });
         println!("{:<14} {each:>9.0}", "is_zero");
