@@ -196,6 +196,7 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
         return Err(failure);
     }
     let legacy = plan.legacy.take();
+    live.attach_caches();
     let begun = begin(live, &plan, registry, legacy);
     let (shared, session, origin) = match begun {
         Ok(begun) => begun,

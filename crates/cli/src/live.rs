@@ -132,6 +132,23 @@ impl Live {
         }
     }
 
+    /// Uses the cache devices of the pool that are where they were. One that is not is named in the log, and missed.
+    pub fn attach_caches(&self) {
+        if self.pool.is_read_only() {
+            return;
+        }
+        for row in self.pool.label().caches {
+            let path = Path::new(&row.name);
+            let attach = || -> Outcome {
+                let device = Backing::open(path, OpenMode::ReadWrite)?.into_device(row.zone_size)?;
+                Ok(self.pool.attach_cache(device)?)
+            };
+            if let Err(failure) = attach() {
+                log::warn!("pool {} does without its cache device {}: {failure}", self.pool.name(), row.name);
+            }
+        }
+    }
+
     pub fn fs(&self) -> Outcome<&Arc<Fs>> {
         if self.fs.get().is_none() {
             // Who was faster is as good.

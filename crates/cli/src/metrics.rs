@@ -342,11 +342,16 @@ fn groups(page: &mut Page, stats: &Stats) {
 
 fn caches(page: &mut Page, stats: &Stats) {
     type Field = fn(&terrane_pool::cache::CacheStats) -> u64;
-    let fields: [(&str, &str, &str, Field); 4] = [
+    let fields: [(&str, &str, &str, Field); 7] = [
         ("cache_hits_total", "counter", "Look-ups the block cache answered.", |cache| cache.hits),
         ("cache_misses_total", "counter", "Look-ups it did not answer.", |cache| cache.misses),
         ("cache_evictions_total", "counter", "Blocks that made room.", |cache| cache.evictions),
+        ("cache_ghost_hits_total", "counter", "Blocks that came back after they had made room.", |cache| {
+            cache.ghost_hits
+        }),
         ("cache_bytes", "gauge", "Bytes in the block cache.", |cache| cache.bytes),
+        ("cache_plain_bytes", "gauge", "Of them, those of decompressed forms.", |cache| cache.plain_bytes),
+        ("cache_blocks", "gauge", "Blocks in the block cache.", |cache| cache.blocks),
     ];
     for (name, kind, help, field) in fields {
         let values =

@@ -4,7 +4,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::size;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::path::Path;
 use std::sync::Arc;
 use terrane_device::{Backing, Device, OpenMode, PathKind};
@@ -13,6 +13,28 @@ use terrane_pool::create::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
 
 /// Size of a file that is made for a pool, unless said otherwise.
 const SIZE_DEFAULT: u64 = 16 << 30;
+
+/// What a device is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    Data,
+    Special,
+    Cache,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Data => "data",
+            Kind::Special => "special",
+            Kind::Cache => "cache",
+        }
+    }
+
+    pub fn of_name(name: &str) -> Option<Kind> {
+        [Kind::Data, Kind::Special, Kind::Cache].into_iter().find(|kind| kind.name() == name)
+    }
+}
 
 /// What was said about devices that join.
 #[derive(Args, Clone, Debug, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use crate::figures::{self, FIGURES, Figure};
 use crate::inspect;
 use crate::live::Live;
 use crate::metrics;
-use crate::newcomer::Terms;
+use crate::newcomer::{Kind, Terms};
 use crate::suggest;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use terrane_dataset::{DatasetError, PROPERTIES, Property};
 use terrane_device::ZoneState;
 use terrane_pool::label::{Role, Stay};
+use terrane_pool::second::CacheDevice;
 use terrane_pool::stats::WaitFor;
 use terrane_pool::{Feature, LevelShare, Member, Spent, Stats, Totals};
 use terrane_wire::meter::Times;
@@ -44,7 +45,7 @@ pub enum Query {
     /// One more device.
     Add {
         path: PathBuf,
-        special: bool,
+        kind: Kind,
         /// Where the device has none of its own, in bytes; `None`: as fits it.
         zone_size: Option<u64>,
         /// What is there may go.
@@ -125,9 +126,9 @@ impl Query {
                 json!({"ask": "set", "pairs": pairs})
             }
             Query::Inherit(names) => json!({"ask": "inherit", "names": names}),
-            Query::Add { path, special, zone_size, force } => {
+            Query::Add { path, kind, zone_size, force } => {
                 let path = path.as_os_str().as_bytes();
-                json!({"ask": "add", "path": path, "special": special, "zone_size": zone_size, "force": force})
+                json!({"ask": "add", "path": path, "kind": kind.name(), "zone_size": zone_size, "force": force})
             }
             Query::Remove { device } => json!({"ask": "remove", "device": device}),
             Query::Iostat => json!({"ask": "iostat"}),
@@ -167,7 +168,7 @@ impl Query {
             "remove" => Query::Remove { device: raw.get("device")?.as_str()?.to_owned() },
             "add" => Query::Add {
                 path: PathBuf::from(OsString::from_vec(path()?)),
-                special: raw.get("special")?.as_bool()?,
+                kind: Kind::of_name(raw.get("kind")?.as_str()?)?,
                 zone_size: raw.get("zone_size")?.as_u64(),
                 force: raw.get("force")?.as_bool()?,
             },
@@ -217,8 +218,8 @@ impl Query {
                 inherit(live, names)?;
                 Ok(waiting(live, names.iter()))
             }
-            Query::Add { path, special, zone_size, force } => {
-                add(live, path, *special, &Terms { size: None, zone_size: *zone_size, force: *force })
+            Query::Add { path, kind, zone_size, force } => {
+                add(live, path, *kind, &Terms { size: None, zone_size: *zone_size, force: *force })
             }
             Query::Remove { device } => remove(live, device, progress),
             Query::Iostat => Ok(iostat(live)),
@@ -270,12 +271,36 @@ fn device_row(member: &Member) -> Value {
     })
 }
 
+/// A cache device, in figures if it is there.
+fn cache_row(cache: &CacheDevice) -> Value {
+    let stats = cache.stats.as_ref();
+    json!({
+        "id": format!("{:016x}", cache.id),
+        "device": cache.name,
+        "role": "cache",
+        "state": stats.map_or("missing", |stats| if stats.is_loading { "loading" } else { "normal" }),
+        "size": stats.map(|stats| stats.size_bytes),
+        "held": stats.map(|stats| stats.held_bytes),
+        "blocks": stats.map(|stats| stats.blocks),
+        "hits": stats.map(|stats| stats.hits),
+        "damaged": stats.map(|stats| stats.damaged),
+    })
+}
+
 /// Makes a device one of the pool's; says what there is to say of it.
-fn add(live: &Live, path: &Path, special: bool, terms: &Terms) -> Outcome<Value> {
+fn add(live: &Live, path: &Path, kind: Kind, terms: &Terms) -> Outcome<Value> {
     // Under the name by which it will be looked for.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let device = terms.open(&path, &|_| Ok(()))?.into_device()?;
-    let role = if special { Role::Special } else { Role::Data };
+    let role = match kind {
+        Kind::Data => Role::Data,
+        Kind::Special => Role::Special,
+        Kind::Cache => {
+            let id = live.pool.add_cache(device)?;
+            let added = live.pool.caches().into_iter().find(|cache| cache.id == id);
+            return Ok(added.as_ref().map_or(Value::Null, cache_row));
+        }
+    };
     let index = live.pool.add_device(device, role)?;
     let members = live.pool.members();
     let member = members.iter().find(|member| member.index == index);
@@ -288,6 +313,12 @@ fn remove(live: &Live, word: &str, progress: Progress<'_>) -> Outcome<Value> {
     let is_meant = |member: &&Member| {
         member.name == word || member.index.0.to_string() == word || format!("{:016x}", member.id) == word
     };
+    let is_cache = |cache: &CacheDevice| cache.name == word || format!("{:016x}", cache.id) == word;
+    if let Some(cache) = live.pool.caches().into_iter().find(is_cache) {
+        live.pool.remove_cache(cache.id)?;
+        let rest: Vec<String> = members.into_iter().map(|member| member.name).collect();
+        return Ok(json!({"name": live.pool.name(), "rest": rest}));
+    }
     let Some(member) = members.iter().find(is_meant) else {
         let known: Vec<String> =
             members.iter().map(|member| format!("{} ({})", member.index, member.name)).collect();
@@ -331,6 +362,7 @@ fn status(live: &Live) -> Value {
         "state": state,
         "device": live.path.display().to_string(),
         "devices": device_rows(live),
+        "caches": live.pool.caches().iter().map(cache_row).collect::<Value>(),
         "mountpoint": live.mountpoint.as_ref().map(|dir| dir.display().to_string()),
         "read_only": live.mountpoint.is_some() && live.pool.is_read_only(),
         "size": status.size_bytes,
@@ -437,12 +469,13 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 43] = [
+pub const STATUS_KEYS: [&str; 44] = [
     "name",
     "id",
     "state",
     "device",
     "devices",
+    "caches",
     "mountpoint",
     "read_only",
     "size",
@@ -659,8 +692,13 @@ mod tests {
             Query::Get(vec!["atime".into(), "x\n".into()]),
             Query::Set(vec![Setting { name: "a".into(), value: "b=c".into() }]),
             Query::Inherit(vec!["atime".into()]),
-            Query::Add { path: "/dev/\u{e4}".into(), special: true, zone_size: Some(1 << 20), force: false },
-            Query::Add { path: "/x".into(), special: false, zone_size: None, force: true },
+            Query::Add {
+                path: "/dev/\u{e4}".into(),
+                kind: Kind::Special,
+                zone_size: Some(1 << 20),
+                force: false,
+            },
+            Query::Add { path: "/x".into(), kind: Kind::Cache, zone_size: None, force: true },
             Query::Remove { device: "/dev/sdb".into() },
             Query::Iostat,
             Query::Check,

@@ -56,6 +56,35 @@ fn a_pool_of_several_files_is_found_whole_wherever_they_went() {
 }
 
 #[test]
+fn a_cache_comes_goes_and_may_be_missing() {
+    let place = Place::new("cache");
+    place.run("pool create tank tank.img --size 64M", 0);
+    place.refused("pool add tank cache tiny.img --size 2M", &["tiny.img"]);
+    place.run("pool add tank cache fast.img --size 64M", 0);
+    place.refused("pool add tank data fast.img", &["fast.img"]);
+    let caches = || place.json("pool status -j tank")["pools"][0]["caches"].as_array().unwrap().clone();
+    assert_eq!((caches().len(), &caches()[0]["role"]), (1, &"cache".into()));
+    assert_eq!(roles(&place), ["data"], "it is no member");
+    assert!(place.out("pool status tank").contains("fast.img, missing"), "used by mounts alone");
+    if can_mount() {
+        place.run("mount tank mnt", 0);
+        fs::write(place.path("mnt/file"), vec![7; 1 << 20]).unwrap();
+        let state = caches()[0]["state"].as_str().unwrap().to_owned();
+        assert!(["normal", "loading"].contains(&state.as_str()), "{state}");
+        place.run("umount mnt", 0);
+        fs::rename(place.path("fast.img"), place.path("gone.img")).unwrap();
+        place.run("mount tank mnt", 0);
+        assert_eq!(fs::read(place.path("mnt/file")).unwrap(), vec![7; 1 << 20]);
+        assert_eq!(caches()[0]["state"], "missing");
+        place.run("umount mnt", 0);
+        fs::rename(place.path("gone.img"), place.path("fast.img")).unwrap();
+    }
+    place.run("pool remove tank fast.img", 0);
+    assert!(caches().is_empty());
+    assert!(place.out("check tank").contains("nothing found"));
+}
+
+#[test]
 fn a_device_is_added_to_a_pool_that_nobody_has_mounted() {
     let place = Place::new("add");
     place.run("pool create tank tank.img --size 64M", 0);

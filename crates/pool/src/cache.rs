@@ -115,10 +115,37 @@ struct Shard {
     stats: [CacheStats; Kind::ALL.len()],
 }
 
+/// Blocks that had to go, for who may want them; what nobody takes in time is dropped.
+#[derive(Default)]
+struct Leaving {
+    is_wanted: AtomicBool,
+    bytes_max: AtomicUsize,
+    /// And their bytes.
+    blocks: Mutex<(Vec<(Key, Packed)>, usize)>,
+}
+
+/// Memory of blocks on their way out, at most.
+const LEAVING_BYTES_MAX: usize = 16 << 20;
+
+impl Leaving {
+    fn put(&self, key: Key, packed: Packed) {
+        if !self.is_wanted.load(Ordering::Relaxed) {
+            return;
+        }
+        let bytes = packed.bytes.len() + ENTRY_BYTES;
+        let mut blocks = self.blocks.lock();
+        if blocks.1 + bytes <= self.bytes_max.load(Ordering::Relaxed) {
+            blocks.1 += bytes;
+            blocks.0.push((key, packed));
+        }
+    }
+}
+
 pub struct BlockCache {
     shards: Vec<Mutex<Shard>>,
     shard_bytes: AtomicUsize,
     plain_only: AtomicBool,
+    leaving: Leaving,
 }
 
 /// What the cache holds and did, of one kind of blocks.
@@ -157,7 +184,14 @@ impl BlockCache {
     pub fn new(budget: usize) -> BlockCache {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let shard_bytes = AtomicUsize::new(budget / SHARDS);
-        BlockCache { shards, shard_bytes, plain_only: AtomicBool::new(false) }
+        let cache = BlockCache {
+            shards,
+            shard_bytes,
+            plain_only: AtomicBool::new(false),
+            leaving: Leaving::default(),
+        };
+        cache.bound_leaving();
+        cache
     }
 
     /// The most bytes it holds.
@@ -168,8 +202,9 @@ impl BlockCache {
     /// From now on at most `budget` bytes; what is too much goes at once.
     pub fn set_budget(&self, budget: usize) {
         self.shard_bytes.store(budget / SHARDS, Ordering::Relaxed);
+        self.bound_leaving();
         for shard in &self.shards {
-            shard.lock().make_room(budget / SHARDS);
+            shard.lock().make_room(budget / SHARDS, &self.leaving);
         }
     }
 
@@ -246,14 +281,14 @@ impl BlockCache {
         if let Some(block) = plain {
             shard.put_plain(key, block, false);
         }
-        shard.make_room(budget);
+        shard.make_room(budget, &self.leaving);
     }
 
     /// The content of a block that was found packed.
     pub fn insert_plain(&self, key: Key, block: &Arc<Vec<u8>>) {
         let mut shard = self.shard(key).lock();
         shard.put_plain(key, block.clone(), true);
-        shard.make_room(self.shard_bytes.load(Ordering::Relaxed));
+        shard.make_room(self.shard_bytes.load(Ordering::Relaxed), &self.leaving);
     }
 
     /// The block was freed: nobody will ask for it.
@@ -263,6 +298,26 @@ impl BlockCache {
             shard.drop_block(kind, at);
             shard.parts[kind as usize].policy.forget(at);
         }
+    }
+
+    /// Whether blocks that go are kept for [`take_leaving`](BlockCache::take_leaving).
+    pub fn keep_leaving(&self, is_wanted: bool) {
+        self.leaving
+            .is_wanted
+            .store(is_wanted && !self.plain_only.load(Ordering::Relaxed), Ordering::Relaxed);
+        if !is_wanted {
+            self.take_leaving();
+        }
+    }
+
+    /// Blocks that went since it was asked last, as far as there was room for them.
+    pub fn take_leaving(&self) -> Vec<(Key, Packed)> {
+        std::mem::take(&mut *self.leaving.blocks.lock()).0
+    }
+
+    fn bound_leaving(&self) {
+        let bytes_max = (self.budget() / 8).min(LEAVING_BYTES_MAX);
+        self.leaving.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
     /// Forgets everything.
@@ -336,11 +391,11 @@ impl Shard {
         }
     }
 
-    fn make_room(&mut self, budget: usize) {
+    fn make_room(&mut self, budget: usize, leaving: &Leaving) {
         self.bound_metadata(budget);
         while self.bytes() > budget {
             let has_gone = (self.plain_bytes > budget / PLAIN_DIVISOR && self.drop_oldest_plain())
-                || self.evict(budget)
+                || self.evict(budget, leaving)
                 || self.drop_oldest_plain();
             if !has_gone {
                 // Nothing but ghosts.
@@ -378,7 +433,7 @@ impl Shard {
     }
 
     /// Drops one block; false: there is none.
-    fn evict(&mut self, budget: usize) -> bool {
+    fn evict(&mut self, budget: usize, leaving: &Leaving) -> bool {
         let excess = self.bytes().saturating_sub(budget) as u64;
         let of = |kind: Kind| self.parts[kind as usize].policy.bytes();
         let (data, metadata) = (of(Kind::Data), of(Kind::Metadata));
@@ -386,20 +441,22 @@ impl Shard {
             if data > 0 && metadata <= self.metadata_bytes as u64 { Kind::Data } else { Kind::Metadata };
         let policy = &mut self.parts[kind as usize].policy;
         let Some(at) = policy.evict(policy.bytes().saturating_sub(excess)) else { return false };
-        self.drop_block(kind, at);
+        if let Some(held) = self.drop_block(kind, at) {
+            leaving.put(held.key, held.packed);
+        }
         self.stats[kind as usize].evictions += 1;
         true
     }
 
     /// Lets go of what an entry holds.
-    fn drop_block(&mut self, kind: Kind, at: EntryIdx) {
-        let held = self.parts[kind as usize].held.get_mut(at as usize).and_then(Option::take);
-        let Some(Held { key, packed, plain }) = held else { return };
-        self.index.remove(&key);
-        self.stats[kind as usize].bytes -= (packed.bytes.capacity() + ENTRY_BYTES) as u64;
-        if let Some(plain) = plain {
+    fn drop_block(&mut self, kind: Kind, at: EntryIdx) -> Option<Held> {
+        let held = self.parts[kind as usize].held.get_mut(at as usize).and_then(Option::take)?;
+        self.index.remove(&held.key);
+        self.stats[kind as usize].bytes -= (held.packed.bytes.capacity() + ENTRY_BYTES) as u64;
+        if let Some(plain) = &held.plain {
             self.count_plain_out(kind, plain_bytes(&plain.block));
         }
+        Some(held)
     }
 
     fn check(&self, budget: usize) -> Result<(), String> {

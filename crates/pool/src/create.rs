@@ -120,6 +120,7 @@ impl Pool {
             sections: (zones.saturating_add(ANCHORS) / 16).clamp(1, 1024),
             features,
             devices: rows.into_iter().map(Some).collect(),
+            caches: Vec::new(),
         };
         let sections = (0..label.sections)
             .map(|section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE })

@@ -32,6 +32,8 @@ pub enum Feature {
     Codecs,
     /// Headers of object sets say what their blocks take.
     Accounts,
+    /// A second level of the cache.
+    Caches,
 }
 
 /// Which list of the label a feature stands in.
@@ -115,6 +117,13 @@ pub static FEATURES: &[FeatureRow] = &[
         compatibility: Compatibility::Incompatible,
         is_default: true,
         meaning: "what data sets take before and after compression; for those made from now on",
+    },
+    FeatureRow {
+        feature: Feature::Caches,
+        name: "org.terrane:caches",
+        compatibility: Compatibility::Compatible,
+        is_default: false,
+        meaning: "cache devices",
     },
 ];
 

@@ -197,7 +197,7 @@ impl Pool {
             None => group.st.root.clone(),
         };
         // Not when they were released: until new trees are in place readers go by the old ones.
-        std::mem::take(&mut group.uncached).into_iter().for_each(|key| self.cache.forget(key));
+        std::mem::take(&mut group.uncached).into_iter().for_each(|key| self.uncache(key));
         group.suspect.append(&mut group.st.suspects);
         group.heal()?;
         self.publish_in_sync(group.st);

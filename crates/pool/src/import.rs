@@ -650,6 +650,8 @@ pub(crate) fn assemble(
         devices,
         tables: RwLock::new(tables),
         cache: BlockCache::new(options.cache_bytes),
+        caches: RwLock::default(),
+        feeder: Mutex::default(),
         index_bytes_max: options.index_bytes,
         recent: Mutex::new(Recent::new(counters.now_ns(), before)),
         before,

@@ -94,8 +94,11 @@ const MAX_BLOCK_MIN: u32 = 256 << 10;
 pub const DEVICES_MAX: usize = 64;
 /// A device's name in the label takes no more.
 const DEVICE_NAME_BYTES_MAX: usize = 128;
+/// The most cache devices of a pool.
+pub const CACHES_MAX: usize = 8;
 // Rows of 26 bytes, a length and a name, beside the names of the pool and its features.
-const _: () = assert!((DEVICES_MAX * (28 + DEVICE_NAME_BYTES_MAX)) as u64 <= LABEL_BYTES * 3 / 4);
+const _: () =
+    assert!(((DEVICES_MAX + CACHES_MAX) * (28 + DEVICE_NAME_BYTES_MAX)) as u64 <= LABEL_BYTES * 3 / 4);
 
 /// Set when the pool was exported: nothing was written after this uberblock.
 pub const UBERBLOCK_CLEAN: u32 = 1;
@@ -206,17 +209,38 @@ impl DeviceRow {
         self.zone_count.saturating_sub(ANCHORS)
     }
 
-    /// Remembers the device's name; of one that is too long the end, which tells more.
+    /// Remembers the device's name.
     pub(crate) fn call(&mut self, name: &str) {
-        let from = (0..=name.len())
-            .find(|at| name.len() - at <= DEVICE_NAME_BYTES_MAX && name.is_char_boundary(*at));
-        self.name = from.and_then(|from| name.get(from..)).unwrap_or_default().to_owned();
+        self.name = end_of_name(name);
     }
 
     fn has_geometry(&self) -> bool {
         let unit_ok = self.write_unit.is_power_of_two() && (4096..=1 << 20).contains(&self.write_unit);
         let size_ok = self.zone_size >= u64::from(self.write_unit) && self.zone_size <= ZONE_BYTES_MAX;
         unit_ok && size_ok && self.zone_count >= ANCHORS
+    }
+}
+
+/// Of a name that is too long for the label the end, which tells more.
+fn end_of_name(name: &str) -> String {
+    let from =
+        (0..=name.len()).find(|at| name.len() - at <= DEVICE_NAME_BYTES_MAX && name.is_char_boundary(*at));
+    from.and_then(|from| name.get(from..)).unwrap_or_default().to_owned()
+}
+
+/// A cache device: it holds nothing that is not elsewhere, so it is no member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CacheRow {
+    /// Its id.
+    pub cache: u64,
+    pub zone_size: u64,
+    /// What it was called when it joined, for who looks for it.
+    pub name: String,
+}
+
+impl CacheRow {
+    pub(crate) fn call(&mut self, name: &str) {
+        self.name = end_of_name(name);
     }
 }
 
@@ -238,6 +262,7 @@ pub struct Label {
     pub features: Features,
     /// By device index; a device that was removed leaves a hole, because indexes are never given to others.
     pub devices: Vec<Option<DeviceRow>>,
+    pub caches: Vec<CacheRow>,
 }
 
 fn label_seed(pool: u64, device: u64, anchor: u32, turn: u64) -> Seed {
@@ -302,6 +327,14 @@ impl Label {
                 body.u8(row.as_ref().map_or(0, |row| row.role as u8));
                 body.u8(row.as_ref().map_or(0, |row| row.stay as u8));
                 body.blob(row.as_ref().map_or("", |row| &row.name).as_bytes());
+            }
+        }
+        if self.features.has(Feature::Caches) {
+            body.varint(self.caches.len() as u64);
+            for row in &self.caches {
+                body.u64(row.cache);
+                body.u64(row.zone_size);
+                body.blob(row.name.as_bytes());
             }
         }
         let mut head = LabelHead {
@@ -386,7 +419,7 @@ impl Label {
                 ),
             ));
         }
-        let (name, features, devices) = parse_body(body, at)?;
+        let Body { name, features, devices, caches } = parse_body(body, at)?;
         if !crate::import::is_name(&name) {
             return Err(Corrupt::new(
                 at,
@@ -409,6 +442,7 @@ impl Label {
             sections: head.sections,
             features,
             devices,
+            caches,
         })
     }
 }
@@ -445,7 +479,15 @@ fn judge_devices(
     Ok(())
 }
 
-fn parse_body(body: &[u8], at: &str) -> Result<(String, Features, Vec<Option<DeviceRow>>), Corrupt> {
+/// What follows the head.
+struct Body {
+    name: String,
+    features: Features,
+    devices: Vec<Option<DeviceRow>>,
+    caches: Vec<CacheRow>,
+}
+
+fn parse_body(body: &[u8], at: &str) -> Result<Body, Corrupt> {
     let truncated = |error: Truncated| Corrupt::new(at, "label body", "whole", error);
     let mut raw = Reader::new(body);
     // As it is, or not at all: what is replaced may be longer than what was there, and would not fit a label any more.
@@ -485,7 +527,19 @@ fn parse_body(body: &[u8], at: &str) -> Result<(String, Features, Vec<Option<Dev
         }
     }
     let devices = devices.into_iter().map(|row| (row.device != 0).then_some(row)).collect();
-    Ok((name, features, devices))
+    let mut caches = Vec::new();
+    if features.has(Feature::Caches) {
+        let count = raw.count(17).map_err(truncated)?;
+        let mut row = || -> Result<CacheRow, Truncated> {
+            Ok(CacheRow { cache: raw.u64()?, zone_size: raw.u64()?, name: text(&mut raw)? })
+        };
+        caches = (0..count).map(|_| row()).collect::<Result<Vec<_>, _>>().map_err(truncated)?;
+        if count > CACHES_MAX {
+            let expected = format_args!("at most {CACHES_MAX}");
+            return Err(Corrupt::new(at, "cache devices of the label", expected, count));
+        }
+    }
+    Ok(Body { name, features, devices, caches })
 }
 
 /// The root of one committed group.

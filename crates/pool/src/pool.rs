@@ -22,6 +22,7 @@ use crate::parts::PartCache;
 use crate::policy::CollectionOptions;
 use crate::read::Heal;
 use crate::record::SectionPtr;
+use crate::second::SecondLevel;
 use crate::stats::Counters;
 use crate::totals::{Recent, Totals};
 use crate::trace::Recorder;
@@ -85,6 +86,8 @@ pub struct Pool {
     pub(crate) devices: Arc<Devices>,
     pub(crate) tables: RwLock<Tables>,
     pub(crate) cache: BlockCache,
+    pub(crate) caches: RwLock<Vec<Arc<SecondLevel>>>,
+    pub(crate) feeder: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// What the zone tables should take at most, in bytes of memory.
     pub(crate) index_bytes_max: u64,
     pub(crate) counters: Arc<Counters>,
@@ -363,6 +366,7 @@ impl Pool {
             log::warn!("{error}; the last lines of the recording are lost");
         }
         self.workers.end_offers();
+        self.stop_caches();
         if let Some(thread) = self.sync_thread.lock().take() {
             // It may be the one that drops the last reference to the pool; it cannot wait for itself.
             if thread.thread().id() != std::thread::current().id() {

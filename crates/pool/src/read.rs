@@ -14,6 +14,7 @@ use crate::directory::{Owner, Part, PartTrailer, SPILL, parse_part, parse_traile
 use crate::error::PoolError;
 use crate::pool::Pool;
 use crate::record::{Class, Home};
+use crate::second::SecondLevel;
 use crate::stats::Kind;
 use std::cell::Cell;
 use std::ops::{Deref, Range};
@@ -143,7 +144,7 @@ impl Pool {
                     self.cache.insert_plain(key, &block);
                     return Ok(block);
                 }
-                let stored = self.read_verified(normal, owner)?;
+                let stored = self.fetch(normal, owner)?;
                 self.unpack(normal, owner, &stored, &mut out)?;
                 let block = Arc::new(out);
                 self.cache.insert(key, kind, packed(normal, &stored, &block), Some(block.clone()));
@@ -182,7 +183,7 @@ impl Pool {
             Some(Found::Plain(block)) => out.copy_from_slice(&block),
             Some(Found::Packed(packed)) => unpack(&packed.bytes, out)?,
             None => {
-                let stored = self.read_verified(normal, owner)?;
+                let stored = self.fetch(normal, owner)?;
                 unpack(&stored, out)?;
                 let plain = self.cache.wants_plain(kind).then(|| Arc::new(out.to_vec()));
                 let packed = Packed { compression: normal.compression, bytes: Arc::new(stored.to_vec()) };
@@ -231,6 +232,34 @@ impl Pool {
         let Some(good) = read.iter().find_map(|read| read.as_ref().ok()) else { return copies.len() };
         let bad = copies.iter().zip(&read).filter(|(_, read)| read.is_err());
         bad.map(|(addr, _)| self.queue_heal(*addr, good, normal, owner)).count()
+    }
+
+    /// The stored bytes of a block, from a cache device if one has them.
+    fn fetch(&self, normal: &Normal, owner: Owner) -> Result<StoredBytes, PoolError> {
+        self.read_cached(normal).map_or_else(|| self.read_verified(normal, owner), Ok)
+    }
+
+    fn read_cached(&self, normal: &Normal) -> Option<StoredBytes> {
+        let key = Key::of(normal);
+        let find = |cache: &Arc<SecondLevel>| Some((cache.clone(), cache.find(key)?));
+        let (cache, spot) = self.caches.read().iter().find_map(find)?;
+        let unit = u64::from(cache.device().info().write_unit);
+        let from = spot.offset / unit * unit;
+        let start = (spot.offset - from) as usize;
+        let mut stored = StoredBytes::new(start..start + spot.psize as usize);
+        stored.buf.prepare((start + spot.psize as usize).next_multiple_of(unit as usize));
+        let was_read = cache.device().read(spot.zone, from, &mut stored.buf).is_ok();
+        let is_whole = was_read
+            && spot.psize == normal.psize
+            && compute(normal.checksum_kind, &stored) == normal.checksum;
+        cache.note_read(key, spot, is_whole);
+        is_whole.then_some(stored)
+    }
+
+    /// The block was freed.
+    pub(crate) fn uncache(&self, key: Key) {
+        self.cache.forget(key);
+        self.caches.read().iter().for_each(|cache| cache.forget(key));
     }
 
     /// The stored bytes of a block from its first good copy.

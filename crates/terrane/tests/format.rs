@@ -13,6 +13,7 @@ use terrane_pool::Place;
 use terrane_pool::block_ptr::BlockPtrPhys;
 use terrane_pool::directory::PartTrailer;
 use terrane_pool::label::{LabelHead, RecordPtrPhys, UberblockPhys};
+use terrane_pool::second::layout::{BatchEntry, BatchHead, CacheHead};
 use terrane_pool::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_wire::Row;
 
@@ -101,6 +102,9 @@ fn the_page_has_the_compilers_rows() {
         ("Place", compiled(Place::SIZE, Place::ROWS)),
         ("BlockPtrPhys", compiled(BlockPtrPhys::SIZE, BlockPtrPhys::ROWS)),
         ("LabelHead", compiled(LabelHead::SIZE, LabelHead::ROWS)),
+        ("CacheHead", compiled(CacheHead::SIZE, CacheHead::ROWS)),
+        ("BatchHead", compiled(BatchHead::SIZE, BatchHead::ROWS)),
+        ("BatchEntry", compiled(BatchEntry::SIZE, BatchEntry::ROWS)),
         ("UberblockPhys", compiled(UberblockPhys::SIZE, UberblockPhys::ROWS)),
         ("RecordPtrPhys", compiled(RecordPtrPhys::SIZE, RecordPtrPhys::ROWS)),
         ("ZoneHeader", compiled(ZoneHeader::SIZE, ZoneHeader::ROWS)),

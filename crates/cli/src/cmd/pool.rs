@@ -238,6 +238,20 @@ impl Status {
         )
     }
 
+    /// A cache device, in words.
+    fn cache(&self, row: &Value) -> String {
+        let name = row["device"].as_str().unwrap_or("-");
+        let bytes = |key: &str| {
+            let bytes = row[key].as_u64()?;
+            Some(if self.parsable { bytes.to_string() } else { size::print(bytes) })
+        };
+        match (row["state"].as_str(), bytes("held"), bytes("size")) {
+            (Some("normal"), Some(held), Some(size)) => format!("{name}, {held} of {size}"),
+            (Some(state), _, _) => format!("{name}, {state}"),
+            _ => name.to_owned(),
+        }
+    }
+
     fn describe(&self, row: &Value) -> String {
         let word = |key: &str| row[key].as_str().unwrap_or("-").to_owned();
         let bytes = |key: &str| {
@@ -259,6 +273,9 @@ impl Status {
         if let Some(reason) = row["reason"].as_str() {
             line("reason", reason.to_owned());
             return out;
+        }
+        for cache in row["caches"].as_array().into_iter().flatten() {
+            line("cache", self.cache(cache));
         }
         let mounted = match (row["mountpoint"].as_str(), row["read_only"].as_bool()) {
             (None, _) => "no".to_owned(),

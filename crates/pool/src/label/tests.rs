@@ -28,7 +28,19 @@ fn label() -> Label {
         sections: 4,
         features: Features { incompatible: vec!["org.example:x".into()], ..Features::default() },
         devices: vec![Some(row(99))],
+        caches: Vec::new(),
     }
+}
+
+#[test]
+fn cache_devices_are_named_where_the_label_has_the_feature() {
+    let row = |cache| CacheRow { cache, zone_size: 1 << 26, name: format!("/dev/fast{cache}") };
+    let mut label = Label { caches: vec![row(5), row(6)], ..label() };
+    assert_eq!(Label::parse(&label.encode(0), 0, "here").unwrap().caches, []);
+    label.features.add(Feature::Caches);
+    assert_eq!(Label::parse(&label.encode(0), 0, "here").unwrap(), label);
+    label.caches = (0..=CACHES_MAX as u64).map(row).collect();
+    assert!(Label::parse(&label.encode(0), 0, "here").is_err(), "too many");
 }
 
 #[test]

@@ -3,35 +3,30 @@
 use super::super::{ask, print};
 use crate::failure::{Failure, Outcome};
 use crate::live;
-use crate::newcomer::Terms;
+use crate::newcomer::{Kind, Terms};
 use crate::query::Query;
 use crate::registry::Registry;
 use crate::table::envelope;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 pub const ADD_HELP: &str = "\
-The device is emptied and joins at once, also while the pool is mounted; zones of it are written from the next commit on.
+The device is emptied and joins at once, also while the pool is mounted; zones of it are written from the next commit on. A cache
+holds copies of what does not fit memory any more, survives restarts, and may fail or be missing: that costs speed alone.
 
 Kinds:
   data      whatever there is to write
   special   metadata, whose other copy stays on another device; data only when no other device has room
+  cache     what memory has no room for, to be read faster than from the others
 
-Versions that know one device refuse the pool from then on.
+Versions that know one device refuse the pool from then on; those that know no cache do without.
 ";
 
 pub const REMOVE_HELP: &str = "\
 What lives on the device moves to the others, which must have room for it, also while the pool is mounted; then the device is wiped
-and free. A removal that was begun goes on after an interruption, an unmount or a crash; the same command waits for it again.
+and free. A cache goes at once. A removal that was begun goes on after an interruption, an unmount or a crash; the same command waits for it again.
 ";
-
-/// What a device is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
-    Data,
-    Special,
-}
 
 #[derive(Args)]
 pub struct Add {
@@ -95,7 +90,7 @@ impl Add {
         drop(newcomer);
         let query = Query::Add {
             path: path.clone(),
-            special: self.kind == Kind::Special,
+            kind: self.kind,
             zone_size: self.terms.zone_size,
             force: self.terms.force || is_made,
         };

@@ -1,0 +1,410 @@
+//! The second level of the cache: blocks that had to leave memory, on a device that is faster than the pool's.
+//!
+//! The device is one ring of zones, appended to in batches; when it is full the zone that was filled longest ago is reset. Blocks lie there
+//! as they are stored in the pool, and are verified by their pointers as if they came from it: what is damaged, lost or of another life is
+//! read from the pool instead, and costs nothing but time. So nothing here is ever flushed, and no error here stops anything. A
+//! block's key never comes twice, so what is found after a restart, even one that the pool made without this device, is right or useless.
+//!
+//! Each batch begins with its table of contents, by which the index is built again after a restart, in the background.
+//!
+//! Invariants: the index takes at most an eighth of the cache's memory; a batch is in the index only once it was written.
+
+pub mod layout;
+mod membership;
+
+use crate::addr::granule_bytes;
+use crate::cache::{Key, Packed};
+use crate::devices::smallest_capacity;
+use layout::{BATCH_HEAD_MAX, Batch, BatchHead, encode_head, parse_batch};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrane_device::{AlignedBuf, Counted, Device, DeviceError, IoCounts, ZoneState};
+use terrane_wire::meter::Counter;
+use terrane_wire::{NumberMap, ZoneIdx};
+
+pub use membership::CacheDevice;
+
+/// Zone 0 says who the device is.
+const HEAD_ZONES: u32 = 1;
+/// Blocks of a batch, in bytes, when there are so many.
+const BATCH_BYTES: u64 = 1 << 20;
+/// Blocks of a batch, at most.
+const BATCH_BLOCKS: usize = 4096;
+/// Bytes a second that the device is fed with.
+pub const FEED_RATE: u64 = 64 << 20;
+/// Writes that fail one after the other before a device is not fed any more.
+const FAILURES_MAX: u32 = 4;
+/// Memory of a block that is on the device.
+const ENTRY_BYTES: usize = 96;
+
+/// Where a block lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub zone: ZoneIdx,
+    /// In bytes.
+    pub offset: u64,
+    pub psize: u32,
+}
+
+/// What the device holds.
+#[derive(Default)]
+struct Books {
+    index: NumberMap<Key, Spot>,
+    /// By zone: what was written there; some of it may have been forgotten.
+    keys: Vec<Vec<Key>>,
+    /// Zones with blocks, the one that was filled longest ago first; without the open one.
+    full: VecDeque<ZoneIdx>,
+    free: VecDeque<ZoneIdx>,
+    /// The zone that is written, and where.
+    open: Option<(ZoneIdx, u64)>,
+    next_turn: u64,
+    turn: u64,
+    held_bytes: u64,
+    failures: u32,
+    allowance: Allowance,
+}
+
+/// How much may be written now, so that it is no more than so many bytes a second.
+#[derive(Debug, Default)]
+struct Allowance {
+    bytes: u64,
+    looked_ns: u64,
+}
+
+impl Allowance {
+    /// What a second allows can be saved up.
+    fn at(&mut self, now_ns: u64, rate: u64) -> u64 {
+        let passed_ns =
+            if self.looked_ns == 0 { 1_000_000_000 } else { now_ns.saturating_sub(self.looked_ns) };
+        self.looked_ns = now_ns;
+        let more = u64::try_from(u128::from(passed_ns) * u128::from(rate) / 1_000_000_000).unwrap_or(rate);
+        self.bytes = self.bytes.saturating_add(more).min(rate);
+        self.bytes
+    }
+}
+
+/// A cache device in use.
+pub(crate) struct SecondLevel {
+    pub id: u64,
+    pool: u64,
+    device: Counted,
+    books: Mutex<Books>,
+    /// Its index was built.
+    loaded: AtomicBool,
+    entries_max: usize,
+    /// What a batch takes and what one block may, in bytes: no more than a quarter of a zone.
+    batch_bytes: u64,
+    hits: Counter,
+    hit_bytes: Counter,
+    fed_bytes: Counter,
+    damaged: Counter,
+}
+
+/// What a cache device holds and did since it was opened.
+#[derive(Clone, Debug)]
+pub struct SecondStats {
+    pub name: String,
+    pub id: u64,
+    /// Bytes that it takes.
+    pub size_bytes: u64,
+    pub blocks: u64,
+    pub held_bytes: u64,
+    /// Memory of its index.
+    pub index_bytes: u64,
+    /// Reads it answered, and their bytes.
+    pub hits: u64,
+    pub hit_bytes: u64,
+    /// Bytes of blocks written to it.
+    pub fed_bytes: u64,
+    /// Blocks that were not what their pointer said, or could not be read.
+    pub damaged: u64,
+    /// What it held before is still being looked up.
+    pub is_loading: bool,
+    pub io: IoCounts,
+}
+
+impl SecondLevel {
+    /// One that holds nothing yet; `index_bytes` bounds the memory of its index.
+    fn new(device: Arc<dyn Device>, (pool, id): (u64, u64), index_bytes: usize) -> SecondLevel {
+        let zones = device.info().zone_count;
+        let batch_bytes = smallest_capacity(device.as_ref()) / 4;
+        let books = Books {
+            keys: vec![Vec::new(); zones as usize],
+            free: (HEAD_ZONES..zones).map(ZoneIdx).collect(),
+            next_turn: 1,
+            ..Books::default()
+        };
+        SecondLevel {
+            id,
+            pool,
+            device: Counted::new(device),
+            books: Mutex::new(books),
+            loaded: AtomicBool::new(false),
+            entries_max: (index_bytes / ENTRY_BYTES).max(1),
+            batch_bytes,
+            hits: Counter::default(),
+            hit_bytes: Counter::default(),
+            fed_bytes: Counter::default(),
+            damaged: Counter::default(),
+        }
+    }
+
+    pub fn device(&self) -> &dyn Device {
+        &self.device
+    }
+
+    pub fn is_loaded(&self) -> bool {
+        self.loaded.load(Ordering::Acquire)
+    }
+
+    pub fn find(&self, key: Key) -> Option<Spot> {
+        self.books.lock().index.get(&key).copied()
+    }
+
+    /// A block was read from where it was found, whole or not.
+    pub fn note_read(&self, key: Key, spot: Spot, is_whole: bool) {
+        if is_whole {
+            self.hits.add(1);
+            self.hit_bytes.add(spot.psize.into());
+            return;
+        }
+        let mut books = self.books.lock();
+        // Its zone may have been reset meanwhile.
+        if books.index.get(&key) == Some(&spot) {
+            books.forget(key);
+            self.damaged.add(1);
+        }
+    }
+
+    /// The block was freed.
+    pub fn forget(&self, key: Key) {
+        self.books.lock().forget(key);
+    }
+
+    pub fn stats(&self) -> SecondStats {
+        let info = self.device.info();
+        let books = self.books.lock();
+        SecondStats {
+            name: info.name.clone(),
+            id: self.id,
+            size_bytes: u64::from(info.zone_count.saturating_sub(HEAD_ZONES)) * info.zone_size,
+            blocks: books.index.len() as u64,
+            held_bytes: books.held_bytes,
+            index_bytes: (books.index.len() * ENTRY_BYTES) as u64,
+            hits: self.hits.get(),
+            hit_bytes: self.hit_bytes.get(),
+            fed_bytes: self.fed_bytes.get(),
+            damaged: self.damaged.get(),
+            is_loading: !self.is_loaded(),
+            io: self.device.counts(),
+        }
+    }
+
+    /// Writes those blocks that are not there yet, as many as the rate allows; by one thread at a time. The rest is dropped.
+    pub fn feed(&self, blocks: Vec<(Key, Packed)>, now_ns: u64, rate: u64) {
+        let allowed = self.books.lock().allowance.at(now_ns, rate);
+        let mut left = allowed;
+        let mut batch: Vec<(Key, Packed)> = Vec::new();
+        let mut bytes = 0u64;
+        for (key, packed) in blocks {
+            let len = granule_bytes(packed.bytes.len() as u64);
+            if len > left.min(self.batch_bytes) || self.find(key).is_some() {
+                continue;
+            }
+            left -= len;
+            bytes += len;
+            batch.push((key, packed));
+            if bytes >= self.batch_bytes.min(BATCH_BYTES) || batch.len() >= BATCH_BLOCKS {
+                self.write(&std::mem::take(&mut batch));
+                bytes = 0;
+            }
+        }
+        if !batch.is_empty() {
+            self.write(&batch);
+        }
+        self.books.lock().allowance.bytes = left;
+    }
+
+    fn write(&self, blocks: &[(Key, Packed)]) {
+        if self.books.lock().failures >= FAILURES_MAX {
+            return;
+        }
+        if let Err(error) = self.try_write(blocks) {
+            let mut books = self.books.lock();
+            books.failures += 1;
+            // Whatever is in the zone now is found by the next import.
+            if let Some((zone, _)) = books.open.take() {
+                books.full.push_back(zone);
+            }
+            let last = if books.failures >= FAILURES_MAX { "; it is not fed any more" } else { "" };
+            log::warn!("{}: {error}{last}", self.device.info().name);
+        }
+    }
+
+    fn try_write(&self, blocks: &[(Key, Packed)]) -> Result<(), DeviceError> {
+        let unit = u64::from(self.device.info().write_unit);
+        let sizes: Vec<(Key, u32)> =
+            blocks.iter().map(|(key, packed)| (*key, packed.bytes.len() as u32)).collect();
+        let head_bytes = BatchHead::bytes_for(sizes.len(), unit);
+        let content: u64 = sizes.iter().map(|(_, psize)| granule_bytes((*psize).into())).sum();
+        let bytes = (head_bytes + content).next_multiple_of(unit);
+        let Some((zone, at)) = self.place_for(bytes)? else { return Ok(()) };
+        let turn = self.books.lock().turn;
+        let seed = (self.pool, self.id, turn);
+        let (head, spots) = encode_head(seed, (zone, at), &sizes, (head_bytes, bytes));
+        let mut raw = AlignedBuf::new();
+        raw.extend_from_slice(&head);
+        for ((_, packed), spot) in blocks.iter().zip(&spots) {
+            raw.resize((spot.offset - at) as usize);
+            raw.extend_from_slice(&packed.bytes);
+        }
+        raw.resize(bytes as usize);
+        self.device.write(zone, at, &raw)?;
+        let mut books = self.books.lock();
+        books.open = Some((zone, at + bytes));
+        books.failures = 0;
+        for ((key, _), spot) in sizes.iter().zip(spots) {
+            books.note(*key, spot);
+            self.fed_bytes.add(spot.psize.into());
+        }
+        books.shrink(self.entries_max);
+        Ok(())
+    }
+
+    /// Where a batch of so many bytes goes: into the open zone, or the next of the ring, which is emptied for it. `None`: no zone takes it.
+    fn place_for(&self, bytes: u64) -> Result<Option<(ZoneIdx, u64)>, DeviceError> {
+        let open = self.books.lock().open;
+        if let Some((zone, at)) = open {
+            if at + bytes <= self.device.report(zone)?.capacity {
+                return Ok(open);
+            }
+            self.device.finish(zone)?;
+            let mut books = self.books.lock();
+            books.full.push_back(zone);
+            books.open = None;
+        }
+        for _ in HEAD_ZONES..self.device.info().zone_count {
+            let Some(zone) = self.books.lock().next_zone() else { break };
+            let outcome = self.device.reset(zone).and_then(|()| self.device.report(zone));
+            match outcome {
+                Ok(report) if report.state == ZoneState::Empty && report.capacity >= bytes => {
+                    let mut books = self.books.lock();
+                    books.turn = books.next_turn;
+                    books.next_turn += 1;
+                    books.open = Some((zone, 0));
+                    return Ok(Some((zone, 0)));
+                }
+                // It is left aside until the next import.
+                Ok(report) => log::warn!("{}: zone {zone}: {report:?}", self.device.info().name),
+                Err(error) => log::warn!("{}: {error}", self.device.info().name),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Finds out what the device holds: what was written last first, as much as the index takes.
+    fn load(&self) {
+        let info = self.device.info().clone();
+        let mut zones: Vec<(u64, ZoneIdx)> = (HEAD_ZONES..info.zone_count)
+            .map(ZoneIdx)
+            .filter_map(|zone| Some((self.batch_at(zone, 0)?.turn, zone)))
+            .collect();
+        zones.sort_unstable();
+        for (_, zone) in &zones {
+            let is_open = self.device.report(*zone).is_ok_and(|report| report.state == ZoneState::Open);
+            let capacity = self.device.report(*zone).map_or(0, |report| report.capacity);
+            let outcome = match is_open {
+                true => self.device.finish(*zone),
+                false => self.device.resume(*zone, capacity).map(drop),
+            };
+            if let Err(error) = outcome {
+                log::warn!("{}: {error}", info.name);
+            }
+        }
+        for (turn, zone) in zones.iter().rev() {
+            let mut at = 0;
+            while let Some(batch) = self.batch_at(*zone, at).filter(|batch| batch.turn == *turn) {
+                let mut books = self.books.lock();
+                for (key, spot) in batch.blocks {
+                    if books.index.len() < self.entries_max && !books.index.contains_key(&key) {
+                        books.note(key, spot);
+                    }
+                }
+                at += batch.bytes;
+            }
+        }
+        let mut books = self.books.lock();
+        books.free.retain(|zone| !zones.iter().any(|(_, full)| full == zone));
+        books.next_turn = zones.last().map_or(0, |(turn, _)| *turn) + 1;
+        books.full = zones.into_iter().map(|(_, zone)| zone).collect();
+        drop(books);
+        self.loaded.store(true, Ordering::Release);
+    }
+
+    /// The batch that begins there, if one does.
+    fn batch_at(&self, zone: ZoneIdx, at: u64) -> Option<Batch> {
+        let info = self.device.info();
+        let unit = u64::from(info.write_unit);
+        let mut raw = AlignedBuf::new();
+        raw.prepare(unit as usize);
+        if at + unit > info.zone_size || self.device.read(zone, at, &mut raw).is_err() {
+            return None;
+        }
+        let head_bytes = u64::from(BatchHead::decode(&raw)?.head_bytes);
+        if head_bytes > unit && head_bytes <= BATCH_HEAD_MAX && at + head_bytes <= info.zone_size {
+            raw.prepare(head_bytes.next_multiple_of(unit) as usize);
+            self.device.read(zone, at, &mut raw).ok()?;
+        }
+        parse_batch(&raw, (self.pool, self.id), (zone, at), info)
+    }
+}
+
+impl Books {
+    fn note(&mut self, key: Key, spot: Spot) {
+        self.forget(key);
+        self.held_bytes += u64::from(spot.psize);
+        self.index.insert(key, spot);
+        if let Some(keys) = self.keys.get_mut(spot.zone.0 as usize) {
+            keys.push(key);
+        }
+    }
+
+    fn forget(&mut self, key: Key) {
+        if let Some(spot) = self.index.remove(&key) {
+            self.held_bytes -= u64::from(spot.psize);
+        }
+    }
+
+    /// Forgets all that is in a zone.
+    fn drop_zone(&mut self, zone: ZoneIdx) {
+        let keys = self.keys.get_mut(zone.0 as usize).map(std::mem::take).unwrap_or_default();
+        for key in keys {
+            // It may have been written again, elsewhere.
+            if self.index.get(&key).is_some_and(|spot| spot.zone == zone) {
+                self.forget(key);
+            }
+        }
+    }
+
+    /// The zone that is filled next; what it held is forgotten.
+    fn next_zone(&mut self) -> Option<ZoneIdx> {
+        let zone = self.free.pop_front().or_else(|| self.full.pop_front())?;
+        self.drop_zone(zone);
+        Some(zone)
+    }
+
+    /// Gives up zones until the index is small enough.
+    fn shrink(&mut self, entries_max: usize) {
+        while self.index.len() > entries_max
+            && let Some(zone) = self.full.pop_front()
+        {
+            self.drop_zone(zone);
+            self.free.push_back(zone);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,184 @@
+//! What lies on a cache device: its head, and batches with their tables of contents. FORMAT.md section 10.
+
+use crate::addr::{Addr, GRANULE, granule_bytes};
+use crate::block_ptr::BLOCK_BYTES_MAX;
+use crate::cache::Key;
+use crate::seal::{Seed, seal};
+use crate::second::Spot;
+use terrane_device::DeviceInfo;
+use terrane_wire::{Reader, Txg, Writer, ZoneIdx, layout};
+
+pub const CACHE_MAGIC: u64 = u64::from_le_bytes(*b"TERRCACH");
+pub const BATCH_MAGIC: u64 = u64::from_le_bytes(*b"TERRCBAT");
+const CACHE_VERSION: u32 = 1;
+/// Heads are no longer, in bytes.
+pub(crate) const BATCH_HEAD_MAX: u64 = 1 << 20;
+
+layout! {
+    /// Begins zone 0 of a cache device.
+    CacheHead, 64 bytes {
+        0  magic: u64,
+        8  version: u32,
+        12 write_unit: u32,
+        16 pool: u64,
+        24 cache: u64,
+        32 zone_size: u64,
+        40 zone_count: u32,
+        44 reserved: u32,
+        48 seal: [u8; 16],
+    }
+}
+
+layout! {
+    /// Begins a batch; entries follow, then blocks.
+    BatchHead, 64 bytes {
+        0  magic: u64,
+        8  pool: u64,
+        16 cache: u64,
+        /// Of this filling of the zone: one more than that of the zone filled before.
+        24 turn: u64,
+        32 count: u32,
+        36 head_bytes: u32,
+        40 bytes: u64,
+        48 seal: [u8; 16],
+    }
+}
+
+layout! {
+    /// A block in a batch.
+    BatchEntry, 24 bytes {
+        0  addr: u64,
+        8  birth: Txg,
+        16 psize: u32,
+        20 reserved: u32,
+    }
+}
+
+impl CacheHead {
+    /// Of a device under an id of its own.
+    pub(crate) fn of(pool: u64, cache: u64, info: &DeviceInfo) -> CacheHead {
+        let mut head = CacheHead {
+            magic: CACHE_MAGIC,
+            version: CACHE_VERSION,
+            write_unit: info.write_unit,
+            pool,
+            cache,
+            zone_size: info.zone_size,
+            zone_count: info.zone_count,
+            reserved: 0,
+            seal: [0; 16],
+        };
+        head.seal = head.seal_of_rest();
+        head
+    }
+
+    fn seal_of_rest(&self) -> [u8; 16] {
+        let raw = self.encode();
+        let sealed = raw.split_last_chunk::<16>().map_or(&[][..], |(rest, _)| rest);
+        seal(Seed { pool: self.pool, life: self.cache, offset: 0, incarnation: 0 }, &[sealed])
+    }
+
+    /// The head at the start of a device, if it is one.
+    pub fn parse(raw: &[u8]) -> Option<CacheHead> {
+        let head = CacheHead::decode(raw)?;
+        let is_one = head.magic == CACHE_MAGIC && head.version == CACHE_VERSION;
+        (is_one && head.seal == head.seal_of_rest()).then_some(head)
+    }
+}
+
+impl BatchHead {
+    /// Bytes of the head with its entries, filled up to whole units.
+    pub(crate) fn bytes_for(count: usize, unit: u64) -> u64 {
+        ((BatchHead::SIZE + count * BatchEntry::SIZE) as u64).next_multiple_of(unit)
+    }
+}
+
+/// What a head says.
+pub(crate) struct Batch {
+    pub turn: u64,
+    pub bytes: u64,
+    pub blocks: Vec<(Key, Spot)>,
+}
+
+fn seed((pool, cache, turn): (u64, u64, u64), (zone, at): (ZoneIdx, u64)) -> Seed {
+    // No zone is larger than 2^32 bytes.
+    Seed { pool, life: cache, offset: u64::from(zone.0) << 32 | at, incarnation: turn }
+}
+
+/// The head of a batch, filled up to `head_bytes`, and where its blocks lie, one after the other on granules.
+pub(crate) fn encode_head(
+    of: (u64, u64, u64),
+    (zone, at): (ZoneIdx, u64),
+    sizes: &[(Key, u32)],
+    (head_bytes, bytes): (u64, u64),
+) -> (Vec<u8>, Vec<Spot>) {
+    let (pool, cache, turn) = of;
+    let mut entries = Writer::with_capacity(sizes.len() * BatchEntry::SIZE);
+    let mut spots = Vec::with_capacity(sizes.len());
+    let mut offset = at + head_bytes;
+    for (key, psize) in sizes {
+        let entry = BatchEntry { addr: key.addr.raw(), birth: key.birth, psize: *psize, reserved: 0 };
+        entries.bytes(&entry.encode());
+        spots.push(Spot { zone, offset, psize: *psize });
+        offset += granule_bytes((*psize).into());
+    }
+    let count = sizes.len() as u32;
+    let head_len = head_bytes as u32;
+    let mut head = BatchHead {
+        magic: BATCH_MAGIC,
+        pool,
+        cache,
+        turn,
+        count,
+        head_bytes: head_len,
+        bytes,
+        seal: [0; 16],
+    };
+    let raw = head.encode();
+    let sealed = raw.split_last_chunk::<16>().map_or(&[][..], |(rest, _)| rest);
+    head.seal = seal(seed(of, (zone, at)), &[sealed, entries.as_bytes()]);
+    let mut raw = head.encode().to_vec();
+    raw.extend_from_slice(entries.as_bytes());
+    raw.resize(head_bytes as usize, 0);
+    (raw, spots)
+}
+
+/// The batch whose head begins `raw`, if it was written there, for this pool and device; `raw` holds the head, or its first unit if that
+/// does not hold all.
+pub(crate) fn parse_batch(
+    raw: &[u8],
+    (pool, cache): (u64, u64),
+    (zone, at): (ZoneIdx, u64),
+    info: &DeviceInfo,
+) -> Option<Batch> {
+    let head = BatchHead::decode(raw)?;
+    if head.magic != BATCH_MAGIC || (head.pool, head.cache) != (pool, cache) {
+        return None;
+    }
+    let entry_bytes = usize::try_from(head.count).ok()?.checked_mul(BatchEntry::SIZE)?;
+    let entries = raw.get(BatchHead::SIZE..BatchHead::SIZE.checked_add(entry_bytes)?)?;
+    let sealed = raw.get(..BatchHead::SIZE - 16)?;
+    if head.seal != seal(seed((pool, cache, head.turn), (zone, at)), &[sealed, entries]) {
+        return None;
+    }
+    let unit = u64::from(info.write_unit);
+    let end = at.checked_add(head.bytes).filter(|end| *end <= info.zone_size)?;
+    let head_bytes = u64::from(head.head_bytes);
+    let fits = head_bytes >= (BatchHead::SIZE + entry_bytes) as u64 && head_bytes.is_multiple_of(GRANULE);
+    if !fits || head.bytes == 0 || !head.bytes.is_multiple_of(unit) || head.turn >= 1 << 62 {
+        return None;
+    }
+    let mut offset = at.checked_add(head_bytes)?;
+    let mut entries = Reader::new(entries);
+    let mut blocks = Vec::new();
+    for _ in 0..head.count {
+        let entry = BatchEntry::decode(entries.bytes(BatchEntry::SIZE).ok()?)?;
+        let spot = Spot { zone, offset, psize: entry.psize };
+        offset = offset.checked_add(granule_bytes(entry.psize.into())).filter(|next| *next <= end)?;
+        if entry.psize == 0 || entry.psize > BLOCK_BYTES_MAX {
+            return None;
+        }
+        blocks.push((Key { addr: Addr::from_raw(entry.addr), birth: entry.birth }, spot));
+    }
+    Some(Batch { turn: head.turn, bytes: head.bytes, blocks })
+}

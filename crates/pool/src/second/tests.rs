@@ -1,0 +1,189 @@
+use super::layout::CacheHead;
+use super::*;
+use crate::addr::Addr;
+use crate::pool::Pool;
+use crate::{CreateOptions, ImportOptions, SeededEnv};
+use proptest::prelude::*;
+use terrane_device::{SimConfig, SimDevice};
+use terrane_wire::{Txg, ZoneSeq};
+
+fn key(n: u64) -> Key {
+    Key { addr: Addr::new(ZoneSeq(1 + n / 1000), n % 1000 * 16), birth: Txg(1 + n % 3) }
+}
+
+fn packed(n: u64, len: usize) -> Packed {
+    Packed { compression: 15, bytes: Arc::new(vec![n as u8; len]) }
+}
+
+fn device() -> Arc<dyn Device> {
+    Arc::new(SimDevice::new(SimConfig { zone_count: 8, zone_size: 1 << 20, ..SimConfig::default() }).unwrap())
+}
+
+fn open(device: &Arc<dyn Device>, entries: usize) -> SecondLevel {
+    let cache = SecondLevel::new(device.clone(), (7, 9), entries * ENTRY_BYTES);
+    cache.load();
+    cache
+}
+
+fn content(cache: &SecondLevel, key: Key) -> Option<Vec<u8>> {
+    let spot = cache.find(key)?;
+    let mut raw = vec![0; 1 << 20];
+    let unit = u64::from(cache.device.info().write_unit);
+    let from = spot.offset / unit * unit;
+    let len = (spot.offset + u64::from(spot.psize)).next_multiple_of(unit) - from;
+    cache.device.read(spot.zone, from, &mut raw[..len as usize]).unwrap();
+    let start = (spot.offset - from) as usize;
+    Some(raw[start..start + spot.psize as usize].to_vec())
+}
+
+#[test]
+fn what_was_fed_is_found_also_after_a_restart() {
+    let device = device();
+    let cache = open(&device, 100_000);
+    for round in 0..40 {
+        let blocks = (round * 20..round * 20 + 20).map(|n| (key(n), packed(n, 3000 + n as usize))).collect();
+        cache.feed(blocks, round + 1, u64::MAX / 4);
+    }
+    let whole =
+        |cache: &SecondLevel, n: u64| content(cache, key(n)) == Some(vec![n as u8; 3000 + n as usize]);
+    assert!((0..800).all(|n| whole(&cache, n)), "{:?}", cache.stats());
+    cache.forget(key(5));
+    assert_eq!(cache.find(key(5)), None);
+    let fed = cache.stats().fed_bytes;
+    cache.feed(vec![(key(6), packed(6, 3006))], 50, u64::MAX / 4);
+    assert_eq!(cache.stats().fed_bytes, fed, "it is there");
+    drop(cache);
+    let again = open(&device, 100_000);
+    assert!((0..800).all(|n| whole(&again, n)), "the tail included: {:?}", again.stats());
+    assert_eq!(open(&device, 100).stats().blocks, 100, "no more than the index takes");
+    let other = SecondLevel::new(device.clone(), (8, 9), 1 << 20);
+    other.load();
+    assert_eq!(other.stats().blocks, 0, "of another pool");
+}
+
+#[test]
+fn a_full_ring_gives_up_what_was_written_first() {
+    let device = device();
+    let cache = open(&device, 100_000);
+    for round in 0..400 {
+        let blocks = (round * 8..round * 8 + 8).map(|n| (key(n), packed(n, 8000))).collect();
+        cache.feed(blocks, round + 1, u64::MAX / 4);
+        let stats = cache.stats();
+        assert!(stats.held_bytes <= 7 << 20 && stats.damaged == 0);
+    }
+    assert_eq!(cache.find(key(0)), None);
+    assert!((2700..3200).all(|n| content(&cache, key(n)) == Some(vec![n as u8; 8000])));
+    drop(cache);
+    let again = open(&device, 100_000);
+    assert!((2700..3200).all(|n| content(&again, key(n)) == Some(vec![n as u8; 8000])));
+    // The ring goes on where it was, and gives up the oldest, not the newest.
+    again.feed((5000..5100).map(|n| (key(n), packed(n, 8000))).collect(), 1, u64::MAX / 4);
+    assert!((3000..3200).chain(5000..5100).all(|n| content(&again, key(n)) == Some(vec![n as u8; 8000])));
+}
+
+#[test]
+fn the_index_is_bounded_and_so_is_the_rate() {
+    let cache = open(&device(), 300);
+    for round in 0..100 {
+        cache.feed(
+            (round * 10..round * 10 + 10).map(|n| (key(n), packed(n, 8000))).collect(),
+            1 + round,
+            u64::MAX / 4,
+        );
+    }
+    // The zone that is open stays.
+    assert!(cache.stats().blocks <= 300 + 130, "{:?}", cache.stats());
+    let mut allowance = Allowance::default();
+    assert_eq!(allowance.at(5_000, 1000), 1000, "a second's worth to begin with");
+    allowance.bytes = 0;
+    assert_eq!(allowance.at(100_005_000, 1000), 100);
+    assert_eq!(allowance.at(u64::MAX, 1000), 1000, "no more is saved up");
+    let cache = open(&device(), 300);
+    cache.feed((0..100).map(|n| (key(n), packed(n, 1600))).collect(), 1, 16_000);
+    assert_eq!(cache.stats().blocks, 10);
+}
+
+#[test]
+fn no_flipped_bit_of_a_head_is_believed() {
+    let info = device().info().clone();
+    let raw = CacheHead::of(7, 9, &info).encode();
+    assert!(CacheHead::parse(&raw).is_some());
+    let sizes: Vec<(Key, u32)> = (0..10).map(|n| (key(n), 100 + n as u32)).collect();
+    let (head, spots) = encode_head((7, 9, 3), (ZoneIdx(2), 8192), &sizes, (4096, 8192));
+    let parse = |raw: &[u8], at| parse_batch(raw, (7, 9), (ZoneIdx(2), at), &info);
+    let batch = parse(&head, 8192).unwrap();
+    assert_eq!((batch.turn, batch.bytes, batch.blocks.len()), (3, 8192, 10));
+    assert_eq!(batch.blocks.iter().map(|(_, spot)| *spot).collect::<Vec<_>>(), spots);
+    assert!(parse(&head, 4096).is_none(), "of another place");
+    for bit in 0..8 * 300 {
+        let (mut head, mut raw) = (head.clone(), raw);
+        head[bit / 8] ^= 1 << (bit % 8);
+        assert!(parse(&head, 8192).is_none(), "bit {bit}");
+        if bit < 8 * raw.len() {
+            raw[bit / 8] ^= 1 << (bit % 8);
+            assert!(CacheHead::parse(&raw).is_none(), "bit {bit}");
+        }
+    }
+    assert!(parse(&head[..100], 8192).is_none(), "cut short");
+}
+
+proptest! {
+    #[test]
+    fn sealed_lies_and_noise_are_refused_without_a_panic(
+        raw in prop::collection::vec(any::<u8>(), 64..600),
+        count in 0u32..40,
+        head_bytes in any::<u32>(),
+        bytes in any::<u64>(),
+        psize in any::<u32>(),
+        at in 0u64..1 << 20,
+    ) {
+        let info = device().info().clone();
+        prop_assert!(parse_batch(&raw, (7, 9), (ZoneIdx(1), at), &info).is_none());
+        let sizes: Vec<(Key, u32)> = (0..count).map(|n| (key(n.into()), psize % (32 << 20))).collect();
+        let head_bytes = u64::from(head_bytes) % (1 << 14);
+        let (raw, _) = encode_head((7, 9, 1), (ZoneIdx(1), at), &sizes, (head_bytes.max(1024), bytes));
+        if let Some(batch) = parse_batch(&raw, (7, 9), (ZoneIdx(1), at), &info) {
+            prop_assert!(at + batch.bytes <= 1 << 20);
+            for (_, spot) in batch.blocks {
+                prop_assert!(spot.offset + u64::from(spot.psize) <= at + batch.bytes);
+            }
+        }
+    }
+}
+
+fn sim(zone_count: u32) -> Arc<dyn Device> {
+    Arc::new(SimDevice::new(SimConfig { zone_count, zone_size: 1 << 20, ..SimConfig::default() }).unwrap())
+}
+
+fn import(devices: &[Arc<dyn Device>]) -> Arc<Pool> {
+    Pool::import(devices.to_vec(), Arc::new(SeededEnv::new(3)), &ImportOptions::default()).unwrap()
+}
+
+#[test]
+fn a_pool_finds_its_cache_again_and_does_without() {
+    let (main, fast, other) = (sim(64), sim(8), sim(8));
+    let (create, options) = (CreateOptions::named("levels"), ImportOptions::default());
+    let env = Arc::new(SeededEnv::new(1));
+    let pool = Pool::create(vec![main.clone()], &create, env, &options).unwrap();
+    let id = pool.add_cache(fast.clone()).unwrap();
+    assert!(pool.caches()[0].stats.is_some());
+    pool.export().unwrap();
+    drop(pool);
+
+    let pool = import(std::slice::from_ref(&main));
+    assert!(pool.caches()[0].id == id && pool.caches()[0].stats.is_none(), "it is missed");
+    assert!(pool.attach_cache(other.clone()).is_err());
+    pool.attach_cache(fast.clone()).unwrap();
+    pool.attach_cache(fast.clone()).unwrap();
+    assert_eq!(pool.caches().len(), 1);
+    pool.remove_cache(id).unwrap();
+    assert!(pool.remove_cache(id).is_err() && pool.caches().is_empty());
+    assert!(pool.attach_cache(fast.clone()).is_err());
+    // One that is not there can be removed as well.
+    let id = pool.add_cache(other).unwrap();
+    pool.export().unwrap();
+    drop(pool);
+    let pool = import(&[main]);
+    pool.remove_cache(id).unwrap();
+    pool.export().unwrap();
+}
