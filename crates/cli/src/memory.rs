@@ -4,7 +4,8 @@
 //! directories; the rest is for requests on their way and blocks while they are compressed. These shares are bounds of what is
 //! counted. What no bound knows, such as the heap's holes and what the kernel has us remember of a million names, shows only in the
 //! resident size: so a thread looks at that four times a second, returns free memory to the kernel when it nears the bound, and makes
-//! the cache smaller when that is not enough. When there is room again the cache grows back.
+//! the cache smaller when that is not enough. When there is room again the cache grows back. So it does when the machine is short: while
+//! its programs wait for memory (`/proc/pressure/memory`) the cache gives way by steps, whatever is ours to take.
 //!
 //! Invariant: the cache's bound stays between [`FLOOR_DIVISOR`]'s share and half of the memory.
 
@@ -24,6 +25,12 @@ const INODE_BYTES: u64 = 2 << 10;
 /// The cache keeps this part of the memory, however little is left.
 const FLOOR_DIVISOR: u64 = 32;
 const PERIOD: Duration = Duration::from_millis(250);
+/// Parts of a hundred of the last ten seconds in which some program waited for memory: from the first on the cache gives way, below the
+/// second it may grow again.
+const PRESSURE_HIGH: f64 = 10.0;
+const PRESSURE_LOW: f64 = 1.0;
+/// What it gives up with each look, and so four times a second.
+const YIELD_DIVISOR: u64 = 32;
 
 /// Memory of a daemon, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +66,30 @@ impl Memory {
         }
         if resident < self.0 / 8 * 5 { (now + self.0 / 64).clamp(low, high) } else { now }
     }
+
+    /// The same where the machine as a whole may be short of memory.
+    fn under_pressure(self, next: u64, now: u64, pressure: f64) -> u64 {
+        if pressure >= PRESSURE_HIGH {
+            return next.min(now - now / YIELD_DIVISOR).max(self.0 / FLOOR_DIVISOR);
+        }
+        if pressure >= PRESSURE_LOW { next.min(now) } else { next }
+    }
 }
 
 fn kilobytes(line: &str, name: &str) -> Option<u64> {
     let number = line.strip_prefix(name)?.trim().strip_suffix(" kB")?;
     number.trim().parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
+}
+
+/// How much of the last ten seconds programs of this machine waited for memory, in parts of a hundred; 0 where the kernel does not say.
+fn pressure() -> f64 {
+    let text = std::fs::read_to_string("/proc/pressure/memory").unwrap_or_default();
+    some_avg10(&text).unwrap_or(0.0)
+}
+
+fn some_avg10(text: &str) -> Option<f64> {
+    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    some.split(' ').find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
 }
 
 /// Resident memory of this process.
@@ -92,7 +118,7 @@ fn keep_within(memory: Memory, pool: &Weak<Pool>) {
             );
             return;
         };
-        let max = pool.cache_bytes_max() as u64;
+        let (max, pressure) = (pool.cache_bytes_max() as u64, pressure());
         let mut next = memory.next_cache_max(before, max);
         if next < max {
             // Freed memory may be all that is wrong.
@@ -101,6 +127,7 @@ fn keep_within(memory: Memory, pool: &Weak<Pool>) {
             next = memory.next_cache_max(after, max);
             log::debug!(resident = before, trimmed = before.saturating_sub(after), cache = next; "memory is short");
         }
+        next = memory.under_pressure(next, max, pressure);
         if next != max {
             pool.set_cache_bytes(usize::try_from(next).unwrap_or(usize::MAX));
             if next < max {
@@ -125,6 +152,26 @@ mod tests {
         assert!(memory.next_cache_max(500 << 20, less) > less);
         assert_eq!(memory.next_cache_max(8 << 30, max), (1 << 30) / FLOOR_DIVISOR, "never nothing");
         assert_eq!(memory.next_cache_max(0, max), max, "never more than its share");
+    }
+
+    #[test]
+    fn the_cache_gives_way_to_a_machine_that_is_short() {
+        let text = "some avg10=12.50 avg60=3.00 avg300=0.10 total=12345\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=1\n";
+        assert_eq!(
+            (some_avg10(text), some_avg10("full avg10=3.00"), some_avg10("")),
+            (Some(12.5), None, None)
+        );
+        let memory = Memory(1 << 30);
+        let (max, floor) = (memory.cache_max(), (1 << 30) / FLOOR_DIVISOR);
+        assert_eq!(memory.under_pressure(max, max, 0.0), max);
+        let mut now = max;
+        for _ in 0..8 {
+            now = memory.under_pressure(max, now, 12.5);
+        }
+        assert!(now < max * 8 / 10 && now > max / 2, "by steps: {now}");
+        assert_eq!(memory.under_pressure(max, now, 5.0), now, "it does not grow before that is over");
+        assert_eq!(memory.under_pressure(max, now, 0.5), max, "then it may");
+        assert_eq!(memory.under_pressure(floor, floor, 90.0), floor, "never nothing");
     }
 
     #[test]
