@@ -18,6 +18,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_fuse::dispatch::{GET_WRITE_HINT, SET_WRITE_HINT};
@@ -89,7 +90,12 @@ impl Mounted {
     }
 
     fn end(mut self) {
-        self.handle.unmount().unwrap();
+        // What another test starts has our open files too, for as long as it is no other program yet.
+        let busy_until = Instant::now() + Duration::from_secs(20);
+        while let Err(error) = self.handle.unmount() {
+            assert!(Instant::now() < busy_until, "{error}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         self.session.take().unwrap().join().unwrap().unwrap();
     }
 }
