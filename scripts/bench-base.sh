@@ -1,4 +1,5 @@
-# Sourced by the benchmarks that run on peers, with `base` (a directory) set, and `image` if it lies elsewhere: the image and the corpus.
+# Sourced by the benchmarks that run on peers, with `base` (a directory) set, and `image` if it lies elsewhere: the image, the
+# corpus, and a place of its own for the run, which is unmounted and removed at its end.
 
 # One image for all, written in full: what a file system on a sparse file pays for is the disk's allocation.
 image=${image:-$base/peers.img}
@@ -30,3 +31,17 @@ if [ ! -e "$corpus/done" ]; then
     fi
     touch "$corpus/done"
 fi
+
+work=$(mktemp -d "$base/run.XXXXXX")
+export IMG=$image MNT=$work/mnt WORK=$work
+mkdir -p "$MNT"
+peer_script=$top/scripts/bench-peer.sh
+PEER=none
+cleanup() {
+    export PEER
+    "$peer_script" down >/dev/null 2>&1 || true
+    unmount "$MNT"
+    is_mounted "$MNT" || rm -rf --one-file-system "$work"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM

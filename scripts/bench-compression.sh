@@ -35,20 +35,6 @@ TERRANE_BENCH_GIB=${TERRANE_BENCH_GIB:-4}
 fsbench=$(dirname "$terrane")/fsbench
 . "$top/scripts/bench-base.sh"
 
-work=$(mktemp -d "$base/run.XXXXXX")
-export IMG=$image MNT=$work/mnt WORK=$work
-mkdir -p "$MNT"
-peer_script=$top/scripts/bench-peer.sh
-PEER=none
-cleanup() {
-    export PEER
-    "$peer_script" down >/dev/null 2>&1 || true
-    unmount "$MNT"
-    is_mounted "$MNT" || rm -rf --one-file-system "$work"
-}
-trap cleanup EXIT
-trap 'exit 130' INT TERM
-
 head -c "$((mib << 20))" /dev/urandom >"$work/noise"
 can_run() { # peer
     case $1 in
