@@ -5,6 +5,7 @@
 #
 # PEER: ext4, xfs, btrfs, btrfs-zstd; zfs-off, zfs-gzip, ...; null; terrane[-COMPRESSION][-16k|-1m][-sa|-dir], with terrane alone its
 # defaults; terrane-library: nothing is made or mounted, the command does all of that in its own process.
+# READ_MB_PER_S: a loop device that reads no faster (cgroup 1), for Terrane too; not for zfs.
 # The image is a file that was written in full: otherwise the disk's allocation would be measured too, and differ from peer to peer.
 # What is run finds the commands for --between-cmd in COLD and ATTRIBUTES, and in SYNC one that commits where syncfs does not reach.
 set -euo pipefail
@@ -15,6 +16,18 @@ export PEER IMG MNT WORK TERRANE_STATE_DIR=$WORK/state
 null=${TERRANE_NULL:-$(dirname "$terrane")/terrane-null}
 
 drop() { sync "$IMG"; echo 3 >/proc/sys/vm/drop_caches; }
+# A loop device on the image.
+attach() {
+    losetup --direct-io=on -f "$IMG"
+    throttle "$((${READ_MB_PER_S:-0} * 1000000))"
+}
+# Bytes a second, 0: as many as can be.
+throttle() {
+    local file=/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device
+    [ ! -w "$file" ] || echo "$(lsblk -dnro MAJ:MIN "$(loop)") $1" >"$file"
+}
+# What Terrane's pool lies on.
+store() { if [ -n "${READ_MB_PER_S:-}" ]; then loop; else echo "$IMG"; fi; }
 loop() { losetup -j "$IMG" -n -O NAME | tr -d ' ' | head -n 1; }
 kernel_mount() {
     case $PEER in
@@ -46,10 +59,11 @@ make_peer() {
         null) "$null" "$MNT" ;;
         *-library) ;;
         terrane*)
+            [ -z "${READ_MB_PER_S:-}" ] || attach
             mkdir -p "$TERRANE_STATE_DIR"
             rm -f "$TERRANE_STATE_DIR/pools"
             # shellcheck disable=SC2046
-            "$terrane" pool create bench "$IMG" --force --no-discard $(terrane_properties) ${TERRANE_POOL_OPTIONS:-}
+            "$terrane" pool create bench "$(store)" --force --no-discard $(terrane_properties) ${TERRANE_POOL_OPTIONS:-}
             drop
             terrane_mount
             ;;
@@ -59,7 +73,7 @@ make_peer() {
             ;;
         *)
             wipefs -qa "$IMG"
-            losetup --direct-io=on -f "$IMG"
+            attach
             case $PEER in
                 ext4) mkfs.ext4 -q -F -E nodiscard,lazy_itable_init=0,lazy_journal_init=0 "$(loop)" ;;
                 xfs) mkfs.xfs -q -f -K "$(loop)" ;;
@@ -92,7 +106,9 @@ down() {
     esac || true
     local device
     device=$(loop)
-    [ -z "$device" ] || losetup -d "$device"
+    [ -n "$device" ] || return 0
+    throttle 0
+    losetup -d "$device"
 }
 
 # A private daemon in a private mount namespace, so that it cannot meet another one; configured as Debian does it.

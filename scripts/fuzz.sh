@@ -18,8 +18,8 @@ built=fuzz/target/$(rustc -vV | sed -n 's/^host: //p')/release
 for target in "${targets[@]}"; do
     mkdir -p "fuzz/corpus/$target" "fuzz/artifacts/$target"
     log=fuzz/artifacts/$target.log
-    # An input that takes 60 seconds hangs, on a busy machine too, and one that takes 1 GiB was not bounded by its size.
-    "$built/$target" "fuzz/corpus/$target" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=1024 -max_len=10000 \
+    # An input that takes five minutes hangs, even where the machine was suspended meanwhile, and one that takes 1 GiB was not bounded by its size.
+    "$built/$target" "fuzz/corpus/$target" -max_total_time="$seconds" -timeout=300 -rss_limit_mb=1024 -max_len=10000 \
         -artifact_prefix="fuzz/artifacts/$target/" -print_final_stats=1 >"$log" 2>&1 ||
         { grep -A 4 panicked "$log" || tail -n 20 "$log"; die "fuzz target $target: see $log"; }
     say "fuzz $target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") executions in $seconds s, clean"

@@ -57,6 +57,9 @@ case $what in bench)
     need mkfs.btrfs btrfs-progs
     need zfs-fuse zfs-fuse
     need fio fio
+    need zstd zstd
+    need cjpeg libjpeg-turbo-progs
+    need rsvg-convert librsvg2-bin
     ;;
 esac
 case $what in deb)

@@ -21,8 +21,10 @@ const RATIO: Metric =
     Metric { work: "source", phase: "seq write+fsync", field: Field::Extra("stored_ratio", 1.0) };
 const WRITE: Metric = Metric { work: "source", phase: "seq write+fsync", field: Field::MbPerS };
 const READ: Metric = Metric { work: "source", phase: "seq read", field: Field::MbPerS };
-/// The same writes of random bytes: what an algorithm costs where it saves nothing.
-const NOISE: Metric = Metric { work: "noise", phase: "seq write+fsync", field: Field::MbPerS };
+/// The same from a device that reads slowly.
+const SLOW: Metric = Metric { work: "slow", ..READ };
+/// The same writes of what hardly shrinks: what an algorithm costs where it saves nothing.
+const KINDS: [&str; 6] = ["random", "jpeg", "zstd", "text", "binary", "mixed"];
 
 pub fn run(o: &Opts) -> Result<()> {
     let mut lines = String::new();
@@ -47,22 +49,28 @@ fn cell(spread: Option<Spread>, digits: usize) -> String {
     })
 }
 
+/// Columns of what was measured.
 fn table(results: &Results) -> String {
-    let mut out = "| | ratio | write MB/s | cold read MB/s | writes of random bytes, beside off |\n|---|---|---|---|---|\n".to_owned();
+    let mut columns = vec![("ratio", RATIO, 2), ("write MB/s", WRITE, 0), ("cold read MB/s", READ, 0)];
+    columns.push(("slow device, cold read MB/s", SLOW, 0));
+    columns.extend(KINDS.map(|work| (work, Metric { work, ..WRITE }, 2)));
+    columns.retain(|(_, metric, _)| results.peers.iter().any(|peer| results.values(*metric, peer).is_some()));
+    let heads: Vec<_> = columns.iter().map(|(name, ..)| *name).collect();
+    let mut out = format!("| | {} |\n|{}\n", heads.join(" | "), "---|".repeat(columns.len() + 1));
     for peer in &results.peers {
         // Records of the same size, or neither compresses.
         let off = match record(peer) {
             "" => peer.clone(),
             record => format!("terrane-off-{record}"),
         };
-        let noise = results.ratios(NOISE, peer, &[&off]).filter(|_| off != *peer);
-        let numbers = [
-            cell(results.values(RATIO, peer), 2),
-            cell(results.values(WRITE, peer), 0),
-            cell(results.values(READ, peer), 0),
-            cell(noise, 2),
-        ];
-        let _ = writeln!(out, "| {peer} | {} |", numbers.join(" | "));
+        let cells = columns.iter().map(|(_, metric, digits)| match KINDS.contains(&metric.work) {
+            false => cell(results.values(*metric, peer), *digits),
+            true => cell(results.ratios(*metric, peer, &[&off]).filter(|_| off != *peer), *digits),
+        });
+        let _ = writeln!(out, "| {peer} | {} |", cells.collect::<Vec<_>>().join(" | "));
+    }
+    if columns.iter().any(|(name, ..)| KINDS.contains(name)) {
+        out += "\nThe last columns are speeds of writes beside those of `off` with the same records.\n";
     }
     for failed in &results.failed {
         let _ = writeln!(out, "\nFAILED: {failed}");
@@ -163,20 +171,30 @@ mod tests {
     }
 
     #[test]
-    fn noise_is_compared_with_off_of_the_same_records() {
+    fn what_hardly_shrinks_is_compared_with_off_of_the_same_records() {
         let lines = [
             run("source", "terrane-zstd9-1m", 6.4, 90.0, 800.0),
             run("source", "ext4", 1.0, 500.0, 1000.0),
-            run("noise", "terrane-zstd9-1m", 1.0, 360.0, 0.0),
-            run("noise", "terrane-off-1m", 1.0, 400.0, 0.0),
-            run("noise", "terrane-off-128k", 1.0, 800.0, 0.0),
+            run("jpeg", "terrane-zstd9-1m", 1.0, 360.0, 0.0),
+            run("jpeg", "terrane-off-1m", 1.0, 400.0, 0.0),
+            run("jpeg", "terrane-off-128k", 1.0, 800.0, 0.0),
         ];
         let results = Results::parse(&lines.join("\n")).unwrap();
         let table = table(&results);
+        assert!(table.contains("| | ratio | write MB/s | cold read MB/s | jpeg |\n"), "{table}");
         assert!(table.contains("| terrane-zstd9-1m | 6.40 | 90 | 800 | 0.90 |"), "{table}");
         assert!(table.contains("| ext4 | 1.00 | 500 | 1000 | - |"), "{table}");
         let plot = plot(&results);
         assert!(plot.contains(">zstd9-1m</text>") && plot.contains(">ext4</text>"), "{plot}");
         assert!(!plot.contains("off-128k"), "what has no source has no point");
+    }
+
+    #[test]
+    fn a_slow_device_has_a_column_of_its_own() {
+        let lines =
+            [run("slow", "terrane-zstd9-1m", 6.4, 90.0, 700.0), run("slow", "ext4", 1.0, 500.0, 200.0)];
+        let table = table(&Results::parse(&lines.join("\n")).unwrap());
+        assert!(table.contains("| | slow device, cold read MB/s |\n|---|---|\n"), "{table}");
+        assert!(table.contains("| terrane-zstd9-1m | 700 |"), "{table}");
     }
 }
