@@ -3,10 +3,12 @@
 //! Dirty blocks are whole blocks in memory, perhaps without their trailing zeros. Freed ranges are kept as ranges, so that cutting off
 //! a terabyte costs nothing until the group syncs.
 //!
-//! Invariant: a block in `blocks` was written after any free that covers it.
+//! Invariants: a block in `blocks` was written after any free that covers it; what is in `recoded` is in `blocks`, with the same
+//! content.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrane_pool::Made;
 use terrane_wire::Txg;
 
 /// Block numbers as sorted, separate `first..end` ranges.
@@ -54,6 +56,8 @@ impl Ranges {
 pub(crate) struct Dirty {
     pub txg: Txg,
     pub blocks: BTreeMap<u64, Arc<Vec<u8>>>,
+    /// Those of them whose content is as it was, and how it shall be stored from now on.
+    pub recoded: BTreeMap<u64, Made>,
     pub freed: Ranges,
     pub spill: Spill,
     pub destroyed: bool,
@@ -92,6 +96,7 @@ impl Dirty {
         let inside: Vec<u64> = self.blocks.range(first..end).map(|(block, _)| *block).collect();
         for block in inside {
             self.blocks.remove(&block);
+            self.recoded.remove(&block);
         }
         self.freed.add(first, end);
     }

@@ -569,6 +569,8 @@ impl ObjectSet {
             let blocks = aside.dirty.blocks.iter().map(|(block, data)| {
                 let stream = match aside.dnode.kind.is_metadata() {
                     true => Stream::Metadata,
+                    // It did not die, and says nothing of how long such blocks live.
+                    false if aside.dirty.recoded.contains_key(block) => Stream::Data(file),
                     false => Stream::Data(Placement { replaces: replaced.birth(*block), ..file }),
                 };
                 (*block, self.request(object, aside, *block, data.clone(), stream, &policy))
@@ -624,16 +626,18 @@ impl ObjectSet {
         WriteRequest {
             data,
             kind: aside.dnode.kind as u8,
-            compression: match policy.compression {
+            compression: match (aside.dirty.recoded.get(&block), policy.compression) {
                 _ if metadata => metadata_compression().into(),
-                CompressionPolicy::As(compression) => compression.into(),
-                CompressionPolicy::Auto(_) => Method::Auto(self.levels.clone()),
+                (Some(made), _) => Method::Made(made.clone()),
+                (None, CompressionPolicy::As(compression)) => compression.into(),
+                (None, CompressionPolicy::Auto(_)) => Method::Auto(self.levels.clone()),
             },
             checksum: if metadata { ChecksumKind::Blake3 } else { policy.checksum },
             owner: object.whose().owner(0, block),
             fill: 1,
             stream,
-            may_embed: true,
+            // What is only stored in another form is not what somebody will read soon.
+            may_embed: !aside.dirty.recoded.contains_key(&block),
         }
     }
 

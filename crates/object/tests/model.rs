@@ -4,10 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrane_codec::Compressor;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::{
-    Cost, CreateOptions, Env, ImportOptions, Object, ObjectKind, ObjectSet, ObjectSpec, Objects, Pool,
-    SeededEnv,
+    BlockPtr, Compression, Cost, CreateOptions, Env, ImportOptions, Made, Object, ObjectKind, ObjectSet,
+    ObjectSpec, Objects, Pool, SeededEnv, Tx,
 };
 use terrane_wire::ObjectId;
 
@@ -97,7 +98,7 @@ fn step(world: &World, oracle: &mut Oracle, env: &SeededEnv) {
     let pick = |n: u64| env.random_u64() % n;
     let tx = world.pool.begin(COST).unwrap();
     let known: Vec<u64> = oracle.keys().copied().collect();
-    let kind = pick(15);
+    let kind = pick(17);
     if kind == 0 || known.is_empty() {
         let block_size = 512u32 << pick(9);
         let spec = ObjectSpec {
@@ -142,6 +143,7 @@ fn step(world: &World, oracle: &mut Oracle, env: &SeededEnv) {
             object.set_attributes(&tx, bonus, spill.clone()).unwrap();
         }
         7 => object.set_attributes(&tx, object.bonus().to_vec(), spill.clone()).unwrap(),
+        15 | 16 => recode(&object, &tx, env),
         _ => {
             let len = 1 + pick(if pick(2) == 0 { 50_000 } else { 600 }) as usize;
             let value = pick(4) as u8;
@@ -153,6 +155,28 @@ fn step(world: &World, oracle: &mut Oracle, env: &SeededEnv) {
                 bytes.resize(end, 0);
             }
             bytes[at as usize..end].copy_from_slice(&data);
+        }
+    }
+}
+
+/// Stores some blocks in another form. Nobody must see that but who looks at pointers.
+fn recode(object: &Arc<Object>, tx: &Tx, env: &SeededEnv) {
+    let mut codec = Compressor::new();
+    let words = ["off", "lz4", "gzip-1", "zstd-3", "zstd-fast-10", "zle"];
+    let mut first = 0;
+    while let Some(at) = object.next_data(first * u64::from(object.block_size())).unwrap() {
+        let block = at / u64::from(object.block_size());
+        first = block + 1 + env.random_u64() % 5;
+        let Some((ptr, content)) = object.stored_block(block).unwrap() else { continue };
+        let word = words[env.random_u64() as usize % words.len()];
+        let made = Made::of(&mut codec, &content, word.parse().unwrap());
+        if env.random_u64().is_multiple_of(4) {
+            // Somebody changes it meanwhile, to what it is.
+            let whole = object.read_block(block).unwrap();
+            object.write(tx, block * u64::from(object.block_size()), &whole).unwrap();
+            assert!(!object.recode_block(tx, block, (&ptr, content), made).unwrap(), "writers win");
+        } else {
+            assert!(object.recode_block(tx, block, (&ptr, content), made).unwrap());
         }
     }
 }
@@ -608,4 +632,63 @@ fn a_lost_tree_takes_no_attributes_with_it() {
     let object = world.set.hold(id).unwrap();
     assert_eq!((object.bonus().to_vec(), object.dnode().spill), (vec![9; 150], before.spill));
     assert!(object.spill().unwrap().is_some_and(|spill| *spill == noise(3, 6000)));
+}
+
+#[test]
+fn a_block_in_another_form_has_the_same_content_and_loses_it_with_the_next_write() {
+    let device = sim(71);
+    let world = create(&device, 71);
+    let text = b"what is stored in another form reads as before; ".repeat(3000);
+    let spec = ObjectSpec { block_size: 16 << 10, ..spec(8, None) };
+    let object = {
+        let tx = world.pool.begin(Cost { write_bytes: 1 << 20, ..COST }).unwrap();
+        let object = world.set.create(&tx, spec).unwrap();
+        object.write(&tx, 0, &text).unwrap();
+        object
+    };
+    world.set.commit().unwrap();
+    let zstd: Compression = "zstd-9".parse().unwrap();
+    let id_of = |block| match object.stored_block(block).unwrap().unwrap().0 {
+        BlockPtr::Normal(normal) => normal.compression,
+        other => panic!("{other:?}"),
+    };
+    let recode = |block: u64| {
+        let (ptr, content) = object.stored_block(block).unwrap().unwrap();
+        let made = Made::of(&mut Compressor::new(), &content, zstd);
+        assert_eq!(made.compression(), zstd);
+        let tx = world.pool.begin(COST).unwrap();
+        object.recode_block(&tx, block, (&ptr, content), made).unwrap()
+    };
+    let lz4 = Compression::Lz4.id();
+    assert_eq!([id_of(0), id_of(1), id_of(2)], [lz4; 3]);
+    for block in 0..3 {
+        assert!(recode(block));
+        assert!(object.stored_block(block).unwrap().is_none(), "it is under way");
+    }
+    // One of them is written again in the same group, a piece of it, and one goes.
+    let tx = world.pool.begin(COST).unwrap();
+    object.write(&tx, (16 << 10) + 5, b"WRITTEN").unwrap();
+    object.free_block(&tx, 2).unwrap();
+    drop(tx);
+    world.set.commit().unwrap();
+    assert_eq!(
+        [id_of(0), id_of(1), id_of(3)],
+        [zstd.id(), lz4, lz4],
+        "only what was not changed has the new form"
+    );
+    assert!(object.stored_block(2).unwrap().is_none());
+    let mut expected = text.clone();
+    expected[(16 << 10) + 5..][..7].copy_from_slice(b"WRITTEN");
+    expected[32 << 10..48 << 10].fill(0);
+    let mut found = vec![0; text.len()];
+    object.read(0, &mut found).unwrap();
+    assert!(found == expected);
+    // The next write is made as the set says.
+    let tx = world.pool.begin(COST).unwrap();
+    object.write(&tx, 0, b"written").unwrap();
+    drop(tx);
+    world.set.commit().unwrap();
+    assert_eq!(id_of(0), lz4);
+    let account = world.set.account().unwrap();
+    assert!(account.physical_bytes < account.logical_bytes);
 }

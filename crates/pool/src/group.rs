@@ -250,13 +250,18 @@ impl Group<'_> {
     fn job(&self, request: &WriteRequest) -> impl FnOnce(&mut Compressor) -> Ready + Send + 'static {
         let WriteRequest { data, checksum, may_embed, .. } = request;
         let (data, checksum, may_embed, bytes) = (data.clone(), *checksum, *may_embed, data.len() as u64);
-        let (compression, levels) = match &request.compression {
-            Method::As(compression) => (*compression, None),
+        let (how, levels) = match &request.compression {
+            Method::As(compression) => (Ok(*compression), None),
             Method::Auto(levels) => {
-                (levels.choose(&self.backlog(), bytes), Some((levels.clone(), self.pool.env.clone())))
+                (Ok(levels.choose(&self.backlog(), bytes)), Some((levels.clone(), self.pool.env.clone())))
             }
+            Method::Made(made) => (Err(made.clone()), None),
         };
         move |codec| {
+            let compression = match how {
+                Ok(compression) => compression,
+                Err(made) => return made.ready(checksum),
+            };
             let Some((levels, env)) = levels else {
                 return prepare(codec, &data, compression, checksum, may_embed);
             };

@@ -3,6 +3,7 @@
 //! One for each data set that asks for it. With every block the group says how much is dirty, how quickly more comes and whether somebody
 //! waits; the worker that compressed the block says how long that took.
 
+use crate::prepare::Made;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,8 @@ pub enum Method {
     As(Compression),
     /// As these say when its turn comes.
     Auto(Arc<Levels>),
+    /// It is compressed already.
+    Made(Made),
 }
 
 impl From<Compression> for Method {

@@ -69,6 +69,7 @@ pub use levels::{LevelShare, Levels, Method};
 pub use membership::Member;
 pub use policy::{CollectionOptions, Hint, IdleWindow, Placement, SiblingKey, VictimPolicy};
 pub use pool::{Client, DamagedBlock, Pool, Status};
+pub use prepare::Made;
 pub use rebuild::Index;
 pub use stats::{DeviceStats, Stats};
 pub use terrane_device as device;

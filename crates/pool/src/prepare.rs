@@ -3,6 +3,7 @@
 //! All of it is a function of the bytes and the properties, and runs on any worker.
 
 use crate::block_ptr::EMBEDDED_BYTES_MAX;
+use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_codec::{
     ChecksumKind, Compression, Compressor, Outcome, ZstdLevel, compute, is_zero, max_stored,
@@ -31,6 +32,45 @@ impl Ready {
             Ready::Embedded { payload, .. } => Some(payload.len() as u64),
             Ready::Stored { bytes, .. } => Some(bytes.len() as u64),
         }
+    }
+}
+
+/// A block that was compressed before its group: whoever has time makes it, and the group has only to append it.
+#[derive(Clone, Debug)]
+pub struct Made {
+    compression: Compression,
+    bytes: Arc<Vec<u8>>,
+}
+
+impl Made {
+    /// As a group would store these bytes: as they are where compression does not save enough.
+    pub fn of(codec: &mut Compressor, data: &Arc<Vec<u8>>, compression: Compression) -> Made {
+        let mut out = Vec::new();
+        match codec.compress(compression, data, max_stored(data.len()), &mut out) {
+            Outcome::Compressed => Made { compression, bytes: Arc::new(out) },
+            Outcome::Incompressible => Made { compression: Compression::Off, bytes: data.clone() },
+        }
+    }
+
+    pub fn compression(&self) -> Compression {
+        self.compression
+    }
+
+    pub fn stored_bytes(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// What is left to do for the group.
+    pub(crate) fn ready(self, checksum: ChecksumKind) -> Ready {
+        let (checksum, crc) = (compute(checksum, &self.bytes), crc32c::crc32c(&self.bytes));
+        Ready::Stored { compression: self.compression.id(), bytes: self.bytes, checksum, crc }
+    }
+}
+
+impl Pool {
+    /// Compresses a block in this thread, for a group to come.
+    pub fn make(&self, data: &Arc<Vec<u8>>, compression: Compression) -> Made {
+        self.workers.here(|codec| Made::of(codec, data, compression))
     }
 }
 
