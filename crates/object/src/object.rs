@@ -6,15 +6,18 @@
 //!
 //! Invariant: at most one group besides the open one has changes that are not in the tree.
 
+mod form;
+
 use crate::dirty::{Dirty, Known, Spill};
 use crate::dnode::{Dnode, OBJECT_BYTES_MAX, ObjectKind, SPILL, check_block_bytes};
 use crate::error::ObjectError;
 use crate::objset::ObjectSet;
 use crate::outlook::Outlook;
 use crate::tree::{Whose, lookup, next_allocated};
+pub use form::StoredBlock;
 use parking_lot::RwLock;
 use std::sync::{Arc, Weak};
-use terrane_pool::{BlockPtr, Hint, Made, PoolError, Tx};
+use terrane_pool::{BlockPtr, Hint, PoolError, Tx};
 use terrane_wire::{Corrupt, ObjectId, Txg};
 
 /// What the syncing group takes from an object: its changes, and the dnode as that group leaves it (with the old tree).
@@ -646,75 +649,6 @@ impl Object {
             let count = size.div_ceil(u64::from(state.dnode.block_bytes));
             state.dnode.block_count = state.dnode.block_count.min(count);
         })
-    }
-
-    /// A block as the last sync left it: its pointer and content, without trailing zeros perhaps. `None`: a hole, in its pointer, or
-    /// changed since.
-    pub fn stored_block(&self, block: u64) -> Result<Option<(BlockPtr, Arc<Vec<u8>>)>, ObjectError> {
-        let Some(ptr) = self.stored_pointer(block)? else { return Ok(None) };
-        // In memory of its own: whoever asks goes through all of them, once.
-        let mut content = vec![0; ptr.lsize() as usize];
-        match self.set()?.pool().read_into(&ptr, self.whose.owner(0, block), &mut content) {
-            Ok(()) => Ok(Some((ptr, Arc::new(content)))),
-            // Replaced meanwhile, and what it was is collected.
-            Err(_) if self.stored_pointer(block)?.as_ref() != Some(&ptr) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// The pointer alone.
-    pub fn stored_pointer(&self, block: u64) -> Result<Option<BlockPtr>, ObjectError> {
-        loop {
-            let dnode = {
-                let state = self.state.read();
-                if state.destroyed || !matches!(state.known(block), Known::Nothing) {
-                    return Ok(None);
-                }
-                state.dnode.clone()
-            };
-            match lookup(self.set()?.pool(), self.whose, &dnode, 0, block) {
-                Ok(ptr) => {
-                    // One that lies about its size is for readers to report.
-                    let is_stored = matches!(ptr, BlockPtr::Normal(_)) && ptr.lsize() <= dnode.block_bytes;
-                    return Ok(Some(ptr).filter(|_| is_stored));
-                }
-                Err(error) if self.state.read().dnode.root == dnode.root => return Err(error.into()),
-                Err(_) => {}
-            }
-        }
-    }
-
-    /// Has a block stored in another form with this group, its content being what [`stored_block`](Self::stored_block) said. False: the
-    /// block is not `was` any more, and whoever changed it wins. Nothing but the form changes, so no lock of a floor above is needed.
-    pub fn recode_block(
-        self: &Arc<Self>,
-        tx: &Tx,
-        block: u64,
-        (was, content): (&BlockPtr, Arc<Vec<u8>>),
-        made: Made,
-    ) -> Result<bool, ObjectError> {
-        loop {
-            let root = self.state.read().dnode.root.clone();
-            if self.stored_pointer(block)?.as_ref() != Some(was) {
-                return Ok(false);
-            }
-            // Looked for again where the tree was replaced between the look and this.
-            let outcome = self.change(tx, |state| {
-                if state.dnode.root != root {
-                    return None;
-                }
-                let is_same = matches!(state.known(block), Known::Nothing);
-                if is_same {
-                    let dirty = state.dirty(tx.txg());
-                    dirty.blocks.insert(block, content.clone());
-                    dirty.recoded.insert(block, made.clone());
-                }
-                Some(is_same)
-            })?;
-            if let Some(done) = outcome {
-                return Ok(done);
-            }
-        }
     }
 
     /// Frees one block.

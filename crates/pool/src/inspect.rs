@@ -10,6 +10,8 @@ use crate::pool::Pool;
 use crate::record::{Class, Home, Run};
 use crate::zones::{Findings, Phase};
 use std::sync::Arc;
+use terrane_codec::ZstdLevel;
+use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEAD_BYTES};
 use terrane_device::{Counted, Device, ZoneState};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
@@ -146,6 +148,14 @@ impl Pool {
         let mut head = vec![0; bytes.min(normal.psize as usize)];
         self.read_zone(&held, offset, &mut head)?;
         Ok(head)
+    }
+
+    /// The level by which a block in zstd was made; `None`: it says none, or is in no zstd.
+    pub fn zstd_level(&self, normal: &Normal) -> Result<Option<ZstdLevel>, PoolError> {
+        if normal.compression != ID_ZSTD {
+            return Ok(None);
+        }
+        Ok(ZstdLevel::of_stored(&self.stored_head(normal, ZSTD_HEAD_BYTES)?))
     }
 
     /// Where a block is now: zone, home, offset in bytes.

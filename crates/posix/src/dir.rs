@@ -70,7 +70,7 @@ fn is_dots(name: &[u8]) -> bool {
 }
 
 impl State {
-    fn names(&self) -> Result<&ObjectZap, Errno> {
+    pub(crate) fn names(&self) -> Result<&ObjectZap, Errno> {
         self.names.as_ref().ok_or(Errno::ENOTDIR)
     }
 

@@ -8,6 +8,7 @@ use crate::indexes::Indexes;
 use crate::inode::{Inode, InodeCache, State};
 use crate::layouts::Layouts;
 use crate::perm;
+use crate::rewrite::Rewriting;
 use crate::settle::Settling;
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime, StatFs, Time, mode};
 use crate::unlinked::UnlinkedSet;
@@ -47,6 +48,7 @@ pub struct Fs {
     pub(crate) indexes: Indexes,
     pub(crate) unlinked: Arc<UnlinkedSet>,
     pub(crate) settling: Settling,
+    pub(crate) rewriting: Arc<Rewriting>,
     pub(crate) dnode_blocks: DnodeBlocks,
     pub(crate) pointer_blocks: ClaimedBlocks<PointerBlock>,
     pub(crate) claims_of_new: Claims,
@@ -238,6 +240,7 @@ impl Fs {
             indexes: Indexes::new(),
             unlinked: Arc::new(UnlinkedSet::new(queue)),
             settling: Settling::default(),
+            rewriting: Arc::new(Rewriting::load(master)?),
             dnode_blocks: DnodeBlocks::default(),
             pointer_blocks: ClaimedBlocks::default(),
             claims_of_new: Claims::of_new(),
@@ -253,6 +256,12 @@ impl Fs {
         fs.set.at_the_end_of_groups(move |last| {
             let is_used = Arc::strong_count(&unlinked) > 1;
             unlinked.store(last);
+            is_used
+        });
+        let rewriting = Arc::clone(&fs.rewriting);
+        fs.set.at_the_end_of_groups(move |last| {
+            let is_used = Arc::strong_count(&rewriting) > 1;
+            rewriting.store(last);
             is_used
         });
         match fs.hold(root).map(|inode| inode.read().attrs.is_dir()) {

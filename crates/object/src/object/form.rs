@@ -1,0 +1,118 @@
+//! The same content in another form: compressed by another algorithm, or in blocks of another size.
+
+use super::Object;
+use crate::dirty::Known;
+use crate::dnode::check_block_bytes;
+use crate::error::ObjectError;
+use crate::tree::lookup;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrane_pool::{BlockPtr, Made, Tx};
+
+/// What the last sync left of a block: where it is, and what it holds.
+pub type StoredBlock = (BlockPtr, Arc<Vec<u8>>);
+
+impl Object {
+    /// A block as the last sync left it: its pointer and content, without trailing zeros perhaps. `None`: a hole, in its pointer, or
+    /// changed since.
+    pub fn stored_block(&self, block: u64) -> Result<Option<StoredBlock>, ObjectError> {
+        let Some(ptr) = self.stored_pointer(block)? else { return Ok(None) };
+        // In memory of its own: whoever asks goes through all of them, once.
+        let mut content = vec![0; ptr.lsize() as usize];
+        match self.set()?.pool().read_into(&ptr, self.whose.owner(0, block), &mut content) {
+            Ok(()) => Ok(Some((ptr, Arc::new(content)))),
+            // Replaced meanwhile, and what it was is collected.
+            Err(_) if self.stored_pointer(block)?.as_ref() != Some(&ptr) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The pointer alone.
+    pub fn stored_pointer(&self, block: u64) -> Result<Option<BlockPtr>, ObjectError> {
+        loop {
+            let dnode = {
+                let state = self.state.read();
+                if state.destroyed || !matches!(state.known(block), Known::Nothing) {
+                    return Ok(None);
+                }
+                state.dnode.clone()
+            };
+            match lookup(self.set()?.pool(), self.whose, &dnode, 0, block) {
+                Ok(ptr) => {
+                    // One that lies about its size is for readers to report.
+                    let is_stored = matches!(ptr, BlockPtr::Normal(_)) && ptr.lsize() <= dnode.block_bytes;
+                    return Ok(Some(ptr).filter(|_| is_stored));
+                }
+                Err(error) if self.state.read().dnode.root == dnode.root => return Err(error.into()),
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Has a block stored in another form with this group, its content being what [`stored_block`](Self::stored_block) said. False: the
+    /// block is not `was` any more, and whoever changed it wins. Nothing but the form changes, so no lock of a floor above is needed.
+    pub fn recode_block(
+        self: &Arc<Self>,
+        tx: &Tx,
+        block: u64,
+        (was, content): (&BlockPtr, Arc<Vec<u8>>),
+        made: Made,
+    ) -> Result<bool, ObjectError> {
+        loop {
+            let root = self.state.read().dnode.root.clone();
+            if self.stored_pointer(block)?.as_ref() != Some(was) {
+                return Ok(false);
+            }
+            // Looked for again where the tree was replaced between the look and this.
+            let outcome = self.change(tx, |state| {
+                if state.dnode.root != root {
+                    return None;
+                }
+                let is_same = matches!(state.known(block), Known::Nothing);
+                if is_same {
+                    let dirty = state.dirty(tx.txg());
+                    dirty.blocks.insert(block, content.clone());
+                    dirty.recoded.insert(block, made.clone());
+                }
+                Some(is_same)
+            })?;
+            if let Some(done) = outcome {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Gives it blocks of another size, with what it holds: all of it is read, and written with this group, which must have room for it.
+    /// Nothing else may read or write the object meanwhile. On an error nothing has changed.
+    pub fn set_record_size(self: &Arc<Self>, tx: &Tx, bytes: u32) -> Result<(), ObjectError> {
+        check_block_bytes(bytes, self.set()?.pool().max_block())?;
+        let (old, new) = (u64::from(self.block_size()), u64::from(bytes));
+        let mut blocks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let mut from = 0;
+        while let Some(block) = self.next_block(from)? {
+            from = block + 1;
+            let Some(content) = self.raw_block(block)? else { continue };
+            let mut at = block * old;
+            let mut rest = content.as_slice();
+            while !rest.is_empty() {
+                let inside = (at % new) as usize;
+                let (piece, after) = rest.split_at(rest.len().min(bytes as usize - inside));
+                if piece.iter().any(|byte| *byte != 0) {
+                    let target = blocks.entry(at / new).or_default();
+                    target.resize(target.len().max(inside + piece.len()), 0);
+                    target[inside..inside + piece.len()].copy_from_slice(piece);
+                }
+                (rest, at) = (after, at + piece.len() as u64);
+            }
+        }
+        self.change(tx, |state| {
+            let dirty = state.dirty(tx.txg());
+            dirty.free(0, u64::MAX);
+            state.dnode.block_bytes = bytes;
+            state.dnode.block_count = 0;
+            for (block, content) in blocks {
+                state.put(tx.txg(), block, Arc::new(content));
+            }
+        })
+    }
+}

@@ -1,0 +1,397 @@
+//! Files stored in another form, in place, while they are used.
+//!
+//! A *rewrite* goes through a file, or through all files below a directory, and has what is stored there stored by another algorithm, or
+//! in records of another size. It goes on by steps, in the thread of whoever takes them, so that it is as slow as that one likes: a
+//! record is read and compressed outside of any group, and the group has only to append it. Nothing that programs can see changes but
+//! `st_blocks` and, with another record size, `st_blksize`: no content, and no time. Not even the change time, which says that content or
+//! attributes changed: backups go by it, and would copy again all that they have.
+//!
+//! A writer wins: what was written since the rewrite began is as the data set's property says, and stays so.
+//!
+//! One rewrite goes on at a time. Its job and how far it came stand in the data set's master ZAP, as of the end of each group, so it goes
+//! on after an unmount and after a crash ([`words`]). It first counts what there is to do, then changes record sizes ([`shape`]), then
+//! algorithms ([`record`]); each is a walk of its own ([`walk`]).
+//!
+//! Invariant: what is stored says of no record that it is done which is not in the same group, or in one before.
+
+mod record;
+mod shape;
+mod walk;
+mod words;
+
+use crate::claims::Need;
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::types::{Ino, mode};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_dataset::{DatasetError, ObjectZap};
+use terrane_object::{Compression, Cost, Feature, Tx};
+use walk::Walk;
+use words::Words;
+
+/// What shall be stored in which form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RewriteSpec {
+    /// A regular file, or a directory.
+    pub root: Ino,
+    /// Everything below the directory.
+    pub recursive: bool,
+    pub compression: Option<Compression>,
+    /// Bytes of a record: as the property `recordsize` may be.
+    pub record_size: Option<u32>,
+}
+
+/// What a rewrite is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RewritePass {
+    Count,
+    RecordSizes,
+    Compression,
+}
+
+impl RewritePass {
+    pub fn name(self) -> &'static str {
+        match self {
+            RewritePass::Count => "counting",
+            RewritePass::RecordSizes => "record sizes",
+            RewritePass::Compression => "compression",
+        }
+    }
+}
+
+/// How far a rewrite is. Sizes are bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RewriteFigures {
+    /// Files, and what they took when they were counted.
+    pub files_total: u64,
+    pub stored_total: u64,
+    /// Of this pass: files that are done, and what records took that were looked at.
+    pub files: u64,
+    pub stored_bytes: u64,
+    /// Content of records that were looked at or made anew.
+    pub logical_bytes: u64,
+    /// Records that were stored by another algorithm: what they took before and after it.
+    pub before_bytes: u64,
+    pub after_bytes: u64,
+    /// Files that got another record size, and those too large for it.
+    pub reshaped: u64,
+    pub too_large: u64,
+    /// Records and files that could not be read; the log names them.
+    pub errors: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RewriteState {
+    Going,
+    /// The pool is full; it goes on when there is room.
+    NoRoom,
+    Done,
+    Cancelled,
+}
+
+impl RewriteState {
+    pub fn name(self) -> &'static str {
+        match self {
+            RewriteState::Going => "going",
+            RewriteState::NoRoom => "waiting for room",
+            RewriteState::Done => "done",
+            RewriteState::Cancelled => "cancelled",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RewriteStatus {
+    pub spec: RewriteSpec,
+    pub pass: RewritePass,
+    pub state: RewriteState,
+    pub figures: RewriteFigures,
+}
+
+/// What one step did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RewriteStep {
+    /// There is nothing to do.
+    Idle,
+    Went,
+    NoRoom,
+}
+
+/// Where a walk is, as it is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    /// The directory, and the offset of the next name in it; 0 and 0: at the beginning.
+    dir: Ino,
+    offset: u64,
+    /// The file that was begun, and its next record; 0: none.
+    file: Ino,
+    record: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Job {
+    spec: RewriteSpec,
+    pass: RewritePass,
+    /// Records born in this group or later are left as they are.
+    since: u64,
+    place: Place,
+    figures: RewriteFigures,
+}
+
+impl Job {
+    fn new(spec: RewriteSpec) -> Job {
+        Job {
+            spec,
+            pass: RewritePass::Count,
+            since: 0,
+            place: Place::default(),
+            figures: RewriteFigures::default(),
+        }
+    }
+
+    fn next_pass(&self) -> Option<RewritePass> {
+        let compresses = self.spec.compression.map(|_| RewritePass::Compression);
+        match self.pass {
+            RewritePass::Count => self.spec.record_size.map(|_| RewritePass::RecordSizes).or(compresses),
+            RewritePass::RecordSizes => compresses,
+            RewritePass::Compression => None,
+        }
+    }
+}
+
+/// What others see of a job. A leaf lock, never held over a transaction's begin.
+struct Shown {
+    job: Job,
+    state: RewriteState,
+    /// Which job it is: a step of one that was cancelled must not advance the next.
+    number: u64,
+}
+
+pub(crate) struct Rewriting {
+    words: Words,
+    /// For the next job.
+    numbers: AtomicU64,
+    shown: Mutex<Option<Shown>>,
+    last: Mutex<Option<RewriteStatus>>,
+    /// Of who takes steps. Taken before transactions begin.
+    walk: Mutex<Walk>,
+}
+
+impl Rewriting {
+    /// With the job that the master ZAP holds.
+    pub fn load(master: ObjectZap) -> Result<Rewriting, DatasetError> {
+        let (words, job) = Words::load(master)?;
+        let shown = job.map(|job| Shown { job, state: RewriteState::Going, number: 1 });
+        Ok(Rewriting {
+            words,
+            numbers: AtomicU64::new(2),
+            shown: Mutex::new(shown),
+            last: Mutex::default(),
+            walk: Mutex::new(Walk::default()),
+        })
+    }
+
+    /// Nobody else is in the group any more: how far it came in it.
+    pub fn store(&self, last: &Tx) {
+        let job = self.shown.lock().as_ref().map(|shown| shown.job);
+        if let Some(job) = job {
+            self.words.store(last, &job);
+        }
+    }
+
+    /// Changes the job, if it is still this one.
+    fn advance(&self, number: u64, change: impl FnOnce(&mut Job)) {
+        if let Some(shown) = self.shown.lock().as_mut().filter(|shown| shown.number == number) {
+            change(&mut shown.job);
+        }
+    }
+}
+
+/// Whether a pool whose blocks take at most `max_block` bytes may have such records.
+fn is_record_size(bytes: u32, max_block: u32) -> bool {
+    bytes.is_power_of_two() && (512..=max_block.min(16 << 20)).contains(&bytes)
+}
+
+impl Fs {
+    /// Has files rewritten by [`rewrite_step`](Self::rewrite_step); durable with the next commit. The same that goes on already is no
+    /// error. `EBUSY`: another one goes on. `EISDIR`: a directory, not recursively. `EINVAL`: neither file nor directory, no form, or a
+    /// record size that the pool cannot have. `EROFS`.
+    pub fn rewrite_begin(&self, spec: &RewriteSpec) -> Result<(), Errno> {
+        {
+            let inode = self.hold(spec.root)?;
+            match inode.read().attrs.file_type() {
+                mode::S_IFREG => {}
+                mode::S_IFDIR if spec.recursive => {}
+                mode::S_IFDIR => return Err(Errno::EISDIR),
+                _ => return Err(Errno::EINVAL),
+            }
+        }
+        let pool = self.set.pool();
+        if spec.record_size.is_some_and(|bytes| !is_record_size(bytes, pool.max_block()))
+            || spec.record_size.is_none() && spec.compression.is_none()
+        {
+            return Err(Errno::EINVAL);
+        }
+        if pool.is_read_only() {
+            return Err(Errno::EROFS);
+        }
+        if spec.compression.is_some_and(|compression| !compression.is_of_the_first())
+            && !pool.has(Feature::Codecs)
+        {
+            pool.enable(&[Feature::Codecs]).map_err(terrane_object::ObjectError::from)?;
+        }
+        let rewriting = &self.rewriting;
+        let tx = self.begin(rewriting.words.cost_of_all(), &[])?;
+        let mut shown = rewriting.shown.lock();
+        match &*shown {
+            Some(other) if other.job.spec == *spec => return Ok(()),
+            Some(_) => return Err(Errno::EBUSY),
+            None => {}
+        }
+        let job = Job::new(*spec);
+        rewriting.words.put(&tx, &job)?;
+        let number = rewriting.numbers.fetch_add(1, Ordering::Relaxed);
+        *shown = Some(Shown { job, state: RewriteState::Going, number });
+        *rewriting.last.lock() = None;
+        Ok(())
+    }
+
+    /// The rewrite that goes on, or else the last one since this data set was opened.
+    pub fn rewrite_status(&self) -> Option<RewriteStatus> {
+        let shown = self.rewriting.shown.lock();
+        let going = shown.as_ref().map(|Shown { job, state, .. }| RewriteStatus {
+            spec: job.spec,
+            pass: job.pass,
+            state: *state,
+            figures: job.figures,
+        });
+        going.or(*self.rewriting.last.lock())
+    }
+
+    /// Whether there is a rewrite to take steps of.
+    pub fn rewrite_goes_on(&self) -> bool {
+        self.rewriting.shown.lock().is_some()
+    }
+
+    /// Ends the rewrite that goes on; what was rewritten stays so. False: none goes on.
+    pub fn rewrite_cancel(&self) -> Result<bool, Errno> {
+        let Some(number) = self.rewriting.shown.lock().as_ref().map(|shown| shown.number) else {
+            return Ok(false);
+        };
+        self.end_rewrite(number, RewriteState::Cancelled)
+    }
+
+    fn end_rewrite(&self, number: u64, state: RewriteState) -> Result<bool, Errno> {
+        let rewriting = &self.rewriting;
+        let tx = self.begin(Cost { frees: true, ..rewriting.words.cost_of_all() }, &[])?;
+        let mut shown = rewriting.shown.lock();
+        let Some(ended) = shown.take_if(|shown| shown.number == number) else { return Ok(false) };
+        if let Err(errno) = rewriting.words.remove(&tx) {
+            *shown = Some(ended);
+            return Err(errno);
+        }
+        let Job { spec, pass, figures, .. } = ended.job;
+        *rewriting.last.lock() = Some(RewriteStatus { spec, pass, state, figures });
+        Ok(true)
+    }
+
+    /// Goes on with the rewrite, for one record or one small file. Whoever calls takes as much time in between as others shall have.
+    /// `NoRoom`: nothing was done, and the next step tries again.
+    pub fn rewrite_step(&self) -> Result<RewriteStep, Errno> {
+        let rewriting = &self.rewriting;
+        let mut walk = rewriting.walk.lock();
+        let Some((number, job)) = rewriting.shown.lock().as_ref().map(|shown| (shown.number, shown.job))
+        else {
+            return Ok(RewriteStep::Idle);
+        };
+        if !walk.is_of(number, job.pass) {
+            *walk = Walk::resume(self, number, &job);
+        }
+        let mut figures = job.figures;
+        let outcome = self.step(&job, &mut walk, &mut figures);
+        let state = match outcome {
+            Err(Errno::ENOSPC) => RewriteState::NoRoom,
+            _ => RewriteState::Going,
+        };
+        if let Some(shown) = rewriting.shown.lock().as_mut().filter(|shown| shown.number == number) {
+            shown.state = state;
+            if shown.job.pass == job.pass {
+                (shown.job.place, shown.job.figures) = (walk.place(), figures);
+            }
+        }
+        match outcome {
+            Ok(true) => Ok(RewriteStep::Went),
+            Ok(false) => self.end_of_pass(number, &job),
+            Err(Errno::ENOSPC) => Ok(RewriteStep::NoRoom),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// False: this pass has seen everything.
+    fn step(&self, job: &Job, walk: &mut Walk, figures: &mut RewriteFigures) -> Result<bool, Errno> {
+        if walk.file.is_none() {
+            walk.file = walk.next(self).map(|ino| walk::File { ino, record: 0 });
+        }
+        let Some(file) = walk.file.as_mut() else { return Ok(false) };
+        let outcome = match self.hold(file.ino) {
+            Err(errno) => Err(errno),
+            Ok(inode) => match job.pass {
+                RewritePass::Count => {
+                    figures.files_total += 1;
+                    figures.stored_total += inode.object().used_bytes();
+                    Ok(true)
+                }
+                RewritePass::RecordSizes => self.reshape(&inode, job, figures).map(|()| true),
+                RewritePass::Compression => self.recode_step(&inode, &mut file.record, job, figures),
+            },
+        };
+        match outcome {
+            Ok(false) => {}
+            Ok(true) => {
+                figures.files += u64::from(job.pass != RewritePass::Count);
+                walk.file = None;
+            }
+            // The pool is full, has stopped, or is closed.
+            Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
+            Err(errno) => {
+                // Removed meanwhile is no error.
+                if errno != Errno::ESTALE {
+                    figures.errors += 1;
+                    log::error!("rewriting inode {}: {errno}; it is left as it is", file.ino);
+                }
+                walk.file = None;
+                if self.set.pool().status().failed.is_some() {
+                    return Err(errno);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn end_of_pass(&self, number: u64, job: &Job) -> Result<RewriteStep, Errno> {
+        let Some(pass) = job.next_pass() else {
+            self.end_rewrite(number, RewriteState::Done)?;
+            return Ok(RewriteStep::Went);
+        };
+        // What the pass before made has no pointers before it is committed, and would be passed over.
+        self.set.commit()?;
+        let since = self.set.open_txg().0;
+        self.rewriting.advance(number, |job| {
+            (job.pass, job.since, job.place) = (pass, since, Place::default());
+            (job.figures.files, job.figures.stored_bytes) = (0, 0);
+        });
+        let _tx = self.begin_rewriting(&[])?;
+        Ok(RewriteStep::Went)
+    }
+
+    /// A transaction at the end of whose group it is stored how far the rewrite is.
+    fn begin_rewriting(&self, needs: &[(&crate::claims::Claims, Need)]) -> Result<Tx, Errno> {
+        let words = &self.rewriting.words;
+        let mut all = needs.to_vec();
+        all.push(words.need());
+        let tx = self.begin(Cost::NOTHING, &all)?;
+        words.reserved(&tx);
+        Ok(tx)
+    }
+}

@@ -1,0 +1,157 @@
+//! All files below a directory, each once for each of its names, and where such a walk goes on later.
+//!
+//! Names are shown in the order of their hashes, so a name that is there during the whole walk is met, whatever happens to others. What
+//! is stored of a walk is the directory and the offset in it; the way there is found again through the parents. Where it is not there
+//! any more the walk begins anew, which costs a look at what is done.
+//!
+//! Access times stay as they are.
+
+use super::{Job, Place, RewritePass};
+use crate::dir::{KIND_DIR, KIND_FILE, Named};
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::types::Ino;
+use std::collections::VecDeque;
+use terrane_zap::Cursor;
+
+/// Names read at a time.
+const BATCH: usize = 64;
+/// Deeper than any path that a system call takes; damage may lead in circles.
+const DEPTH_MAX: usize = 4096;
+
+/// A name's meaning, and the offset behind it.
+type Found = (Named, u64);
+
+struct Level {
+    dir: Ino,
+    /// Behind the name that was met last.
+    offset: u64,
+    ahead: VecDeque<Found>,
+    /// Nothing is behind those.
+    is_last: bool,
+}
+
+impl Level {
+    fn at(dir: Ino, offset: u64) -> Level {
+        Level { dir, offset, ahead: VecDeque::new(), is_last: false }
+    }
+
+    fn next(&mut self, fs: &Fs) -> Option<Named> {
+        if self.ahead.is_empty() && !self.is_last {
+            match list(fs, self.dir, self.offset) {
+                Ok((ahead, is_last)) => (self.ahead, self.is_last) = (ahead, is_last),
+                Err(errno) => {
+                    if errno != Errno::ESTALE {
+                        log::error!("rewriting: directory {} cannot be read: {errno}", self.dir);
+                    }
+                    self.is_last = true;
+                }
+            }
+        }
+        let (named, after) = self.ahead.pop_front()?;
+        self.offset = after;
+        Some(named)
+    }
+}
+
+/// The next names of a directory; true: there are no more.
+fn list(fs: &Fs, dir: Ino, offset: u64) -> Result<(VecDeque<Found>, bool), Errno> {
+    let dir = fs.hold(dir)?;
+    let state = dir.read();
+    let mut found = VecDeque::with_capacity(BATCH);
+    let from = if offset == 0 { Cursor::START } else { Cursor::from_u64(offset) };
+    let is_last = state.names()?.visit(from, &mut |entry| {
+        found.extend(entry.first.map(|value| (Named::from_value(value), entry.after.to_u64())));
+        found.len() < BATCH
+    })?;
+    Ok((found, is_last))
+}
+
+/// A file that was begun.
+pub(super) struct File {
+    pub ino: Ino,
+    pub record: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Walk {
+    /// Which job and pass it is of.
+    number: u64,
+    pass: Option<RewritePass>,
+    /// From the root down.
+    levels: Vec<Level>,
+    /// The root, if it is a file that was not met yet.
+    alone: Option<Ino>,
+    pub file: Option<File>,
+}
+
+impl Walk {
+    pub fn is_of(&self, number: u64, pass: RewritePass) -> bool {
+        self.number == number && self.pass == Some(pass)
+    }
+
+    /// Goes on where the job says.
+    pub fn resume(fs: &Fs, number: u64, job: &Job) -> Walk {
+        let root = job.spec.root;
+        let mut walk = Walk { number, pass: Some(job.pass), ..Walk::default() };
+        let Place { dir, offset, file, record } = job.place;
+        walk.file = (file != 0).then_some(File { ino: file, record });
+        if fs.hold(root).is_ok_and(|inode| !inode.read().attrs.is_dir()) {
+            walk.alone = (job.place == Place::default()).then_some(root);
+            return walk;
+        }
+        walk.levels = way(fs, root, dir, offset).unwrap_or_else(|| vec![Level::at(root, 0)]);
+        walk
+    }
+
+    pub fn place(&self) -> Place {
+        let (file, record) = self.file.as_ref().map_or((0, 0), |file| (file.ino, file.record));
+        // A walk whose levels are gone is over: nothing is behind the largest offset.
+        let (dir, offset) = self.levels.last().map_or((0, u64::MAX), |level| (level.dir, level.offset));
+        Place { dir, offset, file, record }
+    }
+
+    /// The next regular file.
+    pub fn next(&mut self, fs: &Fs) -> Option<Ino> {
+        if let Some(alone) = self.alone.take() {
+            return Some(alone);
+        }
+        while let Some(level) = self.levels.last_mut() {
+            match level.next(fs) {
+                Some(Named { ino, kind: KIND_FILE }) => return Some(ino),
+                Some(Named { ino, kind: KIND_DIR }) => {
+                    let is_known = self.levels.iter().any(|level| level.dir == ino);
+                    if !is_known && self.levels.len() < DEPTH_MAX {
+                        self.levels.push(Level::at(ino, 0));
+                    }
+                }
+                Some(_) => {}
+                None => drop(self.levels.pop()),
+            }
+        }
+        None
+    }
+}
+
+/// The levels from `root` down to `dir`, each behind the one below it; `None`: there is no such way.
+fn way(fs: &Fs, root: Ino, dir: Ino, offset: u64) -> Option<Vec<Level>> {
+    if dir == 0 {
+        return (offset == u64::MAX).then(Vec::new);
+    }
+    let mut levels = vec![Level::at(dir, offset)];
+    let mut at = dir;
+    while at != root {
+        let parent = fs.hold(at).ok()?.read().attrs.zpl.parent;
+        let mut level = Level::at(parent, 0);
+        while level.next(fs)?.ino != at {}
+        level.ahead.clear();
+        level.is_last = false;
+        levels.push(level);
+        at = parent;
+        if levels.len() > DEPTH_MAX {
+            return None;
+        }
+    }
+    levels.reverse();
+    Some(levels)
+}

@@ -1,0 +1,244 @@
+//! A rewrite's job as it is stored: words in the master ZAP, each under a name of its own.
+//!
+//! `FORMAT.md` section 8.6. Versions that do not know them see names that nothing asks for.
+
+use super::{Job, Place, RewriteFigures, RewritePass, RewriteSpec};
+use crate::claims::{Claims, Need};
+use crate::errno::Errno;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_dataset::{ChangeCost, DatasetError, ObjectZap};
+use terrane_object::{Compression, Cost, Tx};
+use terrane_zap::ValueRef;
+
+/// Names, in the order of [`to_words`].
+const NAMES: [&str; 21] = [
+    "rewrite.root",
+    "rewrite.flags",
+    "rewrite.compression",
+    "rewrite.recordsize",
+    "rewrite.pass",
+    "rewrite.since",
+    "rewrite.dir",
+    "rewrite.offset",
+    "rewrite.file",
+    "rewrite.record",
+    "rewrite.files_total",
+    "rewrite.stored_total",
+    "rewrite.files",
+    "rewrite.stored",
+    "rewrite.logical",
+    "rewrite.before",
+    "rewrite.after",
+    "rewrite.reshaped",
+    "rewrite.too_large",
+    "rewrite.errors",
+    "rewrite.version",
+];
+const VERSION: u64 = 1;
+const RECURSIVE: u64 = 1;
+
+fn to_words(job: &Job) -> [u64; NAMES.len()] {
+    let Job { spec, pass, since, place, figures } = job;
+    [
+        spec.root,
+        if spec.recursive { RECURSIVE } else { 0 },
+        spec.compression.map_or(0, Compression::to_property),
+        u64::from(spec.record_size.unwrap_or(0)),
+        match pass {
+            RewritePass::Count => 0,
+            RewritePass::RecordSizes => 1,
+            RewritePass::Compression => 2,
+        },
+        *since,
+        place.dir,
+        place.offset,
+        place.file,
+        place.record,
+        figures.files_total,
+        figures.stored_total,
+        figures.files,
+        figures.stored_bytes,
+        figures.logical_bytes,
+        figures.before_bytes,
+        figures.after_bytes,
+        figures.reshaped,
+        figures.too_large,
+        figures.errors,
+        VERSION,
+    ]
+}
+
+/// `None`: there is no job, or one that this version cannot do.
+fn from_words(words: [u64; NAMES.len()]) -> Option<Job> {
+    let [root, flags, compression, record_size, pass, since, dir, offset, file, record, rest @ ..] = words;
+    let [files_total, stored_total, files, stored_bytes, logical_bytes, before_bytes, after_bytes, rest @ ..] =
+        rest;
+    let [reshaped, too_large, errors, version] = rest;
+    if root == 0 || version != VERSION || flags & !RECURSIVE != 0 {
+        return None;
+    }
+    let compression = match compression {
+        0 => None,
+        stored => Some(Compression::from_property(stored).ok()?),
+    };
+    let spec = RewriteSpec {
+        root,
+        recursive: flags & RECURSIVE != 0,
+        compression,
+        record_size: Some(u32::try_from(record_size).ok()?).filter(|bytes| *bytes != 0),
+    };
+    if spec.record_size.is_some_and(|bytes| !super::is_record_size(bytes, u32::MAX)) {
+        return None;
+    }
+    let pass = match pass {
+        0 => RewritePass::Count,
+        1 => RewritePass::RecordSizes,
+        2 => RewritePass::Compression,
+        _ => return None,
+    };
+    let figures = RewriteFigures {
+        files_total,
+        stored_total,
+        files,
+        stored_bytes,
+        logical_bytes,
+        before_bytes,
+        after_bytes,
+        reshaped,
+        too_large,
+        errors,
+    };
+    Some(Job { spec, pass, since, place: Place { dir, offset, file, record }, figures })
+}
+
+/// The words' ZAP. Its lock is taken last.
+pub(super) struct Words {
+    zap: Mutex<ObjectZap>,
+    claims: Claims,
+    /// The newest group in which there is room for all words.
+    reserved: AtomicU64,
+}
+
+impl Words {
+    pub fn load(zap: ObjectZap) -> Result<(Words, Option<Job>), DatasetError> {
+        let mut words = [0; NAMES.len()];
+        for (word, name) in words.iter_mut().zip(NAMES) {
+            *word = zap.lookup_u64(name.as_bytes())?.unwrap_or(0);
+        }
+        let claims = Claims::of(zap.object().id().0);
+        Ok((Words { zap: Mutex::new(zap), claims, reserved: AtomicU64::new(0) }, from_words(words)))
+    }
+
+    fn bytes_of_all(&self) -> u64 {
+        self.zap.lock().put_cost(NAME_BYTES_MAX, ValueRef::U64s(&[0])).of_many(NAMES.len() as u64)
+    }
+
+    /// Of putting all of them, or of taking them out.
+    pub fn cost_of_all(&self) -> Cost {
+        Cost { meta_bytes: self.bytes_of_all(), meta_blocks: 4, objects: 1, ..Cost::NOTHING }
+    }
+
+    /// What writing all of them needs, once in each group.
+    pub fn need(&self) -> (&Claims, Need) {
+        let bytes = self.bytes_of_all();
+        (&self.claims, Need::names(ChangeCost { bytes, bytes_again: 0, bytes_max: bytes }))
+    }
+
+    /// The group of `tx` has room for them.
+    pub fn reserved(&self, tx: &Tx) {
+        self.reserved.fetch_max(tx.txg().0, Ordering::AcqRel);
+    }
+
+    pub fn put(&self, tx: &Tx, job: &Job) -> Result<(), Errno> {
+        let mut zap = self.zap.lock();
+        for (name, word) in NAMES.iter().zip(to_words(job)) {
+            zap.update_u64(tx, name.as_bytes(), word)?;
+        }
+        Ok(())
+    }
+
+    pub fn remove(&self, tx: &Tx) -> Result<(), Errno> {
+        let mut zap = self.zap.lock();
+        // The last one first: without it the others are no job.
+        for name in NAMES.iter().rev() {
+            zap.remove(tx, name.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// At the end of a group in which the job went on.
+    pub fn store(&self, last: &Tx, job: &Job) {
+        if self.reserved.load(Ordering::Acquire) == last.txg().0
+            && let Err(errno) = self.put(last, job)
+        {
+            log::error!("how far the rewrite came is not stored ({errno}); after a crash it does more again");
+        }
+    }
+}
+
+const NAME_BYTES_MAX: usize = 20;
+const _: () = {
+    let mut at = 0;
+    while at < NAMES.len() {
+        assert!(NAMES[at].len() <= NAME_BYTES_MAX);
+        at += 1;
+    }
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_comes_back_from_its_words() {
+        let mut counter = 100;
+        let mut next = || {
+            counter += 1;
+            counter
+        };
+        let spec = RewriteSpec {
+            root: 7,
+            recursive: true,
+            compression: Some("zstd-19".parse().unwrap()),
+            record_size: Some(1 << 20),
+        };
+        let mut job = Job::new(spec);
+        job.pass = RewritePass::RecordSizes;
+        job.since = next();
+        job.place = Place { dir: next(), offset: next(), file: next(), record: next() };
+        job.figures = RewriteFigures {
+            files_total: next(),
+            stored_total: next(),
+            files: next(),
+            stored_bytes: next(),
+            logical_bytes: next(),
+            before_bytes: next(),
+            after_bytes: next(),
+            reshaped: next(),
+            too_large: next(),
+            errors: next(),
+        };
+        assert_eq!(from_words(to_words(&job)), Some(job));
+        let plain = Job::new(RewriteSpec { recursive: false, compression: None, ..spec });
+        assert_eq!(from_words(to_words(&plain)), Some(plain));
+    }
+
+    #[test]
+    fn what_no_version_wrote_is_no_job() {
+        let good = to_words(&Job::new(RewriteSpec {
+            root: 7,
+            recursive: false,
+            compression: Some(Compression::Lz4),
+            record_size: None,
+        }));
+        assert!(from_words(good).is_some());
+        for (at, lie) in
+            [(0, 0), (1, 2), (2, 1 << 40), (2, 4), (3, 3), (3, 1 << 40), (4, 3), (20, 0), (20, 2)]
+        {
+            let mut words = good;
+            words[at] = lie;
+            assert_eq!(from_words(words), None, "{} {lie}", NAMES[at]);
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Files stored in another form while they are used: what programs see stays, and a crash costs nothing but time.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use support::{Machine, Rng, Short, USER};
+use terrane_object::{BlockPtr, Compression, ObjectId};
+use terrane_posix::{
+    Attr, Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, RewriteFigures, RewritePass, RewriteSpec,
+    RewriteState, RewriteStep,
+};
+
+/// Lines that every algorithm makes smaller, and better ones more so.
+fn text(seed: u64, len: usize) -> Vec<u8> {
+    let mut rng = Rng(seed);
+    let mut out = Vec::with_capacity(len + 64);
+    while out.len() < len {
+        let words = ["zone", "record", "granule", "pointer", "group", "tree", "the", "of", "and", "writes"];
+        for _ in 0..rng.below(9) + 2 {
+            out.extend_from_slice(rng.pick(&words).as_bytes());
+            out.push(b' ');
+        }
+        out.extend_from_slice(format!("{}\n", rng.below(1000)).as_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+fn spec(root: Ino, compression: &str) -> RewriteSpec {
+    RewriteSpec { root, recursive: true, compression: Some(compression.parse().unwrap()), record_size: None }
+}
+
+fn resized(root: Ino, bytes: u32) -> RewriteSpec {
+    RewriteSpec { root, recursive: true, compression: None, record_size: Some(bytes) }
+}
+
+fn run(fs: &Fs) -> RewriteFigures {
+    let mut steps = 0;
+    while fs.rewrite_step().unwrap() != RewriteStep::Idle {
+        steps += 1;
+        assert!(steps < 100_000, "it goes on for ever");
+    }
+    let status = fs.rewrite_status().unwrap();
+    assert_eq!(status.state, RewriteState::Done);
+    fs.sync().unwrap();
+    status.figures
+}
+
+/// By which algorithms and levels a file's records are stored, and how many each.
+fn made_by(fs: &Fs, ino: Ino) -> BTreeMap<String, u64> {
+    fs.sync().unwrap();
+    let set = fs.dataset().objects();
+    let object = set.hold(ObjectId(ino)).unwrap();
+    let mut found = BTreeMap::new();
+    for block in 0..object.block_count() {
+        let Some(BlockPtr::Normal(normal)) = object.stored_pointer(block).unwrap() else { continue };
+        let name = match set.pool().zstd_level(&normal).unwrap() {
+            Some(level) => Compression::Zstd(level).to_string(),
+            None => Compression::name_of_id(normal.compression).unwrap().to_owned(),
+        };
+        *found.entry(name).or_default() += 1;
+    }
+    found
+}
+
+fn is_made_by(fs: &Fs, ino: Ino, name: &str) -> bool {
+    let found = made_by(fs, ino);
+    found.len() == 1 && found.contains_key(name)
+}
+
+/// What nobody may see change.
+fn seen(attr: &Attr) -> Attr {
+    Attr { blocks: 0, blksize: 0, ..*attr }
+}
+
+/// A tree with all that there may be: files of many records, of one, in their pointers, holes, links, empty ones.
+fn tree(fs: &Fs) -> BTreeMap<Ino, (Attr, Vec<u8>)> {
+    let root = fs.root();
+    let mut files = Vec::new();
+    let mut dirs = vec![root];
+    for at in 0..5 {
+        let parent = dirs[at / 2];
+        dirs.push(fs.dir(parent, &format!("directory {at}")).ino);
+    }
+    for (at, len) in [0, 40, 700, 16 << 10, 50_000, 300_000, 3].into_iter().enumerate() {
+        for (number, dir) in dirs.iter().enumerate() {
+            let ino = fs.file(*dir, &format!("file {at}")).ino;
+            fs.put(ino, 0, &text(at as u64 * 100 + number as u64, len));
+            files.push(ino);
+        }
+    }
+    let sparse = fs.file(dirs[3], "sparse").ino;
+    fs.put(sparse, 2_000_000, &text(5, 70_000));
+    fs.put(sparse, 0, &text(6, 100_000));
+    fs.fallocate(sparse, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 20_000, 50_000).unwrap();
+    fs.size(sparse, 3_000_000).unwrap();
+    files.push(sparse);
+    let noise = fs.file(dirs[4], "noise").ino;
+    fs.put(noise, 0, &Rng(9).bytes(100_000));
+    fs.link(noise, root, b"linked").unwrap();
+    files.push(noise);
+    fs.sync().unwrap();
+    files.into_iter().map(|ino| (ino, (fs.getattr(ino).unwrap(), fs.bytes(ino)))).collect()
+}
+
+fn same(fs: &Fs, files: &BTreeMap<Ino, (Attr, Vec<u8>)>) {
+    for (ino, (attr, bytes)) in files {
+        let found = fs.getattr(*ino).unwrap();
+        assert_eq!(seen(&found), seen(attr), "inode {ino}");
+        assert!(fs.bytes(*ino) == *bytes, "content of inode {ino}");
+    }
+}
+
+#[test]
+fn a_tree_is_stored_anew_and_nobody_sees_it() {
+    let mut m = Machine::new(31, &[("compression", "lz4"), ("recordsize", "16K"), ("atime", "off")]);
+    let files = tree(m.fs());
+    m.fs().rewrite_begin(&spec(m.fs().root(), "zstd-9")).unwrap();
+    let figures = run(m.fs());
+    // By names: one file has two.
+    assert_eq!((figures.files_total, figures.files, figures.errors), (45, 45, 0));
+    assert!(figures.after_bytes * 10 < figures.before_bytes * 8, "{figures:?}");
+    same(m.fs(), &files);
+    let mut many = 0;
+    for (ino, (_, bytes)) in &files {
+        let made = made_by(m.fs(), *ino);
+        assert!(
+            made.keys().all(|name| name == "zstd-9" || name == "off"),
+            "{made:?} of {} bytes",
+            bytes.len()
+        );
+        many += made.get("zstd-9").unwrap_or(&0);
+    }
+    assert!(many > 100, "{many}");
+    m.remount();
+    assert_eq!(m.fs().rewrite_status(), None);
+    same(m.fs(), &files);
+    // The same again has nothing to do, and a lower level is obeyed.
+    m.fs().rewrite_begin(&spec(m.fs().root(), "zstd-9")).unwrap();
+    assert_eq!(run(m.fs()).before_bytes, 0);
+    m.fs().rewrite_begin(&spec(m.fs().root(), "gzip-1")).unwrap();
+    run(m.fs());
+    m.remount();
+    same(m.fs(), &files);
+    let large = files.iter().find(|(_, (_, bytes))| bytes.len() == 300_000).unwrap().0;
+    assert!(is_made_by(m.fs(), *large, "gzip-1"));
+    // What is written from then on is as the property says.
+    m.fs().put(*large, 40_000, b"new");
+    assert_eq!(made_by(m.fs(), *large).get("lz4"), Some(&1));
+}
+
+#[test]
+fn it_goes_on_after_a_crash_where_it_was() {
+    for seed in 40..46 {
+        let mut m = Machine::new(seed, &[("compression", "lz4"), ("recordsize", "16K"), ("atime", "off")]);
+        let files = tree(m.fs());
+        let root = m.fs().root();
+        m.fs().rewrite_begin(&spec(root, "zstd-3")).unwrap();
+        m.fs().sync().unwrap();
+        let mut rng = Rng(seed);
+        let mut crashes = 0;
+        let (mut done_before, mut rewritten) = (0, 0);
+        while m.fs().rewrite_goes_on() {
+            for _ in 0..rng.below(90) {
+                m.fs().rewrite_step().unwrap();
+            }
+            if rng.below(3) > 0 {
+                m.fs().sync().unwrap();
+                let status = m.fs().rewrite_status().unwrap();
+                done_before = done_before.max(status.figures.before_bytes);
+            }
+            if rng.below(2) > 0 {
+                m.crash();
+                crashes += 1;
+                if let Some(status) = m.fs().rewrite_status() {
+                    assert_eq!(status.spec, spec(root, "zstd-3"));
+                    let figures = status.figures;
+                    assert!(figures.before_bytes >= done_before, "what was committed is done: {figures:?}");
+                }
+            }
+            rewritten = m.fs().rewrite_status().map_or(rewritten, |status| status.figures.before_bytes);
+        }
+        assert!(crashes > 0 && rewritten > 0);
+        assert_eq!(m.fs().rewrite_step(), Ok(RewriteStep::Idle));
+        same(m.fs(), &files);
+        for (ino, (_, bytes)) in files.iter().filter(|(_, (_, bytes))| bytes.len() == 300_000) {
+            assert!(is_made_by(m.fs(), *ino, "zstd-3"), "{} bytes", bytes.len());
+        }
+    }
+}
+
+#[test]
+fn who_writes_meanwhile_wins() {
+    let m = Machine::new(51, &[("compression", "lz4"), ("recordsize", "16K")]);
+    let fs = m.fs();
+    let file = fs.file(fs.root(), "busy").ino;
+    let mut model = text(1, 900_000);
+    fs.put(file, 0, &model);
+    fs.sync().unwrap();
+    fs.rewrite_begin(&RewriteSpec { recursive: false, ..spec(file, "zstd-9") }).unwrap();
+    let mut rng = Rng(51);
+    while fs.rewrite_step().unwrap() != RewriteStep::Idle {
+        let at = rng.below(890_000);
+        let data = text(rng.next(), 1 + rng.below(9000) as usize);
+        fs.put(file, at, &data);
+        model[at as usize..][..data.len()].copy_from_slice(&data);
+        if rng.below(9) == 0 {
+            fs.sync().unwrap();
+        }
+    }
+    let made = made_by(fs, file);
+    assert!(made.contains_key("lz4") && made.contains_key("zstd-9"), "{made:?}");
+    assert!(fs.bytes(file) == model);
+}
+
+#[test]
+fn records_of_another_size_hold_the_same() {
+    for (before, after) in [("4K", 64 << 10), ("128K", 4 << 10), ("16K", 512), ("512", 1 << 20)] {
+        let mut m = Machine::new(61, &[("compression", "lz4"), ("recordsize", before), ("atime", "off")]);
+        let files = tree(m.fs());
+        let root = m.fs().root();
+        m.fs().rewrite_begin(&resized(root, after)).unwrap();
+        let figures = run(m.fs());
+        assert!(figures.reshaped > 10 && figures.too_large == 0, "{figures:?}");
+        same(m.fs(), &files);
+        m.remount();
+        same(m.fs(), &files);
+        for (ino, (attr, _)) in &files {
+            let object = m.fs().dataset().objects().hold(ObjectId(*ino)).unwrap();
+            let whole = u32::try_from(attr.size.next_multiple_of(512)).unwrap().max(512);
+            assert!(object.block_size() == after || object.block_size() <= whole.min(after), "{attr:?}");
+            assert!(object.block_count() * u64::from(object.block_size()) < attr.size + u64::from(after));
+        }
+        // They can be written, cut and extended as any other.
+        let (large, (attr, bytes)) = files.iter().find(|(_, (_, bytes))| bytes.len() == 300_000).unwrap();
+        m.fs().put(*large, 299_000, &[7; 5000]);
+        m.fs().size(*large, 301_000).unwrap();
+        let mut model = bytes.clone();
+        model.resize(304_000, 0);
+        model[299_000..304_000].fill(7);
+        model.truncate(301_000);
+        assert!(m.fs().bytes(*large) == model);
+        assert_ne!(m.fs().getattr(*large).unwrap().mtime, attr.mtime);
+    }
+}
+
+#[test]
+fn both_at_once_and_a_crash_between() {
+    for seed in 70..74 {
+        let mut m = Machine::new(seed, &[("compression", "lz4"), ("recordsize", "4K"), ("atime", "off")]);
+        let files = tree(m.fs());
+        let root = m.fs().root();
+        let both = RewriteSpec { record_size: Some(32 << 10), ..spec(root, "zstd-19") };
+        m.fs().rewrite_begin(&both).unwrap();
+        m.fs().sync().unwrap();
+        let mut rng = Rng(seed);
+        for _ in 0..4 {
+            for _ in 0..rng.below(120) {
+                m.fs().rewrite_step().unwrap();
+            }
+            m.crash();
+            same(m.fs(), &files);
+        }
+        run_to_the_end(m.fs());
+        same(m.fs(), &files);
+        for (ino, _) in files.iter().filter(|(_, (_, bytes))| bytes.len() == 300_000) {
+            assert!(is_made_by(m.fs(), *ino, "zstd-19"));
+            assert_eq!(m.fs().dataset().objects().hold(ObjectId(*ino)).unwrap().block_size(), 32 << 10);
+        }
+    }
+}
+
+fn run_to_the_end(fs: &Fs) {
+    while fs.rewrite_step().unwrap() != RewriteStep::Idle {}
+    fs.sync().unwrap();
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_what_goes_on_can_be_ended() {
+    let mut m = Machine::new(81, &[("recordsize", "16K")]);
+    let fs = m.fs();
+    let root = fs.root();
+    assert_eq!(fs.rewrite_step(), Ok(RewriteStep::Idle));
+    assert_eq!((fs.rewrite_status(), fs.rewrite_cancel()), (None, Ok(false)));
+    let fifo = fs.mknod(root, b"fifo", 0o010_644, 0, &USER).unwrap().ino;
+    let max = fs.dataset().objects().pool().max_block();
+    for (wrong, errno) in [
+        (RewriteSpec { recursive: false, ..spec(root, "lz4") }, Errno::EISDIR),
+        (spec(fifo, "lz4"), Errno::EINVAL),
+        (spec(1 << 40, "lz4"), Errno::ESTALE),
+        (RewriteSpec { compression: None, ..spec(root, "lz4") }, Errno::EINVAL),
+        (resized(root, 3000), Errno::EINVAL),
+        (resized(root, 256), Errno::EINVAL),
+        (resized(root, 2 * max), Errno::EINVAL),
+    ] {
+        assert_eq!(fs.rewrite_begin(&wrong), Err(errno), "{wrong:?}");
+    }
+    for at in 0..20 {
+        let file = fs.file(root, &format!("file {at}")).ino;
+        fs.put(file, 0, &text(at, 100_000));
+    }
+    fs.sync().unwrap();
+    let ours = spec(root, "zstd-9");
+    fs.rewrite_begin(&ours).unwrap();
+    fs.rewrite_begin(&ours).unwrap();
+    assert_eq!(fs.rewrite_begin(&spec(root, "lz4")), Err(Errno::EBUSY));
+    for _ in 0..40 {
+        assert_eq!(fs.rewrite_step(), Ok(RewriteStep::Went));
+    }
+    let status = fs.rewrite_status().unwrap();
+    assert_eq!(
+        (status.pass, status.state, status.spec),
+        (RewritePass::Compression, RewriteState::Going, ours)
+    );
+    assert_eq!(fs.rewrite_cancel(), Ok(true));
+    assert_eq!(fs.rewrite_status().unwrap().state, RewriteState::Cancelled);
+    assert_eq!(fs.rewrite_step(), Ok(RewriteStep::Idle));
+    m.remount();
+    assert_eq!((m.fs().rewrite_status(), m.fs().rewrite_goes_on()), (None, false));
+}
+
+#[test]
+fn names_that_come_and_go_meanwhile_do_no_harm() {
+    let m = Machine::new(91, &[("compression", "lz4"), ("recordsize", "16K")]);
+    let fs = m.fs();
+    let mut dirs = vec![fs.root()];
+    for at in 0..6 {
+        dirs.push(fs.dir(dirs[at], "deeper").ino);
+    }
+    for dir in &dirs {
+        for at in 0..8 {
+            let file = fs.file(*dir, &format!("file {at}")).ino;
+            fs.put(file, 0, &text(at, 60_000));
+        }
+    }
+    fs.sync().unwrap();
+    fs.rewrite_begin(&spec(fs.root(), "zstd-3")).unwrap();
+    let mut rng = Rng(91);
+    let mut number = 0;
+    while fs.rewrite_step().unwrap() != RewriteStep::Idle {
+        let dir = *rng.pick(&dirs);
+        number += 1;
+        match rng.below(6) {
+            0 => _ = fs.unlink(dir, format!("file {}", rng.below(8)).as_bytes()),
+            1 => _ = fs.create(dir, format!("new {number}").as_bytes(), 0o644, &USER),
+            2 => {
+                let (to, old) = (*rng.pick(&dirs), format!("file {}", rng.below(8)));
+                _ = fs.rename(dir, old.as_bytes(), to, format!("moved {number}").as_bytes(), 0);
+            }
+            // A whole subtree goes somewhere else.
+            3 => _ = fs.rename(dir, b"deeper", fs.root(), format!("subtree {number}").as_bytes(), 0),
+            _ => {}
+        }
+    }
+    assert_eq!(fs.rewrite_status().unwrap().figures.errors, 0);
+}
