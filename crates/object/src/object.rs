@@ -441,7 +441,7 @@ impl Object {
         }
     }
 
-    /// A whole block that nothing in memory holds, straight into `out` and past the cache: whoever reads whole blocks keeps them.
+    /// A whole block that nothing in memory holds, straight into `out`: the cache keeps what is stored of it.
     /// False: something is in memory, or it must be looked up again.
     fn read_whole(&self, block: u64, out: &mut [u8]) -> Result<bool, ObjectError> {
         let dnode = {

@@ -1,10 +1,10 @@
 //! The block cache: blocks as they are stored, by birthplace, and those in use decompressed as well, within one budget of bytes.
 //!
 //! What is compressed on the device is compressed here, so that the same memory holds several times as much; a hit costs a
-//! decompression, which is far cheaper than a device. What was decompressed is kept beside it while there is room, metadata foremost: when
-//! room is short decompressed forms go first, those that nobody asks for, until a quarter of the budget is left to them. Only then
-//! do blocks go, by [`Retention`], data and metadata each by one of its own. How much metadata may have follows
-//! the ghosts that come back of either, and is never less than a quarter.
+//! decompression, which is far cheaper than a device. What was written, and what is read again, is kept decompressed beside it while there
+//! is room: when that is short decompressed forms go first, until a quarter of the budget is left to those of each kind, and those of data
+//! that nobody asks for go on until a 32nd is left to them. Only then do blocks go, by [`Retention`], data and metadata each by one of
+//! its own. How much metadata may have follows the ghosts that come back of either, and is never less than a quarter.
 //!
 //! Addresses never change and never repeat within a birth group, so an entry is never wrong, only unused; one that was freed is told so.
 //!
@@ -26,9 +26,11 @@ const SHARDS: usize = 16;
 /// What a resident block costs beside its bytes, and what the ghost of one costs.
 const ENTRY_BYTES: usize = 192;
 const GHOST_BYTES: usize = 64;
-/// Decompressed forms keep this part of the budget, however short room is.
+/// Decompressed forms of either kind keep this part of the budget, however short room is.
 const PLAIN_DIVISOR: usize = 4;
-/// So does metadata; it may have so many parts at most.
+/// Those of data that nobody asks for while they are here keep only this one: it holds them from one piece of a block to the next.
+const IDLE_PLAIN_DIVISOR: usize = 32;
+/// Metadata as a whole keeps this part; it may have so many parts at most.
 const METADATA_DIVISOR: usize = 4;
 const METADATA_PARTS_MAX: usize = 3;
 
@@ -93,6 +95,9 @@ struct Plain {
 struct Part {
     policy: Retention,
     held: Vec<Option<Held>>,
+    /// Decompressed forms, oldest first, with places of some that went.
+    plain: VecDeque<(u64, EntryIdx)>,
+    plain_bytes: usize,
 }
 
 impl Part {
@@ -105,9 +110,6 @@ impl Part {
 struct Shard {
     index: NumberMap<Key, (Kind, EntryIdx)>,
     parts: [Part; Kind::ALL.len()],
-    /// Decompressed forms, oldest first, with places of some that went.
-    plain: VecDeque<(u64, Kind, EntryIdx)>,
-    plain_bytes: usize,
     next_ticket: u64,
     /// Bytes that metadata may keep when data wants room.
     metadata_bytes: usize,
@@ -214,9 +216,19 @@ impl BlockCache {
         self.clear();
     }
 
-    /// Whether who has the content of a block at hand should give it to [`insert`](BlockCache::insert).
-    pub fn wants_plain(&self, kind: Kind) -> bool {
-        kind == Kind::Metadata || self.plain_only.load(Ordering::Relaxed)
+    /// As it was set.
+    pub fn is_plain_only(&self) -> bool {
+        self.plain_only.load(Ordering::Relaxed)
+    }
+
+    /// Whether who has the content of a block at hand, so many bytes, should give it to [`insert`](BlockCache::insert): always that of
+    /// metadata, that of data while nothing has to go for it.
+    pub fn wants_plain(&self, key: Key, kind: Kind, bytes: usize) -> bool {
+        if kind == Kind::Metadata || self.plain_only.load(Ordering::Relaxed) {
+            return true;
+        }
+        let held = self.shard(key).lock().bytes();
+        held + 2 * bytes <= self.shard_bytes.load(Ordering::Relaxed)
     }
 
     fn shard(&self, key: Key) -> &Mutex<Shard> {
@@ -344,8 +356,10 @@ impl BlockCache {
 impl Shard {
     /// Memory that is in use.
     fn bytes(&self) -> usize {
-        let of = |part: &Part| part.policy.bytes() as usize + part.policy.ghosts() * GHOST_BYTES;
-        self.parts.iter().map(of).sum::<usize>() + self.plain_bytes
+        let of = |part: &Part| {
+            part.policy.bytes() as usize + part.policy.ghosts() * GHOST_BYTES + part.plain_bytes
+        };
+        self.parts.iter().map(of).sum()
     }
 
     fn stats_of(&self, kind: usize) -> CacheStats {
@@ -367,7 +381,7 @@ impl Shard {
         self.metadata_bytes = self.metadata_bytes.clamp(share, share * METADATA_PARTS_MAX);
     }
 
-    fn put_plain(&mut self, key: Key, block: Arc<Vec<u8>>, used: bool) {
+    fn put_plain(&mut self, key: Key, block: Arc<Vec<u8>>, was_asked_for: bool) {
         let Some((kind, at)) = self.index.get(&key).copied() else { return };
         let Some(held) = self.parts[kind as usize].held_mut(at) else { return };
         if held.plain.is_some() || held.packed.is_plain() {
@@ -375,28 +389,35 @@ impl Shard {
         }
         self.next_ticket += 1;
         let bytes = plain_bytes(&block);
+        // Of data the asking is done: only another piece of it would be one more.
+        let used = was_asked_for && kind == Kind::Metadata;
         held.plain = Some(Plain { block, ticket: self.next_ticket, used });
-        self.plain.push_back((self.next_ticket, kind, at));
-        self.plain_bytes += bytes;
+        let part = &mut self.parts[kind as usize];
+        part.plain.push_back((self.next_ticket, at));
+        part.plain_bytes += bytes;
         self.stats[kind as usize].bytes += bytes as u64;
         self.stats[kind as usize].plain_bytes += bytes as u64;
         // Places of blocks that went are skipped when they come to the front, which may be never.
-        if self.plain.len() > 64 + 2 * self.index.len() {
-            let parts = &self.parts;
-            let is_there = |ticket: u64, kind: Kind, at: EntryIdx| {
-                let held = parts[kind as usize].held.get(at as usize).and_then(Option::as_ref);
+        if part.plain.len() > 64 + 2 * part.policy.count() {
+            let held = &part.held;
+            let is_there = |ticket: u64, at: EntryIdx| {
+                let held = held.get(at as usize).and_then(Option::as_ref);
                 held.and_then(|held| held.plain.as_ref()).is_some_and(|plain| plain.ticket == ticket)
             };
-            self.plain.retain(|(ticket, kind, at)| is_there(*ticket, *kind, *at));
+            part.plain.retain(|(ticket, at)| is_there(*ticket, *at));
         }
     }
 
     fn make_room(&mut self, budget: usize, leaving: &Leaving) {
         self.bound_metadata(budget);
+        let (share, idle_share) = (budget / PLAIN_DIVISOR, budget / IDLE_PLAIN_DIVISOR);
         while self.bytes() > budget {
-            let has_gone = (self.plain_bytes > budget / PLAIN_DIVISOR && self.drop_oldest_plain())
+            let has_gone = self.drop_plain_above(share, Kind::Data)
+                || self.drop_plain_above(share, Kind::Metadata)
+                || self.drop_idle_data_above(idle_share)
                 || self.evict(budget, leaving)
-                || self.drop_oldest_plain();
+                || self.drop_plain_above(0, Kind::Data)
+                || self.drop_plain_above(0, Kind::Metadata);
             if !has_gone {
                 // Nothing but ghosts.
                 self.parts = Default::default();
@@ -405,29 +426,45 @@ impl Shard {
         }
     }
 
-    /// Drops the decompressed form that was not asked for the longest; false: there is none.
-    fn drop_oldest_plain(&mut self) -> bool {
-        while let Some((ticket, kind, at)) = self.plain.pop_front() {
-            let Some(held) = self.parts[kind as usize].held_mut(at) else { continue };
-            match &mut held.plain {
-                Some(plain) if plain.ticket == ticket && plain.used => {
-                    plain.used = false;
-                    self.plain.push_back((ticket, kind, at));
-                }
-                Some(plain) if plain.ticket == ticket => {
-                    let bytes = plain_bytes(&plain.block);
-                    held.plain = None;
-                    self.count_plain_out(kind, bytes);
-                    return true;
-                }
-                _ => {}
+    /// Of decompressed forms above `share` bytes, drops the one that was not asked for the longest; false: there are no more than that.
+    fn drop_plain_above(&mut self, share: usize, kind: Kind) -> bool {
+        while self.parts[kind as usize].plain_bytes > share {
+            match self.look_at_oldest_plain(kind) {
+                Some(true) => return true,
+                Some(false) => {}
+                None => return false,
             }
         }
         false
     }
 
+    /// The same of data, unless that was asked for since its turn came last.
+    fn drop_idle_data_above(&mut self, share: usize) -> bool {
+        self.parts[Kind::Data as usize].plain_bytes > share
+            && self.look_at_oldest_plain(Kind::Data) == Some(true)
+    }
+
+    /// Drops the oldest decompressed form if nobody asked for it, or has it wait for another turn; `None`: there is none.
+    fn look_at_oldest_plain(&mut self, kind: Kind) -> Option<bool> {
+        let part = &mut self.parts[kind as usize];
+        loop {
+            let (ticket, at) = part.plain.pop_front()?;
+            let Some(held) = part.held_mut(at) else { continue };
+            let Some(plain) = held.plain.as_mut().filter(|plain| plain.ticket == ticket) else { continue };
+            if plain.used {
+                plain.used = false;
+                part.plain.push_back((ticket, at));
+                return Some(false);
+            }
+            let bytes = plain_bytes(&plain.block);
+            held.plain = None;
+            self.count_plain_out(kind, bytes);
+            return Some(true);
+        }
+    }
+
     fn count_plain_out(&mut self, kind: Kind, bytes: usize) {
-        self.plain_bytes -= bytes;
+        self.parts[kind as usize].plain_bytes -= bytes;
         self.stats[kind as usize].bytes -= bytes as u64;
         self.stats[kind as usize].plain_bytes -= bytes as u64;
     }
@@ -461,15 +498,19 @@ impl Shard {
 
     fn check(&self, budget: usize) -> Result<(), String> {
         self.parts.iter().try_for_each(|part| part.policy.check())?;
-        let plain = self.parts.iter().flat_map(|part| &part.held).flatten();
-        let plain: usize = plain.filter_map(|held| Some(plain_bytes(&held.plain.as_ref()?.block))).sum();
+        let plain_of = |part: &Part| -> usize {
+            let plain = part.held.iter().flatten().filter_map(|held| held.plain.as_ref());
+            plain.map(|plain| plain_bytes(&plain.block)).sum()
+        };
+        let plain: usize = self.parts.iter().map(plain_of).sum();
+        let plain_counted: usize = self.parts.iter().map(|part| part.plain_bytes).sum();
         let counted: u64 = self.stats.iter().map(|stats| stats.bytes).sum();
         let held = self.parts.iter().map(|part| part.policy.bytes()).sum::<u64>() + plain as u64;
-        if self.bytes() > budget || plain != self.plain_bytes || counted != held {
+        if self.bytes() > budget || plain != plain_counted || counted != held {
             return Err(format!(
                 "{} bytes of {budget} expected, {plain} of them plain, {held} held: found {} and {counted}",
                 self.bytes(),
-                self.plain_bytes
+                plain_counted
             ));
         }
         Ok(())

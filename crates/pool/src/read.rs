@@ -181,11 +181,17 @@ impl Pool {
         };
         match self.cache.get(key, kind) {
             Some(Found::Plain(block)) => out.copy_from_slice(&block),
-            Some(Found::Packed(packed)) => unpack(&packed.bytes, out)?,
+            Some(Found::Packed(packed)) => {
+                unpack(&packed.bytes, out)?;
+                // Somebody needed it a second time after all.
+                if self.cache.wants_plain(key, kind, out.len()) {
+                    self.cache.insert_plain(key, &Arc::new(out.to_vec()));
+                }
+            }
             None => {
                 let stored = self.fetch(normal, owner)?;
                 unpack(&stored, out)?;
-                let plain = self.cache.wants_plain(kind).then(|| Arc::new(out.to_vec()));
+                let plain = self.cache.is_plain_only().then(|| Arc::new(out.to_vec()));
                 let packed = Packed { compression: normal.compression, bytes: Arc::new(stored.to_vec()) };
                 self.cache.insert(key, kind, packed, plain);
             }
@@ -204,7 +210,7 @@ impl Pool {
         // What was compressed lies in memory for what it might have become.
         let fits = bytes.capacity() - bytes.len() <= bytes.len() / 16;
         let bytes = if fits { bytes.clone() } else { Arc::new(bytes.to_vec()) };
-        let plain = self.cache.wants_plain(kind).then(|| content.clone());
+        let plain = self.cache.wants_plain(key, kind, content.len()).then(|| content.clone());
         self.cache.insert(key, kind, Packed { compression, bytes }, plain);
     }
 

@@ -80,6 +80,36 @@ fn a_block_that_is_stored_as_it_is_is_not_held_twice() {
 }
 
 #[test]
+fn contents_of_data_are_wanted_while_there_is_room() {
+    let cache = BlockCache::new(16 << 20);
+    assert!(cache.wants_plain(key(1), Kind::Data, 4096));
+    (0..20_000).for_each(|n| cache.insert(key(n), Kind::Data, packed(n, 4096), None));
+    assert!(!cache.wants_plain(key(1), Kind::Data, 4096) && cache.wants_plain(key(1), Kind::Metadata, 4096));
+    cache.set_plain_only(true);
+    assert!(cache.wants_plain(key(1), Kind::Data, 4096));
+}
+
+#[test]
+fn contents_of_data_that_nobody_asks_for_leave_the_room_to_blocks() {
+    let held = |is_asked: bool| {
+        let cache = BlockCache::new(16 << 20);
+        let content = |n: u64| Arc::new(vec![n as u8; 16 << 10]);
+        (0..200).for_each(|n| cache.insert(key(n), Kind::Data, packed(n, 4096), Some(content(n))));
+        for n in 200..8000 {
+            cache.insert(key(n), Kind::Data, packed(n, 4096), None);
+            if is_asked {
+                (0..200).for_each(|n| drop(cache.get(key(n), Kind::Data)));
+            }
+        }
+        cache.check().unwrap();
+        cache.stats()[Kind::Data as usize].plain_bytes
+    };
+    let share = (16 << 20) / IDLE_PLAIN_DIVISOR as u64;
+    assert!(held(false) <= share, "{} of {share}", held(false));
+    assert!(held(true) > 5 * share && held(true) <= (16 << 20) / PLAIN_DIVISOR as u64, "{}", held(true));
+}
+
+#[test]
 fn data_cannot_take_the_share_of_metadata() {
     let cache = BlockCache::new(16 << 20);
     (0..900).for_each(|n| cache.insert(key(n), Kind::Metadata, packed(n, 4096), None));

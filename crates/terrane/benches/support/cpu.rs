@@ -12,6 +12,7 @@ pub fn own_cpu_ns() -> u64 {
     read_ns(ClockId::ThreadCPUTime)
 }
 
+#[allow(dead_code, reason = "not every benchmark has threads")]
 /// Nanoseconds all threads of this process were on processors.
 pub fn process_cpu_ns() -> u64 {
     read_ns(ClockId::ProcessCPUTime)

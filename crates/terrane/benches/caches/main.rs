@@ -1,0 +1,218 @@
+//! What the caches are good for, in process, on a device that is as slow as it is told to be: `--latency` us for each request and its bytes
+//! at `--rate` MB/s, one after the other. Times are those of the clock, so nothing else should run.
+//!
+//! * `blocks`: random reads and overwrites, seven to three, of records of 16 KiB in a file that is much larger than the memory: with blocks
+//!   as they are stored; with the same budget of decompressed blocks of the same file, as caches of old held them; and, with `--off IMAGE`,
+//!   of a file that is not compressed.
+//! * `again`: what readers of a file that fits pay in processor time, when it was just written and when it was just read.
+//! * `second`: random reads of a working set that takes four times the memory, with a cache device beside a slow one and without; after a
+//!   kill; and with bytes of the cache device flipped, in which case what is read is compared.
+//!
+//! Files are made once and used again: `make --image FILE [--size MB] [--level PROPERTY]`.
+//!
+//!     cargo bench -p terrane --bench caches -- make|blocks|again|second --image FILE [--size MB] [--cache MB] [--asked N] [--zipf POWER]
+//!         [--latency US] [--rate MB/s] [--off FILE]
+
+#![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
+
+mod again;
+#[path = "../support/args.rs"]
+mod args;
+mod blocks;
+#[path = "../support/cpu.rs"]
+mod cpu;
+#[path = "../support/random.rs"]
+mod random;
+mod second;
+mod throttle;
+
+use args::Args;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use terrane::{Cred, Dataset, Fs, Ino, WriteFlags};
+use terrane_device::{Device, FileDevice, OpenMode};
+use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
+use throttle::{Speed, Throttled};
+
+const RECORD: usize = 16 << 10;
+const ZONE_BYTES: u64 = 64 << 20;
+/// The file that is read.
+const FILE: &[u8] = b"file";
+const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
+
+/// What was said.
+struct Asked {
+    image: PathBuf,
+    operations: usize,
+    cache_bytes: usize,
+    zipf: Option<f64>,
+    speed: Speed,
+}
+
+/// A record that compresses by a factor between two and three, like the source text of a program: words out of a few, and numbers.
+fn record(number: u64, version: u64) -> Vec<u8> {
+    let noise = random::bytes(number.wrapping_mul(1 << 20) + version, RECORD / 2);
+    let mut out = Vec::with_capacity(RECORD + 16);
+    for byte in noise.chunks(3) {
+        let word = WORDS[usize::from(byte[0]) % WORDS.len()];
+        out.extend_from_slice(word.as_bytes());
+        out.extend(byte[1..].iter().map(|letter| b' ' + letter % 64));
+        if out.len() >= RECORD {
+            break;
+        }
+    }
+    out.resize(RECORD, b'\n');
+    out
+}
+
+const WORDS: [&str; 16] = [
+    "return",
+    "static",
+    "struct",
+    "unsigned",
+    "if (err)",
+    "kernel",
+    "device",
+    "0x",
+    "NULL",
+    "goto out;",
+    "const",
+    "->",
+    "len",
+    "size_t",
+    "\n\t\t",
+    "}\n\n",
+];
+
+/// Where operations go: popular records are scattered over the file.
+struct Places {
+    records: u64,
+    sums: Vec<f64>,
+    state: u64,
+}
+
+impl Places {
+    fn new(records: u64, zipf: Option<f64>) -> Places {
+        let mut sum = 0.0;
+        let mut sums = Vec::new();
+        if let Some(power) = zipf {
+            sums.extend((1..=records).map(|rank| {
+                sum += (rank as f64).powf(-power);
+                sum
+            }));
+        }
+        sums.iter_mut().for_each(|part| *part /= sum);
+        Places { records, sums, state: 1 }
+    }
+
+    fn word(&mut self) -> u64 {
+        self.state += 1;
+        u64::from_le_bytes(random::bytes(self.state, 8).try_into().unwrap())
+    }
+
+    fn next(&mut self) -> u64 {
+        let word = self.word();
+        if self.sums.is_empty() {
+            return word % self.records;
+        }
+        let part = (word >> 11) as f64 / (1u64 << 53) as f64;
+        let rank = self.sums.partition_point(|sum| *sum < part) as u64;
+        rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) % self.records
+    }
+}
+
+fn options(cache_bytes: usize) -> ImportOptions {
+    ImportOptions { cache_bytes, dirty_bytes: 64 << 20, ..ImportOptions::default() }
+}
+
+/// A pool whose one file is open.
+struct Opened {
+    pool: Arc<Pool>,
+    fs: Arc<Fs>,
+    ino: Ino,
+    records: u64,
+}
+
+impl Opened {
+    /// On a device of that speed.
+    fn throttled(image: &Path, speed: Speed, cache_bytes: usize) -> Opened {
+        Opened::on(Arc::new(Throttled::new(file_device(image, ZONE_BYTES), speed)), cache_bytes)
+    }
+
+    fn on(device: Arc<dyn Device>, cache_bytes: usize) -> Opened {
+        let pool = Pool::import(vec![device], Arc::new(SystemEnv::new()), &options(cache_bytes)).unwrap();
+        let objects = Objects::open(Arc::clone(&pool)).unwrap();
+        let fs = Fs::open(Arc::new(Dataset::open_root(&objects).unwrap())).unwrap();
+        let found = fs.lookup(fs.root(), FILE).unwrap();
+        Opened { pool, fs, ino: found.ino, records: found.size / RECORD as u64 }
+    }
+
+    fn read(&self, place: u64, out: &mut Vec<u8>) {
+        out.clear();
+        self.fs.read(self.ino, place * RECORD as u64, RECORD as u32, out).unwrap();
+    }
+
+    fn write(&self, place: u64, content: &[u8]) {
+        self.fs.write(self.ino, place * RECORD as u64, content, WriteFlags::default()).unwrap();
+    }
+}
+
+fn file_device(path: &Path, zone_bytes: u64) -> Arc<dyn Device> {
+    Arc::new(FileDevice::open(path, OpenMode::ReadWrite, zone_bytes).unwrap())
+}
+
+/// A pool with one file.
+fn make(path: &Path, size: u64, level: &str) {
+    let _ = std::fs::remove_file(path);
+    let bytes = (size * 2).next_multiple_of(ZONE_BYTES) + 32 * ZONE_BYTES;
+    let device: Arc<dyn Device> = Arc::new(FileDevice::create(path, bytes, ZONE_BYTES).unwrap());
+    let create = CreateOptions::named("caches");
+    let pool = Pool::create(vec![device], &create, Arc::new(SystemEnv::new()), &options(64 << 20)).unwrap();
+    let objects = Objects::create(Arc::clone(&pool)).unwrap();
+    let dataset = Dataset::create_root(&objects, &[("recordsize", "16K"), ("compression", level)]).unwrap();
+    Fs::format(&dataset, &OWNER).unwrap();
+    let fs = Fs::open(Arc::new(dataset)).unwrap();
+    let ino = fs.create(fs.root(), FILE, 0o644, &OWNER).unwrap().ino;
+    let before = pool.stats();
+    for number in 0..size / RECORD as u64 {
+        let done = fs.write(ino, number * RECORD as u64, &record(number, 0), WriteFlags::default()).unwrap();
+        assert_eq!(done as usize, RECORD);
+    }
+    fs.sync().unwrap();
+    let stats = pool.stats();
+    println!(
+        "{} MiB in records of 16 KiB, {level}: compressed {:.2} times",
+        size >> 20,
+        (stats.logical_bytes - before.logical_bytes) as f64
+            / (stats.stored_bytes - before.stored_bytes) as f64
+    );
+    pool.export().unwrap();
+}
+
+fn main() {
+    let args = Args::new();
+    let asked = Asked {
+        image: args.option("--image").map_or_else(|| args.dir().join("terrane-caches.img"), PathBuf::from),
+        operations: args.number("--asked", 100_000),
+        cache_bytes: args.number("--cache", 256) << 20,
+        zipf: args.option("--zipf").map(|power| power.parse().unwrap()),
+        speed: Speed {
+            latency: Duration::from_micros(args.number("--latency", 100) as u64),
+            bytes_per_second: args.number("--rate", 200) as u64 * 1_000_000,
+        },
+    };
+    let size = (args.number("--size", 4096) as u64) << 20;
+    let has = |word: &str| std::env::args().any(|arg| arg == word);
+    if has("make") {
+        make(&asked.image, size, &args.option("--level").unwrap_or_else(|| "zstd-3".into()));
+    } else if has("again") {
+        again::run(&asked);
+    } else if has("second") {
+        second::run(&asked);
+    } else if has(second::CHILD) {
+        second::child(&asked);
+    } else {
+        blocks::run(&asked, args.option("--off").map(PathBuf::from));
+    }
+}

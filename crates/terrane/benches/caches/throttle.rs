@@ -1,0 +1,83 @@
+//! A device that is as slow as it is told to be.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use terrane_device::{Device, DeviceError, DeviceInfo, ZoneReport};
+use terrane_wire::ZoneIdx;
+
+/// What a device takes for a request, and for its bytes.
+#[derive(Clone, Copy)]
+pub struct Speed {
+    pub latency: Duration,
+    pub bytes_per_second: u64,
+}
+
+/// Bytes of requests go one after the other, their latencies beside each other; who asked sleeps until its turn is over.
+pub struct Throttled {
+    below: Arc<dyn Device>,
+    speed: Speed,
+    /// When all bytes that were asked for have passed.
+    free: Mutex<Instant>,
+}
+
+impl Throttled {
+    pub fn new(below: Arc<dyn Device>, speed: Speed) -> Throttled {
+        Throttled { below, speed, free: Mutex::new(Instant::now()) }
+    }
+
+    fn serve<R>(&self, bytes: usize, work: impl FnOnce() -> R) -> R {
+        let takes = Duration::from_secs_f64(bytes as f64 / self.speed.bytes_per_second as f64);
+        let done = {
+            let mut free = self.free.lock();
+            *free = (*free).max(Instant::now()) + takes;
+            *free + self.speed.latency
+        };
+        let outcome = work();
+        std::thread::sleep(done.saturating_duration_since(Instant::now()));
+        outcome
+    }
+}
+
+impl Device for Throttled {
+    fn info(&self) -> &DeviceInfo {
+        self.below.info()
+    }
+
+    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.below.report(zone)
+    }
+
+    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.serve(buf.len(), || self.below.read(zone, offset, buf))
+    }
+
+    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.serve(data.len(), || self.below.write(zone, offset, data))
+    }
+
+    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.below.reset(zone)
+    }
+
+    fn keep_space(&self) {
+        self.below.keep_space();
+    }
+
+    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.below.finish(zone)
+    }
+
+    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
+        self.below.resume(zone, pointer)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        // What is below is memory of the host; a drive of this speed would be asked for its own cache alone.
+        Ok(())
+    }
+
+    fn unlock(&self) {
+        self.below.unlock();
+    }
+}
