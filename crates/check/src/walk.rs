@@ -10,8 +10,7 @@ use crate::report::{Phase, Progress, Report, kind};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use terrane_object::dnode::{
-    DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, POINTERS, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL, SPILL_BYTES_MAX,
-    dnodes_in,
+    DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL, SPILL_BYTES_MAX, dnodes_in,
 };
 use terrane_object::objset::{FREE_QUEUE, HEADER};
 use terrane_object::{Account, BlockPtr, ObjectId, ObjectKind, ObjectSet, Owner, Pool};
@@ -75,6 +74,8 @@ struct Tree {
     kind: u8,
     metadata: bool,
     block_bytes: u32,
+    /// Bytes of an indirect block.
+    indirect_bytes: u32,
     /// Unknown owners and positions: a subtree that waits to be freed.
     cut_off: bool,
 }
@@ -153,6 +154,7 @@ impl<'a> Walk<'a> {
             kind: ObjectKind::Objset as u8,
             metadata: true,
             block_bytes: u32::MAX,
+            indirect_bytes: INDIRECT_BYTES,
             cut_off: false,
         };
         self.copies(&header, &root, 0, 0, self.synced);
@@ -175,6 +177,7 @@ impl<'a> Walk<'a> {
                 kind: 0,
                 metadata: false,
                 block_bytes: u32::MAX,
+                indirect_bytes: INDIRECT_BYTES,
                 cut_off: true,
             };
             self.subtree(&tree, &ptr, 0, self.synced, &mut None);
@@ -206,6 +209,7 @@ impl<'a> Walk<'a> {
             kind: dnode.kind as u8,
             metadata: dnode.kind.is_metadata(),
             block_bytes: dnode.block_bytes,
+            indirect_bytes: dnode.indirect_bytes,
             cut_off: false,
         };
         if !dnode.root.is_hole() {
@@ -273,8 +277,8 @@ impl<'a> Walk<'a> {
             // Reported by `space`, with its place.
             return partial;
         }
-        if ptr.lsize() > INDIRECT_BYTES || !(ptr.lsize() as usize).is_multiple_of(BlockPtr::SIZE) {
-            let sizes = format!("whole pointers, at most {INDIRECT_BYTES} bytes");
+        if ptr.lsize() > tree.indirect_bytes || !(ptr.lsize() as usize).is_multiple_of(BlockPtr::SIZE) {
+            let sizes = format!("whole pointers, at most {} bytes", tree.indirect_bytes);
             self.report.add(kind::BLOCK_SIZE, &at, sizes, ptr.lsize());
             return partial;
         }
@@ -286,7 +290,7 @@ impl<'a> Walk<'a> {
             }
         };
         let mut held = Held::default();
-        for (child, raw) in (0..POINTERS).zip(raw.chunks_exact(BlockPtr::SIZE)) {
+        for (child, raw) in (0..).zip(raw.chunks_exact(BlockPtr::SIZE)) {
             let at = format!("{at} pointer {child}");
             let child_ptr = match BlockPtr::parse(raw, &at) {
                 Ok(child_ptr) => child_ptr,
@@ -305,7 +309,8 @@ impl<'a> Walk<'a> {
                 held.partial = true;
                 continue;
             }
-            let index = block.saturating_mul(POINTERS).saturating_add(child);
+            let pointers = u64::from(tree.indirect_bytes) / BlockPtr::SIZE as u64;
+            let index = block.saturating_mul(pointers).saturating_add(child);
             let below = self.subtree(tree, &child_ptr, index, ptr.birth(), each);
             held.fill = held.fill.saturating_add(below.fill);
             held.bytes = held.bytes.saturating_add(below.bytes);

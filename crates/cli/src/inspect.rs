@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use terrane_dataset::ObjectStore;
 use terrane_device::Device;
-use terrane_object::dnode::{Dnode, POINTERS};
+use terrane_object::dnode::Dnode;
 use terrane_object::objset::HEADER;
 use terrane_object::{Object, ObjectSet};
 use terrane_pool::inspect::Standing;
@@ -304,7 +304,8 @@ fn is_unwritten(ptr: &BlockPtr) -> bool {
 /// Block pointers of an object as of the last committed group, from the root down; what was never written is left out.
 pub fn tree(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
     let objset = set(live, meta);
-    let root = dnode_of(live, meta, object)?.root;
+    let dnode = dnode_of(live, meta, object)?;
+    let (pointers, root) = (dnode.pointers(), dnode.root);
     if is_unwritten(&root) {
         return Ok(Value::Array(Vec::new()));
     }
@@ -329,7 +330,7 @@ pub fn tree(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
                     // Backwards, because a stack gives back the last first.
                     for (index, raw) in raw.chunks_exact(BlockPtr::SIZE).enumerate().rev() {
                         // By what a block can hold: what it does hold ends with the last pointer that is no hole.
-                        let child = block.saturating_mul(POINTERS).saturating_add(index as u64);
+                        let child = block.saturating_mul(pointers).saturating_add(index as u64);
                         let at = format!("object {object} level {} block {child}", level - 1);
                         match BlockPtr::parse(raw, &at) {
                             Ok(ptr) if is_unwritten(&ptr) => {}

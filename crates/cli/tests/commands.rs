@@ -109,8 +109,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     let place = Place::new("upgrade");
     assert!(place.out("pool upgrade").starts_with("no pools are known"));
     place.run("pool create tank tank.img --size 64M", 0);
-    let defaults =
-        "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts";
+    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts,org.terrane:pointers";
     assert_eq!(place.out("pool upgrade -H"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert_eq!(place.out("pool upgrade -H tank"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert!(place.out("pool upgrade --features").contains("org.terrane:tinyzap "));
@@ -128,7 +127,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     );
     assert_eq!(place.out("pool upgrade -H old"), format!("old\t1\t{defaults}\tnothing to do\n"));
     assert!(place.out("pool status old").contains(
-        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts\n"
+        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts, org.terrane:pointers\n"
     ));
     assert!(place.out("check old").contains("nothing found"));
     place.refused("pool upgrade nobody", &["nobody"]);
@@ -344,13 +343,13 @@ fn a_mounted_pool_tells_what_it_does_and_how_files_lie() {
     let files = answer["files"].as_array().unwrap();
     let number = |file: usize, key: &str| files[file][key].as_u64().unwrap();
     assert_eq!((number(0, "records"), number(0, "stored")), (300, 300 * 4096));
-    assert_eq!((number(0, "metadata_blocks"), number(0, "levels"), number(0, "uncommitted")), (4, 3, 0));
+    assert_eq!((number(0, "metadata_blocks"), number(0, "levels"), number(0, "uncommitted")), (11, 3, 0));
     assert_eq!(files[0]["compression"][0]["name"], "off");
     let in_zones = |key: &str| -> u64 {
         files[0]["zones"].as_array().unwrap().iter().map(|zone| zone[key].as_u64().unwrap()).sum()
     };
     assert_eq!(in_zones("bytes"), number(0, "stored") + number(0, "metadata_stored"));
-    assert_eq!(in_zones("blocks"), 300 + 2 * 4);
+    assert_eq!(in_zones("blocks"), 300 + 2 * 11);
     assert_eq!(files[1]["compression"][0]["name"], "zstd");
     assert!(number(1, "logical") > 10 * number(1, "stored"), "{}", files[1]);
     assert_eq!((number(2, "holes"), number(2, "records")), (100, 1));
@@ -431,8 +430,8 @@ fn garbage_is_collected_when_somebody_asks() {
     let zones = place.json("zones -j tank");
     let shares: Vec<u64> =
         zones["live_shares"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
-    // The tail of a zone that takes no further record is no garbage that could be won.
-    assert_eq!((shares[..8].iter().sum::<u64>(), shares[8..] != [0, 0]), (0, true), "{shares:?}");
+    // The tail of a zone that takes no further record is no garbage that could be won, and some may stay.
+    assert!(shares[..8].iter().sum::<u64>() <= 1 && shares[8..].iter().sum::<u64>() > 8, "{shares:?}");
     assert!(place.out("pool gc tank").contains("collected"));
     (0..60).filter(|at| at % 3 > 0).for_each(|at| assert_eq!(fs::read(name(at)).unwrap(), noise(300_000)));
     (1..60).step_by(3).for_each(|at| fs::remove_file(name(at)).unwrap());

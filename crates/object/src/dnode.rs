@@ -22,19 +22,22 @@ pub const SLOTS_MAX: u8 = 32;
 pub const DNODE_BLOCK_BYTES: u32 = 16 << 10;
 /// Slots in a block of dnodes.
 pub const SLOTS_PER_BLOCK: u64 = DNODE_BLOCK_BYTES as u64 / SLOT_BYTES as u64;
-/// Bytes of an indirect block.
-pub const INDIRECT_BYTES: u32 = 16 << 10;
-/// Pointers in an indirect block.
-pub const POINTERS: u64 = INDIRECT_BYTES as u64 / BlockPtr::SIZE as u64;
+/// Bytes of an indirect block, and of one above small blocks of a file.
+pub const INDIRECT_BYTES: u32 = 1 << INDIRECT_SHIFT;
+pub const SMALL_INDIRECT_BYTES: u32 = 1 << SMALL_INDIRECT_SHIFT;
+/// The largest blocks of a file above which indirect blocks are small, in bytes: each of those that is overwritten alone stores a block
+/// of pointers anew, in two copies, which would be as large as itself or larger.
+pub const SMALL_BLOCK_BYTES: u32 = 16 << 10;
 /// The smallest and largest block of an object, in bytes.
 pub const BLOCK_BYTES_MIN: u32 = 512;
 const INDIRECT_SHIFT: u8 = 14;
+const SMALL_INDIRECT_SHIFT: u8 = 12;
 /// Most bytes of a spill block.
 pub const SPILL_BYTES_MAX: usize = 128 << 10;
 /// In the flags of a head: the last bytes of the dnode are a spill pointer.
 const HAS_SPILL: u8 = 1;
 /// Levels of the tallest tree: it spans more blocks of the smallest size than an object can have.
-pub const TREE_LEVELS_MAX: u8 = 9;
+pub const TREE_LEVELS_MAX: u8 = 12;
 /// The largest offset in an object, in bytes: with the last block it still fits 64 bits.
 pub const OBJECT_BYTES_MAX: u64 = (1 << 63) + (1 << 24);
 
@@ -145,6 +148,8 @@ pub struct Dnode {
     pub kind: ObjectKind,
     pub slots: u8,
     pub levels: u8,
+    /// Bytes of an indirect block: [`INDIRECT_BYTES`] or [`SMALL_INDIRECT_BYTES`].
+    pub indirect_bytes: u32,
     pub block_bytes: u32,
     pub block_count: u64,
     pub used: u64,
@@ -161,6 +166,7 @@ impl Dnode {
             kind,
             slots,
             levels: 1,
+            indirect_bytes: INDIRECT_BYTES,
             block_bytes,
             block_count: 0,
             used: 0,
@@ -181,9 +187,25 @@ impl Dnode {
         Self::bonus_max(slots) - if has_spill { BlockPtr::SIZE } else { 0 }
     }
 
-    /// Blocks of the lowest level that a tree of so many levels spans.
-    pub fn span(levels: u8) -> u64 {
-        POINTERS.saturating_pow(u32::from(levels) - 1)
+    /// Pointers in an indirect block.
+    pub fn pointers(&self) -> u64 {
+        u64::from(self.indirect_bytes) / BlockPtr::SIZE as u64
+    }
+
+    /// Blocks of the lowest level that are below one block of this level.
+    pub fn span(&self, level: u8) -> u64 {
+        self.pointers().saturating_pow(u32::from(level))
+    }
+
+    /// Bytes of the indirect blocks that it has, or will have when it has so large blocks and its tree begins; `has_small`: the pool may
+    /// hold small ones.
+    pub fn indirect_bytes_of(&self, block_bytes: u32, has_small: bool) -> u32 {
+        let is_small = has_small && self.kind == ObjectKind::File && block_bytes <= SMALL_BLOCK_BYTES;
+        match self.levels {
+            1 if is_small => SMALL_INDIRECT_BYTES,
+            1 => INDIRECT_BYTES,
+            _ => self.indirect_bytes,
+        }
     }
 
     /// Bytes it takes in its block.
@@ -201,7 +223,7 @@ impl Dnode {
     pub fn encode_into(&self, raw: &mut [u8]) {
         let head = DnodeHead {
             kind: self.kind as u8,
-            indirect_shift: INDIRECT_SHIFT,
+            indirect_shift: self.indirect_bytes.trailing_zeros() as u8,
             levels: self.levels,
             pointers: 1,
             bonus_kind: 0,
@@ -247,7 +269,7 @@ impl Dnode {
         if head.flags & !HAS_SPILL != 0
             || (has_spill && !kind.is_changed_by_callers())
             || head.pointers != 1
-            || head.indirect_shift != INDIRECT_SHIFT
+            || ![INDIRECT_SHIFT, SMALL_INDIRECT_SHIFT].contains(&head.indirect_shift)
             || head.bonus_kind != 0
         {
             return Err(Corrupt::new(at, "flags and pointers of a dnode", "known", "an unknown feature"));
@@ -298,6 +320,7 @@ impl Dnode {
             kind,
             slots,
             levels: head.levels,
+            indirect_bytes: 1 << head.indirect_shift,
             block_bytes: head.block_bytes,
             block_count: head.block_count,
             used: head.used,

@@ -17,7 +17,7 @@ use crate::tree::{Whose, lookup, next_allocated};
 pub use form::StoredBlock;
 use parking_lot::RwLock;
 use std::sync::{Arc, Weak};
-use terrane_pool::{BlockPtr, Hint, PoolError, Tx};
+use terrane_pool::{BlockPtr, Feature, Hint, PoolError, Tx};
 use terrane_wire::{Corrupt, ObjectId, Txg};
 
 /// What the syncing group takes from an object: its changes, and the dnode as that group leaves it (with the old tree).
@@ -211,6 +211,12 @@ impl Object {
     }
 
     /// Bytes of a block.
+    /// Bytes of the blocks of pointers that it has or will have, with level-0 blocks of so many bytes.
+    pub fn indirect_bytes(&self, block_bytes: u32) -> u32 {
+        let has_small = self.set().is_ok_and(|set| set.pool().has(Feature::Pointers));
+        self.state.read().dnode.indirect_bytes_of(block_bytes, has_small)
+    }
+
     pub fn block_size(&self) -> u32 {
         self.state.read().dnode.block_bytes
     }
@@ -671,6 +677,7 @@ impl Object {
         }
         state.dnode.root = new.root.clone();
         state.dnode.levels = new.levels;
+        state.dnode.indirect_bytes = new.indirect_bytes;
         state.dnode.used = new.used;
         if !self.kind.is_changed_by_callers() {
             state.dnode.block_count = new.block_count;

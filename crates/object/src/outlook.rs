@@ -5,7 +5,7 @@
 //!
 //! Invariant: asking costs no read that the sync would not do anyway.
 
-use crate::dnode::{Dnode, POINTERS};
+use crate::dnode::Dnode;
 use crate::object::Frozen;
 use crate::tree::{Whose, lookup, pointer_at};
 use std::sync::Arc;
@@ -86,8 +86,9 @@ impl<'a> Replaced<'a> {
         let ptr = if self.old.levels == 1 {
             if block == 0 { Ok(self.old.root.clone()) } else { return Txg(0) }
         } else {
-            let Some(leaf) = self.leaf(block / POINTERS) else { return Txg(0) };
-            pointer_at(&leaf, block % POINTERS, &"pointer of a replaced block")
+            let pointers = self.old.pointers();
+            let Some(leaf) = self.leaf(block / pointers) else { return Txg(0) };
+            pointer_at(&leaf, block % pointers, &"pointer of a replaced block")
         };
         ptr.ok().filter(|ptr| !ptr.is_hole()).map_or(Txg(0), |ptr| ptr.birth())
     }

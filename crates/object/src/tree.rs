@@ -1,20 +1,20 @@
 //! From changed blocks to a new root.
 //!
-//! The tree over an object's blocks has 128 pointers to an indirect block. A group's changes come in as new pointers of level 0
-//! and as ranges that were freed; the tree is rewritten level by level, every level in one parallel write, and each old block
-//! is released when its pointer is replaced. Subtrees that are freed whole and are too large to walk at once go to the
+//! The tree over an object's blocks has 128 pointers to an indirect block, 32 above small blocks of files. A group's changes come in as
+//! new pointers of level 0 and as ranges that were freed; the tree is rewritten level by level, every level in one parallel write, and
+//! each old block is released when its pointer is replaced. Subtrees that are freed whole and are too large to walk at once go to the
 //! free queue as they are.
 //!
 //! Invariant: every pointer that leaves the tree is released exactly once, or queued exactly once.
 
 use crate::account::Ledger;
 use crate::dirty::Ranges;
-use crate::dnode::{Dnode, POINTERS};
+use crate::dnode::Dnode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression, ZstdLevel};
 use terrane_pool::block_ptr::Hole;
-use terrane_pool::{BlockPtr, Group, Owner, Pool, PoolError, Stream, WriteRequest};
+use terrane_pool::{BlockPtr, Feature, Group, Owner, Pool, PoolError, Stream, WriteRequest};
 use terrane_wire::{Corrupt, ObjectId, ObjsetId};
 
 /// Whose tree it is, for owners and messages.
@@ -90,15 +90,14 @@ pub(crate) fn lookup(
     index: u64,
 ) -> Result<BlockPtr, PoolError> {
     let mut at_level = dnode.levels - 1;
-    let span = |level: u8| POINTERS.saturating_pow(u32::from(level));
-    if at_level < level || index >= span(at_level - level) {
+    if at_level < level || index >= dnode.span(at_level - level) {
         return Ok(BlockPtr::default());
     }
     let mut ptr = dnode.root.clone();
     while at_level > level && !ptr.is_hole() {
-        let above = index / span(at_level - level);
+        let above = index / dnode.span(at_level - level);
         let block = pool.read(&ptr, whose.owner(at_level, above))?;
-        let child = index / span(at_level - level - 1) % POINTERS;
+        let child = index / dnode.span(at_level - level - 1) % dnode.pointers();
         ptr = child_of(&block, whose, at_level, above, child)?;
         at_level -= 1;
     }
@@ -113,19 +112,19 @@ pub(crate) fn next_allocated(
     from: u64,
     end: u64,
 ) -> Result<Option<u64>, PoolError> {
-    scan(pool, whose, &dnode.root, dnode.levels - 1, 0, from, end)
+    scan(pool, whose, dnode, &dnode.root, (dnode.levels - 1, 0), from, end)
 }
 
 fn scan(
     pool: &Pool,
     whose: Whose,
+    dnode: &Dnode,
     ptr: &BlockPtr,
-    level: u8,
-    index: u64,
+    (level, index): (u8, u64),
     from: u64,
     end: u64,
 ) -> Result<Option<u64>, PoolError> {
-    let span = POINTERS.saturating_pow(u32::from(level));
+    let span = dnode.span(level);
     let first = index.saturating_mul(span);
     if ptr.is_hole() || first >= end || first.saturating_add(span) <= from {
         return Ok(None);
@@ -134,7 +133,8 @@ fn scan(
         return Ok(Some(index));
     }
     for (child, ptr) in children(pool, whose, ptr, level, index)?.iter().enumerate() {
-        if let Some(found) = scan(pool, whose, ptr, level - 1, index * POINTERS + child as u64, from, end)? {
+        let below = (level - 1, index * dnode.pointers() + child as u64);
+        if let Some(found) = scan(pool, whose, dnode, ptr, below, from, end)? {
             return Ok(Some(found));
         }
     }
@@ -168,10 +168,12 @@ impl<'a, 'g> Rewrite<'a, 'g> {
     pub fn new(
         group: &'a mut Group<'g>,
         whose: Whose,
-        old: Dnode,
+        mut old: Dnode,
         checksum: ChecksumKind,
         ledger: &'a mut Ledger,
     ) -> Self {
+        // As long as there is no indirect block, they may be of any size.
+        old.indirect_bytes = old.indirect_bytes_of(old.block_bytes, group.pool().has(Feature::Pointers));
         let levels = usize::from(old.levels);
         let (changes, detached) = (vec![BTreeMap::new(); levels], vec![BTreeSet::new(); levels]);
         Rewrite {
@@ -212,7 +214,7 @@ impl<'a, 'g> Rewrite<'a, 'g> {
             self.detach(&dnode.root, dnode.levels - 1, 0, first, end)?;
         }
         let needed = new.keys().next_back().map_or(1, |last| last + 1);
-        while Dnode::span(dnode.levels) < needed {
+        while dnode.span(dnode.levels - 1) < needed {
             dnode.levels += 1;
             self.changes.push(BTreeMap::new());
             self.detached.push(BTreeSet::new());
@@ -251,7 +253,7 @@ impl<'a, 'g> Rewrite<'a, 'g> {
         first: u64,
         end: u64,
     ) -> Result<(), PoolError> {
-        let span = POINTERS.saturating_pow(u32::from(level));
+        let span = self.old.span(level);
         let from = index.saturating_mul(span);
         let to = from.saturating_add(span);
         if ptr.is_hole() || from >= end || to <= first {
@@ -260,7 +262,7 @@ impl<'a, 'g> Rewrite<'a, 'g> {
         if first > from || to > end {
             let all = children(self.group.pool(), self.whose, ptr, level, index)?;
             for (child, ptr) in all.iter().enumerate() {
-                self.detach(ptr, level - 1, index * POINTERS + child as u64, first, end)?;
+                self.detach(ptr, level - 1, index * self.old.pointers() + child as u64, first, end)?;
             }
             return Ok(());
         }
@@ -303,7 +305,7 @@ impl<'a, 'g> Rewrite<'a, 'g> {
             if self.detached[level].contains(&above) {
                 return Ok(BlockPtr::default());
             }
-            above /= POINTERS;
+            above /= self.old.pointers();
         }
         lookup(self.group.pool(), self.whose, &self.old, level, index)
     }
@@ -322,7 +324,8 @@ impl<'a, 'g> Rewrite<'a, 'g> {
                 // No block of the old tree lies above it.
                 self.release_old(level, index)?;
             }
-            parents.entry(index / POINTERS).or_default().push((index % POINTERS, ptr));
+            let pointers = self.old.pointers();
+            parents.entry(index / pointers).or_default().push((index % pointers, ptr));
         }
         let above = level + 1;
         let mut numbers = Vec::with_capacity(parents.len());
@@ -369,7 +372,7 @@ impl<'a, 'g> Rewrite<'a, 'g> {
             children(self.group.pool(), self.whose, &old, level, index)?
         };
         for (slot, ptr) in new {
-            let number = index * POINTERS + slot;
+            let number = index * self.old.pointers() + slot;
             let slot = slot as usize;
             if pointers.len() <= slot {
                 pointers.resize(slot + 1, BlockPtr::default());

@@ -692,3 +692,52 @@ fn a_block_in_another_form_has_the_same_content_and_loses_it_with_the_next_write
     let account = world.set.account().unwrap();
     assert!(account.physical_bytes < account.logical_bytes);
 }
+
+#[test]
+fn small_blocks_of_a_file_have_small_blocks_of_pointers() {
+    let device = sim(26);
+    let world = create(&device, 26);
+    let make = |block_size: u32, kind: ObjectKind| {
+        let tx = world.pool.begin(COST).unwrap();
+        let object = world.set.create(&tx, ObjectSpec { kind, block_size, ..spec(0, None) }).unwrap();
+        object.write(&tx, 0, &noise(block_size.into(), 500)).unwrap();
+        object
+    };
+    let small = make(4096, ObjectKind::File);
+    let grows = make(4096, ObjectKind::File);
+    let shrinks = make(32 << 10, ObjectKind::File);
+    let zap = make(4096, ObjectKind::Directory);
+    world.pool.commit().unwrap();
+    let tx = world.pool.begin(COST).unwrap();
+    grows.set_block_size(&tx, 32 << 10).unwrap();
+    shrinks.set_block_size(&tx, 16 << 10).unwrap();
+    for object in [&small, &grows, &shrinks, &zap] {
+        object.write(&tx, u64::from(object.block_size()) * 40, &noise(9, 500)).unwrap();
+    }
+    drop(tx);
+    world.pool.commit().unwrap();
+    let bytes = |object: &Object| (object.dnode().indirect_bytes, object.dnode().levels);
+    assert_eq!(
+        [&small, &grows, &shrinks, &zap].map(|object| bytes(object)),
+        [(4096, 3), (16384, 2), (4096, 3), (16384, 2)]
+    );
+    // A tree keeps its shape when it is cut to one block of another size.
+    let tx = world.pool.begin(COST).unwrap();
+    small.truncate(&tx, 4096).unwrap();
+    small.set_block_size(&tx, 64 << 10).unwrap();
+    small.write(&tx, 64 << 10, &noise(3, 90_000)).unwrap();
+    drop(tx);
+    world.pool.commit().unwrap();
+    assert_eq!(bytes(&small), (4096, 3));
+    let id = small.id();
+    drop((small, grows, shrinks, zap));
+    world.pool.export().unwrap();
+    let world = import(&device, 26);
+    assert_eq!(world.pool.check_tables(), vec![]);
+    let small = world.set.hold(id).unwrap();
+    let mut read = vec![0; 90_000];
+    small.read(64 << 10, &mut read).unwrap();
+    assert!(read == noise(3, 90_000));
+    small.read(0, &mut read[..500]).unwrap();
+    assert!(read[..500] == noise(4096, 500));
+}

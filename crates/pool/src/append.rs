@@ -19,7 +19,7 @@
 use crate::addr::{Addr, GRANULE, granule_bytes};
 use crate::alloc::ZoneSource;
 use crate::devices::Devices;
-use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, PartHead, encode_part};
+use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, PartEncoder, PartHead};
 use crate::error::PoolError;
 use crate::policy::{Age, Layout, Placement, Placer, Stock};
 use crate::record::{Class, Home, Move, Opened, PartCopy, Written, runs_of};
@@ -100,6 +100,8 @@ struct OpenZone {
     /// End of the newest directory part, if there is one.
     last_part: u64,
     entries: Vec<Entry>,
+    /// All entries but the last, which may still learn of a sibling.
+    part: PartEncoder,
     /// For each entry: may it share a run with the moved block before it?
     joins: Vec<bool>,
     /// Blocks in the batch being gathered, and their bytes, by [`Class::ALL`].
@@ -252,13 +254,13 @@ impl Streams {
                 .expect("a thread can be started when a pool is opened");
             Writer { queue: Some(queue), thread: Some(thread) }
         });
-        let batch_bytes = BATCH_BYTES.min(capacity / 4);
+        let batch_bytes = BATCH_BYTES.min(capacity / 2);
         Streams {
             pool,
             incarnation,
             unit,
             batch_bytes,
-            coarse_bytes: COARSE_BATCH_BYTES.min(capacity / 2),
+            coarse_bytes: COARSE_BATCH_BYTES.min(capacity),
             is_coarse: false,
             kept_for_metadata: capacity / METADATA_PART,
             placer: Placer::new(layout, capacity),
@@ -311,7 +313,9 @@ impl Streams {
         let open = open.filter(|open| self.failed.iter().all(|batch| batch.seq != open.seq));
         open.map_or(0, |open| {
             let used = open.start + open.gather.state.lock().tail.len() as u64;
-            (open.capacity - used).saturating_sub(self.overhead(open.entries.len() as u64 + 1))
+            // The last one's and the next one's.
+            let part = open.part.stored_bytes() + 2 * ENTRY_BYTES_MAX;
+            (open.capacity - open.capacity % self.unit).saturating_sub(used + part)
         })
     }
 
@@ -342,6 +346,7 @@ impl Streams {
             start,
             last_part,
             entries: Vec::new(),
+            part: PartEncoder::new(start),
             joins: Vec::new(),
             gathered: Default::default(),
             gather: gather.clone(),
@@ -359,10 +364,6 @@ impl Streams {
     fn batch_bytes_of(&self, slot: usize) -> u64 {
         let is_survivors = || Age::ALL.iter().any(|age| self.layout().survivors(*age) == slot);
         if self.is_coarse && is_survivors() { self.coarse_bytes } else { self.batch_bytes }
-    }
-
-    fn overhead(&self, entries: u64) -> u64 {
-        entries * ENTRY_BYTES_MAX + 96 + 2 * self.unit
     }
 
     /// Appends one block to a slot, or to another if there is neither room nor an empty zone, and says where it is: its address, if it is
@@ -400,6 +401,9 @@ impl Streams {
         let identity = block.identity.unwrap_or_else(|| Addr::new(open.seq, offset));
         // Who asked knows what lies between the two in the slot that was asked for, and of no other.
         open.joins.push(block.joins && slot == wanted);
+        if let Some(last) = open.entries.last() {
+            open.part.push(open.seq, last);
+        }
         open.entries.push(Entry {
             offset,
             identity,
@@ -409,7 +413,8 @@ impl Streams {
             owner: block.owner,
             siblings: block.siblings,
         });
-        let gathered = &mut open.gathered[class.index()];
+        let counted = if is_metadata && !class.is_metadata() { Class::MetaA } else { class };
+        let gathered = &mut open.gathered[counted.index()];
         *gathered = (gathered.0 + 1, gathered.1 + len);
         let seq = open.seq;
         if block.identity.is_none() {
@@ -550,7 +555,8 @@ impl Streams {
         };
         let part_start = open.start + data.len() as u64;
         let head = open.part_head((self.pool, self.incarnation), txg, part_start);
-        let part = encode_part(&head, self.unit as usize, std::slice::from_ref(&entry));
+        open.part.push(open.seq, &entry);
+        let part = std::mem::replace(&mut open.part, PartEncoder::new(0)).finish(&head, self.unit as usize);
         data.extend_from_slice(&part);
         let end = open.start + data.len() as u64;
         let device = self.devices.get(open.home.device)?;
@@ -564,7 +570,7 @@ impl Streams {
         }
         let bytes = end - open.start;
         counters.spend(open.seq, bytes, &[entry], &part);
-        (open.start, open.last_part) = (end, end);
+        (open.start, open.last_part, open.part) = (end, end, PartEncoder::new(end));
         open.gather.state.lock().tail_start = end;
         let place = (open.seq, open.home, offset, end - offset);
         self.recycle(data);
@@ -629,6 +635,7 @@ impl Streams {
             start: 0,
             last_part: NO_PART,
             entries: Vec::new(),
+            part: PartEncoder::new(0),
             joins: Vec::new(),
             gathered: Default::default(),
             gather,
@@ -647,7 +654,8 @@ impl Streams {
         let mut state = open.gather.state.lock();
         let part_start = open.start + state.tail.len() as u64;
         let head = open.part_head((self.pool, self.incarnation), txg, part_start);
-        let part = encode_part(&head, self.unit as usize, &entries);
+        entries.last().iter().for_each(|last| open.part.push(open.seq, last));
+        let part = std::mem::replace(&mut open.part, PartEncoder::new(0)).finish(&head, self.unit as usize);
         let end = part_start + part.len() as u64;
         state.tail.extend_from_slice(&part);
         let data = Arc::new(std::mem::take(&mut state.tail));
@@ -663,7 +671,7 @@ impl Streams {
             self.group.moved_parts.push((seq, copy, part));
         }
         let previous = std::mem::replace(&mut open.last_part, end);
-        open.start = end;
+        (open.start, open.part) = (end, PartEncoder::new(end));
         let most = Class::ALL.into_iter().max_by_key(|class| gathered[class.index()].1);
         let batch = Batch {
             slot,

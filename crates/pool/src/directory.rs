@@ -144,37 +144,63 @@ pub struct PartHead {
     pub previous: u64,
 }
 
-/// Builds the part that ends a batch; returns bytes from `part_start` to the end of the batch, which is on a multiple of `unit`.
-pub fn encode_part(head: &PartHead, unit: usize, entries: &[Entry]) -> Vec<u8> {
-    let PartHead { pool, incarnation, seq, txg, batch_start, part_start, previous } = *head;
-    let mut out = Writer::with_capacity(entries.len() * 16 + PartTrailer::SIZE);
-    let mut last = Last { end: batch_start, ..Last::default() };
-    for entry in entries {
-        encode_entry(&mut out, &mut last, seq, entry);
+/// The part of a batch that is being gathered, built entry by entry: so it is known at any time how many bytes it takes.
+pub struct PartEncoder {
+    out: Writer,
+    last: Last,
+    batch_start: u64,
+    entries: u32,
+    moved: u32,
+}
+
+impl PartEncoder {
+    /// Of a batch that begins at this offset of its zone, in bytes.
+    pub fn new(batch_start: u64) -> PartEncoder {
+        let last = Last { end: batch_start, ..Last::default() };
+        PartEncoder { out: Writer::default(), last, batch_start, entries: 0, moved: 0 }
     }
-    let entry_bytes = out.len() as u64;
-    let before = usize::try_from(part_start % unit as u64).expect("less than a write unit");
-    let total = (before + out.len() + PartTrailer::SIZE).next_multiple_of(unit) - before;
-    let mut raw = out.into_bytes();
-    raw.resize(total - PartTrailer::SIZE, 0);
-    let mut trailer = PartTrailer {
-        magic: PART_MAGIC,
-        seq,
-        incarnation,
-        txg,
-        batch_start,
-        part_start,
-        entry_bytes,
-        previous,
-        entries: entries.len() as u32,
-        moved: entries.iter().filter(|entry| entry.is_moved(seq)).count() as u32,
-        reserved: 0,
-        seal: [0; 16],
-    };
-    let seed = Seed { pool, life: seq.0, offset: part_start, incarnation };
-    trailer.seal = seal(seed, &[&raw, &trailer.encode()[..PartTrailer::SIZE - 16]]);
-    raw.extend_from_slice(&trailer.encode());
-    raw
+
+    /// Entries come in the order of their offsets; `seq` is the zone's.
+    pub fn push(&mut self, seq: ZoneSeq, entry: &Entry) {
+        encode_entry(&mut self.out, &mut self.last, seq, entry);
+        self.entries += 1;
+        self.moved += u32::from(entry.is_moved(seq));
+    }
+
+    /// Bytes that the part takes so far, without padding.
+    pub fn stored_bytes(&self) -> u64 {
+        (self.out.len() + PartTrailer::SIZE) as u64
+    }
+
+    /// Bytes from `part_start` to the end of the batch, which is on a multiple of `unit`.
+    pub fn finish(self, head: &PartHead, unit: usize) -> Vec<u8> {
+        let PartHead { pool, incarnation, seq, txg, batch_start, part_start, previous } = *head;
+        debug_assert_eq!(batch_start, self.batch_start);
+        let out = self.out;
+        let entry_bytes = out.len() as u64;
+        let before = usize::try_from(part_start % unit as u64).expect("less than a write unit");
+        let total = (before + out.len() + PartTrailer::SIZE).next_multiple_of(unit) - before;
+        let mut raw = out.into_bytes();
+        raw.resize(total - PartTrailer::SIZE, 0);
+        let mut trailer = PartTrailer {
+            magic: PART_MAGIC,
+            seq,
+            incarnation,
+            txg,
+            batch_start,
+            part_start,
+            entry_bytes,
+            previous,
+            entries: self.entries,
+            moved: self.moved,
+            reserved: 0,
+            seal: [0; 16],
+        };
+        let seed = Seed { pool, life: seq.0, offset: part_start, incarnation };
+        trailer.seal = seal(seed, &[&raw, &trailer.encode()[..PartTrailer::SIZE - 16]]);
+        raw.extend_from_slice(&trailer.encode());
+        raw
+    }
 }
 
 fn encode_entry(out: &mut Writer, last: &mut Last, seq: ZoneSeq, entry: &Entry) {
@@ -404,7 +430,9 @@ mod tests {
             part_start: start,
             previous: NO_PART,
         };
-        let raw = encode_part(&head, 4096, &entries);
+        let mut part = PartEncoder::new(head.batch_start);
+        entries.iter().for_each(|entry| part.push(head.seq, entry));
+        let raw = part.finish(&head, 4096);
         (raw, start, entries)
     }
 

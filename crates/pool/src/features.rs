@@ -34,6 +34,8 @@ pub enum Feature {
     Accounts,
     /// A second level of the cache.
     Caches,
+    /// Indirect blocks of 4 KiB above small blocks of files.
+    Pointers,
 }
 
 /// Which list of the label a feature stands in.
@@ -124,6 +126,13 @@ pub static FEATURES: &[FeatureRow] = &[
         compatibility: Compatibility::Compatible,
         is_default: false,
         meaning: "cache devices",
+    },
+    FeatureRow {
+        feature: Feature::Pointers,
+        name: "org.terrane:pointers",
+        compatibility: Compatibility::Incompatible,
+        is_default: true,
+        meaning: "files of small records with small blocks of pointers",
     },
 ];
 

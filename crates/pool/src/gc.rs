@@ -641,8 +641,7 @@ impl Group<'_> {
                     },
                 };
                 let age = self.age_of(entry.identity.seq());
-                let is_first = entry.identity.seq() == progress.victim;
-                let slot = self.slot_apart_from(&entry.siblings, age, is_first);
+                let slot = self.slot_apart_from(&entry.siblings, age);
                 // A survivor between the two that went to another slot would be covered by a run that does not hold it.
                 let joins = last.is_some_and(|(last, to)| {
                     to == slot && self.may_join(progress.victim, last, entry.identity)

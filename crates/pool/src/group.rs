@@ -391,10 +391,9 @@ impl Group<'_> {
         Ok(spot.slot)
     }
 
-    /// The slot for a block that moves, so that its copies stay in different zones. Metadata that moves for the first time (`is_first`)
-    /// and is not old stays with its like: blocks of pointers and dnodes are rewritten far sooner than most data, and among survivors of
-    /// data they would soon be garbage that is cleaned late.
-    pub(crate) fn slot_apart_from(&self, siblings: &[Addr], age: Age, is_first: bool) -> usize {
+    /// The slot for a block that moves, so that its copies stay in different zones. Metadata stays with its like: blocks of pointers and
+    /// dnodes are rewritten far sooner than most data, and among survivors of data they would soon be garbage that is cleaned late.
+    pub(crate) fn slot_apart_from(&self, siblings: &[Addr], age: Age) -> usize {
         let layout = self.st.streams.layout();
         let own = layout.survivors(age);
         if siblings.is_empty() {
@@ -402,9 +401,7 @@ impl Group<'_> {
         }
         let near: Vec<ZoneSeq> = siblings.iter().filter_map(|addr| self.zone_now(*addr)).collect();
         let [a, b] = layout.meta();
-        let stays = is_first && age != Age::Old;
-        let order = if stays { [b, a, own] } else { [own, a, b] };
-        order
+        [b, a, own]
             .into_iter()
             .find(|slot| self.st.streams.zone_of(*slot).is_none_or(|zone| !near.contains(&zone)))
             .unwrap_or(own)
@@ -465,7 +462,7 @@ impl Group<'_> {
                     continue;
                 }
             }
-            let slot = self.slot_apart_from(&heal.siblings, Age::Young, true);
+            let slot = self.slot_apart_from(&heal.siblings, Age::Young);
             let crc = crc32c::crc32c(&heal.bytes);
             let block = Stored {
                 bytes: &heal.bytes,

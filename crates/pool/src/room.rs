@@ -214,7 +214,9 @@ impl Pool {
 
     /// The oldest group to keep whole: three back, but only one when zones are short.
     pub(crate) fn rollback_to(&self, st: &SyncState, txg: Txg) -> Txg {
-        let short = st.alloc.empty_count() < self.low_water() + 2;
+        // While collection works for its room the pool waits for zones that were emptied.
+        let wanted = self.kept_room(st) + self.room_ahead(st, self.txg.room().zones);
+        let short = st.alloc.empty_count() < self.low_water() + 2 || self.physical_room(st) < wanted;
         let depth = if short { 1 } else { 3 };
         let back = st.recent.iter().rev().filter(|recent| **recent < txg).nth(depth - 1).copied();
         back.unwrap_or(st.oldest).max(st.oldest)

@@ -3,9 +3,11 @@
 //! An operation reserves its worst case before it joins a group, and the group keeps that until it was committed. But a dnode, a
 //! directory's only block or a file's record that was dirtied in a group is written once, however often it changes before the
 //! commit: 32 writes of 4 KiB into one record dirty one record. So each inode remembers what was reserved for it in the newest
-//! group, and asks for the difference only. And 32 dnodes share a block, and 128 records a block of pointers, which are written
+//! group, and asks for the difference only. And 32 dnodes share a block, and 32 or 128 records a block of pointers, which are written
 //! once as well, so those blocks are remembered too. Without that, small changes would fill groups with reservations thirty times
 //! larger than what is written, and each of these groups costs two flushes.
+//!
+//! Above small records blocks of pointers are small as well, so each is counted with its own size.
 //!
 //! Invariant: what is claimed in a group was reserved by a transaction of that group. The block of a new dnode is a
 //! guess until the object has its number; when the guess was wrong the rest is reserved then.
@@ -16,12 +18,12 @@ use crate::types::Ino;
 use parking_lot::Mutex;
 use std::ops::{Range, RangeInclusive};
 use terrane_dataset::ChangeCost;
-use terrane_object::{Cost, ObjectId, Tx};
+use terrane_object::{Cost, Object, ObjectId, Tx};
 
 /// A block of dnodes, and one above it.
 const DNODE_META_BLOCKS: u32 = 2;
-/// Pointers to a file's blocks that one block above them holds.
-const POINTERS: u64 = 128;
+/// Of a pointer.
+const POINTER_BYTES: u64 = 128;
 
 /// What one operation needs of one inode (always its attributes), at the worst.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +34,8 @@ pub(crate) struct Need {
     pub data: Range<u64>,
     /// Bytes of one of these blocks; 0 without data.
     pub block_bytes: u64,
+    /// Bytes of a block of pointers above them.
+    pub pointer_block_bytes: u64,
     /// Bytes the file will have, on which the height of its tree depends.
     pub file_bytes: u64,
 }
@@ -119,6 +123,12 @@ impl Need {
         Need::default()
     }
 
+    /// Whole records of a file that will have so many bytes, and the blocks of pointers above them.
+    pub fn records(object: &Object, data: Range<u64>, record_bytes: u32, file_bytes: u64) -> Self {
+        let pointer_block_bytes = object.indirect_bytes(record_bytes).into();
+        Need { data, block_bytes: record_bytes.into(), pointer_block_bytes, file_bytes, names: None }
+    }
+
     pub fn names(names: ChangeCost) -> Self {
         Need { names: Some(names), ..Need::default() }
     }
@@ -129,7 +139,8 @@ impl Need {
         let has_any = !self.data.is_empty() && self.file_bytes.max(self.data.end) > block_bytes;
         let (first, last) = (self.data.start / block_bytes, self.data.end.saturating_sub(1) / block_bytes);
         let blocks = self.file_bytes.max(self.data.end).div_ceil(block_bytes);
-        let span = |level: u32| POINTERS.saturating_pow(level);
+        let pointers = (self.pointer_block_bytes / POINTER_BYTES).max(2);
+        let span = move |level: u32| pointers.saturating_pow(level);
         // One block is the root when all are below it.
         let levels = (1..).take_while(move |level| has_any && (*level == 1 || span(level - 1) < blocks));
         levels.map(move |level| (level, first / span(level)..=last / span(level)))
@@ -162,8 +173,8 @@ impl Fs {
         }
         for (level, numbers) in need.pointer_blocks() {
             let new = numbers.filter(|number| !self.pointer_blocks.is_claimed(group, (ino, level, *number)));
-            let new = u32::try_from(new.count()).unwrap_or(u32::MAX);
-            missing.meta_blocks = missing.meta_blocks.saturating_add(new);
+            let new = (new.count() as u64).saturating_mul(need.pointer_block_bytes);
+            missing.meta_bytes = missing.meta_bytes.saturating_add(new);
         }
         missing
     }
@@ -219,7 +230,7 @@ mod tests {
     use super::*;
 
     fn data(data: Range<u64>) -> Need {
-        Need { data, block_bytes: 4096, ..Need::default() }
+        Need { data, block_bytes: 4096, pointer_block_bytes: 16 << 10, ..Need::default() }
     }
 
     fn missing(claims: &Claims, group: u64, need: &Need) -> u64 {
@@ -262,6 +273,8 @@ mod tests {
         assert_eq!(blocks(far, 0..0), [], "nothing is written");
         assert_eq!(blocks(0, far..far + record).len(), 3, "what is written makes the file longer");
         assert!(blocks(u64::MAX, 0..1).len() < 10);
+        let small = Need { file_bytes: record * 33, pointer_block_bytes: 4096, ..data(0..4096) };
+        assert_eq!(small.pointer_blocks().collect::<Vec<_>>(), [(1, 0..=0), (2, 0..=0)]);
     }
 
     #[test]

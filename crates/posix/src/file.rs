@@ -127,8 +127,9 @@ impl Fs {
             let start = if flags.append { size } else { offset };
             let end = start.saturating_add(data.len() as u64);
             let file_bytes = end.max(size);
-            let block = u64::from(self.block_for(inode, file_bytes).unwrap_or(inode.object().block_size()));
-            Need { data: blocks_of(block, start, end), block_bytes: block, file_bytes, names: None }
+            let object = inode.object();
+            let block = self.block_for(inode, file_bytes).unwrap_or(object.block_size());
+            Need::records(object, blocks_of(block.into(), start, end), block, file_bytes)
         };
         let tx = self.begin(Cost::NOTHING, &[(&inode.claims, need)])?;
         let mut state = inode.write();

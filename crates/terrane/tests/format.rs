@@ -153,7 +153,12 @@ fn numbers_of_the_page_are_those_of_the_code() {
         format!("{} bytes of BLAKE3", seal::SEAL_BYTES),
         format!("1 to {} bytes of payload", block_ptr::EMBEDDED_BYTES_MAX),
         format!("at most {} MiB", block_ptr::BLOCK_BYTES_MAX >> 20),
-        format!("{} pointers to an indirect block", dnode::POINTERS),
+        format!(
+            "{} pointers to an indirect block of {} KiB",
+            dnode::INDIRECT_BYTES / 128,
+            dnode::INDIRECT_BYTES >> 10
+        ),
+        format!("{} to one of {} KiB", dnode::SMALL_INDIRECT_BYTES / 128, dnode::SMALL_INDIRECT_BYTES >> 10),
         format!("{} slots to a block of dnodes", dnode::SLOTS_PER_BLOCK),
         format!("header block has {} bytes", dnode::OBJSET_BYTES),
         format!("attributes take, at most {}", dnode::SPILL_BYTES_MAX),

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEAD_BYTES};
 use terrane_codec::{Compression, ZstdLevel};
-use terrane_object::dnode::{Dnode, POINTERS};
+use terrane_object::dnode::Dnode;
 use terrane_object::{ObjectId, ObjectSet};
 use terrane_pool::block_ptr::Normal;
 use terrane_pool::{BlockPtr, Owner, PoolError};
@@ -146,6 +146,8 @@ struct Walk<'a> {
     set: &'a ObjectSet,
     object: u64,
     progress: Progress<'a>,
+    /// In an indirect block.
+    pointers: u64,
     records: Tally,
     metadata: Tally,
     compression: BTreeMap<u8, Tally>,
@@ -166,6 +168,7 @@ impl<'a> Walk<'a> {
             set,
             object,
             progress,
+            pointers: 1,
             records: Tally::default(),
             metadata: Tally::default(),
             compression: BTreeMap::new(),
@@ -180,6 +183,7 @@ impl<'a> Walk<'a> {
     }
 
     fn tree(&mut self, dnode: &Dnode) {
+        self.pointers = dnode.pointers();
         let mut todo = vec![(dnode.root.clone(), 0u64)];
         while let Some((ptr, block)) = todo.pop() {
             if ptr.is_hole() {
@@ -256,7 +260,7 @@ impl<'a> Walk<'a> {
         let mut children = Vec::new();
         for (index, raw) in raw.chunks_exact(BlockPtr::SIZE).enumerate().rev() {
             // By what a block can hold: what it does hold ends with the last pointer that is no hole.
-            let child = block.saturating_mul(POINTERS).saturating_add(index as u64);
+            let child = block.saturating_mul(self.pointers).saturating_add(index as u64);
             let at = format!("object {} level {} block {child}", self.object, level - 1);
             let ptr = BlockPtr::parse(raw, &at)?;
             if !ptr.is_hole() && ptr.level() + 1 != level {

@@ -64,7 +64,7 @@ fn a_run_of_rescued_blocks_holds_none_that_went_to_another_slot() {
     append(&mut streams, &mut source, 1, 4, None).unwrap();
     // A batch that fails, of small blocks and large ones.
     let born: Vec<Spot> =
-        (0..6).map(|n| append(&mut streams, &mut source, 0, [16, 100][n % 2], None).unwrap()).collect();
+        (0..10).map(|n| append(&mut streams, &mut source, 0, [8, 100][n % 2], None).unwrap()).collect();
     assert!(born.iter().all(|spot| spot.seq == ZoneSeq(10)));
     // The last zone has room for the small ones alone, beside what it keeps for metadata.
     while streams.room(0) == 0 || streams.room(0) > 190 << 10 {
@@ -131,4 +131,33 @@ fn a_big_file_leaves_the_scrap_of_a_zone_and_lies_in_the_next_one_whole() {
     assert_ne!(fresh, first.seq);
     assert_eq!([fresh; 3], [(); 3].map(|()| streams_of(Stock::Plenty)), "and stays there");
     assert_eq!(streams.group.filled, vec![first.seq]);
+}
+
+#[test]
+fn a_zone_takes_blocks_to_its_end() {
+    let (mut streams, _) = streams();
+    let mut source = Shelf(vec![11, 10]);
+    while append(&mut streams, &mut source, 0, 4, None).unwrap().seq == ZoneSeq(10) {}
+    streams.drain(Txg(9), &mut source).unwrap();
+    let claimed = streams.group.written[&ZoneSeq(10)].claimed;
+    // Two batches, each with a directory part of one unit.
+    let left = (1 << 20) - claimed;
+    assert!(left < 4096 + 4096, "{left} bytes of the zone hold nothing");
+    assert_eq!(streams.group.written[&ZoneSeq(10)].born, claimed - 4096 - 2 * 4096);
+}
+
+#[test]
+fn metadata_that_moves_is_counted_as_metadata() {
+    let (mut streams, _) = streams();
+    let mut source = Shelf(vec![11, 10]);
+    let owner = Owner::Block { objset: 1, object: 1, level: 1, block: 0 };
+    for (nth, siblings) in [Vec::new(), vec![Addr::new(ZoneSeq(4), 1 << 14)]].into_iter().enumerate() {
+        let identity = Some(Addr::new(ZoneSeq(3), (1 + nth as u64) << 14));
+        let block =
+            Stored { bytes: &[7; 8192], identity, birth: Txg(3), owner, siblings, crc: 0, joins: false };
+        streams.append(0, Class::Collection, Txg(9), block, &mut source).unwrap();
+    }
+    streams.drain(Txg(9), &mut source).unwrap();
+    let blocks = |class: Class| streams.counters.writes(class).blocks.get();
+    assert_eq!((blocks(Class::Collection), blocks(Class::MetaA)), (1, 1));
 }

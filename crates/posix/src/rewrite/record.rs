@@ -91,11 +91,11 @@ impl Fs {
         if !keep(normal.compression, &made) {
             return Ok(None);
         }
-        let block_bytes = u64::from(object.block_size());
-        let start = block.saturating_mul(block_bytes);
+        let block_bytes = object.block_size();
+        let start = block.saturating_mul(block_bytes.into());
         let file_bytes = inode.read().attrs.zpl.size;
-        let need =
-            Need { data: start..start.saturating_add(block_bytes), block_bytes, file_bytes, names: None };
+        let data = start..start.saturating_add(block_bytes.into());
+        let need = Need::records(object, data, block_bytes, file_bytes);
         let tx = self.begin_rewriting(&[(&inode.claims, need)])?;
         let after = made.stored_bytes();
         Ok(object.recode_block(&tx, block, (&was, content), made)?.then_some(after))

@@ -42,7 +42,7 @@ impl Fs {
                 break;
             }
             let end = size.next_multiple_of(u64::from(bytes));
-            let need = Need { data: 0..end, block_bytes: bytes.into(), file_bytes: size, names: None };
+            let need = Need::records(object, 0..end, bytes, size);
             let tx = self.begin_rewriting(&[(&inode.claims, need)])?;
             let state = inode.write();
             if state.attrs.zpl.size != size {
