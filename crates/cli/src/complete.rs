@@ -62,6 +62,8 @@ fn completer(arg: &Arg) -> Option<ArgValueCompleter> {
         value if value.starts_with("PROPERTY") => ArgValueCompleter::new(properties),
         "OPTIONS" => ArgValueCompleter::new(mount_options),
         "DIR|POOL" | "NAME|DEVICE" => ArgValueCompleter::new(pools),
+        "ALGORITHM" => ArgValueCompleter::new(algorithms),
+        "PATH" => ArgValueCompleter::new(PathCompleter::any()),
         _ if ["pool", "pools", "name", "names"].contains(&id) => ArgValueCompleter::new(pools),
         _ => return None,
     })
@@ -99,6 +101,17 @@ fn assignments(start: &OsStr) -> Vec<CompletionCandidate> {
     all(values, start)
 }
 
+/// Values of the property `compression`, but for those that follow the load.
+fn algorithms(start: &OsStr) -> Vec<CompletionCandidate> {
+    let start = format!("compression={}", start.to_string_lossy());
+    let values = assignments(OsStr::new(&start)).into_iter();
+    let words = values.filter_map(|value| {
+        let value = value.get_value().to_string_lossy().into_owned();
+        value.strip_prefix("compression=").map(str::to_owned)
+    });
+    words.filter(|word| !word.starts_with("zstd-auto")).map(CompletionCandidate::new).collect()
+}
+
 /// The last of several options with commas between them.
 fn mount_options(start: &OsStr) -> Vec<CompletionCandidate> {
     let start = start.to_string_lossy();
@@ -128,6 +141,7 @@ mod tests {
         assert_eq!(said(assignments(OsStr::new("comp"))), ["compression="]);
         let values = said(assignments(OsStr::new("compression=l")));
         assert_eq!(values, ["compression=lz4", "compression=lzjb"]);
+        assert_eq!(said(algorithms(OsStr::new("l"))), ["lz4", "lzjb"]);
         assert!(said(properties(OsStr::new(""))).contains(&"all".to_owned()));
     }
 

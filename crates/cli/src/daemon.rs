@@ -21,6 +21,7 @@ use crate::memory::{self, Memory};
 use crate::metrics::{self, MountSide};
 use crate::query::{Query, Setting, judge};
 use crate::registry::Registry;
+use crate::rewriting;
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -44,6 +45,8 @@ use terrane_posix::Fs;
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 /// How often directories that lost names are looked after.
 const SETTLE_PERIOD: Duration = Duration::from_secs(1);
+/// How often it is looked whether files are to be rewritten.
+const REWRITE_PERIOD: Duration = Duration::from_millis(250);
 /// How long those who asked for the end may take to hear that it came.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -73,7 +76,7 @@ struct Shared {
     brake: Arc<Brake>,
     /// What a successor will read; empty where there is no holder.
     page: OnceLock<(File, Facts)>,
-    house: Mutex<Option<JoinHandle<()>>>,
+    house: Mutex<Vec<JoinHandle<()>>>,
     stage: Mutex<Stage>,
     changed: Condvar,
 }
@@ -132,9 +135,11 @@ impl Shared {
         (stage.ending, stage.connection) = (true, None);
         drop(stage);
         self.changed.notify_all();
-        let house = self.house.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // It sees `ending` after one step.
-        let _ = house.map(JoinHandle::join);
+        let house = std::mem::take(&mut *self.house.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in house {
+            // It sees `ending` after one step.
+            let _ = thread.join();
+        }
     }
 
     /// True: it ends.
@@ -217,8 +222,11 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
     let keeping = Arc::clone(&shared);
     // After a take-over, what has no name may be open.
     let drains = matches!(origin, Origin::New(_));
-    let house = std::thread::spawn(move || keep_house(&keeping, drains));
-    *shared.house.lock().unwrap_or_else(PoisonError::into_inner) = Some(house);
+    let rewriting = Arc::clone(&shared);
+    *shared.house.lock().unwrap_or_else(PoisonError::into_inner) = vec![
+        std::thread::spawn(move || keep_house(&keeping, drains)),
+        std::thread::spawn(move || rewrite(&rewriting)),
+    ];
 
     let served = answer_kernel(&plan, &shared, session, origin, ready);
     log::info!("pool {}: the mount on {} is gone", plan.target.name, plan.dir.display());
@@ -388,6 +396,14 @@ fn keep_house(shared: &Shared, drains: bool) {
     // About once in a group: what lost names in one is settled in the next.
     while !shared.live.pool.is_read_only() && !shared.rest(SETTLE_PERIOD) {
         while shared.fs.settle_names() && !shared.is_ending() {}
+    }
+}
+
+/// Goes on with what is to be stored in another form.
+fn rewrite(shared: &Shared) {
+    terrane_fuse::process::give_way();
+    while !shared.live.pool.is_read_only() && !shared.rest(REWRITE_PERIOD) {
+        rewriting::go_on(&shared.fs, &shared.live.pool, &|time| shared.rest(time));
     }
 }
 

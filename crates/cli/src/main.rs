@@ -28,6 +28,7 @@ mod pages;
 mod progress;
 mod query;
 mod registry;
+mod rewriting;
 mod size;
 mod suggest;
 mod sys;

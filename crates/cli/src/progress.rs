@@ -78,7 +78,7 @@ fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
 }
 
 /// `42 s`, `3:07 min`, `2:05 h`.
-fn duration(secs: u64) -> String {
+pub fn duration(secs: u64) -> String {
     match secs {
         0..60 => format!("{secs} s"),
         60..3600 => format!("{}:{:02} min", secs / 60, secs % 60),

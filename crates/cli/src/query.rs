@@ -12,6 +12,7 @@ use crate::inspect;
 use crate::live::Live;
 use crate::metrics;
 use crate::newcomer::{Kind, Terms};
+use crate::rewriting;
 use crate::suggest;
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -19,10 +20,12 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use terrane_dataset::{DatasetError, PROPERTIES, Property};
 use terrane_device::ZoneState;
+use terrane_object::Compression;
 use terrane_pool::label::{Role, Stay};
 use terrane_pool::second::CacheDevice;
 use terrane_pool::stats::WaitFor;
 use terrane_pool::{Feature, LevelShare, Member, Spent, Stats, Totals};
+use terrane_posix::RewriteSpec;
 use terrane_wire::meter::Times;
 
 /// A property and what it shall be.
@@ -32,7 +35,7 @@ pub struct Setting {
     pub value: String,
 }
 
-/// What can be asked. Everything but `Set`, `Inherit`, `Upgrade`, `Add`, `Remove` and `Collect` only reads.
+/// What can be asked. Everything but `Set`, `Inherit`, `Upgrade`, `Add`, `Remove`, `Collect`, `Rewrite` and `RewriteCancel` only reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     Status,
@@ -66,6 +69,16 @@ pub enum Query {
         target_percent: u8,
         wait: bool,
     },
+    /// Files stored in another form, by the server of a mount.
+    Rewrite {
+        object: u64,
+        recursive: bool,
+        compression: Option<String>,
+        record_size: Option<u32>,
+    },
+    /// How far that is.
+    RewriteStatus,
+    RewriteCancel,
     Zones,
     /// Every zone in its place.
     ZoneMap,
@@ -112,6 +125,8 @@ impl Query {
                 | Query::Add { .. }
                 | Query::Remove { .. }
                 | Query::Collect { .. }
+                | Query::Rewrite { .. }
+                | Query::RewriteCancel
         )
     }
 
@@ -138,6 +153,15 @@ impl Query {
             Query::Collect { target_percent, wait } => {
                 json!({"ask": "collect", "target_percent": target_percent, "wait": wait})
             }
+            Query::Rewrite { object, recursive, compression, record_size } => json!({
+                "ask": "rewrite",
+                "object": object,
+                "recursive": recursive,
+                "compression": compression,
+                "record_size": record_size,
+            }),
+            Query::RewriteStatus => json!({"ask": "rewrite status"}),
+            Query::RewriteCancel => json!({"ask": "rewrite cancel"}),
             Query::Zones => json!({"ask": "zones"}),
             Query::ZoneMap => json!({"ask": "zone map"}),
             Query::Space => json!({"ask": "space"}),
@@ -191,6 +215,18 @@ impl Query {
                 target_percent: u8::try_from(raw.get("target_percent")?.as_u64()?).ok()?,
                 wait: raw.get("wait")?.as_bool()?,
             },
+            "rewrite" => {
+                let word = |key: &str| raw.get(key).and_then(Value::as_str).map(str::to_owned);
+                let size = raw.get("record_size").and_then(Value::as_u64).map(u32::try_from);
+                Query::Rewrite {
+                    object: object()?,
+                    recursive: raw.get("recursive")?.as_bool()?,
+                    compression: word("compression"),
+                    record_size: size.transpose().ok()?,
+                }
+            }
+            "rewrite status" => Query::RewriteStatus,
+            "rewrite cancel" => Query::RewriteCancel,
             "zones" => Query::Zones,
             "zone map" => Query::ZoneMap,
             "space" => Query::Space,
@@ -229,6 +265,18 @@ impl Query {
             Query::Collect { target_percent, wait } => {
                 collect::down_to(live, *target_percent, *wait, progress)
             }
+            Query::Rewrite { object, recursive, compression, record_size } => {
+                let compression = compression.as_ref().map(|word| word.parse::<Compression>()).transpose();
+                let spec = RewriteSpec {
+                    root: *object,
+                    recursive: *recursive,
+                    compression: compression.map_err(|error| Failure(error.to_string()))?,
+                    record_size: *record_size,
+                };
+                rewriting::begin(live, &spec)
+            }
+            Query::RewriteStatus => Ok(rewriting::status(live)),
+            Query::RewriteCancel => rewriting::cancel(live),
             Query::Zones => Ok(inspect::zones(&live.pool)),
             Query::ZoneMap => Ok(inspect::zone_map(live)),
             Query::Space => inspect::space(live),
@@ -705,6 +753,15 @@ mod tests {
             Query::Uberblocks,
             Query::Upgrade,
             Query::Collect { target_percent: 7, wait: true },
+            Query::Rewrite {
+                object: 7,
+                recursive: true,
+                compression: Some("zstd-19".into()),
+                record_size: None,
+            },
+            Query::Rewrite { object: 8, recursive: false, compression: None, record_size: Some(1 << 20) },
+            Query::RewriteStatus,
+            Query::RewriteCancel,
             Query::Zones,
             Query::ZoneMap,
             Query::Space,

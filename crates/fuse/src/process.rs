@@ -34,6 +34,15 @@ pub fn signal(process: u32, signal: i32) -> io::Result<()> {
     }
 }
 
+/// Has this thread run only while others leave a processor to it, nearly.
+pub fn give_way() {
+    // SAFETY: setpriority takes numbers and touches no memory. On Linux 0 means the calling thread, not its process. Where it is not
+    // granted the thread is as eager as the others.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, 15);
+    }
+}
+
 /// Has all threads share two heaps. Each thread having its own is faster only where they allocate more than they work, and what one
 /// frees the others could not use.
 #[cfg(target_env = "gnu")]

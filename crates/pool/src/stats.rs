@@ -326,6 +326,12 @@ impl Pool {
         self.recent.lock().note(self.counters.now_ns(), || self.totals());
     }
 
+    /// Dirty bytes in memory, their bound, and how many changes wait for room: for who asks before each record.
+    pub fn load(&self) -> (u64, u64, u64) {
+        let (dirty_bytes, dirty_bytes_max) = self.txg.dirty();
+        (dirty_bytes, dirty_bytes_max, self.txg.waiting().0)
+    }
+
     /// What the pool has done so far. Cheap enough to be asked every second.
     pub fn stats(&self) -> Stats {
         let counters = &*self.counters;

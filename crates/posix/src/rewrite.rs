@@ -370,12 +370,13 @@ impl Fs {
     }
 
     fn end_of_pass(&self, number: u64, job: &Job) -> Result<RewriteStep, Errno> {
+        // Who is told that it is done finds it done after a crash. And what a pass made has no pointers before it is committed, and would
+        // be passed over by the next one.
+        self.set.commit()?;
         let Some(pass) = job.next_pass() else {
             self.end_rewrite(number, RewriteState::Done)?;
             return Ok(RewriteStep::Went);
         };
-        // What the pass before made has no pointers before it is committed, and would be passed over.
-        self.set.commit()?;
         let since = self.set.open_txg().0;
         self.rewriting.advance(number, |job| {
             (job.pass, job.since, job.place) = (pass, since, Place::default());

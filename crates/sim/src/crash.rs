@@ -73,6 +73,18 @@ pub fn random_crash(seed: u64) -> Result<(), Failure> {
     lives(Workload::fresh(machine, seed), seed, 120)
 }
 
+/// Likewise, while files are rewritten. Returns how much one of the rewrites changed before the first crash, at the most.
+pub fn rewriting_crash(seed: u64) -> Result<u64, Failure> {
+    let mut workload = Workload::fresh(Machine::create(&Plan::small(seed))?, seed);
+    workload.rewrites = true;
+    workload.file_bytes = 60_000;
+    for _ in 0..100 {
+        ensure(workload.step()? == Step::Done, || stopped(&workload))?;
+    }
+    let rewritten = workload.rewritten;
+    lives(workload, seed, 400).map(|()| rewritten)
+}
+
 /// Likewise on a pool that is nearly full, with files so large that the collector has work. Returns how many runs of moved blocks
 /// there were before the first crash.
 pub fn crowded_crash(seed: u64) -> Result<u64, Failure> {
@@ -113,7 +125,7 @@ pub(crate) fn zones(machine: &Machine) -> String {
 
 fn lives(mut workload: Workload, seed: u64, ops: u64) -> Result<(), Failure> {
     let mut dice = Dice::new(seed ^ 0xc0a5);
-    let file_bytes = workload.file_bytes;
+    let (file_bytes, rewrites) = (workload.file_bytes, workload.rewrites);
     for life in 0..2 {
         let device = workload.machine.device.clone();
         device.crash_after(device.ops_done() + dice.below(ops));
@@ -136,7 +148,7 @@ fn lives(mut workload: Workload, seed: u64, ops: u64) -> Result<(), Failure> {
         workload.machine.pool.abandon();
         let recovered = recover(&workload, &left, seed + life);
         workload = recovered.map_err(|failure| failure.within(format_args!("life {life}")))?;
-        workload.file_bytes = file_bytes;
+        (workload.file_bytes, workload.rewrites) = (file_bytes, rewrites);
     }
     live_on(workload, 40, seed)
 }

@@ -13,8 +13,8 @@ use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
 use terrane_sim::workload::Acts;
 use terrane_sim::{Failure, collect, crash, faults, full, gc, storm};
 
-const USAGE: &str = "terrane-sim replay [--crowded | --collect [--tight]] --seed N
-terrane-sim crash [--crowded | --collect [--tight]] --seeds A..B
+const USAGE: &str = "terrane-sim replay [--crowded | --rewriting | --collect [--tight]] --seed N
+terrane-sim crash [--crowded | --rewriting | --collect [--tight]] --seeds A..B
 terrane-sim every-write [--names | --attributes | --collect] [--seed N] [--stride N]
 terrane-sim faults --seeds A..B
 terrane-sim hostile --count N [--seed FIRST] [--verbose]
@@ -117,6 +117,10 @@ fn crashes(args: &Args, seeds: std::ops::Range<u64>) -> u64 {
         let failures = each(seeds, again, |seed| crash::crowded_crash(seed).map(|seen| runs += seen));
         println!("{runs} runs of moved blocks");
         return failures;
+    }
+    if args.has("--rewriting") {
+        let again = |seed| format!("terrane-sim replay --rewriting --seed {seed}");
+        return each(seeds, again, |seed| crash::rewriting_crash(seed).map(drop));
     }
     if args.has("--collect") {
         let (drives, tight) = match args.has("--tight") {

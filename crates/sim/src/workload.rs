@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_pool::read::ZoneHold;
 use terrane_posix::{
-    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, SetAttr, WriteFlags,
+    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, RewriteSpec, SetAttr,
+    WriteFlags,
 };
 
 /// The model after so many operations.
@@ -47,6 +48,10 @@ pub struct Workload {
     /// How large files get, in bytes.
     pub file_bytes: u64,
     pub acts: Acts,
+    /// Files are stored in other forms meanwhile, which nobody may see.
+    pub rewrites: bool,
+    /// The most that one of them changed: bytes of records, and files.
+    pub rewritten: u64,
 }
 
 /// What a workload does.
@@ -77,6 +82,8 @@ impl Workload {
             held: None,
             file_bytes: 20_000,
             acts: Acts::Everything,
+            rewrites: false,
+            rewritten: 0,
         }
     }
 
@@ -110,6 +117,7 @@ impl Workload {
         if self.steps.is_multiple_of(5) {
             self.machine.fs().settle_names();
         }
+        let rewritten = if self.rewrites { self.rewrite() } else { Ok(()) };
         let last = self.machine.pool.open_txg().0;
         let dead = !self.machine.is_alive();
         let after = State { steps: self.steps, model: Arc::new(self.model.clone()) };
@@ -125,8 +133,38 @@ impl Workload {
         if dead {
             return Ok(Step::Dead);
         }
-        outcome.map_err(|failure| failure.within(format_args!("operation {}", self.steps)))?;
+        outcome.and(rewritten).map_err(|failure| failure.within(format_args!("operation {}", self.steps)))?;
         Ok(Step::Done)
+    }
+
+    /// Some steps of a rewrite, which is begun if none goes on, and ended now and then.
+    fn rewrite(&mut self) -> Result<(), Failure> {
+        let fs = Arc::clone(self.machine.fs());
+        let ended = |errno: Errno| errno == Errno::ENOSPC || errno == Errno::EIO;
+        if !fs.rewrite_goes_on() {
+            let words = ["lz4", "zstd-3", "zstd-9", "gzip-1", "off", "zle"];
+            let compression = self.dice.pick(&words).and_then(|word| word.parse().ok());
+            let record_size =
+                self.dice.pick(&[None, None, Some(512), Some(16 << 10), Some(4 << 10)]).flatten();
+            let spec = RewriteSpec { root: self.model.root, recursive: true, compression, record_size };
+            let begun = fs.rewrite_begin(&spec);
+            ensure(begun.is_ok() || begun.is_err_and(ended) || !self.machine.is_alive(), || {
+                format!("beginning a rewrite: {begun:?}")
+            })?;
+        }
+        for _ in 0..self.dice.below(6) {
+            let step = fs.rewrite_step();
+            ensure(step.is_ok() || !self.machine.is_alive(), || format!("a rewrite: {step:?}"))?;
+        }
+        let figures = fs.rewrite_status().map(|status| status.figures).unwrap_or_default();
+        self.rewritten = self.rewritten.max(figures.before_bytes + figures.reshaped);
+        let failed = figures.errors;
+        ensure(failed == 0 || !self.machine.is_alive(), || format!("a rewrite: {failed} errors"))?;
+        if self.dice.one_in(40) {
+            let cancelled = fs.rewrite_cancel();
+            ensure(cancelled.is_ok() || !self.machine.is_alive(), || format!("a rewrite: {cancelled:?}"))?;
+        }
+        Ok(())
     }
 
     /// Everything so far becomes a promise.

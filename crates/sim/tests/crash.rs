@@ -5,7 +5,7 @@ use terrane_dataset::zap::Kind;
 use terrane_device::Kept;
 use terrane_object::ObjectId;
 use terrane_sim::attributes::{Home, NAMES, home};
-use terrane_sim::crash::{SmallLife, crowded_crash, cut_at, random_crash, small_ops};
+use terrane_sim::crash::{SmallLife, crowded_crash, cut_at, random_crash, rewriting_crash, small_ops};
 use terrane_sim::machine::{Machine, Plan};
 use terrane_sim::seeds::{number, seeds};
 use terrane_sim::workload::{Acts, Step, Workload};
@@ -23,6 +23,17 @@ fn random_lives_cut_at_random_come_back_as_a_committed_group() {
         random_crash(seed)
             .unwrap_or_else(|failure| panic!("seed {seed}: {failure}\nterrane-sim replay --seed {seed}"));
     }
+}
+
+#[test]
+fn a_crash_while_files_are_rewritten_loses_nothing() {
+    let mut rewritten = 0;
+    for seed in seeds(20) {
+        rewritten += rewriting_crash(seed).unwrap_or_else(|failure| {
+            panic!("seed {seed}: {failure}\nterrane-sim replay --rewriting --seed {seed}")
+        });
+    }
+    assert!(rewritten > 0, "there was nothing to rewrite");
 }
 
 #[test]

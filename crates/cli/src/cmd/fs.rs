@@ -1,5 +1,7 @@
 //! `terrane fs`: data sets and their properties.
 
+mod rewrite;
+
 use super::{ask, print, rows};
 use crate::failure::Outcome;
 use crate::figures::{self, FIGURES};
@@ -32,6 +34,9 @@ Sources:
     /// Give properties their default values again
     #[command(after_help = property_help())]
     Inherit(Inherit),
+    /// Have files that are there already stored by another algorithm, or in records of another size
+    #[command(after_help = rewrite::HELP)]
+    Rewrite(rewrite::Rewrite),
 }
 
 #[derive(Args)]
@@ -121,6 +126,7 @@ impl FsCommand {
         match self {
             FsCommand::List(list) => list.run(),
             FsCommand::Get(get) => get.run(),
+            FsCommand::Rewrite(rewrite) => rewrite.run(),
             FsCommand::Set(set) => {
                 let query = Query::Set(set.properties.clone());
                 change(&Registry::of_this_user()?, &set.pool, &query)

@@ -190,7 +190,7 @@ fn split(word: &Path) -> Option<(&Path, &[u8])> {
 }
 
 /// The pool whose mount is the file system with this number.
-fn mounted(registry: &Registry, path: &Path, dev: u64) -> Outcome<Target> {
+pub(super) fn mounted(registry: &Registry, path: &Path, dev: u64) -> Outcome<Target> {
     for name in registry.pools()?.keys() {
         let target = live::find(registry, name)?;
         let Some(daemon) = daemon_of(registry, &target)? else { continue };

@@ -1,0 +1,349 @@
+//! `terrane fs rewrite`: files that are there already, in another form.
+//!
+//! The server that has the pool mounted does it, in the background; the command begins it, and watches. So nothing is lost when the
+//! command is interrupted, and the same command again watches on.
+
+use super::super::stat::mounted;
+use super::super::{daemon_of, print};
+use crate::failure::{Failure, Outcome};
+use crate::live::{self, Target};
+use crate::query::Query;
+use crate::registry::Registry;
+use crate::size;
+use crate::table::envelope;
+use clap::{ArgGroup, Args};
+use serde_json::{Value, json};
+use std::io::{IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use terrane_object::Compression;
+
+pub const HELP: &str = "\
+The server of the mount rewrites files record by record while they are used. Content, times (the change time too), inode numbers, links, attributes and open files stay as they are. What is
+written meanwhile is stored as the properties say, and so is all that is written later. It gives way to everybody else.
+
+Interrupting the command does not end it: the same command again watches on, --status shows how far it is, and --cancel ends it. It goes on after an unmount or a crash, with the next mount.
+One rewrite goes on at a time. A record that does not shrink is stored as it is. Another record size is for files of up to 64M; --status counts those it left alone.
+
+The exit code is 0 when all is done, and 1 when it was cancelled, or files could not be read.
+";
+
+/// Between two looks at how far it is.
+const PERIOD: Duration = Duration::from_millis(200);
+/// Between two lines of `--json`.
+const LINE_PERIOD: Duration = Duration::from_secs(1);
+const CELLS: u64 = 20;
+
+#[derive(Args)]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["compression", "recordsize", "status", "cancel"]))]
+pub struct Rewrite {
+    /// A file or directory on a mount; for --status and --cancel also a pool
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+    /// All files below the directory
+    #[arg(short, long)]
+    recursive: bool,
+    /// Have contents compressed by this algorithm: a value of the property, but for zstd-auto
+    #[arg(long, value_name = "ALGORITHM", value_parser = compression)]
+    compression: Option<Compression>,
+    /// Have files stored in records of this size: a value of the property
+    #[arg(long, value_name = "SIZE", value_parser = record_size)]
+    recordsize: Option<u32>,
+    /// Begin, and do not wait
+    #[arg(short, long, conflicts_with_all = ["status", "cancel"])]
+    background: bool,
+    /// Show how far the rewrite is, or how the last one since the mount ended
+    #[arg(long, conflicts_with_all = ["compression", "recordsize", "recursive"])]
+    status: bool,
+    /// End the rewrite that goes on; what is done stays so
+    #[arg(long, conflicts_with_all = ["compression", "recordsize", "recursive", "status"])]
+    cancel: bool,
+    /// JSON: a line each second while it waits, with exact numbers
+    #[arg(short, long)]
+    json: bool,
+}
+
+fn compression(word: &str) -> Result<Compression, String> {
+    if word.starts_with("zstd-auto") {
+        return Err("zstd-auto follows the load of writers, and a rewrite has none: name a level".to_owned());
+    }
+    word.parse::<Compression>().map_err(|error| error.to_string())
+}
+
+fn record_size(word: &str) -> Result<u32, String> {
+    let bytes = size::parse(word).map_err(|error| error.to_string())?;
+    let bytes = u32::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two());
+    bytes
+        .filter(|bytes| (512..=16 << 20).contains(bytes))
+        .ok_or_else(|| "a power of two from 512 to 16M".to_owned())
+}
+
+impl Rewrite {
+    pub fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        if self.status || self.cancel {
+            let target = self.target(&registry)?;
+            let query = if self.cancel { Query::RewriteCancel } else { Query::RewriteStatus };
+            let row = ask(&registry, &target, &query)?;
+            return self.show(&row);
+        }
+        let meta = std::fs::symlink_metadata(&self.path).map_err(Failure::io("looking at", &self.path))?;
+        if meta.is_dir() && !self.recursive {
+            let (at, remedy) = (self.path.display(), "say -r for all files below it");
+            return Err(Failure::refused(at, "a file", "a directory", remedy));
+        }
+        if !meta.is_dir() && !meta.is_file() {
+            let remedy = "only these have contents to rewrite";
+            return Err(Failure::refused(self.path.display(), "a file or directory", "neither", remedy));
+        }
+        let target = mounted(&registry, &self.path, meta.dev())?;
+        let query = Query::Rewrite {
+            object: meta.ino(),
+            recursive: self.recursive,
+            compression: self.compression.map(|compression| compression.to_string()),
+            record_size: self.recordsize,
+        };
+        let mut row = ask(&registry, &target, &query)?;
+        if !self.background {
+            row = self.watch(&registry, &target, row)?;
+        }
+        self.show(&row)?;
+        let number = |key: &str| row[key].as_u64().unwrap_or(0);
+        match row["state"].as_str() {
+            _ if self.background => Ok(()),
+            Some("done") if number("errors") == 0 => Ok(()),
+            Some("done") => Err(Failure(format!(
+                "{} records or files could not be read and are as they were; the log of the mount names them",
+                number("errors")
+            ))),
+            _ => Err(Failure("the rewrite was cancelled; what is done stays so".to_owned())),
+        }
+    }
+
+    /// The pool that a path is on, or that a word names.
+    fn target(&self, registry: &Registry) -> Outcome<Target> {
+        match std::fs::symlink_metadata(&self.path) {
+            Ok(meta) if meta.is_dir() || !is_device(registry, &self.path) => {
+                mounted(registry, &self.path, meta.dev())
+            }
+            _ => live::find(registry, &self.path.to_string_lossy()),
+        }
+    }
+
+    /// Until it ends.
+    fn watch(&self, registry: &Registry, target: &Target, first: Value) -> Outcome<Value> {
+        let mut row = first;
+        let mut watched = Watched::new();
+        let mut told: Option<Instant> = None;
+        while goes_on(&row) {
+            if self.json && told.is_none_or(|told| told.elapsed() >= LINE_PERIOD) {
+                told = Some(Instant::now());
+                print(&format!("{row}\n"))?;
+            }
+            if !self.json {
+                watched.show(&row);
+            }
+            std::thread::sleep(PERIOD);
+            row = ask(registry, target, &Query::RewriteStatus)?;
+        }
+        Ok(row)
+    }
+
+    fn show(&self, row: &Value) -> Outcome {
+        if self.json && self.background | self.status | self.cancel {
+            return print(&format!("{:#}\n", envelope("fs rewrite", json!({"rewrites": [row]}))));
+        }
+        print(&if self.json { format!("{row}\n") } else { describe(row) })
+    }
+}
+
+/// A word that is both a file and a pool's device means the pool.
+fn is_device(registry: &Registry, path: &Path) -> bool {
+    path.to_str().is_some_and(|word| live::find(registry, word).is_ok())
+}
+
+fn goes_on(row: &Value) -> bool {
+    matches!(row["state"].as_str(), Some("going" | "waiting for room"))
+}
+
+/// Only a server does it.
+fn ask(registry: &Registry, target: &Target, query: &Query) -> Outcome<Value> {
+    match daemon_of(registry, target)? {
+        Some(daemon) => daemon.ask(&query.to_json(), &mut |_, _, _| {}),
+        None => Err(Failure::refused(
+            format_args!("pool {}", target.name),
+            "a pool that is mounted",
+            "it is not",
+            "mount it: a rewrite that was begun goes on with the mount",
+        )),
+    }
+}
+
+fn number(row: &Value, key: &str) -> u64 {
+    row[key].as_u64().unwrap_or(0)
+}
+
+/// What records took that were compressed anew, before and after.
+fn gain(row: &Value) -> String {
+    let (before, after) = (number(row, "before"), number(row, "after"));
+    if before == 0 {
+        return String::new();
+    }
+    let ratio = before as f64 / after.max(1) as f64;
+    format!(", {} became {} ({ratio:.2}x)", size::print(before), size::print(after))
+}
+
+fn describe(row: &Value) -> String {
+    let name = crate::table::printable(row["name"].as_str().unwrap_or("?"));
+    let Some(state) = row["state"].as_str() else { return format!("{name}: no rewrite goes on\n") };
+    let path = crate::table::printable(row["path"].as_str().unwrap_or("?"));
+    let forms: Vec<String> = [
+        ("compression", row["compression"].as_str().map(str::to_owned)),
+        ("recordsize", row["recordsize"].as_u64().map(size::print)),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some(format!("{name}={}", value?)))
+    .collect();
+    let mut out = format!("{name}: {path}, {}: {state}", forms.join(" "));
+    if goes_on(row) {
+        out.push_str(&format!(", {}", row["pass"].as_str().unwrap_or("?")));
+    }
+    out.push_str(&format!(", {} of {} files{}", row["files"], row["files_total"], gain(row)));
+    for (key, text) in [
+        ("reshaped", "files in other records"),
+        ("too_large", "files too large for other records"),
+        ("errors", "records or files that could not be read"),
+    ] {
+        if number(row, key) > 0 {
+            out.push_str(&format!(", {} {text}", number(row, key)));
+        }
+    }
+    out.push('\n');
+    out
+}
+
+/// A line on standard error, if a person is there to see it.
+struct Watched {
+    visible: bool,
+    drawn: bool,
+    /// The pass that is watched, since when, and what it had done then: records in bytes as stored, and content.
+    pass: String,
+    begun: Instant,
+    stored: u64,
+    logical: u64,
+}
+
+impl Watched {
+    fn new() -> Watched {
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let visible = std::io::stderr().is_terminal() && !dumb;
+        let (pass, begun) = (String::new(), Instant::now());
+        Watched { visible, drawn: false, pass, begun, stored: 0, logical: 0 }
+    }
+
+    fn show(&mut self, row: &Value) {
+        if !self.visible {
+            return;
+        }
+        let pass = row["pass"].as_str().unwrap_or("?");
+        if self.pass != pass {
+            (self.pass, self.begun) = (pass.to_owned(), Instant::now());
+            (self.stored, self.logical) = (number(row, "stored"), number(row, "logical"));
+        }
+        let seconds = self.begun.elapsed().as_secs_f64();
+        let (stored, logical) = (
+            number(row, "stored").saturating_sub(self.stored),
+            number(row, "logical").saturating_sub(self.logical),
+        );
+        self.drawn = true;
+        let _ = write!(std::io::stderr(), "\r\x1b[K{}", line(row, stored, logical, seconds));
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if self.drawn {
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// The bar: how much of the pass is done, how fast it went since it is watched, and how long the rest takes at that pace.
+fn line(row: &Value, stored: u64, logical: u64, seconds: f64) -> String {
+    let pass = row["pass"].as_str().unwrap_or("?");
+    if pass == "counting" {
+        return format!("counting: {} files", row["files_total"]);
+    }
+    let total = number(row, "stored_total").max(1);
+    let done = number(row, "stored").min(total);
+    let full = (u128::from(done) * u128::from(CELLS) / u128::from(total)) as usize;
+    let percent = u128::from(done) * 100 / u128::from(total);
+    let mut out = format!(
+        "{pass} [{}{}] {percent:3} %  {} of {} files{}",
+        "#".repeat(full),
+        " ".repeat(CELLS as usize - full),
+        row["files"],
+        row["files_total"],
+        gain(row)
+    );
+    if row["state"] == "waiting for room" {
+        out.push_str("  the pool is full");
+    } else if seconds >= 0.5 && stored > 0 {
+        let left = ((total - done) as f64 * seconds / stored as f64).ceil() as u64;
+        let rate = size::print((logical as f64 / seconds) as u64);
+        out.push_str(&format!("  {rate}/s  {} left", crate::progress::duration(left)));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row() -> Value {
+        json!({"name": "tank", "path": "/a", "state": "going", "pass": "compression", "compression": "zstd-9", "recordsize": null,
+            "files": 3, "files_total": 12, "stored": 25 << 20, "stored_total": 100 << 20, "logical": 50 << 20,
+            "before": 20 << 20, "after": 10 << 20, "reshaped": 0, "too_large": 0, "errors": 0})
+    }
+
+    #[test]
+    fn the_bar_shows_what_is_done_and_how_long_the_rest_takes() {
+        let shown = line(&row(), 25 << 20, 50 << 20, 5.0);
+        assert_eq!(
+            shown,
+            format!(
+                "compression [#####{}]  25 %  3 of 12 files, 20M became 10M (2.00x)  10M/s  15 s left",
+                " ".repeat(15)
+            )
+        );
+        let full = Value::from_iter(
+            row()
+                .as_object()
+                .unwrap()
+                .clone()
+                .into_iter()
+                .chain([("state".to_owned(), "waiting for room".into())]),
+        );
+        assert!(line(&full, 0, 0, 9.0).ends_with("the pool is full"));
+    }
+
+    #[test]
+    fn a_rewrite_is_told_in_a_line() {
+        assert_eq!(
+            describe(&row()),
+            "tank: /a, compression=zstd-9: going, compression, 3 of 12 files, 20M became 10M (2.00x)\n"
+        );
+        assert_eq!(describe(&json!({"name": "tank", "state": null})), "tank: no rewrite goes on\n");
+    }
+
+    #[test]
+    fn what_no_record_can_be_is_a_mistake() {
+        assert!(compression("zstd-auto:3-9").unwrap_err().contains("name a level"));
+        assert!(compression("zip").is_err() && compression("gzip-9").is_ok());
+        assert_eq!(
+            (record_size("128K"), record_size("3K").is_err(), record_size("32M").is_err()),
+            (Ok(128 << 10), true, true)
+        );
+    }
+}
