@@ -16,22 +16,25 @@
 //!
 //! Invariant: `Gather` holds exactly the bytes between what the device has and the end of what was appended.
 
+mod writer;
+
 use crate::addr::{Addr, GRANULE, granule_bytes};
 use crate::alloc::ZoneSource;
 use crate::devices::Devices;
-use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, PartEncoder, PartHead};
+use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, Part, PartEncoder, PartHead};
 use crate::error::PoolError;
+use crate::parts::PartCache;
 use crate::policy::{Age, Layout, Placement, Placer, Stock};
 use crate::record::{Class, Home, Move, Opened, PartCopy, Written, runs_of};
 use crate::stats::Counters;
 use crate::zone_header::{ZONE_MAGIC, ZoneHeader};
-use flume::{Receiver, Sender, bounded, unbounded};
+use flume::{Receiver, Sender, unbounded};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use terrane_device::{AlignedBuf, Device};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
+use writer::{Done, Work, Writer, carry_out};
 
 /// A batch is written when it reaches this many bytes (less in small zones).
 pub const BATCH_BYTES: u64 = 1 << 20;
@@ -83,6 +86,7 @@ struct Batch {
     seq: ZoneSeq,
     home: Home,
     start: u64,
+    txg: Txg,
     /// End of the directory part before this batch's, or [`NO_PART`].
     previous: u64,
     data: Arc<AlignedBuf>,
@@ -108,16 +112,6 @@ struct OpenZone {
     gathered: [(u64, u64); Class::ALL.len()],
     gather: Arc<Gather>,
 }
-
-/// What the writer does, in this order.
-enum Work {
-    Write(Batch),
-    /// The zone takes no more: its drive need not keep it open.
-    Finish(Home),
-}
-
-/// The writer's answer: a batch and how it went, or that a zone was finished.
-type Done = Option<(Batch, Result<(), PoolError>)>;
 
 impl OpenZone {
     /// The head of the part that ends the batch being gathered, for a pool and an incarnation.
@@ -207,53 +201,26 @@ pub struct Streams {
     spare: Vec<AlignedBuf>,
     devices: Arc<Devices>,
     counters: Arc<Counters>,
+    /// Where parts go when they are written: collection wants them again.
+    parts: Arc<PartCache>,
     pub group: Appended,
-}
-
-/// The thread that writes batches. Whoever drops it waits for its end, because it holds the devices, and a device that is held stays
-/// locked: an import right after the last handle of a pool has gone must find it free.
-struct Writer {
-    queue: Option<Sender<Work>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.queue = None;
-        // One that panicked has ended as well.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
 }
 
 impl Streams {
     /// `threads`: a writer thread of its own.
     pub(crate) fn new(
-        pool: u64,
-        incarnation: u64,
+        (pool, incarnation): (u64, u64),
         devices: Arc<Devices>,
         capacity: u64,
         layout: Layout,
         threads: bool,
         counters: Arc<Counters>,
+        parts: Arc<PartCache>,
     ) -> Streams {
         let unit = devices.write_unit();
         let (done, from_writer) = unbounded();
         let open = std::iter::repeat_with(|| None).take(layout.slots()).collect();
-        let to_writer = threads.then(|| {
-            let (queue, work) = bounded::<Work>(IN_FLIGHT);
-            let (done, devices, counters) = (done.clone(), devices.clone(), counters.clone());
-            let thread = std::thread::Builder::new()
-                .name("terrane-write".into())
-                .spawn(move || {
-                    for work in work {
-                        if done.send(carry_out(work, &devices, &counters)).is_err() {
-                            return;
-                        }
-                    }
-                })
-                .expect("a thread can be started when a pool is opened");
-            Writer { queue: Some(queue), thread: Some(thread) }
-        });
+        let to_writer = threads.then(|| Writer::start(&done, &devices, &counters));
         let batch_bytes = BATCH_BYTES.min(capacity / 2);
         Streams {
             pool,
@@ -273,8 +240,13 @@ impl Streams {
             spare: Vec::new(),
             devices,
             counters,
+            parts,
             group: Appended::default(),
         }
+    }
+
+    pub(crate) fn parts(&self) -> &Arc<PartCache> {
+        &self.parts
     }
 
     pub fn layout(&self) -> Layout {
@@ -679,6 +651,7 @@ impl Streams {
             seq,
             home: open.home,
             start,
+            txg,
             previous,
             data,
             entries,
@@ -713,6 +686,15 @@ impl Streams {
             return;
         }
         batch.gather.state.lock().chunks.retain(|(start, _)| *start != batch.start);
+        let end = batch.start + batch.data.len() as u64;
+        let previous = (batch.previous != NO_PART).then_some(batch.previous);
+        self.parts.insert(Arc::new(Part::new(
+            batch.seq,
+            batch.txg,
+            (batch.start, end),
+            previous,
+            batch.entries,
+        )));
         if let Some(memory) = Arc::into_inner(batch.data) {
             self.recycle(memory);
         }
@@ -860,37 +842,6 @@ impl Streams {
 /// Memory for a batch: of one that was written, or for more than one takes, because growing means new pages and a copy.
 fn memory(spare: &mut Vec<AlignedBuf>, batch_bytes: u64) -> AlignedBuf {
     spare.pop().unwrap_or_else(|| AlignedBuf::with_capacity(batch_bytes as usize * 5 / 2))
-}
-
-fn carry_out(work: Work, devices: &Devices, counters: &Counters) -> Done {
-    match work {
-        Work::Write(batch) => {
-            let result = write(devices, &batch, counters);
-            Some((batch, result))
-        }
-        Work::Finish(home) => {
-            finish(devices, home);
-            None
-        }
-    }
-}
-
-/// Frees the drive's slot; that it fails harms nobody.
-fn finish(devices: &Devices, home: Home) {
-    let finished = devices.get(home.device).and_then(|device| Ok(device.finish(home.zone)?));
-    if let Err(error) = finished {
-        log::warn!("{home}: {error}");
-    }
-}
-
-fn write(devices: &Devices, batch: &Batch, counters: &Counters) -> Result<(), PoolError> {
-    let device = devices.get(batch.home.device)?;
-    let outcome =
-        counters.timed(&counters.device_write, || device.write(batch.home.zone, batch.start, &batch.data));
-    if outcome.is_err() {
-        counters.write_errors.add(1);
-    }
-    Ok(outcome?)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use crate::features::Feature;
 use crate::gc::Collector;
 use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
 use crate::label::{ANCHORS, BootPtr, DEVICES_MAX, DeviceRow, Features, LABEL_BYTES, Label, Role};
+use crate::parts::{PARTS_PART, PartCache};
 use crate::pool::{Pool, SyncState};
 use crate::record::{Home, SectionPtr};
 use crate::stats::Counters;
@@ -130,13 +131,13 @@ impl Pool {
         let layout = devices.layout(label.has_special())?;
         let state = SyncState {
             streams: Streams::new(
-                pool,
-                1,
+                (pool, 1),
                 devices.clone(),
                 capacity,
                 layout,
                 env.workers() > 0,
                 counters.clone(),
+                Arc::new(PartCache::new(options.cache_bytes / PARTS_PART)),
             ),
             alloc,
             lease_txg: LEASE,

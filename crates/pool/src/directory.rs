@@ -95,6 +95,19 @@ pub struct Part {
 }
 
 impl Part {
+    /// Of a batch from `batch_start` to `end`, whose entries come in the order of their offsets.
+    pub fn new(
+        seq: ZoneSeq,
+        txg: Txg,
+        (batch_start, end): (u64, u64),
+        previous: Option<u64>,
+        entries: Vec<Entry>,
+    ) -> Part {
+        let mut by_identity: Vec<u32> = (0..).take(entries.len()).collect();
+        by_identity.sort_by_key(|index| entries.get(*index as usize).map(|entry| entry.identity));
+        Part { seq, txg, batch_start, end, previous, entries, by_identity }
+    }
+
     /// The entry of the block with this birthplace.
     pub fn find(&self, identity: Addr) -> Option<&Entry> {
         let entry = |index: &u32| self.entries.get(*index as usize);
@@ -338,9 +351,7 @@ pub fn parse_part(pool: u64, trailer: &PartTrailer, raw: &[u8], end: u64) -> Res
     if previous.is_some_and(|previous| previous > trailer.batch_start) {
         return Err(Corrupt::new(at(), "previous part", "before this batch", trailer.previous));
     }
-    let mut by_identity: Vec<u32> = (0..trailer.entries).collect();
-    by_identity.sort_by_key(|index| entries.get(*index as usize).map(|entry| entry.identity));
-    Ok(Part { seq, txg: trailer.txg, batch_start: trailer.batch_start, end, previous, entries, by_identity })
+    Ok(Part::new(seq, trailer.txg, (trailer.batch_start, end), previous, entries))
 }
 
 fn decode_entry(raw: &mut Reader<'_>, last: &mut Last, seq: ZoneSeq) -> Result<Entry, Truncated> {

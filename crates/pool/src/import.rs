@@ -20,7 +20,7 @@ use crate::fates::Fates;
 use crate::features::{Feature, InForce};
 use crate::gc::Collector;
 use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Stay, Uberblock};
-use crate::parts::PartCache;
+use crate::parts::{PARTS_PART, PartCache};
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
 use crate::record::{Free, Home, Record, SectionPtr, Tally, get_frees};
@@ -523,13 +523,13 @@ fn open(
     let capacity = capacities.chain(sizes).min().unwrap_or(label.zone_size);
     let counters = Arc::new(Counters::new(env.clone()));
     let mut streams = Streams::new(
-        label.pool,
-        incarnation,
+        (label.pool, incarnation),
         devices.clone(),
         capacity,
         devices.layout(label.has_special())?,
         env.workers() > 0 && !options.read_only,
         counters.clone(),
+        Arc::new(PartCache::new(options.cache_bytes / PARTS_PART)),
     );
     let mut alloc = Allocator::new(lease_seq);
     let mut used = BTreeSet::new();
@@ -656,7 +656,7 @@ pub(crate) fn assemble(
         recent: Mutex::new(Recent::new(counters.now_ns(), before)),
         before,
         counters,
-        parts: PartCache::new((options.cache_bytes / 8).max(1 << 20)),
+        parts: state.streams.parts().clone(),
         workers: Workers::new(env.workers()),
         txg: groups,
         sync: Mutex::new(state),

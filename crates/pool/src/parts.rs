@@ -8,6 +8,10 @@ use terrane_wire::{NumberMap, ZoneSeq};
 
 type Key = (u64, u64);
 
+/// What parts may take of the memory for blocks: one part of so many, beside it.
+pub(crate) const PARTS_PART: usize = 8;
+const BYTES_MIN: usize = 1 << 20;
+
 #[derive(Default)]
 struct State {
     parts: NumberMap<Key, Arc<Part>>,
@@ -15,6 +19,7 @@ struct State {
     bytes: usize,
 }
 
+/// Parts come here when they are written, because collection and look-ups of moved blocks want them again, and when they were read.
 /// First in, first out: a look-up of moved blocks walks parts in the order of birth, so age says as much as use.
 pub(crate) struct PartCache {
     state: Mutex<State>,
@@ -23,7 +28,7 @@ pub(crate) struct PartCache {
 
 impl PartCache {
     pub fn new(budget: usize) -> PartCache {
-        PartCache { state: Mutex::default(), budget }
+        PartCache { state: Mutex::default(), budget: budget.max(BYTES_MIN) }
     }
 
     pub fn get(&self, seq: ZoneSeq, end: u64) -> Option<Arc<Part>> {

@@ -94,7 +94,7 @@ pub struct Pool {
     /// What the pool had done before this import.
     pub(crate) before: Totals,
     pub(crate) recent: Mutex<Recent>,
-    pub(crate) parts: PartCache,
+    pub(crate) parts: Arc<PartCache>,
     pub(crate) workers: Workers,
     pub(crate) txg: Groups,
     pub(crate) sync: Mutex<SyncState>,

@@ -31,7 +31,18 @@ fn streams() -> (Streams, SimDevice) {
     let devices = Arc::new(Devices::new(vec![Some(Arc::new(device.clone()))]));
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
     let layout = Layout::of_slots(2, 1).unwrap();
-    (Streams::new(1, 1, devices, 1 << 20, layout, false, Arc::new(Counters::new(env))), device)
+    (
+        Streams::new(
+            (1, 1),
+            devices,
+            1 << 20,
+            layout,
+            false,
+            Arc::new(Counters::new(env)),
+            Arc::new(PartCache::new(1 << 20)),
+        ),
+        device,
+    )
 }
 
 /// A block of data of so many KiB, of this group or one that was born elsewhere.
@@ -160,4 +171,26 @@ fn metadata_that_moves_is_counted_as_metadata() {
     streams.drain(Txg(9), &mut source).unwrap();
     let blocks = |class: Class| streams.counters.writes(class).blocks.get();
     assert_eq!((blocks(Class::Collection), blocks(Class::MetaA)), (1, 1));
+}
+
+#[test]
+fn the_parts_of_what_was_written_are_at_hand() {
+    let (mut streams, device) = streams();
+    let mut source = Shelf(vec![11, 10]);
+    fails(&device, 11);
+    append(&mut streams, &mut source, 0, 16, None).unwrap();
+    append(&mut streams, &mut source, 1, 16, None).unwrap();
+    streams.drain(Txg(9), &mut source).unwrap();
+    let end = streams.group.written[&ZoneSeq(10)].claimed;
+    let part = streams.parts().get(ZoneSeq(10), end).unwrap();
+    let mut raw = vec![0; 4096];
+    device.read(ZoneIdx(10), end - 4096, &mut raw).unwrap();
+    let trailer = crate::directory::parse_trailer(&raw, ZoneSeq(10), end).unwrap();
+    let from = raw.len() - (end - trailer.part_start) as usize;
+    let stored = crate::directory::parse_part(1, &trailer, &raw[from..], end).unwrap();
+    assert_eq!(
+        (&part.entries, part.batch_start, part.previous, part.txg),
+        (&stored.entries, stored.batch_start, stored.previous, stored.txg)
+    );
+    assert!(streams.parts().get(ZoneSeq(11), 24 << 10).is_none(), "what was not written is nowhere");
 }
