@@ -295,6 +295,12 @@ fn devices(page: &mut Page, stats: &Stats) {
         "Bytes of written blocks after it, one copy.",
         stats.stored_bytes,
     );
+    page.counter(
+        "nopwrite_blocks_total",
+        "Records that were overwritten by what they held, so that the old ones stayed.",
+        stats.nopwrite_blocks,
+    );
+    page.counter("nopwrite_bytes_total", "Bytes of these records before compression.", stats.nopwrite_bytes);
     page.counter("collected_zones_total", "Zones that collection has emptied.", stats.collected_zones);
     page.counter("collected_bytes_total", "Bytes that collection has moved.", stats.collected_bytes);
     page.counter("reset_zones_total", "Zones that were given back.", stats.reset_zones);

@@ -593,6 +593,7 @@ fn iostat(live: &Live) -> Value {
         "directory_bytes": stats.totals_now.spent_on(Spent::Directory),
         "padding_bytes": stats.totals_now.spent_on(Spent::Padding),
         "anchor_bytes": stats.totals_now.spent_on(Spent::Anchor),
+        "nopwrite_bytes": stats.nopwrite_bytes,
         "times": {
             "read": times(&stats.device_read),
             "write": times(&stats.device_write),

@@ -213,6 +213,17 @@ fn metrics_are_well_formed_and_follow_what_is_done() {
     assert!(after.get("block_logical_bytes_total", "") >= after.get("block_stored_bytes_total", ""));
     assert_eq!(after.get("checksum_errors_total", ""), 0.0);
     assert!(after.get("resident_memory_bytes", "") > 1e6);
+    // In place, by what it holds.
+    let file = fs::OpenOptions::new().write(true).open(mnt.join("file")).unwrap();
+    (&file).write_all(&data).unwrap();
+    file.sync_all().unwrap();
+    let again = place.metrics();
+    assert_eq!(again.get("nopwrite_blocks_total", ""), 92.0);
+    assert_eq!(again.get("nopwrite_bytes_total", ""), 12e6);
+    assert_eq!(
+        again.get("life_device_bytes_total", "use=\"data\""),
+        after.get("life_device_bytes_total", "use=\"data\"")
+    );
     // Nothing that only grows has shrunk.
     for (name, value) in &before.samples {
         let family = name.split('{').next().unwrap();

@@ -18,5 +18,5 @@ pub mod compress;
 pub use auto::{AutoRange, CompressionPolicy};
 pub use checksum::{ChecksumKind, compute};
 pub use compress::accept::{is_zero, max_stored};
-pub use compress::algorithm::{Compression, GzipLevel, PropertyError, ZstdLevel};
+pub use compress::algorithm::{Compression, GzipLevel, PropertyError, ZstdLevel, is_same_algorithm};
 pub use compress::{BLOCK_BYTES_MAX, Compressor, LONG_BYTES_MAX, Outcome};

@@ -17,7 +17,7 @@ use crate::dnode::{
 use crate::error::ObjectError;
 use crate::numbers::{Numbers, add_slots};
 use crate::object::{Frozen, Object, check_room};
-use crate::outlook::Replaced;
+use crate::outlook::{Replaced, born};
 use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
@@ -194,6 +194,7 @@ impl ObjectSet {
         if let CompressionPolicy::Auto(range) = policy.compression {
             self.levels.set_range(range);
         }
+        self.pool.look_afresh();
         *self.policy.write() = policy;
         self.record_size.store(policy.record_size.min(self.pool.max_block()), Ordering::Relaxed);
     }
@@ -528,6 +529,7 @@ impl ObjectSet {
             fill: count.max(1),
             stream: Stream::Metadata,
             may_embed: false,
+            replaces: None,
         };
         let root = group.write(vec![request])?.remove(0);
         // Before anybody can see that these slots are free.
@@ -567,25 +569,34 @@ impl ObjectSet {
                 Spill::Unchanged | Spill::Gone => None,
             };
             let blocks = aside.dirty.blocks.iter().map(|(block, data)| {
-                let stream = match aside.dnode.kind.is_metadata() {
-                    true => Stream::Metadata,
-                    // It did not die, and says nothing of how long such blocks live.
-                    false if aside.dirty.recoded.contains_key(block) => Stream::Data(file),
-                    false => Stream::Data(Placement { replaces: replaced.birth(*block), ..file }),
-                };
-                (*block, self.request(object, aside, *block, data.clone(), stream, &policy))
+                let data = data.clone();
+                if aside.dnode.kind.is_metadata() {
+                    return (*block, self.request(object, aside, *block, data, Stream::Metadata, &policy));
+                }
+                if aside.dirty.recoded.contains_key(block) {
+                    // It did not die, and says nothing of how long such blocks live. Nor may the other form stay.
+                    return (*block, self.request(object, aside, *block, data, Stream::Data(file), &policy));
+                }
+                let old = replaced.pointer(*block);
+                let lived = Placement { replaces: old.as_ref().map_or(Txg(0), born), ..file };
+                let request = self.request(object, aside, *block, data, Stream::Data(lived), &policy);
+                // What was freed in between leaves the tree, whatever was written after it.
+                let replaces = old.filter(|_| !aside.dirty.freed.contains(*block));
+                (*block, WriteRequest { replaces, ..request })
             });
             for (block, request) in blocks.chain(spill) {
                 bytes += request.data.len();
                 requests.push(request);
                 places.push((index, block));
                 if requests.len() >= CHUNK_BLOCKS || bytes >= CHUNK_BYTES {
-                    place(&mut pointers, &mut places, group.write(std::mem::take(&mut requests))?);
+                    let written = group.write(std::mem::take(&mut requests))?;
+                    place(group.txg(), &mut pointers, &mut places, written);
                     bytes = 0;
                 }
             }
         }
-        place(&mut pointers, &mut places, group.write(requests)?);
+        let written = group.write(requests)?;
+        place(group.txg(), &mut pointers, &mut places, written);
         let mut dnodes = Vec::with_capacity(frozen.len());
         for ((object, aside), mut new) in frozen.iter().zip(pointers) {
             // First, and whatever becomes of the tree: the bonus of this group stands in the dnode in any case, and they belong together.
@@ -638,6 +649,7 @@ impl ObjectSet {
             stream,
             // What is only stored in another form is not what somebody will read soon.
             may_embed: !aside.dirty.recoded.contains_key(&block),
+            replaces: None,
         }
     }
 
@@ -652,6 +664,7 @@ impl ObjectSet {
             fill: 1,
             stream: Stream::Metadata,
             may_embed: true,
+            replaces: None,
         }
     }
 
@@ -706,6 +719,7 @@ impl ObjectSet {
                 fill,
                 stream: Stream::Metadata,
                 may_embed: false,
+                replaces: None,
             });
         }
         let new = numbers.into_iter().zip(group.write(requests)?).collect();
@@ -743,6 +757,7 @@ impl ObjectSet {
                 fill: 1,
                 stream: Stream::Metadata,
                 may_embed: false,
+                replaces: None,
             });
         }
         dnode.block_count = requests.len() as u64;
@@ -791,8 +806,14 @@ fn with_spill(group: &mut Group<'_>, aside: &Frozen, new: Option<BlockPtr>, ledg
     dnode
 }
 
-fn place(pointers: &mut [BTreeMap<u64, BlockPtr>], places: &mut Vec<(usize, u64)>, written: Vec<BlockPtr>) {
-    for ((index, block), ptr) in places.drain(..).zip(written) {
+/// Takes the pointers of a group to their objects. Those of blocks that stay, because nothing changed, are in the tree already.
+fn place(
+    txg: Txg,
+    pointers: &mut [BTreeMap<u64, BlockPtr>],
+    places: &mut Vec<(usize, u64)>,
+    written: Vec<BlockPtr>,
+) {
+    for ((index, block), ptr) in places.drain(..).zip(written).filter(|(_, ptr)| ptr.birth() == txg) {
         pointers[index].insert(block, ptr);
     }
 }

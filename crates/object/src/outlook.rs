@@ -10,7 +10,7 @@ use crate::object::Frozen;
 use crate::tree::{Whose, lookup, pointer_at};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use terrane_pool::{Hint, Placement, Pool};
+use terrane_pool::{BlockPtr, Hint, Placement, Pool};
 use terrane_wire::Txg;
 
 /// A file whose first blocks are no more bytes than this, all of them of one group, is taken for finished: mounts are not told when
@@ -63,7 +63,12 @@ impl Outlook {
     }
 }
 
-/// The births of the versions that a group's blocks replace, asked for in the order of blocks.
+/// When a block was born; 0: it is none.
+pub(crate) fn born(ptr: &BlockPtr) -> Txg {
+    if ptr.is_hole() { Txg(0) } else { ptr.birth() }
+}
+
+/// The pointers that a group's blocks replace, asked for in the order of blocks.
 pub(crate) struct Replaced<'a> {
     pool: &'a Pool,
     whose: Whose,
@@ -78,27 +83,29 @@ impl<'a> Replaced<'a> {
         Replaced { pool, whose, old, leaf: None }
     }
 
-    /// 0: there was none, or it cannot be read, which is for the rewriting of the tree to report.
-    pub fn birth(&mut self, block: u64) -> Txg {
+    /// `None`: it cannot be read, which is for the rewriting of the tree to report.
+    pub fn pointer(&mut self, block: u64) -> Option<BlockPtr> {
         if self.old.root.is_hole() {
-            return Txg(0);
+            return Some(BlockPtr::default());
         }
-        let ptr = if self.old.levels == 1 {
-            if block == 0 { Ok(self.old.root.clone()) } else { return Txg(0) }
-        } else {
-            let pointers = self.old.pointers();
-            let Some(leaf) = self.leaf(block / pointers) else { return Txg(0) };
-            pointer_at(&leaf, block % pointers, &"pointer of a replaced block")
-        };
-        ptr.ok().filter(|ptr| !ptr.is_hole()).map_or(Txg(0), |ptr| ptr.birth())
+        if self.old.levels == 1 {
+            return Some(if block == 0 { self.old.root.clone() } else { BlockPtr::default() });
+        }
+        let pointers = self.old.pointers();
+        let leaf = self.leaf(block / pointers)?;
+        pointer_at(&leaf, block % pointers, &"pointer of a replaced block").ok()
     }
 
+    /// The block of pointers; nothing for a hole.
     fn leaf(&mut self, index: u64) -> Option<Arc<Vec<u8>>> {
         if let Some((_, leaf)) = self.leaf.as_ref().filter(|(held, _)| *held == index) {
             return leaf.clone();
         }
-        let ptr = lookup(self.pool, self.whose, self.old, 1, index).ok().filter(|ptr| !ptr.is_hole());
-        let leaf = ptr.and_then(|ptr| self.pool.read(&ptr, self.whose.owner(1, index)).ok());
+        let leaf = lookup(self.pool, self.whose, self.old, 1, index).and_then(|ptr| match ptr.is_hole() {
+            true => Ok(Arc::default()),
+            false => self.pool.read(&ptr, self.whose.owner(1, index)),
+        });
+        let leaf = leaf.ok();
         self.leaf = Some((index, leaf.clone()));
         leaf
     }
@@ -121,6 +128,10 @@ mod tests {
         Objects::create(pool.unwrap()).unwrap()
     }
 
+    fn birth(replaced: &mut Replaced<'_>, block: u64) -> Txg {
+        born(&replaced.pointer(block).unwrap())
+    }
+
     fn whose(object: &Object) -> Whose {
         Whose { objset: terrane_wire::ObjsetId(0), object: object.id() }
     }
@@ -140,16 +151,16 @@ mod tests {
         let mut born = std::collections::BTreeMap::new();
         let object = set.create(&set.begin(COST).unwrap(), spec).unwrap();
         // One block is one pointer; then a level of pointers, of which some are under another block, and holes.
-        for blocks in [vec![0], vec![0, 1], vec![3, 130, 131], vec![1, 131], vec![300]] {
+        for (round, blocks) in (1..).zip([vec![0], vec![0, 1], vec![3, 130, 131], vec![1, 131], vec![300]]) {
             let before = object.dnode();
             let mut replaced = Replaced::new(set.pool(), whose(&object), &before);
             for block in [0, 1, 2, 3, 4, 129, 130, 131, 132, 299, 300, 301, 1 << 30] {
                 let expected = born.get(&block).copied().unwrap_or(Txg(0));
-                assert_eq!(replaced.birth(block), expected, "block {block}");
+                assert_eq!(birth(&mut replaced, block), expected, "block {block}");
             }
             let tx = set.begin(COST).unwrap();
             for block in &blocks {
-                object.write(&tx, block * 4096, &noise(block + 1)).unwrap();
+                object.write(&tx, block * 4096, &noise(block + 7 * round)).unwrap();
                 born.insert(*block, tx.txg());
             }
             drop(tx);
@@ -161,7 +172,7 @@ mod tests {
         set.commit().unwrap();
         let cut = object.dnode();
         let mut replaced = Replaced::new(set.pool(), whose(&object), &cut);
-        assert_eq!([1, 3, 131].map(|block| replaced.birth(block)), [born[&1], Txg(0), Txg(0)]);
+        assert_eq!([1, 3, 131].map(|block| birth(&mut replaced, block)), [born[&1], Txg(0), Txg(0)]);
     }
 
     #[test]

@@ -348,6 +348,7 @@ impl<'a, 'g> Rewrite<'a, 'g> {
                 owner: self.whose.owner(above, parent),
                 stream: Stream::Metadata,
                 may_embed: false,
+                replaces: None,
             });
         }
         let written = self.group.write(requests)?;

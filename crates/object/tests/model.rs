@@ -143,6 +143,10 @@ fn step(world: &World, oracle: &mut Oracle, env: &SeededEnv) {
             object.set_attributes(&tx, bonus, spill.clone()).unwrap();
         }
         7 => object.set_attributes(&tx, object.bonus().to_vec(), spill.clone()).unwrap(),
+        8 if (at as usize) < bytes.len() => {
+            let end = bytes.len().min(at as usize + pick(200_000) as usize);
+            object.write(&tx, at, &bytes[at as usize..end]).unwrap();
+        }
         15 | 16 => recode(&object, &tx, env),
         _ => {
             let len = 1 + pick(if pick(2) == 0 { 50_000 } else { 600 }) as usize;

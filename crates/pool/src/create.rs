@@ -15,6 +15,7 @@ use crate::gc::Collector;
 use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
 use crate::label::{ANCHORS, BootPtr, DEVICES_MAX, DeviceRow, Features, LABEL_BYTES, Label, Role};
 use crate::parts::{PARTS_PART, PartCache};
+use crate::policy::Looks;
 use crate::pool::{Pool, SyncState};
 use crate::record::{Home, SectionPtr};
 use crate::stats::Counters;
@@ -153,6 +154,7 @@ impl Pool {
             resets_done: Vec::new(),
             suspects: Vec::new(),
             collector: Collector::new(label.block_bytes()),
+            looks: Looks::default(),
         };
         let in_force: Vec<Feature> = label.features.known().collect();
         let groups = Groups::new(Txg(1), Txg(0), options.dirty_bytes);

@@ -845,6 +845,7 @@ impl Group<'_> {
                 return Some(bytes);
             }
         }
+        self.pool.note_damaged(entry.owner, "it does not match its zone's directory");
         None
     }
 }

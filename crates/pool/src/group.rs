@@ -17,7 +17,8 @@ use crate::error::PoolError;
 use crate::features::Feature;
 use crate::label::BootPtr;
 use crate::levels::{Backlog, Method};
-use crate::policy::{Age, Placement};
+use crate::nopwrite::{Judged, Tried};
+use crate::policy::{Age, Looks, Placement};
 use crate::pool::{Chained, Pool, SyncState};
 use crate::prepare::{Ready, boot_encode, prepare};
 use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, Tally, put_frees};
@@ -27,6 +28,7 @@ use crate::workers::Pending;
 use crate::zones::Zone;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use terrane_codec::{ChecksumKind, Compressor, compute};
 use terrane_device::{Device, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, Txg, Writer, ZoneSeq};
@@ -65,6 +67,9 @@ pub struct WriteRequest {
     pub stream: Stream,
     /// May be embedded in its pointer.
     pub may_embed: bool,
+    /// The pointer that the new one takes the place of, if its block may stay where nothing changed: then it comes back as it is, and must
+    /// not be released. Its group tells: that of a new pointer is the group that syncs.
+    pub replaces: Option<BlockPtr>,
 }
 
 /// One group while it syncs.
@@ -172,6 +177,9 @@ impl Pool {
     fn sync_parts(self: &Arc<Self>, st: &mut SyncState, txg: Txg) -> Result<(), PoolError> {
         let client = self.client_if_alive()?;
         let started_ns = self.env.monotonic_ns();
+        if self.looks_afresh.swap(false, Ordering::Relaxed) {
+            st.looks = Looks::default();
+        }
         let mut group = Group {
             pool: self,
             st,
@@ -224,30 +232,42 @@ impl Group<'_> {
         let bytes: usize = requests.iter().map(|request| request.data.len()).sum();
         if requests.len() <= 1 || bytes <= HERE_MAX {
             for request in &requests {
-                let ready = self.pool.workers.here(self.job(request));
-                pointers.push(self.place(request, ready)?);
+                let made = self.pool.workers.here(self.job(request));
+                pointers.push(self.place(request, made)?);
             }
             return Ok(pointers);
         }
-        let mut pending: VecDeque<(WriteRequest, Pending<Ready>)> = VecDeque::new();
+        let mut pending = VecDeque::new();
+        let outcome = self.write_ahead(requests, &mut pending, &mut pointers);
+        // Jobs hold the pool: none goes on after its group has failed.
+        pending.into_iter().for_each(|(_, made)| drop(made.wait()));
+        outcome.map(|()| pointers)
+    }
+
+    fn write_ahead(
+        &mut self,
+        requests: Vec<WriteRequest>,
+        pending: &mut VecDeque<(WriteRequest, Pending<Tried>)>,
+        pointers: &mut Vec<BlockPtr>,
+    ) -> Result<(), PoolError> {
         for request in requests {
             // Not all at once: what is ready goes on to the device, and its memory to the next, while the rest is compressed.
             if pending.len() >= AHEAD_MAX
-                && let Some((request, ready)) = pending.pop_front()
+                && let Some((request, made)) = pending.pop_front()
             {
-                pointers.push(self.place(&request, ready.wait()?)?);
+                pointers.push(self.place(&request, made.wait()?)?);
             }
             let job = self.job(&request);
             pending.push_back((request, self.pool.workers.submit(job)));
         }
-        for (request, ready) in pending {
-            pointers.push(self.place(&request, ready.wait()?)?);
+        while let Some((request, made)) = pending.pop_front() {
+            pointers.push(self.place(&request, made.wait()?)?);
         }
-        Ok(pointers)
+        Ok(())
     }
 
     /// Makes a block ready, by the method that is right when this is called.
-    fn job(&self, request: &WriteRequest) -> impl FnOnce(&mut Compressor) -> Ready + Send + 'static {
+    fn job(&self, request: &WriteRequest) -> impl FnOnce(&mut Compressor) -> Tried + Send + 'static {
         let WriteRequest { data, checksum, may_embed, .. } = request;
         let (data, checksum, may_embed, bytes) = (data.clone(), *checksum, *may_embed, data.len() as u64);
         let (how, levels) = match &request.compression {
@@ -257,13 +277,21 @@ impl Group<'_> {
             }
             Method::Made(made) => (Err(made.clone()), None),
         };
+        let look = self.look_first(request);
         move |codec| {
+            let differs = look.is_some();
+            if let Some(same) = look.and_then(|look| look.take(&data)) {
+                return Tried::Same(same);
+            }
             let compression = match how {
                 Ok(compression) => compression,
-                Err(made) => return made.ready(checksum),
+                Err(made) => return Tried::New { ready: made.ready(checksum), differs },
             };
             let Some((levels, env)) = levels else {
-                return prepare(codec, &data, compression, checksum, may_embed);
+                return Tried::New {
+                    ready: prepare(codec, &data, compression, checksum, may_embed),
+                    differs,
+                };
             };
             let began_ns = env.monotonic_ns();
             let ready = prepare(codec, &data, compression, checksum, may_embed);
@@ -274,7 +302,7 @@ impl Group<'_> {
                     env.monotonic_ns().saturating_sub(began_ns),
                 );
             }
-            ready
+            Tried::New { ready, differs }
         }
     }
 
@@ -293,14 +321,18 @@ impl Group<'_> {
         }
     }
 
-    fn place(&mut self, request: &WriteRequest, ready: Ready) -> Result<BlockPtr, PoolError> {
+    fn place(&mut self, request: &WriteRequest, tried: Tried) -> Result<BlockPtr, PoolError> {
         let level = match request.owner {
             Owner::Block { level, .. } => level,
             Owner::Pool { .. } => 0,
         };
         let lsize = request.data.len() as u32;
-        self.pool.counters.logical_bytes.add(request.data.len() as u64);
         self.logical_bytes += request.data.len() as u64;
+        let ready = match self.judge(request, tried) {
+            Judged::Stays(old) => return Ok(old),
+            Judged::New(ready) => ready,
+        };
+        self.pool.counters.logical_bytes.add(request.data.len() as u64);
         let (compression, bytes, checksum, crc) = match ready {
             Ready::Zero => {
                 return Ok(BlockPtr::Hole(Hole { kind: request.kind, level, lsize, birth: self.txg }));

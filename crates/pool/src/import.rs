@@ -21,6 +21,7 @@ use crate::features::{Feature, InForce};
 use crate::gc::Collector;
 use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Stay, Uberblock};
 use crate::parts::{PARTS_PART, PartCache};
+use crate::policy::Looks;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
 use crate::record::{Free, Home, Record, SectionPtr, Tally, get_frees};
@@ -600,6 +601,7 @@ fn open(
         resets_done: Vec::new(),
         suspects: Vec::new(),
         collector: Collector::new(label.block_bytes()),
+        looks: Looks::default(),
     };
     let slot = label.members().map(|(_, row)| u64::from(row.write_unit).max(4096)).sum();
     let before = record.totals.plus(&Totals::of_commit(&uber.record, slot, uber.clean));
@@ -673,6 +675,7 @@ pub(crate) fn assemble(
         failed: OnceLock::new(),
         damage: Mutex::default(),
         damaged: Mutex::default(),
+        looks_afresh: AtomicBool::new(false),
         more_work: AtomicBool::new(false),
         sync_thread: Mutex::default(),
         env,

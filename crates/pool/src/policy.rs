@@ -5,14 +5,15 @@
 //!
 //! Rooms: [`hint`] (what somebody said about life times), `placement` (what is known of a block's file), [`clock`] (what time is here),
 //! [`lives`] (how long hot data lives, and how old survivors are), [`siblings`] (how long files live that are like a new one), [`placer`]
-//! (which open zone a block goes to), [`victim`] (which zone is emptied next), [`retention`] (which blocks a cache keeps), `options` (what
-//! administrators say).
+//! (which open zone a block goes to), [`victim`] (which zone is emptied next), [`retention`] (which blocks a cache keeps), [`looks`]
+//! (which overwrites may change nothing), `options` (what administrators say).
 //!
 //! Invariant: no decision here can lose data. The worst that a wrong one costs is copying.
 
 pub mod clock;
 pub mod hint;
 pub mod lives;
+pub mod looks;
 mod options;
 mod placement;
 pub mod placer;
@@ -23,6 +24,7 @@ pub mod victim;
 pub use clock::Clock;
 pub use hint::{Hint, Match};
 pub use lives::{Age, Lives};
+pub use looks::Looks;
 pub use options::{CollectionOptions, IdleWindow};
 pub use placement::Placement;
 pub use placer::{Choice, Layout, Placer, Stock};

@@ -19,7 +19,7 @@ use crate::gc::Collector;
 use crate::group::Group;
 use crate::label::{BootPtr, Label};
 use crate::parts::PartCache;
-use crate::policy::CollectionOptions;
+use crate::policy::{CollectionOptions, Looks};
 use crate::read::Heal;
 use crate::record::SectionPtr;
 use crate::second::SecondLevel;
@@ -77,6 +77,7 @@ pub(crate) struct SyncState {
     pub resets_done: Vec<(ZoneSeq, Vec<(crate::addr::Addr, u64)>)>,
     pub suspects: Vec<ZoneSeq>,
     pub collector: Collector,
+    pub looks: Looks,
 }
 
 pub struct Pool {
@@ -115,6 +116,8 @@ pub struct Pool {
     pub(crate) damage: Mutex<Vec<Corrupt>>,
     pub(crate) damaged: Mutex<Vec<DamagedBlock>>,
     pub(crate) more_work: AtomicBool,
+    /// What overwrites held says nothing of the next ones.
+    pub(crate) looks_afresh: AtomicBool,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
@@ -266,6 +269,17 @@ impl Pool {
         if damaged.len() < DAMAGED_MAX && !damaged.iter().any(|block| block.owner == owner) {
             damaged.push(DamagedBlock { owner, reason: reason.to_string() });
         }
+    }
+
+    /// The block was found damaged; or it may have been, where so many were that not all are known.
+    pub(crate) fn may_be_damaged(&self, owner: Owner) -> bool {
+        let damaged = self.damaged.lock();
+        damaged.len() >= DAMAGED_MAX || damaged.iter().any(|block| block.owner == owner)
+    }
+
+    /// Blocks are compressed otherwise from now on: whether overwrites hold what they replace is asked as if nothing were known.
+    pub fn look_afresh(&self) {
+        self.looks_afresh.store(true, Ordering::Relaxed);
     }
 
     /// Tells the pool how large records get: a zone's last bytes may not take one.

@@ -235,7 +235,13 @@ impl Pool {
         self.counters.scrubbed_blocks.add(1);
         let copies: Vec<Addr> = normal.copies().collect();
         let read: Vec<_> = copies.iter().map(|addr| self.read_copy(normal, *addr)).collect();
-        let Some(good) = read.iter().find_map(|read| read.as_ref().ok()) else { return copies.len() };
+        let Some(good) = read.iter().find_map(|read| read.as_ref().ok()) else {
+            read.iter()
+                .take(1)
+                .flat_map(|read| read.as_ref().err())
+                .for_each(|e| self.note_damaged(owner, e));
+            return copies.len();
+        };
         let bad = copies.iter().zip(&read).filter(|(_, read)| read.is_err());
         bad.map(|(addr, _)| self.queue_heal(*addr, good, normal, owner)).count()
     }

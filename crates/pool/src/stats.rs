@@ -119,6 +119,8 @@ pub(crate) struct Counters {
     pub user_bytes: Counter,
     pub logical_bytes: Sum,
     pub stored_bytes: Sum,
+    pub nopwrite_blocks: Sum,
+    pub nopwrite_bytes: Sum,
     spent: [Sum; Spent::ALL.len()],
     pub group: Histogram,
     pub quiesce: Histogram,
@@ -151,6 +153,8 @@ impl Counters {
             user_bytes: Counter::default(),
             logical_bytes: Sum::default(),
             stored_bytes: Sum::default(),
+            nopwrite_blocks: Sum::default(),
+            nopwrite_bytes: Sum::default(),
             spent: Default::default(),
             group: Histogram::default(),
             quiesce: Histogram::default(),
@@ -260,6 +264,9 @@ pub struct Stats {
     /// Bytes of blocks that were written, before and after compression.
     pub logical_bytes: u64,
     pub stored_bytes: u64,
+    /// Overwrites that changed nothing, so that the old blocks stayed, and their bytes before compression.
+    pub nopwrite_blocks: u64,
+    pub nopwrite_bytes: u64,
     pub cache: CacheStats,
     /// The same, by [`Kind::ALL`].
     pub cache_by_kind: [CacheStats; Kind::ALL.len()],
@@ -372,6 +379,8 @@ impl Pool {
             totals_now: counters.totals(),
             logical_bytes: counters.logical_bytes.get(),
             stored_bytes: counters.stored_bytes.get(),
+            nopwrite_blocks: counters.nopwrite_blocks.get(),
+            nopwrite_bytes: counters.nopwrite_bytes.get(),
             cache: cache_by_kind.into_iter().sum(),
             cache_by_kind,
             cache_bytes_max: self.cache.budget() as u64,

@@ -401,9 +401,15 @@ impl Workload {
         let (from, to) = (at as usize, (at + len) as usize);
         match self.dice.below(6) {
             0..3 => {
-                let data = self.dice.bytes(len as usize);
+                let mut data = self.dice.bytes(len as usize);
                 let append =
                     self.dice.one_in(3) && (self.model.bytes(ino).len() as u64) < 2 * self.file_bytes;
+                // Some change nothing, so that the blocks that are there stay.
+                if !append && data.first().is_some_and(|byte| byte % 4 == 0) {
+                    let held = self.model.bytes(ino);
+                    let same = held.get(from..to.min(held.len())).unwrap_or(&[]);
+                    data[..same.len()].copy_from_slice(same);
+                }
                 let flags = WriteFlags { append, kill_suidgid: false };
                 let found = fs.write(ino, at, &data, flags);
                 if let Some(written) = self.same("write", found, Ok(()))? {

@@ -193,6 +193,12 @@ impl Compression {
     }
 }
 
+/// Whether blocks of both ids were made by one algorithm, at whatever level.
+pub fn is_same_algorithm(a: u8, b: u8) -> bool {
+    let is_gzip = |id: u8| (ID_GZIP_1..=ID_GZIP_9).contains(&id);
+    a == b || is_gzip(a) && is_gzip(b)
+}
+
 impl FromStr for Compression {
     type Err = PropertyError;
 

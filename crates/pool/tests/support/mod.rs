@@ -98,6 +98,7 @@ pub fn request(data: Vec<u8>, owner: Owner, stream: Stream) -> WriteRequest {
         fill: 1,
         stream,
         may_embed: false,
+        replaces: None,
     }
 }
 

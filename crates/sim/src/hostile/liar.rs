@@ -204,6 +204,7 @@ fn descend(
         fill: ptr.fill(),
         stream: Stream::Metadata,
         may_embed: false,
+        replaces: None,
     };
     let mut written = group.write(vec![request])?;
     group.release(ptr);

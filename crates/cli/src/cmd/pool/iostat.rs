@@ -59,7 +59,7 @@ const IOSTAT: Listing = Listing {
     ],
 };
 /// What is counted: the difference of two answers is what happened between them.
-const COUNTERS: [&str; 18] = [
+const COUNTERS: [&str; 19] = [
     "seconds",
     "reads",
     "writes",
@@ -78,8 +78,9 @@ const COUNTERS: [&str; 18] = [
     "directory_bytes",
     "padding_bytes",
     "anchor_bytes",
+    "nopwrite_bytes",
 ];
-const RATES: [(&str, &str); 12] = [
+const RATES: [(&str, &str); 13] = [
     ("reads", "reads_per_second"),
     ("writes", "writes_per_second"),
     ("read_bytes", "read_bytes_per_second"),
@@ -92,6 +93,7 @@ const RATES: [(&str, &str); 12] = [
     ("directory_bytes", "directory_bytes_per_second"),
     ("padding_bytes", "padding_bytes_per_second"),
     ("anchor_bytes", "anchor_bytes_per_second"),
+    ("nopwrite_bytes", "nopwrite_bytes_per_second"),
 ];
 
 /// Pools, the interval, how many reports.
