@@ -45,6 +45,7 @@ const EINVAL: Errno = Errno(libc::EINVAL);
 /// "I have no such operation": the kernel does not ask again, and does what it can alone.
 const ENOSYS: Errno = Errno(libc::ENOSYS);
 const O_TRUNC: u32 = libc::O_TRUNC.cast_unsigned();
+const O_DIRECT: u32 = libc::O_DIRECT.cast_unsigned();
 const O_SYNC: u32 = libc::O_SYNC.cast_unsigned();
 const O_DSYNC: u32 = libc::O_DSYNC.cast_unsigned();
 const SEEK_DATA: u32 = libc::SEEK_DATA.cast_unsigned();
@@ -192,6 +193,10 @@ impl Dispatch {
             Request::Opendir(_) if negotiated.stateless_opendir() => Err(ENOSYS),
             Request::Opendir(_) => Ok(attr::put_open(reply, self.policy.dir_flags())),
             Request::Release | Request::Releasedir => Ok(()),
+            // Who goes past the caches wants nothing put into them.
+            Request::Read(read) if read.flags & O_DIRECT != 0 => {
+                fs.read_alone(node, read.offset, bounded(read.size, negotiated), reply.tail())
+            }
             Request::Read(read) => fs.read(node, read.offset, bounded(read.size, negotiated), reply.tail()),
             Request::Write(write) => self.write(node, &write, reply),
             Request::Readdir(read) => self.readdir(node, read.offset, bounded(read.size, negotiated), reply),

@@ -7,7 +7,7 @@
 //!
 //! Rooms, in reading order: [`dnode`] (bytes as stored), `account` (what a set takes), `dirty` (what a group changed), [`object`]
 //! (one object, alive), `tree` (from changed blocks to a new root), `numbers` (which are free), [`objset`] (many objects),
-//! [`objects`] (all sets of a pool, and their sync), `outlook` (what is known of life times).
+//! [`objects`] (all sets of a pool, and their sync), `outlook` (what is known of life times), `streams` (what readers will ask for next).
 
 mod account;
 mod dirty;
@@ -18,6 +18,7 @@ pub mod object;
 pub mod objects;
 pub mod objset;
 mod outlook;
+mod streams;
 mod tree;
 
 pub use account::Account;

@@ -13,9 +13,11 @@ use crate::dnode::{Dnode, OBJECT_BYTES_MAX, ObjectKind, SPILL, check_block_bytes
 use crate::error::ObjectError;
 use crate::objset::ObjectSet;
 use crate::outlook::Outlook;
+use crate::streams::{Bounds, Streams};
 use crate::tree::{Whose, lookup, next_allocated};
 pub use form::StoredBlock;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use terrane_pool::{BlockPtr, Feature, Hint, PoolError, Tx};
 use terrane_wire::{Corrupt, ObjectId, Txg};
@@ -147,6 +149,8 @@ pub struct Object {
     whose: Whose,
     kind: ObjectKind,
     pub(crate) outlook: Outlook,
+    /// Of a file that somebody reads.
+    streams: Mutex<Option<Box<Streams>>>,
     pub(crate) state: RwLock<State>,
 }
 
@@ -168,7 +172,14 @@ impl Object {
             recent: Recent::default(),
             recent_spill: Weak::new(),
         };
-        Object { set, whose, kind: state.dnode.kind, outlook: Outlook::default(), state: RwLock::new(state) }
+        Object {
+            set,
+            whose,
+            kind: state.dnode.kind,
+            outlook: Outlook::default(),
+            streams: Mutex::default(),
+            state: RwLock::new(state),
+        }
     }
 
     pub fn id(&self) -> ObjectId {
@@ -504,6 +515,54 @@ impl Object {
             }
             None => Arc::new(vec![0; bytes]),
         })
+    }
+
+    /// Somebody is about to read these bytes, and may go on: has what follows from that read by other threads. For files.
+    pub fn expect_more(&self, read: Range<u64>) {
+        let (block_bytes, block_count) = {
+            let state = self.state.read();
+            (state.dnode.block_bytes, state.dnode.block_count)
+        };
+        // Of two blocks the second is asked for before anybody could know.
+        if block_count <= 2 || self.kind != ObjectKind::File {
+            return;
+        }
+        let Ok(set) = self.set() else { return };
+        let pool = set.pool();
+        let bounds = Bounds {
+            block_bytes: block_bytes.into(),
+            block_count,
+            window_max: pool.read_ahead_max(block_bytes),
+            wasted: pool.read_ahead_wasted(),
+        };
+        if bounds.window_max == 0 {
+            return;
+        }
+        let asked = self.streams.lock().get_or_insert_default().note(read, &bounds);
+        if !asked.is_empty() {
+            set.read_blocks_ahead(self.id(), block_bytes, asked);
+        }
+    }
+
+    /// Brings blocks that are stored and not in memory into the cache. Whoever asks for one that cannot be read meets the same error,
+    /// and reports it.
+    pub(crate) fn read_blocks_ahead(&self, blocks: &[Range<u64>]) {
+        let (dnode, wanted) = {
+            let state = self.state.read();
+            let stored = |block: &u64| matches!(state.known(*block), Known::Nothing);
+            let wanted: Vec<u64> = blocks.iter().cloned().flatten().filter(stored).collect();
+            (state.dnode.clone(), wanted)
+        };
+        let Ok(set) = self.set() else { return };
+        let mut found = Vec::with_capacity(wanted.len());
+        for block in wanted {
+            match lookup(set.pool(), self.whose, &dnode, 0, block) {
+                Ok(BlockPtr::Normal(normal)) if normal.lsize <= dnode.block_bytes => found.push(normal),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        set.pool().read_ahead(&found);
     }
 
     /// Fills `buf` from `offset`; holes and what lies beyond the last block are zeros.

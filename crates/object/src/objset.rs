@@ -21,6 +21,7 @@ use crate::outlook::{Replaced, born};
 use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_codec::{AutoRange, ChecksumKind, Compression, CompressionPolicy};
@@ -86,6 +87,9 @@ pub struct Usage {
     pub available_bytes: u64,
     pub objects: u64,
 }
+
+/// What one thread reads ahead at once.
+const AHEAD_BYTES: u64 = 1 << 20;
 
 #[derive(Default)]
 struct Shard {
@@ -301,6 +305,39 @@ impl ObjectSet {
                 then(&object, &object.read_block(0)?);
                 Ok(())
             });
+        });
+    }
+
+    /// Has other threads read blocks of a file into the cache, if it is still in use then.
+    pub(crate) fn read_blocks_ahead(&self, id: ObjectId, block_bytes: u32, blocks: Vec<Range<u64>>) {
+        let job_blocks = (AHEAD_BYTES / u64::from(block_bytes)).max(1);
+        let mut job = Vec::new();
+        let mut left = job_blocks;
+        for mut blocks in blocks {
+            while !blocks.is_empty() {
+                let end = blocks.end.min(blocks.start + left);
+                job.push(blocks.start..end);
+                left -= end - blocks.start;
+                blocks.start = end;
+                if left == 0 {
+                    self.offer_to_read(id, std::mem::take(&mut job));
+                    left = job_blocks;
+                }
+            }
+        }
+        if !job.is_empty() {
+            self.offer_to_read(id, job);
+        }
+    }
+
+    fn offer_to_read(&self, id: ObjectId, blocks: Vec<Range<u64>>) {
+        let set = self.me.clone();
+        self.pool.offer(move || {
+            let Some(set) = set.upgrade() else { return };
+            let object = set.shard(id).lock().objects.get(&id.0).and_then(Weak::upgrade);
+            if let Some(object) = object {
+                object.read_blocks_ahead(&blocks);
+            }
         });
     }
 

@@ -16,6 +16,7 @@
 //!
 //! Invariant: `Gather` holds exactly the bytes between what the device has and the end of what was appended.
 
+mod gather;
 mod writer;
 
 use crate::addr::{Addr, GRANULE, granule_bytes};
@@ -29,7 +30,7 @@ use crate::record::{Class, Home, Move, Opened, PartCopy, Written, runs_of};
 use crate::stats::Counters;
 use crate::zone_header::{ZONE_MAGIC, ZoneHeader};
 use flume::{Receiver, Sender, unbounded};
-use parking_lot::Mutex;
+pub use gather::Gather;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_device::{AlignedBuf, Device};
@@ -46,37 +47,6 @@ const IN_FLIGHT: usize = 4;
 pub const METADATA_PART: u64 = 8;
 /// More than an entry of a directory part can take, in bytes.
 const ENTRY_BYTES_MAX: u64 = 96;
-
-/// Appended bytes of one zone that the device may not have yet.
-#[derive(Debug, Default)]
-pub struct Gather {
-    state: Mutex<GatherState>,
-}
-
-#[derive(Debug, Default)]
-struct GatherState {
-    /// Batches on their way, by their offset in the zone.
-    chunks: Vec<(u64, Arc<AlignedBuf>)>,
-    /// The batch being gathered, and where it begins.
-    tail_start: u64,
-    tail: AlignedBuf,
-}
-
-impl Gather {
-    /// Copies the range if it is still here; false: the device has it.
-    pub fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
-        let state = self.state.lock();
-        let pieces = state.chunks.iter().map(|(start, chunk)| (*start, &***chunk));
-        for (start, chunk) in pieces.chain([(state.tail_start, &*state.tail)]) {
-            let from = offset.checked_sub(start).and_then(|from| usize::try_from(from).ok());
-            if let Some(found) = from.and_then(|from| chunk.get(from..from.checked_add(buf.len())?)) {
-                buf.copy_from_slice(found);
-                return true;
-            }
-        }
-        false
-    }
-}
 
 /// A batch, sealed: what the writer needs, and what is needed if it fails.
 struct Batch {

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::hash::Hasher;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use terrane_codec::Compression;
 use terrane_wire::{NumberHasher, NumberMap, Txg};
 
@@ -28,8 +28,12 @@ const ENTRY_BYTES: usize = 192;
 const GHOST_BYTES: usize = 64;
 /// Decompressed forms of either kind keep this part of the budget, however short room is.
 const PLAIN_DIVISOR: usize = 4;
-/// Those of data that nobody asks for while they are here keep only this one: it holds them from one piece of a block to the next.
+/// Those of data that nobody asks for while they are here keep only this one: it holds them from one piece of a block to the next. With so
+/// many blocks that go, one of them goes as well.
 const IDLE_PLAIN_DIVISOR: usize = 32;
+const IDLE_PLAIN_EVICTIONS: u64 = 8;
+/// Blocks that were read ahead and that nobody asks for keep this part.
+const UNREAD_DIVISOR: usize = 8;
 /// Metadata as a whole keeps this part; it may have so many parts at most.
 const METADATA_DIVISOR: usize = 4;
 const METADATA_PARTS_MAX: usize = 3;
@@ -75,12 +79,22 @@ pub enum Found {
     Plain(Arc<Vec<u8>>),
     /// What has to be decompressed.
     Packed(Packed),
+    /// The same of a block that was read ahead, when it is asked for the first time.
+    Ahead(Packed),
 }
 
 struct Held {
     key: Key,
     packed: Packed,
     plain: Option<Plain>,
+    /// It was read ahead, and nobody has asked for it.
+    is_ahead: bool,
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        self.packed.bytes.capacity() + ENTRY_BYTES
+    }
 }
 
 struct Plain {
@@ -111,6 +125,13 @@ struct Shard {
     index: NumberMap<Key, (Kind, EntryIdx)>,
     parts: [Part; Kind::ALL.len()],
     next_ticket: u64,
+    /// Of dropping what is idle.
+    turn: u64,
+    /// Blocks that came in.
+    admitted: u64,
+    /// What was read ahead, oldest first, and when it came in; with some that were asked for, or went.
+    ahead: VecDeque<(u64, Key)>,
+    unread_bytes: usize,
     /// Bytes that metadata may keep when data wants room.
     metadata_bytes: usize,
     /// By kind. They are counted under the shard's lock, which is held anyway.
@@ -120,6 +141,10 @@ struct Shard {
 /// Blocks that had to go, for who may want them; what nobody takes in time is dropped.
 #[derive(Default)]
 struct Leaving {
+    /// Of blocks that were read ahead and that nobody has asked for, as long as they are here.
+    unread_bytes: AtomicUsize,
+    /// Such that went.
+    wasted: AtomicU64,
     is_wanted: AtomicBool,
     bytes_max: AtomicUsize,
     /// And their bytes.
@@ -130,7 +155,13 @@ struct Leaving {
 const LEAVING_BYTES_MAX: usize = 16 << 20;
 
 impl Leaving {
-    fn put(&self, key: Key, packed: Packed) {
+    fn put(&self, held: Held) {
+        if held.is_ahead {
+            self.unread_bytes.fetch_sub(held.bytes(), Ordering::Relaxed);
+            self.wasted.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let Held { key, packed, .. } = held;
         if !self.is_wanted.load(Ordering::Relaxed) {
             return;
         }
@@ -165,6 +196,9 @@ pub struct CacheStats {
     pub ghost_hits: u64,
     /// Blocks that made room.
     pub evictions: u64,
+    /// Blocks that were read ahead, and those of them that somebody asked for.
+    pub ahead: u64,
+    pub ahead_hits: u64,
 }
 
 impl std::iter::Sum for CacheStats {
@@ -177,6 +211,8 @@ impl std::iter::Sum for CacheStats {
             misses: sum.misses + one.misses,
             ghost_hits: sum.ghost_hits + one.ghost_hits,
             evictions: sum.evictions + one.evictions,
+            ahead: sum.ahead + one.ahead,
+            ahead_hits: sum.ahead_hits + one.ahead_hits,
         })
     }
 }
@@ -224,7 +260,7 @@ impl BlockCache {
     /// Whether who has the content of a block at hand, so many bytes, should give it to [`insert`](BlockCache::insert): always that of
     /// metadata, that of data while nothing has to go for it.
     pub fn wants_plain(&self, key: Key, kind: Kind, bytes: usize) -> bool {
-        if kind == Kind::Metadata || self.plain_only.load(Ordering::Relaxed) {
+        if kind == Kind::Metadata || self.is_plain_only() {
             return true;
         }
         let held = self.shard(key).lock().bytes();
@@ -245,14 +281,23 @@ impl BlockCache {
         };
         stats.hits += 1;
         let part = &mut shard.parts[kind as usize];
-        part.policy.touch(at);
         let held = part.held_mut(at)?;
+        let is_first = std::mem::take(&mut held.is_ahead);
+        if is_first {
+            shard.unread_bytes -= held.bytes();
+            self.leaving.unread_bytes.fetch_sub(held.bytes(), Ordering::Relaxed);
+            shard.stats[kind as usize].ahead_hits += 1;
+        } else {
+            part.policy.touch(at);
+        }
+        let held = shard.parts[kind as usize].held_mut(at)?;
         Some(match &mut held.plain {
             Some(plain) => {
                 plain.used = true;
                 Found::Plain(plain.block.clone())
             }
             None if held.packed.is_plain() => Found::Plain(held.packed.bytes.clone()),
+            None if is_first => Found::Ahead(held.packed.clone()),
             None => Found::Packed(held.packed.clone()),
         })
     }
@@ -264,12 +309,36 @@ impl BlockCache {
 
     /// Keeps a block, and its content where that is given.
     pub fn insert(&self, key: Key, kind: Kind, packed: Packed, plain: Option<Arc<Vec<u8>>>) {
-        let (packed, plain) = match plain {
-            Some(block) if self.plain_only.load(Ordering::Relaxed) => {
-                (Packed { compression: Compression::Off.id(), bytes: block }, None)
+        match plain {
+            Some(block) if self.is_plain_only() => {
+                self.admit(
+                    key,
+                    kind,
+                    Packed { compression: Compression::Off.id(), bytes: block },
+                    None,
+                    false,
+                );
             }
-            plain => (packed, plain),
-        };
+            plain => self.admit(key, kind, packed, plain, false),
+        }
+    }
+
+    /// Keeps a block that nobody asked for yet: to be asked for is no second use of it.
+    pub fn insert_ahead(&self, key: Key, kind: Kind, packed: Packed) {
+        self.admit(key, kind, packed, None, true);
+    }
+
+    /// Memory of blocks that were read ahead and not asked for.
+    pub fn unread_bytes(&self) -> usize {
+        self.leaving.unread_bytes.load(Ordering::Relaxed)
+    }
+
+    /// How many such blocks had to go.
+    pub fn wasted(&self) -> u64 {
+        self.leaving.wasted.load(Ordering::Relaxed)
+    }
+
+    fn admit(&self, key: Key, kind: Kind, packed: Packed, plain: Option<Arc<Vec<u8>>>, is_ahead: bool) {
         let bytes = packed.bytes.capacity() + ENTRY_BYTES;
         let budget = self.shard_bytes.load(Ordering::Relaxed);
         let Ok(entry_bytes) = u32::try_from(bytes) else { return };
@@ -283,7 +352,13 @@ impl BlockCache {
         if part.held.len() <= at as usize {
             part.held.resize_with(at as usize + 1, || None);
         }
-        part.held[at as usize] = Some(Held { key, packed, plain: None });
+        part.held[at as usize] = Some(Held { key, packed, plain: None, is_ahead });
+        shard.admitted += 1;
+        if is_ahead {
+            self.leaving.unread_bytes.fetch_add(bytes, Ordering::Relaxed);
+            shard.note_ahead(key, bytes);
+            shard.stats[kind as usize].ahead += 1;
+        }
         shard.index.insert(key, (kind, at));
         shard.stats[kind as usize].bytes += bytes as u64;
         if came_back {
@@ -307,7 +382,9 @@ impl BlockCache {
     pub fn forget(&self, key: Key) {
         let shard = &mut *self.shard(key).lock();
         if let Some((kind, at)) = shard.index.get(&key).copied() {
-            shard.drop_block(kind, at);
+            if let Some(held) = shard.drop_block(kind, at).filter(|held| held.is_ahead) {
+                self.leaving.unread_bytes.fetch_sub(held.bytes(), Ordering::Relaxed);
+            }
             shard.parts[kind as usize].policy.forget(at);
         }
     }
@@ -337,6 +414,9 @@ impl BlockCache {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let stats = shard.stats.map(|stats| CacheStats { bytes: 0, plain_bytes: 0, ..stats });
+            let held = shard.parts.iter().flat_map(|part| &part.held).flatten();
+            let unread: usize = held.filter(|held| held.is_ahead).map(Held::bytes).sum();
+            self.leaving.unread_bytes.fetch_sub(unread, Ordering::Relaxed);
             *shard = Shard { stats, ..Shard::default() };
         }
     }
@@ -415,6 +495,7 @@ impl Shard {
             let has_gone = self.drop_plain_above(share, Kind::Data)
                 || self.drop_plain_above(share, Kind::Metadata)
                 || self.drop_idle_data_above(idle_share)
+                || self.drop_idle_data_in_turn()
                 || self.evict(budget, leaving)
                 || self.drop_plain_above(0, Kind::Data)
                 || self.drop_plain_above(0, Kind::Metadata);
@@ -444,6 +525,15 @@ impl Shard {
             && self.look_at_oldest_plain(Kind::Data) == Some(true)
     }
 
+    /// One for some blocks that went, so that those of long ago leave.
+    fn drop_idle_data_in_turn(&mut self) -> bool {
+        let gone: u64 = self.stats.iter().map(|stats| stats.evictions).sum();
+        gone / IDLE_PLAIN_EVICTIONS > self.turn && {
+            self.turn = gone / IDLE_PLAIN_EVICTIONS;
+            self.drop_idle_data_above(0)
+        }
+    }
+
     /// Drops the oldest decompressed form if nobody asked for it, or has it wait for another turn; `None`: there is none.
     fn look_at_oldest_plain(&mut self, kind: Kind) -> Option<bool> {
         let part = &mut self.parts[kind as usize];
@@ -471,6 +561,9 @@ impl Shard {
 
     /// Drops one block; false: there is none.
     fn evict(&mut self, budget: usize, leaving: &Leaving) -> bool {
+        if self.drop_unread(budget / UNREAD_DIVISOR, leaving) {
+            return true;
+        }
         let excess = self.bytes().saturating_sub(budget) as u64;
         let of = |kind: Kind| self.parts[kind as usize].policy.bytes();
         let (data, metadata) = (of(Kind::Data), of(Kind::Metadata));
@@ -479,17 +572,59 @@ impl Shard {
         let policy = &mut self.parts[kind as usize].policy;
         let Some(at) = policy.evict(policy.bytes().saturating_sub(excess)) else { return false };
         if let Some(held) = self.drop_block(kind, at) {
-            leaving.put(held.key, held.packed);
+            leaving.put(held);
         }
         self.stats[kind as usize].evictions += 1;
         true
+    }
+
+    fn note_ahead(&mut self, key: Key, bytes: usize) {
+        self.unread_bytes += bytes;
+        self.ahead.push_back((self.admitted, key));
+        if self.ahead.len() > 64 + 2 * self.index.len() {
+            let mut all = std::mem::take(&mut self.ahead);
+            all.retain(|(_, key)| self.unread(*key).is_some());
+            self.ahead = all;
+        }
+    }
+
+    /// Where a block is that was read ahead and not asked for.
+    fn unread(&self, key: Key) -> Option<(Kind, EntryIdx)> {
+        let (kind, at) = *self.index.get(&key)?;
+        let held = self.parts[kind as usize].held.get(at as usize)?.as_ref()?;
+        held.is_ahead.then_some((kind, at))
+    }
+
+    /// Drops the oldest block that was read ahead and not asked for, where all such are more than `share` bytes, or as many came in since
+    /// as are here: readers that go on ask sooner. The policy would keep it, as it gives no place to blocks that were used as rarely.
+    fn drop_unread(&mut self, share: usize, leaving: &Leaving) -> bool {
+        while let Some((since, key)) = self.ahead.front().copied() {
+            let Some((kind, at)) = self.unread(key) else {
+                self.ahead.pop_front();
+                continue;
+            };
+            if self.unread_bytes <= share && self.admitted - since <= self.index.len() as u64 {
+                return false;
+            }
+            self.ahead.pop_front();
+            if let Some(held) = self.drop_block(kind, at) {
+                leaving.put(held);
+            }
+            self.parts[kind as usize].policy.forget(at);
+            self.stats[kind as usize].evictions += 1;
+            return true;
+        }
+        false
     }
 
     /// Lets go of what an entry holds.
     fn drop_block(&mut self, kind: Kind, at: EntryIdx) -> Option<Held> {
         let held = self.parts[kind as usize].held.get_mut(at as usize).and_then(Option::take)?;
         self.index.remove(&held.key);
-        self.stats[kind as usize].bytes -= (held.packed.bytes.capacity() + ENTRY_BYTES) as u64;
+        self.stats[kind as usize].bytes -= held.bytes() as u64;
+        if held.is_ahead {
+            self.unread_bytes -= held.bytes();
+        }
         if let Some(plain) = &held.plain {
             self.count_plain_out(kind, plain_bytes(&plain.block));
         }
@@ -504,6 +639,11 @@ impl Shard {
         };
         let plain: usize = self.parts.iter().map(plain_of).sum();
         let plain_counted: usize = self.parts.iter().map(|part| part.plain_bytes).sum();
+        let held = self.parts.iter().flat_map(|part| &part.held).flatten();
+        let unread: usize = held.filter(|held| held.is_ahead).map(Held::bytes).sum();
+        if unread != self.unread_bytes {
+            return Err(format!("{unread} bytes nobody asked for: found {}", self.unread_bytes));
+        }
         let counted: u64 = self.stats.iter().map(|stats| stats.bytes).sum();
         let held = self.parts.iter().map(|part| part.policy.bytes()).sum::<u64>() + plain as u64;
         if self.bytes() > budget || plain != plain_counted || counted != held {

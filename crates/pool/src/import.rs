@@ -8,6 +8,7 @@
 //! If the newest group cannot be read, import refuses and says what a rewind would lose; it never falls back by itself.
 
 use crate::addr::Place;
+use crate::ahead::Ahead;
 use crate::alloc::Allocator;
 use crate::anchors::{Anchor, Candidate, Roots, match_devices};
 use crate::append::Streams;
@@ -660,6 +661,7 @@ pub(crate) fn assemble(
         counters,
         parts: state.streams.parts().clone(),
         workers: Workers::new(env.workers()),
+        ahead: Ahead::new(env.workers() > 0),
         txg: groups,
         sync: Mutex::new(state),
         heals: Mutex::default(),

@@ -6,11 +6,12 @@
 //!
 //! Rooms, in reading order: [`addr`] and [`block_ptr`] (how blocks are named), [`label`] (how a pool is found), [`features`] (what it
 //! may hold), [`record`] and [`zones`] (its books), [`directory`] (what zones tell of themselves), [`policy`] (where blocks go),
-//! `fates` (how files fared), `append` and `read` (the way down and up), `txg`, [`group`] and `nopwrite` (the commit), `gc` (room again),
-//! [`second`] (blocks that left memory), `pool` (create, import, export), [`stats`] (what all of them have done so far), [`totals`] (what
-//! they did since the pool was made) and `trace` (what was born and died, for a replay).
+//! `fates` (how files fared), `append` and `read` (the way down and up), `ahead` (what is read before somebody asks), `txg`, [`group`] and
+//! `nopwrite` (the commit), `gc` (room again), [`second`] (blocks that left memory), `pool` (create, import, export), [`stats`] (what all
+//! of them have done so far), [`totals`] (what they did since the pool was made) and `trace` (what was born and died, for a replay).
 
 pub mod addr;
+mod ahead;
 mod alloc;
 mod anchors;
 pub mod append;

@@ -3,6 +3,7 @@
 //! Locks, outermost first: `sync` (one group at a time), the group state in [`Groups`], `tables` (zones; read for every look-up,
 //! written only by the sync), then leaves: gather buffers, caches, the heal queue. No lock but `sync` is held over a device write.
 
+use crate::ahead::Ahead;
 use crate::alloc::Allocator;
 use crate::anchors::Anchor;
 use crate::append::Streams;
@@ -97,6 +98,7 @@ pub struct Pool {
     pub(crate) recent: Mutex<Recent>,
     pub(crate) parts: Arc<PartCache>,
     pub(crate) workers: Workers,
+    pub(crate) ahead: Ahead,
     pub(crate) txg: Groups,
     pub(crate) sync: Mutex<SyncState>,
     pub(crate) heals: Mutex<Vec<Heal>>,
@@ -379,7 +381,7 @@ impl Pool {
         if let Err(error) = self.end_recording() {
             log::warn!("{error}; the last lines of the recording are lost");
         }
-        self.workers.end_offers();
+        self.ahead.end();
         self.stop_caches();
         if let Some(thread) = self.sync_thread.lock().take() {
             // It may be the one that drops the last reference to the pool; it cannot wait for itself.

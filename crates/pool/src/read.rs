@@ -133,12 +133,12 @@ impl Pool {
             }
             BlockPtr::Normal(normal) => {
                 let (key, kind) = (Key::of(normal), Kind::of(normal));
-                let found = self.cache.get(key, kind);
+                let found = self.find_cached(key, kind);
                 if let Some(Found::Plain(block)) = found {
                     return Ok(block);
                 }
                 let mut out = Vec::new();
-                if let Some(Found::Packed(packed)) = found {
+                if let Some(Found::Packed(packed) | Found::Ahead(packed)) = found {
                     self.unpack(normal, owner, &packed.bytes, &mut out)?;
                     let block = Arc::new(out);
                     self.cache.insert_plain(key, &block);
@@ -179,8 +179,9 @@ impl Pool {
                 .here(|codec| codec.decompress_into(normal.compression, stored, out))
                 .map_err(|corrupt| self.damaged(owner, corrupt.within(normal.addrs[0])))
         };
-        match self.cache.get(key, kind) {
+        match self.find_cached(key, kind) {
             Some(Found::Plain(block)) => out.copy_from_slice(&block),
+            Some(Found::Ahead(packed)) => unpack(&packed.bytes, out)?,
             Some(Found::Packed(packed)) => {
                 unpack(&packed.bytes, out)?;
                 // Somebody needed it a second time after all.
@@ -214,12 +215,6 @@ impl Pool {
         self.cache.insert(key, kind, Packed { compression, bytes }, plain);
     }
 
-    /// Has `job` run by another thread soon, or not at all: for what fills the cache before somebody asks. A pool without threads of
-    /// its own never runs it.
-    pub fn offer(&self, job: impl FnOnce() + Send + 'static) {
-        self.workers.offer(job);
-    }
-
     /// Reads and verifies every copy of a block, past the cache; the findings name what is damaged. For `check`.
     pub fn verify(&self, ptr: &BlockPtr) -> Vec<(Addr, PoolError)> {
         let BlockPtr::Normal(normal) = ptr else { return Vec::new() };
@@ -251,7 +246,7 @@ impl Pool {
         self.read_cached(normal).map_or_else(|| self.read_verified(normal, owner), Ok)
     }
 
-    fn read_cached(&self, normal: &Normal) -> Option<StoredBytes> {
+    pub(crate) fn read_cached(&self, normal: &Normal) -> Option<StoredBytes> {
         let key = Key::of(normal);
         let find = |cache: &Arc<SecondLevel>| Some((cache.clone(), cache.find(key)?));
         let (cache, spot) = self.caches.read().iter().find_map(find)?;
@@ -384,7 +379,7 @@ impl Pool {
         Ok(())
     }
 
-    fn read_stored(&self, held: &Held, offset: u64, len: u32) -> Result<StoredBytes, PoolError> {
+    pub(crate) fn read_stored(&self, held: &Held, offset: u64, len: u32) -> Result<StoredBytes, PoolError> {
         let unit = u64::from(self.device(held.home.device)?.info().write_unit);
         // Reads are widened to whole write units, which is what devices serve.
         let (from, to) = (offset / unit * unit, (offset + u64::from(len)).next_multiple_of(unit));

@@ -6,8 +6,7 @@
 
 use crate::error::PoolError;
 use flume::{Receiver, Sender, bounded};
-use parking_lot::{Mutex, RwLock};
-use std::sync::Arc;
+use parking_lot::Mutex;
 use terrane_codec::Compressor;
 
 type Job = Box<dyn FnOnce(&mut Compressor) + Send>;
@@ -18,8 +17,6 @@ pub struct Workers {
     alone: bool,
     /// For callers that need a context now: readers, and pools without threads.
     idle: Mutex<Vec<Compressor>>,
-    /// Read while an offered job runs; true: no more of them do.
-    offers_ended: Arc<RwLock<bool>>,
 }
 
 /// An answer on its way.
@@ -49,7 +46,7 @@ impl Workers {
             }
             queue
         });
-        Workers { queue, alone: threads < 2, idle: Mutex::default(), offers_ended: Arc::default() }
+        Workers { queue, alone: threads < 2, idle: Mutex::default() }
     }
 
     /// Runs `job` on a worker, or here if there is none.
@@ -71,52 +68,11 @@ impl Workers {
         Pending(pending)
     }
 
-    /// Has `job` run by a worker some time, or not at all: where there are none, or all have enough to do.
-    pub fn offer(&self, job: impl FnOnce() + Send + 'static) {
-        if let Some(queue) = &self.queue {
-            let ended = Arc::clone(&self.offers_ended);
-            let job = move |_: &mut Compressor| {
-                let ended = ended.read();
-                if !*ended {
-                    job();
-                }
-            };
-            let _ = queue.try_send(Box::new(job));
-        }
-    }
-
-    /// Waits until no offered job runs, and lets none run from now on: what they hold of the pool would keep its devices locked.
-    pub fn end_offers(&self) {
-        *self.offers_ended.write() = true;
-    }
-
     /// Runs `job` in this thread with a borrowed context.
     pub fn here<R>(&self, job: impl FnOnce(&mut Compressor) -> R) -> R {
         let mut compressor = self.idle.lock().pop().unwrap_or_default();
         let answer = job(&mut compressor);
         self.idle.lock().push(compressor);
         answer
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_offered_runs_elsewhere_until_offers_end() {
-        let workers = Workers::new(1);
-        let (said, heard) = bounded(4);
-        let again = said.clone();
-        workers.offer(move || again.send(std::thread::current().id()).expect("somebody listens"));
-        assert_ne!(heard.recv(), Ok(std::thread::current().id()));
-        workers.end_offers();
-        workers.offer(move || said.send(std::thread::current().id()).expect("somebody listens"));
-        assert!(heard.recv().is_err(), "dropped without being run");
-    }
-
-    #[test]
-    fn without_threads_nothing_that_is_offered_runs() {
-        Workers::new(0).offer(|| panic!("it runs"));
     }
 }

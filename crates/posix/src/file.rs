@@ -52,9 +52,20 @@ fn edges_cost(block_bytes: u32) -> Cost {
 }
 
 impl Fs {
-    /// Appends to `out` what there is from `offset` on, up to `len` bytes; fewer only at the end of the file.
+    /// Appends to `out` what there is from `offset` on, up to `len` bytes; fewer only at the end of the file. Who goes on where an earlier
+    /// read ended, or in equal steps, has what follows read ahead.
     pub fn read(&self, ino: Ino, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
         let inode = self.hold(ino)?;
+        inode.object().expect_more(offset..offset.saturating_add(len.into()));
+        self.read_held(&inode, offset, len, out)
+    }
+
+    /// The same, and nothing more is read: for `O_DIRECT`.
+    pub fn read_alone(&self, ino: Ino, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
+        self.read_held(&self.hold(ino)?, offset, len, out)
+    }
+
+    fn read_held(&self, inode: &InodeRef<'_>, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
         let failed = {
             let state = inode.read();
             state.check_file()?;
@@ -67,10 +78,10 @@ impl Fs {
         };
         if let Some(error) = failed {
             // With no lock held: the way to the root takes those of the directories.
-            log::error!("reading {} at byte {offset} failed", self.path_of(ino));
+            log::error!("reading {} at byte {offset} failed", self.path_of(inode.ino));
             return Err(error.into());
         }
-        self.note_access(&inode);
+        self.note_access(inode);
         Ok(())
     }
 

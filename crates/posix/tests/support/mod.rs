@@ -86,6 +86,10 @@ impl Machine {
         self.mounted.as_ref().unwrap()
     }
 
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.mounted().pool
+    }
+
     pub fn fs(&self) -> &Arc<Fs> {
         &self.mounted().fs
     }

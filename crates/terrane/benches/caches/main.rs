@@ -7,11 +7,12 @@
 //! * `again`: what readers of a file that fits pay in processor time, when it was just written and when it was just read.
 //! * `second`: random reads of a working set that takes four times the memory, with a cache device beside a slow one and without; after a
 //!   kill; and with bytes of the cache device flipped, in which case what is read is compared.
+//! * `streams`: readers that go on, backward as well, or in steps, from a cold cache, with reading ahead and without.
 //!
-//! Files are made once and used again: `make --image FILE [--size MB] [--level PROPERTY]`.
+//! Files are made once and used again: `make --image FILE [--size MB] [--level PROPERTY] [--record KIB]`.
 //!
-//!     cargo bench -p terrane --bench caches -- make|blocks|again|second --image FILE [--size MB] [--cache MB] [--asked N] [--zipf POWER]
-//!         [--latency US] [--rate MB/s] [--off FILE]
+//!     cargo bench -p terrane --bench caches -- make|blocks|again|second|streams --image FILE [--size MB] [--cache MB] [--asked N]
+//!         [--zipf POWER] [--latency US] [--rate MB/s] [--off FILE]
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
@@ -24,6 +25,7 @@ mod cpu;
 #[path = "../support/random.rs"]
 mod random;
 mod second;
+mod streams;
 mod throttle;
 
 use args::Args;
@@ -148,6 +150,10 @@ impl Opened {
         Opened { pool, fs, ino: found.ino, records: found.size / RECORD as u64 }
     }
 
+    fn size(&self) -> u64 {
+        self.records * RECORD as u64
+    }
+
     fn read(&self, place: u64, out: &mut Vec<u8>) {
         out.clear();
         self.fs.read(self.ino, place * RECORD as u64, RECORD as u32, out).unwrap();
@@ -163,14 +169,16 @@ fn file_device(path: &Path, zone_bytes: u64) -> Arc<dyn Device> {
 }
 
 /// A pool with one file.
-fn make(path: &Path, size: u64, level: &str) {
+fn make(path: &Path, size: u64, level: &str, record_kib: usize) {
     let _ = std::fs::remove_file(path);
     let bytes = (size * 2).next_multiple_of(ZONE_BYTES) + 32 * ZONE_BYTES;
     let device: Arc<dyn Device> = Arc::new(FileDevice::create(path, bytes, ZONE_BYTES).unwrap());
     let create = CreateOptions::named("caches");
     let pool = Pool::create(vec![device], &create, Arc::new(SystemEnv::new()), &options(64 << 20)).unwrap();
     let objects = Objects::create(Arc::clone(&pool)).unwrap();
-    let dataset = Dataset::create_root(&objects, &[("recordsize", "16K"), ("compression", level)]).unwrap();
+    let record_size = format!("{record_kib}K");
+    let properties = [("recordsize", record_size.as_str()), ("compression", level)];
+    let dataset = Dataset::create_root(&objects, &properties).unwrap();
     Fs::format(&dataset, &OWNER).unwrap();
     let fs = Fs::open(Arc::new(dataset)).unwrap();
     let ino = fs.create(fs.root(), FILE, 0o644, &OWNER).unwrap().ino;
@@ -182,7 +190,7 @@ fn make(path: &Path, size: u64, level: &str) {
     fs.sync().unwrap();
     let stats = pool.stats();
     println!(
-        "{} MiB in records of 16 KiB, {level}: compressed {:.2} times",
+        "{} MiB in records of {record_kib} KiB, {level}: compressed {:.2} times",
         size >> 20,
         (stats.logical_bytes - before.logical_bytes) as f64
             / (stats.stored_bytes - before.stored_bytes) as f64
@@ -205,11 +213,14 @@ fn main() {
     let size = (args.number("--size", 4096) as u64) << 20;
     let has = |word: &str| std::env::args().any(|arg| arg == word);
     if has("make") {
-        make(&asked.image, size, &args.option("--level").unwrap_or_else(|| "zstd-3".into()));
+        let level = args.option("--level").unwrap_or_else(|| "zstd-3".into());
+        make(&asked.image, size, &level, args.number("--record", 16));
     } else if has("again") {
         again::run(&asked);
     } else if has("second") {
         second::run(&asked);
+    } else if has("streams") {
+        streams::run(&asked);
     } else if has(second::CHILD) {
         second::child(&asked);
     } else {

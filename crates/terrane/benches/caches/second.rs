@@ -73,13 +73,13 @@ fn reads(opened: &Opened, what: &str, places: &mut Places, count: usize, verify:
 
 pub fn run(asked: &Asked) {
     let _ = std::fs::remove_file(fast_path(asked));
-    let records = open(asked).records;
+    let plain = open(asked);
+    let records = plain.records;
     let fast_bytes = (records * RECORD as u64).next_multiple_of(FAST_ZONE_BYTES);
     drop(FileDevice::create(fast_path(asked), fast_bytes, FAST_ZONE_BYTES).unwrap());
     let mut places = Places::new(records, asked.zipf);
     let warm = records as usize / 3;
     heading();
-    let plain = open(asked);
     reads(&plain, "", &mut places, warm, false);
     let without = reads(&plain, "without a cache device", &mut places, asked.operations, false);
     plain.pool.export().unwrap();

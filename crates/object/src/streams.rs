@@ -1,0 +1,237 @@
+//! What readers of a file will ask for next.
+//!
+//! A reader that goes on where it ended, forward or backward, or in equal steps, is a *stream*; each file has several, told apart by where
+//! they are, because nobody says which reader a request is from. What a stream will read is asked for ahead of it, as far as its window
+//! reaches. That begins with twice a request, doubles each time its half is used up, and halves when blocks left the cache before they
+//! were read. It is a guess about time alone: nothing depends on it.
+//!
+//! Pure: offsets in, numbers of blocks out.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+const STREAMS_MAX: usize = 8;
+/// Reads that belong to no stream, remembered: four in equal steps are one.
+const LONE_MAX: usize = 8;
+/// Ranges that are asked for at once.
+const RANGES_MAX: u64 = 256;
+
+/// What bounds reading ahead.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub block_bytes: u64,
+    /// Blocks of the file.
+    pub block_count: u64,
+    /// Bytes a window may have.
+    pub window_max: u64,
+    /// Blocks that ever left the cache before somebody read them.
+    pub wasted: u64,
+}
+
+impl Bounds {
+    fn end(&self) -> u64 {
+        self.block_bytes.saturating_mul(self.block_count)
+    }
+
+    fn down(&self, at: u64) -> u64 {
+        at / self.block_bytes * self.block_bytes
+    }
+
+    fn up(&self, at: u64) -> u64 {
+        at.checked_next_multiple_of(self.block_bytes).unwrap_or(at).min(self.end())
+    }
+
+    fn blocks(&self, bytes: Range<u64>) -> Range<u64> {
+        self.down(bytes.start) / self.block_bytes..self.up(bytes.end) / self.block_bytes
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Forward,
+    Backward,
+    /// In steps of so many bytes, which leave something out.
+    Steps(i64),
+}
+
+#[derive(Debug)]
+struct Stream {
+    way: Way,
+    /// What was read last; pieces of one read, and those that overtook each other, are one.
+    last: Range<u64>,
+    /// What was asked for ends here: above `last`, or below it. In steps it is where the last of them began.
+    asked: u64,
+    /// Bytes.
+    window: u64,
+    wasted: u64,
+}
+
+impl Stream {
+    fn new(way: Way, last: Range<u64>, bounds: &Bounds) -> Stream {
+        let asked = match way {
+            Way::Forward => last.end,
+            Way::Backward | Way::Steps(_) => last.start,
+        };
+        let len = (last.end - last.start).max(bounds.block_bytes);
+        Stream { way, last, asked, window: 2 * len, wasted: bounds.wasted }
+    }
+
+    /// Whether this is what was to be read next, or near that: requests may overtake each other.
+    fn goes_on(&self, read: &Range<u64>) -> bool {
+        match self.way {
+            Way::Forward => {
+                read.end > self.last.end
+                    && (self.last.start..=self.asked.max(self.last.end)).contains(&read.start)
+            }
+            Way::Backward => {
+                read.start < self.last.start
+                    && (self.asked.min(self.last.start)..=self.last.end).contains(&read.end)
+            }
+            Way::Steps(step) => (1..=4)
+                .any(|count| Some(read.start) == step_from(self.last.start, step.saturating_mul(count))),
+        }
+    }
+
+    /// It was read a moment ago, or belongs to that.
+    fn has_passed(&self, read: &Range<u64>) -> bool {
+        match self.way {
+            Way::Forward => read.end <= self.last.end && read.end + self.window >= self.last.end,
+            Way::Backward => read.start >= self.last.start && read.start <= self.last.end + self.window,
+            Way::Steps(_) => read.start >= self.last.start && read.end <= self.last.end,
+        }
+    }
+
+    /// It goes on with `read`: what should be asked for now, nearest first.
+    fn advance(&mut self, read: Range<u64>, bounds: &Bounds) -> Vec<Range<u64>> {
+        self.last = read;
+        if bounds.wasted > self.wasted {
+            self.wasted = bounds.wasted;
+            self.window /= 2;
+        }
+        let len = self.last.end - self.last.start;
+        self.window = self.window.clamp(bounds.block_bytes.min(bounds.window_max), bounds.window_max);
+        let asked = match self.way {
+            Way::Forward => self.ask_forward(bounds),
+            Way::Backward => self.ask_backward(bounds),
+            Way::Steps(step) => self.ask_in_steps(step, len, bounds),
+        };
+        if !asked.is_empty() {
+            self.window = self.window.saturating_mul(2).min(bounds.window_max);
+        }
+        asked
+    }
+
+    fn ask_forward(&mut self, bounds: &Bounds) -> Vec<Range<u64>> {
+        let from = bounds.up(self.asked.max(self.last.end));
+        if from.saturating_sub(self.last.end) > self.window / 2 {
+            return Vec::new();
+        }
+        let to = bounds.up(self.last.end.saturating_add(self.window));
+        self.asked = to.max(from);
+        if to > from { vec![bounds.blocks(from..to)] } else { Vec::new() }
+    }
+
+    fn ask_backward(&mut self, bounds: &Bounds) -> Vec<Range<u64>> {
+        let to = bounds.down(self.asked.min(self.last.start));
+        if self.last.start.saturating_sub(to) > self.window / 2 {
+            return Vec::new();
+        }
+        let from = bounds.down(self.last.start.saturating_sub(self.window));
+        self.asked = from.min(to);
+        if to > from { vec![bounds.blocks(from..to)] } else { Vec::new() }
+    }
+
+    fn ask_in_steps(&mut self, step: i64, len: u64, bounds: &Bounds) -> Vec<Range<u64>> {
+        let is_behind = if step > 0 { self.asked < self.last.start } else { self.asked > self.last.start };
+        if is_behind {
+            self.asked = self.last.start;
+        }
+        // A read costs whole blocks.
+        let cost = len.max(1).next_multiple_of(bounds.block_bytes);
+        let steps = (self.window / cost).clamp(1, RANGES_MAX);
+        let ahead = self.asked.abs_diff(self.last.start) / step.unsigned_abs().max(1);
+        if ahead > steps / 2 {
+            return Vec::new();
+        }
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for _ in ahead..steps {
+            let Some(next) = step_from(self.asked, step).filter(|next| *next < bounds.end()) else { break };
+            self.asked = next;
+            let blocks = bounds.blocks(next..next.saturating_add(len));
+            // Small steps meet a block more than once.
+            if ranges.last() != Some(&blocks) {
+                ranges.push(blocks);
+            }
+        }
+        ranges
+    }
+}
+
+fn step_from(at: u64, step: i64) -> Option<u64> {
+    at.checked_add_signed(step)
+}
+
+/// The streams of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    /// The one that went on last is last.
+    streams: VecDeque<Stream>,
+    lone: VecDeque<Range<u64>>,
+}
+
+impl Streams {
+    /// Somebody reads these bytes: the blocks that should be read ahead now, nearest first.
+    pub fn note(&mut self, read: Range<u64>, bounds: &Bounds) -> Vec<Range<u64>> {
+        if read.is_empty() || bounds.window_max < bounds.block_bytes {
+            return Vec::new();
+        }
+        if let Some(at) = self.streams.iter().rposition(|stream| stream.goes_on(&read)) {
+            return self.streams.remove(at).map_or_else(Vec::new, |stream| self.go_on(stream, read, bounds));
+        }
+        if self.streams.iter().any(|stream| stream.has_passed(&read)) {
+            return Vec::new();
+        }
+        if let Some(way) = self.way_to(&read) {
+            self.lone.clear();
+            return self.go_on(Stream::new(way, read.clone(), bounds), read, bounds);
+        }
+        if self.lone.len() >= LONE_MAX {
+            self.lone.pop_front();
+        }
+        self.lone.push_back(read);
+        Vec::new()
+    }
+
+    fn go_on(&mut self, mut stream: Stream, read: Range<u64>, bounds: &Bounds) -> Vec<Range<u64>> {
+        let asked = stream.advance(read, bounds);
+        if self.streams.len() >= STREAMS_MAX {
+            self.streams.pop_front();
+        }
+        self.streams.push_back(stream);
+        asked
+    }
+
+    /// How this read follows from lone ones.
+    fn way_to(&self, read: &Range<u64>) -> Option<Way> {
+        if self.lone.iter().any(|before| read.start == before.end) {
+            return Some(Way::Forward);
+        }
+        if self.lone.iter().any(|before| read.end == before.start) {
+            return Some(Way::Backward);
+        }
+        let begins_before = |end: usize, at: Option<u64>| {
+            self.lone.iter().take(end).rposition(|before| Some(before.start) == at)
+        };
+        // Four in equal steps: of three there are some in any file that is small or read at random for long.
+        let step_of = |(at, before): (usize, &Range<u64>)| {
+            let step = i64::try_from(read.start).ok()?.checked_sub(i64::try_from(before.start).ok()?)?;
+            let second = begins_before(at, step_from(before.start, -step)).filter(|_| step != 0)?;
+            let second_start = step_from(before.start, -step)?;
+            begins_before(second, step_from(second_start, -step)).map(|_| step)
+        };
+        self.lone.iter().enumerate().rev().find_map(step_of).map(Way::Steps)
+    }
+}
+
+#[cfg(test)]
+mod tests;

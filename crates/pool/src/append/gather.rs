@@ -1,0 +1,43 @@
+//! What was appended to a zone and is not on its device yet: readers find it here.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use terrane_device::AlignedBuf;
+
+/// Appended bytes of one zone that the device may not have yet.
+#[derive(Debug, Default)]
+pub struct Gather {
+    pub(super) state: Mutex<GatherState>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct GatherState {
+    /// Batches on their way, by their offset in the zone.
+    pub(super) chunks: Vec<(u64, Arc<AlignedBuf>)>,
+    /// The batch being gathered, and where it begins.
+    pub(super) tail_start: u64,
+    pub(super) tail: AlignedBuf,
+}
+
+impl Gather {
+    /// Copies the range if it is still here; false: the device has it.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let state = self.state.lock();
+        let pieces = state.chunks.iter().map(|(start, chunk)| (*start, &***chunk));
+        for (start, chunk) in pieces.chain([(state.tail_start, &*state.tail)]) {
+            let from = offset.checked_sub(start).and_then(|from| usize::try_from(from).ok());
+            if let Some(found) = from.and_then(|from| chunk.get(from..from.checked_add(buf.len())?)) {
+                buf.copy_from_slice(found);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether the device has all before `end`.
+    pub fn has_written(&self, end: u64) -> bool {
+        let state = self.state.lock();
+        let first = state.chunks.iter().map(|(start, _)| *start).fold(state.tail_start, u64::min);
+        end <= first
+    }
+}

@@ -1,0 +1,85 @@
+//! Readers that go on are read ahead of: what they get is the same, and the device is asked less often.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod support;
+
+use support::{Machine, USER};
+use terrane_pool::Stats;
+use terrane_pool::stats::Kind;
+use terrane_posix::{Fs, Ino, WriteFlags};
+
+const RECORD: usize = 128 << 10;
+const RECORDS: usize = 96;
+
+fn content(record: usize) -> Vec<u8> {
+    (0..RECORD).map(|at| (at % 251) as u8 ^ record as u8 ^ ((at / 4096 * record) % 7) as u8).collect()
+}
+
+fn file(fs: &Fs) -> Ino {
+    let ino = fs.create(fs.root(), b"file", 0o644, &USER).unwrap().ino;
+    for record in 0..RECORDS {
+        fs.write(ino, (record * RECORD) as u64, &content(record), WriteFlags::default()).unwrap();
+    }
+    fs.sync().unwrap();
+    ino
+}
+
+fn read(fs: &Fs, ino: Ino, record: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    fs.read(ino, (record * RECORD) as u64, RECORD as u32, &mut out).unwrap();
+    out
+}
+
+#[test]
+fn what_is_read_ahead_is_what_was_written() {
+    let machine = Machine::with_threads(1);
+    let ino = file(machine.fs());
+    let orders: [Vec<usize>; 4] = [
+        (0..RECORDS).collect(),
+        (0..RECORDS).rev().collect(),
+        (0..RECORDS).step_by(3).collect(),
+        (0..RECORDS / 2).flat_map(|record| [record, RECORDS / 2 + record]).collect(),
+    ];
+    for order in orders {
+        machine.pool().drop_cache();
+        let before = machine.pool().stats();
+        for record in &order {
+            assert!(read(machine.fs(), ino, *record) == content(*record), "record {record} of {order:?}");
+        }
+        let after = machine.pool().stats();
+        let data = |stats: &Stats| stats.cache_by_kind[Kind::Data as usize];
+        let hits = data(&after).ahead_hits - data(&before).ahead_hits;
+        assert!(hits as usize > order.len() / 2, "{hits} of {order:?} were there");
+        let blocks = |stats: &Stats| stats.reads.iter().map(|io| io.blocks).sum::<u64>();
+        assert!(blocks(&after) - blocks(&before) <= RECORDS as u64 * 5 / 4 + 16, "few are read twice");
+    }
+}
+
+#[test]
+fn who_writes_beside_a_reader_is_seen() {
+    let machine = Machine::with_threads(2);
+    let fs = machine.fs();
+    let ino = file(fs);
+    for round in 1..4 {
+        machine.pool().drop_cache();
+        for record in 0..RECORDS {
+            // What is read next may be on its way as it was.
+            let next = (record + 3) % RECORDS;
+            fs.write(ino, (next * RECORD) as u64, &content(next + round), WriteFlags::default()).unwrap();
+            if record % 16 == 0 {
+                fs.sync().unwrap();
+            }
+            let expected = if record < 3 { content(record + round - 1) } else { content(record + round) };
+            assert!(read(fs, ino, record) == expected, "record {record} in round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_pool_without_threads_reads_nothing_ahead() {
+    let machine = Machine::new(3, &[]);
+    let ino = file(machine.fs());
+    machine.pool().drop_cache();
+    (0..RECORDS).for_each(|record| drop(read(machine.fs(), ino, record)));
+    assert_eq!(machine.pool().stats().cache.ahead, 0);
+}
