@@ -16,6 +16,7 @@ use crate::clock;
 use crate::control::{Caller, Greeting, STEP_BACK, STOP, SYNC};
 use crate::failure::{Failure, Outcome};
 use crate::holder::{Facts, Legacy};
+use crate::idle;
 use crate::live::{Live, Target};
 use crate::memory::{self, Memory};
 use crate::metrics::{self, MountSide};
@@ -399,11 +400,14 @@ fn keep_house(shared: &Shared, drains: bool) {
     }
 }
 
-/// Goes on with what is to be stored in another form.
+/// Goes on with what is to be stored in another form, and with what idle time is for.
 fn rewrite(shared: &Shared) {
     terrane_fuse::process::give_way();
+    let mut watch = idle::Watch::new();
     while !shared.live.pool.is_read_only() && !shared.rest(REWRITE_PERIOD) {
-        rewriting::go_on(&shared.fs, &shared.live.pool, &|time| shared.rest(time));
+        let (fs, pool) = (&shared.fs, &shared.live.pool);
+        rewriting::go_on(fs, pool, &|time| shared.rest(time));
+        watch.turn(fs, pool, &|| shared.metrics.answered_count(), &|time| shared.rest(time));
     }
 }
 

@@ -16,6 +16,7 @@ mod failure;
 mod figures;
 mod help;
 mod holder;
+mod idle;
 mod inspect;
 mod keeper;
 mod live;

@@ -87,7 +87,7 @@ fn pressure() -> f64 {
     some_avg10(&text).unwrap_or(0.0)
 }
 
-fn some_avg10(text: &str) -> Option<f64> {
+pub fn some_avg10(text: &str) -> Option<f64> {
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
     some.split(' ').find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
 }

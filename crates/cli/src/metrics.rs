@@ -138,6 +138,7 @@ pub fn page(live: &Live, mount: Option<&MountSide<'_>>) -> String {
         groups(&mut page, &stats);
         caches(&mut page, &stats);
         levels(&mut page, live);
+        rewritten(&mut page, mount.fs);
         errors(&mut page, &stats);
         requests(&mut page, mount);
         process(&mut page);
@@ -386,6 +387,28 @@ fn levels(page: &mut Page, live: &Live) {
         let values = names.iter().zip(&shares).map(|(name, share)| (name.as_str(), field(share)));
         page.each((name, "counter", help), "level", values);
     }
+}
+
+/// What is stored in another form than it was written in.
+fn rewritten(page: &mut Page, fs: &Fs) {
+    let status = fs.rewrite_status();
+    let figures = status.map(|status| status.figures).unwrap_or_default();
+    page.gauge("rewrite_under_way", "Whether files are being rewritten.", u8::from(fs.rewrite_goes_on()));
+    let help = "Bytes that the files of the rewrite take of which this pass has seen, and all.";
+    page.each(
+        ("rewrite_stored_bytes", "gauge", help),
+        "what",
+        [("seen", figures.stored_bytes), ("all", figures.stored_total)],
+    );
+    let idle = fs.recompress_status();
+    page.gauge("recompress_under_way", "Whether idle time is used on files.", u8::from(idle.is_under_way));
+    page.counter(
+        "recompress_records_total",
+        "Records that idle time compressed, since the pool was made.",
+        idle.records,
+    );
+    page.counter("recompress_before_bytes_total", "Bytes these records took before.", idle.before_bytes);
+    page.counter("recompress_after_bytes_total", "Bytes they took after it.", idle.after_bytes);
 }
 
 fn errors(page: &mut Page, stats: &Stats) {

@@ -618,6 +618,12 @@ fn get(live: &Live, names: &[String]) -> Outcome<Value> {
         if value.name == "compression" && !levels.is_empty() {
             row["levels"] = levels.iter().map(level).collect();
         }
+        if value.name == "recompress"
+            && let Some(done) = live.fs.get().map(|fs| fs.recompress_status()).filter(|done| done.records > 0)
+        {
+            row["recompressed"] =
+                json!({"records": done.records, "before": done.before_bytes, "after": done.after_bytes});
+        }
         row
     };
     let figure = |figure: &Figure| {

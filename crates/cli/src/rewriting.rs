@@ -29,7 +29,7 @@ pub struct Load {
 }
 
 impl Load {
-    fn of(pool: &Pool) -> Load {
+    pub fn of(pool: &Pool) -> Load {
         let (dirty_bytes, dirty_bytes_max, waiting) = pool.load();
         Load { dirty_bytes, dirty_bytes_max, waiting }
     }

@@ -48,6 +48,7 @@ struct Hot {
     xattr_home: AtomicU64,
     acl_type: AtomicU64,
     dnode_size: AtomicU64,
+    recompress: AtomicU64,
 }
 
 struct Props {
@@ -231,6 +232,7 @@ impl Dataset {
         let number = |name| props.number_of(name).map(|(number, _)| number);
         self.hot.access_time.store(number("atime")?, Ordering::Relaxed);
         self.hot.dnode_size.store(number(attributes::DNODE_SIZE)?, Ordering::Relaxed);
+        self.hot.recompress.store(number(props::RECOMPRESS)?, Ordering::Relaxed);
         let home = number(attributes::XATTR)?;
         // Where they go, not whether there are any.
         if [home, self.hot.xattr_home.load(Ordering::Relaxed)].iter().all(|home| *home != 0) {
@@ -281,6 +283,12 @@ impl Dataset {
     /// How large the dnodes of new files and directories are.
     pub fn dnode_size(&self) -> DnodeSize {
         DnodeSize::from_stored(self.hot.dnode_size.load(Ordering::Relaxed))
+    }
+
+    /// After how many days without a change files are compressed well when nobody wants anything; `None`: they are not.
+    pub fn recompress_days(&self) -> Option<u32> {
+        let days = self.hot.recompress.load(Ordering::Relaxed).checked_sub(1)?;
+        u32::try_from(days).ok()
     }
 
     /// Which names it takes, and which of them are one.

@@ -20,6 +20,10 @@ pub(crate) const RECORD_SIZE: &str = "recordsize";
 pub(crate) const WRITE_HINT: &str = "write_hint";
 pub(crate) const GC_POLICY: &str = "gc_policy";
 pub(crate) const GC_IDLE: &str = "gc_idle";
+pub(crate) const RECOMPRESS: &str = "recompress";
+/// What `recompress=idle` means without a number.
+const RECOMPRESS_DAYS: u64 = 7;
+const RECOMPRESS_DAYS_MAX: u64 = 3650;
 
 /// One row: a property and how its words become the stored number and words again.
 pub struct Property {
@@ -123,6 +127,26 @@ pub static PROPERTIES: &[Property] = &[
         fixed: false,
         parse: |word| number_of(&DNODE_WORDS, word),
         print: |stored| word_of(&DNODE_WORDS, stored),
+    },
+    Property {
+        name: RECOMPRESS,
+        values: "off, idle, idle:DAYS (0 to 3650; idle alone is 7)",
+        default: 0,
+        fixed: false,
+        parse: |word| match word {
+            "off" => Some(0),
+            "idle" => Some(RECOMPRESS_DAYS + 1),
+            _ => {
+                let digits = word.strip_prefix("idle:")?;
+                let days = digits.parse::<u64>().ok().filter(|days| days.to_string() == digits)?;
+                (days <= RECOMPRESS_DAYS_MAX).then_some(days + 1)
+            }
+        },
+        print: |stored| match stored.checked_sub(1) {
+            None => Some("off".to_string()),
+            Some(RECOMPRESS_DAYS) => Some("idle".to_string()),
+            Some(days) => (days <= RECOMPRESS_DAYS_MAX).then(|| format!("idle:{days}")),
+        },
     },
     Property {
         name: WRITE_HINT,
@@ -361,6 +385,10 @@ mod tests {
             ("acltype", "posixacl", "posix"),
             ("dnodesize", "16k", "16k"),
             ("write_hint", "extreme", "extreme"),
+            ("recompress", "idle", "idle"),
+            ("recompress", "idle:7", "idle"),
+            ("recompress", "idle:0", "idle:0"),
+            ("recompress", "idle:3650", "idle:3650"),
             ("gc_policy", "greedy", "greedy"),
             ("gc_idle", "off", "off"),
             ("gc_idle", "22:30-06:00", "22:30-06:00"),
@@ -395,6 +423,10 @@ mod tests {
             ("acltype", "nfsv4"),
             ("dnodesize", "512"),
             ("write_hint", "2"),
+            ("recompress", "on"),
+            ("recompress", "idle:"),
+            ("recompress", "idle:07"),
+            ("recompress", "idle:3651"),
             ("gc_policy", "fifo"),
             ("gc_idle", "on"),
             ("gc_idle", "1:00-2:00"),

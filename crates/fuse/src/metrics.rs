@@ -81,6 +81,11 @@ impl Metrics {
         self.parked.record_ns(ns);
     }
 
+    /// Requests that were answered so far: another number means that somebody wanted something.
+    pub fn answered_count(&self) -> u64 {
+        self.operations.iter().map(|operation| operation.times.snapshot().count()).sum()
+    }
+
     pub fn snapshot(&self) -> MountStats {
         let stats = |opcode: &Opcode| {
             let operation = self.operations.get(opcode.number() as usize)?;

@@ -375,6 +375,21 @@ impl ObjectSet {
         failed
     }
 
+    /// Files whose dnodes lie in the first block of dnodes that has an object of this number or a higher one, as of the last sync: their
+    /// numbers, and the first one behind the block. `None`: there are no more.
+    pub fn files_from(&self, first: ObjectId) -> Result<Option<(Vec<ObjectId>, ObjectId)>, ObjectError> {
+        let Some(offset) = self.dnodes.next_data(first.0.saturating_mul(SLOT_BYTES as u64))? else {
+            return Ok(None);
+        };
+        let block = offset / u64::from(DNODE_BLOCK_BYTES);
+        let raw = self.dnodes.read_block(block)?;
+        let found = dnodes_in(&raw, &format_args!("object set {} dnode block {block}", self.id))?;
+        let files = found.into_iter().filter(|(_, dnode)| dnode.kind == ObjectKind::File);
+        let number = |offset: usize| ObjectId(block * SLOTS_PER_BLOCK + (offset / SLOT_BYTES) as u64);
+        let files = files.map(|(offset, _)| number(offset)).collect();
+        Ok(Some((files, ObjectId((block + 1) * SLOTS_PER_BLOCK))))
+    }
+
     /// What the set takes, as of the last sync. `None`: it was made by a version that did not count.
     pub fn account(&self) -> Option<Account> {
         *self.account.lock()

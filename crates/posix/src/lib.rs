@@ -58,7 +58,9 @@ pub use attr::FLAG_XATTR;
 pub use errno::Errno;
 pub use fs::{Fs, Ledger};
 pub use hint::WRITE_HINT;
-pub use rewrite::{RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus, RewriteStep};
+pub use rewrite::{
+    RecompressStatus, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus, RewriteStep,
+};
 pub use terrane_dataset::{AclType, Dataset, DatasetError, XattrHome};
 pub use terrane_object::Hint;
 pub use types::*;

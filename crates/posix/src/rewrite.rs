@@ -14,6 +14,7 @@
 //!
 //! Invariant: what is stored says of no record that it is done which is not in the same group, or in one before.
 
+mod idle;
 mod record;
 mod shape;
 mod walk;
@@ -23,7 +24,10 @@ use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::{Ino, mode};
+use idle::Idle;
+pub use idle::RecompressStatus;
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_dataset::{DatasetError, ObjectZap};
 use terrane_object::{Compression, Cost, Feature, Tx};
@@ -169,7 +173,8 @@ struct Shown {
 }
 
 pub(crate) struct Rewriting {
-    words: Words,
+    words: Words<{ words::NAMES.len() }>,
+    idle: Idle,
     /// For the next job.
     numbers: AtomicU64,
     shown: Mutex<Option<Shown>>,
@@ -181,10 +186,14 @@ pub(crate) struct Rewriting {
 impl Rewriting {
     /// With the job that the master ZAP holds.
     pub fn load(master: ObjectZap) -> Result<Rewriting, DatasetError> {
-        let (words, job) = Words::load(master)?;
+        let master = Arc::new(Mutex::new(master));
+        let (words, stored) = Words::load(&master, words::NAMES)?;
+        let job = words::from_words(stored);
+        let (of_idle, ground) = Words::load(&master, idle::NAMES)?;
         let shown = job.map(|job| Shown { job, state: RewriteState::Going, number: 1 });
         Ok(Rewriting {
             words,
+            idle: Idle::new(of_idle, ground),
             numbers: AtomicU64::new(2),
             shown: Mutex::new(shown),
             last: Mutex::default(),
@@ -196,8 +205,9 @@ impl Rewriting {
     pub fn store(&self, last: &Tx) {
         let job = self.shown.lock().as_ref().map(|shown| shown.job);
         if let Some(job) = job {
-            self.words.store(last, &job);
+            self.words.store(last, words::to_words(&job));
         }
+        self.idle.store(last);
     }
 
     /// Changes the job, if it is still this one.
@@ -250,7 +260,7 @@ impl Fs {
             None => {}
         }
         let job = Job::new(*spec);
-        rewriting.words.put(&tx, &job)?;
+        rewriting.words.put(&tx, words::to_words(&job))?;
         let number = rewriting.numbers.fetch_add(1, Ordering::Relaxed);
         *shown = Some(Shown { job, state: RewriteState::Going, number });
         *rewriting.last.lock() = None;
@@ -382,13 +392,16 @@ impl Fs {
             (job.pass, job.since, job.place) = (pass, since, Place::default());
             (job.figures.files, job.figures.stored_bytes) = (0, 0);
         });
-        let _tx = self.begin_rewriting(&[])?;
+        let _tx = self.begin_rewriting(&self.rewriting.words, &[])?;
         Ok(RewriteStep::Went)
     }
 
-    /// A transaction at the end of whose group it is stored how far the rewrite is.
-    fn begin_rewriting(&self, needs: &[(&crate::claims::Claims, Need)]) -> Result<Tx, Errno> {
-        let words = &self.rewriting.words;
+    /// A transaction at the end of whose group these words are stored.
+    fn begin_rewriting<const N: usize>(
+        &self,
+        words: &Words<N>,
+        needs: &[(&crate::claims::Claims, Need)],
+    ) -> Result<Tx, Errno> {
         let mut all = needs.to_vec();
         all.push(words.need());
         let tx = self.begin(Cost::NOTHING, &all)?;

@@ -356,3 +356,94 @@ fn names_that_come_and_go_meanwhile_do_no_harm() {
     }
     assert_eq!(fs.rewrite_status().unwrap().figures.errors, 0);
 }
+
+/// All that there is to do; how many steps that took.
+fn idle(fs: &Fs) -> u64 {
+    let mut steps = 0;
+    while fs.recompress_step().unwrap() {
+        steps += 1;
+        assert!(steps < 100_000, "it goes on for ever");
+    }
+    fs.sync().unwrap();
+    steps
+}
+
+fn pass(fs: &Fs, secs: u64) {
+    fs.dataset().objects().pool().env().sleep(std::time::Duration::from_secs(secs));
+}
+
+#[test]
+fn idle_time_compresses_what_is_cold_once() {
+    let mut m = Machine::new(101, &[("compression", "lz4"), ("recordsize", "16K"), ("atime", "off")]);
+    let files = tree(m.fs());
+    let day = 86_400;
+    pass(m.fs(), 20 * day);
+    assert_eq!(idle(m.fs()), 0, "nobody asked for it");
+    let root = m.fs().root();
+    let young = m.fs().file(root, "young").ino;
+    m.fs().put(young, 0, &text(1, 100_000));
+    m.fs().sync().unwrap();
+    m.fs().dataset().set("recompress", "idle:10").unwrap();
+    assert!(idle(m.fs()) > 100);
+    let done = m.fs().recompress_status();
+    assert!(
+        done.records > 100 && done.after_bytes * 8 <= done.before_bytes * 7 && !done.is_under_way,
+        "{done:?}"
+    );
+    same(m.fs(), &files);
+    assert!(is_made_by(m.fs(), young, "lz4"), "it is not cold");
+    let large = *files.iter().find(|(_, (_, bytes))| bytes.len() == 300_000).unwrap().0;
+    assert!(is_made_by(m.fs(), large, "zstd-19"));
+    let noise = files.iter().find(|(_, (attr, _))| attr.nlink == 2).unwrap().0;
+    assert!(is_made_by(m.fs(), *noise, "off"), "that saves nothing");
+
+    // Not again: not now, not after another mount, not when more has become cold.
+    m.remount();
+    assert_eq!((idle(m.fs()), m.fs().recompress_status()), (0, done));
+    // Another mount of the simulator begins with the clock of the first.
+    pass(m.fs(), 20 * day);
+    m.fs().put(large, 50_000, b"written again");
+    m.fs().sync().unwrap();
+    pass(m.fs(), 11 * day);
+    let fates = |m: &Machine| m.fs().dataset().objects().pool().stats().totals_now.stored_bytes;
+    let before = fates(&m);
+    assert!(idle(m.fs()) > 0);
+    let after = m.fs().recompress_status();
+    assert_eq!(
+        after.records,
+        done.records + made_by(m.fs(), young)["zstd-19"] + 1,
+        "those that are new to it"
+    );
+    assert!(is_made_by(m.fs(), large, "zstd-19"));
+    assert!(fates(&m) - before < 200_000, "others were not written");
+}
+
+#[test]
+fn idle_time_goes_on_where_it_was_after_a_crash() {
+    for seed in 110..114 {
+        let mut m = Machine::new(seed, &[("compression", "lz4"), ("recordsize", "16K"), ("atime", "off")]);
+        let files = tree(m.fs());
+        pass(m.fs(), 20 * 86_400);
+        m.fs().dataset().set("recompress", "idle").unwrap();
+        m.fs().sync().unwrap();
+        let mut rng = Rng(seed);
+        let mut committed = 0;
+        for _ in 0..5 {
+            for _ in 0..rng.below(200) {
+                m.fs().recompress_step().unwrap();
+            }
+            if rng.below(2) == 0 {
+                m.fs().sync().unwrap();
+                committed = m.fs().recompress_status().records;
+            }
+            m.crash();
+            pass(m.fs(), 20 * 86_400);
+            assert!(m.fs().recompress_status().records >= committed);
+        }
+        idle(m.fs());
+        same(m.fs(), &files);
+        for (ino, _) in files.iter().filter(|(_, (_, bytes))| bytes.len() == 300_000) {
+            assert!(is_made_by(m.fs(), *ino, "zstd-19"));
+        }
+    }
+}

@@ -170,6 +170,7 @@ impl Get {
         print(&VALUES.render_chosen(&self.columns, &values, self.shape))?;
         if !self.shape.json && !self.shape.no_header {
             values.iter().filter_map(levels).try_for_each(|line| print(&line))?;
+            values.iter().filter_map(recompressed).try_for_each(|line| print(&line))?;
         }
         Ok(())
     }
@@ -192,6 +193,19 @@ fn levels(row: &Value) -> Option<String> {
         crate::size::print(logical),
         shares.join(", "),
         logical as f64 / stored as f64
+    ))
+}
+
+/// What idle time did, as a line below the table.
+fn recompressed(row: &Value) -> Option<String> {
+    let done = row.get("recompressed")?;
+    let bytes = |key: &str| crate::size::print(done[key].as_u64().unwrap_or(0));
+    Some(format!(
+        "idle time compressed {} records of {}: {} became {}\n",
+        done["records"],
+        crate::table::printable(row["name"].as_str().unwrap_or("?")),
+        bytes("before"),
+        bytes("after")
     ))
 }
 

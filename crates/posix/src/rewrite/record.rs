@@ -1,5 +1,6 @@
 //! One record stored by another algorithm.
 
+use super::words::Words;
 use super::{Job, RewriteFigures};
 use crate::claims::Need;
 use crate::errno::Errno;
@@ -10,6 +11,9 @@ use terrane_object::{BlockPtr, Compression, Made, Object};
 
 /// Records that are looked at in one step, if nothing is to be done to them.
 const LOOKS: usize = 64;
+
+/// An algorithm, and whether what it made shall take the place of what was stored by the algorithm of this id.
+pub(super) type Wanted<'a> = (Compression, &'a dyn Fn(u8, &Made) -> bool);
 
 impl Fs {
     /// Goes on with a file; true: it is done.
@@ -34,15 +38,11 @@ impl Fs {
             if ptr.birth().0 >= job.since || self.is_made_by(&ptr, compression) {
                 continue;
             }
-            let outcome = self.recode(
-                inode,
-                block,
-                &|was, made| {
-                    // The same again: it did not shrink then either.
-                    made.compression().id() != was || made.compression() != Compression::Off
-                },
-                compression,
-            );
+            // The same again: it did not shrink then either.
+            let keep = |was: u8, made: &Made| {
+                made.compression().id() != was || made.compression() != Compression::Off
+            };
+            let outcome = self.recode(inode, block, (compression, &keep), &self.rewriting.words);
             match outcome {
                 Ok(Some(after)) => {
                     figures.before_bytes += stored;
@@ -66,7 +66,7 @@ impl Fs {
     }
 
     /// Whether a stored record is what this algorithm and level make. One that is stored as it is may be worth a try.
-    pub(crate) fn is_made_by(&self, ptr: &BlockPtr, compression: Compression) -> bool {
+    fn is_made_by(&self, ptr: &BlockPtr, compression: Compression) -> bool {
         let BlockPtr::Normal(normal) = ptr else { return true };
         if normal.compression != compression.id() {
             return false;
@@ -77,12 +77,12 @@ impl Fs {
 
     /// Stores a record by an algorithm if `keep` likes what comes of it, given how it was stored. What it takes then; `None`: it was
     /// changed meanwhile, or stays.
-    pub(crate) fn recode(
+    pub(super) fn recode<const N: usize>(
         &self,
         inode: &InodeRef<'_>,
         block: u64,
-        keep: &dyn Fn(u8, &Made) -> bool,
-        compression: Compression,
+        (compression, keep): Wanted<'_>,
+        words: &Words<N>,
     ) -> Result<Option<u64>, Errno> {
         let object: &Arc<Object> = inode.object();
         let Some((was, content)) = object.stored_block(block)? else { return Ok(None) };
@@ -96,7 +96,7 @@ impl Fs {
         let file_bytes = inode.read().attrs.zpl.size;
         let data = start..start.saturating_add(block_bytes.into());
         let need = Need::records(object, data, block_bytes, file_bytes);
-        let tx = self.begin_rewriting(&[(&inode.claims, need)])?;
+        let tx = self.begin_rewriting(words, &[(&inode.claims, need)])?;
         let after = made.stored_bytes();
         Ok(object.recode_block(&tx, block, (&was, content), made)?.then_some(after))
     }

@@ -43,7 +43,7 @@ impl Fs {
             }
             let end = size.next_multiple_of(u64::from(bytes));
             let need = Need::records(object, 0..end, bytes, size);
-            let tx = self.begin_rewriting(&[(&inode.claims, need)])?;
+            let tx = self.begin_rewriting(&self.rewriting.words, &[(&inode.claims, need)])?;
             let state = inode.write();
             if state.attrs.zpl.size != size {
                 // It has grown, or was cut: what was reserved may be too little.

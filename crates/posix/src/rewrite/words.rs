@@ -1,4 +1,4 @@
-//! A rewrite's job as it is stored: words in the master ZAP, each under a name of its own.
+//! Words in the master ZAP, each under a name of its own: a rewrite's job, and how far others came.
 //!
 //! `FORMAT.md` section 8.6. Versions that do not know them see names that nothing asks for.
 
@@ -6,13 +6,14 @@ use super::{Job, Place, RewriteFigures, RewritePass, RewriteSpec};
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_dataset::{ChangeCost, DatasetError, ObjectZap};
 use terrane_object::{Compression, Cost, Tx};
 use terrane_zap::ValueRef;
 
 /// Names, in the order of [`to_words`].
-const NAMES: [&str; 21] = [
+pub(super) const NAMES: [&str; 21] = [
     "rewrite.root",
     "rewrite.flags",
     "rewrite.compression",
@@ -38,7 +39,7 @@ const NAMES: [&str; 21] = [
 const VERSION: u64 = 1;
 const RECURSIVE: u64 = 1;
 
-fn to_words(job: &Job) -> [u64; NAMES.len()] {
+pub(super) fn to_words(job: &Job) -> [u64; NAMES.len()] {
     let Job { spec, pass, since, place, figures } = job;
     [
         spec.root,
@@ -70,7 +71,7 @@ fn to_words(job: &Job) -> [u64; NAMES.len()] {
 }
 
 /// `None`: there is no job, or one that this version cannot do.
-fn from_words(words: [u64; NAMES.len()]) -> Option<Job> {
+pub(super) fn from_words(words: [u64; NAMES.len()]) -> Option<Job> {
     let [root, flags, compression, record_size, pass, since, dir, offset, file, record, rest @ ..] = words;
     let [files_total, stored_total, files, stored_bytes, logical_bytes, before_bytes, after_bytes, rest @ ..] =
         rest;
@@ -112,26 +113,34 @@ fn from_words(words: [u64; NAMES.len()]) -> Option<Job> {
     Some(Job { spec, pass, since, place: Place { dir, offset, file, record }, figures })
 }
 
-/// The words' ZAP. Its lock is taken last.
-pub(super) struct Words {
-    zap: Mutex<ObjectZap>,
+/// The master ZAP, of which several have words. Its lock is taken last.
+pub(super) type Master = Arc<Mutex<ObjectZap>>;
+
+/// Some words in it, all of which are written at once.
+pub(super) struct Words<const N: usize> {
+    zap: Master,
+    names: [&'static str; N],
     claims: Claims,
-    /// The newest group in which there is room for all words.
+    /// The newest group in which there is room for all of them.
     reserved: AtomicU64,
 }
 
-impl Words {
-    pub fn load(zap: ObjectZap) -> Result<(Words, Option<Job>), DatasetError> {
-        let mut words = [0; NAMES.len()];
-        for (word, name) in words.iter_mut().zip(NAMES) {
-            *word = zap.lookup_u64(name.as_bytes())?.unwrap_or(0);
+impl<const N: usize> Words<N> {
+    /// With what they are; 0: not there.
+    pub fn load(zap: &Master, names: [&'static str; N]) -> Result<(Words<N>, [u64; N]), DatasetError> {
+        let mut words = [0; N];
+        let locked = zap.lock();
+        for (word, name) in words.iter_mut().zip(names) {
+            *word = locked.lookup_u64(name.as_bytes())?.unwrap_or(0);
         }
-        let claims = Claims::of(zap.object().id().0);
-        Ok((Words { zap: Mutex::new(zap), claims, reserved: AtomicU64::new(0) }, from_words(words)))
+        let claims = Claims::of(locked.object().id().0);
+        drop(locked);
+        Ok((Words { zap: Arc::clone(zap), names, claims, reserved: AtomicU64::new(0) }, words))
     }
 
     fn bytes_of_all(&self) -> u64 {
-        self.zap.lock().put_cost(NAME_BYTES_MAX, ValueRef::U64s(&[0])).of_many(NAMES.len() as u64)
+        let longest = self.names.iter().map(|name| name.len()).max().unwrap_or(0);
+        self.zap.lock().put_cost(longest, ValueRef::U64s(&[0])).of_many(N as u64)
     }
 
     /// Of putting all of them, or of taking them out.
@@ -150,9 +159,9 @@ impl Words {
         self.reserved.fetch_max(tx.txg().0, Ordering::AcqRel);
     }
 
-    pub fn put(&self, tx: &Tx, job: &Job) -> Result<(), Errno> {
+    pub fn put(&self, tx: &Tx, words: [u64; N]) -> Result<(), Errno> {
         let mut zap = self.zap.lock();
-        for (name, word) in NAMES.iter().zip(to_words(job)) {
+        for (name, word) in self.names.iter().zip(words) {
             zap.update_u64(tx, name.as_bytes(), word)?;
         }
         Ok(())
@@ -161,30 +170,22 @@ impl Words {
     pub fn remove(&self, tx: &Tx) -> Result<(), Errno> {
         let mut zap = self.zap.lock();
         // The last one first: without it the others are no job.
-        for name in NAMES.iter().rev() {
+        for name in self.names.iter().rev() {
             zap.remove(tx, name.as_bytes())?;
         }
         Ok(())
     }
 
-    /// At the end of a group in which the job went on.
-    pub fn store(&self, last: &Tx, job: &Job) {
+    /// At the end of a group in which it went on.
+    pub fn store(&self, last: &Tx, words: [u64; N]) {
         if self.reserved.load(Ordering::Acquire) == last.txg().0
-            && let Err(errno) = self.put(last, job)
+            && let Err(errno) = self.put(last, words)
         {
-            log::error!("how far the rewrite came is not stored ({errno}); after a crash it does more again");
+            let first = self.names.first().unwrap_or(&"");
+            log::error!("{first}: how far it came is not stored ({errno}); after a crash it does more again");
         }
     }
 }
-
-const NAME_BYTES_MAX: usize = 20;
-const _: () = {
-    let mut at = 0;
-    while at < NAMES.len() {
-        assert!(NAMES[at].len() <= NAME_BYTES_MAX);
-        at += 1;
-    }
-};
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,295 @@
+//! Cold files compressed well, when nobody wants anything: the property `recompress`.
+//!
+//! A walk goes through all objects of the data set, in the order of their numbers. A file that was not changed for some days has its
+//! records tried with a high level, one by one, and those that get smaller by an eighth are stored so. Whoever takes steps decides
+//! when there is time, and one step is one record.
+//!
+//! No record is tried twice: one that was stored so says it itself, and the others are older than the walk that tried them. A walk looks
+//! only at files that were last changed before its *cutoff*, and those of the walk before are past it already; where it is, and which
+//! cutoffs were, is stored in the master ZAP with each group in which it went on.
+//!
+//! Invariant: a cutoff never falls, but when the clock did.
+
+use super::words::Words;
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::types::Ino;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use terrane_object::{BlockPtr, Compression, ObjectId, Tx};
+
+/// Names in the master ZAP, in the order of [`Ground::to_words`].
+pub(super) const NAMES: [&str; 7] = [
+    "recompress.before",
+    "recompress.cutoff",
+    "recompress.object",
+    "recompress.record",
+    "recompress.records",
+    "recompress.from",
+    "recompress.to",
+];
+/// Of two walks, in seconds: reading all dnodes for few files that became cold meanwhile would be work for nothing.
+const WALK_SECS_MIN: i64 = 3600;
+/// Larger records get zstd-9, so that one never takes more than some tenths of a second, and who comes waits no longer for the processor.
+const LARGE_BYTES: u32 = 1 << 20;
+
+/// How a record of so many bytes is stored when there is time.
+fn level_of(record_bytes: u32) -> Compression {
+    let word = if record_bytes > LARGE_BYTES { "zstd-9" } else { "zstd-19" };
+    word.parse().expect("both are levels")
+}
+
+/// Whether it is worth it: what it takes must get smaller by an eighth.
+pub(super) fn is_worth(before_bytes: u64, after_bytes: u64) -> bool {
+    after_bytes <= before_bytes - before_bytes / 8
+}
+
+/// What idle time has done to this data set, since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecompressStatus {
+    /// A walk goes on.
+    pub is_under_way: bool,
+    /// Records that were stored anew, and what they took before and after.
+    pub records: u64,
+    pub before_bytes: u64,
+    pub after_bytes: u64,
+}
+
+/// How far it came. Times are seconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ground {
+    /// Files last changed before it were tried by walks that have ended.
+    before: u64,
+    /// Of the walk that goes on; 0: none does.
+    cutoff: u64,
+    /// Where it is: object and record.
+    object: u64,
+    record: u64,
+    records: u64,
+    before_bytes: u64,
+    after_bytes: u64,
+}
+
+impl Ground {
+    fn to_words(self) -> [u64; NAMES.len()] {
+        let Ground { before, cutoff, object, record, records, before_bytes, after_bytes } = self;
+        [before, cutoff, object, record, records, before_bytes, after_bytes]
+    }
+
+    fn from_words(words: [u64; NAMES.len()]) -> Ground {
+        let [before, cutoff, object, record, records, before_bytes, after_bytes] = words;
+        Ground { before, cutoff, object, record, records, before_bytes, after_bytes }
+    }
+}
+
+/// What to do next, by what is known of the last walk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// Nothing has become cold, or not for long.
+    Nothing,
+    Begin {
+        cutoff: u64,
+    },
+    GoOn,
+}
+
+fn next(ground: &Ground, now_secs: i64, days: u32) -> Next {
+    if ground.cutoff != 0 {
+        return Next::GoOn;
+    }
+    let cutoff = now_secs - i64::from(days) * 86_400;
+    let since = i64::try_from(ground.before).unwrap_or(i64::MAX);
+    match u64::try_from(cutoff) {
+        Ok(cutoff) if cutoff > 0 && now_secs - i64::from(days) * 86_400 - since >= WALK_SECS_MIN => {
+            Next::Begin { cutoff }
+        }
+        _ => Next::Nothing,
+    }
+}
+
+pub(crate) struct Idle {
+    words: Words<{ NAMES.len() }>,
+    ground: Mutex<Ground>,
+    /// Of who takes steps: files of the block of dnodes that the walk is in.
+    ahead: Mutex<VecDeque<Ino>>,
+}
+
+impl Idle {
+    pub fn new(words: Words<{ NAMES.len() }>, stored: [u64; NAMES.len()]) -> Idle {
+        Idle { words, ground: Mutex::new(Ground::from_words(stored)), ahead: Mutex::default() }
+    }
+
+    /// Nobody else is in the group any more.
+    pub fn store(&self, last: &Tx) {
+        let ground = *self.ground.lock();
+        self.words.store(last, ground.to_words());
+    }
+}
+
+impl Fs {
+    /// What idle time has done.
+    pub fn recompress_status(&self) -> RecompressStatus {
+        let ground = *self.rewriting.idle.ground.lock();
+        RecompressStatus {
+            is_under_way: ground.cutoff != 0,
+            records: ground.records,
+            before_bytes: ground.before_bytes,
+            after_bytes: ground.after_bytes,
+        }
+    }
+
+    /// One record, or the look at one file. False: there is nothing to do for now, or the property `recompress` is off. For idle time.
+    pub fn recompress_step(&self) -> Result<bool, Errno> {
+        let Some(days) = self.dataset().recompress_days() else { return Ok(false) };
+        let idle = &self.rewriting.idle;
+        let mut ahead = idle.ahead.lock();
+        let mut ground = *idle.ground.lock();
+        match next(&ground, self.now().secs, days) {
+            Next::Nothing => return Ok(false),
+            Next::Begin { cutoff } => {
+                ahead.clear();
+                (ground.cutoff, ground.object, ground.record) = (cutoff, 0, 0);
+            }
+            Next::GoOn => {}
+        }
+        let outcome = self.recompress_next(&mut ahead, &mut ground);
+        *idle.ground.lock() = ground;
+        if let Ok(false) = outcome {
+            // The end of a walk is worth a group of its own.
+            let tx = self.begin(terrane_object::Cost::NOTHING, &[idle.words.need()])?;
+            idle.words.reserved(&tx);
+        }
+        outcome
+    }
+
+    fn recompress_next(&self, ahead: &mut VecDeque<Ino>, ground: &mut Ground) -> Result<bool, Errno> {
+        let Some(ino) = ahead.front().copied() else {
+            match self.set.files_from(ObjectId(ground.object))? {
+                Some((files, next)) => {
+                    ahead.extend(files.iter().map(|id| id.0).filter(|id| *id >= ground.object));
+                    ground.object = ahead.front().copied().unwrap_or(next.0);
+                    return Ok(true);
+                }
+                None => {
+                    ground.before = ground.before.max(ground.cutoff);
+                    (ground.cutoff, ground.object, ground.record) = (0, 0, 0);
+                    return Ok(false);
+                }
+            }
+        };
+        match self.recompress_record(ino, ground) {
+            Ok(true) => return Ok(true),
+            Ok(false) | Err(Errno::ESTALE) => {}
+            Err(Errno::EIO) => log::error!("idle time: inode {ino} cannot be read; it stays as it is"),
+            Err(errno) => return Err(errno),
+        }
+        ahead.pop_front();
+        (ground.object, ground.record) = (ahead.front().copied().unwrap_or(ino + 1), 0);
+        Ok(true)
+    }
+
+    /// The next record of a file; false: there is none.
+    fn recompress_record(&self, ino: Ino, ground: &mut Ground) -> Result<bool, Errno> {
+        let inode = self.hold(ino)?;
+        {
+            let state = inode.read();
+            let zpl = &state.attrs.zpl;
+            // One from before 1970 is cold.
+            let secs = |stored| u64::try_from(crate::attr::time(stored).secs).unwrap_or(0);
+            let changed = secs(zpl.mtime).max(secs(zpl.ctime));
+            if changed >= ground.cutoff || changed < ground.before {
+                return Ok(false);
+            }
+        }
+        let object = inode.object();
+        let block_bytes = u64::from(object.block_size());
+        let Some(at) = object.next_data(ground.record.saturating_mul(block_bytes))? else { return Ok(false) };
+        let block = at / block_bytes;
+        ground.record = block + 1;
+        let Some(ptr) = object.stored_pointer(block)? else { return Ok(true) };
+        let compression = level_of(ptr.lsize());
+        if self.is_made_well(&ptr, compression) {
+            return Ok(true);
+        }
+        let before = ptr.allocated_bytes();
+        let keep = |_: u8, made: &terrane_object::Made| is_worth(before, made.stored_bytes());
+        match self.recode(&inode, block, (compression, &keep), &self.rewriting.idle.words) {
+            Ok(Some(after)) => {
+                ground.records += 1;
+                ground.before_bytes += before;
+                ground.after_bytes += after;
+                Ok(true)
+            }
+            Ok(None) => Ok(true),
+            Err(Errno::EIO) => {
+                log::error!("idle time: record {block} of {} cannot be read", self.path_of(ino));
+                Ok(true)
+            }
+            Err(errno) => {
+                ground.record = block;
+                Err(errno)
+            }
+        }
+    }
+
+    /// Whether a record is in zstd of this level, or a higher one.
+    fn is_made_well(&self, ptr: &BlockPtr, compression: Compression) -> bool {
+        let (BlockPtr::Normal(normal), Compression::Zstd(wanted)) = (ptr, compression) else { return true };
+        let found = self.set.pool().zstd_level(normal);
+        found.is_ok_and(|found| found.is_some_and(|found| found.level() >= wanted.level()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: i64 = 86_400;
+
+    #[test]
+    fn a_walk_begins_when_something_may_have_become_cold() {
+        let now = 20_000 * DAY;
+        let new = Ground::default();
+        assert_eq!(next(&new, now, 7), Next::Begin { cutoff: (now - 7 * DAY) as u64 });
+        let done = Ground { before: (now - 7 * DAY) as u64, ..new };
+        assert_eq!(next(&done, now, 7), Next::Nothing);
+        assert_eq!(next(&done, now + WALK_SECS_MIN - 1, 7), Next::Nothing);
+        assert_eq!(
+            next(&done, now + WALK_SECS_MIN, 7),
+            Next::Begin { cutoff: (now - 7 * DAY + WALK_SECS_MIN) as u64 }
+        );
+        assert_eq!(next(&done, now, 6), Next::Begin { cutoff: (now - 6 * DAY) as u64 }, "more is cold now");
+        assert_eq!(next(&done, now, 30), Next::Nothing, "less is");
+        assert_eq!(next(&Ground { cutoff: 5, ..done }, now, 30), Next::GoOn);
+        // A clock that fell, or never was right.
+        assert_eq!(next(&done, now - 100 * DAY, 7), Next::Nothing);
+        assert_eq!(next(&new, 3 * DAY, 7), Next::Nothing);
+        assert_eq!(next(&Ground { before: u64::MAX, ..new }, now, 0), Next::Nothing);
+    }
+
+    #[test]
+    fn an_eighth_is_worth_it() {
+        assert!(is_worth(8000, 7000) && !is_worth(8000, 7001) && !is_worth(16, 16) && is_worth(16, 14));
+    }
+
+    #[test]
+    fn one_record_never_takes_long() {
+        assert_eq!(level_of(128 << 10).to_string(), "zstd-19");
+        assert_eq!(level_of(1 << 20).to_string(), "zstd-19");
+        assert_eq!(level_of(16 << 20).to_string(), "zstd-9");
+    }
+
+    #[test]
+    fn ground_comes_back_from_its_words() {
+        let ground = Ground {
+            before: 1,
+            cutoff: 2,
+            object: 3,
+            record: 4,
+            records: 5,
+            before_bytes: 6,
+            after_bytes: 7,
+        };
+        assert_eq!(Ground::from_words(ground.to_words()), ground);
+    }
+}
