@@ -25,7 +25,7 @@ use crate::devices::Devices;
 use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, Part, PartEncoder, PartHead};
 use crate::error::PoolError;
 use crate::parts::PartCache;
-use crate::policy::{Age, Layout, Placement, Placer, Stock};
+use crate::policy::{Age, Heat, Layout, Placement, Placer, Stock};
 use crate::record::{Class, Home, Move, Opened, PartCopy, Written, runs_of};
 use crate::stats::Counters;
 use crate::zone_header::{ZONE_MAGIC, ZoneHeader};
@@ -232,16 +232,16 @@ impl Streams {
         }
     }
 
-    /// The slot for a block of data. Its zone may be filled for that: the next append opens another.
+    /// The slot for a block of data of so many bytes. Its zone may be filled for that: the next append opens another.
     pub fn place(
         &mut self,
         placement: &Placement,
-        is_hot: bool,
+        (heat, bytes): (Heat, u64),
         stock: Stock,
         txg: Txg,
     ) -> Result<usize, PoolError> {
-        let choice = self.placer.choose(placement, is_hot, stock, |slot| self.room(slot));
-        self.placer.chosen(choice, placement, is_hot);
+        let choice = self.placer.choose(placement, heat, stock, |slot| self.room(slot));
+        self.placer.chosen(choice, placement, heat, bytes);
         if choice.is_fresh {
             self.fill(choice.slot, txg)?;
         }

@@ -22,7 +22,7 @@ use crate::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION, P
 use crate::error::PoolError;
 use crate::group::Group;
 use crate::leaving::leaving_zone;
-use crate::policy::{Age, Candidates, Clock, Lives, Placement, VictimPolicy};
+use crate::policy::{Age, Candidates, Clock, Heat, Lives, Placement, VictimPolicy};
 use crate::pool::Pool;
 use crate::read::Held;
 use crate::record::{Move, Run};
@@ -261,11 +261,11 @@ impl Collector {
         }
     }
 
-    /// Whether a new block will die soon.
-    pub fn is_hot(&self, placement: &Placement) -> bool {
+    /// How soon a new block may die.
+    pub fn heat(&self, placement: &Placement) -> Heat {
         let replaced = Some(placement.replaces).filter(|txg| txg.0 > 0);
         let previous_age = replaced.and_then(|txg| self.clock.age_bytes(txg));
-        self.lives.is_hot(previous_age, placement.hint, placement.expected_life_bytes)
+        self.lives.heat(previous_age, placement.hint, placement.expected_life_bytes)
     }
 
     fn piece_bytes(&self) -> u64 {

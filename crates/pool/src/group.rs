@@ -18,7 +18,7 @@ use crate::features::Feature;
 use crate::label::BootPtr;
 use crate::levels::{Backlog, Method};
 use crate::nopwrite::{Judged, Tried};
-use crate::policy::{Age, Looks, Placement};
+use crate::policy::{Age, Heat, Looks, Placement};
 use crate::pool::{Chained, Pool, SyncState};
 use crate::prepare::{Ready, boot_encode, prepare};
 use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, Tally, put_frees};
@@ -353,11 +353,11 @@ impl Group<'_> {
         let mut addrs = [Addr::NONE; COPIES_MAX];
         match request.stream {
             Stream::Data(placement) => {
-                let is_hot = self.st.collector.is_hot(&placement);
+                let heat = self.st.collector.heat(&placement);
                 let stock = self.pool.zone_stock(self.st);
-                let slot = self.st.streams.place(&placement, is_hot, stock, self.txg)?;
+                let slot = self.st.streams.place(&placement, (heat, bytes.len() as u64), stock, self.txg)?;
                 let spot = self.append((slot, Class::Data), &bytes, request.owner, crc, Vec::new())?;
-                if is_hot {
+                if heat == Heat::Hot {
                     self.st.collector.note_hot(spot.seq);
                 }
                 addrs[0] = Addr::new(spot.seq, spot.offset);

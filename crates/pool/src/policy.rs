@@ -23,7 +23,7 @@ pub mod victim;
 
 pub use clock::Clock;
 pub use hint::{Hint, Match};
-pub use lives::{Age, Lives};
+pub use lives::{Age, Heat, Lives};
 pub use looks::Looks;
 pub use options::{CollectionOptions, IdleWindow};
 pub use placement::Placement;

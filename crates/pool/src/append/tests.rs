@@ -132,10 +132,10 @@ fn a_big_file_leaves_the_scrap_of_a_zone_and_lies_in_the_next_one_whole() {
     let mut source = Shelf(vec![12, 11, 10]);
     let first = append(&mut streams, &mut source, 0, 940, None).unwrap();
     let big = Placement { file: 2, burst_bytes: 900 << 10, ..Placement::default() };
-    let slot = streams.place(&big, false, Stock::Enough, Txg(9)).unwrap();
+    let slot = streams.place(&big, (Heat::Cold, 4096), Stock::Enough, Txg(9)).unwrap();
     assert_eq!((slot, streams.zone_of(slot)), (first.slot, Some(first.seq)), "zones are not plenty");
     let mut streams_of = |stock| {
-        let slot = streams.place(&Placement { file: 3, ..big }, false, stock, Txg(9)).unwrap();
+        let slot = streams.place(&Placement { file: 3, ..big }, (Heat::Cold, 4096), stock, Txg(9)).unwrap();
         append(&mut streams, &mut source, slot, 60, None).unwrap().seq
     };
     let fresh = streams_of(Stock::Plenty);

@@ -2,8 +2,8 @@
 //!
 //! Blocks that are overwritten soon after they were written tend to be overwritten soon again (SepBIT, FAST 2022). *l* is the mean
 //! life of a zone of such hot data, from its opening until collection takes it or nothing lives in it. A block whose
-//! predecessor lived for less than *l* is hot and goes with its like. What survives collection is split by its age
-//! in units of *l*: the longer it has lived, the longer it will.
+//! predecessor lived for less than *l* is hot and goes with its like, and so do those of less than 4 and 16 *l*. What survives
+//! collection is split by its age in units of *l*: the longer it has lived, the longer it will.
 //!
 //! The ages that are asked are those of blocks, by the group they were born in, and a zone's blocks are born in order: so all
 //! survivors of a birth range get one class, and a run has one home.
@@ -38,6 +38,18 @@ impl Age {
     }
 }
 
+/// How soon a block that replaces another may die, by how soon that other did. The order is that of lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Heat {
+    /// Under *l*.
+    Hot,
+    /// Under 4 *l*.
+    Warm,
+    /// Under 16 *l*.
+    Tepid,
+    Cold,
+}
+
 /// The mean life of hot data.
 #[derive(Clone, Debug, Default)]
 pub struct Lives {
@@ -67,18 +79,22 @@ impl Lives {
         self.mean_bytes
     }
 
-    /// Whether a new block will die soon. `previous_age` is how long the version lived that it replaces (`None`: there was none, or nobody
+    /// How soon a new block may die. `previous_age` is how long the version lived that it replaces (`None`: there was none, or nobody
     /// knows), `expected` how long others like it did; how its own predecessor fared goes before that. Blocks with a hint are
-    /// never hot: they have their own zones, and would teach a life that is none of what is inferred.
-    pub fn is_hot(&self, previous_age: Option<u64>, hint: Hint, expected: Option<u64>) -> bool {
+    /// cold: they have their own zones, and would teach a life that is none of what is inferred.
+    pub fn heat(&self, previous_age: Option<u64>, hint: Hint, expected: Option<u64>) -> Heat {
         if hint.is_said() {
-            return false;
+            return Heat::Cold;
         }
-        match (previous_age.or(expected), self.mean_bytes) {
-            (Some(life), Some(mean)) => life < mean,
+        match (previous_age, self.mean_bytes) {
+            (Some(life), Some(mean)) if life < mean => Heat::Hot,
+            (Some(life), Some(mean)) if life / 4 < mean => Heat::Warm,
+            (Some(life), Some(mean)) if life / 16 < mean => Heat::Tepid,
             // Until something is known of lives, what was replaced once may be replaced again.
-            (Some(_), None) => previous_age.is_some(),
-            (None, _) => false,
+            (Some(_), None) => Heat::Hot,
+            // What is expected of new files has lanes of its own: here it says only whose zones tell the mean life.
+            (None, Some(mean)) if expected.is_some_and(|life| life < mean) => Heat::Hot,
+            _ => Heat::Cold,
         }
     }
 
@@ -119,24 +135,26 @@ mod tests {
     #[test]
     fn a_predecessor_tells_more_than_siblings_and_what_has_a_hint_is_not_judged() {
         let lives = lives(100);
-        assert!(lives.is_hot(Some(99), Hint::NotSet, None));
-        assert!(!lives.is_hot(Some(100), Hint::NotSet, Some(1)));
-        assert!(lives.is_hot(None, Hint::NotSet, Some(99)));
-        assert!(!lives.is_hot(Some(1), Hint::Short, Some(1)));
-        assert!(!lives.is_hot(Some(1), Hint::Long, None));
-        assert!(!lives.is_hot(None, Hint::None, None));
-        assert!(Lives::default().is_hot(Some(1 << 40), Hint::NotSet, None));
-        assert!(!Lives::default().is_hot(None, Hint::NotSet, Some(1)));
+        let heat = |age, hint, expected| lives.heat(age, hint, expected);
+        assert_eq!(heat(Some(99), Hint::NotSet, None), Heat::Hot);
+        assert_eq!(heat(Some(100), Hint::NotSet, Some(1)), Heat::Warm);
+        assert_eq!(heat(Some(400), Hint::NotSet, None), Heat::Tepid);
+        assert_eq!(heat(Some(1600), Hint::NotSet, Some(1)), Heat::Cold);
+        assert_eq!(heat(None, Hint::NotSet, Some(99)), Heat::Hot);
+        for hint in [Hint::Short, Hint::Long] {
+            assert_eq!(heat(Some(1), hint, Some(1)), Heat::Cold);
+        }
+        assert_eq!(heat(None, Hint::None, None), Heat::Cold);
+        assert_eq!(Lives::default().heat(Some(1 << 40), Hint::NotSet, None), Heat::Hot);
+        assert_eq!(Lives::default().heat(None, Hint::NotSet, Some(1)), Heat::Cold);
     }
 
     #[test]
     fn a_new_pool_believes_in_a_part_of_itself() {
         let mut lives = Lives::new(1 << 30);
         assert_eq!(lives.mean_bytes(), Some(1 << 26));
-        assert!(
-            lives.is_hot(Some((1 << 26) - 1), Hint::NotSet, None)
-                && !lives.is_hot(Some(1 << 26), Hint::NotSet, None)
-        );
+        let heat = |age| lives.heat(Some(age), Hint::NotSet, None);
+        assert_eq!((heat((1 << 26) - 1), heat(1 << 26)), (Heat::Hot, Heat::Warm));
         assert_eq!((lives.age(Some((1 << 28) - 1)), lives.age(Some(1 << 30))), (Age::Young, Age::Old));
         (0..ZONES).for_each(|_| lives.note_hot_zone(7));
         assert_eq!(lives.mean_bytes(), Some(7));

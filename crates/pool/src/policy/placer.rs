@@ -13,7 +13,7 @@
 //!
 //! Invariant: the two roles of metadata never share a slot.
 
-use crate::policy::{Age, Hint, Match, Placement};
+use crate::policy::{Age, Heat, Hint, Match, Placement};
 use crate::record::Class;
 use std::ops::Range;
 use terrane_wire::Txg;
@@ -23,8 +23,8 @@ use terrane_wire::Txg;
 pub enum Lane {
     /// What somebody said, or did not.
     Said(Hint),
-    /// Nobody said anything, but the versions that such blocks replace died soon.
-    Hot,
+    /// Nobody said anything, but the versions that such blocks replace died so soon; never [`Heat::Cold`].
+    Heat(Heat),
     /// Files like these live for about 2^n bytes that users write.
     Life(u32),
 }
@@ -32,27 +32,33 @@ pub enum Lane {
 impl Lane {
     /// Where a block belongs. How files like it fared goes before what somebody said of it, for that is known to a factor of two; and of
     /// a block that replaces another, that other one tells more than files like its own.
-    fn of(placement: &Placement, is_hot: bool) -> Lane {
+    fn of(placement: &Placement, heat: Heat) -> Lane {
         let is_new = placement.replaces == Txg(0);
         match placement.expected_life_bytes {
             // That none of its like has died yet says less than somebody who says something.
             Some(u64::MAX) if placement.hint.is_said() => Lane::Said(placement.hint),
             Some(life) if is_new => Lane::Life(life.max(1).ilog2()),
             _ if placement.hint.is_said() => Lane::Said(placement.hint),
-            _ if is_hot => Lane::Hot,
+            _ if heat < Heat::Cold => Lane::Heat(heat),
             _ => Lane::Said(placement.hint),
         }
     }
 
+    /// Whether somebody said how long what it takes will live.
+    fn is_said(self) -> bool {
+        matches!(self, Lane::Said(hint) if hint.is_said())
+    }
+
     fn suits(self, other: Lane) -> Match {
         match (self, other) {
-            (Lane::Hot, Lane::Hot) => Match::Good,
+            (Lane::Heat(zone), Lane::Heat(data)) if zone == data => Match::Good,
             (Lane::Life(zone), Lane::Life(data)) => match zone.abs_diff(data) {
                 0 => Match::Good,
                 1 => Match::Acceptable,
                 _ => Match::Any,
             },
-            (Lane::Hot, Lane::Said(Hint::Short)) | (Lane::Said(Hint::Short), Lane::Hot) => Match::Acceptable,
+            (Lane::Heat(Heat::Hot), Lane::Said(Hint::Short))
+            | (Lane::Said(Hint::Short), Lane::Heat(Heat::Hot)) => Match::Acceptable,
             (Lane::Said(zone), Lane::Said(data)) => zone.suits(data),
             _ => Match::Any,
         }
@@ -63,7 +69,12 @@ impl Lane {
     fn distance(self, other: Lane) -> u32 {
         match (self, other) {
             (Lane::Life(a), Lane::Life(b)) => a.abs_diff(b),
-            (Lane::Hot, Lane::Said(Hint::Short)) | (Lane::Said(Hint::Short), Lane::Hot) => 1,
+            (Lane::Heat(a), Lane::Heat(b)) => (a as u32).abs_diff(b as u32),
+            (Lane::Heat(heat), Lane::Said(Hint::NotSet)) | (Lane::Said(Hint::NotSet), Lane::Heat(heat)) => {
+                Heat::Cold as u32 - heat as u32
+            }
+            (Lane::Heat(Heat::Hot), Lane::Said(Hint::Short))
+            | (Lane::Said(Hint::Short), Lane::Heat(Heat::Hot)) => 1,
             _ if self == other => 0,
             // Nobody spoils the zones of those who said that theirs dies soon.
             (Lane::Life(_), Lane::Said(hint)) | (Lane::Said(hint), Lane::Life(_))
@@ -203,14 +214,14 @@ pub struct Choice {
 /// A lane that has a slot opens another only while more than one part of so many are closed.
 const KEPT_CLOSED_PART: usize = 2;
 
-/// A slot whose lane brought none of so many blocks may be given to another.
-const FORGOTTEN_USES: u64 = 4096;
+/// A slot whose lane brought nothing while this many zones' worth of data was placed may be given to another.
+const FORGOTTEN_ZONES: u64 = 8;
 
 #[derive(Clone, Debug, Default)]
 struct DataSlot {
     /// `None`: no zone is open.
     lane: Option<Lane>,
-    /// When it was last chosen.
+    /// When it was last chosen, in bytes that were placed.
     used: u64,
     files: [u64; FILES_KEPT],
     next_file: usize,
@@ -235,13 +246,13 @@ pub struct Placer {
     layout: Layout,
     zone_bytes: u64,
     data: Vec<DataSlot>,
-    uses: u64,
+    placed_bytes: u64,
 }
 
 impl Placer {
     /// For zones that take so many bytes.
     pub fn new(layout: Layout, zone_bytes: u64) -> Placer {
-        Placer { layout, zone_bytes, data: vec![DataSlot::default(); layout.data().len()], uses: 0 }
+        Placer { layout, zone_bytes, data: vec![DataSlot::default(); layout.data().len()], placed_bytes: 0 }
     }
 
     pub fn layout(&self) -> &Layout {
@@ -256,29 +267,41 @@ impl Placer {
     pub fn choose(
         &self,
         placement: &Placement,
-        is_hot: bool,
+        heat: Heat,
         stock: Stock,
         room: impl Fn(usize) -> u64,
     ) -> Choice {
         let first = self.layout.first_data;
-        let choice = self.choose_among(placement, Lane::of(placement, is_hot), stock, |at| room(first + at));
+        let choice =
+            self.choose_among(placement, self.lane_of(placement, heat), stock, |at| room(first + at));
         Choice { slot: first + choice.slot, ..choice }
     }
 
-    /// A block goes where it was chosen to.
-    pub fn chosen(&mut self, choice: Choice, placement: &Placement, is_hot: bool) {
-        self.uses += 1;
+    /// A block of so many bytes goes where it was chosen to.
+    pub fn chosen(&mut self, choice: Choice, placement: &Placement, heat: Heat, bytes: u64) {
+        self.placed_bytes += bytes;
         let slot = choice.slot - self.layout.first_data;
         let is_forgotten = self.is_forgotten(&self.data[slot]);
+        let lane = self.lane_of(placement, heat);
         let chosen = &mut self.data[slot];
-        chosen.used = self.uses;
+        chosen.used = self.placed_bytes;
         // Others would find no slot as long as zones wait for what comes no more.
         chosen.lane = chosen.lane.filter(|_| !is_forgotten);
-        chosen.note(Lane::of(placement, is_hot), placement.file);
+        chosen.note(lane, placement.file);
+    }
+
+    /// With few slots, what a class of its own would save is less than the room of one more open zone.
+    fn lane_of(&self, placement: &Placement, heat: Heat) -> Lane {
+        let coldest = match self.data.len() {
+            ..3 => Heat::Hot,
+            3..5 => Heat::Warm,
+            _ => Heat::Tepid,
+        };
+        Lane::of(placement, if heat > coldest { Heat::Cold } else { heat })
     }
 
     fn is_forgotten(&self, slot: &DataSlot) -> bool {
-        self.uses - slot.used > FORGOTTEN_USES
+        self.placed_bytes - slot.used > FORGOTTEN_ZONES * self.zone_bytes
     }
 
     fn choose_among(
@@ -305,10 +328,18 @@ impl Placer {
         }
         // Some slots stay closed for lanes that have none yet.
         let mut closed = self.data.iter().enumerate().filter(|(_, slot)| slot.lane.is_none());
-        let is_spare = closed.clone().count() * KEPT_CLOSED_PART > self.data.len();
+        let spare = closed.clone().count();
+        let is_spare = spare * KEPT_CLOSED_PART > self.data.len();
         let closed = closed.next().map(|(at, _)| at);
         let may_open = stock > Stock::Short && (is_spare || fitting.clone().next().is_none());
         if let Some(at) = closed.filter(|_| may_open) {
+            return old(at);
+        }
+        // A slot that waits for what comes no more costs room and serves nobody. Where somebody said that it dies soon it stays alone.
+        let idle = open().filter(|(_, slot, of)| self.is_forgotten(slot) && !of.is_said());
+        if (spare + idle.clone().count()) * KEPT_CLOSED_PART > self.data.len()
+            && let Some((at, ..)) = idle.min_by_key(|(_, slot, _)| slot.used)
+        {
             return old(at);
         }
         if is_big {

@@ -2,8 +2,8 @@
 //!
 //! Files of one directory with one suffix tend to share a fate: objects of a build die with the next one, its sources stay, a
 //! database's log segments are gone after a checkpoint. What a file is like is a [`SiblingKey`]; the table learns, for each, how
-//! many were born, how many of them died, and how long those had lived. Where a directory is new its suffix alone is asked, as it
-//! fared everywhere.
+//! many were born, how many of them died, and how long those had lived. Where a directory is new, tells nothing, or differs by little,
+//! its suffix alone is asked, as it fared everywhere.
 //!
 //! Mean lives are means of logarithms, since one file that was forgotten for a year must not outweigh a thousand that lived for a
 //! minute; and they are forgotten by and by, so that what changes is learnt anew.
@@ -15,8 +15,12 @@
 const KEYS_MAX: usize = 64 << 10;
 /// Places a key may lie in.
 const WAYS: usize = 4;
-/// Weight of what is new, as a part: a mean of about the last sixteen.
+/// Weight of what is new, as a part: a mean of about the last sixteen in a directory, and of more where more come.
 const MEMORY: f32 = 16.0;
+const MEMORY_ANYWHERE: f32 = 128.0;
+/// A directory's files are as those of their suffix elsewhere while means differ by less than this: log2, so a factor of four. Lives
+/// that end at random differ by a factor of 3.6 at the middle, their mean over a few by nearly two.
+const ALIKE: f32 = 2.0;
 /// Births that must be known before anything is foretold: in the directory, and where only the suffix is known.
 const KNOWN_HERE: f32 = 4.0;
 const KNOWN_ANYWHERE: f32 = 16.0;
@@ -73,6 +77,17 @@ struct Fate {
     spread_log2: f32,
 }
 
+impl Fate {
+    /// log2 of what such a file may expect; 64: hardly any has died. `None`: too little is known, or lives differ too much.
+    fn life_log2(&self) -> Option<f32> {
+        if self.died < self.born / 8.0 {
+            return (self.born >= KNOWN_ANYWHERE).then_some(64.0);
+        }
+        let is_sure = self.died >= self.born / 2.0 && self.spread_log2 <= SPREAD_MAX;
+        is_sure.then_some(self.life_log2)
+    }
+}
+
 /// Life times by directory and suffix.
 #[derive(Clone, Debug)]
 pub struct Siblings {
@@ -89,11 +104,11 @@ impl Siblings {
 
     /// A file was created.
     pub fn born(&mut self, key: SiblingKey) {
-        for key in [key.here, key.anywhere] {
+        for (key, memory) in [(key.here, MEMORY), (key.anywhere, MEMORY_ANYWHERE)] {
             let fate = self.fate_mut(key);
             fate.born += 1.0;
             // Both counts fade together, so that their ratio stays what it was.
-            if fate.born > 4.0 * MEMORY {
+            if fate.born > 4.0 * memory {
                 (fate.born, fate.died) = (fate.born / 2.0, fate.died / 2.0);
             }
         }
@@ -110,13 +125,13 @@ impl Siblings {
     /// A file's contents are gone, when users had written `life_bytes` since they were written: unlinked, renamed over, cut to nothing.
     pub fn died(&mut self, key: SiblingKey, life_bytes: u64) {
         let life = (life_bytes.max(1) as f32).log2();
-        for key in [key.here, key.anywhere] {
+        for (key, memory) in [(key.here, MEMORY), (key.anywhere, MEMORY_ANYWHERE)] {
             let fate = self.fate_mut(key);
             fate.died += 1.0;
             if fate.died == 1.0 {
                 (fate.life_log2, fate.spread_log2) = (life, 0.0);
             }
-            let part = 1.0 / fate.died.min(MEMORY);
+            let part = 1.0 / fate.died.min(memory);
             fate.spread_log2 += ((life - fate.life_log2).abs() - fate.spread_log2) * part;
             fate.life_log2 += (life - fate.life_log2) * part;
         }
@@ -125,13 +140,13 @@ impl Siblings {
     /// Bytes that users will have written until a file like this dies. `None`: too little is known, or lives differ too much. `u64::MAX`:
     /// hardly any of its like has died.
     pub fn expect(&self, key: SiblingKey) -> Option<u64> {
-        let here = self.fate(key.here).filter(|fate| fate.born >= KNOWN_HERE);
-        let fate = here.or_else(|| self.fate(key.anywhere).filter(|fate| fate.born >= KNOWN_ANYWHERE))?;
-        if fate.died < fate.born / 8.0 {
-            return (fate.born >= KNOWN_ANYWHERE).then_some(u64::MAX);
-        }
-        let sure = fate.died >= fate.born / 2.0 && fate.spread_log2 <= SPREAD_MAX;
-        sure.then(|| fate.life_log2.exp2() as u64)
+        let known = |key, births| self.fate(key).filter(|fate| fate.born >= births).and_then(Fate::life_log2);
+        let log2 = match (known(key.here, KNOWN_HERE), known(key.anywhere, KNOWN_ANYWHERE)) {
+            // A few lives that are a little longer or shorter elsewhere are chance, and would part what dies together.
+            (Some(here), Some(anywhere)) if (here - anywhere).abs() < ALIKE => anywhere,
+            (here, anywhere) => here.or(anywhere)?,
+        };
+        Some(log2.exp2() as u64)
     }
 
     fn ways(&self, key: u64) -> std::ops::Range<usize> {
@@ -223,6 +238,28 @@ mod tests {
         siblings.died(key(1, "a.c"), 5);
         assert_eq!(siblings.expect(key(1, "b.c")), Some(u64::MAX));
         assert_eq!(siblings.expect(key(1, "b.tmp")), None);
+    }
+
+    #[test]
+    fn a_directory_speaks_for_itself_only_where_it_differs() {
+        let mut siblings = Siblings::new(usize::MAX);
+        let mut live = |directory, life| {
+            siblings.born(key(directory, "a.mkv"));
+            siblings.died(key(directory, "a.mkv"), life);
+            siblings.expect(key(directory, "b.mkv"))
+        };
+        for directory in 0..100 {
+            live(directory, 1 << 30);
+        }
+        let alike = (0..5).map(|_| live(200, 1 << 31)).last().unwrap().unwrap();
+        assert!(alike < 5 << 28, "a few that lived twice as long are chance: {alike}");
+        let unlike = (0..5).map(|_| live(201, 1 << 33)).last().unwrap().unwrap();
+        assert!(unlike.abs_diff(1 << 33) < 1 << 20, "{unlike}");
+        // A directory that is known but says nothing asks elsewhere.
+        for n in 0..8 {
+            siblings.born(key(202, "a.mkv"));
+            assert!(siblings.expect(key(202, "b.mkv")).is_some(), "{n}");
+        }
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! *Greedy* takes the zone with the least live share. On skewed data that is wasteful: cold zones with a little garbage become the
 //! emptiest only slowly, and keep their garbage meanwhile, while hot ones are copied just before they would have died by themselves.
 //! *Cost-benefit* weighs what is won, the free share and how long it will stay free, which its age foretells, against
-//! what it costs to read and write the rest: `(1 - u) * age / (1 + u)` (Rosenblum and Ousterhout, 1992). On uniform data the two
-//! choose alike.
+//! what must be written anew: `(1 - u) * age / u`. Rosenblum and Ousterhout (1992) divide by `1 + u`, because they read the whole
+//! segment; here only what lives is read, and copying it is what costs. On uniform data both choose as greedy does.
 //!
 //! A zone's age is the time since it was full, not that of its data. By the age of their data, zones of survivors would be the oldest of
 //! all as soon as they are written, and be moved again with little garbage: in the simulator that costs four times as much on
@@ -46,6 +46,11 @@ impl VictimPolicy {
 /// Zones with a greater live share than all but this part are left alone, unless nothing else can be done.
 const WORTH_PART: f64 = 32.0;
 
+/// Zones are looked at by so many, and a second time only where the best one was found.
+const BLOCK: usize = 512;
+/// And scores are compared by so many at once.
+const SIDE_BY_SIDE: usize = 8;
+
 /// The full zones that may be emptied.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
@@ -53,14 +58,14 @@ pub struct Candidates {
     seqs: Vec<ZoneSeq>,
     capacities: Vec<u64>,
     lives: Vec<u64>,
-    /// `(1 - u) / (1 + u)` of each.
+    /// `(1 - u) / u` of each.
     weights: Vec<f64>,
     /// When the zone became full, by the clock.
     since: Vec<f64>,
 }
 
 fn weight(live: u64, capacity: u64) -> f64 {
-    capacity.saturating_sub(live) as f64 / (capacity + live).max(1) as f64
+    capacity.saturating_sub(live) as f64 / live.max(1) as f64
 }
 
 impl Candidates {
@@ -120,20 +125,46 @@ impl Candidates {
     /// won are chosen only if `must`, and those without any garbage never. Looks at every zone.
     pub fn choose(&self, policy: VictimPolicy, now: u64, must: bool) -> Option<ZoneSeq> {
         // The weight falls as the live share grows, so a least share is a least weight.
-        let least = if must { f64::MIN_POSITIVE } else { (1.0 / WORTH_PART) / (2.0 - 1.0 / WORTH_PART) };
+        let least = if must { f64::MIN_POSITIVE } else { 1.0 / (WORTH_PART - 1.0) };
         // Data of this very moment has an age too: among the youngest the emptiest should win.
         let now = now as f64 + 1.0;
-        let score = |(weight, since): (&f64, &f64)| match policy {
-            _ if *weight < least => 0.0,
-            VictimPolicy::CostBenefit => weight * (now - since).max(1.0),
-            VictimPolicy::Greedy => *weight,
+        match policy {
+            VictimPolicy::CostBenefit => self.best(least, |weight, since| {
+                let age = now - since;
+                weight * if age > 1.0 { age } else { 1.0 }
+            }),
+            VictimPolicy::Greedy => self.best(least, |weight, _| weight),
+        }
+    }
+
+    /// The zone of the greatest score among those that have at least this weight; the oldest filling among equals.
+    fn best(&self, least: f64, score: impl Fn(f64, f64) -> f64) -> Option<ZoneSeq> {
+        let score = |weight: f64, since: f64| if weight < least { 0.0 } else { score(weight, since) };
+        let greater = |a: f64, b: f64| if b > a { b } else { a };
+        let blocks = || self.weights.chunks(BLOCK).zip(self.since.chunks(BLOCK));
+        let best_of = |(weights, since): (&[f64], &[f64])| {
+            // Some at a time, which the processor compares side by side.
+            let mut best = [0.0; SIDE_BY_SIDE];
+            let sides = weights.chunks_exact(SIDE_BY_SIDE).zip(since.chunks_exact(SIDE_BY_SIDE));
+            for (weights, since) in sides {
+                for (best, (weight, since)) in best.iter_mut().zip(weights.iter().zip(since)) {
+                    *best = greater(*best, score(*weight, *since));
+                }
+            }
+            let rest = weights.len() / SIDE_BY_SIDE * SIDE_BY_SIDE;
+            let rest =
+                weights[rest..].iter().zip(&since[rest..]).map(|(weight, since)| score(*weight, *since));
+            best.into_iter().chain(rest).fold(0.0, greater)
         };
-        let scores = || self.weights.iter().zip(&self.since).map(score);
-        let best = scores().fold(0.0, f64::max);
+        let bests: Vec<f64> = blocks().map(best_of).collect();
+        let best = bests.iter().copied().fold(0.0, greater);
         if best == 0.0 {
             return None;
         }
-        scores().zip(&self.seqs).filter(|(score, _)| *score == best).map(|(_, seq)| *seq).min()
+        // Only where the best one is does it matter which zone it was.
+        let found = blocks().zip(self.seqs.chunks(BLOCK)).zip(&bests).filter(|(_, of)| **of == best);
+        let found = found.flat_map(|(((weights, since), seqs), _)| weights.iter().zip(since).zip(seqs));
+        found.filter(|((weight, since), _)| score(**weight, **since) == best).map(|(_, seq)| *seq).min()
     }
 
     /// The zone in which least lives, if that is at most one part of so many of its capacity; the oldest filling among equals. Looks at
@@ -183,9 +214,9 @@ mod tests {
             if free == 0 || (!must && free * 32 < capacity) {
                 continue;
             }
-            let (free, whole) = (free as f64, (capacity + live) as f64);
+            let (free, rest) = (free as f64, live.max(1) as f64);
             let age = (now.saturating_sub(since) + 1) as f64;
-            let score = free / whole * if policy == VictimPolicy::Greedy { 1.0 } else { age };
+            let score = free / rest * if policy == VictimPolicy::Greedy { 1.0 } else { age };
             if best.is_none_or(|(least, _)| score > least) {
                 best = Some((score, *seq));
             }

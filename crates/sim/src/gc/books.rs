@@ -9,7 +9,7 @@ use crate::dice::Dice;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_pool::block_ptr::Hole;
 use terrane_pool::label::BootPtr;
-use terrane_pool::policy::{Age, Candidates, Choice, Clock, Layout, Lives, Placement, Placer, Stock};
+use terrane_pool::policy::{Age, Candidates, Choice, Clock, Heat, Layout, Lives, Placement, Placer, Stock};
 use terrane_pool::record::{Class, Free, Home, Move, Opened, Record, Run, Written};
 use terrane_pool::zones::{Phase, Tables, Zone};
 use terrane_pool::{Addr, BlockPtr, GRANULE};
@@ -20,8 +20,9 @@ const TRAILER_BYTES: u64 = 96;
 /// Bytes of a block's entry in a directory part, about.
 const ENTRY_BYTES: u64 = 12;
 
-/// A block as a directory lists it.
+/// A block as a directory lists it. There may be a hundred million of them.
 #[derive(Clone, Copy)]
+#[repr(Rust, packed(4))]
 struct Entry {
     identity: Addr,
     granules: u32,
@@ -172,14 +173,17 @@ impl Books {
             Txg(0) => None,
             txg => self.clock.age_bytes(txg),
         };
-        let hot = self.setting.infer && self.lives.is_hot(previous, hint, placement.expected_life_bytes);
+        let heat = match self.setting.infer {
+            true => self.lives.heat(previous, hint, placement.expected_life_bytes),
+            false => Heat::Cold,
+        };
         let stock = self.stock();
         let Choice { slot, is_fresh } = if self.setting.mixed {
             Choice { slot: self.placer.layout().data().start, is_fresh: false }
         } else {
             let room = |slot: usize| self.slots[slot].as_ref().map_or(0, |open| self.room(open));
-            let choice = self.placer.choose(&placement, hot, stock, room);
-            self.placer.chosen(choice, &placement, hot);
+            let choice = self.placer.choose(&placement, heat, stock, room);
+            self.placer.chosen(choice, &placement, heat, bytes);
             choice
         };
         let takes = |books: &Books| books.slots[slot].as_ref().is_some_and(|open| books.room(open) >= bytes);
@@ -189,7 +193,7 @@ impl Books {
             }
             if is_fresh || !takes(self) {
                 self.fill(slot);
-                self.open(slot, Class::Data, hot);
+                self.open(slot, Class::Data, heat == Heat::Hot);
                 self.placer.opened(slot);
             }
         }
@@ -318,6 +322,10 @@ impl Books {
         if let Some(open) = self.slots[slot].take() {
             self.placer.closed(slot);
             self.group.filled.push(open.seq);
+            if let Some(filling) = self.fillings.get_mut(&open.seq) {
+                filling.entries.shrink_to_fit();
+                filling.parts.shrink_to_fit();
+            }
         }
     }
 

@@ -2,12 +2,18 @@ use super::*;
 
 const ZONE: u64 = 64 << 20;
 
+const BLOCK: u64 = 128 << 10;
+
 /// With room for everything in each open zone.
 fn place(placer: &mut Placer, placement: &Placement, is_hot: bool, may_open: bool) -> usize {
     let stock = if may_open { Stock::Plenty } else { Stock::Short };
-    let choice = placer.choose(placement, is_hot, stock, |_| ZONE);
+    place_by(placer, placement, if is_hot { Heat::Hot } else { Heat::Cold }, stock)
+}
+
+fn place_by(placer: &mut Placer, placement: &Placement, heat: Heat, stock: Stock) -> usize {
+    let choice = placer.choose(placement, heat, stock, |_| ZONE);
     assert!(!choice.is_fresh, "nothing is short");
-    placer.chosen(choice, placement, is_hot);
+    placer.chosen(choice, placement, heat, BLOCK);
     choice.slot
 }
 
@@ -146,6 +152,38 @@ fn what_dies_soon_is_kept_apart_from_the_rest_where_there_is_room() {
     }
 }
 
+#[test]
+fn overwrites_lie_apart_by_how_long_they_live_as_far_as_slots_go() {
+    for (zones, classes) in [(200, 2), (500, 3), (2000, 4)] {
+        let mut placer = Placer::new(Layout::new(zones, 0).unwrap(), ZONE);
+        let mut slots: Vec<usize> = [Heat::Cold, Heat::Hot, Heat::Warm, Heat::Tepid, Heat::Warm, Heat::Hot]
+            .map(|heat| place_by(&mut placer, &file(1, Hint::NotSet, 64 << 10), heat, Stock::Short))
+            .into();
+        assert_eq!(slots[1], slots[5]);
+        assert_eq!(slots[2], slots[4]);
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!(slots.len(), classes, "{zones}");
+    }
+}
+
+#[test]
+fn slots_that_wait_for_what_comes_no_more_are_given_to_those_who_write() {
+    for (hint, is_taken) in [(Hint::NotSet, true), (Hint::Short, false)] {
+        let mut placer = Placer::new(Layout::new(2000, 0).unwrap(), ZONE);
+        let before: Vec<usize> =
+            (1..=3).map(|id| place(&mut placer, &file(id, hint, 8 << 20), false, true)).collect();
+        let life = |id| Placement { burst_bytes: 8 << 20, ..expected(id, 1 << 30) };
+        for _ in 0..=FORGOTTEN_ZONES * ZONE / BLOCK {
+            let own = place(&mut placer, &life(10), false, false);
+            assert!(!before.contains(&own));
+        }
+        // No zone may be opened, and another file of this lane has a slot.
+        let next = place(&mut placer, &life(11), false, false);
+        assert_eq!(before.contains(&next), is_taken, "{hint:?}");
+    }
+}
+
 fn expected(id: u64, life: u64) -> Placement {
     Placement { expected_life_bytes: Some(life), ..file(id, Hint::NotSet, 64 << 10) }
 }
@@ -176,11 +214,11 @@ fn files_that_live_as_long_share_a_slot_and_others_do_not() {
 #[test]
 fn what_is_known_of_files_goes_before_what_was_said_and_a_predecessor_before_both() {
     let placement = Placement { hint: Hint::Short, ..expected(1, 1 << 40) };
-    assert_eq!(Lane::of(&placement, false), Lane::Life(40));
+    assert_eq!(Lane::of(&placement, Heat::Cold), Lane::Life(40));
     let again = Placement { replaces: Txg(7), ..placement };
-    assert_eq!(Lane::of(&again, true), Lane::Said(Hint::Short));
-    assert_eq!(Lane::of(&Placement { hint: Hint::NotSet, ..again }, true), Lane::Hot);
-    assert_eq!(Lane::of(&Placement { hint: Hint::NotSet, ..again }, false), Lane::Said(Hint::NotSet));
+    assert_eq!(Lane::of(&again, Heat::Hot), Lane::Said(Hint::Short));
+    assert_eq!(Lane::of(&Placement { hint: Hint::NotSet, ..again }, Heat::Warm), Lane::Heat(Heat::Warm));
+    assert_eq!(Lane::of(&Placement { hint: Hint::NotSet, ..again }, Heat::Cold), Lane::Said(Hint::NotSet));
 }
 
 #[test]
@@ -194,7 +232,7 @@ fn a_slot_whose_lane_is_forgotten_goes_to_the_next_that_has_none() {
     unlike.dedup();
     assert_eq!(unlike.len(), slots.len());
     let stranger = file(100, Hint::Long, 64 << 10);
-    for _ in 0..=FORGOTTEN_USES {
+    for _ in 0..=FORGOTTEN_ZONES * ZONE / BLOCK {
         for at in 1..lanes {
             let _ = place(&mut placer, &expected(at + 1, 1 << (10 * at)), false, true);
         }
@@ -210,7 +248,7 @@ fn a_big_file_begins_with_a_fresh_zone_where_that_costs_little() {
     let log = place(&mut placer, &file(1, Hint::NotSet, 64 << 10), false, true);
     assert_eq!(placer.layout().data(), log..log + 1);
     let fresh = |placer: &Placer, burst_bytes, stock, room| {
-        placer.choose(&file(2, Hint::NotSet, burst_bytes), false, stock, |_| room)
+        placer.choose(&file(2, Hint::NotSet, burst_bytes), Heat::Cold, stock, |_| room)
     };
     let (scrap, big) = (ZONE / SCRAP_PART - 1, ZONE / BIG_FILE_PART);
     assert_eq!(fresh(&placer, big, Stock::Plenty, scrap), Choice { slot: log, is_fresh: true });
@@ -225,7 +263,7 @@ fn a_big_file_begins_with_a_fresh_zone_where_that_costs_little() {
         assert_eq!(choice, Choice { slot: log, is_fresh: false }, "{burst} bytes, {stock:?}, {room} left");
     }
     // What it began it goes on with, and nobody leaves a whole zone for it.
-    placer.chosen(Choice { slot: log, is_fresh: true }, &file(2, Hint::NotSet, big), false);
+    placer.chosen(Choice { slot: log, is_fresh: true }, &file(2, Hint::NotSet, big), Heat::Cold, BLOCK);
     placer.closed(log);
     placer.opened(log);
     assert!(!fresh(&placer, big, Stock::Plenty, scrap).is_fresh);
