@@ -217,6 +217,7 @@ fn metrics_are_well_formed_and_follow_what_is_done() {
     let file = fs::OpenOptions::new().write(true).open(mnt.join("file")).unwrap();
     (&file).write_all(&data).unwrap();
     file.sync_all().unwrap();
+    drop(file);
     let again = place.metrics();
     assert_eq!(again.get("nopwrite_blocks_total", ""), 92.0);
     assert_eq!(again.get("nopwrite_bytes_total", ""), 12e6);
