@@ -21,8 +21,8 @@ use terrane_wire::{DeviceIdx, ZoneIdx};
 
 /// Where zones come from; the pool's space tables stand behind it.
 pub trait ZoneSource {
-    /// Whether [`ZoneSource::open_zone`] has one while zones are open on the devices `open`.
-    fn has_zone(&self, open: &[DeviceIdx]) -> bool;
+    /// How many [`ZoneSource::open_zone`] has while zones are open on the devices `open`.
+    fn empty_zones(&self, open: &[DeviceIdx]) -> usize;
 
     /// An empty physical zone, ready to be written, under a fresh sequence number, on a special device if there is one and it should be.
     /// Zones are open on the devices `open`. `NoSpace`: none of those that seemed to be empty takes writes.
@@ -148,10 +148,10 @@ impl Allocator {
         Some(Home { device, zone })
     }
 
-    /// Whether [`Allocator::pop`] finds one.
-    pub fn has_zone(&self, usable: &dyn Fn(DeviceIdx) -> bool) -> bool {
-        let mut shelves = (0u16..).zip(&self.shelves);
-        shelves.any(|(index, shelf)| !shelf.empty.is_empty() && usable(DeviceIdx(index)))
+    /// Zones among which [`Allocator::pop`] chooses.
+    pub fn empty_where(&self, usable: &dyn Fn(DeviceIdx) -> bool) -> usize {
+        let shelves = (0u16..).zip(&self.shelves).filter(|(index, _)| usable(DeviceIdx(*index)));
+        shelves.map(|(_, shelf)| shelf.empty.len()).sum()
     }
 
     /// A zone of this class is written on the device from now on.

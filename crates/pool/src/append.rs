@@ -21,6 +21,7 @@ mod writer;
 
 use crate::addr::{Addr, GRANULE, granule_bytes};
 use crate::alloc::ZoneSource;
+use crate::apart::Shared;
 use crate::devices::Devices;
 use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, Part, PartEncoder, PartHead};
 use crate::error::PoolError;
@@ -35,6 +36,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_device::{AlignedBuf, Device};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
+
+mod slots;
 use writer::{Done, Work, Writer, carry_out};
 
 /// A batch is written when it reaches this many bytes (less in small zones).
@@ -106,6 +109,8 @@ pub struct Stored<'a> {
     pub birth: Txg,
     pub owner: Owner,
     pub siblings: Vec<Addr>,
+    /// Zones in which those are, if it can be not in one of them.
+    pub near: Vec<ZoneSeq>,
     pub crc: u32,
     /// Nothing that lives elsewhere was born between the moved block appended before this one and this one, so both
     /// may share a run: a birth range has exactly one home.
@@ -135,6 +140,8 @@ pub struct Appended {
     pub lost_boot: Vec<LostBoot>,
     /// Blocks of older groups that should have moved with failed batches, and the granules they take: they stay where they were.
     pub stayed: Vec<(Addr, u32)>,
+    /// Blocks that went to the zone of another of their copies.
+    pub(crate) shared: Vec<Shared>,
     /// Bytes sent to devices, for throttling and statistics.
     pub device_bytes: u64,
 }
@@ -325,7 +332,7 @@ impl Streams {
         }
         let wanted = slot;
         let is_metadata = class.is_metadata() || !block.siblings.is_empty();
-        let slot = self.slot_with_room(slot, (class, is_metadata), txg, len, source)?;
+        let slot = self.slot_with_room(slot, (class, is_metadata), (txg, len), &block.near, source)?;
         if self.gathered(slot) >= 2 * self.batch_bytes_of(slot) {
             // Blocks of other slots come here as well.
             self.seal(slot, txg)?;
@@ -341,6 +348,9 @@ impl Streams {
         state.tail.resize(padded);
         drop(state);
         let identity = block.identity.unwrap_or_else(|| Addr::new(open.seq, offset));
+        if block.near.contains(&open.seq) {
+            self.group.shared.extend(Shared::of(identity, &block));
+        }
         // Who asked knows what lies between the two in the slot that was asked for, and of no other.
         open.joins.push(block.joins && slot == wanted);
         if let Some(last) = open.entries.last() {
@@ -365,64 +375,6 @@ impl Streams {
             self.group.carried.push((identity, seq, len));
         }
         Ok(Spot { slot, seq, offset })
-    }
-
-    /// A slot whose open zone takes `len` bytes more: this one, with a new zone if need be, or any other when no zone is empty. `NoSpace`:
-    /// there is none, and nothing has changed.
-    fn slot_with_room(
-        &mut self,
-        slot: usize,
-        (class, is_metadata): (Class, bool),
-        txg: Txg,
-        len: u64,
-        source: &mut dyn ZoneSource,
-    ) -> Result<usize, PoolError> {
-        if self.room(slot) >= len + self.kept_for_metadata {
-            return Ok(slot);
-        }
-        let mut is_dead = false;
-        loop {
-            let has_zone = !is_dead && source.has_zone(&self.open_beside(&[slot]));
-            // The last of what is open is for metadata, whose two copies should find two zones.
-            let kept = if has_zone || is_metadata { 0 } else { self.kept_for_metadata };
-            if self.room(slot) >= len + kept {
-                return Ok(slot);
-            }
-            if !has_zone {
-                let rooms = (0..self.open.len()).map(|other| (self.room(other), other));
-                // The roomiest; if even that has only what is kept, there is no better use for it.
-                let (free, other) = rooms.clone().max().unwrap_or_default();
-                if free >= len {
-                    return Ok(other);
-                }
-                // Empty zones may lie on a drive where no more may be open: the fullest there makes place.
-                let others = rooms.filter(|(_, other)| source.has_zone(&self.open_beside(&[slot, *other])));
-                let fullest = if is_dead { None } else { others.min() };
-                let Some((_, other)) = fullest else { return Err(PoolError::NoSpace { need: len, free }) };
-                self.fill(other, txg)?;
-            }
-            match self.open_zone(slot, class, txg, source) {
-                Ok(()) => break,
-                // What seemed to be empty takes no writes any more.
-                Err(PoolError::NoSpace { .. }) => is_dead = true,
-                Err(error) => return Err(error),
-            }
-        }
-        if self.room(slot) < len {
-            return Err(PoolError::refused(
-                "a block",
-                format_args!("at most {} bytes, which is what a zone takes", self.room(slot)),
-                format_args!("{len} bytes"),
-                "use a smaller record size",
-            ));
-        }
-        Ok(slot)
-    }
-
-    /// The devices on which the zones of all slots but these are open.
-    fn open_beside(&self, but: &[usize]) -> Vec<DeviceIdx> {
-        let open = self.open.iter().enumerate().filter(|(slot, _)| !but.contains(slot));
-        open.filter_map(|(_, open)| Some(open.as_ref()?.home.device)).collect()
     }
 
     fn gathered(&self, slot: usize) -> u64 {
@@ -451,16 +403,17 @@ impl Streams {
         self.unit = self.unit.max(unit);
     }
 
-    /// A slot whose open zone takes a bootstrap block of `len` bytes: this one if it can be.
+    /// A slot whose open zone takes a bootstrap block of `len` bytes: this one if it can be, and none in which its other copy lies.
     pub fn make_room(
         &mut self,
         slot: usize,
         class: Class,
         txg: Txg,
         len: u64,
+        near: &[ZoneSeq],
         source: &mut dyn ZoneSource,
     ) -> Result<usize, PoolError> {
-        self.slot_with_room(slot, (class, class.is_metadata()), txg, granule_bytes(len), source)
+        self.slot_with_room(slot, (class, class.is_metadata()), (txg, granule_bytes(len)), near, source)
     }
 
     /// Writes one bootstrap block as a batch of its own and waits for it; nothing else may be gathered or under way.
@@ -791,6 +744,7 @@ impl Streams {
                     birth: entry.birth,
                     owner: entry.owner,
                     siblings: entry.siblings.clone(),
+                    near: entry.siblings.iter().map(|addr| addr.seq()).collect(),
                     crc: entry.crc,
                     // What was born here failed from some point on, all of it; what was rescued to here keeps its joins.
                     joins: index > 0

@@ -153,6 +153,7 @@ impl Pool {
             oldest: Txg(1),
             resets_done: Vec::new(),
             suspects: Vec::new(),
+            shared: VecDeque::new(),
             collector: Collector::new(label.block_bytes()),
             looks: Looks::default(),
         };

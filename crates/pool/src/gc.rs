@@ -641,7 +641,8 @@ impl Group<'_> {
                     },
                 };
                 let age = self.age_of(entry.identity.seq());
-                let slot = self.slot_apart_from(&entry.siblings, age);
+                let near = self.zones_now(&entry.siblings);
+                let slot = self.slot_apart_from(&near, age);
                 // A survivor between the two that went to another slot would be covered by a run that does not hold it.
                 let joins = last.is_some_and(|(last, to)| {
                     to == slot && self.may_join(progress.victim, last, entry.identity)
@@ -652,6 +653,7 @@ impl Group<'_> {
                     birth: entry.birth,
                     owner: entry.owner,
                     siblings: entry.siblings.clone(),
+                    near,
                     crc: entry.crc,
                     joins,
                 };

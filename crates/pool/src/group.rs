@@ -105,8 +105,8 @@ struct Source<'a> {
 }
 
 impl ZoneSource for Source<'_> {
-    fn has_zone(&self, open: &[DeviceIdx]) -> bool {
-        self.alloc.has_zone(&|device| self.pool.devices.may_open(device, open))
+    fn empty_zones(&self, open: &[DeviceIdx]) -> usize {
+        self.alloc.empty_where(&|device| self.pool.devices.may_open(device, open))
     }
 
     fn open_zone(
@@ -207,6 +207,7 @@ impl Pool {
         // Not when they were released: until new trees are in place readers go by the old ones.
         std::mem::take(&mut group.uncached).into_iter().for_each(|key| self.uncache(key));
         group.suspect.append(&mut group.st.suspects);
+        group.part_copies();
         group.heal()?;
         self.publish_in_sync(group.st);
         group.collect()?;
@@ -398,7 +399,9 @@ impl Group<'_> {
         crc: u32,
         siblings: Vec<Addr>,
     ) -> Result<Spot, PoolError> {
-        let block = Stored { bytes, identity: None, birth: self.txg, owner, siblings, crc, joins: false };
+        let near = siblings.iter().map(|addr| addr.seq()).collect();
+        let block =
+            Stored { bytes, identity: None, birth: self.txg, owner, siblings, near, crc, joins: false };
         self.st.streams.append(slot, class, self.txg, block, &mut source!(self))
     }
 
@@ -408,7 +411,7 @@ impl Group<'_> {
         let first = self.append((a, Class::MetaA), bytes, owner, crc, Vec::new())?;
         let sibling = Addr::new(first.seq, first.offset);
         let second = self.append((b, Class::MetaB), bytes, owner, crc, vec![sibling])?;
-        // Without an empty zone both may have gone to one slot, whose last block is the second.
+        // Where both had to go to one slot, the last block is the second.
         if second.slot != first.slot {
             self.st.streams.add_sibling(first.slot, Addr::new(second.seq, second.offset));
         }
@@ -421,27 +424,6 @@ impl Group<'_> {
         let spot = self.st.streams.append(slot, Class::Collection, self.txg, block, &mut source!(self))?;
         self.moved_now.extend(identity.map(|identity| (identity, spot.seq)));
         Ok(spot.slot)
-    }
-
-    /// The slot for a block that moves, so that its copies stay in different zones. Metadata stays with its like: blocks of pointers and
-    /// dnodes are rewritten far sooner than most data, and among survivors of data they would soon be garbage that is cleaned late.
-    pub(crate) fn slot_apart_from(&self, siblings: &[Addr], age: Age) -> usize {
-        let layout = self.st.streams.layout();
-        let own = layout.survivors(age);
-        if siblings.is_empty() {
-            return own;
-        }
-        let near: Vec<ZoneSeq> = siblings.iter().filter_map(|addr| self.zone_now(*addr)).collect();
-        let [a, b] = layout.meta();
-        [b, a, own]
-            .into_iter()
-            .find(|slot| self.st.streams.zone_of(*slot).is_none_or(|zone| !near.contains(&zone)))
-            .unwrap_or(own)
-    }
-
-    /// Where a block lies, moves of this group included.
-    fn zone_now(&self, addr: Addr) -> Option<ZoneSeq> {
-        self.moved_now.get(&addr).copied().or_else(|| self.pool.tables.read().current_zone(addr))
     }
 
     /// Frees a block: the one way to do so. Holes and embedded blocks cost nothing.
@@ -494,7 +476,8 @@ impl Group<'_> {
                     continue;
                 }
             }
-            let slot = self.slot_apart_from(&heal.siblings, Age::Young);
+            let near = self.zones_now(&heal.siblings);
+            let slot = self.slot_apart_from(&near, Age::Young);
             let crc = crc32c::crc32c(&heal.bytes);
             let block = Stored {
                 bytes: &heal.bytes,
@@ -502,12 +485,16 @@ impl Group<'_> {
                 birth: heal.birth,
                 owner: heal.owner,
                 siblings: heal.siblings.clone(),
+                // Who shared a zone and does again is left to collection.
+                near: if heal.is_damaged { near } else { Vec::new() },
                 crc,
                 joins: false,
             };
             self.append_moved(slot, block)?;
-            self.pool.counters.healed_blocks.add(1);
-            log::info!("{}: healed from another copy", heal.addr);
+            if heal.is_damaged {
+                self.pool.counters.healed_blocks.add(1);
+                log::info!("{}: healed from another copy", heal.addr);
+            }
         }
         Ok(())
     }
@@ -607,6 +594,7 @@ impl Group<'_> {
         self.drain()?;
         let part_copies = self.copy_moved_parts()?;
         let mut appended = self.st.streams.take_group();
+        self.note_shared(std::mem::take(&mut appended.shared));
         let mut record = self.compose(root.clone(), &mut appended, part_copies);
         let own = self.write_record(&mut record)?;
         self.pool.flush_devices()?;
@@ -761,8 +749,10 @@ impl Group<'_> {
             let size = record.encode().len() as u64 + 512;
             let [a, b] = self.st.streams.layout().meta();
             let mut slots = [(a, Class::MetaA), (b, Class::MetaB)];
+            let mut near = Vec::new();
             for (slot, class) in &mut slots {
-                *slot = self.st.streams.make_room(*slot, *class, txg, size, &mut source!(self))?;
+                *slot = self.st.streams.make_room(*slot, *class, txg, size, &near, &mut source!(self))?;
+                near.extend(self.st.streams.zone_of(*slot));
             }
             // Room for the second may have cost the zone of the first.
             if self.st.streams.room(slots[0].0) < size {
@@ -770,7 +760,8 @@ impl Group<'_> {
             }
             if slots[0].0 == slots[1].0 {
                 let (slot, class) = slots[1];
-                slots[1].0 = self.st.streams.make_room(slot, class, txg, 2 * size, &mut source!(self))?;
+                slots[1].0 =
+                    self.st.streams.make_room(slot, class, txg, 2 * size, &[], &mut source!(self))?;
             }
             let opened = self.st.streams.take_group();
             record.opened.extend(opened.opened);
@@ -864,6 +855,9 @@ impl Group<'_> {
         pool.reset_emptied(st)?;
         pool.keep_only_the_newest(st)?;
         pool.forget_dead_zones(st);
+        if pool.may_part(st) {
+            pool.want_another_group();
+        }
         pool.publish(st);
         let ns = pool.env.monotonic_ns().saturating_sub(started_ns).max(1);
         pool.counters.group.record_ns(ns);

@@ -601,6 +601,7 @@ fn open(
         oldest: uber.oldest,
         resets_done: Vec::new(),
         suspects: Vec::new(),
+        shared: VecDeque::new(),
         collector: Collector::new(label.block_bytes()),
         looks: Looks::default(),
     };

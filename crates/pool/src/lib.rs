@@ -14,6 +14,7 @@ pub mod addr;
 mod ahead;
 mod alloc;
 mod anchors;
+mod apart;
 pub mod append;
 pub mod block_ptr;
 pub mod cache;

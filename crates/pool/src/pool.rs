@@ -6,6 +6,7 @@
 use crate::ahead::Ahead;
 use crate::alloc::Allocator;
 use crate::anchors::Anchor;
+use crate::apart::Shared;
 use crate::append::Streams;
 use crate::block_ptr::BlockPtr;
 use crate::cache::BlockCache;
@@ -77,6 +78,8 @@ pub(crate) struct SyncState {
     /// Zones that were reset since the last record, with the copies of their directory parts.
     pub resets_done: Vec<(ZoneSeq, Vec<(crate::addr::Addr, u64)>)>,
     pub suspects: Vec<ZoneSeq>,
+    /// Copies that lie where another copy does.
+    pub shared: VecDeque<Shared>,
     pub collector: Collector,
     pub looks: Looks,
 }

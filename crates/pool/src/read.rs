@@ -98,13 +98,14 @@ impl Drop for StoredBytes {
     }
 }
 
-/// Good bytes of a block whose copy at `addr` is damaged.
+/// Good bytes of a block whose copy at `addr` is damaged, or lies where another is.
 pub(crate) struct Heal {
     pub addr: Addr,
     pub bytes: Vec<u8>,
     pub birth: Txg,
     pub owner: Owner,
     pub siblings: Vec<Addr>,
+    pub is_damaged: bool,
 }
 
 /// Heals waiting for the next group are bounded; more are dropped and found again.
@@ -306,7 +307,14 @@ impl Pool {
         let mut heals = self.heals.lock();
         if heals.len() < HEALS_MAX && !heals.iter().any(|heal| heal.addr == addr) {
             let siblings = normal.copies().filter(|copy| *copy != addr).collect();
-            heals.push(Heal { addr, bytes: stored.to_vec(), birth: normal.block_birth, owner, siblings });
+            heals.push(Heal {
+                addr,
+                bytes: stored.to_vec(),
+                birth: normal.block_birth,
+                owner,
+                siblings,
+                is_damaged: true,
+            });
         }
     }
 

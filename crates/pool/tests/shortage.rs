@@ -485,3 +485,55 @@ fn zones_that_die_while_they_are_empty_are_no_reason_to_stop() {
     }
     assert!(refused > 0, "the canary: room became short");
 }
+
+/// Blocks of which two copies lie in one zone.
+fn sharing(pool: &Pool, toy: &support::Toy) -> Vec<usize> {
+    let state = toy.state.lock();
+    let shares = |ptr: &BlockPtr| {
+        let BlockPtr::Normal(normal) = ptr else { return false };
+        let mut zones: Vec<_> =
+            normal.copies().map(|copy| pool.whereabouts(copy, normal.psize).unwrap().0).collect();
+        zones.dedup();
+        zones.len() < normal.copies().count()
+    };
+    (0..support::SLOTS).filter(|slot| shares(&state.pointers[*slot])).collect()
+}
+
+/// A pool in which blocks share a zone, because another one failed and none could be opened.
+fn with_copies_in_one_zone(seed: u64) -> (SimDevice, Arc<Pool>, Arc<support::Toy>) {
+    let device = sim(seed, seed.is_multiple_of(2));
+    let (pool, toy) = create(&device, seed);
+    let env = SeededEnv::new(seed);
+    work(&pool, &toy, &env, 12).unwrap();
+    pool.export().unwrap();
+    let (pool, toy) = import(&device, seed).unwrap();
+    // What is empty must be reset before it is opened.
+    device.inject(Fault::ResetError { zone: None, one_in: 1 });
+    let open = pool.zones().into_iter().find(|zone| zone.phase == Phase::Open).unwrap();
+    device.inject(Fault::WriteError { zone: Some(open.home.zone), one_in: 1, partial: false });
+    let tx = pool.begin(Cost { write_bytes: 1 << 20, meta_blocks: 4, ..Cost::NOTHING }).unwrap();
+    for slot in [0, 3, 6, 7] {
+        toy.state.lock().versions[slot] += 1;
+        toy.state.lock().dirty.push(slot);
+    }
+    drop(tx);
+    pool.commit_txg(pool.open_txg()).unwrap();
+    device.clear_faults();
+    assert_eq!(sharing(&pool, &toy), [0, 3, 6], "the canary: seed {seed}");
+    (device, pool, toy)
+}
+
+#[test]
+fn copies_that_had_to_share_a_zone_part_when_there_is_another() {
+    for seed in [61, 62] {
+        let (_, pool, toy) = with_copies_in_one_zone(seed);
+        for _ in 0..3 {
+            pool.commit_txg(pool.open_txg()).unwrap();
+        }
+        assert_eq!(sharing(&pool, &toy), [0usize; 0], "seed {seed}");
+        assert_eq!(pool.stats().healed_blocks, 0, "nothing was damaged");
+        pool.drop_cache();
+        verify(&pool, &toy);
+        pool.export().unwrap();
+    }
+}

@@ -1,0 +1,109 @@
+//! Copies of metadata that had to share a zone part when there is another.
+//!
+//! The two copies of a block lie in different zones, so that no zone takes both with it. A group must commit all the same when no zone is
+//! empty and one of those that are open is full: then both go to the other one. Such blocks are noted, and as soon as zones are not short
+//! the second copy moves. What was noted is forgotten with the pool's import; then collection parts the copies when their zone's turn
+//! comes, for it never puts one where the other is.
+
+use crate::addr::Addr;
+use crate::append::Stored;
+use crate::directory::Owner;
+use crate::group::Group;
+use crate::policy::Age;
+use crate::pool::{Pool, SyncState};
+use crate::read::Heal;
+use terrane_wire::{Txg, ZoneSeq};
+
+/// Blocks that are noted at the most; more are left to collection.
+const NOTED_MAX: usize = 4096;
+/// Copies that one group moves: collection rests in a group in which blocks were healed or parted.
+const PARTED_MAX: usize = 256;
+
+/// A copy that lies in the zone of another.
+pub(crate) struct Shared {
+    addr: Addr,
+    siblings: Vec<Addr>,
+    psize: u32,
+    crc: u32,
+    birth: Txg,
+    owner: Owner,
+}
+
+impl Shared {
+    /// A block that was appended where another of its copies lies. `None`: blocks of the pool's own are rewritten in turn.
+    pub fn of(addr: Addr, block: &Stored<'_>) -> Option<Shared> {
+        matches!(block.owner, Owner::Block { .. }).then(|| Shared {
+            addr,
+            siblings: block.siblings.clone(),
+            psize: block.bytes.len() as u32,
+            crc: block.crc,
+            birth: block.birth,
+            owner: block.owner,
+        })
+    }
+}
+
+impl Group<'_> {
+    /// The slot for a block that moves, so that its copies stay in different zones. Metadata stays with its like: blocks of pointers and
+    /// dnodes are rewritten far sooner than most data, and among survivors of data they would soon be garbage that is cleaned late.
+    pub(crate) fn slot_apart_from(&self, near: &[ZoneSeq], age: Age) -> usize {
+        let layout = self.st.streams.layout();
+        let own = layout.survivors(age);
+        if near.is_empty() {
+            return own;
+        }
+        let [a, b] = layout.meta();
+        [b, a, own]
+            .into_iter()
+            .find(|slot| self.st.streams.zone_of(*slot).is_none_or(|zone| !near.contains(&zone)))
+            .unwrap_or(own)
+    }
+
+    /// Where blocks lie, moves of this group included.
+    pub(crate) fn zones_now(&self, addrs: &[Addr]) -> Vec<ZoneSeq> {
+        let committed = |addr: &Addr| self.pool.tables.read().current_zone(*addr);
+        addrs
+            .iter()
+            .filter_map(|addr| self.moved_now.get(addr).copied().or_else(|| committed(addr)))
+            .collect()
+    }
+
+    /// Remembers what this group's appends had to put together.
+    pub(crate) fn note_shared(&mut self, shared: Vec<Shared>) {
+        let room = NOTED_MAX.saturating_sub(self.st.shared.len());
+        self.st.shared.extend(shared.into_iter().take(room));
+    }
+
+    /// Has copies that share a zone moved like healed ones, when zones are not short.
+    pub(crate) fn part_copies(&mut self) {
+        let mut left = PARTED_MAX;
+        while left > 0
+            && self.pool.may_part(self.st)
+            && let Some(shared) = self.st.shared.pop_front()
+        {
+            let Some(bytes) = self.pool.shared_bytes(&shared) else { continue };
+            let Shared { addr, siblings, birth, owner, .. } = shared;
+            self.pool.heals.lock().push(Heal { addr, bytes, birth, owner, siblings, is_damaged: false });
+            left -= 1;
+        }
+    }
+}
+
+impl Pool {
+    /// Copies share zones, and there are zones for them.
+    pub(crate) fn may_part(&self, st: &SyncState) -> bool {
+        !st.shared.is_empty() && st.alloc.empty_count() >= self.low_water() && self.txg.waiting().0 == 0
+    }
+
+    /// What is to be moved, if it is there and its place is still that of another copy.
+    fn shared_bytes(&self, shared: &Shared) -> Option<Vec<u8>> {
+        let tables = self.tables.read();
+        let here = tables.current_zone(shared.addr)?;
+        let is_near = shared.siblings.iter().any(|sibling| tables.current_zone(*sibling) == Some(here));
+        drop(tables);
+        let (held, offset) = self.locate(shared.addr, shared.psize).ok().filter(|_| is_near)?;
+        let mut bytes = vec![0; shared.psize as usize];
+        self.read_zone(&held, offset, &mut bytes).ok()?;
+        (crc32c::crc32c(&bytes) == shared.crc).then_some(bytes)
+    }
+}

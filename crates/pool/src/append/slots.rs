@@ -1,0 +1,107 @@
+//! Which open zone takes a block, when the one that was meant for it is full.
+//!
+//! An eighth of a zone is kept for each copy of metadata, in the zone that is open for it or as an empty zone that nothing else takes, so
+//! that both copies find room in different zones whatever else was written before.
+
+use super::Streams;
+use crate::alloc::ZoneSource;
+use crate::error::PoolError;
+use crate::record::Class;
+use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
+
+impl Streams {
+    /// A slot whose open zone takes `len` bytes more: this one, with a new zone if need be, or any other when no zone is empty. `NoSpace`:
+    /// there is none, and nothing has changed. `near`: zones in which other copies of the block lie.
+    pub(super) fn slot_with_room(
+        &mut self,
+        slot: usize,
+        (class, is_metadata): (Class, bool),
+        (txg, len): (Txg, u64),
+        near: &[ZoneSeq],
+        source: &mut dyn ZoneSource,
+    ) -> Result<usize, PoolError> {
+        if !near.is_empty()
+            && let Some(apart) = self.slot_apart(slot, near, len)
+        {
+            return Ok(apart);
+        }
+        if self.room(slot) >= len + self.kept_for_metadata {
+            return Ok(slot);
+        }
+        let mut target = (slot, class);
+        let mut is_dead = false;
+        loop {
+            let empty = if is_dead { 0 } else { source.empty_zones(&self.open_beside(&[slot])) };
+            // Each copy of metadata has room in an open zone, or an empty zone that nothing else takes.
+            let short = self.short_of_room(slot);
+            let is_own = is_metadata && self.layout().meta().contains(&slot);
+            let to_spare = empty > if is_own { 0 } else { short.len() };
+            let kept = if to_spare || is_metadata { 0 } else { self.kept_for_metadata };
+            if self.room(slot) >= len + kept {
+                return Ok(slot);
+            }
+            if !to_spare {
+                let rooms = (0..self.open.len()).map(|other| (self.room(other), other));
+                // The roomiest; if even that has only what is kept, there is no better use for it.
+                let (free, other) = rooms.clone().max().unwrap_or_default();
+                let enough = if empty > 0 { len + kept } else { len };
+                if free >= enough {
+                    return Ok(self.slot_apart(other, near, enough).unwrap_or(other));
+                }
+                // Empty zones may lie on a drive where no more may be open: the fullest there makes place.
+                let may_open = |slots: &[usize]| source.empty_zones(&self.open_beside(slots)) > 0;
+                if empty > 0 {
+                    // What is kept for metadata is opened where that lacks it, and the block goes along.
+                    target =
+                        short.into_iter().find(|(short, _)| may_open(&[*short])).unwrap_or((slot, class));
+                } else {
+                    let others = rooms.filter(|(_, other)| may_open(&[slot, *other]));
+                    let fullest = if is_dead { None } else { others.min() };
+                    let Some((_, other)) = fullest else {
+                        return Err(PoolError::NoSpace { need: len, free });
+                    };
+                    self.fill(other, txg)?;
+                }
+            }
+            match self.open_zone(target.0, target.1, txg, source) {
+                Ok(()) => break,
+                // What seemed to be empty takes no writes any more.
+                Err(PoolError::NoSpace { .. }) => (is_dead, target) = (true, (slot, class)),
+                Err(error) => return Err(error),
+            }
+        }
+        let (slot, room) = (target.0, self.room(target.0));
+        if room < len {
+            return Err(PoolError::refused(
+                "a block",
+                format_args!("at most {room} bytes, which is what a zone takes"),
+                format_args!("{len} bytes"),
+                "use a smaller record size",
+            ));
+        }
+        Ok(slot)
+    }
+
+    /// Another slot with room, if a copy of the block lies in the zone of this one: the roomiest in which none does.
+    fn slot_apart(&self, slot: usize, near: &[ZoneSeq], len: u64) -> Option<usize> {
+        let is_near = |slot: usize| self.zone_of(slot).is_some_and(|zone| near.contains(&zone));
+        let others = (0..self.open.len()).filter(|other| is_near(slot) && !is_near(*other));
+        let rooms = others.map(|other| (self.room(other), other));
+        rooms.filter(|(room, _)| *room >= len).max().map(|(_, other)| other)
+    }
+
+    /// The slots of metadata, but one, whose zones hold less than is kept for it, with their classes; the shortest first.
+    fn short_of_room(&self, but: usize) -> Vec<(usize, Class)> {
+        let slots = self.layout().meta().into_iter().zip([Class::MetaA, Class::MetaB]);
+        let mut short: Vec<_> =
+            slots.filter(|(slot, _)| *slot != but && self.room(*slot) < self.kept_for_metadata).collect();
+        short.sort_by_key(|(slot, _)| self.room(*slot));
+        short
+    }
+
+    /// The devices on which the zones of all slots but these are open.
+    pub(super) fn open_beside(&self, but: &[usize]) -> Vec<DeviceIdx> {
+        let open = self.open.iter().enumerate().filter(|(slot, _)| !but.contains(slot));
+        open.filter_map(|(_, open)| Some(open.as_ref()?.home.device)).collect()
+    }
+}
