@@ -7,6 +7,9 @@
 //!
 //! Invariant, on each device: one anchor holds a valid label and the newest uberblock that this device took. The other is only reset
 //! to be written at once.
+//!
+//! A label may be damaged later. Then the uberblocks behind it are judged by the label in the other anchor, or an import would go on with
+//! what that one tells, which may be many groups older.
 
 use crate::devices::takes_writes;
 use crate::error::PoolError;
@@ -194,6 +197,8 @@ pub(crate) struct AnchorRead {
     pub given: usize,
     pub anchor: u32,
     pub label: Label,
+    /// Whether that stands there; if not it is the other anchor's, by which these uberblocks were judged.
+    pub has_label: bool,
     /// Valid uberblocks with their offsets, in bytes.
     pub ubers: Vec<(u64, Uberblock)>,
 }
@@ -211,6 +216,51 @@ pub(crate) fn read_anchor(
     anchor: u32,
     gap: &mut bool,
 ) -> Option<(Label, Vec<(u64, Uberblock)>)> {
+    let raw = read_raw(device, anchor, gap)?;
+    let at = format!("{} anchor {anchor}", device.info().name);
+    let label = Label::parse(raw.get(..LABEL_BYTES as usize)?, anchor, &at).ok()?;
+    let slots = slots(device, &raw);
+    let ubers =
+        slots.filter_map(|(at, raw)| Some((at, Uberblock::parse(raw, &label, anchor, at)?))).collect();
+    Some((label, ubers))
+}
+
+/// Where uberblocks may stand in an anchor that was read.
+fn slots<'a>(device: &dyn Device, raw: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8])> {
+    let unit = u64::from(device.info().write_unit);
+    let (first, slot) = (LABEL_BYTES.next_multiple_of(unit), unit.max(4096));
+    let whole = (first..raw.len() as u64).step_by(slot as usize);
+    whole.filter_map(move |at| Some((at, raw.get(usize::try_from(at).ok()?..)?.get(..slot as usize)?)))
+}
+
+/// The uberblocks of an anchor without a label of its own, by that of the device's other anchor: those of a later turn are newer than what
+/// that one tells. Each says itself under which turn it was written, and its seal holds for no other. `gap` is set where one tells of a
+/// newer group under another label, because nobody knows what that said.
+fn read_orphans(device: &dyn Device, anchor: u32, other: &AnchorRead, gap: &mut bool) -> Option<AnchorRead> {
+    let raw = read_raw(device, anchor, gap)?;
+    let mut label = other.label.clone();
+    let mut found: Vec<(u64, Uberblock)> = Vec::new();
+    for (at, raw) in slots(device, &raw) {
+        let Some(turn) = Uberblock::turn_of(raw).filter(|turn| *turn > other.label.turn) else { continue };
+        label.turn = turn;
+        found.extend(Uberblock::parse(raw, &label, anchor, at).map(|uber| (at, uber)));
+    }
+    label.turn = found.iter().map(|(_, uber)| uber.turn).max()?;
+    found.retain(|(_, uber)| uber.turn == label.turn);
+    let newest = other.ubers.iter().map(|(_, uber)| (uber.incarnation, uber.txg)).max();
+    let is_ours = |uber: &Uberblock| uber.generation == label.generation;
+    *gap |= found.iter().any(|(_, uber)| !is_ours(uber) && Some((uber.incarnation, uber.txg)) > newest);
+    found.retain(|(_, uber)| is_ours(uber));
+    log::warn!(
+        "{}: the label of anchor {anchor} is damaged; the other one tells of its {} uberblocks",
+        device.info().name,
+        found.len()
+    );
+    Some(AnchorRead { anchor, label, has_label: false, ubers: found, ..*other })
+}
+
+/// The bytes of an anchor that may be used and were written. `gap` is set where the device did not give all of them.
+fn read_raw(device: &dyn Device, anchor: u32, gap: &mut bool) -> Option<Vec<u8>> {
     let info = device.info();
     let report = device.report(ZoneIdx(anchor)).ok().filter(|report| report.state != ZoneState::Offline);
     *gap |= report.is_none();
@@ -240,19 +290,7 @@ pub(crate) fn read_anchor(
         }
         at += piece.len() as u64;
     }
-    let label =
-        Label::parse(raw.get(..LABEL_BYTES as usize)?, anchor, &format!("{} anchor {anchor}", info.name))
-            .ok()?;
-    let mut found = Vec::new();
-    let mut at = first;
-    while at + slot <= limit {
-        let from = usize::try_from(at).ok()?;
-        if let Some(uber) = raw.get(from..).and_then(|raw| Uberblock::parse(raw, &label, anchor, at)) {
-            found.push((at, uber));
-        }
-        at += slot;
-    }
-    Some((label, found))
+    Some(raw)
 }
 
 /// Which of two uberblocks is newer. One group stands under two labels when the label changed, and twice when older ones were given up.
@@ -273,15 +311,22 @@ impl Roots {
     pub fn read(devices: &[Arc<dyn Device>]) -> Roots {
         let mut roots = Roots { anchors: Vec::new(), gaps: Vec::new(), sound: Vec::new() };
         for (given, device) in devices.iter().enumerate() {
-            for anchor in 0..ANCHORS {
-                let mut gap = false;
-                if let Some((label, ubers)) = read_anchor(device.as_ref(), anchor, &mut gap) {
-                    roots.anchors.push(AnchorRead { given, anchor, label, ubers });
-                }
-                if gap {
-                    roots.gaps.push((given, anchor));
+            let mut gaps = [false; ANCHORS as usize];
+            let mut own = Vec::new();
+            for (anchor, gap) in (0..ANCHORS).zip(&mut gaps) {
+                if let Some((label, ubers)) = read_anchor(device.as_ref(), anchor, gap) {
+                    own.push(AnchorRead { given, anchor, label, has_label: true, ubers });
                 }
             }
+            if let [one] = &own[..]
+                && let Some(gap) = gaps.get_mut(1 - one.anchor as usize)
+            {
+                let orphans = read_orphans(device.as_ref(), 1 - one.anchor, one, gap);
+                own.extend(orphans);
+            }
+            roots.anchors.append(&mut own);
+            let gaps = (0..ANCHORS).zip(gaps).filter(|(_, gap)| *gap);
+            roots.gaps.extend(gaps.map(|(anchor, _)| (given, anchor)));
             let takes_more = (0..ANCHORS).all(|anchor| takes_writes(device.as_ref(), ZoneIdx(anchor)));
             if takes_more && roots.gaps.iter().all(|(other, _)| *other != given) {
                 roots.sound.push(given);
@@ -328,13 +373,14 @@ impl Roots {
         own.max_by_key(|read| read.label.turn).map(|read| read.label.device)
     }
 
-    /// Where a device's next uberblock goes after an import of `chosen`: to the anchor that does not hold the newest that is left of
-    /// what this device knows. And the generation of the label in the one that does.
+    /// Where a device's next uberblock goes after an import of `chosen`: to the anchor whose label is damaged, for without the other's
+    /// nothing could be read; or to the one that does not hold the newest that is left of what this device knows. And the generation of the
+    /// label in the one that does.
     pub fn anchor_of(&self, given: usize, device: DeviceIdx, chosen: &Uberblock) -> (Anchor, u64) {
         let own = || self.anchors.iter().filter(|read| read.given == given);
         let newest = |read: &&AnchorRead| {
             let ages = read.ubers.iter().map(|(_, uber)| age(uber)).filter(|at| *at <= age(chosen));
-            (ages.max(), read.label.turn)
+            (read.has_label, ages.max(), read.label.turn)
         };
         let keep = own().max_by_key(newest);
         let turn = own().map(|read| read.label.turn).max().unwrap_or(0);

@@ -587,6 +587,12 @@ impl Uberblock {
         raw
     }
 
+    /// The turn that a slot says it was written in, if it looks like one: nothing is verified.
+    pub(crate) fn turn_of(raw: &[u8]) -> Option<u64> {
+        let phys = UberblockPhys::decode(raw)?;
+        (phys.magic == UBERBLOCK_MAGIC).then_some(phys.turn)
+    }
+
     /// The uberblock in the slot at `offset` of an anchor, if one of this label's turn is there, whole.
     pub fn parse(raw: &[u8], label: &Label, anchor: u32, offset: u64) -> Option<Uberblock> {
         let phys = UberblockPhys::decode(raw)?;

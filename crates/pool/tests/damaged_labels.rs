@@ -1,0 +1,105 @@
+//! Labels that are damaged hide nothing: the other anchor's tells what stands behind them.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::sync::Arc;
+use support::{create, import, import_with, options, sim, verify, work};
+use terrane_device::sim::Kept;
+use terrane_device::{Device, SimDevice};
+use terrane_pool::inspect::anchors;
+use terrane_pool::{ImportOptions, Pool, SeededEnv};
+use terrane_wire::{Txg, ZoneIdx};
+
+/// A pool with groups in one anchor of which the other does not know, after a power loss.
+fn device(seed: u64) -> (SimDevice, Txg) {
+    let device = sim(seed, seed.is_multiple_of(2));
+    let (pool, toy) = create(&device, seed);
+    work(&pool, &toy, &SeededEnv::new(seed), 4).unwrap();
+    pool.export().unwrap();
+    let (pool, toy) = import(&device, seed).unwrap();
+    work(&pool, &toy, &SeededEnv::new(seed + 1), 8).unwrap();
+    let newest = pool.synced_txg();
+    pool.abandon();
+    (device.restarted(Kept::Everything), newest)
+}
+
+/// Damages the label of the anchor with the newest group; its number.
+fn damage(device: &SimDevice) -> u32 {
+    let newest =
+        |ubers: &[(u64, terrane_pool::label::Uberblock)]| ubers.iter().map(|(_, uber)| uber.txg).max();
+    let (anchor, ..) = anchors(device).into_iter().max_by_key(|(_, _, ubers)| newest(ubers)).unwrap();
+    device.rot(ZoneIdx(anchor), 100, &[4]).unwrap();
+    assert_eq!(anchors(device).len(), 1);
+    anchor
+}
+
+#[test]
+fn a_damaged_label_hides_no_newer_group() {
+    for seed in [1, 2] {
+        let (device, newest) = device(seed);
+        damage(&device);
+        let (pool, toy) = import(&device, seed).unwrap();
+        assert_eq!(pool.synced_txg(), newest, "seed {seed}");
+        pool.drop_cache();
+        verify(&pool, &toy);
+        // It was written anew.
+        assert_eq!(anchors(&device).len(), 2, "seed {seed}");
+        work(&pool, &toy, &SeededEnv::new(seed), 3).unwrap();
+        let newest = pool.synced_txg();
+        pool.abandon();
+        let (pool, toy) = import(&device.restarted(Kept::Everything), seed).unwrap();
+        assert_eq!(pool.synced_txg(), newest, "seed {seed}");
+        verify(&pool, &toy);
+    }
+}
+
+#[test]
+fn no_crash_of_the_import_that_mends_a_label_leaves_none() {
+    for seed in [3, 4] {
+        let (device, _) = device(seed);
+        damage(&device);
+        let trial = device.restarted(Kept::Everything);
+        let before = trial.ops_done();
+        import(&trial, seed).unwrap().0.abandon();
+        let ops = trial.ops_done() - before;
+        assert!(ops > 2, "the canary: {ops}");
+        for cut in 0..ops {
+            for kept in [Kept::Nothing, Kept::Everything, Kept::Seeded(cut), Kept::Seeded(cut + 1000)] {
+                let trial = device.restarted(Kept::Everything);
+                trial.crash_after(trial.ops_done() + cut);
+                let _ = import(&trial, seed).map(|(pool, _)| pool.abandon());
+                trial.cut_power();
+                let (pool, toy) = import(&trial.restarted(kept), seed)
+                    .unwrap_or_else(|error| panic!("seed {seed}, cut {cut} of {ops}, {kept:?}: {error}"));
+                verify(&pool, &toy);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_newer_group_under_a_label_that_nobody_knows_is_not_passed_over() {
+    let (device, newest) = device(5);
+    let anchor = damage(&device);
+    // What the next commit would have written, after a change of features or devices.
+    let (_, label, ubers) = anchors(&device).pop().unwrap();
+    let turn = label.turn + 1;
+    let (generation, txg) = (label.generation + 1, newest.next());
+    let uber = terrane_pool::label::Uberblock { turn, generation, txg, ..ubers.last().unwrap().1 };
+    let label = terrane_pool::label::Label { turn, ..label };
+    device.reset(ZoneIdx(anchor)).unwrap();
+    let label_bytes = terrane_pool::label::LABEL_BYTES;
+    device.write(ZoneIdx(anchor), 0, &vec![7; label_bytes as usize]).unwrap();
+    device.write(ZoneIdx(anchor), label_bytes, &uber.encode(&label, anchor, label_bytes, 4096)).unwrap();
+    let text = import(&device, 5).map(drop).unwrap_err().to_string();
+    let last = ubers.iter().map(|(_, uber)| uber.txg).max().unwrap();
+    assert!(text.contains(&format!("anchor {anchor} cannot be read")), "{text}");
+    assert!(text.contains(&format!("--rewind={last}")), "{text}");
+    let look = ImportOptions { read_only: true, ..options() };
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+    assert_eq!(Pool::import(devices.clone(), Arc::new(SeededEnv::new(5)), &look).unwrap().synced_txg(), last);
+    let go_on = ImportOptions { rewind: Some(last), ..options() };
+    assert_eq!(import_with(devices, &go_on, 5).unwrap().0.synced_txg(), last);
+}
