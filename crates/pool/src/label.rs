@@ -96,9 +96,13 @@ pub const DEVICES_MAX: usize = 64;
 const DEVICE_NAME_BYTES_MAX: usize = 128;
 /// The most cache devices of a pool.
 pub const CACHES_MAX: usize = 8;
-// Rows of 26 bytes, a length and a name, beside the names of the pool and its features.
+/// The lists of features take no more, in bytes, when a label is read; those that this version knows and adds take less than 512.
+const FEATURE_BYTES_MAX: usize = 3 << 10;
+// Rows of 26 bytes, a length and a name, beside the head and the names of the pool and its features: whatever label was read, what is
+// changed in it fits.
 const _: () =
     assert!(((DEVICES_MAX + CACHES_MAX) * (28 + DEVICE_NAME_BYTES_MAX)) as u64 <= LABEL_BYTES * 3 / 4);
+const _: () = assert!((LabelHead::SIZE + 258 + FEATURE_BYTES_MAX + 512) as u64 <= LABEL_BYTES / 4);
 
 /// Set when the pool was exported: nothing was written after this uberblock.
 pub const UBERBLOCK_CLEAN: u32 = 1;
@@ -364,6 +368,7 @@ impl Label {
 
     /// Judges the first [`LABEL_BYTES`] of an anchor.
     pub fn parse(raw: &[u8], anchor: u32, at: &str) -> Result<Label, Corrupt> {
+        let raw = raw.get(..LABEL_BYTES as usize).unwrap_or(raw);
         let short = || Corrupt::new(at, "label length", LABEL_BYTES, raw.len());
         let head = LabelHead::decode(raw).ok_or_else(short)?;
         if head.magic != LABEL_MAGIC {
@@ -378,10 +383,11 @@ impl Label {
             return Err(Corrupt::new(at, "label version", FORMAT_VERSION, head.version));
         }
         let body_bytes = usize::try_from(head.body_bytes).unwrap_or(usize::MAX);
-        let body = LabelHead::SIZE
-            .checked_add(body_bytes)
-            .and_then(|end| raw.get(LabelHead::SIZE..end))
-            .ok_or_else(short)?;
+        let end = LabelHead::SIZE.checked_add(body_bytes);
+        let body = end.and_then(|end| raw.get(LabelHead::SIZE..end)).ok_or_else(|| {
+            let most = raw.len().saturating_sub(LabelHead::SIZE);
+            Corrupt::new(at, "bytes of the label's body", format_args!("at most {most}"), body_bytes)
+        })?;
         let seed = label_seed(head.pool, head.device, anchor, head.turn);
         let sealed = raw.get(..LabelHead::SIZE - 16).ok_or_else(short)?;
         if seal(seed, &[sealed, body]) != head.seal {
@@ -496,6 +502,7 @@ fn parse_body(body: &[u8], at: &str) -> Result<Body, Corrupt> {
         String::from_utf8(raw.blob()?.to_vec()).map_err(|_| bad)
     };
     let name = text(&mut raw).map_err(truncated)?;
+    let features_start = raw.offset();
     let mut list = || -> Result<Vec<String>, Truncated> {
         let count = raw.count(1)?;
         (0..count).map(|_| text(&mut raw)).collect()
@@ -503,6 +510,11 @@ fn parse_body(body: &[u8], at: &str) -> Result<Body, Corrupt> {
     let mut lists =
         || Ok(Features { incompatible: list()?, read_only_compatible: list()?, compatible: list()? });
     let features = lists().map_err(truncated)?;
+    let found = raw.offset() - features_start;
+    if found > FEATURE_BYTES_MAX {
+        let expected = format_args!("at most {FEATURE_BYTES_MAX}");
+        return Err(Corrupt::new(at, "bytes of the label's features", expected, found));
+    }
     let count = raw.count(24).map_err(truncated)?;
     let mut row = || -> Result<DeviceRow, Truncated> {
         let (device, zone_size, zone_count, write_unit) = (raw.u64()?, raw.u64()?, raw.u32()?, raw.u32()?);
@@ -526,7 +538,7 @@ fn parse_body(body: &[u8], at: &str) -> Result<Body, Corrupt> {
             };
         }
     }
-    let devices = devices.into_iter().map(|row| (row.device != 0).then_some(row)).collect();
+    let devices: Vec<_> = devices.into_iter().map(|row| (row.device != 0).then_some(row)).collect();
     let mut caches = Vec::new();
     if features.has(Feature::Caches) {
         let count = raw.count(17).map_err(truncated)?;
@@ -538,6 +550,13 @@ fn parse_body(body: &[u8], at: &str) -> Result<Body, Corrupt> {
             let expected = format_args!("at most {CACHES_MAX}");
             return Err(Corrupt::new(at, "cache devices of the label", expected, count));
         }
+    }
+    let names = devices.iter().flatten().map(|row| &row.name);
+    if let Some(long) =
+        names.chain(caches.iter().map(|row| &row.name)).find(|name| name.len() > DEVICE_NAME_BYTES_MAX)
+    {
+        let expected = format_args!("at most {DEVICE_NAME_BYTES_MAX}");
+        return Err(Corrupt::new(at, "bytes of a device's name", expected, long.len()));
     }
     Ok(Body { name, features, devices, caches })
 }

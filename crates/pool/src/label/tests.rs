@@ -1,6 +1,7 @@
 //! Labels and uberblocks come back whole, or not at all.
 
 use super::*;
+use crate::features::FEATURES;
 
 fn row(device: u64) -> DeviceRow {
     DeviceRow {
@@ -169,4 +170,54 @@ fn an_uberblock_is_two_slots_of_one_turn() {
         bad[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(Uberblock::parse(&bad, &label, 0, 16384), None, "bit {bit}");
     }
+}
+
+/// Whatever is in the rest of a label, changes to it fit.
+#[test]
+fn labels_in_which_not_everything_would_fit_are_refused() {
+    let name = |n: usize| format!("org.example:{n:080}");
+    let with = |count: usize| {
+        let mut label = several();
+        label.features.compatible = (0..count).map(name).collect();
+        label
+    };
+    let read = |label: &Label| Label::parse(&label.encode(0), 0, "here");
+    let mut most = with(32);
+    assert_eq!(read(&most).unwrap(), most);
+    let text = read(&with(36)).unwrap_err().to_string();
+    assert!(text.contains("features should be at most 3072"), "{text}");
+    // The longest of everything that may come beside them.
+    FEATURES.iter().for_each(|row| _ = most.features.add(row.feature));
+    most.name = "n".repeat(255);
+    most.devices = (0..DEVICES_MAX as u64).map(|id| Some(row(99 + id))).collect();
+    most.caches = (0..CACHES_MAX as u64)
+        .map(|cache| CacheRow { cache: 1 + cache, zone_size: 1 << 26, name: String::new() })
+        .collect();
+    let long = "x".repeat(300);
+    most.devices.iter_mut().flatten().for_each(|row| row.call(&long));
+    most.caches.iter_mut().for_each(|row| row.call(&long));
+    most.encode(0);
+    let known: usize = FEATURES.iter().map(|row| row.name.len() + 2).sum();
+    assert!(known <= 512, "{known} bytes of names of features");
+
+    let mut long_name = several();
+    long_name.devices[0].as_mut().unwrap().name = "x".repeat(DEVICE_NAME_BYTES_MAX + 1);
+    let text = read(&long_name).unwrap_err().to_string();
+    assert!(text.contains("name should be at most 128"), "{text}");
+}
+
+#[test]
+fn a_label_that_says_it_is_longer_than_its_place_is_refused() {
+    let of = |body: usize| {
+        let mut raw = label().encode(0);
+        raw.resize(64 << 10, 0);
+        raw[12..16].copy_from_slice(&(body as u32).to_le_bytes());
+        let made = seal(label_seed(0x1234, 99, 0, 8), &[&raw[..80], &raw[LabelHead::SIZE..][..body]]);
+        raw[80..96].copy_from_slice(&made);
+        Label::parse(&raw, 0, "here")
+    };
+    let most = LABEL_BYTES as usize - LabelHead::SIZE;
+    assert_eq!(of(most).unwrap(), label(), "what lies behind the body is ignored");
+    let text = of(most + 1).unwrap_err().to_string();
+    assert!(text.contains("body should be at most 16288, found 16289"), "{text}");
 }
