@@ -15,6 +15,7 @@ mod table;
 pub use options::{Atime, MountOptions, OptionError, THREADS_DEFAULT, THREADS_MAX, THREADS_MIN};
 pub use table::{MountedAt, mounted};
 
+use crate::session::READ_AHEAD_BYTES;
 use parking_lot::Mutex;
 use std::ffi::{CString, OsStr};
 use std::fmt;
@@ -315,7 +316,18 @@ fn mount_by_kernel(path: &Path, options: &MountOptions) -> Result<File, MountErr
         &text(OsStr::new(&data))?,
     );
     mounted.map_err(system("mount", path))?;
+    if let Err(error) = read_ahead(path) {
+        log::debug!("{}: the kernel reads ahead as little as it does by itself: {error}", path.display());
+    }
     Ok(device)
+}
+
+/// Has the kernel read further ahead in what stands at `path`: only a superuser may say so, and no request of the protocol does.
+fn read_ahead(path: &Path) -> io::Result<()> {
+    // The last one is on top.
+    let ours = mounted()?.into_iter().rfind(|row| row.dir == path).ok_or(io::ErrorKind::NotFound)?;
+    let kib = READ_AHEAD_BYTES >> 10;
+    std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", ours.dev), kib.to_string())
 }
 
 fn mount_by_helper(path: &Path, options: &MountOptions) -> Result<File, MountError> {

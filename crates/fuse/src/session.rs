@@ -15,6 +15,7 @@ mod negotiate;
 mod tests;
 
 pub use brake::Brake;
+pub(crate) use negotiate::READ_AHEAD_BYTES;
 pub use negotiate::{Negotiated, Wishes};
 
 use crate::mount::{Mount, MountOptions, UnmountHandle};

@@ -328,6 +328,12 @@ fn files_come_back_through_a_mount_by_the_kernel() {
         line.contains(" fuse.terrane rw,nosuid,nodev,relatime,") && line.contains("default_permissions"),
         "{line}"
     );
+    // After the kernel has heard our answer to INIT, which could have cut it down.
+    let bdi = format!("/sys/class/bdi/0:{}/read_ahead_kb", fs::metadata(&running.dir).unwrap().dev());
+    match OpenOptions::new().write(true).open(&bdi) {
+        Ok(_) => assert_eq!(fs::read_to_string(&bdi).unwrap().trim(), "4096"),
+        Err(error) => eprintln!("SKIPPED: {bdi} cannot be written here: {error}"),
+    }
     running.end();
 }
 

@@ -19,6 +19,7 @@ use crate::env::Env;
 use crate::error::PoolError;
 use crate::fates::Fates;
 use crate::features::{Feature, InForce};
+use crate::flights::Flights;
 use crate::gc::Collector;
 use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Stay, Uberblock};
 use crate::parts::{PARTS_PART, PartCache};
@@ -654,6 +655,7 @@ pub(crate) fn assemble(
         devices,
         tables: RwLock::new(tables),
         cache: BlockCache::new(options.cache_bytes),
+        flights: Flights::default(),
         caches: RwLock::default(),
         feeder: Mutex::default(),
         index_bytes_max: options.index_bytes,

@@ -26,6 +26,7 @@ pub mod env;
 mod error;
 mod fates;
 pub mod features;
+mod flights;
 mod frees;
 mod gc;
 pub mod group;

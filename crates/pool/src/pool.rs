@@ -16,6 +16,7 @@ use crate::env::Env;
 use crate::error::PoolError;
 use crate::fates::Fates;
 use crate::features::InForce;
+use crate::flights::Flights;
 use crate::gc::ByHand;
 use crate::gc::Collector;
 use crate::group::Group;
@@ -91,6 +92,7 @@ pub struct Pool {
     pub(crate) devices: Arc<Devices>,
     pub(crate) tables: RwLock<Tables>,
     pub(crate) cache: BlockCache,
+    pub(crate) flights: Flights,
     pub(crate) caches: RwLock<Vec<Arc<SecondLevel>>>,
     pub(crate) feeder: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// What the zone tables should take at most, in bytes of memory.

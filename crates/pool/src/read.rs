@@ -134,7 +134,15 @@ impl Pool {
             }
             BlockPtr::Normal(normal) => {
                 let (key, kind) = (Key::of(normal), Kind::of(normal));
-                let found = self.find_cached(key, kind);
+                let mut found = self.find_cached(key, kind);
+                if let Some(Found::Plain(block)) = found {
+                    return Ok(block);
+                }
+                // Held until the block is in the cache.
+                let flight = self.flights.board(key);
+                if flight.is_none() {
+                    found = self.cache.get(key, kind);
+                }
                 if let Some(Found::Plain(block)) = found {
                     return Ok(block);
                 }

@@ -11,6 +11,9 @@ use std::io;
 pub const MAX_WRITE: u32 = 1 << 20;
 /// The same in pages. Hosts with larger pages allow more than they need to, which harms nobody.
 const MAX_PAGES: u16 = 256;
+/// The most that the kernel shall read ahead of a sequential reader, bytes. By itself it reads 128 KiB ahead, in requests of half of that:
+/// two threads then decompress the same record, and nobody the next. With this much the READs are of 1 MiB, and several are under way.
+pub(crate) const READ_AHEAD_BYTES: u32 = 4 << 20;
 
 /// What we would like to use, if the kernel has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,6 +202,8 @@ pub(super) fn negotiate(transport: &dyn Transport, wishes: &Wishes) -> io::Resul
             // It will ask again, in our version.
             init_out(proto::MINOR, 0, 0, wishes)
         } else {
+            // A bound: what a superuser's mount has set already must not be cut down to what the kernel began with.
+            let max_readahead = max_readahead.max(READ_AHEAD_BYTES);
             init_out(minor.min(proto::MINOR), max_readahead, wishes.choose(flags), wishes)
         };
         reply.clear();

@@ -1,0 +1,68 @@
+//! Blocks that are being read: who wants one of them too waits for it, instead of reading and decompressing it as well.
+//!
+//! A sequential reader's requests overlap records: two threads then want the same record at the same moment.
+//!
+//! Invariant: who holds a [`Flight`] never waits for another one.
+
+use crate::cache::Key;
+use parking_lot::{Condvar, Mutex};
+
+/// At most as many as there are threads that read, so a list is quicker than anything else.
+#[derive(Debug, Default)]
+pub(crate) struct Flights {
+    under_way: Mutex<Vec<Key>>,
+    landed: Condvar,
+}
+
+/// Whoever holds it reads the block for all.
+pub(crate) struct Flight<'a> {
+    flights: &'a Flights,
+    key: Key,
+}
+
+impl Flights {
+    /// To read this block; or, where another thread does, waits until it has: `None`, look again.
+    pub fn board(&self, key: Key) -> Option<Flight<'_>> {
+        let mut under_way = self.under_way.lock();
+        if !under_way.contains(&key) {
+            under_way.push(key);
+            return Some(Flight { flights: self, key });
+        }
+        while under_way.contains(&key) {
+            self.landed.wait(&mut under_way);
+        }
+        None
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.flights.under_way.lock().retain(|key| *key != self.key);
+        self.flights.landed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::Addr;
+    use terrane_wire::{Txg, ZoneSeq};
+
+    #[test]
+    fn who_comes_second_waits_and_others_do_not() {
+        let flights = Flights::default();
+        let key = |granule: u64| Key { addr: Addr::new(ZoneSeq(7), granule * 16), birth: Txg(3) };
+        let flight = flights.board(key(1)).expect("nobody reads it");
+        assert!(flights.board(key(2)).is_some(), "another block");
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| flights.board(key(1)).is_none());
+            // Until it waits. Woken too soon, it finds the block under way still.
+            while !flights.landed.notify_one() {
+                std::thread::yield_now();
+            }
+            drop(flight);
+            assert!(second.join().expect("no panic"), "it waited");
+        });
+        assert!(flights.board(key(1)).is_some(), "it has landed");
+    }
+}
