@@ -35,9 +35,8 @@ pub const FREE_QUEUE: ObjectId = ObjectId(u64::MAX);
 /// The header's number, as owner of its block.
 pub const HEADER: u64 = u64::MAX - 1;
 const SHARDS: usize = 64;
-/// Blocks and bytes written in one go; what is compressed and not yet appended is bounded by them.
+/// Blocks written in one go. Not bytes: of a few large blocks workers would get one each time, and wait for it.
 const CHUNK_BLOCKS: usize = 512;
-const CHUNK_BYTES: usize = 16 << 20;
 /// Blocks freed from the queue in one group.
 const FREES_PER_GROUP: u64 = 64 << 10;
 /// Dnode blocks looked through for free slots by one creation.
@@ -612,7 +611,6 @@ impl ObjectSet {
         let mut pointers: Vec<BTreeMap<u64, BlockPtr>> = vec![BTreeMap::new(); frozen.len()];
         let mut requests = Vec::new();
         let mut places = Vec::new();
-        let mut bytes = 0;
         for (index, (object, aside)) in frozen.iter().enumerate() {
             let file = object.outlook.placement(object.whose(), aside, policy.write_hint);
             let mut replaced = Replaced::new(&self.pool, object.whose(), &aside.dnode);
@@ -637,13 +635,11 @@ impl ObjectSet {
                 (*block, WriteRequest { replaces, ..request })
             });
             for (block, request) in blocks.chain(spill) {
-                bytes += request.data.len();
                 requests.push(request);
                 places.push((index, block));
-                if requests.len() >= CHUNK_BLOCKS || bytes >= CHUNK_BYTES {
+                if requests.len() >= CHUNK_BLOCKS {
                     let written = group.write(std::mem::take(&mut requests))?;
                     place(group.txg(), &mut pointers, &mut places, written);
-                    bytes = 0;
                 }
             }
         }

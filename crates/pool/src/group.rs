@@ -39,8 +39,10 @@ const INLINE_FREES_MAX: usize = 1024;
 const DEAD_LOG_FREES: usize = 16 << 10;
 /// Group numbers are leased this many at a time.
 const LEASE: u64 = 4096;
-/// Blocks that are compressed ahead of the one that is appended.
+/// Blocks that are compressed ahead of the one that is appended, and bytes of them: memory is taken for both forms. Of large blocks, as
+/// many as keep all workers busy.
 const AHEAD_MAX: usize = 64;
+const AHEAD_BYTES: usize = 16 << 20;
 /// As many bytes are compressed sooner here than by a worker that has to be woken: what an `fsync` waits for is mostly this little.
 const HERE_MAX: usize = 32 << 10;
 /// Groups that can be rolled back to.
@@ -251,13 +253,16 @@ impl Group<'_> {
         pending: &mut VecDeque<(WriteRequest, Pending<Tried>)>,
         pointers: &mut Vec<BlockPtr>,
     ) -> Result<(), PoolError> {
+        let (ahead_min, mut ahead_bytes) = (2 * self.pool.env.workers(), 0);
         for request in requests {
             // Not all at once: what is ready goes on to the device, and its memory to the next, while the rest is compressed.
-            if pending.len() >= AHEAD_MAX
+            while (pending.len() >= AHEAD_MAX || ahead_bytes >= AHEAD_BYTES && pending.len() >= ahead_min)
                 && let Some((request, made)) = pending.pop_front()
             {
+                ahead_bytes -= request.data.len();
                 pointers.push(self.place(&request, made.wait()?)?);
             }
+            ahead_bytes += request.data.len();
             let job = self.job(&request);
             pending.push_back((request, self.pool.workers.submit(job)));
         }
