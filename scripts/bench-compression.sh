@@ -3,17 +3,19 @@
 # device; then what hardly shrinks.
 #
 #   scripts/bench-compression.sh [--mib 256] [--reps 1] [--peers terrane-zstd3-128k,...] [--works source,slow,random,...]
-#                                [--append FILE] [--plot FILE.svg]
+#                                [--append FILE] [--first 1] [--image FILE] [--plot FILE.svg]
 #
 # Works: source; slow, the same on a device that reads 200 MB/s; and writes of random bytes, jpeg, zstd, text, binary and mixed.
 # The table goes to standard output, and with all peers the plot to docs/compression.svg and .png, followed by the codecs alone: how much
 # smaller than OpenZFS by the same algorithm and record, and MB/s of one core. --append adds to the results of other runs and makes
-# table and plot of all, so that columns can be measured one by one. What fails is said, and is no figure.
+# table and plot of all, so that columns can be measured one by one; --first numbers the first repetition, and what has a number that is
+# there takes its place. What fails is said, and is no figure.
+# NO_BUILD: $TERRANE, and fsbench beside it, are measured as they are.
 # Needs root, and below TERRANE_BENCH_DIR (default: target/) an image of TERRANE_BENCH_GIB (default 4) and 2 GB for the corpus.
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 
-mib=256 reps=1 works=source,slow,random,jpeg,zstd,text,binary,mixed peers=ext4,btrfs-zstd,zfs-gzip plot='' append='' whole=1
+mib=256 reps=1 works=source,slow,random,jpeg,zstd,text,binary,mixed peers=ext4,btrfs-zstd,zfs-gzip plot='' append='' image='' first=1 whole=1
 slow_mb=200
 for record in 128k 1m; do
     for word in off lz4 gzip6 gzip9 fast1 zstd1 zstd3 zstd9 zstd19 auto; do peers+=,terrane-$word-$record; done
@@ -25,8 +27,10 @@ while [ $# -gt 0 ]; do
         --peers) peers=$2 whole=; shift 2 ;;
         --works) works=$2 whole=; shift 2 ;;
         --append) append=$2; shift 2 ;;
+        --first) first=$2; shift 2 ;;
+        --image) image=$2; shift 2 ;;
         --plot) plot=$2; shift 2 ;;
-        *) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        *) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
 [ -z "$whole" ] || plot=${plot:-$top/docs/compression.svg}
@@ -37,7 +41,7 @@ can_mount || { loud "SKIPPED: /dev/fuse cannot be opened here"; exit 0; }
 base=${TERRANE_BENCH_DIR:-${CARGO_TARGET_DIR:-$top/target}/bench}
 mkdir -p "$base"
 TERRANE_BENCH_GIB=${TERRANE_BENCH_GIB:-4}
-(cd "$top" && cargo build --quiet --release -p terrane-cli -p fsbench)
+[ -n "${NO_BUILD:-}" ] || (cd "$top" && cargo build --quiet --release -p terrane-cli -p fsbench)
 fsbench=$(dirname "$terrane")/fsbench
 . "$top/scripts/bench-base.sh"
 results=${append:-$base/compression.jsonl}
@@ -56,7 +60,7 @@ make_kind() {
         zstd) zstd -q -3 -c "$corpus/large" ;;
         text) cat "$corpus/large" ;;
         binary) find /usr/lib /lib -name '*.so*' -type f -size +256k -print0 | sort -z | xargs -0 cat ;;
-        mixed) while true; do head -c 64K /dev/urandom && head -c 64K <&3; done 3<"$corpus/large" ;;
+        mixed) for _ in $(seq 512); do head -c 64K /dev/urandom && head -c 64K <&3; done 3<"$corpus/large" ;;
         *) die "work $1 is not known" ;;
     esac 2>/dev/null | head -c "$kind_bytes" || true
 }
@@ -107,7 +111,7 @@ for name in ${works//,/ }; do
     fi
     input_of "$name" >/dev/null
     mapfile -t turn < <(for peer in ${peers//,/ }; do if can_run "$name" "$peer"; then echo "$peer"; fi; done)
-    for rep in $(seq "$reps"); do
+    for rep in $(seq "$first" "$((first + reps - 1))"); do
         for at in "${!turn[@]}"; do
             peer=${turn[$(((at + rep - 1) % ${#turn[@]}))]}
             printf '%5d s  repetition %d: %s on %s\n' "$SECONDS" "$rep" "$name" "$peer" >&2

@@ -57,7 +57,9 @@ fn table(results: &Results) -> String {
     columns.retain(|(_, metric, _)| results.peers.iter().any(|peer| results.values(*metric, peer).is_some()));
     let heads: Vec<_> = columns.iter().map(|(name, ..)| *name).collect();
     let mut out = format!("| | {} |\n|{}\n", heads.join(" | "), "---|".repeat(columns.len() + 1));
-    for peer in &results.peers {
+    let mut peers: Vec<_> = results.peers.iter().collect();
+    peers.sort_by_key(|peer| order(peer));
+    for peer in peers {
         // Records of the same size, or neither compresses.
         let off = match record(peer) {
             "" => peer.clone(),
@@ -76,6 +78,15 @@ fn table(results: &Results) -> String {
         let _ = writeln!(out, "\nFAILED: {failed}");
     }
     out
+}
+
+/// Others first, then by record, algorithm and level.
+fn order(peer: &str) -> (&str, usize, u32) {
+    let word = peer.split('-').nth(1).unwrap_or("");
+    let name = word.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    let names = ["off", "lz", "lzjb", "zle", "gzip", "fast", "zstd", "auto"];
+    let place = names.iter().position(|known| *known == name).unwrap_or(names.len());
+    (record(peer), place, word[name.len()..].parse().unwrap_or(0))
 }
 
 /// The record size that ends a peer's name.
@@ -187,6 +198,22 @@ mod tests {
         let plot = plot(&results);
         assert!(plot.contains(">zstd9-1m</text>") && plot.contains(">ext4</text>"), "{plot}");
         assert!(!plot.contains("off-128k"), "what has no source has no point");
+    }
+
+    #[test]
+    fn rows_are_in_the_order_of_algorithms_and_levels() {
+        let peers = [
+            "ext4",
+            "terrane-off-128k",
+            "terrane-lz4-128k",
+            "terrane-zstd3-128k",
+            "terrane-zstd19-128k",
+            "terrane-off-1m",
+        ];
+        let lines: Vec<_> = peers.iter().rev().map(|peer| run("source", peer, 2.0, 1.0, 1.0)).collect();
+        let table = table(&Results::parse(&lines.join("\n")).unwrap());
+        let rows: Vec<_> = table.lines().skip(2).filter_map(|line| line.split(' ').nth(1)).collect();
+        assert_eq!(rows, peers);
     }
 
     #[test]
