@@ -122,6 +122,7 @@ impl Compressor {
     ///
     /// For lzjb, gzip and from zstd level [`PROBE_LEVEL_MIN`] on, blocks of [`PROBE_BYTES_MIN`] and more are probed first: if neither
     /// lz4 nor (but for lzjb) zstd-1 brings the block below the limit, the asked level is not tried. The idea is OpenZFS's early abort.
+    /// From zstd-1 on, lz4 alone judges a block whose bytes, as a sample has them, are coded already: a JPEG, a zstd frame.
     /// What only a high level could squeeze below the limit is rare, and saves little more than the limit asks for.
     pub fn compress(&mut self, algo: Compression, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Outcome {
         let done = match algo {
@@ -274,16 +275,21 @@ impl Compressor {
         Some(())
     }
 
-    /// Probes with lz4, then, unless lzjb is asked for, which does no better, with zstd-1. `out` is used as scratch memory.
+    /// Probes with lz4, then with zstd-1; with lz4 alone for lzjb, which finds no more than it, and where bytes are coded already, so that
+    /// only what repeats could save anything. Quick levels are probed for only there. `out` is used as scratch memory.
     fn looks_hopeless(&mut self, algo: Compression, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> bool {
-        let is_quick = matches!(algo, Compression::Zstd(level) if level.level() < PROBE_LEVEL_MIN);
-        if is_quick || src.len() < PROBE_BYTES_MIN {
+        let level = if let Compression::Zstd(level) = algo { level.level() } else { i32::MAX };
+        if level < 1 || src.len() < PROBE_BYTES_MIN {
+            return false;
+        }
+        let is_coded = algo != Compression::Lzjb && noise::is_coded(src, max_out);
+        if level < PROBE_LEVEL_MIN && !is_coded {
             return false;
         }
         if self.lz4_stream(src).is_some_and(|stream| LZ4_HEADER_BYTES + stream.len() < max_out) {
             return false;
         }
-        if algo == Compression::Lzjb {
+        if is_coded || algo == Compression::Lzjb {
             return true;
         }
         let Some(cheapest) = ZstdLevel::new(1) else { return false };

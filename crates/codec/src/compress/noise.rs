@@ -1,8 +1,9 @@
-//! Small blocks whose single bytes tell nothing.
+//! Blocks whose single bytes tell nothing.
 //!
 //! Of a block that zstd-1 makes smaller it first replaces what repeats, and then codes the bytes that are left by how often each of
 //! them comes. In random bytes (keys, hashes, compressed values) that gains nothing, and is most of the work: the code for the bytes
-//! of 340 bytes takes 4.4 us of 6.4. The library looks for this itself, but does not see it in blocks of few bytes.
+//! of 340 bytes takes 4.4 us of 6.4. The library looks for this itself, but does not see it in blocks of few bytes. In what is compressed
+//! already it does gain a little, which is found not to be enough at the block's end: there a sample tells before.
 
 use std::num::NonZero;
 
@@ -48,27 +49,65 @@ fn log2(count: u32) -> u32 {
     }
 }
 
+/// Pieces of a block, evenly spread, that stand for all of it: a sixteenth of it, within these bounds.
+const PIECE_BYTES: usize = 512;
+const PIECES_MIN: usize = 4;
+const PIECES_MAX: usize = 16;
+
+/// Counts bytes, and says how many 256ths of a bit the best code for each of them takes for all.
+struct Census {
+    counts: [u32; 256],
+    len: u32,
+}
+
+impl Census {
+    fn new() -> Census {
+        Census { counts: [0; 256], len: 0 }
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if let Some(count) = self.counts.get_mut(usize::from(*byte)) {
+                *count += 1;
+            }
+        }
+        self.len += bytes.len() as u32;
+    }
+
+    fn distinct(&self) -> usize {
+        self.counts.iter().filter(|count| **count > 0).count()
+    }
+
+    fn code_256ths(&self) -> u64 {
+        let known =
+            self.counts.iter().filter(|count| **count > 0).map(|count| u64::from(count * log2(*count)));
+        u64::from(self.len) * u64::from(log2(self.len)) - known.sum::<u64>()
+    }
+}
+
+/// Whether a code for the bytes, as a sample of the block has it, leaves more than `max_out` of them: only what repeats could make it fit.
+/// So it is with random bytes, a JPEG, a zstd frame; not where a third is text.
+pub fn is_coded(src: &[u8], max_out: usize) -> bool {
+    let pieces = (src.len() / 16 / PIECE_BYTES).clamp(PIECES_MIN, PIECES_MAX);
+    let mut census = Census::new();
+    let starts = (0..pieces).map(|piece| src.len() / pieces * piece);
+    starts.for_each(|at| census.add(src.get(at..at + PIECE_BYTES).unwrap_or(&[])));
+    let code_bytes = census.code_256ths() / 256 / 8;
+    // Of as many bytes as were looked at, so many may be left.
+    let allowed = u64::from(census.len) * max_out as u64 / (src.len() as u64).max(1);
+    code_bytes > allowed
+}
+
 /// Whether a code for the bytes, together with what it takes to write the code down, is no shorter than they are. Only of blocks from
 /// [`NOISE_BYTES_MIN`] to [`NOISE_BYTES_MAX`]; false for all others.
 pub fn is_noise(src: &[u8]) -> bool {
     if !(NOISE_BYTES_MIN..=NOISE_BYTES_MAX).contains(&src.len()) {
         return false;
     }
-    let mut counts = [0u32; 256];
-    for byte in src {
-        if let Some(count) = counts.get_mut(usize::from(*byte)) {
-            *count += 1;
-        }
-    }
-    let (mut distinct, mut known_256ths) = (0, 0);
-    for count in counts.into_iter().filter(|count| *count > 0) {
-        distinct += 1;
-        known_256ths += u64::from(count * log2(count));
-    }
-    let len = src.len() as u32;
-    let code_256ths = u64::from(len) * u64::from(log2(len)) - known_256ths;
+    let mut census = Census::new();
+    census.add(src);
     // The length of each code, itself compressed, takes about half a byte.
-    code_256ths / 256 / 8 + distinct / 2 >= u64::from(len)
+    census.code_256ths() / 256 / 8 + census.distinct() as u64 / 2 >= src.len() as u64
 }
 
 #[cfg(test)]
@@ -110,6 +149,26 @@ mod tests {
         }
         assert!(!is_noise(&random(63)) && !is_noise(&random(8193)), "others are not judged");
         assert!(!is_noise(&[]));
+    }
+
+    #[test]
+    fn a_sample_tells_what_is_coded_already() {
+        let text =
+            b"what people write, what people write again and again, and numbers 0123456789 ".repeat(1800);
+        for len in [4096, 16 << 10, 128 << 10] {
+            let (noise, max) = (random(len), len / 16 * 15);
+            assert!(is_coded(&noise, max), "{len}");
+            assert!(!is_coded(&text[..len], max), "{len}");
+            assert!(!is_coded(&[noise, text[..len].to_vec()].concat(), max * 2), "{len}: half of it is text");
+            // A code of 7.4 bits for a byte makes it fit, one of 7.7 does not.
+            let few = |symbols: u64| -> Vec<u8> {
+                let wide = random(len * 2);
+                let pairs = wide.chunks_exact(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(pair[1]));
+                pairs.map(|number| ((number * symbols) >> 16) as u8).collect()
+            };
+            assert!(!is_coded(&few(160), max) && is_coded(&few(230), max), "{len}");
+        }
+        assert!(!is_coded(&[], 0));
     }
 
     #[test]
