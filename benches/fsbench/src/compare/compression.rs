@@ -104,7 +104,7 @@ const BOTTOM: f64 = 460.0;
 
 /// A round number of at least `value`.
 fn round(value: f64) -> f64 {
-    let unit = 10f64.powf(value.max(1.0).log10().floor());
+    let unit = 10f64.powf(value.max(1.0).log10().floor()) / 2.0;
     (value / unit).ceil() * unit
 }
 
@@ -117,11 +117,16 @@ fn plot(results: &Results) -> String {
             Some((peer.as_str(), ratio, read))
         })
         .collect();
-    let most = |values: &mut dyn Iterator<Item = f64>| values.fold(1.0, f64::max);
-    let (x_max, y_max) = (
-        (most(&mut points.iter().map(|(_, ratio, _)| *ratio)) + 1.0).ceil(),
-        round(most(&mut points.iter().map(|(_, _, read)| *read))),
-    );
+    let most = points.iter().map(|(_, ratio, _)| *ratio).fold(1.0, f64::max);
+    let mut reads: Vec<f64> = points.iter().map(|(.., read)| *read).collect();
+    reads.sort_by(|a, b| b.total_cmp(a));
+    // One that is far ahead of all others would press them together: it stands at the edge, with its figure.
+    let highest = match reads[..] {
+        [first, second, ..] if first > 2.0 * second => second * 1.2,
+        [first, ..] => first,
+        [] => 1.0,
+    };
+    let (x_max, y_max) = ((most + 1.0).ceil(), round(highest));
     let x = |ratio: f64| LEFT + ratio / x_max * (WIDTH - LEFT - 120.0);
     let y = |read: f64| BOTTOM - read / y_max * (BOTTOM - 40.0);
     let mut body = String::new();
@@ -154,10 +159,16 @@ fn plot(results: &Results) -> String {
             "" => ("#4e79a7", "#4e79a7"),
             _ => ("#e15759", "#e15759"),
         };
-        let (x, y) = (x(ratio), y(read));
+        let (x, y) = (x(ratio), y(read.min(y_max)));
         let _ = writeln!(body, r#"<circle cx="{x:.1}" cy="{y:.1}" r="4" fill="{fill}" stroke="{edge}"/>"#);
         let name = peer.strip_prefix("terrane-").unwrap_or(peer);
-        let _ = writeln!(body, r#"<text x="{:.1}" y="{:.1}" font-size="10">{name}</text>"#, x + 6.0, y + 3.0);
+        let beyond = if read > y_max { format!(": {read:.0}") } else { String::new() };
+        // Neighbours of the other record size have theirs on the other side.
+        let at = if record(peer) == "1m" { y - 8.0 } else { y + 14.0 };
+        let _ = writeln!(
+            body,
+            r#"<text x="{x:.1}" y="{at:.1}" font-size="9" text-anchor="middle">{name}{beyond}</text>"#
+        );
     }
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
@@ -198,6 +209,10 @@ mod tests {
         let plot = plot(&results);
         assert!(plot.contains(">zstd9-1m</text>") && plot.contains(">ext4</text>"), "{plot}");
         assert!(!plot.contains("off-128k"), "what has no source has no point");
+        let far =
+            [run("source", "ext4", 1.0, 1.0, 4000.0), run("source", "terrane-lz4-1m", 3.0, 1.0, 1000.0)];
+        let plot = super::plot(&Results::parse(&far.join("\n")).unwrap());
+        assert!(plot.contains(">ext4: 4000</text>"), "{plot}");
     }
 
     #[test]
