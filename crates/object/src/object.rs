@@ -799,10 +799,10 @@ impl Object {
                 .filter_map(|dirty| dirty.freed.end_of(candidate))
                 .max()
                 .unwrap_or(candidate + 1);
-            from = dirty
-                .filter(|dirty| *dirty > candidate)
-                .map_or(end, |dirty| end.min(dirty))
-                .max(candidate + 1);
+            // The first one may be of an older group, and freed itself: there may be others behind it.
+            let written = state.layers().filter_map(|dirty| dirty.blocks.range(candidate + 1..).next());
+            let next = written.map(|(block, _)| *block).min();
+            from = next.map_or(end, |next| end.min(next)).max(candidate + 1);
         }
     }
 }
@@ -827,5 +827,45 @@ impl State {
         let dirty = self.dirty(txg);
         dirty.recoded.remove(&block);
         dirty.blocks.insert(block, data);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateOptions, ImportOptions, ObjectSpec, Objects, SeededEnv};
+    use terrane_device::{SimConfig, SimDevice};
+    use terrane_pool::{Cost, Pool};
+
+    #[test]
+    fn what_was_written_behind_what_was_freed_is_found_while_a_group_syncs() {
+        let device = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
+        let (create, import) = (CreateOptions::named("object"), ImportOptions::default());
+        let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &import).unwrap();
+        let objects = Objects::create(pool).unwrap();
+        let set = objects.mos();
+        let tx = set.begin(Cost { write_bytes: 2 << 20, meta_blocks: 16, ..Cost::NOTHING }).unwrap();
+        let (kind, block_size) = (ObjectKind::File, 4096);
+        let spec = ObjectSpec { kind, block_size, dnode_slots: 1, bonus: Vec::new(), spill: None };
+        let object = set.create(&tx, spec).unwrap();
+        (0..100).for_each(|block| object.write(&tx, block * 4096, &[7; 4096]).unwrap());
+        // The next group opens, and this one has not synced: cut to ten blocks, then one behind a gap.
+        let next = tx.txg().next();
+        let mut state = object.state.write();
+        state.freeze_before(next);
+        state.dirty(next).free(10, u64::MAX);
+        state.put(next, 20, Arc::new(vec![9; 4096]));
+        drop(state);
+        assert_eq!(
+            [0, 9, 10, 20, 21].map(|from| object.next_block(from).unwrap()),
+            [Some(0), Some(9), Some(20), Some(20), None]
+        );
+        // The group before had cut all of it, and this one punches a hole.
+        let mut state = object.state.write();
+        state.open = None;
+        Arc::make_mut(state.syncing.as_mut().unwrap()).dirty.freed.add(0, u64::MAX);
+        state.dirty(next).free(0, 2);
+        drop(state);
+        assert_eq!(object.next_block(0).unwrap(), Some(2));
     }
 }
