@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use terrane_device::ZoneState;
 use terrane_fuse::MountStats;
 use terrane_pool::record::Class;
+use terrane_pool::second::SecondStats;
 use terrane_pool::stats::{Io, Kind, WaitFor};
 use terrane_pool::{GcMode, LevelShare, Spent, Stats};
 use terrane_posix::Fs;
@@ -137,6 +138,7 @@ pub fn page(live: &Live, mount: Option<&MountSide<'_>>) -> String {
         devices(&mut page, &stats);
         groups(&mut page, &stats);
         caches(&mut page, &stats);
+        cache_devices(&mut page, live);
         levels(&mut page, live);
         rewritten(&mut page, mount.fs);
         errors(&mut page, &stats);
@@ -349,12 +351,16 @@ fn groups(page: &mut Page, stats: &Stats) {
 
 fn caches(page: &mut Page, stats: &Stats) {
     type Field = fn(&terrane_pool::cache::CacheStats) -> u64;
-    let fields: [(&str, &str, &str, Field); 7] = [
+    let fields: [(&str, &str, &str, Field); 9] = [
         ("cache_hits_total", "counter", "Look-ups the block cache answered.", |cache| cache.hits),
         ("cache_misses_total", "counter", "Look-ups it did not answer.", |cache| cache.misses),
         ("cache_evictions_total", "counter", "Blocks that made room.", |cache| cache.evictions),
         ("cache_ghost_hits_total", "counter", "Blocks that came back after they had made room.", |cache| {
             cache.ghost_hits
+        }),
+        ("cache_ahead_total", "counter", "Blocks that were read before somebody asked.", |cache| cache.ahead),
+        ("cache_ahead_hits_total", "counter", "Those of them that somebody asked for.", |cache| {
+            cache.ahead_hits
         }),
         ("cache_bytes", "gauge", "Bytes in the block cache.", |cache| cache.bytes),
         ("cache_plain_bytes", "gauge", "Of them, those of decompressed forms.", |cache| cache.plain_bytes),
@@ -366,6 +372,50 @@ fn caches(page: &mut Page, stats: &Stats) {
         page.each((name, kind, help), "kind", values);
     }
     page.gauge("cache_limit_bytes", "The most bytes in the block cache.", stats.cache_bytes_max);
+}
+
+/// The second level: devices that hold what left memory.
+fn cache_devices(page: &mut Page, live: &Live) {
+    type Field = fn(&SecondStats) -> u64;
+    let fields: [(&str, &str, &str, Field); 10] = [
+        ("cache_device_size_bytes", "gauge", "Bytes that a cache device takes.", |stats| stats.size_bytes),
+        ("cache_device_held_bytes", "gauge", "Bytes of blocks that it holds.", |stats| stats.held_bytes),
+        ("cache_device_index_bytes", "gauge", "Memory of its index.", |stats| stats.index_bytes),
+        ("cache_device_hits_total", "counter", "Reads that it answered.", |stats| stats.hits),
+        ("cache_device_hit_bytes_total", "counter", "Bytes of them, as they are stored.", |stats| {
+            stats.hit_bytes
+        }),
+        ("cache_device_fed_bytes_total", "counter", "Bytes of blocks written to it.", |stats| {
+            stats.fed_bytes
+        }),
+        (
+            "cache_device_damaged_total",
+            "counter",
+            "Blocks on it that were not what they should be.",
+            |stats| stats.damaged,
+        ),
+        ("cache_device_errors_total", "counter", "Requests that it failed.", |stats| stats.io.errors),
+        (
+            "cache_device_read_bytes_total",
+            "counter",
+            "Bytes read from it, tables of contents included.",
+            |stats| stats.io.read_bytes,
+        ),
+        (
+            "cache_device_written_bytes_total",
+            "counter",
+            "Bytes written to it, tables of contents included.",
+            |stats| stats.io.written_bytes,
+        ),
+    ];
+    let caches = live.pool.caches();
+    if caches.is_empty() {
+        return;
+    }
+    for (name, kind, help, field) in fields {
+        let there = caches.iter().filter_map(|cache| Some((&*cache.name, field(cache.stats.as_ref()?))));
+        page.each((name, kind, help), "device", there);
+    }
 }
 
 /// What `zstd-auto` chose.

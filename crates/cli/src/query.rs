@@ -22,7 +22,7 @@ use terrane_dataset::{DatasetError, PROPERTIES, Property};
 use terrane_device::ZoneState;
 use terrane_object::Compression;
 use terrane_pool::label::{Role, Stay};
-use terrane_pool::second::CacheDevice;
+use terrane_pool::second::{CacheDevice, SecondStats};
 use terrane_pool::stats::WaitFor;
 use terrane_pool::{Feature, LevelShare, Member, Spent, Stats, Totals};
 use terrane_posix::RewriteSpec;
@@ -571,6 +571,8 @@ fn iostat(live: &Live) -> Value {
     let sum = |counter: fn(&terrane_device::IoCounts) -> u64| -> u64 {
         stats.devices.iter().map(|device| counter(&device.io)).sum()
     };
+    let caches: Vec<SecondStats> = live.pool.caches().into_iter().filter_map(|cache| cache.stats).collect();
+    let second = |counter: fn(&SecondStats) -> u64| caches.iter().map(counter).sum::<u64>();
     json!({
         "name": live.pool.name(),
         "used": used,
@@ -585,6 +587,9 @@ fn iostat(live: &Live) -> Value {
         "errors": sum(|io| io.errors),
         "cache_hits": stats.cache.hits,
         "cache_misses": stats.cache.misses,
+        "cache_device_hits": second(|stats| stats.hits),
+        "cache_device_read_bytes": second(|stats| stats.io.read_bytes),
+        "cache_device_written_bytes": second(|stats| stats.io.written_bytes),
         "user_bytes": stats.totals_now.user_bytes,
         "data_bytes": stats.totals_now.spent_on(Spent::Data),
         "metadata_bytes": stats.totals_now.spent_on(Spent::Metadata),

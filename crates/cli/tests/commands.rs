@@ -198,7 +198,7 @@ fn a_file_tells_how_it_is_stored_without_a_mount() {
 fn an_idle_pool_shows_zeros_and_is_left_alone() {
     let place = Place::new("iostat");
     place.run("pool create tank tank.img --size 64M", 0);
-    assert_eq!(place.out("pool iostat -H tank"), "tank\t-\t-\t0\t0\t0\t0\t0\t0\t0\t0\t0\t0\t0\t-\n");
+    assert_eq!(place.out("pool iostat -H tank"), "tank\t-\t-\t0\t0\t0\t0\t0\t0\t0\t0\t0\t0\t0\t0\t0\t-\n");
     let begun = Instant::now();
     let lines = place.out("pool iostat -j tank 0.1 3");
     assert!(begun.elapsed() >= Duration::from_millis(200));

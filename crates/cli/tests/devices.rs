@@ -71,6 +71,12 @@ fn a_cache_comes_goes_and_may_be_missing() {
         fs::write(place.path("mnt/file"), vec![7; 1 << 20]).unwrap();
         let state = caches()[0]["state"].as_str().unwrap().to_owned();
         assert!(["normal", "loading"].contains(&state.as_str()), "{state}");
+        let metrics = place.out("metrics tank");
+        let size = metrics.lines().find(|line| line.starts_with("terrane_cache_device_size_bytes{"));
+        assert!(size.is_some_and(|line| line.contains("fast.img")), "{metrics}");
+        // Its index was looked for.
+        let io = &place.json("pool iostat -j tank")["pools"][0];
+        assert!(io["cache_device_read_bytes"].is_u64() && io["cache_device_hits"] == 0, "{io}");
         place.run("umount mnt", 0);
         fs::rename(place.path("fast.img"), place.path("gone.img")).unwrap();
         place.run("mount tank mnt", 0);

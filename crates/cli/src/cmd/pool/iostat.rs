@@ -20,6 +20,7 @@ pub const HELP: &str = "\
 The first report covers the time since the pool was mounted, each other one the interval. With an interval and without a count it
 goes on until it is interrupted.
 
+CACHE/S and FED/S are what was read from cache devices and written to them: no other column counts that.
 USER/S is what users wrote into files. The columns after it are what devices were given for it, each second: blocks of files, metadata,
 the log, the directories of zones, padding and headers, and what collection moved. AMP is how many bytes devices were given for each
 byte of users. Labels and uberblocks are in WRITTEN/S and AMP, and have no column.
@@ -48,6 +49,8 @@ const IOSTAT: Listing = Listing {
         count("WRITES/S", "writes_per_second"),
         size("READ/S", "read_bytes_per_second"),
         size("WRITTEN/S", "written_bytes_per_second"),
+        size("CACHE/S", "cache_device_read_bytes_per_second"),
+        size("FED/S", "cache_device_written_bytes_per_second"),
         size("USER/S", "user_bytes_per_second"),
         size("DATA", "data_bytes_per_second"),
         size("META", "metadata_bytes_per_second"),
@@ -59,7 +62,7 @@ const IOSTAT: Listing = Listing {
     ],
 };
 /// What is counted: the difference of two answers is what happened between them.
-const COUNTERS: [&str; 19] = [
+const COUNTERS: [&str; 22] = [
     "seconds",
     "reads",
     "writes",
@@ -70,6 +73,9 @@ const COUNTERS: [&str; 19] = [
     "errors",
     "cache_hits",
     "cache_misses",
+    "cache_device_hits",
+    "cache_device_read_bytes",
+    "cache_device_written_bytes",
     "user_bytes",
     "data_bytes",
     "metadata_bytes",
@@ -80,11 +86,13 @@ const COUNTERS: [&str; 19] = [
     "anchor_bytes",
     "nopwrite_bytes",
 ];
-const RATES: [(&str, &str); 13] = [
+const RATES: [(&str, &str); 15] = [
     ("reads", "reads_per_second"),
     ("writes", "writes_per_second"),
     ("read_bytes", "read_bytes_per_second"),
     ("written_bytes", "written_bytes_per_second"),
+    ("cache_device_read_bytes", "cache_device_read_bytes_per_second"),
+    ("cache_device_written_bytes", "cache_device_written_bytes_per_second"),
     ("user_bytes", "user_bytes_per_second"),
     ("data_bytes", "data_bytes_per_second"),
     ("metadata_bytes", "metadata_bytes_per_second"),
