@@ -296,6 +296,13 @@ fn serve_with(
     })
 }
 
+/// Memory that is there, for reading requests into. The kernel copies a request in the reader's name. Where that needs a page which is not
+/// there yet while the reader is being killed, it gives the request up: the caller gets EIO, and no successor is asked.
+fn request_buffer(bytes: usize) -> Vec<u8> {
+    // Of zeros there would only be a promise.
+    vec![0xff; bytes]
+}
+
 /// What all threads of a session share.
 struct Work<'a> {
     transport: &'a dyn Transport,
@@ -322,7 +329,7 @@ impl Work<'_> {
     }
 
     fn read_requests(&self, thread: usize) -> io::Result<()> {
-        let mut buf = vec![0; self.negotiated.buffer_bytes()];
+        let mut buf = request_buffer(self.negotiated.buffer_bytes());
         let mut reply = Reply::new();
         while !self.ended.load(Ordering::Relaxed) {
             match self.transport.receive(&mut buf) {

@@ -274,3 +274,48 @@ fn requests_are_counted_by_kind_with_their_errors_and_waits() {
     // One thread may wait, so all but its own first request were parked.
     assert_eq!(stats.parked.count(), 49);
 }
+
+/// Looks at the buffers that it is given, and ends.
+#[derive(Default)]
+struct Inspector {
+    absent_pages: Mutex<Vec<usize>>,
+}
+
+/// A value of the auxiliary vector that the kernel gave this process.
+fn auxiliary(wanted: u64) -> Option<u64> {
+    let raw = std::fs::read("/proc/self/auxv").unwrap();
+    let words: Vec<u64> = raw.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    words.as_chunks().0.iter().find(|[key, _]| *key == wanted).map(|[_, value]| *value)
+}
+
+/// Pages of the buffer that a write to it would have to fetch.
+fn absent_pages(buf: &[u8]) -> usize {
+    use std::os::unix::fs::FileExt;
+    let page = usize::try_from(auxiliary(6).unwrap()).unwrap();
+    let (first, end) = (buf.as_ptr().addr() / page, (buf.as_ptr().addr() + buf.len()).div_ceil(page));
+    let mut map = vec![0; 8 * (end - first)];
+    std::fs::File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut map, 8 * first as u64).unwrap();
+    map.as_chunks().0.iter().filter(|entry| u64::from_ne_bytes(**entry) >> 63 == 0).count()
+}
+
+impl Transport for Inspector {
+    fn receive(&self, buf: &mut [u8]) -> io::Result<Received> {
+        self.absent_pages.lock().push(absent_pages(buf));
+        Ok(Received::Ended)
+    }
+
+    fn send(&self, _message: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn abort(&self) {}
+}
+
+#[test]
+fn who_reads_requests_has_all_memory_for_them() {
+    let untouched = vec![0u8; 4 << 20];
+    assert!(absent_pages(&untouched) > 0, "or this shows nothing");
+    let inspector = Inspector::default();
+    serve_negotiated(&inspector, &Nothing, &CONFIG, &negotiated()).unwrap();
+    assert_eq!(*inspector.absent_pages.lock(), vec![0; THREADS_MIN]);
+}
