@@ -8,13 +8,16 @@
 //! Invariant, on each device: one anchor holds a valid label and the newest uberblock that this device took. The other is only reset
 //! to be written at once.
 //!
-//! A label may be damaged later. Then the uberblocks behind it are judged by the label in the other anchor, or an import would go on with
-//! what that one tells, which may be many groups older.
+//! A label may be damaged later. So each anchor holds it twice; the other anchor could not take the newest group before this one is
+//! reset: a drive has finished that. If both copies are damaged, the uberblocks behind them are judged by the label in the other anchor,
+//! or an import would go on with what that one tells, which may be many groups older. To mend such an anchor is to reset it: if the power
+//! goes just then, an older group is all there is, unless another device knows better.
 
 use crate::devices::takes_writes;
 use crate::error::PoolError;
 use crate::label::{
     ANCHOR_BYTES_MAX, ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, UBERBLOCK_COPIES, Uberblock,
+    labels_end, second_label,
 };
 use crate::pool::{Pool, SyncState};
 use std::cmp::Reverse;
@@ -89,6 +92,12 @@ impl Anchor {
         raw.resize((LABEL_BYTES as usize).next_multiple_of(unit), 0);
         let at = raw.len() as u64;
         raw.extend_from_slice(&uber.encode(&label, other, at, slot));
+        let end = labels_end(device.info().write_unit);
+        let capacity = device.report(ZoneIdx(other)).map_or(0, |report| report.capacity);
+        if end <= capacity.min(ANCHOR_BYTES_MAX) {
+            raw.extend_from_slice(&label.encode(other));
+            raw.resize(usize::try_from(end).expect("an anchor fits memory"), 0);
+        }
         device.write(ZoneIdx(other), 0, &raw)?;
         (self.zone, self.offset) = (other, raw.len() as u64);
         Ok(raw.len())
@@ -217,12 +226,23 @@ pub(crate) fn read_anchor(
     gap: &mut bool,
 ) -> Option<(Label, Vec<(u64, Uberblock)>)> {
     let raw = read_raw(device, anchor, gap)?;
-    let at = format!("{} anchor {anchor}", device.info().name);
-    let label = Label::parse(raw.get(..LABEL_BYTES as usize)?, anchor, &at).ok()?;
+    let label = label_of(device, anchor, &raw)?;
     let slots = slots(device, &raw);
     let ubers =
         slots.filter_map(|(at, raw)| Some((at, Uberblock::parse(raw, &label, anchor, at)?))).collect();
     Some((label, ubers))
+}
+
+/// The label of an anchor that was read, from one of its copies; where they differ that of the later turn.
+fn label_of(device: &dyn Device, anchor: u32, raw: &[u8]) -> Option<Label> {
+    let at = format!("{} anchor {anchor}", device.info().name);
+    let copy = |from: u64| Label::parse(raw.get(usize::try_from(from).ok()?..)?, anchor, &at).ok();
+    let (first, second) = (copy(0), copy(second_label(device.info().write_unit)));
+    if first.is_none() && second.is_some() {
+        log::warn!("{at}: its label is damaged; the second copy tells what it was");
+    }
+    let turn = first.as_ref().map(|first| first.turn);
+    second.filter(|second| turn.is_none_or(|turn| turn < second.turn)).or(first)
 }
 
 /// Where uberblocks may stand in an anchor that was read.
@@ -291,6 +311,16 @@ fn read_raw(device: &dyn Device, anchor: u32, gap: &mut bool) -> Option<Vec<u8>>
         at += piece.len() as u64;
     }
     Some(raw)
+}
+
+/// Overwrites the labels of a device that is not zoned, whose resets need not have changed a byte: nobody takes it for one of a pool any
+/// more. Its anchors are empty; durable after a flush.
+pub fn overwrite_labels(device: &dyn Device) -> Result<(), DeviceError> {
+    for anchor in (0..ANCHORS).map(ZoneIdx) {
+        let bytes = labels_end(device.info().write_unit).min(device.report(anchor)?.capacity);
+        device.write(anchor, 0, &vec![0; usize::try_from(bytes).expect("a write fits memory")])?;
+    }
+    Ok(())
 }
 
 /// Which of two uberblocks is newer. One group stands under two labels when the label changed, and twice when older ones were given up.

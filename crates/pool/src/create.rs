@@ -4,7 +4,7 @@
 //! behind a label on each, makes it a pool.
 
 use crate::alloc::Allocator;
-use crate::anchors::Anchor;
+use crate::anchors::{Anchor, overwrite_labels};
 use crate::append::Streams;
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use crate::devices::{Devices, OPEN_MIN, open_limit, takes_writes};
@@ -13,7 +13,7 @@ use crate::error::PoolError;
 use crate::features::Feature;
 use crate::gc::Collector;
 use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
-use crate::label::{ANCHORS, BootPtr, DEVICES_MAX, DeviceRow, Features, LABEL_BYTES, Label, Role};
+use crate::label::{ANCHORS, BootPtr, DEVICES_MAX, DeviceRow, Features, Label, Role};
 use crate::parts::{PARTS_PART, PartCache};
 use crate::policy::Looks;
 use crate::pool::{Pool, SyncState};
@@ -232,8 +232,7 @@ pub(crate) fn empty(device: &dyn Device) -> Result<u64, PoolError> {
     }
     if !info.hardware_pointers {
         // A reset need not have changed a byte: the labels of a pool that was here would be found beside our own.
-        let zeros = vec![0; (LABEL_BYTES as usize).next_multiple_of(info.write_unit as usize)];
-        (0..ANCHORS).try_for_each(|anchor| device.write(ZoneIdx(anchor), 0, &zeros))?;
+        overwrite_labels(device)?;
         device.flush()?;
     }
     Ok(capacity)

@@ -21,7 +21,7 @@ use crate::fates::Fates;
 use crate::features::{Feature, InForce};
 use crate::flights::Flights;
 use crate::gc::Collector;
-use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Stay, Uberblock};
+use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Stay, Uberblock, second_label};
 use crate::parts::{PARTS_PART, PartCache};
 use crate::policy::Looks;
 use crate::pool::{Chained, Pool, SyncState};
@@ -90,15 +90,19 @@ pub fn probe(read: &mut dyn FnMut(u64, &mut [u8]) -> bool, bytes: u64) -> Option
     let mut raw = vec![0; LABEL_BYTES as usize];
     let mut found: Option<Label> = None;
     // The second anchor begins where the first zone ends; its size is not known yet if the first is just being rewritten.
-    let seconds = (20..=32).map(|shift| 1u64 << shift);
-    for offset in
-        std::iter::once(0).chain(seconds).filter(|offset| offset.saturating_add(LABEL_BYTES) <= bytes)
-    {
+    let seconds = (20..=32).map(|shift| (1u64 << shift, 1));
+    // So is the write unit, by which the second label of the first anchor stands.
+    let copies = (12..=16).map(|shift| (second_label(1 << shift), 0));
+    let places = std::iter::once((0, 0)).chain(seconds).chain(copies);
+    for (offset, anchor) in places.filter(|(offset, _)| offset.saturating_add(LABEL_BYTES) <= bytes) {
         if !read(offset, &mut raw) {
             continue;
         }
-        let Ok(label) = Label::parse(&raw, u32::from(offset > 0), "anchor") else { continue };
-        let belongs = offset == 0 || label.zone_size == offset;
+        let Ok(label) = Label::parse(&raw, anchor, "anchor") else { continue };
+        let belongs = match anchor {
+            0 => offset == 0 || second_label(label.write_unit) == offset,
+            _ => label.zone_size == offset,
+        };
         if belongs && found.as_ref().is_none_or(|found| found.turn < label.turn) {
             found = Some(label);
         }

@@ -27,6 +27,18 @@ pub const ANCHOR_BYTES_MAX: u64 = 16 << 20;
 /// Bytes reserved for the label at the start of an anchor.
 pub const LABEL_BYTES: u64 = 16 << 10;
 
+/// Where an anchor holds its label a second time, in bytes: behind the first uberblock, so that what overwrites the beginning of a device
+/// by mistake, as a partition table does, leaves one of them. An anchor in which it does not fit holds it once.
+pub fn second_label(write_unit: u32) -> u64 {
+    let unit = u64::from(write_unit);
+    LABEL_BYTES.next_multiple_of(unit) + UBERBLOCK_COPIES as u64 * unit.max(4096)
+}
+
+/// How much of an anchor holds labels, and what stands between them, in bytes.
+pub fn labels_end(write_unit: u32) -> u64 {
+    second_label(write_unit) + LABEL_BYTES.next_multiple_of(u64::from(write_unit))
+}
+
 layout! {
     /// Fixed head of a label; features, name and device table follow. `FORMAT.md` section "Labels".
     LabelHead, 96 bytes {

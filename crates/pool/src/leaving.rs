@@ -9,9 +9,10 @@
 //!
 //! Invariant: a label without the device is written only when no row of the committed tables lies there.
 
+use crate::anchors::overwrite_labels;
 use crate::error::PoolError;
 use crate::group::Group;
-use crate::label::{ANCHORS, DeviceRow, LABEL_BYTES, Role, Stay};
+use crate::label::{ANCHORS, DeviceRow, Role, Stay};
 use crate::pool::{Pool, SyncState};
 use crate::zones::{Phase, Tables};
 use std::sync::Arc;
@@ -177,11 +178,9 @@ impl Pool {
 fn wipe(device: &dyn Device) -> Result<(), PoolError> {
     for anchor in (0..ANCHORS).map(ZoneIdx) {
         device.reset(anchor)?;
-        // A reset need not have changed a byte.
-        if !device.info().hardware_pointers {
-            let zeros = vec![0; (LABEL_BYTES as usize).next_multiple_of(device.info().write_unit as usize)];
-            device.write(anchor, 0, &zeros)?;
-        }
+    }
+    if !device.info().hardware_pointers {
+        overwrite_labels(device)?;
     }
     device.flush()?;
     device.unlock();

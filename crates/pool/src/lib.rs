@@ -58,6 +58,7 @@ pub mod zone_header;
 pub mod zones;
 
 pub use addr::{Addr, GRANULE, Place, granule_bytes};
+pub use anchors::overwrite_labels;
 pub use block_ptr::BlockPtr;
 pub use create::CreateOptions;
 pub use directory::Owner;

@@ -7,8 +7,9 @@ mod support;
 use std::sync::Arc;
 use support::{create, import, import_with, options, sim, verify, work};
 use terrane_device::sim::Kept;
-use terrane_device::{Device, SimDevice};
+use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_pool::inspect::anchors;
+use terrane_pool::label::second_label;
 use terrane_pool::{ImportOptions, Pool, SeededEnv};
 use terrane_wire::{Txg, ZoneIdx};
 
@@ -25,14 +26,21 @@ fn device(seed: u64) -> (SimDevice, Txg) {
     (device.restarted(Kept::Everything), newest)
 }
 
-/// Damages the label of the anchor with the newest group; its number.
-fn damage(device: &SimDevice) -> u32 {
+/// Damages the first copy of the label of the anchor with the newest group, or both; the anchor's number.
+fn damage_some(device: &SimDevice, both: bool) -> u32 {
     let newest =
         |ubers: &[(u64, terrane_pool::label::Uberblock)]| ubers.iter().map(|(_, uber)| uber.txg).max();
     let (anchor, ..) = anchors(device).into_iter().max_by_key(|(_, _, ubers)| newest(ubers)).unwrap();
     device.rot(ZoneIdx(anchor), 100, &[4]).unwrap();
-    assert_eq!(anchors(device).len(), 1);
+    if both {
+        device.rot(ZoneIdx(anchor), second_label(device.info().write_unit) + 100, &[4]).unwrap();
+    }
+    assert_eq!(anchors(device).len(), if both { 1 } else { 2 });
     anchor
+}
+
+fn damage(device: &SimDevice) -> u32 {
+    damage_some(device, true)
 }
 
 #[test]
@@ -55,28 +63,79 @@ fn a_damaged_label_hides_no_newer_group() {
     }
 }
 
+/// Cuts the power in each command of an import, and hands on the group that is found then, with what was done.
+fn cut_imports(device: &SimDevice, seed: u64, judge: impl Fn(Txg, &str)) {
+    let trial = device.restarted(Kept::Everything);
+    let before = trial.ops_done();
+    import(&trial, seed).unwrap().0.abandon();
+    let ops = trial.ops_done() - before;
+    assert!(ops > 2, "the canary: {ops}");
+    for cut in 0..ops {
+        for kept in [Kept::Nothing, Kept::Everything, Kept::Seeded(cut), Kept::Seeded(cut + 1000)] {
+            let what = format!("seed {seed}, cut {cut} of {ops}, {kept:?}");
+            let trial = device.restarted(Kept::Everything);
+            trial.crash_after(trial.ops_done() + cut);
+            let _ = import(&trial, seed).map(|(pool, _)| pool.abandon());
+            trial.cut_power();
+            let (pool, toy) =
+                import(&trial.restarted(kept), seed).unwrap_or_else(|error| panic!("{what}: {error}"));
+            judge(pool.synced_txg(), &what);
+            verify(&pool, &toy);
+        }
+    }
+}
+
 #[test]
 fn no_crash_of_the_import_that_mends_a_label_leaves_none() {
     for seed in [3, 4] {
         let (device, _) = device(seed);
         damage(&device);
-        let trial = device.restarted(Kept::Everything);
-        let before = trial.ops_done();
-        import(&trial, seed).unwrap().0.abandon();
-        let ops = trial.ops_done() - before;
-        assert!(ops > 2, "the canary: {ops}");
-        for cut in 0..ops {
-            for kept in [Kept::Nothing, Kept::Everything, Kept::Seeded(cut), Kept::Seeded(cut + 1000)] {
-                let trial = device.restarted(Kept::Everything);
-                trial.crash_after(trial.ops_done() + cut);
-                let _ = import(&trial, seed).map(|(pool, _)| pool.abandon());
-                trial.cut_power();
-                let (pool, toy) = import(&trial.restarted(kept), seed)
-                    .unwrap_or_else(|error| panic!("seed {seed}, cut {cut} of {ops}, {kept:?}: {error}"));
-                verify(&pool, &toy);
-            }
-        }
+        cut_imports(&device, seed, |_, _| ());
     }
+}
+
+#[test]
+fn one_copy_of_a_label_is_enough_at_every_moment() {
+    for seed in [5, 6] {
+        let (device, newest) = device(seed);
+        damage_some(&device, false);
+        cut_imports(&device, seed, |found, what| assert_eq!(found, newest, "{what}"));
+    }
+}
+
+#[test]
+fn a_pool_is_found_by_the_second_copy_of_its_label() {
+    let device = sim(7, false);
+    let (pool, _) = create(&device, 7);
+    let info = device.info();
+    let mut read = |at: u64, raw: &mut [u8]| {
+        device.read(ZoneIdx((at / info.zone_size) as u32), at % info.zone_size, raw).is_ok()
+    };
+    let bytes = info.zone_size * u64::from(info.zone_count);
+    device.rot(ZoneIdx(0), 100, &[4]).unwrap();
+    assert_eq!(terrane_pool::probe(&mut read, bytes).unwrap().label.pool, pool.label().pool);
+    device.rot(ZoneIdx(0), second_label(info.write_unit) + 100, &[4]).unwrap();
+    assert!(terrane_pool::probe(&mut read, bytes).is_none(), "the canary: nothing else tells");
+}
+
+#[test]
+fn nothing_of_an_old_pool_is_found_in_a_new_one() {
+    let device = SimDevice::new(SimConfig {
+        zone_count: 48,
+        hardware_pointers: false,
+        resets_keep_bytes: true,
+        ..SimConfig::default()
+    })
+    .unwrap();
+    create(&device, 7).0.export().unwrap();
+    import(&device, 7).unwrap().0.export().unwrap();
+    assert_eq!(anchors(&device).len(), 2);
+    let (pool, toy) = create(&device, 8);
+    work(&pool, &toy, &SeededEnv::new(8), 2).unwrap();
+    assert_eq!(anchors(&device).len(), 1);
+    pool.export().unwrap();
+    let (pool, toy) = import(&device, 8).unwrap();
+    verify(&pool, &toy);
 }
 
 #[test]

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, OpenMode, PathKind, ZoneState};
 use terrane_object::Objects;
-use terrane_pool::label::{ANCHORS, LABEL_BYTES, Role};
+use terrane_pool::label::{ANCHORS, Role};
 use terrane_pool::{CreateOptions, ImportOptions, Pool, SystemEnv};
 use terrane_posix::{Cred, Fs};
 use terrane_wire::ZoneIdx;
@@ -541,10 +541,7 @@ fn wipe(device: &dyn Device) -> Outcome {
         }
         return Ok(device.flush()?);
     }
-    let zeros = vec![0; LABEL_BYTES as usize];
-    for anchor in (0..ANCHORS).map(ZoneIdx) {
-        device.reset(anchor)?;
-        device.write(anchor, 0, &zeros)?;
-    }
+    (0..ANCHORS).try_for_each(|anchor| device.reset(ZoneIdx(anchor)))?;
+    terrane_pool::overwrite_labels(device)?;
     Ok(device.flush()?)
 }
