@@ -25,6 +25,9 @@ pub const SYNC: &str = "sync";
 /// Commits everything, and lets a successor go on with the mount. `read_only` says how that one opens the pool.
 pub const STEP_BACK: &str = "step_back";
 
+/// Other bounds of memory: `bytes` in all, from now on, for successors as well.
+pub const MEMORY: &str = "memory";
+
 /// What a daemon says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {

@@ -13,12 +13,12 @@
 mod succession;
 
 use crate::clock;
-use crate::control::{Caller, Greeting, STEP_BACK, STOP, SYNC};
+use crate::control::{Caller, Greeting, MEMORY, STEP_BACK, STOP, SYNC};
 use crate::failure::{Failure, Outcome};
-use crate::holder::{Facts, Legacy};
+use crate::holder::{self, Facts, Legacy};
 use crate::idle;
 use crate::live::{Live, Target};
-use crate::memory::{self, Memory};
+use crate::memory::{self, BYTES_MIN, Memory};
 use crate::metrics::{self, MountSide};
 use crate::query::{Query, Setting, judge};
 use crate::registry::Registry;
@@ -76,7 +76,7 @@ struct Shared {
     unmount: UnmountHandle,
     brake: Arc<Brake>,
     /// What a successor will read; empty where there is no holder.
-    page: OnceLock<(File, Facts)>,
+    page: OnceLock<(File, Mutex<Facts>)>,
     house: Mutex<Vec<JoinHandle<()>>>,
     stage: Mutex<Stage>,
     changed: Condvar,
@@ -211,8 +211,9 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
             return Err(failure);
         }
     };
-    if let Err(failure) = memory::watch(plan.memory, &shared.live.pool, &shared.fs) {
-        log::error!("{failure}; memory is bounded by count alone");
+    match memory::watch(plan.memory, &shared.live.pool, &shared.fs) {
+        Ok(allowance) => drop(shared.live.memory.set(allowance)),
+        Err(failure) => log::error!("{failure}; memory is bounded by count alone"),
     }
     let leaving = Arc::clone(&shared);
     std::thread::spawn(move || leave_on_signals(signals, &leaving));
@@ -262,7 +263,8 @@ fn begin(
             let negotiated = legacy.facts.negotiated;
             let (dev, since) = (legacy.facts.dev.clone(), legacy.facts.since);
             let (session, control, kept) = succession::adopt(legacy, plan)?;
-            let _ = page.set(kept);
+            let (file, facts) = kept;
+            let _ = page.set((file, Mutex::new(facts)));
             (fs, control, session, Origin::Inherited(negotiated), dev, since)
         }
         None => {
@@ -345,7 +347,8 @@ fn answer_kernel(
                     "{dir}: requests come through io_uring (-o uring), so the mount ends with this process"
                 );
             } else if let Some(estate) = estate {
-                let _ = shared.page.set(estate.leave(&shared.greeting, &session, negotiated)?);
+                let (file, facts) = estate.leave(&shared.greeting, &session, negotiated)?;
+                let _ = shared.page.set((file, Mutex::new(facts)));
             }
             let device = plan.target.path.display();
             log::info!(device:%, read_only = plan.mount.read_only; "mounted on {dir}");
@@ -455,6 +458,7 @@ fn answer_caller(shared: &Shared, stream: UnixStream) {
                 shared.fs.sync().map_err(|errno| Failure(format!("not everything is committed: {errno}")));
             caller.answer(synced.map(|()| Value::Null));
         }
+        Some(MEMORY) => caller.answer(remember(shared, question.get("bytes").and_then(Value::as_u64))),
         _ => match Query::from_json(&question) {
             // The one question that is not of the pool alone.
             Some(Query::Metrics) => caller.answer(Ok(shared.metrics_page().into())),
@@ -469,6 +473,22 @@ fn answer_caller(shared: &Shared, stream: UnixStream) {
             None => caller.answer(Err(Failure(format!("the daemon does not understand {question}")))),
         },
     }
+}
+
+/// Another bound of memory, also for who follows.
+fn remember(shared: &Shared, bytes: Option<u64>) -> Outcome<Value> {
+    let bytes = bytes.filter(|bytes| *bytes >= BYTES_MIN);
+    let bytes = bytes.ok_or_else(|| Failure(format!("memory should be at least {BYTES_MIN} bytes")))?;
+    let allowance = shared.live.memory.get();
+    let allowance =
+        allowance.ok_or_else(|| Failure("nobody watches the memory of this mount; see its log".into()))?;
+    if let Some((page, facts)) = shared.page.get() {
+        let mut facts = facts.lock().unwrap_or_else(PoisonError::into_inner);
+        facts.memory = Some(bytes);
+        holder::write_facts(page, &facts)?;
+    }
+    allowance.change(Memory(bytes), &shared.live.pool, &shared.fs);
+    Ok(allowance.status(&shared.live.pool))
 }
 
 fn stop(shared: &Shared, caller: &mut Caller) {

@@ -43,6 +43,8 @@ pub struct Facts {
     pub since: u64,
     /// How a remount wants the pool opened, whatever the command line said.
     pub read_only: Option<bool>,
+    /// The same of its memory, in bytes.
+    pub memory: Option<u64>,
 }
 
 /// What a predecessor left.
@@ -132,6 +134,7 @@ impl Facts {
             "dev": self.dev,
             "since": self.since,
             "read_only": self.read_only,
+            "memory": self.memory,
         })
     }
 
@@ -149,6 +152,8 @@ impl Facts {
             dev: raw.get("dev")?.as_str()?.to_owned(),
             since: raw.get("since")?.as_u64()?,
             read_only: raw.get("read_only")?.as_bool(),
+            // Servers of before could not be told.
+            memory: raw.get("memory").and_then(Value::as_u64),
         })
     }
 }
@@ -203,6 +208,7 @@ mod tests {
             dev: "0:53".to_owned(),
             since: 7,
             read_only: Some(true),
+            memory: Some(1 << 40),
         };
         let page = handover::memory_file("facts").unwrap();
         write_facts(&page, &Facts { orderly: false, dir: "/a/longer/one/than/that".into(), ..facts.clone() })

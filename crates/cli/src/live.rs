@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::members;
+use crate::memory::Allowance;
 use crate::registry::{Registry, is_name};
 use crate::suggest;
 use std::collections::BTreeMap;
@@ -38,6 +39,8 @@ pub struct Live {
     pub mountpoint: Option<PathBuf>,
     /// The file system, once somebody needed it: a mount does from the beginning.
     pub fs: OnceLock<Arc<Fs>>,
+    /// What this process may take, where it serves a mount.
+    pub memory: OnceLock<Arc<Allowance>>,
 }
 
 /// Finds what `word` means: a pool that was created or mounted here, or the path of a device.
@@ -123,6 +126,7 @@ impl Live {
                 dataset: Arc::new(dataset),
                 mountpoint: None,
                 fs: OnceLock::new(),
+                memory: OnceLock::new(),
             }),
             Err(failure) => {
                 // Its threads hold it; nothing was changed.

@@ -7,13 +7,17 @@
 //! the cache smaller when that is not enough. When there is room again the cache grows back. So it does when the machine is short: while
 //! its programs wait for memory (`/proc/pressure/memory`) the cache gives way by steps, whatever is ours to take.
 //!
+//! The number can change while the pool is mounted ([`Allowance::change`]): shares follow at once, and what is above a smaller one goes.
+//!
 //! Invariant: the cache's bound stays between [`FLOOR_DIVISOR`]'s share and half of the memory.
 
 use crate::failure::Outcome;
+use serde_json::{Value, json};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use terrane_pool::{ImportOptions, Pool};
+use terrane_pool::{ImportOptions, MemoryBounds, Pool};
 use terrane_posix::Fs;
 
 /// The least that can be asked for: buffers for requests take a part of it.
@@ -48,11 +52,25 @@ impl Memory {
         self.0 / 2
     }
 
-    /// Bounds what the pool holds.
+    /// What the pool may hold.
+    fn bounds(self) -> MemoryBounds {
+        MemoryBounds {
+            cache_bytes: usize::try_from(self.cache_max()).unwrap_or(usize::MAX),
+            dirty_bytes: self.0 / 4,
+            index_bytes: self.0 / 16,
+        }
+    }
+
     pub fn share(self, import: &mut ImportOptions) {
-        import.cache_bytes = usize::try_from(self.cache_max()).unwrap_or(usize::MAX);
-        import.dirty_bytes = self.0 / 4;
-        import.index_bytes = self.0 / 16;
+        let MemoryBounds { cache_bytes, dirty_bytes, index_bytes } = self.bounds();
+        (import.cache_bytes, import.dirty_bytes, import.index_bytes) =
+            (cache_bytes, dirty_bytes, index_bytes);
+    }
+
+    /// What the file system above the pool may hold.
+    fn bound(self, fs: &Fs) {
+        fs.keep_inodes(usize::try_from(self.0 / 8 / INODE_BYTES).unwrap_or(usize::MAX));
+        fs.keep_indexes(usize::try_from(self.0 / 32).unwrap_or(usize::MAX));
     }
 
     /// The bound of the cache that follows from what is resident now, and whether the heap should be trimmed first.
@@ -64,7 +82,7 @@ impl Memory {
             // Below the mark, and not just to it: what was freed is reused before it is returned.
             return now.saturating_sub(resident - full + self.0 / 32).clamp(low, high);
         }
-        if resident < self.0 / 8 * 5 { (now + self.0 / 64).clamp(low, high) } else { now }
+        if resident < self.0 / 8 * 5 { (now + self.0 / 64).clamp(low, high) } else { now.clamp(low, high) }
     }
 
     /// The same where the machine as a whole may be short of memory.
@@ -98,16 +116,51 @@ pub fn resident() -> Option<u64> {
     status.lines().find_map(|line| kilobytes(line, "VmRSS:"))
 }
 
-/// Keeps this process within its memory for as long as the pool is there.
-pub fn watch(memory: Memory, pool: &Arc<Pool>, fs: &Fs) -> Outcome {
-    fs.keep_inodes(usize::try_from(memory.0 / 8 / INODE_BYTES).unwrap_or(usize::MAX));
-    fs.keep_indexes(usize::try_from(memory.0 / 32).unwrap_or(usize::MAX));
-    let pool = Arc::downgrade(pool);
-    std::thread::Builder::new().name("memory".into()).spawn(move || keep_within(memory, &pool))?;
-    Ok(())
+/// What a daemon may take now.
+#[derive(Debug)]
+pub struct Allowance(AtomicU64);
+
+impl Allowance {
+    pub fn now(&self) -> Memory {
+        Memory(self.0.load(Ordering::Relaxed))
+    }
+
+    /// Another number from now on; memory that is too much goes back to the kernel before this returns, but for dirty data, which groups
+    /// write first.
+    pub fn change(&self, memory: Memory, pool: &Pool, fs: &Fs) {
+        let before = self.0.swap(memory.0, Ordering::Relaxed);
+        pool.set_bounds(memory.bounds());
+        memory.bound(fs);
+        if memory.0 < before {
+            terrane_fuse::process::trim_heap();
+        }
+        log::info!(before, now = memory.0; "memory was bounded anew");
+    }
+
+    /// For `pool status`.
+    pub fn status(&self, pool: &Pool) -> Value {
+        let stats = pool.stats();
+        json!({
+            "limit": self.now().0,
+            "resident": resident(),
+            "cache_limit": stats.cache_bytes_max,
+            "cache": stats.cache.bytes,
+            "dirty_limit": stats.dirty_bytes_max,
+            "dirty": stats.dirty_bytes,
+        })
+    }
 }
 
-fn keep_within(memory: Memory, pool: &Weak<Pool>) {
+/// Keeps this process within its memory for as long as the pool is there; what it may take can be changed meanwhile.
+pub fn watch(memory: Memory, pool: &Arc<Pool>, fs: &Fs) -> Outcome<Arc<Allowance>> {
+    memory.bound(fs);
+    let allowance = Arc::new(Allowance(AtomicU64::new(memory.0)));
+    let (pool, watched) = (Arc::downgrade(pool), Arc::clone(&allowance));
+    std::thread::Builder::new().name("memory".into()).spawn(move || keep_within(&watched, &pool))?;
+    Ok(allowance)
+}
+
+fn keep_within(allowance: &Allowance, pool: &Weak<Pool>) {
     loop {
         std::thread::sleep(PERIOD);
         let Some(pool) = pool.upgrade() else { return };
@@ -118,6 +171,7 @@ fn keep_within(memory: Memory, pool: &Weak<Pool>) {
             );
             return;
         };
+        let memory = allowance.now();
         let (max, pressure) = (pool.cache_bytes_max() as u64, pressure());
         let mut next = memory.next_cache_max(before, max);
         if next < max {
@@ -152,6 +206,7 @@ mod tests {
         assert!(memory.next_cache_max(500 << 20, less) > less);
         assert_eq!(memory.next_cache_max(8 << 30, max), (1 << 30) / FLOOR_DIVISOR, "never nothing");
         assert_eq!(memory.next_cache_max(0, max), max, "never more than its share");
+        assert_eq!(memory.next_cache_max(800 << 20, 2 * max), max, "nor what a larger bound allowed");
     }
 
     #[test]

@@ -143,7 +143,7 @@ pub fn page(live: &Live, mount: Option<&MountSide<'_>>) -> String {
         rewritten(&mut page, mount.fs);
         errors(&mut page, &stats);
         requests(&mut page, mount);
-        process(&mut page);
+        process(&mut page, live);
     }
     page.out
 }
@@ -502,7 +502,14 @@ fn requests(page: &mut Page, mount: &MountSide<'_>) {
     page.gauge("inodes_live", "Inodes that are in memory whole.", mount.fs.live_inodes());
 }
 
-fn process(page: &mut Page) {
+fn process(page: &mut Page, live: &Live) {
+    if let Some(allowance) = live.memory.get() {
+        page.gauge(
+            "memory_limit_bytes",
+            "The most memory that this process should take; `remount,memory=` changes it.",
+            allowance.now().0,
+        );
+    }
     if let Some(bytes) = memory::resident() {
         page.gauge("resident_memory_bytes", "Memory of the process that holds the pool.", bytes);
     }

@@ -413,6 +413,7 @@ fn status(live: &Live) -> Value {
         "caches": live.pool.caches().iter().map(cache_row).collect::<Value>(),
         "mountpoint": live.mountpoint.as_ref().map(|dir| dir.display().to_string()),
         "read_only": live.mountpoint.is_some() && live.pool.is_read_only(),
+        "memory": live.memory.get().map(|allowance| allowance.status(&live.pool)),
         "size": status.size_bytes,
         "used": status.live_bytes,
         "available": status.available_bytes,
@@ -517,7 +518,7 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 44] = [
+pub const STATUS_KEYS: [&str; 45] = [
     "name",
     "id",
     "state",
@@ -526,6 +527,7 @@ pub const STATUS_KEYS: [&str; 44] = [
     "caches",
     "mountpoint",
     "read_only",
+    "memory",
     "size",
     "used",
     "available",

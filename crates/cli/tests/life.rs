@@ -268,6 +268,52 @@ fn a_pool_is_seen_at_several_places() {
 }
 
 #[test]
+fn the_memory_of_a_mount_changes_while_it_stands() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("memory");
+    place.run("pool create tank tank.img --size 512M", 0);
+    assert!(place.json("pool status -j tank")["pools"][0]["memory"].is_null(), "nobody serves it");
+    // Past the kernel's cache, so that what is read again is read from ours.
+    place.run("mount tank mnt --memory 256M -o direct_io,compression=off", 0);
+    let memory = |key: &str| place.json("pool status -j tank")["pools"][0]["memory"][key].as_u64().unwrap();
+    let file = place.path("mnt/file");
+    fs::write(&file, (0..24u32 << 20).flat_map(u32::to_le_bytes).collect::<Vec<u8>>()).unwrap();
+    place.run("sync tank", 0);
+    let (held, resident) = (memory("cache"), memory("resident"));
+    assert_eq!(memory("limit"), 256 << 20);
+    assert!(held > 90 << 20 && resident > held, "{held} of {resident}");
+
+    place.refused("mount tank mnt -o remount,memory=1M", &["128M"]);
+    assert_eq!(memory("limit"), 256 << 20);
+    place.run("mount tank mnt -o remount,memory=128M", 0);
+    let (held_now, resident_now) = (memory("cache"), memory("resident"));
+    assert_eq!(memory("limit"), 128 << 20);
+    assert!(held_now <= 64 << 20 && memory("cache_limit") <= 64 << 20, "{held_now}");
+    assert!(resident_now + (24 << 20) < resident, "it goes back at once: {resident}, now {resident_now}");
+    assert!(memory("dirty_limit") <= 32 << 20);
+
+    place.run("mount tank mnt -o remount,memory=1G", 0);
+    assert!(memory("cache_limit") > 300 << 20, "unless others wait for memory, half of it");
+    fs::read(&file).unwrap();
+    assert!(memory("cache") > 90 << 20, "{}", memory("cache"));
+    let status = place.out("pool status tank");
+    assert!(status.contains("  memory: ") && status.contains(" of 1G; "), "{status}");
+    // Who follows knows it.
+    let server = place.daemon_pid();
+    kill("-KILL", server);
+    place.successor_of(server);
+    assert_eq!(memory("limit"), 1 << 30);
+    place.run("restart tank", 0);
+    assert_eq!(memory("limit"), 1 << 30);
+    place.run("umount mnt", 0);
+    place.run("mount tank mnt --memory 256M", 0);
+    assert_eq!(memory("limit"), 256 << 20, "the next mount is another one");
+    place.run("umount mnt", 0);
+}
+
+#[test]
 fn a_mount_becomes_read_only_and_writable_again() {
     if !can_mount() || !is_root() {
         return;

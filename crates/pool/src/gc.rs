@@ -696,7 +696,7 @@ impl Group<'_> {
             return;
         }
         self.st.collector.moved_since_look = 0;
-        let (bytes, most) = (self.pool.tables.read().memory_bytes(), self.pool.index_bytes_max);
+        let (bytes, most) = (self.pool.tables.read().memory_bytes(), self.pool.index_bytes_max());
         let was = self.st.collector.is_coarse;
         let is_coarse = bytes > if was { most / 2 } else { most / 4 * 3 };
         if is_coarse != was {

@@ -662,7 +662,7 @@ pub(crate) fn assemble(
         flights: Flights::default(),
         caches: RwLock::default(),
         feeder: Mutex::default(),
-        index_bytes_max: options.index_bytes,
+        index_bytes_max: AtomicU64::new(options.index_bytes),
         recent: Mutex::new(Recent::new(counters.now_ns(), before)),
         before,
         counters,

@@ -71,7 +71,7 @@ pub use import::{ImportOptions, Probe, probe};
 pub use levels::{LevelShare, Levels, Method};
 pub use membership::Member;
 pub use policy::{CollectionOptions, Hint, IdleWindow, Placement, SiblingKey, VictimPolicy};
-pub use pool::{Client, DamagedBlock, Pool, Status};
+pub use pool::{Client, DamagedBlock, MemoryBounds, Pool, Status};
 pub use prepare::Made;
 pub use rebuild::Index;
 pub use stats::{DeviceStats, Stats};

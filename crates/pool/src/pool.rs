@@ -25,7 +25,7 @@ use crate::parts::PartCache;
 use crate::policy::{CollectionOptions, Looks};
 use crate::read::Heal;
 use crate::record::SectionPtr;
-use crate::second::SecondLevel;
+use crate::second::{INDEX_DIVISOR, SecondLevel};
 use crate::stats::Counters;
 use crate::totals::{Recent, Totals};
 use crate::trace::Recorder;
@@ -85,6 +85,16 @@ pub(crate) struct SyncState {
     pub looks: Looks,
 }
 
+/// What a pool may hold in memory, in bytes, as [`ImportOptions`](crate::ImportOptions) have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryBounds {
+    /// Cached blocks, and an eighth of that for the index of each cache device.
+    pub cache_bytes: usize,
+    pub dirty_bytes: u64,
+    /// The run index and dead sets; what moves goes in larger pieces when it nears this.
+    pub index_bytes: u64,
+}
+
 pub struct Pool {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) pool_id: u64,
@@ -96,7 +106,7 @@ pub struct Pool {
     pub(crate) caches: RwLock<Vec<Arc<SecondLevel>>>,
     pub(crate) feeder: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// What the zone tables should take at most, in bytes of memory.
-    pub(crate) index_bytes_max: u64,
+    pub(crate) index_bytes_max: AtomicU64,
     pub(crate) counters: Arc<Counters>,
     /// What the pool had done before this import.
     pub(crate) before: Totals,
@@ -328,9 +338,23 @@ impl Pool {
         self.cache.budget()
     }
 
-    /// Bounds cached blocks anew; what is too much goes at once.
+    /// Bounds cached blocks anew; what is too much goes at once. The indexes of cache devices stay: who is short for a moment would
+    /// lose all that they stand for.
     pub fn set_cache_bytes(&self, bytes: usize) {
         self.cache.set_budget(bytes);
+    }
+
+    /// What the zone tables should take at most, in bytes of memory.
+    pub(crate) fn index_bytes_max(&self) -> u64 {
+        self.index_bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Bounds anew what the pool holds in memory.
+    pub fn set_bounds(&self, bounds: MemoryBounds) {
+        self.cache.set_budget(bounds.cache_bytes);
+        self.txg.set_dirty_budget(bounds.dirty_bytes);
+        self.index_bytes_max.store(bounds.index_bytes, Ordering::Relaxed);
+        self.caches.read().iter().for_each(|cache| cache.bound_index(bounds.cache_bytes / INDEX_DIVISOR));
     }
 
     /// Whether cached blocks are kept decompressed and not as they are stored; forgets all. To compare with, in benchmarks.

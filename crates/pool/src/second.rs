@@ -19,12 +19,13 @@ use layout::{BATCH_HEAD_MAX, Batch, BatchHead, encode_head, parse_batch};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use terrane_device::{AlignedBuf, Counted, Device, DeviceError, IoCounts, ZoneState};
 use terrane_wire::meter::Counter;
 use terrane_wire::{NumberMap, ZoneIdx};
 
 pub use membership::CacheDevice;
+pub(crate) use membership::INDEX_DIVISOR;
 
 /// Zone 0 says who the device is.
 const HEAD_ZONES: u32 = 1;
@@ -85,6 +86,11 @@ impl Allowance {
     }
 }
 
+/// Blocks of which an index of so many bytes knows.
+fn entries_in(index_bytes: usize) -> usize {
+    (index_bytes / ENTRY_BYTES).max(1)
+}
+
 /// A cache device in use.
 pub(crate) struct SecondLevel {
     pub id: u64,
@@ -93,7 +99,7 @@ pub(crate) struct SecondLevel {
     books: Mutex<Books>,
     /// Its index was built.
     loaded: AtomicBool,
-    entries_max: usize,
+    entries_max: AtomicUsize,
     /// What a batch takes and what one block may, in bytes: no more than a quarter of a zone.
     batch_bytes: u64,
     hits: Counter,
@@ -142,7 +148,7 @@ impl SecondLevel {
             device: Counted::new(device),
             books: Mutex::new(books),
             loaded: AtomicBool::new(false),
-            entries_max: (index_bytes / ENTRY_BYTES).max(1),
+            entries_max: AtomicUsize::new(entries_in(index_bytes)),
             batch_bytes,
             hits: Counter::default(),
             hit_bytes: Counter::default(),
@@ -157,6 +163,13 @@ impl SecondLevel {
 
     pub fn is_loaded(&self) -> bool {
         self.loaded.load(Ordering::Acquire)
+    }
+
+    /// Bounds the memory of the index anew; what was written longest ago is forgotten at once where it was more.
+    pub fn bound_index(&self, index_bytes: usize) {
+        let entries_max = entries_in(index_bytes);
+        self.entries_max.store(entries_max, Ordering::Relaxed);
+        self.books.lock().shrink(entries_max);
     }
 
     pub fn find(&self, key: Key) -> Option<Spot> {
@@ -269,7 +282,7 @@ impl SecondLevel {
             books.note(*key, spot);
             self.fed_bytes.add(spot.psize.into());
         }
-        books.shrink(self.entries_max);
+        books.shrink(self.entries_max.load(Ordering::Relaxed));
         Ok(())
     }
 
@@ -328,7 +341,9 @@ impl SecondLevel {
             while let Some(batch) = self.batch_at(*zone, at).filter(|batch| batch.turn == *turn) {
                 let mut books = self.books.lock();
                 for (key, spot) in batch.blocks {
-                    if books.index.len() < self.entries_max && !books.index.contains_key(&key) {
+                    if books.index.len() < self.entries_max.load(Ordering::Relaxed)
+                        && !books.index.contains_key(&key)
+                    {
                         books.note(key, spot);
                     }
                 }

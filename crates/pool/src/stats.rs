@@ -400,7 +400,7 @@ impl Pool {
             space: self.space(),
             runs,
             run_index_bytes,
-            index_bytes_max: self.index_bytes_max,
+            index_bytes_max: self.index_bytes_max(),
             dead_set_bytes,
             checksum_errors: counters.checksum_errors.get(),
             read_errors: counters.read_errors.get(),

@@ -189,7 +189,8 @@ pub(crate) struct Groups {
     work: Condvar,
     room: Mutex<Room>,
     dirty_max: Mutex<u64>,
-    dirty_budget: u64,
+    /// What it never exceeds. Read and changed under its lock.
+    dirty_budget: AtomicU64,
 }
 
 /// What may be dirty however slow the device is, if the budget allows, in bytes: groups that are too small rewrite the same
@@ -236,7 +237,7 @@ impl Groups {
             work: Condvar::new(),
             room: Mutex::default(),
             dirty_max: Mutex::new(dirty_budget.min(DIRTY_MIN)),
-            dirty_budget,
+            dirty_budget: AtomicU64::new(dirty_budget),
         }
     }
 
@@ -262,7 +263,15 @@ impl Groups {
 
     /// Bounds dirty data by what the last group took in half a second.
     pub fn set_dirty_max(&self, bytes: u64) {
-        *self.dirty_max.lock() = bytes.max(DIRTY_MIN).min(self.dirty_budget);
+        let mut max = self.dirty_max.lock();
+        *max = bytes.max(DIRTY_MIN).min(self.dirty_budget.load(Ordering::Relaxed));
+    }
+
+    /// From now on dirty data never takes more than so many bytes; what is there already is written by groups as they come.
+    pub fn set_dirty_budget(&self, bytes: u64) {
+        let mut max = self.dirty_max.lock();
+        self.dirty_budget.store(bytes, Ordering::Relaxed);
+        *max = (*max).max(DIRTY_MIN).min(bytes);
     }
 
     /// The group that is open now.

@@ -300,8 +300,8 @@ impl Fs {
         self.inodes.live()
     }
 
-    /// How many inodes nobody uses stay in memory whole, about a KiB each; 32,768 unless told. Others are read again when they are
-    /// asked for.
+    /// How many inodes nobody uses stay in memory whole, about a KiB each; 32,768 unless told. Others go at once, and are read again when
+    /// they are asked for.
     pub fn keep_inodes(&self, count: usize) {
         self.inodes.keep(count);
     }

@@ -193,6 +193,10 @@ impl Shard {
         if !inode.idle.swap(true, Ordering::AcqRel) {
             self.idle.push_back(inode.ino);
         }
+        self.reduce(idle_max);
+    }
+
+    fn reduce(&mut self, idle_max: usize) {
         while self.idle.len() > idle_max {
             let Some(oldest) = self.idle.pop_front() else { return };
             let Some(entry) = self.entries.get_mut(&oldest) else { continue };
@@ -223,7 +227,9 @@ impl InodeCache {
     }
 
     pub fn keep(&self, count: usize) {
-        self.idle_max.store(count.div_ceil(SHARDS), Ordering::Relaxed);
+        let idle_max = count.div_ceil(SHARDS);
+        self.idle_max.store(idle_max, Ordering::Relaxed);
+        self.shards.iter().for_each(|shard| shard.lock().reduce(idle_max));
     }
 
     fn shard(&self, ino: Ino) -> &Mutex<Shard> {

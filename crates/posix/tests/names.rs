@@ -686,6 +686,12 @@ fn what_the_kernel_keeps_costs_little_memory_and_loses_nothing() {
         (0..count).map(|n| fs.create(root, format!("f{n}").as_bytes(), 0o644, &USER).unwrap().ino).collect();
     assert_eq!(fs.cached_inodes() as u64, count, "the kernel was told of all of them");
     assert!(fs.live_inodes() < 40_000, "{} are in memory whole", fs.live_inodes());
+    fs.keep_inodes(1024);
+    assert!(
+        fs.live_inodes() < 1100,
+        "a smaller bound holds at once: {} are in memory whole",
+        fs.live_inodes()
+    );
     for (n, ino) in inos.iter().enumerate().step_by(97) {
         assert_eq!(fs.getattr(*ino).unwrap().ino, *ino);
         fs.unlink(root, format!("f{n}").as_bytes()).unwrap();

@@ -15,6 +15,7 @@ use crate::failure::{Failure, Outcome};
 use crate::holder::{Holder, Legacy};
 use crate::keeper::Keeper;
 use crate::live::{self, Target};
+use crate::memory::Memory;
 use crate::registry::Registry;
 use crate::sys;
 use crate::{logger, metrics};
@@ -355,9 +356,13 @@ fn serve(
     role: Role,
 ) -> Outcome {
     let Words { mut mount, mut import, memory, properties, record, .. } = words;
-    if let Some(read_only) = legacy.as_ref().and_then(|legacy| legacy.facts.read_only) {
+    let facts = legacy.as_ref().map(|legacy| &legacy.facts);
+    if let Some(read_only) = facts.and_then(|facts| facts.read_only) {
         (mount.read_only, import.read_only) = (read_only, read_only);
     }
+    let memory = facts.and_then(|facts| facts.memory).map(Memory).or(memory);
+    let memory = memory.unwrap_or_else(Memory::of_this_machine);
+    memory.share(&mut import);
     let (name, at) = (target.name.clone(), dir.clone());
     let ready = || {
         if let Some(holder) = Holder::of_this_process()

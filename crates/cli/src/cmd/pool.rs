@@ -16,7 +16,7 @@ use crate::registry::{Registry, is_name};
 use crate::table::{Listing, Shape, count, envelope, size as size_column, text};
 use crate::{size, sys};
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrane_dataset::Dataset;
@@ -238,6 +238,18 @@ impl Status {
         )
     }
 
+    /// What the server of a mount takes, and what it may.
+    fn memory(&self, row: &Map<String, Value>) -> String {
+        let bytes = |key: &str| {
+            let bytes = row.get(key).and_then(Value::as_u64).unwrap_or(0);
+            if self.parsable { bytes.to_string() } else { size::print(bytes) }
+        };
+        let [resident, limit] = ["resident", "limit"].map(bytes);
+        let ([cache, cache_limit], [dirty, dirty_limit]) =
+            (["cache", "cache_limit"].map(bytes), ["dirty", "dirty_limit"].map(bytes));
+        format!("{resident} of {limit}; {cache} of {cache_limit} for blocks, {dirty} of {dirty_limit} dirty")
+    }
+
     /// A cache device, in words.
     fn cache(&self, row: &Value) -> String {
         let name = row["device"].as_str().unwrap_or("-");
@@ -283,6 +295,9 @@ impl Status {
             (Some(dir), _) => format!("on {dir}"),
         };
         line("mounted", mounted);
+        if let Some(memory) = row["memory"].as_object() {
+            line("memory", self.memory(memory));
+        }
         let closed = match (row["mountpoint"].is_null(), row["clean"].as_bool()) {
             (true, Some(false)) => ", not closed properly: nothing that was committed is lost",
             _ => "",

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use terrane_fuse::handover::{self, Ledger};
 use terrane_fuse::session::Negotiated;
@@ -116,6 +116,7 @@ impl Estate {
             dev: greeting.dev.clone(),
             since: greeting.since,
             read_only: None,
+            memory: None,
         };
         let page = self.holder.keep_all(&session.device()?, &self.control, self.ledger.as_ref(), &facts)?;
         Ok((page, facts))
@@ -204,6 +205,7 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, caller: &mut Caller) 
     } else {
         Err(Failure("requests under way do not end".to_owned()))
     };
+    let facts = facts.lock().unwrap_or_else(PoisonError::into_inner);
     let read_only = read_only.or(facts.read_only);
     let facts = Facts { orderly: exported.is_ok(), read_only, ..facts.clone() };
     let outcome = exported.and_then(|()| holder::write_facts(page, &facts));

@@ -153,6 +153,28 @@ fn data_cannot_take_the_share_of_metadata() {
 }
 
 #[test]
+fn a_scan_takes_little_from_what_is_used_of_either_kind() {
+    let cache = BlockCache::new(16 << 20);
+    let ask = |n: u64, kind: Kind| {
+        let is_here = cache.get(key(n), kind).is_some();
+        if !is_here {
+            cache.insert(key(n), kind, packed(n, 4096), None);
+        }
+        is_here
+    };
+    let used = || (0..1000).map(|n| (n, Kind::Data)).chain((1000..1500).map(|n| (n, Kind::Metadata)));
+    let hits: usize = (0..4).map(|_| used().filter(|(n, kind)| ask(*n, *kind)).count()).sum();
+    assert_eq!(hits, 3 * 1500, "all of it fits");
+    // Eight times the budget, once (least recently used first would lose all): data with blocks of pointers among it.
+    let scan = |n: u64| (n, if n.is_multiple_of(64) { Kind::Metadata } else { Kind::Data });
+    assert!((10_000..42_000).map(scan).all(|(n, kind)| !ask(n, kind)), "each is asked for once");
+    let stays = |kind| used().filter(|(n, of)| *of == kind && cache.holds(key(*n))).count();
+    let (data, metadata) = (stays(Kind::Data), stays(Kind::Metadata));
+    assert!(data > 880 && metadata > 475, "{data} of 1000 blocks of data, {metadata} of 500 of metadata");
+    cache.check().unwrap();
+}
+
+#[test]
 fn each_kind_is_counted_apart() {
     let cache = BlockCache::new(1 << 20);
     cache.insert(key(1), Kind::Data, packed(1, 1000), None);

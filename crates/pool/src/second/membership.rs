@@ -28,7 +28,7 @@ pub struct CacheDevice {
 /// The fewest zones of a cache device: its head, and a ring.
 const ZONES_MIN: u32 = HEAD_ZONES + 3;
 /// A part of the cache's memory for the index of a device.
-const INDEX_DIVISOR: usize = 8;
+pub(crate) const INDEX_DIVISOR: usize = 8;
 /// Devices are fed so often.
 const PERIOD: Duration = Duration::from_millis(100);
 

@@ -93,6 +93,11 @@ fn the_index_is_bounded_and_so_is_the_rate() {
     }
     // The zone that is open stays.
     assert!(cache.stats().blocks <= 300 + 130, "{:?}", cache.stats());
+    let held = cache.stats().blocks;
+    cache.bound_index(150 * ENTRY_BYTES);
+    let blocks = cache.stats().blocks;
+    assert!(blocks < held && blocks <= 150 + 130, "a smaller bound holds at once: {blocks} of {held}");
+    assert!((1000 - 10..1000).all(|n| cache.find(key(n)).is_some()), "what was written last stays");
     let mut allowance = Allowance::default();
     assert_eq!(allowance.at(5_000, 1000), 1000, "a second's worth to begin with");
     allowance.bytes = 0;

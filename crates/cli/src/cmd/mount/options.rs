@@ -34,7 +34,7 @@ Options after -o, separated by commas:
   max_background=COUNT    requests under way in the background (64)
   entry_timeout=, attr_timeout=, negative_timeout=SECONDS
   source=NAME             what `mount` shows as the source
-  remount                 change ro, rw and the flags above of what is mounted there
+  remount                 change ro, rw, memory= and the flags above of what is mounted there
   defaults, auto, noauto, user, nouser, users, owner, group, _netdev, nofail, x-*, comment=* (ignored)
 ";
 
@@ -43,7 +43,8 @@ Options after -o, separated by commas:
 pub struct Words {
     pub mount: MountOptions,
     pub import: ImportOptions,
-    pub memory: Memory,
+    /// If it was said.
+    pub memory: Option<Memory>,
     /// Properties, for the life of the mount.
     pub properties: Vec<Setting>,
     pub remount: bool,
@@ -58,7 +59,7 @@ impl Words {
         let mut all = Words {
             mount: defaults,
             import: ImportOptions::default(),
-            memory: Memory::of_this_machine(),
+            memory: None,
             properties: Vec::new(),
             remount: false,
             record: None,
@@ -68,7 +69,6 @@ impl Words {
             all.take(word)?;
         }
         all.import.read_only = all.mount.read_only;
-        all.memory.share(&mut all.import);
         Ok(all)
     }
 
@@ -78,7 +78,7 @@ impl Words {
         let import = &mut self.import;
         match word.split_once('=') {
             Some(("memory", value)) => {
-                self.memory = memory_size(value).map(Memory).map_err(|expected| bad(&expected))?
+                self.memory = Some(memory_size(value).map(Memory).map_err(|expected| bad(&expected))?);
             }
             Some(("commit", value)) => {
                 let seconds = value.parse().ok().filter(|seconds| (1..=3600).contains(seconds));
@@ -136,7 +136,7 @@ mod tests {
         let words = parse("ro,memory=256M,noatime,commit=7,rewind=12,threads=5,compression=zstd-3,nodiscard")
             .unwrap();
         assert!(words.mount.read_only && words.import.read_only && !words.remount && !words.import.discard);
-        assert_eq!((words.mount.threads, words.import.cache_bytes), (5, 128 << 20));
+        assert_eq!((words.mount.threads, words.memory), (5, Some(Memory(256 << 20))));
         assert_eq!(
             (words.import.commit_period, words.import.rewind),
             (Duration::from_secs(7), Some(Txg(12)))
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(parse("record=/a").unwrap().record, Some(PathBuf::from("/a")));
         let words = parse("remount,rw,nodev,nofail,_netdev,x-y=z").unwrap();
         assert!(!words.mount.read_only && !words.import.read_only && words.import.rewind.is_none());
-        assert!(words.remount && words.of_pool.is_empty());
+        assert!(words.remount && words.of_pool.is_empty() && words.memory.is_none());
     }
 
     #[test]

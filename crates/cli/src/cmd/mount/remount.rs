@@ -1,11 +1,12 @@
 //! `mount -o remount`: what can change while it stands.
 //!
 //! Flags of a place (`ro`, `nosuid`, `noatime` and the like) are the kernel's. Whether the pool is open for writing is the server's:
-//! from read-only to writing and back, one server follows another. All other words of fstab are what they were when it was mounted.
+//! from read-only to writing and back, one server follows another. How much memory the server may take it changes as it stands. All other
+//! words of fstab are what they were when it was mounted.
 
 use super::options::Words;
 use super::{daemon_and_places, step_back};
-use crate::control::{Daemon, SYNC};
+use crate::control::{Daemon, MEMORY, SYNC};
 use crate::failure::{Failure, Outcome};
 use crate::registry::Registry;
 use serde_json::json;
@@ -61,7 +62,7 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
         .filter(|word| !OF_KERNEL.iter().any(|known| word.starts_with(known)))
         .map(str::to_owned)
         .collect();
-    let wanted = Words::parse(&said, flags(row))?.mount;
+    let Words { mount: wanted, memory, .. } = Words::parse(&said, flags(row))?;
     let fixed = row.super_options.split(',').any(|word| word == "ro");
     let alone = table.iter().filter(|place| place.dev == row.dev).count() == 1;
     let daemon = || -> Outcome<Daemon> {
@@ -70,6 +71,13 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
             Failure::refused(at, expected, "one whose server does not answer here", "ask who mounted it")
         })
     };
+    if let Some(memory) = memory {
+        daemon()?.ask(&json!({"ask": MEMORY, "bytes": memory.0}), &mut |_, _, _| {})?;
+    }
+    if memory.is_some() && wanted == flags(row) {
+        // The rest needs a superuser.
+        return Ok(());
+    }
     match (wanted.read_only, fixed) {
         (false, true) => {
             step_back(registry, daemon()?, Some(false))?;
