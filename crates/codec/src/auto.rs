@@ -5,6 +5,10 @@
 //! every block how many bytes a second the workers must take now, and moves on a ladder from lz4 to zstd-19: down at once to the first step
 //! that is quick enough, up only after a while and with room to spare, so that it does not come back at once.
 //!
+//! Writers, and the server that takes what they write, need processors themselves. A flood need not fill memory: where they are as slow as
+//! the workers let them be, what comes in is as little as can be compressed, at any level. But then the workers have to wait for a
+//! processor now and then, which they never do for each other. That share of their time says how dear a higher level is.
+//!
 //! How quick a step is here, on this data, is learned from what was compressed by it; a step that was not tried yet is guessed from those
 //! that were. There are no steps of zstd-fast: lz4 is as small and quicker (source code: zstd-fast-5 627 MB/s and 3.60 times smaller, lz4
 //! 705 and 3.57; zstd-1 579 and 5.31).
@@ -14,6 +18,10 @@
 use crate::compress::algorithm::{Compression, ID_ZSTD, PropertyError, VALID, ZstdLevel};
 use std::fmt;
 use std::str::FromStr;
+
+mod inflow;
+
+pub use inflow::Inflow;
 
 /// lz4, and zstd-1 to zstd-19.
 pub const STEPS: usize = 20;
@@ -28,14 +36,19 @@ const DRAIN_S: f64 = 2.0;
 const FULL_SHARE: f64 = 0.5;
 /// Somebody waits for the group: so many seconds may be spent on all of it.
 const HURRY_S: f64 = 0.005;
-/// Workers must be as many times quicker than what comes in: the writers need processors too.
+/// Workers must be as many times quicker than what comes in, as long as they find a processor when they want one: the writers need some
+/// too. Where they wait for it, more, by the square of the share of their time: 5 times quicker for a third, 10 times for a half.
 const MARGIN: f64 = 2.0;
+const MARGIN_WAITED: f64 = 30.0;
+/// Seconds of the workers over which that share is taken.
+const WAITED_S: f64 = 0.05;
 /// And a higher step as many times quicker than that.
 const HEADROOM: f64 = 1.3;
 /// This many times quicker, steps between are left out.
 const LEAP: f64 = 3.0;
-/// Bytes at one step before the next higher one.
+/// Bytes at one step before the next higher one, and no fewer than come in in so many seconds.
 const PATIENCE_BYTES: u64 = 1 << 20;
+const PATIENCE_S: f64 = 0.1;
 /// Blocks that are too small to tell a speed.
 const MEASURED_BYTES_MIN: u64 = 16 << 10;
 /// Weight of one measurement of [`WEIGHT_BYTES`] in what is known of its step, and in what is guessed of the others.
@@ -192,7 +205,7 @@ pub struct Load {
     pub backlog_bytes: u64,
     /// How many there may be; at 60 % of it writers begin to be slowed down.
     pub limit_bytes: u64,
-    /// Bytes that writers brought in a second, lately.
+    /// Bytes that writers brought in a second, lately: [`Inflow`].
     pub inflow_bytes_per_s: f64,
     /// Bytes of them that somebody waits for.
     pub awaited_bytes: u64,
@@ -201,22 +214,34 @@ pub struct Load {
 }
 
 impl Load {
-    /// Bytes that all workers together should compress in a second. Infinite: as many as they can.
-    fn need(&self) -> f64 {
+    /// Bytes that all workers together should compress in a second, if they waited for processors for this share of their time.
+    /// Infinite: as many as they can.
+    fn need(&self, waited: f64) -> f64 {
         let backlog = self.backlog_bytes as f64;
         let fill = backlog / (self.limit_bytes.max(1) as f64 * FULL_SHARE);
         let drain_s = DRAIN_S * (1.0 - fill).max(0.0);
-        let calm = MARGIN * self.inflow_bytes_per_s + backlog / drain_s;
+        let margin = MARGIN + MARGIN_WAITED * waited * waited;
+        let calm = margin * self.inflow_bytes_per_s + backlog / drain_s;
         calm.max(self.awaited_bytes as f64 / HURRY_S)
     }
+}
+
+/// What a worker took for a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Took {
+    /// From beginning to end, and of that on a processor.
+    pub wall_ns: u64,
+    pub processor_ns: u64,
 }
 
 /// The controller of one data set.
 #[derive(Clone, Debug)]
 pub struct Auto {
     range: AutoRange,
-    /// Bytes a second that one worker compresses at each step.
+    /// Bytes a second that one worker compresses at each step while it has a processor.
     speeds: [f64; STEPS],
+    /// Share of the workers' time in which they had none, lately: 0 to 1.
+    waited: f64,
     step: usize,
     /// Bytes since it moved.
     stayed_bytes: u64,
@@ -225,7 +250,7 @@ pub struct Auto {
 impl Auto {
     pub fn new(range: AutoRange) -> Auto {
         let step = usize::from(range.lowest);
-        Auto { range, speeds: GUESS.map(|mb| mb * 1e6), step, stayed_bytes: 0 }
+        Auto { range, speeds: GUESS.map(|mb| mb * 1e6), waited: 0.0, step, stayed_bytes: 0 }
     }
 
     /// Keeps what it learned.
@@ -236,7 +261,8 @@ impl Auto {
 
     /// How the next block of `bytes` is compressed.
     pub fn choose(&mut self, load: &Load, bytes: u64) -> Compression {
-        let need = load.need();
+        let need = load.need(self.waited);
+        let patience = PATIENCE_BYTES.max((load.inflow_bytes_per_s * PATIENCE_S) as u64);
         // One block is one worker's.
         let blocks = load.backlog_bytes.div_ceil(bytes.max(1)).clamp(1, u64::from(load.workers.max(1)));
         let keeps_up = |step: usize, times: f64| self.speeds[step] * blocks as f64 >= need * times;
@@ -244,7 +270,7 @@ impl Auto {
         let mut step = self.step;
         if !keeps_up(step, 1.0) {
             step = (lowest..step).rev().find(|lower| keeps_up(*lower, 1.0)).unwrap_or(lowest);
-        } else if step < highest && self.stayed_bytes >= PATIENCE_BYTES && keeps_up(step + 1, HEADROOM) {
+        } else if step < highest && self.stayed_bytes >= patience && keeps_up(step + 1, HEADROOM) {
             step = (step + 1..=highest).rev().find(|higher| keeps_up(*higher, LEAP)).unwrap_or(step + 1);
         }
         if step != self.step {
@@ -255,13 +281,18 @@ impl Auto {
         compression_of(step)
     }
 
-    /// One worker took `ns` to compress `bytes` as [`Auto::choose`] said. Blocks that tell nothing are passed over.
-    pub fn measured(&mut self, compression: Compression, bytes: u64, ns: u64) {
-        let Some(step) = step_of(compression).filter(|_| bytes >= MEASURED_BYTES_MIN && ns > 0) else {
+    /// What one worker took to compress `bytes` as [`Auto::choose`] said. Blocks that tell nothing are passed over.
+    pub fn measured(&mut self, compression: Compression, bytes: u64, took: Took) {
+        let Took { wall_ns, processor_ns } = took;
+        let is_telling = bytes >= MEASURED_BYTES_MIN && wall_ns > 0 && processor_ns > 0;
+        let Some(step) = step_of(compression).filter(|_| is_telling) else {
             return;
         };
-        // A block that was given up early, and a worker that had to wait for a processor, say little: no more than a factor at once.
-        let found = bytes as f64 * 1e9 / ns as f64 / self.speeds[step];
+        // The two clocks are not the same.
+        let waited = 1.0 - (processor_ns as f64 / wall_ns as f64).min(1.0);
+        self.waited += (waited - self.waited) * (1.0 - (-(wall_ns as f64) / 1e9 / WAITED_S).exp());
+        // A block that was given up early says little: no more than a factor at once.
+        let found = bytes as f64 * 1e9 / processor_ns as f64 / self.speeds[step];
         let share = (bytes as f64 / WEIGHT_BYTES).min(1.0);
         let found = found.clamp(0.25, 4.0).ln() * share;
         for (at, speed) in self.speeds.iter_mut().enumerate() {

@@ -4,7 +4,10 @@
 //! user-mode Linux) each look is a system call, and these were a third of all calls the server made. So a thread counts on with the
 //! processor's time stamp counter, and asks again every [`FIX_NS`]: should the counter stop or change its pace, no more than that is wrong.
 
-#![expect(unsafe_code, reason = "the time stamp counter has no safe face")]
+#![expect(
+    unsafe_code,
+    reason = "neither the time stamp counter nor the clock of a thread has a safe face among our dependencies"
+)]
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -38,6 +41,17 @@ pub fn monotonic_ns() -> u64 {
     let ns = asked();
     FIX.set(Some(Fix::next(fix, ticks, ns)));
     ns
+}
+
+/// Nanoseconds for which the calling thread had a processor, since it began; 0 where the kernel does not say. A system call.
+pub fn thread_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is ours, and written by the call alone.
+    let rc = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    if rc != 0 {
+        return 0;
+    }
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
 fn asked() -> u64 {
@@ -99,6 +113,19 @@ mod tests {
         assert_eq!(slow.counted(61_000 + 1_500), Some(ms(31)));
         assert_eq!(Fix::next(Some(slow), 10, ms(60)).pace, 0.0);
         assert_eq!(Fix::next(Some(slow), 61_000, ms(60)).pace, 0.0);
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_has_no_processor() {
+        let (real, own) = (Instant::now(), thread_ns());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let slept = thread_ns() - own;
+        assert!(slept < 25_000_000, "{slept}");
+        let mut state = 1u64;
+        while thread_ns() - own < slept + 5_000_000 {
+            state = std::hint::black_box(state.wrapping_mul(3));
+        }
+        assert!(thread_ns() - own <= real.elapsed().as_nanos() as u64);
     }
 
     #[test]

@@ -9,6 +9,10 @@ pub trait Env: Send + Sync {
     fn wall_ns(&self) -> u64;
     /// Nanoseconds since some fixed moment, for measuring.
     fn monotonic_ns(&self) -> u64;
+    /// Nanoseconds for which this thread had a processor, since some fixed moment.
+    fn thread_ns(&self) -> u64 {
+        self.monotonic_ns()
+    }
     fn random_u64(&self) -> u64;
     /// Minutes since midnight, 0 to 1439: of the machine's local time, where it has one.
     fn minute_of_day(&self) -> u16 {
@@ -40,6 +44,10 @@ impl Env for SystemEnv {
 
     fn monotonic_ns(&self) -> u64 {
         terrane_device::monotonic_ns()
+    }
+
+    fn thread_ns(&self) -> u64 {
+        terrane_device::thread_ns()
     }
 
     fn random_u64(&self) -> u64 {

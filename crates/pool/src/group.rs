@@ -16,11 +16,11 @@ use crate::directory::{Owner, POOL_DEAD_LOG, POOL_PART_COPY, POOL_RECORD, POOL_S
 use crate::error::PoolError;
 use crate::features::Feature;
 use crate::label::BootPtr;
-use crate::levels::{Backlog, Method};
+use crate::levels::{Method, Turn};
 use crate::nopwrite::{Judged, Tried};
 use crate::policy::{Age, Heat, Looks, Placement};
 use crate::pool::{Chained, Pool, SyncState};
-use crate::prepare::{Ready, boot_encode, prepare};
+use crate::prepare::{Made, Ready, boot_encode, prepare};
 use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, Tally, put_frees};
 use crate::stats::Kind;
 use crate::totals::Totals;
@@ -29,7 +29,7 @@ use crate::zones::Zone;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use terrane_codec::{ChecksumKind, Compressor, compute};
+use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
 use terrane_device::{Device, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, Txg, Writer, ZoneSeq};
 
@@ -98,6 +98,13 @@ pub struct Group<'a> {
     pub(crate) moved_now: HashMap<Addr, ZoneSeq>,
     /// The directory parts of which everything moved that lives.
     pub(crate) moved_parts: BTreeSet<(ZoneSeq, u64)>,
+}
+
+/// [`Method`], handed to a worker.
+enum How {
+    As(Compression),
+    Auto(Turn),
+    Made(Made),
 }
 
 struct Source<'a> {
@@ -275,13 +282,12 @@ impl Group<'_> {
     /// Makes a block ready, by the method that is right when this is called.
     fn job(&self, request: &WriteRequest) -> impl FnOnce(&mut Compressor) -> Tried + Send + 'static {
         let WriteRequest { data, checksum, may_embed, .. } = request;
-        let (data, checksum, may_embed, bytes) = (data.clone(), *checksum, *may_embed, data.len() as u64);
-        let (how, levels) = match &request.compression {
-            Method::As(compression) => (Ok(*compression), None),
-            Method::Auto(levels) => {
-                (Ok(levels.choose(&self.backlog(), bytes)), Some((levels.clone(), self.pool.env.clone())))
-            }
-            Method::Made(made) => (Err(made.clone()), None),
+        let (data, checksum, may_embed) = (data.clone(), *checksum, *may_embed);
+        let how = match &request.compression {
+            Method::As(compression) => How::As(*compression),
+            // Not before its turn: as long as the queue is, it would come too late.
+            Method::Auto(levels) => How::Auto(levels.turn(self.pool, self.txg, self.logical_bytes)),
+            Method::Made(made) => How::Made(made.clone()),
         };
         let look = self.look_first(request);
         move |codec| {
@@ -289,41 +295,13 @@ impl Group<'_> {
             if let Some(same) = look.and_then(|look| look.take(&data)) {
                 return Tried::Same(same);
             }
-            let compression = match how {
-                Ok(compression) => compression,
-                Err(made) => return Tried::New { ready: made.ready(checksum), differs },
+            let mut prepare = |compression| prepare(codec, &data, compression, checksum, may_embed);
+            let ready = match how {
+                How::As(compression) => prepare(compression),
+                How::Auto(turn) => turn.prepare(data.len() as u64, prepare),
+                How::Made(made) => made.ready(checksum),
             };
-            let Some((levels, env)) = levels else {
-                return Tried::New {
-                    ready: prepare(codec, &data, compression, checksum, may_embed),
-                    differs,
-                };
-            };
-            let began_ns = env.monotonic_ns();
-            let ready = prepare(codec, &data, compression, checksum, may_embed);
-            if let Some(stored_bytes) = ready.stored_bytes() {
-                levels.measured(
-                    compression,
-                    (bytes, stored_bytes),
-                    env.monotonic_ns().saturating_sub(began_ns),
-                );
-            }
             Tried::New { ready, differs }
-        }
-    }
-
-    fn backlog(&self) -> Backlog {
-        let (open_bytes, syncing_bytes, is_awaited) = self.pool.txg.backlog(self.txg);
-        let (_, limit_bytes) = self.pool.txg.dirty();
-        Backlog {
-            txg: self.txg,
-            began_ns: self.started_ns,
-            syncing_bytes,
-            written_bytes: self.logical_bytes,
-            open_bytes,
-            limit_bytes,
-            is_awaited,
-            workers: self.pool.env.workers(),
         }
     }
 

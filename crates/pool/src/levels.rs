@@ -3,12 +3,13 @@
 //! One for each data set that asks for it. With every block the group says how much is dirty, how quickly more comes and whether somebody
 //! waits; the worker that compressed the block says how long that took.
 
-use crate::prepare::Made;
+use crate::pool::Pool;
+use crate::prepare::{Made, Ready};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_codec::Compression;
-use terrane_codec::auto::{Auto, AutoRange, Load, STEPS, compression_of, step_of};
+use terrane_codec::auto::{Auto, AutoRange, Load, STEPS, Took, compression_of, step_of};
 use terrane_wire::Txg;
 
 /// How a block is to be compressed.
@@ -30,56 +31,57 @@ impl From<Compression> for Method {
 /// The controller, and what became of its choices since it was made.
 #[derive(Debug)]
 pub struct Levels {
-    steering: Mutex<Steering>,
+    auto: Mutex<Auto>,
     taken: [Taken; STEPS],
 }
 
-#[derive(Debug)]
-struct Steering {
-    auto: Auto,
-    /// The group that asked last, and when it began to sync.
-    group: Option<(Txg, u64)>,
-    inflow_bytes_per_s: f64,
-}
-
-/// A group that syncs, and what waits behind it.
+/// What waits to be compressed while a group syncs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backlog {
-    pub txg: Txg,
-    pub began_ns: u64,
-    /// Bytes that were dirty in it, and those of them that are written.
-    pub syncing_bytes: u64,
-    pub written_bytes: u64,
-    /// Bytes that are dirty in the next one.
-    pub open_bytes: u64,
-    /// How many bytes may be dirty.
-    pub limit_bytes: u64,
-    /// Somebody waits for this group.
-    pub is_awaited: bool,
-    pub workers: usize,
+    pub bytes: u64,
+    /// Those of them that somebody waits for.
+    pub awaited_bytes: u64,
+    pub inflow_bytes_per_s: f64,
 }
 
-/// What came in over so many seconds counts about half.
-const INFLOW_S: f64 = 1.0;
+/// A block that waits for its turn.
+pub(crate) struct Turn {
+    levels: Arc<Levels>,
+    pool: Arc<Pool>,
+    txg: Txg,
+    written_bytes: u64,
+}
 
-impl Steering {
-    fn load(&mut self, backlog: &Backlog) -> Load {
-        if self.group.is_none_or(|(txg, _)| txg != backlog.txg) {
-            if let Some((_, before_ns)) = self.group {
-                let seconds = (backlog.began_ns.saturating_sub(before_ns).max(1)) as f64 / 1e9;
-                let found = backlog.syncing_bytes as f64 / seconds;
-                self.inflow_bytes_per_s +=
-                    (found - self.inflow_bytes_per_s) * (1.0 - (-seconds / INFLOW_S).exp());
-            }
-            self.group = Some((backlog.txg, backlog.began_ns));
+impl Turn {
+    /// Its turn has come: a block of `bytes` is made ready by the step that is right now.
+    pub fn prepare(self, bytes: u64, prepare: impl FnOnce(Compression) -> Ready) -> Ready {
+        let Turn { levels, pool, txg, written_bytes } = self;
+        let env = &pool.env;
+        let compression = levels.auto.lock().choose(&pool.auto_load(txg, written_bytes), bytes);
+        let (wall_ns, processor_ns) = (env.monotonic_ns(), env.thread_ns());
+        let ready = prepare(compression);
+        let took = Took {
+            processor_ns: env.thread_ns().saturating_sub(processor_ns),
+            wall_ns: env.monotonic_ns().saturating_sub(wall_ns),
+        };
+        if let Some(stored_bytes) = ready.stored_bytes() {
+            levels.measured(compression, (bytes, stored_bytes), took);
         }
-        let left = backlog.syncing_bytes.saturating_sub(backlog.written_bytes);
+        ready
+    }
+}
+
+impl Pool {
+    fn auto_load(&self, txg: Txg, written_bytes: u64) -> Load {
+        let (_, limit_bytes) = self.txg.dirty();
+        let Backlog { bytes, awaited_bytes, inflow_bytes_per_s } =
+            self.txg.backlog(txg, written_bytes, self.env.monotonic_ns());
         Load {
-            backlog_bytes: left + backlog.open_bytes,
-            limit_bytes: backlog.limit_bytes,
-            inflow_bytes_per_s: self.inflow_bytes_per_s,
-            awaited_bytes: if backlog.is_awaited { left } else { 0 },
-            workers: u32::try_from(backlog.workers).unwrap_or(u32::MAX),
+            backlog_bytes: bytes,
+            limit_bytes,
+            inflow_bytes_per_s,
+            awaited_bytes,
+            workers: u32::try_from(self.env.workers()).unwrap_or(u32::MAX),
         }
     }
 }
@@ -104,25 +106,22 @@ pub struct LevelShare {
 
 impl Levels {
     pub fn new(range: AutoRange) -> Arc<Levels> {
-        let steering = Steering { auto: Auto::new(range), group: None, inflow_bytes_per_s: 0.0 };
-        Arc::new(Levels { steering: Mutex::new(steering), taken: Default::default() })
+        Arc::new(Levels { auto: Mutex::new(Auto::new(range)), taken: Default::default() })
     }
 
     /// Other bounds. What was learned and counted stays.
     pub fn set_range(&self, range: AutoRange) {
-        self.steering.lock().auto.set_range(range);
+        self.auto.lock().set_range(range);
     }
 
-    /// How the next block of `bytes` is compressed.
-    pub(crate) fn choose(&self, backlog: &Backlog, bytes: u64) -> Compression {
-        let mut steering = self.steering.lock();
-        let load = steering.load(backlog);
-        steering.auto.choose(&load, bytes)
+    /// A block of `txg`, of which `written_bytes` were compressed before it was handed to the workers.
+    pub(crate) fn turn(self: &Arc<Self>, pool: &Arc<Pool>, txg: Txg, written_bytes: u64) -> Turn {
+        Turn { levels: self.clone(), pool: pool.clone(), txg, written_bytes }
     }
 
-    /// A worker took `ns` to make `stored_bytes` of `bytes`.
-    pub(crate) fn measured(&self, compression: Compression, (bytes, stored_bytes): (u64, u64), ns: u64) {
-        self.steering.lock().auto.measured(compression, bytes, ns);
+    /// What a worker took to make `stored_bytes` of `bytes`.
+    fn measured(&self, compression: Compression, (bytes, stored_bytes): (u64, u64), took: Took) {
+        self.auto.lock().measured(compression, bytes, took);
         let Some(taken) = step_of(compression).and_then(|step| self.taken.get(step)) else { return };
         taken.blocks.fetch_add(1, Ordering::Relaxed);
         taken.logical_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -146,53 +145,19 @@ impl Levels {
 mod tests {
     use super::*;
 
-    const MB: u64 = 1_000_000;
-
-    fn backlog(txg: u64, second: u64, syncing_bytes: u64) -> Backlog {
-        Backlog {
-            txg: Txg(txg),
-            began_ns: second * 1_000_000_000,
-            syncing_bytes,
-            written_bytes: 0,
-            open_bytes: 0,
-            limit_bytes: 128 * MB,
-            is_awaited: false,
-            workers: 2,
-        }
-    }
-
-    #[test]
-    fn what_comes_in_is_what_groups_brought_since_the_one_before() {
-        let mut steering =
-            Steering { auto: Auto::new(AutoRange::default()), group: None, inflow_bytes_per_s: 0.0 };
-        for (txg, second) in [(1, 5), (2, 10), (3, 15), (4, 20)] {
-            steering.load(&backlog(txg, second, 10 * MB));
-        }
-        assert!((steering.inflow_bytes_per_s - 2e6).abs() < 1e5, "{}", steering.inflow_bytes_per_s);
-        let again =
-            Backlog { written_bytes: 4 * MB, open_bytes: MB, is_awaited: true, ..backlog(4, 20, 10 * MB) };
-        let load = steering.load(&again);
-        assert_eq!((load.backlog_bytes, load.awaited_bytes), (7 * MB, 6 * MB));
-        assert!((load.inflow_bytes_per_s - 2e6).abs() < 1e5, "a group counts once");
-    }
-
     #[test]
     fn what_was_chosen_is_counted() {
         let levels = Levels::new(AutoRange::default());
-        let calm = backlog(1, 5, 20 * MB);
-        let full = Backlog { open_bytes: 100 * MB, ..calm };
-        let (mut logical_bytes, mut steps) = (0, Vec::new());
-        for at in 0..200 {
-            let chosen = levels.choose(if at < 100 { &calm } else { &full }, 128 << 10);
-            levels.measured(chosen, (128 << 10, 64 << 10), 1_000_000);
-            logical_bytes += 128 << 10;
-            steps.push(step_of(chosen));
+        let took = Took { wall_ns: 1_000_000, processor_ns: 1_000_000 };
+        for word in ["lz4", "zstd-9", "zstd-9"] {
+            levels.measured(word.parse().unwrap(), (128 << 10, 64 << 10), took);
         }
-        assert!(steps[99] > steps[0] && steps[199] == Some(0), "{steps:?}");
-        let shares = levels.shares();
-        assert_eq!(shares.iter().map(|share| share.logical_bytes).sum::<u64>(), logical_bytes);
-        assert_eq!(shares.iter().map(|share| share.stored_bytes).sum::<u64>(), logical_bytes / 2);
-        assert_eq!(shares[0].compression, Compression::Lz4);
-        assert!(shares[0].blocks >= 100);
+        let share = |word: &str, blocks| LevelShare {
+            compression: word.parse().unwrap(),
+            blocks,
+            logical_bytes: blocks * (128 << 10),
+            stored_bytes: blocks * (64 << 10),
+        };
+        assert_eq!(levels.shares(), [share("lz4", 1), share("zstd-9", 2)]);
     }
 }

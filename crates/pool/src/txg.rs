@@ -19,6 +19,7 @@
 //! Invariant: what is reserved in open and syncing group never exceeds what the pool can still take.
 
 use crate::error::PoolError;
+use crate::levels::Backlog;
 use crate::pool::Pool;
 use crate::stats::{Counters, WaitFor};
 use parking_lot::{Condvar, Mutex};
@@ -26,6 +27,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use terrane_codec::auto::Inflow;
 use terrane_wire::Txg;
 
 /// What an operation may dirty at the most.
@@ -154,6 +156,8 @@ pub(crate) struct TxgState {
     /// Who waits for room, and for how many bytes; first in, first out.
     queue: VecDeque<(u64, u64)>,
     next_ticket: u64,
+    /// Bytes that get dirty.
+    inflow: Inflow,
 }
 
 /// Room in the pool, as of the last commit, or of the last step of collection after it.
@@ -229,6 +233,7 @@ impl Groups {
                 last_wakeup_ns: 0,
                 queue: VecDeque::new(),
                 next_ticket: 0,
+                inflow: Inflow::default(),
             }),
             open_now: AtomicU64::new(open.0),
             left: Condvar::new(),
@@ -300,10 +305,15 @@ impl Groups {
         (state.load_open.dirty + state.load_syncing.dirty, *self.dirty_max.lock())
     }
 
-    /// Dirty bytes of the open group and of the one that syncs, and whether somebody waits for the latter, which is `txg`.
-    pub fn backlog(&self, txg: Txg) -> (u64, u64, bool) {
-        let state = self.state.lock();
-        (state.load_open.dirty, state.load_syncing.dirty, state.awaited >= txg)
+    /// What waits to be compressed while `txg` syncs, and how quickly more comes. `written_bytes` of it are compressed.
+    pub fn backlog(&self, txg: Txg, written_bytes: u64, now_ns: u64) -> Backlog {
+        let mut state = self.state.lock();
+        let left = state.load_syncing.dirty.saturating_sub(written_bytes);
+        Backlog {
+            bytes: left + state.load_open.dirty,
+            awaited_bytes: if state.awaited >= txg { left } else { 0 },
+            inflow_bytes_per_s: state.inflow.bytes_per_s(now_ns),
+        }
     }
 
     /// There is something to do although nobody changes anything.
@@ -426,6 +436,7 @@ impl Pool {
                     state.holders += 1;
                     state.load_open.reserved += need;
                     state.load_open.dirty += cost.dirty_bytes();
+                    state.inflow.add(self.env.monotonic_ns(), cost.dirty_bytes());
                     state.load_open.changed = true;
                     let txg = state.open;
                     if state.load_open.dirty * 100 > *self.txg.dirty_max.lock() * COMMIT_PERCENT {

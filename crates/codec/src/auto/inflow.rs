@@ -1,0 +1,91 @@
+//! How much comes in: bytes a second, now.
+//!
+//! A flood has to be seen while its first group fills, and a writer who brings some megabytes every second must not look like one when
+//! he just did. So two means are kept, a quick one and a slow one, and the larger counts: a flood is there at once, and has to be gone for
+//! a while before it is over.
+
+/// What came in over so many seconds counts about half.
+const QUICK_S: f64 = 0.05;
+const SLOW_S: f64 = 1.0;
+/// What comes within so many nanoseconds is counted together: to add is cheap.
+const TOGETHER_NS: u64 = 5_000_000;
+
+/// Bytes that come in, by the time at which they do. Times are nanoseconds since any moment; an earlier one counts as the one before it.
+#[derive(Clone, Debug, Default)]
+pub struct Inflow {
+    since_ns: u64,
+    /// Bytes since then.
+    bytes: u64,
+    /// Bytes a second before that.
+    quick: f64,
+    slow: f64,
+}
+
+impl Inflow {
+    pub fn add(&mut self, now_ns: u64, bytes: u64) {
+        self.count(now_ns);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    pub fn bytes_per_s(&mut self, now_ns: u64) -> f64 {
+        self.count(now_ns);
+        self.quick.max(self.slow)
+    }
+
+    fn count(&mut self, now_ns: u64) {
+        let passed_ns = now_ns.saturating_sub(self.since_ns);
+        if passed_ns < TOGETHER_NS {
+            return;
+        }
+        let seconds = passed_ns as f64 / 1e9;
+        let found = self.bytes as f64 / seconds;
+        for (rate, over_s) in [(&mut self.quick, QUICK_S), (&mut self.slow, SLOW_S)] {
+            *rate += (found - *rate) * (1.0 - (-seconds / over_s).exp());
+        }
+        (self.since_ns, self.bytes) = (now_ns, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    /// Bytes of `each` every `every_ms`, from `from_ms` to `to_ms`.
+    fn bring(inflow: &mut Inflow, each: u64, every_ms: u64, (from_ms, to_ms): (u64, u64)) {
+        for at in (from_ms..to_ms).step_by(every_ms as usize) {
+            inflow.add(at * MS, each);
+        }
+    }
+
+    #[test]
+    fn a_flood_is_seen_at_once_and_gone_after_a_while() {
+        let mut inflow = Inflow::default();
+        bring(&mut inflow, 600_000, 1, (60_000, 60_065));
+        let found = inflow.bytes_per_s(60_065 * MS);
+        assert!((400e6..600e6).contains(&found), "{found}");
+        let after = [100, 1000, 5000].map(|ms| inflow.bytes_per_s((60_065 + ms) * MS));
+        assert!(after[0] < 100e6 && after[1] < 30e6 && after[2] < 1e6, "{after:?}");
+    }
+
+    #[test]
+    fn a_steady_stream_is_as_large_as_it_is() {
+        for (each, every_ms) in [(5_000, 1), (50_000, 10), (1_000_000, 200)] {
+            let mut inflow = Inflow::default();
+            bring(&mut inflow, each, every_ms, (0, 20_000));
+            let found = inflow.bytes_per_s(20_000 * MS);
+            assert!((4e6..20e6).contains(&found), "{found} of 5 MB/s in pieces of {each}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_does_no_harm() {
+        let mut inflow = Inflow::default();
+        inflow.add(100 * MS, 1000);
+        inflow.add(50 * MS, 1000);
+        let found = inflow.bytes_per_s(200 * MS);
+        assert!(found > 0.0 && found.is_finite());
+        assert_eq!(inflow.bytes_per_s(0), found);
+    }
+}
