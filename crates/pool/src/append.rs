@@ -403,19 +403,6 @@ impl Streams {
         self.unit = self.unit.max(unit);
     }
 
-    /// A slot whose open zone takes a bootstrap block of `len` bytes: this one if it can be, and none in which its other copy lies.
-    pub fn make_room(
-        &mut self,
-        slot: usize,
-        class: Class,
-        txg: Txg,
-        len: u64,
-        near: &[ZoneSeq],
-        source: &mut dyn ZoneSource,
-    ) -> Result<usize, PoolError> {
-        self.slot_with_room(slot, (class, class.is_metadata()), (txg, granule_bytes(len)), near, source)
-    }
-
     /// Writes one bootstrap block as a batch of its own and waits for it; nothing else may be gathered or under way.
     /// Returns its offset and the bytes from there to the end of the batch. On failure the zone is closed.
     pub fn write_alone(

@@ -730,22 +730,7 @@ impl Group<'_> {
         let txg = self.txg;
         for _ in 0..8 {
             let size = record.encode().len() as u64 + 512;
-            let [a, b] = self.st.streams.layout().meta();
-            let mut slots = [(a, Class::MetaA), (b, Class::MetaB)];
-            let mut near = Vec::new();
-            for (slot, class) in &mut slots {
-                *slot = self.st.streams.make_room(*slot, *class, txg, size, &near, &mut source!(self))?;
-                near.extend(self.st.streams.zone_of(*slot));
-            }
-            // Room for the second may have cost the zone of the first.
-            if self.st.streams.room(slots[0].0) < size {
-                slots[0].0 = slots[1].0;
-            }
-            if slots[0].0 == slots[1].0 {
-                let (slot, class) = slots[1];
-                slots[1].0 =
-                    self.st.streams.make_room(slot, class, txg, 2 * size, &[], &mut source!(self))?;
-            }
+            let slots = self.st.streams.room_for_record(txg, size, &mut source!(self))?;
             let opened = self.st.streams.take_group();
             record.opened.extend(opened.opened);
             record.filled.extend(opened.filled);
@@ -757,7 +742,7 @@ impl Group<'_> {
             };
             let mut padded = [0u64; 2];
             let mut written = 0;
-            for (index, (slot, class)) in slots.into_iter().enumerate() {
+            for (index, (slot, class)) in slots.iter().copied().enumerate() {
                 match self.st.streams.write_alone(slot, class, txg, POOL_RECORD, &stored) {
                     Ok((seq, home, offset, bytes)) => {
                         own.places[index] = Place::new(home.device, home.zone, offset, seq);
@@ -772,7 +757,7 @@ impl Group<'_> {
             }
             // One copy is enough to go on with when there is nowhere to write another.
             self.pool.forget_dead_zones(self.st);
-            let is_last = written == 1 && self.st.alloc.empty_count() == 0;
+            let is_last = written == 1 && (slots.len() == 1 || self.st.alloc.empty_count() == 0);
             if is_last || written == 2 && padded[0] == padded[1] {
                 own.padded = padded[0] as u32;
                 // That the zone of a copy that failed is full is told by the next record.

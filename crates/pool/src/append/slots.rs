@@ -3,8 +3,10 @@
 //! An eighth of a zone is kept for each copy of metadata, in the zone that is open for it or as an empty zone that nothing else takes, so
 //! that both copies find room in different zones whatever else was written before.
 
-use super::Streams;
+use super::{ENTRY_BYTES_MAX, Streams};
+use crate::addr::granule_bytes;
 use crate::alloc::ZoneSource;
+use crate::directory::PartEncoder;
 use crate::error::PoolError;
 use crate::record::Class;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
@@ -80,6 +82,44 @@ impl Streams {
             ));
         }
         Ok(slot)
+    }
+
+    /// The slots, with their classes, that take the copies of a commit record of `len` bytes, each in a batch of its own: two zones, or one
+    /// for both, or one for the only copy there is room for. `NoSpace`: there is none.
+    pub fn room_for_record(
+        &mut self,
+        txg: Txg,
+        len: u64,
+        source: &mut dyn ZoneSource,
+    ) -> Result<Vec<(usize, Class)>, PoolError> {
+        let len = granule_bytes(len);
+        let [a, b] = self.layout().meta();
+        let mut slots = [(a, Class::MetaA), (b, Class::MetaB)];
+        let mut near = Vec::new();
+        for (slot, class) in &mut slots {
+            *slot = self.slot_with_room(*slot, (*class, true), (txg, len), &near, source)?;
+            near.extend(self.zone_of(*slot));
+        }
+        let [first, second] = &mut slots;
+        // Room for the second may have cost the zone of the first.
+        if self.room(first.0) < len {
+            first.0 = second.0;
+        }
+        if first.0 == second.0 {
+            let both = self.taken_alone(len) + len;
+            match self.slot_with_room(second.0, (second.1, true), (txg, both), &[], source) {
+                Ok(slot) => second.0 = slot,
+                Err(PoolError::NoSpace { .. }) => return Ok(vec![*first]),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(slots.to_vec())
+    }
+
+    /// What a block of so many bytes takes of a zone at most, in bytes, when it is written alone.
+    fn taken_alone(&self, len: u64) -> u64 {
+        let part = PartEncoder::new(0).stored_bytes() + 2 * ENTRY_BYTES_MAX;
+        (len + part).next_multiple_of(self.unit)
     }
 
     /// Another slot with room, if a copy of the block lies in the zone of this one: the roomiest in which none does.

@@ -31,7 +31,11 @@ fn streams() -> (Streams, SimDevice) {
 }
 
 fn streams_with(layout: Layout) -> (Streams, SimDevice) {
-    let device = SimDevice::new(SimConfig { zone_count: 32, ..SimConfig::default() }).unwrap();
+    streams_on(layout, 4096)
+}
+
+fn streams_on(layout: Layout, write_unit: u32) -> (Streams, SimDevice) {
+    let device = SimDevice::new(SimConfig { zone_count: 32, write_unit, ..SimConfig::default() }).unwrap();
     let devices = Arc::new(Devices::new(vec![Some(Arc::new(device.clone()))]));
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
     (
@@ -293,4 +297,39 @@ fn the_second_copy_finds_another_zone_while_there_is_one() {
     }
     assert!(elsewhere > 0 && shared > 0, "{elsewhere} {shared}");
     assert_eq!(streams.group.shared.len(), shared, "those that had to share are told of");
+}
+
+#[test]
+fn room_that_was_made_for_a_record_takes_it() {
+    let [mut apart, mut together, mut alone] = [0; 3];
+    for (unit, filled, kib) in
+        [4096, 16384].into_iter().flat_map(|unit| (0..12).map(move |n| (unit, 40 * (n % 3), 1 + 2 * n)))
+    {
+        let (mut streams, _) = streams_on(Layout::of_slots(2, 1).unwrap(), unit);
+        let mut source = Shelf(vec![11, 10]);
+        // Of two zones one has little left.
+        for (slot, bytes) in [(0, 800 << 10), (1, (800 + filled) << 10)] {
+            append(&mut streams, &mut source, slot, bytes >> 10, None).unwrap();
+        }
+        let record = vec![7; kib << 10];
+        loop {
+            streams.drain(Txg(9), &mut source).unwrap();
+            let slots = match streams.room_for_record(Txg(9), record.len() as u64, &mut source) {
+                Ok(slots) => slots,
+                Err(PoolError::NoSpace { .. }) => break,
+                Err(error) => panic!("{error}"),
+            };
+            match slots[..] {
+                [(a, _), (b, _)] if a != b => apart += 1,
+                [_, _] => together += 1,
+                _ => alone += 1,
+            }
+            for (slot, class) in slots {
+                let written =
+                    streams.write_alone(slot, class, Txg(9), crate::directory::POOL_RECORD, &record);
+                assert!(written.is_ok(), "unit {unit}, {filled}, {kib} KiB: {}", written.unwrap_err());
+            }
+        }
+    }
+    assert!(apart > 50 && together > 10 && alone > 5, "the canary: {apart} {together} {alone}");
 }
