@@ -74,6 +74,18 @@ impl Group<'_> {
         self.st.shared.extend(shared.into_iter().take(room));
     }
 
+    /// A copy cannot be moved now, because zones are short.
+    pub(crate) fn wait_for_zones(&mut self, heal: Heal) {
+        if heal.is_damaged {
+            self.pool.heals.lock().push(heal);
+            return;
+        }
+        // What heals keep in memory is for what is damaged.
+        let (psize, crc) = (heal.bytes.len() as u32, crc32c::crc32c(&heal.bytes));
+        let Heal { addr, siblings, birth, owner, .. } = heal;
+        self.st.shared.push_back(Shared { addr, siblings, psize, crc, birth, owner });
+    }
+
     /// Has copies that share a zone moved like healed ones, when zones are not short.
     pub(crate) fn part_copies(&mut self) {
         let mut left = PARTED_MAX;
@@ -93,6 +105,11 @@ impl Pool {
     /// Copies share zones, and there are zones for them.
     pub(crate) fn may_part(&self, st: &SyncState) -> bool {
         !st.shared.is_empty() && st.alloc.empty_count() >= self.low_water() && self.txg.waiting().0 == 0
+    }
+
+    /// Damaged copies waited for zones, and there are some.
+    pub(crate) fn may_heal(&self, st: &SyncState) -> bool {
+        st.alloc.empty_count() >= self.low_water() && !self.heals.lock().is_empty()
     }
 
     /// What is to be moved, if it is there and its place is still that of another copy.

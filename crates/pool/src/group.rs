@@ -429,10 +429,9 @@ impl Group<'_> {
         let heals = std::mem::take(&mut *self.pool.heals.lock());
         let mut split_now = BTreeSet::new();
         for heal in heals {
-            // Healing reserved nothing: when zones are short it waits for collection.
+            // Healing reserved nothing: when zones are short it waits for a group that finds more.
             if self.st.alloc.empty_count() < self.pool.low_water() {
-                self.pool.heals.lock().push(heal);
-                self.pool.want_another_group();
+                self.wait_for_zones(heal);
                 continue;
             }
             let granules = (granule_bytes(heal.bytes.len() as u64) / GRANULE) as u32;
@@ -823,7 +822,7 @@ impl Group<'_> {
         pool.reset_emptied(st)?;
         pool.keep_only_the_newest(st)?;
         pool.forget_dead_zones(st);
-        if pool.may_part(st) {
+        if pool.may_part(st) || pool.may_heal(st) {
             pool.want_another_group();
         }
         pool.publish(st);

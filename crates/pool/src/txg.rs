@@ -612,6 +612,11 @@ impl Pool {
         self.more_work.store(true, Ordering::Release);
     }
 
+    /// Whether another group will follow although nobody changes anything.
+    pub fn has_work_left(&self) -> bool {
+        self.txg.state.lock().empty_wanted
+    }
+
     /// A group should follow now.
     pub(crate) fn hurry(&self) {
         let mut state = self.txg.state.lock();

@@ -193,6 +193,7 @@ fn healing_waits_when_zones_are_short() {
     // One group: what comes after it may have collected a zone.
     pool.commit_txg(pool.open_txg()).unwrap();
     assert_eq!(pool.stats().healed_blocks, 0, "{} zones are empty", pool.status().zones_empty);
+    comes_to_rest(&pool);
     // Almost everything goes, and with it the shortage.
     for slot in (0..support::SLOTS).filter(|at| *at != slot) {
         toy.state.lock().versions[slot] += 1;
@@ -451,8 +452,8 @@ impl Crowded {
 
 /// Kills all empty zones but `keep`, the first ones, while the pool is in use.
 fn kill_all_but(pool: &Pool, device: &SimDevice, keep: usize, state: ZoneState) {
-    for zone in &empty_zones(pool)[keep..] {
-        device.kill_zone(*zone, state).unwrap();
+    for zone in empty_zones(pool).into_iter().skip(keep) {
+        device.kill_zone(zone, state).unwrap();
     }
 }
 
@@ -499,8 +500,8 @@ fn sharing(pool: &Pool, toy: &support::Toy) -> Vec<usize> {
     (0..support::SLOTS).filter(|slot| shares(&state.pointers[*slot])).collect()
 }
 
-/// A pool in which blocks share a zone, because another one failed and none could be opened.
-fn with_copies_in_one_zone(seed: u64) -> (SimDevice, Arc<Pool>, Arc<support::Toy>) {
+/// A pool in which blocks share a zone, because another one failed and none could be opened. So many zones are empty now.
+fn with_copies_in_one_zone(seed: u64, empty: usize) -> (SimDevice, Arc<Pool>, Arc<support::Toy>) {
     let device = sim(seed, seed.is_multiple_of(2));
     let (pool, toy) = create(&device, seed);
     let env = SeededEnv::new(seed);
@@ -509,6 +510,7 @@ fn with_copies_in_one_zone(seed: u64) -> (SimDevice, Arc<Pool>, Arc<support::Toy
     let (pool, toy) = import(&device, seed).unwrap();
     // What is empty must be reset before it is opened.
     device.inject(Fault::ResetError { zone: None, one_in: 1 });
+    kill_all_but(&pool, &device, empty, ZoneState::ReadOnly);
     let open = pool.zones().into_iter().find(|zone| zone.phase == Phase::Open).unwrap();
     device.inject(Fault::WriteError { zone: Some(open.home.zone), one_in: 1, partial: false });
     let tx = pool.begin(Cost { write_bytes: 1 << 20, meta_blocks: 4, ..Cost::NOTHING }).unwrap();
@@ -526,7 +528,7 @@ fn with_copies_in_one_zone(seed: u64) -> (SimDevice, Arc<Pool>, Arc<support::Toy
 #[test]
 fn copies_that_had_to_share_a_zone_part_when_there_is_another() {
     for seed in [61, 62] {
-        let (_, pool, toy) = with_copies_in_one_zone(seed);
+        let (_, pool, toy) = with_copies_in_one_zone(seed, usize::MAX);
         for _ in 0..3 {
             pool.commit_txg(pool.open_txg()).unwrap();
         }
@@ -536,4 +538,28 @@ fn copies_that_had_to_share_a_zone_part_when_there_is_another() {
         verify(&pool, &toy);
         pool.export().unwrap();
     }
+}
+
+/// Nobody changes anything: groups follow each other, and then none does.
+fn comes_to_rest(pool: &Arc<Pool>) {
+    let mut groups = 0;
+    while pool.has_work_left() {
+        pool.commit_txg(pool.open_txg()).unwrap();
+        groups += 1;
+        assert!(groups < 100, "{} zones are empty", pool.status().zones_empty);
+    }
+}
+
+#[test]
+fn an_idle_pool_comes_to_rest_while_copies_wait_for_zones() {
+    let (mut waiting, mut parted) = (0, 0);
+    for (seed, empty) in [61, 62].into_iter().flat_map(|seed| (1..9).map(move |empty| (seed, empty))) {
+        let (_, pool, toy) = with_copies_in_one_zone(seed, empty);
+        comes_to_rest(&pool);
+        let left = sharing(&pool, &toy).len();
+        waiting += usize::from(left > 0);
+        parted += usize::from(left == 0);
+        verify(&pool, &toy);
+    }
+    assert!(waiting > 0 && parted > 0, "the canary: {waiting} {parted}");
 }
