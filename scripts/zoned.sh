@@ -14,7 +14,7 @@ set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 
 short=(check_limit_4 check_cases check_cuts_odd)
-full=(check_limit_4 check_limit_14 check_odd check_behind check_cases check_rebuild check_large_zones check_cuts check_cuts_odd)
+full=(check_limit_4 check_limit_14 check_odd check_behind check_cases check_rebuild check_cache check_large_zones check_cuts check_cuts_odd)
 cuts=3 rounds=1 mounted=(check_ends) cases=(case_apart case_hints case_reset)
 case ${1:-} in
     --full) shift; short=("${full[@]}") rounds=2 mounted=() cases=() cuts=20 ;;
@@ -173,6 +173,45 @@ inside_promises() { # device, directory that outlives us, "load" or "verify"
     done
 }
 
+# What a pool in a file, whose memory is small, has from a drive that caches: it is fed, read, found again by the next mount, and never
+# believed. The pool outlives us as the drive does.
+inside_cache() { # device, directory of the pool, "begin", "again" or "damaged", most active zones
+    begin_inside "$1"
+    local pool=$2/cached.img what=$3 limit=$4 round begun hits
+    cached() { "$terrane" pool status -j p | python3 -c 'import json, sys; print(json.load(sys.stdin)["pools"][0]["caches"][0][sys.argv[1]])' "$1"; }
+    if [ "$what" = begin ]; then
+        rm -f "$pool"
+        "$terrane" pool create p "$pool" --size 1G -o compression=off
+        "$terrane" pool add p cache "$device" --force
+    else
+        "$terrane" pool import "$pool" >/dev/null
+    fi
+    # 64 MiB for blocks of all kinds; the kernel keeps none.
+    "$terrane" mount p "$mnt" --memory 128M -o direct_io
+    begun=$SECONDS
+    while [ "$(cached state)" = loading ] && [ $((SECONDS - begun)) -lt 120 ]; do sleep 0.2; done
+    [ "$(cached state)" = normal ] || { say "    the drive is $(cached state)"; return 1; }
+    if [ "$what" = begin ]; then
+        head -c 160M /dev/urandom >"$mnt/file"
+        sha256sum <"$mnt/file" >"$2/cached.sum"
+    elif [ "$what" = again ]; then
+        [ "$(cached held)" -gt $((64 << 20)) ] || { say "    after a restart it holds $(cached held) bytes"; return 1; }
+    fi
+    for round in 1 2; do
+        [ "$(sha256sum <"$mnt/file")" = "$(cat "$2/cached.sum")" ] || { say "    read $round: other bytes than were written"; return 1; }
+        [ "$limit" = 0 ] || [ "$(active_zones "$device")" -le "$limit" ] ||
+            { say "    $(active_zones "$device") zones are active, $limit may be"; return 1; }
+    done
+    hits=$(cached hits)
+    say "    $what: $(cached held) bytes held, $hits hits, $(cached damaged) damaged"
+    case $what in
+        damaged) [ "$(cached damaged)" -gt 0 ] || { say "    nobody noticed flipped bytes"; return 1; } ;;
+        *) [ "$hits" -gt 200 ] && [ "$(cached damaged)" = 0 ] || { say "    it is not used, or not sound"; return 1; } ;;
+    esac
+    "$terrane" umount "$mnt"
+    "$terrane" check p
+}
+
 inside_create() { # device
     begin_inside "$1"
     "$terrane" pool create p "$device"
@@ -311,6 +350,35 @@ check_cases() {
 check_rebuild() {
     on_null 512:8:14 rebuild
     on_null 512:8:0:6:2 rebuild
+}
+
+# A drive as a cache device: of a pool whose file lies elsewhere, with room for few open zones, then of one that lasts, of which every
+# 64 KiB lose a bit.
+check_cache() {
+    on_null 512:8:3 cache "$kept" begin 3
+    on_lasting 512:8:6 '' cache "$kept" begin 0
+    on_lasting 512:8:6 '' cache "$kept" again 0
+    [ -d "$kept/drive" ] || return 0
+    python3 - "$kept/drive" <<'PYTHON'
+import os, sys
+flipped = 0
+for path, _, names in os.walk(sys.argv[1]):
+    # All but the zone that says whose it is.
+    for name in sorted(names):
+        if not name.startswith(("seq-", "cnv-")) or name.endswith("-000000"):
+            continue
+        with open(os.path.join(path, name), "r+b") as zone:
+            size = os.fstat(zone.fileno()).st_size
+            for at in range(32768, size, 65536):
+                zone.seek(at)
+                byte = zone.read(1)
+                zone.seek(at)
+                zone.write(bytes([byte[0] ^ 1]))
+                flipped += 1
+assert flipped > 1000, flipped
+PYTHON
+    on_lasting 512:8:6 '' cache "$kept" damaged 0
+    rm -rf "$kept/drive"
 }
 
 check_large_zones() {
