@@ -175,6 +175,24 @@ fn a_scan_takes_little_from_what_is_used_of_either_kind() {
 }
 
 #[test]
+fn a_large_block_stays_from_one_piece_to_the_next_in_a_full_cache() {
+    let cache = BlockCache::new(16 << 20);
+    (0..200).for_each(|n| cache.insert(key(n), Kind::Data, packed(n, 128 << 10), None));
+    (0..200).for_each(|n| drop(cache.get(key(n), Kind::Data)));
+    let mut misses = 0;
+    for n in 1000..1500 {
+        for _ in 0..4 {
+            if cache.get(key(n), Kind::Data).is_none() {
+                misses += 1;
+                cache.insert(key(n), Kind::Data, packed(n, 128 << 10), None);
+            }
+        }
+    }
+    assert_eq!(misses, 500, "each is read once");
+    cache.check().unwrap();
+}
+
+#[test]
 fn each_kind_is_counted_apart() {
     let cache = BlockCache::new(1 << 20);
     cache.insert(key(1), Kind::Data, packed(1, 1000), None);

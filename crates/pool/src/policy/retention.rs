@@ -155,7 +155,9 @@ impl Retention {
         self.bound_window(capacity);
         loop {
             let (candidate, oldest) = (self.list(Part::Window).first, self.list(Part::Main).first);
-            if oldest == NONE || self.list(Part::Window).bytes > self.window_bytes {
+            let window = self.list(Part::Window);
+            // Who came last stays in any case: what is read in pieces would go between them where it is larger than the window.
+            if oldest == NONE || (window.bytes > self.window_bytes && window.count > 1) {
                 let Entry { bytes, uses, .. } = *self.entries.get(candidate as usize)?;
                 let main_bytes = self.list(Part::Main).bytes + u64::from(bytes);
                 let held = self.entries.get(oldest as usize).map(|entry| entry.uses);
