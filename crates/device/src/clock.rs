@@ -11,10 +11,11 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Nanoseconds for which a thread trusts its counter.
-const FIX_NS: u64 = 100_000_000;
+const FIX_NS: u64 = 250_000_000;
 /// A pace is measured over so many nanoseconds at least.
 const PACE_NS: u64 = 10_000_000;
 
@@ -52,6 +53,38 @@ pub fn thread_ns() -> u64 {
         return 0;
     }
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+/// Nanoseconds since 1970. It follows a clock that is set after [`FIX_NS`] at the latest. Whatever thread asks, time does not run back
+/// but by a clock that is set: what was made later is not older.
+pub fn wall_ns() -> u64 {
+    thread_local! {
+        /// The wall clock's lead over [`monotonic_ns`], and when that was looked at.
+        static LEAD: Cell<Option<(u64, u64)>> = const { Cell::new(None) };
+    }
+    static NEWEST: AtomicU64 = AtomicU64::new(0);
+    let now = monotonic_ns();
+    let known = LEAD.get().filter(|(_, at)| now.checked_sub(*at).is_some_and(|passed| passed < FIX_NS));
+    let (lead, _) = known.unwrap_or_else(|| {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        (wall.saturating_sub(now), now)
+    });
+    if known.is_none() {
+        LEAD.set(Some((lead, now)));
+    }
+    not_before(&NEWEST, now.saturating_add(lead))
+}
+
+/// Threads that count for themselves may differ by this many nanoseconds: whoever is behind by less was not set back.
+const APART_NS: u64 = 1_000_000;
+
+/// The newest time that anybody was told, if `ns` is only just before it.
+fn not_before(newest: &AtomicU64, ns: u64) -> u64 {
+    let was_set = |last: u64| last <= ns || last - ns >= APART_NS;
+    match newest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| was_set(last).then_some(ns)) {
+        Ok(_) => ns,
+        Err(newer) => newer,
+    }
 }
 
 fn asked() -> u64 {
@@ -106,7 +139,7 @@ mod tests {
         // Three ticks a microsecond.
         let fix = Fix::next(Some(first), 1_000 + 30_000, ms(10));
         assert_eq!(fix.counted(31_000 + 15_000), Some(ms(15)));
-        assert_eq!(fix.counted(31_000 + 300_000), None, "trusted for 100 ms");
+        assert_eq!(fix.counted(31_000 + 750_000), None, "trusted for 250 ms");
         assert_eq!(fix.counted(30_000), None, "the counter went back");
         // It stopped, or ran wild, and is measured anew.
         let slow = Fix::next(Some(fix), 31_000 + 30_000, ms(30));
@@ -140,5 +173,24 @@ mod tests {
             }
         }
         assert!(monotonic_ns() - clock >= 60_000_000);
+    }
+
+    #[test]
+    fn the_wall_clock_goes_back_only_when_it_is_set() {
+        let newest = AtomicU64::new(0);
+        assert_eq!(not_before(&newest, 5_000_000), 5_000_000);
+        assert_eq!(not_before(&newest, 4_999_000), 5_000_000, "another thread, a little behind");
+        assert_eq!(not_before(&newest, 3_000_000), 3_000_000, "set back");
+        assert_eq!(not_before(&newest, 3_000_001), 3_000_001);
+    }
+
+    #[test]
+    fn the_wall_clock_is_the_kernels() {
+        let kernels = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+        for _ in 0..40 {
+            std::thread::sleep(std::time::Duration::from_millis(7));
+            let (before, ours, after) = (kernels(), wall_ns(), kernels());
+            assert!(ours + 1_000_000 >= before && ours <= after + 1_000_000, "{before} {ours} {after}");
+        }
     }
 }

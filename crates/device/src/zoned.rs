@@ -31,9 +31,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_wire::ZoneIdx;
 
-/// Bytes written at once: 256 pages, what the kernel takes as one request to a zone. More would be several that can fail each for
-/// itself.
-const PIECE_BYTES: usize = 1 << 20;
+/// Bytes written at once. The kernel makes requests of at most 256 pages of them, in order: behind one that fails the zone's pointer is not
+/// where the next wants it, so what was taken is a beginning all the same.
+const PIECE_BYTES: usize = 4 << 20;
 /// Zones asked for at once.
 const REPORT_ZONES: usize = 4096;
 /// Overwritten when a conventional zone is reset: all that is looked at for what lies on a device.

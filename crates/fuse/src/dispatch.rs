@@ -65,6 +65,10 @@ impl Handler for Dispatch {
         self.metrics.answered(call, outcome, reply, nanoseconds(time));
     }
 
+    fn monotonic_ns(&self) -> u64 {
+        self.fs.monotonic_ns()
+    }
+
     fn parked(&self, time: Duration) {
         self.metrics.parked(nanoseconds(time));
     }

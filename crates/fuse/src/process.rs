@@ -43,6 +43,14 @@ pub fn give_way() {
     }
 }
 
+/// Free bytes at the end of a heap that are not given back at once. Records come and go by megabytes, and each page that was given back
+/// costs a page fault and zeros.
+#[cfg(target_env = "gnu")]
+const HEAP_KEEPS_BYTES: i32 = 32 << 20;
+/// Allocations of as many bytes are not of a heap.
+#[cfg(target_env = "gnu")]
+const OWN_PAGES_BYTES: i32 = 8 << 20;
+
 /// Has all threads share two heaps. Each thread having its own is faster only where they allocate more than they work, and what one
 /// frees the others could not use.
 #[cfg(target_env = "gnu")]
@@ -50,6 +58,8 @@ pub fn share_heaps() {
     // SAFETY: mallopt takes two numbers and changes only how later allocations are made.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, HEAP_KEEPS_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_PAGES_BYTES);
     }
 }
 

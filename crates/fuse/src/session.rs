@@ -28,8 +28,8 @@ use gate::{Admitted, Gate};
 use listings::Listings;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Threads that never take a request which may wait.
@@ -54,6 +54,12 @@ pub trait Handler: Send + Sync {
 
     /// What came of a call, and how long it took: for who counts.
     fn answered(&self, _call: &Call<'_>, _outcome: Result<(), Errno>, _reply: &Reply, _time: Duration) {}
+
+    /// The clock by which calls are timed, in nanoseconds.
+    fn monotonic_ns(&self) -> u64 {
+        static START: OnceLock<Instant> = OnceLock::new();
+        u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
 
     /// A request was parked for so long before its call.
     fn parked(&self, _time: Duration) {}
@@ -409,7 +415,7 @@ impl Work<'_> {
         }
         let call = Call { header, request, negotiated: self.negotiated };
         reply.clear();
-        let began = Instant::now();
+        let began_ns = self.handler.monotonic_ns();
         // The reply is rebuilt from nothing after a panic, and the handler's own state is behind locks that do not poison:
         // what it was changing belongs to a transaction that its owner must be able to drop anywhere.
         let outcome =
@@ -418,7 +424,8 @@ impl Work<'_> {
                 *reply = Reply::new();
                 Err(Errno(libc::EIO))
             });
-        self.handler.answered(&call, outcome, reply, began.elapsed());
+        let took = Duration::from_nanos(self.handler.monotonic_ns().saturating_sub(began_ns));
+        self.handler.answered(&call, outcome, reply, took);
         if !request.has_no_reply() {
             if let (Ok(()), Some(first)) = (outcome, self.listings.before(header, request, reply)) {
                 self.notify(header, &first);

@@ -9,7 +9,8 @@
 //!
 //! One thread appends, the one that syncs the group. One writer thread, or nobody, stands between it and the device, so writes
 //! to a zone keep their order, and a zone that takes no more is finished on its drive before the next one is opened: a drive's
-//! limits hold at every moment.
+//! limits hold at every moment. Work is handed to the writer, or done by who has it when the writer has nothing left
+//! ([`Writer::is_outrun`]).
 //!
 //! Open zones are slots ([`Layout`]). When no empty zone is left, blocks go to whatever open zone has room: where a block lies is a hint,
 //! that a group can commit is not.
@@ -38,7 +39,7 @@ use terrane_device::{AlignedBuf, Device};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 mod slots;
-use writer::{Done, Work, Writer, carry_out};
+use writer::{Done, Pace, Work, Writer, carry_out};
 
 /// A batch is written when it reaches this many bytes (less in small zones).
 pub const BATCH_BYTES: u64 = 1 << 20;
@@ -169,6 +170,7 @@ pub struct Streams {
     placer: Placer,
     open: Vec<Option<OpenZone>>,
     to_writer: Option<Writer>,
+    pace: Arc<Pace>,
     from_writer: Receiver<Done>,
     done: Sender<Done>,
     /// Work whose end was not heard of yet.
@@ -184,20 +186,22 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// `threads`: a writer thread of its own.
+    /// With a writer thread of its own unless `workers` is 0.
     pub(crate) fn new(
         (pool, incarnation): (u64, u64),
         devices: Arc<Devices>,
         capacity: u64,
         layout: Layout,
-        threads: bool,
+        workers: usize,
         counters: Arc<Counters>,
         parts: Arc<PartCache>,
     ) -> Streams {
         let unit = devices.write_unit();
         let (done, from_writer) = unbounded();
         let open = std::iter::repeat_with(|| None).take(layout.slots()).collect();
-        let to_writer = threads.then(|| Writer::start(&done, &devices, &counters));
+        let pace = Arc::<Pace>::default();
+        let start = || Writer::start(&done, &devices, &counters, (workers == 1, pace.clone()));
+        let to_writer = (workers > 0).then(start);
         let batch_bytes = BATCH_BYTES.min(capacity / 2);
         Streams {
             pool,
@@ -210,6 +214,7 @@ impl Streams {
             placer: Placer::new(layout, capacity),
             open,
             to_writer,
+            pace,
             from_writer,
             done,
             in_flight: 0,
@@ -573,10 +578,15 @@ impl Streams {
         self.note_write(batch.class, &gathered, end - start);
         self.submit(Work::Write(batch));
         // What was written meanwhile need not be kept until the group ends.
+        self.hear();
+        Ok(())
+    }
+
+    /// Takes what the writer has done so far.
+    fn hear(&mut self) {
         while let Ok(done) = self.from_writer.try_recv() {
             self.settle(done);
         }
-        Ok(())
     }
 
     /// The writer has done something.
@@ -621,8 +631,11 @@ impl Streams {
     }
 
     fn submit(&mut self, work: Work) {
+        self.hear();
+        // What was handed over before comes first.
+        let writer = self.to_writer.as_ref().filter(|writer| self.in_flight > 0 || !writer.is_outrun());
         self.in_flight += 1;
-        let answer = match self.to_writer.as_ref().and_then(|writer| writer.queue.as_ref()) {
+        let answer = match writer.and_then(|writer| writer.queue.as_ref()) {
             Some(queue) => match queue.send(work) {
                 Ok(()) => return,
                 Err(unsent) => match unsent.0 {
@@ -633,7 +646,7 @@ impl Streams {
                     Work::Finish(_) => None,
                 },
             },
-            None => carry_out(work, &self.devices, &self.counters),
+            None => carry_out(work, &self.devices, &self.counters, &self.pace),
         };
         self.done.send(answer).expect("we hold the other end");
     }

@@ -136,7 +136,7 @@ impl Pool {
                 devices.clone(),
                 capacity,
                 layout,
-                env.workers() > 0,
+                env.workers(),
                 counters.clone(),
                 Arc::new(PartCache::new(options.cache_bytes / PARTS_PART)),
             ),

@@ -1,7 +1,7 @@
 //! Clock, randomness and threads, injected, so that a whole pool can run from one seed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// What a pool takes from the world around it.
 pub trait Env: Send + Sync {
@@ -39,7 +39,7 @@ impl SystemEnv {
 
 impl Env for SystemEnv {
     fn wall_ns(&self) -> u64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+        terrane_device::wall_ns()
     }
 
     fn monotonic_ns(&self) -> u64 {

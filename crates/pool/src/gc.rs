@@ -51,7 +51,7 @@ const INDEX_LOOK_BYTES: u64 = 256 << 20;
 /// What is believed of the speed of copying before it was measured, in bytes a second.
 const RATE_AT_FIRST: u64 = 400 << 20;
 /// One read of a victim, and how far its survivors may lie apart to share it: no drive reads elsewhere sooner than it reads so much.
-const EXTENT_BYTES: u64 = 1 << 20;
+const EXTENT_BYTES: u64 = 2 << 20;
 const EXTENT_GAP: u64 = 128 << 10;
 /// What a group that goes on because somebody waits gains before it looks again.
 const STEP_BYTES: u64 = 256 << 10;
@@ -612,7 +612,7 @@ impl Group<'_> {
                 && let Some(extent) = todo.pop_front()
             {
                 let buf = self.st.collector.spare.pop();
-                let buf = buf.unwrap_or_else(|| AlignedBuf::with_capacity(2 * EXTENT_BYTES as usize));
+                let buf = buf.unwrap_or_else(|| AlignedBuf::with_capacity(EXTENT_BYTES as usize * 3 / 2));
                 reading.push_back(self.read_ahead(&held, extent, buf));
             }
             let Some((extent, read)) = reading.pop_front() else { break };

@@ -534,7 +534,7 @@ fn open(
         devices.clone(),
         capacity,
         devices.layout(label.has_special())?,
-        env.workers() > 0 && !options.read_only,
+        if options.read_only { 0 } else { env.workers() },
         counters.clone(),
         Arc::new(PartCache::new(options.cache_bytes / PARTS_PART)),
     );

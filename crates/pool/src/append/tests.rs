@@ -1,7 +1,7 @@
 use super::*;
 use crate::env::{Env, SeededEnv};
 use crate::record::Run;
-use terrane_device::{Fault, SimConfig, SimDevice};
+use terrane_device::{Fault, SimConfig, SimDevice, ZoneState};
 use terrane_wire::ZoneIdx;
 
 /// Zones in order, until there are no more.
@@ -31,10 +31,10 @@ fn streams() -> (Streams, SimDevice) {
 }
 
 fn streams_with(layout: Layout) -> (Streams, SimDevice) {
-    streams_on(layout, 4096)
+    streams_on(layout, 4096, 0)
 }
 
-fn streams_on(layout: Layout, write_unit: u32) -> (Streams, SimDevice) {
+fn streams_on(layout: Layout, write_unit: u32, workers: usize) -> (Streams, SimDevice) {
     let device = SimDevice::new(SimConfig { zone_count: 32, write_unit, ..SimConfig::default() }).unwrap();
     let devices = Arc::new(Devices::new(vec![Some(Arc::new(device.clone()))]));
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
@@ -44,7 +44,7 @@ fn streams_on(layout: Layout, write_unit: u32) -> (Streams, SimDevice) {
             devices,
             1 << 20,
             layout,
-            false,
+            workers,
             Arc::new(Counters::new(env)),
             Arc::new(PartCache::new(1 << 20)),
         ),
@@ -127,6 +127,28 @@ fn blocks_that_should_have_moved_with_a_failed_batch_need_no_room() {
     // And what is born now is told that there is no room, with everything as it was.
     let refused = append(&mut streams, &mut source, 0, 16, None).unwrap_err();
     assert!(matches!(refused, PoolError::NoSpace { .. }), "{refused}");
+}
+
+#[test]
+fn one_processor_writes_in_order_whoever_does_it() {
+    let (mut streams, device) = streams_on(Layout::of_slots(2, 1).unwrap(), 4096, 1);
+    let mut source = Shelf((10..20).collect());
+    for round in 0..3 {
+        // As a disk would: its batches are handed over, until it is seen that it is none.
+        (0..16).for_each(|_| streams.pace.note(1 << 20, 20_000_000));
+        for _ in 0..12 {
+            append(&mut streams, &mut source, round % 2, 100, None).unwrap();
+        }
+        streams.drain(Txg(9), &mut source).unwrap();
+    }
+    // A batch before its turn is refused, and its blocks move.
+    assert!(streams.group.moves.is_empty(), "{:?}", streams.group.moves);
+    assert!(streams.group.written.len() > 2, "the canary: {:?}", streams.group.written);
+    for (seq, written) in &streams.group.written {
+        let report = device.report(ZoneIdx(seq.0 as u32)).unwrap();
+        let is_finished = report.state == ZoneState::Full;
+        assert!(is_finished || report.pointer == written.claimed, "zone {seq}: {report:?}");
+    }
 }
 
 #[test]
@@ -305,7 +327,7 @@ fn room_that_was_made_for_a_record_takes_it() {
     for (unit, filled, kib) in
         [4096, 16384].into_iter().flat_map(|unit| (0..12).map(move |n| (unit, 40 * (n % 3), 1 + 2 * n)))
     {
-        let (mut streams, _) = streams_on(Layout::of_slots(2, 1).unwrap(), unit);
+        let (mut streams, _) = streams_on(Layout::of_slots(2, 1).unwrap(), unit, 0);
         let mut source = Shelf(vec![11, 10]);
         // Of two zones one has little left.
         for (slot, bytes) in [(0, 800 << 10), (1, (800 + filled) << 10)] {

@@ -1,4 +1,7 @@
 //! The thread that writes batches to devices, in the order in which they were handed over.
+//!
+//! On one processor it wins only what a device's own time leaves: a device that takes a batch as fast as memory is written to by who
+//! has the batch, which saves waking the other and being woken.
 
 use super::{Batch, IN_FLIGHT};
 use crate::devices::Devices;
@@ -7,8 +10,14 @@ use crate::record::Home;
 use crate::stats::Counters;
 use flume::{Sender, bounded};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use terrane_device::Device;
+
+/// Batches of as many bytes tell how fast a device is.
+const TELLING_BYTES: u64 = 256 << 10;
+/// A device that takes a MiB in less time, in nanoseconds, is not waited for by another thread.
+const QUICK_NS: u64 = 2_000_000;
 
 /// What the writer does, in this order.
 pub(super) enum Work {
@@ -25,23 +34,56 @@ pub(super) type Done = Option<(Batch, Result<(), PoolError>)>;
 pub(super) struct Writer {
     pub queue: Option<Sender<Work>>,
     thread: Option<JoinHandle<()>>,
+    /// There is one processor.
+    alone: bool,
+    pace: Arc<Pace>,
+}
+
+/// How long a device took for a MiB lately, in nanoseconds; 0: not known.
+#[derive(Default)]
+pub(super) struct Pace(AtomicU64);
+
+impl Pace {
+    pub fn note(&self, bytes: u64, ns: u64) {
+        if bytes >= TELLING_BYTES {
+            let now = u128::from(ns) * (1 << 20) / u128::from(bytes);
+            let now = u64::try_from(now).unwrap_or(u64::MAX).max(1);
+            let last = self.0.load(Ordering::Relaxed);
+            self.0.store(if last == 0 { now } else { last - last / 4 + now / 4 }, Ordering::Relaxed);
+        }
+    }
+
+    fn is_quick(&self) -> bool {
+        (1..QUICK_NS).contains(&self.0.load(Ordering::Relaxed))
+    }
 }
 
 impl Writer {
-    pub fn start(done: &Sender<Done>, devices: &Arc<Devices>, counters: &Arc<Counters>) -> Writer {
+    /// `alone`: there is one processor.
+    pub fn start(
+        done: &Sender<Done>,
+        devices: &Arc<Devices>,
+        counters: &Arc<Counters>,
+        (alone, pace): (bool, Arc<Pace>),
+    ) -> Writer {
         let (queue, work) = bounded::<Work>(IN_FLIGHT);
-        let (done, devices, counters) = (done.clone(), devices.clone(), counters.clone());
+        let (done, devices, counters, own) = (done.clone(), devices.clone(), counters.clone(), pace.clone());
         let thread = std::thread::Builder::new()
             .name("terrane-write".into())
             .spawn(move || {
                 for work in work {
-                    if done.send(carry_out(work, &devices, &counters)).is_err() {
+                    if done.send(carry_out(work, &devices, &counters, &own)).is_err() {
                         return;
                     }
                 }
             })
             .expect("a thread can be started when a pool is opened");
-        Writer { queue: Some(queue), thread: Some(thread) }
+        Writer { queue: Some(queue), thread: Some(thread), alone, pace }
+    }
+
+    /// Whoever has something to be written does it sooner than this thread.
+    pub fn is_outrun(&self) -> bool {
+        self.alone && self.pace.is_quick()
     }
 }
 
@@ -53,10 +95,10 @@ impl Drop for Writer {
     }
 }
 
-pub(super) fn carry_out(work: Work, devices: &Devices, counters: &Counters) -> Done {
+pub(super) fn carry_out(work: Work, devices: &Devices, counters: &Counters, pace: &Pace) -> Done {
     match work {
         Work::Write(batch) => {
-            let result = write(devices, &batch, counters);
+            let result = write(devices, &batch, counters, pace);
             Some((batch, result))
         }
         Work::Finish(home) => {
@@ -74,12 +116,38 @@ fn finish(devices: &Devices, home: Home) {
     }
 }
 
-fn write(devices: &Devices, batch: &Batch, counters: &Counters) -> Result<(), PoolError> {
+fn write(devices: &Devices, batch: &Batch, counters: &Counters, pace: &Pace) -> Result<(), PoolError> {
     let device = devices.get(batch.home.device)?;
-    let outcome =
-        counters.timed(&counters.device_write, || device.write(batch.home.zone, batch.start, &batch.data));
+    let began_ns = counters.now_ns();
+    let outcome = device.write(batch.home.zone, batch.start, &batch.data);
+    let ns = counters.now_ns().saturating_sub(began_ns);
+    counters.device_write.record_ns(ns);
+    pace.note(batch.data.len() as u64, ns);
     if outcome.is_err() {
         counters.write_errors.add(1);
     }
     Ok(outcome?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_quick_is_told_by_large_batches() {
+        let pace = Pace::default();
+        assert!(!pace.is_quick(), "nothing is known");
+        pace.note(1 << 20, 300_000);
+        assert!(pace.is_quick());
+        pace.note(4 << 10, 5_000_000);
+        assert!(pace.is_quick(), "a small one says how long the way is");
+        for _ in 0..8 {
+            pace.note(512 << 10, 2_500_000);
+        }
+        assert!(!pace.is_quick(), "a disk");
+        for _ in 0..16 {
+            pace.note(1 << 20, 300_000);
+        }
+        assert!(pace.is_quick());
+    }
 }
