@@ -231,12 +231,35 @@ fn hopeless_blocks_are_given_up_and_others_are_not() {
             let max = max_stored(block.len());
             // Six bits in each byte: lz4 and lzjb find nothing that repeats.
             let is_hopeless = name.starts_with("rand") || word == "lzjb" && name.starts_with("sixbit");
-            let hopeless = compressor.looks_hopeless(level, &block, max, &mut out);
-            assert_eq!(hopeless, is_hopeless, "{word} {name}");
+            let hope = compressor.hope(level, &block, max, &mut out);
+            assert_eq!(hope == Hope::None, is_hopeless, "{word} {name}");
             let done = compressor.compress(level, &block, max, &mut out) == Outcome::Compressed;
             assert_eq!(done, !is_hopeless, "{word} {name}");
         }
     }
+}
+
+/// Nothing but repeats can be saved, which the highest level does no better for ten times the price.
+#[test]
+fn what_is_coded_and_repeats_is_made_as_by_zstd_12_and_named_as_asked() {
+    let mut compressor = Compressor::new();
+    let random = file("rand_128k.in");
+    let block = [&random[..100 << 10], &random[..28 << 10]].concat();
+    let mut stored = |level: u8, block: &[u8]| {
+        let (mut out, level) = (Vec::new(), Compression::Zstd(ZstdLevel::new(level).unwrap()));
+        let _ = compressor.compress(level, block, max_stored(block.len()), &mut out);
+        let cookie = out.get(4).copied();
+        out.drain(..out.len().min(ZSTD_HEADER_BYTES));
+        (cookie, out)
+    };
+    // lz4 does not see as far as that; it must be what decides.
+    assert_eq!(stored(19, &block).0, None);
+    let block = random[..32 << 10].repeat(4);
+    let (at_12, at_19) = (stored(12, &block), stored(19, &block));
+    assert_eq!((at_12.0, at_19.0), (Some(12), Some(19)));
+    assert!(!at_12.1.is_empty() && at_12.1 == at_19.1);
+    let text = file("text_128k.in");
+    assert!(stored(19, &text).1.len() < stored(12, &text).1.len());
 }
 
 fn any_compression() -> impl Strategy<Value = Compression> {
