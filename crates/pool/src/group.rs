@@ -289,7 +289,7 @@ impl Group<'_> {
             Method::Auto(levels) => How::Auto(levels.turn(self.pool, self.txg, self.logical_bytes)),
             Method::Made(made) => How::Made(made.clone()),
         };
-        let look = self.look_first(request);
+        let (look, standing) = (self.look_first(request), self.standing(request));
         move |codec| {
             let differs = look.is_some();
             if let Some(same) = look.and_then(|look| look.take(&data)) {
@@ -301,7 +301,8 @@ impl Group<'_> {
                 How::Auto(turn) => turn.prepare(data.len() as u64, prepare),
                 How::Made(made) => made.ready(checksum),
             };
-            Tried::New { ready, differs }
+            let stands = standing.is_some_and(|standing| standing.is(&ready));
+            Tried::New { ready, differs, stands }
         }
     }
 

@@ -1,23 +1,27 @@
 //! Overwrites that change nothing: the block that is there stays, with its pointer.
 //!
 //! A request may name the pointer that it replaces. If the new block would be stored in the very same bytes, by what the pointer's
-//! checksum says, nothing is appended, the pointer is handed back as it was, and so nothing above it changes either. This costs no more
-//! than comparing two checksums, for a block is compressed and summed in any case.
+//! checksum says, nothing is appended, the pointer is handed back as it was, and so nothing above it changes either. A checksum tells what
+//! was stored, not what is left of it, and who writes a file anew may do so because it was damaged: so a block that is not in memory is
+//! read from its device first. That is one read instead of a write and all that follows from it.
 //!
 //! Another level, or another version of the compressor, makes other bytes of the same content. Where the algorithm is the one that the
 //! request asks for, the old block may be looked at: read, verified and compared ([`Looks`](crate::policy::Looks) says which). What another
 //! algorithm made is not: who sets another `compression` and writes a file over itself wants it stored anew.
 //!
 //! Invariant: a pointer stays only if its checksum is a cryptographic one, of the kind that is asked for. A sum that somebody can forge,
-//! or that meets by accident, never stands for content; nor does that of a block that is known to be damaged.
+//! or that meets by accident, never stands for content. Its block was written or verified since the pool was imported, and is not known to
+//! be damaged.
 
 use crate::block_ptr::{BlockPtr, Normal};
+use crate::cache::Key;
 use crate::directory::Owner;
 use crate::group::{Group, Stream, WriteRequest};
 use crate::levels::Method;
 use crate::policy::looks::File;
 use crate::pool::Pool;
 use crate::prepare::Ready;
+use crate::read::{StoredBytes, owner_text};
 use std::sync::Arc;
 use terrane_codec::compress::algorithm::{ID_LZ4, ID_ZSTD};
 use terrane_codec::{Compression, is_same_algorithm, is_zero};
@@ -26,8 +30,8 @@ use terrane_codec::{Compression, is_same_algorithm, is_zero};
 pub(crate) enum Tried {
     /// Nothing: what it replaces was looked at, and holds the same.
     Same(BlockPtr),
-    /// `differs`: what it replaces was looked at, and holds something else.
-    New { ready: Ready, differs: bool },
+    /// `differs`: what it replaces was looked at, and holds something else. `stands`: it is stored in the same bytes, and they are there.
+    New { ready: Ready, differs: bool, stands: bool },
 }
 
 /// What becomes of a block.
@@ -56,8 +60,54 @@ impl Look {
             return false;
         }
         let mut held = vec![0; data.len()];
-        // What cannot be read was named by who tried, and is written anew.
-        self.pool.read_into(&self.old, self.owner, &mut held).is_ok() && held == data
+        let is_read = match &self.old {
+            BlockPtr::Normal(old) if !self.pool.cache.holds(Key::of(old)) => {
+                let stored = self.pool.stored_whole(old, self.owner);
+                let mut unpack = |stored: &[u8]| {
+                    let workers = &self.pool.workers;
+                    workers.here(|codec| codec.decompress_into(old.compression, stored, &mut held).is_ok())
+                };
+                stored.is_some_and(|stored| unpack(&stored))
+            }
+            // What cannot be read was named by who tried, and is written anew.
+            old => self.pool.read_into(old, self.owner, &mut held).is_ok(),
+        };
+        is_read && held == data
+    }
+}
+
+/// The block that a request replaces, and trusts, for a worker.
+pub(crate) struct Standing {
+    pool: Arc<Pool>,
+    old: Normal,
+    owner: Owner,
+}
+
+impl Standing {
+    /// Whether it is stored in the bytes that were made, and can be read.
+    pub fn is(&self, made: &Ready) -> bool {
+        let Ready::Stored { compression, bytes, checksum, .. } = made else { return false };
+        (*compression, *checksum) == (self.old.compression, self.old.checksum)
+            && self.old.psize as usize == bytes.len()
+            && (self.pool.cache.holds(Key::of(&self.old))
+                || self.pool.stored_whole(&self.old, self.owner).is_some())
+    }
+}
+
+impl Pool {
+    /// A block as it is stored, if every copy is whole on its device; what a cache device has of it says nothing.
+    fn stored_whole(&self, old: &Normal, owner: Owner) -> Option<StoredBytes> {
+        let mut whole = None;
+        for addr in old.copies() {
+            match self.read_copy(old, addr) {
+                Ok(stored) => whole = Some(stored),
+                Err(error) => {
+                    log::warn!("{error}; it is written anew, {}", owner_text(owner));
+                    return None;
+                }
+            }
+        }
+        whole
     }
 }
 
@@ -81,7 +131,7 @@ impl WriteRequest {
             && (old.kind, old.level) == (self.kind, 0)
     }
 
-    /// Whether `old` is what this request would store.
+    /// Whether `old` is what this request would put into its pointer.
     fn makes(&self, ready: &Ready, old: &BlockPtr) -> bool {
         match (ready, old) {
             (Ready::Zero, BlockPtr::Hole(_)) => true,
@@ -89,11 +139,6 @@ impl WriteRequest {
                 (*compression, payload) == (old.compression, &old.payload)
                     && (old.kind, old.level) == (self.kind, 0)
                     && old.lsize as usize == self.data.len()
-            }
-            (Ready::Stored { compression, bytes, checksum, .. }, BlockPtr::Normal(old)) => {
-                self.trusts(old)
-                    && (*compression, *checksum) == (old.compression, old.checksum)
-                    && (old.lsize as usize, old.psize as usize) == (self.data.len(), bytes.len())
             }
             _ => false,
         }
@@ -132,6 +177,13 @@ impl Group<'_> {
         is_likely.then(|| self.look(request, old))
     }
 
+    /// The block that stays if the new one is stored in the same bytes.
+    pub(crate) fn standing(&self, request: &WriteRequest) -> Option<Standing> {
+        let Some(BlockPtr::Normal(old)) = self.replaced(request) else { return None };
+        let may_stay = request.trusts(old) && old.lsize as usize == request.data.len();
+        may_stay.then(|| Standing { pool: self.pool.clone(), old: old.clone(), owner: request.owner })
+    }
+
     fn look(&self, request: &WriteRequest, old: &BlockPtr) -> Look {
         Look { pool: self.pool.clone(), old: old.clone(), owner: request.owner }
     }
@@ -139,18 +191,18 @@ impl Group<'_> {
     /// What becomes of a block that is ready.
     pub(crate) fn judge(&mut self, request: &WriteRequest, tried: Tried) -> Judged {
         let file = request.file();
-        let (ready, differs) = match tried {
+        let (ready, differs, stands) = match tried {
             Tried::Same(old) => {
                 self.st.looks.found(file, true);
                 return self.keep(request, old);
             }
-            Tried::New { ready, differs } => (ready, differs),
+            Tried::New { ready, differs, stands } => (ready, differs, stands),
         };
         if differs {
             self.st.looks.found(file, false);
         }
         let Some(old) = self.replaced(request) else { return Judged::New(ready) };
-        if request.makes(&ready, old) {
+        if stands || request.makes(&ready, old) {
             return self.keep(request, old.clone());
         }
         let may_be_same = !differs && !matches!(ready, Ready::Zero) && request.may_keep(old);

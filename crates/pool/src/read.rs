@@ -326,7 +326,7 @@ impl Pool {
         }
     }
 
-    fn read_copy(&self, normal: &Normal, addr: Addr) -> Result<StoredBytes, PoolError> {
+    pub(crate) fn read_copy(&self, normal: &Normal, addr: Addr) -> Result<StoredBytes, PoolError> {
         let mut first = None;
         // A mismatch is looked up afresh once: collection may have moved the block under us.
         for _ in 0..2 {
