@@ -37,7 +37,7 @@ phase() { # name, words for db_bench...
     before=$(written) spent=$(spent)
     db_bench --benchmarks="$name" --db="$MNT/db" --num="$KEYS" --key_size=16 --value_size=1000 --compression_type=none --compression_ratio=1 --seed=1 \
         --target_file_size_base="$FILE_BYTES" --write_buffer_size="$FILE_BYTES" --max_bytes_for_level_base=$((FILE_BYTES * 4)) \
-        --max_background_jobs=2 --statistics --use_direct_io_for_flush_and_compaction "$@" >"$WORK/$name.log" 2>&1 || { tail -n 5 "$WORK/$name.log" >&2; return 1; }
+        --max_background_jobs=2 --statistics --use_direct_io_for_flush_and_compaction "$@" >"$WORK/$name.log" 2>&1 || { grep -aiE 'error|no space|corrupt' "$WORK/$name.log" | head -n 5 >&2; return 1; }
     sync "$MNT/db"
     [ -z "${SYNC:-}" ] || sh -c "$SYNC"
     after=$(written)
