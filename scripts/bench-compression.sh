@@ -3,19 +3,21 @@
 # device; then what hardly shrinks.
 #
 #   scripts/bench-compression.sh [--mib 256] [--reps 1] [--peers terrane-zstd3-128k,...] [--works source,slow,random,...]
-#                                [--append FILE] [--first 1] [--image FILE] [--plot FILE.svg]
+#                                [--append FILE] [--first 1] [--image FILE] [--plot FILE.svg] [--steady TRIES]
 #
 # Works: source; slow, the same on a device that reads 200 MB/s; and writes of random bytes, jpeg, zstd, text, binary and mixed.
 # The table goes to standard output, and with all peers the plot to docs/compression.svg and .png, followed by the codecs alone: how much
 # smaller than OpenZFS by the same algorithm and record, and MB/s of one core. --append adds to the results of other runs and makes
 # table and plot of all, so that columns can be measured one by one; --first numbers the first repetition, and what has a number that is
 # there takes its place. What fails is said, and is no figure.
+# --steady: on machines whose processors are at times worth fewer, a column is measured so many times at the most, until the processors
+# are what they were at their best before and after it.
 # NO_BUILD: $TERRANE, and fsbench beside it, are measured as they are.
 # Needs root, and below TERRANE_BENCH_DIR (default: target/) an image of TERRANE_BENCH_GIB (default 4) and 2 GB for the corpus.
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 
-mib=256 reps=1 works=source,slow,random,jpeg,zstd,text,binary,mixed peers=ext4,btrfs-zstd,zfs-gzip plot='' append='' image='' first=1 whole=1
+mib=256 reps=1 works=source,slow,random,jpeg,zstd,text,binary,mixed peers=ext4,btrfs-zstd,zfs-gzip plot='' append='' image='' first=1 whole=1 steady=1
 slow_mb=200
 for record in 128k 1m; do
     for word in off lz4 gzip6 gzip9 fast1 zstd1 zstd3 zstd9 zstd19 auto; do peers+=,terrane-$word-$record; done
@@ -30,6 +32,7 @@ while [ $# -gt 0 ]; do
         --first) first=$2; shift 2 ;;
         --image) image=$2; shift 2 ;;
         --plot) plot=$2; shift 2 ;;
+        --steady) steady=$2; shift 2 ;;
         *) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
@@ -103,6 +106,31 @@ run() { # work, peer, repetition
     tail -n 1 "$work/one" >>"$results"
 }
 
+# Milliseconds for the same work on every processor at once.
+look() {
+    local began
+    began=$(date +%s%N)
+    for _ in $(seq "$(nproc)"); do zstd -q -6 --single-thread -c "$work/look" >/dev/null & done
+    wait
+    echo $((($(date +%s%N) - began) / 1000000))
+}
+best=
+is_steady() { # two looks
+    local at
+    for at in "$@"; do [ -n "$best" ] && [ "$at" -ge "$best" ] || best=$at; done
+    for at in "$@"; do [ $((at * 10)) -le $((best * 14)) ] || return 1; done
+}
+run_steady() { # as run
+    local before
+    for _ in $(seq "$steady"); do
+        before=$(look)
+        run "$@"
+        is_steady "$before" "$(look)" && return
+    done
+    loud "$1 on $2: the processors were not steady in any of $steady runs"
+}
+[ "$steady" = 1 ] || head -c 16M "$corpus/large" >"$work/look"
+
 throttle=/sys/fs/cgroup/blkio/blkio.throttle.read_bps_device
 for name in ${works//,/ }; do
     if [ "$name" = slow ] && [ ! -w "$throttle" ]; then
@@ -115,7 +143,7 @@ for name in ${works//,/ }; do
         for at in "${!turn[@]}"; do
             peer=${turn[$(((at + rep - 1) % ${#turn[@]}))]}
             printf '%5d s  repetition %d: %s on %s\n' "$SECONDS" "$rep" "$name" "$peer" >&2
-            run "$name" "$peer" "$rep"
+            if [ "$steady" = 1 ]; then run "$name" "$peer" "$rep"; else run_steady "$name" "$peer" "$rep"; fi
         done
     done
 done
