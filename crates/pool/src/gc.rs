@@ -249,6 +249,7 @@ impl Collector {
             }
             Some(_) => {}
             None => {
+                self.candidates.set_live(seq, 0);
                 self.candidates.remove(seq);
                 // Its end may come before its last part was looked at: from now on it gives what its reset gives, and only once.
                 if let Some(progress) = self.progress.take_if(|progress| progress.victim == seq) {
@@ -461,6 +462,7 @@ impl Group<'_> {
         loop {
             let collector = &mut self.st.collector;
             let now = collector.clock.now();
+            collector.candidates.look(now);
             let Some(victim) = collector.candidates.choose(collector.policy, now, false) else {
                 return Ok(None);
             };

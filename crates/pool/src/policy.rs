@@ -14,6 +14,7 @@ pub mod clock;
 pub mod hint;
 pub mod lives;
 pub mod looks;
+mod mortality;
 mod options;
 mod placement;
 pub mod placer;

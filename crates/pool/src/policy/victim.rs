@@ -10,11 +10,14 @@
 //! all as soon as they are written, and be moved again with little garbage: in the simulator that costs four times as much on
 //! 95/5 and on zipf.
 //!
+//! Where the old die as readily as the young, age tells nothing, and cost-benefit chooses as greedy does ([`Mortality`]).
+//!
 //! The index is a flat list, and a choice looks at all of it: ages change with every byte written, so no order stays right, and one
 //! subtraction and one product for each of 100,000 zones take less time than one block's read.
 //!
 //! Invariant ([`Candidates::check`]): each zone is listed once, with the weight that its live bytes give it.
 
+use super::mortality::Mortality;
 use std::collections::HashMap;
 use terrane_wire::ZoneSeq;
 
@@ -62,6 +65,7 @@ pub struct Candidates {
     weights: Vec<f64>,
     /// When the zone became full, by the clock.
     since: Vec<f64>,
+    mortality: Mortality,
 }
 
 fn weight(live: u64, capacity: u64) -> f64 {
@@ -74,6 +78,7 @@ impl Candidates {
     /// data and of collection alike (not when survivors were born: then old survivors are moved for ever); 0 where nobody knows.
     /// A zone that is listed already takes the new numbers.
     pub fn insert(&mut self, seq: ZoneSeq, live: u64, capacity: u64, since: u64) {
+        self.mortality.note_time(since);
         if let Some(&at) = self.at.get(&seq) {
             (self.lives[at], self.capacities[at]) = (live, capacity);
             (self.weights[at], self.since[at]) = (weight(live, capacity), since as f64);
@@ -90,6 +95,7 @@ impl Candidates {
     /// Its live bytes changed. Zones that are not listed are ignored.
     pub fn set_live(&mut self, seq: ZoneSeq, live: u64) {
         if let Some(&at) = self.at.get(&seq) {
+            self.mortality.note_death(self.since[at], self.lives[at].saturating_sub(live));
             self.lives[at] = live;
             self.weights[at] = weight(live, self.capacities[at]);
         }
@@ -121,6 +127,14 @@ impl Candidates {
         self.seqs.is_empty()
     }
 
+    /// Users have written `now` bytes: now and then all zones are looked at, to learn whether their age tells anything.
+    pub fn look(&mut self, now: u64) {
+        self.mortality.note_time(now);
+        // Roughly: drives' zones are alike.
+        let capacity = self.capacities.first().copied().unwrap_or(0).saturating_mul(self.seqs.len() as u64);
+        self.mortality.look(capacity, self.lives.iter().copied().zip(self.since.iter().copied()));
+    }
+
     /// The zone to empty when users have written `now` bytes; the oldest filling among equals. Zones of which less than a 32nd would be
     /// won are chosen only if `must`, and those without any garbage never. Looks at every zone.
     pub fn choose(&self, policy: VictimPolicy, now: u64, must: bool) -> Option<ZoneSeq> {
@@ -129,11 +143,11 @@ impl Candidates {
         // Data of this very moment has an age too: among the youngest the emptiest should win.
         let now = now as f64 + 1.0;
         match policy {
-            VictimPolicy::CostBenefit => self.best(least, |weight, since| {
+            VictimPolicy::CostBenefit if self.mortality.age_tells() => self.best(least, |weight, since| {
                 let age = now - since;
                 weight * if age > 1.0 { age } else { 1.0 }
             }),
-            VictimPolicy::Greedy => self.best(least, |weight, _| weight),
+            VictimPolicy::CostBenefit | VictimPolicy::Greedy => self.best(least, |weight, _| weight),
         }
     }
 

@@ -358,6 +358,7 @@ impl Books {
 
     fn victim(&mut self) -> Option<ZoneSeq> {
         let now = self.clock.now();
+        self.candidates.look(now);
         let start = std::time::Instant::now();
         let victim = self
             .candidates

@@ -1,0 +1,116 @@
+//! Whether the age of a zone tells how soon what lives in it will die.
+//!
+//! Cost-benefit waits for old zones longer than for young ones, because mostly what has lived long lives on. Where everything dies as
+//! readily however old it is (whole files that come and go at random, uniform overwrites), waiting only keeps garbage: in zones of a few
+//! files, where chance leaves some nearly empty, greedy copies a tenth less. So deaths are counted by the age of their zone, beside
+//! the bytes that lived at that age and for how long: the rates of the younger and the older half of all that lived are compared.
+
+/// Steps of age for each doubling.
+const STEPS: f64 = 4.0;
+/// Ages are told apart up to 2^64 bytes.
+const AGES: usize = 64 * STEPS as usize;
+/// Zones are looked at whenever users have written one part of so many of what these take, and what was seen then is forgotten as slowly.
+const LOOK_PART: u64 = 16;
+/// The young die so many times as readily, or their age tells nothing.
+const TELLING: f64 = 1.5;
+
+#[derive(Clone, Debug)]
+pub(super) struct Mortality {
+    /// Bytes that died, by age.
+    died: Vec<f64>,
+    /// Bytes that lived, times the bytes that users wrote meanwhile.
+    lived: Vec<f64>,
+    now: u64,
+    looked: u64,
+    age_tells: bool,
+}
+
+impl Default for Mortality {
+    fn default() -> Mortality {
+        Mortality { died: vec![0.0; AGES], lived: vec![0.0; AGES], now: 0, looked: 0, age_tells: true }
+    }
+}
+
+fn step(age: f64) -> usize {
+    ((age.max(1.0).log2() * STEPS) as usize).min(AGES - 1)
+}
+
+impl Mortality {
+    pub fn note_time(&mut self, now: u64) {
+        self.now = self.now.max(now);
+    }
+
+    /// So many bytes died in a zone that was full since then.
+    pub fn note_death(&mut self, since: f64, bytes: u64) {
+        self.died[step(self.now as f64 - since)] += bytes as f64;
+    }
+
+    /// Looks at the zones, which take `capacity` bytes, if it is time: live bytes of each, and since when it was full.
+    pub fn look(&mut self, capacity: u64, zones: impl Iterator<Item = (u64, f64)>) {
+        if self.now - self.looked < capacity / LOOK_PART {
+            return;
+        }
+        let passed = (self.now - std::mem::replace(&mut self.looked, self.now)) as f64;
+        for (live, since) in zones {
+            let age = self.now as f64 - since;
+            self.lived[step(age)] += live as f64 * passed.min(age);
+        }
+        self.age_tells = self.compare(capacity);
+        let kept = 1.0 - 1.0 / LOOK_PART as f64;
+        self.died.iter_mut().chain(&mut self.lived).for_each(|sum| *sum *= kept);
+    }
+
+    fn compare(&self, capacity: u64) -> bool {
+        let (all_died, all_lived): (f64, f64) = (self.died.iter().sum(), self.lived.iter().sum());
+        if all_died < capacity as f64 / LOOK_PART as f64 || all_lived == 0.0 {
+            return true;
+        }
+        let (mut died, mut lived) = (0.0, 0.0);
+        for (deaths, lives) in self.died.iter().zip(&self.lived) {
+            // Of the step in the middle as much as makes half.
+            let share = ((all_lived / 2.0 - lived) / lives.max(1.0)).min(1.0);
+            (died, lived) = (died + deaths * share, lived + lives * share);
+            if share < 1.0 {
+                break;
+            }
+        }
+        // Both halves lived as long.
+        died > TELLING * (all_died - died)
+    }
+
+    pub fn age_tells(&self) -> bool {
+        self.age_tells
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hundred zones of 1,000 bytes, of which one is filled anew for every thousand that users write, and what dies at which age.
+    fn after(death: impl Fn(u64) -> u64) -> Mortality {
+        let mut mortality = Mortality::default();
+        let mut zones: Vec<(u64, u64)> = (0..100).map(|nth| (1000, nth * 1000)).collect();
+        for turn in 100..1000u64 {
+            let now = turn * 1000;
+            mortality.note_time(now);
+            for (live, since) in &mut zones {
+                let died = death(now - *since).min(*live);
+                *live -= died;
+                mortality.note_death(*since as f64, died);
+            }
+            let emptiest = zones.iter_mut().min_by_key(|(live, _)| *live).unwrap();
+            *emptiest = (1000, now);
+            mortality.look(100_000, zones.iter().map(|(live, since)| (*live, *since as f64)));
+        }
+        mortality
+    }
+
+    #[test]
+    fn age_tells_where_the_young_die() {
+        assert!(Mortality::default().age_tells(), "nothing is known");
+        assert!(after(|age| if age < 20_000 { 40 } else { 1 }).age_tells());
+        assert!(!after(|_| 10).age_tells());
+        assert!(!after(|age| if age < 20_000 { 2 } else { 20 }).age_tells(), "only the old die");
+    }
+}
