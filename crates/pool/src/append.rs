@@ -278,6 +278,13 @@ impl Streams {
         self.room(slot).saturating_sub(self.kept_for_metadata)
     }
 
+    /// How much of the next zone, of `zone_bytes`, the metadata of a slot will need soon: all when it lives on what is kept in its own.
+    pub fn metadata_needs(&self, slot: usize, zone_bytes: u64) -> u64 {
+        let kept = self.kept_for_metadata.max(1);
+        let left = self.room(slot).clamp(kept, 2 * kept) - kept;
+        zone_bytes - (u128::from(zone_bytes) * u128::from(left) / u128::from(kept)) as u64
+    }
+
     /// After import: writing goes on in a zone that was open.
     pub fn adopt(
         &mut self,

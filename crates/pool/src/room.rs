@@ -133,7 +133,16 @@ impl Pool {
         let own = |slot: &usize| !layout.data().contains(slot);
         let others: u64 = (0..layout.slots()).filter(own).map(|slot| st.streams.room(slot)).sum();
         let kept = per_zone + self.commit_room();
-        kept.max(others)
+        kept.max(others) + self.room_for_metadata(st)
+    }
+
+    /// Zones that nothing else takes because a copy of metadata has nearly filled its own, in bytes: more and more of one while it does.
+    /// Were they not kept beside what data needs, data would find no zone but those of metadata and survivors, and lie among them.
+    fn room_for_metadata(&self, st: &SyncState) -> u64 {
+        let layout = st.streams.layout();
+        let own = layout.meta().into_iter().filter(|slot| !layout.data().contains(slot));
+        let needed = own.map(|slot| st.streams.metadata_needs(slot, self.yield_of_zone()));
+        needed.sum()
     }
 
     /// Room above what must be kept under which collection begins.

@@ -355,3 +355,21 @@ fn room_that_was_made_for_a_record_takes_it() {
     }
     assert!(apart > 50 && together > 10 && alone > 5, "the canary: {apart} {together} {alone}");
 }
+
+#[test]
+fn metadata_asks_for_the_next_zone_while_it_fills_its_own() {
+    let (mut streams, _) = streams();
+    let mut source = Shelf(vec![11, 10]);
+    let zone = 1 << 20;
+    assert_eq!(streams.metadata_needs(0, zone), zone, "it has none");
+    append(&mut streams, &mut source, 0, 16, None).unwrap();
+    assert_eq!(streams.metadata_needs(0, zone), 0);
+    let mut last = 0;
+    while streams.room(0) > streams.kept_for_metadata + (16 << 10) {
+        append(&mut streams, &mut source, 0, 4, None).unwrap();
+        let needs = streams.metadata_needs(0, zone);
+        assert!((last..last + zone / 8).contains(&needs), "step by step: {last}, {needs}");
+        last = needs;
+    }
+    assert!(last > zone / 8 * 7, "{last}");
+}
