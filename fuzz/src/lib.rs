@@ -11,6 +11,7 @@ use terrane_zap::{MemStore, ZapOptions};
 
 pub mod attributes;
 pub mod blocks;
+pub mod pool;
 
 const FORM_BYTES: usize = 4;
 /// Sixteen changes: enough to convert a ZAP up and down again.

@@ -1,5 +1,5 @@
 //! Writes inputs to begin with: images made by OpenZFS that are small enough, and ones made here, each with a few programs;
-//! lists and buffers of attributes and compressed blocks that OpenZFS made.
+//! lists and buffers of attributes and compressed blocks that OpenZFS made; labels, records and tables made here.
 //!
 //! `seeds VECTORS... CORPUS`: directories of vectors, and the directory that gets one directory for each target.
 
@@ -53,6 +53,9 @@ fn main() -> std::io::Result<()> {
                 &input(*shift, [p as u8, p as u8, 1], program, image),
             )?;
         }
+    }
+    for (target, name, input) in terrane_fuzz::pool::seeds() {
+        save(&corpus, target, &name, &input)?;
     }
     println!("{} images", images.len());
     Ok(())

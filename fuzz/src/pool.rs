@@ -1,0 +1,223 @@
+//! Inputs of the targets that read what a pool tells of itself.
+//!
+//! `labels` takes a label without its seal, which is made right, as are the fields that say what it is: a seal is no secret. `records`
+//! takes a commit record before compression. `tables` takes a length (`u16`), so many bytes of a section of the zone tables, and a commit
+//! record that is applied to it.
+
+use terrane_pool::label::{
+    BootPtr, CacheRow, DeviceRow, FORMAT_VERSION, Features, LABEL_BYTES, LABEL_MAGIC, Label, Role, Stay,
+};
+use terrane_pool::record::{Class, Free, Home, Move, Opened, RECORD_MAGIC, Record, Run, Written};
+use terrane_pool::seal::{Seed, seal};
+use terrane_pool::zones::{Phase, Tables, Zone};
+use terrane_pool::{Addr, BlockPtr, Totals};
+use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
+
+/// Where the fields of a label's head are: FORMAT.md, 4.1.
+const HEAD_BYTES: usize = 96;
+const SEAL_AT: usize = 80;
+
+fn word(raw: &[u8], at: usize) -> u64 {
+    raw.get(at..at + 8).map_or(0, |word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
+}
+
+/// A label whose seal is right, whatever else it says.
+fn sealed(data: &[u8], anchor: u32) -> Option<Vec<u8>> {
+    let mut raw = data.get(..data.len().min(LABEL_BYTES as usize))?.to_vec();
+    let body_bytes = u32::try_from(raw.len().checked_sub(HEAD_BYTES)?).ok()?;
+    raw[..8].copy_from_slice(&LABEL_MAGIC.to_le_bytes());
+    raw[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
+    raw[12..16].copy_from_slice(&body_bytes.to_le_bytes());
+    let (pool, life, incarnation) = (word(&raw, 16), word(&raw, 24), word(&raw, 40));
+    let seed = Seed { pool, life, offset: u64::from(anchor), incarnation };
+    let made = seal(seed, &[&raw[..SEAL_AT], &raw[HEAD_BYTES..]]);
+    raw[SEAL_AT..HEAD_BYTES].copy_from_slice(&made);
+    raw.resize(LABEL_BYTES as usize, 0);
+    Some(raw)
+}
+
+/// A label is refused by name, or is one that can be written again, under the name of any of its devices.
+pub fn run_label(data: &[u8]) {
+    let Some(raw) = sealed(data, 1) else { return };
+    let Ok(label) = Label::parse(&raw, 1, "fuzz") else { return };
+    assert!(Label::parse(&raw, 0, "fuzz").is_err(), "it was written for the other anchor");
+    assert!(label.members().any(|(_, row)| row.device == label.device), "{label:?}");
+    for (index, row) in label.members() {
+        assert_eq!(label.member(index), Some(row));
+        assert!(row.zone_count >= 2 && row.zone_size >= u64::from(row.write_unit), "{row:?}");
+    }
+    assert_eq!(label.member(DeviceIdx(u16::MAX)), None);
+    assert_eq!(Label::parse(&label.encode(0), 0, "fuzz").as_ref(), Ok(&label));
+}
+
+/// A record is refused by name, or means the same when it is written again.
+pub fn run_record(data: &[u8]) {
+    let Some(record) = record(data) else { return };
+    let again = Record::parse(&record.encode(), "fuzz").expect("what was read can be written");
+    assert_eq!(again, record);
+    let twice = record.totals.plus(&record.totals);
+    assert_eq!(twice.since(&record.totals), record.totals, "sums of what was read do not overflow");
+    assert!(twice.device_bytes() >= record.totals.device_bytes());
+}
+
+fn record(data: &[u8]) -> Option<Record> {
+    let mut raw = data.to_vec();
+    raw.get_mut(..8)?.copy_from_slice(&RECORD_MAGIC.to_le_bytes());
+    Record::parse(&raw, "fuzz").ok()
+}
+
+/// A section is refused by name, or means the same when it is written again; what is applied to it leaves tables that say what is wrong
+/// with them, and that can be stored.
+pub fn run_tables(data: &[u8]) {
+    let Some((len, rest)) = data.split_first_chunk() else { return };
+    let (section, rest) = rest.split_at(usize::from(u16::from_le_bytes(*len)).min(rest.len()));
+    let mut tables = Tables::default();
+    if tables.decode_section(section, 0, 1).is_err() {
+        return;
+    }
+    stored(&tables);
+    let _ = tables.check();
+    // Import refuses tables that are not in order before anything is done to them.
+    let Some(record) = record(rest).filter(|_| tables.check().is_empty()) else { return };
+    let mut frees = record.frees.clone();
+    frees.sort_unstable();
+    let own = record.previous;
+    let findings = tables.apply(&record, &own, &frees, &|_| true);
+    if findings.is_empty() && tables.check().is_empty() {
+        stored(&tables);
+    }
+}
+
+fn stored(tables: &Tables) {
+    let raw = tables.encode_section(0, 1);
+    let mut again = Tables::default();
+    again.decode_section(&raw, 0, 1).expect("what is in the tables can be stored");
+    assert_eq!(again.encode_section(0, 1), raw);
+}
+
+/// What mutations begin with: target, name, input.
+pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
+    let mut seeds = Vec::new();
+    for devices in [1u64, 2, 5] {
+        seeds.push(("labels", format!("{devices} devices"), label(devices).encode(1)));
+    }
+    for seed in &mut seeds {
+        // What lies behind the body says nothing.
+        let end = seed.2.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 3);
+        seed.2.truncate(end);
+    }
+    for (name, record) in [("little", own_record(1)), ("much", own_record(20))] {
+        seeds.push(("records", name.into(), record.encode()));
+        for zones in [1, 9] {
+            let section = own_tables(zones).encode_section(0, 1);
+            let len = u16::try_from(section.len()).expect("a small seed").to_le_bytes();
+            let input = [&len[..], &section, &record.encode()].concat();
+            seeds.push(("tables", format!("{zones} zones, {name}"), input));
+        }
+    }
+    seeds
+}
+
+fn label(devices: u64) -> Label {
+    let row = |index: u64| {
+        let (role, stay) =
+            [(Role::Data, Stay::Normal), (Role::Special, Stay::Leaving)][usize::from(index % 3 == 1)];
+        // The second was removed.
+        (index != 1).then(|| DeviceRow {
+            device: index + 7,
+            zone_size: 1 << 20,
+            zone_count: 64,
+            write_unit: 4096,
+            role,
+            stay,
+            name: if devices > 1 { format!("disk {index}") } else { String::new() },
+        })
+    };
+    let mut features = Features::default();
+    if devices > 1 {
+        features.incompatible.push("org.terrane:devices".into());
+    }
+    features.compatible.push("org.example:unknown".into());
+    let mut caches = Vec::new();
+    if devices > 2 {
+        features.compatible.push("org.terrane:caches".into());
+        caches.push(CacheRow { cache: 3, zone_size: 1 << 26, name: "fast".into() });
+    }
+    Label {
+        pool: 5,
+        name: "tank".into(),
+        device: 7,
+        generation: 3,
+        turn: 2,
+        zone_size: 1 << 20,
+        zone_count: 64,
+        write_unit: 4096,
+        max_block: 256 << 10,
+        sections: 4,
+        features,
+        devices: (0..devices).map(row).collect(),
+        caches,
+    }
+}
+
+fn home(seq: u64) -> Home {
+    Home { device: DeviceIdx(0), zone: ZoneIdx(seq as u32 + 1) }
+}
+
+fn own_tables(zones: u64) -> Tables {
+    let mut tables = Tables::default();
+    for seq in 1..=zones {
+        let mut zone = Zone::new(Class::Data, home(seq), 1 << 20, Txg(seq));
+        (zone.claimed, zone.live) = (512 << 10, 64 << 10);
+        zone.dead.add_sorted(&[(300, 16), (900, 400)]);
+        if seq % 3 == 2 {
+            // Its survivors are in the first one.
+            (zone.phase, zone.live) = (Phase::Gone, 0);
+            let mut run = Run::of(256, 16, ZoneSeq(1), 64 << 10);
+            run.take(288, 8);
+            zone.runs.push(run);
+        }
+        tables.insert(ZoneSeq(seq), zone);
+    }
+    tables
+}
+
+fn own_record(count: u64) -> Record {
+    let free = |seq: u64| Free { addr: Addr::new(ZoneSeq(seq), 256 * 16), granules: 16 };
+    Record {
+        txg: Txg(40),
+        incarnation: 2,
+        time_ns: 1,
+        previous: BootPtr::NONE,
+        previous_txg: Txg(39),
+        replay_after: Txg(30),
+        root: BlockPtr::default(),
+        opened: (0..count)
+            .map(|at| Opened {
+                seq: ZoneSeq(30 + at),
+                class: Class::MetaA,
+                home: home(30 + at),
+                capacity: 1 << 20,
+            })
+            .collect(),
+        written: (0..count).map(|at| Written { seq: ZoneSeq(30 + at), claimed: 65536, born: 4096 }).collect(),
+        filled: vec![ZoneSeq(1)],
+        reset: (0..count / 10).map(|at| ZoneSeq(4 + at)).collect(),
+        suspect: vec![ZoneSeq(3)],
+        moves: (1..count.min(9))
+            .map(|seq| Move { birth: ZoneSeq(seq), run: Run::of(256, 16, ZoneSeq(30), 65536) })
+            .collect(),
+        deltas: vec![(ZoneSeq(1), -4096), (ZoneSeq(30), 4096)],
+        frees: (1..count.min(9)).map(free).collect(),
+        dead_log: Vec::new(),
+        sections: Vec::new(),
+        part_copies: Vec::new(),
+        may_open: (0..count).map(|at| home(60 + at)).collect(),
+        totals: Totals {
+            user_bytes: 9,
+            reset_zones: count,
+            spent: [1, 2, 3, 4, 5, 6, 7],
+            ..Totals::default()
+        },
+    }
+}
