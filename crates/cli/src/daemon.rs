@@ -358,7 +358,7 @@ fn answer_kernel(
         Origin::Inherited(negotiated) => {
             log::info!("the mount on {dir} goes on");
             ready();
-            session.resume(&negotiated, &dispatch)
+            session.resume(&negotiated, &dispatch, succession::forgetter())
         }
     };
     served.map_err(Failure::io("answering the kernel on", &plan.dir))

@@ -201,12 +201,13 @@ impl Keeper {
     }
 
     /// Ends the connection, so that callers get an error instead of waiting for ever, and takes the dead mount away, wherever it can be
-    /// seen. Something else may stand by now where it was mounted first.
+    /// seen. Something else may stand by now where it was mounted first. By force: what a server left behind ([`terrane_fuse::forget`])
+    /// may hold the connection as well, and waits for an answer.
     fn give_up(&self, kept: Vec<(String, File)>, dev: Option<&str>) {
         drop(kept);
         let is_ours = |row: &MountedAt| dev.map_or(row.dir == self.dir, |dev| row.dev == dev);
         for row in mounted().unwrap_or_default().into_iter().rev().filter(is_ours) {
-            if let Err(error) = UnmountHandle::at(&row.dir).detach() {
+            if let Err(error) = UnmountHandle::at(&row.dir).abort() {
                 log::warn!("{error}");
             }
         }

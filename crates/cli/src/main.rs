@@ -76,6 +76,9 @@ enum Command {
     /// Manual pages and completions
     #[command(subcommand, hide = true)]
     Generate(cmd::generate::GenerateCommand),
+    /// What the server of a mount starts after a crash
+    #[command(hide = true)]
+    Forget,
 }
 
 /// The definitions that parse the command line, and that help, manual pages and completions are made from.
@@ -121,6 +124,7 @@ impl Command {
             Command::Stat(stat) => stat.run().map(|()| true),
             Command::Debug(command) => command.run().map(|()| true),
             Command::Generate(command) => command.run(words()).map(|()| true),
+            Command::Forget => Ok(terrane_fuse::forget::run().map(|()| true)?),
         }
     }
 }

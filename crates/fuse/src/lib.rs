@@ -12,6 +12,7 @@
 //! * [`session`]: the threads between both, and which of them may wait.
 //! * [`handover`]: what outlives a process, so that the next one can go on with the mount.
 //! * [`notify`]: telling the kernel to forget.
+//! * [`forget`]: the process that waits until it has.
 //! * [`cache_policy`]: what the kernel may remember, and for how long.
 //! * [`metrics`]: what all of it has done so far.
 //! * [`dispatch`]: one request, one call of [`terrane_posix::Fs`].
@@ -21,6 +22,7 @@
 
 pub mod cache_policy;
 pub mod dispatch;
+pub mod forget;
 pub mod handover;
 pub mod metrics;
 pub mod mount;

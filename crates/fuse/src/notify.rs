@@ -5,7 +5,8 @@
 //!
 //! The kernel does this work inside our write: it takes locks of directories and pages, and waits for those who hold them,
 //! who may wait for an answer of ours. So: **never from a thread that answers requests, never under a lock that such a
-//! thread takes**. [`Notifier::forget_names`] alone takes no lock and may come before the session answers at all.
+//! thread takes, and what waits for pages from another process** ([`crate::forget`]), because no signal ends that wait.
+//! [`Notifier::forget_names`] alone takes no lock and may come before the session answers at all.
 
 use crate::proto::{NotifyInvalEntryOut, NotifyInvalInodeOut, notify};
 use crate::reply;

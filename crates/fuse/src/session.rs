@@ -18,6 +18,7 @@ pub use brake::Brake;
 pub(crate) use negotiate::READ_AHEAD_BYTES;
 pub use negotiate::{Negotiated, Wishes};
 
+use crate::forget;
 use crate::mount::{Mount, MountOptions, UnmountHandle};
 use crate::notify::Notifier;
 use crate::proto::{self, Header, ParseError, Request};
@@ -28,6 +29,7 @@ use gate::{Admitted, Gate};
 use listings::Listings;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -172,40 +174,44 @@ impl Session {
     ///
     /// Where something was lost ([`Handler::lost`]) the kernel is made to forget those nodes, and every name it remembers,
     /// because any directory may be among them. That numbers of lost nodes do not come again is the matter of
-    /// [`terrane_posix::Fs::take_over`].
-    pub fn resume(self, negotiated: &Negotiated, handler: &dyn Handler) -> io::Result<()> {
+    /// [`terrane_posix::Fs::take_over`]. `forgetter` is started for it, and must call [`forget::run`].
+    pub fn resume(
+        self,
+        negotiated: &Negotiated,
+        handler: &dyn Handler,
+        forgetter: Command,
+    ) -> io::Result<()> {
         let lost = handler.lost();
         let prepared = self.notifier().and_then(|notifier| {
-            if !lost.is_empty() {
-                match notifier.forget_names() {
-                    Err(error) if error.kind() == io::ErrorKind::Unsupported => log::warn!(
-                        "fuse: this kernel cannot be told to look names up again (that takes Linux 6.16): \
-                         names that were made or removed just before the crash may be wrong until they are used or the mount is made anew"
-                    ),
-                    outcome => outcome?,
-                }
-            }
+            let forgetting = if lost.is_empty() { None } else { self.forget(&notifier, &lost, forgetter)? };
             self.transport()?.send(&reply::notification(proto::notify::RESEND, &[]))?;
-            Ok(notifier)
+            Ok(forgetting)
         });
         match prepared {
-            Ok(notifier) => std::thread::scope(|scope| {
-                // Beside the session: the kernel may wait for an answer of ours before it can forget.
-                let forget = || forget_contents(&notifier, &lost);
-                if !lost.is_empty()
-                    && std::thread::Builder::new()
-                        .name("fuse-forget".into())
-                        .spawn_scoped(scope, forget)
-                        .is_err()
-                {
-                    log::error!(
-                        "fuse: no thread to tell the kernel what was lost; it may show contents that are not there"
-                    );
+            Ok(forgetting) => std::thread::scope(|scope| {
+                if let Some(child) = forgetting {
+                    let waiting = std::thread::Builder::new().name("fuse-forget".into());
+                    if let Err(error) = waiting.spawn_scoped(scope, move || report(child)) {
+                        log::warn!("fuse: nobody hears whether the kernel forgets what was lost: {error}");
+                    }
                 }
                 self.run_negotiated(negotiated, handler)
             }),
             Err(error) => self.end(handler, Err(error)),
         }
+    }
+
+    fn forget(&self, notifier: &Notifier, lost: &[u64], forgetter: Command) -> io::Result<Option<Child>> {
+        match notifier.forget_names() {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => log::warn!(
+                "fuse: this kernel cannot be told to look names up again (that takes Linux 6.16): \
+                 names that were made or removed just before the crash may be wrong until they are used or the mount is made anew"
+            ),
+            outcome => outcome?,
+        }
+        let program = forgetter.get_program().to_owned();
+        let started = forget::start(forgetter, self.device()?, lost);
+        Ok(started.inspect_err(|error| log::error!("{}: {error}: {MAY_REMEMBER}", program.display())).ok())
     }
 
     fn transport(&self) -> io::Result<DevFuse> {
@@ -220,21 +226,18 @@ impl Session {
     }
 }
 
-fn forget_contents(notifier: &Notifier, lost: &[u64]) {
-    for node in lost {
-        match notifier.forget_contents(*node) {
-            Ok(_) => {}
-            // The mount went away meanwhile.
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::ENODEV | libc::ECONNABORTED | libc::ENOTCONN | libc::EPERM)
-                ) =>
-            {
-                return;
-            }
-            Err(error) => log::warn!("fuse: the kernel could not be told to forget node {node}: {error}"),
+const MAY_REMEMBER: &str =
+    "the kernel was not told of all that was lost; it may show contents that are not there";
+
+/// Waits until the kernel has forgotten. A server that is killed meanwhile leaves that process behind.
+fn report(forgetting: Child) {
+    match forgetting.wait_with_output() {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            log::error!("fuse: {MAY_REMEMBER}: {}: {}", output.status, said.trim());
         }
+        Err(error) => log::error!("fuse: {MAY_REMEMBER}: {error}"),
     }
 }
 

@@ -24,6 +24,9 @@ use terrane_fuse::transport::{DevFuse, Received, Transport};
 use terrane_fuse::{Mount, MountOptions, Session, SessionConfig, UnmountHandle};
 use terrane_posix::{Attr, StatFs, Time};
 
+/// Set for [`the_process_that_forgets`].
+const FORGETS: &str = "TERRANE_TEST_FORGETS";
+
 #[derive(Default)]
 struct Files {
     /// By node id, from 2 on.
@@ -473,6 +476,21 @@ fn a_dead_mount_of_a_predecessor_is_replaced() {
     fs::remove_dir(&dir).unwrap();
 }
 
+/// This program, as the process that a session starts to have the kernel forget.
+fn forgetter() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["--exact", "the_process_that_forgets"]).env(FORGETS, "");
+    command
+}
+
+#[test]
+fn the_process_that_forgets() {
+    // Otherwise the tests run, and there is nothing to forget.
+    if std::env::var_os(FORGETS).is_some() {
+        terrane_fuse::forget::run().unwrap();
+    }
+}
+
 #[test]
 fn a_successor_answers_what_its_predecessor_left() {
     let dir = std::env::temp_dir().join(format!("terrane-fuse-successor-{}", std::process::id()));
@@ -499,7 +517,7 @@ fn a_successor_answers_what_its_predecessor_left() {
     let handle = second.unmount_handle();
     let memory = Arc::new(Memory::default());
     let handler = memory.clone();
-    let session = std::thread::spawn(move || second.resume(&agreed, &*handler));
+    let session = std::thread::spawn(move || second.resume(&agreed, &*handler, forgetter()));
     caller.join().unwrap().unwrap();
     assert_eq!(memory.files.lock().nodes.values().next().unwrap(), b"once");
     handle.unmount().unwrap();
@@ -559,7 +577,7 @@ fn after_a_loss_the_kernel_believes_nothing_it_was_told() {
     let handler = memory.clone();
     let second = Session::new(Mount::adopt(device, &dir), config);
     let handle = second.unmount_handle();
-    let session = std::thread::spawn(move || second.resume(&agreed, &*handler));
+    let session = std::thread::spawn(move || second.resume(&agreed, &*handler, forgetter()));
     let listed = || fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
     let names = agreed.minor >= 44;
     if !names {

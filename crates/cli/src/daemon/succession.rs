@@ -17,6 +17,8 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use terrane_fuse::handover::{self, Ledger};
@@ -183,6 +185,13 @@ pub fn adopt(legacy: Legacy, plan: &Plan) -> Outcome<(Session, UnixListener, (Fi
     holder::write_facts(&page, &facts)?;
     let mount = Mount::adopt(connection, &plan.dir);
     Ok((Session::new(mount, SessionConfig::from(&plan.mount)), control, (page, facts)))
+}
+
+/// This program, for what [`Session::resume`] wants done beside it.
+pub fn forgetter() -> Command {
+    let mut program = Command::new("/proc/self/exe");
+    program.arg0("terrane").arg("forget");
+    program
 }
 
 /// Finishes what is under way, commits everything and ends this process, for a successor to go on. Returns if it cannot.
