@@ -60,7 +60,7 @@ pub fn check(objects: &Arc<Objects>, progress: &mut dyn FnMut(Progress)) -> Repo
         if dnode.kind == ObjectKind::Objset {
             sets.push(id);
         }
-        meta.note(report, id, &dnode);
+        meta.note(report, id, dnode)
     });
     let mut names = None;
     for id in sets {
@@ -73,7 +73,7 @@ pub fn check(objects: &Arc<Objects>, progress: &mut dyn FnMut(Progress)) -> Repo
         };
         let layouts = layouts.clone().filter(|_| root_set == Some(id.0));
         let mut found = Names::new(&set, layouts);
-        walk.objset(&set, &mut |report, id, dnode| found.note(report, id, &dnode));
+        walk.objset(&set, &mut |report, id, dnode| found.note(report, id, dnode));
         if root_set == Some(id.0) {
             names = Some(found);
         }

@@ -60,10 +60,11 @@ fn reached(
         if dnode.kind == ObjectKind::Objset {
             sets.push(id);
         }
+        false
     });
     for id in sets {
         let set = objects.open_objset(id).map_err(|error| format!("object set {id}: {error}"))?;
-        walk.objset(&set, &mut |_, _, _| {});
+        walk.objset(&set, &mut |_, _, _| false);
     }
     let found = walk.reached.iter().map(|reached| (reached.addr(), reached.psize())).collect();
     // What is not in the list may be one of them too.

@@ -109,8 +109,8 @@ impl Names {
         self.infos.get_mut(at)
     }
 
-    /// Takes an object as the walk meets it.
-    pub fn note(&mut self, report: &mut Report, id: ObjectId, dnode: &Dnode) {
+    /// Takes an object as the walk meets it. True: a file without a name, which may be a copy that is made for another.
+    pub fn note(&mut self, report: &mut Report, id: ObjectId, dnode: &Dnode) -> bool {
         report.counts.objects += 1;
         let mut info = Info {
             id: id.0,
@@ -143,7 +143,9 @@ impl Names {
                 format_args!("a {:?}", dnode.kind),
             );
         }
+        let is_for_another = info.kind == ObjectKind::File && !info.broken && info.links == 0;
         self.infos.push(info);
+        is_for_another
     }
 
     fn judge(&self, report: &mut Report, info: &mut Info, zpl: &ZplAttrs, dnode: &Dnode) {

@@ -78,6 +78,8 @@ struct Tree {
     indirect_bytes: u32,
     /// Unknown owners and positions: a subtree that waits to be freed.
     cut_off: bool,
+    /// Unknown owners: it may be another object's, soon.
+    is_for_another: bool,
 }
 
 impl Tree {
@@ -97,8 +99,8 @@ struct Held {
     partial: bool,
 }
 
-/// Takes the dnodes as they are met: set, number, dnode.
-pub(crate) type EachDnode<'a> = &'a mut dyn FnMut(&mut Report, ObjectId, Dnode);
+/// Takes the dnodes as they are met: set, number, dnode. True: its blocks may be written in the name of another object.
+pub(crate) type EachDnode<'a> = &'a mut dyn FnMut(&mut Report, ObjectId, &Dnode) -> bool;
 
 pub(crate) struct Walk<'a> {
     pool: &'a Arc<Pool>,
@@ -156,6 +158,7 @@ impl<'a> Walk<'a> {
             block_bytes: u32::MAX,
             indirect_bytes: INDIRECT_BYTES,
             cut_off: false,
+            is_for_another: false,
         };
         self.copies(&header, &root, 0, 0, self.synced);
         self.account = Account::default();
@@ -163,13 +166,13 @@ impl<'a> Walk<'a> {
         let (dnodes, free_queue, queued) = set.inner_trees();
         let mut met = 0;
         let mut behind = 1;
-        let mut note = |report: &mut Report, id: ObjectId, dnode: Dnode| {
+        let mut note = |report: &mut Report, id: ObjectId, dnode: &Dnode| {
             met += 1;
             behind = id.0.saturating_add(u64::from(dnode.slots));
-            each(report, id, dnode);
+            each(report, id, dnode)
         };
-        let whole = !self.object(objset, ObjectId(0), &dnodes, Some(&mut note)).partial;
-        self.object(objset, FREE_QUEUE, &free_queue, None);
+        let whole = !self.object(objset, (ObjectId(0), false), &dnodes, Some(&mut note)).partial;
+        self.object(objset, (FREE_QUEUE, false), &free_queue, None);
         for ptr in queued {
             let tree = Tree {
                 objset,
@@ -179,6 +182,7 @@ impl<'a> Walk<'a> {
                 block_bytes: u32::MAX,
                 indirect_bytes: INDIRECT_BYTES,
                 cut_off: true,
+                is_for_another: false,
             };
             self.subtree(&tree, &ptr, 0, self.synced, &mut None);
         }
@@ -201,7 +205,13 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn object(&mut self, objset: u64, id: ObjectId, dnode: &Dnode, mut each: Option<EachDnode<'_>>) -> Held {
+    fn object(
+        &mut self,
+        objset: u64,
+        (id, is_for_another): (ObjectId, bool),
+        dnode: &Dnode,
+        mut each: Option<EachDnode<'_>>,
+    ) -> Held {
         let at = format!("object set {objset} object {id}");
         let tree = Tree {
             objset,
@@ -211,6 +221,7 @@ impl<'a> Walk<'a> {
             block_bytes: dnode.block_bytes,
             indirect_bytes: dnode.indirect_bytes,
             cut_off: false,
+            is_for_another,
         };
         if !dnode.root.is_hole() {
             self.report.expect(kind::LEVEL, &at, dnode.levels.saturating_sub(1), dnode.root.level());
@@ -359,8 +370,8 @@ impl<'a> Walk<'a> {
         let fill = dnodes.len() as u64;
         for (offset, dnode) in dnodes {
             let id = block.saturating_mul(SLOTS_PER_BLOCK).saturating_add((offset / SLOT_BYTES) as u64);
-            self.object(tree.objset, ObjectId(id), &dnode, None);
-            each(self.report, ObjectId(id), dnode);
+            let is_for_another = each(self.report, ObjectId(id), &dnode);
+            self.object(tree.objset, (ObjectId(id), is_for_another), &dnode, None);
         }
         Some(fill)
     }
@@ -386,7 +397,7 @@ impl<'a> Walk<'a> {
         for (addr, error) in self.pool.verify(ptr) {
             self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "whole", error);
         }
-        let owner = if tree.cut_off { ANYBODY } else { digest(owner) };
+        let owner = if tree.cut_off || tree.is_for_another { ANYBODY } else { digest(owner) };
         let mut zones: Vec<ZoneSeq> = Vec::new();
         for addr in normal.copies() {
             if let Some(zone) = self.note(addr, normal.psize, owner, &at) {

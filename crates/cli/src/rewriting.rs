@@ -133,7 +133,8 @@ pub fn status(live: &Live) -> Value {
         "before": figures.before_bytes,
         "after": figures.after_bytes,
         "reshaped": figures.reshaped,
-        "too_large": figures.too_large,
+        "no_room": figures.no_room,
+        "busy": figures.busy,
         "errors": figures.errors,
     })
 }

@@ -6,6 +6,7 @@
 //!
 //! Invariant: at most one group besides the open one has changes that are not in the tree.
 
+mod beside;
 mod form;
 
 use crate::dirty::{Dirty, Known, Spill};
@@ -15,9 +16,11 @@ use crate::objset::ObjectSet;
 use crate::outlook::Outlook;
 use crate::streams::{Bounds, Streams};
 use crate::tree::{Whose, lookup, next_allocated};
+pub use beside::Changes;
 pub use form::StoredBlock;
 use parking_lot::{Mutex, RwLock};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_pool::{BlockPtr, Feature, Hint, PoolError, Tx};
 use terrane_wire::{Corrupt, ObjectId, Txg};
@@ -146,7 +149,9 @@ pub type FirstBlock = (Arc<Vec<u8>>, u64);
 /// An object of an object set. All methods take its own short lock.
 pub struct Object {
     set: Weak<ObjectSet>,
-    whose: Whose,
+    own: Whose,
+    /// The object whose blocks these will be; 0: they are its own.
+    written_for: AtomicU64,
     kind: ObjectKind,
     pub(crate) outlook: Outlook,
     /// Of a file that somebody reads.
@@ -157,13 +162,13 @@ pub struct Object {
 impl Drop for Object {
     fn drop(&mut self) {
         if let Some(set) = self.set.upgrade() {
-            set.forget(self.whose.object);
+            set.forget(self.id());
         }
     }
 }
 
 impl Object {
-    pub(crate) fn new(set: Weak<ObjectSet>, whose: Whose, dnode: Dnode) -> Object {
+    pub(crate) fn new(set: Weak<ObjectSet>, own: Whose, dnode: Dnode) -> Object {
         let state = State {
             dnode,
             open: None,
@@ -174,7 +179,8 @@ impl Object {
         };
         Object {
             set,
-            whose,
+            own,
+            written_for: AtomicU64::new(0),
             kind: state.dnode.kind,
             outlook: Outlook::default(),
             streams: Mutex::default(),
@@ -183,7 +189,7 @@ impl Object {
     }
 
     pub fn id(&self) -> ObjectId {
-        self.whose.object
+        self.own.object
     }
 
     pub fn kind(&self) -> ObjectKind {
@@ -211,8 +217,12 @@ impl Object {
         self.outlook.expected_life()
     }
 
+    /// In whose name its blocks are written: its own, unless another object will have them.
     pub(crate) fn whose(&self) -> Whose {
-        self.whose
+        match self.written_for.load(Ordering::Relaxed) {
+            0 => self.own,
+            other => Whose { object: ObjectId(other), ..self.own },
+        }
     }
 
     fn set(&self) -> Result<Arc<ObjectSet>, ObjectError> {
@@ -270,7 +280,7 @@ impl Object {
                 }
                 state.dnode.spill.clone()
             };
-            match self.set()?.pool().read(&ptr, self.whose.owner(0, SPILL)) {
+            match self.set()?.pool().read(&ptr, self.whose().owner(0, SPILL)) {
                 Ok(spill) => {
                     let mut state = self.state.write();
                     if state.dnode.spill == ptr {
@@ -425,13 +435,11 @@ impl Object {
             };
             let set = self.set()?;
             let pool = set.pool();
-            let read = lookup(pool, self.whose, &dnode, 0, block).and_then(|ptr| match ptr.is_hole() {
+            let read = lookup(pool, self.whose(), &dnode, 0, block).and_then(|ptr| match ptr.is_hole() {
                 true => Ok(None),
                 false if ptr.lsize() > dnode.block_bytes => {
-                    let at = format!(
-                        "object set {} object {} block {block}",
-                        self.whose.objset, self.whose.object
-                    );
+                    let at =
+                        format!("object set {} object {} block {block}", self.own.objset, self.own.object);
                     Err(Corrupt::new(
                         at,
                         "logical size",
@@ -440,7 +448,7 @@ impl Object {
                     )
                     .into())
                 }
-                false => pool.read(&ptr, self.whose.owner(0, block)).map(Some),
+                false => pool.read(&ptr, self.whose().owner(0, block)).map(Some),
             });
             match read {
                 Ok(Some(data)) => {
@@ -470,13 +478,13 @@ impl Object {
         };
         let set = self.set()?;
         let pool = set.pool();
-        let Ok(ptr) = lookup(pool, self.whose, &dnode, 0, block) else { return Ok(false) };
+        let Ok(ptr) = lookup(pool, self.whose(), &dnode, 0, block) else { return Ok(false) };
         if ptr.is_hole() {
             out.fill(0);
             return Ok(true);
         }
         let Some((content, rest)) = out.split_at_mut_checked(ptr.lsize() as usize) else { return Ok(false) };
-        match pool.read_into(&ptr, self.whose.owner(0, block), content) {
+        match pool.read_into(&ptr, self.whose().owner(0, block), content) {
             Ok(()) => rest.fill(0),
             Err(error) if self.state.read().dnode.root == dnode.root => return Err(error.into()),
             // The tree was replaced meanwhile, and its old blocks collected.
@@ -556,7 +564,7 @@ impl Object {
         let Ok(set) = self.set() else { return };
         let mut found = Vec::with_capacity(wanted.len());
         for block in wanted {
-            match lookup(set.pool(), self.whose, &dnode, 0, block) {
+            match lookup(set.pool(), self.whose(), &dnode, 0, block) {
                 Ok(BlockPtr::Normal(normal)) if normal.lsize <= dnode.block_bytes => found.push(normal),
                 Ok(_) => {}
                 Err(_) => break,
@@ -621,7 +629,7 @@ impl Object {
             if len as u64 == bytes {
                 // Nothing of the old block is needed, but the way to it is: without it the sync could not store the new one.
                 let (dnode, set) = (self.state.read().dnode.clone(), self.set()?);
-                lookup(set.pool(), self.whose, &dnode, 0, block)?;
+                lookup(set.pool(), self.whose(), &dnode, 0, block)?;
                 let whole = Arc::new(piece.to_vec());
                 self.change(tx, |state| state.put(tx.txg(), block, whole))?;
             } else {
@@ -787,7 +795,7 @@ impl Object {
             if from >= dnode.block_count {
                 return Ok(None);
             }
-            let stored = next_allocated(set.pool(), self.whose, &dnode, from, dirty.unwrap_or(u64::MAX))?;
+            let stored = next_allocated(set.pool(), self.whose(), &dnode, from, dirty.unwrap_or(u64::MAX))?;
             let Some(candidate) = stored.into_iter().chain(dirty).min() else { return Ok(None) };
             let state = self.state.read();
             if !matches!(state.known(candidate), Known::Zeros) {

@@ -283,6 +283,7 @@ impl ObjectSet {
             if let Some(object) = shard.objects.get(&id.0).and_then(Weak::upgrade) {
                 return Ok(object);
             }
+            self.pool.expect_blocks_of(dnode.block_bytes);
             let object = Arc::new(Object::new(self.me.clone(), Whose { objset: self.id, object: id }, dnode));
             shard.objects.insert(id.0, Arc::downgrade(&object));
             return Ok(object);

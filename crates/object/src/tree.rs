@@ -15,7 +15,7 @@ use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression, ZstdLevel};
 use terrane_pool::block_ptr::Hole;
 use terrane_pool::{BlockPtr, Feature, Group, Owner, Pool, PoolError, Stream, WriteRequest};
-use terrane_wire::{Corrupt, ObjectId, ObjsetId};
+use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 
 /// Whose tree it is, for owners and messages.
 #[derive(Clone, Copy, Debug)]
@@ -139,6 +139,92 @@ fn scan(
         }
     }
     Ok(None)
+}
+
+/// Neighbouring blocks that were all made, or all freed, since some group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub first: u64,
+    pub end: u64,
+    pub is_hole: bool,
+}
+
+/// A walk through what changed since a group, from a block on, as far as it goes.
+///
+/// A pointer is born with the group that changed anything below it, so what is older is passed over whole. A hole says when it came to be
+/// only until something is written into it: a block of pointers that begins there knows nothing of its others. So below a pointer that is
+/// young enough every hole of unknown birth counts as changed.
+pub(crate) struct ChangeWalk<'a> {
+    pool: &'a Pool,
+    whose: Whose,
+    dnode: &'a Dnode,
+    since: Txg,
+    from: u64,
+    /// Blocks and holes that it may still find.
+    left: u64,
+    pub runs: Vec<Run>,
+    /// Everything before this block was looked at.
+    pub to: u64,
+}
+
+impl<'a> ChangeWalk<'a> {
+    pub fn new(pool: &'a Pool, whose: Whose, dnode: &'a Dnode, since: Txg, from: u64, most: u64) -> Self {
+        ChangeWalk { pool, whose, dnode, since, from, left: most.max(1), runs: Vec::new(), to: u64::MAX }
+    }
+
+    pub fn run(&mut self) -> Result<(), PoolError> {
+        let dnode = self.dnode;
+        if dnode.root.birth() < self.since || dnode.root.birth() == Txg(0) {
+            return Ok(());
+        }
+        let top = dnode.levels - 1;
+        self.look(&dnode.root, (top, 0))?;
+        // What the tree does not span any more was cut off.
+        self.found(dnode.span(top), u64::MAX, true);
+        Ok(())
+    }
+
+    fn found(&mut self, first: u64, end: u64, is_hole: bool) {
+        let first = first.max(self.from);
+        if first >= end || self.to != u64::MAX {
+            return;
+        }
+        match self.runs.last_mut() {
+            Some(last) if last.end == first && last.is_hole == is_hole => last.end = end,
+            _ if self.left == 0 => {
+                self.to = first;
+                return;
+            }
+            _ => self.runs.push(Run { first, end, is_hole }),
+        }
+        self.left = self.left.saturating_sub(1);
+    }
+
+    fn look(&mut self, ptr: &BlockPtr, (level, index): (u8, u64)) -> Result<(), PoolError> {
+        let span = self.dnode.span(level);
+        let first = index.saturating_mul(span);
+        let end = first.saturating_add(span);
+        let is_old = ptr.birth() < self.since && ptr.birth() != Txg(0);
+        if is_old || end <= self.from || self.to != u64::MAX {
+            return Ok(());
+        }
+        if ptr.is_hole() || level == 0 {
+            if self.left == 0 {
+                self.to = first.max(self.from);
+            } else {
+                self.found(first, end, ptr.is_hole());
+            }
+            return Ok(());
+        }
+        let below = children(self.pool, self.whose, ptr, level, index)?;
+        let pointers = self.dnode.pointers();
+        for (child, ptr) in (0..).zip(&below) {
+            self.look(ptr, (level - 1, index * pointers + child))?;
+        }
+        let behind = first.saturating_add((below.len() as u64).saturating_mul(self.dnode.span(level - 1)));
+        self.found(behind, end, true);
+        Ok(())
+    }
 }
 
 /// A tree being rewritten.

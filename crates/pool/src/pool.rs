@@ -301,7 +301,10 @@ impl Pool {
 
     /// Tells the pool how large records get: a zone's last bytes may not take one.
     pub fn expect_blocks_of(&self, bytes: u32) {
-        self.largest_block.fetch_max(u64::from(bytes), Ordering::Relaxed);
+        // Asked of every object that is opened: what is known already costs no write.
+        if self.largest_block.load(Ordering::Relaxed) < u64::from(bytes) {
+            self.largest_block.fetch_max(u64::from(bytes), Ordering::Relaxed);
+        }
     }
 
     pub fn status(&self) -> Status {

@@ -602,6 +602,17 @@ impl Pool {
         self.alive()
     }
 
+    /// Waits until no group syncs. Whoever holds a [`Tx`] keeps the next one from it: then all that is not stored is what the open group
+    /// has changed.
+    pub fn wait_for_sync(&self) -> Result<(), PoolError> {
+        let mut state = self.txg.state.lock();
+        while state.syncing {
+            self.alive()?;
+            self.txg.synced.wait(&mut state);
+        }
+        self.alive()
+    }
+
     /// Waits until the group is durable or the pool has failed, without asking for it.
     pub fn synced_txg(&self) -> Txg {
         self.txg.synced()

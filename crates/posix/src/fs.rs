@@ -174,7 +174,8 @@ impl Fs {
         match fs.unlinked.list(UNLINKED_HELD_MAX) {
             // Counted once, so that the kernel's FORGET finds them; what it does not know waits for the end of the mount.
             Ok(unlinked) => {
-                for ino in unlinked {
+                // What is built beside a file the kernel was never told of.
+                for ino in unlinked.into_iter().filter(|ino| !fs.rewriting.is_beside(*ino)) {
                     match fs.hold(ino) {
                         Ok(inode) => inode.count_lookup(),
                         Err(errno) => log::warn!("unlinked object {ino} cannot be read: {errno}"),
@@ -251,6 +252,8 @@ impl Fs {
             succession,
             root,
         });
+        let record_size = fs.rewriting.record_size();
+        record_size.into_iter().for_each(|bytes| fs.set.pool().expect_blocks_of(bytes));
         // It outlives this Fs by one group: what was unlinked last is in none yet.
         let unlinked = Arc::clone(&fs.unlinked);
         fs.set.at_the_end_of_groups(move |last| {

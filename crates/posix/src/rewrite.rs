@@ -14,6 +14,7 @@
 //!
 //! Invariant: what is stored says of no record that it is done which is not in the same group, or in one before.
 
+mod beside;
 mod idle;
 mod record;
 mod shape;
@@ -24,6 +25,7 @@ use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::{Ino, mode};
+use beside::Beside;
 use idle::Idle;
 pub use idle::RecompressStatus;
 use parking_lot::Mutex;
@@ -78,9 +80,10 @@ pub struct RewriteFigures {
     /// Records that were stored by another algorithm: what they took before and after it.
     pub before_bytes: u64,
     pub after_bytes: u64,
-    /// Files that got another record size, and those too large for it.
+    /// Files that got another record size; those for a second copy of which there was no room, and those that were changed too fast.
     pub reshaped: u64,
-    pub too_large: u64,
+    pub no_room: u64,
+    pub busy: u64,
     /// Records and files that could not be read; the log names them.
     pub errors: u64,
 }
@@ -131,6 +134,7 @@ struct Place {
     /// The file that was begun, and its next record; 0: none.
     file: Ino,
     record: u64,
+    beside: Beside,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +185,8 @@ pub(crate) struct Rewriting {
     last: Mutex<Option<RewriteStatus>>,
     /// Of who takes steps. Taken before transactions begin.
     walk: Mutex<Walk>,
+    /// The object that is filled beside a file; 0: none. It stands in the delete queue, and must not be destroyed.
+    beside: AtomicU64,
 }
 
 impl Rewriting {
@@ -190,6 +196,7 @@ impl Rewriting {
         let (words, stored) = Words::load(&master, words::NAMES)?;
         let job = words::from_words(stored);
         let (of_idle, ground) = Words::load(&master, idle::NAMES)?;
+        let beside = AtomicU64::new(job.map_or(0, |job| job.place.beside.object));
         let shown = job.map(|job| Shown { job, state: RewriteState::Going, number: 1 });
         Ok(Rewriting {
             words,
@@ -198,7 +205,18 @@ impl Rewriting {
             shown: Mutex::new(shown),
             last: Mutex::default(),
             walk: Mutex::new(Walk::default()),
+            beside,
         })
+    }
+
+    /// Whether this object, which has no name, is a file's second copy that goes on growing.
+    pub fn is_beside(&self, ino: Ino) -> bool {
+        self.beside.load(Ordering::Acquire) == ino
+    }
+
+    /// The record size that files may get any moment.
+    pub fn record_size(&self) -> Option<u32> {
+        self.shown.lock().as_ref().and_then(|shown| shown.job.spec.record_size)
     }
 
     /// Nobody else is in the group any more: how far it came in it.
@@ -251,6 +269,7 @@ impl Fs {
         {
             pool.enable(&[Feature::Codecs]).map_err(terrane_object::ObjectError::from)?;
         }
+        spec.record_size.into_iter().for_each(|bytes| pool.expect_blocks_of(bytes));
         let rewriting = &self.rewriting;
         let tx = self.begin(rewriting.words.cost_of_all(), &[])?;
         let mut shown = rewriting.shown.lock();
@@ -289,7 +308,13 @@ impl Fs {
         let Some(number) = self.rewriting.shown.lock().as_ref().map(|shown| shown.number) else {
             return Ok(false);
         };
-        self.end_rewrite(number, RewriteState::Cancelled)
+        let ended = self.end_rewrite(number, RewriteState::Cancelled)?;
+        if ended {
+            let mut walk = self.rewriting.walk.lock();
+            *walk = Walk::default();
+            self.destroy_beside(self.rewriting.beside.load(Ordering::Acquire));
+        }
+        Ok(ended)
     }
 
     fn end_rewrite(&self, number: u64, state: RewriteState) -> Result<bool, Errno> {
@@ -306,7 +331,8 @@ impl Fs {
         Ok(true)
     }
 
-    /// Goes on with the rewrite, for one record or one small file. Whoever calls takes as much time in between as others shall have.
+    /// Goes on with the rewrite, for one record, one small file, or a piece of a large one.
+    /// Whoever calls takes as much time in between as others shall have.
     /// `NoRoom`: nothing was done, and the next step tries again.
     pub fn rewrite_step(&self) -> Result<RewriteStep, Errno> {
         let rewriting = &self.rewriting;
@@ -341,7 +367,7 @@ impl Fs {
     /// False: this pass has seen everything.
     fn step(&self, job: &Job, walk: &mut Walk, figures: &mut RewriteFigures) -> Result<bool, Errno> {
         if walk.file.is_none() {
-            walk.file = walk.next(self).map(|ino| walk::File { ino, record: 0 });
+            walk.file = walk.next(self).map(|ino| walk::File { ino, ..walk::File::default() });
         }
         let Some(file) = walk.file.as_mut() else { return Ok(false) };
         let outcome = match self.hold(file.ino) {
@@ -352,7 +378,7 @@ impl Fs {
                     figures.stored_total += inode.object().used_bytes();
                     Ok(true)
                 }
-                RewritePass::RecordSizes => self.reshape(&inode, job, figures).map(|()| true),
+                RewritePass::RecordSizes => self.reshape(&inode, file, job, figures),
                 RewritePass::Compression => self.recode_step(&inode, &mut file.record, job, figures),
             },
         };
@@ -360,7 +386,7 @@ impl Fs {
             Ok(false) => {}
             Ok(true) => {
                 figures.files += u64::from(job.pass != RewritePass::Count);
-                walk.file = None;
+                self.leave(walk);
             }
             // The pool is full, has stopped, or is closed.
             Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
@@ -370,13 +396,20 @@ impl Fs {
                     figures.errors += 1;
                     log::error!("rewriting inode {}: {errno}; it is left as it is", file.ino);
                 }
-                walk.file = None;
+                self.leave(walk);
                 if self.set.pool().status().failed.is_some() {
                     return Err(errno);
                 }
             }
         }
         Ok(true)
+    }
+
+    /// A file is done, or can go no further.
+    fn leave(&self, walk: &mut Walk) {
+        if let Some(mut file) = walk.file.take() {
+            self.give_up_beside(&mut file);
+        }
     }
 
     fn end_of_pass(&self, number: u64, job: &Job) -> Result<RewriteStep, Errno> {

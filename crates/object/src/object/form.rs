@@ -19,7 +19,7 @@ impl Object {
         let Some(ptr) = self.stored_pointer(block)? else { return Ok(None) };
         // In memory of its own: whoever asks goes through all of them, once.
         let mut content = vec![0; ptr.lsize() as usize];
-        match self.set()?.pool().read_into(&ptr, self.whose.owner(0, block), &mut content) {
+        match self.set()?.pool().read_into(&ptr, self.whose().owner(0, block), &mut content) {
             Ok(()) => Ok(Some((ptr, Arc::new(content)))),
             // Replaced meanwhile, and what it was is collected.
             Err(_) if self.stored_pointer(block)?.as_ref() != Some(&ptr) => Ok(None),
@@ -37,7 +37,7 @@ impl Object {
                 }
                 state.dnode.clone()
             };
-            match lookup(self.set()?.pool(), self.whose, &dnode, 0, block) {
+            match lookup(self.set()?.pool(), self.whose(), &dnode, 0, block) {
                 Ok(ptr) => {
                     // One that lies about its size is for readers to report.
                     let is_stored = matches!(ptr, BlockPtr::Normal(_)) && ptr.lsize() <= dnode.block_bytes;

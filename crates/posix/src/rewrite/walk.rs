@@ -6,6 +6,7 @@
 //!
 //! Access times stay as they are.
 
+use super::beside::{Beside, Side};
 use super::{Job, Place, RewritePass};
 use crate::dir::{KIND_DIR, KIND_FILE, Named};
 use crate::errno::Errno;
@@ -68,9 +69,13 @@ fn list(fs: &Fs, dir: Ino, offset: u64) -> Result<(VecDeque<Found>, bool), Errno
 }
 
 /// A file that was begun.
+#[derive(Default)]
 pub(super) struct File {
     pub ino: Ino,
+    /// Its next record; in bytes while a copy is built beside it.
     pub record: u64,
+    pub beside: Beside,
+    pub side: Option<Side>,
 }
 
 #[derive(Default)]
@@ -94,8 +99,8 @@ impl Walk {
     pub fn resume(fs: &Fs, number: u64, job: &Job) -> Walk {
         let root = job.spec.root;
         let mut walk = Walk { number, pass: Some(job.pass), ..Walk::default() };
-        let Place { dir, offset, file, record } = job.place;
-        walk.file = (file != 0).then_some(File { ino: file, record });
+        let Place { dir, offset, file, record, beside } = job.place;
+        walk.file = (file != 0).then_some(File { ino: file, record, beside, side: None });
         if fs.hold(root).is_ok_and(|inode| !inode.read().attrs.is_dir()) {
             walk.alone = (job.place == Place::default()).then_some(root);
             return walk;
@@ -105,10 +110,11 @@ impl Walk {
     }
 
     pub fn place(&self) -> Place {
-        let (file, record) = self.file.as_ref().map_or((0, 0), |file| (file.ino, file.record));
+        let none = File::default();
+        let File { ino: file, record, beside, .. } = *self.file.as_ref().unwrap_or(&none);
         // A walk whose levels are gone is over: nothing is behind the largest offset.
         let (dir, offset) = self.levels.last().map_or((0, u64::MAX), |level| (level.dir, level.offset));
-        Place { dir, offset, file, record }
+        Place { dir, offset, file, record, beside }
     }
 
     /// The next regular file.

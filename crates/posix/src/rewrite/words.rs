@@ -2,6 +2,7 @@
 //!
 //! `FORMAT.md` section 8.6. Versions that do not know them see names that nothing asks for.
 
+use super::beside::Beside;
 use super::{Job, Place, RewriteFigures, RewritePass, RewriteSpec};
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
@@ -13,7 +14,7 @@ use terrane_object::{Compression, Cost, Tx};
 use terrane_zap::ValueRef;
 
 /// Names, in the order of [`to_words`].
-pub(super) const NAMES: [&str; 21] = [
+pub(super) const NAMES: [&str; 28] = [
     "rewrite.root",
     "rewrite.flags",
     "rewrite.compression",
@@ -32,11 +33,18 @@ pub(super) const NAMES: [&str; 21] = [
     "rewrite.before",
     "rewrite.after",
     "rewrite.reshaped",
-    "rewrite.too_large",
+    "rewrite.no_room",
+    "rewrite.busy",
     "rewrite.errors",
+    "rewrite.beside",
+    "rewrite.beside_birth",
+    "rewrite.beside_since",
+    "rewrite.beside_until",
+    "rewrite.beside_rounds",
+    "rewrite.beside_counted",
     "rewrite.version",
 ];
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 const RECURSIVE: u64 = 1;
 
 pub(super) fn to_words(job: &Job) -> [u64; NAMES.len()] {
@@ -64,8 +72,15 @@ pub(super) fn to_words(job: &Job) -> [u64; NAMES.len()] {
         figures.before_bytes,
         figures.after_bytes,
         figures.reshaped,
-        figures.too_large,
+        figures.no_room,
+        figures.busy,
         figures.errors,
+        place.beside.object,
+        place.beside.birth,
+        place.beside.since,
+        place.beside.until,
+        place.beside.rounds,
+        place.beside.counted,
         VERSION,
     ]
 }
@@ -75,7 +90,8 @@ pub(super) fn from_words(words: [u64; NAMES.len()]) -> Option<Job> {
     let [root, flags, compression, record_size, pass, since, dir, offset, file, record, rest @ ..] = words;
     let [files_total, stored_total, files, stored_bytes, logical_bytes, before_bytes, after_bytes, rest @ ..] =
         rest;
-    let [reshaped, too_large, errors, version] = rest;
+    let [reshaped, no_room, busy, errors, object, birth, since_beside, until, rounds, counted, version] =
+        rest;
     if root == 0 || version != VERSION || flags & !RECURSIVE != 0 {
         return None;
     }
@@ -107,10 +123,12 @@ pub(super) fn from_words(words: [u64; NAMES.len()]) -> Option<Job> {
         before_bytes,
         after_bytes,
         reshaped,
-        too_large,
+        no_room,
+        busy,
         errors,
     };
-    Some(Job { spec, pass, since, place: Place { dir, offset, file, record }, figures })
+    let beside = Beside { object, birth, since: since_beside, until, rounds, counted };
+    Some(Job { spec, pass, since, place: Place { dir, offset, file, record, beside }, figures })
 }
 
 /// The master ZAP, of which several have words. Its lock is taken last.
@@ -207,7 +225,15 @@ mod tests {
         let mut job = Job::new(spec);
         job.pass = RewritePass::RecordSizes;
         job.since = next();
-        job.place = Place { dir: next(), offset: next(), file: next(), record: next() };
+        let beside = Beside {
+            object: next(),
+            birth: next(),
+            since: next(),
+            until: next(),
+            rounds: next(),
+            counted: next(),
+        };
+        job.place = Place { dir: next(), offset: next(), file: next(), record: next(), beside };
         job.figures = RewriteFigures {
             files_total: next(),
             stored_total: next(),
@@ -217,7 +243,8 @@ mod tests {
             before_bytes: next(),
             after_bytes: next(),
             reshaped: next(),
-            too_large: next(),
+            no_room: next(),
+            busy: next(),
             errors: next(),
         };
         assert_eq!(from_words(to_words(&job)), Some(job));
@@ -235,7 +262,7 @@ mod tests {
         }));
         assert!(from_words(good).is_some());
         for (at, lie) in
-            [(0, 0), (1, 2), (2, 1 << 40), (2, 4), (3, 3), (3, 1 << 40), (4, 3), (20, 0), (20, 2)]
+            [(0, 0), (1, 2), (2, 1 << 40), (2, 4), (3, 3), (3, 1 << 40), (4, 3), (27, 0), (27, 1)]
         {
             let mut words = good;
             words[at] = lie;

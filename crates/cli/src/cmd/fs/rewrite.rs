@@ -24,7 +24,10 @@ The server of the mount rewrites files record by record while they are used. Con
 written meanwhile is stored as the properties say, and so is all that is written later. It gives way to everybody else.
 
 Interrupting the command does not end it: the same command again watches on, --status shows how far it is, and --cancel ends it. It goes on after an unmount or a crash, with the next mount.
-One rewrite goes on at a time. A record that does not shrink is stored as it is. Another record size is for files of up to 64M; --status counts those it left alone.
+One rewrite goes on at a time. A record that does not shrink is stored as it is.
+
+Another record size is another tree. That of a large file is built beside the old one, which is freed when all is copied, so the file needs room for a second copy meanwhile. A file for which there is not enough is left as it is,
+and so is one that changes faster than it is copied; --status counts them, and the log of the mount names them and says what to do.
 
 The exit code is 0 when all is done, and 1 when it was cancelled, or files could not be read.
 ";
@@ -212,7 +215,8 @@ fn describe(row: &Value) -> String {
     out.push_str(&format!(", {} of {} files{}", row["files"], row["files_total"], gain(row)));
     for (key, text) in [
         ("reshaped", "files in other records"),
-        ("too_large", "files too large for other records"),
+        ("no_room", "files left as they are because a second copy had no room"),
+        ("busy", "files left as they are because they were changed too fast"),
         ("errors", "records or files that could not be read"),
     ] {
         if number(row, key) > 0 {
@@ -304,7 +308,7 @@ mod tests {
     fn row() -> Value {
         json!({"name": "tank", "path": "/a", "state": "going", "pass": "compression", "compression": "zstd-9", "recordsize": null,
             "files": 3, "files_total": 12, "stored": 25 << 20, "stored_total": 100 << 20, "logical": 50 << 20,
-            "before": 20 << 20, "after": 10 << 20, "reshaped": 0, "too_large": 0, "errors": 0})
+            "before": 20 << 20, "after": 10 << 20, "reshaped": 0, "no_room": 0, "busy": 0, "errors": 0})
     }
 
     #[test]

@@ -1,0 +1,135 @@
+//! Another object that gets the same content in blocks of another size, and how the two change trees.
+//!
+//! Who fills it goes through what changed since a group, copies that, and does so again for what changed meanwhile, until little is left.
+//! Then, with nobody else writing, the rest is copied and the trees are exchanged, in one group.
+
+use super::{Object, Recent, State};
+use crate::error::ObjectError;
+use crate::tree::{ChangeWalk, lookup};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use terrane_pool::Tx;
+use terrane_wire::{ObjectId, Txg};
+
+/// Ranges of bytes, whole blocks, in ascending order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    pub written: Vec<Range<u64>>,
+    /// What holds nothing; perhaps longer than that.
+    pub holes: Vec<Range<u64>>,
+    /// There is no other change before this byte; `u64::MAX`: nor behind it.
+    pub to: u64,
+}
+
+impl Object {
+    /// Its blocks are written in the name of another object, which will have them. Until this `Object` is dropped.
+    pub fn write_for(&self, other: ObjectId) {
+        self.written_for.store(other.0, Ordering::Relaxed);
+    }
+
+    /// What groups from `since` on have changed at or after byte `from`, as of the last sync; at most about so many bytes, or so many
+    /// blocks and holes of any size.
+    pub fn changes_since(&self, since: Txg, from: u64, bytes_max: u64) -> Result<Changes, ObjectError> {
+        loop {
+            let dnode = {
+                let state = self.state.read();
+                if state.destroyed {
+                    return Err(ObjectError::NotFound(self.id()));
+                }
+                state.dnode.clone()
+            };
+            let bytes = u64::from(dnode.block_bytes);
+            let set = self.set()?;
+            let most = bytes_max / bytes;
+            let mut walk = ChangeWalk::new(set.pool(), self.whose(), &dnode, since, from / bytes, most);
+            match walk.run() {
+                Ok(()) => {}
+                Err(error) if self.state.read().dnode.root == dnode.root => return Err(error.into()),
+                // The tree was replaced meanwhile, and its old blocks collected.
+                Err(_) => continue,
+            }
+            let mut changes = Changes { to: walk.to.saturating_mul(bytes), ..Changes::default() };
+            for run in walk.runs {
+                let range = run.first.saturating_mul(bytes)..run.end.saturating_mul(bytes);
+                if run.is_hole { changes.holes.push(range) } else { changes.written.push(range) }
+            }
+            return Ok(changes);
+        }
+    }
+
+    /// What groups have changed that have not synced. What was written and freed in the same one may be in both.
+    pub fn unsynced_changes(&self) -> Changes {
+        let state = self.state.read();
+        let bytes = u64::from(state.dnode.block_bytes);
+        let mut changes = Changes { to: u64::MAX, ..Changes::default() };
+        for dirty in state.layers() {
+            let range = |first: u64, end: u64| first.saturating_mul(bytes)..end.saturating_mul(bytes);
+            changes.written.extend(dirty.blocks.keys().map(|block| range(*block, block + 1)));
+            changes.holes.extend(dirty.freed.iter().map(|(first, end)| range(first, end)));
+        }
+        changes
+    }
+
+    /// Frees ranges of blocks, and puts whole blocks in, perhaps without their trailing zeros.
+    pub fn put_blocks(
+        self: &Arc<Self>,
+        tx: &Tx,
+        freed: &[Range<u64>],
+        blocks: Vec<(u64, Vec<u8>)>,
+    ) -> Result<(), ObjectError> {
+        let (dnode, set) = (self.state.read().dnode.clone(), self.set()?);
+        for (block, _) in &blocks {
+            // Without the way to it the sync could not store it.
+            lookup(set.pool(), self.whose(), &dnode, 0, *block)?;
+        }
+        self.change(tx, |state| {
+            for range in freed {
+                state.dirty(tx.txg()).free(range.start, range.end);
+            }
+            for (block, content) in blocks {
+                state.put(tx.txg(), block, Arc::new(content));
+            }
+        })
+    }
+
+    /// Takes the content of `other`, in its blocks, and leaves `other` empty: what it had itself is freed with this group. Nobody else may
+    /// read or write either meanwhile. False: a group that changed one of them has not synced yet, and nothing was done.
+    pub fn exchange(self: &Arc<Self>, tx: &Tx, other: &Arc<Self>) -> Result<bool, ObjectError> {
+        // Both belong to this group from now on.
+        self.change(tx, |_| ())?;
+        other.change(tx, |_| ())?;
+        let (mut ours, mut theirs) = if self.id() < other.id() {
+            let ours = self.state.write();
+            (ours, other.state.write())
+        } else {
+            let theirs = other.state.write();
+            (self.state.write(), theirs)
+        };
+        if ours.syncing.is_some() || theirs.syncing.is_some() {
+            return Ok(false);
+        }
+        let (ours, theirs): (&mut State, &mut State) = (&mut ours, &mut theirs);
+        let spills = [&ours.dnode, &theirs.dnode].map(|dnode| dnode.spill.allocated_bytes());
+        let content = [&ours.dnode, &theirs.dnode].map(|dnode| dnode.used);
+        let [our_content, their_content] = std::array::from_fn(|at| content[at].saturating_sub(spills[at]));
+        let (our_dnode, their_dnode) = (&mut ours.dnode, &mut theirs.dnode);
+        std::mem::swap(&mut our_dnode.root, &mut their_dnode.root);
+        std::mem::swap(&mut our_dnode.levels, &mut their_dnode.levels);
+        std::mem::swap(&mut our_dnode.indirect_bytes, &mut their_dnode.indirect_bytes);
+        std::mem::swap(&mut our_dnode.block_bytes, &mut their_dnode.block_bytes);
+        our_dnode.block_count = std::mem::take(&mut their_dnode.block_count);
+        our_dnode.used = spills[0].saturating_add(their_content);
+        their_dnode.used = spills[1].saturating_add(our_content);
+        let [our_dirty, their_dirty] = [&mut *ours, &mut *theirs].map(|state| state.dirty(tx.txg()));
+        our_dirty.blocks = std::mem::take(&mut their_dirty.blocks);
+        our_dirty.recoded = std::mem::take(&mut their_dirty.recoded);
+        our_dirty.freed = std::mem::take(&mut their_dirty.freed);
+        their_dirty.free(0, u64::MAX);
+        (ours.recent, theirs.recent) = (Recent::default(), Recent::default());
+        for object in [self, other] {
+            *object.streams.lock() = None;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,494 @@
+//! A large file in records of another size: an object beside it, which gets the same content piece by piece, until their trees are
+//! exchanged.
+//!
+//! The copy goes in *rounds*. The first copies everything; each of the others what changed during the one before, which trees tell by the
+//! births of their pointers. So writers do nothing for it, nothing is remembered in memory, and a crash costs no more than the last group.
+//! When little is left, that is copied under the file's lock, and the trees change places in the same group. The old one is then freed as
+//! any other.
+//!
+//! It is a second tree, and not one whose front has other records than its rest, because until the exchange the file is what it was: what
+//! goes wrong with a copy costs room and time. That room is asked for before a file is begun, and given back when it becomes scarce.
+//!
+//! The object beside stands in the delete queue from its first group on, so that versions, and mounts, that know nothing of the job destroy
+//! it. Its blocks are written in the name of the file.
+//!
+//! Invariants: what a round copies was read no later than the group that stores it, and is the newest there was then. What changed since
+//! group `until` is copied again, by the next round.
+
+use super::RewriteFigures;
+use super::walk::File;
+use crate::attr::stored;
+use crate::claims::{Claims, Need, UNLINKED_META_BLOCKS};
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::inode::{Inode, InodeRef};
+use crate::types::{FILE_SIZE_MAX, Ino, mode};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use terrane_object::object::Changes;
+use terrane_object::{Cost, Object, ObjectId, ObjectKind, ObjectSpec, Tx, Txg};
+use terrane_sa::ZplAttrs;
+
+/// Bytes that are read under the file's lock at a time, if records are not larger.
+const READ_BYTES: u64 = 1 << 20;
+/// Bytes copied in one step, if records are not larger; a quarter of what is made anew at once where that is less.
+const PIECE_BYTES: u64 = 4 << 20;
+/// Records that may be copied under the lock however large they are.
+const LAST_RECORDS_MIN: u64 = 4;
+/// Rounds after which more may be copied under the lock: four times as much, and again; and after which the file is left to its writers.
+const ROUNDS_PATIENT: u64 = 6;
+const ROUNDS_MAX: u64 = 24;
+/// Room that must be there before a file is begun, in bytes, beside a quarter more than it takes: records of another size may shrink less.
+const ROOM_BESIDE: u64 = 8 << 20;
+/// Blocks of pointers that change where a hole begins and ends.
+const META_BLOCKS_OF_A_HOLE: u32 = 4;
+/// Blocks of pointers above a record that nothing else has changed, but for the highest.
+const LEVELS: u64 = 3;
+
+/// How far the copy of a file is, as it is stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Beside {
+    /// 0: there is none.
+    pub object: Ino,
+    /// The group that made it: a number may come again.
+    pub birth: u64,
+    /// This round copies what changed since that group.
+    pub since: u64,
+    /// And all that before this one. 0: the round has not begun.
+    pub until: u64,
+    pub rounds: u64,
+    /// What was added to the figures for this file.
+    pub counted: u64,
+}
+
+/// The object that is filled.
+pub(super) struct Side {
+    object: Arc<Object>,
+    claims: Claims,
+    /// Bytes copied in this round.
+    copied: u64,
+}
+
+/// Records with their content, without trailing zeros.
+type Blocks = Vec<(u64, Vec<u8>)>;
+
+/// Records to copy, and ranges of them to free.
+#[derive(Default)]
+struct Plan {
+    records: BTreeSet<u64>,
+    freed: Vec<Range<u64>>,
+}
+
+impl Plan {
+    /// Records of so many bytes that hold what changed; holes count where `target` has something.
+    fn add(&mut self, changes: &Changes, record_bytes: u64, target: &Object) -> Result<(), Errno> {
+        for range in &changes.written {
+            self.records.extend(range.start / record_bytes..range.end.div_ceil(record_bytes));
+        }
+        for range in &changes.holes {
+            let whole = range.start.div_ceil(record_bytes)..range.end / record_bytes;
+            // A record that is a hole in part holds what it did, less that.
+            self.records.extend((range.start % record_bytes != 0).then_some(range.start / record_bytes));
+            let end = range.end / record_bytes;
+            let is_cut = range.end != u64::MAX && range.end % record_bytes != 0;
+            self.records.extend(is_cut.then_some(end));
+            let found = target.next_data(whole.start.saturating_mul(record_bytes))?;
+            if found.is_some_and(|at| at / record_bytes < whole.end) {
+                self.freed.push(whole);
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves what lies from a record on, as many of them as it says. The first one that is left out; `u64::MAX`: none.
+    fn cut(&mut self, from: u64, most: u64) -> u64 {
+        self.records = self.records.split_off(&from);
+        let behind = self.records.iter().nth(usize::try_from(most).unwrap_or(usize::MAX)).copied();
+        let to = behind.unwrap_or(u64::MAX);
+        self.records.split_off(&to);
+        for range in &mut self.freed {
+            *range = range.start.max(from)..range.end.min(to);
+        }
+        self.freed.retain(|range| range.start < range.end);
+        to
+    }
+}
+
+/// What became of an attempt to end it.
+enum End {
+    Done,
+    /// Too much has changed meanwhile.
+    Another,
+}
+
+impl Fs {
+    /// Goes on with a copy; true: the file is done with.
+    pub(super) fn build_beside(
+        &self,
+        inode: &InodeRef<'_>,
+        file: &mut File,
+        bytes: u32,
+        figures: &mut RewriteFigures,
+    ) -> Result<bool, Errno> {
+        let outcome = self.step_beside(inode, file, bytes, figures);
+        if outcome != Err(Errno::ENOSPC) {
+            return outcome;
+        }
+        figures.stored_bytes += inode.object().used_bytes().saturating_sub(file.beside.counted);
+        // Others have taken the room. Half a copy helps nobody.
+        log::warn!(
+            "rewriting {}: the pool became full while a copy in records of {bytes} bytes was made; it stays as it is. \
+             Free about {} bytes and run the same command again",
+            self.path_of(inode.ino),
+            inode.object().used_bytes()
+        );
+        figures.no_room += 1;
+        self.give_up_beside(file);
+        Ok(true)
+    }
+
+    fn step_beside(
+        &self,
+        inode: &InodeRef<'_>,
+        file: &mut File,
+        bytes: u32,
+        figures: &mut RewriteFigures,
+    ) -> Result<bool, Errno> {
+        if file.side.is_none() {
+            file.side = self.adopt(&file.beside, bytes).map(|object| Side::new(object, inode));
+        }
+        // One that came later has but the number of the file that was copied, and what that held must not show in its holes.
+        if inode.object().birth() > Txg(file.beside.birth) {
+            file.side = None;
+        }
+        let Some(side) = file.side.as_mut() else {
+            if file.beside.object != 0 {
+                self.give_up_beside(file);
+            }
+            return self.begin_beside(inode, file, bytes, figures);
+        };
+        if file.beside.until == 0 {
+            // All that earlier groups changed is in the tree.
+            let tx = self.begin_rewriting(&self.rewriting.words, &[])?;
+            self.wait_for_sync(&tx)?;
+            (file.beside.until, file.record, side.copied) = (tx.txg().0, 0, 0);
+            return Ok(false);
+        }
+        let object = inode.object();
+        let stored_bytes = object.used_bytes();
+        let piece_bytes = PIECE_BYTES.min(self.at_once_bytes() / 4).max(bytes.into());
+        let changes = object.changes_since(Txg(file.beside.since), file.record, piece_bytes)?;
+        let from = file.record;
+        let copied = self.copy_beside(inode, side, &changes, (from, piece_bytes))?;
+        file.record = copied.to;
+        side.copied = side.copied.saturating_add(copied.bytes);
+        if file.beside.rounds == 0 {
+            let size = inode.read().attrs.zpl.size.max(1);
+            let share =
+                |at: u64| (u128::from(stored_bytes) * u128::from(at.min(size)) / u128::from(size)) as u64;
+            let more = share(file.record).saturating_sub(share(from));
+            file.beside.counted += more;
+            figures.stored_bytes += more;
+            figures.logical_bytes += copied.bytes;
+        }
+        if file.record != u64::MAX {
+            return Ok(false);
+        }
+        let last_bytes = self.last_bytes(file.beside.rounds, bytes);
+        if (side.copied <= last_bytes || file.beside.rounds == 0)
+            && let End::Done = self.end_beside(inode, side, file.beside.until, last_bytes)?
+        {
+            figures.reshaped += 1;
+            figures.stored_bytes += stored_bytes.saturating_sub(file.beside.counted);
+            self.give_up_beside(file);
+            return Ok(true);
+        }
+        (file.beside.since, file.beside.until) = (file.beside.until, 0);
+        file.beside.rounds += 1;
+        if file.beside.rounds <= ROUNDS_MAX {
+            return Ok(false);
+        }
+        log::warn!(
+            "rewriting {}: it changes faster than it is copied into records of {bytes} bytes; it stays as it is. \
+             Run the same command again when less is written to it",
+            self.path_of(inode.ino)
+        );
+        figures.busy += 1;
+        figures.stored_bytes += stored_bytes.saturating_sub(file.beside.counted);
+        self.give_up_beside(file);
+        Ok(true)
+    }
+
+    /// What may be copied under the lock, in bytes: the longer it takes, the more.
+    fn last_bytes(&self, rounds: u64, bytes: u32) -> u64 {
+        let shift = 2 * (rounds / ROUNDS_PATIENT).min(2);
+        (self.at_once_bytes() << shift).max(LAST_RECORDS_MIN * u64::from(bytes))
+    }
+
+    fn wait_for_sync(&self, tx: &Tx) -> Result<(), Errno> {
+        Ok(tx.pool().wait_for_sync().map_err(terrane_object::ObjectError::from)?)
+    }
+
+    /// The object that a job names, if it is what the job says.
+    fn adopt(&self, beside: &Beside, bytes: u32) -> Option<Arc<Object>> {
+        let object = self.set.hold(ObjectId(beside.object)).ok().filter(|_| beside.object != 0)?;
+        // After the exchange it has the old records, and is of no more use.
+        let is_it = object.birth() == Txg(beside.birth)
+            && object.block_size() == bytes
+            && object.kind() == ObjectKind::File;
+        is_it.then_some(object)
+    }
+
+    fn begin_beside(
+        &self,
+        inode: &InodeRef<'_>,
+        file: &mut File,
+        bytes: u32,
+        figures: &mut RewriteFigures,
+    ) -> Result<bool, Errno> {
+        let used = inode.object().used_bytes();
+        let there = self.set.usage();
+        let wanted = used + used / 4 + ROOM_BESIDE.min(there.size_bytes / 64);
+        if there.available_bytes < wanted {
+            log::warn!(
+                "rewriting {}: records of {bytes} bytes need room for a second copy of it, {wanted} bytes, and {} are free; \
+                 it stays as it is. Free some and run the same command again",
+                self.path_of(inode.ino),
+                there.available_bytes
+            );
+            figures.no_room += 1;
+            figures.stored_bytes += used;
+            return Ok(true);
+        }
+        let new = (&self.claims_of_new, Need::attrs());
+        let words = &self.rewriting.words;
+        let unlinked = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..Cost::NOTHING };
+        let tx = self.begin(unlinked, &[self.unlinked.need(), new, words.need()])?;
+        words.reserved(&tx);
+        let now = stored(self.now());
+        // Longer than anything it may get: how long the file is by then, nobody knows yet.
+        let zpl = ZplAttrs {
+            mode: u64::from(mode::S_IFREG | 0o600),
+            size: FILE_SIZE_MAX,
+            generation: tx.txg().0,
+            parent: inode.ino,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            links: 0,
+            ..ZplAttrs::default()
+        };
+        let room = terrane_object::dnode::Dnode::bonus_max(1);
+        let encoded = self.layouts.encode(&tx, &zpl.to_list(), room)?;
+        let bonus = encoded.bonus.as_bytes().to_vec();
+        let kind = ObjectKind::File;
+        let object = self
+            .set
+            .create(&tx, ObjectSpec { kind, block_size: bytes, dnode_slots: 1, bonus, spill: None })?;
+        let number = object.id().0;
+        self.claim_new(&tx, number);
+        // Before it is in the queue: what is there is destroyed.
+        self.rewriting.beside.store(number, Ordering::Release);
+        self.unlinked.add(number);
+        file.beside = Beside { object: number, birth: tx.txg().0, ..Beside::default() };
+        file.side = Some(Side::new(object, inode));
+        Ok(false)
+    }
+
+    /// Copies what changed, as far as a piece goes.
+    fn copy_beside(
+        &self,
+        inode: &InodeRef<'_>,
+        side: &Side,
+        changes: &Changes,
+        (from, piece_bytes): (u64, u64),
+    ) -> Result<Copied, Errno> {
+        let record_bytes = u64::from(side.object.block_size());
+        let mut plan = Plan::default();
+        plan.add(changes, record_bytes, &side.object)?;
+        let to = plan.cut(from / record_bytes, (piece_bytes / record_bytes).max(1));
+        // Before the group is joined, so that nothing is copied that a later one wrote.
+        let mut blocks = Vec::with_capacity(plan.records.len());
+        let records = std::mem::take(&mut plan.records);
+        for some in
+            records.into_iter().collect::<Vec<_>>().chunks((READ_BYTES / record_bytes).max(1) as usize)
+        {
+            // No writer is in the middle of it, nor gives it records of another size.
+            let _state = inode.read();
+            read_records(inode.object(), record_bytes, some, (&mut blocks, &mut plan.freed))?;
+        }
+        let bytes = (blocks.len() as u64).saturating_mul(record_bytes);
+        let to = to.saturating_mul(record_bytes).min(changes.to);
+        if blocks.is_empty() && plan.freed.is_empty() {
+            return Ok(Copied { to, bytes });
+        }
+        let file_bytes = inode.read().attrs.zpl.size;
+        let record = side.object.block_size();
+        let need = |data| (&side.claims, Need::records(&side.object, data, record, file_bytes));
+        let mut needs: Vec<_> = runs_of(blocks.iter().map(|(block, _)| *block))
+            .map(|run| need(run.start * record_bytes..run.end * record_bytes))
+            .collect();
+        needs.push((&side.claims, Need::attrs()));
+        let edges = u32::try_from(plan.freed.len()).unwrap_or(u32::MAX).saturating_mul(META_BLOCKS_OF_A_HOLE);
+        let words = &self.rewriting.words;
+        needs.push(words.need());
+        let tx = self.begin(Cost { meta_blocks: edges, ..Cost::NOTHING }, &needs)?;
+        words.reserved(&tx);
+        side.object.put_blocks(&tx, &plan.freed, blocks)?;
+        Ok(Copied { to, bytes })
+    }
+
+    /// Copies the rest, and exchanges the trees.
+    fn end_beside(
+        &self,
+        inode: &InodeRef<'_>,
+        side: &Side,
+        until: u64,
+        last_bytes: u64,
+    ) -> Result<End, Errno> {
+        let (object, target) = (inode.object(), &side.object);
+        let record_bytes = u64::from(target.block_size());
+        let most = (last_bytes / record_bytes).max(1);
+        let pointer_bytes = u64::from(target.indirect_bytes(target.block_size()));
+        let (needs, words) = ([&inode.claims, &side.claims], &self.rewriting.words);
+        let needs = needs.map(|claims| (claims, Need::attrs()));
+        let cost = Cost {
+            write_bytes: most * record_bytes,
+            meta_bytes: most * LEVELS * pointer_bytes,
+            meta_blocks: META_BLOCKS_OF_A_HOLE,
+            ..Cost::NOTHING
+        };
+        let tx = self.begin(cost, &[needs[0].clone(), needs[1].clone(), words.need()])?;
+        words.reserved(&tx);
+        self.wait_for_sync(&tx)?;
+        let state = inode.write();
+        let looked = last_bytes.max(LAST_RECORDS_MIN * u64::from(object.block_size()));
+        let changes = object.changes_since(Txg(until), 0, looked)?;
+        if changes.to != u64::MAX {
+            return Ok(End::Another);
+        }
+        let mut plan = Plan::default();
+        plan.add(&changes, record_bytes, target)?;
+        plan.add(&object.unsynced_changes(), record_bytes, target)?;
+        if plan.records.len() as u64 > most {
+            return Ok(End::Another);
+        }
+        let records: Vec<u64> = plan.records.into_iter().collect();
+        let mut blocks = Vec::with_capacity(records.len());
+        read_records(object, record_bytes, &records, (&mut blocks, &mut plan.freed))?;
+        target.put_blocks(&tx, &plan.freed, blocks)?;
+        target.truncate(&tx, state.attrs.zpl.size)?;
+        Ok(if object.exchange(&tx, target)? { End::Done } else { End::Another })
+    }
+
+    /// Destroys the object beside a file, whatever it holds.
+    pub(super) fn give_up_beside(&self, file: &mut File) {
+        let Beside { object, .. } = std::mem::take(&mut file.beside);
+        (file.side, file.record) = (None, 0);
+        self.destroy_beside(object);
+    }
+
+    /// Likewise, by its number; 0: there is none.
+    pub(super) fn destroy_beside(&self, number: Ino) {
+        if number == 0 {
+            return;
+        }
+        let rewriting = &self.rewriting;
+        if let Some(shown) = rewriting.shown.lock().as_mut() {
+            shown.job.place.beside = Beside::default();
+        }
+        // What is stored does not name it any more when its number comes free.
+        let destroyed =
+            self.begin(Cost { frees: true, ..Cost::NOTHING }, &[rewriting.words.need()]).and_then(|tx| {
+                rewriting.words.reserved(&tx);
+                drop(tx);
+                rewriting.beside.store(0, Ordering::Release);
+                self.destroy(number)
+            });
+        if let Err(errno) = destroyed {
+            log::warn!("object {number}, a copy that is of no more use, was not destroyed: {errno}");
+        }
+    }
+}
+
+/// What a piece was: copied bytes, and where the next one begins.
+struct Copied {
+    to: u64,
+    bytes: u64,
+}
+
+/// Records with what a file holds now; those that hold nothing are freed.
+fn read_records(
+    object: &Object,
+    record_bytes: u64,
+    records: &[u64],
+    (blocks, freed): (&mut Blocks, &mut Vec<Range<u64>>),
+) -> Result<(), Errno> {
+    for record in records {
+        let start = record.saturating_mul(record_bytes);
+        object.expect_more(start..start.saturating_add(record_bytes));
+        let mut content = vec![0; usize::try_from(record_bytes).map_err(|_| Errno::EINVAL)?];
+        object.read(start, &mut content)?;
+        let len = content.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        if len == 0 {
+            freed.push(*record..record + 1);
+            continue;
+        }
+        content.truncate(len);
+        blocks.push((*record, content));
+    }
+    Ok(())
+}
+
+/// Neighbours together.
+fn runs_of(blocks: impl Iterator<Item = u64>) -> impl Iterator<Item = Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for block in blocks {
+        match runs.last_mut() {
+            Some(last) if last.end == block => last.end = block + 1,
+            _ => runs.push(block..block + 1),
+        }
+    }
+    runs.into_iter()
+}
+
+impl Side {
+    fn new(object: Arc<Object>, inode: &Inode) -> Side {
+        let file = inode.object();
+        object.write_for(file.id());
+        object.set_hint(file.hint());
+        object.expect_life(file.expected_life());
+        let claims = Claims::of(object.id().0);
+        Side { object, claims, copied: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_ends_where_the_next_one_begins() {
+        let plan =
+            || Plan { records: BTreeSet::from([3, 4, 9, 10]), freed: vec![0..2, 5..8, 8..9, 11..u64::MAX] };
+        let mut whole = plan();
+        assert_eq!((whole.cut(0, 4), whole.records.len(), whole.freed.len()), (u64::MAX, 4, 4));
+        let mut first = plan();
+        assert_eq!(first.cut(0, 2), 9);
+        assert_eq!((first.records, first.freed), (BTreeSet::from([3, 4]), vec![0..2, 5..8, 8..9]));
+        let mut second = plan();
+        assert_eq!(second.cut(4, 1), 9);
+        assert_eq!((second.records, second.freed), (BTreeSet::from([4]), vec![5..8, 8..9]));
+        let mut inside = plan();
+        assert_eq!(inside.cut(7, 9), u64::MAX);
+        assert_eq!((inside.records, inside.freed), (BTreeSet::from([9, 10]), vec![7..8, 8..9, 11..u64::MAX]));
+    }
+
+    #[test]
+    fn neighbours_are_reserved_together() {
+        assert_eq!(runs_of([1, 2, 3, 7, 9, 10].into_iter()).collect::<Vec<_>>(), [1..4, 7..8, 9..11]);
+    }
+}

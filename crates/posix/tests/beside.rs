@@ -1,0 +1,349 @@
+//! Large files in records of another size: a copy is built beside, while they are used and whatever ends the process.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use support::{Machine, Rng, Short};
+use terrane_object::ObjectId;
+use terrane_posix::{
+    Attr, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, RewriteSpec, RewriteState,
+    RewriteStep, WriteFlags,
+};
+
+fn resized(root: Ino, bytes: u32) -> RewriteSpec {
+    RewriteSpec { root, recursive: false, compression: None, record_size: Some(bytes) }
+}
+
+fn block_size(fs: &Fs, ino: Ino) -> u32 {
+    fs.dataset().objects().hold(ObjectId(ino)).unwrap().block_size()
+}
+
+/// Bytes that shrink a little.
+fn stuff(rng: &mut Rng, len: usize) -> Vec<u8> {
+    (0..len).map(|_| b'a' + rng.below(20) as u8).collect()
+}
+
+fn seen(attr: &Attr) -> Attr {
+    Attr { blocks: 0, blksize: 0, ..*attr }
+}
+
+/// One change of a file and of what it should hold.
+fn change(fs: &Fs, ino: Ino, model: &mut Vec<u8>, rng: &mut Rng) {
+    let size = model.len() as u64;
+    let at = rng.below(size + 1);
+    let len = 1 + rng.below(60_000);
+    match rng.below(8) {
+        0 => {
+            fs.fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, at, 4 * len).unwrap();
+            let end = (at + 4 * len).min(size);
+            model[at as usize..end as usize].fill(0);
+        }
+        1 => {
+            fs.fallocate(ino, FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE, at, len).unwrap();
+            let end = (at + len).min(size);
+            model[at as usize..end as usize].fill(0);
+        }
+        2 => {
+            // Cut, rarely to nothing, and perhaps made as long again, so that a hole is behind.
+            let cut = if rng.below(6) == 0 { 0 } else { size - rng.below(size / 2 + 1) };
+            fs.size(ino, cut).unwrap();
+            model.truncate(cut as usize);
+            if rng.below(2) == 0 {
+                let long = cut + rng.below(2_000_000);
+                fs.size(ino, long).unwrap();
+                model.resize(long as usize, 0);
+            }
+        }
+        _ => {
+            let data = stuff(rng, len as usize);
+            fs.put(ino, at, &data);
+            let end = at as usize + data.len();
+            model.resize(model.len().max(end), 0);
+            model[at as usize..end].copy_from_slice(&data);
+        }
+    }
+}
+
+#[test]
+fn a_large_file_changes_while_it_is_copied() {
+    let mut resumed = 0;
+    for (seed, before, after) in [
+        (1, "4K", 64 << 10),
+        (2, "128K", 4 << 10),
+        (3, "16K", 512),
+        (4, "4K", 128 << 10),
+        (5, "32K", 16 << 10),
+    ] {
+        let mut m = Machine::new(seed, &[("recordsize", before), ("atime", "off")]);
+        let mut rng = Rng(seed);
+        let root = m.fs().root();
+        let ino = m.fs().file(root, "large").ino;
+        let mut model = stuff(&mut rng, 3_000_000);
+        m.fs().put(ino, 0, &model);
+        m.fs().fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 500_000, 700_000).unwrap();
+        model[500_000..1_200_000].fill(0);
+        m.fs().sync().unwrap();
+        let (mut rounds, mut reshaped) = (0, 0);
+        while rounds < 6 {
+            if model.len() < 1_000_000 {
+                m.fs().put(ino, 900_000, &stuff(&mut rng, 900_000));
+                model = m.fs().bytes(ino);
+                assert!(model.len() >= 1_000_000);
+            }
+            // To and fro.
+            let to = if rounds % 2 == 0 { after } else { 8 << 10 };
+            m.fs().rewrite_begin(&resized(ino, to)).unwrap();
+            let mut idle = false;
+            while !idle {
+                for _ in 0..rng.below(7) {
+                    idle |= m.fs().rewrite_step().unwrap() == RewriteStep::Idle;
+                }
+                if rng.below(3) == 0 {
+                    change(m.fs(), ino, &mut model, &mut rng);
+                }
+                let attr = m.fs().getattr(ino).unwrap();
+                match rng.below(30) {
+                    0..4 => m.fs().sync().unwrap(),
+                    4 => m.remount(),
+                    5 => m.remount_unforgotten(),
+                    6 | 7 => {
+                        m.fs().sync().unwrap();
+                        resumed += u64::from(m.fs().rewrite_goes_on());
+                        m.crash();
+                    }
+                    8 => {
+                        m.fs().sync().unwrap();
+                        m.die(&[]);
+                    }
+                    _ => continue,
+                }
+                assert_eq!(seen(&m.fs().getattr(ino).unwrap()), seen(&attr));
+                assert!(m.fs().bytes(ino) == model, "seed {seed}, round {rounds}");
+                idle |= !m.fs().rewrite_goes_on();
+            }
+            rounds += 1;
+            if let Some(status) = m.fs().rewrite_status() {
+                assert_eq!((status.state, status.figures.errors), (RewriteState::Done, 0));
+                reshaped += u64::from(status.figures.reshaped > 0 && block_size(m.fs(), ino) == to);
+            }
+            assert!(m.fs().bytes(ino) == model, "seed {seed}, round {rounds}");
+        }
+        assert!(reshaped > 0, "seed {seed}");
+        m.remount();
+        assert!(m.fs().bytes(ino) == model);
+        assert_eq!(m.fs().unlinked_count(), Ok(0));
+    }
+    assert!(resumed > 2, "{resumed}");
+}
+
+/// Steps until the copy has begun.
+fn some_steps(fs: &Fs, steps: usize) {
+    for _ in 0..steps {
+        assert_eq!(fs.rewrite_step(), Ok(RewriteStep::Went));
+    }
+    assert_eq!(fs.unlinked_count(), Ok(1), "the copy stands in the delete queue");
+}
+
+fn large(m: &Machine, bytes: usize) -> (Ino, Vec<u8>) {
+    let ino = m.fs().file(m.fs().root(), "large").ino;
+    let model = Rng(7).bytes(bytes);
+    m.fs().put(ino, 0, &model);
+    m.fs().sync().unwrap();
+    (ino, model)
+}
+
+#[test]
+fn what_was_copied_is_not_copied_again_after_a_crash() {
+    let mut m = Machine::new(11, &[("recordsize", "4K"), ("compression", "off")]);
+    let (ino, model) = large(&m, 6_000_000);
+    m.fs().rewrite_begin(&resized(ino, 16 << 10)).unwrap();
+    some_steps(m.fs(), 50);
+    m.fs().sync().unwrap();
+    let figures = m.fs().rewrite_status().unwrap().figures;
+    assert!(figures.logical_bytes > 2_000_000 && figures.logical_bytes < 5_000_000, "{figures:?}");
+    assert!(figures.stored_bytes > 2_000_000 && figures.stored_bytes < 5_000_000, "{figures:?}");
+    for way in 0..3 {
+        match way {
+            0 => m.crash(),
+            1 => m.remount(),
+            _ => m.remount_unforgotten(),
+        }
+        assert_eq!(m.fs().rewrite_status().unwrap().figures, figures);
+        assert_eq!(m.fs().unlinked_count(), Ok(1), "it goes on growing");
+    }
+    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+    let done = m.fs().rewrite_status().unwrap().figures;
+    assert!(done.logical_bytes < 6_100_000, "all of it, once: {done:?}");
+    assert_eq!((done.reshaped, block_size(m.fs(), ino)), (1, 16 << 10));
+    assert!(done.stored_bytes.abs_diff(done.stored_total) < done.stored_total / 20, "{done:?}");
+    assert!(m.fs().bytes(ino) == model);
+    m.crash();
+    assert!(m.fs().bytes(ino) == model);
+    assert_eq!(m.fs().unlinked_count(), Ok(0));
+}
+
+#[test]
+fn what_ends_a_copy_gives_its_room_back() {
+    let mut m = Machine::new(12, &[("recordsize", "16K"), ("compression", "off")]);
+    let (ino, model) = large(&m, 6_000_000);
+    let used = |m: &Machine| {
+        for _ in 0..4 {
+            m.fs().sync().unwrap();
+        }
+        m.fs().dataset().objects().usage().used_bytes
+    };
+    let before = used(&m);
+    for way in 0..4 {
+        m.fs().rewrite_begin(&resized(ino, 4 << 10)).unwrap();
+        some_steps(m.fs(), 40);
+        m.fs().sync().unwrap();
+        match way {
+            0 => assert_eq!(m.fs().rewrite_cancel(), Ok(true)),
+            1 => {
+                m.crash();
+                assert_eq!(m.fs().rewrite_cancel(), Ok(true));
+            }
+            // It is small now, and made anew at once.
+            2 => {
+                m.fs().size(ino, 30_000).unwrap();
+                while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+                assert_eq!(block_size(m.fs(), ino), 4 << 10);
+                m.fs().size(ino, 0).unwrap();
+                m.fs().put(ino, 0, &model);
+            }
+            _ => {
+                let root = m.fs().root();
+                m.fs().unlink(root, b"large").unwrap();
+                while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+                m.remount();
+            }
+        }
+        assert_eq!(m.fs().unlinked_count(), Ok(0), "way {way}");
+        let now = used(&m);
+        let expected = if way == 3 { 0 } else { before };
+        assert!(now < expected + 900_000, "way {way}: {now}, {expected} expected");
+    }
+}
+
+#[test]
+fn a_file_for_which_there_is_no_room_is_left_as_it_is() {
+    // 64 MiB.
+    let mut m = Machine::sized(13, &[("recordsize", "16K"), ("compression", "off")], 64, 1 << 20);
+    let (ino, model) = large(&m, 20_000_000);
+    let room = |m: &Machine| m.fs().dataset().objects().usage().available_bytes;
+    let filler = m.fs().file(m.fs().root(), "filler").ino;
+    let most = room(&m) - 15_000_000;
+    m.fs().put(filler, 0, &Rng(3).bytes(most as usize));
+    m.fs().sync().unwrap();
+    // Not enough from the beginning.
+    m.fs().rewrite_begin(&resized(ino, 4 << 10)).unwrap();
+    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {
+        assert_eq!(m.fs().unlinked_count(), Ok(0));
+    }
+    let figures = m.fs().rewrite_status().unwrap().figures;
+    assert_eq!((figures.no_room, figures.reshaped, figures.errors), (1, 0, 0));
+    // Enough, and then others take it.
+    m.fs().size(filler, 1_000_000).unwrap();
+    m.fs().sync().unwrap();
+    m.fs().sync().unwrap();
+    m.fs().rewrite_begin(&resized(ino, 4 << 10)).unwrap();
+    some_steps(m.fs(), 600);
+    let most = room(&m) - 1_000_000;
+    let _ = m.fs().write(filler, 0, &Rng(4).bytes(most as usize), WriteFlags::default());
+    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+    let status = m.fs().rewrite_status().unwrap();
+    assert_eq!((status.state, status.figures.no_room, status.figures.reshaped), (RewriteState::Done, 1, 0));
+    assert_eq!((m.fs().unlinked_count(), block_size(m.fs(), ino)), (Ok(0), 16 << 10));
+    m.fs().sync().unwrap();
+    m.fs().sync().unwrap();
+    assert!(room(&m) > 4_000_000, "{}: half a copy helps nobody", room(&m));
+    m.remount();
+    assert!(m.fs().bytes(ino) == model);
+}
+
+#[test]
+fn writers_carry_on_while_the_trees_are_exchanged() {
+    const BLOCK: usize = 3000;
+    const BLOCKS: u64 = 1000;
+    let m = Machine::with_threads(14);
+    let fs = m.fs();
+    let ino = fs.file(fs.root(), "large").ino;
+    let stamp = |at: u64, turn: u64| Rng(at << 32 | turn).bytes(BLOCK);
+    for at in 0..BLOCKS {
+        fs.put(ino, at * BLOCK as u64, &stamp(at, 0));
+    }
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let over = || is_over.load(std::sync::atomic::Ordering::Acquire);
+    std::thread::scope(|scope| {
+        // Each has its blocks, and knows what it wrote there last.
+        let writers: Vec<_> = (0..3u64)
+            .map(|writer| {
+                scope.spawn(move || {
+                    let mut rng = Rng(100 + writer);
+                    let mut last = vec![0; BLOCKS as usize];
+                    let mut turn = 0;
+                    while !over() {
+                        turn += 1;
+                        let at = rng.below(BLOCKS / 3) * 3 + writer;
+                        if at < BLOCKS {
+                            fs.put(ino, at * BLOCK as u64, &stamp(at, turn));
+                            last[at as usize] = turn;
+                        }
+                        let mut found = Vec::new();
+                        let known = rng.below(BLOCKS / 3) * 3 + writer;
+                        if known < BLOCKS {
+                            fs.read(ino, known * BLOCK as u64, BLOCK as u32, &mut found).unwrap();
+                            assert!(found == stamp(known, last[known as usize]), "block {known}");
+                        }
+                        std::thread::sleep(std::time::Duration::from_micros(300));
+                    }
+                    last
+                })
+            })
+            .collect();
+        let mut reshaped = 0;
+        for turn in 0..6 {
+            let bytes = if turn % 2 == 0 { 16 << 10 } else { 64 << 10 };
+            fs.rewrite_begin(&resized(ino, bytes)).unwrap();
+            while fs.rewrite_step().unwrap() != RewriteStep::Idle {}
+            reshaped += fs.rewrite_status().unwrap().figures.reshaped;
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Release);
+        assert!(reshaped > 0, "never in so many rounds");
+        for (writer, thread) in writers.into_iter().enumerate() {
+            let last = thread.join().unwrap();
+            for at in (writer as u64..BLOCKS).step_by(3) {
+                let mut found = Vec::new();
+                fs.read(ino, at * BLOCK as u64, BLOCK as u32, &mut found).unwrap();
+                assert!(found == stamp(at, last[at as usize]), "block {at}");
+            }
+        }
+    });
+}
+
+#[test]
+fn the_pool_knows_how_large_records_may_get() {
+    let mut m = Machine::new(15, &[("recordsize", "128K")]);
+    let size = |m: &Machine| {
+        m.fs().sync().unwrap();
+        m.fs().dataset().objects().usage().size_bytes
+    };
+    let (ino, _) = large(&m, 5_000_000);
+    let before = size(&m);
+    m.fs().rewrite_begin(&resized(ino, 2 << 20)).unwrap();
+    m.fs().put(ino, 0, b"another group");
+    let known = size(&m);
+    assert!(known < before, "ends of zones do not take a record: {known}");
+    // A mount that goes on with it.
+    m.crash();
+    m.fs().put(ino, 0, b"another group");
+    assert_eq!(size(&m), known);
+    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+    // One that finds such a file.
+    m.remount();
+    m.fs().put(m.fs().file(m.fs().root(), "other").ino, 0, b"another group");
+    assert_eq!(size(&m), before);
+    m.fs().put(ino, 0, b"another group");
+    assert_eq!(size(&m), known);
+}
