@@ -46,11 +46,6 @@ fn blocks_of(block: u64, start: u64, end: u64) -> Range<u64> {
     start / block * block..end
 }
 
-/// What zeroing a range may dirty: its edges. What lies between them becomes a hole.
-fn edges_cost(block_bytes: u32) -> Cost {
-    Cost { write_bytes: 2 * u64::from(block_bytes), meta_blocks: 4, ..Cost::NOTHING }
-}
-
 impl Fs {
     /// Appends to `out` what there is from `offset` on, up to `len` bytes; fewer only at the end of the file. Who goes on where an earlier
     /// read ended, or in equal steps, has what follows read ahead.
@@ -133,32 +128,53 @@ impl Fs {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize, Errno> {
-        let need = {
-            let size = inode.read().attrs.zpl.size;
-            let start = if flags.append { size } else { offset };
-            let end = start.saturating_add(data.len() as u64);
-            let file_bytes = end.max(size);
-            let object = inode.object();
-            let block = self.block_for(inode, file_bytes).unwrap_or(object.block_size());
-            Need::records(object, blocks_of(block.into(), start, end), block, file_bytes)
-        };
-        let tx = self.begin(Cost::NOTHING, &[(&inode.claims, need)])?;
+        loop {
+            let need = {
+                let size = inode.read().attrs.zpl.size;
+                let start = if flags.append { size } else { offset };
+                let end = start.saturating_add(data.len() as u64);
+                let file_bytes = end.max(size);
+                let object = inode.object();
+                let block = self.block_for(inode, file_bytes).unwrap_or(object.block_size());
+                Need::records(object, blocks_of(block.into(), start, end), block, file_bytes)
+            };
+            let reserved = need.block_bytes;
+            let tx = self.begin(Cost::NOTHING, &[(&inode.claims, need)])?;
+            if let Some(written) = self.write_in(&tx, inode, (offset, data, flags), reserved)? {
+                return Ok(written);
+            }
+        }
+    }
+
+    /// Writes where room for records of so many bytes was reserved. `None`: while that was waited for the file got larger ones, and
+    /// nothing was done.
+    fn write_in(
+        &self,
+        tx: &Tx,
+        inode: &Inode,
+        (offset, data, flags): (u64, &[u8], WriteFlags),
+        reserved: u64,
+    ) -> Result<Option<usize>, Errno> {
         let mut state = inode.write();
         let offset = if flags.append { state.attrs.zpl.size } else { offset };
         let room = FILE_SIZE_MAX.checked_sub(offset).filter(|room| *room > 0).ok_or(Errno::EFBIG)?;
         let data = data.get(..usize::try_from(room).unwrap_or(usize::MAX)).unwrap_or(data);
         let end = offset + data.len() as u64;
-        if let Some(bytes) = self.block_for(inode, end.max(state.attrs.zpl.size)) {
-            inode.object().set_block_size(&tx, bytes)?;
+        let wanted = self.block_for(inode, end.max(state.attrs.zpl.size));
+        if u64::from(wanted.unwrap_or(inode.object().block_size())) > reserved {
+            return Ok(None);
         }
-        inode.object().write(&tx, offset, data)?;
+        if let Some(bytes) = wanted {
+            inode.object().set_block_size(tx, bytes)?;
+        }
+        inode.object().write(tx, offset, data)?;
         state.attrs.zpl.size = state.attrs.zpl.size.max(end);
         state.content_changed(self.now());
         if flags.kill_suidgid {
             perm::clear_set_ids(&mut state.attrs);
         }
-        self.save(&tx, inode, &mut state)?;
-        Ok(data.len())
+        self.save(tx, inode, &mut state)?;
+        Ok(Some(data.len()))
     }
 
     /// The block size a file of `end` bytes should get, if it should and can have another one.
@@ -174,10 +190,18 @@ impl Fs {
         }
     }
 
+    /// What zeroing a range may dirty: its edges, in the records that the file has, or that a rewrite may give it before they are dirtied.
+    /// What lies between them becomes a hole.
+    fn edges_cost(&self, inode: &Inode) -> Cost {
+        let soon = self.rewriting.record_size().unwrap_or(0);
+        let block_bytes = inode.object().block_size().max(soon);
+        Cost { write_bytes: 2 * u64::from(block_bytes), meta_blocks: 4, ..Cost::NOTHING }
+    }
+
     pub(crate) fn resize_cost(&self, inode: &InodeRef<'_>, size: u64) -> Result<Cost, Errno> {
         let state = inode.read();
         state.check_file()?;
-        Ok(Cost { frees: size <= state.attrs.zpl.size, ..edges_cost(inode.object().block_size()) })
+        Ok(Cost { frees: size <= state.attrs.zpl.size, ..self.edges_cost(inode) })
     }
 
     /// The caller sets the times and saves.
@@ -228,7 +252,7 @@ impl Fs {
         if allocates && len > self.set.usage().available_bytes {
             return Err(Errno::ENOSPC);
         }
-        let cost = Cost { frees: !allocates, ..edges_cost(inode.object().block_size()) };
+        let cost = Cost { frees: !allocates, ..self.edges_cost(&inode) };
         let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
         let mut state = inode.write();
         let size = state.attrs.zpl.size;
@@ -320,4 +344,39 @@ fn is_access_time_old(state: &State, now: Time) -> bool {
     let zpl = &state.attrs.zpl;
     let [atime, mtime, ctime] = [zpl.atime, zpl.mtime, zpl.ctime].map(crate::attr::time);
     atime <= mtime || atime <= ctime || now.secs.saturating_sub(atime.secs) >= ACCESS_TIME_SECS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Cred;
+    use std::sync::Arc;
+    use terrane_dataset::Dataset;
+    use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SeededEnv};
+
+    #[test]
+    fn who_waited_with_the_need_of_small_records_asks_again_for_large_ones() {
+        let device = terrane_device::SimDevice::new(terrane_device::SimConfig::default()).unwrap();
+        let (create, import) = (CreateOptions::named("file"), ImportOptions::default());
+        let pool = Pool::create(vec![Arc::new(device)], &create, Arc::new(SeededEnv::new(1)), &import);
+        let objects = Objects::create(pool.unwrap()).unwrap();
+        let dataset = Dataset::create_root(&objects, &[("recordsize", "4K")]).unwrap();
+        let cred = Cred { uid: 0, gid: 0, umask: 0 };
+        Fs::format(&dataset, &cred).unwrap();
+        let fs = Fs::open(Arc::new(dataset)).unwrap();
+        let file = fs.create(fs.root(), b"file", 0o644, &cred).unwrap().ino;
+        fs.write(file, 0, &[7; 100_000], WriteFlags::default()).unwrap();
+        let inode = fs.hold(file).unwrap();
+        let cost = Cost { write_bytes: 1 << 20, meta_blocks: 16, ..Cost::NOTHING };
+        let tx = fs.begin(cost, &[(&inode.claims, Need::attrs())]).unwrap();
+        // What a rewrite does while a writer waits for room for its 4 KiB.
+        inode.object().set_record_size(&tx, 64 << 10).unwrap();
+        let write = (10, [9; 4].as_slice(), WriteFlags::default());
+        assert_eq!(fs.write_in(&tx, &inode, write, 4096), Ok(None));
+        let mut found = [0; 20];
+        inode.object().read(0, &mut found).unwrap();
+        assert_eq!(found, [7; 20], "nothing was done");
+        assert_eq!(fs.write_in(&tx, &inode, write, 64 << 10), Ok(Some(4)));
+        assert_eq!(fs.edges_cost(&inode).write_bytes, 128 << 10);
+    }
 }
