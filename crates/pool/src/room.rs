@@ -191,6 +191,7 @@ impl Pool {
             is_stuck: st.collector.is_stuck,
             resets_wait: tables.emptied().next().is_some(),
             zones,
+            ahead: self.room_ahead(st, zones),
         }
     }
 

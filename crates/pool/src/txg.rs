@@ -13,6 +13,10 @@
 //! last of the dirty limit is kept for those who bring little, so that a create does not wait for the sync because two writers
 //! stream.
 //!
+//! Where collection is what gives room, small changes are delayed as well, each in the measure of what it brings: room comes by the group,
+//! and whoever took what there is at once would wait for whole groups. The pace is that of the groups before, slower the less room
+//! there is and faster the more, so that most of what is kept ahead stays in hand.
+//!
 //! Who needs room waits first in, first out, so that nobody who brings much is overtaken for ever; who gives space back waits for
 //! nobody.
 //!
@@ -68,6 +72,10 @@ impl Cost {
     /// The bounds on what lives, and on what is written before collection has made more room.
     fn room_of(&self, room: &Room) -> (u64, u64) {
         if self.frees { (room.limit_frees, room.writable_frees) } else { (room.limit, room.writable) }
+    }
+
+    fn is_paced(&self) -> bool {
+        !self.frees && self.reserve_bytes() > 0 && self.dirty_bytes() <= PACED_BYTES
     }
 
     fn is_little(&self) -> bool {
@@ -153,6 +161,7 @@ pub(crate) struct TxgState {
     empty_wanted: bool,
     stopping: bool,
     last_wakeup_ns: u64,
+    pace: Pace,
     /// Who waits for room, and for how many bytes; first in, first out.
     queue: VecDeque<(u64, u64)>,
     next_ticket: u64,
@@ -177,6 +186,8 @@ pub(crate) struct Room {
     pub resets_wait: bool,
     /// Zones that can hold something, now or after a reset.
     pub zones: u64,
+    /// Bytes that collection keeps writable before anybody asks.
+    pub ahead: u64,
 }
 
 pub(crate) struct Groups {
@@ -211,6 +222,15 @@ const DELAY_FULL_BYTES: u64 = 1 << 20;
 const LITTLE_BYTES: u64 = 256 << 10;
 /// One part of so many of the dirty limit takes little changes alone.
 const LITTLE_PART: u64 = 8;
+/// A change that may dirty no more is delayed where room comes by collection.
+const PACED_BYTES: u64 = 64 << 10;
+/// The pace of groups that room is given by, in picoseconds a byte: what is believed of them, at the least and at the most.
+const PACE_MIN_PS: u64 = 100;
+const PACE_MAX_PS: u64 = 1_000_000;
+/// Groups that end as far apart as this, in nanoseconds, say nothing of the pace: nobody was in a hurry.
+const PACE_IDLE_NS: u64 = 250_000_000;
+/// A delay is slept but for its last part, in nanoseconds, for which the processor is offered to others: timers are late by as much.
+const WATCH_NS: u64 = 120_000;
 /// Groups after which a writer is told that the pool is full if there was never more room than before.
 const PATIENCE: u32 = 48;
 
@@ -231,6 +251,7 @@ impl Groups {
                 empty_wanted: false,
                 stopping: false,
                 last_wakeup_ns: 0,
+                pace: Pace::default(),
                 queue: VecDeque::new(),
                 next_ticket: 0,
                 inflow: Inflow::default(),
@@ -366,11 +387,46 @@ impl Drop for Queue<'_> {
     }
 }
 
+/// How fast groups have given room lately.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    /// Picoseconds for a byte that was reserved; 0: not known.
+    ps: u64,
+    /// When the last group ended.
+    ended_ns: u64,
+    /// When the last change that was delayed may go on.
+    wake_ns: u64,
+}
+
+impl Pace {
+    /// A group ended in which so many bytes were reserved.
+    fn note(&mut self, now_ns: u64, reserved: u64) {
+        let took = now_ns.saturating_sub(std::mem::replace(&mut self.ended_ns, now_ns));
+        if took >= PACE_IDLE_NS || reserved < PACED_BYTES {
+            return;
+        }
+        let sample = u128::from(took) * 1000 / u128::from(reserved);
+        let sample = u64::try_from(sample).unwrap_or(u64::MAX).clamp(PACE_MIN_PS, PACE_MAX_PS);
+        self.ps = if self.ps == 0 { sample } else { self.ps - self.ps / 4 + sample / 4 };
+    }
+
+    /// Nanoseconds for a change that reserves `need` bytes while `left` of the `ahead` bytes of room are left: nothing when all is, a bit
+    /// more than the pace of the groups when nothing is, and with more than a fifth left less than that pace, or groups that have become
+    /// slow would stay so.
+    fn delay_ns(&self, need: u64, left: u64, ahead: u64) -> u64 {
+        let (missing, ahead) = (u128::from(ahead.saturating_sub(left)), u128::from(ahead.max(1)));
+        let ps = u128::from(need) * u128::from(self.ps) * missing * missing / (ahead * ahead) * 3 / 2;
+        u64::try_from(ps / 1000).unwrap_or(u64::MAX).min(DELAY_MAX_NS)
+    }
+}
+
 /// What stands between a writer and the group.
 enum Wait {
     Join,
     Change,
     Delay(Duration),
+    /// Others take room as well, and it comes by collection.
+    Pace(u64),
     /// The sync must catch up with dirty data.
     Commit,
     /// There is no room for it, or not yet.
@@ -423,14 +479,14 @@ impl Pool {
             return Err(PoolError::ReadOnly);
         }
         let need = cost.reserve_bytes();
-        let mut delayed = false;
+        let (mut delayed, mut paced) = (false, !(self.threaded() && cost.is_paced()));
         let mut wait = SpaceWait { pool: self, ticket: None, most: 0, stuck: 0, seen: None };
         let mut queue = Queue { counters: &self.counters, began_ns: None, since_ns: 0 };
         loop {
             let mut state = self.txg.state.lock();
             // Under the lock: whoever stops the pool says so and then wakes all who wait, once.
             self.alive()?;
-            match self.what_to_wait_for(&state, &cost, need, (delayed, wait.ticket)) {
+            match self.what_to_wait_for(&state, &cost, need, (delayed, paced, wait.ticket)) {
                 Wait::Join => {
                     wait.leave(&mut state);
                     state.holders += 1;
@@ -462,6 +518,22 @@ impl Pool {
                     }
                     drop(state);
                     self.env.sleep(Duration::from_nanos((wake - now).min(DELAY_MAX_NS)));
+                    queue.leave(WaitFor::Throttle);
+                }
+                Wait::Pace(ns) => {
+                    paced = true;
+                    queue.enter();
+                    let now = self.env.monotonic_ns();
+                    // Each behind the one before: it is the pace of all.
+                    let wake = (state.pace.wake_ns.max(now) + ns).min(now + DELAY_MAX_NS);
+                    state.pace.wake_ns = wake;
+                    // Without groups there is no more room, however slowly it is taken.
+                    if state.load_open.reserved * 2 >= self.txg.room().ahead && state.wanted < state.open {
+                        state.wanted = state.open;
+                        self.txg.work.notify_one();
+                    }
+                    drop(state);
+                    self.wait_until(wake);
                     queue.leave(WaitFor::Throttle);
                 }
                 Wait::Commit => {
@@ -527,7 +599,7 @@ impl Pool {
         state: &TxgState,
         cost: &Cost,
         need: u64,
-        (delayed, ticket): (bool, Option<u64>),
+        (delayed, paced, ticket): (bool, bool, Option<u64>),
     ) -> Wait {
         if state.quiescing {
             return Wait::Change;
@@ -541,6 +613,12 @@ impl Pool {
         let (limit, writable) = cost.room_of(&room);
         if room.live + reserved + need > limit || unwritten + need > writable {
             return Wait::Space;
+        }
+        if !paced {
+            let ns = state.pace.delay_ns(need, writable - unwritten, room.ahead / 4 * 3);
+            if ns > 0 {
+                return Wait::Pace(ns);
+            }
         }
         let max = *self.txg.dirty_max.lock();
         let dirty = state.load_open.dirty + state.load_syncing.dirty;
@@ -560,6 +638,18 @@ impl Pool {
         let full = ns.min(u128::from(DELAY_MAX_NS));
         let share = full * u128::from(more.min(DELAY_FULL_BYTES)) / u128::from(DELAY_FULL_BYTES);
         Wait::Delay(Duration::from_nanos(share as u64))
+    }
+
+    /// Until the pool's clock says so; shorter than a timer is late.
+    fn wait_until(&self, wake_ns: u64) {
+        loop {
+            let left = wake_ns.saturating_sub(self.env.monotonic_ns());
+            match left {
+                0 => return,
+                1..=WATCH_NS => std::thread::yield_now(),
+                _ => self.env.sleep(Duration::from_nanos(left - WATCH_NS)),
+            }
+        }
     }
 
     /// Commits everything that was done before the call; durable when it returns.
@@ -680,7 +770,8 @@ impl Pool {
         state.syncing = false;
         if outcome.is_ok() {
             state.synced = txg;
-            state.load_syncing = Load::default();
+            let reserved = std::mem::take(&mut state.load_syncing).reserved;
+            state.pace.note(self.env.monotonic_ns(), reserved);
             state.empty_wanted = self.txg.room().resets_wait || self.more_work.load(Ordering::Acquire);
             if self.collects_by_hand() {
                 state.wanted = state.wanted.max(state.open);
@@ -741,6 +832,26 @@ mod tests {
     use crate::import::ImportOptions;
     use std::sync::mpsc;
     use terrane_device::{SimConfig, SimDevice};
+
+    #[test]
+    fn small_changes_go_at_the_pace_of_groups_when_room_is_short() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.delay_ns(1 << 20, 0, 1 << 20), 0, "nothing is known");
+        pace.note(1_000_000_000, 1 << 20);
+        assert_eq!(pace.ps, 0, "it was idle before");
+        for nth in 1..=20 {
+            pace.note(1_000_000_000 + nth * 20_000_000, 2_000_000);
+        }
+        // 2 MB in 20 ms.
+        assert!((9_990..=10_000).contains(&pace.ps), "{}", pace.ps);
+        let delay = |left: u64| pace.delay_ns(4_000, left, 1_000_000);
+        assert_eq!((delay(1_000_000), delay(2_000_000)), (0, 0), "there is enough");
+        assert!((59_000..=60_000).contains(&delay(0)), "{}", delay(0));
+        assert!(delay(250_000) < 40_000 && delay(500_000) < 20_000, "who is slow gets faster");
+        let before = pace.ps;
+        pace.note(9_000_000_000, 2_000_000);
+        assert_eq!(pace.ps, before, "nobody was in a hurry");
+    }
 
     #[test]
     fn nobody_begins_to_wait_when_the_pool_has_stopped() {
