@@ -40,7 +40,12 @@ pub fn monotonic_ns() -> u64 {
         return ns;
     }
     let ns = asked();
-    FIX.set(Some(Fix::next(fix, ticks, ns)));
+    let next = Fix::next(fix, ticks, ns);
+    // Whoever lost the processor meanwhile counted from one moment and heard of another.
+    let is_close = next.pace == 0.0 || self::ticks().is_some_and(|now| next.took_ns(now) < CLOSE_NS as f64);
+    if is_close {
+        FIX.set(Some(next));
+    }
     ns
 }
 
@@ -65,26 +70,30 @@ pub fn wall_ns() -> u64 {
     static NEWEST: AtomicU64 = AtomicU64::new(0);
     let now = monotonic_ns();
     let known = LEAD.get().filter(|(_, at)| now.checked_sub(*at).is_some_and(|passed| passed < FIX_NS));
-    let (lead, _) = known.unwrap_or_else(|| {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-        (wall.saturating_sub(now), now)
-    });
-    if known.is_none() {
-        LEAD.set(Some((lead, now)));
+    if let Some((lead, _)) = known
+        && let Some(ns) = not_before(&NEWEST, now.saturating_add(lead))
+    {
+        return ns;
     }
-    not_before(&NEWEST, now.saturating_add(lead))
+    // Nothing is known, or others were told what seems to be the future: the kernel says who is right.
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+    let is_close = monotonic_ns().saturating_sub(now) < CLOSE_NS;
+    LEAD.set(is_close.then(|| (wall.saturating_sub(now), now)));
+    not_before(&NEWEST, wall).unwrap_or_else(|| {
+        NEWEST.store(wall, Ordering::Relaxed);
+        wall
+    })
 }
 
+/// A thread that lost the processor between two clocks for longer, in nanoseconds, does not count on from what they said.
+const CLOSE_NS: u64 = 50_000;
 /// Threads that count for themselves may differ by this many nanoseconds: whoever is behind by less was not set back.
 const APART_NS: u64 = 1_000_000;
 
-/// The newest time that anybody was told, if `ns` is only just before it.
-fn not_before(newest: &AtomicU64, ns: u64) -> u64 {
-    let was_set = |last: u64| last <= ns || last - ns >= APART_NS;
-    match newest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| was_set(last).then_some(ns)) {
-        Ok(_) => ns,
-        Err(newer) => newer,
-    }
+/// `ns`, or the newest time that anybody was told if it is only just before that. `None`: it is long before.
+fn not_before(newest: &AtomicU64, ns: u64) -> Option<u64> {
+    let last = newest.fetch_max(ns, Ordering::Relaxed);
+    (last < ns.saturating_add(APART_NS)).then_some(last.max(ns))
 }
 
 fn asked() -> u64 {
@@ -93,6 +102,10 @@ fn asked() -> u64 {
 }
 
 impl Fix {
+    fn took_ns(self, ticks: u64) -> f64 {
+        ticks.wrapping_sub(self.ticks) as f64 * self.pace
+    }
+
     /// What the counter says, if it can be trusted.
     fn counted(self, ticks: u64) -> Option<u64> {
         let passed = ticks.checked_sub(self.ticks)? as f64 * self.pace;
@@ -178,10 +191,10 @@ mod tests {
     #[test]
     fn the_wall_clock_goes_back_only_when_it_is_set() {
         let newest = AtomicU64::new(0);
-        assert_eq!(not_before(&newest, 5_000_000), 5_000_000);
-        assert_eq!(not_before(&newest, 4_999_000), 5_000_000, "another thread, a little behind");
-        assert_eq!(not_before(&newest, 3_000_000), 3_000_000, "set back");
-        assert_eq!(not_before(&newest, 3_000_001), 3_000_001);
+        assert_eq!(not_before(&newest, 5_000_000), Some(5_000_000));
+        assert_eq!(not_before(&newest, 4_999_000), Some(5_000_000), "another thread, a little behind");
+        assert_eq!(not_before(&newest, 3_000_000), None, "set back, or what the newest was told is wrong");
+        assert_eq!(not_before(&newest, 5_000_001), Some(5_000_001));
     }
 
     #[test]

@@ -224,9 +224,12 @@ const LITTLE_BYTES: u64 = 256 << 10;
 const LITTLE_PART: u64 = 8;
 /// A change that may dirty no more is delayed where room comes by collection.
 const PACED_BYTES: u64 = 64 << 10;
-/// The pace of groups that room is given by, in picoseconds a byte: what is believed of them, at the least and at the most.
+/// The pace of groups that room is given by, in picoseconds a byte: what is believed of them, at the least and at the most. Slower ones
+/// have writers wait for room, as they would without a pace.
 const PACE_MIN_PS: u64 = 100;
-const PACE_MAX_PS: u64 = 1_000_000;
+const PACE_MAX_PS: u64 = 20_000;
+/// Groups in which fewer bytes were reserved tell how long a commit takes, and nothing of room.
+const PACE_TELLING_BYTES: u64 = 512 << 10;
 /// Groups that end as far apart as this, in nanoseconds, say nothing of the pace: nobody was in a hurry.
 const PACE_IDLE_NS: u64 = 250_000_000;
 /// A delay is slept but for its last part, in nanoseconds, for which the processor is offered to others: timers are late by as much.
@@ -402,7 +405,9 @@ impl Pace {
     /// A group ended in which so many bytes were reserved.
     fn note(&mut self, now_ns: u64, reserved: u64) {
         let took = now_ns.saturating_sub(std::mem::replace(&mut self.ended_ns, now_ns));
-        if took >= PACE_IDLE_NS || reserved < PACED_BYTES {
+        if took >= PACE_IDLE_NS || reserved < PACE_TELLING_BYTES {
+            // What was learned before is believed less and less, or who is slow because of it would stay slow.
+            self.ps -= self.ps / 8;
             return;
         }
         let sample = u128::from(took) * 1000 / u128::from(reserved);
@@ -850,7 +855,19 @@ mod tests {
         assert!(delay(250_000) < 40_000 && delay(500_000) < 20_000, "who is slow gets faster");
         let before = pace.ps;
         pace.note(9_000_000_000, 2_000_000);
-        assert_eq!(pace.ps, before, "nobody was in a hurry");
+        assert_eq!(pace.ps, before - before / 8, "nobody was in a hurry");
+        for nth in 1..=100 {
+            pace.note(9_000_000_000 + nth * 20_000_000, 100_000);
+        }
+        assert!(
+            pace.ps < 10,
+            "commits of little say nothing, and what was believed is forgotten: {}",
+            pace.ps
+        );
+        for nth in 1..=100 {
+            pace.note(20_000_000_000 + nth * 200_000_000, 600_000);
+        }
+        assert!(pace.delay_ns(12_000, 0, 1_000_000) <= 360_000, "never so slow that it feeds on itself");
     }
 
     #[test]

@@ -201,7 +201,9 @@ impl Fs {
     pub(crate) fn resize_cost(&self, inode: &InodeRef<'_>, size: u64) -> Result<Cost, Errno> {
         let state = inode.read();
         state.check_file()?;
-        Ok(Cost { frees: size <= state.attrs.zpl.size, ..self.edges_cost(inode) })
+        // What ends at a record's boundary, as nothing at all does, has no edge.
+        let edges = if size == 0 { 0 } else { self.edges_cost(inode).write_bytes };
+        Ok(Cost { write_bytes: edges, frees: size <= state.attrs.zpl.size, ..self.edges_cost(inode) })
     }
 
     /// The caller sets the times and saves.

@@ -35,6 +35,8 @@ use terrane_sa::ZplAttrs;
 const READ_BYTES: u64 = 1 << 20;
 /// Bytes copied in one step, if records are not larger; a quarter of what is made anew at once where that is less.
 const PIECE_BYTES: u64 = 4 << 20;
+/// Memory that the last copy may dirty, in bytes: what fits beside others' changes with the least memory there can be.
+const LAST_COST_MAX: u64 = 24 << 20;
 /// Records that may be copied under the lock however large they are.
 const LAST_RECORDS_MIN: u64 = 4;
 /// Rounds after which more may be copied under the lock: four times as much, and again; and after which the file is left to its writers.
@@ -351,8 +353,10 @@ impl Fs {
     ) -> Result<End, Errno> {
         let (object, target) = (inode.object(), &side.object);
         let record_bytes = u64::from(target.block_size());
-        let most = (last_bytes / record_bytes).max(1);
         let pointer_bytes = u64::from(target.indirect_bytes(target.block_size()));
+        // More would wait for a moment in which nobody else has anything to be written, and others for it.
+        let most =
+            (last_bytes / record_bytes).min(LAST_COST_MAX / (record_bytes + LEVELS * pointer_bytes)).max(1);
         let (needs, words) = ([&inode.claims, &side.claims], &self.rewriting.words);
         let needs = needs.map(|claims| (claims, Need::attrs()));
         let cost = Cost {
@@ -373,7 +377,8 @@ impl Fs {
         let mut plan = Plan::default();
         plan.add(&changes, record_bytes, target)?;
         plan.add(&object.unsynced_changes(), record_bytes, target)?;
-        if plan.records.len() as u64 > most {
+        // Each range that is freed changes blocks of pointers as a record does.
+        if (plan.records.len() + plan.freed.len()) as u64 > most {
             return Ok(End::Another);
         }
         let records: Vec<u64> = plan.records.into_iter().collect();
