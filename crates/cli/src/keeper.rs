@@ -91,7 +91,7 @@ impl Keeper {
         let path = self.registry.keeper(&self.pool);
         let (socket, bound) = {
             let _lock = self.registry.lock()?;
-            (listen(&path)?, inode_at(&path))
+            (listen(&path)?, socket_at(&path))
         };
         let passed = self.serve(&socket, &path, signals);
         if let Err(failure) = self.leave(&path, bound) {
@@ -101,11 +101,11 @@ impl Keeper {
     }
 
     /// Takes our socket away. The next mount's keeper may listen there by now, or just come to: who looks and then removes must not be
-    /// overtaken. Ours is open still, so its number is no other's.
-    fn leave(&self, path: &Path, bound: Option<u64>) -> Outcome {
+    /// overtaken.
+    fn leave(&self, path: &Path, bound: Option<(u64, i64, i64)>) -> Outcome {
         let _lock = self.registry.lock()?;
         if bound.is_some()
-            && inode_at(path) == bound
+            && socket_at(path) == bound
             && let Err(error) = std::fs::remove_file(path)
         {
             log::warn!("{}: {error}", path.display());
@@ -218,8 +218,10 @@ impl Keeper {
     }
 }
 
-fn inode_at(path: &Path) -> Option<u64> {
-    path.symlink_metadata().ok().map(|meta| meta.ino())
+/// Which socket is there: its number, and when it was made. An open socket keeps its number from others, but not on a file system that is
+/// another kernel's (a shared folder of a virtual machine).
+fn socket_at(path: &Path) -> Option<(u64, i64, i64)> {
+    path.symlink_metadata().ok().map(|meta| (meta.ino(), meta.mtime(), meta.mtime_nsec()))
 }
 
 fn listen(path: &Path) -> Outcome<UnixDatagram> {
@@ -315,5 +317,17 @@ mod tests {
         assert_eq!(delay(u32::MAX), DELAY_MAX);
         let all: Duration = (1..=FAILURES_MAX).map(delay).sum();
         assert!(all < Duration::from_secs(30), "a mount that cannot be saved keeps its callers for {all:?}");
+    }
+
+    #[test]
+    fn the_next_keepers_socket_is_another_whatever_its_number() {
+        let path = std::env::temp_dir().join(format!("terrane-keeper-{}.sock", std::process::id()));
+        let (first, of_first) = (listen(&path).unwrap(), socket_at(&path).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+        let (_second, of_second) = (listen(&path).unwrap(), socket_at(&path).unwrap());
+        drop(first);
+        std::fs::remove_file(&path).unwrap();
+        assert_ne!((of_first.1, of_first.2), (of_second.1, of_second.2));
+        assert_eq!(socket_at(&path), None);
     }
 }
