@@ -1,14 +1,18 @@
 //! Inputs of the targets that read what a pool tells of itself.
 //!
 //! `labels` takes a label without its seal, which is made right, as are the fields that say what it is: a seal is no secret. `records`
-//! takes a commit record before compression. `tables` takes a length (`u16`), so many bytes of a section of the zone tables, and a commit
-//! record that is applied to it.
+//! takes a commit record before compression. `batches` takes an offset in a zone, in write units (`u16`), and the head of a batch on a
+//! cache device, whose seal is made right as well. `tables` takes a length (`u16`), so many bytes of a section of the zone tables, and a
+//! commit record that is applied to it.
 
+use terrane_pool::cache::Key;
+use terrane_pool::device::{Device as _, DeviceInfo, SimConfig, SimDevice};
 use terrane_pool::label::{
     BootPtr, CacheRow, DeviceRow, FORMAT_VERSION, Features, LABEL_BYTES, LABEL_MAGIC, Label, Role, Stay,
 };
 use terrane_pool::record::{Class, Free, Home, Move, Opened, RECORD_MAGIC, Record, Run, Written};
 use terrane_pool::seal::{Seed, seal};
+use terrane_pool::second::layout::{BATCH_MAGIC, BatchEntry, BatchHead, encode_head, parse_batch};
 use terrane_pool::zones::{Phase, Tables, Zone};
 use terrane_pool::{Addr, BlockPtr, Totals};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
@@ -95,6 +99,52 @@ fn stored(tables: &Tables) {
     assert_eq!(again.encode_section(0, 1), raw);
 }
 
+/// Pool and cache device of every batch, and where it lies.
+const CACHE: (u64, u64) = (7, 9);
+const BATCH_ZONE: ZoneIdx = ZoneIdx(2);
+
+fn cache_device() -> DeviceInfo {
+    let config = SimConfig { zone_count: 8, zone_size: 1 << 20, ..SimConfig::default() };
+    SimDevice::new(config).expect("a small device").info().clone()
+}
+
+/// A batch is none, or lies in its zone with all its blocks, one behind the other, and means the same when it is written again.
+pub fn run_batch(data: &[u8]) {
+    let Some((units, raw)) = data.split_first_chunk() else { return };
+    let at = u64::from(u16::from_le_bytes(*units)) * 4096;
+    let mut raw = raw.to_vec();
+    let Some(room) = raw.len().checked_sub(BatchHead::SIZE) else { return };
+    raw[..8].copy_from_slice(&BATCH_MAGIC.to_le_bytes());
+    raw[8..16].copy_from_slice(&CACHE.0.to_le_bytes());
+    raw[16..24].copy_from_slice(&CACHE.1.to_le_bytes());
+    // More entries than there are bytes are tried, but not always.
+    let count = u32::from_le_bytes([raw[32], raw[33], raw[34], raw[35]]);
+    let fits = (room / BatchEntry::SIZE) as u32;
+    let count = if count == u32::MAX { count } else { count.min(fits) };
+    raw[32..36].copy_from_slice(&count.to_le_bytes());
+    let entries = BatchHead::SIZE..BatchHead::SIZE + (count.min(fits) as usize) * BatchEntry::SIZE;
+    let offset = u64::from(BATCH_ZONE.0) << 32 | at;
+    let seed = Seed { pool: CACHE.0, life: CACHE.1, offset, incarnation: word(&raw, 24) };
+    let made = seal(seed, &[&raw[..BatchHead::SIZE - 16], &raw[entries]]);
+    raw[BatchHead::SIZE - 16..BatchHead::SIZE].copy_from_slice(&made);
+    let info = cache_device();
+    let Some(batch) = parse_batch(&raw, CACHE, (BATCH_ZONE, at), &info) else { return };
+    assert!(at + batch.bytes <= info.zone_size && batch.bytes > 0);
+    let mut end = at;
+    for (_, spot) in &batch.blocks {
+        assert!(spot.zone == BATCH_ZONE && spot.offset >= end && spot.psize > 0, "{spot:?}");
+        end = spot.offset + u64::from(spot.psize);
+    }
+    assert!(end <= at + batch.bytes);
+    let Some((_, first)) = batch.blocks.first() else { return };
+    let sizes: Vec<(Key, u32)> = batch.blocks.iter().map(|(key, spot)| (*key, spot.psize)).collect();
+    let of = (CACHE.0, CACHE.1, batch.turn);
+    let (again, spots) = encode_head(of, (BATCH_ZONE, at), &sizes, (first.offset - at, batch.bytes));
+    assert!(spots.iter().eq(batch.blocks.iter().map(|(_, spot)| spot)));
+    let again = parse_batch(&again, CACHE, (BATCH_ZONE, at), &info).expect("what was read can be written");
+    assert_eq!((again.turn, again.bytes, again.blocks), (batch.turn, batch.bytes, batch.blocks));
+}
+
 /// What mutations begin with: target, name, input.
 pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut seeds = Vec::new();
@@ -114,6 +164,13 @@ pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
             let input = [&len[..], &section, &record.encode()].concat();
             seeds.push(("tables", format!("{zones} zones, {name}"), input));
         }
+    }
+    for count in [0u64, 1, 40] {
+        let key = |n| Key { addr: Addr::new(ZoneSeq(1 + n), 16 * n), birth: Txg(n) };
+        let sizes: Vec<(Key, u32)> = (0..count).map(|n| (key(n), 100 + n as u32)).collect();
+        let head_bytes = (BatchHead::SIZE as u64 + count * BatchEntry::SIZE as u64).next_multiple_of(16);
+        let (head, _) = encode_head((7, 9, 3), (BATCH_ZONE, 8192), &sizes, (head_bytes, 16384));
+        seeds.push(("batches", format!("{count} blocks"), [&2u16.to_le_bytes()[..], &head].concat()));
     }
     seeds
 }

@@ -42,7 +42,7 @@ const ENTRY_BYTES: usize = 96;
 
 /// Where a block lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub struct Spot {
     pub zone: ZoneIdx,
     /// In bytes.
     pub offset: u64,

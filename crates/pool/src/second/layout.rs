@@ -94,8 +94,9 @@ impl BatchHead {
 }
 
 /// What a head says.
-pub(crate) struct Batch {
+pub struct Batch {
     pub turn: u64,
+    /// From its start to that of the next one.
     pub bytes: u64,
     pub blocks: Vec<(Key, Spot)>,
 }
@@ -105,8 +106,9 @@ fn seed((pool, cache, turn): (u64, u64, u64), (zone, at): (ZoneIdx, u64)) -> See
     Seed { pool, life: cache, offset: u64::from(zone.0) << 32 | at, incarnation: turn }
 }
 
-/// The head of a batch, filled up to `head_bytes`, and where its blocks lie, one after the other on granules.
-pub(crate) fn encode_head(
+/// The head of a batch of a pool, a device and a turn, at an offset in a zone: filled up to `head_bytes`, and where its blocks lie, one
+/// after the other on granules.
+pub fn encode_head(
     of: (u64, u64, u64),
     (zone, at): (ZoneIdx, u64),
     sizes: &[(Key, u32)],
@@ -145,7 +147,7 @@ pub(crate) fn encode_head(
 
 /// The batch whose head begins `raw`, if it was written there, for this pool and device; `raw` holds the head, or its first unit if that
 /// does not hold all.
-pub(crate) fn parse_batch(
+pub fn parse_batch(
     raw: &[u8],
     (pool, cache): (u64, u64),
     (zone, at): (ZoneIdx, u64),

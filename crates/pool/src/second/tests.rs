@@ -132,6 +132,31 @@ fn no_flipped_bit_of_a_head_is_believed() {
     assert!(parse(&head[..100], 8192).is_none(), "cut short");
 }
 
+/// Bytes as they always were. `TERRANE_BLESS=1` writes them anew.
+fn golden(name: &str, raw: &[u8]) -> Vec<u8> {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("TERRANE_BLESS").is_some() {
+        std::fs::write(&path, raw).unwrap();
+    }
+    std::fs::read(&path).unwrap()
+}
+
+#[test]
+fn heads_of_devices_and_batches_are_what_they_always_were() {
+    let info = device().info().clone();
+    let head = CacheHead::of(7, 9, &info);
+    let raw = golden("cache_head", &head.encode());
+    assert_eq!(CacheHead::parse(&raw), Some(head));
+    assert_eq!(raw, head.encode());
+    let sizes: Vec<(Key, u32)> = (0..10).map(|n| (key(n), 100 + n as u32)).collect();
+    let (raw, spots) = encode_head((7, 9, 3), (ZoneIdx(2), 8192), &sizes, (512, 4096));
+    let old = golden("cache_batch", &raw);
+    assert_eq!(old, raw, "another head would be written");
+    let batch = parse_batch(&old, (7, 9), (ZoneIdx(2), 8192), &info).unwrap();
+    let blocks: Vec<(Key, Spot)> = sizes.iter().map(|(key, _)| *key).zip(spots).collect();
+    assert_eq!((batch.turn, batch.bytes, batch.blocks), (3, 4096, blocks));
+}
+
 proptest! {
     #[test]
     fn sealed_lies_and_noise_are_refused_without_a_panic(
