@@ -9,7 +9,7 @@
 //! [`backing`], [`mod@file`] and `block` for regular files and conventional block devices (with [`foreign`], which
 //! recognises what must not be overwritten, and `holders`, which names who is in the way), [`zoned`] for drives whose zones
 //! are their own, [`sim`] for tests;
-//! [`counted`] wraps any of them. `local` knows the time of day, `clock` how long something took.
+//! [`counted`] wraps any of them. `local` knows the time of day, `clock` how long something took, `schedule` which thread goes first.
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
@@ -23,6 +23,7 @@ pub mod foreign;
 mod holders;
 mod local;
 pub mod rules;
+mod schedule;
 pub mod sim;
 pub mod zone;
 pub mod zoned;
@@ -35,6 +36,7 @@ pub use file::FileDevice;
 pub use foreign::identify_foreign;
 pub use local::minute_of_day;
 pub use rules::{ChangeTicket, WriteTicket, ZoneRules};
+pub use schedule::never_preempt;
 pub use sim::{Fault, FaultId, Kept, SimConfig, SimDevice};
 pub use zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
 pub use zoned::ZonedDevice;

@@ -19,6 +19,8 @@ pub trait Env: Send + Sync {
         (self.wall_ns() / 60_000_000_000 % (24 * 60)) as u16
     }
     fn sleep(&self, time: Duration);
+    /// From now on the calling thread takes no processor from one that runs when it wakes.
+    fn never_preempt(&self) {}
     /// Threads for compression and checksums; 0: everything, commits included, happens in the thread that
     /// asks for it, and the order of all device operations follows from the order of calls.
     fn workers(&self) -> usize;
@@ -67,6 +69,10 @@ impl Env for SystemEnv {
 
     fn sleep(&self, time: Duration) {
         std::thread::sleep(time);
+    }
+
+    fn never_preempt(&self) {
+        terrane_device::never_preempt();
     }
 
     fn workers(&self) -> usize {

@@ -151,7 +151,9 @@ impl Pool {
         let all = zones * per_zone;
         let data_slots = st.streams.layout().data().len() as u64;
         let ahead = (per_zone / 4).max(all / AHEAD_PART).max(AHEAD_BYTES_MIN.min(all / 64));
-        ahead.min(AHEAD_BYTES_MAX) + per_zone * (data_slots - 1) / 2
+        // What is left in the zones of several slots is room only for what goes there: with less than a zone for each of them, what finds
+        // none goes among others, and that is copied again and again.
+        ahead.min(AHEAD_BYTES_MAX) + per_zone * (data_slots - 1)
     }
 
     /// Publishes what room there is between two groups, for those who want to join one.

@@ -22,6 +22,9 @@
 //!
 //! Invariant: what is reserved in open and syncing group never exceeds what the pool can still take.
 
+mod pace;
+
+use self::pace::Pace;
 use crate::error::PoolError;
 use crate::levels::Backlog;
 use crate::pool::Pool;
@@ -224,14 +227,6 @@ const LITTLE_BYTES: u64 = 256 << 10;
 const LITTLE_PART: u64 = 8;
 /// A change that may dirty no more is delayed where room comes by collection.
 const PACED_BYTES: u64 = 64 << 10;
-/// The pace of groups that room is given by, in picoseconds a byte: what is believed of them, at the least and at the most. Slower ones
-/// have writers wait for room, as they would without a pace.
-const PACE_MIN_PS: u64 = 100;
-const PACE_MAX_PS: u64 = 20_000;
-/// Groups in which fewer bytes were reserved tell how long a commit takes, and nothing of room.
-const PACE_TELLING_BYTES: u64 = 512 << 10;
-/// Groups that end as far apart as this, in nanoseconds, say nothing of the pace: nobody was in a hurry.
-const PACE_IDLE_NS: u64 = 250_000_000;
 /// A delay is slept but for its last part, in nanoseconds, for which the processor is offered to others: timers are late by as much.
 const WATCH_NS: u64 = 120_000;
 /// Groups after which a writer is told that the pool is full if there was never more room than before.
@@ -390,41 +385,6 @@ impl Drop for Queue<'_> {
     }
 }
 
-/// How fast groups have given room lately.
-#[derive(Clone, Copy, Debug, Default)]
-struct Pace {
-    /// Picoseconds for a byte that was reserved; 0: not known.
-    ps: u64,
-    /// When the last group ended.
-    ended_ns: u64,
-    /// When the last change that was delayed may go on.
-    wake_ns: u64,
-}
-
-impl Pace {
-    /// A group ended in which so many bytes were reserved.
-    fn note(&mut self, now_ns: u64, reserved: u64) {
-        let took = now_ns.saturating_sub(std::mem::replace(&mut self.ended_ns, now_ns));
-        if took >= PACE_IDLE_NS || reserved < PACE_TELLING_BYTES {
-            // What was learned before is believed less and less, or who is slow because of it would stay slow.
-            self.ps -= self.ps / 8;
-            return;
-        }
-        let sample = u128::from(took) * 1000 / u128::from(reserved);
-        let sample = u64::try_from(sample).unwrap_or(u64::MAX).clamp(PACE_MIN_PS, PACE_MAX_PS);
-        self.ps = if self.ps == 0 { sample } else { self.ps - self.ps / 4 + sample / 4 };
-    }
-
-    /// Nanoseconds for a change that reserves `need` bytes while `left` of the `ahead` bytes of room are left: nothing when all is, a bit
-    /// more than the pace of the groups when nothing is, and with more than a fifth left less than that pace, or groups that have become
-    /// slow would stay so.
-    fn delay_ns(&self, need: u64, left: u64, ahead: u64) -> u64 {
-        let (missing, ahead) = (u128::from(ahead.saturating_sub(left)), u128::from(ahead.max(1)));
-        let ps = u128::from(need) * u128::from(self.ps) * missing * missing / (ahead * ahead) * 3 / 2;
-        u64::try_from(ps / 1000).unwrap_or(u64::MAX).min(DELAY_MAX_NS)
-    }
-}
-
 /// What stands between a writer and the group.
 enum Wait {
     Join,
@@ -533,7 +493,8 @@ impl Pool {
                     let wake = (state.pace.wake_ns.max(now) + ns).min(now + DELAY_MAX_NS);
                     state.pace.wake_ns = wake;
                     // Without groups there is no more room, however slowly it is taken.
-                    if state.load_open.reserved * 2 >= self.txg.room().ahead && state.wanted < state.open {
+                    let group = pace::group_bytes(self.txg.room().ahead);
+                    if state.load_open.reserved >= group && state.wanted < state.open {
                         state.wanted = state.open;
                         self.txg.work.notify_one();
                     }
@@ -794,6 +755,8 @@ impl Pool {
 
     /// The sync thread: commits when asked, when enough is dirty, and on a timer.
     pub(crate) fn sync_loop(self: Arc<Self>, period: Duration) {
+        // It wakes for every block that workers have made, and whoever writes meanwhile would lose the processor for milliseconds.
+        self.env.never_preempt();
         loop {
             let mut state = self.txg.state.lock();
             while !state.stopping && state.wanted < state.open {
@@ -837,38 +800,6 @@ mod tests {
     use crate::import::ImportOptions;
     use std::sync::mpsc;
     use terrane_device::{SimConfig, SimDevice};
-
-    #[test]
-    fn small_changes_go_at_the_pace_of_groups_when_room_is_short() {
-        let mut pace = Pace::default();
-        assert_eq!(pace.delay_ns(1 << 20, 0, 1 << 20), 0, "nothing is known");
-        pace.note(1_000_000_000, 1 << 20);
-        assert_eq!(pace.ps, 0, "it was idle before");
-        for nth in 1..=20 {
-            pace.note(1_000_000_000 + nth * 20_000_000, 2_000_000);
-        }
-        // 2 MB in 20 ms.
-        assert!((9_990..=10_000).contains(&pace.ps), "{}", pace.ps);
-        let delay = |left: u64| pace.delay_ns(4_000, left, 1_000_000);
-        assert_eq!((delay(1_000_000), delay(2_000_000)), (0, 0), "there is enough");
-        assert!((59_000..=60_000).contains(&delay(0)), "{}", delay(0));
-        assert!(delay(250_000) < 40_000 && delay(500_000) < 20_000, "who is slow gets faster");
-        let before = pace.ps;
-        pace.note(9_000_000_000, 2_000_000);
-        assert_eq!(pace.ps, before - before / 8, "nobody was in a hurry");
-        for nth in 1..=100 {
-            pace.note(9_000_000_000 + nth * 20_000_000, 100_000);
-        }
-        assert!(
-            pace.ps < 10,
-            "commits of little say nothing, and what was believed is forgotten: {}",
-            pace.ps
-        );
-        for nth in 1..=100 {
-            pace.note(20_000_000_000 + nth * 200_000_000, 600_000);
-        }
-        assert!(pace.delay_ns(12_000, 0, 1_000_000) <= 360_000, "never so slow that it feeds on itself");
-    }
 
     #[test]
     fn nobody_begins_to_wait_when_the_pool_has_stopped() {

@@ -5,7 +5,7 @@
 //!         [--percent N] [--dirty-mib N] [--seed N]
 //!
 //! A round overwrites as many bytes as the pool offers; there are 20. `--percent` of what an empty pool offers is live (90). The defaults
-//! (1,024 zones of 1 MiB) need 1.5 GiB of memory, and write some 120 GB into it.
+//! (4,096 zones of 1 MiB) need 5 GiB of memory, and write some 350 GB into it.
 //!
 //! *Amplification* is what zones of data and of collection were given (directories and padding included), for each byte of a record that
 //! a group wrote: records that are overwritten again before their group ends are no work for anybody. Metadata stands apart. The
@@ -47,7 +47,7 @@ const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 fn main() {
     let args = Args::new();
     let (zones, zone_bytes) =
-        (args.number("--zones", 1024) as u32, (args.number("--zone-kib", 1024) as u64) << 10);
+        (args.number("--zones", 4096) as u32, (args.number("--zone-kib", 1024) as u64) << 10);
     let pattern = Pattern::named(&args.option("--pattern").unwrap_or_else(|| "uniform".into()));
     let rounds = args.number("--rounds", 20);
     let device = Arc::new(Memory::new(zones, zone_bytes));
@@ -109,7 +109,7 @@ fn main() {
             start.elapsed().as_secs_f64(),
             shares.iter().sum::<f64>() / shares.len() as f64,
             waits.clone(),
-            outside,
+            outside + later_waits.capacity() * size_of::<u64>(),
         );
         println!("{:>5} {}", round + 1, round_of.row());
         all.push(round_of);
