@@ -221,7 +221,7 @@ impl Pool {
     }
 
     fn keep_ahead(&self, key: Key, normal: &Normal, stored: &[u8]) {
-        let packed = Packed { compression: normal.compression, bytes: Arc::new(stored.to_vec()) };
+        let packed = Packed::copy_of(normal.compression, stored);
         self.cache.insert_ahead(key, Kind::of(normal), packed);
     }
 

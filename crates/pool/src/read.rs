@@ -148,7 +148,7 @@ impl Pool {
                 }
                 let mut out = Vec::new();
                 if let Some(Found::Packed(packed) | Found::Ahead(packed)) = found {
-                    self.unpack(normal, owner, &packed.bytes, &mut out)?;
+                    self.unpack(normal, owner, packed.bytes(), &mut out)?;
                     let block = Arc::new(out);
                     self.cache.insert_plain(key, &block);
                     return Ok(block);
@@ -190,9 +190,9 @@ impl Pool {
         };
         match self.find_cached(key, kind) {
             Some(Found::Plain(block)) => out.copy_from_slice(&block),
-            Some(Found::Ahead(packed)) => unpack(&packed.bytes, out)?,
+            Some(Found::Ahead(packed)) => unpack(packed.bytes(), out)?,
             Some(Found::Packed(packed)) => {
-                unpack(&packed.bytes, out)?;
+                unpack(packed.bytes(), out)?;
                 // Somebody needed it a second time after all.
                 if self.cache.wants_plain(key, kind, out.len()) {
                     self.cache.insert_plain(key, &Arc::new(out.to_vec()));
@@ -202,7 +202,7 @@ impl Pool {
                 let stored = self.fetch(normal, owner)?;
                 unpack(&stored, out)?;
                 let plain = self.cache.is_plain_only().then(|| Arc::new(out.to_vec()));
-                let packed = Packed { compression: normal.compression, bytes: Arc::new(stored.to_vec()) };
+                let packed = Packed::copy_of(normal.compression, &stored);
                 self.cache.insert(key, kind, packed, plain);
             }
         }
@@ -217,11 +217,14 @@ impl Pool {
         (compression, bytes): (u8, &Arc<Vec<u8>>),
         content: &Arc<Vec<u8>>,
     ) {
-        // What was compressed lies in memory for what it might have become.
-        let fits = bytes.capacity() - bytes.len() <= bytes.len() / 16;
-        let bytes = if fits { bytes.clone() } else { Arc::new(bytes.to_vec()) };
+        let packed = if compression == Compression::Off.id() && bytes.capacity() == bytes.len() {
+            Packed::Content(bytes.clone())
+        } else {
+            // What was compressed lies in memory for what it might have become.
+            Packed::copy_of(compression, bytes)
+        };
         let plain = self.cache.wants_plain(key, kind, content.len()).then(|| content.clone());
-        self.cache.insert(key, kind, Packed { compression, bytes }, plain);
+        self.cache.insert(key, kind, packed, plain);
     }
 
     /// Reads and verifies every copy of a block, past the cache; the findings name what is damaged. For `check`.
@@ -556,9 +559,11 @@ fn hold(seq: ZoneSeq, zone: &crate::zones::Zone) -> Held {
 
 /// What the cache keeps of a block that was read; what is stored as it is shares its memory.
 fn packed(normal: &Normal, stored: &[u8], content: &Arc<Vec<u8>>) -> Packed {
-    let is_plain = normal.compression == Compression::Off.id();
-    let bytes = if is_plain { content.clone() } else { Arc::new(stored.to_vec()) };
-    Packed { compression: normal.compression, bytes }
+    if normal.compression == Compression::Off.id() {
+        Packed::Content(content.clone())
+    } else {
+        Packed::copy_of(normal.compression, stored)
+    }
 }
 
 /// A block's owner in words, for the log.

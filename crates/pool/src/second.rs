@@ -222,7 +222,7 @@ impl SecondLevel {
         let mut batch: Vec<(Key, Packed)> = Vec::new();
         let mut bytes = 0u64;
         for (key, packed) in blocks {
-            let len = granule_bytes(packed.bytes.len() as u64);
+            let len = granule_bytes(packed.bytes().len() as u64);
             if len > left.min(self.batch_bytes) || self.find(key).is_some() {
                 continue;
             }
@@ -259,7 +259,7 @@ impl SecondLevel {
     fn try_write(&self, blocks: &[(Key, Packed)]) -> Result<(), DeviceError> {
         let unit = u64::from(self.device.info().write_unit);
         let sizes: Vec<(Key, u32)> =
-            blocks.iter().map(|(key, packed)| (*key, packed.bytes.len() as u32)).collect();
+            blocks.iter().map(|(key, packed)| (*key, packed.bytes().len() as u32)).collect();
         let head_bytes = BatchHead::bytes_for(sizes.len(), unit);
         let content: u64 = sizes.iter().map(|(_, psize)| granule_bytes((*psize).into())).sum();
         let bytes = (head_bytes + content).next_multiple_of(unit);
@@ -271,7 +271,7 @@ impl SecondLevel {
         raw.extend_from_slice(&head);
         for ((_, packed), spot) in blocks.iter().zip(&spots) {
             raw.resize((spot.offset - at) as usize);
-            raw.extend_from_slice(&packed.bytes);
+            raw.extend_from_slice(packed.bytes());
         }
         raw.resize(bytes as usize);
         self.device.write(zone, at, &raw)?;

@@ -10,12 +10,16 @@
 //! Uses in quick succession count once: a record that is read in thirty-two pieces is no more popular than one that is read whole.
 //! Why it is this one of five: decision 18, with the traces (`cargo bench -p terrane-pool --bench retention`).
 //!
-//! Invariants ([`Retention::check`]): each list's bytes and count are those of its entries, every ghost is found by its name, and ghosts
-//! are at most twice as many as what is resident, and some.
+//! What is remembered is small: 20 bytes for an entry, 8 for a ghost, of which there is room for two to an entry.
+//!
+//! Invariants ([`Retention::check`]): each list's bytes and count are those of its entries, and [`Ghosts`]' own.
 
-use terrane_wire::NumberMap;
+mod ghosts;
 
-/// An entry's place in memory, until it is forgotten.
+pub use ghosts::tag;
+use ghosts::{Ghost, Ghosts};
+
+/// An entry's place in memory, until it goes, or [`Retention::compact`] moves it.
 pub type EntryIdx = u32;
 
 /// "No entry", at both ends of a list.
@@ -23,33 +27,36 @@ const NONE: EntryIdx = u32::MAX;
 /// Uses that are remembered of an entry, at most: with more, what was popular once takes too long to go.
 const USES_MAX: u8 = 3;
 /// An entry that was used less than so many look-ups of others ago is still in the same use.
-const ONE_USE: u32 = 16;
-/// Ghosts beyond two for each resident entry.
-const GHOSTS_SPARE: usize = 64;
+const ONE_USE: u16 = 16;
+/// Memory grows by this part of itself, and no further than it must.
+const GROWTH_DIVISOR: usize = 8;
+const GROWTH_MIN: usize = 16;
+/// There is room for so many ghosts. Their bytes bound them at about half of that, so that few are lost because their bucket is full: with
+/// one it is as many as 1.3 hits in a hundred that are missing on popularity.
+const GHOSTS_PER_ENTRY: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Window = 0,
     Main = 1,
-    /// Left the window.
-    WindowGhost = 2,
-    /// Left the main part.
-    MainGhost = 3,
     /// Holds nothing.
-    Free = 4,
+    Free = 2,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    name: u64,
+    /// Of its name.
+    tag: u32,
     bytes: u32,
-    /// The clock at its last use.
-    used_at: u32,
     before: EntryIdx,
     after: EntryIdx,
+    /// The clock at its last use.
+    used_at: u16,
     uses: u8,
     part: Part,
 }
+
+const _: () = assert!(size_of::<Entry>() == 20);
 
 /// The oldest first.
 #[derive(Clone, Copy, Debug)]
@@ -66,12 +73,12 @@ const EMPTY: List = List { first: NONE, last: NONE, bytes: 0, count: 0 };
 #[derive(Clone, Debug)]
 pub struct Retention {
     entries: Vec<Entry>,
-    lists: [List; 5],
-    ghosts: NumberMap<u64, EntryIdx>,
+    lists: [List; 3],
+    ghosts: Ghosts,
     /// Bytes of the window, when there is no room.
     window_bytes: u64,
     /// Look-ups of one entry after another.
-    clock: u32,
+    clock: u16,
     last_used: EntryIdx,
 }
 
@@ -79,8 +86,8 @@ impl Default for Retention {
     fn default() -> Self {
         Retention {
             entries: Vec::new(),
-            lists: [EMPTY; 5],
-            ghosts: NumberMap::default(),
+            lists: [EMPTY; 3],
+            ghosts: Ghosts::default(),
             window_bytes: 0,
             clock: 0,
             last_used: NONE,
@@ -99,26 +106,33 @@ impl Retention {
         self.list(Part::Window).count + self.list(Part::Main).count
     }
 
-    /// Names of what went.
-    pub fn ghosts(&self) -> usize {
-        self.list(Part::WindowGhost).count + self.list(Part::MainGhost).count
+    /// Memory that entries and ghosts take, whether they are in use or not.
+    pub fn memory(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>() + self.ghosts.memory()
+    }
+
+    /// Entries there is memory for.
+    pub fn room(&self) -> usize {
+        self.entries.capacity()
     }
 
     /// A block that was not here comes in. Names should differ; nothing breaks when they do not. `capacity` is what all residents
     /// together may take, in bytes. The second answer: its ghost was here.
     pub fn admit(&mut self, name: u64, bytes: u32, capacity: u64) -> (EntryIdx, bool) {
         self.clock = self.clock.wrapping_add(1);
-        let ghost = self.ghosts.get(&name).copied();
+        let tag = tag(name);
+        let ghost = self.ghosts.take(tag);
         let uses = ghost.map_or(0, |ghost| {
             self.learn(ghost, capacity);
-            let uses = self.entries[ghost as usize].uses;
-            self.forget(ghost);
-            (uses + 1).min(USES_MAX)
+            (ghost.uses + 1).min(USES_MAX)
         });
         let entry =
-            Entry { name, bytes, used_at: self.clock, before: NONE, after: NONE, uses, part: Part::Free };
+            Entry { tag, bytes, before: NONE, after: NONE, used_at: self.clock, uses, part: Part::Free };
         let at = match self.list(Part::Free).first {
             NONE => {
+                if self.entries.len() == self.entries.capacity() {
+                    self.entries.reserve_exact(GROWTH_MIN.max(self.entries.len() / GROWTH_DIVISOR));
+                }
                 self.entries.push(entry);
                 (self.entries.len() - 1) as EntryIdx
             }
@@ -170,11 +184,11 @@ impl Retention {
                 let weaker = u8::from(uses > 0);
                 let oldest = &mut self.entries[oldest as usize];
                 oldest.uses = oldest.uses.saturating_sub(weaker);
-                self.bury(candidate, Part::WindowGhost, capacity);
+                self.bury(candidate, false, capacity);
                 return Some(candidate);
             }
             if self.entries[oldest as usize].uses == 0 {
-                self.bury(oldest, Part::MainGhost, capacity);
+                self.bury(oldest, true, capacity);
                 return Some(oldest);
             }
             self.entries[oldest as usize].uses -= 1;
@@ -184,22 +198,18 @@ impl Retention {
 
     /// It will not be asked for any more: no ghost stays.
     pub fn forget(&mut self, at: EntryIdx) {
-        let Entry { name, part, .. } = self.entries[at as usize];
-        if matches!(part, Part::WindowGhost | Part::MainGhost) && self.ghosts.get(&name) == Some(&at) {
-            self.ghosts.remove(&name);
-        }
         self.move_to(at, Part::Free);
     }
 
     /// The share of the window follows a ghost that comes back, the faster the fewer ghosts there are of its kind.
-    fn learn(&mut self, ghost: EntryIdx, capacity: u64) {
-        let Entry { part, bytes, uses, .. } = self.entries[ghost as usize];
-        let (of_window, of_main) = (self.list(Part::WindowGhost).bytes, self.list(Part::MainGhost).bytes);
-        let step = |own: u64, other: u64| u64::from(bytes) * (other / own.max(1)).clamp(1, 8);
-        self.window_bytes = match part {
-            Part::WindowGhost if uses == 0 => self.window_bytes.saturating_add(step(of_window, of_main)),
-            Part::WindowGhost => self.window_bytes.saturating_sub(bytes.into()),
-            _ => self.window_bytes.saturating_sub(step(of_main, of_window)),
+    fn learn(&mut self, ghost: Ghost, capacity: u64) {
+        let Ghost { bytes, of_main, uses } = ghost;
+        let (own, other) = (self.ghosts.bytes(of_main) + u64::from(bytes), self.ghosts.bytes(!of_main));
+        let step = u64::from(bytes) * (other / own.max(1)).clamp(1, 8);
+        self.window_bytes = match of_main {
+            false if uses == 0 => self.window_bytes.saturating_add(step),
+            false => self.window_bytes.saturating_sub(bytes.into()),
+            true => self.window_bytes.saturating_sub(step),
         };
         self.bound_window(capacity);
     }
@@ -208,20 +218,51 @@ impl Retention {
         self.window_bytes = self.window_bytes.clamp(capacity / 100, capacity / 10 * 8 + capacity / 100);
     }
 
-    fn bury(&mut self, at: EntryIdx, part: Part, capacity: u64) {
-        self.move_to(at, part);
-        let name = self.entries[at as usize].name;
-        if let Some(older) = self.ghosts.insert(name, at) {
-            self.move_to(older, Part::Free);
+    fn bury(&mut self, at: EntryIdx, of_main: bool, capacity: u64) {
+        let Entry { tag, bytes, uses, .. } = self.entries[at as usize];
+        self.move_to(at, Part::Free);
+        if self.ghosts.room() < GHOSTS_PER_ENTRY * self.entries.len() {
+            self.ghosts.set_room(GHOSTS_PER_ENTRY * self.entries.capacity());
         }
-        loop {
-            let (of_window, of_main) = (self.list(Part::WindowGhost), self.list(Part::MainGhost));
-            let many = self.ghosts() > 2 * self.count() + GHOSTS_SPARE;
-            if of_window.bytes + of_main.bytes <= capacity && !many {
-                return;
-            }
-            let oldest = if of_window.bytes > of_main.bytes { of_window.first } else { of_main.first };
-            self.forget(oldest);
+        self.ghosts.put(tag, Ghost { bytes, of_main, uses });
+        self.ghosts.bound(capacity);
+    }
+
+    /// Gives memory of free entries back. Entries move to lower places, in this order, each to one that was free: from where, and to where.
+    pub fn compact(&mut self) -> Vec<(EntryIdx, EntryIdx)> {
+        let count = self.count();
+        let is_free = |at: &usize| self.entries[*at].part == Part::Free;
+        let free = (0..count).filter(is_free);
+        let beyond = (count..self.entries.len()).filter(|at| !is_free(at));
+        let moves: Vec<(EntryIdx, EntryIdx)> =
+            beyond.zip(free).map(|(from, to)| (from as EntryIdx, to as EntryIdx)).collect();
+        for (from, to) in &moves {
+            self.place(*from, *to);
+        }
+        self.lists[Part::Free as usize] = EMPTY;
+        self.entries.truncate(count);
+        self.entries.shrink_to(count + count / GROWTH_DIVISOR);
+        if self.ghosts.room() > 0 {
+            self.ghosts.set_room(GHOSTS_PER_ENTRY * self.entries.capacity());
+        }
+        moves
+    }
+
+    /// Puts an entry where another was.
+    fn place(&mut self, from: EntryIdx, to: EntryIdx) {
+        let entry = self.entries[from as usize];
+        self.entries[to as usize] = entry;
+        let list = &mut self.lists[entry.part as usize];
+        match self.entries.get_mut(entry.before as usize) {
+            Some(before) => before.after = to,
+            None => list.first = to,
+        }
+        match self.entries.get_mut(entry.after as usize) {
+            Some(after) => after.before = to,
+            None => list.last = to,
+        }
+        if self.last_used == from {
+            self.last_used = to;
         }
     }
 
@@ -271,16 +312,12 @@ impl Retention {
 impl Retention {
     /// The invariants above.
     pub fn check(&self) -> Result<(), String> {
-        for part in [Part::Window, Part::Main, Part::WindowGhost, Part::MainGhost, Part::Free] {
+        for part in [Part::Window, Part::Main, Part::Free] {
             let list = self.list(part);
             let (mut at, mut before, mut bytes, mut count) = (list.first, NONE, 0, 0);
             while let Some(entry) = self.entries.get(at as usize) {
                 if entry.part != part || entry.before != before || count > self.entries.len() {
                     return Err(format!("entry {at} should follow {before} in {part:?}, found {entry:?}"));
-                }
-                let is_ghost = matches!(part, Part::WindowGhost | Part::MainGhost);
-                if is_ghost && self.ghosts.get(&entry.name) != Some(&at) {
-                    return Err(format!("ghost {at} should be found by its name"));
                 }
                 (bytes, count) = (bytes + u64::from(entry.bytes), count + 1);
                 (before, at) = (at, entry.after);
@@ -289,11 +326,7 @@ impl Retention {
                 return Err(format!("{part:?} should hold {bytes} bytes in {count} entries, found {list:?}"));
             }
         }
-        let ghosts = self.ghosts();
-        if ghosts != self.ghosts.len() {
-            return Err(format!("{ghosts} ghosts, {} names", self.ghosts.len()));
-        }
-        Ok(())
+        self.ghosts.check()
     }
 }
 
@@ -301,6 +334,7 @@ impl Retention {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use terrane_wire::NumberMap;
 
     /// A cache of numbers, all alike but for their sizes.
     struct Numbers {
@@ -338,6 +372,14 @@ mod tests {
                 let gone = self.policy.evict(self.capacity).unwrap();
                 let name = self.names.remove(&gone).unwrap();
                 assert_eq!(self.there.remove(&name), Some(gone));
+            }
+        }
+
+        fn compact(&mut self) {
+            for (from, to) in self.policy.compact() {
+                let name = self.names.remove(&from).unwrap();
+                assert_eq!(self.names.insert(to, name), None);
+                assert_eq!(self.there.insert(name, to), Some(from));
             }
         }
 
@@ -391,6 +433,22 @@ mod tests {
     }
 
     #[test]
+    fn memory_follows_what_is_here() {
+        let mut cache = Numbers::of(100_000);
+        cache.hits(0..150_000);
+        let memory = cache.policy.memory();
+        assert!((100_000 * 36..=112_500 * 36 + 64).contains(&memory), "{memory}");
+        let hits = cache.hits(140_000..150_000);
+        cache.capacity = 1000;
+        cache.shrink();
+        cache.compact();
+        assert!(hits > 0 && cache.policy.memory() <= 1125 * 36 + 64, "{hits} {}", cache.policy.memory());
+        assert_eq!(cache.policy.check(), Ok(()));
+        let is_right = |(name, at): (&u64, &EntryIdx)| cache.policy.entries[*at as usize].tag == tag(*name);
+        assert!(cache.there.len() == 1000 && cache.there.iter().all(is_right));
+    }
+
+    #[test]
     fn what_is_larger_than_all_together_comes_and_goes() {
         let mut cache = Numbers::of(100);
         cache.hits(0..50);
@@ -417,6 +475,11 @@ mod tests {
                     1 => {
                         cache.capacity = (cache.capacity * u64::from(bytes) / 20).max(1);
                         cache.shrink();
+                    }
+                    2 => {
+                        cache.compact();
+                        let count = cache.there.len();
+                        prop_assert!(cache.policy.room() <= count + count / GROWTH_DIVISOR);
                     }
                     _ => {
                         cache.ask(name, bytes);

@@ -12,7 +12,7 @@ fn key(n: u64) -> Key {
 }
 
 fn packed(n: u64, len: usize) -> Packed {
-    Packed { compression: 15, bytes: Arc::new(vec![n as u8; len]) }
+    Packed::Compressed(vec![n as u8; len].into())
 }
 
 fn device() -> Arc<dyn Device> {

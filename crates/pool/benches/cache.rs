@@ -1,0 +1,62 @@
+//! What the block cache itself costs: nanoseconds of processor time, decompression left out.
+//!
+//! * `hit`: a block that is here, at random, found as it is stored.
+//! * `miss`: one that is not.
+//! * `insert`: one that comes in where another has to go; to copy it into memory of its own is included.
+//!
+//!     cargo bench -p terrane-pool --bench cache -- [--mib N]
+
+use std::sync::Arc;
+use terrane_pool::Addr;
+use terrane_pool::cache::{BlockCache, Key, Packed};
+use terrane_pool::device::thread_ns;
+use terrane_pool::stats::Kind;
+use terrane_wire::{Txg, ZoneSeq};
+
+fn key(n: u64) -> Key {
+    Key { addr: Addr::new(ZoneSeq(1 + n / 100_000), n % 100_000 * 16), birth: Txg(1 + n / 1000) }
+}
+
+static SOURCE: [u8; 16 << 10] = [7; 16 << 10];
+
+fn packed(len: usize) -> Packed {
+    Packed::Compressed(Arc::from(&SOURCE[..len]))
+}
+
+/// The fastest of five, a run of so many.
+fn ns_each(count: u64, mut one: impl FnMut(u64)) -> f64 {
+    let rounds = (0..5).map(|round| {
+        let began = thread_ns();
+        (0..count).for_each(|n| one(round * count + n));
+        thread_ns() - began
+    });
+    rounds.min().unwrap_or(0) as f64 / count as f64
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().collect();
+    let mib = words.iter().position(|word| word == "--mib").and_then(|at| words.get(at + 1)?.parse().ok());
+    let budget = mib.unwrap_or(256usize) << 20;
+    println!("{} MiB", budget >> 20);
+    println!("{:>8} {:>10} {:>10} {:>8} {:>8} {:>8}", "bytes", "blocks", "beside", "hit", "miss", "insert");
+    for len in [512, 4 << 10, 7 << 10, 16 << 10] {
+        let cache = BlockCache::new(budget);
+        let count = (2 * budget / len) as u64;
+        (0..count).for_each(|n| cache.insert(key(n), Kind::Data, packed(len), None));
+        let here: Vec<u64> = (0..count).filter(|n| cache.holds(key(*n))).collect();
+        let blocks = here.len() as u64;
+        let stats = cache.stats()[Kind::Data as usize];
+        let mut state = 1u64;
+        let hit = ns_each(200_000, |_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let at = (state >> 33) % blocks;
+            assert!(cache.get(key(here[at as usize]), Kind::Data).is_some());
+        });
+        let miss = ns_each(200_000, |n| assert!(cache.get(key(10 * count + n), Kind::Data).is_none()));
+        let insert = ns_each(100_000, |n| cache.insert(key(20 * count + n), Kind::Data, packed(len), None));
+        println!(
+            "{len:>8} {blocks:>10} {:>10} {hit:>8.0} {miss:>8.0} {insert:>8.0}",
+            (stats.bytes - blocks * len as u64) / blocks
+        );
+    }
+}

@@ -1,0 +1,193 @@
+//! Where a block is, by its name: eight bytes each, in one table.
+//!
+//! A place holds a tag of the name and a number; the table is ordered by tags, as far as they are spread evenly, and a tag that does not
+//! find its place free takes the next (linear probing). So the table grows by small steps, in one pass, without asking anybody for names.
+//! Whoever looks for a name compares it where the number leads: tags may be alike.
+//!
+//! Invariant ([`Index::check`]): from where a tag should be up to where it is, no place is free.
+
+/// In a place that is free.
+const NONE: u32 = u32::MAX;
+const ROOM_MIN: usize = 16;
+const GROWTH_DIVISOR: usize = 8;
+
+/// Three places in five are taken at most, so that the right one is found at the second look or before.
+const fn room_for(count: usize) -> usize {
+    count * 5 / 3 + 1
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    tag: u32,
+    value: u32,
+}
+
+const FREE: Slot = Slot { tag: 0, value: NONE };
+
+#[derive(Default)]
+pub struct Index {
+    slots: Vec<Slot>,
+    count: usize,
+}
+
+impl Index {
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    pub fn memory(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>()
+    }
+
+    /// The first place of a tag: the higher the tag, the later.
+    fn home(&self, tag: u32) -> usize {
+        ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize
+    }
+
+    fn next(&self, at: usize) -> usize {
+        if at + 1 == self.slots.len() { 0 } else { at + 1 }
+    }
+
+    /// The number with this tag that is the right one.
+    pub fn get(&self, tag: u32, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+        self.find(tag, is_it).map(|at| self.slots[at].value)
+    }
+
+    fn find(&self, tag: u32, is_it: impl Fn(u32) -> bool) -> Option<usize> {
+        let mut at = self.home(tag);
+        // Some places are free.
+        loop {
+            let slot = self.slots.get(at).filter(|slot| slot.value != NONE)?;
+            if slot.tag == tag && is_it(slot.value) {
+                return Some(at);
+            }
+            at = self.next(at);
+        }
+    }
+
+    /// A number that is not here yet, below 2^32 - 1.
+    pub fn insert(&mut self, tag: u32, value: u32) {
+        let room = self.slots.len();
+        if room < room_for(self.count + 1) {
+            self.set_room(ROOM_MIN.max(room + room / GROWTH_DIVISOR));
+        }
+        self.put(Slot { tag, value });
+        self.count += 1;
+    }
+
+    fn put(&mut self, slot: Slot) {
+        let mut at = self.home(slot.tag);
+        while self.slots[at].value != NONE {
+            at = self.next(at);
+        }
+        self.slots[at] = slot;
+    }
+
+    /// Whoever has this number, and its tag, has that one from now on.
+    pub fn replace(&mut self, tag: u32, value: u32, by: u32) {
+        if let Some(at) = self.find(tag, |found| found == value) {
+            self.slots[at].value = by;
+        }
+    }
+
+    pub fn remove(&mut self, tag: u32, value: u32) {
+        let Some(mut gap) = self.find(tag, |found| found == value) else { return };
+        self.count -= 1;
+        let room = self.slots.len();
+        let mut at = gap;
+        loop {
+            at = self.next(at);
+            if self.slots[at].value == NONE {
+                break;
+            }
+            // Who may stand in the gap moves there: not who would then be before its own place.
+            let home = self.home(self.slots[at].tag);
+            if (at + room - home) % room >= (at + room - gap) % room {
+                self.slots[gap] = self.slots[at];
+                gap = at;
+            }
+        }
+        self.slots[gap] = FREE;
+    }
+
+    /// Gives memory back that is not needed.
+    pub fn compact(&mut self) {
+        self.set_room(ROOM_MIN.max(room_for(self.count)));
+    }
+
+    fn set_room(&mut self, room: usize) {
+        let mut slots = Vec::new();
+        slots.reserve_exact(room);
+        slots.resize(room, FREE);
+        let old = std::mem::replace(&mut self.slots, slots);
+        old.into_iter().filter(|slot| slot.value != NONE).for_each(|slot| self.put(slot));
+    }
+
+    /// The invariant above.
+    pub fn check(&self) -> Result<(), String> {
+        let is_there =
+            |(at, slot): (usize, &Slot)| self.find(slot.tag, |value| value == slot.value) == Some(at);
+        let there = || self.slots.iter().enumerate().filter(|(_, slot)| slot.value != NONE);
+        if there().count() != self.count
+            || self.count > 0 && self.slots.len() < room_for(self.count)
+            || !there().all(is_there)
+        {
+            return Err(format!("an index of {} should find all of {}", self.count, there().count()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn it_takes_little_more_than_its_entries() {
+        let mut index = Index::default();
+        (0..100_000u32).for_each(|value| index.insert(value.wrapping_mul(0x9e37_79b9), value));
+        assert!(index.memory() <= 100_000 * 16, "{}", index.memory());
+        (1000..100_000u32).for_each(|value| index.remove(value.wrapping_mul(0x9e37_79b9), value));
+        index.compact();
+        assert!(index.memory() <= 1000 * 14);
+        assert!(
+            (0..1000u32).all(|value| index.get(value.wrapping_mul(0x9e37_79b9), |_| true) == Some(value))
+        );
+    }
+
+    proptest! {
+        /// Tags are few and lie at both ends, so that places are taken by others and the table is walked around its end.
+        #[test]
+        fn it_behaves_like_a_map(steps in prop::collection::vec((0u32..6, any::<bool>(), 0u32..60, 0u8..8), 1..400)) {
+            let mut index = Index::default();
+            let mut model = std::collections::BTreeMap::new();
+            for (low, is_high, value, what) in steps {
+                let tag = if is_high { u32::MAX - low } else { low << 28 };
+                let held = model.get(&value).copied();
+                match (what, held) {
+                    (0, _) => index.compact(),
+                    (1..4, Some(tag)) => {
+                        index.remove(tag, value);
+                        model.remove(&value);
+                    }
+                    (4, Some(tag)) => {
+                        index.replace(tag, value, value + 1000);
+                        index.replace(tag, value + 1000, value);
+                    }
+                    (_, None) => {
+                        index.insert(tag, value);
+                        model.insert(value, tag);
+                    }
+                    _ => {}
+                }
+                prop_assert_eq!(index.check(), Ok(()));
+                prop_assert_eq!(index.count(), model.len());
+                for (value, tag) in &model {
+                    prop_assert_eq!(index.get(*tag, |found| found == *value), Some(*value));
+                }
+                prop_assert_eq!(index.get(1, |_| true), None);
+            }
+        }
+    }
+}

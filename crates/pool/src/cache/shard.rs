@@ -1,0 +1,458 @@
+//! One of the parts that a cache is made of, each with a lock of its own: what is here, and what goes.
+//!
+//! Invariant ([`Shard::check`]): books of bytes are those of what is held, every entry is found by its name, and nothing else is.
+
+use super::held::{Held, Packed, Plain};
+use super::index::Index;
+use super::leaving::Leaving;
+use super::{CacheStats, Found, Key, UNREAD_DIVISOR};
+use crate::policy::retention::{EntryIdx, Retention};
+use crate::stats::Kind;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use terrane_wire::NumberMap;
+
+/// Decompressed forms of either kind keep this part of the budget, however short room is.
+pub(super) const PLAIN_DIVISOR: usize = 4;
+/// Those of data that nobody asks for while they are here keep only this one: it holds them from one piece of a block to the next. With so
+/// many blocks that go, one of them goes as well.
+pub(super) const IDLE_PLAIN_DIVISOR: usize = 32;
+const IDLE_PLAIN_EVICTIONS: u64 = 8;
+/// Metadata as a whole keeps this part; it may have so many parts at most.
+const METADATA_DIVISOR: usize = 4;
+const METADATA_PARTS_MAX: usize = 3;
+/// Queues with places of what went are cleared of them from this length on, when they are more than half.
+const QUEUE_SPARE: usize = 64;
+
+/// Blocks of one kind.
+#[derive(Default)]
+struct Part {
+    policy: Retention,
+    held: Vec<Option<Held>>,
+    /// Decompressed forms, oldest first, with places of some that went.
+    plain: VecDeque<(u64, EntryIdx)>,
+    plain_count: usize,
+    plain_bytes: usize,
+}
+
+impl Part {
+    /// Memory that entries take, in use or not, beside their blocks.
+    fn tables(&self) -> usize {
+        self.policy.memory()
+            + self.held.capacity() * size_of::<Option<Held>>()
+            + self.plain.capacity() * size_of::<(u64, EntryIdx)>()
+    }
+
+    fn bytes(&self) -> usize {
+        self.policy.bytes() as usize + self.plain_bytes + self.tables()
+    }
+
+    fn held(&self, at: EntryIdx) -> Option<&Held> {
+        self.held.get(at as usize).and_then(Option::as_ref)
+    }
+
+    fn held_mut(&mut self, at: EntryIdx) -> Option<&mut Held> {
+        self.held.get_mut(at as usize).and_then(Option::as_mut)
+    }
+
+    fn count_plain_out(&mut self, bytes: usize) {
+        self.plain_count -= 1;
+        self.plain_bytes -= bytes;
+    }
+
+    /// Drops places in the queue of what went; the others are where `now_at` says.
+    fn clear_queue(&mut self, now_at: impl Fn(EntryIdx) -> EntryIdx) {
+        let held = &self.held;
+        self.plain.retain_mut(|(ticket, at)| {
+            *at = now_at(*at);
+            let held = held.get(*at as usize).and_then(Option::as_ref);
+            held.and_then(|held| held.plain.as_ref()).is_some_and(|plain| plain.ticket == *ticket)
+        });
+        self.plain.shrink_to(self.plain.len() + QUEUE_SPARE);
+    }
+
+    /// Gives memory of free entries back; says who moved.
+    fn compact(&mut self, mut moved: impl FnMut(Key, EntryIdx, EntryIdx)) {
+        let moves: NumberMap<EntryIdx, EntryIdx> = self.policy.compact().into_iter().collect();
+        for (from, to) in &moves {
+            self.held.swap(*from as usize, *to as usize);
+            if let Some(held) = self.held(*to) {
+                moved(held.key, *from, *to);
+            }
+        }
+        self.held.truncate(self.policy.count());
+        self.held.shrink_to(self.policy.room());
+        self.clear_queue(|at| moves.get(&at).copied().unwrap_or(at));
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.policy.check()?;
+        let held = || self.held.iter().flatten();
+        let bytes: usize = held().map(Held::bytes).sum();
+        let plain = (held().filter(|held| held.plain.is_some()).count(), held().map(Held::plain_bytes).sum());
+        if (held().count(), bytes as u64) != (self.policy.count(), self.policy.bytes()) {
+            return Err(format!("{bytes} bytes are held: found {} by the policy", self.policy.bytes()));
+        }
+        if plain != (self.plain_count, self.plain_bytes) {
+            return Err(format!("{plain:?} decompressed forms and bytes: found {}", self.plain_bytes));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Shard {
+    /// Of [`number_of`].
+    index: Index,
+    parts: [Part; Kind::ALL.len()],
+    next_ticket: u64,
+    /// Of dropping what is idle.
+    turn: u64,
+    /// Blocks that came in.
+    admitted: u64,
+    /// What was read ahead, oldest first, and when it came in; with some that were asked for, or went.
+    ahead: VecDeque<(u64, Key)>,
+    unread_count: usize,
+    unread_bytes: usize,
+    /// Bytes that metadata may keep when data wants room.
+    metadata_bytes: usize,
+    /// By kind. They are counted under the shard's lock, which is held anyway.
+    stats: [CacheStats; Kind::ALL.len()],
+}
+
+/// An entry's number in the index.
+fn number_of(kind: Kind, at: EntryIdx) -> u32 {
+    at << 1 | kind as u32
+}
+
+fn entry_of(number: u32) -> (Kind, EntryIdx) {
+    (Kind::ALL[number as usize & 1], number >> 1)
+}
+
+impl Shard {
+    /// Memory that is in use.
+    pub fn bytes(&self) -> usize {
+        let ahead = self.ahead.capacity() * size_of::<(u64, Key)>();
+        self.parts.iter().map(Part::bytes).sum::<usize>() + self.index.memory() + ahead
+    }
+
+    /// What kinds share is counted with data.
+    pub fn stats(&self, kind: Kind) -> CacheStats {
+        let [data, metadata] = [Kind::Data, Kind::Metadata].map(|kind| &self.parts[kind as usize]);
+        let (part, bytes) = match kind {
+            Kind::Data => (data, self.bytes() - metadata.bytes()),
+            Kind::Metadata => (metadata, metadata.bytes()),
+        };
+        CacheStats {
+            bytes: bytes as u64,
+            plain_bytes: part.plain_bytes as u64,
+            blocks: part.policy.count() as u64,
+            ..self.stats[kind as usize]
+        }
+    }
+
+    fn find(&self, key: Key) -> Option<(Kind, EntryIdx)> {
+        let is_it = |number: u32| {
+            let (kind, at) = entry_of(number);
+            self.parts[kind as usize].held(at).is_some_and(|held| held.key == key)
+        };
+        self.index.get(key.tag(), is_it).map(entry_of)
+    }
+
+    pub fn holds(&self, key: Key) -> bool {
+        self.find(key).is_some()
+    }
+
+    pub fn get(&mut self, key: Key, kind: Kind, leaving: &Leaving) -> Option<Found> {
+        let found = self.find(key);
+        let stats = &mut self.stats[kind as usize];
+        let Some((kind, at)) = found else {
+            stats.misses += 1;
+            return None;
+        };
+        stats.hits += 1;
+        let part = &mut self.parts[kind as usize];
+        let held = part.held_mut(at)?;
+        let is_first = std::mem::take(&mut held.is_ahead);
+        let bytes = held.bytes();
+        let found = match (&mut held.plain, &held.packed) {
+            (Some(plain), _) => {
+                plain.used = true;
+                Found::Plain(plain.block.clone())
+            }
+            (None, Packed::Content(content)) => Found::Plain(content.clone()),
+            (None, Packed::Compressed(_)) if is_first => Found::Ahead(held.packed.clone()),
+            (None, Packed::Compressed(_)) => Found::Packed(held.packed.clone()),
+        };
+        if is_first {
+            self.count_read(bytes);
+            leaving.count_read(bytes);
+            self.stats[kind as usize].ahead_hits += 1;
+        } else {
+            part.policy.touch(at);
+        }
+        Some(found)
+    }
+
+    /// Keeps a block that is not here.
+    pub fn admit(&mut self, key: Key, kind: Kind, held: Held, budget: usize) {
+        let (bytes, is_ahead) = (held.bytes(), held.is_ahead);
+        let Ok(entry_bytes) = u32::try_from(bytes) else { return };
+        let part = &mut self.parts[kind as usize];
+        let capacity = part.policy.bytes().max(budget as u64 / 2);
+        let (at, came_back) = part.policy.admit(key.name(), entry_bytes, capacity);
+        if part.held.len() <= at as usize {
+            part.held.reserve_exact(part.policy.room() - part.held.len());
+            part.held.resize_with(at as usize + 1, || None);
+        }
+        part.held[at as usize] = Some(held);
+        self.index.insert(key.tag(), number_of(kind, at));
+        self.admitted += 1;
+        if is_ahead {
+            self.note_ahead(key, bytes);
+            self.stats[kind as usize].ahead += 1;
+        }
+        if came_back {
+            self.stats[kind as usize].ghost_hits += 1;
+            self.learn(kind, bytes, budget);
+        }
+    }
+
+    /// The block was freed.
+    pub fn forget(&mut self, key: Key) -> Option<Held> {
+        let (kind, at) = self.find(key)?;
+        let held = self.drop_block(kind, at);
+        self.parts[kind as usize].policy.forget(at);
+        held
+    }
+
+    /// Forgets everything; what it did stays counted.
+    pub fn clear(&mut self) {
+        let stats = self.stats;
+        *self = Shard { stats, turn: self.turn, ..Shard::default() };
+    }
+
+    pub fn unread_bytes(&self) -> usize {
+        self.unread_bytes
+    }
+
+    /// Metadata that comes back after it went should have stayed, and had less where data does.
+    fn learn(&mut self, kind: Kind, bytes: usize, budget: usize) {
+        self.metadata_bytes = match kind {
+            Kind::Metadata => self.metadata_bytes.saturating_add(bytes),
+            // Data is dear to fewer: a file's block serves one reader, a block of pointers all of its file's.
+            Kind::Data => self.metadata_bytes.saturating_sub(bytes / 4),
+        };
+        self.bound_metadata(budget);
+    }
+
+    fn bound_metadata(&mut self, budget: usize) {
+        let share = budget / METADATA_DIVISOR;
+        self.metadata_bytes = self.metadata_bytes.clamp(share, share * METADATA_PARTS_MAX);
+    }
+
+    pub fn put_plain(&mut self, key: Key, block: Arc<Vec<u8>>, was_asked_for: bool) {
+        let Some((kind, at)) = self.find(key) else { return };
+        let Some(held) = self.parts[kind as usize].held_mut(at) else { return };
+        if held.plain.is_some() || matches!(held.packed, Packed::Content(_)) {
+            return;
+        }
+        self.next_ticket += 1;
+        // Of data the asking is done: only another piece of it would be one more.
+        let used = was_asked_for && kind == Kind::Metadata;
+        held.plain = Some(Box::new(Plain { block, ticket: self.next_ticket, used }));
+        let bytes = held.plain_bytes();
+        let part = &mut self.parts[kind as usize];
+        part.plain.push_back((self.next_ticket, at));
+        part.plain_count += 1;
+        part.plain_bytes += bytes;
+        // Places of blocks that went are skipped when they come to the front, which may be never.
+        if part.plain.len() > QUEUE_SPARE + 2 * part.plain_count {
+            part.clear_queue(|at| at);
+        }
+    }
+
+    pub fn make_room(&mut self, budget: usize, leaving: &Leaving) {
+        self.bound_metadata(budget);
+        let (share, idle_share) = (budget / PLAIN_DIVISOR, budget / IDLE_PLAIN_DIVISOR);
+        while self.bytes() > budget {
+            let has_gone = self.drop_plain_above(share, Kind::Data)
+                || self.drop_plain_above(share, Kind::Metadata)
+                || self.drop_idle_data_above(idle_share)
+                || self.drop_idle_data_in_turn()
+                || self.evict(budget, leaving)
+                || self.drop_plain_above(0, Kind::Data)
+                || self.drop_plain_above(0, Kind::Metadata);
+            if !has_gone {
+                // Nothing but ghosts and empty tables.
+                self.clear();
+                return;
+            }
+            self.compact_where(|count, room| room > 2 * count + QUEUE_SPARE);
+        }
+    }
+
+    /// Gives memory of tables back that is not needed.
+    pub fn compact(&mut self) {
+        self.compact_where(|count, room| room > count + count / 4);
+    }
+
+    fn compact_where(&mut self, is_waste: impl Fn(usize, usize) -> bool) {
+        let mut has_moved = false;
+        for kind in Kind::ALL {
+            let part = &mut self.parts[kind as usize];
+            if is_waste(part.policy.count(), part.policy.room()) {
+                part.compact(|key, from, to| {
+                    self.index.replace(key.tag(), number_of(kind, from), number_of(kind, to));
+                });
+                has_moved = true;
+            }
+        }
+        if has_moved {
+            self.index.compact();
+            self.ahead.shrink_to(self.ahead.len() + QUEUE_SPARE);
+        }
+    }
+
+    /// Of decompressed forms above `share` bytes, drops the one that was not asked for the longest; false: there are no more than that.
+    fn drop_plain_above(&mut self, share: usize, kind: Kind) -> bool {
+        while self.parts[kind as usize].plain_bytes > share {
+            match self.look_at_oldest_plain(kind) {
+                Some(true) => return true,
+                Some(false) => {}
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// The same of data, unless that was asked for since its turn came last.
+    fn drop_idle_data_above(&mut self, share: usize) -> bool {
+        self.parts[Kind::Data as usize].plain_bytes > share
+            && self.look_at_oldest_plain(Kind::Data) == Some(true)
+    }
+
+    /// One for some blocks that went, so that those of long ago leave.
+    fn drop_idle_data_in_turn(&mut self) -> bool {
+        let gone: u64 = self.stats.iter().map(|stats| stats.evictions).sum();
+        gone / IDLE_PLAIN_EVICTIONS > self.turn && {
+            self.turn = gone / IDLE_PLAIN_EVICTIONS;
+            self.drop_idle_data_above(0)
+        }
+    }
+
+    /// Drops the oldest decompressed form if nobody asked for it, or has it wait for another turn; `None`: there is none.
+    fn look_at_oldest_plain(&mut self, kind: Kind) -> Option<bool> {
+        let part = &mut self.parts[kind as usize];
+        loop {
+            let (ticket, at) = part.plain.pop_front()?;
+            let Some(held) = part.held_mut(at) else { continue };
+            let Some(plain) = held.plain.as_mut().filter(|plain| plain.ticket == ticket) else { continue };
+            if plain.used {
+                plain.used = false;
+                part.plain.push_back((ticket, at));
+                return Some(false);
+            }
+            let bytes = plain.memory();
+            held.plain = None;
+            part.count_plain_out(bytes);
+            return Some(true);
+        }
+    }
+
+    /// Drops one block; false: there is none.
+    fn evict(&mut self, budget: usize, leaving: &Leaving) -> bool {
+        if self.drop_unread(budget / UNREAD_DIVISOR, leaving) {
+            return true;
+        }
+        let excess = self.bytes().saturating_sub(budget) as u64;
+        let of = |kind: Kind| self.parts[kind as usize].policy.bytes();
+        let (data, metadata) = (of(Kind::Data), of(Kind::Metadata));
+        let kind =
+            if data > 0 && metadata <= self.metadata_bytes as u64 { Kind::Data } else { Kind::Metadata };
+        let policy = &mut self.parts[kind as usize].policy;
+        let Some(at) = policy.evict(policy.bytes().saturating_sub(excess)) else { return false };
+        if let Some(held) = self.drop_block(kind, at) {
+            leaving.put(held);
+        }
+        self.stats[kind as usize].evictions += 1;
+        true
+    }
+
+    fn note_ahead(&mut self, key: Key, bytes: usize) {
+        self.unread_count += 1;
+        self.unread_bytes += bytes;
+        self.ahead.push_back((self.admitted, key));
+        if self.ahead.len() > QUEUE_SPARE + 2 * self.unread_count {
+            let mut all = std::mem::take(&mut self.ahead);
+            all.retain(|(_, key)| self.unread(*key).is_some());
+            self.ahead = all;
+        }
+    }
+
+    fn count_read(&mut self, bytes: usize) {
+        self.unread_count -= 1;
+        self.unread_bytes -= bytes;
+    }
+
+    /// Where a block is that was read ahead and not asked for.
+    fn unread(&self, key: Key) -> Option<(Kind, EntryIdx)> {
+        let (kind, at) = self.find(key)?;
+        self.parts[kind as usize].held(at)?.is_ahead.then_some((kind, at))
+    }
+
+    /// Drops the oldest block that was read ahead and not asked for, where all such are more than `share` bytes, or as many came in since
+    /// as are here: readers that go on ask sooner. The policy would keep it, as it gives no place to blocks that were used as rarely.
+    fn drop_unread(&mut self, share: usize, leaving: &Leaving) -> bool {
+        while let Some((since, key)) = self.ahead.front().copied() {
+            let Some((kind, at)) = self.unread(key) else {
+                self.ahead.pop_front();
+                continue;
+            };
+            if self.unread_bytes <= share && self.admitted - since <= self.index.count() as u64 {
+                return false;
+            }
+            self.ahead.pop_front();
+            if let Some(held) = self.drop_block(kind, at) {
+                leaving.put(held);
+            }
+            self.parts[kind as usize].policy.forget(at);
+            self.stats[kind as usize].evictions += 1;
+            return true;
+        }
+        false
+    }
+
+    /// Lets go of what an entry holds.
+    fn drop_block(&mut self, kind: Kind, at: EntryIdx) -> Option<Held> {
+        let part = &mut self.parts[kind as usize];
+        let held = part.held.get_mut(at as usize).and_then(Option::take)?;
+        if held.plain.is_some() {
+            part.count_plain_out(held.plain_bytes());
+        }
+        self.index.remove(held.key.tag(), number_of(kind, at));
+        if held.is_ahead {
+            self.count_read(held.bytes());
+        }
+        Some(held)
+    }
+
+    /// The invariants above, and that of the cache.
+    pub fn check(&self, budget: usize) -> Result<(), String> {
+        self.parts.iter().try_for_each(|part| part.check())?;
+        self.index.check()?;
+        let held = || self.parts.iter().flat_map(|part| &part.held).flatten();
+        if held().count() != self.index.count() || !held().all(|held| self.holds(held.key)) {
+            return Err(format!("{} blocks by name: found {}", self.index.count(), held().count()));
+        }
+        let unread = || held().filter(|held| held.is_ahead);
+        let bytes: usize = unread().map(Held::bytes).sum();
+        if (unread().count(), bytes) != (self.unread_count, self.unread_bytes) {
+            return Err(format!("{bytes} bytes nobody asked for: found {}", self.unread_bytes));
+        }
+        if self.bytes() > budget {
+            return Err(format!("at most {budget} bytes: found {}", self.bytes()));
+        }
+        Ok(())
+    }
+}
