@@ -60,7 +60,7 @@ layout! {
         16 block_count: u64,
         /// Stored bytes of all blocks, all copies, the spill's too.
         24 used: u64,
-        /// The group that made the object.
+        /// The group that made the object; of a copy beside a file that lost changes, the group that lost them.
         32 birth: Txg,
         40 reserved3: [u64; 3],
     }

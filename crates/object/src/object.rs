@@ -247,7 +247,8 @@ impl Object {
         self.state.read().dnode.block_count
     }
 
-    /// The group that made the object.
+    /// The group that made the object; of one that is filled for another ([`write_for`](Self::write_for)) and lost changes, the group
+    /// of those.
     pub fn birth(&self) -> Txg {
         self.state.read().dnode.birth
     }
@@ -746,6 +747,7 @@ impl Object {
         state.dnode.levels = new.levels;
         state.dnode.indirect_bytes = new.indirect_bytes;
         state.dnode.used = new.used;
+        state.dnode.birth = new.birth;
         if !self.kind.is_changed_by_callers() {
             state.dnode.block_count = new.block_count;
         }

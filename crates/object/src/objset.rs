@@ -659,6 +659,7 @@ impl ObjectSet {
             // The tree that this group starts from is the one of the last sync, whatever the open group did since.
             let rewrite = Rewrite::new(group, object.whose(), dnode.clone(), checksum, ledger);
             let dnode = rewrite.run(&aside.dirty.freed, new).or_else(|error| {
+                let birth = if object.is_filled_for_another() { group.txg() } else { dnode.birth };
                 // Its tree cannot be read, so there is nothing to merge the changes into: they are lost, the rest goes on.
                 log::error!(
                     "object set {} object {}: the changes of group {} are lost",
@@ -666,7 +667,7 @@ impl ObjectSet {
                     object.id(),
                     group.txg()
                 );
-                damage_only(&self.pool, error).map(|()| dnode)
+                damage_only(&self.pool, error).map(|()| Dnode { birth, ..dnode })
             })?;
             dnodes.push(dnode);
         }

@@ -355,6 +355,73 @@ fn an_unreadable_tree_costs_its_object_and_nothing_else() {
 }
 
 #[test]
+fn what_lost_changes_takes_no_files_place() {
+    let device = sim(9);
+    let world = create(&device, 9);
+    let file_spec = |block_size| ObjectSpec {
+        kind: ObjectKind::File,
+        block_size,
+        dnode_slots: 1,
+        bonus: Vec::new(),
+        spill: None,
+    };
+    let cost = Cost { write_bytes: 1 << 20, ..COST };
+    let tx = world.pool.begin(cost).unwrap();
+    let file = world.set.create(&tx, file_spec(4096)).unwrap();
+    file.write(&tx, 0, &noise(1, 100_000)).unwrap();
+    let copies = [(); 2].map(|()| world.set.create(&tx, file_spec(512)).unwrap());
+    let born = tx.txg();
+    for copy in &copies {
+        copy.write_for(file.id());
+        copy.write(&tx, 0, &noise(2, 100_000)).unwrap();
+    }
+    drop(tx);
+    world.pool.commit().unwrap();
+    let [copy, whole] = &copies;
+    let tx = world.pool.begin(cost).unwrap();
+    for copy in &copies {
+        copy.put_blocks(&tx, &[], vec![(3, vec![7; 512])]).unwrap();
+    }
+    drop(tx);
+    let BlockPtr::Normal(root) = copy.dnode().root else { panic!("a tree of two levels") };
+    for pointer in root.copies() {
+        let (_, home, offset) = world.pool.whereabouts(pointer, root.psize).unwrap();
+        device.rot(home.zone, offset + 7, &[0xff]).unwrap();
+    }
+    world.pool.drop_cache();
+    world.pool.commit().unwrap();
+    let tx = world.pool.begin(cost).unwrap();
+    assert!(
+        copy.put_blocks(&tx, &[5..6, 8..u64::MAX], Vec::new()).is_err(),
+        "what could not be stored is not taken"
+    );
+    assert!(file.exchange(&tx, copy, born).is_err());
+    drop(tx);
+    world.pool.commit().unwrap();
+    let content = |file: &Object, len: usize| {
+        let mut found = vec![0; len];
+        file.read(0, &mut found).unwrap();
+        found
+    };
+    assert!(content(&file, 100_000) == noise(1, 100_000));
+    // A server that comes later finds it as well.
+    let ids = [file.id(), copy.id(), whole.id()];
+    drop((file, copies));
+    world.pool.export().unwrap();
+    let world = import(&device, 9);
+    let [file, copy, whole] = ids.map(|id| world.set.hold(id).unwrap());
+    assert!(copy.birth() > born);
+    assert_eq!(whole.birth(), born);
+    let tx = world.pool.begin(cost).unwrap();
+    assert!(file.exchange(&tx, &whole, born).unwrap());
+    drop(tx);
+    world.pool.commit().unwrap();
+    let mut expected = noise(2, 100_000);
+    expected[3 * 512..4 * 512].fill(7);
+    assert!(content(&file, 100_000) == expected);
+}
+
+#[test]
 fn slots_given_out_and_not_stored_yet_are_never_found_free() {
     let device = sim(12);
     let world = create(&device, 12);

@@ -15,6 +15,7 @@ use crate::perm;
 use crate::types::{
     FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, Time, WriteFlags, mode,
 };
+use parking_lot::RwLockWriteGuard;
 use std::ops::Range;
 use terrane_dataset::AccessTime;
 use terrane_object::{Cost, Tx};
@@ -190,20 +191,35 @@ impl Fs {
         }
     }
 
-    /// What zeroing a range may dirty: its edges, in the records that the file has, or that a rewrite may give it before they are dirtied.
-    /// What lies between them becomes a hole.
-    fn edges_cost(&self, inode: &Inode) -> Cost {
-        let soon = self.rewriting.record_size().unwrap_or(0);
-        let block_bytes = inode.object().block_size().max(soon);
-        Cost { write_bytes: 2 * u64::from(block_bytes), meta_blocks: 4, ..Cost::NOTHING }
+    /// What zeroing a range may dirty: its edges, in the records that the file has now. What lies between them becomes a hole.
+    fn edges_cost(inode: &Inode) -> Cost {
+        let block_bytes = u64::from(inode.object().block_size());
+        Cost { write_bytes: 2 * block_bytes, meta_blocks: 4, ..Cost::NOTHING }
+    }
+
+    /// Begins a transaction with room for the edges of what is zeroed, in the records that the file has by then: a rewrite may give it
+    /// others while room is waited for. `cost` is asked for what else is needed.
+    pub(crate) fn begin_zeroing<'a>(
+        &self,
+        inode: &'a InodeRef<'_>,
+        cost: impl Fn() -> Result<Cost, Errno>,
+    ) -> Result<(Tx, RwLockWriteGuard<'a, State>), Errno> {
+        loop {
+            let reserved = inode.object().block_size();
+            let tx = self.begin(cost()?, &[(&inode.claims, Need::attrs())])?;
+            let state = inode.write();
+            if inode.object().block_size() <= reserved {
+                return Ok((tx, state));
+            }
+        }
     }
 
     pub(crate) fn resize_cost(&self, inode: &InodeRef<'_>, size: u64) -> Result<Cost, Errno> {
         let state = inode.read();
         state.check_file()?;
         // What ends at a record's boundary, as nothing at all does, has no edge.
-        let edges = if size == 0 { 0 } else { self.edges_cost(inode).write_bytes };
-        Ok(Cost { write_bytes: edges, frees: size <= state.attrs.zpl.size, ..self.edges_cost(inode) })
+        let edges = if size == 0 { 0 } else { Self::edges_cost(inode).write_bytes };
+        Ok(Cost { write_bytes: edges, frees: size <= state.attrs.zpl.size, ..Self::edges_cost(inode) })
     }
 
     /// The caller sets the times and saves.
@@ -254,9 +270,8 @@ impl Fs {
         if allocates && len > self.set.usage().available_bytes {
             return Err(Errno::ENOSPC);
         }
-        let cost = Cost { frees: !allocates, ..self.edges_cost(&inode) };
-        let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
-        let mut state = inode.write();
+        let cost = || Ok(Cost { frees: !allocates, ..Self::edges_cost(&inode) });
+        let (tx, mut state) = self.begin_zeroing(&inode, cost)?;
         let size = state.attrs.zpl.size;
         if zeroes && offset < size {
             inode.object().zero_range(&tx, offset, end.min(size) - offset)?;
@@ -379,6 +394,39 @@ mod tests {
         inode.object().read(0, &mut found).unwrap();
         assert_eq!(found, [7; 20], "nothing was done");
         assert_eq!(fs.write_in(&tx, &inode, write, 64 << 10), Ok(Some(4)));
-        assert_eq!(fs.edges_cost(&inode).write_bytes, 128 << 10);
+    }
+
+    #[test]
+    fn who_cuts_reserves_the_records_that_the_file_has_by_then() {
+        let device = terrane_device::SimDevice::new(terrane_device::SimConfig::default()).unwrap();
+        let (create, import) = (CreateOptions::named("file"), ImportOptions::default());
+        let pool = Pool::create(vec![Arc::new(device)], &create, Arc::new(SeededEnv::new(1)), &import);
+        let objects = Objects::create(pool.unwrap()).unwrap();
+        let dataset = Dataset::create_root(&objects, &[("recordsize", "4K")]).unwrap();
+        let cred = Cred { uid: 0, gid: 0, umask: 0 };
+        Fs::format(&dataset, &cred).unwrap();
+        let fs = Fs::open(Arc::new(dataset)).unwrap();
+        let file = fs.create(fs.root(), b"file", 0o644, &cred).unwrap().ino;
+        fs.write(file, 0, &[7; 100_000], WriteFlags::default()).unwrap();
+        let inode = fs.hold(file).unwrap();
+        // A rewrite goes on, and has not come to it.
+        let record_size = Some(128 << 10);
+        let spec = crate::RewriteSpec { root: fs.root(), recursive: true, compression: None, record_size };
+        fs.rewrite_begin(&spec).unwrap();
+        assert_eq!(fs.resize_cost(&inode, 5000).unwrap().write_bytes, 8 << 10);
+        let asked = std::cell::RefCell::new(Vec::new());
+        let cost = || {
+            let cost = Fs::edges_cost(&inode);
+            asked.borrow_mut().push(cost.write_bytes);
+            if asked.borrow().len() == 1 {
+                // What it does while room is waited for.
+                let all = Cost { write_bytes: 1 << 20, meta_blocks: 16, ..Cost::NOTHING };
+                let tx = fs.begin(all, &[(&inode.claims, Need::attrs())])?;
+                inode.object().set_record_size(&tx, 64 << 10)?;
+            }
+            Ok(cost)
+        };
+        drop(fs.begin_zeroing(&inode, cost).unwrap());
+        assert_eq!(*asked.borrow(), [8 << 10, 128 << 10]);
     }
 }

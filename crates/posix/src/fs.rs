@@ -2,7 +2,7 @@
 
 use crate::ahead::{Ahead, Ready};
 use crate::attr::{low32, stored, time};
-use crate::claims::{Claims, Need, PointerBlock, sum};
+use crate::claims::{Claims, PointerBlock, sum};
 use crate::errno::Errno;
 use crate::indexes::Indexes;
 use crate::inode::{Inode, InodeCache, State};
@@ -384,10 +384,9 @@ impl Fs {
     /// Changes attributes, all of them or none. `EISDIR`, `EINVAL`: a size for what is no regular file.
     pub fn setattr(&self, ino: Ino, set: &SetAttr, _cred: &Cred) -> Result<Attr, Errno> {
         let inode = self.hold(ino)?;
-        let resize = set.size.map_or(Ok(Cost::NOTHING), |size| self.resize_cost(&inode, size))?;
+        let resize = || set.size.map_or(Ok(Cost::NOTHING), |size| self.resize_cost(&inode, size));
         let chmod = set.mode.map_or(Ok(Cost::NOTHING), |_| self.chmod_cost(&inode))?;
-        let tx = self.begin(sum([resize, chmod]), &[(&inode.claims, Need::attrs())])?;
-        let mut state = inode.write();
+        let (tx, mut state) = self.begin_zeroing(&inode, || Ok(sum([resize()?, chmod])))?;
         let now = stored(self.now());
         let before = state.attrs.mode();
         if let Some(bits) = set.mode {

@@ -305,16 +305,15 @@ impl Fs {
 
     /// Ends the rewrite that goes on; what was rewritten stays so. False: none goes on.
     pub fn rewrite_cancel(&self) -> Result<bool, Errno> {
+        // First of all: a job that is begun at once has a copy of its own.
+        let mut walk = self.rewriting.walk.lock();
         let Some(number) = self.rewriting.shown.lock().as_ref().map(|shown| shown.number) else {
             return Ok(false);
         };
-        let ended = self.end_rewrite(number, RewriteState::Cancelled)?;
-        if ended {
-            let mut walk = self.rewriting.walk.lock();
-            *walk = Walk::default();
-            self.destroy_beside(self.rewriting.beside.load(Ordering::Acquire));
-        }
-        Ok(ended)
+        *walk = Walk::default();
+        // As long as there is a job it says which copy is nobody's.
+        self.destroy_beside(self.rewriting.beside.load(Ordering::Acquire));
+        self.end_rewrite(number, RewriteState::Cancelled)
     }
 
     fn end_rewrite(&self, number: u64, state: RewriteState) -> Result<bool, Errno> {
@@ -440,5 +439,43 @@ impl Fs {
         let tx = self.begin(Cost::NOTHING, &all)?;
         words.reserved(&tx);
         Ok(tx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{Cred, WriteFlags};
+    use terrane_dataset::Dataset;
+    use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SeededEnv};
+
+    #[test]
+    fn a_job_is_not_ended_while_somebody_takes_a_step() {
+        let device = terrane_device::SimDevice::new(terrane_device::SimConfig::default()).unwrap();
+        let (create, import) = (CreateOptions::named("rewrite"), ImportOptions::default());
+        let pool = Pool::create(vec![Arc::new(device)], &create, Arc::new(SeededEnv::new(1)), &import);
+        let objects = Objects::create(pool.unwrap()).unwrap();
+        let dataset = Dataset::create_root(&objects, &[("recordsize", "4K")]).unwrap();
+        let cred = Cred { uid: 0, gid: 0, umask: 0 };
+        Fs::format(&dataset, &cred).unwrap();
+        let fs = Fs::open(Arc::new(dataset)).unwrap();
+        let root = fs.create(fs.root(), b"file", 0o644, &cred).unwrap().ino;
+        fs.write(root, 0, &[7; 3_000_000], WriteFlags::default()).unwrap();
+        fs.sync().unwrap();
+        let spec = RewriteSpec { root, recursive: false, compression: None, record_size: Some(16 << 10) };
+        fs.rewrite_begin(&spec).unwrap();
+        while fs.unlinked_count() == Ok(0) {
+            fs.rewrite_step().unwrap();
+        }
+        let walk = fs.rewriting.walk.lock();
+        std::thread::scope(|scope| {
+            let cancelling = scope.spawn(|| fs.rewrite_cancel());
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            assert!(fs.rewrite_goes_on(), "another one could begin, and its copy would be taken");
+            assert_eq!(fs.unlinked_count(), Ok(1));
+            drop(walk);
+            assert_eq!(cancelling.join().unwrap(), Ok(true));
+        });
+        assert_eq!((fs.rewrite_goes_on(), fs.unlinked_count()), (false, Ok(0)));
     }
 }

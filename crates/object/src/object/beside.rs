@@ -2,6 +2,9 @@
 //!
 //! Who fills it goes through what changed since a group, copies that, and does so again for what changed meanwhile, until little is left.
 //! Then, with nobody else writing, the rest is copied and the trees are exchanged, in one group.
+//!
+//! Where the tree of the one that is filled cannot be read, a group's changes to it are lost (as any object's), and nobody copies them
+//! again. So its dnode is born anew in that group, which whoever fills it, and an import, find by.
 
 use super::{Object, Recent, State};
 use crate::error::ObjectError;
@@ -10,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_pool::Tx;
-use terrane_wire::{ObjectId, Txg};
+use terrane_wire::{Corrupt, ObjectId, Txg};
 
 /// Ranges of bytes, whole blocks, in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,6 +29,11 @@ impl Object {
     /// Its blocks are written in the name of another object, which will have them. Until this `Object` is dropped.
     pub fn write_for(&self, other: ObjectId) {
         self.written_for.store(other.0, Ordering::Relaxed);
+    }
+
+    /// Whether they are.
+    pub(crate) fn is_filled_for_another(&self) -> bool {
+        self.written_for.load(Ordering::Relaxed) != 0
     }
 
     /// What groups from `since` on have changed at or after byte `from`, as of the last sync; at most about so many bytes, or so many
@@ -79,9 +87,10 @@ impl Object {
         blocks: Vec<(u64, Vec<u8>)>,
     ) -> Result<(), ObjectError> {
         let (dnode, set) = (self.state.read().dnode.clone(), self.set()?);
-        for (block, _) in &blocks {
-            // Without the way to it the sync could not store it.
-            lookup(set.pool(), self.whose(), &dnode, 0, *block)?;
+        // Without the way to it the sync could not store a block, nor free a range without those to its ends.
+        let ends = freed.iter().flat_map(|range| [range.start, range.end]);
+        for block in blocks.iter().map(|(block, _)| *block).chain(ends) {
+            lookup(set.pool(), self.whose(), &dnode, 0, block)?;
         }
         self.change(tx, |state| {
             for range in freed {
@@ -94,8 +103,9 @@ impl Object {
     }
 
     /// Takes the content of `other`, in its blocks, and leaves `other` empty: what it had itself is freed with this group. Nobody else may
-    /// read or write either meanwhile. False: a group that changed one of them has not synced yet, and nothing was done.
-    pub fn exchange(self: &Arc<Self>, tx: &Tx, other: &Arc<Self>) -> Result<bool, ObjectError> {
+    /// read or write either meanwhile. False: a group that changed one of them has not synced yet, and nothing was done. Refused if `other`
+    /// was not born in the group `born`: its changes of the group in which it was born anew are lost.
+    pub fn exchange(self: &Arc<Self>, tx: &Tx, other: &Arc<Self>, born: Txg) -> Result<bool, ObjectError> {
         // Both belong to this group from now on.
         self.change(tx, |_| ())?;
         other.change(tx, |_| ())?;
@@ -108,6 +118,10 @@ impl Object {
         };
         if ours.syncing.is_some() || theirs.syncing.is_some() {
             return Ok(false);
+        }
+        if theirs.dnode.birth != born {
+            let at = format!("object set {} object {}", other.own.objset, other.id());
+            return Err(Corrupt::new(at, "birth of what was filled", born, theirs.dnode.birth).into());
         }
         let (ours, theirs): (&mut State, &mut State) = (&mut ours, &mut theirs);
         let spills = [&ours.dnode, &theirs.dnode].map(|dnode| dnode.spill.allocated_bytes());

@@ -18,7 +18,7 @@
 use super::RewriteFigures;
 use super::walk::File;
 use crate::attr::stored;
-use crate::claims::{Claims, Need, UNLINKED_META_BLOCKS};
+use crate::claims::{Claims, FREES, Need, UNLINKED_META_BLOCKS};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, InodeRef};
@@ -28,7 +28,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_object::object::Changes;
-use terrane_object::{Cost, Object, ObjectId, ObjectKind, ObjectSpec, Tx, Txg};
+use terrane_object::{Cost, Object, ObjectError, ObjectId, ObjectKind, ObjectSpec, Tx, Txg};
 use terrane_sa::ZplAttrs;
 
 /// Bytes that are read under the file's lock at a time, if records are not larger.
@@ -138,17 +138,22 @@ impl Fs {
         if outcome != Err(Errno::ENOSPC) {
             return outcome;
         }
-        figures.stored_bytes += inode.object().used_bytes().saturating_sub(file.beside.counted);
         // Others have taken the room. Half a copy helps nobody.
+        let stored_bytes = inode.object().used_bytes();
         log::warn!(
             "rewriting {}: the pool became full while a copy in records of {bytes} bytes was made; it stays as it is. \
-             Free about {} bytes and run the same command again",
-            self.path_of(inode.ino),
-            inode.object().used_bytes()
+             Free about {stored_bytes} bytes and run the same command again",
+            self.path_of(inode.ino)
         );
         figures.no_room += 1;
-        self.give_up_beside(file);
+        self.done_with(file, stored_bytes, figures);
         Ok(true)
+    }
+
+    /// A file that took so many bytes gets no more steps, and its copy is given back, whatever it holds.
+    fn done_with(&self, file: &mut File, stored_bytes: u64, figures: &mut RewriteFigures) {
+        figures.stored_bytes += stored_bytes.saturating_sub(file.beside.counted);
+        self.give_up_beside(file);
     }
 
     fn step_beside(
@@ -171,6 +176,10 @@ impl Fs {
             }
             return self.begin_beside(inode, file, bytes, figures);
         };
+        if side.object.birth() != Txg(file.beside.birth) {
+            // It lost what a group had copied, and the log says why.
+            return Err(Errno::EIO);
+        }
         if file.beside.until == 0 {
             // All that earlier groups changed is in the tree.
             let tx = self.begin_rewriting(&self.rewriting.words, &[])?;
@@ -200,11 +209,10 @@ impl Fs {
         }
         let last_bytes = self.last_bytes(file.beside.rounds, bytes);
         if (side.copied <= last_bytes || file.beside.rounds == 0)
-            && let End::Done = self.end_beside(inode, side, file.beside.until, last_bytes)?
+            && let End::Done = self.end_beside(inode, side, &file.beside, last_bytes)?
         {
             figures.reshaped += 1;
-            figures.stored_bytes += stored_bytes.saturating_sub(file.beside.counted);
-            self.give_up_beside(file);
+            self.done_with(file, stored_bytes, figures);
             return Ok(true);
         }
         (file.beside.since, file.beside.until) = (file.beside.until, 0);
@@ -218,8 +226,7 @@ impl Fs {
             self.path_of(inode.ino)
         );
         figures.busy += 1;
-        figures.stored_bytes += stored_bytes.saturating_sub(file.beside.counted);
-        self.give_up_beside(file);
+        self.done_with(file, stored_bytes, figures);
         Ok(true)
     }
 
@@ -252,7 +259,9 @@ impl Fs {
     ) -> Result<bool, Errno> {
         let used = inode.object().used_bytes();
         let there = self.set.usage();
-        let wanted = used + used / 4 + ROOM_BESIDE.min(there.size_bytes / 64);
+        let last = last_part(inode.object(), bytes, self.last_bytes(0, bytes)).1;
+        let wanted =
+            used + used / 4 + ROOM_BESIDE.min(there.size_bytes / 64) + last.write_bytes + 2 * last.meta_bytes;
         if there.available_bytes < wanted {
             log::warn!(
                 "rewriting {}: records of {bytes} bytes need room for a second copy of it, {wanted} bytes, and {} are free; \
@@ -296,6 +305,11 @@ impl Fs {
         self.rewriting.beside.store(number, Ordering::Release);
         self.unlinked.add(number);
         file.beside = Beside { object: number, birth: tx.txg().0, ..Beside::default() };
+        // In the group that makes it, or a successor would take it for an unlinked file that somebody has open.
+        if let Some(shown) = self.rewriting.shown.lock().as_mut() {
+            let place = &mut shown.job.place;
+            (place.file, place.record, place.beside) = (inode.ino, 0, file.beside);
+        }
         file.side = Some(Side::new(object, inode));
         Ok(false)
     }
@@ -324,7 +338,8 @@ impl Fs {
         }
         let bytes = (blocks.len() as u64).saturating_mul(record_bytes);
         let to = to.saturating_mul(record_bytes).min(changes.to);
-        if blocks.is_empty() && plan.freed.is_empty() {
+        let freed = held_by(&side.object, record_bytes, plan.freed)?;
+        if blocks.is_empty() && freed.is_empty() {
             return Ok(Copied { to, bytes });
         }
         let file_bytes = inode.read().attrs.zpl.size;
@@ -334,12 +349,12 @@ impl Fs {
             .map(|run| need(run.start * record_bytes..run.end * record_bytes))
             .collect();
         needs.push((&side.claims, Need::attrs()));
-        let edges = u32::try_from(plan.freed.len()).unwrap_or(u32::MAX).saturating_mul(META_BLOCKS_OF_A_HOLE);
+        let edges = u32::try_from(freed.len()).unwrap_or(u32::MAX).saturating_mul(META_BLOCKS_OF_A_HOLE);
         let words = &self.rewriting.words;
         needs.push(words.need());
         let tx = self.begin(Cost { meta_blocks: edges, ..Cost::NOTHING }, &needs)?;
         words.reserved(&tx);
-        side.object.put_blocks(&tx, &plan.freed, blocks)?;
+        side.object.put_blocks(&tx, &freed, blocks)?;
         Ok(Copied { to, bytes })
     }
 
@@ -348,45 +363,46 @@ impl Fs {
         &self,
         inode: &InodeRef<'_>,
         side: &Side,
-        until: u64,
+        beside: &Beside,
         last_bytes: u64,
     ) -> Result<End, Errno> {
         let (object, target) = (inode.object(), &side.object);
         let record_bytes = u64::from(target.block_size());
-        let pointer_bytes = u64::from(target.indirect_bytes(target.block_size()));
-        // More would wait for a moment in which nobody else has anything to be written, and others for it.
-        let most =
-            (last_bytes / record_bytes).min(LAST_COST_MAX / (record_bytes + LEVELS * pointer_bytes)).max(1);
+        let (most, cost) = last_part(target, target.block_size(), last_bytes);
+        let looked = last_bytes.max(LAST_RECORDS_MIN * u64::from(object.block_size()));
+        let plan = || -> Result<Option<Plan>, Errno> {
+            let changes = object.changes_since(Txg(beside.until), 0, looked)?;
+            if changes.to != u64::MAX {
+                return Ok(None);
+            }
+            let mut plan = Plan::default();
+            plan.add(&changes, record_bytes, target)?;
+            plan.add(&object.unsynced_changes(), record_bytes, target)?;
+            // Each range that is freed changes blocks of pointers as a record does.
+            let is_small = (plan.records.len() + plan.freed.len()) as u64 <= most;
+            Ok(is_small.then_some(plan))
+        };
+        // Once before the group is joined, so that none that syncs waits while cold records are read: they are in the cache then.
+        let Some(ahead) = plan()? else { return Ok(End::Another) };
+        for record in ahead.records {
+            let _state = inode.read();
+            read_records(object, record_bytes, &[record], (&mut Vec::new(), &mut Vec::new()))?;
+        }
         let (needs, words) = ([&inode.claims, &side.claims], &self.rewriting.words);
         let needs = needs.map(|claims| (claims, Need::attrs()));
-        let cost = Cost {
-            write_bytes: most * record_bytes,
-            meta_bytes: most * LEVELS * pointer_bytes,
-            meta_blocks: META_BLOCKS_OF_A_HOLE,
-            ..Cost::NOTHING
-        };
         let tx = self.begin(cost, &[needs[0].clone(), needs[1].clone(), words.need()])?;
         words.reserved(&tx);
         self.wait_for_sync(&tx)?;
         let state = inode.write();
-        let looked = last_bytes.max(LAST_RECORDS_MIN * u64::from(object.block_size()));
-        let changes = object.changes_since(Txg(until), 0, looked)?;
-        if changes.to != u64::MAX {
-            return Ok(End::Another);
-        }
-        let mut plan = Plan::default();
-        plan.add(&changes, record_bytes, target)?;
-        plan.add(&object.unsynced_changes(), record_bytes, target)?;
-        // Each range that is freed changes blocks of pointers as a record does.
-        if (plan.records.len() + plan.freed.len()) as u64 > most {
-            return Ok(End::Another);
-        }
+        let Some(mut plan) = plan()? else { return Ok(End::Another) };
         let records: Vec<u64> = plan.records.into_iter().collect();
         let mut blocks = Vec::with_capacity(records.len());
         read_records(object, record_bytes, &records, (&mut blocks, &mut plan.freed))?;
-        target.put_blocks(&tx, &plan.freed, blocks)?;
+        plan.freed.push(state.attrs.zpl.size.div_ceil(record_bytes)..u64::MAX);
+        let freed = held_by(target, record_bytes, plan.freed)?;
+        target.put_blocks(&tx, &freed, blocks)?;
         target.truncate(&tx, state.attrs.zpl.size)?;
-        Ok(if object.exchange(&tx, target)? { End::Done } else { End::Another })
+        Ok(if object.exchange(&tx, target, Txg(beside.birth))? { End::Done } else { End::Another })
     }
 
     /// Destroys the object beside a file, whatever it holds.
@@ -401,21 +417,32 @@ impl Fs {
         if number == 0 {
             return;
         }
+        if let Err(errno) = self.destroy_and_forget(number) {
+            log::warn!("object {number}, a copy that is of no more use, was not destroyed: {errno}");
+        }
+    }
+
+    /// In one group, so that it is what the job names, or gone: a successor takes anything else without a name for a file that is open.
+    fn destroy_and_forget(&self, number: Ino) -> Result<(), Errno> {
         let rewriting = &self.rewriting;
+        let entered = self.enter(number);
+        let needs =
+            [self.unlinked.need_of_one(number), (&entered.claims, Need::attrs()), rewriting.words.need()];
+        let tx = self.begin(FREES, &needs)?;
+        rewriting.words.reserved(&tx);
         if let Some(shown) = rewriting.shown.lock().as_mut() {
             shown.job.place.beside = Beside::default();
         }
-        // What is stored does not name it any more when its number comes free.
-        let destroyed =
-            self.begin(Cost { frees: true, ..Cost::NOTHING }, &[rewriting.words.need()]).and_then(|tx| {
-                rewriting.words.reserved(&tx);
-                drop(tx);
-                rewriting.beside.store(0, Ordering::Release);
-                self.destroy(number)
-            });
-        if let Err(errno) = destroyed {
-            log::warn!("object {number}, a copy that is of no more use, was not destroyed: {errno}");
+        rewriting.beside.store(0, Ordering::Release);
+        let object = match self.set.hold(ObjectId(number)) {
+            Ok(object) => object,
+            Err(ObjectError::NotFound(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        if self.unlinked.remove(&tx, number)? {
+            self.set.destroy(&tx, &object)?;
         }
+        Ok(())
     }
 }
 
@@ -446,6 +473,44 @@ fn read_records(
         blocks.push((*record, content));
     }
     Ok(())
+}
+
+/// How many records of so many bytes the last part may have, and what they cost. More would wait for a moment in which nobody else has
+/// anything to be written, and others for it.
+fn last_part(object: &Object, bytes: u32, last_bytes: u64) -> (u64, Cost) {
+    let (record_bytes, pointer_bytes) = (u64::from(bytes), u64::from(object.indirect_bytes(bytes)));
+    let most =
+        (last_bytes / record_bytes).min(LAST_COST_MAX / (record_bytes + LEVELS * pointer_bytes)).max(1);
+    let cost = Cost {
+        write_bytes: most * record_bytes,
+        meta_bytes: most * LEVELS * pointer_bytes,
+        meta_blocks: META_BLOCKS_OF_A_HOLE,
+        ..Cost::NOTHING
+    };
+    (most, cost)
+}
+
+/// Ranges of records that shall hold nothing, neighbours together, without those in which `target` holds nothing now.
+fn held_by(target: &Object, record_bytes: u64, freed: Vec<Range<u64>>) -> Result<Vec<Range<u64>>, Errno> {
+    let mut held = Vec::new();
+    for range in merged(freed) {
+        let found = target.next_data(range.start.saturating_mul(record_bytes))?;
+        held.extend(found.is_some_and(|at| at / record_bytes < range.end).then_some(range));
+    }
+    Ok(held)
+}
+
+/// In order, those that touch or overlap as one.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
 }
 
 /// Neighbours together.
@@ -490,6 +555,13 @@ mod tests {
         let mut inside = plan();
         assert_eq!(inside.cut(7, 9), u64::MAX);
         assert_eq!((inside.records, inside.freed), (BTreeSet::from([9, 10]), vec![7..8, 8..9, 11..u64::MAX]));
+    }
+
+    #[test]
+    fn what_is_freed_is_freed_in_as_few_ranges_as_it_can_be() {
+        let ranges = [9..10, 1..2, 2..3, 3..5, 4..5, 20..u64::MAX, 7..9, 30..31].to_vec();
+        assert_eq!(merged(ranges), [1..5, 7..10, 20..u64::MAX]);
+        assert_eq!(merged(Vec::new()), []);
     }
 
     #[test]
