@@ -16,10 +16,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use terrane_fuse::mount::{MountedAt, mounted};
@@ -89,28 +90,17 @@ impl Keeper {
         // Before the first server, so that no signal finds a server and no handler.
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
         let path = self.registry.keeper(&self.pool);
-        let (socket, bound) = {
+        let (socket, name) = {
             let _lock = self.registry.lock()?;
-            (listen(&path)?, socket_at(&path))
+            listen(&path)?
         };
         let passed = self.serve(&socket, &path, signals);
-        if let Err(failure) = self.leave(&path, bound) {
-            log::warn!("{failure}");
+        // The next mount's keeper may listen there by now, or just come to: who looks and then removes must not be overtaken.
+        match self.registry.lock() {
+            Ok(_lock) => take_away(&path, &name),
+            Err(failure) => log::warn!("{failure}"),
         }
         passed
-    }
-
-    /// Takes our socket away. The next mount's keeper may listen there by now, or just come to: who looks and then removes must not be
-    /// overtaken.
-    fn leave(&self, path: &Path, bound: Option<(u64, i64, i64)>) -> Outcome {
-        let _lock = self.registry.lock()?;
-        if bound.is_some()
-            && socket_at(path) == bound
-            && let Err(error) = std::fs::remove_file(path)
-        {
-            log::warn!("{}: {error}", path.display());
-        }
-        Ok(())
     }
 
     fn serve(&self, socket: &UnixDatagram, path: &Path, mut signals: Signals) -> Outcome<u8> {
@@ -218,13 +208,17 @@ impl Keeper {
     }
 }
 
-/// Which socket is there: its number, and when it was made. An open socket keeps its number from others, but not on a file system that is
-/// another kernel's (a shared folder of a virtual machine).
-fn socket_at(path: &Path) -> Option<(u64, i64, i64)> {
-    path.symlink_metadata().ok().map(|meta| (meta.ino(), meta.mtime(), meta.mtime_nsec()))
+/// Beside a keeper's socket: the name of the keeper that listens there. Neither the socket's number nor its times tell: on a file system
+/// that is another kernel's (a shared folder of a virtual machine) the next file has the number of the last one, and its times too.
+fn owner_of(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".owner");
+    path.into()
 }
 
-fn listen(path: &Path) -> Outcome<UnixDatagram> {
+/// Listens there instead of whoever did before. Returns the name by which [`take_away`] knows the socket. Under the registry's lock.
+fn listen(path: &Path) -> Outcome<(UnixDatagram, String)> {
+    static NAMED: AtomicU64 = AtomicU64::new(0);
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(Failure::io("removing the old socket", path)(error));
@@ -234,7 +228,23 @@ fn listen(path: &Path) -> Outcome<UnixDatagram> {
     let socket = UnixDatagram::bind(path).map_err(Failure::io("listening on", path))?;
     std::fs::set_permissions(path, Permissions::from_mode(0o600))
         .map_err(Failure::io("closing to others", path))?;
-    Ok(socket)
+    let name = format!("{}-{}", std::process::id(), NAMED.fetch_add(1, Ordering::Relaxed));
+    let owner = owner_of(path);
+    std::fs::write(&owner, &name).map_err(Failure::io("writing", &owner))?;
+    Ok((socket, name))
+}
+
+/// Takes the socket of the keeper of this name away, if it is the one that listens there. Under the registry's lock.
+fn take_away(path: &Path, name: &str) {
+    let owner = owner_of(path);
+    if !std::fs::read_to_string(&owner).is_ok_and(|listens| listens == name) {
+        return;
+    }
+    for gone in [path, &owner] {
+        if let Err(error) = std::fs::remove_file(gone) {
+            log::warn!("{}: {error}", gone.display());
+        }
+    }
 }
 
 /// The number of the file system that was just mounted there.
@@ -320,14 +330,13 @@ mod tests {
     }
 
     #[test]
-    fn the_next_keepers_socket_is_another_whatever_its_number() {
+    fn who_leaves_takes_its_own_socket_away_and_no_others() {
         let path = std::env::temp_dir().join(format!("terrane-keeper-{}.sock", std::process::id()));
-        let (first, of_first) = (listen(&path).unwrap(), socket_at(&path).unwrap());
-        std::thread::sleep(Duration::from_millis(50));
-        let (_second, of_second) = (listen(&path).unwrap(), socket_at(&path).unwrap());
-        drop(first);
-        std::fs::remove_file(&path).unwrap();
-        assert_ne!((of_first.1, of_first.2), (of_second.1, of_second.2));
-        assert_eq!(socket_at(&path), None);
+        let (_first, name_of_first) = listen(&path).unwrap();
+        let (_second, name_of_second) = listen(&path).unwrap();
+        take_away(&path, &name_of_first);
+        assert!(path.exists(), "the next keeper listens there");
+        take_away(&path, &name_of_second);
+        assert!(!path.exists() && !owner_of(&path).exists());
     }
 }

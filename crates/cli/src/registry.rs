@@ -2,8 +2,8 @@
 //!
 //! A pool's name stands in its label; to find the label by the name, somebody must remember where it was. That is the state
 //! directory: a file `pools` with a line `name=/path` for each pool that was created or mounted here, and, while one is
-//! mounted, its daemon's socket `NAME.sock`, its keeper's `NAME.keep` and the log `NAME.log`. Nothing in it is needed for the data:
-//! every command also takes the device's path.
+//! mounted, its daemon's socket `NAME.sock`, its keeper's `NAME.keep` with the keeper's name beside it, and the log `NAME.log`.
+//! Nothing in it is needed for the data: every command also takes the device's path.
 //!
 //! Invariants: `pools` is replaced whole, so that a reader sees all of it, old or new; and no name becomes part of a path
 //! before [`is_name`] has seen it, because names come from labels, and labels from anywhere.
