@@ -93,17 +93,29 @@ ext4_on_loop() { # size, words for mkfs.ext4...
     mount -o loop "$work/ext4.img" "$work/ext4" 2>/dev/null
 }
 
+# What the servers of a check complained of, in the background or in front.
+servers_said() { cat "$TERRANE_STATE_DIR"/*.log "$work/daemon.log" 2>/dev/null | grep -v ' level=info ' | tail -n 5 | sed 's/^/server: /' || true; }
+
+# Many a line fails without a word: it is told where the check stood. To be called first when a shell ends, for its own commands count.
+stood=(- -) newline=$'\n'
+follow() {
+    set -T
+    trap 'stood=("${stood[1]}" "${BASH_SOURCE[0]##*/}:$LINENO: ${BASH_COMMAND%%"$newline"*}")' DEBUG
+}
+
 run_checks() { # names...
     local check begin status passed=0 skipped=0 failed=()
     for check in "$@"; do
         begin=$SECONDS status=0
         printf '%-20s' "$check"
+        rm -f "$TERRANE_STATE_DIR"/*.log "$work/daemon.log"
         # A shell of its own that stops at the first thing that goes wrong, and ends what it started. Not in an `if`: there bash
         # would go on after errors.
         (
             set -e
-            trap end_started EXIT
+            trap 'status=$? at=${stood[0]}; [ $status = 0 ] || [ $status = 77 ] || say "at $at"; end_started' EXIT
             trap 'exit 143' TERM
+            follow
             fresh_pool 4G -o compression=zstd-3
             "$check"
             "$terrane" umount "$mnt"
@@ -127,7 +139,7 @@ run_checks() { # names...
             *)
                 failed+=("$check")
                 printf 'FAILED after %d s\n' $((SECONDS - begin))
-                tail -n 40 "$work/log" | sed 's/^/    /'
+                { servers_said; tail -n 40 "$work/log"; } | sed 's/^/    /'
                 [ -z "${TERRANE_KEEP:-}" ] || [ -n "${TERRANE_POOL_DEVICE:-}" ] || {
                     cp --sparse=always "$work/pool.img" "$TERRANE_KEEP/$check.img" && say "    kept $TERRANE_KEEP/$check.img"
                 }

@@ -18,7 +18,8 @@ ok() { # what, command...
         passed=$((passed + 1))
     else
         failed=$((failed + 1))
-        printf 'FAILED: %s\n%s\n' "$what" "$out"
+        printf 'FAILED: %s\n' "$what"
+        sed 's/^/    /' <<<"$out"
     fi
 }
 skip() { loud "SKIPPED: $*"; skipped=$((skipped + 1)); }

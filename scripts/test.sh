@@ -7,15 +7,36 @@ cd "$top" || exit 1
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-lines=() failed=0
+lines=() reasons=() failed=0
+# Each check or test that failed, with the last it said: suites say "NAME FAILED" and move what it said to the right, cargo has its own way.
+why() { # log
+    awk -v most=10 '
+        function told(   line) {
+            if (name != "") print name
+            for (line = count > most ? count - most : 0; line < count; line++) print "    " said[line]
+            name = ""; count = 0; of_cargo = 0
+        }
+        /^---- .* stdout ----$/ { told(); name = $2; of_cargo = 1; next }
+        /^failures:$/ { told(); next }
+        of_cargo && /^stack backtrace:/ { of_cargo = 2 }
+        of_cargo { if (NF && of_cargo == 1) said[count++] = $0; next }
+        /^[^ ]/ && /FAILED/ && !/^test result:/ && !/ --- FAILED$/ { told(); name = $0; next }
+        name != "" && /^    / { said[count++] = substr($0, 5); next }
+        { told() }
+        END { told() }' "$1" | cut -c 1-300
+}
 step() { # name, command...
     local name=$1 begin=$SECONDS status=0
     shift
     printf '\n== %s\n' "$name"
     "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
-    [ "$status" = 0 ] || failed=1
-    local counts
+    local counts reason
+    if [ "$status" != 0 ]; then
+        failed=1
+        reason=$(why "$log")
+        reasons+=("$name: ${reason:-"$(tail -n 10 "$log")"}")
+    fi
     counts=$(awk '
         /^test result:/ { passed += $4; failed += $6; ignored += $8 }
         /^(mounted|life|suites|xattrs|packaged|zoned):/ { passed += $2; failed += $4; ignored += $6 }
@@ -40,5 +61,6 @@ step 'zoned drives' scripts/zoned.sh
 
 printf '\nSummary (seed base %s)\n' "$TERRANE_SEED_BASE"
 printf '  %s\n' "${lines[@]}"
-[ $failed = 0 ] && say 'all passed' || say 'NOT everything passed'
+# Last, since the end of a long run is what is at hand.
+[ $failed = 0 ] && say 'all passed' || { printf '\n%s\n' "${reasons[@]}" && say 'NOT everything passed'; }
 exit $failed

@@ -24,7 +24,7 @@ judged() { # ext4 or terrane, directory, words for the program...
     local differs_as=$1 dir=$2 counts
     shift 2
     mkdir -m 755 "$dir/judged"
-    "$target/debug/attributes" "$dir/judged" --differs-as "$differs_as" "$@" >"$work/judged" 2>&1 || { cat "$work/judged"; return 1; }
+    "$target/debug/attributes" "$dir/judged" --differs-as "$differs_as" "$@" >"$work/judged" 2>&1 || { grep '^    ' "$work/judged"; grep -v '^    ' "$work/judged"; return 1; }
     counts=$(tail -n 1 "$work/judged")
     say "    $differs_as: ${counts#attributes: }"
     grep '^    ' "$work/judged" || true
