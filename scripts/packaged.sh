@@ -72,13 +72,21 @@ EOT
         zsh) cat <<EOT
             zmodload zsh/zpty
             zpty shell 'PS1= zsh -f -i'
-            zpty -w shell 'fpath=(${2%/*} \$fpath); autoload -Uz compinit; compinit -u -D'
-            sleep 1
+            hear() { # word: until it is said, or for 8 seconds
+                local said line tries
+                for tries in {1..80}; do
+                    while zpty -r -t shell line; do said+=\$line; done
+                    [[ \$said != *\$1* ]] || break
+                    sleep 0.1
+                done
+                print -r -- "\$said"
+            }
+            zpty -w shell 'fpath=(${2%/*} \$fpath); autoload -Uz compinit; compinit -u -D; print re""ady'
+            hear ready
             zpty -w -n shell \$'terrane pool li\t'
-            sleep 2
+            hear list
             zpty -w -n shell \$'\C-uterrane fs set compressi\t'
-            sleep 2
-            while zpty -r -t shell line; do print -r -- "\$line"; done
+            hear compression=
 EOT
             ;;
         fish) cat <<EOT
