@@ -60,7 +60,8 @@ mount_in_front() { # words after -o...
     daemon=$!
     started+=("$daemon")
     local tries
-    for tries in $(seq 200); do
+    # A minute: after a kill the intent log is replayed, maybe on a slow disk. A daemon that ended is not waited for.
+    for tries in $(seq 1200); do
         is_mounted "$mnt" && return
         kill -0 "$daemon" 2>/dev/null || break
         sleep 0.05

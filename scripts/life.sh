@@ -127,7 +127,7 @@ check_upgrade() {
     ! timeout 120 stat "$mnt/file" 2>"$work/error" || return 1
     grep -qE 'not connected|connection abort' "$work/error" || { cat "$work/error"; return 1; }
     local try
-    for try in $(seq 50); do is_mounted "$mnt" || break; sleep 0.1; done
+    for try in $(seq 300); do is_mounted "$mnt" || break; sleep 0.1; done
     ! is_mounted "$mnt" || return 1
     mv "$work/away.img" "$work/pool.img"
     "$terrane" mount p "$mnt"

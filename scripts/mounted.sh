@@ -359,7 +359,7 @@ unsynced_load() {
 }
 
 check_kill() {
-    local round jobs pid promised=0
+    local round jobs pid tries promised=0
     mkdir "$mnt/kept"
     "$terrane" umount "$mnt"
     : >"$work/manifest.1"
@@ -375,6 +375,8 @@ check_kill() {
         set +m
         started+=("${jobs[@]/#/-}")
         sleep "$((RANDOM % 3 + 1)).$((RANDOM % 10))"
+        # A round in which nothing was promised shows nothing.
+        for tries in $(seq 600); do [ ! -s "$work/manifest.1" ] || break; sleep 0.1; done
         kill -9 "$daemon"
         wait "$daemon" 2>/dev/null || true
         for pid in "${jobs[@]}"; do kill -9 -- "-$pid" 2>/dev/null || true; done
