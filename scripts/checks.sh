@@ -20,10 +20,20 @@ work=$(work_dir)
 mnt=$work/mnt
 export TERRANE_STATE_DIR=$work/state
 mkdir -p "$mnt" "$TERRANE_STATE_DIR"
+# What a check started, with the time at which it did: numbers come back soon where there are 32768 of them, and whoever has one by the
+# end of the check is not ours.
 started=()
-end_started() {
+began() { sed 's/.*) //' "/proc/${1#-}/stat" 2>/dev/null | cut -d ' ' -f 20 || true; }
+ends_with_check() { # process ids, or groups with - in front
     local pid
-    for pid in "${started[@]}"; do kill -9 -- "$pid" 2>/dev/null || true; done
+    for pid in "$@"; do started+=("$pid $(began "$pid")"); done
+}
+end_started() {
+    local one pid time
+    for one in "${started[@]}"; do
+        read -r pid time <<<"$one"
+        [ -z "$time" ] || [ "$(began "$pid")" != "$time" ] || kill -9 -- "$pid" 2>/dev/null || true
+    done
     ! is_mounted "$work/ext4" || umount -l "$work/ext4"
 }
 running=
@@ -58,7 +68,7 @@ mount_again() { # words after -o...
 mount_in_front() { # words after -o...
     "$terrane" mount p "$mnt" -f "${@/#/-o}" >>"$work/daemon.log" 2>&1 &
     daemon=$!
-    started+=("$daemon")
+    ends_with_check "$daemon"
     local tries
     # A minute: after a kill the intent log is replayed, maybe on a slow disk. A daemon that ended is not waited for.
     for tries in $(seq 1200); do

@@ -57,7 +57,7 @@ under_load() { # function that disturbs
     loop promise promise 1 & jobs+=($!)
     loop copy copy & jobs+=($!)
     set +m
-    started+=("${jobs[@]/#/-}")
+    ends_with_check "${jobs[@]/#/-}"
     "$1"
     touch "$work/enough"
     for job in "${jobs[@]}"; do wait "$job" || { say "    a caller hangs or died"; return 1; }; done

@@ -373,7 +373,7 @@ check_kill() {
         writer "2" & jobs+=($!)
         unsynced_load & jobs+=($!)
         set +m
-        started+=("${jobs[@]/#/-}")
+        ends_with_check "${jobs[@]/#/-}"
         sleep "$((RANDOM % 3 + 1)).$((RANDOM % 10))"
         # A round in which nothing was promised shows nothing.
         for tries in $(seq 600); do [ ! -s "$work/manifest.1" ] || break; sleep 0.1; done

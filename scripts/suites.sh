@@ -225,7 +225,7 @@ sql() { pg psql -X -q -A -t -v ON_ERROR_STOP=1 -c "$1"; }
 pg_start() {
     pg "$pg_bin/pg_ctl" -w -t 120 -D "$mnt/pg" -l "$work/pg/log" start >/dev/null || { tail -n 20 "$work/pg/log"; return 1; }
     postmaster=$(head -n 1 "$mnt/pg/postmaster.pid")
-    started+=("$postmaster")
+    ends_with_check "$postmaster"
 }
 
 # Without the data directory, which is gone: by process ids.
@@ -272,7 +272,7 @@ EOT
         seq "$((n + 1))" "$((n + 500000))" | sed 's/.*/insert into seen values (&);\n\\echo &/' >"$work/pg/inserts"
         pg psql -X -q -v ON_ERROR_STOP=1 -f "$work/pg/inserts" >"$work/said" 2>/dev/null &
         insert=$!
-        started+=("$bench" "$insert")
+        ends_with_check "$bench" "$insert"
         sleep "$seconds.$((RANDOM % 10))"
         # As if the power went: the daemon, all that it had in memory, and the database with it.
         kill -9 "$daemon"

@@ -38,7 +38,7 @@ while_replaced() {
     mv "$mnt/judged" "$mnt/before-replacing"
     (while [ ! -e "$work/enough" ]; do "$terrane" restart p >/dev/null || exit; echo once; done) >"$work/replaced" &
     replacing=$!
-    started+=("$replacing")
+    ends_with_check "$replacing"
     judged terrane "$mnt" "${about_values[@]/#/--only=}" --only=acl --only=inherit
     # Not ended in the middle of it.
     touch "$work/enough"
@@ -306,7 +306,7 @@ check_killed() {
         changes "$work/manifest" & jobs=($!)
         unsynced_changes & jobs+=($!)
         set +m
-        started+=("${jobs[@]/#/-}")
+        ends_with_check "${jobs[@]/#/-}"
         sleep "1.$((RANDOM % 10))"
         # On a slow disk, or a machine with other work, that much is promised later.
         for tries in $(seq 600); do [ "$(wc -l <"$work/manifest")" -lt 10 ] || break; sleep 0.1; done
