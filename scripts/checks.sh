@@ -105,7 +105,9 @@ ext4_on_loop() { # size, words for mkfs.ext4...
 }
 
 # What the servers of a check complained of, in the background or in front.
-servers_said() { cat "$TERRANE_STATE_DIR"/*.log "$work/daemon.log" 2>/dev/null | grep -v ' level=info ' | tail -n 5 | sed 's/^/server: /' || true; }
+servers_said() {
+    cat "$TERRANE_STATE_DIR"/*.log "$work/daemon.log" 2>/dev/null | grep -v ' level=info ' | tail -n 5 | sed 's/^/server: /' || true
+}
 
 # Many a line fails without a word: it is told where the check stood. To be called first when a shell ends, for its own commands count.
 stood=(- -) newline=$'\n'

@@ -207,7 +207,6 @@ check_locks() {
     flock -n "$mnt/lock" -c true
 }
 
-# One damaged byte of a file: its reader gets EIO, everybody else goes on, `check` names it.
 # Names with several spellings: the kernel may remember none of them longer than it holds.
 check_names() {
     local d=$mnt composed decomposed before
@@ -295,6 +294,7 @@ check_names() {
     "$terrane" mount p "$mnt"
 }
 
+# One damaged byte of a file: its reader gets EIO, everybody else goes on, `check` names it.
 check_damage() {
     local mark=terrane-damage-$RANDOM-$RANDOM at
     need_image
