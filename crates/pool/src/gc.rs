@@ -73,7 +73,7 @@ pub(crate) struct Collector {
     rate: u64,
     /// Memory of reads that are over.
     spare: Vec<AlignedBuf>,
-    /// Zones that were emptied and not yet reset, with what their reset will give beside what was copied.
+    /// Zones that were emptied and not yet reset, with what their reset will give.
     finished: Vec<(ZoneSeq, u64)>,
     /// Full zones that may be emptied.
     candidates: Candidates,
@@ -143,12 +143,17 @@ impl Collector {
         }
     }
 
-    /// What victims have given that is not there yet: the garbage of those that wait to be reset, and of the one in progress in the
-    /// measure of what has moved.
+    /// What victims have given that is not there yet: those that wait to be reset, and the garbage of the one in progress in the measure
+    /// of what has moved. Its copies take room until it is emptied; should it turn out to be damaged, there is room for another.
     pub fn credit(&self, tables: &Tables) -> u64 {
+        self.moving() + self.coming(tables)
+    }
+
+    /// What resets will give.
+    fn coming(&self, tables: &Tables) -> u64 {
         let will_come = |seq: &ZoneSeq| tables.zones.get(seq).is_some_and(|zone| !zone.is_pinned());
         let finished = self.finished.iter().filter(|(seq, _)| will_come(seq));
-        self.moving() + finished.map(|(_, garbage)| garbage).sum::<u64>()
+        finished.map(|(_, bytes)| bytes).sum::<u64>()
     }
 
     /// What the victim in progress has given.
@@ -253,7 +258,7 @@ impl Collector {
                 self.candidates.remove(seq);
                 // Its end may come before its last part was looked at: from now on it gives what its reset gives, and only once.
                 if let Some(progress) = self.progress.take_if(|progress| progress.victim == seq) {
-                    self.finished.push((seq, progress.worth.garbage));
+                    self.finished.push((seq, progress.worth.whole()));
                 }
                 if tables.zones.get(&seq).is_none_or(|zone| zone.phase != Phase::Open) {
                     self.ended(seq);
@@ -276,6 +281,11 @@ impl Collector {
 }
 
 impl Worth {
+    /// What a reset gives.
+    fn whole(&self) -> u64 {
+        self.live + self.garbage
+    }
+
     /// Bytes that must still be copied.
     fn left(&self) -> u64 {
         self.live.saturating_sub(self.moved)
@@ -332,6 +342,11 @@ impl Group<'_> {
                     break;
                 }
                 goal = bytes.max(STEP_BYTES);
+            }
+            if self.reset_comes_first() {
+                is_held_back = true;
+                self.pool.want_another_group();
+                break;
             }
             let Some(mut progress) = self.take_progress()? else { break };
             let Worth { live, garbage, .. } = progress.worth;
@@ -420,6 +435,19 @@ impl Group<'_> {
         let taken = self.st.streams.group.device_bytes;
         // At the edge as much as was taken; the more is missing the more.
         missing.min(taken + (u128::from(taken) * u128::from(missing) / u128::from(ahead.max(1))) as u64)
+    }
+
+    /// Where zones are large, and copies of the next one would leave writers no room: the end of this group, and of the one after it, give
+    /// them a whole zone, sooner than another victim could.
+    fn reset_comes_first(&self) -> bool {
+        let (pool, collector) = (self.pool, &self.st.collector);
+        let per_zone = pool.yield_of_zone();
+        let ahead = pool.room_ahead(self.st, pool.txg.room().zones);
+        let copies = if collector.progress.is_some() { collector.remaining() } else { per_zone };
+        let left = pool.physical_room(self.st).saturating_sub(pool.commit_room() + copies);
+        per_zone >= ahead / 2
+            && left < ahead / 4 + pool.txg.waiting().1
+            && collector.coming(&pool.tables.read()) > 0
     }
 
     /// The victim that is emptied when there is hardly any room: the one in progress if the rest of it fits, or else the one in which
@@ -575,7 +603,7 @@ impl Group<'_> {
             self.st.collector.unread.remove(&progress.victim);
         }
         if progress.whole && !self.st.collector.held_up.contains(&progress.victim) {
-            self.st.collector.finished.push((progress.victim, progress.worth.garbage));
+            self.st.collector.finished.push((progress.victim, progress.worth.whole()));
         }
         self.pool.counters.collected_zones.add(1);
         log::debug!(txg = self.txg.0, zone = progress.victim.0, bytes = progress.worth.moved; "collected");

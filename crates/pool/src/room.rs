@@ -31,6 +31,7 @@ const SHARED_SLOTS: usize = 3;
 const AHEAD_PART: u64 = 1024;
 const AHEAD_BYTES_MIN: u64 = 8 << 20;
 const AHEAD_BYTES_MAX: u64 = 1 << 30;
+const AHEAD_PART_SMALL: u64 = 64;
 /// A zone with less garbage than one part of so many is not worth collecting.
 pub(crate) const GARBAGE_PART_MIN: u64 = 32;
 
@@ -57,6 +58,19 @@ impl Yield {
         let tail = granule_bytes(self.largest_block.min(capacity / zones.max(1) / 4)) + 3 * self.unit;
         capacity.saturating_sub(zones * tail + capacity / 64)
     }
+}
+
+/// What is kept ahead, in bytes, of so many zones that can be counted on to take `per_zone` bytes each.
+fn ahead_bytes(per_zone: u64, zones: u64, data_slots: u64) -> u64 {
+    let all = zones * per_zone;
+    let small = all / AHEAD_PART_SMALL;
+    let ahead = (per_zone / 4).max(all / AHEAD_PART).max(AHEAD_BYTES_MIN.min(small));
+    // What is left in the zones of several slots is room only for what goes there: with less than a zone for each of them, what finds
+    // none goes among others, and that is copied again and again.
+    let ahead = ahead.min(AHEAD_BYTES_MAX) + per_zone * (data_slots - 1);
+    // A victim's copies take room before its end gives any: where zones are large that is more than groups take, and who writes would
+    // wait for most of each victim.
+    ahead.max(per_zone.min(small))
 }
 
 impl Pool {
@@ -137,23 +151,18 @@ impl Pool {
     }
 
     /// Zones that nothing else takes because a copy of metadata has nearly filled its own, in bytes: more and more of one while it does.
-    /// Were they not kept beside what data needs, data would find no zone but those of metadata and survivors, and lie among them.
+    /// Were they not kept beside what data needs, data would find no zone but those of metadata and survivors, and lie among them. What
+    /// survivors fill as well is full so soon that writers would stand still each time; a zone is kept for them already.
     fn room_for_metadata(&self, st: &SyncState) -> u64 {
         let layout = st.streams.layout();
-        let own = layout.meta().into_iter().filter(|slot| !layout.data().contains(slot));
+        let own = layout.meta().into_iter().filter(|slot| layout.metadata_alone(*slot).is_some());
         let needed = own.map(|slot| st.streams.metadata_needs(slot, self.yield_of_zone()));
         needed.sum()
     }
 
     /// Room above what must be kept under which collection begins.
     pub(crate) fn room_ahead(&self, st: &SyncState, zones: u64) -> u64 {
-        let per_zone = self.yield_of_zone();
-        let all = zones * per_zone;
-        let data_slots = st.streams.layout().data().len() as u64;
-        let ahead = (per_zone / 4).max(all / AHEAD_PART).max(AHEAD_BYTES_MIN.min(all / 64));
-        // What is left in the zones of several slots is room only for what goes there: with less than a zone for each of them, what finds
-        // none goes among others, and that is copied again and again.
-        ahead.min(AHEAD_BYTES_MAX) + per_zone * (data_slots - 1)
+        ahead_bytes(self.yield_of_zone(), zones, st.streams.layout().data().len() as u64)
     }
 
     /// Publishes what room there is between two groups, for those who want to join one.
@@ -237,5 +246,21 @@ impl Pool {
     /// Zones that were emptied and can be reset when their group is old enough; those that somebody reads are not counted on.
     pub(crate) fn waiting_zones(&self) -> u64 {
         self.tables.read().emptied().filter(|(_, zone)| !zone.is_pinned()).count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ahead_is_what_a_victim_s_copies_take_where_zones_are_few() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(ahead_bytes(64 * MIB, 64, 1), 64 * MIB);
+        assert_eq!(ahead_bytes(64 * MIB, 32, 1), 32 * MIB, "a part of a pool that has little");
+        assert_eq!(ahead_bytes(64 * MIB, 8, 1), 16 * MIB, "a quarter of a zone at the least");
+        assert_eq!(ahead_bytes(16 * MIB, 256, 4), 56 * MIB, "a zone for each further slot is more");
+        assert_eq!(ahead_bytes(2 * MIB, 1024, 7), 20 * MIB);
+        assert_eq!(ahead_bytes(256 * MIB, 100_000, 7), (1 << 30) + 6 * 256 * MIB);
     }
 }
