@@ -1,10 +1,11 @@
 //! The block cache: blocks as they are stored, by birthplace, and those in use decompressed as well, within one budget of bytes.
 //!
-//! What is compressed on the device is compressed here, so that the same memory holds several times as much; a hit costs a
-//! decompression, which is far cheaper than a device. What was written, and what is read again, is kept decompressed beside it while there
-//! is room: when that is short decompressed forms go first, until a quarter of the budget is left to those of each kind, and those of data
-//! that nobody asks for go on until a 32nd is left to them. Only then do blocks go, by [`retention`](crate::policy::retention), data and
-//! metadata each by one of its own. How much metadata may have follows the ghosts that come back of either, and is at least a quarter.
+//! What is compressed on the device is compressed here, so that the same memory holds several times as much; a hit costs a decompression,
+//! which is far cheaper than a device. What was written, and what is read again, is kept decompressed beside it while there is room: when
+//! that is short decompressed forms go first, until a quarter of the budget is left to those of each kind, and those of data that nobody
+//! asks for go on until a 32nd is left to them; so do those of metadata, as blocks come back that had to go. Only then do blocks go, by
+//! [`retention`](crate::policy::retention), data and metadata each by one of its own. How much metadata may have follows the ghosts that
+//! come back of either, and is at least a quarter.
 //!
 //! Addresses never change and never repeat within a birth group, so an entry is never wrong, only unused; one that was freed is told so.
 //!

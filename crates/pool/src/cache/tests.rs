@@ -109,6 +109,34 @@ fn contents_of_data_that_nobody_asks_for_leave_the_room_to_blocks() {
 }
 
 #[test]
+fn contents_of_metadata_leave_the_room_to_blocks_that_come_back_and_not_to_a_scan() {
+    let held = |blocks_of_data: u64| {
+        let cache = BlockCache::new(16 << 20);
+        let content = |n: u64| Arc::new(vec![n as u8; 8 << 10]);
+        (0..400).for_each(|n| cache.insert(key(n), Kind::Metadata, packed(n, 2048), Some(content(n))));
+        for n in 0..20_000 {
+            let data = key(1000 + n * 7919 % blocks_of_data);
+            if cache.get(data, Kind::Data).is_none() {
+                cache.insert(data, Kind::Data, packed(n, 4096), None);
+            }
+            // Some are asked for all the time.
+            drop(cache.get(key(n % 20), Kind::Metadata));
+        }
+        cache.check().unwrap();
+        assert!((0..400).all(|n| cache.holds(key(n))), "no block of metadata goes for it");
+        let plain_bytes = cache.stats()[Kind::Metadata as usize].plain_bytes;
+        let hot =
+            (0..20).filter(|n| matches!(cache.get(key(*n), Kind::Metadata), Some(Found::Plain(_)))).count();
+        (plain_bytes, hot)
+    };
+    let (all, share) = (400 * (8 << 10), (16 << 20) / IDLE_PLAIN_DIVISOR as u64);
+    let (left, hot) = held(6000);
+    assert!((share / 2..=share + (64 << 10)).contains(&left) && hot == 20, "{left} bytes, {hot} of 20");
+    let (left, hot) = held(1 << 40);
+    assert!(left >= all && hot == 20, "{left} of {all} bytes stay where nothing comes back, {hot} of 20");
+}
+
+#[test]
 fn what_was_read_ahead_is_used_once_when_it_is_asked_for() {
     let cache = BlockCache::new(16 << 20);
     (0..100).for_each(|n| cache.insert_ahead(key(n), Kind::Data, packed(n, 4096)));

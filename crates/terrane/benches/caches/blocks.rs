@@ -7,8 +7,19 @@ use std::time::{Duration, Instant};
 
 pub fn run(asked: &Asked, off: Option<PathBuf>) {
     println!(
-        "{:<28} {:>7} {:>12} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8}",
-        "", "hits %", "holds MiB of", "in MiB", "p50 us", "p90", "p99", "p99.9", "cpu us", "ops/s"
+        "{:<28} {:>7} {:>12} {:>8} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8}",
+        "",
+        "hits %",
+        "holds MiB of",
+        "in MiB",
+        "metadata",
+        "twice",
+        "p50 us",
+        "p90",
+        "p99",
+        "p99.9",
+        "cpu us",
+        "ops/s"
     );
     row("as they are stored", asked, &asked.image, false);
     row("the same, decompressed", asked, &asked.image, true);
@@ -40,15 +51,18 @@ fn row(what: &str, asked: &Asked, image: &Path, plain_only: bool) {
     }
     let operations = asked.operations - asked.operations / 2;
     let speed = operations as f64 / began.elapsed().as_secs_f64();
-    let [data, before] = [&opened.pool.stats(), &before].map(|stats| stats.cache_by_kind[0]);
+    let ([data, metadata], [before, _]) = (opened.pool.stats().cache_by_kind, before.cache_by_kind);
+    let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
     let (hits, misses) = ((data.hits - before.hits) as f64, (data.misses - before.misses) as f64);
     reads.sort_unstable();
     let at = |part: f64| reads[((reads.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e6;
     println!(
-        "{what:<28} {:>7.1} {:>12} {:>8.1} {:>8.0} {:>8.0} {:>8.0} {:>8.0} {:>9.1} {:>8.0}",
+        "{what:<28} {:>7.1} {:>12} {:>8.1} {:>10.1} {:>8.1} {:>8.0} {:>8.0} {:>8.0} {:>8.0} {:>9.1} {:>8.0}",
         100.0 * hits / (hits + misses),
         (data.blocks * RECORD as u64) >> 20,
-        data.bytes as f64 / (1 << 20) as f64,
+        mib(data.bytes),
+        mib(metadata.bytes),
+        mib(metadata.plain_bytes),
         at(0.5),
         at(0.9),
         at(0.99),
