@@ -21,6 +21,8 @@ pub trait Env: Send + Sync {
     fn sleep(&self, time: Duration);
     /// From now on the calling thread takes no processor from one that runs when it wakes.
     fn never_preempt(&self) {}
+    /// From now on other threads go before the calling one.
+    fn be_nice(&self) {}
     /// Threads for compression and checksums; 0: everything, commits included, happens in the thread that
     /// asks for it, and the order of all device operations follows from the order of calls.
     fn workers(&self) -> usize;
@@ -73,6 +75,10 @@ impl Env for SystemEnv {
 
     fn never_preempt(&self) {
         terrane_device::never_preempt();
+    }
+
+    fn be_nice(&self) {
+        terrane_device::be_nice();
     }
 
     fn workers(&self) -> usize {

@@ -667,7 +667,7 @@ pub(crate) fn assemble(
         before,
         counters,
         parts: state.streams.parts().clone(),
-        workers: Workers::new(env.workers()),
+        workers: Workers::new(&env),
         ahead: Ahead::new(env.workers() > 0),
         txg: groups,
         sync: Mutex::new(state),

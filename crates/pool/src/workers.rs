@@ -4,9 +4,11 @@
 //! order of the questions. With no threads a job runs where it is submitted, so that a seeded pool stays in one thread; with one as
 //! well, because on one processor handing it over and waiting for it costs more than it wins.
 
+use crate::env::Env;
 use crate::error::PoolError;
 use flume::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use terrane_codec::Compressor;
 
 type Job = Box<dyn FnOnce(&mut Compressor) + Send>;
@@ -29,14 +31,18 @@ impl<R> Pending<R> {
 }
 
 impl Workers {
-    pub fn new(threads: usize) -> Workers {
+    /// As many threads as the environment says.
+    pub fn new(env: &Arc<dyn Env>) -> Workers {
+        let threads = env.workers();
         let queue = (threads > 0).then(|| {
             let (queue, jobs) = bounded::<Job>(threads * 64);
             for index in 0..threads {
-                let jobs = jobs.clone();
+                let (jobs, env) = (jobs.clone(), env.clone());
                 std::thread::Builder::new()
                     .name(format!("terrane-work-{index}"))
                     .spawn(move || {
+                        // They take all processors for a group, and a reader would wait for the slice of one.
+                        env.be_nice();
                         let mut compressor = Compressor::new();
                         for job in jobs {
                             job(&mut compressor);
