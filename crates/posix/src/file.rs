@@ -366,23 +366,19 @@ fn is_access_time_old(state: &State, now: Time) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Cred;
-    use std::sync::Arc;
-    use terrane_dataset::Dataset;
-    use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SeededEnv};
+    use crate::support::{Machine, Short};
+
+    /// A file of many small records.
+    fn file(m: &Machine) -> Ino {
+        let file = m.fs().file(m.fs().root(), "file").ino;
+        m.fs().write(file, 0, &[7; 100_000], WriteFlags::default()).unwrap();
+        file
+    }
 
     #[test]
     fn who_waited_with_the_need_of_small_records_asks_again_for_large_ones() {
-        let device = terrane_device::SimDevice::new(terrane_device::SimConfig::default()).unwrap();
-        let (create, import) = (CreateOptions::named("file"), ImportOptions::default());
-        let pool = Pool::create(vec![Arc::new(device)], &create, Arc::new(SeededEnv::new(1)), &import);
-        let objects = Objects::create(pool.unwrap()).unwrap();
-        let dataset = Dataset::create_root(&objects, &[("recordsize", "4K")]).unwrap();
-        let cred = Cred { uid: 0, gid: 0, umask: 0 };
-        Fs::format(&dataset, &cred).unwrap();
-        let fs = Fs::open(Arc::new(dataset)).unwrap();
-        let file = fs.create(fs.root(), b"file", 0o644, &cred).unwrap().ino;
-        fs.write(file, 0, &[7; 100_000], WriteFlags::default()).unwrap();
+        let m = Machine::new(1, &[("recordsize", "4K")]);
+        let (fs, file) = (m.fs(), file(&m));
         let inode = fs.hold(file).unwrap();
         let cost = Cost { write_bytes: 1 << 20, meta_blocks: 16, ..Cost::NOTHING };
         let tx = fs.begin(cost, &[(&inode.claims, Need::attrs())]).unwrap();
@@ -398,16 +394,8 @@ mod tests {
 
     #[test]
     fn who_cuts_reserves_the_records_that_the_file_has_by_then() {
-        let device = terrane_device::SimDevice::new(terrane_device::SimConfig::default()).unwrap();
-        let (create, import) = (CreateOptions::named("file"), ImportOptions::default());
-        let pool = Pool::create(vec![Arc::new(device)], &create, Arc::new(SeededEnv::new(1)), &import);
-        let objects = Objects::create(pool.unwrap()).unwrap();
-        let dataset = Dataset::create_root(&objects, &[("recordsize", "4K")]).unwrap();
-        let cred = Cred { uid: 0, gid: 0, umask: 0 };
-        Fs::format(&dataset, &cred).unwrap();
-        let fs = Fs::open(Arc::new(dataset)).unwrap();
-        let file = fs.create(fs.root(), b"file", 0o644, &cred).unwrap().ino;
-        fs.write(file, 0, &[7; 100_000], WriteFlags::default()).unwrap();
+        let m = Machine::new(1, &[("recordsize", "4K")]);
+        let (fs, file) = (m.fs(), file(&m));
         let inode = fs.hold(file).unwrap();
         // A rewrite goes on, and has not come to it.
         let record_size = Some(128 << 10);

@@ -53,6 +53,13 @@ mod unlinked;
 mod widths;
 mod xattr;
 
+// The pool in memory that the tests of the whole crate have: they know this crate by its name.
+#[cfg(test)]
+extern crate self as terrane_posix;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;
+
 pub use acl::{ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, Acl};
 pub use attr::FLAG_XATTR;
 pub use errno::Errno;

@@ -445,21 +445,14 @@ impl Fs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{Cred, WriteFlags};
-    use terrane_dataset::Dataset;
-    use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SeededEnv};
+    use crate::support::{Machine, Short};
+    use crate::types::WriteFlags;
 
     #[test]
     fn a_job_is_not_ended_while_somebody_takes_a_step() {
-        let device = terrane_device::SimDevice::new(terrane_device::SimConfig::default()).unwrap();
-        let (create, import) = (CreateOptions::named("rewrite"), ImportOptions::default());
-        let pool = Pool::create(vec![Arc::new(device)], &create, Arc::new(SeededEnv::new(1)), &import);
-        let objects = Objects::create(pool.unwrap()).unwrap();
-        let dataset = Dataset::create_root(&objects, &[("recordsize", "4K")]).unwrap();
-        let cred = Cred { uid: 0, gid: 0, umask: 0 };
-        Fs::format(&dataset, &cred).unwrap();
-        let fs = Fs::open(Arc::new(dataset)).unwrap();
-        let root = fs.create(fs.root(), b"file", 0o644, &cred).unwrap().ino;
+        let m = Machine::new(1, &[("recordsize", "4K")]);
+        let fs = m.fs();
+        let root = fs.file(fs.root(), "file").ino;
         fs.write(root, 0, &[7; 3_000_000], WriteFlags::default()).unwrap();
         fs.sync().unwrap();
         let spec = RewriteSpec { root, recursive: false, compression: None, record_size: Some(16 << 10) };

@@ -192,28 +192,16 @@ impl Fs {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::rewrite::RewriteSpec;
-    use crate::types::{Cred, WriteFlags};
-    use std::collections::BTreeSet;
-    use std::sync::Arc;
+    use crate::support::{Machine, Short};
+    use crate::types::WriteFlags;
     use std::time::Duration;
-    use terrane_dataset::Dataset;
-    use terrane_device::{Device, SimConfig, SimDevice};
-    use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SeededEnv};
 
     #[test]
     fn a_server_that_dies_while_a_copy_is_destroyed_leaves_it_to_the_job() {
-        let device = SimDevice::new(SimConfig::default()).unwrap();
-        let devices = || vec![Arc::new(device.clone()) as Arc<dyn Device>];
-        let (create, import) = (CreateOptions::named("dies"), ImportOptions::default());
-        let pool = Pool::create(devices(), &create, Arc::new(SeededEnv::new(1)), &import).unwrap();
-        let objects = Objects::create(Arc::clone(&pool)).unwrap();
-        let dataset = Dataset::create_root(&objects, &[("recordsize", "4K")]).unwrap();
-        let cred = Cred { uid: 0, gid: 0, umask: 0 };
-        Fs::format(&dataset, &cred).unwrap();
-        let fs = Fs::open(Arc::new(dataset)).unwrap();
-        let root = fs.create(fs.root(), b"file", 0o644, &cred).unwrap().ino;
+        let mut m = Machine::new(1, &[("recordsize", "4K")]);
+        let fs = m.fs();
+        let root = fs.file(fs.root(), "file").ino;
         fs.write(root, 0, &[7; 3_000_000], WriteFlags::default()).unwrap();
         fs.sync().unwrap();
         let spec = RewriteSpec { root, recursive: false, compression: None, record_size: Some(16 << 10) };
@@ -227,16 +215,12 @@ mod tests {
             let cancelling = scope.spawn(|| fs.rewrite_cancel());
             // It wants to take the copy out of the queue, and a group is stored meanwhile, the last one.
             std::thread::sleep(Duration::from_millis(100));
-            pool.commit().unwrap();
-            pool.abandon();
+            m.pool().commit().unwrap();
+            m.pool().abandon();
             drop(queue);
             let _ = cancelling.join().unwrap();
         });
-        drop((fs, objects, pool));
-        let pool = Pool::import(devices(), Arc::new(SeededEnv::new(2)), &import).unwrap();
-        let objects = Objects::open(pool).unwrap();
-        let dataset = Arc::new(Dataset::open_root(&objects).unwrap());
-        let fs = Fs::take_over(dataset, BTreeSet::new()).unwrap();
-        assert_eq!((fs.rewrite_cancel(), fs.unlinked_count()), (Ok(true), Ok(0)));
+        m.die(&[]);
+        assert_eq!((m.fs().rewrite_cancel(), m.fs().unlinked_count()), (Ok(true), Ok(0)));
     }
 }
