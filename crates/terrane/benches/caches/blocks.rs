@@ -1,13 +1,140 @@
 //! Random reads and overwrites of a file that is much larger than the memory.
+//!
+//! The cases take turns of a few seconds, because machines have phases: figures of cases that ran one after the other say as much of those
+//! as of the cases. Each has a pool and a budget of its own, and nothing left to do when its turn ends.
 
 use crate::cpu::own_cpu_ns;
+use crate::throttle::own_requests;
 use crate::{Asked, Opened, Places, RECORD, record};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use terrane_pool::cache::CacheStats;
 
-pub fn run(asked: &Asked, off: Option<PathBuf>) {
+/// In a block of them, of a file of records of 16 KiB.
+const POINTERS: usize = 32;
+
+/// How long, and beside what.
+pub struct Turns {
+    pub warm: usize,
+    pub slice: Duration,
+    pub rounds: usize,
+    pub same: Option<PathBuf>,
+    pub off: Option<PathBuf>,
+}
+
+/// One who takes turns.
+struct Case {
+    what: &'static str,
+    opened: Opened,
+    places: Places,
+    out: Vec<u8>,
+    operations: u64,
+    /// Of reads that needed no device, and of the others.
+    hits: Vec<Duration>,
+    misses: Vec<Duration>,
+    cpu_ns: u64,
+    measured: Duration,
+    before: [CacheStats; 2],
+    /// Of each turn.
+    p99: Vec<f64>,
+}
+
+pub fn run(asked: &Asked, turns: &Turns) {
+    let mut cases = vec![Case::new("as they are stored", asked, &asked.image, false)];
+    let others = [(&turns.same, "the same, decompressed", true), (&turns.off, "stored uncompressed", false)];
+    for (image, what, plain_only) in others {
+        cases.extend(image.as_ref().map(|image| Case::new(what, asked, image, plain_only)));
+    }
+    for case in &mut cases {
+        case.warm(turns.warm);
+    }
+    for round in 0..turns.rounds {
+        for turn in 0..cases.len() {
+            // Nobody always comes behind the same.
+            let at = (round + turn) % cases.len();
+            cases[at].turn(turns.slice);
+        }
+    }
+    report(cases);
+}
+
+impl Case {
+    fn new(what: &'static str, asked: &Asked, image: &Path, plain_only: bool) -> Case {
+        let opened = Opened::throttled(image, asked.speed, asked.cache_bytes);
+        opened.pool.keep_plain_only(plain_only);
+        let places = Places::new(opened.records, asked.zipf);
+        Case {
+            what,
+            opened,
+            places,
+            out: Vec::new(),
+            operations: 0,
+            hits: Vec::new(),
+            misses: Vec::new(),
+            cpu_ns: 0,
+            measured: Duration::ZERO,
+            before: Default::default(),
+            p99: Vec::new(),
+        }
+    }
+
+    fn warm(&mut self, operations: usize) {
+        // Every block of pointers once.
+        (0..self.opened.records).step_by(POINTERS).for_each(|place| self.opened.read(place, &mut self.out));
+        (0..operations).for_each(|_| self.operate());
+        self.rest();
+        self.hits.clear();
+        self.misses.clear();
+        self.cpu_ns = 0;
+        self.operations = 0;
+        self.before = self.opened.pool.stats().cache_by_kind;
+    }
+
+    fn turn(&mut self, slice: Duration) {
+        let (hits, misses) = (self.hits.len(), self.misses.len());
+        let began = Instant::now();
+        while began.elapsed() < slice {
+            self.operate();
+        }
+        self.measured += began.elapsed();
+        let mut reads = [&self.hits[hits..], &self.misses[misses..]].concat();
+        self.p99.push(percentile(&mut reads, 0.99));
+        self.rest();
+    }
+
+    /// Until nothing is left that a group could store.
+    fn rest(&self) {
+        self.opened.fs.sync().unwrap();
+        while self.opened.pool.has_work_left() {
+            self.opened.pool.commit_txg(self.opened.pool.open_txg()).unwrap();
+        }
+    }
+
+    fn operate(&mut self) {
+        let place = self.places.next();
+        if self.places.word() % 10 < 7 {
+            let (start, cpu, requests) = (Instant::now(), own_cpu_ns(), own_requests());
+            self.opened.read(place, &mut self.out);
+            let took = start.elapsed();
+            self.cpu_ns += own_cpu_ns() - cpu;
+            if own_requests() == requests { &mut self.hits } else { &mut self.misses }.push(took);
+        } else {
+            self.opened.write(place, &record(place, self.places.state));
+        }
+        self.operations += 1;
+    }
+}
+
+/// In microseconds.
+fn percentile(times: &mut [Duration], part: f64) -> f64 {
+    times.sort_unstable();
+    let at = (times.len().saturating_sub(1) as f64 * part) as usize;
+    times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e6)
+}
+
+fn report(cases: Vec<Case>) {
     println!(
-        "{:<28} {:>7} {:>12} {:>8} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8}",
+        "{:<24} {:>7} {:>12} {:>8} {:>9} {:>8} {:>8} {:>6} {:>6} {:>6} {:>7} {:>9} {:>7} {:>7}",
         "",
         "hits %",
         "holds MiB of",
@@ -18,57 +145,59 @@ pub fn run(asked: &Asked, off: Option<PathBuf>) {
         "p90",
         "p99",
         "p99.9",
+        "hit p50",
+        "hit p99",
         "cpu us",
         "ops/s"
     );
-    row("as they are stored", asked, &asked.image, false);
-    row("the same, decompressed", asked, &asked.image, true);
-    if let Some(off) = off {
-        row("stored uncompressed", asked, &off, false);
+    let first_p99 = cases[0].p99.clone();
+    for mut case in cases {
+        case.row();
+        if case.p99 != first_p99 {
+            compare(&first_p99, &case.p99);
+        }
+        case.opened.pool.export().unwrap();
     }
 }
 
-fn row(what: &str, asked: &Asked, image: &Path, plain_only: bool) {
-    let opened = Opened::throttled(image, asked.speed, asked.cache_bytes);
-    opened.pool.keep_plain_only(plain_only);
-    let mut places = Places::new(opened.records, asked.zipf);
-    let (mut reads, mut out): (Vec<Duration>, _) = (Vec::new(), Vec::new());
-    let (mut before, mut began, mut cpu_ns) = (opened.pool.stats(), Instant::now(), 0);
-    for number in 0..asked.operations {
-        if number == asked.operations / 2 {
-            (before, began, cpu_ns) = (opened.pool.stats(), Instant::now(), 0);
-            reads.clear();
-        }
-        let place = places.next();
-        if places.word() % 10 < 7 {
-            let (start, cpu) = (Instant::now(), own_cpu_ns());
-            opened.read(place, &mut out);
-            reads.push(start.elapsed());
-            cpu_ns += own_cpu_ns() - cpu;
-        } else {
-            opened.write(place, &record(place, number as u64));
-        }
-    }
-    let operations = asked.operations - asked.operations / 2;
-    let speed = operations as f64 / began.elapsed().as_secs_f64();
-    let ([data, metadata], [before, _]) = (opened.pool.stats().cache_by_kind, before.cache_by_kind);
-    let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
-    let (hits, misses) = ((data.hits - before.hits) as f64, (data.misses - before.misses) as f64);
-    reads.sort_unstable();
-    let at = |part: f64| reads[((reads.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e6;
+/// How the first case did beside another one, turn by turn.
+fn compare(first: &[f64], other: &[f64]) {
+    let mut ratios: Vec<f64> = first.iter().zip(other).map(|(first, other)| first / other).collect();
+    ratios.sort_unstable_by(f64::total_cmp);
     println!(
-        "{what:<28} {:>7.1} {:>12} {:>8.1} {:>10.1} {:>8.1} {:>8.0} {:>8.0} {:>8.0} {:>8.0} {:>9.1} {:>8.0}",
-        100.0 * hits / (hits + misses),
-        (data.blocks * RECORD as u64) >> 20,
-        mib(data.bytes),
-        mib(metadata.bytes),
-        mib(metadata.plain_bytes),
-        at(0.5),
-        at(0.9),
-        at(0.99),
-        at(0.999),
-        cpu_ns as f64 / 1e3 / reads.len() as f64,
-        speed,
+        "{:<24} p99 as stored is {:.2} of its (quartiles {:.2}, {:.2}), and the lower one in {} of {} rounds",
+        "",
+        ratios[ratios.len() / 2],
+        ratios[ratios.len() / 4],
+        ratios[ratios.len() * 3 / 4],
+        ratios.iter().filter(|ratio| **ratio < 1.0).count(),
+        ratios.len()
     );
-    opened.pool.export().unwrap();
+}
+
+impl Case {
+    fn row(&mut self) {
+        let ([data, metadata], [before, _]) = (self.opened.pool.stats().cache_by_kind, self.before);
+        let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
+        let (hits, misses) = ((data.hits - before.hits) as f64, (data.misses - before.misses) as f64);
+        let mut all = [&self.hits[..], &self.misses[..]].concat();
+        let cpu_us = self.cpu_ns as f64 / 1e3 / all.len() as f64;
+        println!(
+            "{:<24} {:>7.1} {:>12} {:>8.1} {:>9.1} {:>8.1} {:>8.0} {:>6.0} {:>6.0} {:>6.0} {:>7.0} {:>9.0} {:>7.1} {:>7.0}",
+            self.what,
+            100.0 * hits / (hits + misses),
+            (data.blocks * RECORD as u64) >> 20,
+            mib(data.bytes),
+            mib(metadata.bytes),
+            mib(metadata.plain_bytes),
+            percentile(&mut all, 0.5),
+            percentile(&mut all, 0.9),
+            percentile(&mut all, 0.99),
+            percentile(&mut all, 0.999),
+            percentile(&mut self.hits, 0.5),
+            percentile(&mut self.hits, 0.99),
+            cpu_us,
+            self.operations as f64 / self.measured.as_secs_f64(),
+        );
+    }
 }

@@ -2,8 +2,8 @@
 //! at `--rate` MB/s, one after the other. Times are those of the clock, so nothing else should run.
 //!
 //! * `blocks`: random reads and overwrites, seven to three, of records of 16 KiB in a file that is much larger than the memory: with blocks
-//!   as they are stored; with the same budget of decompressed blocks of the same file, as caches of old held them; and, with `--off IMAGE`,
-//!   of a file that is not compressed.
+//!   as they are stored; with `--same IMAGE`, made alike, the same budget of decompressed blocks, as caches of old held them; and, with
+//!   `--off IMAGE`, of a file that is not compressed. They take turns of `--slice` ms, `--rounds` times.
 //! * `again`: what readers of a file that fits pay in processor time, when it was just written and when it was just read.
 //! * `second`: random reads of a working set that takes four times the memory, with a cache device beside a slow one and without; after a
 //!   kill; and with bytes of the cache device flipped, in which case what is read is compared.
@@ -12,7 +12,7 @@
 //! Files are made once and used again: `make --image FILE [--size MB] [--level PROPERTY] [--record KIB]`.
 //!
 //!     cargo bench -p terrane --bench caches -- make|blocks|again|second|streams --image FILE [--size MB] [--cache MB] [--asked N]
-//!         [--zipf POWER] [--latency US] [--rate MB/s] [--off FILE]
+//!         [--zipf POWER] [--latency US] [--rate MB/s] [--same FILE] [--off FILE] [--warm N] [--slice MS] [--rounds N]
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
@@ -224,6 +224,13 @@ fn main() {
     } else if has(second::CHILD) {
         second::child(&asked);
     } else {
-        blocks::run(&asked, args.option("--off").map(PathBuf::from));
+        let turns = blocks::Turns {
+            warm: args.number("--warm", 45_000),
+            slice: Duration::from_millis(args.number("--slice", 2000) as u64),
+            rounds: args.number("--rounds", 15),
+            same: args.option("--same").map(PathBuf::from),
+            off: args.option("--off").map(PathBuf::from),
+        };
+        blocks::run(&asked, &turns);
     }
 }

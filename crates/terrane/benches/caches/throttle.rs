@@ -1,6 +1,7 @@
 //! A device that is as slow as it is told to be.
 
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrane_device::{Device, DeviceError, DeviceInfo, ZoneReport};
@@ -11,6 +12,15 @@ use terrane_wire::ZoneIdx;
 pub struct Speed {
     pub latency: Duration,
     pub bytes_per_second: u64,
+}
+
+thread_local! {
+    static REQUESTS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Requests that this thread has made.
+pub fn own_requests() -> u64 {
+    REQUESTS.get()
 }
 
 /// Bytes of requests go one after the other, their latencies beside each other; who asked sleeps until its turn is over.
@@ -27,6 +37,7 @@ impl Throttled {
     }
 
     fn serve<R>(&self, bytes: usize, work: impl FnOnce() -> R) -> R {
+        REQUESTS.set(REQUESTS.get() + 1);
         let takes = Duration::from_secs_f64(bytes as f64 / self.speed.bytes_per_second as f64);
         let done = {
             let mut free = self.free.lock();
