@@ -31,8 +31,8 @@ thread_local! {
     static FIX: Cell<Option<Fix>> = const { Cell::new(None) };
 }
 
-/// Nanoseconds since the process first asked. For durations: two threads may differ by some microseconds, and a look may be that much
-/// before the one before it.
+/// Nanoseconds since the process first asked. For durations: two threads may differ by [`CLOSE_NS`], and a look may be that much before
+/// the one before it.
 pub fn monotonic_ns() -> u64 {
     let Some(ticks) = ticks() else { return asked() };
     let fix = FIX.get();
@@ -41,9 +41,7 @@ pub fn monotonic_ns() -> u64 {
     }
     let ns = asked();
     let next = Fix::next(fix, ticks, ns);
-    // Whoever lost the processor meanwhile counted from one moment and heard of another.
-    let is_close = next.pace == 0.0 || self::ticks().is_some_and(|now| next.took_ns(now) < CLOSE_NS as f64);
-    if is_close {
+    if self::ticks().is_some_and(|now| next.is_close(now)) {
         FIX.set(Some(next));
     }
     ns
@@ -85,8 +83,9 @@ pub fn wall_ns() -> u64 {
     })
 }
 
-/// A thread that lost the processor between two clocks for longer, in nanoseconds, does not count on from what they said.
-const CLOSE_NS: u64 = 50_000;
+/// A thread that lost the processor between two clocks for longer, in nanoseconds, does not count on from what they said. A system call
+/// that is dear must not seem to be that: in user-mode Linux it takes 50 to 100 us, and who believes none of them asks each time.
+const CLOSE_NS: u64 = FIX_NS / 1_000;
 /// Threads that count for themselves may differ by this many nanoseconds: whoever is behind by less was not set back.
 const APART_NS: u64 = 1_000_000;
 
@@ -104,6 +103,11 @@ fn asked() -> u64 {
 impl Fix {
     fn took_ns(self, ticks: u64) -> f64 {
         ticks.wrapping_sub(self.ticks) as f64 * self.pace
+    }
+
+    /// Whoever lost the processor before the kernel answered, at `now`, counted from one moment and heard of another.
+    fn is_close(self, now: u64) -> bool {
+        self.pace == 0.0 || self.took_ns(now) < CLOSE_NS as f64
     }
 
     /// What the counter says, if it can be trusted.
@@ -159,6 +163,15 @@ mod tests {
         assert_eq!(slow.counted(61_000 + 1_500), Some(ms(31)));
         assert_eq!(Fix::next(Some(slow), 10, ms(60)).pace, 0.0);
         assert_eq!(Fix::next(Some(slow), 61_000, ms(60)).pace, 0.0);
+    }
+
+    #[test]
+    fn a_dear_system_call_is_believed_and_a_lost_processor_is_not() {
+        // One tick a nanosecond.
+        let fix = Fix { ticks: 1_000, ns: 0, pace: 1.0 };
+        assert!(fix.is_close(1_000 + 100_000), "user-mode Linux answers in as long");
+        assert!(!fix.is_close(1_000 + 1_000_000), "others had the processor");
+        assert!(Fix { pace: 0.0, ..fix }.is_close(u64::MAX), "nothing tells how long it took");
     }
 
     #[test]
