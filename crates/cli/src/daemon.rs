@@ -409,8 +409,9 @@ fn rewrite(shared: &Shared) {
     let mut watch = idle::Watch::new();
     while !shared.live.pool.is_read_only() && !shared.rest(REWRITE_PERIOD) {
         let (fs, pool) = (&shared.fs, &shared.live.pool);
-        rewriting::go_on(fs, pool, &|time| shared.rest(time));
-        watch.turn(fs, pool, &|| shared.metrics.answered_count(), &|time| shared.rest(time));
+        let (requests, rest) = (|| shared.metrics.answered_count(), |time| shared.rest(time));
+        rewriting::go_on(fs, pool, &requests, &rest);
+        watch.turn(fs, pool, &requests, &rest);
     }
 }
 

@@ -90,7 +90,7 @@ impl Watch {
         if !is_idle(sight) {
             return;
         }
-        while requests() == self.requests && now.elapsed() < BURST && !rest(pause(Load::of(pool))) {
+        while requests() == self.requests && now.elapsed() < BURST && !rest(pause(Load::of(pool), true)) {
             match fs.recompress_step() {
                 Ok(true) => {}
                 Ok(false) => {

@@ -1,12 +1,12 @@
 //! The thread of a mount that rewrites files, and questions about it.
 //!
-//! It gives way: its thread is the last to get a processor, it goes on only while little is dirty, and rests as long as somebody
-//! waits for room in the pool.
+//! It gives way: its threads are the last to get a processor, and rest as long as somebody waits for room in the pool. While the mount
+//! is used it goes on record by record, and only while little is dirty; alone it keeps all processors and the pool busy.
 
 use crate::failure::{Failure, Outcome};
 use crate::live::Live;
 use serde_json::{Value, json};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use terrane_pool::Pool;
 use terrane_posix::{Errno, Fs, RewriteSpec, RewriteStatus, RewriteStep};
 
@@ -15,9 +15,21 @@ const LONG_REST: Duration = Duration::from_secs(5);
 /// While writers wait for room.
 const WAITED_FOR: Duration = Duration::from_millis(100);
 /// Of what may be dirty, in percent: from there on it slows down, and there it is as slow as it gets. Writers are slowed down at 60.
-const FREE_PERCENT: u64 = 10;
-const SLOW_PERCENT: u64 = 40;
+const BESIDE_OTHERS: Slope = Slope { free: 10, slow: 40 };
+const ALONE: Slope = Slope { free: 50, slow: 60 };
 const SLOWEST: Duration = Duration::from_millis(50);
+/// After a request the mount is used for so long.
+const USED_FOR: Duration = Duration::from_millis(100);
+/// Content that is rewritten in one step while nobody uses the mount, in bytes: as much as takes about so long, because whoever comes then
+/// meets what is under way.
+const STEP_BYTES_MIN: u64 = 512 << 10;
+const STEP_BYTES_MAX: u64 = 4 << 20;
+const STEP_TIME: Duration = Duration::from_millis(50);
+
+struct Slope {
+    free: u64,
+    slow: u64,
+}
 
 /// How the pool is, for who would rather not disturb.
 #[derive(Clone, Copy, Debug)]
@@ -35,24 +47,59 @@ impl Load {
     }
 }
 
-/// How long to rest before the next record.
-pub fn pause(load: Load) -> Duration {
+/// How long to rest before the next step, while others use the mount or nobody does.
+pub fn pause(load: Load, is_used: bool) -> Duration {
     if load.waiting > 0 {
         return WAITED_FOR;
     }
+    let Slope { free, slow } = if is_used { BESIDE_OTHERS } else { ALONE };
     let percent = load.dirty_bytes.saturating_mul(100) / load.dirty_bytes_max.max(1);
-    let over = percent.saturating_sub(FREE_PERCENT).min(SLOW_PERCENT - FREE_PERCENT);
-    SLOWEST * u32::try_from(over * over).unwrap_or(u32::MAX) / (SLOW_PERCENT - FREE_PERCENT).pow(2) as u32
+    let over = percent.saturating_sub(free).min(slow - free);
+    SLOWEST * u32::try_from(over * over).unwrap_or(u32::MAX) / (slow - free).pow(2) as u32
 }
 
-/// Goes on with the rewrite there is. `rest` waits so long, and says whether to end.
-pub fn go_on(fs: &Fs, pool: &Pool, rest: &dyn Fn(Duration) -> bool) {
+/// How much the next step should do, by what was seen of the one before.
+struct Pace {
+    requests: u64,
+    used: Instant,
+    bytes: u64,
+}
+
+impl Pace {
+    fn new(requests: u64, now: Instant) -> Pace {
+        Pace { requests, used: now, bytes: STEP_BYTES_MIN }
+    }
+
+    /// Whether others use the mount, of which so many requests were answered by now.
+    fn is_used(&mut self, requests: u64, now: Instant) -> bool {
+        if requests != self.requests {
+            (self.requests, self.used) = (requests, now);
+        }
+        now.saturating_duration_since(self.used) < USED_FOR
+    }
+
+    /// A step of all the bytes took so long.
+    fn took(&mut self, time: Duration) {
+        let bytes = if time > STEP_TIME { self.bytes / 2 } else { self.bytes * 2 };
+        self.bytes = bytes.clamp(STEP_BYTES_MIN, STEP_BYTES_MAX);
+    }
+}
+
+/// Goes on with the rewrite there is. `requests` says how many were answered, `rest` waits so long, and says whether to end.
+pub fn go_on(fs: &Fs, pool: &Pool, requests: &dyn Fn() -> u64, rest: &dyn Fn(Duration) -> bool) {
+    let mut pace = Pace::new(requests(), Instant::now());
     loop {
-        let pause = pause(Load::of(pool));
+        let is_used = pace.is_used(requests(), Instant::now());
+        let pause = pause(Load::of(pool), is_used);
         if rest(pause) {
             return;
         }
-        let rests = match fs.rewrite_step() {
+        let begun = Instant::now();
+        let step = if is_used { fs.rewrite_step() } else { fs.rewrite_batch(pace.bytes) };
+        if !is_used {
+            pace.took(begun.elapsed());
+        }
+        let rests = match step {
             Ok(RewriteStep::Idle) => return,
             Ok(RewriteStep::Went) => false,
             Ok(RewriteStep::NoRoom) => true,
@@ -145,13 +192,40 @@ mod tests {
 
     #[test]
     fn it_is_as_slow_as_the_pool_is_busy() {
-        let at = |percent: u64, waiting: u64| {
-            pause(Load { dirty_bytes: percent << 20, dirty_bytes_max: 100 << 20, waiting })
+        let load = |percent: u64, waiting: u64| Load {
+            dirty_bytes: percent << 20,
+            dirty_bytes_max: 100 << 20,
+            waiting,
         };
-        assert_eq!((at(0, 0), at(10, 0)), (Duration::ZERO, Duration::ZERO));
-        assert!(at(20, 0) > Duration::ZERO && at(20, 0) < at(30, 0));
-        assert_eq!((at(40, 0), at(100, 0)), (SLOWEST, SLOWEST));
-        assert_eq!(at(0, 1), WAITED_FOR);
-        assert_eq!(pause(Load { dirty_bytes: u64::MAX, dirty_bytes_max: 0, waiting: 0 }), SLOWEST);
+        let beside = |percent: u64| pause(load(percent, 0), true);
+        assert_eq!((beside(0), beside(10)), (Duration::ZERO, Duration::ZERO));
+        assert!(beside(20) > Duration::ZERO && beside(20) < beside(30));
+        assert_eq!((beside(40), beside(100)), (SLOWEST, SLOWEST));
+        let alone = |percent: u64| pause(load(percent, 0), false);
+        assert_eq!((alone(50), alone(60), alone(100)), (Duration::ZERO, SLOWEST, SLOWEST));
+        assert!(alone(55) > Duration::ZERO && alone(55) < SLOWEST);
+        assert_eq!([true, false].map(|is_used| pause(load(0, 1), is_used)), [WAITED_FOR; 2]);
+        let absurd = Load { dirty_bytes: u64::MAX, dirty_bytes_max: 0, waiting: 0 };
+        assert_eq!(pause(absurd, true), SLOWEST);
+    }
+
+    #[test]
+    fn it_is_alone_a_while_after_the_last_request() {
+        let begun = Instant::now();
+        let after = |ms: u64| begun + Duration::from_millis(ms);
+        let mut pace = Pace::new(7, begun);
+        assert!(pace.is_used(7, begun) && pace.is_used(7, after(99)) && !pace.is_used(7, after(100)));
+        assert!(pace.is_used(8, after(500)) && pace.is_used(8, after(599)) && !pace.is_used(8, after(600)));
+    }
+
+    #[test]
+    fn a_step_takes_as_much_as_is_done_soon() {
+        let mut pace = Pace::new(0, Instant::now());
+        (0..9).for_each(|_| pace.took(Duration::from_millis(5)));
+        assert_eq!(pace.bytes, STEP_BYTES_MAX);
+        pace.took(Duration::from_millis(300));
+        assert_eq!(pace.bytes, STEP_BYTES_MAX / 2);
+        (0..9).for_each(|_| pace.took(Duration::from_secs(1)));
+        assert_eq!(pace.bytes, STEP_BYTES_MIN);
     }
 }

@@ -334,6 +334,12 @@ impl Fs {
     /// Whoever calls takes as much time in between as others shall have.
     /// `NoRoom`: nothing was done, and the next step tries again.
     pub fn rewrite_step(&self) -> Result<RewriteStep, Errno> {
+        self.rewrite_batch(1)
+    }
+
+    /// Likewise, for as many records as hold so many bytes, if they are to be compressed: by as many threads as there are processors, which
+    /// are as eager as this one. `NoRoom`: some of them may be done.
+    pub fn rewrite_batch(&self, bytes: u64) -> Result<RewriteStep, Errno> {
         let rewriting = &self.rewriting;
         let mut walk = rewriting.walk.lock();
         let Some((number, job)) = rewriting.shown.lock().as_ref().map(|shown| (shown.number, shown.job))
@@ -344,7 +350,7 @@ impl Fs {
             *walk = Walk::resume(self, number, &job);
         }
         let mut figures = job.figures;
-        let outcome = self.step(&job, &mut walk, &mut figures);
+        let outcome = self.step(&job, &mut walk, &mut figures, bytes);
         let state = match outcome {
             Err(Errno::ENOSPC) => RewriteState::NoRoom,
             _ => RewriteState::Going,
@@ -364,23 +370,38 @@ impl Fs {
     }
 
     /// False: this pass has seen everything.
-    fn step(&self, job: &Job, walk: &mut Walk, figures: &mut RewriteFigures) -> Result<bool, Errno> {
-        if walk.file.is_none() {
-            walk.file = walk.next(self).map(|ino| walk::File { ino, ..walk::File::default() });
+    fn step(
+        &self,
+        job: &Job,
+        walk: &mut Walk,
+        figures: &mut RewriteFigures,
+        bytes: u64,
+    ) -> Result<bool, Errno> {
+        if job.pass == RewritePass::Compression {
+            return self.recode_batch(job, walk, figures, bytes);
         }
-        let Some(file) = walk.file.as_mut() else { return Ok(false) };
+        let Some(file) = walk.file(self) else { return Ok(false) };
         let outcome = match self.hold(file.ino) {
             Err(errno) => Err(errno),
-            Ok(inode) => match job.pass {
-                RewritePass::Count => {
-                    figures.files_total += 1;
-                    figures.stored_total += inode.object().used_bytes();
-                    Ok(true)
-                }
-                RewritePass::RecordSizes => self.reshape(&inode, file, job, figures),
-                RewritePass::Compression => self.recode_step(&inode, &mut file.record, job, figures),
-            },
+            Ok(inode) if job.pass == RewritePass::RecordSizes => self.reshape(&inode, file, job, figures),
+            Ok(inode) => {
+                figures.files_total += 1;
+                figures.stored_total += inode.object().used_bytes();
+                Ok(true)
+            }
         };
+        self.went(outcome, job, walk, figures)?;
+        Ok(true)
+    }
+
+    /// What became of going on with the file that the walk is at; true: it is done.
+    fn went(
+        &self,
+        outcome: Result<bool, Errno>,
+        job: &Job,
+        walk: &mut Walk,
+        figures: &mut RewriteFigures,
+    ) -> Result<(), Errno> {
         match outcome {
             Ok(false) => {}
             Ok(true) => {
@@ -393,7 +414,8 @@ impl Fs {
                 // Removed meanwhile is no error.
                 if errno != Errno::ESTALE {
                     figures.errors += 1;
-                    log::error!("rewriting inode {}: {errno}; it is left as it is", file.ino);
+                    let ino = walk.file.as_ref().map_or(0, |file| file.ino);
+                    log::error!("rewriting inode {ino}: {errno}; it is left as it is");
                 }
                 self.leave(walk);
                 if self.set.pool().status().failed.is_some() {
@@ -401,7 +423,7 @@ impl Fs {
                 }
             }
         }
-        Ok(true)
+        Ok(())
     }
 
     /// A file is done, or can go no further.
@@ -470,5 +492,41 @@ mod tests {
             assert_eq!(cancelling.join().unwrap(), Ok(true));
         });
         assert_eq!((fs.rewrite_goes_on(), fs.unlinked_count()), (false, Ok(0)));
+    }
+
+    #[test]
+    fn a_batch_that_was_not_stored_is_collected_again() {
+        let m = Machine::new(1, &[("recordsize", "4K"), ("compression", "off")]);
+        let fs = m.fs();
+        let dir = fs.dir(fs.root(), "directory").ino;
+        let inos: Vec<Ino> = (0..5).map(|at| fs.file(dir, &format!("file {at}")).ino).collect();
+        for ino in &inos {
+            fs.write(*ino, 0, &[7; 40_000], WriteFlags::default()).unwrap();
+        }
+        fs.sync().unwrap();
+        let since = fs.set.open_txg().0;
+        for (root, expected) in [(dir, 50), (inos[2], 10)] {
+            let compression = Some(Compression::Lz4);
+            let spec = RewriteSpec { root, recursive: true, compression, record_size: None };
+            let mut job = Job { pass: RewritePass::Compression, since, ..Job::new(spec) };
+            let mut walk = Walk::resume(fs, 1, &job);
+            let mut records = 0;
+            loop {
+                let collect = |walk: &mut Walk| {
+                    let mut figures = job.figures;
+                    fs.collect(&job, walk, &mut figures, 30_000).unwrap()
+                };
+                let (first, _) = collect(&mut walk);
+                walk.go_back(fs, &job);
+                let (again, goes_on) = collect(&mut walk);
+                assert_eq!(first, again);
+                if !goes_on {
+                    break;
+                }
+                records += again.len();
+                job.place = walk.place();
+            }
+            assert_eq!(records, expected);
+        }
     }
 }

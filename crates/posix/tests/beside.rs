@@ -347,3 +347,117 @@ fn the_pool_knows_how_large_records_may_get() {
     m.fs().put(ino, 0, b"another group");
     assert_eq!(size(&m), known);
 }
+
+#[test]
+fn a_later_file_of_the_same_number_gets_nothing_of_the_copy() {
+    let mut m = Machine::new(16, &[("recordsize", "4K"), ("compression", "off")]);
+    let root = m.fs().root();
+    let (old, _) = large(&m, 6_000_000);
+    // A mount looks for free numbers if there are many.
+    for at in 0..200 {
+        m.fs().file(root, &format!("other {at}"));
+    }
+    m.fs().rewrite_begin(&RewriteSpec { recursive: true, ..resized(root, 16 << 10) }).unwrap();
+    while m.fs().unlinked_count() == Ok(0) {
+        m.fs().rewrite_step().unwrap();
+    }
+    some_steps(m.fs(), 30);
+    m.fs().unlink(root, b"large").unwrap();
+    (0..200).for_each(|at| m.fs().unlink(root, format!("other {at}").as_bytes()).unwrap());
+    m.remount();
+    assert_eq!(
+        (m.fs().getattr(old).is_err(), m.fs().unlinked_count()),
+        (true, Ok(1)),
+        "the copy is there still"
+    );
+    let mut others = 0;
+    let new = loop {
+        others += 1;
+        let ino = m.fs().file(root, &format!("new {others}")).ino;
+        if ino == old {
+            break ino;
+        }
+        assert!(others < 2000, "the number does not come again");
+    };
+    // Large, and nearly all of it a hole.
+    let mut model = vec![0; 6_000_000];
+    model[5_900_000..].copy_from_slice(&Rng(8).bytes(100_000));
+    m.fs().put(new, 5_900_000, &model[5_900_000..]);
+    m.fs().sync().unwrap();
+    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+    let status = m.fs().rewrite_status().unwrap();
+    assert_eq!((status.state, status.figures.errors), (RewriteState::Done, 0));
+    assert_eq!((block_size(m.fs(), new), m.fs().unlinked_count()), (16 << 10, Ok(0)));
+    assert!(m.fs().bytes(new) == model, "what another file held shows in its holes");
+}
+
+/// A file as a program has it mapped: pages come by reads, and go by writes when the kernel likes.
+struct Mapped<'a> {
+    fs: &'a Fs,
+    ino: Ino,
+    bytes: u64,
+    pages: std::collections::BTreeMap<u64, (Vec<u8>, bool)>,
+}
+
+impl Mapped<'_> {
+    const PAGE: u64 = 4096;
+
+    fn store(&mut self, at: u64, byte: u8) {
+        let (fs, ino) = (self.fs, self.ino);
+        let (page, dirty) = self.pages.entry(at / Self::PAGE).or_insert_with_key(|page| {
+            let mut content = Vec::new();
+            fs.read(ino, page * Self::PAGE, Self::PAGE as u32, &mut content).unwrap();
+            (content, false)
+        });
+        (page[(at % Self::PAGE) as usize], *dirty) = (byte, true);
+    }
+
+    /// Some are written, and perhaps forgotten.
+    fn write_back(&mut self, rng: &mut Rng, one_in: u64) {
+        let (fs, ino, bytes) = (self.fs, self.ino, self.bytes);
+        self.pages.retain(|page, (content, dirty)| {
+            if *dirty && rng.below(one_in) == 0 {
+                let at = page * Self::PAGE;
+                let len = Self::PAGE.min(bytes - at) as usize;
+                fs.put(ino, at, &content[..len]);
+                *dirty = false;
+            }
+            *dirty || rng.below(3) > 0
+        });
+    }
+}
+
+#[test]
+fn a_file_that_is_mapped_keeps_what_is_stored_in_its_pages() {
+    for (seed, before, after) in [(21, "16K", 4 << 10), (22, "4K", 64 << 10), (23, "128K", 16 << 10)] {
+        let m = Machine::new(seed, &[("recordsize", before), ("compression", "lz4")]);
+        let fs = m.fs();
+        let mut rng = Rng(seed);
+        let ino = fs.file(fs.root(), "mapped").ino;
+        let mut model = stuff(&mut rng, 2_000_001);
+        fs.put(ino, 0, &model);
+        fs.sync().unwrap();
+        let bytes = model.len() as u64;
+        let mut mapped = Mapped { fs, ino, bytes, pages: std::collections::BTreeMap::new() };
+        let compression = Some("zstd-3".parse().unwrap());
+        fs.rewrite_begin(&RewriteSpec { compression, ..resized(ino, after) }).unwrap();
+        while fs.rewrite_batch(1 << rng.below(20)).unwrap() != RewriteStep::Idle {
+            // Here and there, and again and again where it is warm.
+            for _ in 0..rng.below(20) {
+                let at = if rng.below(2) == 0 { rng.below(bytes) } else { rng.below(60_000) };
+                let byte = rng.next() as u8;
+                mapped.store(at, byte);
+                model[at as usize] = byte;
+            }
+            mapped.write_back(&mut rng, 4);
+            if rng.below(5) == 0 {
+                fs.sync().unwrap();
+            }
+        }
+        let status = fs.rewrite_status().unwrap();
+        assert_eq!((status.figures.reshaped, status.figures.errors), (1, 0));
+        mapped.write_back(&mut rng, 1);
+        assert!(fs.bytes(ino) == model, "seed {seed}");
+        assert_eq!(block_size(fs, ino), after);
+    }
+}

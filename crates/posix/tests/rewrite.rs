@@ -164,7 +164,7 @@ fn it_goes_on_after_a_crash_where_it_was() {
         let (mut done_before, mut rewritten) = (0, 0);
         while m.fs().rewrite_goes_on() {
             for _ in 0..rng.below(90) {
-                m.fs().rewrite_step().unwrap();
+                m.fs().rewrite_batch(1 << rng.below(17)).unwrap();
             }
             if rng.below(3) > 0 {
                 m.fs().sync().unwrap();
@@ -201,7 +201,7 @@ fn who_writes_meanwhile_wins() {
     fs.sync().unwrap();
     fs.rewrite_begin(&RewriteSpec { recursive: false, ..spec(file, "zstd-9") }).unwrap();
     let mut rng = Rng(51);
-    while fs.rewrite_step().unwrap() != RewriteStep::Idle {
+    while fs.rewrite_batch(1 << rng.below(16)).unwrap() != RewriteStep::Idle {
         let at = rng.below(890_000);
         let data = text(rng.next(), 1 + rng.below(9000) as usize);
         fs.put(file, at, &data);
@@ -448,4 +448,59 @@ fn idle_time_goes_on_where_it_was_after_a_crash() {
             assert!(is_made_by(m.fs(), *ino, "zstd-19"));
         }
     }
+}
+
+#[test]
+fn many_threads_store_records_anew_while_others_write_them() {
+    const BLOCK: usize = 5000;
+    const BLOCKS: u64 = 900;
+    let m = Machine::with_threads(121);
+    let fs = m.fs();
+    let dir = fs.dir(fs.root(), "directory").ino;
+    let files: Vec<Ino> = (0..3).map(|at| fs.file(dir, &format!("file {at}")).ino).collect();
+    let stamp = |at: u64, turn: u64| text(at << 32 | turn, BLOCK);
+    for ino in &files {
+        (0..BLOCKS).for_each(|at| fs.put(*ino, at * BLOCK as u64, &stamp(at, 0)));
+    }
+    fs.sync().unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let over = || is_over.load(std::sync::atomic::Ordering::Acquire);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = files
+            .iter()
+            .map(|ino| {
+                scope.spawn(move || {
+                    let mut rng = Rng(*ino);
+                    let mut last = vec![0; BLOCKS as usize];
+                    for turn in 1.. {
+                        if over() {
+                            break;
+                        }
+                        let at = rng.below(BLOCKS);
+                        fs.put(*ino, at * BLOCK as u64, &stamp(at, turn));
+                        last[at as usize] = turn;
+                        std::thread::sleep(std::time::Duration::from_micros(200));
+                    }
+                    last
+                })
+            })
+            .collect();
+        let mut stored = 0;
+        for name in ["zstd-3", "lz4", "gzip-1", "zstd-9", "zle", "zstd-1"] {
+            fs.rewrite_begin(&spec(dir, name)).unwrap();
+            while fs.rewrite_batch(1 << 20).unwrap() != RewriteStep::Idle {}
+            let status = fs.rewrite_status().unwrap();
+            assert_eq!((status.state, status.figures.errors), (RewriteState::Done, 0));
+            stored += status.figures.before_bytes;
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Release);
+        assert!(stored > 100_000, "{stored}");
+        for (ino, writer) in files.iter().zip(writers) {
+            let last = writer.join().unwrap();
+            let found = fs.bytes(*ino);
+            for (at, turn) in last.into_iter().enumerate() {
+                assert!(found[at * BLOCK..][..BLOCK] == stamp(at as u64, turn), "block {at}");
+            }
+        }
+    });
 }

@@ -153,7 +153,7 @@ impl Workload {
             })?;
         }
         for _ in 0..self.dice.below(6) {
-            let step = fs.rewrite_step();
+            let step = fs.rewrite_batch(1 << self.dice.below(20));
             ensure(step.is_ok() || !self.machine.is_alive(), || format!("a rewrite: {step:?}"))?;
         }
         let figures = fs.rewrite_status().map(|status| status.figures).unwrap_or_default();

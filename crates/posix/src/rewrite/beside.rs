@@ -568,4 +568,64 @@ mod tests {
     fn neighbours_are_reserved_together() {
         assert_eq!(runs_of([1, 2, 3, 7, 9, 10].into_iter()).collect::<Vec<_>>(), [1..4, 7..8, 9..11]);
     }
+
+    use crate::RewriteSpec;
+    use crate::support::{Machine, Rng, Short};
+    use crate::types::WriteFlags;
+
+    fn put(m: &Machine, ino: Ino, at: u64, seed: u64, bytes: usize) {
+        m.fs().write(ino, at, &Rng(seed).bytes(bytes), WriteFlags::default()).unwrap();
+    }
+
+    fn begin(m: &Machine, root: Ino, bytes: u32) {
+        let spec = RewriteSpec { root, recursive: false, compression: None, record_size: Some(bytes) };
+        m.fs().rewrite_begin(&spec).unwrap();
+    }
+
+    #[test]
+    fn ranges_that_the_copy_does_not_hold_are_left_out() {
+        const BYTES: u64 = 4096;
+        let m = Machine::new(1, &[("recordsize", "4K")]);
+        let ino = m.fs().file(m.fs().root(), "target").ino;
+        put(&m, ino, 3 * BYTES, 1, BYTES as usize);
+        put(&m, ino, 10 * BYTES, 1, BYTES as usize);
+        put(&m, ino, 30 * BYTES, 1, BYTES as usize);
+        let target = m.fs().set.hold(ObjectId(ino)).unwrap();
+        let freed = [0..2, 6..9, 9..12, 4..5, 20..u64::MAX, 2..3].to_vec();
+        assert_eq!(held_by(&target, BYTES, freed).unwrap(), [6..12, 20..u64::MAX]);
+        let freed = [0..4, 9..11, 12..20].to_vec();
+        assert_eq!(held_by(&target, BYTES, freed).unwrap(), [0..4, 9..11]);
+        let mut plan = Plan::default();
+        let holes = [0..3 * BYTES, 5 * BYTES + 1..11 * BYTES, 12 * BYTES..u64::MAX].to_vec();
+        plan.add(&Changes { written: Vec::new(), holes, to: u64::MAX }, BYTES, &target).unwrap();
+        assert_eq!((plan.records, plan.freed), (BTreeSet::from([5]), [6..11, 12..u64::MAX / BYTES].to_vec()));
+    }
+
+    #[test]
+    fn a_copy_whose_last_part_would_have_no_room_is_not_begun() {
+        const RECORD: u32 = 2 << 20;
+        for (spared, no_room) in [(2 << 20, 1), (14 << 20, 0)] {
+            // 256 MiB.
+            let m = Machine::sized(1, &[("recordsize", "16K"), ("compression", "off")], 32, 8 << 20);
+            let (fs, root) = (m.fs(), m.fs().root());
+            let ino = fs.file(root, "large").ino;
+            put(&m, ino, 0, 1, 5_000_000);
+            // The pool counts on its records at the ends of zones from then on.
+            begin(&m, ino, RECORD);
+            let filler = fs.file(root, "filler").ino;
+            fs.sync().unwrap();
+            let copy = fs.hold(ino).unwrap().object().used_bytes() / 4 * 5;
+            let there = fs.set.usage();
+            let wanted = copy + ROOM_BESIDE.min(there.size_bytes / 64) + spared;
+            put(&m, filler, 0, 2, (there.available_bytes - wanted) as usize);
+            fs.sync().unwrap();
+            while fs.unlinked_count() == Ok(0) && fs.rewrite_step().unwrap() != crate::RewriteStep::Idle {}
+            assert_eq!(
+                fs.rewrite_status().unwrap().figures.no_room,
+                no_room,
+                "{} bytes",
+                fs.set.usage().available_bytes
+            );
+        }
+    }
 }

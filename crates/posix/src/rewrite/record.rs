@@ -1,66 +1,126 @@
-//! One record stored by another algorithm.
+//! Records stored by another algorithm.
+//!
+//! A *batch* is some records, of one file or of several: they are looked up, then read and compressed by as many threads as there are
+//! processors, and then join a group, one after the other. How far the walk is counts when all of them have.
 
+use super::walk::{File, Walk};
 use super::words::Words;
 use super::{Job, RewriteFigures};
 use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::InodeRef;
-use std::sync::Arc;
+use crate::types::Ino;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use terrane_object::object::StoredBlock;
 use terrane_object::{BlockPtr, Compression, Made, Object};
 
-/// Records that are looked at in one step, if nothing is to be done to them.
-const LOOKS: usize = 64;
+/// Records that are looked at for one batch, if nothing is to be done to them.
+const LOOKS: usize = 512;
 
 /// An algorithm, and whether what it made shall take the place of what was stored by the algorithm of this id.
-pub(super) type Wanted<'a> = (Compression, &'a dyn Fn(u8, &Made) -> bool);
+pub(super) type Wanted<'a> = (Compression, &'a (dyn Fn(u8, &Made) -> bool + Sync));
+
+/// A record that shall be stored by another algorithm.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    ino: Ino,
+    block: u64,
+    was: BlockPtr,
+}
+
+/// What was stored, and what shall be. `None`: it was changed meanwhile, or stays.
+type Recoded = Option<(StoredBlock, Made)>;
+
+struct Batch {
+    records: Vec<Record>,
+    /// Content that it may still get, in bytes.
+    bytes_left: u64,
+    looks_left: usize,
+}
+
+impl Batch {
+    fn is_full(&self) -> bool {
+        self.bytes_left == 0 || self.looks_left == 0
+    }
+}
 
 impl Fs {
-    /// Goes on with a file; true: it is done.
-    pub(super) fn recode_step(
+    /// Goes on for so many bytes of content; false: there is nothing left.
+    pub(super) fn recode_batch(
+        &self,
+        job: &Job,
+        walk: &mut Walk,
+        figures: &mut RewriteFigures,
+        bytes: u64,
+    ) -> Result<bool, Errno> {
+        let Some(compression) = job.spec.compression else { return Ok(false) };
+        let mut seen = *figures;
+        let outcome = self.collect(job, walk, &mut seen, bytes).and_then(|(records, goes_on)| {
+            self.store_all(&records, compression, figures)?;
+            Ok(goes_on)
+        });
+        match outcome {
+            Ok(_) => {
+                (figures.files, figures.stored_bytes) = (seen.files, seen.stored_bytes);
+                figures.logical_bytes = seen.logical_bytes;
+                figures.errors += seen.errors - job.figures.errors;
+            }
+            // Those that are done will say so themselves.
+            Err(_) => walk.go_back(self, job),
+        }
+        outcome
+    }
+
+    /// The next records to store anew; false: nothing is behind them, nor among them.
+    pub(super) fn collect(
+        &self,
+        job: &Job,
+        walk: &mut Walk,
+        figures: &mut RewriteFigures,
+        bytes: u64,
+    ) -> Result<(Vec<Record>, bool), Errno> {
+        let mut batch = Batch { records: Vec::new(), bytes_left: bytes, looks_left: LOOKS };
+        while !batch.is_full() {
+            let Some(file) = walk.file(self) else {
+                let goes_on = batch.looks_left < LOOKS;
+                return Ok((batch.records, goes_on));
+            };
+            let outcome =
+                self.hold(file.ino).and_then(|inode| self.collect_of(&inode, file, job, figures, &mut batch));
+            batch.looks_left = batch.looks_left.saturating_sub(1);
+            self.went(outcome, job, walk, figures)?;
+        }
+        Ok((batch.records, true))
+    }
+
+    /// Those of one file; true: these were the last ones.
+    fn collect_of(
         &self,
         inode: &InodeRef<'_>,
-        record: &mut u64,
+        file: &mut File,
         job: &Job,
         figures: &mut RewriteFigures,
+        batch: &mut Batch,
     ) -> Result<bool, Errno> {
         let Some(compression) = job.spec.compression else { return Ok(true) };
-        let object = Arc::clone(inode.object());
+        let object = inode.object();
         let block_bytes = u64::from(object.block_size());
-        for _ in 0..LOOKS {
-            let Some(at) = object.next_data(record.saturating_mul(block_bytes))? else { return Ok(true) };
-            let block = at / block_bytes;
-            *record = block + 1;
-            let Some(ptr) = object.stored_pointer(block)? else { continue };
-            let stored = ptr.allocated_bytes();
-            figures.stored_bytes += stored;
-            figures.logical_bytes += u64::from(ptr.lsize());
-            if ptr.birth().0 >= job.since || self.is_made_by(&ptr, compression) {
-                continue;
-            }
-            // The same again: it did not shrink then either.
-            let keep = |was: u8, made: &Made| {
-                made.compression().id() != was || made.compression() != Compression::Off
+        while !batch.is_full() {
+            batch.looks_left -= 1;
+            let Some(at) = object.next_data(file.record.saturating_mul(block_bytes))? else {
+                return Ok(true);
             };
-            let outcome = self.recode(inode, block, (compression, &keep), &self.rewriting.words);
-            match outcome {
-                Ok(Some(after)) => {
-                    figures.before_bytes += stored;
-                    figures.after_bytes += after;
-                }
-                Ok(None) => {}
-                Err(Errno::EIO) => {
-                    log::error!("rewriting {}: record {block} cannot be read", self.path_of(inode.ino));
-                    figures.errors += 1;
-                }
-                Err(errno) => {
-                    *record = block;
-                    figures.stored_bytes -= stored;
-                    figures.logical_bytes -= u64::from(ptr.lsize());
-                    return Err(errno);
-                }
+            let block = at / block_bytes;
+            file.record = block + 1;
+            let Some(was) = object.stored_pointer(block)? else { continue };
+            figures.stored_bytes += was.allocated_bytes();
+            figures.logical_bytes += u64::from(was.lsize());
+            if was.birth().0 < job.since && !self.is_made_by(&was, compression) {
+                batch.bytes_left = batch.bytes_left.saturating_sub(was.lsize().into());
+                batch.records.push(Record { ino: inode.ino, block, was });
             }
-            return Ok(false);
         }
         Ok(false)
     }
@@ -75,22 +135,100 @@ impl Fs {
         self.set.pool().zstd_level(normal).is_ok_and(|found| found == Some(level))
     }
 
+    fn store_all(
+        &self,
+        records: &[Record],
+        compression: Compression,
+        figures: &mut RewriteFigures,
+    ) -> Result<(), Errno> {
+        // The same again: it did not shrink then either.
+        let keep =
+            |was: u8, made: &Made| made.compression().id() != was || made.compression() != Compression::Off;
+        let made = self.make_all(records, (compression, &keep));
+        for (record, made) in records.iter().zip(made) {
+            let outcome = made.and_then(|made| {
+                let Some(made) = made else { return Ok(None) };
+                self.store_recoded(&self.hold(record.ino)?, record.block, made, &self.rewriting.words)
+            });
+            match outcome {
+                Ok(Some(after)) => {
+                    figures.before_bytes += record.was.allocated_bytes();
+                    figures.after_bytes += after;
+                }
+                // Removed meanwhile is no error.
+                Ok(None) | Err(Errno::ESTALE) => {}
+                // The pool is full, has stopped, or is closed.
+                Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
+                Err(errno) if self.set.pool().status().failed.is_some() => return Err(errno),
+                Err(errno) => {
+                    let (path, block) = (self.path_of(record.ino), record.block);
+                    log::error!("rewriting {path}: record {block} stays as it is: {errno}");
+                    figures.errors += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads and compresses all of them, each in one of some threads, this one among them.
+    fn make_all(&self, records: &[Record], wanted: Wanted<'_>) -> Vec<Result<Recoded, Errno>> {
+        let slots: Vec<OnceLock<Result<Recoded, Errno>>> = records.iter().map(|_| OnceLock::new()).collect();
+        let next = AtomicUsize::new(0);
+        let work = || {
+            loop {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let (Some(record), Some(slot)) = (records.get(at), slots.get(at)) else { return };
+                let made =
+                    self.hold(record.ino).and_then(|inode| self.make_recoded(&inode, record.block, wanted));
+                // Another record by now: whoever changed it wins.
+                let _ = slot.set(made.map(|made| made.filter(|((was, _), _)| *was == record.was)));
+            }
+        };
+        let threads = self.set.pool().env().workers().min(records.len());
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                // Where there can be no more threads this one does it alone.
+                let named = std::thread::Builder::new().name("terrane-rewrite".to_owned());
+                let _ = named.spawn_scoped(scope, work);
+            }
+            work();
+        });
+        slots.into_iter().map(|slot| slot.into_inner().unwrap_or(Err(Errno::EIO))).collect()
+    }
+
     /// Stores a record by an algorithm if `keep` likes what comes of it, given how it was stored. What it takes then; `None`: it was
     /// changed meanwhile, or stays.
     pub(super) fn recode<const N: usize>(
         &self,
         inode: &InodeRef<'_>,
         block: u64,
+        wanted: Wanted<'_>,
+        words: &Words<N>,
+    ) -> Result<Option<u64>, Errno> {
+        let Some(made) = self.make_recoded(inode, block, wanted)? else { return Ok(None) };
+        self.store_recoded(inode, block, made, words)
+    }
+
+    fn make_recoded(
+        &self,
+        inode: &InodeRef<'_>,
+        block: u64,
         (compression, keep): Wanted<'_>,
+    ) -> Result<Recoded, Errno> {
+        let Some((was, content)) = inode.object().stored_block(block)? else { return Ok(None) };
+        let BlockPtr::Normal(normal) = &was else { return Ok(None) };
+        let made = self.set.pool().make(&content, compression);
+        Ok(keep(normal.compression, &made).then_some(((was, content), made)))
+    }
+
+    fn store_recoded<const N: usize>(
+        &self,
+        inode: &InodeRef<'_>,
+        block: u64,
+        ((was, content), made): (StoredBlock, Made),
         words: &Words<N>,
     ) -> Result<Option<u64>, Errno> {
         let object: &Arc<Object> = inode.object();
-        let Some((was, content)) = object.stored_block(block)? else { return Ok(None) };
-        let BlockPtr::Normal(normal) = &was else { return Ok(None) };
-        let made = self.set.pool().make(&content, compression);
-        if !keep(normal.compression, &made) {
-            return Ok(None);
-        }
         let block_bytes = object.block_size();
         let start = block.saturating_mul(block_bytes.into());
         let file_bytes = inode.read().attrs.zpl.size;

@@ -109,7 +109,23 @@ impl Walk {
         walk
     }
 
+    /// Goes back to where the job says.
+    pub fn go_back(&mut self, fs: &Fs, job: &Job) {
+        *self = Walk::resume(fs, self.number, job);
+    }
+
+    /// The file that was begun, or the next one.
+    pub fn file(&mut self, fs: &Fs) -> Option<&mut File> {
+        if self.file.is_none() {
+            self.file = self.next(fs).map(|ino| File { ino, ..File::default() });
+        }
+        self.file.as_mut()
+    }
+
     pub fn place(&self) -> Place {
+        if self.alone.is_some() {
+            return Place::default();
+        }
         let none = File::default();
         let File { ino: file, record, beside, .. } = *self.file.as_ref().unwrap_or(&none);
         // A walk whose levels are gone is over: nothing is behind the largest offset.
@@ -118,7 +134,7 @@ impl Walk {
     }
 
     /// The next regular file.
-    pub fn next(&mut self, fs: &Fs) -> Option<Ino> {
+    fn next(&mut self, fs: &Fs) -> Option<Ino> {
         if let Some(alone) = self.alone.take() {
             return Some(alone);
         }

@@ -32,8 +32,9 @@ and so is one that changes faster than it is copied; --status counts them, and t
 The exit code is 0 when all is done, and 1 when it was cancelled, or files could not be read.
 ";
 
-/// Between two looks at how far it is.
+/// Between two looks at how far it is, and at the beginning: a small one is done soon.
 const PERIOD: Duration = Duration::from_millis(200);
+const FIRST_PERIOD: Duration = Duration::from_millis(10);
 /// Between two lines of `--json`.
 const LINE_PERIOD: Duration = Duration::from_secs(1);
 const CELLS: u64 = 20;
@@ -139,6 +140,7 @@ impl Rewrite {
         let mut row = first;
         let mut watched = Watched::new();
         let mut told: Option<Instant> = None;
+        let mut period = FIRST_PERIOD;
         while goes_on(&row) {
             if self.json && told.is_none_or(|told| told.elapsed() >= LINE_PERIOD) {
                 told = Some(Instant::now());
@@ -147,7 +149,8 @@ impl Rewrite {
             if !self.json {
                 watched.show(&row);
             }
-            std::thread::sleep(PERIOD);
+            std::thread::sleep(period);
+            period = (period * 5 / 4).min(PERIOD);
             row = ask(registry, target, &Query::RewriteStatus)?;
         }
         Ok(row)
