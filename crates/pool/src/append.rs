@@ -41,7 +41,7 @@ use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 mod slots;
 use writer::{Done, Pace, Work, Writer, carry_out};
 
-/// A batch is written when it reaches this many bytes (less in small zones).
+/// A batch is written when it reaches this many bytes (in smaller zones when they are full): each ends on a write unit.
 pub const BATCH_BYTES: u64 = 1 << 20;
 /// And that many, where survivors go and the run index should take less memory: a run lies in one batch.
 const COARSE_BATCH_BYTES: u64 = 8 << 20;
@@ -202,7 +202,7 @@ impl Streams {
         let pace = Arc::<Pace>::default();
         let start = || Writer::start(&done, &devices, &counters, (workers == 1, pace.clone()));
         let to_writer = (workers > 0).then(start);
-        let batch_bytes = BATCH_BYTES.min(capacity / 2);
+        let batch_bytes = BATCH_BYTES.min(capacity);
         Streams {
             pool,
             incarnation,
@@ -435,6 +435,10 @@ impl Streams {
         if data.capacity() == 0 {
             data = memory(&mut self.spare, self.batch_bytes);
         }
+        if open.start == 0 {
+            // Whoever writes two copies wants both to take as many bytes, and the other one's zone may have been written to.
+            data.resize(self.unit as usize);
+        }
         let offset = open.start + data.len() as u64;
         data.extend_from_slice(bytes);
         data.resize(data.len().next_multiple_of(GRANULE as usize));
@@ -518,7 +522,6 @@ impl Streams {
         };
         let mut tail = memory(&mut self.spare, self.batch_bytes);
         tail.extend_from_slice(&header.encode_sealed());
-        tail.resize(self.unit as usize);
         gather.state.lock().tail = tail;
         self.group.opened.push(opened);
         self.placer.opened(slot);

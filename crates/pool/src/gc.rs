@@ -108,6 +108,14 @@ struct Progress {
     unread: bool,
 }
 
+impl Progress {
+    /// The largest batch that is still to be looked through, in bytes.
+    fn part_bytes_max(&self) -> u64 {
+        let left = self.parts.get(self.part..).unwrap_or_default();
+        left.iter().map(|part| part.end - part.batch_start).max().unwrap_or(0)
+    }
+}
+
 /// What a victim gives and costs.
 #[derive(Clone, Copy)]
 struct Worth {
@@ -356,8 +364,9 @@ impl Group<'_> {
             self.st.collector.in_hand = Some(progress.worth);
             self.pool.publish_in_sync(self.st);
             let room = self.pool.physical_room(self.st).saturating_sub(self.pool.txg.reserved_open());
-            // The copies must fit, and the commit after them.
-            let needs = budget.min(progress.worth.left()) + self.pool.commit_room();
+            // The copies must fit, and the commit after them. A piece ends with the part in which its budget does.
+            let piece_max = budget.saturating_add(progress.part_bytes_max());
+            let needs = piece_max.min(progress.worth.left()) + self.pool.commit_room();
             if room < needs && needs <= self.pool.physical_room(self.st) {
                 // The next group turns what is promised into what is written, and emptied zones into room.
                 self.st.collector.progress = Some(progress);

@@ -36,7 +36,7 @@ fn collect_all(pool: &Arc<Pool>) {
 /// A life with that bound; how many runs the first collection leaves, and in how many directory parts.
 fn life(index_bytes: u64, seed: u64) -> (usize, usize) {
     let options = ImportOptions { index_bytes, ..options() };
-    let config = SimConfig { seed, zone_count: 260, zone_size: 1 << 20, ..SimConfig::default() };
+    let config = SimConfig { seed, zone_count: 80, zone_size: 4 << 20, ..SimConfig::default() };
     let device = SimDevice::new(config).unwrap();
     let devices = || -> Vec<Arc<dyn Device>> { vec![Arc::new(device.clone())] };
     let (mut pool, mut toy) = create_with(devices(), &CreateOptions::named("toy"), &options, seed);

@@ -66,7 +66,7 @@ impl Setting {
             zones,
             zone_bytes,
             group_bytes: zone_bytes / 2,
-            batch_bytes: BATCH_BYTES.min(zone_bytes / 4),
+            batch_bytes: BATCH_BYTES.min(zone_bytes),
             slots: layout.slots() as u32,
             ages: survivors.len() as u32,
             victim: VictimPolicy::CostBenefit,
