@@ -467,7 +467,10 @@ impl Streams {
             return Err(error.into());
         }
         let bytes = end - open.start;
-        counters.spend(open.seq, bytes, &[entry], &part);
+        let entries = vec![entry];
+        counters.spend(open.seq, bytes, &entries, &part);
+        let previous = (open.last_part != NO_PART).then_some(open.last_part);
+        self.parts.insert(Arc::new(Part::new(open.seq, txg, (open.start, end), previous, entries)));
         (open.start, open.last_part, open.part) = (end, end, PartEncoder::new(end));
         open.gather.state.lock().tail_start = end;
         let place = (open.seq, open.home, offset, end - offset);

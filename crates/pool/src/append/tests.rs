@@ -230,16 +230,21 @@ fn the_parts_of_what_was_written_are_at_hand() {
     append(&mut streams, &mut source, 1, 16, None).unwrap();
     streams.drain(Txg(9), &mut source).unwrap();
     let end = streams.group.written[&ZoneSeq(10)].claimed;
-    let part = streams.parts().get(ZoneSeq(10), end).unwrap();
-    let mut raw = vec![0; 4096];
-    device.read(ZoneIdx(10), end - 4096, &mut raw).unwrap();
-    let trailer = crate::directory::parse_trailer(&raw, ZoneSeq(10), end).unwrap();
-    let from = raw.len() - (end - trailer.part_start) as usize;
-    let stored = crate::directory::parse_part(1, &trailer, &raw[from..], end).unwrap();
-    assert_eq!(
-        (&part.entries, part.batch_start, part.previous, part.txg),
-        (&stored.entries, stored.batch_start, stored.previous, stored.txg)
-    );
+    let own = streams.write_alone(0, Class::MetaA, Txg(9), crate::directory::POOL_RECORD, &[7; 500]).unwrap();
+    let at_hand = |end: u64| {
+        let part = streams.parts().get(ZoneSeq(10), end).unwrap();
+        let mut raw = vec![0; 4096];
+        device.read(ZoneIdx(10), end - 4096, &mut raw).unwrap();
+        let trailer = crate::directory::parse_trailer(&raw, ZoneSeq(10), end).unwrap();
+        let from = raw.len() - (end - trailer.part_start) as usize;
+        let stored = crate::directory::parse_part(1, &trailer, &raw[from..], end).unwrap();
+        assert_eq!(
+            (&part.entries, part.batch_start, part.previous, part.txg),
+            (&stored.entries, stored.batch_start, stored.previous, stored.txg)
+        );
+    };
+    at_hand(end);
+    at_hand(own.2 + own.3);
     assert!(streams.parts().get(ZoneSeq(11), 24 << 10).is_none(), "what was not written is nowhere");
 }
 
