@@ -19,6 +19,10 @@ pub trait Env: Send + Sync {
         (self.wall_ns() / 60_000_000_000 % (24 * 60)) as u16
     }
     fn sleep(&self, time: Duration);
+    /// For delays that are shorter than timers are usually late. The calling thread's timers may be exact from then on.
+    fn sleep_exactly(&self, time: Duration) {
+        self.sleep(time);
+    }
     /// From now on the calling thread takes no processor from one that runs when it wakes.
     fn never_preempt(&self) {}
     /// From now on other threads go before the calling one.
@@ -71,6 +75,10 @@ impl Env for SystemEnv {
 
     fn sleep(&self, time: Duration) {
         std::thread::sleep(time);
+    }
+
+    fn sleep_exactly(&self, time: Duration) {
+        terrane_device::sleep_exactly(time);
     }
 
     fn never_preempt(&self) {

@@ -227,8 +227,8 @@ const LITTLE_BYTES: u64 = 256 << 10;
 const LITTLE_PART: u64 = 8;
 /// A change that may dirty no more is delayed where room comes by collection.
 const PACED_BYTES: u64 = 64 << 10;
-/// A delay is slept but for its last part, in nanoseconds, for which the processor is offered to others: timers are late by as much.
-const WATCH_NS: u64 = 120_000;
+/// Whoever woke from a delay so many nanoseconds late, at the most, waits as much less for his next change.
+const LATE_MAX_NS: u64 = 200_000;
 /// Groups after which a writer is told that the pool is full if there was never more room than before.
 const PATIENCE: u32 = 48;
 
@@ -490,7 +490,8 @@ impl Pool {
                     queue.enter();
                     let now = self.env.monotonic_ns();
                     // Each behind the one before: it is the pace of all.
-                    let wake = (state.pace.wake_ns.max(now) + ns).min(now + DELAY_MAX_NS);
+                    let from = state.pace.wake_ns.max(now.saturating_sub(LATE_MAX_NS));
+                    let wake = (from + ns).min(now + DELAY_MAX_NS);
                     state.pace.wake_ns = wake;
                     // Without groups there is no more room, however slowly it is taken.
                     let group = pace::group_bytes(self.txg.room().ahead);
@@ -606,15 +607,14 @@ impl Pool {
         Wait::Delay(Duration::from_nanos(share as u64))
     }
 
-    /// Until the pool's clock says so; shorter than a timer is late.
+    /// Until the pool's clock says so. Nobody offers his processor to others instead: Linux takes that for all he was to be given next.
     fn wait_until(&self, wake_ns: u64) {
         loop {
             let left = wake_ns.saturating_sub(self.env.monotonic_ns());
-            match left {
-                0 => return,
-                1..=WATCH_NS => std::thread::yield_now(),
-                _ => self.env.sleep(Duration::from_nanos(left - WATCH_NS)),
+            if left == 0 {
+                return;
             }
+            self.env.sleep_exactly(Duration::from_nanos(left));
         }
     }
 
