@@ -273,6 +273,12 @@ impl Streams {
         })
     }
 
+    /// Bytes of zones that the group has taken, with what is not sent yet.
+    pub fn taken(&self) -> u64 {
+        let gathered = self.open.iter().flatten().flat_map(|open| open.gathered);
+        self.group.device_bytes + gathered.map(|(_, bytes)| bytes).sum::<u64>()
+    }
+
     /// The same without what is left to metadata, whose two copies want some of each.
     pub fn room_for_data(&self, slot: usize) -> u64 {
         self.room(slot).saturating_sub(self.kept_for_metadata)

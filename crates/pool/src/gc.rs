@@ -441,7 +441,7 @@ impl Group<'_> {
             // Somebody waits, or will: as much as one group can do.
             return missing.max(per_zone);
         }
-        let taken = self.st.streams.group.device_bytes;
+        let taken = self.st.streams.taken();
         // At the edge as much as was taken; the more is missing the more.
         missing.min(taken + (u128::from(taken) * u128::from(missing) / u128::from(ahead.max(1))) as u64)
     }

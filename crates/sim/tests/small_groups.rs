@@ -1,0 +1,43 @@
+//! A nearly full pool whose groups are smaller than a batch: collection gives each what it took, though most of that is not sent yet.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use terrane_posix::WriteFlags;
+use terrane_sim::dice::Dice;
+use terrane_sim::machine::{Machine, Plan, USER};
+
+const RECORD: u64 = 4 << 10;
+const ZONE: u64 = 1 << 20;
+/// Records that are replaced in a group.
+const GROUP: usize = 100;
+
+#[test]
+fn collection_keeps_up_with_groups_smaller_than_a_batch() {
+    let props = vec![("recordsize", "4K"), ("compression", "off")];
+    let plan = Plan { zones: 256, capacity: ZONE, drive: true, props, ..Plan::small(3) };
+    let machine = Machine::create(&plan).unwrap();
+    let fs = machine.fs();
+    let collected = || machine.pool.stats().collected_bytes;
+    let stat = fs.statfs();
+    let records = stat.free * u64::from(stat.block_size) / 100 * 85 / RECORD;
+    let ino = fs.create(fs.root(), b"file", 0o644, &USER).unwrap().ino;
+    let mut dice = Dice::new(7);
+    let mut write = |place: u64| {
+        let bytes: Vec<u8> = (0..RECORD / 8).flat_map(|_| dice.word().to_le_bytes()).collect();
+        let before = collected();
+        assert_eq!(fs.write(ino, place * RECORD, &bytes, WriteFlags::default()).unwrap(), RECORD as u32);
+        collected() > before
+    };
+    (0..records).for_each(|place| _ = write(place));
+    fs.sync().unwrap();
+    let mut places = Dice::new(8);
+    let (mut groups, mut waited, began) = (0, 0, collected());
+    while collected() - began < 100 * ZONE {
+        waited += (0..GROUP).filter(|_| write(places.below(records))).count();
+        fs.sync().unwrap();
+        groups += 1;
+    }
+    println!("{waited} writes waited for collection in {groups} groups");
+    assert!(groups > 100 && waited * 100 <= groups, "{waited} waited in {groups} groups");
+    machine.check().unwrap();
+}
