@@ -18,6 +18,8 @@ pub struct Turns {
     pub warm: usize,
     pub slice: Duration,
     pub rounds: usize,
+    /// Operations that are asked for each second, at random times; without, the next one once the last one is done.
+    pub demand: Option<f64>,
     pub same: Option<PathBuf>,
     pub off: Option<PathBuf>,
 }
@@ -52,7 +54,7 @@ pub fn run(asked: &Asked, turns: &Turns) {
         for turn in 0..cases.len() {
             // Nobody always comes behind the same.
             let at = (round + turn) % cases.len();
-            cases[at].turn(turns.slice);
+            cases[at].turn(turns);
         }
     }
     report(cases);
@@ -81,7 +83,7 @@ impl Case {
     fn warm(&mut self, operations: usize) {
         // Every block of pointers once.
         (0..self.opened.records).step_by(POINTERS).for_each(|place| self.opened.read(place, &mut self.out));
-        (0..operations).for_each(|_| self.operate());
+        (0..operations).for_each(|_| self.operate(Instant::now()));
         self.rest();
         self.hits.clear();
         self.misses.clear();
@@ -90,11 +92,14 @@ impl Case {
         self.before = self.opened.pool.stats().cache_by_kind;
     }
 
-    fn turn(&mut self, slice: Duration) {
+    fn turn(&mut self, turns: &Turns) {
         let (hits, misses) = (self.hits.len(), self.misses.len());
         let began = Instant::now();
-        while began.elapsed() < slice {
-            self.operate();
+        let mut due = began;
+        while began.elapsed() < turns.slice {
+            due = turns.demand.map_or_else(Instant::now, |demand| due + self.gap(demand));
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            self.operate(due);
         }
         self.measured += began.elapsed();
         let mut reads = [&self.hits[hits..], &self.misses[misses..]].concat();
@@ -110,12 +115,19 @@ impl Case {
         }
     }
 
-    fn operate(&mut self) {
+    /// Between one request and the next of users who do not know of each other.
+    fn gap(&mut self, demand: f64) -> Duration {
+        let part = ((self.places.word() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        Duration::from_secs_f64(-part.ln() / demand)
+    }
+
+    /// What was to be done at `due`, and takes as long as from then.
+    fn operate(&mut self, due: Instant) {
         let place = self.places.next();
         if self.places.word() % 10 < 7 {
-            let (start, cpu, requests) = (Instant::now(), own_cpu_ns(), own_requests());
+            let (cpu, requests) = (own_cpu_ns(), own_requests());
             self.opened.read(place, &mut self.out);
-            let took = start.elapsed();
+            let took = due.elapsed();
             self.cpu_ns += own_cpu_ns() - cpu;
             if own_requests() == requests { &mut self.hits } else { &mut self.misses }.push(took);
         } else {

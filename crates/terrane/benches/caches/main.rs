@@ -3,7 +3,8 @@
 //!
 //! * `blocks`: random reads and overwrites, seven to three, of records of 16 KiB in a file that is much larger than the memory: with blocks
 //!   as they are stored; with `--same IMAGE`, made alike, the same budget of decompressed blocks, as caches of old held them; and, with
-//!   `--off IMAGE`, of a file that is not compressed. They take turns of `--slice` ms, `--rounds` times.
+//!   `--off IMAGE`, of a file that is not compressed. They take turns of `--slice` ms, `--rounds` times. With `--demand` so
+//!   many operations are asked for each second, at random times, whoever is slow, and time counts from then.
 //! * `again`: what readers of a file that fits pay in processor time, when it was just written and when it was just read.
 //! * `second`: random reads of a working set that takes four times the memory, with a cache device beside a slow one and without; after a
 //!   kill; and with bytes of the cache device flipped, in which case what is read is compared.
@@ -12,7 +13,7 @@
 //! Files are made once and used again: `make --image FILE [--size MB] [--level PROPERTY] [--record KIB]`.
 //!
 //!     cargo bench -p terrane --bench caches -- make|blocks|again|second|streams --image FILE [--size MB] [--cache MB] [--asked N]
-//!         [--zipf POWER] [--latency US] [--rate MB/s] [--same FILE] [--off FILE] [--warm N] [--slice MS] [--rounds N]
+//!         [--zipf POWER] [--latency US] [--rate MB/s] [--same FILE] [--off FILE] [--warm N] [--slice MS] [--rounds N] [--demand N]
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
@@ -228,6 +229,7 @@ fn main() {
             warm: args.number("--warm", 45_000),
             slice: Duration::from_millis(args.number("--slice", 2000) as u64),
             rounds: args.number("--rounds", 15),
+            demand: args.option("--demand").map(|demand| demand.parse().unwrap()),
             same: args.option("--same").map(PathBuf::from),
             off: args.option("--off").map(PathBuf::from),
         };
