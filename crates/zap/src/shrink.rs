@@ -43,8 +43,12 @@ pub struct Shrink {
 impl Shrink {
     /// Bytes that [`Zap::apply_shrink`] writes; beside that it only frees blocks.
     pub fn bytes(&self) -> usize {
-        self.built.blocks().map(|(_, bytes)| bytes.len()).sum()
+        bytes_of(&self.built)
     }
+}
+
+fn bytes_of(built: &MemStore) -> usize {
+    built.blocks().map(|(_, bytes)| bytes.len()).sum()
 }
 
 /// What a ZAP remembers about its removals, and which state of it a plan was made of.
@@ -171,7 +175,12 @@ impl Zap {
             BlockKind::Fat => {
                 let header = fat::header(store)?;
                 let entries = entries_for_slots(store, &self.options)?;
-                Ok(slots_of_entries(&entries, (header.salt, header.norm), &self.options))
+                let built = slots_of_entries(&entries, (header.salt, header.norm), &self.options);
+                // Long values in small blocks may need less room than slots that are all as wide as the widest.
+                let blocks = header.num_leafs.saturating_add(header.table_numblks).saturating_add(1);
+                Ok(built.filter(|built| {
+                    bytes_of(built) as u64 <= blocks.saturating_mul(store.block_size() as u64)
+                }))
             }
         }
     }
