@@ -260,6 +260,12 @@ impl Streams {
         Ok(choice.slot)
     }
 
+    /// Bytes of zones that the group has taken, with what is not sent yet.
+    pub fn taken(&self) -> u64 {
+        let gathered = self.open.iter().flatten().flat_map(|open| open.gathered);
+        self.group.device_bytes + gathered.map(|(_, bytes)| bytes).sum::<u64>()
+    }
+
     /// Bytes that still fit the slot's open zone.
     pub fn room(&self, slot: usize) -> u64 {
         let open = self.open.get(slot).and_then(Option::as_ref);
@@ -271,12 +277,6 @@ impl Streams {
             let part = open.part.stored_bytes() + 2 * ENTRY_BYTES_MAX;
             (open.capacity - open.capacity % self.unit).saturating_sub(used + part)
         })
-    }
-
-    /// Bytes of zones that the group has taken, with what is not sent yet.
-    pub fn taken(&self) -> u64 {
-        let gathered = self.open.iter().flatten().flat_map(|open| open.gathered);
-        self.group.device_bytes + gathered.map(|(_, bytes)| bytes).sum::<u64>()
     }
 
     /// The same without what is left to metadata, whose two copies want some of each.

@@ -607,7 +607,7 @@ impl Pool {
         Wait::Delay(Duration::from_nanos(share as u64))
     }
 
-    /// Until the pool's clock says so. Nobody offers his processor to others instead: Linux takes that for all he was to be given next.
+    /// Until the pool's clock says so. Nobody offers his processor to others instead: that costs milliseconds where they run.
     fn wait_until(&self, wake_ns: u64) {
         loop {
             let left = wake_ns.saturating_sub(self.env.monotonic_ns());
