@@ -324,6 +324,36 @@ fn what_cannot_be_is_refused_and_what_goes_on_can_be_ended() {
 }
 
 #[test]
+fn a_record_that_cannot_be_read_is_told_once_however_often_room_runs_out() {
+    let mut m = Machine::sized(83, &[("compression", "zstd-9"), ("recordsize", "16K")], 64, 1 << 20);
+    let root = m.fs().root();
+    let files: Vec<Ino> = (0..60).map(|at| m.fs().file(root, &format!("file {at}")).ino).collect();
+    for (at, file) in (0..).zip(&files) {
+        m.fs().put(*file, 0, &text(at, 1 << 20));
+    }
+    m.fs().sync().unwrap();
+    m.remount();
+    files.iter().for_each(|file| m.rot(*file, 1));
+    let fs = m.fs();
+    // What is not compressed takes four times the room, which is more than there is.
+    fs.rewrite_begin(&spec(root, "off")).unwrap();
+    let mut told = Vec::new();
+    while told.len() < 3 {
+        if fs.rewrite_batch(80 << 20).unwrap() == RewriteStep::NoRoom {
+            told.push(fs.rewrite_status().unwrap().figures.errors);
+        }
+        assert_ne!(fs.rewrite_status().unwrap().state, RewriteState::Done, "there was room for all");
+    }
+    assert_eq!(told, [told[0]; 3]);
+    for at in 10..60 {
+        fs.unlink(root, format!("file {at}").as_bytes()).unwrap();
+    }
+    fs.sync().unwrap();
+    let errors = run(fs).errors;
+    assert!((10..=60).contains(&errors), "{errors} of 60 records were told");
+}
+
+#[test]
 fn names_that_come_and_go_meanwhile_do_no_harm() {
     let m = Machine::new(91, &[("compression", "lz4"), ("recordsize", "16K")]);
     let fs = m.fs();

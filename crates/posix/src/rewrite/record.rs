@@ -145,6 +145,8 @@ impl Fs {
         let keep =
             |was: u8, made: &Made| made.compression().id() != was || made.compression() != Compression::Off;
         let made = self.make_all(records, (compression, &keep));
+        // Told once all have been seen: where there is no room they will be seen again.
+        let mut unreadable = Vec::new();
         for (record, made) in records.iter().zip(made) {
             let outcome = made.and_then(|made| {
                 let Some(made) = made else { return Ok(None) };
@@ -160,12 +162,13 @@ impl Fs {
                 // The pool is full, has stopped, or is closed.
                 Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
                 Err(errno) if self.set.pool().status().failed.is_some() => return Err(errno),
-                Err(errno) => {
-                    let (path, block) = (self.path_of(record.ino), record.block);
-                    log::error!("rewriting {path}: record {block} stays as it is: {errno}");
-                    figures.errors += 1;
-                }
+                Err(errno) => unreadable.push((record, errno)),
             }
+        }
+        for (record, errno) in unreadable {
+            let (path, block) = (self.path_of(record.ino), record.block);
+            log::error!("rewriting {path}: record {block} stays as it is: {errno}");
+            figures.errors += 1;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::{Objects, Pool};
+use terrane_object::{BlockPtr, ObjectId, Objects, Pool};
 use terrane_pool::{CreateOptions, Env, ImportOptions, SeededEnv, SystemEnv};
 use terrane_posix::{Attr, Cred, Errno, Fs, Ino, SetAttr, WriteFlags};
 
@@ -115,6 +115,19 @@ impl Machine {
         pool.export().unwrap();
         drop((objects, pool));
         self.mount();
+    }
+
+    /// A record of a file rots, in all its copies, and nobody has it in memory.
+    pub fn rot(&self, ino: Ino, block: u64) {
+        let object = self.fs().dataset().objects().hold(ObjectId(ino)).unwrap();
+        let Some(BlockPtr::Normal(normal)) = object.stored_pointer(block).unwrap() else {
+            panic!("record {block} of {ino} is not stored in a block of its own")
+        };
+        for copy in normal.copies() {
+            let (_, home, offset) = self.pool().whereabouts(copy, normal.psize).unwrap();
+            self.device.rot(home.zone, offset + 7, &[0xff]).unwrap();
+        }
+        self.pool().drop_cache();
     }
 
     /// The power fails, whatever runs: every device operation fails from now on.
