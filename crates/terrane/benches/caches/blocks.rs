@@ -5,13 +5,15 @@
 
 use crate::cpu::own_cpu_ns;
 use crate::throttle::own_requests;
-use crate::{Asked, Opened, Places, RECORD, record};
+use crate::{Asked, Opened, Places, RECORD, random, record};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use terrane_pool::cache::CacheStats;
 
 /// In a block of them, of a file of records of 16 KiB.
 const POINTERS: usize = 32;
+/// Draws of the turns that say how much a ratio owes to chance.
+const DRAWS: usize = 400;
 
 /// How long, and beside what.
 pub struct Turns {
@@ -31,14 +33,15 @@ struct Case {
     places: Places,
     out: Vec<u8>,
     operations: u64,
-    /// Of reads that needed no device, and of the others.
+    /// What reads took that needed no device, what those of this turn took, and of each turn before.
     hits: Vec<Duration>,
-    misses: Vec<Duration>,
+    reads: Vec<Duration>,
+    turns: Vec<Vec<Duration>>,
+    /// Reads that asked the device more than once.
+    far: u64,
     cpu_ns: u64,
     measured: Duration,
     before: [CacheStats; 2],
-    /// Of each turn.
-    p99: Vec<f64>,
 }
 
 pub fn run(asked: &Asked, turns: &Turns) {
@@ -72,11 +75,12 @@ impl Case {
             out: Vec::new(),
             operations: 0,
             hits: Vec::new(),
-            misses: Vec::new(),
+            reads: Vec::new(),
+            turns: Vec::new(),
+            far: 0,
             cpu_ns: 0,
             measured: Duration::ZERO,
             before: Default::default(),
-            p99: Vec::new(),
         }
     }
 
@@ -86,14 +90,14 @@ impl Case {
         (0..operations).for_each(|_| self.operate(Instant::now()));
         self.rest();
         self.hits.clear();
-        self.misses.clear();
+        self.reads.clear();
+        self.far = 0;
         self.cpu_ns = 0;
         self.operations = 0;
         self.before = self.opened.pool.stats().cache_by_kind;
     }
 
     fn turn(&mut self, turns: &Turns) {
-        let (hits, misses) = (self.hits.len(), self.misses.len());
         let began = Instant::now();
         let mut due = began;
         while began.elapsed() < turns.slice {
@@ -102,8 +106,8 @@ impl Case {
             self.operate(due);
         }
         self.measured += began.elapsed();
-        let mut reads = [&self.hits[hits..], &self.misses[misses..]].concat();
-        self.p99.push(percentile(&mut reads, 0.99));
+        self.reads.sort_unstable();
+        self.turns.push(std::mem::take(&mut self.reads));
         self.rest();
     }
 
@@ -129,7 +133,11 @@ impl Case {
             self.opened.read(place, &mut self.out);
             let took = due.elapsed();
             self.cpu_ns += own_cpu_ns() - cpu;
-            if own_requests() == requests { &mut self.hits } else { &mut self.misses }.push(took);
+            match own_requests() - requests {
+                0 => self.hits.push(took),
+                asked => self.far += u64::from(asked > 1),
+            }
+            self.reads.push(took);
         } else {
             self.opened.write(place, &record(place, self.places.state));
         }
@@ -137,16 +145,15 @@ impl Case {
     }
 }
 
-/// In microseconds.
-fn percentile(times: &mut [Duration], part: f64) -> f64 {
-    times.sort_unstable();
+/// Of sorted times, in microseconds.
+fn percentile(times: &[Duration], part: f64) -> f64 {
     let at = (times.len().saturating_sub(1) as f64 * part) as usize;
     times.get(at).map_or(0.0, |time| time.as_secs_f64() * 1e6)
 }
 
 fn report(cases: Vec<Case>) {
     println!(
-        "{:<24} {:>7} {:>12} {:>8} {:>9} {:>8} {:>8} {:>6} {:>6} {:>6} {:>7} {:>9} {:>7} {:>7}",
+        "{:<24} {:>7} {:>12} {:>8} {:>9} {:>8} {:>8} {:>6} {:>6} {:>6} {:>7} {:>9} {:>6} {:>7} {:>7}",
         "",
         "hits %",
         "holds MiB of",
@@ -159,26 +166,45 @@ fn report(cases: Vec<Case>) {
         "p99.9",
         "hit p50",
         "hit p99",
+        "far %",
         "cpu us",
         "ops/s"
     );
-    let first_p99 = cases[0].p99.clone();
-    for mut case in cases {
+    for (nth, case) in cases.iter().enumerate() {
         case.row();
-        if case.p99 != first_p99 {
-            compare(&first_p99, &case.p99);
+        if nth > 0 {
+            compare(&cases[0].turns, &case.turns);
         }
         case.opened.pool.export().unwrap();
     }
 }
 
-/// How the first case did beside another one, turn by turn.
-fn compare(first: &[f64], other: &[f64]) {
-    let mut ratios: Vec<f64> = first.iter().zip(other).map(|(first, other)| first / other).collect();
+/// How p99 of the first case did beside that of another one: turn by turn, and of all turns together.
+fn compare(first: &[Vec<Duration>], other: &[Vec<Duration>]) {
+    let p99 = |reads: &[Duration]| percentile(reads, 0.99);
+    let mut ratios: Vec<f64> =
+        first.iter().zip(other).map(|(first, other)| p99(first) / p99(other)).collect();
     ratios.sort_unstable_by(f64::total_cmp);
+    // Turns are drawn again, because reads of one turn have their slow moments together (Efron 1979).
+    let all: Vec<usize> = (0..first.len()).collect();
+    let noise = random::bytes(99, DRAWS * all.len() * 8);
+    let mut drawn: Vec<f64> = noise
+        .chunks(all.len() * 8)
+        .map(|words| {
+            let turn = |word: &[u8]| {
+                word.iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte)) as usize % all.len()
+            };
+            let turns: Vec<usize> = words.chunks(8).map(turn).collect();
+            together(first, &turns) / together(other, &turns)
+        })
+        .collect();
+    drawn.sort_unstable_by(f64::total_cmp);
     println!(
-        "{:<24} p99 as stored is {:.2} of its (quartiles {:.2}, {:.2}), and the lower one in {} of {} rounds",
+        "{:<24} p99 as stored is {:.2} of its over all rounds (19 of 20 draws of them: {:.2} to {:.2}); by round {:.2} (quartiles {:.2}, {:.2}), and lower in {} of {}",
         "",
+        together(first, &all) / together(other, &all),
+        drawn[DRAWS / 40],
+        drawn[DRAWS - 1 - DRAWS / 40],
         ratios[ratios.len() / 2],
         ratios[ratios.len() / 4],
         ratios[ratios.len() * 3 / 4],
@@ -187,27 +213,39 @@ fn compare(first: &[f64], other: &[f64]) {
     );
 }
 
+/// p99 of the reads of these turns, in microseconds.
+fn together(turns: &[Vec<Duration>], of: &[usize]) -> f64 {
+    let mut reads: Vec<Duration> = of.iter().flat_map(|turn| &turns[*turn]).copied().collect();
+    let at = (reads.len().saturating_sub(1) as f64 * 0.99) as usize;
+    reads.select_nth_unstable(at).1.as_secs_f64() * 1e6
+}
+
 impl Case {
-    fn row(&mut self) {
+    fn row(&self) {
         let ([data, metadata], [before, _]) = (self.opened.pool.stats().cache_by_kind, self.before);
         let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
         let (hits, misses) = ((data.hits - before.hits) as f64, (data.misses - before.misses) as f64);
-        let mut all = [&self.hits[..], &self.misses[..]].concat();
+        let sorted = |mut times: Vec<Duration>| {
+            times.sort_unstable();
+            times
+        };
+        let (all, hits_alone) = (sorted(self.turns.concat()), sorted(self.hits.clone()));
         let cpu_us = self.cpu_ns as f64 / 1e3 / all.len() as f64;
         println!(
-            "{:<24} {:>7.1} {:>12} {:>8.1} {:>9.1} {:>8.1} {:>8.0} {:>6.0} {:>6.0} {:>6.0} {:>7.0} {:>9.0} {:>7.1} {:>7.0}",
+            "{:<24} {:>7.1} {:>12} {:>8.1} {:>9.1} {:>8.1} {:>8.0} {:>6.0} {:>6.0} {:>6.0} {:>7.0} {:>9.0} {:>6.2} {:>7.1} {:>7.0}",
             self.what,
             100.0 * hits / (hits + misses),
             (data.blocks * RECORD as u64) >> 20,
             mib(data.bytes),
             mib(metadata.bytes),
             mib(metadata.plain_bytes),
-            percentile(&mut all, 0.5),
-            percentile(&mut all, 0.9),
-            percentile(&mut all, 0.99),
-            percentile(&mut all, 0.999),
-            percentile(&mut self.hits, 0.5),
-            percentile(&mut self.hits, 0.99),
+            percentile(&all, 0.5),
+            percentile(&all, 0.9),
+            percentile(&all, 0.99),
+            percentile(&all, 0.999),
+            percentile(&hits_alone, 0.5),
+            percentile(&hits_alone, 0.99),
+            100.0 * self.far as f64 / all.len() as f64,
             cpu_us,
             self.operations as f64 / self.measured.as_secs_f64(),
         );
