@@ -5,9 +5,11 @@
 #                          [--reps 1] [--json FILE]
 #
 # A drive is SIZE_MB:ZONE_MB[:MAX_OPEN[:CAPACITY_MB[:CONVENTIONAL]]]. Each run has a machine of its own, which $ZONED_RUNNER makes
-# (called as `$ZONED_RUNNER --mem SIZE --zoned NAME:DRIVE -- COMMAND`); peers follow each other within a repetition. Device bytes
-# are the kernel's count for the zoned drive alone. xfs has a conventional device of 1 GiB beside it for its metadata, f2fs one of
-# 256 MiB, in memory as the drive is; terrane-file is a pool of the same shape in a file in memory, and its bytes are its own count.
+# (called as `$ZONED_RUNNER --mem SIZE --zoned NAME:DRIVE -- COMMAND`). It gets one of this machine's processors, as it has one itself:
+# spread over two, its kernel and its processes wake each other at ten times the price of a system call, and that is what is measured.
+# Peers follow each other within a repetition. Device bytes are the kernel's count for the zoned drive alone. xfs has a conventional
+# device of 1 GiB beside it for its metadata, f2fs one of 256 MiB, in memory as the drive is; terrane-file is a pool of the same shape
+# in a file in memory, and its bytes are its own count.
 #
 # MKFS_XFS names a mkfs.xfs that knows zones (6.15 or later); MOUNT_OPTIONS are given to `terrane mount -o`, POOL_OPTIONS to
 # `terrane pool create`; METRICS is a directory that keeps what `terrane metrics` says after each run.
@@ -88,6 +90,8 @@ done
 [ -n "${NO_BUILD:-}" ] || (cd "$top" && cargo build --quiet --release -p terrane-cli -p fsbench)
 [ -z "${METRICS:-}" ] || mkdir -p "$METRICS"
 
+# The last one that this process may use.
+processor=$(taskset -cp $$ | sed 's/.*[ ,-]//')
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 : >"$work/results"
@@ -110,7 +114,7 @@ run() { # peer, drive, repetition
     printf '%5d s  %s on %s, repetition %d\n' "$SECONDS" "$1" "$2" "$3" >&2
     # A machine of its own gets no variables of this one.
     # shellcheck disable=SC2086
-    if ! $ZONED_RUNNER --mem "${mem}M" "${drives_of_run[@]}" --timeout $((secs * 4 + 400)) -- \
+    if ! taskset -c "$processor" $ZONED_RUNNER --mem "${mem}M" "${drives_of_run[@]}" --timeout $((secs * 4 + 400)) -- \
         env TERRANE="$terrane" ${MKFS_XFS:+MKFS_XFS="$MKFS_XFS"} ${METRICS:+METRICS="$METRICS"} \
         ${POOL_OPTIONS:+POOL_OPTIONS="$POOL_OPTIONS"} ${MOUNT_OPTIONS:+MOUNT_OPTIONS="$MOUNT_OPTIONS"} "$self" --measure "$1" "$2" --tag "shape=$2" --tag "raw=$raw" --tag "rep=$3" --seed "$3" gc --percent "$percent" --secs "$secs" \
         >"$work/one" 2>"$work/log"; then
