@@ -11,7 +11,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 use support::{Place, Running, can_mount, kill};
 
@@ -270,10 +270,8 @@ fn every_way_to_unmount_ends_clean() {
         place.run("mount tank mnt", 0);
         fs::write(mnt.join(way), way).unwrap();
         match way {
-            "umount" => assert!(Command::new("umount").arg(&mnt).status().unwrap().success()),
-            "fusermount3" => {
-                assert!(Command::new("fusermount3").arg("-u").arg(&mnt).status().unwrap().success())
-            }
+            "umount" => place.unmount_by(&["umount"]),
+            "fusermount3" => place.unmount_by(&["fusermount3", "-u"]),
             "busy" => {
                 let open = File::open(mnt.join(way)).unwrap();
                 kill("-TERM", place.daemon_pid());

@@ -43,6 +43,16 @@ impl Place {
         output
     }
 
+    /// Unmounts by a program that is not ours. It may be busy at first: what other tests start has a copy of an open file for a moment.
+    pub fn unmount_by(&self, words: &[&str]) {
+        let (program, args) = words.split_first().unwrap();
+        let begun = Instant::now();
+        while !Command::new(program).args(args).arg(self.path("mnt")).status().unwrap().success() {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{} stays busy", self.path("mnt").display());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     pub fn out(&self, words: &str) -> String {
         String::from_utf8(self.run(words, 0).stdout).unwrap()
     }
