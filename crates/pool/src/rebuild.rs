@@ -15,7 +15,8 @@
 //! whose header is damaged is known by its parts.
 //!
 //! Invariant: nothing that a part lists is taken twice, and no part that begins inside another is believed: what a crash left behind
-//! the end of a zone looks like a part, and the next batch only overwrites its beginning.
+//! the end of a zone looks like a part, and the next batch only overwrites its beginning. On drives with write pointers of their own it
+//! stays whole, and the next batch lies behind it; so no part is believed either that the next one does not name, or one behind it.
 
 use crate::addr::{Addr, GRANULE, granule_bytes};
 use crate::devices::Devices;
@@ -172,6 +173,8 @@ impl Scan<'_> {
             let follows = part.batch_start >= last_end && of >= incarnation;
             if follows && part.txg <= self.up_to {
                 (last_end, incarnation) = (end, of);
+                // Those behind the one that it names are of groups that a crash took back.
+                found.parts.split_off(&part.previous.unwrap_or(0).saturating_add(1));
                 found.parts.insert(end, part);
             }
         });
@@ -212,7 +215,10 @@ impl Scan<'_> {
             };
             let apart = |other: &Part| other.end <= part.batch_start || part.end <= other.batch_start;
             if !found.parts.contains_key(&end) {
-                if !found.parts.values().all(apart) {
+                let behind = found.parts.range(end..).next();
+                let is_passed =
+                    behind.is_some_and(|(_, next)| next.previous.is_none_or(|previous| previous < end));
+                if is_passed || !found.parts.values().all(apart) {
                     continue;
                 }
                 log::warn!(

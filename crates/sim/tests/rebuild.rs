@@ -34,7 +34,8 @@ fn lose_sections(device: &SimDevice, seed: u64) -> u64 {
 #[test]
 fn an_index_that_is_lost_is_made_again_from_the_zones() {
     let mut moved = 0;
-    for seed in seeds(8) {
+    // Of the last, a zone goes on behind a batch that a crash took back.
+    for seed in seeds(8).into_iter().chain([810_064_609_498]) {
         let mut workload = collected(seed, 60 + seed % 3 * 60).unwrap();
         moved += workload.machine.pool.stats().runs;
         // What a crash leaves behind the end of zones looks like parts, and another life goes on over it.
