@@ -14,12 +14,28 @@ const LOOK_PART: u64 = 16;
 /// The young die so many times as readily, or their age tells nothing.
 const TELLING: f64 = 1.5;
 
+/// What died in the younger half of all that lived, and in the older; nothing where nothing lived.
+fn halves(died: &[f64], lived: &[f64]) -> (f64, f64) {
+    let half = lived.iter().sum::<f64>() / 2.0;
+    if half == 0.0 {
+        return (0.0, 0.0);
+    }
+    let (mut young, mut before) = (0.0, 0.0);
+    for (deaths, lives) in died.iter().zip(lived) {
+        // Of the step in the middle as much as makes half.
+        let share = ((half - before) / lives.max(1.0)).clamp(0.0, 1.0);
+        (young, before) = (young + deaths * share, before + lives);
+    }
+    (young, died.iter().sum::<f64>() - young)
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Mortality {
-    /// Bytes that died, by age.
+    /// Bytes that died since the last look, by age.
     died: Vec<f64>,
-    /// Bytes that lived, times the bytes that users wrote meanwhile.
-    lived: Vec<f64>,
+    /// Bytes that died young, and old, by the middle age of their look.
+    young: f64,
+    old: f64,
     now: u64,
     looked: u64,
     age_tells: bool,
@@ -27,7 +43,7 @@ pub(super) struct Mortality {
 
 impl Default for Mortality {
     fn default() -> Mortality {
-        Mortality { died: vec![0.0; AGES], lived: vec![0.0; AGES], now: 0, looked: 0, age_tells: true }
+        Mortality { died: vec![0.0; AGES], young: 0.0, old: 0.0, now: 0, looked: 0, age_tells: true }
     }
 }
 
@@ -51,31 +67,20 @@ impl Mortality {
             return;
         }
         let passed = (self.now - std::mem::replace(&mut self.looked, self.now)) as f64;
+        // Bytes that lived, times the bytes that users wrote meanwhile.
+        let mut lived = vec![0.0; AGES];
         for (live, since) in zones {
             let age = self.now as f64 - since;
-            self.lived[step(age)] += live as f64 * passed.min(age);
+            let seen = passed.min(age);
+            // It was as old as this in the middle of that; its deaths were counted as they came.
+            lived[step(age - seen / 2.0)] += live as f64 * seen;
         }
-        self.age_tells = self.compare(capacity);
+        let (young, old) = halves(&self.died, &lived);
         let kept = 1.0 - 1.0 / LOOK_PART as f64;
-        self.died.iter_mut().chain(&mut self.lived).for_each(|sum| *sum *= kept);
-    }
-
-    fn compare(&self, capacity: u64) -> bool {
-        let (all_died, all_lived): (f64, f64) = (self.died.iter().sum(), self.lived.iter().sum());
-        if all_died < capacity as f64 / LOOK_PART as f64 || all_lived == 0.0 {
-            return true;
-        }
-        let (mut died, mut lived) = (0.0, 0.0);
-        for (deaths, lives) in self.died.iter().zip(&self.lived) {
-            // Of the step in the middle as much as makes half.
-            let share = ((all_lived / 2.0 - lived) / lives.max(1.0)).min(1.0);
-            (died, lived) = (died + deaths * share, lived + lives * share);
-            if share < 1.0 {
-                break;
-            }
-        }
-        // Both halves lived as long.
-        died > TELLING * (all_died - died)
+        (self.young, self.old) = (self.young * kept + young, self.old * kept + old);
+        self.died.fill(0.0);
+        let is_known = self.young + self.old >= capacity as f64 / LOOK_PART as f64;
+        self.age_tells = !is_known || self.young > TELLING * self.old;
     }
 
     pub fn age_tells(&self) -> bool {
@@ -104,6 +109,32 @@ mod tests {
             mortality.look(100_000, zones.iter().map(|(live, since)| (*live, *since as f64)));
         }
         mortality
+    }
+
+    #[test]
+    fn what_lived_while_nothing_died_tells_nothing() {
+        let mut mortality = Mortality::default();
+        let mut zones: Vec<(u64, u64)> = Vec::new();
+        // Two hundred zones are filled; then one file in a hundred dies for each zone that users write.
+        for turn in 0..400u64 {
+            let now = turn * 1000;
+            mortality.note_time(now);
+            if turn < 200 {
+                zones.push((1000, now));
+            } else {
+                for (live, since) in &mut zones {
+                    let died = *live / 100;
+                    *live -= died;
+                    mortality.note_death(*since as f64, died);
+                }
+                let emptiest = zones.iter_mut().min_by_key(|(live, _)| *live).unwrap();
+                *emptiest = (1000, now);
+            }
+            mortality.look(200_000, zones.iter().map(|(live, since)| (*live, *since as f64)));
+            assert!(turn < 230 || !mortality.age_tells(), "{turn}: {mortality:?}");
+        }
+        let halves = halves(&[1.0, 2.0, 3.0], &[2.0, 4.0, 2.0]);
+        assert_eq!(halves, (2.0, 4.0));
     }
 
     #[test]
