@@ -47,8 +47,14 @@ pub const BATCH_BYTES: u64 = 1 << 20;
 const COARSE_BATCH_BYTES: u64 = 8 << 20;
 /// Batches on their way to the device; with [`BATCH_BYTES`] the memory they may take.
 const IN_FLIGHT: usize = 4;
-/// One part of a zone of so many is left to metadata when no zone is empty.
+/// One part of a zone of so many, at the most, is left to metadata when no zone is empty.
 pub const METADATA_PART: u64 = 8;
+/// And at least one part of so many, and so many bytes; between them, so many times what a group brought lately.
+const METADATA_PART_MIN: u64 = 64;
+const METADATA_BYTES_MIN: u64 = 1 << 20;
+const METADATA_GROUPS: u64 = 4;
+/// What a group brought is forgotten by one part of so many with each further one.
+const METADATA_FORGOTTEN_PART: u64 = 16;
 /// More than an entry of a directory part can take, in bytes.
 const ENTRY_BYTES_MAX: u64 = 96;
 
@@ -145,6 +151,8 @@ pub struct Appended {
     pub(crate) shared: Vec<Shared>,
     /// Bytes sent to devices, for throttling and statistics.
     pub device_bytes: u64,
+    /// Bytes of first copies of metadata.
+    metadata_bytes: u64,
 }
 
 /// A bootstrap block whose batch could not be written.
@@ -165,8 +173,10 @@ pub struct Streams {
     /// Of survivors, while memory of the run index is short.
     coarse_bytes: u64,
     is_coarse: bool,
-    /// Bytes of each open zone that are left to metadata when no zone is empty.
-    kept_for_metadata: u64,
+    /// What zones take, in bytes.
+    capacity: u64,
+    /// Bytes of a copy of metadata that groups brought lately.
+    metadata_lately: u64,
     placer: Placer,
     open: Vec<Option<OpenZone>>,
     to_writer: Option<Writer>,
@@ -210,7 +220,8 @@ impl Streams {
             batch_bytes,
             coarse_bytes: COARSE_BATCH_BYTES.min(capacity),
             is_coarse: false,
-            kept_for_metadata: capacity / METADATA_PART,
+            capacity,
+            metadata_lately: 0,
             placer: Placer::new(layout, capacity),
             open,
             to_writer,
@@ -281,14 +292,22 @@ impl Streams {
 
     /// The same without what is left to metadata, whose two copies want some of each.
     pub fn room_for_data(&self, slot: usize) -> u64 {
-        self.room(slot).saturating_sub(self.kept_for_metadata)
+        self.room(slot).saturating_sub(self.kept_for_metadata())
     }
 
-    /// How much of the next zone, of `zone_bytes`, the metadata of a slot will need soon: all when it lives on what is kept in its own.
+    /// Bytes of each open zone that are left to metadata when no zone is empty. They hold nothing most of the time, so on a small pool
+    /// that is nearly full they cost more copying than anything else: no more is kept than groups bring.
+    fn kept_for_metadata(&self) -> u64 {
+        let least = METADATA_BYTES_MIN.max(self.capacity / METADATA_PART_MIN);
+        least.max(METADATA_GROUPS * self.metadata_lately).min(self.capacity / METADATA_PART)
+    }
+
+    /// How much of the next zone, of `zone_bytes`, the metadata of a slot will need soon: more and more while it takes the last eighth
+    /// before what is kept in its own, and all when it lives on that.
     pub fn metadata_needs(&self, slot: usize, zone_bytes: u64) -> u64 {
-        let kept = self.kept_for_metadata.max(1);
-        let left = self.room(slot).clamp(kept, 2 * kept) - kept;
-        zone_bytes - (u128::from(zone_bytes) * u128::from(left) / u128::from(kept)) as u64
+        let soon = (self.capacity / METADATA_PART).max(1);
+        let left = self.room_for_data(slot).min(soon);
+        zone_bytes - (u128::from(zone_bytes) * u128::from(left) / u128::from(soon)) as u64
     }
 
     /// After import: writing goes on in a zone that was open.
@@ -383,6 +402,9 @@ impl Streams {
             owner: block.owner,
             siblings: block.siblings,
         });
+        if class == Class::MetaA {
+            self.group.metadata_bytes += len;
+        }
         let counted = if is_metadata && !class.is_metadata() { Class::MetaA } else { class };
         let gathered = &mut open.gathered[counted.index()];
         *gathered = (gathered.0 + 1, gathered.1 + len);
@@ -778,6 +800,8 @@ impl Streams {
 
     /// What the group did, for its record; the next group starts from nothing.
     pub fn take_group(&mut self) -> Appended {
+        let forgotten = self.metadata_lately / METADATA_FORGOTTEN_PART;
+        self.metadata_lately = self.group.metadata_bytes.max(self.metadata_lately - forgotten);
         std::mem::take(&mut self.group)
     }
 }

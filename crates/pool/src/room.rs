@@ -70,7 +70,7 @@ fn ahead_bytes(per_zone: u64, zones: u64, data_slots: u64) -> u64 {
     let ahead = ahead.min(AHEAD_BYTES_MAX) + per_zone * (data_slots - 1);
     // A victim's copies take room before its end gives any: where zones are large that is more than groups take, and who writes would
     // wait for most of each victim.
-    ahead.max(per_zone.min(small))
+    ahead.max(per_zone.min(small) / 2)
 }
 
 impl Pool {
@@ -254,10 +254,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ahead_is_what_a_victim_s_copies_take_where_zones_are_few() {
+    fn ahead_is_half_of_what_a_victim_s_copies_take_where_zones_are_few() {
         const MIB: u64 = 1 << 20;
-        assert_eq!(ahead_bytes(64 * MIB, 64, 1), 64 * MIB);
-        assert_eq!(ahead_bytes(64 * MIB, 32, 1), 32 * MIB, "a part of a pool that has little");
+        assert_eq!(ahead_bytes(64 * MIB, 64, 1), 32 * MIB);
+        assert_eq!(ahead_bytes(64 * MIB, 32, 1), 16 * MIB, "a part of a pool that has little");
         assert_eq!(ahead_bytes(64 * MIB, 8, 1), 16 * MIB, "a quarter of a zone at the least");
         assert_eq!(ahead_bytes(16 * MIB, 256, 4), 56 * MIB, "a zone for each further slot is more");
         assert_eq!(ahead_bytes(2 * MIB, 1024, 7), 20 * MIB);

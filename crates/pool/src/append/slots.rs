@@ -1,7 +1,7 @@
 //! Which open zone takes a block, when the one that was meant for it is full.
 //!
-//! An eighth of a zone is kept for each copy of metadata, in the zone that is open for it or as an empty zone that nothing else takes, so
-//! that both copies find room in different zones whatever else was written before.
+//! What a few groups bring is kept for each copy of metadata, an eighth of a zone at the most, in the zone that is open for it or as an
+//! empty zone that nothing else takes, so that both copies find room in different zones whatever else was written before.
 
 use super::{ENTRY_BYTES_MAX, Streams};
 use crate::addr::granule_bytes;
@@ -27,7 +27,7 @@ impl Streams {
         {
             return Ok(apart);
         }
-        if self.room(slot) >= len + self.kept_for_metadata {
+        if self.room(slot) >= len + self.kept_for_metadata() {
             return Ok(slot);
         }
         let mut target = (slot, class);
@@ -38,7 +38,7 @@ impl Streams {
             let short = self.short_of_room(slot);
             let is_own = is_metadata && self.layout().meta().contains(&slot);
             let to_spare = empty > if is_own { 0 } else { short.len() };
-            let kept = if to_spare || is_metadata { 0 } else { self.kept_for_metadata };
+            let kept = if to_spare || is_metadata { 0 } else { self.kept_for_metadata() };
             if self.room(slot) >= len + kept {
                 return Ok(slot);
             }
@@ -134,7 +134,7 @@ impl Streams {
     fn short_of_room(&self, but: usize) -> Vec<(usize, Class)> {
         let slots = self.layout().meta().into_iter().zip([Class::MetaA, Class::MetaB]);
         let mut short: Vec<_> =
-            slots.filter(|(slot, _)| *slot != but && self.room(*slot) < self.kept_for_metadata).collect();
+            slots.filter(|(slot, _)| *slot != but && self.room(*slot) < self.kept_for_metadata()).collect();
         short.sort_by_key(|(slot, _)| self.room(*slot));
         short
     }

@@ -397,6 +397,31 @@ fn blocks_begin_right_behind_the_header() {
 }
 
 #[test]
+fn metadata_keeps_what_groups_bring_and_no_more_than_an_eighth() {
+    let (mut streams, _) = streams();
+    assert_eq!(streams.kept_for_metadata(), 128 << 10, "an eighth of a small zone");
+    streams.capacity = 64 << 20;
+    assert_eq!(streams.kept_for_metadata(), 1 << 20);
+    let mut source = Shelf((10..30).collect());
+    let mut group = |streams: &mut Streams, blocks: usize| {
+        for _ in 0..blocks {
+            append_twice(streams, &mut source, 64).unwrap();
+        }
+        streams.take_group();
+        streams.kept_for_metadata()
+    };
+    assert_eq!(group(&mut streams, 8), 2 << 20, "four such groups");
+    assert_eq!(group(&mut streams, 40), 8 << 20, "an eighth at the most");
+    let mut last = 8 << 20;
+    for n in 0..100 {
+        let kept = group(&mut streams, 1);
+        assert!((last - last / 16..=last).contains(&kept), "{n}: step by step, {last}, {kept}");
+        last = kept;
+    }
+    assert_eq!(last, 1 << 20);
+}
+
+#[test]
 fn metadata_asks_for_the_next_zone_while_it_fills_its_own() {
     let (mut streams, _) = streams();
     let mut source = Shelf(vec![11, 10]);
@@ -405,7 +430,7 @@ fn metadata_asks_for_the_next_zone_while_it_fills_its_own() {
     append(&mut streams, &mut source, 0, 16, None).unwrap();
     assert_eq!(streams.metadata_needs(0, zone), 0);
     let mut last = 0;
-    while streams.room(0) > streams.kept_for_metadata + (16 << 10) {
+    while streams.room(0) > streams.kept_for_metadata() + (16 << 10) {
         append(&mut streams, &mut source, 0, 4, None).unwrap();
         let needs = streams.metadata_needs(0, zone);
         assert!((last..last + zone / 8).contains(&needs), "step by step: {last}, {needs}");
