@@ -36,7 +36,7 @@ pub use file::FileDevice;
 pub use foreign::identify_foreign;
 pub use local::minute_of_day;
 pub use rules::{ChangeTicket, WriteTicket, ZoneRules};
-pub use schedule::{be_nice, never_preempt, sleep_exactly};
+pub use schedule::{answer_quickly, be_nice, never_preempt, sleep_exactly};
 pub use sim::{Fault, FaultId, Kept, SimConfig, SimDevice};
 pub use zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
 pub use zoned::ZonedDevice;

@@ -279,11 +279,14 @@ fn serve_with(
         for number in 0..threads + lanes {
             let builder = std::thread::Builder::new().name(format!("fuse-{number}"));
             let work = &work;
-            let spawned = builder.spawn_scoped(scope, move || match rings {
-                Some(device) if number >= threads => {
-                    work.serve_lane(device, number, (number - threads) % queues)
+            let spawned = builder.spawn_scoped(scope, move || {
+                terrane_device::answer_quickly();
+                match rings {
+                    Some(device) if number >= threads => {
+                        work.serve_lane(device, number, (number - threads) % queues)
+                    }
+                    _ => work.read_requests(number),
                 }
-                _ => work.read_requests(number),
             });
             match spawned {
                 Ok(thread) => started.push(thread),

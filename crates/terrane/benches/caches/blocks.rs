@@ -50,6 +50,8 @@ pub fn run(asked: &Asked, turns: &Turns) {
     for (image, what, plain_only) in others {
         cases.extend(image.as_ref().map(|image| Case::new(what, asked, image, plain_only)));
     }
+    // As threads that serve a mount do. Threads of pools would inherit it.
+    terrane_device::answer_quickly();
     for case in &mut cases {
         case.warm(turns.warm);
     }
