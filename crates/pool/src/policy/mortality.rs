@@ -112,29 +112,33 @@ mod tests {
     }
 
     #[test]
-    fn what_lived_while_nothing_died_tells_nothing() {
+    fn what_dies_at_random_has_no_age_however_the_pool_was_filled() {
+        const ZONE: u64 = 1_000_000;
         let mut mortality = Mortality::default();
-        let mut zones: Vec<(u64, u64)> = Vec::new();
-        // Two hundred zones are filled; then one file in a hundred dies for each zone that users write.
-        for turn in 0..400u64 {
-            let now = turn * 1000;
+        // Two hundred zones are filled while nothing dies; then users write a quarter of each zone, and collection moves the rest. So
+        // zones live for four looks.
+        let mut zones: Vec<(u64, u64)> = (1..=200).map(|nth| (ZONE, nth * ZONE)).collect();
+        for filled in 0..2000u64 {
+            let now = 200 * ZONE + filled * (ZONE / 4);
             mortality.note_time(now);
-            if turn < 200 {
-                zones.push((1000, now));
-            } else {
-                for (live, since) in &mut zones {
-                    let died = *live / 100;
-                    *live -= died;
-                    mortality.note_death(*since as f64, died);
-                }
-                let emptiest = zones.iter_mut().min_by_key(|(live, _)| *live).unwrap();
-                *emptiest = (1000, now);
+            for (live, since) in &mut zones {
+                let died = *live / 800;
+                *live -= died;
+                mortality.note_death(*since as f64, died);
             }
-            mortality.look(200_000, zones.iter().map(|(live, since)| (*live, *since as f64)));
-            assert!(turn < 230 || !mortality.age_tells(), "{turn}: {mortality:?}");
+            let emptiest = zones.iter_mut().min_by_key(|(live, _)| *live).unwrap();
+            *emptiest = (ZONE, now);
+            mortality.look(200 * ZONE, zones.iter().map(|(live, since)| (*live, *since as f64)));
+            assert!(
+                filled < 150 || !mortality.age_tells(),
+                "{filled}: {} {}",
+                mortality.young,
+                mortality.old
+            );
         }
-        let halves = halves(&[1.0, 2.0, 3.0], &[2.0, 4.0, 2.0]);
-        assert_eq!(halves, (2.0, 4.0));
+        let ratio = mortality.young / mortality.old;
+        assert!((0.7..1.25).contains(&ratio), "each is as old as it was: {ratio}");
+        assert_eq!(halves(&[1.0, 2.0, 3.0], &[2.0, 4.0, 2.0]), (2.0, 4.0));
     }
 
     #[test]
