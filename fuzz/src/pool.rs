@@ -13,7 +13,8 @@ use terrane_pool::label::{
 use terrane_pool::record::{Class, Free, Home, Move, Opened, RECORD_MAGIC, Record, Run, Written};
 use terrane_pool::seal::{Seed, seal};
 use terrane_pool::second::layout::{BATCH_MAGIC, BatchEntry, BatchHead, encode_head, parse_batch};
-use terrane_pool::zones::{Phase, Tables, Zone};
+use terrane_pool::gone::GoneZone;
+use terrane_pool::zones::{Tables, Zone};
 use terrane_pool::{Addr, BlockPtr, Totals};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
@@ -75,10 +76,7 @@ fn record(data: &[u8]) -> Option<Record> {
 pub fn run_tables(data: &[u8]) {
     let Some((len, rest)) = data.split_first_chunk() else { return };
     let (section, rest) = rest.split_at(usize::from(u16::from_le_bytes(*len)).min(rest.len()));
-    let mut tables = Tables::default();
-    if tables.decode_section(section, 0, 1).is_err() {
-        return;
-    }
+    let Ok(mut tables) = Tables::decode(1, |_| Ok(Some(section.to_vec()))) else { return };
     stored(&tables);
     let _ = tables.check();
     // Import refuses tables that are not in order before anything is done to them.
@@ -94,8 +92,7 @@ pub fn run_tables(data: &[u8]) {
 
 fn stored(tables: &Tables) {
     let raw = tables.encode_section(0, 1);
-    let mut again = Tables::default();
-    again.decode_section(&raw, 0, 1).expect("what is in the tables can be stored");
+    let again = Tables::decode(1, |_| Ok(Some(raw.clone()))).expect("what is in the tables can be stored");
     assert_eq!(again.encode_section(0, 1), raw);
 }
 
@@ -226,15 +223,17 @@ fn own_tables(zones: u64) -> Tables {
     for seq in 1..=zones {
         let mut zone = Zone::new(Class::Data, home(seq), 1 << 20, Txg(seq));
         (zone.claimed, zone.live) = (512 << 10, 64 << 10);
-        zone.dead.add_sorted(&[(300, 16), (900, 400)]);
+        zone.born.dead.add_sorted(&[(300, 16), (900, 400)]);
         if seq % 3 == 2 {
             // Its survivors are in the first one.
-            (zone.phase, zone.live) = (Phase::Gone, 0);
             let mut run = Run::of(256, 16, ZoneSeq(1), 64 << 10);
             run.take(288, 8);
-            zone.runs.push(run);
+            zone.born.runs.push(run);
+            let Zone { class, opened, last_write, born, .. } = zone;
+            tables.insert_gone([(ZoneSeq(seq), GoneZone { class, opened, last_write, born })]);
+        } else {
+            tables.insert(ZoneSeq(seq), zone);
         }
-        tables.insert(ZoneSeq(seq), zone);
     }
     tables
 }

@@ -3,97 +3,275 @@
 //! Frees are only ever appended to a log; here they are folded, zone by zone, into sorted intervals of granules.
 //! Neighbours melt together, so a zone that dies as it was written costs one interval.
 //!
+//! Of small blocks that die in any order there are very many intervals, more than there are runs of survivors. So they are kept packed:
+//! [`BLOCK_INTERVALS`] of them at most behind a head of eleven bytes, as gaps and lengths in varints or as one bit for each unit, by what
+//! is less. The unit is the largest power of two that divides all bounds: 256 granules for records of 4 KiB that were not compressed.
+//! (Containers by what is less: Chambi, Lemire, Kaser, Godin, "Better bitmap performance with Roaring bitmaps", 2016.)
+//!
 //! Invariant: intervals are sorted, not empty, and neither overlap nor touch. Freeing a granule twice is refused: a
 //! double free must never become a lost zone.
 
 use terrane_wire::{Reader, Truncated, Writer};
 
 /// Dead granules as `first..end` intervals.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct DeadSet {
-    intervals: Vec<(u32, u32)>,
+    /// Blocks one behind the other, each a head and what it announces.
+    bytes: Vec<u8>,
 }
 
-/// Fewer new ranges than this part of the old ones are put in one by one.
-const MERGE_PART: usize = 8;
+const BLOCK_INTERVALS: usize = 64;
+/// Blocks of fewer intervals take up their neighbours.
+const BLOCK_INTERVALS_MIN: usize = BLOCK_INTERVALS / 4;
+/// One bit for each unit, or else varints; the other bits of the form are the shift of the unit.
+const FORM_BITS: u8 = 0x80;
+
+/// Up to [`BLOCK_INTERVALS`] intervals, packed.
+#[derive(Clone, Copy)]
+struct Block<'a> {
+    first: u32,
+    end: u32,
+    form: u8,
+    packed: &'a [u8],
+    /// Head and what follows.
+    whole: &'a [u8],
+}
+
+impl<'a> Block<'a> {
+    /// Takes the block at the front.
+    fn take(bytes: &mut &'a [u8]) -> Option<Block<'a>> {
+        let mut raw = Reader::new(bytes);
+        let (first, end, len, form) = (raw.u32().ok()?, raw.u32().ok()?, raw.u16().ok()?, raw.u8().ok()?);
+        let packed = raw.bytes(usize::from(len)).ok()?;
+        let (whole, rest) = bytes.split_at_checked(raw.offset())?;
+        *bytes = rest;
+        Some(Block { first, end, form, packed, whole })
+    }
+
+    fn intervals(self) -> Intervals<'a> {
+        Intervals { block: self, packed: Reader::new(self.packed), at: self.first, is_dead: true }
+    }
+}
+
+/// The intervals of one block.
+struct Intervals<'a> {
+    block: Block<'a>,
+    packed: Reader<'a>,
+    at: u32,
+    /// What begins at `at` is dead: only so at the beginning.
+    is_dead: bool,
+}
+
+impl Intervals<'_> {
+    /// How many granules from `at` on are alike, with bits.
+    fn alike(&self, is_dead: bool) -> u32 {
+        let shift = u32::from(self.block.form & !FORM_BITS);
+        let bit = |unit: u32| {
+            let byte = self.block.packed.get((unit / 8) as usize);
+            byte.is_some_and(|byte| byte >> (unit % 8) & 1 == 1)
+        };
+        let (from, to) =
+            ((self.at - self.block.first) >> shift, (self.block.end - self.block.first) >> shift);
+        let units = (from..to).take_while(|unit| bit(*unit) == is_dead).count() as u32;
+        units << shift
+    }
+
+    fn next_len(&mut self, is_dead: bool) -> Option<u32> {
+        if self.block.form & FORM_BITS != 0 {
+            return Some(self.alike(is_dead));
+        }
+        Some((self.packed.varint().ok()? as u32) << (self.block.form & !FORM_BITS))
+    }
+}
+
+impl Iterator for Intervals<'_> {
+    type Item = (u32, u32);
+
+    fn next(&mut self) -> Option<(u32, u32)> {
+        if self.at >= self.block.end {
+            return None;
+        }
+        if !std::mem::take(&mut self.is_dead) {
+            self.at += self.next_len(false)?;
+        }
+        let first = self.at;
+        self.at += self.next_len(true)?;
+        Some((first, self.at))
+    }
+}
+
+/// Appends intervals, sorted and separate, as one block.
+fn pack(intervals: &[(u32, u32)], out: &mut Vec<u8>) {
+    let (Some(&(first, _)), Some(&(_, end))) = (intervals.first(), intervals.last()) else { return };
+    let bounds = intervals.iter().fold(0, |bits, (from, to)| bits | (from - first) | (to - first));
+    let shift = bounds.trailing_zeros();
+    let mut varints = Writer::new();
+    let mut last = first;
+    for &(from, to) in intervals {
+        if from > first {
+            varints.varint(u64::from((from - last) >> shift));
+        }
+        varints.varint(u64::from((to - from) >> shift));
+        last = to;
+    }
+    let bits_bytes = ((end - first) >> shift).div_ceil(8) as usize;
+    let (form, packed) = if bits_bytes < varints.len() {
+        let mut bits = vec![0u8; bits_bytes];
+        for unit in intervals.iter().flat_map(|(from, to)| ((from - first) >> shift)..((to - first) >> shift))
+        {
+            if let Some(byte) = bits.get_mut((unit / 8) as usize) {
+                *byte |= 1 << (unit % 8);
+            }
+        }
+        (FORM_BITS, bits)
+    } else {
+        (0, varints.into_bytes())
+    };
+    out.extend(first.to_le_bytes());
+    out.extend(end.to_le_bytes());
+    // 128 varints of five bytes at most.
+    out.extend((packed.len() as u16).to_le_bytes());
+    out.push(form | shift as u8);
+    out.extend(packed);
+}
+
+/// Makes blocks of intervals as they come.
+#[derive(Default)]
+struct Packer {
+    pending: Vec<(u32, u32)>,
+    bytes: Vec<u8>,
+}
+
+impl Packer {
+    /// The next interval; it melts with the last if they overlap or touch.
+    fn push(&mut self, (first, end): (u32, u32)) {
+        match self.pending.last_mut() {
+            Some(last) if last.1 >= first => last.1 = last.1.max(end),
+            _ => self.pending.push((first, end)),
+        }
+    }
+
+    /// What follows begins at `next`, and lies in a block of its own: what is pending becomes blocks, unless it touches that or is too
+    /// little for one.
+    fn settle_before(&mut self, next: u32) {
+        let touches = self.pending.last().is_some_and(|last| last.1 >= next);
+        if !touches && self.pending.len() >= BLOCK_INTERVALS_MIN {
+            self.settle();
+        }
+    }
+
+    fn settle(&mut self) {
+        let blocks = self.pending.len().div_ceil(BLOCK_INTERVALS).max(1);
+        let each = self.pending.len().div_ceil(blocks).max(1);
+        self.pending.chunks(each).for_each(|intervals| pack(intervals, &mut self.bytes));
+        self.pending.clear();
+    }
+
+    fn finish(mut self) -> DeadSet {
+        self.settle();
+        self.bytes.shrink_to_fit();
+        DeadSet { bytes: self.bytes }
+    }
+}
+
+impl FromIterator<(u32, u32)> for DeadSet {
+    /// Of sorted intervals.
+    fn from_iter<T: IntoIterator<Item = (u32, u32)>>(intervals: T) -> DeadSet {
+        let mut packer = Packer::default();
+        intervals.into_iter().for_each(|interval| packer.push(interval));
+        packer.finish()
+    }
+}
+
+impl PartialEq for DeadSet {
+    /// By what is dead: blocks may be cut differently.
+    fn eq(&self, other: &DeadSet) -> bool {
+        self.intervals().eq(other.intervals())
+    }
+}
+
+impl Eq for DeadSet {}
 
 impl DeadSet {
+    fn blocks(&self) -> impl Iterator<Item = Block<'_>> {
+        let mut bytes = self.bytes.as_slice();
+        std::iter::from_fn(move || Block::take(&mut bytes))
+    }
+
+    /// All intervals, in order.
+    fn intervals(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.blocks().flat_map(Block::intervals)
+    }
+
     /// Adds sorted, separate ranges `(first, count)`. Returns those that were dead already, in whole or in part; they are not
     /// added twice.
     pub fn add_sorted(&mut self, ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
         let twice = ranges.iter().copied().filter(|(first, count)| self.overlaps(*first, *count)).collect();
-        if ranges.len() < self.intervals.len() / MERGE_PART {
-            // A small group must not pay for all that died before.
-            for (first, count) in ranges {
-                self.insert(*first, first.saturating_add(*count));
-            }
-            return twice;
-        }
-        let old = std::mem::take(&mut self.intervals);
-        let mut old = old.into_iter().peekable();
         let mut new = ranges.iter().map(|(first, count)| (*first, first.saturating_add(*count))).peekable();
-        while let Some((first, end)) = match (old.peek(), new.peek()) {
-            (Some(a), Some(b)) if a <= b => old.next(),
-            (_, Some(_)) => new.next(),
-            (_, None) => old.next(),
-        } {
-            match self.intervals.last_mut() {
-                Some(last) if last.1 >= first => last.1 = last.1.max(end),
-                _ => self.intervals.push((first, end)),
+        let mut packer = Packer::default();
+        for block in self.blocks() {
+            packer.settle_before(new.peek().map_or(block.first, |range| range.0.min(block.first)));
+            // A small group must not pay for all that died before.
+            if packer.pending.is_empty() && new.peek().is_none_or(|range| range.0 > block.end) {
+                packer.bytes.extend_from_slice(block.whole);
+                continue;
+            }
+            let mut old = block.intervals().peekable();
+            while let Some(interval) = match (old.peek(), new.peek()) {
+                (Some(a), Some(b)) if a <= b => old.next(),
+                (Some(_), Some(_)) => new.next(),
+                (Some(_), None) => old.next(),
+                (None, _) => new.next_if(|range| range.0 <= block.end),
+            } {
+                packer.push(interval);
             }
         }
+        new.for_each(|range| packer.push(range));
+        *self = packer.finish();
         twice
     }
 
-    fn insert(&mut self, first: u32, end: u32) {
-        // Those it touches become one with it.
-        let from = self.intervals.partition_point(|interval| interval.1 < first);
-        let touched = self.intervals.iter().skip(from).take_while(|interval| interval.0 <= end);
-        let joined =
-            touched.fold((first, end), |all, interval| (all.0.min(interval.0), all.1.max(interval.1)));
-        let to = self.intervals.partition_point(|interval| interval.0 <= end).max(from);
-        self.intervals.splice(from..to, [joined]);
+    /// The first interval that ends behind `granule`.
+    fn at_or_behind(&self, granule: u32) -> Option<(u32, u32)> {
+        let block = self.blocks().find(|block| block.end > granule)?;
+        block.intervals().find(|interval| interval.1 > granule)
     }
 
     pub fn contains(&self, first: u32, count: u32) -> bool {
-        let at = self.intervals.partition_point(|interval| interval.1 <= first);
-        self.intervals.get(at).is_some_and(|interval| interval.0 <= first && first + count <= interval.1)
+        self.at_or_behind(first).is_some_and(|interval| interval.0 <= first && first + count <= interval.1)
     }
 
     pub fn overlaps(&self, first: u32, count: u32) -> bool {
-        let at = self.intervals.partition_point(|interval| interval.1 <= first);
-        self.intervals.get(at).is_some_and(|interval| interval.0 < first + count)
+        self.at_or_behind(first).is_some_and(|interval| interval.0 < first + count)
     }
 
     /// Forgets intervals that touch none of the ranges `first..=last`, sorted and separate.
     pub fn keep_within(&mut self, ranges: &[(u32, u32)]) {
-        self.intervals.retain(|interval| {
+        let touches = |interval: &(u32, u32)| {
             let at = ranges.partition_point(|range| range.1 < interval.0);
             ranges.get(at).is_some_and(|range| range.0 < interval.1)
-        });
-        self.intervals.shrink_to_fit();
+        };
+        *self = self.intervals().filter(touches).collect();
     }
 
     /// Forgets what begins in `first..=last`.
     pub fn forget(&mut self, first: u32, last: u32) {
-        let from = self.intervals.partition_point(|interval| interval.0 < first);
-        let to = self.intervals.partition_point(|interval| interval.0 <= last);
-        self.intervals.drain(from..to.max(from));
+        *self = self.intervals().filter(|interval| !(first..=last).contains(&interval.0)).collect();
     }
 
     pub fn is_empty(&self) -> bool {
-        self.intervals.is_empty()
+        self.bytes.is_empty()
     }
 
     /// Bytes of memory the set takes.
     pub fn memory_bytes(&self) -> usize {
-        self.intervals.capacity() * size_of::<(u32, u32)>()
+        self.bytes.capacity()
     }
 
     pub fn encode(&self, out: &mut Writer) {
-        out.varint(self.intervals.len() as u64);
+        out.varint(self.intervals().count() as u64);
         let mut last = 0;
-        for &(first, end) in &self.intervals {
+        for (first, end) in self.intervals() {
             out.varint(u64::from(first - last));
             out.varint(u64::from(end - first));
             last = end;
@@ -102,7 +280,7 @@ impl DeadSet {
 
     pub fn decode(raw: &mut Reader<'_>) -> Result<DeadSet, Truncated> {
         let count = raw.count(2)?;
-        let mut intervals = Vec::with_capacity(count);
+        let mut packer = Packer::default();
         let mut last = 0u32;
         for _ in 0..count {
             let bad = Truncated { offset: raw.offset(), needed: 0 };
@@ -110,9 +288,9 @@ impl DeadSet {
             let len = u32::try_from(raw.varint()?).map_err(|_| bad)?;
             let first = last.checked_add(gap).ok_or(bad)?;
             last = first.checked_add(len).filter(|_| len > 0).ok_or(bad)?;
-            intervals.push((first, last));
+            packer.push((first, last));
         }
-        Ok(DeadSet { intervals })
+        Ok(packer.finish())
     }
 }
 
@@ -121,48 +299,90 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A granule somewhere near the n-th dead one.
+    /// A unit somewhere near the n-th dead one.
     fn first_of(flags: &[bool], n: usize) -> u32 {
         flags.iter().enumerate().filter(|(_, dead)| **dead).nth(n).map_or(40, |(at, _)| at as u32)
     }
 
+    /// Rounds of ranges in so many units.
+    fn rounds(units: u32) -> impl Strategy<Value = (u32, Vec<Vec<(u32, u32)>>)> {
+        let range = (0..units - 56, prop_oneof![9 => 1u32..4, 1 => 4u32..40]);
+        let round = prop::collection::vec(range, 0..(units / 20) as usize);
+        (Just(units), prop::collection::vec(round, 0..16))
+    }
+
     proptest! {
         #[test]
-        fn behaves_like_one_flag_for_each_granule(rounds in prop::collection::vec(prop::collection::vec((0u32..200, 1u32..4), 0..12), 0..16)) {
+        fn behaves_like_one_flag_for_each_unit((units, rounds) in prop_oneof![rounds(256), rounds(4096)], scale in prop_oneof![Just(1u32), Just(3), Just(256)]) {
             let mut set = DeadSet::default();
-            let mut flags = vec![false; 256];
+            let mut flags = vec![false; units as usize];
+            let wide = |range: &(u32, u32)| (range.0 * scale, range.1 * scale);
             for round in rounds {
                 let mut ranges = round;
                 ranges.sort_unstable();
                 ranges.dedup_by(|b, a| b.0 < a.0 + a.1);
-                let twice: Vec<(u32, u32)> = ranges.iter().copied()
-                    .filter(|&(f, c)| (f..f + c).any(|g| flags[g as usize])).collect();
-                let found = set.add_sorted(&ranges);
+                let twice: Vec<(u32, u32)> = ranges.iter()
+                    .filter(|&&(f, c)| (f..f + c).any(|g| flags[g as usize])).map(wide).collect();
+                let found = set.add_sorted(&ranges.iter().map(wide).collect::<Vec<_>>());
                 prop_assert_eq!(found, twice);
                 for (f, c) in ranges { flags[f as usize..(f + c) as usize].fill(true); }
+                let dead = (0..units).filter(|g| flags[*g as usize]);
                 let mut at_once = DeadSet::default();
-                at_once.add_sorted(&(0..256u32).filter(|g| flags[*g as usize]).map(|g| (g, 1)).collect::<Vec<_>>());
+                at_once.add_sorted(&dead.clone().map(|g| wide(&(g, 1))).collect::<Vec<_>>());
                 prop_assert_eq!(&set, &at_once, "one by one or together, the intervals are the same");
-                for first in 0..240u32 {
+                prop_assert_eq!(&set, &dead.map(|g| (g * scale, (g + 1) * scale)).collect::<DeadSet>());
+                let apart = set.intervals().zip(set.intervals().skip(1)).all(|(a, b)| a.1 < b.0);
+                prop_assert!(apart, "intervals that touch are one");
+                prop_assert!(set.blocks().all(|block| (1..=BLOCK_INTERVALS).contains(&block.intervals().count())));
+                for first in (0..units - 16).step_by(1 + units as usize / 300) {
                     for count in 1..4 {
                         let slice = &flags[first as usize..(first + count) as usize];
-                        prop_assert_eq!(set.contains(first, count), slice.iter().all(|f| *f));
-                        prop_assert_eq!(set.overlaps(first, count), slice.iter().any(|f| *f));
+                        prop_assert_eq!(set.contains(first * scale, count * scale), slice.iter().all(|f| *f));
+                        prop_assert_eq!(set.overlaps(first * scale, count * scale), slice.iter().any(|f| *f));
                     }
                 }
                 let (a, b) = (first_of(&flags, 3), first_of(&flags, 7));
                 let ranges = if a < b { vec![(a, a + 1), (b + 2, b + 30)] } else { vec![(a, a + 5)] };
                 let mut kept = set.clone();
-                kept.keep_within(&ranges);
+                kept.keep_within(&ranges.iter().map(|(first, last)| (first * scale, (last + 1) * scale - 1)).collect::<Vec<_>>());
                 for (first, last) in ranges {
-                    for granule in first..=last {
-                        prop_assert_eq!(kept.contains(granule, 1), set.contains(granule, 1));
+                    for unit in first..=last.min(units - 1) {
+                        prop_assert_eq!(kept.contains(unit * scale, scale), flags[unit as usize]);
                     }
                 }
                 let mut w = Writer::new();
                 set.encode(&mut w);
                 prop_assert_eq!(DeadSet::decode(&mut Reader::new(w.as_bytes())).unwrap(), set.clone());
+                let mut forgot = set.clone();
+                forgot.forget(a * scale, b * scale);
+                let begins = |interval: &(u32, u32)| (a * scale..=b * scale).contains(&interval.0);
+                prop_assert!(forgot.intervals().eq(set.intervals().filter(|interval| !begins(interval))));
             }
         }
+    }
+
+    /// Half of a zone's records die in some order; how many intervals there are, and bytes of memory.
+    fn half_dead(sizes: impl Fn(u32) -> u32) -> (usize, usize) {
+        let mut ends = vec![0];
+        ends.extend((0..16384).scan(0, |end, at| {
+            *end += sizes(at);
+            Some(*end)
+        }));
+        let mut set = DeadSet::default();
+        for group in 0..64 {
+            let dies = |at: &usize| at * 2_654_435_761 % 128 == group;
+            let dead: Vec<(u32, u32)> =
+                (0..16384).filter(dies).map(|at| (ends[at], ends[at + 1] - ends[at])).collect();
+            assert_eq!(set.add_sorted(&dead), []);
+        }
+        (set.intervals().count(), set.memory_bytes())
+    }
+
+    #[test]
+    fn many_small_blocks_that_die_in_any_order_take_little_memory() {
+        let (intervals, bytes) = half_dead(|_| 256);
+        assert!(intervals > 3000 && bytes < intervals * 3 / 2, "{intervals} intervals in {bytes} bytes");
+        let (intervals, bytes) = half_dead(|at| 60 + at * 7919 % 190);
+        assert!(intervals > 3000 && bytes < intervals * 9 / 2, "{intervals} intervals in {bytes} bytes");
     }
 }

@@ -18,18 +18,21 @@ impl Group<'_> {
     pub(crate) fn judge_frees(&mut self) {
         self.frees.sort_unstable();
         let tables = self.pool.tables.read();
+        let mut birthplaces = tables.birthplaces();
         let mut end = Addr::NONE.raw();
         let (pool, moved_now, moved_parts) = (self.pool, &self.moved_now, &self.moved_parts);
         self.frees.retain(|free| {
-            let zone = tables.zones.get(&free.addr.seq());
+            let birth = birthplaces.of(free.addr.seq());
             // What was listed in a part that moved, and lives, has moved.
             let has_moved = |run: &Run| {
                 !moved_parts.contains(&(run.dest, run.part_end())) || moved_now.contains_key(&free.addr)
             };
             let fine = free.addr.raw() >= end
-                && zone.is_some_and(|zone| !zone.dead.overlaps(free.addr.granule(), free.granules))
-                && tables.current_zone(free.addr).is_some()
-                && zone.and_then(|zone| zone.run_of(free.addr.granule())).is_none_or(has_moved);
+                && birth.is_some_and(|birth| {
+                    let run = birth.run_of(free.addr.granule());
+                    !birth.born.dead.overlaps(free.addr.granule(), free.granules)
+                        && run.map_or(birth.is_there, has_moved)
+                });
             if fine {
                 end = free.addr.raw() + u64::from(free.granules);
             } else {
@@ -45,16 +48,21 @@ impl Group<'_> {
 
 /// Takes out the frees with which a run would end though they, and those before them, are not of the blocks that lived in it.
 fn refuse_wrong_ends(tables: &Tables, frees: &mut Vec<Free>) -> Findings {
-    let run_of = |free: &Free| tables.zones.get(&free.addr.seq())?.run_of(free.addr.granule()).copied();
-    let same_run = |a: &Free, b: &Free| a.addr.seq() == b.addr.seq() && run_of(a) == run_of(b);
+    let mut birthplaces = tables.birthplaces();
+    let mut run_of = |free: &Free| birthplaces.of(free.addr.seq())?.run_of(free.addr.granule()).copied();
+    let runs: Vec<Option<Run>> = frees.iter().map(&mut run_of).collect();
+    let both: Vec<(Free, Option<Run>)> = frees.iter().copied().zip(runs).collect();
     let mut findings = Findings::new();
     let mut wrong: BTreeSet<Addr> = BTreeSet::new();
-    for of_run in frees.chunk_by(same_run) {
-        let run = of_run.first().and_then(run_of).filter(|run| run.tally.is_known());
-        let (Some(run), Some(free)) = (run, of_run.first()) else { continue };
+    for of_run in both.chunk_by(|(a, of_a), (b, of_b)| a.addr.seq() == b.addr.seq() && of_a == of_b) {
+        let Some((free, Some(run))) = of_run.first().copied() else { continue };
+        if !run.tally.is_known() {
+            continue;
+        }
+        let of_run = of_run.iter().map(|(free, _)| free);
         let mut left = run;
-        of_run.iter().for_each(|free| left.drop_block(free.addr.granule(), free.granules));
-        let bytes: u64 = of_run.iter().map(|free| u64::from(free.granules) * GRANULE).sum();
+        of_run.clone().for_each(|free| left.drop_block(free.addr.granule(), free.granules));
+        let bytes: u64 = of_run.clone().map(|free| u64::from(free.granules) * GRANULE).sum();
         if bytes > run.live() || left.live() == 0 && left.tally != Tally::NOTHING {
             let at = format_args!("zone {}, granules {} to {}", free.addr.seq(), run.first, run.last);
             let expected = format_args!("those that live there, {} bytes", run.live());
@@ -64,7 +72,7 @@ fn refuse_wrong_ends(tables: &Tables, frees: &mut Vec<Free>) -> Findings {
                 expected,
                 format_args!("{bytes} bytes, or others"),
             ));
-            wrong.extend(of_run.iter().map(|free| free.addr));
+            wrong.extend(of_run.map(|free| free.addr));
         }
     }
     if !wrong.is_empty() {
@@ -76,8 +84,8 @@ fn refuse_wrong_ends(tables: &Tables, frees: &mut Vec<Free>) -> Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Class, Home};
-    use crate::zones::{Phase, Zone};
+    use crate::gone::{Born, GoneZone};
+    use crate::record::Class;
     use terrane_wire::{Txg, ZoneSeq};
 
     const BIRTH: ZoneSeq = ZoneSeq(3);
@@ -88,13 +96,16 @@ mod tests {
 
     /// A zone that is gone, with blocks of four granules at 0, 8, and so on up to 40, of which those at 8 and 24 died before they moved.
     fn moved() -> Tables {
-        let mut zone = Zone::new(Class::Data, Home::default(), 1 << 20, Txg(1));
-        zone.phase = Phase::Gone;
         let mut run = Run::of(0, 4, ZoneSeq(9), 8192);
         [16, 32, 40].into_iter().for_each(|granule| run.take(granule, 4));
-        zone.runs.push(run);
+        with(run)
+    }
+
+    fn with(run: Run) -> Tables {
+        let born = Born { runs: vec![run], ..Born::default() };
+        let zone = GoneZone { class: Class::Data, opened: Txg(1), last_write: Txg(1), born };
         let mut tables = Tables::default();
-        tables.insert(BIRTH, zone);
+        tables.insert_gone([(BIRTH, zone)]);
         tables
     }
 
@@ -119,19 +130,19 @@ mod tests {
 
     #[test]
     fn a_second_free_is_told_at_the_end_even_when_it_came_groups_before() {
-        let mut tables = moved();
-        let run = &mut tables.zones.get_mut(&BIRTH).unwrap().runs[0];
+        let mut run = moved().birthplace(BIRTH).unwrap().born.runs[0];
         run.drop_block(8, 4);
         run.drop_block(0, 4);
         let mut frees = vec![free(16, 4), free(32, 4)];
-        assert_eq!(refuse_wrong_ends(&tables, &mut frees).len(), 1);
+        assert_eq!(refuse_wrong_ends(&with(run), &mut frees).len(), 1);
         assert_eq!(frees, vec![]);
     }
 
     #[test]
     fn runs_without_a_tally_are_left_to_the_dead_set() {
-        let mut tables = moved();
-        tables.zones.get_mut(&BIRTH).unwrap().runs[0].tally = Tally::UNKNOWN;
+        let mut run = moved().birthplace(BIRTH).unwrap().born.runs[0];
+        run.tally = Tally::UNKNOWN;
+        let tables = with(run);
         let mut frees = vec![free(8, 4), free(16, 4), free(24, 4), free(32, 4)];
         assert_eq!(refuse_wrong_ends(&tables, &mut frees), vec![]);
         assert_eq!(frees.len(), 4);

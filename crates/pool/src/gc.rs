@@ -22,13 +22,13 @@ use crate::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION, P
 use crate::error::PoolError;
 use crate::group::Group;
 use crate::leaving::leaving_zone;
-use crate::policy::{Age, Candidates, Clock, Heat, Lives, Placement, VictimPolicy};
+use crate::policy::{Candidates, Clock, Heat, Lives, Placement, VictimPolicy};
 use crate::pool::Pool;
 use crate::read::Held;
 use crate::record::{Move, Run};
 use crate::room::Yield;
 use crate::workers::Pending;
-use crate::zones::{Phase, Tables};
+use crate::zones::{Birthplaces, Phase, Tables};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
@@ -313,8 +313,18 @@ impl Worth {
 struct Extent {
     from: u64,
     to: u64,
-    /// Their entries: part, place in it, and whether something that stays lies before it.
-    entries: Vec<(usize, usize, bool)>,
+    entries: Vec<Survivor>,
+}
+
+/// An entry of a victim whose block lives.
+struct Survivor {
+    part: usize,
+    /// Its place in the part.
+    at: usize,
+    /// Nothing that stays here, or lives elsewhere, was born between the survivor before and this one.
+    may_join: bool,
+    /// The age of what was born in a zone is one for all of it, so that a run stays together.
+    last_write: Txg,
 }
 
 /// An extent's bytes, from `from` on, if the device gave them.
@@ -644,7 +654,7 @@ impl Group<'_> {
         let mut moved = 0;
         // The survivor before, if the next one may share its run: nothing that stays here may lie between them, or its death would be
         // counted against the run.
-        let mut last: Option<(Addr, usize)> = None;
+        let mut last: Option<usize> = None;
         let mut rest: Vec<(usize, usize)> = Vec::new();
         'extents: loop {
             while reading.len() < EXTENTS_AHEAD
@@ -656,10 +666,9 @@ impl Group<'_> {
             }
             let Some((extent, read)) = reading.pop_front() else { break };
             let (buf, from) = read.wait()?;
-            for (nth, &(part, at, is_apart)) in extent.entries.iter().enumerate() {
-                last = last.filter(|_| !is_apart);
-                let part = progress.parts[part].clone();
-                let entry = &part.entries[at];
+            for (nth, survivor) in extent.entries.iter().enumerate() {
+                let part = progress.parts[survivor.part].clone();
+                let entry = &part.entries[survivor.at];
                 let inside = from.and_then(|from| usize::try_from(entry.offset.checked_sub(from)?).ok());
                 let bytes = inside.and_then(|at| buf.get(at..at.checked_add(entry.psize as usize)?));
                 let good = bytes.filter(|bytes| crc32c::crc32c(bytes) == entry.crc);
@@ -679,13 +688,12 @@ impl Group<'_> {
                         }
                     },
                 };
-                let age = self.age_of(entry.identity.seq());
+                let collector = &self.st.collector;
+                let age = collector.lives.age(collector.clock.age_bytes(survivor.last_write));
                 let near = self.zones_now(&entry.siblings);
                 let slot = self.slot_apart_from(&near, age);
                 // A survivor between the two that went to another slot would be covered by a run that does not hold it.
-                let joins = last.is_some_and(|(last, to)| {
-                    to == slot && self.may_join(progress.victim, last, entry.identity)
-                });
+                let joins = survivor.may_join && last == Some(slot);
                 let block = Stored {
                     bytes,
                     identity: Some(entry.identity),
@@ -697,12 +705,12 @@ impl Group<'_> {
                     joins,
                 };
                 last = match self.append_moved(slot, block) {
-                    Ok(to) => Some((entry.identity, to)),
+                    Ok(to) => Some(to),
                     Err(PoolError::NoSpace { .. }) => {
                         let behind = reading.iter().map(|(extent, _)| extent).chain(&todo);
                         let behind = behind.flat_map(|extent| &extent.entries);
                         let all = extent.entries[nth..].iter().chain(behind);
-                        rest.extend(all.map(|(part, at, _)| (*part, *at)));
+                        rest.extend(all.map(|survivor| (survivor.part, survivor.at)));
                         break 'extents;
                     }
                     Err(error) => return Err(error),
@@ -735,7 +743,7 @@ impl Group<'_> {
             return;
         }
         self.st.collector.moved_since_look = 0;
-        let (bytes, most) = (self.pool.tables.read().memory_bytes(), self.pool.index_bytes_max());
+        let (bytes, most) = (self.pool.tables.read().index_size().bytes(), self.pool.index_bytes_max());
         let was = self.st.collector.is_coarse;
         let is_coarse = bytes > if was { most / 2 } else { most / 4 * 3 };
         if is_coarse != was {
@@ -745,18 +753,11 @@ impl Group<'_> {
         self.st.streams.set_coarse(is_coarse);
     }
 
-    /// The age of what was born in a zone: one for all of it, so that a run stays together.
-    fn age_of(&self, birth: ZoneSeq) -> Age {
-        let last_write = self.pool.tables.read().zones.get(&birth).map(|zone| zone.last_write);
-        let collector = &self.st.collector;
-        collector.lives.age(last_write.and_then(|txg| collector.clock.age_bytes(txg)))
-    }
-
     /// A block stays where it is: a run of its own says so, because the run it was in moves without it.
     fn stays(&mut self, addr: Addr, granules: u32) {
         let (birth, granule) = (addr.seq(), addr.granule());
         let tables = self.pool.tables.read();
-        let Some(run) = tables.zones.get(&birth).and_then(|birth| birth.run_of(granule)) else { return };
+        let Some(Some(run)) = tables.whereabouts(addr) else { return };
         let own = Run::of(granule, granules, run.dest, run.part_end());
         self.split_runs.push(Move { birth, run: own });
         self.moved_now.insert(addr, run.dest);
@@ -776,7 +777,8 @@ impl Group<'_> {
     /// What lives in the victim behind the last piece, up to `budget` bytes, in extents to be read.
     fn extents(&mut self, progress: &mut Progress, budget: u64) -> VecDeque<Extent> {
         let mut extents: VecDeque<Extent> = VecDeque::new();
-        let (mut bytes, mut is_apart) = (0, false);
+        let mut bytes = 0;
+        let mut last: Option<Addr> = None;
         let pool = self.pool;
         let tables = pool.tables.read();
         while bytes < budget
@@ -785,8 +787,9 @@ impl Group<'_> {
             let number = progress.part;
             progress.part += 1;
             self.moved_parts.insert((progress.victim, part.end));
+            let mut birthplaces = tables.birthplaces();
             for (at, entry) in part.entries.iter().enumerate() {
-                if !self.lives_here(&tables, progress.victim, part.end, entry) {
+                if !self.lives_here(&mut birthplaces, progress.victim, part.end, entry) {
                     continue;
                 }
                 if matches!(entry.owner, Owner::Pool { what: POOL_RECORD | POOL_SECTION | POOL_DEAD_LOG }) {
@@ -798,18 +801,25 @@ impl Group<'_> {
                         collector.held_up.push(progress.victim);
                     }
                     pool.want_another_group();
-                    is_apart = true;
+                    last = None;
                     continue;
                 }
-                let entry_at = (number, at, std::mem::take(&mut is_apart));
+                let Some(birth) = birthplaces.of(entry.identity.seq()) else { continue };
+                let is_next = |last: Addr| last.seq() == entry.identity.seq() && last < entry.identity;
+                let may_join = last.filter(|last| is_next(*last)).is_some_and(|last| {
+                    let (last, next) = (last.granule(), entry.identity.granule());
+                    birth.may_join(entry.identity.seq(), progress.victim, last, next)
+                });
+                last = Some(entry.identity);
+                let survivor = Survivor { part: number, at, may_join, last_write: birth.last_write };
                 let (from, to) = (entry.offset, entry.offset + u64::from(entry.psize));
                 bytes += granule_bytes(u64::from(entry.psize));
                 match extents.back_mut() {
                     Some(last) if from - last.to <= EXTENT_GAP && to - last.from <= EXTENT_BYTES => {
                         last.to = to;
-                        last.entries.push(entry_at);
+                        last.entries.push(survivor);
                     }
-                    _ => extents.push_back(Extent { from, to, entries: vec![entry_at] }),
+                    _ => extents.push_back(Extent { from, to, entries: vec![survivor] }),
                 }
             }
         }
@@ -831,10 +841,16 @@ impl Group<'_> {
     }
 
     /// Whether the entry's block is alive, by committed groups, and this is where it is.
-    fn lives_here(&self, tables: &Tables, zone: ZoneSeq, part_end: u64, entry: &Entry) -> bool {
-        let Some(birth) = tables.zones.get(&entry.identity.seq()) else { return false };
+    fn lives_here(
+        &self,
+        birthplaces: &mut Birthplaces<'_>,
+        zone: ZoneSeq,
+        part_end: u64,
+        entry: &Entry,
+    ) -> bool {
+        let Some(birth) = birthplaces.of(entry.identity.seq()) else { return false };
         let granule = entry.identity.granule();
-        if birth.dead.overlaps(granule, entry.granules()) {
+        if birth.born.dead.overlaps(granule, entry.granules()) {
             return false;
         }
         !self.moved_now.contains_key(&entry.identity)
@@ -842,29 +858,6 @@ impl Group<'_> {
                 Some(run) => run.is_in(zone, part_end),
                 None => entry.identity.seq() == zone,
             }
-    }
-
-    /// Nothing born between two blocks of one birth zone lives outside the victim.
-    fn may_join(&self, victim: ZoneSeq, last: Addr, next: Addr) -> bool {
-        if last.seq() != next.seq() || last >= next {
-            return false;
-        }
-        let tables = self.pool.tables.read();
-        let Some(birth) = tables.zones.get(&next.seq()) else { return false };
-        let index = |granule: u32| birth.runs.partition_point(|run| run.last < granule);
-        match (birth.run_of(last.granule()), birth.run_of(next.granule())) {
-            // Both born in the victim, and no run lies between them.
-            (None, None) => next.seq() == victim && index(last.granule()) == index(next.granule()),
-            (Some(a), Some(b)) if a == b => true,
-            // In neighbouring runs of a zone that is gone there is nothing else between them.
-            (Some(a), Some(b)) => {
-                birth.phase == Phase::Gone
-                    && a.dest == victim
-                    && b.dest == victim
-                    && index(next.granule()) == index(last.granule()) + 1
-            }
-            _ => false,
-        }
     }
 
     /// The block's bytes as its directory's CRC wants them; from another copy if need be. `unread`: the device did not give them.

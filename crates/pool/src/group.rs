@@ -438,13 +438,13 @@ impl Group<'_> {
             let granules = (granule_bytes(heal.bytes.len() as u64) / GRANULE) as u32;
             let split = {
                 let tables = self.pool.tables.read();
-                let Some(zone) = tables.zones.get(&heal.addr.seq()) else { continue };
-                let dead = zone.dead.overlaps(heal.addr.granule(), granules)
+                let Some(birth) = tables.birthplace(heal.addr.seq()) else { continue };
+                let dead = birth.born.dead.overlaps(heal.addr.granule(), granules)
                     || tables.current_zone(heal.addr).is_none();
                 if dead || !self.healed.insert(heal.addr) {
                     continue;
                 }
-                zone.run_of(heal.addr.granule()).copied()
+                birth.run_of(heal.addr.granule()).copied()
             };
             if let Some(run) = split {
                 // A second split of the same run would be made from the first one's ruins: it waits for the next group.
@@ -487,13 +487,16 @@ impl Group<'_> {
         let Some(held) = self.pool.hold(run.dest) else { return Ok(()) };
         let part = self.pool.part(&held, run.part_end())?;
         let tables = self.pool.tables.read();
-        let Some(zone) = tables.zones.get(&out.seq()) else { return Ok(()) };
+        let Some(birth) = tables.birthplace(out.seq()) else { return Ok(()) };
         let mut sides: [Option<Run>; 2] = [None; 2];
         for entry in
             part.entries.iter().filter(|entry| entry.identity.seq() == out.seq() && entry.identity != out)
         {
             let granule = entry.identity.granule();
-            if granule < run.first || granule > run.last || zone.dead.overlaps(granule, entry.granules()) {
+            if granule < run.first
+                || granule > run.last
+                || birth.born.dead.overlaps(granule, entry.granules())
+            {
                 continue;
             }
             match &mut sides[usize::from(granule > out.granule())] {

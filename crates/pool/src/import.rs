@@ -26,7 +26,7 @@ use crate::parts::{PARTS_PART, PartCache};
 use crate::policy::Looks;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
-use crate::record::{Free, Home, Record, SectionPtr, Tally, get_frees};
+use crate::record::{Free, Home, Record, SectionPtr, get_frees};
 use crate::stats::Counters;
 use crate::totals::{Recent, Totals};
 use crate::trace::Recorder;
@@ -290,7 +290,7 @@ impl Pool {
     /// asked is asked again when the zone is opened.
     fn tidy_drives(&self) {
         let tables = self.tables.read();
-        let resident = tables.zones.values().filter(|zone| zone.is_resident());
+        let resident = tables.zones.values();
         let written: BTreeMap<Home, bool> = resident.map(|zone| (zone.home, zone.gather.is_some())).collect();
         drop(tables);
         for (index, device) in self.devices.all() {
@@ -435,23 +435,14 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Re
     for section in records.iter().flat_map(|(record, _)| &record.sections) {
         sections.entry(section.section).or_insert(*section);
     }
-    let mut tables = Tables::default();
-    let mut table: Vec<SectionPtr> = Vec::new();
-    for section in 0..label.sections {
-        let ptr = sections.get(&section).copied().unwrap_or(SectionPtr {
-            section,
-            stamp: Txg(0),
-            ptr: BootPtr::NONE,
-        });
-        if !ptr.ptr.is_none() {
-            tables.decode_section(
-                &fetch(&ptr.ptr, "section of the zone tables")?,
-                section,
-                label.sections,
-            )?;
-        }
-        table.push(ptr);
-    }
+    let unwritten = |section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE };
+    let table: Vec<SectionPtr> = (0..label.sections)
+        .map(|section| sections.get(&section).copied().unwrap_or_else(|| unwritten(section)))
+        .collect();
+    let mut tables = Tables::decode(label.sections, |section| match table.get(section as usize) {
+        Some(found) if !found.ptr.is_none() => fetch(&found.ptr, "section of the zone tables").map(Some),
+        _ => Ok(None),
+    })?;
     let mut chain = VecDeque::new();
     for (record, ptr) in records.iter().rev() {
         let mut frees: Vec<Free> = record.frees.clone();
@@ -482,7 +473,7 @@ fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Inde
     let mut tables = rebuild::tables(devices, label, uber.txg, &uber.record, index);
     if !label.features.has(Feature::Tallies) {
         // Older versions could not read them.
-        tables.zones.values_mut().flat_map(|zone| &mut zone.runs).for_each(|run| run.tally = Tally::UNKNOWN);
+        tables.forget_tallies();
     }
     check_tables(label, &tables)?;
     let none = |section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE };
@@ -500,8 +491,7 @@ fn check_tables(label: &Label, tables: &Tables) -> Result<(), Corrupt> {
         let inside = |row: &DeviceRow| {
             (ANCHORS..row.zone_count).contains(&zone.home.zone.0) && zone.capacity <= row.zone_size
         };
-        // A zone that is gone lies nowhere; even its device may be gone.
-        if zone.is_resident() && !row.is_some_and(inside) {
+        if !row.is_some_and(inside) {
             return Err(Corrupt::new(
                 format_args!("zone {seq}"),
                 "home and capacity",
@@ -526,7 +516,7 @@ fn open(
 ) -> Result<Arc<Pool>, PoolError> {
     let Found { uber, record, chain, sections, mut tables, whole, label_is_old } = found;
     let sizes = label.members().map(|(_, row)| row.zone_size);
-    let capacities = tables.zones.values().filter(|zone| zone.is_resident()).map(|zone| zone.capacity);
+    let capacities = tables.zones.values().map(|zone| zone.capacity);
     let capacity = capacities.chain(sizes).min().unwrap_or(label.zone_size);
     let counters = Arc::new(Counters::new(env.clone()));
     let mut streams = Streams::new(
@@ -541,9 +531,6 @@ fn open(
     let mut alloc = Allocator::new(lease_seq);
     let mut used = BTreeSet::new();
     for (seq, zone) in &mut tables.zones {
-        if !zone.is_resident() {
-            continue;
-        }
         used.insert(zone.home);
         if options.read_only {
             continue;
@@ -708,7 +695,7 @@ mod tests {
         for seq in 1..3u64 {
             let mut zone = Zone::new(Class::Data, home(seq as u32), 4 << 30, Txg(1));
             let dead: Vec<(u32, u32)> = (0..4u32 << 20).map(|at| (at * 60 + at % 7, 30 + at % 13)).collect();
-            assert_eq!(zone.dead.add_sorted(&dead), []);
+            assert_eq!(zone.born.dead.add_sorted(&dead), []);
             tables.insert(ZoneSeq(seq), zone);
         }
         let raw = tables.encode_section(0, 1);

@@ -5,6 +5,7 @@ use crate::anchors::read_anchor;
 use crate::block_ptr::Normal;
 use crate::directory::Entry;
 use crate::error::PoolError;
+use crate::gone::GoneZone;
 use crate::label::{ANCHORS, Label, Uberblock};
 use crate::pool::Pool;
 use crate::record::{Class, Home, Run};
@@ -87,7 +88,7 @@ impl Pool {
 
     pub fn zones(&self) -> Vec<ZoneView> {
         let tables = self.tables.read();
-        let view = |(seq, zone): (&ZoneSeq, &crate::zones::Zone)| ZoneView {
+        let there = |(seq, zone): (&ZoneSeq, &crate::zones::Zone)| ZoneView {
             seq: *seq,
             class: zone.class,
             home: zone.home,
@@ -96,9 +97,23 @@ impl Pool {
             claimed: zone.claimed,
             live: zone.live,
             opened: zone.opened,
-            runs: zone.runs.clone(),
+            runs: zone.born.runs.clone(),
         };
-        tables.zones.iter().map(view).collect()
+        let gone = |(seq, zone): (ZoneSeq, GoneZone)| ZoneView {
+            seq,
+            class: zone.class,
+            home: Home::default(),
+            phase: Phase::Gone,
+            capacity: 0,
+            claimed: 0,
+            live: 0,
+            opened: zone.opened,
+            runs: zone.born.runs,
+        };
+        let mut zones: Vec<ZoneView> =
+            tables.zones.iter().map(there).chain(tables.gone().map(gone)).collect();
+        zones.sort_unstable_by_key(|zone| zone.seq);
+        zones
     }
 
     /// The directory of a zone: every entry, and what its block is now.
@@ -107,18 +122,21 @@ impl Pool {
         let claimed = self.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
         let parts = self.parts_of(&held, claimed)?;
         let tables = self.tables.read();
+        let mut birthplaces = tables.birthplaces();
         let mut out = Vec::new();
         for part in &parts {
             for entry in &part.entries {
                 let granule = entry.identity.granule();
-                let standing = match tables.zones.get(&entry.identity.seq()) {
+                let standing = match birthplaces.of(entry.identity.seq()) {
                     None => Standing::Dead,
-                    Some(birth) if birth.dead.contains(granule, entry.granules()) => Standing::Dead,
-                    Some(birth) if birth.dead.overlaps(granule, entry.granules()) => Standing::Unexplained,
+                    Some(birth) if birth.born.dead.contains(granule, entry.granules()) => Standing::Dead,
+                    Some(birth) if birth.born.dead.overlaps(granule, entry.granules()) => {
+                        Standing::Unexplained
+                    }
                     Some(birth) => match birth.run_of(granule) {
                         Some(run) if run.is_in(seq, part.end) => Standing::Here,
                         Some(_) => Standing::Moved,
-                        None if !birth.is_resident() => Standing::Dead,
+                        None if !birth.is_there => Standing::Dead,
                         None if entry.identity.seq() == seq => Standing::Here,
                         None => Standing::Unexplained,
                     },
@@ -180,8 +198,7 @@ impl Pool {
         drop(st);
         let tables = self.tables.read();
         // Those of a zone that is gone are among the former, until the record that says so.
-        let copies =
-            tables.zones.values().filter(|zone| zone.is_resident()).flat_map(|zone| &zone.part_copies);
+        let copies = tables.zones.values().flat_map(|zone| &zone.part_copies);
         out.extend(copies.map(|copy| (copy.addr, (copy.part_end - copy.part_start) as u32)));
         out
     }

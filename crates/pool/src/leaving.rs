@@ -67,7 +67,7 @@ impl Pool {
     /// Zones that hold something on a device, and the bytes that live in them.
     fn left_on(&self, device: DeviceIdx) -> (u64, u64) {
         let tables = self.tables.read();
-        let there = tables.zones.values().filter(|zone| zone.is_resident() && zone.home.device == device);
+        let there = tables.zones.values().filter(|zone| zone.home.device == device);
         there.fold((0, 0), |(zones, bytes), zone| (zones + 1, bytes + zone.live))
     }
 

@@ -29,6 +29,7 @@ pub mod features;
 mod flights;
 mod frees;
 mod gc;
+pub mod gone;
 pub mod group;
 pub mod import;
 pub mod inspect;

@@ -52,8 +52,7 @@ impl Pool {
         let st = self.sync.lock();
         let tables = self.tables.read();
         let member = |(index, row): (DeviceIdx, &DeviceRow)| {
-            let resident =
-                || tables.zones.values().filter(move |zone| zone.is_resident() && zone.home.device == index);
+            let resident = || tables.zones.values().filter(move |zone| zone.home.device == index);
             let anchor = st.anchors.iter().find(|anchor| anchor.device == index);
             let known = self.device(index).map(|device| device.info().name.clone());
             Member {

@@ -116,7 +116,7 @@ impl Pool {
     /// groups do meanwhile. Space of emptied zones does not come back either, so a hold must not outlast the room there is.
     pub fn hold_zones(&self) -> ZoneHold {
         let tables = self.tables.read();
-        let resident = tables.zones.values().filter(|zone| zone.is_resident());
+        let resident = tables.zones.values();
         ZoneHold { _pins: resident.map(|zone| Pin::new(&zone.pins)).collect() }
     }
 
@@ -356,15 +356,10 @@ impl Pool {
         let unknown = |what| PoolError::Corrupt(Corrupt::new(addr, what, "in the zone tables", "nothing"));
         let (held, moved) = {
             let tables = self.tables.read();
-            let zone = tables.zones.get(&addr.seq()).ok_or_else(|| unknown("birth zone"))?;
-            match zone.run_of(addr.granule()) {
-                None if zone.is_resident() => (hold(addr.seq(), zone), None),
-                None => return Err(unknown("home of a block that moved")),
-                Some(run) => {
-                    let dest = tables.zones.get(&run.dest).filter(|zone| zone.is_resident());
-                    (hold(run.dest, dest.ok_or_else(|| unknown("zone of a run"))?), Some(run.part_end()))
-                }
-            }
+            let run = tables.whereabouts(addr).ok_or_else(|| unknown("birthplace of a block that lives"))?;
+            let (seq, part_end) = run.map_or((addr.seq(), None), |run| (run.dest, Some(run.part_end())));
+            let zone = tables.zones.get(&seq).ok_or_else(|| unknown("zone of a run"))?;
+            (hold(seq, zone), part_end)
         };
         let offset = match moved {
             None => addr.offset(),
@@ -386,9 +381,9 @@ impl Pool {
         Ok((held, offset))
     }
 
-    /// Holds a resident zone.
+    /// Holds a zone that is there.
     pub(crate) fn hold(&self, seq: ZoneSeq) -> Option<Held> {
-        self.tables.read().zones.get(&seq).filter(|zone| zone.is_resident()).map(|zone| hold(seq, zone))
+        self.tables.read().zones.get(&seq).map(|zone| hold(seq, zone))
     }
 
     /// Bytes of a zone, from what was gathered or from the device.

@@ -21,6 +21,7 @@
 use crate::addr::{Addr, GRANULE, granule_bytes};
 use crate::devices::Devices;
 use crate::directory::{Entry, Owner, POOL_PART_COPY, Part, PartTrailer, parse_part, parse_trailer};
+use crate::gone::{Born, GoneZone};
 use crate::import::homes;
 use crate::label::{BootPtr, Label};
 use crate::record::{Class, Home, PartCopy, Run};
@@ -330,6 +331,7 @@ impl Scan<'_> {
             }
             rows.insert(*seq, zone);
         }
+        let mut births: BTreeMap<ZoneSeq, Born> = BTreeMap::new();
         let mut live: BTreeMap<ZoneSeq, u64> = BTreeMap::new();
         let mut dead: BTreeMap<ZoneSeq, Vec<(u32, u32)>> = BTreeMap::new();
         let mut alive_at: BTreeMap<Addr, u32> = BTreeMap::new();
@@ -345,11 +347,7 @@ impl Scan<'_> {
             let bytes = granule_bytes(u64::from(copy.psize));
             *live.entry(copy.zone).or_default() += bytes;
             alive_at.insert(addr, granules(copy.psize));
-            let birth = rows.entry(addr.seq()).or_insert_with(|| {
-                let mut gone = Zone::new(Class::Data, Home::default(), 0, Txg(0));
-                gone.phase = Phase::Gone;
-                gone
-            });
+            let birth = births.entry(addr.seq()).or_default();
             // Between the last living block and this one nothing lives elsewhere, or at all.
             let joins = before.is_some_and(|(last, of)| {
                 last.seq() == addr.seq() && (of.zone, of.part_end) == (copy.zone, copy.part_end)
@@ -366,7 +364,6 @@ impl Scan<'_> {
             before = Some((addr, copy));
         }
         for (seq, ranges) in dead {
-            let Some(zone) = rows.get_mut(&seq) else { continue };
             // What a crash left may overlap what was written later.
             let mut end = 0;
             let apart: Vec<(u32, u32)> = ranges
@@ -383,26 +380,25 @@ impl Scan<'_> {
                     fits
                 })
                 .collect();
-            zone.dead.add_sorted(&apart);
+            births.entry(seq).or_default().dead.add_sorted(&apart);
         }
         let mut tables = Tables::default();
         for (seq, mut zone) in rows {
             zone.live = live.get(&seq).copied().unwrap_or(0);
-            // What lives in a zone may stand in damaged parts alone: before the trees were walked nobody knows.
-            let may_live = matches!(index, Index::Scanned) && zone.is_resident();
-            // Where nothing lives is room, at once: it is needed, and to roll back there is nothing.
-            if zone.live == 0 && !may_live {
-                let runs: Vec<(u32, u32)> = zone.runs.iter().map(|run| (run.first, run.last)).collect();
-                if runs.is_empty() {
-                    continue;
-                }
-                zone.phase = Phase::Gone;
-                zone.part_copies.clear();
-                zone.dead.keep_within(&runs);
-            }
+            zone.born = births.remove(&seq).unwrap_or_default();
             tables.live += zone.live;
+            // Where nothing lives is room, at once: it is needed, and to roll back there is nothing. But what lives in a zone may stand in
+            // damaged parts alone: before the trees were walked nobody knows.
+            let is_room = zone.live == 0 && !matches!(index, Index::Scanned);
             tables.insert(seq, zone);
+            if is_room {
+                tables.retire(seq);
+            }
         }
+        tables.insert_gone(births.into_iter().map(|(seq, mut born)| {
+            born.keep_within_runs();
+            (seq, GoneZone { class: Class::Data, opened: Txg(0), last_write: Txg(0), born })
+        }));
         tables
     }
 }

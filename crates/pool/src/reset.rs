@@ -116,14 +116,15 @@ impl Pool {
             Err(error) => return Err(error),
         };
         let tables = self.tables.read();
+        let mut birthplaces = tables.birthplaces();
         Ok(parts.iter().flat_map(|part| &part.entries).all(|entry| {
             // A birth zone that is forgotten has no survivors.
-            let Some(birth) = tables.zones.get(&entry.identity.seq()) else { return true };
+            let Some(birth) = birthplaces.of(entry.identity.seq()) else { return true };
             let granule = entry.identity.granule();
             match birth.run_of(granule) {
-                _ if birth.dead.contains(granule, entry.granules()) => true,
+                _ if birth.born.dead.contains(granule, entry.granules()) => true,
                 Some(run) => run.dest != seq,
-                None => !birth.is_resident(),
+                None => !birth.is_there,
             }
         }))
     }

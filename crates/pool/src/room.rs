@@ -208,8 +208,8 @@ impl Pool {
 
     /// Zones that can hold something and stay, and what they can be counted on to take, in bytes.
     fn stock(&self, tables: &Tables, st: &SyncState) -> (u64, u64) {
-        let leave = |zone: &&Zone| zone.is_resident() && !self.devices.gives_room(zone.home.device);
-        let (mut resident, mut capacity) = (tables.resident(), tables.resident_capacity());
+        let leave = |zone: &&Zone| !self.devices.gives_room(zone.home.device);
+        let (mut resident, mut capacity) = (tables.zones.len() as u64, tables.capacity());
         if self.devices.any_gives_none() {
             for zone in tables.zones.values().filter(leave) {
                 (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));

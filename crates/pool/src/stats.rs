@@ -344,13 +344,8 @@ impl Pool {
         let counters = &*self.counters;
         let (dirty_bytes, dirty_bytes_max) = self.txg.dirty();
         let mut zones = ZoneCounts::default();
-        let (mut runs, mut run_index_bytes, mut dead_set_bytes, mut resident) = (0, 0, 0, 0);
         let tables = self.tables.read();
         for zone in tables.zones.values() {
-            runs += zone.runs.len() as u64;
-            run_index_bytes += zone.index_bytes() as u64;
-            dead_set_bytes += zone.dead.memory_bytes() as u64;
-            resident += u64::from(zone.is_resident());
             match zone.phase {
                 Phase::Open => zones.open += 1,
                 Phase::Full => zones.full += 1,
@@ -359,6 +354,7 @@ impl Pool {
                 Phase::Gone => {}
             }
         }
+        let (resident, index) = (tables.zones.len() as u64, tables.index_size());
         drop(tables);
         let cache_by_kind = self.cache.stats();
         // Not from the sync's own list: it may hold that for as long as a group takes. Zones that died are in neither.
@@ -398,10 +394,10 @@ impl Pool {
             reset_zones: counters.reset_zones.get(),
             zones,
             space: self.space(),
-            runs,
-            run_index_bytes,
+            runs: index.runs,
+            run_index_bytes: index.run_index_bytes,
             index_bytes_max: self.index_bytes_max(),
-            dead_set_bytes,
+            dead_set_bytes: index.dead_set_bytes,
             checksum_errors: counters.checksum_errors.get(),
             read_errors: counters.read_errors.get(),
             write_errors: counters.write_errors.get(),

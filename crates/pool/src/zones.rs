@@ -2,25 +2,26 @@
 //!
 //! A *logical zone* is one filling, named for ever by its sequence number. Its row holds where it lies, how far it is claimed,
 //! how many bytes in it are live, and, as birthplace, which of its granules are dead ([`DeadSet`]) and which runs
-//! of its survivors live elsewhere ([`Run`]). A row outlives its filling for as long as a survivor has it as
-//! birthplace. The table of physical zones follows from the rows.
+//! of its survivors live elsewhere ([`Run`]). What became of the blocks born there outlives the filling for as long as one of them
+//! lives ([`Gone`]). The table of physical zones follows from the rows.
 //!
 //! Live bytes are counted up from births, never derived from a write pointer: headers, padding, directory parts and abandoned
 //! tails are never live.
 //!
 //! The one way to change a committed table is [`Tables::apply`], at run time as at import, so what is replayed is what ran.
 //!
-//! Invariant ([`Tables::check`]): runs of a row are sorted and separate, no run is without live bytes, and no physical
-//! zone has two fillings.
+//! Invariant ([`Tables::check`]): runs of a zone are sorted and separate, no run is without live bytes, no physical
+//! zone has two fillings, and no zone is there and gone.
 
 use crate::addr::{Addr, granule_bytes};
 use crate::append::Gather;
-use crate::dead::DeadSet;
+use crate::gone::{Born, Gone, GoneZone};
 use crate::label::BootPtr;
 use crate::record::{
-    Class, Free, Home, Move, PartCopy, Record, Run, get_home, get_part_copy, get_run, get_seq,
-    get_zone_bytes, list, put_home, put_part_copy, put_run,
+    Class, Free, Home, Move, PartCopy, Record, Run, Tally, get_home, get_part_copy, get_seq, get_zone_bytes,
+    list, put_home, put_part_copy,
 };
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -33,12 +34,13 @@ pub enum Phase {
     Full,
     /// Nothing live since this group; may be reset when that group is older than what can be rolled back to.
     Emptied(Txg),
-    /// The filling is no more; survivors elsewhere still have it as birthplace.
+    /// The filling is no more; survivors elsewhere still have it as birthplace. Not among [`Tables::zones`].
     Gone,
     /// Its directory holds what nobody can explain; kept until `check` has looked.
     Suspect,
 }
 
+/// A filling that lies somewhere.
 #[derive(Clone, Debug)]
 pub struct Zone {
     pub class: Class,
@@ -53,8 +55,7 @@ pub struct Zone {
     pub opened: Txg,
     /// The last group with births or moves into the zone.
     pub last_write: Txg,
-    pub runs: Vec<Run>,
-    pub dead: DeadSet,
+    pub born: Born,
     pub part_copies: Vec<PartCopy>,
     /// Readers between look-up and completion; not stored.
     pub pins: Arc<AtomicU32>,
@@ -73,53 +74,94 @@ impl Zone {
             live: 0,
             opened,
             last_write: opened,
-            runs: Vec::new(),
-            dead: DeadSet::default(),
+            born: Born::default(),
             part_copies: Vec::new(),
             pins: Arc::default(),
             gather: None,
         }
     }
 
-    /// The run that holds the block born at `granule`, if it moved.
-    pub fn run_of(&self, granule: u32) -> Option<&Run> {
-        let at = self.runs.partition_point(|run| run.last < granule);
-        self.runs.get(at).filter(|run| run.first <= granule)
-    }
-
-    fn insert_run(&mut self, run: Run) {
-        let from = self.runs.partition_point(|old| old.last < run.first);
-        let to = self.runs.partition_point(|old| old.first <= run.last);
-        self.runs.splice(from..to.max(from), [run]);
-    }
-
-    /// Bytes of memory that it takes of the run index: its runs, and the row of a zone that is gone but for them. Dead sets are counted
-    /// apart.
-    pub fn index_bytes(&self) -> usize {
-        let row = if self.is_resident() { 0 } else { size_of::<(ZoneSeq, Zone)>() + size_of::<AtomicU32>() };
-        row + self.runs.capacity() * size_of::<Run>()
-    }
-
     /// Whether somebody reads it, so that it cannot be reset.
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0
     }
+}
 
-    /// Whether bytes lie in a physical zone.
-    pub fn is_resident(&self) -> bool {
-        self.phase != Phase::Gone
+/// A birthplace, there or gone.
+#[derive(Clone, Debug)]
+pub struct Birthplace<'a> {
+    /// The filling is there: what has no run and is not dead lies where it was born.
+    pub is_there: bool,
+    /// The last group with births or moves into the zone.
+    pub last_write: Txg,
+    pub born: Cow<'a, Born>,
+}
+
+impl Birthplace<'_> {
+    pub fn run_of(&self, granule: u32) -> Option<&Run> {
+        self.born.run_of(granule)
+    }
+
+    /// No block lives between two of them, or only in their runs, which both lie in `dest`: they may be in one run there. `dest` is where
+    /// both are now.
+    pub fn may_join(&self, seq: ZoneSeq, dest: ZoneSeq, last: u32, next: u32) -> bool {
+        let (before_last, before_next) = (self.born.runs_before(last), self.born.runs_before(next));
+        match (self.run_of(last), self.run_of(next)) {
+            // Both born there, and no run lies between them.
+            (None, None) => seq == dest && before_last == before_next,
+            (Some(a), Some(b)) if a == b => true,
+            // In neighbouring runs of a zone that is gone there is nothing else between them.
+            (Some(a), Some(b)) => {
+                !self.is_there && a.dest == dest && b.dest == dest && before_next == before_last + 1
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Looks up birthplaces of blocks in order of birth, more or less: what is gone is unpacked once for all that follow each other.
+pub struct Birthplaces<'a> {
+    tables: &'a Tables,
+    last: Option<(ZoneSeq, Option<Birthplace<'a>>)>,
+}
+
+impl<'a> Birthplaces<'a> {
+    pub fn of(&mut self, seq: ZoneSeq) -> Option<&Birthplace<'a>> {
+        if self.last.as_ref().is_none_or(|(last, _)| *last != seq) {
+            self.last = Some((seq, self.tables.birthplace(seq)));
+        }
+        self.last.as_ref().and_then(|(_, found)| found.as_ref())
+    }
+}
+
+/// What the tables take beside the rows of zones that are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IndexSize {
+    pub runs: u64,
+    /// Zones that are gone and have survivors.
+    pub gone: u64,
+    /// Bytes of memory of runs and of zones that are gone, with what died of them since.
+    pub run_index_bytes: u64,
+    /// Bytes of memory of the dead sets of zones that are there.
+    pub dead_set_bytes: u64,
+}
+
+impl IndexSize {
+    pub fn bytes(&self) -> u64 {
+        self.run_index_bytes + self.dead_set_bytes
     }
 }
 
 /// All logical zones.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
+    /// Those in which bytes lie.
     pub zones: BTreeMap<ZoneSeq, Zone>,
+    gone: Gone,
     /// Live bytes of all zones.
     pub live: u64,
-    /// Zones in which bytes lie, and the bytes those can hold.
-    resident: u64,
-    resident_capacity: u64,
+    /// Bytes that zones can hold.
+    capacity: u64,
     /// Zones that wait to be reset.
     emptied: BTreeSet<ZoneSeq>,
 }
@@ -128,52 +170,74 @@ pub struct Tables {
 pub type Findings = Vec<Corrupt>;
 
 impl Tables {
-    /// Adds the row of a zone.
+    /// Adds the row of a zone that is there.
     pub fn insert(&mut self, seq: ZoneSeq, zone: Zone) {
-        self.forget(seq);
-        self.count(&zone, 1);
+        self.remove(seq);
+        self.capacity += zone.capacity;
         if matches!(zone.phase, Phase::Emptied(_)) {
             self.emptied.insert(seq);
         }
         self.zones.insert(seq, zone);
     }
 
-    fn forget(&mut self, seq: ZoneSeq) {
-        if let Some(old) = self.zones.remove(&seq) {
-            self.count(&old, 0);
-            self.emptied.remove(&seq);
-        }
+    /// Adds zones that are gone.
+    pub fn insert_gone(&mut self, zones: impl IntoIterator<Item = (ZoneSeq, GoneZone)>) {
+        zones.into_iter().for_each(|(seq, zone)| self.gone.insert(seq, zone));
+        self.gone.pack();
     }
 
-    /// A zone came (`to` is 1) or goes (0).
-    fn count(&mut self, zone: &Zone, to: u64) {
-        if zone.is_resident() {
-            self.resident = self.resident + to - (1 - to);
-            self.resident_capacity = self.resident_capacity + to * zone.capacity - (1 - to) * zone.capacity;
-        }
+    fn remove(&mut self, seq: ZoneSeq) -> Option<Zone> {
+        let zone = self.zones.remove(&seq)?;
+        self.capacity -= zone.capacity;
+        self.emptied.remove(&seq);
+        Some(zone)
     }
 
-    /// The only place where a zone's phase changes, so the counts cannot drift.
+    /// The only place where a zone's phase changes, so what is counted cannot drift.
     fn enter(&mut self, seq: ZoneSeq, phase: Phase) {
-        let Some(mut zone) = self.zones.remove(&seq) else { return };
-        self.count(&zone, 0);
+        let Some(zone) = self.zones.get_mut(&seq) else { return };
         zone.phase = phase;
-        self.count(&zone, 1);
-        self.zones.insert(seq, zone);
         match phase {
             Phase::Emptied(_) => self.emptied.insert(seq),
             _ => self.emptied.remove(&seq),
         };
     }
 
-    /// How many zones there are in which bytes lie.
-    pub fn resident(&self) -> u64 {
-        self.resident
+    /// Bytes that can be written to the zones.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
     }
 
-    /// Bytes that can be written to those zones.
-    pub fn resident_capacity(&self) -> u64 {
-        self.resident_capacity
+    /// What is known of the blocks that were born in a zone.
+    pub fn birthplace(&self, seq: ZoneSeq) -> Option<Birthplace<'_>> {
+        if let Some(zone) = self.zones.get(&seq) {
+            let (last_write, born) = (zone.last_write, Cow::Borrowed(&zone.born));
+            return Some(Birthplace { is_there: true, last_write, born });
+        }
+        let GoneZone { last_write, born, .. } = self.gone.get(seq)?;
+        Some(Birthplace { is_there: false, last_write, born: Cow::Owned(born) })
+    }
+
+    /// For many blocks.
+    pub fn birthplaces(&self) -> Birthplaces<'_> {
+        Birthplaces { tables: self, last: None }
+    }
+
+    /// Zones that are gone and have survivors.
+    pub fn gone(&self) -> impl Iterator<Item = (ZoneSeq, GoneZone)> {
+        self.gone.select(|_| true)
+    }
+
+    /// What the tables take beside the rows of zones that are there.
+    pub fn index_size(&self) -> IndexSize {
+        let (gone, runs) = self.gone.counts();
+        let mut size = IndexSize { runs, gone, run_index_bytes: self.gone.memory_bytes(), dead_set_bytes: 0 };
+        for zone in self.zones.values() {
+            size.runs += zone.born.runs.len() as u64;
+            size.run_index_bytes += (zone.born.runs.capacity() * size_of::<Run>()) as u64;
+            size.dead_set_bytes += zone.born.dead.memory_bytes() as u64;
+        }
+        size
     }
 
     /// Zones that wait to be reset.
@@ -196,7 +260,7 @@ impl Tables {
             Corrupt::new(format_args!("commit record of group {txg}"), "zone", "in the tables", seq)
         };
         for &seq in record.reset.iter().filter(|seq| concerns(**seq)) {
-            self.retire(seq);
+            self.retire_one(seq);
         }
         for opened in record.opened.iter().filter(|opened| concerns(opened.seq)) {
             if !self.zones.contains_key(&opened.seq) {
@@ -263,6 +327,7 @@ impl Tables {
                 self.enter(*seq, Phase::Emptied(txg));
             }
         }
+        self.gone.pack();
         findings
     }
 
@@ -270,39 +335,18 @@ impl Tables {
     /// guards against a second free of such a block is the run's tally. It is so only where the birth zone is gone: one that is there
     /// lists all its blocks, the dead ones too.
     fn apply_moves(&mut self, record: &Record, concerns: &dyn Fn(ZoneSeq) -> bool, findings: &mut Findings) {
-        // Runs that are cut stay in their part, and keep their dead.
-        let mut before: BTreeMap<ZoneSeq, Vec<Run>> = BTreeMap::new();
+        let mut by_birth: BTreeMap<ZoneSeq, Vec<Run>> = BTreeMap::new();
         for Move { birth, run } in record.moves.iter().filter(|moved| concerns(moved.birth)) {
-            let Some(zone) = self.zones.get_mut(birth) else {
+            by_birth.entry(*birth).or_default().push(*run);
+        }
+        for (birth, runs) in by_birth {
+            if let Some(zone) = self.zones.get_mut(&birth) {
+                runs.into_iter().for_each(|run| zone.born.insert_run(run));
+            } else if self.gone.change(birth, |zone| move_gone(&mut zone.born, &runs)).is_none() {
                 let at = format_args!("commit record of group {}", record.txg);
                 findings.push(Corrupt::new(at, "zone", "in the tables", birth));
-                continue;
-            };
-            if zone.phase == Phase::Gone {
-                let old = before.entry(*birth).or_insert_with(|| zone.runs.clone());
-                let at = old.partition_point(|old| old.last < run.first);
-                let stays = old
-                    .get(at)
-                    .is_some_and(|old| old.first <= run.first && old.is_in(run.dest, run.part_end()));
-                if run.tally.is_known() && !stays {
-                    zone.dead.forget(run.first, run.last);
-                }
-            }
-            zone.insert_run(*run);
-        }
-        for zone in before.keys() {
-            if let Some(zone) = self.zones.get_mut(zone) {
-                let runs: Vec<(u32, u32)> = zone.runs.iter().map(|run| (run.first, run.last)).collect();
-                zone.dead.keep_within(&runs);
-                zone.runs.shrink_to_fit();
             }
         }
-    }
-
-    /// Bytes of memory of the run index and of dead sets.
-    pub fn memory_bytes(&self) -> u64 {
-        let of = |zone: &Zone| (zone.index_bytes() + zone.dead.memory_bytes()) as u64;
-        self.zones.values().map(of).sum()
     }
 
     fn apply_frees(
@@ -318,13 +362,17 @@ impl Tables {
                 continue;
             }
             let at = format!("commit record of group {txg}, zone {seq}");
-            let Some(zone) = self.zones.get_mut(&seq) else {
+            let ranges: Vec<(u32, u32)> =
+                group.iter().map(|free| (free.addr.granule(), free.granules)).collect();
+            let twice = match self.zones.get_mut(&seq) {
+                Some(zone) => Some(free_born(&mut zone.born, &ranges)),
+                None => self.gone.change(seq, |zone| free_born(&mut zone.born, &ranges)),
+            };
+            let Some(twice) = twice else {
                 findings.push(Corrupt::new(at, "zone of freed blocks", "in the tables", "forgotten"));
                 continue;
             };
-            let ranges: Vec<(u32, u32)> =
-                group.iter().map(|free| (free.addr.granule(), free.granules)).collect();
-            for (first, _) in zone.dead.add_sorted(&ranges) {
+            for (first, _) in twice {
                 findings.push(Corrupt::new(
                     &at,
                     "freed block",
@@ -332,44 +380,31 @@ impl Tables {
                     format_args!("granule {first} freed twice"),
                 ));
             }
-            for &(first, granules) in &ranges {
-                let index = zone.runs.partition_point(|run| run.last < first);
-                let Some(run) = zone.runs.get_mut(index).filter(|run| run.first <= first) else { continue };
-                run.drop_block(first, granules);
-                if run.live() == 0 {
-                    zone.runs.remove(index);
-                }
-            }
-            self.forget_if_done(seq);
         }
     }
 
-    /// The filling is no more. What no run holds is dead by that alone, and needs no intervals; without survivors the row goes.
+    /// The filling is no more; what is known of it stays while it has survivors.
     pub(crate) fn retire(&mut self, seq: ZoneSeq) {
-        self.enter(seq, Phase::Gone);
-        if let Some(zone) = self.zones.get_mut(&seq) {
-            zone.gather = None;
-            zone.part_copies.clear();
-            let runs: Vec<(u32, u32)> = zone.runs.iter().map(|run| (run.first, run.last)).collect();
-            zone.dead.keep_within(&runs);
-            zone.runs.shrink_to_fit();
-        }
-        self.forget_if_done(seq);
+        self.retire_one(seq);
+        self.gone.pack();
     }
 
-    /// Drops the row of a zone that is gone and has no survivors.
-    fn forget_if_done(&mut self, seq: ZoneSeq) {
-        if self.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Gone && zone.runs.is_empty()) {
-            self.forget(seq);
-        }
+    fn retire_one(&mut self, seq: ZoneSeq) {
+        let Some(Zone { class, opened, last_write, mut born, .. }) = self.remove(seq) else { return };
+        born.keep_within_runs();
+        self.gone.insert(seq, GoneZone { class, opened, last_write, born });
     }
 
     /// The zone in which the block with this birthplace lies now, for accounting.
     pub fn current_zone(&self, addr: Addr) -> Option<ZoneSeq> {
-        let zone = self.zones.get(&addr.seq())?;
-        match zone.run_of(addr.granule()) {
-            Some(run) => Some(run.dest),
-            None => zone.is_resident().then_some(addr.seq()),
+        self.whereabouts(addr).map(|run| run.map_or(addr.seq(), |run| run.dest))
+    }
+
+    /// Where the block with this birthplace lies now, if it lives: where it was born, or in a run.
+    pub fn whereabouts(&self, addr: Addr) -> Option<Option<Run>> {
+        match self.zones.get(&addr.seq()) {
+            Some(zone) => Some(zone.born.run_of(addr.granule()).copied()),
+            None => self.gone.run_of(addr.seq(), addr.granule()).map(Some),
         }
     }
 
@@ -381,25 +416,8 @@ impl Tables {
         for (seq, zone) in &self.zones {
             let at = format!("zone {seq}");
             live += zone.live;
-            for pair in zone.runs.windows(2) {
-                if pair[0].last >= pair[1].first {
-                    findings.push(Corrupt::new(&at, "runs", "sorted and separate", format_args!("{pair:?}")));
-                }
-            }
-            for run in &zone.runs {
-                if run.live() == 0 || !self.zones.get(&run.dest).is_some_and(Zone::is_resident) {
-                    findings.push(Corrupt::new(
-                        &at,
-                        "run",
-                        "live bytes in a zone that is there",
-                        format_args!("{run:?}"),
-                    ));
-                }
-            }
-            if zone.live > zone.capacity
-                || zone.claimed > zone.capacity
-                || (!zone.is_resident() && zone.live > 0)
-            {
+            self.check_runs(&at, &zone.born.runs, &mut findings);
+            if zone.live > zone.capacity || zone.claimed > zone.capacity {
                 findings.push(Corrupt::new(
                     &at,
                     "live bytes",
@@ -407,9 +425,7 @@ impl Tables {
                     zone.live,
                 ));
             }
-            if zone.is_resident()
-                && let Some(other) = homes.insert(zone.home, *seq)
-            {
+            if let Some(other) = homes.insert(zone.home, *seq) {
                 findings.push(Corrupt::new(
                     &at,
                     "home",
@@ -418,15 +434,25 @@ impl Tables {
                 ));
             }
         }
+        let (mut gone, mut gone_runs) = (0, 0);
+        for (seq, zone) in self.gone() {
+            let at = format!("zone {seq}, which is gone");
+            (gone, gone_runs) = (gone + 1, gone_runs + zone.born.runs.len() as u64);
+            self.check_runs(&at, &zone.born.runs, &mut findings);
+            if self.zones.contains_key(&seq) {
+                findings.push(Corrupt::new(&at, "filling", "none", "one that is there"));
+            }
+        }
         let emptied = |zone: &Zone| matches!(zone.phase, Phase::Emptied(_));
         let counts = (
-            self.zones.values().filter(|zone| zone.is_resident()).count() as u64,
-            self.zones.values().filter(|zone| zone.is_resident()).map(|zone| zone.capacity).sum(),
+            self.zones.values().map(|zone| zone.capacity).sum(),
             self.zones.iter().filter(|(_, zone)| emptied(zone)).map(|(seq, _)| *seq).collect(),
+            (gone, gone_runs),
         );
-        if counts != (self.resident, self.resident_capacity, self.emptied.clone()) {
-            let found = format!("{} and {:?}", self.resident, self.emptied);
-            findings.push(Corrupt::new("zone tables", "zones by phase", format_args!("{counts:?}"), found));
+        let kept = (self.capacity, self.emptied.clone(), self.gone.counts());
+        if counts != kept {
+            let (counts, kept) = (format!("{counts:?}"), format!("{kept:?}"));
+            findings.push(Corrupt::new("zone tables", "capacity, emptied and gone zones", counts, kept));
         }
         if live != self.live {
             findings.push(Corrupt::new("zone tables", "live bytes of all zones", live, self.live));
@@ -434,63 +460,136 @@ impl Tables {
         findings
     }
 
+    fn check_runs(&self, at: &str, runs: &[Run], findings: &mut Findings) {
+        for pair in runs.windows(2) {
+            if pair[0].last >= pair[1].first {
+                findings.push(Corrupt::new(at, "runs", "sorted and separate", format_args!("{pair:?}")));
+            }
+        }
+        for run in runs {
+            if run.live() == 0 || !self.zones.contains_key(&run.dest) {
+                findings.push(Corrupt::new(
+                    at,
+                    "run",
+                    "live bytes in a zone that is there",
+                    format_args!("{run:?}"),
+                ));
+            }
+        }
+    }
+
     /// The rows of one section, encoded: those whose sequence number modulo `sections` is `section`.
     pub fn encode_section(&self, section: u32, sections: u32) -> Vec<u8> {
+        let is_in = |seq: &ZoneSeq| section_of(*seq, sections) == section;
+        let there: Vec<_> = self.zones.iter().filter(|(seq, _)| is_in(seq)).collect();
+        let gone: Vec<_> = self.gone.select(is_in).collect();
         let mut out = Writer::new();
-        let rows: Vec<_> =
-            self.zones.iter().filter(|(seq, _)| section_of(**seq, sections) == section).collect();
-        out.varint(rows.len() as u64);
-        for (seq, zone) in rows {
-            out.varint(seq.0);
+        out.varint((there.len() + gone.len()) as u64);
+        for (seq, zone) in there {
+            let Zone { class, home, capacity, claimed, live, opened, last_write, .. } = *zone;
             let (phase, emptied) = match zone.phase {
-                Phase::Open => (0, 0),
-                Phase::Full => (1, 0),
-                Phase::Emptied(txg) => (2, txg.0),
-                Phase::Gone => (3, 0),
-                Phase::Suspect => (4, 0),
+                Phase::Open => (0, Txg(0)),
+                Phase::Full => (1, Txg(0)),
+                Phase::Emptied(txg) => (2, txg),
+                Phase::Gone => (3, Txg(0)),
+                Phase::Suspect => (4, Txg(0)),
             };
-            out.u8(zone.class as u8);
-            out.u8(phase);
-            out.varint(emptied);
-            // One replica today; mirrors have more.
-            out.u8(1);
-            put_home(&mut out, zone.home);
-            for number in [zone.capacity, zone.claimed, zone.live, zone.opened.0, zone.last_write.0] {
+            put_row_head(&mut out, (*seq, class, phase, emptied), home);
+            for number in [capacity, claimed, live, opened.0, last_write.0] {
                 out.varint(number);
             }
-            out.varint(zone.runs.len() as u64);
-            for run in &zone.runs {
-                put_run(&mut out, run);
-            }
-            zone.dead.encode(&mut out);
+            zone.born.put(&mut out);
             out.varint(zone.part_copies.len() as u64);
             for copy in &zone.part_copies {
                 put_part_copy(&mut out, copy);
             }
         }
+        for (seq, GoneZone { class, opened, last_write, born }) in gone {
+            put_row_head(&mut out, (seq, class, 3, Txg(0)), Home::default());
+            for number in [0, 0, 0, opened.0, last_write.0] {
+                out.varint(number);
+            }
+            born.put(&mut out);
+            out.varint(0);
+        }
         out.into_bytes()
     }
 
-    /// Adds the rows of an encoded section.
-    pub fn decode_section(&mut self, raw: &[u8], section: u32, sections: u32) -> Result<(), Corrupt> {
-        let at = format!("section {section} of the zone tables");
-        let truncated = |error: Truncated| Corrupt::new(&at, "rows", "whole", error);
-        let mut raw = Reader::new(raw);
-        let rows = list(&mut raw, decode_row).map_err(truncated)?;
-        for (seq, zone) in rows {
-            if section_of(seq, sections) != section {
-                return Err(Corrupt::new(&at, "zone", "of this section", seq));
+    /// The tables of so many encoded sections; `None`: one that was never written.
+    pub fn decode(
+        sections: u32,
+        mut fetch: impl FnMut(u32) -> Result<Option<Vec<u8>>, Corrupt>,
+    ) -> Result<Tables, Corrupt> {
+        let mut tables = Tables::default();
+        for section in 0..sections {
+            let Some(raw) = fetch(section)? else { continue };
+            let at = format!("section {section} of the zone tables");
+            let truncated = |error: Truncated| Corrupt::new(&at, "rows", "whole", error);
+            for (seq, zone) in list(&mut Reader::new(&raw), decode_row).map_err(truncated)? {
+                if section_of(seq, sections) != section {
+                    return Err(Corrupt::new(&at, "zone", "of this section", seq));
+                }
+                tables.live = tables.live.saturating_add(zone.live);
+                if zone.phase == Phase::Gone {
+                    let Zone { class, opened, last_write, born, .. } = zone;
+                    tables.gone.insert(seq, GoneZone { class, opened, last_write, born });
+                } else {
+                    tables.insert(seq, zone);
+                }
             }
-            self.live = self.live.saturating_add(zone.live);
-            self.insert(seq, zone);
         }
-        Ok(())
+        // Rows of one interval come from all sections: they are packed once.
+        tables.gone.pack();
+        Ok(tables)
+    }
+
+    /// Versions before there were tallies cannot read them.
+    pub(crate) fn forget_tallies(&mut self) {
+        let forget = |born: &mut Born| born.runs.iter_mut().for_each(|run| run.tally = Tally::UNKNOWN);
+        self.zones.values_mut().for_each(|zone| forget(&mut zone.born));
+        let gone: Vec<ZoneSeq> = self.gone().map(|(seq, _)| seq).collect();
+        for seq in gone {
+            self.gone.change(seq, |zone| forget(&mut zone.born));
+        }
+        self.gone.pack();
     }
 }
 
 /// Which section a row belongs to.
 pub fn section_of(seq: ZoneSeq, sections: u32) -> u32 {
     (seq.0 % u64::from(sections)) as u32
+}
+
+fn put_row_head(out: &mut Writer, (seq, class, phase, emptied): (ZoneSeq, Class, u8, Txg), home: Home) {
+    out.varint(seq.0);
+    out.u8(class as u8);
+    out.u8(phase);
+    out.varint(emptied.0);
+    // One replica today; mirrors have more.
+    out.u8(1);
+    put_home(out, home);
+}
+
+/// A run that moves takes nothing along that was dead; runs that are only cut stay in their part, and keep their dead.
+fn move_gone(born: &mut Born, runs: &[Run]) {
+    let old = born.runs.clone();
+    for run in runs {
+        let at = old.partition_point(|old| old.last < run.first);
+        let stays =
+            old.get(at).is_some_and(|old| old.first <= run.first && old.is_in(run.dest, run.part_end()));
+        if run.tally.is_known() && !stays {
+            born.dead.forget(run.first, run.last);
+        }
+        born.insert_run(*run);
+    }
+    born.keep_within_runs();
+}
+
+/// Blocks of one birthplace died, sorted. Returns those that were dead already.
+fn free_born(born: &mut Born, ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
+    let twice = born.dead.add_sorted(ranges);
+    ranges.iter().for_each(|(first, granules)| born.drop_block(*first, *granules));
+    twice
 }
 
 fn decode_row(raw: &mut Reader<'_>) -> Result<(ZoneSeq, Zone), Truncated> {
@@ -517,11 +616,7 @@ fn decode_row(raw: &mut Reader<'_>) -> Result<(ZoneSeq, Zone), Truncated> {
         _ => return Err(bad),
     };
     (zone.claimed, zone.live, zone.last_write) = (claimed, live, last_write);
-    zone.runs = list(raw, get_run)?;
-    if zone.runs.windows(2).any(|pair| pair[0].last >= pair[1].first) {
-        return Err(bad);
-    }
-    zone.dead = DeadSet::decode(raw)?;
+    zone.born = Born::get(raw)?;
     zone.part_copies = list(raw, get_part_copy)?;
     Ok((seq, zone))
 }

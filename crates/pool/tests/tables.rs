@@ -281,8 +281,8 @@ impl Plain {
         let mut live: BTreeMap<ZoneSeq, u64> = BTreeMap::new();
         for (addr, block) in &self.blocks {
             assert_eq!(tables.current_zone(*addr), Some(block.home), "group {}, {addr}", self.txg);
-            let birth = &tables.zones[&addr.seq()];
-            assert!(!birth.dead.overlaps(addr.granule(), block.granules), "group {}, {addr}", self.txg);
+            let birth = tables.birthplace(addr.seq()).unwrap();
+            assert!(!birth.born.dead.overlaps(addr.granule(), block.granules), "group {}, {addr}", self.txg);
             if let Some(run) = birth.run_of(addr.granule()) {
                 assert_eq!(
                     (run.dest, run.part_end()),
@@ -293,10 +293,14 @@ impl Plain {
             }
             *live.entry(block.home).or_default() += u64::from(block.granules) * GRANULE;
         }
-        for (seq, zone) in &tables.zones {
-            assert_eq!(zone.live, live.get(seq).copied().unwrap_or(0), "group {}, zone {seq}", self.txg);
-            for run in &zone.runs {
-                let inside = self.blocks.range(Addr::new(*seq, 0)..Addr::new(ZoneSeq(seq.0 + 1), 0));
+        let mut runs = 0;
+        let there = tables.zones.iter().map(|(seq, zone)| (*seq, zone.born.clone(), true));
+        for (seq, born, is_there) in there.chain(tables.gone().map(|(seq, zone)| (seq, zone.born, false))) {
+            let zone_live = tables.zones.get(&seq).map_or(0, |zone| zone.live);
+            assert_eq!(zone_live, live.get(&seq).copied().unwrap_or(0), "group {}, zone {seq}", self.txg);
+            runs += born.runs.len() as u64;
+            for run in &born.runs {
+                let inside = self.blocks.range(Addr::new(seq, 0)..Addr::new(ZoneSeq(seq.0 + 1), 0));
                 let inside = inside.filter(|(addr, _)| (run.first..=run.last).contains(&addr.granule()));
                 let bytes: u64 = inside.clone().map(|(_, block)| u64::from(block.granules) * GRANULE).sum();
                 assert_eq!(run.live(), bytes, "group {}, zone {seq}, {run:?}", self.txg);
@@ -304,21 +308,16 @@ impl Plain {
                 inside.for_each(|(addr, block)| tally.turn(addr.granule(), block.granules));
                 assert_eq!(run.tally, tally, "group {}, zone {seq}, {run:?}", self.txg);
             }
-            let has_survivors = self.blocks.keys().any(|addr| addr.seq() == *seq);
-            assert!(
-                zone.is_resident() || has_survivors,
-                "group {}: zone {seq} is kept for nothing",
-                self.txg
-            );
+            let has_survivors = self.blocks.keys().any(|addr| addr.seq() == seq);
+            assert!(is_there || has_survivors, "group {}: zone {seq} is kept for nothing", self.txg);
         }
+        assert_eq!(tables.index_size().runs, runs);
     }
 
     /// Sections of different age and the records after them give the same tables.
     fn replay(&self) {
-        let mut found = Tables::default();
-        for (section, (_, raw)) in (0u32..).zip(&self.sections) {
-            found.decode_section(raw, section, SECTIONS).unwrap();
-        }
+        let stored = |section: u32| Ok(Some(self.sections[section as usize].1.clone()));
+        let mut found = Tables::decode(SECTIONS, stored).unwrap();
         for (record, frees) in &self.log {
             let concerns = |seq| self.sections[section_of(seq, SECTIONS) as usize].0 < record.txg.0;
             let findings = found.apply(record, &BootPtr::NONE, frees, &concerns);

@@ -373,37 +373,24 @@ impl Books {
         self.candidates.remove(victim);
         self.zone_ends(victim);
         let filling = std::mem::take(self.fillings.get_mut(&victim).expect("a full zone has a directory"));
-        let mut last: Option<(Addr, usize)> = None;
-        let mut part = filling.parts.iter().copied();
-        let (mut part_entries, mut part_end) = part.next().unwrap_or_default();
+        let mut last: Option<usize> = None;
         let mut class: Option<(ZoneSeq, usize)> = None;
-        for (at, entry) in filling.entries.iter().enumerate() {
-            while at as u64 >= u64::from(part_entries) {
-                (part_entries, part_end) = part.next().expect("entries lie in parts");
-            }
-            if !self.lives_here(victim, part_end, entry) {
-                continue;
-            }
+        for (entry, last_write, may_join) in self.survivors(victim, &filling) {
             let birth_zone = entry.identity.seq();
             let slot = match class {
                 Some((zone, slot)) if zone == birth_zone => slot,
-                _ => {
-                    let born = self.tables.zones.get(&birth_zone).map(|zone| zone.last_write);
-                    let age = born.and_then(|txg| self.clock.age_bytes(txg));
-                    self.survivor_slot(self.lives.age(age))
-                }
+                _ => self.survivor_slot(self.lives.age(self.clock.age_bytes(last_write))),
             };
             class = Some((birth_zone, slot));
-            let joins =
-                last.is_some_and(|(last, to)| to == slot && self.may_join(victim, last, entry.identity));
-            last = Some((entry.identity, slot));
+            let joins = may_join && last == Some(slot);
+            last = Some(slot);
             let bytes = u64::from(entry.granules) * GRANULE;
             if self.slots[slot].as_ref().is_none_or(|open| self.room(open) < bytes) {
                 self.fill(slot);
                 self.open(slot, if self.setting.mixed { Class::Data } else { Class::Collection }, false);
                 self.placer.opened(slot);
             }
-            self.append(slot, *entry, joins);
+            self.append(slot, entry, joins);
             let dest = self.slots[slot].as_ref().expect("just opened").seq;
             self.group.carried.insert(entry.identity, dest);
             *self.group.deltas.entry(victim).or_default() -= bytes as i64;
@@ -421,35 +408,32 @@ impl Books {
         }
     }
 
-    fn lives_here(&self, zone: ZoneSeq, part_end: u64, entry: &Entry) -> bool {
-        let Some(birth) = self.tables.zones.get(&entry.identity.seq()) else { return false };
-        let granule = entry.identity.granule();
-        if birth.dead.overlaps(granule, entry.granules) {
-            return false;
-        }
-        match birth.run_of(granule) {
-            Some(run) => run.is_in(zone, part_end),
-            None => entry.identity.seq() == zone,
-        }
-    }
-
-    fn may_join(&self, victim: ZoneSeq, last: Addr, next: Addr) -> bool {
-        if last.seq() != next.seq() || last >= next {
-            return false;
-        }
-        let Some(birth) = self.tables.zones.get(&next.seq()) else { return false };
-        let index = |granule: u32| birth.runs.partition_point(|run| run.last < granule);
-        match (birth.run_of(last.granule()), birth.run_of(next.granule())) {
-            (None, None) => next.seq() == victim && index(last.granule()) == index(next.granule()),
-            (Some(a), Some(b)) if a == b => true,
-            (Some(a), Some(b)) => {
-                birth.phase == Phase::Gone
-                    && a.dest == victim
-                    && b.dest == victim
-                    && index(next.granule()) == index(last.granule()) + 1
+    /// What lives in a zone, when something was written last where it was born, and whether nothing that stays or lives elsewhere was
+    /// born between it and the one before.
+    fn survivors(&self, victim: ZoneSeq, filling: &Filling) -> Vec<(Entry, Txg, bool)> {
+        let mut birthplaces = self.tables.birthplaces();
+        let mut last: Option<Addr> = None;
+        let mut part = filling.parts.iter().copied();
+        let (mut part_entries, mut part_end) = part.next().unwrap_or_default();
+        let mut out = Vec::new();
+        for (at, entry) in filling.entries.iter().enumerate() {
+            while at as u64 >= u64::from(part_entries) {
+                (part_entries, part_end) = part.next().expect("entries lie in parts");
             }
-            _ => false,
+            let identity = entry.identity;
+            let (seq, granule) = (identity.seq(), identity.granule());
+            let Some(birth) = birthplaces.of(seq) else { continue };
+            let is_here = birth.run_of(granule).map_or(seq == victim, |run| run.is_in(victim, part_end));
+            if birth.born.dead.overlaps(granule, entry.granules) || !is_here {
+                continue;
+            }
+            let is_next = |last: &Addr| last.seq() == seq && *last < identity;
+            let may_join =
+                last.filter(is_next).is_some_and(|last| birth.may_join(seq, victim, last.granule(), granule));
+            last = Some(identity);
+            out.push((*entry, birth.last_write, may_join));
         }
+        out
     }
 
     fn commit(&mut self) {
@@ -541,14 +525,13 @@ impl Books {
 
     /// Runs, and the bytes of memory that they and the dead sets take.
     pub fn index(&self) -> Index {
-        let mut index = Index::default();
-        for zone in self.tables.zones.values() {
-            index.runs += zone.runs.len() as u64;
-            index.run_bytes += zone.index_bytes() as u64;
-            index.dead_bytes += zone.dead.memory_bytes() as u64;
-            index.rows += 1;
+        let size = self.tables.index_size();
+        Index {
+            rows: self.tables.zones.len() as u64 + size.gone,
+            runs: size.runs,
+            run_bytes: size.run_index_bytes,
+            dead_bytes: size.dead_set_bytes,
         }
-        index
     }
 
     /// Share of what full zones could hold that is live: what theory calls utilisation.
