@@ -4,8 +4,8 @@
 //! Neighbours melt together, so a zone that dies as it was written costs one interval.
 //!
 //! Of small blocks that die in any order there are very many intervals, more than there are runs of survivors. So they are kept packed:
-//! [`BLOCK_INTERVALS`] of them at most behind a head of eleven bytes, as gaps and lengths in varints or as one bit for each unit, by what
-//! is less. The unit is the largest power of two that divides all bounds: 256 granules for records of 4 KiB that were not compressed.
+//! [`BLOCK_INTERVALS`] of them, more or less, behind a head of eleven bytes, as gaps and lengths in varints or as one bit for each unit,
+//! by what is less. The unit is the largest power of two that divides all bounds: 256 granules for records of 4 KiB that were not compressed.
 //! (Containers by what is less: Chambi, Lemire, Kaser, Godin, "Better bitmap performance with Roaring bitmaps", 2016.)
 //!
 //! Invariant: intervals are sorted, not empty, and neither overlap nor touch. Freeing a granule twice is refused: a
@@ -48,8 +48,52 @@ impl<'a> Block<'a> {
         Some(Block { first, end, form, packed, whole })
     }
 
+    fn shift(&self) -> u32 {
+        u32::from(self.form & !FORM_BITS)
+    }
+
+    /// The bits from that unit on: at least 57, as far as there are any.
+    fn bits_from(&self, unit: u32) -> u64 {
+        let bytes = self.packed.get((unit / 8) as usize..).unwrap_or(&[]);
+        let word = match bytes.first_chunk() {
+            Some(word) => u64::from_le_bytes(*word),
+            None => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        };
+        word >> (unit % 8)
+    }
+
     fn intervals(self) -> Intervals<'a> {
         Intervals { block: self, packed: Reader::new(self.packed), at: self.first, is_dead: true }
+    }
+
+    /// How many of the units in which `first..end` lies are dead, and how many there are. What lies outside of the block is not dead.
+    fn dead_units(&self, first: u32, end: u32) -> (u32, u32) {
+        let shift = self.shift();
+        let (from, to) = (first.max(self.first), end.min(self.end));
+        let outside = u32::from(first < self.first || end > self.end);
+        if from >= to {
+            return (0, 1);
+        }
+        let (mut unit, to) = ((from - self.first) >> shift, ((to - self.first - 1) >> shift) + 1);
+        let (mut dead, units) = (0, to - unit + outside);
+        while unit < to {
+            let known = (64 - unit % 8).min(to - unit);
+            let mask = if known == 64 { u64::MAX } else { (1 << known) - 1 };
+            dead += (self.bits_from(unit) & mask).count_ones();
+            unit += known;
+        }
+        (dead, units)
+    }
+
+    /// Whether some, and whether all of `first..end` is dead; something of it lies before the end of the block.
+    fn look_at(&self, first: u32, end: u32) -> (bool, bool) {
+        if self.form & FORM_BITS != 0 {
+            let (dead, units) = self.dead_units(first, end);
+            return (dead > 0, dead == units);
+        }
+        let at_or_behind = self.intervals().find(|interval| interval.1 > first);
+        at_or_behind
+            .map_or((false, false), |interval| (interval.0 < end, interval.0 <= first && end <= interval.1))
     }
 }
 
@@ -65,22 +109,28 @@ struct Intervals<'a> {
 impl Intervals<'_> {
     /// How many granules from `at` on are alike, with bits.
     fn alike(&self, is_dead: bool) -> u32 {
-        let shift = u32::from(self.block.form & !FORM_BITS);
-        let bit = |unit: u32| {
-            let byte = self.block.packed.get((unit / 8) as usize);
-            byte.is_some_and(|byte| byte >> (unit % 8) & 1 == 1)
-        };
+        let shift = self.block.shift();
         let (from, to) =
             ((self.at - self.block.first) >> shift, (self.block.end - self.block.first) >> shift);
-        let units = (from..to).take_while(|unit| bit(*unit) == is_dead).count() as u32;
-        units << shift
+        let mut units = 0;
+        while from + units < to {
+            // Up to 57 bits at once; behind the last byte nothing is dead.
+            let bits = self.block.bits_from(from + units);
+            let alike = if is_dead { bits.trailing_ones() } else { bits.trailing_zeros() };
+            let known = 64 - (from + units) % 8;
+            units += alike.min(known);
+            if alike < known {
+                break;
+            }
+        }
+        units.min(to - from) << shift
     }
 
     fn next_len(&mut self, is_dead: bool) -> Option<u32> {
         if self.block.form & FORM_BITS != 0 {
             return Some(self.alike(is_dead));
         }
-        Some((self.packed.varint().ok()? as u32) << (self.block.form & !FORM_BITS))
+        Some((self.packed.varint().ok()? as u32) << self.block.shift())
     }
 }
 
@@ -207,7 +257,12 @@ impl DeadSet {
     /// added twice.
     pub fn add_sorted(&mut self, ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
         let twice = ranges.iter().copied().filter(|(first, count)| self.overlaps(*first, *count)).collect();
-        let mut new = ranges.iter().map(|(first, count)| (*first, first.saturating_add(*count))).peekable();
+        let new = ranges.iter().map(|(first, count)| (*first, first.saturating_add(*count)));
+        let new: Vec<(u32, u32)> = new.filter(|(first, end)| !self.set_bits(*first, *end)).collect();
+        if new.is_empty() {
+            return twice;
+        }
+        let mut new = new.into_iter().peekable();
         let mut packer = Packer::default();
         for block in self.blocks() {
             packer.settle_before(new.peek().map_or(block.first, |range| range.0.min(block.first)));
@@ -231,18 +286,43 @@ impl DeadSet {
         twice
     }
 
-    /// The first interval that ends behind `granule`.
-    fn at_or_behind(&self, granule: u32) -> Option<(u32, u32)> {
-        let block = self.blocks().find(|block| block.end > granule)?;
-        block.intervals().find(|interval| interval.1 > granule)
+    /// Marks a range that lies in a block of bits, and in whole units.
+    fn set_bits(&mut self, first: u32, end: u32) -> bool {
+        let mut at = 0;
+        let block = self.blocks().find(|block| {
+            at += block.whole.len();
+            block.end >= end
+        });
+        let Some(block) = block.filter(|block| block.form & FORM_BITS != 0 && block.first <= first) else {
+            return false;
+        };
+        let (from, to, shift) = (first - block.first, end - block.first, block.shift());
+        if (from | to).trailing_zeros() < shift {
+            return false;
+        }
+        let bits = at - block.packed.len()..at;
+        let Some(bits) = self.bytes.get_mut(bits) else { return false };
+        for unit in from >> shift..to >> shift {
+            if let Some(byte) = bits.get_mut((unit / 8) as usize) {
+                *byte |= 1 << (unit % 8);
+            }
+        }
+        true
+    }
+
+    /// Whether some, and whether all of `first..end` is dead.
+    fn look_at(&self, first: u32, end: u32) -> (bool, bool) {
+        // Intervals of one block and of the next do not touch: what ends behind `first` begins in this one or not before the next.
+        let block = self.blocks().find(|block| block.end > first);
+        block.map_or((false, false), |block| block.look_at(first, end))
     }
 
     pub fn contains(&self, first: u32, count: u32) -> bool {
-        self.at_or_behind(first).is_some_and(|interval| interval.0 <= first && first + count <= interval.1)
+        self.look_at(first, first + count).1
     }
 
     pub fn overlaps(&self, first: u32, count: u32) -> bool {
-        self.at_or_behind(first).is_some_and(|interval| interval.0 < first + count)
+        self.look_at(first, first + count).0
     }
 
     /// Forgets intervals that touch none of the ranges `first..=last`, sorted and separate.
@@ -266,6 +346,16 @@ impl DeadSet {
     /// Bytes of memory the set takes.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.capacity()
+    }
+
+    /// As it is in memory.
+    pub(crate) fn put_packed(&self, out: &mut Writer) {
+        out.blob(&self.bytes);
+    }
+
+    /// What [`DeadSet::put_packed`] wrote.
+    pub(crate) fn get_packed(raw: &mut Reader<'_>) -> Result<DeadSet, Truncated> {
+        Ok(DeadSet { bytes: raw.blob()?.to_vec() })
     }
 
     pub fn encode(&self, out: &mut Writer) {
@@ -333,7 +423,8 @@ mod tests {
                 prop_assert_eq!(&set, &dead.map(|g| (g * scale, (g + 1) * scale)).collect::<DeadSet>());
                 let apart = set.intervals().zip(set.intervals().skip(1)).all(|(a, b)| a.1 < b.0);
                 prop_assert!(apart, "intervals that touch are one");
-                prop_assert!(set.blocks().all(|block| (1..=BLOCK_INTERVALS).contains(&block.intervals().count())));
+                let fits = |block: Block<'_>| block.form & FORM_BITS != 0 || block.intervals().count() <= BLOCK_INTERVALS;
+                prop_assert!(set.blocks().all(|block| fits(block) && block.intervals().next().is_some()));
                 for first in (0..units - 16).step_by(1 + units as usize / 300) {
                     for count in 1..4 {
                         let slice = &flags[first as usize..(first + count) as usize];

@@ -736,18 +736,27 @@ impl Group<'_> {
         Ok((moved, rest.is_empty()))
     }
 
-    /// When the run index nears its bound, survivors are written in larger batches, of which each is one run where it was several; when
-    /// it takes half of it, in small ones again, which cost less to look into.
+    /// When the run index nears its bound, zones that are gone are packed into intervals. If that is not enough, survivors are written in
+    /// larger batches, of which each is one run where it was several; when it takes half of the bound, in small ones again, which cost
+    /// less to look into.
     fn look_at_index(&mut self) {
         if self.st.collector.moved_since_look < INDEX_LOOK_BYTES {
             return;
         }
         self.st.collector.moved_since_look = 0;
-        let (bytes, most) = (self.pool.tables.read().index_size().bytes(), self.pool.index_bytes_max());
-        let was = self.st.collector.is_coarse;
-        let is_coarse = bytes > if was { most / 2 } else { most / 4 * 3 };
-        if is_coarse != was {
-            log::info!(bytes, most, is_coarse; "memory of the run index");
+        let most = self.pool.index_bytes_max();
+        let is_much = |bytes: u64, already: bool| bytes > if already { most / 2 } else { most / 4 * 3 };
+        let was = self.pool.tables.read().index_size();
+        let packed = is_much(was.rows_bytes, was.is_packed);
+        if packed != was.is_packed {
+            // Tables change in groups alone.
+            let gone = self.pool.tables.read().gone_in_form(packed);
+            self.pool.tables.write().set_gone(gone);
+        }
+        let bytes = self.pool.tables.read().index_size().bytes();
+        let is_coarse = is_much(bytes, self.st.collector.is_coarse);
+        if (packed, is_coarse) != (was.is_packed, self.st.collector.is_coarse) {
+            log::info!(bytes, most, packed, is_coarse; "memory of the run index");
         }
         self.st.collector.is_coarse = is_coarse;
         self.st.streams.set_coarse(is_coarse);

@@ -10,6 +10,7 @@ use crate::label::{ANCHORS, Label, Uberblock};
 use crate::pool::Pool;
 use crate::record::{Class, Home, Run};
 use crate::zones::{Findings, Phase};
+use std::borrow::Cow;
 use std::sync::Arc;
 use terrane_codec::ZstdLevel;
 use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEAD_BYTES};
@@ -99,7 +100,7 @@ impl Pool {
             opened: zone.opened,
             runs: zone.born.runs.clone(),
         };
-        let gone = |(seq, zone): (ZoneSeq, GoneZone)| ZoneView {
+        let gone = |(seq, zone): (ZoneSeq, Cow<'_, GoneZone>)| ZoneView {
             seq,
             class: zone.class,
             home: Home::default(),
@@ -108,7 +109,7 @@ impl Pool {
             claimed: 0,
             live: 0,
             opened: zone.opened,
-            runs: zone.born.runs,
+            runs: zone.born.runs.clone(),
         };
         let mut zones: Vec<ZoneView> =
             tables.zones.iter().map(there).chain(tables.gone().map(gone)).collect();

@@ -144,6 +144,10 @@ pub struct IndexSize {
     pub run_index_bytes: u64,
     /// Bytes of memory of the dead sets of zones that are there.
     pub dead_set_bytes: u64,
+    /// Zones that are gone are packed into intervals.
+    pub is_packed: bool,
+    /// Bytes of memory of all that without intervals, at least.
+    pub rows_bytes: u64,
 }
 
 impl IndexSize {
@@ -183,7 +187,6 @@ impl Tables {
     /// Adds zones that are gone.
     pub fn insert_gone(&mut self, zones: impl IntoIterator<Item = (ZoneSeq, GoneZone)>) {
         zones.into_iter().for_each(|(seq, zone)| self.gone.insert(seq, zone));
-        self.gone.pack();
     }
 
     fn remove(&mut self, seq: ZoneSeq) -> Option<Zone> {
@@ -214,8 +217,11 @@ impl Tables {
             let (last_write, born) = (zone.last_write, Cow::Borrowed(&zone.born));
             return Some(Birthplace { is_there: true, last_write, born });
         }
-        let GoneZone { last_write, born, .. } = self.gone.get(seq)?;
-        Some(Birthplace { is_there: false, last_write, born: Cow::Owned(born) })
+        let (last_write, born) = match self.gone.get(seq)? {
+            Cow::Borrowed(zone) => (zone.last_write, Cow::Borrowed(&zone.born)),
+            Cow::Owned(zone) => (zone.last_write, Cow::Owned(zone.born)),
+        };
+        Some(Birthplace { is_there: false, last_write, born })
     }
 
     /// For many blocks.
@@ -224,20 +230,33 @@ impl Tables {
     }
 
     /// Zones that are gone and have survivors.
-    pub fn gone(&self) -> impl Iterator<Item = (ZoneSeq, GoneZone)> {
+    pub fn gone(&self) -> impl Iterator<Item = (ZoneSeq, Cow<'_, GoneZone>)> {
         self.gone.select(|_| true)
     }
 
     /// What the tables take beside the rows of zones that are there.
     pub fn index_size(&self) -> IndexSize {
         let (gone, runs) = self.gone.counts();
-        let mut size = IndexSize { runs, gone, run_index_bytes: self.gone.memory_bytes(), dead_set_bytes: 0 };
+        let mut size =
+            IndexSize { runs, gone, run_index_bytes: self.gone.memory_bytes(), ..IndexSize::default() };
         for zone in self.zones.values() {
             size.runs += zone.born.runs.len() as u64;
             size.run_index_bytes += (zone.born.runs.capacity() * size_of::<Run>()) as u64;
             size.dead_set_bytes += zone.born.dead.memory_bytes() as u64;
         }
+        size.is_packed = self.gone.is_packed();
+        size.rows_bytes = size.bytes() - self.gone.memory_bytes() + self.gone.rows_bytes();
         size
+    }
+
+    /// Zones that are gone, packed into intervals or in rows: what [`Tables::set_gone`] puts in their place, if nothing changes meanwhile.
+    /// Of millions that takes a second, which readers need not wait for.
+    pub fn gone_in_form(&self, packed: bool) -> Gone {
+        self.gone.in_form(packed)
+    }
+
+    pub fn set_gone(&mut self, gone: Gone) {
+        self.gone = gone;
     }
 
     /// Zones that wait to be reset.
@@ -260,7 +279,7 @@ impl Tables {
             Corrupt::new(format_args!("commit record of group {txg}"), "zone", "in the tables", seq)
         };
         for &seq in record.reset.iter().filter(|seq| concerns(**seq)) {
-            self.retire_one(seq);
+            self.retire(seq);
         }
         for opened in record.opened.iter().filter(|opened| concerns(opened.seq)) {
             if !self.zones.contains_key(&opened.seq) {
@@ -327,7 +346,6 @@ impl Tables {
                 self.enter(*seq, Phase::Emptied(txg));
             }
         }
-        self.gone.pack();
         findings
     }
 
@@ -385,11 +403,6 @@ impl Tables {
 
     /// The filling is no more; what is known of it stays while it has survivors.
     pub(crate) fn retire(&mut self, seq: ZoneSeq) {
-        self.retire_one(seq);
-        self.gone.pack();
-    }
-
-    fn retire_one(&mut self, seq: ZoneSeq) {
         let Some(Zone { class, opened, last_write, mut born, .. }) = self.remove(seq) else { return };
         born.keep_within_runs();
         self.gone.insert(seq, GoneZone { class, opened, last_write, born });
@@ -480,8 +493,8 @@ impl Tables {
 
     /// The rows of one section, encoded: those whose sequence number modulo `sections` is `section`.
     pub fn encode_section(&self, section: u32, sections: u32) -> Vec<u8> {
-        let is_in = |seq: &ZoneSeq| section_of(*seq, sections) == section;
-        let there: Vec<_> = self.zones.iter().filter(|(seq, _)| is_in(seq)).collect();
+        let is_in = |seq: ZoneSeq| section_of(seq, sections) == section;
+        let there: Vec<_> = self.zones.iter().filter(|(seq, _)| is_in(**seq)).collect();
         let gone: Vec<_> = self.gone.select(is_in).collect();
         let mut out = Writer::new();
         out.varint((there.len() + gone.len()) as u64);
@@ -504,7 +517,9 @@ impl Tables {
                 put_part_copy(&mut out, copy);
             }
         }
-        for (seq, GoneZone { class, opened, last_write, born }) in gone {
+        for (seq, zone) in gone {
+            let GoneZone { class, opened, last_write, born } = &*zone;
+            let (class, opened, last_write) = (*class, *opened, *last_write);
             put_row_head(&mut out, (seq, class, 3, Txg(0)), Home::default());
             for number in [0, 0, 0, opened.0, last_write.0] {
                 out.varint(number);
@@ -538,8 +553,6 @@ impl Tables {
                 }
             }
         }
-        // Rows of one interval come from all sections: they are packed once.
-        tables.gone.pack();
         Ok(tables)
     }
 
@@ -551,7 +564,6 @@ impl Tables {
         for seq in gone {
             self.gone.change(seq, |zone| forget(&mut zone.born));
         }
-        self.gone.pack();
     }
 }
 

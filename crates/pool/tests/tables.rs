@@ -269,6 +269,9 @@ impl Plain {
         let findings = self.tables.apply(&record, &BootPtr::NONE, &frees, &|_| true);
         assert!(findings.is_empty(), "group {}: {findings:?}", self.txg);
         self.log.push((record, frees));
+        if self.dice.below(8) == 0 {
+            self.tables.set_gone(self.tables.gone_in_form(!self.tables.index_size().is_packed));
+        }
         let section = self.dice.below(u64::from(SECTIONS) + 2) as u32;
         if section < SECTIONS {
             self.sections[section as usize] = (self.txg, self.tables.encode_section(section, SECTIONS));
@@ -295,7 +298,8 @@ impl Plain {
         }
         let mut runs = 0;
         let there = tables.zones.iter().map(|(seq, zone)| (*seq, zone.born.clone(), true));
-        for (seq, born, is_there) in there.chain(tables.gone().map(|(seq, zone)| (seq, zone.born, false))) {
+        let gone = tables.gone().map(|(seq, zone)| (seq, zone.born.clone(), false));
+        for (seq, born, is_there) in there.chain(gone) {
             let zone_live = tables.zones.get(&seq).map_or(0, |zone| zone.live);
             assert_eq!(zone_live, live.get(&seq).copied().unwrap_or(0), "group {}, zone {seq}", self.txg);
             runs += born.runs.len() as u64;
@@ -318,6 +322,7 @@ impl Plain {
     fn replay(&self) {
         let stored = |section: u32| Ok(Some(self.sections[section as usize].1.clone()));
         let mut found = Tables::decode(SECTIONS, stored).unwrap();
+        found.set_gone(found.gone_in_form(self.txg.is_multiple_of(2)));
         for (record, frees) in &self.log {
             let concerns = |seq| self.sections[section_of(seq, SECTIONS) as usize].0 < record.txg.0;
             let findings = found.apply(record, &BootPtr::NONE, frees, &concerns);

@@ -42,6 +42,8 @@ pub struct Setting {
     pub infer: bool,
     /// And, for new files, from those like them.
     pub siblings: bool,
+    /// Zones that are gone are packed, as when the bound of the run index is reached.
+    pub packed: bool,
 }
 
 /// A name, and what it changes.
@@ -75,6 +77,7 @@ impl Setting {
             hints: false,
             infer: false,
             siblings: false,
+            packed: false,
         }
     }
 

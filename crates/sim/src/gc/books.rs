@@ -107,9 +107,11 @@ impl Books {
         let layout = Layout::of_slots(setting.slots, setting.ages)?;
         let mut clock = Clock::default();
         clock.note(Txg(0), 0);
+        let mut tables = Tables::default();
+        tables.set_gone(tables.gone_in_form(setting.packed));
         Some(Books {
             setting,
-            tables: Tables::default(),
+            tables,
             clock,
             lives: Lives::new(setting.pool_bytes()),
             totals: Totals::default(),

@@ -25,6 +25,7 @@ const HELP: &str =
   --slots N         open zones; default as a pool has them     --ages N   of which for survivors, 1 to 3
   --group BYTES     users' bytes in a group; default half a zone
   --batch BYTES     blocks to each directory part; default 1M, and at most a quarter of a zone
+  --packed          zones that are gone in intervals, as when the bound of the run index is reached
   --metadata PART   metadata written for each byte of users', in each of two copies; default 0
   --warm-up X       capacities written before it is measured; default 4
   --measure X       capacities measured; default 2
@@ -74,6 +75,7 @@ impl Asked<'_> {
             slots: self.number("--slots", f64::from(default.slots), 2.0..=128.0)? as u32,
             ages: self.number("--ages", f64::from(default.ages), 1.0..=3.0)? as u32,
             metadata: self.number("--metadata", 0.0, 0.0..=10.0)?,
+            packed: self.has("--packed"),
             ..default
         })
     }
