@@ -202,6 +202,11 @@ fn space(page: &mut Page, live: &Live, stats: &Stats) {
     page.gauge("runs", "Runs of blocks that collection has moved.", stats.runs);
     page.gauge("run_index_bytes", "Memory of the index that says where they are.", stats.run_index_bytes);
     page.gauge(
+        "run_index_packed",
+        "Whether it is packed, because it was near its bound.",
+        u64::from(stats.run_index_packed),
+    );
+    page.gauge(
         "index_bytes_max",
         "Memory that this and dead sets should take at most.",
         stats.index_bytes_max,

@@ -430,6 +430,7 @@ fn status(live: &Live) -> Value {
         "zones_offline": given_up(ZoneState::Offline),
         "runs": status.runs,
         "run_index_bytes": stats.run_index_bytes,
+        "run_index_packed": stats.run_index_packed,
         "dead_set_bytes": stats.dead_set_bytes,
         "index_bytes_max": stats.index_bytes_max,
         "txg": status.txg.0,
@@ -518,7 +519,7 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 45] = [
+pub const STATUS_KEYS: [&str; 46] = [
     "name",
     "id",
     "state",
@@ -544,6 +545,7 @@ pub const STATUS_KEYS: [&str; 45] = [
     "zones_offline",
     "runs",
     "run_index_bytes",
+    "run_index_packed",
     "dead_set_bytes",
     "index_bytes_max",
     "totals",

@@ -5,7 +5,8 @@
 //!
 //! Of small blocks that die in any order there are very many intervals, more than there are runs of survivors. So they are kept packed:
 //! [`BLOCK_INTERVALS`] of them, more or less, behind a head of eleven bytes, as gaps and lengths in varints or as one bit for each unit,
-//! by what is less. The unit is the largest power of two that divides all bounds: 256 granules for records of 4 KiB that were not compressed.
+//! by what is less. The unit is the largest power of two that divides all bounds: 256 granules for records of 4 KiB that were not
+//! compressed.
 //! (Containers by what is less: Chambi, Lemire, Kaser, Godin, "Better bitmap performance with Roaring bitmaps", 2016.)
 //!
 //! Invariant: intervals are sorted, not empty, and neither overlap nor touch. Freeing a granule twice is refused: a

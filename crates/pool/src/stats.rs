@@ -294,8 +294,10 @@ pub struct Stats {
     /// Bytes users can fill, bytes live, bytes available to users.
     pub space: (u64, u64, u64),
     pub runs: u64,
-    /// Memory of the run index: runs, and rows of zones that are gone.
+    /// Memory of the run index: runs, and zones that are gone with what died of them since.
     pub run_index_bytes: u64,
+    /// Zones that are gone are packed into intervals, because it was near its bound.
+    pub run_index_packed: bool,
     /// What both should take at most.
     pub index_bytes_max: u64,
     /// Memory of the zone tables' dead sets.
@@ -396,6 +398,7 @@ impl Pool {
             space: self.space(),
             runs: index.runs,
             run_index_bytes: index.run_index_bytes,
+            run_index_packed: index.is_packed,
             index_bytes_max: self.index_bytes_max(),
             dead_set_bytes: index.dead_set_bytes,
             checksum_errors: counters.checksum_errors.get(),

@@ -50,6 +50,7 @@ fn life(index_bytes: u64, seed: u64) -> (usize, usize) {
         zones.iter().flat_map(|zone| zone.runs.iter().map(|run| (run.dest, run.part_end()))).collect();
     let parts: BTreeSet<(ZoneSeq, u64)> = runs.iter().copied().collect();
     assert!(pool.stats().index_bytes_max == index_bytes && pool.stats().run_index_bytes > 0);
+    assert_eq!(pool.stats().run_index_packed, index_bytes == 0, "at its bound it is packed");
     for part in 0..4 {
         for _ in 0..4 {
             work(&pool, &toy, &SeededEnv::new(seed + part), 4).unwrap();

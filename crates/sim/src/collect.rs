@@ -17,13 +17,12 @@ use crate::{Failure, ensure};
 use std::sync::Arc;
 use terrane_device::Device;
 use terrane_device::sim::{Fault, Kept};
+use terrane_pool::zones::Phase;
 use terrane_posix::{Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, SetAttr, WriteFlags};
 use terrane_wire::ZoneIdx;
 
-/// Files grow to so many bytes.
+/// Files grow to so many bytes on zones of 1 MiB, and in the measure of larger ones.
 const FILE_BYTES: u64 = 250_000;
-/// The longest write.
-const WRITE_BYTES: u64 = 120_000;
 /// Shares of the pool, in percent, that the workload leaves free: above the first it writes more, below the second it removes.
 const FREE_MANY: u64 = 8;
 const FREE_FEW: u64 = 3;
@@ -65,6 +64,11 @@ impl Workload {
         }
     }
 
+    /// The longest write: larger ones are cut in pieces, and a crash may come between two.
+    fn write_bytes(&self) -> u64 {
+        (self.file_bytes / 25 * 12).min(1 << 20)
+    }
+
     /// Free for users, of what users can fill.
     fn free_percent(&self) -> u64 {
         let (size, live, _) = self.machine.pool.space();
@@ -95,15 +99,18 @@ impl Workload {
         let size = self.model.bytes(ino).len() as u64;
         // Mostly inside the file: what is overwritten frees as much.
         let at = self.dice.below(size.max(1));
-        let len = 1 + self.dice.below(WRITE_BYTES.min((FILE_BYTES - at.min(FILE_BYTES - 1)).max(1)));
+        let len = 1 + self
+            .dice
+            .below(self.write_bytes().min((self.file_bytes - at.min(self.file_bytes - 1)).max(1)));
         let data = self.dice.bytes(len as usize);
         let found = self.machine.fs().write(ino, at, &data, WriteFlags::default());
         self.judge_space("write", false, &found)?;
-        if self.same("write", found, Ok(()))?.is_some() {
-            let (from, to) = (at as usize, (at + len) as usize);
+        if let Some(written) = self.same("write", found, Ok(()))? {
+            let written = &data[..written as usize];
+            let (from, to) = (at as usize, at as usize + written.len());
             let bytes = self.model.bytes_mut(ino);
             bytes.resize(bytes.len().max(to), 0);
-            bytes[from..to].copy_from_slice(&data);
+            bytes[from..to].copy_from_slice(written);
             self.touch(ino);
         }
         Ok(())
@@ -113,7 +120,7 @@ impl Workload {
         let Some(ino) = self.hot_file() else { return Ok(()) };
         let size = self.model.bytes(ino).len();
         let at = self.dice.below(size.max(1) as u64);
-        let len = 1 + self.dice.below(WRITE_BYTES);
+        let len = 1 + self.dice.below(self.write_bytes());
         let found = self.machine.fs().fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, at, len);
         self.judge_space("punch", true, &found)?;
         if self.same("punch", found, Ok(()))?.is_some() {
@@ -142,16 +149,16 @@ impl Workload {
         let name = format!("new {}", self.dice.below(4));
         let root = self.model.root;
         if let Some(ino) = self.model.find(root, &name) {
-            if self.model.bytes(ino).len() as u64 > FILE_BYTES / 2 {
+            if self.model.bytes(ino).len() as u64 > self.file_bytes / 2 {
                 return self.replace();
             }
-            let len = 1 + self.dice.below(WRITE_BYTES) as usize;
+            let len = 1 + self.dice.below(self.write_bytes()) as usize;
             let data = self.dice.bytes(len);
             let flags = WriteFlags { append: true, kill_suidgid: false };
             let found = self.machine.fs().write(ino, 0, &data, flags);
             self.judge_space("append", false, &found)?;
-            if self.same("append", found, Ok(()))?.is_some() {
-                self.model.bytes_mut(ino).extend_from_slice(&data);
+            if let Some(written) = self.same("append", found, Ok(()))? {
+                self.model.bytes_mut(ino).extend_from_slice(&data[..written as usize]);
                 self.touch(ino);
             }
             return Ok(());
@@ -225,7 +232,7 @@ impl Workload {
 /// A pool that is full but for a few percent, with garbage in every zone.
 fn crowded(plan: &Plan) -> Result<Workload, Failure> {
     let mut workload = Workload::fresh(Machine::create(plan)?, plan.seed);
-    workload.file_bytes = FILE_BYTES;
+    workload.file_bytes = FILE_BYTES * (plan.capacity >> 20).max(1);
     for round in 0..2 {
         let files = workload.fill(round)?;
         workload.sync()?;
@@ -314,7 +321,7 @@ pub fn every_write(life: Life, stride: u64, chances: u64) -> Result<Seen, Failur
                 let left = moment.restarted(kept);
                 let found =
                     recover_to(&workload, promised, &left, seed + chance).and_then(|mut recovered| {
-                        recovered.acts = Acts::Churn;
+                        (recovered.acts, recovered.file_bytes) = (Acts::Churn, workload.file_bytes);
                         if chance == 2 { live_on(recovered, 12, seed) } else { Ok(()) }
                     });
                 found.map_err(|failure| {
@@ -347,6 +354,8 @@ enum Trouble {
 pub enum Drives {
     /// Files, and drives without limits whose zones take what their size says.
     Roomy,
+    /// Few zones, so large that less is kept in them for metadata than an eighth.
+    Large,
     /// Drives that let few zones be active, and whose zones take less than their size, many less than others.
     Tight,
 }
@@ -367,6 +376,13 @@ fn plan(seed: u64, drives: Drives) -> (Plan, Trouble) {
     ]);
     let stale = !drive && dice.one_in(2);
     let mut plan = Plan { zones, drive, stale, props: props(seed), ..Plan::small(seed) };
+    if drives == Drives::Large {
+        plan.zones = dice.pick(&[32, 36]).unwrap_or(32);
+        plan.capacity = 16 << 20;
+        plan.uneven = dice.one_in(3);
+        plan.props =
+            vec![("recordsize", ["64K", "128K", "16K"][(seed % 3) as usize]), ("compression", "off")];
+    }
     if drives == Drives::Tight {
         plan.max_active = dice.pick(&[4, 4, 5, 6, 0]).unwrap_or(4);
         plan.uneven = dice.one_in(2);
@@ -424,8 +440,9 @@ pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
             return after_a_loss(&workload, &left, seed, lost).map_err(at).map(|()| seen);
         }
         let recovered = recover(&workload, &left, seed + life);
+        let file_bytes = workload.file_bytes;
         workload = recovered.map_err(|failure| at(failure.within(format_args!("life {life}"))))?;
-        workload.acts = Acts::Churn;
+        (workload.acts, workload.file_bytes) = (Acts::Churn, file_bytes);
     }
     live_on(workload, 60, seed).map_err(at)?;
     Ok(seen)
@@ -433,7 +450,9 @@ pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
 
 fn make(dice: &mut Dice, trouble: Trouble, workload: &Workload) -> Option<Fault> {
     let zones = workload.machine.device.info().zone_count;
-    let in_use: Vec<ZoneIdx> = workload.machine.pool.zones().iter().map(|zone| zone.home.zone).collect();
+    let views = workload.machine.pool.zones();
+    let there = views.iter().filter(|zone| zone.phase != Phase::Gone);
+    let in_use: Vec<ZoneIdx> = there.map(|zone| zone.home.zone).collect();
     let any = ZoneIdx(2 + dice.below(u64::from(zones) - 2) as u32);
     let zone = if dice.one_in(3) { any } else { dice.pick(&in_use).unwrap_or(any) };
     let after_ops = dice.below(400);
@@ -441,7 +460,12 @@ fn make(dice: &mut Dice, trouble: Trouble, workload: &Workload) -> Option<Fault>
         Trouble::None => None,
         Trouble::ReadOnly => Some(Fault::TurnsReadOnly { zone, after_ops }),
         Trouble::Offline => Some(Fault::TurnsOffline { zone, after_ops }),
-        Trouble::Writes => Some(Fault::WriteError { zone: None, one_in: 150, partial: dice.one_in(2) }),
+        // A write that fails costs its zone: of large ones as few as can be missed.
+        Trouble::Writes => Some(Fault::WriteError {
+            zone: None,
+            one_in: 150 * (workload.file_bytes / FILE_BYTES).max(1) as u32,
+            partial: dice.one_in(2),
+        }),
         Trouble::Resets => Some(Fault::ResetError { zone: Some(zone), one_in: 2 }),
         Trouble::LostResets => Some(Fault::LostReset { one_in: 2 }),
     }

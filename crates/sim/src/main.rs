@@ -13,8 +13,8 @@ use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
 use terrane_sim::workload::Acts;
 use terrane_sim::{Failure, collect, crash, faults, full, gc, storm};
 
-const USAGE: &str = "terrane-sim replay [--crowded | --rewriting | --collect [--tight]] --seed N
-terrane-sim crash [--crowded | --rewriting | --collect [--tight]] --seeds A..B
+const USAGE: &str = "terrane-sim replay [--crowded | --rewriting | --collect [--tight | --large]] --seed N
+terrane-sim crash [--crowded | --rewriting | --collect [--tight | --large]] --seeds A..B
 terrane-sim every-write [--names | --attributes | --collect] [--seed N] [--stride N]
 terrane-sim faults --seeds A..B
 terrane-sim hostile --count N [--seed FIRST] [--verbose]
@@ -123,11 +123,12 @@ fn crashes(args: &Args, seeds: std::ops::Range<u64>) -> u64 {
         return each(seeds, again, |seed| crash::rewriting_crash(seed).map(drop));
     }
     if args.has("--collect") {
-        let (drives, tight) = match args.has("--tight") {
-            true => (Drives::Tight, "--tight "),
-            false => (Drives::Roomy, ""),
+        let (drives, which) = match (args.has("--tight"), args.has("--large")) {
+            (true, _) => (Drives::Tight, "--tight "),
+            (_, true) => (Drives::Large, "--large "),
+            _ => (Drives::Roomy, ""),
         };
-        let again = |seed| format!("terrane-sim replay --collect {tight}--seed {seed}");
+        let again = |seed| format!("terrane-sim replay --collect {which}--seed {seed}");
         let mut all = collect::Seen::default();
         let failures = each(seeds, again, |seed| collect::seeded(seed, drives).map(|seen| all.add(seen)));
         println!("{all:?}");

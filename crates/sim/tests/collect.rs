@@ -40,3 +40,15 @@ fn lives_in_which_zones_fail_while_room_is_short_do_not_stop_the_pool() {
         });
     }
 }
+
+#[test]
+fn lives_in_large_zones_of_which_little_is_kept_for_metadata_come_back() {
+    let mut all = Seen::default();
+    for seed in seeds(2) {
+        all.add(seeded(seed, Drives::Large).unwrap_or_else(|failure| {
+            panic!("seed {seed}: {failure}\nterrane-sim replay --collect --large --seed {seed}")
+        }));
+    }
+    println!("{all:?}");
+    assert!(all.collected > all.cuts, "the collector had nothing to do: {all:?}");
+}

@@ -341,9 +341,10 @@ impl Status {
             let (dead, most) = (bytes("dead_set_bytes"), bytes("index_bytes_max"));
             let short = format!("; with {dead} of what died it nears its bound, {most}");
             format!(
-                "{} runs, {} of index{}",
+                "{} runs, {} of index{}{}",
                 row["runs"],
                 bytes("run_index_bytes"),
+                if row["run_index_packed"] == true { ", packed" } else { "" },
                 if is_short { &short } else { "" }
             )
         });
