@@ -22,7 +22,7 @@ use terrane_posix::{Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, SetAttr, Wr
 use terrane_wire::ZoneIdx;
 
 /// Files grow to so many bytes on zones of 1 MiB, and in the measure of larger ones.
-const FILE_BYTES: u64 = 250_000;
+pub const FILE_BYTES: u64 = 250_000;
 /// Shares of the pool, in percent, that the workload leaves free: above the first it writes more, below the second it removes.
 const FREE_MANY: u64 = 8;
 const FREE_FEW: u64 = 3;
