@@ -28,7 +28,7 @@ use crate::read::Held;
 use crate::record::{Move, Run};
 use crate::room::Yield;
 use crate::workers::Pending;
-use crate::zones::{Birthplaces, Phase, Tables};
+use crate::zones::{Birthplaces, Phase, Tables, is_much};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
@@ -745,16 +745,15 @@ impl Group<'_> {
         }
         self.st.collector.moved_since_look = 0;
         let most = self.pool.index_bytes_max();
-        let is_much = |bytes: u64, already: bool| bytes > if already { most / 2 } else { most / 4 * 3 };
         let was = self.pool.tables.read().index_size();
-        let packed = is_much(was.rows_bytes, was.is_packed);
+        let packed = was.is_to_be_packed(most);
         if packed != was.is_packed {
             // Tables change in groups alone.
             let gone = self.pool.tables.read().gone_in_form(packed);
             self.pool.tables.write().set_gone(gone);
         }
         let bytes = self.pool.tables.read().index_size().bytes();
-        let is_coarse = is_much(bytes, self.st.collector.is_coarse);
+        let is_coarse = is_much(bytes, most, self.st.collector.is_coarse);
         if (packed, is_coarse) != (was.is_packed, self.st.collector.is_coarse) {
             log::info!(bytes, most, packed, is_coarse; "memory of the run index");
         }

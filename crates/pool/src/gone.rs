@@ -249,9 +249,13 @@ impl Gone {
         bytes as u64
     }
 
-    /// Bytes of memory that rows would take at least.
+    /// Bytes of memory that rows take, or would take at most: of what is packed nobody counts what died.
     pub fn rows_bytes(&self) -> u64 {
-        tree_bytes::<GoneZone>(self.zones as usize) as u64 + self.runs * size_of::<Run>() as u64
+        if !self.is_packed() {
+            return self.memory_bytes();
+        }
+        let rows = tree_bytes::<GoneZone>(self.zones as usize) as u64;
+        rows + self.runs * size_of::<Run>() as u64 + self.memory_bytes()
     }
 
     pub fn is_packed(&self) -> bool {
@@ -445,6 +449,7 @@ mod tests {
                         prop_assert_eq!(even, plain.keys().copied().filter(|seq| seq.0 % 2 == 0).collect::<Vec<_>>());
                         let runs = plain.values().map(|zone| zone.born.runs.len() as u64).sum::<u64>();
                         prop_assert_eq!(gone.counts(), (plain.len() as u64, runs));
+                        prop_assert!(gone.rows_bytes() >= gone.in_form(false).memory_bytes());
                         for seq in (1..400).step_by(3).map(ZoneSeq) {
                             let found = gone.get(seq);
                             prop_assert_eq!(found.as_deref(), plain.get(&seq));

@@ -515,6 +515,10 @@ fn open(
     options: &ImportOptions,
 ) -> Result<Arc<Pool>, PoolError> {
     let Found { uber, record, chain, sections, mut tables, whole, label_is_old } = found;
+    // Whoever collects looks again; who only reads does not.
+    if tables.index_size().is_to_be_packed(options.index_bytes) {
+        tables.set_gone(tables.gone_in_form(true));
+    }
     let sizes = label.members().map(|(_, row)| row.zone_size);
     let capacities = tables.zones.values().map(|zone| zone.capacity);
     let capacity = capacities.chain(sizes).min().unwrap_or(label.zone_size);

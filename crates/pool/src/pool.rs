@@ -312,6 +312,7 @@ impl Pool {
         let label = self.label();
         let st = self.sync.lock();
         let tables = self.tables.read();
+        let index = tables.index_size();
         Status {
             name: label.name.clone(),
             id: self.pool_id,
@@ -328,8 +329,8 @@ impl Pool {
             size_bytes,
             live_bytes,
             available_bytes,
-            runs: tables.index_size().runs,
-            dead_set_bytes: tables.index_size().dead_set_bytes,
+            runs: index.runs,
+            dead_set_bytes: index.dead_set_bytes,
             failed: self.failed.get().map(|reason| reason.to_string()),
             damage: self.damage.lock().clone(),
             damaged: self.damaged.lock().clone(),

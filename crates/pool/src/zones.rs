@@ -146,7 +146,7 @@ pub struct IndexSize {
     pub dead_set_bytes: u64,
     /// Zones that are gone are packed into intervals.
     pub is_packed: bool,
-    /// Bytes of memory of all that without intervals, at least.
+    /// Bytes of memory of all that without intervals: as it is, or at most.
     pub rows_bytes: u64,
 }
 
@@ -154,6 +154,16 @@ impl IndexSize {
     pub fn bytes(&self) -> u64 {
         self.run_index_bytes + self.dead_set_bytes
     }
+
+    /// Whether zones that are gone should be packed where all may take so many bytes.
+    pub fn is_to_be_packed(&self, most: u64) -> bool {
+        is_much(self.rows_bytes, most, self.is_packed)
+    }
+}
+
+/// Whether it is time to save memory, where `most` bytes may be taken, or to go on saving it.
+pub fn is_much(bytes: u64, most: u64, already: bool) -> bool {
+    bytes > if already { most / 2 } else { most / 4 * 3 }
 }
 
 /// All logical zones.

@@ -63,6 +63,12 @@ fn life(index_bytes: u64, seed: u64) -> (usize, usize) {
             pool.abandon()
         }
         (pool, toy) = import_with(devices(), &options, seed + part).unwrap();
+        let stats = pool.stats();
+        assert_eq!(
+            stats.run_index_packed,
+            index_bytes == 0 && stats.run_index_bytes > 0,
+            "from the import on"
+        );
         verify(&pool, &toy);
     }
     (runs.len(), parts.len())

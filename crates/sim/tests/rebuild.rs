@@ -33,7 +33,7 @@ fn lose_sections(device: &SimDevice, seed: u64) -> u64 {
 
 #[test]
 fn an_index_that_is_lost_is_made_again_from_the_zones() {
-    let (mut moved, mut rebuilt) = (0, 0);
+    let (mut moved, mut rebuilt, mut whole) = (0, 0, 0);
     // Two always run: of the first, a zone goes on behind a batch that a crash took back; of the last no section was written yet.
     for seed in seeds(8).into_iter().chain([810_064_609_498, 823_822_321_674]) {
         let mut workload = collected(seed, 60 + seed % 3 * 60).unwrap();
@@ -55,6 +55,7 @@ fn an_index_that_is_lost_is_made_again_from_the_zones() {
         let group = Machine::import(&device, seed, true).unwrap().group().0;
         let lost = lose_sections(&device, seed);
         if lost == 0 {
+            whole += 1;
             continue;
         }
         assert!(lost >= 2, "seed {seed}");
@@ -75,7 +76,11 @@ fn an_index_that_is_lost_is_made_again_from_the_zones() {
         (workload.acts, workload.file_bytes) = (Acts::Churn, FILE_BYTES);
         live_on(workload, 60, seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
-    assert!(moved > 20 && rebuilt > 0, "{moved} runs were made again, in {rebuilt} pools");
+    // Such lives are rare, or what is lost is not found any more.
+    assert!(
+        moved > 20 && whole <= rebuilt,
+        "{moved} runs were made again, {rebuilt} pools, {whole} were whole"
+    );
 }
 
 /// Rebuilds the index of a pool that was exported, after `damage` beside the loss of all sections: whatever is
