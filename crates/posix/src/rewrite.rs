@@ -383,6 +383,7 @@ impl Fs {
         let Some(file) = walk.file(self) else { return Ok(false) };
         let outcome = match self.hold(file.ino) {
             Err(errno) => Err(errno),
+            Ok(inode) if !file.is(&inode) => Err(Errno::ESTALE),
             Ok(inode) if job.pass == RewritePass::RecordSizes => self.reshape(&inode, file, job, figures),
             Ok(inode) => {
                 figures.files_total += 1;

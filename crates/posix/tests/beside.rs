@@ -391,6 +391,58 @@ fn a_later_file_of_the_same_number_gets_nothing_of_the_copy() {
     assert!(m.fs().bytes(new) == model, "what another file held shows in its holes");
 }
 
+/// The walk waits at a file, for room or for its turn, and meanwhile its number names a directory.
+#[test]
+fn a_directory_that_got_the_number_of_a_file_keeps_its_records() {
+    const NAMES: u64 = 2000;
+    let mut m = Machine::new(17, &[("recordsize", "128K")]);
+    let root = m.fs().root();
+    let (old, _) = large(&m, 6_000_000);
+    (0..200).for_each(|at| _ = m.fs().file(root, &format!("other {at}")));
+    m.fs().rewrite_begin(&RewriteSpec { recursive: true, ..resized(root, 16 << 10) }).unwrap();
+    while m.fs().unlinked_count() == Ok(0) {
+        m.fs().rewrite_step().unwrap();
+    }
+    m.fs().unlink(root, b"large").unwrap();
+    m.fs().forget(old, 1);
+    (0..200).for_each(|at| m.fs().unlink(root, format!("other {at}").as_bytes()).unwrap());
+    m.fs().sync().unwrap();
+    let mut new = (0..4000).map(|at| m.fs().dir(root, &format!("new {at}")).ino);
+    assert!(new.any(|ino| ino == old), "the number does not come again");
+    (0..NAMES).for_each(|at| _ = m.fs().file(old, &format!("name {at}")));
+    m.fs().sync().unwrap();
+    let before = block_size(m.fs(), old);
+    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+    assert_eq!(block_size(m.fs(), old), before);
+    m.remount();
+    (0..NAMES).for_each(|at| _ = m.fs().lookup(old, format!("name {at}").as_bytes()).unwrap());
+}
+
+/// A header that says "in use" for a moment: nothing that a group stores tells that it did.
+#[test]
+fn a_change_that_is_taken_back_in_its_own_group_is_not_copied() {
+    let m = Machine::new(18, &[("recordsize", "4K"), ("checksum", "blake3")]);
+    let (ino, mut model) = large(&m, 6_000_000);
+    m.fs().fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 12_288, 8192).unwrap();
+    model[12_288..20_480].fill(0);
+    m.fs().sync().unwrap();
+    m.fs().rewrite_begin(&resized(ino, 16 << 10)).unwrap();
+    while m.fs().unlinked_count() == Ok(0) {
+        m.fs().rewrite_step().unwrap();
+    }
+    // The first round begins, and what it looks for is what changes from this group on.
+    m.fs().rewrite_step().unwrap();
+    m.fs().put(ino, 0, &[b'x'; 4096]);
+    m.fs().put(ino, 16_384, &[b'y'; 4096]);
+    m.fs().rewrite_step().unwrap();
+    m.fs().put(ino, 0, &model[..4096]);
+    m.fs().fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 16_384, 4096).unwrap();
+    m.fs().sync().unwrap();
+    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+    assert_eq!(block_size(m.fs(), ino), 16 << 10);
+    assert!(m.fs().bytes(ino) == model, "what was taken back is there again");
+}
+
 /// A file as a program has it mapped: pages come by reads, and go by writes when the kernel likes.
 struct Mapped<'a> {
     fs: &'a Fs,

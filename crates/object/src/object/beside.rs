@@ -1,12 +1,14 @@
 //! Another object that gets the same content in blocks of another size, and how the two change trees.
 //!
 //! Who fills it goes through what changed since a group, copies that, and does so again for what changed meanwhile, until little is left.
-//! Then, with nobody else writing, the rest is copied and the trees are exchanged, in one group.
+//! Changes are found by the births of pointers, and one that is taken back in its own group leaves none. So what is copied is what groups
+//! have synced ([`Object::read_synced`]). Then, with nobody else writing, the rest is copied and the trees are exchanged, in one group.
 //!
 //! Where the tree of the one that is filled cannot be read, a group's changes to it are lost (as any object's), and nobody copies them
 //! again. So its dnode is born anew in that group, which whoever fills it, and an import, find by.
 
 use super::{Object, Recent, State};
+use crate::dnode::Dnode;
 use crate::error::ObjectError;
 use crate::tree::{ChangeWalk, lookup};
 use std::ops::Range;
@@ -77,6 +79,51 @@ impl Object {
             changes.holes.extend(dirty.freed.iter().map(|(first, end)| range(first, end)));
         }
         changes
+    }
+
+    /// Fills `buf` from `offset` with what the last sync left there, whatever groups have changed since.
+    pub fn read_synced(&self, offset: u64, buf: &mut [u8]) -> Result<(), ObjectError> {
+        let mut tried = None;
+        loop {
+            let dnode = {
+                let state = self.state.read();
+                if state.destroyed {
+                    return Err(ObjectError::NotFound(self.id()));
+                }
+                state.dnode.clone()
+            };
+            match self.read_tree(&dnode, offset, buf) {
+                Ok(()) => return Ok(()),
+                // The tree may have been replaced, and its old blocks collected, between look-up and read.
+                Err(_) if tried.as_ref() != Some(&dnode.root) => tried = Some(dnode.root),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn read_tree(&self, dnode: &Dnode, offset: u64, buf: &mut [u8]) -> Result<(), ObjectError> {
+        let (set, bytes) = (self.set()?, u64::from(dnode.block_bytes));
+        let (mut at, mut rest) = (offset, buf);
+        while !rest.is_empty() {
+            let (block, inside) = (at / bytes, (at % bytes) as usize);
+            let (piece, after) = rest.split_at_mut(rest.len().min(bytes as usize - inside));
+            at += piece.len() as u64;
+            rest = after;
+            piece.fill(0);
+            let ptr = lookup(set.pool(), self.whose(), dnode, 0, block)?;
+            if ptr.is_hole() {
+                continue;
+            }
+            let (len, owner) = (ptr.lsize() as usize, self.whose().owner(0, block));
+            if let Some(content) = piece.get_mut(..len).filter(|_| inside == 0) {
+                set.pool().read_into(&ptr, owner, content)?;
+                continue;
+            }
+            let mut content = vec![0; len];
+            set.pool().read_into(&ptr, owner, &mut content)?;
+            piece.iter_mut().zip(content.iter().skip(inside)).for_each(|(to, from)| *to = *from);
+        }
+        Ok(())
     }
 
     /// Frees ranges of blocks, and puts whole blocks in, perhaps without their trailing zeros.

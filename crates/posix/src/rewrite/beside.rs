@@ -12,8 +12,8 @@
 //! The object beside stands in the delete queue from its first group on, so that versions, and mounts, that know nothing of the job destroy
 //! it. Its blocks are written in the name of the file.
 //!
-//! Invariants: what a round copies was read no later than the group that stores it, and is the newest there was then. What changed since
-//! group `until` is copied again, by the next round.
+//! Invariants: what a round copies was synced before the group that stores it, because what a group changes and takes back again leaves no
+//! birth by which it could be found. What changed since group `until` is copied again, by the next round.
 
 use super::RewriteFigures;
 use super::walk::File;
@@ -31,8 +31,6 @@ use terrane_object::object::Changes;
 use terrane_object::{Cost, Object, ObjectError, ObjectId, ObjectKind, ObjectSpec, Tx, Txg};
 use terrane_sa::ZplAttrs;
 
-/// Bytes that are read under the file's lock at a time, if records are not larger.
-const READ_BYTES: u64 = 1 << 20;
 /// Bytes copied in one step, if records are not larger; a quarter of what is made anew at once where that is less.
 const PIECE_BYTES: u64 = 4 << 20;
 /// Memory that the last copy may dirty, in bytes: what fits beside others' changes with the least memory there can be.
@@ -328,14 +326,14 @@ impl Fs {
         let to = plan.cut(from / record_bytes, (piece_bytes / record_bytes).max(1));
         // Before the group is joined, so that nothing is copied that a later one wrote.
         let mut blocks = Vec::with_capacity(plan.records.len());
-        let records = std::mem::take(&mut plan.records);
-        for some in
-            records.into_iter().collect::<Vec<_>>().chunks((READ_BYTES / record_bytes).max(1) as usize)
-        {
-            // No writer is in the middle of it, nor gives it records of another size.
-            let _state = inode.read();
-            read_records(inode.object(), record_bytes, some, (&mut blocks, &mut plan.freed))?;
-        }
+        let records: Vec<u64> = std::mem::take(&mut plan.records).into_iter().collect();
+        read_records(
+            inode.object(),
+            Version::Synced,
+            record_bytes,
+            &records,
+            (&mut blocks, &mut plan.freed),
+        )?;
         let bytes = (blocks.len() as u64).saturating_mul(record_bytes);
         let to = to.saturating_mul(record_bytes).min(changes.to);
         let freed = held_by(&side.object, record_bytes, plan.freed)?;
@@ -386,7 +384,8 @@ impl Fs {
         let Some(ahead) = plan()? else { return Ok(End::Another) };
         for record in ahead.records {
             let _state = inode.read();
-            read_records(object, record_bytes, &[record], (&mut Vec::new(), &mut Vec::new()))?;
+            let nowhere = (&mut Vec::new(), &mut Vec::new());
+            read_records(object, Version::Newest, record_bytes, &[record], nowhere)?;
         }
         let (needs, words) = ([&inode.claims, &side.claims], &self.rewriting.words);
         let needs = needs.map(|claims| (claims, Need::attrs()));
@@ -397,7 +396,7 @@ impl Fs {
         let Some(mut plan) = plan()? else { return Ok(End::Another) };
         let records: Vec<u64> = plan.records.into_iter().collect();
         let mut blocks = Vec::with_capacity(records.len());
-        read_records(object, record_bytes, &records, (&mut blocks, &mut plan.freed))?;
+        read_records(object, Version::Newest, record_bytes, &records, (&mut blocks, &mut plan.freed))?;
         plan.freed.push(state.attrs.zpl.size.div_ceil(record_bytes)..u64::MAX);
         let freed = held_by(target, record_bytes, plan.freed)?;
         target.put_blocks(&tx, &freed, blocks)?;
@@ -452,9 +451,19 @@ struct Copied {
     bytes: u64,
 }
 
-/// Records with what a file holds now; those that hold nothing are freed.
+/// Which content of a file.
+#[derive(Clone, Copy)]
+enum Version {
+    /// What the last sync left.
+    Synced,
+    /// What it holds now.
+    Newest,
+}
+
+/// Records with what a file holds; those that hold nothing are freed.
 fn read_records(
     object: &Object,
+    version: Version,
     record_bytes: u64,
     records: &[u64],
     (blocks, freed): (&mut Blocks, &mut Vec<Range<u64>>),
@@ -463,7 +472,10 @@ fn read_records(
         let start = record.saturating_mul(record_bytes);
         object.expect_more(start..start.saturating_add(record_bytes));
         let mut content = vec![0; usize::try_from(record_bytes).map_err(|_| Errno::EINVAL)?];
-        object.read(start, &mut content)?;
+        match version {
+            Version::Synced => object.read_synced(start, &mut content)?,
+            Version::Newest => object.read(start, &mut content)?,
+        }
         let len = content.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         if len == 0 {
             freed.push(*record..record + 1);

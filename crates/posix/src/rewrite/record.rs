@@ -87,8 +87,10 @@ impl Fs {
                 let goes_on = batch.looks_left < LOOKS;
                 return Ok((batch.records, goes_on));
             };
-            let outcome =
-                self.hold(file.ino).and_then(|inode| self.collect_of(&inode, file, job, figures, &mut batch));
+            let outcome = self.hold(file.ino).and_then(|inode| match file.is(&inode) {
+                true => self.collect_of(&inode, file, job, figures, &mut batch),
+                false => Err(Errno::ESTALE),
+            });
             batch.looks_left = batch.looks_left.saturating_sub(1);
             self.went(outcome, job, walk, figures)?;
         }

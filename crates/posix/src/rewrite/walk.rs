@@ -11,8 +11,10 @@ use super::{Job, Place, RewritePass};
 use crate::dir::{KIND_DIR, KIND_FILE, Named};
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::types::Ino;
+use crate::inode::Inode;
+use crate::types::{Ino, mode};
 use std::collections::VecDeque;
+use terrane_object::Txg;
 use terrane_zap::Cursor;
 
 /// Names read at a time.
@@ -72,10 +74,20 @@ fn list(fs: &Fs, dir: Ino, offset: u64) -> Result<(VecDeque<Found>, bool), Errno
 #[derive(Default)]
 pub(super) struct File {
     pub ino: Ino,
+    /// The group that made it, once it was seen: a number may come again.
+    birth: Option<Txg>,
     /// Its next record; in bytes while a copy is built beside it.
     pub record: u64,
     pub beside: Beside,
     pub side: Option<Side>,
+}
+
+impl File {
+    /// Whether this is the file that was begun. Another one of the same number, or a directory, is none of ours.
+    pub fn is(&mut self, inode: &Inode) -> bool {
+        let birth = inode.object().birth();
+        inode.read().attrs.file_type() == mode::S_IFREG && *self.birth.get_or_insert(birth) == birth
+    }
 }
 
 #[derive(Default)]
@@ -100,7 +112,7 @@ impl Walk {
         let root = job.spec.root;
         let mut walk = Walk { number, pass: Some(job.pass), ..Walk::default() };
         let Place { dir, offset, file, record, beside } = job.place;
-        walk.file = (file != 0).then_some(File { ino: file, record, beside, side: None });
+        walk.file = (file != 0).then_some(File { ino: file, record, beside, ..File::default() });
         if fs.hold(root).is_ok_and(|inode| !inode.read().attrs.is_dir()) {
             walk.alone = (job.place == Place::default()).then_some(root);
             return walk;
