@@ -11,6 +11,7 @@
 //!
 //! Invariant: a zone in `unclean` is in `empty` too.
 
+use crate::addr::SEQ_MAX;
 use crate::append::Gather;
 use crate::error::PoolError;
 use crate::record::{Class, Home, Opened};
@@ -76,7 +77,8 @@ impl Allocator {
     pub fn raise_lease(&mut self) {
         let zones: u64 = self.shelves.iter().map(|shelf| u64::from(shelf.zones)).sum();
         if self.next_seq + zones + LEASE / 2 > self.lease_seq {
-            self.lease_seq = self.next_seq + zones + LEASE;
+            // What lies behind is no number: who comes there is refused, and an uberblock that said more would not be read.
+            self.lease_seq = (self.next_seq + zones + LEASE).min(SEQ_MAX);
         }
     }
 

@@ -17,13 +17,16 @@ use crate::devices::takes_writes;
 use crate::error::PoolError;
 use crate::label::{
     ANCHOR_BYTES_MAX, ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, UBERBLOCK_COPIES, Uberblock,
-    labels_end, second_label,
+    WRITE_UNIT_MAX, labels_end, second_label,
 };
 use crate::pool::{Pool, SyncState};
 use std::cmp::Reverse;
 use std::sync::Arc;
 use terrane_device::{Device, DeviceError, ZoneState};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
+
+/// An uberblock begins on a multiple of this, in bytes.
+const SLOT_BYTES_MIN: usize = 4096;
 
 /// One device's anchor in use, and where its next uberblock goes.
 #[derive(Clone, Debug)]
@@ -53,8 +56,9 @@ impl Anchor {
         (label, row): (&Label, &DeviceRow),
         uber: &Uberblock,
     ) -> Result<usize, DeviceError> {
-        let unit = device.info().write_unit as usize;
-        let slot = unit.max(4096);
+        // By the label's unit: on a device with smaller ones everything stands where it would on the first.
+        let unit = row.write_unit as usize;
+        let slot = unit.max(SLOT_BYTES_MIN);
         // An anchor that cannot even be asked takes nothing.
         let limit =
             device.report(ZoneIdx(self.zone)).map_or(0, |report| report.capacity.min(ANCHOR_BYTES_MAX));
@@ -84,6 +88,8 @@ impl Anchor {
         }
         let other = 1 - self.zone;
         device.reset(ZoneIdx(other))?;
+        // This turn is over, whatever becomes of the next one: what is appended to it no import would believe.
+        self.offset = 0;
         // Whether the write succeeds or not: a part of it may be there, and must not be taken for a later filling.
         self.turn += 1;
         let label = label.carried_by(row, self.turn);
@@ -92,7 +98,7 @@ impl Anchor {
         raw.resize((LABEL_BYTES as usize).next_multiple_of(unit), 0);
         let at = raw.len() as u64;
         raw.extend_from_slice(&uber.encode(&label, other, at, slot));
-        let end = labels_end(device.info().write_unit);
+        let end = labels_end(row.write_unit);
         let capacity = device.report(ZoneIdx(other)).map_or(0, |report| report.capacity);
         if end <= capacity.min(ANCHOR_BYTES_MAX) {
             raw.extend_from_slice(&label.encode(other));
@@ -227,7 +233,7 @@ pub(crate) fn read_anchor(
 ) -> Option<(Label, Vec<(u64, Uberblock)>)> {
     let raw = read_raw(device, anchor, gap)?;
     let label = label_of(device, anchor, &raw)?;
-    let slots = slots(device, &raw);
+    let slots = slots(&raw);
     let ubers =
         slots.filter_map(|(at, raw)| Some((at, Uberblock::parse(raw, &label, anchor, at)?))).collect();
     Some((label, ubers))
@@ -237,7 +243,11 @@ pub(crate) fn read_anchor(
 fn label_of(device: &dyn Device, anchor: u32, raw: &[u8]) -> Option<Label> {
     let at = format!("{} anchor {anchor}", device.info().name);
     let copy = |from: u64| Label::parse(raw.get(usize::try_from(from).ok()?..)?, anchor, &at).ok();
-    let (first, second) = (copy(0), copy(second_label(device.info().write_unit)));
+    // Where the second one is depends on the unit of the device that the pool was made on.
+    let units =
+        (0..).map(|shift| device.info().write_unit << shift).take_while(|unit| *unit <= WRITE_UNIT_MAX);
+    let first = copy(0);
+    let second = units.filter_map(|unit| copy(second_label(unit))).max_by_key(|label| label.turn);
     if first.is_none() && second.is_some() {
         log::warn!("{at}: its label is damaged; the second copy tells what it was");
     }
@@ -245,12 +255,10 @@ fn label_of(device: &dyn Device, anchor: u32, raw: &[u8]) -> Option<Label> {
     second.filter(|second| turn.is_none_or(|turn| turn < second.turn)).or(first)
 }
 
-/// Where uberblocks may stand in an anchor that was read.
-fn slots<'a>(device: &dyn Device, raw: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8])> {
-    let unit = u64::from(device.info().write_unit);
-    let (first, slot) = (LABEL_BYTES.next_multiple_of(unit), unit.max(4096));
-    let whole = (first..raw.len() as u64).step_by(slot as usize);
-    whole.filter_map(move |at| Some((at, raw.get(usize::try_from(at).ok()?..)?.get(..slot as usize)?)))
+/// Where uberblocks may stand in an anchor that was read: whatever the write unit was by which they were written.
+fn slots(raw: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    let behind = raw.get(LABEL_BYTES as usize..).unwrap_or(&[]);
+    (LABEL_BYTES..).step_by(SLOT_BYTES_MIN).zip(behind.chunks_exact(SLOT_BYTES_MIN))
 }
 
 /// The uberblocks of an anchor without a label of its own, by that of the device's other anchor: those of a later turn are newer than what
@@ -260,7 +268,7 @@ fn read_orphans(device: &dyn Device, anchor: u32, other: &AnchorRead, gap: &mut 
     let raw = read_raw(device, anchor, gap)?;
     let mut label = other.label.clone();
     let mut found: Vec<(u64, Uberblock)> = Vec::new();
-    for (at, raw) in slots(device, &raw) {
+    for (at, raw) in slots(&raw) {
         let Some(turn) = Uberblock::turn_of(raw).filter(|turn| *turn > other.label.turn) else { continue };
         label.turn = turn;
         found.extend(Uberblock::parse(raw, &label, anchor, at).map(|uber| (at, uber)));
@@ -296,7 +304,7 @@ fn read_raw(device: &dyn Device, anchor: u32, gap: &mut bool) -> Option<Vec<u8>>
         return None;
     }
     let mut raw = vec![0; usize::try_from(limit).ok()?];
-    let slot = unit.max(4096);
+    let slot = unit.max(SLOT_BYTES_MIN as u64);
     // What cannot be read must not hide the uberblocks around it: in pieces, and those that fail slot by slot.
     let mut at = 0;
     for piece in raw.chunks_mut(1 << 20) {
@@ -317,7 +325,8 @@ fn read_raw(device: &dyn Device, anchor: u32, gap: &mut bool) -> Option<Vec<u8>>
 /// more. Its anchors are empty; durable after a flush.
 pub fn overwrite_labels(device: &dyn Device) -> Result<(), DeviceError> {
     for anchor in (0..ANCHORS).map(ZoneIdx) {
-        let bytes = labels_end(device.info().write_unit).min(device.report(anchor)?.capacity);
+        // Wherever the second one is.
+        let bytes = labels_end(WRITE_UNIT_MAX).min(device.report(anchor)?.capacity);
         device.write(anchor, 0, &vec![0; usize::try_from(bytes).expect("a write fits memory")])?;
     }
     Ok(())
@@ -365,10 +374,18 @@ impl Roots {
         roots
     }
 
+    /// The newest group that one of the given devices tells of, or any.
+    fn newest_of(&self, given: Option<usize>) -> Option<(u64, Txg)> {
+        let reads = self.anchors.iter().filter(|read| given.is_none_or(|given| read.given == given));
+        reads.flat_map(|read| &read.ubers).map(|(_, uber)| (uber.incarnation, uber.txg)).max()
+    }
+
     /// An anchor of a member in which newer uberblocks may stand than can be seen: one that cannot be read, where no other member surely
-    /// has the newest. One whose anchors take nothing more may have been left behind.
+    /// has the newest. One whose anchors take nothing more may have been left behind; one that was is behind what can be seen elsewhere.
     pub fn hidden(&self, is_member: impl Fn(usize) -> bool) -> Option<(usize, u32)> {
-        let knows = self.sound.iter().any(|given| is_member(*given));
+        let newest = self.newest_of(None);
+        let knows =
+            self.sound.iter().any(|given| is_member(*given) && self.newest_of(Some(*given)) == newest);
         self.gaps.iter().copied().find(|(given, _)| is_member(*given) && !knows)
     }
 

@@ -176,6 +176,8 @@ fn boot_decode(stored: &[u8], at: &str) -> Result<Vec<u8>, Corrupt> {
 /// What import found on the devices.
 struct Found {
     uber: Uberblock,
+    /// Of the newest group there was: whatever was rolled back since, zones that older ones need may have been reset.
+    oldest: Txg,
     record: Record,
     chain: VecDeque<Chained>,
     sections: Vec<SectionPtr>,
@@ -282,7 +284,14 @@ impl Pool {
                 }
             }
         }
-        open((Arc::new(members), anchors), label, Found { label_is_old, ..found }, leases, env, options)
+        open(
+            (Arc::new(members), anchors),
+            label,
+            Found { label_is_old, oldest, ..found },
+            leases,
+            env,
+            options,
+        )
     }
 
     /// Ends what drives believe to be under way in zones that are not written any more, because they count them as active: resets what the
@@ -463,7 +472,16 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Re
     check_tables(label, &tables)?;
     let (record, _) =
         records.into_iter().next().ok_or_else(|| Corrupt::new("uberblock", "record", "one", "none"))?;
-    Ok(Found { uber: *uber, record, chain, sections: table, tables, whole, label_is_old: false })
+    Ok(Found {
+        uber: *uber,
+        record,
+        chain,
+        sections: table,
+        tables,
+        whole,
+        label_is_old: false,
+        oldest: Txg(0),
+    })
 }
 
 /// Likewise, with tables that zones tell: of what was stored only the newest record is needed.
@@ -482,7 +500,7 @@ fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Inde
     let chain = VecDeque::from([Chained { txg: uber.txg, ptr: uber.record, dead_log: Vec::new() }]);
     // What older groups need may be overwritten from now on.
     let uber = Uberblock { oldest: uber.txg, ..*uber };
-    Ok(Found { uber, record, chain, sections, tables, whole: false, label_is_old: false })
+    Ok(Found { uber, record, chain, sections, tables, whole: false, label_is_old: false, oldest: Txg(0) })
 }
 
 fn check_tables(label: &Label, tables: &Tables) -> Result<(), Corrupt> {
@@ -514,10 +532,10 @@ fn open(
     env: Arc<dyn Env>,
     options: &ImportOptions,
 ) -> Result<Arc<Pool>, PoolError> {
-    let Found { uber, record, chain, sections, mut tables, whole, label_is_old } = found;
+    let Found { uber, oldest, record, chain, sections, mut tables, whole, label_is_old } = found;
     // Whoever collects looks again; who only reads does not.
     if tables.index_size().is_to_be_packed(options.index_bytes) {
-        tables.set_gone(tables.gone_in_form(true));
+        tables.replace_gone(tables.gone_in_form(true));
     }
     let sizes = label.members().map(|(_, row)| row.zone_size);
     let capacities = tables.zones.values().map(|zone| zone.capacity);
@@ -594,7 +612,7 @@ fn open(
         root: record.root,
         recent: VecDeque::from([uber.txg]),
         imported: uber.txg,
-        oldest: uber.oldest,
+        oldest: uber.oldest.max(oldest),
         resets_done: Vec::new(),
         suspects: Vec::new(),
         shared: VecDeque::new(),

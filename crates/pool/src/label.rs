@@ -27,6 +27,9 @@ pub const ANCHOR_BYTES_MAX: u64 = 16 << 20;
 /// Bytes reserved for the label at the start of an anchor.
 pub const LABEL_BYTES: u64 = 16 << 10;
 
+/// The largest write unit that a device may have, in bytes.
+pub const WRITE_UNIT_MAX: u32 = 1 << 20;
+
 /// Where an anchor holds its label a second time, in bytes: behind the first uberblock, so that what overwrites the beginning of a device
 /// by mistake, as a partition table does, leaves one of them. An anchor in which it does not fit holds it once.
 pub fn second_label(write_unit: u32) -> u64 {
@@ -231,7 +234,7 @@ impl DeviceRow {
     }
 
     fn has_geometry(&self) -> bool {
-        let unit_ok = self.write_unit.is_power_of_two() && (4096..=1 << 20).contains(&self.write_unit);
+        let unit_ok = self.write_unit.is_power_of_two() && (4096..=WRITE_UNIT_MAX).contains(&self.write_unit);
         let size_ok = self.zone_size >= u64::from(self.write_unit) && self.zone_size <= ZONE_BYTES_MAX;
         unit_ok && size_ok && self.zone_count >= ANCHORS
     }

@@ -116,15 +116,15 @@ impl Pool {
         }
     }
 
-    /// Zones kept from users, of `zones` that can hold something.
-    fn reserve_zones(&self, zones: u64, st: &SyncState) -> u64 {
+    /// Bytes kept from users, of `zones` of the largest size that can hold something.
+    fn reserve(&self, zones: u64, st: &SyncState) -> u64 {
         let slots = st.streams.layout().slots() as u64;
         // Shared slots are counted on to be filled; others may stay half empty.
         let half_empty = if slots > SHARED_SLOTS as u64 { slots / 2 } else { 0 };
         let tenths = 10 * (1 + zones.div_ceil(GARBAGE_PART_MIN) + half_empty)
             + 10 * slots / METADATA_PART
             + 10 * self.commit_room() / self.yield_of_zone().max(1);
-        (zones * 7 / 100).max(tenths.div_ceil(10))
+        (zones * 7 / 100).max(tenths.div_ceil(10)) * self.yield_of_zone()
     }
 
     /// What is empty, and what open zones still take beside metadata, in bytes.
@@ -183,11 +183,10 @@ impl Pool {
         let in_a_hurry = u64::from(SECTIONS_IN_HURRY).min(st.sections.len() as u64);
         self.sections_bytes
             .store(table_bytes * in_a_hurry / (st.sections.len() as u64).max(1), Ordering::Relaxed);
-        let per_zone = self.yield_of_zone();
         let tables = self.tables.read();
         // Zones that died and zones that could not be reset are in neither.
         let (zones, all) = self.stock(&tables, st);
-        let reserve = self.reserve_zones(zones, st) * per_zone;
+        let reserve = self.reserve(zones, st);
         let physical = self.physical_room(st).saturating_sub(for_group);
         let kept = self.kept_room(st);
         Room {
@@ -206,7 +205,8 @@ impl Pool {
         }
     }
 
-    /// Zones that can hold something and stay, and what they can be counted on to take, in bytes.
+    /// What can hold something and stays, in zones of the largest size, and in bytes that it can be counted on to take. Devices may have
+    /// zones of very different sizes: seven of a hundred zones of any size are not seven of a hundred of the largest.
     fn stock(&self, tables: &Tables, st: &SyncState) -> (u64, u64) {
         let leave = |zone: &&Zone| !self.devices.gives_room(zone.home.device);
         let (mut resident, mut capacity) = (tables.zones.len() as u64, tables.capacity());
@@ -217,13 +217,15 @@ impl Pool {
         }
         let stay = self.devices.capacities().into_iter();
         let empty: u64 = stay.map(|(device, _)| st.alloc.empty_on(device) as u64).sum();
-        (resident + empty, self.zone_yield().of_all(capacity, resident) + self.empty_room(st))
+        let all = self.zone_yield().of_all(capacity, resident) + self.empty_room(st);
+        let per_zone = self.yield_of_zone().max(1);
+        ((resident + empty).min((all + per_zone / 2) / per_zone), all)
     }
 
     /// Bytes that users can fill.
     pub(crate) fn offered(&self, tables: &Tables, st: &SyncState) -> u64 {
         let (zones, all) = self.stock(tables, st);
-        all.saturating_sub(self.reserve_zones(zones, st) * self.yield_of_zone())
+        all.saturating_sub(self.reserve(zones, st))
     }
 
     /// Bytes users can fill, bytes live, bytes available to users.
@@ -246,6 +248,17 @@ impl Pool {
     /// Zones that were emptied and can be reset when their group is old enough; those that somebody reads are not counted on.
     pub(crate) fn waiting_zones(&self) -> u64 {
         self.tables.read().emptied().filter(|(_, zone)| !zone.is_pinned()).count() as u64
+    }
+
+    /// Bytes that zones will take that wait so.
+    pub(crate) fn waiting_room(&self) -> u64 {
+        let zone_yield = self.zone_yield();
+        let tables = self.tables.read();
+        tables
+            .emptied()
+            .filter(|(_, zone)| !zone.is_pinned())
+            .map(|(_, zone)| zone_yield.of(zone.capacity))
+            .sum()
     }
 }
 

@@ -257,7 +257,7 @@ fn a_place_that_cannot_be_read_hides_only_itself() {
     let all = terrane_pool::inspect::anchors(&device);
     let (_, _, ubers) = all.first().unwrap();
     let (bad, gone) = ubers[ubers.len() / 2];
-    let faulty = BadSpot { device: device.clone(), zone: ZoneIdx(0), at: bad };
+    let faulty = BadSpot { device: Arc::new(device.clone()), zone: ZoneIdx(0), at: bad };
     let seen = terrane_pool::inspect::anchors(&faulty);
     let left: Vec<u64> = seen[0].2.iter().map(|(at, _)| *at).collect();
     assert_eq!(left.len(), ubers.len() - 1, "{gone:?}");
@@ -268,7 +268,7 @@ fn a_place_that_cannot_be_read_hides_only_itself() {
 
 /// A drive that cannot read one place.
 struct BadSpot {
-    device: SimDevice,
+    device: Arc<dyn Device>,
     zone: ZoneIdx,
     at: u64,
 }
@@ -520,4 +520,132 @@ fn zones_that_take_no_writes_are_no_room_from_the_first_moment() {
     assert_eq!(of_devices(&pool), [26, 26]);
     assert!(pool.space().0.abs_diff(size) < size / 8, "{} bytes were offered, then {}", size, pool.space().0);
     verify(&pool, &toy);
+}
+
+#[test]
+fn an_anchor_that_failed_is_not_appended_to_once_its_turn_is_over() {
+    let joint = Joint::of(31, &[40, 40]);
+    let (pool, toy) = create_on(joint.handles(), &named(&[]), 31);
+    work(&pool, &toy, &SeededEnv::new(31), 3).unwrap();
+    for round in 0..4 {
+        // The file system below is full for a moment: neither anchor of device 0 takes anything.
+        for zone in [0, 1].map(ZoneIdx) {
+            joint.devices[0].inject(Fault::WriteError { zone: Some(zone), one_in: 1, partial: false });
+        }
+        work(&pool, &toy, &SeededEnv::new(32 + round), 1 + round as usize % 2).unwrap();
+        joint.devices[0].clear_faults();
+        work(&pool, &toy, &SeededEnv::new(42 + round), 1).unwrap();
+        assert_eq!(newest_of(&joint.devices[0]), Some(pool.synced_txg()), "what was taken can be read");
+    }
+    // From now on device 0 alone tells.
+    (0..2).for_each(|anchor| joint.devices[1].kill_zone(ZoneIdx(anchor), ZoneState::ReadOnly).unwrap());
+    work(&pool, &toy, &SeededEnv::new(51), 2).unwrap();
+    let newest = pool.synced_txg();
+    pool.abandon();
+    let (pool, toy) = import_from(joint.handles(), 31).unwrap();
+    assert_eq!(pool.synced_txg(), newest, "a promised group is lost");
+    verify(&pool, &toy);
+}
+
+/// A file's anchors: what it cannot take now it may take later, and no report says that it did not.
+#[test]
+fn a_device_that_was_left_behind_does_not_know_the_newest_group() {
+    let joint = Joint::of(33, &[40, 40, 40]);
+    let (pool, toy) = create_on(joint.handles(), &named(&[]), 33);
+    work(&pool, &toy, &SeededEnv::new(33), 4).unwrap();
+    pool.export().unwrap();
+    let (pool, toy) = import_from(joint.handles(), 33).unwrap();
+    (0..2).for_each(|anchor| joint.devices[1].kill_zone(ZoneIdx(anchor), ZoneState::ReadOnly).unwrap());
+    work(&pool, &toy, &SeededEnv::new(34), 2).unwrap();
+    for zone in [0, 1].map(ZoneIdx) {
+        joint.devices[2].inject(Fault::WriteError { zone: Some(zone), one_in: 1, partial: false });
+    }
+    work(&pool, &toy, &SeededEnv::new(35), 4).unwrap();
+    let newest = pool.synced_txg();
+    pool.abandon();
+    joint.devices[2].clear_faults();
+    // The newest slots of device 0 cannot be read, older ones can.
+    let anchors = terrane_pool::inspect::anchors(&joint.devices[0]);
+    let ubers = anchors
+        .iter()
+        .flat_map(|(anchor, _, ubers)| ubers.iter().map(move |(at, uber)| (*anchor, *at, uber.txg)));
+    let bad: Vec<(u32, u64)> =
+        ubers.filter(|(_, _, txg)| *txg == newest).map(|(anchor, at, _)| (anchor, at)).collect();
+    assert!(!bad.is_empty());
+    let mut handles = joint.handles();
+    let device = bad.into_iter().fold(joint.handle(0), |below, (anchor, at)| {
+        Arc::new(BadSpot { device: below, zone: ZoneIdx(anchor), at }) as Arc<dyn Device>
+    });
+    handles[0] = device;
+    let text = refusal(import_from(handles, 33));
+    assert!(text.contains("cannot be read"), "{text}");
+    let (pool, toy) = import_from(joint.handles(), 33).unwrap();
+    assert_eq!(pool.synced_txg(), newest);
+    verify(&pool, &toy);
+}
+
+#[test]
+fn a_device_of_large_zones_takes_no_room_from_those_of_small_ones() {
+    let sized = |zone_count: u32, zone_size: u64| {
+        let name = format!("{zone_count} zones");
+        let config =
+            SimConfig { name, zone_count, zone_size, hardware_pointers: false, ..SimConfig::default() };
+        Arc::new(SimDevice::new(config).unwrap()) as Arc<dyn Device>
+    };
+    let offered = |devices: Vec<Arc<dyn Device>>| create_on(devices, &named(&[]), 3).0.space().0;
+    let (small, large) = (offered(vec![sized(1000, 1 << 20)]), offered(vec![sized(34, 32 << 20)]));
+    let both = offered(vec![sized(1000, 1 << 20), sized(34, 32 << 20)]);
+    assert!(both > (small + large) / 100 * 85, "{both} bytes of {small} and {large}");
+    // One that joins a pool takes nothing from it.
+    let (pool, toy) = create_on(vec![sized(200, 1 << 20)], &named(&[]), 4);
+    work(&pool, &toy, &SeededEnv::new(4), 4).unwrap();
+    let before = pool.space();
+    pool.add_device(sized(34, 32 << 20), Role::Data).unwrap();
+    let after = pool.space();
+    assert!(after.0 > before.0 + (large / 10 * 8) && after.2 > before.2, "{before:?}, then {after:?}");
+    work(&pool, &toy, &SeededEnv::new(5), 4).unwrap();
+    verify(&pool, &toy);
+}
+
+/// The same bytes on a device with another write unit.
+fn moved_to(device: &SimDevice, write_unit: u32) -> SimDevice {
+    let info = device.info();
+    let (zone_count, zone_size) = (info.zone_count, info.zone_size);
+    let config =
+        SimConfig { zone_count, zone_size, write_unit, hardware_pointers: false, ..SimConfig::default() };
+    let other = SimDevice::new(config).unwrap();
+    let mut bytes = vec![0; zone_size as usize];
+    for zone in (0..zone_count).map(ZoneIdx) {
+        device.read(zone, 0, &mut bytes).unwrap();
+        other.write(zone, 0, &bytes).unwrap();
+    }
+    other.flush().unwrap();
+    other.restarted(Kept::Everything)
+}
+
+#[test]
+fn an_image_that_was_on_a_device_of_smaller_units_tells_its_newest_group() {
+    for groups in 1..5 {
+        let config = SimConfig {
+            zone_count: 40,
+            write_unit: 16 << 10,
+            hardware_pointers: false,
+            ..SimConfig::default()
+        };
+        let device = SimDevice::new(config).unwrap();
+        let (pool, toy) = create_on(vec![Arc::new(device.clone())], &named(&[]), 7);
+        work(&pool, &toy, &SeededEnv::new(7), 3).unwrap();
+        pool.export().unwrap();
+        let smaller = moved_to(&device, 4096);
+        let (pool, toy) = import_from(vec![Arc::new(smaller.clone())], 8).unwrap();
+        work(&pool, &toy, &SeededEnv::new(8), groups).unwrap();
+        let newest = pool.synced_txg();
+        pool.abandon();
+        let back = moved_to(&smaller, 16 << 10);
+        let (pool, toy) = import_from(vec![Arc::new(back)], 9).unwrap();
+        assert_eq!(pool.synced_txg(), newest);
+        verify(&pool, &toy);
+        work(&pool, &toy, &SeededEnv::new(9), 3).unwrap();
+        verify(&pool, &toy);
+    }
 }

@@ -7,9 +7,12 @@ mod support;
 
 use std::sync::Arc;
 use support::{create, fill, import, options, owner, sim, verify, work};
+use terrane_device::sim::Kept;
 use terrane_device::{Device, Fault, SimDevice};
+use terrane_pool::label::Uberblock;
 use terrane_pool::stats::{Io, Kind};
 use terrane_pool::{BlockPtr, Cost, Env, ImportOptions, Pool, PoolError, SeededEnv};
+use terrane_wire::Txg;
 
 #[test]
 fn what_was_committed_is_there_after_export_and_import() {
@@ -392,4 +395,71 @@ fn what_happens_is_counted() {
     assert_eq!(pool.stats().healed_blocks - before.healed_blocks, 1);
     pool.export().unwrap();
     assert!(pool.stats().failed);
+}
+
+/// Zones that were emptied for the newest group may be reset, whatever groups are gone back to since.
+#[test]
+fn what_could_not_be_imported_cannot_be_after_a_rewind_either() {
+    let device = sim(61, false);
+    let (pool, toy) = create(&device, 61);
+    work(&pool, &toy, &SeededEnv::new(61), 8).unwrap();
+    let committed: Vec<_> = toy.state.lock().committed.iter().map(|(txg, _)| *txg).collect();
+    pool.abandon();
+    // As when room was short: one group back, and no more.
+    let back = committed[committed.len() - 2];
+    let anchors = terrane_pool::inspect::anchors(&device);
+    let newest = anchors.iter().flat_map(|(_, _, ubers)| ubers).map(|(_, uber)| uber.txg).max().unwrap();
+    for (anchor, label, ubers) in anchors {
+        let mut raw = label.encode(anchor);
+        for (_, uber) in ubers {
+            let oldest = if uber.txg == newest { back } else { uber.oldest };
+            let uber = Uberblock { oldest, ..uber };
+            let at = raw.len() as u64;
+            raw.extend_from_slice(&uber.encode(&label, anchor, at, 4096));
+        }
+        device.reset(terrane_wire::ZoneIdx(anchor)).unwrap();
+        device.write(terrane_wire::ZoneIdx(anchor), 0, &raw).unwrap();
+    }
+    let rewound = |to: Txg| {
+        let env: Arc<dyn Env> = Arc::new(SeededEnv::new(to.0));
+        let rewind = ImportOptions { rewind: Some(to), ..options() };
+        let pool = Pool::import(vec![Arc::new(device.clone())], env, &rewind).map(|pool| {
+            pool.abandon();
+            pool.synced_txg()
+        });
+        pool.map_err(|error| error.to_string())
+    };
+    assert!(rewound(committed[committed.len() - 3]).is_err(), "its zones may have been reset");
+    assert_eq!(rewound(back), Ok(back));
+    let older = rewound(committed[committed.len() - 3]);
+    assert!(older.is_err(), "{older:?}");
+    assert_eq!(rewound(back), Ok(back));
+}
+
+/// An uberblock that says that nearly all numbers of zones were given.
+#[test]
+fn a_pool_without_numbers_left_says_so_and_can_be_imported() {
+    let device = sim(62, false);
+    let (pool, toy) = create(&device, 62);
+    work(&pool, &toy, &SeededEnv::new(62), 4).unwrap();
+    pool.export().unwrap();
+    for lease_seq in [(1 << 36) - 1, (1 << 36) - 4] {
+        let device = device.restarted(Kept::Everything);
+        for (anchor, label, ubers) in terrane_pool::inspect::anchors(&device) {
+            let (Some((_, newest)), zone) = (ubers.last(), terrane_wire::ZoneIdx(anchor)) else { continue };
+            let mut raw = label.encode(anchor);
+            let at = raw.len() as u64;
+            raw.extend_from_slice(&Uberblock { lease_seq, ..*newest }.encode(&label, anchor, at, 4096));
+            device.reset(zone).unwrap();
+            device.write(zone, 0, &raw).unwrap();
+        }
+        for life in 0..3 {
+            let (pool, toy) = import(&device, life).unwrap();
+            verify(&pool, &toy);
+            let outcome = work(&pool, &toy, &SeededEnv::new(life), 60);
+            let text = outcome.map_err(|error| error.to_string());
+            assert!(text.as_ref().is_err_and(|text| text.contains("sequence numbers ran out")), "{text:?}");
+            pool.abandon();
+        }
+    }
 }

@@ -39,7 +39,12 @@ impl Below {
         while at < size {
             let zones = report_zones(&self.direct, at, super::REPORT_ZONES)?;
             let Some(last) = zones.last() else { break };
-            at = last.start.saturating_add(last.len.max(SECTOR));
+            let end = last.start.saturating_add(last.len.max(SECTOR));
+            if end <= at {
+                let odd = "a report of zones that lie before those that were asked for";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, odd));
+            }
+            at = end;
             // Of a conventional zone nobody knows; its beginning is looked at as on any disk.
             used += zones.iter().filter(|zone| !zone.is_conventional() && zone.readable() > 0).count();
             count += zones.len();
