@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 use terrane_pool::Addr;
-use terrane_pool::cache::{BlockCache, Key, Packed};
+use terrane_pool::cache::{BlockCache, Key, Packed, Source};
 use terrane_pool::device::thread_ns;
 use terrane_pool::stats::Kind;
 use terrane_wire::{Txg, ZoneSeq};
@@ -19,8 +19,8 @@ fn key(n: u64) -> Key {
 
 static SOURCE: [u8; 16 << 10] = [7; 16 << 10];
 
-fn packed(len: usize) -> Packed {
-    Packed::Compressed(Arc::from(&SOURCE[..len]))
+fn packed(len: usize) -> (Packed, Source) {
+    (Packed::Compressed(Arc::from(&SOURCE[..len])), Source::Pool)
 }
 
 /// The fastest of five, a run of so many.

@@ -7,9 +7,9 @@
 //! cache.
 
 use crate::block_ptr::Normal;
-use crate::cache::{Found, Key, Packed};
+use crate::cache::{Found, Key, Source};
 use crate::pool::Pool;
-use crate::read::Held;
+use crate::read::{Held, packed};
 use crate::stats::Kind;
 use flume::{Sender, bounded};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -181,7 +181,7 @@ impl Pool {
                 continue;
             }
             if let Some(stored) = self.read_cached(normal) {
-                self.keep_ahead(key, normal, &stored);
+                self.keep_ahead(key, normal, &stored, Source::CacheDevice);
             } else if let Ok((held, offset)) = self.locate(normal.addrs[0], normal.psize) {
                 there.push(Block { key, normal, held, offset });
             }
@@ -213,16 +213,15 @@ impl Pool {
                 let from = (offset - bytes.start) as usize;
                 let stored = stored.get(from..from + normal.psize as usize).unwrap_or_default();
                 if compute(normal.checksum_kind, stored) == normal.checksum {
-                    self.keep_ahead(*key, normal, stored);
+                    self.keep_ahead(*key, normal, stored, Source::Pool);
                 }
             }
         }
         drop(on_way);
     }
 
-    fn keep_ahead(&self, key: Key, normal: &Normal, stored: &[u8]) {
-        let packed = Packed::copy_of(normal.compression, stored);
-        self.cache.insert_ahead(key, Kind::of(normal), packed);
+    fn keep_ahead(&self, key: Key, normal: &Normal, stored: &[u8], source: Source) {
+        self.cache.insert_ahead(key, Kind::of(normal), (packed(normal, stored), source));
     }
 
     /// A block in the cache, or on its way there.

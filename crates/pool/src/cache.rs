@@ -21,7 +21,7 @@ use crate::block_ptr::Normal;
 use crate::policy::retention::tag;
 use crate::stats::Kind;
 use held::Held;
-pub use held::Packed;
+pub use held::{Packed, Source};
 use leaving::Leaving;
 use parking_lot::Mutex;
 use shard::Shard;
@@ -174,20 +174,32 @@ impl BlockCache {
 
     /// Whether the block is here; it is not used by that.
     pub fn holds(&self, key: Key) -> bool {
-        self.shard(key).lock().holds(key)
+        self.shard(key).lock().source_of(key).is_some()
+    }
+
+    /// Whether the block is here, and came from its own place, where it was whole.
+    pub fn holds_own(&self, key: Key) -> bool {
+        self.shard(key).lock().source_of(key) == Some(Source::Pool)
     }
 
     /// Keeps a block, and its content where that is given.
-    pub fn insert(&self, key: Key, kind: Kind, packed: Packed, plain: Option<Arc<Vec<u8>>>) {
-        match plain {
-            Some(block) if self.is_plain_only() => self.admit(key, kind, Packed::Content(block), None, false),
-            plain => self.admit(key, kind, packed, plain, false),
-        }
+    pub fn insert(
+        &self,
+        key: Key,
+        kind: Kind,
+        (packed, source): (Packed, Source),
+        plain: Option<Arc<Vec<u8>>>,
+    ) {
+        let (packed, plain) = match plain {
+            Some(block) if self.is_plain_only() => (Packed::Content(block), None),
+            plain => (packed, plain),
+        };
+        self.admit(kind, Held { key, packed, plain: None, is_ahead: false, source }, plain);
     }
 
     /// Keeps a block that nobody asked for yet: to be asked for is no second use of it.
-    pub fn insert_ahead(&self, key: Key, kind: Kind, packed: Packed) {
-        self.admit(key, kind, packed, None, true);
+    pub fn insert_ahead(&self, key: Key, kind: Kind, (packed, source): (Packed, Source)) {
+        self.admit(kind, Held { key, packed, plain: None, is_ahead: true, source }, None);
     }
 
     /// Memory of blocks that were read ahead and not asked for.
@@ -200,15 +212,14 @@ impl BlockCache {
         self.leaving.wasted()
     }
 
-    fn admit(&self, key: Key, kind: Kind, packed: Packed, plain: Option<Arc<Vec<u8>>>, is_ahead: bool) {
-        let held = Held { key, packed, plain: None, is_ahead };
-        let bytes = held.bytes();
+    fn admit(&self, kind: Kind, held: Held, plain: Option<Arc<Vec<u8>>>) {
+        let (key, bytes) = (held.key, held.bytes());
         let budget = self.shard_bytes.load(Ordering::Relaxed);
         let mut shard = self.shard(key).lock();
-        if bytes > budget / 2 || shard.holds(key) {
+        if bytes > budget / 2 || shard.source_of(key).is_some() {
             return;
         }
-        if is_ahead {
+        if held.is_ahead {
             self.leaving.count_unread(bytes);
         }
         shard.admit(key, kind, held, budget);

@@ -61,7 +61,7 @@ impl Look {
         }
         let mut held = vec![0; data.len()];
         let is_read = match &self.old {
-            BlockPtr::Normal(old) if !self.pool.cache.holds(Key::of(old)) => {
+            BlockPtr::Normal(old) if !self.pool.cache.holds_own(Key::of(old)) => {
                 let stored = self.pool.stored_whole(old, self.owner);
                 let mut unpack = |stored: &[u8]| {
                     let workers = &self.pool.workers;
@@ -89,7 +89,7 @@ impl Standing {
         let Ready::Stored { compression, bytes, checksum, .. } = made else { return false };
         (*compression, *checksum) == (self.old.compression, self.old.checksum)
             && self.old.psize as usize == bytes.len()
-            && (self.pool.cache.holds(Key::of(&self.old))
+            && (self.pool.cache.holds_own(Key::of(&self.old))
                 || self.pool.stored_whole(&self.old, self.owner).is_some())
     }
 }

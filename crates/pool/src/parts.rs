@@ -4,6 +4,7 @@ use crate::directory::Part;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use terrane_wire::{NumberMap, ZoneSeq};
 
 type Key = (u64, u64);
@@ -23,12 +24,21 @@ struct State {
 /// First in, first out: a look-up of moved blocks walks parts in the order of birth, so age says as much as use.
 pub(crate) struct PartCache {
     state: Mutex<State>,
-    budget: usize,
+    budget: AtomicUsize,
 }
 
 impl PartCache {
     pub fn new(budget: usize) -> PartCache {
-        PartCache { state: Mutex::default(), budget: budget.max(BYTES_MIN) }
+        PartCache { state: Mutex::default(), budget: AtomicUsize::new(budget.max(BYTES_MIN)) }
+    }
+
+    /// From now on at most so many bytes; what is too much goes at once.
+    pub fn set_budget(&self, budget: usize) {
+        self.budget.store(budget.max(BYTES_MIN), Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state.make_room(budget.max(BYTES_MIN));
+        state.order.shrink_to_fit();
+        state.parts.shrink_to_fit();
     }
 
     pub fn get(&self, seq: ZoneSeq, end: u64) -> Option<Arc<Part>> {
@@ -44,9 +54,38 @@ impl PartCache {
         } else {
             state.order.push_back(key);
         }
-        while state.bytes > self.budget && state.order.len() > 1 {
-            let old = state.order.pop_front().and_then(|key| state.parts.remove(&key));
-            state.bytes -= old.map_or(0, |old| old.memory_bytes());
+        state.make_room(self.budget.load(Ordering::Relaxed));
+    }
+}
+
+impl State {
+    fn make_room(&mut self, budget: usize) {
+        while self.bytes > budget && self.order.len() > 1 {
+            let old = self.order.pop_front().and_then(|key| self.parts.remove(&key));
+            self.bytes -= old.map_or(0, |old| old.memory_bytes());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_wire::Txg;
+
+    #[test]
+    fn a_smaller_budget_holds_at_once() {
+        let cache = PartCache::new(64 << 20);
+        let bytes = || cache.state.lock().bytes;
+        let part = |end: u64| Arc::new(Part::new(ZoneSeq(1), Txg(1), (end - 4096, end), None, Vec::new()));
+        let mut end = 4096;
+        while bytes() < 4 << 20 {
+            cache.insert(part(end));
+            end += 4096;
+        }
+        cache.set_budget(2 << 20);
+        assert!(bytes() <= 2 << 20 && bytes() > 1 << 20, "{} bytes", bytes());
+        assert!(cache.get(ZoneSeq(1), end - 4096).is_some() && cache.get(ZoneSeq(1), 4096).is_none());
+        (0..10_000).for_each(|more| cache.insert(part(end + more * 4096)));
+        assert!(bytes() <= 2 << 20, "from then on as well");
     }
 }

@@ -21,7 +21,7 @@ use crate::gc::ByHand;
 use crate::gc::Collector;
 use crate::group::Group;
 use crate::label::{BootPtr, Label};
-use crate::parts::PartCache;
+use crate::parts::{PARTS_PART, PartCache};
 use crate::policy::{CollectionOptions, Looks};
 use crate::read::Heal;
 use crate::record::SectionPtr;
@@ -356,6 +356,7 @@ impl Pool {
     /// Bounds anew what the pool holds in memory.
     pub fn set_bounds(&self, bounds: MemoryBounds) {
         self.cache.set_budget(bounds.cache_bytes);
+        self.parts.set_budget(bounds.cache_bytes / PARTS_PART);
         self.txg.set_dirty_budget(bounds.dirty_bytes);
         self.index_bytes_max.store(bounds.index_bytes, Ordering::Relaxed);
         self.caches.read().iter().for_each(|cache| cache.bound_index(bounds.cache_bytes / INDEX_DIVISOR));

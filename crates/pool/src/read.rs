@@ -9,7 +9,7 @@
 use crate::addr::{Addr, GRANULE};
 use crate::append::Gather;
 use crate::block_ptr::{BlockPtr, Normal};
-use crate::cache::{Found, Key, Packed};
+use crate::cache::{Found, Key, Packed, Source};
 use crate::directory::{Owner, Part, PartTrailer, SPILL, parse_part, parse_trailer};
 use crate::error::PoolError;
 use crate::pool::Pool;
@@ -136,7 +136,7 @@ impl Pool {
                 let (key, kind) = (Key::of(normal), Kind::of(normal));
                 let mut found = self.find_cached(key, kind);
                 if let Some(Found::Plain(block)) = found {
-                    return Ok(block);
+                    return self.whole(normal, owner, block);
                 }
                 // Held until the block is in the cache.
                 let flight = self.flights.board(key);
@@ -144,7 +144,7 @@ impl Pool {
                     found = self.cache.get(key, kind);
                 }
                 if let Some(Found::Plain(block)) = found {
-                    return Ok(block);
+                    return self.whole(normal, owner, block);
                 }
                 let mut out = Vec::new();
                 if let Some(Found::Packed(packed) | Found::Ahead(packed)) = found {
@@ -153,10 +153,15 @@ impl Pool {
                     self.cache.insert_plain(key, &block);
                     return Ok(block);
                 }
-                let stored = self.fetch(normal, owner)?;
+                let (stored, source) = self.fetch(normal, owner)?;
                 self.unpack(normal, owner, &stored, &mut out)?;
                 let block = Arc::new(out);
-                self.cache.insert(key, kind, packed(normal, &stored, &block), Some(block.clone()));
+                // What is stored as it is shares its memory.
+                let packed = match is_stored_as_it_is(normal) {
+                    true => Packed::Content(block.clone()),
+                    false => packed(normal, &stored),
+                };
+                self.cache.insert(key, kind, (packed, source), Some(block.clone()));
                 Ok(block)
             }
         }
@@ -189,7 +194,7 @@ impl Pool {
                 .map_err(|corrupt| self.damaged(owner, corrupt.within(normal.addrs[0])))
         };
         match self.find_cached(key, kind) {
-            Some(Found::Plain(block)) => out.copy_from_slice(&block),
+            Some(Found::Plain(block)) => out.copy_from_slice(&self.whole(normal, owner, block)?),
             Some(Found::Ahead(packed)) => unpack(packed.bytes(), out)?,
             Some(Found::Packed(packed)) => {
                 unpack(packed.bytes(), out)?;
@@ -199,11 +204,10 @@ impl Pool {
                 }
             }
             None => {
-                let stored = self.fetch(normal, owner)?;
+                let (stored, source) = self.fetch(normal, owner)?;
                 unpack(&stored, out)?;
                 let plain = self.cache.is_plain_only().then(|| Arc::new(out.to_vec()));
-                let packed = Packed::copy_of(normal.compression, &stored);
-                self.cache.insert(key, kind, packed, plain);
+                self.cache.insert(key, kind, (packed(normal, &stored), source), plain);
             }
         }
         Ok(())
@@ -224,7 +228,7 @@ impl Pool {
             Packed::copy_of(compression, bytes)
         };
         let plain = self.cache.wants_plain(key, kind, content.len()).then(|| content.clone());
-        self.cache.insert(key, kind, packed, plain);
+        self.cache.insert(key, kind, (packed, Source::Pool), plain);
     }
 
     /// Reads and verifies every copy of a block, past the cache; the findings name what is damaged. For `check`.
@@ -254,8 +258,20 @@ impl Pool {
     }
 
     /// The stored bytes of a block, from a cache device if one has them.
-    fn fetch(&self, normal: &Normal, owner: Owner) -> Result<StoredBytes, PoolError> {
-        self.read_cached(normal).map_or_else(|| self.read_verified(normal, owner), Ok)
+    fn fetch(&self, normal: &Normal, owner: Owner) -> Result<(StoredBytes, Source), PoolError> {
+        if let Some(stored) = self.read_cached(normal) {
+            return Ok((stored, Source::CacheDevice));
+        }
+        Ok((self.read_verified(normal, owner)?, Source::Pool))
+    }
+
+    /// Content that was found in memory, if it is as long as this pointer says: two that lie may share a birthplace.
+    fn whole(&self, normal: &Normal, owner: Owner, block: Arc<Vec<u8>>) -> Result<Arc<Vec<u8>>, PoolError> {
+        if block.len() == normal.lsize as usize {
+            return Ok(block);
+        }
+        let corrupt = Corrupt::new(normal.addrs[0], "logical size", block.len(), normal.lsize);
+        Err(self.damaged(owner, corrupt))
     }
 
     pub(crate) fn read_cached(&self, normal: &Normal) -> Option<StoredBytes> {
@@ -552,13 +568,14 @@ fn hold(seq: ZoneSeq, zone: &crate::zones::Zone) -> Held {
     }
 }
 
-/// What the cache keeps of a block that was read; what is stored as it is shares its memory.
-fn packed(normal: &Normal, stored: &[u8], content: &Arc<Vec<u8>>) -> Packed {
-    if normal.compression == Compression::Off.id() {
-        Packed::Content(content.clone())
-    } else {
-        Packed::copy_of(normal.compression, stored)
-    }
+fn is_stored_as_it_is(normal: &Normal) -> bool {
+    normal.compression == Compression::Off.id()
+}
+
+/// What the cache keeps of a block that was read: of content that is stored as it is, not the zeros that may follow.
+pub(crate) fn packed(normal: &Normal, stored: &[u8]) -> Packed {
+    let content = stored.get(..normal.lsize as usize).filter(|_| is_stored_as_it_is(normal));
+    Packed::copy_of(normal.compression, content.unwrap_or(stored))
 }
 
 /// A block's owner in words, for the log.

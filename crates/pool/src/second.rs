@@ -7,7 +7,8 @@
 //!
 //! Each batch begins with its table of contents, by which the index is built again after a restart, in the background.
 //!
-//! Invariants: the index takes at most an eighth of the cache's memory; a batch is in the index only once it was written.
+//! Invariants: the index takes at most an eighth of the cache's memory; a batch is in the index only once it was written; nothing is
+//! written to a device that was let go.
 
 pub mod layout;
 mod membership;
@@ -39,6 +40,8 @@ pub const FEED_RATE: u64 = 64 << 20;
 const FAILURES_MAX: u32 = 4;
 /// Memory of a block that is on the device.
 const ENTRY_BYTES: usize = 96;
+/// Forgotten blocks that stay in the lists of zones, beside a quarter of those that are there.
+const LISTED_SPARE: usize = 1024;
 
 /// Where a block lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +58,8 @@ struct Books {
     index: NumberMap<Key, Spot>,
     /// By zone: what was written there; some of it may have been forgotten.
     keys: Vec<Vec<Key>>,
+    /// How many these are.
+    listed: usize,
     /// Zones with blocks, the one that was filled longest ago first; without the open one.
     full: VecDeque<ZoneIdx>,
     free: VecDeque<ZoneIdx>,
@@ -97,6 +102,8 @@ pub(crate) struct SecondLevel {
     pool: u64,
     device: Counted,
     books: Mutex<Books>,
+    /// Of who writes to the device: true once it was let go.
+    gone: Mutex<bool>,
     /// Its index was built.
     loaded: AtomicBool,
     entries_max: AtomicUsize,
@@ -147,6 +154,7 @@ impl SecondLevel {
             pool,
             device: Counted::new(device),
             books: Mutex::new(books),
+            gone: Mutex::new(false),
             loaded: AtomicBool::new(false),
             entries_max: AtomicUsize::new(entries_in(index_bytes)),
             batch_bytes,
@@ -196,6 +204,11 @@ impl SecondLevel {
         self.books.lock().forget(key);
     }
 
+    /// The device is let go: once this has returned nothing is written to it any more.
+    pub fn let_go(&self) {
+        *self.gone.lock() = true;
+    }
+
     pub fn stats(&self) -> SecondStats {
         let info = self.device.info();
         let books = self.books.lock();
@@ -217,6 +230,10 @@ impl SecondLevel {
 
     /// Writes those blocks that are not there yet, as many as the rate allows; by one thread at a time. The rest is dropped.
     pub fn feed(&self, blocks: Vec<(Key, Packed)>, now_ns: u64, rate: u64) {
+        let gone = self.gone.lock();
+        if *gone {
+            return;
+        }
         let allowed = self.books.lock().allowance.at(now_ns, rate);
         let mut left = allowed;
         let mut batch: Vec<(Key, Packed)> = Vec::new();
@@ -319,6 +336,10 @@ impl SecondLevel {
 
     /// Finds out what the device holds: what was written last first, as much as the index takes.
     fn load(&self) {
+        let gone = self.gone.lock();
+        if *gone {
+            return;
+        }
         let info = self.device.info().clone();
         let mut zones: Vec<(u64, ZoneIdx)> = (HEAD_ZONES..info.zone_count)
             .map(ZoneIdx)
@@ -383,7 +404,22 @@ impl Books {
         self.index.insert(key, spot);
         if let Some(keys) = self.keys.get_mut(spot.zone.0 as usize) {
             keys.push(key);
+            self.listed += 1;
         }
+        self.clear_lists();
+    }
+
+    /// Takes what was forgotten out of the lists, when that is a good part of them.
+    fn clear_lists(&mut self) {
+        if self.listed <= self.index.len() + self.index.len() / 4 + LISTED_SPARE {
+            return;
+        }
+        let index = &self.index;
+        for (zone, keys) in (0..).map(ZoneIdx).zip(&mut self.keys) {
+            keys.retain(|key| index.get(key).is_some_and(|spot| spot.zone == zone));
+            keys.shrink_to_fit();
+        }
+        self.listed = self.keys.iter().map(Vec::len).sum();
     }
 
     fn forget(&mut self, key: Key) {
@@ -395,6 +431,7 @@ impl Books {
     /// Forgets all that is in a zone.
     fn drop_zone(&mut self, zone: ZoneIdx) {
         let keys = self.keys.get_mut(zone.0 as usize).map(std::mem::take).unwrap_or_default();
+        self.listed -= keys.len();
         for key in keys {
             // It may have been written again, elsewhere.
             if self.index.get(&key).is_some_and(|spot| spot.zone == zone) {

@@ -4,7 +4,7 @@ use cap::Cap;
 use std::alloc::System;
 use std::sync::Arc;
 use terrane_pool::Addr;
-use terrane_pool::cache::{BlockCache, Found, Key, Packed};
+use terrane_pool::cache::{BlockCache, Found, Key, Packed, Source};
 use terrane_pool::stats::Kind;
 use terrane_wire::{Txg, ZoneSeq};
 
@@ -17,8 +17,8 @@ fn key(n: u64) -> Key {
     Key { addr: Addr::new(ZoneSeq(1 + n / 100_000), n % 100_000 * 16), birth: Txg(1 + n / 1000) }
 }
 
-fn packed(len: usize) -> Packed {
-    Packed::Compressed(vec![7; len].into())
+fn packed(len: usize) -> (Packed, Source) {
+    (Packed::Compressed(vec![7; len].into()), Source::Pool)
 }
 
 fn charged(cache: &BlockCache) -> (usize, usize) {

@@ -11,8 +11,8 @@ use terrane_codec::{Compression, Compressor, Outcome, ZstdLevel, max_stored};
 use terrane_device::Device;
 use terrane_pool::block_ptr::Normal;
 use terrane_pool::{
-    BlockPtr, Client, Cost, CreateOptions, Group, Placement, Pool, PoolError, SeededEnv, Stream, Tx,
-    WriteRequest,
+    BlockPtr, Client, Cost, CreateOptions, Group, ImportOptions, Placement, Pool, PoolError, SeededEnv,
+    Stream, Tx, WriteRequest,
 };
 use terrane_wire::Txg;
 
@@ -138,4 +138,64 @@ fn pointers_that_differ_in_anything_do_not_stay() {
     assert!(!replaced(&ptr, Stream::Metadata), "one copy where there should be two");
     let longer = Normal { lsize: ptr.lsize + 1, ..ptr.clone() };
     assert!(!replaced(&longer, stream));
+}
+
+/// Who writes a file over itself because it may be damaged wants it to be there, not on a cache device alone.
+#[test]
+fn what_only_a_cache_device_has_is_written_anew() {
+    let (main, fast) = (sim(1, false), sim(2, false));
+    let create = CreateOptions::named("nopwrite");
+    let small = ImportOptions { cache_bytes: 1 << 20, ..ImportOptions::default() };
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(main.clone())];
+    let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &small).unwrap();
+    let id = pool.add_cache(Arc::new(fast)).unwrap();
+    let writer = Arc::<Writer>::default();
+    pool.set_client(writer.clone());
+    let content: Vec<u8> = (0..2000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let old = writer.write(&pool, vec![data(1, &content)]).remove(0);
+    pool.read(&old, owner(1)).unwrap();
+    // Others take its place in memory, and it goes to the cache device.
+    for other in 2..300 {
+        let noise: Vec<u8> =
+            (0..2000_u32).flat_map(|n| (n ^ other).wrapping_mul(2_246_822_519).to_le_bytes()).collect();
+        let written = writer.write(&pool, vec![data(other as usize, &noise)]).remove(0);
+        pool.read(&written, owner(other as usize)).unwrap();
+        pool.feed_caches();
+    }
+    let BlockPtr::Normal(normal) = &old else { panic!("stored") };
+    let (_, home, offset) = pool.whereabouts(normal.addrs[0], normal.psize).unwrap();
+    main.rot(home.zone, offset + 100, &[1]).unwrap();
+    assert_eq!(*pool.read(&old, owner(1)).unwrap(), content, "the cache device has it");
+    assert!(pool.caches()[0].stats.as_ref().unwrap().hits > 0 && !pool.verify(&old).is_empty());
+    let anew = WriteRequest { replaces: Some(old.clone()), ..data(1, &content) };
+    let new = writer.write(&pool, vec![anew]).remove(0);
+    assert_ne!(new, old, "its own place holds something else");
+    pool.remove_cache(id).unwrap();
+    pool.drop_cache();
+    assert_eq!(*pool.read(&new, owner(1)).unwrap(), content);
+}
+
+/// Of a block that is stored as it is zeros may follow, and two pointers that lie may name the same birthplace.
+#[test]
+fn pointers_that_disagree_about_a_length_are_refused_or_read_right() {
+    let (pool, writer) = pool();
+    let mut content: Vec<u8> = (0..4096_u32).map(|n| (n * n % 251 + 1) as u8).collect();
+    content[4080..].fill(0);
+    let stored = WriteRequest { compression: Compression::Off.into(), ..data(1, &content) };
+    let BlockPtr::Normal(normal) = writer.write(&pool, vec![stored]).remove(0) else { panic!("stored") };
+    let short = BlockPtr::Normal(Normal { lsize: 4080, ..normal.clone() });
+    let whole = BlockPtr::Normal(normal);
+    pool.drop_cache();
+    for _ in 0..3 {
+        let mut out = vec![0; 4080];
+        pool.read_into(&short, owner(1), &mut out).unwrap();
+        assert_eq!(out, content[..4080]);
+        assert_eq!(*pool.read(&short, owner(1)).unwrap(), content[..4080]);
+    }
+    let mut out = vec![0; 4096];
+    assert!(pool.read_into(&whole, owner(1), &mut out).is_err() && pool.read(&whole, owner(1)).is_err());
+    pool.drop_cache();
+    pool.read_into(&whole, owner(1), &mut out).unwrap();
+    assert_eq!(out, content);
+    assert!(pool.read_into(&short, owner(1), &mut out[..4080]).is_err());
 }

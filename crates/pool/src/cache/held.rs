@@ -51,6 +51,15 @@ fn vec_memory(bytes: &Vec<u8>) -> usize {
     heap_bytes(ARC_COUNTS + size_of::<Vec<u8>>()) + heap_bytes(bytes.capacity())
 }
 
+/// Where a block came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// From its own place in the pool, or it was just written there.
+    Pool,
+    /// From a cache device: of its own place nobody knows.
+    CacheDevice,
+}
+
 /// A block that is here.
 pub(super) struct Held {
     pub key: Key,
@@ -58,6 +67,7 @@ pub(super) struct Held {
     pub plain: Option<Box<Plain>>,
     /// It was read ahead, and nobody has asked for it.
     pub is_ahead: bool,
+    pub source: Source,
 }
 
 const _: () = assert!(size_of::<Option<Held>>() == 48);

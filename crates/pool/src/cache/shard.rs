@@ -2,7 +2,7 @@
 //!
 //! Invariant ([`Shard::check`]): books of bytes are those of what is held, every entry is found by its name, and nothing else is.
 
-use super::held::{Held, Packed, Plain};
+use super::held::{Held, Packed, Plain, Source};
 use super::index::Index;
 use super::leaving::Leaving;
 use super::{CacheStats, Found, Key, UNREAD_DIVISOR};
@@ -164,8 +164,10 @@ impl Shard {
         self.index.get(key.tag(), is_it).map(entry_of)
     }
 
-    pub fn holds(&self, key: Key) -> bool {
-        self.find(key).is_some()
+    /// Where a block came from that is here.
+    pub fn source_of(&self, key: Key) -> Option<Source> {
+        let (kind, at) = self.find(key)?;
+        self.parts[kind as usize].held(at).map(|held| held.source)
     }
 
     pub fn get(&mut self, key: Key, kind: Kind, leaving: &Leaving) -> Option<Found> {
@@ -461,7 +463,7 @@ impl Shard {
         self.parts.iter().try_for_each(|part| part.check())?;
         self.index.check()?;
         let held = || self.parts.iter().flat_map(|part| &part.held).flatten();
-        if held().count() != self.index.count() || !held().all(|held| self.holds(held.key)) {
+        if held().count() != self.index.count() || !held().all(|held| self.find(held.key).is_some()) {
             return Err(format!("{} blocks by name: found {}", self.index.count(), held().count()));
         }
         let unread = || held().filter(|held| held.is_ahead);

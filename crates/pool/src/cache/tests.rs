@@ -7,8 +7,8 @@ fn key(n: u64) -> Key {
     Key { addr: Addr::new(ZoneSeq(1 + n / 1000), n % 1000 * 16), birth: Txg(1) }
 }
 
-fn packed(n: u64, len: usize) -> Packed {
-    Packed::Compressed(vec![n as u8; len].into())
+fn packed(n: u64, len: usize) -> (Packed, Source) {
+    (Packed::Compressed(vec![n as u8; len].into()), Source::Pool)
 }
 
 fn bytes(cache: &BlockCache) -> u64 {
@@ -65,7 +65,7 @@ fn decompressed_forms_stay_while_there_is_room_and_go_first() {
 fn a_block_that_is_stored_as_it_is_is_not_held_twice() {
     let cache = BlockCache::new(16 << 20);
     let block = Arc::new(vec![3; 4096]);
-    let stored = Packed::Content(block.clone());
+    let stored = (Packed::Content(block.clone()), Source::Pool);
     cache.insert(key(1), Kind::Metadata, stored, Some(block.clone()));
     assert!(
         matches!(cache.get(key(1), Kind::Metadata), Some(Found::Plain(found)) if Arc::ptr_eq(&found, &block))

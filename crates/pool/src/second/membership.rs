@@ -166,6 +166,8 @@ impl Pool {
             gone
         };
         if let Some(gone) = gone {
+            // Who feeds it may be in the middle of a batch.
+            gone.let_go();
             let device = gone.device();
             let wiped = device.reset(ZoneIdx(0)).and_then(|()| {
                 // A reset need not have changed a byte.

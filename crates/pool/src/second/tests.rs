@@ -109,6 +109,40 @@ fn the_index_is_bounded_and_so_is_the_rate() {
 }
 
 #[test]
+fn what_is_forgotten_takes_no_memory() {
+    let cache = open(&device(), 300);
+    for round in 0..1000 {
+        let blocks = round * 40..round * 40 + 40;
+        cache.feed(blocks.clone().map(|n| (key(n), packed(n, 40))).collect(), round + 1, u64::MAX / 4);
+        blocks.skip(1).for_each(|n| cache.forget(key(n)));
+        let books = cache.books.lock();
+        let listed: usize = books.keys.iter().map(Vec::len).sum();
+        assert!(listed == books.listed && listed <= 1500, "{listed} keys of {}", books.index.len());
+    }
+    assert!(cache.stats().blocks > 100, "what was written last stays: {:?}", cache.stats());
+}
+
+/// The next owner of the device may be at work.
+#[test]
+fn nothing_is_written_once_it_was_let_go() {
+    let device = device();
+    let cache = open(&device, 300);
+    cache.feed(vec![(key(1), packed(1, 40))], 1, u64::MAX / 4);
+    let writes = || cache.device.counts().writes;
+    let before = writes();
+    let writing = cache.gone.lock();
+    std::thread::scope(|scope| {
+        let letting_go = scope.spawn(|| cache.let_go());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!letting_go.is_finished(), "a batch is under way");
+        drop(writing);
+    });
+    cache.feed(vec![(key(2), packed(2, 40))], 2, u64::MAX / 4);
+    cache.load();
+    assert_eq!((writes(), cache.find(key(2))), (before, None));
+}
+
+#[test]
 fn no_flipped_bit_of_a_head_is_believed() {
     let info = device().info().clone();
     let raw = CacheHead::of(7, 9, &info).encode();
