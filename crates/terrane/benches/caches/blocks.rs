@@ -20,7 +20,9 @@ pub struct Turns {
     pub warm: usize,
     pub slice: Duration,
     pub rounds: usize,
-    /// Operations that are asked for each second, at random times; without, the next one once the last one is done.
+    /// Users at the same time.
+    pub users: usize,
+    /// Operations that each user asks for each second, at random times; without, the next one once the last one is done.
     pub demand: Option<f64>,
     pub same: Option<PathBuf>,
     pub off: Option<PathBuf>,
@@ -30,28 +32,37 @@ pub struct Turns {
 struct Case {
     what: &'static str,
     opened: Opened,
-    places: Places,
-    out: Vec<u8>,
-    operations: u64,
-    /// What reads took that needed no device, what those of this turn took, and of each turn before.
-    hits: Vec<Duration>,
-    reads: Vec<Duration>,
+    users: Vec<User>,
+    /// What reads took, turn by turn.
     turns: Vec<Vec<Duration>>,
-    /// Reads that asked the device more than once.
-    far: u64,
-    cpu_ns: u64,
     measured: Duration,
     before: [CacheStats; 2],
 }
 
+struct User {
+    places: Places,
+    out: Vec<u8>,
+    done: Done,
+}
+
+/// What a user did.
+#[derive(Default)]
+struct Done {
+    operations: u64,
+    /// What reads took that needed no device, and what those of this turn took.
+    hits: Vec<Duration>,
+    reads: Vec<Duration>,
+    /// Reads that asked the device more than once.
+    far: u64,
+    cpu_ns: u64,
+}
+
 pub fn run(asked: &Asked, turns: &Turns) {
-    let mut cases = vec![Case::new("as they are stored", asked, &asked.image, false)];
+    let mut cases = vec![Case::new("as they are stored", asked, turns.users, &asked.image, false)];
     let others = [(&turns.same, "the same, decompressed", true), (&turns.off, "stored uncompressed", false)];
     for (image, what, plain_only) in others {
-        cases.extend(image.as_ref().map(|image| Case::new(what, asked, image, plain_only)));
+        cases.extend(image.as_ref().map(|image| Case::new(what, asked, turns.users, image, plain_only)));
     }
-    // As threads that serve a mount do. Threads of pools would inherit it.
-    terrane_device::answer_quickly();
     for case in &mut cases {
         case.warm(turns.warm);
     }
@@ -66,21 +77,16 @@ pub fn run(asked: &Asked, turns: &Turns) {
 }
 
 impl Case {
-    fn new(what: &'static str, asked: &Asked, image: &Path, plain_only: bool) -> Case {
+    fn new(what: &'static str, asked: &Asked, users: usize, image: &Path, plain_only: bool) -> Case {
         let opened = Opened::throttled(image, asked.speed, asked.cache_bytes);
         opened.pool.keep_plain_only(plain_only);
-        let places = Places::new(opened.records, asked.zipf);
+        let places = |user| Places::new(opened.records, asked.zipf, user);
+        let user = |user| User { places: places(user as u64), out: Vec::new(), done: Done::default() };
         Case {
             what,
+            users: (0..users).map(user).collect(),
             opened,
-            places,
-            out: Vec::new(),
-            operations: 0,
-            hits: Vec::new(),
-            reads: Vec::new(),
             turns: Vec::new(),
-            far: 0,
-            cpu_ns: 0,
             measured: Duration::ZERO,
             before: Default::default(),
         }
@@ -88,28 +94,41 @@ impl Case {
 
     fn warm(&mut self, operations: usize) {
         // Every block of pointers once.
-        (0..self.opened.records).step_by(POINTERS).for_each(|place| self.opened.read(place, &mut self.out));
-        (0..operations).for_each(|_| self.operate(Instant::now()));
+        let mut out = Vec::new();
+        (0..self.opened.records).step_by(POINTERS).for_each(|place| self.opened.read(place, &mut out));
+        let each = operations / self.users.len();
+        self.together(|user, opened| (0..each).for_each(|_| user.operate(opened, Instant::now())));
         self.rest();
-        self.hits.clear();
-        self.reads.clear();
-        self.far = 0;
-        self.cpu_ns = 0;
-        self.operations = 0;
+        self.users.iter_mut().for_each(|user| user.done = Done::default());
         self.before = self.opened.pool.stats().cache_by_kind;
+    }
+
+    /// All users at the same time.
+    fn together(&mut self, work: impl Fn(&mut User, &Opened) + Sync) {
+        let (opened, work) = (&self.opened, &work);
+        std::thread::scope(|scope| {
+            for user in &mut self.users {
+                scope.spawn(move || {
+                    // As threads that serve a mount do.
+                    terrane_device::answer_quickly();
+                    work(user, opened);
+                });
+            }
+        });
     }
 
     fn turn(&mut self, turns: &Turns) {
         let began = Instant::now();
-        let mut due = began;
-        while began.elapsed() < turns.slice {
-            due = turns.demand.map_or_else(Instant::now, |demand| due + self.gap(demand));
-            std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            self.operate(due);
-        }
+        self.together(|user, opened| {
+            let mut due = began;
+            while began.elapsed() < turns.slice {
+                due = turns.demand.map_or_else(Instant::now, |demand| due + user.gap(demand));
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                user.operate(opened, due);
+            }
+        });
         self.measured += began.elapsed();
-        self.reads.sort_unstable();
-        self.turns.push(std::mem::take(&mut self.reads));
+        self.turns.push(sorted(self.users.iter_mut().flat_map(|user| user.done.reads.drain(..)).collect()));
         self.rest();
     }
 
@@ -120,7 +139,9 @@ impl Case {
             self.opened.pool.commit_txg(self.opened.pool.open_txg()).unwrap();
         }
     }
+}
 
+impl User {
     /// Between one request and the next of users who do not know of each other.
     fn gap(&mut self, demand: f64) -> Duration {
         let part = ((self.places.word() >> 11) + 1) as f64 / (1u64 << 53) as f64;
@@ -128,23 +149,28 @@ impl Case {
     }
 
     /// What was to be done at `due`, and takes as long as from then.
-    fn operate(&mut self, due: Instant) {
+    fn operate(&mut self, opened: &Opened, due: Instant) {
         let place = self.places.next();
         if self.places.word() % 10 < 7 {
             let (cpu, requests) = (own_cpu_ns(), own_requests());
-            self.opened.read(place, &mut self.out);
+            opened.read(place, &mut self.out);
             let took = due.elapsed();
-            self.cpu_ns += own_cpu_ns() - cpu;
+            self.done.cpu_ns += own_cpu_ns() - cpu;
             match own_requests() - requests {
-                0 => self.hits.push(took),
-                asked => self.far += u64::from(asked > 1),
+                0 => self.done.hits.push(took),
+                asked => self.done.far += u64::from(asked > 1),
             }
-            self.reads.push(took);
+            self.done.reads.push(took);
         } else {
-            self.opened.write(place, &record(place, self.places.state));
+            opened.write(place, &record(place, self.places.state));
         }
-        self.operations += 1;
+        self.done.operations += 1;
     }
+}
+
+fn sorted(mut times: Vec<Duration>) -> Vec<Duration> {
+    times.sort_unstable();
+    times
 }
 
 /// Of sorted times, in microseconds.
@@ -227,12 +253,11 @@ impl Case {
         let ([data, metadata], [before, _]) = (self.opened.pool.stats().cache_by_kind, self.before);
         let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
         let (hits, misses) = ((data.hits - before.hits) as f64, (data.misses - before.misses) as f64);
-        let sorted = |mut times: Vec<Duration>| {
-            times.sort_unstable();
-            times
-        };
-        let (all, hits_alone) = (sorted(self.turns.concat()), sorted(self.hits.clone()));
-        let cpu_us = self.cpu_ns as f64 / 1e3 / all.len() as f64;
+        let of_users =
+            |what: fn(&Done) -> u64| self.users.iter().map(|user| what(&user.done)).sum::<u64>() as f64;
+        let hits_alone = self.users.iter().flat_map(|user| user.done.hits.iter().copied());
+        let (all, hits_alone) = (sorted(self.turns.concat()), sorted(hits_alone.collect()));
+        let cpu_us = of_users(|done| done.cpu_ns) / 1e3 / all.len() as f64;
         println!(
             "{:<24} {:>7.1} {:>12} {:>8.1} {:>9.1} {:>8.1} {:>8.0} {:>6.0} {:>6.0} {:>6.0} {:>7.0} {:>9.0} {:>6.2} {:>7.1} {:>7.0}",
             self.what,
@@ -247,9 +272,9 @@ impl Case {
             percentile(&all, 0.999),
             percentile(&hits_alone, 0.5),
             percentile(&hits_alone, 0.99),
-            100.0 * self.far as f64 / all.len() as f64,
+            100.0 * of_users(|done| done.far) / all.len() as f64,
             cpu_us,
-            self.operations as f64 / self.measured.as_secs_f64(),
+            of_users(|done| done.operations) / self.measured.as_secs_f64(),
         );
     }
 }

@@ -3,8 +3,8 @@
 //!
 //! * `blocks`: random reads and overwrites, seven to three, of records of 16 KiB in a file that is much larger than the memory: with blocks
 //!   as they are stored; with `--same IMAGE`, made alike, the same budget of decompressed blocks, as caches of old held them; and, with
-//!   `--off IMAGE`, of a file that is not compressed. They take turns of `--slice` ms, `--rounds` times. With `--demand` so
-//!   many operations are asked for each second, at random times, whoever is slow, and time counts from then.
+//!   `--off IMAGE`, of a file that is not compressed. They take turns of `--slice` ms, `--rounds` times, each with `--users` that do
+//!   one thing after the other. With `--demand` each asks for so many operations a second, at random times, and time counts from then.
 //! * `again`: what readers of a file that fits pay in processor time, when it was just written and when it was just read.
 //! * `second`: random reads of a working set that takes four times the memory, with a cache device beside a slow one and without; after a
 //!   kill; and with bytes of the cache device flipped, in which case what is read is compared.
@@ -13,7 +13,8 @@
 //! Files are made once and used again: `make --image FILE [--size MB] [--level PROPERTY] [--record KIB]`.
 //!
 //!     cargo bench -p terrane --bench caches -- make|blocks|again|second|streams --image FILE [--size MB] [--cache MB] [--asked N]
-//!         [--zipf POWER] [--latency US] [--rate MB/s] [--same FILE] [--off FILE] [--warm N] [--slice MS] [--rounds N] [--demand N]
+//!         [--zipf POWER] [--latency US] [--rate MB/s] [--same FILE] [--off FILE] [--warm N] [--slice MS] [--rounds N] [--users N]
+//!         [--demand N]
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
@@ -96,7 +97,8 @@ struct Places {
 }
 
 impl Places {
-    fn new(records: u64, zipf: Option<f64>) -> Places {
+    /// Everybody else goes elsewhere, and nobody twice through the same numbers.
+    fn new(records: u64, zipf: Option<f64>, user: u64) -> Places {
         let mut sum = 0.0;
         let mut sums = Vec::new();
         if let Some(power) = zipf {
@@ -106,7 +108,7 @@ impl Places {
             }));
         }
         sums.iter_mut().for_each(|part| *part /= sum);
-        Places { records, sums, state: 1 }
+        Places { records, sums, state: (user << 40) + 1 }
     }
 
     fn word(&mut self) -> u64 {
@@ -229,6 +231,7 @@ fn main() {
             warm: args.number("--warm", 45_000),
             slice: Duration::from_millis(args.number("--slice", 2000) as u64),
             rounds: args.number("--rounds", 15),
+            users: args.number("--users", 1),
             demand: args.option("--demand").map(|demand| demand.parse().unwrap()),
             same: args.option("--same").map(PathBuf::from),
             off: args.option("--off").map(PathBuf::from),

@@ -77,7 +77,7 @@ pub fn run(asked: &Asked) {
     let records = plain.records;
     let fast_bytes = (records * RECORD as u64).next_multiple_of(FAST_ZONE_BYTES);
     drop(FileDevice::create(fast_path(asked), fast_bytes, FAST_ZONE_BYTES).unwrap());
-    let mut places = Places::new(records, asked.zipf);
+    let mut places = Places::new(records, asked.zipf, 0);
     let warm = records as usize / 3;
     heading();
     reads(&plain, "", &mut places, warm, false);
@@ -125,7 +125,7 @@ fn killed() {
 pub fn child(asked: &Asked) {
     let opened = open(asked);
     opened.pool.add_cache(fast_device(asked)).unwrap();
-    let mut places = Places::new(opened.records, asked.zipf);
+    let mut places = Places::new(opened.records, asked.zipf, 0);
     let records = opened.records as usize;
     for part in 1..=4 {
         reads(&opened, &format!("filling the cache device, {part} of 4"), &mut places, records / 2, false);

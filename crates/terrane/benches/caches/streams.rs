@@ -22,7 +22,7 @@ pub fn run(asked: &Asked) {
     let backward: Vec<u64> = forward().rev().collect();
     let two: Vec<u64> = forward().take(1024).flat_map(|at| [at, size / 2 + at]).collect();
     let steps: Vec<u64> = (0..size / STEP).map(|n| n * STEP).collect();
-    let mut places = Places::new(size / REQUEST, None);
+    let mut places = Places::new(size / REQUEST, None, 0);
     let random: Vec<u64> = (0..1024).map(|_| places.next() * REQUEST).collect();
     row("forward", asked, &forward().collect::<Vec<u64>>(), REQUEST);
     row("backward", asked, &backward, REQUEST);
