@@ -88,7 +88,7 @@ pub fn run_tables(data: &[u8]) {
     if findings.is_empty() && tables.check().is_empty() {
         stored(&tables);
         let rows = tables.encode_section(0, 1);
-        tables.set_gone(tables.gone_in_form(true));
+        tables.replace_gone(tables.gone_in_form(true));
         assert!(tables.check().is_empty(), "packed: {:?}", tables.check());
         assert_eq!(tables.encode_section(0, 1), rows, "what is packed is what it was");
     }

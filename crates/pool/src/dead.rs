@@ -4,7 +4,7 @@
 //! Neighbours melt together, so a zone that dies as it was written costs one interval.
 //!
 //! Of small blocks that die in any order there are very many intervals, more than there are runs of survivors. So they are kept packed:
-//! [`BLOCK_INTERVALS`] of them, more or less, behind a head of eleven bytes, as gaps and lengths in varints or as one bit for each unit,
+//! [`BLOCK_INTERVALS`] of them, more or less, behind a head of [`HEAD_BYTES`], as gaps and lengths in varints or as one bit for each unit,
 //! by what is less. The unit is the largest power of two that divides all bounds: 256 granules for records of 4 KiB that were not
 //! compressed.
 //! (Containers by what is less: Chambi, Lemire, Kaser, Godin, "Better bitmap performance with Roaring bitmaps", 2016.)
@@ -12,18 +12,24 @@
 //! Invariant: intervals are sorted, not empty, and neither overlap nor touch. Freeing a granule twice is refused: a
 //! double free must never become a lost zone.
 
+use std::ops::Range;
 use terrane_wire::{Reader, Truncated, Writer};
 
 /// Dead granules as `first..end` intervals.
 #[derive(Clone, Debug, Default)]
 pub struct DeadSet {
     /// Blocks one behind the other, each a head and what it announces.
-    bytes: Vec<u8>,
+    bytes: Box<[u8]>,
+    /// Of many blocks: where stretches of [`STRETCH_BLOCKS`] end, in granules, and where they begin in `bytes`.
+    index: Box<[(u32, u32)]>,
 }
 
 const BLOCK_INTERVALS: usize = 64;
+const HEAD_BYTES: usize = 11;
 /// Blocks of fewer intervals take up their neighbours.
 const BLOCK_INTERVALS_MIN: usize = BLOCK_INTERVALS / 4;
+/// Who looks something up goes through as many heads.
+const STRETCH_BLOCKS: usize = 16;
 /// One bit for each unit, or else varints; the other bits of the form are the shift of the unit.
 const FORM_BITS: u8 = 0x80;
 
@@ -84,6 +90,14 @@ impl<'a> Block<'a> {
             unit += known;
         }
         (dead, units)
+    }
+
+    /// The units of `first..end`, if there is a bit for each of them, and it has whole ones.
+    fn units_of(&self, first: u32, end: u32) -> Option<Range<u32>> {
+        let is_in = self.form & FORM_BITS != 0 && self.first <= first && end <= self.end;
+        let (from, to) = is_in.then(|| (first - self.first, end - self.first))?;
+        let shift = self.shift();
+        ((from | to).trailing_zeros() >= shift).then_some(from >> shift..to >> shift)
     }
 
     /// Whether some, and whether all of `first..end` is dead; something of it lies before the end of the block.
@@ -156,7 +170,8 @@ fn pack(intervals: &[(u32, u32)], out: &mut Vec<u8>) {
     let (Some(&(first, _)), Some(&(_, end))) = (intervals.first(), intervals.last()) else { return };
     let bounds = intervals.iter().fold(0, |bits, (from, to)| bits | (from - first) | (to - first));
     let shift = bounds.trailing_zeros();
-    let mut varints = Writer::new();
+    // Small numbers mostly. To grow by doubling took as long as all else here.
+    let mut varints = Writer::with_capacity(intervals.len() * 4);
     let mut last = first;
     for &(from, to) in intervals {
         if from > first {
@@ -194,6 +209,11 @@ struct Packer {
 }
 
 impl Packer {
+    /// For about so many bytes.
+    fn for_bytes(bytes: usize) -> Packer {
+        Packer { pending: Vec::with_capacity(BLOCK_INTERVALS * 3 / 2), bytes: Vec::with_capacity(bytes) }
+    }
+
     /// The next interval; it melts with the last if they overlap or touch.
     fn push(&mut self, (first, end): (u32, u32)) {
         match self.pending.last_mut() {
@@ -220,8 +240,7 @@ impl Packer {
 
     fn finish(mut self) -> DeadSet {
         self.settle();
-        self.bytes.shrink_to_fit();
-        DeadSet { bytes: self.bytes }
+        DeadSet::of(self.bytes.into())
     }
 }
 
@@ -244,9 +263,46 @@ impl PartialEq for DeadSet {
 impl Eq for DeadSet {}
 
 impl DeadSet {
+    /// Of these blocks.
+    fn of(bytes: Box<[u8]>) -> DeadSet {
+        let mut set = DeadSet { bytes, index: Box::default() };
+        let (mut index, mut begins, mut at) = (Vec::new(), 0, 0);
+        for (nth, block) in (1..).zip(set.blocks()) {
+            at += block.whole.len() as u32;
+            if nth % STRETCH_BLOCKS == 0 {
+                index.push((block.end, begins));
+                begins = at;
+            }
+        }
+        // The last stretch ends where the set does.
+        if !index.is_empty() {
+            index.push((u32::MAX, begins));
+        }
+        set.index = index.into();
+        set
+    }
+
     fn blocks(&self) -> impl Iterator<Item = Block<'_>> {
-        let mut bytes = self.bytes.as_slice();
+        self.blocks_from(0)
+    }
+
+    fn blocks_from(&self, at: usize) -> impl Iterator<Item = Block<'_>> {
+        let mut bytes = self.bytes.get(at..).unwrap_or(&[]);
         std::iter::from_fn(move || Block::take(&mut bytes))
+    }
+
+    /// The first block that ends behind `granule`, and where it begins; no earlier than at `from`, where a block begins.
+    fn block_behind(&self, granule: u32, from: usize) -> Option<(usize, Block<'_>)> {
+        let stretch = self.index.partition_point(|(end, _)| *end <= granule);
+        let mut at = self.index.get(stretch).map_or(0, |(_, begins)| *begins as usize).max(from);
+        let mut blocks = self.blocks_from(at);
+        loop {
+            let block = blocks.next()?;
+            if block.end > granule {
+                return Some((at, block));
+            }
+            at += block.whole.len();
+        }
     }
 
     /// All intervals, in order.
@@ -257,14 +313,33 @@ impl DeadSet {
     /// Adds sorted, separate ranges `(first, count)`. Returns those that were dead already, in whole or in part; they are not
     /// added twice.
     pub fn add_sorted(&mut self, ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
-        let twice = ranges.iter().copied().filter(|(first, count)| self.overlaps(*first, *count)).collect();
-        let new = ranges.iter().map(|(first, count)| (*first, first.saturating_add(*count)));
-        let new: Vec<(u32, u32)> = new.filter(|(first, end)| !self.set_bits(*first, *end)).collect();
-        if new.is_empty() {
-            return twice;
+        let (mut twice, mut new) = (Vec::new(), Vec::new());
+        let mut from = 0;
+        for &(first, count) in ranges {
+            let end = first.saturating_add(count);
+            let Some((at, block)) = self.block_behind(first, from) else {
+                new.push((first, end));
+                continue;
+            };
+            from = at;
+            if block.look_at(first, end).0 {
+                twice.push((first, count));
+            }
+            match block.units_of(first, end) {
+                Some(units) => self.set_bits(at + HEAD_BYTES, units),
+                None => new.push((first, end)),
+            }
         }
-        let mut new = new.into_iter().peekable();
-        let mut packer = Packer::default();
+        if !new.is_empty() {
+            self.merge(&new);
+        }
+        twice
+    }
+
+    /// Adds sorted intervals.
+    fn merge(&mut self, new: &[(u32, u32)]) {
+        let mut packer = Packer::for_bytes(self.bytes.len() + new.len() * 4 + HEAD_BYTES);
+        let mut new = new.iter().copied().peekable();
         for block in self.blocks() {
             packer.settle_before(new.peek().map_or(block.first, |range| range.0.min(block.first)));
             // A small group must not pay for all that died before.
@@ -284,38 +359,23 @@ impl DeadSet {
         }
         new.for_each(|range| packer.push(range));
         *self = packer.finish();
-        twice
     }
 
-    /// Marks a range that lies in a block of bits, and in whole units.
-    fn set_bits(&mut self, first: u32, end: u32) -> bool {
-        let mut at = 0;
-        let block = self.blocks().find(|block| {
-            at += block.whole.len();
-            block.end >= end
-        });
-        let Some(block) = block.filter(|block| block.form & FORM_BITS != 0 && block.first <= first) else {
-            return false;
-        };
-        let (from, to, shift) = (first - block.first, end - block.first, block.shift());
-        if (from | to).trailing_zeros() < shift {
-            return false;
-        }
-        let bits = at - block.packed.len()..at;
-        let Some(bits) = self.bytes.get_mut(bits) else { return false };
-        for unit in from >> shift..to >> shift {
+    /// Marks units of a block of bits, whose bits begin at `at`.
+    fn set_bits(&mut self, at: usize, units: Range<u32>) {
+        let Some(bits) = self.bytes.get_mut(at..) else { return };
+        for unit in units {
             if let Some(byte) = bits.get_mut((unit / 8) as usize) {
                 *byte |= 1 << (unit % 8);
             }
         }
-        true
     }
 
     /// Whether some, and whether all of `first..end` is dead.
     fn look_at(&self, first: u32, end: u32) -> (bool, bool) {
         // Intervals of one block and of the next do not touch: what ends behind `first` begins in this one or not before the next.
-        let block = self.blocks().find(|block| block.end > first);
-        block.map_or((false, false), |block| block.look_at(first, end))
+        let block = self.block_behind(first, 0);
+        block.map_or((false, false), |(_, block)| block.look_at(first, end))
     }
 
     pub fn contains(&self, first: u32, count: u32) -> bool {
@@ -335,9 +395,13 @@ impl DeadSet {
         *self = self.intervals().filter(touches).collect();
     }
 
-    /// Forgets what begins in `first..=last`.
-    pub fn forget(&mut self, first: u32, last: u32) {
-        *self = self.intervals().filter(|interval| !(first..=last).contains(&interval.0)).collect();
+    /// Forgets what begins in one of the ranges `first..=last`, sorted and separate.
+    pub fn forget(&mut self, ranges: &[(u32, u32)]) {
+        let begins = |interval: &(u32, u32)| {
+            let at = ranges.partition_point(|range| range.1 < interval.0);
+            ranges.get(at).is_some_and(|range| range.0 <= interval.0)
+        };
+        *self = self.intervals().filter(|interval| !begins(interval)).collect();
     }
 
     pub fn is_empty(&self) -> bool {
@@ -346,7 +410,7 @@ impl DeadSet {
 
     /// Bytes of memory the set takes.
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.capacity()
+        self.bytes.len() + size_of_val(&*self.index)
     }
 
     /// As it is in memory.
@@ -356,7 +420,7 @@ impl DeadSet {
 
     /// What [`DeadSet::put_packed`] wrote.
     pub(crate) fn get_packed(raw: &mut Reader<'_>) -> Result<DeadSet, Truncated> {
-        Ok(DeadSet { bytes: raw.blob()?.to_vec() })
+        Ok(DeadSet::of(raw.blob()?.into()))
     }
 
     pub fn encode(&self, out: &mut Writer) {
@@ -446,8 +510,10 @@ mod tests {
                 set.encode(&mut w);
                 prop_assert_eq!(DeadSet::decode(&mut Reader::new(w.as_bytes())).unwrap(), set.clone());
                 let mut forgot = set.clone();
-                forgot.forget(a * scale, b * scale);
-                let begins = |interval: &(u32, u32)| (a * scale..=b * scale).contains(&interval.0);
+                let ranges = [(a * scale, b.min(a + 9) * scale), ((a + 20) * scale, (a + 60) * scale)];
+                let ranges = if a < b { &ranges[..] } else { &ranges[1..] };
+                forgot.forget(ranges);
+                let begins = |interval: &(u32, u32)| ranges.iter().any(|range| (range.0..=range.1).contains(&interval.0));
                 prop_assert!(forgot.intervals().eq(set.intervals().filter(|interval| !begins(interval))));
             }
         }

@@ -10,7 +10,7 @@
 //!
 //! Invariant: positions in a part ascend and do not overlap, and all lie inside the batch.
 
-use crate::addr::{Addr, GRANULE, granule_bytes};
+use crate::addr::{Addr, GRANULE, granule_bytes, is_possible};
 use crate::seal::{Seed, seal};
 use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq, layout};
 
@@ -359,7 +359,7 @@ fn decode_entry(raw: &mut Reader<'_>, last: &mut Last, seq: ZoneSeq) -> Result<E
     let flags = raw.u8()?;
     let gap = if flags & F_GAP != 0 { raw.varint()? } else { 0 };
     let offset = gap.checked_mul(GRANULE).and_then(|gap| gap.checked_add(last.end)).ok_or(bad)?;
-    if offset >= crate::addr::ZONE_BYTES_MAX || seq.0 == 0 || seq.0 >> 36 != 0 {
+    if offset >= crate::addr::ZONE_BYTES_MAX || !is_possible(seq) {
         return Err(bad);
     }
     let identity = if flags & F_MOVED != 0 {
@@ -369,7 +369,7 @@ fn decode_entry(raw: &mut Reader<'_>, last: &mut Last, seq: ZoneSeq) -> Result<E
     };
     let psize = u32::try_from(raw.varint()?)
         .ok()
-        .filter(|psize| (1..=crate::block_ptr::BLOCK_BYTES_MAX).contains(psize))
+        .filter(|psize| (1..=crate::block_ptr::BLOCK_BYTES_MAX).contains(psize) && identity.can_hold(*psize))
         .ok_or(bad)?;
     let crc = raw.u32()?;
     let birth = if flags & F_SAME_BIRTH != 0 { last.birth } else { raw.varint()? };
@@ -429,8 +429,11 @@ mod tests {
     }
 
     fn encoded() -> (Vec<u8>, u64, Vec<Entry>) {
+        part_of(entries(ZoneSeq(12)))
+    }
+
+    fn part_of(entries: Vec<Entry>) -> (Vec<u8>, u64, Vec<Entry>) {
         let seq = ZoneSeq(12);
-        let entries = entries(seq);
         let start = entries.last().map(|e| e.offset + granule_bytes(u64::from(e.psize))).unwrap();
         let head = PartHead {
             pool: 77,
@@ -458,6 +461,24 @@ mod tests {
         assert_eq!(part.previous, None);
         assert!(raw.len() < entries.len() * 16 + 4096, "7 to 16 bytes a block");
         assert!(parse_part(78, &trailer, &raw, end).is_err(), "another pool's part");
+    }
+
+    /// Who puts an index together from directories reckons with where blocks were born.
+    #[test]
+    fn blocks_that_cannot_have_been_born_where_they_say_are_refused() {
+        let from = |raw: u64, psize: u32| {
+            let mut entries = entries(ZoneSeq(12));
+            entries.truncate(40);
+            (entries[7].identity, entries[7].psize) = (Addr::from_raw(raw), psize);
+            let (raw, start, entries) = part_of(entries);
+            let end = start + raw.len() as u64;
+            let trailer = parse_trailer(&raw, ZoneSeq(12), end).unwrap();
+            parse_part(77, &trailer, &raw, end).is_ok_and(|part| part.entries == entries)
+        };
+        assert!(from(3 << 28 | 80, 16) && from((4 << 28) - 1, 16), "up to the end of a zone");
+        assert!(!from(80, 16), "zone 0");
+        assert!(!from((4 << 28) - 1, 17), "over the end of a zone");
+        assert!(!from(u64::MAX, 16) && !from(u64::MAX, 32), "the last zone of all is never written");
     }
 
     #[test]

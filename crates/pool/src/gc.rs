@@ -434,7 +434,7 @@ impl Group<'_> {
         let pool = self.pool;
         let per_zone = pool.yield_of_zone();
         let ahead = pool.room_ahead(self.st, pool.txg.room().zones);
-        let waiting = pool.waiting_zones() * per_zone;
+        let waiting = pool.waiting_room();
         let physical = pool.physical_room(self.st);
         let have = physical + waiting + self.st.collector.moving();
         let demand = pool.txg.waiting().1 + self.st.collector.leaving_needs;
@@ -556,6 +556,7 @@ impl Group<'_> {
             self.st.collector.leaving_needs = 0;
             return Ok(());
         }
+        self.look_at_index();
         let mut piece = self.st.collector.piece_bytes();
         self.st.collector.leaving_needs = 0;
         let mut done: Vec<ZoneSeq> = Vec::new();
@@ -563,7 +564,7 @@ impl Group<'_> {
             let Some(mut progress) = self.take_leaving(&done)? else { break };
             let left = progress.worth.left();
             let room = self.pool.physical_room(self.st).saturating_sub(self.pool.txg.reserved_open());
-            if room < left.min(piece) + self.pool.commit_room() {
+            if room < left.min(piece.saturating_add(progress.part_bytes_max())) + self.pool.commit_room() {
                 // Collection comes first, and is told; the rest waits for a group with more room.
                 self.st.collector.leaving_needs = left.min(piece);
                 self.st.collector.leaving = Some(progress);
@@ -739,8 +740,8 @@ impl Group<'_> {
     /// When the run index nears its bound, zones that are gone are packed into intervals. If that is not enough, survivors are written in
     /// larger batches, of which each is one run where it was several; when it takes half of the bound, in small ones again, which cost
     /// less to look into.
-    fn look_at_index(&mut self) {
-        if self.st.collector.moved_since_look < INDEX_LOOK_BYTES {
+    pub(super) fn look_at_index(&mut self) {
+        if self.st.collector.moved_since_look < INDEX_LOOK_BYTES.min(self.pool.txg.room().limit / 64) {
             return;
         }
         self.st.collector.moved_since_look = 0;
@@ -750,7 +751,9 @@ impl Group<'_> {
         if packed != was.is_packed {
             // Tables change in groups alone.
             let gone = self.pool.tables.read().gone_in_form(packed);
-            self.pool.tables.write().set_gone(gone);
+            let old = self.pool.tables.write().replace_gone(gone);
+            // Not while readers are kept out.
+            drop(old);
         }
         let bytes = self.pool.tables.read().index_size().bytes();
         let is_coarse = is_much(bytes, most, self.st.collector.is_coarse);

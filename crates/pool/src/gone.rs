@@ -58,7 +58,10 @@ impl Born {
 
     /// As on disk.
     pub(crate) fn put(&self, out: &mut Writer) {
-        self.put_runs(out);
+        out.varint(self.runs.len() as u64);
+        for run in &self.runs {
+            put_run(out, run);
+        }
         self.dead.encode(out);
     }
 
@@ -69,13 +72,6 @@ impl Born {
             return Err(bad);
         }
         Ok(Born { runs, dead: DeadSet::decode(raw)? })
-    }
-
-    fn put_runs(&self, out: &mut Writer) {
-        out.varint(self.runs.len() as u64);
-        for run in &self.runs {
-            put_run(out, run);
-        }
     }
 }
 
@@ -95,7 +91,14 @@ impl GoneZone {
         out.u8(self.class as u8);
         out.varint(self.opened.0);
         out.varint(self.last_write.0);
-        self.born.put_runs(&mut out);
+        let runs = &self.born.runs;
+        out.varint(runs.chunks(PACKED_RUNS).len() as u64);
+        for runs in runs.chunks(PACKED_RUNS) {
+            let mut packed = Writer::with_capacity(runs.len() * RUN_BYTES);
+            runs.iter().for_each(|run| put_run(&mut packed, run));
+            out.varint(runs.last().map_or(0, |run| u64::from(run.last)));
+            out.blob(packed.as_bytes());
+        }
         self.born.dead.put_packed(&mut out);
         out.into_bytes()
     }
@@ -109,20 +112,34 @@ impl GoneZone {
         let bad = Truncated { offset: raw.offset(), needed: 0 };
         let class = Class::from_id(raw.u8()?).ok_or(bad)?;
         let (opened, last_write) = (Txg(raw.varint()?), Txg(raw.varint()?));
-        let born = Born { runs: list(raw, get_run)?, dead: DeadSet::get_packed(raw)? };
-        Ok(GoneZone { class, opened, last_write, born })
+        let mut runs = Vec::new();
+        for _ in 0..raw.varint()? {
+            raw.varint()?;
+            let mut packed = Reader::new(raw.blob()?);
+            while !packed.is_empty() {
+                runs.push(get_run(&mut packed)?);
+            }
+        }
+        Ok(GoneZone { class, opened, last_write, born: Born { runs, dead: DeadSet::get_packed(raw)? } })
     }
 
-    /// The run of a block, without unpacking more than those before it.
+    /// The run of a block, without unpacking more than those beside it.
     fn run_of(raw: &[u8], granule: u32) -> Option<Run> {
         let runs = |raw: &mut Reader<'_>| -> Result<Option<Run>, Truncated> {
             raw.u8()?;
             raw.varint()?;
             raw.varint()?;
             for _ in 0..raw.varint()? {
-                let run = get_run(raw)?;
-                if run.last >= granule {
-                    return Ok(Some(run).filter(|run| run.first <= granule));
+                let (last, packed) = (raw.varint()?, raw.blob()?);
+                if last < u64::from(granule) {
+                    continue;
+                }
+                let mut packed = Reader::new(packed);
+                while !packed.is_empty() {
+                    let run = get_run(&mut packed)?;
+                    if run.last >= granule {
+                        return Ok(Some(run).filter(|run| run.first <= granule));
+                    }
                 }
             }
             Ok(None)
@@ -135,6 +152,11 @@ impl GoneZone {
 const INTERVAL_BYTES: usize = 4096;
 /// Less takes up the next interval.
 const INTERVAL_BYTES_MIN: usize = INTERVAL_BYTES / 4;
+
+/// So many runs stand together behind where the last one ends, for who looks for one of another zone's many.
+const PACKED_RUNS: usize = 32;
+/// Most runs take less.
+const RUN_BYTES: usize = 24;
 
 /// Bytes that so many entries of a tree take, by two thirds full.
 fn tree_bytes<T>(entries: usize) -> usize {
@@ -336,20 +358,26 @@ fn put(intervals: &mut BTreeMap<ZoneSeq, Vec<u8>>, seq: ZoneSeq, zone: Option<&G
     };
     bytes.splice(at, pack_into(from, zone.into_iter().map(|zone| (seq, zone.packed()))));
     let len = bytes.len();
-    if len > INTERVAL_BYTES {
-        // At the first zone of its second half, or at the last one, if that is so large.
-        let starts = || packed_in(from, bytes).map(|found| (found.seq, found.at.start));
-        let second = starts().find(|(_, at)| *at >= len / 2).or_else(|| starts().last());
-        if let Some(second) = second.filter(|(_, at)| *at > 0) {
-            let rest = packed_in(from, bytes).filter(|found| found.seq >= second.0);
-            let rest = pack_into(second.0, rest.map(|found| (found.seq, found.raw)));
-            bytes.truncate(second.1);
-            bytes.shrink_to_fit();
-            intervals.insert(second.0, rest);
-        }
-    } else if len < INTERVAL_BYTES_MIN {
-        join_next(intervals, from);
-    } else if bytes.capacity() > len + len / 8 {
+    if len < INTERVAL_BYTES_MIN {
+        return join_next(intervals, from);
+    }
+    // At the first zone of its second half, or at the last one, if that is so large.
+    let starts = || packed_in(from, bytes).map(|found| (found.seq, found.at.start));
+    let second = starts().find(|(_, at)| *at >= len / 2).or_else(|| starts().last());
+    let Some((second, at)) = second.filter(|(_, at)| len > INTERVAL_BYTES && *at > 0) else {
+        return trim(bytes);
+    };
+    let rest = packed_in(from, bytes).filter(|found| found.seq >= second);
+    let mut rest = pack_into(second, rest.map(|found| (found.seq, found.raw)));
+    bytes.truncate(at);
+    trim(bytes);
+    trim(&mut rest);
+    intervals.insert(second, rest);
+}
+
+/// Gives back what an interval does not need, but for a little that it may grow by.
+fn trim(bytes: &mut Vec<u8>) {
+    if bytes.capacity() > bytes.len() + bytes.len() / 8 {
         bytes.shrink_to_fit();
     }
 }
@@ -363,7 +391,7 @@ fn join_next(intervals: &mut BTreeMap<ZoneSeq, Vec<u8>>, from: ZoneSeq) {
     {
         bytes.extend(pack_into(from, packed_in(next, &more).map(|found| (found.seq, found.raw))));
     }
-    bytes.shrink_to_fit();
+    trim(&mut bytes);
     intervals.insert(from, bytes);
 }
 
@@ -489,5 +517,27 @@ mod tests {
             gone.change(ZoneSeq(seq), |zone| zone.born.runs.clear()).unwrap();
         }
         assert!(gone.counts() == (100, 100) && each(&gone) < 64.0, "{} bytes", each(&gone));
+    }
+
+    /// More than fits an interval.
+    #[test]
+    fn what_a_large_zone_gives_back_is_given_back() {
+        let mut gone = Gone::default().in_form(true);
+        for seq in (10..14).map(ZoneSeq) {
+            gone.insert(seq, zone(seq.0, 2000));
+        }
+        let close = |gone: &Gone| {
+            let (kept, needed) = (gone.memory_bytes(), gone.in_form(true).memory_bytes());
+            assert!(kept <= needed * 9 / 8 + 512, "{kept} bytes where {needed} are enough");
+        };
+        close(&gone);
+        gone.change(ZoneSeq(11), |zone| zone.born.runs.truncate(500)).unwrap();
+        close(&gone);
+        for more in 0..100 {
+            gone.change(ZoneSeq(11), |zone| zone.born.insert_run(run(5000 + more, 1000))).unwrap();
+        }
+        close(&gone);
+        let last = (0..6000).rfind(|granule| gone.run_of(ZoneSeq(11), granule * 8).is_some());
+        assert_eq!(last, Some(5099));
     }
 }

@@ -18,7 +18,7 @@
 //! the end of a zone looks like a part, and the next batch only overwrites its beginning. On drives with write pointers of their own it
 //! stays whole, and the next batch lies behind it; so no part is believed either that the next one does not name, or one behind it.
 
-use crate::addr::{Addr, GRANULE, granule_bytes};
+use crate::addr::{Addr, GRANULE, granule_bytes, is_possible};
 use crate::devices::Devices;
 use crate::directory::{Entry, Owner, POOL_PART_COPY, Part, PartTrailer, parse_part, parse_trailer};
 use crate::gone::{Born, GoneZone};
@@ -115,7 +115,7 @@ impl Scan<'_> {
                 && Class::from_id(header.class).is_some()
         });
         let Some(header) = told.or_else(|| self.header_of_parts(home, unit, end)) else { return };
-        if header.txg > self.up_to {
+        if header.txg > self.up_to || !is_possible(header.seq) {
             return;
         }
         let mut found = Found { home, header, parts: BTreeMap::new(), part_copies: Vec::new(), goes_on };

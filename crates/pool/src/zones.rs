@@ -259,14 +259,15 @@ impl Tables {
         size
     }
 
-    /// Zones that are gone, packed into intervals or in rows: what [`Tables::set_gone`] puts in their place, if nothing changes meanwhile.
-    /// Of millions that takes a second, which readers need not wait for.
+    /// Zones that are gone, packed into intervals or in rows: what [`Tables::replace_gone`] puts in their place, if nothing changes
+    /// meanwhile. Of millions that takes a second, which readers need not wait for.
     pub fn gone_in_form(&self, packed: bool) -> Gone {
         self.gone.in_form(packed)
     }
 
-    pub fn set_gone(&mut self, gone: Gone) {
-        self.gone = gone;
+    /// Returns the others, which take time to be dropped as well.
+    pub fn replace_gone(&mut self, gone: Gone) -> Gone {
+        std::mem::replace(&mut self.gone, gone)
     }
 
     /// Zones that wait to be reset.
@@ -594,16 +595,12 @@ fn put_row_head(out: &mut Writer, (seq, class, phase, emptied): (ZoneSeq, Class,
 
 /// A run that moves takes nothing along that was dead; runs that are only cut stay in their part, and keep their dead.
 fn move_gone(born: &mut Born, runs: &[Run]) {
-    let old = born.runs.clone();
-    for run in runs {
-        let at = old.partition_point(|old| old.last < run.first);
-        let stays =
-            old.get(at).is_some_and(|old| old.first <= run.first && old.is_in(run.dest, run.part_end()));
-        if run.tally.is_known() && !stays {
-            born.dead.forget(run.first, run.last);
-        }
-        born.insert_run(*run);
-    }
+    let stays = |run: &Run| born.run_of(run.first).is_some_and(|old| old.is_in(run.dest, run.part_end()));
+    let moved = runs.iter().filter(|run| run.tally.is_known() && !stays(run));
+    let mut moved: Vec<(u32, u32)> = moved.map(|run| (run.first, run.last)).collect();
+    moved.sort_unstable();
+    born.dead.forget(&moved);
+    runs.iter().for_each(|run| born.insert_run(*run));
     born.keep_within_runs();
 }
 

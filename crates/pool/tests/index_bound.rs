@@ -9,7 +9,7 @@ use std::sync::Arc;
 use support::{SLOTS, Toy, create_with, import_with, options, verify, work};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool, SeededEnv};
-use terrane_wire::ZoneSeq;
+use terrane_wire::{DeviceIdx, ZoneSeq};
 
 fn write(pool: &Arc<Pool>, toy: &Toy, slots: impl Iterator<Item = usize>) {
     let tx = pool.begin(Cost { write_bytes: 16 << 20, meta_blocks: 4, ..Cost::NOTHING }).unwrap();
@@ -87,4 +87,20 @@ fn without_memory_for_the_run_index_there_are_fewer_runs_and_every_block_is_foun
         coarse.0 < usual.0 && coarse.1 * 4 < usual.1 * 3,
         "{coarse:?} runs and parts without memory, {usual:?} with"
     );
+}
+
+/// Nobody asks for room all the while.
+#[test]
+fn runs_that_a_leaving_device_makes_are_kept_within_the_bound() {
+    let options = ImportOptions { index_bytes: 0, ..options() };
+    let config = SimConfig { zone_count: 80, ..SimConfig::default() };
+    let devices = [SimDevice::new(config.clone()).unwrap(), SimDevice::new(config).unwrap()];
+    let devices = devices.map(|device| Arc::new(device) as Arc<dyn Device>).to_vec();
+    let (pool, toy) = create_with(devices, &CreateOptions::named("toy"), &options, 3);
+    (0..3).for_each(|_| write(&pool, &toy, 0..SLOTS));
+    assert_eq!(pool.stats().runs, 0);
+    pool.remove_device(DeviceIdx(0), &mut |_, _| {}).unwrap();
+    let stats = pool.stats();
+    assert!(stats.runs > 0 && stats.run_index_packed, "{} runs", stats.runs);
+    verify(&pool, &toy);
 }

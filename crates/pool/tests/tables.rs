@@ -270,7 +270,7 @@ impl Plain {
         assert!(findings.is_empty(), "group {}: {findings:?}", self.txg);
         self.log.push((record, frees));
         if self.dice.below(8) == 0 {
-            self.tables.set_gone(self.tables.gone_in_form(!self.tables.index_size().is_packed));
+            self.tables.replace_gone(self.tables.gone_in_form(!self.tables.index_size().is_packed));
         }
         let section = self.dice.below(u64::from(SECTIONS) + 2) as u32;
         if section < SECTIONS {
@@ -322,7 +322,7 @@ impl Plain {
     fn replay(&self) {
         let stored = |section: u32| Ok(Some(self.sections[section as usize].1.clone()));
         let mut found = Tables::decode(SECTIONS, stored).unwrap();
-        found.set_gone(found.gone_in_form(self.txg.is_multiple_of(2)));
+        found.replace_gone(found.gone_in_form(self.txg.is_multiple_of(2)));
         for (record, frees) in &self.log {
             let concerns = |seq| self.sections[section_of(seq, SECTIONS) as usize].0 < record.txg.0;
             let findings = found.apply(record, &BootPtr::NONE, frees, &concerns);

@@ -6,6 +6,8 @@ use terrane_device::{Device, SimDevice};
 use terrane_object::{Env, ImportOptions, Owner, SeededEnv};
 use terrane_pool::directory::{PART_MAGIC, POOL_SECTION, PartTrailer};
 use terrane_pool::inspect::{Standing, ZoneView};
+use terrane_pool::record::Class;
+use terrane_pool::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_pool::zones::Phase;
 use terrane_sim::collect::{FILE_BYTES, collected};
 use terrane_sim::crash::{live_on, recover};
@@ -13,6 +15,7 @@ use terrane_sim::machine::Machine;
 use terrane_sim::model::Model;
 use terrane_sim::seeds::seeds;
 use terrane_sim::workload::{Acts, Step, Workload};
+use terrane_wire::{Txg, ZoneIdx, ZoneSeq};
 
 /// Both copies of every section rot: nothing but the zones themselves knows what lies where.
 fn lose_sections(device: &SimDevice, seed: u64) -> u64 {
@@ -156,6 +159,38 @@ fn zones_whose_header_is_damaged_are_known_by_their_directory() {
             for zone in fullest(zones) {
                 device.rot(zone.home.zone, 20, &[0x10]).unwrap();
             }
+        });
+    }
+}
+
+/// Seals have no key: somebody may have made them.
+#[test]
+fn zones_that_say_numbers_which_are_never_given_are_empty() {
+    for seed in seeds(2) {
+        rebuilt_in_spite_of(seed, |device, zones| {
+            let (_, label, _) = terrane_pool::inspect::anchors(device).swap_remove(0);
+            let is_used = |zone: &ZoneIdx| zones.iter().any(|used| used.home.zone == *zone);
+            let is_empty = |zone: &ZoneIdx| !is_used(zone) && device.report(*zone).unwrap().pointer == 0;
+            let unused = (2..device.info().zone_count).map(ZoneIdx).filter(is_empty);
+            let numbers = [0, (1 << 36) - 1, 1 << 36, u64::MAX];
+            let made = numbers.into_iter().zip(unused).map(|(seq, zone)| {
+                let header = ZoneHeader {
+                    magic: ZONE_MAGIC,
+                    pool: label.pool,
+                    seq: ZoneSeq(seq),
+                    incarnation: 1,
+                    txg: Txg(1),
+                    capacity: device.info().zone_size,
+                    class: Class::Data as u8,
+                    granule_shift: 4,
+                    reserved: [0; 14],
+                    seal: [0; 16],
+                };
+                let mut raw = header.encode_sealed().to_vec();
+                raw.resize(device.info().write_unit as usize, 0);
+                device.write(zone, 0, &raw).unwrap();
+            });
+            assert!(made.count() >= 2, "the canary: there are empty zones");
         });
     }
 }

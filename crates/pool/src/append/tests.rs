@@ -25,6 +25,25 @@ impl ZoneSource for Shelf {
     }
 }
 
+/// The same, of zones that hold so much.
+struct Wide(Shelf, u64);
+
+impl ZoneSource for Wide {
+    fn empty_zones(&self, open: &[DeviceIdx]) -> usize {
+        self.0.empty_zones(open)
+    }
+
+    fn open_zone(
+        &mut self,
+        class: Class,
+        special: bool,
+        open: &[DeviceIdx],
+    ) -> Result<(Opened, Arc<Gather>), PoolError> {
+        let (opened, gather) = self.0.open_zone(class, special, open)?;
+        Ok((Opened { capacity: self.1, ..opened }, gather))
+    }
+}
+
 /// Two slots on a drive with zones of 1 MiB.
 fn streams() -> (Streams, SimDevice) {
     streams_with(Layout::of_slots(2, 1).unwrap())
@@ -35,14 +54,19 @@ fn streams_with(layout: Layout) -> (Streams, SimDevice) {
 }
 
 fn streams_on(layout: Layout, write_unit: u32, workers: usize) -> (Streams, SimDevice) {
-    let device = SimDevice::new(SimConfig { zone_count: 32, write_unit, ..SimConfig::default() }).unwrap();
+    streams_in(layout, SimConfig { zone_count: 32, write_unit, ..SimConfig::default() }, workers)
+}
+
+fn streams_in(layout: Layout, config: SimConfig, workers: usize) -> (Streams, SimDevice) {
+    let zone_bytes = config.zone_size;
+    let device = SimDevice::new(config).unwrap();
     let devices = Arc::new(Devices::new(vec![Some(Arc::new(device.clone()))]));
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
     (
         Streams::new(
             (1, 1),
             devices,
-            1 << 20,
+            zone_bytes,
             layout,
             workers,
             Arc::new(Counters::new(env)),
@@ -55,7 +79,7 @@ fn streams_on(layout: Layout, write_unit: u32, workers: usize) -> (Streams, SimD
 /// A block of data of so many KiB, of this group or one that was born elsewhere.
 fn append(
     streams: &mut Streams,
-    source: &mut Shelf,
+    source: &mut dyn ZoneSource,
     slot: usize,
     kib: usize,
     identity: Option<Addr>,
@@ -423,18 +447,25 @@ fn metadata_keeps_what_groups_bring_and_no_more_than_an_eighth() {
 
 #[test]
 fn metadata_asks_for_the_next_zone_while_it_fills_its_own() {
-    let (mut streams, _) = streams();
-    let mut source = Shelf(vec![11, 10]);
-    let zone = 1 << 20;
-    assert_eq!(streams.metadata_needs(0, zone), zone, "it has none");
-    append(&mut streams, &mut source, 0, 16, None).unwrap();
-    assert_eq!(streams.metadata_needs(0, zone), 0);
-    let mut last = 0;
-    while streams.room(0) > streams.kept_for_metadata() + (16 << 10) {
-        append(&mut streams, &mut source, 0, 4, None).unwrap();
-        let needs = streams.metadata_needs(0, zone);
-        assert!((last..last + zone / 8).contains(&needs), "step by step: {last}, {needs}");
-        last = needs;
+    for (zone, kib, kept) in [(1 << 20, 4, 128 << 10), (64 << 20, 128, 1 << 20)] {
+        let config = SimConfig { zone_count: 32, zone_size: zone, ..SimConfig::default() };
+        let (mut streams, _) = streams_in(Layout::of_slots(2, 1).unwrap(), config, 0);
+        let mut source = Wide(Shelf(vec![11, 10]), zone);
+        assert_eq!(streams.metadata_needs(0, zone), zone, "it has none");
+        append(&mut streams, &mut source, 0, 16, None).unwrap();
+        assert_eq!((streams.metadata_needs(0, zone), streams.kept_for_metadata()), (0, kept));
+        let (mut last, mut began) = (0, 0);
+        while streams.room(0) > kept + ((4 * kib) << 10) as u64 {
+            let room = streams.room(0);
+            append(&mut streams, &mut source, 0, kib, None).unwrap();
+            let needs = streams.metadata_needs(0, zone);
+            assert!((last..last + zone / 8).contains(&needs), "step by step: {last}, {needs}");
+            if last == 0 {
+                began = room - kept;
+            }
+            last = needs;
+        }
+        assert!(began.abs_diff(zone / 8) < zone / 64, "it begins at {began} of {zone}");
+        assert!(last > zone / 8 * 7, "{last} of {zone}");
     }
-    assert!(last > zone / 8 * 7, "{last}");
 }

@@ -27,6 +27,7 @@ impl Group<'_> {
                 self.st.collector.changed(&self.pool.tables.read(), victim, zone_yield);
                 return Ok(());
             }
+            self.look_at_index();
             let (moved, fits) = self.move_piece(&mut progress, u64::MAX)?;
             if !fits {
                 self.st.collector.changed(&self.pool.tables.read(), victim, zone_yield);

@@ -108,7 +108,7 @@ impl Books {
         let mut clock = Clock::default();
         clock.note(Txg(0), 0);
         let mut tables = Tables::default();
-        tables.set_gone(tables.gone_in_form(setting.packed));
+        tables.replace_gone(tables.gone_in_form(setting.packed));
         Some(Books {
             setting,
             tables,

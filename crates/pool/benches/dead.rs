@@ -1,0 +1,79 @@
+//! What a free costs in the dead set of its zone, and what sets take: records of a zone die in any order, some in each group.
+//!
+//!     cargo bench -p terrane-pool --bench dead
+
+use std::hint::black_box;
+use std::time::Instant;
+use terrane_pool::dead::DeadSet;
+
+/// Sets that take turns, so that none stays in the processor's cache.
+const SETS: usize = 256;
+
+/// Where records of these sizes, in granules, begin and how long they are.
+fn zone(records: usize, size: impl Fn(usize) -> u32) -> Vec<(u32, u32)> {
+    let sizes = (0..records).map(|at| (at, size(at)));
+    sizes
+        .scan(0, |end, (_, size)| {
+            *end += size;
+            Some((*end - size, size))
+        })
+        .collect()
+}
+
+/// All records of the zone but a tenth, in an order that has nothing to do with where they are.
+fn dying(zone: &[(u32, u32)], set: usize) -> Vec<(u32, u32)> {
+    let mut order: Vec<(u64, (u32, u32))> = (0u64..)
+        .zip(zone)
+        .map(|(at, record)| ((at + 1 + set as u64 * 7919).wrapping_mul(0x9e37_79b9_7f4a_7c15), *record))
+        .collect();
+    order.sort_unstable();
+    order.truncate(zone.len() / 10 * 9);
+    order.into_iter().map(|(_, record)| record).collect()
+}
+
+fn main() {
+    let uneven = |size: u32| move |at: usize| size / 4 + (at as u32).wrapping_mul(2_654_435_761) % (size / 2);
+    let zones = [
+        ("2,048 of 4 KiB", zone(2048, |_| 256)),
+        ("2,048 of 4 KiB, compressed", zone(2048, uneven(256))),
+        ("1,024 of 256 KiB", zone(1024, |_| 16 << 10)),
+        ("1,024 of 256 KiB, compressed", zone(1024, uneven(16 << 10))),
+        ("16,384 of 16 KiB, compressed", zone(16_384, uneven(1 << 10))),
+    ];
+    println!(
+        "{:<30} {:>12} {:>10} {:>16} {:>16}",
+        "records of a zone", "in a group", "ns a free", "most bytes", "look-up, ns"
+    );
+    for (what, zone) in &zones {
+        for group in [1, 16] {
+            row(what, zone, group);
+        }
+    }
+}
+
+fn row(what: &str, zone: &[(u32, u32)], group: usize) {
+    let mut deaths: Vec<Vec<(u32, u32)>> = (0..SETS).map(|set| dying(zone, set)).collect();
+    deaths.iter_mut().flat_map(|dying| dying.chunks_mut(group)).for_each(|group| group.sort_unstable());
+    let mut sets = vec![DeadSet::default(); SETS];
+    let frees = deaths[0].len();
+    let (mut ns, mut most, mut found) = (0, 0, 0);
+    for from in (0..frees).step_by(group) {
+        let began = Instant::now();
+        for (set, dying) in sets.iter_mut().zip(&deaths) {
+            let twice = set.add_sorted(&dying[from..(from + group).min(frees)]);
+            assert!(twice.is_empty(), "each dies once");
+        }
+        ns += began.elapsed().as_nanos();
+        most = most.max(sets.iter().map(DeadSet::memory_bytes).sum::<usize>() / SETS);
+    }
+    let began = Instant::now();
+    for set in &sets {
+        found += zone.iter().filter(|(first, count)| black_box(set).contains(*first, *count)).count();
+    }
+    assert_eq!(found, frees * SETS);
+    println!(
+        "{what:<30} {group:>12} {:>10.0} {most:>16} {:>16.0}",
+        ns as f64 / (frees * SETS) as f64,
+        began.elapsed().as_nanos() as f64 / (zone.len() * SETS) as f64
+    );
+}
