@@ -26,6 +26,12 @@ pub struct DeadSet {
 
 const BLOCK_INTERVALS: usize = 64;
 const HEAD_BYTES: usize = 11;
+/// Where the head says how many bytes follow it.
+const LEN_AT: usize = 8;
+/// Varints of a block that are changed in place; where they become more the block is packed anew, as two.
+const VARINT_BYTES_MAX: usize = 256;
+/// Five varints of five bytes.
+const EDIT_BYTES: usize = 25;
 /// Blocks of fewer intervals take up their neighbours.
 const BLOCK_INTERVALS_MIN: usize = BLOCK_INTERVALS / 4;
 /// Who looks something up goes through as many heads.
@@ -42,6 +48,14 @@ struct Block<'a> {
     packed: &'a [u8],
     /// Head and what follows.
     whole: &'a [u8],
+}
+
+/// What of a block's packed bytes makes room for what, and how many there are then.
+struct Edit {
+    old: Range<usize>,
+    new: Writer,
+    packed_bytes: isize,
+    packed_bytes_before: isize,
 }
 
 impl<'a> Block<'a> {
@@ -98,6 +112,53 @@ impl<'a> Block<'a> {
         let (from, to) = is_in.then(|| (first - self.first, end - self.first))?;
         let shift = self.shift();
         ((from | to).trailing_zeros() >= shift).then_some(from >> shift..to >> shift)
+    }
+
+    /// What becomes of the varints with one more interval, that lies between two of them. `None`: all must be packed anew.
+    fn edit_for(&self, first: u32, end: u32) -> Option<Edit> {
+        let is_inside = self.form & FORM_BITS == 0 && self.first < first && end < self.end;
+        let (first, end) = is_inside.then(|| (first - self.first, end - self.first))?;
+        let shift = self.shift();
+        if (first | end).trailing_zeros() < shift {
+            return None;
+        }
+        let (first, end) = (u64::from(first >> shift), u64::from(end >> shift));
+        let mut raw = Reader::new(self.packed);
+        // The interval before, and where its length stands.
+        let (mut at, mut before) = (0, (0, raw.varint().ok()?));
+        let (next, behind) = loop {
+            let gap = raw.varint().ok()?;
+            let next_at = raw.offset();
+            let len = raw.varint().ok()?;
+            let next = (before.1 + gap, before.1 + gap + len);
+            if next.0 >= end {
+                break (next, raw.offset());
+            }
+            (at, before) = (next_at, next);
+        };
+        if first < before.1 {
+            return None;
+        }
+        let mut new = Writer::with_capacity(EDIT_BYTES);
+        let (mut start, mut last) = before;
+        for (from, to) in [(first, end), next] {
+            if from > last {
+                new.varint(last - start);
+                new.varint(from - last);
+                start = from;
+            }
+            last = to;
+        }
+        new.varint(last - start);
+        let packed_bytes = self.packed.len() + new.len() - (behind - at);
+        let bits_bytes = ((self.end - self.first) >> shift).div_ceil(8) as usize;
+        let is_small = packed_bytes <= VARINT_BYTES_MAX.min(bits_bytes);
+        is_small.then_some(Edit {
+            old: at..behind,
+            new,
+            packed_bytes: packed_bytes as isize,
+            packed_bytes_before: self.packed.len() as isize,
+        })
     }
 
     /// Whether some, and whether all of `first..end` is dead; something of it lies before the end of the block.
@@ -325,9 +386,12 @@ impl DeadSet {
             if block.look_at(first, end).0 {
                 twice.push((first, count));
             }
-            match block.units_of(first, end) {
-                Some(units) => self.set_bits(at + HEAD_BYTES, units),
-                None => new.push((first, end)),
+            if let Some(units) = block.units_of(first, end) {
+                self.set_bits(at + HEAD_BYTES, units);
+            } else if let Some(edit) = block.edit_for(first, end) {
+                self.edit(at, &edit);
+            } else {
+                new.push((first, end));
             }
         }
         if !new.is_empty() {
@@ -359,6 +423,21 @@ impl DeadSet {
         }
         new.for_each(|range| packer.push(range));
         *self = packer.finish();
+    }
+
+    /// Changes the varints of a block that begins at `at`.
+    fn edit(&mut self, at: usize, edit: &Edit) {
+        let mut bytes = std::mem::take(&mut self.bytes).into_vec();
+        let from = at + HEAD_BYTES;
+        let grown = edit.packed_bytes - edit.packed_bytes_before;
+        bytes.reserve_exact(usize::try_from(grown).unwrap_or(0));
+        bytes.splice(from + edit.old.start..from + edit.old.end, edit.new.as_bytes().iter().copied());
+        if let Some(len) = bytes.get_mut(at + LEN_AT..at + LEN_AT + 2) {
+            len.copy_from_slice(&(edit.packed_bytes as u16).to_le_bytes());
+        }
+        self.bytes = bytes.into();
+        let behind = self.index.iter_mut().filter(|(_, begins)| *begins as usize > at);
+        behind.for_each(|(_, begins)| *begins = begins.saturating_add_signed(grown as i32));
     }
 
     /// Marks units of a block of bits, whose bits begin at `at`.
@@ -488,7 +567,9 @@ mod tests {
                 prop_assert_eq!(&set, &dead.map(|g| (g * scale, (g + 1) * scale)).collect::<DeadSet>());
                 let apart = set.intervals().zip(set.intervals().skip(1)).all(|(a, b)| a.1 < b.0);
                 prop_assert!(apart, "intervals that touch are one");
-                let fits = |block: Block<'_>| block.form & FORM_BITS != 0 || block.intervals().count() <= BLOCK_INTERVALS;
+                let fits = |block: Block<'_>| {
+                    block.form & FORM_BITS != 0 || block.intervals().count() <= BLOCK_INTERVALS || block.packed.len() <= VARINT_BYTES_MAX
+                };
                 prop_assert!(set.blocks().all(|block| fits(block) && block.intervals().next().is_some()));
                 for first in (0..units - 16).step_by(1 + units as usize / 300) {
                     for count in 1..4 {
