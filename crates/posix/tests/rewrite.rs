@@ -389,6 +389,38 @@ fn names_that_come_and_go_meanwhile_do_no_harm() {
     assert_eq!(fs.rewrite_status().unwrap().figures.errors, 0);
 }
 
+/// The walk is in a directory that is removed, and its number comes again elsewhere.
+#[test]
+fn a_directory_of_the_same_number_elsewhere_is_left_alone() {
+    const FILES: u64 = 200;
+    let m = Machine::new(92, &[("recordsize", "16K")]);
+    let fs = m.fs();
+    let root = fs.root();
+    let job = fs.dir(root, "job").ino;
+    let dir = fs.dir(job, "inside").ino;
+    for at in 0..FILES {
+        fs.put(fs.file(dir, &format!("file {at}")).ino, 0, &text(at, 40_000));
+    }
+    fs.sync().unwrap();
+    fs.rewrite_begin(&resized(job, 4096)).unwrap();
+    while fs.rewrite_status().is_some_and(|status| status.figures.reshaped < 5) {
+        fs.rewrite_step().unwrap();
+    }
+    for at in 0..FILES {
+        fs.unlink(dir, format!("file {at}").as_bytes()).unwrap();
+    }
+    fs.rmdir(job, b"inside").unwrap();
+    fs.forget_all();
+    fs.sync().unwrap();
+    let mut others = (0..4000).map(|at| fs.dir(root, &format!("outside {at}")).ino);
+    assert!(others.any(|ino| ino == dir), "the number does not come again");
+    let files: Vec<Ino> = (0..FILES).map(|at| fs.file(dir, &format!("file {at}")).ino).collect();
+    files.iter().for_each(|ino| fs.put(*ino, 0, &text(*ino, 40_000)));
+    run(fs);
+    let size = |ino: &Ino| fs.dataset().objects().hold(ObjectId(*ino)).unwrap().block_size();
+    assert_eq!(files.iter().filter(|ino| size(ino) == 4096).count(), 0, "they are outside of the job");
+}
+
 /// All that there is to do; how many steps that took.
 fn idle(fs: &Fs) -> u64 {
     let mut steps = 0;

@@ -4,6 +4,8 @@
 //! is stored of a walk is the directory and the offset in it; the way there is found again through the parents. Where it is not there
 //! any more the walk begins anew, which costs a look at what is done.
 //!
+//! A number may come again, for a file or directory that is none of the walk's: [`Met`] tells.
+//!
 //! Access times stay as they are.
 
 use super::beside::{Beside, Side};
@@ -25,8 +27,32 @@ const DEPTH_MAX: usize = 4096;
 /// A name's meaning, and the offset behind it.
 type Found = (Named, u64);
 
+/// When a number was met, and what it named then.
+#[derive(Clone, Copy, Default)]
+struct Met {
+    /// The group that was open.
+    at: Txg,
+    /// The group that made what it names, once that was looked at.
+    birth: Option<Txg>,
+}
+
+impl Met {
+    fn now(fs: &Fs) -> Met {
+        Met { at: fs.set.open_txg(), birth: None }
+    }
+
+    /// Whether it still names the same. It comes again in a later group than that in which it was met.
+    fn is(&mut self, inode: &Inode) -> bool {
+        let birth = inode.object().birth();
+        birth <= self.at && *self.birth.get_or_insert(birth) == birth
+    }
+}
+
 struct Level {
     dir: Ino,
+    met: Met,
+    /// When those ahead were met.
+    listed: Met,
     /// Behind the name that was met last.
     offset: u64,
     ahead: VecDeque<Found>,
@@ -35,13 +61,14 @@ struct Level {
 }
 
 impl Level {
-    fn at(dir: Ino, offset: u64) -> Level {
-        Level { dir, offset, ahead: VecDeque::new(), is_last: false }
+    fn at(dir: Ino, met: Met, offset: u64) -> Level {
+        Level { dir, met, listed: met, offset, ahead: VecDeque::new(), is_last: false }
     }
 
     fn next(&mut self, fs: &Fs) -> Option<Named> {
         if self.ahead.is_empty() && !self.is_last {
-            match list(fs, self.dir, self.offset) {
+            self.listed = Met::now(fs);
+            match list(fs, self.dir, &mut self.met, self.offset) {
                 Ok((ahead, is_last)) => (self.ahead, self.is_last) = (ahead, is_last),
                 Err(errno) => {
                     if errno != Errno::ESTALE {
@@ -58,8 +85,11 @@ impl Level {
 }
 
 /// The next names of a directory; true: there are no more.
-fn list(fs: &Fs, dir: Ino, offset: u64) -> Result<(VecDeque<Found>, bool), Errno> {
+fn list(fs: &Fs, dir: Ino, met: &mut Met, offset: u64) -> Result<(VecDeque<Found>, bool), Errno> {
     let dir = fs.hold(dir)?;
+    if !met.is(&dir) {
+        return Err(Errno::ESTALE);
+    }
     let state = dir.read();
     let mut found = VecDeque::with_capacity(BATCH);
     let from = if offset == 0 { Cursor::START } else { Cursor::from_u64(offset) };
@@ -74,8 +104,7 @@ fn list(fs: &Fs, dir: Ino, offset: u64) -> Result<(VecDeque<Found>, bool), Errno
 #[derive(Default)]
 pub(super) struct File {
     pub ino: Ino,
-    /// The group that made it, once it was seen: a number may come again.
-    birth: Option<Txg>,
+    met: Met,
     /// Its next record; in bytes while a copy is built beside it.
     pub record: u64,
     pub beside: Beside,
@@ -85,8 +114,7 @@ pub(super) struct File {
 impl File {
     /// Whether this is the file that was begun. Another one of the same number, or a directory, is none of ours.
     pub fn is(&mut self, inode: &Inode) -> bool {
-        let birth = inode.object().birth();
-        inode.read().attrs.file_type() == mode::S_IFREG && *self.birth.get_or_insert(birth) == birth
+        inode.read().attrs.file_type() == mode::S_IFREG && self.met.is(inode)
     }
 }
 
@@ -112,12 +140,13 @@ impl Walk {
         let root = job.spec.root;
         let mut walk = Walk { number, pass: Some(job.pass), ..Walk::default() };
         let Place { dir, offset, file, record, beside } = job.place;
-        walk.file = (file != 0).then_some(File { ino: file, record, beside, ..File::default() });
+        let met = Met::now(fs);
+        walk.file = (file != 0).then_some(File { ino: file, met, record, beside, side: None });
         if fs.hold(root).is_ok_and(|inode| !inode.read().attrs.is_dir()) {
             walk.alone = (job.place == Place::default()).then_some(root);
             return walk;
         }
-        walk.levels = way(fs, root, dir, offset).unwrap_or_else(|| vec![Level::at(root, 0)]);
+        walk.levels = way(fs, root, dir, offset).unwrap_or_else(|| vec![Level::at(root, met, 0)]);
         walk
     }
 
@@ -129,7 +158,7 @@ impl Walk {
     /// The file that was begun, or the next one.
     pub fn file(&mut self, fs: &Fs) -> Option<&mut File> {
         if self.file.is_none() {
-            self.file = self.next(fs).map(|ino| File { ino, ..File::default() });
+            self.file = self.next(fs).map(|(ino, met)| File { ino, met, ..File::default() });
         }
         self.file.as_mut()
     }
@@ -146,17 +175,18 @@ impl Walk {
     }
 
     /// The next regular file.
-    fn next(&mut self, fs: &Fs) -> Option<Ino> {
+    fn next(&mut self, fs: &Fs) -> Option<(Ino, Met)> {
         if let Some(alone) = self.alone.take() {
-            return Some(alone);
+            return Some((alone, Met::now(fs)));
         }
         while let Some(level) = self.levels.last_mut() {
             match level.next(fs) {
-                Some(Named { ino, kind: KIND_FILE }) => return Some(ino),
+                Some(Named { ino, kind: KIND_FILE }) => return Some((ino, level.listed)),
                 Some(Named { ino, kind: KIND_DIR }) => {
+                    let met = level.listed;
                     let is_known = self.levels.iter().any(|level| level.dir == ino);
                     if !is_known && self.levels.len() < DEPTH_MAX {
-                        self.levels.push(Level::at(ino, 0));
+                        self.levels.push(Level::at(ino, met, 0));
                     }
                 }
                 Some(_) => {}
@@ -172,11 +202,12 @@ fn way(fs: &Fs, root: Ino, dir: Ino, offset: u64) -> Option<Vec<Level>> {
     if dir == 0 {
         return (offset == u64::MAX).then(Vec::new);
     }
-    let mut levels = vec![Level::at(dir, offset)];
+    let met = Met::now(fs);
+    let mut levels = vec![Level::at(dir, met, offset)];
     let mut at = dir;
     while at != root {
         let parent = fs.hold(at).ok()?.read().attrs.zpl.parent;
-        let mut level = Level::at(parent, 0);
+        let mut level = Level::at(parent, met, 0);
         while level.next(fs)?.ino != at {}
         level.ahead.clear();
         level.is_last = false;
