@@ -209,6 +209,39 @@ fn a_successor_keeps_what_was_agreed_on_with_the_kernel() {
     place.run("umount mnt", 0);
 }
 
+/// Only the first server goes back: the others go on where their predecessor was.
+#[test]
+fn a_mount_that_went_back_to_an_older_group_keeps_what_is_written_from_then_on() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("went-back");
+    place.run("pool create tank tank.img --size 64M", 0);
+    place.run("mount tank mnt", 0);
+    fs::write(place.path("mnt/old"), "old").unwrap();
+    place.run("sync tank", 0);
+    let group = place.json("pool status tank -j")["pools"][0]["txg"].as_u64().unwrap();
+    fs::write(place.path("mnt/given up"), "given up").unwrap();
+    place.run("umount mnt", 0);
+    place.run(&format!("mount -o rewind={group} tank mnt"), 0);
+    assert!(!place.path("mnt/given up").exists() && place.path("mnt/old").exists());
+    fs::write(place.path("mnt/new"), "new").unwrap();
+    fs::File::open(place.path("mnt/new")).unwrap().sync_all().unwrap();
+    place.run("restart tank", 0);
+    assert_eq!(fs::read_to_string(place.path("mnt/new")).unwrap(), "new");
+    for at in 0..6 {
+        fs::write(place.path(&format!("mnt/{at}")), "more").unwrap();
+        place.run("sync tank", 0);
+    }
+    place.run("restart tank", 0);
+    assert_eq!(fs::read_to_string(place.path("mnt/5")).unwrap(), "more");
+    // Its image has another name by now.
+    fs::rename(place.path("tank.img"), place.path("moved.img")).unwrap();
+    place.run("pool export tank", 0);
+    assert!(!place.path("mnt/new").exists(), "it was unmounted");
+    assert_eq!(place.json("pool import -d . -j")["pools"][0]["clean"], true);
+}
+
 #[test]
 fn a_pool_is_seen_at_several_places() {
     if !can_mount() || !is_root() {

@@ -60,6 +60,8 @@ pub(crate) struct Dirty {
     pub recoded: BTreeMap<u64, Made>,
     pub freed: Ranges,
     pub spill: Spill,
+    /// Its block covers other bytes than before: no pointer may stay, not even of a hole.
+    pub is_resized: bool,
     pub destroyed: bool,
 }
 

@@ -406,7 +406,10 @@ impl Object {
             state.dnode.block_bytes = bytes;
             // A directory grows by small steps: in place, after the first in a group.
             state.dirty(tx.txg()).recoded.remove(&0);
-            if let Some(mut content) = state.dirty(tx.txg()).blocks.remove(&0).or(base) {
+            state.dirty(tx.txg()).is_resized = true;
+            // A hole as well: it covers more or less than it did, and what tells changes by births must see that.
+            let hole = (count == 1).then(Arc::default);
+            if let Some(mut content) = state.dirty(tx.txg()).blocks.remove(&0).or(base).or(hole) {
                 Arc::make_mut(&mut content).resize(bytes as usize, 0);
                 state.dirty(tx.txg()).blocks.insert(0, content);
             }

@@ -279,9 +279,19 @@ impl ObjectSet {
             if shard.epoch != epoch {
                 continue;
             }
-            // Somebody else may have come first.
-            if let Some(object) = shard.objects.get(&id.0).and_then(Weak::upgrade) {
-                return Ok(object);
+            match shard.objects.get(&id.0).map(Weak::upgrade) {
+                // Somebody else may have come first.
+                Some(Some(object)) => {
+                    let gone = object.state.read().destroyed;
+                    return if gone { Err(ObjectError::NotFound(id)) } else { Ok(object) };
+                }
+                // It was held since this began, may have changed and synced, and its last holder is just about to say that it went.
+                Some(None) => {
+                    shard.objects.remove(&id.0);
+                    shard.epoch += 1;
+                    continue;
+                }
+                None => {}
             }
             self.pool.expect_blocks_of(dnode.block_bytes);
             let object = Arc::new(Object::new(self.me.clone(), Whose { objset: self.id, object: id }, dnode));
@@ -632,7 +642,8 @@ impl ObjectSet {
                 let lived = Placement { replaces: old.as_ref().map_or(Txg(0), born), ..file };
                 let request = self.request(object, aside, *block, data, Stream::Data(lived), &policy);
                 // What was freed in between leaves the tree, whatever was written after it.
-                let replaces = old.filter(|_| !aside.dirty.freed.contains(*block));
+                let is_stored = !aside.dirty.is_resized && !aside.dirty.freed.contains(*block);
+                let replaces = old.filter(|_| is_stored);
                 (*block, WriteRequest { replaces, ..request })
             });
             for (block, request) in blocks.chain(spill) {

@@ -374,18 +374,18 @@ impl Roots {
         roots
     }
 
-    /// The newest group that one of the given devices tells of, or any.
-    fn newest_of(&self, given: Option<usize>) -> Option<(u64, Txg)> {
-        let reads = self.anchors.iter().filter(|read| given.is_none_or(|given| read.given == given));
+    /// The newest group that some of the given devices tell of.
+    fn newest_of(&self, which: impl Fn(usize) -> bool) -> Option<(u64, Txg)> {
+        let reads = self.anchors.iter().filter(|read| which(read.given));
         reads.flat_map(|read| &read.ubers).map(|(_, uber)| (uber.incarnation, uber.txg)).max()
     }
 
     /// An anchor of a member in which newer uberblocks may stand than can be seen: one that cannot be read, where no other member surely
     /// has the newest. One whose anchors take nothing more may have been left behind; one that was is behind what can be seen elsewhere.
     pub fn hidden(&self, is_member: impl Fn(usize) -> bool) -> Option<(usize, u32)> {
-        let newest = self.newest_of(None);
-        let knows =
-            self.sound.iter().any(|given| is_member(*given) && self.newest_of(Some(*given)) == newest);
+        let newest = self.newest_of(&is_member);
+        let is_newest = |given: usize| self.newest_of(|other| other == given) == newest;
+        let knows = self.sound.iter().any(|given| is_member(*given) && is_newest(*given));
         self.gaps.iter().copied().find(|(given, _)| is_member(*given) && !knows)
     }
 

@@ -443,6 +443,40 @@ fn a_change_that_is_taken_back_in_its_own_group_is_not_copied() {
     assert!(m.fs().bytes(ino) == model, "what was taken back is there again");
 }
 
+/// A hole that covers more than it did, by the records that the file gets when it grows again.
+#[test]
+fn a_file_that_was_cut_to_a_hole_and_grows_in_larger_records_shows_zeros() {
+    for (syncs, punches) in [(true, true), (false, true), (true, false), (false, false)] {
+        let m = Machine::new(19, &[("recordsize", "4K"), ("compression", "off")]);
+        // A hole that somebody made, and one that was never anything else.
+        let ino = m.fs().file(m.fs().root(), "large").ino;
+        let from = if punches { 0 } else { 4096 };
+        m.fs().put(ino, from, &Rng(7).bytes(3_000_000));
+        m.fs().sync().unwrap();
+        if punches {
+            m.fs().fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 0, 4096).unwrap();
+        }
+        (0..4).for_each(|_| m.fs().sync().unwrap());
+        m.fs().rewrite_begin(&resized(ino, 16 << 10)).unwrap();
+        while m.fs().unlinked_count() == Ok(0) {
+            m.fs().rewrite_step().unwrap();
+        }
+        // Most of the first round.
+        some_steps(m.fs(), 40);
+        assert_eq!(block_size(m.fs(), ino), 4096);
+        m.fs().dataset().set("recordsize", "1M").unwrap();
+        m.fs().size(ino, 4096).unwrap();
+        m.fs().put(ino, 2 << 20, &[b'z'; 512]);
+        if syncs {
+            m.fs().sync().unwrap();
+        }
+        while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+        let bytes = m.fs().bytes(ino);
+        assert_eq!(bytes.iter().take(2 << 20).position(|byte| *byte != 0), None, "syncs: {syncs}");
+        assert_eq!(bytes[2 << 20..], [b'z'; 512]);
+    }
+}
+
 /// A file as a program has it mapped: pages come by reads, and go by writes when the kernel likes.
 struct Mapped<'a> {
     fs: &'a Fs,

@@ -360,6 +360,10 @@ fn serve(
     if let Some(read_only) = facts.and_then(|facts| facts.read_only) {
         (mount.read_only, import.read_only) = (read_only, read_only);
     }
+    // Who wrote went on behind the group that was gone back to: what it has committed is what there is.
+    if legacy.as_ref().is_some_and(|legacy| legacy.ledger.is_some()) {
+        import.rewind = None;
+    }
     let memory = facts.and_then(|facts| facts.memory).map(Memory).or(memory);
     let memory = memory.unwrap_or_else(Memory::of_this_machine);
     memory.share(&mut import);

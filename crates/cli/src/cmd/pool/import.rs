@@ -428,12 +428,12 @@ impl Export {
 
 fn export(registry: &Registry, word: &str) -> Outcome {
     let target = live::find(registry, word)?;
-    if target.path.symlink_metadata().is_err() {
-        eprintln!("terrane: pool {}: its device {} is gone", target.name, target.path.display());
-        return registry.forget(&target.name);
-    }
+    // One that is mounted has its devices, wherever their names are now.
     if let Some(daemon) = daemon_of(registry, &target)? {
         daemon.ask(&json!({"ask": STOP}), &mut |_, _, _| {})?;
+    } else if target.path.symlink_metadata().is_err() {
+        eprintln!("terrane: pool {}: its device {} is gone", target.name, target.path.display());
+        return registry.forget(&target.name);
     } else if !is_clean(&target)? {
         Live::open(&target, &live::tool_options(OpenMode::ReadWrite))?.close()?;
     }
