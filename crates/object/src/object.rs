@@ -231,7 +231,6 @@ impl Object {
             .ok_or_else(|| PoolError::Failed { reason: "the object set was closed".into() }.into())
     }
 
-    /// Bytes of a block.
     /// Bytes of the blocks of pointers that it has or will have, with level-0 blocks of so many bytes.
     pub fn indirect_bytes(&self, block_bytes: u32) -> u32 {
         let has_small = self.set().is_ok_and(|set| set.pool().has(Feature::Pointers));
@@ -850,17 +849,23 @@ mod tests {
     use terrane_device::{SimConfig, SimDevice};
     use terrane_pool::{Cost, Pool};
 
-    #[test]
-    fn what_was_written_behind_what_was_freed_is_found_while_a_group_syncs() {
+    /// A file in a set that is kept by what comes first, and the group that made it.
+    fn made() -> (Arc<Objects>, Arc<Object>, Tx) {
         let device = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
         let (create, import) = (CreateOptions::named("object"), ImportOptions::default());
         let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &import).unwrap();
         let objects = Objects::create(pool).unwrap();
-        let set = objects.mos();
-        let tx = set.begin(Cost { write_bytes: 2 << 20, meta_blocks: 16, ..Cost::NOTHING }).unwrap();
-        let (kind, block_size) = (ObjectKind::File, 4096);
-        let spec = ObjectSpec { kind, block_size, dnode_slots: 1, bonus: Vec::new(), spill: None };
-        let object = set.create(&tx, spec).unwrap();
+        let tx =
+            objects.mos().begin(Cost { write_bytes: 2 << 20, meta_blocks: 16, ..Cost::NOTHING }).unwrap();
+        let kind = ObjectKind::File;
+        let spec = ObjectSpec { kind, block_size: 4096, dnode_slots: 1, bonus: Vec::new(), spill: None };
+        let object = objects.mos().create(&tx, spec).unwrap();
+        (objects, object, tx)
+    }
+
+    #[test]
+    fn what_was_written_behind_what_was_freed_is_found_while_a_group_syncs() {
+        let (_objects, object, tx) = made();
         (0..100).for_each(|block| object.write(&tx, block * 4096, &[7; 4096]).unwrap());
         // The next group opens, and this one has not synced: cut to ten blocks, then one behind a gap.
         let next = tx.txg().next();
@@ -880,5 +885,17 @@ mod tests {
         state.dirty(next).free(0, 2);
         drop(state);
         assert_eq!(object.next_block(0).unwrap(), Some(2));
+    }
+
+    /// Whoever held it may have changed and synced it since its dnode was read, and is just about to say that it went.
+    #[test]
+    fn a_dnode_is_read_again_where_the_last_holder_has_just_let_go() {
+        let (objects, object, tx) = made();
+        let (set, id) = (objects.mos(), object.id());
+        drop((object, tx));
+        set.pool().commit().unwrap();
+        let epoch = set.let_go_half(id);
+        let _held = set.hold(id).unwrap();
+        assert!(set.let_go_half(id) > epoch, "what was read before that is not believed");
     }
 }

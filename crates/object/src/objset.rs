@@ -259,6 +259,14 @@ impl ObjectSet {
         shard.epoch += 1;
     }
 
+    /// As if the last holder of an object had just gone and not said so yet. How often that was said in its shard.
+    #[cfg(test)]
+    pub(crate) fn let_go_half(&self, id: ObjectId) -> u64 {
+        let mut shard = self.shard(id).lock();
+        shard.objects.insert(id.0, Weak::new());
+        shard.epoch
+    }
+
     pub(crate) fn mark_dirty(&self, object: Arc<Object>) {
         self.open.lock().push(object);
     }

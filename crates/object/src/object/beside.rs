@@ -42,13 +42,7 @@ impl Object {
     /// blocks and holes of any size.
     pub fn changes_since(&self, since: Txg, from: u64, bytes_max: u64) -> Result<Changes, ObjectError> {
         loop {
-            let dnode = {
-                let state = self.state.read();
-                if state.destroyed {
-                    return Err(ObjectError::NotFound(self.id()));
-                }
-                state.dnode.clone()
-            };
+            let dnode = self.living_dnode()?;
             let bytes = u64::from(dnode.block_bytes);
             let set = self.set()?;
             let most = bytes_max / bytes;
@@ -85,13 +79,7 @@ impl Object {
     pub fn read_synced(&self, offset: u64, buf: &mut [u8]) -> Result<(), ObjectError> {
         let mut tried = None;
         loop {
-            let dnode = {
-                let state = self.state.read();
-                if state.destroyed {
-                    return Err(ObjectError::NotFound(self.id()));
-                }
-                state.dnode.clone()
-            };
+            let dnode = self.living_dnode()?;
             match self.read_tree(&dnode, offset, buf) {
                 Ok(()) => return Ok(()),
                 // The tree may have been replaced, and its old blocks collected, between look-up and read.
@@ -99,6 +87,12 @@ impl Object {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// With the tree of the last sync.
+    fn living_dnode(&self) -> Result<Dnode, ObjectError> {
+        let state = self.state.read();
+        if state.destroyed { Err(ObjectError::NotFound(self.id())) } else { Ok(state.dnode.clone()) }
     }
 
     fn read_tree(&self, dnode: &Dnode, offset: u64, buf: &mut [u8]) -> Result<(), ObjectError> {
