@@ -887,7 +887,6 @@ mod tests {
         assert_eq!(object.next_block(0).unwrap(), Some(2));
     }
 
-    /// Whoever held it may have changed and synced it since its dnode was read, and is just about to say that it went.
     #[test]
     fn a_dnode_is_read_again_where_the_last_holder_has_just_let_go() {
         let (objects, object, tx) = made();

@@ -46,7 +46,7 @@ const PIECE_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES_MIN: u64 = 1 << 20;
 /// The part of the room for commits that is left to them when it is a matter of collecting at all.
 pub(crate) const LAST_ROOM_PART: u64 = 3;
-/// The memory of the run index is looked at when so many bytes have moved, or a 64th of what users may fill: that takes time in the measure of its rows.
+/// The memory of the run index is looked at when so many bytes have moved, in a small pool a 64th of it: that takes time by its rows.
 const INDEX_LOOK_BYTES: u64 = 256 << 20;
 /// What is believed of the speed of copying before it was measured, in bytes a second.
 const RATE_AT_FIRST: u64 = 400 << 20;
