@@ -12,6 +12,7 @@
 //! Invariant: nothing is copied that does not match the CRC its directory holds: damage is never laundered.
 
 mod by_hand;
+mod memory;
 #[cfg(test)]
 mod tests;
 mod thin;
@@ -28,7 +29,7 @@ use crate::read::Held;
 use crate::record::{Move, Run};
 use crate::room::Yield;
 use crate::workers::Pending;
-use crate::zones::{Birthplaces, Phase, Tables, is_much};
+use crate::zones::{Birthplaces, Phase, Tables};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
@@ -36,6 +37,7 @@ use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 pub(crate) use by_hand::ByHand;
 pub use by_hand::{GcMode, GcProgress, Victim};
+use memory::INDEX_LOOK_BYTES;
 
 /// Victims of one group at the most.
 const VICTIMS_MAX: usize = 64;
@@ -46,8 +48,6 @@ const PIECE_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES_MIN: u64 = 1 << 20;
 /// The part of the room for commits that is left to them when it is a matter of collecting at all.
 pub(crate) const LAST_ROOM_PART: u64 = 3;
-/// The memory of the run index is looked at when so many bytes have moved, in a small pool a 64th of it: that takes time by its rows.
-const INDEX_LOOK_BYTES: u64 = 256 << 20;
 /// What is believed of the speed of copying before it was measured, in bytes a second.
 const RATE_AT_FIRST: u64 = 400 << 20;
 /// One read of a victim, and how far its survivors may lie apart to share it: no drive reads elsewhere sooner than it reads so much.
@@ -361,7 +361,7 @@ impl Group<'_> {
                 }
                 goal = bytes.max(STEP_BYTES);
             }
-            if self.reset_comes_first() {
+            if self.reset_comes_first() || self.has_no_room_for_runs() {
                 is_held_back = true;
                 self.pool.want_another_group();
                 break;
@@ -560,7 +560,7 @@ impl Group<'_> {
         let mut piece = self.st.collector.piece_bytes();
         self.st.collector.leaving_needs = 0;
         let mut done: Vec<ZoneSeq> = Vec::new();
-        while piece > 0 && done.len() < VICTIMS_MAX {
+        while piece > 0 && done.len() < VICTIMS_MAX && !self.has_no_room_for_runs() {
             let Some(mut progress) = self.take_leaving(&done)? else { break };
             let left = progress.worth.left();
             let room = self.pool.physical_room(self.st).saturating_sub(self.pool.txg.reserved_open());
@@ -737,33 +737,6 @@ impl Group<'_> {
         Ok((moved, rest.is_empty()))
     }
 
-    /// When the run index nears its bound, zones that are gone are packed into intervals. If that is not enough, survivors are written in
-    /// larger batches, of which each is one run where it was several; when it takes half of the bound, in small ones again, which cost
-    /// less to look into.
-    pub(super) fn look_at_index(&mut self) {
-        if self.st.collector.moved_since_look < INDEX_LOOK_BYTES.min(self.pool.txg.room().limit / 64) {
-            return;
-        }
-        self.st.collector.moved_since_look = 0;
-        let most = self.pool.index_bytes_max();
-        let was = self.pool.tables.read().index_size();
-        let packed = was.is_to_be_packed(most);
-        if packed != was.is_packed {
-            // Tables change in groups alone.
-            let gone = self.pool.tables.read().gone_in_form(packed);
-            let old = self.pool.tables.write().replace_gone(gone);
-            // Not while readers are kept out.
-            drop(old);
-        }
-        let bytes = self.pool.tables.read().index_size().bytes();
-        let is_coarse = is_much(bytes, most, self.st.collector.is_coarse);
-        if (packed, is_coarse) != (was.is_packed, self.st.collector.is_coarse) {
-            log::info!(bytes, most, packed, is_coarse; "memory of the run index");
-        }
-        self.st.collector.is_coarse = is_coarse;
-        self.st.streams.set_coarse(is_coarse);
-    }
-
     /// A block stays where it is: a run of its own says so, because the run it was in moves without it.
     fn stays(&mut self, addr: Addr, granules: u32) {
         let (birth, granule) = (addr.seq(), addr.granule());
@@ -791,8 +764,10 @@ impl Group<'_> {
         let mut bytes = 0;
         let mut last: Option<Addr> = None;
         let pool = self.pool;
+        let mut runs_left = self.runs_left();
         let tables = pool.tables.read();
         while bytes < budget
+            && runs_left > 0
             && let Some(part) = progress.parts.get(progress.part)
         {
             let number = progress.part;
@@ -825,6 +800,7 @@ impl Group<'_> {
                 let survivor = Survivor { part: number, at, may_join, last_write: birth.last_write };
                 let (from, to) = (entry.offset, entry.offset + u64::from(entry.psize));
                 bytes += granule_bytes(u64::from(entry.psize));
+                runs_left = runs_left.saturating_sub(1);
                 match extents.back_mut() {
                     Some(last) if from - last.to <= EXTENT_GAP && to - last.from <= EXTENT_BYTES => {
                         last.to = to;

@@ -18,6 +18,9 @@ impl Group<'_> {
     pub(super) fn collect_thin(&mut self) -> Result<(), PoolError> {
         let mut piece = self.st.collector.piece_bytes();
         for _ in 0..VICTIMS_MAX {
+            if self.has_no_room_for_runs() {
+                break;
+            }
             let Some(victim) = self.st.collector.candidates.thinnest(THIN_PART) else { return Ok(()) };
             let zone_yield = self.pool.zone_yield();
             self.st.collector.candidates.remove(victim);
@@ -29,7 +32,7 @@ impl Group<'_> {
             }
             self.look_at_index();
             let (moved, fits) = self.move_piece(&mut progress, u64::MAX)?;
-            if !fits {
+            if !fits || progress.part < progress.parts.len() {
                 self.st.collector.changed(&self.pool.tables.read(), victim, zone_yield);
                 return Ok(());
             }

@@ -1,0 +1,56 @@
+//! What moving costs beside the copies: room in the commit record, and memory of the run index.
+//!
+//! Invariant: the runs of a group take no more of its commit record than a zone has room for.
+
+use crate::group::Group;
+use crate::zones::is_much;
+
+/// The memory of the run index is looked at when so many bytes have moved, in a small pool a 64th of it: that takes time by its rows.
+pub(super) const INDEX_LOOK_BYTES: u64 = 256 << 20;
+/// What a run takes of a commit record at the most, in bytes; one in a thousand may take more.
+const RUN_RECORD_BYTES: u64 = 32;
+/// The part of the smallest zones that runs may take, but for what one directory part holds. Both copies of a record may lie in one zone.
+const RUNS_PART: u64 = 8;
+/// And bytes that are enough however large zones are.
+const RUNS_BYTES_MAX: u64 = 4 << 20;
+
+impl Group<'_> {
+    /// How many runs more the commit record has room for: as if each block that moved, or had to stay, were one.
+    pub(super) fn runs_left(&self) -> usize {
+        let smallest = self.pool.devices.capacities().into_iter().map(|(_, capacity)| capacity).min();
+        let bytes = (smallest.unwrap_or(0) / RUNS_PART).min(RUNS_BYTES_MAX);
+        ((bytes / RUN_RECORD_BYTES) as usize).saturating_sub(self.moved_now.len() + self.split_runs.len())
+    }
+
+    /// The next group goes on.
+    pub(super) fn has_no_room_for_runs(&self) -> bool {
+        self.runs_left() == 0
+    }
+
+    /// When the run index nears its bound, zones that are gone are packed into intervals. If that is not enough, survivors are written in
+    /// larger batches, of which each is one run where it was several; when it takes half of the bound, in small ones again, which cost
+    /// less to look into.
+    pub(super) fn look_at_index(&mut self) {
+        if self.st.collector.moved_since_look < INDEX_LOOK_BYTES.min(self.pool.txg.room().limit / 64) {
+            return;
+        }
+        self.st.collector.moved_since_look = 0;
+        let most = self.pool.index_bytes_max();
+        let was = self.pool.tables.read().index_size();
+        let packed = was.is_to_be_packed(most);
+        if packed != was.is_packed {
+            // Tables change in groups alone.
+            let gone = self.pool.tables.read().gone_in_form(packed);
+            let old = self.pool.tables.write().replace_gone(gone);
+            // Not while readers are kept out.
+            drop(old);
+        }
+        let bytes = self.pool.tables.read().index_size().bytes();
+        let is_coarse = is_much(bytes, most, self.st.collector.is_coarse);
+        if (packed, is_coarse) != (was.is_packed, self.st.collector.is_coarse) {
+            log::info!(bytes, most, packed, is_coarse; "memory of the run index");
+        }
+        self.st.collector.is_coarse = is_coarse;
+        self.st.streams.set_coarse(is_coarse);
+    }
+}
