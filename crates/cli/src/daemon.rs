@@ -224,10 +224,11 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
     let keeping = Arc::clone(&shared);
     // After a take-over, what has no name may be open.
     let drains = matches!(origin, Origin::New(_));
-    let rewriting = Arc::clone(&shared);
+    let (rewriting, bearing) = (Arc::clone(&shared), Arc::clone(&shared));
     *shared.house.lock().unwrap_or_else(PoisonError::into_inner) = vec![
         std::thread::spawn(move || keep_house(&keeping, drains)),
         std::thread::spawn(move || rewrite(&rewriting)),
+        std::thread::spawn(move || bear_again(&bearing)),
     ];
 
     let served = answer_kernel(&plan, &shared, session, origin, ready);
@@ -412,6 +413,14 @@ fn rewrite(shared: &Shared) {
         let (requests, rest) = (|| shared.metrics.answered_count(), |time| shared.rest(time));
         rewriting::go_on(fs, pool, &requests, &rest);
         watch.turn(fs, pool, &requests, &rest);
+    }
+}
+
+/// Keeps the run index within its bound.
+fn bear_again(shared: &Shared) {
+    terrane_fuse::process::give_way();
+    while !shared.live.pool.is_read_only() && !shared.rest(REWRITE_PERIOD) {
+        rewriting::bear_again(&shared.fs, &shared.live.pool, &|time| shared.rest(time));
     }
 }
 

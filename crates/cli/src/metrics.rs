@@ -478,6 +478,11 @@ fn errors(page: &mut Page, stats: &Stats) {
         ("lost_reads_total", "Reads that no copy could serve.", stats.lost_blocks),
         ("healed_blocks_total", "Damaged copies that were replaced.", stats.healed_blocks),
         ("scrubbed_blocks_total", "Blocks of which every copy was read and verified.", stats.scrubbed_blocks),
+        (
+            "reborn_bytes_total",
+            "Bytes written anew so that the run index keeps within its bound.",
+            stats.reborn_bytes,
+        ),
     ];
     for (name, help, value) in counters {
         page.counter(name, help, value);

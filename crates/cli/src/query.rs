@@ -433,6 +433,7 @@ fn status(live: &Live) -> Value {
         "run_index_packed": stats.run_index_packed,
         "dead_set_bytes": stats.dead_set_bytes,
         "index_bytes_max": stats.index_bytes_max,
+        "reborn_bytes": stats.reborn_bytes,
         "txg": status.txg.0,
         "incarnation": status.incarnation,
         "clean": uberblock.map(|uber| uber.clean),
@@ -519,7 +520,7 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 46] = [
+pub const STATUS_KEYS: [&str; 47] = [
     "name",
     "id",
     "state",
@@ -548,6 +549,7 @@ pub const STATUS_KEYS: [&str; 46] = [
     "run_index_packed",
     "dead_set_bytes",
     "index_bytes_max",
+    "reborn_bytes",
     "totals",
     "amplification",
     "amplification_minute",

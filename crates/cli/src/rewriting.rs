@@ -1,6 +1,7 @@
-//! The thread of a mount that rewrites files, and questions about it.
+//! The threads of a mount that write anew what nobody changed: files that are to be stored otherwise, with questions about that, and
+//! blocks of which the run index has too much to tell.
 //!
-//! It gives way: its threads are the last to get a processor, and rest as long as somebody waits for room in the pool. While the mount
+//! They give way: they are the last to get a processor, and rest as long as somebody waits for room in the pool. While the mount
 //! is used it goes on record by record, and only while little is dirty; alone it keeps all processors and the pool busy.
 
 use crate::failure::{Failure, Outcome};
@@ -110,6 +111,23 @@ pub fn go_on(fs: &Fs, pool: &Pool, requests: &dyn Fn() -> u64, rest: &dyn Fn(Dur
         };
         if rests && rest(LONG_REST) {
             return;
+        }
+    }
+}
+
+/// Has blocks born again as long as the run index takes too much memory.
+pub fn bear_again(fs: &Fs, pool: &Pool, rest: &dyn Fn(Duration) -> bool) {
+    while !rest(pause(Load::of(pool), true)) {
+        match fs.rebirth_step() {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(errno) => {
+                if errno != Errno::ENOSPC {
+                    log::error!("the run index is not kept small: {errno}; it is tried again");
+                }
+                rest(LONG_REST);
+                return;
+            }
         }
     }
 }

@@ -274,6 +274,30 @@ fn a_pool_is_seen_at_several_places() {
     place.wait_until_free();
     assert!(place.out("check tank").contains("nothing found"));
 
+    // It is found, and what the kernel still holds is written back, wherever it stands now.
+    place.run("mount tank mnt -o writeback", 0);
+    place.run("mount tank more", 0);
+    place.run("umount mnt", 0);
+    fs::write(place.path("more/file"), "fourth").unwrap();
+    assert!(place.out("stat more/file").contains("records"), "{}", place.out("stat more/file"));
+    place.run("sync tank", 0);
+    place.kill_all();
+    place.run("umount more", 0);
+    place.run("mount tank mnt", 0);
+    assert_eq!(fs::read(place.path("mnt/file")).unwrap(), b"fourth");
+    place.run("umount tank", 0);
+
+    // A pool goes before a directory of its name.
+    place.run("pool create west west.img --size 64M", 0);
+    fs::create_dir_all(place.path("west")).unwrap();
+    fs::create_dir_all(place.path("elsewhere")).unwrap();
+    place.run("mount tank west", 0);
+    place.run("mount west elsewhere", 0);
+    place.run("umount west", 0);
+    assert_eq!(place.mounts(), [place.path("west")]);
+    place.run("umount west", 0);
+    assert!(place.mounts().is_empty());
+
     // What others mounted where it stood first stays.
     place.run("mount tank mnt", 0);
     place.run("mount tank more", 0);

@@ -31,6 +31,7 @@ pub use terrane_codec::{ChecksumKind, Compression, CompressionPolicy};
 pub use terrane_pool::device;
 pub use terrane_pool::{
     BlockPtr, CollectionOptions, Cost, CreateOptions, Env, FEATURES, Feature, Hint, IdleWindow,
-    ImportOptions, Made, Owner, Pool, PoolError, SeededEnv, SiblingKey, SystemEnv, Tx, VictimPolicy,
+    ImportOptions, Made, Owner, Pool, PoolError, RebirthCursor, Relic, SeededEnv, SiblingKey, SystemEnv, Tx,
+    VictimPolicy,
 };
 pub use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};

@@ -726,7 +726,7 @@ fn a_block_in_another_form_has_the_same_content_and_loses_it_with_the_next_write
     let recode = |block: u64| {
         let (ptr, content) = object.stored_block(block).unwrap().unwrap();
         let made = Made::of(&mut Compressor::new(), &content, zstd);
-        assert_eq!(made.compression(), zstd);
+        assert_eq!(made.compression(), zstd.id());
         let tx = world.pool.begin(COST).unwrap();
         object.recode_block(&tx, block, (&ptr, content), made).unwrap()
     };

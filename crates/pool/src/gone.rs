@@ -252,6 +252,19 @@ impl Gone {
         }
     }
 
+    /// The first one from `from` on.
+    pub fn next(&self, from: ZoneSeq) -> Option<(ZoneSeq, Cow<'_, GoneZone>)> {
+        match &self.form {
+            Form::Rows(rows) => rows.range(from..).next().map(|(seq, zone)| (*seq, Cow::Borrowed(zone))),
+            Form::Intervals(intervals) => {
+                let begins = intervals.range(..=from).next_back().map_or(from, |(begins, _)| *begins);
+                let mut all = intervals.range(begins..).flat_map(|(begins, bytes)| packed_in(*begins, bytes));
+                let found = all.find(|found| found.seq >= from)?;
+                Some((found.seq, Cow::Owned(GoneZone::unpack(found.raw))))
+            }
+        }
+    }
+
     /// How many there are, and how many runs they have.
     pub fn counts(&self) -> (u64, u64) {
         (self.zones, self.runs)
@@ -475,6 +488,10 @@ mod tests {
                         prop_assert_eq!(&all, &plain.clone().into_iter().collect::<Vec<_>>());
                         let even: Vec<ZoneSeq> = gone.select(|seq| seq.0 % 2 == 0).map(|(seq, _)| seq).collect();
                         prop_assert_eq!(even, plain.keys().copied().filter(|seq| seq.0 % 2 == 0).collect::<Vec<_>>());
+                        for from in (0..410).step_by(7).map(ZoneSeq) {
+                            let found = gone.next(from).map(|(seq, zone)| (seq, zone.into_owned()));
+                            prop_assert_eq!(found, plain.range(from..).next().map(|(seq, zone)| (*seq, zone.clone())));
+                        }
                         let runs = plain.values().map(|zone| zone.born.runs.len() as u64).sum::<u64>();
                         prop_assert_eq!(gone.counts(), (plain.len() as u64, runs));
                         prop_assert!(gone.rows_bytes() >= gone.in_form(false).memory_bytes());

@@ -38,7 +38,8 @@ impl Ready {
 /// A block that was compressed before its group: whoever has time makes it, and the group has only to append it.
 #[derive(Clone, Debug)]
 pub struct Made {
-    compression: Compression,
+    /// The algorithm's id.
+    compression: u8,
     bytes: Arc<Vec<u8>>,
 }
 
@@ -47,12 +48,18 @@ impl Made {
     pub fn of(codec: &mut Compressor, data: &Arc<Vec<u8>>, compression: Compression) -> Made {
         let mut out = Vec::new();
         match codec.compress(compression, data, max_stored(data.len()), &mut out) {
-            Outcome::Compressed => Made { compression, bytes: Arc::new(out) },
-            Outcome::Incompressible => Made { compression: Compression::Off, bytes: data.clone() },
+            Outcome::Compressed => Made { compression: compression.id(), bytes: Arc::new(out) },
+            Outcome::Incompressible => Made { compression: Compression::Off.id(), bytes: data.clone() },
         }
     }
 
-    pub fn compression(&self) -> Compression {
+    /// What was stored, once more.
+    pub(crate) fn as_it_was(compression: u8, bytes: Vec<u8>) -> Made {
+        Made { compression, bytes: Arc::new(bytes) }
+    }
+
+    /// The algorithm's id.
+    pub fn compression(&self) -> u8 {
         self.compression
     }
 
@@ -63,7 +70,7 @@ impl Made {
     /// What is left to do for the group.
     pub(crate) fn ready(self, checksum: ChecksumKind) -> Ready {
         let (checksum, crc) = (compute(checksum, &self.bytes), crc32c::crc32c(&self.bytes));
-        Ready::Stored { compression: self.compression.id(), bytes: self.bytes, checksum, crc }
+        Ready::Stored { compression: self.compression, bytes: self.bytes, checksum, crc }
     }
 }
 

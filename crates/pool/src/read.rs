@@ -167,7 +167,7 @@ impl Pool {
         }
     }
 
-    fn unpack(
+    pub(crate) fn unpack(
         &self,
         normal: &Normal,
         owner: Owner,

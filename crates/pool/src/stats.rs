@@ -137,6 +137,7 @@ pub(crate) struct Counters {
     pub lost_blocks: Sum,
     pub healed_blocks: Sum,
     pub scrubbed_blocks: Counter,
+    pub reborn_bytes: Counter,
 }
 
 impl Counters {
@@ -171,6 +172,7 @@ impl Counters {
             lost_blocks: Sum::default(),
             healed_blocks: Sum::default(),
             scrubbed_blocks: Counter::default(),
+            reborn_bytes: Counter::default(),
         }
     }
 
@@ -309,6 +311,8 @@ pub struct Stats {
     pub lost_blocks: u64,
     pub healed_blocks: u64,
     pub scrubbed_blocks: u64,
+    /// Stored bytes of blocks that were written anew so that the run index keeps within its bound.
+    pub reborn_bytes: u64,
     pub txg: u64,
     /// The pool has stopped writing.
     pub failed: bool,
@@ -407,6 +411,7 @@ impl Pool {
             lost_blocks: counters.lost_blocks.get(),
             healed_blocks: counters.healed_blocks.get(),
             scrubbed_blocks: counters.scrubbed_blocks.get(),
+            reborn_bytes: counters.reborn_bytes.get(),
             txg: self.synced_txg().0,
             failed: self.failed.get().is_some(),
         }

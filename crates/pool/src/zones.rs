@@ -244,6 +244,11 @@ impl Tables {
         self.gone.select(|_| true)
     }
 
+    /// The first zone from `from` on that is gone and has survivors, and where they are.
+    pub fn next_gone(&self, from: ZoneSeq) -> Option<(ZoneSeq, Vec<Run>)> {
+        self.gone.next(from).map(|(seq, zone)| (seq, zone.into_owned().born.runs))
+    }
+
     /// What the tables take beside the rows of zones that are there.
     pub fn index_size(&self) -> IndexSize {
         let (gone, runs) = self.gone.counts();

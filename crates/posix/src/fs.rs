@@ -8,6 +8,7 @@ use crate::indexes::Indexes;
 use crate::inode::{Inode, InodeCache, State};
 use crate::layouts::Layouts;
 use crate::perm;
+use crate::rebirth::Rebirth;
 use crate::rewrite::Rewriting;
 use crate::settle::Settling;
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime, StatFs, Time, mode};
@@ -49,6 +50,7 @@ pub struct Fs {
     pub(crate) unlinked: Arc<UnlinkedSet>,
     pub(crate) settling: Settling,
     pub(crate) rewriting: Arc<Rewriting>,
+    pub(crate) rebirth: Rebirth,
     pub(crate) dnode_blocks: DnodeBlocks,
     pub(crate) pointer_blocks: ClaimedBlocks<PointerBlock>,
     pub(crate) claims_of_new: Claims,
@@ -242,6 +244,7 @@ impl Fs {
             unlinked: Arc::new(UnlinkedSet::new(queue)),
             settling: Settling::default(),
             rewriting: Arc::new(Rewriting::load(master)?),
+            rebirth: Rebirth::default(),
             dnode_blocks: DnodeBlocks::default(),
             pointer_blocks: ClaimedBlocks::default(),
             claims_of_new: Claims::of_new(),

@@ -20,6 +20,7 @@
 //! | `acl` | access control lists: judged, kept one with the mode, inherited |
 //! | `layouts`, `further` | which attributes inodes have, and those that are no numbers |
 //! | `xattr`, `hidden` | extended attributes: in a list, or in objects of their own |
+//! | `rewrite`, `rebirth` | records stored otherwise, or elsewhere, while nobody sees a difference |
 //! | `hint`, `siblings` | what somebody said about life times, and what those of other files tell |
 //! | `widths` | how large new dnodes are |
 //! | `perm` | what the kernel leaves of permissions |
@@ -44,6 +45,7 @@ mod inode;
 mod layouts;
 mod link;
 mod perm;
+mod rebirth;
 mod rename;
 mod rewrite;
 mod settle;

@@ -15,14 +15,17 @@ use crate::model::{Content, Node};
 use crate::workload::{Acts, Step, Workload};
 use crate::{Failure, ensure};
 use std::sync::Arc;
-use terrane_device::Device;
 use terrane_device::sim::{Fault, Kept};
+use terrane_device::{Device, ZoneState};
 use terrane_pool::zones::Phase;
 use terrane_posix::{Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, SetAttr, WriteFlags};
 use terrane_wire::ZoneIdx;
 
 /// Files grow to so many bytes on zones of 1 MiB, and in the measure of larger ones.
 pub const FILE_BYTES: u64 = 250_000;
+/// What a large zone that dies may cost, in zones: collection may have counted on it for the next victim's copies, and then what is free
+/// is garbage in zones of which none is empty enough for the room that is left.
+const ZONES_A_LOSS: u64 = 4;
 /// Shares of the pool, in percent, that the workload leaves free: above the first it writes more, below the second it removes.
 const FREE_MANY: u64 = 8;
 const FREE_FEW: u64 = 3;
@@ -75,6 +78,20 @@ impl Workload {
         size.saturating_sub(live) * 100 / size.max(1)
     }
 
+    /// Of a pool of few large zones: what those that died may have cost.
+    fn lost_percent(&self) -> u64 {
+        let (device, zones) = (&self.machine.device, self.machine.device.info().zone_count);
+        if device.info().zone_size <= 2 << 20 {
+            return 0;
+        }
+        let is_dead = |zone: &u32| {
+            let state = device.report(ZoneIdx(*zone)).map(|report| report.state);
+            matches!(state, Ok(ZoneState::ReadOnly | ZoneState::Offline))
+        };
+        let dead = (0..zones).filter(is_dead).count() as u64;
+        dead * ZONES_A_LOSS * 100 / u64::from(zones)
+    }
+
     /// Of four picks, three are among a fifth of the files.
     fn hot_file(&mut self) -> Option<Ino> {
         let is_file = |node: &Node| matches!(node.content, Content::File(_));
@@ -89,7 +106,7 @@ impl Workload {
     fn judge_space<T>(&self, what: &str, frees: bool, found: &Result<T, Errno>) -> Result<(), Failure> {
         let refused = matches!(found, Err(Errno::ENOSPC)) && self.machine.is_alive() && self.held.is_none();
         let free = self.free_percent();
-        ensure(!refused || (!frees && free < 5), || {
+        ensure(!refused || (!frees && free < 5 + self.lost_percent()), || {
             format!("{what}: no space with {free} % free, {}", crate::crash::zones(&self.machine))
         })
     }
@@ -278,6 +295,8 @@ pub struct Seen {
     pub collected: u64,
     /// Bytes that were.
     pub moved_bytes: u64,
+    /// Bytes that were written anew because there was no memory for a run index.
+    pub reborn_bytes: u64,
 }
 
 impl Seen {
@@ -285,6 +304,7 @@ impl Seen {
         self.cuts += other.cuts;
         self.collected += other.collected;
         self.moved_bytes += other.moved_bytes;
+        self.reborn_bytes += other.reborn_bytes;
     }
 }
 
@@ -335,6 +355,7 @@ pub fn every_write(life: Life, stride: u64, chances: u64) -> Result<Seen, Failur
         cuts,
         collected: after.collected_zones - before.collected_zones,
         moved_bytes: after.collected_bytes - before.collected_bytes,
+        reborn_bytes: after.reborn_bytes - before.reborn_bytes,
     })
 }
 
@@ -420,6 +441,7 @@ pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
         let stats = workload.machine.pool.stats();
         seen.collected += stats.collected_zones;
         seen.moved_bytes += stats.collected_bytes;
+        seen.reborn_bytes += stats.reborn_bytes;
         seen.cuts += 1;
         let stopped = workload.machine.pool.status().failed;
         let fired = fault.map_or(0, |fault| device.fired(fault));

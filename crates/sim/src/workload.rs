@@ -117,6 +117,10 @@ impl Workload {
         if self.steps.is_multiple_of(5) {
             self.machine.fs().settle_names();
         }
+        if self.steps.is_multiple_of(3) {
+            // Where there is no memory for a run index. What it changes nobody may see, nor that it fails.
+            let _ = self.machine.fs().rebirth_step();
+        }
         let rewritten = if self.rewrites { self.rewrite() } else { Ok(()) };
         let last = self.machine.pool.open_txg().0;
         let dead = !self.machine.is_alive();

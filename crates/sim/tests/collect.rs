@@ -14,6 +14,7 @@ fn no_crash_point_of_a_pool_that_collects_loses_a_promised_group() {
         println!("{life:?}: {seen:?}");
         // Or it cuts where nothing happens.
         assert!(seen.collected >= 5 && seen.moved_bytes > 1 << 20, "{life:?}: {seen:?}");
+        assert!(seen.reborn_bytes > 0, "there is no memory for a run index: {seen:?}");
     }
 }
 

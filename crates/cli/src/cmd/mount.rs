@@ -27,9 +27,10 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use terrane_fuse::mount::{MountedAt, also_at};
+use terrane_fuse::mount::{MountedAt, also_at, mounted, number_of};
 use terrane_fuse::{MountOptions, UnmountHandle};
 
 /// Set in the processes that a mount in the background starts: what they are for.
@@ -428,13 +429,18 @@ fn mount_also(
 impl Umount {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
+        // A pool of that name goes before a directory of that name, whichever is found first.
+        let pools = registry.pools()?;
+        if pools.contains_key(&self.what)
+            && let Some(daemon) = control::connect(&registry.socket(&self.what))?
+        {
+            return stop(daemon);
+        }
         let dir = resolve_dir(Path::new(&self.what)).ok();
-        for name in registry.pools()?.keys() {
-            let Some((daemon, places)) = daemon_and_places(&registry, name)? else { continue };
-            if *name == self.what {
-                return stop(daemon);
-            }
-            let Some(dir) = &dir else { continue };
+        for name in pools.keys() {
+            let (Some(dir), Some((daemon, places))) = (&dir, daemon_and_places(&registry, name)?) else {
+                continue;
+            };
             match (places.iter().any(|row| row.dir == *dir), places.len()) {
                 (true, 1) => return stop(daemon),
                 (true, _) => return Ok(UnmountHandle::at(dir).unmount()?),
@@ -460,17 +466,7 @@ fn stop(daemon: Daemon) -> Outcome {
 
 /// A mount of ours whose daemon has died, or belongs to another user.
 fn unmount_stranger(dir: &Path) -> Outcome {
-    let mounts = Path::new("/proc/self/mounts");
-    let table = std::fs::read_to_string(mounts).map_err(Failure::io("reading", mounts))?;
-    let escaped: String = dir
-        .to_string_lossy()
-        .chars()
-        .map(|c| if " \t\n\\".contains(c) { format!("\\{:03o}", u32::from(c)) } else { c.to_string() })
-        .collect();
-    let ours = table.lines().any(|line| {
-        let mut fields = line.split(' ').skip(1);
-        fields.next() == Some(&escaped) && fields.next() == Some("fuse.terrane")
-    });
+    let ours = mounted()?.iter().any(|row| row.dir == *dir);
     if !ours {
         return Err(Failure(format!("{}: no terrane pool is mounted there", dir.display())));
     }
@@ -522,17 +518,42 @@ impl Sync {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let target = live::find(&registry, &self.pool)?;
-        let Some(daemon) = daemon_of(&registry, &target)? else {
+        let found = daemon_and_places(&registry, &target.name)?;
+        let is_it = |daemon: &Daemon| target.id.is_none_or(|id| id == daemon.greeting.id);
+        let Some((daemon, places)) = found.filter(|(daemon, _)| is_it(daemon)) else {
             // Nobody has it open, so there is nothing that was not committed.
             return live::read_label(&target.path).map(drop);
         };
         // What the kernel still holds (pages written through mmap) first; it tells a FUSE server nothing of syncfs.
-        let dir = daemon.greeting.mountpoint.clone();
-        let root = File::open(&dir).map_err(Failure::io("opening", &dir))?;
-        terrane_fuse::process::sync_fs(&root).map_err(Failure::io("writing back", &dir))?;
-        drop(root);
-        daemon.ask(&json!({"ask": SYNC}), &mut |_, _, _| {}).map(drop)
+        let is_written_back = write_back(&daemon, &places)?;
+        let pool = daemon.greeting.pool.clone();
+        daemon.ask(&json!({"ask": SYNC}), &mut |_, _, _| {})?;
+        if is_written_back {
+            return Ok(());
+        }
+        let remedy =
+            "programs that wrote through memory must sync it themselves, or run this where it is mounted";
+        Err(Failure::refused(
+            format_args!("pool {pool}"),
+            "a mount that can be seen from here",
+            "none: it was committed without what the kernel still holds",
+            remedy,
+        ))
     }
+}
+
+/// Has the kernel hand over what was written to the mount and is in its memory alone. False: it cannot be reached from here.
+fn write_back(daemon: &Daemon, places: &[MountedAt]) -> Outcome<bool> {
+    for dir in places.iter().rev().map(|place| &place.dir) {
+        let root = File::open(dir).map_err(Failure::io("opening", dir))?;
+        let meta = root.metadata().map_err(Failure::io("looking at", dir))?;
+        // Something else may be mounted over it.
+        if number_of(meta.dev()) == daemon.greeting.dev {
+            terrane_fuse::process::sync_fs(&root).map_err(Failure::io("writing back", dir))?;
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 #[cfg(test)]

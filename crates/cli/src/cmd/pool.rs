@@ -340,8 +340,12 @@ impl Status {
             let is_short = takes > number("index_bytes_max") / 4 * 3;
             let (dead, most) = (bytes("dead_set_bytes"), bytes("index_bytes_max"));
             let short = format!("; with {dead} of what died it nears its bound, {most}");
+            let reborn = match number("reborn_bytes") {
+                0 => String::new(),
+                _ => format!("; {} written anew to keep it small", bytes("reborn_bytes")),
+            };
             format!(
-                "{} runs, {} of index{}{}",
+                "{} runs, {} of index{}{}{reborn}",
                 row["runs"],
                 bytes("run_index_bytes"),
                 if row["run_index_packed"] == true { ", packed" } else { "" },

@@ -16,6 +16,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use terrane_fuse::mount::number_of;
 
 pub const HELP: &str = "\
 Records, algorithms and zones are those of the last commit; what is not committed yet has no place on the device. `terrane sync` commits.
@@ -194,7 +195,7 @@ pub(super) fn mounted(registry: &Registry, path: &Path, dev: u64) -> Outcome<Tar
     for name in registry.pools()?.keys() {
         let target = live::find(registry, name)?;
         let Some(daemon) = daemon_of(registry, &target)? else { continue };
-        if daemon.greeting.mountpoint.symlink_metadata().is_ok_and(|meta| meta.dev() == dev) {
+        if daemon.greeting.dev == number_of(dev) {
             return Ok(target);
         }
     }

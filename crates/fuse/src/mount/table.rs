@@ -37,6 +37,11 @@ pub fn mounted() -> io::Result<Vec<MountedAt>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
+/// The number of a file system as the table has it, from that which `stat` tells.
+pub fn number_of(dev: u64) -> String {
+    format!("{}:{}", libc::major(dev), libc::minor(dev))
+}
+
 fn parse(table: &[u8]) -> Vec<MountedAt> {
     table.split(|byte| *byte == b'\n').filter_map(row).collect()
 }
@@ -86,6 +91,16 @@ mod tests {
     fn paths_of_the_mount_table_are_read_as_they_are() {
         assert_eq!(unescaped(br"/mnt/a\040b\134c"), br"/mnt/a b\c");
         assert_eq!(unescaped(br"/mnt/\04"), br"/mnt/\04");
+    }
+
+    #[test]
+    fn numbers_of_stat_are_those_of_the_table() {
+        assert_eq!((number_of(0x35), number_of(0x801)), ("0:53".to_owned(), "8:1".to_owned()));
+        // A program finds the file system that its own root lies on.
+        let dev = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata("/proc").unwrap());
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let row = table.lines().find(|line| line.contains(" /proc ")).unwrap();
+        assert_eq!(row.split(' ').nth(2), Some(number_of(dev).as_str()));
     }
 
     #[test]

@@ -144,8 +144,7 @@ impl Fs {
         figures: &mut RewriteFigures,
     ) -> Result<(), Errno> {
         // The same again: it did not shrink then either.
-        let keep =
-            |was: u8, made: &Made| made.compression().id() != was || made.compression() != Compression::Off;
+        let keep = |was: u8, made: &Made| made.compression() != was || was != Compression::Off.id();
         let made = self.make_all(records, (compression, &keep));
         // Told once all have been seen: where there is no room they will be seen again.
         let mut unreadable = Vec::new();

@@ -2,7 +2,7 @@
 //! compressed, on zones in memory.
 //!
 //!     cargo bench -p terrane --bench collection -- [--pattern uniform|95/5] [--rounds N] [--zones N] [--zone-kib N]
-//!         [--percent N] [--dirty-mib N] [--seed N]
+//!         [--percent N] [--dirty-mib N] [--seed N] [--index-kib N]
 //!
 //! A round overwrites as many bytes as the pool offers; there are 20. `--percent` of what an empty pool offers is live (90). The defaults
 //! (4,096 zones of 1 MiB) need 5 GiB of memory, and write some 350 GB into it.
@@ -12,6 +12,9 @@
 //! theory is greedy collection of uniform overwrites in the mean field: a victim's live share v solves ln v = (v - 1) / u, and 1 / (1 - v)
 //! bytes are written for one. Its u is what the records take, of all zones that may hold them: the device's without the anchors and
 //! those that hold metadata, empty and reserved ones included.
+//!
+//! With `--index-kib` the run index and dead sets may take so much, and a thread has records born again, as a server does. A mean of what
+//! they take and the most are shown then, each seen 64 times a round.
 //!
 //! Waits of single writes are the caller's, who writes as fast as it may. Memory is what the allocator has given out, without the zones.
 
@@ -28,7 +31,8 @@ use cap::Cap;
 use memory::Memory;
 use std::alloc::System;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use terrane::{Cred, Dataset, Fs, Ino, WriteFlags};
 use terrane_device::Device;
 use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
@@ -42,6 +46,8 @@ static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 const RECORD: u64 = 4096;
 /// Looks at the zones in each round.
 const SAMPLES: u64 = 64;
+/// How often it is looked whether records must be born again.
+const LOOK: Duration = Duration::from_millis(250);
 const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 
 fn main() {
@@ -53,7 +59,13 @@ fn main() {
     let device = Arc::new(Memory::new(zones, zone_bytes));
     let outside = ALLOCATOR.allocated();
     let dirty_bytes = (args.number("--dirty-mib", 64) as u64) << 20;
-    let import = ImportOptions { cache_bytes: 64 << 20, dirty_bytes, ..ImportOptions::default() };
+    let index_bytes = args.option("--index-kib").map(|kib| kib.parse::<u64>().unwrap() << 10);
+    let import = ImportOptions {
+        cache_bytes: 64 << 20,
+        dirty_bytes,
+        index_bytes: index_bytes.unwrap_or(u64::MAX),
+        ..ImportOptions::default()
+    };
     let devices: Vec<Arc<dyn Device>> = vec![Arc::<Memory>::clone(&device)];
     let pool =
         Pool::create(devices, &CreateOptions::named("bench"), Arc::new(SystemEnv::new()), &import).unwrap();
@@ -86,6 +98,17 @@ fn main() {
     }
     fs.sync().unwrap();
 
+    let is_over = Arc::new(AtomicBool::new(false));
+    let bearing = index_bytes.map(|_| {
+        let (fs, is_over) = (fs.clone(), is_over.clone());
+        std::thread::spawn(move || {
+            while !is_over.load(Ordering::Acquire) {
+                if !fs.rebirth_step().unwrap() {
+                    std::thread::sleep(LOOK);
+                }
+            }
+        })
+    });
     let mut draw = Draw { state: args.number("--seed", 1) as u64, records, pattern };
     println!("{}", Round::HEAD);
     let mut all: Vec<Round> = Vec::new();
@@ -93,10 +116,14 @@ fn main() {
     for round in 0..rounds {
         let (from, start) = (pool.stats(), Instant::now());
         let mut waits = Vec::with_capacity((offered / RECORD) as usize);
-        let mut shares = Vec::new();
+        let (mut shares, mut index) = (Vec::new(), Vec::new());
         for nth in 0..offered / RECORD {
             if nth % (offered / RECORD / SAMPLES).max(1) == 0 {
                 shares.push(utilisation(&pool, zone_bytes, zones));
+                if index_bytes.is_some() {
+                    let stats = pool.stats();
+                    index.push(stats.run_index_bytes + stats.dead_set_bytes);
+                }
             }
             let record = draw.next();
             let began = Instant::now();
@@ -112,11 +139,23 @@ fn main() {
             outside + later_waits.capacity() * size_of::<u64>(),
         );
         println!("{:>5} {}", round + 1, round_of.row());
+        if let Some(most) = index.iter().max() {
+            let mean = index.iter().sum::<u64>() / index.len() as u64;
+            let reborn = pool.stats().reborn_bytes - from.reborn_bytes;
+            println!(
+                "      index {} KiB, {} at the most; {} MB born again",
+                mean >> 10,
+                most >> 10,
+                reborn / 1_000_000
+            );
+        }
         all.push(round_of);
         if round >= rounds / 2 {
             later_waits.append(&mut waits);
         }
     }
+    is_over.store(true, Ordering::Release);
+    bearing.into_iter().for_each(|thread| thread.join().unwrap());
     let wrong = file.wrong();
     fs.sync().unwrap();
     summary(&all, later_waits, pattern);

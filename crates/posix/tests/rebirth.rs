@@ -1,0 +1,162 @@
+//! A run index that grows above its bound: records are born again until it does not, and nobody sees a difference.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use support::{Machine, Rng, Short};
+use terrane_object::{BlockPtr, ObjectId, Pool};
+use terrane_pool::MemoryBounds;
+use terrane_posix::Ino;
+
+const RECORD: u64 = 4096;
+const RECORDS: u64 = 9000;
+
+fn bound(pool: &Pool, index_bytes: u64) {
+    pool.set_bounds(MemoryBounds { cache_bytes: 16 << 20, dirty_bytes: 64 << 20, index_bytes });
+}
+
+fn index_bytes(m: &Machine) -> u64 {
+    let stats = m.pool().stats();
+    stats.run_index_bytes + stats.dead_set_bytes
+}
+
+/// A file whose records are overwritten at random.
+struct Churned {
+    ino: Ino,
+    versions: Vec<u64>,
+    rng: Rng,
+}
+
+impl Churned {
+    fn new(m: &Machine, seed: u64) -> Churned {
+        let ino = m.fs().file(m.fs().root(), "file").ino;
+        let mut churned = Churned { ino, versions: vec![0; RECORDS as usize], rng: Rng(seed) };
+        (0..RECORDS).for_each(|at| churned.put(m, at));
+        m.fs().sync().unwrap();
+        churned
+    }
+
+    fn content(at: u64, version: u64) -> Vec<u8> {
+        let mut rng = Rng(at << 20 | version);
+        (0..RECORD / 8).flat_map(|_| rng.next().to_le_bytes()).collect()
+    }
+
+    fn put(&mut self, m: &Machine, at: u64) {
+        self.versions[at as usize] += 1;
+        m.fs().put(self.ino, at * RECORD, &Churned::content(at, self.versions[at as usize]));
+    }
+
+    /// So many capacities of the file, three quarters of it in a quarter.
+    fn churn(&mut self, m: &Machine, times: u64, after_group: &mut dyn FnMut(&Machine)) {
+        for _ in 0..times * RECORDS / 200 {
+            for _ in 0..200 {
+                let among = if self.rng.below(4) == 0 { RECORDS } else { RECORDS / 4 };
+                let at = self.rng.below(among);
+                self.put(m, at);
+            }
+            m.fs().sync().unwrap();
+            after_group(m);
+        }
+    }
+
+    fn verify(&self, m: &Machine) {
+        let found = m.fs().bytes(self.ino);
+        assert_eq!(found.len() as u64, RECORDS * RECORD);
+        for ((at, version), found) in (0..).zip(&self.versions).zip(found.chunks(RECORD as usize)) {
+            assert!(found == Churned::content(at, *version), "record {at}");
+        }
+    }
+}
+
+fn machine(seed: u64) -> Machine {
+    Machine::sized(seed, &[("recordsize", "4K"), ("compression", "off"), ("atime", "off")], 64, 1 << 20)
+}
+
+#[test]
+fn the_run_index_keeps_within_its_bound() {
+    let without = machine(1);
+    bound(without.pool(), 0);
+    let mut churned = Churned::new(&without, 1);
+    churned.churn(&without, 8, &mut |_| {});
+    let (unbounded, runs) = (index_bytes(&without), without.pool().stats().runs);
+    assert!(without.pool().stats().run_index_packed && runs > 300, "{runs} runs, {unbounded} bytes");
+
+    let mut m = machine(1);
+    let most = unbounded / 2;
+    bound(m.pool(), most);
+    let mut churned = Churned::new(&m, 1);
+    let times = m.fs().getattr(churned.ino).unwrap();
+    let mut largest = 0;
+    churned.churn(&m, 8, &mut |m| {
+        while m.fs().rebirth_step().unwrap() {}
+        m.fs().sync().unwrap();
+        largest = largest.max(index_bytes(m));
+    });
+    assert!(largest <= most + most / 8, "{largest} bytes where {most} may be taken");
+    let stats = m.pool().stats();
+    assert!(stats.reborn_bytes > 0 && stats.reborn_bytes.is_multiple_of(RECORD), "{}", stats.reborn_bytes);
+    churned.verify(&m);
+    assert_eq!(m.pool().check_tables(), vec![]);
+    m.remount();
+    churned.verify(&m);
+    assert_eq!(m.fs().getattr(churned.ino).unwrap().size, times.size);
+}
+
+#[test]
+fn what_is_born_again_keeps_its_times_and_its_form() {
+    let props = [("recordsize", "16K"), ("compression", "zstd-9"), ("atime", "off")];
+    let m = Machine::sized(3, &props, 32, 1 << 20);
+    bound(m.pool(), 0);
+    let fs = m.fs();
+    let files: Vec<Ino> = (0..120).map(|at| fs.file(fs.root(), &format!("{at}")).ino).collect();
+    let text = |ino: Ino, turn: u64| {
+        let mut rng = Rng(ino << 8 | turn);
+        (0..160_000).map(|_| b'a' + (rng.next() % 12) as u8).collect::<Vec<u8>>()
+    };
+    files.iter().for_each(|ino| fs.put(*ino, 0, &text(*ino, 0)));
+    fs.sync().unwrap();
+    // Half of each is overwritten, and the other moves.
+    for turn in 1..4 {
+        files.iter().for_each(|ino| fs.put(*ino, 65_536, &text(*ino, turn)[65_536..]));
+        fs.sync().unwrap();
+    }
+    m.pool().gc_request(0).unwrap();
+    let group = || m.pool().commit_txg(m.pool().open_txg()).unwrap();
+    while !m.pool().gc_progress().done {
+        group();
+    }
+    // Emptied zones go when no group needs them that could be rolled back to.
+    (0..6).for_each(|_| group());
+    let told = |ino: &Ino| {
+        let attr = fs.getattr(*ino).unwrap();
+        (attr.mtime, attr.ctime, attr.size, attr.blocks)
+    };
+    // Bytes and their checksum, wherever they are.
+    let stored = |ino: &Ino| {
+        let object = fs.dataset().objects().hold(ObjectId(*ino)).unwrap();
+        let form = |block| match object.stored_pointer(block).unwrap() {
+            Some(BlockPtr::Normal(normal)) => (normal.compression, normal.psize, normal.checksum),
+            other => panic!("{other:?}"),
+        };
+        (0..object.block_count()).map(form).collect::<Vec<_>>()
+    };
+    let before: Vec<_> = files.iter().map(|ino| (told(ino), stored(ino))).collect();
+    let runs = m.pool().stats().runs;
+    assert!(runs > 0, "nothing moved");
+    // The level that is set now is not asked.
+    fs.dataset().set("compression", "off").unwrap();
+    while fs.rebirth_step().unwrap() {
+        fs.sync().unwrap();
+    }
+    fs.sync().unwrap();
+    let reborn = m.pool().stats().reborn_bytes;
+    assert!(reborn > 100_000, "{reborn} bytes");
+    let after: Vec<_> = files.iter().map(|ino| (told(ino), stored(ino))).collect();
+    assert!(before == after);
+    m.pool().drop_cache();
+    for ino in &files {
+        let expected = [&text(*ino, 0)[..65_536], &text(*ino, 3)[65_536..]].concat();
+        assert!(fs.bytes(*ino) == expected, "{ino}");
+    }
+}
