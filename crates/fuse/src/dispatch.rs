@@ -253,6 +253,10 @@ impl Dispatch {
                 }
             }
             Request::Setattr(_) | Request::Fallocate(_) if self.sync => self.fs.fsync(node, false)?,
+            Request::Open(open) if self.sync && open.flags & O_TRUNC != 0 => self.fs.fsync(node, false)?,
+            Request::CopyFileRange { copy, .. } if self.sync => {
+                self.fs.fsync(self.ino(copy.nodeid_out), false)?;
+            }
             Request::Setxattr(_) | Request::Removexattr { .. } if self.sync => self.fs.fsync(node, false)?,
             Request::Symlink { .. }
             | Request::Mknod { .. }

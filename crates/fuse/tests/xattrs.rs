@@ -334,12 +334,22 @@ fn what_a_mount_with_sync_answered_is_committed() {
     let Some(mounted) = Mounted::start("sync", &[], "sync") else { return };
     let path = mounted.file("file", 0o644);
     let commits = || mounted.fs.dataset().objects().pool().status().txg;
-    for change in [&|| set(&path, "user.a", b"1").unwrap() as (), &|| removexattr(&path, "user.a").unwrap()]
-        as [&dyn Fn(); 2]
-    {
+    let source = mounted.file("source", 0o644);
+    std::fs::write(&source, [7; 10_000]).unwrap();
+    let open = |path: &Path| std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    let changes: [&dyn Fn(); 4] = [
+        &|| set(&path, "user.a", b"1").unwrap(),
+        &|| removexattr(&path, "user.a").unwrap(),
+        &|| {
+            let (from, to) = (std::fs::File::open(&source).unwrap(), open(&path));
+            assert_eq!(rustix::fs::copy_file_range(&from, None, &to, None, 10_000), Ok(10_000));
+        },
+        &|| drop(std::fs::File::create(&path).unwrap()),
+    ];
+    for (nth, change) in changes.into_iter().enumerate() {
         let before = commits();
         change();
-        assert!(commits() > before);
+        assert!(commits() > before, "change {nth}");
     }
     mounted.end();
 }

@@ -46,7 +46,7 @@ const BIRTHPLACES: usize = 1024;
 /// Groups in which it rests when all birthplaces had nothing: where they are metadata's it would read the same parts again and again.
 const REST_GROUPS: u64 = 64;
 /// The part of the bound that runs may take in any case: where dead sets take all of it no rebirth would help.
-const RUNS_PART: u64 = 4;
+const RUNS_PART: u64 = 2;
 /// What a block born again gives back at the most, in bytes: a run that held no other.
 const RUN_BYTES: u64 = 24;
 
@@ -147,8 +147,8 @@ mod tests {
         assert_eq!(needed(size(900, 200), 1000), 5);
         assert_eq!(needed(size(900, 100), 1000), 0, "it keeps within its bound");
         assert_eq!(needed(IndexSize { is_packed: false, ..size(900, 200) }, 1000), 0, "it can be packed");
-        assert_eq!(needed(size(250, 5000), 1000), 0, "it is not runs that take it");
-        assert_eq!(needed(size(274, 5000), 1000), 1, "nor most of it");
+        assert_eq!(needed(size(500, 5000), 1000), 0, "it is not runs that take it");
+        assert_eq!(needed(size(524, 5000), 1000), 1, "nor most of it");
         assert_eq!((needed(size(1, 0), 0), needed(size(0, 5000), 0)), (1, 0));
     }
 }
