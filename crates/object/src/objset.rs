@@ -8,6 +8,8 @@
 //!
 //! Invariant: an object number is handed out again only after the group that freed it has committed (see `numbers`).
 
+mod queue;
+
 use crate::account::{Account, Ledger};
 use crate::dirty::{Ranges, Spill};
 use crate::dnode::{
@@ -794,46 +796,6 @@ impl ObjectSet {
         let new = numbers.into_iter().zip(group.write(requests)?).collect();
         let rewrite = Rewrite::new(group, self.dnodes.whose(), meta, ChecksumKind::Blake3, ledger);
         Ok(rewrite.run(&Ranges::default(), new)?)
-    }
-
-    /// Frees a bounded piece of what waits.
-    fn shrink_queue(&self, group: &mut Group<'_>, ledger: &mut Ledger) -> Result<(), ObjectError> {
-        let mut freed = 0;
-        while freed < FREES_PER_GROUP {
-            let Some(ptr) = ledger.queue.pop() else { break };
-            let whose = Whose { objset: self.id, object: FREE_QUEUE };
-            match free_subtree(group, whose, &ptr, ledger) {
-                Ok(released) => freed += released,
-                // What cannot be read cannot be freed; it is lost space, named, and must not stop every later group.
-                Err(error) => damage_only(&self.pool, error)?,
-            }
-        }
-        Ok(())
-    }
-
-    fn sync_queue(&self, group: &mut Group<'_>, ledger: &mut Ledger) -> Result<Dnode, ObjectError> {
-        let raw: Vec<u8> = ledger.queue.iter().flat_map(BlockPtr::encode).collect();
-        let whose = self.free_queue.whose();
-        let mut dnode = self.free_queue.dnode();
-        let mut requests = Vec::new();
-        for (block, data) in raw.chunks(DNODE_BLOCK_BYTES as usize).enumerate() {
-            requests.push(WriteRequest {
-                data: Arc::new(data.to_vec()),
-                kind: ObjectKind::FreeQueue as u8,
-                compression: metadata_compression().into(),
-                checksum: ChecksumKind::Blake3,
-                owner: whose.owner(0, block as u64),
-                fill: 1,
-                stream: Stream::Metadata,
-                may_embed: false,
-                replaces: None,
-            });
-        }
-        dnode.block_count = requests.len() as u64;
-        let new = (0..).zip(group.write(requests)?).collect();
-        let mut freed = Ranges::default();
-        freed.add(0, u64::MAX);
-        Ok(Rewrite::new(group, whose, dnode, ChecksumKind::Blake3, ledger).run(&freed, new)?)
     }
 
     /// The dnodes of this group are in the tree: destroyed objects are gone, and slots that were given out are found taken there.

@@ -507,7 +507,11 @@ pub(crate) fn free_subtree(
             if level > 2 {
                 ledger.queue.push(child);
             } else {
-                released += free_subtree(group, whose, &child, ledger)?;
+                match free_subtree(group, whose, &child, ledger) {
+                    Ok(below) => released += below,
+                    // Its siblings can be freed all the same.
+                    Err(error) => damage_only(group.pool(), error)?,
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ use terrane_codec::Compressor;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::{
     BlockPtr, Compression, Cost, CreateOptions, Env, ImportOptions, Made, Object, ObjectKind, ObjectSet,
-    ObjectSpec, Objects, Pool, SeededEnv, Tx,
+    ObjectSpec, Objects, Owner, Pool, SeededEnv, Tx,
 };
 use terrane_wire::ObjectId;
 
@@ -302,6 +302,50 @@ fn a_huge_sparse_object_goes_in_bounded_steps() {
     let (_, _, queue) = world.set.inner_trees();
     assert!(queue.is_empty(), "{} subtrees still wait", queue.len());
     let left = world.pool.status().live_bytes;
+    assert!(left < used / 4, "{used} bytes before, {left} after");
+}
+
+/// A file of so many records of 512 bytes.
+fn file_of(world: &World, records: u64) -> Arc<Object> {
+    let tx = world.pool.begin(COST).unwrap();
+    let kind = ObjectKind::File;
+    let spec = ObjectSpec { kind, block_size: 512, dnode_slots: 1, bonus: Vec::new(), spill: None };
+    let object = world.set.create(&tx, spec).unwrap();
+    drop(tx);
+    for record in 0..records {
+        let tx = world.pool.begin(COST).unwrap();
+        object.write(&tx, record * 512, &noise(record, 512)).unwrap();
+    }
+    world.pool.commit().unwrap();
+    object
+}
+
+#[test]
+fn an_unreadable_block_of_pointers_keeps_no_more_than_what_is_below_it() {
+    let device = sim(9);
+    let world = create(&device, 9);
+    world.pool.commit().unwrap();
+    let live = || world.pool.status().live_bytes;
+    let before = live();
+    let object = file_of(&world, 1000);
+    let used = live() - before;
+    let root = object.dnode().root;
+    let below = world.pool.read(&root, Owner::Pool { what: 0 }).unwrap();
+    let third = BlockPtr::parse(&below[2 * BlockPtr::SIZE..3 * BlockPtr::SIZE], &"third").unwrap();
+    let BlockPtr::Normal(third) = third else { panic!("{third:?}") };
+    for copy in third.copies() {
+        let (_, home, offset) = world.pool.whereabouts(copy, third.psize).unwrap();
+        device.rot(home.zone, offset + 7, &[0xff]).unwrap();
+    }
+    world.pool.drop_cache();
+    let tx = world.pool.begin(COST).unwrap();
+    world.set.destroy(&tx, &object).unwrap();
+    drop((tx, object));
+    for _ in 0..4 {
+        world.pool.commit_txg(world.pool.open_txg()).unwrap();
+    }
+    assert!(world.set.inner_trees().2.is_empty() && !world.pool.status().damage.is_empty());
+    let left = live().saturating_sub(before);
     assert!(left < used / 4, "{used} bytes before, {left} after");
 }
 

@@ -1,0 +1,98 @@
+//! Subtrees that wait to be freed: some in each group, so that none takes long for a large file.
+//!
+//! Invariant: when a group has synced, what waits in memory is what waits on the device, or a crash would leak the difference.
+
+use super::*;
+
+impl ObjectSet {
+    /// Frees a bounded piece of what waits.
+    pub(super) fn shrink_queue(&self, group: &mut Group<'_>, ledger: &mut Ledger) -> Result<(), ObjectError> {
+        let mut freed = 0;
+        while freed < FREES_PER_GROUP {
+            let Some(released) = self.free_queued(group, ledger)? else { break };
+            freed += released;
+        }
+        Ok(())
+    }
+
+    /// Frees some of the last subtree that waits. `None`: none does.
+    fn free_queued(&self, group: &mut Group<'_>, ledger: &mut Ledger) -> Result<Option<u64>, ObjectError> {
+        let Some(ptr) = ledger.queue.pop() else { return Ok(None) };
+        let whose = Whose { objset: self.id, object: FREE_QUEUE };
+        match free_subtree(group, whose, &ptr, ledger) {
+            Ok(released) => Ok(Some(released)),
+            // What cannot be read cannot be freed; it is lost space, named, and must not stop every later group.
+            Err(error) => Ok(damage_only(&self.pool, error).map(|()| Some(0))?),
+        }
+    }
+
+    pub(super) fn sync_queue(
+        &self,
+        group: &mut Group<'_>,
+        ledger: &mut Ledger,
+    ) -> Result<Dnode, ObjectError> {
+        let raw: Vec<u8> = ledger.queue.iter().flat_map(BlockPtr::encode).collect();
+        let whose = self.free_queue.whose();
+        let mut dnode = self.free_queue.dnode();
+        let mut requests = Vec::new();
+        for (block, data) in raw.chunks(DNODE_BLOCK_BYTES as usize).enumerate() {
+            requests.push(WriteRequest {
+                data: Arc::new(data.to_vec()),
+                kind: ObjectKind::FreeQueue as u8,
+                compression: metadata_compression().into(),
+                checksum: ChecksumKind::Blake3,
+                owner: whose.owner(0, block as u64),
+                fill: 1,
+                stream: Stream::Metadata,
+                may_embed: false,
+                replaces: None,
+            });
+        }
+        dnode.block_count = requests.len() as u64;
+        let new = (0..).zip(group.write(requests)?).collect();
+        let mut freed = Ranges::default();
+        freed.add(0, u64::MAX);
+        let stored = ledger.queue.len();
+        let dnode = Rewrite::new(group, whose, dnode, ChecksumKind::Blake3, ledger).run(&freed, new)?;
+        // What of its old tree would wait as well stands in no queue that a crash leaves.
+        while ledger.queue.len() > stored {
+            self.free_queued(group, ledger)?;
+        }
+        Ok(dnode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objects::Objects;
+    use terrane_device::{Device, SimConfig, SimDevice};
+    use terrane_pool::block_ptr::Embedded;
+    use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
+
+    #[test]
+    fn what_waits_in_memory_waits_on_the_device() {
+        let device = SimDevice::new(SimConfig::default()).unwrap();
+        let devices = || -> Vec<Arc<dyn Device>> { vec![Arc::new(device.clone())] };
+        let (env, options) = (|| Arc::new(SeededEnv::new(1)), ImportOptions::default());
+        let pool = Pool::create(devices(), &CreateOptions::named("queue"), env(), &options).unwrap();
+        let objects = Objects::create(pool.clone()).unwrap();
+        let id = objects.create_objset(&pool.begin(Cost::NOTHING).unwrap()).unwrap();
+        let set = objects.open_objset(id).unwrap();
+        pool.commit().unwrap();
+        // So many that the queue is a tree of several levels, which goes when they do.
+        let (kind, birth) = (ObjectKind::File as u8, pool.synced_txg());
+        let nothing = Embedded { kind, level: 0, compression: 2, lsize: 1, birth, payload: vec![7] };
+        *set.queue.lock() = vec![BlockPtr::Embedded(nothing); 3 * FREES_PER_GROUP as usize];
+        for left in [2, 1, 0] {
+            pool.commit_txg(pool.open_txg()).unwrap();
+            let in_memory = set.queue.lock().clone();
+            assert_eq!(in_memory.len() as u64, left * FREES_PER_GROUP);
+            let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.after_power_loss(left))];
+            let again = Pool::import(devices, env(), &options).unwrap();
+            let stored = Objects::open(again.clone()).unwrap().open_objset(id).unwrap();
+            assert!(stored.inner_trees().2 == in_memory, "{left}");
+            again.abandon();
+        }
+    }
+}
