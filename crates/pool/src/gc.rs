@@ -338,6 +338,7 @@ impl Group<'_> {
             self.pool.want_another_group();
             return Ok(());
         }
+        self.obey_new_bound();
         let needed = self.wanted_gain();
         let wanted = self.asked_gain(needed);
         if wanted == 0 {
@@ -764,7 +765,9 @@ impl Group<'_> {
         let mut bytes = 0;
         let mut last: Option<Addr> = None;
         let pool = self.pool;
-        let mut runs_left = self.runs_left();
+        // In a strait what one victim has is told at once, or nothing would be won.
+        let is_first = budget == u64::MAX && self.moved_now.is_empty();
+        let mut runs_left = if is_first { usize::MAX } else { self.runs_left() };
         let tables = pool.tables.read();
         while bytes < budget
             && runs_left > 0

@@ -672,6 +672,7 @@ pub(crate) fn assemble(
         caches: RwLock::default(),
         feeder: Mutex::default(),
         index_bytes_max: AtomicU64::new(options.index_bytes),
+        index_bound_is_new: AtomicBool::new(false),
         recent: Mutex::new(Recent::new(counters.now_ns(), before)),
         before,
         counters,

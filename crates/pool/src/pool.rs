@@ -107,6 +107,8 @@ pub struct Pool {
     pub(crate) feeder: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// What the zone tables should take at most, in bytes of memory.
     pub(crate) index_bytes_max: AtomicU64,
+    /// That changed, and nobody has looked yet.
+    pub(crate) index_bound_is_new: AtomicBool,
     pub(crate) counters: Arc<Counters>,
     /// What the pool had done before this import.
     pub(crate) before: Totals,
@@ -358,7 +360,10 @@ impl Pool {
         self.cache.set_budget(bounds.cache_bytes);
         self.parts.set_budget(bounds.cache_bytes / PARTS_PART);
         self.txg.set_dirty_budget(bounds.dirty_bytes);
-        self.index_bytes_max.store(bounds.index_bytes, Ordering::Relaxed);
+        if self.index_bytes_max.swap(bounds.index_bytes, Ordering::Relaxed) != bounds.index_bytes {
+            self.index_bound_is_new.store(true, Ordering::Relaxed);
+            self.txg.want_empty();
+        }
         self.caches.read().iter().for_each(|cache| cache.bound_index(bounds.cache_bytes / INDEX_DIVISOR));
     }
 

@@ -167,7 +167,7 @@ impl Pool {
         }
     }
 
-    pub(crate) fn unpack(
+    fn unpack(
         &self,
         normal: &Normal,
         owner: Owner,

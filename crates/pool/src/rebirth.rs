@@ -16,6 +16,7 @@ use crate::error::PoolError;
 use crate::pool::Pool;
 use crate::prepare::Made;
 use crate::record::Run;
+use crate::txg::Tx;
 use crate::zones::IndexSize;
 use std::sync::Arc;
 use terrane_wire::{Txg, ZoneSeq};
@@ -30,25 +31,35 @@ pub struct Relic {
 /// How far who has blocks born again is.
 #[derive(Debug, Default)]
 pub struct RebirthCursor {
-    /// The next birthplace.
-    from: ZoneSeq,
-    /// Blocks that were named since the last group that could write them; with it the index gets smaller, and not before.
+    /// The next birthplace, and the granule in it.
+    next: (ZoneSeq, u32),
+    /// How many blocks were needed when this group had been synced: before the next one nothing changes.
+    looked: Option<(Txg, u64)>,
+    /// Blocks that were named since, and the newest group that writes some of them: with it the index gets smaller.
     named: u64,
     group: Txg,
-    /// Nothing was found since the first birthplace. Where all of them had nothing it is not looked before this group.
-    found_none: bool,
+    /// Whether some were born since the first birthplace. Where none was it is not looked again before this group.
+    some_born: bool,
     rests_until: Txg,
 }
 
-/// As many are looked for at once, more or less, and so many birthplaces are looked at.
-const RELICS: usize = 256;
-const BIRTHPLACES: usize = 1024;
-/// Groups in which it rests when all birthplaces had nothing: where they are metadata's it would read the same parts again and again.
+impl RebirthCursor {
+    /// One that was named is written with this transaction.
+    pub fn born(&mut self, tx: &Tx) {
+        (self.some_born, self.group) = (true, self.group.max(tx.txg()));
+    }
+}
+
+/// As many are named at once.
+const RELICS: u64 = 256;
+/// Directory parts that are read for it.
+const PARTS: usize = 64;
+/// Groups in which it rests when nothing could be born of all that was named: it would read the same parts again and again.
 const REST_GROUPS: u64 = 64;
 /// The part of the bound that runs may take in any case: where dead sets take all of it no rebirth would help.
 const RUNS_PART: u64 = 2;
-/// What a block born again gives back at the most, in bytes: a run that held no other.
-const RUN_BYTES: u64 = 24;
+/// What a block born again gives back, in bytes: a run takes some 24, and holds several.
+const RUN_BYTES: u64 = 6;
 
 /// How many blocks must be born again, at least, where all may take so many bytes.
 fn needed(size: IndexSize, most: u64) -> u64 {
@@ -58,72 +69,105 @@ fn needed(size: IndexSize, most: u64) -> u64 {
 
 impl Pool {
     /// Blocks that should be born again now: those of the next birthplaces, and after the last one of the first. None while the run index
-    /// keeps within its bound or what was named is not written yet, nor where nothing but metadata was found. Reads directory parts.
+    /// keeps within its bound or what was named is not written yet, nor where nothing was found in as many directory parts as are read
+    /// at once.
     pub fn relics(&self, cursor: &mut RebirthCursor) -> Vec<Relic> {
         let mut found = Vec::new();
         let synced = self.txg.synced();
+        if synced < cursor.rests_until {
+            return found;
+        }
+        let wanted = match cursor.looked {
+            Some((group, wanted)) if group == synced => wanted,
+            _ => self.relics_needed(),
+        };
+        cursor.looked = Some((synced, wanted));
         if synced >= cursor.group {
             cursor.named = 0;
         }
-        let size = || self.tables.read().index_size();
-        if synced < cursor.rests_until || needed(size(), self.index_bytes_max()) <= cursor.named {
+        let most = wanted.saturating_sub(cursor.named).min(RELICS) as usize;
+        if most == 0 {
             return found;
         }
-        if cursor.from == ZoneSeq(0) {
-            cursor.found_none = true;
-        }
-        for _ in 0..BIRTHPLACES {
-            if found.len() >= RELICS {
-                break;
-            }
-            let next = self.tables.read().next_gone(cursor.from);
+        let mut parts = PARTS;
+        while parts > 0 && found.len() < most {
+            let next = self.tables.read().next_gone(cursor.next.0);
             let Some((seq, runs)) = next else {
-                cursor.from = ZoneSeq(0);
-                if cursor.found_none && found.is_empty() {
+                // Those that were named last may still come.
+                if !cursor.some_born && found.is_empty() {
                     cursor.rests_until = Txg(synced.0 + REST_GROUPS);
                 }
+                (cursor.next, cursor.some_born) = ((ZoneSeq(0), 0), false);
                 break;
             };
-            cursor.from = ZoneSeq(seq.0 + 1);
-            self.relics_of(seq, &runs, &mut found);
+            let from = if seq == cursor.next.0 { cursor.next.1 } else { 0 };
+            cursor.next = match self.relics_of((seq, from), &runs, (&mut parts, most), &mut found) {
+                Some(granule) => (seq, granule),
+                None => (ZoneSeq(seq.0 + 1), 0),
+            };
         }
-        cursor.found_none &= found.is_empty();
         cursor.named += found.len() as u64;
-        cursor.group = self.txg.open();
+        cursor.group = cursor.group.max(self.txg.open());
         found
     }
 
-    /// What lives of the blocks that were born in a zone.
-    fn relics_of(&self, seq: ZoneSeq, runs: &[Run], found: &mut Vec<Relic>) {
-        for run in runs {
+    fn relics_needed(&self) -> u64 {
+        let tables = self.tables.read();
+        // Looking at all rows takes time, and those that can be packed will be.
+        if tables.is_packed() { needed(tables.index_size(), self.index_bytes_max()) } else { 0 }
+    }
+
+    /// What lives of the blocks that were born in a zone, from a granule on. Where it ended before all runs were looked at.
+    fn relics_of(
+        &self,
+        (seq, from): (ZoneSeq, u32),
+        runs: &[Run],
+        (parts, most): (&mut usize, usize),
+        found: &mut Vec<Relic>,
+    ) -> Option<u32> {
+        for run in runs.iter().filter(|run| run.last >= from) {
+            if *parts == 0 {
+                return Some(run.first);
+            }
+            *parts -= 1;
             let Some(held) = self.hold(run.dest) else { continue };
             // What cannot be read stays where it is.
             let Ok(part) = self.part(&held, run.part_end()) else { continue };
-            let tables = self.tables.read();
-            let Some(birthplace) = tables.birthplace(seq) else { return };
-            let granules = run.first..=run.last;
+            let granules = run.first.max(from)..=run.last;
             let born_there = part.entries.iter().filter(|entry| entry.identity.seq() == seq);
-            let in_run = born_there.filter(|entry| granules.contains(&entry.identity.granule()));
-            let lives = in_run.filter(|entry| {
+            // Of data there is one copy. What is damaged is to be mended, not to be moved.
+            let data = born_there.filter(|entry| {
+                granules.contains(&entry.identity.granule())
+                    && entry.siblings.is_empty()
+                    && matches!(entry.owner, Owner::Block { level: 0, .. })
+                    && !self.may_be_damaged(entry.owner)
+            });
+            let tables = self.tables.read();
+            // Nothing that was born there lives any more.
+            let birthplace = tables.birthplace(seq)?;
+            for entry in data {
                 let granule = entry.identity.granule();
+                if found.len() >= most {
+                    return Some(granule);
+                }
                 let is_here =
                     birthplace.run_of(granule).is_some_and(|now| now.is_in(run.dest, run.part_end()));
-                is_here && !birthplace.born.dead.overlaps(granule, entry.granules())
-            });
-            let data = lives.filter(|entry| {
-                entry.siblings.is_empty() && matches!(entry.owner, Owner::Block { level: 0, .. })
-            });
-            found.extend(data.map(|entry| Relic { owner: entry.owner, addr: entry.identity }));
+                if is_here && !birthplace.born.dead.overlaps(granule, entry.granules()) {
+                    found.push(Relic { owner: entry.owner, addr: entry.identity });
+                }
+            }
         }
+        None
     }
 
-    /// The content of a block of data, and what it is stored as, for who writes it anew. Past the block cache: nobody asked for it.
-    pub fn read_whole(&self, normal: &Normal, owner: Owner) -> Result<(Arc<Vec<u8>>, Made), PoolError> {
-        let stored = self.read_verified(normal, owner)?;
+    /// The content of a block of data, and what it is stored as, for who writes it anew. Past the block cache: nobody asked for it. Nor is
+    /// it noted as damaged if it cannot be read: it may have been replaced, and be gone.
+    pub fn read_whole(&self, normal: &Normal) -> Result<(Arc<Vec<u8>>, Made), PoolError> {
+        let stored = self.read_copy(normal, normal.addrs[0])?;
         let mut content = Vec::new();
-        self.unpack(normal, owner, &stored, &mut content)?;
-        let content = Arc::new(content);
-        Ok((content, Made::as_it_was(normal.compression, stored.to_vec())))
+        let lsize = normal.lsize as usize;
+        self.workers.here(|codec| codec.decompress(normal.compression, &stored, lsize, &mut content))?;
+        Ok((Arc::new(content), Made::as_it_was(normal.compression, stored.to_vec())))
     }
 
     /// Blocks of so many stored bytes were written anew.
@@ -144,11 +188,11 @@ mod tests {
             is_packed: true,
             ..IndexSize::default()
         };
-        assert_eq!(needed(size(900, 200), 1000), 5);
+        assert_eq!(needed(size(900, 200), 1000), 17);
         assert_eq!(needed(size(900, 100), 1000), 0, "it keeps within its bound");
         assert_eq!(needed(IndexSize { is_packed: false, ..size(900, 200) }, 1000), 0, "it can be packed");
         assert_eq!(needed(size(500, 5000), 1000), 0, "it is not runs that take it");
-        assert_eq!(needed(size(524, 5000), 1000), 1, "nor most of it");
+        assert_eq!(needed(size(506, 5000), 1000), 1, "nor most of it");
         assert_eq!((needed(size(1, 0), 0), needed(size(0, 5000), 0)), (1, 0));
     }
 }

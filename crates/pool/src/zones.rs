@@ -249,6 +249,11 @@ impl Tables {
         self.gone.next(from).map(|(seq, zone)| (seq, zone.into_owned().born.runs))
     }
 
+    /// Zones that are gone are packed into intervals.
+    pub fn is_packed(&self) -> bool {
+        self.gone.is_packed()
+    }
+
     /// What the tables take beside the rows of zones that are there.
     pub fn index_size(&self) -> IndexSize {
         let (gone, runs) = self.gone.counts();

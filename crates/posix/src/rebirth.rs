@@ -3,15 +3,16 @@
 //! Nothing but their place changes: they hold and are stored as what they were, and no time of their file moves. Whoever changes a record
 //! meanwhile wins. Nothing is remembered of it: after a crash the pool names again what is still to be done.
 
-use crate::claims::Need;
+use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use terrane_object::{BlockPtr, Cost, Owner, RebirthCursor, Relic};
+use terrane_object::{BlockPtr, Cost, ObjectError, ObjectId, ObjectKind, Owner, RebirthCursor, Relic};
 
-/// Content written anew in one step, in bytes, and a record.
+/// Content written anew in one step, in bytes, and a record; and records that are looked at.
 const STEP_BYTES: u64 = 1 << 20;
+const STEP_RECORDS: usize = 64;
 
 /// What is to be written anew.
 #[derive(Default)]
@@ -31,9 +32,14 @@ struct Place {
 }
 
 impl Fs {
-    /// Writes some records anew, if the run index takes more memory than it should. False: there is nothing to do for now.
+    /// Writes some records anew, if the run index takes more memory than it should. False: there is nothing to do for now. While files are
+    /// rewritten it rests: that goes by births, and would take these records for what somebody wrote.
     pub fn rebirth_step(&self) -> Result<bool, Errno> {
         let named = &mut *self.rebirth.0.lock();
+        if self.rewrite_goes_on() {
+            named.relics.clear();
+            return Ok(false);
+        }
         if named.relics.is_empty() {
             let mut relics = self.set.pool().relics(&mut named.cursor);
             // Neighbours share the blocks of pointers above them.
@@ -41,14 +47,16 @@ impl Fs {
             named.relics = relics.into();
         }
         let mut bytes = 0;
-        while bytes < STEP_BYTES
-            && let Some(relic) = named.relics.pop_front()
-        {
-            match self.bear_again(&relic) {
+        for _ in 0..STEP_RECORDS {
+            if bytes >= STEP_BYTES {
+                break;
+            }
+            let Some(relic) = named.relics.pop_front() else { break };
+            match self.bear_again(&relic, &mut named.cursor) {
                 Ok(written) => bytes += written,
                 Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
                 Err(errno) if self.set.pool().status().failed.is_some() => return Err(errno),
-                // Removed meanwhile, or nobody can read it: who asks for it is told, and it is damage to be mended, not to be moved.
+                // Removed meanwhile, or nobody can read it: who asks for it will be told.
                 Err(_) => {}
             }
         }
@@ -65,29 +73,32 @@ impl Fs {
         }
     }
 
-    /// Writes a record anew if it is still that block. Returns the content that was written, in bytes.
-    fn bear_again(&self, relic: &Relic) -> Result<u64, Errno> {
-        let Some(Place { object, block }) = self.place_of(relic) else { return Ok(0) };
-        let inode = self.hold(object)?;
-        let object = inode.object();
+    /// Writes a record anew if it is still that block. Returns the content that was written, in bytes. Not as the inode's, which need not
+    /// be in memory for it: the object may be an attribute's, or have lost its name.
+    fn bear_again(&self, relic: &Relic, cursor: &mut RebirthCursor) -> Result<u64, Errno> {
+        let Some(Place { object: number, block }) = self.place_of(relic) else { return Ok(0) };
+        let object = self.set.hold(ObjectId(number))?;
+        if object.kind() != ObjectKind::File {
+            return Ok(0);
+        }
         let Some(was) = object.stored_pointer(block)? else { return Ok(0) };
         let BlockPtr::Normal(normal) = &was else { return Ok(0) };
         if !normal.copies().any(|addr| addr == relic.addr) {
             return Ok(0);
         }
         let pool = self.set.pool();
-        let (content, made) =
-            pool.read_whole(normal, relic.owner).map_err(terrane_object::ObjectError::from)?;
+        let (content, made) = pool.read_whole(normal).map_err(ObjectError::from)?;
         let block_bytes = object.block_size();
         let start = block.saturating_mul(block_bytes.into());
         let data = start..start.saturating_add(block_bytes.into());
-        let file_bytes = inode.read().attrs.zpl.size;
-        let need = Need::records(object, data, block_bytes, file_bytes);
-        let tx = self.begin(Cost::NOTHING, &[(&inode.claims, need)])?;
+        let file_bytes = object.block_count().saturating_mul(block_bytes.into());
+        let need = Need::records(&object, data, block_bytes, file_bytes);
+        let tx = self.begin(Cost::NOTHING, &[(&Claims::of(number), need)])?;
         let stored = made.stored_bytes();
         if !object.recode_block(&tx, block, (&was, content), made)? {
             return Ok(0);
         }
+        cursor.born(&tx);
         pool.note_reborn(stored);
         Ok(u64::from(was.lsize()))
     }

@@ -30,7 +30,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use terrane_fuse::mount::{MountedAt, also_at, mounted, number_of};
+use terrane_fuse::mount::{MountedAt, also_at, is_mount_of_ours, number_of};
 use terrane_fuse::{MountOptions, UnmountHandle};
 
 /// Set in the processes that a mount in the background starts: what they are for.
@@ -466,7 +466,7 @@ fn stop(daemon: Daemon) -> Outcome {
 
 /// A mount of ours whose daemon has died, or belongs to another user.
 fn unmount_stranger(dir: &Path) -> Outcome {
-    let ours = mounted()?.iter().any(|row| row.dir == *dir);
+    let ours = is_mount_of_ours(dir)?;
     if !ours {
         return Err(Failure(format!("{}: no terrane pool is mounted there", dir.display())));
     }
@@ -545,10 +545,11 @@ impl Sync {
 /// Has the kernel hand over what was written to the mount and is in its memory alone. False: it cannot be reached from here.
 fn write_back(daemon: &Daemon, places: &[MountedAt]) -> Outcome<bool> {
     for dir in places.iter().rev().map(|place| &place.dir) {
-        let root = File::open(dir).map_err(Failure::io("opening", dir))?;
-        let meta = root.metadata().map_err(Failure::io("looking at", dir))?;
-        // Something else may be mounted over it.
-        if number_of(meta.dev()) == daemon.greeting.dev {
+        // One place may be out of reach, or under another mount, and the next one not.
+        let root = File::open(dir).and_then(|root| Ok((number_of(root.metadata()?.dev()), root)));
+        if let Ok((dev, root)) = root
+            && dev == daemon.greeting.dev
+        {
             terrane_fuse::process::sync_fs(&root).map_err(Failure::io("writing back", dir))?;
             return Ok(true);
         }

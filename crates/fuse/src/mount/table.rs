@@ -6,7 +6,7 @@ use super::SUBTYPE;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// One place where a file system of ours can be seen whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,25 +42,36 @@ pub fn number_of(dev: u64) -> String {
     format!("{}:{}", libc::major(dev), libc::minor(dev))
 }
 
-fn parse(table: &[u8]) -> Vec<MountedAt> {
-    table.split(|byte| *byte == b'\n').filter_map(row).collect()
+/// Whether a file system of ours is mounted there, or a part of one.
+pub fn is_mount_of_ours(dir: &Path) -> io::Result<bool> {
+    Ok(rows(&std::fs::read("/proc/self/mountinfo")?).any(|(_, row)| row.dir == dir))
 }
 
-fn row(line: &[u8]) -> Option<MountedAt> {
+fn parse(table: &[u8]) -> Vec<MountedAt> {
+    rows(table).filter(|(is_whole, _)| *is_whole).map(|(_, row)| row).collect()
+}
+
+/// Those of ours, and whether they show all of their file system.
+fn rows(table: &[u8]) -> impl Iterator<Item = (bool, MountedAt)> {
+    table.split(|byte| *byte == b'\n').filter_map(row)
+}
+
+fn row(line: &[u8]) -> Option<(bool, MountedAt)> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let text = |at: usize| fields.get(at).map(|field| String::from_utf8_lossy(field).into_owned());
     // Any number of optional fields end with a dash.
     let dash = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
-    let ours = text(dash + 1)? == format!("fuse.{SUBTYPE}") && text(3)? == "/";
+    let ours = text(dash + 1)? == format!("fuse.{SUBTYPE}");
     ours.then_some(())?;
     let path = |at: usize| fields.get(at).map(|field| OsString::from_vec(unescaped(field)));
-    Some(MountedAt {
+    let row = MountedAt {
         dev: text(2)?,
         dir: PathBuf::from(path(4)?),
         options: text(5)?,
         source: path(dash + 2)?,
         super_options: text(dash + 3)?,
-    })
+    };
+    Some((text(3)? == "/", row))
 }
 
 /// The kernel writes blanks and backslashes of a path as a backslash and three octal digits.
@@ -121,5 +132,7 @@ garbage - fuse.terrane
             [("0:53".into(), false, Some(7)), ("0:53".into(), true, Some(7))]
         );
         assert_eq!(rows.first().map(|row| row.source.clone()), Some("tank x".into()));
+        let all: Vec<PathBuf> = super::rows(table).map(|(_, row)| row.dir).collect();
+        assert_eq!(all, ["/mnt/a b", "/mnt/c", "/mnt/d"].map(PathBuf::from));
     }
 }

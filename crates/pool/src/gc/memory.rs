@@ -4,6 +4,7 @@
 
 use crate::group::Group;
 use crate::zones::is_much;
+use std::sync::atomic::Ordering;
 
 /// The memory of the run index is looked at when so many bytes have moved, in a small pool a 64th of it: that takes time by its rows.
 pub(super) const INDEX_LOOK_BYTES: u64 = 256 << 20;
@@ -17,14 +18,24 @@ const RUNS_BYTES_MAX: u64 = 4 << 20;
 impl Group<'_> {
     /// How many runs more the commit record has room for: as if each block that moved, or had to stay, were one.
     pub(super) fn runs_left(&self) -> usize {
-        let smallest = self.pool.devices.capacities().into_iter().map(|(_, capacity)| capacity).min();
-        let bytes = (smallest.unwrap_or(0) / RUNS_PART).min(RUNS_BYTES_MAX);
+        let capacities = self.pool.devices.capacities().into_iter().map(|(_, capacity)| capacity);
+        // A device of which no zone can be written says nothing.
+        let smallest = capacities.filter(|capacity| *capacity > 0).min();
+        let bytes = (smallest.unwrap_or(u64::MAX) / RUNS_PART).min(RUNS_BYTES_MAX);
         ((bytes / RUN_RECORD_BYTES) as usize).saturating_sub(self.moved_now.len() + self.split_runs.len())
     }
 
     /// The next group goes on.
     pub(super) fn has_no_room_for_runs(&self) -> bool {
         self.runs_left() == 0
+    }
+
+    /// Its memory was bounded anew: that is obeyed at once, also where nothing moves.
+    pub(super) fn obey_new_bound(&mut self) {
+        if self.pool.index_bound_is_new.swap(false, Ordering::Relaxed) {
+            self.st.collector.moved_since_look = INDEX_LOOK_BYTES;
+            self.look_at_index();
+        }
     }
 
     /// When the run index nears its bound, zones that are gone are packed into intervals. If that is not enough, survivors are written in

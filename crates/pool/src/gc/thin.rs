@@ -32,8 +32,12 @@ impl Group<'_> {
             }
             self.look_at_index();
             let (moved, fits) = self.move_piece(&mut progress, u64::MAX)?;
-            if !fits || progress.part < progress.parts.len() {
+            let is_whole = progress.part >= progress.parts.len();
+            if !fits || !is_whole {
                 self.st.collector.changed(&self.pool.tables.read(), victim, zone_yield);
+                if fits {
+                    self.pool.want_another_group();
+                }
                 return Ok(());
             }
             piece -= moved.min(piece);
