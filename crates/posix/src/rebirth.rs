@@ -95,7 +95,8 @@ impl Fs {
         let need = Need::records(&object, data, block_bytes, file_bytes);
         let tx = self.begin(Cost::NOTHING, &[(&Claims::of(number), need)])?;
         let stored = made.stored_bytes();
-        if !object.recode_block(&tx, block, (&was, content), made)? {
+        // Looked at once more, within the group: a rewrite that begins later commits it before it takes births for its own.
+        if self.rewrite_goes_on() || !object.recode_block(&tx, block, (&was, content), made)? {
             return Ok(0);
         }
         cursor.born(&tx);
