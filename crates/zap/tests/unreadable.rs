@@ -122,6 +122,50 @@ fn a_change_that_meets_an_unreadable_block_is_made_or_not_made() {
     }
 }
 
+/// A moment's error in the middle of an operation: it is told, and whatever else was there is found by somebody who has nothing in memory.
+#[test]
+fn one_refused_change_costs_no_other_name() {
+    let mut fat = Fat::new();
+    let count = 700;
+    let mut refused = 0;
+    let mut at_each_change = |fat: &mut Fat, i: u64, adds: bool, others: &[u64]| {
+        for nth in 0.. {
+            let mut store = fat.store.clone();
+            store.refused_once = Some(nth);
+            let mut hurt = Fat { zap: Zap::open(&store).unwrap(), store };
+            let outcome = match adds {
+                true => hurt.add(i).map(|()| true),
+                false => hurt.zap.remove(&mut hurt.store, &name(i)),
+            };
+            if hurt.store.refused_once.is_some() {
+                assert_eq!(outcome, Ok(true));
+                break;
+            }
+            refused += 1;
+            let zap = Zap::open(&hurt.store).unwrap_or_else(|error| panic!("{i}, change {nth}: {error}"));
+            for other in others {
+                let found = zap.lookup_u64(&hurt.store, &name(*other));
+                assert_eq!(found, Ok(Some(*other)), "{i}, change {nth}, adds {adds}");
+            }
+            // It goes on from there.
+            hurt.zap = zap;
+            hurt.add(count + i).unwrap_or_else(|error| panic!("{i}, change {nth}, adds {adds}: {error}"));
+        }
+    };
+    let others: Vec<u64> = (0..count).collect();
+    for i in 0..count {
+        at_each_change(&mut fat, i, true, &others[..i as usize]);
+        fat.add(i).unwrap();
+    }
+    assert!(fat.header(TABLE_NUMBLKS) > 0, "the canary: the table moved out");
+    for i in 0..count {
+        at_each_change(&mut fat, i, false, &others[i as usize + 1..]);
+        assert_eq!(fat.zap.remove(&mut fat.store, &name(i)), Ok(true));
+    }
+    assert!(refused > 2 * count, "{refused}");
+    fat.holds(&[]);
+}
+
 /// A count that lies must not make anybody throw entries away.
 #[test]
 fn a_zap_with_entries_is_not_empty_whatever_it_counts() {

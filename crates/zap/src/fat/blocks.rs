@@ -8,6 +8,7 @@
 use crate::error::Error;
 use crate::fat::header::Header;
 use crate::store::Store;
+use std::ops::Range;
 
 /// Holes that one operation passes over on its way down: `freeblk` may lie as far above the blocks in use as it likes.
 const HOLES_PASSED_MAX: u32 = 256;
@@ -36,17 +37,21 @@ pub(crate) fn take_leaf<S: Store + ?Sized>(store: &S, header: &mut Header) -> Re
     header.allocate(1).map_err(Error::damage)
 }
 
-/// Lowers `freeblk` past the holes at the end, and always to the end of the object, which may have come down by a whole table: a header
-/// that speaks of more blocks than there are is damage.
-pub(crate) fn lower_freeblk<S: Store + ?Sized>(store: &S, header: &mut Header) {
+/// Lowers `freeblk` past the blocks at the end that are holes, or about to be, however many these are. The header is to be stored before
+/// they are given back: the object then ends before them, and a header that speaks of more blocks than there are is damage.
+pub(crate) fn lower_freeblk<S: Store + ?Sized>(store: &S, header: &mut Header, going: &[Range<u64>]) {
     let next = if header.is_growing() { header.table_numblks.saturating_mul(2) } else { 0 };
     let end = store.block_count().max(header.table_nextblk.saturating_add(next)).max(2);
     header.freeblk = header.freeblk.min(end);
-    for _ in 0..HOLES_PASSED_MAX {
-        let last = header.freeblk.saturating_sub(1);
-        // Block 1 is left: `freeblk` is never below 2.
-        if last <= 1 || !is_hole(store, header, last) {
-            return;
+    let mut passed = 0;
+    // Block 1 is left: `freeblk` is never below 2.
+    while header.freeblk > 2 && passed < HOLES_PASSED_MAX {
+        let last = header.freeblk - 1;
+        if !going.iter().any(|range| range.contains(&last)) {
+            if !is_hole(store, header, last) {
+                return;
+            }
+            passed += 1;
         }
         header.freeblk = last;
     }

@@ -11,9 +11,10 @@
 use crate::error::Error;
 use crate::fat::header::Header;
 use crate::fat::leaf::Leaf;
-use crate::fat::{blocks, leaf_build, table};
+use crate::fat::{blocks, leaf_build, store_header, table};
 use crate::store::{Store, edit};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// A removal asks for a merge when the chunks in use fall below a multiple of this part of a leaf: asking costs a look
 /// at the sibling, and each entry that goes changes little.
@@ -33,10 +34,12 @@ struct Plan {
     /// Pointers to the leaf that goes.
     pointers: Range<u64>,
     merged: Vec<u8>,
+    /// What the survivor holds now.
+    before: Arc<Vec<u8>>,
 }
 
-/// Merges the leaf of a hash with its sibling, and what comes of it with its own, while they are small enough. Changes
-/// `header` only in memory: the caller stores it.
+/// Merges the leaf of a hash with its sibling, and what comes of it with its own, while they are small enough. Every name is found
+/// wherever a change is refused, and the header is always right about the blocks there are.
 pub(crate) fn merge<S: Store + ?Sized>(
     store: &mut S,
     header: &mut Header,
@@ -45,15 +48,24 @@ pub(crate) fn merge<S: Store + ?Sized>(
     // Each step makes a prefix shorter.
     for _ in 0..header.hash_bits().count() {
         let Ok(Some(plan)) = plan(store, header, hash) else { break };
-        edit(store, plan.survivor, |raw| {
-            raw.copy_from_slice(&plan.merged);
-            Ok(())
-        })?;
-        table::set_range(store, header, plan.pointers, plan.survivor)?;
-        store.free(plan.freed)?;
+        let mut write = |store: &mut S, bytes: &[u8]| {
+            edit(store, plan.survivor, |raw| {
+                raw.copy_from_slice(bytes);
+                Ok(())
+            })
+        };
+        write(store, &plan.merged)?;
+        if let Err(error) = table::set_range(store, header, plan.pointers.clone(), plan.survivor) {
+            // If this fails too, the survivor lists names a second time, but all are found.
+            table::set_range(store, header, plan.pointers, plan.freed)?;
+            write(store, &plan.before)?;
+            return Err(error);
+        }
         header.num_leafs = header.num_leafs.saturating_sub(1);
+        blocks::lower_freeblk(store, header, &[plan.freed..plan.freed + 1]);
+        store_header(store, header)?;
+        store.free(plan.freed)?;
         table::come_back(store, header)?;
-        blocks::lower_freeblk(store, header);
     }
     Ok(())
 }
@@ -80,9 +92,11 @@ fn plan<S: Store + ?Sized>(store: &S, header: &Header, hash: u64) -> Result<Opti
             return Ok(None);
         }
     }
-    let (survivor, freed) = if block < other_block { (&leaf, &other) } else { (&other, &leaf) };
+    let (survivor, freed, before) =
+        if block < other_block { (&leaf, &other, &raw) } else { (&other, &leaf, &other_raw) };
     let merged = leaf_build::merge([survivor, freed], header).map_err(Error::damage)?;
     let pointers = range(freed.prefix);
     table::read_range(store, header, &pointers)?;
-    Ok(Some(Plan { survivor: survivor.block, freed: freed.block, pointers, merged }))
+    let (survivor, freed, before) = (survivor.block, freed.block, before.clone());
+    Ok(Some(Plan { survivor, freed, pointers, merged, before }))
 }

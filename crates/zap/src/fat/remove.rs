@@ -21,9 +21,9 @@ pub(crate) fn remove<S: Store + ?Sized>(store: &mut S, key: KeyRef<'_>) -> Resul
     drop(raw);
     edit(store, block, |raw| leaf_edit::remove(raw, block, &header, &found))?;
     header.num_entries = header.num_entries.saturating_sub(1);
+    store_header(store, &header)?;
     if merge::is_due(header.geometry.chunks(), used, used_after) {
         merge::merge(store, &mut header, hash)?;
     }
-    store_header(store, &header)?;
     Ok(true)
 }

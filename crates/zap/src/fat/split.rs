@@ -93,7 +93,7 @@ pub(crate) fn split<S: Store + ?Sized>(
     while prefix_len >= header.table_shift {
         table::grow_step(store, header)?;
     }
-    // From here on nothing is met that cannot be read: a split that ends half way loses the entries of its upper half.
+    // From here on nothing is met that cannot be read.
     let moved = table::range_of(header, prefix << 1 | 1, prefix_len + 1);
     table::read_range(store, header, &moved)?;
     let high_block = blocks::take_leaf(store, header)?;
@@ -106,7 +106,17 @@ pub(crate) fn split<S: Store + ?Sized>(
         })
     };
     write(store, high_block, &high)?;
-    write(store, block, &low)?;
     store_header(store, header)?;
-    table::set_range(store, header, moved, high_block)
+    // Last the old leaf: until nothing leads to it for what moved, it holds that as well.
+    let done = table::set_range(store, header, moved.clone(), high_block)
+        .and_then(|()| Ok(write(store, block, &low)?));
+    if done.is_err() {
+        // A leaf that does not own what its prefix says could not be split again. If this fails too, names are found all the same.
+        table::set_range(store, header, moved, block)?;
+        header.num_leafs = header.num_leafs.saturating_sub(1);
+        blocks::lower_freeblk(store, header, &[high_block..high_block + 1]);
+        store_header(store, header)?;
+        store.free(high_block)?;
+    }
+    done
 }

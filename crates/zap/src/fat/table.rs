@@ -9,6 +9,7 @@
 
 use crate::bytes::{get_u64, put_u64};
 use crate::error::Error;
+use crate::fat::blocks;
 use crate::fat::header::Header;
 use crate::store::{Store, edit};
 use std::ops::Range;
@@ -233,7 +234,7 @@ pub(crate) fn read_range<S: Store + ?Sized>(
 }
 
 /// Moves the table back into block 0 when that holds it with one bit to spare, and gives up its blocks and those of a
-/// larger one under way. Changes `header` in memory too.
+/// larger one under way. Stores the header with it.
 ///
 /// There is no step from an external table to one of half its size: that would rewrite the table in one operation,
 /// where doubling takes one for each of its blocks, and to save what are runs of equal pointers, which compress to
@@ -257,6 +258,7 @@ pub(crate) fn come_back<S: Store + ?Sized>(
     let next = header.table_nextblk..header.table_nextblk + next;
     (header.table_blk, header.table_numblks, header.table_shift) = (0, 0, bits + 1);
     (header.table_nextblk, header.table_blks_copied) = (0, 0);
+    blocks::lower_freeblk(store, header, &[table.clone(), next.clone()]);
     edit(store, 0, |raw| {
         header.store(raw);
         for (index, pointer) in (0..).zip(&pointers) {

@@ -11,6 +11,8 @@ pub struct Watched {
     pub inner: MemStore,
     /// Changes that work from now on; each one after them is refused.
     pub changes_left: u32,
+    /// Changes until one is refused, and those after it are taken again.
+    pub refused_once: Option<u32>,
     /// The changes that are refused are made all the same: nobody knows what a failed write left.
     pub fails_after: bool,
     /// Whoever reads or changes this block is told that it is damaged.
@@ -24,6 +26,7 @@ impl From<MemStore> for Watched {
         Watched {
             inner,
             changes_left: u32::MAX,
+            refused_once: None,
             fails_after: false,
             unreadable: None,
             reads: Cell::new(0),
@@ -60,6 +63,11 @@ impl Watched {
 
     fn change(&mut self, make: impl FnOnce(&mut MemStore) -> Result<(), Corrupt>) -> Result<(), Corrupt> {
         self.changes += 1;
+        if self.refused_once == Some(0) {
+            self.refused_once = None;
+            return Err(Corrupt::new("store", "change", "one that is taken", "one that is refused"));
+        }
+        self.refused_once = self.refused_once.map(|left| left - 1);
         let left = self.changes_left.checked_sub(1);
         if left.is_some() || self.fails_after {
             make(&mut self.inner)?;
