@@ -87,6 +87,10 @@ impl Device for Counted {
         self.below.report(zone)
     }
 
+    fn ask(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.below.ask(zone)
+    }
+
     fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         let len = buf.len();
         let done = self.below.read(zone, offset, buf);

@@ -410,6 +410,13 @@ impl Device for SimDevice {
         self.0.rules.report(zone)
     }
 
+    fn ask(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        let medium = &mut *self.medium();
+        medium.powered(Some(zone), 0, "report")?;
+        self.begin(medium);
+        self.0.rules.report(zone)
+    }
+
     fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         let mut medium = self.medium();
         medium.powered(Some(zone), offset, "read")?;

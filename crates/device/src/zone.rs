@@ -115,6 +115,12 @@ pub trait Device: Send + Sync {
     /// The state of one zone.
     fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError>;
 
+    /// The same after asking the medium, which may have changed it by itself: a command of its own where there are commands. Nobody
+    /// may write to the zone meanwhile.
+    fn ask(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.report(zone)
+    }
+
     /// Fills `buf` from `offset` in the zone. Ranges that were never written since the last reset hold anything.
     fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError>;
 

@@ -186,7 +186,7 @@ impl ZonedDevice {
         self.rules.force(zone, state, pointer);
     }
 
-    /// Something failed: what the drive says now counts. False: it did not answer.
+    /// What the drive says now counts. False: it did not answer.
     fn ask_again(&self, zone: ZoneIdx) -> bool {
         if self.traits(zone).conventional {
             return false;
@@ -311,6 +311,11 @@ impl Device for ZonedDevice {
     }
 
     fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.rules.report(zone)
+    }
+
+    fn ask(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.ask_again(zone);
         self.rules.report(zone)
     }
 

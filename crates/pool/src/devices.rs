@@ -37,9 +37,12 @@ struct Member {
     capacity: u64,
 }
 
+fn is_dead(report: ZoneReport) -> bool {
+    matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
+}
+
 /// Whether anything can be written to a zone, now or after a reset.
 pub(crate) fn takes_writes(device: &dyn Device, zone: ZoneIdx) -> bool {
-    let is_dead = |report: ZoneReport| matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline);
     device.report(zone).is_ok_and(|report| !is_dead(report))
 }
 
@@ -165,6 +168,11 @@ impl Devices {
     /// Whether a zone takes writes, as far as its device knows.
     pub fn take_writes(&self, home: Home) -> bool {
         self.get(home.device).is_ok_and(|device| takes_writes(device.as_ref(), home.zone))
+    }
+
+    /// Whether a full zone's device, which is asked, says that it will never take writes again.
+    pub fn is_dead(&self, home: Home) -> bool {
+        self.get(home.device).is_ok_and(|device| device.ask(home.zone).is_ok_and(is_dead))
     }
 
     /// The largest write unit of all: what is written in two copies must be padded alike on every device.

@@ -12,6 +12,7 @@
 //! Invariant: nothing is copied that does not match the CRC its directory holds: damage is never laundered.
 
 mod by_hand;
+mod evacuate;
 mod memory;
 #[cfg(test)]
 mod tests;
@@ -22,21 +23,20 @@ use crate::append::Stored;
 use crate::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION, Part};
 use crate::error::PoolError;
 use crate::group::Group;
-use crate::leaving::leaving_zone;
 use crate::policy::{Candidates, Clock, Heat, Lives, Placement, VictimPolicy};
-use crate::pool::Pool;
 use crate::read::Held;
 use crate::record::{Move, Run};
 use crate::room::Yield;
 use crate::workers::Pending;
 use crate::zones::{Birthplaces, Phase, Tables};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 pub(crate) use by_hand::ByHand;
 pub use by_hand::{GcMode, GcProgress, Victim};
+pub(crate) use evacuate::LAST_ROOM_PART;
 use memory::INDEX_LOOK_BYTES;
 
 /// Victims of one group at the most.
@@ -46,8 +46,6 @@ const PIECE_NS: u64 = 30_000_000;
 /// A group moves at most so many bytes, however fast the device is, and may move so many, however slow.
 const PIECE_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES_MIN: u64 = 1 << 20;
-/// The part of the room for commits that is left to them when it is a matter of collecting at all.
-pub(crate) const LAST_ROOM_PART: u64 = 3;
 /// What is believed of the speed of copying before it was measured, in bytes a second.
 const RATE_AT_FIRST: u64 = 400 << 20;
 /// One read of a victim, and how far its survivors may lie apart to share it: no drive reads elsewhere sooner than it reads so much.
@@ -65,7 +63,7 @@ pub(crate) struct Collector {
     progress: Option<Progress>,
     /// That of the victim from which a piece is being moved.
     in_hand: Option<Worth>,
-    /// The zone that is emptied because its device leaves.
+    /// The zone that is emptied because its device leaves, or because it died.
     leaving: Option<Progress>,
     /// Room that it waits for, in bytes.
     leaving_needs: u64,
@@ -80,6 +78,8 @@ pub(crate) struct Collector {
     /// Zones in which only bootstrap blocks are left: they are no victims before all sections tell of everything up to this group.
     held_up: Vec<ZoneSeq>,
     held_since: Txg,
+    /// Full zones that take no writes any more: what they hold can be read, but their garbage is no room.
+    dead: BTreeSet<ZoneSeq>,
     /// Zones that could not be read, and how often: it may have been a bad moment. And those of them to be tried with the next group.
     unread: BTreeMap<ZoneSeq, u32>,
     again: Vec<ZoneSeq>,
@@ -139,6 +139,7 @@ impl Collector {
             candidates: Candidates::default(),
             held_up: Vec::new(),
             held_since: Txg(0),
+            dead: BTreeSet::new(),
             unread: BTreeMap::new(),
             again: Vec::new(),
             clock: Clock::default(),
@@ -217,6 +218,7 @@ impl Collector {
         let is_there = |seq: ZoneSeq| tables.zones.get(&seq).is_some_and(|zone| zone.home.device == device);
         self.progress.take_if(|progress| is_there(progress.victim));
         self.finished.retain(|(seq, _)| !is_there(*seq));
+        self.dead.retain(|seq| !is_there(*seq));
     }
 
     /// What was counted on from a victim will not come from it yet; it may be chosen again.
@@ -231,6 +233,7 @@ impl Collector {
         self.finished.retain(|(finished, _)| *finished != seq);
         self.candidates.remove(seq);
         self.unread.remove(&seq);
+        self.dead.remove(&seq);
     }
 
     /// Hot data went to a zone.
@@ -256,7 +259,7 @@ impl Collector {
         let is_chosen = self.progress.as_ref().is_some_and(|progress| progress.victim == seq);
         match zone {
             Some(zone) if self.candidates.contains(seq) => self.candidates.set_live(seq, zone.live),
-            Some(zone) if !is_chosen && !self.held_up.contains(&seq) => {
+            Some(zone) if !is_chosen && !self.held_up.contains(&seq) && !self.dead.contains(&seq) => {
                 let since = self.clock.written_at(zone.last_write).unwrap_or(0);
                 self.candidates.insert(seq, zone.live, zone_yield.of(zone.capacity), since);
             }
@@ -473,8 +476,7 @@ impl Group<'_> {
     /// The victim that is emptied when there is hardly any room: the one in progress if the rest of it fits, or else the one in which
     /// least lives.
     fn instead_of(&mut self, progress: Progress, room: u64) -> Result<Option<Progress>, PoolError> {
-        let last_room = self.pool.commit_room() / LAST_ROOM_PART;
-        let fits = |progress: &Progress| progress.worth.left() + last_room <= room;
+        let fits = |progress: &Progress| progress.worth.left() + self.pool.last_room(progress) <= room;
         if fits(&progress) {
             return Ok(Some(progress));
         }
@@ -522,15 +524,21 @@ impl Group<'_> {
         }
     }
 
-    /// A victim from its beginning on; one on a device that leaves gives no room, so nothing is counted on. `None`: it cannot be one.
+    /// A victim from its beginning on; one that died, or whose device leaves, gives no room, so nothing is counted on. `None`: it cannot be
+    /// one.
     fn look_through(
         &mut self,
         victim: ZoneSeq,
         zone_yield: Option<Yield>,
     ) -> Result<Option<Progress>, PoolError> {
         let Some(held) = self.pool.hold(victim) else { return Ok(None) };
+        let for_room = zone_yield.is_some();
         let leaves = self.pool.is_leaving(held.home.device);
-        if leaves == zone_yield.is_some() {
+        if for_room && !leaves && self.pool.devices.is_dead(held.home) {
+            self.note_dead(victim, held.home);
+        }
+        let gives_none = leaves || self.st.collector.dead.contains(&victim);
+        if gives_none == for_room {
             return Ok(None);
         }
         let (claimed, live) = {
@@ -549,56 +557,6 @@ impl Group<'_> {
                 Ok(None)
             }
         }
-    }
-
-    /// Moves a piece of what lives on devices that leave: whatever its garbage, because room is not what is wanted.
-    pub(crate) fn evacuate(&mut self) -> Result<(), PoolError> {
-        if !self.pool.devices.any_leaves() || !self.healed.is_empty() {
-            self.st.collector.leaving_needs = 0;
-            return Ok(());
-        }
-        self.look_at_index();
-        let mut piece = self.st.collector.piece_bytes();
-        self.st.collector.leaving_needs = 0;
-        let mut done: Vec<ZoneSeq> = Vec::new();
-        while piece > 0 && done.len() < VICTIMS_MAX && !self.has_no_room_for_runs() {
-            let Some(mut progress) = self.take_leaving(&done)? else { break };
-            let left = progress.worth.left();
-            let room = self.pool.physical_room(self.st).saturating_sub(self.pool.txg.reserved_open());
-            if room < left.min(piece.saturating_add(progress.part_bytes_max())) + self.pool.commit_room() {
-                // Collection comes first, and is told; the rest waits for a group with more room.
-                self.st.collector.leaving_needs = left.min(piece);
-                self.st.collector.leaving = Some(progress);
-                break;
-            }
-            let (moved, fits) = self.move_piece(&mut progress, piece)?;
-            piece = if fits { piece.saturating_sub(moved.max(1)) } else { 0 };
-            if progress.part < progress.parts.len() {
-                self.st.collector.leaving = Some(progress);
-                continue;
-            }
-            done.push(progress.victim);
-            if !progress.whole {
-                self.cannot_empty(progress.victim, progress.unread);
-            }
-        }
-        Ok(())
-    }
-
-    /// The zone that is emptied because its device leaves, or the next one.
-    fn take_leaving(&mut self, done: &[ZoneSeq]) -> Result<Option<Progress>, PoolError> {
-        let is_full = |pool: &Pool, seq: ZoneSeq| {
-            pool.tables.read().zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Full)
-        };
-        if let Some(progress) = self.st.collector.leaving.take()
-            && is_full(self.pool, progress.victim)
-        {
-            return Ok(Some(progress));
-        }
-        let held_up = &self.st.collector.held_up;
-        let but = |seq: ZoneSeq| done.contains(&seq) || held_up.contains(&seq) || self.suspect.contains(&seq);
-        let Some(victim) = leaving_zone(self.pool, &self.pool.tables.read(), &but) else { return Ok(None) };
-        self.look_through(victim, None)
     }
 
     /// When only open zones hold garbage, they must be closed to become victims.
@@ -623,7 +581,9 @@ impl Group<'_> {
         if progress.whole {
             self.st.collector.unread.remove(&progress.victim);
         }
-        if progress.whole && !self.st.collector.held_up.contains(&progress.victim) {
+        let home = self.pool.tables.read().zones.get(&progress.victim).map(|zone| zone.home);
+        let died = home.is_some_and(|home| self.pool.devices.is_dead(home));
+        if progress.whole && !died && !self.st.collector.held_up.contains(&progress.victim) {
             self.st.collector.finished.push((progress.victim, progress.worth.whole()));
         }
         self.pool.counters.collected_zones.add(1);

@@ -94,7 +94,12 @@ impl Pool {
 
     /// Bytes kept for commits while a victim is copied: some, and both copies of the sections that a group may rewrite in a hurry.
     pub(crate) fn commit_room(&self) -> u64 {
-        COMMIT_BYTES.min(3 * self.yield_of_zone()) + 2 * self.sections_bytes.load(Ordering::Relaxed)
+        COMMIT_BYTES.min(3 * self.yield_of_zone()) + self.hurried_bytes()
+    }
+
+    /// What both copies of the sections take that a group may rewrite in a hurry.
+    pub(crate) fn hurried_bytes(&self) -> u64 {
+        2 * self.sections_bytes.load(Ordering::Relaxed)
     }
 
     /// Empty zones under which there are few: no further zone is opened for placement alone, and groups that can be rolled back to do
@@ -214,6 +219,10 @@ impl Pool {
             for zone in tables.zones.values().filter(leave) {
                 (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
             }
+        }
+        // What died holds what lives in it until that is moved, and no more.
+        for zone in st.collector.dead().filter_map(|seq| tables.zones.get(&seq)) {
+            (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
         }
         let stay = self.devices.capacities().into_iter();
         let empty: u64 = stay.map(|(device, _)| st.alloc.empty_on(device) as u64).sum();

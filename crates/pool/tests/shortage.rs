@@ -487,6 +487,34 @@ fn zones_that_die_while_they_are_empty_are_no_reason_to_stop() {
     assert!(refused > 0, "the canary: room became short");
 }
 
+#[test]
+fn what_is_garbage_in_a_zone_that_died_is_no_room_and_what_lives_there_moves_away() {
+    for seed in [71, 72, 73] {
+        let device = sim(seed, true);
+        let (pool, toy) = create(&device, seed);
+        let env = SeededEnv::new(seed);
+        while pool.stats().collected_zones < 3 {
+            work(&pool, &toy, &env, 1).unwrap();
+        }
+        let full = pool.zones().into_iter().filter(|zone| zone.phase == Phase::Full && zone.live > 0);
+        let victim = full.min_by_key(|zone| zone.live).unwrap();
+        device.kill_zone(victim.home.zone, ZoneState::ReadOnly).unwrap();
+        let size = pool.status().size_bytes;
+        let phase = || pool.zones().into_iter().find(|zone| zone.seq == victim.seq).map(|zone| zone.phase);
+        let (mut groups, mut was_known) = (0, false);
+        while phase().is_some_and(|phase| phase != Phase::Gone) {
+            was_known |= pool.status().size_bytes + (3 << 18) < size;
+            work(&pool, &toy, &env, 1).unwrap();
+            groups += 1;
+            assert!(groups < 400, "seed {seed}: {:?} is not emptied", phase());
+        }
+        assert!(was_known, "seed {seed}: it was room until it could not be reset");
+        assert!(pool.status().size_bytes + (3 << 18) < size, "seed {seed}: it is room again");
+        pool.drop_cache();
+        verify(&pool, &toy);
+    }
+}
+
 /// Blocks of which two copies lie in one zone.
 fn sharing(pool: &Pool, toy: &support::Toy) -> Vec<usize> {
     let state = toy.state.lock();

@@ -15,17 +15,14 @@ use crate::model::{Content, Node};
 use crate::workload::{Acts, Step, Workload};
 use crate::{Failure, ensure};
 use std::sync::Arc;
+use terrane_device::Device;
 use terrane_device::sim::{Fault, Kept};
-use terrane_device::{Device, ZoneState};
 use terrane_pool::zones::Phase;
 use terrane_posix::{Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, SetAttr, WriteFlags};
 use terrane_wire::ZoneIdx;
 
 /// Files grow to so many bytes on zones of 1 MiB, and in the measure of larger ones.
 pub const FILE_BYTES: u64 = 250_000;
-/// What a large zone that dies may cost, in zones: collection may have counted on it for the next victim's copies, and then what is free
-/// is garbage in zones of which none is empty enough for the room that is left.
-const ZONES_A_LOSS: u64 = 4;
 /// Shares of the pool, in percent, that the workload leaves free: above the first it writes more, below the second it removes.
 const FREE_MANY: u64 = 8;
 const FREE_FEW: u64 = 3;
@@ -78,20 +75,6 @@ impl Workload {
         size.saturating_sub(live) * 100 / size.max(1)
     }
 
-    /// Of a pool of few large zones: what those that died may have cost.
-    fn lost_percent(&self) -> u64 {
-        let (device, zones) = (&self.machine.device, self.machine.device.info().zone_count);
-        if device.info().zone_size <= 2 << 20 {
-            return 0;
-        }
-        let is_dead = |zone: &u32| {
-            let state = device.report(ZoneIdx(*zone)).map(|report| report.state);
-            matches!(state, Ok(ZoneState::ReadOnly | ZoneState::Offline))
-        };
-        let dead = (0..zones).filter(is_dead).count() as u64;
-        dead * ZONES_A_LOSS * 100 / u64::from(zones)
-    }
-
     /// Of four picks, three are among a fifth of the files.
     fn hot_file(&mut self) -> Option<Ino> {
         let is_file = |node: &Node| matches!(node.content, Content::File(_));
@@ -106,7 +89,7 @@ impl Workload {
     fn judge_space<T>(&self, what: &str, frees: bool, found: &Result<T, Errno>) -> Result<(), Failure> {
         let refused = matches!(found, Err(Errno::ENOSPC)) && self.machine.is_alive() && self.held.is_none();
         let free = self.free_percent();
-        ensure(!refused || (!frees && free < 5 + self.lost_percent()), || {
+        ensure(!refused || (!frees && free < 5), || {
             format!("{what}: no space with {free} % free, {}", crate::crash::zones(&self.machine))
         })
     }
@@ -315,7 +298,7 @@ pub fn every_write(life: Life, stride: u64, chances: u64) -> Result<Seen, Failur
     let before = workload.machine.pool.stats();
     let device = workload.machine.device.clone();
     device.watch();
-    let mut cuts = 0u64;
+    let (mut ops, mut cuts) = (0u64, 0u64);
     for step in 0..steps {
         let promised = workload.promised();
         let ended = if step % 4 == 3 { workload.sync()? } else { workload.step()? };
@@ -328,15 +311,16 @@ pub fn every_write(life: Life, stride: u64, chances: u64) -> Result<Seen, Failur
             )
         })?;
         for moment in device.take_moments() {
-            cuts += 1;
-            if !cuts.is_multiple_of(stride) {
+            ops += 1;
+            if !ops.is_multiple_of(stride) {
                 continue;
             }
+            cuts += 1;
             for chance in 0..chances {
                 let kept = match chance {
                     0 => Kept::Nothing,
                     1 => Kept::Everything,
-                    _ => Kept::Seeded(cuts * 1000 + chance),
+                    _ => Kept::Seeded(ops * 1000 + chance),
                 };
                 let left = moment.restarted(kept);
                 let found =
@@ -345,7 +329,7 @@ pub fn every_write(life: Life, stride: u64, chances: u64) -> Result<Seen, Failur
                         if chance == 2 { live_on(recovered, 12, seed) } else { Ok(()) }
                     });
                 found.map_err(|failure| {
-                    failure.within(format_args!("cut {cuts}, outcome {chance}, step {step}"))
+                    failure.within(format_args!("cut at operation {ops}, outcome {chance}, step {step}"))
                 })?;
             }
         }

@@ -300,6 +300,29 @@ fn after_a_failed_write_the_drives_pointer_counts() {
 }
 
 #[test]
+fn a_zone_that_died_by_itself_is_known_by_asking() {
+    let fake = Fake::new(2);
+    let device = fake.open(OpenMode::ReadWrite);
+    for zone in 1..4 {
+        device.write(ZoneIdx(zone), 0, &[zone as u8; UNIT as usize]).unwrap();
+        device.finish(ZoneIdx(zone)).unwrap();
+    }
+    fake.set(1, 0xd, 0);
+    fake.set(2, 0xf, 0);
+    assert_eq!([1, 2, 3].map(|zone| state(&device, zone).0), [ZoneState::Full; 3]);
+    let asked = [1, 2, 3].map(|zone| device.ask(ZoneIdx(zone)).unwrap().state);
+    assert_eq!(asked, [ZoneState::ReadOnly, ZoneState::Offline, ZoneState::Full]);
+    assert_eq!([1, 2, 3].map(|zone| state(&device, zone).0), asked);
+    let mut byte = [0];
+    device.read(ZoneIdx(1), UNIT - 1, &mut byte).unwrap();
+    assert_eq!(byte, [1], "a read-only zone gives what it holds");
+    // Who is not answered knows what it knew.
+    fake.medium().mute = true;
+    assert_eq!(device.ask(ZoneIdx(3)).unwrap().state, ZoneState::Full);
+    assert_eq!(device.rules.check(), Ok(()));
+}
+
+#[test]
 fn the_limit_of_active_zones_is_refused_by_name() {
     let fake = Fake::new(2);
     let device = fake.open(OpenMode::ReadWrite);

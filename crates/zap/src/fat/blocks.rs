@@ -8,7 +8,6 @@
 use crate::error::Error;
 use crate::fat::header::Header;
 use crate::store::Store;
-use std::ops::Range;
 
 /// Holes that one operation passes over on its way down: `freeblk` may lie as far above the blocks in use as it likes.
 const HOLES_PASSED_MAX: u32 = 256;
@@ -39,7 +38,11 @@ pub(crate) fn take_leaf<S: Store + ?Sized>(store: &S, header: &mut Header) -> Re
 
 /// Lowers `freeblk` past the blocks at the end that are holes, or about to be, however many these are. The header is to be stored before
 /// they are given back: the object then ends before them, and a header that speaks of more blocks than there are is damage.
-pub(crate) fn lower_freeblk<S: Store + ?Sized>(store: &S, header: &mut Header, going: &[Range<u64>]) {
+pub(crate) fn lower_freeblk<S: Store + ?Sized>(
+    store: &S,
+    header: &mut Header,
+    is_going: impl Fn(u64) -> bool,
+) {
     let next = if header.is_growing() { header.table_numblks.saturating_mul(2) } else { 0 };
     let end = store.block_count().max(header.table_nextblk.saturating_add(next)).max(2);
     header.freeblk = header.freeblk.min(end);
@@ -47,7 +50,7 @@ pub(crate) fn lower_freeblk<S: Store + ?Sized>(store: &S, header: &mut Header, g
     // Block 1 is left: `freeblk` is never below 2.
     while header.freeblk > 2 && passed < HOLES_PASSED_MAX {
         let last = header.freeblk - 1;
-        if !going.iter().any(|range| range.contains(&last)) {
+        if !is_going(last) {
             if !is_hole(store, header, last) {
                 return;
             }

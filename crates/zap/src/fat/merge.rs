@@ -48,7 +48,7 @@ pub(crate) fn merge<S: Store + ?Sized>(
     // Each step makes a prefix shorter.
     for _ in 0..header.hash_bits().count() {
         let Ok(Some(plan)) = plan(store, header, hash) else { break };
-        let mut write = |store: &mut S, bytes: &[u8]| {
+        let write = |store: &mut S, bytes: &[u8]| {
             edit(store, plan.survivor, |raw| {
                 raw.copy_from_slice(bytes);
                 Ok(())
@@ -62,7 +62,7 @@ pub(crate) fn merge<S: Store + ?Sized>(
             return Err(error);
         }
         header.num_leafs = header.num_leafs.saturating_sub(1);
-        blocks::lower_freeblk(store, header, &[plan.freed..plan.freed + 1]);
+        blocks::lower_freeblk(store, header, |block| block == plan.freed);
         store_header(store, header)?;
         store.free(plan.freed)?;
         table::come_back(store, header)?;

@@ -114,7 +114,7 @@ pub(crate) fn split<S: Store + ?Sized>(
         // A leaf that does not own what its prefix says could not be split again. If this fails too, names are found all the same.
         table::set_range(store, header, moved, block)?;
         header.num_leafs = header.num_leafs.saturating_sub(1);
-        blocks::lower_freeblk(store, header, &[high_block..high_block + 1]);
+        blocks::lower_freeblk(store, header, |block| block == high_block);
         store_header(store, header)?;
         store.free(high_block)?;
     }

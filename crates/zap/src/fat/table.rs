@@ -258,7 +258,7 @@ pub(crate) fn come_back<S: Store + ?Sized>(
     let next = header.table_nextblk..header.table_nextblk + next;
     (header.table_blk, header.table_numblks, header.table_shift) = (0, 0, bits + 1);
     (header.table_nextblk, header.table_blks_copied) = (0, 0);
-    blocks::lower_freeblk(store, header, &[table.clone(), next.clone()]);
+    blocks::lower_freeblk(store, header, |block| table.contains(&block) || next.contains(&block));
     edit(store, 0, |raw| {
         header.store(raw);
         for (index, pointer) in (0..).zip(&pointers) {

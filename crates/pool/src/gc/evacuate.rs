@@ -1,0 +1,114 @@
+//! Zones that are emptied although that gives no room: those on devices that leave, and those that died.
+//!
+//! A zone that turned read-only can be read for as long as it likes, but what is garbage in it will never be room: were it counted on,
+//! writers would have used up the room that is left when the truth comes out. So a victim's device is asked before anything is moved. What
+//! lives in a dead zone is moved all the same, because whatever killed it may go on; then the zone is forgotten.
+//!
+//! Invariant: what lives in a dead zone is moved only while there is room for another victim beside it.
+
+use super::{Progress, VICTIMS_MAX};
+use crate::error::PoolError;
+use crate::group::Group;
+use crate::leaving::leaving_zone;
+use crate::pool::Pool;
+use crate::record::Home;
+use crate::zones::{Phase, Tables};
+use terrane_wire::ZoneSeq;
+
+impl super::Collector {
+    /// Zones of data that lives, and that are no room when it does not.
+    pub fn dead(&self) -> impl Iterator<Item = ZoneSeq> {
+        self.dead.iter().copied()
+    }
+}
+
+impl Group<'_> {
+    /// Moves a piece of what lives where nothing can be won: whatever its garbage, because room is not what is wanted.
+    pub(crate) fn evacuate(&mut self) -> Result<(), PoolError> {
+        self.st.collector.leaving_needs = 0;
+        let is_needed = self.pool.devices.any_leaves() || !self.st.collector.dead.is_empty();
+        if !is_needed || !self.healed.is_empty() {
+            return Ok(());
+        }
+        self.look_at_index();
+        let mut piece = self.st.collector.piece_bytes();
+        let mut done: Vec<ZoneSeq> = Vec::new();
+        while piece > 0 && done.len() < VICTIMS_MAX && !self.has_no_room_for_runs() {
+            let Some(mut progress) = self.take_leaving(&done)? else { break };
+            let left = progress.worth.left();
+            let is_dead = self.st.collector.dead.contains(&progress.victim);
+            let needs = match is_dead {
+                true => left + self.pool.yield_of_zone(),
+                false => left.min(piece.saturating_add(progress.part_bytes_max())),
+            };
+            let room = self.pool.physical_room(self.st).saturating_sub(self.pool.txg.reserved_open());
+            if room < needs + self.pool.commit_room() {
+                // Collection comes first, and is told; the rest waits for a group with more room.
+                self.st.collector.leaving_needs = if is_dead { left } else { left.min(piece) };
+                // A device that leaves does not wait for a zone that died.
+                self.st.collector.leaving = Some(progress).filter(|_| !is_dead);
+                break;
+            }
+            let (moved, fits) = self.move_piece(&mut progress, piece)?;
+            piece = if fits { piece.saturating_sub(moved.max(1)) } else { 0 };
+            if progress.part < progress.parts.len() {
+                self.st.collector.leaving = Some(progress);
+                continue;
+            }
+            done.push(progress.victim);
+            if !progress.whole {
+                self.cannot_empty(progress.victim, progress.unread);
+            }
+        }
+        Ok(())
+    }
+
+    /// The zone that is emptied for nothing, or the next one.
+    fn take_leaving(&mut self, done: &[ZoneSeq]) -> Result<Option<Progress>, PoolError> {
+        let is_full = |tables: &Tables, seq: ZoneSeq| {
+            tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Full)
+        };
+        let before = self.st.collector.leaving.take();
+        let tables = self.pool.tables.read();
+        if let Some(progress) = before
+            && is_full(&tables, progress.victim)
+        {
+            return Ok(Some(progress));
+        }
+        let collector = &self.st.collector;
+        let but = |seq: ZoneSeq| {
+            done.contains(&seq) || collector.held_up.contains(&seq) || self.suspect.contains(&seq)
+        };
+        let dead = || collector.dead().find(|seq| is_full(&tables, *seq) && !but(*seq));
+        let Some(victim) = leaving_zone(self.pool, &tables, &but).or_else(dead) else { return Ok(None) };
+        drop(tables);
+        self.look_through(victim, None)
+    }
+
+    /// A zone's device says that it takes no writes any more.
+    pub(super) fn note_dead(&mut self, victim: ZoneSeq, home: Home) {
+        if self.st.collector.dead.insert(victim) {
+            log::warn!("{home}: it takes no writes any more; what lives there is moved away");
+            self.pool.want_another_group();
+        }
+    }
+}
+
+impl Pool {
+    /// What the commit takes at the most after the last victim there is room for was emptied: both copies of sections and of the record,
+    /// and the ends of open zones that the last blocks did not fit.
+    pub(super) fn last_room(&self, progress: &Progress) -> u64 {
+        let entries = || progress.parts.iter().skip(progress.part).flat_map(|part| &part.entries);
+        let largest = entries().map(|entry| u64::from(entry.psize)).max().unwrap_or(0);
+        let told = entries().count() as u64 * TOLD_BYTES;
+        let commit = LAST_COMMIT_BYTES + self.hurried_bytes() + told + 2 * largest;
+        commit.min(self.commit_room() / LAST_ROOM_PART)
+    }
+}
+
+/// What a moved block takes in the directory and in both copies of the record, in bytes.
+const TOLD_BYTES: u64 = 128;
+/// Both copies of a record that says nothing, and of what is padded, with room to spare.
+const LAST_COMMIT_BYTES: u64 = 256 << 10;
+/// Of the room for commits no more than one part of so many is left to them when it is a matter of collecting at all.
+pub(crate) const LAST_ROOM_PART: u64 = 3;
