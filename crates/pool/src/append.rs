@@ -717,25 +717,13 @@ impl Streams {
         }
     }
 
-    /// Ends all batches and waits until the device has them. What was born in batches that could not be written is appended elsewhere; what
-    /// should have moved with them stays where it was.
-    pub fn drain(&mut self, txg: Txg, source: &mut dyn ZoneSource) -> Result<(), PoolError> {
-        for _ in 0..16 {
-            for slot in 0..self.open.len() {
-                self.seal(slot, txg)?;
-            }
-            self.wait();
-            if self.failed.is_empty() {
-                return Ok(());
-            }
-            self.rescue(txg, source)?;
+    /// Ends all batches and waits until the device has them. Returns the bytes that could not be written where they were to go; zones that
+    /// failed take nothing more.
+    pub fn write_out(&mut self, txg: Txg) -> Result<u64, PoolError> {
+        for slot in 0..self.open.len() {
+            self.seal(slot, txg)?;
         }
-        Err(PoolError::Failed { reason: "no zone takes writes any more".into() })
-    }
-
-    /// Appends the blocks of failed batches elsewhere, as moved. Those that were there before the group take no room for that: when zones
-    /// fail there may be none.
-    fn rescue(&mut self, txg: Txg, source: &mut dyn ZoneSource) -> Result<(), PoolError> {
+        self.wait();
         let mut failed = std::mem::take(&mut self.failed);
         failed.sort_by_key(|batch| (batch.seq, batch.start));
         for batch in &failed {
@@ -755,6 +743,14 @@ impl Streams {
                 .moved_parts
                 .retain(|(seq, copy, _)| !(*seq == batch.seq && copy.part_end > batch.start));
         }
+        self.failed = failed;
+        Ok(self.failed.iter().map(|batch| batch.data.len() as u64).sum())
+    }
+
+    /// Appends the blocks of failed batches elsewhere, as moved; what should have moved with them stays where it was. Those that were there
+    /// before the group take no room for that: when zones fail there may be none.
+    pub fn rescue(&mut self, txg: Txg, source: &mut dyn ZoneSource) -> Result<(), PoolError> {
+        let failed = std::mem::take(&mut self.failed);
         for batch in &failed {
             // A block that found no room where the others went lies between no two of them.
             let mut before = None;

@@ -47,6 +47,8 @@ const AHEAD_BYTES: usize = 16 << 20;
 const HERE_MAX: usize = 32 << 10;
 /// Groups that can be rolled back to.
 const ROLLBACK_GROUPS: usize = 3;
+/// Zones that may fail one after the other under what was to be written to the one before.
+const RESCUES_MAX: usize = 16;
 
 /// Where a block should go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -622,29 +624,49 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Waits until everything appended is on the device. Bootstrap blocks whose batch failed are written again, and their pointers
-    /// follow.
+    /// Waits until everything appended is on the device. What could not be written goes elsewhere: bootstrap blocks are written again, and
+    /// their pointers follow.
     fn drain(&mut self) -> Result<(), PoolError> {
-        loop {
-            self.st.streams.drain(self.txg, &mut source!(self))?;
+        for _ in 0..RESCUES_MAX {
+            let failed_bytes = self.st.streams.write_out(self.txg)?;
+            if failed_bytes == 0 {
+                return Ok(());
+            }
+            // With a zone went its room, and perhaps there is no other yet.
+            self.pool.keep_only_the_newest(self.st, failed_bytes)?;
+            self.st.streams.rescue(self.txg, &mut source!(self))?;
             for (addr, granules) in std::mem::take(&mut self.st.streams.group.stayed) {
                 self.did_not_move(addr, granules);
             }
-            let lost = std::mem::take(&mut self.st.streams.group.lost_boot);
-            if lost.is_empty() {
-                return Ok(());
-            }
-            for block in lost {
-                let owner = Owner::Pool { what: block.what };
-                let crc = crc32c::crc32c(&block.bytes);
-                let spot = self.append((block.slot, block.class), &block.bytes, owner, crc, Vec::new())?;
+            for lost in std::mem::take(&mut self.st.streams.group.lost_boot) {
+                let is_lost = |place: &Place| place.seq.0 != 0 && place.addr() == lost.addr;
+                let near = self.boot_ptrs().filter(|ptr| ptr.places.iter().any(is_lost));
+                let near = near.flat_map(|ptr| &ptr.places).filter(|place| !is_lost(place));
+                let near = near.map(|place| place.seq).collect();
+                let block = Stored {
+                    bytes: &lost.bytes,
+                    identity: None,
+                    birth: self.txg,
+                    owner: Owner::Pool { what: lost.what },
+                    siblings: Vec::new(),
+                    near,
+                    crc: crc32c::crc32c(&lost.bytes),
+                    joins: false,
+                };
+                let spot =
+                    self.st.streams.append(lost.slot, lost.class, self.txg, block, &mut source!(self))?;
                 let place = self.place_of(spot);
-                let sections =
-                    self.new_sections.iter_mut().chain(&mut self.st.sections).map(|section| &mut section.ptr);
-                let places = sections.chain(&mut self.dead_log).flat_map(|ptr| &mut ptr.places);
-                places.filter(|old| old.seq.0 != 0 && old.addr() == block.addr).for_each(|old| *old = place);
+                let places = self.boot_ptrs().flat_map(|ptr| &mut ptr.places);
+                places.filter(|place| is_lost(place)).for_each(|old| *old = place);
             }
         }
+        Err(PoolError::Failed { reason: "no zone takes writes any more".into() })
+    }
+
+    /// Bootstrap blocks that the group may have written.
+    fn boot_ptrs(&mut self) -> impl Iterator<Item = &mut BootPtr> {
+        let sections = self.new_sections.iter_mut().chain(&mut self.st.sections);
+        sections.map(|section| &mut section.ptr).chain(&mut self.dead_log)
     }
 
     /// Parts that describe moved blocks are needed to find them, so they get a second copy in another zone.
@@ -824,7 +846,7 @@ impl Group<'_> {
         }
         pool.let_go(st)?;
         pool.reset_emptied(st)?;
-        pool.keep_only_the_newest(st)?;
+        pool.keep_only_the_newest(st, 0)?;
         pool.forget_dead_zones(st);
         if pool.may_part(st) || pool.may_heal(st) {
             pool.want_another_group();

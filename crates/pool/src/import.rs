@@ -633,7 +633,7 @@ fn open(
             pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
         }
         pool.tidy_drives();
-        pool.keep_only_the_newest(&mut st)?;
+        pool.keep_only_the_newest(&mut st, 0)?;
         pool.publish(&st);
         drop(st);
         if pool.devices.any_leaves() {
