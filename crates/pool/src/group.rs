@@ -391,6 +391,20 @@ impl Group<'_> {
         self.st.streams.append(slot, class, self.txg, block, &mut source!(self))
     }
 
+    /// Appends a block of the pool's own, apart from these zones if it can be.
+    fn append_own(
+        &mut self,
+        (slot, class): (usize, Class),
+        bytes: &[u8],
+        what: u8,
+        near: Vec<ZoneSeq>,
+    ) -> Result<Spot, PoolError> {
+        let (owner, crc, siblings) = (Owner::Pool { what }, crc32c::crc32c(bytes), Vec::new());
+        let block =
+            Stored { bytes, identity: None, birth: self.txg, owner, siblings, near, crc, joins: false };
+        self.st.streams.append(slot, class, self.txg, block, &mut source!(self))
+    }
+
     /// Appends both copies of a metadata block.
     fn append_twice(&mut self, bytes: &[u8], owner: Owner, crc: u32) -> Result<[Spot; 2], PoolError> {
         let [a, b] = self.st.streams.layout().meta();
@@ -643,18 +657,7 @@ impl Group<'_> {
                 let near = self.boot_ptrs().filter(|ptr| ptr.places.iter().any(is_lost));
                 let near = near.flat_map(|ptr| &ptr.places).filter(|place| !is_lost(place));
                 let near = near.map(|place| place.seq).collect();
-                let block = Stored {
-                    bytes: &lost.bytes,
-                    identity: None,
-                    birth: self.txg,
-                    owner: Owner::Pool { what: lost.what },
-                    siblings: Vec::new(),
-                    near,
-                    crc: crc32c::crc32c(&lost.bytes),
-                    joins: false,
-                };
-                let spot =
-                    self.st.streams.append(lost.slot, lost.class, self.txg, block, &mut source!(self))?;
+                let spot = self.append_own((lost.slot, lost.class), &lost.bytes, lost.what, near)?;
                 let place = self.place_of(spot);
                 let places = self.boot_ptrs().flat_map(|ptr| &mut ptr.places);
                 places.filter(|place| is_lost(place)).for_each(|old| *old = place);
@@ -680,9 +683,7 @@ impl Group<'_> {
             for (seq, mut copy, bytes) in parts {
                 let [a, b] = self.st.streams.layout().meta();
                 let apart = if self.st.streams.zone_of(b) == Some(seq) { a } else { b };
-                let owner = Owner::Pool { what: POOL_PART_COPY };
-                let crc = crc32c::crc32c(&bytes);
-                let spot = self.append((apart, Class::MetaB), &bytes, owner, crc, Vec::new())?;
+                let spot = self.append_own((apart, Class::MetaB), &bytes, POOL_PART_COPY, vec![seq])?;
                 copy.addr = Addr::new(spot.seq, spot.offset);
                 copies.push((seq, copy));
             }
