@@ -6,7 +6,7 @@
 //! Invariants: a block in `blocks` was written after any free that covers it; what is in `recoded` is in `blocks`, with the same
 //! content.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_pool::Made;
 use terrane_wire::Txg;
@@ -59,6 +59,8 @@ pub(crate) struct Dirty {
     /// Those of them whose content is as it was, and how it shall be stored from now on.
     pub recoded: BTreeMap<u64, Made>,
     pub freed: Ranges,
+    /// Blocks of pointers that are written anew whether anything below them changes or not: level, and number in it.
+    pub pointers: BTreeSet<(u8, u64)>,
     pub spill: Spill,
     /// Its block covers other bytes than before: no pointer may stay, not even of a hole.
     pub is_resized: bool,

@@ -24,7 +24,7 @@ mod tree;
 pub use account::Account;
 pub use dnode::{ObjectKind, slot_of};
 pub use error::ObjectError;
-pub use object::Object;
+pub use object::{Again, Object};
 pub use objects::Objects;
 pub use objset::{DataPolicy, ObjectSet, ObjectSpec, Usage};
 pub use terrane_codec::{ChecksumKind, Compression, CompressionPolicy};

@@ -6,6 +6,7 @@
 //!
 //! Invariant: at most one group besides the open one has changes that are not in the tree.
 
+mod again;
 mod beside;
 mod form;
 
@@ -16,6 +17,7 @@ use crate::objset::ObjectSet;
 use crate::outlook::Outlook;
 use crate::streams::{Bounds, Streams};
 use crate::tree::{Whose, lookup, next_allocated};
+pub use again::Again;
 pub use beside::Changes;
 pub use form::StoredBlock;
 use parking_lot::{Mutex, RwLock};

@@ -184,6 +184,10 @@ impl ObjectSet {
         &self.pool
     }
 
+    pub(crate) fn dnodes(&self) -> &Arc<Object> {
+        &self.dnodes
+    }
+
     /// The header's pointer, as of the last sync.
     pub fn root(&self) -> BlockPtr {
         self.root.lock().clone()
@@ -671,7 +675,8 @@ impl ObjectSet {
         for ((object, aside), mut new) in frozen.iter().zip(pointers) {
             // First, and whatever becomes of the tree: the bonus of this group stands in the dnode in any case, and they belong together.
             let dnode = with_spill(group, aside, new.remove(&SPILL), ledger);
-            if new.is_empty() && (aside.dirty.freed.is_empty() || dnode.root.is_hole()) {
+            let is_freed = !aside.dirty.freed.is_empty() && !dnode.root.is_hole();
+            if new.is_empty() && aside.dirty.pointers.is_empty() && !is_freed {
                 dnodes.push(dnode);
                 continue;
             }
@@ -679,6 +684,7 @@ impl ObjectSet {
                 if aside.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
             // The tree that this group starts from is the one of the last sync, whatever the open group did since.
             let rewrite = Rewrite::new(group, object.whose(), dnode.clone(), checksum, ledger);
+            let rewrite = rewrite.with_pointers(&aside.dirty.pointers);
             let dnode = rewrite.run(&aside.dirty.freed, new).or_else(|error| {
                 let birth = if object.is_filled_for_another() { group.txg() } else { dnode.birth };
                 // Its tree cannot be read, so there is nothing to merge the changes into: they are lost, the rest goes on.

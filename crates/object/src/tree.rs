@@ -237,6 +237,8 @@ pub(crate) struct Rewrite<'a, 'g> {
     old: Dnode,
     /// New pointers by level.
     changes: Vec<BTreeMap<u64, BlockPtr>>,
+    /// Blocks of pointers that are written anew in any case, by level and number.
+    anew: BTreeSet<(u8, u64)>,
     /// Blocks that were taken out with all that is below them: their old pointers are released or queued already.
     detached: Vec<BTreeSet<u64>>,
     /// Pointers that leave the tree, subtrees that go to the queue, and blocks written: handed on only when the whole tree
@@ -269,6 +271,7 @@ impl<'a, 'g> Rewrite<'a, 'g> {
             ledger,
             old,
             changes,
+            anew: BTreeSet::new(),
             detached,
             leaving: Vec::new(),
             queued: Vec::new(),
@@ -276,6 +279,12 @@ impl<'a, 'g> Rewrite<'a, 'g> {
             freed_bytes: 0,
             queued_fill: 0,
         }
+    }
+
+    /// Writes these blocks of pointers anew as well, by level and number, if they are still in the tree.
+    pub fn with_pointers(mut self, anew: &BTreeSet<(u8, u64)>) -> Self {
+        self.anew.clone_from(anew);
+        self
     }
 
     /// Takes the freed ranges out, puts the new level-0 pointers in, and returns the dnode with its new root.
@@ -414,10 +423,27 @@ impl<'a, 'g> Rewrite<'a, 'g> {
             parents.entry(index / pointers).or_default().push((index % pointers, ptr));
         }
         let above = level + 1;
+        if !is_top {
+            for (_, index) in self.anew.range((above, 0)..=(above, u64::MAX)) {
+                parents.entry(*index).or_default();
+            }
+        }
         let mut numbers = Vec::with_capacity(parents.len());
         let mut requests = Vec::with_capacity(parents.len());
         for (parent, new) in parents {
-            let pointers = self.patched(above, parent, new)?;
+            let is_as_it_was = new.is_empty();
+            let pointers = match self.patched(above, parent, new) {
+                // Nobody changed it, so nothing is lost if it stays.
+                Err(error) if is_as_it_was => {
+                    self.lost(error)?;
+                    continue;
+                }
+                pointers => pointers?,
+            };
+            if is_as_it_was && pointers.is_empty() {
+                // It left the tree.
+                continue;
+            }
             if pointers.iter().all(BlockPtr::is_hole) {
                 let hole =
                     Hole { kind: self.old.kind as u8, level: above, lsize: 0, birth: self.group.txg() };

@@ -6,8 +6,7 @@
 //! hold. Then they lie where they were born, and there is nothing to tell. It costs what moving them costs, and the pointers above.
 //! (Pointers could not be changed where several trees share a block; here one does.)
 //!
-//! The oldest first: they have shown that they do not go by themselves. Metadata is left alone. It changes with what is beneath, and is a
-//! hundredth of what lives.
+//! The oldest first: they have shown that they do not go by themselves. Of metadata it is enough that one copy moved: both are written anew.
 
 use crate::addr::Addr;
 use crate::block_ptr::Normal;
@@ -135,17 +134,16 @@ impl Pool {
             let Ok(part) = self.part(&held, run.part_end()) else { continue };
             let granules = run.first.max(from)..=run.last;
             let born_there = part.entries.iter().filter(|entry| entry.identity.seq() == seq);
-            // Of data there is one copy. What is damaged is to be mended, not to be moved.
-            let data = born_there.filter(|entry| {
+            // What is damaged is to be mended, not to be moved.
+            let whole = born_there.filter(|entry| {
                 granules.contains(&entry.identity.granule())
-                    && entry.siblings.is_empty()
-                    && matches!(entry.owner, Owner::Block { level: 0, .. })
+                    && matches!(entry.owner, Owner::Block { .. })
                     && !self.may_be_damaged(entry.owner)
             });
             let tables = self.tables.read();
             // Nothing that was born there lives any more.
             let birthplace = tables.birthplace(seq)?;
-            for entry in data {
+            for entry in whole {
                 let granule = entry.identity.granule();
                 if found.len() >= most {
                     return Some(granule);

@@ -1,18 +1,21 @@
-//! Records that are written anew so that the pool's run index keeps within its bound.
+//! Blocks that are written anew so that the pool's run index keeps within its bound: records of files, and metadata.
 //!
-//! Nothing but their place changes: they hold and are stored as what they were, and no time of their file moves. Whoever changes a record
-//! meanwhile wins. Nothing is remembered of it: after a crash the pool names again what is still to be done.
+//! Nothing but their place changes: they hold what they did, records are stored as they were, and no time of a file moves. Whoever changes
+//! one meanwhile wins. Nothing is remembered of it: after a crash the pool names again what is still to be done.
 
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use terrane_object::{BlockPtr, Cost, ObjectError, ObjectId, ObjectKind, Owner, RebirthCursor, Relic};
+use std::sync::Arc;
+use terrane_object::{
+    Again, BlockPtr, Cost, Object, ObjectError, ObjectId, ObjectKind, Owner, RebirthCursor, Relic,
+};
 
-/// Content written anew in one step, in bytes, and a record; and records that are looked at.
+/// Content written anew in one step, in bytes, and a block; and blocks that are looked at.
 const STEP_BYTES: u64 = 1 << 20;
-const STEP_RECORDS: usize = 64;
+const STEP_BLOCKS: usize = 64;
 
 /// What is to be written anew.
 #[derive(Default)]
@@ -24,16 +27,17 @@ struct Named {
     relics: VecDeque<Relic>,
 }
 
-/// A record of a file.
+/// A block of this data set.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     object: u64,
+    level: u8,
     block: u64,
 }
 
 impl Fs {
-    /// Writes some records anew, if the run index takes more memory than it should. False: there is nothing to do for now. While files are
-    /// rewritten it rests: that goes by births, and would take these records for what somebody wrote.
+    /// Writes some blocks anew, if the run index takes more memory than it should. False: there is nothing to do for now. While files are
+    /// rewritten it rests: that goes by births, and would take these for what somebody wrote.
     pub fn rebirth_step(&self) -> Result<bool, Errno> {
         let named = &mut *self.rebirth.0.lock();
         if self.rewrite_goes_on() {
@@ -47,7 +51,7 @@ impl Fs {
             named.relics = relics.into();
         }
         let mut bytes = 0;
-        for _ in 0..STEP_RECORDS {
+        for _ in 0..STEP_BLOCKS {
             if bytes >= STEP_BYTES {
                 break;
             }
@@ -63,24 +67,57 @@ impl Fs {
         Ok(bytes > 0 || !named.relics.is_empty())
     }
 
-    /// Which record of this data set that is.
+    /// Which block of this data set that is.
     fn place_of(&self, relic: &Relic) -> Option<Place> {
         match relic.owner {
-            Owner::Block { objset, object, level: 0, block } if objset == self.set.id().0 => {
-                Some(Place { object, block })
+            Owner::Block { objset, object, level, block } if objset == self.set.id().0 => {
+                Some(Place { object, level, block })
             }
             _ => None,
         }
     }
 
-    /// Writes a record anew if it is still that block. Returns the content that was written, in bytes. Not as the inode's, which need not
-    /// be in memory for it: the object may be an attribute's, or have lost its name.
+    /// Writes a block anew if it is still the one that is meant. Returns the content that was written, in bytes.
     fn bear_again(&self, relic: &Relic, cursor: &mut RebirthCursor) -> Result<u64, Errno> {
-        let Some(Place { object: number, block }) = self.place_of(relic) else { return Ok(0) };
-        let object = self.set.hold(ObjectId(number))?;
+        if let Some(again) = self.set.find_again(relic.owner, relic.addr)? {
+            return self.bear_metadata(&again, cursor);
+        }
+        match self.place_of(relic) {
+            Some(Place { object, level: 0, block }) if object != 0 => {
+                let object = self.set.hold(ObjectId(object))?;
+                self.bear_record(&object, block, relic, cursor)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    fn bear_metadata(&self, again: &Again, cursor: &mut RebirthCursor) -> Result<u64, Errno> {
+        let cost = Cost { meta_bytes: again.bytes(), ..Cost::NOTHING };
+        let tx = self.begin(cost, &[(&Claims::of(again.object().0), Need::attrs())])?;
+        // As for records.
+        if self.rewrite_goes_on() {
+            return Ok(0);
+        }
+        let written = again.write(&tx)?;
+        if written > 0 {
+            cursor.born(&tx);
+            self.set.pool().note_reborn(written);
+        }
+        Ok(written)
+    }
+
+    /// Not as the inode's, which need not be in memory for it: the object may be an attribute's, or have lost its name.
+    fn bear_record(
+        &self,
+        object: &Arc<Object>,
+        block: u64,
+        relic: &Relic,
+        cursor: &mut RebirthCursor,
+    ) -> Result<u64, Errno> {
         if object.kind() != ObjectKind::File {
             return Ok(0);
         }
+        let number = object.id().0;
         let Some(was) = object.stored_pointer(block)? else { return Ok(0) };
         let BlockPtr::Normal(normal) = &was else { return Ok(0) };
         if !normal.copies().any(|addr| addr == relic.addr) {
@@ -92,7 +129,7 @@ impl Fs {
         let start = block.saturating_mul(block_bytes.into());
         let data = start..start.saturating_add(block_bytes.into());
         let file_bytes = object.block_count().saturating_mul(block_bytes.into());
-        let need = Need::records(&object, data, block_bytes, file_bytes);
+        let need = Need::records(object, data, block_bytes, file_bytes);
         let tx = self.begin(Cost::NOTHING, &[(&Claims::of(number), need)])?;
         let stored = made.stored_bytes();
         // Looked at once more, within the group: a rewrite that begins later commits it before it takes births for its own.

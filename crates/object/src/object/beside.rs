@@ -90,7 +90,7 @@ impl Object {
     }
 
     /// With the tree of the last sync.
-    fn living_dnode(&self) -> Result<Dnode, ObjectError> {
+    pub(super) fn living_dnode(&self) -> Result<Dnode, ObjectError> {
         let state = self.state.read();
         if state.destroyed { Err(ObjectError::NotFound(self.id())) } else { Ok(state.dnode.clone()) }
     }
@@ -180,6 +180,7 @@ impl Object {
         our_dirty.blocks = std::mem::take(&mut their_dirty.blocks);
         our_dirty.recoded = std::mem::take(&mut their_dirty.recoded);
         our_dirty.freed = std::mem::take(&mut their_dirty.freed);
+        our_dirty.pointers = std::mem::take(&mut their_dirty.pointers);
         their_dirty.free(0, u64::MAX);
         (ours.recent, theirs.recent) = (Recent::default(), Recent::default());
         for object in [self, other] {

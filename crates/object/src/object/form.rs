@@ -50,7 +50,7 @@ impl Object {
     }
 
     /// Has a block stored in another form with this group, its content being what [`stored_block`](Self::stored_block) said. False: the
-    /// block is not `was` any more, and whoever changed it wins. Nothing but the form changes, so no lock of a floor above is needed.
+    /// block is not `was` any more, and whoever changed it wins.
     pub fn recode_block(
         self: &Arc<Self>,
         tx: &Tx,
@@ -58,28 +58,7 @@ impl Object {
         (was, content): (&BlockPtr, Arc<Vec<u8>>),
         made: Made,
     ) -> Result<bool, ObjectError> {
-        loop {
-            let root = self.state.read().dnode.root.clone();
-            if self.stored_pointer(block)?.as_ref() != Some(was) {
-                return Ok(false);
-            }
-            // Looked for again where the tree was replaced between the look and this.
-            let outcome = self.change(tx, |state| {
-                if state.dnode.root != root {
-                    return None;
-                }
-                let is_same = matches!(state.known(block), Known::Nothing);
-                if is_same {
-                    let dirty = state.dirty(tx.txg());
-                    dirty.blocks.insert(block, content.clone());
-                    dirty.recoded.insert(block, made.clone());
-                }
-                Some(is_same)
-            })?;
-            if let Some(done) = outcome {
-                return Ok(done);
-            }
-        }
+        self.put_again(tx, block, (was, &content), Some(&made))
     }
 
     /// Gives it blocks of another size, with what it holds: all of it is read, and written with this group, which must have room for it.

@@ -1,0 +1,194 @@
+//! A block of metadata that is written anew with what it holds: a block of names, a spill, a block of pointers, or of dnodes.
+//!
+//! It is looked for first, and read: so that what cannot be read, or is not there any more, joins no group. Then its change is made, if it
+//! is still what was found. A block of dnodes is written whenever one of its objects is, and so are the blocks of pointers above it: there
+//! it is enough to write any object that lies below, unchanged.
+
+use super::Object;
+use crate::dirty::{Known, Spill};
+use crate::dnode::{Dnode, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL, dnode_offsets};
+use crate::error::ObjectError;
+use crate::objset::{FREE_QUEUE, HEADER, ObjectSet};
+use crate::tree::{children, lookup};
+use std::sync::Arc;
+use terrane_pool::{Addr, BlockPtr, Made, Owner, Tx};
+use terrane_wire::ObjectId;
+
+/// A block that was found.
+#[derive(Debug)]
+pub struct Again {
+    object: Arc<Object>,
+    what: What,
+    ptr: BlockPtr,
+    /// Of the blocks that will be written, but for the dnode's: at the worst, one copy.
+    bytes: u64,
+}
+
+#[derive(Debug)]
+enum What {
+    /// A block of the object, and what it holds.
+    Block(u64, Arc<Vec<u8>>),
+    Spill(Arc<Vec<u8>>),
+    /// Of pointers: its level, and number in it.
+    Pointers(u8, u64),
+    /// Of dnodes, or of pointers above them: the object lies below.
+    Dnode,
+}
+
+impl std::fmt::Debug for Object {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "object {}", self.id())
+    }
+}
+
+impl ObjectSet {
+    /// The block of metadata of this set of which one copy was born at `addr`, as of the last sync. `None`: it is none, is not there any
+    /// more, or changes in any case.
+    pub fn find_again(&self, owner: Owner, addr: Addr) -> Result<Option<Again>, ObjectError> {
+        let Owner::Block { objset, object: number, level, block } = owner else { return Ok(None) };
+        // The header is written with every group that changes anything, and the free queue whenever it does.
+        if objset != self.id().0 || number == HEADER || number == FREE_QUEUE.0 {
+            return Ok(None);
+        }
+        if number == 0 {
+            return self.find_dnode(level, block, addr);
+        }
+        let object = self.hold(ObjectId(number))?;
+        if level > 0 {
+            return object.find_pointers(level, block, addr);
+        }
+        if block == SPILL {
+            let ptr = object.dnode().spill;
+            let Some(spill) = object.spill()?.filter(|_| is_born_at(&ptr, addr)) else { return Ok(None) };
+            let bytes = spill.len() as u64;
+            return Ok(Some(Again { object, what: What::Spill(spill), ptr, bytes }));
+        }
+        if !object.kind().is_metadata() {
+            return Ok(None);
+        }
+        let found = object.stored_block(block)?.filter(|(ptr, _)| is_born_at(ptr, addr));
+        Ok(found.map(|(ptr, content)| {
+            let bytes = content.len() as u64 + object.dnode().pointers_above(0);
+            Again { object, what: What::Block(block, content), ptr, bytes }
+        }))
+    }
+
+    /// An object below a block of dnodes, or of pointers above them.
+    fn find_dnode(&self, level: u8, index: u64, addr: Addr) -> Result<Option<Again>, ObjectError> {
+        let dnodes = self.dnodes();
+        let dnode = dnodes.dnode();
+        let ptr = lookup(self.pool(), dnodes.whose(), &dnode, level, index)?;
+        if !is_born_at(&ptr, addr) {
+            return Ok(None);
+        }
+        let bytes_each = u64::from(dnode.block_bytes);
+        let first = index.saturating_mul(dnode.span(level));
+        let Some(offset) = dnodes.next_data(first.saturating_mul(bytes_each))? else { return Ok(None) };
+        let block = offset / bytes_each;
+        if block >= first.saturating_add(dnode.span(level)) {
+            return Ok(None);
+        }
+        let Some(offset) = dnode_offsets(&dnodes.read_block(block)?).next() else { return Ok(None) };
+        let number = block.saturating_mul(SLOTS_PER_BLOCK).saturating_add((offset / SLOT_BYTES) as u64);
+        let object = self.hold(ObjectId(number))?;
+        Ok(Some(Again { object, what: What::Dnode, ptr, bytes: dnode.pointers_above(level) }))
+    }
+}
+
+impl Object {
+    fn find_pointers(
+        self: Arc<Self>,
+        level: u8,
+        index: u64,
+        addr: Addr,
+    ) -> Result<Option<Again>, ObjectError> {
+        let dnode = self.living_dnode()?;
+        let (set, whose) = (self.set()?, self.whose());
+        let ptr = lookup(set.pool(), whose, &dnode, level, index)?;
+        if !is_born_at(&ptr, addr) {
+            return Ok(None);
+        }
+        children(set.pool(), whose, &ptr, level, index)?;
+        let bytes = u64::from(dnode.indirect_bytes) + dnode.pointers_above(level);
+        Ok(Some(Again { object: self, what: What::Pointers(level, index), ptr, bytes }))
+    }
+
+    /// Has a block stored anew with this group, its content being what [`stored_block`](Self::stored_block) said; in the form that `made`
+    /// has, or as any other of its kind. False: the block is not `was` any more, and whoever changed it wins. What it holds does not
+    /// change, so no lock of a floor above is needed.
+    pub(super) fn put_again(
+        self: &Arc<Self>,
+        tx: &Tx,
+        block: u64,
+        (was, content): (&BlockPtr, &Arc<Vec<u8>>),
+        made: Option<&Made>,
+    ) -> Result<bool, ObjectError> {
+        loop {
+            let root = self.state.read().dnode.root.clone();
+            if self.stored_pointer(block)?.as_ref() != Some(was) {
+                return Ok(false);
+            }
+            // Looked for again where the tree was replaced between the look and this.
+            let outcome = self.change(tx, |state| {
+                if state.dnode.root != root {
+                    return None;
+                }
+                let is_same = matches!(state.known(block), Known::Nothing);
+                if is_same {
+                    let dirty = state.dirty(tx.txg());
+                    dirty.blocks.insert(block, content.clone());
+                    dirty.recoded.extend(made.map(|made| (block, made.clone())));
+                }
+                Some(is_same)
+            })?;
+            if let Some(done) = outcome {
+                return Ok(done);
+            }
+        }
+    }
+}
+
+impl Again {
+    pub fn object(&self) -> ObjectId {
+        self.object.id()
+    }
+
+    /// What writing it takes beside the object's dnode, in bytes of metadata.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Has it written with this group, if it is still what was found. Returns stored bytes, all copies; 0: it is not.
+    pub fn write(&self, tx: &Tx) -> Result<u64, ObjectError> {
+        let object = &self.object;
+        let is_same = match &self.what {
+            What::Block(block, content) => object.put_again(tx, *block, (&self.ptr, content), None)?,
+            What::Spill(spill) => object.change(tx, |state| {
+                let is_same =
+                    matches!(state.known_spill(), Spill::Unchanged) && state.dnode.spill == self.ptr;
+                if is_same {
+                    state.dirty(tx.txg()).spill = Spill::New(spill.clone());
+                }
+                is_same
+            })?,
+            // Whether it is still there is seen when the tree is rewritten.
+            What::Pointers(level, index) => {
+                object.change(tx, |state| state.dirty(tx.txg()).pointers.insert((*level, *index)))?;
+                true
+            }
+            What::Dnode => object.change(tx, |_| true)?,
+        };
+        Ok(if is_same { self.ptr.allocated_bytes() } else { 0 })
+    }
+}
+
+impl Dnode {
+    /// Bytes of the blocks of pointers above one of this level.
+    fn pointers_above(&self, level: u8) -> u64 {
+        u64::from(self.indirect_bytes) * u64::from(self.levels.saturating_sub(level + 1))
+    }
+}
+
+fn is_born_at(ptr: &BlockPtr, addr: Addr) -> bool {
+    matches!(ptr, BlockPtr::Normal(normal) if normal.copies().any(|copy| copy == addr))
+}
