@@ -37,7 +37,7 @@ use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 pub(crate) use by_hand::ByHand;
 pub use by_hand::{GcMode, GcProgress, Victim};
 pub(crate) use evacuate::LAST_ROOM_PART;
-use memory::INDEX_LOOK_BYTES;
+use memory::{INDEX_LOOK_BYTES, Saving};
 
 /// Victims of one group at the most.
 const VICTIMS_MAX: usize = 64;
@@ -94,6 +94,7 @@ pub(crate) struct Collector {
     /// Bytes that moved since the memory of the run index was looked at, and whether there was too little of it.
     moved_since_look: u64,
     is_coarse: bool,
+    saving: Saving,
 }
 
 /// A victim that is being emptied.
@@ -149,6 +150,7 @@ impl Collector {
             is_stuck: false,
             moved_since_look: INDEX_LOOK_BYTES,
             is_coarse: false,
+            saving: Saving::default(),
         }
     }
 
@@ -343,7 +345,10 @@ impl Group<'_> {
         }
         self.obey_new_bound();
         let needed = self.wanted_gain();
-        let wanted = self.asked_gain(needed);
+        let mut wanted = self.asked_gain(needed);
+        if wanted == 0 {
+            wanted = self.gain_for_memory()?;
+        }
         if wanted == 0 {
             self.st.collector.is_stuck = false;
             self.note_collection(0, 0, 0);
@@ -476,7 +481,8 @@ impl Group<'_> {
     /// The victim that is emptied when there is hardly any room: the one in progress if the rest of it fits, or else the one in which
     /// least lives.
     fn instead_of(&mut self, progress: Progress, room: u64) -> Result<Option<Progress>, PoolError> {
-        let fits = |progress: &Progress| progress.worth.left() + self.pool.last_room(progress) <= room;
+        let (pool, frees) = (self.pool, self.frees.len());
+        let fits = |progress: &Progress| progress.worth.left() + pool.last_room(progress, frees) <= room;
         if fits(&progress) {
             return Ok(Some(progress));
         }

@@ -34,7 +34,7 @@ use terrane_device::{Device, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, Txg, Writer, ZoneSeq};
 
 /// Frees that a record holds itself; more go to dead-log blocks.
-const INLINE_FREES_MAX: usize = 1024;
+pub(crate) const INLINE_FREES_MAX: usize = 1024;
 /// Frees in one dead-log block.
 const DEAD_LOG_FREES: usize = 16 << 10;
 /// Group numbers are leased this many at a time.
@@ -585,16 +585,22 @@ impl Group<'_> {
     /// Everything is appended: write the record, make it the root, and let the tables follow.
     fn commit(mut self, root: BlockPtr) -> Result<(), PoolError> {
         self.free_what_no_replay_needs();
-        self.reset = self.st.resets_done.iter().map(|(seq, _)| *seq).collect();
-        for (_, copies) in std::mem::take(&mut self.st.resets_done) {
-            for (addr, len) in copies {
-                self.frees.push(Free { addr, granules: (granule_bytes(len) / GRANULE) as u32 });
-            }
-        }
+        let left = self.take_resets();
+        self.frees.extend(left);
         self.judge_frees();
-        self.write_dead_log()?;
+        if self.frees.len() > INLINE_FREES_MAX {
+            let frees = std::mem::take(&mut self.frees);
+            self.write_dead_log(&frees)?;
+            self.frees = frees;
+        }
         self.drain()?;
-        let part_copies = self.copy_moved_parts()?;
+        let mut part_copies = self.copy_moved_parts()?;
+        // Where a batch failed and room was short zones were reset meanwhile, and may be open again: this record must tell of both.
+        while !self.st.resets_done.is_empty() {
+            self.tell_of_resets()?;
+            self.drain()?;
+            part_copies.append(&mut self.copy_moved_parts()?);
+        }
         let mut appended = self.st.streams.take_group();
         self.note_shared(std::mem::take(&mut appended.shared));
         let mut record = self.compose(root.clone(), &mut appended, part_copies);
@@ -618,13 +624,33 @@ impl Group<'_> {
         }
     }
 
+    /// Has the record name the zones that were reset since the last one. What they leave behind is to be freed: the copies of their parts.
+    fn take_resets(&mut self) -> Vec<Free> {
+        let resets = std::mem::take(&mut self.st.resets_done);
+        self.reset.extend(resets.iter().map(|(seq, _)| *seq));
+        let copies = resets.into_iter().flat_map(|(_, copies)| copies);
+        copies.map(|(addr, len)| Free { addr, granules: (granule_bytes(len) / GRANULE) as u32 }).collect()
+    }
+
+    /// Of zones that were reset when the other frees were written already, or will be with the record.
+    fn tell_of_resets(&mut self) -> Result<(), PoolError> {
+        let left = self.take_resets();
+        let is_logged = !self.dead_log.is_empty();
+        self.frees.extend_from_slice(&left);
+        self.frees.sort_unstable();
+        if is_logged && !left.is_empty() {
+            self.write_dead_log(&left)?;
+        } else if self.frees.len() > INLINE_FREES_MAX {
+            let frees = std::mem::take(&mut self.frees);
+            self.write_dead_log(&frees)?;
+            self.frees = frees;
+        }
+        Ok(())
+    }
+
     /// Too many frees for the record go to blocks of their own. They are bootstrap blocks, because replay reads them before it knows
     /// where anything is.
-    fn write_dead_log(&mut self) -> Result<(), PoolError> {
-        if self.frees.len() <= INLINE_FREES_MAX {
-            return Ok(());
-        }
-        let frees = std::mem::take(&mut self.frees);
+    fn write_dead_log(&mut self, frees: &[Free]) -> Result<(), PoolError> {
         // An entry takes at most 14 bytes.
         let chunk_max = DEAD_LOG_FREES.min(self.pool.max_block() as usize / 16);
         for chunk in frees.chunks(chunk_max) {
@@ -634,7 +660,6 @@ impl Group<'_> {
             let ptr = self.write_boot(POOL_DEAD_LOG, &stored)?;
             self.dead_log.push(ptr);
         }
-        self.frees = frees;
         Ok(())
     }
 
@@ -697,6 +722,7 @@ impl Group<'_> {
         appended: &mut Appended,
         part_copies: Vec<(ZoneSeq, crate::record::PartCopy)>,
     ) -> Record {
+        assert!(self.st.resets_done.is_empty(), "a zone that was reset may be open again in this group");
         let mut deltas: BTreeMap<ZoneSeq, i64> = BTreeMap::new();
         let mut delta = |seq: ZoneSeq, bytes: i64| *deltas.entry(seq).or_default() += bytes;
         let tables = self.pool.tables.read();

@@ -37,12 +37,28 @@ pub struct RebirthCursor {
     /// Blocks that were named since, and the newest group that writes some of them: with it the index gets smaller.
     named: u64,
     group: Txg,
-    /// Whether some were born since the first birthplace. Where none was it is not looked again before this group.
+    /// The group that had been synced when it began with the first birthplace, and when it came to the end of the last one.
+    began: Txg,
+    ended: Option<Txg>,
+    /// Whether some were born since the first birthplace, and none in the pass before: those that were named last may have come in this
+    /// one. Where none was in two passes it is not looked again before a group.
     some_born: bool,
+    was_barren: bool,
     rests_until: Txg,
 }
 
 impl RebirthCursor {
+    /// All birthplaces were looked at.
+    fn pass_ended(&mut self, synced: Txg) {
+        if !self.some_born && self.was_barren {
+            self.rests_until = Txg(synced.0 + REST_GROUPS);
+        }
+        self.was_barren = !self.some_born;
+        // A pass that began before this group may begin again with it.
+        self.ended = Some(synced).filter(|_| self.began == synced);
+        (self.next, self.some_born, self.began) = ((ZoneSeq(0), 0), false, synced);
+    }
+
     /// One that was named is written with this transaction.
     pub fn born(&mut self, tx: &Tx) {
         (self.some_born, self.group) = (true, self.group.max(tx.txg()));
@@ -73,7 +89,8 @@ impl Pool {
     pub fn relics(&self, cursor: &mut RebirthCursor) -> Vec<Relic> {
         let mut found = Vec::new();
         let synced = self.txg.synced();
-        if synced < cursor.rests_until {
+        // What was named stays until the next group is synced.
+        if synced < cursor.rests_until || cursor.ended == Some(synced) {
             return found;
         }
         let wanted = match cursor.looked {
@@ -92,11 +109,7 @@ impl Pool {
         while parts > 0 && found.len() < most {
             let next = self.tables.read().next_gone(cursor.next.0);
             let Some((seq, runs)) = next else {
-                // Those that were named last may still come.
-                if !cursor.some_born && found.is_empty() {
-                    cursor.rests_until = Txg(synced.0 + REST_GROUPS);
-                }
-                (cursor.next, cursor.some_born) = ((ZoneSeq(0), 0), false);
+                cursor.pass_ended(synced);
                 break;
             };
             let from = if seq == cursor.next.0 { cursor.next.1 } else { 0 };

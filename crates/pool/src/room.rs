@@ -221,7 +221,8 @@ impl Pool {
             }
         }
         // What died holds what lives in it until that is moved, and no more.
-        for zone in st.collector.dead().filter_map(|seq| tables.zones.get(&seq)) {
+        let dead = st.collector.dead().filter_map(|seq| tables.zones.get(&seq));
+        for zone in dead.filter(|zone| !leave(zone)) {
             (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
         }
         let stay = self.devices.capacities().into_iter();

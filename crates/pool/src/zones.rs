@@ -254,15 +254,24 @@ impl Tables {
         self.gone.is_packed()
     }
 
+    /// Bytes of memory of the dead sets of zones that are there.
+    pub fn dead_set_bytes(&self) -> u64 {
+        self.zones.values().map(|zone| zone.born.dead.memory_bytes() as u64).sum()
+    }
+
     /// What the tables take beside the rows of zones that are there.
     pub fn index_size(&self) -> IndexSize {
         let (gone, runs) = self.gone.counts();
-        let mut size =
-            IndexSize { runs, gone, run_index_bytes: self.gone.memory_bytes(), ..IndexSize::default() };
+        let mut size = IndexSize {
+            runs,
+            gone,
+            run_index_bytes: self.gone.memory_bytes(),
+            dead_set_bytes: self.dead_set_bytes(),
+            ..IndexSize::default()
+        };
         for zone in self.zones.values() {
             size.runs += zone.born.runs.len() as u64;
             size.run_index_bytes += (zone.born.runs.capacity() * size_of::<Run>()) as u64;
-            size.dead_set_bytes += zone.born.dead.memory_bytes() as u64;
         }
         size.is_packed = self.gone.is_packed();
         size.rows_bytes = size.bytes() - self.gone.memory_bytes() + self.gone.rows_bytes();

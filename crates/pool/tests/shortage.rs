@@ -11,13 +11,14 @@ use std::time::Duration;
 use support::{create, fill, import, options, owner, sim, verify, work};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, Fault, SimConfig, SimDevice, ZoneState};
+use terrane_pool::label::Role;
 use terrane_pool::record::Home;
 use terrane_pool::zones::Phase;
 use terrane_pool::{
     BlockPtr, Client, Cost, CreateOptions, Env, Group, ImportOptions, Pool, PoolError, SeededEnv, SystemEnv,
     Tx,
 };
-use terrane_wire::{Txg, ZoneIdx};
+use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// Zones in which nothing lies, by the tables.
 fn empty_zones(pool: &Pool) -> Vec<ZoneIdx> {
@@ -513,6 +514,74 @@ fn what_is_garbage_in_a_zone_that_died_is_no_room_and_what_lives_there_moves_awa
         pool.drop_cache();
         verify(&pool, &toy);
     }
+}
+
+/// A batch fails and there is no room for it but what waits to be reset: the group that resets it and opens it again tells of both.
+#[test]
+fn what_a_group_in_trouble_leaves_can_be_imported_as_it_is() {
+    let (mut looks, mut in_a_hurry) = (0, 0);
+    for seed in 26..40u64 {
+        let device = sim(seed, seed.is_multiple_of(2));
+        let (pool, toy) = create(&device, seed);
+        let env = SeededEnv::new(seed);
+        work(&pool, &toy, &env, 20).unwrap();
+        kill_all_but(&pool, &device, 4 + (seed % 4) as usize, ZoneState::ReadOnly);
+        let one_in = 10 + (seed % 30) as u32;
+        let fault = device.inject(Fault::WriteError { zone: None, one_in, partial: seed.is_multiple_of(3) });
+        let mut fired = 0;
+        for _ in 0..60 {
+            let (resets, oldest) = (pool.stats().reset_zones, pool.oldest_txg());
+            match work(&pool, &toy, &env, 1) {
+                Ok(()) | Err(PoolError::NoSpace { .. }) => {}
+                // So many zones failed that there is none.
+                Err(_) => break,
+            }
+            if std::mem::replace(&mut fired, device.fired(fault)) == device.fired(fault) {
+                continue;
+            }
+            looks += 1;
+            in_a_hurry += u64::from(pool.stats().reset_zones > resets && pool.oldest_txg() > oldest);
+            let left = device.restarted(Kept::Everything);
+            left.clear_faults();
+            let (newest, versions) = (pool.synced_txg(), toy.state.lock().versions.clone());
+            let (pool, toy) = import(&left, seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            assert_eq!(pool.synced_txg(), newest, "seed {seed}");
+            assert!(toy.state.lock().versions == versions, "seed {seed}");
+            verify(&pool, &toy);
+            pool.abandon();
+        }
+        pool.abandon();
+    }
+    assert!(in_a_hurry > 100, "the canary: zones were reset in {in_a_hurry} of {looks} groups");
+}
+
+/// A zone that died, on a device that is to leave, was room once and is taken off once.
+#[test]
+fn a_device_with_a_dead_zone_can_be_replaced() {
+    let seed = 71;
+    let device = sim(seed, true);
+    let (pool, toy) = create(&device, seed);
+    let env = SeededEnv::new(seed);
+    while pool.stats().collected_zones < 3 {
+        work(&pool, &toy, &env, 1).unwrap();
+    }
+    let full = pool.zones().into_iter().filter(|zone| zone.phase == Phase::Full && zone.live > 0);
+    let victim = full.min_by_key(|zone| zone.live).unwrap();
+    device.kill_zone(victim.home.zone, ZoneState::ReadOnly).unwrap();
+    let size = pool.status().size_bytes;
+    for groups in 0.. {
+        if pool.status().size_bytes + (3 << 18) < size {
+            break;
+        }
+        assert!(groups < 400, "nobody noticed");
+        work(&pool, &toy, &env, 1).unwrap();
+    }
+    pool.add_device(Arc::new(sim(seed + 1, true)), Role::Data).unwrap();
+    pool.remove_device(DeviceIdx(0), &mut |_, _| {}).unwrap();
+    assert!(pool.zones().iter().all(|zone| zone.phase == Phase::Gone || zone.home.device != DeviceIdx(0)));
+    work(&pool, &toy, &env, 5).unwrap();
+    pool.drop_cache();
+    verify(&pool, &toy);
 }
 
 /// Blocks of which two copies lie in one zone.

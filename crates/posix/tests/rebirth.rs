@@ -4,8 +4,9 @@
 
 mod support;
 
+use std::collections::{BTreeMap, BTreeSet};
 use support::{Machine, Rng, Short, USER};
-use terrane_object::{BlockPtr, ObjectId, Pool};
+use terrane_object::{BlockPtr, ObjectId, Pool, RebirthCursor};
 use terrane_pool::MemoryBounds;
 use terrane_posix::{Ino, RewriteSpec, SetXattr};
 
@@ -25,26 +26,40 @@ fn index_bytes(m: &Machine) -> u64 {
 struct Churned {
     ino: Ino,
     versions: Vec<u64>,
+    /// Of each record some bytes are noise, and the others zeros.
+    noise_bytes_min: u64,
     rng: Rng,
 }
 
 impl Churned {
     fn new(m: &Machine, seed: u64) -> Churned {
+        Churned::made(m, seed, RECORD)
+    }
+
+    fn of_any_length(m: &Machine, seed: u64) -> Churned {
+        Churned::made(m, seed, 300)
+    }
+
+    fn made(m: &Machine, seed: u64, noise_bytes_min: u64) -> Churned {
         let ino = m.fs().file(m.fs().root(), "file").ino;
-        let mut churned = Churned { ino, versions: vec![0; RECORDS as usize], rng: Rng(seed) };
+        let versions = vec![0; RECORDS as usize];
+        let mut churned = Churned { ino, versions, noise_bytes_min, rng: Rng(seed) };
         (0..RECORDS).for_each(|at| churned.put(m, at));
         m.fs().sync().unwrap();
         churned
     }
 
-    fn content(at: u64, version: u64) -> Vec<u8> {
-        let mut rng = Rng(at << 20 | version);
-        (0..RECORD / 8).flat_map(|_| rng.next().to_le_bytes()).collect()
+    fn content(&self, at: u64) -> Vec<u8> {
+        let mut rng = Rng(at << 20 | self.versions[at as usize]);
+        let noise = self.noise_bytes_min + rng.below(RECORD - self.noise_bytes_min + 1);
+        let mut content: Vec<u8> = (0..RECORD / 8).flat_map(|_| rng.next().to_le_bytes()).collect();
+        content[noise as usize..].fill(0);
+        content
     }
 
     fn put(&mut self, m: &Machine, at: u64) {
         self.versions[at as usize] += 1;
-        m.fs().put(self.ino, at * RECORD, &Churned::content(at, self.versions[at as usize]));
+        m.fs().put(self.ino, at * RECORD, &self.content(at));
     }
 
     /// So many capacities of the file, three quarters of it in a quarter.
@@ -71,8 +86,8 @@ impl Churned {
     fn verify(&self, m: &Machine) {
         let found = m.fs().bytes(self.ino);
         assert_eq!(found.len() as u64, RECORDS * RECORD);
-        for ((at, version), found) in (0..).zip(&self.versions).zip(found.chunks(RECORD as usize)) {
-            assert!(found == Churned::content(at, *version), "record {at}");
+        for (at, found) in (0..).zip(found.chunks(RECORD as usize)) {
+            assert!(found == self.content(at), "record {at}");
         }
     }
 }
@@ -166,6 +181,81 @@ fn values_of_attributes_are_born_again_and_what_cannot_be_read_is_left_alone() {
         m.fs().getxattr(*ino, b"user.large", &mut found).unwrap();
         assert!(found == noise(at), "{ino}");
     }
+}
+
+/// Where nothing comes of what was named, as below a block of pointers that nobody can read, it is named twice, and then not for long.
+#[test]
+fn what_is_never_born_is_not_named_for_ever() {
+    let m = machine(9);
+    let mut churned = Churned::new(&m, 9);
+    churned.churn(&m, 3, &mut |_| {});
+    m.pool().gc_request(0).unwrap();
+    let group = || m.pool().commit_txg(m.pool().open_txg()).unwrap();
+    while !m.pool().gc_progress().done {
+        group();
+    }
+    bound(m.pool(), 0);
+    (0..6).for_each(|_| group());
+    let (mut cursor, mut named, mut quiet, mut longest) = (RebirthCursor::default(), BTreeMap::new(), 0, 0);
+    for _ in 0..200 {
+        group();
+        let mut of_group = BTreeSet::new();
+        loop {
+            let relics = m.pool().relics(&mut cursor);
+            if relics.is_empty() {
+                break;
+            }
+            for relic in relics {
+                assert!(of_group.insert(relic.addr), "named twice in one group: {relic:?}");
+                *named.entry(relic.addr).or_insert(0) += 1;
+            }
+        }
+        quiet = if of_group.is_empty() { quiet + 1 } else { 0 };
+        longest = longest.max(quiet);
+    }
+    assert!(named.len() > 300 && longest >= 60, "{} blocks, {longest} groups without any", named.len());
+    // 200 groups are three rests and what lies between them.
+    assert!(named.values().all(|times| *times <= 8), "{named:?}");
+}
+
+/// In a pool with room to spare no zone need be emptied, and what died in each of them is remembered.
+#[test]
+fn dead_sets_keep_within_half_of_the_bound_though_nobody_lacks_room() {
+    // Records of any length, stored: nothing but lengths tells where the dead lie.
+    let roomy = || {
+        let props = [("recordsize", "4K"), ("compression", "lz4"), ("atime", "off")];
+        Machine::sized(8, &props, 64, 8 << 20)
+    };
+    let without = roomy();
+    let mut churned = Churned::of_any_length(&without, 8);
+    churned.churn(&without, 6, &mut |_| {});
+    let unbounded = without.pool().stats().dead_set_bytes;
+
+    let mut m = roomy();
+    let most = unbounded / 2;
+    bound(m.pool(), 2 * most);
+    let mut churned = Churned::of_any_length(&m, 8);
+    let (mut largest, mut why) = (0, BTreeSet::new());
+    churned.churn(&m, 6, &mut |m| {
+        while m.fs().rebirth_step().unwrap() {}
+        largest = largest.max(m.pool().stats().dead_set_bytes);
+        why.insert(m.pool().gc_now().0.name());
+    });
+    assert!(largest <= most, "{largest} bytes where {most} may be taken, {unbounded} if nobody cared");
+    assert!(why.contains("memory"), "{why:?}");
+    let written = churned.versions.iter().sum::<u64>() * RECORD;
+    let copied = m.pool().stats().collected_bytes;
+    assert!(copied < written, "{copied} of {written}");
+    // When nothing changes it comes to an end.
+    let group = || m.pool().commit_txg(m.pool().open_txg()).unwrap();
+    (0..100).for_each(|_| group());
+    let before = m.pool().stats().collected_bytes;
+    (0..100).for_each(|_| group());
+    assert_eq!(m.pool().stats().collected_bytes, before);
+    assert_eq!(m.pool().check_tables(), vec![]);
+    churned.verify(&m);
+    m.remount();
+    churned.verify(&m);
 }
 
 /// Whole zones of metadata that nobody changes move as well: blocks of names, of pointers and of dnodes, and spills.

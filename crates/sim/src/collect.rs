@@ -8,7 +8,7 @@
 //! [`seeded`] takes larger pools of many kinds through two crashes, with zones that die, writes and resets that fail, and resets that
 //! were never done, and on drives with [limits](Drives::Tight).
 
-use crate::crash::{live_on, recover, recover_to};
+use crate::crash::{live_on, recover, recover_to, recover_unchecked};
 use crate::dice::Dice;
 use crate::machine::{Machine, Plan, USER};
 use crate::model::{Content, Node};
@@ -409,8 +409,18 @@ pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
         let fault = make(&mut dice, trouble, &workload).map(|fault| device.inject(fault));
         device.crash_after(device.ops_done() + dice.below(900));
         let mut lost = false;
+        let mut fired = 0;
         for step in 0..400 {
             let ended = if step % 7 == 6 { workload.sync() } else { workload.step() };
+            let fires = fault.map_or(0, |fault| device.fired(fault));
+            if fires > fired && trouble != Trouble::Offline && device.is_powered() {
+                // What a group leaves that had trouble is only seen if it is the last one. Copies may share a zone, until it ends.
+                fired = fires;
+                let left = device.restarted(Kept::Everything);
+                recover_unchecked(&workload, &left, seed).map_err(|failure| {
+                    at(failure.within(format_args!("right after trouble, life {life}, step {step}")))
+                })?;
+            }
             match ended {
                 Ok(Step::Done) => {}
                 Ok(Step::Dead) => break,

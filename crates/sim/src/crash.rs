@@ -23,7 +23,23 @@ pub(crate) fn recover_to(
     device: &SimDevice,
     seed: u64,
 ) -> Result<Workload, Failure> {
-    let mut machine = Machine::import(device, seed, false)?;
+    let machine = Machine::import(device, seed, false)?;
+    let group = machine.group().0;
+    machine.check().map_err(|failure| failure.within(format_args!("group {group}")))?;
+    compare(before, promised, machine, seed)
+}
+
+/// Likewise, whatever `check` says of where blocks lie.
+pub(crate) fn recover_unchecked(
+    before: &Workload,
+    device: &SimDevice,
+    seed: u64,
+) -> Result<Workload, Failure> {
+    compare(before, before.promised(), Machine::import(device, seed, false)?, seed)
+}
+
+/// Mounts what was imported, and compares its tree with what it may be.
+fn compare(before: &Workload, promised: u64, mut machine: Machine, seed: u64) -> Result<Workload, Failure> {
     let group = machine.group().0;
     let states = before.states(group);
     ensure(!states.is_empty(), || format!("group {group} was found, which never ended"))?;
@@ -31,7 +47,6 @@ pub(crate) fn recover_to(
         let newest = states.iter().map(|state| state.steps).max();
         format!("group {group} of operation {newest:?} was found, {promised} was promised")
     })?;
-    machine.check().map_err(|failure| failure.within(format_args!("group {group}")))?;
     machine.mount()?;
     let mut last = None;
     for state in states.iter().filter(|state| state.steps >= promised) {

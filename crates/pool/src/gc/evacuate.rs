@@ -8,7 +8,7 @@
 
 use super::{Progress, VICTIMS_MAX};
 use crate::error::PoolError;
-use crate::group::Group;
+use crate::group::{Group, INLINE_FREES_MAX};
 use crate::leaving::leaving_zone;
 use crate::pool::Pool;
 use crate::record::Home;
@@ -53,6 +53,9 @@ impl Group<'_> {
             piece = if fits { piece.saturating_sub(moved.max(1)) } else { 0 };
             if progress.part < progress.parts.len() {
                 self.st.collector.leaving = Some(progress);
+                if fits {
+                    self.pool.want_another_group();
+                }
                 continue;
             }
             done.push(progress.victim);
@@ -95,17 +98,20 @@ impl Group<'_> {
 }
 
 impl Pool {
-    /// What the commit takes at the most after the last victim there is room for was emptied: both copies of sections and of the record,
-    /// and the ends of open zones that the last blocks did not fit.
-    pub(super) fn last_room(&self, progress: &Progress) -> u64 {
+    /// What the commit takes at the most after the last victim there is room for was emptied: both copies of sections, of the record and of
+    /// so many frees, and the ends of open zones that the last blocks did not fit.
+    pub(super) fn last_room(&self, progress: &Progress, frees: usize) -> u64 {
         let entries = || progress.parts.iter().skip(progress.part).flat_map(|part| &part.entries);
         let largest = entries().map(|entry| u64::from(entry.psize)).max().unwrap_or(0);
         let told = entries().count() as u64 * TOLD_BYTES;
         let commit = LAST_COMMIT_BYTES + self.hurried_bytes() + told + 2 * largest;
-        commit.min(self.commit_room() / LAST_ROOM_PART)
+        let dead_log = if frees > INLINE_FREES_MAX { frees as u64 * FREE_BYTES } else { 0 };
+        commit.min(self.commit_room() / LAST_ROOM_PART) + dead_log
     }
 }
 
+/// What a free takes in both copies of the dead log, in bytes.
+const FREE_BYTES: u64 = 2 * 14;
 /// What a moved block takes in the directory and in both copies of the record, in bytes.
 const TOLD_BYTES: u64 = 128;
 /// Both copies of a record that says nothing, and of what is padded, with room to spare.
