@@ -9,6 +9,8 @@
 mod again;
 mod beside;
 mod form;
+#[cfg(test)]
+mod tests;
 
 use crate::dirty::{Dirty, Known, Spill};
 use crate::dnode::{Dnode, OBJECT_BYTES_MAX, ObjectKind, SPILL, check_block_bytes};
@@ -841,62 +843,5 @@ impl State {
         let dirty = self.dirty(txg);
         dirty.recoded.remove(&block);
         dirty.blocks.insert(block, data);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{CreateOptions, ImportOptions, ObjectSpec, Objects, SeededEnv};
-    use terrane_device::{SimConfig, SimDevice};
-    use terrane_pool::{Cost, Pool};
-
-    /// A file in a set that is kept by what comes first, and the group that made it.
-    fn made() -> (Arc<Objects>, Arc<Object>, Tx) {
-        let device = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
-        let (create, import) = (CreateOptions::named("object"), ImportOptions::default());
-        let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &import).unwrap();
-        let objects = Objects::create(pool).unwrap();
-        let tx =
-            objects.mos().begin(Cost { write_bytes: 2 << 20, meta_blocks: 16, ..Cost::NOTHING }).unwrap();
-        let kind = ObjectKind::File;
-        let spec = ObjectSpec { kind, block_size: 4096, dnode_slots: 1, bonus: Vec::new(), spill: None };
-        let object = objects.mos().create(&tx, spec).unwrap();
-        (objects, object, tx)
-    }
-
-    #[test]
-    fn what_was_written_behind_what_was_freed_is_found_while_a_group_syncs() {
-        let (_objects, object, tx) = made();
-        (0..100).for_each(|block| object.write(&tx, block * 4096, &[7; 4096]).unwrap());
-        // The next group opens, and this one has not synced: cut to ten blocks, then one behind a gap.
-        let next = tx.txg().next();
-        let mut state = object.state.write();
-        state.freeze_before(next);
-        state.dirty(next).free(10, u64::MAX);
-        state.put(next, 20, Arc::new(vec![9; 4096]));
-        drop(state);
-        assert_eq!(
-            [0, 9, 10, 20, 21].map(|from| object.next_block(from).unwrap()),
-            [Some(0), Some(9), Some(20), Some(20), None]
-        );
-        // The group before had cut all of it, and this one punches a hole.
-        let mut state = object.state.write();
-        state.open = None;
-        Arc::make_mut(state.syncing.as_mut().unwrap()).dirty.freed.add(0, u64::MAX);
-        state.dirty(next).free(0, 2);
-        drop(state);
-        assert_eq!(object.next_block(0).unwrap(), Some(2));
-    }
-
-    #[test]
-    fn a_dnode_is_read_again_where_the_last_holder_has_just_let_go() {
-        let (objects, object, tx) = made();
-        let (set, id) = (objects.mos(), object.id());
-        drop((object, tx));
-        set.pool().commit().unwrap();
-        let epoch = set.let_go_half(id);
-        let _held = set.hold(id).unwrap();
-        assert!(set.let_go_half(id) > epoch, "what was read before that is not believed");
     }
 }

@@ -6,7 +6,7 @@
 //! hold. Then they lie where they were born, and there is nothing to tell. It costs what moving them costs, and the pointers above.
 //! (Pointers could not be changed where several trees share a block; here one does.)
 //!
-//! The oldest first: they have shown that they do not go by themselves. Of metadata it is enough that one copy moved: both are written anew.
+//! The oldest first: they have shown that they do not go by themselves. Of metadata it is enough that one copy moved, and both are written.
 
 use crate::addr::Addr;
 use crate::block_ptr::Normal;
