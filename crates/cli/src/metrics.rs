@@ -312,6 +312,11 @@ fn devices(page: &mut Page, stats: &Stats) {
     page.counter("collected_zones_total", "Zones that collection has emptied.", stats.collected_zones);
     page.counter("collected_bytes_total", "Bytes that collection has moved.", stats.collected_bytes);
     page.counter("reset_zones_total", "Zones that were given back.", stats.reset_zones);
+    page.counter(
+        "late_resets_total",
+        "Groups that gave zones back half way, because a write had failed and there was no other room.",
+        stats.late_resets,
+    );
 }
 
 fn groups(page: &mut Page, stats: &Stats) {

@@ -16,6 +16,8 @@ use terrane_wire::{Txg, ZoneSeq};
 
 /// Blocks that are noted at the most; more are left to collection.
 const NOTED_MAX: usize = 4096;
+/// What room there must be for one.
+const PARTED_BYTES_MIN: u64 = 128 << 10;
 /// Copies that one group moves: collection rests in a group in which blocks were healed or parted.
 const PARTED_MAX: usize = 256;
 
@@ -89,22 +91,37 @@ impl Group<'_> {
     /// Has copies that share a zone moved like healed ones, when zones are not short.
     pub(crate) fn part_copies(&mut self) {
         let mut left = PARTED_MAX;
+        let mut left_bytes = match self.st.alloc.empty_count() >= self.pool.low_water() {
+            true => u64::MAX,
+            false => self.pool.room_to_part(self.st),
+        };
         while left > 0
+            && left_bytes >= PARTED_BYTES_MIN
             && self.pool.may_part(self.st)
             && let Some(shared) = self.st.shared.pop_front()
         {
             let Some(bytes) = self.pool.shared_bytes(&shared) else { continue };
-            let Shared { addr, siblings, birth, owner, .. } = shared;
+            let Shared { addr, siblings, birth, owner, psize, .. } = shared;
             self.pool.heals.lock().push(Heal { addr, bytes, birth, owner, siblings, is_damaged: false });
             left -= 1;
+            left_bytes = left_bytes.saturating_sub(u64::from(psize));
         }
     }
 }
 
 impl Pool {
-    /// Copies share zones, and there are zones for them.
+    /// Copies share zones, and there are zones for them, or both copies of metadata have room in zones of their own.
     pub(crate) fn may_part(&self, st: &SyncState) -> bool {
-        !st.shared.is_empty() && st.alloc.empty_count() >= self.low_water() && self.txg.waiting().0 == 0
+        let has_room =
+            || st.alloc.empty_count() >= self.low_water() || self.room_to_part(st) >= PARTED_BYTES_MIN;
+        !st.shared.is_empty() && has_room() && self.txg.waiting().0 == 0
+    }
+
+    /// Bytes that copies may take that part while zones are short: of what is open for both copies of metadata and nobody was promised.
+    pub(crate) fn room_to_part(&self, st: &SyncState) -> u64 {
+        let open = st.streams.layout().meta().map(|slot| st.streams.room_for_data(slot)).into_iter().min();
+        let promised = self.commit_room() + st.collector.remaining() + self.txg.reserved_open();
+        open.unwrap_or(0).min(self.physical_room(st).saturating_sub(promised)) / 2
     }
 
     /// Damaged copies waited for zones, and there are some.

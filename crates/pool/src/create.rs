@@ -144,6 +144,7 @@ impl Pool {
             lease_txg: LEASE,
             incarnation: 1,
             anchors,
+            newest: None,
             chain: VecDeque::new(),
             sections,
             turns: Turns::new(label.sections, false),

@@ -37,7 +37,7 @@ use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 pub(crate) use by_hand::ByHand;
 pub use by_hand::{GcMode, GcProgress, Victim};
 pub(crate) use evacuate::LAST_ROOM_PART;
-use memory::{INDEX_LOOK_BYTES, Saving};
+use memory::INDEX_LOOK_BYTES;
 
 /// Victims of one group at the most.
 const VICTIMS_MAX: usize = 64;
@@ -94,7 +94,6 @@ pub(crate) struct Collector {
     /// Bytes that moved since the memory of the run index was looked at, and whether there was too little of it.
     moved_since_look: u64,
     is_coarse: bool,
-    saving: Saving,
 }
 
 /// A victim that is being emptied.
@@ -150,7 +149,6 @@ impl Collector {
             is_stuck: false,
             moved_since_look: INDEX_LOOK_BYTES,
             is_coarse: false,
-            saving: Saving::default(),
         }
     }
 
@@ -345,10 +343,7 @@ impl Group<'_> {
         }
         self.obey_new_bound();
         let needed = self.wanted_gain();
-        let mut wanted = self.asked_gain(needed);
-        if wanted == 0 {
-            wanted = self.gain_for_memory()?;
-        }
+        let wanted = self.asked_gain(needed);
         if wanted == 0 {
             self.st.collector.is_stuck = false;
             self.note_collection(0, 0, 0);

@@ -447,7 +447,8 @@ impl Group<'_> {
         let mut split_now = BTreeSet::new();
         for heal in heals {
             // Healing reserved nothing: when zones are short it waits for a group that finds more.
-            if self.st.alloc.empty_count() < self.pool.low_water() {
+            let is_short = self.st.alloc.empty_count() < self.pool.low_water();
+            if is_short && (heal.is_damaged || self.pool.room_to_part(self.st) < heal.bytes.len() as u64) {
                 self.wait_for_zones(heal);
                 continue;
             }
@@ -629,16 +630,20 @@ impl Group<'_> {
         let resets = std::mem::take(&mut self.st.resets_done);
         self.reset.extend(resets.iter().map(|(seq, _)| *seq));
         let copies = resets.into_iter().flat_map(|(_, copies)| copies);
-        copies.map(|(addr, len)| Free { addr, granules: (granule_bytes(len) / GRANULE) as u32 }).collect()
+        let free = |(addr, len)| Free { addr, granules: (granule_bytes(len) / GRANULE) as u32 };
+        let mut frees: Vec<Free> = copies.map(free).collect();
+        frees.sort_unstable();
+        frees
     }
 
     /// Of zones that were reset when the other frees were written already, or will be with the record.
     fn tell_of_resets(&mut self) -> Result<(), PoolError> {
+        self.pool.counters.late_resets.add(1);
         let left = self.take_resets();
         let is_logged = !self.dead_log.is_empty();
         self.frees.extend_from_slice(&left);
         self.frees.sort_unstable();
-        if is_logged && !left.is_empty() {
+        if is_logged {
             self.write_dead_log(&left)?;
         } else if self.frees.len() > INLINE_FREES_MAX {
             let frees = std::mem::take(&mut self.frees);
@@ -865,6 +870,7 @@ impl Group<'_> {
         }
         let bytes = u64::from(own.padded) + dead_log.iter().map(|block| u64::from(block.len)).sum::<u64>();
         st.turns.wrote(bytes);
+        st.newest = Some((txg, own));
         st.chain.push_back(Chained { txg, ptr: own, dead_log });
         st.root = root;
         st.recent.push_back(txg);

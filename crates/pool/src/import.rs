@@ -461,6 +461,7 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Re
                 .map_err(|error| Corrupt::new("dead-log block", "frees", "whole", error))?;
             frees.extend(got);
         }
+        frees.sort_unstable();
         let stamp_of =
             |seq| table.get(section_of(seq, label.sections) as usize).map_or(Txg(0), |section| section.stamp);
         let findings = tables.apply(record, ptr, &frees, &|seq| stamp_of(seq) < record.txg);
@@ -605,6 +606,7 @@ fn open(
         lease_txg: next_txg.0 + 4096,
         incarnation,
         anchors,
+        newest: chain.back().map(|last| (last.txg, last.ptr)),
         chain,
         sections,
         // A bootstrap block with a damaged copy is healed by writing it anew.

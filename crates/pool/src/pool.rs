@@ -66,6 +66,8 @@ pub(crate) struct SyncState {
     pub incarnation: u64,
     /// Of every device.
     pub anchors: Vec<Anchor>,
+    /// The newest durable group, and its record: whether a replay needs that or not.
+    pub newest: Option<(Txg, BootPtr)>,
     pub chain: VecDeque<Chained>,
     pub sections: Vec<SectionPtr>,
     pub turns: Turns,

@@ -76,7 +76,7 @@ impl Pool {
     /// When zones only wait for their emptying to grow old, and there may be no room for the groups that it takes, or for `bytes` of this
     /// one: the newest group that is durable becomes the only one that is kept whole. That needs no more than an uberblock.
     pub(crate) fn keep_only_the_newest(&self, st: &mut SyncState, bytes: u64) -> Result<(), PoolError> {
-        let Some((txg, ptr)) = st.chain.back().map(|last| (last.txg, last.ptr)) else { return Ok(()) };
+        let Some((txg, ptr)) = st.newest else { return Ok(()) };
         let is_tight = self.physical_room(st) < bytes + self.commit_room() / LAST_ROOM_PART;
         if !is_tight || st.oldest >= txg || self.waiting_zones() == 0 {
             return Ok(());

@@ -138,6 +138,7 @@ pub(crate) struct Counters {
     pub healed_blocks: Sum,
     pub scrubbed_blocks: Counter,
     pub reborn_bytes: Counter,
+    pub late_resets: Counter,
 }
 
 impl Counters {
@@ -173,6 +174,7 @@ impl Counters {
             healed_blocks: Sum::default(),
             scrubbed_blocks: Counter::default(),
             reborn_bytes: Counter::default(),
+            late_resets: Counter::default(),
         }
     }
 
@@ -313,6 +315,8 @@ pub struct Stats {
     pub scrubbed_blocks: u64,
     /// Stored bytes of blocks that were written anew so that the run index keeps within its bound.
     pub reborn_bytes: u64,
+    /// Groups that reset zones when their frees were told already, because a batch had failed and there was no other room.
+    pub late_resets: u64,
     pub txg: u64,
     /// The pool has stopped writing.
     pub failed: bool,
@@ -412,6 +416,7 @@ impl Pool {
             healed_blocks: counters.healed_blocks.get(),
             scrubbed_blocks: counters.scrubbed_blocks.get(),
             reborn_bytes: counters.reborn_bytes.get(),
+            late_resets: counters.late_resets.get(),
             txg: self.synced_txg().0,
             failed: self.failed.get().is_some(),
         }

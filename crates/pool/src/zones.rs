@@ -254,24 +254,15 @@ impl Tables {
         self.gone.is_packed()
     }
 
-    /// Bytes of memory of the dead sets of zones that are there.
-    pub fn dead_set_bytes(&self) -> u64 {
-        self.zones.values().map(|zone| zone.born.dead.memory_bytes() as u64).sum()
-    }
-
     /// What the tables take beside the rows of zones that are there.
     pub fn index_size(&self) -> IndexSize {
         let (gone, runs) = self.gone.counts();
-        let mut size = IndexSize {
-            runs,
-            gone,
-            run_index_bytes: self.gone.memory_bytes(),
-            dead_set_bytes: self.dead_set_bytes(),
-            ..IndexSize::default()
-        };
+        let mut size =
+            IndexSize { runs, gone, run_index_bytes: self.gone.memory_bytes(), ..IndexSize::default() };
         for zone in self.zones.values() {
             size.runs += zone.born.runs.len() as u64;
             size.run_index_bytes += (zone.born.runs.capacity() * size_of::<Run>()) as u64;
+            size.dead_set_bytes += zone.born.dead.memory_bytes() as u64;
         }
         size.is_packed = self.gone.is_packed();
         size.rows_bytes = size.bytes() - self.gone.memory_bytes() + self.gone.rows_bytes();
@@ -397,6 +388,7 @@ impl Tables {
         }
     }
 
+    /// `frees` are sorted.
     fn apply_frees(
         &mut self,
         txg: Txg,
@@ -412,6 +404,9 @@ impl Tables {
             let at = format!("commit record of group {txg}, zone {seq}");
             let ranges: Vec<(u32, u32)> =
                 group.iter().map(|free| (free.addr.granule(), free.granules)).collect();
+            // A dead set takes them for sorted and separate.
+            let overlaps = ranges.windows(2).filter(|pair| pair[0].0.saturating_add(pair[0].1) > pair[1].0);
+            let overlaps: Vec<(u32, u32)> = overlaps.map(|pair| pair[1]).collect();
             let twice = match self.zones.get_mut(&seq) {
                 Some(zone) => Some(free_born(&mut zone.born, &ranges)),
                 None => self.gone.change(seq, |zone| free_born(&mut zone.born, &ranges)),
@@ -420,7 +415,7 @@ impl Tables {
                 findings.push(Corrupt::new(at, "zone of freed blocks", "in the tables", "forgotten"));
                 continue;
             };
-            for (first, _) in twice {
+            for (first, _) in twice.into_iter().chain(overlaps) {
                 findings.push(Corrupt::new(
                     &at,
                     "freed block",

@@ -203,7 +203,6 @@ impl Status {
             Some("urgent") => "urgently, because writers wait",
             Some("by hand") => "because it was asked to",
             Some("window") => "because it is idle time",
-            Some("memory") => "because what died takes too much memory",
             _ => "nothing now",
         };
         let victim = &row["victim"];

@@ -34,13 +34,11 @@ pub enum GcMode {
     ByHand,
     /// It is the idle part of the day.
     Window,
-    /// What is remembered of blocks that died takes too much.
-    Memory,
 }
 
 impl GcMode {
-    pub const ALL: [GcMode; 6] =
-        [GcMode::Idle, GcMode::Background, GcMode::Urgent, GcMode::ByHand, GcMode::Window, GcMode::Memory];
+    pub const ALL: [GcMode; 5] =
+        [GcMode::Idle, GcMode::Background, GcMode::Urgent, GcMode::ByHand, GcMode::Window];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -49,7 +47,6 @@ impl GcMode {
             GcMode::Urgent => "urgent",
             GcMode::ByHand => "by hand",
             GcMode::Window => "window",
-            GcMode::Memory => "memory",
         }
     }
 }
@@ -208,15 +205,10 @@ impl Group<'_> {
     pub(super) fn note_collection(&self, needed: u64, goal: u64, moved_bytes: u64) {
         let victim = self.st.collector.progress.as_ref().and_then(|progress| self.view(progress));
         let is_waited_for = self.pool.txg.waiting().0 > 0;
-        let (is_asked, for_idle) = {
-            let by_hand = self.pool.by_hand.lock();
-            (by_hand.wanted.is_some(), by_hand.for_idle)
-        };
         let mode = match (needed > 0, goal > 0) {
             (true, _) if is_waited_for => GcMode::Urgent,
             (true, _) => GcMode::Background,
-            (false, true) if !is_asked && self.st.collector.saving.goes_on() => GcMode::Memory,
-            (false, true) if for_idle => GcMode::Window,
+            (false, true) if self.pool.by_hand.lock().for_idle => GcMode::Window,
             (false, true) => GcMode::ByHand,
             (false, false) => GcMode::Idle,
         };

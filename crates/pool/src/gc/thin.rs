@@ -50,7 +50,7 @@ impl Group<'_> {
 
 impl Pool {
     /// The copies fit, and the commit after them.
-    pub(super) fn has_room_for(&self, progress: &Progress, group: &Group<'_>) -> bool {
+    fn has_room_for(&self, progress: &Progress, group: &Group<'_>) -> bool {
         let promised = self.txg.reserved_open();
         self.physical_room(group.st)
             >= promised + progress.worth.live + self.commit_room() + self.yield_of_zone()
