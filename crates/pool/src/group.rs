@@ -385,6 +385,7 @@ impl Group<'_> {
         crc: u32,
         siblings: Vec<Addr>,
     ) -> Result<Spot, PoolError> {
+        self.make_room(bytes.len() as u64)?;
         let near = siblings.iter().map(|addr| addr.seq()).collect();
         let block =
             Stored { bytes, identity: None, birth: self.txg, owner, siblings, near, crc, joins: false };
@@ -399,10 +400,19 @@ impl Group<'_> {
         what: u8,
         near: Vec<ZoneSeq>,
     ) -> Result<Spot, PoolError> {
+        self.make_room(bytes.len() as u64)?;
         let (owner, crc, siblings) = (Owner::Pool { what }, crc32c::crc32c(bytes), Vec::new());
         let block =
             Stored { bytes, identity: None, birth: self.txg, owner, siblings, near, crc, joins: false };
         self.st.streams.append(slot, class, self.txg, block, &mut source!(self))
+    }
+
+    /// Where nothing takes so many bytes any more, because zones have failed, what waits to be reset does.
+    fn make_room(&mut self, bytes: u64) -> Result<(), PoolError> {
+        if self.st.alloc.empty_count() > 0 || self.st.streams.has_room(granule_bytes(bytes)) {
+            return Ok(());
+        }
+        self.pool.keep_only_the_newest(self.st, bytes)
     }
 
     /// Appends both copies of a metadata block.
@@ -787,6 +797,11 @@ impl Group<'_> {
         let txg = self.txg;
         for _ in 0..8 {
             let size = record.encode().len() as u64 + 512;
+            self.make_room(size)?;
+            // Their frees are told by the next record, which names them once more.
+            let resets = self.st.resets_done.iter().map(|(seq, _)| *seq);
+            let new: Vec<ZoneSeq> = resets.filter(|seq| !record.reset.contains(seq)).collect();
+            record.reset.extend(new);
             let slots = self.st.streams.room_for_record(txg, size, &mut source!(self))?;
             let opened = self.st.streams.take_group();
             record.opened.extend(opened.opened);

@@ -398,6 +398,11 @@ impl Pool {
         self.stop_threads();
     }
 
+    /// The next group rewrites all sections of the zone tables, so that no record before it is replayed.
+    pub fn want_checkpoint(&self) {
+        self.sync.lock().turns.want_all();
+    }
+
     fn settle(self: &Arc<Self>) -> Result<(), PoolError> {
         self.commit()?;
         // Groups that only let emptied zones go, so that the space is given back before we leave; then the checkpoint.
@@ -407,7 +412,7 @@ impl Pool {
             }
             self.commit_txg(self.txg.open())?;
         }
-        self.sync.lock().turns.want_all();
+        self.want_checkpoint();
         self.commit_txg(self.txg.open())?;
         let mut st = self.sync.lock();
         let last = st.chain.back().map(|last| (last.txg, last.ptr));
