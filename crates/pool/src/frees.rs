@@ -1,4 +1,4 @@
-//! What a group frees, judged before anything is counted by it.
+//! What a group frees, judged before anything is counted by it, and told by its record or by blocks of their own.
 //!
 //! A block is freed once. A second free would be counted against blocks that live, and in the end a zone would be reset under them: so
 //! what cannot be is left out here and reported. It becomes a leak at the worst, which `check` finds.
@@ -6,14 +6,67 @@
 //! A birth zone that is there knows all its dead. Of one that is gone only those are known that died since their run last moved; a
 //! second free of others is told by the run's [`Tally`]: a run ends only with exactly the blocks that lived in it.
 
-use crate::addr::{Addr, GRANULE};
+use crate::addr::{Addr, GRANULE, granule_bytes};
+use crate::directory::POOL_DEAD_LOG;
+use crate::error::PoolError;
 use crate::group::Group;
-use crate::record::{Free, Run, Tally};
+use crate::prepare::boot_encode;
+use crate::record::{Free, Run, Tally, put_frees};
 use crate::zones::{Findings, Tables};
 use std::collections::BTreeSet;
-use terrane_wire::Corrupt;
+use terrane_wire::{Corrupt, Writer};
+
+/// Frees that a record holds itself; more go to dead-log blocks.
+pub(crate) const INLINE_FREES_MAX: usize = 1024;
+/// Frees in one dead-log block.
+const DEAD_LOG_FREES: usize = 16 << 10;
 
 impl Group<'_> {
+    /// Has the record name the zones that were reset since the last one. What they leave behind is to be freed: the copies of their parts.
+    pub(crate) fn take_resets(&mut self) -> Vec<Free> {
+        let resets = std::mem::take(&mut self.st.resets_done);
+        self.reset.extend(resets.iter().map(|(seq, _)| *seq));
+        let copies = resets.into_iter().flat_map(|(_, copies)| copies);
+        let free = |(addr, len)| Free { addr, granules: (granule_bytes(len) / GRANULE) as u32 };
+        let mut frees: Vec<Free> = copies.map(free).collect();
+        frees.sort_unstable();
+        frees
+    }
+
+    /// Of zones that were reset when the other frees were written already, or will be with the record.
+    pub(crate) fn tell_of_resets(&mut self) -> Result<(), PoolError> {
+        self.pool.counters.late_resets.add(1);
+        let left = self.take_resets();
+        let is_logged = !self.dead_log.is_empty();
+        self.frees.extend_from_slice(&left);
+        self.frees.sort_unstable();
+        if is_logged { self.write_dead_log(&left) } else { self.log_frees() }
+    }
+
+    /// Writes them to blocks of their own, if they are too many for the record.
+    pub(crate) fn log_frees(&mut self) -> Result<(), PoolError> {
+        if self.frees.len() > INLINE_FREES_MAX {
+            let frees = std::mem::take(&mut self.frees);
+            self.write_dead_log(&frees)?;
+            self.frees = frees;
+        }
+        Ok(())
+    }
+
+    /// These are bootstrap blocks, because replay reads them before it knows where anything is.
+    fn write_dead_log(&mut self, frees: &[Free]) -> Result<(), PoolError> {
+        // An entry takes at most 14 bytes.
+        let chunk_max = DEAD_LOG_FREES.min(self.pool.max_block() as usize / 16);
+        for chunk in frees.chunks(chunk_max) {
+            let mut out = Writer::new();
+            put_frees(&mut out, chunk);
+            let stored = self.pool.workers.here(|codec| boot_encode(codec, out.as_bytes()));
+            let ptr = self.write_boot(POOL_DEAD_LOG, &stored)?;
+            self.dead_log.push(ptr);
+        }
+        Ok(())
+    }
+
     /// Sorts the frees and takes out what cannot be: blocks unknown or dead already. That is damage; it must not become a lost zone.
     pub(crate) fn judge_frees(&mut self) {
         self.frees.sort_unstable();

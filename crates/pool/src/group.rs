@@ -12,7 +12,7 @@ use crate::alloc::{Allocator, ZoneSource};
 use crate::append::{Appended, Gather, Spot, Stored};
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr, COPIES_MAX, Embedded, Hole, Normal};
 use crate::cache::Key;
-use crate::directory::{Owner, POOL_DEAD_LOG, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
+use crate::directory::{Owner, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
 use crate::error::PoolError;
 use crate::features::Feature;
 use crate::label::BootPtr;
@@ -21,7 +21,7 @@ use crate::nopwrite::{Judged, Tried};
 use crate::policy::{Age, Heat, Looks, Placement};
 use crate::pool::{Chained, Pool, SyncState};
 use crate::prepare::{Made, Ready, boot_encode, prepare};
-use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, Tally, put_frees};
+use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, Tally};
 use crate::stats::Kind;
 use crate::totals::Totals;
 use crate::workers::Pending;
@@ -31,12 +31,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
 use terrane_device::{Device, ZoneState};
-use terrane_wire::{Corrupt, DeviceIdx, Txg, Writer, ZoneSeq};
+use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneSeq};
 
-/// Frees that a record holds itself; more go to dead-log blocks.
-pub(crate) const INLINE_FREES_MAX: usize = 1024;
-/// Frees in one dead-log block.
-const DEAD_LOG_FREES: usize = 16 << 10;
 /// Group numbers are leased this many at a time.
 const LEASE: u64 = 4096;
 /// Blocks that are compressed ahead of the one that is appended, and bytes of them: memory is taken for both forms. Of large blocks, as
@@ -91,11 +87,11 @@ pub struct Group<'a> {
     /// Blocks that were released and may still be cached.
     uncached: Vec<Key>,
     pub(crate) healed: BTreeSet<Addr>,
-    reset: Vec<ZoneSeq>,
+    pub(crate) reset: Vec<ZoneSeq>,
     started_ns: u64,
     /// Bytes that were written to it, before compression.
     logical_bytes: u64,
-    dead_log: Vec<BootPtr>,
+    pub(crate) dead_log: Vec<BootPtr>,
     /// Blocks that moved in this group, and where to; those that should have and could not be read are still where they were.
     pub(crate) moved_now: HashMap<Addr, ZoneSeq>,
     /// The directory parts of which everything moved that lives.
@@ -576,7 +572,7 @@ impl Group<'_> {
         self.st.sections.iter().map(|section| section.stamp).min().unwrap_or(Txg(0))
     }
 
-    fn write_boot(&mut self, what: u8, stored: &[u8]) -> Result<BootPtr, PoolError> {
+    pub(crate) fn write_boot(&mut self, what: u8, stored: &[u8]) -> Result<BootPtr, PoolError> {
         let crc = crc32c::crc32c(stored);
         let spots = self.append_twice(stored, Owner::Pool { what }, crc)?;
         Ok(BootPtr {
@@ -599,11 +595,7 @@ impl Group<'_> {
         let left = self.take_resets();
         self.frees.extend(left);
         self.judge_frees();
-        if self.frees.len() > INLINE_FREES_MAX {
-            let frees = std::mem::take(&mut self.frees);
-            self.write_dead_log(&frees)?;
-            self.frees = frees;
-        }
+        self.log_frees()?;
         self.drain()?;
         let mut part_copies = self.copy_moved_parts()?;
         // Where a batch failed and room was short zones were reset meanwhile, and may be open again: this record must tell of both.
@@ -633,49 +625,6 @@ impl Group<'_> {
             }
             self.st.chain.pop_front();
         }
-    }
-
-    /// Has the record name the zones that were reset since the last one. What they leave behind is to be freed: the copies of their parts.
-    fn take_resets(&mut self) -> Vec<Free> {
-        let resets = std::mem::take(&mut self.st.resets_done);
-        self.reset.extend(resets.iter().map(|(seq, _)| *seq));
-        let copies = resets.into_iter().flat_map(|(_, copies)| copies);
-        let free = |(addr, len)| Free { addr, granules: (granule_bytes(len) / GRANULE) as u32 };
-        let mut frees: Vec<Free> = copies.map(free).collect();
-        frees.sort_unstable();
-        frees
-    }
-
-    /// Of zones that were reset when the other frees were written already, or will be with the record.
-    fn tell_of_resets(&mut self) -> Result<(), PoolError> {
-        self.pool.counters.late_resets.add(1);
-        let left = self.take_resets();
-        let is_logged = !self.dead_log.is_empty();
-        self.frees.extend_from_slice(&left);
-        self.frees.sort_unstable();
-        if is_logged {
-            self.write_dead_log(&left)?;
-        } else if self.frees.len() > INLINE_FREES_MAX {
-            let frees = std::mem::take(&mut self.frees);
-            self.write_dead_log(&frees)?;
-            self.frees = frees;
-        }
-        Ok(())
-    }
-
-    /// Too many frees for the record go to blocks of their own. They are bootstrap blocks, because replay reads them before it knows
-    /// where anything is.
-    fn write_dead_log(&mut self, frees: &[Free]) -> Result<(), PoolError> {
-        // An entry takes at most 14 bytes.
-        let chunk_max = DEAD_LOG_FREES.min(self.pool.max_block() as usize / 16);
-        for chunk in frees.chunks(chunk_max) {
-            let mut out = Writer::new();
-            put_frees(&mut out, chunk);
-            let stored = self.pool.workers.here(|codec| boot_encode(codec, out.as_bytes()));
-            let ptr = self.write_boot(POOL_DEAD_LOG, &stored)?;
-            self.dead_log.push(ptr);
-        }
-        Ok(())
     }
 
     /// Waits until everything appended is on the device. What could not be written goes elsewhere: bootstrap blocks are written again, and

@@ -8,7 +8,8 @@
 
 use super::{Progress, VICTIMS_MAX};
 use crate::error::PoolError;
-use crate::group::{Group, INLINE_FREES_MAX};
+use crate::frees::INLINE_FREES_MAX;
+use crate::group::Group;
 use crate::leaving::leaving_zone;
 use crate::pool::Pool;
 use crate::record::Home;
