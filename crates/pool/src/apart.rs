@@ -16,8 +16,9 @@ use terrane_wire::{Txg, ZoneSeq};
 
 /// Blocks that are noted at the most; more are left to collection.
 const NOTED_MAX: usize = 4096;
-/// What room there must be for one.
+/// What room there must be for one, and what they may take where zones are short.
 const PARTED_BYTES_MIN: u64 = 128 << 10;
+const PARTED_BYTES_MAX: u64 = 1 << 20;
 /// Copies that one group moves: collection rests in a group in which blocks were healed or parted.
 const PARTED_MAX: usize = 256;
 
@@ -117,11 +118,12 @@ impl Pool {
         !st.shared.is_empty() && has_room() && self.txg.waiting().0 == 0
     }
 
-    /// Bytes that copies may take that part while zones are short: of what is open for both copies of metadata and nobody was promised.
+    /// Bytes that copies may take that part while zones are short: little of what is open for both copies of metadata, and of what users
+    /// may write and were not promised. Who joins meanwhile is promised the same, which commits have room for.
     pub(crate) fn room_to_part(&self, st: &SyncState) -> u64 {
         let open = st.streams.layout().meta().map(|slot| st.streams.room_for_data(slot)).into_iter().min();
-        let promised = self.commit_room() + st.collector.remaining() + self.txg.reserved_open();
-        open.unwrap_or(0).min(self.physical_room(st).saturating_sub(promised)) / 2
+        let writable = self.txg.room().writable.saturating_sub(self.txg.reserved());
+        (open.unwrap_or(0) / 2).min(writable / 8).min(PARTED_BYTES_MAX)
     }
 
     /// Damaged copies waited for zones, and there are some.

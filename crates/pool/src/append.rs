@@ -290,11 +290,6 @@ impl Streams {
         })
     }
 
-    /// Whether an open zone takes so many bytes.
-    pub fn has_room(&self, len: u64) -> bool {
-        (0..self.open.len()).any(|slot| self.room(slot) >= len)
-    }
-
     /// The same without what is left to metadata, whose two copies want some of each.
     pub fn room_for_data(&self, slot: usize) -> u64 {
         self.room(slot).saturating_sub(self.kept_for_metadata())

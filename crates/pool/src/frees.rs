@@ -11,10 +11,10 @@ use crate::directory::POOL_DEAD_LOG;
 use crate::error::PoolError;
 use crate::group::Group;
 use crate::prepare::boot_encode;
-use crate::record::{Free, Run, Tally, put_frees};
+use crate::record::{Free, Record, Run, Tally, put_frees};
 use crate::zones::{Findings, Tables};
-use std::collections::BTreeSet;
-use terrane_wire::{Corrupt, Writer};
+use std::collections::{BTreeMap, BTreeSet};
+use terrane_wire::{Corrupt, Writer, ZoneSeq};
 
 /// Frees that a record holds itself; more go to dead-log blocks.
 pub(crate) const INLINE_FREES_MAX: usize = 1024;
@@ -41,6 +41,28 @@ impl Group<'_> {
         self.frees.extend_from_slice(&left);
         self.frees.sort_unstable();
         if is_logged { self.write_dead_log(&left) } else { self.log_frees() }
+    }
+
+    /// Of zones that were reset when the record was made already: import reads the frees in it beside those in the dead log.
+    pub(crate) fn add_resets(&mut self, record: &mut Record) {
+        self.pool.counters.late_resets.add(1);
+        let left = self.take_resets();
+        record.reset.append(&mut self.reset);
+        let mut deltas: BTreeMap<ZoneSeq, i64> = record.deltas.iter().copied().collect();
+        let tables = self.pool.tables.read();
+        for free in &left {
+            let moved = self.moved_now.get(&free.addr).copied();
+            if let Some(from) = moved.or_else(|| tables.current_zone(free.addr)) {
+                *deltas.entry(from).or_default() -= (u64::from(free.granules) * GRANULE) as i64;
+            }
+        }
+        drop(tables);
+        deltas.retain(|_, bytes| *bytes != 0);
+        record.deltas = deltas.into_iter().collect();
+        record.frees.extend_from_slice(&left);
+        record.frees.sort_unstable();
+        self.frees.extend(left);
+        self.frees.sort_unstable();
     }
 
     /// Writes them to blocks of their own, if they are too many for the record.

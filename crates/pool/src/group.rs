@@ -381,11 +381,38 @@ impl Group<'_> {
         crc: u32,
         siblings: Vec<Addr>,
     ) -> Result<Spot, PoolError> {
-        self.make_room(bytes.len() as u64)?;
-        let near = siblings.iter().map(|addr| addr.seq()).collect();
-        let block =
-            Stored { bytes, identity: None, birth: self.txg, owner, siblings, near, crc, joins: false };
-        self.st.streams.append(slot, class, self.txg, block, &mut source!(self))
+        let near: Vec<ZoneSeq> = siblings.iter().map(|addr| addr.seq()).collect();
+        self.append_born((slot, class), (bytes, crc), owner, siblings, near)
+    }
+
+    /// Appends a block that is born here. Where zones have failed and nothing takes it any more, what waits to be reset does.
+    fn append_born(
+        &mut self,
+        (slot, class): (usize, Class),
+        (bytes, crc): (&[u8], u32),
+        owner: Owner,
+        siblings: Vec<Addr>,
+        near: Vec<ZoneSeq>,
+    ) -> Result<Spot, PoolError> {
+        let birth = self.txg;
+        let block = |siblings, near| Stored {
+            bytes,
+            identity: None,
+            birth,
+            owner,
+            siblings,
+            near,
+            crc,
+            joins: false,
+        };
+        let first = block(siblings.clone(), near.clone());
+        match self.st.streams.append(slot, class, birth, first, &mut source!(self)) {
+            Err(PoolError::NoSpace { .. }) => {
+                self.pool.keep_only_the_newest(self.st, u64::MAX)?;
+                self.st.streams.append(slot, class, birth, block(siblings, near), &mut source!(self))
+            }
+            spot => spot,
+        }
     }
 
     /// Appends a block of the pool's own, apart from these zones if it can be.
@@ -396,19 +423,8 @@ impl Group<'_> {
         what: u8,
         near: Vec<ZoneSeq>,
     ) -> Result<Spot, PoolError> {
-        self.make_room(bytes.len() as u64)?;
-        let (owner, crc, siblings) = (Owner::Pool { what }, crc32c::crc32c(bytes), Vec::new());
-        let block =
-            Stored { bytes, identity: None, birth: self.txg, owner, siblings, near, crc, joins: false };
-        self.st.streams.append(slot, class, self.txg, block, &mut source!(self))
-    }
-
-    /// Where nothing takes so many bytes any more, because zones have failed, what waits to be reset does.
-    fn make_room(&mut self, bytes: u64) -> Result<(), PoolError> {
-        if self.st.alloc.empty_count() > 0 || self.st.streams.has_room(granule_bytes(bytes)) {
-            return Ok(());
-        }
-        self.pool.keep_only_the_newest(self.st, bytes)
+        let crc = crc32c::crc32c(bytes);
+        self.append_born((slot, class), (bytes, crc), Owner::Pool { what }, Vec::new(), near)
     }
 
     /// Appends both copies of a metadata block.
@@ -746,12 +762,17 @@ impl Group<'_> {
         let txg = self.txg;
         for _ in 0..8 {
             let size = record.encode().len() as u64 + 512;
-            self.make_room(size)?;
-            // Their frees are told by the next record, which names them once more.
-            let resets = self.st.resets_done.iter().map(|(seq, _)| *seq);
-            let new: Vec<ZoneSeq> = resets.filter(|seq| !record.reset.contains(seq)).collect();
-            record.reset.extend(new);
-            let slots = self.st.streams.room_for_record(txg, size, &mut source!(self))?;
+            let slots = match self.st.streams.room_for_record(txg, size, &mut source!(self)) {
+                Err(error @ PoolError::NoSpace { .. }) => {
+                    self.pool.keep_only_the_newest(self.st, u64::MAX)?;
+                    if self.st.resets_done.is_empty() {
+                        return Err(error);
+                    }
+                    self.add_resets(record);
+                    continue;
+                }
+                slots => slots?,
+            };
             let opened = self.st.streams.take_group();
             record.opened.extend(opened.opened);
             record.filled.extend(opened.filled);

@@ -77,12 +77,16 @@ impl Pool {
     /// one: the newest group that is durable becomes the only one that is kept whole. That needs no more than an uberblock.
     pub(crate) fn keep_only_the_newest(&self, st: &mut SyncState, bytes: u64) -> Result<(), PoolError> {
         let Some((txg, ptr)) = st.newest else { return Ok(()) };
-        let is_tight = self.physical_room(st) < bytes + self.commit_room() / LAST_ROOM_PART;
-        if !is_tight || st.oldest >= txg || self.waiting_zones() == 0 {
+        let needed = bytes.saturating_add(self.commit_room() / LAST_ROOM_PART);
+        let is_old = st.oldest < txg;
+        // Some may have been in use, or could not be read, when the others were reset: a group that needs them asks once more.
+        if self.physical_room(st) >= needed || self.waiting_zones() == 0 || !is_old && bytes == 0 {
             return Ok(());
         }
-        st.oldest = txg;
-        self.write_uberblock(st, txg, ptr, false)?;
+        if is_old {
+            st.oldest = txg;
+            self.write_uberblock(st, txg, ptr, false)?;
+        }
         self.reset_emptied(st)
     }
 
