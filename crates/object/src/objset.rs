@@ -724,8 +724,7 @@ impl ObjectSet {
             owner: object.whose().owner(0, block),
             fill: 1,
             stream,
-            // What is only stored in another form is not what somebody will read soon.
-            may_embed: !aside.dirty.recoded.contains_key(&block),
+            may_embed: true,
             replaces: None,
         }
     }

@@ -753,7 +753,8 @@ fn a_lost_tree_takes_no_attributes_with_it() {
 fn a_block_in_another_form_has_the_same_content_and_loses_it_with_the_next_write() {
     let device = sim(71);
     let world = create(&device, 71);
-    let text = b"what is stored in another form reads as before; ".repeat(3000);
+    let lines = (0..3000).map(|line| format!("what is stored in another form reads as before {line:3}; "));
+    let text = lines.collect::<String>().into_bytes();
     let spec = ObjectSpec { block_size: 16 << 10, ..spec(8, None) };
     let object = {
         let tx = world.pool.begin(Cost { write_bytes: 1 << 20, ..COST }).unwrap();
@@ -806,6 +807,35 @@ fn a_block_in_another_form_has_the_same_content_and_loses_it_with_the_next_write
     assert_eq!(id_of(0), lz4);
     let account = world.set.account().unwrap();
     assert!(account.physical_bytes < account.logical_bytes);
+}
+
+#[test]
+fn a_block_that_fits_its_pointer_in_another_form_lies_there() {
+    let device = sim(72);
+    let world = create(&device, 72);
+    let text = b"abc".repeat(60_000);
+    let object = {
+        let tx = world.pool.begin(Cost { write_bytes: 1 << 20, ..COST }).unwrap();
+        let object = world.set.create(&tx, ObjectSpec { block_size: 64 << 10, ..spec(8, None) }).unwrap();
+        object.write(&tx, 0, &text).unwrap();
+        object
+    };
+    world.set.commit().unwrap();
+    for block in 0..3 {
+        let (ptr, content) = object.stored_block(block).unwrap().unwrap();
+        assert!(matches!(ptr, BlockPtr::Normal(_)), "lz4 takes some 270 bytes");
+        let made = Made::of(&mut Compressor::new(), &content, "zstd-9".parse().unwrap());
+        let tx = world.pool.begin(COST).unwrap();
+        assert!(object.recode_block(&tx, block, (&ptr, content), made).unwrap());
+    }
+    world.set.commit().unwrap();
+    for block in 0..3 {
+        assert!(object.stored_block(block).unwrap().is_none(), "no block is stored");
+    }
+    let mut found = vec![0; text.len()];
+    object.read(0, &mut found).unwrap();
+    assert!(found == text);
+    assert_eq!(world.pool.check_tables(), vec![]);
 }
 
 #[test]

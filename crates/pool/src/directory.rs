@@ -131,6 +131,9 @@ const F_SIBLINGS: u8 = 16;
 const F_GAP: u8 = 32;
 const F_SAME_BIRTH: u8 = 64;
 
+/// The least an entry takes: flags, a size below 128, and the CRC. That is the next block of the same object, of the same birth group.
+const ENTRY_BYTES_MIN: usize = 1 + 1 + 4;
+
 /// What delta coding remembers from entry to entry; both directions walk it alike.
 #[derive(Default)]
 struct Last {
@@ -326,9 +329,10 @@ pub fn parse_part(pool: u64, trailer: &PartTrailer, raw: &[u8], end: u64) -> Res
     let entry_bytes = usize::try_from(trailer.entry_bytes).unwrap_or(usize::MAX);
     let mut reader = Reader::new(body.get(..entry_bytes).unwrap_or(&[]));
     let mut last = Last { end: trailer.batch_start, ..Last::default() };
-    // Seven bytes is the least an entry takes, so the count cannot make us allocate more than the part's own size.
-    if trailer.entries as usize > reader.remaining() / 7 {
-        return Err(Corrupt::new(at(), "entry count", reader.remaining() / 7, trailer.entries));
+    // So the count cannot make us allocate much more than the part's own size.
+    let most = reader.remaining() / ENTRY_BYTES_MIN;
+    if trailer.entries as usize > most {
+        return Err(Corrupt::new(at(), "entry count", format_args!("at most {most}"), trailer.entries));
     }
     let mut entries = Vec::with_capacity(trailer.entries as usize);
     for _ in 0..trailer.entries {
@@ -404,6 +408,8 @@ fn decode_entry(raw: &mut Reader<'_>, last: &mut Last, seq: ZoneSeq) -> Result<E
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block_ptr::BLOCK_BYTES_MAX;
+    use proptest::prelude::*;
 
     fn entries(seq: ZoneSeq) -> Vec<Entry> {
         let mut at = 4096;
@@ -430,6 +436,68 @@ mod tests {
 
     fn encoded() -> (Vec<u8>, u64, Vec<Entry>) {
         part_of(entries(ZoneSeq(12)))
+    }
+
+    fn parsed(raw: &[u8], start: u64) -> Result<Part, Corrupt> {
+        let end = start + raw.len() as u64;
+        let trailer = parse_trailer(raw, ZoneSeq(12), end)?;
+        parse_part(77, &trailer, raw, end)
+    }
+
+    /// A block as it may be, mostly like the one before: gap, stored bytes, birth, owner, siblings, and whether it moved here.
+    type Spec = (u64, u32, u64, Owner, Vec<u64>, Option<u64>);
+
+    fn specs() -> impl Strategy<Value = Vec<Spec>> {
+        let word = || prop_oneof![8 => Just(0u64), 2 => 0u64..300, 1 => Just(u64::MAX), 1 => any::<u64>()];
+        let psize = prop_oneof![8 => 1u32..128, 2 => 1u32..9000, 1 => Just(BLOCK_BYTES_MAX)];
+        let owner = (word(), word(), prop_oneof![9 => Just(0u8), 1 => any::<u8>()], word(), 0u8..12);
+        let owner = owner.prop_map(|(objset, object, level, block, pool)| match pool {
+            0 => Owner::Pool { what: level },
+            _ => Owner::Block { objset, object, level, block },
+        });
+        let siblings = prop_oneof![9 => Just(vec![]), 1 => prop::collection::vec(any::<u64>(), 1..3)];
+        let moved = prop::option::weighted(0.1, 1u64 << 28..(1 << 40));
+        let gap = prop_oneof![9 => Just(0u64), 1 => 0u64..1000];
+        prop::collection::vec((gap, psize, word(), owner, siblings, moved), 1..80)
+    }
+
+    proptest! {
+        /// What the writer may write the reader must take: the smallest entries there are, runs of them, and extremes of each field.
+        #[test]
+        fn a_part_of_any_blocks_comes_back(specs in specs(), in_a_row in any::<bool>()) {
+            let mut at = 4096;
+            let entries: Vec<Entry> = (0u64..).zip(specs).map(|(i, (gap, psize, birth, owner, siblings, moved))| {
+                let offset = at + gap * GRANULE;
+                at = offset + granule_bytes(u64::from(psize));
+                let owner = match owner {
+                    Owner::Block { objset, object, level, .. } if in_a_row => Owner::Block { objset, object, level, block: i },
+                    owner => owner,
+                };
+                let here = Addr::new(ZoneSeq(12), offset);
+                let moved = moved.map(|granule| Addr::from_raw(granule & !0xfff_ffff | granule % 1000));
+                let identity = moved.filter(|addr| is_possible(addr.seq()) && addr.can_hold(psize)).unwrap_or(here);
+                Entry { offset, identity, psize, crc: i as u32, birth: Txg(birth), owner, siblings: siblings.into_iter().map(Addr::from_raw).collect() }
+            }).collect();
+            let (raw, start, entries) = part_of(entries);
+            let part = parsed(&raw, start);
+            prop_assert_eq!(part.map(|part| part.entries).map_err(|error| error.to_string()), Ok(entries));
+        }
+    }
+
+    /// Small blocks of one object, one after the other, take the least there is.
+    #[test]
+    fn a_part_of_the_smallest_entries_comes_back() {
+        let entries = (0..300u64).map(|block| Entry {
+            offset: 4096 + block * 32,
+            identity: Addr::new(ZoneSeq(12), 4096 + block * 32),
+            psize: 24,
+            crc: 1,
+            birth: Txg(5),
+            owner: Owner::Block { objset: 1, object: 7, level: 0, block },
+            siblings: Vec::new(),
+        });
+        let (raw, start, entries) = part_of(entries.collect());
+        assert_eq!(parsed(&raw, start).unwrap().entries, entries);
     }
 
     fn part_of(entries: Vec<Entry>) -> (Vec<u8>, u64, Vec<Entry>) {

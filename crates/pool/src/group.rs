@@ -297,7 +297,7 @@ impl Group<'_> {
             let ready = match how {
                 How::As(compression) => prepare(compression),
                 How::Auto(turn) => turn.prepare(data.len() as u64, prepare),
-                How::Made(made) => made.ready(checksum),
+                How::Made(made) => made.ready(checksum, may_embed),
             };
             let stands = standing.is_some_and(|standing| standing.is(&ready));
             Tried::New { ready, differs, stands }
@@ -353,7 +353,9 @@ impl Group<'_> {
                 self.pool.recorder.metadata(copies, bytes.len());
             }
         }
-        if request.may_embed || request.stream == Stream::Metadata {
+        // What is only stored in another form is not what somebody will read soon.
+        let is_news = !matches!(request.compression, Method::Made(_));
+        if is_news && request.may_embed || request.stream == Stream::Metadata {
             let kind = if request.stream == Stream::Metadata { Kind::Metadata } else { Kind::Data };
             let key = Key { addr: addrs[0], birth: self.txg };
             self.pool.keep_written(key, kind, (compression, &bytes), &request.data);

@@ -67,8 +67,11 @@ impl Made {
         self.bytes.len() as u64
     }
 
-    /// What is left to do for the group.
-    pub(crate) fn ready(self, checksum: ChecksumKind) -> Ready {
+    /// What is left to do for the group. What fits its pointer lies there, as it would if it had been written this way at first.
+    pub(crate) fn ready(self, checksum: ChecksumKind, may_embed: bool) -> Ready {
+        if may_embed && self.bytes.len() <= EMBEDDED_BYTES_MAX {
+            return Ready::Embedded { compression: self.compression, payload: self.bytes.to_vec() };
+        }
         let (checksum, crc) = (compute(checksum, &self.bytes), crc32c::crc32c(&self.bytes));
         Ready::Stored { compression: self.compression, bytes: self.bytes, checksum, crc }
     }
