@@ -24,7 +24,7 @@ use terrane_object::Compression;
 use terrane_pool::label::{Role, Stay};
 use terrane_pool::second::{CacheDevice, SecondStats};
 use terrane_pool::stats::WaitFor;
-use terrane_pool::{Feature, LevelShare, Member, Spent, Stats, Totals};
+use terrane_pool::{Feature, LevelShare, Member, Spent, Stats, Suspension, Totals};
 use terrane_posix::RewriteSpec;
 use terrane_wire::meter::Times;
 
@@ -392,11 +392,14 @@ fn status(live: &Live) -> Value {
     let uberblock = inspect::newest_uberblock(&live.pool.device_handles());
     let committed = uberblock.map(|uber| clock::utc((uber.time_ns / 1_000_000_000) as i64));
     let whole = status.damage.is_empty() && status.damaged.is_empty();
-    let state = match (&status.failed, whole) {
-        (Some(_), _) => "failed",
-        (None, false) => "damaged",
-        (None, true) => "healthy",
+    let state = match (&status.failed, &status.suspended, whole) {
+        (Some(_), _, _) => "failed",
+        (None, Some(_), _) => "suspended",
+        (None, None, false) => "damaged",
+        (None, None, true) => "healthy",
     };
+    let since = |suspended: &Suspension| clock::utc((suspended.since_ns / 1_000_000_000) as i64);
+    let suspended = status.suspended.as_ref().map(|it| json!({"reason": it.reason, "since": since(it)}));
     let damage: Vec<String> = status.damage.iter().map(ToString::to_string).collect();
     let stats = live.pool.stats();
     let devices = live.pool.devices();
@@ -439,6 +442,7 @@ fn status(live: &Live) -> Value {
         "clean": uberblock.map(|uber| uber.clean),
         "committed": committed,
         "failed": status.failed,
+        "suspended": suspended,
         "damage": damage,
         "damaged": inspect::damaged(live, &status.damaged),
         "features": inspect::feature_names(&live.pool.label()),
@@ -520,7 +524,7 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 47] = [
+pub const STATUS_KEYS: [&str; 48] = [
     "name",
     "id",
     "state",
@@ -564,6 +568,7 @@ pub const STATUS_KEYS: [&str; 47] = [
     "clean",
     "committed",
     "failed",
+    "suspended",
     "damage",
     "damaged",
     "features",

@@ -227,6 +227,8 @@ impl Dataset {
     fn obey(&self, props: &Props) -> Result<(), DatasetError> {
         self.set.set_policy(props.policy()?);
         self.set.pool().set_collection(props.collection()?);
+        let (mode, row) = props.number_of(props::FAIL_MODE)?;
+        self.set.pool().set_fail_mode(props::fail_mode(mode).ok_or_else(|| row.bad(mode))?);
         let (bytes, row) = props.number_of("zapsize")?;
         self.zap_policy.set_slots_bytes_max(u32::try_from(bytes).map_err(|_| row.bad(bytes))?);
         let number = |name| props.number_of(name).map(|(number, _)| number);

@@ -8,7 +8,7 @@ use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XAT
 use crate::error::DatasetError;
 use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
 use std::fmt;
-use terrane_object::{ChecksumKind, CompressionPolicy, Feature, Hint, IdleWindow, VictimPolicy};
+use terrane_object::{ChecksumKind, CompressionPolicy, FailMode, Feature, Hint, IdleWindow, VictimPolicy};
 
 /// Smallest record size in bytes.
 pub const RECORD_SIZE_MIN: u64 = 512;
@@ -19,6 +19,7 @@ pub(crate) const COMPRESSION: &str = "compression";
 pub(crate) const RECORD_SIZE: &str = "recordsize";
 pub(crate) const WRITE_HINT: &str = "write_hint";
 pub(crate) const GC_POLICY: &str = "gc_policy";
+pub(crate) const FAIL_MODE: &str = "failmode";
 pub(crate) const GC_IDLE: &str = "gc_idle";
 pub(crate) const RECOMPRESS: &str = "recompress";
 /// What `recompress=idle` means without a number.
@@ -54,6 +55,7 @@ pub enum AccessTime {
 const SWITCH_WORDS: [(&str, u64); 2] = [("off", 0), ("on", 1)];
 /// The properties that are about the whole pool.
 const GC_WORDS: [(&str, u64); 2] = [("cost-benefit", 0), ("greedy", 1)];
+const FAIL_MODE_WORDS: [(&str, u64); 2] = [("wait", 0), ("continue", 1)];
 const ATIME_WORDS: [(&str, u64); 3] = [("off", 0), ("on", 1), ("relatime", 2)];
 
 /// All properties, in the order in which they are listed.
@@ -173,6 +175,14 @@ pub static PROPERTIES: &[Property] = &[
         print: |stored| {
             if stored == 0 { Some("off".to_string()) } else { idle_window(stored).map(print_idle) }
         },
+    },
+    Property {
+        name: FAIL_MODE,
+        values: "wait, continue",
+        default: 0,
+        fixed: false,
+        parse: |word| number_of(&FAIL_MODE_WORDS, word),
+        print: |stored| word_of(&FAIL_MODE_WORDS, stored),
     },
     Property {
         name: UTF8_ONLY,
@@ -300,6 +310,14 @@ pub(crate) fn feature_of(property: &Property, stored: u64) -> Option<Feature> {
 /// How victims are chosen by this number of the property `gc_policy`.
 pub(crate) fn victim_policy(stored: u64) -> Option<VictimPolicy> {
     word_of(&GC_WORDS, stored).and_then(|word| VictimPolicy::from_name(&word))
+}
+
+/// What a commit does when a device cannot be read, by this number of the property `failmode`.
+pub(crate) fn fail_mode(stored: u64) -> Option<FailMode> {
+    match word_of(&FAIL_MODE_WORDS, stored)?.as_str() {
+        "wait" => Some(FailMode::Wait),
+        _ => Some(FailMode::Continue),
+    }
 }
 
 /// A window is stored as its first minute times a day's minutes, and its end. No window begins and ends at midnight, so 0 is none.

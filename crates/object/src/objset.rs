@@ -9,6 +9,7 @@
 //! Invariant: an object number is handed out again only after the group that freed it has committed (see `numbers`).
 
 mod queue;
+mod sync;
 
 use crate::account::{Account, Ledger};
 use crate::dirty::{Ranges, Spill};
@@ -23,12 +24,14 @@ use crate::outlook::{Replaced, born};
 use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_codec::{AutoRange, ChecksumKind, Compression, CompressionPolicy};
 use terrane_pool::{
-    BlockPtr, Cost, Feature, Group, Hint, Levels, Method, Owner, Placement, Pool, Stream, Tx, WriteRequest,
+    BlockPtr, Cost, Feature, Group, Hint, Levels, Method, Owner, Patience, Placement, Pool, PoolError,
+    Stream, Tx, WriteRequest,
 };
 use terrane_wire::{Corrupt, NumberMap, ObjectId, ObjsetId, Txg};
 
@@ -107,6 +110,8 @@ pub struct ObjectSet {
     dnodes: Arc<Object>,
     free_queue: Arc<Object>,
     queue: Mutex<Vec<BlockPtr>>,
+    /// A part of it could not be read: it is tried again in a group that others ask for.
+    queue_rests: AtomicBool,
     account: Mutex<Option<Account>>,
     shards: Vec<Mutex<Shard>>,
     open: Mutex<Vec<Arc<Object>>>,
@@ -143,6 +148,7 @@ impl ObjectSet {
             me: me.clone(),
             numbers: Mutex::new(numbers),
             queue: Mutex::default(),
+            queue_rests: AtomicBool::new(false),
             account: Mutex::new(header.account),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             open: Mutex::default(),
@@ -482,7 +488,11 @@ impl ObjectSet {
         let mut found = false;
         for _ in 0..SEARCH_BLOCKS {
             let Some(block) = numbers.search_block() else { break };
-            let raw = self.dnodes.read_block(block)?;
+            let raw = match self.dnodes.read_block(block) {
+                // No object can be made there.
+                Err(ObjectError::Pool(PoolError::Corrupt(_))) => continue,
+                raw => raw?,
+            };
             let at = format_args!("object set {} dnode block {block}", self.id);
             let mut used = NumberMap::default();
             for (offset, dnode) in dnodes_in(&raw, &at)? {
@@ -535,322 +545,7 @@ impl ObjectSet {
 
     /// Whether the queue will need another group.
     pub(crate) fn has_queue(&self) -> bool {
-        !self.queue.lock().is_empty()
-    }
-
-    /// Writes what is dirty in the group. `bonuses` are set on objects of this set on the way: the roots of other sets. `None`: nothing
-    /// changed.
-    pub(crate) fn sync(
-        &self,
-        group: &mut Group<'_>,
-        bonuses: &[(ObjectId, Vec<u8>)],
-    ) -> Result<Option<BlockPtr>, ObjectError> {
-        let (objects, count, high_water) = {
-            let mut syncing = self.syncing.lock();
-            (std::mem::take(&mut syncing.0), syncing.1, syncing.2)
-        };
-        let mut frozen: Vec<(Arc<Object>, Arc<Frozen>)> = Vec::with_capacity(objects.len());
-        for object in objects {
-            let mut state = object.state.write();
-            state.freeze_before(group.txg().next());
-            let set_aside = state.syncing.clone();
-            drop(state);
-            frozen.extend(set_aside.map(|set_aside| (object, set_aside)));
-        }
-        for (id, bonus) in bonuses {
-            let object = self.hold(*id)?;
-            frozen.retain(|(other, _)| other.id() != *id);
-            let mut state = object.state.write();
-            state.dnode.bonus = Arc::new(bonus.clone());
-            let mut aside = state.syncing.as_deref().cloned().unwrap_or_else(|| Frozen {
-                dirty: crate::dirty::Dirty::new(group.txg()),
-                dnode: state.dnode.clone(),
-            });
-            aside.dnode.bonus = state.dnode.bonus.clone();
-            let aside = Arc::new(aside);
-            state.syncing = Some(aside.clone());
-            drop(state);
-            frozen.push((object, aside));
-        }
-        if frozen.is_empty() && self.queue.lock().is_empty() && !self.root.lock().is_hole() {
-            return Ok(None);
-        }
-        let mut ledger = Ledger::new(std::mem::take(&mut *self.queue.lock()));
-        let queue_before = ledger.queue.clone();
-        // One block of dnodes after the other.
-        frozen.sort_unstable_by_key(|(object, _)| object.id());
-        let dnodes = self.sync_objects(group, &frozen, &mut ledger)?;
-        self.shrink_queue(group, &mut ledger)?;
-        let (meta, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
-        let new_meta = self.sync_dnodes(group, &frozen, &dnodes, &mut ledger)?;
-        let new_queue = if ledger.queue == queue_before {
-            free_queue.dnode()
-        } else {
-            self.sync_queue(group, &mut ledger)?
-        };
-        let account = self.account_before().map(|before| ledger.settle(before));
-        let header = ObjsetHeader {
-            objects: count,
-            high_water,
-            account,
-            dnodes: new_meta.clone(),
-            free_queue: new_queue.clone(),
-        };
-        let request = WriteRequest {
-            data: Arc::new(header.encode()),
-            kind: ObjectKind::Objset as u8,
-            compression: metadata_compression().into(),
-            checksum: ChecksumKind::Blake3,
-            owner: Owner::Block { objset: self.id.0, object: HEADER, level: 0, block: 0 },
-            fill: count.max(1),
-            stream: Stream::Metadata,
-            may_embed: false,
-            replaces: None,
-        };
-        let root = group.write(vec![request])?.remove(0);
-        // Before anybody can see that these slots are free.
-        self.numbers.lock().rest(freed_slots(&frozen));
-        // Dnodes first: who holds an object from now on reads the new ones.
-        for (object, dnode) in [(&meta, &new_meta), (&free_queue, &new_queue)] {
-            object.install(dnode);
-        }
-        for ((object, _), dnode) in frozen.iter().zip(&dnodes) {
-            object.install(dnode);
-        }
-        self.retire(&frozen);
-        *self.queue.lock() = ledger.queue;
-        *self.account.lock() = account;
-        let old = std::mem::replace(&mut *self.root.lock(), root.clone());
-        group.release(&old);
-        Ok(Some(root))
-    }
-
-    /// Level-0 blocks and spills of all objects in one stream of work, then each object's tree.
-    fn sync_objects(
-        &self,
-        group: &mut Group<'_>,
-        frozen: &[(Arc<Object>, Arc<Frozen>)],
-        ledger: &mut Ledger,
-    ) -> Result<Vec<Dnode>, ObjectError> {
-        let policy = self.policy();
-        let mut pointers: Vec<BTreeMap<u64, BlockPtr>> = vec![BTreeMap::new(); frozen.len()];
-        let mut requests = Vec::new();
-        let mut places = Vec::new();
-        for (index, (object, aside)) in frozen.iter().enumerate() {
-            let file = object.outlook.placement(object.whose(), aside, policy.write_hint);
-            let mut replaced = Replaced::new(&self.pool, object.whose(), &aside.dnode);
-            let spill = match &aside.dirty.spill {
-                Spill::New(spill) => Some((SPILL, self.spill_request(object, spill.clone()))),
-                Spill::Unchanged | Spill::Gone => None,
-            };
-            let blocks = aside.dirty.blocks.iter().map(|(block, data)| {
-                let data = data.clone();
-                if aside.dnode.kind.is_metadata() {
-                    return (*block, self.request(object, aside, *block, data, Stream::Metadata, &policy));
-                }
-                if aside.dirty.recoded.contains_key(block) {
-                    // It did not die, and says nothing of how long such blocks live. Nor may the other form stay.
-                    return (*block, self.request(object, aside, *block, data, Stream::Data(file), &policy));
-                }
-                let old = replaced.pointer(*block);
-                let lived = Placement { replaces: old.as_ref().map_or(Txg(0), born), ..file };
-                let request = self.request(object, aside, *block, data, Stream::Data(lived), &policy);
-                // What was freed in between leaves the tree, whatever was written after it.
-                let is_stored = !aside.dirty.is_resized && !aside.dirty.freed.contains(*block);
-                let replaces = old.filter(|_| is_stored);
-                (*block, WriteRequest { replaces, ..request })
-            });
-            for (block, request) in blocks.chain(spill) {
-                requests.push(request);
-                places.push((index, block));
-                if requests.len() >= CHUNK_BLOCKS {
-                    let written = group.write(std::mem::take(&mut requests))?;
-                    place(group.txg(), &mut pointers, &mut places, written);
-                }
-            }
-        }
-        let written = group.write(requests)?;
-        place(group.txg(), &mut pointers, &mut places, written);
-        let mut dnodes = Vec::with_capacity(frozen.len());
-        for ((object, aside), mut new) in frozen.iter().zip(pointers) {
-            // First, and whatever becomes of the tree: the bonus of this group stands in the dnode in any case, and they belong together.
-            let dnode = with_spill(group, aside, new.remove(&SPILL), ledger);
-            let is_freed = !aside.dirty.freed.is_empty() && !dnode.root.is_hole();
-            if new.is_empty() && aside.dirty.pointers.is_empty() && !is_freed {
-                dnodes.push(dnode);
-                continue;
-            }
-            let checksum =
-                if aside.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
-            // The tree that this group starts from is the one of the last sync, whatever the open group did since.
-            let rewrite = Rewrite::new(group, object.whose(), dnode.clone(), checksum, ledger);
-            let rewrite = rewrite.with_pointers(&aside.dirty.pointers);
-            let dnode = rewrite.run(&aside.dirty.freed, new).or_else(|error| {
-                let birth = if object.is_filled_for_another() { group.txg() } else { dnode.birth };
-                // Its tree cannot be read, so there is nothing to merge the changes into: they are lost, the rest goes on.
-                log::error!(
-                    "object set {} object {}: the changes of group {} are lost",
-                    self.id,
-                    object.id(),
-                    group.txg()
-                );
-                damage_only(&self.pool, error).map(|()| Dnode { birth, ..dnode })
-            })?;
-            dnodes.push(dnode);
-        }
-        Ok(dnodes)
-    }
-
-    fn request(
-        &self,
-        object: &Object,
-        aside: &Frozen,
-        block: u64,
-        data: Arc<Vec<u8>>,
-        stream: Stream,
-        policy: &DataPolicy,
-    ) -> WriteRequest {
-        let metadata = aside.dnode.kind.is_metadata();
-        WriteRequest {
-            data,
-            kind: aside.dnode.kind as u8,
-            compression: match (aside.dirty.recoded.get(&block), policy.compression) {
-                _ if metadata => metadata_compression().into(),
-                (Some(made), _) => Method::Made(made.clone()),
-                (None, CompressionPolicy::As(compression)) => compression.into(),
-                (None, CompressionPolicy::Auto(_)) => Method::Auto(self.levels.clone()),
-            },
-            checksum: if metadata { ChecksumKind::Blake3 } else { policy.checksum },
-            owner: object.whose().owner(0, block),
-            fill: 1,
-            stream,
-            may_embed: true,
-            replaces: None,
-        }
-    }
-
-    /// Metadata, whatever the object is.
-    fn spill_request(&self, object: &Object, data: Arc<Vec<u8>>) -> WriteRequest {
-        WriteRequest {
-            data,
-            kind: object.kind() as u8,
-            compression: metadata_compression().into(),
-            checksum: ChecksumKind::Blake3,
-            owner: object.whose().owner(0, SPILL),
-            fill: 1,
-            stream: Stream::Metadata,
-            may_embed: true,
-            replaces: None,
-        }
-    }
-
-    /// Puts the dnodes of synced objects into their blocks and rewrites the tree of dnodes.
-    fn sync_dnodes(
-        &self,
-        group: &mut Group<'_>,
-        frozen: &[(Arc<Object>, Arc<Frozen>)],
-        dnodes: &[Dnode],
-        ledger: &mut Ledger,
-    ) -> Result<Dnode, ObjectError> {
-        let mut blocks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-        for ((object, aside), dnode) in frozen.iter().zip(dnodes) {
-            let (block, offset) = slot_of(object.id());
-            if let std::collections::btree_map::Entry::Vacant(vacant) = blocks.entry(block) {
-                match self.dnodes.read_block(block) {
-                    Ok(found) => drop(vacant.insert(found.to_vec())),
-                    Err(ObjectError::Pool(error)) => {
-                        log::error!(
-                            "object set {} object {}: its dnode's block is lost",
-                            self.id,
-                            object.id()
-                        );
-                        damage_only(&self.pool, error)?;
-                        continue;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            let place = offset..offset + dnode.stored_bytes();
-            let place = blocks.get_mut(&block).and_then(|block| block.get_mut(place));
-            let place = place.expect("a dnode never crosses its block");
-            if aside.dirty.destroyed {
-                place.fill(0);
-            } else {
-                dnode.encode_into(place);
-            }
-        }
-        let mut meta = self.dnodes.dnode();
-        let mut requests = Vec::with_capacity(blocks.len());
-        let mut numbers = Vec::with_capacity(blocks.len());
-        for (block, data) in blocks {
-            let fill = dnode_offsets(&data).count() as u64;
-            meta.block_count = meta.block_count.max(block + 1);
-            numbers.push(block);
-            requests.push(WriteRequest {
-                data: Arc::new(data),
-                kind: ObjectKind::Dnodes as u8,
-                compression: metadata_compression().into(),
-                checksum: ChecksumKind::Blake3,
-                owner: self.dnodes.whose().owner(0, block),
-                fill,
-                stream: Stream::Metadata,
-                may_embed: false,
-                replaces: None,
-            });
-        }
-        let new = numbers.into_iter().zip(group.write(requests)?).collect();
-        let rewrite = Rewrite::new(group, self.dnodes.whose(), meta, ChecksumKind::Blake3, ledger);
-        Ok(rewrite.run(&Ranges::default(), new)?)
-    }
-
-    /// The dnodes of this group are in the tree: destroyed objects are gone, and slots that were given out are found taken there.
-    fn retire(&self, frozen: &[(Arc<Object>, Arc<Frozen>)]) {
-        self.numbers.lock().stored();
-        for (object, _) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
-            let id = object.id();
-            let mut shard = self.shard(id).lock();
-            if shard.objects.get(&id.0).is_some_and(|held| std::ptr::eq(held.as_ptr(), Arc::as_ptr(object))) {
-                shard.objects.remove(&id.0);
-            }
-            shard.epoch += 1;
-        }
-    }
-}
-
-/// Slots of destroyed objects. They can be used again when this group has committed, not before: a crash brings the objects back, and
-/// who was told of a successor with the same number would find them.
-fn freed_slots(frozen: &[(Arc<Object>, Arc<Frozen>)]) -> NumberMap<u64, u32> {
-    let mut freed = NumberMap::default();
-    for (object, aside) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
-        add_slots(&mut freed, object.id().0, aside.dnode.slots);
-    }
-    freed
-}
-
-/// The dnode that a group starts from, with the spill that it leaves. What the spill was before is released.
-fn with_spill(group: &mut Group<'_>, aside: &Frozen, new: Option<BlockPtr>, ledger: &mut Ledger) -> Dnode {
-    let mut dnode = aside.dnode.clone();
-    if !matches!(aside.dirty.spill, Spill::Unchanged) {
-        let new = new.unwrap_or_default();
-        group.release(&dnode.spill);
-        ledger.died.add(&dnode.spill, false);
-        ledger.born.add(&new, false);
-        dnode.used =
-            dnode.used.saturating_sub(dnode.spill.allocated_bytes()).saturating_add(new.allocated_bytes());
-        dnode.spill = new;
-    }
-    dnode
-}
-
-/// Takes the pointers of a group to their objects. Those of blocks that stay, because nothing changed, are in the tree already.
-fn place(
-    txg: Txg,
-    pointers: &mut [BTreeMap<u64, BlockPtr>],
-    places: &mut Vec<(usize, u64)>,
-    written: Vec<BlockPtr>,
-) {
-    for ((index, block), ptr) in places.drain(..).zip(written).filter(|(_, ptr)| ptr.birth() == txg) {
-        pointers[index].insert(block, ptr);
+        !self.queue.lock().is_empty() && !self.queue_rests.load(Ordering::Relaxed)
     }
 }
 

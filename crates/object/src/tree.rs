@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression, ZstdLevel};
 use terrane_pool::block_ptr::Hole;
-use terrane_pool::{BlockPtr, Feature, Group, Owner, Pool, PoolError, Stream, WriteRequest};
+use terrane_pool::{BlockPtr, Feature, Group, Owner, Patience, Pool, PoolError, Stream, WriteRequest};
 use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 
 /// Whose tree it is, for owners and messages.
@@ -366,17 +366,33 @@ impl<'a, 'g> Rewrite<'a, 'g> {
             self.queued.push(ptr.clone());
         } else {
             if level == 1 {
-                match children(self.group.pool(), self.whose, ptr, level, index) {
+                let children = {
+                    let _patience = Patience::none();
+                    children(self.group.pool(), self.whose, ptr, level, index)
+                };
+                match children {
                     Ok(children) => children.iter().for_each(|child| self.let_go(child)),
+                    // What cannot be read now is freed when it can be.
+                    Err(error) if error.may_pass() => {
+                        self.queued_fill += ptr.fill();
+                        self.queued.push(ptr.clone());
+                        self.note_detached(level, index, ptr);
+                        return Ok(());
+                    }
                     Err(error) => self.lost(error)?,
                 }
             }
             self.let_go(ptr);
         }
+        self.note_detached(level, index, ptr);
+        Ok(())
+    }
+
+    /// A hole stands where this pointer was.
+    fn note_detached(&mut self, level: u8, index: u64, ptr: &BlockPtr) {
         let hole = Hole { kind: self.old.kind as u8, level, lsize: ptr.lsize(), birth: self.group.txg() };
         self.changes[usize::from(level)].insert(index, BlockPtr::Hole(hole));
         self.detached[usize::from(level)].insert(index);
-        Ok(())
     }
 
     fn let_go(&mut self, ptr: &BlockPtr) {
@@ -432,10 +448,15 @@ impl<'a, 'g> Rewrite<'a, 'g> {
         let mut requests = Vec::with_capacity(parents.len());
         for (parent, new) in parents {
             let is_as_it_was = new.is_empty();
-            let pointers = match self.patched(above, parent, new) {
+            let patience = is_as_it_was.then(Patience::none);
+            let patched = self.patched(above, parent, new);
+            drop(patience);
+            let pointers = match patched {
                 // Nobody changed it, so nothing is lost if it stays.
                 Err(error) if is_as_it_was => {
-                    self.lost(error)?;
+                    if !error.may_pass() {
+                        self.lost(error)?;
+                    }
                     continue;
                 }
                 pointers => pointers?,
@@ -506,11 +527,11 @@ impl Rewrite<'_, '_> {
     }
 }
 
-/// Takes note of damage; anything else is the caller's business.
+/// Takes note of damage, and of zones that are gone; anything else is the caller's business. A read error is neither.
 pub(crate) fn damage_only(pool: &Pool, error: PoolError) -> Result<(), PoolError> {
     match error {
         PoolError::Corrupt(corrupt) => pool.report_damage(corrupt),
-        PoolError::Device(error) => log::error!("{error}; what lies below is lost space"),
+        PoolError::Device(gone) if !PoolError::Device(gone.clone()).may_pass() => log::error!("{gone}"),
         other => return Err(other),
     }
     Ok(())
@@ -535,7 +556,8 @@ pub(crate) fn free_subtree(
             } else {
                 match free_subtree(group, whose, &child, ledger) {
                     Ok(below) => released += below,
-                    // Its siblings can be freed all the same.
+                    // Its siblings can be freed all the same, and it later.
+                    Err(error) if error.may_pass() => ledger.queue.push(child),
                     Err(error) => damage_only(group.pool(), error)?,
                 }
             }

@@ -22,6 +22,11 @@ pub enum PoolError {
 }
 
 impl PoolError {
+    /// The device failed under a read: nothing is known of the bytes, and a later try may give them. A zone that is gone is no such thing.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, PoolError::Device(error) if matches!(**error, DeviceError::Io { .. }))
+    }
+
     pub fn refused(
         what: impl fmt::Display,
         expected: impl fmt::Display,

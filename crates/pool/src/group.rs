@@ -23,6 +23,7 @@ use crate::pool::{Chained, Pool, SyncState};
 use crate::prepare::{Made, Ready, boot_encode, prepare};
 use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, Tally};
 use crate::stats::Kind;
+use crate::suspend::Patience;
 use crate::totals::Totals;
 use crate::workers::Pending;
 use crate::zones::Zone;
@@ -208,7 +209,10 @@ impl Pool {
         };
         group.close_leaving()?;
         let root = match client {
-            Some(client) => client.sync(&mut group)?,
+            Some(client) => {
+                let _waits = Patience::unlimited();
+                client.sync(&mut group)?
+            }
             None => group.st.root.clone(),
         };
         // Not when they were released: until new trees are in place readers go by the old ones.

@@ -28,6 +28,7 @@ use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
 use crate::record::{Free, Home, Record, SectionPtr, get_frees};
 use crate::stats::Counters;
+use crate::suspend::FailMode;
 use crate::totals::{Recent, Totals};
 use crate::trace::Recorder;
 use crate::turns::Turns;
@@ -36,7 +37,7 @@ use crate::workers::Workers;
 use crate::zones::{Phase, Tables, section_of};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terrane_codec::{ChecksumKind, Compressor, LONG_BYTES_MAX, compute};
@@ -698,6 +699,8 @@ pub(crate) fn assemble(
         damaged: Mutex::default(),
         looks_afresh: AtomicBool::new(false),
         more_work: AtomicBool::new(false),
+        fail_mode: AtomicU8::new(FailMode::default() as u8),
+        suspension: Mutex::default(),
         sync_thread: Mutex::default(),
         env,
     };

@@ -27,6 +27,7 @@ use crate::read::Heal;
 use crate::record::SectionPtr;
 use crate::second::{INDEX_DIVISOR, SecondLevel};
 use crate::stats::Counters;
+use crate::suspend::Suspension;
 use crate::totals::{Recent, Totals};
 use crate::trace::Recorder;
 use crate::turns::Turns;
@@ -35,7 +36,7 @@ use crate::workers::Workers;
 use crate::zones::{Phase, Tables};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_device::Counted;
 use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneSeq};
@@ -139,6 +140,8 @@ pub struct Pool {
     pub(crate) more_work: AtomicBool,
     /// What overwrites held says nothing of the next ones.
     pub(crate) looks_afresh: AtomicBool,
+    pub(crate) fail_mode: AtomicU8,
+    pub(crate) suspension: Mutex<Option<Suspension>>,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
@@ -160,6 +163,8 @@ pub struct Status {
     pub runs: u64,
     pub dead_set_bytes: u64,
     pub failed: Option<String>,
+    /// A commit waits for a device that cannot be read.
+    pub suspended: Option<Suspension>,
     pub damage: Vec<Corrupt>,
     /// Blocks that could not be read since the import.
     pub damaged: Vec<DamagedBlock>,
@@ -292,6 +297,11 @@ impl Pool {
         }
     }
 
+    /// A file's changes could not be stored, because something that they belong into is damaged: kept, so that `status` can name it.
+    pub fn note_lost(&self, owner: Owner, txg: Txg) {
+        self.note_damaged(owner, format_args!("the changes of group {txg} are lost"));
+    }
+
     /// The block was found damaged; or it may have been, where so many were that not all are known.
     pub(crate) fn may_be_damaged(&self, owner: Owner) -> bool {
         let damaged = self.damaged.lock();
@@ -314,17 +324,17 @@ impl Pool {
     pub fn status(&self) -> Status {
         let (size_bytes, live_bytes, available_bytes) = self.space();
         let label = self.label();
-        let st = self.sync.lock();
+        let room = self.txg.room();
         let tables = self.tables.read();
         let index = tables.index_size();
         Status {
             name: label.name.clone(),
             id: self.pool_id,
             txg: self.txg.synced(),
-            incarnation: st.incarnation,
+            incarnation: room.incarnation,
             zone_size: label.zone_size,
             zones: label.members().map(|(_, row)| u64::from(row.block_zones())).sum(),
-            zones_empty: st.alloc.empty_count() as u64,
+            zones_empty: room.empty_zones,
             zones_waiting: tables
                 .zones
                 .values()
@@ -336,6 +346,7 @@ impl Pool {
             runs: index.runs,
             dead_set_bytes: index.dead_set_bytes,
             failed: self.failed.get().map(|reason| reason.to_string()),
+            suspended: self.suspension(),
             damage: self.damage.lock().clone(),
             damaged: self.damaged.lock().clone(),
         }

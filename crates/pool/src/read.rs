@@ -13,15 +13,16 @@ use crate::cache::{Found, Key, Packed, Source};
 use crate::directory::{Owner, Part, PartTrailer, SPILL, parse_part, parse_trailer};
 use crate::error::PoolError;
 use crate::pool::Pool;
-use crate::record::{Class, Home};
+use crate::record::{Class, Home, PartCopy};
 use crate::second::SecondLevel;
 use crate::stats::Kind;
+use crate::suspend::Tries;
 use std::cell::Cell;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_codec::{Compression, compute};
-use terrane_device::{AlignedBuf, Device};
+use terrane_device::{AlignedBuf, Device, DeviceError};
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Keeps a zone from being reset.
@@ -107,6 +108,9 @@ pub(crate) struct Heal {
     pub siblings: Vec<Addr>,
     pub is_damaged: bool,
 }
+
+/// Further tries of a read that failed, at once: what fails a moment, as on a bus that was reset, is nobody's business.
+const READ_RETRIES: u32 = 2;
 
 /// Heals waiting for the next group are bounded; more are dropped and found again.
 const HEALS_MAX: usize = 256;
@@ -297,8 +301,35 @@ impl Pool {
         self.caches.read().iter().for_each(|cache| cache.forget(key));
     }
 
-    /// The stored bytes of a block from its first good copy.
+    /// The stored bytes of a block from its first good copy. A commit waits for a device that fails: see `suspend`.
     pub(crate) fn read_verified(&self, normal: &Normal, owner: Owner) -> Result<StoredBytes, PoolError> {
+        let mut tries = Tries::default();
+        let outcome = loop {
+            match self.read_any_copy(normal, owner) {
+                Err(error) if error.may_pass() => {
+                    if let Err(error) = self.wait_for_device(&mut tries, error) {
+                        break Err(error);
+                    }
+                }
+                outcome => break outcome,
+            }
+        };
+        self.device_answered(&tries);
+        outcome.map_err(|error| {
+            self.counters.lost_blocks.add(1);
+            match error {
+                PoolError::Corrupt(corrupt) => self.damaged(owner, corrupt),
+                other => {
+                    log::error!("{other}; {}", owner_text(owner));
+                    self.note_damaged(owner, &other);
+                    other
+                }
+            }
+        })
+    }
+
+    /// A block is damaged if all its copies are: one that could not be read may be good.
+    fn read_any_copy(&self, normal: &Normal, owner: Owner) -> Result<StoredBytes, PoolError> {
         let mut bad: Vec<(Addr, PoolError)> = Vec::new();
         for addr in normal.copies() {
             match self.read_copy(normal, addr) {
@@ -312,16 +343,9 @@ impl Pool {
                 Err(error) => bad.push((addr, error)),
             }
         }
-        let (_, error) = bad.into_iter().next().expect("a normal pointer has at least one copy");
-        self.counters.lost_blocks.add(1);
-        Err(match error {
-            PoolError::Corrupt(corrupt) => self.damaged(owner, corrupt),
-            other => {
-                log::error!("{other}; {}", owner_text(owner));
-                self.note_damaged(owner, &other);
-                other
-            }
-        })
+        let unread = bad.iter().position(|(_, error)| error.may_pass());
+        let (_, error) = bad.swap_remove(unread.unwrap_or(0));
+        Err(error)
     }
 
     fn damaged(&self, owner: Owner, corrupt: Corrupt) -> PoolError {
@@ -428,7 +452,15 @@ impl Pool {
         let reads = counters.reads(held.class);
         reads.operations.add(1);
         reads.bytes.add(buf.len() as u64);
-        let outcome = counters.timed(&counters.device_read, || device.read(held.home.zone, from, buf));
+        let mut read = || counters.timed(&counters.device_read, || device.read(held.home.zone, from, buf));
+        let mut outcome = read();
+        for _ in 0..READ_RETRIES {
+            if !matches!(outcome, Err(DeviceError::Io { .. })) {
+                break;
+            }
+            counters.read_errors.add(1);
+            outcome = read();
+        }
         if outcome.is_err() {
             counters.read_errors.add(1);
         }
@@ -463,7 +495,12 @@ impl Pool {
             Ok(part) => part,
             Err(error) => {
                 log::warn!("{error}; trying the second copy");
-                self.read_part_copy(held.seq, end).ok_or(error)?
+                match self.read_part_copy(held.seq, end) {
+                    Ok(Some(part)) => part,
+                    // One that could not be read may be good.
+                    Err(unread) if unread.may_pass() => return Err(unread),
+                    Ok(None) | Err(_) => return Err(error),
+                }
             }
         };
         let part = Arc::new(part);
@@ -500,22 +537,20 @@ impl Pool {
         self.read_zone(held, from, &mut near.bytes)
     }
 
-    fn read_part_copy(&self, seq: ZoneSeq, end: u64) -> Option<Part> {
-        let copy = self
-            .tables
-            .read()
-            .zones
-            .get(&seq)?
-            .part_copies
-            .iter()
-            .find(|copy| copy.part_end == end)
-            .copied()?;
-        let len = u32::try_from(end.checked_sub(copy.part_start)?).ok()?;
-        let (held, offset) = self.locate(copy.addr, len).ok()?;
+    /// `None`: there is none.
+    fn read_part_copy(&self, seq: ZoneSeq, end: u64) -> Result<Option<Part>, PoolError> {
+        let known = {
+            let tables = self.tables.read();
+            let copies = tables.zones.get(&seq).map_or(&[][..], |zone| &zone.part_copies);
+            copies.iter().find(|copy| copy.part_end == end).copied()
+        };
+        let len = |copy: &PartCopy| u32::try_from(end.checked_sub(copy.part_start)?).ok();
+        let Some((copy, len)) = known.and_then(|copy| Some((copy, len(&copy)?))) else { return Ok(None) };
+        let (held, offset) = self.locate(copy.addr, len)?;
         let mut raw = vec![0; len as usize];
-        self.read_zone(&held, offset, &mut raw).ok()?;
-        let trailer = parse_trailer(&raw, seq, end).ok()?;
-        parse_part(self.pool_id, &trailer, &raw, end).ok()
+        self.read_zone(&held, offset, &mut raw)?;
+        let trailer = parse_trailer(&raw, seq, end)?;
+        Ok(Some(parse_part(self.pool_id, &trailer, &raw, end)?))
     }
 
     /// All directory parts of a zone, oldest first.

@@ -207,6 +207,8 @@ impl Pool {
             resets_wait: tables.emptied().next().is_some(),
             zones,
             ahead: self.room_ahead(st, zones),
+            empty_zones: st.alloc.empty_count() as u64,
+            incarnation: st.incarnation,
         }
     }
 

@@ -191,6 +191,9 @@ pub(crate) struct Room {
     pub zones: u64,
     /// Bytes that collection keeps writable before anybody asks.
     pub ahead: u64,
+    /// Told with the rest, so that a status is known while a group waits for a device.
+    pub empty_zones: u64,
+    pub incarnation: u64,
 }
 
 pub(crate) struct Groups {

@@ -435,9 +435,15 @@ impl Fs {
             return Err(Errno::EIO);
         }
         let inode = self.hold(ino)?;
-        let Some(group) = inode.changed() else { return Ok(()) };
-        self.set.commit()?;
-        inode.unchanged_since(group);
+        if let Some(group) = inode.changed() {
+            self.set.commit()?;
+            inode.unchanged_since(group);
+        }
+        // Of this commit or of an earlier one: no later one brings them back.
+        if inode.object().has_lost_changes() {
+            log::error!("fsync of inode {ino}: changes were lost to damage; answered EIO");
+            return Err(Errno::EIO);
+        }
         Ok(())
     }
 

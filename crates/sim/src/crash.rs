@@ -8,12 +8,32 @@ use crate::machine::{Machine, Plan};
 use crate::workload::{Acts, Step, Workload};
 use crate::{Failure, ensure};
 use terrane_device::SimDevice;
-use terrane_device::sim::Kept;
+use terrane_device::sim::{Fault, Kept};
 use terrane_pool::zones::Phase;
 
 /// Imports what a crash left behind, and compares it with what it may be. Returns the machine with the workload's model put back.
 pub fn recover(before: &Workload, device: &SimDevice, seed: u64) -> Result<Workload, Failure> {
-    recover_to(before, before.promised(), device, seed)
+    recover_to(before, before.promised(), &after_a_troubled_import(device, seed), seed)
+}
+
+/// An import that does not come through costs nothing: its reads fail, or the power goes again in the middle of it.
+fn after_a_troubled_import(device: &SimDevice, seed: u64) -> SimDevice {
+    let mut dice = Dice::new(seed ^ 0x1a9047);
+    match dice.below(3) {
+        0 => {
+            let fault = device.inject(Fault::ReadError { zone: None, one_in: 1 + dice.below(200) as u32 });
+            drop(Machine::import(device, seed, false));
+            device.disarm(fault);
+            device.clone()
+        }
+        1 => {
+            device.crash_after(device.ops_done() + dice.below(8));
+            drop(Machine::import(device, seed, false));
+            device.cut_power();
+            device.after_power_loss(dice.word())
+        }
+        _ => device.clone(),
+    }
 }
 
 /// Likewise, of a crash at which no more than that had been promised.
@@ -142,6 +162,7 @@ fn lives(mut workload: Workload, seed: u64, ops: u64) -> Result<(), Failure> {
     let mut dice = Dice::new(seed ^ 0xc0a5);
     let (file_bytes, rewrites) = (workload.file_bytes, workload.rewrites);
     for life in 0..2 {
+        workload.reads_fail = true;
         let device = workload.machine.device.clone();
         device.crash_after(device.ops_done() + dice.below(ops));
         for _ in 0..250 {

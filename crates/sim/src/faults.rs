@@ -66,6 +66,51 @@ pub fn write_errors(seed: u64, one_in: u32) -> Result<u64, Failure> {
     Ok(fired)
 }
 
+/// Reads fail in bursts, only while groups sync: nothing that a sync promised is lost, and nothing half done is committed. How it ended.
+pub fn read_bursts(seed: u64) -> Result<Bursts, Failure> {
+    let mut workload = settled(seed, 60)?;
+    let device = workload.machine.device.clone();
+    let mut dice = Dice::new(seed ^ 0x0bad_4ead);
+    let mut ended = Bursts::default();
+    for _ in 0..12 {
+        for _ in 0..10 {
+            ensure(workload.step()? == Step::Done, || "the pool stopped between two syncs".into())?;
+        }
+        workload.machine.pool.drop_cache();
+        // Some of what the group needs is in memory.
+        for _ in 0..dice.below(4) {
+            let nodes: Vec<Ino> = workload.model.nodes.keys().copied().collect();
+            let _ = dice.pick(&nodes).map(|ino| workload.machine.fs().getattr(ino));
+        }
+        // One that goes on is rare, since it ends the life.
+        let one_in = if dice.one_in(12) { 1 } else { 2 + dice.below(3) as u32 };
+        let fault = device.inject(Fault::ReadError { zone: None, one_in });
+        let step = workload.sync()?;
+        ended.failed_reads += device.fired(fault);
+        device.clear_faults();
+        if step == Step::Dead {
+            ended.stopped = true;
+            break;
+        }
+    }
+    ensure(!ended.stopped || ended.failed_reads > 0, || "the pool stopped without a fault".into())?;
+    let left = match seed % 3 {
+        0 => device.after_power_loss(seed),
+        _ => device.restarted(Kept::Everything),
+    };
+    workload.machine.pool.abandon();
+    crash::live_on(crash::recover(&workload, &left, seed)?, 20, seed)?;
+    Ok(ended)
+}
+
+/// How a life with failing reads went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bursts {
+    pub failed_reads: u64,
+    /// A group failed for want of what it had to read.
+    pub stopped: bool,
+}
+
 /// Everything of one zone that holds a copy of metadata rots: every read is healed from the other copy, and after the next groups
 /// a check is clean again.
 pub fn metadata_rot(seed: u64) -> Result<(), Failure> {

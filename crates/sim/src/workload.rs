@@ -7,6 +7,7 @@ use crate::model::{Content, Model, Node};
 use crate::{Failure, ensure};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrane_device::sim::Fault;
 use terrane_pool::read::ZoneHold;
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, RewriteSpec, SetAttr,
@@ -48,6 +49,8 @@ pub struct Workload {
     /// How large files get, in bytes.
     pub file_bytes: u64,
     pub acts: Acts,
+    /// Reads fail now and then while groups sync.
+    pub reads_fail: bool,
     /// Files are stored in other forms meanwhile, which nobody may see.
     pub rewrites: bool,
     /// The most that one of them changed: bytes of records, and files.
@@ -82,6 +85,7 @@ impl Workload {
             held: None,
             file_bytes: 20_000,
             acts: Acts::Everything,
+            reads_fail: false,
             rewrites: false,
             rewritten: 0,
         }
@@ -174,7 +178,7 @@ impl Workload {
     /// Everything so far becomes a promise.
     pub fn sync(&mut self) -> Result<Step, Failure> {
         let first = self.machine.pool.open_txg().0;
-        let outcome = self.machine.fs().sync();
+        let outcome = self.sync_among_bad_reads();
         let last = self.machine.pool.open_txg().0;
         let dead = !self.machine.is_alive();
         let state = State { steps: self.steps, model: Arc::new(self.model.clone()) };
@@ -190,6 +194,20 @@ impl Workload {
             Err(errno) => ensure(dead, || format!("sync: {errno}"))?,
         }
         Ok(if dead { Step::Dead } else { Step::Done })
+    }
+
+    /// A burst of failing reads is over before anybody gives up: the tries of one read do not all fail.
+    fn sync_among_bad_reads(&mut self) -> Result<(), Errno> {
+        let mut dice = Dice::new(self.steps ^ 0x4ead);
+        if !self.reads_fail || !dice.one_in(3) {
+            return self.machine.fs().sync();
+        }
+        let device = &self.machine.device;
+        self.machine.pool.drop_cache();
+        let fault = device.inject(Fault::ReadError { zone: None, one_in: 2 + dice.below(3) as u32 });
+        let outcome = self.machine.fs().sync();
+        device.disarm(fault);
+        outcome
     }
 
     /// Makes files in the root directory until the pool is full; returns their names.

@@ -3,7 +3,7 @@
 use terrane_device::ZoneState;
 use terrane_sim::Failure;
 use terrane_sim::faults::{
-    Lie, Lost, attribute_rot, canary, data_rot, metadata_rot, write_errors, zone_dies,
+    Lie, Lost, attribute_rot, canary, data_rot, metadata_rot, read_bursts, write_errors, zone_dies,
 };
 use terrane_sim::seeds::seeds;
 
@@ -18,6 +18,17 @@ fn failing_writes_lose_nothing() {
     let mut fired = 0;
     each(10, |seed| write_errors(seed, 20).map(|count| fired += count));
     assert!(fired > 0, "no write failed");
+}
+
+#[test]
+fn reads_that_fail_while_groups_sync_lose_nothing() {
+    let (mut failed, mut stopped) = (0, 0);
+    each(40, |seed| {
+        let ended = read_bursts(seed)?;
+        (failed, stopped) = (failed + ended.failed_reads, stopped + u32::from(ended.stopped));
+        Ok(())
+    });
+    assert!(failed > 100 && stopped > 0 && stopped < 40, "{failed} reads failed, {stopped} pools stopped");
 }
 
 #[test]

@@ -378,7 +378,7 @@ impl Status {
         let troubles = devices.iter().map(|row| &row["trouble"]);
         let found = damage
             .iter()
-            .chain([&row["failed"]])
+            .chain([&row["failed"], &row["suspended"]["reason"]])
             .chain(troubles)
             .filter_map(Value::as_str)
             .map(str::to_owned);

@@ -7,21 +7,36 @@ use super::*;
 impl ObjectSet {
     /// Frees a bounded piece of what waits.
     pub(super) fn shrink_queue(&self, group: &mut Group<'_>, ledger: &mut Ledger) -> Result<(), ObjectError> {
+        let _patience = Patience::none();
         let mut freed = 0;
+        self.queue_rests.store(false, Ordering::Relaxed);
         while freed < FREES_PER_GROUP {
-            let Some(released) = self.free_queued(group, ledger)? else { break };
-            freed += released;
+            match self.free_queued(group, ledger) {
+                Ok(Some(released)) => freed += released,
+                Ok(None) => break,
+                // It goes on waiting, behind the others.
+                Err(ObjectError::Pool(error)) if error.may_pass() => {
+                    log::warn!("{error}; what is below is freed later");
+                    self.queue_rests.store(true, Ordering::Relaxed);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
 
-    /// Frees some of the last subtree that waits. `None`: none does.
+    /// Frees some of the last subtree that waits. `None`: none does. One that could not be read now becomes the first.
     fn free_queued(&self, group: &mut Group<'_>, ledger: &mut Ledger) -> Result<Option<u64>, ObjectError> {
         let Some(ptr) = ledger.queue.pop() else { return Ok(None) };
         let whose = Whose { objset: self.id, object: FREE_QUEUE };
         match free_subtree(group, whose, &ptr, ledger) {
             Ok(released) => Ok(Some(released)),
-            // What cannot be read cannot be freed; it is lost space, named, and must not stop every later group.
+            Err(error) if error.may_pass() => {
+                ledger.queue.insert(0, ptr);
+                Err(error.into())
+            }
+            // What is damaged cannot be freed; it is lost space, named, and must not stop every later group.
             Err(error) => Ok(damage_only(&self.pool, error).map(|()| Some(0))?),
         }
     }

@@ -1,0 +1,378 @@
+//! The sync of one set: everything that is dirty in a group, from records up to the header.
+//!
+//! The blocks that hold the dnodes of dirty objects are read first. Where one is damaged its objects are left out, before anything of
+//! theirs is written or released.
+//!
+//! Invariant: no group publishes a pointer to a block that it released.
+
+use super::*;
+
+/// A dirty object, and what of it a group takes.
+type Changed = (Arc<Object>, Arc<Frozen>);
+
+/// Blocks of dnodes, by number.
+type DnodeBlocks = BTreeMap<u64, Vec<u8>>;
+
+impl ObjectSet {
+    /// Writes what is dirty in the group. `bonuses` are set on objects of this set on the way: the roots of other sets. `None`: nothing
+    /// changed.
+    pub(crate) fn sync(
+        &self,
+        group: &mut Group<'_>,
+        bonuses: &[(ObjectId, Vec<u8>)],
+    ) -> Result<Option<BlockPtr>, ObjectError> {
+        let (objects, count, high_water) = {
+            let mut syncing = self.syncing.lock();
+            (std::mem::take(&mut syncing.0), syncing.1, syncing.2)
+        };
+        let mut frozen: Vec<Changed> = Vec::with_capacity(objects.len());
+        for object in objects {
+            let mut state = object.state.write();
+            state.freeze_before(group.txg().next());
+            let set_aside = state.syncing.clone();
+            drop(state);
+            frozen.extend(set_aside.map(|set_aside| (object, set_aside)));
+        }
+        for (id, bonus) in bonuses {
+            let object = self.hold(*id)?;
+            frozen.retain(|(other, _)| other.id() != *id);
+            let mut state = object.state.write();
+            state.dnode.bonus = Arc::new(bonus.clone());
+            let mut aside = state.syncing.as_deref().cloned().unwrap_or_else(|| Frozen {
+                dirty: crate::dirty::Dirty::new(group.txg()),
+                dnode: state.dnode.clone(),
+            });
+            aside.dnode.bonus = state.dnode.bonus.clone();
+            let aside = Arc::new(aside);
+            state.syncing = Some(aside.clone());
+            drop(state);
+            frozen.push((object, aside));
+        }
+        if frozen.is_empty() && self.queue.lock().is_empty() && !self.root.lock().is_hole() {
+            return Ok(None);
+        }
+        let mut ledger = Ledger::new(std::mem::take(&mut *self.queue.lock()));
+        let queue_before = ledger.queue.clone();
+        // One block of dnodes after the other.
+        frozen.sort_unstable_by_key(|(object, _)| object.id());
+        let (blocks, left_out) = self.read_dnode_blocks(group.txg(), &mut frozen)?;
+        let dnodes = self.sync_objects(group, &frozen, &mut ledger)?;
+        self.shrink_queue(group, &mut ledger)?;
+        let (meta, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
+        let new_meta = self.sync_dnodes(group, &frozen, (&dnodes, blocks), &mut ledger)?;
+        let new_queue = if ledger.queue == queue_before {
+            free_queue.dnode()
+        } else {
+            self.sync_queue(group, &mut ledger)?
+        };
+        let account = self.account_before().map(|before| ledger.settle(before));
+        let header = ObjsetHeader {
+            objects: count,
+            high_water,
+            account,
+            dnodes: new_meta.clone(),
+            free_queue: new_queue.clone(),
+        };
+        let request = WriteRequest {
+            data: Arc::new(header.encode()),
+            kind: ObjectKind::Objset as u8,
+            compression: metadata_compression().into(),
+            checksum: ChecksumKind::Blake3,
+            owner: Owner::Block { objset: self.id.0, object: HEADER, level: 0, block: 0 },
+            fill: count.max(1),
+            stream: Stream::Metadata,
+            may_embed: false,
+            replaces: None,
+        };
+        let root = group.write(vec![request])?.remove(0);
+        // Before anybody can see that these slots are free.
+        self.numbers.lock().rest(freed_slots(&frozen));
+        // Dnodes first: who holds an object from now on reads the new ones.
+        for (object, dnode) in [(&meta, &new_meta), (&free_queue, &new_queue)] {
+            object.install(dnode);
+        }
+        for ((object, _), dnode) in frozen.iter().zip(&dnodes) {
+            object.install(dnode);
+        }
+        left_out.iter().for_each(|object| object.forget_changes());
+        self.retire(&frozen);
+        *self.queue.lock() = ledger.queue;
+        *self.account.lock() = account;
+        let old = std::mem::replace(&mut *self.root.lock(), root.clone());
+        group.release(&old);
+        Ok(Some(root))
+    }
+
+    /// The blocks that dirty objects have their dnodes in. They are read before any tree is rewritten: when a tree's old blocks are
+    /// released, its new root must have a place. Objects whose dnode block is damaged are taken out of `frozen`, and keep their old trees.
+    fn read_dnode_blocks(
+        &self,
+        txg: Txg,
+        frozen: &mut Vec<Changed>,
+    ) -> Result<(DnodeBlocks, Vec<Arc<Object>>), ObjectError> {
+        let mut blocks: DnodeBlocks = BTreeMap::new();
+        let (mut damaged, mut left_out) = (None, Vec::new());
+        let mut kept = Vec::with_capacity(frozen.len());
+        for (object, aside) in frozen.drain(..) {
+            let (block, _) = slot_of(object.id());
+            if damaged != Some(block)
+                && let Entry::Vacant(vacant) = blocks.entry(block)
+            {
+                match self.dnodes.read_block(block) {
+                    Ok(found) => drop(vacant.insert(found.to_vec())),
+                    Err(ObjectError::Pool(error)) => {
+                        damage_only(&self.pool, error)?;
+                        damaged = Some(block);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            if damaged == Some(block) {
+                self.lose_changes(txg, &object, &aside)?;
+                left_out.push(object);
+            } else {
+                kept.push((object, aside));
+            }
+        }
+        *frozen = kept;
+        Ok((blocks, left_out))
+    }
+
+    /// What a group changed in an object has no place any more, because all copies of what it belongs into are damaged. A file's `fsync`
+    /// says so from now on. Of a directory's changes other objects know the other half, so the group cannot go without them: it fails,
+    /// and the state before it stays, whole.
+    fn lose_changes(&self, txg: Txg, object: &Object, aside: &Frozen) -> Result<(), ObjectError> {
+        let (set, id) = (self.id, object.id());
+        if aside.dirty.destroyed {
+            log::error!("object set {set} object {id}: damaged while it was destroyed; its space is lost");
+            return Ok(());
+        }
+        if object.kind().is_metadata() {
+            let reason = format!(
+                "object set {set} object {id}: group {txg} changed it, and all copies of its dnode's block or its tree are damaged"
+            );
+            return Err(PoolError::Failed { reason: reason.into() }.into());
+        }
+        log::error!(
+            "object set {set} object {id}: the changes of group {txg} are lost; its dnode's block or its tree is damaged"
+        );
+        self.pool.note_lost(object.whose().owner(0, 0), txg);
+        object.note_lost();
+        Ok(())
+    }
+
+    /// Level-0 blocks and spills of all objects in one stream of work, then each object's tree.
+    fn sync_objects(
+        &self,
+        group: &mut Group<'_>,
+        frozen: &[Changed],
+        ledger: &mut Ledger,
+    ) -> Result<Vec<Dnode>, ObjectError> {
+        let policy = self.policy();
+        let mut pointers: Vec<BTreeMap<u64, BlockPtr>> = vec![BTreeMap::new(); frozen.len()];
+        let mut requests = Vec::new();
+        let mut places = Vec::new();
+        for (index, (object, aside)) in frozen.iter().enumerate() {
+            let file = object.outlook.placement(object.whose(), aside, policy.write_hint);
+            let mut replaced = Replaced::new(&self.pool, object.whose(), &aside.dnode);
+            let spill = match &aside.dirty.spill {
+                Spill::New(spill) => Some((SPILL, self.spill_request(object, spill.clone()))),
+                Spill::Unchanged | Spill::Gone => None,
+            };
+            let blocks = aside.dirty.blocks.iter().map(|(block, data)| {
+                let data = data.clone();
+                if aside.dnode.kind.is_metadata() {
+                    return (*block, self.request(object, aside, *block, data, Stream::Metadata, &policy));
+                }
+                if aside.dirty.recoded.contains_key(block) {
+                    // It did not die, and says nothing of how long such blocks live. Nor may the other form stay.
+                    return (*block, self.request(object, aside, *block, data, Stream::Data(file), &policy));
+                }
+                let old = replaced.pointer(*block);
+                let lived = Placement { replaces: old.as_ref().map_or(Txg(0), born), ..file };
+                let request = self.request(object, aside, *block, data, Stream::Data(lived), &policy);
+                // What was freed in between leaves the tree, whatever was written after it.
+                let is_stored = !aside.dirty.is_resized && !aside.dirty.freed.contains(*block);
+                let replaces = old.filter(|_| is_stored);
+                (*block, WriteRequest { replaces, ..request })
+            });
+            for (block, request) in blocks.chain(spill) {
+                requests.push(request);
+                places.push((index, block));
+                if requests.len() >= CHUNK_BLOCKS {
+                    let written = group.write(std::mem::take(&mut requests))?;
+                    place(group.txg(), &mut pointers, &mut places, written);
+                }
+            }
+        }
+        let written = group.write(requests)?;
+        place(group.txg(), &mut pointers, &mut places, written);
+        let mut dnodes = Vec::with_capacity(frozen.len());
+        for ((object, aside), mut new) in frozen.iter().zip(pointers) {
+            // First, and whatever becomes of the tree: the bonus of this group stands in the dnode in any case, and they belong together.
+            let dnode = with_spill(group, aside, new.remove(&SPILL), ledger);
+            let is_freed = !aside.dirty.freed.is_empty() && !dnode.root.is_hole();
+            if new.is_empty() && aside.dirty.pointers.is_empty() && !is_freed {
+                dnodes.push(dnode);
+                continue;
+            }
+            let checksum =
+                if aside.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
+            // The tree that this group starts from is the one of the last sync, whatever the open group did since.
+            let rewrite = Rewrite::new(group, object.whose(), dnode.clone(), checksum, ledger);
+            let rewrite = rewrite.with_pointers(&aside.dirty.pointers);
+            let dnode = match rewrite.run(&aside.dirty.freed, new) {
+                Ok(rewritten) => rewritten,
+                // Its tree is damaged, so there is nothing to merge the changes into.
+                Err(error) => {
+                    damage_only(&self.pool, error)?;
+                    if object.is_filled_for_another() {
+                        // Its birth tells who fills it.
+                        Dnode { birth: group.txg(), ..dnode }
+                    } else {
+                        self.lose_changes(group.txg(), object, aside)?;
+                        dnode
+                    }
+                }
+            };
+            dnodes.push(dnode);
+        }
+        Ok(dnodes)
+    }
+
+    fn request(
+        &self,
+        object: &Object,
+        aside: &Frozen,
+        block: u64,
+        data: Arc<Vec<u8>>,
+        stream: Stream,
+        policy: &DataPolicy,
+    ) -> WriteRequest {
+        let metadata = aside.dnode.kind.is_metadata();
+        WriteRequest {
+            data,
+            kind: aside.dnode.kind as u8,
+            compression: match (aside.dirty.recoded.get(&block), policy.compression) {
+                _ if metadata => metadata_compression().into(),
+                (Some(made), _) => Method::Made(made.clone()),
+                (None, CompressionPolicy::As(compression)) => compression.into(),
+                (None, CompressionPolicy::Auto(_)) => Method::Auto(self.levels.clone()),
+            },
+            checksum: if metadata { ChecksumKind::Blake3 } else { policy.checksum },
+            owner: object.whose().owner(0, block),
+            fill: 1,
+            stream,
+            may_embed: true,
+            replaces: None,
+        }
+    }
+
+    /// Metadata, whatever the object is.
+    fn spill_request(&self, object: &Object, data: Arc<Vec<u8>>) -> WriteRequest {
+        WriteRequest {
+            data,
+            kind: object.kind() as u8,
+            compression: metadata_compression().into(),
+            checksum: ChecksumKind::Blake3,
+            owner: object.whose().owner(0, SPILL),
+            fill: 1,
+            stream: Stream::Metadata,
+            may_embed: true,
+            replaces: None,
+        }
+    }
+
+    /// Puts the dnodes of synced objects into their blocks and rewrites the tree of dnodes.
+    fn sync_dnodes(
+        &self,
+        group: &mut Group<'_>,
+        frozen: &[Changed],
+        (dnodes, mut blocks): (&[Dnode], DnodeBlocks),
+        ledger: &mut Ledger,
+    ) -> Result<Dnode, ObjectError> {
+        for ((object, aside), dnode) in frozen.iter().zip(dnodes) {
+            let (block, offset) = slot_of(object.id());
+            let place = offset..offset + dnode.stored_bytes();
+            let place = blocks.get_mut(&block).and_then(|block| block.get_mut(place));
+            let place = place.expect("its block was read, and a dnode never crosses it");
+            if aside.dirty.destroyed {
+                place.fill(0);
+            } else {
+                dnode.encode_into(place);
+            }
+        }
+        let mut meta = self.dnodes.dnode();
+        let mut requests = Vec::with_capacity(blocks.len());
+        let mut numbers = Vec::with_capacity(blocks.len());
+        for (block, data) in blocks {
+            let fill = dnode_offsets(&data).count() as u64;
+            meta.block_count = meta.block_count.max(block + 1);
+            numbers.push(block);
+            requests.push(WriteRequest {
+                data: Arc::new(data),
+                kind: ObjectKind::Dnodes as u8,
+                compression: metadata_compression().into(),
+                checksum: ChecksumKind::Blake3,
+                owner: self.dnodes.whose().owner(0, block),
+                fill,
+                stream: Stream::Metadata,
+                may_embed: false,
+                replaces: None,
+            });
+        }
+        let new = numbers.into_iter().zip(group.write(requests)?).collect();
+        let rewrite = Rewrite::new(group, self.dnodes.whose(), meta, ChecksumKind::Blake3, ledger);
+        Ok(rewrite.run(&Ranges::default(), new)?)
+    }
+
+    /// The dnodes of this group are in the tree: destroyed objects are gone, and slots that were given out are found taken there.
+    fn retire(&self, frozen: &[Changed]) {
+        self.numbers.lock().stored();
+        for (object, _) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
+            let id = object.id();
+            let mut shard = self.shard(id).lock();
+            if shard.objects.get(&id.0).is_some_and(|held| std::ptr::eq(held.as_ptr(), Arc::as_ptr(object))) {
+                shard.objects.remove(&id.0);
+            }
+            shard.epoch += 1;
+        }
+    }
+}
+
+/// Slots of destroyed objects. They can be used again when this group has committed, not before: a crash brings the objects back, and
+/// who was told of a successor with the same number would find them.
+fn freed_slots(frozen: &[Changed]) -> NumberMap<u64, u32> {
+    let mut freed = NumberMap::default();
+    for (object, aside) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
+        add_slots(&mut freed, object.id().0, aside.dnode.slots);
+    }
+    freed
+}
+
+/// The dnode that a group starts from, with the spill that it leaves. What the spill was before is released.
+fn with_spill(group: &mut Group<'_>, aside: &Frozen, new: Option<BlockPtr>, ledger: &mut Ledger) -> Dnode {
+    let mut dnode = aside.dnode.clone();
+    if !matches!(aside.dirty.spill, Spill::Unchanged) {
+        let new = new.unwrap_or_default();
+        group.release(&dnode.spill);
+        ledger.died.add(&dnode.spill, false);
+        ledger.born.add(&new, false);
+        dnode.used =
+            dnode.used.saturating_sub(dnode.spill.allocated_bytes()).saturating_add(new.allocated_bytes());
+        dnode.spill = new;
+    }
+    dnode
+}
+
+/// Takes the pointers of a group to their objects. Those of blocks that stay, because nothing changed, are in the tree already.
+fn place(
+    txg: Txg,
+    pointers: &mut [BTreeMap<u64, BlockPtr>],
+    places: &mut Vec<(usize, u64)>,
+    written: Vec<BlockPtr>,
+) {
+    for ((index, block), ptr) in places.drain(..).zip(written).filter(|(_, ptr)| ptr.birth() == txg) {
+        pointers[index].insert(block, ptr);
+    }
+}

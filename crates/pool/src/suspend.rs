@@ -1,0 +1,125 @@
+//! What a sync does when a device cannot be read: it waits.
+//!
+//! A group that has quiesced must read some metadata to rewrite it. A read error is not damage: nothing is known of the bytes, and the
+//! next try may give them. So the sync thread tries again, with growing pauses, and the pool is *suspended* meanwhile: nothing is
+//! published, nothing is lost, and callers of `fsync` wait. [`FailMode`] says how long.
+//!
+//! Invariant: while a group syncs its trees, a read error never means "this is gone". It ends in the bytes, or in a failed group.
+
+use crate::error::PoolError;
+use crate::pool::Pool;
+use std::cell::Cell;
+use std::time::Duration;
+
+/// What becomes of a group when a device goes on failing to be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum FailMode {
+    /// The group waits until the device can be read again, however long that takes.
+    Wait = 0,
+    /// The group fails after half a minute, and the pool takes no more changes until the next import.
+    #[default]
+    Continue = 1,
+}
+
+impl FailMode {
+    pub(crate) fn from_id(id: u8) -> FailMode {
+        if id == FailMode::Wait as u8 { FailMode::Wait } else { FailMode::Continue }
+    }
+}
+
+/// A pool that waits for a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspension {
+    /// Since when, in nanoseconds since 1970.
+    pub since_ns: u64,
+    pub reason: String,
+}
+
+/// The first pause, and the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// How long [`FailMode::Continue`] waits.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Tries of a pool without threads, whose caller would wait for ever.
+const TRIES_UNTHREADED: u32 = 8;
+
+thread_local! {
+    /// Whether reads of this thread wait for a device that fails.
+    static WAITS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Until it is dropped, reads of this thread wait for devices, or do not.
+pub struct Patience {
+    before: bool,
+}
+
+impl Patience {
+    pub(crate) fn unlimited() -> Patience {
+        Patience { before: WAITS.replace(true) }
+    }
+
+    /// For what can as well be tried in a later group.
+    pub fn none() -> Patience {
+        Patience { before: WAITS.replace(false) }
+    }
+}
+
+impl Drop for Patience {
+    fn drop(&mut self) {
+        WAITS.set(self.before);
+    }
+}
+
+/// Tries of one read.
+#[derive(Default)]
+pub(crate) struct Tries {
+    count: u32,
+    since_ns: Option<u64>,
+}
+
+impl Pool {
+    pub fn set_fail_mode(&self, mode: FailMode) {
+        self.fail_mode.store(mode as u8, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    pub fn suspension(&self) -> Option<Suspension> {
+        self.suspension.lock().clone()
+    }
+
+    /// Waits before the next try of a read that failed by this error. `Err`: there is to be none.
+    pub(crate) fn wait_for_device(&self, tries: &mut Tries, error: PoolError) -> Result<(), PoolError> {
+        if !WAITS.get() || self.alive().is_err() {
+            return Err(error);
+        }
+        let now = self.env.monotonic_ns();
+        let since = *tries.since_ns.get_or_insert(now);
+        let mode = FailMode::from_id(self.fail_mode.load(std::sync::atomic::Ordering::Relaxed));
+        let waited = Duration::from_nanos(now.saturating_sub(since));
+        let is_over = match self.threaded() {
+            false => tries.count >= TRIES_UNTHREADED,
+            true => mode == FailMode::Continue && waited >= PATIENCE,
+        };
+        if is_over {
+            log::error!("{error}; a commit needs these bytes and gives up after {} tries", tries.count + 1);
+            return Err(error);
+        }
+        // The first pauses are no news: a bus that was reset is back by then.
+        if tries.count == 5 {
+            log::error!("suspended: {error}; a commit needs these bytes, and goes on when they can be read");
+            let since_ns = self.env.wall_ns();
+            *self.suspension.lock() = Some(Suspension { since_ns, reason: error.to_string() });
+        }
+        let pause = PAUSE_MIN.saturating_mul(1 << tries.count.min(10)).min(PAUSE_MAX);
+        tries.count += 1;
+        self.env.sleep(pause);
+        Ok(())
+    }
+
+    /// The read came through, or was given up.
+    pub(crate) fn device_answered(&self, tries: &Tries) {
+        if tries.count > 0 && self.suspension.lock().take().is_some() {
+            log::warn!("resumed: the device answers again after {} tries", tries.count + 1);
+        }
+    }
+}

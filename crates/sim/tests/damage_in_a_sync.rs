@@ -1,0 +1,147 @@
+//! Damage that is found while a group syncs: what cannot be stored is told, and what stays is whole.
+
+use std::collections::BTreeSet;
+use terrane_device::SimDevice;
+use terrane_device::sim::Kept;
+use terrane_object::Owner;
+use terrane_pool::inspect::Standing;
+use terrane_pool::zones::Phase;
+use terrane_posix::{Errno, Ino, WriteFlags};
+use terrane_sim::machine::{Machine, Plan, USER};
+
+fn created() -> Machine {
+    let props = vec![("recordsize", "4K"), ("compression", "off"), ("dnodesize", "legacy")];
+    Machine::create(&Plan { props, ..Plan::small(2) }).unwrap()
+}
+
+/// Nothing of it is in memory any more.
+fn imported(device: &SimDevice) -> Machine {
+    let mut machine = Machine::import(device, 7, false).unwrap();
+    machine.mount().unwrap();
+    machine
+}
+
+fn files(machine: &Machine, dir: Ino, names: impl Iterator<Item = String>) -> Vec<Ino> {
+    let fs = machine.fs();
+    let file = |name: String| {
+        let ino = fs.create(dir, name.as_bytes(), 0o644, &USER).unwrap().ino;
+        fs.write(ino, 0, &[7; 4096], WriteFlags::default()).unwrap();
+        ino
+    };
+    names.map(file).collect()
+}
+
+/// Damages, or mends, every copy of the blocks that `is_wanted` likes.
+fn flip(machine: &Machine, is_wanted: impl Fn(&Owner) -> bool) -> usize {
+    let mut places = BTreeSet::new();
+    for zone in machine.pool.zones().into_iter().filter(|zone| zone.phase != Phase::Gone) {
+        for (entry, standing) in machine.pool.zone_directory(zone.seq).unwrap() {
+            if standing == Standing::Here && is_wanted(&entry.owner) {
+                places.insert((zone.home.zone, entry.offset, entry.psize));
+            }
+        }
+    }
+    for (zone, offset, psize) in &places {
+        machine.device.rot(*zone, *offset, &vec![0x55; *psize as usize]).unwrap();
+    }
+    machine.pool.drop_cache();
+    places.len()
+}
+
+fn is_dnode_block_of(owner: &Owner, ino: Ino) -> bool {
+    matches!(owner, Owner::Block { objset: 2, object: 0, level: 0, block } if *block == ino / 32)
+}
+
+#[test]
+fn a_file_whose_dnode_is_damaged_says_so_at_every_fsync_and_others_go_on() {
+    let machine = created();
+    let root = machine.fs().root();
+    let all = files(&machine, root, (0..100).map(|n| format!("f{n}")));
+    let (lost, other) = (all[90], all[0]);
+    assert_ne!(lost / 32, other / 32);
+    let machine = imported(&machine.export().unwrap());
+    let fs = machine.fs().clone();
+    let (lost_ino, other_ino) = (fs.lookup(root, b"f90").unwrap().ino, fs.lookup(root, b"f0").unwrap().ino);
+    assert_eq!((lost_ino, other_ino), (lost, other));
+    assert_eq!(flip(&machine, |owner| is_dnode_block_of(owner, lost)), 2);
+    for ino in [lost, other] {
+        fs.write(ino, 0, &[8; 4096], WriteFlags::default()).unwrap();
+    }
+    assert_eq!(fs.fsync(lost, false), Err(Errno::EIO));
+    assert_eq!(fs.fsync(lost, false), Err(Errno::EIO), "and so it stays");
+    assert_eq!(fs.fsync(other, false), Ok(()));
+    let status = machine.pool.status();
+    assert_eq!(status.failed, None);
+    let named = |block: &terrane_pool::DamagedBlock| matches!(block.owner, Owner::Block { objset: 2, object, .. } if object == lost);
+    assert!(status.damaged.iter().any(named), "{:?}", status.damaged);
+    // The old tree stands: nothing of it was released.
+    flip(&machine, |owner| is_dnode_block_of(owner, lost));
+    fs.forget_all();
+    fs.sync().unwrap();
+    drop(fs);
+    let machine = imported(&machine.export().unwrap());
+    machine.check().unwrap();
+    let fs = machine.fs();
+    for (name, byte) in [("f90", 7), ("f0", 8)] {
+        let mut out = Vec::new();
+        fs.read(fs.lookup(root, name.as_bytes()).unwrap().ino, 0, 4096, &mut out).unwrap();
+        assert_eq!(out, vec![byte; 4096], "{name}");
+    }
+}
+
+#[test]
+fn a_rename_out_of_a_directory_whose_dnode_is_damaged_is_not_committed_half() {
+    let machine = created();
+    let fs = machine.fs().clone();
+    let root = fs.root();
+    let from = fs.mkdir(root, b"from", 0o755, &USER).unwrap().ino;
+    files(&machine, from, ["file".to_owned()].into_iter());
+    files(&machine, root, (0..100).map(|n| format!("f{n}")));
+    let to = fs.mkdir(root, b"to", 0o755, &USER).unwrap().ino;
+    files(&machine, to, (0..10).map(|n| format!("precious{n}")));
+    assert_ne!(from / 32, to / 32);
+    fs.sync().unwrap();
+    drop(fs);
+    for victim in [from, to] {
+        let machine = imported(&machine.device.restarted(Kept::Everything));
+        let fs = machine.fs().clone();
+        assert_eq!((fs.lookup(root, b"from").unwrap().ino, fs.lookup(root, b"to").unwrap().ino), (from, to));
+        fs.rename(from, b"file", to, b"file", Default::default()).unwrap();
+        assert_eq!(flip(&machine, |owner| is_dnode_block_of(owner, victim)), 2);
+        assert_eq!(fs.fsync(to, false), Err(Errno::EIO));
+        assert!(machine.pool.status().failed.is_some(), "it would be half a rename");
+        flip(&machine, |owner| is_dnode_block_of(owner, victim));
+        let left = machine.device.restarted(Kept::Everything);
+        machine.pool.abandon();
+        let machine = imported(&left);
+        machine.check().unwrap();
+        let fs = machine.fs();
+        assert!(fs.lookup(from, b"file").is_ok());
+        assert_eq!(fs.lookup(to, b"file").err(), Some(Errno::ENOENT));
+        assert!(fs.lookup(to, b"precious3").is_ok());
+    }
+}
+
+#[test]
+fn a_file_whose_block_of_pointers_is_damaged_says_so_at_fsync() {
+    let machine = created();
+    let root = machine.fs().root();
+    let ino = files(&machine, root, ["f".to_owned()].into_iter())[0];
+    for record in 0..400 {
+        machine.fs().write(ino, record * 4096, &[7; 4096], WriteFlags::default()).unwrap();
+    }
+    let machine = imported(&machine.export().unwrap());
+    let fs = machine.fs().clone();
+    assert_eq!(fs.lookup(root, b"f").unwrap().ino, ino);
+    let is_pointers =
+        |owner: &Owner| matches!(owner, Owner::Block { objset: 2, object, level: 1, .. } if *object == ino);
+    fs.write(ino, 0, &[8; 4096], WriteFlags::default()).unwrap();
+    assert!(flip(&machine, is_pointers) > 0);
+    assert_eq!(fs.fsync(ino, false), Err(Errno::EIO));
+    assert_eq!(fs.fsync(ino, false), Err(Errno::EIO));
+    assert_eq!(machine.pool.status().failed, None);
+    flip(&machine, is_pointers);
+    fs.forget_all();
+    fs.sync().unwrap();
+    machine.check().unwrap();
+}
