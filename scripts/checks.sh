@@ -34,7 +34,10 @@ end_started() {
         read -r pid time <<<"$one"
         [ -z "$time" ] || [ "$(began "$pid")" != "$time" ] || kill -9 -- "$pid" 2>/dev/null || true
     done
-    ! is_mounted "$work/ext4" || umount -l "$work/ext4"
+    unmount "$work/hosted"
+    for one in "$work/ext4" "$work/host"; do
+        ! is_mounted "$one" || umount -l "$one"
+    done
 }
 running=
 cleanup() {

@@ -252,6 +252,14 @@ impl Backing {
         self.mode
     }
 
+    /// Bytes that the file system of a sparse file still has. `None`: a block device, or a file that holds all of its space already.
+    pub(crate) fn room_below(&self) -> Option<u64> {
+        let meta = self.file.metadata().ok().filter(Metadata::is_file)?;
+        let is_whole = meta.blocks().saturating_mul(512) >= self.size;
+        let below = rustix::fs::fstatvfs(&self.file).ok().filter(|_| !is_whole)?;
+        Some(below.f_bavail.saturating_mul(below.f_frsize))
+    }
+
     /// In bytes, when it was opened.
     pub fn size(&self) -> u64 {
         self.size

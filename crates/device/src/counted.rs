@@ -124,6 +124,10 @@ impl Device for Counted {
         self.count(&self.counters.flushes, None, done)
     }
 
+    fn room_below(&self) -> Option<u64> {
+        self.below.room_below()
+    }
+
     fn unlock(&self) {
         self.below.unlock();
     }

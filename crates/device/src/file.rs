@@ -266,8 +266,24 @@ impl Device for FileDevice {
             // Small ones, such as uberblocks: a page left in the page cache would be one to write back in the flush.
             (Some(direct), None) => write_all_at(direct, &AlignedBuf::from(data), from),
         };
-        ticket.wrote(taken);
-        result.map_err(|source| DeviceError::Io { zone: Some(zone), offset, op: "write", source })
+        let is_full = |source: &io::Error| {
+            matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+        };
+        match result {
+            // What was taken is written over by the next try.
+            Err(source) if is_full(&source) => {
+                ticket.wrote(0);
+                Err(DeviceError::Full { zone, name: self.info.name.clone(), source })
+            }
+            result => {
+                ticket.wrote(taken);
+                result.map_err(|source| DeviceError::Io { zone: Some(zone), offset, op: "write", source })
+            }
+        }
+    }
+
+    fn room_below(&self) -> Option<u64> {
+        self.backing.room_below()
     }
 
     fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {

@@ -71,6 +71,8 @@ pub struct ZoneReport {
 pub enum DeviceError {
     /// The medium or the kernel failed. After a failed write ask for a report: the pointer may have moved.
     Io { zone: Option<ZoneIdx>, offset: u64, op: &'static str, source: io::Error },
+    /// The file system that the device's file lies in has no room. Nothing was done: the same write can be tried again.
+    Full { zone: ZoneIdx, name: String, source: io::Error },
     /// The zone's state or pointer does not allow the request. Nothing was done.
     Rule { zone: ZoneIdx, op: &'static str, expected: String, found: String },
     /// The device cannot be used at all: wrong kind of file, too small, held by somebody.
@@ -84,6 +86,10 @@ impl fmt::Display for DeviceError {
                 write!(f, "{op} of zone {zone} at byte {offset} failed: {source}")
             }
             DeviceError::Io { zone: None, op, source, .. } => write!(f, "{op} failed: {source}"),
+            DeviceError::Full { zone, name, source } => write!(
+                f,
+                "write of zone {zone} failed: the file system that holds {name} is full ({source}); make room there"
+            ),
             DeviceError::Rule { zone, op, expected, found } => {
                 write!(f, "{op} of zone {zone}: expected {expected}, found {found}")
             }
@@ -97,7 +103,7 @@ impl fmt::Display for DeviceError {
 impl std::error::Error for DeviceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            DeviceError::Io { source, .. } => Some(source),
+            DeviceError::Io { source, .. } | DeviceError::Full { source, .. } => Some(source),
             _ => None,
         }
     }
@@ -145,6 +151,12 @@ pub trait Device: Send + Sync {
     /// The barrier: when it returns, everything written before it was called survives a crash. A failed flush is final:
     /// nobody knows what reached the medium, so the caller must not go on as if nothing had happened.
     fn flush(&self) -> Result<(), DeviceError>;
+
+    /// Bytes that can still be written to what was never written or was given back, where that is bounded by something other than the
+    /// zones: the file system that holds a sparse file. `None`: nothing else bounds it.
+    fn room_below(&self) -> Option<u64> {
+        None
+    }
 
     /// Others may open the device from now on: the caller writes no more, and ends soon. Where nothing is held, nothing happens.
     fn unlock(&self) {}

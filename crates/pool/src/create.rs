@@ -128,7 +128,7 @@ impl Pool {
             .map(|section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE })
             .collect();
         let counters = Arc::new(Counters::new(env.clone()));
-        let devices = Arc::new(Devices::new(devices.into_iter().map(Some).collect()));
+        let devices = Arc::new(Devices::new(devices.into_iter().map(Some).collect(), env.clone()));
         let layout = devices.layout(label.has_special())?;
         let state = SyncState {
             streams: Streams::new(

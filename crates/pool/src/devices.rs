@@ -3,7 +3,9 @@
 //! An index names a device for as long as the pool lives: places, homes and records hold it, so that of a device that was removed is
 //! not given to the others. Devices come and go while a pool is mounted, so everybody asks here, each time.
 
+use crate::env::Env;
 use crate::error::PoolError;
+use crate::host::{HostRoom, OnHost};
 use crate::label::{ANCHORS, DEVICES_MAX};
 use crate::policy::Layout;
 use crate::record::Home;
@@ -28,6 +30,7 @@ pub(crate) struct Devices {
     leaving: AtomicU64,
     /// One bit for each whose room is promised to nobody: those that leave, or will if what was promised fits the others.
     withheld: AtomicU64,
+    host: Arc<HostRoom>,
 }
 
 #[derive(Clone)]
@@ -35,6 +38,8 @@ struct Member {
     device: Arc<Counted>,
     /// The smallest of its zones that can be written, in bytes: what can be counted on.
     capacity: u64,
+    /// What [`Device::room_below`] said last, or all ones.
+    room_below: Arc<AtomicU64>,
 }
 
 fn is_dead(report: ZoneReport) -> bool {
@@ -54,9 +59,14 @@ pub(crate) fn smallest_capacity(device: &dyn Device) -> u64 {
 }
 
 impl Member {
-    fn new(device: Arc<dyn Device>) -> Member {
+    fn new(device: Arc<dyn Device>, host: &Arc<HostRoom>) -> Member {
         let capacity = smallest_capacity(device.as_ref());
-        Member { device: Arc::new(Counted::new(device)), capacity }
+        let device = Arc::new(OnHost::new(device, host.clone()));
+        Member {
+            device: Arc::new(Counted::new(device)),
+            capacity,
+            room_below: Arc::new(AtomicU64::new(u64::MAX)),
+        }
     }
 }
 
@@ -64,9 +74,29 @@ impl Member {
 const _: () = assert!(DEVICES_MAX <= 64);
 
 impl Devices {
-    pub fn new(devices: Vec<Option<Arc<dyn Device>>>) -> Devices {
-        let slots = RwLock::new(devices.into_iter().map(|device| device.map(Member::new)).collect());
-        Devices { slots, leaving: AtomicU64::new(0), withheld: AtomicU64::new(0) }
+    pub fn new(devices: Vec<Option<Arc<dyn Device>>>, env: Arc<dyn Env>) -> Devices {
+        let host = HostRoom::new(env);
+        let member = |device: Option<Arc<dyn Device>>| device.map(|device| Member::new(device, &host));
+        let slots = RwLock::new(devices.into_iter().map(member).collect());
+        Devices { slots, leaving: AtomicU64::new(0), withheld: AtomicU64::new(0), host }
+    }
+
+    pub fn host(&self) -> &HostRoom {
+        &self.host
+    }
+
+    /// Asks what bounds the devices beside their zones: what [`room_below`](Self::room_below) says until the next time.
+    pub fn ask_room_below(&self) {
+        for member in self.slots.read().iter().flatten() {
+            member.room_below.store(member.device.room_below().unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes that the file system below a device still has; all ones where there is none.
+    pub fn room_below(&self, device: DeviceIdx) -> u64 {
+        let slots = self.slots.read();
+        let member = slots.get(usize::from(device.0)).and_then(Option::as_ref);
+        member.map_or(u64::MAX, |member| member.room_below.load(Ordering::Relaxed))
     }
 
     pub fn get(&self, device: DeviceIdx) -> Result<Arc<Counted>, PoolError> {
@@ -97,7 +127,7 @@ impl Devices {
 
     /// One more, behind all that ever were.
     pub fn push(&self, device: Arc<dyn Device>) {
-        self.slots.write().push(Some(Member::new(device)));
+        self.slots.write().push(Some(Member::new(device, &self.host)));
     }
 
     /// Nobody is promised its room from now on.

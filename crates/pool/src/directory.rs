@@ -474,7 +474,7 @@ mod tests {
                     owner => owner,
                 };
                 let here = Addr::new(ZoneSeq(12), offset);
-                let moved = moved.map(|granule| Addr::from_raw(granule & !0xfff_ffff | granule % 1000));
+                let moved = moved.map(|granule| Addr::from_raw((granule & !0xfff_ffff) | (granule % 1000)));
                 let identity = moved.filter(|addr| is_possible(addr.seq()) && addr.can_hold(psize)).unwrap_or(here);
                 Entry { offset, identity, psize, crc: i as u32, birth: Txg(birth), owner, siblings: siblings.into_iter().map(Addr::from_raw).collect() }
             }).collect();

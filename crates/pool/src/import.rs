@@ -215,7 +215,7 @@ impl Pool {
         check_features(&label, options)?;
         let slots = match_devices(&devices, &roots, &label)?;
         let device_of = |given: Option<usize>| devices.get(given?).cloned();
-        let members = Devices::new(slots.iter().map(|given| device_of(*given)).collect());
+        let members = Devices::new(slots.iter().map(|given| device_of(*given)).collect(), env.clone());
         // What lies on a device that is no member says nothing any more.
         let is_member = |candidate: &&Candidate<'_>| slots.contains(&Some(candidate.read.given));
         if options.rewind.is_none() && !options.read_only {
@@ -699,6 +699,7 @@ pub(crate) fn assemble(
         damaged: Mutex::default(),
         looks_afresh: AtomicBool::new(false),
         more_work: AtomicBool::new(false),
+        told: Mutex::default(),
         fail_mode: AtomicU8::new(FailMode::default() as u8),
         suspension: Mutex::default(),
         sync_thread: Mutex::default(),

@@ -31,6 +31,7 @@ mod frees;
 mod gc;
 pub mod gone;
 pub mod group;
+mod host;
 pub mod import;
 pub mod inspect;
 pub mod label;

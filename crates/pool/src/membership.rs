@@ -40,20 +40,31 @@ pub struct Member {
     pub trouble: Option<String>,
 }
 
+/// What only the syncing thread knows of a device.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ToldDevice {
+    device: DeviceIdx,
+    zones_empty: u64,
+    trouble: Option<String>,
+}
+
 impl Pool {
     /// The devices themselves, to be read.
     pub fn device_handles(&self) -> Vec<Arc<dyn Device>> {
         self.devices.all().into_iter().map(|(_, device)| device as Arc<dyn Device>).collect()
     }
 
-    /// What there is to say of each device. May wait for a group that syncs.
+    /// What there is to say of each device; while a group syncs, what was to be said before it.
     pub fn members(&self) -> Vec<Member> {
         let label = self.label();
-        let st = self.sync.lock();
+        if let Some(st) = self.sync.try_lock() {
+            self.tell_of_devices(&st);
+        }
+        let told = self.told.lock().clone();
         let tables = self.tables.read();
         let member = |(index, row): (DeviceIdx, &DeviceRow)| {
             let resident = || tables.zones.values().filter(move |zone| zone.home.device == index);
-            let anchor = st.anchors.iter().find(|anchor| anchor.device == index);
+            let told = told.iter().find(|told| told.device == index).cloned().unwrap_or_default();
             let known = self.device(index).map(|device| device.info().name.clone());
             Member {
                 index,
@@ -63,13 +74,23 @@ impl Pool {
                 stay: row.stay,
                 zone_size: row.zone_size,
                 zones: u64::from(row.block_zones()),
-                zones_empty: st.alloc.empty_on(index) as u64,
+                zones_empty: told.zones_empty,
                 zones_used: resident().count() as u64,
                 live_bytes: resident().map(|zone| zone.live).sum(),
-                trouble: anchor.and_then(|anchor| anchor.trouble.clone()),
+                trouble: told.trouble,
             }
         };
         label.members().map(member).collect()
+    }
+
+    /// So that they can be asked about while a group syncs, which may wait for one of them.
+    pub(crate) fn tell_of_devices(&self, st: &SyncState) {
+        let told = |anchor: &Anchor| ToldDevice {
+            device: anchor.device,
+            zones_empty: st.alloc.empty_on(anchor.device) as u64,
+            trouble: anchor.trouble.clone(),
+        };
+        *self.told.lock() = st.anchors.iter().map(told).collect();
     }
 
     /// Makes a device, whose content may go, one of the pool's; returns its index. Its zones are there to be written when this returns.

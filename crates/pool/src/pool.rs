@@ -21,6 +21,7 @@ use crate::gc::ByHand;
 use crate::gc::Collector;
 use crate::group::Group;
 use crate::label::{BootPtr, Label};
+use crate::membership::ToldDevice;
 use crate::parts::{PARTS_PART, PartCache};
 use crate::policy::{CollectionOptions, Looks};
 use crate::read::Heal;
@@ -140,6 +141,7 @@ pub struct Pool {
     pub(crate) more_work: AtomicBool,
     /// What overwrites held says nothing of the next ones.
     pub(crate) looks_afresh: AtomicBool,
+    pub(crate) told: Mutex<Vec<ToldDevice>>,
     pub(crate) fail_mode: AtomicU8,
     pub(crate) suspension: Mutex<Option<Suspension>>,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
@@ -275,6 +277,7 @@ impl Pool {
             PoolError::Failed { reason } => reason.clone(),
             other => other.to_string().into(),
         };
+        self.devices.host().stop();
         if self.failed.set(reason.clone()).is_ok() {
             log::error!("pool {}: {reason}; no more writes until the next import", self.name());
         }
@@ -405,6 +408,7 @@ impl Pool {
     /// Stops without committing anything, as a crash would: for tests, and for pools that failed.
     pub fn abandon(&self) {
         let _ = self.failed.set("it was abandoned".into());
+        self.devices.host().stop();
         self.txg.wake_all();
         self.stop_threads();
     }

@@ -77,6 +77,7 @@ impl Pool {
     /// one: the newest group that is durable becomes the only one that is kept whole. That needs no more than an uberblock.
     pub(crate) fn keep_only_the_newest(&self, st: &mut SyncState, bytes: u64) -> Result<(), PoolError> {
         let Some((txg, ptr)) = st.newest else { return Ok(()) };
+        self.devices.ask_room_below();
         let needed = bytes.saturating_add(self.commit_room() / LAST_ROOM_PART);
         let is_old = st.oldest < txg;
         // Some may have been in use, or could not be read, when the others were reset: a group that needs them asks once more.

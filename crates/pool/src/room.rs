@@ -20,7 +20,7 @@ use crate::turns::SECTIONS_IN_HURRY;
 use crate::txg::Room;
 use crate::zones::{Tables, Zone};
 use std::sync::atomic::Ordering;
-use terrane_wire::Txg;
+use terrane_wire::{DeviceIdx, Txg};
 
 /// Bytes that the groups of one victim's time take for themselves, in zones that are large enough for it to matter little.
 const COMMIT_BYTES: u64 = 8 << 20;
@@ -85,11 +85,16 @@ impl Pool {
         self.zone_yield().of(largest.unwrap_or(0))
     }
 
-    /// Bytes that empty zones can be counted on to take.
+    /// Bytes that empty zones can be counted on to take, whatever the file system below a device still has.
     fn empty_room(&self, st: &SyncState) -> u64 {
+        self.empty_rooms(st).map(|(_, bytes)| bytes).sum()
+    }
+
+    fn empty_rooms(&self, st: &SyncState) -> impl Iterator<Item = (DeviceIdx, u64)> {
         let zone_yield = self.zone_yield();
-        let of = |(device, capacity)| st.alloc.empty_on(device) as u64 * zone_yield.of(capacity);
-        self.devices.capacities().into_iter().map(of).sum()
+        let of =
+            move |(device, capacity)| (device, st.alloc.empty_on(device) as u64 * zone_yield.of(capacity));
+        self.devices.capacities().into_iter().map(of)
     }
 
     /// Bytes kept for commits while a victim is copied: some, and both copies of the sections that a group may rewrite in a hurry.
@@ -132,16 +137,29 @@ impl Pool {
         (zones * 7 / 100).max(tenths.div_ceil(10)) * self.yield_of_zone()
     }
 
-    /// What is empty, and what open zones still take beside metadata, in bytes.
+    /// What is empty, and what open zones still take beside metadata, in bytes; no more than the file systems below have.
     pub(crate) fn physical_room(&self, st: &SyncState) -> u64 {
-        let stays =
-            |slot: &usize| st.streams.device_of(*slot).is_some_and(|device| self.devices.gives_room(device));
-        let slots = (0..st.streams.layout().slots()).filter(stays);
+        let (in_zones, lacking) = self.rooms(st);
+        in_zones - lacking
+    }
+
+    /// What is empty, and what open zones still take beside metadata, and how much of it the file systems below the devices lack.
+    fn rooms(&self, st: &SyncState) -> (u64, u64) {
         // With many slots what is open lies in pieces, and a large block may fit none of their ends.
         let many = st.streams.layout().slots() > SHARED_SLOTS;
         let end = if many { granule_bytes(self.largest_block.load(Ordering::Relaxed)) } else { 0 };
-        let rooms: u64 = slots.map(|slot| st.streams.room_for_data(slot).saturating_sub(end)).sum();
-        rooms + self.empty_room(st)
+        let slots =
+            (0..st.streams.layout().slots()).filter_map(|slot| Some((st.streams.device_of(slot)?, slot)));
+        let of_slot = |(device, slot)| (device, st.streams.room_for_data(slot).saturating_sub(end));
+        let open: Vec<(DeviceIdx, u64)> = slots.map(of_slot).collect();
+        let (mut in_zones, mut lacking) = (0, 0);
+        for (device, empty) in self.empty_rooms(st) {
+            let of_device = open.iter().filter(|(other, _)| *other == device).map(|(_, bytes)| bytes);
+            let bytes = empty + of_device.sum::<u64>();
+            in_zones += bytes;
+            lacking += bytes.saturating_sub(self.devices.room_below(device));
+        }
+        (in_zones, lacking)
     }
 
     /// What must stay free for collection, and for commits, when users are done.
@@ -174,6 +192,7 @@ impl Pool {
     pub(crate) fn publish(&self, st: &SyncState) {
         let room = self.count_room(st, 0);
         self.txg.set_room(room, false);
+        self.tell_of_devices(st);
     }
 
     /// The same from within a group that has written what was reserved in it, and needs its own commit as well.
@@ -190,9 +209,13 @@ impl Pool {
             .store(table_bytes * in_a_hurry / (st.sections.len() as u64).max(1), Ordering::Relaxed);
         let tables = self.tables.read();
         // Zones that died and zones that could not be reset are in neither.
+        self.devices.ask_room_below();
         let (zones, all) = self.stock(&tables, st);
-        let reserve = self.reserve(zones, st);
-        let physical = self.physical_room(st).saturating_sub(for_group);
+        let (in_zones, lacking) = self.rooms(st);
+        let all = all.saturating_sub(lacking);
+        // Zones that find no room below are none to keep anything of.
+        let reserve = self.reserve(zones.saturating_sub(lacking / self.yield_of_zone().max(1)), st);
+        let physical = (in_zones - lacking).saturating_sub(for_group);
         let kept = self.kept_room(st);
         Room {
             live: tables.live,

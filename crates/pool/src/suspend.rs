@@ -49,7 +49,7 @@ thread_local! {
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Until it is dropped, reads of this thread wait for devices, or do not.
+/// Until it is dropped, the reads of this thread wait for devices, or do not.
 pub struct Patience {
     before: bool,
 }
@@ -79,12 +79,14 @@ pub(crate) struct Tries {
 }
 
 impl Pool {
+    /// Holds from the next failing read on. Nothing is stored.
     pub fn set_fail_mode(&self, mode: FailMode) {
         self.fail_mode.store(mode as u8, std::sync::atomic::Ordering::Relaxed);
     }
 
+    /// Why a commit waits for a device, if one does.
     pub fn suspension(&self) -> Option<Suspension> {
-        self.suspension.lock().clone()
+        self.suspension.lock().clone().or_else(|| self.devices.host().suspension())
     }
 
     /// Waits before the next try of a read that failed by this error. `Err`: there is to be none.

@@ -52,6 +52,8 @@ pub struct Cost {
     pub frees: bool,
 }
 
+/// Who waits for room looks again after this time: a device may have found none below, which nobody is woken for.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const META_COPIES: u64 = 2;
 /// Stored bytes of a metadata block, both copies, at the worst.
 const META_BLOCK_BYTES: u64 = META_COPIES * (16 << 10);
@@ -454,6 +456,11 @@ impl Pool {
             let mut state = self.txg.state.lock();
             // Under the lock: whoever stops the pool says so and then wakes all who wait, once.
             self.alive()?;
+            // What is promised to others waits for room that nobody knows of: more of it would wait as well.
+            if need > 0 && !cost.frees && self.devices.host().is_full() {
+                self.counters.no_space.add(1);
+                return Err(PoolError::NoSpace { need, free: 0 });
+            }
             match self.what_to_wait_for(&state, &cost, need, (delayed, paced, wait.ticket)) {
                 Wait::Join => {
                     wait.leave(&mut state);
@@ -508,10 +515,15 @@ impl Pool {
                 }
                 Wait::Commit => {
                     queue.enter();
-                    if state.syncing {
-                        // Its end is room enough: nobody waits for a whole group of his own.
-                        state.wanted = state.open;
-                        self.txg.synced.wait(&mut state);
+                    if self.threaded() {
+                        // The end of a group that syncs is room enough: nobody waits for a whole one of his own.
+                        let txg = state.open;
+                        state.wanted = state.wanted.max(txg);
+                        if !state.syncing {
+                            state.awaited = state.awaited.max(txg);
+                            self.txg.work.notify_one();
+                        }
+                        self.txg.synced.wait_for(&mut state, LOOK_AGAIN);
                         drop(state);
                     } else {
                         let txg = state.open;
@@ -523,7 +535,7 @@ impl Pool {
                 Wait::Turn => {
                     queue.enter();
                     wait.enter(&mut state, need);
-                    self.txg.more_room.wait(&mut state);
+                    self.txg.more_room.wait_for(&mut state, LOOK_AGAIN);
                     drop(state);
                     queue.leave(WaitFor::Space);
                 }
@@ -552,7 +564,7 @@ impl Pool {
                         // Not for the whole group: collection tells of each step.
                         state.wanted = state.wanted.max(txg);
                         self.txg.work.notify_one();
-                        self.txg.more_room.wait(&mut state);
+                        self.txg.more_room.wait_for(&mut state, LOOK_AGAIN);
                         drop(state);
                     } else {
                         drop(state);
@@ -581,7 +593,9 @@ impl Pool {
         let room = self.txg.room();
         let (reserved, unwritten) = state.reserved();
         let (limit, writable) = cost.room_of(&room);
-        if room.live + reserved + need > limit || unwritten + need > writable {
+        // What frees space is not held up by a file system below that is full: it goes on in memory.
+        let is_held_up = !cost.frees || !self.devices.host().is_full();
+        if is_held_up && (room.live + reserved + need > limit || unwritten + need > writable) {
             return Wait::Space;
         }
         if !paced {

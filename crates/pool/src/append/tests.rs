@@ -67,8 +67,8 @@ fn streams_on(layout: Layout, write_unit: u32, workers: usize) -> (Streams, SimD
 fn streams_in(layout: Layout, config: SimConfig, workers: usize) -> (Streams, SimDevice) {
     let zone_bytes = config.zone_size;
     let device = SimDevice::new(config).unwrap();
-    let devices = Arc::new(Devices::new(vec![Some(Arc::new(device.clone()))]));
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(1));
+    let devices = Arc::new(Devices::new(vec![Some(Arc::new(device.clone()))], env.clone()));
     (
         Streams::new(
             (1, 1),
