@@ -109,6 +109,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// All of them.
     pub findings_count: u64,
+    /// Suspect zones with which nothing is wrong (any more): the pool gives them back when it looks at them again.
+    pub explained_zones: u64,
     pub counts: Counts,
 }
 

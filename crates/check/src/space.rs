@@ -19,6 +19,7 @@ pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
     let total = zones.iter().map(|zone| zone.live).sum();
     let mut done = 0;
     for zone in &zones {
+        let findings_before = walk.report.findings_count;
         let found = walk.by_zone.get(&zone.seq).copied().unwrap_or(0);
         walk.report.expect(
             kind::LIVE,
@@ -26,12 +27,16 @@ pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
             found,
             zone.live,
         );
-        if zone.phase == zones::Phase::Suspect {
-            let at = format!("zone {}", zone.seq);
-            walk.report.add(kind::SUSPECT, at, "explained by the tables", "suspect");
-        }
         if zone.phase != zones::Phase::Gone {
             directory(pool, walk, zone);
+        }
+        if zone.phase == zones::Phase::Suspect {
+            if walk.report.findings_count == findings_before {
+                walk.report.explained_zones += 1;
+            } else {
+                let at = format!("zone {}", zone.seq);
+                walk.report.add(kind::SUSPECT, at, "explained by the tables", "suspect");
+            }
         }
         done += zone.live;
         walk.tell(Phase::Zones, done, total);

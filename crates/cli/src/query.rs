@@ -24,7 +24,7 @@ use terrane_object::Compression;
 use terrane_pool::label::{Role, Stay};
 use terrane_pool::second::{CacheDevice, SecondStats};
 use terrane_pool::stats::WaitFor;
-use terrane_pool::{Feature, LevelShare, Member, Spent, Stats, Suspension, Totals};
+use terrane_pool::{Feature, GcRest, LevelShare, Member, Spent, Stats, Suspension, Totals};
 use terrane_posix::RewriteSpec;
 use terrane_wire::meter::Times;
 
@@ -455,7 +455,7 @@ fn status(live: &Live) -> Value {
 }
 
 /// What the pool did and does with its zones.
-fn activity(live: &Live, stats: &Stats) -> [(&'static str, Value); 9] {
+fn activity(live: &Live, stats: &Stats) -> [(&'static str, Value); 10] {
     let lately = |seconds: u64| live.pool.lately(seconds * 1_000_000_000).1.amplification();
     let percent =
         |part: u64, of: u64| (u128::from(part) * 100).checked_div(u128::from(of)).map(|part| part as u64);
@@ -481,7 +481,18 @@ fn activity(live: &Live, stats: &Stats) -> [(&'static str, Value); 9] {
         ("garbage_goal", (!collecting.done).then_some(collecting.goal_bytes).into()),
         ("collection", mounted.map(|_| mode.name()).into()),
         ("victim", victim.into()),
+        ("collection_rests", live.pool.gc_rests().into_iter().map(|rest| rest_row(live, rest)).collect()),
     ]
+}
+
+/// A device on which collection rests.
+fn rest_row(live: &Live, rest: GcRest) -> Value {
+    let left_ns = rest.until_ns.saturating_sub(live.pool.env().monotonic_ns());
+    json!({
+        "device": rest.device.0,
+        "unread_zones": rest.unread_zones,
+        "seconds": left_ns.div_ceil(1_000_000_000),
+    })
 }
 
 fn totals(totals: &Totals) -> Value {
@@ -524,7 +535,7 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 48] = [
+pub const STATUS_KEYS: [&str; 49] = [
     "name",
     "id",
     "state",
@@ -563,6 +574,7 @@ pub const STATUS_KEYS: [&str; 48] = [
     "garbage_goal",
     "collection",
     "victim",
+    "collection_rests",
     "txg",
     "incarnation",
     "clean",

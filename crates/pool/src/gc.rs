@@ -14,9 +14,11 @@
 mod by_hand;
 mod evacuate;
 mod memory;
+mod suspects;
 #[cfg(test)]
 mod tests;
 mod thin;
+mod unread;
 
 use crate::addr::{Addr, granule_bytes};
 use crate::append::Stored;
@@ -38,6 +40,8 @@ pub(crate) use by_hand::ByHand;
 pub use by_hand::{GcMode, GcProgress, Victim};
 pub(crate) use evacuate::LAST_ROOM_PART;
 use memory::INDEX_LOOK_BYTES;
+pub use unread::GcRest;
+use unread::Unread;
 
 /// Victims of one group at the most.
 const VICTIMS_MAX: usize = 64;
@@ -55,8 +59,8 @@ const EXTENT_GAP: u64 = 128 << 10;
 const STEP_BYTES: u64 = 256 << 10;
 /// Reads of a victim that are under way while what was read is appended.
 const EXTENTS_AHEAD: usize = 3;
-/// Groups in which a zone may fail to be read before it is left to `check`.
-const READ_TRIES: u32 = 3;
+/// Blocks of a victim that may fail to be read in one group before it is left for later: a device may take half a minute for each.
+const UNREAD_BLOCKS_MAX: u32 = 8;
 
 /// Where collection stands between groups.
 pub(crate) struct Collector {
@@ -80,9 +84,10 @@ pub(crate) struct Collector {
     held_since: Txg,
     /// Full zones that take no writes any more: what they hold can be read, but their garbage is no room.
     dead: BTreeSet<ZoneSeq>,
-    /// Zones that could not be read, and how often: it may have been a bad moment. And those of them to be tried with the next group.
-    unread: BTreeMap<ZoneSeq, u32>,
-    again: Vec<ZoneSeq>,
+    /// Zones that could not be read.
+    pub unread: Unread,
+    /// Suspect zones that are to be looked at again.
+    to_explain: BTreeSet<ZoneSeq>,
     /// What users have written, by group.
     pub clock: Clock,
     pub lives: Lives,
@@ -103,9 +108,9 @@ struct Progress {
     /// The next part to look at.
     part: usize,
     worth: Worth,
-    /// Nothing had to stay; and if something had to, because its device did not give it.
+    /// Nothing had to stay. And blocks that had to because they could not be read.
     whole: bool,
-    unread: bool,
+    unread: u32,
 }
 
 impl Progress {
@@ -140,8 +145,8 @@ impl Collector {
             held_up: Vec::new(),
             held_since: Txg(0),
             dead: BTreeSet::new(),
-            unread: BTreeMap::new(),
-            again: Vec::new(),
+            unread: Unread::default(),
+            to_explain: BTreeSet::new(),
             clock: Clock::default(),
             lives: Lives::new(pool_bytes),
             hot: BTreeMap::new(),
@@ -160,7 +165,7 @@ impl Collector {
 
     /// What resets will give.
     fn coming(&self, tables: &Tables) -> u64 {
-        let will_come = |seq: &ZoneSeq| tables.zones.get(seq).is_some_and(|zone| !zone.is_pinned());
+        let will_come = |seq: &ZoneSeq| tables.zones.get(seq).is_some_and(|zone| zone.comes_back());
         let finished = self.finished.iter().filter(|(seq, _)| will_come(seq));
         finished.map(|(_, bytes)| bytes).sum::<u64>()
     }
@@ -193,19 +198,9 @@ impl Collector {
         }
     }
 
-    /// A zone could not be read. True: not for the first time, and it will not be tried again.
-    pub fn gives_up(&mut self, seq: ZoneSeq) -> bool {
-        let tries = self.unread.entry(seq).or_default();
-        *tries += 1;
-        *tries >= READ_TRIES
-    }
-
-    /// The group is durable: what could not be read may be tried again. Returns zones that were emptied, as their directory tells, and in
-    /// which something lives all the same: nothing can be counted on from them.
-    pub fn settle(&mut self, tables: &Tables, zone_yield: Yield) -> Vec<ZoneSeq> {
-        for seq in std::mem::take(&mut self.again) {
-            self.changed(tables, seq, zone_yield);
-        }
+    /// The group is durable. Returns zones that were emptied, as their directory tells, and in which something lives all the same: nothing
+    /// can be counted on from them.
+    pub fn settle(&mut self, tables: &Tables) -> Vec<ZoneSeq> {
         let lives =
             |(seq, _): &(ZoneSeq, u64)| tables.zones.get(seq).is_some_and(|zone| zone.phase == Phase::Full);
         let unexplained: Vec<ZoneSeq> = self.finished.iter().filter(|of| lives(of)).map(|of| of.0).collect();
@@ -232,7 +227,7 @@ impl Collector {
         self.progress.take_if(|progress| progress.victim == seq);
         self.finished.retain(|(finished, _)| *finished != seq);
         self.candidates.remove(seq);
-        self.unread.remove(&seq);
+        self.unread.forget(seq);
         self.dead.remove(&seq);
     }
 
@@ -248,9 +243,10 @@ impl Collector {
         }
     }
 
-    /// Zones that were full at import: how old they are nobody knows.
+    /// Zones that were full at import: how old they are nobody knows. Suspect ones are looked at again.
     pub fn begin(&mut self, tables: &Tables, zone_yield: Yield) {
         tables.zones.keys().for_each(|seq| self.changed(tables, *seq, zone_yield));
+        self.to_explain.extend(tables.suspects().map(|(seq, _)| seq));
     }
 
     /// A zone's row changed, or was found at import.
@@ -259,7 +255,12 @@ impl Collector {
         let is_chosen = self.progress.as_ref().is_some_and(|progress| progress.victim == seq);
         match zone {
             Some(zone) if self.candidates.contains(seq) => self.candidates.set_live(seq, zone.live),
-            Some(zone) if !is_chosen && !self.held_up.contains(&seq) && !self.dead.contains(&seq) => {
+            Some(zone)
+                if !is_chosen
+                    && !self.held_up.contains(&seq)
+                    && !self.dead.contains(&seq)
+                    && !self.unread.sleeps(seq) =>
+            {
                 let since = self.clock.written_at(zone.last_write).unwrap_or(0);
                 self.candidates.insert(seq, zone.live, zone_yield.of(zone.capacity), since);
             }
@@ -273,6 +274,10 @@ impl Collector {
                 }
                 if tables.zones.get(&seq).is_none_or(|zone| zone.phase != Phase::Open) {
                     self.ended(seq);
+                }
+                // Where nothing lives any more nothing is damaged.
+                if tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Suspect && zone.live == 0) {
+                    self.to_explain.insert(seq);
                 }
             }
         }
@@ -336,6 +341,7 @@ type ReadBack = (AlignedBuf, Option<u64>);
 impl Group<'_> {
     /// Gives back as much room as users took, when there is little; nothing when there is enough.
     pub(crate) fn collect(&mut self) -> Result<(), PoolError> {
+        self.wake_zones();
         // Healed blocks have new runs that the tables do not show yet, so nothing may be judged to lie between two survivors.
         if !self.healed.is_empty() {
             self.pool.want_another_group();
@@ -421,10 +427,7 @@ impl Group<'_> {
             let now = (u128::from(moved_bytes) * 1_000_000_000 / u128::from(ns)) as u64;
             self.st.collector.rate = (3 * (self.st.collector.rate / 4)).saturating_add(now / 4);
         }
-        let moves_on = victims > 0
-            || is_held_back
-            || !self.st.collector.again.is_empty()
-            || self.pool.waiting_zones() > 0;
+        let moves_on = victims > 0 || is_held_back || self.pool.waiting_zones() > 0;
         self.st.collector.is_stuck = !moves_on && needed > 0 && !self.released;
         if !moves_on {
             self.close_wasteful_zones()?;
@@ -534,6 +537,9 @@ impl Group<'_> {
     ) -> Result<Option<Progress>, PoolError> {
         let Some(held) = self.pool.hold(victim) else { return Ok(None) };
         let for_room = zone_yield.is_some();
+        if self.rests_with(victim, held.home.device) {
+            return Ok(None);
+        }
         let leaves = self.pool.is_leaving(held.home.device);
         if for_room && !leaves && self.pool.devices.is_dead(held.home) {
             self.note_dead(victim, held.home);
@@ -550,11 +556,11 @@ impl Group<'_> {
         match self.pool.parts_of(&held, claimed) {
             Ok(parts) => {
                 let worth = Worth { live, garbage, moved: 0 };
-                Ok(Some(Progress { victim, parts, part: 0, worth, whole: true, unread: false }))
+                Ok(Some(Progress { victim, parts, part: 0, worth, whole: true, unread: 0 }))
             }
             Err(error) => {
                 log::error!("zone {victim} cannot be collected: {error}");
-                self.cannot_empty(victim, matches!(error, PoolError::Device(_)));
+                self.cannot_empty(victim, error.may_pass());
                 Ok(None)
             }
         }
@@ -579,8 +585,8 @@ impl Group<'_> {
 
     /// A victim was looked through to its end.
     fn finished(&mut self, progress: &Progress) {
-        if progress.whole {
-            self.st.collector.unread.remove(&progress.victim);
+        if progress.whole && progress.worth.moved > 0 {
+            self.pool.was_read(self.st, progress.victim);
         }
         let home = self.pool.tables.read().zones.get(&progress.victim).map(|zone| zone.home);
         let died = home.is_some_and(|home| self.pool.devices.is_dead(home));
@@ -590,15 +596,14 @@ impl Group<'_> {
         self.pool.counters.collected_zones.add(1);
         log::debug!(txg = self.txg.0, zone = progress.victim.0, bytes = progress.worth.moved; "collected");
         if !progress.whole {
-            self.cannot_empty(progress.victim, progress.unread);
+            self.cannot_empty(progress.victim, progress.unread > 0);
         }
     }
 
-    /// What lives in a zone cannot all be moved: it is kept for `check`, unless its device only did not give something this time.
+    /// What lives in a zone cannot all be moved: it is tried again later if something could not be read, and suspect if all was read.
     fn cannot_empty(&mut self, victim: ZoneSeq, unread: bool) {
-        if unread && !self.st.collector.gives_up(victim) {
-            self.st.collector.again.push(victim);
-            self.pool.want_another_group();
+        if unread {
+            self.pool.put_to_sleep(self.st, victim);
         } else {
             self.suspect.push(victim);
         }
@@ -638,14 +643,19 @@ impl Group<'_> {
                 let other;
                 let bytes = match good {
                     Some(bytes) => bytes,
-                    None => match self.good_bytes(&held, entry, &mut progress.unread) {
-                        Some(bytes) => {
+                    None => match self.good_bytes(&held, entry) {
+                        Ok(Some(bytes)) => {
                             other = bytes;
                             &other[..]
                         }
-                        None => {
-                            self.stays(entry.identity, entry.granules());
+                        outcome => {
                             progress.whole = false;
+                            progress.unread += u32::from(outcome.is_err());
+                            if progress.unread > UNREAD_BLOCKS_MAX {
+                                rest.extend(left(nth, &extent, &reading, &todo));
+                                break 'extents;
+                            }
+                            self.stays(entry.identity, entry.granules());
                             last = None;
                             continue;
                         }
@@ -670,10 +680,7 @@ impl Group<'_> {
                 last = match self.append_moved(slot, block) {
                     Ok(to) => Some(to),
                     Err(PoolError::NoSpace { .. }) => {
-                        let behind = reading.iter().map(|(extent, _)| extent).chain(&todo);
-                        let behind = behind.flat_map(|extent| &extent.entries);
-                        let all = extent.entries[nth..].iter().chain(behind);
-                        rest.extend(all.map(|survivor| (survivor.part, survivor.at)));
+                        rest.extend(left(nth, &extent, &reading, &todo));
                         break 'extents;
                     }
                     Err(error) => return Err(error),
@@ -693,6 +700,10 @@ impl Group<'_> {
         for (part, at) in &rest {
             let entry = &progress.parts[*part].entries[*at];
             self.stays(entry.identity, entry.granules());
+        }
+        if progress.unread > UNREAD_BLOCKS_MAX {
+            progress.part = progress.parts.len();
+            return Ok((moved, true));
         }
         // The next piece begins with it; what was before it in its part has moved.
         progress.part = rest.first().map_or(progress.part, |(part, _)| *part);
@@ -811,26 +822,31 @@ impl Group<'_> {
             }
     }
 
-    /// The block's bytes as its directory's CRC wants them; from another copy if need be. `unread`: the device did not give them.
-    fn good_bytes(&self, held: &Held, entry: &Entry, unread: &mut bool) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; entry.psize as usize];
-        let read = self.pool.read_zone(held, entry.offset, &mut bytes);
-        *unread |= read.is_err();
-        if read.is_ok() && crc32c::crc32c(&bytes) == entry.crc {
-            return Some(bytes);
-        }
-        self.pool.counters.checksum_errors.add(1);
-        log::error!("{} granule {}: a block does not match its directory", held.home, entry.offset / 16);
-        for sibling in &entry.siblings {
-            let Ok((held, offset)) = self.pool.locate(*sibling, entry.psize) else { continue };
-            let read = self.pool.read_zone(&held, offset, &mut bytes);
-            if read.is_ok() && crc32c::crc32c(&bytes) == entry.crc {
+    /// The block's bytes as its directory's CRC wants them; from another copy if need be. `None`: it is damaged. An error: it could not be
+    /// read.
+    fn good_bytes(&self, held: &Held, entry: &Entry) -> Result<Option<Vec<u8>>, PoolError> {
+        let found = self.pool.entry_bytes(held, entry).inspect_err(|error| log::warn!("{error}"))?;
+        match &found {
+            Some((_, true)) => {
                 self.pool.counters.healed_blocks.add(1);
                 log::info!("{}: healed from another copy", entry.identity);
-                return Some(bytes);
             }
+            Some(_) => {}
+            None => self.pool.note_damaged(entry.owner, "it does not match its zone's directory"),
         }
-        self.pool.note_damaged(entry.owner, "it does not match its zone's directory");
-        None
+        Ok(found.map(|(bytes, _)| bytes))
     }
+}
+
+/// The survivors that were not moved: from the `nth` one of an extent on, by part and place in it.
+fn left(
+    nth: usize,
+    extent: &Extent,
+    reading: &VecDeque<(Extent, Pending<ReadBack>)>,
+    todo: &VecDeque<Extent>,
+) -> Vec<(usize, usize)> {
+    let behind = reading.iter().map(|(extent, _)| extent).chain(todo);
+    let behind = behind.flat_map(|extent| &extent.entries);
+    let all = extent.entries.iter().skip(nth).chain(behind);
+    all.map(|survivor| (survivor.part, survivor.at)).collect()
 }

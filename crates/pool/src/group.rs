@@ -82,6 +82,8 @@ pub struct Group<'a> {
     new_sections: Vec<SectionPtr>,
     pub(crate) hurry_sections: bool,
     pub(crate) suspect: Vec<ZoneSeq>,
+    /// Zones that were suspect and are explained.
+    pub(crate) explained: Vec<ZoneSeq>,
     pub(crate) split_runs: Vec<Move>,
     /// Something that was written before is free now.
     pub(crate) released: bool,
@@ -196,6 +198,7 @@ impl Pool {
             new_sections: Vec::new(),
             hurry_sections: false,
             suspect: Vec::new(),
+            explained: Vec::new(),
             split_runs: Vec::new(),
             released: false,
             uncached: Vec::new(),
@@ -218,6 +221,7 @@ impl Pool {
         // Not when they were released: until new trees are in place readers go by the old ones.
         std::mem::take(&mut group.uncached).into_iter().for_each(|key| self.uncache(key));
         group.suspect.append(&mut group.st.suspects);
+        group.look_at_suspects();
         group.part_copies();
         group.heal()?;
         self.publish_in_sync(group.st);
@@ -734,6 +738,8 @@ impl Group<'_> {
             moves.iter_mut().for_each(|moved| moved.run.tally = Tally::UNKNOWN);
         }
         let inline = self.dead_log.is_empty();
+        let mut filled = std::mem::take(&mut appended.filled);
+        filled.append(&mut self.explained);
         Record {
             txg: self.txg,
             incarnation: self.st.incarnation,
@@ -749,7 +755,7 @@ impl Group<'_> {
                 .copied()
                 .filter(|written| written.claimed > 0 || written.born > 0)
                 .collect(),
-            filled: std::mem::take(&mut appended.filled),
+            filled,
             reset: std::mem::take(&mut self.reset),
             suspect: std::mem::take(&mut self.suspect),
             moves,
@@ -848,7 +854,7 @@ impl Group<'_> {
                     zone.gather = None;
                 }
             }
-            for seq in st.collector.settle(&tables, zone_yield) {
+            for seq in st.collector.settle(&tables) {
                 log::error!(
                     "zone {seq}: something lives there that its directory does not list; kept for `terrane check`"
                 );

@@ -698,6 +698,8 @@ pub(crate) fn assemble(
         damage: Mutex::default(),
         damaged: Mutex::default(),
         looks_afresh: AtomicBool::new(false),
+        explains_afresh: AtomicBool::new(false),
+        gc_rests: Mutex::default(),
         more_work: AtomicBool::new(false),
         told: Mutex::default(),
         fail_mode: AtomicU8::new(FailMode::default() as u8),

@@ -69,7 +69,7 @@ pub use directory::Owner;
 pub use env::{Env, SeededEnv, SystemEnv};
 pub use error::PoolError;
 pub use features::{FEATURES, Feature};
-pub use gc::{GcMode, GcProgress, Victim};
+pub use gc::{GcMode, GcProgress, GcRest, Victim};
 pub use group::{Group, Stream, WriteRequest};
 pub use import::{ImportOptions, Probe, probe};
 pub use levels::{LevelShare, Levels, Method};

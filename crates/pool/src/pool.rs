@@ -17,8 +17,7 @@ use crate::error::PoolError;
 use crate::fates::Fates;
 use crate::features::InForce;
 use crate::flights::Flights;
-use crate::gc::ByHand;
-use crate::gc::Collector;
+use crate::gc::{ByHand, Collector, GcRest};
 use crate::group::Group;
 use crate::label::{BootPtr, Label};
 use crate::membership::ToldDevice;
@@ -144,6 +143,10 @@ pub struct Pool {
     pub(crate) told: Mutex<Vec<ToldDevice>>,
     pub(crate) fail_mode: AtomicU8,
     pub(crate) suspension: Mutex<Option<Suspension>>,
+    /// Suspect zones are to be looked at again.
+    pub(crate) explains_afresh: AtomicBool,
+    /// Devices on which collection rests, as of the last group.
+    pub(crate) gc_rests: Mutex<Vec<GcRest>>,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 

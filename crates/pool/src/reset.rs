@@ -8,6 +8,7 @@
 use crate::error::PoolError;
 use crate::gc::LAST_ROOM_PART;
 use crate::pool::{Pool, SyncState};
+use crate::record::Home;
 use crate::zones::{Phase, Zone};
 use terrane_device::Device;
 use terrane_wire::ZoneSeq;
@@ -15,20 +16,30 @@ use terrane_wire::ZoneSeq;
 impl Pool {
     /// Gives back zones with nothing live whose emptying is older than any group we could roll back to.
     pub(crate) fn reset_emptied(&self, st: &mut SyncState) -> Result<(), PoolError> {
-        let ready: Vec<ZoneSeq> = {
+        let ready: Vec<(ZoneSeq, Home)> = {
             let tables = self.tables.read();
-            let ripe = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.oldest);
-            tables.emptied().filter(|(_, zone)| ripe(zone)).map(|(seq, _)| seq).collect()
+            let is_old = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.oldest);
+            let ripe = |zone: &Zone| is_old(zone) && !zone.unread;
+            tables.emptied().filter(|(_, zone)| ripe(zone)).map(|(seq, zone)| (seq, zone.home)).collect()
         };
-        for seq in ready {
+        for (seq, home) in ready {
+            if self.rests_with(st, seq, home.device) {
+                continue;
+            }
             let is_explained = match self.explained(st, seq) {
-                Ok(is_explained) => is_explained,
+                Ok(is_explained) => {
+                    if st.collector.unread.has_failed(seq) {
+                        self.was_read(st, seq);
+                    }
+                    is_explained
+                }
+                Err(error) if error.may_pass() => {
+                    log::warn!("zone {seq}: {error}");
+                    self.put_to_sleep(st, seq);
+                    continue;
+                }
                 Err(error) => {
                     log::error!("zone {seq}: {error}");
-                    // It may have been a bad moment: the next group tries again.
-                    if matches!(error, PoolError::Device(_)) && !st.collector.gives_up(seq) {
-                        continue;
-                    }
                     false
                 }
             };
@@ -40,20 +51,19 @@ impl Pool {
                 st.collector.reset(seq);
                 continue;
             }
-            let (home, copies) = {
+            let copies = {
                 let mut tables = self.tables.write();
                 let Some(zone) = tables.zones.get(&seq) else { continue };
                 if zone.is_pinned() {
                     continue;
                 }
-                let copies = zone
+                let copies: Vec<_> = zone
                     .part_copies
                     .iter()
                     .map(|copy| (copy.addr, copy.part_end - copy.part_start))
                     .collect();
-                let home = zone.home;
                 tables.retire(seq);
-                (home, copies)
+                copies
             };
             st.collector.reset(seq);
             st.resets_done.push((seq, copies));

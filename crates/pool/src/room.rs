@@ -18,9 +18,9 @@ use crate::policy::Stock;
 use crate::pool::{Pool, SyncState};
 use crate::turns::SECTIONS_IN_HURRY;
 use crate::txg::Room;
-use crate::zones::{Tables, Zone};
+use crate::zones::{Phase, Tables, Zone};
 use std::sync::atomic::Ordering;
-use terrane_wire::{DeviceIdx, Txg};
+use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 /// Bytes that the groups of one victim's time take for themselves, in zones that are large enough for it to matter little.
 const COMMIT_BYTES: u64 = 8 << 20;
@@ -191,6 +191,7 @@ impl Pool {
     /// Publishes what room there is between two groups, for those who want to join one.
     pub(crate) fn publish(&self, st: &SyncState) {
         let room = self.count_room(st, 0);
+        *self.gc_rests.lock() = st.collector.unread.all_rests();
         self.txg.set_room(room, false);
         self.tell_of_devices(st);
     }
@@ -227,7 +228,8 @@ impl Pool {
                 .min(physical.saturating_sub(self.commit_room() + st.collector.remaining())),
             writable_frees: physical.saturating_sub(self.commit_room() / 2),
             is_stuck: st.collector.is_stuck,
-            resets_wait: tables.emptied().next().is_some(),
+            resets_wait: tables.emptied().any(|(_, zone)| !zone.unread),
+            wakes_ns: st.collector.unread.wakes_ns(),
             zones,
             ahead: self.room_ahead(st, zones),
             empty_zones: st.alloc.empty_count() as u64,
@@ -238,10 +240,10 @@ impl Pool {
     /// What can hold something and stays, in zones of the largest size, and in bytes that it can be counted on to take. Devices may have
     /// zones of very different sizes: seven of a hundred zones of any size are not seven of a hundred of the largest.
     fn stock(&self, tables: &Tables, st: &SyncState) -> (u64, u64) {
-        let leave = |zone: &&Zone| !self.devices.gives_room(zone.home.device);
+        let leave = |zone: &Zone| !self.devices.gives_room(zone.home.device);
         let (mut resident, mut capacity) = (tables.zones.len() as u64, tables.capacity());
         if self.devices.any_gives_none() {
-            for zone in tables.zones.values().filter(leave) {
+            for zone in tables.zones.values().filter(|zone| leave(zone)) {
                 (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
             }
         }
@@ -250,9 +252,18 @@ impl Pool {
         for zone in dead.filter(|zone| !leave(zone)) {
             (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
         }
+        // Likewise what is suspect, or was not read for long; but what lives there stays, and fills it.
+        let unread = st.collector.unread.no_room().filter_map(|seq| Some((seq, tables.zones.get(&seq)?)));
+        let unread = unread.filter(|(_, zone)| zone.phase != Phase::Suspect);
+        let is_counted = |(seq, zone): &(ZoneSeq, &Zone)| !leave(zone) && !st.collector.is_dead(*seq);
+        let mut stays = 0;
+        for (_, zone) in tables.suspects().chain(unread).filter(is_counted) {
+            (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
+            stays += zone.live;
+        }
         let stay = self.devices.capacities().into_iter();
         let empty: u64 = stay.map(|(device, _)| st.alloc.empty_on(device) as u64).sum();
-        let all = self.zone_yield().of_all(capacity, resident) + self.empty_room(st);
+        let all = self.zone_yield().of_all(capacity, resident) + self.empty_room(st) + stays;
         let per_zone = self.yield_of_zone().max(1);
         ((resident + empty).min((all + per_zone / 2) / per_zone), all)
     }
@@ -280,9 +291,9 @@ impl Pool {
         back.unwrap_or(st.oldest).max(st.oldest)
     }
 
-    /// Zones that were emptied and can be reset when their group is old enough; those that somebody reads are not counted on.
+    /// Zones that were emptied and can be reset when their group is old enough; those that are read by somebody, or could not be read, are not counted on.
     pub(crate) fn waiting_zones(&self) -> u64 {
-        self.tables.read().emptied().filter(|(_, zone)| !zone.is_pinned()).count() as u64
+        self.tables.read().emptied().filter(|(_, zone)| zone.comes_back()).count() as u64
     }
 
     /// Bytes that zones will take that wait so.
@@ -291,7 +302,7 @@ impl Pool {
         let tables = self.tables.read();
         tables
             .emptied()
-            .filter(|(_, zone)| !zone.is_pinned())
+            .filter(|(_, zone)| zone.comes_back())
             .map(|(_, zone)| zone_yield.of(zone.capacity))
             .sum()
     }

@@ -196,6 +196,8 @@ pub(crate) struct Room {
     /// Told with the rest, so that a status is known while a group waits for a device.
     pub empty_zones: u64,
     pub incarnation: u64,
+    /// Zones could not be read; when the next one is tried again.
+    pub wakes_ns: Option<u64>,
 }
 
 pub(crate) struct Groups {
@@ -236,6 +238,9 @@ const PACED_BYTES: u64 = 64 << 10;
 const LATE_MAX_NS: u64 = 200_000;
 /// Groups after which a writer is told that the pool is full if there was never more room than before.
 const PATIENCE: u32 = 48;
+/// How long a writer waits for zones that could not be read, altogether and at a time.
+const UNREAD_WAIT_NS: u64 = 10_000_000_000;
+const UNREAD_STEP_NS: u64 = 250_000_000;
 
 impl Groups {
     /// Dirty data never takes more than `dirty_budget` bytes.
@@ -414,6 +419,8 @@ struct SpaceWait<'a> {
     stuck: u32,
     /// The group after which that was looked at.
     seen: Option<Txg>,
+    /// How long it waited for zones that could not be read.
+    slept_ns: u64,
 }
 
 impl SpaceWait<'_> {
@@ -450,7 +457,7 @@ impl Pool {
         }
         let need = cost.reserve_bytes();
         let (mut delayed, mut paced) = (false, !(self.threaded() && cost.is_paced()));
-        let mut wait = SpaceWait { pool: self, ticket: None, most: 0, stuck: 0, seen: None };
+        let mut wait = SpaceWait { pool: self, ticket: None, most: 0, stuck: 0, seen: None, slept_ns: 0 };
         let mut queue = Queue { counters: &self.counters, began_ns: None, since_ns: 0 };
         loop {
             let mut state = self.txg.state.lock();
@@ -551,6 +558,22 @@ impl Pool {
                         // Every group takes some room itself, so none is committed that cannot bring any.
                         let may_help = !room.is_stuck || state.load_open.changed || self.waiting_zones() > 0;
                         if room.live + need > limit || wait.stuck > PATIENCE || !may_help {
+                            let wakes_ns = room.wakes_ns.filter(|_| room.live + need <= limit);
+                            if let Some(wakes_ns) = wakes_ns.filter(|_| wait.slept_ns < UNREAD_WAIT_NS) {
+                                // The room is there, and may be had as soon as its zones can be read again: the group after this looks.
+                                wait.stuck = 0;
+                                if !cost.frees {
+                                    wait.enter(&mut state, need);
+                                }
+                                queue.enter();
+                                drop(state);
+                                let left = wakes_ns.saturating_sub(self.env.monotonic_ns());
+                                let step = left.clamp(1_000_000, UNREAD_STEP_NS);
+                                self.env.sleep(Duration::from_nanos(step));
+                                wait.slept_ns += step;
+                                queue.leave(WaitFor::Space);
+                                continue;
+                            }
                             self.counters.no_space.add(1);
                             return Err(PoolError::NoSpace { need, free: limit.saturating_sub(room.live) });
                         }

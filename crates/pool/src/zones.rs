@@ -36,7 +36,7 @@ pub enum Phase {
     Emptied(Txg),
     /// The filling is no more; survivors elsewhere still have it as birthplace. Not among [`Tables::zones`].
     Gone,
-    /// Its directory holds what nobody can explain; kept until `check` has looked.
+    /// Its directory was read and does not agree with the tables, or what lives there is damaged: kept until it can be explained.
     Suspect,
 }
 
@@ -61,6 +61,8 @@ pub struct Zone {
     pub pins: Arc<AtomicU32>,
     /// What was appended and is not yet on the device; not stored.
     pub gather: Option<Arc<Gather>>,
+    /// It could not be read lately, and is tried again later; not stored.
+    pub unread: bool,
 }
 
 impl Zone {
@@ -78,12 +80,18 @@ impl Zone {
             part_copies: Vec::new(),
             pins: Arc::default(),
             gather: None,
+            unread: false,
         }
     }
 
     /// Whether somebody reads it, so that it cannot be reset.
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a zone that was emptied will be reset as soon as its emptying is old.
+    pub fn comes_back(&self) -> bool {
+        !self.is_pinned() && !self.unread
     }
 }
 
@@ -176,8 +184,9 @@ pub struct Tables {
     pub live: u64,
     /// Bytes that zones can hold.
     capacity: u64,
-    /// Zones that wait to be reset.
+    /// Zones that wait to be reset, and those that are suspect.
     emptied: BTreeSet<ZoneSeq>,
+    suspects: BTreeSet<ZoneSeq>,
 }
 
 /// What replaying or committing a record found wrong.
@@ -188,10 +197,9 @@ impl Tables {
     pub fn insert(&mut self, seq: ZoneSeq, zone: Zone) {
         self.remove(seq);
         self.capacity += zone.capacity;
-        if matches!(zone.phase, Phase::Emptied(_)) {
-            self.emptied.insert(seq);
-        }
+        let phase = zone.phase;
         self.zones.insert(seq, zone);
+        self.enter(seq, phase);
     }
 
     /// Adds zones that are gone.
@@ -203,6 +211,7 @@ impl Tables {
         let zone = self.zones.remove(&seq)?;
         self.capacity -= zone.capacity;
         self.emptied.remove(&seq);
+        self.suspects.remove(&seq);
         Some(zone)
     }
 
@@ -214,6 +223,17 @@ impl Tables {
             Phase::Emptied(_) => self.emptied.insert(seq),
             _ => self.emptied.remove(&seq),
         };
+        match phase {
+            Phase::Suspect => self.suspects.insert(seq),
+            _ => self.suspects.remove(&seq),
+        };
+    }
+
+    /// Whether a zone could not be read lately.
+    pub(crate) fn set_unread(&mut self, seq: ZoneSeq, unread: bool) {
+        if let Some(zone) = self.zones.get_mut(&seq) {
+            zone.unread = unread;
+        }
     }
 
     /// Bytes that can be written to the zones.
@@ -285,6 +305,11 @@ impl Tables {
         self.emptied.iter().filter_map(|seq| Some((*seq, self.zones.get(seq)?)))
     }
 
+    /// Zones that are kept because they could not be explained.
+    pub fn suspects(&self) -> impl Iterator<Item = (ZoneSeq, &Zone)> {
+        self.suspects.iter().filter_map(|seq| Some((*seq, self.zones.get(seq)?)))
+    }
+
     /// Applies a committed record. `frees` are those of the record and of its dead-log blocks, sorted. `own` names the record
     /// itself. Only rows for which `concerns` says so are touched: the others are newer already.
     pub fn apply(
@@ -331,7 +356,9 @@ impl Tables {
             }
         }
         for seq in record.filled.iter().filter(|seq| concerns(**seq)) {
-            if self.zones.get(seq).is_some_and(|zone| zone.phase == Phase::Open) {
+            // A suspect zone that was explained is full again.
+            let becomes_full = |zone: &Zone| matches!(zone.phase, Phase::Open | Phase::Suspect);
+            if self.zones.get(seq).is_some_and(becomes_full) {
                 self.enter(*seq, Phase::Full);
             }
         }
@@ -481,16 +508,24 @@ impl Tables {
                 findings.push(Corrupt::new(&at, "filling", "none", "one that is there"));
             }
         }
-        let emptied = |zone: &Zone| matches!(zone.phase, Phase::Emptied(_));
+        let those = |is: &dyn Fn(&Zone) -> bool| -> BTreeSet<ZoneSeq> {
+            self.zones.iter().filter(|(_, zone)| is(zone)).map(|(seq, _)| *seq).collect()
+        };
         let counts = (
             self.zones.values().map(|zone| zone.capacity).sum(),
-            self.zones.iter().filter(|(_, zone)| emptied(zone)).map(|(seq, _)| *seq).collect(),
+            those(&|zone| matches!(zone.phase, Phase::Emptied(_))),
+            those(&|zone| zone.phase == Phase::Suspect),
             (gone, gone_runs),
         );
-        let kept = (self.capacity, self.emptied.clone(), self.gone.counts());
+        let kept = (self.capacity, self.emptied.clone(), self.suspects.clone(), self.gone.counts());
         if counts != kept {
             let (counts, kept) = (format!("{counts:?}"), format!("{kept:?}"));
-            findings.push(Corrupt::new("zone tables", "capacity, emptied and gone zones", counts, kept));
+            findings.push(Corrupt::new(
+                "zone tables",
+                "capacity, emptied, suspect and gone zones",
+                counts,
+                kept,
+            ));
         }
         if live != self.live {
             findings.push(Corrupt::new("zone tables", "live bytes of all zones", live, self.live));

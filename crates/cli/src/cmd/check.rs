@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 pub const HELP: &str = "\
 A pool that is mounted is checked as it was committed last: everything is committed first, and writers go on meanwhile.
-Nothing is changed, unless --rebuild-index says so. A finding is a line: the place, what should be there, what was found.
+Nothing is changed, unless --rebuild-index says so; but a pool that is mounted gives back suspect zones with which nothing is
+wrong any more. A finding is a line: the place, what should be there, what was found.
 
 Exit codes:
   0             nothing found
@@ -91,6 +92,12 @@ fn text(pool: &str, report: &Value) -> String {
         all if all > findings.len() as u64 => format!("{all} findings, the first {} shown", findings.len()),
         all => format!("{all} findings"),
     };
+    match report["explained_zones"].as_u64() {
+        None | Some(0) => {}
+        Some(zones) => out.push_str(&format!(
+            "{pool}: nothing is wrong with {zones} suspect zones: a pool that is mounted gives them back, and any other when it is mounted\n"
+        )),
+    }
     out.push_str(&format!("{pool}: {verdict} ({})\n", seen.join(", ")));
     out
 }

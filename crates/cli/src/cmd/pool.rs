@@ -212,8 +212,18 @@ impl Status {
                 victim["device"], victim["zone"], victim["live_percent"], victim["moved_percent"]
             )
         });
+        let rests = row["collection_rests"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let rests: String = rests
+            .iter()
+            .map(|rest| {
+                format!(
+                    "; it rests on device {}, of which {} zones could not be read, for {} s",
+                    rest["device"], rest["unread_zones"], rest["seconds"]
+                )
+            })
+            .collect();
         format!(
-            "{why}; {garbage} of garbage in full zones{}{}",
+            "{why}; {garbage} of garbage in full zones{}{}{rests}",
             goal.unwrap_or_default(),
             zone.unwrap_or_default()
         )

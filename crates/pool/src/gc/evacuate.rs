@@ -21,6 +21,10 @@ impl super::Collector {
     pub fn dead(&self) -> impl Iterator<Item = ZoneSeq> {
         self.dead.iter().copied()
     }
+
+    pub fn is_dead(&self, seq: ZoneSeq) -> bool {
+        self.dead.contains(&seq)
+    }
 }
 
 impl Group<'_> {
@@ -61,7 +65,7 @@ impl Group<'_> {
             }
             done.push(progress.victim);
             if !progress.whole {
-                self.cannot_empty(progress.victim, progress.unread);
+                self.cannot_empty(progress.victim, progress.unread > 0);
             }
         }
         Ok(())
@@ -81,7 +85,10 @@ impl Group<'_> {
         }
         let collector = &self.st.collector;
         let but = |seq: ZoneSeq| {
-            done.contains(&seq) || collector.held_up.contains(&seq) || self.suspect.contains(&seq)
+            done.contains(&seq)
+                || collector.held_up.contains(&seq)
+                || collector.unread.sleeps(seq)
+                || self.suspect.contains(&seq)
         };
         let dead = || collector.dead().find(|seq| is_full(&tables, *seq) && !but(*seq));
         let Some(victim) = leaving_zone(self.pool, &tables, &but).or_else(dead) else { return Ok(None) };

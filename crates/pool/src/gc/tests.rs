@@ -28,10 +28,10 @@ fn a_zone_that_keeps_something_its_directory_does_not_list_is_nothing_to_count_o
     let mut collector = Collector::new(1 << 30);
     collector.finished = vec![(ZoneSeq(1), 500), (ZoneSeq(2), 700)];
     assert_eq!(collector.credit(&tables), 1200, "while the group syncs both are believed");
-    assert_eq!(collector.settle(&tables, full_yield()), [ZoneSeq(2)]);
+    assert_eq!(collector.settle(&tables), [ZoneSeq(2)]);
     assert_eq!(collector.credit(&tables), 500);
     assert!(!collector.candidates.contains(ZoneSeq(2)), "it would be chosen again and again");
-    assert!(collector.settle(&tables, full_yield()).is_empty());
+    assert!(collector.settle(&tables).is_empty());
 }
 
 #[test]
@@ -47,12 +47,28 @@ fn zones_that_hold_bootstrap_blocks_wait_for_all_sections() {
 }
 
 #[test]
-fn a_zone_is_tried_a_few_times() {
+fn a_zone_that_sleeps_is_no_candidate() {
+    let tables = tables(&[(Phase::Full, 4096)]);
     let mut collector = Collector::new(1 << 30);
-    let tries: Vec<bool> = (0..READ_TRIES).map(|_| collector.gives_up(ZoneSeq(1))).collect();
-    assert_eq!(tries.iter().filter(|gives_up| **gives_up).count(), 1);
-    assert_eq!(tries.last(), Some(&true));
-    assert!(!collector.gives_up(ZoneSeq(2)), "each by itself");
+    collector.unread.fail(ZoneSeq(1), DeviceIdx(0), 0);
+    collector.begin(&tables, full_yield());
+    assert!(!collector.candidates.contains(ZoneSeq(1)));
+    collector.unread.forget(ZoneSeq(1));
+    collector.changed(&tables, ZoneSeq(1), full_yield());
+    assert!(collector.candidates.contains(ZoneSeq(1)));
+}
+
+#[test]
+fn a_suspect_zone_is_looked_at_after_an_import_and_when_it_is_empty() {
+    let mut tables = tables(&[(Phase::Suspect, 4096), (Phase::Suspect, 64)]);
+    let mut collector = Collector::new(1 << 30);
+    collector.begin(&tables, full_yield());
+    assert_eq!(std::mem::take(&mut collector.to_explain), BTreeSet::from([ZoneSeq(1), ZoneSeq(2)]));
+    collector.changed(&tables, ZoneSeq(2), full_yield());
+    assert!(collector.to_explain.is_empty());
+    tables.zones.get_mut(&ZoneSeq(2)).unwrap().live = 0;
+    collector.changed(&tables, ZoneSeq(2), full_yield());
+    assert_eq!(collector.to_explain, BTreeSet::from([ZoneSeq(2)]));
 }
 
 /// Nothing may live in the parts that were not looked at yet, and then its zone is emptied and reset before collection goes on.
@@ -62,7 +78,7 @@ fn a_victim_that_ends_before_its_last_part_counts_once() {
     let mut collector = Collector::new(1 << 30);
     let worth = Worth { live: 300, garbage: 700, moved: 300 };
     collector.progress =
-        Some(Progress { victim: seq, parts: Vec::new(), part: 0, worth, whole: true, unread: false });
+        Some(Progress { victim: seq, parts: Vec::new(), part: 0, worth, whole: true, unread: 0 });
     assert_eq!((collector.credit(&tables), collector.moving()), (700, 700));
     collector.changed(&tables, seq, full_yield());
     assert_eq!(

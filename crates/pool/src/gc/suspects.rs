@@ -1,0 +1,126 @@
+//! Suspect zones are looked at again, and given back if they can be explained by now.
+//!
+//! A zone becomes suspect when its directory was read and does not agree with the tables, or when a block that lives there is damaged. What
+//! was damaged may have been freed since, or healed; and versions before this one also suspected zones that could not be read for a
+//! moment. So each is looked at once after an import, when the last that lived in it has died, and when `check` asks for it. The zone is
+//! *explained* if its directory is whole, no entry contradicts the tables, the blocks that live there have good bytes, and they are as many
+//! as the zone's row says. Then it is full again, like any other.
+//!
+//! Invariant: a zone that is given back can be emptied, so it is not suspected again for the same reason.
+
+use super::PIECE_NS;
+use crate::addr::granule_bytes;
+use crate::directory::Entry;
+use crate::error::PoolError;
+use crate::group::Group;
+use crate::inspect::Standing;
+use crate::pool::Pool;
+use crate::read::Held;
+use crate::zones::Phase;
+use std::sync::atomic::Ordering;
+use terrane_wire::ZoneSeq;
+
+impl Pool {
+    /// The next groups look at suspect zones again. Returns how many there are.
+    pub fn explain_suspects(&self) -> u64 {
+        let suspects = self.tables.read().suspects().count() as u64;
+        if suspects > 0 && !self.read_only {
+            self.explains_afresh.store(true, Ordering::Relaxed);
+            self.txg.want_empty();
+        }
+        suspects
+    }
+
+    /// Whether directory, row and blocks of a zone agree; an error if that could not be read.
+    fn is_explained(&self, seq: ZoneSeq) -> Result<bool, PoolError> {
+        let Some(held) = self.hold(seq) else { return Ok(false) };
+        let entries = match self.zone_directory(seq) {
+            Ok(entries) => entries,
+            Err(error) if error.may_pass() => return Err(error),
+            Err(_) => return Ok(false),
+        };
+        let mut live = 0;
+        for (entry, standing) in &entries {
+            match standing {
+                Standing::Dead | Standing::Moved => {}
+                Standing::Unexplained => return Ok(false),
+                Standing::Here => {
+                    live += granule_bytes(u64::from(entry.psize));
+                    if self.entry_bytes(&held, entry)?.is_none() {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        Ok(self.tables.read().zones.get(&seq).is_some_and(|zone| zone.live == live))
+    }
+
+    /// The bytes of an entry's block as its CRC wants them, and whether they came from another copy. `None`: all copies were read, and are
+    /// damaged. An error: one that could not be read may be good.
+    pub(crate) fn entry_bytes(
+        &self,
+        held: &Held,
+        entry: &Entry,
+    ) -> Result<Option<(Vec<u8>, bool)>, PoolError> {
+        let mut bytes = vec![0; entry.psize as usize];
+        let mut unread = None;
+        match self.read_zone(held, entry.offset, &mut bytes) {
+            Ok(()) if crc32c::crc32c(&bytes) == entry.crc => return Ok(Some((bytes, false))),
+            Ok(()) => {
+                self.counters.checksum_errors.add(1);
+                log::error!(
+                    "{} granule {}: a block does not match its directory",
+                    held.home,
+                    entry.offset / 16
+                );
+            }
+            Err(error) => unread = Some(error).filter(PoolError::may_pass),
+        }
+        for sibling in &entry.siblings {
+            let located = self.locate(*sibling, entry.psize);
+            match located.and_then(|(held, offset)| self.read_zone(&held, offset, &mut bytes)) {
+                Ok(()) if crc32c::crc32c(&bytes) == entry.crc => return Ok(Some((bytes, true))),
+                Err(error) if error.may_pass() => unread = unread.or(Some(error)),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        unread.map_or(Ok(None), Err)
+    }
+}
+
+impl Group<'_> {
+    /// Looks at as many suspect zones as there is time for in a group.
+    pub(crate) fn look_at_suspects(&mut self) {
+        if self.pool.explains_afresh.swap(false, Ordering::Relaxed) {
+            let tables = self.pool.tables.read();
+            self.st.collector.to_explain.extend(tables.suspects().map(|(seq, _)| seq));
+        }
+        let began_ns = self.pool.env.monotonic_ns();
+        while let Some(seq) = self.st.collector.to_explain.pop_first() {
+            let home = {
+                let tables = self.pool.tables.read();
+                let suspect = tables.zones.get(&seq).filter(|zone| zone.phase == Phase::Suspect);
+                suspect.map(|zone| zone.home)
+            };
+            let Some(home) = home.filter(|home| !self.rests_with(seq, home.device)) else { continue };
+            match self.pool.is_explained(seq) {
+                Ok(true) => {
+                    log::info!("zone {seq}, {home}: the tables explain it again; it is suspect no longer");
+                    self.st.collector.unread.forget(seq);
+                    self.explained.push(seq);
+                }
+                Ok(false) => log::error!("zone {seq}, {home}: it is still suspect; see `terrane check`"),
+                Err(error) => {
+                    log::warn!("{error}");
+                    self.pool.put_to_sleep(self.st, seq);
+                }
+            }
+            if self.pool.env.monotonic_ns().saturating_sub(began_ns) > PIECE_NS {
+                break;
+            }
+        }
+        if !self.st.collector.to_explain.is_empty() {
+            self.pool.want_another_group();
+        }
+    }
+}

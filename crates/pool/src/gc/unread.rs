@@ -1,0 +1,336 @@
+//! Zones that collection could not read: they are tried again later, after longer and longer pauses.
+//!
+//! A read error says nothing of what a zone holds. So it is kept in memory only, never in a record: the zone sleeps for a second, then for
+//! two, and so on up to an hour. When several zones of a device fail within a minute the device is in trouble, and collection rests there:
+//! it takes no victim on the device until a pause is over, and then reads a single zone. While a writer waits for room it reads one every
+//! second. The first zone that can be read ends the trouble.
+//!
+//! Invariant: a device that can be read again gets all its zones back, without an import.
+
+use super::Collector;
+use crate::group::Group;
+use crate::pool::{Pool, SyncState};
+use crate::zones::Phase;
+use std::collections::{BTreeMap, VecDeque};
+use terrane_wire::{DeviceIdx, ZoneSeq};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// How long a zone sleeps after its first failure, and at the most.
+const PAUSE_NS: u64 = SECOND_NS;
+const PAUSE_NS_MAX: u64 = 3600 * SECOND_NS;
+/// So many zones that fail within so long a time mean that their device is in trouble.
+const TROUBLE_ZONES: usize = 3;
+const TROUBLE_WINDOW_NS: u64 = 60 * SECOND_NS;
+/// How long collection rests on such a device at first, and at the most.
+const REST_NS: u64 = 10 * SECOND_NS;
+const REST_NS_MAX: u64 = 300 * SECOND_NS;
+/// While a writer waits for room, a zone of such a device is tried after so long.
+const PROBE_NS: u64 = SECOND_NS;
+/// After so many failures in a row, which take half a minute, a zone is not counted as room.
+const FAILURES_MAX: u32 = 5;
+
+/// What failed to be read, and when it is tried again.
+#[derive(Default)]
+pub(crate) struct Unread {
+    zones: BTreeMap<ZoneSeq, Sleeper>,
+    devices: BTreeMap<DeviceIdx, Trouble>,
+}
+
+struct Sleeper {
+    device: DeviceIdx,
+    /// In a row.
+    failures: u32,
+    /// `None`: it may be tried now.
+    until_ns: Option<u64>,
+}
+
+#[derive(Default)]
+struct Trouble {
+    /// The zones that failed lately, each once, and when.
+    failed: VecDeque<(u64, ZoneSeq)>,
+    rest: Option<Rest>,
+    /// The zone that may be tried although collection rests, and since when.
+    probe: Option<(ZoneSeq, u64)>,
+}
+
+#[derive(Clone, Copy)]
+struct Rest {
+    until_ns: u64,
+    pause_ns: u64,
+}
+
+/// A device on which collection rests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GcRest {
+    pub device: DeviceIdx,
+    /// Zones there that could not be read.
+    pub unread_zones: u64,
+    /// By the pool's clock: from then on a zone is tried again.
+    pub until_ns: u64,
+}
+
+fn doubled(pause_ns: u64, times: u32, most: u64) -> u64 {
+    1u64.checked_shl(times).and_then(|factor| pause_ns.checked_mul(factor)).unwrap_or(most).min(most)
+}
+
+impl Unread {
+    /// A zone could not be read. Returns for how long it sleeps, and for how long collection rests on its device, if that begins or is
+    /// prolonged now.
+    pub fn fail(&mut self, seq: ZoneSeq, device: DeviceIdx, now_ns: u64) -> (u64, Option<u64>) {
+        let sleeper = self.zones.entry(seq).or_insert(Sleeper { device, failures: 0, until_ns: None });
+        let pause_ns = doubled(PAUSE_NS, sleeper.failures, PAUSE_NS_MAX);
+        sleeper.failures = sleeper.failures.saturating_add(1);
+        sleeper.until_ns = Some(now_ns.saturating_add(pause_ns));
+        let trouble = self.devices.entry(device).or_default();
+        trouble
+            .failed
+            .retain(|(at, failed)| now_ns.saturating_sub(*at) < TROUBLE_WINDOW_NS && *failed != seq);
+        trouble.failed.push_back((now_ns, seq));
+        trouble.probe = None;
+        let rest_ns = match trouble.rest {
+            Some(rest) if now_ns < rest.until_ns => return (pause_ns, None),
+            Some(rest) => doubled(rest.pause_ns, 1, REST_NS_MAX),
+            None if trouble.failed.len() < TROUBLE_ZONES => return (pause_ns, None),
+            None => REST_NS,
+        };
+        trouble.rest = Some(Rest { until_ns: now_ns.saturating_add(rest_ns), pause_ns: rest_ns });
+        (pause_ns, Some(rest_ns))
+    }
+
+    /// A zone of a device on which collection rests sleeps as long as that does.
+    fn postpone(&mut self, seq: ZoneSeq, device: DeviceIdx) {
+        let rest = self.devices.get(&device).and_then(|trouble| trouble.rest);
+        let sleeper = self.zones.entry(seq).or_insert(Sleeper { device, failures: 0, until_ns: None });
+        sleeper.until_ns = sleeper.until_ns.max(rest.map(|rest| rest.until_ns));
+    }
+
+    /// A zone was read. Returns the others of its device that need not sleep any longer, because its trouble is over.
+    fn succeed(&mut self, seq: ZoneSeq, device: DeviceIdx) -> Vec<ZoneSeq> {
+        self.zones.remove(&seq);
+        if self.devices.remove(&device).and_then(|trouble| trouble.rest).is_none() {
+            return Vec::new();
+        }
+        let mut awake = Vec::new();
+        for (seq, sleeper) in self.zones.iter_mut().filter(|(_, sleeper)| sleeper.device == device) {
+            sleeper.failures = 0;
+            awake.extend(sleeper.until_ns.take().map(|_| *seq));
+        }
+        awake
+    }
+
+    /// Nothing need be read in the zone any more.
+    pub fn forget(&mut self, seq: ZoneSeq) {
+        self.zones.remove(&seq);
+    }
+
+    /// Zones whose sleep is over, each told once; if a writer waits for room also one of each device on which collection rests.
+    fn due(&mut self, now_ns: u64, a_writer_waits: bool) -> Vec<ZoneSeq> {
+        for (device, trouble) in &mut self.devices {
+            let last_ns =
+                trouble.failed.back().map_or(0, |(at, _)| *at).max(trouble.probe.map_or(0, |of| of.1));
+            let is_time = now_ns.saturating_sub(last_ns) >= PROBE_NS;
+            let rests = trouble.rest.is_some_and(|rest| now_ns < rest.until_ns);
+            if a_writer_waits && rests && is_time {
+                let is_asleep = |sleeper: &Sleeper| sleeper.device == *device && sleeper.until_ns.is_some();
+                let asleep = self.zones.iter_mut().filter(|(_, sleeper)| is_asleep(sleeper));
+                // One that was only postponed, if there is one.
+                let next = asleep.min_by_key(|(_, sleeper)| (sleeper.failures, sleeper.until_ns));
+                if let Some((seq, sleeper)) = next {
+                    (trouble.probe, sleeper.until_ns) = (Some((*seq, now_ns)), Some(0));
+                }
+            }
+        }
+        let rests = |seq, device| is_resting(&self.devices, (seq, device), now_ns);
+        let is_due = |sleeper: &Sleeper| sleeper.until_ns.is_some_and(|until| until <= now_ns);
+        let due =
+            self.zones.iter_mut().filter(|(seq, sleeper)| is_due(sleeper) && !rests(**seq, sleeper.device));
+        due.map(|(seq, sleeper)| {
+            sleeper.until_ns = None;
+            *seq
+        })
+        .collect()
+    }
+
+    /// Whether it failed to be read, and was not read since.
+    pub fn has_failed(&self, seq: ZoneSeq) -> bool {
+        self.zones.get(&seq).is_some_and(|sleeper| sleeper.failures > 0)
+    }
+
+    pub fn sleeps(&self, seq: ZoneSeq) -> bool {
+        self.zones.get(&seq).is_some_and(|sleeper| sleeper.until_ns.is_some())
+    }
+
+    /// Whether the zone must not be read because collection rests on its device.
+    fn rests(&self, seq: ZoneSeq, device: DeviceIdx, now_ns: u64) -> bool {
+        is_resting(&self.devices, (seq, device), now_ns)
+    }
+
+    /// When the next zone is tried again, if any sleeps.
+    pub fn wakes_ns(&self) -> Option<u64> {
+        let rest = |device| self.devices.get(&device).and_then(|trouble: &Trouble| trouble.rest);
+        let wakes = |sleeper: &Sleeper| {
+            sleeper.until_ns.map(|until| until.max(rest(sleeper.device).map_or(0, |rest| rest.until_ns)))
+        };
+        self.zones.values().filter_map(wakes).min()
+    }
+
+    /// Zones that failed so often that they are no room for the time being.
+    pub fn no_room(&self) -> impl Iterator<Item = ZoneSeq> {
+        self.zones.iter().filter(|(_, sleeper)| sleeper.failures >= FAILURES_MAX).map(|(seq, _)| *seq)
+    }
+
+    /// Where collection rests.
+    pub fn all_rests(&self) -> Vec<GcRest> {
+        let on = |device: DeviceIdx| self.zones.values().filter(|sleeper| sleeper.device == device).count();
+        let of = |(device, trouble): (&DeviceIdx, &Trouble)| {
+            let until_ns = trouble.rest?.until_ns;
+            Some(GcRest { device: *device, unread_zones: on(*device) as u64, until_ns })
+        };
+        self.devices.iter().filter_map(of).collect()
+    }
+}
+
+fn is_resting(
+    devices: &BTreeMap<DeviceIdx, Trouble>,
+    (seq, device): (ZoneSeq, DeviceIdx),
+    now_ns: u64,
+) -> bool {
+    let trouble = devices.get(&device).filter(|trouble| trouble.probe.is_none_or(|(probe, _)| probe != seq));
+    trouble.and_then(|trouble| trouble.rest).is_some_and(|rest| now_ns < rest.until_ns)
+}
+
+impl Pool {
+    /// Devices on which collection rests, as of the last group.
+    pub fn gc_rests(&self) -> Vec<GcRest> {
+        self.gc_rests.lock().clone()
+    }
+
+    /// A zone could not be read: what a reset of it would give is not counted on before it is tried again.
+    pub(crate) fn put_to_sleep(&self, st: &mut SyncState, seq: ZoneSeq) {
+        let Some(home) = self.tables.read().zones.get(&seq).map(|zone| zone.home) else { return };
+        let (pause_ns, rest_ns) = st.collector.unread.fail(seq, home.device, self.env.monotonic_ns());
+        self.tables.write().set_unread(seq, true);
+        log::warn!("zone {seq}, {home}: it could not be read; tried again in {} s", pause_ns / SECOND_NS);
+        if let Some(rest_ns) = rest_ns {
+            log::error!(
+                "device {}: several zones could not be read within a minute; collection rests there for {} s",
+                home.device,
+                rest_ns / SECOND_NS
+            );
+        }
+    }
+
+    /// A zone was read, so its device can be.
+    pub(crate) fn was_read(&self, st: &mut SyncState, seq: ZoneSeq) {
+        let Some(home) = self.tables.read().zones.get(&seq).map(|zone| zone.home) else { return };
+        let awake = st.collector.unread.succeed(seq, home.device);
+        if !awake.is_empty() {
+            log::info!("device {}: zones can be read again; collection goes on there", home.device);
+        }
+        self.wake(&mut st.collector, awake);
+    }
+
+    /// Whether collection rests on the zone's device: then the zone sleeps as long.
+    pub(crate) fn rests_with(&self, st: &mut SyncState, seq: ZoneSeq, device: DeviceIdx) -> bool {
+        let unread = &mut st.collector.unread;
+        let rests = unread.rests(seq, device, self.env.monotonic_ns());
+        if rests {
+            unread.postpone(seq, device);
+            self.tables.write().set_unread(seq, true);
+        }
+        rests
+    }
+
+    fn wake(&self, collector: &mut Collector, zones: Vec<ZoneSeq>) {
+        if zones.is_empty() {
+            return;
+        }
+        let mut tables = self.tables.write();
+        for seq in zones {
+            tables.set_unread(seq, false);
+            if tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Suspect) {
+                collector.to_explain.insert(seq);
+            }
+            collector.changed(&tables, seq, self.zone_yield());
+        }
+    }
+}
+
+impl Group<'_> {
+    /// Zones whose sleep is over are tried again by this group.
+    pub(crate) fn wake_zones(&mut self) {
+        let a_writer_waits = self.pool.txg.waiting().0 > 0;
+        let due = self.st.collector.unread.due(self.pool.env.monotonic_ns(), a_writer_waits);
+        self.pool.wake(&mut self.st.collector, due);
+    }
+
+    pub(super) fn rests_with(&mut self, seq: ZoneSeq, device: DeviceIdx) -> bool {
+        self.pool.rests_with(self.st, seq, device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: DeviceIdx = DeviceIdx(0);
+    const OTHER: DeviceIdx = DeviceIdx(1);
+
+    #[test]
+    fn pauses_double_and_end() {
+        let (mut unread, mut now, mut pauses) = (Unread::default(), 0, Vec::new());
+        for _ in 0..15 {
+            let (pause, rest) = unread.fail(ZoneSeq(1), DEVICE, now);
+            assert_eq!(rest, None, "one bad zone is no bad device");
+            assert_eq!(unread.due(now + pause - 1, true), [], "also if a writer waits");
+            now += pause;
+            assert_eq!(unread.due(now, false), [ZoneSeq(1)]);
+            assert!(!unread.sleeps(ZoneSeq(1)));
+            pauses.push(pause / SECOND_NS);
+        }
+        assert_eq!(pauses[..5], [1, 2, 4, 8, 16]);
+        assert_eq!(pauses[13..], [3600, 3600]);
+        assert_eq!(unread.no_room().collect::<Vec<_>>(), [ZoneSeq(1)]);
+        assert_eq!(unread.succeed(ZoneSeq(1), DEVICE), [], "nothing else slept");
+        assert_eq!(unread.no_room().count(), 0);
+    }
+
+    #[test]
+    fn several_zones_within_a_minute_are_a_device_in_trouble() {
+        let mut unread = Unread::default();
+        for (at, seq) in [(0, 1), (70, 2), (80, 3), (90, 3), (95, 3)] {
+            assert_eq!(unread.fail(ZoneSeq(seq), DEVICE, at * SECOND_NS).1, None, "second {at}");
+        }
+        assert_eq!(unread.fail(ZoneSeq(9), OTHER, 99 * SECOND_NS).1, None, "that of another device");
+        let now = 100 * SECOND_NS;
+        assert_eq!(unread.fail(ZoneSeq(4), DEVICE, now).1, Some(10 * SECOND_NS));
+        let rests = |unread: &Unread, seq, device, now| unread.rests(ZoneSeq(seq), device, now);
+        assert!(rests(&unread, 1, DEVICE, now) && !rests(&unread, 9, OTHER, now));
+        assert_eq!(
+            unread.due(now + 5 * SECOND_NS, false),
+            [ZoneSeq(9)],
+            "zones sleep while their device rests"
+        );
+        assert_eq!(unread.wakes_ns(), Some(now + 10 * SECOND_NS));
+        // A single zone is enough to prolong it.
+        let now = now + 10 * SECOND_NS;
+        assert!(!rests(&unread, 5, DEVICE, now));
+        assert_eq!(unread.fail(ZoneSeq(5), DEVICE, now).1, Some(20 * SECOND_NS));
+        unread.postpone(ZoneSeq(6), DEVICE);
+        assert_eq!(
+            unread.all_rests(),
+            [GcRest { device: DEVICE, unread_zones: 6, until_ns: now + 20 * SECOND_NS }]
+        );
+        // A writer that waits for room has one zone tried every second.
+        let now = now + SECOND_NS;
+        assert_eq!((unread.due(now - 1, true), unread.due(now, false)), (vec![], vec![]));
+        assert_eq!(unread.due(now, true), [ZoneSeq(6)], "the one that was not tried yet");
+        assert!(!rests(&unread, 6, DEVICE, now) && rests(&unread, 5, DEVICE, now));
+        assert_eq!(unread.due(now, true), [], "one at a time");
+        assert_eq!(unread.fail(ZoneSeq(6), DEVICE, now).1, None, "which prolongs nothing");
+        assert!(rests(&unread, 6, DEVICE, now));
+        let woken = unread.succeed(ZoneSeq(5), DEVICE);
+        assert_eq!(woken, [1, 2, 3, 4, 6].map(ZoneSeq));
+        assert_eq!((unread.all_rests(), unread.wakes_ns()), (vec![], None));
+    }
+}
