@@ -634,6 +634,7 @@ impl Group<'_> {
         self.note_shared(std::mem::take(&mut appended.shared));
         let mut record = self.compose(root.clone(), &mut appended, part_copies);
         let own = self.write_record(&mut record)?;
+        self.judge_record(&record, &own)?;
         self.pool.flush_devices()?;
         self.raise_lease();
         self.pool.write_uberblock(self.st, self.txg, own, false)?;

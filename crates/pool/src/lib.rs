@@ -34,6 +34,7 @@ pub mod group;
 mod host;
 pub mod import;
 pub mod inspect;
+mod judge;
 pub mod label;
 pub mod leaving;
 pub mod levels;
