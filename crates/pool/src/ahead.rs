@@ -14,6 +14,7 @@ use crate::stats::Kind;
 use flume::{Sender, bounded};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_codec::compute;
@@ -97,7 +98,9 @@ fn start_threads() -> Sender<Job> {
     for index in 0..THREADS {
         let jobs = jobs.clone();
         let thread = std::thread::Builder::new().name(format!("terrane-ahead-{index}"));
-        if let Err(error) = thread.spawn(move || jobs.into_iter().for_each(|job| job())) {
+        // Nobody waits for such a job, and a later one may go well.
+        let run = |job: Job| drop(catch_unwind(AssertUnwindSafe(job)));
+        if let Err(error) = thread.spawn(move || jobs.into_iter().for_each(run)) {
             log::warn!("only {index} threads read ahead: {error}");
             break;
         }

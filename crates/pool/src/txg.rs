@@ -123,6 +123,11 @@ impl Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
+        // Nobody knows how much of the change was made, so its group must not be committed. The one that syncs now goes on.
+        if std::thread::panicking() {
+            self.pool.fail(&PoolError::Failed { reason: "a change panicked before it was whole".into() });
+            self.pool.txg.wake_all();
+        }
         let mut state = self.pool.txg.state.lock();
         state.holders -= 1;
         if state.holders == 0 {
@@ -793,8 +798,17 @@ impl Pool {
         outcome
     }
 
-    /// The sync thread: commits when asked, when enough is dirty, and on a timer.
+    /// The sync thread. A panic in it is our own mistake; it must not leave anybody asleep who waits for a group.
     pub(crate) fn sync_loop(self: Arc<Self>, period: Duration) {
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.sync_groups(period)));
+        if outcome.is_err() {
+            self.fail(&PoolError::Failed { reason: "a group's sync panicked".into() });
+        }
+        self.txg.wake_all();
+    }
+
+    /// Commits when asked, when enough is dirty, and on a timer.
+    fn sync_groups(self: &Arc<Self>, period: Duration) {
         // It wakes for every block that workers have made, and whoever writes meanwhile would lose the processor for milliseconds.
         self.env.never_preempt();
         loop {
@@ -812,15 +826,7 @@ impl Pool {
                 return;
             }
             drop(state);
-            // A panic here is our own mistake; it must not leave everybody asleep who waits for this group.
-            let group = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run_group()));
-            let outcome = group.unwrap_or_else(|_| {
-                let error = PoolError::Failed { reason: "a group's sync panicked".into() };
-                self.fail(&error);
-                Err(error)
-            });
-            if outcome.is_err() {
-                self.txg.wake_all();
+            if self.run_group().is_err() {
                 return;
             }
         }

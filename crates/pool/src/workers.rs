@@ -8,6 +8,7 @@ use crate::env::Env;
 use crate::error::PoolError;
 use flume::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use terrane_codec::Compressor;
 
@@ -26,7 +27,7 @@ pub struct Pending<R>(Receiver<R>);
 
 impl<R> Pending<R> {
     pub fn wait(self) -> Result<R, PoolError> {
-        self.0.recv().map_err(|_| PoolError::Failed { reason: "a worker died".into() })
+        self.0.recv().map_err(|_| PoolError::Failed { reason: "a job of the workers panicked".into() })
     }
 }
 
@@ -45,7 +46,10 @@ impl Workers {
                         env.be_nice();
                         let mut compressor = Compressor::new();
                         for job in jobs {
-                            job(&mut compressor);
+                            // Who waits for the answer of a job that panicked hears that there is none; the others need a worker.
+                            if catch_unwind(AssertUnwindSafe(|| job(&mut compressor))).is_err() {
+                                compressor = Compressor::new();
+                            }
                         }
                     })
                     .expect("threads can be started when a pool is opened");
@@ -69,7 +73,8 @@ impl Workers {
             Some(queue) if !self.alone => {
                 let _ = queue.send(Box::new(job));
             }
-            _ => self.here(job),
+            // As above.
+            _ => drop(catch_unwind(AssertUnwindSafe(|| self.here(job)))),
         }
         Pending(pending)
     }
@@ -80,5 +85,23 @@ impl Workers {
         let answer = job(&mut compressor);
         self.idle.lock().push(compressor);
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::SystemEnv;
+
+    #[test]
+    fn a_job_that_panics_is_heard_of_and_costs_no_worker() {
+        let env: Arc<dyn Env> = Arc::new(SystemEnv::new());
+        let workers = Workers::new(&env);
+        // More than there are threads.
+        let bad: Vec<Pending<()>> = (0..3 * env.workers())
+            .map(|_| workers.submit(|_| std::panic::resume_unwind(Box::new("a test says so"))))
+            .collect();
+        bad.into_iter().for_each(|bad| assert!(bad.wait().is_err()));
+        assert_eq!(workers.submit(|_| 7).wait().ok(), Some(7));
     }
 }

@@ -9,6 +9,7 @@ use crate::error::PoolError;
 use crate::record::Home;
 use crate::stats::Counters;
 use flume::{Sender, bounded};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -95,14 +96,18 @@ impl Drop for Writer {
     }
 }
 
+/// Always answers: a panic of the device is a failed write, or whoever waits for the batch would wait for ever.
 pub(super) fn carry_out(work: Work, devices: &Devices, counters: &Counters, pace: &Pace) -> Done {
     match work {
         Work::Write(batch) => {
-            let result = write(devices, &batch, counters, pace);
-            Some((batch, result))
+            let written = catch_unwind(AssertUnwindSafe(|| write(devices, &batch, counters, pace)));
+            let panicked = || Err(PoolError::Failed { reason: "a write panicked".into() });
+            Some((batch, written.unwrap_or_else(|_| panicked())))
         }
         Work::Finish(home) => {
-            finish(devices, home);
+            if catch_unwind(AssertUnwindSafe(|| finish(devices, home))).is_err() {
+                log::error!("{home}: its finish panicked");
+            }
             None
         }
     }
