@@ -384,6 +384,34 @@ check_full_host() {
     "$terrane" mount p "$mnt"
 }
 
+# A check whose caller is stopped holds zones, and its server waits for the caller: no writer is refused for that.
+check_stopped_check() {
+    local file checking=() size moment
+    need_image
+    "$terrane" umount "$mnt"
+    fresh_pool 400M -o compression=off
+    size=$(df --output=avail -B1M "$mnt" | tail -n 1)
+    for file in $(seq $((size * 9 / 10 / 8))); do head -c 8M /dev/urandom >"$mnt/$file"; done
+    "$terrane" sync p
+    # One of them is stopped in the middle.
+    for moment in 0.01 0.02 0.03 0.05 0.08; do
+        "$terrane" check p >"$work/checked.$moment" 2>&1 &
+        checking+=($!)
+        ends_with_check $!
+        sleep "$moment"
+        kill -STOP $!
+    done
+    for file in $(seq $((size * 9 / 10 / 8))); do
+        head -c 8M /dev/urandom | dd of="$mnt/$file" bs=1M iflag=fullblock conv=notrunc status=none || { say "    refused at $file"; return 1; }
+    done
+    "$terrane" sync p
+    # It must have been in the way for this to say anything; a check that was over before it was stopped was not.
+    grep -h 'long readers' "$TERRANE_STATE_DIR"/*.log || say "    the check held nothing that was needed"
+    kill -CONT "${checking[@]}"
+    wait "${checking[@]}"
+    grep -q 'nothing found' "$work"/checked.0.01
+}
+
 # Each way to end a mount leaves a clean, committed pool.
 check_ends() {
     local how

@@ -3,16 +3,16 @@
 //! A check compares everything with everything, so nothing may change under it. A pool that is not mounted is imported
 //! read-only. Of one that is mounted, everything is committed first, and the committed state is imported a second time, beside the
 //! pool that is in use. That state stays whole until zones that died since are reset, and none is while the check holds them, unless
-//! writers run out of room. So a clean report is right whatever happened meanwhile. Findings are believed if no group was
+//! writers need the room. So a clean report is right whatever happened meanwhile. Findings are believed if no group was
 //! committed meanwhile; if one was, the check begins again, and only what the last try still finds, over zones that were held
-//! throughout, is told.
+//! throughout, is told. If they were not, the check was cut short, and says so.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::live::{self, Live};
 use crate::query::Progress;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use terrane_check::{Phase, Report};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, DeviceError, DeviceInfo, OpenMode, ZoneReport};
@@ -24,8 +24,6 @@ use terrane_wire::ZoneIdx;
 
 /// How often a check of a busy pool begins before it is given up.
 const TRIES: usize = 3;
-/// With fewer empty zones than this a check lets go of those that wait to be reset.
-const EMPTY_MIN: u64 = 10;
 /// Files that are named; findings beyond them have their objects' numbers.
 const PATHS_MAX: usize = 100;
 
@@ -82,19 +80,17 @@ pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
         live.pool.commit()?;
         let before = live.pool.synced_txg();
         // What is committed now stays on the device, while writers go on.
-        let hold = Mutex::new(Some(live.pool.hold_zones()));
-        let (report, paths) = check(
-            live.pool.device_handles().into_iter().map(beside_writer).collect(),
-            &|what, done, total| {
-                let zones = live.pool.stats().zones;
-                if zones.empty < EMPTY_MIN && zones.emptied > 0 {
-                    // Writers need the room more than a check does.
-                    hold.lock().unwrap_or_else(PoisonError::into_inner).take();
-                }
-                progress(what, done, total);
-            },
-        )?;
-        let was_held = hold.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        let hold = live.pool.hold_zones();
+        let devices = live.pool.device_handles().into_iter().map(beside_writer).collect();
+        let outcome = check(devices, progress);
+        let was_held = hold.is_whole();
+        drop(hold);
+        let (report, paths) = match outcome {
+            // What it began with may have been reset under it.
+            Err(_) if !was_held && attempt < TRIES => continue,
+            Err(_) if !was_held => break,
+            outcome => outcome?,
+        };
         let is_sure = live.pool.synced_txg() == before || (was_held && attempt == TRIES);
         if report.is_clean() || is_sure {
             if report.explained_zones > 0 {
@@ -105,10 +101,13 @@ pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
             return Ok(to_json(&report, &paths));
         }
     }
-    let name = live.pool.name();
-    Err(Failure(format!(
-        "pool {name} is too full and too busy: zones were reset while they were checked; unmount it, or try again later"
-    )))
+    Ok(json!({
+        "complete": false,
+        "findings": [],
+        "findings_count": null,
+        "explained_zones": null,
+        "seen": {},
+    }))
 }
 
 fn beside_writer(device: Arc<dyn Device>) -> Arc<dyn Device> {
@@ -196,6 +195,7 @@ fn to_json(report: &Report, paths: &Paths) -> Value {
         })
         .collect();
     json!({
+        "complete": true,
         "findings": findings,
         "findings_count": report.findings_count,
         "explained_zones": report.explained_zones,

@@ -876,6 +876,7 @@ impl Group<'_> {
             st.recent.pop_front();
         }
         pool.let_go(st)?;
+        pool.let_holds_go(st, false);
         pool.reset_emptied(st)?;
         pool.keep_only_the_newest(st, 0)?;
         pool.forget_dead_zones(st);

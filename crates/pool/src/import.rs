@@ -700,6 +700,7 @@ pub(crate) fn assemble(
         looks_afresh: AtomicBool::new(false),
         explains_afresh: AtomicBool::new(false),
         gc_rests: Mutex::default(),
+        holds: Mutex::default(),
         more_work: AtomicBool::new(false),
         told: Mutex::default(),
         fail_mode: AtomicU8::new(FailMode::default() as u8),

@@ -32,6 +32,7 @@ mod gc;
 pub mod gone;
 pub mod group;
 mod host;
+pub mod hold;
 pub mod import;
 pub mod inspect;
 mod judge;

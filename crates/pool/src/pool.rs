@@ -19,6 +19,7 @@ use crate::features::InForce;
 use crate::flights::Flights;
 use crate::gc::{ByHand, Collector, GcRest};
 use crate::group::Group;
+use crate::hold::Held;
 use crate::label::{BootPtr, Label};
 use crate::membership::ToldDevice;
 use crate::parts::{PARTS_PART, PartCache};
@@ -37,7 +38,7 @@ use crate::zones::{Phase, Tables};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use terrane_device::Counted;
 use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneSeq};
 
@@ -147,6 +148,7 @@ pub struct Pool {
     pub(crate) explains_afresh: AtomicBool,
     /// Devices on which collection rests, as of the last group.
     pub(crate) gc_rests: Mutex<Vec<GcRest>>,
+    pub(crate) holds: Mutex<Vec<Weak<Held>>>,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 

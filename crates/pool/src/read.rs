@@ -41,11 +41,6 @@ impl Drop for Pin {
     }
 }
 
-/// Keeps the zones that were in use at one moment from being reset: see [`Pool::hold_zones`].
-pub struct ZoneHold {
-    _pins: Vec<Pin>,
-}
-
 /// A resident zone, held.
 pub(crate) struct Held {
     pub seq: ZoneSeq,
@@ -116,14 +111,6 @@ const READ_RETRIES: u32 = 2;
 const HEALS_MAX: usize = 256;
 
 impl Pool {
-    /// No zone that is in use now is reset before the hold is dropped: what is committed now stays readable on the device, whatever
-    /// groups do meanwhile. Space of emptied zones does not come back either, so a hold must not outlast the room there is.
-    pub fn hold_zones(&self) -> ZoneHold {
-        let tables = self.tables.read();
-        let resident = tables.zones.values();
-        ZoneHold { _pins: resident.map(|zone| Pin::new(&zone.pins)).collect() }
-    }
-
     /// The block behind a pointer, verified and decompressed: `lsize` bytes. A hole reads as zeros. `owner` names it in the log.
     pub fn read(&self, ptr: &BlockPtr, owner: Owner) -> Result<Arc<Vec<u8>>, PoolError> {
         match ptr {

@@ -89,6 +89,7 @@ impl Pool {
         let Some((txg, ptr)) = st.newest else { return Ok(()) };
         self.devices.ask_room_below();
         let needed = bytes.saturating_add(self.commit_room() / LAST_ROOM_PART);
+        self.let_holds_go(st, self.physical_room(st) < needed);
         let is_old = st.oldest < txg;
         // Some may have been in use, or could not be read, when the others were reset: a group that needs them asks once more.
         if self.physical_room(st) >= needed || self.waiting_zones() == 0 || !is_old && bytes == 0 {

@@ -59,6 +59,8 @@ pub struct Zone {
     pub part_copies: Vec<PartCopy>,
     /// Readers between look-up and completion; not stored.
     pub pins: Arc<AtomicU32>,
+    /// Long readers, which can be made to let go; not stored.
+    pub holds: Arc<AtomicU32>,
     /// What was appended and is not yet on the device; not stored.
     pub gather: Option<Arc<Gather>>,
     /// It could not be read lately, and is tried again later; not stored.
@@ -79,6 +81,7 @@ impl Zone {
             born: Born::default(),
             part_copies: Vec::new(),
             pins: Arc::default(),
+            holds: Arc::default(),
             gather: None,
             unread: false,
         }
@@ -86,7 +89,12 @@ impl Zone {
 
     /// Whether somebody reads it, so that it cannot be reset.
     pub fn is_pinned(&self) -> bool {
-        self.pins.load(Ordering::Acquire) > 0
+        self.pins.load(Ordering::Acquire) > 0 || self.is_held()
+    }
+
+    /// Whether a long reader holds it.
+    pub fn is_held(&self) -> bool {
+        self.holds.load(Ordering::Acquire) > 0
     }
 
     /// Whether a zone that was emptied will be reset as soon as its emptying is old.

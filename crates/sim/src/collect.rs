@@ -30,8 +30,8 @@ const FREE_FEW: u64 = 3;
 impl Workload {
     /// One operation on a pool that is nearly full.
     pub(crate) fn churn(&mut self) -> Result<(), Failure> {
-        // Whoever reads for long lets go before the pool runs out of zones.
-        if self.held.is_some() && self.dice.one_in(4) {
+        // Whoever reads for long lets go, or is made to.
+        if self.held.is_some() && self.dice.one_in(12) {
             self.held = None;
         }
         let free = self.free_percent();
@@ -87,7 +87,7 @@ impl Workload {
 
     /// A refusal for want of space is right only if there is none.
     fn judge_space<T>(&self, what: &str, frees: bool, found: &Result<T, Errno>) -> Result<(), Failure> {
-        let refused = matches!(found, Err(Errno::ENOSPC)) && self.machine.is_alive() && self.held.is_none();
+        let refused = matches!(found, Err(Errno::ENOSPC)) && self.machine.is_alive();
         let free = self.free_percent();
         ensure(!refused || (!frees && free < 5), || {
             format!("{what}: no space with {free} % free, {}", crate::crash::zones(&self.machine))

@@ -1,7 +1,7 @@
 //! `terrane check`: does everything hold that must?
 
 use super::{ask, print, rebuild_index};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::query::Query;
 use crate::registry::Registry;
 use crate::table::{envelope, printable};
@@ -15,7 +15,7 @@ wrong any more. A finding is a line: the place, what should be there, what was f
 
 Exit codes:
   0             nothing found
-  1             something was found, or the check could not be made; standard error says why
+  1             something was found, or the check could not be made or was cut short; standard error says why
   2             the command line is wrong
 ";
 
@@ -48,6 +48,14 @@ impl Check {
             reports.push((pool, ask(&registry, pool, &Query::Check)?));
         }
         let clean = reports.iter().all(|(_, report)| count(report) == 0);
+        let cut_short =
+            reports.iter().find(|(_, report)| !is_complete(report)).map(|(name, _)| name.to_string());
+        let outcome = match cut_short {
+            None => Ok(clean),
+            Some(name) => Err(Failure(format!(
+                "{name}: the check was cut short: writers needed the room of zones that it held; unmount the pool, or try again later"
+            ))),
+        };
         if self.json {
             let named = |(name, report): (&String, Value)| {
                 let mut row = json!({"name": name});
@@ -58,13 +66,18 @@ impl Check {
             };
             let reports: Vec<Value> = reports.into_iter().map(named).collect();
             print(&format!("{:#}\n", envelope("check", json!({"pools": reports}))))?;
-            return Ok(clean);
+            return outcome;
         }
-        for (pool, report) in &reports {
+        for (pool, report) in reports.iter().filter(|(_, report)| is_complete(report)) {
             print(&text(pool, report))?;
         }
-        Ok(clean)
+        outcome
     }
+}
+
+/// False: it was cut short, and nothing is known. Servers of an older version say so by failing.
+fn is_complete(report: &Value) -> bool {
+    report["complete"].as_bool().unwrap_or(true)
 }
 
 /// All findings, those that were not kept included.

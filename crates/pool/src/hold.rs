@@ -1,0 +1,80 @@
+//! Zones that are held for a long reader: a check, or whoever copies all that is committed.
+//!
+//! What is committed when the hold is taken stays readable on the devices, because no zone that was in use then is reset. So a hold costs
+//! room, and its owner may be stopped for hours. Writers come first: when they wait for room, or collection wins nothing more, and zones
+//! that were emptied are held, the pool lets all holds go. Their owners learn of it when they ask, and begin again.
+//!
+//! Invariant: no writer is refused for want of room because of a hold.
+
+use crate::pool::{Pool, SyncState};
+use crate::zones::Zone;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Keeps the zones that were in use at one moment from being reset, until it is dropped or writers need their room: see
+/// [`Pool::hold_zones`].
+#[derive(Debug)]
+pub struct ZoneHold(Arc<Held>);
+
+/// The zones of one hold, by the counters in their rows; `None`: they were let go.
+#[derive(Debug, Default)]
+pub(crate) struct Held(Mutex<Option<Vec<Arc<AtomicU32>>>>);
+
+impl ZoneHold {
+    /// Whether nothing that was in use when it was taken has been reset.
+    pub fn is_whole(&self) -> bool {
+        self.0.0.lock().is_some()
+    }
+}
+
+impl Held {
+    /// True: not before.
+    fn let_go(&self) -> bool {
+        let zones = self.0.lock().take();
+        for holds in zones.iter().flatten() {
+            holds.fetch_sub(1, Ordering::AcqRel);
+        }
+        zones.is_some()
+    }
+}
+
+impl Drop for ZoneHold {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
+}
+
+impl Pool {
+    /// No zone that is in use now is reset before the hold is dropped, unless writers need the room: what is committed now stays readable
+    /// on the device as long as [`ZoneHold::is_whole`].
+    pub fn hold_zones(&self) -> ZoneHold {
+        let tables = self.tables.read();
+        let hold = |zone: &Zone| {
+            zone.holds.fetch_add(1, Ordering::AcqRel);
+            zone.holds.clone()
+        };
+        let held = Arc::new(Held(Mutex::new(Some(tables.zones.values().map(hold).collect()))));
+        drop(tables);
+        let mut holds = self.holds.lock();
+        holds.retain(|held| held.strong_count() > 0);
+        holds.push(Arc::downgrade(&held));
+        ZoneHold(held)
+    }
+
+    /// Lets all holds go if they keep zones that were emptied, and there is a need of room.
+    pub(crate) fn let_holds_go(&self, st: &SyncState, is_needed: bool) {
+        let is_needed = is_needed
+            || self.txg.waiting().0 > 0
+            || st.collector.is_stuck
+            || self.physical_room(st) < self.kept_room(st);
+        if !is_needed || !self.tables.read().emptied().any(|(_, zone)| zone.is_held()) {
+            return;
+        }
+        let holds = std::mem::take(&mut *self.holds.lock());
+        let count = holds.iter().filter_map(Weak::upgrade).filter(|held| held.let_go()).count();
+        if count > 0 {
+            log::warn!("writers need the room of zones that {count} long readers held: those begin again");
+        }
+    }
+}
