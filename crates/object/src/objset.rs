@@ -165,13 +165,26 @@ impl ObjectSet {
 
     fn load_queue(&self) -> Result<Vec<BlockPtr>, ObjectError> {
         let mut queue = Vec::new();
-        for block in 0..self.free_queue.block_count().min(1 << 16) {
+        for block in 0..self.free_queue.block_count() {
             let raw = self.free_queue.read_block(block)?;
+            let before = queue.len();
             for raw in raw.chunks_exact(BlockPtr::SIZE) {
                 let ptr = BlockPtr::parse(raw, &format_args!("free queue of object set {}", self.id))?;
                 if !ptr.is_hole() {
                     queue.push(ptr);
                 }
+            }
+            if queue.len() == before {
+                // What was stored has no such block: without this a lie about their count would be followed for ever.
+                let at = format!("free queue of object set {} block {block}", self.id);
+                let expected = format!("pointers, as in each of {} blocks", self.free_queue.block_count());
+                self.pool.report_damage(Corrupt::new(
+                    at,
+                    "content",
+                    expected,
+                    "none; what waits behind it is lost space",
+                ));
+                break;
             }
         }
         Ok(queue)

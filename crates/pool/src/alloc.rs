@@ -35,8 +35,11 @@ pub trait ZoneSource {
     ) -> Result<(Opened, Arc<Gather>), PoolError>;
 }
 
-/// Sequence numbers that are leased at a time, beside one for each zone.
+/// Sequence numbers that are leased at a time, beside one for each zone that a group may open.
 const LEASE: u64 = 4096;
+/// No group opens more zones: that would be 64 GiB in the smallest ones. Each import after a crash takes a lease, however few of its
+/// numbers were used.
+const GROUP_ZONES_MAX: u64 = 65_536;
 
 /// Empty physical zones and fresh sequence numbers.
 #[derive(Default)]
@@ -76,10 +79,16 @@ impl Allocator {
     /// Before an uberblock: numbers for every zone there is, and some, because one group may open all that are empty.
     pub fn raise_lease(&mut self) {
         let zones: u64 = self.shelves.iter().map(|shelf| u64::from(shelf.zones)).sum();
+        let zones = zones.min(GROUP_ZONES_MAX);
         if self.next_seq + zones + LEASE / 2 > self.lease_seq {
             // What lies behind is no number: who comes there is refused, and an uberblock that said more would not be read.
             self.lease_seq = (self.next_seq + zones + LEASE).min(SEQ_MAX);
         }
+    }
+
+    /// Before the uberblock of a pool that is exported: no zone is opened after it, so the next life goes on right here.
+    pub fn end_lease(&mut self) {
+        self.lease_seq = self.next_seq;
     }
 
     /// Makes a device known, without empty zones; `zones` of it are for blocks.
@@ -257,9 +266,10 @@ mod tests {
             for group in 0..9 {
                 alloc.raise_lease();
                 let left = alloc.lease_seq - alloc.next_seq;
-                assert!(left >= 2 * u64::from(zones), "{left} numbers for {zones} zones twice");
+                let most = (2 * u64::from(zones)).min(GROUP_ZONES_MAX);
+                assert!(left >= most, "{left} numbers for {zones} zones twice");
                 // One opens a few, the next one all.
-                alloc.next_seq += if group % 2 == 0 { 3 } else { 2 * u64::from(zones) };
+                alloc.next_seq += if group % 2 == 0 { 3 } else { most };
             }
         }
         let mut alloc = shelves(&[(30, 0), (0, 0)]);

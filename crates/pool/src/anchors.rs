@@ -120,7 +120,11 @@ impl Pool {
         clean: bool,
     ) -> Result<(), PoolError> {
         let label = self.label();
-        st.alloc.raise_lease();
+        if clean {
+            st.alloc.end_lease();
+        } else {
+            st.alloc.raise_lease();
+        }
         let uber = self.uberblock(st, &label, txg, record, clean);
         let mut last_error = None;
         let mut taken = 0;

@@ -269,8 +269,11 @@ impl Pool {
         let most = |of: fn(&Uberblock) -> u64| {
             candidates.iter().map(|candidate| of(&candidate.uber)).max().unwrap_or(0)
         };
-        let leases =
-            (most(|uber| uber.lease_seq), most(|uber| uber.lease_txg), most(|uber| uber.incarnation) + 1);
+        // The last life ended with the uberblock that is taken, and said which number it had come to.
+        let is_last = (found.uber.incarnation, found.uber.txg, found.uber.clean)
+            == (newest.incarnation, newest.txg, true);
+        let lease_seq = if is_last { newest.lease_seq } else { most(|uber| uber.lease_seq) };
+        let leases = (lease_seq, most(|uber| uber.lease_txg), most(|uber| uber.incarnation) + 1);
         let (mut anchors, mut label_is_old) = (Vec::new(), false);
         for (device, given) in (0u16..).map(DeviceIdx).zip(&slots) {
             let Some(given) = *given else { continue };

@@ -436,6 +436,45 @@ fn what_could_not_be_imported_cannot_be_after_a_rewind_either() {
     assert_eq!(rewound(back), Ok(back));
 }
 
+/// The numbers that may be in use by what the newest uberblock says.
+fn leased(device: &SimDevice) -> u64 {
+    let anchors = terrane_pool::inspect::anchors(device);
+    let ubers = anchors.iter().flat_map(|(_, _, ubers)| ubers).map(|(_, uber)| uber);
+    ubers.max_by_key(|uber| (uber.incarnation, uber.txg, uber.clean)).unwrap().lease_seq
+}
+
+#[test]
+fn an_export_and_an_import_use_up_no_sequence_numbers() {
+    let device = sim(63, false);
+    let (pool, toy) = create(&device, 63);
+    work(&pool, &toy, &SeededEnv::new(63), 4).unwrap();
+    let most = pool.zones().iter().map(|zone| zone.seq.0).max().unwrap();
+    pool.export().unwrap();
+    let before = leased(&device);
+    assert!(before <= most + 4, "{most} was used, {before} is leased");
+    for life in 0..20 {
+        let (pool, toy) = import(&device, life).unwrap();
+        verify(&pool, &toy);
+        pool.export().unwrap();
+    }
+    assert!(leased(&device) <= before + 20, "{before} before, {} after", leased(&device));
+    // One that writes and ends by a crash may have used what it leased, and what follows goes on above that.
+    let (pool, toy) = import(&device, 30).unwrap();
+    work(&pool, &toy, &SeededEnv::new(64), 3).unwrap();
+    pool.abandon();
+    let crashed = leased(&device);
+    assert!(crashed > before + 1000);
+    let (pool, toy) = import(&device, 31).unwrap();
+    work(&pool, &toy, &SeededEnv::new(65), 40).unwrap();
+    let new = pool.zones().iter().map(|zone| zone.seq.0).filter(|seq| *seq >= crashed).count();
+    assert!(new > 0, "no zone has a number above {crashed}");
+    verify(&pool, &toy);
+    pool.export().unwrap();
+    let (pool, toy) = import(&device, 32).unwrap();
+    work(&pool, &toy, &SeededEnv::new(66), 40).unwrap();
+    verify(&pool, &toy);
+}
+
 /// An uberblock that says that nearly all numbers of zones were given.
 #[test]
 fn a_pool_without_numbers_left_says_so_and_can_be_imported() {
