@@ -158,7 +158,7 @@ check_fstab() {
     T=$terrane W=$work M=$mnt unshare --mount --propagation private bash -euc '
         mount -t tmpfs tmpfs "$W/over" && mkdir "$W/over/upper" "$W/over/work"
         mount -t overlay overlay -o "lowerdir=/usr/sbin,upperdir=$W/over/upper,workdir=$W/over/work" /usr/sbin
-        for name in mount.terrane mount.fuse.terrane fsck.terrane; do ln -s "$T" "/usr/sbin/$name"; done
+        for name in mount.terrane mount.fuse.terrane fsck.terrane; do ln -sfn "$T" "/usr/sbin/$name"; done
         if mount -t terrane -o zfsutil "$W/pool.img" "$M" 2>"$W/error"; then exit 1; fi
         grep -q zfsutil "$W/error"
         mount -t terrane -f "$W/pool.img" "$M" && ! mountpoint -q "$M"
@@ -181,6 +181,49 @@ check_fstab() {
     '
     "$terrane" mount p "$mnt"
     [ "$(cat "$mnt/file")" = written ]
+}
+
+# A loop device is the file below it, whoever asks; one over a copy is the copy, and one that nobody may write is read.
+check_loops() {
+    need_image
+    is_root || skip 'not root'
+    "$terrane" umount "$mnt"
+    fresh_pool 64M
+    local loop
+    loop=$(losetup -f --show "$work/pool.img") || skip 'no loop devices'
+    (
+        loops=("$loop")
+        trap 'unmount "$work/other"; losetup -d "${loops[@]}"' EXIT
+        refused() { # words that are said, command...
+            ! "$terrane" "${@:2}" 2>"$work/error" && grep -q -- "$1" "$work/error" || { cat "$work/error"; exit 1; }
+        }
+        mkdir "$work/other"
+        echo live >"$mnt/file"
+        "$terrane" sync p
+        cp "$work/pool.img" "$work/copy.img"
+        copy=$(losetup -f --show "$work/copy.img") && loops+=("$copy")
+        "$terrane" check "$loop"
+        "$terrane" fs set atime=off "$loop" && [ "$("$terrane" fs get -H -o value atime p)" = off ]
+        refused 'a copy of one' mount "$copy" "$work/other"
+        # Under another registry nothing is known but what the kernel knows.
+        export TERRANE_STATE_DIR=$work/state2
+        refused 'pool.img locked by terrane' pool destroy "$loop"
+        refused 'pool.img locked by terrane' pool import "$loop"
+        refused 'pool.img locked by terrane' mount -o ro "$loop" "$work/other"
+        "$terrane" pool import --new-id --name twin "$copy"
+        "$terrane" mount twin "$work/other"
+        # The other way round: the file of a loop device that is mounted.
+        "$terrane" check "$work/copy.img" && "$terrane" sync "$work/copy.img"
+        TERRANE_STATE_DIR=$work/state refused 'locked by terrane' check "$work/copy.img"
+        "$terrane" umount "$work/other"
+        losetup -d "$copy"
+        fixed=$(losetup -r -f --show "$work/copy.img")
+        loops=("$loop" "$fixed")
+        refused '-o ro' mount "$fixed" "$work/other"
+        "$terrane" mount "$fixed" "$work/other" -o ro
+        [ "$(cat "$work/other/file")" = live ]
+        "$terrane" umount "$work/other"
+    )
 }
 
 # A file that nobody may write is mounted read-only, and stays as it is byte for byte.

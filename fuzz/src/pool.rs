@@ -203,6 +203,7 @@ fn label(devices: u64) -> Label {
     }
     Label {
         pool: 5,
+        identity: None,
         name: "tank".into(),
         device: 7,
         generation: 3,

@@ -12,6 +12,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use terrane_device::Identity;
 
 /// The longest question; answers may be longer.
 const QUESTION_BYTES_MAX: u64 = 64 << 10;
@@ -40,6 +41,8 @@ pub struct Greeting {
     pub dev: String,
     /// Seconds since 1970 when it was mounted; successors of the first server keep it.
     pub since: u64,
+    /// Which files and devices the pool lies on.
+    pub devices: Vec<Identity>,
 }
 
 impl Greeting {
@@ -52,6 +55,7 @@ impl Greeting {
             "pid": self.pid,
             "dev": self.dev,
             "since": self.since,
+            "devices": self.devices.iter().map(|it| [it.device, it.inode]).collect::<Vec<_>>(),
         })
     }
 
@@ -65,8 +69,24 @@ impl Greeting {
             // Not said by the first daemons, which a new command may meet after an upgrade.
             dev: raw.get("dev").and_then(Value::as_str).unwrap_or_default().to_owned(),
             since: raw.get("since").and_then(Value::as_u64).unwrap_or(0),
+            devices: raw.get("devices").and_then(identities).unwrap_or_default(),
         })
     }
+
+    /// Whether the pool lies on what is at this path.
+    pub fn lies_on(&self, path: &Path) -> bool {
+        let Ok(identity) = Identity::of(path) else { return false };
+        match self.devices.as_slice() {
+            // Not said by daemons of before.
+            [] => Identity::of(&self.device).is_ok_and(|own| own == identity),
+            own => own.contains(&identity),
+        }
+    }
+}
+
+fn identities(raw: &Value) -> Option<Vec<Identity>> {
+    let pair = |row: &Value| Some(Identity { device: row.get(0)?.as_u64()?, inode: row.get(1)?.as_u64()? });
+    raw.as_array()?.iter().map(pair).collect()
 }
 
 /// Paths are bytes, and JSON is not.
@@ -197,6 +217,7 @@ mod tests {
             pid: 7,
             dev: "0:53".into(),
             since: 9,
+            devices: vec![Identity { device: 5, inode: u64::MAX }],
         }
     }
 

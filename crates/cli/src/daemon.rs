@@ -104,6 +104,13 @@ impl Shared {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// With the devices that the pool has now.
+    fn greeting(&self) -> Greeting {
+        let devices = self.live.pool.device_handles();
+        let devices = devices.iter().filter_map(|device| device.identity()).collect();
+        Greeting { devices, ..self.greeting.clone() }
+    }
+
     fn metrics_page(&self) -> String {
         metrics::page(&self.live, Some(&MountSide { stats: self.metrics.snapshot(), fs: &self.fs }))
     }
@@ -281,12 +288,13 @@ fn begin(
     };
     let greeting = Greeting {
         pool: plan.target.name.clone(),
-        id: live.pool.id(),
+        id: live.pool.label().id(),
         device: plan.target.path.clone(),
         mountpoint: plan.dir.clone(),
         pid: std::process::id(),
         dev,
         since,
+        devices: Vec::new(),
     };
     let (unmount, brake) = (session.unmount_handle(), session.brake());
     let stage = Stage { connection: Some(session.device()?), ..Stage::default() };
@@ -455,7 +463,7 @@ fn answer_caller(shared: &Shared, stream: UnixStream) {
         return;
     }
     let mut caller = Caller::new(stream);
-    let Some(question) = caller.greet(&shared.greeting) else { return };
+    let Some(question) = caller.greet(&shared.greeting()) else { return };
     match question.get("ask").and_then(Value::as_str) {
         Some(STOP) => stop(shared, &mut caller),
         Some(STEP_BACK) => {

@@ -52,6 +52,7 @@ pub fn uberblocks(devices: &[Arc<dyn Device>]) -> Value {
                 "anchor": anchor,
                 "pool": label.name,
                 "pool_id": format!("{:016x}", label.pool),
+                "identity": label.identity.map(|id| format!("{id:016x}")),
                 "device_id": format!("{:016x}", label.device),
                 "generation": label.generation,
                 "turn": label.turn,

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::Dataset;
-use terrane_device::{Backing, OpenMode, PathKind, Peek};
+use terrane_device::{Backing, Device, OpenMode, PathKind, Peek};
 use terrane_object::Objects;
 use terrane_pool::label::Label;
 use terrane_pool::{ImportOptions, Pool, SystemEnv};
@@ -58,7 +58,8 @@ pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
     }
     let path = path.canonicalize().map_err(Failure::io("finding", path))?;
     let label = read_label(&path)?;
-    Ok(Target { name: label.name, path, id: Some(label.pool) })
+    let id = Some(label.id());
+    Ok(Target { name: label.name, path, id })
 }
 
 fn unknown(word: &str, known: &BTreeMap<String, PathBuf>) -> Failure {
@@ -82,16 +83,29 @@ pub fn read_label(path: &Path) -> Outcome<Label> {
         PathKind::Regular | PathKind::Block => {}
     }
     File::open(path).map_err(Failure::io("opening", path))?;
-    let Some(label) = probe_label(path, probe.size) else {
-        let backing = Backing::open(path, OpenMode::ReadOnly)?;
-        let found = terrane_device::identify_foreign(&backing);
-        return Err(refuse(&found.unwrap_or_else(|| "nothing but zeros".to_owned())));
-    };
-    if !is_name(&label.name) {
-        let found = format!("{:?}", label.name);
-        return Err(Failure::refused(path.display(), "a pool with a valid name", found, "restore its label"));
+    match probe_label(path, probe.size) {
+        Some(label) => judge_name(path, label),
+        None => label_of(&Backing::open(path, OpenMode::ReadOnly)?),
     }
-    Ok(label)
+}
+
+/// The label on what is open; else what is there is named.
+pub fn label_of(backing: &Backing) -> Outcome<Label> {
+    let mut read = |offset: u64, buf: &mut [u8]| backing.read_at(offset, buf).is_ok();
+    if let Some(probe) = terrane_pool::probe(&mut read, backing.size()) {
+        return judge_name(Path::new(backing.name()), probe.label);
+    }
+    let found = terrane_device::identify_foreign(backing);
+    let found = found.unwrap_or_else(|| "nothing but zeros".to_owned());
+    Err(Failure::refused(backing.name(), "a Terrane pool", found, "name a pool's device"))
+}
+
+fn judge_name(path: &Path, label: Label) -> Outcome<Label> {
+    if is_name(&label.name) {
+        return Ok(label);
+    }
+    let found = format!("{:?}", label.name);
+    Err(Failure::refused(path.display(), "a pool with a valid name", found, "restore its label"))
 }
 
 /// The label in a file or device of this size, if there is one and it can be read.
@@ -114,13 +128,18 @@ impl Live {
     pub fn open(target: &Target, options: &ImportOptions) -> Outcome<Live> {
         let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let devices = members::open(target, mode)?.into_iter().map(|(_, device)| device).collect();
+        Live::of_devices(&target.path, devices, options)
+    }
+
+    /// Of these devices, and no others.
+    pub fn of_devices(path: &Path, devices: Vec<Arc<dyn Device>>, options: &ImportOptions) -> Outcome<Live> {
         let pool = Pool::import(devices, Arc::new(SystemEnv::new()), options)?;
         let opened = Objects::open(Arc::clone(&pool))
             .map_err(Failure::from)
             .and_then(|objects| Ok((Dataset::open_root(&objects)?, objects)));
         match opened {
             Ok((dataset, objects)) => Ok(Live {
-                path: target.path.clone(),
+                path: path.to_owned(),
                 pool,
                 objects,
                 dataset: Arc::new(dataset),

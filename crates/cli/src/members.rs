@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrane_device::{Backing, Device, OpenMode, PathKind};
+use terrane_device::{Backing, Device, Identity, OpenMode, PathKind};
 use terrane_pool::label::Label;
 
 /// The label at a path, if a device of a pool is there; read without a lock.
@@ -30,7 +30,14 @@ pub fn disks() -> Vec<PathBuf> {
 }
 
 /// The devices of the pool that has one at `path`: that one first. Those that are not found are left out; an import names them.
-pub fn paths(path: &Path, label: &Label) -> Vec<PathBuf> {
+///
+/// # Errors
+/// Where a device is there twice: one is a copy, and a pool that takes a device of another moment for its own is lost.
+pub fn paths(path: &Path, label: &Label) -> Outcome<Vec<PathBuf>> {
+    if label.members().count() == 1 {
+        return Ok(vec![path.to_owned()]);
+    }
+    refuse_copied(path, label)?;
     let mut found = BTreeMap::from([(label.device, (path.to_owned(), label.clone()))]);
     // The newest label knows best who belongs to the pool.
     let mut newest = label.clone();
@@ -46,11 +53,19 @@ pub fn paths(path: &Path, label: &Label) -> Vec<PathBuf> {
         }
         for candidate in places.candidates(path, &missing) {
             let Some(label) = label_at(&candidate) else { continue };
-            if label.pool == newest.pool && missing.contains_key(&label.device) {
-                if label.generation > newest.generation {
-                    newest = label.clone();
+            if label.id() != newest.id() || label.pool != newest.pool || !missing.contains_key(&label.device)
+            {
+                continue;
+            }
+            if label.generation > newest.generation {
+                newest = label.clone();
+            }
+            match found.get(&label.device) {
+                Some((known, _)) if is_other(known, &candidate) => {
+                    return Err(twice(&newest.name, known, &candidate));
                 }
-                found.entry(label.device).or_insert((candidate, label));
+                Some(_) => {}
+                None => drop(found.insert(label.device, (candidate, label))),
             }
         }
         places = places.next();
@@ -58,7 +73,38 @@ pub fn paths(path: &Path, label: &Label) -> Vec<PathBuf> {
     let own = label.device;
     let others = newest.members().filter(|(_, row)| row.device != own);
     let others = others.filter_map(|(_, row)| found.get(&row.device)).map(|(path, _)| path.clone());
-    std::iter::once(path.to_owned()).chain(others).collect()
+    Ok(std::iter::once(path.to_owned()).chain(others).collect())
+}
+
+/// The label says where the device was. If it is still there, what is at `path` is a copy of it, and the other devices that would be
+/// found by their names are those of the original.
+fn refuse_copied(path: &Path, label: &Label) -> Outcome {
+    let own = label.members().find(|(_, row)| row.device == label.device);
+    let known = own.and_then(|(_, row)| Path::new(&row.name).canonicalize().ok());
+    let Some(known) = known.filter(|known| is_other(known, path)) else { return Ok(()) };
+    let is_there = label_at(&known).is_some_and(|there| {
+        (there.pool, there.id(), there.device) == (label.pool, label.id(), label.device)
+    });
+    if is_there { Err(twice(&label.name, &known, path)) } else { Ok(()) }
+}
+
+fn is_other(one: &Path, other: &Path) -> bool {
+    let identities = (Identity::of(one), Identity::of(other));
+    matches!(identities, (Ok(one), Ok(other)) if one != other)
+}
+
+fn twice(name: &str, known: &Path, other: &Path) -> Failure {
+    Failure::refused(
+        format_args!("pool {name}"),
+        "each of its devices once",
+        format_args!(
+            "the same one at {} and at {}: one is a copy of the other",
+            known.display(),
+            other.display()
+        ),
+        "make the copies a pool of their own: terrane pool import --new-id --name NAME -d FILE -d FILE, with all of them; \
+         or put them out of reach",
+    )
 }
 
 /// Where is looked, from the nearest on.
@@ -115,14 +161,19 @@ pub fn open(target: &Target, mode: OpenMode) -> Outcome<Vec<(PathBuf, Arc<dyn De
         return Err(Failure::refused(target.path.display(), expected, found, "name the device by its path"));
     }
     let mut devices = vec![(target.path.clone(), first)];
-    for path in paths(&target.path, &label).into_iter().skip(1) {
+    for path in paths(&target.path, &label)?.into_iter().skip(1) {
         let (device, found) = open_one(&path, mode)?;
         // Between the look and the lock it may have become another's.
-        if found.pool == label.pool {
+        if (found.pool, found.id()) == (label.pool, label.id()) {
             devices.push((path, device));
         }
     }
     Ok(devices)
+}
+
+/// Opens and locks these devices of one pool, and looks for no others.
+pub fn open_these(paths: &[PathBuf], mode: OpenMode) -> Outcome<Vec<Arc<dyn Device>>> {
+    paths.iter().map(|path| open_one(path, mode).map(|(device, _)| device)).collect()
 }
 
 /// The same, for who only looks.
@@ -133,6 +184,6 @@ pub fn open_quietly(target: &Target) -> Outcome<Vec<Arc<dyn Device>>> {
 fn open_one(path: &Path, mode: OpenMode) -> Outcome<(Arc<dyn Device>, Label)> {
     // First the lock, then the label: it is the label of what was locked that counts.
     let backing = Backing::open(path, mode)?;
-    let label = live::read_label(path)?;
+    let label = live::label_of(&backing)?;
     Ok((backing.into_device(label.zone_size)?, label))
 }

@@ -118,7 +118,7 @@ pub fn page(live: &Live, mount: Option<&MountSide<'_>>) -> String {
     let stats = live.pool.stats();
     let mut page = Page { pool: live.pool.name(), out: String::new() };
     page.family("info", "gauge", "The pool and the program that answers for it; always 1.");
-    let id = format!("{:016x}", live.pool.id());
+    let id = format!("{:016x}", live.pool.label().id());
     let device = live.path.display().to_string();
     page.sample("info", &[("id", &id), ("device", &device), ("version", env!("CARGO_PKG_VERSION"))], 1);
     page.gauge(

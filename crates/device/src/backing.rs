@@ -11,6 +11,9 @@
 //!
 //! A zoned drive is read below its write pointers only: above them anything may be found, old labels too.
 //!
+//! A loop device and the file below it are the same bytes, and the kernel lets both be open for writing. So whoever opens the device
+//! locks the file too.
+//!
 //! Invariant: a `Backing` that exists is locked.
 
 use crate::file::FileDevice;
@@ -43,6 +46,45 @@ pub enum PathKind {
     /// A character device, pipe or socket.
     Other,
 }
+
+/// Which file or device something is, whatever path leads there: a copy of an image is another one. A loop device that shows all of a
+/// file is that file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Identity {
+    /// The number of the file system that the file is on; of a block device its own number.
+    pub device: u64,
+    /// 0 for a block device.
+    pub inode: u64,
+}
+
+impl Identity {
+    /// Of what is at the path. Nothing is opened.
+    ///
+    /// # Errors
+    /// When the path cannot be looked at.
+    pub fn of(path: impl AsRef<Path>) -> io::Result<Identity> {
+        Ok(Identity::of_meta(&fs::metadata(path)?))
+    }
+
+    fn of_meta(meta: &Metadata) -> Identity {
+        let mut meta = meta.clone();
+        // A loop device can stand on another one; the kernel allows no cycle, and the bound is for names that lie.
+        for _ in 0..LOOPS_MAX {
+            if kind_of(&meta) != PathKind::Block {
+                return Identity { device: meta.dev(), inode: meta.ino() };
+            }
+            let below = holders::below_loop(meta.rdev()).filter(|below| below.is_whole);
+            match below.and_then(|below| fs::metadata(below.path).ok()) {
+                Some(next) => meta = next,
+                None => break,
+            }
+        }
+        Identity { device: meta.rdev(), inode: 0 }
+    }
+}
+
+/// The most loop devices that are looked through.
+const LOOPS_MAX: usize = 8;
 
 /// What can be said about a path without holding it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +192,9 @@ pub struct Backing {
     size: u64,
     name: String,
     rdev: u64,
+    identity: Identity,
+    /// The files below, where it is a loop device; locked.
+    below: Vec<File>,
     /// Made by [`create`](Backing::create): nothing was ever written.
     fresh: bool,
 }
@@ -169,6 +214,14 @@ impl Backing {
             && let Some(user) = holders::who_uses_block(before.rdev(), path)
         {
             return Err(refused(path, "a device nobody uses", user, "release it first"));
+        }
+        if kind_of(&before) == PathKind::Block
+            && mode == OpenMode::ReadWrite
+            && block::is_read_only(before.rdev())
+        {
+            let (expected, remedy) =
+                ("a device that can be written", "open it read-only: mount it with -o ro");
+            return Err(refused(path, expected, "one that the kernel lets nobody write", remedy));
         }
         let mut options = OpenOptions::new();
         options.read(true).write(mode == OpenMode::ReadWrite);
@@ -192,7 +245,8 @@ impl Backing {
     /// `Refused` when the path exists already, whatever it is; `Io` when the file cannot be made that large.
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self, DeviceError> {
         let path = path.as_ref();
-        let made = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        // What users may not read of files in the pool they must not read out of its image.
+        let made = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
         let file = made.map_err(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => refused(
                 path,
@@ -233,9 +287,16 @@ impl Backing {
                 "detach it (losetup -d), or use the loop device",
             ));
         }
+        let below = lock_below(&meta, path, mode)?;
         let size = end_of(&file).map_err(|e| failed("asking the size", path, e))?;
         let name = path.display().to_string();
-        Ok(Backing { file, mode, kind, size, name, rdev: meta.rdev(), fresh })
+        let identity = Identity::of_meta(&meta);
+        Ok(Backing { file, mode, kind, size, name, rdev: meta.rdev(), identity, below, fresh })
+    }
+
+    /// Which file or device this is.
+    pub fn identity(&self) -> Identity {
+        self.identity
     }
 
     /// The path as it was given.
@@ -294,6 +355,7 @@ impl Backing {
 
     /// Others may open it from now on. The caller writes no more.
     pub(crate) fn unlock(&self) -> io::Result<()> {
+        self.below.iter().try_for_each(File::unlock)?;
         self.file.unlock()
     }
 
@@ -407,4 +469,30 @@ fn lock(file: &File, meta: &Metadata, path: &Path, mode: OpenMode) -> Result<(),
     }
     let holder = holders::who_locks(meta.dev(), meta.ino());
     Err(refused(path, "a device nobody has open", holder, "end that process, or wait for it"))
+}
+
+/// Locks the files below a loop device. One that shows a part of its file shares it with those that show the rest, and with nobody
+/// who has all of it. A file that cannot be opened, or not be locked where it lies, keeps nobody from the device.
+fn lock_below(meta: &Metadata, path: &Path, mode: OpenMode) -> Result<Vec<File>, DeviceError> {
+    let (mut locked, mut meta, mut is_whole) = (Vec::new(), meta.clone(), true);
+    while locked.len() < LOOPS_MAX && kind_of(&meta) == PathKind::Block {
+        let Some(below) = holders::below_loop(meta.rdev()) else { break };
+        is_whole &= below.is_whole;
+        // What is there by now may be anything, so it is looked at first; to open a pipe waits.
+        let known = fs::metadata(&below.path).is_ok_and(|meta| refuse_kind(path, kind_of(&meta)).is_ok());
+        let opened = known.then(|| File::open(&below.path).and_then(|file| Ok((file.metadata()?, file))));
+        let Some(Ok((next, file))) = opened else { break };
+        let got = match mode {
+            OpenMode::ReadWrite if is_whole => file.try_lock(),
+            _ => file.try_lock_shared(),
+        };
+        if let Err(TryLockError::WouldBlock) = got {
+            let holder = holders::who_locks(next.dev(), next.ino());
+            let found = format!("its file {} {holder}", below.path.display());
+            return Err(refused(path, "a device nobody has open", found, "end that process, or wait for it"));
+        }
+        locked.push(file);
+        meta = next;
+    }
+    Ok(locked)
 }

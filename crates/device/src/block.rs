@@ -69,6 +69,11 @@ pub(crate) fn sysfs(rdev: u64) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(rdev), libc::minor(rdev)))
 }
 
+/// Whether the kernel refuses all writes to it. Some kernels let it be opened for writing all the same.
+pub(crate) fn is_read_only(rdev: u64) -> bool {
+    fs::read_to_string(sysfs(rdev).join("ro")).is_ok_and(|flag| flag.trim() == "1")
+}
+
 /// Whether the device is host-managed: its zones are the drive's own, and writing anywhere else fails.
 pub(crate) fn is_host_managed(rdev: u64) -> bool {
     // A partition has no queue of its own; that of its disk is one level up.

@@ -5,6 +5,7 @@
 //!
 //! Invariant: counters only grow, from 0 when the device was wrapped.
 
+use crate::backing::Identity;
 use crate::zone::{Device, DeviceError, DeviceInfo, ZoneReport};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,6 +127,10 @@ impl Device for Counted {
 
     fn room_below(&self) -> Option<u64> {
         self.below.room_below()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.below.identity()
     }
 
     fn unlock(&self) {

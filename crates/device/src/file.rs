@@ -15,7 +15,7 @@
 //! Invariant: writes go to the write pointer only, and a flush that failed is never followed by one that succeeds.
 
 use crate::aligned::{ALIGN, AlignedBuf};
-use crate::backing::{Backing, OpenMode, PathKind};
+use crate::backing::{Backing, Identity, OpenMode, PathKind};
 use crate::block;
 use crate::rules::ZoneRules;
 use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
@@ -326,6 +326,10 @@ impl Device for FileDevice {
             self.flush_failed.store(true, Ordering::Release);
             failed(e)
         })
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        Some(self.backing.identity())
     }
 
     fn unlock(&self) {

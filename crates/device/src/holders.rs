@@ -7,9 +7,11 @@
 //! The texts are taken apart by functions that take the text, so that they can be tested without such a device.
 
 use crate::block::sysfs;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Device numbers as the kernel prints them in `mountinfo`: decimal, with a colon.
 fn dev_name(rdev: u64) -> String {
@@ -126,6 +128,26 @@ pub(crate) fn who_uses_block(rdev: u64, path: &Path) -> Option<String> {
         }
     }
     None
+}
+
+/// What a loop device shows.
+pub(crate) struct Below {
+    /// The file, as the kernel calls it now.
+    pub path: PathBuf,
+    /// The device is all of the file. A partition or a section is not: others may use the rest.
+    pub is_whole: bool,
+}
+
+/// The file below a loop device, or below a partition of one.
+pub(crate) fn below_loop(rdev: u64) -> Option<Below> {
+    let dir = sysfs(rdev);
+    let is_partition = dir.join("partition").exists();
+    let dir = if is_partition { dir.join("../loop") } else { dir.join("loop") };
+    let name = fs::read(dir.join("backing_file")).ok()?;
+    let path = PathBuf::from(OsStr::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)));
+    let number = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
+    let (offset, limit) = (number("offset").unwrap_or(0), number("sizelimit").unwrap_or(0));
+    Some(Below { path, is_whole: !is_partition && offset == 0 && limit == 0 })
 }
 
 /// The loop device that a regular file backs, if any.

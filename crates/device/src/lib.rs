@@ -29,7 +29,7 @@ pub mod zone;
 pub mod zoned;
 
 pub use aligned::AlignedBuf;
-pub use backing::{Backing, OpenMode, PathKind, Peek, Probe, probe};
+pub use backing::{Backing, Identity, OpenMode, PathKind, Peek, Probe, probe};
 pub use clock::{monotonic_ns, thread_ns, wall_ns};
 pub use counted::{Counted, IoCounts};
 pub use file::FileDevice;

@@ -9,6 +9,7 @@
 //! nothing: after opening such a device its zones are in an unknown state until the pool, which knows from its own
 //! tables, calls [`Device::resume`] or [`Device::reset`].
 
+use crate::backing::Identity;
 use std::fmt;
 use std::io;
 use terrane_wire::ZoneIdx;
@@ -155,6 +156,11 @@ pub trait Device: Send + Sync {
     /// Bytes that can still be written to what was never written or was given back, where that is bounded by something other than the
     /// zones: the file system that holds a sparse file. `None`: nothing else bounds it.
     fn room_below(&self) -> Option<u64> {
+        None
+    }
+
+    /// Which file or device of this machine it is, where it is one.
+    fn identity(&self) -> Option<Identity> {
         None
     }
 

@@ -20,7 +20,7 @@ pub(crate) mod peek;
 mod report;
 
 use crate::aligned::{ALIGN, AlignedBuf};
-use crate::backing::{Backing, OpenMode};
+use crate::backing::{Backing, Identity, OpenMode};
 use crate::foreign;
 use crate::rules::ZoneRules;
 use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
@@ -43,6 +43,8 @@ const WIPED_BYTES: u64 = foreign::HEAD_BYTES;
 #[derive(Debug)]
 pub struct ZonedDevice {
     drive: Box<dyn Drive>,
+    /// Where it is a drive of this machine.
+    identity: Option<Identity>,
     mode: OpenMode,
     info: DeviceInfo,
     rules: ZoneRules,
@@ -81,14 +83,15 @@ impl ZonedDevice {
             });
         }
         let (name, mode, unit) = (backing.name().to_owned(), backing.mode(), backing.write_unit()?);
-        let facts = Facts::of(&backing);
+        let (facts, identity) = (Facts::of(&backing), backing.identity());
         let drive = KernelDrive::new(backing).map_err(|source| DeviceError::Io {
             zone: None,
             offset: 0,
             op: "opening for direct I/O",
             source,
         })?;
-        Self::over(Box::new(drive), name, mode, unit, facts)
+        let device = Self::over(Box::new(drive), name, mode, unit, facts)?;
+        Ok(ZonedDevice { identity: Some(identity), ..device })
     }
 
     fn over(
@@ -142,6 +145,7 @@ impl ZonedDevice {
         let rules = ZoneRules::new(write_unit, facts.max_active, capacities, ZoneState::Unknown);
         let device = ZonedDevice {
             drive,
+            identity: None,
             mode,
             info,
             traits: raw.iter().map(|raw| Traits::of(raw, u64::from(write_unit))).collect(),
@@ -420,6 +424,10 @@ impl Device for ZonedDevice {
             self.flush_failed.store(true, Ordering::Release);
             failed(error)
         })
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.identity
     }
 
     fn unlock(&self) {

@@ -111,6 +111,7 @@ impl Pool {
         alloc.raise_lease();
         let label = Label {
             pool,
+            identity: None,
             name: create.name.clone(),
             device: rows[0].device,
             generation: 1,

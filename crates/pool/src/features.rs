@@ -36,6 +36,8 @@ pub enum Feature {
     Caches,
     /// Indirect blocks of 4 KiB above small blocks of files.
     Pointers,
+    /// An id that a copy was given, beside that of the pool it was copied from.
+    Identity,
 }
 
 /// Which list of the label a feature stands in.
@@ -133,6 +135,13 @@ pub static FEATURES: &[FeatureRow] = &[
         compatibility: Compatibility::Incompatible,
         is_default: true,
         meaning: "files of small records with small blocks of pointers",
+    },
+    FeatureRow {
+        feature: Feature::Identity,
+        name: "org.terrane:identity",
+        compatibility: Compatibility::Incompatible,
+        is_default: false,
+        meaning: "a copy that was given an id of its own",
     },
 ];
 

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use terrane_device::{Device, DeviceError, DeviceInfo, ZoneReport};
+use terrane_device::{Device, DeviceError, DeviceInfo, Identity, ZoneReport};
 use terrane_wire::ZoneIdx;
 
 /// Between two tries.
@@ -136,6 +136,10 @@ impl Device for OnHost {
 
     fn room_below(&self) -> Option<u64> {
         self.device.room_below()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.device.identity()
     }
 
     fn unlock(&self) {

@@ -59,7 +59,8 @@ layout! {
         60 write_unit: u32,
         64 max_block: u32,
         68 sections: u32,
-        72 reserved: u64,
+        /// With the feature `org.terrane:identity`: the id by which the pool is told from the one it was copied from.
+        72 identity: u64,
         80 seal: [u8; 16],
     }
 }
@@ -266,7 +267,10 @@ impl CacheRow {
 /// Who a pool is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
+    /// Part of all seals, so it stays what it was when the pool was made. A copy has it too: see [`id`](Label::id).
     pub pool: u64,
+    /// Of a copy that was made a pool of its own.
+    pub identity: Option<u64>,
     pub name: String,
     pub device: u64,
     pub generation: u64,
@@ -289,6 +293,11 @@ fn label_seed(pool: u64, device: u64, anchor: u32, turn: u64) -> Seed {
 }
 
 impl Label {
+    /// What tells this pool from all others.
+    pub fn id(&self) -> u64 {
+        self.identity.unwrap_or(self.pool)
+    }
+
     /// The devices that are there, with their indexes.
     pub fn members(&self) -> impl Iterator<Item = (DeviceIdx, &DeviceRow)> {
         let rows = (0u16..).zip(&self.devices);
@@ -369,7 +378,7 @@ impl Label {
             write_unit: self.write_unit,
             max_block: self.max_block,
             sections: self.sections,
-            reserved: 0,
+            identity: self.identity.filter(|_| self.features.has(Feature::Identity)).unwrap_or(0),
             seal: [0; 16],
         };
         let seed = label_seed(self.pool, self.device, anchor, self.turn);
@@ -450,8 +459,10 @@ impl Label {
             ));
         }
         judge_devices(&own, &features, &devices, at)?;
+        let identity = Some(head.identity).filter(|id| *id != 0 && features.has(Feature::Identity));
         Ok(Label {
             pool: head.pool,
+            identity,
             name,
             device: head.device,
             generation: head.generation,

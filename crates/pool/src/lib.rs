@@ -33,6 +33,7 @@ pub mod gone;
 pub mod group;
 mod host;
 pub mod hold;
+mod identity;
 pub mod import;
 pub mod inspect;
 mod judge;

@@ -499,6 +499,68 @@ fn every_crash_while_a_device_is_added_leaves_a_pool_with_it_or_without() {
     assert!(with > 0 && without > 0 && alone > 0, "{with} with it, {without} without, {alone} alone");
 }
 
+/// A copy that is made a pool of its own, or not yet: whatever the power leaves can be imported from all of its devices, and made one then.
+#[test]
+fn every_crash_while_a_copy_gets_its_own_id_leaves_one_that_can_get_it_again() {
+    let (joint, pool, toy) = one_of_three(61);
+    pool.add_device(joint.handle(1), Role::Data).unwrap();
+    work(&pool, &toy, &SeededEnv::new(62), 10).unwrap();
+    let original = pool.label().id();
+    pool.export().unwrap();
+    let both = |joint: &Joint| vec![joint.handle(0), joint.handle(1)];
+    let (mut old, mut new, mut torn) = (0, 0, 0);
+    for cut in 0.. {
+        let joint = joint.restarted(|_| Kept::Everything);
+        let (pool, _toy) = import_from(both(&joint), 61).unwrap();
+        joint.crash_after(cut);
+        let renamed = pool.rename("copy", true);
+        joint.cut_power();
+        pool.abandon();
+        for chance in 0..5 {
+            let kept = |index: usize| match chance {
+                0 => Kept::Nothing,
+                1 => Kept::Everything,
+                2 if index == 0 => Kept::Everything,
+                3 if index > 0 => Kept::Everything,
+                2 | 3 => Kept::Nothing,
+                _ => Kept::Seeded(cut as u64 * 100 + chance * 10 + index as u64),
+            };
+            let at = format!("cut {cut}, outcome {chance}");
+            let left = joint.restarted(kept);
+            let ids = |joint: &Joint| -> Vec<u64> {
+                let newest = |device: &SimDevice| {
+                    let anchors = terrane_pool::inspect::anchors(device);
+                    anchors.into_iter().max_by_key(|(_, label, _)| label.turn).map(|(_, label, _)| label.id())
+                };
+                joint.devices[..2].iter().filter_map(newest).collect()
+            };
+            torn += u32::from(ids(&left).iter().any(|id| *id != ids(&left)[0]));
+            let (pool, toy) = import_from(both(&left), 2).unwrap_or_else(|error| panic!("{at}: {error}"));
+            verify(&pool, &toy);
+            let label = pool.label();
+            assert_eq!(label.id() == original, label.name == "toy", "{at}: both or neither");
+            assert!(renamed.is_err() || label.id() != original, "{at}: the id is lost");
+            old += u32::from(label.id() == original);
+            new += u32::from(label.id() != original);
+            pool.rename("copy", true).unwrap();
+            let id = pool.label().id();
+            assert!(id != original && id != label.id(), "{at}");
+            work(&pool, &toy, &SeededEnv::new(63), 4).unwrap();
+            pool.export().unwrap();
+            let (pool, toy) = import_from(both(&left), 3).unwrap();
+            assert_eq!((pool.label().id(), pool.name().as_str()), (id, "copy"), "{at}");
+            assert_eq!(ids(&left), [id, id], "{at}");
+            verify(&pool, &toy);
+            pool.abandon();
+        }
+        if renamed.is_ok() {
+            assert!(cut >= 12, "two anchors of two devices are reset, written and flushed");
+            break;
+        }
+    }
+    assert!(old > 0 && new > 0 && torn > 0, "{old} old, {new} new, {torn} torn");
+}
+
 #[test]
 fn zones_that_take_no_writes_are_no_room_from_the_first_moment() {
     let joint = Joint::of(21, &[48, 48]);

@@ -12,7 +12,7 @@ pub mod stat;
 pub mod zones;
 
 use crate::check as checking;
-use crate::control::{self, Daemon};
+use crate::control::{self, Daemon, Greeting};
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::live::{self, Live, Target};
@@ -48,10 +48,62 @@ pub fn print_on(text: &str) -> Outcome<bool> {
     }
 }
 
+/// What the pool that a daemon has mounted is to the one that is meant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kinship {
+    Same,
+    /// Another pool of that name.
+    Namesake,
+    /// A path was named, and what lies there was copied from the devices of the pool that is mounted.
+    Copy,
+}
+
+/// A name means the pool that is known by it; a path means what is there, and not what was copied from it or to it.
+pub fn kinship(greeting: &Greeting, target: &Target) -> Kinship {
+    match target.id {
+        None => Kinship::Same,
+        Some(id) if id != greeting.id => Kinship::Namesake,
+        Some(_) if greeting.lies_on(&target.path) => Kinship::Same,
+        Some(_) => Kinship::Copy,
+    }
+}
+
+pub fn refuse_copy(greeting: &Greeting, target: &Target) -> Failure {
+    let name = &greeting.pool;
+    Failure::refused(
+        target.path.display(),
+        format_args!("a device of pool {name}, which is mounted from {}", greeting.device.display()),
+        "a copy of one",
+        format_args!(
+            "name the pool, or make the copy a pool of its own: terrane pool import --new-id --name NAME {}",
+            shell_word(&target.path.display().to_string())
+        ),
+    )
+}
+
+/// As it can be pasted into a shell.
+pub fn shell_word(path: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%=,".contains(c);
+    if path.chars().all(plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
 /// The daemon that has the pool mounted, if one has.
+///
+/// # Errors
+/// When a path was named that is a copy of what is mounted.
 pub fn daemon_of(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>> {
+    let Some(daemon) = control::connect(&registry.socket(&target.name))? else { return Ok(None) };
+    match kinship(&daemon.greeting, target) {
+        Kinship::Same => Ok(Some(daemon)),
+        Kinship::Namesake => Ok(None),
+        Kinship::Copy => Err(refuse_copy(&daemon.greeting, target)),
+    }
+}
+
+/// The same for who only looks: a copy is looked at itself.
+pub fn daemon_to_look_at(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>> {
     let daemon = control::connect(&registry.socket(&target.name))?;
-    Ok(daemon.filter(|daemon| target.id.is_none_or(|id| id == daemon.greeting.id)))
+    Ok(daemon.filter(|daemon| kinship(&daemon.greeting, target) == Kinship::Same))
 }
 
 /// A daemon, and where its file system can be seen. The kernel gives the number of one that is gone to the next that is mounted,
@@ -103,7 +155,9 @@ pub fn bar() -> impl Fn(&str, u64, u64) + Sync {
 pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     let target = live::find(registry, word)?;
     let show = bar();
-    if let Some(daemon) = daemon_of(registry, &target)? {
+    let daemon =
+        if query.is_change() { daemon_of(registry, &target)? } else { daemon_to_look_at(registry, &target)? };
+    if let Some(daemon) = daemon {
         return daemon.ask(&query.to_json(), &mut |what, done, total| show(what, done, total));
     }
     if *query == Query::Uberblocks {
@@ -138,5 +192,16 @@ pub fn rows(answer: Value) -> Outcome<Vec<Value>> {
     match answer {
         Value::Array(rows) => Ok(rows),
         other => Err(Failure(format!("expected a list, found {other}; is the daemon of another version?"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shell_word;
+
+    #[test]
+    fn commands_can_be_pasted() {
+        assert_eq!(shell_word("/srv/tank.img"), "/srv/tank.img");
+        assert_eq!(shell_word("/a b/it's"), r"'/a b/it'\''s'");
     }
 }

@@ -8,7 +8,7 @@ pub mod helper;
 mod options;
 mod remount;
 
-use super::{daemon_and_places, daemon_of, daemon_that_stays, print};
+use super::{Kinship, daemon_and_places, daemon_of, daemon_that_stays, kinship, print, refuse_copy};
 use crate::control::{self, Daemon, STEP_BACK, STOP, SYNC};
 use crate::daemon::{self, Plan};
 use crate::failure::{Failure, Outcome};
@@ -233,7 +233,11 @@ impl Mount {
             && legacy.is_none()
             && let Some((daemon, places)) = daemon_that_stays(&registry, &target)?
         {
-            if target.id.is_some_and(|id| id != daemon.greeting.id) {
+            let kinship = kinship(&daemon.greeting, &target);
+            if kinship == Kinship::Copy {
+                return Err(refuse_copy(&daemon.greeting, &target));
+            }
+            if kinship == Kinship::Namesake {
                 // Commands call on a daemon by the name of its pool.
                 let (there, expected) = (&daemon.greeting, "a pool whose name no mounted one has");
                 let found = format!("pool {} ({}) mounted already", there.pool, there.device.display());
@@ -519,7 +523,12 @@ impl Sync {
         let registry = Registry::of_this_user()?;
         let target = live::find(&registry, &self.pool)?;
         let found = daemon_and_places(&registry, &target.name)?;
-        let is_it = |daemon: &Daemon| target.id.is_none_or(|id| id == daemon.greeting.id);
+        if let Some((daemon, _)) = &found
+            && kinship(&daemon.greeting, &target) == Kinship::Copy
+        {
+            return Err(refuse_copy(&daemon.greeting, &target));
+        }
+        let is_it = |daemon: &Daemon| kinship(&daemon.greeting, &target) == Kinship::Same;
         let Some((daemon, places)) = found.filter(|(daemon, _)| is_it(daemon)) else {
             // Nobody has it open, so there is nothing that was not committed.
             return live::read_label(&target.path).map(drop);

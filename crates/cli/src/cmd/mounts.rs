@@ -106,6 +106,7 @@ mod tests {
             pid: 7,
             dev: "0:53".into(),
             since: 1,
+            devices: Vec::new(),
         };
         let shown = row(&place, std::slice::from_ref(&daemon));
         assert_eq!(

@@ -6,7 +6,7 @@ mod import;
 mod iostat;
 mod upgrade;
 
-use super::{ask, daemon_that_stays, print};
+use super::{Kinship, ask, daemon_that_stays, kinship, print, refuse_copy};
 use crate::failure::{Failure, Outcome};
 use crate::live;
 use crate::members;
@@ -522,9 +522,12 @@ impl Destroy {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let target = live::find(&registry, &self.pool)?;
-        if let Some((daemon, _)) = daemon_that_stays(&registry, &target)?
-            && target.id.is_none_or(|id| id == daemon.greeting.id)
-        {
+        let mounted = daemon_that_stays(&registry, &target)?;
+        let kin = mounted.map(|(daemon, _)| (kinship(&daemon.greeting, &target), daemon));
+        if let Some((Kinship::Copy, daemon)) = &kin {
+            return Err(refuse_copy(&daemon.greeting, &target));
+        }
+        if let Some((Kinship::Same, daemon)) = kin {
             let dir = daemon.greeting.mountpoint.display().to_string();
             return Err(Failure(format!("pool {} is mounted on {dir}; unmount it first", target.name)));
         }

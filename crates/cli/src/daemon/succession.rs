@@ -128,9 +128,9 @@ impl Estate {
 /// Opens the file system for a mount that stands.
 pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
     let name = live.pool.name();
-    if legacy.facts.pool != live.pool.id() {
-        let (expected, found) =
-            (format!("pool {:016x}", legacy.facts.pool), format!("{:016x}", live.pool.id()));
+    let id = live.pool.label().id();
+    if legacy.facts.pool != id {
+        let (expected, found) = (format!("pool {:016x}", legacy.facts.pool), format!("{id:016x}"));
         return Err(Failure::refused(live.path.display(), expected, found, "bring the mounted device back"));
     }
     keep_agreed(&live.dataset, &legacy.facts.negotiated)?;

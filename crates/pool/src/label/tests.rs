@@ -18,6 +18,7 @@ fn row(device: u64) -> DeviceRow {
 fn label() -> Label {
     Label {
         pool: 0x1234,
+        identity: None,
         name: "tank".into(),
         device: 99,
         generation: 3,

@@ -3,7 +3,7 @@
 //! A pool carries its name in its label; importing it opens it once, as a mount would, and remembers where it lies. So after an
 //! import every command takes the name, and what a crash left to do is done. Exporting is the way back.
 
-use super::super::{daemon_of, print};
+use super::super::{daemon_of, daemon_to_look_at, print, shell_word};
 use super::refuse_known_name;
 use crate::clock;
 use crate::control::STOP;
@@ -30,6 +30,9 @@ pub const HELP: &str = "\
 Without a pool it looks for labels, on the disks of this machine or where -d says, lists what it finds and changes nothing.
 With one it opens the pool, which ends what a crash left to do, and remembers its name.
 
+A copy of a pool (cp, dd, a snapshot of the disk below) is the same pool to everybody who looks: it cannot be mounted beside its
+original. With --new-id and --name it becomes a pool of its own. Its cache devices stay with the original.
+
 States:
   ready         can be imported
   imported      its name is known here
@@ -41,6 +44,7 @@ States:
 ";
 
 #[derive(Args)]
+#[command(group = clap::ArgGroup::new("pool_or_dirs").args(["pool", "dirs"]).multiple(true))]
 pub struct Import {
     /// A pool, by name, id or device; without any: list what there is
     #[arg(value_name = "NAME|ID|DEVICE")]
@@ -54,6 +58,12 @@ pub struct Import {
     /// Check that it opens, and write nothing to it
     #[arg(short, long)]
     read_only: bool,
+    /// Give it this name instead of its own
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["all", "read_only"], requires = "pool_or_dirs")]
+    name: Option<String>,
+    /// Make a copy of a pool a pool of its own, which can be used beside its original; if it has several devices, name each with -d
+    #[arg(long, conflicts_with_all = ["all", "read_only", "rewind"], requires = "pool_or_dirs")]
+    new_id: bool,
     /// Go back to this group, and lose what came after it (with --read-only: only see whether that works)
     #[arg(long, value_name = "TXG", requires = "pool")]
     rewind: Option<u64>,
@@ -110,6 +120,10 @@ impl Import {
                 .map(|failure| failure.0)
                 .collect();
             return if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) };
+        }
+        if self.new_id && self.pool.is_none() {
+            let found = self.only_copy()?;
+            return self.import(&registry, found);
         }
         match &self.pool {
             Some(word) => {
@@ -173,40 +187,97 @@ impl Import {
         }
     }
 
+    /// The pool of which all devices were named, whatever else they could be taken for: where a new id was being written when the power
+    /// went, some have it and some do not.
+    fn only_copy(&self) -> Outcome<Found> {
+        let paths = places(&self.dirs)?;
+        let labels: Vec<(PathBuf, Label)> = paths
+            .into_iter()
+            .filter_map(|path| Some((members::label_at(&path)?, path)))
+            .map(|(label, path)| (path, label))
+            .collect();
+        let label = labels.iter().map(|(_, label)| label).max_by_key(|label| label.generation).cloned();
+        let label = label.ok_or_else(|| Failure("no pool was found there".to_owned()))?;
+        let (at, remedy) =
+            (format!("pool {}", label.name), "name each device of the copy with -d, and nothing else");
+        let own: Vec<&(PathBuf, Label)> =
+            labels.iter().filter(|(_, found)| found.pool == label.pool).collect();
+        for (index, row) in label.members() {
+            let count = own.iter().filter(|(_, found)| found.device == row.device).count();
+            if count != 1 {
+                let expected = format!("device {index} once");
+                return Err(Failure::refused(at, expected, format!("it {count} times"), remedy));
+            }
+        }
+        if own.len() != labels.len() {
+            return Err(Failure::refused(at, "devices of one pool", "others as well", remedy));
+        }
+        let paths: Vec<PathBuf> = label
+            .members()
+            .filter_map(|(_, row)| own.iter().find(|(_, found)| found.device == row.device))
+            .map(|(path, _)| path.clone())
+            .collect();
+        let path = paths.first().cloned().unwrap_or_default();
+        Ok(Found { path, paths, label, newest: None, state: "ready", reason: None })
+    }
+
     fn import(&self, registry: &Registry, found: Found) -> Outcome {
-        let name = found.label.name.clone();
-        if !is_name(&name) {
-            let shown = format!("{name:?}");
-            return Err(Failure::refused(
-                found.path.display(),
-                "a pool with a valid name",
-                shown,
-                "restore its label",
-            ));
+        let (old, name) = (&found.label.name, self.name.as_ref().unwrap_or(&found.label.name));
+        if !is_name(name) {
+            let (expected, remedy) = ("a pool with a valid name", "give it another: --name NAME");
+            return Err(Failure::refused(found.path.display(), expected, format!("{name:?}"), remedy));
         }
         if found.state == "mounted" {
             let reason = found.reason.unwrap_or_default();
             return Err(Failure(format!("pool {name} is imported already: {reason}")));
         }
-        refuse_known_name(registry, &name, &found.path, "export that one first")?;
-        let target = Target { name: name.clone(), path: found.path.clone(), id: Some(found.label.pool) };
+        let remedy = match self.new_id {
+            true => "give the copy another: --name NAME",
+            false => "export that one first, or make this one a pool of its own: --new-id --name NAME",
+        };
+        refuse_known_name(registry, name, &found.path, remedy)?;
         let mode = if self.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let mut options = live::tool_options(mode);
         options.rewind = self.rewind.map(Txg);
-        let live = Live::open(&target, &options)?;
+        let live = Live::of_devices(&found.path, self.devices(&found, mode)?, &options)?;
         // What cannot be mounted should not look as if it could.
         let opened = live.fs().map(drop);
+        let renamed = match opened.is_ok() && (self.new_id || name != old) {
+            true => live.pool.rename(name, self.new_id).map_err(Failure::from),
+            false => Ok(()),
+        };
         let txg = live.pool.synced_txg();
         let closed = live.close();
         opened?;
+        renamed?;
         closed?;
-        registry.remember(&name, &found.path)?;
+        registry.remember(name, &found.path)?;
+        if name != old && registry.pools()?.get(old) == Some(&found.path) {
+            registry.forget(old)?;
+        }
         if let Some(newest) = found.newest.filter(|newest| self.rewind.is_some() && newest.txg > txg.0) {
             let lost = format!("groups up to {} of {}", newest.txg, newest.committed);
             let text = if self.read_only { "would be lost" } else { "are given up" };
             return print(&format!("pool {name}: group {txg} can be imported; {lost} {text}\n"));
         }
         Ok(())
+    }
+}
+
+impl Import {
+    /// Those that were found, unless others of them have to be looked for.
+    fn devices(&self, found: &Found, mode: OpenMode) -> Outcome<Vec<Arc<dyn Device>>> {
+        if self.new_id && self.pool.is_some() && found.label.members().count() > 1 {
+            let (expected, remedy) = ("each of its devices to be named", "name them: -d FILE -d FILE");
+            let found = "that of one, while those of the original may be near";
+            return Err(Failure::refused("--new-id", expected, found, remedy));
+        }
+        if self.dirs.is_empty() {
+            let (name, id) = (found.label.name.clone(), Some(found.label.id()));
+            let target = Target { name, path: found.path.clone(), id };
+            return Ok(members::open(&target, mode)?.into_iter().map(|(_, device)| device).collect());
+        }
+        members::open_these(&found.paths, mode)
     }
 }
 
@@ -240,7 +311,7 @@ fn no_pool(path: &Path) -> Failure {
 
 impl Found {
     fn id(&self) -> String {
-        format!("{:016x}", self.label.pool)
+        format!("{:016x}", self.label.id())
     }
 
     fn row(&self) -> Value {
@@ -268,11 +339,14 @@ impl Found {
 
 /// Devices of one pool become one, in the order in which the pool has them; what the newest label does not name is left out.
 fn whole(devices: Vec<Found>) -> Vec<Found> {
-    let mut pools: BTreeMap<(String, u64), Vec<Found>> = BTreeMap::new();
+    let mut pools: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
     for found in devices {
-        pools.entry((found.label.name.clone(), found.label.pool)).or_default().push(found);
+        pools.entry(found.label.id()).or_default().push(found);
     }
-    pools.into_values().flat_map(together).collect()
+    // One that is being renamed has two names for a moment.
+    let mut pools: Vec<Found> = pools.into_values().flat_map(together).collect();
+    pools.sort_by(|a, b| a.label.name.cmp(&b.label.name));
+    pools
 }
 
 /// One pool of several devices. Those that seem to be the same twice are shown one by one.
@@ -322,21 +396,17 @@ fn state_path(devices: &[Found]) -> Option<PathBuf> {
 
 /// The other devices of a pool of which one was named.
 fn with_others(found: Found) -> Found {
-    let paths = members::paths(&found.path, &found.label);
+    // Where they cannot be told from copies the import says so.
+    let paths = members::paths(&found.path, &found.label).unwrap_or_else(|_| found.paths.clone());
     Found { paths, ..found }
-}
-
-/// As it can be pasted into a shell.
-fn shell_word(path: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%=,".contains(c);
-    if path.chars().all(plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
 /// The disks and partitions that the kernel knows, and what was known here before.
 fn usual_places(registry: &Registry) -> Outcome<Vec<PathBuf>> {
     let known: Vec<PathBuf> = registry.pools()?.into_values().collect();
     let labels = known.iter().filter_map(|path| Some((members::label_at(path)?, path)));
-    let mut paths: Vec<PathBuf> = labels.flat_map(|(label, path)| members::paths(path, &label)).collect();
+    let others = labels.filter_map(|(label, path)| members::paths(path, &label).ok());
+    let mut paths: Vec<PathBuf> = others.flatten().collect();
     paths.extend(members::disks());
     paths.extend(known);
     paths.sort();
@@ -374,11 +444,9 @@ fn look(registry: &Registry, path: &Path) -> Option<Found> {
     let label = live::probe_label(path, probe.size)?;
     let (path_of_it, paths) = (path.to_owned(), vec![path.to_owned()]);
     let mut found = Found { path: path_of_it, paths, label, newest: None, state: "ready", reason: None };
-    let target = Target { name: found.label.name.clone(), path: path.to_owned(), id: Some(found.label.pool) };
+    let target = Target { name: found.label.name.clone(), path: path.to_owned(), id: Some(found.label.id()) };
     let known = registry.pools().ok().and_then(|pools| pools.get(&target.name).cloned());
-    if let Ok(Some(daemon)) = daemon_of(registry, &target)
-        && daemon.greeting.device == path
-    {
+    if let Ok(Some(daemon)) = daemon_to_look_at(registry, &target) {
         let dir = daemon.greeting.mountpoint.display().to_string();
         (found.state, found.reason) = ("mounted", Some(format!("mounted on {dir}")));
         let status = daemon.ask(&Query::Status.to_json(), &mut |_, _, _| {}).ok();
@@ -447,15 +515,4 @@ fn export(registry: &Registry, word: &str) -> Outcome {
 fn is_clean(target: &Target) -> Outcome<bool> {
     let devices = members::open_quietly(target)?;
     Ok(inspect::newest_uberblock(&devices).is_some_and(|uber| uber.clean))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::shell_word;
-
-    #[test]
-    fn commands_can_be_pasted() {
-        assert_eq!(shell_word("/srv/tank.img"), "/srv/tank.img");
-        assert_eq!(shell_word("/a b/it's"), r"'/a b/it'\''s'");
-    }
 }

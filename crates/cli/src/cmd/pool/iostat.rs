@@ -5,7 +5,7 @@
 
 mod latency;
 
-use super::super::{daemon_of, print_on, wrong_usage};
+use super::super::{daemon_to_look_at, print_on, wrong_usage};
 use crate::failure::Outcome;
 use crate::live;
 use crate::query::Query;
@@ -184,7 +184,7 @@ impl Iostat {
 /// The counters of a pool; all zero of one that nobody has open.
 fn sample(registry: &Registry, word: &str) -> Outcome<Value> {
     let target = live::find(registry, word)?;
-    if let Some(daemon) = daemon_of(registry, &target)? {
+    if let Some(daemon) = daemon_to_look_at(registry, &target)? {
         return daemon.ask(&Query::Iostat.to_json(), &mut |_, _, _| {});
     }
     live::read_label(&target.path)?;
