@@ -10,6 +10,7 @@ use crate::failure::{Failure, Outcome};
 use crate::live::{self, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrane_device::{Backing, Device, Identity, OpenMode, PathKind};
@@ -148,6 +149,28 @@ pub fn doomed(mut devices: Vec<(PathBuf, Arc<dyn Device>)>) -> Outcome<Vec<(Path
         devices.truncate(1);
     }
     Ok(devices)
+}
+
+/// Says which files of the pool at `path` others than their owner may read or write: in them lies all that modes in the pool protect.
+pub fn warn_of_access(path: &Path) {
+    let Some(label) = label_at(path) else { return };
+    let caches = label.caches.iter().map(|row| PathBuf::from(&row.name));
+    // Where devices cannot be told apart the mount says so.
+    for path in paths(path, &label).unwrap_or_default().into_iter().chain(caches) {
+        let Ok(meta) = path.metadata() else { continue };
+        let may = match (meta.mode() & 0o022, meta.mode() & 0o044) {
+            (0, 0) => continue,
+            (0, _) => "read",
+            _ => "write",
+        };
+        if meta.is_file() {
+            eprintln!(
+                "terrane: warning: {}: mode {:04o} lets others {may} all that is in the pool; chmod 600 it",
+                crate::table::printable(&path.display().to_string()),
+                meta.mode() & 0o7777
+            );
+        }
+    }
 }
 
 /// Opens and locks all devices of a pool, with the path of each; the one that was named first. The zone size is the label's.

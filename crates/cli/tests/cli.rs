@@ -295,6 +295,33 @@ fn every_way_to_unmount_ends_clean() {
     place.run("umount mnt", 0);
 }
 
+/// Whoever can read the image reads all files in it, whatever their modes say.
+#[test]
+fn images_are_closed_to_others() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new("modes");
+    place.run("pool create tank tank.img b.img --size 64M", 0);
+    place.run("pool add tank cache fast.img --size 64M", 0);
+    place.run("pool add tank special c.img --size 64M", 0);
+    for image in ["tank.img", "b.img", "c.img", "fast.img"] {
+        let mode = fs::metadata(place.path(image)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{image}");
+    }
+    if !can_mount() {
+        return;
+    }
+    let said = |words: &str| String::from_utf8(place.run(words, 0).stderr).unwrap();
+    assert_eq!(said("mount tank mnt"), "");
+    place.run("umount mnt", 0);
+    for (image, mode) in [("b.img", 0o640), ("fast.img", 0o602)] {
+        fs::set_permissions(place.path(image), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let warned = said("mount tank mnt");
+    assert!(warned.contains("b.img: mode 0640 lets others read"), "{warned}");
+    assert!(warned.contains("fast.img: mode 0602 lets others write") && warned.lines().count() == 2, "{warned}");
+    place.run("umount mnt", 0);
+}
+
 #[test]
 fn in_the_foreground_it_stays_and_logs() {
     if !can_mount() {

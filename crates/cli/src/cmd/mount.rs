@@ -15,6 +15,7 @@ use crate::failure::{Failure, Outcome};
 use crate::holder::{Holder, Legacy};
 use crate::keeper::Keeper;
 use crate::live::{self, Target};
+use crate::members;
 use crate::memory::Memory;
 use crate::registry::Registry;
 use crate::sys;
@@ -252,6 +253,9 @@ impl Mount {
         }
         if dry_run {
             return Ok(());
+        }
+        if role == Role::Command && legacy.is_none() {
+            members::warn_of_access(&target.path);
         }
         match role {
             Role::Command if !self.foreground => {
