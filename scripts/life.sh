@@ -280,6 +280,14 @@ check_user() {
     ! as nobody "$work/for-all/terrane" mount own "$home" 2>"$work/error" || return 1
     as nobody "$work/for-all/terrane" umount "$home/mnt"
     as nobody "$work/for-all/terrane" check own
+    # Without a state directory that is said: names outlive what a boot takes, and are found without an environment.
+    local out="env -u TERRANE_STATE_DIR HOME=$home XDG_RUNTIME_DIR=$home/run"
+    mkdir "$home/run" && chown nobody "$home/run"
+    # shellcheck disable=SC2086
+    runuser -u nobody -- $out "$work/for-all/terrane" pool create kept "$home/kept.img" --size 64M
+    rm -r "$home/run"
+    # shellcheck disable=SC2086
+    [ "$(runuser -u nobody -- $out "$work/for-all/terrane" pool list -H -o name)" = kept ] || return 1
     # Root's mount is for everybody, and the kernel checks modes.
     mkdir -m 700 "$mnt/private"
     echo all >"$mnt/public"

@@ -112,7 +112,7 @@ pub struct Daemon {
 pub fn connect(socket: &Path) -> Outcome<Option<Daemon>> {
     let begun = Instant::now();
     loop {
-        let stream = match UnixStream::connect(socket) {
+        let stream = match terrane_fuse::socket::connect(socket) {
             Ok(stream) => stream,
             // A daemon that was killed leaves its socket behind.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {

@@ -17,7 +17,7 @@ use crate::control::{Caller, Greeting, MEMORY, STEP_BACK, STOP, SYNC};
 use crate::failure::{Failure, Outcome};
 use crate::holder::{self, Facts, Legacy};
 use crate::idle;
-use crate::live::{Live, Target};
+use crate::live::{self, Live, Target};
 use crate::memory::{self, BYTES_MIN, Memory};
 use crate::metrics::{self, MountSide};
 use crate::query::{Query, Setting, judge};
@@ -279,7 +279,7 @@ fn begin(
             let fs = Arc::clone(live.fs()?);
             // The socket first: it can be refused, and a mount should not come and go for that.
             let listener = listen(&registry.socket(&plan.target.name))?;
-            registry.remember(&plan.target.name, &plan.target.path)?;
+            remember(registry, &plan.target);
             let estate = Estate::new(&fs, &live, &listener)?;
             let session = Session::mount(&plan.dir, &plan.mount.clone().of_dataset(&live.dataset))?;
             let dev = mounted()?.into_iter().rfind(|row| row.dir == plan.dir).map(|row| row.dev);
@@ -315,6 +315,22 @@ fn begin(
     Ok((shared, session, origin))
 }
 
+/// A mount by path makes the pool known, unless its name means another one that is still there. A pool that cannot be remembered can be
+/// mounted all the same.
+fn remember(registry: &Registry, target: &Target) {
+    let remembered = match live::namesake(registry, &target.name, &target.path) {
+        Ok(Some(other)) => {
+            log::info!("pool {}: its name goes on meaning the one on {}", target.name, other.display());
+            Ok(())
+        }
+        Ok(None) => registry.remember(&target.name, &target.path),
+        Err(failure) => Err(failure),
+    };
+    if let Err(failure) = remembered {
+        log::warn!("pool {} is not known by its name after this mount: {failure}", target.name);
+    }
+}
+
 /// A property that is said with the mount holds as long as that.
 fn obey(live: &Live, setting: &Setting) -> Outcome {
     judge(setting, live.pool.max_block())?;
@@ -329,7 +345,7 @@ fn listen(socket: &Path) -> Outcome<UnixListener> {
         }
         _ => {}
     }
-    let listener = UnixListener::bind(socket).map_err(Failure::io("listening on", socket))?;
+    let listener = terrane_fuse::socket::listen(socket).map_err(Failure::io("listening on", socket))?;
     std::fs::set_permissions(socket, Permissions::from_mode(0o600))
         .map_err(Failure::io("closing to others", socket))?;
     Ok(listener)
@@ -476,7 +492,7 @@ fn answer_caller(shared: &Shared, stream: UnixStream) {
                 shared.fs.sync().map_err(|errno| Failure(format!("not everything is committed: {errno}")));
             caller.answer(synced.map(|()| Value::Null));
         }
-        Some(MEMORY) => caller.answer(remember(shared, question.get("bytes").and_then(Value::as_u64))),
+        Some(MEMORY) => caller.answer(change_memory(shared, question.get("bytes").and_then(Value::as_u64))),
         _ => match Query::from_json(&question) {
             // The one question that is not of the pool alone.
             Some(Query::Metrics) => caller.answer(Ok(shared.metrics_page().into())),
@@ -494,7 +510,7 @@ fn answer_caller(shared: &Shared, stream: UnixStream) {
 }
 
 /// Another bound of memory, also for who follows.
-fn remember(shared: &Shared, bytes: Option<u64>) -> Outcome<Value> {
+fn change_memory(shared: &Shared, bytes: Option<u64>) -> Outcome<Value> {
     let bytes = bytes.filter(|bytes| *bytes >= BYTES_MIN);
     let bytes = bytes.ok_or_else(|| Failure(format!("memory should be at least {BYTES_MIN} bytes")))?;
     let allowance = shared.live.memory.get();

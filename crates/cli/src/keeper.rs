@@ -106,7 +106,7 @@ impl Keeper {
     fn serve(&self, socket: &UnixDatagram, path: &Path, mut signals: Signals) -> Outcome<u8> {
         // To this very socket: when the mount has ended, the next one's keeper may listen at the path before our server is gone.
         let myself = UnixDatagram::unbound()?;
-        myself.connect(path).map_err(Failure::io("connecting to", path))?;
+        terrane_fuse::socket::connect_datagram(&myself, path).map_err(Failure::io("connecting to", path))?;
         let myself = Arc::new(myself);
         let of_signals = Arc::clone(&myself);
         std::thread::spawn(move || {
@@ -225,7 +225,7 @@ fn listen(path: &Path) -> Outcome<(UnixDatagram, String)> {
         }
         _ => {}
     }
-    let socket = UnixDatagram::bind(path).map_err(Failure::io("listening on", path))?;
+    let socket = terrane_fuse::socket::bind_datagram(path).map_err(Failure::io("listening on", path))?;
     std::fs::set_permissions(path, Permissions::from_mode(0o600))
         .map_err(Failure::io("closing to others", path))?;
     let name = format!("{}-{}", std::process::id(), NAMED.fetch_add(1, Ordering::Relaxed));

@@ -62,6 +62,21 @@ pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
     Ok(Target { name: label.name, path, id })
 }
 
+/// The pool that is known by this name, wherever it is or was.
+pub fn find_known(registry: &Registry, name: &str) -> Outcome<Target> {
+    let known = registry.pools()?;
+    let path = known.get(name).cloned().ok_or_else(|| unknown(name, &known))?;
+    Ok(Target { name: name.to_owned(), path, id: None })
+}
+
+/// Where the pool is that is known by this name, if that is still there and not what is at `path`.
+pub fn namesake(registry: &Registry, name: &str, path: &Path) -> Outcome<Option<PathBuf>> {
+    let Some(known) = registry.pools()?.remove(name) else { return Ok(None) };
+    let is_same = path.canonicalize().is_ok_and(|path| path == known);
+    let is_there = || read_label(&known).is_ok_and(|label| label.name == name);
+    Ok(if !is_same && is_there() { Some(known) } else { None })
+}
+
 fn unknown(word: &str, known: &BTreeMap<String, PathBuf>) -> Failure {
     let hint = suggest::hint(word, known.keys().map(String::as_str));
     let names: Vec<&str> = known.keys().map(String::as_str).collect();

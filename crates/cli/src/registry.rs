@@ -1,12 +1,16 @@
 //! Names of pools, and where their devices are.
 //!
-//! A pool's name stands in its label; to find the label by the name, somebody must remember where it was. That is the state
-//! directory: a file `pools` with a line `name=/path` for each pool that was created or mounted here, and, while one is
-//! mounted, its daemon's socket `NAME.sock`, its keeper's `NAME.keep` with the keeper's name beside it, and the log `NAME.log`.
-//! Nothing in it is needed for the data: every command also takes the device's path.
+//! A pool's name stands in its label; to find the label by the name, somebody must remember where it was. That is a file `pools`
+//! with a line `name=/path` for each pool that was created or mounted here. It outlives a boot. While a pool is mounted, the *runtime
+//! directory* holds its daemon's socket `NAME.sock`, its keeper's `NAME.keep` with the keeper's name beside it, and the log `NAME.log`.
+//! Nothing in either is needed for the data: every command also takes the device's path.
 //!
-//! Invariants: `pools` is replaced whole, so that a reader sees all of it, old or new; and no name becomes part of a path
-//! before [`is_name`] has seen it, because names come from labels, and labels from anywhere.
+//! Versions of before kept the names in the runtime directory too, where a boot lost them. Names that are found there are known, and
+//! move with the first change.
+//!
+//! Invariants: `pools` is replaced whole, so that a reader sees all of it, old or new; no name becomes part of a path
+//! before [`is_name`] has seen it, because names come from labels, and labels from anywhere; and no directory is used that somebody
+//! else could write to.
 
 use crate::failure::{Failure, Outcome};
 use crate::sys;
@@ -15,7 +19,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Names the state directory instead of the usual places.
@@ -23,6 +27,9 @@ pub const STATE_DIR_VARIABLE: &str = "TERRANE_STATE_DIR";
 
 #[derive(Clone, Debug)]
 pub struct Registry {
+    /// Where names are kept.
+    names: PathBuf,
+    /// Where sockets and logs are.
     dir: PathBuf,
 }
 
@@ -34,25 +41,42 @@ pub fn is_name(name: &str) -> bool {
 }
 
 impl Registry {
-    /// That of this user: `$TERRANE_STATE_DIR`, else `/run/terrane` for the superuser, else `$XDG_RUNTIME_DIR/terrane`, else
-    /// `~/.local/state/terrane`.
+    /// That of this user. `$TERRANE_STATE_DIR` holds all of it. Else names are in `/var/lib/terrane` and the rest in `/run/terrane` for
+    /// the superuser; for others in `~/.local/state/terrane` and `$XDG_RUNTIME_DIR/terrane`.
+    ///
+    /// # Errors
+    /// Where there is no place, or one that others own or may write to.
     pub fn of_this_user() -> Outcome<Registry> {
         let set =
             |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
-        if let Some(dir) = set(STATE_DIR_VARIABLE) {
-            let dir = std::path::absolute(&dir).map_err(Failure::io("finding", &dir))?;
-            return Ok(Registry { dir });
-        }
         let (uid, _) = sys::who().map_err(Failure::io("asking who runs this:", Path::new("/proc/self")))?;
-        let dir = match uid {
-            0 => Some(PathBuf::from("/run/terrane")),
-            _ => set("XDG_RUNTIME_DIR")
-                .map(|dir| dir.join("terrane"))
-                .or_else(|| set("HOME").map(|dir| dir.join(".local/state/terrane"))),
+        let registry = if let Some(dir) = set(STATE_DIR_VARIABLE) {
+            let dir = std::path::absolute(&dir).map_err(Failure::io("finding", &dir))?;
+            Registry { names: dir.clone(), dir }
+        } else if uid == 0 {
+            Registry { names: "/var/lib/terrane".into(), dir: "/run/terrane".into() }
+        } else {
+            // What mount(8) starts for a user has neither variable.
+            let home = || set("HOME").or_else(|| home_of(&std::fs::read("/etc/passwd").ok()?, uid));
+            let state = set("XDG_STATE_HOME").or_else(|| Some(home()?.join(".local/state")));
+            let run = PathBuf::from(format!("/run/user/{uid}"));
+            let run = set("XDG_RUNTIME_DIR").or_else(|| Some(run).filter(|dir| dir.is_dir()));
+            let [names, dir] = [state, run].map(|dir| dir.map(|dir| dir.join("terrane")));
+            match (names, dir) {
+                (Some(names), Some(dir)) => Registry { names, dir },
+                (Some(only), None) | (None, Some(only)) => Registry { names: only.clone(), dir: only },
+                (None, None) => {
+                    let text = format!(
+                        "there is no place for names of pools; set {STATE_DIR_VARIABLE} to a directory"
+                    );
+                    return Err(Failure(text));
+                }
+            }
         };
-        dir.map(|dir| Registry { dir }).ok_or_else(|| {
-            Failure(format!("there is no place for names of pools; set {STATE_DIR_VARIABLE} to a directory"))
-        })
+        for dir in [&registry.names, &registry.dir] {
+            judge_dir(dir, uid)?;
+        }
+        Ok(registry)
     }
 
     /// The socket on which the daemon of a mounted pool answers.
@@ -72,12 +96,20 @@ impl Registry {
 
     /// All that is known.
     pub fn pools(&self) -> Outcome<BTreeMap<String, PathBuf>> {
-        let path = self.dir.join("pools");
-        match std::fs::read(&path) {
-            Ok(raw) => Ok(parse(&raw)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(BTreeMap::new()),
-            Err(error) => Err(Failure::io("reading", &path)(error)),
+        let mut pools = BTreeMap::new();
+        for path in self.of_before().into_iter().chain([self.names.join("pools")]) {
+            match std::fs::read(&path) {
+                Ok(raw) => pools.extend(parse(&raw)),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Failure::io("reading", &path)(error)),
+            }
         }
+        Ok(pools)
+    }
+
+    /// Where versions of before kept names.
+    fn of_before(&self) -> Option<PathBuf> {
+        (self.names != self.dir).then(|| self.dir.join("pools"))
     }
 
     pub fn remember(&self, name: &str, device: &Path) -> Outcome {
@@ -91,17 +123,22 @@ impl Registry {
         self.change(|pools| pools.remove(name).is_some())
     }
 
-    /// Makes the directory, for this user alone.
+    /// Makes the directories, for this user alone.
     pub fn prepare(&self) -> Outcome {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.dir);
-        made.map_err(Failure::io("making the state directory", &self.dir))
+        let (uid, _) = sys::who()?;
+        for dir in [&self.names, &self.dir] {
+            let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+            made.map_err(Failure::io("making the state directory", dir))?;
+            judge_dir(dir, uid)?;
+        }
+        Ok(())
     }
 
     /// Two processes at once must not undo each other's doing here. To the end of what is returned.
     pub fn lock(&self) -> Outcome<File> {
         self.prepare()?;
-        let path = self.dir.join("pools.lock");
-        let lock = File::create(&path).map_err(Failure::io("opening", &path))?;
+        let path = self.names.join("pools.lock");
+        let lock = open_own(&path).map_err(Failure::io("opening", &path))?;
         lock.lock().map_err(Failure::io("locking", &path))?;
         Ok(lock)
     }
@@ -112,13 +149,52 @@ impl Registry {
         if !change(&mut pools) {
             return Ok(());
         }
-        let (path, next) = (self.dir.join("pools"), self.dir.join("pools.new"));
-        let mut file = File::create(&next).map_err(Failure::io("making", &next))?;
+        let (path, next) = (self.names.join("pools"), self.names.join("pools.new"));
+        let mut file = open_own(&next).map_err(Failure::io("making", &next))?;
         file.write_all(&print(&pools))
             .and_then(|()| file.sync_all())
             .map_err(Failure::io("writing", &next))?;
-        std::fs::rename(&next, &path).map_err(Failure::io("replacing", &path))
+        std::fs::rename(&next, &path).map_err(Failure::io("replacing", &path))?;
+        match self.of_before().map(std::fs::remove_file) {
+            Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Failure::io("removing the names of before in", &self.dir)(error))
+            }
+            _ => Ok(()),
+        }
     }
+}
+
+/// Whoever else can write to it says where the names of pools lead. One that is not there yet is made for its owner alone.
+fn judge_dir(dir: &Path, uid: u32) -> Outcome {
+    let Ok(link) = dir.symlink_metadata() else { return Ok(()) };
+    let meta = dir.metadata().map_err(Failure::io("looking at the state directory", dir))?;
+    let found = match meta.mode() & 0o777 {
+        _ if meta.uid() != uid => format!("one of user {}", meta.uid()),
+        _ if ![uid, 0].contains(&link.uid()) => format!("a link of user {}", link.uid()),
+        mode if mode & 0o022 != 0 => format!("mode {mode:04o}"),
+        _ => return Ok(()),
+    };
+    let expected = format!("a state directory of user {uid} that nobody else may write to");
+    let remedy = format!("chmod 700 it, or set {STATE_DIR_VARIABLE} to another");
+    Err(Failure::refused(dir.display(), expected, found, remedy))
+}
+
+/// Empty, and never through a link.
+fn open_own(path: &Path) -> std::io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    options.open(path)
+}
+
+/// The home of a user as `/etc/passwd` has it.
+fn home_of(passwd: &[u8], uid: u32) -> Option<PathBuf> {
+    let uid = uid.to_string();
+    passwd.split(|byte| *byte == b'\n').find_map(|line| {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b':').collect();
+        let is_own = fields.get(2) == Some(&uid.as_bytes());
+        let home = PathBuf::from(OsStr::from_bytes(fields.get(5)?));
+        (is_own && home.is_absolute()).then_some(home)
+    })
 }
 
 /// A line that is none is left out: somebody edited the file, and the other pools are still there.
@@ -148,7 +224,8 @@ mod tests {
     #[test]
     fn names_are_remembered_and_forgotten() {
         let dir = std::env::temp_dir().join(format!("terrane-registry-{}", std::process::id()));
-        let registry = Registry { dir: dir.join("not/there/yet") };
+        let place = dir.join("not/there/yet");
+        let registry = Registry { names: place.clone(), dir: place };
         assert!(registry.pools().unwrap().is_empty());
         registry.remember("tank", Path::new("/images/tank = 1.img")).unwrap();
         registry.remember("b", Path::new("/dev/sdb")).unwrap();
@@ -160,6 +237,53 @@ mod tests {
         registry.forget("b").unwrap();
         assert_eq!(registry.pools().unwrap().len(), 1);
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn names_of_before_are_known_and_move() {
+        let dir = std::env::temp_dir().join(format!("terrane-registry-before-{}", std::process::id()));
+        let registry = Registry { names: dir.join("lib"), dir: dir.join("run") };
+        std::fs::create_dir_all(&registry.dir).unwrap();
+        std::fs::write(registry.dir.join("pools"), "a=/old/a\nb=/old/b\n").unwrap();
+        assert_eq!(registry.pools().unwrap().len(), 2);
+        registry.remember("b", Path::new("/new/b")).unwrap();
+        assert!(!registry.dir.join("pools").exists());
+        let kept = std::fs::read_to_string(registry.names.join("pools")).unwrap();
+        assert_eq!(kept, "a=/old/a\nb=/new/b\n");
+        registry.forget("a").unwrap();
+        assert_eq!(registry.pools().unwrap().len(), 1);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn no_directory_of_others_is_trusted() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = std::env::temp_dir().join(format!("terrane-registry-trust-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (uid, _) = sys::who().unwrap();
+        let allow = |mode| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode)).unwrap();
+        for (mode, fits) in [(0o700, true), (0o755, true), (0o775, false), (0o702, false)] {
+            allow(mode);
+            assert_eq!(judge_dir(&dir, uid).is_ok(), fits, "{mode:o}");
+        }
+        allow(0o700);
+        assert!(judge_dir(&dir, uid + 1).unwrap_err().0.contains("of user"));
+        judge_dir(&dir.join("not yet"), uid + 1).unwrap();
+        // A file behind a link is not ours to overwrite.
+        std::fs::write(dir.join("target"), "kept").unwrap();
+        symlink(dir.join("target"), dir.join("pools.new")).unwrap();
+        let registry = Registry { names: dir.clone(), dir: dir.clone() };
+        assert!(registry.remember("tank", Path::new("/a")).is_err());
+        assert_eq!(std::fs::read(dir.join("target")).unwrap(), b"kept");
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_home_is_found_without_the_environment() {
+        let passwd =
+            b"root:x:0:0::/root:/bin/sh\nshort:x\nme:x:1000:1000:Me,,,:/srv/me:/bin/sh\n:x:7:7:::\n";
+        assert_eq!(home_of(passwd, 1000), Some("/srv/me".into()));
+        assert_eq!((home_of(passwd, 7), home_of(passwd, 10)), (None, None));
     }
 
     #[test]

@@ -318,7 +318,10 @@ fn images_are_closed_to_others() {
     }
     let warned = said("mount tank mnt");
     assert!(warned.contains("b.img: mode 0640 lets others read"), "{warned}");
-    assert!(warned.contains("fast.img: mode 0602 lets others write") && warned.lines().count() == 2, "{warned}");
+    assert!(
+        warned.contains("fast.img: mode 0602 lets others write") && warned.lines().count() == 2,
+        "{warned}"
+    );
     place.run("umount mnt", 0);
 }
 

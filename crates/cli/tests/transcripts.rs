@@ -125,7 +125,7 @@ unset RUST_LOG
 const INSTALLED: &str = "PATH=/usr/local/sbin:/usr/local/bin:$PATH\n";
 const POOL: &str = "terrane pool create tank /var/lib/tank.img --size 1G -o compression=zstd-3\n";
 /// What `make install` puts there for mount(8), and a line for it.
-const HELPER: &str = "ln -s \"$TERRANE\" /usr/sbin/mount.terrane\n\
+const HELPER: &str = "ln -sfn \"$TERRANE\" /usr/sbin/mount.terrane\n\
                       echo '/var/lib/tank.img  /mnt  terrane  noauto,noatime  0  0' >>/etc/fstab\n";
 const MOUNT: &str =
     "terrane mount tank /mnt && mkdir /mnt/src && seq 100000 >/mnt/src/numbers && terrane sync tank\n";

@@ -468,7 +468,16 @@ fn lock(file: &File, meta: &Metadata, path: &Path, mode: OpenMode) -> Result<(),
         }
     }
     let holder = holders::who_locks(meta.dev(), meta.ino());
-    Err(refused(path, "a device nobody has open", holder, "end that process, or wait for it"))
+    Err(held(path, holder))
+}
+
+/// A server of ours has changes that are not committed yet: who ends it loses them.
+fn held(path: &Path, found: String) -> DeviceError {
+    let remedy = match found.contains("locked by terrane ") {
+        true => "it is mounted there, or another command has it open: unmount it, or wait",
+        false => "end that process, or wait for it",
+    };
+    refused(path, "a device nobody has open", found, remedy)
 }
 
 /// Locks the files below a loop device. One that shows a part of its file shares it with those that show the rest, and with nobody
@@ -489,7 +498,7 @@ fn lock_below(meta: &Metadata, path: &Path, mode: OpenMode) -> Result<Vec<File>,
         if let Err(TryLockError::WouldBlock) = got {
             let holder = holders::who_locks(next.dev(), next.ino());
             let found = format!("its file {} {holder}", below.path.display());
-            return Err(refused(path, "a device nobody has open", found, "end that process, or wait for it"));
+            return Err(held(path, found));
         }
         locked.push(file);
         meta = next;

@@ -64,7 +64,7 @@ pub fn tell(socket: &OsStr, words: &str, file: Option<&File>) -> io::Result<()> 
     let ours = UnixDatagram::unbound()?;
     match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => ours.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
-        None => ours.connect(Path::new(socket))?,
+        None => crate::socket::connect_datagram(&ours, Path::new(socket))?,
     }
     let mut control = Control([0; 64]);
     let mut part = libc::iovec { iov_base: words.as_ptr().cast_mut().cast(), iov_len: words.len() };

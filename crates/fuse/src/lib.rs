@@ -10,7 +10,7 @@
 //! * [`transport`]: how requests arrive and answers leave; `/dev/fuse` today, rings later.
 //! * [`mount`]: how the mount comes and goes, and the options a person may give.
 //! * [`session`]: the threads between both, and which of them may wait.
-//! * [`handover`]: what outlives a process, so that the next one can go on with the mount.
+//! * [`handover`]: what outlives a process, so that the next one can go on with the mount; [`socket`]: sockets at paths of any length.
 //! * [`notify`]: telling the kernel to forget.
 //! * [`forget`]: the process that waits until it has.
 //! * [`cache_policy`]: what the kernel may remember, and for how long.
@@ -31,6 +31,7 @@ pub mod process;
 pub mod proto;
 pub mod reply;
 pub mod session;
+pub mod socket;
 pub mod transport;
 
 pub use dispatch::Dispatch;

@@ -61,7 +61,10 @@ pub enum Kinship {
 /// A name means the pool that is known by it; a path means what is there, and not what was copied from it or to it.
 pub fn kinship(greeting: &Greeting, target: &Target) -> Kinship {
     match target.id {
-        None => Kinship::Same,
+        // Known by its name, or mounted by its path while the name means another pool.
+        None if greeting.device == target.path || greeting.lies_on(&target.path) => Kinship::Same,
+        None if target.path.symlink_metadata().is_err() => Kinship::Same,
+        None => Kinship::Namesake,
         Some(id) if id != greeting.id => Kinship::Namesake,
         Some(_) if greeting.lies_on(&target.path) => Kinship::Same,
         Some(_) => Kinship::Copy,

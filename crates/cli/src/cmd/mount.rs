@@ -168,7 +168,10 @@ fn resolve_dir(dir: &Path) -> Outcome<PathBuf> {
         Ok(_) => {
             return Err(Failure::refused(dir.display(), "a directory", "something else", "name a directory"));
         }
-        Err(error) if !matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)) => {
+        // Another user's mount is closed to root too.
+        Err(error)
+            if !matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EACCES)) =>
+        {
             return Err(finding()(error));
         }
         Err(_) => {}
@@ -440,7 +443,7 @@ impl Umount {
         // A pool of that name goes before a directory of that name, whichever is found first.
         let pools = registry.pools()?;
         if pools.contains_key(&self.what)
-            && let Some(daemon) = control::connect(&registry.socket(&self.what))?
+            && let Some(daemon) = daemon_of(&registry, &live::find_known(&registry, &self.what)?)?
         {
             return stop(daemon);
         }

@@ -53,6 +53,8 @@ pub enum PoolCommand {
     /// Collect garbage now, instead of when zones run short
     #[command(after_help = gc::HELP)]
     Gc(gc::Gc),
+    /// Forget a pool's name here, and touch nothing of the pool: also of one whose device is gone, or holds something else by now
+    Forget(import::Forget),
     /// Make a pool unrecognisable: its labels are wiped, and with them everything in it is lost
     Destroy(Destroy),
     /// Show format version and feature flags of pools, and bring them up to date
@@ -141,6 +143,7 @@ impl PoolCommand {
             PoolCommand::Remove(remove) => remove.run(),
             PoolCommand::Import(import) => import.run(),
             PoolCommand::Export(export) => export.run(),
+            PoolCommand::Forget(forget) => forget.run(),
             PoolCommand::Status(status) => status.run(),
             PoolCommand::Iostat(iostat) => iostat.run(),
             PoolCommand::Gc(gc) => gc.run(),
@@ -440,7 +443,7 @@ impl Create {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         if !is_name(&self.name) {
-            let expected = "a letter, then letters, digits and _ - . :, at most 200";
+            let expected = "a letter, then letters, digits and _ - . :, at most 200 of them";
             return Err(Failure::refused(
                 "pool name",
                 expected,
@@ -449,7 +452,8 @@ impl Create {
             ));
         }
         let (first, all) = (&self.devices[0], self.devices.iter().chain(&self.special));
-        // All that can be judged before anything is touched.
+        // All that can be judged before anything is touched: a pool that cannot be remembered afterwards would be in the way.
+        drop(registry.lock()?);
         refuse_known_name(&registry, &self.name, first, "choose another, or destroy that pool")?;
         let mut made = Vec::new();
         let created = all.map(|path| self.open(path, &mut made)).collect::<Outcome<Vec<_>>>();
@@ -508,12 +512,7 @@ impl Create {
 
 /// A name means one pool: not another one that is still where it was.
 fn refuse_known_name(registry: &Registry, name: &str, path: &Path, remedy: &str) -> Outcome {
-    let Some(known) = registry.pools()?.remove(name) else { return Ok(()) };
-    let same = path.canonicalize().is_ok_and(|path| path == known);
-    let there = live::read_label(&known).is_ok_and(|label| label.name == name);
-    if same || !there {
-        return Ok(());
-    }
+    let Some(known) = live::namesake(registry, name, path)? else { return Ok(()) };
     let found = format!("one on {}", known.display());
     Err(Failure::refused(format_args!("pool {name}"), "a new name", found, remedy))
 }
@@ -539,7 +538,9 @@ impl Destroy {
                 target.path.display()
             )));
         }
-        let devices = members::doomed(members::open(&target, OpenMode::ReadWrite)?)?;
+        let devices = members::open(&target, OpenMode::ReadWrite)
+            .map_err(|failure| import::or_forget(failure, &target))?;
+        let devices = members::doomed(devices)?;
         for (path, _) in devices.iter().filter(|_| self.delete) {
             if terrane_device::probe(path)?.kind != PathKind::Regular {
                 let remedy = "leave --delete out";

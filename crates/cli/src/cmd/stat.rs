@@ -4,8 +4,9 @@
 //! resolved the path, so only the inode's number is asked for.
 
 use super::{ask, daemon_of, print};
+use crate::control;
 use crate::failure::{Failure, Outcome};
-use crate::live::{self, Target};
+use crate::live::Target;
 use crate::query::Query;
 use crate::registry::Registry;
 use crate::size;
@@ -192,11 +193,10 @@ fn split(word: &Path) -> Option<(&Path, &[u8])> {
 
 /// The pool whose mount is the file system with this number.
 pub(super) fn mounted(registry: &Registry, path: &Path, dev: u64) -> Outcome<Target> {
-    for name in registry.pools()?.keys() {
-        let target = live::find(registry, name)?;
-        let Some(daemon) = daemon_of(registry, &target)? else { continue };
+    for name in registry.pools()?.into_keys() {
+        let Some(daemon) = control::connect(&registry.socket(&name))? else { continue };
         if daemon.greeting.dev == number_of(dev) {
-            return Ok(target);
+            return Ok(Target { name, path: daemon.greeting.device, id: None });
         }
     }
     let remedy = "name it as POOL:/PATH if the pool is not mounted";

@@ -81,6 +81,36 @@ pub struct Export {
     all: bool,
 }
 
+#[derive(Args)]
+pub struct Forget {
+    /// Pools, by name
+    #[arg(required = true, value_name = "NAME")]
+    pools: Vec<String>,
+}
+
+impl Forget {
+    pub fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        for name in &self.pools {
+            let target = live::find_known(&registry, name)?;
+            if let Some(daemon) = daemon_to_look_at(&registry, &target)? {
+                let dir = daemon.greeting.mountpoint.display().to_string();
+                return Err(Failure(format!("pool {name} is mounted on {dir}; unmount it first")));
+            }
+            registry.forget(name)?;
+        }
+        Ok(())
+    }
+}
+
+/// What is known by a name, and cannot be opened, would stay so for ever.
+pub(super) fn or_forget(failure: Failure, target: &Target) -> Failure {
+    match target.id {
+        None => Failure(format!("{failure}; `terrane pool forget {}` forgets the name alone", target.name)),
+        Some(_) => failure,
+    }
+}
+
 const FOUND: Listing = Listing {
     command: "pool import",
     key: "pools",
@@ -112,6 +142,10 @@ struct Found {
 impl Import {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
+        if self.all || self.pool.is_some() || self.new_id {
+            // A pool that cannot be remembered is not touched.
+            drop(registry.lock()?);
+        }
         if self.all {
             let found = self.search(&registry)?;
             let ready = found.into_iter().filter(|found| found.state == "ready");
@@ -502,7 +536,7 @@ fn export(registry: &Registry, word: &str) -> Outcome {
     } else if target.path.symlink_metadata().is_err() {
         eprintln!("terrane: pool {}: its device {} is gone", target.name, target.path.display());
         return registry.forget(&target.name);
-    } else if !is_clean(&target)? {
+    } else if !is_clean(&target).map_err(|failure| or_forget(failure, &target))? {
         Live::open(&target, &live::tool_options(OpenMode::ReadWrite))?.close()?;
     }
     // A name may point elsewhere when the pool was named by its path.
