@@ -226,6 +226,30 @@ check_loops() {
     )
 }
 
+# Where the file system below is full a pool can still be destroyed.
+check_full_host() {
+    is_root || skip 'not root'
+    mkdir "$work/full"
+    mount -t tmpfs -o size=80m tmpfs "$work/full"
+    (
+        trap 'umount "$work/full"' EXIT
+        local name way
+        for way in '' --delete; do
+            name=x${way#--}
+            "$terrane" pool create "$name" "$work/full/$name.img" --size 64M
+            "$terrane" pool add "$name" cache "$work/full/$name.fast" --size 64M
+            ! dd if=/dev/zero of="$work/full/rest" bs=1M 2>/dev/null || return 1
+            # shellcheck disable=SC2086
+            "$terrane" pool destroy $way "$name"
+            [ -z "$way" ] || [ "$(ls "$work/full")" = "$(printf 'rest\nx.fast\nx.img')" ] || { ls "$work/full"; exit 1; }
+            ! "$terrane" check "$work/full/$name.img" 2>/dev/null || exit 1
+            rm "$work/full/rest"
+        done
+        "$terrane" pool create again "$work/full/x.img"
+        "$terrane" pool destroy again
+    )
+}
+
 # A file that nobody may write is mounted read-only, and stays as it is byte for byte.
 check_read_only() {
     "$terrane" umount "$mnt"

@@ -46,7 +46,7 @@ pub struct Terms {
     #[arg(long, value_parser = size::parse)]
     pub zone_size: Option<u64>,
     /// Overwrite what is there
-    #[arg(long)]
+    #[arg(short, long)]
     pub force: bool,
 }
 
@@ -65,6 +65,41 @@ impl Newcomer {
 }
 
 impl Terms {
+    /// Refuses what was not meant as a device: words that other programs have there, and words for which a file would be made.
+    ///
+    /// # Errors
+    /// `Refused`, by name. What exists, has a slash or a dot, or comes with a size, is meant.
+    pub fn judge_word(&self, given: &Path) -> Outcome {
+        let word = given.to_str().unwrap_or("/");
+        if word.contains('/') {
+            return Ok(());
+        }
+        let is_level = |rest: &str| rest.is_empty() || rest.starts_with([':', '1', '2', '3']);
+        let remedy = match word {
+            "mirror" => {
+                "leave it out: data has one copy, metadata has two, on two devices where there are two"
+            }
+            "spare" => "leave it out: there are no spares",
+            "log" | "dedup" => "leave it out: there are no such devices",
+            "special" => "say --special DEVICE; `terrane pool add` adds one later",
+            "cache" => "add it afterwards: terrane pool add POOL cache DEVICE",
+            _ if ["raidz", "draid"].iter().any(|kind| word.strip_prefix(kind).is_some_and(is_level)) => {
+                "leave it out: there is no parity; data has one copy, metadata has two"
+            }
+            _ if word.contains('.') || self.size.is_some() || given.symlink_metadata().is_ok() => {
+                return Ok(());
+            }
+            _ => {
+                let (expected, found) = ("a device, or the name of a file", "a word that is neither");
+                let remedy = format!("for a new file say ./{word}, or its --size");
+                return Err(Failure::refused(format_args!("{word:?}"), expected, found, remedy));
+            }
+        };
+        let found = "a word of other programs for what devices are for";
+        let remedy = format!("{remedy}; a file of that name is ./{word}");
+        Err(Failure::refused(format_args!("{word:?}"), "a device", found, remedy))
+    }
+
     /// Opens and locks the device at `path`; a file that is not there is made, sparse. `judge` is asked about the zone size before anything
     /// is made.
     ///

@@ -280,8 +280,7 @@ mod tests {
 
     #[test]
     fn a_home_is_found_without_the_environment() {
-        let passwd =
-            b"root:x:0:0::/root:/bin/sh\nshort:x\nme:x:1000:1000:Me,,,:/srv/me:/bin/sh\n:x:7:7:::\n";
+        let passwd = b"root:x:0:0::/root:/bin/sh\nshort:x\nme:x:1000:1000:Me,,,:/srv/me:/bin/sh\n:x:7:7:::\n";
         assert_eq!(home_of(passwd, 1000), Some("/srv/me".into()));
         assert_eq!((home_of(passwd, 7), home_of(passwd, 10)), (None, None));
     }

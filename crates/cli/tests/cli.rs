@@ -103,6 +103,27 @@ fn what_cannot_become_a_pool_is_refused_by_name() {
     place.refused("pool create other ext4.img --force", &["ext4.img", &std::process::id().to_string()]);
     place.refused("check other", &["ext4.img", &std::process::id().to_string()]);
 
+    // Words of other programs are no files, and no word becomes one by itself.
+    let before = fs::read_dir(place.path(".")).unwrap().count();
+    for word in
+        ["mirror", "raidz", "raidz1", "raidz2", "draid2:4d", "spare", "log", "cache", "special", "dedup"]
+    {
+        place.refused(
+            &format!("pool create x {word} a.img b.img"),
+            &[word, "other programs", &format!("./{word}")],
+        );
+    }
+    place.refused("pool create x a.img --size 64M mirror", &["mirror"]);
+    place.refused("pool create x sda", &["sda", "./sda", "--size"]);
+    place.refused("pool add tank data mirror", &["mirror"]);
+    place.refused("pool add tank data sda", &["./sda"]);
+    place.refused("pool create -n x a.img", &["dry run"]);
+    place.refused("pool create -m /mnt x a.img", &["terrane mount x /mnt"]);
+    assert_eq!(fs::read_dir(place.path(".")).unwrap().count(), before, "nothing was made");
+    place.run("pool create word word --size 64M", 0);
+    place.run("pool create dot ./mirror --size 64M", 0);
+    place.run("pool create -f dot2 data.img", 0);
+
     for words in ["", "fly", "pool", "pool create", "pool create tank", "fs set atime tank", "mount tank"] {
         place.run(words, 2);
     }

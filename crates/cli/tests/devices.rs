@@ -7,6 +7,7 @@ mod support;
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use support::{Place, can_mount};
 
 fn devices(place: &Place) -> Vec<Value> {
@@ -88,6 +89,39 @@ fn a_cache_comes_goes_and_may_be_missing() {
     place.run("pool remove tank fast.img", 0);
     assert!(caches().is_empty());
     assert!(place.out("check tank").contains("nothing found"));
+}
+
+#[test]
+fn a_cache_goes_with_its_pool() {
+    let place = Place::new("cachegone");
+    let create = |name: &str| {
+        place.run(&format!("pool create {name} {name}.img --size 64M"), 0);
+        place.run(&format!("pool add {name} cache {name}.fast --size 64M"), 0);
+    };
+    ["kept", "gone", "lost", "odd"].into_iter().for_each(create);
+    // Copies of blocks, wherever they lie.
+    let copies = |name: &str| {
+        let file = fs::OpenOptions::new().write(true).open(place.path(name)).unwrap();
+        (1..60u64).for_each(|zone| file.write_all_at(&[7; 9000], (zone << 20) + 4096).unwrap());
+    };
+    copies("kept.fast");
+    copies("gone.fast");
+    place.run("pool destroy kept", 0);
+    assert!(
+        fs::read(place.path("kept.fast")).unwrap().iter().all(|byte| *byte == 0),
+        "its copies are readable"
+    );
+    place.run("pool create new kept.fast", 0);
+    place.run("pool destroy --delete gone", 0);
+    assert!(!place.path("gone.fast").exists() && !place.path("gone.img").exists());
+    // What is not there is named, and what is in its place is left alone.
+    fs::remove_file(place.path("lost.fast")).unwrap();
+    fs::write(place.path("odd.fast"), vec![7; 64 << 20]).unwrap();
+    for name in ["lost", "odd"] {
+        let said = place.run(&format!("pool destroy --delete {name}"), 0).stderr;
+        assert!(String::from_utf8(said).unwrap().contains(&format!("{name}.fast is not there")));
+    }
+    assert_eq!(fs::read(place.path("odd.fast")).unwrap(), vec![7; 64 << 20]);
 }
 
 #[test]

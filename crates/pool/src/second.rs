@@ -25,8 +25,8 @@ use terrane_device::{AlignedBuf, Counted, Device, DeviceError, IoCounts, ZoneSta
 use terrane_wire::meter::Counter;
 use terrane_wire::{NumberMap, ZoneIdx};
 
-pub use membership::CacheDevice;
 pub(crate) use membership::INDEX_DIVISOR;
+pub use membership::{CacheDevice, is_cache_of};
 
 /// Zone 0 says who the device is.
 const HEAD_ZONES: u32 = 1;

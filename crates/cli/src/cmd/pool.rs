@@ -13,16 +13,18 @@ use crate::members;
 use crate::newcomer::Terms;
 use crate::query::{self, Query, Setting, property_help};
 use crate::registry::{Registry, is_name};
-use crate::table::{Listing, Shape, count, envelope, size as size_column, text};
+use crate::table::{Listing, Shape, count, envelope, printable, size as size_column, text};
 use crate::{size, sys};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrane_dataset::Dataset;
-use terrane_device::{Device, OpenMode, PathKind, ZoneState};
+use terrane_device::{Backing, Device, OpenMode, PathKind, ZoneState};
 use terrane_object::Objects;
 use terrane_pool::label::{ANCHORS, Role};
+use terrane_pool::second::is_cache_of;
 use terrane_pool::{CreateOptions, ImportOptions, Pool, SystemEnv};
 use terrane_posix::{Cred, Fs};
 use terrane_wire::ZoneIdx;
@@ -80,6 +82,11 @@ pub struct Create {
     /// Give no space back while the pool is made: a file or disk that was written in full stays so
     #[arg(long)]
     no_discard: bool,
+    /// Words that users of zpool type, to be refused with a reason.
+    #[arg(short = 'n', hide = true)]
+    dry_run: bool,
+    #[arg(short = 'm', hide = true)]
+    mountpoint: Option<PathBuf>,
     /// Without the features that came after the first version, so that older versions can import it
     #[arg(long)]
     no_features: bool,
@@ -116,7 +123,7 @@ pub struct List {
 pub struct Destroy {
     /// A pool, by name or by device
     pool: String,
-    /// Remove the file as well
+    /// Remove the files as well, those of cache devices too
     #[arg(long)]
     delete: bool,
 }
@@ -451,7 +458,17 @@ impl Create {
                 "choose another",
             ));
         }
+        if self.dry_run {
+            let text = "-n: there is no dry run: what holds something is overwritten only with --force, and nothing is \
+                        touched before all of it was judged";
+            return Err(Failure(text.to_owned()));
+        }
+        if let Some(dir) = &self.mountpoint {
+            let text = "-m: a pool has no mount point of its own: make it, then `terrane mount";
+            return Err(Failure(format!("{text} {} {}`", self.name, dir.display())));
+        }
         let (first, all) = (&self.devices[0], self.devices.iter().chain(&self.special));
+        all.clone().try_for_each(|path| self.terms.judge_word(path))?;
         // All that can be judged before anything is touched: a pool that cannot be remembered afterwards would be in the way.
         drop(registry.lock()?);
         refuse_known_name(&registry, &self.name, first, "choose another, or destroy that pool")?;
@@ -541,18 +558,19 @@ impl Destroy {
         let devices = members::open(&target, OpenMode::ReadWrite)
             .map_err(|failure| import::or_forget(failure, &target))?;
         let devices = members::doomed(devices)?;
-        for (path, _) in devices.iter().filter(|_| self.delete) {
+        let caches = caches(&target.path)?;
+        for (path, _) in devices.iter().chain(&caches).filter(|_| self.delete) {
             if terrane_device::probe(path)?.kind != PathKind::Regular {
                 let remedy = "leave --delete out";
                 return Err(Failure::refused(path.display(), "a file to delete", "a device", remedy));
             }
         }
         // The one by which the pool is known goes last: until then the others can be found again.
+        for (path, device) in &caches {
+            self.end(path, empty(device.as_ref()))?;
+        }
         for (path, device) in devices.iter().rev() {
-            wipe(device.as_ref())?;
-            if self.delete {
-                std::fs::remove_file(path).map_err(Failure::io("removing", path))?;
-            }
+            self.end(path, wipe(device.as_ref()))?;
         }
         // A name may point elsewhere when the pool was named by its path.
         if registry.pools()?.get(&target.name) == Some(&target.path) {
@@ -562,20 +580,83 @@ impl Destroy {
     }
 }
 
+impl Destroy {
+    /// A file that is to go goes, whatever came of emptying it.
+    fn end(&self, path: &Path, emptied: Outcome) -> Outcome {
+        if !self.delete {
+            return emptied;
+        }
+        if let Err(failure) = emptied {
+            eprintln!("terrane: {failure}; the file is removed all the same");
+        }
+        std::fs::remove_file(path).map_err(Failure::io("removing", path))
+    }
+}
+
+/// The cache devices that the label at `path` names, open: they hold copies of blocks. One that is not where it was is named.
+fn caches(path: &Path) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
+    let label = live::read_label(path)?;
+    let mut found = Vec::new();
+    for row in &label.caches {
+        let path = PathBuf::from(&row.name);
+        let is_there = path.metadata().is_ok_and(|meta| meta.is_file() || meta.file_type().is_block_device());
+        let device = is_there.then(|| Backing::open(&path, OpenMode::ReadWrite)).transpose()?;
+        let device = device.map(|backing| backing.into_device(row.zone_size)).transpose()?;
+        match device {
+            Some(device) if is_cache_of(device.as_ref(), label.pool, row.cache)? => {
+                found.push((path, device))
+            }
+            _ => eprintln!(
+                "terrane: cache device {} is not there: it keeps copies of blocks of pool {}",
+                printable(&row.name),
+                label.name
+            ),
+        }
+    }
+    Ok(found)
+}
+
+/// Empties all zones.
+fn empty(device: &dyn Device) -> Outcome {
+    for zone in (0..device.info().zone_count).map(ZoneIdx) {
+        match device.report(zone)?.state {
+            // Nobody can empty them any more.
+            ZoneState::ReadOnly | ZoneState::Offline if zone.0 >= ANCHORS => {}
+            _ => device.reset(zone)?,
+        }
+    }
+    if !device.info().hardware_pointers {
+        overwrite(device)?;
+    }
+    Ok(device.flush()?)
+}
+
 /// Empties both anchors, and overwrites the labels: where space cannot be given back, a reset leaves old bytes. A drive with zones of
 /// its own is left as it came, all of them empty.
 fn wipe(device: &dyn Device) -> Outcome {
     if device.info().hardware_pointers {
-        for zone in (0..device.info().zone_count).map(ZoneIdx) {
-            match device.report(zone)?.state {
-                // Nobody can empty them any more.
-                ZoneState::ReadOnly | ZoneState::Offline if zone.0 >= ANCHORS => {}
-                _ => device.reset(zone)?,
-            }
-        }
-        return Ok(device.flush()?);
+        return empty(device);
     }
     (0..ANCHORS).try_for_each(|anchor| device.reset(ZoneIdx(anchor)))?;
-    terrane_pool::overwrite_labels(device)?;
+    overwrite(device)?;
     Ok(device.flush()?)
+}
+
+/// Where the file system below is full, what a reset gave back may not be had again. Nor need it be: it reads as zeros.
+fn overwrite(device: &dyn Device) -> Outcome {
+    match terrane_pool::overwrite_labels(device) {
+        Err(error) if !starts_with_zeros(device) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Where labels and heads of cache devices would be.
+fn starts_with_zeros(device: &dyn Device) -> bool {
+    let mut piece = vec![0; 64 << 10];
+    (0..ANCHORS).map(ZoneIdx).all(|zone| {
+        (0..4 << 20).step_by(piece.len()).all(|at| {
+            at + piece.len() as u64 > device.info().zone_size
+                || (device.read(zone, at, &mut piece).is_ok() && piece.iter().all(|byte| *byte == 0))
+        })
+    })
 }

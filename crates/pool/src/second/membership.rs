@@ -13,7 +13,7 @@ use crate::second::layout::CacheHead;
 use crate::second::{FEED_RATE, HEAD_ZONES, SecondLevel, SecondStats};
 use std::sync::Arc;
 use std::time::Duration;
-use terrane_device::{AlignedBuf, Device};
+use terrane_device::{AlignedBuf, Device, DeviceError};
 use terrane_wire::ZoneIdx;
 
 /// A cache device as the label has it, and what it does if it is there.
@@ -31,6 +31,17 @@ const ZONES_MIN: u32 = HEAD_ZONES + 3;
 pub(crate) const INDEX_DIVISOR: usize = 8;
 /// Devices are fed so often.
 const PERIOD: Duration = Duration::from_millis(100);
+
+/// Whether a device holds the cache of this id of a pool.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn is_cache_of(device: &dyn Device, pool: u64, cache: u64) -> Result<bool, DeviceError> {
+    let mut raw = AlignedBuf::new();
+    raw.prepare(device.info().write_unit as usize);
+    device.read(ZoneIdx(0), 0, &mut raw)?;
+    Ok(CacheHead::parse(&raw).is_some_and(|head| (head.pool, head.cache) == (pool, cache)))
+}
 
 impl Pool {
     /// Makes the device, which is emptied, a second level of the cache. Returns its id.

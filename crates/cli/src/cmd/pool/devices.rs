@@ -83,6 +83,7 @@ impl Add {
         let registry = Registry::of_this_user()?;
         // A name that means no pool leaves no file.
         live::find(&registry, &self.pool)?;
+        self.terms.judge_word(&self.device)?;
         let path = std::path::absolute(&self.device).map_err(Failure::io("finding", &self.device))?;
         let newcomer = self.terms.open(&path, &|_| Ok(()))?;
         let is_made = newcomer.is_made;
