@@ -18,8 +18,9 @@ use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use terrane_dataset::{DatasetError, PROPERTIES, Property};
-use terrane_device::ZoneState;
+use terrane_device::{Device, ZoneState};
 use terrane_object::Compression;
 use terrane_pool::label::{Role, Stay};
 use terrane_pool::second::{CacheDevice, SecondStats};
@@ -391,7 +392,10 @@ fn status(live: &Live) -> Value {
     let usage = live.dataset.objects().usage();
     let uberblock = inspect::newest_uberblock(&live.pool.device_handles());
     let committed = uberblock.map(|uber| clock::utc((uber.time_ns / 1_000_000_000) as i64));
-    let whole = status.damage.is_empty() && status.damaged.is_empty();
+    let is_sound = |device: &Arc<dyn Device>| device.trouble().is_none();
+    let whole = status.damage.is_empty()
+        && status.damaged.is_empty()
+        && live.pool.device_handles().iter().all(is_sound);
     let state = match (&status.failed, &status.suspended, whole) {
         (Some(_), _, _) => "failed",
         (None, Some(_), _) => "suspended",
@@ -409,7 +413,7 @@ fn status(live: &Live) -> Value {
     };
     let mut row = json!({
         "name": status.name,
-        "id": format!("{:016x}", status.id),
+        "id": format!("{:016x}", live.pool.label().id()),
         "state": state,
         "device": live.path.display().to_string(),
         "devices": device_rows(live),

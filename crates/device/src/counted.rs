@@ -133,6 +133,10 @@ impl Device for Counted {
         self.below.identity()
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.below.trouble()
+    }
+
     fn unlock(&self) {
         self.below.unlock();
     }

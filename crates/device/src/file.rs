@@ -37,6 +37,8 @@ pub struct FileDevice {
     keeps_space: AtomicBool,
     /// The kernel reports a failed write-back once; whoever asks afterwards would be told that all is well.
     flush_failed: AtomicBool,
+    /// The shortest that the file was while it was in use, in bytes: writing makes it longer again, and what lay behind is lost.
+    shortest: AtomicU64,
     /// The same device once more, for direct I/O; empty where that is not used.
     direct: OnceLock<File>,
     recent: RecentReads,
@@ -121,6 +123,7 @@ impl FileDevice {
             rules: ZoneRules::new(write_unit, 0, capacities, state),
             keeps_space: AtomicBool::new(false),
             flush_failed: AtomicBool::new(false),
+            shortest: AtomicU64::new(u64::MAX),
             direct: OnceLock::new(),
             recent: RecentReads::default(),
         };
@@ -170,6 +173,18 @@ impl FileDevice {
                 expected: "a device opened for writing".into(),
                 found: "one opened for reading only".into(),
             }),
+        }
+    }
+
+    /// Nothing else tells of a file that is cut while it is in use: a write behind its end makes it longer, with a hole where data was.
+    fn watch_size(&self) {
+        let Ok(meta) = self.backing.file().metadata() else { return };
+        let (len, size) = (meta.len(), self.backing.size());
+        if !meta.is_file() || len >= size {
+            return;
+        }
+        if self.shortest.fetch_min(len, Ordering::Relaxed) >= size {
+            log::error!("{}: it was cut short to {len} of {size} bytes while it is in use", self.info.name);
         }
     }
 
@@ -322,6 +337,7 @@ impl Device for FileDevice {
         if self.flush_failed.load(Ordering::Acquire) {
             return Err(failed(io::Error::other(format!("{}: an earlier flush failed", self.info.name))));
         }
+        self.watch_size();
         self.backing.file().sync_data().map_err(|e| {
             self.flush_failed.store(true, Ordering::Release);
             failed(e)
@@ -330,6 +346,15 @@ impl Device for FileDevice {
 
     fn identity(&self) -> Option<Identity> {
         Some(self.backing.identity())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.watch_size();
+        let (shortest, size) = (self.shortest.load(Ordering::Relaxed), self.backing.size());
+        let text = format!(
+            "it was cut short to {shortest} of {size} bytes while it was in use; `terrane check` tells what is lost"
+        );
+        (shortest < size).then_some(text)
     }
 
     fn unlock(&self) {

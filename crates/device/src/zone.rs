@@ -164,6 +164,11 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// What is wrong with all of it, for people; `None` where nothing is known to be.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// Others may open the device from now on: the caller writes no more, and ends soon. Where nothing is held, nothing happens.
     fn unlock(&self) {}
 }

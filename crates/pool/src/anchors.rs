@@ -22,7 +22,7 @@ use crate::label::{
 use crate::pool::{Pool, SyncState};
 use std::cmp::Reverse;
 use std::sync::Arc;
-use terrane_device::{Device, DeviceError, ZoneState};
+use terrane_device::{Device, DeviceError, DeviceKind, ZoneState};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// An uberblock begins on a multiple of this, in bytes.
@@ -503,10 +503,20 @@ fn check_geometry(pool: &str, row: &DeviceRow, info: &terrane_device::DeviceInfo
     {
         return Ok(());
     }
+    let is_short_file = info.kind == DeviceKind::File && row.zone_size == info.zone_size;
+    let remedy = match row.zone_size.checked_mul(row.zone_count.into()) {
+        // Where zones in use lie the label does not say, and often it is not at the end.
+        Some(bytes) if is_short_file && row.zone_count > info.zone_count => format!(
+            "the image was cut short: restore it whole; or give it its size back (truncate -s {bytes} {}), and let \
+             `terrane check` tell whether something lay in what was cut off",
+            info.name
+        ),
+        _ => "the image was cut short or lies on another kind of device; restore it whole".to_owned(),
+    };
     Err(PoolError::refused(
         pool,
         format_args!("{} zones of {} bytes", row.zone_count, row.zone_size),
         format_args!("{} zones of {} bytes on {}", info.zone_count, info.zone_size, info.name),
-        "the image was cut short or lies on another kind of device; restore it whole",
+        remedy,
     ))
 }

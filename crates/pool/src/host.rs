@@ -142,6 +142,10 @@ impl Device for OnHost {
         self.device.identity()
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.device.trouble()
+    }
+
     fn unlock(&self) {
         self.device.unlock();
     }

@@ -77,7 +77,7 @@ impl Pool {
                 zones_empty: told.zones_empty,
                 zones_used: resident().count() as u64,
                 live_bytes: resident().map(|zone| zone.live).sum(),
-                trouble: told.trouble,
+                trouble: told.trouble.or_else(|| self.device(index).ok()?.trouble()),
             }
         };
         label.members().map(member).collect()
