@@ -6,7 +6,6 @@ use crate::memory::Allowance;
 use crate::registry::{Registry, is_name};
 use crate::suggest;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::Dataset;
@@ -97,7 +96,7 @@ pub fn read_label(path: &Path) -> Outcome<Label> {
         PathKind::Regular | PathKind::Block if probe.size == 0 => return Err(refuse("nothing: it is empty")),
         PathKind::Regular | PathKind::Block => {}
     }
-    File::open(path).map_err(Failure::io("opening", path))?;
+    drop(Peek::open(path)?);
     match probe_label(path, probe.size) {
         Some(label) => judge_name(path, label),
         None => label_of(&Backing::open(path, OpenMode::ReadOnly)?),

@@ -97,7 +97,9 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
-            eprintln!("terrane: {failure}");
+            // Names of files and devices are in it. Lines of several failures stay lines.
+            let lines: Vec<String> = failure.to_string().split('\n').map(table::printable).collect();
+            eprintln!("terrane: {}", lines.join("\n"));
             ExitCode::FAILURE
         }
     }

@@ -4,7 +4,7 @@
 //! end in their unit, counters in `_total`. The same text answers `terrane metrics` and, with `--metrics`, `GET /metrics` over
 //! HTTP ([`serve`]). A pool that nobody has mounted has no history: it shows its space and its zones.
 //!
-//! Invariant: a scraper costs at most [`CALLERS_MAX`] threads, [`REQUEST_BYTES_MAX`] and [`PATIENCE`] each, whatever it sends.
+//! Invariant: scrapers cost at most [`THREADS_MAX`] threads, [`REQUEST_BYTES_MAX`] and [`PATIENCE`] each, whatever they send.
 
 use crate::failure::{Failure, Outcome};
 use crate::live::Live;
@@ -12,9 +12,8 @@ use crate::logger;
 use crate::memory;
 use std::fmt::{Display, Write as _};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use terrane_device::ZoneState;
 use terrane_fuse::MountStats;
@@ -28,6 +27,10 @@ use terrane_wire::meter::{BUCKETS, Times};
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 const CALLERS_MAX: usize = 4;
+/// With those that lost their place and are on their way out.
+const THREADS_MAX: usize = 2 * CALLERS_MAX;
+/// How long those may take.
+const LEAVING: Duration = Duration::from_millis(500);
 
 /// Names of a pool's metrics begin with this.
 const PREFIX: &str = "terrane_";
@@ -537,39 +540,98 @@ pub fn listen(address: &str) -> Outcome<TcpListener> {
     })
 }
 
+/// Those who are connected, the longest first.
+#[derive(Default)]
+struct Callers {
+    all: Mutex<Vec<Caller>>,
+    /// One has left.
+    left: Condvar,
+}
+
+struct Caller {
+    number: u64,
+    stream: TcpStream,
+    /// Its request was heard, so it is answered.
+    is_heard: bool,
+    /// Another has its place, and its thread ends.
+    is_cut: bool,
+}
+
+impl Callers {
+    fn all(&self) -> MutexGuard<'_, Vec<Caller>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one in. Where there is no place the one that has been silent for the longest loses its own: who asks at once is always
+    /// heard, however many only connect.
+    fn admit(&self, number: u64, stream: &TcpStream) -> std::io::Result<()> {
+        let mut all = self.all();
+        if all.iter().filter(|caller| !caller.is_cut).count() >= CALLERS_MAX {
+            let silent = all.iter_mut().find(|caller| !caller.is_heard && !caller.is_cut);
+            let silent = silent.ok_or(ErrorKind::WouldBlock)?;
+            silent.is_cut = true;
+            // Its thread hears the end.
+            let _ = silent.stream.shutdown(Shutdown::Both);
+        }
+        // Those who were cut are gone in a moment.
+        let waited = self.left.wait_timeout_while(all, LEAVING, |all| all.len() >= THREADS_MAX);
+        let (mut all, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        all.push(Caller { number, stream: stream.try_clone()?, is_heard: false, is_cut: false });
+        Ok(())
+    }
+
+    fn heard(&self, number: u64) {
+        self.all()
+            .iter_mut()
+            .filter(|caller| caller.number == number)
+            .for_each(|caller| caller.is_heard = true);
+    }
+
+    fn leave(&self, number: u64) {
+        self.all().retain(|caller| caller.number != number);
+        self.left.notify_all();
+    }
+}
+
 /// Answers scrapers for as long as the process lives.
 pub fn serve(listener: TcpListener, page: Arc<dyn Fn() -> String + Send + Sync>) {
-    let callers = Arc::new(AtomicUsize::new(0));
-    for stream in listener.incoming() {
+    let callers: Arc<Callers> = Arc::default();
+    for (number, stream) in (0u64..).zip(listener.incoming()) {
         let Ok(stream) = stream else {
             // Out of descriptors, most likely: it passes.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        if callers.fetch_add(1, Ordering::AcqRel) >= CALLERS_MAX {
-            callers.fetch_sub(1, Ordering::AcqRel);
+        if callers.admit(number, &stream).is_err() {
             continue;
         }
-        let (page, callers) = (Arc::clone(&page), Arc::clone(&callers));
+        let page = Arc::clone(&page);
         let answering = std::thread::Builder::new().name("metrics".into()).spawn({
             let callers = Arc::clone(&callers);
             move || {
                 // Who hangs up in the middle wants nothing more.
-                let _ = answer(stream, &*page);
-                callers.fetch_sub(1, Ordering::AcqRel);
+                let _ = answer(stream, &*page, &|| callers.heard(number));
+                callers.leave(number);
             }
         });
         if let Err(error) = answering {
-            callers.fetch_sub(1, Ordering::AcqRel);
+            callers.leave(number);
             log::warn!("metrics: {error}");
         }
     }
 }
 
-fn answer(mut stream: TcpStream, page: &dyn Fn() -> String) -> std::io::Result<()> {
+fn answer(mut stream: TcpStream, page: &dyn Fn() -> String, heard: &dyn Fn()) -> std::io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let text = "text/plain; charset=utf-8";
-    let (status, kind, body) = match request(&mut stream)?.as_deref().and_then(parse) {
+    let request = request(&mut stream)?;
+    if request.is_some() {
+        heard();
+    }
+    let (status, kind, body) = match request.as_deref().and_then(parse) {
         Some((b"GET", b"/metrics")) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", page()),
         Some((b"GET", _)) => ("404 Not Found", text, "there is only /metrics\n".to_owned()),
         Some(_) => ("405 Method Not Allowed", text, "there is only GET\n".to_owned()),
@@ -662,12 +724,13 @@ mod tests {
             let reset = said.len() > REQUEST_BYTES_MAX && heard.is_empty();
             assert!(reset || heard.starts_with(&format!("HTTP/1.0 {code} ")), "{said:?}: {heard}");
         }
-        // Those who come and say nothing take all places; they are not more than a few, and the door opens again.
-        let silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
-        drop(silent);
-        let begun = Instant::now();
-        while !ask(address, b"GET /metrics HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 200") {
-            assert!(begun.elapsed() < Duration::from_secs(20));
+        // Those who come and say nothing keep nobody out who speaks.
+        let mut silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for _ in 0..70 {
+            let begun = Instant::now();
+            let heard = ask(address, b"GET /metrics HTTP/1.0\r\n\r\n");
+            assert!(heard.starts_with("HTTP/1.0 200") && begun.elapsed() < PATIENCE / 2, "{heard}");
+            silent.push(TcpStream::connect(address).unwrap());
         }
     }
 

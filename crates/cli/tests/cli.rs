@@ -347,6 +347,57 @@ fn images_are_closed_to_others() {
 }
 
 #[test]
+fn an_image_that_was_cut_short_is_named_with_the_way_back() {
+    let place = Place::new("cut");
+    place.run("pool create tank tank.img --size 64M", 0);
+    let image = File::options().write(true).open(place.path("tank.img")).unwrap();
+    image.set_len((64 << 20) - 1).unwrap();
+    let said = ["cut short", "truncate -s 67108864", "tank.img", "terrane check"];
+    place.refused("check tank", &said);
+    place.refused("mount -o ro tank mnt", &said);
+    image.set_len(64 << 20).unwrap();
+    assert!(place.out("check tank").contains("nothing found"));
+    if !can_mount() {
+        return;
+    }
+    // While it is mounted nothing but its length tells, and the next write makes it long again.
+    place.run("mount tank mnt", 0);
+    let status = || place.json("pool status -j tank")["pools"][0].clone();
+    assert_eq!(status()["state"], "healthy");
+    image.set_len(40 << 20).unwrap();
+    assert_eq!(status()["state"], "damaged");
+    image.set_len(64 << 20).unwrap();
+    let status = place.out("pool status tank");
+    assert!(status.contains("damaged") && status.contains("cut short to 41943040 of 67108864"), "{status}");
+    place.run("umount mnt", 0);
+}
+
+/// Names of files come from everywhere, and a terminal obeys them.
+#[test]
+fn names_of_images_move_no_cursor_and_break_no_line() {
+    let place = Place::new("escapes");
+    let image = place.path("a\u{1b}[31m\nb.img");
+    let run = |words: &str| {
+        let output = place.command(words).arg(&image).output().unwrap();
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    place.run("pool create tank tank.img --size 64M", 0);
+    fs::rename(place.path("tank.img"), &image).unwrap();
+    place.run("pool forget tank", 0);
+    for words in
+        ["check", "pool status", "pool status -v", "debug uberblock", "pool import -d", "zones", "fs list"]
+    {
+        let (out, err) = run(words);
+        assert!(!out.contains('\u{1b}') && !err.contains('\u{1b}'), "{words}: {out}{err}");
+        assert!(!out.is_empty() && !out.contains("\nb.img"), "{words}: {out}");
+    }
+    fs::remove_file(&image).unwrap();
+    fs::write(&image, "no pool").unwrap();
+    let (_, err) = run("check");
+    assert!(err.contains("Terrane pool") && !err.contains('\u{1b}'), "{err}");
+}
+
+#[test]
 fn in_the_foreground_it_stays_and_logs() {
     if !can_mount() {
         return;

@@ -104,16 +104,20 @@ pub struct Probe {
 /// `Io` when the path cannot be looked at or, for a block device, not be opened for its size.
 pub fn probe(path: impl AsRef<Path>) -> Result<Probe, DeviceError> {
     let path = path.as_ref();
-    let meta = fs::metadata(path).map_err(|e| failed("looking at the device", path, e))?;
-    let kind = kind_of(&meta);
-    let size = match kind {
-        PathKind::Regular => meta.len(),
+    let mut meta = fs::metadata(path).map_err(|e| failed("looking at the device", path, e))?;
+    let mut size = 0;
+    match kind_of(&meta) {
+        PathKind::Regular => size = meta.len(),
         PathKind::Block => {
-            let file = File::open(path).map_err(|e| failed("opening", path, e))?;
-            end_of(&file).map_err(|e| failed("asking the size", path, e))?
+            let file;
+            (file, meta) = open_to_look(path).map_err(|e| failed("opening", path, e))?;
+            if kind_of(&meta) == PathKind::Block {
+                size = end_of(&file).map_err(|e| failed("asking the size", path, e))?;
+            }
         }
-        PathKind::Directory | PathKind::Other => 0,
+        PathKind::Directory | PathKind::Other => {}
     };
+    let kind = kind_of(&meta);
     let host_managed = kind == PathKind::Block && block::is_host_managed(meta.rdev());
     let zone_size = if host_managed { block::zone_bytes(meta.rdev()) } else { 0 };
     Ok(Probe { size, kind, host_managed, zone_size })
@@ -130,6 +134,14 @@ fn kind_of(meta: &Metadata) -> PathKind {
     } else {
         PathKind::Other
     }
+}
+
+/// What is there may have been put in another's place a moment ago: to open a pipe does not wait, and a terminal does not become ours.
+fn open_to_look(path: &Path) -> io::Result<(File, Metadata)> {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let meta = file.metadata()?;
+    Ok((file, meta))
 }
 
 fn end_of(mut file: &File) -> io::Result<u64> {
@@ -164,8 +176,8 @@ impl Peek {
     pub fn open(path: impl AsRef<Path>) -> Result<Peek, DeviceError> {
         let path = path.as_ref();
         let failed = |e| failed("opening", path, e);
-        let file = File::open(path).map_err(failed)?;
-        let meta = file.metadata().map_err(failed)?;
+        let (file, meta) = open_to_look(path).map_err(failed)?;
+        refuse_kind(path, kind_of(&meta))?;
         let is_zoned = kind_of(&meta) == PathKind::Block && block::is_host_managed(meta.rdev());
         let zoned = is_zoned.then(|| peek::Below::new(&file)).transpose().map_err(failed)?;
         Ok(Peek { file, zoned })
@@ -225,9 +237,13 @@ impl Backing {
         }
         let mut options = OpenOptions::new();
         options.read(true).write(mode == OpenMode::ReadWrite);
-        if kind_of(&before) == PathKind::Block && mode == OpenMode::ReadWrite {
-            options.custom_flags(libc::O_EXCL);
-        }
+        let flags = match (kind_of(&before), mode) {
+            (PathKind::Block, OpenMode::ReadWrite) => libc::O_EXCL,
+            (PathKind::Block, OpenMode::ReadOnly) => 0,
+            // Of no meaning for a file; a pipe that took its place is refused instead of waited for.
+            _ => libc::O_NONBLOCK,
+        };
+        options.custom_flags(flags | libc::O_NOCTTY);
         let file = open_patiently(&options, path, before.rdev()).map_err(|e| match e.raw_os_error() {
             Some(libc::EBUSY) => {
                 let user = holders::who_uses_block(before.rdev(), path);
@@ -489,8 +505,7 @@ fn lock_below(meta: &Metadata, path: &Path, mode: OpenMode) -> Result<Vec<File>,
         is_whole &= below.is_whole;
         // What is there by now may be anything, so it is looked at first; to open a pipe waits.
         let known = fs::metadata(&below.path).is_ok_and(|meta| refuse_kind(path, kind_of(&meta)).is_ok());
-        let opened = known.then(|| File::open(&below.path).and_then(|file| Ok((file.metadata()?, file))));
-        let Some(Ok((next, file))) = opened else { break };
+        let Some(Ok((file, next))) = known.then(|| open_to_look(&below.path)) else { break };
         let got = match mode {
             OpenMode::ReadWrite if is_whole => file.try_lock(),
             _ => file.try_lock_shared(),

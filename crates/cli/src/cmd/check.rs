@@ -86,7 +86,7 @@ fn count(report: &Value) -> u64 {
 }
 
 fn text(pool: &str, report: &Value) -> String {
-    let mut out = String::new();
+    let (mut out, pool) = (String::new(), printable(pool));
     let findings = report["findings"].as_array().map(Vec::as_slice).unwrap_or_default();
     for finding in findings {
         let path = finding["path"].as_str().map(|path| format!("{path}: ")).unwrap_or_default();

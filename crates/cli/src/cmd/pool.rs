@@ -272,7 +272,7 @@ impl Status {
 
     /// A cache device, in words.
     fn cache(&self, row: &Value) -> String {
-        let name = row["device"].as_str().unwrap_or("-");
+        let name = printable(row["device"].as_str().unwrap_or("-"));
         let bytes = |key: &str| {
             let bytes = row[key].as_u64()?;
             Some(if self.parsable { bytes.to_string() } else { size::print(bytes) })
@@ -280,12 +280,12 @@ impl Status {
         match (row["state"].as_str(), bytes("held"), bytes("size")) {
             (Some("normal"), Some(held), Some(size)) => format!("{name}, {held} of {size}"),
             (Some(state), _, _) => format!("{name}, {state}"),
-            _ => name.to_owned(),
+            _ => name,
         }
     }
 
     fn describe(&self, row: &Value) -> String {
-        let word = |key: &str| row[key].as_str().unwrap_or("-").to_owned();
+        let word = |key: &str| printable(row[key].as_str().unwrap_or("-"));
         let bytes = |key: &str| {
             let bytes = row[key].as_u64().unwrap_or(0);
             if self.parsable { bytes.to_string() } else { size::print(bytes) }
@@ -303,13 +303,14 @@ impl Status {
             ),
         }
         if let Some(reason) = row["reason"].as_str() {
-            line("reason", reason.to_owned());
+            line("reason", printable(reason));
             return out;
         }
         for cache in row["caches"].as_array().into_iter().flatten() {
             line("cache", self.cache(cache));
         }
-        let mounted = match (row["mountpoint"].as_str(), row["read_only"].as_bool()) {
+        let mountpoint = row["mountpoint"].as_str().map(printable);
+        let mounted = match (mountpoint, row["read_only"].as_bool()) {
             (None, _) => "no".to_owned(),
             (Some(dir), Some(true)) => format!("on {dir}, read-only"),
             (Some(dir), _) => format!("on {dir}"),
@@ -401,7 +402,7 @@ impl Status {
             .chain([&row["failed"], &row["suspended"]["reason"]])
             .chain(troubles)
             .filter_map(Value::as_str)
-            .map(str::to_owned);
+            .map(printable);
         let mut found: Vec<String> = found.collect();
         let damaged = row["damaged"].as_array().map(Vec::as_slice).unwrap_or_default();
         let name = |block: &Value| {
@@ -413,7 +414,7 @@ impl Status {
         };
         match (self.verbose, damaged.len()) {
             (_, 0) => {}
-            (true, _) => found.extend(damaged.iter().map(name)),
+            (true, _) => found.extend(damaged.iter().map(|block| printable(&name(block)))),
             (false, 1) => {
                 found.push("a block could not be read; `terrane pool status -v` names it".to_owned())
             }
@@ -436,7 +437,7 @@ impl Status {
         let leaving = if row["state"] == "leaving" { ", leaving" } else { "" };
         format!(
             "{} ({}{leaving}): {} zones of {}, {} empty, {} alive",
-            row["device"].as_str().unwrap_or("?"),
+            printable(row["device"].as_str().unwrap_or("?")),
             row["role"].as_str().unwrap_or("?"),
             number("zones"),
             bytes("zone_size"),

@@ -296,3 +296,38 @@ fn reads_that_follow_each_other_are_told_from_those_that_do_not() {
     assert!((10..30).all(|n| !recent.follows(far(n), 4096)));
     assert!(!recent.follows(far(1) + 24_096, 4096), "forgotten by now");
 }
+
+/// What is looked at may be put in a file's place between the look and the opening.
+#[test]
+fn no_pipe_is_waited_for() {
+    let dir = TempDir::new();
+    let (path, pipe) = (dir.path("image"), dir.path("pipe"));
+    drop(FileDevice::create(&path, 4 * MIB, ZONE).unwrap());
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Both are looked at while they change places, as often as it takes to meet the moment between.
+    let (ends, place, other) = (std::sync::Arc::new(AtomicU32::new(0)), path.clone(), dir.path("other"));
+    let changing = std::thread::spawn({
+        let ends = ends.clone();
+        move || {
+            while ends.load(Ordering::Relaxed) == 0 {
+                for name in [&place, &pipe] {
+                    fs::rename(name, &other).unwrap();
+                    let _ = fs::hard_link(&other, dir.path("look"));
+                    let _ = fs::remove_file(dir.path("look"));
+                    fs::rename(&other, name).unwrap();
+                }
+            }
+            dir
+        }
+    });
+    let look = path.with_file_name("look");
+    for _ in 0..3000 {
+        let _ = Backing::open(&look, OpenMode::ReadOnly);
+        let _ = probe(&look);
+        let _ = crate::Peek::open(&look);
+    }
+    ends.store(1, Ordering::Relaxed);
+    let dir = changing.join().unwrap();
+    let error = crate::Peek::open(dir.path("pipe")).unwrap_err();
+    assert!(error.to_string().contains("a regular file or a block device"), "{error}");
+}

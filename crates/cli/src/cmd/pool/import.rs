@@ -14,7 +14,7 @@ use crate::members;
 use crate::query::Query;
 use crate::registry::{Registry, is_name};
 use crate::suggest;
-use crate::table::{Listing, Shape, count, text};
+use crate::table::{Listing, Shape, count, printable, text};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -185,7 +185,8 @@ impl Import {
             found.iter().filter(|_| plain).filter_map(|found| Some((found, found.reason.as_ref()?)));
         reasons
             .into_iter()
-            .try_for_each(|(found, reason)| print(&format!("{}: {reason}\n", found.path.display())))
+            .map(|(found, reason)| printable(&format!("{}: {reason}", found.path.display())))
+            .try_for_each(|line| print(&format!("{line}\n")))
     }
 
     fn search(&self, registry: &Registry) -> Outcome<Vec<Found>> {
