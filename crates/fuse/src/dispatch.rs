@@ -53,11 +53,11 @@ const SEEK_HOLE: u32 = libc::SEEK_HOLE.cast_unsigned();
 
 impl Handler for Dispatch {
     fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
-        if call.header.resent() {
-            self.answer_resent(call, reply)?;
-        } else {
-            self.answer(call, reply)?;
-        }
+        let answer =
+            if call.header.resent() { self.answer_resent(call, reply) } else { self.answer(call, reply) };
+        // Refused or not: a part of it may have been done.
+        self.tell_of_set_ids(call, reply);
+        answer?;
         self.keep_promises(call)
     }
 
@@ -211,7 +211,10 @@ impl Dispatch {
             Request::Fsync { data_only } | Request::Fsyncdir { data_only } => fs.fsync(node, data_only),
             Request::Syncfs => fs.sync(),
             Request::Statfs => Ok(attr::put_statfs(reply, &fs.statfs())),
-            Request::Fallocate(range) => fs.fallocate(node, range.mode, range.offset, range.length),
+            Request::Fallocate(range) => {
+                self.drop_capabilities(node)?;
+                fs.fallocate(node, range.mode, range.offset, range.length)
+            }
             Request::Lseek { offset, whence } => {
                 let offset = match whence {
                     SEEK_DATA => fs.seek_data(node, offset)?,
@@ -278,6 +281,23 @@ impl Dispatch {
         Ok(())
     }
 
+    /// The kernel leaves set-id bits to us (HANDLE_KILLPRIV_V2), executes by the mode that it remembers, and hears of no mode in the answers
+    /// to these requests. So it must forget that mode before they are answered. What a dead server may have done counts as done.
+    fn tell_of_set_ids(&self, call: &Call<'_>, reply: &mut Reply) {
+        let nodeid = match *call.request {
+            Request::Write(write) if write.write_flags & proto::write::KILL_SUIDGID != 0 => {
+                call.header.nodeid
+            }
+            Request::Open(open) if open.open_flags & proto::open::KILL_SUIDGID != 0 => call.header.nodeid,
+            Request::Fallocate(_) => call.header.nodeid,
+            Request::CopyFileRange { copy, .. } => copy.nodeid_out,
+            _ => return,
+        };
+        if self.fs.take_set_ids_went(self.ino(nodeid)) || call.header.resent() {
+            reply.outdates(nodeid);
+        }
+    }
+
     fn ino(&self, nodeid: u64) -> Ino {
         if nodeid == proto::ROOT_ID { self.fs.root() } else { nodeid }
     }
@@ -325,6 +345,7 @@ impl Dispatch {
     fn open(&self, node: Ino, open: proto::OpenIn, cred: &Cred, reply: &mut Reply) -> Answer {
         if open.flags & O_TRUNC != 0 {
             let kill_suidgid = open.open_flags & proto::open::KILL_SUIDGID != 0;
+            self.drop_capabilities(node)?;
             self.fs.setattr(node, &SetAttr { size: Some(0), kill_suidgid, ..SetAttr::default() }, cred)?;
         }
         Ok(attr::put_open(reply, self.policy.file_flags()))
@@ -349,7 +370,9 @@ impl Dispatch {
         }
         // The narrow answer counts in 32 bits; a caller goes on where a short copy ended.
         let len = if wide { copy.len } else { copy.len.min(u64::from(u32::MAX)) };
-        let copied = self.fs.copy_range(from, copy.off_in, self.ino(copy.nodeid_out), copy.off_out, len)?;
+        let to = self.ino(copy.nodeid_out);
+        self.drop_capabilities(to)?;
+        let copied = self.fs.copy_range(from, copy.off_in, to, copy.off_out, len)?;
         match u32::try_from(copied) {
             _ if wide => reply.bytes(&proto::CopyFileRangeOut { bytes_copied: copied }.encode()),
             Ok(size) => reply.bytes(&proto::WriteOut { size, padding: 0 }.encode()),

@@ -6,12 +6,27 @@
 //! The kernel does this work inside our write: it takes locks of directories and pages, and waits for those who hold them,
 //! who may wait for an answer of ours. So: **never from a thread that answers requests, never under a lock that such a
 //! thread takes, and what waits for pages from another process** ([`crate::forget`]), because no signal ends that wait.
-//! [`Notifier::forget_names`] alone takes no lock and may come before the session answers at all.
+//! [`attributes_outdated`] is the exception, for a node of the request. [`Notifier::forget_names`] takes no lock either and may come
+//! before the session answers at all.
 
 use crate::proto::{NotifyInvalEntryOut, NotifyInvalInodeOut, notify};
 use crate::reply;
 use std::fs::File;
 use std::io::{self, Write};
+
+/// A notification that a thread may send which answers a request for this node: with no data to forget the kernel takes no lock that is
+/// held across requests, and who waits for the answer keeps the node.
+pub(crate) fn attributes_outdated(node: u64) -> Vec<u8> {
+    reply::notification(notify::INVAL_INODE, &invalidation(node, NO_DATA))
+}
+
+fn invalidation(node: u64, off: i64) -> [u8; NotifyInvalInodeOut::SIZE] {
+    // Length 0 means to the end.
+    NotifyInvalInodeOut { ino: node, off, len: 0 }.encode()
+}
+
+/// A negative offset means no data.
+const NO_DATA: i64 = -1;
 
 /// Sends notifications on one mount. See the module for where it may be used.
 #[derive(Debug)]
@@ -42,7 +57,7 @@ impl Notifier {
 
     /// The attributes of a node are asked again. `false`: the kernel does not know the node.
     pub fn forget_attributes(&self, node: u64) -> io::Result<bool> {
-        self.forget_inode(node, -1)
+        self.forget_inode(node, NO_DATA)
     }
 
     /// The attributes of a node, and all it remembers of its contents: pages, or the list of a directory's names. What was
@@ -52,8 +67,7 @@ impl Notifier {
     }
 
     fn forget_inode(&self, node: u64, off: i64) -> io::Result<bool> {
-        // Length 0 means to the end; a negative offset means no data.
-        self.send(notify::INVAL_INODE, &NotifyInvalInodeOut { ino: node, off, len: 0 }.encode())
+        self.send(notify::INVAL_INODE, &invalidation(node, off))
     }
 
     fn send(&self, code: i32, payload: &[u8]) -> io::Result<bool> {

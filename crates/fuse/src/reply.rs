@@ -16,6 +16,7 @@ pub use terrane_posix::Errno;
 #[derive(Debug)]
 pub struct Reply {
     raw: Vec<u8>,
+    outdated: Option<u64>,
 }
 
 impl Default for Reply {
@@ -26,12 +27,23 @@ impl Default for Reply {
 
 impl Reply {
     pub fn new() -> Self {
-        Reply { raw: vec![0; OutHeader::SIZE] }
+        Reply { raw: vec![0; OutHeader::SIZE], outdated: None }
     }
 
     /// Forgets the last answer; memory stays.
     pub fn clear(&mut self) {
         self.raw.truncate(OutHeader::SIZE);
+    }
+
+    /// What the kernel remembers of this node's attributes is not so any more, and the answer does not tell it: it must ask again before
+    /// it sees the answer.
+    pub fn outdates(&mut self, nodeid: u64) {
+        self.outdated = Some(nodeid);
+    }
+
+    /// The node for which [`outdates`](Self::outdates) was called since this was last asked.
+    pub fn take_outdated(&mut self) -> Option<u64> {
+        self.outdated.take()
     }
 
     /// Bytes of the answer so far, without its header.

@@ -20,7 +20,7 @@ pub use negotiate::{Negotiated, Wishes};
 
 use crate::forget;
 use crate::mount::{Mount, MountOptions, UnmountHandle};
-use crate::notify::Notifier;
+use crate::notify::{self, Notifier};
 use crate::proto::{self, Header, ParseError, Request};
 use crate::reply::{self, Errno, Reply};
 use crate::transport::ring::{self, Lane};
@@ -428,11 +428,17 @@ impl Work<'_> {
             catch_unwind(AssertUnwindSafe(|| self.handler.handle(&call, reply))).unwrap_or_else(|_| {
                 log::error!("fuse: {:?} on node {} panicked; answered EIO", opcode_of(header), header.nodeid);
                 *reply = Reply::new();
+                // It may have been half done.
+                reply.outdates(header.nodeid);
                 Err(Errno(libc::EIO))
             });
         let took = Duration::from_nanos(self.handler.monotonic_ns().saturating_sub(began_ns));
         self.handler.answered(&call, outcome, reply, took);
+        let outdated = reply.take_outdated();
         if !request.has_no_reply() {
+            if let Some(node) = outdated {
+                self.notify(header, &notify::attributes_outdated(node));
+            }
             if let (Ok(()), Some(first)) = (outcome, self.listings.before(header, request, reply)) {
                 self.notify(header, &first);
             }
@@ -450,7 +456,8 @@ impl Work<'_> {
                 ) =>
             {
                 log::warn!(
-                    "fuse: the kernel could not be told to forget the listing of node {}: {error}",
+                    "fuse: the kernel could not be told to forget what {:?} on node {} changes: {error}",
+                    opcode_of(header),
                     header.nodeid
                 );
             }

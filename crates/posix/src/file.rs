@@ -11,7 +11,6 @@ use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, InodeRef, State};
-use crate::perm;
 use crate::types::{
     FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, Time, WriteFlags, mode,
 };
@@ -172,7 +171,7 @@ impl Fs {
         state.attrs.zpl.size = state.attrs.zpl.size.max(end);
         state.content_changed(self.now());
         if flags.kill_suidgid {
-            perm::clear_set_ids(&mut state.attrs);
+            inode.lose_set_ids(&mut state);
         }
         self.save(tx, inode, &mut state)?;
         Ok(Some(data.len()))
@@ -250,6 +249,8 @@ impl Fs {
     ///
     /// Space is not set aside: a copy-on-write file system writes every block anew, and one written today needs
     /// new space tomorrow. What is refused is what could not be written now: `ENOSPC`.
+    ///
+    /// Set-id bits go, whoever calls: the kernel does not say who may keep them. So with [`copy_range`](Self::copy_range).
     pub fn fallocate(&self, ino: Ino, mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
         const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
         const ZERO_AND_KEEP: u32 = FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE;
@@ -276,10 +277,15 @@ impl Fs {
         if zeroes && offset < size {
             inode.object().zero_range(&tx, offset, end.min(size) - offset)?;
         }
+        let set_ids_went = inode.lose_set_ids(&mut state);
         if !keeps_size && end > size {
             state.attrs.zpl.size = end;
         } else if !zeroes {
-            // Nothing that anybody could see has changed.
+            if set_ids_went {
+                state.attrs.zpl.ctime = stored(self.now());
+                self.save(&tx, &inode, &mut state)?;
+            }
+            // Nothing else that anybody could see has changed.
             return Ok(());
         }
         state.content_changed(self.now());
@@ -342,7 +348,12 @@ impl Fs {
                     if data.is_empty() {
                         Ok(0)
                     } else {
-                        self.write_chunk(&target, into, &data, WriteFlags::default())
+                        self.write_chunk(
+                            &target,
+                            into,
+                            &data,
+                            WriteFlags { append: false, kill_suidgid: true },
+                        )
                     }
                 });
             match copied {

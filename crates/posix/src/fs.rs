@@ -7,7 +7,6 @@ use crate::errno::Errno;
 use crate::indexes::Indexes;
 use crate::inode::{Inode, InodeCache, State};
 use crate::layouts::Layouts;
-use crate::perm;
 use crate::rebirth::Rebirth;
 use crate::rewrite::Rewriting;
 use crate::settle::Settling;
@@ -404,7 +403,7 @@ impl Fs {
             state.attrs.zpl.mtime = now;
         }
         if set.mode.is_none() && (set.kill_suidgid || set.uid.is_some() || set.gid.is_some()) {
-            perm::clear_set_ids(&mut state.attrs);
+            inode.lose_set_ids(&mut state);
         }
         let at = |when: SetTime| match when {
             SetTime::Now => now,
@@ -418,6 +417,13 @@ impl Fs {
         zpl.ctime = set.ctime.map_or(now, stored);
         self.save(&tx, &inode, &mut state)?;
         Ok(self.attr(&inode, &state))
+    }
+
+    /// Whether [`write`](Self::write), [`fallocate`](Self::fallocate), [`copy_range`](Self::copy_range) or
+    /// [`setattr`](Self::setattr) took set-id bits away since this was last asked. Their answers to the kernel hold no mode, or may
+    /// not: who keeps modes must be told.
+    pub fn take_set_ids_went(&self, ino: Ino) -> bool {
+        self.hold_cached(ino).is_some_and(|inode| inode.take_set_ids_went())
     }
 
     /// What was done to this inode before is durable when it returns. (So is everything else of its group.)

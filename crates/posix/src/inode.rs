@@ -21,6 +21,7 @@ use crate::claims::Claims;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::indexes::Share;
+use crate::perm;
 use crate::types::Ino;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::VecDeque;
@@ -48,6 +49,8 @@ pub(crate) struct Inode {
     noted: AtomicU64,
     loading: Mutex<()>,
     body: OnceLock<Body>,
+    /// A change of its content took set-id bits away, and the kernel was not told of the new mode.
+    set_ids_went: AtomicBool,
     /// What the newest group has reserved for it.
     pub claims: Claims,
     /// In the set of directories that are to be settled, and kept in memory for that.
@@ -83,6 +86,7 @@ impl Inode {
             noted: AtomicU64::new(0),
             loading: Mutex::new(()),
             body: OnceLock::new(),
+            set_ids_went: AtomicBool::new(false),
             claims: Claims::of(ino),
             due: AtomicBool::new(false),
             index_share: Share::default(),
@@ -97,6 +101,20 @@ impl Inode {
 
     pub fn is_due(&self) -> bool {
         self.due.load(Ordering::Acquire)
+    }
+
+    /// Whoever changes a program's bytes does not get the identity it ran under. The caller saves the state, and holds its lock.
+    pub fn lose_set_ids(&self, state: &mut State) -> bool {
+        let went = perm::clear_set_ids(&mut state.attrs);
+        if went {
+            self.set_ids_went.store(true, Ordering::Release);
+        }
+        went
+    }
+
+    /// Whether that happened since this was last asked.
+    pub fn take_set_ids_went(&self) -> bool {
+        self.set_ids_went.load(Ordering::Acquire) && self.set_ids_went.swap(false, Ordering::AcqRel)
     }
 
     fn body(&self) -> &Body {
@@ -206,7 +224,8 @@ impl Shard {
             let plain = inode.body.get().is_none_or(|body| {
                 body.state.try_read().is_some_and(|state| state.attrs.zpl.links > 0 && !state.linkable)
             });
-            if plain && !inode.is_due() && Arc::strong_count(inode) == 1 {
+            let is_told = !inode.set_ids_went.load(Ordering::Acquire);
+            if plain && is_told && !inode.is_due() && Arc::strong_count(inode) == 1 {
                 *entry = Entry::Told(inode.lookups.load(Ordering::Acquire));
             }
         }

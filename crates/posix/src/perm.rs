@@ -24,14 +24,16 @@ pub(crate) fn inherit(parent: &Attributes, bits: u32, cred: &Cred, default: Opti
     (parent.zpl.gid, if is_dir { bits | mode::S_ISGID } else { bits })
 }
 
-/// Set-uid goes, and set-gid where it means an identity: without group execution it is (mandatory) locking.
-pub(crate) fn clear_set_ids(attrs: &mut Attributes) {
+/// Set-uid goes, and set-gid where it means an identity: without group execution it is (mandatory) locking. True: one of them was there.
+pub(crate) fn clear_set_ids(attrs: &mut Attributes) -> bool {
     if attrs.is_dir() {
-        return;
+        return false;
     }
+    let before = attrs.mode();
     let mut bits = attrs.mode() & !mode::S_ISUID;
     if bits & mode::S_IXGRP != 0 {
         bits &= !mode::S_ISGID;
     }
     attrs.set_permissions(bits);
+    attrs.mode() != before
 }

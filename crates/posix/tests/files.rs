@@ -220,6 +220,43 @@ fn writing_and_giving_away_clears_set_id_bits() {
 }
 
 #[test]
+fn copies_into_a_file_and_changes_of_its_space_clear_set_id_bits_whoever_makes_them() {
+    use terrane_posix::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE};
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let (file, from) = (fs.file(root, "f").ino, fs.file(root, "from").ino);
+    fs.put(file, 0, &[7; 10_000]);
+    fs.put(from, 0, b"what is copied");
+    let went_after = |change: &dyn Fn() -> Result<(), Errno>| {
+        let set = SetAttr { mode: Some(0o6755), ..SetAttr::default() };
+        fs.setattr(file, &set, &USER).unwrap();
+        assert!(!fs.take_set_ids_went(file));
+        change().unwrap();
+        let went = fs.take_set_ids_went(file);
+        assert!(!fs.take_set_ids_went(file), "said once");
+        (went, fs.getattr(file).unwrap().mode & 0o7777)
+    };
+    for mode in [
+        0,
+        FALLOC_KEEP_SIZE,
+        FALLOC_ZERO_RANGE,
+        FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE,
+        FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE,
+    ] {
+        assert_eq!(went_after(&|| fs.fallocate(file, mode, 20, 100)), (true, 0o755), "mode {mode}");
+    }
+    assert_eq!(went_after(&|| fs.copy_range(from, 0, file, 5, 4).map(drop)), (true, 0o755));
+    let kill = WriteFlags { append: false, kill_suidgid: true };
+    assert_eq!(went_after(&|| fs.write(file, 0, b"x", kill).map(drop)), (true, 0o755));
+    assert_eq!(went_after(&|| fs.write(file, 0, b"x", WriteFlags::default()).map(drop)), (false, 0o6755));
+    assert_eq!(
+        went_after(&|| fs.copy_range(from, 99, file, 5, 4).map(drop)),
+        (false, 0o6755),
+        "nothing to copy"
+    );
+}
+
+#[test]
 fn attributes_are_set_and_kept() {
     let mut m = machine();
     let root = m.fs().root();

@@ -94,6 +94,53 @@ fn what_was_done_and_not_answered_is_answered_when_it_is_asked_again() {
 }
 
 #[test]
+fn the_kernel_forgets_a_mode_whose_set_id_bits_an_answer_does_not_tell() {
+    let (dispatch, fs) = served();
+    let file = fs.create(fs.root(), b"file", FILE, &Cred::default()).unwrap().ino;
+    let chmod = || {
+        let set = SetAttr { mode: Some(0o4755), ..SetAttr::default() };
+        fs.setattr(file, &set, &Cred::default()).unwrap();
+    };
+    let outdated_by = |request: Request<'_>, nodeid, resent| {
+        let unique = if resent { 2 | proto::UNIQUE_RESENT } else { 2 };
+        let header = Header { opcode: 0, unique, nodeid, uid: 7, gid: 7, pid: 0 };
+        let mut reply = Reply::new();
+        let call = Call { header: &header, request: &request, negotiated: &AGREED };
+        dispatch.handle(&call, &mut reply).unwrap();
+        reply.take_outdated()
+    };
+    let write = |write_flags| {
+        let data = b"data";
+        Request::Write(proto::WriteIn { offset: 0, write_flags, flags: 0, data })
+    };
+    let range = proto::FallocateIn { fh: 0, offset: 0, length: 10, mode: 0, padding: 0 };
+    let copy = proto::CopyFileRangeIn {
+        fh_in: 0,
+        off_in: 0,
+        nodeid_out: file,
+        fh_out: 0,
+        off_out: 100,
+        len: 4,
+        flags: 0,
+    };
+    let copy = Request::CopyFileRange { copy, wide: true };
+    let kill = proto::write::KILL_SUIDGID;
+    chmod();
+    assert_eq!(outdated_by(write(0), file, false), None);
+    assert_eq!(outdated_by(write(kill), file, false), Some(file));
+    assert_eq!(outdated_by(write(kill), file, false), None, "there were none");
+    assert_eq!(outdated_by(write(kill), file, true), Some(file), "a dead server may have done it");
+    chmod();
+    assert_eq!(outdated_by(Request::Fallocate(range), file, false), Some(file));
+    chmod();
+    assert_eq!(outdated_by(copy, file, false), Some(file));
+    let from = fs.create(fs.root(), b"from", FILE, &Cred::default()).unwrap().ino;
+    fs.write(from, 0, b"data", WriteFlags::default()).unwrap();
+    chmod();
+    assert_eq!(outdated_by(copy, from, false), Some(file), "the file that was copied into");
+}
+
+#[test]
 fn what_was_lost_is_done_when_it_is_asked_again() {
     let (dispatch, fs) = served();
     ask(&dispatch, true, create(b"file", O_EXCL)).unwrap();
