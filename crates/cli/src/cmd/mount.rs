@@ -426,15 +426,17 @@ fn mount_also(
             format_args!("leave it out: {} was mounted with what holds for all", there.mountpoint.display()),
         ));
     }
-    let fixed = from.super_options.split(',').any(|word| word == "ro");
+    let fixed = from.has("ro");
     if fixed && !words.mount.read_only {
         let remedy = format!("say -o ro, or first: mount -o remount,rw {}", from.dir.display());
         return Err(Failure::refused(pool, "a pool mounted for writing", "one mounted read-only", remedy));
     }
+    let wanted = words.mount.clone().of_file_system(from);
+    words.judge_identities(&wanted)?;
     if dry_run {
         return Ok(());
     }
-    Ok(also_at(&from.dir, dir, &words.mount)?)
+    Ok(also_at(&from.dir, dir, &wanted)?)
 }
 
 impl Umount {

@@ -4,6 +4,7 @@
 //! an option that is silently dropped is a promise that is silently broken. Words that mount(8) and systemd
 //! keep for themselves are known and ignored.
 
+use super::MountedAt;
 use crate::cache_policy::CachePolicy;
 use std::fmt;
 use std::time::Duration;
@@ -17,11 +18,13 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Other users than the one who mounts may enter.
     pub allow_other: bool,
-    /// The kernel checks modes and owners. Without it nobody does.
+    /// The kernel checks modes and owners. Without it nobody does, so a mount that others may enter has neither `dev` nor `suid`.
     pub default_permissions: bool,
     pub dev: bool,
     pub suid: bool,
     pub exec: bool,
+    /// Links are not followed, Linux 5.10.
+    pub nosymfollow: bool,
     pub atime: Atime,
     /// Every write is a commit.
     pub sync: bool,
@@ -68,6 +71,9 @@ impl fmt::Display for OptionError {
 
 impl std::error::Error for OptionError {}
 
+/// In mount(2) since Linux 5.10; the C library's headers for programs have it under the newer calls only.
+const MS_NOSYMFOLLOW: libc::c_ulong = 256;
+
 /// Threads that read requests, unless said otherwise.
 pub const THREADS_DEFAULT: usize = 8;
 /// One that may wait, two that may not.
@@ -84,6 +90,7 @@ impl Default for MountOptions {
             dev: false,
             suid: false,
             exec: true,
+            nosymfollow: false,
             atime: Atime::Relative,
             sync: false,
             dirsync: false,
@@ -118,8 +125,33 @@ impl MountOptions {
 
     /// The same with what may differ between two places of one mount as in `other`.
     pub fn of_place(self, other: &MountOptions) -> MountOptions {
-        let MountOptions { read_only, dev, suid, exec, atime, .. } = *other;
-        MountOptions { read_only, dev, suid, exec, atime, source: other.source.clone(), ..self }
+        let MountOptions { read_only, dev, suid, exec, nosymfollow, atime, .. } = *other;
+        MountOptions { read_only, dev, suid, exec, nosymfollow, atime, source: other.source.clone(), ..self }
+    }
+
+    /// Everybody may enter and do everything, so what is there can have been made by anybody: it must give nobody another's identity, and no
+    /// way to a device.
+    pub fn is_open_to_all(&self) -> bool {
+        self.allow_other && !self.default_permissions
+    }
+
+    /// What holds once all words were taken. Where nobody checks permissions, others are let in only if they say so.
+    /// `allow_other`: whether that was said.
+    #[must_use]
+    pub fn settled(self, allow_other: bool) -> MountOptions {
+        let options = MountOptions {
+            allow_other: self.allow_other && (self.default_permissions || allow_other),
+            ..self
+        };
+        let closed = !options.is_open_to_all();
+        MountOptions { suid: options.suid && closed, dev: options.dev && closed, ..options }
+    }
+
+    /// The same for a place of a file system that stands, whose words hold for all its places.
+    #[must_use]
+    pub fn of_file_system(self, row: &MountedAt) -> MountOptions {
+        let (allow_other, default_permissions) = (row.has("allow_other"), row.has("default_permissions"));
+        MountOptions { allow_other, default_permissions, ..self }
     }
 
     /// Takes words separated by commas, later ones overriding earlier ones.
@@ -143,9 +175,11 @@ impl MountOptions {
             "nosuid" => self.suid = false,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
+            "nosymfollow" => self.nosymfollow = true,
+            "symfollow" => self.nosymfollow = false,
             "noatime" => self.atime = Atime::Never,
             "nodiratime" => self.atime = Atime::NoDirectories,
-            "relatime" | "atime" | "diratime" => self.atime = Atime::Relative,
+            "relatime" | "atime" | "diratime" | "nostrictatime" => self.atime = Atime::Relative,
             "strictatime" => self.atime = Atime::Always,
             "sync" => self.sync = true,
             "async" => (self.sync, self.dirsync) = (false, false),
@@ -161,6 +195,8 @@ impl MountOptions {
             // Meant for mount(8), systemd, or those who read fstab.
             "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "_netdev"
             | "nofail" => {}
+            // What they ask for is so with and without them: times wait for the next commit, and every change has a change time of its own.
+            "lazytime" | "nolazytime" | "iversion" | "noiversion" | "silent" | "loud" | "nomand" => {}
             _ if word.starts_with("x-") || word.starts_with("X-") => {}
             _ => return Err(OptionError { word: word.to_owned(), expected: "an option that terrane knows" }),
         }
@@ -204,13 +240,30 @@ impl MountOptions {
         };
         let given = [
             (self.read_only, libc::MS_RDONLY),
-            (!self.dev, libc::MS_NODEV),
-            (!self.suid, libc::MS_NOSUID),
+            (!self.dev || self.is_open_to_all(), libc::MS_NODEV),
+            (!self.suid || self.is_open_to_all(), libc::MS_NOSUID),
             (!self.exec, libc::MS_NOEXEC),
+            (self.nosymfollow, MS_NOSYMFOLLOW),
             (self.sync, libc::MS_SYNCHRONOUS),
             (self.dirsync, libc::MS_DIRSYNC),
         ];
         given.iter().filter(|(on, _)| *on).fold(atime, |flags, (_, bit)| flags | bit)
+    }
+
+    /// The same for a place of its own, `MOUNT_ATTR_*`.
+    pub(super) fn place_attributes(&self) -> u64 {
+        let flags = self.mount_flags();
+        let given = [
+            (libc::MS_RDONLY, libc::MOUNT_ATTR_RDONLY),
+            (libc::MS_NODEV, libc::MOUNT_ATTR_NODEV),
+            (libc::MS_NOSUID, libc::MOUNT_ATTR_NOSUID),
+            (libc::MS_NOEXEC, libc::MOUNT_ATTR_NOEXEC),
+            (MS_NOSYMFOLLOW, libc::MOUNT_ATTR_NOSYMFOLLOW),
+            (libc::MS_NODIRATIME, libc::MOUNT_ATTR_NODIRATIME),
+            (libc::MS_NOATIME, libc::MOUNT_ATTR_NOATIME),
+            (libc::MS_STRICTATIME, libc::MOUNT_ATTR_STRICTATIME),
+        ];
+        given.iter().filter(|(flag, _)| flags & flag != 0).fold(0, |set, (_, attribute)| set | attribute)
     }
 
     /// What only the FUSE file system in the kernel understands.
@@ -235,8 +288,8 @@ impl MountOptions {
         let mut words = format!("fsname={source},subtype={subtype}");
         let flags = [
             if self.read_only { "ro" } else { "rw" },
-            if self.dev { "dev" } else { "nodev" },
-            if self.suid { "suid" } else { "nosuid" },
+            if self.dev && !self.is_open_to_all() { "dev" } else { "nodev" },
+            if self.suid && !self.is_open_to_all() { "suid" } else { "nosuid" },
             if self.exec { "exec" } else { "noexec" },
         ];
         // fusermount3 knows no word for relative times, which is what the kernel does if nothing is said.
@@ -246,7 +299,8 @@ impl MountOptions {
             Atime::NoDirectories | Atime::Relative => None,
         };
         let syncs = [(self.sync, "sync"), (self.dirsync, "dirsync")];
-        let syncs = syncs.into_iter().filter_map(|(on, word)| on.then_some(word));
+        let syncs = syncs.into_iter().chain([(self.nosymfollow, "nosymfollow")]);
+        let syncs = syncs.filter_map(|(on, word)| on.then_some(word));
         for word in flags.into_iter().chain(times).chain(syncs).chain(self.fuse_words()) {
             words.push(',');
             words.push_str(word);
@@ -286,6 +340,46 @@ mod tests {
         assert_eq!(options.mount_flags(), expected);
         let data = options.kernel_data(7, 0o40755, 0, 0);
         assert_eq!(data, "fd=7,rootmode=40755,user_id=0,group_id=0,default_permissions,allow_other");
+    }
+
+    #[test]
+    fn a_place_gets_by_the_new_calls_what_it_gets_by_the_old_one() {
+        let attributes = |words| parsed(words).unwrap().place_attributes();
+        assert_eq!(attributes(""), 0);
+        let all = libc::MOUNT_ATTR_RDONLY
+            | libc::MOUNT_ATTR_NODEV
+            | libc::MOUNT_ATTR_NOSUID
+            | libc::MOUNT_ATTR_NOEXEC
+            | libc::MOUNT_ATTR_NOSYMFOLLOW
+            | libc::MOUNT_ATTR_NOATIME;
+        assert_eq!(attributes("ro,nodev,nosuid,noexec,nosymfollow,noatime"), all);
+        assert_eq!(attributes("nodiratime"), libc::MOUNT_ATTR_NODIRATIME);
+        assert_eq!(attributes("strictatime"), libc::MOUNT_ATTR_STRICTATIME);
+    }
+
+    #[test]
+    fn words_that_every_file_system_takes_are_taken() {
+        let words = "lazytime,nolazytime,iversion,noiversion,silent,loud,nomand,symfollow";
+        assert_eq!(parsed(words), parsed(""));
+        assert!(parsed("nosymfollow").unwrap().mount_flags() & 256 != 0);
+    }
+
+    #[test]
+    fn where_nobody_checks_permissions_nobody_gets_anothers_identity() {
+        const BOTH: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV;
+        let flags = |options: &MountOptions| options.mount_flags() & BOTH;
+        let open = parsed("no_default_permissions,allow_other,suid,dev").unwrap();
+        assert!(open.is_open_to_all());
+        assert_eq!(flags(&open), BOTH, "also where nobody has settled it");
+        assert!(open.helper_words("terrane").contains(",nodev,nosuid,"));
+        let settled = open.settled(true);
+        assert!(settled.allow_other && !settled.suid && !settled.dev);
+        // Nobody has said that others may enter: it was root's default.
+        let closed = parsed("no_default_permissions").unwrap().settled(false);
+        assert!(!closed.allow_other && closed.suid && closed.dev);
+        assert_eq!(flags(&closed), 0);
+        let usual = parsed("").unwrap().settled(false);
+        assert!(usual.allow_other && flags(&usual) == 0);
     }
 
     #[test]

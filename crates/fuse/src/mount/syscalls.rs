@@ -2,13 +2,13 @@
 
 #![expect(
     unsafe_code,
-    reason = "mount(2), umount2(2), descriptor passing and pre-exec have no safe form in std"
+    reason = "mount(2) and its relatives, umount2(2), descriptor passing and pre-exec have no safe form in std"
 )]
 
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -33,6 +33,60 @@ pub fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong, da
     checked(unsafe {
         libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast())
     })
+}
+
+/// Every flag that a place has of its own.
+const OF_PLACE: u64 = libc::MOUNT_ATTR_RDONLY
+    | libc::MOUNT_ATTR_NOSUID
+    | libc::MOUNT_ATTR_NODEV
+    | libc::MOUNT_ATTR_NOEXEC
+    | libc::MOUNT_ATTR__ATIME
+    | libc::MOUNT_ATTR_NODIRATIME
+    | libc::MOUNT_ATTR_NOSYMFOLLOW;
+
+/// Shows the same as what stands at `source`, for now nowhere.
+pub fn place_of(source: &CStr) -> io::Result<OwnedFd> {
+    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
+    // SAFETY: the pointer is to a zero-terminated string that outlives the call, which only reads it; the other arguments are numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, source.as_ptr(), flags) };
+    let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it: we own it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Flags for a place (`MOUNT_ATTR_*`; it gets no others), and no part in what is mounted inside of the one that it was made of.
+pub fn set_flags_and_be_private(place: &OwnedFd, attributes: u64) -> io::Result<()> {
+    let propagation = libc::MS_PRIVATE;
+    let wanted = libc::mount_attr { attr_set: attributes, attr_clr: OF_PLACE, propagation, userns_fd: 0 };
+    // SAFETY: the first pointer is to a zero-terminated string, the second to a whole `mount_attr` whose true size is given; both outlive
+    // the call, which only reads them.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            place.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const wanted,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Has a place seen at `target`.
+pub fn attach(place: &OwnedFd, target: &CStr) -> io::Result<()> {
+    // SAFETY: both pointers are to zero-terminated strings that outlive the call, which only reads them.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            place.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            libc::MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    };
+    if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 pub fn unmount(target: &CStr, flags: libc::c_int) -> io::Result<()> {

@@ -26,6 +26,11 @@ impl MountedAt {
         says(&self.options) || says(&self.super_options)
     }
 
+    /// A word of the file system.
+    pub fn has(&self, word: &str) -> bool {
+        self.super_options.split(',').any(|has| has == word)
+    }
+
     /// Who mounted it.
     pub fn user_id(&self) -> Option<u32> {
         self.super_options.split(',').find_map(|word| word.strip_prefix("user_id=")?.parse().ok())

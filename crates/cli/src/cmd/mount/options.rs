@@ -23,9 +23,12 @@ Options after -o, separated by commas:
   record=FILE             write down which blocks are born and die, for `terrane-sim gc --trace recorded:FILE`; an absolute path
   log=FILE                where events are written; see --log
   metrics=ADDRESS:PORT    answer Prometheus; see --metrics
-  noatime, nodiratime, relatime, strictatime, nodev, dev, nosuid, suid, noexec, exec
+  noatime, nodiratime, relatime, strictatime, nodev, dev, nosuid, suid, noexec, exec, nosymfollow
   sync, async, dirsync    commit with every change
-  allow_other, default_permissions, no_default_permissions
+  allow_other             other users may enter (what root mounts)
+  default_permissions     the kernel checks modes and owners (default_permissions)
+  no_default_permissions  nothing checks them: who may enter may do everything. Only the user who mounts may enter; with allow_other
+                          everybody, and the mount is nosuid and nodev
   writeback, nowriteback  the kernel gathers small writes
   direct_io, nodirect_io  the kernel caches no file contents
   birth_times, nobirth_times  statx shows when files were made, for a request more at the first stat of each (nobirth_times)
@@ -35,7 +38,7 @@ Options after -o, separated by commas:
   entry_timeout=, attr_timeout=, negative_timeout=SECONDS
   source=NAME             what `mount` shows as the source
   remount                 change ro, rw, memory= and the flags above of what is mounted there
-  defaults, auto, noauto, user, nouser, users, owner, group, _netdev, nofail, x-*, comment=* (ignored)
+  defaults, auto, noauto, user, nouser, users, owner, group, _netdev, nofail, lazytime, iversion, silent, x-*, comment=* (ignored)
 ";
 
 /// What was said.
@@ -52,6 +55,8 @@ pub struct Words {
     pub record: Option<PathBuf>,
     /// Those that hold for a pool and all places where it is mounted.
     pub of_pool: Vec<String>,
+    /// `suid` or `dev`, if one of them was said.
+    identities: Option<&'static str>,
 }
 
 impl Words {
@@ -64,12 +69,31 @@ impl Words {
             remount: false,
             record: None,
             of_pool: Vec::new(),
+            identities: None,
         };
         for word in words.iter().flat_map(|words| words.split(',')).filter(|word| !word.is_empty()) {
             all.take(word)?;
         }
+        let said: Vec<&str> = words.iter().flat_map(|words| words.split(',')).collect();
+        let last_of = |yes: &str, no: &str| said.iter().rfind(|word| [yes, no].contains(word)) == Some(&yes);
+        all.identities = ["suid", "dev"].into_iter().find(|word| last_of(word, &format!("no{word}")));
+        all.mount = all.mount.settled(said.contains(&"allow_other"));
+        all.judge_identities(&all.mount)?;
         all.import.read_only = all.mount.read_only;
         Ok(all)
+    }
+
+    /// Refuses `suid` and `dev` on a mount where everybody may do everything.
+    pub fn judge_identities(&self, mount: &MountOptions) -> Outcome {
+        match self.identities.filter(|_| mount.is_open_to_all()) {
+            None => Ok(()),
+            Some(word) => Err(Failure::refused(
+                format_args!("mount option {word:?}"),
+                "on a mount whose permissions the kernel checks, or that others may not enter",
+                "no_default_permissions with allow_other",
+                format_args!("leave {word}, allow_other or no_default_permissions out"),
+            )),
+        }
     }
 
     fn take(&mut self, word: &str) -> Outcome {
@@ -150,6 +174,20 @@ mod tests {
         let words = parse("remount,rw,nodev,nofail,_netdev,x-y=z").unwrap();
         assert!(!words.mount.read_only && !words.import.read_only && words.import.rewind.is_none());
         assert!(words.remount && words.of_pool.is_empty() && words.memory.is_none());
+    }
+
+    #[test]
+    fn a_mount_without_permissions_is_closed_or_gives_nobody_anothers_identity() {
+        let mount = parse("no_default_permissions").unwrap().mount;
+        assert!(!mount.allow_other && mount.suid);
+        let mount = parse("allow_other,no_default_permissions").unwrap().mount;
+        assert!(mount.allow_other && !mount.suid && !mount.dev);
+        for words in ["no_default_permissions,allow_other,suid", "dev,allow_other,no_default_permissions"] {
+            let text = parse(words).unwrap_err().0;
+            assert!(text.contains("no_default_permissions with allow_other"), "{text}");
+        }
+        assert!(parse("suid,nosuid,allow_other,no_default_permissions").is_ok());
+        assert!(parse("suid,dev,allow_other").unwrap().mount.suid);
     }
 
     #[test]

@@ -62,8 +62,10 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
         .filter(|word| !OF_KERNEL.iter().any(|known| word.starts_with(known)))
         .map(str::to_owned)
         .collect();
-    let Words { mount: wanted, memory, .. } = Words::parse(&said, flags(row))?;
-    let fixed = row.super_options.split(',').any(|word| word == "ro");
+    let words = Words::parse(&said, flags(row))?;
+    let (wanted, memory) = (words.mount.clone().of_file_system(row), words.memory);
+    words.judge_identities(&wanted)?;
+    let fixed = row.has("ro");
     let alone = table.iter().filter(|place| place.dev == row.dev).count() == 1;
     let daemon = || -> Outcome<Daemon> {
         daemon_of(registry, row)?.ok_or_else(|| {
@@ -74,7 +76,7 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
     if let Some(memory) = memory {
         daemon()?.ask(&json!({"ask": MEMORY, "bytes": memory.0}), &mut |_, _, _| {})?;
     }
-    if memory.is_some() && wanted == flags(row) {
+    if memory.is_some() && wanted == flags(row).of_file_system(row) {
         // The rest needs a superuser.
         return Ok(());
     }
