@@ -96,6 +96,13 @@ impl Holder {
         Ok(page)
     }
 
+    /// It keeps nothing any more. Our keeper ends by itself, and needs not be told.
+    pub fn let_go(&self) -> Outcome {
+        [CONNECTION, CONTROL, LEDGER, FACTS, LOST]
+            .iter()
+            .try_for_each(|name| self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None))
+    }
+
     /// For a mount that begins to write only now.
     pub fn keep_ledger(&self, ledger: &File) -> Outcome {
         self.keep(LEDGER, ledger)

@@ -45,6 +45,8 @@ pub struct Keeper {
     pub dir: PathBuf,
     /// Set for the server: what it is, and where relative words of the command line lead.
     pub environment: Vec<(&'static str, std::ffi::OsString)>,
+    /// No server follows one that died.
+    pub ends_on_crash: bool,
 }
 
 /// What reaches the keeper, all of it through its socket, so that nothing overtakes anything.
@@ -153,6 +155,16 @@ impl Keeper {
                 failures = 0;
                 continue;
             }
+            if self.ends_on_crash {
+                let how = status.map_or("is gone".to_owned(), |status| format!("ended: {status}"));
+                log::error!(
+                    "pool {}: the server {how}; with on_crash=end {} is dead until it is mounted again",
+                    self.pool,
+                    self.dir.display()
+                );
+                self.leave_dead(kept);
+                return Ok(1);
+            }
             failures = if begun.elapsed() > SOUND_AFTER { 1 } else { failures + 1 };
             let how = status.map_or("could not be started".to_owned(), |status| format!("ended: {status}"));
             if failures > FAILURES_MAX {
@@ -190,6 +202,20 @@ impl Keeper {
         command.spawn()
     }
 
+    /// Ends the connection, so that callers get an error. The mount stays where it is: programs that come to it must not write into the
+    /// directory below.
+    fn leave_dead(&self, kept: Vec<(String, File)>) {
+        drop(kept);
+        self.remove_control();
+    }
+
+    fn remove_control(&self) {
+        let control = self.registry.socket(&self.pool);
+        if let Err(error) = std::fs::remove_file(&control) {
+            log::warn!("{}: {error}", control.display());
+        }
+    }
+
     /// Ends the connection, so that callers get an error instead of waiting for ever, and takes the dead mount away, wherever it can be
     /// seen. Something else may stand by now where it was mounted first. By force: what a server left behind ([`terrane_fuse::forget`])
     /// may hold the connection as well, and waits for an answer.
@@ -201,10 +227,7 @@ impl Keeper {
                 log::warn!("{error}");
             }
         }
-        let control = self.registry.socket(&self.pool);
-        if let Err(error) = std::fs::remove_file(&control) {
-            log::warn!("{}: {error}", control.display());
-        }
+        self.remove_control();
     }
 }
 

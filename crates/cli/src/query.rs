@@ -36,7 +36,8 @@ pub struct Setting {
     pub value: String,
 }
 
-/// What can be asked. Everything but `Set`, `Inherit`, `Upgrade`, `Add`, `Remove`, `Collect`, `Rewrite` and `RewriteCancel` only reads.
+/// What can be asked. Everything but `Set`, `Inherit`, `Upgrade`, `Add`, `Remove`, `Collect`, `Rewrite`, `RewriteCancel` and `Clear` only
+/// reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Query {
     Status,
@@ -80,6 +81,8 @@ pub enum Query {
     /// How far that is.
     RewriteStatus,
     RewriteCancel,
+    /// Forgets what there is to tell of files that lost changes.
+    Clear,
     Zones,
     /// Every zone in its place.
     ZoneMap,
@@ -128,6 +131,7 @@ impl Query {
                 | Query::Collect { .. }
                 | Query::Rewrite { .. }
                 | Query::RewriteCancel
+                | Query::Clear
         )
     }
 
@@ -163,6 +167,7 @@ impl Query {
             }),
             Query::RewriteStatus => json!({"ask": "rewrite status"}),
             Query::RewriteCancel => json!({"ask": "rewrite cancel"}),
+            Query::Clear => json!({"ask": "clear"}),
             Query::Zones => json!({"ask": "zones"}),
             Query::ZoneMap => json!({"ask": "zone map"}),
             Query::Space => json!({"ask": "space"}),
@@ -228,6 +233,7 @@ impl Query {
             }
             "rewrite status" => Query::RewriteStatus,
             "rewrite cancel" => Query::RewriteCancel,
+            "clear" => Query::Clear,
             "zones" => Query::Zones,
             "zone map" => Query::ZoneMap,
             "space" => Query::Space,
@@ -278,6 +284,7 @@ impl Query {
             }
             Query::RewriteStatus => Ok(rewriting::status(live)),
             Query::RewriteCancel => rewriting::cancel(live),
+            Query::Clear => Ok(clear(live)),
             Query::Zones => Ok(inspect::zones(&live.pool)),
             Query::ZoneMap => Ok(inspect::zone_map(live)),
             Query::Space => inspect::space(live),
@@ -449,6 +456,7 @@ fn status(live: &Live) -> Value {
         "suspended": suspended,
         "damage": damage,
         "damaged": inspect::damaged(live, &status.damaged),
+        "lost_files": lost_files(live),
         "features": inspect::feature_names(&live.pool.label()),
         "reason": null,
     });
@@ -456,6 +464,28 @@ fn status(live: &Live) -> Value {
         row[key] = value;
     }
     row
+}
+
+/// Files that lost changes when a server of this mount died.
+fn lost_files(live: &Live) -> Value {
+    // Looked at by what has it open for a mount, and by nobody else.
+    let fs = live.fs.get();
+    let path = |ino: u64| {
+        let said = fs?.path_of(ino);
+        // The number has a key of its own.
+        Some(said.rsplit_once(" (inode ").map_or(said.clone(), |(path, _)| path.to_owned()))
+    };
+    let row = |ino: u64| json!({"inode": ino, "path": path(ino)});
+    let files = fs.map_or_else(Vec::new, |fs| fs.lost_files());
+    files.into_iter().take(LOST_FILES_MAX).map(row).collect()
+}
+
+/// Of more files only so many are named.
+const LOST_FILES_MAX: usize = 1000;
+
+fn clear(live: &Live) -> Value {
+    let files = live.fs.get().map_or(0, |fs| fs.clear_losses());
+    json!({"name": live.pool.name(), "lost_files": files})
 }
 
 /// What the pool did and does with its zones.
@@ -539,7 +569,7 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 49] = [
+pub const STATUS_KEYS: [&str; 50] = [
     "name",
     "id",
     "state",
@@ -587,6 +617,7 @@ pub const STATUS_KEYS: [&str; 49] = [
     "suspended",
     "damage",
     "damaged",
+    "lost_files",
     "features",
     "reason",
 ];

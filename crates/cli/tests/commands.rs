@@ -244,6 +244,7 @@ fn json_is_what_its_page_says() {
         ("pool iostat: pools", "pool iostat -j tank".to_owned()),
         ("pool iostat: pools", "pool iostat -j -w tank".to_owned()),
         ("pool gc: pools", "pool gc -j tank".to_owned()),
+        ("pool clear: pools", "pool clear -j tank".to_owned()),
         ("pool upgrade: pools", "pool upgrade -j tank".to_owned()),
         ("fs list: datasets", "fs list -j".to_owned()),
         ("fs get: properties", "fs get -j all tank".to_owned()),

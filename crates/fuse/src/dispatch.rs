@@ -11,6 +11,7 @@
 mod admin;
 mod askers;
 mod ioctl;
+mod loss;
 mod replay;
 mod xattr;
 
@@ -53,11 +54,13 @@ const SEEK_HOLE: u32 = libc::SEEK_HOLE.cast_unsigned();
 
 impl Handler for Dispatch {
     fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
+        self.refuse_where_lost(call)?;
         let answer =
             if call.header.resent() { self.answer_resent(call, reply) } else { self.answer(call, reply) };
         // Refused or not: a part of it may have been done.
         self.tell_of_set_ids(call, reply);
         answer?;
+        self.tell_cache_of_loss(call)?;
         self.keep_promises(call)
     }
 
@@ -281,8 +284,8 @@ impl Dispatch {
         Ok(())
     }
 
-    /// The kernel leaves set-id bits to us (HANDLE_KILLPRIV_V2), executes by the mode that it remembers, and hears of no mode in the answers
-    /// to these requests. So it must forget that mode before they are answered. What a dead server may have done counts as done.
+    /// The kernel leaves set-id bits to us (HANDLE_KILLPRIV_V2), executes by the mode that it remembers, and hears of no mode in the
+    /// answers to these requests. So it must forget that mode before they are answered. What a dead server may have done counts as done.
     fn tell_of_set_ids(&self, call: &Call<'_>, reply: &mut Reply) {
         let nodeid = match *call.request {
             Request::Write(write) if write.write_flags & proto::write::KILL_SUIDGID != 0 => {

@@ -158,6 +158,8 @@ pub struct Status {
     pub name: String,
     pub id: u64,
     pub txg: Txg,
+    /// The group that was imported.
+    pub imported: Txg,
     pub incarnation: u64,
     pub zone_size: u64,
     pub zones: u64,
@@ -339,6 +341,7 @@ impl Pool {
             name: label.name.clone(),
             id: self.pool_id,
             txg: self.txg.synced(),
+            imported: room.imported,
             incarnation: room.incarnation,
             zone_size: label.zone_size,
             zones: label.members().map(|(_, row)| u64::from(row.block_zones())).sum(),

@@ -233,6 +233,7 @@ impl Pool {
             zones,
             ahead: self.room_ahead(st, zones),
             empty_zones: st.alloc.empty_count() as u64,
+            imported: st.imported,
             incarnation: st.incarnation,
         }
     }

@@ -200,6 +200,8 @@ pub(crate) struct Room {
     pub ahead: u64,
     /// Told with the rest, so that a status is known while a group waits for a device.
     pub empty_zones: u64,
+    /// The group that was imported.
+    pub imported: Txg,
     pub incarnation: u64,
     /// Zones could not be read; when the next one is tried again.
     pub wakes_ns: Option<u64>,

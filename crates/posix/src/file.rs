@@ -94,7 +94,7 @@ impl Fs {
         let Ok(tx) = self.begin(Cost::NOTHING, &[(&inode.claims, Need::attrs())]) else { return };
         let mut state = inode.write();
         state.attrs.zpl.atime = stored(now);
-        if let Err(errno) = self.save(&tx, inode, &mut state) {
+        if let Err(errno) = self.save_read(&tx, inode, &mut state) {
             log::warn!("access time of object {} not stored: {errno}", inode.ino);
         }
     }
@@ -241,7 +241,9 @@ impl Fs {
         let mut state = inode.write();
         self.resize(&tx, &inode, &mut state, 0)?;
         state.content_changed(self.now());
-        self.save(&tx, &inode, &mut state)
+        self.save(&tx, &inode, &mut state)?;
+        self.forget_loss(ino);
+        Ok(())
     }
 
     /// Modes: 0, `KEEP_SIZE`, `PUNCH_HOLE|KEEP_SIZE`, `ZERO_RANGE`, `ZERO_RANGE|KEEP_SIZE`; others are

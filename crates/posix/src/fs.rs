@@ -7,6 +7,7 @@ use crate::errno::Errno;
 use crate::indexes::Indexes;
 use crate::inode::{Inode, InodeCache, State};
 use crate::layouts::Layouts;
+use crate::loss::{Loss, Losses};
 use crate::rebirth::Rebirth;
 use crate::rewrite::Rewriting;
 use crate::settle::Settling;
@@ -14,7 +15,7 @@ use crate::types::{Attr, Cred, Ino, SetAttr, SetTime, StatFs, Time, mode};
 use crate::unlinked::UnlinkedSet;
 use crate::widths::Widths;
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{ClaimedBlocks, Dataset, DatasetError, DnodeBlocks, Naming, ObjectZap};
 use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, ObjectSet, ObjectSpec};
@@ -59,7 +60,8 @@ pub struct Fs {
     pub(crate) ledger: OnceLock<Box<dyn Ledger>>,
     pub(crate) ahead: Mutex<Ahead>,
     pub(crate) ready: Ready,
-    succession: Option<Succession>,
+    /// Of a predecessor that died while its mount stands.
+    pub(crate) losses: Option<Losses>,
     root: Ino,
 }
 
@@ -67,14 +69,8 @@ pub struct Fs {
 pub trait Ledger: Send + Sync {
     fn note(&self, group: u64, ino: Ino);
 
-    /// Somebody was told that this inode lost changes, or it is gone: a further successor need not say it again.
-    fn told(&self, _ino: Ino) {}
-}
-
-/// What is known of a predecessor that died while its mount stands.
-struct Succession {
-    /// Changed by it, and not committed. Who asks for durability of one of these is told, once.
-    lost: Mutex<BTreeSet<Ino>>,
+    /// Who was told by now that this inode lost changes: a further successor need not say it again. `None`: nobody asks any more.
+    fn told(&self, _ino: Ino, _loss: Option<Loss>) {}
 }
 
 impl Fs {
@@ -163,15 +159,15 @@ impl Fs {
 
     /// Opens it for a mount that stands: the kernel knows inodes of which nobody told us, and may have unlinked ones open.
     ///
-    /// So an unlinked inode lives until the kernel forgets it. `lost` are the inodes whose last changes did not survive the
-    /// predecessor; the first `fsync` of each fails with `EIO`, because its caller believes that those changes are there.
+    /// So an unlinked inode lives until the kernel forgets it. `lost` are the inodes whose last changes did not survive a
+    /// predecessor, and who was told of it: see [`refuse_change`](Self::refuse_change) and [`fsync`](Self::fsync).
     ///
     /// One of them that is not there at all was made by changes that are gone, and the kernel knows its number: that answers `ESTALE`
     /// for as long as this `Fs` lives, and is given to nobody else. Which is why an object's number comes free only when its
     /// destruction is committed: a number in `lost` that is there is the inode that the kernel means.
-    pub fn take_over(dataset: Arc<Dataset>, lost: BTreeSet<Ino>) -> Result<Arc<Fs>, DatasetError> {
-        dataset.objects().withhold(lost.iter().copied());
-        let fs = Fs::open_as(dataset, Some(Succession { lost: Mutex::new(lost) }))?;
+    pub fn take_over(dataset: Arc<Dataset>, lost: BTreeMap<Ino, Loss>) -> Result<Arc<Fs>, DatasetError> {
+        dataset.objects().withhold(lost.keys().copied());
+        let fs = Fs::open_as(dataset, Some(Losses::new(lost)))?;
         match fs.unlinked.list(UNLINKED_HELD_MAX) {
             // Counted once, so that the kernel's FORGET finds them; what it does not know waits for the end of the mount.
             Ok(unlinked) => {
@@ -194,28 +190,11 @@ impl Fs {
         let _ = self.ledger.set(ledger);
     }
 
-    /// What a predecessor changed and did not commit, as [`take_over`](Self::take_over) was told, as far as nobody was told of it yet.
-    pub fn lost_inodes(&self) -> Vec<Ino> {
-        self.succession
-            .as_ref()
-            .map_or_else(Vec::new, |succession| succession.lost.lock().iter().copied().collect())
-    }
-
-    /// Nobody can ask for this inode's changes any more, and its number may get another one.
-    pub(crate) fn forget_loss(&self, ino: Ino) {
-        if let Some(succession) = &self.succession
-            && succession.lost.lock().remove(&ino)
-            && let Some(ledger) = self.ledger.get()
-        {
-            ledger.told(ino);
-        }
-    }
-
     pub(crate) fn is_successor(&self) -> bool {
-        self.succession.is_some()
+        self.losses.is_some()
     }
 
-    fn open_as(dataset: Arc<Dataset>, succession: Option<Succession>) -> Result<Arc<Fs>, DatasetError> {
+    fn open_as(dataset: Arc<Dataset>, losses: Option<Losses>) -> Result<Arc<Fs>, DatasetError> {
         let set = Arc::clone(dataset.objects());
         let master = dataset.master()?;
         let version = entry(&master, VERSION)?;
@@ -251,7 +230,7 @@ impl Fs {
             ledger: OnceLock::new(),
             ahead: Mutex::default(),
             ready: Ready::default(),
-            succession,
+            losses,
             root,
         });
         let record_size = fs.rewriting.record_size();
@@ -416,6 +395,9 @@ impl Fs {
         zpl.mtime = set.mtime.map_or(zpl.mtime, at);
         zpl.ctime = set.ctime.map_or(now, stored);
         self.save(&tx, &inode, &mut state)?;
+        if set.size == Some(0) {
+            self.forget_loss(ino);
+        }
         Ok(self.attr(&inode, &state))
     }
 
@@ -426,20 +408,10 @@ impl Fs {
         self.hold_cached(ino).is_some_and(|inode| inode.take_set_ids_went())
     }
 
-    /// What was done to this inode before is durable when it returns. (So is everything else of its group.)
+    /// What was done to this inode before is durable when it returns. (So is everything else of its group.) `EIO`: a predecessor died with
+    /// changes of it; so until a change was refused as well, and for a directory once.
     pub fn fsync(&self, ino: Ino, _data_only: bool) -> Result<(), Errno> {
-        if let Some(succession) = &self.succession
-            && succession.lost.lock().remove(&ino)
-        {
-            log::error!("fsync of inode {ino}: its changes before the crash are lost; answered EIO, once");
-            // The number of one that is not there stays lost, for as long as the mount stands.
-            if self.hold(ino).is_ok()
-                && let Some(ledger) = self.ledger.get()
-            {
-                ledger.told(ino);
-            }
-            return Err(Errno::EIO);
-        }
+        self.refuse_sync(ino)?;
         let inode = self.hold(ino)?;
         if let Some(group) = inode.changed() {
             self.set.commit()?;

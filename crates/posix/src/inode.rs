@@ -172,9 +172,13 @@ impl Inode {
 
     /// It is changed in this transaction. True: for the first time in its group.
     fn touch(&self, tx: &Tx) -> bool {
+        self.change(tx);
         let group = tx.txg().0;
-        self.changed.fetch_max(group, Ordering::AcqRel);
         self.noted.fetch_max(group, Ordering::Relaxed) < group
+    }
+
+    fn change(&self, tx: &Tx) {
+        self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
     }
 }
 
@@ -471,6 +475,14 @@ impl Fs {
         let bonus = state.attrs.bonus_now()?;
         inode.object().set_bonus(tx, bonus)?;
         self.touch(tx, inode);
+        Ok(())
+    }
+
+    /// The same for what a crash may cost without anybody missing it: that somebody read.
+    pub(crate) fn save_read(&self, tx: &Tx, inode: &Inode, state: &mut State) -> Result<(), Errno> {
+        let bonus = state.attrs.bonus_now()?;
+        inode.object().set_bonus(tx, bonus)?;
+        inode.change(tx);
         Ok(())
     }
 

@@ -15,6 +15,7 @@
 //! | `ahead` | which directories a walk comes to next |
 //! | `file` | bytes, holes, sizes |
 //! | `link`, `rename` | more names, fewer names, moved names |
+//! | `loss` | what a dead server lost, and who was told |
 //! | `settle` | what directories give back when they lost names |
 //! | `unlinked` | objects without a name, and what a crash left of them |
 //! | `acl` | access control lists: judged, kept one with the mode, inherited |
@@ -44,6 +45,7 @@ mod indexes;
 mod inode;
 mod layouts;
 mod link;
+mod loss;
 mod perm;
 mod rebirth;
 mod rename;
@@ -67,6 +69,7 @@ pub use attr::FLAG_XATTR;
 pub use errno::Errno;
 pub use fs::{Fs, Ledger};
 pub use hint::WRITE_HINT;
+pub use loss::Loss;
 pub use rewrite::{
     RecompressStatus, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus, RewriteStep,
 };

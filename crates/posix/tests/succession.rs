@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 use support::{Machine, Short};
-use terrane_posix::{Errno, Ino, Ledger, mode};
+use terrane_posix::{Errno, Ino, Ledger, Loss, SetAttr, mode};
 
 #[test]
 fn open_files_without_a_name_outlive_the_process() {
@@ -73,22 +73,24 @@ fn the_end_of_an_inherited_mount_leaves_nothing_unlinked() {
     assert_eq!(m.fs().unlinked_count(), Ok(0));
 }
 
+type Told = Vec<(Ino, Option<Loss>)>;
+
 /// Notes as a list.
 #[derive(Clone, Default)]
-struct Notes(Arc<Mutex<Vec<(u64, Ino)>>>, Arc<Mutex<Vec<Ino>>>);
+struct Notes(Arc<Mutex<Vec<(u64, Ino)>>>, Arc<Mutex<Told>>);
 
 impl Ledger for Notes {
     fn note(&self, group: u64, ino: Ino) {
         self.0.lock().unwrap().push((group, ino));
     }
 
-    fn told(&self, ino: Ino) {
-        self.1.lock().unwrap().push(ino);
+    fn told(&self, ino: Ino, loss: Option<Loss>) {
+        self.1.lock().unwrap().push((ino, loss));
     }
 }
 
 #[test]
-fn an_fsync_tells_once_what_a_crash_lost() {
+fn what_a_crash_lost_is_told_to_each_kind_of_call() {
     let mut m = Machine::new(14, &[]);
     let fs = m.fs();
     let root = fs.root();
@@ -112,11 +114,66 @@ fn an_fsync_tells_once_what_a_crash_lost() {
     fs.keep_ledger(Box::new(notes.clone()));
     assert_eq!(fs.bytes(half), b"first");
     assert_eq!(fs.fsync(safe, false), Ok(()));
-    assert_eq!(fs.fsync(half, true), Err(Errno::EIO));
-    assert_eq!(fs.fsync(never, true), Err(Errno::EIO));
-    assert_eq!(*notes.1.lock().unwrap(), [half], "the number of what never came to be stays lost");
+    for _ in 0..3 {
+        assert_eq!(fs.fsync(half, true), Err(Errno::EIO), "nothing was written anew");
+    }
+    assert_eq!(fs.refuse_change(safe), Ok(()));
+    assert_eq!(fs.refuse_change(half), Err(Errno::EIO));
+    assert_eq!(fs.refuse_change(half), Ok(()));
+    assert_eq!(fs.fsync(half, true), Ok(()));
+    assert_eq!((fs.fsync(never, true), fs.refuse_change(never)), (Err(Errno::EIO), Ok(())));
+    let told = |change_told, sync_told| (half, Some(Loss { change_told, sync_told }));
+    let noted = std::mem::take(&mut *notes.1.lock().unwrap());
+    let last = noted.last().copied().unwrap();
+    assert_eq!((noted[0], last), (told(false, true), told(true, true)));
+    assert!(noted.iter().all(|(ino, _)| *ino == half), "the number of what never came to be stays lost");
     fs.put(half, 0, b"again");
     assert_eq!(fs.fsync(half, true), Ok(()));
+    assert_eq!((fs.lost_files(), fs.lost_inodes()), (vec![half], vec![]), "administrators have not read it");
+    assert_eq!((fs.clear_losses(), fs.clear_losses()), (1, 0));
+    assert_eq!(notes.1.lock().unwrap().last(), Some(&(half, None)));
+}
+
+#[test]
+fn what_was_lost_matters_until_the_file_is_cut_to_nothing_or_gone() {
+    let mut m = Machine::new(19, &[]);
+    let root = m.fs().root();
+    let files: Vec<Ino> = ["cut", "shortened", "gone"].map(|name| m.fs().file(root, name).ino).into();
+    files.iter().for_each(|ino| m.fs().put(*ino, 0, b"stored"));
+    let dir = m.fs().dir(root, "dir").ino;
+    m.fs().sync().unwrap();
+    m.die(&[&files[..], &[dir]].concat());
+    let fs = m.fs();
+    assert_eq!(fs.lost_files(), files, "a directory is not told of");
+    let cut = |ino, size| {
+        let set = SetAttr { size: Some(size), ..SetAttr::default() };
+        fs.setattr(ino, &set, &support::ROOT_CRED).unwrap();
+    };
+    cut(files[0], 0);
+    cut(files[1], 3);
+    fs.unlink(root, b"gone").unwrap();
+    fs.forget(files[2], 1);
+    assert_eq!(fs.lost_files(), [files[1]]);
+    assert_eq!((fs.fsync(files[0], false), fs.fsync(files[1], false)), (Ok(()), Err(Errno::EIO)));
+    assert_eq!(
+        (fs.refuse_change(dir), fs.fsync(dir, false), fs.fsync(dir, false)),
+        (Ok(()), Err(Errno::EIO), Ok(()))
+    );
+}
+
+#[test]
+fn nobody_misses_that_somebody_read() {
+    let m = Machine::new(20, &[("atime", "on")]);
+    let fs = m.fs();
+    let file = fs.file(fs.root(), "read").ino;
+    fs.put(file, 0, b"bytes");
+    fs.sync().unwrap();
+    let notes = Notes::default();
+    fs.keep_ledger(Box::new(notes.clone()));
+    assert_eq!(fs.bytes(file), b"bytes");
+    assert!(notes.0.lock().unwrap().is_empty(), "only its time of access changed");
+    fs.put(file, 0, b"other");
+    assert_eq!(notes.0.lock().unwrap().len(), 1);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use terrane_object::{
 use terrane_pool::SystemEnv;
 use terrane_pool::inspect::Standing;
 use terrane_posix::{
-    ACL_ACCESS, ACL_DEFAULT, Errno, Fs, Ino, SetAttr, SetTime, SetXattr, WriteFlags, XATTR_LIST_MAX,
+    ACL_ACCESS, ACL_DEFAULT, Errno, Fs, Ino, Loss, SetAttr, SetTime, SetXattr, WriteFlags, XATTR_LIST_MAX,
     XATTR_SIZE_MAX,
 };
 use terrane_sim::attributes::{Home, home};
@@ -344,7 +344,7 @@ fn a_successor_keeps_the_attributes_of_open_files_and_gives_them_back() {
     let machine = Machine::import(&device, 8, false).unwrap();
     machine.check().unwrap();
     let dataset = Dataset::open_root(&machine.objects).unwrap();
-    let fs = Fs::take_over(Arc::new(dataset), [ino].into()).unwrap();
+    let fs = Fs::take_over(Arc::new(dataset), [(ino, Loss::default())].into()).unwrap();
     assert_eq!(get(&fs, ino, "user.listed").unwrap(), b"value");
     assert_eq!(get(&fs, ino, "user.7").unwrap(), [1; 33_000]);
     assert_eq!(get(&fs, ino, "user.lost"), Err(Errno::ENODATA));

@@ -218,6 +218,18 @@ impl Mount {
             Role::Command if self.foreground => Legacy::of_this_process()?,
             _ => None,
         };
+        if let Some(legacy) = &legacy
+            && words.ends_on_crash
+            && !legacy.facts.orderly
+        {
+            // With the last descriptor the connection ends, and callers get errors; the next start mounts anew.
+            if let Some(holder) = Holder::of_this_process() {
+                holder.let_go()?;
+            }
+            let (at, expected) = (legacy.facts.dir.display(), "a server that stepped back");
+            let found = "one that was killed, and on_crash=end";
+            return Err(Failure::refused(at, expected, found, "mount it again"));
+        }
         // The place of a mount that stands and has no server cannot be looked at.
         let dir = match (&legacy, given(DIR_VARIABLE)) {
             (Some(legacy), _) => legacy.facts.dir.clone(),
@@ -352,7 +364,8 @@ fn keep(registry: Registry, target: Target, dir: PathBuf, words: &Words) -> Outc
         (DIR_VARIABLE, dir.clone().into_os_string()),
         (SOURCE_VARIABLE, source),
     ];
-    match (Keeper { registry, pool: target.name, dir, environment }).run()? {
+    let ends_on_crash = words.ends_on_crash;
+    match (Keeper { registry, pool: target.name, dir, environment, ends_on_crash }).run()? {
         0 => Ok(()),
         code => std::process::exit(code.into()),
     }
@@ -543,10 +556,11 @@ impl Sync {
             return live::read_label(&target.path).map(drop);
         };
         // What the kernel still holds (pages written through mmap) first; it tells a FUSE server nothing of syncfs.
-        let is_written_back = write_back(&daemon, &places)?;
+        let written_back = write_back(&daemon, &places);
         let pool = daemon.greeting.pool.clone();
+        // Also where that failed: the rest is committed.
         daemon.ask(&json!({"ask": SYNC}), &mut |_, _, _| {})?;
-        if is_written_back {
+        if written_back? {
             return Ok(());
         }
         let remedy =

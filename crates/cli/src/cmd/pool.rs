@@ -1,5 +1,6 @@
 //! `terrane pool`: where devices are made a pool, found again, watched, and unmade.
 
+mod clear;
 mod devices;
 mod gc;
 mod import;
@@ -57,6 +58,9 @@ pub enum PoolCommand {
     Gc(gc::Gc),
     /// Forget a pool's name here, and touch nothing of the pool: also of one whose device is gone, or holds something else by now
     Forget(import::Forget),
+    /// Forget which files lost changes when a server was killed, once they were looked at
+    #[command(after_help = clear::HELP)]
+    Clear(clear::Clear),
     /// Make a pool unrecognisable: its labels are wiped, and with them everything in it is lost
     Destroy(Destroy),
     /// Show format version and feature flags of pools, and bring them up to date
@@ -96,7 +100,7 @@ pub struct Create {
 pub struct Status {
     /// Pools, by name or by device; without any: all that are known
     pools: Vec<String>,
-    /// Name the files whose blocks could not be read
+    /// Name the files whose blocks could not be read, and those that lost changes
     #[arg(short, long)]
     verbose: bool,
     /// JSON
@@ -154,6 +158,7 @@ impl PoolCommand {
             PoolCommand::Status(status) => status.run(),
             PoolCommand::Iostat(iostat) => iostat.run(),
             PoolCommand::Gc(gc) => gc.run(),
+            PoolCommand::Clear(clear) => clear.run(),
             PoolCommand::Upgrade(upgrade) => upgrade.run(),
             PoolCommand::List(list) => {
                 let (rows, failed) = statuses(&Registry::of_this_user()?, &list.pools)?;
@@ -422,12 +427,35 @@ impl Status {
                 found.push(format!("{count} blocks could not be read; `terrane pool status -v` names them"))
             }
         }
+        found.extend(self.lost_files(row));
         line("errors", if found.is_empty() { "none".to_owned() } else { found.join("\n           ") });
         out
     }
 }
 
 impl Status {
+    /// Files that lost changes with a server: named, or counted.
+    fn lost_files(&self, row: &Value) -> Vec<String> {
+        let files = row["lost_files"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let pool = row["name"].as_str().unwrap_or("POOL");
+        let one = |file: &Value| {
+            let path = file["path"].as_str().unwrap_or("?").escape_debug().to_string();
+            format!(
+                "{path}: changes lost, its server was killed; look at it, then `terrane pool clear {pool}`"
+            )
+        };
+        match (files.len(), self.verbose) {
+            (0, _) => Vec::new(),
+            (_, true) => files.iter().map(one).collect(),
+            (1, false) => vec![format!(
+                "a file lost changes when its server was killed; `terrane pool status -v {pool}` names it"
+            )],
+            (count, false) => vec![format!(
+                "{count} files lost changes when their server was killed; `terrane pool status -v {pool}` names them"
+            )],
+        }
+    }
+
     /// One device of several.
     fn device(&self, row: &Value) -> String {
         let number = |key: &str| row[key].as_u64().unwrap_or(0);

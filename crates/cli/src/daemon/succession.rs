@@ -13,7 +13,7 @@ use crate::holder::{self, Facts, Holder, Legacy};
 use crate::keeper::STEPPED_BACK;
 use crate::live::Live;
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
@@ -24,7 +24,7 @@ use std::time::Duration;
 use terrane_fuse::handover::{self, Ledger};
 use terrane_fuse::session::Negotiated;
 use terrane_fuse::{Mount, Session, SessionConfig};
-use terrane_posix::{AclType, Dataset, Fs, Ino, XattrHome};
+use terrane_posix::{AclType, Dataset, Fs, Ino, Loss, XattrHome};
 
 /// How long requests under way may take before this server ends without them.
 const BRAKE_PATIENCE: Duration = Duration::from_secs(60);
@@ -47,9 +47,9 @@ impl terrane_posix::Ledger for Notes {
         self.ledger.note(group, ino);
     }
 
-    fn told(&self, ino: Ino) {
+    fn told(&self, ino: Ino, loss: Option<Loss>) {
         if let Some(lost) = &self.lost {
-            lost.strike(ino);
+            lost.write_down(ino, loss);
         }
     }
 }
@@ -60,36 +60,51 @@ fn keep_ledger(fs: &Fs, ledger: Ledger, lost: Option<Lost>) -> Outcome<File> {
     Ok(file)
 }
 
-/// Inodes that lost changes, and whose users were not told. The ledger forgets them with the next commit; the kernel and programs
-/// with files open do not, however many servers come and go.
+/// Inodes that lost changes, and who was told. The ledger forgets them with the next commit; the kernel, programs with files open and
+/// administrators do not, however many servers come and go.
 struct Lost {
     file: File,
-    /// In ascending order, as they stand in the file, 8 bytes each.
+    /// In ascending order, as they stand in the file, 8 bytes each. There the two highest bits say who was told; numbers of objects have
+    /// fewer bits.
     numbers: Vec<Ino>,
 }
 
+const CHANGE_TOLD: u64 = 1 << 63;
+const SYNC_TOLD: u64 = 1 << 62;
+
+fn word(ino: Ino, loss: Loss) -> u64 {
+    let told = |is_told, bit| if is_told { bit } else { 0 };
+    ino | told(loss.change_told, CHANGE_TOLD) | told(loss.sync_told, SYNC_TOLD)
+}
+
+fn loss_of(word: u64) -> (Ino, Loss) {
+    let loss = Loss { change_told: word & CHANGE_TOLD != 0, sync_told: word & SYNC_TOLD != 0 };
+    (word & !(CHANGE_TOLD | SYNC_TOLD), loss)
+}
+
 impl Lost {
-    fn new(numbers: &BTreeSet<Ino>) -> Outcome<Lost> {
-        let numbers: Vec<Ino> = numbers.iter().copied().collect();
+    fn new(losses: &BTreeMap<Ino, Loss>) -> Outcome<Lost> {
+        let numbers: Vec<Ino> = losses.keys().copied().collect();
         let file = handover::memory_file("terrane-lost")?;
-        let raw: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let raw: Vec<u8> = losses.iter().flat_map(|(ino, loss)| word(*ino, *loss).to_le_bytes()).collect();
         file.write_all_at(&raw, 0)?;
         Ok(Lost { file, numbers })
     }
 
-    /// What a predecessor's says. Struck numbers are 0.
-    fn read(file: &File) -> Outcome<BTreeSet<Ino>> {
+    /// What a predecessor's says. Words that mean nothing any more are 0.
+    fn read(file: &File) -> Outcome<BTreeMap<Ino, Loss>> {
         let mut raw = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(0)];
         file.read_exact_at(&mut raw, 0)?;
-        let (numbers, _) = raw.as_chunks();
-        Ok(numbers.iter().map(|number| Ino::from_le_bytes(*number)).filter(|number| *number != 0).collect())
+        let (words, _) = raw.as_chunks();
+        Ok(words.iter().map(|word| loss_of(u64::from_le_bytes(*word))).filter(|(ino, _)| *ino != 0).collect())
     }
 
-    fn strike(&self, number: Ino) {
-        if let Ok(at) = self.numbers.binary_search(&number)
-            && let Err(error) = self.file.write_all_at(&[0; 8], 8 * at as u64)
+    fn write_down(&self, ino: Ino, loss: Option<Loss>) {
+        let word = loss.map_or(0, |loss| word(ino, loss));
+        if let Ok(at) = self.numbers.binary_search(&ino)
+            && let Err(error) = self.file.write_all_at(&word.to_le_bytes(), 8 * at as u64)
         {
-            log::warn!("inode {number} may be called lost once more: {error}");
+            log::warn!("inode {ino} may be called lost once more: {error}");
         }
     }
 }
@@ -134,12 +149,14 @@ pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
         return Err(Failure::refused(live.path.display(), expected, found, "bring the mounted device back"));
     }
     keep_agreed(&live.dataset, &legacy.facts.negotiated)?;
-    let committed = live.pool.status().txg.0;
+    // What this import found, whatever was committed since.
+    let committed = live.pool.status().imported.0;
     let ledger = legacy.ledger.as_ref().map(|file| Ledger::map(file.try_clone()?)).transpose()?;
-    let mut lost = match &ledger {
+    let lost = match &ledger {
         Some(ledger) if !legacy.facts.orderly => ledger.after(committed),
         _ => BTreeSet::new(),
     };
+    let mut lost: BTreeMap<Ino, Loss> = lost.iter().map(|ino| (*ino, Loss::default())).collect();
     if !legacy.facts.orderly {
         let count = lost.len();
         log::warn!(
@@ -147,7 +164,10 @@ pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
         );
     }
     if let Some(file) = &legacy.lost {
-        lost.append(&mut Lost::read(file)?);
+        // What was lost again has to be told again.
+        for (ino, loss) in Lost::read(file)? {
+            lost.entry(ino).or_insert(loss);
+        }
     }
     let holder = Holder::of_this_process();
     let list = if lost.is_empty() { None } else { Some(Lost::new(&lost)?) };
@@ -235,11 +255,16 @@ mod tests {
 
     #[test]
     fn what_was_lost_is_remembered_until_somebody_was_told() {
-        let lost = Lost::new(&BTreeSet::from([7, u64::MAX, 300])).unwrap();
-        assert_eq!(Lost::read(&lost.file).unwrap(), BTreeSet::from([7, 300, u64::MAX]));
-        lost.strike(300);
-        lost.strike(8);
+        let (none, change) = (Loss::default(), Loss { change_told: true, sync_told: false });
+        let both = Loss { change_told: true, sync_told: true };
+        let largest = (1 << 48) - 1;
+        let lost = Lost::new(&[(7, none), (largest, change), (300, both), (301, none)].into()).unwrap();
+        let read = |lost: &Lost| Lost::read(&lost.file).unwrap().into_iter().collect::<Vec<_>>();
+        assert_eq!(read(&lost), [(7, none), (300, both), (301, none), (largest, change)]);
+        lost.write_down(7, Some(Loss { sync_told: true, ..none }));
+        lost.write_down(300, None);
+        lost.write_down(8, None);
         let again = Lost::new(&Lost::read(&lost.file).unwrap()).unwrap();
-        assert_eq!(Lost::read(&again.file).unwrap(), BTreeSet::from([7, u64::MAX]));
+        assert_eq!(read(&again), [(7, Loss { sync_told: true, ..none }), (301, none), (largest, change)]);
     }
 }

@@ -129,8 +129,8 @@ impl MountOptions {
         MountOptions { read_only, dev, suid, exec, nosymfollow, atime, source: other.source.clone(), ..self }
     }
 
-    /// Everybody may enter and do everything, so what is there can have been made by anybody: it must give nobody another's identity, and no
-    /// way to a device.
+    /// Everybody may enter and do everything, so what is there can have been made by anybody: it must give nobody another's identity,
+    /// and no way to a device.
     pub fn is_open_to_all(&self) -> bool {
         self.allow_other && !self.default_permissions
     }

@@ -7,7 +7,7 @@ use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::{BlockPtr, ObjectId, Objects, Pool};
 use terrane_pool::{CreateOptions, Env, ImportOptions, SeededEnv, SystemEnv};
-use terrane_posix::{Attr, Cred, Errno, Fs, Ino, SetAttr, WriteFlags};
+use terrane_posix::{Attr, Cred, Errno, Fs, Ino, Loss, SetAttr, WriteFlags};
 
 pub const ROOT_CRED: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 pub const USER: Cred = Cred { uid: 1000, gid: 100, umask: 0 };
@@ -150,7 +150,7 @@ impl Machine {
         let Mounted { pool, objects, fs } = self.mounted.take().unwrap();
         pool.abandon();
         drop((fs, objects, pool));
-        let lost = lost.iter().copied().collect();
+        let lost = lost.iter().map(|ino| (*ino, Loss::default())).collect();
         self.mount_as(|dataset| Fs::take_over(dataset, lost).unwrap());
     }
 

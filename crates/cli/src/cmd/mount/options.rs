@@ -33,6 +33,8 @@ Options after -o, separated by commas:
   direct_io, nodirect_io  the kernel caches no file contents
   birth_times, nobirth_times  statx shows when files were made, for a request more at the first stat of each (nobirth_times)
   uring, nouring          requests come through io_uring where the kernel allows it; a mount that ends with its daemon (nouring)
+  on_crash=continue|end   what follows when the server is killed: another one goes on, and what no commit had is lost (continue), or
+                          the mount ends and its callers get errors until it is mounted again
   threads=COUNT           threads that read requests, 3 to 64 (8)
   max_background=COUNT    requests under way in the background (64)
   entry_timeout=, attr_timeout=, negative_timeout=SECONDS
@@ -55,6 +57,8 @@ pub struct Words {
     pub record: Option<PathBuf>,
     /// Those that hold for a pool and all places where it is mounted.
     pub of_pool: Vec<String>,
+    /// A server that dies takes the mount with it.
+    pub ends_on_crash: bool,
     /// `suid` or `dev`, if one of them was said.
     identities: Option<&'static str>,
 }
@@ -69,6 +73,7 @@ impl Words {
             remount: false,
             record: None,
             of_pool: Vec::new(),
+            ends_on_crash: false,
             identities: None,
         };
         for word in words.iter().flat_map(|words| words.split(',')).filter(|word| !word.is_empty()) {
@@ -112,6 +117,9 @@ impl Words {
                 let txg = value.parse().map_err(|_| bad("the number of a transaction group"))?;
                 import.rewind = Some(Txg(txg));
             }
+            Some(("on_crash", "continue")) => self.ends_on_crash = false,
+            Some(("on_crash", "end")) => self.ends_on_crash = true,
+            Some(("on_crash", _)) => return Err(bad("on_crash=continue or on_crash=end")),
             // The server has another working directory than who mounts.
             Some(("record", value)) => {
                 let path = Some(PathBuf::from(value)).filter(|path| path.is_absolute());
@@ -205,6 +213,7 @@ mod tests {
             "compression=best",
             "recordsize=3",
             "record=trace",
+            "on_crash=stop",
         ] {
             let text = parse(word).unwrap_err().0;
             assert!(text.contains(&format!("{word:?}")) && text.contains("memory=SIZE"), "{text}");

@@ -31,6 +31,18 @@ pub(in crate::dispatch) fn served_with(props: &[(&str, &str)]) -> (Dispatch, Arc
     (Dispatch::new(Arc::clone(&fs), &MountOptions::default(), Arc::default()), fs)
 }
 
+/// A file of that name holds these bytes and has lost changes with a server that died.
+pub(in crate::dispatch) fn served_after(stored: &[u8]) -> (Dispatch, Arc<Fs>, Ino) {
+    let (_, fs) = served();
+    let file = fs.create(fs.root(), b"file", FILE, &Cred::default()).unwrap().ino;
+    fs.write(file, 0, stored, WriteFlags::default()).unwrap();
+    fs.create(fs.root(), b"other", FILE, &Cred::default()).unwrap();
+    fs.sync().unwrap();
+    let lost = [(file, terrane_posix::Loss::default())].into();
+    let fs = Fs::take_over(Arc::clone(fs.dataset()), lost).unwrap();
+    (Dispatch::new(Arc::clone(&fs), &MountOptions::default(), Arc::default()), fs, file)
+}
+
 /// What a kernel without any abilities agrees on.
 pub(in crate::dispatch) const AGREED: Negotiated = Negotiated {
     minor: 45,

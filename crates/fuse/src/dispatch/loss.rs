@@ -1,0 +1,71 @@
+//! Telling programs what a dead server lost.
+//!
+//! Opens are not sent to us, so nobody knows which program had a file open before the crash. The first request that changes the file,
+//! gives it attributes or publishes it under a name is refused, whoever sends it: see [`terrane_posix::Fs::refuse_change`]. What takes
+//! the content or the name away needs nothing of what was lost.
+//!
+//! What the page cache writes was accepted already, and would be lost on top of the rest: it is carried out, and answered with an error all
+//! the same. The kernel then tells whoever maps or closes the file.
+
+use super::{Answer, Dispatch};
+use crate::proto::{self, Request, fattr};
+use crate::session::Call;
+use terrane_posix::{Ino, RENAME_EXCHANGE};
+
+impl Dispatch {
+    /// Before anything is done.
+    pub(super) fn refuse_where_lost(&self, call: &Call<'_>) -> Answer {
+        if !self.fs.has_losses() {
+            return Ok(());
+        }
+        let node = self.ino(call.header.nodeid);
+        match *call.request {
+            Request::Write(write) if write.write_flags & proto::write::CACHE == 0 => {
+                self.fs.refuse_change(node)
+            }
+            // Change times come from a cache that writes back, and nobody hears of an error.
+            Request::Setattr(set) if set.valid & fattr::CTIME == 0 && !cuts_to_nothing(&set) => {
+                self.fs.refuse_change(node)
+            }
+            Request::Fallocate(_) | Request::Setxattr(_) | Request::Removexattr { .. } => {
+                self.fs.refuse_change(node)
+            }
+            Request::CopyFileRange { copy, .. } => self.fs.refuse_change(self.ino(copy.nodeid_out)),
+            Request::Link { nodeid, .. } => self.fs.refuse_change(self.ino(nodeid)),
+            Request::Rename { name, new_dir, new_name, flags } => {
+                self.refuse_name(node, name)?;
+                if flags & RENAME_EXCHANGE == 0 {
+                    Ok(())
+                } else {
+                    self.refuse_name(self.ino(new_dir), new_name)
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// After it was done.
+    pub(super) fn tell_cache_of_loss(&self, call: &Call<'_>) -> Answer {
+        match *call.request {
+            Request::Write(write) if write.write_flags & proto::write::CACHE != 0 && self.fs.has_losses() => {
+                self.fs.refuse_change(self.ino(call.header.nodeid))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn refuse_name(&self, dir: Ino, name: &[u8]) -> Answer {
+        // What is not there is the answer's own matter.
+        let Ok(found) = self.fs.lookup(dir, name) else { return Ok(()) };
+        // It was only looked at: the kernel is not told of it.
+        self.fs.forget(found.ino, 1);
+        self.fs.refuse_change(found.ino)
+    }
+}
+
+fn cuts_to_nothing(set: &proto::SetattrIn) -> bool {
+    set.valid & fattr::SIZE != 0 && set.size == 0
+}
+
+#[cfg(test)]
+mod tests;

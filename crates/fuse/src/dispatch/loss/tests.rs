@@ -1,0 +1,91 @@
+use super::super::replay::tests::{AGREED, ask_about, served_after};
+use super::*;
+use crate::proto::{FallocateIn, SetattrIn, WriteIn};
+use crate::reply::Errno;
+use terrane_posix::{Cred, SetAttr};
+
+const EIO: Result<Vec<u8>, Errno> = Err(Errno::EIO);
+
+fn setattr(valid: u32, size: u64) -> Request<'static> {
+    Request::Setattr(SetattrIn { valid, size, ..SetattrIn::decode(&[0; SetattrIn::SIZE]).unwrap() })
+}
+
+fn write(write_flags: u32) -> Request<'static> {
+    Request::Write(WriteIn { offset: 0, write_flags, flags: 0, data: b"new" })
+}
+
+#[test]
+fn the_first_change_of_a_file_that_lost_some_is_refused() {
+    let range = FallocateIn { fh: 0, offset: 0, length: 10, mode: 0, padding: 0 };
+    let to = |flags| Request::Rename { name: b"file", new_dir: proto::ROOT_ID, new_name: b"other", flags };
+    // Each beside the node that it is sent to; 0: the file.
+    let changes = [
+        (0, write(0)),
+        (0, setattr(fattr::SIZE, 3)),
+        (0, setattr(fattr::MODE, 0)),
+        (0, setattr(fattr::MTIME, 0)),
+        (0, Request::Fallocate(range)),
+        (0, Request::Removexattr { name: b"user.x" }),
+        (proto::ROOT_ID, to(0)),
+        (proto::ROOT_ID, to(RENAME_EXCHANGE)),
+    ];
+    for (node, change) in changes {
+        let (dispatch, fs, file) = served_after(b"stored");
+        let node = if node == 0 { file } else { node };
+        let ask = || ask_about(&dispatch, node, &AGREED, false, change);
+        assert_eq!(ask(), EIO, "{change:?}");
+        let mut stored = Vec::new();
+        fs.read(file, 0, 99, &mut stored).unwrap();
+        assert_eq!(stored, b"stored", "{change:?}");
+        assert_ne!(ask(), EIO, "{change:?}");
+    }
+}
+
+#[test]
+fn a_copy_into_it_and_a_link_to_it_are_refused() {
+    let (dispatch, fs, file) = served_after(b"stored");
+    let link = Request::Link { nodeid: file, name: b"link" };
+    assert_eq!(ask_about(&dispatch, proto::ROOT_ID, &AGREED, false, link), EIO);
+    let (dispatch, other, file) = served_after(b"stored");
+    let from = other.create(other.root(), b"from", 0o644, &Cred::default()).unwrap().ino;
+    let copy = proto::CopyFileRangeIn {
+        fh_in: 0,
+        off_in: 0,
+        nodeid_out: file,
+        fh_out: 0,
+        off_out: 0,
+        len: 4,
+        flags: 0,
+    };
+    assert_eq!(ask_about(&dispatch, from, &AGREED, false, Request::CopyFileRange { copy, wide: true }), EIO);
+    assert_eq!(fs.lookup(fs.root(), b"link").unwrap_err(), Errno(libc::ENOENT));
+}
+
+#[test]
+fn what_the_page_cache_writes_is_carried_out_and_answered_with_an_error() {
+    let (dispatch, fs, file) = served_after(b"stored");
+    assert_eq!(ask_about(&dispatch, file, &AGREED, false, write(proto::write::CACHE)), EIO);
+    let mut stored = Vec::new();
+    fs.read(file, 0, 99, &mut stored).unwrap();
+    assert_eq!(stored, b"newred");
+    assert!(ask_about(&dispatch, file, &AGREED, false, write(proto::write::CACHE)).is_ok());
+}
+
+#[test]
+fn what_needs_nothing_of_what_was_lost_is_done() {
+    let (dispatch, fs, file) = served_after(b"stored");
+    let times = setattr(fattr::CTIME | fattr::MTIME, 0);
+    assert!(ask_about(&dispatch, file, &AGREED, false, times).is_ok(), "nobody would hear of the error");
+    let mkdir = Request::Mkdir { name: b"dir", mode: 0o755, umask: 0 };
+    assert!(ask_about(&dispatch, proto::ROOT_ID, &AGREED, false, mkdir).is_ok());
+    assert!(ask_about(&dispatch, file, &AGREED, false, setattr(fattr::SIZE, 0)).is_ok());
+    assert!(ask_about(&dispatch, file, &AGREED, false, write(0)).is_ok(), "all of it is new");
+    let set = SetAttr { size: Some(9), ..SetAttr::default() };
+    fs.setattr(file, &set, &Cred::default()).unwrap();
+    assert!(!fs.has_losses());
+
+    let (dispatch, fs, file) = served_after(b"stored");
+    assert!(ask_about(&dispatch, proto::ROOT_ID, &AGREED, false, Request::Unlink { name: b"file" }).is_ok());
+    fs.forget(file, 1);
+    assert!(!fs.has_losses());
+}

@@ -1,0 +1,151 @@
+//! What a predecessor died with, and who was told.
+//!
+//! A server that is killed takes the changes with it that no commit has. After a power cut the programs that made them are gone too; here
+//! they live on, and one that goes on writing would leave a file whose middle was never stored, with no error anywhere. So programs are
+//! told, each kind of call once: the first change of such a file is refused, and so is `fsync`, again and again, until a change was refused
+//! as well. A program that tries `fsync` again has written nothing anew, so it must not succeed the second time.
+//!
+//! What was lost does not matter any more when the file is cut to nothing or goes. Otherwise it stays in a list for administrators until
+//! they have read it ([`Fs::clear_losses`]).
+//!
+//! A directory that lost changes is in nobody's way: who made a name that is gone is told when it uses the name. Its first `fsync` fails.
+
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::types::{Ino, mode};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+
+/// Who was told that an inode lost changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// A change of it was refused.
+    pub change_told: bool,
+    /// So was an `fsync`.
+    pub sync_told: bool,
+}
+
+impl Loss {
+    /// Nobody else is told. It is still in the list.
+    pub fn is_told(self) -> bool {
+        self.change_told && self.sync_told
+    }
+}
+
+/// Everything that was lost and matters still.
+#[derive(Debug)]
+pub(crate) struct Losses {
+    list: Mutex<BTreeMap<Ino, Loss>>,
+}
+
+impl Losses {
+    pub fn new(lost: BTreeMap<Ino, Loss>) -> Self {
+        Losses { list: Mutex::new(lost) }
+    }
+}
+
+impl Fs {
+    /// What a predecessor changed and did not commit, as [`take_over`](Self::take_over) was told, as far as not everybody was told of it.
+    pub fn lost_inodes(&self) -> Vec<Ino> {
+        let untold = |(ino, loss): (&Ino, &Loss)| (!loss.is_told()).then_some(*ino);
+        self.losses
+            .as_ref()
+            .map_or_else(Vec::new, |losses| losses.list.lock().iter().filter_map(untold).collect())
+    }
+
+    /// The files among them, whether somebody was told or not: for administrators, until they say that they know.
+    pub fn lost_files(&self) -> Vec<Ino> {
+        let all: Vec<Ino> =
+            self.losses.as_ref().map_or_else(Vec::new, |losses| losses.list.lock().keys().copied().collect());
+        all.into_iter().filter(|ino| self.is_file(*ino)).collect()
+    }
+
+    /// Somebody has read the list; nobody is told any more. Returns how many files were in it.
+    pub fn clear_losses(&self) -> usize {
+        let files = self.lost_files();
+        files.iter().for_each(|ino| self.forget_loss(*ino));
+        files.len()
+    }
+
+    /// Whether [`refuse_change`](Self::refuse_change) may refuse anything.
+    pub fn has_losses(&self) -> bool {
+        self.losses.as_ref().is_some_and(|losses| !losses.list.lock().is_empty())
+    }
+
+    /// For whoever is about to change this inode, or to publish it under a name. `EIO`, once: it is a file that lost earlier changes, which
+    /// the caller believes to be there.
+    pub fn refuse_change(&self, ino: Ino) -> Result<(), Errno> {
+        let Some(losses) = &self.losses else { return Ok(()) };
+        let untold = losses.list.lock().get(&ino).is_some_and(|loss| !loss.change_told);
+        // Looked at with no lock held: it may have to be read.
+        if !untold || !self.is_file(ino) {
+            return Ok(());
+        }
+        let Some(loss) = self.note_told(ino, |loss| !std::mem::replace(&mut loss.change_told, true)) else {
+            return Ok(());
+        };
+        let rest = if loss.is_told() { "; nobody else is told" } else { "" };
+        log::error!(
+            "a change of inode {ino}: earlier ones are lost since the server died; answered EIO, once{rest}"
+        );
+        Err(Errno::EIO)
+    }
+
+    /// For `fsync`. `EIO`: changes are lost that the caller wants to be durable.
+    pub(crate) fn refuse_sync(&self, ino: Ino) -> Result<(), Errno> {
+        let Some(losses) = &self.losses else { return Ok(()) };
+        if !losses.list.lock().contains_key(&ino) {
+            return Ok(());
+        }
+        let told = if self.is_file(ino) {
+            self.note_told(ino, |loss| {
+                let refused = !loss.is_told();
+                loss.sync_told = true;
+                refused
+            })
+        } else {
+            let told = losses.list.lock().remove(&ino);
+            // The number of one that is not there stays lost, for as long as the mount stands.
+            if told.is_some() && self.hold(ino).is_ok() {
+                self.write_down(ino, None);
+            }
+            told
+        };
+        if told.is_none() {
+            return Ok(());
+        }
+        log::error!("fsync of inode {ino}: its changes before the server died are lost; answered EIO");
+        Err(Errno::EIO)
+    }
+
+    /// It holds nothing of what it held when changes were lost, it is gone, or somebody knows: nobody is told any more, and its number may
+    /// get another one.
+    pub(crate) fn forget_loss(&self, ino: Ino) {
+        if let Some(losses) = &self.losses
+            && losses.list.lock().remove(&ino).is_some()
+        {
+            self.write_down(ino, None);
+        }
+    }
+
+    /// What `tell` makes of a loss is written down. `None`: there is none, or `tell` says that there was nothing to tell.
+    fn note_told(&self, ino: Ino, tell: impl FnOnce(&mut Loss) -> bool) -> Option<Loss> {
+        let mut list = self.losses.as_ref()?.list.lock();
+        let loss = list.get_mut(&ino)?;
+        let refused = tell(loss);
+        let loss = *loss;
+        drop(list);
+        self.write_down(ino, Some(loss));
+        refused.then_some(loss)
+    }
+
+    fn write_down(&self, ino: Ino, loss: Option<Loss>) {
+        if let Some(ledger) = self.ledger.get() {
+            ledger.told(ino, loss);
+        }
+    }
+
+    fn is_file(&self, ino: Ino) -> bool {
+        self.hold(ino).is_ok_and(|inode| inode.read().attrs.file_type() == mode::S_IFREG)
+    }
+}
