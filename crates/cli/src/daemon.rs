@@ -36,7 +36,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use succession::Estate;
 use terrane_fuse::handover;
-use terrane_fuse::mount::{MountError, mounted};
+use terrane_fuse::mount::{Atime, MountError, TableWatch, Via, mounted};
 use terrane_fuse::session::{Brake, Negotiated};
 use terrane_fuse::{Dispatch, Metrics, MountOptions, Session, UnmountHandle};
 use terrane_pool::{ImportOptions, Pool};
@@ -228,6 +228,8 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
         let shared = Arc::clone(&shared);
         std::thread::spawn(move || metrics::serve(listener, Arc::new(move || shared.metrics_page())));
     }
+    // Before the house is kept, which looks at the flags that a remount has changed.
+    let dispatch = Dispatch::new(Arc::clone(&shared.fs), &plan.mount, Arc::clone(&shared.metrics));
     let keeping = Arc::clone(&shared);
     // After a take-over, what has no name may be open.
     let drains = matches!(origin, Origin::New(_));
@@ -238,7 +240,7 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
         std::thread::spawn(move || bear_again(&bearing)),
     ];
 
-    let served = answer_kernel(&plan, &shared, session, origin, ready);
+    let served = answer_kernel(&plan, &shared, session, origin, &dispatch, ready);
     log::info!("pool {}: the mount on {} is gone", plan.target.name, plan.dir.display());
     shared.end_housekeeping();
     let exported = shared.live.pool.export().map_err(|error| error.to_string());
@@ -356,9 +358,9 @@ fn answer_kernel(
     shared: &Shared,
     session: Session,
     origin: Origin,
+    dispatch: &Dispatch,
     ready: impl FnOnce(),
 ) -> Outcome {
-    let dispatch = Dispatch::new(Arc::clone(&shared.fs), &plan.mount, Arc::clone(&shared.metrics));
     let dir = plan.dir.display();
     let served = match origin {
         Origin::New(estate) => {
@@ -378,12 +380,12 @@ fn answer_kernel(
             let device = plan.target.path.display();
             log::info!(device:%, read_only = plan.mount.read_only; "mounted on {dir}");
             ready();
-            session.run_negotiated(&negotiated, &dispatch)
+            session.run_negotiated(&negotiated, dispatch)
         }
         Origin::Inherited(negotiated) => {
             log::info!("the mount on {dir} goes on");
             ready();
-            session.resume(&negotiated, &dispatch, succession::forgetter())
+            session.resume(&negotiated, dispatch, succession::forgetter())
         }
     };
     served.map_err(Failure::io("answering the kernel on", &plan.dir))
@@ -422,9 +424,49 @@ fn keep_house(shared: &Shared, drains: bool) {
     if drains {
         drain_unlinked(shared);
     }
+    let mut flags = FlagWatch::new(shared);
     // About once in a group: what lost names in one is settled in the next.
     while !shared.live.pool.is_read_only() && !shared.rest(SETTLE_PERIOD) {
+        flags.look(shared);
         while shared.fs.settle_names() && !shared.is_ending() {}
+    }
+}
+
+/// Flags of our places that a remount changes and the kernel tells us nothing of: those about times of access, which are kept here.
+struct FlagWatch {
+    /// `None`: the table of mounts cannot be watched.
+    table: Option<TableWatch>,
+    seen: Option<Atime>,
+}
+
+impl FlagWatch {
+    fn new(shared: &Shared) -> FlagWatch {
+        let table = TableWatch::new().inspect_err(|error| log::warn!("/proc/self/mountinfo: {error}")).ok();
+        let mut watch = FlagWatch { table, seen: None };
+        watch.read(shared);
+        // What fusermount3 mounts does not always have the flags that were said.
+        if Via::of_this_process() == Via::Kernel
+            && let Some(atime) = watch.seen
+        {
+            shared.fs.set_access_times(atime.into());
+        }
+        watch
+    }
+
+    fn look(&mut self, shared: &Shared) {
+        let before = self.seen;
+        if self.table.as_ref().is_some_and(TableWatch::has_changed) {
+            self.read(shared);
+        }
+        if let Some(atime) = self.seen.filter(|_| self.seen != before) {
+            shared.fs.set_access_times(atime.into());
+        }
+    }
+
+    fn read(&mut self, shared: &Shared) {
+        let rows = mounted().unwrap_or_default();
+        let atime = Atime::of_places(rows.iter().filter(|row| row.dev == shared.greeting.dev));
+        self.seen = atime.or(self.seen);
     }
 }
 

@@ -18,14 +18,14 @@ mod xattr;
 use crate::cache_policy::CachePolicy;
 use crate::metrics::Metrics;
 use crate::mount::MountOptions;
-use crate::proto::{self, CreateIn, Header, Request, SetattrIn, WriteIn, fattr};
+use crate::proto::{self, CreateIn, Header, ReadIn, Request, SetattrIn, WriteIn, fattr};
 use crate::reply::{DirReply, Errno, Reply, attr};
 use crate::session::{Call, Handler, Negotiated};
 use askers::Askers;
 pub use ioctl::{GET_WRITE_HINT, SET_WRITE_HINT};
 use std::sync::Arc;
 use std::time::Duration;
-use terrane_posix::{Attr, Cred, Fs, Ino, SetAttr, SetTime, Time, WriteFlags};
+use terrane_posix::{Attr, Cred, DirEntry, Fs, Ino, Reading, SetAttr, SetTime, Time, WriteFlags};
 
 /// Answers the requests of one mount from one file system.
 pub struct Dispatch {
@@ -46,6 +46,7 @@ const EINVAL: Errno = Errno(libc::EINVAL);
 /// "I have no such operation": the kernel does not ask again, and does what it can alone.
 const ENOSYS: Errno = Errno(libc::ENOSYS);
 const O_TRUNC: u32 = libc::O_TRUNC.cast_unsigned();
+const O_NOATIME: u32 = libc::O_NOATIME.cast_unsigned();
 const O_DIRECT: u32 = libc::O_DIRECT.cast_unsigned();
 const O_SYNC: u32 = libc::O_SYNC.cast_unsigned();
 const O_DSYNC: u32 = libc::O_DSYNC.cast_unsigned();
@@ -105,6 +106,12 @@ fn bounded(size: u32, negotiated: &Negotiated) -> u32 {
     size.min(negotiated.max_write)
 }
 
+/// By what the file was opened with.
+fn reading(read: &ReadIn) -> Reading {
+    // Who goes past the caches wants nothing put into them.
+    Reading { alone: read.flags & O_DIRECT != 0, quiet: read.flags & O_NOATIME != 0 }
+}
+
 fn set_attr(wire: &SetattrIn) -> SetAttr {
     let given = |bit| wire.valid & bit != 0;
     let time = |given_at, now, secs, nanos| match (given(given_at), given(now)) {
@@ -127,6 +134,7 @@ fn set_attr(wire: &SetattrIn) -> SetAttr {
 impl Dispatch {
     /// `metrics` hears of every request.
     pub fn new(fs: Arc<Fs>, options: &MountOptions, metrics: Arc<Metrics>) -> Self {
+        fs.set_access_times(options.atime.into());
         let dirsync = options.dirsync || options.sync;
         // The kernel knows the root without ever having asked for it. Counted as if it had, it stays in memory between requests, and
         // the index of its names with it.
@@ -200,15 +208,13 @@ impl Dispatch {
             Request::Opendir(_) if negotiated.stateless_opendir() => Err(ENOSYS),
             Request::Opendir(_) => Ok(attr::put_open(reply, self.policy.dir_flags())),
             Request::Release | Request::Releasedir => Ok(()),
-            // Who goes past the caches wants nothing put into them.
-            Request::Read(read) if read.flags & O_DIRECT != 0 => {
-                fs.read_alone(node, read.offset, bounded(read.size, negotiated), reply.tail())
+            Request::Read(read) => {
+                fs.read_as(node, read.offset, bounded(read.size, negotiated), reading(&read), reply.tail())
             }
-            Request::Read(read) => fs.read(node, read.offset, bounded(read.size, negotiated), reply.tail()),
             Request::Write(write) => self.write(node, &write, reply),
-            Request::Readdir(read) => self.readdir(node, read.offset, bounded(read.size, negotiated), reply),
+            Request::Readdir(read) => self.readdir(node, &read, bounded(read.size, negotiated), reply),
             Request::Readdirplus(read) => {
-                self.readdirplus(call.header.pid, node, read.offset, bounded(read.size, negotiated), reply)
+                self.readdirplus(call.header.pid, node, &read, bounded(read.size, negotiated), reply)
             }
 
             Request::Fsync { data_only } | Request::Fsyncdir { data_only } => fs.fsync(node, data_only),
@@ -384,21 +390,23 @@ impl Dispatch {
         Ok(())
     }
 
-    fn readdir(&self, dir: Ino, offset: u64, size: u32, reply: &mut Reply) -> Answer {
+    fn readdir(&self, dir: Ino, read: &ReadIn, size: u32, reply: &mut Reply) -> Answer {
         let mut out = DirReply::new(reply, usize::try_from(size).unwrap_or(0));
-        self.fs.readdir(dir, offset, &mut |entry| out.entry(entry.ino, entry.next, entry.kind, entry.name))
+        let mut each = |entry: DirEntry<'_>| out.entry(entry.ino, entry.next, entry.kind, entry.name);
+        self.fs.readdir_as(dir, read.offset, reading(read), &mut each)
     }
 
-    fn readdirplus(&self, caller: u32, dir: Ino, offset: u64, size: u32, reply: &mut Reply) -> Answer {
+    fn readdirplus(&self, caller: u32, dir: Ino, read: &ReadIn, size: u32, reply: &mut Reply) -> Answer {
+        let (offset, how) = (read.offset, reading(read));
         let mut out = DirReply::new(reply, usize::try_from(size).unwrap_or(0));
         // Further pieces with attributes are only asked for when somebody has looked a name up.
         if offset == 0 && !self.askers.begins(caller, dir) {
             let name_only = attr::no_entry(std::time::Duration::ZERO);
-            return self.fs.readdir(dir, offset, &mut |entry| {
+            return self.fs.readdir_as(dir, offset, how, &mut |entry| {
                 out.entry_plus(&name_only, entry.ino, entry.next, entry.kind, entry.name)
             });
         }
-        self.fs.readdir_plus(dir, offset, &mut |entry, attr| {
+        self.fs.readdir_plus_as(dir, offset, how, &mut |entry, attr| {
             // A name without attributes is shown as a name: the caller learns the rest when it asks.
             let nothing = || attr::no_entry(std::time::Duration::ZERO);
             let shown = attr.map_or_else(nothing, |attr| self.entry_of(entry.name, attr));

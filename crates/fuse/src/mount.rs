@@ -13,7 +13,7 @@ mod syscalls;
 mod table;
 
 pub use options::{Atime, MountOptions, OptionError, THREADS_DEFAULT, THREADS_MAX, THREADS_MIN};
-pub use table::{MountedAt, is_mount_of_ours, mounted, number_of};
+pub use table::{MountedAt, TableWatch, is_mount_of_ours, mounted, number_of};
 
 use crate::session::READ_AHEAD_BYTES;
 use parking_lot::Mutex;

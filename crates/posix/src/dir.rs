@@ -13,7 +13,7 @@ use crate::fs::Fs;
 use crate::hint;
 use crate::inode::{Inode, InodeRef, State};
 use crate::perm;
-use crate::types::{Attr, Cred, DirEntry, Ino, LINK_MAX, NAME_MAX, SYMLINK_MAX, mode};
+use crate::types::{Attr, Cred, DirEntry, Ino, LINK_MAX, NAME_MAX, Reading, SYMLINK_MAX, mode};
 use std::sync::Arc;
 use terrane_dataset::ObjectZap;
 use terrane_object::dnode::Dnode;
@@ -190,17 +190,20 @@ impl Fs {
     }
 
     /// What a name means; "." and ".." are understood. Adds one to the lookup count.
+    ///
+    /// "." of whatever has a number means that itself: so the kernel asks for an inode that it knows by a file handle only.
     pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
         let dir = self.hold(dir)?;
         check_name(name)?;
         let inode = match name {
-            b"." | b".." => {
-                let ino = {
+            b"." => dir,
+            b".." => {
+                let parent = {
                     let state = dir.read();
                     state.names()?;
-                    if name == b"." { dir.ino } else { state.attrs.zpl.parent }
+                    state.attrs.zpl.parent
                 };
-                self.hold(ino)?
+                self.hold(parent)?
             }
             _ => self.child(&dir, name)?.ok_or(Errno::ENOENT)?.0,
         };
@@ -406,8 +409,19 @@ impl Fs {
         offset: u64,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<(), Errno> {
+        self.readdir_as(dir, offset, Reading::default(), each)
+    }
+
+    /// The same, by what the directory was opened with.
+    pub fn readdir_as(
+        &self,
+        dir: Ino,
+        offset: u64,
+        how: Reading,
+        each: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Result<(), Errno> {
         let dir = self.hold(dir)?;
-        self.walk(&dir, offset, &mut |_| (), &mut |entry, ()| each(entry))
+        self.walk(&dir, offset, how, &mut |_| (), &mut |entry, ()| each(entry))
     }
 
     /// As [`readdir`](Self::readdir), with the attributes of what the names mean; "." and "..", and names whose inode was removed
@@ -417,6 +431,17 @@ impl Fs {
         &self,
         dir: Ino,
         offset: u64,
+        each: &mut dyn FnMut(DirEntry<'_>, Option<&Attr>) -> bool,
+    ) -> Result<(), Errno> {
+        self.readdir_plus_as(dir, offset, Reading::default(), each)
+    }
+
+    /// The same, by what the directory was opened with.
+    pub fn readdir_plus_as(
+        &self,
+        dir: Ino,
+        offset: u64,
+        how: Reading,
         each: &mut dyn FnMut(DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<(), Errno> {
         let dir = self.hold(dir)?;
@@ -431,7 +456,7 @@ impl Fs {
             }
             taken
         };
-        self.walk(&dir, offset, &mut |ino| Some(self.enter(ino)), &mut show)
+        self.walk(&dir, offset, how, &mut |ino| Some(self.enter(ino)), &mut show)
     }
 
     /// `hold` is called for each name's object while the directory is locked, `each` when it is not.
@@ -439,6 +464,7 @@ impl Fs {
         &self,
         dir: &InodeRef<'_>,
         offset: u64,
+        how: Reading,
         hold: &mut dyn FnMut(Ino) -> T,
         each: &mut dyn FnMut(DirEntry<'_>, T) -> bool,
     ) -> Result<(), Errno> {
@@ -447,7 +473,9 @@ impl Fs {
             state.names()?;
             state.attrs.zpl.parent
         };
-        self.note_access(dir);
+        if !how.quiet {
+            self.note_access(dir);
+        }
         for (at, name, ino) in [(0, &b"."[..], dir.ino), (OFFSET_PARENT, b"..", parent)] {
             if offset <= at && !each(DirEntry { name, ino, kind: KIND_DIR, next: at + 1 }, T::default()) {
                 return Ok(());

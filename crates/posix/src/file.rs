@@ -12,7 +12,8 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, InodeRef, State};
 use crate::types::{
-    FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, Time, WriteFlags, mode,
+    AccessTimes, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, Reading, Time,
+    WriteFlags, mode,
 };
 use parking_lot::RwLockWriteGuard;
 use std::ops::Range;
@@ -50,14 +51,27 @@ impl Fs {
     /// Appends to `out` what there is from `offset` on, up to `len` bytes; fewer only at the end of the file. Who goes on where an earlier
     /// read ended, or in equal steps, has what follows read ahead.
     pub fn read(&self, ino: Ino, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
-        let inode = self.hold(ino)?;
-        inode.object().expect_more(offset..offset.saturating_add(len.into()));
-        self.read_held(&inode, offset, len, out)
+        self.read_as(ino, offset, len, Reading::default(), out)
     }
 
-    /// The same, and nothing more is read: for `O_DIRECT`.
-    pub fn read_alone(&self, ino: Ino, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
-        self.read_held(&self.hold(ino)?, offset, len, out)
+    /// The same, by what a file was opened with.
+    pub fn read_as(
+        &self,
+        ino: Ino,
+        offset: u64,
+        len: u32,
+        how: Reading,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Errno> {
+        let inode = self.hold(ino)?;
+        if !how.alone {
+            inode.object().expect_more(offset..offset.saturating_add(len.into()));
+        }
+        self.read_held(&inode, offset, len, out)?;
+        if !how.quiet {
+            self.note_access(&inode);
+        }
+        Ok(())
     }
 
     fn read_held(&self, inode: &InodeRef<'_>, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
@@ -76,14 +90,19 @@ impl Fs {
             log::error!("reading {} at byte {offset} failed", self.path_of(inode.ino));
             return Err(error.into());
         }
-        self.note_access(inode);
         Ok(())
     }
 
-    /// Renews the access time where the property asks for it. Reading never fails because of it: not on a full
+    /// Renews the access time where mount and property ask for it. Reading never fails because of it: not on a full
     /// pool, not on one that is read-only.
     pub(crate) fn note_access(&self, inode: &InodeRef<'_>) {
-        let policy = self.dataset().access_time();
+        let is_dir = || inode.read().attrs.is_dir();
+        let policy = match self.access_times() {
+            AccessTimes::Never => AccessTime::Off,
+            AccessTimes::Always => AccessTime::On,
+            AccessTimes::NotOfDirectories if is_dir() => AccessTime::Off,
+            AccessTimes::NotOfDirectories | AccessTimes::AsProperty => self.dataset().access_time(),
+        };
         if policy == AccessTime::Off {
             return;
         }

@@ -11,11 +11,12 @@ use crate::loss::{Loss, Losses};
 use crate::rebirth::Rebirth;
 use crate::rewrite::Rewriting;
 use crate::settle::Settling;
-use crate::types::{Attr, Cred, Ino, SetAttr, SetTime, StatFs, Time, mode};
+use crate::types::{AccessTimes, Attr, Cred, Ino, Reading, SetAttr, SetTime, StatFs, Time, mode};
 use crate::unlinked::UnlinkedSet;
 use crate::widths::Widths;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{ClaimedBlocks, Dataset, DatasetError, DnodeBlocks, Naming, ObjectZap};
 use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, ObjectSet, ObjectSpec};
@@ -58,6 +59,8 @@ pub struct Fs {
     /// before the transaction begins.
     pub(crate) directory_moves: Mutex<()>,
     pub(crate) ledger: OnceLock<Box<dyn Ledger>>,
+    /// An [`AccessTimes`].
+    access_times: AtomicU8,
     pub(crate) ahead: Mutex<Ahead>,
     pub(crate) ready: Ready,
     /// Of a predecessor that died while its mount stands.
@@ -228,6 +231,7 @@ impl Fs {
             claims_of_new: Claims::of_new(),
             directory_moves: Mutex::new(()),
             ledger: OnceLock::new(),
+            access_times: AtomicU8::new(AccessTimes::default() as u8),
             ahead: Mutex::default(),
             ready: Ready::default(),
             losses,
@@ -259,6 +263,20 @@ impl Fs {
             }
         }
         Ok(fs)
+    }
+
+    /// What a mount says about times of access, from now on.
+    pub fn set_access_times(&self, times: AccessTimes) {
+        self.access_times.store(times as u8, Ordering::Relaxed);
+    }
+
+    pub(crate) fn access_times(&self) -> AccessTimes {
+        use AccessTimes::{Always, AsProperty, Never, NotOfDirectories};
+        let said = self.access_times.load(Ordering::Relaxed);
+        [AsProperty, Never, NotOfDirectories, Always]
+            .into_iter()
+            .find(|times| *times as u8 == said)
+            .unwrap_or_default()
     }
 
     pub fn root(&self) -> Ino {
@@ -320,7 +338,7 @@ impl Fs {
         while at != self.root() && names.len() < 4096 {
             let Ok(parent) = self.hold(at).map(|inode| inode.read().attrs.zpl.parent) else { break };
             let mut found = None;
-            let looked = self.readdir(parent, 2, &mut |entry| {
+            let looked = self.readdir_as(parent, 2, Reading { quiet: true, alone: false }, &mut |entry| {
                 if entry.ino == at {
                     found = Some(String::from_utf8_lossy(entry.name).into_owned());
                 }

@@ -94,6 +94,29 @@ pub struct WriteFlags {
     pub kill_suidgid: bool,
 }
 
+/// How something is read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// `O_DIRECT`: nothing more is read than was asked for.
+    pub alone: bool,
+    /// `O_NOATIME`: nobody shall see it by the time of access.
+    pub quiet: bool,
+}
+
+/// What the flags of a mount say about times of access, beside the property `atime`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// Nothing: the property decides.
+    #[default]
+    AsProperty,
+    /// They stay.
+    Never,
+    /// The property decides, and those of directories stay.
+    NotOfDirectories,
+    /// Each read sets them.
+    Always,
+}
+
 /// What `statvfs` shows; blocks are in units of `block_size` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatFs {

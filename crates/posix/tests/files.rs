@@ -316,6 +316,37 @@ fn writes_and_cuts_leave_their_time() {
 }
 
 #[test]
+fn access_times_follow_the_mount_and_the_file() {
+    use terrane_posix::{AccessTimes, Reading};
+    let m = machine();
+    let (fs, root) = (m.fs(), m.fs().root());
+    let (file, dir) = (fs.file(root, "f").ino, fs.dir(root, "d").ino);
+    fs.put(file, 0, b"x");
+    let atime = |ino| fs.getattr(ino).unwrap().atime;
+    let renews = |quiet| {
+        let before = [file, dir].map(atime);
+        let how = Reading { quiet, alone: false };
+        fs.read_as(file, 0, 1, how, &mut Vec::new()).unwrap();
+        fs.readdir_as(dir, 0, how, &mut |_| true).unwrap();
+        [file, dir].map(|ino| atime(ino) > before[usize::from(ino == dir)])
+    };
+    let said = |times, property| {
+        fs.set_access_times(times);
+        fs.dataset().set("atime", property).unwrap();
+    };
+    said(AccessTimes::Always, "off");
+    assert_eq!((renews(false), renews(true)), ([true; 2], [false; 2]), "strictatime, and O_NOATIME");
+    said(AccessTimes::Never, "on");
+    assert_eq!(renews(false), [false; 2], "noatime");
+    said(AccessTimes::NotOfDirectories, "on");
+    assert_eq!(renews(false), [true, false], "nodiratime");
+    said(AccessTimes::NotOfDirectories, "off");
+    assert_eq!(renews(false), [false; 2]);
+    said(AccessTimes::AsProperty, "on");
+    assert_eq!(renews(false), [true; 2]);
+}
+
+#[test]
 fn access_times_follow_the_property() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());

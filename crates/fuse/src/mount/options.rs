@@ -8,7 +8,7 @@ use super::MountedAt;
 use crate::cache_policy::CachePolicy;
 use std::fmt;
 use std::time::Duration;
-use terrane_posix::{AclType, Dataset, XattrHome};
+use terrane_posix::{AccessTimes, AclType, Dataset, XattrHome};
 
 /// How a dataset is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +54,43 @@ pub enum Atime {
     /// Where it would show that a file was read since it was written.
     Relative,
     Always,
+}
+
+impl From<Atime> for AccessTimes {
+    fn from(atime: Atime) -> AccessTimes {
+        match atime {
+            Atime::Never => AccessTimes::Never,
+            Atime::NoDirectories => AccessTimes::NotOfDirectories,
+            // What the kernel shows where nothing was said.
+            Atime::Relative => AccessTimes::AsProperty,
+            Atime::Always => AccessTimes::Always,
+        }
+    }
+}
+
+impl Atime {
+    /// What holds for a file system with these places: the server does not hear through which one something is read, so
+    /// it keeps the times that one of them wants.
+    pub fn of_places<'a>(places: impl IntoIterator<Item = &'a MountedAt>) -> Option<Atime> {
+        let wants = |atime: &Atime| match atime {
+            Atime::Never => 0,
+            Atime::NoDirectories => 1,
+            Atime::Relative => 2,
+            Atime::Always => 3,
+        };
+        places.into_iter().map(Atime::of_place).max_by_key(wants)
+    }
+
+    /// By the words of the kernel's table.
+    fn of_place(place: &MountedAt) -> Atime {
+        let has = |word: &str| place.options.split(',').any(|has| has == word);
+        match () {
+            () if has("noatime") => Atime::Never,
+            () if has("nodiratime") => Atime::NoDirectories,
+            () if has("relatime") => Atime::Relative,
+            () => Atime::Always,
+        }
+    }
 }
 
 /// A word that means nothing to us, or not with that value.
@@ -355,6 +392,24 @@ mod tests {
         assert_eq!(attributes("ro,nodev,nosuid,noexec,nosymfollow,noatime"), all);
         assert_eq!(attributes("nodiratime"), libc::MOUNT_ATTR_NODIRATIME);
         assert_eq!(attributes("strictatime"), libc::MOUNT_ATTR_STRICTATIME);
+    }
+
+    #[test]
+    fn a_file_system_keeps_the_times_that_one_of_its_places_wants() {
+        let place = |options: &str| MountedAt {
+            dev: "0:53".into(),
+            dir: "/mnt".into(),
+            source: "tank".into(),
+            options: options.into(),
+            super_options: "rw".into(),
+        };
+        let of =
+            |words: &[&str]| Atime::of_places(&words.iter().map(|words| place(words)).collect::<Vec<_>>());
+        assert_eq!(of(&["rw,noatime"]), Some(Atime::Never));
+        assert_eq!(of(&["rw,noatime", "rw,nodiratime,relatime"]), Some(Atime::NoDirectories));
+        assert_eq!(of(&["rw,relatime", "ro,noatime"]), Some(Atime::Relative));
+        assert_eq!(of(&["rw", "ro,noatime"]), Some(Atime::Always));
+        assert_eq!(of(&[]), None);
     }
 
     #[test]

@@ -94,6 +94,14 @@ pub fn unmount(target: &CStr, flags: libc::c_int) -> io::Result<()> {
     checked(unsafe { libc::umount2(target.as_ptr(), flags) })
 }
 
+/// A file of `/proc` has something to tell, and is asked.
+pub fn is_exceptional(file: &File) -> bool {
+    let mut ask = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
+    // SAFETY: the pointer is to one pollfd that outlives the call; it waits for nothing.
+    let found = unsafe { libc::poll(&raw mut ask, 1, 0) };
+    found > 0 && ask.revents & (libc::POLLPRI | libc::POLLERR) != 0
+}
+
 /// Asks the file system at `path` for its figures, for the error alone.
 pub fn probe(path: &CStr) -> io::Result<()> {
     let mut figures = std::mem::MaybeUninit::<libc::statfs>::uninit();

@@ -2,8 +2,9 @@
 //!
 //! Nothing is asked of any mount: one of them may have no server that could answer.
 
-use super::SUBTYPE;
+use super::{SUBTYPE, syscalls};
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,24 @@ impl MountedAt {
 /// All of them, in the order in which they were mounted. Where several stand at one place, the last is on top.
 pub fn mounted() -> io::Result<Vec<MountedAt>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+}
+
+/// Tells when the table changes: a mount comes, goes, or gets other flags.
+#[derive(Debug)]
+pub struct TableWatch {
+    table: File,
+}
+
+impl TableWatch {
+    pub fn new() -> io::Result<TableWatch> {
+        let watch = TableWatch { table: File::open("/proc/self/mountinfo")? };
+        Ok(watch)
+    }
+
+    /// Since it was last asked, or made. Waits for nothing.
+    pub fn has_changed(&self) -> bool {
+        syscalls::is_exceptional(&self.table)
+    }
 }
 
 /// The number of a file system as the table has it, from that which `stat` tells.
