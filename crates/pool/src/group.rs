@@ -503,9 +503,16 @@ impl Group<'_> {
                     self.pool.want_another_group();
                     continue;
                 }
-                if let Err(error) = self.split_run(heal.addr, run) {
-                    log::error!("{}: {error}; it is not healed", heal.addr);
-                    continue;
+                match self.split_run(heal.addr, run) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        self.healed.remove(&heal.addr);
+                        continue;
+                    }
+                    Err(error) => {
+                        log::error!("{}: {error}; it is not healed", heal.addr);
+                        continue;
+                    }
                 }
             }
             let near = self.zones_now(&heal.siblings);
@@ -531,12 +538,17 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Takes one block out of a run: what stays on both sides becomes two runs.
-    fn split_run(&mut self, out: Addr, run: Run) -> Result<(), PoolError> {
-        let Some(held) = self.pool.hold(run.dest) else { return Ok(()) };
+    /// Takes one block out of a run: what stays on both sides becomes two runs. `false`: it did not move with the run. A run covers what
+    /// was dead between its blocks as well, and of a birth zone that is gone the dead set holds only what was freed since: only the part
+    /// that the run lies in says what lived.
+    fn split_run(&mut self, out: Addr, run: Run) -> Result<bool, PoolError> {
+        let Some(held) = self.pool.hold(run.dest) else { return Ok(false) };
         let part = self.pool.part(&held, run.part_end())?;
+        if part.find(out).is_none() {
+            return Ok(false);
+        }
         let tables = self.pool.tables.read();
-        let Some(birth) = tables.birthplace(out.seq()) else { return Ok(()) };
+        let Some(birth) = tables.birthplace(out.seq()) else { return Ok(false) };
         let mut sides: [Option<Run>; 2] = [None; 2];
         for entry in
             part.entries.iter().filter(|entry| entry.identity.seq() == out.seq() && entry.identity != out)
@@ -555,7 +567,7 @@ impl Group<'_> {
         }
         // An empty side is dropped; the old run goes when the block's own new run is inserted over its place.
         self.split_runs.extend(sides.into_iter().flatten().map(|run| Move { birth: out.seq(), run }));
-        Ok(())
+        Ok(true)
     }
 
     /// Rewrites the sections of the tables whose turn it is. What held zones up is free when all of them tell of what came after it.

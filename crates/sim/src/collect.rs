@@ -405,6 +405,8 @@ pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
     let mut dice = Dice::new(seed ^ 0x11fe);
     let mut seen = Seen::default();
     for life in 0..2 {
+        // What a zone that went offline held cannot be told from what could not be read for a moment.
+        workload.reads_fail = trouble != Trouble::Offline;
         let device = workload.machine.device.clone();
         let fault = make(&mut dice, trouble, &workload).map(|fault| device.inject(fault));
         device.crash_after(device.ops_done() + dice.below(900));
