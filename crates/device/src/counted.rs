@@ -137,6 +137,10 @@ impl Device for Counted {
         self.below.trouble()
     }
 
+    fn forget_cached(&self) {
+        self.below.forget_cached();
+    }
+
     fn unlock(&self) {
         self.below.unlock();
     }

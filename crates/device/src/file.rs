@@ -357,6 +357,10 @@ impl Device for FileDevice {
         (shortest < size).then_some(text)
     }
 
+    fn forget_cached(&self) {
+        block::forget_cached(self.backing.file());
+    }
+
     fn unlock(&self) {
         if let Err(error) = self.backing.unlock() {
             log::warn!("{}: it stays locked until this process has ended: {error}", self.info.name);

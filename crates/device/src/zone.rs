@@ -169,6 +169,9 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// What the host holds of the device in memory, and need not write, is forgotten: what is read next comes from the medium.
+    fn forget_cached(&self) {}
+
     /// Others may open the device from now on: the caller writes no more, and ends soon. Where nothing is held, nothing happens.
     fn unlock(&self) {}
 }

@@ -48,6 +48,29 @@ impl Anchor {
         Anchor { device, zone: 1, offset: 0, turn: 0, trouble: None }
     }
 
+    /// Appends an uberblock to the anchor in use. `None`: it has no room.
+    fn append(
+        &mut self,
+        device: &dyn Device,
+        (label, row): (&Label, &DeviceRow),
+        uber: &Uberblock,
+    ) -> Option<Result<usize, DeviceError>> {
+        let (_, slot) = slots_of(row);
+        // An anchor that cannot even be asked takes nothing.
+        let limit =
+            device.report(ZoneIdx(self.zone)).map_or(0, |report| report.capacity.min(ANCHOR_BYTES_MAX));
+        if self.offset == 0 || self.offset + (UBERBLOCK_COPIES * slot) as u64 > limit {
+            return None;
+        }
+        let uber = Uberblock { turn: self.turn, ..*uber };
+        let raw = uber.encode(&label.carried_by(row, self.turn), self.zone, self.offset, slot);
+        let written = device.write(ZoneIdx(self.zone), self.offset, &raw);
+        Some(written.map(|()| {
+            self.offset += raw.len() as u64;
+            raw.len()
+        }))
+    }
+
     /// Appends an uberblock, switching anchors when this one is full or cannot be written. It is durable after a flush.
     /// Returns the bytes that were written.
     pub fn write(
@@ -56,28 +79,14 @@ impl Anchor {
         (label, row): (&Label, &DeviceRow),
         uber: &Uberblock,
     ) -> Result<usize, DeviceError> {
-        // By the label's unit: on a device with smaller ones everything stands where it would on the first.
-        let unit = row.write_unit as usize;
-        let slot = unit.max(SLOT_BYTES_MIN);
-        // An anchor that cannot even be asked takes nothing.
-        let limit =
-            device.report(ZoneIdx(self.zone)).map_or(0, |report| report.capacity.min(ANCHOR_BYTES_MAX));
-        if self.offset > 0 && self.offset + (UBERBLOCK_COPIES * slot) as u64 <= limit {
-            let uber = Uberblock { turn: self.turn, ..*uber };
-            let raw = uber.encode(&label.carried_by(row, self.turn), self.zone, self.offset, slot);
-            match device.write(ZoneIdx(self.zone), self.offset, &raw) {
-                Ok(()) => {
-                    self.offset += raw.len() as u64;
-                    return Ok(raw.len());
-                }
-                Err(error) => {
-                    log::warn!(
-                        "{}: uberblock of group {}: {error}; switching anchors",
-                        device.info().name,
-                        uber.txg
-                    );
-                }
+        let (unit, slot) = slots_of(row);
+        match self.append(device, (label, row), uber) {
+            Some(Ok(bytes)) => return Ok(bytes),
+            Some(Err(error)) => {
+                let name = &device.info().name;
+                log::warn!("{name}: uberblock of group {}: {error}; switching anchors", uber.txg);
             }
+            None => {}
         }
         // Before the other one is opened, or a drive would count both as active. It stays readable.
         if device.info().hardware_pointers
@@ -108,6 +117,13 @@ impl Anchor {
         (self.zone, self.offset) = (other, raw.len() as u64);
         Ok(raw.len())
     }
+}
+
+/// The write unit, and the bytes of an uberblock's slot. By the label's unit: on a device with smaller ones everything stands where it would
+/// on the first.
+fn slots_of(row: &DeviceRow) -> (usize, usize) {
+    let unit = row.write_unit as usize;
+    (unit, unit.max(SLOT_BYTES_MIN))
 }
 
 impl Pool {
@@ -179,7 +195,8 @@ impl Pool {
     }
 
     /// Writes the label anew, as it is in memory, to both anchors of every device: when this returns no import can be led by an
-    /// older one. Who changed it has raised its generation.
+    /// older one. Who changed it has raised its generation. The groups that can be rolled back to are told again behind it: what the
+    /// anchors had of them is gone.
     pub(crate) fn relabel(&self, st: &mut SyncState) -> Result<(), PoolError> {
         let Some(last) = st.chain.back().map(|last| (last.txg, last.ptr)) else {
             return Err(PoolError::Failed { reason: "there is no commit record".into() });
@@ -189,7 +206,36 @@ impl Pool {
             st.anchors.iter_mut().for_each(|anchor| anchor.offset = 0);
             self.write_uberblock(st, last.0, last.1, false)?;
         }
+        self.tell_history(st, last.0);
         Ok(())
+    }
+
+    /// Appends uberblocks of the groups before `newest`. The pool can do without.
+    fn tell_history(&self, st: &mut SyncState, newest: Txg) {
+        let label = self.label();
+        let oldest = st.oldest;
+        let history: Vec<(Txg, BootPtr)> =
+            st.recent.iter().copied().filter(|(txg, _)| (oldest..newest).contains(txg)).collect();
+        for (txg, record) in history {
+            let uber = Uberblock { oldest, ..self.uberblock(st, &label, txg, record, false) };
+            for anchor in &mut st.anchors {
+                let (Some(row), Ok(device)) = (label.member(anchor.device), self.device(anchor.device))
+                else {
+                    continue;
+                };
+                match anchor.append(device.as_ref(), (&label, row), &uber) {
+                    Some(Ok(bytes)) => self.counters.spend_on_anchors(bytes),
+                    Some(Err(error)) => {
+                        log::warn!("{}: {error}; group {txg} is not told of", device.info().name)
+                    }
+                    None => {}
+                }
+            }
+        }
+        // One that fails is final, as ever.
+        if let Err(error) = self.flush_devices() {
+            self.fail(&error);
+        }
     }
 
     /// The barrier, on every device. One that fails is final, whatever the others say: nobody knows what of a group it holds.

@@ -43,7 +43,7 @@ const AHEAD_BYTES: usize = 16 << 20;
 /// As many bytes are compressed sooner here than by a worker that has to be woken: what an `fsync` waits for is mostly this little.
 const HERE_MAX: usize = 32 << 10;
 /// Groups that can be rolled back to.
-const ROLLBACK_GROUPS: usize = 3;
+pub(crate) const ROLLBACK_GROUPS: usize = 3;
 /// Zones that may fail one after the other under what was to be written to the one before.
 const RESCUES_MAX: usize = 16;
 
@@ -883,7 +883,7 @@ impl Group<'_> {
         st.newest = Some((txg, own));
         st.chain.push_back(Chained { txg, ptr: own, dead_log });
         st.root = root;
-        st.recent.push_back(txg);
+        st.recent.push_back((txg, own));
         while st.recent.len() > ROLLBACK_GROUPS + 1 {
             st.recent.pop_front();
         }

@@ -21,6 +21,7 @@ use crate::fates::Fates;
 use crate::features::{Feature, InForce};
 use crate::flights::Flights;
 use crate::gc::Collector;
+use crate::group::ROLLBACK_GROUPS;
 use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Stay, Uberblock, second_label};
 use crate::parts::{PARTS_PART, PartCache};
 use crate::policy::Looks;
@@ -42,7 +43,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terrane_codec::{ChecksumKind, Compressor, LONG_BYTES_MAX, compute};
 use terrane_device::{Device, ZoneState};
-use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx};
+use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx, ZoneSeq};
 
 const NAME_BYTES_MAX: usize = 255;
 
@@ -186,6 +187,21 @@ struct Found {
     whole: bool,
     /// An anchor that stays has another label than the one that holds now.
     label_is_old: bool,
+    /// Groups that can be rolled back to, with their records, oldest first; the last is this one.
+    recent: VecDeque<(Txg, BootPtr)>,
+}
+
+/// The groups that a pool can be rolled back to after an import of `found`, of all that can be seen, newest first.
+fn recent_groups(all: impl Iterator<Item = Uberblock>, found: &Found) -> VecDeque<(Txg, BootPtr)> {
+    let oldest = found.oldest.max(found.uber.oldest);
+    let mut recent = VecDeque::from([(found.uber.txg, found.uber.record)]);
+    for uber in all.filter(|uber| uber.txg >= oldest) {
+        let is_older = recent.front().is_some_and(|(txg, _)| uber.txg < *txg);
+        if is_older && recent.len() <= ROLLBACK_GROUPS {
+            recent.push_front((uber.txg, uber.record));
+        }
+    }
+    recent
 }
 
 impl Pool {
@@ -200,6 +216,10 @@ impl Pool {
             .cloned()
             .ok_or_else(|| PoolError::refused("import", "a device", "none", "name one"))?;
         keep_space(&devices, options);
+        if !options.read_only {
+            // The host may hold what never reached the medium: see `newest`.
+            devices.iter().for_each(|device| device.forget_cached());
+        }
         let roots = Roots::read(&devices);
         one_pool(&devices, &roots)?;
         let candidates = roots.candidates();
@@ -274,6 +294,8 @@ impl Pool {
             == (newest.incarnation, newest.txg, true);
         let lease_seq = if is_last { newest.lease_seq } else { most(|uber| uber.lease_seq) };
         let leases = (lease_seq, most(|uber| uber.lease_txg), most(|uber| uber.incarnation) + 1);
+        let older = candidates.iter().filter(is_member).map(|candidate| candidate.uber);
+        let recent = recent_groups(older, &found);
         let (mut anchors, mut label_is_old) = (Vec::new(), false);
         for (device, given) in (0u16..).map(DeviceIdx).zip(&slots) {
             let Some(given) = *given else { continue };
@@ -291,10 +313,29 @@ impl Pool {
         open(
             (Arc::new(members), anchors),
             label,
-            Found { label_is_old, oldest, ..found },
+            Found { label_is_old, oldest, recent, ..found },
             leases,
             env,
             options,
+        )
+    }
+
+    /// The newest group did not reach the medium whole.
+    fn refuse_newest(&self, txg: Txg, corrupt: &Corrupt) -> PoolError {
+        let older = self.sync.lock().recent.iter().rev().map(|(older, _)| *older).find(|older| *older < txg);
+        let back = older.map(|older| {
+            format!(
+                "--rewind={older} goes back to the group before, and what was written after that is lost; "
+            )
+        });
+        PoolError::refused(
+            format_args!("pool {}", self.name()),
+            format_args!("all of group {txg}, the newest, on the medium"),
+            corrupt,
+            format_args!(
+                "{}--rewind={txg} goes on with it all the same, and `terrane check` then says what is damaged",
+                back.unwrap_or_default()
+            ),
         )
     }
 
@@ -486,6 +527,7 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Re
         whole,
         label_is_old: false,
         oldest: Txg(0),
+        recent: VecDeque::new(),
     })
 }
 
@@ -505,7 +547,8 @@ fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Inde
     let chain = VecDeque::from([Chained { txg: uber.txg, ptr: uber.record, dead_log: Vec::new() }]);
     // What older groups need may be overwritten from now on.
     let uber = Uberblock { oldest: uber.txg, ..*uber };
-    Ok(Found { uber, record, chain, sections, tables, whole: false, label_is_old: false, oldest: Txg(0) })
+    let (oldest, recent) = (Txg(0), VecDeque::new());
+    Ok(Found { uber, record, chain, sections, tables, whole: false, label_is_old: false, oldest, recent })
 }
 
 fn check_tables(label: &Label, tables: &Tables) -> Result<(), Corrupt> {
@@ -537,7 +580,9 @@ fn open(
     env: Arc<dyn Env>,
     options: &ImportOptions,
 ) -> Result<Arc<Pool>, PoolError> {
-    let Found { uber, oldest, record, chain, sections, mut tables, whole, label_is_old } = found;
+    let Found { uber, oldest, record, chain, sections, mut tables, whole, label_is_old, recent } = found;
+    let written = record.written.iter().map(|written| written.seq);
+    let written: Vec<ZoneSeq> = written.chain(uber.record.copies().map(|place| place.seq)).collect();
     // Whoever collects looks again; who only reads does not.
     if tables.index_size().is_to_be_packed(options.index_bytes) {
         tables.replace_gone(tables.gone_in_form(true));
@@ -616,7 +661,7 @@ fn open(
         // A bootstrap block with a damaged copy is healed by writing it anew.
         turns: Turns::new(label.sections, !whole),
         root: record.root,
-        recent: VecDeque::from([uber.txg]),
+        recent,
         imported: uber.txg,
         oldest: uber.oldest.max(oldest),
         resets_done: Vec::new(),
@@ -631,6 +676,11 @@ fn open(
     let groups = Groups::new(next_txg, uber.txg, options.dirty_bytes);
     let pool = assemble(label, devices, tables, groups, state, (env, counters, before), options);
     if !options.read_only {
+        // Somebody who names a group has decided.
+        if !uber.clean && options.rewind.is_none() && matches!(options.index, Index::Stored) {
+            pool.verify_newest(uber.txg, written)
+                .map_err(|corrupt| pool.refuse_newest(uber.txg, &corrupt))?;
+        }
         let mut st = pool.sync.lock();
         st.collector.begin(&pool.tables.read(), pool.zone_yield());
         if label_is_old {
@@ -720,7 +770,6 @@ mod tests {
     use crate::prepare::boot_encode;
     use crate::record::Class;
     use crate::zones::Zone;
-    use terrane_wire::ZoneSeq;
 
     #[test]
     fn sections_of_many_small_blocks_come_back() {

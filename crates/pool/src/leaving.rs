@@ -15,6 +15,7 @@ use crate::group::Group;
 use crate::label::{ANCHORS, DeviceRow, Role, Stay};
 use crate::pool::{Pool, SyncState};
 use crate::zones::{Phase, Tables};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_device::Device;
 use terrane_wire::{DeviceIdx, ZoneIdx, ZoneSeq};
@@ -162,6 +163,15 @@ impl Pool {
                 }
             }
             st.anchors.retain(|anchor| anchor.device != device);
+            // Tables of groups before this one name the device: nobody can go back to them without it.
+            if let Some(newest) = st.recent.pop_back() {
+                st.recent = VecDeque::from([newest]);
+                st.oldest = newest.0;
+                log::info!(
+                    "groups before {} cannot be rolled back to any more: they need device {device}",
+                    newest.0
+                );
+            }
             self.relabel(st)?;
             if let Some(gone) = self.devices.let_go(device)
                 && let Err(error) = wipe(gone.as_ref())

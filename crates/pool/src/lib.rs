@@ -41,6 +41,7 @@ pub mod label;
 pub mod leaving;
 pub mod levels;
 pub mod membership;
+mod newest;
 mod nopwrite;
 mod parts;
 pub mod policy;

@@ -74,8 +74,8 @@ pub(crate) struct SyncState {
     pub sections: Vec<SectionPtr>,
     pub turns: Turns,
     pub root: BlockPtr,
-    /// Committed groups that can be rolled back to, oldest first.
-    pub recent: VecDeque<Txg>,
+    /// Committed groups that can be rolled back to, with their records, oldest first.
+    pub recent: VecDeque<(Txg, BootPtr)>,
     /// The group that was imported.
     pub imported: Txg,
     /// What the newest uberblock names as oldest whole group.

@@ -288,7 +288,8 @@ impl Pool {
         let wanted = self.kept_room(st) + self.room_ahead(st, self.txg.room().zones);
         let short = st.alloc.empty_count() < self.low_water() + 2 || self.physical_room(st) < wanted;
         let depth = if short { 1 } else { 3 };
-        let back = st.recent.iter().rev().filter(|recent| **recent < txg).nth(depth - 1).copied();
+        let older = st.recent.iter().rev().map(|(recent, _)| *recent).filter(|recent| *recent < txg);
+        let back = older.take(depth).nth(depth - 1);
         back.unwrap_or(st.oldest).max(st.oldest)
     }
 
