@@ -92,6 +92,7 @@ pub fn uberblocks(devices: &[Arc<dyn Device>]) -> Value {
                 "time": clock::utc((uber.time_ns / 1_000_000_000) as i64),
                 "lease_seq": uber.lease_seq,
                 "lease_txg": uber.lease_txg,
+                "host": format!("{:016x}", uber.host),
                 "record": boot_text(&uber.record),
                 "record_bytes": uber.record.len,
             })

@@ -191,6 +191,7 @@ impl Pool {
             lease_seq: st.alloc.lease_seq,
             lease_txg: st.lease_txg,
             record,
+            host: self.env.host_id(),
         }
     }
 
@@ -425,7 +426,7 @@ impl Roots {
     }
 
     /// The newest group that some of the given devices tell of.
-    fn newest_of(&self, which: impl Fn(usize) -> bool) -> Option<(u64, Txg)> {
+    pub fn newest_of(&self, which: impl Fn(usize) -> bool) -> Option<(u64, Txg)> {
         let reads = self.anchors.iter().filter(|read| which(read.given));
         reads.flat_map(|read| &read.ubers).map(|(_, uber)| (uber.incarnation, uber.txg)).max()
     }

@@ -1,7 +1,9 @@
 //! Clock, randomness and threads, injected, so that a whole pool can run from one seed.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use terrane_codec::{ChecksumKind, compute};
 
 /// What a pool takes from the world around it.
 pub trait Env: Send + Sync {
@@ -17,6 +19,10 @@ pub trait Env: Send + Sync {
     /// Minutes since midnight, 0 to 1439: of the machine's local time, where it has one.
     fn minute_of_day(&self) -> u16 {
         (self.wall_ns() / 60_000_000_000 % (24 * 60)) as u16
+    }
+    /// A number that no other machine has; 0: nobody knows.
+    fn host_id(&self) -> u64 {
+        0
     }
     fn sleep(&self, time: Duration);
     /// For delays that are shorter than timers are usually late. The calling thread's timers may be exact from then on.
@@ -67,6 +73,16 @@ impl Env for SystemEnv {
         hasher.write_u64(COUNTER.fetch_add(1, Ordering::Relaxed));
         hasher.write_u64(self.wall_ns());
         hasher.finish()
+    }
+
+    fn host_id(&self) -> u64 {
+        static HOST: OnceLock<u64> = OnceLock::new();
+        // Not the text itself, which is not for the readers of a pool's device.
+        let number = |text: String| {
+            let sum = compute(ChecksumKind::Blake3, format!("terrane host {text}").as_bytes());
+            sum.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)).max(1)
+        };
+        *HOST.get_or_init(|| terrane_device::host_text().map_or(0, number))
     }
 
     fn minute_of_day(&self) -> u16 {

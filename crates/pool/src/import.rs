@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terrane_codec::{ChecksumKind, Compressor, LONG_BYTES_MAX, compute};
-use terrane_device::{Device, ZoneState};
+use terrane_device::{Device, DeviceKind, ZoneState};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx, ZoneSeq};
 
 const NAME_BYTES_MAX: usize = 255;
@@ -238,6 +238,9 @@ impl Pool {
         let members = Devices::new(slots.iter().map(|given| device_of(*given)).collect(), env.clone());
         // What lies on a device that is no member says nothing any more.
         let is_member = |candidate: &&Candidate<'_>| slots.contains(&Some(candidate.read.given));
+        if !options.read_only {
+            refuse_other_host(&devices, (&roots, &newest), &label, env.as_ref(), options)?;
+        }
         if options.rewind.is_none() && !options.read_only {
             refuse_hidden(&devices, &roots, &slots, &label, newest.txg)?;
         }
@@ -406,6 +409,49 @@ fn refuse_hidden(
             "try again, or import read-only to look; --rewind={newest} goes on with that group: what a newer one wrote would be lost"
         ),
     ))
+}
+
+/// How long an import looks whether another machine writes to the pool, at least: two of its commits.
+const OTHER_HOST_WAIT: Duration = Duration::from_secs(10);
+
+/// Locks keep others out on this machine only. A disk that several can reach may be in use on another one: if that wrote the newest
+/// uberblock and did not export the pool, it is watched for a while.
+fn refuse_other_host(
+    devices: &[Arc<dyn Device>],
+    (roots, newest): (&Roots, &Uberblock),
+    label: &Label,
+    env: &dyn Env,
+    options: &ImportOptions,
+) -> Result<(), PoolError> {
+    let is_disk =
+        |device: &Arc<dyn Device>| matches!(device.info().kind, DeviceKind::Block | DeviceKind::Zoned);
+    let here = env.host_id();
+    let is_ours = here == newest.host || here == 0 || newest.host == 0;
+    if newest.clean || is_ours || !devices.iter().any(is_disk) {
+        return Ok(());
+    }
+    let wait = OTHER_HOST_WAIT.max(2 * options.commit_period);
+    log::warn!(
+        "pool {}: another machine wrote to it last and did not export it; waiting {} s to see whether it goes on",
+        label.name,
+        wait.as_secs()
+    );
+    let before = roots.newest_of(|_| true);
+    let began_ns = env.monotonic_ns();
+    while env.monotonic_ns().saturating_sub(began_ns) < wait.as_nanos() as u64 {
+        env.sleep(Duration::from_secs(1));
+        devices.iter().for_each(|device| device.forget_cached());
+        let now = Roots::read(devices).newest_of(|_| true);
+        if now != before {
+            return Err(PoolError::refused(
+                format_args!("pool {}", label.name),
+                "a pool that no other machine uses",
+                "a new uberblock by another machine",
+                "unmount it there; if that machine is gone, try again",
+            ));
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn keep_space(devices: &[Arc<dyn Device>], options: &ImportOptions) {
@@ -600,7 +646,9 @@ fn open(
         counters.clone(),
         Arc::new(PartCache::new(options.cache_bytes / PARTS_PART)),
     );
-    let mut alloc = Allocator::new(lease_seq);
+    // Whatever an uberblock says.
+    let used = tables.zones.last_key_value().map_or(0, |(seq, _)| seq.0 + 1);
+    let mut alloc = Allocator::new(lease_seq.max(used));
     let mut used = BTreeSet::new();
     for (seq, zone) in &mut tables.zones {
         used.insert(zone.home);

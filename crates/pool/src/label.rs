@@ -84,7 +84,9 @@ layout! {
         /// Group numbers below this one may be in use.
         80  lease_txg: u64,
         88  record: RecordPtrPhys,
-        200 reserved: [u64; 5],
+        /// The machine that wrote it; 0: nobody knows.
+        200 host: u64,
+        208 reserved: [u64; 4],
         240 seal: [u8; 16],
     }
 }
@@ -600,6 +602,8 @@ pub struct Uberblock {
     pub lease_seq: u64,
     pub lease_txg: u64,
     pub record: BootPtr,
+    /// The machine that wrote it; 0: nobody knows.
+    pub host: u64,
 }
 
 impl Uberblock {
@@ -621,7 +625,8 @@ impl Uberblock {
                 lease_seq: self.lease_seq,
                 lease_txg: self.lease_txg,
                 record: self.record,
-                reserved: [0; 5],
+                host: self.host,
+                reserved: [0; 4],
                 seal: [0; 16],
             };
             let at = offset + copy * slot as u64;
@@ -660,6 +665,7 @@ impl Uberblock {
             lease_seq: phys.lease_seq,
             lease_txg: phys.lease_txg,
             record: phys.record,
+            host: phys.host,
         })
     }
 }

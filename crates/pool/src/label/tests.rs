@@ -158,6 +158,7 @@ fn an_uberblock_is_two_slots_of_one_turn() {
         lease_seq: 100,
         lease_txg: 200,
         record: BootPtr::NONE,
+        host: 77,
     };
     let raw = uber.encode(&label, 0, 16384, 4096);
     assert_eq!(raw.len(), 8192);

@@ -1,0 +1,147 @@
+//! A disk that several machines can reach.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use support::{empty_toy, options, sim, work};
+use terrane_device::{Device, DeviceError, DeviceInfo, DeviceKind, SimDevice, ZoneReport};
+use terrane_pool::{CreateOptions, Env, Pool, PoolError, SeededEnv};
+use terrane_wire::ZoneIdx;
+
+/// A simulator that says that it is of this kind.
+struct Disk(SimDevice, DeviceInfo);
+
+fn disk(device: &SimDevice, kind: DeviceKind) -> Arc<dyn Device> {
+    Arc::new(Disk(device.clone(), DeviceInfo { kind, ..device.info().clone() }))
+}
+
+impl Device for Disk {
+    fn info(&self) -> &DeviceInfo {
+        &self.1
+    }
+
+    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.0.report(zone)
+    }
+
+    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.0.read(zone, offset, buf)
+    }
+
+    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.0.write(zone, offset, data)
+    }
+
+    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.0.reset(zone)
+    }
+
+    fn keep_space(&self) {}
+
+    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.0.finish(zone)
+    }
+
+    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
+        self.0.resume(zone, pointer)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.0.flush()
+    }
+}
+
+type Meanwhile = Box<dyn FnMut() + Send>;
+
+/// A machine with a number, and what others do while it sleeps.
+struct Machine {
+    env: SeededEnv,
+    host: u64,
+    slept: Mutex<Duration>,
+    meanwhile: Mutex<Option<Meanwhile>>,
+}
+
+fn machine(host: u64, meanwhile: Option<Meanwhile>) -> Arc<Machine> {
+    let (slept, meanwhile) = (Mutex::default(), Mutex::new(meanwhile));
+    Arc::new(Machine { env: SeededEnv::new(host), host, slept, meanwhile })
+}
+
+impl Env for Machine {
+    fn wall_ns(&self) -> u64 {
+        self.env.wall_ns()
+    }
+
+    fn monotonic_ns(&self) -> u64 {
+        self.env.monotonic_ns()
+    }
+
+    fn random_u64(&self) -> u64 {
+        self.env.random_u64()
+    }
+
+    fn host_id(&self) -> u64 {
+        self.host
+    }
+
+    fn sleep(&self, time: Duration) {
+        *self.slept.lock() += time;
+        self.env.sleep(time);
+        if let Some(meanwhile) = &mut *self.meanwhile.lock() {
+            meanwhile();
+        }
+    }
+
+    fn workers(&self) -> usize {
+        0
+    }
+}
+
+/// What an import by `env` says of a pool that machine 1 uses, or used until it was cut off.
+fn import(kind: DeviceKind, is_exported: bool, env: &Arc<Machine>, commits: bool) -> Result<(), PoolError> {
+    let device = sim(1, false);
+    let first = machine(1, None);
+    let pool =
+        Pool::create(vec![disk(&device, kind)], &CreateOptions::named("toy"), first, &options()).unwrap();
+    let toy = empty_toy();
+    pool.set_client(toy.clone());
+    work(&pool, &toy, &SeededEnv::new(1), 3).unwrap();
+    if is_exported {
+        pool.export().unwrap();
+    }
+    if commits {
+        let go_on: Meanwhile = Box::new(move || work(&pool, &toy, &SeededEnv::new(2), 1).unwrap());
+        *env.meanwhile.lock() = Some(go_on);
+    }
+    let second = Pool::import(vec![disk(&device, kind)], env.clone(), &options());
+    second.map(|pool| pool.abandon())
+}
+
+#[test]
+fn a_disk_that_another_machine_writes_to_is_refused() {
+    let env = machine(2, None);
+    let error = import(DeviceKind::Block, false, &env, true).unwrap_err().to_string();
+    assert!(error.contains("another machine"), "{error}");
+    assert_eq!(*env.slept.lock(), Duration::from_secs(1), "at once");
+}
+
+#[test]
+fn only_a_disk_that_another_machine_left_open_is_waited_for() {
+    for (kind, is_exported, host, seconds) in [
+        (DeviceKind::Block, false, 2, 10),
+        (DeviceKind::Zoned, false, 2, 10),
+        (DeviceKind::Block, true, 2, 0),
+        // A server's successor, or the next mount after a crash.
+        (DeviceKind::Block, false, 1, 0),
+        (DeviceKind::File, false, 2, 0),
+        (DeviceKind::Block, false, 0, 0),
+    ] {
+        let env = machine(host, None);
+        import(kind, is_exported, &env, false).unwrap();
+        let what = format!("{kind:?}, exported {is_exported}, machine {host}");
+        assert_eq!(env.slept.lock().as_secs(), seconds, "{what}");
+    }
+}
