@@ -13,7 +13,7 @@
 mod succession;
 
 use crate::clock;
-use crate::control::{Caller, Greeting, MEMORY, STEP_BACK, STOP, SYNC};
+use crate::control::{self, Caller, Greeting, MEMORY, STEP_BACK, STOP, SYNC};
 use crate::failure::{Failure, Outcome};
 use crate::holder::{self, Facts, Legacy};
 use crate::idle;
@@ -280,7 +280,7 @@ fn begin(
         None => {
             let fs = Arc::clone(live.fs()?);
             // The socket first: it can be refused, and a mount should not come and go for that.
-            let listener = listen(&registry.socket(&plan.target.name))?;
+            let listener = listen(registry, &plan.target.name)?;
             remember(registry, &plan.target);
             let estate = Estate::new(&fs, &live, &listener)?;
             let session = Session::mount(&plan.dir, &plan.mount.clone().of_dataset(&live.dataset))?;
@@ -325,7 +325,12 @@ fn remember(registry: &Registry, target: &Target) {
             log::info!("pool {}: its name goes on meaning the one on {}", target.name, other.display());
             Ok(())
         }
-        Ok(None) => registry.remember(&target.name, &target.path),
+        Ok(None) => registry.remember(&target.name, &target.path).map(|before| {
+            let before = before.filter(|before| *before != target.path);
+            if let Some(before) = before {
+                log::info!("pool {}: its name meant {} before", target.name, before.display());
+            }
+        }),
         Err(failure) => Err(failure),
     };
     if let Err(failure) = remembered {
@@ -339,8 +344,17 @@ fn obey(live: &Live, setting: &Setting) -> Outcome {
     Ok(live.dataset.obey_for_now(&setting.name, &setting.value)?)
 }
 
-fn listen(socket: &Path) -> Outcome<UnixListener> {
-    // We hold the device's lock, so whoever left it here is dead.
+fn listen(registry: &Registry, name: &str) -> Outcome<UnixListener> {
+    let socket = &registry.socket(name);
+    // We hold the device's lock, so whoever left it here is dead, or serves another pool of that name.
+    let is_served = || -> Outcome<bool> { Ok(control::connect(socket)?.is_some()) };
+    let taken = is_served()?;
+    let _lock = registry.lock_sockets()?;
+    if taken || terrane_fuse::socket::connect(socket).is_ok() {
+        let expected = "a pool whose name no mounted one has";
+        let remedy = "unmount that one first";
+        return Err(Failure::refused(format_args!("pool {name}"), expected, "another of that name", remedy));
+    }
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(Failure::io("removing the old socket", socket)(error));

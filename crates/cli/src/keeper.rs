@@ -93,12 +93,12 @@ impl Keeper {
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
         let path = self.registry.keeper(&self.pool);
         let (socket, name) = {
-            let _lock = self.registry.lock()?;
+            let _lock = self.registry.lock_sockets()?;
             listen(&path)?
         };
         let passed = self.serve(&socket, &path, signals);
         // The next mount's keeper may listen there by now, or just come to: who looks and then removes must not be overtaken.
-        match self.registry.lock() {
+        match self.registry.lock_sockets() {
             Ok(_lock) => take_away(&path, &name),
             Err(failure) => log::warn!("{failure}"),
         }
@@ -239,7 +239,7 @@ fn owner_of(socket: &Path) -> PathBuf {
     path.into()
 }
 
-/// Listens there instead of whoever did before. Returns the name by which [`take_away`] knows the socket. Under the registry's lock.
+/// Listens there instead of whoever did before. Returns the name by which [`take_away`] knows the socket. Under the lock of sockets.
 fn listen(path: &Path) -> Outcome<(UnixDatagram, String)> {
     static NAMED: AtomicU64 = AtomicU64::new(0);
     match std::fs::remove_file(path) {
@@ -257,7 +257,7 @@ fn listen(path: &Path) -> Outcome<(UnixDatagram, String)> {
     Ok((socket, name))
 }
 
-/// Takes the socket of the keeper of this name away, if it is the one that listens there. Under the registry's lock.
+/// Takes the socket of the keeper of this name away, if it is the one that listens there. Under the lock of sockets.
 fn take_away(path: &Path, name: &str) {
     let owner = owner_of(path);
     if !std::fs::read_to_string(&owner).is_ok_and(|listens| listens == name) {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::Dataset;
-use terrane_device::{Backing, Device, OpenMode, PathKind, Peek};
+use terrane_device::{Backing, Device, Identity, OpenMode, PathKind, Peek};
 use terrane_object::Objects;
 use terrane_pool::label::Label;
 use terrane_pool::{ImportOptions, Pool, SystemEnv};
@@ -71,7 +71,10 @@ pub fn find_known(registry: &Registry, name: &str) -> Outcome<Target> {
 /// Where the pool is that is known by this name, if that is still there and not what is at `path`.
 pub fn namesake(registry: &Registry, name: &str, path: &Path) -> Outcome<Option<PathBuf>> {
     let Some(known) = registry.pools()?.remove(name) else { return Ok(None) };
-    let is_same = path.canonicalize().is_ok_and(|path| path == known);
+    let is_same = match (Identity::of(path), Identity::of(&known)) {
+        (Ok(path), Ok(known)) => path == known,
+        _ => false,
+    };
     let is_there = || read_label(&known).is_ok_and(|label| label.name == name);
     Ok(if !is_same && is_there() { Some(known) } else { None })
 }

@@ -2,8 +2,8 @@
 //!
 //! A pool's name stands in its label; to find the label by the name, somebody must remember where it was. That is a file `pools`
 //! with a line `name=/path` for each pool that was created or mounted here. It outlives a boot. While a pool is mounted, the *runtime
-//! directory* holds its daemon's socket `NAME.sock`, its keeper's `NAME.keep` with the keeper's name beside it, and the log `NAME.log`.
-//! Nothing in either is needed for the data: every command also takes the device's path.
+//! directory* holds its daemon's socket `NAME.sock`, its keeper's `NAME.keep` with the keeper's name beside it, and the log `NAME.log`;
+//! `NAME.lock` is held while a mount begins. Nothing in either is needed for the data: every command also takes the device's path.
 //!
 //! Versions of before kept the names in the runtime directory too, where a boot lost them. Names that are found there are known, and
 //! move with the first change.
@@ -112,34 +112,48 @@ impl Registry {
         (self.names != self.dir).then(|| self.dir.join("pools"))
     }
 
-    pub fn remember(&self, name: &str, device: &Path) -> Outcome {
+    /// Returns what the name meant before.
+    pub fn remember(&self, name: &str, device: &Path) -> Outcome<Option<PathBuf>> {
         if !is_name(name) || device.as_os_str().as_bytes().contains(&b'\n') {
             return Err(Failure(format!("pool {name:?} at {device:?} cannot be remembered by name")));
         }
-        self.change(|pools| pools.insert(name.to_owned(), device.to_owned()) != Some(device.to_owned()))
+        let mut before = None;
+        self.change(|pools| {
+            before = pools.insert(name.to_owned(), device.to_owned());
+            before.as_deref() != Some(device)
+        })?;
+        Ok(before)
     }
 
     pub fn forget(&self, name: &str) -> Outcome {
         self.change(|pools| pools.remove(name).is_some())
     }
 
-    /// Makes the directories, for this user alone.
+    /// Makes the runtime directory, for this user alone.
     pub fn prepare(&self) -> Outcome {
-        let (uid, _) = sys::who()?;
-        for dir in [&self.names, &self.dir] {
-            let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-            made.map_err(Failure::io("making the state directory", dir))?;
-            judge_dir(dir, uid)?;
-        }
-        Ok(())
+        make_dir(&self.dir)
     }
 
-    /// Two processes at once must not undo each other's doing here. To the end of what is returned.
+    /// Two processes at once must not undo each other's changes of names. To the end of what is returned. Nobody takes both locks: the
+    /// directories may be one.
     pub fn lock(&self) -> Outcome<File> {
+        lock_in(&self.names)
+    }
+
+    /// Nor take each other's sockets away. A mount needs this alone: where names cannot be kept a pool is mounted by its path.
+    pub fn lock_sockets(&self) -> Outcome<File> {
+        lock_in(&self.dir)
+    }
+
+    /// One mount of a pool of this name begins at a time: keepers and servers find each other by the name. To the end of what is returned.
+    pub fn lock_mount(&self, name: &str) -> Outcome<File> {
         self.prepare()?;
-        let path = self.names.join("pools.lock");
+        let path = self.dir.join(format!("{name}.lock"));
         let lock = open_own(&path).map_err(Failure::io("opening", &path))?;
-        lock.lock().map_err(Failure::io("locking", &path))?;
+        if lock.try_lock().is_err() {
+            log::info!("waiting for another mount of pool {name} to begin");
+            lock.lock().map_err(Failure::io("locking", &path))?;
+        }
         Ok(lock)
     }
 
@@ -162,6 +176,21 @@ impl Registry {
             _ => Ok(()),
         }
     }
+}
+
+fn make_dir(dir: &Path) -> Outcome {
+    let (uid, _) = sys::who()?;
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.map_err(Failure::io("making the state directory", dir))?;
+    judge_dir(dir, uid)
+}
+
+fn lock_in(dir: &Path) -> Outcome<File> {
+    make_dir(dir)?;
+    let path = dir.join("pools.lock");
+    let lock = open_own(&path).map_err(Failure::io("opening", &path))?;
+    lock.lock().map_err(Failure::io("locking", &path))?;
+    Ok(lock)
 }
 
 /// Whoever else can write to it says where the names of pools lead. One that is not there yet is made for its owner alone.

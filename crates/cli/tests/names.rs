@@ -56,6 +56,31 @@ fn a_mount_by_path_takes_no_name_from_another_pool() {
     assert!(known().contains("/moved.img\n"));
 }
 
+/// Keepers and servers find each other by the name of their pool.
+#[test]
+fn of_two_pools_of_one_name_that_are_mounted_at_once_one_is() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("both");
+    place.run("pool create tank tank.img --size 64M", 0);
+    stranger(&place, "tank", "./other.img");
+    fs::create_dir(place.path("second")).unwrap();
+    for round in 0..6 {
+        let mut begin = [("tank", "mnt"), ("./other.img", "second")].map(|(pool, dir)| {
+            let mut command = place.command(&format!("mount {pool} {dir}"));
+            command.stderr(std::process::Stdio::null()).spawn().unwrap()
+        });
+        let ends = begin.each_mut().map(|child| child.wait().unwrap().success());
+        assert!(ends[0] != ends[1], "round {round}: {ends:?}");
+        let (dir, image) = if ends[0] { ("mnt", "./tank.img") } else { ("second", "./other.img") };
+        fs::write(place.path(dir).join("file"), "x").unwrap();
+        place.run(&format!("restart {image}"), 0);
+        assert_eq!(place.mounts(), [place.path(dir)]);
+        place.run(&format!("umount {dir}"), 0);
+    }
+}
+
 #[test]
 fn the_longest_names_and_state_directories_work() {
     let place = Place::new("long");

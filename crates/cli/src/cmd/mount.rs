@@ -245,6 +245,8 @@ impl Mount {
             ));
         }
         let dry_run = self.as_helper.as_ref().is_some_and(|helper| helper.dry_run);
+        let begins = role == Role::Command && legacy.is_none() && !dry_run;
+        let beginning = begins.then(|| registry.lock_mount(&target.name)).transpose()?;
         if role == Role::Command
             && legacy.is_none()
             && let Some((daemon, places)) = daemon_that_stays(&registry, &target)?
@@ -278,7 +280,9 @@ impl Mount {
                 // Only ours is begun anew when it is long.
                 let long = std::fs::metadata(&ours).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX);
                 let begin_anew = beside.log.is_none() && long;
-                self.start_in_background(beside.log.as_ref().unwrap_or(&ours), begin_anew)
+                let started = self.start_in_background(beside.log.as_ref().unwrap_or(&ours), begin_anew);
+                drop(beginning);
+                started
             }
             Role::Keeper => keep(registry, target, dir, &words),
             Role::Command | Role::Server => {
@@ -301,7 +305,7 @@ impl Mount {
                     }
                     metrics => metrics?,
                 };
-                serve(&registry, (target, dir), words, legacy, metrics, role)
+                serve(&registry, (target, dir), words, (legacy, beginning), metrics, role)
             }
         }
     }
@@ -376,7 +380,7 @@ fn serve(
     registry: &Registry,
     (target, dir): (Target, PathBuf),
     words: Words,
-    legacy: Option<Legacy>,
+    (legacy, beginning): (Option<Legacy>, Option<File>),
     metrics: Option<TcpListener>,
     role: Role,
 ) -> Outcome {
@@ -393,7 +397,9 @@ fn serve(
     let memory = memory.unwrap_or_else(Memory::of_this_machine);
     memory.share(&mut import);
     let (name, at) = (target.name.clone(), dir.clone());
-    let ready = || {
+    let ready = move || {
+        // Another mount of that name finds this one.
+        drop(beginning);
         if let Some(holder) = Holder::of_this_process()
             && let Err(failure) = holder.ready(&name, &at)
         {

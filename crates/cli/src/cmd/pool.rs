@@ -510,7 +510,9 @@ impl Create {
         }
         created?;
         let path = first.canonicalize().map_err(Failure::io("finding", first))?;
-        registry.remember(&self.name, &path)
+        registry.remember(&self.name, &path)?;
+        members::warn_of_access(&path);
+        Ok(())
     }
 
     fn open(&self, path: &Path, made: &mut Vec<PathBuf>) -> Outcome<Arc<dyn Device>> {

@@ -3,6 +3,7 @@
 use super::super::{ask, print};
 use crate::failure::{Failure, Outcome};
 use crate::live;
+use crate::members;
 use crate::newcomer::{Kind, Terms};
 use crate::query::Query;
 use crate::registry::Registry;
@@ -100,6 +101,7 @@ impl Add {
             let _ = std::fs::remove_file(&path);
         }
         let row = added?;
+        members::warn_of_access(&path);
         if self.json {
             print(&format!("{:#}\n", envelope("pool add", json!({"devices": [row]}))))
         } else {
