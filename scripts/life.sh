@@ -308,7 +308,7 @@ check_loops() {
 }
 
 # Where the file system below is full a pool can still be destroyed.
-check_full_host() {
+check_destroy_full() {
     is_root || skip 'not root'
     mkdir "$work/full"
     mount -t tmpfs -o size=80m tmpfs "$work/full"
@@ -464,6 +464,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_read_only check_user check_systemd check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_systemd check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
