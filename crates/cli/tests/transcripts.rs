@@ -98,7 +98,7 @@ mkdir -p "$T"/{lib,mnt,run,dev,local,sbin,work1,work2}
 touch "$T/fstab"
 # The state of this user, and a disk.
 export HOME="$T" TERRANE_STATE_DIR= XDG_RUNTIME_DIR=
-truncate -s 2G "$T/dev/sdb"
+truncate -s 2G "$T/dev/sdb" && chmod 600 "$T/dev/sdb"
 for node in null zero urandom tty fuse; do
     [ -e /dev/$node ] || continue
     touch "$T/dev/$node"
