@@ -169,6 +169,49 @@ check_blocks() {
     [ "$(tar --sparse -C "$mnt" -cf - tiny | tar -xOf - tiny)" = 'a few bytes' ]
 }
 
+# What programs stored through a mapping is copied and stored anew as it is, while the mapping stands; holes stay holes.
+check_mapped() {
+    command -v python3 >/dev/null || skip 'no python3'
+    local words sum
+    for words in '' direct_io uring; do
+        mount_again $words
+        rm -rf "${mnt:?}"/*
+        # A copy whose source is one hole but for what was stored.
+        T=$terrane M=$mnt timeout 60 python3 - <<'EOT' || return 1
+import mmap, os, subprocess
+d = os.environ['M']
+def run(*words): subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+f = os.open(d + '/f', os.O_RDWR | os.O_CREAT)
+os.ftruncate(f, 3 << 20)
+m = mmap.mmap(f, 3 << 20)
+for n, at in enumerate([500000, 5, 2 << 20, 2900000]):
+    m[at:at + 3] = b'abc'
+    run('cp', d + '/f', d + '/g')
+    run('tar', '-C', d, '--sparse', '-cf', d + '/tar', 'f')
+    run('mkdir', d + '/x%d' % n)
+    run('tar', '-C', d + '/x%d' % n, '-xf', d + '/tar')
+    expected = m[:]
+    assert open(d + '/g', 'rb').read() == expected, ('cp', at)
+    assert open(d + '/x%d/f' % n, 'rb').read() == expected, ('tar', at)
+m[7:10] = b'XYZ'
+run(os.environ['T'], 'fs', 'rewrite', '--compression=zstd-9', d + '/f')
+m[2000000:2000003] = b'XYZ'
+expected = m[:]
+m.close()
+os.close(f)
+assert open(d + '/f', 'rb').read() == expected, 'rewritten'
+EOT
+        sum=$(sha256sum <"$mnt/f")
+        mount_again $words
+        [ "$(sha256sum <"$mnt/f")" = "$sum" ] || { say "    $words: another file after a new mount"; return 1; }
+        truncate -s 1G "$mnt/hole"
+        printf x | dd of="$mnt/hole" bs=1 seek=700M conv=notrunc status=none
+        cp "$mnt/hole" "$work/copy"
+        [ "$(du -k "$work/copy" | cut -f 1)" -lt 1024 ] && [ "$(stat -c %s "$work/copy")" = $((1 << 30)) ] || { say "    $words: a sparse copy of $(du -k "$work/copy")"; return 1; }
+        [ "$(tail -c +$(((700 << 20) + 1)) "$work/copy" | head -c 1)" = x ]
+    done
+}
+
 # A file that is written over itself takes nothing, by the level that made it and by another one. How much was written is shown.
 check_nopwrite() {
     "$terrane" fs set compression=zstd-3 p

@@ -38,7 +38,7 @@ use succession::Estate;
 use terrane_fuse::handover;
 use terrane_fuse::mount::{Atime, MountError, TableWatch, Via, mounted};
 use terrane_fuse::session::{Brake, Negotiated};
-use terrane_fuse::{Dispatch, Metrics, MountOptions, Session, UnmountHandle};
+use terrane_fuse::{Dispatch, Launderer, Metrics, MountOptions, Session, UnmountHandle};
 use terrane_pool::{ImportOptions, Pool};
 use terrane_posix::Fs;
 
@@ -229,7 +229,9 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
         std::thread::spawn(move || metrics::serve(listener, Arc::new(move || shared.metrics_page())));
     }
     // Before the house is kept, which looks at the flags that a remount has changed.
-    let dispatch = Dispatch::new(Arc::clone(&shared.fs), &plan.mount, Arc::clone(&shared.metrics));
+    let connection = session.device().map_err(Failure::io("keeping the connection of", &plan.dir))?;
+    let dispatch = Dispatch::new(Arc::clone(&shared.fs), &plan.mount, Arc::clone(&shared.metrics))
+        .with_launderer(Launderer::new(connection, succession::forgetter));
     let keeping = Arc::clone(&shared);
     // After a take-over, what has no name may be open.
     let drains = matches!(origin, Origin::New(_));

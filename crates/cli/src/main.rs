@@ -76,7 +76,7 @@ enum Command {
     /// Manual pages and completions
     #[command(subcommand, hide = true)]
     Generate(cmd::generate::GenerateCommand),
-    /// What the server of a mount starts after a crash
+    /// What the server of a mount starts to have the kernel drop pages
     #[command(hide = true)]
     Forget,
 }

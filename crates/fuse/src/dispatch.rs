@@ -13,9 +13,11 @@ mod askers;
 mod ioctl;
 mod loss;
 mod replay;
+mod seek;
 mod xattr;
 
 use crate::cache_policy::CachePolicy;
+use crate::launder::Launderer;
 use crate::metrics::Metrics;
 use crate::mount::MountOptions;
 use crate::proto::{self, CreateIn, Header, ReadIn, Request, SetattrIn, WriteIn, fattr};
@@ -37,6 +39,7 @@ pub struct Dispatch {
     dirsync: bool,
     metrics: Arc<Metrics>,
     askers: Askers,
+    launderer: Option<Launderer>,
 }
 
 type Answer = Result<(), Errno>;
@@ -148,7 +151,13 @@ impl Dispatch {
             dirsync,
             metrics,
             askers: Askers::default(),
+            launderer: None,
         }
+    }
+
+    /// With a way to have the kernel write back what was stored through mappings. Without it no range of a file is called a hole.
+    pub fn with_launderer(self, launderer: Launderer) -> Self {
+        Dispatch { launderer: Some(launderer), ..self }
     }
 
     /// A request that a dead predecessor may have carried out already: see [`replay`].
@@ -226,8 +235,8 @@ impl Dispatch {
             }
             Request::Lseek { offset, whence } => {
                 let offset = match whence {
-                    SEEK_DATA => fs.seek_data(node, offset)?,
-                    SEEK_HOLE => fs.seek_hole(node, offset)?,
+                    SEEK_DATA => self.seek_data(node, offset)?,
+                    SEEK_HOLE => self.seek_hole(node, offset)?,
                     _ => return Err(EINVAL),
                 };
                 Ok(reply.bytes(&proto::LseekOut { offset }.encode()))

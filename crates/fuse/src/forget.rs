@@ -9,13 +9,13 @@
 //! Invariant: that process has the connection and the list of nodes, and nothing else that a successor needs.
 
 use crate::handover;
+use crate::launder::{self, CONNECTION, ORDERS};
 use crate::notify::Notifier;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 
-const CONNECTION: &str = "connection";
 const NODES: &str = "nodes";
 
 /// Starts `program`, which is to call [`run`]. What it says on standard error is for who waits for it.
@@ -28,7 +28,8 @@ pub(crate) fn start(mut program: Command, connection: File, nodes: &[u64]) -> io
     program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
 }
 
-/// What the program does that [`crate::Session::resume`] starts: returns when the kernel has forgotten all it was to forget.
+/// What the program does that [`crate::Session::resume`] or a [`launder::Launderer`] starts: returns when the kernel has forgotten
+/// all it was to forget, or the server that gives orders has gone.
 ///
 /// # Errors
 /// When this process was given nothing; and the first of those that the kernel answered with, after it was asked for every node.
@@ -38,13 +39,18 @@ pub fn run() -> io::Result<()> {
         let at = given.iter().position(|(given, _)| given == name)?;
         Some(given.swap_remove(at).1)
     };
-    let (Some(connection), Some(list)) = (take(CONNECTION), take(NODES)) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "only the server of a mount starts this"));
-    };
+    let (connection, list, orders) = (take(CONNECTION), take(NODES), take(ORDERS));
     drop(given);
+    match (connection.map(Notifier::new), list, orders) {
+        (Some(notifier), Some(list), _) => forget_all(&notifier, &list),
+        (Some(notifier), None, Some(orders)) => launder::serve(&notifier, orders),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "only the server of a mount starts this")),
+    }
+}
+
+fn forget_all(notifier: &Notifier, list: &File) -> io::Result<()> {
     let mut raw = vec![0; usize::try_from(list.metadata()?.len()).map_err(io::Error::other)?];
     list.read_exact_at(&mut raw, 0)?;
-    let notifier = Notifier::new(connection);
     let (mut count, mut first) = (0u64, None);
     for node in raw.as_chunks().0.iter().map(|node| u64::from_le_bytes(*node)) {
         match notifier.forget_contents(node) {

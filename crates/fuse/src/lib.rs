@@ -13,6 +13,7 @@
 //! * [`handover`]: what outlives a process, so that the next one can go on with the mount; [`socket`]: sockets at paths of any length.
 //! * [`notify`]: telling the kernel to forget.
 //! * [`forget`]: the process that waits until it has.
+//! * [`launder`]: having it write back what programs stored through mappings.
 //! * [`cache_policy`]: what the kernel may remember, and for how long.
 //! * [`metrics`]: what all of it has done so far.
 //! * [`dispatch`]: one request, one call of [`terrane_posix::Fs`].
@@ -24,6 +25,7 @@ pub mod cache_policy;
 pub mod dispatch;
 pub mod forget;
 pub mod handover;
+pub mod launder;
 pub mod metrics;
 pub mod mount;
 pub mod notify;
@@ -35,6 +37,7 @@ pub mod socket;
 pub mod transport;
 
 pub use dispatch::Dispatch;
+pub use launder::Launderer;
 pub use metrics::{Metrics, MountStats};
 pub use mount::{Mount, MountOptions, UnmountHandle};
 pub use notify::Notifier;

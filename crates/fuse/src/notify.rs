@@ -1,7 +1,7 @@
 //! Telling the kernel that what it remembers is not so any more.
 //!
 //! Nobody changes a mounted data set but its mount, so this is for take-overs: the kernel may remember what a dead server
-//! told it and never committed.
+//! told it and never committed. And for what the kernel knows and we do not: bytes that were stored through mappings.
 //!
 //! The kernel does this work inside our write: it takes locks of directories and pages, and waits for those who hold them,
 //! who may wait for an answer of ours. So: **never from a thread that answers requests, never under a lock that such a
@@ -17,12 +17,12 @@ use std::io::{self, Write};
 /// A notification that a thread may send which answers a request for this node: with no data to forget the kernel takes no lock that is
 /// held across requests, and who waits for the answer keeps the node.
 pub(crate) fn attributes_outdated(node: u64) -> Vec<u8> {
-    reply::notification(notify::INVAL_INODE, &invalidation(node, NO_DATA))
+    reply::notification(notify::INVAL_INODE, &invalidation(node, NO_DATA, 0))
 }
 
-fn invalidation(node: u64, off: i64) -> [u8; NotifyInvalInodeOut::SIZE] {
-    // Length 0 means to the end.
-    NotifyInvalInodeOut { ino: node, off, len: 0 }.encode()
+/// Length 0 means to the end.
+fn invalidation(node: u64, off: i64, len: i64) -> [u8; NotifyInvalInodeOut::SIZE] {
+    NotifyInvalInodeOut { ino: node, off, len }.encode()
 }
 
 /// A negative offset means no data.
@@ -57,17 +57,23 @@ impl Notifier {
 
     /// The attributes of a node are asked again. `false`: the kernel does not know the node.
     pub fn forget_attributes(&self, node: u64) -> io::Result<bool> {
-        self.forget_inode(node, NO_DATA)
+        self.forget_inode(node, NO_DATA, 0)
     }
 
     /// The attributes of a node, and all it remembers of its contents: pages, or the list of a directory's names. What was
-    /// written and is not yet sent (`writeback`) is sent first. `false`: the kernel does not know the node.
+    /// stored through mappings and is not yet sent is sent first. `false`: the kernel does not know the node.
     pub fn forget_contents(&self, node: u64) -> io::Result<bool> {
-        self.forget_inode(node, 0)
+        self.forget_inode(node, 0, 0)
     }
 
-    fn forget_inode(&self, node: u64, off: i64) -> io::Result<bool> {
-        self.send(notify::INVAL_INODE, &invalidation(node, off))
+    /// The same for the pages of a range only; length 0 means to the end.
+    pub fn forget_range(&self, node: u64, offset: u64, len: u64) -> io::Result<bool> {
+        let signed = |number: u64| i64::try_from(number).map_err(|_| io::ErrorKind::InvalidInput);
+        self.forget_inode(node, signed(offset)?, signed(len)?)
+    }
+
+    fn forget_inode(&self, node: u64, off: i64, len: i64) -> io::Result<bool> {
+        self.send(notify::INVAL_INODE, &invalidation(node, off, len))
     }
 
     fn send(&self, code: i32, payload: &[u8]) -> io::Result<bool> {

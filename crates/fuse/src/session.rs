@@ -36,6 +36,9 @@ use std::time::{Duration, Instant};
 
 /// Threads that never take a request which may wait.
 pub const READERS_RESERVED: usize = 2;
+/// Threads that may wait for the kernel to write back ([`Request::waits_for_kernel`]), beside those that may wait for other things: the
+/// WRITEs that the kernel sends then must find a thread.
+const KERNEL_WAITERS: usize = 1;
 /// Threads for each queue of a mount that uses rings, at least.
 const LANES_MIN: usize = 4;
 /// Parked requests take at most this much; then readers wait as well.
@@ -268,12 +271,13 @@ fn serve_with(
     let (listings, ended) = (Listings::default(), AtomicBool::new(false));
     // Beside rings, /dev/fuse brings only what needs no answer.
     let wanted = if rings.is_some() { 0 } else { config.threads };
-    let threads = wanted.max(READERS_RESERVED + 1);
+    let may_wait = wanted.saturating_sub(READERS_RESERVED).max(1);
+    let threads = READERS_RESERVED + may_wait + KERNEL_WAITERS;
     let queues = if rings.is_some() { usize::from(ring::queue_count()?) } else { 0 };
     let lanes = queues * (config.threads / queues.max(1)).max(LANES_MIN);
     brake.prepare(threads + lanes);
-    let gate = Gate::new(threads - READERS_RESERVED, PARKED_BYTES_MAX);
-    let work = Work { transport, handler, negotiated, brake, gate, listings: &listings, ended: &ended };
+    let gates = [Gate::new(may_wait, PARKED_BYTES_MAX), Gate::new(KERNEL_WAITERS, PARKED_BYTES_MAX)];
+    let work = Work { transport, handler, negotiated, brake, gates, listings: &listings, ended: &ended };
     std::thread::scope(|scope| {
         let mut started = Vec::new();
         for number in 0..threads + lanes {
@@ -321,7 +325,8 @@ struct Work<'a> {
     handler: &'a dyn Handler,
     negotiated: &'a Negotiated,
     brake: &'a Brake,
-    gate: Gate,
+    /// For what may wait, and for what may wait for the kernel.
+    gates: [Gate; 2],
     listings: &'a Listings,
     /// DESTROY came, or a thread failed: read no more.
     ended: &'a AtomicBool,
@@ -336,8 +341,8 @@ impl Work<'_> {
             log::error!("fuse: a ring could not be made, the mount ends: {error}");
             self.give_up();
         })?;
-        let gate = Gate::new(1, PARKED_BYTES_MAX);
-        Work { transport: &lane, gate, ..*self }.read_requests(thread)
+        let gates = [Gate::new(1, PARKED_BYTES_MAX), Gate::new(1, PARKED_BYTES_MAX)];
+        Work { transport: &lane, gates, ..*self }.read_requests(thread)
     }
 
     fn read_requests(&self, thread: usize) -> io::Result<()> {
@@ -375,11 +380,13 @@ impl Work<'_> {
         if !request.may_wait() {
             return self.answer(thread, &header, &request, reply);
         }
-        match self.gate.admit(raw) {
+        let [waiting, for_kernel] = &self.gates;
+        let gate = if request.waits_for_kernel() { for_kernel } else { waiting };
+        match gate.admit(raw) {
             Admitted::Parked => {}
             Admitted::Run => {
                 self.answer(thread, &header, &request, reply);
-                while let Some((parked, since)) = self.gate.next() {
+                while let Some((parked, since)) = gate.next() {
                     self.handler.parked(since.elapsed());
                     match Request::parse(&parked, self.negotiated.dialect) {
                         Ok((header, request)) => self.answer(thread, &header, &request, reply),

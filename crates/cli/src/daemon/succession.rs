@@ -207,7 +207,7 @@ pub fn adopt(legacy: Legacy, plan: &Plan) -> Outcome<(Session, UnixListener, (Fi
     Ok((Session::new(mount, SessionConfig::from(&plan.mount)), control, (page, facts)))
 }
 
-/// This program, for what [`Session::resume`] wants done beside it.
+/// This program, for what [`Session::resume`] and [`terrane_fuse::Launderer`] want done beside it.
 pub fn forgetter() -> Command {
     let mut program = Command::new("/proc/self/exe");
     program.arg0("terrane").arg("forget");

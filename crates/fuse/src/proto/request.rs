@@ -462,6 +462,11 @@ impl<'a> Request<'a> {
         matches!(self, Request::Forget { .. } | Request::BatchForget(_) | Request::NotifyReply)
     }
 
+    /// Whether the answer may wait until the kernel has written back what it holds of a file, by WRITEs.
+    pub fn waits_for_kernel(&self) -> bool {
+        matches!(self, Request::Lseek { .. })
+    }
+
     /// May wait for a transaction group: for its commit, for room in it, or for space in the pool. FORGET is one of
     /// them, because the last one of a removed file destroys it.
     pub fn may_wait(&self) -> bool {
@@ -481,6 +486,8 @@ impl<'a> Request<'a> {
             | Request::Removexattr { .. }
             | Request::Create { .. }
             | Request::Ioctl { .. } => true,
+            // For the kernel to write back what programs stored in a hole.
+            Request::Lseek { .. } => true,
             Request::Fallocate(_) | Request::CopyFileRange { .. } | Request::Tmpfile { .. } => true,
             Request::Lookup { .. }
             | Request::Getattr
@@ -493,7 +500,7 @@ impl<'a> Request<'a> {
             }
             Request::Releasedir | Request::Getlk(_) | Request::Setlk(_) | Request::Setlkw(_) => false,
             Request::Access { .. } | Request::Interrupt { .. } | Request::Bmap(_) | Request::Destroy => false,
-            Request::Poll(_) | Request::NotifyReply | Request::Lseek { .. } | Request::SetupMapping => false,
+            Request::Poll(_) | Request::NotifyReply | Request::SetupMapping => false,
             Request::RemoveMapping | Request::Statx { .. } => false,
         }
     }

@@ -1,0 +1,216 @@
+//! Having the kernel write back what programs stored through mappings, and drop those pages, before a request is answered.
+//!
+//! A store into a shared mapping changes a page of the kernel's cache, and no request tells of it: neither of the mapping nor of the
+//! store. Until the kernel writes the page back the server does not have those bytes. Some answers are wrong without them, above all
+//! that a range of a file is a hole: `cp` believes it, and copies nothing from there.
+//!
+//! NOTIFY_INVAL_INODE writes the dirty pages of a range back (the kernel calls that *laundering*) and drops the range. The WRITEs are
+//! sent while the notification waits, and no signal ends that wait. So a helper process sends it, for the reason that [`crate::forget`]
+//! gives. The helper is started when it is first needed, and ends with its server.
+//!
+//! The WRITEs need a thread that answers them. Of those that read `/dev/fuse` one at a time waits here; but all lanes of a ring
+//! may. So every wait has a limit, and a caller must have an answer that is right without laundering. SETATTR of a size and FALLOCATE
+//! must not wait here at all: the kernel sends no WRITE of that file meanwhile.
+//!
+//! A server that has no keeper, and is killed while its helper waits, leaves the connection open until it is aborted (`umount -f`).
+//!
+//! Invariant: the helper answers orders one by one, in the order in which they were given.
+
+use crate::handover;
+use crate::notify::Notifier;
+use parking_lot::Mutex;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+pub(crate) const CONNECTION: &str = "connection";
+pub(crate) const ORDERS: &str = "orders";
+/// The longest wait for the kernel to write a range back.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest wait for others that have something laundered. All lanes of a ring may wait so long for the one whose WRITEs need a lane.
+const QUEUE_PATIENCE: Duration = Duration::from_millis(5);
+/// The wait for a helper that did not answer in time before.
+const STUCK_PATIENCE: Duration = Duration::from_millis(1);
+
+terrane_wire::layout! {
+    /// What the helper is to launder; length 0 means to the end. Between two processes of one machine; never stored.
+    Order, 24 bytes { 0 node: u64, 8 offset: u64, 16 len: u64 }
+}
+
+/// Launders pages of one mount.
+pub struct Launderer {
+    connection: File,
+    program: Box<dyn Fn() -> Command + Send + Sync>,
+    helper: Mutex<Option<Helper>>,
+}
+
+struct Helper {
+    process: Child,
+    orders: UnixStream,
+    /// Orders without an answer so far.
+    owed: usize,
+    stuck: bool,
+}
+
+impl Launderer {
+    /// `program` makes the command of a process that calls [`crate::forget::run`]; `connection` is the mount's `/dev/fuse`.
+    pub fn new(connection: File, program: impl Fn() -> Command + Send + Sync + 'static) -> Self {
+        Launderer { connection, program: Box::new(program), helper: Mutex::new(None) }
+    }
+
+    /// The kernel writes back what was stored in this range of a file before, and drops the range from its cache. The end may be
+    /// [`u64::MAX`]. False: it did not within the time limit, or could not be asked.
+    pub fn launder(&self, node: u64, range: Range<u64>) -> bool {
+        self.order(node, range, |helper| helper.settle(PATIENCE)).unwrap_or(false)
+    }
+
+    /// The same some time later. For threads whose answer the kernel may wait for.
+    pub fn launder_later(&self, node: u64, range: Range<u64>) {
+        if self.order(node, range, |_| Ok(true)).is_none() {
+            log::warn!("fuse: node {node} stays in the kernel's cache as it is: the helper process is busy");
+        }
+    }
+
+    /// Gives an order, and `waits` for the answer. `None`: it was not given.
+    fn order(
+        &self,
+        node: u64,
+        range: Range<u64>,
+        waits: impl Fn(&mut Helper) -> io::Result<bool>,
+    ) -> Option<bool> {
+        if range.is_empty() {
+            return Some(true);
+        }
+        let len = if range.end == u64::MAX { 0 } else { range.end - range.start };
+        let order = Order { node, offset: range.start, len }.encode();
+        let mut place = self.helper.try_lock_for(QUEUE_PATIENCE)?;
+        // A helper that ended is replaced, once.
+        for _ in 0..2 {
+            let helper = match place.as_mut() {
+                Some(helper) => helper,
+                None => place.insert(self.start().inspect_err(failed).ok()?),
+            };
+            let given = helper.give(&order).and_then(|given| match given {
+                true => waits(helper).map(Some),
+                false => Ok(None),
+            });
+            match given {
+                Ok(outcome) => return outcome,
+                Err(error) => {
+                    failed(&error);
+                    if let Some(mut helper) = place.take() {
+                        let _ = helper.process.try_wait();
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    fn start(&self) -> io::Result<Helper> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let files = [
+            (CONNECTION.to_owned(), self.connection.try_clone()?),
+            (ORDERS.to_owned(), File::from(OwnedFd::from(theirs))),
+        ];
+        let mut command = (self.program)();
+        handover::give(&mut command, &files);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Helper { process: command.spawn()?, orders: ours, owed: 0, stuck: false })
+    }
+}
+
+fn failed(error: &io::Error) {
+    log::warn!("fuse: the helper process that launders pages failed: {error}");
+}
+
+impl Helper {
+    /// False: it has not answered older orders, and gets no more.
+    fn give(&mut self, order: &[u8]) -> io::Result<bool> {
+        if self.owed > 0 && !self.settle(if self.stuck { STUCK_PATIENCE } else { PATIENCE })? {
+            return Ok(false);
+        }
+        self.orders.write_all(order)?;
+        self.owed += 1;
+        Ok(true)
+    }
+
+    /// Waits until all orders are answered. False: the time limit passed, or the kernel refused the last one.
+    fn settle(&mut self, patience: Duration) -> io::Result<bool> {
+        let until = Instant::now() + patience;
+        let mut errno = 0;
+        while self.owed > 0 {
+            let left = until.saturating_duration_since(Instant::now());
+            self.orders.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
+            let mut answer = [0; 4];
+            match self.orders.read_exact(&mut answer) {
+                Ok(()) => self.owed -= 1,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if !self.stuck {
+                        log::warn!("fuse: the kernel has not written mapped pages back for {patience:?}");
+                    }
+                    self.stuck = true;
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
+            errno = i32::from_le_bytes(answer);
+        }
+        self.stuck = false;
+        if errno != 0 {
+            log::debug!("fuse: laundering pages: {}", io::Error::from_raw_os_error(errno));
+        }
+        Ok(errno == 0)
+    }
+}
+
+/// What the helper does: obeys until its server has gone.
+pub(crate) fn serve(notifier: &Notifier, mut orders: File) -> io::Result<()> {
+    let mut raw = [0; Order::SIZE];
+    loop {
+        match orders.read_exact(&mut raw) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let Some(Order { node, offset, len }) = Order::decode(&raw) else { return Ok(()) };
+        let outcome = notifier.forget_range(node, offset, len);
+        let errno = outcome.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |_| 0);
+        match orders.write_all(&errno.to_le_bytes()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            outcome => outcome?,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn helper(program: &str) -> Helper {
+        let (orders, theirs) = UnixStream::pair().unwrap();
+        let mut command = Command::new(program);
+        command.stdin(OwnedFd::from(theirs.try_clone().unwrap())).stdout(OwnedFd::from(theirs));
+        Helper { process: command.arg("1000").spawn().unwrap(), orders, owed: 0, stuck: false }
+    }
+
+    #[test]
+    fn a_helper_that_does_not_answer_costs_its_time_limit_once() {
+        let mut silent = helper("sleep");
+        assert!(silent.give(&[0; Order::SIZE]).unwrap());
+        assert!(!silent.settle(Duration::from_millis(20)).unwrap());
+        let since = Instant::now();
+        assert!(!silent.give(&[0; Order::SIZE]).unwrap());
+        assert!(since.elapsed() < Duration::from_secs(5));
+        assert_eq!(silent.owed, 1, "it gets no further order");
+        silent.process.kill().unwrap();
+        silent.process.wait().unwrap();
+        assert!(silent.give(&[0; Order::SIZE]).is_err(), "it ended, and another is to be started");
+    }
+}

@@ -1,0 +1,265 @@
+//! Files that programs change through shared mappings: a real mount of a file system on a simulated device, with the process that has
+//! the kernel write back.
+//!
+//! Programs that map files are processes of their own: a page fault that waits for an answer holds the lock of its process's memory,
+//! and the threads that answer need theirs.
+//!
+//! Where `/dev/fuse` cannot be used the tests say so and pass.
+
+#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
+#![expect(unsafe_code, reason = "mmap has no safe form")]
+
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use terrane_dataset::Dataset;
+use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_fuse::{Dispatch, Launderer, MountOptions, Session, UnmountHandle};
+use terrane_object::{Objects, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
+use terrane_posix::{Cred, Fs};
+
+const LAUNDERS: &str = "TERRANE_TEST_LAUNDERS";
+const PROGRAM: &str = "TERRANE_TEST_PROGRAM";
+const DIR: &str = "TERRANE_TEST_DIR";
+type Program = fn(&Path);
+const PROGRAMS: [(&str, Program); 2] = [("holes", holes), ("copier", copier)];
+const MIB: u64 = 1 << 20;
+
+/// This program, as the helper process of a mount.
+fn helper() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["--exact", "the_helper_process"]).env(LAUNDERS, "");
+    command
+}
+
+#[test]
+fn the_helper_process() {
+    // Otherwise the tests run, and nobody gives orders.
+    if std::env::var_os(LAUNDERS).is_some() {
+        terrane_fuse::forget::run().unwrap();
+    }
+}
+
+/// Runs one of [`PROGRAMS`] on this directory in a process of its own.
+fn run(program: &str, dir: &Path) {
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["--exact", "the_program_that_maps", "--nocapture"]).env(PROGRAM, program).env(DIR, dir);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn the_program_that_maps() {
+    let Some(name) = std::env::var_os(PROGRAM) else { return };
+    let (_, program) = PROGRAMS.iter().find(|(known, _)| *known == name).unwrap();
+    program(Path::new(&std::env::var_os(DIR).unwrap()));
+}
+
+/// A mount with its session in the background.
+struct Mounted {
+    dir: PathBuf,
+    /// Without it nothing is ever committed.
+    _objects: Arc<Objects>,
+    handle: UnmountHandle,
+    session: Option<std::thread::JoinHandle<std::io::Result<()>>>,
+}
+
+impl Mounted {
+    /// `None`, loudly, where this cannot be tested.
+    fn start(name: &str, words: &str, with_helper: bool) -> Option<Mounted> {
+        let dir = std::env::temp_dir().join(format!("terrane-mapped-{name}-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let mut options = MountOptions::default();
+        options.apply(words).unwrap();
+        let session = match Session::mount(&dir, &options) {
+            Ok(session) => session,
+            Err(error) => {
+                eprintln!("SKIPPED {name}: this machine cannot mount FUSE: {error}");
+                fs::remove_dir(&dir).unwrap();
+                return None;
+            }
+        };
+        let (objects, fs) = file_system();
+        let handle = session.unmount_handle();
+        let mut dispatch = Dispatch::new(fs, &options, Arc::default());
+        if with_helper {
+            dispatch = dispatch.with_launderer(Launderer::new(session.device().unwrap(), helper));
+        }
+        let session = std::thread::spawn(move || session.run(&dispatch));
+        Some(Mounted { dir, _objects: objects, handle, session: Some(session) })
+    }
+
+    fn end(mut self) {
+        // What another test starts has our open files too, for as long as it is no other program yet.
+        let busy_until = Instant::now() + Duration::from_secs(20);
+        while let Err(error) = self.handle.unmount() {
+            assert!(Instant::now() < busy_until, "{error}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.session.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Also after a failed assertion: nothing may be left mounted.
+        let _ = self.handle.abort();
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+fn file_system() -> (Arc<Objects>, Arc<Fs>) {
+    let config = SimConfig { zone_count: 64, zone_size: 4 << 20, ..SimConfig::default() };
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(SimDevice::new(config).unwrap())];
+    let options = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
+    let create = CreateOptions::named("test");
+    let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
+    let objects = Objects::create(pool).unwrap();
+    let dataset = Dataset::create_root(&objects, &[]).unwrap();
+    Fs::format(&dataset, &Cred::default()).unwrap();
+    (objects, Fs::open(Arc::new(dataset)).unwrap())
+}
+
+fn new_file(path: PathBuf, size: u64) -> File {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap();
+    file.set_len(size).unwrap();
+    file
+}
+
+/// A shared mapping of a whole file.
+struct Mapping {
+    at: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    fn new(file: &File) -> Mapping {
+        let len = usize::try_from(file.metadata().unwrap().len()).unwrap();
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: a new mapping at a place that the kernel chooses; nothing else lies there.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        Mapping { at: at.cast(), len }
+    }
+
+    fn store(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.len);
+        // SAFETY: the range lies in the mapping, which stands while `self` does, and the file is as long.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.add(offset), bytes.len()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nothing refers to it after `self`.
+        unsafe { libc::munmap(self.at.cast(), self.len) };
+    }
+}
+
+fn seek(file: &File, whence: SeekFrom) -> Result<u64, Errno> {
+    rustix::fs::seek(file, whence)
+}
+
+/// Bytes that a copier by SEEK_DATA and SEEK_HOLE takes, and how many.
+fn copied_by_holes(file: &File) -> (Vec<u8>, u64) {
+    let mut copy = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
+    let (mut at, mut bytes) = (0, 0);
+    while let Ok(data) = seek(file, SeekFrom::Data(at)) {
+        let hole = seek(file, SeekFrom::Hole(data)).unwrap();
+        let range = usize::try_from(data).unwrap()..usize::try_from(hole).unwrap();
+        file.read_exact_at(&mut copy[range], data).unwrap();
+        (at, bytes) = (hole, bytes + hole - data);
+    }
+    (copy, bytes)
+}
+
+fn holes(dir: &Path) {
+    let file = new_file(dir.join("f"), 4 * MIB);
+    let map = Mapping::new(&file);
+    // Nobody has stored anything: one hole.
+    assert_eq!(seek(&file, SeekFrom::Data(0)), Err(Errno::NXIO));
+    assert_eq!(seek(&file, SeekFrom::Hole(5)), Ok(5));
+    let mut expected = vec![0; 4 << 20];
+    for at in [500_000, 2_000_000, 3_999_999] {
+        map.store(at, b"abc");
+        expected[at..at + 3].copy_from_slice(b"abc");
+        let (copy, bytes) = copied_by_holes(&file);
+        assert!(copy == expected, "stored at {at}");
+        assert!(bytes <= 3 * (128 << 10), "holes stay holes, {bytes}");
+    }
+    // Data, then a hole in which something was stored a moment ago, then a hole.
+    file.write_all_at(&[7; 300_000], MIB).unwrap();
+    expected[1 << 20..(1 << 20) + 300_000].fill(7);
+    map.store((1 << 20) + (384 << 10) + 5, b"xyz");
+    assert_eq!(seek(&file, SeekFrom::Hole(MIB)), Ok(MIB + (512 << 10)));
+    expected[(1 << 20) + (384 << 10) + 5..][..3].copy_from_slice(b"xyz");
+    assert!(copied_by_holes(&file).0 == expected);
+    // What the kernel has copied without reading it itself.
+    map.store(100, b"new");
+    let copy = new_file(dir.join("copy"), 0);
+    let copied = rustix::fs::copy_file_range(&file, Some(&mut 0), &copy, None, 4 << 20).unwrap();
+    let mut head = [0; 200];
+    copy.read_exact_at(&mut head, 0).unwrap();
+    assert!(copied >= 200 && &head[100..103] == b"new");
+    // Past its cache.
+    map.store(50, b"newer");
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(dir.join("f")).unwrap();
+    direct.read_exact_at(&mut head, 0).unwrap();
+    assert_eq!(&head[50..55], b"newer");
+    // A range is emptied, and made longer.
+    map.store(60, b"newest");
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, 4096, 4096).unwrap();
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 5 * MIB).unwrap();
+    file.read_exact_at(&mut head, 0).unwrap();
+    assert_eq!(&head[60..66], b"newest");
+}
+
+#[test]
+fn what_was_stored_through_a_mapping_is_no_hole() {
+    for (name, words) in [("holes", ""), ("holes-direct", "direct_io"), ("holes-uring", "uring")] {
+        let Some(mounted) = Mounted::start(name, words, true) else { return };
+        run("holes", &mounted.dir);
+        mounted.end();
+    }
+}
+
+fn copier(dir: &Path) {
+    let file = new_file(dir.join(format!("f{}", std::process::id())), 4 * MIB);
+    let map = Mapping::new(&file);
+    for round in 0..10 {
+        let at = round * 31 % 64 * (64 << 10) + 9;
+        map.store(at, b"abc");
+        assert_eq!(&copied_by_holes(&file).0[at..at + 3], b"abc");
+    }
+}
+
+#[test]
+fn many_copiers_beside_stores_find_all_and_wait_for_no_time_limit() {
+    for (name, words) in [("copiers", ""), ("copiers-uring", "uring")] {
+        let Some(mounted) = Mounted::start(name, words, true) else { return };
+        let since = Instant::now();
+        std::thread::scope(|scope| (0..12).for_each(|_| _ = scope.spawn(|| run("copier", &mounted.dir))));
+        assert!(since.elapsed() < Duration::from_secs(9), "{words}: {:?}", since.elapsed());
+        mounted.end();
+    }
+}
+
+#[test]
+fn without_a_helper_nothing_is_called_a_hole() {
+    let Some(mounted) = Mounted::start("alone", "", false) else { return };
+    let file = new_file(mounted.dir.join("f"), 4 * MIB);
+    assert_eq!(seek(&file, SeekFrom::Data(5)), Ok(5));
+    assert_eq!(seek(&file, SeekFrom::Hole(5)), Ok(4 * MIB));
+    assert_eq!(seek(&file, SeekFrom::Data(4 * MIB)), Err(Errno::NXIO));
+    assert_eq!(seek(&file, SeekFrom::Hole(4 * MIB)), Err(Errno::NXIO));
+    drop(file);
+    mounted.end();
+}
