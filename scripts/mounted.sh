@@ -195,7 +195,14 @@ for n, at in enumerate([500000, 5, 2 << 20, 2900000]):
     assert open(d + '/x%d/f' % n, 'rb').read() == expected, ('tar', at)
 m[7:10] = b'XYZ'
 run(os.environ['T'], 'fs', 'rewrite', '--compression=zstd-9', d + '/f')
+# `terrane sync` has the kernel write back first, if it has not by itself.
+def writes():
+    metrics = subprocess.check_output([os.environ['T'], 'metrics', 'p'], text=True).splitlines()
+    return sum(int(l.split()[-1]) for l in metrics if 'request_seconds_count' in l and 'operation="write"' in l)
+before = writes()
 m[2000000:2000003] = b'XYZ'
+run(os.environ['T'], 'sync', 'p')
+assert writes() > before, 'synced'
 expected = m[:]
 m.close()
 os.close(f)
@@ -414,7 +421,7 @@ for name, change in changes.items():
     os.rename(program, f'{program}.{list(changes).index(name)}')
 if failed: sys.exit('\n'.join(failed))
 EOT
-    for words in rw direct_io writeback; do
+    for words in rw direct_io; do
         mount_again "$words"
         mkdir "$mnt/$words"
         python3 "$work/set_ids.py" "$mnt/$words" || { say "    with $words"; return 1; }

@@ -90,7 +90,7 @@ fsx_runs='
 128K  -          30  lazy
 4K    -          20  lazy
 1M    -          15  lazy
-16K   writeback  20  lazy
+16K   -          20  lazy
 64K   direct_io  10  lazy
 128K  -           5  msync
 '

@@ -90,7 +90,6 @@ impl From<&MountOptions> for SessionConfig {
     fn from(options: &MountOptions) -> Self {
         let wishes = Wishes {
             stateless_open: options.cache.stateless_open(),
-            writeback: options.writeback,
             max_background: options.max_background,
             uring: options.uring,
             xattrs: options.xattrs,

@@ -302,7 +302,7 @@ type Change = fn(&Path);
 
 #[test]
 fn a_change_of_a_file_takes_its_capabilities_away() {
-    for words in ["", "direct_io", "writeback"] {
+    for words in ["", "direct_io"] {
         let Some(mounted) = Mounted::start("capability", &[], words) else { return };
         let changes: [(&str, Change); 5] = [
             ("write", |path| OpenOptions::new().append(true).open(path).unwrap().write_all(b"x").unwrap()),

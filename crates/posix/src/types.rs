@@ -70,7 +70,7 @@ pub struct SetAttr {
     pub size: Option<u64>,
     pub atime: Option<SetTime>,
     pub mtime: Option<SetTime>,
-    /// Only for callers that keep their own clock (a writeback cache); otherwise every change sets it to now.
+    /// Only for callers that keep their own clock; otherwise every change sets it to now.
     pub ctime: Option<Time>,
     /// The kernel asks for set-id bits to be cleared (a size change by somebody unprivileged).
     pub kill_suidgid: bool,

@@ -30,8 +30,6 @@ pub struct MountOptions {
     pub sync: bool,
     /// Changes of directories are commits.
     pub dirsync: bool,
-    /// The kernel gathers small writes: faster below 16 KiB a write, slower above, and "no space" shows at `fsync` only.
-    pub writeback: bool,
     pub cache: CachePolicy,
     /// Requests come through rings (FUSE over io_uring) where the kernel allows it; such a mount ends with its daemon.
     pub uring: bool,
@@ -41,7 +39,7 @@ pub struct MountOptions {
     pub acls: bool,
     /// Threads that read requests, 3..=64.
     pub threads: usize,
-    /// Requests the kernel may have under way in the background (read-ahead, writeback), 1..=65535.
+    /// Requests the kernel may have under way in the background (read-ahead, what was stored through mappings), 1..=65535.
     pub max_background: u16,
 }
 
@@ -131,7 +129,6 @@ impl Default for MountOptions {
             atime: Atime::Relative,
             sync: false,
             dirsync: false,
-            writeback: false,
             cache: CachePolicy::default(),
             uring: false,
             xattrs: true,
@@ -221,8 +218,10 @@ impl MountOptions {
             "sync" => self.sync = true,
             "async" => (self.sync, self.dirsync) = (false, false),
             "dirsync" => self.dirsync = true,
-            "writeback" => self.writeback = true,
-            "nowriteback" => self.writeback = false,
+            "writeback" | "nowriteback" => {
+                let expected = "left out: writes always go to the server at once (decision 20)";
+                return Err(OptionError { word: word.to_owned(), expected });
+            }
             "direct_io" => self.cache.direct_io = true,
             "nodirect_io" => self.cache.direct_io = false,
             "uring" => self.uring = true,
@@ -364,7 +363,7 @@ mod tests {
         assert_eq!((options.atime, options.threads), (Atime::Never, 4));
         assert_eq!(options.cache.attr, Duration::from_millis(1500));
         for word in
-            ["zfsutil", "threads=2", "threads=many", "entry_timeout=-1", "max_background=0", "ro=1", "fd=3"]
+            "zfsutil threads=2 threads=many entry_timeout=-1 max_background=0 ro=1 fd=3 writeback".split(' ')
         {
             assert_eq!(parsed(word).unwrap_err().word, word);
         }

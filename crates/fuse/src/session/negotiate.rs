@@ -20,8 +20,6 @@ pub(crate) const READ_AHEAD_BYTES: u32 = 4 << 20;
 pub struct Wishes {
     /// Opens are not sent at all.
     pub stateless_open: bool,
-    /// The kernel gathers writes in its page cache.
-    pub writeback: bool,
     pub max_background: u16,
     /// Requests come through rings.
     pub uring: bool,
@@ -121,7 +119,8 @@ fn dialect(flags: u64) -> Dialect {
 
 /// Every ability that does not depend on an option.
 ///
-/// Not among them: locks (the kernel's own are right for one mount), AUTO_INVAL_DATA (nobody changes files behind the kernel's back).
+/// Not among them: locks (the kernel's own are right for one mount), AUTO_INVAL_DATA (nobody changes files behind the kernel's back),
+/// WRITEBACK_CACHE (the kernel would believe no size of ours, also after a crash that took its own back).
 const ALWAYS: u64 = init::ASYNC_READ
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
@@ -155,9 +154,6 @@ impl Wishes {
         }
         if self.uring {
             wanted |= init::OVER_IO_URING;
-        }
-        if self.writeback {
-            wanted |= init::WRITEBACK_CACHE;
         }
         // A directory's default list takes the umask's place, and only we know whether there is one. So both or neither.
         if self.acls && offered & ACLS == ACLS {

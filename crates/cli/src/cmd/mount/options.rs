@@ -29,7 +29,6 @@ Options after -o, separated by commas:
   default_permissions     the kernel checks modes and owners (default_permissions)
   no_default_permissions  nothing checks them: who may enter may do everything. Only the user who mounts may enter; with allow_other
                           everybody, and the mount is nosuid and nodev
-  writeback, nowriteback  the kernel gathers small writes
   direct_io, nodirect_io  the kernel caches no file contents
   birth_times, nobirth_times  statx shows when files were made, for a request more at the first stat of each (nobirth_times)
   uring, nouring          requests come through io_uring where the kernel allows it; a mount that ends with its daemon (nouring)
