@@ -326,6 +326,62 @@ rsync_agrees() { # from, to
     [ -z "$differ" ] || { say "$differ" | head -n 20 | sed 's/^/    /'; return 1; }
 }
 
+# A container's writable layer: an overlay with its upper directory here must show what a plain directory shows after the same work,
+# now and when it is mounted again.
+check_overlay() {
+    is_root || skip "only root mounts overlays"
+    grep -q overlay /proc/filesystems || modprobe overlay 2>/dev/null || skip "the kernel has no overlayfs"
+    local words layer links merged=$work/merged
+    mkdir -p "$work"/{lower/dir/sub,lower/old,merged}
+    cp -a /usr/include/linux/netfilter "$work/lower/tree"
+    head -c 300000 /dev/urandom >"$work/lower/data"
+    head -c 200000 /dev/urandom >"$work/lower/mapped"
+    printf one >"$work/lower/dir/one"
+    printf two >"$work/lower/dir/sub/two"
+    printf x >"$work/lower/old/x"
+    ln "$work/lower/dir/one" "$work/lower/dir/linked"
+    cp "$(type -P true)" "$work/lower/program"
+    live_in() ( # directory: as package managers and daemons of a container do
+        cd "$1"
+        printf appended >>data
+        python3 -c 'import mmap, sys; f = open("mapped", "r+b"); m = mmap.mmap(f.fileno(), 0); m[100000:100003] = b"abc"; m.flush()'
+        chown 7:8 program && chmod 4750 program && python3 -c 'import os; os.setxattr("program", "trusted.x", b"y")'
+        rm dir/sub/two && rmdir dir/sub && mkdir dir/sub && printf new >dir/sub/three
+        rm -r old && printf file >old
+        mv dir/one dir/moved && mv data dir/linked
+        mv tree bush && rm -r bush/ipset && mkdir bush/ipset && cp bush/x_tables.h bush/ipset/
+        mv bush/xt_mark.h bush/nf_nat.h
+        for i in $(seq 12); do printf '%s' "$i" >dir/.tmp && sync dir/.tmp && mv dir/.tmp "dir/package.$((i % 7))"; done
+        mkfifo pipe && ln -s dir/moved link && ln dir/moved again && mknod null c 1 3
+        truncate -s 1M sparse && fallocate -l 64K sparse && cp --sparse=always sparse copied
+        tar -C bush -cf - . | (mkdir unpacked && tar -C unpacked -xf -)
+        ./program
+        find . -name '*.h' -path './unpacked/*' -delete
+    )
+    # With nfs_export overlayfs counts its own links to what it copied up, wherever that lies.
+    shown() { (cd "$1" && find . ! -type d -printf "%P %M %U %G ${links} %l %y %s\n" -o -printf '%P %M %U %G\n' | sort); }
+    same() {
+        diff <(shown "$work/plain") <(shown "$merged") && diff -r --no-dereference --exclude={pipe,null} "$work/plain" "$merged" &&
+            python3 -c 'import os, sys; assert os.getxattr(sys.argv[1], "trusted.x") == b"y"' "$merged/program"
+    }
+    rm -rf "$work/plain" && cp -a "$work/lower" "$work/plain"
+    live_in "$work/plain"
+    for words in index=off redirect_dir=on,index=on,metacopy=on index=on,nfs_export=on userxattr; do
+        links=%n
+        [[ $words != *nfs_export* ]] || links=
+        layer=$mnt/${words//[,=]/-}
+        mkdir "$layer" "$layer"/{upper,work}
+        overlay() { mount -t overlay overlay -o "lowerdir=$work/lower,upperdir=$layer/upper,workdir=$layer/work,$words" "$merged"; }
+        overlay || { say "    no overlay with $words"; dmesg | tail -n 3; return 1; }
+        { live_in "$merged" && same; } || { umount "$merged"; say "    with $words"; return 1; }
+        umount "$merged"
+        mount_again
+        overlay
+        same || { umount "$merged"; say "    with $words, mounted again"; return 1; }
+        umount "$merged"
+    done
+}
+
 check_rsync() {
     have rsync
     prepare_tree
@@ -376,6 +432,6 @@ check_cargo() {
         { tail -n 30 "$work/cargo.log"; return 1; }
 }
 
-all=(check_pjdfstest check_storm check_fsx check_stress check_fio check_postgres check_rsync check_tar check_cargo)
+all=(check_pjdfstest check_overlay check_storm check_fsx check_stress check_fio check_postgres check_rsync check_tar check_cargo)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

@@ -27,7 +27,9 @@ use askers::Askers;
 pub use ioctl::{GET_WRITE_HINT, SET_WRITE_HINT};
 use std::sync::Arc;
 use std::time::Duration;
-use terrane_posix::{Attr, Cred, DirEntry, Fs, Ino, Reading, SetAttr, SetTime, Time, WriteFlags};
+use terrane_posix::{
+    Attr, Cred, DirEntry, Fs, Ino, RENAME_WHITEOUT, Reading, SetAttr, SetTime, Time, WriteFlags,
+};
 
 /// Answers the requests of one mount from one file system.
 pub struct Dispatch {
@@ -169,6 +171,9 @@ impl Dispatch {
             );
             return Err(Errno(libc::EIO));
         }
+        if self.left_whiteout(call) {
+            return Ok(());
+        }
         self.answer(call, reply).or_else(|errno| {
             reply.clear();
             self.answer_again(call, errno, reply)
@@ -208,6 +213,10 @@ impl Dispatch {
             }
             Request::Unlink { name } => fs.unlink(node, name),
             Request::Rmdir { name } => fs.rmdir(node, name),
+            Request::Rename { name, new_dir, new_name, flags } if flags & RENAME_WHITEOUT != 0 => {
+                let (new_dir, flags) = (self.ino(new_dir), flags & !RENAME_WHITEOUT);
+                fs.rename_with_whiteout(node, name, new_dir, new_name, flags, cred)
+            }
             Request::Rename { name, new_dir, new_name, flags } => {
                 fs.rename(node, name, self.ino(new_dir), new_name, flags)
             }

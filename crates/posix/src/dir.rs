@@ -167,11 +167,11 @@ impl State {
 }
 
 /// A file to be made.
-struct NewFile<'a> {
-    bits: u32,
-    rdev: Option<u32>,
-    target: Option<&'a [u8]>,
-    cred: &'a Cred,
+pub(crate) struct NewFile<'a> {
+    pub bits: u32,
+    pub rdev: Option<u32>,
+    pub target: Option<&'a [u8]>,
+    pub cred: &'a Cred,
 }
 
 impl Fs {
@@ -301,7 +301,7 @@ impl Fs {
         Ok(self.attr(&inode, &state))
     }
 
-    fn new_object(
+    pub(crate) fn new_object(
         &self,
         tx: &Tx,
         (dir, parent): (&Inode, &State),

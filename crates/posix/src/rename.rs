@@ -7,16 +7,19 @@
 //! locks are taken; nothing else can change it.
 
 use crate::attr::stored;
-use crate::claims::{FREES_LINK, Need};
-use crate::dir::{KIND_DIR, Named, check_name};
+use crate::claims::{FREES_LINK, Need, sum};
+use crate::dir::{KIND_DIR, Named, NewFile, check_name};
 use crate::errno::{Errno, damaged};
 use crate::fs::Fs;
 use crate::inode::{InodeRef, Locked};
-use crate::types::{Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE};
+use crate::types::{Cred, Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, mode};
 use terrane_object::{Cost, Tx};
 
 /// Directories above one another, at most: a longer way up is a circle.
 const DEPTH_MAX: usize = 1 << 20;
+
+/// `DT_CHR`
+const KIND_WHITEOUT: u8 = 2;
 
 /// One end of a rename.
 struct End<'a> {
@@ -51,7 +54,35 @@ impl Fs {
         new_name: &[u8],
         flags: u32,
     ) -> Result<(), Errno> {
-        if !matches!(flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE) {
+        self.rename_leaving(dir, name, new_dir, new_name, flags, None)
+    }
+
+    /// The same, and in the name's place a *whiteout* is left, in the same step: a character device 0:0 without permissions, by which a
+    /// file system of several layers says that there is no such name. It is the caller's.
+    pub fn rename_with_whiteout(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        new_dir: Ino,
+        new_name: &[u8],
+        flags: u32,
+        cred: &Cred,
+    ) -> Result<(), Errno> {
+        self.rename_leaving(dir, name, new_dir, new_name, flags, Some(cred))
+    }
+
+    /// `whiteout`: whose, if there is one.
+    fn rename_leaving(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        new_dir: Ino,
+        new_name: &[u8],
+        flags: u32,
+        whiteout: Option<&Cred>,
+    ) -> Result<(), Errno> {
+        let knows = matches!(flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE);
+        if !knows || whiteout.is_some() && flags == RENAME_EXCHANGE {
             return Err(Errno::EINVAL);
         }
         for name in [name, new_name] {
@@ -66,14 +97,20 @@ impl Fs {
         let from = End { dir: self.hold(dir)?, name };
         let to = End { dir: self.hold(new_dir)?, name: new_name };
         loop {
-            if self.rename_once(&from, &to, flags)? {
+            if self.rename_once(&from, &to, flags, whiteout)? {
                 return Ok(());
             }
         }
     }
 
     /// False: the names changed their meaning meanwhile.
-    fn rename_once(&self, from: &End<'_>, to: &End<'_>, flags: u32) -> Result<bool, Errno> {
+    fn rename_once(
+        &self,
+        from: &End<'_>,
+        to: &End<'_>,
+        flags: u32,
+        whiteout: Option<&Cred>,
+    ) -> Result<bool, Errno> {
         let _moves = (from.dir.ino != to.dir.ino).then(|| self.directory_moves.lock());
         let hold = |end: &End<'_>| -> Result<Option<Held<'_>>, Errno> {
             Ok(self.child(&end.dir, end.name)?.map(|(inode, kind)| Held { inode, kind }))
@@ -81,7 +118,8 @@ impl Fs {
         let source = hold(from)?.ok_or(Errno::ENOENT)?;
         let target = hold(to)?;
         if from.dir.ino == to.dir.ino && from.dir.read().is_same_name(from.name, to.name)? {
-            return self.respell(from, to, &source);
+            // Where it went from is where it goes to.
+            return if whiteout.is_some() { Err(Errno::EINVAL) } else { self.respell(from, to, &source) };
         }
         self.judge(from, to, &source, target.as_ref(), flags)?;
         if target.as_ref().is_some_and(|target| target.inode.ino == source.inode.ino) {
@@ -89,7 +127,15 @@ impl Fs {
             return Ok(true);
         }
 
+        let file = whiteout.map(|cred| NewFile { bits: mode::S_IFCHR, rdev: Some(0), target: None, cred });
+        let lists = match &file {
+            Some(file) => {
+                Fs::inherit_cost(self.default_acl(&from.dir, &from.dir.read(), file.bits)?.as_ref())
+            }
+            None => Cost::NOTHING,
+        };
         let leaves = match flags {
+            _ if file.is_some() => self.need_to_name(&from.dir, from.name)?,
             RENAME_EXCHANGE => self.need_to_name(&from.dir, from.name)?,
             _ => self.need_to_remove(&from.dir)?,
         };
@@ -100,11 +146,16 @@ impl Fs {
             // It may be spelled anew: one name more, and one less.
             needs.push(self.need_to_remove(&to.dir)?);
         }
+        if file.is_some() {
+            needs.push((&self.claims_of_new, Need::attrs()));
+        }
+        // Declared first, so that it is dropped after the transaction.
+        let mut _left = None;
         let replaces = target.is_some() && flags != RENAME_EXCHANGE;
         if replaces {
             needs.push(self.unlinked.need());
         }
-        let tx = self.begin(if replaces { FREES_LINK } else { Cost::NOTHING }, &needs)?;
+        let tx = self.begin(sum([if replaces { FREES_LINK } else { Cost::NOTHING }, lists]), &needs)?;
         let mut inodes = vec![&*from.dir, &*to.dir, &*source.inode];
         inodes.extend(target.as_ref().map(|target| &*target.inode));
         let mut locked = Locked::new(self, &inodes);
@@ -124,7 +175,25 @@ impl Fs {
         }
         match (&target, flags) {
             (Some(target), RENAME_EXCHANGE) => self.exchange(&tx, &mut locked, from, to, &source, target)?,
-            (target, _) => self.replace(&tx, &mut locked, from, to, &source, target.as_ref())?,
+            (target, _) => {
+                let made = match &file {
+                    Some(file) => {
+                        let parent = locked.get(from.dir.ino);
+                        Some(self.new_object(&tx, (&from.dir, parent), file, 1, lists)?)
+                    }
+                    None => None,
+                };
+                let left = made.as_ref().map(|(object, _)| Named { ino: object.id().0, kind: KIND_WHITEOUT });
+                let replaced = self.replace(&tx, &mut locked, (from, to), &source, target.as_ref(), left);
+                match made {
+                    Some((object, attrs)) if replaced.is_ok() => {
+                        _left = Some(self.hold_new(&tx, object, attrs))
+                    }
+                    Some((object, _)) => self.set.destroy(&tx, &object)?,
+                    None => {}
+                }
+                replaced?;
+            }
         }
         let now = stored(self.now());
         for dir in [from.dir.ino, to.dir.ino] {
@@ -216,10 +285,10 @@ impl Fs {
         &self,
         tx: &Tx,
         locked: &mut Locked<'_>,
-        from: &End<'_>,
-        to: &End<'_>,
+        (from, to): (&End<'_>, &End<'_>),
         source: &Held<'_>,
         target: Option<&Held<'_>>,
+        whiteout: Option<Named>,
     ) -> Result<(), Errno> {
         match target {
             Some(target) => {
@@ -238,8 +307,13 @@ impl Fs {
             None => locked.get(to.dir.ino).insert(tx, to.name, source.named())?,
         }
         let left = locked.get(from.dir.ino);
-        left.take(tx, from.name)?;
-        self.settling.judge(&from.dir, left, tx.txg().0);
+        match whiteout {
+            Some(whiteout) => left.replace(tx, from.name, whiteout)?,
+            None => {
+                left.take(tx, from.name)?;
+                self.settling.judge(&from.dir, left, tx.txg().0);
+            }
+        }
         move_parent(locked, source, from, to);
         let moved = locked.get(source.inode.ino);
         self.note_move(&source.inode, moved, (from.dir.ino, from.name), (to.dir.ino, to.name));

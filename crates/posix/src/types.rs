@@ -133,6 +133,8 @@ pub struct StatFs {
 pub const RENAME_NOREPLACE: u32 = 1;
 /// `RENAME_EXCHANGE`
 pub const RENAME_EXCHANGE: u32 = 2;
+/// `RENAME_WHITEOUT`
+pub const RENAME_WHITEOUT: u32 = 4;
 
 /// `fallocate`: the size stays.
 pub const FALLOC_KEEP_SIZE: u32 = 0x01;

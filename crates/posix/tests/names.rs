@@ -4,7 +4,7 @@
 mod support;
 
 use support::{Machine, ROOT_CRED, Rng, Short, USER};
-use terrane_posix::{Attr, Cred, Errno, Fs, RENAME_EXCHANGE, RENAME_NOREPLACE, SetAttr};
+use terrane_posix::{Attr, Cred, Errno, Fs, RENAME_EXCHANGE, RENAME_NOREPLACE, SetAttr, mode};
 
 fn machine() -> Machine {
     Machine::new(1, &[])
@@ -300,6 +300,57 @@ fn renames_move_and_replace() {
     assert_eq!(fs.rename(b, b".", b, b"h", 0), Err(Errno::EBUSY));
     fs.rename(b, b"g", b, b"g", 0).unwrap();
     assert_eq!(fs.names(b), ["g"]);
+}
+
+#[test]
+fn a_rename_can_leave_a_whiteout() {
+    let mut m = machine();
+    let (a, b, file) = {
+        let fs = m.fs();
+        let (a, b) = (fs.dir(fs.root(), "a").ino, fs.dir(fs.root(), "b").ino);
+        (a, b, fs.file(a, "f").ino)
+    };
+    let cred = Cred { uid: 5, gid: 6, umask: 0o777 };
+    let fs = m.fs();
+    let leave = |fs: &Fs, from, name: &str, to, new_name: &str, flags| {
+        fs.rename_with_whiteout(from, name.as_bytes(), to, new_name.as_bytes(), flags, &cred)
+    };
+    let is_whiteout = |fs: &Fs, dir, name: &str| {
+        let there = fs.lookup(dir, name.as_bytes()).unwrap();
+        (there.mode, there.rdev, there.nlink, there.uid) == (mode::S_IFCHR, 0, 1, 5)
+    };
+    fs.put(file, 0, b"moves");
+    let replaced = fs.file(b, "replaced").ino;
+    leave(fs, a, "f", b, "replaced", 0).unwrap();
+    assert!(is_whiteout(fs, a, "f"));
+    assert_eq!(
+        (fs.names(a), fs.names(b), fs.ino(b, "replaced")),
+        (vec!["f".into()], vec!["replaced".into()], Ok(file))
+    );
+    fs.forget(replaced, 1);
+    // Within a directory, and of a directory.
+    let dir = fs.dir(b, "d").ino;
+    leave(fs, b, "d", b, "e", RENAME_NOREPLACE).unwrap();
+    leave(fs, b, "e", a, "d", 0).unwrap();
+    assert_eq!((fs.ino(a, "d"), fs.ino(dir, "..")), (Ok(dir), Ok(a)));
+    assert!(is_whiteout(fs, b, "d") && is_whiteout(fs, b, "e"));
+    assert_eq!([a, b].map(|dir| (nlink(fs, dir), fs.getattr(dir).unwrap().size)), [(3, 4), (2, 5)]);
+    // What is refused leaves nothing behind.
+    fs.file(dir, "full");
+    fs.dir(b, "empty");
+    assert_eq!(leave(fs, b, "empty", a, "d", 0), Err(Errno::ENOTEMPTY));
+    assert_eq!(leave(fs, b, "replaced", a, "d", RENAME_NOREPLACE), Err(Errno::EEXIST));
+    assert_eq!(leave(fs, b, "replaced", a, "d", RENAME_EXCHANGE), Err(Errno::EINVAL));
+    assert_eq!(leave(fs, b, "none", a, "x", 0), Err(Errno::ENOENT));
+    assert_eq!(fs.ino(b, "empty").map(|_| ()), Ok(()));
+    let objects = m.fs().dataset().objects().usage().objects;
+    m.remount();
+    let fs = m.fs();
+    assert!(is_whiteout(fs, a, "f") && is_whiteout(fs, b, "e"));
+    assert_eq!(fs.bytes(fs.ino(b, "replaced").unwrap()), b"moves");
+    assert_eq!(m.fs().dataset().objects().usage().objects, objects);
+    fs.unlink(a, b"f").unwrap();
+    assert_eq!(fs.names(a), ["d"]);
 }
 
 #[test]

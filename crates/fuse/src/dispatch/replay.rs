@@ -15,7 +15,7 @@ use super::{Answer, Dispatch, O_TRUNC, cred_of};
 use crate::proto::Request;
 use crate::reply::{Errno, Reply};
 use crate::session::Call;
-use terrane_posix::{Attr, Cred, Ino, RENAME_EXCHANGE, SetAttr, mode};
+use terrane_posix::{Attr, Cred, Ino, RENAME_EXCHANGE, RENAME_WHITEOUT, SetAttr, mode};
 
 const ENOENT: Errno = Errno(libc::ENOENT);
 const EEXIST: Errno = Errno(libc::EEXIST);
@@ -78,6 +78,18 @@ impl Dispatch {
             }
             _ => Err(errno),
         }
+    }
+
+    /// A rename that was to leave a whiteout has been done: there is one. Done again it would move that over what it has moved.
+    pub(super) fn left_whiteout(&self, call: &Call<'_>) -> bool {
+        let Request::Rename { name, flags, .. } = *call.request else { return false };
+        if flags & RENAME_WHITEOUT == 0 {
+            return false;
+        }
+        self.fs.lookup(self.ino(call.header.nodeid), name).is_ok_and(|there| {
+            self.fs.forget(there.ino, 1);
+            is_kind(&there, mode::S_IFCHR) && there.rdev == 0
+        })
     }
 
     /// What stands under the name, counted as told to the kernel, if it is what the request would have made.

@@ -101,6 +101,12 @@ fn what_was_done_and_not_answered_is_answered_when_it_is_asked_again() {
     let to = |new_name, flags| Request::Rename { name: b"file", new_dir: 1, new_name, flags };
     twice(&dispatch, to(b"moved", terrane_posix::RENAME_NOREPLACE));
     assert_eq!(fs.lookup(fs.root(), b"moved").unwrap().ino, nodeid);
+    // The whiteout that it left must not be moved over the file.
+    let leave = Request::Rename { name: b"moved", new_dir: 1, new_name: b"again", flags: RENAME_WHITEOUT };
+    twice(&dispatch, leave);
+    assert_eq!(fs.lookup(fs.root(), b"again").unwrap().ino, nodeid);
+    let left = fs.lookup(fs.root(), b"moved").unwrap();
+    assert_eq!((left.mode, left.rdev), (mode::S_IFCHR, 0));
     twice(&dispatch, Request::Unlink { name: b"moved" });
     twice(&dispatch, Request::Rmdir { name: b"dir" });
 }
