@@ -38,6 +38,9 @@ end_started() {
     for one in "$work/ext4" "$work/host"; do
         ! is_mounted "$one" || umount -l "$one"
     done
+    # One that is still in use goes with its last user.
+    local device
+    for device in $(losetup -n -O NAME -j "$work/loop.img" 2>/dev/null); do losetup -d "$device"; done
 }
 running=
 cleanup() {
@@ -59,6 +62,22 @@ fresh_pool() { # size, words for create...
         "$terrane" pool create p "$work/pool.img" --size "$size" "$@" >/dev/null
     fi
     "$terrane" mount p "$mnt"
+}
+
+# In place of the fresh pool one on a loop device, mounted by the device's path: so does a line of fstab.
+loop_pool() { # size, words for mount.terrane...
+    is_root && command -v losetup >/dev/null || skip 'loop devices need root and losetup'
+    local size=$1
+    shift
+    "$terrane" umount "$mnt"
+    "$terrane" pool destroy --delete p
+    rm -f "$work/loop.img"
+    truncate -s "$size" "$work/loop.img"
+    device=$(losetup -f --show "$work/loop.img" 2>/dev/null) || skip 'no loop device can be made'
+    "$terrane" pool create p "$device" --force -o compression=zstd-3 >/dev/null
+    mkdir -p "$work/bin"
+    ln -sf "$terrane" "$work/bin/mount.terrane"
+    "$work/bin/mount.terrane" "$device" "$mnt" "$@"
 }
 
 # With other words, or again: what the kernel remembers is gone then.

@@ -189,6 +189,33 @@ check_restart() {
     say "    $rounds servers replaced under load, $(wc -l <"$work/manifest.1") files synced"
 }
 
+# The same where the pool lies on a block device that the mount shows as its source: a successor must not take its own mount for a
+# user of the device.
+check_crash_on_loop() {
+    loop_pool 4G
+    rounds=$(((rounds + 1) / 2))
+    check_crash
+    [ "$(findmnt -n -o SOURCE --raw "$mnt")" = "$device" ] || return 1
+}
+
+check_restart_on_loop() {
+    loop_pool 4G
+    rounds=$(((rounds + 1) / 2))
+    check_restart
+    local before
+    "$work/bin/mount.terrane" p "$mnt" -o remount,ro
+    ! touch "$mnt/file" 2>/dev/null || return 1
+    before=$(server)
+    kill -9 "$before"
+    ! touch "$mnt/file" 2>/dev/null || return 1
+    "$work/bin/mount.terrane" p "$mnt" -o remount,rw
+    echo written >"$mnt/file"
+    # Others are refused as before, and told by whom.
+    ! "$terrane" pool create other "$device" --force 2>"$work/error" || return 1
+    grep -q "process $(server)" "$work/error" || { cat "$work/error"; return 1; }
+    [ "$(cat "$mnt/file")" = written ] || return 1
+}
+
 # A program that does not run any more: the keeper starts its own, and the mount goes on.
 check_upgrade() {
     "$terrane" umount "$mnt"
@@ -464,6 +491,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_systemd check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_crash_on_loop check_restart_on_loop check_systemd check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

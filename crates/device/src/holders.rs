@@ -29,9 +29,17 @@ fn mount_point(mountinfo: &str, dev: &str) -> Option<String> {
 }
 
 /// A mount whose source is this path: file systems with device numbers of their own (btrfs) are found only so.
+///
+/// The source of a FUSE mount is a word that the user who mounted it chose; it holds no device. A pool mounted by its device shows that
+/// device as its source, so a successor server would otherwise find its own mount, and refuse the device. A FUSE server that has the
+/// device open holds it by `O_EXCL` or a lock. `fuseblk` is another type: there the kernel holds the device.
 fn mount_of_source(mountinfo: &str, source: &str) -> Option<String> {
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
+        let kind = after.split(' ').next()?;
+        if kind == "fuse" || kind.starts_with("fuse.") {
+            return None;
+        }
         let found = unescape(after.split(' ').nth(1)?);
         (found == source).then(|| before.split(' ').nth(4).map(unescape)).flatten()
     })
@@ -174,7 +182,10 @@ mod tests {
     const MOUNTS: &str = "\
 22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n\
 36 22 8:17 /sub /mnt/my\\040disk rw,noatime - xfs /dev/sdb1 rw\n\
-40 22 0:45 / /mnt/b rw - btrfs /dev/sdc rw,space_cache=v2\n";
+40 22 0:45 / /mnt/b rw - btrfs /dev/sdc rw,space_cache=v2\n\
+41 22 0:46 / /mnt/t rw - fuse.terrane /dev/sdd rw,user_id=0\n\
+42 22 0:47 / /mnt/u rw - fuse /dev/sdd rw,user_id=1000\n\
+43 22 8:64 / /mnt/n rw - fuseblk /dev/sde rw,user_id=0\n";
 
     #[test]
     fn a_mount_point_is_found_by_device_number_or_source() {
@@ -182,6 +193,8 @@ mod tests {
         assert_eq!(mount_point(MOUNTS, "8:1"), None);
         assert_eq!(mount_of_source(MOUNTS, "/dev/sdc").as_deref(), Some("/mnt/b"));
         assert_eq!(mount_of_source(MOUNTS, "/dev/sd"), None);
+        assert_eq!(mount_of_source(MOUNTS, "/dev/sdd"), None, "the source of a FUSE mount is any word");
+        assert_eq!(mount_of_source(MOUNTS, "/dev/sde").as_deref(), Some("/mnt/n"));
         assert_eq!(mount_point("garbage\n\n - -", "8:17"), None);
     }
 
