@@ -1,5 +1,7 @@
 //! Damage that is found while a group syncs: what cannot be stored is told, and what stays is whole.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::collections::BTreeSet;
 use terrane_device::SimDevice;
 use terrane_device::sim::Kept;
