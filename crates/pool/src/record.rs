@@ -548,6 +548,7 @@ pub fn get_frees(raw: &mut Reader<'_>) -> Result<Vec<Free>, Truncated> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     pub fn sample() -> Record {
         let mut run = Run::of(5, 30, ZoneSeq(8), 8192);
@@ -577,6 +578,76 @@ mod tests {
             )],
             may_open: vec![home],
             totals: Totals { user_bytes: 1 << 40, spent: [9; 7], ..Totals::default() },
+        }
+    }
+
+    fn seq() -> impl Strategy<Value = ZoneSeq> {
+        prop_oneof![Just(1), Just((1u64 << 36) - 1), 1u64..1000].prop_map(ZoneSeq)
+    }
+
+    fn zone_bytes() -> impl Strategy<Value = u64> {
+        prop_oneof![Just(0), Just(ZONE_BYTES_MAX), 0u64..1 << 20]
+    }
+
+    fn home() -> impl Strategy<Value = Home> {
+        (prop_oneof![Just(0u16), any::<u16>()], prop_oneof![0u32..200, any::<u32>()])
+            .prop_map(|(device, zone)| Home { device: DeviceIdx(device), zone: ZoneIdx(zone) })
+    }
+
+    /// Smallest and largest runs, whose tally is known or not.
+    fn run() -> impl Strategy<Value = Run> {
+        let granule = || prop_oneof![Just(0u32), Just((1 << 28) - 1), 0u32..300];
+        let block = (granule(), prop_oneof![Just(1u32), Just(1 << 20), 1u32..9]);
+        (prop::collection::vec(block, 1..4), seq(), zone_bytes(), any::<bool>()).prop_map(
+            |(blocks, dest, part_end, known)| {
+                let mut run = Run::of(blocks[0].0, blocks[0].1, dest, part_end / GRANULE * GRANULE);
+                blocks[1..].iter().for_each(|(granule, granules)| run.take(*granule, *granules));
+                run.tally = if known { run.tally } else { Tally::UNKNOWN };
+                run
+            },
+        )
+    }
+
+    fn some<T: std::fmt::Debug>(one: impl Strategy<Value = T>) -> impl Strategy<Value = Vec<T>> {
+        prop::collection::vec(one, 0..40)
+    }
+
+    proptest! {
+        /// What the writer may write the reader must take: many of the smallest items there are, and extremes of each field.
+        #[test]
+        fn any_record_comes_back(
+            opened in some((seq(), 1u8..6, home(), zone_bytes())),
+            written in some((seq(), zone_bytes(), zone_bytes())),
+            lists in (some(seq()), some(seq()), some(seq()), some(home())),
+            moves in some((seq(), run())),
+            deltas in some((seq(), prop_oneof![Just(i64::MIN), Just(i64::MAX), any::<i64>(), -9i64..9])),
+            frees in some((seq(), prop_oneof![Just(0u32), Just((1 << 28) - 1), 0u32..99], 1u32..1 << 21)),
+            copies in some((seq(), seq(), 1u64..u64::from(BLOCK_BYTES_MAX))),
+        ) {
+            let opened = opened.into_iter().map(|(seq, class, home, capacity)| {
+                Opened { seq, class: Class::from_id(class).unwrap(), home, capacity }
+            });
+            let mut frees: Vec<Free> = frees.into_iter().map(|(seq, granule, granules)| {
+                let addr = Addr::new(seq, u64::from(granule) * GRANULE);
+                Free { addr, granules: granules.min((1 << 28) - granule) }
+            }).collect();
+            frees.sort_unstable();
+            let copy = |(seq, of, len): (ZoneSeq, ZoneSeq, u64)| {
+                (seq, PartCopy { part_end: ZONE_BYTES_MAX, part_start: ZONE_BYTES_MAX - len, addr: Addr::new(of, 16) })
+            };
+            let (filled, reset, suspect, may_open) = lists;
+            let record = Record {
+                opened: opened.collect(),
+                written: written.into_iter().map(|(seq, claimed, born)| Written { seq, claimed, born }).collect(),
+                filled, reset, suspect, may_open,
+                moves: moves.into_iter().map(|(birth, run)| Move { birth, run }).collect(),
+                deltas,
+                frees,
+                part_copies: copies.into_iter().map(copy).collect(),
+                ..sample()
+            };
+            let back = Record::parse(&record.encode(), "here").map_err(|error| error.to_string());
+            prop_assert_eq!(back, Ok(record));
         }
     }
 
