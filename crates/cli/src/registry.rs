@@ -125,6 +125,14 @@ impl Registry {
         Ok(before)
     }
 
+    /// Forgets a pool that lies at these paths. The name may mean another one where this was named by a path.
+    pub fn forget_at(&self, name: &str, paths: &[PathBuf]) -> Outcome {
+        self.change(|pools| match pools.get(name) {
+            Some(known) if paths.contains(known) => pools.remove(name).is_some(),
+            _ => false,
+        })
+    }
+
     pub fn forget(&self, name: &str) -> Outcome {
         self.change(|pools| pools.remove(name).is_some())
     }

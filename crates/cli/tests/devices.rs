@@ -92,6 +92,17 @@ fn a_cache_comes_goes_and_may_be_missing() {
 }
 
 #[test]
+fn a_pool_goes_by_whichever_device_it_is_named() {
+    let place = Place::new("whichever");
+    place.run("pool create tank a.img b.img --size 64M", 0);
+    place.run("pool export ./b.img", 0);
+    assert_eq!(place.out("pool list -H"), "");
+    place.run("pool import ./b.img", 0);
+    place.run("pool destroy ./a.img", 0);
+    assert_eq!(place.out("pool list -H"), "");
+}
+
+#[test]
 fn a_cache_goes_with_its_pool() {
     let place = Place::new("cachegone");
     let create = |name: &str| {

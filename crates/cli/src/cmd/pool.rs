@@ -603,11 +603,8 @@ impl Destroy {
         for (path, device) in devices.iter().rev() {
             self.end(path, wipe(device.as_ref()))?;
         }
-        // A name may point elsewhere when the pool was named by its path.
-        if registry.pools()?.get(&target.name) == Some(&target.path) {
-            registry.forget(&target.name)?;
-        }
-        Ok(())
+        let paths: Vec<PathBuf> = devices.into_iter().map(|(path, _)| path).collect();
+        registry.forget_at(&target.name, &paths)
     }
 }
 

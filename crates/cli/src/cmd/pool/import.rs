@@ -531,6 +531,9 @@ impl Export {
 
 fn export(registry: &Registry, word: &str) -> Outcome {
     let target = live::find(registry, word)?;
+    let label = members::label_at(&target.path);
+    let paths = label.and_then(|label| members::paths(&target.path, &label).ok());
+    let paths = paths.unwrap_or_else(|| vec![target.path.clone()]);
     // One that is mounted has its devices, wherever their names are now.
     if let Some(daemon) = daemon_of(registry, &target)? {
         daemon.ask(&json!({"ask": STOP}), &mut |_, _, _| {})?;
@@ -540,11 +543,7 @@ fn export(registry: &Registry, word: &str) -> Outcome {
     } else if !is_clean(&target).map_err(|failure| or_forget(failure, &target))? {
         Live::open(&target, &live::tool_options(OpenMode::ReadWrite))?.close()?;
     }
-    // A name may point elsewhere when the pool was named by its path.
-    if registry.pools()?.get(&target.name) == Some(&target.path) {
-        registry.forget(&target.name)?;
-    }
-    Ok(())
+    registry.forget_at(&target.name, &paths)
 }
 
 fn is_clean(target: &Target) -> Outcome<bool> {
