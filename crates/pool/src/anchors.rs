@@ -119,8 +119,8 @@ impl Anchor {
     }
 }
 
-/// The write unit, and the bytes of an uberblock's slot. By the label's unit: on a device with smaller ones everything stands where it would
-/// on the first.
+/// The write unit, and the bytes of an uberblock's slot. By the label's unit: on a device with smaller ones everything stands where it
+/// would on the first.
 fn slots_of(row: &DeviceRow) -> (usize, usize) {
     let unit = row.write_unit as usize;
     (unit, unit.max(SLOT_BYTES_MIN))

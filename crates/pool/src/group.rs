@@ -7,9 +7,11 @@
 //!
 //! Invariant: nothing in a committed tree points at a block that is not covered by a record.
 
+mod source;
+
+use self::source::Source;
 use crate::addr::{Addr, GRANULE, Place, granule_bytes};
-use crate::alloc::{Allocator, ZoneSource};
-use crate::append::{Appended, Gather, Spot, Stored};
+use crate::append::{Appended, Spot, Stored};
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr, COPIES_MAX, Embedded, Hole, Normal};
 use crate::cache::Key;
 use crate::directory::{Owner, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
@@ -21,18 +23,16 @@ use crate::nopwrite::{Judged, Tried};
 use crate::policy::{Age, Heat, Looks, Placement};
 use crate::pool::{Chained, Pool, SyncState};
 use crate::prepare::{Made, Ready, boot_encode, prepare};
-use crate::record::{Class, Free, Move, Opened, Record, Run, SectionPtr, Tally};
+use crate::record::{Class, Free, Move, Record, Run, SectionPtr, Tally};
 use crate::stats::Kind;
 use crate::suspend::Patience;
 use crate::totals::Totals;
 use crate::workers::Pending;
-use crate::zones::Zone;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
-use terrane_device::{Device, ZoneState};
-use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneSeq};
+use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Group numbers are leased this many at a time.
 const LEASE: u64 = 4096;
@@ -106,64 +106,6 @@ enum How {
     As(Compression),
     Auto(Turn),
     Made(Made),
-}
-
-struct Source<'a> {
-    pool: &'a Pool,
-    alloc: &'a mut Allocator,
-    txg: Txg,
-}
-
-impl ZoneSource for Source<'_> {
-    fn empty_zones(&self, open: &[DeviceIdx]) -> usize {
-        self.alloc.empty_where(&|device| self.pool.devices.may_open(device, open))
-    }
-
-    fn open_zone(
-        &mut self,
-        class: Class,
-        special: bool,
-        open: &[DeviceIdx],
-    ) -> Result<(Opened, Arc<Gather>), PoolError> {
-        let mut later = Vec::new();
-        let found = loop {
-            let apart_from = self.alloc.apart_from(class);
-            let usable = |device| self.pool.devices.may_open(device, open);
-            let Some(home) = self.alloc.pop(special, apart_from, &usable) else { break None };
-            let device = self.pool.device(home.device)?;
-            if self.alloc.take_unclean(home)
-                && let Err(error) = device.reset(home.zone)
-            {
-                if self.pool.devices.take_writes(home) {
-                    log::warn!("{home}: {error}; it is tried again later");
-                    later.push(home);
-                } else {
-                    log::warn!("{home}: {error}; the zone is left aside");
-                }
-                continue;
-            }
-            match device.report(home.zone) {
-                Ok(report) if report.state == ZoneState::Empty && report.capacity > 0 => {
-                    break Some((home, report.capacity));
-                }
-                other => log::warn!("{home}: expected an empty zone, found {other:?}; it is left aside"),
-            }
-        };
-        later.into_iter().for_each(|home| self.alloc.put_unclean(home));
-        let (home, capacity) = found.ok_or(PoolError::NoSpace { need: 1, free: 0 })?;
-        // The lease was raised by the last commit; without one, import has left room.
-        let seq = ZoneSeq(self.alloc.next_seq);
-        if seq.0 >= self.alloc.lease_seq {
-            return Err(PoolError::Failed { reason: "the lease of zone sequence numbers ran out".into() });
-        }
-        self.alloc.next_seq += 1;
-        self.alloc.opened(class, home.device);
-        let gather = Arc::<Gather>::default();
-        let mut zone = Zone::new(class, home, capacity, self.txg);
-        zone.gather = Some(gather.clone());
-        self.pool.tables.write().insert(seq, zone);
-        Ok((Opened { seq, class, home, capacity }, gather))
-    }
 }
 
 macro_rules! source {

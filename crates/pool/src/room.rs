@@ -293,7 +293,8 @@ impl Pool {
         back.unwrap_or(st.oldest).max(st.oldest)
     }
 
-    /// Zones that were emptied and can be reset when their group is old enough; those that are read by somebody, or could not be read, are not counted on.
+    /// Zones that were emptied and can be reset when their group is old enough. Those that are read by somebody, or could not be read, are
+    /// not counted on.
     pub(crate) fn waiting_zones(&self) -> u64 {
         self.tables.read().emptied().filter(|(_, zone)| zone.comes_back()).count() as u64
     }

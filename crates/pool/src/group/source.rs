@@ -1,0 +1,69 @@
+//! Where a group's zones come from: the next empty one that takes writes, under a number of its own.
+
+use crate::alloc::{Allocator, ZoneSource};
+use crate::append::Gather;
+use crate::error::PoolError;
+use crate::pool::Pool;
+use crate::record::{Class, Opened};
+use crate::zones::Zone;
+use std::sync::Arc;
+use terrane_device::{Device, ZoneState};
+use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
+
+pub(super) struct Source<'a> {
+    pub pool: &'a Pool,
+    pub alloc: &'a mut Allocator,
+    pub txg: Txg,
+}
+
+impl ZoneSource for Source<'_> {
+    fn empty_zones(&self, open: &[DeviceIdx]) -> usize {
+        self.alloc.empty_where(&|device| self.pool.devices.may_open(device, open))
+    }
+
+    fn open_zone(
+        &mut self,
+        class: Class,
+        special: bool,
+        open: &[DeviceIdx],
+    ) -> Result<(Opened, Arc<Gather>), PoolError> {
+        let mut later = Vec::new();
+        let found = loop {
+            let apart_from = self.alloc.apart_from(class);
+            let usable = |device| self.pool.devices.may_open(device, open);
+            let Some(home) = self.alloc.pop(special, apart_from, &usable) else { break None };
+            let device = self.pool.device(home.device)?;
+            if self.alloc.take_unclean(home)
+                && let Err(error) = device.reset(home.zone)
+            {
+                if self.pool.devices.take_writes(home) {
+                    log::warn!("{home}: {error}; it is tried again later");
+                    later.push(home);
+                } else {
+                    log::warn!("{home}: {error}; the zone is left aside");
+                }
+                continue;
+            }
+            match device.report(home.zone) {
+                Ok(report) if report.state == ZoneState::Empty && report.capacity > 0 => {
+                    break Some((home, report.capacity));
+                }
+                other => log::warn!("{home}: expected an empty zone, found {other:?}; it is left aside"),
+            }
+        };
+        later.into_iter().for_each(|home| self.alloc.put_unclean(home));
+        let (home, capacity) = found.ok_or(PoolError::NoSpace { need: 1, free: 0 })?;
+        // The lease was raised by the last commit; without one, import has left room.
+        let seq = ZoneSeq(self.alloc.next_seq);
+        if seq.0 >= self.alloc.lease_seq {
+            return Err(PoolError::Failed { reason: "the lease of zone sequence numbers ran out".into() });
+        }
+        self.alloc.next_seq += 1;
+        self.alloc.opened(class, home.device);
+        let gather = Arc::<Gather>::default();
+        let mut zone = Zone::new(class, home, capacity, self.txg);
+        zone.gather = Some(gather.clone());
+        self.pool.tables.write().insert(seq, zone);
+        Ok((Opened { seq, class, home, capacity }, gather))
+    }
+}
