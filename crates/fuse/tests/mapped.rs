@@ -1,4 +1,4 @@
-//! Files that programs change through shared mappings: a real mount of a file system on a simulated device, with the process that has
+//! Files that programs change through shared mappings, or past the kernel's cache: a real mount of a file system on a simulated device, with the process that has
 //! the kernel write back.
 //!
 //! Programs that map files are processes of their own: a page fault that waits for an answer holds the lock of its process's memory,
@@ -17,6 +17,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
@@ -29,7 +30,7 @@ const LAUNDERS: &str = "TERRANE_TEST_LAUNDERS";
 const PROGRAM: &str = "TERRANE_TEST_PROGRAM";
 const DIR: &str = "TERRANE_TEST_DIR";
 type Program = fn(&Path);
-const PROGRAMS: [(&str, Program); 2] = [("holes", holes), ("copier", copier)];
+const PROGRAMS: [(&str, Program); 3] = [("holes", holes), ("copier", copier), ("asynchronous", asynchronous)];
 const MIB: u64 = 1 << 20;
 
 /// This program, as the helper process of a mount.
@@ -250,6 +251,62 @@ fn many_copiers_beside_stores_find_all_and_wait_for_no_time_limit() {
         assert!(since.elapsed() < Duration::from_secs(9), "{words}: {:?}", since.elapsed());
         mounted.end();
     }
+}
+
+/// Writes past the cache while others read through it, and counts the writes after which a reader still finds what was there before.
+fn asynchronous(dir: &Path) {
+    const BLOCK: usize = 256 << 10;
+    let file = new_file(dir.join("f"), 2 * BLOCK as u64);
+    file.write_all_at(&[0; 2 * BLOCK], 0).unwrap();
+    let direct = OpenOptions::new().write(true).custom_flags(libc::O_DIRECT).open(dir.join("f")).unwrap();
+    let mut context: libc::c_ulong = 0;
+    // SAFETY: the kernel fills in the number of a context of one operation.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_io_setup, 1, &raw mut context) }, 0);
+    let (done, stale) = (AtomicBool::new(false), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut page = [0; 4096];
+                let mut at = 0;
+                while !done.load(Ordering::Relaxed) {
+                    file.read_exact_at(&mut page, at).unwrap();
+                    at = (at + 37 * 4096) % (2 * BLOCK as u64);
+                }
+            });
+        }
+        for round in 0..200u64 {
+            let (value, at) = ((round % 250 + 1) as u8, round % 2 * BLOCK as u64);
+            let memory = vec![value; 2 * BLOCK];
+            let bytes = &memory[memory.as_ptr().align_offset(4096)..][..BLOCK];
+            // SAFETY: iocb is a plain C structure for which all zeros is a value.
+            let mut order: libc::iocb = unsafe { std::mem::zeroed() };
+            order.aio_lio_opcode = 1;
+            order.aio_fildes = direct.as_raw_fd().cast_unsigned();
+            order.aio_buf = bytes.as_ptr().addr() as u64;
+            order.aio_nbytes = BLOCK as u64;
+            order.aio_offset = at.cast_signed();
+            let mut orders = [&raw mut order];
+            let mut event = [0u64; 4];
+            // SAFETY: one order, whose buffer lives until the event has come; one event of 32 bytes.
+            let (given, ended) = unsafe {
+                let given = libc::syscall(libc::SYS_io_submit, context, 1, orders.as_mut_ptr());
+                (given, libc::syscall(libc::SYS_io_getevents, context, 1, 1, event.as_mut_ptr(), 0))
+            };
+            assert_eq!((given, ended, event[2]), (1, 1, BLOCK as u64));
+            let mut block = vec![0; BLOCK];
+            file.read_exact_at(&mut block, at).unwrap();
+            stale.fetch_add(u32::from(block != bytes), Ordering::Relaxed);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(stale.into_inner(), 0, "writes that a reader did not find");
+}
+
+#[test]
+fn a_write_past_the_cache_is_found_by_whoever_reads_through_it() {
+    let Some(mounted) = Mounted::start("asynchronous", "", true) else { return };
+    run("asynchronous", &mounted.dir);
+    mounted.end();
 }
 
 #[test]

@@ -120,13 +120,13 @@ fn dialect(flags: u64) -> Dialect {
 /// Every ability that does not depend on an option.
 ///
 /// Not among them: locks (the kernel's own are right for one mount), AUTO_INVAL_DATA (nobody changes files behind the kernel's back),
-/// WRITEBACK_CACHE (the kernel would believe no size of ours, also after a crash that took its own back).
+/// ASYNC_DIO (after an asynchronous O_DIRECT write the kernel drops no pages that readers fetched meanwhile: they stay as they were before
+/// it), WRITEBACK_CACHE (the kernel would believe no size of ours, also after a crash that took its own back).
 const ALWAYS: u64 = init::ASYNC_READ
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
     | init::DO_READDIRPLUS
     | init::READDIRPLUS_AUTO
-    | init::ASYNC_DIO
     | init::PARALLEL_DIROPS
     | init::ABORT_ERROR
     | init::MAX_PAGES
