@@ -65,7 +65,7 @@ impl Namespace {
     }
 }
 
-/// What an inode has of extended attributes, and where it has one of them.
+/// What an inode has of extended attributes, their list judged, and where it has one of them.
 pub(crate) struct Held {
     list: AttrList,
     hidden: Option<Hidden>,
@@ -74,8 +74,13 @@ pub(crate) struct Held {
 }
 
 /// The list of extended attributes among all attributes.
-fn listed(list: &AttrList) -> Result<NvList<'_>, Corrupt> {
+fn judge(list: &AttrList) -> Result<NvList<'_>, Corrupt> {
     list.get(Attr::DXATTR).map_or(Ok(NvList::default()), NvList::parse)
+}
+
+/// The same of attributes whose list was judged: that takes the longest of all that is done with a long one.
+fn listed(list: &AttrList) -> NvList<'_> {
+    list.get(Attr::DXATTR).map_or(NvList::default(), NvList::judged)
 }
 
 impl Held {
@@ -83,7 +88,7 @@ impl Held {
     /// all names are looked at.
     pub(crate) fn is_full(&self, name: &[u8], others: usize) -> Result<bool, Errno> {
         let hidden = self.hidden.as_ref().map_or(Ok(0), Hidden::count)?;
-        let listed = listed(&self.list)?;
+        let listed = listed(&self.list);
         // The count may be a lie: then all names are looked at.
         let at_most = hidden.saturating_add(1).saturating_mul(NAME_BYTES_MAX);
         if at_most.saturating_add((listed.packed_bytes() + others) as u64) <= XATTR_LIST_MAX as u64 {
@@ -98,14 +103,13 @@ impl Held {
 }
 
 /// Takes a name out of the list; a list without names is no attribute.
-fn unlist(list: &mut AttrList, name: &[u8]) -> Result<(), Corrupt> {
-    let packed = listed(list)?.without(name);
+fn unlist(list: &mut AttrList, name: &[u8]) {
+    let packed = listed(list).without(name);
     match packed {
-        Some(packed) if !NvList::parse(&packed)?.is_empty() => list.set(Attr::DXATTR, &packed),
+        Some(packed) if !NvList::judged(&packed).is_empty() => list.set(Attr::DXATTR, &packed),
         Some(_) => list.remove(Attr::DXATTR),
         None => {}
     }
-    Ok(())
 }
 
 impl Fs {
@@ -321,7 +325,7 @@ impl Fs {
         let list = self.list_of(inode, state)?;
         let hidden = list.get(Attr::XATTR).and_then(|raw| Some(u64::from_le_bytes(raw.try_into().ok()?)));
         let hidden = hidden.map(|number| self.hidden(inode.ino, number)).transpose()?;
-        let is_listed = listed(&list)
+        let is_listed = judge(&list)
             .map_err(|error| error.within(format_args!("object {}, extended attributes", inode.ino)))?
             .get(name)
             .is_some();
@@ -348,7 +352,7 @@ impl Fs {
             _ => {}
         }
         if home == XattrHome::Sa && value.len() <= LISTED_VALUE_MAX {
-            let packed = listed(&held.list)?.with(name, value);
+            let packed = listed(&held.list).with(name, value);
             if let Some(packed) = packed {
                 let mut list = held.list.clone();
                 list.set(Attr::DXATTR, &packed);
@@ -380,7 +384,7 @@ impl Fs {
             list.set_u64(Attr::XATTR, hidden.id());
         }
         if is_listed {
-            unlist(&mut list, name)?;
+            unlist(&mut list, name);
         }
         let stored = if is_new || is_listed {
             self.store(tx, inode, state, &list)
@@ -419,7 +423,7 @@ impl Fs {
             return Err(Errno::ENODATA);
         }
         if is_listed {
-            unlist(&mut list, name)?;
+            unlist(&mut list, name);
         }
         self.store(tx, inode, state, &list)?;
         if is_hidden { self.take_hidden(tx, inode, state, list, hidden, name) } else { Ok(()) }

@@ -61,6 +61,13 @@ impl<'a> NvList<'a> {
         Ok(list)
     }
 
+    /// A list that [`parse`](Self::parse) has judged, or that one of this room packed: it is not judged again. Of other bytes it shows
+    /// whatever pairs are in them.
+    pub fn judged(raw: &'a [u8]) -> Self {
+        let end = raw.len().saturating_sub(END.len());
+        NvList { pairs: raw.get(HEADER.len()..end).unwrap_or(&[]) }
+    }
+
     /// The value under a name.
     pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
         self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
@@ -158,10 +165,19 @@ impl<'a> NvList<'a> {
             }
             return Ok(());
         }
-        // As many as pairs were found, each of 24 bytes or more.
-        let mut sorted: Vec<&[u8]> = names.collect();
-        sorted.sort_unstable();
-        if sorted.array_windows().any(|[a, b]| a == b) { Err(twice()) } else { Ok(()) }
+        // As many as pairs were found, each of 24 bytes or more. By their sums: each list is judged whenever one of its names is set, and
+        // to compare thousands of names costs more than all the rest of that.
+        let mut sorted: Vec<(u64, &[u8])> = names.map(|name| (sum(name), name)).collect();
+        sorted.sort_unstable_by_key(|(sum, _)| *sum);
+        // Names that have one sum are few, or somebody has chosen them: then they are compared as well.
+        let equal = |a: &(u64, &[u8]), b: &(u64, &[u8])| a.0 == b.0;
+        for group in sorted.chunk_by_mut(equal).filter(|group| group.len() > 1) {
+            group.sort_unstable();
+            if group.array_windows().any(|[a, b]| a == b) {
+                return Err(twice());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -241,6 +257,13 @@ fn number(raw: &[u8], at: usize) -> Option<usize> {
 fn put(raw: &mut Vec<u8>, number: usize) {
     let number = u32::try_from(number).expect("lengths are below 65536");
     raw.extend_from_slice(&number.to_be_bytes());
+}
+
+/// Of a name's bytes: FNV-1a.
+fn sum(name: &[u8]) -> u64 {
+    name.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 fn is_name(name: &[u8]) -> bool {

@@ -164,6 +164,11 @@ fn a_name_is_there_once() {
         raw[at..at + 8].copy_from_slice(b"user.000");
         assert_eq!(NvList::parse(&raw).unwrap_err().what, "names", "{count}");
         assert_eq!(get(&raw, b"user.000"), Ok(Some(&[][..])), "the first is found");
+        // Who asks for no judgement gets pairs all the same, of whatever bytes.
+        assert_eq!(NvList::judged(&raw).iter().count(), count);
+        for len in [0, 11, 12, 19, 20, raw.len() - 1] {
+            assert!(NvList::judged(&raw[..len]).iter().count() < count);
+        }
     }
 }
 
@@ -174,6 +179,7 @@ proptest! {
         for (which, value) in ops {
             let name = [&b"user."[..], &vec![b'a' + which as u8; which + 1]].concat();
             let list = NvList::parse(&raw).unwrap();
+            prop_assert_eq!(list, NvList::judged(&raw));
             let place = model.iter().position(|(n, _)| *n == name);
             let changed = match &value {
                 Some(value) => list.with(&name, value),
