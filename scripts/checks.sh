@@ -7,6 +7,7 @@
 # said with its reason.
 
 . "$(dirname "${BASH_SOURCE[0]}")/pool.sh"
+in_own_namespace "$0" "$@"
 suite=$(basename "$0" .sh)
 
 if ! can_mount; then

@@ -257,6 +257,120 @@ check_stale() {
     done
 }
 
+# What is mounted over a place is not ours to unmount or to show.
+check_covered() {
+    is_root || skip 'not root'
+    mkdir -p "$work/second" "$work/third"
+    echo ours >"$mnt/file"
+    mount -t tmpfs none "$mnt"
+    echo foreign >"$mnt/foreign"
+    local what
+    for what in "$mnt" p "--lazy $mnt" "--lazy p"; do
+        ! timeout 20 "$terrane" umount $what 2>"$work/error" || return 1
+        grep -q 'tmpfs (none) mounted over it' "$work/error" || { cat "$work/error"; return 1; }
+    done
+    ! "$terrane" mount p "$work/second" 2>"$work/error" || return 1
+    grep -q 'mounted over' "$work/error" || { cat "$work/error"; return 1; }
+    [ "$(cat "$mnt/foreign")" = foreign ] || return 1
+    umount "$mnt"
+    "$terrane" mount p "$work/second"
+    mount -t tmpfs none "$work/second"
+    "$terrane" mount p "$work/third"
+    [ "$(cat "$work/third/file")" = ours ] || return 1
+    umount "$work/second" && "$terrane" umount "$work/second"
+    "$terrane" umount "$work/third"
+    # Of two pools at one place the one on top goes, and the other one only then.
+    "$terrane" pool create q "$work/q.img" --size 64M
+    "$terrane" mount q "$mnt"
+    echo theirs >"$mnt/file"
+    ! timeout 20 "$terrane" umount p 2>"$work/error" || return 1
+    grep -q 'the pool of q mounted over it' "$work/error" || { cat "$work/error"; return 1; }
+    timeout 20 "$terrane" umount "$mnt"
+    [ "$(cat "$mnt/file")" = ours ] || return 1
+    # By force it ends also where its place cannot be reached.
+    mount -t tmpfs none "$mnt"
+    timeout 20 "$terrane" umount --force p
+    "$terrane" check p
+    umount "$mnt"
+    "$terrane" mount p "$mnt"
+    [ "$(cat "$mnt/file")" = ours ] || return 1
+    "$terrane" pool destroy --delete q
+}
+
+# A container, or a service with mounts of its own, that still has the mount.
+namespace_with_mounts() { # sets $holder
+    unshare --mount --propagation private sleep 300 &
+    holder=$!
+    ends_with_check "$holder"
+    until [ "$(cat "/proc/$holder/comm")" = sleep ]; do sleep 0.01; done
+}
+
+check_namespace() {
+    is_root || skip 'not root'
+    unshare --mount true 2>/dev/null || skip 'no mount namespaces can be made'
+    local holder
+    namespace_with_mounts
+    echo kept >"$mnt/file"
+    ! timeout 20 "$terrane" umount --timeout 0 "$mnt" 2>"$work/error" || return 1
+    grep -q "process $holder (sleep) at $mnt" "$work/error" || { cat "$work/error"; return 1; }
+    ! is_mounted "$mnt" || return 1
+    # It is still there for them, and once more by name. When they go it is closed, and who waits is told.
+    [ "$(nsenter -t "$holder" -m cat "$mnt/file")" = kept ] || return 1
+    (sleep 0.5; kill "$holder") & timeout 20 "$terrane" umount p
+    "$terrane" check p
+    "$terrane" mount p "$mnt"
+    namespace_with_mounts
+    "$terrane" umount --lazy "$mnt" 2>"$work/error"
+    grep -q "stays open for process $holder (sleep)" "$work/error" || { cat "$work/error"; return 1; }
+    nsenter -t "$holder" -m sh -c "echo late >$mnt/late"
+    timeout 20 "$terrane" umount --force p
+    ! nsenter -t "$holder" -m cat "$mnt/file" 2>/dev/null || return 1
+    "$terrane" check p
+    "$terrane" mount p "$mnt"
+    [ "$(cat "$mnt/late")" = late ] || return 1
+    # In use: not without force, and by force at once.
+    exec 8<"$mnt/file"
+    ! "$terrane" umount "$mnt" 2>"$work/error" || return 1
+    grep -q -e --force "$work/error" || { cat "$work/error"; return 1; }
+    timeout 20 "$terrane" umount --force "$mnt"
+    exec 8<&-
+    "$terrane" mount p "$mnt"
+}
+
+# A server that is stopped hides no other pool, and its mount can be ended.
+check_silent() {
+    is_root || skip 'not root'
+    mkdir -p "$work/q"
+    "$terrane" pool create q "$work/q.img" --size 64M
+    "$terrane" mount q "$work/q"
+    echo kept >"$work/q/file"
+    echo seen >"$mnt/file"
+    local silent job jobs=()
+    silent=$("$terrane" mounts -H -p | awk -F '\t' -v dir="$work/q" '$2 == dir { print $6 }')
+    kill -STOP "$silent"
+    timeout 20 "$terrane" pool list -H >"$work/list" & jobs+=($!)
+    timeout 20 "$terrane" mounts -H >"$work/mounts" & jobs+=($!)
+    timeout 20 "$terrane" pool import -d "$work" -H >"$work/import" & jobs+=($!)
+    timeout 20 "$terrane" stat "$mnt/file" >"$work/stat" & jobs+=($!)
+    timeout 20 "$terrane" umount --force "$work/q" 2>"$work/error" & jobs+=($!)
+    for job in "${jobs[@]}"; do wait "$job" || { kill -CONT "$silent"; return 1; }; done
+    kill -CONT "$silent"
+    grep -q '^p.*healthy' "$work/list" && grep -q '^q.*not answering' "$work/list" || { cat "$work/list"; return 1; }
+    grep -q '^p.*mounted' "$work/mounts" || { cat "$work/mounts"; return 1; }
+    grep -q '^q.*in use' "$work/import" || { cat "$work/import"; return 1; }
+    grep -q 'did not answer' "$work/error" || { cat "$work/error"; return 1; }
+    ! is_mounted "$work/q" || return 1
+    # What it had in memory is committed when it goes on.
+    while ! flock -n "$work/q.img" true; do sleep 0.01; done
+    "$terrane" mount q "$work/q"
+    [ "$(cat "$work/q/file")" = kept ] || return 1
+    silent=$(server)
+    kill -STOP "$silent"
+    timeout 3 "$terrane" umount "$work/q" || { kill -CONT "$silent"; return 1; }
+    kill -CONT "$silent"
+    "$terrane" pool destroy --delete q
+}
+
 # mount(8) and fstab, in a private tree in which the helper is where it belongs.
 check_fstab() {
     is_root || skip 'not root'
@@ -280,7 +394,7 @@ check_fstab() {
         echo written >"$M/file"
         mount -o remount,ro "$M"
         ! touch "$M/file" 2>/dev/null
-        mkdir "$W/second"
+        mkdir -p "$W/second"
         mount -t terrane -o nosuid "$W/pool.img" "$W/second" -o ro
         cmp "$M/file" "$W/second/file"
         umount "$M"
@@ -491,6 +605,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_crash_on_loop check_restart_on_loop check_systemd check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_crash_on_loop check_restart_on_loop check_covered check_namespace check_silent check_systemd check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

@@ -10,6 +10,15 @@ say() { printf '%s\n' "$*"; }
 loud() { printf '\n*** %s ***\n\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
+# Goes on in a mount namespace of its own. Else a namespace that another program makes meanwhile (a container, a service with mounts
+# of its own) has a copy of our mounts, and they do not end when we unmount them.
+in_own_namespace() { # the script and its words
+    [ -z "${TERRANE_OWN_NAMESPACE:-}" ] && [ "$(id -u)" = 0 ] || return 0
+    unshare --mount --propagation slave true 2>/dev/null || return 0
+    export TERRANE_OWN_NAMESPACE=1
+    exec unshare --mount --propagation slave bash "$@"
+}
+
 build_terrane() { (cd "$top" && cargo build --quiet --release -p terrane-cli); }
 
 # Without /dev/fuse nothing can be mounted; that is said and counted, never passed over in silence.

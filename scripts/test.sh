@@ -3,6 +3,7 @@
 # POSIX suites on a real mount, then a summary.
 set -uo pipefail
 . "$(dirname "$0")/pool.sh"
+in_own_namespace "$0" "$@"
 cd "$top" || exit 1
 
 log=$(mktemp)

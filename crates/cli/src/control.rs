@@ -11,16 +11,30 @@ use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use terrane_device::Identity;
 
 /// The longest question; answers may be longer.
 const QUESTION_BYTES_MAX: u64 = 64 << 10;
-/// The longest a daemon may take to end after its mount is gone: it has a group to commit.
-const END_PATIENCE: Duration = Duration::from_secs(120);
+/// How long a daemon that was called by its pool's name may take to greet: a successor may just import the pool, and one whose mount is
+/// gone has a group to commit.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// The same where the daemons of all pools are asked: one that does not answer must not hide the others.
+pub const SURVEY_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Ends the mount; not a question to the pool.
+/// Ends the mount; not a question to the pool. `how` says in which way, `seconds` how long users elsewhere are waited for.
 pub const STOP: &str = "stop";
+/// Only a mount that nobody uses.
+pub const WHEN_IDLE: &str = "when idle";
+/// Out of the directory tree at once, and closed when its last user has gone.
+pub const LAZILY: &str = "lazily";
+/// Committed, and then ended under those who use it.
+pub const BY_FORCE: &str = "by force";
+/// The longest that each step of a stop may take, but for the wait for users elsewhere.
+pub const STOP_STEP: Duration = Duration::from_secs(60);
+/// So long at most a caller waits for the answer to a stop: there are two such steps, both commits.
+pub const STOP_PATIENCE: Duration = Duration::from_secs(150);
 /// Commits everything.
 pub const SYNC: &str = "sync";
 /// Commits everything, and lets a successor go on with the mount. `read_only` says how that one opens the pool.
@@ -108,15 +122,34 @@ pub struct Daemon {
     pub greeting: Greeting,
 }
 
-/// The daemon behind a socket; `None` when there is none, or not any more.
-pub fn connect(socket: &Path) -> Outcome<Option<Daemon>> {
+/// What is behind a socket.
+#[derive(Debug)]
+pub enum Reached {
+    Daemon(Daemon),
+    /// There is no daemon, or not any more.
+    Nobody,
+    /// A process has the socket and said nothing in time: it is stopped, or waits for its device, or has not begun yet.
+    Silent,
+}
+
+/// Calls the daemon behind a socket.
+pub fn reach(socket: &Path, patience: Duration) -> Outcome<Reached> {
+    let (tell, hear) = mpsc::channel();
+    let path = socket.to_owned();
+    // Connecting waits as well, once enough callers stand in line. A thread that still waits at the end ends with this process.
+    let call = move || drop(tell.send(call(&path, patience)));
+    std::thread::Builder::new().name("caller".into()).spawn(call)?;
+    hear.recv_timeout(patience).unwrap_or(Ok(Reached::Silent))
+}
+
+fn call(socket: &Path, patience: Duration) -> Outcome<Reached> {
     let begun = Instant::now();
     loop {
         let stream = match terrane_fuse::socket::connect(socket) {
             Ok(stream) => stream,
             // A daemon that was killed leaves its socket behind.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-                return Ok(None);
+                return Ok(Reached::Nobody);
             }
             Err(error) => return Err(Failure::io("connecting to", socket)(error)),
         };
@@ -125,22 +158,52 @@ pub fn connect(socket: &Path) -> Outcome<Option<Daemon>> {
             let greeting = Greeting::from_json(&line).ok_or_else(|| {
                 Failure(format!("{}: the daemon speaks another language", socket.display()))
             })?;
-            return Ok(Some(Daemon { stream, greeting }));
+            return Ok(Reached::Daemon(Daemon { stream, greeting }));
         }
         // It is about to end.
-        if begun.elapsed() > END_PATIENCE {
-            return Err(Failure(format!("{}: the daemon does not end", socket.display())));
+        if begun.elapsed() > patience {
+            return Ok(Reached::Silent);
         }
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
+/// The daemon behind a socket; `None` when there is none, or not any more.
+pub fn connect(socket: &Path) -> Outcome<Option<Daemon>> {
+    connect_within(socket, PATIENCE)
+}
+
+pub fn connect_within(socket: &Path, patience: Duration) -> Outcome<Option<Daemon>> {
+    match reach(socket, patience)? {
+        Reached::Daemon(daemon) => Ok(Some(daemon)),
+        Reached::Nobody => Ok(None),
+        Reached::Silent => Err(silent(&socket.file_stem().unwrap_or(socket.as_os_str()).to_string_lossy())),
+    }
+}
+
+/// What is said of a daemon that does not answer.
+pub fn silent(pool: &str) -> Failure {
+    Failure(format!(
+        "pool {pool}: expected an answer of its server, found it not answering: it is stopped, or waits for its device; see its log"
+    ))
+}
+
 impl Daemon {
+    /// Has a question answered that is answered at once, if at all.
+    pub fn ask_within(self, question: &Value, patience: Duration) -> Outcome<Value> {
+        self.stream.get_ref().set_read_timeout(Some(patience))?;
+        self.ask(question, &mut |_, _, _| {})
+    }
+
     pub fn ask(mut self, question: &Value, progress: &mut dyn FnMut(&str, u64, u64)) -> Outcome<Value> {
         let hung_up = || Failure("the daemon ended before it answered; its log may say why".to_owned());
         write_line(self.stream.get_mut(), question).map_err(|_| hung_up())?;
         loop {
-            let mut line = read_line(&mut self.stream).map_err(|_| hung_up())?.ok_or_else(hung_up)?;
+            let line = read_line(&mut self.stream).map_err(|error| match error.kind() {
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => silent(&self.greeting.pool),
+                _ => hung_up(),
+            });
+            let mut line = line?.ok_or_else(hung_up)?;
             if let Some(answer) = line.get_mut("ok") {
                 return Ok(answer.take());
             }
@@ -247,6 +310,23 @@ mod tests {
         drop(theirs);
         let daemon = Daemon { stream: BufReader::new(ours), greeting: greeting() };
         assert!(daemon.ask(&json!({}), &mut |_, _, _| {}).unwrap_err().0.contains("log"));
+    }
+
+    #[test]
+    fn a_daemon_that_says_nothing_is_silent_and_not_a_wait() {
+        let socket = std::env::temp_dir().join(format!("terrane-silent-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&socket);
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let soon = Duration::from_millis(50);
+        assert!(matches!(reach(&socket, soon).unwrap(), Reached::Silent));
+        assert!(connect_within(&socket, soon).unwrap_err().0.contains("not answering"));
+        drop(listener);
+        assert!(matches!(reach(&socket, soon).unwrap(), Reached::Nobody));
+        std::fs::remove_file(socket).unwrap();
+        // One that greets and then does not answer, neither.
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let daemon = Daemon { stream: BufReader::new(ours), greeting: greeting() };
+        assert!(daemon.ask_within(&json!({}), soon).unwrap_err().0.contains("pool tank"));
     }
 
     #[test]

@@ -13,7 +13,9 @@
 mod succession;
 
 use crate::clock;
-use crate::control::{self, Caller, Greeting, MEMORY, STEP_BACK, STOP, SYNC};
+use crate::control::{
+    self, BY_FORCE, Caller, Greeting, LAZILY, MEMORY, STEP_BACK, STOP, STOP_STEP, SYNC, WHEN_IDLE,
+};
 use crate::failure::{Failure, Outcome};
 use crate::holder::{self, Facts, Legacy};
 use crate::idle;
@@ -23,7 +25,7 @@ use crate::metrics::{self, MountSide};
 use crate::query::{Query, Setting, judge};
 use crate::registry::Registry;
 use crate::rewriting;
-use serde_json::Value;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::{File, Permissions};
@@ -36,7 +38,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use succession::Estate;
 use terrane_fuse::handover;
-use terrane_fuse::mount::{Atime, MountError, TableWatch, Via, mounted};
+use terrane_fuse::mount::{Atime, MountError, TableWatch, Via, abort_connection, elsewhere, mounted};
 use terrane_fuse::session::{Brake, Negotiated};
 use terrane_fuse::{Dispatch, Launderer, Metrics, MountOptions, Session, UnmountHandle};
 use terrane_pool::{ImportOptions, Pool};
@@ -50,6 +52,15 @@ const SETTLE_PERIOD: Duration = Duration::from_secs(1);
 const REWRITE_PERIOD: Duration = Duration::from_millis(250);
 /// How long those who asked for the end may take to hear that it came.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long users in other mount namespaces are waited for where the caller does not say.
+const STOP_WAIT_SECONDS: u64 = 10;
+/// How often it is looked whether the last of them has gone.
+const STOP_LOOK: Duration = Duration::from_millis(20);
+/// After a lazy unmount: how long the mount may take to end if nobody uses it.
+const LAZY_LOOK: Duration = Duration::from_millis(500);
+/// Of users elsewhere so many are named.
+const USERS_NAMED_MAX: usize = 5;
 
 /// What is to be mounted, where and how.
 pub struct Plan {
@@ -118,7 +129,6 @@ impl Shared {
     /// Where the file system stands: under one place, or under several that share its connection. Where it was mounted first, something
     /// else may stand by now.
     fn places(&self) -> Vec<UnmountHandle> {
-        let first = self.unmount.path();
         let rows = mounted();
         // Asked after the table was read: a number that is not ours any more is somebody else's.
         if !self.stands() {
@@ -127,10 +137,17 @@ impl Shared {
         let (Ok(rows), false) = (rows, self.greeting.dev.is_empty()) else {
             return vec![self.unmount.clone()];
         };
-        let ours = rows.into_iter().rev().filter(|row| row.dev == self.greeting.dev).map(|row| row.dir);
-        let (at_first, others): (Vec<_>, Vec<_>) = ours.partition(|dir| dir == first);
-        let at_first = at_first.first().map(|_| self.unmount.clone());
-        others.iter().map(|dir| UnmountHandle::at(dir)).chain(at_first).collect()
+        rows.iter().rev().filter(|row| row.dev == self.greeting.dev).map(UnmountHandle::of).collect()
+    }
+
+    /// Ends the mount wherever it can be seen, and under those who use it.
+    fn abort_all(&self) -> Result<(), MountError> {
+        let aborted = self.places().iter().try_for_each(UnmountHandle::abort);
+        if !self.stands() {
+            return aborted;
+        }
+        // It has another file system mounted over it, or is in use in other mount namespaces.
+        abort_connection(&self.greeting.dev)
     }
 
     fn unmount_all(&self) -> Result<(), MountError> {
@@ -165,13 +182,25 @@ impl Shared {
         self.stage().connection.as_ref().is_some_and(|connection| !handover::is_ended(connection))
     }
 
-    fn wait_for_end(&self) -> Result<(), String> {
-        let mut stage = self.stage();
-        loop {
-            match &stage.ended {
-                Some(outcome) => return outcome.clone(),
-                None => stage = self.changed.wait(stage).unwrap_or_else(PoisonError::into_inner),
-            }
+    /// `None`: it has not ended within this time.
+    fn wait_for_end(&self, patience: Duration) -> Option<Result<(), String>> {
+        let stage = self.changed.wait_timeout_while(self.stage(), patience, |stage| stage.ended.is_none());
+        stage.unwrap_or_else(PoisonError::into_inner).0.ended.clone()
+    }
+
+    /// Commits everything, if that ends within a time.
+    fn sync_within(&self, patience: Duration) -> Outcome {
+        let (tell, hear) = std::sync::mpsc::channel();
+        let fs = Arc::clone(&self.fs);
+        let sync = move || {
+            // Who asked may have gone.
+            let _ = tell.send(fs.sync());
+        };
+        std::thread::Builder::new().name("sync".into()).spawn(sync)?;
+        match hear.recv_timeout(patience) {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(errno)) => Err(Failure(format!("not everything is committed: {errno}"))),
+            Err(_) => Err(Failure(format!("not everything is committed after {patience:?}; see the log"))),
         }
     }
 }
@@ -414,7 +443,7 @@ fn leave_on_signals(mut signals: Signals, shared: &Shared) {
         count += 1;
         let outcome = match count {
             1 => leave(&mut signals, shared),
-            _ => shared.places().iter().try_for_each(UnmountHandle::abort),
+            _ => shared.abort_all(),
         };
         if let Err(error) = outcome {
             log::error!("{error}; another signal ends the mount by force");
@@ -521,7 +550,11 @@ fn answer_callers(shared: &Arc<Shared>, listener: &UnixListener) {
         match stream {
             Ok(stream) => {
                 let shared = Arc::clone(shared);
-                std::thread::spawn(move || answer_caller(&shared, stream));
+                let answer = move || answer_caller(&shared, stream);
+                // Where there is no thread for one caller, the next ones may find one.
+                if let Err(error) = std::thread::Builder::new().name("caller".into()).spawn(answer) {
+                    log::error!("a caller is not answered: {error}");
+                }
             }
             Err(error) => {
                 log::error!("the control socket failed: {error}");
@@ -533,13 +566,17 @@ fn answer_callers(shared: &Arc<Shared>, listener: &UnixListener) {
 
 fn answer_caller(shared: &Shared, stream: UnixStream) {
     if !shared.stands() {
-        let _ = shared.wait_for_end();
+        let _ = shared.wait_for_end(Duration::MAX);
         return;
     }
     let mut caller = Caller::new(stream);
     let Some(question) = caller.greet(&shared.greeting()) else { return };
     match question.get("ask").and_then(Value::as_str) {
-        Some(STOP) => stop(shared, &mut caller),
+        Some(STOP) => {
+            let how = question.get("how").and_then(Value::as_str).unwrap_or(WHEN_IDLE);
+            let seconds = question.get("seconds").and_then(Value::as_u64).unwrap_or(STOP_WAIT_SECONDS);
+            stop(shared, how, Duration::from_secs(seconds), &mut caller);
+        }
         Some(STEP_BACK) => {
             let read_only = question.get("read_only").and_then(Value::as_bool);
             let refused = succession::step_back(shared, read_only, &mut caller);
@@ -583,15 +620,75 @@ fn change_memory(shared: &Shared, bytes: Option<u64>) -> Outcome<Value> {
     Ok(allowance.status(&shared.live.pool))
 }
 
-fn stop(shared: &Shared, caller: &mut Caller) {
+fn stop(shared: &Shared, how: &str, patience: Duration, caller: &mut Caller) {
     shared.stage().waiting += 1;
-    let outcome = match shared.unmount_all() {
-        Ok(()) => shared.wait_for_end().map_err(Failure),
-        Err(error) => Err(Failure(format!("{error}; end what uses it (see `fuser -vm`) and try again"))),
-    };
-    caller.answer(outcome.map(|()| Value::Null));
+    caller.answer(end_mount(shared, how, patience));
     shared.stage().waiting -= 1;
     shared.changed.notify_all();
+}
+
+/// Unmounts, and waits until the mount has ended everywhere and everything is committed.
+fn end_mount(shared: &Shared, how: &str, patience: Duration) -> Outcome<Value> {
+    match how {
+        WHEN_IDLE => {
+            let busy = |error| match error {
+                error @ MountError::Covered { .. } => Failure(format!("{error}; unmount that first")),
+                error => Failure(format!(
+                    "{error}; end what uses it (see `fuser -vm`) and try again, or see --lazy and --force"
+                )),
+            };
+            shared.unmount_all().map_err(busy)?;
+        }
+        LAZILY => shared.places().iter().try_for_each(UnmountHandle::detach)?,
+        BY_FORCE => {
+            shared.sync_within(STOP_STEP)?;
+            shared.abort_all()?;
+        }
+        _ => return Err(Failure(format!("the daemon cannot stop {how:?}"))),
+    }
+    let begun = Instant::now();
+    // Who asked for it lazily wants to know whether anybody is left, and not to wait for that.
+    let patience = if how == LAZILY { LAZY_LOOK } else { patience };
+    while shared.stands() && begun.elapsed() < patience {
+        shared.rest(STOP_LOOK);
+    }
+    if shared.stands() {
+        shared.sync_within(STOP_STEP)?;
+        let users = users_elsewhere(shared);
+        if how == LAZILY {
+            return Ok(json!({"stays": users}));
+        }
+        let pool = format_args!("pool {}", shared.greeting.pool);
+        let remedy =
+            "it is unmounted here, committed, and stays open. End them, or say `terrane umount --force`";
+        return Err(Failure::refused(pool, "no user in other mount namespaces", users, remedy));
+    }
+    match shared.wait_for_end(STOP_STEP) {
+        Some(ended) => ended.map(|()| Value::Null).map_err(Failure),
+        None => Err(Failure(format!(
+            "pool {}: it is unmounted, and not everything is committed after {STOP_STEP:?}; the server goes on, see its log",
+            shared.greeting.pool
+        ))),
+    }
+}
+
+/// Who has the mount where this process does not see it, in words.
+fn users_elsewhere(shared: &Shared) -> String {
+    let found = elsewhere(&shared.greeting.dev).unwrap_or_default();
+    let mut named: Vec<String> = found
+        .iter()
+        .take(USERS_NAMED_MAX)
+        .map(|user| format!("process {} ({}) at {}", user.pid, user.command, user.dir.display()))
+        .collect();
+    match (found.len(), found.len().saturating_sub(USERS_NAMED_MAX)) {
+        (0, _) => {
+            return "files or directories that are open, or processes that cannot be seen from here"
+                .to_owned();
+        }
+        (_, 0) => {}
+        (_, more) => named.push(format!("{more} more")),
+    }
+    named.join(", ")
 }
 
 fn farewell(shared: &Shared, outcome: Result<(), String>) {

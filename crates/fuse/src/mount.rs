@@ -5,15 +5,15 @@
 //!
 //! The file system type is `fuse.terrane`, so that mount(8) finds `mount.fuse.terrane` again for a remount.
 //!
-//! Invariant: who unmounts through [`UnmountHandle`] unmounts once, so that a mount which later stands at the same
-//! place is left alone.
+//! Invariants: who unmounts through [`UnmountHandle`] unmounts once, so that a mount which later stands at the same place is left
+//! alone; and one that is [of a row](UnmountHandle::of) of the kernel's table unmounts that mount, or nothing.
 
 mod options;
 mod syscalls;
 mod table;
 
 pub use options::{Atime, MountOptions, OptionError, THREADS_DEFAULT, THREADS_MAX, THREADS_MIN};
-pub use table::{MountedAt, TableWatch, is_mount_of_ours, mounted, number_of};
+pub use table::{Elsewhere, MountedAt, TableWatch, Top, elsewhere, mounted, number_of, top_at};
 
 use crate::session::READ_AHEAD_BYTES;
 use parking_lot::Mutex;
@@ -39,6 +39,8 @@ const HELPER_SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 pub enum MountError {
     /// A system call failed: what was tried, and on what.
     System { what: &'static str, path: PathBuf, source: io::Error },
+    /// Another file system is mounted over the place, or over a directory above it.
+    Covered { path: PathBuf, found: String },
     /// fusermount3 refused, in its own words.
     Helper { path: PathBuf, said: String },
     /// Not on this machine, or not with these words.
@@ -49,6 +51,9 @@ impl fmt::Display for MountError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MountError::System { what, path, source } => write!(f, "{what} {}: {source}", path.display()),
+            MountError::Covered { path, found } => {
+                write!(f, "{}: expected the mount of the pool, found {found} mounted over it", path.display())
+            }
             MountError::Helper { path, said } => write!(f, "{HELPER} {}: {said}", path.display()),
             MountError::Refused { what, expected, found } => {
                 write!(f, "{what} should be {expected}, found {found}")
@@ -61,7 +66,7 @@ impl std::error::Error for MountError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             MountError::System { source, .. } => Some(source),
-            MountError::Helper { .. } | MountError::Refused { .. } => None,
+            MountError::Covered { .. } | MountError::Helper { .. } | MountError::Refused { .. } => None,
         }
     }
 }
@@ -106,8 +111,7 @@ impl Mount {
             Via::Kernel => mount_by_kernel(&path, options)?,
             Via::Helper => mount_by_helper(&path, options)?,
         };
-        let handle = UnmountHandle { place: Arc::new(Place { path, via, mounted: Mutex::new(true) }) };
-        Ok(Mount { device, handle })
+        Ok(Mount { device, handle: UnmountHandle::new(path, via, None) })
     }
 
     /// A mount that another process made and handed over: its descriptor, and where it stands.
@@ -161,6 +165,8 @@ pub struct UnmountHandle {
 struct Place {
     path: PathBuf,
     via: Via,
+    /// The kernel's number of the mount; `None`: whatever stands there.
+    id: Option<u64>,
     mounted: Mutex<bool>,
 }
 
@@ -172,10 +178,18 @@ enum Leave {
 }
 
 impl UnmountHandle {
+    fn new(path: PathBuf, via: Via, id: Option<u64>) -> UnmountHandle {
+        UnmountHandle { place: Arc::new(Place { path, via, id, mounted: Mutex::new(true) }) }
+    }
+
     /// For whatever stands at `path` now.
     pub fn at(path: &Path) -> UnmountHandle {
-        let place = Place { path: path.to_owned(), via: Via::of_this_process(), mounted: Mutex::new(true) };
-        UnmountHandle { place: Arc::new(place) }
+        UnmountHandle::new(path.to_owned(), Via::of_this_process(), None)
+    }
+
+    /// For this mount alone: refused where another file system is mounted over it.
+    pub fn of(row: &MountedAt) -> UnmountHandle {
+        UnmountHandle::new(row.dir.clone(), Via::of_this_process(), Some(row.id))
     }
 
     pub fn path(&self) -> &Path {
@@ -199,11 +213,32 @@ impl UnmountHandle {
     }
 
     fn leave(&self, how: Leave) -> Result<(), MountError> {
-        let mut mounted = self.place.mounted.lock();
-        if !*mounted {
+        let mut mounted_here = self.place.mounted.lock();
+        if !*mounted_here {
             return Ok(());
         }
         let path = &self.place.path;
+        if let Some(id) = self.place.id {
+            // The system call takes a path, and acts on what it leads to. Between this look and the call somebody may mount over it; an
+            // open descriptor would close that gap, and keep the mount busy.
+            let found = match table::top_at(path) {
+                Ok(Top::Ours(row)) if row.id == id => None,
+                Ok(Top::Ours(row)) => Some(format!("the pool of {}", row.source.to_string_lossy())),
+                Ok(Top::Other(what)) => Some(what),
+                Ok(Top::Nothing) => Some("another directory".to_owned()),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Some("another directory".to_owned()),
+                Err(error) => return Err(system("look at", path)(error)),
+            };
+            match found {
+                // Somebody else was faster.
+                Some(_) if !table::is_listed(id) => {
+                    *mounted_here = false;
+                    return Ok(());
+                }
+                Some(found) => return Err(MountError::Covered { path: path.clone(), found }),
+                None => {}
+            }
+        }
         match self.place.via {
             Via::Kernel => {
                 // Never follow a link that somebody put in the mount's place.
@@ -228,8 +263,31 @@ impl UnmountHandle {
                 run_helper(command.arg("--").arg(path), path)?;
             }
         }
-        *mounted = false;
+        *mounted_here = false;
         Ok(())
+    }
+}
+
+/// Where the kernel lists its connections, one directory for each.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// Ends the connection of the file system `dev` (`major:minor`), wherever it is mounted and whoever uses it: requests get an error, and
+/// what the kernel has not written back is lost. The caller knows that this number is its mount's.
+///
+/// # Errors
+/// Without rights over it; or where the kernel's list of connections is not mounted, and cannot be.
+pub fn abort_connection(dev: &str) -> Result<(), MountError> {
+    let number = dev.rsplit(':').next().unwrap_or(dev);
+    let path = Path::new(CONNECTIONS).join(number).join("abort");
+    let failed = |error| system("abort the connection through", &path)(error);
+    match std::fs::write(&path, "1") {
+        // The list is not mounted here, as in most containers: looked at without a place in the tree.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let list = syscalls::connections().map_err(failed)?;
+            let inside = format!("/proc/self/fd/{}/{number}/abort", list.as_raw_fd());
+            std::fs::write(inside, "1").map_err(failed)
+        }
+        result => result.map_err(failed),
     }
 }
 
@@ -275,7 +333,7 @@ fn clear_dead_mount(via: Via, path: &Path) -> Result<(), MountError> {
         return Ok(());
     }
     log::warn!("{}: removing a dead mount that an earlier process left behind", path.display());
-    UnmountHandle { place: Arc::new(Place { path, via, mounted: Mutex::new(true) }) }.detach()
+    UnmountHandle::new(path, via, None).detach()
 }
 
 /// Shows the file system that stands at `from` at `path` as well, with these flags of its own: read-only, times, set-id programs and

@@ -2,8 +2,9 @@
 
 mod rewrite;
 
-use super::{ask, print, rows};
-use crate::failure::Outcome;
+use super::{ask, ask_within, print, rows};
+use crate::control::SURVEY_PATIENCE;
+use crate::failure::{Failure, Outcome};
 use crate::figures::{self, FIGURES};
 use crate::query::{self, Query, Setting, property_help};
 use crate::registry::Registry;
@@ -158,9 +159,16 @@ impl Get {
             [] => registry.pools()?.into_keys().collect(),
             pools => pools.to_vec(),
         };
-        let mut values = Vec::new();
+        let (mut values, mut failures) = (Vec::new(), Vec::new());
         for pool in pools {
-            values.extend(rows(ask(&registry, &pool, &query)?)?);
+            let answer = match self.pools.as_slice() {
+                [] => ask_within(&registry, &pool, &query, SURVEY_PATIENCE),
+                _ => ask(&registry, &pool, &query),
+            };
+            match answer {
+                Ok(answer) => values.extend(rows(answer)?),
+                Err(Failure(reason)) => failures.push(reason),
+            }
         }
         let wanted = |row: &Value| {
             self.sources.is_empty() || self.sources.iter().any(|source| row["source"] == source.as_str())
@@ -172,7 +180,7 @@ impl Get {
             values.iter().filter_map(levels).try_for_each(|line| print(&line))?;
             values.iter().filter_map(recompressed).try_for_each(|line| print(&line))?;
         }
-        Ok(())
+        if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) }
     }
 }
 

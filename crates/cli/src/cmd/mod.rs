@@ -12,7 +12,7 @@ pub mod stat;
 pub mod zones;
 
 use crate::check as checking;
-use crate::control::{self, Daemon, Greeting};
+use crate::control::{self, Daemon, Greeting, PATIENCE, Reached, SURVEY_PATIENCE};
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::live::{self, Live, Target};
@@ -22,6 +22,7 @@ use crate::query::Query;
 use crate::registry::Registry;
 use serde_json::Value;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use terrane_device::OpenMode;
@@ -104,28 +105,114 @@ pub fn daemon_of(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>
 }
 
 /// The same for who only looks: a copy is looked at itself.
-pub fn daemon_to_look_at(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>> {
-    let daemon = control::connect(&registry.socket(&target.name))?;
+pub fn daemon_to_look_at(
+    registry: &Registry,
+    target: &Target,
+    patience: Duration,
+) -> Outcome<Option<Daemon>> {
+    let daemon = control::connect_within(&registry.socket(&target.name), patience)?;
     Ok(daemon.filter(|daemon| kinship(&daemon.greeting, target) == Kinship::Same))
 }
+
+/// A daemon, and where its file system can be seen.
+pub type Standing = (Daemon, Vec<MountedAt>);
 
 /// A daemon, and where its file system can be seen. The kernel gives the number of one that is gone to the next that is mounted,
 /// whosever that is. So what the table says is about this daemon only if its mount still stands when the table has been read, and
 /// who greets stands.
-pub fn daemon_and_places(registry: &Registry, name: &str) -> Outcome<Option<(Daemon, Vec<MountedAt>)>> {
-    let socket = registry.socket(name);
-    let mut found = control::connect(&socket)?;
-    while let Some(daemon) = found {
+pub fn daemon_and_places(registry: &Registry, name: &str) -> Outcome<Option<Standing>> {
+    match standing(&registry.socket(name), PATIENCE)? {
+        Some(found) => Ok(found),
+        None => Err(control::silent(name)),
+    }
+}
+
+/// `None`: it does not answer.
+fn standing(socket: &Path, patience: Duration) -> Outcome<Option<Option<Standing>>> {
+    let mut found = control::reach(socket, patience)?;
+    loop {
+        let daemon = match found {
+            Reached::Daemon(daemon) => daemon,
+            Reached::Nobody => return Ok(Some(None)),
+            Reached::Silent => return Ok(None),
+        };
         let dev = &daemon.greeting.dev;
         let is_its = |row: &MountedAt| !dev.is_empty() && row.dev == *dev;
         let places = mounted()?.into_iter().filter(is_its).collect();
-        let again = control::connect(&socket)?;
-        if again.as_ref().is_some_and(|again| again.greeting == daemon.greeting) {
-            return Ok(Some((daemon, places)));
+        let again = control::reach(socket, patience)?;
+        if matches!(&again, Reached::Daemon(again) if again.greeting == daemon.greeting) {
+            return Ok(Some(Some((daemon, places))));
         }
         found = again;
     }
-    Ok(None)
+}
+
+/// All daemons of this user.
+pub struct Survey {
+    pub standing: Vec<Standing>,
+    /// Pools whose daemon did not answer, and their devices.
+    pub silent: Vec<(String, PathBuf)>,
+}
+
+impl Survey {
+    /// Calls all at once, so that one that does not answer costs its time alone.
+    pub fn of(registry: &Registry) -> Outcome<Survey> {
+        let pools = registry.pools()?;
+        let answers: Vec<_> = std::thread::scope(|scope| {
+            let call = |name: &String| {
+                let socket = registry.socket(name);
+                scope.spawn(move || standing(&socket, SURVEY_PATIENCE))
+            };
+            let calls: Vec<_> = pools.keys().map(call).collect();
+            calls.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
+        });
+        let mut survey = Survey { standing: Vec::new(), silent: Vec::new() };
+        for ((name, device), answer) in pools.into_iter().zip(answers) {
+            match answer {
+                Ok(Ok(Some(found))) => survey.standing.extend(found),
+                // One whose socket cannot be used hides no other pool either.
+                Ok(Ok(None) | Err(_)) | Err(_) => survey.silent.push((name, device)),
+            }
+        }
+        Ok(survey)
+    }
+
+    /// The silent pool whose mount this seems to be.
+    pub fn silent_at(&self, place: &MountedAt) -> Option<&str> {
+        let of = |(name, device): &&(String, PathBuf)| is_source(place, name, device);
+        self.silent.iter().find(of).map(|(name, _)| name.as_str())
+    }
+}
+
+/// A mount shows its pool's name as its source, or the device as mount(8) was told it.
+pub fn is_source(place: &MountedAt, name: &str, device: &Path) -> bool {
+    let source = Path::new(&place.source);
+    // Resolved only where no mount of ours can lie on the way.
+    let resolved = || source.starts_with("/dev").then(|| source.canonicalize().ok()).flatten();
+    source == Path::new(name) || source == device || resolved().as_deref() == Some(device)
+}
+
+/// Whose a mount is.
+pub enum ServedBy {
+    Daemon(Standing),
+    /// The pool of this name, whose daemon does not answer.
+    Silent(String),
+    /// A daemon that has died, or another user's.
+    Stranger,
+}
+
+/// The daemon whose file system stands at this place. The one that its source names is called first, and given more time.
+pub fn served_by(registry: &Registry, place: &MountedAt, patience: Duration) -> Outcome<ServedBy> {
+    let is_it = |(daemon, _): &Standing| daemon.greeting.dev == place.dev;
+    for (name, _) in registry.pools()?.iter().filter(|(name, device)| is_source(place, name, device)) {
+        match standing(&registry.socket(name), patience)? {
+            Some(Some(found)) if is_it(&found) => return Ok(ServedBy::Daemon(found)),
+            Some(_) => {}
+            None => return Ok(ServedBy::Silent(name.clone())),
+        }
+    }
+    let found = Survey::of(registry)?.standing.into_iter().find(is_it);
+    Ok(found.map_or(ServedBy::Stranger, ServedBy::Daemon))
 }
 
 /// How long a daemon whose mount cannot be seen is given to go.
@@ -133,7 +220,7 @@ const LEAVING: Duration = Duration::from_secs(5);
 
 /// The daemon that has the pool mounted and goes on, and where: one whose mount was taken out of the tree ends with its last user,
 /// and must not be taken for a mount.
-pub fn daemon_that_stays(registry: &Registry, target: &Target) -> Outcome<Option<(Daemon, Vec<MountedAt>)>> {
+pub fn daemon_that_stays(registry: &Registry, target: &Target) -> Outcome<Option<Standing>> {
     let begun = Instant::now();
     loop {
         let Some((daemon, places)) = daemon_and_places(registry, &target.name)? else { return Ok(None) };
@@ -154,12 +241,24 @@ pub fn bar() -> impl Fn(&str, u64, u64) + Sync {
     }
 }
 
+/// Has a question of which the answer is at hand answered, as [`ask`] does, within a time.
+pub fn ask_within(registry: &Registry, word: &str, query: &Query, patience: Duration) -> Outcome<Value> {
+    let target = live::find(registry, word)?;
+    match daemon_to_look_at(registry, &target, patience)? {
+        Some(daemon) => daemon.ask_within(&query.to_json(), patience),
+        None => ask(registry, word, query),
+    }
+}
+
 /// Has a question answered, by the daemon of the pool or by opening its device.
 pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     let target = live::find(registry, word)?;
     let show = bar();
-    let daemon =
-        if query.is_change() { daemon_of(registry, &target)? } else { daemon_to_look_at(registry, &target)? };
+    let daemon = if query.is_change() {
+        daemon_of(registry, &target)?
+    } else {
+        daemon_to_look_at(registry, &target, PATIENCE)?
+    };
     if let Some(daemon) = daemon {
         return daemon.ask(&query.to_json(), &mut |what, done, total| show(what, done, total));
     }

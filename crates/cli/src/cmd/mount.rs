@@ -8,8 +8,14 @@ pub mod helper;
 mod options;
 mod remount;
 
-use super::{Kinship, daemon_and_places, daemon_of, daemon_that_stays, kinship, print, refuse_copy};
-use crate::control::{self, Daemon, STEP_BACK, STOP, SYNC};
+use super::{
+    Kinship, ServedBy, Standing, Survey, daemon_and_places, daemon_of, daemon_that_stays, is_source, kinship,
+    print, refuse_copy, served_by,
+};
+use crate::control::{
+    self, BY_FORCE, Daemon, LAZILY, PATIENCE, Reached, STEP_BACK, STOP, STOP_PATIENCE, SURVEY_PATIENCE, SYNC,
+    WHEN_IDLE,
+};
 use crate::daemon::{self, Plan};
 use crate::failure::{Failure, Outcome};
 use crate::holder::{Holder, Legacy};
@@ -28,10 +34,12 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use terrane_fuse::mount::{MountedAt, also_at, is_mount_of_ours, number_of};
+use std::time::Duration;
+use terrane_fuse::mount::{MountedAt, Top, abort_connection, also_at, mounted, number_of, top_at};
 use terrane_fuse::{MountOptions, UnmountHandle};
 
 /// Set in the processes that a mount in the background starts: what they are for.
@@ -85,12 +93,23 @@ struct AsHelper {
 
 /// Unmount a pool, and wait until everything is committed
 ///
-/// A directory is unmounted alone; with its last directory the pool is closed. A pool's name means all of its directories.
+/// A directory is unmounted alone; with its last directory the pool is closed. A pool's name means all of its directories. Where
+/// another mount namespace (a container, a service with mounts of its own) still has the mount, the pool stays open: then this fails
+/// after --timeout and names who has it.
 #[derive(Args)]
 pub struct Umount {
     /// Where it is mounted, or a pool by name or by device
     #[arg(value_name = "DIR|POOL")]
     what: String,
+    /// Take it out of the directory tree although it is in use; the pool is closed when its last user has gone
+    #[arg(short, long, conflicts_with = "force")]
+    lazy: bool,
+    /// Commit, then end the mount everywhere: who still uses it gets errors, in other mount namespaces too
+    #[arg(short, long)]
+    force: bool,
+    /// How long to wait for users in other mount namespaces
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    timeout: u64,
 }
 
 /// Have the server of a mount replaced, by a newer program after an upgrade
@@ -162,23 +181,25 @@ impl Role {
 /// Absolute and without links. What stands on the directory itself may be a dead mount, which cannot be looked into.
 fn resolve_dir(dir: &Path) -> Outcome<PathBuf> {
     let finding = || Failure::io("finding the mount point", dir);
+    // A mount point of ours is not looked at: its server may not answer.
+    if let Some(place) = resolve_parent(dir)
+        && mounted().is_ok_and(|rows| rows.iter().any(|row| row.dir == place))
+    {
+        return Ok(place);
+    }
     // Asked of the server, where one stands here; the path alone can be had of the kernel.
     match dir.metadata() {
-        Ok(meta) if meta.is_dir() => return dir.canonicalize().map_err(finding()),
-        Ok(_) => {
-            return Err(Failure::refused(dir.display(), "a directory", "something else", "name a directory"));
-        }
-        // Another user's mount is closed to root too.
-        Err(error)
-            if !matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EACCES)) =>
-        {
-            return Err(finding()(error));
-        }
-        Err(_) => {}
+        Ok(meta) if meta.is_dir() => dir.canonicalize().map_err(finding()),
+        Ok(_) => Err(Failure::refused(dir.display(), "a directory", "something else", "name a directory")),
+        Err(error) => Err(finding()(error)),
     }
-    let absolute = std::path::absolute(dir).map_err(Failure::io("finding the mount point", dir))?;
-    let (Some(parent), Some(name)) = (absolute.parent(), absolute.file_name()) else { return Ok(absolute) };
-    Ok(parent.canonicalize().map_err(Failure::io("finding", parent))?.join(name))
+}
+
+/// Without links on the way to it. What the last name leads to is not looked at.
+fn resolve_parent(dir: &Path) -> Option<PathBuf> {
+    let absolute = std::path::absolute(dir).ok()?;
+    let (parent, name) = (absolute.parent()?, absolute.file_name()?);
+    Some(parent.canonicalize().ok()?.join(name))
 }
 
 impl Mount {
@@ -455,75 +476,146 @@ fn mount_also(
     if dry_run {
         return Ok(());
     }
-    Ok(also_at(&from.dir, dir, &wanted)?)
+    // Of the pool, and not of what was mounted over one of its places.
+    let Some(root) = places.iter().rev().find_map(|place| place.open_place().ok()) else {
+        let (expected, found) = ("a mount that can be reached", "another file system mounted over each");
+        return Err(Failure::refused(pool, expected, found, "unmount that first"));
+    };
+    Ok(also_at(Path::new(&format!("/proc/self/fd/{}", root.as_raw_fd())), dir, &wanted)?)
 }
 
 impl Umount {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         // A pool of that name goes before a directory of that name, whichever is found first.
-        let pools = registry.pools()?;
-        if pools.contains_key(&self.what)
-            && let Some(daemon) = daemon_of(&registry, &live::find_known(&registry, &self.what)?)?
-        {
-            return stop(daemon);
-        }
-        let dir = resolve_dir(Path::new(&self.what)).ok();
-        for name in pools.keys() {
-            let (Some(dir), Some((daemon, places))) = (&dir, daemon_and_places(&registry, name)?) else {
-                continue;
-            };
-            match (places.iter().any(|row| row.dir == *dir), places.len()) {
-                (true, 1) => return stop(daemon),
-                (true, _) => return Ok(UnmountHandle::at(dir).unmount()?),
-                (false, _) if *dir == daemon.greeting.mountpoint && places.is_empty() => return stop(daemon),
-                _ => {}
+        if let Some(device) = registry.pools()?.get(&self.what) {
+            match control::reach(&registry.socket(&self.what), self.patience())? {
+                Reached::Daemon(_) => {
+                    if let Some(daemon) = daemon_of(&registry, &live::find_known(&registry, &self.what)?)? {
+                        return self.stop(daemon);
+                    }
+                }
+                Reached::Nobody => {}
+                Reached::Silent => {
+                    let rows = mounted()?;
+                    let places: Vec<_> =
+                        rows.iter().filter(|row| is_source(row, &self.what, device)).collect();
+                    return self.leave_silent(&self.what, &places);
+                }
             }
         }
-        // A directory is a mount point or nothing; everything else may be a pool that is not mounted.
-        if let Some(dir) = dir {
-            return unmount_stranger(&dir);
+        let dir = resolve_dir(Path::new(&self.what)).ok();
+        if let Some(dir) = &dir {
+            match top_at(dir).map_err(Failure::io("looking at", dir))? {
+                Top::Ours(place) => return self.unmount(&registry, &place),
+                Top::Other(found) if mounted()?.iter().any(|row| row.dir == *dir) => {
+                    let (at, expected) = (dir.display(), "the mount of a pool on top");
+                    let found = format!("{found} mounted over it");
+                    return Err(Failure::refused(at, expected, found, "unmount that first"));
+                }
+                Top::Other(_) | Top::Nothing => {}
+            }
+            // Out of sight, but it may be on its way out, or stand elsewhere.
+            let survey = Survey::of(&registry)?;
+            let was_here =
+                |(daemon, places): &Standing| daemon.greeting.mountpoint == *dir && places.is_empty();
+            if let Some((daemon, _)) = survey.standing.into_iter().find(was_here) {
+                return self.stop(daemon);
+            }
+            // A directory is a mount point or nothing; everything else may be a pool that is not mounted.
+            return Err(Failure(format!("{}: no terrane pool is mounted there", dir.display())));
         }
         let target = live::find(&registry, &self.what)?;
         match daemon_of(&registry, &target)? {
-            Some(daemon) => stop(daemon),
+            Some(daemon) => self.stop(daemon),
             None => Err(Failure(format!("pool {} is not mounted", target.name))),
         }
     }
+
+    /// How long a server may take to greet; who wants it by force does not want to wait.
+    fn patience(&self) -> Duration {
+        if self.force || self.lazy { SURVEY_PATIENCE } else { PATIENCE }
+    }
+
+    /// One place, which is on top where it stands.
+    fn unmount(&self, registry: &Registry, place: &MountedAt) -> Outcome {
+        match served_by(registry, place, self.patience())? {
+            ServedBy::Daemon((daemon, places)) if places.iter().all(|row| row.id == place.id) => {
+                self.stop(daemon)
+            }
+            ServedBy::Silent(name) => self.leave_silent(&name, &[place]),
+            // The others stay; or its server has died, or belongs to another user.
+            _ if self.force || self.lazy => Ok(UnmountHandle::of(place).detach()?),
+            _ => Ok(UnmountHandle::of(place).unmount()?),
+        }
+    }
+
+    fn stop(&self, daemon: Daemon) -> Outcome {
+        let pool = daemon.greeting.pool.clone();
+        let how = match (self.lazy, self.force) {
+            (true, _) => LAZILY,
+            (_, true) => BY_FORCE,
+            _ => WHEN_IDLE,
+        };
+        if self.force {
+            // What programs wrote through memory is the kernel's alone until then.
+            write_back_within(&daemon, SURVEY_PATIENCE);
+        }
+        let question = json!({"ask": STOP, "how": how, "seconds": self.timeout});
+        // It says itself when one of its steps takes too long.
+        let patience = Duration::from_secs(self.timeout).saturating_add(STOP_PATIENCE);
+        let answer = daemon.ask_within(&question, patience)?;
+        if let Some(users) = answer["stays"].as_str() {
+            eprintln!(
+                "terrane: pool {pool} left the directory tree; it is committed, and stays open for {users}"
+            );
+        }
+        Ok(())
+    }
+
+    /// The mounts of a pool whose server does not answer. What it has in memory it commits when it goes on, and finds them gone.
+    fn leave_silent(&self, pool: &str, places: &[&MountedAt]) -> Outcome {
+        if !(self.force || self.lazy) {
+            return Err(control::silent(pool));
+        }
+        for place in places.iter().rev() {
+            UnmountHandle::of(place).detach()?;
+        }
+        if let Some(place) = places.first()
+            && self.force
+        {
+            abort_connection(&place.dev)?;
+        }
+        eprintln!("terrane: pool {pool}: its server did not answer, and commits what it has when it goes on");
+        Ok(())
+    }
 }
 
-fn stop(daemon: Daemon) -> Outcome {
-    daemon.ask(&json!({"ask": STOP}), &mut |_, _, _| {}).map(drop)
-}
-
-/// A mount of ours whose daemon has died, or belongs to another user.
-fn unmount_stranger(dir: &Path) -> Outcome {
-    let ours = is_mount_of_ours(dir)?;
-    if !ours {
-        return Err(Failure(format!("{}: no terrane pool is mounted there", dir.display())));
+/// Has the kernel hand over what it alone has, as far as that goes in this time.
+fn write_back_within(daemon: &Daemon, patience: Duration) {
+    let Ok(places) = mounted() else { return };
+    let dev = daemon.greeting.dev.clone();
+    let places: Vec<MountedAt> = places.into_iter().filter(|row| row.dev == dev).collect();
+    let (tell, hear) = std::sync::mpsc::channel();
+    let work = move || drop(tell.send(write_back(&dev, &places).map(drop)));
+    let begun = std::thread::Builder::new().name("write back".into()).spawn(work);
+    match begun.map(|_| hear.recv_timeout(patience)) {
+        Ok(Ok(Ok(()))) => {}
+        _ => eprintln!("terrane: not everything that the kernel holds could be written back"),
     }
-    let (uid, _) = sys::who()?;
-    let mut command = if uid == 0 { Command::new("umount") } else { Command::new("fusermount3") };
-    if uid != 0 {
-        command.arg("-u");
-    }
-    let output = command.arg("--").arg(dir).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(Failure(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
 impl Restart {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         if self.all {
-            for name in registry.pools()?.keys() {
-                if let Some(daemon) = control::connect(&registry.socket(name))? {
-                    step_back(&registry, daemon, None)?;
-                }
-            }
-            return Ok(());
+            // One that does not answer must not keep the others from an upgrade.
+            let survey = Survey::of(&registry)?;
+            let silent = survey.silent.iter().map(|(name, _)| control::silent(name));
+            let restarted = survey.standing.into_iter().map(|(daemon, _)| step_back(&registry, daemon, None));
+            let failures: Vec<String> =
+                restarted.filter_map(Outcome::err).chain(silent).map(|Failure(reason)| reason).collect();
+            return if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) };
         }
         for word in &self.pools {
             let target = live::find(&registry, word)?;
@@ -562,7 +654,7 @@ impl Sync {
             return live::read_label(&target.path).map(drop);
         };
         // What the kernel still holds (pages written through mmap) first; it tells a FUSE server nothing of syncfs.
-        let written_back = write_back(&daemon, &places);
+        let written_back = write_back(&daemon.greeting.dev, &places);
         let pool = daemon.greeting.pool.clone();
         // Also where that failed: the rest is committed.
         daemon.ask(&json!({"ask": SYNC}), &mut |_, _, _| {})?;
@@ -581,12 +673,12 @@ impl Sync {
 }
 
 /// Has the kernel hand over what was written to the mount and is in its memory alone. False: it cannot be reached from here.
-fn write_back(daemon: &Daemon, places: &[MountedAt]) -> Outcome<bool> {
+fn write_back(of: &str, places: &[MountedAt]) -> Outcome<bool> {
     for dir in places.iter().rev().map(|place| &place.dir) {
         // One place may be out of reach, or under another mount, and the next one not.
         let root = File::open(dir).and_then(|root| Ok((number_of(root.metadata()?.dev()), root)));
         if let Ok((dev, root)) = root
-            && dev == daemon.greeting.dev
+            && dev == of
         {
             terrane_fuse::process::sync_fs(&root).map_err(Failure::io("writing back", dir))?;
             return Ok(true);

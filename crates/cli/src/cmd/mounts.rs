@@ -3,9 +3,9 @@
 //! The kernel's table says what stands; the daemons of this user say whose it is. Nothing is asked of a mount itself: one without a
 //! server would not answer.
 
-use super::print;
+use super::{Survey, print};
 use crate::clock;
-use crate::control::{self, Greeting};
+use crate::control::Greeting;
 use crate::failure::Outcome;
 use crate::registry::Registry;
 use crate::sys;
@@ -16,7 +16,8 @@ use terrane_fuse::mount::{MountedAt, mounted};
 
 /// List what is mounted: this user's mounts, and for root everybody's
 ///
-/// Those of other users, of another state directory, and those whose daemon is dead are shown without one, in state "unknown".
+/// Those of other users, of another state directory, and those whose daemon is dead are shown without one, in state "unknown"; one
+/// whose daemon is stopped or waits for its device is "not answering".
 #[derive(Args)]
 pub struct Mounts {
     #[command(flatten)]
@@ -40,14 +41,22 @@ const MOUNTS: Listing = Listing {
 impl Mounts {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
-        let mut daemons = Vec::new();
-        for name in registry.pools()?.keys() {
-            daemons.extend(control::connect(&registry.socket(name))?.map(|daemon| daemon.greeting));
-        }
+        let survey = Survey::of(&registry)?;
+        let daemons: Vec<Greeting> =
+            survey.standing.iter().map(|(daemon, _)| daemon.greeting.clone()).collect();
         let (uid, _) = sys::who()?;
         let table = mounted()?;
         let shown = table.iter().filter(|row| uid == 0 || row.user_id() == Some(uid));
-        let mut rows: Vec<Value> = shown.map(|place| row(place, &daemons)).collect();
+        let shown = shown.map(|place| {
+            let mut row = row(place, &daemons);
+            if row["pid"].is_null()
+                && let Some(pool) = survey.silent_at(place)
+            {
+                (row["pool"], row["state"]) = (pool.into(), "not answering".into());
+            }
+            row
+        });
+        let mut rows: Vec<Value> = shown.collect();
         rows.sort_by_key(|row| row["pid"].is_null());
         print(&MOUNTS.render(&rows, self.shape))
     }
@@ -92,6 +101,7 @@ mod tests {
     #[test]
     fn a_mount_is_shown_with_its_daemon_or_without() {
         let place = MountedAt {
+            id: 40,
             dev: "0:53".into(),
             dir: "/mnt".into(),
             source: "/images/a".into(),

@@ -7,7 +7,8 @@ mod import;
 mod iostat;
 mod upgrade;
 
-use super::{Kinship, ask, daemon_that_stays, kinship, print, refuse_copy};
+use super::{Kinship, Survey, ask_within, daemon_that_stays, kinship, print, refuse_copy};
+use crate::control::{self, PATIENCE, SURVEY_PATIENCE};
 use crate::failure::{Failure, Outcome};
 use crate::live;
 use crate::members;
@@ -176,12 +177,25 @@ pub fn statuses(registry: &Registry, words: &[String]) -> Outcome<(Vec<Value>, O
     let known = registry.pools()?;
     let all: Vec<String> = if words.is_empty() { known.keys().cloned().collect() } else { words.to_vec() };
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
+    // Called at once, so that those that do not answer cost their time together.
+    let silent = if words.is_empty() { Survey::of(registry)?.silent } else { Vec::new() };
+    let patience = if words.is_empty() { SURVEY_PATIENCE } else { PATIENCE };
     for word in all {
-        match ask(registry, &word, &Query::Status) {
+        let answer = match silent.iter().find(|(name, _)| *name == word) {
+            Some((name, _)) => Err(control::silent(name)),
+            None => ask_within(registry, &word, &Query::Status, patience),
+        };
+        match answer {
             Ok(status) => rows.push(status),
-            Err(Failure(reason)) => {
+            Err(failure) => {
+                let is_silent = failure == control::silent(&word);
+                let Failure(reason) = failure;
                 let device = known.get(&word).map(|path| path.display().to_string());
-                rows.push(query::unavailable(&word, device, &reason));
+                let mut row = query::unavailable(&word, device, &reason);
+                if is_silent {
+                    row["state"] = "not answering".into();
+                }
+                rows.push(row);
                 if !words.is_empty() {
                     failures.push(reason);
                 }

@@ -3,8 +3,8 @@
 //! A file is named by its path on a mount, or by pool and path (`tank:/dir/file`), mounted or not. On a mount the kernel has
 //! resolved the path, so only the inode's number is asked for.
 
-use super::{ask, daemon_of, print};
-use crate::control;
+use super::{ServedBy, ask, daemon_of, print, served_by};
+use crate::control::{self, Greeting, PATIENCE};
 use crate::failure::{Failure, Outcome};
 use crate::live::Target;
 use crate::query::Query;
@@ -193,10 +193,15 @@ fn split(word: &Path) -> Option<(&Path, &[u8])> {
 
 /// The pool whose mount is the file system with this number.
 pub(super) fn mounted(registry: &Registry, path: &Path, dev: u64) -> Outcome<Target> {
-    for name in registry.pools()?.into_keys() {
-        let Some(daemon) = control::connect(&registry.socket(&name))? else { continue };
-        if daemon.greeting.dev == number_of(dev) {
-            return Ok(Target { name, path: daemon.greeting.device, id: None });
+    let dev = number_of(dev);
+    if let Some(place) = terrane_fuse::mount::mounted()?.into_iter().find(|row| row.dev == dev) {
+        match served_by(registry, &place, PATIENCE)? {
+            ServedBy::Daemon((daemon, _)) => {
+                let Greeting { pool, device, .. } = daemon.greeting;
+                return Ok(Target { name: pool, path: device, id: None });
+            }
+            ServedBy::Silent(name) => return Err(control::silent(&name)),
+            ServedBy::Stranger => {}
         }
     }
     let remedy = "name it as POOL:/PATH if the pool is not mounted";

@@ -102,6 +102,29 @@ pub fn is_exceptional(file: &File) -> bool {
     found > 0 && ask.revents & (libc::POLLPRI | libc::POLLERR) != 0
 }
 
+/// The root of the kernel's list of FUSE connections, mounted nowhere.
+pub fn connections() -> io::Result<File> {
+    const FSOPEN_CLOEXEC: libc::c_long = 1;
+    const FSCONFIG_CMD_CREATE: libc::c_long = 6;
+    const FSMOUNT_CLOEXEC: libc::c_long = 1;
+    let opened = |fd: libc::c_long| match i32::try_from(fd) {
+        // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it: we own it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { File::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: the pointer is to a zero-terminated string that outlives the call, which only reads it.
+    let context = opened(unsafe { libc::syscall(libc::SYS_fsopen, c"fusectl".as_ptr(), FSOPEN_CLOEXEC) })?;
+    let fd = libc::c_long::from(context.as_raw_fd());
+    let none = std::ptr::null::<libc::c_char>();
+    // SAFETY: this command takes no key and no value; the null pointers say so, and no memory of ours is touched.
+    let made = unsafe { libc::syscall(libc::SYS_fsconfig, fd, FSCONFIG_CMD_CREATE, none, none, 0) };
+    if made == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call takes numbers and touches no memory of ours.
+    opened(unsafe { libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, 0) })
+}
+
 /// Asks the file system at `path` for its figures, for the error alone.
 pub fn probe(path: &CStr) -> io::Result<()> {
     let mut figures = std::mem::MaybeUninit::<libc::statfs>::uninit();

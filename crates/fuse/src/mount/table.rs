@@ -4,14 +4,18 @@
 
 use super::{SUBTYPE, syscalls};
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// One place where a file system of ours can be seen whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountedAt {
+    /// The kernel's number of this place alone.
+    pub id: u64,
     /// The kernel's number of the file system, `major:minor`; mounts that share it share one connection.
     pub dev: String,
     pub dir: PathBuf,
@@ -36,6 +40,105 @@ impl MountedAt {
     pub fn user_id(&self) -> Option<u32> {
         self.super_options.split(',').find_map(|word| word.strip_prefix("user_id=")?.parse().ok())
     }
+
+    /// The root of this place, open as a path only. As long as it is open the place cannot be unmounted.
+    ///
+    /// # Errors
+    /// Where its path leads to something else, because another file system is mounted over it.
+    pub fn open_place(&self) -> io::Result<File> {
+        let root = open_path(&self.dir)?;
+        if id_of(&root)? == self.id {
+            return Ok(root);
+        }
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "another file system is mounted over it"))
+    }
+}
+
+/// What stands at a directory, on top of everything that was mounted there before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Top {
+    /// A file system of ours, or a part of one.
+    Ours(MountedAt),
+    /// Another file system: its type and source.
+    Other(String),
+    /// The directory is no mount point.
+    Nothing,
+}
+
+/// Asks nothing of the mount itself: its server may not answer.
+pub fn top_at(dir: &Path) -> io::Result<Top> {
+    let id = id_of(&open_path(dir)?)?;
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    if let Some((_, row)) = rows(&table).find(|(_, row)| row.id == id && row.dir == dir) {
+        return Ok(Top::Ours(row));
+    }
+    Ok(lines(&table).find_map(|line| other_at(line, id, dir)).map_or(Top::Nothing, Top::Other))
+}
+
+/// Whether this mount of ours is in the table.
+pub(super) fn is_listed(id: u64) -> bool {
+    std::fs::read("/proc/self/mountinfo").is_ok_and(|table| rows(&table).any(|(_, row)| row.id == id))
+}
+
+/// The type and source of the mount with this number, if it stands at `dir`.
+fn other_at(line: &[u8], id: u64, dir: &Path) -> Option<String> {
+    let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let text =
+        |at: usize| fields.get(at).map(|field| String::from_utf8_lossy(&unescaped(field)).into_owned());
+    let is_it =
+        text(0)?.parse() == Ok(id) && Path::new(&OsString::from_vec(unescaped(fields.get(4)?))) == dir;
+    let dash = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
+    if is_it { Some(format!("{} ({})", text(dash + 1)?, text(dash + 2)?)) } else { None }
+}
+
+/// Opens what a path leads to as a path only, which no file system is asked about.
+fn open_path(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)
+}
+
+/// The kernel's number of the mount that an open file lies on.
+fn id_of(file: &File) -> io::Result<u64> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    id.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "fdinfo says no mnt_id"))
+}
+
+/// A process of another mount namespace in which the file system can be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    pub pid: u32,
+    pub command: String,
+    /// Where it stands there.
+    pub dir: PathBuf,
+}
+
+/// One process of each other mount namespace in which the file system `dev` (`major:minor`) can be seen. Without rights over other
+/// users' processes some of them stay unseen, or are named more than once.
+pub fn elsewhere(dev: &str) -> io::Result<Vec<Elsewhere>> {
+    let own = std::fs::read_link("/proc/self/ns/mnt")?;
+    let mut namespaces = Vec::new();
+    let mut found = Vec::new();
+    let mut processes: Vec<u32> = std::fs::read_dir("/proc")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    processes.sort_unstable();
+    for pid in processes {
+        let of = |name: &str| PathBuf::from(format!("/proc/{pid}/{name}"));
+        let namespace = std::fs::read_link(of("ns/mnt")).ok();
+        if let Some(namespace) = namespace {
+            if namespace == own || namespaces.contains(&namespace) {
+                continue;
+            }
+            namespaces.push(namespace);
+        }
+        // A process that has ended meanwhile has no table.
+        let table = std::fs::read(of("mountinfo")).unwrap_or_default();
+        if let Some((_, row)) = rows(&table).find(|(_, row)| row.dev == dev) {
+            let command = std::fs::read_to_string(of("comm")).unwrap_or_default();
+            found.push(Elsewhere { pid, command: command.trim_end().to_owned(), dir: row.dir });
+        }
+    }
+    Ok(found)
 }
 
 /// All of them, in the order in which they were mounted. Where several stand at one place, the last is on top.
@@ -66,18 +169,17 @@ pub fn number_of(dev: u64) -> String {
     format!("{}:{}", libc::major(dev), libc::minor(dev))
 }
 
-/// Whether a file system of ours is mounted there, or a part of one.
-pub fn is_mount_of_ours(dir: &Path) -> io::Result<bool> {
-    Ok(rows(&std::fs::read("/proc/self/mountinfo")?).any(|(_, row)| row.dir == dir))
-}
-
 fn parse(table: &[u8]) -> Vec<MountedAt> {
     rows(table).filter(|(is_whole, _)| *is_whole).map(|(_, row)| row).collect()
 }
 
 /// Those of ours, and whether they show all of their file system.
 fn rows(table: &[u8]) -> impl Iterator<Item = (bool, MountedAt)> {
-    table.split(|byte| *byte == b'\n').filter_map(row)
+    lines(table).filter_map(row)
+}
+
+fn lines(table: &[u8]) -> impl Iterator<Item = &[u8]> {
+    table.split(|byte| *byte == b'\n')
 }
 
 fn row(line: &[u8]) -> Option<(bool, MountedAt)> {
@@ -89,6 +191,7 @@ fn row(line: &[u8]) -> Option<(bool, MountedAt)> {
     ours.then_some(())?;
     let path = |at: usize| fields.get(at).map(|field| OsString::from_vec(unescaped(field)));
     let row = MountedAt {
+        id: text(0)?.parse().ok()?,
         dev: text(2)?,
         dir: PathBuf::from(path(4)?),
         options: text(5)?,
@@ -136,6 +239,27 @@ mod tests {
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let row = table.lines().find(|line| line.contains(" /proc ")).unwrap();
         assert_eq!(row.split(' ').nth(2), Some(number_of(dev).as_str()));
+    }
+
+    #[test]
+    fn what_stands_at_a_directory_is_found_by_its_number() {
+        assert!(
+            matches!(top_at(Path::new("/proc")).unwrap(), Top::Other(what) if what.starts_with("proc ("))
+        );
+        assert_eq!(top_at(Path::new("/proc/self/fd")).unwrap(), Top::Nothing);
+        assert!(top_at(Path::new("/nowhere/at/all")).is_err());
+        let line = br"41 22 0:53 / /mnt/a\040b rw shared:5 - tmpfs none\040x rw";
+        assert_eq!(other_at(line, 41, Path::new("/mnt/a b")).as_deref(), Some("tmpfs (none x)"));
+        assert_eq!(other_at(line, 42, Path::new("/mnt/a b")), None);
+        let place = MountedAt {
+            id: u64::MAX,
+            dev: "0:0".into(),
+            dir: "/proc".into(),
+            source: "x".into(),
+            options: String::new(),
+            super_options: String::new(),
+        };
+        assert_eq!(place.open_place().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
     }
 
     #[test]

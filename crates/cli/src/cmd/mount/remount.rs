@@ -4,9 +4,10 @@
 //! from read-only to writing and back, one server follows another. How much memory the server may take it changes as it stands. All other
 //! words of fstab are what they were when it was mounted.
 
+use super::super::{ServedBy, served_by};
 use super::options::Words;
-use super::{daemon_and_places, step_back};
-use crate::control::{Daemon, MEMORY, SYNC};
+use super::step_back;
+use crate::control::{self, Daemon, MEMORY, PATIENCE, SYNC};
 use crate::failure::{Failure, Outcome};
 use crate::registry::Registry;
 use serde_json::json;
@@ -43,14 +44,12 @@ fn flags(row: &MountedAt) -> MountOptions {
 }
 
 fn daemon_of(registry: &Registry, row: &MountedAt) -> Outcome<Option<Daemon>> {
-    for name in registry.pools()?.keys() {
-        if let Some((daemon, places)) = daemon_and_places(registry, name)?
-            && places.iter().any(|place| (&place.dev, &place.dir) == (&row.dev, &row.dir))
-        {
-            return Ok(Some(daemon));
-        }
+    let is_there = |place: &MountedAt| (&place.dev, &place.dir) == (&row.dev, &row.dir);
+    match served_by(registry, row, PATIENCE)? {
+        ServedBy::Daemon((daemon, places)) if places.iter().any(is_there) => Ok(Some(daemon)),
+        ServedBy::Silent(name) => Err(control::silent(&name)),
+        ServedBy::Daemon(_) | ServedBy::Stranger => Ok(None),
     }
-    Ok(None)
 }
 
 pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
@@ -110,6 +109,7 @@ mod tests {
     #[test]
     fn a_remount_keeps_the_flags_that_it_does_not_name() {
         let row = |options: &str, super_options: &str| MountedAt {
+            id: 40,
             dev: "0:53".into(),
             dir: "/mnt".into(),
             source: "tank".into(),

@@ -6,7 +6,7 @@
 use super::super::{daemon_of, daemon_to_look_at, print, shell_word};
 use super::refuse_known_name;
 use crate::clock;
-use crate::control::STOP;
+use crate::control::{PATIENCE, STOP, SURVEY_PATIENCE};
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::live::{self, Live, Target};
@@ -93,7 +93,7 @@ impl Forget {
         let registry = Registry::of_this_user()?;
         for name in &self.pools {
             let target = live::find_known(&registry, name)?;
-            if let Some(daemon) = daemon_to_look_at(&registry, &target)? {
+            if let Some(daemon) = daemon_to_look_at(&registry, &target, PATIENCE)? {
                 let dir = daemon.greeting.mountpoint.display().to_string();
                 return Err(Failure(format!("pool {name} is mounted on {dir}; unmount it first")));
             }
@@ -481,10 +481,11 @@ fn look(registry: &Registry, path: &Path) -> Option<Found> {
     let mut found = Found { path: path_of_it, paths, label, newest: None, state: "ready", reason: None };
     let target = Target { name: found.label.name.clone(), path: path.to_owned(), id: Some(found.label.id()) };
     let known = registry.pools().ok().and_then(|pools| pools.get(&target.name).cloned());
-    if let Ok(Some(daemon)) = daemon_to_look_at(registry, &target) {
+    // One that does not answer has its device locked, and that is found below.
+    if let Ok(Some(daemon)) = daemon_to_look_at(registry, &target, SURVEY_PATIENCE) {
         let dir = daemon.greeting.mountpoint.display().to_string();
         (found.state, found.reason) = ("mounted", Some(format!("mounted on {dir}")));
-        let status = daemon.ask(&Query::Status.to_json(), &mut |_, _, _| {}).ok();
+        let status = daemon.ask_within(&Query::Status.to_json(), SURVEY_PATIENCE).ok();
         found.newest = status.as_ref().and_then(Newest::of_status);
         return Some(found);
     }

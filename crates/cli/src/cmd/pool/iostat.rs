@@ -5,7 +5,8 @@
 
 mod latency;
 
-use super::super::{daemon_to_look_at, print_on, wrong_usage};
+use super::super::{Survey, daemon_to_look_at, print_on, wrong_usage};
+use crate::control::{self, PATIENCE};
 use crate::failure::Outcome;
 use crate::live;
 use crate::query::Query;
@@ -111,7 +112,14 @@ impl Iostat {
     pub fn run(&self) -> Outcome {
         let (pools, interval, count) = self.sort_words().unwrap_or_else(|text| wrong_usage(&text));
         let registry = Registry::of_this_user()?;
-        let pools = if pools.is_empty() { registry.pools()?.into_keys().collect() } else { pools };
+        let pools = if pools.is_empty() {
+            let silent = Survey::of(&registry)?.silent;
+            silent.iter().for_each(|(name, _)| eprintln!("terrane: {}", control::silent(name)));
+            let answers = |name: &String| !silent.iter().any(|(silent, _)| silent == name);
+            registry.pools()?.into_keys().filter(answers).collect()
+        } else {
+            pools
+        };
         let mut before: BTreeMap<String, Value> = BTreeMap::new();
         let mut done = 0;
         loop {
@@ -184,7 +192,7 @@ impl Iostat {
 /// The counters of a pool; all zero of one that nobody has open.
 fn sample(registry: &Registry, word: &str) -> Outcome<Value> {
     let target = live::find(registry, word)?;
-    if let Some(daemon) = daemon_to_look_at(registry, &target)? {
+    if let Some(daemon) = daemon_to_look_at(registry, &target, PATIENCE)? {
         return daemon.ask(&Query::Iostat.to_json(), &mut |_, _, _| {});
     }
     live::read_label(&target.path)?;

@@ -1,6 +1,7 @@
 //! `terrane pool upgrade`: what a pool's format knows, and what this program does.
 
-use super::super::{ask, print};
+use super::super::{ask, ask_within, print};
+use crate::control::SURVEY_PATIENCE;
 use crate::failure::{Failure, Outcome};
 use crate::query::Query;
 use crate::registry::Registry;
@@ -58,7 +59,11 @@ impl Upgrade {
         let query = if is_change { Query::Upgrade } else { Query::Status };
         let (mut rows, mut failures) = (Vec::new(), Vec::new());
         for word in &pools {
-            match ask(&registry, word, &query) {
+            let answer = match is_change {
+                true => ask(&registry, word, &query),
+                false => ask_within(&registry, word, &query, SURVEY_PATIENCE),
+            };
+            match answer {
                 Ok(answer) => rows.push(row(&answer)),
                 Err(Failure(reason)) => failures.push(reason),
             }
