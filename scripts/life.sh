@@ -257,6 +257,40 @@ check_stale() {
     done
 }
 
+# The keeper alone killed: its server starts another one, at once where it is about to end itself.
+keeper_state() { "$terrane" pool status --json p | sed -n 's/^ *"keeper": "\(.*\)",$/\1/p'; }
+check_keeper() {
+    local first second try
+    echo before >"$mnt/file"
+    exec 8<"$mnt/file"
+    first=$(keeper "$(server)")
+    kill -9 "$first"
+    "$terrane" restart p
+    second=$(keeper "$(server)")
+    [ "$second" != "$first" ] && [ "$(keeper_state)" = running ] || return 1
+    # By itself, and then a server that is killed has a successor.
+    kill -9 "$second"
+    [ "$(keeper_state)" = gone ] || return 1
+    for try in $(seq 100); do [ "$(keeper_state)" = running ] && break; sleep 0.1; done
+    kill -9 "$(server)"
+    [ "$(cat <&8)" = before ] || return 1
+    exec 8<&-
+    kill -9 "$(keeper "$(server)")"
+    if is_root; then
+        "$terrane" mount p "$mnt" -o remount,ro
+        "$terrane" mount p "$mnt" -o remount,rw
+        kill -9 "$(server)"
+    fi
+    echo after >"$mnt/file"
+    # A keeper that adopted a server ends with the mount as any other.
+    kill -9 "$(keeper "$(server)")"
+    for try in $(seq 100); do [ "$(keeper_state)" = running ] && break; sleep 0.1; done
+    "$terrane" umount p
+    for try in $(seq 100); do [ -e "$TERRANE_STATE_DIR/p.keep" ] || break; sleep 0.1; done
+    [ ! -e "$TERRANE_STATE_DIR/p.keep" ] || return 1
+    "$terrane" mount p "$mnt"
+}
+
 # What is mounted over a place is not ours to unmount or to show.
 check_covered() {
     is_root || skip 'not root'
@@ -605,6 +639,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_crash_on_loop check_restart_on_loop check_covered check_namespace check_silent check_systemd check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_crash_on_loop check_restart_on_loop check_covered check_namespace check_silent check_keeper check_systemd check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

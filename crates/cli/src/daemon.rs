@@ -89,6 +89,8 @@ struct Shared {
     /// What a successor will read; empty where there is no holder.
     page: OnceLock<(File, Mutex<Facts>)>,
     house: Mutex<Vec<JoinHandle<()>>>,
+    /// Held while another keeper is started.
+    keeper: Mutex<()>,
     stage: Mutex<Stage>,
     changed: Condvar,
 }
@@ -264,11 +266,12 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
     let keeping = Arc::clone(&shared);
     // After a take-over, what has no name may be open.
     let drains = matches!(origin, Origin::New(_));
-    let (rewriting, bearing) = (Arc::clone(&shared), Arc::clone(&shared));
+    let (rewriting, bearing, watching) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&shared));
     *shared.house.lock().unwrap_or_else(PoisonError::into_inner) = vec![
         std::thread::spawn(move || keep_house(&keeping, drains)),
         std::thread::spawn(move || rewrite(&rewriting)),
         std::thread::spawn(move || bear_again(&bearing)),
+        std::thread::spawn(move || succession::watch_keeper(&watching)),
     ];
 
     let served = answer_kernel(&plan, &shared, session, origin, &dispatch, ready);
@@ -340,6 +343,7 @@ fn begin(
         brake,
         page,
         house: Mutex::default(),
+        keeper: Mutex::default(),
         stage: Mutex::new(stage),
         changed: Condvar::new(),
     });

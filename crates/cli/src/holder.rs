@@ -14,6 +14,9 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use terrane_fuse::handover;
 use terrane_fuse::session::Negotiated;
 
@@ -22,6 +25,15 @@ const CONTROL: &str = "terrane-control";
 const LEDGER: &str = "terrane-ledger";
 const FACTS: &str = "terrane-facts";
 const LOST: &str = "terrane-lost";
+
+/// Set in the processes that a mount in the background starts: what they are for.
+pub const ROLE_VARIABLE: &str = "TERRANE_ROLE";
+pub const ROLE_KEEPER: &str = "keeper";
+pub const ROLE_SERVER: &str = "server";
+/// Set for a keeper that takes the place of one that has gone: the process that serves the mount.
+pub const ADOPT_VARIABLE: &str = "TERRANE_ADOPT";
+/// How long another keeper may take to listen.
+const REPLACE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The way to a holder.
 #[derive(Clone, Debug)]
@@ -60,6 +72,38 @@ pub struct Legacy {
     pub page: File,
 }
 
+/// What this process left with its holder or was given by it, by name.
+static KEPT: Mutex<Vec<(String, File)>> = Mutex::new(Vec::new());
+
+fn kept() -> MutexGuard<'static, Vec<(String, File)>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn remember(name: &str, file: &File) -> Outcome {
+    let file = file.try_clone()?;
+    let mut kept = kept();
+    kept.retain(|(known, _)| known != name);
+    kept.push((name.to_owned(), file));
+    Ok(())
+}
+
+/// Who would keep the mount of this process if its server ended, in a word; for `pool status`.
+pub fn state() -> &'static str {
+    let is_left = kept().iter().any(|(name, _)| name == CONNECTION);
+    match Holder::of_this_process().filter(|_| is_left) {
+        None => "none",
+        Some(holder) if !holder.is_there() => "gone",
+        Some(_) if std::env::var_os(ROLE_VARIABLE).is_some_and(|role| role == ROLE_SERVER) => "running",
+        Some(_) => "service manager",
+    }
+}
+
+/// By its name, which people see in `ps`; unless the file was replaced since.
+pub fn this_program() -> Command {
+    let exe = std::env::current_exe().ok().filter(|path| path.exists());
+    Command::new(exe.unwrap_or_else(|| PathBuf::from("/proc/self/exe")))
+}
+
 impl Holder {
     /// The one that the environment names.
     pub fn of_this_process() -> Option<Holder> {
@@ -73,7 +117,47 @@ impl Holder {
     }
 
     fn keep(&self, name: &str, file: &File) -> Outcome {
-        self.tell(&format!("FDSTORE=1\nFDNAME={name}"), Some(file))
+        self.tell(&format!("FDSTORE=1\nFDNAME={name}"), Some(file))?;
+        remember(name, file)
+    }
+
+    pub fn is_there(&self) -> bool {
+        handover::listens(&self.socket)
+    }
+
+    /// Has another keeper take the place of one that has gone, with all that this process left with that one. It waits for this process
+    /// to end, as its own child would, and then starts the next server.
+    ///
+    /// # Errors
+    /// When it does not listen in time, or where the holder was no keeper of ours.
+    pub fn replace(&self) -> Outcome {
+        if std::env::var_os(ROLE_VARIABLE).is_none_or(|role| role != ROLE_SERVER) {
+            return Err(Failure("the service manager does not listen any more".to_owned()));
+        }
+        let copy = |(name, file): &(String, File)| Ok((name.clone(), file.try_clone()?));
+        let kept = kept().iter().map(copy).collect::<std::io::Result<Vec<_>>>()?;
+        let (their_end, our_end) = std::io::pipe()?;
+        let mut command = this_program();
+        command.args(std::env::args_os().skip(1)).env(ROLE_VARIABLE, ROLE_KEEPER);
+        command.env(ADOPT_VARIABLE, std::process::id().to_string());
+        command.stdin(their_end).stdout(Stdio::null());
+        handover::give(&mut command, &kept);
+        let mut keeper = command.spawn()?;
+        // Open until this process ends, whichever way.
+        std::mem::forget(our_end);
+        let begun = Instant::now();
+        while !self.is_there() {
+            if let Some(status) = keeper.try_wait()? {
+                return Err(Failure(format!("another keeper ended at once: {status}")));
+            }
+            if begun.elapsed() > REPLACE_PATIENCE {
+                return Err(Failure(format!("another keeper does not listen after {REPLACE_PATIENCE:?}")));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // So that it leaves no dead entry behind if it ends before this process.
+        std::thread::Builder::new().name("keeper".into()).spawn(move || drop(keeper.wait()))?;
+        Ok(())
     }
 
     /// Leaves everything with it, and hands back the page of facts.
@@ -178,6 +262,11 @@ impl Legacy {
             return Ok(None);
         }
         let Some(control) = take(CONTROL) else { return Ok(None) };
+        let (ledger, lost) = (take(LEDGER), take(LOST));
+        let four = [(CONNECTION, Some(&connection)), (FACTS, Some(&page)), (CONTROL, Some(&control))];
+        for (name, file) in four.into_iter().chain([(LEDGER, ledger.as_ref()), (LOST, lost.as_ref())]) {
+            file.map(|file| remember(name, file)).transpose()?;
+        }
         let mut text = vec![0; usize::try_from(page.metadata()?.len()).unwrap_or(0).min(1 << 20)];
         page.read_exact_at(&mut text, 0)?;
         let facts = read_facts(&text).ok_or_else(|| {
@@ -188,10 +277,17 @@ impl Legacy {
                 "unmount it and mount it again",
             )
         })?;
-        let (ledger, lost) = (take(LEDGER), take(LOST));
         let control = UnixListener::from(std::os::fd::OwnedFd::from(control));
         Ok(Some(Legacy { connection, control, ledger, lost, facts, page }))
     }
+}
+
+/// What is known of the mount whose descriptors these are.
+pub fn facts_of(kept: &[(String, File)]) -> Option<Facts> {
+    let (_, page) = kept.iter().find(|(name, _)| name == FACTS)?;
+    let mut text = vec![0; usize::try_from(page.metadata().ok()?.len()).unwrap_or(0).min(1 << 20)];
+    page.read_exact_at(&mut text, 0).ok()?;
+    read_facts(&text)
 }
 
 /// Whether this is the descriptor of a mount's connection.

@@ -7,10 +7,13 @@
 //! It reads no pool and no request, so there is little in it that could fail; and it is not upgraded with the server. What the two say
 //! to each other therefore stays as it is: descriptors by name, `READY=1`, and an exit code for a server that steps back.
 //!
+//! A keeper that is gone is missed by its server, which starts another one and gives it all that the first had. That one adopts the
+//! server: it waits for its end as for that of a child.
+//!
 //! Invariant: it never looks at the mount point, which may not answer before a server does.
 
 use crate::failure::{Failure, Outcome};
-use crate::holder::is_connection;
+use crate::holder::{self, is_connection};
 use crate::registry::Registry;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -47,6 +50,8 @@ pub struct Keeper {
     pub environment: Vec<(&'static str, std::ffi::OsString)>,
     /// No server follows one that died.
     pub ends_on_crash: bool,
+    /// The server of a keeper that has gone. It is no child of this process; its end closes the standard input.
+    pub adopted: Option<u32>,
 }
 
 /// What reaches the keeper, all of it through its socket, so that nothing overtakes anything.
@@ -117,14 +122,20 @@ impl Keeper {
             }
         });
         let program = std::env::current_exe().map_err(Failure::io("finding", Path::new("/proc/self/exe")))?;
-        let mut kept: Vec<(String, File)> = Vec::new();
-        let (mut failures, mut was_ready) = (0, false);
+        let mut adopted = self.adopted;
+        let mut kept: Vec<(String, File)> =
+            if adopted.is_some() { handover::take_given() } else { Vec::new() };
+        let (mut failures, mut was_ready) = (0, adopted.is_some());
         // The kernel's number of the file system, while a server could say that it is ours.
-        let mut dev = None;
+        let mut dev = holder::facts_of(&kept).map(|facts| facts.dev);
         loop {
             let own = failures > FAILURES_OF_NEW_PROGRAM || !program.exists();
             let program = if own { Path::new("/proc/self/exe") } else { &program };
-            let child = self.start(program, path, &kept, was_ready);
+            let is_adopted = adopted.is_some();
+            let child = match adopted.take() {
+                Some(pid) => Ok(Server::Adopted(pid)),
+                None => self.start(program, path, &kept, was_ready).map(Server::Child),
+            };
             let begun = Instant::now();
             let status = match child {
                 Ok(child) => {
@@ -133,7 +144,7 @@ impl Keeper {
                         dev = if was_ready { dev.take() } else { dev_at(&self.dir) };
                         was_ready = true;
                     };
-                    Some(wait(child, socket, &myself, &mut kept, &mut ready)?)
+                    wait(child, socket, &myself, &mut kept, &mut ready)?
                 }
                 Err(error) => {
                     log::error!("{}: {error}", program.display());
@@ -150,7 +161,12 @@ impl Keeper {
                 }
                 return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
             }
-            if code == Some(STEPPED_BACK) {
+            // Of one that was no child only the facts say how it ended.
+            let stepped_back = match status {
+                Some(_) => code == Some(STEPPED_BACK),
+                None => is_adopted && holder::facts_of(&kept).is_some_and(|facts| facts.orderly),
+            };
+            if stepped_back {
                 log::info!("pool {}: the server stepped back; the next one begins", self.pool);
                 failures = 0;
                 continue;
@@ -166,7 +182,8 @@ impl Keeper {
                 return Ok(1);
             }
             failures = if begun.elapsed() > SOUND_AFTER { 1 } else { failures + 1 };
-            let how = status.map_or("could not be started".to_owned(), |status| format!("ended: {status}"));
+            let how = status
+                .map_or("ended, or could not be started".to_owned(), |status| format!("ended: {status}"));
             if failures > FAILURES_MAX {
                 log::error!(
                     "pool {}: the server {how}, {failures} times in a row; {} is given up, and its callers get errors",
@@ -195,7 +212,7 @@ impl Keeper {
         let mut command = Command::new(program);
         command.args(std::env::args_os().skip(1)).stdin(Stdio::null());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command.env(handover::SOCKET_VARIABLE, socket);
+        command.env(handover::SOCKET_VARIABLE, socket).env_remove(holder::ADOPT_VARIABLE);
         // Who started the first one waits for its word; nobody waits for the others.
         command.stdout(if again { Stdio::null() } else { Stdio::inherit() });
         handover::give(&mut command, kept);
@@ -281,19 +298,43 @@ fn say(own: &UnixDatagram, words: &str) {
     }
 }
 
-/// Does what is asked until the child has ended.
+/// A process that serves the mount.
+enum Server {
+    Child(Child),
+    Adopted(u32),
+}
+
+impl Server {
+    fn pid(&self) -> u32 {
+        match self {
+            Server::Child(child) => child.id(),
+            Server::Adopted(pid) => *pid,
+        }
+    }
+
+    /// Until it has ended. `None`: it was no child, so nobody knows how.
+    fn wait(self) -> std::io::Result<Option<ExitStatus>> {
+        match self {
+            Server::Child(mut child) => child.wait().map(Some),
+            // It holds the other end of the pipe, and says nothing.
+            Server::Adopted(_) => std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).map(|_| None),
+        }
+    }
+}
+
+/// Does what is asked until the server has ended.
 fn wait(
-    mut child: Child,
+    server: Server,
     socket: &UnixDatagram,
     own: &Arc<UnixDatagram>,
     kept: &mut Vec<(String, File)>,
     ready: &mut dyn FnMut(),
-) -> Outcome<ExitStatus> {
-    let pid = child.id();
-    let ended: Arc<Mutex<Option<std::io::Result<ExitStatus>>>> = Arc::default();
+) -> Outcome<Option<ExitStatus>> {
+    let pid = server.pid();
+    let ended: Arc<Mutex<Option<std::io::Result<Option<ExitStatus>>>>> = Arc::default();
     let (told, own) = (Arc::clone(&ended), Arc::clone(own));
     std::thread::spawn(move || {
-        let status = child.wait();
+        let status = server.wait();
         *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
         say(&own, "X_EXITED=1");
     });

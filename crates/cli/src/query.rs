@@ -8,6 +8,7 @@ use crate::clock;
 use crate::collect;
 use crate::failure::{Failure, Outcome};
 use crate::figures::{self, FIGURES, Figure};
+use crate::holder;
 use crate::inspect;
 use crate::live::Live;
 use crate::metrics;
@@ -427,6 +428,7 @@ fn status(live: &Live) -> Value {
         "caches": live.pool.caches().iter().map(cache_row).collect::<Value>(),
         "mountpoint": live.mountpoint.as_ref().map(|dir| dir.display().to_string()),
         "read_only": live.mountpoint.is_some() && live.pool.is_read_only(),
+        "keeper": live.mountpoint.as_ref().map(|_| holder::state()),
         "memory": live.memory.get().map(|allowance| allowance.status(&live.pool)),
         "size": status.size_bytes,
         "used": status.live_bytes,
@@ -569,7 +571,7 @@ pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 50] = [
+pub const STATUS_KEYS: [&str; 51] = [
     "name",
     "id",
     "state",
@@ -578,6 +580,7 @@ pub const STATUS_KEYS: [&str; 50] = [
     "caches",
     "mountpoint",
     "read_only",
+    "keeper",
     "memory",
     "size",
     "used",

@@ -96,6 +96,15 @@ pub fn tell(socket: &OsStr, words: &str, file: Option<&File>) -> io::Result<()> 
     }
 }
 
+/// Whether a holder listens there.
+pub fn listens(socket: &OsStr) -> bool {
+    let reached = UnixDatagram::unbound().and_then(|ours| match socket.as_bytes().strip_prefix(b"@") {
+        Some(name) => ours.connect_addr(&SocketAddr::from_abstract_name(name)?),
+        None => crate::socket::connect_datagram(&ours, Path::new(socket)),
+    });
+    reached.is_ok()
+}
+
 /// The holder's side of [`tell`]: the next words, and the descriptor that came with them.
 pub fn hear(socket: &UnixDatagram) -> io::Result<(String, Option<File>)> {
     let mut words = vec![0u8; WORDS_BYTES_MAX];
@@ -286,6 +295,7 @@ mod tests {
         kept.write_all(b"kept").unwrap();
         tell(path.as_os_str(), "FDSTORE=1\nFDNAME=x", Some(&kept)).unwrap();
         tell(path.as_os_str(), "READY=1", None).unwrap();
+        assert!(listens(path.as_os_str()) && !listens(OsStr::new("@terrane/nobody")));
         drop(kept);
         let (words, file) = hear(&holder).unwrap();
         assert_eq!(words, "FDSTORE=1\nFDNAME=x");
@@ -295,6 +305,8 @@ mod tests {
         assert_eq!(text, "kept");
         let (words, file) = hear(&holder).unwrap();
         assert!(words == "READY=1" && file.is_none());
+        drop(holder);
+        assert!(!listens(path.as_os_str()), "a socket that was left behind");
         std::fs::remove_file(path).unwrap();
     }
 

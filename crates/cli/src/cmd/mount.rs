@@ -18,7 +18,7 @@ use crate::control::{
 };
 use crate::daemon::{self, Plan};
 use crate::failure::{Failure, Outcome};
-use crate::holder::{Holder, Legacy};
+use crate::holder::{ADOPT_VARIABLE, Holder, Legacy, ROLE_KEEPER, ROLE_SERVER, ROLE_VARIABLE, this_program};
 use crate::keeper::Keeper;
 use crate::live::{self, Target};
 use crate::members;
@@ -37,13 +37,11 @@ use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 use terrane_fuse::mount::{MountedAt, Top, abort_connection, also_at, mounted, number_of, top_at};
 use terrane_fuse::{MountOptions, UnmountHandle};
 
-/// Set in the processes that a mount in the background starts: what they are for.
-const ROLE_VARIABLE: &str = "TERRANE_ROLE";
 /// Set for the server: words of the command line as they were understood where it was typed.
 const DEVICE_VARIABLE: &str = "TERRANE_DEVICE";
 const DIR_VARIABLE: &str = "TERRANE_DIR";
@@ -171,8 +169,8 @@ enum Role {
 impl Role {
     fn of_this_process() -> Role {
         match std::env::var_os(ROLE_VARIABLE) {
-            Some(role) if role == "keeper" => Role::Keeper,
-            Some(role) if role == "server" => Role::Server,
+            Some(role) if role == ROLE_KEEPER => Role::Keeper,
+            Some(role) if role == ROLE_SERVER => Role::Server,
             _ => Role::Command,
         }
     }
@@ -218,7 +216,9 @@ impl Mount {
     fn mount(&self, role: Role) -> Outcome {
         let registry = Registry::of_this_user()?;
         registry.prepare()?;
-        let given = |variable| std::env::var_os(variable).filter(|_| role == Role::Server);
+        // A keeper that takes the place of another has its server's words.
+        let adopts = role == Role::Keeper && std::env::var_os(ADOPT_VARIABLE).is_some();
+        let given = |variable| std::env::var_os(variable).filter(|_| role == Role::Server || adopts);
         let source = given(SOURCE_VARIABLE).and_then(|source| source.into_string().ok());
         let source = source.or(self.as_helper.as_ref().map(|helper| helper.source.clone()));
         let pool = given(DEVICE_VARIABLE).and_then(|path| path.into_string().ok());
@@ -347,10 +347,8 @@ impl Mount {
         if begin_anew {
             file.set_len(0).map_err(Failure::io("emptying the log", log))?;
         }
-        // By its name, which people see in `ps`; unless the file was replaced since.
-        let exe = std::env::current_exe().ok().filter(|path| path.exists());
-        let mut command = Command::new(exe.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
-        command.args(self.command_line()).env(ROLE_VARIABLE, "keeper");
+        let mut command = this_program();
+        command.args(self.command_line()).env(ROLE_VARIABLE, ROLE_KEEPER).env_remove(ADOPT_VARIABLE);
         if let Some(helper) = &self.as_helper {
             command.env(SOURCE_VARIABLE, &helper.source);
         }
@@ -384,13 +382,14 @@ fn keep(registry: Registry, target: Target, dir: PathBuf, words: &Words) -> Outc
     std::env::set_current_dir("/")?;
     let source = std::env::var_os(SOURCE_VARIABLE).unwrap_or_else(|| words.mount.source.clone().into());
     let environment = vec![
-        (ROLE_VARIABLE, "server".into()),
+        (ROLE_VARIABLE, ROLE_SERVER.into()),
         (DEVICE_VARIABLE, target.path.clone().into_os_string()),
         (DIR_VARIABLE, dir.clone().into_os_string()),
         (SOURCE_VARIABLE, source),
     ];
     let ends_on_crash = words.ends_on_crash;
-    match (Keeper { registry, pool: target.name, dir, environment, ends_on_crash }).run()? {
+    let adopted = std::env::var(ADOPT_VARIABLE).ok().and_then(|pid| pid.parse().ok());
+    match (Keeper { registry, pool: target.name, dir, environment, ends_on_crash, adopted }).run()? {
         0 => Ok(()),
         code => std::process::exit(code.into()),
     }

@@ -335,6 +335,11 @@ impl Status {
             (Some(dir), _) => format!("on {dir}"),
         };
         line("mounted", mounted);
+        match row["keeper"].as_str() {
+            Some("gone") => line("keeper", "gone: if the server ends, so does the mount".to_owned()),
+            Some("none") => line("keeper", "none: the mount ends with its server".to_owned()),
+            _ => {}
+        }
         if let Some(memory) = row["memory"].as_object() {
             line("memory", self.memory(memory));
         }

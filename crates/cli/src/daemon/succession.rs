@@ -29,6 +29,11 @@ use terrane_posix::{AclType, Dataset, Fs, Ino, Loss, XattrHome};
 /// How long requests under way may take before this server ends without them.
 const BRAKE_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How often it is looked whether the keeper is there.
+const KEEPER_LOOK: Duration = Duration::from_secs(1);
+/// The same after another one could not be started.
+const KEEPER_PAUSE: Duration = Duration::from_secs(30);
+
 /// What a new mount will leave with its holder.
 pub struct Estate {
     holder: Holder,
@@ -214,6 +219,38 @@ pub fn forgetter() -> Command {
     program
 }
 
+/// Starts another keeper if the one that had the mount is gone.
+fn have_holder(shared: &Shared) -> Outcome {
+    let Some(holder) = Holder::of_this_process() else { return Ok(()) };
+    // Two who miss it at once must not start two.
+    let _alone = shared.keeper.lock().unwrap_or_else(PoisonError::into_inner);
+    if holder.is_there() {
+        return Ok(());
+    }
+    log::warn!("the keeper of the mount is gone; another one is started");
+    holder.replace()
+}
+
+/// Misses the keeper within seconds, and starts another one.
+pub fn watch_keeper(shared: &Shared) {
+    let Some(holder) = Holder::of_this_process() else { return };
+    let (mut missed, mut pause) = (0, KEEPER_LOOK);
+    while !shared.rest(pause) {
+        // Before the mount was left with it nothing is missing.
+        let is_there = shared.page.get().is_none() || holder.is_there();
+        missed = if is_there { 0 } else { missed + 1 };
+        // Who kills both, one after the other, wants the mount to end.
+        if missed < 2 {
+            pause = KEEPER_LOOK;
+            continue;
+        }
+        if let Err(failure) = have_holder(shared) {
+            log::error!("the mount has no keeper, and ends with this process: {failure}");
+            pause = KEEPER_PAUSE;
+        }
+    }
+}
+
 /// Finishes what is under way, commits everything and ends this process, for a successor to go on. Returns if it cannot.
 pub fn step_back(shared: &Shared, read_only: Option<bool>, caller: &mut Caller) -> Failure {
     let Some((page, facts)) = shared.page.get() else {
@@ -222,6 +259,10 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, caller: &mut Caller) 
             shared.greeting.mountpoint.display()
         ));
     };
+    // A descriptor that was left is of no use where nobody has it any more.
+    if let Err(failure) = have_holder(shared) {
+        return Failure(format!("nobody would keep the mount, and it stays as it is: {failure}"));
+    }
     // Most of the work before callers have to wait.
     if let Err(errno) = shared.fs.sync() {
         return Failure(format!("not everything can be committed: {errno}"));
