@@ -396,6 +396,7 @@ mod tests {
     #[test]
     fn a_file_system_keeps_the_times_that_one_of_its_places_wants() {
         let place = |options: &str| MountedAt {
+            id: 1,
             dev: "0:53".into(),
             dir: "/mnt".into(),
             source: "tank".into(),
