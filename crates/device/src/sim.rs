@@ -31,6 +31,7 @@ use fault::{Armed, FlushFate, ResetFate, WriteFate};
 use image::Image;
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use terrane_wire::ZoneIdx;
 
@@ -88,6 +89,7 @@ struct Inner {
     rules: ZoneRules,
     resets_keep_bytes: bool,
     medium: Mutex<Medium>,
+    companions: Mutex<Vec<SimDevice>>,
 }
 
 /// What survives in one zone.
@@ -96,6 +98,31 @@ struct Durable {
     image: Arc<Image>,
     state: ZoneState,
     pointer: u64,
+}
+
+/// What devices on one power supply share.
+#[derive(Debug)]
+struct Power {
+    /// Writes, resets, finishes and flushes that began, on all of them.
+    ops: AtomicU64,
+    /// All ones: never.
+    cut_after: AtomicU64,
+    on: AtomicBool,
+}
+
+impl Power {
+    fn new(ops: u64) -> Arc<Power> {
+        let cut_after = AtomicU64::new(u64::MAX);
+        Arc::new(Power { ops: AtomicU64::new(ops), cut_after, on: AtomicBool::new(true) })
+    }
+
+    fn ops(&self) -> u64 {
+        self.ops.load(Ordering::SeqCst)
+    }
+
+    fn is_on(&self) -> bool {
+        self.on.load(Ordering::SeqCst)
+    }
 }
 
 /// A command that no flush has covered yet.
@@ -132,10 +159,7 @@ struct Medium {
     pending: Vec<Pending>,
     /// Zones that a failed flush gave up: no later flush makes durable what they hold.
     tainted: BTreeSet<ZoneIdx>,
-    /// Writes, resets, finishes and flushes that began.
-    ops: u64,
-    cut_after: Option<u64>,
-    powered: bool,
+    power: Arc<Power>,
     faults: Vec<Armed>,
     dice: Dice,
     /// What the power would leave if it went in each of the operations since they were last asked for.
@@ -184,16 +208,16 @@ const POWER: &str = "power is off";
 
 impl Medium {
     fn powered(&self, zone: Option<ZoneIdx>, offset: u64, op: &'static str) -> Result<(), DeviceError> {
-        if self.powered { Ok(()) } else { Err(io_error(zone, offset, op, POWER)) }
+        if self.power.is_on() { Ok(()) } else { Err(io_error(zone, offset, op, POWER)) }
     }
 
     /// Counts an operation that is allowed and about to happen.
     fn step(&mut self) -> Step {
-        if self.cut_after == Some(self.ops) {
-            self.powered = false;
+        if self.power.cut_after.load(Ordering::SeqCst) == self.power.ops() {
+            self.power.on.store(false, Ordering::SeqCst);
             return Step::Cut;
         }
-        self.ops += 1;
+        self.power.ops.fetch_add(1, Ordering::SeqCst);
         Step::Through
     }
 
@@ -271,14 +295,30 @@ impl SimDevice {
             durable,
             pending: Vec::new(),
             tainted: BTreeSet::new(),
-            ops: 0,
-            cut_after: None,
-            powered: true,
+            power: Power::new(0),
             faults: Vec::new(),
             dice: Dice::new(seed),
             moments: None,
         };
-        SimDevice(Arc::new(Inner { info, rules, resets_keep_bytes, medium: Mutex::new(medium) }))
+        SimDevice::of(info, rules, resets_keep_bytes, medium)
+    }
+
+    fn of(info: DeviceInfo, rules: ZoneRules, resets_keep_bytes: bool, medium: Medium) -> SimDevice {
+        let companions = Mutex::default();
+        SimDevice(Arc::new(Inner { info, rules, resets_keep_bytes, medium: Mutex::new(medium), companions }))
+    }
+
+    /// Puts others on this device's power supply: operations are counted together, the power of all goes at once, and a restart restarts
+    /// all. Faults of any zone fall on each of them.
+    pub fn join(&self, companions: Vec<SimDevice>) {
+        let power = self.medium().power.clone();
+        companions.iter().for_each(|device| device.medium().power = power.clone());
+        *self.0.companions.lock().unwrap_or_else(PoisonError::into_inner) = companions;
+    }
+
+    /// Those that were put on this device's power supply.
+    pub fn companions(&self) -> Vec<SimDevice> {
+        self.0.companions.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn medium(&self) -> MutexGuard<'_, Medium> {
@@ -290,7 +330,7 @@ impl SimDevice {
         self.0.rules.zones().filter_map(|zone| self.0.rules.report(zone).ok()).collect()
     }
 
-    /// An independent copy at this moment: contents, what is pending, faults, chance, the planned power cut. Costs a few
+    /// An independent copy of this device alone at this moment: contents, what is pending, faults, chance, the planned power cut. Costs a few
     /// words for each zone and pending command.
     pub fn snapshot(&self) -> SimDevice {
         self.copy(&self.medium())
@@ -305,8 +345,11 @@ impl SimDevice {
             rules.force(zone, report.state, report.pointer);
         }
         let resets_keep_bytes = self.0.resets_keep_bytes;
-        let medium = Medium { moments: None, ..medium.clone() };
-        SimDevice(Arc::new(Inner { info, rules, resets_keep_bytes, medium: Mutex::new(medium) }))
+        let power = Power::new(medium.power.ops());
+        power.cut_after.store(medium.power.cut_after.load(Ordering::SeqCst), Ordering::SeqCst);
+        power.on.store(medium.power.is_on(), Ordering::SeqCst);
+        let medium = Medium { moments: None, power, ..medium.clone() };
+        SimDevice::of(info, rules, resets_keep_bytes, medium)
     }
 
     /// From now on the device remembers, for every operation, what it would be if the power went in its middle: so one life can be cut
@@ -326,7 +369,7 @@ impl SimDevice {
             return;
         }
         let copy = self.copy(medium);
-        copy.crash_after(medium.ops);
+        copy.crash_after(medium.power.ops());
         // What the rules refuse does not count, and leaves the power on.
         if operation(&copy).is_err() && !copy.is_powered() {
             medium.moments.get_or_insert_default().push(copy);
@@ -336,7 +379,7 @@ impl SimDevice {
     /// Writes, resets, finishes and flushes done since the device was switched on. Those that the rules refused do not
     /// count, nor does the one in which the power went.
     pub fn ops_done(&self) -> u64 {
-        self.medium().ops
+        self.medium().power.ops()
     }
 
     /// Bytes that zones hold, as reads see them: what a sparse file would take.
@@ -350,16 +393,16 @@ impl SimDevice {
     /// part, a reset may have happened) and fails, and so does everything after it. A number that has passed already
     /// never comes.
     pub fn crash_after(&self, ops: u64) {
-        self.medium().cut_after = Some(ops);
+        self.medium().power.cut_after.store(ops, Ordering::SeqCst);
     }
 
     /// The power goes now, between two operations.
     pub fn cut_power(&self) {
-        self.medium().powered = false;
+        self.medium().power.on.store(false, Ordering::SeqCst);
     }
 
     pub fn is_powered(&self) -> bool {
-        self.medium().powered
+        self.medium().power.is_on()
     }
 
     /// Makes durable what one zone holds, whatever else is pending.

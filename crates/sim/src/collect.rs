@@ -394,6 +394,9 @@ fn plan(seed: u64, drives: Drives) -> (Plan, Trouble) {
         // Below 1 MiB no pool is made.
         plan.capacity = dice.pick(&[5 << 18, 3 << 19]).unwrap_or(5 << 18);
     }
+    if drives == Drives::Roomy {
+        plan.companions = dice.pick(&[0, 0, 1]).unwrap_or(0);
+    }
     (plan, trouble.unwrap_or(Trouble::None))
 }
 
@@ -469,7 +472,7 @@ pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
 fn make(dice: &mut Dice, trouble: Trouble, workload: &Workload) -> Option<Fault> {
     let zones = workload.machine.device.info().zone_count;
     let views = workload.machine.pool.zones();
-    let there = views.iter().filter(|zone| zone.phase != Phase::Gone);
+    let there = views.iter().filter(|zone| zone.phase != Phase::Gone && zone.home.device.0 == 0);
     let in_use: Vec<ZoneIdx> = there.map(|zone| zone.home.zone).collect();
     let any = ZoneIdx(2 + dice.below(u64::from(zones) - 2) as u32);
     let zone = if dice.one_in(3) { any } else { dice.pick(&in_use).unwrap_or(any) };

@@ -102,15 +102,20 @@ pub fn live_on(mut workload: Workload, steps: u64, seed: u64) -> Result<(), Fail
     model.closed().compare(machine.fs()).map_err(|failure| failure.within("after export"))
 }
 
+/// One pool in three has two devices, one three.
+fn several(seed: u64) -> Plan {
+    Plan { companions: (seed / 2 % 3) as u32, ..Plan::small(seed) }
+}
+
 /// One life of random operations, cut at a random device operation, twice in a row, then a quiet end.
 pub fn random_crash(seed: u64) -> Result<(), Failure> {
-    let machine = Machine::create(&Plan::small(seed))?;
+    let machine = Machine::create(&several(seed))?;
     lives(Workload::fresh(machine, seed), seed, 120)
 }
 
 /// Likewise, while files are rewritten. Returns how much one of the rewrites changed before the first crash, at the most.
 pub fn rewriting_crash(seed: u64) -> Result<u64, Failure> {
-    let mut workload = Workload::fresh(Machine::create(&Plan::small(seed))?, seed);
+    let mut workload = Workload::fresh(Machine::create(&several(seed))?, seed);
     workload.rewrites = true;
     workload.file_bytes = 60_000;
     for _ in 0..100 {
@@ -125,7 +130,7 @@ pub fn rewriting_crash(seed: u64) -> Result<u64, Failure> {
 pub fn crowded_crash(seed: u64) -> Result<u64, Failure> {
     let rounds = 1 + seed % 5;
     let props = vec![("recordsize", "16K"), ("compression", "off")];
-    let machine = Machine::create(&Plan { zones: 32, props, ..Plan::small(seed) })?;
+    let machine = Machine::create(&Plan { zones: 32, props, ..several(seed) })?;
     let mut workload = Workload::fresh(machine, seed);
     workload.file_bytes = 300_000;
     // Holes everywhere: every zone keeps some of its blocks.

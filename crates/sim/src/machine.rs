@@ -28,6 +28,8 @@ pub struct Plan {
     pub uneven: bool,
     /// The most zones that may be neither empty nor full; 0 means no limit.
     pub max_active: u32,
+    /// Further devices on the same power supply: larger zones, the other face, and the last with a larger write unit.
+    pub companions: u32,
     /// Groups sync in threads of their own, and by themselves: nothing follows from the seed any more.
     pub threads: bool,
     pub props: Vec<(&'static str, &'static str)>,
@@ -44,6 +46,7 @@ impl Plan {
             capacity: 1 << 20,
             uneven: false,
             max_active: 0,
+            companions: 0,
             threads: false,
             // One that is read wide at once, one that never is, and what usual data sets do.
             props: vec![("recordsize", "4K"), ("dnodesize", WIDTHS[(seed / 3 % 4) as usize])],
@@ -69,6 +72,12 @@ fn options(read_only: bool, seed: u64) -> ImportOptions {
     ImportOptions { cache_bytes: 2 << 20, read_only, index_bytes, ..ImportOptions::default() }
 }
 
+/// All devices of one power supply, as a pool takes them.
+fn devices(first: &SimDevice) -> Vec<Arc<dyn Device>> {
+    let all = std::iter::once(first.clone()).chain(first.companions());
+    all.map(|device| Arc::new(device) as Arc<dyn Device>).collect()
+}
+
 impl Machine {
     /// A new pool with an empty file system, committed.
     pub fn create(plan: &Plan) -> Result<Machine, Failure> {
@@ -83,6 +92,19 @@ impl Machine {
             ..SimConfig::default()
         };
         let device = SimDevice::new(config).map_err(failed("device"))?;
+        let companion = |nth: u32| {
+            SimDevice::new(SimConfig {
+                name: format!("sim {nth}"),
+                seed: plan.seed + u64::from(nth),
+                zone_count: (plan.zones / 2).max(32),
+                zone_size: plan.capacity.next_power_of_two() << (nth % 2),
+                hardware_pointers: plan.drive != (nth % 2 == 1),
+                write_unit: if nth == 2 { 16 << 10 } else { 4096 },
+                ..SimConfig::default()
+            })
+        };
+        let companions: Result<Vec<SimDevice>, _> = (1..=plan.companions).map(companion).collect();
+        device.join(companions.map_err(failed("device"))?);
         if plan.stale {
             // The names, groups and places of the older one are those of the newer: only the pool's number differs.
             let older = Machine::format(plan, &device, !plan.seed)?;
@@ -97,7 +119,7 @@ impl Machine {
         let device = device.clone();
         let env: Arc<dyn Env> =
             if plan.threads { Arc::new(SystemEnv::new()) } else { Arc::new(SeededEnv::new(seed)) };
-        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+        let devices = devices(&device);
         let create = CreateOptions::named("sim");
         let pool = Pool::create(devices, &create, env, &options(false, seed)).map_err(failed("create"))?;
         let objects = Objects::create(Arc::clone(&pool)).map_err(failed("create objects"))?;
@@ -110,8 +132,7 @@ impl Machine {
     /// Imports what lies on a device; mounts nothing yet.
     pub fn import(device: &SimDevice, seed: u64, read_only: bool) -> Result<Machine, Failure> {
         let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed ^ 0x005e_ed0f_1a7e_12e5));
-        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-        let pool = Pool::import(devices, env, &options(read_only, seed)).map_err(failed("import"))?;
+        let pool = Pool::import(devices(device), env, &options(read_only, seed)).map_err(failed("import"))?;
         let objects = Objects::open(Arc::clone(&pool)).map_err(failed("open objects"))?;
         Ok(Machine { device: device.clone(), pool, objects, fs: None })
     }

@@ -75,8 +75,20 @@ impl SimDevice {
         self.restarted(Kept::Seeded(seed))
     }
 
-    /// Likewise, with a say in what is kept.
+    /// Likewise, with a say in what is kept. What shares its power supply is restarted with it.
     pub fn restarted(&self, kept: Kept) -> SimDevice {
+        let alone = self.restarted_alone(kept);
+        let companion = |(nth, device): (u64, SimDevice)| {
+            device.restarted_alone(match kept {
+                Kept::Seeded(seed) => Kept::Seeded(seed ^ (nth + 1) << 48),
+                kept => kept,
+            })
+        };
+        alone.join((0..).zip(self.companions()).map(companion).collect());
+        alone
+    }
+
+    fn restarted_alone(&self, kept: Kept) -> SimDevice {
         let medium = self.medium();
         let seed = if let Kept::Seeded(seed) = kept { seed } else { 0 };
         let mut fate = Fate { kept, dice: Dice::new(seed) };

@@ -39,6 +39,18 @@ pub enum Fault {
     TurnsOffline { zone: ZoneIdx, after_ops: u64 },
 }
 
+impl Fault {
+    fn is_anywhere(&self) -> bool {
+        matches!(
+            self,
+            Fault::ReadError { zone: None, .. }
+                | Fault::WriteError { zone: None, .. }
+                | Fault::ResetError { zone: None, .. }
+                | Fault::LostReset { .. }
+        )
+    }
+}
+
 /// Names an injected fault on its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultId(pub(super) usize);
@@ -162,7 +174,7 @@ impl Medium {
 
     /// The zones whose time has come before the next operation.
     pub(super) fn deaths(&mut self) -> Vec<(ZoneIdx, ZoneState)> {
-        let ops = self.ops;
+        let ops = self.power.ops();
         let due = self.faults.iter_mut().filter_map(|armed| {
             let (zone, state, after) = match armed.fault {
                 Fault::TurnsReadOnly { zone, after_ops } => (zone, ZoneState::ReadOnly, after_ops),
@@ -177,29 +189,43 @@ impl Medium {
 }
 
 impl SimDevice {
-    /// Arms a fault.
+    /// Arms a fault; one that is not about a certain zone or command on all devices of this power supply.
     pub fn inject(&self, fault: Fault) -> FaultId {
+        // A fault has the same number on all of them.
+        self.companions().iter().for_each(|device| {
+            device.arm(fault, fault.is_anywhere());
+        });
+        self.arm(fault, true)
+    }
+
+    fn arm(&self, fault: Fault, on: bool) -> FaultId {
         let mut medium = self.medium();
-        let since = medium.ops;
-        medium.faults.push(Armed { fault, on: true, since, seen: 0, fired: 0 });
+        let since = medium.power.ops();
+        medium.faults.push(Armed { fault, on, since, seen: 0, fired: 0 });
         FaultId(medium.faults.len() - 1)
+    }
+
+    fn all(&self) -> impl Iterator<Item = SimDevice> {
+        std::iter::once(self.clone()).chain(self.companions())
     }
 
     /// How often the fault has happened. A canary that never fired proves nothing.
     pub fn fired(&self, id: FaultId) -> u64 {
-        self.medium().faults.get(id.0).map_or(0, |armed| armed.fired)
+        self.all().map(|device| device.medium().faults.get(id.0).map_or(0, |armed| armed.fired)).sum()
     }
 
     /// Disarms one fault; what it did stays, and so does its counter.
     pub fn disarm(&self, id: FaultId) {
-        if let Some(armed) = self.medium().faults.get_mut(id.0) {
-            armed.on = false;
+        for device in self.all() {
+            if let Some(armed) = device.medium().faults.get_mut(id.0) {
+                armed.on = false;
+            }
         }
     }
 
     /// Disarms all faults, as [`disarm`](Self::disarm) does one.
     pub fn clear_faults(&self) {
-        self.medium().faults.iter_mut().for_each(|armed| armed.on = false);
+        self.all().for_each(|device| device.medium().faults.iter_mut().for_each(|armed| armed.on = false));
     }
 
     /// Bit rot: every bit set in `mask` is flipped, on the medium, from `offset` on.

@@ -672,3 +672,32 @@ fn a_file_and_both_simulators_take_and_refuse_the_same() {
         }
     }
 }
+
+#[test]
+fn devices_on_one_power_supply_lose_it_together() {
+    let device = |hardware_pointers| {
+        SimDevice::new(SimConfig { zone_count: 4, hardware_pointers, ..SimConfig::default() }).unwrap()
+    };
+    let (first, second) = (device(true), device(false));
+    first.join(vec![second.clone()]);
+    let reads = first.inject(Fault::ReadError { zone: None, one_in: 1 });
+    let mut buf = [0; 4096];
+    assert!(first.read(z(0), 0, &mut buf).is_err() && second.read(z(0), 0, &mut buf).is_err());
+    assert_eq!(first.fired(reads), 2);
+    first.disarm(reads);
+    first.crash_after(3);
+    first.write(z(0), 0, &[1; 4096]).unwrap();
+    second.write(z(0), 0, &[2; 4096]).unwrap();
+    first.flush().unwrap();
+    assert!(second.write(z(1), 0, &[3; 4096]).is_err(), "all operations count");
+    assert!(!first.is_powered() && first.read(z(0), 0, &mut buf).is_err());
+    // The flush was the first one's alone.
+    let left = first.restarted(Kept::Nothing);
+    let other = left.companions().remove(0);
+    left.read(z(0), 0, &mut buf).unwrap();
+    assert_eq!(buf, [1; 4096]);
+    other.read(z(0), 0, &mut buf).unwrap();
+    assert_eq!(buf, [0; 4096]);
+    left.cut_power();
+    assert!(!other.is_powered());
+}
