@@ -229,7 +229,7 @@ impl Pool {
             writable_frees: physical.saturating_sub(self.commit_room() / 2),
             is_stuck: st.collector.is_stuck,
             resets_wait: tables.emptied().any(|(_, zone)| !zone.unread),
-            wakes_ns: st.collector.unread.wakes_ns(),
+            unread_since_ns: st.collector.unread.since_ns(),
             zones,
             ahead: self.room_ahead(st, zones),
             empty_zones: st.alloc.empty_count() as u64,

@@ -203,8 +203,8 @@ pub(crate) struct Room {
     /// The group that was imported.
     pub imported: Txg,
     pub incarnation: u64,
-    /// Zones could not be read; when the next one is tried again.
-    pub wakes_ns: Option<u64>,
+    /// Zones could not be read: since when no other was.
+    pub unread_since_ns: Option<u64>,
 }
 
 pub(crate) struct Groups {
@@ -245,9 +245,6 @@ const PACED_BYTES: u64 = 64 << 10;
 const LATE_MAX_NS: u64 = 200_000;
 /// Groups after which a writer is told that the pool is full if there was never more room than before.
 const PATIENCE: u32 = 48;
-/// How long a writer waits for zones that could not be read, altogether and at a time.
-const UNREAD_WAIT_NS: u64 = 10_000_000_000;
-const UNREAD_STEP_NS: u64 = 250_000_000;
 
 impl Groups {
     /// Dirty data never takes more than `dirty_budget` bytes.
@@ -426,8 +423,6 @@ struct SpaceWait<'a> {
     stuck: u32,
     /// The group after which that was looked at.
     seen: Option<Txg>,
-    /// How long it waited for zones that could not be read.
-    slept_ns: u64,
 }
 
 impl SpaceWait<'_> {
@@ -464,7 +459,7 @@ impl Pool {
         }
         let need = cost.reserve_bytes();
         let (mut delayed, mut paced) = (false, !(self.threaded() && cost.is_paced()));
-        let mut wait = SpaceWait { pool: self, ticket: None, most: 0, stuck: 0, seen: None, slept_ns: 0 };
+        let mut wait = SpaceWait { pool: self, ticket: None, most: 0, stuck: 0, seen: None };
         let mut queue = Queue { counters: &self.counters, began_ns: None, since_ns: 0 };
         loop {
             let mut state = self.txg.state.lock();
@@ -565,21 +560,19 @@ impl Pool {
                         // Every group takes some room itself, so none is committed that cannot bring any.
                         let may_help = !room.is_stuck || state.load_open.changed || self.waiting_zones() > 0;
                         if room.live + need > limit || wait.stuck > PATIENCE || !may_help {
-                            let wakes_ns = room.wakes_ns.filter(|_| room.live + need <= limit);
-                            if let Some(wakes_ns) = wakes_ns.filter(|_| wait.slept_ns < UNREAD_WAIT_NS) {
-                                // The room is there, and may be had as soon as its zones can be read again: the group after this looks.
-                                wait.stuck = 0;
+                            // It may be in zones that could not be read.
+                            if room.live + need <= limit && room.unread_since_ns.is_some() {
                                 if !cost.frees {
                                     wait.enter(&mut state, need);
                                 }
                                 queue.enter();
                                 drop(state);
-                                let left = wakes_ns.saturating_sub(self.env.monotonic_ns());
-                                let step = left.clamp(1_000_000, UNREAD_STEP_NS);
-                                self.env.sleep(Duration::from_nanos(step));
-                                wait.slept_ns += step;
+                                let may_help = self.wait_for_unread();
                                 queue.leave(WaitFor::Space);
-                                continue;
+                                if may_help {
+                                    wait.stuck = 0;
+                                    continue;
+                                }
                             }
                             self.counters.no_space.add(1);
                             return Err(PoolError::NoSpace { need, free: limit.saturating_sub(room.live) });

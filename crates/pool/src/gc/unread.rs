@@ -2,16 +2,21 @@
 //!
 //! A read error says nothing of what a zone holds. So it is kept in memory only, never in a record: the zone sleeps for a second, then for
 //! two, and so on up to an hour. When several zones of a device fail within a minute the device is in trouble, and collection rests there:
-//! it takes no victim on the device until a pause is over, and then reads a single zone. While a writer waits for room it reads one every
-//! second. The first zone that can be read ends the trouble.
+//! it takes no victim on the device until a pause is over, and then reads a single zone. The first zone that is moved whole ends the
+//! trouble.
+//!
+//! A writer that needs room reads the end of such a zone itself, at most once a second, and waits for some seconds after the first
+//! failure. Groups follow only when there is something to be tried, because every group takes room: the last of it would go for nothing.
 //!
 //! Invariant: a device that can be read again gets all its zones back, without an import.
 
 use super::Collector;
+use crate::directory::PartTrailer;
 use crate::group::Group;
 use crate::pool::{Pool, SyncState};
 use crate::zones::Phase;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 use terrane_wire::{DeviceIdx, ZoneSeq};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -24,14 +29,19 @@ const TROUBLE_WINDOW_NS: u64 = 60 * SECOND_NS;
 /// How long collection rests on such a device at first, and at the most.
 const REST_NS: u64 = 10 * SECOND_NS;
 const REST_NS_MAX: u64 = 300 * SECOND_NS;
-/// While a writer waits for room, a zone of such a device is tried after so long.
+/// A writer that needs room looks at such a device after so long at the soonest.
 const PROBE_NS: u64 = SECOND_NS;
+/// How long a writer waits for zones that cannot be read, from the first failure on, and how long at a time.
+const WAIT_NS: u64 = 10 * SECOND_NS;
+const WAIT_STEP: Duration = Duration::from_millis(250);
 /// After so many failures in a row, which take half a minute, a zone is not counted as room.
 const FAILURES_MAX: u32 = 5;
 
 /// What failed to be read, and when it is tried again.
 #[derive(Default)]
 pub(crate) struct Unread {
+    /// The first failure after which no zone was read.
+    since_ns: Option<u64>,
     zones: BTreeMap<ZoneSeq, Sleeper>,
     devices: BTreeMap<DeviceIdx, Trouble>,
 }
@@ -49,8 +59,9 @@ struct Trouble {
     /// The zones that failed lately, each once, and when.
     failed: VecDeque<(u64, ZoneSeq)>,
     rest: Option<Rest>,
-    /// The zone that may be tried although collection rests, and since when.
-    probe: Option<(ZoneSeq, u64)>,
+    /// When a writer may look at it, and for how long none may after the next time it seemed to be well.
+    probe_from_ns: u64,
+    probe_pause_ns: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -86,7 +97,7 @@ impl Unread {
             .failed
             .retain(|(at, failed)| now_ns.saturating_sub(*at) < TROUBLE_WINDOW_NS && *failed != seq);
         trouble.failed.push_back((now_ns, seq));
-        trouble.probe = None;
+        self.since_ns.get_or_insert(now_ns);
         let rest_ns = match trouble.rest {
             Some(rest) if now_ns < rest.until_ns => return (pause_ns, None),
             Some(rest) => doubled(rest.pause_ns, 1, REST_NS_MAX),
@@ -107,6 +118,7 @@ impl Unread {
     /// A zone was read. Returns the others of its device that need not sleep any longer, because its trouble is over.
     fn succeed(&mut self, seq: ZoneSeq, device: DeviceIdx) -> Vec<ZoneSeq> {
         self.zones.remove(&seq);
+        self.since_ns = None;
         if self.devices.remove(&device).and_then(|trouble| trouble.rest).is_none() {
             return Vec::new();
         }
@@ -123,32 +135,45 @@ impl Unread {
         self.zones.remove(&seq);
     }
 
-    /// Zones whose sleep is over, each told once; if a writer waits for room also one of each device on which collection rests.
-    fn due(&mut self, now_ns: u64, a_writer_waits: bool) -> Vec<ZoneSeq> {
-        for (device, trouble) in &mut self.devices {
-            let last_ns =
-                trouble.failed.back().map_or(0, |(at, _)| *at).max(trouble.probe.map_or(0, |of| of.1));
-            let is_time = now_ns.saturating_sub(last_ns) >= PROBE_NS;
-            let rests = trouble.rest.is_some_and(|rest| now_ns < rest.until_ns);
-            if a_writer_waits && rests && is_time {
-                let is_asleep = |sleeper: &Sleeper| sleeper.device == *device && sleeper.until_ns.is_some();
-                let asleep = self.zones.iter_mut().filter(|(_, sleeper)| is_asleep(sleeper));
-                // One that was only postponed, if there is one.
-                let next = asleep.min_by_key(|(_, sleeper)| (sleeper.failures, sleeper.until_ns));
-                if let Some((seq, sleeper)) = next {
-                    (trouble.probe, sleeper.until_ns) = (Some((*seq, now_ns)), Some(0));
-                }
-            }
-        }
-        let rests = |seq, device| is_resting(&self.devices, (seq, device), now_ns);
-        let is_due = |sleeper: &Sleeper| sleeper.until_ns.is_some_and(|until| until <= now_ns);
-        let due =
-            self.zones.iter_mut().filter(|(seq, sleeper)| is_due(sleeper) && !rests(**seq, sleeper.device));
+    /// Zones whose sleep is over, each told once.
+    fn due(&mut self, now_ns: u64) -> Vec<ZoneSeq> {
+        let devices = &self.devices;
+        let due = self.zones.iter_mut().filter(|(_, sleeper)| sleeper.is_due(devices, now_ns));
         due.map(|(seq, sleeper)| {
             sleeper.until_ns = None;
             *seq
         })
         .collect()
+    }
+
+    /// Whether the next group has a zone to try.
+    fn has_due(&self, now_ns: u64) -> bool {
+        self.zones.values().any(|sleeper| sleeper.is_due(&self.devices, now_ns))
+    }
+
+    /// A zone by which a writer may see whether the device can be read on which collection rests.
+    fn probe(&mut self, now_ns: u64) -> Option<(ZoneSeq, DeviceIdx)> {
+        let (device, trouble) = self
+            .devices
+            .iter_mut()
+            .find(|(_, trouble)| trouble.rests(now_ns) && trouble.probe_from_ns <= now_ns)?;
+        trouble.probe_from_ns = now_ns.saturating_add(PROBE_NS);
+        let seq = self.zones.iter().find(|(_, sleeper)| sleeper.device == *device).map(|(seq, _)| *seq)?;
+        Some((seq, *device))
+    }
+
+    /// The device gave what a writer asked for: the next group tries a zone. If that fails all the same, it takes longer until a writer
+    /// looks again.
+    fn lift(&mut self, device: DeviceIdx, now_ns: u64) {
+        let Some(trouble) = self.devices.get_mut(&device) else { return };
+        trouble.probe_pause_ns = doubled(trouble.probe_pause_ns.max(PROBE_NS), 1, REST_NS_MAX);
+        trouble.probe_from_ns = now_ns.saturating_add(trouble.probe_pause_ns);
+        if let Some(rest) = &mut trouble.rest {
+            rest.until_ns = rest.until_ns.min(now_ns);
+        }
+        for sleeper in self.zones.values_mut().filter(|sleeper| sleeper.device == device) {
+            sleeper.until_ns = sleeper.until_ns.map(|until| until.min(now_ns));
+        }
     }
 
     /// Whether it failed to be read, and was not read since.
@@ -160,18 +185,14 @@ impl Unread {
         self.zones.get(&seq).is_some_and(|sleeper| sleeper.until_ns.is_some())
     }
 
-    /// Whether the zone must not be read because collection rests on its device.
-    fn rests(&self, seq: ZoneSeq, device: DeviceIdx, now_ns: u64) -> bool {
-        is_resting(&self.devices, (seq, device), now_ns)
+    /// Whether collection rests on the device.
+    fn is_resting(&self, device: DeviceIdx, now_ns: u64) -> bool {
+        is_resting(&self.devices, device, now_ns)
     }
 
-    /// When the next zone is tried again, if any sleeps.
-    pub fn wakes_ns(&self) -> Option<u64> {
-        let rest = |device| self.devices.get(&device).and_then(|trouble: &Trouble| trouble.rest);
-        let wakes = |sleeper: &Sleeper| {
-            sleeper.until_ns.map(|until| until.max(rest(sleeper.device).map_or(0, |rest| rest.until_ns)))
-        };
-        self.zones.values().filter_map(wakes).min()
+    /// The first failure after which no zone was read.
+    pub fn since_ns(&self) -> Option<u64> {
+        self.since_ns
     }
 
     /// Zones that failed so often that they are no room for the time being.
@@ -190,13 +211,20 @@ impl Unread {
     }
 }
 
-fn is_resting(
-    devices: &BTreeMap<DeviceIdx, Trouble>,
-    (seq, device): (ZoneSeq, DeviceIdx),
-    now_ns: u64,
-) -> bool {
-    let trouble = devices.get(&device).filter(|trouble| trouble.probe.is_none_or(|(probe, _)| probe != seq));
-    trouble.and_then(|trouble| trouble.rest).is_some_and(|rest| now_ns < rest.until_ns)
+impl Trouble {
+    fn rests(&self, now_ns: u64) -> bool {
+        self.rest.is_some_and(|rest| now_ns < rest.until_ns)
+    }
+}
+
+impl Sleeper {
+    fn is_due(&self, devices: &BTreeMap<DeviceIdx, Trouble>, now_ns: u64) -> bool {
+        self.until_ns.is_some_and(|until| until <= now_ns) && !is_resting(devices, self.device, now_ns)
+    }
+}
+
+fn is_resting(devices: &BTreeMap<DeviceIdx, Trouble>, device: DeviceIdx, now_ns: u64) -> bool {
+    devices.get(&device).is_some_and(|trouble| trouble.rests(now_ns))
 }
 
 impl Pool {
@@ -233,12 +261,47 @@ impl Pool {
     /// Whether collection rests on the zone's device: then the zone sleeps as long.
     pub(crate) fn rests_with(&self, st: &mut SyncState, seq: ZoneSeq, device: DeviceIdx) -> bool {
         let unread = &mut st.collector.unread;
-        let rests = unread.rests(seq, device, self.env.monotonic_ns());
+        let rests = unread.is_resting(device, self.env.monotonic_ns());
         if rests {
             unread.postpone(seq, device);
             self.tables.write().set_unread(seq, true);
         }
         rests
+    }
+
+    /// For a writer that finds no room although there is some: waits until a group may win it from zones that could not be read. False:
+    /// they cannot be read for some seconds already.
+    pub(crate) fn wait_for_unread(&self) -> bool {
+        loop {
+            let since_ns = self.txg.room().unread_since_ns;
+            if self.has_readable() || since_ns.is_none() || self.alive().is_err() {
+                return true;
+            }
+            let waited_ns = since_ns.map_or(0, |since| self.env.monotonic_ns().saturating_sub(since));
+            if waited_ns >= WAIT_NS {
+                return false;
+            }
+            self.env.sleep(WAIT_STEP);
+        }
+    }
+
+    /// Whether the next group has a zone to try; if it has none a device on which collection rests is asked for the end of one.
+    fn has_readable(&self) -> bool {
+        let mut st = self.sync.lock();
+        let now_ns = self.env.monotonic_ns();
+        if st.collector.unread.has_due(now_ns) {
+            return true;
+        }
+        let Some((seq, device)) = st.collector.unread.probe(now_ns) else { return false };
+        let claimed = self.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
+        let Some(held) = self.hold(seq) else { return false };
+        let mut end = [0; PartTrailer::SIZE];
+        let from = claimed.saturating_sub(end.len() as u64);
+        let is_read = self.read_zone(&held, from, &mut end).is_ok();
+        if is_read {
+            st.collector.unread.lift(device, now_ns);
+        }
+        is_read
     }
 
     fn wake(&self, collector: &mut Collector, zones: Vec<ZoneSeq>) {
@@ -259,8 +322,7 @@ impl Pool {
 impl Group<'_> {
     /// Zones whose sleep is over are tried again by this group.
     pub(crate) fn wake_zones(&mut self) {
-        let a_writer_waits = self.pool.txg.waiting().0 > 0;
-        let due = self.st.collector.unread.due(self.pool.env.monotonic_ns(), a_writer_waits);
+        let due = self.st.collector.unread.due(self.pool.env.monotonic_ns());
         self.pool.wake(&mut self.st.collector, due);
     }
 
@@ -282,9 +344,9 @@ mod tests {
         for _ in 0..15 {
             let (pause, rest) = unread.fail(ZoneSeq(1), DEVICE, now);
             assert_eq!(rest, None, "one bad zone is no bad device");
-            assert_eq!(unread.due(now + pause - 1, true), [], "also if a writer waits");
+            assert_eq!(unread.due(now + pause - 1), []);
             now += pause;
-            assert_eq!(unread.due(now, false), [ZoneSeq(1)]);
+            assert_eq!(unread.due(now), [ZoneSeq(1)]);
             assert!(!unread.sleeps(ZoneSeq(1)));
             pauses.push(pause / SECOND_NS);
         }
@@ -304,33 +366,49 @@ mod tests {
         assert_eq!(unread.fail(ZoneSeq(9), OTHER, 99 * SECOND_NS).1, None, "that of another device");
         let now = 100 * SECOND_NS;
         assert_eq!(unread.fail(ZoneSeq(4), DEVICE, now).1, Some(10 * SECOND_NS));
-        let rests = |unread: &Unread, seq, device, now| unread.rests(ZoneSeq(seq), device, now);
-        assert!(rests(&unread, 1, DEVICE, now) && !rests(&unread, 9, OTHER, now));
-        assert_eq!(
-            unread.due(now + 5 * SECOND_NS, false),
-            [ZoneSeq(9)],
-            "zones sleep while their device rests"
-        );
-        assert_eq!(unread.wakes_ns(), Some(now + 10 * SECOND_NS));
+        assert!(unread.is_resting(DEVICE, now) && !unread.is_resting(OTHER, now));
+        assert_eq!(unread.due(now + 5 * SECOND_NS), [ZoneSeq(9)], "zones sleep while their device rests");
         // A single zone is enough to prolong it.
         let now = now + 10 * SECOND_NS;
-        assert!(!rests(&unread, 5, DEVICE, now));
+        assert!(!unread.is_resting(DEVICE, now));
         assert_eq!(unread.fail(ZoneSeq(5), DEVICE, now).1, Some(20 * SECOND_NS));
         unread.postpone(ZoneSeq(6), DEVICE);
         assert_eq!(
             unread.all_rests(),
             [GcRest { device: DEVICE, unread_zones: 6, until_ns: now + 20 * SECOND_NS }]
         );
-        // A writer that waits for room has one zone tried every second.
-        let now = now + SECOND_NS;
-        assert_eq!((unread.due(now - 1, true), unread.due(now, false)), (vec![], vec![]));
-        assert_eq!(unread.due(now, true), [ZoneSeq(6)], "the one that was not tried yet");
-        assert!(!rests(&unread, 6, DEVICE, now) && rests(&unread, 5, DEVICE, now));
-        assert_eq!(unread.due(now, true), [], "one at a time");
-        assert_eq!(unread.fail(ZoneSeq(6), DEVICE, now).1, None, "which prolongs nothing");
-        assert!(rests(&unread, 6, DEVICE, now));
+        assert_eq!(unread.since_ns(), Some(0));
         let woken = unread.succeed(ZoneSeq(5), DEVICE);
         assert_eq!(woken, [1, 2, 3, 4, 6].map(ZoneSeq));
-        assert_eq!((unread.all_rests(), unread.wakes_ns()), (vec![], None));
+        assert_eq!((unread.all_rests(), unread.since_ns()), (vec![], None));
+    }
+
+    #[test]
+    fn writers_look_once_a_second_and_less_often_where_it_does_not_help() {
+        let mut unread = Unread::default();
+        let fail = |unread: &mut Unread, now| {
+            for seq in 1..4 {
+                unread.fail(ZoneSeq(seq), DEVICE, now * SECOND_NS);
+            }
+        };
+        fail(&mut unread, 0);
+        let looks = |unread: &mut Unread, from: u64, to: u64| {
+            (from..to).filter(|now| unread.probe(now * SECOND_NS).is_some()).count()
+        };
+        assert_eq!(looks(&mut unread, 1, 9), 8);
+        assert!(!unread.has_due(8 * SECOND_NS));
+        let mut pauses = Vec::new();
+        for now in [9, 100, 300] {
+            unread.lift(DEVICE, now * SECOND_NS);
+            assert!(unread.has_due(now * SECOND_NS));
+            // What was asked for is there, and what is needed is not.
+            fail(&mut unread, now);
+            pauses.push(
+                (now..)
+                    .find(|later| unread.probe(later * SECOND_NS).is_some())
+                    .map_or(0, |later| later - now),
+            );
+        }
+        assert_eq!(pauses, [2, 4, 8]);
     }
 }
