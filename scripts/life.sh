@@ -230,13 +230,16 @@ check_upgrade() {
     [ "$(cat "$mnt/file")" = before ] || return 1
     echo after >"$mnt/file"
     # And one whose pool has gone: after some tries callers get an error, and the mount is taken away.
-    mv "$work/pool.img" "$work/away.img"
+    "$terrane" sync p
+    cp --sparse=always "$work/pool.img" "$work/away.img"
+    truncate -s 0 "$work/pool.img"
     kill -9 "$(server)"
     ! timeout 120 stat "$mnt/file" 2>"$work/error" || return 1
     grep -qE 'not connected|connection abort' "$work/error" || { cat "$work/error"; return 1; }
     local try
     for try in $(seq 300); do is_mounted "$mnt" || break; sleep 0.1; done
     ! is_mounted "$mnt" || return 1
+    chmod 600 "$work/away.img"
     mv "$work/away.img" "$work/pool.img"
     "$terrane" mount p "$mnt"
 }
@@ -611,7 +614,7 @@ def start():
     return server
 server = start()
 names = sorted(name for name, _ in store)
-assert names == ["terrane-connection", "terrane-control", "terrane-facts", "terrane-ledger"], names
+assert names == ["terrane-connection", "terrane-control", "terrane-device", "terrane-facts", "terrane-ledger"], names
 kept = open(mnt + "/kept", "w+")
 kept.write("kept"); kept.flush(); os.fsync(kept.fileno())
 server.send_signal(signal.SIGKILL); server.wait()

@@ -17,9 +17,10 @@ use crate::control::{
     self, BY_FORCE, Caller, Greeting, LAZILY, MEMORY, STEP_BACK, STOP, STOP_STEP, SYNC, WHEN_IDLE,
 };
 use crate::failure::{Failure, Outcome};
-use crate::holder::{self, Facts, Legacy};
+use crate::holder::{self, Facts, Holder, Legacy};
 use crate::idle;
 use crate::live::{self, Live, Target};
+use crate::members;
 use crate::memory::{self, BYTES_MIN, Memory};
 use crate::metrics::{self, MountSide};
 use crate::query::{Query, Setting, judge};
@@ -287,6 +288,11 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
     if let Err(error) = std::fs::remove_file(&socket) {
         log::warn!("{}: {error}", socket.display());
     }
+    if let Some(holder) = Holder::of_this_process()
+        && let Err(failure) = holder.let_go_of_device()
+    {
+        log::warn!("{failure}");
+    }
     // Whoever hears of the end may open the device at once, while this process is still on its way out.
     shared.live.pool.device_handles().iter().for_each(|device| device.unlock());
     farewell(&shared, exported.clone());
@@ -306,6 +312,10 @@ fn begin(
             let fs = succession::take_over(&live, &legacy)?;
             let negotiated = legacy.facts.negotiated;
             let (dev, since) = (legacy.facts.dev.clone(), legacy.facts.since);
+            // It may have moved since; but not to where nobody else finds it.
+            if !plan.target.path.starts_with(members::NAMELESS) {
+                remember(registry, &plan.target);
+            }
             let (session, control, kept) = succession::adopt(legacy, plan)?;
             let (file, facts) = kept;
             let _ = page.set((file, Mutex::new(facts)));
@@ -423,7 +433,7 @@ fn answer_kernel(
                     "{dir}: requests come through io_uring (-o uring), so the mount ends with this process"
                 );
             } else if let Some(estate) = estate {
-                let (file, facts) = estate.leave(&shared.greeting, &session, negotiated)?;
+                let (file, facts) = estate.leave(&shared.greeting(), &session, negotiated)?;
                 let _ = shared.page.set((file, Mutex::new(facts)));
             }
             let device = plan.target.path.display();

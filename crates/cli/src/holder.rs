@@ -2,8 +2,9 @@
 //!
 //! A *holder* outlives the server of a mount: our own keeper ([`crate::keeper`]), or systemd's descriptor store. Four things lie with
 //! it: the connection to the kernel, the socket on which commands call (so that they wait instead of being refused), the ledger
-//! of uncommitted changes, and a page of facts: where the mount stands and what was agreed on. After a crash a fifth comes to
-//! them: the list of what it cost.
+//! of uncommitted changes, and a page of facts: where the mount stands and what was agreed on. Beside them lies the device by which the
+//! pool was mounted, open and not locked: its path may lead to something else by the time a successor opens it. After a crash one more
+//! comes to them: the list of what it cost.
 //!
 //! Invariant: all four are there before `READY=1` is said; what is there is enough for a successor that knows the same command line.
 
@@ -25,6 +26,7 @@ const CONTROL: &str = "terrane-control";
 const LEDGER: &str = "terrane-ledger";
 const FACTS: &str = "terrane-facts";
 const LOST: &str = "terrane-lost";
+const DEVICE: &str = "terrane-device";
 
 /// Set in the processes that a mount in the background starts: what they are for.
 pub const ROLE_VARIABLE: &str = "TERRANE_ROLE";
@@ -67,6 +69,8 @@ pub struct Legacy {
     pub ledger: Option<File>,
     /// What servers before it had lost; see `daemon::succession`.
     pub lost: Option<File>,
+    /// The device by which the pool was mounted, whatever its path leads to by now. Not of servers of before.
+    pub device: Option<File>,
     pub facts: Facts,
     /// Where the facts stand.
     pub page: File,
@@ -182,9 +186,22 @@ impl Holder {
 
     /// It keeps nothing any more. Our keeper ends by itself, and needs not be told.
     pub fn let_go(&self) -> Outcome {
-        [CONNECTION, CONTROL, LEDGER, FACTS, LOST]
-            .iter()
-            .try_for_each(|name| self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None))
+        [CONNECTION, CONTROL, LEDGER, FACTS, LOST, DEVICE].iter().try_for_each(|name| self.remove(name))
+    }
+
+    fn remove(&self, name: &str) -> Outcome {
+        kept().retain(|(known, _)| known != name);
+        self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), None)
+    }
+
+    /// A successor must open this device, and not what its path leads to then.
+    pub fn keep_device(&self, device: &File) -> Outcome {
+        self.keep(DEVICE, device)
+    }
+
+    /// The mount has ended: the file system that the device is on may be unmounted at once.
+    pub fn let_go_of_device(&self) -> Outcome {
+        self.remove(DEVICE)
     }
 
     /// For a mount that begins to write only now.
@@ -194,7 +211,7 @@ impl Holder {
 
     /// After a crash. It takes the place of the one before: of itself with our keeper, while systemd would keep both.
     pub fn keep_lost(&self, lost: &File) -> Outcome {
-        self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={LOST}"), None)?;
+        self.remove(LOST)?;
         self.keep(LOST, lost)
     }
 
@@ -262,9 +279,10 @@ impl Legacy {
             return Ok(None);
         }
         let Some(control) = take(CONTROL) else { return Ok(None) };
-        let (ledger, lost) = (take(LEDGER), take(LOST));
+        let (ledger, lost, device) = (take(LEDGER), take(LOST), take(DEVICE));
         let four = [(CONNECTION, Some(&connection)), (FACTS, Some(&page)), (CONTROL, Some(&control))];
-        for (name, file) in four.into_iter().chain([(LEDGER, ledger.as_ref()), (LOST, lost.as_ref())]) {
+        let others = [(LEDGER, ledger.as_ref()), (LOST, lost.as_ref()), (DEVICE, device.as_ref())];
+        for (name, file) in four.into_iter().chain(others) {
             file.map(|file| remember(name, file)).transpose()?;
         }
         let mut text = vec![0; usize::try_from(page.metadata()?.len()).unwrap_or(0).min(1 << 20)];
@@ -278,7 +296,7 @@ impl Legacy {
             )
         })?;
         let control = UnixListener::from(std::os::fd::OwnedFd::from(control));
-        Ok(Some(Legacy { connection, control, ledger, lost, facts, page }))
+        Ok(Some(Legacy { connection, control, ledger, lost, device, facts, page }))
     }
 }
 
@@ -288,6 +306,11 @@ pub fn facts_of(kept: &[(String, File)]) -> Option<Facts> {
     let mut text = vec![0; usize::try_from(page.metadata().ok()?.len()).unwrap_or(0).min(1 << 20)];
     page.read_exact_at(&mut text, 0).ok()?;
     read_facts(&text)
+}
+
+/// Whether this is the descriptor of the device of a mount.
+pub fn is_device(name: &str) -> bool {
+    name == DEVICE
 }
 
 /// Whether this is the descriptor of a mount's connection.

@@ -13,7 +13,7 @@
 //! Invariant: it never looks at the mount point, which may not answer before a server does.
 
 use crate::failure::{Failure, Outcome};
-use crate::holder::{self, is_connection};
+use crate::holder::{self, is_connection, is_device};
 use crate::registry::Registry;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -57,6 +57,7 @@ pub struct Keeper {
 /// What reaches the keeper, all of it through its socket, so that nothing overtakes anything.
 enum Event {
     Keep(String, File),
+    LetGo(String),
     Ready,
     Signal(i32),
     Exited,
@@ -73,6 +74,9 @@ impl Event {
             (Some(_), Some((_, name)), Some(file)) => return Event::Keep(name.to_owned(), file),
             (Some(_), ..) => return Event::Other,
             _ => {}
+        }
+        if let (Some(_), Some((_, name))) = (value("FDSTOREREMOVE"), value("FDNAME")) {
+            return Event::LetGo(name.to_owned());
         }
         match (value("READY"), number("X_SIGNAL"), value("X_EXITED")) {
             (Some(_), ..) => Event::Ready,
@@ -349,6 +353,9 @@ fn wait(
                 kept.retain(|(known, _)| *known != name);
                 kept.push((name, file));
             }
+            // What is let go of under another name is replaced by the next word, and must not be missing between the two.
+            Event::LetGo(name) if is_device(&name) => kept.retain(|(known, _)| *known != name),
+            Event::LetGo(_) => {}
             Event::Ready => ready(),
             Event::Signal(signal) => {
                 if let Err(error) = process::signal(pid, signal) {
@@ -374,12 +381,11 @@ mod tests {
     fn the_words_of_sd_notify_are_understood() {
         let file = || Some(handover::memory_file("x").unwrap());
         assert!(matches!(Event::of("FDSTORE=1\nFDNAME=a", file()), Event::Keep(name, _) if name == "a"));
+        assert!(matches!(Event::of("FDSTOREREMOVE=1\nFDNAME=a", None), Event::LetGo(name) if name == "a"));
         assert!(matches!(Event::of("READY=1\nSTATUS=on /mnt", None), Event::Ready));
         assert!(matches!(Event::of("X_SIGNAL=15", None), Event::Signal(15)));
         assert!(matches!(Event::of("X_EXITED=1", None), Event::Exited));
-        for words in
-            ["", "FDSTOREREMOVE=1\nFDNAME=a", "FDSTORE=1\nFDNAME=a", "FDSTORE=1", "X_SIGNAL=x", "NOTHING"]
-        {
+        for words in ["", "FDSTOREREMOVE=1", "FDSTORE=1\nFDNAME=a", "FDSTORE=1", "X_SIGNAL=x", "NOTHING"] {
             assert!(matches!(Event::of(words, None), Event::Other), "{words}");
         }
     }

@@ -56,9 +56,14 @@ pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
         return Err(unknown(word, &known));
     }
     let path = path.canonicalize().map_err(Failure::io("finding", path))?;
-    let label = read_label(&path)?;
+    find_at(&path)
+}
+
+/// The pool on the device at this path, which need not be a name of it that others could use.
+pub fn find_at(path: &Path) -> Outcome<Target> {
+    let label = read_label(path)?;
     let id = Some(label.id());
-    Ok(Target { name: label.name, path, id })
+    Ok(Target { name: label.name, path: path.to_owned(), id })
 }
 
 /// The pool that is known by this name, wherever it is or was.

@@ -9,7 +9,8 @@
 use crate::failure::{Failure, Outcome};
 use crate::live::{self, Target};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +22,34 @@ pub fn label_at(path: &Path) -> Option<Label> {
     let probe = terrane_device::probe(path).ok()?;
     let is_device = matches!(probe.kind, PathKind::Regular | PathKind::Block);
     if is_device { live::probe_label(path, probe.size) } else { None }
+}
+
+/// Where a device is that has no name any more, for the process that has it open.
+pub const NAMELESS: &str = "/proc/self/fd";
+
+/// Where the device of a mount is by now; `path`: where it was. One that was replaced is not what took its place.
+pub fn whereabouts(device: &File, path: &Path) -> Outcome<PathBuf> {
+    let identity = Identity::of_file(device)?;
+    let is_it = |path: &Path| Identity::of(path).is_ok_and(|found| found == identity);
+    if is_it(path) {
+        return path.canonicalize().map_err(Failure::io("finding", path));
+    }
+    let open = Path::new(NAMELESS).join(device.as_raw_fd().to_string());
+    match fs::read_link(&open).ok().filter(|moved| is_it(moved)) {
+        Some(moved) => {
+            log::warn!("{}: the device of the mount is {} by now", path.display(), moved.display());
+            Ok(moved)
+        }
+        None => {
+            log::error!(
+                "{}: the device of the mount was removed or replaced; it goes on while it is mounted, and is lost then: copy what \
+                 it holds",
+                path.display()
+            );
+            // For as long as this process lives.
+            Ok(Path::new(NAMELESS).join(device.try_clone()?.into_raw_fd().to_string()))
+        }
+    }
 }
 
 /// The disks and partitions that the kernel knows.

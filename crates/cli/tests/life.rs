@@ -92,6 +92,52 @@ fn a_mount_outlives_its_server() {
     place.refused("restart tank", &["not mounted"]);
 }
 
+/// A successor opens the device that is mounted, and not what its path leads to by then.
+#[test]
+fn a_mount_stays_with_its_image_wherever_that_goes() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("moved");
+    place.run("pool create tank tank.img --size 64M", 0);
+    place.run("mount tank mnt", 0);
+    let mnt = place.path("mnt");
+    fs::write(mnt.join("old"), "old").unwrap();
+    place.run("sync tank", 0);
+    fs::copy(place.path("tank.img"), place.path("backup.img")).unwrap();
+    fs::write(mnt.join("new"), "new").unwrap();
+    place.run("sync tank", 0);
+
+    // Moved: it is found, and its name follows.
+    fs::rename(place.path("tank.img"), place.path("moved.img")).unwrap();
+    place.run("restart tank", 0);
+    assert_eq!(fs::read(mnt.join("new")).unwrap(), b"new");
+    assert!(fs::read_to_string(place.path("state/pools")).unwrap().contains("/moved.img\n"));
+    fs::rename(place.path("moved.img"), place.path("tank.img")).unwrap();
+    kill("-KILL", place.daemon_pid());
+    assert_eq!(fs::read(mnt.join("new")).unwrap(), b"new");
+    place.run("umount tank", 0);
+
+    // Replaced by a copy of an earlier moment: the mount shows what it showed, for as long as it stands.
+    place.run("mount tank mnt", 0);
+    fs::rename(place.path("backup.img"), place.path("tank.img")).unwrap();
+    place.run("restart --all", 0);
+    assert_eq!(fs::read(mnt.join("new")).unwrap(), b"new");
+    fs::write(mnt.join("newer"), "newer").unwrap();
+    let newer = File::open(mnt.join("newer")).unwrap();
+    newer.sync_all().unwrap();
+    let server = place.json_rows("mounts --json")[0]["pid"].as_u64().unwrap() as u32;
+    kill("-KILL", server);
+    assert_eq!(fs::read(mnt.join("newer")).unwrap(), b"newer");
+    assert!(place.log().contains("removed or replaced"), "{}", place.log());
+    drop(newer);
+    place.run("umount mnt", 0);
+    place.run("mount tank mnt", 0);
+    assert!(mnt.join("old").exists() && !mnt.join("new").exists(), "the backup took its place");
+    place.run("umount mnt", 0);
+    assert!(place.out("check tank").contains("nothing found"));
+}
+
 /// The kernel gives the number of a mount that is gone to the next one, whosever it is: who goes by the word of a daemon that is on its
 /// way out shows another pool.
 #[test]

@@ -66,6 +66,23 @@ impl Identity {
         Ok(Identity::of_meta(&fs::metadata(path)?))
     }
 
+    /// Of what is open.
+    ///
+    /// # Errors
+    /// When the kernel does not tell.
+    pub fn of_file(file: &File) -> io::Result<Identity> {
+        Ok(Identity::of_meta(&file.metadata()?))
+    }
+
+    /// With an open file, which keeps it what it is whatever becomes of the path. Nothing is locked.
+    ///
+    /// # Errors
+    /// When the path cannot be opened for reading.
+    pub fn hold(path: impl AsRef<Path>) -> io::Result<(Identity, File)> {
+        let (file, meta) = open_to_look(path.as_ref())?;
+        Ok((Identity::of_meta(&meta), file))
+    }
+
     fn of_meta(meta: &Metadata) -> Identity {
         let mut meta = meta.clone();
         // A loop device can stand on another one; the kernel allows no cycle, and the bound is for names that lie.

@@ -222,7 +222,19 @@ impl Mount {
         let source = given(SOURCE_VARIABLE).and_then(|source| source.into_string().ok());
         let source = source.or(self.as_helper.as_ref().map(|helper| helper.source.clone()));
         let pool = given(DEVICE_VARIABLE).and_then(|path| path.into_string().ok());
-        let target = live::find(&registry, pool.as_ref().unwrap_or(&self.pool))?;
+        let legacy = match role {
+            Role::Server => Legacy::of_this_process()?,
+            Role::Command if self.foreground => Legacy::of_this_process()?,
+            _ => None,
+        };
+        let word = pool.as_ref().unwrap_or(&self.pool);
+        let target = match legacy.as_ref().and_then(|legacy| legacy.device.as_ref()) {
+            Some(device) => {
+                let known = registry.pools()?.remove(word).unwrap_or_else(|| PathBuf::from(word));
+                live::find_at(&members::whereabouts(device, &known)?)?
+            }
+            None => live::find(&registry, word)?,
+        };
         let (uid, _) = sys::who()?;
         let source = source.unwrap_or_else(|| target.name.clone());
         let defaults = match uid {
@@ -234,11 +246,6 @@ impl Mount {
             return remount::remount(&registry, &resolve_dir(&self.dir)?, &rest);
         }
         let words = Words::parse(&rest, defaults)?;
-        let legacy = match role {
-            Role::Server => Legacy::of_this_process()?,
-            Role::Command if self.foreground => Legacy::of_this_process()?,
-            _ => None,
-        };
         if let Some(legacy) = &legacy
             && words.ends_on_crash
             && !legacy.facts.orderly

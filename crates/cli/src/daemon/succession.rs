@@ -21,6 +21,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use terrane_device::Identity;
 use terrane_fuse::handover::{self, Ledger};
 use terrane_fuse::session::Negotiated;
 use terrane_fuse::{Mount, Session, SessionConfig};
@@ -140,6 +141,11 @@ impl Estate {
             read_only: None,
             memory: None,
         };
+        let held = Identity::hold(&greeting.device).ok();
+        match held.filter(|(identity, _)| greeting.devices.contains(identity)) {
+            Some((_, device)) => self.holder.keep_device(&device)?,
+            None => log::warn!("{}: its path is all that a successor will know", greeting.device.display()),
+        }
         let page = self.holder.keep_all(&session.device()?, &self.control, self.ledger.as_ref(), &facts)?;
         Ok((page, facts))
     }
