@@ -16,14 +16,18 @@ use crate::failure::{Failure, Outcome};
 use crate::sys;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{DirBuilder, File};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Names the state directory instead of the usual places.
 pub const STATE_DIR_VARIABLE: &str = "TERRANE_STATE_DIR";
+
+/// How long a mount waits for another one of its name to stand.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
 pub struct Registry {
@@ -158,9 +162,18 @@ impl Registry {
         self.prepare()?;
         let path = self.dir.join(format!("{name}.lock"));
         let lock = open_own(&path).map_err(Failure::io("opening", &path))?;
-        if lock.try_lock().is_err() {
-            log::info!("waiting for another mount of pool {name} to begin");
-            lock.lock().map_err(Failure::io("locking", &path))?;
+        let begun = Instant::now();
+        while let Err(error) = lock.try_lock() {
+            match error {
+                TryLockError::Error(error) => return Err(Failure::io("locking", &path)(error)),
+                // An import can take as long as the device wants.
+                TryLockError::WouldBlock if begun.elapsed() > MOUNT_PATIENCE => {
+                    let (at, expected) = (format!("pool {name}"), "no other mount of that name that begins");
+                    let found = format!("one for {} s and more", MOUNT_PATIENCE.as_secs());
+                    return Err(Failure::refused(at, expected, found, "wait for it, or end it"));
+                }
+                TryLockError::WouldBlock => std::thread::sleep(Duration::from_millis(20)),
+            }
         }
         Ok(lock)
     }
