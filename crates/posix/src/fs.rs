@@ -430,6 +430,11 @@ impl Fs {
     /// changes of it; so until a change was refused as well, and for a directory once.
     pub fn fsync(&self, ino: Ino, _data_only: bool) -> Result<(), Errno> {
         self.refuse_sync(ino)?;
+        self.make_durable(ino)
+    }
+
+    /// The same for a caller that speaks of what it has just done, and of nothing that a predecessor may have lost.
+    pub fn make_durable(&self, ino: Ino) -> Result<(), Errno> {
         let inode = self.hold(ino)?;
         if let Some(group) = inode.changed() {
             self.set.commit()?;

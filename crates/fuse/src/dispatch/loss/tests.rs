@@ -1,8 +1,10 @@
 use super::super::replay::tests::{AGREED, ask_about, served_after};
 use super::*;
+use crate::MountOptions;
 use crate::proto::{FallocateIn, SetattrIn, WriteIn};
 use crate::reply::Errno;
-use terrane_posix::{Cred, SetAttr};
+use std::sync::Arc;
+use terrane_posix::{Cred, Fs, SetAttr};
 
 const EIO: Result<Vec<u8>, Errno> = Err(Errno::EIO);
 
@@ -88,4 +90,21 @@ fn what_needs_nothing_of_what_was_lost_is_done() {
     assert!(ask_about(&dispatch, proto::ROOT_ID, &AGREED, false, Request::Unlink { name: b"file" }).is_ok());
     fs.forget(file, 1);
     assert!(!fs.has_losses());
+}
+
+#[test]
+fn what_is_done_anew_on_a_mount_that_syncs_is_not_refused_for_its_own_loss() {
+    let (_, fs, _) = served_after(b"stored");
+    let lost = [(fs.root(), terrane_posix::Loss::default())].into();
+    let fs = Fs::take_over(Arc::clone(fs.dataset()), lost).unwrap();
+    let options = MountOptions { dirsync: true, ..MountOptions::default() };
+    let dispatch = Dispatch::new(Arc::clone(&fs), &options, Arc::default());
+    let to = Request::Rename { name: b"dir", new_dir: proto::ROOT_ID, new_name: b"moved", flags: 0 };
+    for change in [Request::Mkdir { name: b"dir", mode: 0o755, umask: 0 }, to] {
+        let answer = ask_about(&dispatch, proto::ROOT_ID, &AGREED, true, change);
+        assert!(answer.is_ok(), "{change:?}: {answer:?}");
+    }
+    let sync = Request::Fsyncdir { data_only: false };
+    assert_eq!(ask_about(&dispatch, proto::ROOT_ID, &AGREED, false, sync), EIO, "who asks is told");
+    assert!(ask_about(&dispatch, proto::ROOT_ID, &AGREED, false, sync).is_ok(), "once");
 }
