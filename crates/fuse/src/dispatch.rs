@@ -228,7 +228,7 @@ impl Dispatch {
             Request::Read(read) => {
                 fs.read_as(node, read.offset, bounded(read.size, negotiated), reading(&read), reply.tail())
             }
-            Request::Write(write) => self.write(node, &write, reply),
+            Request::Write(write) => self.write(call.header, node, &write, reply),
             Request::Readdir(read) => self.readdir(node, &read, bounded(read.size, negotiated), reply),
             Request::Readdirplus(read) => {
                 self.readdirplus(call.header.pid, node, &read, bounded(read.size, negotiated), reply)
@@ -380,16 +380,15 @@ impl Dispatch {
         Ok(attr::put_open(reply, self.policy.file_flags()))
     }
 
-    fn write(&self, node: Ino, write: &WriteIn<'_>, reply: &mut Reply) -> Answer {
-        // Never `append`: the kernel has found the end under its own lock, and splits long writes into several, which
-        // may come in any order.
+    fn write(&self, header: &Header, node: Ino, write: &WriteIn<'_>, reply: &mut Reply) -> Answer {
+        // Otherwise the kernel has found the end itself, under its own lock.
+        let append = self.appends_by_stale_size(header, node, write);
         let kill_suidgid = write.write_flags & proto::write::KILL_SUIDGID != 0;
         // A kernel that caches takes them away before it writes; one that does not leaves it to us.
         if self.policy.direct_io {
             self.drop_capabilities(node)?;
         }
-        let size =
-            self.fs.write(node, write.offset, write.data, WriteFlags { append: false, kill_suidgid })?;
+        let size = self.fs.write(node, write.offset, write.data, WriteFlags { append, kill_suidgid })?;
         Ok(reply.bytes(&proto::WriteOut { size, padding: 0 }.encode()))
     }
 

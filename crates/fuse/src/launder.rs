@@ -33,6 +33,8 @@ pub(crate) const ORDERS: &str = "orders";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest wait for others that have something laundered. All lanes of a ring may wait so long for the one whose WRITEs need a lane.
 const QUEUE_PATIENCE: Duration = Duration::from_millis(5);
+/// Orders that nobody waits for and that are unanswered, at most. Their answers fit the socket.
+const ORDERS_AHEAD: usize = 64;
 /// The wait for a helper that did not answer in time before.
 const STUCK_PATIENCE: Duration = Duration::from_millis(1);
 
@@ -65,21 +67,22 @@ impl Launderer {
     /// The kernel writes back what was stored in this range of a file before, and drops the range from its cache. The end may be
     /// [`u64::MAX`]. False: it did not within the time limit, or could not be asked.
     pub fn launder(&self, node: u64, range: Range<u64>) -> bool {
-        self.order(node, range, |helper| helper.settle(PATIENCE)).unwrap_or(false)
+        self.order(node, range, 0, |helper| helper.settle(PATIENCE)).unwrap_or(false)
     }
 
     /// The same some time later. For threads whose answer the kernel may wait for.
     pub fn launder_later(&self, node: u64, range: Range<u64>) {
-        if self.order(node, range, |_| Ok(true)).is_none() {
-            log::warn!("fuse: node {node} stays in the kernel's cache as it is: the helper process is busy");
+        if self.order(node, range, ORDERS_AHEAD, |_| Ok(true)).is_none() {
+            log::warn!("fuse: the kernel keeps its pages of node {node}: the helper process is busy");
         }
     }
 
-    /// Gives an order, and `waits` for the answer. `None`: it was not given.
+    /// Gives an order while no more than `ahead` are unanswered, and `waits` for the answer. `None`: it was not given.
     fn order(
         &self,
         node: u64,
         range: Range<u64>,
+        ahead: usize,
         waits: impl Fn(&mut Helper) -> io::Result<bool>,
     ) -> Option<bool> {
         if range.is_empty() {
@@ -94,7 +97,7 @@ impl Launderer {
                 Some(helper) => helper,
                 None => place.insert(self.start().inspect_err(failed).ok()?),
             };
-            let given = helper.give(&order).and_then(|given| match given {
+            let given = helper.give(&order, ahead).and_then(|given| match given {
                 true => waits(helper).map(Some),
                 false => Ok(None),
             });
@@ -129,9 +132,10 @@ fn failed(error: &io::Error) {
 }
 
 impl Helper {
-    /// False: it has not answered older orders, and gets no more.
-    fn give(&mut self, order: &[u8]) -> io::Result<bool> {
-        if self.owed > 0 && !self.settle(if self.stuck { STUCK_PATIENCE } else { PATIENCE })? {
+    /// False: it has not answered older orders, but for `ahead` of them, and gets no more.
+    fn give(&mut self, order: &[u8], ahead: usize) -> io::Result<bool> {
+        let patience = if self.stuck || ahead > 0 { STUCK_PATIENCE } else { PATIENCE };
+        if self.owed > ahead && !self.settle(patience)? {
             return Ok(false);
         }
         self.orders.write_all(order)?;
@@ -151,10 +155,10 @@ impl Helper {
                 Ok(()) => self.owed -= 1,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if !self.stuck {
+                    if patience > STUCK_PATIENCE && !self.stuck {
                         log::warn!("fuse: the kernel has not written mapped pages back for {patience:?}");
+                        self.stuck = true;
                     }
-                    self.stuck = true;
                     return Ok(false);
                 }
                 Err(error) => return Err(error),
@@ -203,14 +207,14 @@ mod tests {
     #[test]
     fn a_helper_that_does_not_answer_costs_its_time_limit_once() {
         let mut silent = helper("sleep");
-        assert!(silent.give(&[0; Order::SIZE]).unwrap());
+        assert!(silent.give(&[0; Order::SIZE], 0).unwrap());
         assert!(!silent.settle(Duration::from_millis(20)).unwrap());
         let since = Instant::now();
-        assert!(!silent.give(&[0; Order::SIZE]).unwrap());
+        assert!(!silent.give(&[0; Order::SIZE], 0).unwrap());
         assert!(since.elapsed() < Duration::from_secs(5));
         assert_eq!(silent.owed, 1, "it gets no further order");
         silent.process.kill().unwrap();
         silent.process.wait().unwrap();
-        assert!(silent.give(&[0; Order::SIZE]).is_err(), "it ended, and another is to be started");
+        assert!(silent.give(&[0; Order::SIZE], 0).is_err(), "it ended, and another is to be started");
     }
 }

@@ -72,6 +72,11 @@ impl Fs {
         self.losses.as_ref().is_some_and(|losses| !losses.list.lock().is_empty())
     }
 
+    /// Whether this inode lost changes and nobody has said since that it does not matter.
+    pub fn is_lost(&self, ino: Ino) -> bool {
+        self.losses.as_ref().is_some_and(|losses| losses.list.lock().contains_key(&ino))
+    }
+
     /// For whoever is about to change this inode, or to publish it under a name. `EIO`, once: it is a file that lost earlier changes, which
     /// the caller believes to be there.
     pub fn refuse_change(&self, ino: Ino) -> Result<(), Errno> {

@@ -8,7 +8,7 @@
 //! the same. The kernel then tells whoever maps or closes the file.
 
 use super::{Answer, Dispatch};
-use crate::proto::{self, Request, fattr};
+use crate::proto::{self, Header, Request, WriteIn, fattr};
 use crate::session::Call;
 use terrane_posix::{Ino, RENAME_EXCHANGE};
 
@@ -52,6 +52,28 @@ impl Dispatch {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The kernel appends where it believes the end of a file to be, and looks at a size that was taken back only when a program asks for
+    /// it or reads there. So what is to be appended to such a file is, wherever the kernel says; the pages that it then holds at the wrong
+    /// place are dropped.
+    pub(super) fn appends_by_stale_size(&self, header: &Header, node: Ino, write: &WriteIn<'_>) -> bool {
+        const O_APPEND: u32 = libc::O_APPEND.cast_unsigned();
+        // The flags of what comes from the page cache are a guess.
+        let appends = write.flags & O_APPEND != 0 && write.write_flags & proto::write::CACHE == 0;
+        if !appends || !self.fs.has_losses() || !self.fs.is_lost(node) {
+            return false;
+        }
+        let Ok(attr) = self.fs.getattr(node) else { return false };
+        // A dead server may have appended it, and a commit has it.
+        let may_be_done = header.resent() && write.offset < attr.size;
+        if write.offset == attr.size || may_be_done {
+            return false;
+        }
+        if let Some(launderer) = &self.launderer {
+            launderer.launder_later(header.nodeid, write.offset.min(attr.size)..u64::MAX);
+        }
+        true
     }
 
     fn refuse_name(&self, dir: Ino, name: &[u8]) -> Answer {

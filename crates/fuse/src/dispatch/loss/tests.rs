@@ -108,3 +108,33 @@ fn what_is_done_anew_on_a_mount_that_syncs_is_not_refused_for_its_own_loss() {
     assert_eq!(ask_about(&dispatch, proto::ROOT_ID, &AGREED, false, sync), EIO, "who asks is told");
     assert!(ask_about(&dispatch, proto::ROOT_ID, &AGREED, false, sync).is_ok(), "once");
 }
+
+#[test]
+fn what_is_appended_goes_to_the_end_whatever_size_the_kernel_remembers() {
+    let append = |offset, data| {
+        let flags = libc::O_APPEND.cast_unsigned();
+        Request::Write(WriteIn { offset, write_flags: 0, flags, data })
+    };
+    // The kernel's size: of an extension that was lost, and of a truncation.
+    for stale in [16, 2] {
+        let (dispatch, fs, file) = served_after(b"stored");
+        let content = || {
+            let mut stored = Vec::new();
+            fs.read(file, 0, 99, &mut stored).unwrap();
+            stored
+        };
+        let ask = |resent, request| ask_about(&dispatch, file, &AGREED, resent, request);
+        assert_eq!(ask(false, append(stale, b"new")), EIO, "the first change is refused");
+        assert!(ask(false, append(stale, b"new")).is_ok());
+        assert!(ask(false, append(stale + 3, b"er")).is_ok());
+        assert_eq!(content(), b"storednewer");
+        // By then the kernel may know.
+        assert!(ask(false, append(11, b"!")).is_ok());
+        assert_eq!(content(), b"storednewer!");
+        assert!(ask(true, append(11, b"!")).is_ok());
+        assert_eq!(content(), b"storednewer!", "asked again");
+        // Where the caller says itself.
+        assert!(ask(false, write(0)).is_ok());
+        assert_eq!(content(), b"newrednewer!");
+    }
+}
