@@ -102,7 +102,9 @@ fn cred_of(call: &Call<'_>) -> Cred {
         _ => 0,
     };
     let umask = if call.negotiated.umask_is_ours() { umask } else { 0 };
-    Cred { uid: call.header.uid, gid: call.header.gid, umask }
+    // What makes something although no user is said is root's.
+    let known = |id: u32| if id == proto::NO_USER { 0 } else { id };
+    Cred { uid: known(call.header.uid), gid: known(call.header.gid), umask }
 }
 
 /// No more than one answer may hold, whatever the request says.

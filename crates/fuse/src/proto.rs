@@ -23,6 +23,8 @@ pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 45;
 /// The oldest minor version we accept (Linux 5.4): before it, replies had other sizes.
 pub const MINOR_MIN: u32 = 31;
+/// Where a request names no user: no user has this number.
+pub const NO_USER: u32 = u32::MAX;
 /// The node id of the root directory.
 pub const ROOT_ID: u64 = 1;
 /// The longest request: headers and data of one WRITE. The kernel refuses to hand requests to a smaller buffer.

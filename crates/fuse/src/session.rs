@@ -94,6 +94,7 @@ impl From<&MountOptions> for SessionConfig {
             uring: options.uring,
             xattrs: options.xattrs,
             acls: options.acls && options.xattrs && options.default_permissions,
+            idmaps: options.default_permissions,
         };
         SessionConfig { threads: options.threads, wishes }
     }

@@ -6,10 +6,25 @@
 //!
 //! A capability counts in the user namespace that we live in: who is root in a container of their own is no administrator here.
 
-use crate::proto::Header;
+use crate::proto::{Header, NO_USER};
 use std::fs;
 
 const CAP_SYS_ADMIN: u32 = 21;
+
+/// By whose number the caller is judged. Where places may map users, a request that makes nothing does not say it; of a process that cannot
+/// be seen it is nobody's.
+pub(super) fn uid_of(caller: &Header) -> u32 {
+    if caller.uid != NO_USER {
+        return caller.uid;
+    }
+    let status = fs::read_to_string(format!("/proc/{}/status", caller.pid)).ok();
+    status.and_then(|status| uid_in(&status)).unwrap_or(NO_USER)
+}
+
+/// Of the line `Uid:`, which has the real, the effective, the saved, and that for files.
+fn uid_in(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(3)?.parse().ok()
+}
 
 pub(super) fn is_admin(caller: &Header) -> bool {
     let of = |name: &str| format!("/proc/{}/{name}", caller.pid);
@@ -46,6 +61,16 @@ mod tests {
         assert_eq!(is_capable(&status("000001ffffdfffff")), Some(false));
         assert_eq!(is_capable(&status("x")), None);
         assert_eq!(is_capable("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_user_that_is_not_said_is_found() {
+        assert_eq!(uid_in("Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t0\t0\t0\t0\n"), Some(4));
+        assert_eq!(uid_in("Uid:\t1\n"), None);
+        let caller = Header { opcode: 39, unique: 2, nodeid: 1, uid: NO_USER, gid: NO_USER, pid: 0 };
+        assert_eq!((uid_of(&Header { uid: 7, ..caller }), uid_of(&caller)), (7, NO_USER));
+        let here = Header { pid: std::process::id(), ..caller };
+        assert_eq!(Some(uid_of(&here)), uid_in(&fs::read_to_string("/proc/self/status").unwrap()));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! not say through which place a file was opened, so one that is read-only does not keep a hint from being set. Nor whether it
 //! was opened for writing: as with `F_SET_RW_HINT`, the file's owner may, and root.
 
-use super::{Answer, Dispatch, EINVAL};
+use super::{Answer, Dispatch, EINVAL, admin};
 use crate::proto::{Header, IoctlIn, IoctlOut};
 use crate::reply::{Errno, Reply};
 use terrane_posix::{Hint, Ino};
@@ -14,6 +14,9 @@ use terrane_posix::{Hint, Ino};
 pub const GET_WRITE_HINT: u32 = 0x8008_54f0;
 /// `_IOW('T', 0xf1, u64)`: says it.
 pub const SET_WRITE_HINT: u32 = 0x4008_54f1;
+
+/// `FITRIM`, `_IOWR('X', 121, struct fstrim_range)`: start, length, and the least length of a piece, in bytes.
+const TRIM: u32 = 0xc018_5879;
 
 const ENOTTY: Errno = Errno(libc::ENOTTY);
 const EPERM: Errno = Errno(libc::EPERM);
@@ -33,18 +36,33 @@ impl Dispatch {
             SET_WRITE_HINT => {
                 let number = data.try_into().map(u64::from_le_bytes).map_err(|_| EINVAL)?;
                 let hint = Hint::from_id(number).ok_or(EINVAL)?;
-                if caller.uid != 0 && caller.uid != self.fs.getattr(node)?.uid {
+                let uid = admin::uid_of(caller);
+                if uid != 0 && uid != self.fs.getattr(node)?.uid {
                     return Err(EPERM);
                 }
                 self.fs.set_write_hint(node, hint)?;
                 None
             }
+            TRIM if !admin::is_admin(caller) => return Err(EPERM),
+            TRIM => return self.trim(data, reply),
             _ => return Err(ENOTTY),
         };
         reply.bytes(&IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 }.encode());
         if let Some(number) = answer {
             reply.bytes(&number.to_le_bytes());
         }
+        Ok(())
+    }
+}
+
+impl Dispatch {
+    /// For `fstrim`. Space of emptied zones is given back as groups are committed, so nothing is left to be given back: a commit, and no
+    /// bytes.
+    fn trim(&self, range: &[u8], reply: &mut Reply) -> Answer {
+        let [start, _, least] = range.as_chunks::<8>().0 else { return Err(EINVAL) };
+        self.fs.sync()?;
+        reply.bytes(&IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 }.encode());
+        [start, &[0; 8], least].iter().for_each(|word| reply.bytes(*word));
         Ok(())
     }
 }
@@ -85,6 +103,10 @@ mod tests {
         }
         assert_eq!(call(GET_WRITE_HINT, &[], 4), Err(ENOTTY));
         assert_eq!(call(0x5401, &[], 0), Err(ENOTTY), "no terminal");
+        let range: Vec<u8> = [5u64, u64::MAX, 4096].iter().flat_map(|word| word.to_le_bytes()).collect();
+        let said = [&[0; 16][..], &range[..8], &[0; 8], &range[16..]].concat();
+        assert_eq!(call(TRIM, &range, 24), Ok(said), "nothing is left to be given back");
+        assert_eq!(call(TRIM, &range[8..], 24), Err(EINVAL));
         assert_eq!(fs.write_hint(ino), Ok(Hint::Extreme), "what was refused changed nothing");
     }
 }

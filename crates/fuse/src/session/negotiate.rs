@@ -27,6 +27,8 @@ pub struct Wishes {
     pub xattrs: bool,
     /// The kernel judges by access control lists, and leaves the umask to us.
     pub acls: bool,
+    /// Places may map users. Only where the kernel checks permissions: it ends the conversation otherwise.
+    pub idmaps: bool,
 }
 
 /// What was agreed on.
@@ -154,6 +156,10 @@ impl Wishes {
         }
         if self.uring {
             wanted |= init::OVER_IO_URING;
+        }
+        // What makes nothing then comes without a user.
+        if self.idmaps {
+            wanted |= init::ALLOW_IDMAP;
         }
         // A directory's default list takes the umask's place, and only we know whether there is one. So both or neither.
         if self.acls && offered & ACLS == ACLS {

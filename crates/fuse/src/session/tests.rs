@@ -48,8 +48,14 @@ fn init(major: u32, minor: u32, flags: u64) -> Vec<u8> {
     message(Opcode::Init, 2, &body)
 }
 
-const WISHES: Wishes =
-    Wishes { stateless_open: true, max_background: 64, uring: false, xattrs: true, acls: false };
+const WISHES: Wishes = Wishes {
+    stateless_open: true,
+    max_background: 64,
+    uring: false,
+    xattrs: true,
+    acls: false,
+    idmaps: false,
+};
 const CONFIG: SessionConfig = SessionConfig { threads: THREADS_MIN, wishes: WISHES };
 
 fn negotiated() -> Negotiated {
@@ -125,6 +131,9 @@ fn lists_are_judged_by_the_kernel_where_the_umask_is_left_to_us() {
         SessionConfig::from(&options).wishes
     };
     assert!(wishes("", true).acls);
+    assert!(wishes("", false).idmaps && !wishes("no_default_permissions", true).idmaps);
+    assert_eq!(Wishes { idmaps: true, ..WISHES }.choose(u64::MAX) & init::ALLOW_IDMAP, init::ALLOW_IDMAP);
+    assert_eq!(WISHES.choose(u64::MAX) & init::ALLOW_IDMAP, 0, "the kernel would end the session");
     // Asked for lists, the kernel would judge where nobody shall; and lists are extended attributes.
     assert!(!wishes("no_default_permissions", true).acls && !wishes("", false).acls);
 }
