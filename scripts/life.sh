@@ -294,6 +294,31 @@ check_keeper() {
     "$terrane" mount p "$mnt"
 }
 
+# In a container with little memory: the server takes no more than its cgroup allows, and is not killed.
+check_cgroup() {
+    is_root || skip 'not root'
+    local root=/sys/fs/cgroup/memory limit=memory.limit_in_bytes group before
+    [ -e "$root/$limit" ] || { root=/sys/fs/cgroup limit=memory.max; }
+    group=$root/terrane-test-$$
+    mkdir "$group" 2>/dev/null && [ -w "$group/$limit" ] || { rmdir "$group" 2>/dev/null; skip 'no cgroup with a memory limit can be made'; }
+    echo 400M >"$group/$limit"
+    # Not in memory: its pages would count as the server's.
+    "$terrane" umount "$mnt"
+    mkdir -p "${TMPDIR:-/tmp}/terrane-cgroup.$$"
+    "$terrane" pool create small "${TMPDIR:-/tmp}/terrane-cgroup.$$/small.img" --size 2G
+    bash -c 'echo $$ >"$1/cgroup.procs" && exec "$2" mount small "$3"' - "$group" "$terrane" "$mnt"
+    before=$(server)
+    [ "$("$terrane" pool status --json small | awk -F '[ ,]+' '$2 == "\"limit\":" { print $3; exit }')" = $((200 << 20)) ] || return 1
+    head -c 450M /dev/urandom >"$mnt/file"
+    cat "$mnt/file" >/dev/null
+    [ "$(server)" = "$before" ] || { say '    the server was killed'; return 1; }
+    "$terrane" pool export small
+    rm -r "${TMPDIR:-/tmp}/terrane-cgroup.$$"
+    local try
+    for try in $(seq 50); do rmdir "$group" 2>/dev/null && break; sleep 0.1; done
+    "$terrane" mount p "$mnt"
+}
+
 # What is mounted over a place is not ours to unmount or to show.
 check_covered() {
     is_root || skip 'not root'
@@ -642,6 +667,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_crash_on_loop check_restart_on_loop check_covered check_namespace check_silent check_keeper check_systemd check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_crash_on_loop check_restart_on_loop check_covered check_namespace check_silent check_keeper check_cgroup check_systemd check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

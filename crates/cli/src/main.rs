@@ -5,6 +5,7 @@
 //!
 //! Exit codes: 0 done, 1 refused or failed (with a sentence that says why), 2 the command line is wrong.
 
+mod cgroup;
 mod check;
 mod clock;
 mod cmd;

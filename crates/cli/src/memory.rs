@@ -5,12 +5,14 @@
 //! counted. What no bound knows, such as the heap's holes and what the kernel has us remember of a million names, shows only in the
 //! resident size: so a thread looks at that four times a second, returns free memory to the kernel when it nears the bound, and makes
 //! the cache smaller when that is not enough. When there is room again the cache grows back. So it does when the machine is short: while
-//! its programs wait for memory (`/proc/pressure/memory`) the cache gives way by steps, whatever is ours to take.
+//! its programs wait for memory (`/proc/pressure/memory`), or those of our cgroup do, the cache gives way by steps, whatever is ours to
+//! take.
 //!
 //! The number can change while the pool is mounted ([`Allowance::change`]): shares follow at once, and what is above a smaller one goes.
 //!
 //! Invariant: the cache's bound stays between [`FLOOR_DIVISOR`]'s share and half of the memory.
 
+use crate::cgroup::Cgroup;
 use crate::failure::Outcome;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -41,11 +43,29 @@ const YIELD_DIVISOR: u64 = 32;
 pub struct Memory(pub u64);
 
 impl Memory {
-    /// An eighth of what this machine has.
+    /// An eighth of what this machine has; where a cgroup limits the memory of this process, at most half of that.
     pub fn of_this_machine() -> Memory {
         let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let total = info.lines().find_map(|line| kilobytes(line, "MemTotal:"));
-        Memory(total.map_or(BYTES_MIN, |total| total / 8).clamp(BYTES_MIN, DEFAULT_MAX))
+        Memory::by_default(total, Cgroup::of_this_process(Path::new("/")).memory_limit())
+    }
+
+    fn by_default(total: Option<u64>, limit: Option<u64>) -> Memory {
+        let of_machine = total.map_or(BYTES_MIN, |total| total / 8);
+        let of_limit = limit.map_or(u64::MAX, |limit| limit / 2);
+        Memory(of_machine.min(of_limit).clamp(BYTES_MIN, DEFAULT_MAX))
+    }
+
+    /// Says so where the kernel may kill this process before its own bound is reached.
+    fn compare_with_cgroup(self, cgroup: &Cgroup) {
+        if let Some(limit) = cgroup.memory_limit()
+            && limit < self.0 + self.0 / 2
+        {
+            log::warn!(
+                memory = self.0, limit;
+                "the cgroup of this mount allows little more than its memory; the kernel may kill the server. Raise the limit, or say -o memory="
+            );
+        }
     }
 
     fn cache_max(self) -> u64 {
@@ -99,10 +119,12 @@ fn kilobytes(line: &str, name: &str) -> Option<u64> {
     number.trim().parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
 }
 
-/// How much of the last ten seconds programs of this machine waited for memory, in parts of a hundred; 0 where the kernel does not say.
-fn pressure() -> f64 {
-    let text = std::fs::read_to_string("/proc/pressure/memory").unwrap_or_default();
-    some_avg10(&text).unwrap_or(0.0)
+/// How much of the last ten seconds programs waited for memory, in parts of a hundred: those of this machine, or of our cgroup (whose
+/// limit the rest of the machine does not feel). 0 where the kernel does not say.
+fn pressure(of_cgroup: Option<&Path>) -> f64 {
+    let files = [Some(Path::new("/proc/pressure/memory")), of_cgroup];
+    let read = |path: &Path| some_avg10(&std::fs::read_to_string(path).ok()?);
+    files.into_iter().flatten().filter_map(read).fold(0.0, f64::max)
 }
 
 pub fn some_avg10(text: &str) -> Option<f64> {
@@ -154,13 +176,17 @@ impl Allowance {
 /// Keeps this process within its memory for as long as the pool is there; what it may take can be changed meanwhile.
 pub fn watch(memory: Memory, pool: &Arc<Pool>, fs: &Fs) -> Outcome<Arc<Allowance>> {
     memory.bound(fs);
+    let cgroup = Cgroup::of_this_process(Path::new("/"));
+    memory.compare_with_cgroup(&cgroup);
     let allowance = Arc::new(Allowance(AtomicU64::new(memory.0)));
     let (pool, watched) = (Arc::downgrade(pool), Arc::clone(&allowance));
-    std::thread::Builder::new().name("memory".into()).spawn(move || keep_within(&watched, &pool))?;
+    std::thread::Builder::new().name("memory".into()).spawn(move || {
+        keep_within(&watched, &pool, cgroup.pressure_file().as_deref());
+    })?;
     Ok(allowance)
 }
 
-fn keep_within(allowance: &Allowance, pool: &Weak<Pool>) {
+fn keep_within(allowance: &Allowance, pool: &Weak<Pool>, pressure_file: Option<&Path>) {
     loop {
         std::thread::sleep(PERIOD);
         let Some(pool) = pool.upgrade() else { return };
@@ -172,7 +198,7 @@ fn keep_within(allowance: &Allowance, pool: &Weak<Pool>) {
             return;
         };
         let memory = allowance.now();
-        let (max, pressure) = (pool.cache_bytes_max() as u64, pressure());
+        let (max, pressure) = (pool.cache_bytes_max() as u64, pressure(pressure_file));
         let mut next = memory.next_cache_max(before, max);
         if next < max {
             // Freed memory may be all that is wrong.
@@ -227,6 +253,16 @@ mod tests {
         assert_eq!(memory.under_pressure(max, now, 5.0), now, "it does not grow before that is over");
         assert_eq!(memory.under_pressure(max, now, 0.5), max, "then it may");
         assert_eq!(memory.under_pressure(floor, floor, 90.0), floor, "never nothing");
+    }
+
+    #[test]
+    fn a_cgroup_with_less_than_the_machine_bounds_the_default() {
+        let by_default = |total: u64, limit: Option<u64>| Memory::by_default(Some(total << 30), limit).0;
+        assert_eq!(by_default(16, None), 2 << 30);
+        assert_eq!(by_default(16, Some(1 << 30)), 512 << 20);
+        assert_eq!(by_default(16, Some(u64::MAX)), 2 << 30);
+        assert_eq!(by_default(16, Some(100 << 20)), BYTES_MIN, "less it cannot work with");
+        assert_eq!(Memory::by_default(None, None).0, BYTES_MIN);
     }
 
     #[test]
