@@ -69,7 +69,7 @@ impl Greeting {
             "pid": self.pid,
             "dev": self.dev,
             "since": self.since,
-            "devices": self.devices.iter().map(|it| [it.device, it.inode]).collect::<Vec<_>>(),
+            "devices": identities_json(&self.devices),
         })
     }
 
@@ -98,7 +98,11 @@ impl Greeting {
     }
 }
 
-fn identities(raw: &Value) -> Option<Vec<Identity>> {
+pub fn identities_json(devices: &[Identity]) -> Value {
+    devices.iter().map(|it| [it.device, it.inode]).collect::<Vec<_>>().into()
+}
+
+pub fn identities(raw: &Value) -> Option<Vec<Identity>> {
     let pair = |row: &Value| Some(Identity { device: row.get(0)?.as_u64()?, inode: row.get(1)?.as_u64()? });
     raw.as_array()?.iter().map(pair).collect()
 }

@@ -38,6 +38,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use succession::Estate;
+use terrane_device::Identity;
 use terrane_fuse::handover;
 use terrane_fuse::mount::{Atime, MountError, TableWatch, Via, abort_connection, elsewhere, mounted};
 use terrane_fuse::session::{Brake, Negotiated};
@@ -221,7 +222,8 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
     terrane_fuse::process::share_heaps();
     // Before the mount, so that no signal finds a mount and no handler.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    let mut live = Live::open(&plan.target, &plan.import)?;
+    let known = plan.legacy.as_ref().map(|legacy| legacy.facts.devices.as_slice());
+    let mut live = Live::open_again(&plan.target, &plan.import, known.unwrap_or_default())?;
     let pool = Arc::clone(&live.pool);
     live.mountpoint = Some(plan.dir.clone());
     if !plan.mount.default_permissions {
@@ -606,6 +608,11 @@ fn answer_caller(shared: &Shared, stream: UnixStream) {
             // The one question that is not of the pool alone.
             Some(Query::Metrics) => caller.answer(Ok(shared.metrics_page().into())),
             Some(query) => {
+                if let Query::Add { path, .. } = &query
+                    && let Err(failure) = expect_device(shared, path)
+                {
+                    return caller.answer(Err(failure));
+                }
                 // Progress comes from many threads, and lines must not mix.
                 let line = Mutex::new(&mut caller);
                 let outcome = query.answer(&shared.live, &|what, done, total| {
@@ -616,6 +623,15 @@ fn answer_caller(shared: &Shared, stream: UnixStream) {
             None => caller.answer(Err(Failure(format!("the daemon does not understand {question}")))),
         },
     }
+}
+
+/// A successor may find this device in the pool: before it is there.
+fn expect_device(shared: &Shared, path: &Path) -> Outcome {
+    let Some((page, facts)) = shared.page.get() else { return Ok(()) };
+    let identity = Identity::of(path).map_err(Failure::io("looking at", path))?;
+    let mut facts = facts.lock().unwrap_or_else(PoisonError::into_inner);
+    facts.devices.push(identity);
+    holder::write_facts(page, &facts)
 }
 
 /// Another bound of memory, also for who follows.

@@ -8,6 +8,7 @@
 //!
 //! Invariant: all four are there before `READY=1` is said; what is there is enough for a successor that knows the same command line.
 
+use crate::control;
 use crate::failure::{Failure, Outcome};
 use serde_json::{Value, json};
 use std::ffi::{OsStr, OsString};
@@ -18,6 +19,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use terrane_device::Identity;
 use terrane_fuse::handover;
 use terrane_fuse::session::Negotiated;
 
@@ -59,6 +61,8 @@ pub struct Facts {
     pub read_only: Option<bool>,
     /// The same of its memory, in bytes.
     pub memory: Option<u64>,
+    /// All devices that the pool may lie on; empty where a server of before did not say.
+    pub devices: Vec<Identity>,
 }
 
 /// What a predecessor left.
@@ -243,6 +247,7 @@ impl Facts {
             "since": self.since,
             "read_only": self.read_only,
             "memory": self.memory,
+            "devices": control::identities_json(&self.devices),
         })
     }
 
@@ -262,6 +267,7 @@ impl Facts {
             read_only: raw.get("read_only")?.as_bool(),
             // Servers of before could not be told.
             memory: raw.get("memory").and_then(Value::as_u64),
+            devices: raw.get("devices").and_then(control::identities).unwrap_or_default(),
         })
     }
 }
@@ -335,6 +341,7 @@ mod tests {
             since: 7,
             read_only: Some(true),
             memory: Some(1 << 40),
+            devices: vec![Identity { device: 1 << 63, inode: 7 }],
         };
         let page = handover::memory_file("facts").unwrap();
         write_facts(&page, &Facts { orderly: false, dir: "/a/longer/one/than/that".into(), ..facts.clone() })

@@ -148,9 +148,23 @@ pub fn tool_options(mode: OpenMode) -> ImportOptions {
 
 impl Live {
     pub fn open(target: &Target, options: &ImportOptions) -> Outcome<Live> {
+        Live::open_again(target, options, &[])
+    }
+
+    /// The same for who follows another server: before anything is written, each device must be one of those that it had, if it said which.
+    ///
+    /// # Errors
+    /// Where one is at the path of another of its id: it was copied, and tells of another moment.
+    pub fn open_again(target: &Target, options: &ImportOptions, known: &[Identity]) -> Outcome<Live> {
         let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-        let devices = members::open(target, mode)?.into_iter().map(|(_, device)| device).collect();
-        Live::of_devices(&target.path, devices, options)
+        let devices = members::open(target, mode)?;
+        let is_strange = |device: &dyn Device| device.identity().is_some_and(|it| !known.contains(&it));
+        let strange = devices.iter().find(|(_, device)| !known.is_empty() && is_strange(device.as_ref()));
+        if let Some((path, _)) = strange {
+            let (expected, found) = ("the device that was mounted", "another in its place, a copy of it");
+            return Err(Failure::refused(path.display(), expected, found, "bring the mounted device back"));
+        }
+        Live::of_devices(&target.path, devices.into_iter().map(|(_, device)| device).collect(), options)
     }
 
     /// Of these devices, and no others.

@@ -138,6 +138,41 @@ fn a_mount_stays_with_its_image_wherever_that_goes() {
     assert!(place.out("check tank").contains("nothing found"));
 }
 
+/// Of several devices the others are found by their paths, and one that was replaced is not taken for what it was copied from.
+#[test]
+fn a_successor_mixes_no_copy_of_a_device_with_the_others() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new("replaced");
+    place.run("pool create tank tank.img b.img --size 64M", 0);
+    place.run("mount tank mnt", 0);
+    let mnt = place.path("mnt");
+    // One that joins is one that was mounted.
+    place.run("pool add tank data c.img --size 64M", 0);
+    fs::write(mnt.join("file"), "file").unwrap();
+    place.run("restart tank", 0);
+    place.run("sync tank", 0);
+    for name in ["b.img", "c.img"] {
+        fs::copy(place.path(name), place.path("copy.img")).unwrap();
+        fs::rename(place.path(name), place.path("away.img")).unwrap();
+        fs::rename(place.path("copy.img"), place.path(name)).unwrap();
+        kill("-KILL", place.daemon_pid());
+        let begun = Instant::now();
+        while !place.log().contains("a copy of it") {
+            assert!(begun.elapsed().as_secs() < 20, "{}", place.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Brought back, before the mount is given up.
+        fs::rename(place.path("away.img"), place.path(name)).unwrap();
+        assert_eq!(fs::read(mnt.join("file")).unwrap(), b"file");
+        place.run("restart tank", 0);
+        fs::write(place.path("state/tank.log"), "").unwrap();
+    }
+    place.run("umount mnt", 0);
+    assert!(place.out("check tank").contains("nothing found"));
+}
+
 /// The kernel gives the number of a mount that is gone to the next one, whosever it is: who goes by the word of a daemon that is on its
 /// way out shows another pool.
 #[test]

@@ -140,6 +140,7 @@ impl Estate {
             since: greeting.since,
             read_only: None,
             memory: None,
+            devices: greeting.devices.clone(),
         };
         let held = Identity::hold(&greeting.device).ok();
         match held.filter(|(identity, _)| greeting.devices.contains(identity)) {

@@ -35,6 +35,17 @@ fn label() -> Label {
 }
 
 #[test]
+fn a_copy_has_an_id_of_its_own_where_the_label_has_the_feature() {
+    let mut label = Label { identity: Some(7), ..label() };
+    let parsed = Label::parse(&label.encode(0), 0, "here").unwrap();
+    assert_eq!((parsed.identity, parsed.id()), (None, 0x1234));
+    label.features.add(Feature::Identity);
+    let parsed = Label::parse(&label.encode(1), 1, "here").unwrap();
+    assert_eq!((parsed.identity, parsed.id(), parsed.pool), (Some(7), 7, 0x1234));
+    assert_eq!(parsed, label);
+}
+
+#[test]
 fn cache_devices_are_named_where_the_label_has_the_feature() {
     let row = |cache| CacheRow { cache, zone_size: 1 << 26, name: format!("/dev/fast{cache}") };
     let mut label = Label { caches: vec![row(5), row(6)], ..label() };
