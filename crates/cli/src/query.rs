@@ -468,7 +468,11 @@ fn status(live: &Live) -> Value {
     row
 }
 
-/// Files that lost changes when a server of this mount died.
+/// Why a file lost changes: the words of `pool status --json`.
+const SERVER_KILLED: &str = "server killed";
+pub const NOT_WRITTEN_BACK: &str = "not written back";
+
+/// Files that lost changes: when a server of this mount died, or because what the kernel wrote back could not be stored.
 fn lost_files(live: &Live) -> Value {
     // Looked at by what has it open for a mount, and by nobody else.
     let fs = live.fs.get();
@@ -477,9 +481,13 @@ fn lost_files(live: &Live) -> Value {
         // The number has a key of its own.
         Some(said.rsplit_once(" (inode ").map_or(said.clone(), |(path, _)| path.to_owned()))
     };
-    let row = |ino: u64| json!({"inode": ino, "path": path(ino)});
-    let files = fs.map_or_else(Vec::new, |fs| fs.lost_files());
-    files.into_iter().take(LOST_FILES_MAX).map(row).collect()
+    let row =
+        |(ino, reason): (u64, &'static str)| json!({"inode": ino, "path": path(ino), "reason": reason});
+    let killed = fs.map_or_else(Vec::new, |fs| fs.lost_files());
+    let unwritten = fs.map_or_else(Vec::new, |fs| fs.unwritten_files());
+    let files = killed.into_iter().map(|ino| (ino, SERVER_KILLED));
+    let files = files.chain(unwritten.into_iter().map(|ino| (ino, NOT_WRITTEN_BACK)));
+    files.take(LOST_FILES_MAX).map(row).collect()
 }
 
 /// Of more files only so many are named.

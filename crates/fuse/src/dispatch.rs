@@ -64,7 +64,10 @@ impl Handler for Dispatch {
             if call.header.resent() { self.answer_resent(call, reply) } else { self.answer(call, reply) };
         // Refused or not: a part of it may have been done.
         self.tell_of_set_ids(call, reply);
-        answer?;
+        if let Err(errno) = answer {
+            self.note_unwritten(call, errno);
+            return Err(errno);
+        }
         self.tell_cache_of_loss(call)?;
         self.keep_promises(call)
     }
@@ -391,7 +394,25 @@ impl Dispatch {
             self.drop_capabilities(node)?;
         }
         let size = self.fs.write(node, write.offset, write.data, WriteFlags { append, kill_suidgid })?;
+        // The kernel looks at no number in the answer to what it writes back.
+        if write.write_flags & proto::write::CACHE != 0 && size as usize != write.data.len() {
+            return Err(Errno(libc::ENOSPC));
+        }
         Ok(reply.bytes(&proto::WriteOut { size, padding: 0 }.encode()))
+    }
+
+    /// What the kernel could not write back it takes for written, and shows to readers for as long as it keeps the pages. They are to find
+    /// what is stored.
+    fn note_unwritten(&self, call: &Call<'_>, errno: Errno) {
+        let Request::Write(write) = *call.request else { return };
+        if write.write_flags & proto::write::CACHE == 0 {
+            return;
+        }
+        self.fs.note_unwritten(self.ino(call.header.nodeid), errno);
+        if let Some(launderer) = &self.launderer {
+            let end = write.offset.saturating_add(write.data.len() as u64);
+            launderer.launder_later(call.header.nodeid, write.offset..end);
+        }
     }
 
     fn copy(&self, from: Ino, copy: &proto::CopyFileRangeIn, wide: bool, reply: &mut Reply) -> Answer {

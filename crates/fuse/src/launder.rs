@@ -19,6 +19,7 @@
 use crate::handover;
 use crate::notify::Notifier;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -33,6 +34,8 @@ pub(crate) const ORDERS: &str = "orders";
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest wait for others that have something laundered. All lanes of a ring may wait so long for the one whose WRITEs need a lane.
 const QUEUE_PATIENCE: Duration = Duration::from_millis(5);
+/// Files with orders that are still to be given, at most.
+const LATER_MAX: usize = 4096;
 /// Orders that nobody waits for and that are unanswered, at most. Their answers fit the socket.
 const ORDERS_AHEAD: usize = 64;
 /// The wait for a helper that did not answer in time before.
@@ -48,6 +51,8 @@ pub struct Launderer {
     connection: File,
     program: Box<dyn Fn() -> Command + Send + Sync>,
     helper: Mutex<Option<Helper>>,
+    /// Orders that nobody waits for, by node. A leaf lock.
+    later: Mutex<BTreeMap<u64, Range<u64>>>,
 }
 
 struct Helper {
@@ -61,27 +66,57 @@ struct Helper {
 impl Launderer {
     /// `program` makes the command of a process that calls [`crate::forget::run`]; `connection` is the mount's `/dev/fuse`.
     pub fn new(connection: File, program: impl Fn() -> Command + Send + Sync + 'static) -> Self {
-        Launderer { connection, program: Box::new(program), helper: Mutex::new(None) }
+        Launderer {
+            connection,
+            program: Box::new(program),
+            helper: Mutex::default(),
+            later: Mutex::default(),
+        }
     }
 
     /// The kernel writes back what was stored in this range of a file before, and drops the range from its cache. The end may be
     /// [`u64::MAX`]. False: it did not within the time limit, or could not be asked.
     pub fn launder(&self, node: u64, range: Range<u64>) -> bool {
-        self.order(node, range, 0, |helper| helper.settle(PATIENCE)).unwrap_or(false)
+        let done = self
+            .helper
+            .try_lock_for(QUEUE_PATIENCE)
+            .and_then(|mut place| self.order(&mut place, node, &range, 0, |helper| helper.settle(PATIENCE)));
+        self.give_later();
+        done.unwrap_or(false)
     }
 
-    /// The same some time later. For threads whose answer the kernel may wait for.
+    /// The same some time later, for threads whose answer the kernel may wait for. Ranges of one file become one range.
     pub fn launder_later(&self, node: u64, range: Range<u64>) {
-        if self.order(node, range, ORDERS_AHEAD, |_| Ok(true)).is_none() {
-            log::warn!("fuse: the kernel keeps its pages of node {node}: the helper process is busy");
+        {
+            let mut later = self.later.lock();
+            if later.len() >= LATER_MAX && !later.contains_key(&node) {
+                return log::warn!("fuse: the kernel keeps its pages of node {node}: too many others wait");
+            }
+            let all = later.entry(node).or_insert(range.clone());
+            *all = all.start.min(range.start)..all.end.max(range.end);
+        }
+        self.give_later();
+    }
+
+    /// Gives the orders that nobody waits for. Another thread that has the helper comes here when it is done.
+    fn give_later(&self) {
+        while !self.later.lock().is_empty() {
+            let Some(mut place) = self.helper.try_lock() else { return };
+            let Some((node, range)) = self.later.lock().pop_first() else { return };
+            if self.order(&mut place, node, &range, ORDERS_AHEAD, |_| Ok(true)).is_none() {
+                // The helper is busy, or could not be started: the next caller tries again.
+                self.later.lock().entry(node).or_insert(range);
+                return;
+            }
         }
     }
 
     /// Gives an order while no more than `ahead` are unanswered, and `waits` for the answer. `None`: it was not given.
     fn order(
         &self,
+        place: &mut Option<Helper>,
         node: u64,
-        range: Range<u64>,
+        range: &Range<u64>,
         ahead: usize,
         waits: impl Fn(&mut Helper) -> io::Result<bool>,
     ) -> Option<bool> {
@@ -90,7 +125,6 @@ impl Launderer {
         }
         let len = if range.end == u64::MAX { 0 } else { range.end - range.start };
         let order = Order { node, offset: range.start, len }.encode();
-        let mut place = self.helper.try_lock_for(QUEUE_PATIENCE)?;
         // A helper that ended is replaced, once.
         for _ in 0..2 {
             let helper = match place.as_mut() {

@@ -1,5 +1,5 @@
-//! Files that programs change through shared mappings, or past the kernel's cache: a real mount of a file system on a simulated device, with the process that has
-//! the kernel write back.
+//! Files that programs change through shared mappings, or past the kernel's cache: a real mount of a file system on a simulated device,
+//! with the process that has the kernel write back.
 //!
 //! Programs that map files are processes of their own: a page fault that waits for an answer holds the lock of its process's memory,
 //! and the threads that answer need theirs.
@@ -30,7 +30,8 @@ const LAUNDERS: &str = "TERRANE_TEST_LAUNDERS";
 const PROGRAM: &str = "TERRANE_TEST_PROGRAM";
 const DIR: &str = "TERRANE_TEST_DIR";
 type Program = fn(&Path);
-const PROGRAMS: [(&str, Program); 3] = [("holes", holes), ("copier", copier), ("asynchronous", asynchronous)];
+const PROGRAMS: [(&str, Program); 4] =
+    [("holes", holes), ("copier", copier), ("asynchronous", asynchronous), ("full", full)];
 const MIB: u64 = 1 << 20;
 
 /// This program, as the helper process of a mount.
@@ -66,6 +67,7 @@ fn the_program_that_maps() {
 /// A mount with its session in the background.
 struct Mounted {
     dir: PathBuf,
+    fs: Arc<Fs>,
     /// Without it nothing is ever committed.
     _objects: Arc<Objects>,
     handle: UnmountHandle,
@@ -89,12 +91,12 @@ impl Mounted {
         };
         let (objects, fs) = file_system();
         let handle = session.unmount_handle();
-        let mut dispatch = Dispatch::new(fs, &options, Arc::default());
+        let mut dispatch = Dispatch::new(Arc::clone(&fs), &options, Arc::default());
         if with_helper {
             dispatch = dispatch.with_launderer(Launderer::new(session.device().unwrap(), helper));
         }
         let session = std::thread::spawn(move || session.run(&dispatch));
-        Some(Mounted { dir, _objects: objects, handle, session: Some(session) })
+        Some(Mounted { dir, fs, _objects: objects, handle, session: Some(session) })
     }
 
     fn end(mut self) {
@@ -117,7 +119,7 @@ impl Drop for Mounted {
 }
 
 fn file_system() -> (Arc<Objects>, Arc<Fs>) {
-    let config = SimConfig { zone_count: 64, zone_size: 4 << 20, ..SimConfig::default() };
+    let config = SimConfig { zone_count: 64, zone_size: 1 << 20, ..SimConfig::default() };
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(SimDevice::new(config).unwrap())];
     let options = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
     let create = CreateOptions::named("test");
@@ -306,6 +308,64 @@ fn asynchronous(dir: &Path) {
 fn a_write_past_the_cache_is_found_by_whoever_reads_through_it() {
     let Some(mounted) = Mounted::start("asynchronous", "", true) else { return };
     run("asynchronous", &mounted.dir);
+    mounted.end();
+}
+
+/// Stores into a mapping for which there is no room, and ends without asking whether it was stored.
+fn full(dir: &Path) {
+    let file = new_file(dir.join("f"), 0);
+    // It reserves nothing.
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 12 * MIB).unwrap();
+    let mut seed = 1u64;
+    let mut noise = vec![0u8; 1 << 20];
+    let mut stir = |noise: &mut Vec<u8>| {
+        for word in noise.as_chunks_mut().0 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *word = (seed ^ seed >> 29).to_le_bytes();
+        }
+    };
+    let other = new_file(dir.join("fill"), 0);
+    let mut at = 0;
+    loop {
+        stir(&mut noise);
+        match other.write_at(&noise, at) {
+            Ok(bytes) => at += bytes as u64,
+            Err(error) => break assert_eq!(error.raw_os_error(), Some(libc::ENOSPC)),
+        }
+    }
+    let map = Mapping::new(&file);
+    for part in 0..12 {
+        stir(&mut noise);
+        map.store(part << 20, &noise);
+    }
+}
+
+#[test]
+fn stores_for_which_there_is_no_room_are_told_and_not_shown() {
+    let Some(mounted) = Mounted::start("full", "", true) else { return };
+    run("full", &mounted.dir);
+    let file = File::open(mounted.dir.join("f")).unwrap();
+    let ino = mounted.fs.lookup(mounted.fs.root(), b"f").unwrap().ino;
+    assert_eq!(mounted.fs.unwritten_files(), [ino]);
+    // What readers see is what is stored, once the helper has had its time.
+    let since = Instant::now();
+    loop {
+        let mut stored = Vec::new();
+        (0..12).for_each(|part| mounted.fs.read(ino, part * MIB, 1 << 20, &mut stored).unwrap());
+        let mut shown = vec![0; 12 << 20];
+        file.read_exact_at(&mut shown, 0).unwrap();
+        if shown == stored {
+            break;
+        }
+        assert!(since.elapsed() < Duration::from_secs(20), "the kernel shows what is not stored");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Nobody was told so far.
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::ENOSPC));
+    file.sync_all().unwrap();
+    assert_eq!(mounted.fs.clear_losses(), 1);
+    assert!(mounted.fs.unwritten_files().is_empty());
+    drop(file);
     mounted.end();
 }
 

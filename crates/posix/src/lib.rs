@@ -16,6 +16,7 @@
 //! | `file` | bytes, holes, sizes |
 //! | `link`, `rename` | more names, fewer names, moved names |
 //! | `loss` | what a dead server lost, and who was told |
+//! | `unwritten` | what the kernel's cache could not write back |
 //! | `settle` | what directories give back when they lost names |
 //! | `unlinked` | objects without a name, and what a crash left of them |
 //! | `acl` | access control lists: judged, kept one with the mode, inherited |
@@ -54,6 +55,7 @@ mod settle;
 mod siblings;
 mod types;
 mod unlinked;
+mod unwritten;
 mod widths;
 mod xattr;
 

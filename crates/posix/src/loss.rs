@@ -60,11 +60,13 @@ impl Fs {
         all.into_iter().filter(|ino| self.is_file(*ino)).collect()
     }
 
-    /// Somebody has read the list; nobody is told any more. Returns how many files were in it.
+    /// Somebody has read the list, and that of [`unwritten_files`](Self::unwritten_files); nobody is told any more. Returns how many files
+    /// were in them.
     pub fn clear_losses(&self) -> usize {
         let files = self.lost_files();
+        let unwritten = self.clear_unwritten();
         files.iter().for_each(|ino| self.forget_loss(*ino));
-        files.len()
+        files.len() + unwritten
     }
 
     /// Whether [`refuse_change`](Self::refuse_change) may refuse anything.
@@ -126,6 +128,7 @@ impl Fs {
     /// It holds nothing of what it held when changes were lost, it is gone, or somebody knows: nobody is told any more, and its number may
     /// get another one.
     pub(crate) fn forget_loss(&self, ino: Ino) {
+        self.unwritten.forget(ino);
         if let Some(losses) = &self.losses
             && losses.list.lock().remove(&ino).is_some()
         {

@@ -59,7 +59,7 @@ pub enum PoolCommand {
     Gc(gc::Gc),
     /// Forget a pool's name here, and touch nothing of the pool: also of one whose device is gone, or holds something else by now
     Forget(import::Forget),
-    /// Forget which files lost changes when a server was killed, once they were looked at
+    /// Forget which files lost changes, once they were looked at
     #[command(after_help = clear::HELP)]
     Clear(clear::Clear),
     /// Make a pool unrecognisable: its labels are wiped, and with them everything in it is lost
@@ -453,24 +453,28 @@ impl Status {
 }
 
 impl Status {
-    /// Files that lost changes with a server: named, or counted.
+    /// Files that lost changes: named, or counted.
     fn lost_files(&self, row: &Value) -> Vec<String> {
         let files = row["lost_files"].as_array().map(Vec::as_slice).unwrap_or_default();
         let pool = row["name"].as_str().unwrap_or("POOL");
         let one = |file: &Value| {
             let path = file["path"].as_str().unwrap_or("?").escape_debug().to_string();
-            format!(
-                "{path}: changes lost, its server was killed; look at it, then `terrane pool clear {pool}`"
-            )
+            let why = match file["reason"].as_str() {
+                Some(query::NOT_WRITTEN_BACK) => {
+                    "what a program stored through a mapping could not be written back"
+                }
+                _ => "its server was killed",
+            };
+            format!("{path}: changes lost, {why}; look at it, then `terrane pool clear {pool}`")
         };
         match (files.len(), self.verbose) {
             (0, _) => Vec::new(),
             (_, true) => files.iter().map(one).collect(),
             (1, false) => vec![format!(
-                "a file lost changes when its server was killed; `terrane pool status -v {pool}` names it"
+                "a file lost changes; `terrane pool status -v {pool}` names it and says why"
             )],
             (count, false) => vec![format!(
-                "{count} files lost changes when their server was killed; `terrane pool status -v {pool}` names them"
+                "{count} files lost changes; `terrane pool status -v {pool}` names them and says why"
             )],
         }
     }
