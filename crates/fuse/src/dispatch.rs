@@ -12,6 +12,7 @@ mod admin;
 mod askers;
 mod ioctl;
 mod loss;
+mod mapped;
 mod replay;
 mod seek;
 mod xattr;
@@ -25,6 +26,7 @@ use crate::reply::{DirReply, Errno, Reply, attr};
 use crate::session::{Call, Handler, Negotiated};
 use askers::Askers;
 pub use ioctl::{GET_WRITE_HINT, SET_WRITE_HINT};
+use mapped::MappedFiles;
 use std::sync::Arc;
 use std::time::Duration;
 use terrane_posix::{
@@ -42,6 +44,7 @@ pub struct Dispatch {
     metrics: Arc<Metrics>,
     askers: Askers,
     launderer: Option<Launderer>,
+    mapped: MappedFiles,
 }
 
 type Answer = Result<(), Errno>;
@@ -158,6 +161,7 @@ impl Dispatch {
             metrics,
             askers: Askers::default(),
             launderer: None,
+            mapped: MappedFiles::default(),
         }
     }
 
@@ -196,7 +200,10 @@ impl Dispatch {
                 Ok(list.iter().for_each(|one| fs.forget(self.ino(one.nodeid), one.nlookup)))
             }
             Request::Getattr => self.attr(fs.getattr(node)?, reply),
-            Request::Setattr(set) => self.attr(fs.setattr(node, &set_attr(&set), cred)?, reply),
+            Request::Setattr(set) => {
+                self.write_back_before_times(call.header.nodeid, &set);
+                self.attr(fs.setattr(node, &set_attr(&set), cred)?, reply)
+            }
             Request::Statx { .. } if !self.policy.birth_times => Err(ENOSYS),
             Request::Statx { .. } => Ok(attr::put_statx(reply, &fs.getattr(node)?, &self.policy)),
             Request::Readlink => Ok(reply.bytes(&fs.readlink(node)?)),
@@ -231,6 +238,7 @@ impl Dispatch {
             Request::Opendir(_) => Ok(attr::put_open(reply, self.policy.dir_flags())),
             Request::Release | Request::Releasedir => Ok(()),
             Request::Read(read) => {
+                self.mapped.read(call.header.nodeid, &read);
                 fs.read_as(node, read.offset, bounded(read.size, negotiated), reading(&read), reply.tail())
             }
             Request::Write(write) => self.write(call.header, node, &write, reply),
@@ -386,6 +394,7 @@ impl Dispatch {
     }
 
     fn write(&self, header: &Header, node: Ino, write: &WriteIn<'_>, reply: &mut Reply) -> Answer {
+        self.mapped.written(header.nodeid, write);
         // Otherwise the kernel has found the end itself, under its own lock.
         let append = self.appends_by_stale_size(header, node, write);
         let kill_suidgid = write.write_flags & proto::write::KILL_SUIDGID != 0;

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_fuse::{Dispatch, Launderer, MountOptions, Session, UnmountHandle};
@@ -30,8 +30,8 @@ const LAUNDERS: &str = "TERRANE_TEST_LAUNDERS";
 const PROGRAM: &str = "TERRANE_TEST_PROGRAM";
 const DIR: &str = "TERRANE_TEST_DIR";
 type Program = fn(&Path);
-const PROGRAMS: [(&str, Program); 4] =
-    [("holes", holes), ("copier", copier), ("asynchronous", asynchronous), ("full", full)];
+const PROGRAMS: [(&str, Program); 5] =
+    [("holes", holes), ("copier", copier), ("asynchronous", asynchronous), ("full", full), ("times", times)];
 const MIB: u64 = 1 << 20;
 
 /// This program, as the helper process of a mount.
@@ -309,6 +309,40 @@ fn a_write_past_the_cache_is_found_by_whoever_reads_through_it() {
     let Some(mounted) = Mounted::start("asynchronous", "", true) else { return };
     run("asynchronous", &mounted.dir);
     mounted.end();
+}
+
+fn times(dir: &Path) {
+    let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let path = dir.join("f");
+    let file = new_file(path.clone(), MIB);
+    let mtime = || fs::metadata(&path).unwrap().modified().unwrap();
+    for _ in 0..2 {
+        let map = Mapping::new(&file);
+        map.store(500_000, b"abc");
+        file.set_modified(past).unwrap();
+        drop(map);
+        file.sync_all().unwrap();
+        assert_eq!(mtime(), past, "stored before it was set");
+        let map = Mapping::new(&file);
+        map.store(500_000, b"xyz");
+        file.sync_all().unwrap();
+        assert!(mtime() > past, "stored after it was set");
+        drop(map);
+    }
+    let mut stored = [0; 3];
+    file.read_exact_at(&mut stored, 500_000).unwrap();
+    assert_eq!(&stored, b"xyz");
+}
+
+#[test]
+fn a_time_that_is_set_after_a_store_stays() {
+    for (name, words) in [("times", ""), ("times-least", "threads=3"), ("times-uring", "uring")] {
+        let Some(mounted) = Mounted::start(name, words, true) else { return };
+        let since = Instant::now();
+        run("times", &mounted.dir);
+        assert!(since.elapsed() < Duration::from_secs(9), "{words}: {:?}", since.elapsed());
+        mounted.end();
+    }
 }
 
 /// Stores into a mapping for which there is no room, and ends without asking whether it was stored.

@@ -4,7 +4,7 @@
 //! it is checked here once; whoever holds a `Request` may believe its shape, though not yet its meaning.
 
 use super::layouts::*;
-use super::{Dialect, Opcode};
+use super::{Dialect, Opcode, fattr};
 use std::fmt;
 use terrane_wire::Reader;
 
@@ -346,6 +346,14 @@ impl<'a> Body<'a> {
     }
 }
 
+impl SetattrIn {
+    /// A time of change is set that is not now, and no size: while a size is set the kernel sends no WRITE.
+    pub fn sets_past_mtime(&self) -> bool {
+        let asked = self.valid & (fattr::MTIME | fattr::MTIME_NOW | fattr::SIZE);
+        asked == fattr::MTIME
+    }
+}
+
 impl<'a> Request<'a> {
     /// Takes a whole message apart: header and request.
     pub fn parse(raw: &'a [u8], dialect: Dialect) -> Result<(Header, Request<'a>), ParseError> {
@@ -464,7 +472,11 @@ impl<'a> Request<'a> {
 
     /// Whether the answer may wait until the kernel has written back what it holds of a file, by WRITEs.
     pub fn waits_for_kernel(&self) -> bool {
-        matches!(self, Request::Lseek { .. })
+        match self {
+            Request::Lseek { .. } => true,
+            Request::Setattr(set) => set.sets_past_mtime(),
+            _ => false,
+        }
     }
 
     /// May wait for a transaction group: for its commit, for room in it, or for space in the pool. FORGET is one of

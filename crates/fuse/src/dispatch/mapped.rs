@@ -1,0 +1,102 @@
+//! Times that a program sets after it stored through a mapping.
+//!
+//! The kernel writes such stores back when it likes, and each WRITE sets the time of change to now: a time that a program set after its
+//! stores would be lost. So before such a time is set the kernel writes the file back ([`crate::launder`]).
+//!
+//! That drops the file's pages, which must not happen to every file that is unpacked. A shared mapping for writing takes a file that was
+//! opened for reading and writing, and fetches pages with its flags. So files are noted that were read that way through the page cache,
+//! or of which the page cache has written something. A file whose pages were all there before it was mapped is missed: it gets the time of
+//! the write-back.
+//!
+//! The notes are few and take no lock. One that is overwritten by another file's is such a miss.
+
+use super::Dispatch;
+use crate::proto::{self, ReadIn, SetattrIn, WriteIn};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const PLACES: usize = 4096;
+
+/// Files that may be mapped for writing, by node.
+pub(super) struct MappedFiles(Box<[AtomicU64]>);
+
+impl Default for MappedFiles {
+    fn default() -> Self {
+        MappedFiles((0..PLACES).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl MappedFiles {
+    fn place(&self, node: u64) -> Option<&AtomicU64> {
+        self.0.get(usize::try_from(node % PLACES as u64).ok()?)
+    }
+
+    pub fn read(&self, node: u64, read: &ReadIn) {
+        let flags = read.flags.cast_signed();
+        if flags & libc::O_ACCMODE == libc::O_RDWR && flags & libc::O_DIRECT == 0 {
+            self.note(node);
+        }
+    }
+
+    pub fn written(&self, node: u64, write: &WriteIn<'_>) {
+        if write.write_flags & proto::write::CACHE != 0 {
+            self.note(node);
+        }
+    }
+
+    fn note(&self, node: u64) {
+        if let Some(place) = self.place(node)
+            && place.load(Ordering::Relaxed) != node
+        {
+            place.store(node, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was noted; it is not any more.
+    fn take(&self, node: u64) -> bool {
+        self.place(node).is_some_and(|place| {
+            place.compare_exchange(node, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        })
+    }
+}
+
+impl Dispatch {
+    pub(super) fn write_back_before_times(&self, node: u64, set: &SetattrIn) {
+        if let Some(launderer) = &self.launderer
+            && set.sets_past_mtime()
+            && self.mapped.take(node)
+            && !launderer.launder(node, 0..u64::MAX)
+        {
+            self.mapped.note(node);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_be_mapped_for_writing_is_noted() {
+        let mapped = MappedFiles::default();
+        let read = |flags: i32| ReadIn {
+            fh: 0,
+            offset: 0,
+            size: 1,
+            read_flags: 0,
+            lock_owner: 0,
+            flags: flags.cast_unsigned(),
+            padding: 0,
+        };
+        mapped.read(7, &read(libc::O_RDONLY));
+        mapped.read(7, &read(libc::O_RDWR | libc::O_DIRECT));
+        let write =
+            |write_flags| WriteIn { offset: 0, write_flags, flags: libc::O_RDWR.cast_unsigned(), data: b"x" };
+        mapped.written(7, &write(0));
+        assert!(!mapped.take(7));
+        mapped.read(7, &read(libc::O_RDWR));
+        assert!(mapped.take(7) && !mapped.take(7));
+        mapped.written(7, &write(proto::write::CACHE));
+        assert!(!mapped.take(7 + PLACES as u64));
+        assert!(mapped.take(7));
+    }
+}
