@@ -263,7 +263,7 @@ impl Dispatch {
                 Ok(reply.bytes(&proto::LseekOut { offset }.encode()))
             }
             Request::CopyFileRange { copy, wide } => self.copy(node, &copy, wide, reply),
-            Request::Ioctl { ioctl, data } => self.ioctl(call.header, node, &ioctl, data, reply),
+            Request::Ioctl { ioctl, data } => self.ioctl(negotiated, call.header, node, &ioctl, data, reply),
 
             Request::Setxattr(set) => self.setxattr(negotiated, node, &set, cred),
             Request::Getxattr { name, size } => self.getxattr(negotiated, node, name, size, reply),

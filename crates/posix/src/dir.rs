@@ -12,6 +12,7 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hint;
 use crate::inode::{Inode, InodeRef, State};
+use crate::inode_flags;
 use crate::perm;
 use crate::types::{Attr, Cred, DirEntry, Ino, LINK_MAX, NAME_MAX, Reading, SYMLINK_MAX, mode};
 use std::sync::Arc;
@@ -276,6 +277,7 @@ impl Fs {
         if parent.find(name)?.is_some() {
             return Err(Errno::EEXIST);
         }
+        parent.check_takes_names()?;
         let is_dir = file.bits & mode::S_IFMT == mode::S_IFDIR;
         if is_dir && parent.attrs.zpl.links >= u64::from(LINK_MAX) {
             return Err(Errno::EMLINK);
@@ -331,7 +333,7 @@ impl Fs {
             crtime: now,
             links,
             rdev: file.rdev.map(u64::from),
-            flags: hint::inherited(parent, bits),
+            flags: hint::inherited(parent, bits) | inode_flags::inherited(parent, bits),
             symlink: inline.map(<[u8]>::to_vec),
             dxattr: default.and_then(|default| default.inherited(bits)),
             ..ZplAttrs::default()
@@ -367,6 +369,7 @@ impl Fs {
         let (object, attrs) = {
             let parent = dir.read();
             parent.check_live_dir()?;
+            parent.check_takes_names()?;
             self.new_object(&tx, (&dir, &parent), &file, 0, lists)?
         };
         // In the map before it is in the queue: draining destroys what is in the queue alone.

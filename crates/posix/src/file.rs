@@ -178,6 +178,7 @@ impl Fs {
         let offset = if flags.append { state.attrs.zpl.size } else { offset };
         let room = FILE_SIZE_MAX.checked_sub(offset).filter(|room| *room > 0).ok_or(Errno::EFBIG)?;
         let data = data.get(..usize::try_from(room).unwrap_or(usize::MAX)).unwrap_or(data);
+        state.check_writable(offset)?;
         let end = offset + data.len() as u64;
         let wanted = self.block_for(inode, end.max(state.attrs.zpl.size));
         if u64::from(wanted.unwrap_or(inode.object().block_size())) > reserved {
@@ -258,6 +259,7 @@ impl Fs {
         let inode = self.hold(ino)?;
         let tx = self.begin(self.resize_cost(&inode, 0)?, &[(&inode.claims, Need::attrs())])?;
         let mut state = inode.write();
+        state.check_changeable()?;
         self.resize(&tx, &inode, &mut state, 0)?;
         state.content_changed(self.now());
         self.save(&tx, &inode, &mut state)?;
@@ -294,6 +296,11 @@ impl Fs {
         }
         let cost = || Ok(Cost { frees: !allocates, ..Self::edges_cost(&inode) });
         let (tx, mut state) = self.begin_zeroing(&inode, cost)?;
+        if zeroes {
+            state.check_changeable()?
+        } else {
+            state.check_extensible()?
+        };
         let size = state.attrs.zpl.size;
         if zeroes && offset < size {
             inode.object().zero_range(&tx, offset, end.min(size) - offset)?;

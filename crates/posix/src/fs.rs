@@ -389,6 +389,7 @@ impl Fs {
         let resize = || set.size.map_or(Ok(Cost::NOTHING), |size| self.resize_cost(&inode, size));
         let chmod = set.mode.map_or(Ok(Cost::NOTHING), |_| self.chmod_cost(&inode))?;
         let (tx, mut state) = self.begin_zeroing(&inode, || Ok(sum([resize()?, chmod])))?;
+        state.check_settable(set)?;
         let now = stored(self.now());
         let before = state.attrs.mode();
         if let Some(bits) = set.mode {

@@ -25,6 +25,7 @@
 //! | `rewrite`, `rebirth` | records stored otherwise, or elsewhere, while nobody sees a difference |
 //! | `hint`, `siblings` | what somebody said about life times, and what those of other files tell |
 //! | `widths` | how large new dnodes are |
+//! | `inode_flags` | what chattr(1) forbids |
 //! | `perm` | what the kernel leaves of permissions |
 //!
 //! Every change follows one order: hold the inodes (which may read), begin the transaction (which may wait),
@@ -44,6 +45,7 @@ mod hidden;
 mod hint;
 mod indexes;
 mod inode;
+mod inode_flags;
 mod layouts;
 mod link;
 mod loss;
@@ -71,6 +73,7 @@ pub use attr::FLAG_XATTR;
 pub use errno::Errno;
 pub use fs::{Fs, Ledger};
 pub use hint::WRITE_HINT;
+pub use inode_flags::InodeFlags;
 pub use loss::Loss;
 pub use rewrite::{
     RecompressStatus, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus, RewriteStep,

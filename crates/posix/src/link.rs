@@ -45,6 +45,8 @@ impl Fs {
         if links >= u64::from(LINK_MAX) {
             return Err(Errno::EMLINK);
         }
+        file.check_changeable()?;
+        locked.get(dir.ino).check_takes_names()?;
         let now = stored(self.now());
         let parent = locked.get(dir.ino);
         parent.insert(&tx, name, Named { ino: inode.ino, kind })?;
@@ -96,6 +98,8 @@ impl Fs {
             if locked.get(dir.ino).find(name)?.map(|named| named.ino) != Some(inode.ino) {
                 continue;
             }
+            locked.get(dir.ino).check_gives_names()?;
+            locked.get(inode.ino).check_changeable()?;
             if wants_dir && !locked.get(inode.ino).is_empty_dir()? {
                 return Err(Errno::ENOTEMPTY);
             }

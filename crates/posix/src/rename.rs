@@ -166,8 +166,16 @@ impl Fs {
             return Ok(false);
         }
         locked.get(from.dir.ino).check_live_dir()?;
+        locked.get(from.dir.ino).check_gives_names()?;
+        locked.get(source.inode.ino).check_changeable()?;
         let new_parent = locked.get(to.dir.ino);
         new_parent.check_live_dir()?;
+        new_parent.check_takes_names()?;
+        if let Some(target) = &target {
+            new_parent.check_gives_names()?;
+            locked.get(target.inode.ino).check_changeable()?;
+        }
+        let new_parent = locked.get(to.dir.ino);
         let gains_dir = from.dir.ino != to.dir.ino && source.is_dir();
         let loses_dir = target.as_ref().is_some_and(Held::is_dir);
         if gains_dir && !loses_dir && new_parent.attrs.zpl.links >= u64::from(LINK_MAX) {
@@ -221,6 +229,7 @@ impl Fs {
             return Ok(false);
         }
         dir.check_live_dir()?;
+        dir.check_gives_names()?;
         if dir.respell(&tx, to.name)? {
             let now = stored(self.now());
             dir.names_changed(now);

@@ -237,6 +237,7 @@ impl Fs {
         if !namespace.is_for(&inode.read()) {
             return Err(Errno::EPERM);
         }
+        inode.read().check_changeable()?;
         if name == WRITE_HINT {
             return self.put_hint(&inode, Some(value), how);
         }
@@ -265,6 +266,7 @@ impl Fs {
             if !namespace.is_for(&state) {
                 return Err(Errno::EPERM);
             }
+            state.check_changeable()?;
             if name != WRITE_HINT && !Fs::may_have_xattrs(&inode, &state) {
                 return Err(Errno::ENODATA);
             }

@@ -316,6 +316,86 @@ fn writes_and_cuts_leave_their_time() {
 }
 
 #[test]
+fn what_chattr_forbids_is_refused_to_everybody() {
+    use terrane_posix::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, InodeFlags, SetXattr};
+    let mut m = machine();
+    let (file, dir, sub) = {
+        let (fs, root) = (m.fs(), m.fs().root());
+        let dir = fs.dir(root, "dir").ino;
+        (fs.file(dir, "file").ino, dir, fs.dir(dir, "sub").ino)
+    };
+    m.fs().put(file, 0, b"bytes");
+    let fs = m.fs();
+    let root = fs.root();
+    let flags = |immutable, append_only| InodeFlags { immutable, append_only, no_dump: false };
+    let set = |ino, flags| fs.set_inode_flags(ino, flags).unwrap();
+    // What changes a file, and its names; each is refused or not, and leaves all as it was.
+    let write = |offset| fs.write(file, offset, b"more", WriteFlags::default()).map(drop);
+    let touch = |mtime| {
+        let set = SetAttr { mtime: Some(mtime), ..SetAttr::default() };
+        fs.setattr(file, &set, &USER).map(drop)
+    };
+    type Change<'a> = &'a dyn Fn() -> Result<(), Errno>;
+    let others: [(&str, Change<'_>); 10] = [
+        ("write", &|| write(2)),
+        ("cut", &|| fs.setattr(file, &SetAttr { size: Some(2), ..SetAttr::default() }, &USER).map(drop)),
+        ("chmod", &|| {
+            fs.setattr(file, &SetAttr { mode: Some(0o600), ..SetAttr::default() }, &USER).map(drop)
+        }),
+        ("chown", &|| fs.setattr(file, &SetAttr { uid: Some(1), ..SetAttr::default() }, &USER).map(drop)),
+        ("utimes", &|| touch(SetTime::At(Time::default()))),
+        ("punch", &|| fs.fallocate(file, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 0, 2)),
+        ("setxattr", &|| fs.setxattr(file, b"user.x", b"y", SetXattr::default(), &USER)),
+        ("link", &|| fs.link(file, root, b"link").map(drop)),
+        ("rename", &|| fs.rename(dir, b"file", root, b"moved", 0)),
+        ("unlink", &|| fs.unlink(dir, b"file")),
+    ];
+    for flags in [flags(true, false), flags(false, true), flags(true, true)] {
+        set(file, flags);
+        assert_eq!(fs.inode_flags(file), Ok(flags));
+        for (what, change) in &others {
+            assert_eq!(change(), Err(Errno::EPERM), "{what} with {flags:?}");
+        }
+        let adds = if flags.immutable { Err(Errno::EPERM) } else { Ok(()) };
+        assert_eq!(write(fs.getattr(file).unwrap().size), adds, "{flags:?}");
+        assert_eq!((touch(SetTime::Now), fs.fallocate(file, 0, 0, 20)), (adds, adds));
+        assert_eq!(&fs.bytes(file)[..5], b"bytes");
+    }
+    set(file, InodeFlags::default());
+    // Of a directory.
+    for flags in [flags(true, false), flags(false, true)] {
+        set(dir, flags);
+        let adds = if flags.immutable { Err(Errno::EPERM) } else { Ok(()) };
+        let name = format!("{flags:?}");
+        assert_eq!(fs.create(dir, name.as_bytes(), 0o644, &USER).map(drop), adds);
+        assert_eq!(fs.mkdir(dir, format!("{name}2").as_bytes(), 0o755, &USER).map(drop), adds);
+        assert_eq!(fs.link(file, dir, format!("{name}3").as_bytes()).map(drop), adds);
+        assert_eq!(fs.unlink(dir, b"file"), Err(Errno::EPERM));
+        assert_eq!(fs.rmdir(dir, b"sub"), Err(Errno::EPERM));
+        assert_eq!(fs.rename(dir, b"file", root, b"out", 0), Err(Errno::EPERM));
+        fs.file(root, &name);
+        assert_eq!(
+            fs.rename(root, name.as_bytes(), dir, b"file", 0),
+            Err(Errno::EPERM),
+            "it would replace one"
+        );
+        assert_eq!(
+            fs.create(sub, name.as_bytes(), 0o644, &USER).map(drop),
+            Ok(()),
+            "what is in it is its own"
+        );
+    }
+    // They are kept; one of them is passed on.
+    set(dir, InodeFlags { no_dump: true, ..flags(false, true) });
+    let new = fs.file(dir, "new").ino;
+    assert_eq!(fs.inode_flags(new), Ok(InodeFlags { no_dump: true, ..InodeFlags::default() }));
+    let link = fs.symlink(root, b"symlink", b"x", &USER).unwrap().ino;
+    assert_eq!(fs.inode_flags(link), Err(Errno::ENOTTY));
+    m.remount();
+    assert_eq!(m.fs().inode_flags(dir), Ok(InodeFlags { no_dump: true, ..flags(false, true) }));
+}
+
+#[test]
 fn access_times_follow_the_mount_and_the_file() {
     use terrane_posix::{AccessTimes, Reading};
     let m = machine();

@@ -8,7 +8,8 @@
 use super::{Answer, Dispatch, EINVAL, admin};
 use crate::proto::{Header, IoctlIn, IoctlOut};
 use crate::reply::{Errno, Reply};
-use terrane_posix::{Hint, Ino};
+use crate::session::Negotiated;
+use terrane_posix::{Hint, Ino, InodeFlags};
 
 /// `_IOR('T', 0xf0, u64)`: what was said of this file or directory; 0: nothing.
 pub const GET_WRITE_HINT: u32 = 0x8008_54f0;
@@ -18,6 +19,47 @@ pub const SET_WRITE_HINT: u32 = 0x4008_54f1;
 /// `FITRIM`, `_IOWR('X', 121, struct fstrim_range)`: start, length, and the least length of a piece, in bytes.
 const TRIM: u32 = 0xc018_5879;
 
+/// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`: 32 bits, whatever the numbers say.
+const GET_FLAGS: u32 = 0x8008_6601;
+const SET_FLAGS: u32 = 0x4008_6602;
+/// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`: `struct fsxattr`, 28 bytes, flags first.
+const GET_XFLAGS: u32 = 0x801c_581f;
+const SET_XFLAGS: u32 = 0x401c_5820;
+/// From this minor version on (Linux 5.14) the kernel has judged who may set flags, and which.
+const MINOR_JUDGED: u32 = 34;
+
+/// Which bit means what in one of the two calls.
+struct Bits {
+    immutable: u32,
+    append_only: u32,
+    no_dump: u32,
+}
+
+/// `FS_IMMUTABLE_FL` and the like.
+const FLAGS: Bits = Bits { immutable: 0x10, append_only: 0x20, no_dump: 0x40 };
+/// `FS_XFLAG_IMMUTABLE` and the like.
+const XFLAGS: Bits = Bits { immutable: 0x08, append_only: 0x10, no_dump: 0x80 };
+
+impl Bits {
+    fn bits_of(&self, flags: InodeFlags) -> u32 {
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        bit(flags.immutable, self.immutable)
+            | bit(flags.append_only, self.append_only)
+            | bit(flags.no_dump, self.no_dump)
+    }
+
+    /// `EOPNOTSUPP`: a flag that means nothing here. To keep it would be a promise.
+    fn flags_of(&self, bits: u32) -> Result<InodeFlags, Errno> {
+        let has = |bit| bits & bit != 0;
+        let flags = InodeFlags {
+            immutable: has(self.immutable),
+            append_only: has(self.append_only),
+            no_dump: has(self.no_dump),
+        };
+        if self.bits_of(flags) == bits { Ok(flags) } else { Err(Errno::EOPNOTSUPP) }
+    }
+}
+
 const ENOTTY: Errno = Errno(libc::ENOTTY);
 const EPERM: Errno = Errno(libc::EPERM);
 
@@ -25,6 +67,7 @@ impl Dispatch {
     /// `ENOTTY`: no number of ours. `EINVAL`: no hint has this number. `EPERM`: neither owner nor root.
     pub(super) fn ioctl(
         &self,
+        negotiated: &Negotiated,
         caller: &Header,
         node: Ino,
         call: &IoctlIn,
@@ -43,6 +86,22 @@ impl Dispatch {
                 self.fs.set_write_hint(node, hint)?;
                 None
             }
+            GET_FLAGS => return self.show_flags(node, call, reply),
+            SET_FLAGS => {
+                let bits = data.first_chunk().map(|bits| u32::from_le_bytes(*bits)).ok_or(EINVAL)?;
+                self.set_flags(negotiated, node, FLAGS.flags_of(bits)?)?;
+                None
+            }
+            GET_XFLAGS => return self.show_xflags(node, call, reply),
+            SET_XFLAGS => {
+                let (bits, rest) = data.split_first_chunk().ok_or(EINVAL)?;
+                // Neither extent sizes nor projects.
+                if rest.iter().any(|byte| *byte != 0) {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                self.set_flags(negotiated, node, XFLAGS.flags_of(u32::from_le_bytes(*bits))?)?;
+                None
+            }
             TRIM if !admin::is_admin(caller) => return Err(EPERM),
             TRIM => return self.trim(data, reply),
             _ => return Err(ENOTTY),
@@ -56,6 +115,23 @@ impl Dispatch {
 }
 
 impl Dispatch {
+    fn show_flags(&self, node: Ino, call: &IoctlIn, reply: &mut Reply) -> Answer {
+        let bits = FLAGS.bits_of(self.fs.inode_flags(node)?);
+        put_result(reply, &bits.to_le_bytes(), call)
+    }
+
+    fn show_xflags(&self, node: Ino, call: &IoctlIn, reply: &mut Reply) -> Answer {
+        let bits = XFLAGS.bits_of(self.fs.inode_flags(node)?);
+        put_result(reply, &bits.to_le_bytes(), call)
+    }
+
+    fn set_flags(&self, negotiated: &Negotiated, node: Ino, flags: InodeFlags) -> Answer {
+        if negotiated.minor < MINOR_JUDGED {
+            return Err(ENOTTY);
+        }
+        self.fs.set_inode_flags(node, flags)
+    }
+
     /// For `fstrim`. Space of emptied zones is given back as groups are committed, so nothing is left to be given back: a commit, and no
     /// bytes.
     fn trim(&self, range: &[u8], reply: &mut Reply) -> Answer {
@@ -65,6 +141,18 @@ impl Dispatch {
         [start, &[0; 8], least].iter().for_each(|word| reply.bytes(*word));
         Ok(())
     }
+}
+
+/// As many bytes as the call takes, zeros where nothing is said.
+fn put_result(reply: &mut Reply, said: &[u8], call: &IoctlIn) -> Answer {
+    let len = usize::try_from(call.out_size).map_err(|_| EINVAL)?;
+    if !(said.len()..=64).contains(&len) {
+        return Err(EINVAL);
+    }
+    reply.bytes(&IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 }.encode());
+    reply.bytes(said);
+    reply.bytes(&vec![0; len - said.len()]);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -79,6 +167,42 @@ mod tests {
         for (number, call, direction) in [(0xf0, GET_WRITE_HINT, 2), (0xf1, SET_WRITE_HINT, 1)] {
             assert_eq!(call, direction << 30 | 8 << 16 | u32::from(b'T') << 8 | number);
         }
+    }
+
+    #[test]
+    fn flags_are_set_and_shown_by_both_calls() {
+        let (dispatch, fs) = served_with(&[]);
+        let ino = fs.create(fs.root(), b"file", 0o644, &Cred::default()).unwrap().ino;
+        let call = |agreed: &Negotiated, cmd, data: &[u8], out_size| {
+            let in_size = data.len() as u32;
+            let ioctl = IoctlIn { fh: 0, flags: 0, cmd, arg: 0x1000, in_size, out_size };
+            ask_about(&dispatch, ino, agreed, false, Request::Ioctl { ioctl, data })
+        };
+        let fsx = |bits: u32| [&bits.to_le_bytes()[..], &[0; 24]].concat();
+        let said = |bytes: &[u8]| Ok([&[0; 16][..], bytes].concat());
+        assert_eq!(call(&AGREED, GET_FLAGS, &[], 4), said(&[0; 4]));
+        assert_eq!(call(&AGREED, SET_FLAGS, &0x70u32.to_le_bytes(), 0), said(&[]));
+        assert_eq!(call(&AGREED, GET_FLAGS, &[], 4), said(&0x70u32.to_le_bytes()));
+        assert_eq!(call(&AGREED, GET_FLAGS, &[], 8), said(&0x70u64.to_le_bytes()));
+        assert_eq!(call(&AGREED, GET_XFLAGS, &[], 28), said(&fsx(0x98)));
+        let flags = InodeFlags { append_only: true, ..InodeFlags::default() };
+        assert_eq!(call(&AGREED, SET_XFLAGS, &fsx(0x10), 0), said(&[]));
+        assert_eq!(fs.inode_flags(ino), Ok(flags));
+        let mut project = fsx(0);
+        project[12] = 1;
+        for (cmd, data) in [(SET_FLAGS, vec![8, 0, 0, 0]), (SET_XFLAGS, fsx(0x20)), (SET_XFLAGS, project)] {
+            assert_eq!(
+                call(&AGREED, cmd, &data, 0),
+                Err(Errno::EOPNOTSUPP),
+                "what is not obeyed is not taken"
+            );
+        }
+        assert_eq!(call(&AGREED, SET_FLAGS, &[1, 2], 0), Err(EINVAL));
+        assert_eq!(call(&AGREED, GET_FLAGS, &[], 2), Err(EINVAL));
+        // Nobody has judged who may.
+        let old = Negotiated { minor: MINOR_JUDGED - 1, ..AGREED };
+        assert_eq!(call(&old, SET_FLAGS, &[0; 4], 0), Err(ENOTTY));
+        assert_eq!(fs.inode_flags(ino), Ok(flags));
     }
 
     #[test]

@@ -119,6 +119,7 @@ impl Fs {
         let cost = {
             let state = inode.read();
             check_type(&state)?;
+            state.check_changeable()?;
             if list == List::Default && !state.attrs.is_dir() {
                 return if acl.is_some() { Err(Errno::EACCES) } else { Ok(()) };
             }

@@ -1,0 +1,124 @@
+//! Inode flags: what chattr(1) sets and lsattr(1) shows.
+//!
+//! They are bits of an inode's flags, with OpenZFS's numbers. The kernel knows nothing of them, whatever it checks besides: so they are
+//! obeyed here, for root as for others, and errors are those of ext4 wherever there is a request to refuse. Only who may set them is
+//! the kernel's to judge. What is done to how files are stored (rewrites, collection) changes nothing that they protect.
+
+use crate::attr::{Attributes, stored};
+use crate::claims::Need;
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::inode::State;
+use crate::types::{Ino, SetAttr, SetTime, mode};
+use terrane_object::Cost;
+
+/// `ZFS_IMMUTABLE`, `ZFS_APPENDONLY`, `ZFS_NODUMP`.
+const IMMUTABLE: u64 = 1 << 36;
+const APPEND_ONLY: u64 = 1 << 38;
+const NO_DUMP: u64 = 1 << 39;
+const ALL: u64 = IMMUTABLE | APPEND_ONLY | NO_DUMP;
+
+/// Flags of a file or directory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InodeFlags {
+    /// `chattr +i`: nothing about it changes, names of a directory included.
+    pub immutable: bool,
+    /// `chattr +a`: bytes are added behind those that are there, names to those of a directory, and nothing else changes.
+    pub append_only: bool,
+    /// `chattr +d`: backups should leave it out. Nothing here goes by it, and new files take it from their directory.
+    pub no_dump: bool,
+}
+
+impl InodeFlags {
+    fn of(attrs: &Attributes) -> Self {
+        let has = |bit| attrs.zpl.flags & bit != 0;
+        InodeFlags { immutable: has(IMMUTABLE), append_only: has(APPEND_ONLY), no_dump: has(NO_DUMP) }
+    }
+
+    fn bits(self) -> u64 {
+        let bit = |is_set, bit| if is_set { bit } else { 0 };
+        bit(self.immutable, IMMUTABLE) | bit(self.append_only, APPEND_ONLY) | bit(self.no_dump, NO_DUMP)
+    }
+}
+
+/// Those that a new file with these permission bits begins with.
+pub(crate) fn inherited(parent: &State, bits: u32) -> u64 {
+    match bits & mode::S_IFMT {
+        mode::S_IFREG | mode::S_IFDIR => parent.attrs.zpl.flags & NO_DUMP,
+        _ => 0,
+    }
+}
+
+impl State {
+    fn has(&self, bits: u64) -> bool {
+        self.attrs.zpl.flags & bits != 0
+    }
+
+    fn unless(&self, bits: u64) -> Result<(), Errno> {
+        if self.has(bits) { Err(Errno::EPERM) } else { Ok(()) }
+    }
+
+    /// Its attributes, what it holds by now, and its names in directories.
+    pub fn check_changeable(&self) -> Result<(), Errno> {
+        self.unless(IMMUTABLE | APPEND_ONLY)
+    }
+
+    /// Bytes from `offset` on.
+    pub fn check_writable(&self, offset: u64) -> Result<(), Errno> {
+        self.unless(if offset < self.attrs.zpl.size { IMMUTABLE | APPEND_ONLY } else { IMMUTABLE })
+    }
+
+    /// Space, but not what is there: `fallocate` without holes and zeros.
+    pub fn check_extensible(&self) -> Result<(), Errno> {
+        self.unless(IMMUTABLE)
+    }
+
+    /// Of a directory: one name more.
+    pub fn check_takes_names(&self) -> Result<(), Errno> {
+        self.unless(IMMUTABLE)
+    }
+
+    /// Of a directory: one name less, or with another meaning.
+    pub fn check_gives_names(&self) -> Result<(), Errno> {
+        self.unless(IMMUTABLE | APPEND_ONLY)
+    }
+
+    /// `utimes` with the time as it is now is no change of attributes, and the change time alone is a cache's.
+    pub fn check_settable(&self, set: &SetAttr) -> Result<(), Errno> {
+        let is_said = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
+        let changes = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
+        match changes || is_said(set.atime) || is_said(set.mtime) {
+            true => self.check_changeable(),
+            false => self.unless(IMMUTABLE),
+        }
+    }
+}
+
+impl Fs {
+    /// `ENOTTY`: neither file nor directory.
+    pub fn inode_flags(&self, ino: Ino) -> Result<InodeFlags, Errno> {
+        let inode = self.hold(ino)?;
+        let state = inode.read();
+        check_type(&state)?;
+        Ok(InodeFlags::of(&state.attrs))
+    }
+
+    /// Whoever calls has judged who may. `ENOTTY`: neither file nor directory.
+    pub fn set_inode_flags(&self, ino: Ino, flags: InodeFlags) -> Result<(), Errno> {
+        let inode = self.hold(ino)?;
+        check_type(&inode.read())?;
+        let tx = self.begin(Cost::NOTHING, &[(&inode.claims, Need::attrs())])?;
+        let mut state = inode.write();
+        let zpl = &mut state.attrs.zpl;
+        zpl.flags = zpl.flags & !ALL | flags.bits();
+        zpl.ctime = stored(self.now());
+        self.save(&tx, &inode, &mut state)
+    }
+}
+
+fn check_type(state: &State) -> Result<(), Errno> {
+    match state.attrs.file_type() {
+        mode::S_IFREG | mode::S_IFDIR => Ok(()),
+        _ => Err(Errno::ENOTTY),
+    }
+}
