@@ -448,7 +448,7 @@ check_open_mount() {
         grep -q "$word" "$work/refused" || { cat "$work/refused"; return 1; }
     }
     chmod o+x "$work"
-    mkdir "$more"
+    mkdir -p "$more"
     mount_again no_default_permissions
     ! "${nobody[@]}" ls "$mnt" 2>/dev/null || return 1
     mount_again no_default_permissions allow_other
@@ -693,7 +693,7 @@ check_idmapped() {
     is_root || skip "only root maps users"
     local more=$work/more status=0
     chmod o+x "$work"
-    mkdir "$more"
+    mkdir -p "$more"
     cat >"$work/idmapped.py" <<'EOT'
 import ctypes, errno, fcntl, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
