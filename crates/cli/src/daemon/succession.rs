@@ -32,7 +32,9 @@ const BRAKE_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether the keeper is there.
 const KEEPER_LOOK: Duration = Duration::from_secs(1);
-/// The same after another one could not be started.
+/// So long one that was killed may still seem to listen.
+const KEEPER_DIES: Duration = Duration::from_millis(50);
+/// How often, after another one could not be started.
 const KEEPER_PAUSE: Duration = Duration::from_secs(30);
 
 /// What a new mount will leave with its holder.
@@ -266,9 +268,13 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, caller: &mut Caller) 
             shared.greeting.mountpoint.display()
         ));
     };
-    // A descriptor that was left is of no use where nobody has it any more.
-    if let Err(failure) = have_holder(shared) {
-        return Failure(format!("nobody would keep the mount, and it stays as it is: {failure}"));
+    // A descriptor that was left is of no use where nobody has it any more. One that was just killed listens for a moment longer; no
+    // caller on the mount waits for this pause.
+    for pause in [KEEPER_DIES, Duration::ZERO] {
+        if let Err(failure) = have_holder(shared) {
+            return Failure(format!("nobody would keep the mount, and it stays as it is: {failure}"));
+        }
+        std::thread::sleep(pause);
     }
     // Most of the work before callers have to wait.
     if let Err(errno) = shared.fs.sync() {
@@ -286,6 +292,10 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, caller: &mut Caller) 
     let read_only = read_only.or(facts.read_only);
     let facts = Facts { orderly: exported.is_ok(), read_only, ..facts.clone() };
     let outcome = exported.and_then(|()| holder::write_facts(page, &facts));
+    // The last moment at which another keeper can be given what there is.
+    if let Err(failure) = have_holder(shared) {
+        log::error!("nobody keeps the mount, and it ends with this process: {failure}");
+    }
     // There is no way back: requests were read that only a successor can ask for again.
     match outcome {
         Ok(()) => caller.answer(Ok(Value::Null)),
