@@ -294,6 +294,41 @@ check_keeper() {
     "$terrane" mount p "$mnt"
 }
 
+# Anyone who may read a damaged file can cause errors without end; the log has a few of each kind, and the number of the rest.
+check_log() {
+    command -v python3 >/dev/null || skip 'no python3'
+    need_image
+    local log=$TERRANE_STATE_DIR/p.log size before at mark=terrane-damage-$RANDOM-$RANDOM
+    { head -c 60000 /dev/urandom; printf %s "$mark"; head -c 40000 /dev/urandom; } >"$mnt/damaged"
+    "$terrane" umount "$mnt"
+    at=$(head -c 1G "$work/pool.img" | grep -abo "$mark" | head -n 1 | cut -d: -f1)
+    printf T | dd of="$work/pool.img" bs=1 seek="$at" conv=notrunc status=none
+    "$terrane" mount p "$mnt"
+    size=$(stat -c %s "$log")
+    python3 -c 'import os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+for _ in range(1000):
+    try: os.pread(fd, 1000, 0)
+    except OSError: pass' "$mnt/damaged"
+    size=$(($(stat -c %s "$log") - size))
+    [ "$size" -lt 40000 ] || { say "    1000 errors made $size bytes of log"; return 1; }
+    # A signal opens it again, for programs that rename it; the mount stands.
+    before=$(server)
+    mv "$log" "$log.old"
+    kill -HUP "$before"
+    until [ -e "$log" ] && grep -q 'opened again' "$log"; do sleep 0.02; done
+    kill -HUP "$(keeper "$before")"
+    until [ "$(grep -c 'opened again' "$log")" -ge 2 ]; do sleep 0.02; done
+    [ "$(server)" = "$before" ] || return 1
+    for _ in $(seq 50); do [ "$(readlink "/proc/$(keeper "$before")/fd/2")" = "$log" ] && break; sleep 0.02; done
+    [ "$(readlink "/proc/$(keeper "$before")/fd/2")" = "$log" ] || return 1
+    # A long one is moved aside while the mount stands.
+    head -c 2M /dev/zero | tr '\0' x >>"$log"
+    for _ in $(seq 50); do [ -e "$log.1" ] && break; sleep 0.1; done
+    [ "$(stat -c %s "$log")" -lt 100000 ] && [ "$(stat -c %s "$log.1")" -gt 2000000 ] || return 1
+    rm "$log.old" "$log.1" "$mnt/damaged"
+}
+
 # In a container with little memory: the server takes no more than its cgroup allows, and is not killed.
 check_cgroup() {
     is_root || skip 'not root'
@@ -667,6 +702,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_crash_on_loop check_restart_on_loop check_covered check_namespace check_silent check_keeper check_cgroup check_systemd check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_crash_on_loop check_restart_on_loop check_covered check_namespace check_silent check_keeper check_cgroup check_log check_systemd check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

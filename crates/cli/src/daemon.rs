@@ -20,6 +20,7 @@ use crate::failure::{Failure, Outcome};
 use crate::holder::{self, Facts, Holder, Legacy};
 use crate::idle;
 use crate::live::{self, Live, Target};
+use crate::logger;
 use crate::members;
 use crate::memory::{self, BYTES_MIN, Memory};
 use crate::metrics::{self, MountSide};
@@ -30,6 +31,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::{File, Permissions};
+use std::io::IsTerminal;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -455,7 +457,17 @@ fn answer_kernel(
 /// First gently, then out of the tree; who sends a signal again does not want to wait.
 fn leave_on_signals(mut signals: Signals, shared: &Shared) {
     let mut count = 0;
-    while signals.wait().next().is_some() {
+    // A terminal that is closed ends what runs in it; otherwise this signal means the log, as with other daemons.
+    let in_terminal = std::io::stdin().is_terminal();
+    loop {
+        let (hangups, ends): (Vec<i32>, Vec<i32>) =
+            signals.wait().partition(|signal| *signal == SIGHUP && !in_terminal);
+        if !hangups.is_empty() {
+            reopen_log();
+        }
+        if ends.is_empty() {
+            continue;
+        }
         count += 1;
         let outcome = match count {
             1 => leave(&mut signals, shared),
@@ -467,11 +479,20 @@ fn leave_on_signals(mut signals: Signals, shared: &Shared) {
     }
 }
 
+/// That of the keeper as well, which is the same file.
+fn reopen_log() {
+    let told = Holder::of_this_process().map_or(Ok(()), |holder| holder.reopen_log());
+    match logger::reopen().and(told) {
+        Ok(()) => log::info!("a signal: the log was opened again"),
+        Err(failure) => log::error!("a signal to open the log again: {failure}"),
+    }
+}
+
 fn leave(signals: &mut Signals, shared: &Shared) -> Result<(), MountError> {
     log::info!("a signal: unmounting {}", shared.unmount.path().display());
     let begun = Instant::now();
     while let Err(error) = shared.unmount_all() {
-        if begun.elapsed() > LEAVE_PATIENCE || signals.pending().next().is_some() {
+        if begun.elapsed() > LEAVE_PATIENCE || signals.pending().any(|signal| signal != SIGHUP) {
             log::warn!("{error}; it leaves the tree now and ends with its last user");
             return shared.places().iter().try_for_each(UnmountHandle::detach);
         }

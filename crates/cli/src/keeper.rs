@@ -14,6 +14,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::holder::{self, is_connection, is_device};
+use crate::logger;
 use crate::registry::Registry;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -61,6 +62,7 @@ enum Event {
     Ready,
     Signal(i32),
     Exited,
+    Reopen,
     Other,
 }
 
@@ -78,10 +80,11 @@ impl Event {
         if let (Some(_), Some((_, name))) = (value("FDSTOREREMOVE"), value("FDNAME")) {
             return Event::LetGo(name.to_owned());
         }
-        match (value("READY"), number("X_SIGNAL"), value("X_EXITED")) {
+        match (value("READY"), number("X_SIGNAL"), value("X_EXITED"), value("X_REOPEN")) {
             (Some(_), ..) => Event::Ready,
-            (_, Some(signal), _) => Event::Signal(signal),
-            (.., Some(_)) => Event::Exited,
+            (_, Some(signal), ..) => Event::Signal(signal),
+            (_, _, Some(_), _) => Event::Exited,
+            (.., Some(_)) => Event::Reopen,
             _ => Event::Other,
         }
     }
@@ -357,6 +360,11 @@ fn wait(
             Event::LetGo(name) if is_device(&name) => kept.retain(|(known, _)| *known != name),
             Event::LetGo(_) => {}
             Event::Ready => ready(),
+            Event::Reopen => {
+                if let Err(failure) = logger::reopen() {
+                    log::error!("{failure}");
+                }
+            }
             Event::Signal(signal) => {
                 if let Err(error) = process::signal(pid, signal) {
                     log::warn!("signal {signal} does not reach the server: {error}");
@@ -385,6 +393,7 @@ mod tests {
         assert!(matches!(Event::of("READY=1\nSTATUS=on /mnt", None), Event::Ready));
         assert!(matches!(Event::of("X_SIGNAL=15", None), Event::Signal(15)));
         assert!(matches!(Event::of("X_EXITED=1", None), Event::Exited));
+        assert!(matches!(Event::of("X_REOPEN=1", None), Event::Reopen));
         for words in ["", "FDSTOREREMOVE=1", "FDSTORE=1\nFDNAME=a", "FDSTORE=1", "X_SIGNAL=x", "NOTHING"] {
             assert!(matches!(Event::of(words, None), Event::Other), "{words}");
         }

@@ -8,18 +8,26 @@
 //! its level (`terrane_pool::gc=trace`, or shorter `pool::gc=trace`), or a module alone, for all of it. The longest module that
 //! matches decides.
 //!
+//! Of a daemon each kind of event has a bounded number of lines a minute ([`limit`]), and a log in the state directory is rotated at
+//! [`BYTES_MAX`], while it runs: so the two files there never take much more than twice that.
+//!
 //! Invariant: an event is one line, written by one call, so lines of several threads do not mix.
 
+mod limit;
+
 use crate::clock;
+use crate::failure::{Failure, Outcome};
+use limit::{LeftOut, Limiter};
 use log::kv::{self, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// Names of our crates begin with this; in directives it may be left out.
 const OURS: &str = "terrane_";
@@ -95,12 +103,20 @@ struct State {
     /// The pool a daemon serves.
     pool: Option<String>,
     file: Option<File>,
+    /// Where the file lies, or that which standard error is; `None` where it is no file of ours.
+    path: Option<PathBuf>,
 }
+
+/// A log in the state directory that is longer is rotated.
+pub const BYTES_MAX: u64 = 1 << 20;
+/// How often that is looked at, and what was left out is told.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 struct Lines;
 
 static LINES: Lines = Lines;
 static STATE: RwLock<Option<State>> = RwLock::new(None);
+static LIMITER: Mutex<Limiter> = Mutex::new(Limiter::new());
 static COUNTS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 
 /// The levels, and how many lines each has had.
@@ -125,15 +141,80 @@ impl Log for Lines {
         if let Some(count) = COUNTS.get(record.level() as usize - 1) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        let line = line(state.style, state.pool.as_deref(), &clock::now(), record);
+        let limiter = || LIMITER.lock().unwrap_or_else(PoisonError::into_inner);
+        // A command says what it has to say, and ends.
+        if state.style == Style::Sentence || limiter().passes(record, Instant::now()) {
+            state.write(record);
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+impl State {
+    fn write(&self, record: &Record<'_>) {
+        let line = line(self.style, self.pool.as_deref(), &clock::now(), record);
         // Nobody is left to be told if it fails.
-        let _ = match &state.file {
+        let _ = match &self.file {
             Some(file) => { file }.write_all(line.as_bytes()),
             None => std::io::stderr().write_all(line.as_bytes()),
         };
     }
 
-    fn flush(&self) {}
+    fn tell_of(&self, left_out: &LeftOut) {
+        let LeftOut { level, target, count, last } = left_out;
+        let fields = [("more", *count)];
+        let mut builder = Record::builder();
+        let builder = builder.level(*level).target(target).key_values(&fields);
+        self.write(
+            &builder.args(format_args!("{count} more of a kind were left out; the last: {last}")).build(),
+        );
+    }
+}
+
+/// Opens the file of a daemon's log again, by its path: for programs that rotate logs by renaming them.
+pub fn reopen() -> Outcome {
+    let mut state = STATE.write().unwrap_or_else(PoisonError::into_inner);
+    let Some((state, path)) = state.as_mut().and_then(|state| state.path.clone().map(|path| (state, path)))
+    else {
+        return Ok(());
+    };
+    let file = open(&path).map_err(Failure::io("opening the log", &path))?;
+    match &mut state.file {
+        Some(old) => *old = file,
+        None => terrane_fuse::process::replace_stderr(&file)
+            .map_err(Failure::io("pointing standard error at", &path))?,
+    }
+    Ok(())
+}
+
+/// Keeps a log short from now on, in a thread of its own: tells what was left out, and rotates the file if it is ours.
+pub fn watch(rotates: bool) -> Outcome {
+    let look = move || loop {
+        std::thread::sleep(LOOK_PERIOD);
+        let left_out = LIMITER.lock().unwrap_or_else(PoisonError::into_inner).settle(Instant::now());
+        let state = STATE.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(state) = state.as_ref() else { continue };
+        left_out.iter().for_each(|left_out| state.tell_of(left_out));
+        if let Some(path) = state.path.as_ref().filter(|_| rotates) {
+            // What could not be rotated is tried again; the log would be no place to say so.
+            let _ = rotate(path, BYTES_MAX);
+        }
+    };
+    std::thread::Builder::new().name("log".into()).spawn(look)?;
+    Ok(())
+}
+
+/// Moves what is in a log that is longer than this to a file beside it. The log itself stays the same file, since several processes have
+/// it open; lines that are written just then may be lost.
+fn rotate(path: &Path, bytes_max: u64) -> std::io::Result<()> {
+    if std::fs::metadata(path)?.len() <= bytes_max {
+        return Ok(());
+    }
+    let mut before = path.as_os_str().to_owned();
+    before.push(".1");
+    std::fs::copy(path, Path::new(&before))?;
+    OpenOptions::new().write(true).open(path)?.set_len(0)
 }
 
 /// Fields that a call gives beside its sentence.
@@ -217,14 +298,14 @@ fn filter(default: LevelFilter) -> (Filter, Vec<String>) {
 /// Begins to log, for a command that somebody waits for.
 pub fn start() {
     let (filter, strange) = filter(LevelFilter::Warn);
-    install(State { filter, style: Style::Sentence, pool: None, file: None }, &strange);
+    install(State { filter, style: Style::Sentence, pool: None, file: None, path: None }, &strange);
 }
 
-/// From now on as the daemon of a pool, into `file` if there is one.
-pub fn serve(pool: &str, file: Option<File>) {
+/// From now on as the daemon of a pool, into `file` if there is one. `path` is that of the file, or of what standard error is.
+pub fn serve(pool: &str, file: Option<File>, path: Option<PathBuf>) {
     let (filter, _) = filter(LevelFilter::Info);
     let style = if file.is_none() && stderr_is_the_journal() { Style::Journal } else { Style::Pairs };
-    install(State { filter, style, pool: Some(pool.to_owned()), file }, &[]);
+    install(State { filter, style, pool: Some(pool.to_owned()), file, path }, &[]);
 }
 
 /// Opens a log file to be appended to; what other programs do to it (rotate, truncate) does no harm.
@@ -299,6 +380,22 @@ mod tests {
         record(format_args!(""), &|record| {
             assert!(line(Style::Pairs, None, "NOW", record).ends_with(" msg=\"\"\n"));
         });
+    }
+
+    #[test]
+    fn a_long_log_is_moved_aside_and_stays_the_same_file() {
+        let path = std::env::temp_dir().join(format!("terrane-rotate-{}.log", std::process::id()));
+        let mut log = open(&path).unwrap();
+        log.write_all(b"first\n").unwrap();
+        rotate(&path, 6).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"first\n", "not longer than that");
+        rotate(&path, 5).unwrap();
+        log.write_all(b"second\n").unwrap();
+        let before = path.with_extension("log.1");
+        assert_eq!(std::fs::read(&before).unwrap(), b"first\n");
+        assert_eq!(std::fs::read(&path).unwrap(), b"second\n");
+        std::fs::remove_file(path).unwrap();
+        std::fs::remove_file(before).unwrap();
     }
 
     #[test]

@@ -14,6 +14,16 @@ pub fn leave_session() -> io::Result<()> {
     }
 }
 
+/// From now on what this process writes to standard error goes to `file`.
+pub fn replace_stderr(file: &File) -> io::Result<()> {
+    // SAFETY: dup2 touches no memory. The descriptor is open for as long as `file` is borrowed, and 2 is replaced in one step, so a
+    // thread that writes to it meanwhile reaches the old file or the new one.
+    match unsafe { libc::dup2(file.as_raw_fd(), libc::STDERR_FILENO) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 /// Has the kernel write back what it holds of the file system that `file` lies on.
 pub fn sync_fs(file: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as `file` is borrowed; the kernel reads and writes no memory of ours.

@@ -48,8 +48,8 @@ const DIR_VARIABLE: &str = "TERRANE_DIR";
 /// Set for the server: what `mount` shows as the source, if it is not the pool's name.
 const SOURCE_VARIABLE: &str = "TERRANE_SOURCE";
 const READY: &str = "ready\n";
-/// A log that is longer when a mount begins is begun anew.
-const LOG_BYTES_MAX: u64 = 1 << 20;
+/// Set for keeper and server: which file their standard error is.
+const LOG_VARIABLE: &str = "TERRANE_LOG";
 
 /// Mount a pool
 ///
@@ -69,7 +69,7 @@ pub struct Mount {
     /// All memory the daemon may take: cached blocks, dirty data, inodes, requests [default: an eighth of the machine's, at most half of what its cgroup may have, at most 4G]
     #[arg(long, value_name = "SIZE", value_parser = options::memory_size)]
     memory: Option<u64>,
-    /// Write events to this file, one line of key=value pairs each; RUST_LOG chooses which (info)
+    /// Write events to this file, one line of key=value pairs each; RUST_LOG chooses which (info), SIGHUP opens the file again
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Answer `GET /metrics` over HTTP there, for Prometheus; nobody is asked who they are
@@ -305,10 +305,7 @@ impl Mount {
         match role {
             Role::Command if !self.foreground => {
                 let ours = registry.log(&target.name);
-                // Only ours is begun anew when it is long.
-                let long = std::fs::metadata(&ours).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX);
-                let begin_anew = beside.log.is_none() && long;
-                let started = self.start_in_background(beside.log.as_ref().unwrap_or(&ours), begin_anew);
+                let started = self.start_in_background(beside.log.as_ref().unwrap_or(&ours));
                 drop(beginning);
                 started
             }
@@ -320,10 +317,17 @@ impl Mount {
                 }
                 // In the background standard error is the file already.
                 let log = beside.log.filter(|_| role == Role::Command);
-                let log = log
-                    .map(|path| logger::open(&path).map_err(Failure::io("opening the log", &path)))
+                let log = log.map(|path| std::path::absolute(&path).map_err(Failure::io("finding", &path)));
+                let log = log.transpose()?;
+                let file = log
+                    .as_ref()
+                    .map(|path| logger::open(path).map_err(Failure::io("opening the log", path)))
                     .transpose()?;
-                logger::serve(&target.name, log);
+                let path = log.or_else(|| given(LOG_VARIABLE).map(PathBuf::from));
+                // A file that was named is for others to rotate.
+                let rotates = path.as_ref() == Some(&registry.log(&target.name));
+                logger::serve(&target.name, file, path);
+                logger::watch(rotates)?;
                 let metrics = beside.metrics.map(|address| metrics::listen(&address)).transpose();
                 let metrics = match metrics {
                     // Not worth a mount that stands.
@@ -349,12 +353,10 @@ impl Mount {
         words.map(OsString::from).chain([self.dir.clone().into_os_string()]).collect()
     }
 
-    fn start_in_background(&self, log: &Path, begin_anew: bool) -> Outcome {
+    fn start_in_background(&self, log: &Path) -> Outcome {
         let file = logger::open(log).map_err(Failure::io("opening the log", log))?;
-        if begin_anew {
-            file.set_len(0).map_err(Failure::io("emptying the log", log))?;
-        }
         let mut command = this_program();
+        command.env(LOG_VARIABLE, std::path::absolute(log).map_err(Failure::io("finding", log))?);
         command.args(self.command_line()).env(ROLE_VARIABLE, ROLE_KEEPER).env_remove(ADOPT_VARIABLE);
         if let Some(helper) = &self.as_helper {
             command.env(SOURCE_VARIABLE, &helper.source);
@@ -384,7 +386,7 @@ impl Mount {
 
 /// The life of the keeper.
 fn keep(registry: Registry, target: Target, dir: PathBuf, words: &Words) -> Outcome {
-    logger::serve(&target.name, None);
+    logger::serve(&target.name, None, std::env::var_os(LOG_VARIABLE).map(PathBuf::from));
     terrane_fuse::process::leave_session()?;
     std::env::set_current_dir("/")?;
     let source = std::env::var_os(SOURCE_VARIABLE).unwrap_or_else(|| words.mount.source.clone().into());
