@@ -66,7 +66,8 @@ pub struct Mount {
     /// Stay in the foreground, and log to standard error; the mount ends with this process, unless systemd keeps it
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// All memory the daemon may take: cached blocks, dirty data, inodes, requests [default: an eighth of the machine's, at most half of what its cgroup may have, at most 4G]
+    /// All memory the daemon may take: cached blocks, dirty data, inodes, requests
+    /// [default: an eighth of the machine's, at most half of what its cgroup may have, at most 4G]
     #[arg(long, value_name = "SIZE", value_parser = options::memory_size)]
     memory: Option<u64>,
     /// Write events to this file, one line of key=value pairs each; RUST_LOG chooses which (info), SIGHUP opens the file again
