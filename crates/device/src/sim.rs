@@ -330,8 +330,8 @@ impl SimDevice {
         self.0.rules.zones().filter_map(|zone| self.0.rules.report(zone).ok()).collect()
     }
 
-    /// An independent copy of this device alone at this moment: contents, what is pending, faults, chance, the planned power cut. Costs a few
-    /// words for each zone and pending command.
+    /// An independent copy of this device alone at this moment: contents, what is pending, faults, chance, the planned power cut. Costs a
+    /// few words for each zone and pending command.
     pub fn snapshot(&self) -> SimDevice {
         self.copy(&self.medium())
     }
