@@ -481,8 +481,7 @@ fn lost_files(live: &Live) -> Value {
         // The number has a key of its own.
         Some(said.rsplit_once(" (inode ").map_or(said.clone(), |(path, _)| path.to_owned()))
     };
-    let row =
-        |(ino, reason): (u64, &'static str)| json!({"inode": ino, "path": path(ino), "reason": reason});
+    let row = |(ino, reason): (u64, &'static str)| json!({"inode": ino, "path": path(ino), "reason": reason});
     let killed = fs.map_or_else(Vec::new, |fs| fs.lost_files());
     let unwritten = fs.map_or_else(Vec::new, |fs| fs.unwritten_files());
     let files = killed.into_iter().map(|ino| (ino, SERVER_KILLED));

@@ -470,9 +470,9 @@ impl Status {
         match (files.len(), self.verbose) {
             (0, _) => Vec::new(),
             (_, true) => files.iter().map(one).collect(),
-            (1, false) => vec![format!(
-                "a file lost changes; `terrane pool status -v {pool}` names it and says why"
-            )],
+            (1, false) => {
+                vec![format!("a file lost changes; `terrane pool status -v {pool}` names it and says why")]
+            }
             (count, false) => vec![format!(
                 "{count} files lost changes; `terrane pool status -v {pool}` names them and says why"
             )],
