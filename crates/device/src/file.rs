@@ -281,8 +281,10 @@ impl Device for FileDevice {
             // Small ones, such as uberblocks: a page left in the page cache would be one to write back in the flush.
             (Some(direct), None) => write_all_at(direct, &AlignedBuf::from(data), from),
         };
+        // A block device that says so (a loop device over a full file system) has been seen to lose what it took before.
         let is_full = |source: &io::Error| {
             matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+                && self.backing.file().metadata().is_ok_and(|meta| meta.is_file())
         };
         match result {
             // What was taken is written over by the next try.

@@ -26,7 +26,7 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_codec::{AutoRange, ChecksumKind, Compression, CompressionPolicy};
 use terrane_pool::{
@@ -112,6 +112,8 @@ pub struct ObjectSet {
     queue: Mutex<Vec<BlockPtr>>,
     /// A part of it could not be read: it is tried again in a group that others ask for.
     queue_rests: AtomicBool,
+    /// Objects that lost changes to damage, since the set was opened.
+    lost: AtomicU64,
     account: Mutex<Option<Account>>,
     shards: Vec<Mutex<Shard>>,
     open: Mutex<Vec<Arc<Object>>>,
@@ -149,6 +151,7 @@ impl ObjectSet {
             numbers: Mutex::new(numbers),
             queue: Mutex::default(),
             queue_rests: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
             account: Mutex::new(header.account),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             open: Mutex::default(),
@@ -205,6 +208,11 @@ impl ObjectSet {
 
     pub(crate) fn dnodes(&self) -> &Arc<Object> {
         &self.dnodes
+    }
+
+    /// How often a commit went without what it should have stored of an object, because all copies of what that belongs into are damaged.
+    pub fn lost_changes(&self) -> u64 {
+        self.lost.load(Ordering::Acquire)
     }
 
     /// The header's pointer, as of the last sync.

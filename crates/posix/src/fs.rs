@@ -17,7 +17,7 @@ use crate::unwritten::Unwritten;
 use crate::widths::Widths;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{ClaimedBlocks, Dataset, DatasetError, DnodeBlocks, Naming, ObjectZap};
 use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, ObjectSet, ObjectSpec};
@@ -62,6 +62,8 @@ pub struct Fs {
     pub(crate) ledger: OnceLock<Box<dyn Ledger>>,
     /// An [`AccessTimes`].
     access_times: AtomicU8,
+    /// How many of the set's losses [`sync`](Fs::sync) has told of.
+    losses_told: AtomicU64,
     pub(crate) ahead: Mutex<Ahead>,
     pub(crate) ready: Ready,
     /// Of a predecessor that died while its mount stands.
@@ -234,6 +236,7 @@ impl Fs {
             directory_moves: Mutex::new(()),
             ledger: OnceLock::new(),
             access_times: AtomicU8::new(AccessTimes::default() as u8),
+            losses_told: AtomicU64::new(0),
             ahead: Mutex::default(),
             ready: Ready::default(),
             losses,
@@ -452,9 +455,15 @@ impl Fs {
         Ok(())
     }
 
-    /// Everything that was done before is durable when it returns.
+    /// Everything that was done before is durable when it returns. `EIO`, once: a commit went without changes of some file, because of
+    /// damage; `fsync` of that file says so each time.
     pub fn sync(&self) -> Result<(), Errno> {
-        Ok(self.set.commit()?)
+        self.set.commit()?;
+        let lost = self.set.lost_changes();
+        match self.losses_told.swap(lost, Ordering::AcqRel) == lost {
+            true => Ok(()),
+            false => Err(Errno::EIO),
+        }
     }
 
     pub fn statfs(&self) -> StatFs {

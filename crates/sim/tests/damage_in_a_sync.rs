@@ -76,6 +76,8 @@ fn a_file_whose_dnode_is_damaged_says_so_at_every_fsync_and_others_go_on() {
     assert_eq!(status.failed, None);
     let named = |block: &terrane_pool::DamagedBlock| matches!(block.owner, Owner::Block { objset: 2, object, .. } if object == lost);
     assert!(status.damaged.iter().any(named), "{:?}", status.damaged);
+    assert_eq!(fs.sync(), Err(Errno::EIO), "what was not asked about by name is told once");
+    assert_eq!(fs.sync(), Ok(()));
     // The old tree stands: nothing of it was released.
     flip(&machine, |owner| is_dnode_block_of(owner, lost));
     fs.forget_all();
@@ -143,6 +145,7 @@ fn a_file_whose_block_of_pointers_is_damaged_says_so_at_fsync() {
     assert_eq!(fs.fsync(ino, false), Err(Errno::EIO));
     assert_eq!(machine.pool.status().failed, None);
     flip(&machine, is_pointers);
+    assert_eq!(fs.sync(), Err(Errno::EIO));
     fs.forget_all();
     fs.sync().unwrap();
     machine.check().unwrap();

@@ -158,6 +158,7 @@ impl ObjectSet {
         );
         self.pool.note_lost(object.whose().owner(0, 0), txg);
         object.note_lost();
+        self.lost.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
 
