@@ -93,6 +93,15 @@ check_space() {
     cp -a "$tree" "$mnt/d/tree"
     "$terrane" sync p
     full=$(stored_bytes "$work/pool.img")
+    # What is deleted counts as free before any commit.
+    local avail
+    avail=$(df --output=avail -BM "$mnt" | tail -n 1 | tr -d ' M')
+    rm "$mnt/d/1"
+    for try in $(seq 10); do
+        [ "$(df --output=avail -BM "$mnt" | tail -n 1 | tr -d ' M')" -ge $((avail + 30)) ] && break
+        [ "$try" != 10 ] || { say "    df does not show what was deleted"; return 1; }
+        sleep 0.05
+    done
     rm -rf "$mnt/d"
     for try in $(seq 60); do
         "$terrane" sync p

@@ -65,6 +65,8 @@ pub(crate) struct Dirty {
     /// Its block covers other bytes than before: no pointer may stay, not even of a hole.
     pub is_resized: bool,
     pub destroyed: bool,
+    /// Stored bytes that this group frees, as far as that can be known before it syncs.
+    pub freeing: u64,
 }
 
 /// What became of the spill block.

@@ -103,6 +103,18 @@ impl State {
         self.open.iter().chain(self.syncing.iter().map(|frozen| &frozen.dirty))
     }
 
+    /// These blocks are freed by the group of `tx`: their share of what the object has stored, and of what no group frees yet. What each
+    /// block takes is known only where the tree is read.
+    fn note_freeing(&mut self, tx: &Tx, blocks: Range<u64>) -> u64 {
+        let all = self.dnode.block_count.max(1);
+        let freed = blocks.end.min(all).saturating_sub(blocks.start);
+        let share = u128::from(self.dnode.used) * u128::from(freed) / u128::from(all);
+        let left = self.dnode.used.saturating_sub(self.layers().map(|dirty| dirty.freeing).sum());
+        let freeing = u64::try_from(share).unwrap_or(u64::MAX).min(left);
+        self.dirty(tx.txg()).freeing += freeing;
+        freeing
+    }
+
     fn known(&self, block: u64) -> Known {
         for dirty in self.layers() {
             match dirty.known(block) {
@@ -706,7 +718,11 @@ impl Object {
         // To the end of the object is to the end of everything, so that whole subtrees can go.
         let last = if end == written { u64::MAX } else { last };
         if first < last {
-            self.change(tx, |state| state.dirty(tx.txg()).free(first, last))?;
+            let freeing = self.change(tx, |state| {
+                state.dirty(tx.txg()).free(first, last);
+                state.note_freeing(tx, first..last)
+            })?;
+            self.set()?.note_freeing(tx.txg(), freeing);
         }
         Ok(())
     }
@@ -779,14 +795,18 @@ impl Object {
     }
 
     pub(crate) fn destroy(self: &Arc<Self>, tx: &Tx) -> Result<(), ObjectError> {
-        self.change(tx, |state| {
+        let freeing = self.change(tx, |state| {
             let dirty = state.dirty(tx.txg());
             dirty.free(0, u64::MAX);
             dirty.spill = Spill::Gone;
             dirty.destroyed = true;
+            let freeing = state.note_freeing(tx, 0..u64::MAX);
             state.dnode.block_count = 0;
             state.destroyed = true;
-        })
+            freeing
+        })?;
+        self.set()?.note_freeing(tx.txg(), freeing);
+        Ok(())
     }
 
     /// The first byte at or after `offset` that is data, to the block; `None`: none.

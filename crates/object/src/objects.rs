@@ -88,7 +88,10 @@ impl Client for Objects {
         Ok(self.mos.root())
     }
 
-    fn synced(&self, _txg: Txg) {}
+    fn synced(&self, txg: Txg) {
+        self.sets.lock().values().for_each(|set| set.synced(txg));
+        self.mos.synced(txg);
+    }
 }
 
 fn into_pool(error: ObjectError) -> PoolError {

@@ -114,6 +114,8 @@ pub struct ObjectSet {
     queue_rests: AtomicBool,
     /// Objects that lost changes to damage, since the set was opened.
     lost: AtomicU64,
+    /// Stored bytes that groups free which are not durable yet.
+    freeing: Mutex<BTreeMap<Txg, u64>>,
     account: Mutex<Option<Account>>,
     shards: Vec<Mutex<Shard>>,
     open: Mutex<Vec<Arc<Object>>>,
@@ -152,6 +154,7 @@ impl ObjectSet {
             queue: Mutex::default(),
             queue_rests: AtomicBool::new(false),
             lost: AtomicU64::new(0),
+            freeing: Mutex::default(),
             account: Mutex::new(header.account),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             open: Mutex::default(),
@@ -277,7 +280,22 @@ impl ObjectSet {
 
     pub fn usage(&self) -> Usage {
         let (size_bytes, used_bytes, available_bytes) = self.pool.space();
+        // A writer that needs this room waits for the group that frees it, and does not fail.
+        let freeing: u64 = self.freeing.lock().values().sum();
+        let (used_bytes, available_bytes) =
+            (used_bytes.saturating_sub(freeing), available_bytes.saturating_add(freeing).min(size_bytes));
         Usage { size_bytes, used_bytes, available_bytes, objects: self.numbers.lock().objects }
+    }
+
+    pub(crate) fn note_freeing(&self, txg: Txg, bytes: u64) {
+        if bytes > 0 {
+            *self.freeing.lock().entry(txg).or_default() += bytes;
+        }
+    }
+
+    /// What the group freed counts as free by itself now.
+    pub(crate) fn synced(&self, txg: Txg) {
+        self.freeing.lock().retain(|group, _| *group > txg);
     }
 
     fn shard(&self, id: ObjectId) -> &Mutex<Shard> {

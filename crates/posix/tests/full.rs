@@ -59,3 +59,52 @@ fn a_full_pool_can_be_emptied_and_filled_again() {
     let touch = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     assert!(matches!(m.fs().setattr(last, &touch, &USER), Ok(_) | Err(Errno::ENOSPC)));
 }
+
+/// A script that deletes until there is room deletes no more than it must: what a group will free counts before it is committed.
+#[test]
+fn room_that_is_freed_shows_at_once_and_once() {
+    let mut m = Machine::sized(23, &[], 64, 1 << 20);
+    let mut rng = Rng(23);
+    let free = |m: &Machine| m.fs().statfs().free * 4096;
+    // Metadata, and what the open group has reserved.
+    let slack = 1 << 20;
+    let empty = free(&m);
+    let size = 8 << 20;
+    let mut written = Vec::new();
+    for name in ["whole", "cut", "open"] {
+        let ino = m.fs().create(m.fs().root(), name.as_bytes(), 0o644, &USER).unwrap().ino;
+        for at in 0..8 {
+            m.fs().write(ino, at << 20, &rng.bytes(1 << 20), WriteFlags::default()).unwrap();
+        }
+        written.push(ino);
+    }
+    m.fs().sync().unwrap();
+    let full = free(&m);
+    assert!(full + 3 * size < empty + slack && full + 3 * size + slack > empty, "{full} of {empty}");
+    let shows = |m: &Machine, bytes: u64, when: &str| {
+        let found = free(m) - full;
+        assert!(found + slack > bytes && found < bytes + slack, "{when}: {found} bytes of {bytes}");
+    };
+
+    // All of one, after half of it was cut off: not more than it had.
+    m.fs().size(written[0], size / 2).unwrap();
+    shows(&m, size / 2, "cut");
+    m.fs().unlink(m.fs().root(), b"whole").unwrap();
+    shows(&m, size / 2, "unlinked and known");
+    m.fs().forget(written[0], 1);
+    shows(&m, size, "destroyed");
+    m.fs().size(written[1], 0).unwrap();
+    shows(&m, 2 * size, "cut to nothing");
+    let blocks = m.fs().statfs().blocks;
+    m.fs().sync().unwrap();
+    shows(&m, 2 * size, "committed");
+    assert!(m.fs().statfs().blocks.abs_diff(blocks) < 256, "the size of the file system stays");
+    // What is open is there.
+    m.fs().unlink(m.fs().root(), b"open").unwrap();
+    m.fs().sync().unwrap();
+    shows(&m, 2 * size, "open");
+    m.fs().forget(written[2], 1);
+    shows(&m, 3 * size, "closed");
+    m.remount();
+    shows(&m, 3 * size, "mounted again");
+}
