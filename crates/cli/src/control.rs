@@ -35,6 +35,8 @@ pub const BY_FORCE: &str = "by force";
 pub const STOP_STEP: Duration = Duration::from_secs(60);
 /// So long at most a caller waits for the answer to a stop: there are two such steps, both commits.
 pub const STOP_PATIENCE: Duration = Duration::from_secs(150);
+/// How long the processes of a mount may take to end after the server said that it has stopped.
+const EXIT_PATIENCE: Duration = Duration::from_secs(2);
 /// Commits everything.
 pub const SYNC: &str = "sync";
 /// Commits everything, and lets a successor go on with the mount. `read_only` says how that one opens the pool.
@@ -182,6 +184,35 @@ pub fn connect_within(socket: &Path, patience: Duration) -> Outcome<Option<Daemo
         Reached::Daemon(daemon) => Ok(Some(daemon)),
         Reached::Nobody => Ok(None),
         Reached::Silent => Err(silent(&socket.file_stem().unwrap_or(socket.as_os_str()).to_string_lossy())),
+    }
+}
+
+/// A daemon that is about to stop, and its keeper.
+pub struct Leaving {
+    pid: u32,
+    /// Where the keeper says that it listens, and what it said.
+    owner: PathBuf,
+    name: Option<Vec<u8>>,
+}
+
+impl Leaving {
+    pub fn of(greeting: &Greeting, keeper: &Path) -> Leaving {
+        let owner = crate::keeper::owner_of(keeper);
+        Leaving { pid: greeting.pid, name: std::fs::read(&owner).ok(), owner }
+    }
+
+    /// Waits for a moment until both have let go of their files: what those lie on may be unmounted next.
+    pub fn wait(&self) {
+        let serves = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+            // The state stands behind the command, which may hold anything.
+            stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
+        };
+        let keeps = || self.name.is_some() && std::fs::read(&self.owner).ok() == self.name;
+        let begun = Instant::now();
+        while (serves() || keeps()) && begun.elapsed() < EXIT_PATIENCE {
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 

@@ -257,7 +257,7 @@ impl Keeper {
 
 /// Beside a keeper's socket: the name of the keeper that listens there. Neither the socket's number nor its times tell: on a file system
 /// that is another kernel's (a shared folder of a virtual machine) the next file has the number of the last one, and its times too.
-fn owner_of(socket: &Path) -> PathBuf {
+pub fn owner_of(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
     path.push(".owner");
     path.into()

@@ -13,8 +13,8 @@ use super::{
     print, refuse_copy, served_by,
 };
 use crate::control::{
-    self, BY_FORCE, Daemon, LAZILY, PATIENCE, Reached, STEP_BACK, STOP, STOP_PATIENCE, SURVEY_PATIENCE, SYNC,
-    WHEN_IDLE,
+    self, BY_FORCE, Daemon, LAZILY, Leaving, PATIENCE, Reached, STEP_BACK, STOP, STOP_PATIENCE,
+    SURVEY_PATIENCE, SYNC, WHEN_IDLE,
 };
 use crate::daemon::{self, Plan};
 use crate::failure::{Failure, Outcome};
@@ -501,7 +501,7 @@ impl Umount {
             match control::reach(&registry.socket(&self.what), self.patience())? {
                 Reached::Daemon(_) => {
                     if let Some(daemon) = daemon_of(&registry, &live::find_known(&registry, &self.what)?)? {
-                        return self.stop(daemon);
+                        return self.stop(&registry, daemon);
                     }
                 }
                 Reached::Nobody => {}
@@ -529,14 +529,14 @@ impl Umount {
             let was_here =
                 |(daemon, places): &Standing| daemon.greeting.mountpoint == *dir && places.is_empty();
             if let Some((daemon, _)) = survey.standing.into_iter().find(was_here) {
-                return self.stop(daemon);
+                return self.stop(&registry, daemon);
             }
             // A directory is a mount point or nothing; everything else may be a pool that is not mounted.
             return Err(Failure(format!("{}: no terrane pool is mounted there", dir.display())));
         }
         let target = live::find(&registry, &self.what)?;
         match daemon_of(&registry, &target)? {
-            Some(daemon) => self.stop(daemon),
+            Some(daemon) => self.stop(&registry, daemon),
             None => Err(Failure(format!("pool {} is not mounted", target.name))),
         }
     }
@@ -550,7 +550,7 @@ impl Umount {
     fn unmount(&self, registry: &Registry, place: &MountedAt) -> Outcome {
         match served_by(registry, place, self.patience())? {
             ServedBy::Daemon((daemon, places)) if places.iter().all(|row| row.id == place.id) => {
-                self.stop(daemon)
+                self.stop(registry, daemon)
             }
             ServedBy::Silent(name) => self.leave_silent(&name, &[place]),
             // The others stay; or its server has died, or belongs to another user.
@@ -559,7 +559,7 @@ impl Umount {
         }
     }
 
-    fn stop(&self, daemon: Daemon) -> Outcome {
+    fn stop(&self, registry: &Registry, daemon: Daemon) -> Outcome {
         let pool = daemon.greeting.pool.clone();
         let how = match (self.lazy, self.force) {
             (true, _) => LAZILY,
@@ -573,12 +573,15 @@ impl Umount {
         let question = json!({"ask": STOP, "how": how, "seconds": self.timeout});
         // It says itself when one of its steps takes too long.
         let patience = Duration::from_secs(self.timeout).saturating_add(STOP_PATIENCE);
+        let leaving = Leaving::of(&daemon.greeting, &registry.keeper(&pool));
         let answer = daemon.ask_within(&question, patience)?;
-        if let Some(users) = answer["stays"].as_str() {
-            eprintln!(
-                "terrane: pool {pool} left the directory tree; it is committed, and stays open for {users}"
-            );
-        }
+        let Some(users) = answer["stays"].as_str() else {
+            leaving.wait();
+            return Ok(());
+        };
+        eprintln!(
+            "terrane: pool {pool} left the directory tree; it is committed, and stays open for {users}"
+        );
         Ok(())
     }
 

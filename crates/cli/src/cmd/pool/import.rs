@@ -6,7 +6,7 @@
 use super::super::{daemon_of, daemon_to_look_at, print, shell_word};
 use super::refuse_known_name;
 use crate::clock;
-use crate::control::{PATIENCE, STOP, SURVEY_PATIENCE};
+use crate::control::{Leaving, PATIENCE, STOP, SURVEY_PATIENCE};
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::live::{self, Live, Target};
@@ -537,7 +537,9 @@ fn export(registry: &Registry, word: &str) -> Outcome {
     let paths = paths.unwrap_or_else(|| vec![target.path.clone()]);
     // One that is mounted has its devices, wherever their names are now.
     if let Some(daemon) = daemon_of(registry, &target)? {
+        let leaving = Leaving::of(&daemon.greeting, &registry.keeper(&target.name));
         daemon.ask(&json!({"ask": STOP}), &mut |_, _, _| {})?;
+        leaving.wait();
     } else if target.path.symlink_metadata().is_err() {
         eprintln!("terrane: pool {}: its device {} is gone", target.name, target.path.display());
         return registry.forget(&target.name);
