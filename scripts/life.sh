@@ -273,6 +273,8 @@ check_keeper() {
     [ "$second" != "$first" ] && [ "$(keeper_state)" = running ] || return 1
     # By itself, and then a server that is killed has a successor.
     kill -9 "$second"
+    # It may seem to listen for a moment longer.
+    for try in $(seq 20); do [ "$(keeper_state)" = gone ] && break; sleep 0.02; done
     [ "$(keeper_state)" = gone ] || return 1
     for try in $(seq 100); do [ "$(keeper_state)" = running ] && break; sleep 0.1; done
     kill -9 "$(server)"
