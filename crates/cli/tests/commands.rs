@@ -82,6 +82,19 @@ fn an_import_that_only_reads_changes_nothing() {
 }
 
 #[test]
+fn a_status_of_what_is_not_healthy_ends_with_one() {
+    let place = Place::new("unhealthy");
+    place.run("pool create tank tank.img --size 64M", 0);
+    place.run("pool create other other.img --size 64M", 0);
+    assert_eq!(place.out("pool status -x"), "all pools are healthy\n");
+    assert_eq!(place.out("pool status -x tank"), "all pools are healthy\n");
+    fs::rename(place.path("other.img"), place.path("elsewhere.img")).unwrap();
+    place.refused("pool status -x", &["1 of 2 pools are not healthy"]);
+    let shown = String::from_utf8(place.run("pool status -x -j", 1).stdout).unwrap();
+    assert!(shown.contains("other") && !shown.contains("\"tank\""), "{shown}");
+}
+
+#[test]
 fn an_import_goes_back_to_an_older_group() {
     let place = Place::new("rewind");
     place.run("pool create tank tank.img --size 64M", 0);

@@ -104,6 +104,9 @@ pub struct Status {
     /// Name the files whose blocks could not be read, and those that lost changes
     #[arg(short, long)]
     verbose: bool,
+    /// Only pools that are not healthy, or have files that lost changes; the exit code is 1 if there are any
+    #[arg(short = 'x', long)]
+    unhealthy: bool,
     /// JSON
     #[arg(short, long)]
     json: bool,
@@ -208,17 +211,32 @@ pub fn statuses(registry: &Registry, words: &[String]) -> Outcome<(Vec<Value>, O
 
 impl Status {
     fn run(&self) -> Outcome {
-        let (rows, failed) = statuses(&Registry::of_this_user()?, &self.pools)?;
+        let (mut rows, failed) = statuses(&Registry::of_this_user()?, &self.pools)?;
+        let known = rows.len();
+        if self.unhealthy {
+            rows.retain(is_unhealthy);
+        }
         let out = match self.json {
             true => format!("{:#}\n", envelope("pool status", json!({"pools": rows}))),
+            false if self.unhealthy && rows.is_empty() && known > 0 => "all pools are healthy\n".to_owned(),
             false if rows.is_empty() => {
                 "no pools are known here; `terrane pool import` looks for some\n".to_owned()
             }
             false => rows.iter().map(|row| self.describe(row)).collect::<Vec<_>>().join("\n"),
         };
         print(&out)?;
-        failed
+        match rows.len() {
+            count if self.unhealthy && count > 0 && failed.is_ok() => {
+                Err(Failure(format!("{count} of {known} pools are not healthy")))
+            }
+            _ => failed,
+        }
     }
+}
+
+/// What somebody should look at.
+fn is_unhealthy(row: &Value) -> bool {
+    row["state"] != "healthy" || row["lost_files"].as_array().is_some_and(|files| !files.is_empty())
 }
 
 impl Status {
