@@ -109,9 +109,11 @@ impl State {
         let all = self.dnode.block_count.max(1);
         let freed = blocks.end.min(all).saturating_sub(blocks.start);
         let share = u128::from(self.dnode.used) * u128::from(freed) / u128::from(all);
-        let left = self.dnode.used.saturating_sub(self.layers().map(|dirty| dirty.freeing).sum());
+        let so_far = self.layers().fold(0u64, |sum, dirty| sum.saturating_add(dirty.freeing));
+        let left = self.dnode.used.saturating_sub(so_far);
         let freeing = u64::try_from(share).unwrap_or(u64::MAX).min(left);
-        self.dirty(tx.txg()).freeing += freeing;
+        let dirty = self.dirty(tx.txg());
+        dirty.freeing = dirty.freeing.saturating_add(freeing);
         freeing
     }
 

@@ -281,7 +281,7 @@ impl ObjectSet {
     pub fn usage(&self) -> Usage {
         let (size_bytes, used_bytes, available_bytes) = self.pool.space();
         // A writer that needs this room waits for the group that frees it, and does not fail.
-        let freeing: u64 = self.freeing.lock().values().sum();
+        let freeing = self.freeing.lock().values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
         let (used_bytes, available_bytes) =
             (used_bytes.saturating_sub(freeing), available_bytes.saturating_add(freeing).min(size_bytes));
         Usage { size_bytes, used_bytes, available_bytes, objects: self.numbers.lock().objects }
@@ -289,7 +289,10 @@ impl ObjectSet {
 
     pub(crate) fn note_freeing(&self, txg: Txg, bytes: u64) {
         if bytes > 0 {
-            *self.freeing.lock().entry(txg).or_default() += bytes;
+            let mut freeing = self.freeing.lock();
+            let sum = freeing.entry(txg).or_default();
+            // What dnodes say that they take may be a lie.
+            *sum = sum.saturating_add(bytes);
         }
     }
 
