@@ -204,6 +204,13 @@ fn holes(dir: &Path) {
     assert_eq!(seek(&file, SeekFrom::Hole(MIB)), Ok(MIB + (512 << 10)));
     expected[(1 << 20) + (384 << 10) + 5..][..3].copy_from_slice(b"xyz");
     assert!(copied_by_holes(&file).0 == expected);
+    // The last hole was filled by stores: what follows the data is the end of the file, and not nothing.
+    let filled = new_file(dir.join("filled"), MIB);
+    filled.write_all_at(&[7; 128 << 10], 0).unwrap();
+    // It stays mapped: unmapping writes back.
+    let stored = Mapping::new(&filled);
+    stored.store(128 << 10, &[8; (1 << 20) - (128 << 10)]);
+    assert_eq!(seek(&filled, SeekFrom::Hole(0)), Ok(MIB));
     // What the kernel has copied without reading it itself.
     map.store(100, b"new");
     let copy = new_file(dir.join("copy"), 0);

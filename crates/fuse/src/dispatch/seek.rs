@@ -34,8 +34,8 @@ impl Dispatch {
                 return Ok(size);
             }
             let hole_now = self.fs.seek_hole(node, hole)?;
-            // Any hole in this range was looked at; what lies behind it was not.
-            if hole_now < end {
+            // Any hole in this range was looked at; what lies behind it was not. Behind the end of the file nothing lies.
+            if hole_now < end || end >= size {
                 return Ok(hole_now);
             }
             from = end;
