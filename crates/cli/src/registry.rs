@@ -3,7 +3,7 @@
 //! A pool's name stands in its label; to find the label by the name, somebody must remember where it was. That is a file `pools`
 //! with a line `name=/path` for each pool that was created or mounted here. It outlives a boot. While a pool is mounted, the *runtime
 //! directory* holds its daemon's socket `NAME.sock`, its keeper's `NAME.keep` with the keeper's name beside it, and the log `NAME.log`;
-//! `NAME.lock` is held while a mount begins. Nothing in either is needed for the data: every command also takes the device's path.
+//! `NAME.mount` is held while a mount begins. Nothing in either is needed for the data: every command also takes the device's path.
 //!
 //! Versions of before kept the names in the runtime directory too, where a boot lost them. Names that are found there are known, and
 //! move with the first change.
@@ -160,7 +160,8 @@ impl Registry {
     /// One mount of a pool of this name begins at a time: keepers and servers find each other by the name. To the end of what is returned.
     pub fn lock_mount(&self, name: &str) -> Outcome<File> {
         self.prepare()?;
-        let path = self.dir.join(format!("{name}.lock"));
+        // Not `.lock`: a pool may be called `pools`.
+        let path = self.dir.join(format!("{name}.mount"));
         let lock = open_own(&path).map_err(Failure::io("opening", &path))?;
         let begun = Instant::now();
         while let Err(error) = lock.try_lock() {
@@ -302,6 +303,15 @@ mod tests {
         assert_eq!(kept, "a=/old/a\nb=/new/b\n");
         registry.forget("a").unwrap();
         assert_eq!(registry.pools().unwrap().len(), 1);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_mount_of_any_name_leaves_the_names_to_others() {
+        let dir = std::env::temp_dir().join(format!("terrane-registry-any-{}", std::process::id()));
+        let registry = Registry { names: dir.clone(), dir: dir.clone() };
+        let _mount = registry.lock_mount("pools").unwrap();
+        assert!(open_own(&dir.join("pools.lock")).unwrap().try_lock().is_ok());
         std::fs::remove_dir_all(dir).unwrap();
     }
 
