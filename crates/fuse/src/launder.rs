@@ -92,8 +92,7 @@ impl Launderer {
             if later.len() >= LATER_MAX && !later.contains_key(&node) {
                 return log::warn!("fuse: the kernel keeps its pages of node {node}: too many others wait");
             }
-            let all = later.entry(node).or_insert(range.clone());
-            *all = all.start.min(range.start)..all.end.max(range.end);
+            join(&mut later, node, range);
         }
         self.give_later();
     }
@@ -105,7 +104,7 @@ impl Launderer {
             let Some((node, range)) = self.later.lock().pop_first() else { return };
             if self.order(&mut place, node, &range, ORDERS_AHEAD, |_| Ok(true)).is_none() {
                 // The helper is busy, or could not be started: the next caller tries again.
-                self.later.lock().entry(node).or_insert(range);
+                join(&mut self.later.lock(), node, range);
                 return;
             }
         }
@@ -159,6 +158,12 @@ impl Launderer {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Helper { process: command.spawn()?, orders: ours, owed: 0, stuck: false })
     }
+}
+
+/// Ranges of one file become one.
+fn join(later: &mut BTreeMap<u64, Range<u64>>, node: u64, range: Range<u64>) {
+    let all = later.entry(node).or_insert(range.clone());
+    *all = all.start.min(range.start)..all.end.max(range.end);
 }
 
 fn failed(error: &io::Error) {
@@ -236,6 +241,16 @@ mod tests {
         let mut command = Command::new(program);
         command.stdin(OwnedFd::from(theirs.try_clone().unwrap())).stdout(OwnedFd::from(theirs));
         Helper { process: command.arg("1000").spawn().unwrap(), orders, owed: 0, stuck: false }
+    }
+
+    #[test]
+    fn orders_that_wait_for_one_file_become_one_that_covers_them() {
+        let mut later = BTreeMap::new();
+        for range in [4096..8192, 0..100, 5000..u64::MAX] {
+            join(&mut later, 7, range);
+        }
+        join(&mut later, 8, 1..2);
+        assert_eq!(later, BTreeMap::from([(7, 0..u64::MAX), (8, 1..2)]));
     }
 
     #[test]
