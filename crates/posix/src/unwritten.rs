@@ -35,7 +35,8 @@ impl Fs {
         self.unwritten.any.store(true, Ordering::Relaxed);
         let is_new = {
             let mut list = self.unwritten.list.lock();
-            list.len() < LISTED_MAX && list.insert(ino)
+            let is_full = list.len() >= LISTED_MAX;
+            if is_full { !list.contains(&ino) } else { list.insert(ino) }
         };
         if is_new {
             log::warn!(
