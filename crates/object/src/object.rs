@@ -24,7 +24,7 @@ pub use beside::Changes;
 pub use form::StoredBlock;
 use parking_lot::{Mutex, RwLock};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_pool::{BlockPtr, Feature, Hint, PoolError, Tx};
 use terrane_wire::{Corrupt, ObjectId, Txg};
@@ -174,8 +174,6 @@ pub struct Object {
     pub(crate) outlook: Outlook,
     /// Of a file that somebody reads.
     streams: Mutex<Option<Box<Streams>>>,
-    /// Changes were lost to damage.
-    has_lost: AtomicBool,
     pub(crate) state: RwLock<State>,
 }
 
@@ -204,7 +202,6 @@ impl Object {
             kind: state.dnode.kind,
             outlook: Outlook::default(),
             streams: Mutex::default(),
-            has_lost: AtomicBool::new(false),
             state: RwLock::new(state),
         }
     }
@@ -786,14 +783,10 @@ impl Object {
         self.state.write().syncing = None;
     }
 
-    pub(crate) fn note_lost(&self) {
-        self.has_lost.store(true, Ordering::Relaxed);
-    }
-
     /// Changes that a group should have stored were lost, because all copies of the object's dnode or of a part of its tree are damaged.
-    /// That holds until this `Object` is dropped: no later commit brings them back.
+    /// That holds as long as the set is open: no later commit brings them back.
     pub fn has_lost_changes(&self) -> bool {
-        self.has_lost.load(Ordering::Relaxed)
+        self.set().is_ok_and(|set| set.has_lost_changes(self.id()))
     }
 
     pub(crate) fn destroy(self: &Arc<Self>, tx: &Tx) -> Result<(), ObjectError> {

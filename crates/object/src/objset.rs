@@ -23,8 +23,8 @@ use crate::object::{Frozen, Object, check_room};
 use crate::outlook::{Replaced, born};
 use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -112,8 +112,9 @@ pub struct ObjectSet {
     queue: Mutex<Vec<BlockPtr>>,
     /// A part of it could not be read: it is tried again in a group that others ask for.
     queue_rests: AtomicBool,
-    /// Objects that lost changes to damage, since the set was opened.
+    /// How often changes of an object were lost to damage, and of which that are there.
     lost: AtomicU64,
+    losers: Mutex<BTreeSet<ObjectId>>,
     /// Stored bytes that groups free which are not durable yet.
     freeing: Mutex<BTreeMap<Txg, u64>>,
     account: Mutex<Option<Account>>,
@@ -154,6 +155,7 @@ impl ObjectSet {
             queue: Mutex::default(),
             queue_rests: AtomicBool::new(false),
             lost: AtomicU64::new(0),
+            losers: Mutex::default(),
             freeing: Mutex::default(),
             account: Mutex::new(header.account),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -216,6 +218,10 @@ impl ObjectSet {
     /// How often a commit went without what it should have stored of an object, because all copies of what that belongs into are damaged.
     pub fn lost_changes(&self) -> u64 {
         self.lost.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_lost_changes(&self, id: ObjectId) -> bool {
+        self.lost_changes() > 0 && self.losers.lock().contains(&id)
     }
 
     /// The header's pointer, as of the last sync.
@@ -500,6 +506,8 @@ impl ObjectSet {
             check_room("spill", self.spill_max(), spill.len())?;
         }
         let id = ObjectId(self.take_number(u32::from(spec.dnode_slots))?);
+        // Another one of this number may have lost some.
+        self.losers.lock().remove(&id);
         let dnode = Dnode::new(spec.kind, spec.dnode_slots, spec.block_size, tx.txg());
         let object = Arc::new(Object::new(self.me.clone(), Whose { objset: self.id, object: id }, dnode));
         self.shard(id).lock().objects.insert(id.0, Arc::downgrade(&object));

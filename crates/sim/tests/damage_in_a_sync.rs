@@ -150,3 +150,43 @@ fn a_file_whose_block_of_pointers_is_damaged_says_so_at_fsync() {
     fs.sync().unwrap();
     machine.check().unwrap();
 }
+
+#[test]
+fn a_loss_is_told_although_the_inode_left_memory_before_it_was_asked_for() {
+    let machine = created();
+    let root = machine.fs().root();
+    let all = files(&machine, root, (0..100).map(|n| format!("f{n}")));
+    let (early, late) = (all[90], all[91]);
+    let machine = imported(&machine.export().unwrap());
+    let fs = machine.fs().clone();
+    assert_eq!(fs.lookup(root, b"f90").unwrap().ino, early);
+    assert_eq!(fs.lookup(root, b"f91").unwrap().ino, late);
+    assert_eq!(early / 32, late / 32);
+    for ino in [early, late] {
+        fs.write(ino, 0, &[8; 4096], WriteFlags::default()).unwrap();
+    }
+    assert_eq!(flip(&machine, |owner| is_dnode_block_of(owner, early)), 2);
+    // As when programs look at many other files.
+    assert_eq!(fs.sync(), Err(Errno::EIO));
+    fs.keep_inodes(0);
+    // The medium gives the block again, so that the inode can be read. What was to be in it is lost all the same.
+    flip(&machine, |owner| is_dnode_block_of(owner, early));
+    for ino in [early, late, early] {
+        assert_eq!(fs.fsync(ino, false), Err(Errno::EIO), "inode {ino}");
+    }
+    let mut out = Vec::new();
+    fs.read(early, 0, 4096, &mut out).unwrap();
+    assert_eq!(out, vec![7; 4096], "the state before");
+    // Another file by the same number has lost nothing.
+    fs.unlink(root, b"f90").unwrap();
+    fs.forget(early, 1);
+    fs.sync().unwrap();
+    for n in 0..200 {
+        let ino = files(&machine, root, [format!("g{n}")].into_iter())[0];
+        assert_eq!(fs.fsync(ino, false), Ok(()), "inode {ino}");
+        if ino == early {
+            return;
+        }
+    }
+    panic!("the canary: its number was never given out again");
+}
