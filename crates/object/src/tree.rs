@@ -330,12 +330,12 @@ impl<'a, 'g> Rewrite<'a, 'g> {
         // Queued subtrees give back their share by the count of their blocks; it is exact when they were all there was.
         let spill_bytes = dnode.spill.allocated_bytes();
         // What was stored may lie.
-        let used = dnode.used.saturating_add(new_bytes);
-        let used = used.saturating_sub(self.freed_bytes).saturating_sub(spill_bytes);
+        let old = dnode.used.saturating_sub(self.freed_bytes).saturating_sub(spill_bytes);
         let fill_before = self.old.root.fill().max(1);
         let queued =
-            u128::from(used) * u128::from(self.queued_fill.min(fill_before)) / u128::from(fill_before);
-        let used = if dnode.root.is_hole() { 0 } else { used.saturating_sub(queued as u64) };
+            u128::from(old) * u128::from(self.queued_fill.min(fill_before)) / u128::from(fill_before);
+        let left = old.saturating_sub(queued as u64);
+        let used = if dnode.root.is_hole() { 0 } else { left.saturating_add(new_bytes) };
         dnode.used = spill_bytes.saturating_add(used);
         Ok(dnode)
     }

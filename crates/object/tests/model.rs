@@ -810,6 +810,24 @@ fn a_block_in_another_form_has_the_same_content_and_loses_it_with_the_next_write
 }
 
 #[test]
+fn a_large_file_that_is_written_anew_takes_what_it_takes() {
+    let device = sim(11);
+    let world = create(&device, 11);
+    world.pool.commit().unwrap();
+    let object = file_of(&world, 1000);
+    let dnode = object.dnode();
+    assert!(dnode.levels > 2, "the canary: its tree is freed at once");
+    let each = dnode.used / 1000;
+    let tx = world.pool.begin(COST).unwrap();
+    object.truncate(&tx, 0).unwrap();
+    (0..10).for_each(|record| object.write(&tx, record * 512, &noise(record, 512)).unwrap());
+    drop(tx);
+    world.pool.commit().unwrap();
+    let used = object.dnode().used;
+    assert!((10 * 512..20 * each + 16 * 1024).contains(&used), "{used} bytes for ten records of {each}");
+}
+
+#[test]
 fn a_block_that_fits_its_pointer_in_another_form_lies_there() {
     let device = sim(72);
     let world = create(&device, 72);
