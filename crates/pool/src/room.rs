@@ -213,6 +213,7 @@ impl Pool {
         self.devices.ask_room_below();
         let (zones, all) = self.stock(&tables, st);
         let (in_zones, lacking) = self.rooms(st);
+        let limit_of_zones = all.saturating_sub(self.reserve(zones, st) / 2);
         let all = all.saturating_sub(lacking);
         // Zones that find no room below are none to keep anything of.
         let reserve = self.reserve(zones.saturating_sub(lacking / self.yield_of_zone().max(1)), st);
@@ -227,6 +228,7 @@ impl Pool {
                 .saturating_sub(kept)
                 .min(physical.saturating_sub(self.commit_room() + st.collector.remaining())),
             writable_frees: physical.saturating_sub(self.commit_room() / 2),
+            of_zones: (limit_of_zones, in_zones.saturating_sub(for_group + self.commit_room() / 2)),
             is_stuck: st.collector.is_stuck,
             resets_wait: tables.emptied().any(|(_, zone)| !zone.unread),
             unread_since_ns: st.collector.unread.since_ns(),

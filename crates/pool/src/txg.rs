@@ -190,6 +190,8 @@ pub(crate) struct Room {
     /// Bytes that can be written before collection must have made room.
     pub writable: u64,
     pub writable_frees: u64,
+    /// Live bytes, and bytes to be written, at which those who free wait whatever the file systems below have.
+    pub of_zones: (u64, u64),
     /// Collection found nothing more to win.
     pub is_stuck: bool,
     /// Empty groups would turn emptied zones into room.
@@ -615,10 +617,10 @@ impl Pool {
         }
         let room = self.txg.room();
         let (reserved, unwritten) = state.reserved();
-        let (limit, writable) = cost.room_of(&room);
-        // What frees space is not held up by a file system below that is full: it goes on in memory.
-        let is_held_up = !cost.frees || !self.devices.host().is_full();
-        if is_held_up && (room.live + reserved + need > limit || unwritten + need > writable) {
+        // What frees space is not held up by a file system below that is full: it goes on in memory, as far as the zones can take it.
+        let goes_on = cost.frees && self.devices.host().is_full();
+        let (limit, writable) = if goes_on { room.of_zones } else { cost.room_of(&room) };
+        if room.live + reserved + need > limit || unwritten + need > writable {
             return Wait::Space;
         }
         if !paced {
