@@ -2,49 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use support::{COST, World, create, file_of, import, noise, options, sim, spec};
 use terrane_codec::Compressor;
-use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::{
-    BlockPtr, Compression, Cost, CreateOptions, Env, ImportOptions, Made, Object, ObjectKind, ObjectSet,
-    ObjectSpec, Objects, Owner, Pool, SeededEnv, Tx,
+    BlockPtr, Cost, CreateOptions, Env, Made, Object, ObjectKind, ObjectSpec, Objects, Owner, Pool,
+    SeededEnv, Tx,
 };
 use terrane_wire::ObjectId;
-
-const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 8, ..Cost::NOTHING };
-
-struct World {
-    pool: Arc<Pool>,
-    _objects: Arc<Objects>,
-    set: Arc<ObjectSet>,
-}
-
-fn options() -> ImportOptions {
-    ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() }
-}
-
-fn create(device: &SimDevice, seed: u64) -> World {
-    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
-    let pool = Pool::create(vec![Arc::new(device.clone())], &CreateOptions::named("model"), env, &options())
-        .unwrap();
-    let objects = Objects::create(pool.clone()).unwrap();
-    let tx = pool.begin(COST).unwrap();
-    let id = objects.create_objset(&tx).unwrap();
-    drop(tx);
-    assert_eq!(id, ObjectId(1));
-    let set = objects.open_objset(id).unwrap();
-    World { pool, _objects: objects, set }
-}
-
-fn import(device: &SimDevice, seed: u64) -> World {
-    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed ^ 0xabcdef));
-    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-    let pool = Pool::import(devices, env, &options()).unwrap();
-    let objects = Objects::open(pool.clone()).unwrap();
-    let set = objects.open_objset(ObjectId(1)).unwrap();
-    World { pool, _objects: objects, set }
-}
 
 /// An object as its bytes, at most a few MiB of them, and its spill.
 #[derive(Clone, Default)]
@@ -194,17 +162,6 @@ fn some_spill(env: &SeededEnv) -> Vec<u8> {
     spill
 }
 
-fn sim(seed: u64) -> SimDevice {
-    let config = SimConfig {
-        seed,
-        zone_count: 64,
-        zone_size: 1 << 20,
-        hardware_pointers: seed.is_multiple_of(2),
-        ..SimConfig::default()
-    };
-    SimDevice::new(config).unwrap()
-}
-
 #[test]
 fn objects_behave_like_byte_arrays() {
     for seed in 0..12 {
@@ -303,21 +260,6 @@ fn a_huge_sparse_object_goes_in_bounded_steps() {
     assert!(queue.is_empty(), "{} subtrees still wait", queue.len());
     let left = world.pool.status().live_bytes;
     assert!(left < used / 4, "{used} bytes before, {left} after");
-}
-
-/// A file of so many records of 512 bytes.
-fn file_of(world: &World, records: u64) -> Arc<Object> {
-    let tx = world.pool.begin(COST).unwrap();
-    let kind = ObjectKind::File;
-    let spec = ObjectSpec { kind, block_size: 512, dnode_slots: 1, bonus: Vec::new(), spill: None };
-    let object = world.set.create(&tx, spec).unwrap();
-    drop(tx);
-    for record in 0..records {
-        let tx = world.pool.begin(COST).unwrap();
-        object.write(&tx, record * 512, &noise(record, 512)).unwrap();
-    }
-    world.pool.commit().unwrap();
-    object
 }
 
 #[test]
@@ -565,16 +507,6 @@ fn a_number_is_not_given_twice_while_its_end_is_synced() {
     }
 }
 
-fn spec(bonus: usize, spill: Option<Vec<u8>>) -> ObjectSpec {
-    ObjectSpec { kind: ObjectKind::File, block_size: 4096, dnode_slots: 1, bonus: vec![7; bonus], spill }
-}
-
-/// Bytes that no codec makes smaller.
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let env = SeededEnv::new(seed);
-    (0..len).map(|_| env.random_u64() as u8).collect()
-}
-
 #[test]
 fn a_spill_is_stored_twice_and_given_back_once() {
     let device = sim(21);
@@ -747,113 +679,6 @@ fn a_lost_tree_takes_no_attributes_with_it() {
     let object = world.set.hold(id).unwrap();
     assert_eq!((object.bonus().to_vec(), object.dnode().spill), (vec![9; 150], before.spill));
     assert!(object.spill().unwrap().is_some_and(|spill| *spill == noise(3, 6000)));
-}
-
-#[test]
-fn a_block_in_another_form_has_the_same_content_and_loses_it_with_the_next_write() {
-    let device = sim(71);
-    let world = create(&device, 71);
-    let lines = (0..3000).map(|line| format!("what is stored in another form reads as before {line:3}; "));
-    let text = lines.collect::<String>().into_bytes();
-    let spec = ObjectSpec { block_size: 16 << 10, ..spec(8, None) };
-    let object = {
-        let tx = world.pool.begin(Cost { write_bytes: 1 << 20, ..COST }).unwrap();
-        let object = world.set.create(&tx, spec).unwrap();
-        object.write(&tx, 0, &text).unwrap();
-        object
-    };
-    world.set.commit().unwrap();
-    let zstd: Compression = "zstd-9".parse().unwrap();
-    let id_of = |block| match object.stored_block(block).unwrap().unwrap().0 {
-        BlockPtr::Normal(normal) => normal.compression,
-        other => panic!("{other:?}"),
-    };
-    let recode = |block: u64| {
-        let (ptr, content) = object.stored_block(block).unwrap().unwrap();
-        let made = Made::of(&mut Compressor::new(), &content, zstd);
-        assert_eq!(made.compression(), zstd.id());
-        let tx = world.pool.begin(COST).unwrap();
-        object.recode_block(&tx, block, (&ptr, content), made).unwrap()
-    };
-    let lz4 = Compression::Lz4.id();
-    assert_eq!([id_of(0), id_of(1), id_of(2)], [lz4; 3]);
-    for block in 0..3 {
-        assert!(recode(block));
-        assert!(object.stored_block(block).unwrap().is_none(), "it is under way");
-    }
-    // One of them is written again in the same group, a piece of it, and one goes.
-    let tx = world.pool.begin(COST).unwrap();
-    object.write(&tx, (16 << 10) + 5, b"WRITTEN").unwrap();
-    object.free_block(&tx, 2).unwrap();
-    drop(tx);
-    world.set.commit().unwrap();
-    assert_eq!(
-        [id_of(0), id_of(1), id_of(3)],
-        [zstd.id(), lz4, lz4],
-        "only what was not changed has the new form"
-    );
-    assert!(object.stored_block(2).unwrap().is_none());
-    let mut expected = text.clone();
-    expected[(16 << 10) + 5..][..7].copy_from_slice(b"WRITTEN");
-    expected[32 << 10..48 << 10].fill(0);
-    let mut found = vec![0; text.len()];
-    object.read(0, &mut found).unwrap();
-    assert!(found == expected);
-    // The next write is made as the set says.
-    let tx = world.pool.begin(COST).unwrap();
-    object.write(&tx, 0, b"written").unwrap();
-    drop(tx);
-    world.set.commit().unwrap();
-    assert_eq!(id_of(0), lz4);
-    let account = world.set.account().unwrap();
-    assert!(account.physical_bytes < account.logical_bytes);
-}
-
-#[test]
-fn a_large_file_that_is_written_anew_takes_what_it_takes() {
-    let device = sim(11);
-    let world = create(&device, 11);
-    world.pool.commit().unwrap();
-    let object = file_of(&world, 1000);
-    let dnode = object.dnode();
-    assert!(dnode.levels > 2, "the canary: its tree is freed at once");
-    let each = dnode.used / 1000;
-    let tx = world.pool.begin(COST).unwrap();
-    object.truncate(&tx, 0).unwrap();
-    (0..10).for_each(|record| object.write(&tx, record * 512, &noise(record, 512)).unwrap());
-    drop(tx);
-    world.pool.commit().unwrap();
-    let used = object.dnode().used;
-    assert!((10 * 512..20 * each + 16 * 1024).contains(&used), "{used} bytes for ten records of {each}");
-}
-
-#[test]
-fn a_block_that_fits_its_pointer_in_another_form_lies_there() {
-    let device = sim(72);
-    let world = create(&device, 72);
-    let text = b"abc".repeat(60_000);
-    let object = {
-        let tx = world.pool.begin(Cost { write_bytes: 1 << 20, ..COST }).unwrap();
-        let object = world.set.create(&tx, ObjectSpec { block_size: 64 << 10, ..spec(8, None) }).unwrap();
-        object.write(&tx, 0, &text).unwrap();
-        object
-    };
-    world.set.commit().unwrap();
-    for block in 0..3 {
-        let (ptr, content) = object.stored_block(block).unwrap().unwrap();
-        assert!(matches!(ptr, BlockPtr::Normal(_)), "lz4 takes some 270 bytes");
-        let made = Made::of(&mut Compressor::new(), &content, "zstd-9".parse().unwrap());
-        let tx = world.pool.begin(COST).unwrap();
-        assert!(object.recode_block(&tx, block, (&ptr, content), made).unwrap());
-    }
-    world.set.commit().unwrap();
-    for block in 0..3 {
-        assert!(object.stored_block(block).unwrap().is_none(), "no block is stored");
-    }
-    let mut found = vec![0; text.len()];
-    object.read(0, &mut found).unwrap();
-    assert!(found == text);
-    assert_eq!(world.pool.check_tables(), vec![]);
 }
 
 #[test]
