@@ -301,7 +301,7 @@ impl Pool {
                 outcome => break outcome,
             }
         };
-        self.device_answered(&tries);
+        self.stop_waiting(&tries, outcome.is_ok());
         outcome.map_err(|error| {
             self.counters.lost_blocks.add(1);
             match error {

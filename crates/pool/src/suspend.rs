@@ -119,8 +119,8 @@ impl Pool {
     }
 
     /// The read came through, or was given up.
-    pub(crate) fn device_answered(&self, tries: &Tries) {
-        if tries.count > 0 && self.suspension.lock().take().is_some() {
+    pub(crate) fn stop_waiting(&self, tries: &Tries, came_through: bool) {
+        if tries.count > 0 && self.suspension.lock().take().is_some() && came_through {
             log::warn!("resumed: the device answers again after {} tries", tries.count + 1);
         }
     }

@@ -81,9 +81,65 @@ impl ObjectSet {
 mod tests {
     use super::*;
     use crate::objects::Objects;
+    use terrane_device::sim::Fault;
     use terrane_device::{Device, SimConfig, SimDevice};
     use terrane_pool::block_ptr::Embedded;
     use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
+
+    /// What is below a block of pointers that cannot be read for a moment is freed when it can be, and counts no more meanwhile.
+    #[test]
+    fn what_cannot_be_read_now_is_freed_later() {
+        let device = SimDevice::new(SimConfig::default()).unwrap();
+        let devices = || -> Vec<Arc<dyn Device>> { vec![Arc::new(device.clone())] };
+        let (env, options) = (|| Arc::new(SeededEnv::new(1)), ImportOptions::default());
+        let pool = Pool::create(devices(), &CreateOptions::named("queue"), env(), &options).unwrap();
+        let objects = Objects::create(pool.clone()).unwrap();
+        let cost = Cost { write_bytes: 1 << 20, meta_blocks: 8, ..Cost::NOTHING };
+        let tx = pool.begin(cost).unwrap();
+        let id = objects.create_objset(&tx).unwrap();
+        let set = objects.open_objset(id).unwrap();
+        let (bonus, kind) = (Vec::new(), ObjectKind::File);
+        let spec = ObjectSpec { kind, block_size: 4096, dnode_slots: 1, bonus, spill: None };
+        let object = set.create(&tx, spec).unwrap();
+        // Of bytes that do not compress.
+        (0..20u64).for_each(|record| {
+            let noise: Vec<u8> = (0..512).flat_map(|_| pool.env().random_u64().to_le_bytes()).collect();
+            object.write(&tx, record * 4096, &noise).unwrap();
+        });
+        drop(tx);
+        pool.commit().unwrap();
+        assert_eq!(object.dnode().levels, 2);
+        let before = set.account().unwrap().used_bytes;
+        pool.drop_cache();
+        // What the group must read is in memory; the block of pointers is not.
+        [&set, objects.mos()].into_iter().for_each(|set| drop(set.dnodes.read_block(0).unwrap()));
+        let reads = device.inject(Fault::ReadError { zone: None, one_in: 1 });
+        let tx = pool.begin(cost).unwrap();
+        object.truncate(&tx, 0).unwrap();
+        object.write(&tx, 0, b"anew").unwrap();
+        drop(tx);
+        pool.commit().unwrap();
+        assert!(device.fired(reads) > 0, "the canary: nothing had to be read");
+        let waiting = set.queue.lock().clone();
+        assert_eq!(waiting.len(), 1);
+        assert_eq!(waiting[0].level(), 1);
+        assert!(!set.has_queue(), "no group follows for its sake while it cannot be read");
+        assert!(object.dnode().used < 1024, "{}", object.dnode().used);
+        // A crash leaks nothing of it.
+        let after: Vec<Arc<dyn Device>> = vec![Arc::new(device.after_power_loss(1))];
+        let again = Pool::import(after, env(), &options).unwrap();
+        let stored = Objects::open(again.clone()).unwrap().open_objset(id).unwrap();
+        assert!(stored.inner_trees().2 == waiting);
+        again.abandon();
+        device.disarm(reads);
+        let tx = pool.begin(cost).unwrap();
+        object.write(&tx, 0, b"more").unwrap();
+        drop(tx);
+        pool.commit().unwrap();
+        assert!(set.queue.lock().is_empty());
+        assert!(set.account().unwrap().used_bytes + 20 * 4096 < before + 2048, "what was below it is free");
+        assert_eq!(pool.check_tables(), vec![]);
+    }
 
     #[test]
     fn what_waits_in_memory_waits_on_the_device() {
