@@ -112,9 +112,9 @@ pub struct ObjectSet {
     queue: Mutex<Vec<BlockPtr>>,
     /// A part of it could not be read: it is tried again in a group that others ask for.
     queue_rests: AtomicBool,
-    /// How often changes of an object were lost to damage, and of which that are there.
+    /// How often changes of an object were lost to damage, and the numbers of those objects.
     lost: AtomicU64,
-    losers: Mutex<BTreeSet<ObjectId>>,
+    lost_objects: Mutex<BTreeSet<ObjectId>>,
     /// Stored bytes that groups free which are not durable yet.
     freeing: Mutex<BTreeMap<Txg, u64>>,
     account: Mutex<Option<Account>>,
@@ -155,7 +155,7 @@ impl ObjectSet {
             queue: Mutex::default(),
             queue_rests: AtomicBool::new(false),
             lost: AtomicU64::new(0),
-            losers: Mutex::default(),
+            lost_objects: Mutex::default(),
             freeing: Mutex::default(),
             account: Mutex::new(header.account),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -221,7 +221,7 @@ impl ObjectSet {
     }
 
     pub(crate) fn has_lost_changes(&self, id: ObjectId) -> bool {
-        self.lost_changes() > 0 && self.losers.lock().contains(&id)
+        self.lost_changes() > 0 && self.lost_objects.lock().contains(&id)
     }
 
     /// The header's pointer, as of the last sync.
@@ -507,7 +507,7 @@ impl ObjectSet {
         }
         let id = ObjectId(self.take_number(u32::from(spec.dnode_slots))?);
         // Another one of this number may have lost some.
-        self.losers.lock().remove(&id);
+        self.lost_objects.lock().remove(&id);
         let dnode = Dnode::new(spec.kind, spec.dnode_slots, spec.block_size, tx.txg());
         let object = Arc::new(Object::new(self.me.clone(), Whose { objset: self.id, object: id }, dnode));
         self.shard(id).lock().objects.insert(id.0, Arc::downgrade(&object));

@@ -803,7 +803,7 @@ pub(crate) fn assemble(
         gc_rests: Mutex::default(),
         holds: Mutex::default(),
         more_work: AtomicBool::new(false),
-        told: Mutex::default(),
+        device_summaries: Mutex::default(),
         fail_mode: AtomicU8::new(FailMode::default() as u8),
         suspension: Mutex::default(),
         sync_thread: Mutex::default(),

@@ -42,7 +42,7 @@ pub struct Member {
 
 /// What only the syncing thread knows of a device.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ToldDevice {
+pub(crate) struct DeviceSummary {
     device: DeviceIdx,
     zones_empty: u64,
     trouble: Option<String>,
@@ -58,9 +58,9 @@ impl Pool {
     pub fn members(&self) -> Vec<Member> {
         let label = self.label();
         if let Some(st) = self.sync.try_lock() {
-            self.tell_of_devices(&st);
+            self.publish_device_summaries(&st);
         }
-        let told = self.told.lock().clone();
+        let told = self.device_summaries.lock().clone();
         let tables = self.tables.read();
         let member = |(index, row): (DeviceIdx, &DeviceRow)| {
             let resident = || tables.zones.values().filter(move |zone| zone.home.device == index);
@@ -83,14 +83,14 @@ impl Pool {
         label.members().map(member).collect()
     }
 
-    /// So that they can be asked about while a group syncs, which may wait for one of them.
-    pub(crate) fn tell_of_devices(&self, st: &SyncState) {
-        let told = |anchor: &Anchor| ToldDevice {
+    /// Status reads these, so that it does not wait for the sync lock: a sync may wait for a device.
+    pub(crate) fn publish_device_summaries(&self, st: &SyncState) {
+        let told = |anchor: &Anchor| DeviceSummary {
             device: anchor.device,
             zones_empty: st.alloc.empty_on(anchor.device) as u64,
             trouble: anchor.trouble.clone(),
         };
-        *self.told.lock() = st.anchors.iter().map(told).collect();
+        *self.device_summaries.lock() = st.anchors.iter().map(told).collect();
     }
 
     /// Makes a device, whose content may go, one of the pool's; returns its index. Its zones are there to be written when this returns.

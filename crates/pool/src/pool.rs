@@ -21,7 +21,7 @@ use crate::gc::{ByHand, Collector, GcRest};
 use crate::group::Group;
 use crate::hold::Held;
 use crate::label::{BootPtr, Label};
-use crate::membership::ToldDevice;
+use crate::membership::DeviceSummary;
 use crate::parts::{PARTS_PART, PartCache};
 use crate::policy::{CollectionOptions, Looks};
 use crate::read::Heal;
@@ -141,7 +141,7 @@ pub struct Pool {
     pub(crate) more_work: AtomicBool,
     /// What overwrites held says nothing of the next ones.
     pub(crate) looks_afresh: AtomicBool,
-    pub(crate) told: Mutex<Vec<ToldDevice>>,
+    pub(crate) device_summaries: Mutex<Vec<DeviceSummary>>,
     pub(crate) fail_mode: AtomicU8,
     pub(crate) suspension: Mutex<Option<Suspension>>,
     /// Suspect zones are to be looked at again.

@@ -104,7 +104,7 @@ pub(crate) struct Heal {
     pub is_damaged: bool,
 }
 
-/// Further tries of a read that failed, at once: what fails a moment, as on a bus that was reset, is nobody's business.
+/// Further tries of a read that failed, at once. Callers do not see an error that lasts a moment, as after the reset of a bus.
 const READ_RETRIES: u32 = 2;
 
 /// Heals waiting for the next group are bounded; more are dropped and found again.

@@ -193,7 +193,7 @@ impl Pool {
         let room = self.count_room(st, 0);
         *self.gc_rests.lock() = st.collector.unread.all_rests();
         self.txg.set_room(room, false);
-        self.tell_of_devices(st);
+        self.publish_device_summaries(st);
     }
 
     /// The same from within a group that has written what was reserved in it, and needs its own commit as well.

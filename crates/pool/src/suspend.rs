@@ -106,7 +106,7 @@ impl Pool {
             log::error!("{error}; a commit needs these bytes and gives up after {} tries", tries.count + 1);
             return Err(error);
         }
-        // The first pauses are no news: a bus that was reset is back by then.
+        // A short outage is not reported: after a reset a bus is back by then.
         if tries.count == 5 {
             log::error!("suspended: {error}; a commit needs these bytes, and goes on when they can be read");
             let since_ns = self.env.wall_ns();

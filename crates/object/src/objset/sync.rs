@@ -157,7 +157,7 @@ impl ObjectSet {
             "object set {set} object {id}: the changes of group {txg} are lost; its dnode's block or its tree is damaged"
         );
         self.pool.note_lost(object.whose().owner(0, 0), txg);
-        self.losers.lock().insert(id);
+        self.lost_objects.lock().insert(id);
         self.lost.fetch_add(1, Ordering::AcqRel);
         Ok(())
     }
