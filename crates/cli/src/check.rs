@@ -98,6 +98,7 @@ pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
                 live.pool.explain_suspects();
                 live.pool.commit_txg(live.pool.open_txg())?;
             }
+            remember(live, &report, &paths);
             return Ok(to_json(&report, &paths));
         }
     }
@@ -108,6 +109,14 @@ pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
         "explained_zones": null,
         "seen": {},
     }))
+}
+
+/// What was found is damage that `pool status` tells of from now on.
+fn remember(live: &Live, report: &Report, paths: &Paths) {
+    for finding in &report.findings {
+        let path = paths.get(&finding.place).map(|path| format!("{path}: ")).unwrap_or_default();
+        live.pool.error_log().note_finding(format_args!("{path}{finding}"));
+    }
 }
 
 fn beside_writer(device: Arc<dyn Device>) -> Arc<dyn Device> {

@@ -282,7 +282,7 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
     let served = answer_kernel(&plan, &shared, session, origin, &dispatch, ready);
     log::info!("pool {}: the mount on {} is gone", plan.target.name, plan.dir.display());
     shared.end_housekeeping();
-    let exported = shared.live.pool.export().map_err(|error| error.to_string());
+    let exported = shared.live.export().map_err(|Failure(error)| error);
     match &exported {
         Ok(()) => log::info!("pool {}: everything is committed", plan.target.name),
         Err(error) => log::error!("pool {}: {error}", plan.target.name),
@@ -507,10 +507,18 @@ fn keep_house(shared: &Shared, drains: bool) {
         drain_unlinked(shared);
     }
     let mut flags = FlagWatch::new(shared);
+    let mut recorded = Ok(());
     // About once in a group: what lost names in one is settled in the next.
     while !shared.live.pool.is_read_only() && !shared.rest(SETTLE_PERIOD) {
         flags.look(shared);
         while shared.fs.settle_names() && !shared.is_ending() {}
+        let outcome = shared.fs.record_errors().map_err(|error| error.to_string());
+        if let Err(error) = &outcome
+            && outcome != recorded
+        {
+            log::warn!("pool {}: its error log cannot be stored: {error}", shared.live.pool.name());
+        }
+        recorded = outcome;
     }
 }
 

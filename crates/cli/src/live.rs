@@ -216,8 +216,15 @@ impl Live {
         self.fs.get().ok_or_else(|| Failure("the file system is not open".to_owned()))
     }
 
-    /// Commits what is left and lets go.
-    pub fn close(self) -> Outcome {
+    /// Commits what is left, and marks the pool as closed.
+    pub fn export(&self) -> Outcome {
+        let recorded = match self.fs.get() {
+            Some(fs) => fs.record_errors(),
+            None => self.dataset.record_errors(),
+        };
+        if let Err(error) = recorded {
+            log::warn!("pool {}: its error log is not stored: {error}", self.pool.name());
+        }
         Ok(self.pool.export()?)
     }
 }

@@ -275,7 +275,7 @@ fn devices(page: &mut Page, stats: &Stats) {
         ("device_written_bytes_total", "Bytes written, anchors included.", |io| io.written_bytes),
         ("device_flushes_total", "Flushes.", |io| io.flushes),
         ("device_resets_total", "Zones and anchors that were reset.", |io| io.resets),
-        ("device_errors_total", "Requests that the device failed.", |io| io.errors),
+        ("device_errors_total", "Requests that the device failed.", |io| io.errors()),
     ];
     for (name, help, field) in fields {
         let values = stats.devices.iter().map(|device| (&*device.name, field(&device.io)));
@@ -407,7 +407,7 @@ fn cache_devices(page: &mut Page, live: &Live) {
             "Blocks on it that were not what they should be.",
             |stats| stats.damaged,
         ),
-        ("cache_device_errors_total", "counter", "Requests that it failed.", |stats| stats.io.errors),
+        ("cache_device_errors_total", "counter", "Requests that it failed.", |stats| stats.io.errors()),
         (
             "cache_device_read_bytes_total",
             "counter",

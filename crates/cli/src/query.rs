@@ -23,6 +23,7 @@ use std::sync::Arc;
 use terrane_dataset::{DatasetError, PROPERTIES, Property};
 use terrane_device::{Device, ZoneState};
 use terrane_object::Compression;
+use terrane_pool::errors::{DeviceErrors, LossCause};
 use terrane_pool::label::{Role, Stay};
 use terrane_pool::second::{CacheDevice, SecondStats};
 use terrane_pool::stats::WaitFor;
@@ -82,7 +83,7 @@ pub enum Query {
     /// How far that is.
     RewriteStatus,
     RewriteCancel,
-    /// Forgets what there is to tell of files that lost changes.
+    /// Empties the error log.
     Clear,
     Zones,
     /// Every zone in its place.
@@ -285,7 +286,7 @@ impl Query {
             }
             Query::RewriteStatus => Ok(rewriting::status(live)),
             Query::RewriteCancel => rewriting::cancel(live),
-            Query::Clear => Ok(clear(live)),
+            Query::Clear => clear(live),
             Query::Zones => Ok(inspect::zones(&live.pool)),
             Query::ZoneMap => Ok(inspect::zone_map(live)),
             Query::Space => inspect::space(live),
@@ -302,10 +303,12 @@ impl Query {
 
 /// Each device of the pool.
 fn device_rows(live: &Live) -> Value {
-    live.pool.members().iter().map(device_row).collect()
+    let errors = live.pool.errors().devices;
+    let row = |member| device_row(member, errors.get(&member.index).copied().unwrap_or_default());
+    live.pool.members().iter().map(row).collect()
 }
 
-fn device_row(member: &Member) -> Value {
+fn device_row(member: &Member, errors: DeviceErrors) -> Value {
     json!({
         "index": member.index.0,
         "id": format!("{:016x}", member.id),
@@ -325,6 +328,9 @@ fn device_row(member: &Member) -> Value {
         "zones_used": member.zones_used,
         "live": member.live_bytes,
         "trouble": member.trouble,
+        "read_errors": errors.read,
+        "write_errors": errors.write,
+        "checksum_errors": errors.checksum,
     })
 }
 
@@ -361,7 +367,8 @@ fn add(live: &Live, path: &Path, kind: Kind, terms: &Terms) -> Outcome<Value> {
     let index = live.pool.add_device(device, role)?;
     let members = live.pool.members();
     let member = members.iter().find(|member| member.index == index);
-    member.map(device_row).ok_or_else(|| Failure("the device went while it came".to_owned()))
+    let row = |member| device_row(member, DeviceErrors::default());
+    member.map(row).ok_or_else(|| Failure("the device went while it came".to_owned()))
 }
 
 /// Empties a device and lets it go; says which are left.
@@ -401,8 +408,9 @@ fn status(live: &Live) -> Value {
     let uberblock = inspect::newest_uberblock(&live.pool.device_handles());
     let committed = uberblock.map(|uber| clock::utc((uber.time_ns / 1_000_000_000) as i64));
     let is_sound = |device: &Arc<dyn Device>| device.trouble().is_none();
-    let whole = status.damage.is_empty()
-        && status.damaged.is_empty()
+    let errors = &status.errors;
+    let whole = errors.findings.is_empty()
+        && errors.blocks.is_empty()
         && live.pool.device_handles().iter().all(is_sound);
     let state = match (&status.failed, &status.suspended, whole) {
         (Some(_), _, _) => "failed",
@@ -412,7 +420,6 @@ fn status(live: &Live) -> Value {
     };
     let since = |suspended: &Suspension| clock::utc((suspended.since_ns / 1_000_000_000) as i64);
     let suspended = status.suspended.as_ref().map(|it| json!({"reason": it.reason, "since": since(it)}));
-    let damage: Vec<String> = status.damage.iter().map(ToString::to_string).collect();
     let stats = live.pool.stats();
     let devices = live.pool.devices();
     let given_up = |state: ZoneState| {
@@ -456,8 +463,8 @@ fn status(live: &Live) -> Value {
         "committed": committed,
         "failed": status.failed,
         "suspended": suspended,
-        "damage": damage,
-        "damaged": inspect::damaged(live, &status.damaged),
+        "damage": errors.findings,
+        "damaged": inspect::damaged(live, &errors.blocks),
         "lost_files": lost_files(live),
         "features": inspect::feature_names(&live.pool.label()),
         "reason": null,
@@ -474,27 +481,45 @@ pub const NOT_WRITTEN_BACK: &str = "not written back";
 
 /// Files that lost changes: when a server of this mount died, or because what the kernel wrote back could not be stored.
 fn lost_files(live: &Live) -> Value {
-    // Looked at by what has it open for a mount, and by nobody else.
-    let fs = live.fs.get();
+    // Looked at by what has it open for a mount, or where there is something to name.
+    if live.fs.get().is_none() && live.pool.errors().files.is_empty() {
+        return json!([]);
+    }
+    let Ok(fs) = live.fs() else { return json!([]) };
     let path = |ino: u64| {
-        let said = fs?.path_of(ino);
+        let said = fs.path_of(ino);
         // The number has a key of its own.
-        Some(said.rsplit_once(" (inode ").map_or(said.clone(), |(path, _)| path.to_owned()))
+        said.rsplit_once(" (inode ").map_or(said.clone(), |(path, _)| path.to_owned())
     };
-    let row = |(ino, reason): (u64, &'static str)| json!({"inode": ino, "path": path(ino), "reason": reason});
-    let killed = fs.map_or_else(Vec::new, |fs| fs.lost_files());
-    let unwritten = fs.map_or_else(Vec::new, |fs| fs.unwritten_files());
-    let files = killed.into_iter().map(|ino| (ino, SERVER_KILLED));
-    let files = files.chain(unwritten.into_iter().map(|ino| (ino, NOT_WRITTEN_BACK)));
-    files.take(LOST_FILES_MAX).map(row).collect()
+    let row = |(ino, cause)| {
+        let reason = match cause {
+            LossCause::ServerKilled => SERVER_KILLED,
+            LossCause::NotWrittenBack => NOT_WRITTEN_BACK,
+        };
+        json!({"inode": ino, "path": path(ino), "reason": reason})
+    };
+    fs.lost_files().into_iter().take(LOST_FILES_MAX).map(row).collect()
 }
 
 /// Of more files only so many are named.
 const LOST_FILES_MAX: usize = 1000;
 
-fn clear(live: &Live) -> Value {
-    let files = live.fs.get().map_or(0, |fs| fs.clear_losses());
-    json!({"name": live.pool.name(), "lost_files": files})
+fn clear(live: &Live) -> Outcome<Value> {
+    let errors = match live.fs.get() {
+        Some(fs) => fs.clear_losses()?,
+        None => {
+            let errors = live.pool.clear_errors();
+            live.dataset.record_errors()?;
+            errors
+        }
+    };
+    Ok(json!({
+        "name": live.pool.name(),
+        "damage": errors.findings.len(),
+        "damaged": errors.blocks.len(),
+        "lost_files": errors.files.len(),
+        "devices": errors.devices.len(),
+    }))
 }
 
 /// What the pool did and does with its zones.
@@ -652,7 +677,7 @@ fn iostat(live: &Live) -> Value {
         "written_bytes": sum(|io| io.written_bytes),
         "flushes": sum(|io| io.flushes),
         "resets": sum(|io| io.resets),
-        "errors": sum(|io| io.errors),
+        "errors": sum(terrane_device::IoCounts::errors),
         "cache_hits": stats.cache.hits,
         "cache_misses": stats.cache.misses,
         "cache_device_hits": second(|stats| stats.hits),

@@ -493,6 +493,35 @@ fn a_block_that_cannot_be_read_is_named_by_its_file() {
     assert_eq!(report.status.code(), Some(1));
     let said = String::from_utf8(report.stdout).unwrap();
     assert!(said.contains("tank: /dir/file (inode"), "{said}");
+
+    // That does not end with the mount, nor with a server.
+    let unhealthy = |place: &Place| place.command("pool status -x tank").output().unwrap().status.code();
+    for again in ["restart tank", "umount tank", "mount tank mnt"] {
+        place.run(again, 0);
+        let row = place.json("pool status -j tank")["pools"][0].clone();
+        assert_eq!(row["state"], "damaged", "{again}");
+        assert_eq!(
+            row["damaged"][0]["path"].as_str().map(|path| path.starts_with("/dir/file")),
+            Some(true),
+            "{row}"
+        );
+        assert!(row["devices"][0]["checksum_errors"].as_u64() > Some(0), "{row}");
+        assert!(row["damage"].to_string().contains("/dir/file"), "a check found it as well: {row}");
+        assert_eq!(unhealthy(&place), Some(1), "{again}");
+    }
+    let cleared = place.out("pool clear tank");
+    assert!(cleared.contains("1 damaged block, 1 device's errors"), "{cleared}");
+    for again in ["pool status tank", "umount tank", "mount tank mnt"] {
+        place.run(again, 0);
+        assert_eq!(place.json("pool status -j tank")["pools"][0]["state"], "healthy", "{again}");
+        assert_eq!(unhealthy(&place), Some(0), "{again}");
+    }
+    // What is still there is found again.
+    assert_eq!(place.command("check tank").output().unwrap().status.code(), Some(1));
+    assert_eq!(place.json("pool status -j tank")["pools"][0]["state"], "damaged");
+    place.run("umount tank", 0);
+    assert!(place.out("pool clear tank").contains("finding"));
+    assert_eq!(unhealthy(&place), Some(0));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use crate::attributes::{self, AclType, DnodeSize, XattrHome};
 use crate::error::DatasetError;
+use crate::error_log::Recorder;
 use crate::naming::{self, Naming};
 use crate::props::{self, AccessTime, PROPERTIES, Property, PropertyValue, Source};
 use crate::zap_policy::ZapPolicy;
@@ -37,6 +38,7 @@ pub struct Dataset {
     zap_policy: Arc<ZapPolicy>,
     hot: Hot,
     naming: Naming,
+    pub(crate) recorder: Recorder,
     /// The ZAPs of programs that have a handle.
     pub(crate) open_zaps: Mutex<Weak<Open>>,
 }
@@ -210,6 +212,7 @@ impl Dataset {
             props: Mutex::new(props),
             hot: Hot::default(),
             naming,
+            recorder: Recorder::open(objects.mos()),
             open_zaps: Mutex::default(),
         };
         dataset.obey(&dataset.props.lock())?;
@@ -360,7 +363,7 @@ impl Dataset {
     }
 }
 
-fn new_zap(
+pub(crate) fn new_zap(
     (set, policy): (&ObjectSet, &Arc<ZapPolicy>),
     tx: &Tx,
     kind: ObjectKind,

@@ -22,6 +22,11 @@ pub enum DatasetError {
 }
 
 impl DatasetError {
+    /// The device failed under a read, and a later try may succeed.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, DatasetError::Object(ObjectError::Pool(error)) if error.may_pass())
+    }
+
     /// A new object set numbers its objects from 1, and where an object is found later depends on it.
     pub(crate) fn first_object(at: &'static str, found: ObjectId) -> Self {
         DatasetError::Damaged {

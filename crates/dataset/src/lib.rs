@@ -14,6 +14,7 @@ mod attributes;
 mod dataset;
 mod dnode_blocks;
 mod error;
+mod error_log;
 mod naming;
 pub mod props;
 mod zap_policy;

@@ -20,8 +20,17 @@ pub struct IoCounts {
     pub written_bytes: u64,
     pub flushes: u64,
     pub resets: u64,
-    /// Reads, writes, resets and flushes that failed.
-    pub errors: u64,
+    /// Reads that failed.
+    pub read_errors: u64,
+    /// Writes, resets and flushes that failed, but for those that a full host file system refused.
+    pub write_errors: u64,
+}
+
+impl IoCounts {
+    /// Requests that failed.
+    pub fn errors(&self) -> u64 {
+        self.read_errors + self.write_errors
+    }
 }
 
 #[derive(Default)]
@@ -32,7 +41,8 @@ struct Counters {
     written_bytes: AtomicU64,
     flushes: AtomicU64,
     resets: AtomicU64,
-    errors: AtomicU64,
+    read_errors: AtomicU64,
+    write_errors: AtomicU64,
 }
 
 /// A device that counts.
@@ -57,19 +67,25 @@ impl Counted {
             written_bytes: of(&counters.written_bytes),
             flushes: of(&counters.flushes),
             resets: of(&counters.resets),
-            errors: of(&counters.errors),
+            read_errors: of(&counters.read_errors),
+            write_errors: of(&counters.write_errors),
         }
     }
 
     fn count<T>(
         &self,
-        counter: &AtomicU64,
+        (counter, failed): (&AtomicU64, &AtomicU64),
         bytes: Option<(&AtomicU64, usize)>,
         done: Result<T, DeviceError>,
     ) -> Result<T, DeviceError> {
-        if done.is_err() {
-            self.counters.errors.fetch_add(1, Ordering::Relaxed);
-            return done;
+        match &done {
+            Ok(_) => {}
+            // Nothing is wrong with the device.
+            Err(DeviceError::Full { .. }) => return done,
+            Err(_) => {
+                failed.fetch_add(1, Ordering::Relaxed);
+                return done;
+            }
         }
         counter.fetch_add(1, Ordering::Relaxed);
         if let Some((counter, len)) = bytes {
@@ -95,17 +111,25 @@ impl Device for Counted {
     fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         let len = buf.len();
         let done = self.below.read(zone, offset, buf);
-        self.count(&self.counters.reads, Some((&self.counters.read_bytes, len)), done)
+        self.count(
+            (&self.counters.reads, &self.counters.read_errors),
+            Some((&self.counters.read_bytes, len)),
+            done,
+        )
     }
 
     fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         let done = self.below.write(zone, offset, data);
-        self.count(&self.counters.writes, Some((&self.counters.written_bytes, data.len())), done)
+        self.count(
+            (&self.counters.writes, &self.counters.write_errors),
+            Some((&self.counters.written_bytes, data.len())),
+            done,
+        )
     }
 
     fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
         let done = self.below.reset(zone);
-        self.count(&self.counters.resets, None, done)
+        self.count((&self.counters.resets, &self.counters.write_errors), None, done)
     }
 
     fn keep_space(&self) {
@@ -122,7 +146,7 @@ impl Device for Counted {
 
     fn flush(&self) -> Result<(), DeviceError> {
         let done = self.below.flush();
-        self.count(&self.counters.flushes, None, done)
+        self.count((&self.counters.flushes, &self.counters.write_errors), None, done)
     }
 
     fn room_below(&self) -> Option<u64> {
@@ -174,7 +198,8 @@ mod tests {
             written_bytes: 8192,
             flushes: 1,
             resets: 1,
-            errors: 1,
+            read_errors: 0,
+            write_errors: 1,
         };
         assert_eq!(device.counts(), expected);
     }

@@ -24,7 +24,7 @@ use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_fuse::{Dispatch, Launderer, MountOptions, Session, UnmountHandle};
 use terrane_object::{Objects, Pool};
 use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
-use terrane_posix::{Cred, Fs};
+use terrane_posix::{Cred, Fs, LossCause};
 
 const LAUNDERS: &str = "TERRANE_TEST_LAUNDERS";
 const PROGRAM: &str = "TERRANE_TEST_PROGRAM";
@@ -387,7 +387,7 @@ fn stores_for_which_there_is_no_room_are_told_and_not_shown() {
     run("full", &mounted.dir);
     let file = File::open(mounted.dir.join("f")).unwrap();
     let ino = mounted.fs.lookup(mounted.fs.root(), b"f").unwrap().ino;
-    assert_eq!(mounted.fs.unwritten_files(), [ino]);
+    assert_eq!(mounted.fs.lost_files(), [(ino, LossCause::NotWrittenBack)]);
     // What readers see is what is stored, once the helper has had its time.
     let since = Instant::now();
     loop {
@@ -404,8 +404,8 @@ fn stores_for_which_there_is_no_room_are_told_and_not_shown() {
     // Nobody was told so far.
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::ENOSPC));
     file.sync_all().unwrap();
-    assert_eq!(mounted.fs.clear_losses(), 1);
-    assert!(mounted.fs.unwritten_files().is_empty());
+    assert_eq!(mounted.fs.clear_losses().unwrap().files.len(), 1);
+    assert!(mounted.fs.lost_files().is_empty());
     drop(file);
     mounted.end();
 }

@@ -29,6 +29,7 @@ pub use objects::Objects;
 pub use objset::{DataPolicy, ObjectSet, ObjectSpec, Usage};
 pub use terrane_codec::{ChecksumKind, Compression, CompressionPolicy};
 pub use terrane_pool::device;
+pub use terrane_pool::errors;
 pub use terrane_pool::{
     BlockPtr, CollectionOptions, Cost, CreateOptions, Env, FEATURES, FailMode, Feature, Hint, IdleWindow,
     ImportOptions, Made, Owner, Pool, PoolError, RebirthCursor, Relic, SeededEnv, SiblingKey, SystemEnv, Tx,

@@ -40,7 +40,7 @@ fn compare(world: &World, oracle: &Oracle) {
     assert!(world.set.for_each_dnode(&mut |id, _| numbers.push(id.0)).is_empty());
     assert_eq!(numbers, oracle.keys().copied().collect::<Vec<_>>());
     assert_eq!(world.pool.check_tables(), vec![]);
-    assert_eq!(world.pool.status().damage, vec![]);
+    assert_eq!(world.pool.errors().findings, Vec::<String>::new());
 }
 
 fn compare_spill(object: &Object, expected: Option<&Vec<u8>>) {
@@ -286,7 +286,7 @@ fn an_unreadable_block_of_pointers_keeps_no_more_than_what_is_below_it() {
     for _ in 0..4 {
         world.pool.commit_txg(world.pool.open_txg()).unwrap();
     }
-    assert!(world.set.inner_trees().2.is_empty() && !world.pool.status().damage.is_empty());
+    assert!(world.set.inner_trees().2.is_empty() && !world.pool.errors().findings.is_empty());
     let left = live().saturating_sub(before);
     assert!(left < used / 4, "{used} bytes before, {left} after");
 }
@@ -336,7 +336,7 @@ fn an_unreadable_tree_costs_its_object_and_nothing_else() {
     let mut found = [0; 16];
     good.read(0, &mut found).unwrap();
     assert_eq!(found, [2, 2, 2, 2, 2, 7, 7, 7, 7, 7, 7, 7, 7, 7, 2, 2]);
-    assert!(!world.pool.status().damage.is_empty(), "it is named");
+    assert!(!world.pool.errors().findings.is_empty(), "it is named");
     assert_eq!(world.pool.status().failed, None);
 }
 
@@ -665,7 +665,7 @@ fn a_lost_tree_takes_no_attributes_with_it() {
     }
     world.pool.drop_cache();
     world.pool.commit().unwrap();
-    assert!(!world.pool.status().damage.is_empty(), "the changes of the contents are lost");
+    assert!(!world.pool.errors().findings.is_empty(), "the changes of the contents are lost");
     let before = object.dnode();
     assert_eq!(
         (object.bonus().to_vec(), object.spill().unwrap()),

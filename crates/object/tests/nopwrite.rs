@@ -118,7 +118,7 @@ impl World {
             self.pool.drop_cache();
         }
         assert_eq!(self.pool.check_tables(), vec![]);
-        assert_eq!(self.pool.status().damage, vec![]);
+        assert_eq!(self.pool.errors().findings, Vec::<String>::new());
     }
 
     /// Blocks of a file that another write of `data` leaves as they are.

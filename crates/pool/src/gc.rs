@@ -832,7 +832,7 @@ impl Group<'_> {
                 log::info!("{}: healed from another copy", entry.identity);
             }
             Some(_) => {}
-            None => self.pool.note_damaged(entry.owner, "it does not match its zone's directory"),
+            None => self.pool.error_log.note_block(entry.owner, "it does not match its zone's directory"),
         }
         Ok(found.map(|(bytes, _)| bytes))
     }

@@ -17,6 +17,7 @@ use crate::cache::BlockCache;
 use crate::devices::Devices;
 use crate::env::Env;
 use crate::error::PoolError;
+use crate::errors::ErrorLog;
 use crate::fates::Fates;
 use crate::features::{Feature, InForce};
 use crate::flights::Flights;
@@ -796,8 +797,7 @@ pub(crate) fn assemble(
         recorder: Recorder::default(),
         client: Mutex::default(),
         failed: OnceLock::new(),
-        damage: Mutex::default(),
-        damaged: Mutex::default(),
+        error_log: ErrorLog::default(),
         looks_afresh: AtomicBool::new(false),
         explains_afresh: AtomicBool::new(false),
         gc_rests: Mutex::default(),

@@ -312,7 +312,7 @@ mod tests {
         let error = commit(&pool).unwrap_err().to_string();
         assert!(error.contains("the books of group") && error.contains("in the tables"), "{error}");
         assert_eq!(pool.synced_txg(), good);
-        assert!(!pool.status().damage.is_empty());
+        assert!(!pool.errors().findings.is_empty());
         pool.abandon();
         drop(pool);
         let pool = Pool::import(vec![device], Arc::new(SeededEnv::new(2)), &options).unwrap();

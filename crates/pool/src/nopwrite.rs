@@ -167,7 +167,7 @@ impl Group<'_> {
     /// The pointer that a request replaces, if its block may stay.
     fn replaced<'r>(&self, request: &'r WriteRequest) -> Option<&'r BlockPtr> {
         // Who writes a damaged block anew mends it.
-        request.replaces.as_ref().filter(|_| !self.pool.may_be_damaged(request.owner))
+        request.replaces.as_ref().filter(|_| !self.pool.error_log.may_be_damaged(request.owner))
     }
 
     /// A look that is likely to find the same, and then saves compressing.

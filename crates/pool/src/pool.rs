@@ -14,6 +14,7 @@ use crate::devices::Devices;
 use crate::directory::Owner;
 use crate::env::Env;
 use crate::error::PoolError;
+use crate::errors::{ErrorLog, Errors};
 use crate::fates::Fates;
 use crate::features::InForce;
 use crate::flights::Flights;
@@ -40,7 +41,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use terrane_device::Counted;
-use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneSeq};
+use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 /// The floor above: whoever has dirty blocks when a group syncs.
 pub trait Client: Send + Sync {
@@ -136,8 +137,7 @@ pub struct Pool {
     pub(crate) recorder: Recorder,
     pub(crate) client: Mutex<Option<Arc<dyn Client>>>,
     pub(crate) failed: OnceLock<Arc<str>>,
-    pub(crate) damage: Mutex<Vec<Corrupt>>,
-    pub(crate) damaged: Mutex<Vec<DamagedBlock>>,
+    pub(crate) error_log: ErrorLog,
     pub(crate) more_work: AtomicBool,
     /// What overwrites held says nothing of the next ones.
     pub(crate) looks_afresh: AtomicBool,
@@ -174,22 +174,8 @@ pub struct Status {
     pub failed: Option<String>,
     /// A commit waits for a device that cannot be read.
     pub suspended: Option<Suspension>,
-    pub damage: Vec<Corrupt>,
-    /// Blocks that could not be read since the import.
-    pub damaged: Vec<DamagedBlock>,
+    pub errors: Errors,
 }
-
-/// A block of which no copy could be read when somebody asked for it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DamagedBlock {
-    pub owner: Owner,
-    pub reason: String,
-}
-
-/// Findings kept for `status`; more are only logged.
-const DAMAGE_MAX: usize = 64;
-/// Blocks kept for `status`: enough to see which files are hit.
-const DAMAGED_MAX: usize = 1000;
 
 impl Pool {
     pub fn env(&self) -> &Arc<dyn Env> {
@@ -290,32 +276,9 @@ impl Pool {
         }
     }
 
-    /// Damage that was found on the way: logged, and kept for `status`.
-    pub fn report_damage(&self, corrupt: Corrupt) {
-        log::error!("{corrupt}");
-        let mut damage = self.damage.lock();
-        if damage.len() < DAMAGE_MAX && !damage.contains(&corrupt) {
-            damage.push(corrupt);
-        }
-    }
-
-    /// A block that could not be read: kept, so that `status` can name the file.
-    pub(crate) fn note_damaged(&self, owner: Owner, reason: impl ToString) {
-        let mut damaged = self.damaged.lock();
-        if damaged.len() < DAMAGED_MAX && !damaged.iter().any(|block| block.owner == owner) {
-            damaged.push(DamagedBlock { owner, reason: reason.to_string() });
-        }
-    }
-
     /// A file's changes could not be stored, because something that they belong into is damaged: kept, so that `status` can name it.
     pub fn note_lost(&self, owner: Owner, txg: Txg) {
-        self.note_damaged(owner, format_args!("the changes of group {txg} are lost"));
-    }
-
-    /// The block was found damaged; or it may have been, where so many were that not all are known.
-    pub(crate) fn may_be_damaged(&self, owner: Owner) -> bool {
-        let damaged = self.damaged.lock();
-        damaged.len() >= DAMAGED_MAX || damaged.iter().any(|block| block.owner == owner)
+        self.error_log.note_block(owner, format_args!("the changes of group {txg} are lost"));
     }
 
     /// Blocks are compressed otherwise from now on: whether overwrites hold what they replace is asked as if nothing were known.
@@ -358,8 +321,7 @@ impl Pool {
             dead_set_bytes: index.dead_set_bytes,
             failed: self.failed.get().map(|reason| reason.to_string()),
             suspended: self.suspension(),
-            damage: self.damage.lock().clone(),
-            damaged: self.damaged.lock().clone(),
+            errors: self.errors(),
         }
     }
 

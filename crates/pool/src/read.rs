@@ -241,7 +241,7 @@ impl Pool {
             read.iter()
                 .take(1)
                 .flat_map(|read| read.as_ref().err())
-                .for_each(|e| self.note_damaged(owner, e));
+                .for_each(|e| self.error_log.note_block(owner, e));
             return copies.len();
         };
         let bad = copies.iter().zip(&read).filter(|(_, read)| read.is_err());
@@ -308,7 +308,7 @@ impl Pool {
                 PoolError::Corrupt(corrupt) => self.damaged(owner, corrupt),
                 other => {
                     log::error!("{other}; {}", owner_text(owner));
-                    self.note_damaged(owner, &other);
+                    self.error_log.note_block(owner, &other);
                     other
                 }
             }
@@ -337,7 +337,7 @@ impl Pool {
 
     fn damaged(&self, owner: Owner, corrupt: Corrupt) -> PoolError {
         log::error!("{corrupt}; {}", owner_text(owner));
-        self.note_damaged(owner, &corrupt);
+        self.error_log.note_block(owner, &corrupt);
         PoolError::Corrupt(corrupt)
     }
 
@@ -369,13 +369,15 @@ impl Pool {
             let at = format!("{} granule {} ({addr})", held.home, offset / GRANULE);
             let corrupt =
                 Corrupt::new(at, "checksum of the stored bytes", "that of the block pointer", "another");
-            if first.as_ref() == Some(&corrupt) {
+            let found = Some((held.home.device, corrupt));
+            if first == found {
                 break;
             }
-            first = Some(corrupt);
+            first = found;
         }
-        self.counters.checksum_errors.add(1);
-        Err(PoolError::Corrupt(first.expect("set in the first round")))
+        let (device, corrupt) = first.expect("set in the first round");
+        self.note_checksum_error(device);
+        Err(PoolError::Corrupt(corrupt))
     }
 
     /// Where the block born at `addr` is now.

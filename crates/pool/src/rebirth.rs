@@ -151,7 +151,7 @@ impl Pool {
             let whole = born_there.filter(|entry| {
                 granules.contains(&entry.identity.granule())
                     && matches!(entry.owner, Owner::Block { .. })
-                    && !self.may_be_damaged(entry.owner)
+                    && !self.error_log.may_be_damaged(entry.owner)
             });
             let tables = self.tables.read();
             // Nothing that was born there lives any more.

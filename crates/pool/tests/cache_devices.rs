@@ -99,7 +99,7 @@ fn flipped_bits_of_a_cache_cost_reads_and_nothing_else() {
     flip(4000);
     read_all(&pool, &toy);
     assert!(stats(&pool).damaged > 20, "the canary: flips are seen: {:?}", stats(&pool));
-    assert_eq!((pool.stats().checksum_errors, pool.status().damage.len()), (0, 0), "the pool is whole");
+    assert_eq!((pool.stats().checksum_errors, pool.errors().findings.len()), (0, 0), "the pool is whole");
     pool.abandon();
     drop((pool, toy));
     flip(4000);

@@ -107,5 +107,5 @@ fn a_group_moves_no_more_than_its_record_can_tell() {
     assert!(runs > 70_000, "{runs} runs");
     verify();
     assert_eq!(pool.check_tables(), vec![]);
-    assert_eq!(pool.status().damage, vec![]);
+    assert_eq!(pool.errors().findings, Vec::<String>::new());
 }

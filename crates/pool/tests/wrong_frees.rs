@@ -64,7 +64,7 @@ fn a_second_free_of_a_block_that_died_before_others_moved_loses_none_of_them() {
         for slot in 0..SLOTS {
             let ptr = &state.pointers[slot];
             let Ok(block) = pool.read(ptr, owner(slot)) else {
-                panic!("seed {seed}, slot {slot}: lost; {:?}", pool.status().damage);
+                panic!("seed {seed}, slot {slot}: lost; {:?}", pool.errors().findings);
             };
             assert!(ptr.is_hole() || *block == fill(slot, state.versions[slot]), "seed {seed}, slot {slot}");
         }
@@ -75,5 +75,5 @@ fn a_second_free_of_a_block_that_died_before_others_moved_loses_none_of_them() {
 }
 
 fn damage(pool: &Pool) -> usize {
-    pool.status().damage.iter().filter(|damage| damage.to_string().contains("freed blocks")).count()
+    pool.errors().findings.iter().filter(|damage| damage.to_string().contains("freed blocks")).count()
 }

@@ -13,7 +13,6 @@ use crate::rewrite::Rewriting;
 use crate::settle::Settling;
 use crate::types::{AccessTimes, Attr, Cred, Ino, Reading, SetAttr, SetTime, StatFs, Time, mode};
 use crate::unlinked::UnlinkedSet;
-use crate::unwritten::Unwritten;
 use crate::widths::Widths;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -68,7 +67,6 @@ pub struct Fs {
     pub(crate) ready: Ready,
     /// Of a predecessor that died while its mount stands.
     pub(crate) losses: Option<Losses>,
-    pub(crate) unwritten: Unwritten,
     root: Ino,
 }
 
@@ -240,7 +238,6 @@ impl Fs {
             ahead: Mutex::default(),
             ready: Ready::default(),
             losses,
-            unwritten: Unwritten::default(),
             root,
         });
         let record_size = fs.rewriting.record_size();

@@ -57,7 +57,6 @@ mod settle;
 mod siblings;
 mod types;
 mod unlinked;
-mod unwritten;
 mod widths;
 mod xattr;
 
@@ -80,4 +79,5 @@ pub use rewrite::{
 };
 pub use terrane_dataset::{AclType, Dataset, DatasetError, XattrHome};
 pub use terrane_object::Hint;
+pub use terrane_object::errors::LossCause;
 pub use types::*;

@@ -5,8 +5,10 @@
 //! told, each kind of call once: the first change of such a file is refused, and so is `fsync`, again and again, until a change was refused
 //! as well. A program that tries `fsync` again has written nothing anew, so it must not succeed the second time.
 //!
-//! What was lost does not matter any more when the file is cut to nothing or goes. Otherwise it stays in a list for administrators until
-//! they have read it ([`Fs::clear_losses`]).
+//! What was lost does not matter any more when the file is cut to nothing or goes. Otherwise it stands in the pool's error log until an
+//! administrator has read it ([`Fs::clear_losses`]). So do files of which the kernel's cache held changes that could not be stored: a store
+//! into a shared mapping fails nowhere when it is made. The kernel writes it back later, and where that finds no room the store is gone:
+//! `msync` and `fsync` say so, but `munmap`, `close` and the end of a program do not.
 //!
 //! A directory that lost changes is in nobody's way: who made a name that is gone is told when it uses the name. Its first `fsync` fails.
 
@@ -15,6 +17,9 @@ use crate::fs::Fs;
 use crate::types::{Ino, mode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrane_dataset::DatasetError;
+use terrane_object::errors::{Errors, LossCause, LostFile};
 
 /// Who was told that an inode lost changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,11 +41,13 @@ impl Loss {
 #[derive(Debug)]
 pub(crate) struct Losses {
     list: Mutex<BTreeMap<Ino, Loss>>,
+    /// The files among them are in the error log.
+    is_logged: AtomicBool,
 }
 
 impl Losses {
     pub fn new(lost: BTreeMap<Ino, Loss>) -> Self {
-        Losses { list: Mutex::new(lost) }
+        Losses { list: Mutex::new(lost), is_logged: AtomicBool::new(false) }
     }
 }
 
@@ -53,20 +60,72 @@ impl Fs {
             .map_or_else(Vec::new, |losses| losses.list.lock().iter().filter_map(untold).collect())
     }
 
-    /// The files among them, whether somebody was told or not: for administrators, until they say that they know.
-    pub fn lost_files(&self) -> Vec<Ino> {
-        let all: Vec<Ino> =
-            self.losses.as_ref().map_or_else(Vec::new, |losses| losses.list.lock().keys().copied().collect());
-        all.into_iter().filter(|ino| self.is_file(*ino)).collect()
+    /// Files that lost changes, of this mount and of earlier ones, until an administrator says that they were read; and why.
+    pub fn lost_files(&self) -> Vec<(Ino, LossCause)> {
+        self.log_losses();
+        let set = self.set.id().0;
+        let files = self.set.pool().errors().files;
+        let mine = files.into_iter().filter(|((objset, _), _)| *objset == set);
+        // The number may have another file by now.
+        let is_same = |(ino, file): &(Ino, LostFile)| self.generation_of(*ino) == Some(file.generation);
+        mine.map(|((_, ino), file)| (ino, file))
+            .filter(is_same)
+            .map(|(ino, file)| (ino, file.cause))
+            .collect()
     }
 
-    /// Somebody has read the list, and that of [`unwritten_files`](Self::unwritten_files); nobody is told any more. Returns how many files
-    /// were in them.
-    pub fn clear_losses(&self) -> usize {
-        let files = self.lost_files();
-        let unwritten = self.clear_unwritten();
-        files.iter().for_each(|ino| self.forget_loss(*ino));
-        files.len() + unwritten
+    /// Somebody has read the error log, and it is empty now; nobody is told any more. What was in it. Durable when it returns.
+    ///
+    /// # Errors
+    /// The log is empty, but what was in it is still stored: it comes back when the pool is imported again.
+    pub fn clear_losses(&self) -> Result<Errors, DatasetError> {
+        self.log_losses();
+        let errors = self.set.pool().clear_errors();
+        let known =
+            self.losses.as_ref().map_or_else(Vec::new, |losses| losses.list.lock().keys().copied().collect());
+        known.into_iter().filter(|ino| self.is_file(*ino)).for_each(|ino| self.forget_loss(ino));
+        self.record_errors()?;
+        self.set.commit()?;
+        Ok(errors)
+    }
+
+    /// Stores what is new in the pool's error log. For whoever keeps house, now and then, and before the pool is exported.
+    pub fn record_errors(&self) -> Result<(), DatasetError> {
+        self.log_losses();
+        self.dataset().record_errors()
+    }
+
+    /// What a predecessor lost, in the error log. It takes reads, so it is not done while the kernel waits for a successor.
+    fn log_losses(&self) {
+        let Some(losses) =
+            self.losses.as_ref().filter(|losses| !losses.is_logged.swap(true, Ordering::AcqRel))
+        else {
+            return;
+        };
+        let known: Vec<Ino> = losses.list.lock().keys().copied().collect();
+        known.into_iter().filter(|ino| self.is_file(*ino)).for_each(|ino| {
+            self.log_loss(ino, LossCause::ServerKilled);
+        });
+    }
+
+    /// False: it is in the log already, or cannot be.
+    fn log_loss(&self, ino: Ino, cause: LossCause) -> bool {
+        let Some(generation) = self.generation_of(ino) else { return false };
+        self.set.pool().error_log().note_file((self.set.id().0, ino), LostFile { generation, cause })
+    }
+
+    /// What the kernel's cache held of this file was to be written back, and could not be.
+    pub fn note_unwritten(&self, ino: Ino, errno: Errno) {
+        if self.log_loss(ino, LossCause::NotWrittenBack) {
+            log::warn!(
+                "{}: what a program stored through a mapping could not be written back and is lost: {errno}",
+                self.path_of(ino)
+            );
+        }
+    }
+
+    fn generation_of(&self, ino: Ino) -> Option<u64> {
+        self.hold(ino).ok().map(|inode| inode.read().attrs.zpl.generation)
     }
 
     /// Whether [`refuse_change`](Self::refuse_change) may refuse anything.
@@ -128,7 +187,7 @@ impl Fs {
     /// It holds nothing of what it held when changes were lost, it is gone, or somebody knows: nobody is told any more, and its number may
     /// get another one.
     pub(crate) fn forget_loss(&self, ino: Ino) {
-        self.unwritten.forget(ino);
+        self.set.pool().error_log().forget_object(self.set.id().0, ino);
         if let Some(losses) = &self.losses
             && losses.list.lock().remove(&ino).is_some()
         {

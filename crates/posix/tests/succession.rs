@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 use support::{Machine, Short};
-use terrane_posix::{Errno, Ino, Ledger, Loss, SetAttr, mode};
+use terrane_posix::{Errno, Ino, Ledger, Loss, LossCause, SetAttr, mode};
 
 #[test]
 fn open_files_without_a_name_outlive_the_process() {
@@ -129,8 +129,10 @@ fn what_a_crash_lost_is_told_to_each_kind_of_call() {
     assert!(noted.iter().all(|(ino, _)| *ino == half), "the number of what never came to be stays lost");
     fs.put(half, 0, b"again");
     assert_eq!(fs.fsync(half, true), Ok(()));
-    assert_eq!((fs.lost_files(), fs.lost_inodes()), (vec![half], vec![]), "administrators have not read it");
-    assert_eq!((fs.clear_losses(), fs.clear_losses()), (1, 0));
+    let listed = vec![(half, LossCause::ServerKilled)];
+    assert_eq!((fs.lost_files(), fs.lost_inodes()), (listed, vec![]), "administrators have not read it");
+    let cleared = || fs.clear_losses().unwrap().files.len();
+    assert_eq!((cleared(), cleared()), (1, 0));
     assert_eq!(notes.1.lock().unwrap().last(), Some(&(half, None)));
 }
 
@@ -144,7 +146,8 @@ fn what_was_lost_matters_until_the_file_is_cut_to_nothing_or_gone() {
     m.fs().sync().unwrap();
     m.die(&[&files[..], &[dir]].concat());
     let fs = m.fs();
-    assert_eq!(fs.lost_files(), files, "a directory is not told of");
+    let listed = || fs.lost_files().into_iter().map(|(ino, _)| ino).collect::<Vec<_>>();
+    assert_eq!(listed(), files, "a directory is not told of");
     let cut = |ino, size| {
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         fs.setattr(ino, &set, &support::ROOT_CRED).unwrap();
@@ -153,12 +156,40 @@ fn what_was_lost_matters_until_the_file_is_cut_to_nothing_or_gone() {
     cut(files[1], 3);
     fs.unlink(root, b"gone").unwrap();
     fs.forget(files[2], 1);
-    assert_eq!(fs.lost_files(), [files[1]]);
+    assert_eq!(listed(), [files[1]]);
     assert_eq!((fs.fsync(files[0], false), fs.fsync(files[1], false)), (Ok(()), Err(Errno::EIO)));
     assert_eq!(
         (fs.refuse_change(dir), fs.fsync(dir, false), fs.fsync(dir, false)),
         (Ok(()), Err(Errno::EIO), Ok(()))
     );
+}
+
+#[test]
+fn files_that_lost_changes_are_listed_after_the_mount_has_ended() {
+    let mut m = Machine::new(23, &[]);
+    let root = m.fs().root();
+    let files: Vec<Ino> = ["lost", "mapped", "gone"].map(|name| m.fs().file(root, name).ino).into();
+    files.iter().for_each(|ino| m.fs().put(*ino, 0, b"stored"));
+    m.fs().sync().unwrap();
+    m.die(&[files[0], files[2]]);
+    m.fs().note_unwritten(files[1], Errno::ENOSPC);
+    m.fs().record_errors().unwrap();
+    m.fs().sync().unwrap();
+    m.die(&[]);
+    let fs = m.fs();
+    let listed = [
+        (files[0], LossCause::ServerKilled),
+        (files[1], LossCause::NotWrittenBack),
+        (files[2], LossCause::ServerKilled),
+    ];
+    assert_eq!(fs.lost_files(), listed);
+    assert_eq!((fs.lost_inodes(), fs.fsync(files[0], false)), (vec![], Ok(())), "who had it open is gone");
+    fs.unlink(root, b"gone").unwrap();
+    fs.forget(files[2], 1);
+    assert_eq!(fs.lost_files(), listed[..2]);
+    assert_eq!(fs.clear_losses().unwrap().files.len(), 2);
+    m.die(&[]);
+    assert_eq!(m.fs().lost_files(), [], "clearing is durable");
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn a_file_whose_dnode_is_damaged_says_so_at_every_fsync_and_others_go_on() {
     let status = machine.pool.status();
     assert_eq!(status.failed, None);
     let named = |block: &terrane_pool::DamagedBlock| matches!(block.owner, Owner::Block { objset: 2, object, .. } if object == lost);
-    assert!(status.damaged.iter().any(named), "{:?}", status.damaged);
+    assert!(status.errors.blocks.iter().any(named), "{:?}", status.errors.blocks);
     assert_eq!(fs.sync(), Err(Errno::EIO), "what was not asked about by name is told once");
     assert_eq!(fs.sync(), Ok(()));
     // The old tree stands: nothing of it was released.

@@ -111,7 +111,7 @@ fn rebuilt_in_spite_of(seed: u64, damage: impl Fn(&SimDevice, &[ZoneView])) {
     }
     assert_eq!(workload.sync().unwrap(), Step::Done, "seed {seed}");
     let Workload { machine, model, .. } = workload;
-    assert_eq!(machine.pool.status().damage, vec![], "seed {seed}");
+    assert_eq!(machine.pool.errors().findings, Vec::<String>::new(), "seed {seed}");
     machine.fs().forget_all();
     machine.pool.abandon();
     drop(machine);

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 pub const HELP: &str = "\
 A pool that is mounted is checked as it was committed last: everything is committed first, and writers go on meanwhile.
 Nothing is changed, unless --rebuild-index says so; but a pool that is mounted gives back suspect zones with which nothing is
-wrong any more. A finding is a line: the place, what should be there, what was found.
+wrong any more, and keeps the findings for `terrane pool status` until `terrane pool clear`. A finding is a line: the place, what should be there, what was found.
 
 Exit codes:
   0             nothing found

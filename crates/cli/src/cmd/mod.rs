@@ -272,7 +272,7 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     let mode = if query.is_change() { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
     let live = Live::open(&target, &live::tool_options(mode))?;
     let outcome = query.answer(&live, &show);
-    let closed = live.close();
+    let closed = live.export();
     let value = outcome?;
     closed.map(|()| value)
 }

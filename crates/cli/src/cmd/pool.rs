@@ -236,7 +236,29 @@ impl Status {
 
 /// What somebody should look at.
 fn is_unhealthy(row: &Value) -> bool {
-    row["state"] != "healthy" || row["lost_files"].as_array().is_some_and(|files| !files.is_empty())
+    let has_failed = |device: &Value| {
+        ERROR_COUNTS.iter().any(|(key, _)| device[*key].as_u64().is_some_and(|count| count > 0))
+    };
+    row["state"] != "healthy"
+        || row["lost_files"].as_array().is_some_and(|files| !files.is_empty())
+        || row["devices"].as_array().is_some_and(|devices| devices.iter().any(has_failed))
+}
+
+/// How often a device failed: the keys of its row, and what they count.
+const ERROR_COUNTS: [(&str, &str); 3] = [
+    ("read_errors", "read errors"),
+    ("write_errors", "write errors"),
+    ("checksum_errors", "checksum errors"),
+];
+
+/// A device that failed.
+fn device_errors(row: &Value) -> Option<String> {
+    let count = |(key, word): &(&str, &str)| {
+        row[*key].as_u64().filter(|count| *count > 0).map(|count| format!("{count} {word}"))
+    };
+    let counts: Vec<String> = ERROR_COUNTS.iter().filter_map(count).collect();
+    let device = printable(row["device"].as_str().unwrap_or("?"));
+    (!counts.is_empty()).then(|| format!("{device}: {}", counts.join(", ")))
 }
 
 impl Status {
@@ -465,6 +487,7 @@ impl Status {
             }
         }
         found.extend(self.lost_files(row));
+        found.extend(devices.iter().filter_map(device_errors));
         line("errors", if found.is_empty() { "none".to_owned() } else { found.join("\n           ") });
         out
     }

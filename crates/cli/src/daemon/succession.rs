@@ -283,11 +283,8 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, caller: &mut Caller) 
     log::info!("stepping back for another server");
     let quiet = shared.brake.pull(BRAKE_PATIENCE);
     shared.end_housekeeping();
-    let exported = if quiet {
-        shared.live.pool.export().map_err(Failure::from)
-    } else {
-        Err(Failure("requests under way do not end".to_owned()))
-    };
+    let exported =
+        if quiet { shared.live.export() } else { Err(Failure("requests under way do not end".to_owned())) };
     let facts = facts.lock().unwrap_or_else(PoisonError::into_inner);
     let read_only = read_only.or(facts.read_only);
     let facts = Facts { orderly: exported.is_ok(), read_only, ..facts.clone() };

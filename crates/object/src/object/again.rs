@@ -336,7 +336,7 @@ mod tests {
                 drop(tx);
                 (0..4).for_each(|_| set.commit().unwrap());
                 assert_eq!(set.pool().check_tables(), vec![], "cut to {cut}");
-                assert_eq!(set.pool().status().damage, vec![], "cut to {cut}");
+                assert_eq!(set.pool().errors().findings, Vec::<String>::new(), "cut to {cut}");
             }
         }
     }

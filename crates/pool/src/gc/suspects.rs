@@ -67,7 +67,7 @@ impl Pool {
         match self.read_zone(held, entry.offset, &mut bytes) {
             Ok(()) if crc32c::crc32c(&bytes) == entry.crc => return Ok(Some((bytes, false))),
             Ok(()) => {
-                self.counters.checksum_errors.add(1);
+                self.note_checksum_error(held.home.device);
                 log::error!(
                     "{} granule {}: a block does not match its directory",
                     held.home,

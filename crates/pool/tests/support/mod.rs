@@ -202,7 +202,7 @@ pub fn verify_with(pool: &Arc<Pool>, toy: &Toy, others: u64) {
         }
     }
     assert_eq!(pool.check_tables(), vec![]);
-    assert_eq!(pool.status().damage, vec![]);
+    assert_eq!(pool.errors().findings, Vec::<String>::new());
     let boot: u64 =
         pool.bootstrap_blocks().iter().map(|(_, len)| terrane_pool::granule_bytes(u64::from(*len))).sum();
     assert_eq!(pool.status().live_bytes, live + boot, "live = reachable + bootstrap {boot}");

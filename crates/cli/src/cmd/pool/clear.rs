@@ -1,4 +1,4 @@
-//! `terrane pool clear`: what `pool status` told was read.
+//! `terrane pool clear`: what `pool status` said was read.
 
 use super::super::{ask, print};
 use crate::failure::Outcome;
@@ -9,9 +9,12 @@ use clap::Args;
 use serde_json::{Value, json};
 
 pub const HELP: &str = "\
-When the server of a mount is killed, another one goes on, without the changes that were in no commit yet: at most 5 seconds of them. Files that
-lost some are listed by `terrane pool status -v`. The first change of each is refused, and fsync until a change was refused, so that programs
-that go on with them notice. This command ends both for all of them.
+`terrane pool status` names damage that was found, files that lost changes, and how often each device failed. All of that is kept in the pool
+until this command empties it; what is still damaged comes back when it is read again.
+
+When the server of a mount is killed, another one goes on, without the changes that were in no commit yet: at most 5 seconds of them. The
+first change of each file that lost some is refused, and fsync until a change was refused, so that programs that go on with them notice. This
+command ends both.
 ";
 
 #[derive(Args)]
@@ -34,10 +37,24 @@ impl Clear {
 }
 
 fn describe(row: &Value) -> String {
+    let count = |key: &str| row[key].as_u64().unwrap_or(0);
+    let said = |key, one: &str, many: &str| match count(key) {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        count => Some(format!("{count} {many}")),
+    };
+    let cleared: Vec<String> = [
+        said("damage", "finding", "findings"),
+        said("damaged", "damaged block", "damaged blocks"),
+        said("lost_files", "file that lost changes", "files that lost changes"),
+        said("devices", "device's errors", "devices' errors"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     let name = row["name"].as_str().unwrap_or("?");
-    match row["lost_files"].as_u64().unwrap_or(0) {
-        0 => format!("{name}: no file is listed that lost changes\n"),
-        1 => format!("{name}: 1 file that lost changes is not listed any more\n"),
-        files => format!("{name}: {files} files that lost changes are not listed any more\n"),
+    if cleared.is_empty() {
+        return format!("{name}: there was nothing to clear\n");
     }
+    format!("{name}: cleared {}\n", cleared.join(", "))
 }

@@ -282,7 +282,7 @@ impl Import {
             false => Ok(()),
         };
         let txg = live.pool.synced_txg();
-        let closed = live.close();
+        let closed = live.export();
         opened?;
         renamed?;
         closed?;
@@ -544,7 +544,7 @@ fn export(registry: &Registry, word: &str) -> Outcome {
         eprintln!("terrane: pool {}: its device {} is gone", target.name, target.path.display());
         return registry.forget(&target.name);
     } else if !is_clean(&target).map_err(|failure| or_forget(failure, &target))? {
-        Live::open(&target, &live::tool_options(OpenMode::ReadWrite))?.close()?;
+        Live::open(&target, &live::tool_options(OpenMode::ReadWrite))?.export()?;
     }
     registry.forget_at(&target.name, &paths)
 }

@@ -1,0 +1,336 @@
+//! The error log, as it is stored.
+//!
+//! The pool directory's entry `errors` names a ZAP in the meta object set, made when there is first something to say. Its entries are those
+//! of [`Errors`]: one for each finding, block, file and device, with names that say which. What cannot be read as one is passed over, so
+//! that a later version may add kinds. Nothing depends on the log, so where it is damaged another one is begun, and a pool is opened
+//! without one that cannot be read now.
+//!
+//! Whoever serves the pool calls [`Dataset::record_errors`] now and then, and before the pool is exported.
+
+use crate::dataset::{Dataset, POOL_DIRECTORY, new_zap};
+use crate::error::DatasetError;
+use crate::zap_policy::ZapPolicy;
+use crate::zap_store::ObjectZap;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrane_object::errors::{BLOCKS_MAX, FILES_MAX, FINDINGS_MAX, TEXT_BYTES_MAX};
+use terrane_object::errors::{DamagedBlock, DeviceErrors, Errors, LossCause, LostFile};
+use terrane_object::{Cost, ObjectId, ObjectKind, ObjectSet, Owner, Tx};
+use terrane_wire::DeviceIdx;
+use terrane_zap::{Cursor, Key, Value, ValueRef};
+
+const ERRORS: &[u8] = b"errors";
+/// Entries that are looked at: more than there can be of all kinds together, as long as no version adds one.
+const ENTRIES_MAX: usize = 2 * (FINDINGS_MAX + BLOCKS_MAX + FILES_MAX);
+/// Entries that change in one transaction.
+const STEP: usize = 16;
+/// The longest name: `block.` and four numbers in hexadecimal.
+const NAME_BYTES_MAX: usize = 6 + 4 * 17;
+/// Making the ZAP and its entry in the pool directory.
+const COST_NEW: Cost = Cost { meta_blocks: 20, objects: 2, ..Cost::NOTHING };
+
+/// What an entry says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Said {
+    Text(String),
+    Numbers(Vec<u64>),
+}
+
+impl Said {
+    fn value(&self) -> ValueRef<'_> {
+        match self {
+            Said::Text(text) => ValueRef::U8s(text.as_bytes()),
+            Said::Numbers(numbers) => ValueRef::U64s(numbers),
+        }
+    }
+
+    fn of(value: &Value) -> Option<Said> {
+        match (value.int_size(), value.bytes()) {
+            (_, Some(bytes)) => Some(Said::Text(String::from_utf8_lossy(bytes).into_owned())),
+            (8, None) => Some(Said::Numbers(value.ints())),
+            _ => None,
+        }
+    }
+}
+
+type Entries = BTreeMap<String, Said>;
+
+/// The entries of a log.
+fn entries(errors: &Errors) -> Entries {
+    let mut entries = Entries::new();
+    for (number, text) in errors.findings.iter().enumerate() {
+        entries.insert(format!("finding.{number:x}"), Said::Text(text.clone()));
+    }
+    for block in &errors.blocks {
+        let name = match block.owner {
+            Owner::Block { objset, object, level, block } => {
+                format!("block.{objset:x}.{object:x}.{level:x}.{block:x}")
+            }
+            Owner::Pool { what } => format!("pool.{what:x}"),
+        };
+        entries.insert(name, Said::Text(block.reason.clone()));
+    }
+    for ((objset, object), file) in &errors.files {
+        let said = vec![file.cause as u64, file.generation];
+        entries.insert(format!("file.{objset:x}.{object:x}"), Said::Numbers(said));
+    }
+    for (device, errors) in &errors.devices {
+        let said = vec![errors.read, errors.write, errors.checksum];
+        entries.insert(format!("device.{:x}", device.0), Said::Numbers(said));
+    }
+    entries
+}
+
+/// The numbers in the name of an entry, behind its first word.
+fn numbers(rest: &str) -> Option<Vec<u64>> {
+    let number = |digits: &str| u64::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'));
+    rest.split('.').map(number).collect()
+}
+
+/// The log that these entries are of. What is none of it is left out.
+fn errors(entries: &Entries) -> Errors {
+    let mut errors = Errors::default();
+    let mut findings = BTreeMap::new();
+    for (name, said) in entries {
+        let Some((kind, rest)) = name.split_once('.') else { continue };
+        let Some(numbers) = numbers(rest) else { continue };
+        match (kind, numbers.as_slice(), said) {
+            ("finding", [number], Said::Text(text)) => {
+                findings.insert(*number, text.clone());
+            }
+            ("block", [objset, object, level, block], Said::Text(reason)) => {
+                let Ok(level) = u8::try_from(*level) else { continue };
+                let owner = Owner::Block { objset: *objset, object: *object, level, block: *block };
+                errors.blocks.push(DamagedBlock { owner, reason: reason.clone() });
+            }
+            ("pool", [what], Said::Text(reason)) => {
+                let Ok(what) = u8::try_from(*what) else { continue };
+                errors.blocks.push(DamagedBlock { owner: Owner::Pool { what }, reason: reason.clone() });
+            }
+            ("file", [objset, object], Said::Numbers(said)) => {
+                let [cause, generation] = said.as_slice() else { continue };
+                let Some(cause) = LossCause::from_id(*cause) else { continue };
+                errors.files.insert((*objset, *object), LostFile { generation: *generation, cause });
+            }
+            ("device", [device], Said::Numbers(said)) => {
+                let (Ok(device), [read, write, checksum]) = (u16::try_from(*device), said.as_slice()) else {
+                    continue;
+                };
+                let said = DeviceErrors { read: *read, write: *write, checksum: *checksum };
+                errors.devices.insert(DeviceIdx(device), said);
+            }
+            _ => {}
+        }
+    }
+    errors.findings = findings.into_values().take(FINDINGS_MAX).collect();
+    errors.blocks.truncate(BLOCKS_MAX);
+    while errors.files.len() > FILES_MAX {
+        errors.files.pop_last();
+    }
+    errors
+}
+
+/// What of the log is stored.
+struct Stored {
+    zap: ObjectZap,
+    entries: Entries,
+}
+
+/// What a recorder knows.
+#[derive(Default)]
+struct Known {
+    /// `None`: there is no log yet, or it could not be read.
+    stored: Option<Stored>,
+    /// The pool has what was stored before.
+    is_recalled: bool,
+    /// This is stored, and nothing else; `None`: that is not known.
+    last: Option<Errors>,
+}
+
+/// Stores a pool's error log.
+pub(crate) struct Recorder {
+    mos: Arc<ObjectSet>,
+    known: Mutex<Known>,
+}
+
+impl Recorder {
+    /// Gives the pool what is stored. Where that cannot be read now the pool does without, and it is tried again before anything is stored.
+    pub fn open(mos: &Arc<ObjectSet>) -> Recorder {
+        let recorder = Recorder { mos: Arc::clone(mos), known: Mutex::default() };
+        let loaded = recorder.load(&mut recorder.known.lock());
+        if let Err(error) = loaded {
+            log::warn!("pool {}: its error log cannot be read: {error}", mos.pool().name());
+        }
+        recorder
+    }
+
+    fn directory(&self) -> Result<ObjectZap, DatasetError> {
+        Ok(ObjectZap::new(&ZapPolicy::of(&self.mos), self.mos.hold(POOL_DIRECTORY)?))
+    }
+
+    fn load(&self, known: &mut Known) -> Result<(), DatasetError> {
+        let Some(number) = self.directory()?.lookup_u64(ERRORS)? else {
+            known.last = Some(Errors::default());
+            return Ok(());
+        };
+        let zap = ObjectZap::new(&ZapPolicy::of(&self.mos), self.mos.hold(ObjectId(number))?);
+        let mut entries = Entries::new();
+        for entry in zap.list(Cursor::START, ENTRIES_MAX)? {
+            let Key::Name(name) = &entry.key else { continue };
+            if let (Ok(name), Some(said)) = (std::str::from_utf8(name), Said::of(&entry.value)) {
+                entries.insert(name.to_owned(), said);
+            }
+        }
+        if !std::mem::replace(&mut known.is_recalled, true) {
+            let errors = errors(&entries);
+            known.last = Some(errors.clone());
+            self.mos.pool().recall_errors(errors);
+        }
+        known.stored = Some(Stored { zap, entries });
+        Ok(())
+    }
+
+    fn record(&self) -> Result<(), DatasetError> {
+        let pool = self.mos.pool();
+        let mut known = self.known.lock();
+        let found = pool.errors();
+        if pool.is_read_only() || known.last.as_ref() == Some(&found) {
+            return Ok(());
+        }
+        if known.stored.is_none() {
+            match self.load(&mut known) {
+                Err(error) if error.may_pass() => return Err(error),
+                Err(error) => log::warn!("pool {}: another error log is begun: {error}", pool.name()),
+                Ok(()) => {}
+            }
+        }
+        let found = pool.errors();
+        let mut stored = match known.stored.take() {
+            Some(stored) => stored,
+            None => Stored { zap: self.begin()?, entries: Entries::new() },
+        };
+        // If it fails, what is there is looked at again the next time.
+        known.last = None;
+        self.store(&mut stored, entries(&found))?;
+        (known.stored, known.last) = (Some(stored), Some(found));
+        Ok(())
+    }
+
+    /// An empty log, in the place of the one before, if there was any.
+    fn begin(&self) -> Result<ObjectZap, DatasetError> {
+        let tx = self.mos.begin(Cost { frees: true, ..COST_NEW })?;
+        let zap = new_zap((&self.mos, &ZapPolicy::of(&self.mos)), &tx, ObjectKind::Zap)?;
+        let mut directory = self.directory()?;
+        let before = directory.lookup_u64(ERRORS)?;
+        directory.update_u64(&tx, ERRORS, zap.object().id().0)?;
+        if let Some(before) = before
+            && let Err(error) = self.mos.hold(ObjectId(before)).and_then(|it| self.mos.destroy(&tx, &it))
+        {
+            log::warn!("the space of the damaged error log, object {before}, is lost: {error}");
+        }
+        Ok(zap)
+    }
+
+    fn store(&self, stored: &mut Stored, mut wanted: Entries) -> Result<(), DatasetError> {
+        // An entry that no version of ours makes is another's.
+        let is_ours = |name: &str| {
+            let kind = name.split_once('.').map(|(kind, _)| kind);
+            matches!(kind, Some("finding" | "block" | "pool" | "file" | "device"))
+        };
+        let gone = stored.entries.keys().filter(|name| is_ours(name) && !wanted.contains_key(*name));
+        let mut changes: Vec<(String, Option<Said>)> = gone.map(|name| (name.clone(), None)).collect();
+        wanted.retain(|name, said| stored.entries.get(name) != Some(said));
+        changes.extend(wanted.into_iter().map(|(name, said)| (name, Some(said))));
+        for step in changes.chunks(STEP) {
+            let longest = [0; TEXT_BYTES_MAX];
+            let cost = stored.zap.put_cost(NAME_BYTES_MAX, ValueRef::U8s(&longest));
+            let bytes = cost.of_many(step.len() as u64);
+            let tx = self.mos.begin(Cost { meta_bytes: bytes, frees: true, ..COST_NEW })?;
+            step.iter().try_for_each(|change| put(stored, &tx, change))?;
+        }
+        Ok(())
+    }
+}
+
+fn put(stored: &mut Stored, tx: &Tx, (name, said): &(String, Option<Said>)) -> Result<(), DatasetError> {
+    match said {
+        Some(said) => {
+            stored.zap.update(tx, name.as_bytes(), said.value())?;
+            stored.entries.insert(name.clone(), said.clone());
+        }
+        None => {
+            stored.zap.remove(tx, name.as_bytes())?;
+            stored.entries.remove(name);
+        }
+    }
+    Ok(())
+}
+
+impl Dataset {
+    /// Stores what is new in the pool's error log; in the open group, so that it is durable with the next commit. Does nothing where
+    /// nothing is new, or where the pool is only read.
+    pub fn record_errors(&self) -> Result<(), DatasetError> {
+        self.recorder.record()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_say_what_the_log_holds() {
+        let mut log = Errors::default();
+        for n in 0..200_u64 {
+            let far = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let owner = Owner::Block { objset: n % 3, object: far, level: (n % 7) as u8, block: !far };
+            log.blocks.push(DamagedBlock { owner, reason: format!("reason {n}") });
+            let cause = if n % 2 == 0 { LossCause::ServerKilled } else { LossCause::NotWrittenBack };
+            log.files.insert((n, far), LostFile { generation: far, cause });
+        }
+        log.blocks.push(DamagedBlock { owner: Owner::Pool { what: 255 }, reason: "?".into() });
+        log.findings = (0..FINDINGS_MAX).map(|n| format!("finding {n}")).collect();
+        for device in [0, 9, u16::MAX] {
+            let errors = DeviceErrors { read: u64::MAX, write: 1, checksum: 0 };
+            log.devices.insert(DeviceIdx(device), errors);
+        }
+        let stored = entries(&log);
+        assert!(stored.keys().all(|name| name.len() <= NAME_BYTES_MAX));
+        let mut read = errors(&stored);
+        let order = |block: &DamagedBlock| format!("{:?}", block.owner);
+        read.blocks.sort_by_key(order);
+        log.blocks.sort_by_key(order);
+        assert_eq!(read, log);
+    }
+
+    #[test]
+    fn what_is_no_entry_of_ours_is_passed_over() {
+        let text = || Said::Text("text".into());
+        let strange = [
+            ("", text()),
+            ("block", text()),
+            ("block.", text()),
+            ("block.1.2.3", text()),
+            ("block.1.2.100.4", text()),
+            ("block.1.2.3.4.5", text()),
+            ("block.1.2.3.4", Said::Numbers(vec![1])),
+            ("block.+1.2.3.4", text()),
+            ("block.10000000000000000.2.3.4", text()),
+            ("pool.100", text()),
+            ("file.1.2", Said::Numbers(vec![3, 1])),
+            ("file.1.2", Said::Numbers(vec![1])),
+            ("file.1.2", text()),
+            ("device.10000", Said::Numbers(vec![1, 2, 3])),
+            ("device.1", Said::Numbers(vec![1, 2])),
+            ("finding.x", text()),
+            ("later.1", text()),
+        ];
+        for (name, said) in strange {
+            let stored = Entries::from([(name.to_owned(), said)]);
+            assert_eq!(errors(&stored), Errors::default(), "{name}");
+        }
+        let many = (0..2 * FILES_MAX).map(|n| (format!("file.2.{n:x}"), Said::Numbers(vec![1, 1])));
+        assert_eq!(errors(&many.collect()).files.len(), FILES_MAX);
+    }
+}

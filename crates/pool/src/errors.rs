@@ -1,0 +1,313 @@
+//! The error log: what was found wrong with a pool, until an administrator clears it.
+//!
+//! It holds damage, files that lost changes, and how often each device failed. The pool keeps it in memory and fills it from any thread;
+//! the layer above stores it in the pool, and gives back what was stored when the pool is opened again. Every list is bounded: of what
+//! does not fit only the log of the process tells.
+
+use crate::directory::Owner;
+use crate::pool::Pool;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrane_device::IoCounts;
+use terrane_wire::{Corrupt, DeviceIdx};
+
+/// Findings that are kept.
+pub const FINDINGS_MAX: usize = 64;
+/// Blocks that are kept: enough to see which files are hit.
+pub const BLOCKS_MAX: usize = 1000;
+/// Files that are kept.
+pub const FILES_MAX: usize = 10_000;
+/// Bytes of a finding or a reason.
+pub const TEXT_BYTES_MAX: usize = 400;
+
+/// The error log at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// Damage that belongs to no single block, in the order in which it was found.
+    pub findings: Vec<String>,
+    /// Blocks of which no copy could be read, in the order in which they were found.
+    pub blocks: Vec<DamagedBlock>,
+    /// By object set and object.
+    pub files: BTreeMap<(u64, u64), LostFile>,
+    /// Devices that failed at least once.
+    pub devices: BTreeMap<DeviceIdx, DeviceErrors>,
+}
+
+/// A block of which no copy could be read when somebody asked for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DamagedBlock {
+    pub owner: Owner,
+    pub reason: String,
+}
+
+/// A file that lost changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostFile {
+    /// Of the inode: a later file may get the same number.
+    pub generation: u64,
+    pub cause: LossCause,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LossCause {
+    /// The server was killed before the changes were committed.
+    ServerKilled = 1,
+    /// What was stored through a mapping could not be written back.
+    NotWrittenBack = 2,
+}
+
+impl LossCause {
+    pub fn from_id(id: u64) -> Option<LossCause> {
+        [LossCause::ServerKilled, LossCause::NotWrittenBack].into_iter().find(|cause| *cause as u64 == id)
+    }
+}
+
+/// How often a device failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceErrors {
+    /// Reads that failed, each try.
+    pub read: u64,
+    /// Writes, resets and flushes that failed.
+    pub write: u64,
+    /// Copies of blocks that were read and did not match their checksum.
+    pub checksum: u64,
+}
+
+impl DeviceErrors {
+    pub fn is_none(&self) -> bool {
+        *self == DeviceErrors::default()
+    }
+
+    fn of(counts: &IoCounts) -> DeviceErrors {
+        DeviceErrors { read: counts.read_errors, write: counts.write_errors, checksum: 0 }
+    }
+
+    fn plus(self, other: DeviceErrors) -> DeviceErrors {
+        DeviceErrors {
+            read: self.read.saturating_add(other.read),
+            write: self.write.saturating_add(other.write),
+            checksum: self.checksum.saturating_add(other.checksum),
+        }
+    }
+
+    fn minus(self, other: DeviceErrors) -> DeviceErrors {
+        DeviceErrors {
+            read: self.read.saturating_sub(other.read),
+            write: self.write.saturating_sub(other.write),
+            checksum: self.checksum.saturating_sub(other.checksum),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Held {
+    /// Its `devices` are what was stored before this import, and the checksum errors since.
+    errors: Errors,
+    /// What devices had counted when the log was cleared.
+    counted: BTreeMap<DeviceIdx, DeviceErrors>,
+}
+
+/// The error log of a pool that is imported.
+#[derive(Default)]
+pub struct ErrorLog {
+    held: Mutex<Held>,
+    /// Whether it ever named a block or a file: most never do, and destroying a file need not take the lock.
+    has_objects: AtomicBool,
+}
+
+/// As much of a text as is kept; not nothing.
+fn shorten(text: impl ToString) -> String {
+    let mut text = text.to_string();
+    if text.is_empty() {
+        text.push('?');
+    }
+    let end = (0..=TEXT_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    text.truncate(end.unwrap_or(0));
+    text
+}
+
+impl ErrorLog {
+    /// Damage that belongs to no single block.
+    pub fn note_finding(&self, text: impl ToString) {
+        let (text, mut held) = (shorten(text), self.held.lock());
+        let findings = &mut held.errors.findings;
+        if findings.len() < FINDINGS_MAX && !findings.contains(&text) {
+            findings.push(text);
+        }
+    }
+
+    /// A block of which no copy could be read.
+    pub fn note_block(&self, owner: Owner, reason: impl ToString) {
+        let mut held = self.held.lock();
+        let blocks = &mut held.errors.blocks;
+        if blocks.len() < BLOCKS_MAX && !blocks.iter().any(|block| block.owner == owner) {
+            blocks.push(DamagedBlock { owner, reason: shorten(reason) });
+            self.has_objects.store(true, Ordering::Release);
+        }
+    }
+
+    /// A file that lost changes. False: it is in the list already; or there are too many, and it is not.
+    pub fn note_file(&self, id: (u64, u64), file: LostFile) -> bool {
+        let mut held = self.held.lock();
+        let files = &mut held.errors.files;
+        let is_known = files.get(&id).is_some_and(|known| known.generation == file.generation);
+        if is_known || (files.len() >= FILES_MAX && !files.contains_key(&id)) {
+            return false;
+        }
+        files.insert(id, file);
+        self.has_objects.store(true, Ordering::Release);
+        true
+    }
+
+    pub(crate) fn note_checksum(&self, device: DeviceIdx) {
+        let mut held = self.held.lock();
+        let errors = held.errors.devices.entry(device).or_default();
+        errors.checksum = errors.checksum.saturating_add(1);
+    }
+
+    /// The block was found damaged; or it may have been, where so many were that not all are known.
+    pub(crate) fn may_be_damaged(&self, owner: Owner) -> bool {
+        if !self.has_objects.load(Ordering::Acquire) {
+            return false;
+        }
+        let held = self.held.lock();
+        let blocks = &held.errors.blocks;
+        blocks.len() >= BLOCKS_MAX || blocks.iter().any(|block| block.owner == owner)
+    }
+
+    /// The object holds nothing of what it held: it was cut to nothing, or destroyed.
+    pub fn forget_object(&self, objset: u64, object: u64) {
+        if !self.has_objects.load(Ordering::Acquire) {
+            return;
+        }
+        let mut held = self.held.lock();
+        held.errors.files.remove(&(objset, object));
+        held.errors.blocks.retain(|block| match block.owner {
+            Owner::Block { objset: set, object: id, .. } => (set, id) != (objset, object),
+            Owner::Pool { .. } => true,
+        });
+    }
+
+    /// What was stored by an earlier import, before what this one has found.
+    fn recall(&self, stored: Errors) {
+        let found = std::mem::take(&mut self.held.lock().errors);
+        for errors in [stored, found] {
+            errors.findings.into_iter().for_each(|text| self.note_finding(text));
+            errors.blocks.into_iter().for_each(|block| self.note_block(block.owner, block.reason));
+            for (id, file) in errors.files {
+                self.note_file(id, file);
+            }
+            let mut held = self.held.lock();
+            for (device, errors) in errors.devices {
+                let before = held.errors.devices.entry(device).or_default();
+                *before = before.plus(errors);
+            }
+        }
+    }
+}
+
+impl Pool {
+    pub fn error_log(&self) -> &ErrorLog {
+        &self.error_log
+    }
+
+    /// What the error log holds now.
+    pub fn errors(&self) -> Errors {
+        let counted = self.counted_errors();
+        let held = self.error_log.held.lock();
+        let mut errors = held.errors.clone();
+        for (device, counted) in counted {
+            let before = held.counted.get(&device).copied().unwrap_or_default();
+            let known = errors.devices.get(&device).copied().unwrap_or_default();
+            errors.devices.insert(device, known.plus(counted.minus(before)));
+        }
+        errors.devices.retain(|_, errors| !errors.is_none());
+        errors
+    }
+
+    /// Gives back what an earlier import had in its error log. Once, when the pool is opened.
+    pub fn recall_errors(&self, stored: Errors) {
+        self.error_log.recall(stored);
+    }
+
+    /// Empties the error log; returns what was in it. What is still damaged comes back when somebody reads it.
+    pub fn clear_errors(&self) -> Errors {
+        let errors = self.errors();
+        let counted = self.counted_errors();
+        *self.error_log.held.lock() = Held { errors: Errors::default(), counted };
+        errors
+    }
+
+    /// By the devices themselves, since the import.
+    fn counted_errors(&self) -> BTreeMap<DeviceIdx, DeviceErrors> {
+        let of = |device: &terrane_device::Counted| DeviceErrors::of(&device.counts());
+        self.devices.all().into_iter().map(|(index, device)| (index, of(&device))).collect()
+    }
+
+    pub(crate) fn note_checksum_error(&self, device: DeviceIdx) {
+        self.counters.checksum_errors.add(1);
+        self.error_log.note_checksum(device);
+    }
+
+    /// Damage that was found on the way and belongs to no single block.
+    pub fn report_damage(&self, corrupt: Corrupt) {
+        log::error!("{corrupt}");
+        self.error_log.note_finding(corrupt);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(block: u64) -> Owner {
+        Owner::Block { objset: 2, object: 7, level: 0, block }
+    }
+
+    #[test]
+    fn every_list_is_bounded() {
+        let log = ErrorLog::default();
+        for n in 0..20_000 {
+            log.note_finding(format!("{n} {}", "\u{e9}".repeat(300)));
+            log.note_block(block(n), "x".repeat(1000));
+            log.note_file((2, n), LostFile { generation: 1, cause: LossCause::ServerKilled });
+        }
+        let held = log.held.lock();
+        assert_eq!(held.errors.findings.len(), FINDINGS_MAX);
+        assert!(held.errors.findings.iter().all(|text| text.len() <= TEXT_BYTES_MAX));
+        assert_eq!(held.errors.blocks.len(), BLOCKS_MAX);
+        assert!(held.errors.blocks.iter().all(|block| block.reason.len() == TEXT_BYTES_MAX));
+        assert_eq!(held.errors.files.len(), FILES_MAX);
+        drop(held);
+        assert!(log.may_be_damaged(block(50_000)), "not all are known");
+    }
+
+    #[test]
+    fn what_was_stored_comes_first() {
+        let log = ErrorLog::default();
+        log.note_finding("new");
+        log.note_finding("both");
+        log.note_block(block(3), "new");
+        log.note_checksum(DeviceIdx(1));
+        let lost = |generation, cause| LostFile { generation, cause };
+        log.note_file((2, 8), lost(5, LossCause::NotWrittenBack));
+        log.recall(Errors {
+            findings: vec!["old".into(), "both".into()],
+            blocks: vec![DamagedBlock { owner: block(3), reason: "old".into() }],
+            files: [((2, 8), lost(4, LossCause::ServerKilled)), ((2, 9), lost(1, LossCause::ServerKilled))]
+                .into(),
+            devices: [(DeviceIdx(1), DeviceErrors { read: 1, write: 2, checksum: 3 })].into(),
+        });
+        let errors = log.held.lock().errors.clone();
+        assert_eq!(errors.findings, ["old", "both", "new"]);
+        assert_eq!(errors.blocks, [DamagedBlock { owner: block(3), reason: "old".into() }]);
+        assert_eq!(errors.files[&(2, 8)].generation, 5, "the number has another file now");
+        assert_eq!(errors.devices[&DeviceIdx(1)], DeviceErrors { read: 1, write: 2, checksum: 4 });
+        log.forget_object(2, 7);
+        log.forget_object(2, 8);
+        assert_eq!(log.held.lock().errors.blocks, []);
+        assert_eq!(log.held.lock().errors.files.keys().collect::<Vec<_>>(), [&(2, 9)]);
+    }
+}
