@@ -402,9 +402,11 @@ impl Dispatch {
         if self.policy.direct_io {
             self.drop_capabilities(node)?;
         }
-        let size = self.fs.write(node, write.offset, write.data, WriteFlags { append, kill_suidgid })?;
+        let writes_back = write.write_flags & proto::write::CACHE != 0;
+        let flags = WriteFlags { append, kill_suidgid, writes_back };
+        let size = self.fs.write(node, write.offset, write.data, flags)?;
         // The kernel looks at no number in the answer to what it writes back.
-        if write.write_flags & proto::write::CACHE != 0 && size as usize != write.data.len() {
+        if writes_back && size as usize != write.data.len() {
             return Err(Errno(libc::ENOSPC));
         }
         Ok(reply.bytes(&proto::WriteOut { size, padding: 0 }.encode()))

@@ -32,6 +32,10 @@ const AHEAD_PART: u64 = 1024;
 const AHEAD_BYTES_MIN: u64 = 8 << 20;
 const AHEAD_BYTES_MAX: u64 = 1 << 30;
 const AHEAD_PART_SMALL: u64 = 64;
+/// Of what is kept from users for those who free, write-backs of the kernel's cache get one part of so many. The other half stays for those
+/// who free, however much is written back: a delete takes little of it, and gives more back with its group. Write-backs never take room
+/// that collection and commits count on.
+pub(crate) const WRITE_BACK_PART: u64 = 2;
 /// A zone with less garbage than one part of so many is not worth collecting.
 pub(crate) const GARBAGE_PART_MIN: u64 = 32;
 
@@ -219,10 +223,13 @@ impl Pool {
         let reserve = self.reserve(zones.saturating_sub(lacking / self.yield_of_zone().max(1)), st);
         let physical = (in_zones - lacking).saturating_sub(for_group);
         let kept = self.kept_room(st);
+        let for_frees = reserve / 2;
+        let for_write_backs = for_frees / WRITE_BACK_PART;
         Room {
             live: tables.live,
             limit: all.saturating_sub(reserve),
-            limit_frees: all.saturating_sub(reserve / 2),
+            limit_write_backs: all.saturating_sub(reserve - for_write_backs),
+            limit_frees: all.saturating_sub(reserve - for_frees),
             // Never so much that the victim in progress could not be emptied, or a group not be committed.
             writable: (physical + st.collector.credit(&tables))
                 .saturating_sub(kept)

@@ -50,6 +50,9 @@ pub struct Cost {
     pub objects: u32,
     /// The operation gives space back, so it may use the reserve.
     pub frees: bool,
+    /// The kernel writes back what a program stored through a mapping, and the program cannot be told that there is no room. So the
+    /// operation may use a share of the reserve: see [`WRITE_BACK_PART`](crate::room::WRITE_BACK_PART).
+    pub writes_back: bool,
 }
 
 /// Who waits for room looks again after this time: a device may have found none below, which nobody is woken for.
@@ -64,7 +67,7 @@ const OBJECT_DIRTY_BYTES: u64 = 1 << 10;
 impl Cost {
     /// Nothing, which joins a group all the same.
     pub const NOTHING: Cost =
-        Cost { write_bytes: 0, meta_blocks: 0, meta_bytes: 0, objects: 0, frees: false };
+        Cost { write_bytes: 0, meta_blocks: 0, meta_bytes: 0, objects: 0, frees: false, writes_back: false };
 
     /// Bytes of memory it may dirty, roughly.
     fn dirty_bytes(&self) -> u64 {
@@ -76,7 +79,12 @@ impl Cost {
 
     /// The bounds on what lives, and on what is written before collection has made more room.
     fn room_of(&self, room: &Room) -> (u64, u64) {
-        if self.frees { (room.limit_frees, room.writable_frees) } else { (room.limit, room.writable) }
+        match (self.frees, self.writes_back) {
+            (true, _) => (room.limit_frees, room.writable_frees),
+            // What collection needs is not for write-backs: only the bound on what lives is higher.
+            (false, true) => (room.limit_write_backs, room.writable),
+            (false, false) => (room.limit, room.writable),
+        }
     }
 
     fn is_paced(&self) -> bool {
@@ -184,8 +192,9 @@ pub(crate) struct TxgState {
 pub(crate) struct Room {
     /// Live bytes.
     pub live: u64,
-    /// Live bytes at which users, and those who free, get `ENOSPC`.
+    /// Live bytes at which users, write-backs of the kernel's cache, and those who free get `ENOSPC`.
     pub limit: u64,
+    pub limit_write_backs: u64,
     pub limit_frees: u64,
     /// Bytes that can be written before collection must have made room.
     pub writable: u64,

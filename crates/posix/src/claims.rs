@@ -90,7 +90,7 @@ impl Claims {
             meta_blocks: 0,
             meta_bytes: claimed.missing_names(need),
             objects: u32::from(is_first || self.ino.is_none()),
-            frees: false,
+            ..Cost::NOTHING
         }
     }
 
@@ -155,6 +155,7 @@ pub(crate) fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
         meta_bytes: total.meta_bytes.saturating_add(cost.meta_bytes),
         objects: total.objects.saturating_add(cost.objects),
         frees: total.frees || cost.frees,
+        writes_back: total.writes_back || cost.writes_back,
     })
 }
 

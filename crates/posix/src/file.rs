@@ -158,7 +158,8 @@ impl Fs {
                 Need::records(object, blocks_of(block.into(), start, end), block, file_bytes)
             };
             let reserved = need.block_bytes;
-            let tx = self.begin(Cost::NOTHING, &[(&inode.claims, need)])?;
+            let cost = Cost { writes_back: flags.writes_back, ..Cost::NOTHING };
+            let tx = self.begin(cost, &[(&inode.claims, need)])?;
             if let Some(written) = self.write_in(&tx, inode, (offset, data, flags), reserved)? {
                 return Ok(written);
             }
@@ -380,7 +381,7 @@ impl Fs {
                             &target,
                             into,
                             &data,
-                            WriteFlags { append: false, kill_suidgid: true },
+                            WriteFlags { kill_suidgid: true, ..WriteFlags::default() },
                         )
                     }
                 });

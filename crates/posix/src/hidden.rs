@@ -128,7 +128,7 @@ impl Fs {
             meta_bytes: names,
             meta_blocks: 2 * DNODE_META_BLOCKS,
             objects: 3,
-            frees: false,
+            ..Cost::NOTHING
         }
     }
 

@@ -92,6 +92,8 @@ pub struct WriteFlags {
     /// Ignore the offset and write at the end, as one step.
     pub append: bool,
     pub kill_suidgid: bool,
+    /// The kernel writes its cache back: nobody waits for the answer, so some of what is kept for deletes may be used.
+    pub writes_back: bool,
 }
 
 /// How something is read.

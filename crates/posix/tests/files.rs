@@ -98,7 +98,10 @@ fn files_end_before_2_to_the_63() {
     let mut out = Vec::new();
     fs.read(file, FILE_SIZE_MAX - 3, 10, &mut out).unwrap();
     assert_eq!(out, b"123");
-    assert_eq!(fs.write(file, 0, b"x", WriteFlags { append: true, kill_suidgid: false }), Err(Errno::EFBIG));
+    assert_eq!(
+        fs.write(file, 0, b"x", WriteFlags { append: true, ..WriteFlags::default() }),
+        Err(Errno::EFBIG)
+    );
 }
 
 #[test]
@@ -106,7 +109,7 @@ fn appends_find_the_end_themselves() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
     let file = fs.file(root, "f").ino;
-    let append = WriteFlags { append: true, kill_suidgid: false };
+    let append = WriteFlags { append: true, ..WriteFlags::default() };
     for _ in 0..3 {
         assert_eq!(fs.write(file, 0, b"line\n", append), Ok(5));
     }
@@ -200,7 +203,7 @@ fn writing_and_giving_away_clears_set_id_bits() {
     assert_eq!(chmod(0o6755), 0o106_755);
     fs.put(file, 0, b"x");
     assert_eq!(mode(), 0o106_755, "only where the kernel says so");
-    fs.write(file, 0, b"x", WriteFlags { append: false, kill_suidgid: true }).unwrap();
+    fs.write(file, 0, b"x", WriteFlags { kill_suidgid: true, ..WriteFlags::default() }).unwrap();
     assert_eq!(mode(), 0o100_755);
     assert_eq!(chmod(0o6745), 0o106_745);
     fs.setattr(file, &SetAttr { uid: Some(5), ..SetAttr::default() }, &USER).unwrap();
@@ -246,7 +249,7 @@ fn copies_into_a_file_and_changes_of_its_space_clear_set_id_bits_whoever_makes_t
         assert_eq!(went_after(&|| fs.fallocate(file, mode, 20, 100)), (true, 0o755), "mode {mode}");
     }
     assert_eq!(went_after(&|| fs.copy_range(from, 0, file, 5, 4).map(drop)), (true, 0o755));
-    let kill = WriteFlags { append: false, kill_suidgid: true };
+    let kill = WriteFlags { kill_suidgid: true, ..WriteFlags::default() };
     assert_eq!(went_after(&|| fs.write(file, 0, b"x", kill).map(drop)), (true, 0o755));
     assert_eq!(went_after(&|| fs.write(file, 0, b"x", WriteFlags::default()).map(drop)), (false, 0o6755));
     assert_eq!(

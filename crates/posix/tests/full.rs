@@ -60,6 +60,55 @@ fn a_full_pool_can_be_emptied_and_filled_again() {
     assert!(matches!(m.fs().setattr(last, &touch, &USER), Ok(_) | Err(Errno::ENOSPC)));
 }
 
+/// What programs stored through mappings is written back when no program can be told that there is no room.
+#[test]
+fn write_backs_find_room_on_a_full_pool_and_leave_some_for_deletes() {
+    let mut m = Machine::sized(22, &[], 64, 1 << 20);
+    let mut rng = Rng(22);
+    let root = m.fs().root();
+    let mapped = m.fs().create(root, b"mapped", 0o644, &USER).unwrap().ino;
+    let files = fill(m.fs(), &mut rng, "a");
+    let back = WriteFlags { writes_back: true, ..WriteFlags::default() };
+    let mut stored = Vec::new();
+    let mut write_back = |fs: &Fs, ino, flags| {
+        let before = stored.len();
+        loop {
+            let piece = rng.bytes(128 << 10);
+            match fs.write(ino, stored.len() as u64, &piece, flags) {
+                Ok(bytes) => stored.extend_from_slice(&piece[..bytes as usize]),
+                Err(errno) => break assert_eq!(errno, Errno::ENOSPC),
+            }
+        }
+        stored.len() - before
+    };
+    let ordinary = write_back(m.fs(), mapped, WriteFlags::default());
+    assert!(ordinary < 256 << 10, "the pool was not full: {ordinary}");
+    let written = write_back(m.fs(), mapped, back);
+    // Half of the half of a reserve of some 7 MiB.
+    assert!(written >= 512 << 10, "{written} bytes were written back");
+    assert!(written <= 3 << 20, "{written} bytes were written back, and deletes need some");
+    assert_eq!(write_back(m.fs(), mapped, WriteFlags::default()), 0, "it is no room for others");
+    m.fs().sync().unwrap();
+    m.remount();
+    assert!(m.fs().bytes(m.fs().ino(root, "mapped").unwrap()) == stored, "what was written back");
+    for (name, data) in &files {
+        assert!(m.fs().bytes(m.fs().ino(root, name).unwrap()) == *data, "{name}");
+    }
+    let mapped = m.fs().ino(root, "mapped").unwrap();
+    let more = (0..16).filter(|at| m.fs().write(mapped, (8 + at) << 20, &rng.bytes(128 << 10), back).is_ok());
+    assert!(more.count() < 4, "a mount gives them no more");
+
+    // One after another, as a program does that looks for room.
+    for (name, _) in &files {
+        m.fs().unlink(root, name.as_bytes()).unwrap();
+        m.fs().forget_all();
+    }
+    assert_eq!(m.fs().size(mapped, 100).map(|attr| attr.size), Ok(100), "cutting works");
+    m.fs().sync().unwrap();
+    let again = fill(m.fs(), &mut rng, "b");
+    assert!(again.len() * 10 >= files.len() * 8, "{} files, then {}", files.len(), again.len());
+}
+
 /// A script that deletes until there is room deletes no more than it must: what a group will free counts before it is committed.
 #[test]
 fn room_that_is_freed_shows_at_once_and_once() {

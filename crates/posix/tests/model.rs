@@ -364,7 +364,7 @@ impl Run {
             0 | 1 => {
                 let data = self.rng.bytes(len as usize);
                 let append = self.rng.below(3) == 0;
-                let flags = WriteFlags { append, kill_suidgid: false };
+                let flags = WriteFlags { append, ..WriteFlags::default() };
                 assert_eq!(fs.write(ino, at, &data, flags), Ok(len as u32));
                 let bytes = self.content(ino);
                 let from = if append { bytes.len() } else { from };

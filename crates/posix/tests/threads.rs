@@ -179,7 +179,7 @@ fn appends_of_many_threads_do_not_overwrite_each_other() {
             let fs = Arc::clone(m.fs());
             std::thread::spawn(move || {
                 for _ in 0..200 {
-                    let append = WriteFlags { append: true, kill_suidgid: false };
+                    let append = WriteFlags { append: true, ..WriteFlags::default() };
                     assert_eq!(fs.write(file, 0, &[b'a' + i; 37], append), Ok(37));
                 }
             })

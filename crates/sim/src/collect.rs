@@ -154,7 +154,7 @@ impl Workload {
             }
             let len = 1 + self.dice.below(self.write_bytes()) as usize;
             let data = self.dice.bytes(len);
-            let flags = WriteFlags { append: true, kill_suidgid: false };
+            let flags = WriteFlags { append: true, ..WriteFlags::default() };
             let found = self.machine.fs().write(ino, 0, &data, flags);
             self.judge_space("append", false, &found)?;
             if let Some(written) = self.same("append", found, Ok(()))? {

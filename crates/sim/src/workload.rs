@@ -432,7 +432,7 @@ impl Workload {
                     let same = held.get(from..to.min(held.len())).unwrap_or(&[]);
                     data[..same.len()].copy_from_slice(same);
                 }
-                let flags = WriteFlags { append, kill_suidgid: false };
+                let flags = WriteFlags { append, ..WriteFlags::default() };
                 let found = fs.write(ino, at, &data, flags);
                 if let Some(written) = self.same("write", found, Ok(()))? {
                     let written = written as usize;
