@@ -72,6 +72,8 @@ pub mod kind {
     pub const ORPHAN: &str = "name of the object";
     pub const LOOP: &str = "way to the root directory";
     pub const DELETE_QUEUE: &str = "delete queue";
+    /// What room a file has reserved.
+    pub const RESERVED: &str = "reservation";
     pub const ROOT_DATASET: &str = "root data set";
 }
 

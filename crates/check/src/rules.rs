@@ -296,6 +296,9 @@ impl Names {
         if let Some(queue) = structure.delete_queue {
             self.check_delete_queue(walk.report, queue);
         }
+        if let Some(reserved) = structure.reserved {
+            self.check_reserved(walk.report, reserved);
+        }
         self.check_hidden(walk.report);
         self.check_links(walk.report, &structure);
         self.check_ways(walk.report, structure.root);
@@ -452,6 +455,22 @@ impl Names {
         }
     }
 
+    /// Entries of files that are gone, or were others, are left by versions that do not know them.
+    fn check_reserved(&mut self, report: &mut Report, reserved: u64) {
+        self.zap(report, reserved, &mut |report, entry| {
+            let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
+            let number = u64::from_str_radix(&name, 16).ok().map(|ino| format!("{ino:x}"));
+            if number.as_deref() != Some(&name) {
+                report.add(kind::RESERVED, "name of an entry", "a number in hexadecimal", &name);
+            }
+            let words = if entry.value.int_size() == 8 { entry.value.ints() } else { Vec::new() };
+            if !terrane_posix::is_reservation(&words) {
+                let found = format_args!("{} integers that are none", entry.value.num_ints());
+                report.add(kind::RESERVED, format_args!("entry '{name}'"), "what a file has reserved", found);
+            }
+        });
+    }
+
     fn check_links(&self, report: &mut Report, structure: &Structure) {
         let root = structure.root;
         for info in &self.infos {
@@ -536,6 +555,7 @@ fn is_file_name(name: &[u8]) -> bool {
 struct Structure {
     root: Option<u64>,
     delete_queue: Option<u64>,
+    reserved: Option<u64>,
     others: Vec<u64>,
     /// Programs keep ZAPs here that nobody else names.
     has_programs: bool,
@@ -572,6 +592,10 @@ impl Structure {
                 None
             }
         };
+        // Only where somebody has reserved something.
+        if master.lookup_u64(RESERVED).is_ok_and(|found| found.is_some()) {
+            structure.reserved = find(&master, "RESERVED");
+        }
         find(&master, "VERSION");
         structure.root = find(&master, "ROOT");
         structure.delete_queue = find(&master, "DELETE_QUEUE");
@@ -586,9 +610,11 @@ impl Structure {
     }
 
     fn objects(&self) -> Vec<u64> {
-        self.others.iter().copied().chain(self.root).chain(self.delete_queue).collect()
+        self.others.iter().copied().chain(self.root).chain(self.delete_queue).chain(self.reserved).collect()
     }
 }
+
+const RESERVED: &[u8] = b"RESERVED";
 
 /// What the master ZAP has of a file system.
 const OF_FILES: [&str; 4] = ["VERSION", "ROOT", "DELETE_QUEUE", "SA_ATTRS"];

@@ -30,8 +30,14 @@ const LAUNDERS: &str = "TERRANE_TEST_LAUNDERS";
 const PROGRAM: &str = "TERRANE_TEST_PROGRAM";
 const DIR: &str = "TERRANE_TEST_DIR";
 type Program = fn(&Path);
-const PROGRAMS: [(&str, Program); 5] =
-    [("holes", holes), ("copier", copier), ("asynchronous", asynchronous), ("full", full), ("times", times)];
+const PROGRAMS: [(&str, Program); 6] = [
+    ("holes", holes),
+    ("copier", copier),
+    ("asynchronous", asynchronous),
+    ("full", full),
+    ("kept", kept),
+    ("times", times),
+];
 const MIB: u64 = 1 << 20;
 
 /// This program, as the helper process of a mount.
@@ -354,9 +360,18 @@ fn a_time_that_is_set_after_a_store_stays() {
 
 /// Stores into a mapping for which there is no room, and ends without asking whether it was stored.
 fn full(dir: &Path) {
+    let file = new_file(dir.join("f"), 12 * MIB);
+    fill_and_store(dir, &file);
+}
+
+/// Likewise, but room was kept for it.
+fn kept(dir: &Path) {
     let file = new_file(dir.join("f"), 0);
-    // It reserves nothing.
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 12 * MIB).unwrap();
+    fill_and_store(dir, &file);
+}
+
+fn fill_and_store(dir: &Path, file: &File) {
     let mut seed = 1u64;
     let mut noise = vec![0u8; 1 << 20];
     let mut stir = |noise: &mut Vec<u8>| {
@@ -374,7 +389,7 @@ fn full(dir: &Path) {
             Err(error) => break assert_eq!(error.raw_os_error(), Some(libc::ENOSPC)),
         }
     }
-    let map = Mapping::new(&file);
+    let map = Mapping::new(file);
     for part in 0..12 {
         stir(&mut noise);
         map.store(part << 20, &noise);
@@ -406,6 +421,27 @@ fn stores_for_which_there_is_no_room_are_told_and_not_shown() {
     file.sync_all().unwrap();
     assert_eq!(mounted.fs.clear_losses().unwrap().files.len(), 1);
     assert!(mounted.fs.lost_files().is_empty());
+    drop(file);
+    mounted.end();
+}
+
+#[test]
+fn stores_for_which_room_was_kept_are_kept() {
+    let Some(mounted) = Mounted::start("kept", "", true) else { return };
+    run("kept", &mounted.dir);
+    let file = File::open(mounted.dir.join("f")).unwrap();
+    file.sync_all().unwrap();
+    assert!(mounted.fs.unwritten_files().is_empty());
+    let ino = mounted.fs.lookup(mounted.fs.root(), b"f").unwrap().ino;
+    let (mut stored, mut shown) = (Vec::new(), vec![0; 12 << 20]);
+    (0..12).for_each(|part| mounted.fs.read(ino, part * MIB, 1 << 20, &mut stored).unwrap());
+    file.read_exact_at(&mut shown, 0).unwrap();
+    assert!(shown == stored);
+    assert!(
+        stored.chunks(4096).all(|page| page.iter().any(|byte| *byte != 0)),
+        "zeros in the place of stores"
+    );
+    assert_eq!(mounted.fs.promised(), (0, 0));
     drop(file);
     mounted.end();
 }

@@ -290,6 +290,8 @@ impl ObjectSet {
         let freeing = self.freeing.lock().values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
         let (used_bytes, available_bytes) =
             (used_bytes.saturating_sub(freeing), available_bytes.saturating_add(freeing).min(size_bytes));
+        // What files were promised is taken from whoever asks.
+        let used_bytes = used_bytes.saturating_add(self.pool.promised_bytes());
         Usage { size_bytes, used_bytes, available_bytes, objects: self.numbers.lock().objects }
     }
 

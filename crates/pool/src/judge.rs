@@ -152,6 +152,7 @@ mod tests {
     use crate::addr::Addr;
     use crate::addr::Place;
     use crate::block_ptr::BlockPtr;
+    use crate::cost::Cost;
     use crate::create::CreateOptions;
     use crate::env::{Env, SeededEnv};
     use crate::gone::{Born, GoneZone};
@@ -159,7 +160,7 @@ mod tests {
     use crate::import::ImportOptions;
     use crate::pool::{Client, Pool};
     use crate::record::{Class, Move, Opened, Run, Written};
-    use crate::txg::{Cost, Tx};
+    use crate::txg::Tx;
     use crate::zones::Zone;
     use parking_lot::Mutex;
     use std::sync::Arc;

@@ -36,6 +36,9 @@ const AHEAD_PART_SMALL: u64 = 64;
 /// who free, however much is written back: a delete takes little of it, and gives more back with its group. Write-backs never take room
 /// that collection and commits count on.
 pub(crate) const WRITE_BACK_PART: u64 = 2;
+/// Of what is left by write-backs then, those who write what was promised to them get one part of so many: not for what they write, which
+/// is counted already, but for metadata and for records that are written again in pieces, until their group has committed.
+const PROMISED_PART: u64 = 2;
 /// A zone with less garbage than one part of so many is not worth collecting.
 pub(crate) const GARBAGE_PART_MIN: u64 = 32;
 
@@ -225,10 +228,12 @@ impl Pool {
         let kept = self.kept_room(st);
         let for_frees = reserve / 2;
         let for_write_backs = for_frees / WRITE_BACK_PART;
+        let for_promised = (for_frees - for_write_backs) / PROMISED_PART;
         Room {
             live: tables.live,
             limit: all.saturating_sub(reserve),
             limit_write_backs: all.saturating_sub(reserve - for_write_backs),
+            limit_promised: all.saturating_sub(reserve - for_write_backs - for_promised),
             limit_frees: all.saturating_sub(reserve - for_frees),
             // Never so much that the victim in progress could not be emptied, or a group not be committed.
             writable: (physical + st.collector.credit(&tables))
@@ -287,8 +292,9 @@ impl Pool {
     /// Bytes users can fill, bytes live, bytes available to users.
     pub fn space(&self) -> (u64, u64, u64) {
         let room = self.txg.room();
-        let free = room.limit.saturating_sub(room.live + self.txg.reserved().min(room.limit / 64));
-        (room.limit, room.live, free)
+        let reserved = self.txg.reserved().min(room.limit / 64);
+        let taken = room.live.saturating_add(reserved).saturating_add(self.txg.promised());
+        (room.limit, room.live, room.limit.saturating_sub(taken))
     }
 
     /// The oldest group to keep whole: three back, but only one when zones are short.

@@ -20,11 +20,15 @@
 //! Who needs room waits first in, first out, so that nobody who brings much is overtaken for ever; who gives space back waits for
 //! nobody.
 //!
+//! What was promised to files ([`Pool::promise`]) others find taken. Who writes it does not, and has some of the reserve for the metadata
+//! that is rewritten on the way.
+//!
 //! Invariant: what is reserved in open and syncing group never exceeds what the pool can still take.
 
 mod pace;
 
 use self::pace::Pace;
+use crate::cost::{Cost, META_BLOCK_BYTES, META_DIRTY_BYTES};
 use crate::error::PoolError;
 use crate::levels::Backlog;
 use crate::pool::Pool;
@@ -37,68 +41,8 @@ use std::time::Duration;
 use terrane_codec::auto::Inflow;
 use terrane_wire::Txg;
 
-/// What an operation may dirty at the most.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Cost {
-    /// Bytes of file data.
-    pub write_bytes: u64,
-    /// Metadata blocks that are dirtied, counted in units of 16 KiB.
-    pub meta_blocks: u32,
-    /// Bytes of further metadata blocks, of other sizes.
-    pub meta_bytes: u64,
-    /// Objects whose dnode changes; the blocks those lie in are counted in `meta_blocks`, once for all who share one.
-    pub objects: u32,
-    /// The operation gives space back, so it may use the reserve.
-    pub frees: bool,
-    /// The kernel writes back what a program stored through a mapping, and the program cannot be told that there is no room. So the
-    /// operation may use a share of the reserve: see [`WRITE_BACK_PART`](crate::room::WRITE_BACK_PART).
-    pub writes_back: bool,
-}
-
 /// Who waits for room looks again after this time: a device may have found none below, which nobody is woken for.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-const META_COPIES: u64 = 2;
-/// Stored bytes of a metadata block, both copies, at the worst.
-const META_BLOCK_BYTES: u64 = META_COPIES * (16 << 10);
-/// Memory a dirty metadata block holds until its group syncs, and a changed object.
-const META_DIRTY_BYTES: u64 = 16 << 10;
-const OBJECT_DIRTY_BYTES: u64 = 1 << 10;
-
-impl Cost {
-    /// Nothing, which joins a group all the same.
-    pub const NOTHING: Cost =
-        Cost { write_bytes: 0, meta_blocks: 0, meta_bytes: 0, objects: 0, frees: false, writes_back: false };
-
-    /// Bytes of memory it may dirty, roughly.
-    fn dirty_bytes(&self) -> u64 {
-        self.write_bytes
-            + u64::from(self.meta_blocks) * META_DIRTY_BYTES
-            + self.meta_bytes
-            + u64::from(self.objects) * OBJECT_DIRTY_BYTES
-    }
-
-    /// The bounds on what lives, and on what is written before collection has made more room.
-    fn room_of(&self, room: &Room) -> (u64, u64) {
-        match (self.frees, self.writes_back) {
-            (true, _) => (room.limit_frees, room.writable_frees),
-            // What collection needs is not for write-backs: only the bound on what lives is higher.
-            (false, true) => (room.limit_write_backs, room.writable),
-            (false, false) => (room.limit, room.writable),
-        }
-    }
-
-    fn is_paced(&self) -> bool {
-        !self.frees && self.reserve_bytes() > 0 && self.dirty_bytes() <= PACED_BYTES
-    }
-
-    fn is_little(&self) -> bool {
-        self.dirty_bytes() <= LITTLE_BYTES
-    }
-
-    fn reserve_bytes(&self) -> u64 {
-        self.write_bytes + u64::from(self.meta_blocks) * META_BLOCK_BYTES + self.meta_bytes * META_COPIES
-    }
-}
 
 /// Membership in a transaction group. Everything done under one `Tx` commits together. Never take a second one while holding one.
 #[must_use]
@@ -183,6 +127,8 @@ pub(crate) struct TxgState {
     /// Who waits for room, and for how many bytes; first in, first out.
     queue: VecDeque<(u64, u64)>,
     next_ticket: u64,
+    /// Bytes that files may still write whatever others do: see [`Pool::promise`].
+    promised: u64,
     /// Bytes that get dirty.
     inflow: Inflow,
 }
@@ -195,6 +141,8 @@ pub(crate) struct Room {
     /// Live bytes at which users, write-backs of the kernel's cache, and those who free get `ENOSPC`.
     pub limit: u64,
     pub limit_write_backs: u64,
+    /// Of those who write what was promised to them.
+    pub limit_promised: u64,
     pub limit_frees: u64,
     /// Bytes that can be written before collection must have made room.
     pub writable: u64,
@@ -246,12 +194,8 @@ const DELAY_SCALE_NS: u64 = 500_000;
 const DELAY_MAX_NS: u64 = 100_000_000;
 /// Who brings as many bytes is delayed in full, and who brings fewer by as much less.
 const DELAY_FULL_BYTES: u64 = 1 << 20;
-/// A change that may dirty no more is little: a name made or removed, attributes, a short write.
-const LITTLE_BYTES: u64 = 256 << 10;
 /// One part of so many of the dirty limit takes little changes alone.
 const LITTLE_PART: u64 = 8;
-/// A change that may dirty no more is delayed where room comes by collection.
-const PACED_BYTES: u64 = 64 << 10;
 /// Whoever woke from a delay so many nanoseconds late, at the most, waits as much less for his next change.
 const LATE_MAX_NS: u64 = 200_000;
 /// Groups after which a writer is told that the pool is full if there was never more room than before.
@@ -277,6 +221,7 @@ impl Groups {
                 pace: Pace::default(),
                 queue: VecDeque::new(),
                 next_ticket: 0,
+                promised: 0,
                 inflow: Inflow::default(),
             }),
             open_now: AtomicU64::new(open.0),
@@ -330,6 +275,17 @@ impl Groups {
 
     pub fn synced(&self) -> Txg {
         self.state.lock().synced
+    }
+
+    /// Bytes that were promised, and are not written yet.
+    pub fn promised(&self) -> u64 {
+        self.state.lock().promised
+    }
+
+    fn set_promised(&self, change: impl FnOnce(u64) -> u64) {
+        let mut state = self.state.lock();
+        state.promised = change(state.promised);
+        self.more_room.notify_all();
     }
 
     /// How many changes wait for room, and for how many bytes.
@@ -485,6 +441,7 @@ impl Pool {
                 Wait::Join => {
                     wait.leave(&mut state);
                     state.holders += 1;
+                    state.promised = state.promised.saturating_add(cost.promises);
                     state.load_open.reserved += need;
                     state.load_open.dirty += cost.dirty_bytes();
                     state.inflow.add(self.env.monotonic_ns(), cost.dirty_bytes());
@@ -561,7 +518,7 @@ impl Pool {
                 }
                 Wait::Space => {
                     let room = self.txg.room();
-                    let (limit, writable) = cost.room_of(&room);
+                    let (limit, writable) = cost.room_of(&room, state.promised);
                     // What others reserved comes back with their group, so only when nothing is pending is the answer final; and
                     // collection needs some groups to turn garbage into room.
                     if state.reserved().0 == 0 && wait.seen != Some(state.synced) {
@@ -610,6 +567,24 @@ impl Pool {
         }
     }
 
+    /// Keeps so many bytes for somebody, whatever there is: it was promised before the pool was opened. Otherwise [`Cost::promises`] asks
+    /// for it.
+    pub fn promise(&self, bytes: u64) {
+        self.txg.set_promised(|promised| promised.saturating_add(bytes));
+    }
+
+    /// What was promised was written, or is not wanted any more.
+    pub fn end_promise(&self, bytes: u64) {
+        if bytes > 0 {
+            self.txg.set_promised(|promised| promised.saturating_sub(bytes));
+        }
+    }
+
+    /// Bytes that are kept for those to whom they were promised.
+    pub fn promised_bytes(&self) -> u64 {
+        self.txg.promised()
+    }
+
     fn what_to_wait_for(
         &self,
         state: &TxgState,
@@ -628,7 +603,7 @@ impl Pool {
         let (reserved, unwritten) = state.reserved();
         // What frees space is not held up by a file system below that is full: it goes on in memory, as far as the zones can take it.
         let goes_on = cost.frees && self.devices.host().is_full();
-        let (limit, writable) = if goes_on { room.of_zones } else { cost.room_of(&room) };
+        let (limit, writable) = if goes_on { room.of_zones } else { cost.room_of(&room, state.promised) };
         if room.live + reserved + need > limit || unwritten + need > writable {
             return Wait::Space;
         }

@@ -156,6 +156,8 @@ pub(crate) fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
         objects: total.objects.saturating_add(cost.objects),
         frees: total.frees || cost.frees,
         writes_back: total.writes_back || cost.writes_back,
+        promises: total.promises.saturating_add(cost.promises),
+        from_promise: total.from_promise.max(cost.from_promise),
     })
 }
 
@@ -203,6 +205,7 @@ impl Fs {
                     || now.meta_blocks > asked.meta_blocks
                     || now.meta_bytes > asked.meta_bytes
                 {
+                    tx.pool().end_promise(asked.promises);
                     continue;
                 }
             }

@@ -35,7 +35,7 @@ impl State {
         }
     }
 
-    fn content_changed(&mut self, now: Time) {
+    pub(crate) fn content_changed(&mut self, now: Time) {
         self.attrs.zpl.mtime = stored(now);
         self.attrs.zpl.ctime = stored(now);
     }
@@ -148,17 +148,18 @@ impl Fs {
         flags: WriteFlags,
     ) -> Result<usize, Errno> {
         loop {
-            let need = {
+            let (need, from_promise) = {
                 let size = inode.read().attrs.zpl.size;
                 let start = if flags.append { size } else { offset };
                 let end = start.saturating_add(data.len() as u64);
+                let from_promise = self.promised_to(inode, start..end);
                 let file_bytes = end.max(size);
                 let object = inode.object();
                 let block = self.block_for(inode, file_bytes).unwrap_or(object.block_size());
-                Need::records(object, blocks_of(block.into(), start, end), block, file_bytes)
+                (Need::records(object, blocks_of(block.into(), start, end), block, file_bytes), from_promise)
             };
             let reserved = need.block_bytes;
-            let cost = Cost { writes_back: flags.writes_back, ..Cost::NOTHING };
+            let cost = Cost { writes_back: flags.writes_back, from_promise, ..Cost::NOTHING };
             let tx = self.begin(cost, &[(&inode.claims, need)])?;
             if let Some(written) = self.write_in(&tx, inode, (offset, data, flags), reserved)? {
                 return Ok(written);
@@ -185,10 +186,13 @@ impl Fs {
         if u64::from(wanted.unwrap_or(inode.object().block_size())) > reserved {
             return Ok(None);
         }
+        let block = wanted.unwrap_or(inode.object().block_size());
+        let holes = self.holes_before(inode, blocks_of(block.into(), offset, end), wanted)?;
         if let Some(bytes) = wanted {
             inode.object().set_block_size(tx, bytes)?;
         }
         inode.object().write(tx, offset, data)?;
+        self.wrote_reserved(tx, inode, &(offset..end), &holes);
         state.attrs.zpl.size = state.attrs.zpl.size.max(end);
         state.content_changed(self.now());
         if flags.kill_suidgid {
@@ -199,7 +203,7 @@ impl Fs {
     }
 
     /// The block size a file of `end` bytes should get, if it should and can have another one.
-    fn block_for(&self, inode: &Inode, end: u64) -> Option<u32> {
+    pub(crate) fn block_for(&self, inode: &Inode, end: u64) -> Option<u32> {
         let object = inode.object();
         let (now, max) = (object.block_size(), self.set.record_size());
         let wanted = u32::try_from(end).unwrap_or(max).min(max).next_multiple_of(512).min(max);
@@ -248,6 +252,9 @@ impl Fs {
         if size > FILE_SIZE_MAX {
             return Err(Errno::EFBIG);
         }
+        if size <= state.attrs.zpl.size {
+            self.end_reservation(tx, inode, size..u64::MAX)?;
+        }
         if size < state.attrs.zpl.size {
             inode.object().truncate(tx, size)?;
         }
@@ -271,8 +278,8 @@ impl Fs {
     /// Modes: 0, `KEEP_SIZE`, `PUNCH_HOLE|KEEP_SIZE`, `ZERO_RANGE`, `ZERO_RANGE|KEEP_SIZE`; others are
     /// `EOPNOTSUPP`.
     ///
-    /// Space is not set aside: a copy-on-write file system writes every block anew, and one written today needs
-    /// new space tomorrow. What is refused is what could not be written now: `ENOSPC`.
+    /// All but a punch keep room for what is not stored of the range, so that its first write finds some whatever others do. `ENOSPC`:
+    /// there is not as much. What is written again later needs room like any other write: every block is written anew.
     ///
     /// Set-id bits go, whoever calls: the kernel does not say who may keep them. So with [`copy_range`](Self::copy_range).
     pub fn fallocate(&self, ino: Ino, mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
@@ -291,34 +298,43 @@ impl Fs {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
         let inode = self.hold(ino)?;
         inode.read().check_file()?;
-        let allocates = mode != PUNCH;
-        if allocates && len > self.set.usage().available_bytes {
+        if zeroes {
+            self.zero(&inode, offset..end, (mode, keeps_size))?;
+        }
+        if mode != PUNCH {
+            self.reserve(&inode, &(offset..end), !keeps_size)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a range zeros, as far as the file goes, and the file as long if it says so.
+    fn zero(
+        &self,
+        inode: &InodeRef<'_>,
+        range: Range<u64>,
+        (mode, keeps_size): (u32, bool),
+    ) -> Result<(), Errno> {
+        let punches = mode & FALLOC_PUNCH_HOLE != 0;
+        // What it holds and what is kept for it comes back, or is asked for again.
+        let own = inode.object().used_bytes().saturating_add(self.reservations.left(inode));
+        let available = self.set.usage().available_bytes.saturating_add(own);
+        if !punches && range.end - range.start > available {
             return Err(Errno::ENOSPC);
         }
-        let cost = || Ok(Cost { frees: !allocates, ..Self::edges_cost(&inode) });
-        let (tx, mut state) = self.begin_zeroing(&inode, cost)?;
-        if zeroes {
-            state.check_changeable()?
-        } else {
-            state.check_extensible()?
-        };
+        let cost = || Ok(Cost { frees: punches, ..Self::edges_cost(inode) });
+        let (tx, mut state) = self.begin_zeroing(inode, cost)?;
+        state.check_changeable()?;
         let size = state.attrs.zpl.size;
-        if zeroes && offset < size {
-            inode.object().zero_range(&tx, offset, end.min(size) - offset)?;
+        self.end_reservation(&tx, inode, range.clone())?;
+        if range.start < size {
+            inode.object().zero_range(&tx, range.start, range.end.min(size) - range.start)?;
         }
-        let set_ids_went = inode.lose_set_ids(&mut state);
-        if !keeps_size && end > size {
-            state.attrs.zpl.size = end;
-        } else if !zeroes {
-            if set_ids_went {
-                state.attrs.zpl.ctime = stored(self.now());
-                self.save(&tx, &inode, &mut state)?;
-            }
-            // Nothing else that anybody could see has changed.
-            return Ok(());
+        inode.lose_set_ids(&mut state);
+        if !keeps_size && range.end > size {
+            state.attrs.zpl.size = range.end;
         }
         state.content_changed(self.now());
-        self.save(&tx, &inode, &mut state)
+        self.save(&tx, inode, &mut state)
     }
 
     /// `SEEK_DATA`; `ENXIO`: there is no data at or after `offset`.

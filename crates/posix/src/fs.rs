@@ -9,7 +9,8 @@ use crate::inode::{Inode, InodeCache, State};
 use crate::layouts::Layouts;
 use crate::loss::{Loss, Losses};
 use crate::rebirth::Rebirth;
-use crate::rewrite::Rewriting;
+use crate::reserved::Reservations;
+use crate::rewrite::{Master, Rewriting};
 use crate::settle::Settling;
 use crate::types::{AccessTimes, Attr, Cred, Ino, Reading, SetAttr, SetTime, StatFs, Time, mode};
 use crate::unlinked::UnlinkedSet;
@@ -51,6 +52,8 @@ pub struct Fs {
     pub(crate) unlinked: Arc<UnlinkedSet>,
     pub(crate) settling: Settling,
     pub(crate) rewriting: Arc<Rewriting>,
+    pub(crate) master: Master,
+    pub(crate) reservations: Arc<Reservations>,
     pub(crate) rebirth: Rebirth,
     pub(crate) dnode_blocks: DnodeBlocks,
     pub(crate) pointer_blocks: ClaimedBlocks<PointerBlock>,
@@ -216,6 +219,8 @@ impl Fs {
             Layouts::load(&zap(entry(&attributes, REGISTRY)?)?, zap(entry(&attributes, LAYOUTS)?)?)?;
         let queue = zap(entry(&master, DELETE_QUEUE)?)?;
         let root = entry(&master, ROOT)?;
+        let master: Master = Arc::new(Mutex::new(master));
+        let reservations = Arc::new(Reservations::load(&dataset, &master, &layouts)?);
         let fs = Arc::new(Fs {
             naming: dataset.naming(),
             dataset,
@@ -226,7 +231,9 @@ impl Fs {
             indexes: Indexes::new(),
             unlinked: Arc::new(UnlinkedSet::new(queue)),
             settling: Settling::default(),
-            rewriting: Arc::new(Rewriting::load(master)?),
+            rewriting: Arc::new(Rewriting::load(&master)?),
+            master,
+            reservations,
             rebirth: Rebirth::default(),
             dnode_blocks: DnodeBlocks::default(),
             pointer_blocks: ClaimedBlocks::default(),
@@ -253,6 +260,12 @@ impl Fs {
         fs.set.at_the_end_of_groups(move |last| {
             let is_used = Arc::strong_count(&rewriting) > 1;
             rewriting.store(last);
+            is_used
+        });
+        let reservations = Arc::clone(&fs.reservations);
+        fs.set.at_the_end_of_groups(move |last| {
+            let is_used = Arc::strong_count(&reservations) > 1;
+            reservations.store(last);
             is_used
         });
         match fs.hold(root).map(|inode| inode.read().attrs.is_dir()) {
@@ -374,7 +387,7 @@ impl Fs {
             gid: low32(zpl.gid),
             rdev: low32(zpl.rdev.unwrap_or(0)),
             size: zpl.size,
-            blocks: object.occupied_bytes().div_ceil(512),
+            blocks: object.occupied_bytes().saturating_add(self.reservations.left(inode)).div_ceil(512),
             blksize: object.block_size().max(self.set.record_size()),
             atime: time(zpl.atime),
             mtime: time(zpl.mtime),
@@ -478,6 +491,12 @@ impl Fs {
             files_free,
             name_max: 255,
         }
+    }
+}
+
+impl Drop for Fs {
+    fn drop(&mut self) {
+        self.reservations.end(self.set.pool());
     }
 }
 

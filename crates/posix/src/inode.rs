@@ -51,6 +51,8 @@ pub(crate) struct Inode {
     body: OnceLock<Body>,
     /// A change of its content took set-id bits away, and the kernel was not told of the new mode.
     set_ids_went: AtomicBool,
+    /// Room is kept for it: see [`Reservations`](crate::reserved::Reservations).
+    reserved: AtomicBool,
     /// What the newest group has reserved for it.
     pub claims: Claims,
     /// In the set of directories that are to be settled, and kept in memory for that.
@@ -87,6 +89,7 @@ impl Inode {
             loading: Mutex::new(()),
             body: OnceLock::new(),
             set_ids_went: AtomicBool::new(false),
+            reserved: AtomicBool::new(false),
             claims: Claims::of(ino),
             due: AtomicBool::new(false),
             index_share: Share::default(),
@@ -101,6 +104,15 @@ impl Inode {
 
     pub fn is_due(&self) -> bool {
         self.due.load(Ordering::Acquire)
+    }
+
+    /// For [`Reservations`](crate::reserved::Reservations) alone.
+    pub fn set_reserved(&self, is_reserved: bool) {
+        self.reserved.store(is_reserved, Ordering::Relaxed);
+    }
+
+    pub fn is_reserved(&self) -> bool {
+        self.reserved.load(Ordering::Relaxed)
     }
 
     /// Whoever changes a program's bytes does not get the identity it ran under. The caller saves the state, and holds its lock.
@@ -407,6 +419,7 @@ impl InodeRef<'_> {
             ObjectZap::with_names(self.fs.dataset().zap_policy(), Arc::clone(&object), self.fs.naming)
         });
         object.set_hint(attrs.hint());
+        self.set_reserved(self.fs.reservations.has(self.ino));
         // Read by a successor, it may have been made without a name, and only the kernel remembers: it refuses a link to any other.
         let linkable = attrs.zpl.links == 0;
         let state = RwLock::new(State { attrs, names, linkable });

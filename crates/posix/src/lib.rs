@@ -14,6 +14,7 @@
 //! | `dir` | finding, listing and making names |
 //! | `ahead` | which directories a walk comes to next |
 //! | `file` | bytes, holes, sizes |
+//! | `reserved` | room that is kept for what a file does not hold yet |
 //! | `link`, `rename` | more names, fewer names, moved names |
 //! | `loss` | what a dead server lost, and who was told |
 //! | `unwritten` | what the kernel's cache could not write back |
@@ -52,6 +53,7 @@ mod loss;
 mod perm;
 mod rebirth;
 mod rename;
+mod reserved;
 mod rewrite;
 mod settle;
 mod siblings;
@@ -74,6 +76,7 @@ pub use fs::{Fs, Ledger};
 pub use hint::WRITE_HINT;
 pub use inode_flags::InodeFlags;
 pub use loss::Loss;
+pub use reserved::is_reservation;
 pub use rewrite::{
     RecompressStatus, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus, RewriteStep,
 };

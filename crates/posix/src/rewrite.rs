@@ -29,11 +29,11 @@ use beside::Beside;
 use idle::Idle;
 pub use idle::RecompressStatus;
 use parking_lot::Mutex;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use terrane_dataset::{DatasetError, ObjectZap};
+use terrane_dataset::DatasetError;
 use terrane_object::{Compression, Cost, Feature, Tx};
 use walk::Walk;
+pub(crate) use words::Master;
 use words::Words;
 
 /// What shall be stored in which form.
@@ -191,11 +191,10 @@ pub(crate) struct Rewriting {
 
 impl Rewriting {
     /// With the job that the master ZAP holds.
-    pub fn load(master: ObjectZap) -> Result<Rewriting, DatasetError> {
-        let master = Arc::new(Mutex::new(master));
-        let (words, stored) = Words::load(&master, words::NAMES)?;
+    pub fn load(master: &Master) -> Result<Rewriting, DatasetError> {
+        let (words, stored) = Words::load(master, words::NAMES)?;
         let job = words::from_words(stored);
-        let (of_idle, ground) = Words::load(&master, idle::NAMES)?;
+        let (of_idle, ground) = Words::load(master, idle::NAMES)?;
         let beside = AtomicU64::new(job.map_or(0, |job| job.place.beside.object));
         let shown = job.map(|job| Shown { job, state: RewriteState::Going, number: 1 });
         Ok(Rewriting {

@@ -184,6 +184,7 @@ impl Fs {
                 return Ok(());
             }
             self.set.destroy(&tx, &object)?;
+            self.drop_reservation(&tx, &entered);
             self.forget_loss(ino);
             return Ok(());
         }

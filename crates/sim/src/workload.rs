@@ -452,6 +452,12 @@ impl Workload {
                     self.touch(ino);
                 }
             }
+            _ if at % 3 == 0 => {
+                // Nobody sees it but those who look for room.
+                self.same("reserve", fs.fallocate(ino, FALLOC_KEEP_SIZE, at, len), Ok(()))?;
+                let (promised, sum) = fs.promised();
+                ensure(promised == sum, || format!("{promised} bytes are promised, files have {sum}"))?;
+            }
             _ => {
                 let found = fs.fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, at, len);
                 if self.same("punch", found, Ok(()))?.is_some() {

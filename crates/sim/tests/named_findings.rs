@@ -10,6 +10,7 @@ use terrane_object::{BlockPtr, Cost, Object, ObjectId, ObjectKind, ObjectSpec};
 use terrane_posix::SetXattr;
 use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, NvList, SaBuffer};
 use terrane_sim::machine::{Machine, Plan, USER};
+use terrane_zap::ValueRef;
 
 const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 32, ..Cost::NOTHING };
 
@@ -415,6 +416,39 @@ fn hidden_directories_are_their_inodes_alone() {
         let name = format!("{:x}", xattrs.hidden);
         xattrs.names(queue, |tx, queue| queue.add_u64(tx, name.as_bytes(), xattrs.hidden).unwrap());
     });
+}
+
+#[test]
+fn what_files_reserve_is_well_formed() {
+    let expect = |name: &str, words: &[u64], kinds: &[&str]| {
+        let report = after_xattrs(|xattrs| {
+            let tx = xattrs.dataset.objects().begin(COST).unwrap();
+            let mut reserved = xattrs.dataset.new_zap(&tx, ObjectKind::Zap).unwrap();
+            reserved.add(&tx, name.as_bytes(), ValueRef::U64s(words)).unwrap();
+            let mut master = xattrs.dataset.master().unwrap();
+            master.add_u64(&tx, b"RESERVED", reserved.object().id().0).unwrap();
+        });
+        expect(&report, kinds);
+    };
+    // Versions that do not know it leave entries of files that are gone.
+    expect("77", &[1, 4096, 4096, 0, 0, 4096], &[]);
+    expect("77", &[1, 4096, 5000, 192, 0, 4096, 8192, 9288], &[]);
+    expect("077", &[1, 4096, 4096, 0, 0, 4096], &[kind::RESERVED]);
+    for lie in [
+        [1, 4096, 0, 0, 0, 4096].as_slice(),
+        &[1, 4096, 4096, 1, 0, 4096],
+        &[1, 4096, 1, u64::MAX, 0, 4096],
+        &[1, 4095, 4096, 0, 0, 4096],
+        &[1, 0, 4096, 0, 0, 4096],
+        &[1, 4096, 4096, 0, 4096, 0],
+        &[1, 4096, 4096, 0, 0, u64::MAX],
+        &[1, 4096, 4096, 0, 0, 4096, 4096, 8192],
+        &[1, 4096, 4096, 0, 0, 4096, 1],
+        &[1, 4096, 4096, 0],
+        &[1, 4096],
+    ] {
+        expect("77", lie, &[kind::RESERVED]);
+    }
 }
 
 #[test]

@@ -401,7 +401,11 @@ impl Fs {
         let freed = held_by(target, record_bytes, plan.freed)?;
         target.put_blocks(&tx, &freed, blocks)?;
         target.truncate(&tx, state.attrs.zpl.size)?;
-        Ok(if object.exchange(&tx, target, Txg(beside.birth))? { End::Done } else { End::Another })
+        let exchanged = object.exchange(&tx, target, Txg(beside.birth))?;
+        if exchanged && let Err(errno) = self.recount_reservation(&tx, inode) {
+            log::warn!("{}: what is reserved of it could not be counted anew: {errno}", inode.ino);
+        }
+        Ok(if exchanged { End::Done } else { End::Another })
     }
 
     /// Destroys the object beside a file, whatever it holds.

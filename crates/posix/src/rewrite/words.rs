@@ -132,7 +132,7 @@ pub(super) fn from_words(words: [u64; NAMES.len()]) -> Option<Job> {
 }
 
 /// The master ZAP, of which several have words. Its lock is taken last.
-pub(super) type Master = Arc<Mutex<ObjectZap>>;
+pub(crate) type Master = Arc<Mutex<ObjectZap>>;
 
 /// Some words in it, all of which are written at once.
 pub(super) struct Words<const N: usize> {

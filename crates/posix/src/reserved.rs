@@ -1,0 +1,686 @@
+//! Room that `fallocate` keeps for a file.
+//!
+//! Every write goes to new space, so no place can be set aside; but room can. A file has the ranges for which somebody asked, and two
+//! counts of bytes in them: *holes*, in records that nobody has written, and *partial*, those of written records that nobody has written
+//! yet. What both need at the worst (records that no codec makes smaller, and the pointers to them) is promised to the file: others find
+//! it taken (see [`Cost::promises`]), and who writes into the ranges does not.
+//!
+//! A first write moves the bytes of its records from the holes to the partial ones, and each written byte takes one from those. So what is
+//! written in order or in pieces ends at nothing. What is written again takes some too early; the ranges keep their way into the
+//! reserve until nothing is left.
+//!
+//! Stored in a ZAP of the data set (`FORMAT.md` section 8.2), at the end of each group in which it changed.
+//!
+//! Invariants: what the pool has promised is the sum of what the files have; a reservation changes in the transaction that changes its
+//! file, and under the lock of its inode. The lock here is taken after that one, and before none but those of a ZAP and of the pool.
+
+use crate::attr::Attributes;
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::inode::Inode;
+use crate::layouts::Layouts;
+use crate::rewrite::Master;
+use crate::types::{FILE_SIZE_MAX, Ino};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use terrane_dataset::{Dataset, DatasetError, ObjectZap};
+use terrane_object::{Compression, CompressionPolicy, Cost, Object, ObjectId, ObjectKind, Pool, Tx};
+use terrane_zap::ValueRef;
+
+const RESERVED: &[u8] = b"RESERVED";
+/// Ranges of one file; of more the nearest are joined.
+const RANGES_MAX: usize = 64;
+/// Words of an entry before its ranges.
+const WORDS_FIRST: usize = 4;
+const WORDS_MAX: usize = WORDS_FIRST + 2 * RANGES_MAX;
+/// An inode's number in hexadecimal.
+const NAME_BYTES_MAX: usize = 16;
+const RECORD_BYTES: std::ops::RangeInclusive<u64> = 512..=16 << 20;
+/// Of a pointer, in both copies, with a little for those above it.
+const POINTER_BYTES: u64 = 2 * 130;
+/// Blocks of pointers that a range may fill in part only, in both copies.
+const RANGE_BYTES: u64 = 2 * 4 * (16 << 10);
+/// Of the file's last block.
+const TAIL_BYTES: u64 = 512;
+/// Records looked at under an inode's lock, at most: the rest counts as holes.
+const STEPS_MAX: u32 = 64 << 10;
+/// Blocks of the ZAP that the first change in a group may dirty beside the entry's: above it, and of its object.
+const ZAP_BLOCKS: u32 = 4;
+
+/// What one file has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reservation {
+    generation: u64,
+    record_bytes: u64,
+    holes: u64,
+    partial: u64,
+    /// In order, apart from each other.
+    ranges: Vec<Range<u64>>,
+    /// What the pool has promised; not stored.
+    charge: u64,
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> u64 {
+    one.end.min(other.end).saturating_sub(one.start.max(other.start))
+}
+
+impl Reservation {
+    /// Bytes that may still be written for the first time.
+    fn left(&self) -> u64 {
+        self.holes.saturating_add(self.partial)
+    }
+
+    fn len(&self) -> u64 {
+        self.ranges.iter().map(|range| range.end - range.start).sum()
+    }
+
+    fn overlap(&self, with: &Range<u64>) -> u64 {
+        self.ranges.iter().map(|range| overlap(range, with)).sum()
+    }
+
+    /// Bytes that what is left takes at the worst.
+    fn worst(&self) -> u64 {
+        let (left, record) = (self.left(), self.record_bytes.max(1));
+        let Some(last) = self.ranges.last().filter(|_| left > 0) else { return 0 };
+        if last.end <= record {
+            return left.saturating_add(TAIL_BYTES);
+        }
+        let before_and_behind =
+            |range: &Range<u64>| range.start % record + (record - range.end % record) % record;
+        let edges: u64 = self.ranges.iter().map(before_and_behind).sum();
+        let ranges = self.ranges.len() as u64;
+        let pointers = (self.holes / record + 2 * ranges).saturating_mul(POINTER_BYTES);
+        left.saturating_add(edges).saturating_add(pointers).saturating_add(ranges * RANGE_BYTES)
+    }
+
+    /// What of a range is in none of its own.
+    fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut missing = Vec::new();
+        let mut at = range.start;
+        for own in self.ranges.iter().filter(|own| overlap(own, &range) > 0) {
+            if own.start > at {
+                missing.push(at..own.start);
+            }
+            at = own.end;
+        }
+        if at < range.end {
+            missing.push(at..range.end);
+        }
+        missing
+    }
+
+    /// One more range, in which so many bytes are new holes.
+    fn add(&mut self, range: Range<u64>, holes: u64) {
+        let mut joined = range;
+        self.ranges.retain(|own| {
+            let touches = own.start <= joined.end && joined.start <= own.end;
+            if touches {
+                joined = own.start.min(joined.start)..own.end.max(joined.end);
+            }
+            !touches
+        });
+        let at = self.ranges.partition_point(|own| own.start < joined.start);
+        self.ranges.insert(at, joined);
+        self.join_nearest();
+        self.holes = self.holes.saturating_add(holes);
+    }
+
+    /// Joins ranges until there are few enough. What lies between them is not counted.
+    fn join_nearest(&mut self) {
+        while self.ranges.len() > RANGES_MAX {
+            let gap = |pair: &[Range<u64>]| match pair {
+                [left, right] => right.start - left.end,
+                _ => u64::MAX,
+            };
+            let nearest = self.ranges.windows(2).enumerate().min_by_key(|(_, pair)| gap(pair));
+            let Some((at, _)) = nearest else { return };
+            let right = self.ranges.remove(at + 1);
+            if let Some(left) = self.ranges.get_mut(at) {
+                left.end = right.end;
+            }
+        }
+    }
+
+    /// Without this range, in which so many bytes were holes.
+    fn remove(&mut self, range: &Range<u64>, holes: u64) {
+        let mut kept = Vec::with_capacity(self.ranges.len() + 1);
+        for own in self.ranges.drain(..) {
+            let parts = [own.start..own.end.min(range.start), own.start.max(range.end)..own.end];
+            kept.extend(parts.into_iter().filter(|part| part.start < part.end));
+        }
+        self.ranges = kept;
+        self.join_nearest();
+        let len = self.len();
+        self.holes = self.holes.saturating_sub(holes).min(len);
+        self.partial = self.partial.min(len - self.holes);
+    }
+
+    /// These bytes were written, in records of which these parts were holes.
+    fn write(&mut self, written: &Range<u64>, holes: &[Range<u64>]) {
+        let new = holes.iter().map(|hole| self.overlap(hole)).fold(0, u64::saturating_add).min(self.holes);
+        self.holes -= new;
+        self.partial = self.partial.saturating_add(new).saturating_sub(self.overlap(written));
+    }
+
+    fn to_words(&self) -> Vec<u64> {
+        let ends = self.ranges.iter().flat_map(|range| [range.start, range.end]);
+        [self.generation, self.record_bytes, self.holes, self.partial].into_iter().chain(ends).collect()
+    }
+
+    fn from_words(words: &[u64]) -> Option<Reservation> {
+        let (first, ends) = words.split_at_checked(WORDS_FIRST)?;
+        let [generation, record_bytes, holes, partial] = *first else { return None };
+        let (pairs, rest) = ends.as_chunks::<2>();
+        let ranges: Vec<Range<u64>> = pairs.iter().map(|[start, end]| *start..*end).collect();
+        let is_sorted = ranges.is_sorted_by(|left, right| left.end < right.start);
+        let is_good = |range: &Range<u64>| range.start < range.end && range.end <= FILE_SIZE_MAX;
+        let mut found = Reservation { generation, record_bytes, holes, partial, ranges, charge: 0 };
+        let fits = rest.is_empty()
+            && (1..=RANGES_MAX).contains(&found.ranges.len())
+            && is_sorted
+            && found.ranges.iter().all(is_good)
+            && RECORD_BYTES.contains(&record_bytes)
+            && record_bytes.is_multiple_of(512)
+            && holes.checked_add(partial).is_some_and(|left| (1..=found.len()).contains(&left));
+        found.charge = if fits { found.worst() } else { 0 };
+        fits.then_some(found)
+    }
+}
+
+/// Whether these words are what the ZAP of reservations has of a file.
+pub fn is_reservation(words: &[u64]) -> bool {
+    Reservation::from_words(words).is_some()
+}
+
+#[derive(Default)]
+struct Files {
+    all: BTreeMap<Ino, Reservation>,
+    /// In the open group.
+    changed: BTreeSet<Ino>,
+    /// Blocks of the ZAP for which it has room.
+    blocks: u32,
+    /// Of all files.
+    partial: u64,
+}
+
+impl Files {
+    fn put(&mut self, ino: Ino, own: Option<Reservation>) {
+        let after = own.as_ref().map_or(0, |own| own.partial);
+        let before = match own {
+            Some(own) => self.all.insert(ino, own),
+            None => self.all.remove(&ino),
+        };
+        self.partial = self.partial.saturating_add(after).saturating_sub(before.map_or(0, |own| own.partial));
+    }
+}
+
+struct Stored {
+    zap: Mutex<ObjectZap>,
+    object: Arc<Object>,
+}
+
+impl Stored {
+    fn new(zap: ObjectZap) -> Stored {
+        Stored { object: Arc::clone(zap.object()), zap: Mutex::new(zap) }
+    }
+}
+
+/// Those of all files.
+#[derive(Default)]
+pub(crate) struct Reservations {
+    files: Mutex<Files>,
+    /// How many there are: while there is none nobody takes the lock.
+    count: AtomicUsize,
+    stored: OnceLock<Stored>,
+    /// Held while the ZAP is made.
+    making: Mutex<()>,
+    /// The ZAP cannot be read: there will be no more.
+    is_broken: bool,
+}
+
+impl Reservations {
+    /// Those that are stored, of inodes that are there. None of them keeps a data set from being mounted.
+    pub fn load(dataset: &Dataset, master: &Master, layouts: &Layouts) -> Result<Reservations, DatasetError> {
+        let Some(number) = master.lock().lookup_u64(RESERVED)? else { return Ok(Reservations::default()) };
+        let zap = dataset.open_zap(ObjectId(number));
+        let read = zap.and_then(|zap| Ok((zap.entries()?, zap)));
+        let (entries, zap) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                log::error!(
+                    "what room files have reserved cannot be read, and none is kept for them: {error}"
+                );
+                return Ok(Reservations { is_broken: true, ..Reservations::default() });
+            }
+        };
+        let set = dataset.objects();
+        // Zones that cannot be read now may be most of the pool.
+        let most = set.usage().size_bytes.saturating_mul(2);
+        let (mut files, mut sum) = (Files::default(), 0u64);
+        for entry in entries {
+            let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
+            let ino = Ino::from_str_radix(&name, 16).ok();
+            let words = if entry.value.int_size() == 8 { entry.value.ints() } else { Vec::new() };
+            let (Some(ino), Some(found)) = (ino, Reservation::from_words(&words)) else {
+                log::warn!("reservation '{name}' is none, and is ignored");
+                continue;
+            };
+            // An older version destroys files and leaves what they reserved.
+            let attributes = set.hold(ObjectId(ino)).ok().map(|object| object.bonus());
+            let attributes = attributes.and_then(|raw| Attributes::decode(ino, &raw, &layouts.table()).ok());
+            if attributes.is_none_or(|attributes| attributes.zpl.generation != found.generation) {
+                continue;
+            }
+            // No version promises more than there is.
+            if sum.saturating_add(found.charge) > most {
+                log::warn!("reservation of inode {ino} is more than the pool has, and is ignored");
+                continue;
+            }
+            sum += found.charge;
+            files.put(ino, Some(found));
+        }
+        set.pool().promise(sum);
+        let (count, files) = (AtomicUsize::new(files.all.len()), Mutex::new(files));
+        Ok(Reservations { files, count, stored: Stored::new(zap).into(), ..Reservations::default() })
+    }
+
+    pub fn has(&self, ino: Ino) -> bool {
+        self.count.load(Ordering::Relaxed) > 0 && self.files.lock().all.contains_key(&ino)
+    }
+
+    fn get(&self, ino: Ino) -> Option<Reservation> {
+        self.files.lock().all.get(&ino).cloned()
+    }
+
+    /// Bytes that may still be written for the first time.
+    pub fn left(&self, inode: &Inode) -> u64 {
+        if !inode.is_reserved() {
+            return 0;
+        }
+        self.files.lock().all.get(&inode.ino).map_or(0, Reservation::left)
+    }
+
+    /// What is promised to whoever writes this range. `is_plain`: nothing is compressed, so that a record takes all its room with the first
+    /// of its bytes; then what the others of it have left is no room that anybody needs.
+    pub fn promised_to(&self, inode: &Inode, range: Range<u64>, is_plain: bool) -> Option<u64> {
+        if !inode.is_reserved() {
+            return None;
+        }
+        let files = self.files.lock();
+        let own = files.all.get(&inode.ino).filter(|own| own.overlap(&range) > 0);
+        own.map(|own| {
+            own.charge.saturating_add(if is_plain { files.partial.saturating_sub(own.partial) } else { 0 })
+        })
+    }
+
+    fn has_holes(&self, inode: &Inode) -> bool {
+        inode.is_reserved() && self.files.lock().all.get(&inode.ino).is_some_and(|own| own.holes > 0)
+    }
+
+    /// The caller holds the inode's lock.
+    fn change(&self, tx: &Tx, inode: &Inode, change: impl FnOnce(&mut Reservation)) {
+        let mut files = self.files.lock();
+        let Some(before) = files.all.get(&inode.ino) else { return };
+        let (mut own, charged) = (before.clone(), before.charge);
+        change(&mut own);
+        if own == *before {
+            return;
+        }
+        // What is left never needs more than was promised, however it is cut up.
+        own.charge = own.worst().min(charged);
+        let freed = charged - own.charge;
+        let is_left = own.left() > 0;
+        files.put(inode.ino, is_left.then_some(own));
+        if !is_left {
+            inode.set_reserved(false);
+            self.count.store(files.all.len(), Ordering::Relaxed);
+        }
+        self.note(tx, &mut files, inode.ino);
+        drop(files);
+        tx.pool().end_promise(freed);
+    }
+
+    /// It is to be stored at the end of the group, in which room is needed for that.
+    fn note(&self, tx: &Tx, files: &mut Files, ino: Ino) {
+        if !files.changed.insert(ino) {
+            return;
+        }
+        let Some(stored) = self.stored.get() else { return };
+        let all = u32::try_from(stored.object.block_count()).unwrap_or(u32::MAX).saturating_add(ZAP_BLOCKS);
+        if files.blocks < all {
+            let more = if files.blocks == 0 { 1 + ZAP_BLOCKS } else { 1 };
+            files.blocks = files.blocks.saturating_add(more);
+            tx.reserve_more(more);
+        }
+    }
+
+    /// Nobody else is in the group any more.
+    pub fn store(&self, last: &Tx) {
+        let changed: Vec<(Ino, Option<Vec<u64>>)> = {
+            let mut files = self.files.lock();
+            files.blocks = 0;
+            let changed = std::mem::take(&mut files.changed);
+            let words = |ino| files.all.get(&ino).map(Reservation::to_words);
+            changed.into_iter().map(|ino| (ino, words(ino))).collect()
+        };
+        let Some(stored) = self.stored.get().filter(|_| !changed.is_empty()) else { return };
+        let mut zap = stored.zap.lock();
+        for (ino, words) in changed {
+            let name = format!("{ino:x}");
+            let outcome = match words {
+                Some(words) => zap.update(last, name.as_bytes(), ValueRef::U64s(&words)).map(drop),
+                None => zap.remove(last, name.as_bytes()).map(drop),
+            };
+            if let Err(error) = outcome {
+                log::error!(
+                    "what room inode {ino} has reserved is not stored ({error}); a mount finds what it had before"
+                );
+            }
+        }
+    }
+
+    /// The sum of what all have.
+    fn sum(&self) -> u64 {
+        self.files.lock().all.values().map(|own| own.charge).sum()
+    }
+
+    /// The file system ends: nobody writes any more.
+    pub fn end(&self, pool: &Pool) {
+        let mut files = self.files.lock();
+        let sum = files.all.values().map(|own| own.charge).sum();
+        // What changed in the open group is still stored with it.
+        files.all.values_mut().for_each(|own| own.charge = 0);
+        drop(files);
+        pool.end_promise(sum);
+    }
+}
+
+/// What was promised by a transaction, until somebody has it.
+struct Promise<'a> {
+    pool: &'a Pool,
+    bytes: u64,
+}
+
+impl Promise<'_> {
+    fn keep(mut self) {
+        self.bytes = 0;
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        self.pool.end_promise(self.bytes);
+    }
+}
+
+/// The parts of a range that are holes; after so many records the rest counts as one.
+fn holes_in(object: &Object, range: Range<u64>, mut steps: u32) -> Result<Vec<Range<u64>>, Errno> {
+    let record = u64::from(object.block_size());
+    let mut holes = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let data =
+            if steps == 0 { range.end } else { object.next_data(at)?.unwrap_or(u64::MAX).min(range.end) };
+        if data > at {
+            holes.push(at..data);
+        }
+        at = (data / record).saturating_add(1).saturating_mul(record);
+        steps = steps.saturating_sub(1);
+    }
+    Ok(holes)
+}
+
+fn sum_of(ranges: &[Range<u64>]) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+impl Fs {
+    pub(crate) fn promised_to(&self, inode: &Inode, range: Range<u64>) -> Option<u64> {
+        // Asked for only where there is something.
+        let is_plain = inode.is_reserved()
+            && matches!(self.set.policy().compression, CompressionPolicy::As(Compression::Off));
+        self.reservations.promised_to(inode, range, is_plain)
+    }
+
+    /// The parts of the records of a write that are holes in what is reserved. To be asked before the write, and before the records get
+    /// `grown` bytes, if the file has one record only.
+    pub(crate) fn holes_before(
+        &self,
+        inode: &Inode,
+        records: Range<u64>,
+        grown: Option<u32>,
+    ) -> Result<Vec<Range<u64>>, Errno> {
+        if !self.reservations.has_holes(inode) {
+            return Ok(Vec::new());
+        }
+        let object = inode.object();
+        let first = grown.filter(|_| object.block_count() > 0).map_or(0, u64::from).min(records.start);
+        let mut holes = holes_in(object, 0..first, STEPS_MAX)?;
+        holes.extend(holes_in(object, records, STEPS_MAX)?);
+        Ok(holes)
+    }
+
+    /// These bytes were written. The caller holds the inode's lock.
+    pub(crate) fn wrote_reserved(&self, tx: &Tx, inode: &Inode, written: &Range<u64>, holes: &[Range<u64>]) {
+        if inode.is_reserved() {
+            self.reservations.change(tx, inode, |own| own.write(written, holes));
+        }
+    }
+
+    /// Nothing is kept for whole records of this range any more. To be asked before they become holes, under the inode's lock.
+    pub(crate) fn end_reservation(&self, tx: &Tx, inode: &Inode, range: Range<u64>) -> Result<(), Errno> {
+        if !inode.is_reserved() {
+            return Ok(());
+        }
+        let record = u64::from(inode.object().block_size());
+        let end = if range.end < FILE_SIZE_MAX { range.end / record * record } else { u64::MAX };
+        let range = range.start.next_multiple_of(record)..end;
+        let Some(own) = self.reservations.get(inode.ino) else { return Ok(()) };
+        let gone = own.ranges.iter().map(|own| own.start.max(range.start)..own.end.min(range.end));
+        let gone: Vec<Range<u64>> = gone.filter(|part| part.start < part.end).collect();
+        let bytes = sum_of(&gone);
+        let holes = if bytes == 0 || own.holes == 0 {
+            0
+        } else if own.holes >= own.len() || bytes >= own.len() {
+            bytes
+        } else {
+            let mut holes = 0;
+            for part in gone {
+                holes += sum_of(&holes_in(inode.object(), part, STEPS_MAX)?);
+            }
+            holes
+        };
+        if bytes > 0 {
+            self.reservations.change(tx, inode, |own| own.remove(&range, holes));
+        }
+        Ok(())
+    }
+
+    /// The file goes, and is in nobody's hands.
+    pub(crate) fn drop_reservation(&self, tx: &Tx, inode: &Inode) {
+        if self.reservations.has(inode.ino) {
+            self.reservations.change(tx, inode, |own| own.remove(&(0..u64::MAX), u64::MAX));
+        }
+    }
+
+    /// The file has other records. The caller holds the inode's lock.
+    pub(crate) fn recount_reservation(&self, tx: &Tx, inode: &Inode) -> Result<(), Errno> {
+        let Some(own) = self.reservations.get(inode.ino).filter(|_| inode.is_reserved()) else {
+            return Ok(());
+        };
+        let mut holes = 0;
+        for range in own.ranges {
+            holes += sum_of(&holes_in(inode.object(), range, STEPS_MAX)?);
+        }
+        self.reservations.change(tx, inode, |own| {
+            let written = own.holes.saturating_sub(holes);
+            own.holes -= written;
+            // They lie in a record that others have written a part of.
+            own.partial = own.partial.saturating_add(written);
+        });
+        Ok(())
+    }
+
+    fn make_reservations(&self) -> Result<(), Errno> {
+        let reservations = &self.reservations;
+        if reservations.is_broken {
+            return Err(Errno::EIO);
+        }
+        let _making = reservations.making.lock();
+        if reservations.stored.get().is_some() {
+            return Ok(());
+        }
+        let put = self.master.lock().put_cost(RESERVED.len(), ValueRef::U64s(&[0]));
+        let cost = Cost { meta_bytes: put.bytes, meta_blocks: 8, objects: 2, ..Cost::NOTHING };
+        let tx = self.begin(cost, &[])?;
+        let zap = self.dataset().new_zap(&tx, ObjectKind::Zap).map_err(|error| match error {
+            DatasetError::Object(error) => error.into(),
+            error => {
+                log::error!("no place for what files reserve could be made: {error}");
+                Errno::EIO
+            }
+        })?;
+        let number = zap.object().id().0;
+        self.claim_new(&tx, number);
+        if let Err(error) = self.master.lock().add_u64(&tx, RESERVED, number) {
+            self.set.destroy(&tx, zap.object())?;
+            return Err(error.into());
+        }
+        let _ = reservations.stored.set(Stored::new(zap));
+        Ok(())
+    }
+
+    /// Keeps room for what is not stored of a range. `extends`: the file gets as long. What others can see changed, or not.
+    pub(crate) fn reserve(&self, inode: &Inode, range: &Range<u64>, extends: bool) -> Result<(), Errno> {
+        let object = inode.object();
+        loop {
+            let block = object.block_size();
+            let before = self.reservations.get(inode.ino);
+            let (size, generation) = {
+                let state = inode.read();
+                state.check_extensible()?;
+                (state.attrs.zpl.size, state.attrs.zpl.generation)
+            };
+            let record = self.block_for(inode, range.end.max(size)).unwrap_or(block);
+            let mut after = before.clone().unwrap_or(Reservation { generation, ..Reservation::default() });
+            let mut holes = 0;
+            for part in after.missing(range.clone()) {
+                holes += sum_of(&holes_in(object, part, u32::MAX)?);
+            }
+            after.record_bytes = after.record_bytes.max(record.into());
+            if holes > 0 {
+                after.add(range.clone(), holes);
+            }
+            let charged = before.as_ref().map_or(0, |own| own.charge);
+            after.charge = if holes > 0 { after.worst().max(charged) } else { charged };
+            let more = after.charge - charged;
+            if more > self.set.usage().available_bytes {
+                return Err(Errno::ENOSPC);
+            }
+            let mut cost = Cost { meta_blocks: 4, ..Cost::NOTHING };
+            if holes > 0 {
+                self.make_reservations()?;
+                let Some(stored) = self.reservations.stored.get() else { return Err(Errno::EIO) };
+                let put = stored.zap.lock().put_cost(NAME_BYTES_MAX, ValueRef::U64s(&[0; WORDS_MAX]));
+                cost = Cost { meta_bytes: put.bytes, promises: more, ..cost };
+            }
+            let tx = self.begin(cost, &[(&inode.claims, crate::claims::Need::attrs())])?;
+            let promise = Promise { pool: tx.pool(), bytes: more };
+            let mut state = inode.write();
+            state.check_extensible()?;
+            if object.block_size() != block || self.reservations.get(inode.ino) != before {
+                continue;
+            }
+            let set_ids_went = inode.lose_set_ids(&mut state);
+            let grows = extends && range.end > state.attrs.zpl.size;
+            if grows {
+                state.attrs.zpl.size = range.end;
+                state.content_changed(self.now());
+            } else if set_ids_went {
+                state.attrs.zpl.ctime = crate::attr::stored(self.now());
+            }
+            // Nothing else that anybody could see has changed.
+            if grows || set_ids_went {
+                self.save(&tx, inode, &mut state)?;
+            }
+            if holes > 0 {
+                let mut files = self.reservations.files.lock();
+                files.put(inode.ino, Some(after));
+                self.reservations.count.store(files.all.len(), Ordering::Relaxed);
+                self.reservations.note(&tx, &mut files, inode.ino);
+                inode.set_reserved(true);
+                promise.keep();
+                drop(files);
+                self.touch(&tx, inode);
+            }
+            return Ok(());
+        }
+    }
+
+    /// Bytes that are promised to files, and their sum: equal, or something is wrong.
+    #[doc(hidden)]
+    pub fn promised(&self) -> (u64, u64) {
+        (self.set.pool().promised_bytes(), self.reservations.sum())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "lists of ranges, some of one")]
+mod tests {
+    use super::*;
+
+    fn of(ranges: &[Range<u64>], holes: u64, partial: u64) -> Reservation {
+        Reservation { generation: 7, record_bytes: 4096, holes, partial, ranges: ranges.to_vec(), charge: 0 }
+    }
+
+    #[test]
+    fn ranges_join_and_are_cut() {
+        let mut own = of(&[0..4096, 8192..16_384], 12_288, 0);
+        assert_eq!(own.missing(0..20_000), [4096..8192, 16_384..20_000]);
+        assert_eq!((own.missing(100..200), own.missing(5000..6000)), (vec![], vec![5000..6000]));
+        own.add(4096..8192, 4096);
+        assert_eq!(own, of(&[0..16_384], 16_384, 0));
+        own.remove(&(4096..8192), 4096);
+        assert_eq!(own, of(&[0..4096, 8192..16_384], 12_288, 0));
+        own.remove(&(12_288..u64::MAX), u64::MAX);
+        assert_eq!(own, of(&[0..4096, 8192..12_288], 0, 0));
+        assert_eq!(own.worst(), 0);
+    }
+
+    #[test]
+    fn what_is_written_in_pieces_ends_at_nothing() {
+        let mut own = of(&[0..10_000], 10_000, 0);
+        own.write(&(100..200), &[0..4096]);
+        assert_eq!((own.holes, own.partial), (5904, 3996));
+        own.write(&(0..100), &[]);
+        own.write(&(200..4096), &[]);
+        assert_eq!((own.holes, own.partial), (5904, 0));
+        own.write(&(4096..12_288), &[4096..12_288]);
+        assert_eq!(own.left(), 0);
+    }
+
+    #[test]
+    fn of_too_many_ranges_the_nearest_are_one() {
+        let mut own = Reservation { record_bytes: 4096, ..Reservation::default() };
+        for at in 0..=RANGES_MAX as u64 {
+            own.add(at * 10_000..at * 10_000 + 4096 + at, 4096 + at);
+        }
+        assert_eq!(own.ranges.len(), RANGES_MAX);
+        assert_eq!(own.ranges.last().map(|range| range.start), Some(630_000), "the last two");
+        let sum: u64 = (0..=RANGES_MAX as u64).map(|at| 4096 + at).sum();
+        assert_eq!(own.left(), sum, "what lies between them is not reserved");
+        own.charge = own.worst();
+        assert_eq!(Reservation::from_words(&own.to_words()), Some(own));
+    }
+
+    #[test]
+    fn a_small_file_is_promised_little() {
+        assert_eq!(of(&[0..1000], 1000, 0).worst(), 1000 + TAIL_BYTES);
+        let large = Reservation { record_bytes: 128 << 10, ..of(&[0..1 << 30], 1 << 30, 0) };
+        assert!(large.worst() < (1 << 30) + (4 << 20), "{}", large.worst() - (1 << 30));
+        assert!(of(&[0..FILE_SIZE_MAX], FILE_SIZE_MAX, 0).worst() > FILE_SIZE_MAX);
+    }
+}

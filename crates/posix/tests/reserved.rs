@@ -1,0 +1,327 @@
+//! Room that `fallocate` keeps: others find it taken, its file does not, and it comes back.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod support;
+
+use support::{Machine, Rng, Short, USER};
+use terrane_object::{Cost, ObjectId};
+use terrane_posix::{
+    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, RewriteSpec, RewriteStep,
+    WriteFlags,
+};
+
+use terrane_zap::ValueRef;
+
+const MIB: u64 = 1 << 20;
+const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
+
+/// Writes into one file until there is no room. Bytes written.
+fn fill(fs: &Fs, rng: &mut Rng, name: &str) -> u64 {
+    let Ok(file) = fs.create(fs.root(), name.as_bytes(), 0o644, &USER) else { return 0 };
+    let mut at = 0;
+    loop {
+        match fs.write(file.ino, at, &rng.bytes(128 << 10), WriteFlags::default()) {
+            Ok(bytes) => at += u64::from(bytes),
+            Err(errno) => break assert_eq!(errno, Errno::ENOSPC),
+        }
+    }
+    fs.forget(file.ino, 1);
+    at
+}
+
+fn free(m: &Machine) -> u64 {
+    m.fs().statfs().free * 4096
+}
+
+fn put(fs: &Fs, ino: Ino, at: u64, data: &[u8]) {
+    let written = fs.write(ino, at, data, WriteFlags::default());
+    let (room, occupied) = (fs.statfs(), fs.getattr(ino).map(|attr| attr.blocks * 512));
+    let all = (at, fs.promised(), room.free * 4096, occupied);
+    assert_eq!(written.map(|bytes| bytes as usize), Ok(data.len()), "at {all:?}");
+}
+
+/// Pieces of a file in an order that repeats none.
+fn pieces(rng: &mut Rng, bytes: u64, piece: u64) -> Vec<u64> {
+    let mut order: Vec<u64> = (0..bytes / piece).map(|at| at * piece).collect();
+    for at in (1..order.len()).rev() {
+        order.swap(at, rng.below(at as u64 + 1) as usize);
+    }
+    order
+}
+
+#[test]
+fn what_was_reserved_is_written_whatever_others_took() {
+    for (seed, props, piece, in_order) in [
+        (1, ("compression", "lz4"), 128 << 10, true),
+        (2, ("compression", "lz4"), 4 << 10, true),
+        (3, ("compression", "lz4"), 16 << 10, false),
+        (4, ("compression", "off"), 16 << 10, false),
+        (5, ("recordsize", "4K"), 4 << 10, false),
+        (6, ("recordsize", "256K"), 64 << 10, false),
+    ] {
+        let mut m = Machine::sized(seed, &[props], 96, 1 << 20);
+        let mut rng = Rng(seed);
+        let size = 20 * MIB;
+        let names = ["one", "two"];
+        let files = names.map(|name| m.fs().file(m.fs().root(), name).ino);
+        m.fs().fallocate(files[0], 0, 0, size).unwrap();
+        m.fs().fallocate(files[1], FALLOC_KEEP_SIZE, 0, size).unwrap();
+        assert_eq!(
+            [m.fs().getattr(files[0]).unwrap().size, m.fs().getattr(files[1]).unwrap().size],
+            [size, 0]
+        );
+        let filled = fill(m.fs(), &mut rng, "fill");
+        assert!(filled > 10 * MIB, "{filled}");
+        let content = rng.bytes(size as usize);
+        let order = if in_order {
+            (0..size / piece).map(|at| at * piece).collect()
+        } else {
+            pieces(&mut rng, size, piece)
+        };
+        for (step, at) in order.iter().enumerate() {
+            for name in names {
+                let ino = m.fs().ino(m.fs().root(), name).unwrap();
+                put(m.fs(), ino, *at, &content[*at as usize..(at + piece) as usize]);
+            }
+            if step == order.len() / 3 + 1 {
+                // An import knows how large records are with its first commit.
+                m.fs().sync().unwrap();
+            }
+            if step % (order.len() / 8) == 0 {
+                // Others go on, and find nothing.
+                let more = fill(m.fs(), &mut rng, &format!("more{step}"));
+                assert!(more < 2 * MIB, "{props:?} {piece}: others found {more} bytes at step {step}");
+            }
+            if step == order.len() / 3 {
+                m.remount();
+            }
+            if step == order.len() / 2 {
+                m.fs().sync().unwrap();
+                m.crash();
+            }
+            if step == order.len() / 4 * 3 {
+                m.fs().sync().unwrap();
+                m.die(&[]);
+            }
+        }
+        assert_eq!(m.fs().promised(), (0, 0), "{props:?} {piece}: all is written");
+        m.remount();
+        for name in names {
+            let ino = m.fs().ino(m.fs().root(), name).unwrap();
+            assert!(m.fs().bytes(ino) == content, "{name}");
+        }
+        assert_eq!(m.fs().promised(), (0, 0));
+        m.fs().unlink(m.fs().root(), b"fill").unwrap();
+    }
+}
+
+#[test]
+fn room_that_was_reserved_shows_as_taken_and_comes_back() {
+    let mut m = Machine::sized(7, &[], 64, 1 << 20);
+    let root = m.fs().root();
+    let (empty, blocks) = (free(&m), m.fs().statfs().blocks);
+    let file = m.fs().file(root, "f").ino;
+    m.fs().fallocate(file, FALLOC_KEEP_SIZE, 0, 16 * MIB).unwrap();
+    let slack = MIB;
+    let shows = |m: &Machine, bytes: u64, when: &str| {
+        let found = empty - free(m).min(empty);
+        assert!(found + slack > bytes && found < bytes + slack, "{when}: {found} bytes of {bytes}");
+        let (promised, sum) = m.fs().promised();
+        assert_eq!(promised, sum, "{when}");
+    };
+    shows(&m, 16 * MIB, "reserved");
+    assert_eq!(m.fs().getattr(file).unwrap().blocks, 16 * MIB / 512, "as other file systems count");
+    assert!(m.fs().statfs().blocks.abs_diff(blocks) < 256, "the size of the file system stays");
+    m.fs().fallocate(file, 0, 0, 16 * MIB).unwrap();
+    shows(&m, 16 * MIB, "once more");
+    m.remount();
+    let file = m.fs().ino(root, "f").unwrap();
+    shows(&m, 16 * MIB, "mounted again");
+    m.fs().fallocate(file, PUNCH, 2 * MIB, 2 * MIB).unwrap();
+    shows(&m, 14 * MIB, "punched");
+    put(m.fs(), file, 0, &Rng(1).bytes(MIB as usize));
+    m.fs().sync().unwrap();
+    shows(&m, 14 * MIB, "written in part");
+    m.fs().fallocate(file, FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE, 0, 4 * MIB).unwrap();
+    m.fs().sync().unwrap();
+    shows(&m, 16 * MIB, "zeros are reserved too");
+    m.fs().size(file, 8 * MIB).unwrap();
+    shows(&m, 8 * MIB, "cut");
+    m.crash();
+    let file = m.fs().lookup(root, b"f").unwrap().ino;
+    shows(&m, 16 * MIB, "the cut was not committed");
+    m.fs().unlink(root, b"f").unwrap();
+    shows(&m, 16 * MIB, "unlinked and open");
+    m.fs().forget(file, 1);
+    shows(&m, 0, "destroyed");
+    m.remount();
+    assert_eq!(m.fs().promised(), (0, 0));
+    let file = m.fs().file(root, "g").ino;
+    m.fs().fallocate(file, 0, 0, MIB).unwrap();
+    m.fs().size(file, 0).unwrap();
+    assert_eq!((m.fs().promised(), m.fs().getattr(file).unwrap().blocks), ((0, 0), 0), "cut to nothing");
+}
+
+#[test]
+fn more_than_there_is_reserves_nothing() {
+    let m = Machine::sized(8, &[], 64, 1 << 20);
+    let mut rng = Rng(8);
+    let root = m.fs().root();
+    let file = m.fs().file(root, "f").ino;
+    let all = free(&m);
+    for bytes in [all + MIB, 1 << 40, 1 << 62] {
+        assert_eq!(m.fs().fallocate(file, 0, 0, bytes), Err(Errno::ENOSPC));
+        assert_eq!((m.fs().promised(), m.fs().getattr(file).unwrap().size), ((0, 0), 0));
+    }
+    m.fs().fallocate(file, 0, 0, all / 2).unwrap();
+    let other = m.fs().file(root, "g").ino;
+    assert_eq!(m.fs().fallocate(other, 0, 0, all / 2 + MIB), Err(Errno::ENOSPC), "there is half of it");
+    let filled = fill(m.fs(), &mut rng, "fill");
+    assert!(filled < all / 2, "{filled} of {all}");
+    assert_eq!(m.fs().fallocate(other, 0, 0, MIB), Err(Errno::ENOSPC));
+    m.fs().unlink(root, b"f").unwrap();
+    m.fs().forget(file, 1);
+    assert!(m.fs().fallocate(other, 0, 0, all / 4).is_ok());
+    assert_eq!(m.fs().fallocate(other, FALLOC_ZERO_RANGE, 0, all / 4), Ok(()), "of what it has");
+    assert_eq!(m.fs().fallocate(other, FALLOC_ZERO_RANGE, 0, all), Err(Errno::ENOSPC));
+    // What is there needs none.
+    let fill = m.fs().ino(root, "fill").unwrap();
+    let (before, _) = m.fs().promised();
+    m.fs().fallocate(fill, 0, 0, filled).unwrap();
+    assert_eq!(m.fs().promised().0, before);
+}
+
+#[test]
+fn a_file_that_gets_other_records_keeps_what_it_has() {
+    let m = Machine::sized(9, &[("recordsize", "4K")], 64, 1 << 20);
+    let mut rng = Rng(9);
+    let root = m.fs().root();
+    let file = m.fs().file(root, "f").ino;
+    let size = 8 * MIB;
+    m.fs().fallocate(file, 0, 0, size).unwrap();
+    let content = rng.bytes(size as usize);
+    for at in (0..size).step_by(32 << 10) {
+        put(m.fs(), file, at, &content[at as usize..at as usize + (8 << 10)]);
+    }
+    let spec = RewriteSpec { root: file, recursive: false, compression: None, record_size: Some(64 << 10) };
+    m.fs().rewrite_begin(&spec).unwrap();
+    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+    assert_eq!(m.fs().getattr(file).unwrap().blksize, 64 << 10);
+    fill(m.fs(), &mut rng, "fill");
+    for at in (0..size).step_by(32 << 10) {
+        put(m.fs(), file, at + (8 << 10), &content[at as usize + (8 << 10)..at as usize + (32 << 10)]);
+    }
+    assert!(m.fs().bytes(file) == content);
+    assert_eq!(m.fs().promised(), (0, 0));
+}
+
+#[test]
+fn entries_that_belong_to_nobody_or_promise_too_much_are_ignored() {
+    let mut m = Machine::sized(10, &[], 64, 1 << 20);
+    let root = m.fs().root();
+    let file = m.fs().file(root, "f").ino;
+    m.fs().fallocate(file, 0, 0, MIB).unwrap();
+    let promised = m.fs().promised();
+    assert!(promised.0 > MIB && promised.0 < 2 * MIB);
+    let name = format!("{file:x}");
+    let change = |m: &mut Machine, change: &dyn Fn(&mut Vec<u64>)| {
+        m.remount();
+        let dataset = m.fs().dataset();
+        let number = dataset.master().unwrap().lookup_u64(b"RESERVED".as_slice()).unwrap().unwrap();
+        let mut zap = dataset.open_zap(ObjectId(number)).unwrap();
+        let mut words = zap.lookup(name.as_bytes()).unwrap().unwrap().ints();
+        let before = words.clone();
+        let mut put = |words: &[u64]| {
+            let cost = Cost { meta_blocks: 20, ..Cost::NOTHING };
+            let tx = dataset.objects().begin(cost).unwrap();
+            zap.update(&tx, name.as_bytes(), ValueRef::U64s(words)).unwrap();
+        };
+        change(&mut words);
+        put(&words);
+        m.fs().sync().unwrap();
+        let stored = m.fs().promised();
+        m.crash();
+        let found = m.fs().promised();
+        // As it was.
+        let dataset = m.fs().dataset();
+        let mut zap = dataset.open_zap(ObjectId(number)).unwrap();
+        let tx = dataset.objects().begin(Cost { meta_blocks: 20, ..Cost::NOTHING }).unwrap();
+        zap.update(&tx, name.as_bytes(), ValueRef::U64s(&before)).unwrap();
+        drop(tx);
+        (stored, found)
+    };
+    assert_eq!(change(&mut m, &|_| {}), (promised, promised));
+    assert_eq!(change(&mut m, &|words| words[0] += 1).1, (0, 0), "of another file with this number");
+    assert_eq!(
+        change(&mut m, &|words| (words[2], words[5]) = (1 << 50, 1 << 50)).1,
+        (0, 0),
+        "more than there is"
+    );
+    assert_eq!(change(&mut m, &|words| words.truncate(5)).1, (0, 0), "half a range");
+    assert_eq!(change(&mut m, &|words| words[3] = u64::MAX).1, (0, 0), "a sum that is none");
+    m.remount();
+    assert_eq!(m.fs().promised(), promised);
+    // It can be reserved, written and removed as if nothing had been.
+    m.fs().fallocate(file, 0, 0, 2 * MIB).unwrap();
+    m.fs().unlink(root, b"f").unwrap();
+    assert_eq!(m.fs().promised(), (0, 0));
+}
+
+/// Whatever happens to files, what the pool has promised is the sum of what they have; and it ends with them.
+#[test]
+fn the_sum_is_that_of_its_parts() {
+    for seed in 0..12 {
+        let mut m = Machine::sized(seed, &[], 64, 1 << 20);
+        let mut rng = Rng(seed);
+        let root = m.fs().root();
+        let name = |number: u64| format!("f{number}");
+        for step in 0..300 {
+            let fs = m.fs();
+            let file = name(rng.below(5));
+            let ino = match fs.ino(root, &file) {
+                Ok(ino) => ino,
+                Err(_) => match fs.create(root, file.as_bytes(), 0o644, &USER) {
+                    Ok(attr) => {
+                        fs.forget(attr.ino, 1);
+                        attr.ino
+                    }
+                    Err(errno) => panic!("{errno}"),
+                },
+            };
+            let scale = *rng.pick(&[3000, 300_000, 6_000_000]);
+            let (at, len) = (rng.below(scale), 1 + rng.below(scale / 2));
+            let outcome = match rng.below(20) {
+                0..6 => fs.fallocate(ino, *rng.pick(&[0, FALLOC_KEEP_SIZE]), at, len),
+                6..8 => fs.fallocate(ino, PUNCH, at, len),
+                8 => fs.fallocate(ino, FALLOC_ZERO_RANGE, at, len),
+                9..15 => {
+                    let data = rng.bytes(len.min(200_000) as usize);
+                    fs.write(ino, at, &data, WriteFlags::default()).map(drop)
+                }
+                15..17 => fs.size(ino, at).map(drop),
+                17 => fs.unlink(root, file.as_bytes()),
+                18 => fs.sync(),
+                _ => {
+                    if rng.below(2) == 0 {
+                        m.remount()
+                    } else {
+                        m.crash()
+                    }
+                    Ok(())
+                }
+            };
+            assert!(matches!(outcome, Ok(()) | Err(Errno::ENOSPC)), "seed {seed} step {step}: {outcome:?}");
+            let (promised, sum) = m.fs().promised();
+            assert_eq!(promised, sum, "seed {seed} step {step}");
+        }
+        let before = m.fs().promised();
+        m.remount();
+        assert!(m.fs().promised().0 <= before.0 + (8 << 20), "seed {seed}: {before:?}");
+        for number in 0..5 {
+            let _ = m.fs().unlink(root, name(number).as_bytes());
+        }
+        assert_eq!(m.fs().promised(), (0, 0), "seed {seed}");
+        m.remount();
+        assert_eq!(m.fs().promised(), (0, 0), "seed {seed}");
+    }
+}
