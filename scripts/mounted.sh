@@ -231,7 +231,8 @@ EOT
 # What was allocated can be stored through a mapping when others have filled the pool, and nobody asks whether it was written.
 check_reserved() {
     command -v python3 >/dev/null || skip 'no python3'
-    rm -rf "${mnt:?}"/*
+    "$terrane" umount "$mnt"
+    fresh_pool 512M
     local sum
     M=$mnt timeout 300 python3 - >"$work/sum" <<'EOT' || return 1
 import errno, hashlib, mmap, os

@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use support::{Machine, Rng, Short, USER};
 use terrane_object::{Cost, ObjectId};
 use terrane_posix::{
@@ -189,6 +191,101 @@ fn more_than_there_is_reserves_nothing() {
     let (before, _) = m.fs().promised();
     m.fs().fallocate(fill, 0, 0, filled).unwrap();
     assert_eq!(m.fs().promised().0, before);
+}
+
+#[test]
+fn what_is_written_again_needs_room_like_any_other() {
+    let m = Machine::sized(12, &[], 64, 1 << 20);
+    let mut rng = Rng(12);
+    let root = m.fs().root();
+    let (file, zeros) = (m.fs().file(root, "f").ino, m.fs().file(root, "zeros").ino);
+    for ino in [file, zeros] {
+        m.fs().fallocate(ino, 0, 0, MIB).unwrap();
+    }
+    put(m.fs(), zeros, 0, &vec![0; MIB as usize]);
+    put(m.fs(), file, 0, &rng.bytes(MIB as usize / 2));
+    assert!(m.fs().promised().0 < MIB, "zeros count as written");
+    fill(m.fs(), &mut rng, "fill");
+    let again = |at| m.fs().write(file, at, &[7; 4096], WriteFlags::default());
+    // While there is something left its way into the reserve is open.
+    assert_eq!(again(0), Ok(4096));
+    put(m.fs(), file, MIB / 2, &rng.bytes(MIB as usize / 2));
+    // What was kept for its metadata is not needed any more.
+    fill(m.fs(), &mut rng, "more");
+    assert_eq!((again(4096), m.fs().promised()), (Err(Errno::ENOSPC), (0, 0)));
+    let back = WriteFlags { writes_back: true, ..WriteFlags::default() };
+    assert_eq!(m.fs().write(file, 4096, &[7; 4096], back), Ok(4096), "the kernel finds some");
+}
+
+/// Others write, are refused, delete and write again, all the time.
+#[test]
+fn who_was_promised_room_is_never_refused_beside_others() {
+    let m = Machine::sized_with_threads(11, 96, 1 << 20);
+    let root = m.fs().root();
+    let size = 12 * MIB;
+    let files = ["one", "two"].map(|name| m.fs().file(root, name).ino);
+    for file in files {
+        m.fs().fallocate(file, 0, 0, size).unwrap();
+    }
+    let (over, refused) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for other in 0..3 {
+            let (fs, over, refused) = (m.fs(), &over, &refused);
+            scope.spawn(move || {
+                let mut rng = Rng(100 + other);
+                let piece = rng.bytes(256 << 10);
+                for round in 0.. {
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let name = format!("other{other}-{round}");
+                    let Ok(file) = fs.create(root, name.as_bytes(), 0o644, &USER) else { continue };
+                    let mut at = 0;
+                    while !over.load(Ordering::Relaxed) && at < 40 * MIB {
+                        match fs.write(file.ino, at, &piece, WriteFlags::default()) {
+                            Ok(bytes) => at += u64::from(bytes),
+                            Err(errno) => {
+                                assert_eq!(errno, Errno::ENOSPC);
+                                refused.fetch_add(1, Ordering::Relaxed);
+                                break;
+                            }
+                        }
+                    }
+                    fs.forget(file.ino, 1);
+                    if rng.below(3) == 0 {
+                        fs.unlink(root, name.as_bytes()).unwrap();
+                    }
+                }
+            });
+        }
+        let writers: Vec<_> = files
+            .into_iter()
+            .enumerate()
+            .map(|(number, file)| {
+                let (fs, refused) = (m.fs(), &refused);
+                scope.spawn(move || {
+                    // Not before the pool is full.
+                    let since = Instant::now();
+                    while refused.load(Ordering::Relaxed) < 3 && since.elapsed() < Duration::from_secs(60) {
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                    let mut rng = Rng(number as u64);
+                    let content = rng.bytes(size as usize);
+                    for at in pieces(&mut rng, size, 64 << 10) {
+                        put(fs, file, at, &content[at as usize..at as usize + (64 << 10)]);
+                    }
+                    content
+                })
+            })
+            .collect();
+        let contents: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        over.store(true, Ordering::Relaxed);
+        for (file, content) in files.iter().zip(contents) {
+            assert!(m.fs().bytes(*file) == content.unwrap());
+        }
+    });
+    assert_eq!(m.fs().promised(), (0, 0));
+    assert!(refused.into_inner() >= 3, "the pool was never full");
 }
 
 #[test]

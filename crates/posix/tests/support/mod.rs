@@ -49,6 +49,10 @@ impl Machine {
         Machine::make(seed, &[], true, 64, 8 << 20)
     }
 
+    pub fn sized_with_threads(seed: u64, zone_count: u32, zone_size: u64) -> Machine {
+        Machine::make(seed, &[], true, zone_count, zone_size)
+    }
+
     pub fn sized(seed: u64, props: &[(&str, &str)], zone_count: u32, zone_size: u64) -> Machine {
         Machine::make(seed, props, false, zone_count, zone_size)
     }
