@@ -431,7 +431,7 @@ fn stores_for_which_room_was_kept_are_kept() {
     run("kept", &mounted.dir);
     let file = File::open(mounted.dir.join("f")).unwrap();
     file.sync_all().unwrap();
-    assert!(mounted.fs.unwritten_files().is_empty());
+    assert!(mounted.fs.lost_files().is_empty());
     let ino = mounted.fs.lookup(mounted.fs.root(), b"f").unwrap().ino;
     let (mut stored, mut shown) = (Vec::new(), vec![0; 12 << 20]);
     (0..12).for_each(|part| mounted.fs.read(ino, part * MIB, 1 << 20, &mut stored).unwrap());

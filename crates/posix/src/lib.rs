@@ -16,8 +16,7 @@
 //! | `file` | bytes, holes, sizes |
 //! | `reserved` | room that is kept for what a file does not hold yet |
 //! | `link`, `rename` | more names, fewer names, moved names |
-//! | `loss` | what a dead server lost, and who was told |
-//! | `unwritten` | what the kernel's cache could not write back |
+//! | `loss` | what a dead server lost and who was told; what the kernel's cache could not write back |
 //! | `settle` | what directories give back when they lost names |
 //! | `unlinked` | objects without a name, and what a crash left of them |
 //! | `acl` | access control lists: judged, kept one with the mode, inherited |
