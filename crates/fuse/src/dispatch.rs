@@ -26,6 +26,7 @@ use crate::reply::{DirReply, Errno, Reply, attr};
 use crate::session::{Call, Handler, Negotiated};
 use askers::Askers;
 pub use ioctl::{GET_WRITE_HINT, SET_WRITE_HINT};
+use loss::Place;
 use mapped::MappedFiles;
 use std::sync::Arc;
 use std::time::Duration;
@@ -396,15 +397,18 @@ impl Dispatch {
     fn write(&self, header: &Header, node: Ino, write: &WriteIn<'_>, reply: &mut Reply) -> Answer {
         self.mapped.written(header.nodeid, write);
         // Otherwise the kernel has found the end itself, under its own lock.
-        let append = self.appends_by_stale_size(header, node, write);
+        let place = self.place_of(header, node, write);
         let kill_suidgid = write.write_flags & proto::write::KILL_SUIDGID != 0;
         // A kernel that caches takes them away before it writes; one that does not leaves it to us.
         if self.policy.direct_io {
             self.drop_capabilities(node)?;
         }
         let writes_back = write.write_flags & proto::write::CACHE != 0;
-        let flags = WriteFlags { append, kill_suidgid, writes_back };
-        let size = self.fs.write(node, write.offset, write.data, flags)?;
+        let flags = WriteFlags { append: place == Place::AtEnd, kill_suidgid, writes_back };
+        let size = match u32::try_from(write.data.len()) {
+            Ok(size) if place == Place::There => size,
+            _ => self.fs.write(node, write.offset, write.data, flags)?,
+        };
         // The kernel looks at no number in the answer to what it writes back.
         if writes_back && size as usize != write.data.len() {
             return Err(Errno(libc::ENOSPC));

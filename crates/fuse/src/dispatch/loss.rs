@@ -10,7 +10,16 @@
 use super::{Answer, Dispatch};
 use crate::proto::{self, Header, Request, WriteIn, fattr};
 use crate::session::Call;
-use terrane_posix::{Ino, RENAME_EXCHANGE};
+use terrane_posix::{Ino, RENAME_EXCHANGE, Reading};
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    AsAsked,
+    AtEnd,
+    /// A dead server has carried it out.
+    There,
+}
 
 impl Dispatch {
     /// Before anything is done.
@@ -57,23 +66,37 @@ impl Dispatch {
     /// The kernel appends where it believes the end of a file to be, and looks at a size that was taken back only when a program asks for
     /// it or reads there. So what is to be appended to such a file is, wherever the kernel says; the pages that it then holds at the wrong
     /// place are dropped.
-    pub(super) fn appends_by_stale_size(&self, header: &Header, node: Ino, write: &WriteIn<'_>) -> bool {
+    ///
+    /// Asked again, it may be there: a dead server appended it and a commit has it. The place that the kernel says tells nothing of that,
+    /// so the end of the file is looked at.
+    pub(super) fn place_of(&self, header: &Header, node: Ino, write: &WriteIn<'_>) -> Place {
         const O_APPEND: u32 = libc::O_APPEND.cast_unsigned();
         // The flags of what comes from the page cache are a guess.
         let appends = write.flags & O_APPEND != 0 && write.write_flags & proto::write::CACHE == 0;
         if !appends || !self.fs.has_losses() || !self.fs.is_lost(node) {
-            return false;
+            return Place::AsAsked;
         }
-        let Ok(attr) = self.fs.getattr(node) else { return false };
-        // A dead server may have appended it, and a commit has it.
-        let may_be_done = header.resent() && write.offset < attr.size;
-        if write.offset == attr.size || may_be_done {
-            return false;
+        let Ok(attr) = self.fs.getattr(node) else { return Place::AsAsked };
+        if write.offset == attr.size {
+            return Place::AsAsked;
         }
         if let Some(launderer) = &self.launderer {
             launderer.launder_later(header.nodeid, write.offset.min(attr.size)..u64::MAX);
         }
-        true
+        if header.resent() && self.ends_with(node, attr.size, write.data) {
+            Place::There
+        } else {
+            Place::AtEnd
+        }
+    }
+
+    fn ends_with(&self, node: Ino, size: u64, data: &[u8]) -> bool {
+        let (Some(start), Ok(len)) = (size.checked_sub(data.len() as u64), u32::try_from(data.len())) else {
+            return false;
+        };
+        let mut there = Vec::new();
+        let how = Reading { alone: true, quiet: true };
+        self.fs.read_as(node, start, len, how, &mut there).is_ok() && there == data
     }
 
     fn refuse_name(&self, dir: Ino, name: &[u8]) -> Answer {

@@ -138,3 +138,30 @@ fn what_is_appended_goes_to_the_end_whatever_size_the_kernel_remembers() {
         assert_eq!(content(), b"newrednewer!");
     }
 }
+
+#[test]
+fn what_is_appended_and_asked_again_overwrites_nothing_and_is_there_once() {
+    let append = |offset, data| {
+        let flags = libc::O_APPEND.cast_unsigned();
+        Request::Write(WriteIn { offset, write_flags: 0, flags, data })
+    };
+    // The kernel believes in a truncation that was lost, or in an extension.
+    for stale in [2, 16] {
+        let (dispatch, fs, file) = served_after(b"stored");
+        let content = || {
+            let mut stored = Vec::new();
+            fs.read(file, 0, 99, &mut stored).unwrap();
+            stored
+        };
+        let ask = |resent, request| ask_about(&dispatch, file, &AGREED, resent, request);
+        assert_eq!(ask(false, write(0)), EIO, "the first change is refused");
+        // A server that stepped back had read it and not begun.
+        assert!(ask(true, append(stale, b"new")).is_ok());
+        assert_eq!(content(), b"storednew");
+        // One that died had done it, at the end, and a commit has it.
+        assert!(ask(true, append(stale, b"new")).is_ok());
+        assert_eq!(content(), b"storednew");
+        assert!(ask(true, append(stale + 3, b"longer than all that is there")).is_ok());
+        assert_eq!(content(), b"storednewlonger than all that is there");
+    }
+}
