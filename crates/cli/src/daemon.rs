@@ -675,7 +675,7 @@ fn change_memory(shared: &Shared, bytes: Option<u64>) -> Outcome<Value> {
         facts.memory = Some(bytes);
         holder::write_facts(page, &facts)?;
     }
-    allowance.change(Memory(bytes), &shared.live.pool, &shared.fs);
+    allowance.change(Memory::of(bytes), &shared.live.pool, &shared.fs);
     Ok(allowance.status(&shared.live.pool))
 }
 

@@ -24,6 +24,8 @@ use terrane_posix::Fs;
 
 /// The least that can be asked for: buffers for requests take a part of it.
 pub const BYTES_MIN: u64 = 128 << 20;
+/// No machine has more, and sums of it fit 64 bits.
+const BYTES_MAX: u64 = 1 << 50;
 /// At most this, unless more is asked for.
 const DEFAULT_MAX: u64 = 4 << 30;
 /// An inode in memory, with its dnode and its locks.
@@ -40,9 +42,18 @@ const YIELD_DIVISOR: u64 = 32;
 
 /// Memory of a daemon, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory(pub u64);
+pub struct Memory(u64);
 
 impl Memory {
+    /// As it was asked for, or as much as a machine can have.
+    pub fn of(bytes: u64) -> Memory {
+        Memory(bytes.min(BYTES_MAX))
+    }
+
+    pub fn bytes(self) -> u64 {
+        self.0
+    }
+
     /// An eighth of what this machine has; where a cgroup limits the memory of this process, at most half of that.
     pub fn of_this_machine() -> Memory {
         let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -253,6 +264,21 @@ mod tests {
         assert_eq!(memory.under_pressure(max, now, 5.0), now, "it does not grow before that is over");
         assert_eq!(memory.under_pressure(max, now, 0.5), max, "then it may");
         assert_eq!(memory.under_pressure(floor, floor, 90.0), floor, "never nothing");
+    }
+
+    #[test]
+    fn no_bound_that_can_be_asked_for_overflows() {
+        for bytes in [BYTES_MIN, 1 << 60, u64::MAX] {
+            let memory = Memory::of(bytes);
+            memory.compare_with_cgroup(&Cgroup::of_this_process(Path::new("/")));
+            let mut import = ImportOptions::default();
+            memory.share(&mut import);
+            let max = memory.cache_max();
+            for (resident, now) in [(0, 0), (0, max), (u64::MAX, max), (max, max)] {
+                let next = memory.next_cache_max(resident, now);
+                assert!(memory.under_pressure(next, now, 50.0) <= max, "{bytes}: {resident}, {now}");
+            }
+        }
     }
 
     #[test]

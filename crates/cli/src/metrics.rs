@@ -525,7 +525,7 @@ fn process(page: &mut Page, live: &Live) {
         page.gauge(
             "memory_limit_bytes",
             "The most memory that this process should take; `remount,memory=` changes it.",
-            allowance.now().0,
+            allowance.now().bytes(),
         );
     }
     if let Some(bytes) = memory::resident() {

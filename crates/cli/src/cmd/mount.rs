@@ -423,7 +423,7 @@ fn serve(
     if legacy.as_ref().is_some_and(|legacy| legacy.ledger.is_some()) {
         import.rewind = None;
     }
-    let memory = facts.and_then(|facts| facts.memory).map(Memory).or(memory);
+    let memory = facts.and_then(|facts| facts.memory).map(Memory::of).or(memory);
     let memory = memory.unwrap_or_else(Memory::of_this_machine);
     memory.share(&mut import);
     let (name, at) = (target.name.clone(), dir.clone());

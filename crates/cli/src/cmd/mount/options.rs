@@ -106,7 +106,7 @@ impl Words {
         let import = &mut self.import;
         match word.split_once('=') {
             Some(("memory", value)) => {
-                self.memory = Some(memory_size(value).map(Memory).map_err(|expected| bad(&expected))?);
+                self.memory = Some(memory_size(value).map(Memory::of).map_err(|expected| bad(&expected))?);
             }
             Some(("commit", value)) => {
                 let seconds = value.parse().ok().filter(|seconds| (1..=3600).contains(seconds));
@@ -167,7 +167,7 @@ mod tests {
         let words = parse("ro,memory=256M,noatime,commit=7,rewind=12,threads=5,compression=zstd-3,nodiscard")
             .unwrap();
         assert!(words.mount.read_only && words.import.read_only && !words.remount && !words.import.discard);
-        assert_eq!((words.mount.threads, words.memory), (5, Some(Memory(256 << 20))));
+        assert_eq!((words.mount.threads, words.memory), (5, Some(Memory::of(256 << 20))));
         assert_eq!(
             (words.import.commit_period, words.import.rewind),
             (Duration::from_secs(7), Some(Txg(12)))

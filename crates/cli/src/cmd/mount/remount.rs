@@ -73,7 +73,7 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
         })
     };
     if let Some(memory) = memory {
-        daemon()?.ask(&json!({"ask": MEMORY, "bytes": memory.0}), &mut |_, _, _| {})?;
+        daemon()?.ask(&json!({"ask": MEMORY, "bytes": memory.bytes()}), &mut |_, _, _| {})?;
     }
     if memory.is_some() && wanted == flags(row).of_file_system(row) {
         // The rest needs a superuser.
