@@ -17,6 +17,8 @@ use terrane_device::Identity;
 
 /// The longest question; answers may be longer.
 const QUESTION_BYTES_MAX: u64 = 64 << 10;
+/// How long a caller may take to ask after it was greeted. It holds a thread and a descriptor.
+const QUESTION_PATIENCE: Duration = Duration::from_secs(60);
 /// How long a daemon that was called by its pool's name may take to greet: a successor may just import the pool, and one whose mount is
 /// gone has a group to commit.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -281,6 +283,7 @@ impl Caller {
     /// Says who we are, and hears the question; `None` when there is none that can be understood.
     pub fn greet(&mut self, greeting: &Greeting) -> Option<Value> {
         write_line(&mut self.stream, &greeting.to_json()).ok()?;
+        self.stream.set_read_timeout(Some(QUESTION_PATIENCE)).ok()?;
         let stream = self.stream.try_clone().ok()?;
         read_line(&mut BufReader::new(stream.take(QUESTION_BYTES_MAX))).ok()?
     }

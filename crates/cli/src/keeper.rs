@@ -38,6 +38,11 @@ const FAILURES_MAX: u32 = 10;
 const FAILURES_OF_NEW_PROGRAM: u32 = 3;
 /// A server that lived so long did not fail in a row with the one before.
 const SOUND_AFTER: Duration = Duration::from_secs(60);
+/// What servers leave is called so.
+const NAME_PREFIX: &str = "terrane-";
+const NAME_BYTES_MAX: usize = 32;
+/// Descriptors that are kept at most.
+const KEPT_MAX: usize = 32;
 const DELAY_MIN: Duration = Duration::from_millis(100);
 const DELAY_MAX: Duration = Duration::from_secs(5);
 
@@ -305,6 +310,21 @@ fn say(own: &UnixDatagram, words: &str) {
     }
 }
 
+/// Takes a descriptor, in place of the one of that name. Names are those of servers of ours, also of later ones; whatever else comes is
+/// closed: descriptors are few, and a name must be fit for the environment of the next server.
+fn keep(kept: &mut Vec<(String, File)>, name: String, file: File) {
+    let is_ours = name.strip_prefix(NAME_PREFIX).is_some_and(|rest| {
+        (1..=NAME_BYTES_MAX).contains(&rest.len())
+            && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    });
+    let others = kept.iter().filter(|(known, _)| *known != name).count();
+    if !is_ours || others >= KEPT_MAX {
+        return log::warn!("the keeper was given {name:?} to keep, and does not");
+    }
+    kept.retain(|(known, _)| *known != name);
+    kept.push((name, file));
+}
+
 /// A process that serves the mount.
 enum Server {
     Child(Child),
@@ -352,10 +372,7 @@ fn wait(
             Err(error) => return Err(error.into()),
         };
         match Event::of(&words, file) {
-            Event::Keep(name, file) => {
-                kept.retain(|(known, _)| *known != name);
-                kept.push((name, file));
-            }
+            Event::Keep(name, file) => keep(kept, name, file),
             // What is let go of under another name is replaced by the next word, and must not be missing between the two.
             Event::LetGo(name) if is_device(&name) => kept.retain(|(known, _)| *known != name),
             Event::LetGo(_) => {}
@@ -397,6 +414,32 @@ mod tests {
         for words in ["", "FDSTOREREMOVE=1", "FDSTORE=1\nFDNAME=a", "FDSTORE=1", "X_SIGNAL=x", "NOTHING"] {
             assert!(matches!(Event::of(words, None), Event::Other), "{words}");
         }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_has_names_that_a_server_can_be_given() {
+        let mut kept = Vec::new();
+        let mut leave = |name: &str| {
+            keep(&mut kept, name.to_owned(), handover::memory_file("x").unwrap());
+            kept.len()
+        };
+        assert_eq!(leave("terrane-facts"), 1);
+        for name in [
+            "",
+            "x",
+            "terrane-",
+            "terrane-a b",
+            "terrane-a:b",
+            "terrane-\0",
+            &format!("terrane-{}", "x".repeat(99)),
+        ] {
+            assert_eq!(leave(name), 1, "{name:?}");
+        }
+        assert_eq!(leave("terrane-facts"), 1, "in place of the other");
+        for number in 0..100 {
+            assert!(leave(&format!("terrane-{number}")) <= KEPT_MAX);
+        }
+        assert_eq!(leave("terrane-facts"), KEPT_MAX, "also where there are as many as there may be");
     }
 
     #[test]

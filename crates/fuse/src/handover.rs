@@ -109,6 +109,7 @@ pub fn listens(socket: &OsStr) -> bool {
 pub fn hear(socket: &UnixDatagram) -> io::Result<(String, Option<File>)> {
     let mut words = vec![0u8; WORDS_BYTES_MAX];
     let mut control = Control([0; 64]);
+    let control_bytes = control.0.len();
     let mut part = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: words.len() };
     let mut message = message(&mut part, &mut control);
     // SAFETY: `message` points to `part` and `control`, and `part` to `words`, with their true lengths; all are alive and not
@@ -118,21 +119,28 @@ pub fn hear(socket: &UnixDatagram) -> io::Result<(String, Option<File>)> {
     words.truncate(len);
     // SAFETY: recvmsg has set `msg_controllen` to what it wrote into `control`, which is still alive.
     let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    let mut file = None;
+    let mut files = Vec::new();
     if !header.is_null() {
         // SAFETY: CMSG_FIRSTHDR is not null, so a whole header lies in `control`, which is aligned for it; CMSG_LEN computes.
-        let (level, kind, len, len_of_one) = unsafe {
+        let (level, kind, len, len_of_none) = unsafe {
             let header = &*header;
-            (header.cmsg_level, header.cmsg_type, header.cmsg_len, libc::CMSG_LEN(fd_bytes()))
+            (header.cmsg_level, header.cmsg_type, header.cmsg_len, libc::CMSG_LEN(0))
         };
-        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS && len == len_of_one as usize {
-            // SAFETY: the message is long enough for one int after its header (checked by `len`), and it may be unaligned. The
-            // kernel has just made this descriptor for us by SCM_RIGHTS, and nobody else knows it: we own it.
-            file = Some(unsafe {
-                File::from_raw_fd(libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned())
-            });
+        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
+            let count =
+                len.saturating_sub(len_of_none as usize).min(control_bytes) / size_of::<libc::c_int>();
+            for number in 0..count {
+                // SAFETY: the kernel wrote so many ints behind the header (`len`), all of them within `control`; they may be unaligned. It
+                // has just made these descriptors for us by SCM_RIGHTS, and nobody else knows them: we own them.
+                files.push(unsafe {
+                    let place = libc::CMSG_DATA(header).cast::<libc::c_int>().add(number);
+                    File::from_raw_fd(place.read_unaligned())
+                });
+            }
         }
     }
+    // With several nobody says which is meant; they are closed.
+    let file = if files.len() == 1 { files.pop() } else { None };
     Ok((String::from_utf8_lossy(&words).into_owned(), file))
 }
 
@@ -305,9 +313,38 @@ mod tests {
         assert_eq!(text, "kept");
         let (words, file) = hear(&holder).unwrap();
         assert!(words == "READY=1" && file.is_none());
+        several_at_once_are_closed(&path, &holder);
         drop(holder);
         assert!(!listens(path.as_os_str()), "a socket that was left behind");
         std::fs::remove_file(path).unwrap();
+    }
+
+    fn several_at_once_are_closed(path: &Path, holder: &UnixDatagram) {
+        let (reader, writer) = io::pipe().unwrap();
+        let theirs = UnixDatagram::unbound().unwrap();
+        theirs.connect(path).unwrap();
+        let mut control = Control([0; 64]);
+        let words = b"FDSTORE=1\nFDNAME=x";
+        let mut part = libc::iovec { iov_base: words.as_ptr().cast_mut().cast(), iov_len: words.len() };
+        let mut message = message(&mut part, &mut control);
+        // SAFETY: as in `tell`, with room for three descriptors.
+        unsafe {
+            message.msg_controllen = libc::CMSG_SPACE(3 * fd_bytes()) as usize;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(3 * fd_bytes()) as usize;
+            let place = libc::CMSG_DATA(header).cast::<libc::c_int>();
+            (0..3).for_each(|number| place.add(number).write_unaligned(writer.as_raw_fd()));
+            assert!(libc::sendmsg(theirs.as_raw_fd(), &raw const message, 0) > 0);
+        }
+        drop(writer);
+        assert!(hear(holder).unwrap().1.is_none());
+        // The last writer is gone, so the end is read instead of a wait.
+        let mut ask = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: the pointer is to one pollfd that outlives the call; it waits for nothing.
+        assert_eq!(unsafe { libc::poll(&raw mut ask, 1, 0) }, 1, "all were closed");
+        assert!(ask.revents & libc::POLLHUP != 0);
     }
 
     #[test]
