@@ -582,7 +582,7 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Re
 fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Result<Found, Corrupt> {
     let what = format!("commit record of group {}", uber.txg);
     let record = Record::parse(&read_boot(devices, &uber.record, &what)?.0, &what)?;
-    let mut tables = rebuild::tables(devices, label, uber.txg, &uber.record, index);
+    let mut tables = rebuild::tables(devices, label, uber.txg, &uber.record, index)?;
     if !label.features.has(Feature::Tallies) {
         // Older versions could not read them.
         tables.forget_tallies();

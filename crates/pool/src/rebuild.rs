@@ -14,6 +14,8 @@
 //! What is reached and listed nowhere, because its part is damaged, stays where it was born, in a zone that is kept for `check`; a zone
 //! whose header is damaged is known by its parts.
 //!
+//! All of this takes what was not found for room. So where a device cannot be read there are no tables at all.
+//!
 //! Invariant: nothing that a part lists is taken twice, and no part that begins inside another is believed: what a crash left behind
 //! the end of a zone looks like a part, and the next batch only overwrites its beginning. On drives with write pointers of their own it
 //! stays whole, and the next batch lies behind it; so no part is believed either that the next one does not name, or one behind it.
@@ -27,10 +29,11 @@ use crate::label::{BootPtr, Label};
 use crate::record::{Class, Home, PartCopy, Run};
 use crate::zone_header::{ZONE_MAGIC, ZoneHeader};
 use crate::zones::{Phase, Tables, Zone};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrane_device::{Device, ZoneState};
-use terrane_wire::{Txg, ZoneSeq};
+use terrane_device::{Device, DeviceError, ZoneState};
+use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Where an import takes the zone tables from.
 #[derive(Clone, Debug, Default)]
@@ -72,32 +75,56 @@ struct Scan<'a> {
     pool: u64,
     up_to: Txg,
     zones: BTreeMap<ZoneSeq, Found>,
+    /// The first read that failed.
+    unread: OnceCell<Corrupt>,
 }
 
 /// The zone tables as of group `up_to`, whose record is `own`.
-pub(crate) fn tables(devices: &Devices, label: &Label, up_to: Txg, own: &BootPtr, index: &Index) -> Tables {
-    let mut scan = Scan { devices, pool: label.pool, up_to, zones: BTreeMap::new() };
+///
+/// # Errors
+/// Where a device could not be read: what lies there would be taken for room.
+pub(crate) fn tables(
+    devices: &Devices,
+    label: &Label,
+    up_to: Txg,
+    own: &BootPtr,
+    index: &Index,
+) -> Result<Tables, Corrupt> {
+    let unread = OnceCell::new();
+    let mut scan = Scan { devices, pool: label.pool, up_to, zones: BTreeMap::new(), unread };
     for (device, row) in label.members() {
         for home in homes(device, row.zone_count) {
             scan.zone(home, row.zone_size);
         }
     }
     scan.part_copies();
-    scan.tables(own, index)
+    let tables = scan.tables(own, index);
+    scan.unread.into_inner().map_or(Ok(tables), Err)
 }
 
 impl Scan<'_> {
     fn read(&self, home: Home, offset: u64, len: u64) -> Option<Vec<u8>> {
         let mut raw = vec![0; usize::try_from(len).ok()?];
-        self.devices.get(home.device).ok()?.read(home.zone, offset, &mut raw).ok()?;
+        let read = self.devices.get(home.device).ok()?.read(home.zone, offset, &mut raw);
+        read.inspect_err(|error| self.note_unread(home, error)).ok()?;
         Some(raw)
+    }
+
+    /// A read error says nothing of what is there. Whoever copies a device with bad sectors to a sound one has one that can be read.
+    fn note_unread(&self, home: Home, error: &DeviceError) {
+        if matches!(error, DeviceError::Io { .. }) {
+            let expected =
+                "a device that can be read in full; copy one with bad sectors to a sound one first";
+            self.unread.get_or_init(|| Corrupt::new(home, "index made from zones", expected, error));
+        }
     }
 
     /// Looks at one physical zone.
     fn zone(&mut self, home: Home, zone_size: u64) {
         let Ok(device) = self.devices.get(home.device) else { return };
         let unit = u64::from(device.info().write_unit);
-        let Ok(report) = device.report(home.zone) else { return };
+        let report = device.report(home.zone).inspect_err(|error| self.note_unread(home, error));
+        let Ok(report) = report else { return };
         let end = match report.state {
             ZoneState::Empty => return,
             ZoneState::Offline => {

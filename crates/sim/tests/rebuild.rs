@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
-use terrane_device::{Device, SimDevice};
+use terrane_device::{Device, Fault, SimDevice};
 use terrane_object::{Env, ImportOptions, Owner, SeededEnv};
 use terrane_pool::directory::{PART_MAGIC, POOL_SECTION, PartTrailer};
 use terrane_pool::inspect::{Standing, ZoneView};
@@ -159,6 +159,26 @@ fn zones_whose_header_is_damaged_are_known_by_their_directory() {
             for zone in fullest(zones) {
                 device.rot(zone.home.zone, 20, &[0x10]).unwrap();
             }
+        });
+    }
+}
+
+/// A read error says nothing of what a zone holds: file data, which no walk of the trees reads, would be given up for good.
+#[test]
+fn zones_that_cannot_be_read_are_not_given_up() {
+    for seed in seeds(2) {
+        rebuilt_in_spite_of(seed, |device, zones| {
+            let before = device.dump();
+            for zone in fullest(zones) {
+                device.inject(Fault::ReadError { zone: Some(zone.home.zone), one_in: 1 });
+                let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+                let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
+                let refused =
+                    terrane_check::rebuild_index(&devices, &env, &ImportOptions::default(), &mut |_| {});
+                assert!(refused.is_err(), "seed {seed}: zone {}", zone.seq);
+                device.clear_faults();
+            }
+            assert!(device.dump() == before, "seed {seed}: the device was changed");
         });
     }
 }
