@@ -28,6 +28,8 @@ pub struct Loss {
     pub change_told: bool,
     /// So was an `fsync`.
     pub sync_told: bool,
+    /// An administrator has read of it, so it is in the error log no more.
+    pub is_read: bool,
 }
 
 impl Loss {
@@ -83,7 +85,11 @@ impl Fs {
         let errors = self.set.pool().clear_errors();
         let known =
             self.losses.as_ref().map_or_else(Vec::new, |losses| losses.list.lock().keys().copied().collect());
-        known.into_iter().filter(|ino| self.is_file(*ino)).for_each(|ino| self.forget_loss(ino));
+        // Where appends go must still be looked at: the kernel's size of such a file may be old.
+        let read = Loss { change_told: true, sync_told: true, is_read: true };
+        known.into_iter().filter(|ino| self.is_file(*ino)).for_each(|ino| {
+            self.note_told(ino, |loss| std::mem::replace(loss, read) != read);
+        });
         self.record_errors()?;
         self.set.commit()?;
         Ok(errors)
@@ -102,8 +108,9 @@ impl Fs {
         else {
             return;
         };
-        let known: Vec<Ino> = losses.list.lock().keys().copied().collect();
-        known.into_iter().filter(|ino| self.is_file(*ino)).for_each(|ino| {
+        let unread = |(ino, loss): (&Ino, &Loss)| (!loss.is_read).then_some(*ino);
+        let unread: Vec<Ino> = losses.list.lock().iter().filter_map(unread).collect();
+        unread.into_iter().filter(|ino| self.is_file(*ino)).for_each(|ino| {
             self.log_loss(ino, LossCause::ServerKilled);
         });
     }

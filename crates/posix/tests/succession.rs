@@ -5,7 +5,7 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 use support::{Machine, Short};
-use terrane_posix::{Errno, Ino, Ledger, Loss, LossCause, SetAttr, mode};
+use terrane_posix::{Errno, Fs, Ino, Ledger, Loss, LossCause, SetAttr, mode};
 
 #[test]
 fn open_files_without_a_name_outlive_the_process() {
@@ -122,7 +122,7 @@ fn what_a_crash_lost_is_told_to_each_kind_of_call() {
     assert_eq!(fs.refuse_change(half), Ok(()));
     assert_eq!(fs.fsync(half, true), Ok(()));
     assert_eq!((fs.fsync(never, true), fs.refuse_change(never)), (Err(Errno::EIO), Ok(())));
-    let told = |change_told, sync_told| (half, Some(Loss { change_told, sync_told }));
+    let told = |change_told, sync_told| (half, Some(Loss { change_told, sync_told, is_read: false }));
     let noted = std::mem::take(&mut *notes.1.lock().unwrap());
     let last = noted.last().copied().unwrap();
     assert_eq!((noted[0], last), (told(false, true), told(true, true)));
@@ -133,7 +133,11 @@ fn what_a_crash_lost_is_told_to_each_kind_of_call() {
     assert_eq!((fs.lost_files(), fs.lost_inodes()), (listed, vec![]), "administrators have not read it");
     let cleared = || fs.clear_losses().unwrap().files.len();
     assert_eq!((cleared(), cleared()), (1, 0));
-    assert_eq!(notes.1.lock().unwrap().last(), Some(&(half, None)));
+    let read = Loss { change_told: true, sync_told: true, is_read: true };
+    assert_eq!(notes.1.lock().unwrap().last(), Some(&(half, Some(read))));
+    assert!(fs.is_lost(half), "the kernel may still append at an old end");
+    let fs = Fs::take_over(Arc::clone(fs.dataset()), [(half, read)].into()).unwrap();
+    assert_eq!((fs.lost_files(), fs.fsync(half, true), fs.is_lost(half)), (vec![], Ok(()), true));
 }
 
 #[test]

@@ -72,22 +72,24 @@ fn keep_ledger(fs: &Fs, ledger: Ledger, lost: Option<Lost>) -> Outcome<File> {
 /// administrators do not, however many servers come and go.
 struct Lost {
     file: File,
-    /// In ascending order, as they stand in the file, 8 bytes each. There the two highest bits say who was told; numbers of objects have
+    /// In ascending order, as they stand in the file, 8 bytes each. There the three highest bits say who was told; numbers of objects have
     /// fewer bits.
     numbers: Vec<Ino>,
 }
 
 const CHANGE_TOLD: u64 = 1 << 63;
 const SYNC_TOLD: u64 = 1 << 62;
+const READ: u64 = 1 << 61;
 
 fn word(ino: Ino, loss: Loss) -> u64 {
     let told = |is_told, bit| if is_told { bit } else { 0 };
-    ino | told(loss.change_told, CHANGE_TOLD) | told(loss.sync_told, SYNC_TOLD)
+    ino | told(loss.change_told, CHANGE_TOLD) | told(loss.sync_told, SYNC_TOLD) | told(loss.is_read, READ)
 }
 
 fn loss_of(word: u64) -> (Ino, Loss) {
-    let loss = Loss { change_told: word & CHANGE_TOLD != 0, sync_told: word & SYNC_TOLD != 0 };
-    (word & !(CHANGE_TOLD | SYNC_TOLD), loss)
+    let is_set = |bit| word & bit != 0;
+    let loss = Loss { change_told: is_set(CHANGE_TOLD), sync_told: is_set(SYNC_TOLD), is_read: is_set(READ) };
+    (word & !(CHANGE_TOLD | SYNC_TOLD | READ), loss)
 }
 
 impl Lost {
@@ -310,8 +312,8 @@ mod tests {
 
     #[test]
     fn what_was_lost_is_remembered_until_somebody_was_told() {
-        let (none, change) = (Loss::default(), Loss { change_told: true, sync_told: false });
-        let both = Loss { change_told: true, sync_told: true };
+        let (none, change) = (Loss::default(), Loss { change_told: true, ..Loss::default() });
+        let both = Loss { change_told: true, sync_told: true, is_read: true };
         let largest = (1 << 48) - 1;
         let lost = Lost::new(&[(7, none), (largest, change), (300, both), (301, none)].into()).unwrap();
         let read = |lost: &Lost| Lost::read(&lost.file).unwrap().into_iter().collect::<Vec<_>>();
