@@ -144,8 +144,8 @@ impl Reservation {
         }
     }
 
-    /// Without this range, in which so many bytes were holes.
-    fn remove(&mut self, range: &Range<u64>, holes: u64) {
+    /// Without this range, in which so many bytes were holes, and so many at the most are counted as partial.
+    fn remove(&mut self, range: &Range<u64>, holes: u64, partial: u64) {
         let mut kept = Vec::with_capacity(self.ranges.len() + 1);
         for own in self.ranges.drain(..) {
             let parts = [own.start..own.end.min(range.start), own.start.max(range.end)..own.end];
@@ -155,7 +155,7 @@ impl Reservation {
         self.join_nearest();
         let len = self.len();
         self.holes = self.holes.saturating_sub(holes).min(len);
-        self.partial = self.partial.min(len - self.holes);
+        self.partial = self.partial.saturating_sub(partial).min(len - self.holes);
     }
 
     /// These bytes were written, in records of which these parts were holes.
@@ -405,8 +405,9 @@ struct Promise<'a> {
 }
 
 impl Promise<'_> {
-    fn keep(mut self) {
-        self.bytes = 0;
+    /// So much of it has somebody.
+    fn keep(mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 
@@ -470,31 +471,37 @@ impl Fs {
         }
     }
 
-    /// Nothing is kept for whole records of this range any more. To be asked before they become holes, under the inode's lock.
+    /// Nothing is kept for whole records of this range any more, and of one that ends the file nothing behind its end: what is written of
+    /// it would not take that. To be asked before they become holes, under the inode's lock.
     pub(crate) fn end_reservation(&self, tx: &Tx, inode: &Inode, range: Range<u64>) -> Result<(), Errno> {
         if !inode.is_reserved() {
             return Ok(());
         }
         let record = u64::from(inode.object().block_size());
-        let end = if range.end < FILE_SIZE_MAX { range.end / record * record } else { u64::MAX };
-        let range = range.start.next_multiple_of(record)..end;
+        let (cut, start) = (range.start, range.start.next_multiple_of(record));
+        let is_cut = range.end >= FILE_SIZE_MAX;
+        let range = if is_cut { cut..u64::MAX } else { start..range.end / record * record };
         let Some(own) = self.reservations.get(inode.ino) else { return Ok(()) };
         let gone = own.ranges.iter().map(|own| own.start.max(range.start)..own.end.min(range.end));
         let gone: Vec<Range<u64>> = gone.filter(|part| part.start < part.end).collect();
         let bytes = sum_of(&gone);
-        let holes = if bytes == 0 || own.holes == 0 {
-            0
-        } else if own.holes >= own.len() || bytes >= own.len() {
-            bytes
+        let (mut holes, mut partial) = (0, 0);
+        if own.holes >= own.len() || bytes >= own.len() {
+            holes = bytes;
         } else {
-            let mut holes = 0;
             for part in gone {
-                holes += sum_of(&holes_in(inode.object(), part, STEPS_MAX)?);
+                let last = part.start..part.end.min(start).max(part.start);
+                let (in_last, part) =
+                    (holes_in(inode.object(), last.clone(), STEPS_MAX)?, last.end..part.end);
+                partial += (last.end - last.start) - sum_of(&in_last);
+                holes += sum_of(&in_last);
+                if own.holes > 0 {
+                    holes += sum_of(&holes_in(inode.object(), part, STEPS_MAX)?);
+                }
             }
-            holes
-        };
+        }
         if bytes > 0 {
-            self.reservations.change(tx, inode, |own| own.remove(&range, holes));
+            self.reservations.change(tx, inode, |own| own.remove(&range, holes, partial));
         }
         Ok(())
     }
@@ -502,7 +509,7 @@ impl Fs {
     /// The file goes, and is in nobody's hands.
     pub(crate) fn drop_reservation(&self, tx: &Tx, inode: &Inode) {
         if self.reservations.has(inode.ino) {
-            self.reservations.change(tx, inode, |own| own.remove(&(0..u64::MAX), u64::MAX));
+            self.reservations.change(tx, inode, |own| own.remove(&(0..u64::MAX), u64::MAX, 0));
         }
     }
 
@@ -565,18 +572,21 @@ impl Fs {
                 (state.attrs.zpl.size, state.attrs.zpl.generation)
             };
             let record = self.block_for(inode, range.end.max(size)).unwrap_or(block);
-            let mut after = before.clone().unwrap_or(Reservation { generation, ..Reservation::default() });
+            let first = before.clone().unwrap_or(Reservation { generation, ..Reservation::default() });
+            let missing = first.missing(range.clone());
             let mut holes = 0;
-            for part in after.missing(range.clone()) {
-                holes += sum_of(&holes_in(object, part, u32::MAX)?);
+            for part in &missing {
+                holes += sum_of(&holes_in(object, part.clone(), u32::MAX)?);
             }
-            after.record_bytes = after.record_bytes.max(record.into());
-            if holes > 0 {
+            let charged = first.charge;
+            let with = |holes| {
+                let mut after = first.clone();
+                after.record_bytes = after.record_bytes.max(record.into());
                 after.add(range.clone(), holes);
-            }
-            let charged = before.as_ref().map_or(0, |own| own.charge);
-            after.charge = if holes > 0 { after.worst().max(charged) } else { charged };
-            let more = after.charge - charged;
+                after.charge = after.worst().max(charged);
+                after
+            };
+            let more = if holes > 0 { with(holes).charge - charged } else { 0 };
             if more > self.set.usage().available_bytes {
                 return Err(Errno::ENOSPC);
             }
@@ -594,6 +604,12 @@ impl Fs {
             if object.block_size() != block || self.reservations.get(inode.ino) != before {
                 continue;
             }
+            // What others have written since it was counted would never be written for the first time.
+            let mut holes_now = 0;
+            for part in missing.iter().filter(|_| holes > 0) {
+                holes_now += sum_of(&holes_in(object, part.clone(), STEPS_MAX)?);
+            }
+            let holes = holes.min(holes_now);
             let set_ids_went = inode.lose_set_ids(&mut state);
             let grows = extends && range.end > state.attrs.zpl.size;
             if grows {
@@ -607,12 +623,14 @@ impl Fs {
                 self.save(&tx, inode, &mut state)?;
             }
             if holes > 0 {
+                let after = with(holes);
+                let kept = after.charge - charged;
                 let mut files = self.reservations.files.lock();
                 files.put(inode.ino, Some(after));
                 self.reservations.count.store(files.all.len(), Ordering::Relaxed);
                 self.reservations.note(&tx, &mut files, inode.ino);
                 inode.set_reserved(true);
-                promise.keep();
+                promise.keep(kept);
                 drop(files);
                 self.touch(&tx, inode);
             }
@@ -643,9 +661,9 @@ mod tests {
         assert_eq!((own.missing(100..200), own.missing(5000..6000)), (vec![], vec![5000..6000]));
         own.add(4096..8192, 4096);
         assert_eq!(own, of(&[0..16_384], 16_384, 0));
-        own.remove(&(4096..8192), 4096);
+        own.remove(&(4096..8192), 4096, 0);
         assert_eq!(own, of(&[0..4096, 8192..16_384], 12_288, 0));
-        own.remove(&(12_288..u64::MAX), u64::MAX);
+        own.remove(&(12_288..u64::MAX), u64::MAX, 0);
         assert_eq!(own, of(&[0..4096, 8192..12_288], 0, 0));
         assert_eq!(own.worst(), 0);
     }
@@ -682,5 +700,32 @@ mod tests {
         let large = Reservation { record_bytes: 128 << 10, ..of(&[0..1 << 30], 1 << 30, 0) };
         assert!(large.worst() < (1 << 30) + (4 << 20), "{}", large.worst() - (1 << 30));
         assert!(of(&[0..FILE_SIZE_MAX], FILE_SIZE_MAX, 0).worst() > FILE_SIZE_MAX);
+    }
+
+    #[test]
+    fn what_is_written_while_room_is_asked_for_is_not_reserved() {
+        use crate::support::{Machine, Short};
+        let m = Machine::new(1, &[("recordsize", "4K")]);
+        let (fs, size) = (m.fs(), 1 << 20);
+        let ino = fs.file(fs.root(), "f").ino;
+        let put = |from: u64, to: u64| {
+            let data = vec![7; (to - from) as usize];
+            fs.write(ino, from, &data, crate::types::WriteFlags::default()).unwrap();
+        };
+        // From here on its records are as large as they will be.
+        put(0, 8192);
+        std::thread::scope(|scope| {
+            // It has counted what is not stored by then.
+            let making = fs.reservations.making.lock();
+            let asks = scope.spawn(|| fs.fallocate(ino, 0, 0, size));
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            put(8192, 800_000);
+            drop(making);
+            asks.join().unwrap().unwrap();
+        });
+        let (promised, sum) = fs.promised();
+        assert!(promised == sum && promised > size - 800_000 && promised < size, "{promised}, {sum}");
+        put(800_000, size);
+        assert_eq!(fs.promised(), (0, 0), "all is written");
     }
 }

@@ -364,6 +364,37 @@ fn entries_that_belong_to_nobody_or_promise_too_much_are_ignored() {
     assert_eq!(m.fs().promised(), (0, 0));
 }
 
+/// What a program does that asks for more than it needs, and cuts the file in the end.
+#[test]
+fn a_file_that_is_cut_where_it_was_written_to_has_nothing_reserved() {
+    let m = Machine::sized(14, &[("compression", "lz4")], 64, 1 << 20);
+    let (root, mut rng) = (m.fs().root(), Rng(14));
+    for (number, (mode, written)) in [
+        (FALLOC_KEEP_SIZE, 1000),
+        (0, 1000),
+        (FALLOC_KEEP_SIZE, MIB + 1000),
+        (0, 2 * MIB + 70_000),
+        (0, 3 * MIB),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = m.fs().file(root, &format!("f{number}")).ino;
+        m.fs().fallocate(file, mode, 0, 4 * MIB).unwrap();
+        put(m.fs(), file, 0, &rng.bytes(written as usize));
+        m.fs().size(file, written).unwrap();
+        assert_eq!(m.fs().promised(), (0, 0), "{mode} {written}");
+        // Cut where nothing is written yet: what is before the end is kept, and no more.
+        let file = m.fs().file(root, &format!("g{number}")).ino;
+        m.fs().fallocate(file, 0, 0, 4 * MIB).unwrap();
+        m.fs().size(file, written).unwrap();
+        assert_eq!(m.fs().getattr(file).unwrap().blocks, written.div_ceil(512), "{mode} {written}");
+        put(m.fs(), file, 0, &rng.bytes(written as usize));
+        assert_eq!(m.fs().promised(), (0, 0), "{mode} {written}");
+        m.fs().sync().unwrap();
+    }
+}
+
 /// Whatever happens to files, what the pool has promised is the sum of what they have; and it ends with them.
 #[test]
 fn the_sum_is_that_of_its_parts() {
