@@ -45,11 +45,17 @@ pub(crate) struct Losses {
     list: Mutex<BTreeMap<Ino, Loss>>,
     /// The files among them are in the error log.
     is_logged: AtomicBool,
+    /// The predecessor has answered all that it carried out.
+    all_answered: AtomicBool,
 }
 
 impl Losses {
     pub fn new(lost: BTreeMap<Ino, Loss>) -> Self {
-        Losses { list: Mutex::new(lost), is_logged: AtomicBool::new(false) }
+        Losses {
+            list: Mutex::new(lost),
+            is_logged: AtomicBool::new(false),
+            all_answered: AtomicBool::new(false),
+        }
     }
 }
 
@@ -133,6 +139,18 @@ impl Fs {
 
     fn generation_of(&self, ino: Ino) -> Option<u64> {
         self.hold(ino).ok().map(|inode| inode.read().attrs.zpl.generation)
+    }
+
+    /// The predecessor stepped back: what is asked again was not carried out.
+    pub fn predecessor_stepped_back(&self) {
+        if let Some(losses) = &self.losses {
+            losses.all_answered.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a predecessor may have carried out what is asked again.
+    pub fn may_be_done(&self) -> bool {
+        self.losses.as_ref().is_some_and(|losses| !losses.all_answered.load(Ordering::Relaxed))
     }
 
     /// Whether [`refuse_change`](Self::refuse_change) may refuse anything.

@@ -183,8 +183,9 @@ impl Fs {
             if !self.unlinked.remove(&tx, ino)? {
                 return Ok(());
             }
-            self.set.destroy(&tx, &object)?;
+            // Before its number can have another file.
             self.drop_reservation(&tx, &entered);
+            self.set.destroy(&tx, &object)?;
             self.forget_loss(ino);
             return Ok(());
         }

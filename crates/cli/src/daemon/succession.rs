@@ -191,6 +191,9 @@ pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
         holder.keep_lost(&list.file)?;
     }
     let fs = Fs::take_over(Arc::clone(&live.dataset), lost)?;
+    if legacy.facts.orderly {
+        fs.predecessor_stepped_back();
+    }
     // The first to open it, since nobody else can ask yet.
     let _ = live.fs.set(Arc::clone(&fs));
     if !live.pool.is_read_only() {

@@ -68,7 +68,7 @@ impl Dispatch {
     /// place are dropped.
     ///
     /// Asked again, it may be there: a dead server appended it and a commit has it. The place that the kernel says tells nothing of that,
-    /// so the end of the file is looked at.
+    /// so the end of the file is looked at. After a server that stepped back it is not there, whatever the end looks like.
     pub(super) fn place_of(&self, header: &Header, node: Ino, write: &WriteIn<'_>) -> Place {
         const O_APPEND: u32 = libc::O_APPEND.cast_unsigned();
         // The flags of what comes from the page cache are a guess.
@@ -83,7 +83,7 @@ impl Dispatch {
         if let Some(launderer) = &self.launderer {
             launderer.launder_later(header.nodeid, write.offset.min(attr.size)..u64::MAX);
         }
-        if header.resent() && self.ends_with(node, attr.size, write.data) {
+        if header.resent() && self.fs.may_be_done() && self.ends_with(node, attr.size, write.data) {
             Place::There
         } else {
             Place::AtEnd
