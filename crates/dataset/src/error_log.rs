@@ -23,6 +23,11 @@ use terrane_zap::{Cursor, Key, Value, ValueRef};
 const ERRORS: &[u8] = b"errors";
 /// Entries that are looked at: more than there can be of all kinds together, as long as no version adds one.
 const ENTRIES_MAX: usize = 2 * (FINDINGS_MAX + BLOCKS_MAX + FILES_MAX);
+/// Entries that are in memory as they are stored, at once: each may be as large as a block.
+const READ_STEP: usize = 64;
+/// Longer than any text or list of ours.
+const SAID_BYTES_MAX: usize = 2 * TEXT_BYTES_MAX;
+const NUMBERS_MAX: usize = 16;
 /// Entries that change in one transaction.
 const STEP: usize = 16;
 /// The longest name: `block.` and four numbers in hexadecimal.
@@ -45,10 +50,13 @@ impl Said {
         }
     }
 
+    /// `None`: it says nothing, or far more than any of ours.
     fn of(value: &Value) -> Option<Said> {
         match (value.int_size(), value.bytes()) {
-            (_, Some(bytes)) => Some(Said::Text(String::from_utf8_lossy(bytes).into_owned())),
-            (8, None) => Some(Said::Numbers(value.ints())),
+            (_, Some(bytes)) if bytes.len() <= SAID_BYTES_MAX => {
+                Some(Said::Text(String::from_utf8_lossy(bytes).into_owned()))
+            }
+            (8, None) => Some(value.ints()).filter(|said| said.len() <= NUMBERS_MAX).map(Said::Numbers),
             _ => None,
         }
     }
@@ -175,12 +183,17 @@ impl Recorder {
             return Ok(());
         };
         let zap = ObjectZap::new(&ZapPolicy::of(&self.mos), self.mos.hold(ObjectId(number))?);
-        let mut entries = Entries::new();
-        for entry in zap.list(Cursor::START, ENTRIES_MAX)? {
-            let Key::Name(name) = &entry.key else { continue };
-            if let (Ok(name), Some(said)) = (std::str::from_utf8(name), Said::of(&entry.value)) {
-                entries.insert(name.to_owned(), said);
+        let (mut entries, mut cursor) = (Entries::new(), Cursor::START);
+        for _ in 0..ENTRIES_MAX / READ_STEP {
+            let step = zap.list(cursor, READ_STEP)?;
+            for entry in &step {
+                let Key::Name(name) = &entry.key else { continue };
+                if let (Ok(name), Some(said)) = (std::str::from_utf8(name), Said::of(&entry.value)) {
+                    entries.insert(name.to_owned(), said);
+                }
             }
+            let Some(last) = step.last().filter(|_| step.len() == READ_STEP) else { break };
+            cursor = last.cursor_after();
         }
         if !std::mem::replace(&mut known.is_recalled, true) {
             let errors = errors(&entries);

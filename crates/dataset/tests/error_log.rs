@@ -28,11 +28,17 @@ fn fill(pool: &Pool) {
 
 /// What is committed, imported again.
 fn again(device: &SimDevice, read_only: bool) -> (Arc<Pool>, Dataset) {
+    let (pool, dataset, _) = again_with_objects(device, read_only);
+    (pool, dataset)
+}
+
+fn again_with_objects(device: &SimDevice, read_only: bool) -> (Arc<Pool>, Dataset, Arc<Objects>) {
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
     let options = ImportOptions { read_only, ..ImportOptions::default() };
     let pool = Pool::import(devices, Arc::new(SeededEnv::new(7)), &options).unwrap();
-    let dataset = Dataset::open_root(&Objects::open(Arc::clone(&pool)).unwrap()).unwrap();
-    (pool, dataset)
+    let objects = Objects::open(Arc::clone(&pool)).unwrap();
+    let dataset = Dataset::open_root(&objects).unwrap();
+    (pool, dataset, objects)
 }
 
 #[test]
@@ -103,10 +109,14 @@ fn errors_of_devices_are_added_up() {
     m.pool.export().unwrap();
     let device = m.device.clone();
     drop((m, dataset));
-    let (pool, dataset) = again(&device, false);
+    let (pool, dataset, objects) = again_with_objects(&device, false);
     assert_eq!(pool.errors().devices[&DeviceIdx(0)], first);
     let second = fail(&pool);
     assert_eq!(second.read, first.read + 1);
+    // As a check of a pool that is mounted does.
+    let other = Dataset::open_root(&objects).unwrap();
+    assert_eq!(pool.errors().devices[&DeviceIdx(0)], second, "they are not counted twice");
+    drop((other, objects));
     pool.clear_errors();
     assert_eq!(pool.errors(), Errors::default());
     assert_eq!(fail(&pool), DeviceErrors { read: 1, ..DeviceErrors::default() });

@@ -107,6 +107,22 @@ struct Held {
     errors: Errors,
     /// What devices had counted when the log was cleared.
     counted: BTreeMap<DeviceIdx, DeviceErrors>,
+    /// It was told what was stored.
+    is_recalled: bool,
+}
+
+impl Held {
+    /// What the log holds, where devices have counted as much.
+    fn errors(&self, counted: &BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
+        let mut errors = self.errors.clone();
+        for (device, counted) in counted {
+            let before = self.counted.get(device).copied().unwrap_or_default();
+            let known = errors.devices.get(device).copied().unwrap_or_default();
+            errors.devices.insert(*device, known.plus(counted.minus(before)));
+        }
+        errors.devices.retain(|_, errors| !errors.is_none());
+        errors
+    }
 }
 
 /// The error log of a pool that is imported.
@@ -216,27 +232,22 @@ impl Pool {
     /// What the error log holds now.
     pub fn errors(&self) -> Errors {
         let counted = self.counted_errors();
-        let held = self.error_log.held.lock();
-        let mut errors = held.errors.clone();
-        for (device, counted) in counted {
-            let before = held.counted.get(&device).copied().unwrap_or_default();
-            let known = errors.devices.get(&device).copied().unwrap_or_default();
-            errors.devices.insert(device, known.plus(counted.minus(before)));
-        }
-        errors.devices.retain(|_, errors| !errors.is_none());
-        errors
+        self.error_log.held.lock().errors(&counted)
     }
 
-    /// Gives back what an earlier import had in its error log. Once, when the pool is opened.
+    /// Gives back what an earlier import had in its error log; the first time: a pool may have several who read what is stored.
     pub fn recall_errors(&self, stored: Errors) {
-        self.error_log.recall(stored);
+        if !std::mem::replace(&mut self.error_log.held.lock().is_recalled, true) {
+            self.error_log.recall(stored);
+        }
     }
 
     /// Empties the error log; returns what was in it. What is still damaged comes back when somebody reads it.
     pub fn clear_errors(&self) -> Errors {
-        let errors = self.errors();
         let counted = self.counted_errors();
-        *self.error_log.held.lock() = Held { errors: Errors::default(), counted };
+        let mut held = self.error_log.held.lock();
+        let errors = held.errors(&counted);
+        (held.errors, held.counted) = (Errors::default(), counted);
         errors
     }
 
@@ -309,5 +320,33 @@ mod tests {
         log.forget_object(2, 8);
         assert_eq!(log.held.lock().errors.blocks, []);
         assert_eq!(log.held.lock().errors.files.keys().collect::<Vec<_>>(), [&(2, 9)]);
+    }
+
+    #[test]
+    fn what_is_found_while_the_log_is_cleared_is_in_it_before_or_after() {
+        use crate::create::CreateOptions;
+        use crate::env::SeededEnv;
+        use crate::import::ImportOptions;
+        use terrane_device::{SimConfig, SimDevice};
+        let device = std::sync::Arc::new(SimDevice::new(SimConfig::default()).unwrap());
+        let (create, options) = (CreateOptions::named("toy"), ImportOptions::default());
+        let env = std::sync::Arc::new(SeededEnv::new(1));
+        let pool = Pool::create(vec![device], &create, env, &options).unwrap();
+        let is_over = AtomicBool::new(false);
+        let (noted, cleared) = std::thread::scope(|scope| {
+            let notes = scope.spawn(|| {
+                let file = LostFile { generation: 1, cause: LossCause::ServerKilled };
+                let noted = (0..300_000).filter(|n| pool.error_log().note_file((2, *n), file)).count();
+                is_over.store(true, Ordering::Release);
+                noted
+            });
+            let mut cleared = 0;
+            while !is_over.load(Ordering::Acquire) {
+                cleared += pool.clear_errors().files.len();
+            }
+            (notes.join().unwrap(), cleared + pool.clear_errors().files.len())
+        });
+        assert_eq!(noted, cleared);
+        pool.abandon();
     }
 }

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_dataset::DatasetError;
-use terrane_object::errors::{Errors, LossCause, LostFile};
+use terrane_object::errors::{Errors, FILES_MAX, LossCause, LostFile};
 
 /// Who was told that an inode lost changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,7 +116,8 @@ impl Fs {
         };
         let unread = |(ino, loss): (&Ino, &Loss)| (!loss.is_read).then_some(*ino);
         let unread: Vec<Ino> = losses.list.lock().iter().filter_map(unread).collect();
-        unread.into_iter().filter(|ino| self.is_file(*ino)).for_each(|ino| {
+        // The log takes no more, and whoever ends the housekeeping waits.
+        unread.into_iter().filter(|ino| self.is_file(*ino)).take(FILES_MAX).for_each(|ino| {
             self.log_loss(ino, LossCause::ServerKilled);
         });
     }
