@@ -260,14 +260,19 @@ impl Reservations {
         // Zones that cannot be read now may be most of the pool.
         let most = set.usage().size_bytes.saturating_mul(2);
         let (mut files, mut sum) = (Files::default(), 0u64);
+        let mut all = Vec::new();
         for entry in entries {
             let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
             let ino = Ino::from_str_radix(&name, 16).ok();
             let words = if entry.value.int_size() == 8 { entry.value.ints() } else { Vec::new() };
-            let (Some(ino), Some(found)) = (ino, Reservation::from_words(&words)) else {
-                log::warn!("reservation '{name}' is none, and is ignored");
-                continue;
-            };
+            match (ino, Reservation::from_words(&words)) {
+                (Some(ino), Some(found)) => all.push((ino, found)),
+                _ => log::warn!("reservation '{name}' is none, and is ignored"),
+            }
+        }
+        // Many dnodes are read with each block of them.
+        all.sort_unstable_by_key(|(ino, _)| *ino);
+        for (ino, found) in all {
             // An older version destroys files and leaves what they reserved.
             let attributes = set.hold(ObjectId(ino)).ok().map(|object| object.bonus());
             let attributes = attributes.and_then(|raw| Attributes::decode(ino, &raw, &layouts.table()).ok());
