@@ -512,7 +512,7 @@ fn keep_house(shared: &Shared, drains: bool) {
     while !shared.live.pool.is_read_only() && !shared.rest(SETTLE_PERIOD) {
         flags.look(shared);
         while shared.fs.settle_names() && !shared.is_ending() {}
-        let outcome = shared.fs.record_errors().map_err(|error| error.to_string());
+        let outcome = shared.fs.record_new_errors().map_err(|error| error.to_string());
         if let Err(error) = &outcome
             && outcome != recorded
         {

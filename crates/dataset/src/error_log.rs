@@ -5,7 +5,7 @@
 //! that a later version may add kinds. Nothing depends on the log, so where it is damaged another one is begun, and a pool is opened
 //! without one that cannot be read now.
 //!
-//! Whoever serves the pool calls [`Dataset::record_errors`] now and then, and before the pool is exported.
+//! Whoever serves the pool calls [`Dataset::record_new_errors`] now and then, and [`Dataset::record_errors`] before the pool is exported.
 
 use crate::dataset::{Dataset, POOL_DIRECTORY, new_zap};
 use crate::error::DatasetError;
@@ -156,6 +156,27 @@ struct Known {
     last: Option<Errors>,
 }
 
+/// What of a log is to be stored.
+#[derive(Clone, Copy)]
+enum What {
+    All,
+    New,
+}
+
+/// Whether the stored log differs from the other at the most in counts that are less than doubled. A device that fails in each commit
+/// would have another one each time, of a pool that nobody uses.
+fn says_as_much(stored: &Errors, found: &Errors) -> bool {
+    let is_near = |stored: u64, found: u64| stored == found || stored < found && found / 2 < stored;
+    let are_near = |(stored, found): (&DeviceErrors, &DeviceErrors)| {
+        is_near(stored.read, found.read)
+            && is_near(stored.write, found.write)
+            && is_near(stored.checksum, found.checksum)
+    };
+    stored.devices.keys().eq(found.devices.keys())
+        && stored.devices.values().zip(found.devices.values()).all(are_near)
+        && (&stored.findings, &stored.blocks, &stored.files) == (&found.findings, &found.blocks, &found.files)
+}
+
 /// Stores a pool's error log.
 pub(crate) struct Recorder {
     mos: Arc<ObjectSet>,
@@ -204,11 +225,15 @@ impl Recorder {
         Ok(())
     }
 
-    fn record(&self) -> Result<(), DatasetError> {
+    fn record(&self, what: What) -> Result<(), DatasetError> {
         let pool = self.mos.pool();
         let mut known = self.known.lock();
         let found = pool.errors();
-        if pool.is_read_only() || known.last.as_ref() == Some(&found) {
+        let is_enough = |last: &Errors| match what {
+            What::All => *last == found,
+            What::New => says_as_much(last, &found),
+        };
+        if pool.is_read_only() || known.last.as_ref().is_some_and(is_enough) {
             return Ok(());
         }
         if known.stored.is_none() {
@@ -284,7 +309,12 @@ impl Dataset {
     /// Stores what is new in the pool's error log; in the open group, so that it is durable with the next commit. Does nothing where
     /// nothing is new, or where the pool is only read.
     pub fn record_errors(&self) -> Result<(), DatasetError> {
-        self.recorder.record()
+        self.recorder.record(What::All)
+    }
+
+    /// The same for whoever does it again and again: not for counts of errors alone, before they have doubled.
+    pub fn record_new_errors(&self) -> Result<(), DatasetError> {
+        self.recorder.record(What::New)
     }
 }
 

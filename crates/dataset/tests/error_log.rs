@@ -128,6 +128,32 @@ fn errors_of_devices_are_added_up() {
     pool.abandon();
 }
 
+#[test]
+fn a_device_that_fails_in_each_commit_causes_none_of_its_own() {
+    let m = Machine::new(6);
+    let dataset = Dataset::create_root(&m.objects, &[]).unwrap();
+    m.pool.commit().unwrap();
+    let mut groups = 0;
+    for _ in 0..300 {
+        let zone = m.pool.device_handles()[0].clone();
+        assert!(zone.read(terrane_wire::ZoneIdx(u32::MAX), 0, &mut [0; 512]).is_err());
+        dataset.record_new_errors().unwrap();
+        let before = m.pool.synced_txg();
+        m.pool.commit().unwrap();
+        groups += usize::from(m.pool.synced_txg() != before);
+    }
+    assert!((2..12).contains(&groups), "{groups} groups");
+    m.pool.error_log().note_finding("something new");
+    dataset.record_new_errors().unwrap();
+    m.pool.commit().unwrap();
+    let found = m.pool.errors();
+    assert_eq!(found.devices[&DeviceIdx(0)].read, 300);
+    drop(dataset);
+    let m = m.crash();
+    let _dataset = Dataset::open_root(&m.objects).unwrap();
+    assert_eq!(m.pool.errors(), found, "what is new takes the counts with it");
+}
+
 /// Damages every copy of an object's blocks.
 fn rot(pool: &Pool, device: &SimDevice, (set, number): (u64, u64)) -> usize {
     let mut count = 0;

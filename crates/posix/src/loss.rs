@@ -101,10 +101,16 @@ impl Fs {
         Ok(errors)
     }
 
-    /// Stores what is new in the pool's error log. For whoever keeps house, now and then, and before the pool is exported.
+    /// Stores what is new in the pool's error log. Before the pool is exported.
     pub fn record_errors(&self) -> Result<(), DatasetError> {
         self.log_losses();
         self.dataset().record_errors()
+    }
+
+    /// The same for whoever keeps house, now and then.
+    pub fn record_new_errors(&self) -> Result<(), DatasetError> {
+        self.log_losses();
+        self.dataset().record_new_errors()
     }
 
     /// What a predecessor lost, in the error log. It takes reads, so it is not done while the kernel waits for a successor.
