@@ -303,7 +303,7 @@ check_log() {
     local log=$TERRANE_STATE_DIR/p.log size before at mark=terrane-damage-$RANDOM-$RANDOM
     { head -c 60000 /dev/urandom; printf %s "$mark"; head -c 40000 /dev/urandom; } >"$mnt/damaged"
     "$terrane" umount "$mnt"
-    at=$(head -c 1G "$work/pool.img" | grep -abo "$mark" | head -n 1 | cut -d: -f1)
+    at=$(head -c 1G "$work/pool.img" | tr "\0" "\n" | grep -abo "$mark" | head -n 1 | cut -d: -f1)
     printf T | dd of="$work/pool.img" bs=1 seek="$at" conv=notrunc status=none
     "$terrane" mount p "$mnt"
     size=$(stat -c %s "$log")

@@ -619,7 +619,7 @@ check_damage() {
     head -c 120000 /dev/urandom >"$mnt/whole"
     cp "$mnt/whole" "$work/whole"
     "$terrane" umount "$mnt"
-    at=$(head -c 1G "$work/pool.img" | grep -abo "$mark" | head -n 1 | cut -d: -f1)
+    at=$(head -c 1G "$work/pool.img" | tr "\0" "\n" | grep -abo "$mark" | head -n 1 | cut -d: -f1)
     [ -n "$at" ] || { say "    the block is not where it should be"; return 1; }
     printf T | dd of="$work/pool.img" bs=1 seek="$at" conv=notrunc status=none
     "$terrane" check p >"$work/found" 2>&1 && { say "    check found nothing"; return 1; }
