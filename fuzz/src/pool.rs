@@ -7,15 +7,15 @@
 
 use terrane_pool::cache::Key;
 use terrane_pool::device::{Device as _, DeviceInfo, SimConfig, SimDevice};
-use terrane_pool::label::{
+use terrane_format::label::{
     BootPtr, CacheRow, DeviceRow, FORMAT_VERSION, Features, LABEL_BYTES, LABEL_MAGIC, Label, Role, Stay,
 };
-use terrane_pool::record::{Class, Free, Home, Move, Opened, RECORD_MAGIC, Record, Run, Written};
-use terrane_pool::seal::{Seed, seal};
+use terrane_format::record::{Class, Free, Home, Move, Opened, RECORD_MAGIC, Record, Run, Written};
+use terrane_format::seal::{Seed, seal};
 use terrane_pool::second::layout::{BATCH_MAGIC, BatchEntry, BatchHead, encode_head, parse_batch};
 use terrane_pool::gone::GoneZone;
 use terrane_pool::zones::{Tables, Zone};
-use terrane_pool::{Addr, BlockPtr, Totals};
+use terrane_format::{Addr, BlockPtr, Totals};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// Where the fields of a label's head are: FORMAT.md, 4.1.

@@ -51,7 +51,7 @@ pub fn rebuild_index(
 fn reached(
     objects: &Arc<Objects>,
     progress: &mut dyn FnMut(Progress),
-) -> Result<Vec<(terrane_pool::Addr, u32)>, String> {
+) -> Result<Vec<(terrane_format::Addr, u32)>, String> {
     let mut report = Report::default();
     let mut walk = Walk::new(objects.pool(), &mut report, progress);
     walk.bootstrap();

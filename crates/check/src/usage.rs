@@ -8,11 +8,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrane_format::directory::{POOL_DEAD_LOG, POOL_RECORD};
+use terrane_format::granule_bytes;
 use terrane_object::dnode::SPILL;
 use terrane_object::objset::{FREE_QUEUE, HEADER};
 use terrane_object::{ObjectError, ObjectId, ObjectKind, Objects, Owner};
-use terrane_pool::directory::{POOL_DEAD_LOG, POOL_RECORD};
-use terrane_pool::granule_bytes;
 use terrane_pool::inspect::Standing;
 use terrane_pool::zones::Phase;
 

@@ -9,13 +9,13 @@
 use crate::report::{Phase, Progress, Report, kind};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use terrane_format::{Addr, granule_bytes};
 use terrane_object::dnode::{
     DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL, SPILL_BYTES_MAX, dnodes_in,
 };
 use terrane_object::objset::{FREE_QUEUE, HEADER};
 use terrane_object::{Account, BlockPtr, ObjectId, ObjectKind, ObjectSet, Owner, Pool};
 use terrane_pool::read::owner_text;
-use terrane_pool::{Addr, granule_bytes};
 use terrane_wire::{Txg, ZoneSeq};
 
 /// Set in `Reached::psize` when a zone directory told of the block. Sizes need 25 bits.

@@ -18,13 +18,14 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use terrane_dataset::ObjectStore;
 use terrane_device::Device;
+use terrane_format::label::{BootPtr, Features, Label, Uberblock};
+use terrane_format::{BlockPtr, Owner};
 use terrane_object::dnode::Dnode;
 use terrane_object::objset::HEADER;
 use terrane_object::{Object, ObjectSet};
 use terrane_pool::inspect::Standing;
-use terrane_pool::label::{BootPtr, Features, Label, Uberblock};
 use terrane_pool::zones::Phase;
-use terrane_pool::{BlockPtr, DamagedBlock, Owner, Pool, inspect};
+use terrane_pool::{DamagedBlock, Pool, inspect};
 use terrane_wire::{ObjectId, ZoneSeq};
 use terrane_zap::{Cursor, Zap};
 
@@ -197,7 +198,7 @@ pub fn zone(pool: &Pool, seq: u64) -> Outcome<Value> {
     Ok(rows.collect())
 }
 
-fn addr_text(addr: terrane_pool::Addr) -> String {
+fn addr_text(addr: terrane_format::Addr) -> String {
     format!("{}:{:#x}", addr.seq(), addr.offset())
 }
 

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::Dataset;
 use terrane_device::{Backing, Device, Identity, OpenMode, PathKind, Peek};
+use terrane_format::label::Label;
 use terrane_object::Objects;
-use terrane_pool::label::Label;
 use terrane_pool::{ImportOptions, Pool, SystemEnv};
 use terrane_posix::Fs;
 

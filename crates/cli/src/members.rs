@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrane_device::{Backing, Device, Identity, OpenMode, PathKind};
-use terrane_pool::label::Label;
+use terrane_format::label::Label;
 
 /// The label at a path, if a device of a pool is there; read without a lock.
 pub fn label_at(path: &Path) -> Option<Label> {

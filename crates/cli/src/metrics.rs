@@ -16,11 +16,12 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use terrane_device::ZoneState;
+use terrane_format::Spent;
+use terrane_format::record::Class;
 use terrane_fuse::MountStats;
-use terrane_pool::record::Class;
 use terrane_pool::second::SecondStats;
 use terrane_pool::stats::{Io, Kind, WaitFor};
-use terrane_pool::{GcMode, LevelShare, Spent, Stats};
+use terrane_pool::{GcMode, LevelShare, Stats};
 use terrane_posix::Fs;
 use terrane_wire::meter::{BUCKETS, Times};
 

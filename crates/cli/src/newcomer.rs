@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use std::path::Path;
 use std::sync::Arc;
 use terrane_device::{Backing, Device, OpenMode, PathKind};
-use terrane_pool::addr;
+use terrane_format::addr;
 use terrane_pool::create::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
 
 /// Size of a file that is made for a pool, unless said otherwise.

@@ -22,12 +22,13 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use terrane_dataset::{DatasetError, PROPERTIES, Property};
+use terrane_format::label::Role;
+use terrane_format::{Feature, Spent};
 use terrane_object::Compression;
 use terrane_pool::errors::DeviceErrors;
-use terrane_pool::label::Role;
 use terrane_pool::second::{CacheDevice, SecondStats};
 use terrane_pool::stats::WaitFor;
-use terrane_pool::{Feature, LevelShare, Member, Spent};
+use terrane_pool::{LevelShare, Member};
 use terrane_posix::RewriteSpec;
 use terrane_wire::meter::Times;
 

@@ -9,7 +9,7 @@
 
 use crate::dnode::ObjectKind;
 use std::ops::AddAssign;
-use terrane_pool::BlockPtr;
+use terrane_format::BlockPtr;
 use terrane_wire::Corrupt;
 
 /// Sums over the blocks of a set, in bytes.

@@ -9,9 +9,9 @@
 use crate::account::{self, Account};
 use crate::error::ObjectError;
 use std::sync::Arc;
-use terrane_pool::BlockPtr;
-use terrane_pool::block_ptr::BLOCK_BYTES_MAX;
-pub use terrane_pool::directory::SPILL;
+use terrane_format::BlockPtr;
+use terrane_format::block_ptr::BLOCK_BYTES_MAX;
+pub use terrane_format::directory::SPILL;
 use terrane_wire::{Corrupt, ObjectId, Txg, layout};
 
 /// Bytes of a dnode slot.
@@ -493,7 +493,7 @@ pub fn check_block_bytes(bytes: u32, max: u32) -> Result<(), ObjectError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrane_pool::block_ptr::Embedded;
+    use terrane_format::block_ptr::Embedded;
 
     fn sample(slots: u8, bonus: usize) -> Dnode {
         let mut dnode = Dnode::new(ObjectKind::Directory, slots, 4096, Txg(4));

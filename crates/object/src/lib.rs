@@ -28,11 +28,11 @@ pub use object::{Again, Object};
 pub use objects::Objects;
 pub use objset::{DataPolicy, ObjectSet, ObjectSpec, Usage};
 pub use terrane_codec::{ChecksumKind, Compression, CompressionPolicy};
+pub use terrane_format::{BlockPtr, FEATURES, Feature, Owner};
 pub use terrane_pool::device;
 pub use terrane_pool::errors;
 pub use terrane_pool::{
-    BlockPtr, CollectionOptions, Cost, CreateOptions, Env, FEATURES, FailMode, Feature, Hint, IdleWindow,
-    ImportOptions, Made, Owner, Pool, PoolError, RebirthCursor, Relic, SeededEnv, SiblingKey, SystemEnv, Tx,
-    VictimPolicy,
+    CollectionOptions, Cost, CreateOptions, Env, FailMode, Hint, IdleWindow, ImportOptions, Made, Pool,
+    PoolError, RebirthCursor, Relic, SeededEnv, SiblingKey, SystemEnv, Tx, VictimPolicy,
 };
 pub use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};

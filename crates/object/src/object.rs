@@ -26,7 +26,8 @@ use parking_lot::{Mutex, RwLock};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use terrane_pool::{BlockPtr, Feature, Hint, PoolError, Tx};
+use terrane_format::{BlockPtr, Feature};
+use terrane_pool::{Hint, PoolError, Tx};
 use terrane_wire::{Corrupt, ObjectId, Txg};
 
 /// What the syncing group takes from an object: its changes, and the dnode as that group leaves it (with the old tree).

@@ -9,7 +9,8 @@ use crate::objset::{ObjectSet, ObjectSpec, root_in};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_pool::{BlockPtr, Client, Group, Pool, PoolError, Tx};
+use terrane_format::BlockPtr;
+use terrane_pool::{Client, Group, Pool, PoolError, Tx};
 use terrane_wire::{ObjectId, ObjsetId, Txg};
 
 pub struct Objects {

@@ -29,9 +29,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_codec::{AutoRange, ChecksumKind, Compression, CompressionPolicy};
+use terrane_format::{BlockPtr, Feature, Owner};
 use terrane_pool::{
-    BlockPtr, Cost, Feature, Group, Hint, Levels, Method, Owner, Patience, Placement, Pool, PoolError,
-    Stream, Tx, WriteRequest,
+    Cost, Group, Hint, Levels, Method, Patience, Placement, Pool, PoolError, Stream, Tx, WriteRequest,
 };
 use terrane_wire::{Corrupt, NumberMap, ObjectId, ObjsetId, Txg};
 

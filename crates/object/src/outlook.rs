@@ -10,7 +10,8 @@ use crate::object::Frozen;
 use crate::tree::{Whose, lookup, pointer_at};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use terrane_pool::{BlockPtr, Hint, Placement, Pool};
+use terrane_format::BlockPtr;
+use terrane_pool::{Hint, Placement, Pool};
 use terrane_wire::Txg;
 
 /// A file whose first blocks are no more bytes than this, all of them of one group, is taken for finished: mounts are not told when

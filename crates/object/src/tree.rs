@@ -13,8 +13,9 @@ use crate::dnode::Dnode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression, ZstdLevel};
-use terrane_pool::block_ptr::Hole;
-use terrane_pool::{BlockPtr, Feature, Group, Owner, Patience, Pool, PoolError, Stream, WriteRequest};
+use terrane_format::block_ptr::Hole;
+use terrane_format::{BlockPtr, Feature, Owner};
+use terrane_pool::{Group, Patience, Pool, PoolError, Stream, WriteRequest};
 use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 
 /// Whose tree it is, for owners and messages.

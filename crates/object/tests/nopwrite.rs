@@ -5,12 +5,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_format::Spent;
+use terrane_format::record::Class;
 use terrane_object::{
     BlockPtr, Cost, CreateOptions, DataPolicy, Env, ImportOptions, Object, ObjectKind, ObjectSet, ObjectSpec,
     Objects, Pool, SeededEnv, SystemEnv,
 };
-use terrane_pool::record::Class;
-use terrane_pool::{Spent, Stats};
+use terrane_pool::Stats;
 use terrane_wire::ObjectId;
 
 const COST: Cost = Cost { write_bytes: 6 << 20, meta_blocks: 64, ..Cost::NOTHING };
@@ -251,7 +252,7 @@ fn only_what_changed_is_written() {
     world.stored(&file, &data);
     let leaves = |file: &Arc<Object>| {
         let root = file.dnode().root;
-        let raw = world.pool.read(&root, terrane_pool::Owner::Pool { what: 0 }).unwrap();
+        let raw = world.pool.read(&root, terrane_format::Owner::Pool { what: 0 }).unwrap();
         raw.chunks_exact(BlockPtr::SIZE).map(<[u8]>::to_vec).collect::<Vec<_>>()
     };
     let before = leaves(&file);

@@ -7,7 +7,7 @@
 //!     cargo bench -p terrane-pool --bench cache -- [--mib N]
 
 use std::sync::Arc;
-use terrane_pool::Addr;
+use terrane_format::Addr;
 use terrane_pool::cache::{BlockCache, Key, Packed, Source};
 use terrane_pool::device::thread_ns;
 use terrane_pool::stats::Kind;

@@ -6,7 +6,6 @@
 //! Invariants: nobody waits for a request that was not sent yet; what was read ahead and not asked for is at most a quarter of the
 //! cache.
 
-use crate::block_ptr::Normal;
 use crate::cache::{Found, Key, Source};
 use crate::pool::Pool;
 use crate::read::{Held, packed};
@@ -18,6 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_codec::compute;
+use terrane_format::block_ptr::Normal;
 use terrane_wire::NumberSet;
 
 /// They wait for devices most of the time.

@@ -11,13 +11,13 @@
 //!
 //! Invariant: a zone in `unclean` is in `empty` too.
 
-use crate::addr::SEQ_MAX;
 use crate::append::Gather;
 use crate::error::PoolError;
-use crate::record::{Class, Home, Opened};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use terrane_format::addr::SEQ_MAX;
+use terrane_format::record::{Class, Home, Opened};
 use terrane_wire::{DeviceIdx, ZoneIdx};
 
 /// Where zones come from; the pool's space tables stand behind it.

@@ -15,14 +15,14 @@
 
 use crate::devices::takes_writes;
 use crate::error::PoolError;
-use crate::label::{
-    ANCHOR_BYTES_MAX, ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, UBERBLOCK_COPIES, Uberblock,
-    WRITE_UNIT_MAX, labels_end, second_label,
-};
 use crate::pool::{Pool, SyncState};
 use std::cmp::Reverse;
 use std::sync::Arc;
 use terrane_device::{Device, DeviceError, DeviceKind, ZoneState};
+use terrane_format::label::{
+    ANCHOR_BYTES_MAX, ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, UBERBLOCK_COPIES, Uberblock,
+    WRITE_UNIT_MAX, labels_end, second_label,
+};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// An uberblock begins on a multiple of this, in bytes.

@@ -5,13 +5,13 @@
 //! the second copy moves. What was noted is forgotten with the pool's import; then collection parts the copies when their zone's turn
 //! comes, for it never puts one where the other is.
 
-use crate::addr::Addr;
 use crate::append::Stored;
-use crate::directory::Owner;
 use crate::group::Group;
 use crate::policy::Age;
 use crate::pool::{Pool, SyncState};
 use crate::read::Heal;
+use terrane_format::addr::Addr;
+use terrane_format::directory::Owner;
 use terrane_wire::{Txg, ZoneSeq};
 
 /// Blocks that are noted at the most; more are left to collection.

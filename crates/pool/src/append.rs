@@ -20,22 +20,24 @@
 mod gather;
 mod writer;
 
-use crate::addr::{Addr, GRANULE, granule_bytes};
 use crate::alloc::ZoneSource;
 use crate::apart::Shared;
 use crate::devices::Devices;
-use crate::directory::{Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, Part, PartEncoder, PartHead};
 use crate::error::PoolError;
 use crate::parts::PartCache;
 use crate::policy::{Age, Heat, Layout, Placement, Placer, Stock};
-use crate::record::{Class, Home, Move, Opened, PartCopy, Written, runs_of};
 use crate::stats::Counters;
-use crate::zone_header::{ZONE_MAGIC, ZoneHeader};
 use flume::{Receiver, Sender, unbounded};
 pub use gather::Gather;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_device::{AlignedBuf, Device};
+use terrane_format::addr::{Addr, GRANULE, granule_bytes};
+use terrane_format::directory::{
+    Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, Part, PartEncoder, PartHead,
+};
+use terrane_format::record::{Class, Home, Move, Opened, PartCopy, Written, runs_of};
+use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 mod slots;

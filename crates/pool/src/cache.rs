@@ -16,8 +16,6 @@ mod index;
 mod leaving;
 mod shard;
 
-use crate::addr::Addr;
-use crate::block_ptr::Normal;
 use crate::policy::retention::tag;
 use crate::stats::Kind;
 use held::Held;
@@ -28,6 +26,8 @@ use shard::Shard;
 use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use terrane_format::addr::Addr;
+use terrane_format::block_ptr::Normal;
 use terrane_wire::{NumberHasher, Txg};
 
 const SHARDS: usize = 16;

@@ -6,26 +6,27 @@
 use crate::alloc::Allocator;
 use crate::anchors::{Anchor, overwrite_labels};
 use crate::append::Streams;
-use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
+use crate::devices::geometry;
 use crate::devices::{Devices, OPEN_MIN, open_limit, takes_writes};
 use crate::env::Env;
 use crate::error::PoolError;
-use crate::features::Feature;
 use crate::gc::Collector;
 use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
-use crate::label::{ANCHORS, BootPtr, DEVICES_MAX, DeviceRow, Features, Label, Role};
 use crate::parts::{PARTS_PART, PartCache};
 use crate::policy::Looks;
 use crate::pool::{Pool, SyncState};
-use crate::record::{Home, SectionPtr};
 use crate::stats::Counters;
-use crate::totals::Totals;
 use crate::turns::Turns;
 use crate::txg::Groups;
 use crate::zones::Tables;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_device::{Device, DeviceInfo, ZoneState};
+use terrane_format::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
+use terrane_format::features::Feature;
+use terrane_format::label::{ANCHORS, BootPtr, DEVICES_MAX, DeviceRow, Features, Label, Role};
+use terrane_format::record::{Home, SectionPtr};
+use terrane_format::totals::Totals;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// The fewest zones a device can have, anchors included.
@@ -92,7 +93,7 @@ impl Pool {
             features.add(Feature::Devices);
         }
         let row = |(device, role): &(Arc<dyn Device>, Role)| {
-            let mut row = DeviceRow::of(fresh_id(env.as_ref()), device.info(), *role);
+            let mut row = DeviceRow::of(fresh_id(env.as_ref()), geometry(device.info()), *role);
             if members.len() > 1 {
                 row.call(&device.info().name);
             }

@@ -6,13 +6,13 @@
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::host::{HostRoom, OnHost};
-use crate::label::{ANCHORS, DEVICES_MAX};
 use crate::policy::Layout;
-use crate::record::Home;
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_device::{Counted, Device, DeviceInfo, ZoneReport, ZoneState};
+use terrane_format::label::{ANCHORS, DEVICES_MAX, Geometry};
+use terrane_format::record::Home;
 use terrane_wire::{Corrupt, DeviceIdx, ZoneIdx};
 
 /// The fewest zones that a drive must let be open at once: an anchor, and those whose roles cannot be shared, and one to spare.
@@ -40,6 +40,11 @@ struct Member {
     capacity: u64,
     /// What [`Device::room_below`] said last, or all ones.
     room_below: Arc<AtomicU64>,
+}
+
+/// The part of a device's row in the label that the device decides.
+pub(crate) fn geometry(info: &DeviceInfo) -> Geometry {
+    Geometry { zone_size: info.zone_size, zone_count: info.zone_count, write_unit: info.write_unit }
 }
 
 fn is_dead(report: ZoneReport) -> bool {

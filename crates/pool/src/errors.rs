@@ -4,12 +4,12 @@
 //! the layer above stores it in the pool, and gives back what was stored when the pool is opened again. Every list is bounded: of what
 //! does not fit only the log of the process tells.
 
-use crate::directory::Owner;
 use crate::pool::Pool;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_device::IoCounts;
+use terrane_format::directory::Owner;
 use terrane_wire::{Corrupt, DeviceIdx};
 
 /// Findings that are kept.

@@ -45,7 +45,7 @@ impl Drop for Flight<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::Addr;
+    use terrane_format::addr::Addr;
     use terrane_wire::{Txg, ZoneSeq};
 
     #[test]

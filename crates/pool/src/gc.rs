@@ -20,20 +20,20 @@ mod tests;
 mod thin;
 mod unread;
 
-use crate::addr::{Addr, granule_bytes};
 use crate::append::Stored;
-use crate::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION, Part};
 use crate::error::PoolError;
 use crate::group::Group;
 use crate::policy::{Candidates, Clock, Heat, Lives, Placement, VictimPolicy};
 use crate::read::Held;
-use crate::record::{Move, Run};
 use crate::room::Yield;
 use crate::workers::Pending;
 use crate::zones::{Birthplaces, Phase, Tables};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
+use terrane_format::addr::{Addr, granule_bytes};
+use terrane_format::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION, Part};
+use terrane_format::record::{Move, Run};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 pub(crate) use by_hand::ByHand;

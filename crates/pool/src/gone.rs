@@ -9,10 +9,10 @@
 //! Invariant: an interval holds the zones from its beginning to that of the next; none is empty.
 
 use crate::dead::DeadSet;
-use crate::record::{Class, Run, get_run, list, put_run};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use terrane_format::record::{Class, Run, get_run, list, put_run};
 use terrane_wire::{Reader, Truncated, Txg, Writer, ZoneSeq};
 
 /// What became of the blocks that were born in a zone.

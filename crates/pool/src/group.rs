@@ -10,28 +10,28 @@
 mod source;
 
 use self::source::Source;
-use crate::addr::{Addr, GRANULE, Place, granule_bytes};
 use crate::append::{Appended, Spot, Stored};
-use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr, COPIES_MAX, Embedded, Hole, Normal};
 use crate::cache::Key;
-use crate::directory::{Owner, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
 use crate::error::PoolError;
-use crate::features::Feature;
-use crate::label::BootPtr;
 use crate::levels::{Method, Turn};
 use crate::nopwrite::{Judged, Tried};
 use crate::policy::{Age, Heat, Looks, Placement};
 use crate::pool::{Chained, Pool, SyncState};
 use crate::prepare::{Made, Ready, boot_encode, prepare};
-use crate::record::{Class, Free, Move, Record, Run, SectionPtr, Tally};
 use crate::stats::Kind;
 use crate::suspend::Patience;
-use crate::totals::Totals;
 use crate::workers::Pending;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
+use terrane_format::addr::{Addr, GRANULE, Place, granule_bytes};
+use terrane_format::block_ptr::{BLOCK_BYTES_MAX, BlockPtr, COPIES_MAX, Embedded, Hole, Normal};
+use terrane_format::directory::{Owner, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
+use terrane_format::features::Feature;
+use terrane_format::label::BootPtr;
+use terrane_format::record::{Class, Free, Move, Record, Run, SectionPtr, Tally};
+use terrane_format::totals::Totals;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Group numbers are leased this many at a time.
@@ -643,7 +643,7 @@ impl Group<'_> {
     }
 
     /// Parts that describe moved blocks are needed to find them, so they get a second copy in another zone.
-    fn copy_moved_parts(&mut self) -> Result<Vec<(ZoneSeq, crate::record::PartCopy)>, PoolError> {
+    fn copy_moved_parts(&mut self) -> Result<Vec<(ZoneSeq, terrane_format::record::PartCopy)>, PoolError> {
         let mut copies = Vec::new();
         loop {
             let parts = std::mem::take(&mut self.st.streams.group.moved_parts);
@@ -665,7 +665,7 @@ impl Group<'_> {
         &mut self,
         root: BlockPtr,
         appended: &mut Appended,
-        part_copies: Vec<(ZoneSeq, crate::record::PartCopy)>,
+        part_copies: Vec<(ZoneSeq, terrane_format::record::PartCopy)>,
     ) -> Record {
         assert!(self.st.resets_done.is_empty(), "a zone that was reset may be open again in this group");
         let mut deltas: BTreeMap<ZoneSeq, i64> = BTreeMap::new();

@@ -9,10 +9,10 @@
 
 use crate::create::fresh_id;
 use crate::error::PoolError;
-use crate::features::Feature;
 use crate::import::check_name;
 use crate::pool::Pool;
 use std::sync::Arc;
+use terrane_format::features::Feature;
 
 impl Pool {
     /// Gives the pool this name; with `is_copy` also an id of its own. Cache devices stay with the original.

@@ -7,31 +7,26 @@
 //!
 //! If the newest group cannot be read, import refuses and says what a rewind would lose; it never falls back by itself.
 
-use crate::addr::Place;
 use crate::ahead::Ahead;
 use crate::alloc::Allocator;
 use crate::anchors::{Anchor, Candidate, Roots, match_devices};
 use crate::append::Streams;
-use crate::block_ptr::BLOCK_BYTES_MAX;
 use crate::cache::BlockCache;
 use crate::devices::Devices;
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::errors::ErrorLog;
 use crate::fates::Fates;
-use crate::features::{Feature, InForce};
+use crate::features::InForce;
 use crate::flights::Flights;
 use crate::gc::Collector;
 use crate::group::ROLLBACK_GROUPS;
-use crate::label::{ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Stay, Uberblock, second_label};
 use crate::parts::{PARTS_PART, PartCache};
 use crate::policy::Looks;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
-use crate::record::{Free, Home, Record, SectionPtr, get_frees};
 use crate::stats::Counters;
 use crate::suspend::FailMode;
-use crate::totals::{Recent, Totals};
 use crate::trace::Recorder;
 use crate::turns::Turns;
 use crate::txg::Groups;
@@ -44,9 +39,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use terrane_codec::{ChecksumKind, Compressor, LONG_BYTES_MAX, compute};
 use terrane_device::{Device, DeviceKind, ZoneState};
+use terrane_format::Feature;
+use terrane_format::addr::Place;
+use terrane_format::block_ptr::BLOCK_BYTES_MAX;
+use terrane_format::label::{
+    ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Stay, Uberblock, is_pool_name, second_label,
+};
+use terrane_format::record::{Free, Home, Record, SectionPtr, get_frees};
+use terrane_format::totals::{Recent, Totals};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx, ZoneSeq};
-
-const NAME_BYTES_MAX: usize = 255;
 
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
@@ -464,17 +465,8 @@ pub(crate) fn homes(device: DeviceIdx, zone_count: u32) -> impl Iterator<Item = 
     (ANCHORS..zone_count).map(move |zone| Home { device, zone: ZoneIdx(zone) })
 }
 
-/// A name that can stand in a path and on a command line.
-pub(crate) fn is_name(name: &str) -> bool {
-    let fits = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
-    let length = 1..=NAME_BYTES_MAX;
-    length.contains(&name.len())
-        && name.chars().all(fits)
-        && name.starts_with(|c: char| c.is_ascii_alphabetic())
-}
-
 pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
-    if is_name(name) {
+    if is_pool_name(name) {
         return Ok(());
     }
     let expected = "a letter, then letters, digits and _ - . :";
@@ -816,8 +808,8 @@ pub(crate) fn assemble(
 mod tests {
     use super::*;
     use crate::prepare::boot_encode;
-    use crate::record::Class;
     use crate::zones::Zone;
+    use terrane_format::record::Class;
 
     #[test]
     fn sections_of_many_small_blocks_come_back() {

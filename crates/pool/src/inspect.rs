@@ -1,20 +1,20 @@
 //! Looking inside: what `terrane debug` prints and `terrane check` compares.
 
-use crate::addr::Addr;
 use crate::anchors::read_anchor;
-use crate::block_ptr::Normal;
-use crate::directory::Entry;
 use crate::error::PoolError;
 use crate::gone::GoneZone;
-use crate::label::{ANCHORS, Label, Uberblock};
 use crate::pool::Pool;
-use crate::record::{Class, Home, Run};
 use crate::zones::{Findings, Phase};
 use std::borrow::Cow;
 use std::sync::Arc;
 use terrane_codec::ZstdLevel;
 use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEAD_BYTES};
 use terrane_device::{Counted, Device, ZoneState};
+use terrane_format::addr::Addr;
+use terrane_format::block_ptr::Normal;
+use terrane_format::directory::Entry;
+use terrane_format::label::{ANCHORS, Label, Uberblock};
+use terrane_format::record::{Class, Home, Run};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// A zone's row, for people.

@@ -6,13 +6,13 @@
 //!
 //! Invariant: a record in which [`Tables::judge`] finds nothing is applied without findings, and leaves tables that can be imported.
 
-use crate::addr::granule_bytes;
 use crate::error::PoolError;
 use crate::group::Group;
-use crate::label::BootPtr;
-use crate::record::{Free, Home, Record};
 use crate::zones::{Findings, Tables};
 use std::collections::{BTreeMap, BTreeSet};
+use terrane_format::addr::granule_bytes;
+use terrane_format::label::BootPtr;
+use terrane_format::record::{Free, Home, Record};
 use terrane_wire::{Corrupt, ZoneSeq};
 
 /// What a record makes of the row of a zone.
@@ -149,9 +149,6 @@ impl Group<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::Addr;
-    use crate::addr::Place;
-    use crate::block_ptr::BlockPtr;
     use crate::cost::Cost;
     use crate::create::CreateOptions;
     use crate::env::{Env, SeededEnv};
@@ -159,13 +156,16 @@ mod tests {
     use crate::group::{Stream, WriteRequest};
     use crate::import::ImportOptions;
     use crate::pool::{Client, Pool};
-    use crate::record::{Class, Move, Opened, Run, Written};
     use crate::txg::Tx;
     use crate::zones::Zone;
     use parking_lot::Mutex;
     use std::sync::Arc;
     use terrane_codec::{ChecksumKind, Compression};
     use terrane_device::{SimConfig, SimDevice};
+    use terrane_format::addr::Addr;
+    use terrane_format::addr::Place;
+    use terrane_format::block_ptr::BlockPtr;
+    use terrane_format::record::{Class, Move, Opened, Run, Written};
     use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
     const CAPACITY: u64 = 1 << 20;
@@ -279,7 +279,7 @@ mod tests {
                 kind: 1,
                 compression: Compression::Off.into(),
                 checksum: ChecksumKind::Blake3,
-                owner: crate::directory::Owner::Block { objset: 1, object: 1, level: 0, block: 0 },
+                owner: terrane_format::directory::Owner::Block { objset: 1, object: 1, level: 0, block: 0 },
                 fill: 1,
                 stream: Stream::Metadata,
                 may_embed: false,

@@ -4,30 +4,26 @@
 //! syncs and get pointers back; it appends, counts what is live, finds blocks by birthplace wherever they are now, and makes
 //! the whole group durable with one uberblock.
 //!
-//! Rooms, in reading order: [`addr`] and [`block_ptr`] (how blocks are named), [`label`] (how a pool is found), [`features`] (what it
-//! may hold), [`record`] and [`zones`] (its books), [`directory`] (what zones tell of themselves), [`policy`] (where blocks go),
-//! `fates` (how files fared), `append` and `read` (the way down and up), `ahead` (what is read before somebody asks), `txg`, [`group`] and
-//! `nopwrite` (the commit), `gc` (room again), [`second`] (blocks that left memory), `pool` (create, import, export), [`stats`] (what all
-//! of them have done so far), [`totals`] (what they did since the pool was made) and `trace` (what was born and died, for a replay).
+//! The bytes of all this are `terrane_format`'s. Rooms, in reading order: [`zones`] (the books), `features` (what may be written), [`policy`]
+//! (where blocks go), `fates` (how files fared), `append` and `read` (the way down and up), `ahead` (what is read before somebody asks), `txg`,
+//! [`group`] and `nopwrite` (the commit), `gc` (room again), [`second`] (blocks that left memory), `pool` (create, import, export), [`errors`]
+//! (what was found wrong), [`stats`] (what all of them have done so far) and `trace` (what was born and died, for a replay).
 
-pub mod addr;
 mod ahead;
 mod alloc;
 mod anchors;
 mod apart;
 pub mod append;
-pub mod block_ptr;
 pub mod cache;
 mod cost;
 pub mod create;
 pub mod dead;
 mod devices;
-pub mod directory;
 pub mod env;
 mod error;
 pub mod errors;
 mod fates;
-pub mod features;
+mod features;
 mod flights;
 mod frees;
 mod gc;
@@ -39,7 +35,6 @@ mod identity;
 pub mod import;
 pub mod inspect;
 mod judge;
-pub mod label;
 pub mod leaving;
 pub mod levels;
 pub mod membership;
@@ -52,31 +47,23 @@ mod prepare;
 pub mod read;
 mod rebirth;
 mod rebuild;
-pub mod record;
 mod reset;
 mod room;
-pub mod seal;
 pub mod second;
 pub mod stats;
 pub mod suspend;
-pub mod totals;
 mod trace;
 mod turns;
 pub mod txg;
 mod workers;
-pub mod zone_header;
 pub mod zones;
 
-pub use addr::{Addr, GRANULE, Place, granule_bytes};
 pub use anchors::overwrite_labels;
-pub use block_ptr::BlockPtr;
 pub use cost::Cost;
 pub use create::CreateOptions;
-pub use directory::Owner;
 pub use env::{Env, SeededEnv, SystemEnv};
 pub use error::PoolError;
 pub use errors::{DamagedBlock, DeviceErrors, ErrorLog, Errors, LossCause, LostFile};
-pub use features::{FEATURES, Feature};
 pub use gc::{GcMode, GcProgress, GcRest, Victim};
 pub use group::{Group, Stream, WriteRequest};
 pub use import::{ImportOptions, Probe, probe};
@@ -90,5 +77,4 @@ pub use rebuild::Index;
 pub use stats::{DeviceStats, Stats};
 pub use suspend::{FailMode, Patience, Suspension};
 pub use terrane_device as device;
-pub use totals::{Spent, Totals};
 pub use txg::Tx;

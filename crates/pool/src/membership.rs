@@ -6,15 +6,15 @@
 
 use crate::anchors::Anchor;
 use crate::create::{empty, fresh_id, judge_device};
-use crate::devices::{smallest_capacity, takes_writes};
+use crate::devices::{geometry, smallest_capacity, takes_writes};
 use crate::error::PoolError;
-use crate::features::Feature;
 use crate::import::homes;
-use crate::label::{DEVICES_MAX, DeviceRow, Label, Role, Stay};
 use crate::pool::{Pool, SyncState};
-use crate::record::Home;
 use std::sync::Arc;
 use terrane_device::Device;
+use terrane_format::features::Feature;
+use terrane_format::label::{DEVICES_MAX, DeviceRow, Label, Role, Stay};
+use terrane_format::record::Home;
 use terrane_wire::DeviceIdx;
 
 /// A device of a pool, in figures.
@@ -170,7 +170,7 @@ impl Pool {
                 row.call(&member.info().name);
             }
         }
-        let mut row = DeviceRow::of(fresh_id(self.env.as_ref()), device.info(), role);
+        let mut row = DeviceRow::of(fresh_id(self.env.as_ref()), geometry(device.info()), role);
         row.call(&device.info().name);
         label.devices.push(Some(row));
         Ok(label)

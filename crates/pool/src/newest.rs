@@ -10,10 +10,10 @@
 //! File data that is new in the group is not read: a promise of it was never kept, or its flush succeeded. Nor is anything refused because
 //! it cannot be read for the moment.
 
-use crate::directory::Entry;
 use crate::pool::Pool;
-use crate::record::Class;
 use crate::zones::Phase;
+use terrane_format::directory::Entry;
+use terrane_format::record::Class;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 impl Pool {

@@ -13,9 +13,7 @@
 //! or that meets by accident, never stands for content. Its block was written or verified since the pool was imported, and is not known to
 //! be damaged.
 
-use crate::block_ptr::{BlockPtr, Normal};
 use crate::cache::Key;
-use crate::directory::Owner;
 use crate::group::{Group, Stream, WriteRequest};
 use crate::levels::Method;
 use crate::policy::looks::File;
@@ -25,6 +23,8 @@ use crate::read::{StoredBytes, owner_text};
 use std::sync::Arc;
 use terrane_codec::compress::algorithm::{ID_LZ4, ID_ZSTD};
 use terrane_codec::{Compression, is_same_algorithm, is_zero};
+use terrane_format::block_ptr::{BlockPtr, Normal};
+use terrane_format::directory::Owner;
 
 /// What a worker made of a block.
 pub(crate) enum Tried {

@@ -1,10 +1,10 @@
 //! Directory parts, taken apart, within a budget of bytes.
 
-use crate::directory::Part;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use terrane_format::directory::Part;
 use terrane_wire::{NumberMap, ZoneSeq};
 
 type Key = (u64, u64);

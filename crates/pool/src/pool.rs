@@ -8,10 +8,8 @@ use crate::alloc::Allocator;
 use crate::anchors::Anchor;
 use crate::apart::Shared;
 use crate::append::Streams;
-use crate::block_ptr::BlockPtr;
 use crate::cache::BlockCache;
 use crate::devices::Devices;
-use crate::directory::Owner;
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::errors::{ErrorLog, Errors};
@@ -21,16 +19,13 @@ use crate::flights::Flights;
 use crate::gc::{ByHand, Collector, GcRest};
 use crate::group::Group;
 use crate::hold::Held;
-use crate::label::{BootPtr, Label};
 use crate::membership::DeviceSummary;
 use crate::parts::{PARTS_PART, PartCache};
 use crate::policy::{CollectionOptions, Looks};
 use crate::read::Heal;
-use crate::record::SectionPtr;
 use crate::second::{INDEX_DIVISOR, SecondLevel};
 use crate::stats::Counters;
 use crate::suspend::Suspension;
-use crate::totals::{Recent, Totals};
 use crate::trace::Recorder;
 use crate::turns::Turns;
 use crate::txg::{Groups, Tx};
@@ -41,6 +36,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use terrane_device::Counted;
+use terrane_format::block_ptr::BlockPtr;
+use terrane_format::directory::Owner;
+use terrane_format::label::{BootPtr, Label};
+use terrane_format::record::SectionPtr;
+use terrane_format::totals::{Recent, Totals};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 /// The floor above: whoever has dirty blocks when a group syncs.
@@ -82,7 +82,7 @@ pub(crate) struct SyncState {
     /// What the newest uberblock names as oldest whole group.
     pub oldest: Txg,
     /// Zones that were reset since the last record, with the copies of their directory parts.
-    pub resets_done: Vec<(ZoneSeq, Vec<(crate::addr::Addr, u64)>)>,
+    pub resets_done: Vec<(ZoneSeq, Vec<(terrane_format::addr::Addr, u64)>)>,
     pub suspects: Vec<ZoneSeq>,
     /// Copies that lie where another copy does.
     pub shared: VecDeque<Shared>,

@@ -2,12 +2,12 @@
 //!
 //! All of it is a function of the bytes and the properties, and runs on any worker.
 
-use crate::block_ptr::EMBEDDED_BYTES_MAX;
 use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_codec::{
     ChecksumKind, Compression, Compressor, Outcome, ZstdLevel, compute, is_zero, max_stored,
 };
+use terrane_format::block_ptr::EMBEDDED_BYTES_MAX;
 use terrane_wire::Writer;
 
 /// A block of at most so many bytes that was stored in at most so many is tried once more, by this level of zstd, to see whether it fits

@@ -6,14 +6,10 @@
 //!
 //! Invariant: a zone is not reset while a reader is between look-up and completion (`Pin`).
 
-use crate::addr::{Addr, GRANULE};
 use crate::append::Gather;
-use crate::block_ptr::{BlockPtr, Normal};
 use crate::cache::{Found, Key, Packed, Source};
-use crate::directory::{Owner, Part, PartTrailer, SPILL, parse_part, parse_trailer};
 use crate::error::PoolError;
 use crate::pool::Pool;
-use crate::record::{Class, Home, PartCopy};
 use crate::second::SecondLevel;
 use crate::stats::Kind;
 use crate::suspend::Tries;
@@ -23,6 +19,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_codec::{Compression, compute};
 use terrane_device::{AlignedBuf, Device, DeviceError};
+use terrane_format::addr::{Addr, GRANULE};
+use terrane_format::block_ptr::{BlockPtr, Normal};
+use terrane_format::directory::{Owner, Part, PartTrailer, SPILL, parse_part, parse_trailer};
+use terrane_format::record::{Class, Home, PartCopy};
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Keeps a zone from being reset.

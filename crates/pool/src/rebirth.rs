@@ -8,16 +8,16 @@
 //!
 //! The oldest first: they have shown that they do not go by themselves. Of metadata it is enough that one copy moved, and both are written.
 
-use crate::addr::Addr;
-use crate::block_ptr::Normal;
-use crate::directory::Owner;
 use crate::error::PoolError;
 use crate::pool::Pool;
 use crate::prepare::Made;
-use crate::record::Run;
 use crate::txg::Tx;
 use crate::zones::IndexSize;
 use std::sync::Arc;
+use terrane_format::addr::Addr;
+use terrane_format::block_ptr::Normal;
+use terrane_format::directory::Owner;
+use terrane_format::record::Run;
 use terrane_wire::{Txg, ZoneSeq};
 
 /// A block that moved, and whose birthplace is gone.

@@ -20,19 +20,19 @@
 //! the end of a zone looks like a part, and the next batch only overwrites its beginning. On drives with write pointers of their own it
 //! stays whole, and the next batch lies behind it; so no part is believed either that the next one does not name, or one behind it.
 
-use crate::addr::{Addr, GRANULE, granule_bytes, is_possible};
 use crate::devices::Devices;
-use crate::directory::{Entry, Owner, POOL_PART_COPY, Part, PartTrailer, parse_part, parse_trailer};
 use crate::gone::{Born, GoneZone};
 use crate::import::homes;
-use crate::label::{BootPtr, Label};
-use crate::record::{Class, Home, PartCopy, Run};
-use crate::zone_header::{ZONE_MAGIC, ZoneHeader};
 use crate::zones::{Phase, Tables, Zone};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_device::{Device, DeviceError, ZoneState};
+use terrane_format::addr::{Addr, GRANULE, granule_bytes, is_possible};
+use terrane_format::directory::{Entry, Owner, POOL_PART_COPY, Part, PartTrailer, parse_part, parse_trailer};
+use terrane_format::label::{BootPtr, Label};
+use terrane_format::record::{Class, Home, PartCopy, Run};
+use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Where an import takes the zone tables from.

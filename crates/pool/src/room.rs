@@ -12,7 +12,6 @@
 //! Invariant: who frees may dip into what is kept for collection, but nobody into what commits need; and collection begins no victim
 //! that would need the room of those who have joined.
 
-use crate::addr::granule_bytes;
 use crate::append::METADATA_PART;
 use crate::policy::Stock;
 use crate::pool::{Pool, SyncState};
@@ -20,6 +19,7 @@ use crate::turns::SECTIONS_IN_HURRY;
 use crate::txg::Room;
 use crate::zones::{Phase, Tables, Zone};
 use std::sync::atomic::Ordering;
+use terrane_format::addr::granule_bytes;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 /// Bytes that the groups of one victim's time take for themselves, in zones that are large enough for it to matter little.

@@ -13,7 +13,6 @@
 pub mod layout;
 mod membership;
 
-use crate::addr::granule_bytes;
 use crate::cache::{Key, Packed};
 use crate::devices::smallest_capacity;
 use layout::{BATCH_HEAD_MAX, Batch, BatchHead, encode_head, parse_batch};
@@ -22,6 +21,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use terrane_device::{AlignedBuf, Counted, Device, DeviceError, IoCounts, ZoneState};
+use terrane_format::addr::granule_bytes;
 use terrane_wire::meter::Counter;
 use terrane_wire::{NumberMap, ZoneIdx};
 

@@ -5,17 +5,17 @@
 //!
 //! Invariant: no counter decides anything; a pool behaves the same if all of them lie.
 
-use crate::block_ptr::Normal;
 use crate::cache::CacheStats;
-use crate::directory::{Entry, PartTrailer};
 use crate::env::Env;
 use crate::pool::Pool;
-use crate::record::Class;
-use crate::totals::{Spent, Totals, split};
 use crate::zones::Phase;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_device::{Counted, Device, IoCounts};
+use terrane_format::block_ptr::Normal;
+use terrane_format::directory::{Entry, PartTrailer};
+use terrane_format::record::Class;
+use terrane_format::totals::{Spent, Totals, split};
 use terrane_wire::meter::{Counter, Histogram, Times};
 use terrane_wire::{DeviceIdx, ZoneSeq};
 

@@ -21,15 +21,15 @@
 //!
 //! Invariant: what stands between two `g` is one group, whole.
 
-use crate::addr::Addr;
 use crate::policy::{Age, Placement};
 use crate::pool::Pool;
-use crate::record::Free;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
+use terrane_format::addr::Addr;
+use terrane_format::record::Free;
 use terrane_wire::Txg;
 
 /// Lines of many small groups go to the file together.

@@ -13,18 +13,18 @@
 //! Invariant ([`Tables::check`]): runs of a zone are sorted and separate, no run is without live bytes, no physical
 //! zone has two fillings, and no zone is there and gone.
 
-use crate::addr::{Addr, granule_bytes};
 use crate::append::Gather;
 use crate::gone::{Born, Gone, GoneZone};
-use crate::label::BootPtr;
-use crate::record::{
-    Class, Free, Home, Move, PartCopy, Record, Run, Tally, get_home, get_part_copy, get_seq, get_zone_bytes,
-    list, put_home, put_part_copy,
-};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use terrane_format::addr::{Addr, granule_bytes};
+use terrane_format::label::BootPtr;
+use terrane_format::record::{
+    Class, Free, Home, Move, PartCopy, Record, Run, Tally, get_home, get_part_copy, get_seq, get_zone_bytes,
+    list, put_home, put_part_copy,
+};
 use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

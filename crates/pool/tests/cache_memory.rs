@@ -3,7 +3,7 @@
 use cap::Cap;
 use std::alloc::System;
 use std::sync::Arc;
-use terrane_pool::Addr;
+use terrane_format::Addr;
 use terrane_pool::cache::{BlockCache, Found, Key, Packed, Source};
 use terrane_pool::stats::Kind;
 use terrane_wire::{Txg, ZoneSeq};

@@ -10,8 +10,9 @@ use support::joint::Joint;
 use support::{create_on, import_from, options, verify, work};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, DeviceError, DeviceInfo, Fault, SimConfig, SimDevice, ZoneReport, ZoneState};
-use terrane_pool::label::Role;
-use terrane_pool::{CreateOptions, Env, Feature, Owner, Pool, PoolError, SeededEnv};
+use terrane_format::label::Role;
+use terrane_format::{Feature, Owner};
+use terrane_pool::{CreateOptions, Env, Pool, PoolError, SeededEnv};
 use terrane_wire::{Txg, ZoneIdx};
 
 fn named(roles: &[Role]) -> CreateOptions {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use support::{import, options, sim, verify, work};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, SimDevice};
-use terrane_pool::{CreateOptions, Env, Feature, ImportOptions, Pool, PoolError, SeededEnv};
+use terrane_format::Feature;
+use terrane_pool::{CreateOptions, Env, ImportOptions, Pool, PoolError, SeededEnv};
 
 /// A pool of an older version, exported.
 fn old(seed: u64, hardware: bool) -> SimDevice {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use support::joint::Joint;
 use support::{create, create_on, import, import_with, options, sim, verify, work};
 use terrane_device::{Device, Fault, SimDevice};
-use terrane_pool::label::Role;
+use terrane_format::label::Role;
 use terrane_pool::{CreateOptions, ImportOptions, PoolError, SeededEnv};
 use terrane_wire::{DeviceIdx, Txg};
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use support::{create_on, import, sim, verify, work};
 use terrane_device::{Device, DeviceError, DeviceInfo, SimDevice, ZoneReport};
+use terrane_format::granule_bytes;
 use terrane_pool::inspect::Standing;
-use terrane_pool::{CreateOptions, Pool, SeededEnv, granule_bytes};
+use terrane_pool::{CreateOptions, Pool, SeededEnv};
 use terrane_wire::ZoneIdx;
 
 struct Liar {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use support::{options, owner, request};
 use terrane_codec::Compression;
 use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_format::BlockPtr;
 use terrane_pool::{
-    BlockPtr, Client, Cost, CreateOptions, Env, Group, Placement, Pool, PoolError, SeededEnv, Stream, Tx,
-    WriteRequest,
+    Client, Cost, CreateOptions, Env, Group, Placement, Pool, PoolError, SeededEnv, Stream, Tx, WriteRequest,
 };
 use terrane_wire::Txg;
 

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use support::{options, owner, request, sim};
 use terrane_codec::{Compression, Compressor, Outcome, ZstdLevel, max_stored};
 use terrane_device::Device;
-use terrane_pool::block_ptr::Normal;
+use terrane_format::BlockPtr;
+use terrane_format::block_ptr::Normal;
 use terrane_pool::{
-    BlockPtr, Client, Cost, CreateOptions, Group, ImportOptions, Placement, Pool, PoolError, SeededEnv,
-    Stream, Tx, WriteRequest,
+    Client, Cost, CreateOptions, Group, ImportOptions, Placement, Pool, PoolError, SeededEnv, Stream, Tx,
+    WriteRequest,
 };
 use terrane_wire::Txg;
 

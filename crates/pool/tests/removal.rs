@@ -9,7 +9,7 @@ use support::joint::Joint;
 use support::{Toy, create_on, import_from, verify, work};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, ZoneState};
-use terrane_pool::label::{Role, Stay};
+use terrane_format::label::{Role, Stay};
 use terrane_pool::{Cost, CreateOptions, Pool, PoolError, SeededEnv};
 use terrane_wire::{DeviceIdx, ZoneIdx};
 

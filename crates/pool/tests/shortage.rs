@@ -11,12 +11,13 @@ use std::time::Duration;
 use support::{create, empty_toy, fill, import, options, owner, request, sim, verify, verify_with, work};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, Fault, SimConfig, SimDevice, ZoneState};
-use terrane_pool::label::Role;
-use terrane_pool::record::Home;
+use terrane_format::BlockPtr;
+use terrane_format::label::Role;
+use terrane_format::record::Home;
 use terrane_pool::zones::Phase;
 use terrane_pool::{
-    BlockPtr, Client, Cost, CreateOptions, Env, Group, ImportOptions, Placement, Pool, PoolError, SeededEnv,
-    Stream, SystemEnv, Tx,
+    Client, Cost, CreateOptions, Env, Group, ImportOptions, Placement, Pool, PoolError, SeededEnv, Stream,
+    SystemEnv, Tx,
 };
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 

@@ -3,10 +3,10 @@
 
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use terrane_pool::label::BootPtr;
-use terrane_pool::record::{Class, Free, Home, Move, Opened, Record, Run, Tally, Written};
+use terrane_format::label::BootPtr;
+use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Tally, Written};
+use terrane_format::{Addr, BlockPtr, GRANULE, Totals};
 use terrane_pool::zones::{Phase, Tables, section_of};
-use terrane_pool::{Addr, BlockPtr, GRANULE, Totals};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 const CAPACITY: u64 = 256 << 10;

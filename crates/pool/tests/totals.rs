@@ -7,7 +7,8 @@ mod support;
 use std::sync::Arc;
 use support::{create, import, options, sim, verify, work};
 use terrane_device::SimDevice;
-use terrane_pool::{CreateOptions, Env, Feature, Pool, SeededEnv, Spent, Totals};
+use terrane_format::{Feature, Spent, Totals};
+use terrane_pool::{CreateOptions, Env, Pool, SeededEnv};
 
 /// Bytes that the pool's device was given since the import, by the device.
 fn written(pool: &Pool) -> u64 {

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use support::{create, fill, import, options, owner, sim, verify, work};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, Fault, SimDevice};
-use terrane_pool::label::Uberblock;
+use terrane_format::BlockPtr;
+use terrane_format::label::Uberblock;
 use terrane_pool::stats::{Io, Kind};
-use terrane_pool::{BlockPtr, Cost, Env, ImportOptions, Pool, PoolError, SeededEnv};
+use terrane_pool::{Cost, Env, ImportOptions, Pool, PoolError, SeededEnv};
 use terrane_wire::Txg;
 
 #[test]
@@ -212,7 +213,7 @@ fn when_the_newest_group_is_unreadable_import_refuses_and_a_rewind_gives_the_one
 }
 
 /// Rewrites both anchors with a changed label, everything sealed again.
-fn relabel(device: &SimDevice, change: impl Fn(&mut terrane_pool::label::Label)) {
+fn relabel(device: &SimDevice, change: impl Fn(&mut terrane_format::label::Label)) {
     for (anchor, mut label, ubers) in terrane_pool::inspect::anchors(device) {
         change(&mut label);
         let zone = terrane_wire::ZoneIdx(anchor);

@@ -99,7 +99,7 @@ fn a_set_of_an_older_version_is_not_counted() {
     m.fs().sync().unwrap();
     let set = m.fs().dataset().objects().clone();
     assert_eq!(set.account(), None);
-    set.pool().enable(&[terrane_pool::Feature::Accounts]).unwrap();
+    set.pool().enable(&[terrane_format::Feature::Accounts]).unwrap();
     m.fs().put(file, 0, &Rng(7).bytes(4096));
     m.fs().sync().unwrap();
     assert_eq!(set.account(), None, "what was there before nobody counted");

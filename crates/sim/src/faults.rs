@@ -122,7 +122,7 @@ pub fn metadata_rot(seed: u64) -> Result<(), Failure> {
         .pool
         .zones()
         .into_iter()
-        .find(|zone| zone.live > 0 && zone.class == terrane_pool::record::Class::MetaA);
+        .find(|zone| zone.live > 0 && zone.class == terrane_format::record::Class::MetaA);
     let zone = zone.ok_or(Failure("no zone of metadata".into()))?;
     // Blocks of trees only: what the pool itself keeps is not healed by reads.
     let entries = machine.pool.zone_directory(zone.seq).map_err(failed("zone directory"))?;

@@ -94,7 +94,7 @@ impl Image {
         let machine = Machine::import(&self.copy(), 1, true)?;
         let mut used: Vec<(ZoneIdx, u64)> =
             machine.pool.zones().iter().map(|zone| (zone.home.zone, zone.claimed)).collect();
-        for anchor in 0..terrane_pool::label::ANCHORS {
+        for anchor in 0..terrane_format::label::ANCHORS {
             let ubers = terrane_pool::inspect::anchors(&self.device);
             let last = ubers.iter().filter(|(at, ..)| *at == anchor).flat_map(|(.., ubers)| ubers.last());
             used.push((ZoneIdx(anchor), last.map(|(at, _)| at + 4096).max().unwrap_or(4096)));

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 use terrane_device::{Device, Fault, SimDevice};
+use terrane_format::directory::{PART_MAGIC, POOL_SECTION, PartTrailer};
+use terrane_format::record::Class;
+use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_object::{Env, ImportOptions, Owner, SeededEnv};
-use terrane_pool::directory::{PART_MAGIC, POOL_SECTION, PartTrailer};
 use terrane_pool::inspect::{Standing, ZoneView};
-use terrane_pool::record::Class;
-use terrane_pool::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_pool::zones::Phase;
 use terrane_sim::collect::{FILE_BYTES, collected};
 use terrane_sim::crash::{live_on, recover};

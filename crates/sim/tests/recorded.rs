@@ -4,8 +4,8 @@
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
-use terrane_pool::Totals;
-use terrane_pool::totals::Spent;
+use terrane_format::Totals;
+use terrane_format::totals::Spent;
 use terrane_posix::{Fs, WriteFlags};
 use terrane_sim::dice::Dice;
 use terrane_sim::gc::trace::recorded::Recorded;

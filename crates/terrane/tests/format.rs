@@ -8,13 +8,13 @@ mod support;
 
 use std::collections::BTreeMap;
 use support::{files, read, root, short};
+use terrane_format::Place;
+use terrane_format::block_ptr::BlockPtrPhys;
+use terrane_format::directory::PartTrailer;
+use terrane_format::label::{LabelHead, RecordPtrPhys, UberblockPhys};
+use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_object::dnode::{DnodeHead, ObjsetHead};
-use terrane_pool::Place;
-use terrane_pool::block_ptr::BlockPtrPhys;
-use terrane_pool::directory::PartTrailer;
-use terrane_pool::label::{LabelHead, RecordPtrPhys, UberblockPhys};
 use terrane_pool::second::layout::{BatchEntry, BatchHead, CacheHead};
-use terrane_pool::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_wire::Row;
 
 /// Size of the whole, and (offset, size, name, type) of each field.
@@ -134,15 +134,16 @@ fn every_structure_of_the_code_is_on_the_page() {
 /// Numbers that stand in prose, with the constant they must equal.
 #[test]
 fn numbers_of_the_page_are_those_of_the_code() {
+    use terrane_format::{addr, block_ptr, label, record, seal};
     use terrane_object::dnode;
-    use terrane_pool::{addr, block_ptr, create, label, record, seal};
+    use terrane_pool::create;
     let page = read(root().join("FORMAT.md"));
     let magic = |word: u64| format!("`{}`", String::from_utf8(word.to_le_bytes().to_vec()).unwrap());
     for text in [
         magic(label::LABEL_MAGIC),
         magic(label::UBERBLOCK_MAGIC),
         magic(ZONE_MAGIC),
-        magic(terrane_pool::directory::PART_MAGIC),
+        magic(terrane_format::directory::PART_MAGIC),
         magic(record::RECORD_MAGIC),
         magic(dnode::OBJSET_MAGIC),
         format!("A granule is {} bytes", addr::GRANULE),

@@ -20,7 +20,7 @@ mod writer;
 
 pub use corrupt::Corrupt;
 pub use layout::{Field, Row};
-pub use numbers::{NumberHasher, NumberMap, NumberSet};
+pub use numbers::{NumberHasher, NumberMap, NumberSet, mixed};
 pub use reader::{Reader, Truncated};
 pub use units::{BlockNo, DeviceIdx, ObjectId, ObjsetId, Txg, ZoneIdx, ZoneSeq};
 pub use writer::Writer;

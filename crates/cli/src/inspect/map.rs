@@ -7,8 +7,8 @@ use crate::live::Live;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use terrane_device::ZoneState;
+use terrane_format::label::ANCHORS;
 use terrane_pool::inspect::ZoneView;
-use terrane_pool::label::ANCHORS;
 use terrane_pool::zones::Phase;
 
 pub fn zone_map(live: &Live) -> Value {

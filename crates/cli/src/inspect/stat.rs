@@ -12,10 +12,11 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEAD_BYTES};
 use terrane_codec::{Compression, ZstdLevel};
+use terrane_format::block_ptr::Normal;
+use terrane_format::{BlockPtr, Owner};
 use terrane_object::dnode::Dnode;
 use terrane_object::{ObjectId, ObjectSet};
-use terrane_pool::block_ptr::Normal;
-use terrane_pool::{BlockPtr, Owner, PoolError};
+use terrane_pool::PoolError;
 use terrane_posix::{Attr, Errno, mode};
 
 /// Records whose own words are read for the level that made them: a file may have millions.
@@ -239,7 +240,7 @@ impl<'a> Walk<'a> {
     }
 
     fn place(&mut self, normal: &Normal) {
-        let bytes = terrane_pool::granule_bytes(u64::from(normal.psize));
+        let bytes = terrane_format::granule_bytes(u64::from(normal.psize));
         for addr in normal.copies() {
             match self.set.pool().whereabouts(addr, normal.psize) {
                 Ok((seq, home, _)) => {

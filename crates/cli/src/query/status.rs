@@ -8,11 +8,12 @@ use crate::live::Live;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use terrane_device::{Device, ZoneState};
+use terrane_format::label::{Role, Stay};
+use terrane_format::{Spent, Totals};
 use terrane_pool::errors::{DeviceErrors, LossCause};
-use terrane_pool::label::{Role, Stay};
 use terrane_pool::second::CacheDevice;
 use terrane_pool::stats::WaitFor;
-use terrane_pool::{GcRest, Member, Spent, Stats, Suspension, Totals};
+use terrane_pool::{GcRest, Member, Stats, Suspension};
 
 /// Each device of the pool.
 fn device_rows(live: &Live) -> Value {

@@ -11,7 +11,8 @@ use crate::error::ObjectError;
 use crate::objset::{FREE_QUEUE, HEADER, ObjectSet};
 use crate::tree::{children, lookup};
 use std::sync::Arc;
-use terrane_pool::{Addr, BlockPtr, Made, Owner, Tx};
+use terrane_format::{Addr, BlockPtr, Owner};
+use terrane_pool::{Made, Tx};
 use terrane_wire::ObjectId;
 
 /// A block that was found.

@@ -7,7 +7,8 @@ use crate::error::ObjectError;
 use crate::tree::lookup;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_pool::{BlockPtr, Made, Tx};
+use terrane_format::BlockPtr;
+use terrane_pool::{Made, Tx};
 
 /// What the last sync left of a block: where it is, and what it holds.
 pub type StoredBlock = (BlockPtr, Arc<Vec<u8>>);

@@ -83,7 +83,7 @@ mod tests {
     use crate::objects::Objects;
     use terrane_device::sim::Fault;
     use terrane_device::{Device, SimConfig, SimDevice};
-    use terrane_pool::block_ptr::Embedded;
+    use terrane_format::block_ptr::Embedded;
     use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
 
     /// What is below a block of pointers that cannot be read for a moment is freed when it can be, and counts no more meanwhile.

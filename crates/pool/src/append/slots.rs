@@ -4,11 +4,11 @@
 //! empty zone that nothing else takes, so that both copies find room in different zones whatever else was written before.
 
 use super::{ENTRY_BYTES_MAX, Streams};
-use crate::addr::granule_bytes;
 use crate::alloc::ZoneSource;
-use crate::directory::PartEncoder;
 use crate::error::PoolError;
-use crate::record::Class;
+use terrane_format::addr::granule_bytes;
+use terrane_format::directory::PartEncoder;
+use terrane_format::record::Class;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 impl Streams {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::env::{Env, SeededEnv};
-use crate::record::Run;
 use terrane_device::{Fault, SimConfig, SimDevice, ZoneState};
+use terrane_format::record::Run;
 use terrane_wire::ZoneIdx;
 
 /// Zones in order, until there are no more.
@@ -261,14 +261,16 @@ fn the_parts_of_what_was_written_are_at_hand() {
     append(&mut streams, &mut source, 1, 16, None).unwrap();
     drain(&mut streams, &mut source);
     let end = streams.group.written[&ZoneSeq(10)].claimed;
-    let own = streams.write_alone(0, Class::MetaA, Txg(9), crate::directory::POOL_RECORD, &[7; 500]).unwrap();
+    let own = streams
+        .write_alone(0, Class::MetaA, Txg(9), terrane_format::directory::POOL_RECORD, &[7; 500])
+        .unwrap();
     let at_hand = |end: u64| {
         let part = streams.parts().get(ZoneSeq(10), end).unwrap();
         let mut raw = vec![0; 4096];
         device.read(ZoneIdx(10), end - 4096, &mut raw).unwrap();
-        let trailer = crate::directory::parse_trailer(&raw, ZoneSeq(10), end).unwrap();
+        let trailer = terrane_format::directory::parse_trailer(&raw, ZoneSeq(10), end).unwrap();
         let from = raw.len() - (end - trailer.part_start) as usize;
-        let stored = crate::directory::parse_part(1, &trailer, &raw[from..], end).unwrap();
+        let stored = terrane_format::directory::parse_part(1, &trailer, &raw[from..], end).unwrap();
         assert_eq!(
             (&part.entries, part.batch_start, part.previous, part.txg),
             (&stored.entries, stored.batch_start, stored.previous, stored.txg)
@@ -385,7 +387,7 @@ fn room_that_was_made_for_a_record_takes_it() {
             }
             for (slot, class) in slots {
                 let written =
-                    streams.write_alone(slot, class, Txg(9), crate::directory::POOL_RECORD, &record);
+                    streams.write_alone(slot, class, Txg(9), terrane_format::directory::POOL_RECORD, &record);
                 assert!(written.is_ok(), "unit {unit}, {filled}, {kib} KiB: {}", written.unwrap_err());
             }
         }
@@ -410,7 +412,8 @@ fn both_copies_of_a_record_take_as_many_bytes_whatever_their_zones_hold() {
             .into_iter()
             .map(|(slot, class)| {
                 let record = vec![7; bytes];
-                let place = streams.write_alone(slot, class, Txg(9), crate::directory::POOL_RECORD, &record);
+                let place =
+                    streams.write_alone(slot, class, Txg(9), terrane_format::directory::POOL_RECORD, &record);
                 place.unwrap().3
             })
             .collect();
@@ -424,7 +427,7 @@ fn blocks_begin_right_behind_the_header() {
     let (mut streams, _) = streams();
     let mut source = Shelf(vec![10]);
     let first = append(&mut streams, &mut source, 0, 4, None).unwrap();
-    assert_eq!(first.offset, size_of::<crate::zone_header::ZoneHeader>() as u64);
+    assert_eq!(first.offset, size_of::<terrane_format::zone_header::ZoneHeader>() as u64);
 }
 
 #[test]

@@ -6,7 +6,6 @@
 use super::{Batch, IN_FLIGHT};
 use crate::devices::Devices;
 use crate::error::PoolError;
-use crate::record::Home;
 use crate::stats::Counters;
 use flume::{Sender, bounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use terrane_device::Device;
+use terrane_format::record::Home;
 
 /// Batches of as many bytes tell how fast a device is.
 const TELLING_BYTES: u64 = 256 << 10;

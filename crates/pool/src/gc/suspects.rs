@@ -9,8 +9,6 @@
 //! Invariant: a zone that is given back can be emptied, so it is not suspected again for the same reason.
 
 use super::PIECE_NS;
-use crate::addr::granule_bytes;
-use crate::directory::Entry;
 use crate::error::PoolError;
 use crate::group::Group;
 use crate::inspect::Standing;
@@ -18,6 +16,8 @@ use crate::pool::Pool;
 use crate::read::Held;
 use crate::zones::Phase;
 use std::sync::atomic::Ordering;
+use terrane_format::addr::granule_bytes;
+use terrane_format::directory::Entry;
 use terrane_wire::ZoneSeq;
 
 impl Pool {

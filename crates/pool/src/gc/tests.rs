@@ -1,6 +1,6 @@
 use super::*;
-use crate::record::{Class, Home};
 use crate::zones::Zone;
+use terrane_format::record::{Class, Home};
 use terrane_wire::ZoneIdx;
 
 const YIELD: u64 = 1 << 20;

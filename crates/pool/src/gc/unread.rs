@@ -11,12 +11,12 @@
 //! Invariant: a device that can be read again gets all its zones back, without an import.
 
 use super::Collector;
-use crate::directory::PartTrailer;
 use crate::group::Group;
 use crate::pool::{Pool, SyncState};
 use crate::zones::Phase;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
+use terrane_format::directory::PartTrailer;
 use terrane_wire::{DeviceIdx, ZoneSeq};
 
 const SECOND_NS: u64 = 1_000_000_000;

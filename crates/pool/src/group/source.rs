@@ -4,10 +4,10 @@ use crate::alloc::{Allocator, ZoneSource};
 use crate::append::Gather;
 use crate::error::PoolError;
 use crate::pool::Pool;
-use crate::record::{Class, Opened};
 use crate::zones::Zone;
 use std::sync::Arc;
 use terrane_device::{Device, ZoneState};
+use terrane_format::record::{Class, Opened};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 pub(super) struct Source<'a> {

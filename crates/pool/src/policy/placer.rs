@@ -14,8 +14,8 @@
 //! Invariant: the two roles of metadata never share a slot.
 
 use crate::policy::{Age, Heat, Hint, Match, Placement};
-use crate::record::Class;
 use std::ops::Range;
+use terrane_format::record::Class;
 use terrane_wire::Txg;
 
 /// What a data slot takes.

@@ -11,6 +11,8 @@
 //! The table is bounded and takes no memory before it is used. A key that finds its few places taken pushes out the one that has
 //! told the least.
 
+use terrane_wire::mixed;
+
 /// Keys remembered at most: 1.5 MiB.
 const KEYS_MAX: usize = 64 << 10;
 /// Places a key may lie in.
@@ -48,14 +50,6 @@ impl SiblingKey {
         // 0 marks a free place.
         SiblingKey { here: mixed(anywhere ^ mixed(directory)).max(1), anywhere: anywhere.max(1) }
     }
-}
-
-/// One step of SplitMix64 (Steele, Lea, Flood 2014).
-pub(crate) fn mixed(number: u64) -> u64 {
-    let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// What follows the last point, if it looks like a suffix and not like a number.

@@ -1,11 +1,11 @@
 //! What lies on a cache device: its head, and batches with their tables of contents. FORMAT.md section 10.
 
-use crate::addr::{Addr, GRANULE, granule_bytes};
-use crate::block_ptr::BLOCK_BYTES_MAX;
 use crate::cache::Key;
-use crate::seal::{Seed, seal};
 use crate::second::Spot;
 use terrane_device::DeviceInfo;
+use terrane_format::addr::{Addr, GRANULE, granule_bytes};
+use terrane_format::block_ptr::BLOCK_BYTES_MAX;
+use terrane_format::seal::{Seed, seal};
 use terrane_wire::{Reader, Txg, Writer, ZoneIdx, layout};
 
 pub const CACHE_MAGIC: u64 = u64::from_le_bytes(*b"TERRCACH");

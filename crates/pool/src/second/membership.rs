@@ -6,14 +6,14 @@
 use crate::create::fresh_id;
 use crate::devices::smallest_capacity;
 use crate::error::PoolError;
-use crate::features::Feature;
-use crate::label::{CACHES_MAX, CacheRow};
 use crate::pool::Pool;
 use crate::second::layout::CacheHead;
 use crate::second::{FEED_RATE, HEAD_ZONES, SecondLevel, SecondStats};
 use std::sync::Arc;
 use std::time::Duration;
 use terrane_device::{AlignedBuf, Device, DeviceError};
+use terrane_format::features::Feature;
+use terrane_format::label::{CACHES_MAX, CacheRow};
 use terrane_wire::ZoneIdx;
 
 /// A cache device as the label has it, and what it does if it is there.

@@ -1,10 +1,10 @@
 use super::layout::CacheHead;
 use super::*;
-use crate::addr::Addr;
 use crate::pool::Pool;
 use crate::{CreateOptions, ImportOptions, SeededEnv};
 use proptest::prelude::*;
 use terrane_device::{SimConfig, SimDevice};
+use terrane_format::addr::Addr;
 use terrane_wire::{Txg, ZoneSeq};
 
 fn key(n: u64) -> Key {

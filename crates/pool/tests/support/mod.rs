@@ -8,9 +8,10 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_format::{BlockPtr, Owner};
 use terrane_pool::{
-    BlockPtr, Client, Cost, CreateOptions, Env, Group, ImportOptions, Owner, Placement, Pool, PoolError,
-    SeededEnv, Stream, WriteRequest,
+    Client, Cost, CreateOptions, Env, Group, ImportOptions, Placement, Pool, PoolError, SeededEnv, Stream,
+    WriteRequest,
 };
 use terrane_wire::Txg;
 
@@ -204,7 +205,7 @@ pub fn verify_with(pool: &Arc<Pool>, toy: &Toy, others: u64) {
     assert_eq!(pool.check_tables(), vec![]);
     assert_eq!(pool.errors().findings, Vec::<String>::new());
     let boot: u64 =
-        pool.bootstrap_blocks().iter().map(|(_, len)| terrane_pool::granule_bytes(u64::from(*len))).sum();
+        pool.bootstrap_blocks().iter().map(|(_, len)| terrane_format::granule_bytes(u64::from(*len))).sum();
     assert_eq!(pool.status().live_bytes, live + boot, "live = reachable + bootstrap {boot}");
 }
 

@@ -7,12 +7,12 @@
 use super::Setting;
 use crate::dice::Dice;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use terrane_pool::block_ptr::Hole;
-use terrane_pool::label::BootPtr;
+use terrane_format::block_ptr::Hole;
+use terrane_format::label::BootPtr;
+use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Written};
+use terrane_format::{Addr, BlockPtr, GRANULE};
 use terrane_pool::policy::{Age, Candidates, Choice, Clock, Heat, Layout, Lives, Placement, Placer, Stock};
-use terrane_pool::record::{Class, Free, Home, Move, Opened, Record, Run, Written};
 use terrane_pool::zones::{Phase, Tables, Zone};
-use terrane_pool::{Addr, BlockPtr, GRANULE};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 const UNIT: u64 = 4096;

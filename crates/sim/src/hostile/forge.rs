@@ -8,11 +8,11 @@ use crate::machine::Machine;
 use crate::{Failure, failed};
 use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
 use terrane_device::{Device, SimDevice};
-use terrane_pool::Place;
-use terrane_pool::directory::{PartTrailer, parse_trailer};
-use terrane_pool::label::{BootPtr, Label, Uberblock};
-use terrane_pool::record::Record;
-use terrane_pool::seal::{Seed, seal};
+use terrane_format::Place;
+use terrane_format::directory::{PartTrailer, parse_trailer};
+use terrane_format::label::{BootPtr, Label, Uberblock};
+use terrane_format::record::Record;
+use terrane_format::seal::{Seed, seal};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// The newest uberblock, and where it is.

@@ -35,9 +35,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use terrane::{Cred, Dataset, Fs, Ino, WriteFlags};
 use terrane_device::Device;
+use terrane_format::record::Class;
 use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
 use terrane_pool::Stats;
-use terrane_pool::record::Class;
 use terrane_pool::zones::Phase;
 
 #[global_allocator]

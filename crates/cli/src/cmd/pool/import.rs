@@ -22,8 +22,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrane_device::{Backing, Device, OpenMode, PathKind};
-use terrane_pool::Feature;
-use terrane_pool::label::Label;
+use terrane_format::Feature;
+use terrane_format::label::Label;
 use terrane_wire::Txg;
 
 pub const HELP: &str = "\

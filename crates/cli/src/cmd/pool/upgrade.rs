@@ -8,8 +8,8 @@ use crate::registry::Registry;
 use crate::table::{Listing, Shape, count, text};
 use clap::Args;
 use serde_json::{Value, json};
-use terrane_pool::FEATURES;
-use terrane_pool::label::FORMAT_VERSION;
+use terrane_format::FEATURES;
+use terrane_format::label::FORMAT_VERSION;
 
 pub const HELP: &str = "\
 Without a pool it shows all that are known and changes nothing. An upgraded pool has every feature that new pools have, and versions

@@ -13,9 +13,8 @@ use crate::addr::{Addr, GRANULE, ZONE_BYTES_MAX};
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use crate::directory::Entry;
 use crate::label::{BootPtr, RecordPtrPhys};
-use crate::policy::siblings::mixed;
 use crate::totals::Totals;
-use terrane_wire::{Corrupt, DeviceIdx, Field, Reader, Truncated, Txg, Writer, ZoneIdx, ZoneSeq};
+use terrane_wire::{Corrupt, DeviceIdx, Field, Reader, Truncated, Txg, Writer, ZoneIdx, ZoneSeq, mixed};
 
 pub const RECORD_MAGIC: u64 = u64::from_le_bytes(*b"TERRRECD");
 
@@ -43,7 +42,7 @@ impl Class {
     }
 
     /// Its place in [`Class::ALL`].
-    pub(crate) fn index(self) -> usize {
+    pub fn index(self) -> usize {
         self as usize - 1
     }
 
@@ -173,7 +172,7 @@ pub struct Move {
 
 /// The runs of moved blocks in one part. A run ends where another birth zone begins, the order of birth breaks, or
 /// something between two blocks lives elsewhere.
-pub(crate) fn runs_of(dest: ZoneSeq, part_end: u64, entries: &[Entry], joins: &[bool]) -> Vec<Move> {
+pub fn runs_of(dest: ZoneSeq, part_end: u64, entries: &[Entry], joins: &[bool]) -> Vec<Move> {
     let mut moves: Vec<Move> = Vec::new();
     for (entry, joins) in entries.iter().zip(joins).filter(|(entry, _)| entry.is_moved(dest)) {
         let (birth, granule) = (entry.identity.seq(), entry.identity.granule());

@@ -15,10 +15,10 @@ pub const GRANULE: u64 = 16;
 pub const OFFSET_BITS: u32 = 28;
 /// The largest zone that 28 bits of granules can address, in bytes.
 pub const ZONE_BYTES_MAX: u64 = GRANULE << OFFSET_BITS;
-pub(crate) const SEQ_MAX: u64 = (1 << (64 - OFFSET_BITS)) - 1;
+pub const SEQ_MAX: u64 = (1 << (64 - OFFSET_BITS)) - 1;
 
 /// Whether a zone that was written can be called so. The last number is never given, so that of each there is one behind it.
-pub(crate) fn is_possible(seq: ZoneSeq) -> bool {
+pub fn is_possible(seq: ZoneSeq) -> bool {
     (1..SEQ_MAX).contains(&seq.0)
 }
 
@@ -53,7 +53,7 @@ impl Addr {
     }
 
     /// Whether a block of that stored size can have been born there.
-    pub(crate) fn can_hold(self, psize: u32) -> bool {
+    pub fn can_hold(self, psize: u32) -> bool {
         is_possible(self.seq()) && self.offset() + granule_bytes(u64::from(psize)) <= ZONE_BYTES_MAX
     }
 

@@ -13,7 +13,6 @@ use crate::addr::{GRANULE, Place, ZONE_BYTES_MAX};
 use crate::block_ptr::BLOCK_BYTES_MAX;
 use crate::features::Feature;
 use crate::seal::{Seed, seal};
-use terrane_device::DeviceInfo;
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Truncated, Txg, Writer, layout};
 
 pub const LABEL_MAGIC: u64 = u64::from_le_bytes(*b"TERRLABL");
@@ -110,6 +109,8 @@ const MAX_BLOCK_MIN: u32 = 256 << 10;
 
 /// The most devices a pool ever had, those that were removed included.
 pub const DEVICES_MAX: usize = 64;
+/// Bytes of a pool's name.
+pub const POOL_NAME_BYTES_MAX: usize = 255;
 /// A device's name in the label takes no more.
 const DEVICE_NAME_BYTES_MAX: usize = 128;
 /// The most cache devices of a pool.
@@ -219,10 +220,20 @@ pub struct DeviceRow {
     pub name: String,
 }
 
+/// How a device is cut into zones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// In bytes.
+    pub zone_size: u64,
+    pub zone_count: u32,
+    /// In bytes.
+    pub write_unit: u32,
+}
+
 impl DeviceRow {
     /// The row of a device that joins under a fresh id.
-    pub(crate) fn of(device: u64, info: &DeviceInfo, role: Role) -> DeviceRow {
-        let (zone_size, zone_count, write_unit) = (info.zone_size, info.zone_count, info.write_unit);
+    pub fn of(device: u64, geometry: Geometry, role: Role) -> DeviceRow {
+        let Geometry { zone_size, zone_count, write_unit } = geometry;
         DeviceRow { device, zone_size, zone_count, write_unit, role, stay: Stay::Normal, name: String::new() }
     }
 
@@ -232,7 +243,7 @@ impl DeviceRow {
     }
 
     /// Remembers the device's name.
-    pub(crate) fn call(&mut self, name: &str) {
+    pub fn call(&mut self, name: &str) {
         self.name = end_of_name(name);
     }
 
@@ -261,7 +272,7 @@ pub struct CacheRow {
 }
 
 impl CacheRow {
-    pub(crate) fn call(&mut self, name: &str) {
+    pub fn call(&mut self, name: &str) {
         self.name = end_of_name(name);
     }
 }
@@ -290,6 +301,15 @@ pub struct Label {
     pub caches: Vec<CacheRow>,
 }
 
+/// A name that can stand in a path and on a command line.
+pub fn is_pool_name(name: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
+    let length = 1..=POOL_NAME_BYTES_MAX;
+    length.contains(&name.len())
+        && name.chars().all(fits)
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+}
+
 fn label_seed(pool: u64, device: u64, anchor: u32, turn: u64) -> Seed {
     Seed { pool, life: device, offset: u64::from(anchor), incarnation: turn }
 }
@@ -307,12 +327,12 @@ impl Label {
     }
 
     /// Whether a device is for metadata alone.
-    pub(crate) fn has_special(&self) -> bool {
+    pub fn has_special(&self) -> bool {
         self.members().any(|(_, row)| row.role == Role::Special)
     }
 
     /// Bytes of all zones that hold blocks or could.
-    pub(crate) fn block_bytes(&self) -> u64 {
+    pub fn block_bytes(&self) -> u64 {
         let bytes = |row: &DeviceRow| u64::from(row.block_zones()).saturating_mul(row.zone_size);
         self.members().map(|(_, row)| bytes(row)).fold(0, u64::saturating_add)
     }
@@ -322,7 +342,7 @@ impl Label {
     }
 
     /// The same label as a device carries it, in an anchor's filling of this turn.
-    pub(crate) fn carried_by(&self, row: &DeviceRow, turn: u64) -> Label {
+    pub fn carried_by(&self, row: &DeviceRow, turn: u64) -> Label {
         Label {
             device: row.device,
             zone_size: row.zone_size,
@@ -452,7 +472,7 @@ impl Label {
             ));
         }
         let Body { name, features, devices, caches } = parse_body(body, at)?;
-        if !crate::import::is_name(&name) {
+        if !is_pool_name(&name) {
             return Err(Corrupt::new(
                 at,
                 "pool name",
@@ -638,7 +658,7 @@ impl Uberblock {
     }
 
     /// The turn that a slot says it was written in, if it looks like one: nothing is verified.
-    pub(crate) fn turn_of(raw: &[u8]) -> Option<u64> {
+    pub fn turn_of(raw: &[u8]) -> Option<u64> {
         let phys = UberblockPhys::decode(raw)?;
         (phys.magic == UBERBLOCK_MAGIC).then_some(phys.turn)
     }

@@ -70,7 +70,7 @@ impl Spent {
 pub type SpentBytes = [u64; Spent::ALL.len()];
 
 /// Splits a batch of `batch_bytes` in the zone `seq`, whose directory part has `entries`, written in `entry_bytes` with the trailer.
-pub(crate) fn split(seq: ZoneSeq, batch_bytes: u64, entries: &[Entry], entry_bytes: u64) -> SpentBytes {
+pub fn split(seq: ZoneSeq, batch_bytes: u64, entries: &[Entry], entry_bytes: u64) -> SpentBytes {
     let mut split = SpentBytes::default();
     for entry in entries {
         split[Spent::of(entry, seq) as usize] += u64::from(entry.psize);
@@ -133,7 +133,7 @@ impl Totals {
     }
 
     /// What a commit record could not count: itself, and the uberblocks of `slot` bytes that name it.
-    pub(crate) fn of_commit(record: &BootPtr, slot: u64, clean: bool) -> Totals {
+    pub fn of_commit(record: &BootPtr, slot: u64, clean: bool) -> Totals {
         let copies = record.copies().count() as u64;
         let mut totals = Totals::default();
         totals.spent[Spent::Metadata as usize] = copies * u64::from(record.len);
@@ -168,16 +168,16 @@ impl Totals {
     }
 
     /// The entries of their item; none: there is nothing to tell.
-    pub(crate) fn entries(&self) -> Vec<u64> {
+    pub fn entries(&self) -> Vec<u64> {
         if *self == Totals::default() { Vec::new() } else { self.words().to_vec() }
     }
 
-    pub(crate) fn put_entry(out: &mut Writer, word: &u64) {
+    pub fn put_entry(out: &mut Writer, word: &u64) {
         out.varint(*word);
     }
 
     /// Later versions may have more to tell: it is passed over, and what an earlier one did not tell is 0.
-    pub(crate) fn get(raw: &mut Reader<'_>) -> Result<Totals, Truncated> {
+    pub fn get(raw: &mut Reader<'_>) -> Result<Totals, Truncated> {
         let bad = Truncated { offset: raw.offset(), needed: 0 };
         let told = crate::record::list(raw, |raw| raw.varint())?;
         if told.iter().any(|word| word >> WORD_BITS != 0) {

@@ -1,0 +1,25 @@
+//! Every structure that a pool writes, as bytes, and back: [FORMAT.md](../../../FORMAT.md) in code.
+//!
+//! [`addr`] and [`block_ptr`] name blocks, [`seal`] sums structures that nobody points at, [`label`] begins an anchor and holds its
+//! uberblocks, [`features`] says what a pool may hold, [`zone_header`] and [`directory`] are what zones tell of themselves, [`record`] is what
+//! a commit changes in the tables, and [`totals`] what the pool has done since it was made.
+//!
+//! Nothing here reads or writes a device, or decides anything.
+//!
+//! Invariant: what a parser gets may be any bytes. It never panics, and allocates no more than the bytes can justify.
+
+pub mod addr;
+pub mod block_ptr;
+pub mod directory;
+pub mod features;
+pub mod label;
+pub mod record;
+pub mod seal;
+pub mod totals;
+pub mod zone_header;
+
+pub use addr::{Addr, GRANULE, Place, granule_bytes};
+pub use block_ptr::BlockPtr;
+pub use directory::Owner;
+pub use features::{FEATURES, Feature};
+pub use totals::{Spent, Totals};
