@@ -7,9 +7,8 @@
 
 use terrane_pool::cache::Key;
 use terrane_pool::device::{Device as _, DeviceInfo, SimConfig, SimDevice};
-use terrane_format::label::{
-    BootPtr, CacheRow, DeviceRow, FORMAT_VERSION, Features, LABEL_BYTES, LABEL_MAGIC, Label, Role, Stay,
-};
+use terrane_format::boot_ptr::BootPtr;
+use terrane_format::label::{CacheRow, DeviceRow, FORMAT_VERSION, Features, LABEL_BYTES, LABEL_MAGIC, Label, Role, Stay};
 use terrane_format::record::{Class, Free, Home, Move, Opened, RECORD_MAGIC, Record, Run, Written};
 use terrane_format::seal::{Seed, seal};
 use terrane_pool::second::layout::{BATCH_MAGIC, BatchEntry, BatchHead, encode_head, parse_batch};

@@ -113,6 +113,12 @@ impl Place {
     }
 }
 
+impl Default for Place {
+    fn default() -> Self {
+        Place::new(DeviceIdx(0), ZoneIdx(0), 0, ZoneSeq(0))
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "device {} zone {} granule {}", self.device, self.zone, self.offset / GRANULE)

@@ -1,4 +1,4 @@
-//! Labels and uberblocks: how a pool is found and where its newest group begins.
+//! Labels: how a pool is found.
 //!
 //! Nothing is ever written in place, the root included. Zones 0 and 1 of each device are its *anchor zones*. The anchor in use
 //! begins with the *label* (who the pool is, which devices and features it has), then uberblocks are appended, one for each
@@ -9,14 +9,14 @@
 //!
 //! Invariant: at every moment one anchor holds a valid label and the newest committed uberblock.
 
-use crate::addr::{GRANULE, Place, ZONE_BYTES_MAX};
+use crate::addr::ZONE_BYTES_MAX;
 use crate::block_ptr::BLOCK_BYTES_MAX;
 use crate::features::Feature;
 use crate::seal::{Seed, seal};
-use terrane_wire::{Corrupt, DeviceIdx, Reader, Truncated, Txg, Writer, layout};
+use crate::uberblock::{COUNTER_MAX, UBERBLOCK_COPIES};
+use terrane_wire::{Corrupt, DeviceIdx, Reader, Truncated, Writer, layout};
 
 pub const LABEL_MAGIC: u64 = u64::from_le_bytes(*b"TERRLABL");
-pub const UBERBLOCK_MAGIC: u64 = u64::from_le_bytes(*b"TERRUBER");
 /// Version of the frame of label and uberblock; what is inside is versioned by features.
 pub const FORMAT_VERSION: u32 = 1;
 /// Anchor zones of each device.
@@ -64,46 +64,6 @@ layout! {
     }
 }
 
-layout! {
-    /// One copy of an uberblock; a commit appends two. `FORMAT.md` section "Uberblocks".
-    UberblockPhys, 256 bytes {
-        0   magic: u64,
-        8   version: u32,
-        12  flags: u32,
-        16  pool: u64,
-        24  generation: u64,
-        32  turn: u64,
-        40  incarnation: u64,
-        48  txg: Txg,
-        /// The oldest group that is still whole; nothing older is ever imported.
-        56  oldest: Txg,
-        64  time_ns: u64,
-        /// Sequence numbers below this one may be in use.
-        72  lease_seq: u64,
-        /// Group numbers below this one may be in use.
-        80  lease_txg: u64,
-        88  record: RecordPtrPhys,
-        /// The machine that wrote it; 0: nobody knows.
-        200 host: u64,
-        208 reserved: [u64; 4],
-        240 seal: [u8; 16],
-    }
-}
-
-layout! {
-    /// Where a bootstrap block lies, twice, and what it must be.
-    RecordPtrPhys, 112 bytes {
-        0   places: [Place; 2],
-        64  checksum: [u8; 32],
-        96  len: u32,
-        /// Bytes of the batch in the zone, with directory part and padding.
-        100 padded: u32,
-        104 reserved: u64,
-    }
-}
-
-/// Numbers that only count up stay far below the end of 64 bits; one that does not is a lie.
-const COUNTER_MAX: u64 = 1 << 62;
 /// The smallest `max_block` that a zone of the smallest size gives, in bytes.
 const MAX_BLOCK_MIN: u32 = 256 << 10;
 
@@ -122,61 +82,6 @@ const FEATURE_BYTES_MAX: usize = 3 << 10;
 const _: () =
     assert!(((DEVICES_MAX + CACHES_MAX) * (28 + DEVICE_NAME_BYTES_MAX)) as u64 <= LABEL_BYTES * 3 / 4);
 const _: () = assert!((LabelHead::SIZE + 258 + FEATURE_BYTES_MAX + 512) as u64 <= LABEL_BYTES / 4);
-
-/// Set when the pool was exported: nothing was written after this uberblock.
-pub const UBERBLOCK_CLEAN: u32 = 1;
-
-impl Default for Place {
-    fn default() -> Self {
-        use terrane_wire::{DeviceIdx, ZoneIdx, ZoneSeq};
-        Place::new(DeviceIdx(0), ZoneIdx(0), 0, ZoneSeq(0))
-    }
-}
-
-/// Copies of an uberblock in one write.
-pub const UBERBLOCK_COPIES: usize = 2;
-
-/// Names a bootstrap block by place.
-pub type BootPtr = RecordPtrPhys;
-
-impl RecordPtrPhys {
-    pub const NONE: RecordPtrPhys =
-        RecordPtrPhys { places: [NO_PLACE; 2], checksum: [0; 32], len: 0, padded: 0, reserved: 0 };
-
-    pub fn is_none(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Judges a stored pointer to a bootstrap block: only then may places become addresses.
-    pub fn judge(&self, at: &dyn std::fmt::Display) -> Result<(), Corrupt> {
-        let fits = |place: &Place| {
-            place.seq.0 >> 36 == 0 && place.offset.is_multiple_of(GRANULE) && place.offset < ZONE_BYTES_MAX
-        };
-        if self.places.iter().all(fits) && self.len <= BLOCK_BYTES_MAX && self.padded <= BLOCK_BYTES_MAX * 2 {
-            return Ok(());
-        }
-        Err(Corrupt::new(
-            at,
-            "pointer to a bootstrap block",
-            "places and sizes in range",
-            format_args!("{:?}", self.places),
-        ))
-    }
-
-    /// Copies there are; a pool of very few zones may have both in one.
-    pub fn copies(&self) -> impl Iterator<Item = Place> + '_ {
-        self.places.iter().copied().filter(|place| place.seq.0 != 0)
-    }
-}
-
-const NO_PLACE: Place = Place {
-    device: terrane_wire::DeviceIdx(0),
-    reserved: 0,
-    zone: terrane_wire::ZoneIdx(0),
-    offset: 0,
-    seq: terrane_wire::ZoneSeq(0),
-    reserved2: 0,
-};
 
 /// Features by name, in three lists: what an older Terrane may do with the pool when it does not know one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -607,91 +512,6 @@ fn parse_body(body: &[u8], at: &str) -> Result<Body, Corrupt> {
         return Err(Corrupt::new(at, "bytes of a device's name", expected, long.len()));
     }
     Ok(Body { name, features, devices, caches })
-}
-
-/// The root of one committed group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Uberblock {
-    pub clean: bool,
-    pub generation: u64,
-    pub turn: u64,
-    pub incarnation: u64,
-    pub txg: Txg,
-    pub oldest: Txg,
-    pub time_ns: u64,
-    pub lease_seq: u64,
-    pub lease_txg: u64,
-    pub record: BootPtr,
-    /// The machine that wrote it; 0: nobody knows.
-    pub host: u64,
-}
-
-impl Uberblock {
-    /// Two slots of `slot` bytes, to be written at `offset` of the anchor in one write.
-    pub fn encode(&self, label: &Label, anchor: u32, offset: u64, slot: usize) -> Vec<u8> {
-        let mut raw = Vec::with_capacity(slot * UBERBLOCK_COPIES);
-        for copy in 0..UBERBLOCK_COPIES as u64 {
-            let mut phys = UberblockPhys {
-                magic: UBERBLOCK_MAGIC,
-                version: FORMAT_VERSION,
-                flags: if self.clean { UBERBLOCK_CLEAN } else { 0 },
-                pool: label.pool,
-                generation: self.generation,
-                turn: self.turn,
-                incarnation: self.incarnation,
-                txg: self.txg,
-                oldest: self.oldest,
-                time_ns: self.time_ns,
-                lease_seq: self.lease_seq,
-                lease_txg: self.lease_txg,
-                record: self.record,
-                host: self.host,
-                reserved: [0; 4],
-                seal: [0; 16],
-            };
-            let at = offset + copy * slot as u64;
-            phys.seal = seal(uber_seed(label, anchor, at), &[&phys.encode()[..UberblockPhys::SIZE - 16]]);
-            raw.extend_from_slice(&phys.encode());
-            raw.resize((copy as usize + 1) * slot, 0);
-        }
-        raw
-    }
-
-    /// The turn that a slot says it was written in, if it looks like one: nothing is verified.
-    pub fn turn_of(raw: &[u8]) -> Option<u64> {
-        let phys = UberblockPhys::decode(raw)?;
-        (phys.magic == UBERBLOCK_MAGIC).then_some(phys.turn)
-    }
-
-    /// The uberblock in the slot at `offset` of an anchor, if one of this label's turn is there, whole.
-    pub fn parse(raw: &[u8], label: &Label, anchor: u32, offset: u64) -> Option<Uberblock> {
-        let phys = UberblockPhys::decode(raw)?;
-        let sealed = raw.get(..UberblockPhys::SIZE - 16)?;
-        let ours = phys.magic == UBERBLOCK_MAGIC
-            && phys.version == FORMAT_VERSION
-            && phys.pool == label.pool
-            && phys.turn == label.turn
-            && phys.txg.0.max(phys.incarnation).max(phys.lease_txg) < COUNTER_MAX
-            && phys.lease_seq >> 36 == 0
-            && phys.seal == seal(uber_seed(label, anchor, offset), &[sealed]);
-        ours.then_some(Uberblock {
-            clean: phys.flags & UBERBLOCK_CLEAN != 0,
-            generation: phys.generation,
-            turn: phys.turn,
-            incarnation: phys.incarnation,
-            txg: phys.txg,
-            oldest: phys.oldest,
-            time_ns: phys.time_ns,
-            lease_seq: phys.lease_seq,
-            lease_txg: phys.lease_txg,
-            record: phys.record,
-            host: phys.host,
-        })
-    }
-}
-
-fn uber_seed(label: &Label, anchor: u32, offset: u64) -> Seed {
-    Seed { pool: label.pool, life: label.device << 1 | u64::from(anchor), offset, incarnation: label.turn }
 }
 
 #[cfg(test)]

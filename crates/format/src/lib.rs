@@ -1,8 +1,9 @@
 //! Every structure that a pool writes, as bytes, and back: [FORMAT.md](../../../FORMAT.md) in code.
 //!
-//! [`addr`] and [`block_ptr`] name blocks, [`seal`] sums structures that nobody points at, [`label`] begins an anchor and holds its
-//! uberblocks, [`features`] says what a pool may hold, [`zone_header`] and [`directory`] are what zones tell of themselves, [`record`] is what
-//! a commit changes in the tables, and [`totals`] what the pool has done since it was made.
+//! [`addr`] and [`block_ptr`] name blocks, [`seal`] sums structures that nobody points at, [`label`] begins an anchor, in which
+//! [`uberblock`]s follow and name the newest group by a [`boot_ptr`], [`features`] says what a pool may hold, [`zone_header`] and
+//! [`directory`] are what zones tell of themselves, [`record`] is what a commit changes in the tables, and [`totals`] what the pool
+//! has done since it was made.
 //!
 //! Nothing here reads or writes a device, or decides anything.
 //!
@@ -10,12 +11,14 @@
 
 pub mod addr;
 pub mod block_ptr;
+pub mod boot_ptr;
 pub mod directory;
 pub mod features;
 pub mod label;
 pub mod record;
 pub mod seal;
 pub mod totals;
+pub mod uberblock;
 pub mod zone_header;
 
 pub use addr::{Addr, GRANULE, Place, granule_bytes};

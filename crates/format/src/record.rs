@@ -11,8 +11,8 @@
 
 use crate::addr::{Addr, GRANULE, ZONE_BYTES_MAX};
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
+use crate::boot_ptr::BootPtr;
 use crate::directory::Entry;
-use crate::label::{BootPtr, RecordPtrPhys};
 use crate::totals::Totals;
 use terrane_wire::{Corrupt, DeviceIdx, Field, Reader, Truncated, Txg, Writer, ZoneIdx, ZoneSeq, mixed};
 
@@ -333,8 +333,7 @@ impl Record {
                 format_args!("{:#x}", head[0]),
             ));
         }
-        let previous = RecordPtrPhys::decode(raw.bytes(RecordPtrPhys::SIZE).map_err(truncated)?)
-            .unwrap_or(BootPtr::NONE);
+        let previous = BootPtr::decode(raw.bytes(BootPtr::SIZE).map_err(truncated)?).unwrap_or(BootPtr::NONE);
         previous.judge(&at)?;
         let root = BlockPtr::parse(raw.bytes(BlockPtr::SIZE).map_err(truncated)?, &at)?;
         let mut record = Record {
@@ -404,14 +403,13 @@ impl Record {
             TAG_DELTAS => self.deltas = list(raw, |raw| Ok((get_seq(raw)?, raw.varint_signed()?)))?,
             TAG_FREES => self.frees = list(raw, get_frees)?.into_iter().flatten().collect(),
             TAG_DEAD_LOG => {
-                self.dead_log = list(raw, |raw| {
-                    Ok(RecordPtrPhys::decode(raw.bytes(RecordPtrPhys::SIZE)?).unwrap_or(BootPtr::NONE))
-                })?
+                self.dead_log =
+                    list(raw, |raw| Ok(BootPtr::decode(raw.bytes(BootPtr::SIZE)?).unwrap_or(BootPtr::NONE)))?
             }
             TAG_SECTIONS => {
                 self.sections = list(raw, |raw| {
                     let (section, stamp) = (raw.u32()?, Txg(raw.u64()?));
-                    let ptr = RecordPtrPhys::decode(raw.bytes(RecordPtrPhys::SIZE)?).unwrap_or(BootPtr::NONE);
+                    let ptr = BootPtr::decode(raw.bytes(BootPtr::SIZE)?).unwrap_or(BootPtr::NONE);
                     Ok(SectionPtr { section, stamp, ptr })
                 })?
             }

@@ -7,8 +7,8 @@
 //!
 //! Invariant: nothing is decided by these numbers; a pool behaves the same if all of them lie. That is why sums saturate.
 
+use crate::boot_ptr::BootPtr;
 use crate::directory::{Entry, Owner, POOL_PART_COPY};
-use crate::label::BootPtr;
 use std::collections::VecDeque;
 use terrane_wire::{Reader, Truncated, Writer, ZoneSeq};
 

@@ -19,10 +19,11 @@ use crate::pool::{Pool, SyncState};
 use std::cmp::Reverse;
 use std::sync::Arc;
 use terrane_device::{Device, DeviceError, DeviceKind, ZoneState};
+use terrane_format::boot_ptr::BootPtr;
 use terrane_format::label::{
-    ANCHOR_BYTES_MAX, ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, UBERBLOCK_COPIES, Uberblock,
-    WRITE_UNIT_MAX, labels_end, second_label,
+    ANCHOR_BYTES_MAX, ANCHORS, DeviceRow, LABEL_BYTES, Label, WRITE_UNIT_MAX, labels_end, second_label,
 };
+use terrane_format::uberblock::{UBERBLOCK_COPIES, Uberblock};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// An uberblock begins on a multiple of this, in bytes.

@@ -42,11 +42,11 @@ use terrane_device::{Device, DeviceKind, ZoneState};
 use terrane_format::Feature;
 use terrane_format::addr::Place;
 use terrane_format::block_ptr::BLOCK_BYTES_MAX;
-use terrane_format::label::{
-    ANCHORS, BootPtr, DeviceRow, LABEL_BYTES, Label, Role, Stay, Uberblock, is_pool_name, second_label,
-};
+use terrane_format::boot_ptr::BootPtr;
+use terrane_format::label::{ANCHORS, DeviceRow, LABEL_BYTES, Label, Role, Stay, is_pool_name, second_label};
 use terrane_format::record::{Free, Home, Record, SectionPtr, get_frees};
 use terrane_format::totals::{Recent, Totals};
+use terrane_format::uberblock::Uberblock;
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx, ZoneSeq};
 
 #[derive(Clone, Debug)]

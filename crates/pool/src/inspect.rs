@@ -13,8 +13,9 @@ use terrane_device::{Counted, Device, ZoneState};
 use terrane_format::addr::Addr;
 use terrane_format::block_ptr::Normal;
 use terrane_format::directory::Entry;
-use terrane_format::label::{ANCHORS, Label, Uberblock};
+use terrane_format::label::{ANCHORS, Label};
 use terrane_format::record::{Class, Home, Run};
+use terrane_format::uberblock::Uberblock;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// A zone's row, for people.

@@ -11,7 +11,7 @@ use crate::group::Group;
 use crate::zones::{Findings, Tables};
 use std::collections::{BTreeMap, BTreeSet};
 use terrane_format::addr::granule_bytes;
-use terrane_format::label::BootPtr;
+use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::{Free, Home, Record};
 use terrane_wire::{Corrupt, ZoneSeq};
 

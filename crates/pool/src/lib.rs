@@ -1,13 +1,14 @@
 //! Appended, counted, moved, committed.
 //!
 //! The pool turns zones into a store of immutable blocks that commits in groups. Upper floors hand it dirty blocks when a group
-//! syncs and get pointers back; it appends, counts what is live, finds blocks by birthplace wherever they are now, and makes
-//! the whole group durable with one uberblock.
+//! syncs and get pointers back; it appends, counts what is live, finds blocks by birthplace wherever they are now, and makes the
+//! whole group durable with one uberblock.
 //!
-//! The bytes of all this are `terrane_format`'s. Rooms, in reading order: [`zones`] (the books), `features` (what may be written), [`policy`]
-//! (where blocks go), `fates` (how files fared), `append` and `read` (the way down and up), `ahead` (what is read before somebody asks), `txg`,
-//! [`group`] and `nopwrite` (the commit), `gc` (room again), [`second`] (blocks that left memory), `pool` (create, import, export), [`errors`]
-//! (what was found wrong), [`stats`] (what all of them have done so far) and `trace` (what was born and died, for a replay).
+//! The bytes of all this are `terrane_format`'s. Rooms, in reading order: [`zones`] (the books), `features` (what may be written),
+//! [`policy`] (where blocks go), `fates` (how files fared), `append` and `read` (the way down and up), `ahead` (what is read before
+//! somebody asks), `txg`, [`group`] and `nopwrite` (the commit), `gc` (room again), [`second`] (blocks that left memory), `pool`
+//! (create, import, export), [`errors`] (what was found wrong), [`stats`] (what all of them have done so far) and `trace` (what was
+//! born and died, for a replay).
 
 mod ahead;
 mod alloc;

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_format::addr::{Addr, granule_bytes};
-use terrane_format::label::BootPtr;
+use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::{
     Class, Free, Home, Move, PartCopy, Record, Run, Tally, get_home, get_part_copy, get_seq, get_zone_bytes,
     list, put_home, put_part_copy,

@@ -29,7 +29,7 @@ fn device(seed: u64) -> (SimDevice, Txg) {
 /// Damages the first copy of the label of the anchor with the newest group, or both; the anchor's number.
 fn damage_some(device: &SimDevice, both: bool) -> u32 {
     let newest =
-        |ubers: &[(u64, terrane_format::label::Uberblock)]| ubers.iter().map(|(_, uber)| uber.txg).max();
+        |ubers: &[(u64, terrane_format::uberblock::Uberblock)]| ubers.iter().map(|(_, uber)| uber.txg).max();
     let (anchor, ..) = anchors(device).into_iter().max_by_key(|(_, _, ubers)| newest(ubers)).unwrap();
     device.rot(ZoneIdx(anchor), 100, &[4]).unwrap();
     if both {
@@ -146,7 +146,7 @@ fn a_newer_group_under_a_label_that_nobody_knows_is_not_passed_over() {
     let (_, label, ubers) = anchors(&device).pop().unwrap();
     let turn = label.turn + 1;
     let (generation, txg) = (label.generation + 1, newest.next());
-    let uber = terrane_format::label::Uberblock { turn, generation, txg, ..ubers.last().unwrap().1 };
+    let uber = terrane_format::uberblock::Uberblock { turn, generation, txg, ..ubers.last().unwrap().1 };
     let label = terrane_format::label::Label { turn, ..label };
     device.reset(ZoneIdx(anchor)).unwrap();
     let label_bytes = terrane_format::label::LABEL_BYTES;

@@ -3,7 +3,7 @@
 
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use terrane_format::label::BootPtr;
+use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Tally, Written};
 use terrane_format::{Addr, BlockPtr, GRANULE, Totals};
 use terrane_pool::zones::{Phase, Tables, section_of};

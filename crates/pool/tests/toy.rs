@@ -10,7 +10,7 @@ use support::{create, fill, import, options, owner, sim, verify, work};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, Fault, SimDevice};
 use terrane_format::BlockPtr;
-use terrane_format::label::Uberblock;
+use terrane_format::uberblock::Uberblock;
 use terrane_pool::stats::{Io, Kind};
 use terrane_pool::{Cost, Env, ImportOptions, Pool, PoolError, SeededEnv};
 use terrane_wire::Txg;

@@ -10,8 +10,10 @@ use std::collections::BTreeMap;
 use support::{files, read, root, short};
 use terrane_format::Place;
 use terrane_format::block_ptr::BlockPtrPhys;
+use terrane_format::boot_ptr::BootPtr;
 use terrane_format::directory::PartTrailer;
-use terrane_format::label::{LabelHead, RecordPtrPhys, UberblockPhys};
+use terrane_format::label::LabelHead;
+use terrane_format::uberblock::UberblockPhys;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_object::dnode::{DnodeHead, ObjsetHead};
 use terrane_pool::second::layout::{BatchEntry, BatchHead, CacheHead};
@@ -106,7 +108,7 @@ fn the_page_has_the_compilers_rows() {
         ("BatchHead", compiled(BatchHead::SIZE, BatchHead::ROWS)),
         ("BatchEntry", compiled(BatchEntry::SIZE, BatchEntry::ROWS)),
         ("UberblockPhys", compiled(UberblockPhys::SIZE, UberblockPhys::ROWS)),
-        ("RecordPtrPhys", compiled(RecordPtrPhys::SIZE, RecordPtrPhys::ROWS)),
+        ("BootPtr", compiled(BootPtr::SIZE, BootPtr::ROWS)),
         ("ZoneHeader", compiled(ZoneHeader::SIZE, ZoneHeader::ROWS)),
         ("PartTrailer", compiled(PartTrailer::SIZE, PartTrailer::ROWS)),
         ("DnodeHead", compiled(DnodeHead::SIZE, DnodeHead::ROWS)),
@@ -134,14 +136,14 @@ fn every_structure_of_the_code_is_on_the_page() {
 /// Numbers that stand in prose, with the constant they must equal.
 #[test]
 fn numbers_of_the_page_are_those_of_the_code() {
-    use terrane_format::{addr, block_ptr, label, record, seal};
+    use terrane_format::{addr, block_ptr, label, record, seal, uberblock};
     use terrane_object::dnode;
     use terrane_pool::create;
     let page = read(root().join("FORMAT.md"));
     let magic = |word: u64| format!("`{}`", String::from_utf8(word.to_le_bytes().to_vec()).unwrap());
     for text in [
         magic(label::LABEL_MAGIC),
-        magic(label::UBERBLOCK_MAGIC),
+        magic(uberblock::UBERBLOCK_MAGIC),
         magic(ZONE_MAGIC),
         magic(terrane_format::directory::PART_MAGIC),
         magic(record::RECORD_MAGIC),

@@ -1,7 +1,10 @@
 //! Labels and uberblocks come back whole, or not at all.
 
 use super::*;
+use crate::boot_ptr::BootPtr;
 use crate::features::FEATURES;
+use crate::uberblock::{Uberblock, UberblockPhys};
+use terrane_wire::Txg;
 
 fn row(device: u64) -> DeviceRow {
     DeviceRow {

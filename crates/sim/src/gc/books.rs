@@ -8,7 +8,7 @@ use super::Setting;
 use crate::dice::Dice;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_format::block_ptr::Hole;
-use terrane_format::label::BootPtr;
+use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Written};
 use terrane_format::{Addr, BlockPtr, GRANULE};
 use terrane_pool::policy::{Age, Candidates, Choice, Clock, Heat, Layout, Lives, Placement, Placer, Stock};

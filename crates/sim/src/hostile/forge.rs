@@ -9,10 +9,12 @@ use crate::{Failure, failed};
 use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
 use terrane_device::{Device, SimDevice};
 use terrane_format::Place;
+use terrane_format::boot_ptr::BootPtr;
 use terrane_format::directory::{PartTrailer, parse_trailer};
-use terrane_format::label::{BootPtr, Label, Uberblock};
+use terrane_format::label::Label;
 use terrane_format::record::Record;
 use terrane_format::seal::{Seed, seal};
+use terrane_format::uberblock::Uberblock;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// The newest uberblock, and where it is.

@@ -1,0 +1,127 @@
+//! Uberblocks: where the newest group begins.
+//!
+//! They are appended to the anchor in use, one for each committed group, in two copies: see [`label`](crate::label).
+
+use crate::boot_ptr::BootPtr;
+use crate::label::{FORMAT_VERSION, Label};
+use crate::seal::{Seed, seal};
+use terrane_wire::{Txg, layout};
+
+pub const UBERBLOCK_MAGIC: u64 = u64::from_le_bytes(*b"TERRUBER");
+/// Set when the pool was exported: nothing was written after this uberblock.
+pub const UBERBLOCK_CLEAN: u32 = 1;
+/// Copies of an uberblock in one write.
+pub const UBERBLOCK_COPIES: usize = 2;
+/// Numbers that only count up stay far below the end of 64 bits; one that does not is a lie.
+pub(crate) const COUNTER_MAX: u64 = 1 << 62;
+
+layout! {
+    /// One copy of an uberblock; a commit appends two. `FORMAT.md` section "Uberblocks".
+    UberblockPhys, 256 bytes {
+        0   magic: u64,
+        8   version: u32,
+        12  flags: u32,
+        16  pool: u64,
+        24  generation: u64,
+        32  turn: u64,
+        40  incarnation: u64,
+        48  txg: Txg,
+        /// The oldest group that is still whole; nothing older is ever imported.
+        56  oldest: Txg,
+        64  time_ns: u64,
+        /// Sequence numbers below this one may be in use.
+        72  lease_seq: u64,
+        /// Group numbers below this one may be in use.
+        80  lease_txg: u64,
+        88  record: BootPtr,
+        /// The machine that wrote it; 0: nobody knows.
+        200 host: u64,
+        208 reserved: [u64; 4],
+        240 seal: [u8; 16],
+    }
+}
+
+/// The root of one committed group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uberblock {
+    pub clean: bool,
+    pub generation: u64,
+    pub turn: u64,
+    pub incarnation: u64,
+    pub txg: Txg,
+    pub oldest: Txg,
+    pub time_ns: u64,
+    pub lease_seq: u64,
+    pub lease_txg: u64,
+    pub record: BootPtr,
+    /// The machine that wrote it; 0: nobody knows.
+    pub host: u64,
+}
+
+impl Uberblock {
+    /// Two slots of `slot` bytes, to be written at `offset` of the anchor in one write.
+    pub fn encode(&self, label: &Label, anchor: u32, offset: u64, slot: usize) -> Vec<u8> {
+        let mut raw = Vec::with_capacity(slot * UBERBLOCK_COPIES);
+        for copy in 0..UBERBLOCK_COPIES as u64 {
+            let mut phys = UberblockPhys {
+                magic: UBERBLOCK_MAGIC,
+                version: FORMAT_VERSION,
+                flags: if self.clean { UBERBLOCK_CLEAN } else { 0 },
+                pool: label.pool,
+                generation: self.generation,
+                turn: self.turn,
+                incarnation: self.incarnation,
+                txg: self.txg,
+                oldest: self.oldest,
+                time_ns: self.time_ns,
+                lease_seq: self.lease_seq,
+                lease_txg: self.lease_txg,
+                record: self.record,
+                host: self.host,
+                reserved: [0; 4],
+                seal: [0; 16],
+            };
+            let at = offset + copy * slot as u64;
+            phys.seal = seal(uber_seed(label, anchor, at), &[&phys.encode()[..UberblockPhys::SIZE - 16]]);
+            raw.extend_from_slice(&phys.encode());
+            raw.resize((copy as usize + 1) * slot, 0);
+        }
+        raw
+    }
+
+    /// The turn that a slot says it was written in, if it looks like one: nothing is verified.
+    pub fn turn_of(raw: &[u8]) -> Option<u64> {
+        let phys = UberblockPhys::decode(raw)?;
+        (phys.magic == UBERBLOCK_MAGIC).then_some(phys.turn)
+    }
+
+    /// The uberblock in the slot at `offset` of an anchor, if one of this label's turn is there, whole.
+    pub fn parse(raw: &[u8], label: &Label, anchor: u32, offset: u64) -> Option<Uberblock> {
+        let phys = UberblockPhys::decode(raw)?;
+        let sealed = raw.get(..UberblockPhys::SIZE - 16)?;
+        let ours = phys.magic == UBERBLOCK_MAGIC
+            && phys.version == FORMAT_VERSION
+            && phys.pool == label.pool
+            && phys.turn == label.turn
+            && phys.txg.0.max(phys.incarnation).max(phys.lease_txg) < COUNTER_MAX
+            && phys.lease_seq >> 36 == 0
+            && phys.seal == seal(uber_seed(label, anchor, offset), &[sealed]);
+        ours.then_some(Uberblock {
+            clean: phys.flags & UBERBLOCK_CLEAN != 0,
+            generation: phys.generation,
+            turn: phys.turn,
+            incarnation: phys.incarnation,
+            txg: phys.txg,
+            oldest: phys.oldest,
+            time_ns: phys.time_ns,
+            lease_seq: phys.lease_seq,
+            lease_txg: phys.lease_txg,
+            record: phys.record,
+            host: phys.host,
+        })
+    }
+}
+
+fn uber_seed(label: &Label, anchor: u32, offset: u64) -> Seed {
+    Seed { pool: label.pool, life: label.device << 1 | u64::from(anchor), offset, incarnation: label.turn }
+}
