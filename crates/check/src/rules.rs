@@ -593,8 +593,8 @@ impl Structure {
             }
         };
         // Only where somebody has reserved something.
-        if master.lookup_u64(RESERVED).is_ok_and(|found| found.is_some()) {
-            structure.reserved = find(&master, "RESERVED");
+        if master.lookup_u64(RESERVED.as_bytes()).is_ok_and(|found| found.is_some()) {
+            structure.reserved = find(&master, RESERVED);
         }
         find(&master, "VERSION");
         structure.root = find(&master, "ROOT");
@@ -614,7 +614,7 @@ impl Structure {
     }
 }
 
-const RESERVED: &[u8] = b"RESERVED";
+const RESERVED: &str = "RESERVED";
 
 /// What the master ZAP has of a file system.
 const OF_FILES: [&str; 4] = ["VERSION", "ROOT", "DELETE_QUEUE", "SA_ATTRS"];

@@ -5,7 +5,7 @@
 //! that a later version may add kinds. Nothing depends on the log, so where it is damaged another one is begun, and a pool is opened
 //! without one that cannot be read now.
 //!
-//! Whoever serves the pool calls [`Dataset::record_new_errors`] now and then, and [`Dataset::record_errors`] before the pool is exported.
+//! A server calls [`Dataset::record_new_errors`] every few seconds, and [`Dataset::record_errors`] before it exports the pool.
 
 use crate::dataset::{Dataset, POOL_DIRECTORY, new_zap};
 use crate::error::DatasetError;
@@ -18,13 +18,11 @@ use terrane_object::errors::{BLOCKS_MAX, FILES_MAX, FINDINGS_MAX, TEXT_BYTES_MAX
 use terrane_object::errors::{DamagedBlock, DeviceErrors, Errors, LossCause, LostFile};
 use terrane_object::{Cost, ObjectId, ObjectKind, ObjectSet, Owner, Tx};
 use terrane_wire::DeviceIdx;
-use terrane_zap::{Cursor, Key, Value, ValueRef};
+use terrane_zap::{Value, ValueRef};
 
 const ERRORS: &[u8] = b"errors";
 /// Entries that are looked at: more than there can be of all kinds together, as long as no version adds one.
 const ENTRIES_MAX: usize = 2 * (FINDINGS_MAX + BLOCKS_MAX + FILES_MAX);
-/// Entries that are in memory as they are stored, at once: each may be as large as a block.
-const READ_STEP: usize = 64;
 /// Longer than any text or list of ours.
 const SAID_BYTES_MAX: usize = 2 * TEXT_BYTES_MAX;
 const NUMBERS_MAX: usize = 16;
@@ -204,18 +202,13 @@ impl Recorder {
             return Ok(());
         };
         let zap = ObjectZap::new(&ZapPolicy::of(&self.mos), self.mos.hold(ObjectId(number))?);
-        let (mut entries, mut cursor) = (Entries::new(), Cursor::START);
-        for _ in 0..ENTRIES_MAX / READ_STEP {
-            let step = zap.list(cursor, READ_STEP)?;
-            for entry in &step {
-                let Key::Name(name) = &entry.key else { continue };
-                if let (Ok(name), Some(said)) = (std::str::from_utf8(name), Said::of(&entry.value)) {
-                    entries.insert(name.to_owned(), said);
-                }
+        let mut entries = Entries::new();
+        zap.each(ENTRIES_MAX, &mut |entry| {
+            let name = entry.key.name().and_then(|name| std::str::from_utf8(name).ok());
+            if let (Some(name), Some(said)) = (name, Said::of(&entry.value)) {
+                entries.insert(name.to_owned(), said);
             }
-            let Some(last) = step.last().filter(|_| step.len() == READ_STEP) else { break };
-            cursor = last.cursor_after();
-        }
+        })?;
         if !std::mem::replace(&mut known.is_recalled, true) {
             let errors = errors(&entries);
             known.last = Some(errors.clone());
@@ -257,11 +250,15 @@ impl Recorder {
 
     /// An empty log, in the place of the one before, if there was any.
     fn begin(&self) -> Result<ObjectZap, DatasetError> {
-        let tx = self.mos.begin(Cost { frees: true, ..COST_NEW })?;
-        let zap = new_zap((&self.mos, &ZapPolicy::of(&self.mos)), &tx, ObjectKind::Zap)?;
+        // What can fail by a read comes first: an object that nobody names would stay.
         let mut directory = self.directory()?;
         let before = directory.lookup_u64(ERRORS)?;
-        directory.update_u64(&tx, ERRORS, zap.object().id().0)?;
+        let tx = self.mos.begin(Cost { frees: true, ..COST_NEW })?;
+        let zap = new_zap((&self.mos, &ZapPolicy::of(&self.mos)), &tx, ObjectKind::Zap)?;
+        if let Err(error) = directory.update_u64(&tx, ERRORS, zap.object().id().0) {
+            self.mos.destroy(&tx, zap.object())?;
+            return Err(error.into());
+        }
         if let Some(before) = before
             && let Err(error) = self.mos.hold(ObjectId(before)).and_then(|it| self.mos.destroy(&tx, &it))
         {
@@ -312,7 +309,7 @@ impl Dataset {
         self.recorder.record(What::All)
     }
 
-    /// The same for whoever does it again and again: not for counts of errors alone, before they have doubled.
+    /// The same, to be called every few seconds: where only counts of errors changed, nothing is stored until one has doubled.
     pub fn record_new_errors(&self) -> Result<(), DatasetError> {
         self.recorder.record(What::New)
     }

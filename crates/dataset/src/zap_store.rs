@@ -203,6 +203,21 @@ impl ObjectZap {
         }
     }
 
+    /// Shows up to `max` entries with their values. A value may be as large as a block, so only some are in memory at once.
+    pub fn each(&self, max: usize, each: &mut dyn FnMut(&Entry)) -> Result<(), ZapError> {
+        let (mut cursor, mut left) = (Cursor::START, max);
+        loop {
+            let step = self.list(cursor, left.min(EACH_STEP))?;
+            step.iter().for_each(&mut *each);
+            left -= step.len().min(left);
+            match step.last().map(Entry::cursor_after) {
+                // A ZAP that leads back would never end.
+                Some(next) if step.len() == EACH_STEP && left > 0 && next > cursor => cursor = next,
+                _ => return Ok(()),
+            }
+        }
+    }
+
     /// All entries. For ZAPs that we fill ourselves with a few of them.
     pub fn entries(&self) -> Result<Vec<Entry>, ZapError> {
         self.list(Cursor::START, usize::MAX)
@@ -438,5 +453,7 @@ const SLOT_BYTES: [u64; 3] = [64, 128, 256];
 const TINY_BYTES_BESIDE: usize = 5;
 /// The longest name in a slot of the smallest kind.
 const MICRO_NAME_BYTES_MAX: usize = 49;
+/// Entries that are in memory at once while all are shown.
+const EACH_STEP: usize = 64;
 /// Block size of an object that will be a ZAP.
 pub const BLOCK_BYTES_FIRST: u32 = 512;

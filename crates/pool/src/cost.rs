@@ -61,7 +61,7 @@ impl Cost {
         if self.frees {
             return (room.limit_frees, room.writable_frees);
         }
-        // What collection needs is not for others than those who free: only the bound on what lives is higher.
+        // Only deletes may use what collection needs; for others only the bound on live bytes is higher.
         let limit = match (self.from_promise, self.writes_back) {
             (Some(own), _) => room.limit_promised.saturating_sub(promised.saturating_sub(own)),
             (None, true) => room.limit_write_backs.saturating_sub(promised),

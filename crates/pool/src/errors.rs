@@ -235,7 +235,7 @@ impl Pool {
         self.error_log.held.lock().errors(&counted)
     }
 
-    /// Gives back what an earlier import had in its error log; the first time: a pool may have several who read what is stored.
+    /// Adds what an earlier import stored of its error log. Only the first call does: several data sets may be opened on one pool.
     pub fn recall_errors(&self, stored: Errors) {
         if !std::mem::replace(&mut self.error_log.held.lock().is_recalled, true) {
             self.error_log.recall(stored);

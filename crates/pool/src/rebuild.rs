@@ -111,7 +111,7 @@ impl Scan<'_> {
         Some(raw)
     }
 
-    /// A read error says nothing of what is there. Whoever copies a device with bad sectors to a sound one has one that can be read.
+    /// A read error says nothing of what is there. A device with bad sectors can be copied to a sound one first.
     fn note_unread(&self, home: Home, error: &DeviceError) {
         if matches!(error, DeviceError::Io { .. }) {
             let expected =

@@ -32,12 +32,12 @@ const AHEAD_PART: u64 = 1024;
 const AHEAD_BYTES_MIN: u64 = 8 << 20;
 const AHEAD_BYTES_MAX: u64 = 1 << 30;
 const AHEAD_PART_SMALL: u64 = 64;
-/// Of what is kept from users for those who free, write-backs of the kernel's cache get one part of so many. The other half stays for those
-/// who free, however much is written back: a delete takes little of it, and gives more back with its group. Write-backs never take room
-/// that collection and commits count on.
+/// Of the room that is kept for deletes, write-backs of the kernel's cache get one part of so many. The rest stays for deletes, however
+/// much is written back: a delete takes little of it, and its group gives more back. Write-backs never take room that collection and
+/// commits count on.
 pub(crate) const WRITE_BACK_PART: u64 = 2;
-/// Of what is left by write-backs then, those who write what was promised to them get one part of so many: not for what they write, which
-/// is counted already, but for metadata and for records that are written again in pieces, until their group has committed.
+/// Of what write-backs leave, writes into promised room get one part of so many. It is not for what they write, which is counted already,
+/// but for metadata, and for records that are written again in pieces until their group has committed.
 const PROMISED_PART: u64 = 2;
 /// A zone with less garbage than one part of so many is not worth collecting.
 pub(crate) const GARBAGE_PART_MIN: u64 = 32;

@@ -20,8 +20,8 @@
 //! Who needs room waits first in, first out, so that nobody who brings much is overtaken for ever; who gives space back waits for
 //! nobody.
 //!
-//! What was promised to files ([`Pool::promise`]) others find taken. Who writes it does not, and has some of the reserve for the metadata
-//! that is rewritten on the way.
+//! Room that was promised to files ([`Pool::promise`]) counts as taken for all others. Writes into it may also use some of the reserve, for
+//! the metadata that they rewrite.
 //!
 //! Invariant: what is reserved in open and syncing group never exceeds what the pool can still take.
 
@@ -138,10 +138,10 @@ pub(crate) struct TxgState {
 pub(crate) struct Room {
     /// Live bytes.
     pub live: u64,
-    /// Live bytes at which users, write-backs of the kernel's cache, and those who free get `ENOSPC`.
+    /// Live bytes at which users, write-backs of the kernel's cache, and deletes get `ENOSPC`.
     pub limit: u64,
     pub limit_write_backs: u64,
-    /// Of those who write what was promised to them.
+    /// The same for writes into promised room.
     pub limit_promised: u64,
     pub limit_frees: u64,
     /// Bytes that can be written before collection must have made room.

@@ -107,7 +107,7 @@ impl Fs {
         self.dataset().record_errors()
     }
 
-    /// The same for whoever keeps house, now and then.
+    /// The same, to be called every few seconds.
     pub fn record_new_errors(&self) -> Result<(), DatasetError> {
         self.log_losses();
         self.dataset().record_new_errors()
@@ -122,10 +122,17 @@ impl Fs {
         };
         let unread = |(ino, loss): (&Ino, &Loss)| (!loss.is_read).then_some(*ino);
         let unread: Vec<Ino> = losses.list.lock().iter().filter_map(unread).collect();
-        // The log takes no more, and whoever ends the housekeeping waits.
-        unread.into_iter().filter(|ino| self.is_file(*ino)).take(FILES_MAX).for_each(|ino| {
-            self.log_loss(ino, LossCause::ServerKilled);
-        });
+        // The log takes no more, and the end of the housekeeping waits for this.
+        for ino in unread.into_iter().take(FILES_MAX) {
+            match self.hold(ino) {
+                Ok(inode) if inode.read().attrs.file_type() == mode::S_IFREG => {
+                    self.log_loss(ino, LossCause::ServerKilled);
+                }
+                // A read error says nothing of what it is.
+                Err(Errno::EIO) => losses.is_logged.store(false, Ordering::Release),
+                Ok(_) | Err(_) => {}
+            }
+        }
     }
 
     /// False: it is in the log already, or cannot be.

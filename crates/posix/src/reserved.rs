@@ -3,7 +3,7 @@
 //! Every write goes to new space, so no place can be set aside; but room can. A file has the ranges for which somebody asked, and two
 //! counts of bytes in them: *holes*, in records that nobody has written, and *partial*, those of written records that nobody has written
 //! yet. What both need at the worst (records that no codec makes smaller, and the pointers to them) is promised to the file: others find
-//! it taken (see [`Cost::promises`]), and who writes into the ranges does not.
+//! it taken (see [`Cost::promises`]), and a write into the ranges does not.
 //!
 //! A first write moves the bytes of its records from the holes to the partial ones, and each written byte takes one from those. So what is
 //! written in order or in pieces ends at nothing. What is written again takes some too early; the ranges keep their way into the
@@ -27,12 +27,16 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{Dataset, DatasetError, ObjectZap};
-use terrane_object::{Compression, CompressionPolicy, Cost, Object, ObjectId, ObjectKind, Pool, Tx};
-use terrane_zap::ValueRef;
+use terrane_object::{
+    Compression, CompressionPolicy, Cost, Object, ObjectError, ObjectId, ObjectKind, Pool, Tx,
+};
+use terrane_zap::{Entry, ValueRef};
 
 const RESERVED: &[u8] = b"RESERVED";
 /// Ranges of one file; of more the nearest are joined.
 const RANGES_MAX: usize = 64;
+/// Files of which reservations are read at a mount.
+const FILES_MAX: usize = 1 << 20;
 /// Words of an entry before its ranges.
 const WORDS_FIRST: usize = 4;
 const WORDS_MAX: usize = WORDS_FIRST + 2 * RANGES_MAX;
@@ -190,6 +194,19 @@ impl Reservation {
     }
 }
 
+/// What an entry of the ZAP says.
+fn of_entry(entry: &Entry) -> Option<(Ino, Reservation)> {
+    let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
+    let ino = Ino::from_str_radix(&name, 16).ok();
+    let is_list = entry.value.int_size() == 8 && entry.value.num_ints() <= WORDS_MAX;
+    let found = if is_list { Reservation::from_words(&entry.value.ints()) } else { None };
+    let said = ino.zip(found);
+    if said.is_none() {
+        log::warn!("reservation '{name}' is not valid and is ignored");
+    }
+    said
+}
+
 /// Whether these words are what the ZAP of reservations has of a file.
 pub fn is_reservation(words: &[u64]) -> bool {
     Reservation::from_words(words).is_some()
@@ -245,13 +262,16 @@ impl Reservations {
     /// Those that are stored, of inodes that are there. None of them keeps a data set from being mounted.
     pub fn load(dataset: &Dataset, master: &Master, layouts: &Layouts) -> Result<Reservations, DatasetError> {
         let Some(number) = master.lock().lookup_u64(RESERVED)? else { return Ok(Reservations::default()) };
-        let zap = dataset.open_zap(ObjectId(number));
-        let read = zap.and_then(|zap| Ok((zap.entries()?, zap)));
-        let (entries, zap) = match read {
-            Ok(read) => read,
+        let mut all = Vec::new();
+        let read = dataset.open_zap(ObjectId(number)).and_then(|zap| {
+            zap.each(FILES_MAX, &mut |entry| all.extend(of_entry(entry)))?;
+            Ok(zap)
+        });
+        let zap = match read {
+            Ok(zap) => zap,
             Err(error) => {
                 log::error!(
-                    "what room files have reserved cannot be read, and none is kept for them: {error}"
+                    "reservations of files cannot be read; no space is reserved in this mount: {error}"
                 );
                 return Ok(Reservations { is_broken: true, ..Reservations::default() });
             }
@@ -260,28 +280,27 @@ impl Reservations {
         // Zones that cannot be read now may be most of the pool.
         let most = set.usage().size_bytes.saturating_mul(2);
         let (mut files, mut sum) = (Files::default(), 0u64);
-        let mut all = Vec::new();
-        for entry in entries {
-            let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
-            let ino = Ino::from_str_radix(&name, 16).ok();
-            let words = if entry.value.int_size() == 8 { entry.value.ints() } else { Vec::new() };
-            match (ino, Reservation::from_words(&words)) {
-                (Some(ino), Some(found)) => all.push((ino, found)),
-                _ => log::warn!("reservation '{name}' is none, and is ignored"),
-            }
-        }
         // Many dnodes are read with each block of them.
         all.sort_unstable_by_key(|(ino, _)| *ino);
         for (ino, found) in all {
-            // An older version destroys files and leaves what they reserved.
-            let attributes = set.hold(ObjectId(ino)).ok().map(|object| object.bonus());
-            let attributes = attributes.and_then(|raw| Attributes::decode(ino, &raw, &layouts.table()).ok());
+            let raw = match set.hold(ObjectId(ino)) {
+                Ok(object) => object.bonus(),
+                // An older version destroys files and leaves what they reserved.
+                Err(ObjectError::NotFound(_)) => continue,
+                Err(error) => {
+                    log::warn!(
+                        "inode {ino} cannot be read; its reservation does not hold in this mount: {error}"
+                    );
+                    continue;
+                }
+            };
+            let attributes = Attributes::decode(ino, &raw, &layouts.table()).ok();
             if attributes.is_none_or(|attributes| attributes.zpl.generation != found.generation) {
                 continue;
             }
             // No version promises more than there is.
             if sum.saturating_add(found.charge) > most {
-                log::warn!("reservation of inode {ino} is more than the pool has, and is ignored");
+                log::warn!("the reservation of inode {ino} is larger than the pool and is ignored");
                 continue;
             }
             sum += found.charge;
@@ -308,8 +327,8 @@ impl Reservations {
         self.files.lock().all.get(&inode.ino).map_or(0, Reservation::left)
     }
 
-    /// What is promised to whoever writes this range. `is_plain`: nothing is compressed, so that a record takes all its room with the first
-    /// of its bytes; then what the others of it have left is no room that anybody needs.
+    /// Bytes that are promised to a write of this range. `is_plain`: nothing is compressed, so that the first bytes of a record take the
+    /// room of all. What is left for the rest of it then is room that nobody needs.
     pub fn promised_to(&self, inode: &Inode, range: Range<u64>, is_plain: bool) -> Option<u64> {
         if !inode.is_reserved() {
             return None;
@@ -381,8 +400,9 @@ impl Reservations {
             };
             if let Err(error) = outcome {
                 log::error!(
-                    "what room inode {ino} has reserved is not stored ({error}); a mount finds what it had before"
+                    "the reservation of inode {ino} is not stored yet ({error}); after a crash now an older one would hold"
                 );
+                self.files.lock().changed.insert(ino);
             }
         }
     }
@@ -551,7 +571,7 @@ impl Fs {
         let zap = self.dataset().new_zap(&tx, ObjectKind::Zap).map_err(|error| match error {
             DatasetError::Object(error) => error.into(),
             error => {
-                log::error!("no place for what files reserve could be made: {error}");
+                log::error!("the ZAP of reservations cannot be created: {error}");
                 Errno::EIO
             }
         })?;
@@ -654,6 +674,22 @@ impl Fs {
 #[expect(clippy::single_range_in_vec_init, reason = "lists of ranges, some of one")]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_words_are_refused_or_come_back(
+            first in prop::collection::vec(prop_oneof![0..10_000u64, Just(4096), any::<u64>()], 0..5),
+            steps in prop::collection::vec(prop_oneof![0..10_000u64, any::<u64>()], 0..140),
+        ) {
+            let ends = steps.iter().scan(0u64, |at, step| { *at = at.wrapping_add(*step); Some(*at) });
+            let words: Vec<u64> = first.iter().copied().chain(ends).collect();
+            if let Some(own) = Reservation::from_words(&words) {
+                prop_assert_eq!(own.to_words(), words);
+                prop_assert!(own.charge >= own.left() && own.ranges.len() <= RANGES_MAX);
+            }
+        }
+    }
 
     fn of(ranges: &[Range<u64>], holes: u64, partial: u64) -> Reservation {
         Reservation { generation: 7, record_bytes: 4096, holes, partial, ranges: ranges.to_vec(), charge: 0 }

@@ -11,7 +11,6 @@ use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, RewriteSpec, RewriteStep,
     WriteFlags,
 };
-
 use terrane_zap::ValueRef;
 
 const MIB: u64 = 1 << 20;
@@ -452,4 +451,40 @@ fn the_sum_is_that_of_its_parts() {
         m.remount();
         assert_eq!(m.fs().promised(), (0, 0), "seed {seed}");
     }
+}
+
+#[test]
+fn what_is_no_reservation_keeps_no_room_and_no_mount() {
+    let mut m = Machine::sized(21, &[], 64, 1 << 20);
+    let file = m.fs().file(m.fs().root(), "f").ino;
+    let generation = m.fs().getattr(file).unwrap().generation;
+    let name = format!("{file:x}");
+    {
+        let dataset = m.fs().dataset();
+        let cost = Cost { meta_blocks: 64, objects: 4, ..Cost::NOTHING };
+        let tx = dataset.objects().begin(cost).unwrap();
+        let mut zap = dataset.new_zap(&tx, terrane_object::ObjectKind::Zap).unwrap();
+        let whole = |generation| [generation, 4096, 1 << 40, 0, 0, 1 << 40];
+        for (name, words) in [
+            (&*name, whole(generation).as_slice()),
+            ("7777", &whole(1)),
+            ("x", &whole(1)),
+            ("", &[]),
+            ("1", &[1; 600]),
+        ] {
+            let _ = zap.add(&tx, name.as_bytes(), ValueRef::U64s(words));
+        }
+        zap.add(&tx, b"2", ValueRef::U8s(b"text")).unwrap();
+        let mut master = dataset.master().unwrap();
+        master.add_u64(&tx, b"RESERVED", zap.object().id().0).unwrap();
+    }
+    m.fs().sync().unwrap();
+    let empty = free(&m);
+    m.remount();
+    assert_eq!(m.fs().promised(), (0, 0), "a tebibyte is more than the pool has");
+    assert!(free(&m) + MIB > empty);
+    let file = m.fs().ino(m.fs().root(), "f").unwrap();
+    m.fs().fallocate(file, 0, 0, MIB).unwrap();
+    put(m.fs(), file, 0, &[7; MIB as usize]);
+    assert_eq!(m.fs().promised(), (0, 0));
 }

@@ -109,20 +109,22 @@ fn what_is_done_anew_on_a_mount_that_syncs_is_not_refused_for_its_own_loss() {
     assert!(ask_about(&dispatch, proto::ROOT_ID, &AGREED, false, sync).is_ok(), "once");
 }
 
+fn append(offset: u64, data: &[u8]) -> Request<'_> {
+    Request::Write(WriteIn { offset, write_flags: 0, flags: libc::O_APPEND.cast_unsigned(), data })
+}
+
+fn content_of(fs: &Fs, file: u64) -> Vec<u8> {
+    let mut stored = Vec::new();
+    fs.read(file, 0, 99, &mut stored).unwrap();
+    stored
+}
+
 #[test]
 fn what_is_appended_goes_to_the_end_whatever_size_the_kernel_remembers() {
-    let append = |offset, data| {
-        let flags = libc::O_APPEND.cast_unsigned();
-        Request::Write(WriteIn { offset, write_flags: 0, flags, data })
-    };
     // The kernel's size: of an extension that was lost, and of a truncation.
     for stale in [16, 2] {
         let (dispatch, fs, file) = served_after(b"stored");
-        let content = || {
-            let mut stored = Vec::new();
-            fs.read(file, 0, 99, &mut stored).unwrap();
-            stored
-        };
+        let content = || content_of(&fs, file);
         let ask = |resent, request| ask_about(&dispatch, file, &AGREED, resent, request);
         assert_eq!(ask(false, append(stale, b"new")), EIO, "the first change is refused");
         assert!(ask(false, append(stale, b"new")).is_ok());
@@ -141,18 +143,10 @@ fn what_is_appended_goes_to_the_end_whatever_size_the_kernel_remembers() {
 
 #[test]
 fn what_is_appended_and_asked_again_overwrites_nothing_and_is_there_once() {
-    let append = |offset, data| {
-        let flags = libc::O_APPEND.cast_unsigned();
-        Request::Write(WriteIn { offset, write_flags: 0, flags, data })
-    };
     // The kernel believes in a truncation that was lost, or in an extension.
     for stale in [2, 16] {
         let (dispatch, fs, file) = served_after(b"stored");
-        let content = || {
-            let mut stored = Vec::new();
-            fs.read(file, 0, 99, &mut stored).unwrap();
-            stored
-        };
+        let content = || content_of(&fs, file);
         let ask = |resent, request| ask_about(&dispatch, file, &AGREED, resent, request);
         assert_eq!(ask(false, write(0)), EIO, "the first change is refused");
         // A server that stepped back had read it and not begun.
