@@ -5,7 +5,7 @@
 
 use crate::dice::Dice;
 use crate::machine::{Machine, Plan};
-use crate::workload::{Acts, Step, Workload};
+use crate::workload::{Acts, RECORDED, Step, Workload};
 use crate::{Failure, ensure};
 use terrane_device::SimDevice;
 use terrane_device::sim::{Fault, Kept};
@@ -68,6 +68,12 @@ fn compare(before: &Workload, promised: u64, mut machine: Machine, seed: u64) ->
         format!("group {group} of operation {newest:?} was found, {promised} was promised")
     })?;
     machine.mount()?;
+    let logged = machine.pool.errors().files;
+    for operation in before.recorded(promised) {
+        ensure(logged.contains_key(&(RECORDED, operation)), || {
+            format!("group {group}: the error log has forgotten operation {operation} of {promised}")
+        })?;
+    }
     let mut last = None;
     for state in states.iter().filter(|state| state.steps >= promised) {
         let model = state.model.closed();

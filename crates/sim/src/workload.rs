@@ -5,9 +5,10 @@ use crate::dice::Dice;
 use crate::machine::{Machine, USER};
 use crate::model::{Content, Model, Node};
 use crate::{Failure, ensure};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_device::sim::Fault;
+use terrane_pool::errors::{LossCause, LostFile};
 use terrane_pool::hold::ZoneHold;
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, RewriteSpec, SetAttr,
@@ -32,6 +33,9 @@ pub enum Step {
 /// Groups that a crash can still lead back to, and some.
 const HISTORY: usize = 64;
 
+/// The object set of what is noted in the error log: there is none of that number.
+pub(crate) const RECORDED: u64 = 99;
+
 pub struct Workload {
     pub machine: Machine,
     pub model: Model,
@@ -55,6 +59,8 @@ pub struct Workload {
     pub rewrites: bool,
     /// The most that one of them changed: bytes of records, and files.
     pub rewritten: u64,
+    /// Operations at which something was written into the error log.
+    recorded: BTreeSet<u64>,
 }
 
 /// What a workload does.
@@ -88,6 +94,7 @@ impl Workload {
             reads_fail: false,
             rewrites: false,
             rewritten: 0,
+            recorded: BTreeSet::new(),
         }
     }
 
@@ -125,6 +132,9 @@ impl Workload {
             // Where there is no memory for a run index. What it changes nobody may see, nor that it fails.
             let _ = self.machine.fs().rebirth_step();
         }
+        if self.steps.is_multiple_of(11) {
+            self.record_an_error();
+        }
         let rewritten = if self.rewrites { self.rewrite() } else { Ok(()) };
         let last = self.machine.pool.open_txg().0;
         let dead = !self.machine.is_alive();
@@ -143,6 +153,20 @@ impl Workload {
         }
         outcome.and(rewritten).map_err(|failure| failure.within(format_args!("operation {}", self.steps)))?;
         Ok(Step::Done)
+    }
+
+    /// Something that the error log has from now on, whatever crashes.
+    fn record_an_error(&mut self) {
+        let file = LostFile { generation: self.steps, cause: LossCause::NotWrittenBack };
+        self.machine.pool.error_log().note_file((RECORDED, self.steps), file);
+        if self.machine.fs().record_errors().is_ok() {
+            self.recorded.insert(self.steps);
+        }
+    }
+
+    /// What the error log must have after a crash: by operation.
+    pub(crate) fn recorded(&self, promised: u64) -> impl Iterator<Item = u64> {
+        self.recorded.range(..=promised).copied()
     }
 
     /// Some steps of a rewrite, which is begun if none goes on, and ended now and then.
