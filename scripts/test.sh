@@ -48,6 +48,22 @@ step() { # name, command...
 # The same commit tests the same seeds; the next one tests others.
 export TERRANE_SEED_BASE=${TERRANE_SEED_BASE:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo 1)}
 
+# Tests have their simulated drives in memory. Where there is less than 2 GiB of it, one test runs at a time. Compilers need more than that
+# themselves: build first.
+memory_mib() {
+    local path limits=(/dev/null)
+    path=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
+    [ -n "$path" ] && limits+=("/sys/fs/cgroup/memory$path/memory.limit_in_bytes" /sys/fs/cgroup/memory/memory.limit_in_bytes)
+    path=$(sed -n 's/^0:://p' /proc/self/cgroup)
+    [ -n "$path" ] && limits+=("/sys/fs/cgroup$path/memory.max" /sys/fs/cgroup/memory.max)
+    limits=($(cat "${limits[@]}" 2>/dev/null | grep -v max) $(($(sed -n 's/^MemTotal: *\([0-9]*\).*/\1/p' /proc/meminfo) * 1024)))
+    echo $(($(printf '%s\n' "${limits[@]}" | sort -n | head -n 1) / 1048576))
+}
+if [ -z "${RUST_TEST_THREADS:-}" ] && [ "$(memory_mib)" -lt 2048 ]; then
+    say "$(memory_mib) MiB of memory: one test at a time"
+    export RUST_TEST_THREADS=1
+fi
+
 # A suite that is not there is skipped, and says so.
 what_is_needed() { scripts/setup.sh test && { scripts/setup.sh suites || true; }; }
 step 'what is needed' what_is_needed

@@ -590,7 +590,11 @@ mod tests {
     use crate::types::WriteFlags;
 
     fn put(m: &Machine, ino: Ino, at: u64, seed: u64, bytes: usize) {
-        m.fs().write(ino, at, &Rng(seed).bytes(bytes), WriteFlags::default()).unwrap();
+        let mut rng = Rng(seed);
+        for from in (0..bytes).step_by(8 << 20) {
+            let piece = rng.bytes((bytes - from).min(8 << 20));
+            m.fs().write(ino, at + from as u64, &piece, WriteFlags::default()).unwrap();
+        }
     }
 
     fn begin(m: &Machine, root: Ino, bytes: u32) {

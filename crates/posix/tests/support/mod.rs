@@ -172,6 +172,15 @@ impl Machine {
     }
 }
 
+impl Drop for Machine {
+    /// A pool that has not stopped holds what is above it, and that holds the pool: nothing of the drive would come free.
+    fn drop(&mut self) {
+        if let Some(mounted) = &self.mounted {
+            mounted.pool.abandon();
+        }
+    }
+}
+
 /// The numbers of one seed.
 pub struct Rng(pub u64);
 
