@@ -12,7 +12,7 @@ step cargo clippy --quiet --workspace --all-targets -- -D warnings
 step cargo test --quiet --workspace --lib --bins
 step cargo test --quiet -p terrane -p terrane-dataset -p terrane-sa
 step cargo test --quiet -p terrane-zap --test golden
-step cargo test --quiet -p terrane-pool --tests
+step cargo test --quiet -p terrane-space -p terrane-cache -p terrane-pool --tests
 step env TERRANE_SEEDS=200 cargo test --quiet -p terrane-sim --test crash random_lives
 step env TERRANE_STRIDE=96 TERRANE_SEEDS=4 cargo test --quiet -p terrane-sim --test collect
 say "checked, seed base $TERRANE_SEED_BASE"

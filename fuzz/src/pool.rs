@@ -5,16 +5,19 @@
 //! cache device, whose seal is made right as well. `tables` takes a length (`u16`), so many bytes of a section of the zone tables, and a
 //! commit record that is applied to it.
 
-use terrane_pool::cache::Key;
-use terrane_pool::device::{Device as _, DeviceInfo, SimConfig, SimDevice};
+use terrane_format::block_ptr::Key;
 use terrane_format::boot_ptr::BootPtr;
-use terrane_format::label::{CacheRow, DeviceRow, FORMAT_VERSION, Features, LABEL_BYTES, LABEL_MAGIC, Label, Role, Stay};
+use terrane_format::cache_device::{
+    BATCH_MAGIC, BatchEntry, BatchHead, CacheGeometry, encode_head, parse_batch,
+};
+use terrane_format::label::{
+    CacheRow, DeviceRow, FORMAT_VERSION, Features, LABEL_BYTES, LABEL_MAGIC, Label, Role, Stay,
+};
 use terrane_format::record::{Class, Free, Home, Move, Opened, RECORD_MAGIC, Record, Run, Written};
 use terrane_format::seal::{Seed, seal};
-use terrane_pool::second::layout::{BATCH_MAGIC, BatchEntry, BatchHead, encode_head, parse_batch};
-use terrane_pool::gone::GoneZone;
-use terrane_pool::zones::{Tables, Zone};
 use terrane_format::{Addr, BlockPtr, Totals};
+use terrane_space::gone::GoneZone;
+use terrane_space::zones::{Tables, Zone};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// Where the fields of a label's head are: FORMAT.md, 4.1.
@@ -103,10 +106,7 @@ fn stored(tables: &Tables) {
 const CACHE: (u64, u64) = (7, 9);
 const BATCH_ZONE: ZoneIdx = ZoneIdx(2);
 
-fn cache_device() -> DeviceInfo {
-    let config = SimConfig { zone_count: 8, zone_size: 1 << 20, ..SimConfig::default() };
-    SimDevice::new(config).expect("a small device").info().clone()
-}
+const GEOMETRY: CacheGeometry = CacheGeometry { write_unit: 4096, zone_size: 1 << 20, zone_count: 8 };
 
 /// A batch is none, or lies in its zone with all its blocks, one behind the other, and means the same when it is written again.
 pub fn run_batch(data: &[u8]) {
@@ -127,9 +127,8 @@ pub fn run_batch(data: &[u8]) {
     let seed = Seed { pool: CACHE.0, life: CACHE.1, offset, incarnation: word(&raw, 24) };
     let made = seal(seed, &[&raw[..BatchHead::SIZE - 16], &raw[entries]]);
     raw[BatchHead::SIZE - 16..BatchHead::SIZE].copy_from_slice(&made);
-    let info = cache_device();
-    let Some(batch) = parse_batch(&raw, CACHE, (BATCH_ZONE, at), &info) else { return };
-    assert!(at + batch.bytes <= info.zone_size && batch.bytes > 0);
+    let Some(batch) = parse_batch(&raw, CACHE, (BATCH_ZONE, at), &GEOMETRY) else { return };
+    assert!(at + batch.bytes <= GEOMETRY.zone_size && batch.bytes > 0);
     let mut end = at;
     for (_, spot) in &batch.blocks {
         assert!(spot.zone == BATCH_ZONE && spot.offset >= end && spot.psize > 0, "{spot:?}");
@@ -141,7 +140,8 @@ pub fn run_batch(data: &[u8]) {
     let of = (CACHE.0, CACHE.1, batch.turn);
     let (again, spots) = encode_head(of, (BATCH_ZONE, at), &sizes, (first.offset - at, batch.bytes));
     assert!(spots.iter().eq(batch.blocks.iter().map(|(_, spot)| spot)));
-    let again = parse_batch(&again, CACHE, (BATCH_ZONE, at), &info).expect("what was read can be written");
+    let again =
+        parse_batch(&again, CACHE, (BATCH_ZONE, at), &GEOMETRY).expect("what was read can be written");
     assert_eq!((again.turn, again.bytes, again.blocks), (batch.turn, batch.bytes, batch.blocks));
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use terrane_format::granule_bytes;
 use terrane_object::Pool;
 use terrane_pool::inspect::{Standing, ZoneView};
-use terrane_pool::zones;
+use terrane_space::zones;
 
 /// Compares what was walked with zone tables and zone directories.
 pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {

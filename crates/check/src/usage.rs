@@ -14,7 +14,7 @@ use terrane_object::dnode::SPILL;
 use terrane_object::objset::{FREE_QUEUE, HEADER};
 use terrane_object::{ObjectError, ObjectId, ObjectKind, Objects, Owner};
 use terrane_pool::inspect::Standing;
-use terrane_pool::zones::Phase;
+use terrane_space::zones::Phase;
 
 /// What a block is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -26,8 +26,8 @@ use terrane_object::dnode::Dnode;
 use terrane_object::objset::HEADER;
 use terrane_object::{Object, ObjectSet};
 use terrane_pool::inspect::Standing;
-use terrane_pool::zones::Phase;
 use terrane_pool::{DamagedBlock, Pool, inspect};
+use terrane_space::zones::Phase;
 use terrane_wire::{ObjectId, ZoneSeq};
 use terrane_zap::{Cursor, Zap};
 

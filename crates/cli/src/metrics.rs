@@ -15,12 +15,13 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use terrane_cache::Kind;
 use terrane_device::ZoneState;
 use terrane_format::Spent;
 use terrane_format::record::Class;
 use terrane_fuse::MountStats;
 use terrane_pool::second::SecondStats;
-use terrane_pool::stats::{Io, Kind, WaitFor};
+use terrane_pool::stats::{Io, WaitFor};
 use terrane_pool::{GcMode, LevelShare, Stats};
 use terrane_posix::Fs;
 use terrane_wire::meter::{BUCKETS, Times};
@@ -364,7 +365,7 @@ fn groups(page: &mut Page, stats: &Stats) {
 }
 
 fn caches(page: &mut Page, stats: &Stats) {
-    type Field = fn(&terrane_pool::cache::CacheStats) -> u64;
+    type Field = fn(&terrane_cache::blocks::CacheStats) -> u64;
     let fields: [(&str, &str, &str, Field); 9] = [
         ("cache_hits_total", "counter", "Look-ups the block cache answered.", |cache| cache.hits),
         ("cache_misses_total", "counter", "Look-ups it did not answer.", |cache| cache.misses),

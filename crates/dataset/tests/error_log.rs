@@ -10,7 +10,7 @@ use terrane_device::{Device, SimDevice};
 use terrane_object::errors::{BLOCKS_MAX, DamagedBlock, DeviceErrors, Errors, LossCause, LostFile};
 use terrane_object::{Cost, ImportOptions, Objects, Owner, Pool, SeededEnv};
 use terrane_pool::inspect::Standing;
-use terrane_pool::zones::Phase;
+use terrane_space::zones::Phase;
 use terrane_wire::DeviceIdx;
 
 fn block(object: u64, block: u64) -> Owner {

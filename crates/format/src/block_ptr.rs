@@ -74,6 +74,19 @@ pub struct Embedded {
     pub payload: Vec<u8>,
 }
 
+/// A block's name for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub addr: Addr,
+    pub birth: Txg,
+}
+
+impl Key {
+    pub fn of(ptr: &Normal) -> Key {
+        Key { addr: ptr.addrs[0], birth: ptr.block_birth }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Normal {
     pub addrs: [Addr; COPIES_MAX],

@@ -2,8 +2,8 @@
 //!
 //! [`addr`] and [`block_ptr`] name blocks, [`seal`] sums structures that nobody points at, [`label`] begins an anchor, in which
 //! [`uberblock`]s follow and name the newest group by a [`boot_ptr`], [`features`] says what a pool may hold, [`zone_header`] and
-//! [`directory`] are what zones tell of themselves, [`record`] is what a commit changes in the tables, and [`totals`] what the pool
-//! has done since it was made.
+//! [`directory`] are what zones tell of themselves, [`record`] is what a commit changes in the tables, [`totals`] what the pool
+//! has done since it was made, and [`cache_device`] what lies on one.
 //!
 //! Nothing here reads or writes a device, or decides anything.
 //!
@@ -12,6 +12,7 @@
 pub mod addr;
 pub mod block_ptr;
 pub mod boot_ptr;
+pub mod cache_device;
 pub mod directory;
 pub mod features;
 pub mod label;

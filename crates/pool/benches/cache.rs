@@ -7,10 +7,11 @@
 //!     cargo bench -p terrane-pool --bench cache -- [--mib N]
 
 use std::sync::Arc;
+use terrane_cache::Kind;
+use terrane_cache::blocks::{BlockCache, Packed, Source};
+use terrane_device::thread_ns;
 use terrane_format::Addr;
-use terrane_pool::cache::{BlockCache, Key, Packed, Source};
-use terrane_pool::device::thread_ns;
-use terrane_pool::stats::Kind;
+use terrane_format::block_ptr::Key;
 use terrane_wire::{Txg, ZoneSeq};
 
 fn key(n: u64) -> Key {

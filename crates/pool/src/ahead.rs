@@ -6,17 +6,18 @@
 //! Invariants: nobody waits for a request that was not sent yet; what was read ahead and not asked for is at most a quarter of the
 //! cache.
 
-use crate::cache::{Found, Key, Source};
 use crate::pool::Pool;
 use crate::read::{Held, packed};
-use crate::stats::Kind;
 use flume::{Sender, bounded};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use terrane_cache::Kind;
+use terrane_cache::blocks::{Found, Source};
 use terrane_codec::compute;
+use terrane_format::block_ptr::Key;
 use terrane_format::block_ptr::Normal;
 use terrane_wire::NumberSet;
 
@@ -239,7 +240,7 @@ fn is_near(first: &Block<'_>, last: &Block<'_>, next: &Block<'_>) -> bool {
     let gap = next.offset.checked_sub(last.end());
     last.held.seq == next.held.seq
         // What is gathered for the device is in memory, piece by piece.
-        && next.held.gather.as_ref().is_none_or(|gather| gather.has_written(next.end()))
+        && next.held.unwritten.as_ref().is_none_or(|gather| gather.has_written(next.end()))
         && gap.is_some_and(|gap| gap <= GAP_BYTES_MAX)
         && next.end() - first.offset <= RUN_BYTES_MAX
 }

@@ -7,11 +7,11 @@
 
 use crate::append::Stored;
 use crate::group::Group;
-use crate::policy::Age;
 use crate::pool::{Pool, SyncState};
 use crate::read::Heal;
 use terrane_format::addr::Addr;
 use terrane_format::directory::Owner;
+use terrane_space::policy::Age;
 use terrane_wire::{Txg, ZoneSeq};
 
 /// Blocks that are noted at the most; more are left to collection.

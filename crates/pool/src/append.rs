@@ -20,17 +20,15 @@
 mod gather;
 mod writer;
 
-use crate::alloc::ZoneSource;
 use crate::apart::Shared;
 use crate::devices::Devices;
 use crate::error::PoolError;
-use crate::parts::PartCache;
-use crate::policy::{Age, Heat, Layout, Placement, Placer, Stock};
 use crate::stats::Counters;
 use flume::{Receiver, Sender, unbounded};
 pub use gather::Gather;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrane_cache::parts::PartCache;
 use terrane_device::{AlignedBuf, Device};
 use terrane_format::addr::{Addr, GRANULE, granule_bytes};
 use terrane_format::directory::{
@@ -38,10 +36,26 @@ use terrane_format::directory::{
 };
 use terrane_format::record::{Class, Home, Move, Opened, PartCopy, Written, runs_of};
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
+use terrane_space::policy::{Age, Heat, Layout, Placement, Placer, Stock};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 mod slots;
 use writer::{Done, Pace, Work, Writer, carry_out};
+
+/// Where zones come from; the pool's space tables stand behind it.
+pub trait ZoneSource {
+    /// How many [`ZoneSource::open_zone`] has while zones are open on the devices `open`.
+    fn empty_zones(&self, open: &[DeviceIdx]) -> usize;
+
+    /// An empty physical zone, ready to be written, under a fresh sequence number, on a special device if there is one and it should be.
+    /// Zones are open on the devices `open`. `NoSpace`: none of those that seemed to be empty takes writes.
+    fn open_zone(
+        &mut self,
+        class: Class,
+        special: bool,
+        open: &[DeviceIdx],
+    ) -> Result<(Opened, Arc<Gather>), PoolError>;
+}
 
 /// A batch is written when it reaches this many bytes (in smaller zones when they are full): each ends on a write unit.
 pub const BATCH_BYTES: u64 = 1 << 20;

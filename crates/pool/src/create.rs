@@ -3,7 +3,6 @@
 //! Everything that can be judged is judged before anything is touched. Then each device is emptied, and the first group's uberblock,
 //! behind a label on each, makes it a pool.
 
-use crate::alloc::Allocator;
 use crate::anchors::{Anchor, overwrite_labels};
 use crate::append::Streams;
 use crate::devices::geometry;
@@ -12,15 +11,12 @@ use crate::env::Env;
 use crate::error::PoolError;
 use crate::gc::Collector;
 use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
-use crate::parts::{PARTS_PART, PartCache};
-use crate::policy::Looks;
 use crate::pool::{Pool, SyncState};
 use crate::stats::Counters;
-use crate::turns::Turns;
 use crate::txg::Groups;
-use crate::zones::Tables;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use terrane_cache::parts::{PARTS_PART, PartCache};
 use terrane_device::{Device, DeviceInfo, ZoneState};
 use terrane_format::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use terrane_format::boot_ptr::BootPtr;
@@ -28,6 +24,10 @@ use terrane_format::features::Feature;
 use terrane_format::label::{ANCHORS, DEVICES_MAX, DeviceRow, Features, Label, Role};
 use terrane_format::record::{Home, SectionPtr};
 use terrane_format::totals::Totals;
+use terrane_space::alloc::Allocator;
+use terrane_space::policy::Looks;
+use terrane_space::turns::Turns;
+use terrane_space::zones::Tables;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// The fewest zones a device can have, anchors included.

@@ -6,13 +6,13 @@
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::host::{HostRoom, OnHost};
-use crate::policy::Layout;
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_device::{Counted, Device, DeviceInfo, ZoneReport, ZoneState};
 use terrane_format::label::{ANCHORS, DEVICES_MAX, Geometry};
 use terrane_format::record::Home;
+use terrane_space::policy::Layout;
 use terrane_wire::{Corrupt, DeviceIdx, ZoneIdx};
 
 /// The fewest zones that a drive must let be open at once: an anchor, and those whose roles cannot be shared, and one to spare.

@@ -5,9 +5,9 @@
 //!
 //! Lock: a leaf; nothing is called under it.
 
-use crate::policy::{Clock, SiblingKey, Siblings};
 use crate::pool::Pool;
 use parking_lot::Mutex;
+use terrane_space::policy::{Clock, SiblingKey, Siblings};
 use terrane_wire::Txg;
 
 /// What the table of siblings may take, in bytes.

@@ -9,11 +9,11 @@
 use crate::error::PoolError;
 use crate::group::Group;
 use crate::prepare::boot_encode;
-use crate::zones::{Findings, Tables};
 use std::collections::{BTreeMap, BTreeSet};
 use terrane_format::addr::{Addr, GRANULE, granule_bytes};
 use terrane_format::directory::POOL_DEAD_LOG;
 use terrane_format::record::{Free, Record, Run, Tally, put_frees};
+use terrane_space::zones::{Findings, Tables};
 use terrane_wire::{Corrupt, Writer, ZoneSeq};
 
 /// Frees that a record holds itself; more go to dead-log blocks.
@@ -159,8 +159,8 @@ fn refuse_wrong_ends(tables: &Tables, frees: &mut Vec<Free>) -> Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gone::{Born, GoneZone};
     use terrane_format::record::Class;
+    use terrane_space::gone::{Born, GoneZone};
     use terrane_wire::{Txg, ZoneSeq};
 
     const BIRTH: ZoneSeq = ZoneSeq(3);

@@ -3,7 +3,7 @@
 //! The order is the whole argument. Data, indirect blocks, dnodes, the meta object set, dead-log blocks and table sections are
 //! written first, then the commit record that lists them, then the device is flushed; only then the uberblock
 //! that names the record is appended and flushed. A crash before that leaves bytes nobody claims; after it the group is whole.
-//! The tables in memory change only then, by the same [`Tables::apply`](crate::zones::Tables::apply) that import replays.
+//! The tables in memory change only then, by the same [`Tables::apply`](terrane_space::zones::Tables::apply) that import replays.
 //!
 //! Invariant: nothing in a committed tree points at a block that is not covered by a record.
 
@@ -11,27 +11,27 @@ mod source;
 
 use self::source::Source;
 use crate::append::{Appended, Spot, Stored};
-use crate::cache::Key;
 use crate::error::PoolError;
 use crate::levels::{Method, Turn};
 use crate::nopwrite::{Judged, Tried};
-use crate::policy::{Age, Heat, Looks, Placement};
 use crate::pool::{Chained, Pool, SyncState};
 use crate::prepare::{Made, Ready, boot_encode, prepare};
-use crate::stats::Kind;
 use crate::suspend::Patience;
 use crate::workers::Pending;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use terrane_cache::Kind;
 use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
 use terrane_format::addr::{Addr, GRANULE, Place, granule_bytes};
+use terrane_format::block_ptr::Key;
 use terrane_format::block_ptr::{BLOCK_BYTES_MAX, BlockPtr, COPIES_MAX, Embedded, Hole, Normal};
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::directory::{Owner, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
 use terrane_format::features::Feature;
 use terrane_format::record::{Class, Free, Move, Record, Run, SectionPtr, Tally};
 use terrane_format::totals::Totals;
+use terrane_space::policy::{Age, Heat, Looks, Placement};
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Group numbers are leased this many at a time.
@@ -806,7 +806,7 @@ impl Group<'_> {
             touched.for_each(|seq| st.collector.changed(&tables, *seq, zone_yield));
             for seq in &record.filled {
                 if let Some(zone) = tables.zones.get_mut(seq) {
-                    zone.gather = None;
+                    zone.unwritten = None;
                 }
             }
             for seq in st.collector.settle(&tables) {

@@ -7,10 +7,10 @@
 //! Invariant: no writer is refused for want of room because of a hold.
 
 use crate::pool::{Pool, SyncState};
-use crate::zones::Zone;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use terrane_space::zones::Zone;
 
 /// Keeps the zones that were in use at one moment from being reset, until it is dropped or writers need their room: see
 /// [`Pool::hold_zones`].

@@ -8,35 +8,31 @@
 //! If the newest group cannot be read, import refuses and says what a rewind would lose; it never falls back by itself.
 
 use crate::ahead::Ahead;
-use crate::alloc::Allocator;
 use crate::anchors::{Anchor, Candidate, Roots, match_devices};
 use crate::append::Streams;
-use crate::cache::BlockCache;
 use crate::devices::Devices;
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::errors::ErrorLog;
 use crate::fates::Fates;
 use crate::features::InForce;
-use crate::flights::Flights;
 use crate::gc::Collector;
 use crate::group::ROLLBACK_GROUPS;
-use crate::parts::{PARTS_PART, PartCache};
-use crate::policy::Looks;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
 use crate::stats::Counters;
 use crate::suspend::FailMode;
 use crate::trace::Recorder;
-use crate::turns::Turns;
 use crate::txg::Groups;
 use crate::workers::Workers;
-use crate::zones::{Phase, Tables, section_of};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use terrane_cache::blocks::BlockCache;
+use terrane_cache::flights::Flights;
+use terrane_cache::parts::{PARTS_PART, PartCache};
 use terrane_codec::{ChecksumKind, Compressor, LONG_BYTES_MAX, compute};
 use terrane_device::{Device, DeviceKind, ZoneState};
 use terrane_format::Feature;
@@ -47,6 +43,10 @@ use terrane_format::label::{ANCHORS, DeviceRow, LABEL_BYTES, Label, Role, Stay, 
 use terrane_format::record::{Free, Home, Record, SectionPtr, get_frees};
 use terrane_format::totals::{Recent, Totals};
 use terrane_format::uberblock::Uberblock;
+use terrane_space::alloc::Allocator;
+use terrane_space::policy::Looks;
+use terrane_space::turns::Turns;
+use terrane_space::zones::{Phase, Tables, Unwritten, section_of};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx, ZoneSeq};
 
 #[derive(Clone, Debug)]
@@ -350,7 +350,8 @@ impl Pool {
     fn tidy_drives(&self) {
         let tables = self.tables.read();
         let resident = tables.zones.values();
-        let written: BTreeMap<Home, bool> = resident.map(|zone| (zone.home, zone.gather.is_some())).collect();
+        let written: BTreeMap<Home, bool> =
+            resident.map(|zone| (zone.home, zone.unwritten.is_some())).collect();
         drop(tables);
         for (index, device) in self.devices.all() {
             if !device.info().hardware_pointers {
@@ -668,10 +669,11 @@ fn open(
         }
         if zone.phase == Phase::Open {
             let fits = at >= zone.claimed && at < zone.capacity;
-            zone.gather = fits
+            zone.unwritten = fits
                 .then(|| streams.adopt(zone.class, *seq, zone.home, zone.capacity, at, zone.claimed))
-                .flatten();
-            if zone.gather.is_some() {
+                .flatten()
+                .map(|gather| gather as Arc<dyn Unwritten>);
+            if zone.unwritten.is_some() {
                 alloc.opened(zone.class, zone.home.device);
             } else {
                 // Its record comes with the next group.
@@ -808,8 +810,8 @@ pub(crate) fn assemble(
 mod tests {
     use super::*;
     use crate::prepare::boot_encode;
-    use crate::zones::Zone;
     use terrane_format::record::Class;
+    use terrane_space::zones::Zone;
 
     #[test]
     fn sections_of_many_small_blocks_come_back() {

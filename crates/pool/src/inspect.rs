@@ -2,9 +2,7 @@
 
 use crate::anchors::read_anchor;
 use crate::error::PoolError;
-use crate::gone::GoneZone;
 use crate::pool::Pool;
-use crate::zones::{Findings, Phase};
 use std::borrow::Cow;
 use std::sync::Arc;
 use terrane_codec::ZstdLevel;
@@ -16,6 +14,8 @@ use terrane_format::directory::Entry;
 use terrane_format::label::{ANCHORS, Label};
 use terrane_format::record::{Class, Home, Run};
 use terrane_format::uberblock::Uberblock;
+use terrane_space::gone::GoneZone;
+use terrane_space::zones::{Findings, Phase};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// A zone's row, for people.
@@ -90,7 +90,7 @@ impl Pool {
 
     pub fn zones(&self) -> Vec<ZoneView> {
         let tables = self.tables.read();
-        let there = |(seq, zone): (&ZoneSeq, &crate::zones::Zone)| ZoneView {
+        let there = |(seq, zone): (&ZoneSeq, &terrane_space::zones::Zone)| ZoneView {
             seq: *seq,
             class: zone.class,
             home: zone.home,

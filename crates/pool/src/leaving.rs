@@ -13,11 +13,11 @@ use crate::anchors::overwrite_labels;
 use crate::error::PoolError;
 use crate::group::Group;
 use crate::pool::{Pool, SyncState};
-use crate::zones::{Phase, Tables};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_device::Device;
 use terrane_format::label::{ANCHORS, DeviceRow, Role, Stay};
+use terrane_space::zones::{Phase, Tables};
 use terrane_wire::{DeviceIdx, ZoneIdx, ZoneSeq};
 
 /// Groups that move nothing before a removal is given up by who waits for it.

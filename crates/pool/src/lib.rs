@@ -4,31 +4,26 @@
 //! syncs and get pointers back; it appends, counts what is live, finds blocks by birthplace wherever they are now, and makes the
 //! whole group durable with one uberblock.
 //!
-//! The bytes of all this are `terrane_format`'s. Rooms, in reading order: [`zones`] (the books), `features` (what may be written),
-//! [`policy`] (where blocks go), `fates` (how files fared), `append` and `read` (the way down and up), `ahead` (what is read before
-//! somebody asks), `txg`, [`group`] and `nopwrite` (the commit), `gc` (room again), [`second`] (blocks that left memory), `pool`
-//! (create, import, export), [`errors`] (what was found wrong), [`stats`] (what all of them have done so far) and `trace` (what was
-//! born and died, for a replay).
+//! The bytes of all this are `terrane_format`'s, the books of zones and the choice of places `terrane_space`'s, what stays in memory
+//! `terrane_cache`'s. Rooms, in reading order: `features` (what may be written), `fates` (how files fared), `append` and `read` (the way
+//! down and up), `ahead` (what is read before somebody asks), `txg`, [`group`] and `nopwrite` (the commit), `gc` (room again), [`second`]
+//! (blocks that left memory), `pool` (create, import, export), [`errors`] (what was found wrong), [`stats`] (what all of them have done so
+//! far) and `trace` (what was born and died, for a replay).
 
 mod ahead;
-mod alloc;
 mod anchors;
 mod apart;
 pub mod append;
-pub mod cache;
 mod cost;
 pub mod create;
-pub mod dead;
 mod devices;
 pub mod env;
 mod error;
 pub mod errors;
 mod fates;
 mod features;
-mod flights;
 mod frees;
 mod gc;
-pub mod gone;
 pub mod group;
 pub mod hold;
 mod host;
@@ -41,8 +36,6 @@ pub mod levels;
 pub mod membership;
 mod newest;
 mod nopwrite;
-mod parts;
-pub mod policy;
 pub mod pool;
 mod prepare;
 pub mod read;
@@ -54,10 +47,8 @@ pub mod second;
 pub mod stats;
 pub mod suspend;
 mod trace;
-mod turns;
 pub mod txg;
 mod workers;
-pub mod zones;
 
 pub use anchors::overwrite_labels;
 pub use cost::Cost;
@@ -70,7 +61,6 @@ pub use group::{Group, Stream, WriteRequest};
 pub use import::{ImportOptions, Probe, probe};
 pub use levels::{LevelShare, Levels, Method};
 pub use membership::Member;
-pub use policy::{CollectionOptions, Hint, IdleWindow, Placement, SiblingKey, VictimPolicy};
 pub use pool::{Client, MemoryBounds, Pool, Status};
 pub use prepare::Made;
 pub use rebirth::{RebirthCursor, Relic};
@@ -78,4 +68,5 @@ pub use rebuild::Index;
 pub use stats::{DeviceStats, Stats};
 pub use suspend::{FailMode, Patience, Suspension};
 pub use terrane_device as device;
+pub use terrane_space::policy::{CollectionOptions, Hint, IdleWindow, Placement, SiblingKey, VictimPolicy};
 pub use txg::Tx;

@@ -11,9 +11,9 @@
 //! it cannot be read for the moment.
 
 use crate::pool::Pool;
-use crate::zones::Phase;
 use terrane_format::directory::Entry;
 use terrane_format::record::Class;
+use terrane_space::zones::Phase;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 impl Pool {

@@ -6,25 +6,25 @@
 //! read from its device first. That is one read instead of a write and all that follows from it.
 //!
 //! Another level, or another version of the compressor, makes other bytes of the same content. Where the algorithm is the one that the
-//! request asks for, the old block may be looked at: read, verified and compared ([`Looks`](crate::policy::Looks) says which). What another
+//! request asks for, the old block may be looked at: read, verified and compared ([`Looks`](terrane_space::policy::Looks) says which). What another
 //! algorithm made is not: who sets another `compression` and writes a file over itself wants it stored anew.
 //!
 //! Invariant: a pointer stays only if its checksum is a cryptographic one, of the kind that is asked for. A sum that somebody can forge,
 //! or that meets by accident, never stands for content. Its block was written or verified since the pool was imported, and is not known to
 //! be damaged.
 
-use crate::cache::Key;
 use crate::group::{Group, Stream, WriteRequest};
 use crate::levels::Method;
-use crate::policy::looks::File;
 use crate::pool::Pool;
 use crate::prepare::Ready;
 use crate::read::{StoredBytes, owner_text};
 use std::sync::Arc;
 use terrane_codec::compress::algorithm::{ID_LZ4, ID_ZSTD};
 use terrane_codec::{Compression, is_same_algorithm, is_zero};
+use terrane_format::block_ptr::Key;
 use terrane_format::block_ptr::{BlockPtr, Normal};
 use terrane_format::directory::Owner;
+use terrane_space::policy::looks::File;
 
 /// What a worker made of a block.
 pub(crate) enum Tried {

@@ -4,37 +4,33 @@
 //! written only by the sync), then leaves: gather buffers, caches, the heal queue. No lock but `sync` is held over a device write.
 
 use crate::ahead::Ahead;
-use crate::alloc::Allocator;
 use crate::anchors::Anchor;
 use crate::apart::Shared;
 use crate::append::Streams;
-use crate::cache::BlockCache;
 use crate::devices::Devices;
 use crate::env::Env;
 use crate::error::PoolError;
 use crate::errors::{ErrorLog, Errors};
 use crate::fates::Fates;
 use crate::features::InForce;
-use crate::flights::Flights;
 use crate::gc::{ByHand, Collector, GcRest};
 use crate::group::Group;
 use crate::hold::Held;
 use crate::membership::DeviceSummary;
-use crate::parts::{PARTS_PART, PartCache};
-use crate::policy::{CollectionOptions, Looks};
 use crate::read::Heal;
 use crate::second::{INDEX_DIVISOR, SecondLevel};
 use crate::stats::Counters;
 use crate::suspend::Suspension;
 use crate::trace::Recorder;
-use crate::turns::Turns;
 use crate::txg::{Groups, Tx};
 use crate::workers::Workers;
-use crate::zones::{Phase, Tables};
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use terrane_cache::blocks::BlockCache;
+use terrane_cache::flights::Flights;
+use terrane_cache::parts::{PARTS_PART, PartCache};
 use terrane_device::Counted;
 use terrane_format::block_ptr::BlockPtr;
 use terrane_format::boot_ptr::BootPtr;
@@ -42,6 +38,10 @@ use terrane_format::directory::Owner;
 use terrane_format::label::Label;
 use terrane_format::record::SectionPtr;
 use terrane_format::totals::{Recent, Totals};
+use terrane_space::alloc::Allocator;
+use terrane_space::policy::{CollectionOptions, Looks};
+use terrane_space::turns::Turns;
+use terrane_space::zones::{Phase, Tables};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 /// The floor above: whoever has dirty blocks when a group syncs.

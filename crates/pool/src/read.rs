@@ -6,23 +6,24 @@
 //!
 //! Invariant: a zone is not reset while a reader is between look-up and completion (`Pin`).
 
-use crate::append::Gather;
-use crate::cache::{Found, Key, Packed, Source};
 use crate::error::PoolError;
 use crate::pool::Pool;
 use crate::second::SecondLevel;
-use crate::stats::Kind;
 use crate::suspend::Tries;
 use std::cell::Cell;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use terrane_cache::Kind;
+use terrane_cache::blocks::{Found, Packed, Source};
 use terrane_codec::{Compression, compute};
 use terrane_device::{AlignedBuf, Device, DeviceError};
 use terrane_format::addr::{Addr, GRANULE};
+use terrane_format::block_ptr::Key;
 use terrane_format::block_ptr::{BlockPtr, Normal};
 use terrane_format::directory::{Owner, Part, PartTrailer, SPILL, parse_part, parse_trailer};
 use terrane_format::record::{Class, Home, PartCopy};
+use terrane_space::zones::Unwritten;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Keeps a zone from being reset.
@@ -47,7 +48,7 @@ pub(crate) struct Held {
     pub class: Class,
     pub home: Home,
     pub capacity: u64,
-    pub gather: Option<Arc<Gather>>,
+    pub unwritten: Option<Arc<dyn Unwritten>>,
     _pin: Pin,
 }
 
@@ -429,7 +430,7 @@ impl Pool {
         let start = (offset - from) as usize;
         let mut stored = StoredBytes::new(start..start + len as usize);
         stored.buf.prepare((to - from) as usize);
-        if held.gather.as_ref().is_none_or(|gather| !gather.read(offset, stored.wanted_mut())) {
+        if held.unwritten.as_ref().is_none_or(|gather| !gather.read(offset, stored.wanted_mut())) {
             self.read_device(held, from, &mut stored.buf)?;
         }
         Ok(stored)
@@ -581,13 +582,13 @@ impl Near {
     }
 }
 
-fn hold(seq: ZoneSeq, zone: &crate::zones::Zone) -> Held {
+fn hold(seq: ZoneSeq, zone: &terrane_space::zones::Zone) -> Held {
     Held {
         seq,
         class: zone.class,
         home: zone.home,
         capacity: zone.capacity,
-        gather: zone.gather.clone(),
+        unwritten: zone.unwritten.clone(),
         _pin: Pin::new(&zone.pins),
     }
 }

@@ -12,12 +12,12 @@ use crate::error::PoolError;
 use crate::pool::Pool;
 use crate::prepare::Made;
 use crate::txg::Tx;
-use crate::zones::IndexSize;
 use std::sync::Arc;
 use terrane_format::addr::Addr;
 use terrane_format::block_ptr::Normal;
 use terrane_format::directory::Owner;
 use terrane_format::record::Run;
+use terrane_space::zones::IndexSize;
 use terrane_wire::{Txg, ZoneSeq};
 
 /// A block that moved, and whose birthplace is gone.

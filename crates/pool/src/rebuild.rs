@@ -21,9 +21,7 @@
 //! stays whole, and the next batch lies behind it; so no part is believed either that the next one does not name, or one behind it.
 
 use crate::devices::Devices;
-use crate::gone::{Born, GoneZone};
 use crate::import::homes;
-use crate::zones::{Phase, Tables, Zone};
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,6 +32,8 @@ use terrane_format::directory::{Entry, Owner, POOL_PART_COPY, Part, PartTrailer,
 use terrane_format::label::Label;
 use terrane_format::record::{Class, Home, PartCopy, Run};
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
+use terrane_space::gone::{Born, GoneZone};
+use terrane_space::zones::{Phase, Tables, Zone};
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Where an import takes the zone tables from.

@@ -8,9 +8,9 @@
 use crate::error::PoolError;
 use crate::gc::LAST_ROOM_PART;
 use crate::pool::{Pool, SyncState};
-use crate::zones::{Phase, Zone};
 use terrane_device::Device;
 use terrane_format::record::Home;
+use terrane_space::zones::{Phase, Zone};
 use terrane_wire::ZoneSeq;
 
 impl Pool {

@@ -13,13 +13,13 @@
 //! that would need the room of those who have joined.
 
 use crate::append::METADATA_PART;
-use crate::policy::Stock;
 use crate::pool::{Pool, SyncState};
-use crate::turns::SECTIONS_IN_HURRY;
 use crate::txg::Room;
-use crate::zones::{Phase, Tables, Zone};
 use std::sync::atomic::Ordering;
 use terrane_format::addr::granule_bytes;
+use terrane_space::policy::Stock;
+use terrane_space::turns::SECTIONS_IN_HURRY;
+use terrane_space::zones::{Phase, Tables, Zone};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 /// Bytes that the groups of one victim's time take for themselves, in zones that are large enough for it to matter little.

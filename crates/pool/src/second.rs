@@ -10,23 +10,30 @@
 //! Invariants: the index takes at most an eighth of the cache's memory; a batch is in the index only once it was written; nothing is
 //! written to a device that was let go.
 
-pub mod layout;
 mod membership;
 
-use crate::cache::{Key, Packed};
 use crate::devices::smallest_capacity;
-use layout::{BATCH_HEAD_MAX, Batch, BatchHead, encode_head, parse_batch};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use terrane_device::{AlignedBuf, Counted, Device, DeviceError, IoCounts, ZoneState};
+use terrane_cache::blocks::Packed;
+use terrane_device::{AlignedBuf, Counted, Device, DeviceError, DeviceInfo, IoCounts, ZoneState};
 use terrane_format::addr::granule_bytes;
+use terrane_format::block_ptr::Key;
+use terrane_format::cache_device::{
+    BATCH_HEAD_MAX, Batch, BatchHead, CacheGeometry, Spot, encode_head, parse_batch,
+};
 use terrane_wire::meter::Counter;
 use terrane_wire::{NumberMap, ZoneIdx};
 
 pub(crate) use membership::INDEX_DIVISOR;
 pub use membership::{CacheDevice, is_cache_of};
+
+/// What the head of a cache device says of its shape.
+pub(crate) fn cache_geometry(info: &DeviceInfo) -> CacheGeometry {
+    CacheGeometry { write_unit: info.write_unit, zone_size: info.zone_size, zone_count: info.zone_count }
+}
 
 /// Zone 0 says who the device is.
 const HEAD_ZONES: u32 = 1;
@@ -42,15 +49,6 @@ const FAILURES_MAX: u32 = 4;
 const ENTRY_BYTES: usize = 96;
 /// Forgotten blocks that stay in the lists of zones, beside a quarter of those that are there.
 const LISTED_SPARE: usize = 1024;
-
-/// Where a block lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spot {
-    pub zone: ZoneIdx,
-    /// In bytes.
-    pub offset: u64,
-    pub psize: u32,
-}
 
 /// What the device holds.
 #[derive(Default)]
@@ -393,7 +391,7 @@ impl SecondLevel {
             raw.prepare(head_bytes.next_multiple_of(unit) as usize);
             self.device.read(zone, at, &mut raw).ok()?;
         }
-        parse_batch(&raw, (self.pool, self.id), (zone, at), info)
+        parse_batch(&raw, (self.pool, self.id), (zone, at), &cache_geometry(info))
     }
 }
 

@@ -5,42 +5,19 @@
 //!
 //! Invariant: no counter decides anything; a pool behaves the same if all of them lie.
 
-use crate::cache::CacheStats;
 use crate::env::Env;
 use crate::pool::Pool;
-use crate::zones::Phase;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_cache::Kind;
+use terrane_cache::blocks::CacheStats;
 use terrane_device::{Counted, Device, IoCounts};
-use terrane_format::block_ptr::Normal;
 use terrane_format::directory::{Entry, PartTrailer};
 use terrane_format::record::Class;
 use terrane_format::totals::{Spent, Totals, split};
+use terrane_space::zones::Phase;
 use terrane_wire::meter::{Counter, Histogram, Times};
 use terrane_wire::{DeviceIdx, ZoneSeq};
-
-/// What a block is to the cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Data = 0,
-    Metadata = 1,
-}
-
-impl Kind {
-    pub const ALL: [Kind; 2] = [Kind::Data, Kind::Metadata];
-
-    /// Metadata has two copies, data one.
-    pub(crate) fn of(ptr: &Normal) -> Kind {
-        if ptr.copies().nth(1).is_some() { Kind::Metadata } else { Kind::Data }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Data => "data",
-            Kind::Metadata => "metadata",
-        }
-    }
-}
 
 /// Why a change waited before it joined a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,7 +21,6 @@
 //!
 //! Invariant: what stands between two `g` is one group, whole.
 
-use crate::policy::{Age, Placement};
 use crate::pool::Pool;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -30,6 +29,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_format::addr::Addr;
 use terrane_format::record::Free;
+use terrane_space::policy::{Age, Placement};
 use terrane_wire::Txg;
 
 /// Lines of many small groups go to the file together.

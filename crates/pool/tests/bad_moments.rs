@@ -10,8 +10,8 @@ use support::{create, import, sim, verify, work};
 use terrane_device::{Fault, SimDevice};
 use terrane_format::BlockPtr;
 use terrane_pool::inspect::Standing;
-use terrane_pool::zones::Phase;
 use terrane_pool::{Pool, SeededEnv};
+use terrane_space::zones::Phase;
 use terrane_wire::ZoneSeq;
 
 fn suspects(pool: &Pool) -> Vec<ZoneSeq> {

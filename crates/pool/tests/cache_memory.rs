@@ -3,9 +3,10 @@
 use cap::Cap;
 use std::alloc::System;
 use std::sync::Arc;
+use terrane_cache::Kind;
+use terrane_cache::blocks::{BlockCache, Found, Packed, Source};
 use terrane_format::Addr;
-use terrane_pool::cache::{BlockCache, Found, Key, Packed, Source};
-use terrane_pool::stats::Kind;
+use terrane_format::block_ptr::Key;
 use terrane_wire::{Txg, ZoneSeq};
 
 #[global_allocator]

@@ -50,9 +50,9 @@ fn every_device_can_leave_and_the_pool_goes_on_without_it() {
         work(&pool, &toy, &SeededEnv::new(77), 12).unwrap();
         verify(&pool, &toy);
         assert!(
-            pool.zones()
-                .iter()
-                .all(|zone| { zone.home.device.0 != gone || zone.phase == terrane_pool::zones::Phase::Gone })
+            pool.zones().iter().all(|zone| {
+                zone.home.device.0 != gone || zone.phase == terrane_space::zones::Phase::Gone
+            })
         );
         let text = refusal(pool.remove_device(DeviceIdx(gone), &mut |_, _| {}));
         assert!(text.contains("one of its devices"), "{text}");
@@ -214,7 +214,7 @@ fn a_zone_that_cannot_be_read_keeps_its_device_and_says_so() {
             zone.home.device.0 == 1
                 && zone.live > 0
                 && is_data(zone.class.name())
-                && zone.phase == terrane_pool::zones::Phase::Full
+                && zone.phase == terrane_space::zones::Phase::Full
         })
     };
     let Some(zone) = live(&pool) else { panic!("no full zone of data on device 1: {:?}", pool.zones()) };

@@ -14,11 +14,11 @@ use terrane_device::{Device, Fault, SimConfig, SimDevice, ZoneState};
 use terrane_format::BlockPtr;
 use terrane_format::label::Role;
 use terrane_format::record::Home;
-use terrane_pool::zones::Phase;
 use terrane_pool::{
     Client, Cost, CreateOptions, Env, Group, ImportOptions, Placement, Pool, PoolError, SeededEnv, Stream,
     SystemEnv, Tx,
 };
+use terrane_space::zones::Phase;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// Zones in which nothing lies, by the tables.

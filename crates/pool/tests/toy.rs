@@ -7,11 +7,12 @@ mod support;
 
 use std::sync::Arc;
 use support::{create, fill, import, options, owner, sim, verify, work};
+use terrane_cache::Kind;
 use terrane_device::sim::Kept;
 use terrane_device::{Device, Fault, SimDevice};
 use terrane_format::BlockPtr;
 use terrane_format::uberblock::Uberblock;
-use terrane_pool::stats::{Io, Kind};
+use terrane_pool::stats::Io;
 use terrane_pool::{Cost, Env, ImportOptions, Pool, PoolError, SeededEnv};
 use terrane_wire::Txg;
 

@@ -5,8 +5,8 @@ mod support;
 
 use std::time::Duration;
 use support::{Machine, USER};
+use terrane_cache::Kind;
 use terrane_pool::Stats;
-use terrane_pool::stats::Kind;
 use terrane_posix::{Fs, Ino, WriteFlags};
 
 const RECORD: usize = 128 << 10;

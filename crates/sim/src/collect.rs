@@ -17,8 +17,8 @@ use crate::{Failure, ensure};
 use std::sync::Arc;
 use terrane_device::Device;
 use terrane_device::sim::{Fault, Kept};
-use terrane_pool::zones::Phase;
 use terrane_posix::{Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, SetAttr, WriteFlags};
+use terrane_space::zones::Phase;
 use terrane_wire::ZoneIdx;
 
 /// Files grow to so many bytes on zones of 1 MiB, and in the measure of larger ones.

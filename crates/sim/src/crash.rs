@@ -9,7 +9,7 @@ use crate::workload::{Acts, RECORDED, Step, Workload};
 use crate::{Failure, ensure};
 use terrane_device::SimDevice;
 use terrane_device::sim::{Fault, Kept};
-use terrane_pool::zones::Phase;
+use terrane_space::zones::Phase;
 
 /// Imports what a crash left behind, and compares it with what it may be. Returns the machine with the workload's model put back.
 pub fn recover(before: &Workload, device: &SimDevice, seed: u64) -> Result<Workload, Failure> {

@@ -7,9 +7,9 @@ use terrane_device::SimDevice;
 use terrane_device::sim::Kept;
 use terrane_object::Owner;
 use terrane_pool::inspect::Standing;
-use terrane_pool::zones::Phase;
 use terrane_posix::{Errno, Ino, WriteFlags};
 use terrane_sim::machine::{Machine, Plan, USER};
+use terrane_space::zones::Phase;
 
 fn created() -> Machine {
     let props = vec![("recordsize", "4K"), ("compression", "off"), ("dnodesize", "legacy")];

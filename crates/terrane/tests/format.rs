@@ -11,12 +11,12 @@ use support::{files, read, root, short};
 use terrane_format::Place;
 use terrane_format::block_ptr::BlockPtrPhys;
 use terrane_format::boot_ptr::BootPtr;
+use terrane_format::cache_device::{BatchEntry, BatchHead, CacheHead};
 use terrane_format::directory::PartTrailer;
 use terrane_format::label::LabelHead;
 use terrane_format::uberblock::UberblockPhys;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_object::dnode::{DnodeHead, ObjsetHead};
-use terrane_pool::second::layout::{BatchEntry, BatchHead, CacheHead};
 use terrane_wire::Row;
 
 /// Size of the whole, and (offset, size, name, type) of each field.

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use terrane_device::ZoneState;
 use terrane_format::label::ANCHORS;
 use terrane_pool::inspect::ZoneView;
-use terrane_pool::zones::Phase;
+use terrane_space::zones::Phase;
 
 pub fn zone_map(live: &Live) -> Value {
     let label = live.pool.label();

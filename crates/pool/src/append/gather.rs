@@ -3,6 +3,7 @@
 use parking_lot::Mutex;
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
+use terrane_space::zones::Unwritten;
 
 /// Appended bytes of one zone that the device may not have yet.
 #[derive(Debug, Default)]
@@ -19,9 +20,8 @@ pub(super) struct GatherState {
     pub(super) tail: AlignedBuf,
 }
 
-impl Gather {
-    /// Copies the range if it is still here; false: the device has it.
-    pub fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
+impl Unwritten for Gather {
+    fn read(&self, offset: u64, buf: &mut [u8]) -> bool {
         let state = self.state.lock();
         let pieces = state.chunks.iter().map(|(start, chunk)| (*start, &***chunk));
         for (start, chunk) in pieces.chain([(state.tail_start, &*state.tail)]) {
@@ -34,8 +34,7 @@ impl Gather {
         false
     }
 
-    /// Whether the device has all before `end`.
-    pub fn has_written(&self, end: u64) -> bool {
+    fn has_written(&self, end: u64) -> bool {
         let state = self.state.lock();
         let first = state.chunks.iter().map(|(start, _)| *start).fold(state.tail_start, u64::min);
         end <= first

@@ -10,9 +10,9 @@ use crate::gc::Progress;
 use crate::group::Group;
 use crate::pool::Pool;
 use crate::room::GARBAGE_PART_MIN;
-use crate::zones::Phase;
 use std::sync::Arc;
 use terrane_format::record::Home;
+use terrane_space::zones::Phase;
 use terrane_wire::ZoneSeq;
 
 /// Groups without any progress after which a request has ended: what was emptied must be reset, and what holds a zone up rewritten.

@@ -12,8 +12,8 @@ use crate::frees::INLINE_FREES_MAX;
 use crate::group::Group;
 use crate::leaving::leaving_zone;
 use crate::pool::Pool;
-use crate::zones::{Phase, Tables};
 use terrane_format::record::Home;
+use terrane_space::zones::{Phase, Tables};
 use terrane_wire::ZoneSeq;
 
 impl super::Collector {

@@ -3,8 +3,8 @@
 //! Invariant: the runs of a group take no more of its commit record than a zone has room for.
 
 use crate::group::Group;
-use crate::zones::is_much;
 use std::sync::atomic::Ordering;
+use terrane_space::zones::is_much;
 
 /// The memory of the run index is looked at when so many bytes have moved, in a small pool a 64th of it: that takes time by its rows.
 pub(super) const INDEX_LOOK_BYTES: u64 = 256 << 20;

@@ -14,10 +14,10 @@ use crate::group::Group;
 use crate::inspect::Standing;
 use crate::pool::Pool;
 use crate::read::Held;
-use crate::zones::Phase;
 use std::sync::atomic::Ordering;
 use terrane_format::addr::granule_bytes;
 use terrane_format::directory::Entry;
+use terrane_space::zones::Phase;
 use terrane_wire::ZoneSeq;
 
 impl Pool {

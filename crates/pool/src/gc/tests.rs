@@ -1,6 +1,6 @@
 use super::*;
-use crate::zones::Zone;
 use terrane_format::record::{Class, Home};
+use terrane_space::zones::Zone;
 use terrane_wire::ZoneIdx;
 
 const YIELD: u64 = 1 << 20;

@@ -13,10 +13,10 @@
 use super::Collector;
 use crate::group::Group;
 use crate::pool::{Pool, SyncState};
-use crate::zones::Phase;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use terrane_format::directory::PartTrailer;
+use terrane_space::zones::Phase;
 use terrane_wire::{DeviceIdx, ZoneSeq};
 
 const SECOND_NS: u64 = 1_000_000_000;

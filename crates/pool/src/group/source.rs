@@ -1,13 +1,14 @@
 //! Where a group's zones come from: the next empty one that takes writes, under a number of its own.
 
-use crate::alloc::{Allocator, ZoneSource};
 use crate::append::Gather;
+use crate::append::ZoneSource;
 use crate::error::PoolError;
 use crate::pool::Pool;
-use crate::zones::Zone;
 use std::sync::Arc;
 use terrane_device::{Device, ZoneState};
 use terrane_format::record::{Class, Opened};
+use terrane_space::alloc::Allocator;
+use terrane_space::zones::Zone;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 pub(super) struct Source<'a> {
@@ -62,7 +63,7 @@ impl ZoneSource for Source<'_> {
         self.alloc.opened(class, home.device);
         let gather = Arc::<Gather>::default();
         let mut zone = Zone::new(class, home, capacity, self.txg);
-        zone.gather = Some(gather.clone());
+        zone.unwritten = Some(gather.clone());
         self.pool.tables.write().insert(seq, zone);
         Ok((Opened { seq, class, home, capacity }, gather))
     }

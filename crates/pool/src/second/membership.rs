@@ -7,11 +7,12 @@ use crate::create::fresh_id;
 use crate::devices::smallest_capacity;
 use crate::error::PoolError;
 use crate::pool::Pool;
-use crate::second::layout::CacheHead;
+use crate::second::cache_geometry;
 use crate::second::{FEED_RATE, HEAD_ZONES, SecondLevel, SecondStats};
 use std::sync::Arc;
 use std::time::Duration;
 use terrane_device::{AlignedBuf, Device, DeviceError};
+use terrane_format::cache_device::CacheHead;
 use terrane_format::features::Feature;
 use terrane_format::label::{CACHES_MAX, CacheRow};
 use terrane_wire::ZoneIdx;
@@ -72,7 +73,8 @@ impl Pool {
             ));
         }
         let id = fresh_id(self.env.as_ref());
-        let mut head = AlignedBuf::from(CacheHead::of(self.pool_id, id, &info).encode().as_slice());
+        let mut head =
+            AlignedBuf::from(CacheHead::of(self.pool_id, id, &cache_geometry(&info)).encode().as_slice());
         head.resize(info.write_unit as usize);
         let first = ZoneIdx(0);
         device.reset(first)?;

@@ -1,10 +1,10 @@
-use super::layout::CacheHead;
 use super::*;
 use crate::pool::Pool;
 use crate::{CreateOptions, ImportOptions, SeededEnv};
 use proptest::prelude::*;
 use terrane_device::{SimConfig, SimDevice};
 use terrane_format::addr::Addr;
+use terrane_format::cache_device::CacheHead;
 use terrane_wire::{Txg, ZoneSeq};
 
 fn key(n: u64) -> Key {
@@ -145,11 +145,11 @@ fn nothing_is_written_once_it_was_let_go() {
 #[test]
 fn no_flipped_bit_of_a_head_is_believed() {
     let info = device().info().clone();
-    let raw = CacheHead::of(7, 9, &info).encode();
+    let raw = CacheHead::of(7, 9, &cache_geometry(&info)).encode();
     assert!(CacheHead::parse(&raw).is_some());
     let sizes: Vec<(Key, u32)> = (0..10).map(|n| (key(n), 100 + n as u32)).collect();
     let (head, spots) = encode_head((7, 9, 3), (ZoneIdx(2), 8192), &sizes, (4096, 8192));
-    let parse = |raw: &[u8], at| parse_batch(raw, (7, 9), (ZoneIdx(2), at), &info);
+    let parse = |raw: &[u8], at| parse_batch(raw, (7, 9), (ZoneIdx(2), at), &cache_geometry(&info));
     let batch = parse(&head, 8192).unwrap();
     assert_eq!((batch.turn, batch.bytes, batch.blocks.len()), (3, 8192, 10));
     assert_eq!(batch.blocks.iter().map(|(_, spot)| *spot).collect::<Vec<_>>(), spots);
@@ -178,7 +178,7 @@ fn golden(name: &str, raw: &[u8]) -> Vec<u8> {
 #[test]
 fn heads_of_devices_and_batches_are_what_they_always_were() {
     let info = device().info().clone();
-    let head = CacheHead::of(7, 9, &info);
+    let head = CacheHead::of(7, 9, &cache_geometry(&info));
     let raw = golden("cache_head", &head.encode());
     assert_eq!(CacheHead::parse(&raw), Some(head));
     assert_eq!(raw, head.encode());
@@ -186,7 +186,7 @@ fn heads_of_devices_and_batches_are_what_they_always_were() {
     let (raw, spots) = encode_head((7, 9, 3), (ZoneIdx(2), 8192), &sizes, (512, 4096));
     let old = golden("cache_batch", &raw);
     assert_eq!(old, raw, "another head would be written");
-    let batch = parse_batch(&old, (7, 9), (ZoneIdx(2), 8192), &info).unwrap();
+    let batch = parse_batch(&old, (7, 9), (ZoneIdx(2), 8192), &cache_geometry(&info)).unwrap();
     let blocks: Vec<(Key, Spot)> = sizes.iter().map(|(key, _)| *key).zip(spots).collect();
     assert_eq!((batch.turn, batch.bytes, batch.blocks), (3, 4096, blocks));
 }
@@ -202,11 +202,11 @@ proptest! {
         at in 0u64..1 << 20,
     ) {
         let info = device().info().clone();
-        prop_assert!(parse_batch(&raw, (7, 9), (ZoneIdx(1), at), &info).is_none());
+        prop_assert!(parse_batch(&raw, (7, 9), (ZoneIdx(1), at), &cache_geometry(&info)).is_none());
         let sizes: Vec<(Key, u32)> = (0..count).map(|n| (key(n.into()), psize % (32 << 20))).collect();
         let head_bytes = u64::from(head_bytes) % (1 << 14);
         let (raw, _) = encode_head((7, 9, 1), (ZoneIdx(1), at), &sizes, (head_bytes.max(1024), bytes));
-        if let Some(batch) = parse_batch(&raw, (7, 9), (ZoneIdx(1), at), &info) {
+        if let Some(batch) = parse_batch(&raw, (7, 9), (ZoneIdx(1), at), &cache_geometry(&info)) {
             prop_assert!(at + batch.bytes <= 1 << 20);
             for (_, spot) in batch.blocks {
                 prop_assert!(spot.offset + u64::from(spot.psize) <= at + batch.bytes);

@@ -11,8 +11,8 @@ use terrane_format::block_ptr::Hole;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Written};
 use terrane_format::{Addr, BlockPtr, GRANULE};
-use terrane_pool::policy::{Age, Candidates, Choice, Clock, Heat, Layout, Lives, Placement, Placer, Stock};
-use terrane_pool::zones::{Phase, Tables, Zone};
+use terrane_space::policy::{Age, Candidates, Choice, Clock, Heat, Layout, Lives, Placement, Placer, Stock};
+use terrane_space::zones::{Phase, Tables, Zone};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 const UNIT: u64 = 4096;

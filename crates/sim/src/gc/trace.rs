@@ -11,7 +11,7 @@ pub mod recorded;
 
 use crate::dice::Dice;
 use terrane_pool::Hint;
-use terrane_pool::policy::Placement;
+use terrane_space::policy::Placement;
 use terrane_wire::Txg;
 
 /// One thing that a user does.

@@ -2,7 +2,7 @@
 
 use crate::cpu::own_cpu_ns;
 use crate::{Asked, Opened, RECORD, record};
-use terrane_pool::stats::Kind;
+use terrane_cache::Kind;
 
 const BYTES: u64 = 64 << 20;
 

@@ -8,7 +8,7 @@ use crate::throttle::own_requests;
 use crate::{Asked, Opened, Places, RECORD, random, record};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use terrane_pool::cache::CacheStats;
+use terrane_cache::blocks::CacheStats;
 
 /// In a block of them, of a file of records of 16 KiB.
 const POINTERS: usize = 32;

@@ -2,7 +2,7 @@
 
 use crate::{Asked, Opened, Places, RECORD};
 use std::time::Instant;
-use terrane_pool::stats::Kind;
+use terrane_cache::Kind;
 
 const REQUEST: u64 = 128 << 10;
 /// From one step to the next.

@@ -38,7 +38,7 @@ use terrane_device::Device;
 use terrane_format::record::Class;
 use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
 use terrane_pool::Stats;
-use terrane_pool::zones::Phase;
+use terrane_space::zones::Phase;
 
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);

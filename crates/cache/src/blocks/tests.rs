@@ -1,7 +1,8 @@
 use super::shard::{IDLE_PLAIN_DIVISOR, PLAIN_DIVISOR};
 use super::*;
 use proptest::prelude::*;
-use terrane_wire::ZoneSeq;
+use terrane_format::addr::Addr;
+use terrane_wire::{Txg, ZoneSeq};
 
 fn key(n: u64) -> Key {
     Key { addr: Addr::new(ZoneSeq(1 + n / 1000), n % 1000 * 16), birth: Txg(1) }

@@ -4,18 +4,18 @@
 //!
 //! Invariant: who holds a [`Flight`] never waits for another one.
 
-use crate::cache::Key;
 use parking_lot::{Condvar, Mutex};
+use terrane_format::block_ptr::Key;
 
 /// At most as many as there are threads that read, so a list is quicker than anything else.
 #[derive(Debug, Default)]
-pub(crate) struct Flights {
+pub struct Flights {
     under_way: Mutex<Vec<Key>>,
     landed: Condvar,
 }
 
 /// Whoever holds it reads the block for all.
-pub(crate) struct Flight<'a> {
+pub struct Flight<'a> {
     flights: &'a Flights,
     key: Key,
 }

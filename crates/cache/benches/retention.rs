@@ -2,10 +2,10 @@
 //!
 //! All blocks are alike here. The policies to compare with are written for clearness; none of them is in the product.
 //!
-//!     cargo bench -p terrane-pool --bench retention -- [--asked N]
+//!     cargo bench -p terrane-cache --bench retention -- [--asked N]
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use terrane_pool::policy::retention::{EntryIdx, Retention};
+use terrane_cache::retention::{EntryIdx, Retention};
 
 /// Blocks there are, unless a trace says otherwise.
 const BLOCKS: u64 = 15_000;

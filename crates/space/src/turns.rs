@@ -9,9 +9,9 @@
 /// Records that replay may need at the most, nearly.
 const RECORDS_MAX: usize = 256;
 /// Sections that are rewritten in one group when they are wanted soon: no group should take long for it.
-pub(crate) const SECTIONS_IN_HURRY: u32 = 16;
+pub const SECTIONS_IN_HURRY: u32 = 16;
 
-pub(crate) struct Turns {
+pub struct Turns {
     sections: u32,
     next: u32,
     /// Still to be rewritten in the hurry.

@@ -34,14 +34,14 @@ impl Born {
         self.runs.partition_point(|run| run.last < granule)
     }
 
-    pub(crate) fn insert_run(&mut self, run: Run) {
+    pub fn insert_run(&mut self, run: Run) {
         let from = self.runs_before(run.first);
         let to = self.runs.partition_point(|old| old.first <= run.last);
         self.runs.splice(from..to.max(from), [run]);
     }
 
     /// A block of a run died; with its last one the run goes.
-    pub(crate) fn drop_block(&mut self, granule: u32, granules: u32) {
+    pub fn drop_block(&mut self, granule: u32, granules: u32) {
         let index = self.runs_before(granule);
         let Some(run) = self.runs.get_mut(index).filter(|run| run.first <= granule) else { return };
         run.drop_block(granule, granules);
@@ -51,13 +51,13 @@ impl Born {
     }
 
     /// The zone is gone: what no run holds is dead by that alone, and needs no intervals.
-    pub(crate) fn keep_within_runs(&mut self) {
+    pub fn keep_within_runs(&mut self) {
         let runs: Vec<(u32, u32)> = self.runs.iter().map(|run| (run.first, run.last)).collect();
         self.dead.keep_within(&runs);
     }
 
     /// As on disk.
-    pub(crate) fn put(&self, out: &mut Writer) {
+    pub fn put(&self, out: &mut Writer) {
         out.varint(self.runs.len() as u64);
         for run in &self.runs {
             put_run(out, run);
@@ -65,7 +65,7 @@ impl Born {
         self.dead.encode(out);
     }
 
-    pub(crate) fn get(raw: &mut Reader<'_>) -> Result<Born, Truncated> {
+    pub fn get(raw: &mut Reader<'_>) -> Result<Born, Truncated> {
         let bad = Truncated { offset: raw.offset(), needed: 0 };
         let runs: Vec<Run> = list(raw, get_run)?;
         if runs.windows(2).any(|pair| matches!(pair, [a, b] if a.last >= b.first)) {

@@ -1,10 +1,10 @@
 //! What a free costs in the dead set of its zone, and what sets take: records of a zone die in any order, some in each group.
 //!
-//!     cargo bench -p terrane-pool --bench dead
+//!     cargo bench -p terrane-space --bench dead
 
 use std::hint::black_box;
 use std::time::Instant;
-use terrane_pool::dead::DeadSet;
+use terrane_space::dead::DeadSet;
 
 /// Sets that take turns, so that none stays in the processor's cache.
 const SETS: usize = 256;

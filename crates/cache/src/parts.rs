@@ -10,7 +10,7 @@ use terrane_wire::{NumberMap, ZoneSeq};
 type Key = (u64, u64);
 
 /// What parts may take of the memory for blocks: one part of so many, beside it.
-pub(crate) const PARTS_PART: usize = 8;
+pub const PARTS_PART: usize = 8;
 const BYTES_MIN: usize = 1 << 20;
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ struct State {
 
 /// Parts come here when they are written, because collection and look-ups of moved blocks want them again, and when they were read.
 /// First in, first out: a look-up of moved blocks walks parts in the order of birth, so age says as much as use.
-pub(crate) struct PartCache {
+pub struct PartCache {
     state: Mutex<State>,
     budget: AtomicUsize,
 }

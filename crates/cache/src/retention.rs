@@ -8,7 +8,7 @@
 //! have stayed for that: frequency counts, and the window shrinks.
 //!
 //! Uses in quick succession count once: a record that is read in thirty-two pieces is no more popular than one that is read whole.
-//! Why it is this one of five: decision 18, with the traces (`cargo bench -p terrane-pool --bench retention`).
+//! Why it is this one of five: decision 18, with the traces (`cargo bench -p terrane-cache --bench retention`).
 //!
 //! What is remembered is small: 20 bytes for an entry, 8 for a ghost, of which there is room for two to an entry.
 //!

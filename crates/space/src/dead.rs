@@ -493,12 +493,12 @@ impl DeadSet {
     }
 
     /// As it is in memory.
-    pub(crate) fn put_packed(&self, out: &mut Writer) {
+    pub fn put_packed(&self, out: &mut Writer) {
         out.blob(&self.bytes);
     }
 
     /// What [`DeadSet::put_packed`] wrote.
-    pub(crate) fn get_packed(raw: &mut Reader<'_>) -> Result<DeadSet, Truncated> {
+    pub fn get_packed(raw: &mut Reader<'_>) -> Result<DeadSet, Truncated> {
         Ok(DeadSet::of(raw.blob()?.into()))
     }
 

@@ -1,8 +1,8 @@
 //! What an entry holds, and what that takes.
 
-use super::Key;
 use std::sync::Arc;
 use terrane_codec::Compression;
+use terrane_format::block_ptr::Key;
 
 /// A block as it is stored.
 #[derive(Clone, Debug)]

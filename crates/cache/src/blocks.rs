@@ -4,7 +4,7 @@
 //! which is far cheaper than a device. What was written, and what is read again, is kept decompressed beside it while there is room: when
 //! that is short decompressed forms go first, until a quarter of the budget is left to those of each kind, and those of data that nobody
 //! asks for go on until a 32nd is left to them; so do those of metadata, as blocks come back that had to go. Only then do blocks go, by
-//! [`retention`](crate::policy::retention), data and metadata each by one of its own. How much metadata may have follows the ghosts that
+//! [`retention`](crate::retention), data and metadata each by one of its own. How much metadata may have follows the ghosts that
 //! come back of either, and is at least a quarter.
 //!
 //! Addresses never change and never repeat within a birth group, so an entry is never wrong, only unused; one that was freed is told so.
@@ -16,8 +16,8 @@ mod index;
 mod leaving;
 mod shard;
 
-use crate::policy::retention::tag;
-use crate::stats::Kind;
+use crate::Kind;
+use crate::retention;
 use held::Held;
 pub use held::{Packed, Source};
 use leaving::Leaving;
@@ -26,36 +26,22 @@ use shard::Shard;
 use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use terrane_format::addr::Addr;
-use terrane_format::block_ptr::Normal;
-use terrane_wire::{NumberHasher, Txg};
+use terrane_format::block_ptr::Key;
+use terrane_wire::NumberHasher;
 
 const SHARDS: usize = 16;
 /// Blocks that were read ahead and that nobody asks for keep this part.
 const UNREAD_DIVISOR: usize = 8;
 
-/// A block's name for ever.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
-    pub addr: Addr,
-    pub birth: Txg,
+fn name(key: Key) -> u64 {
+    let mut hasher = NumberHasher::default();
+    hasher.write_u64(key.addr.raw());
+    hasher.write_u64(key.birth.0);
+    hasher.finish()
 }
 
-impl Key {
-    pub(crate) fn of(ptr: &Normal) -> Key {
-        Key { addr: ptr.addrs[0], birth: ptr.block_birth }
-    }
-
-    fn name(self) -> u64 {
-        let mut hasher = NumberHasher::default();
-        hasher.write_u64(self.addr.raw());
-        hasher.write_u64(self.birth.0);
-        hasher.finish()
-    }
-
-    fn tag(self) -> u32 {
-        tag(self.name())
-    }
+fn tag(key: Key) -> u32 {
+    retention::tag(name(key))
 }
 
 /// A block that is here.
@@ -165,7 +151,7 @@ impl BlockCache {
     }
 
     fn shard(&self, key: Key) -> &Mutex<Shard> {
-        &self.shards[(key.name() >> 32) as usize % SHARDS]
+        &self.shards[(name(key) >> 32) as usize % SHARDS]
     }
 
     pub fn get(&self, key: Key, kind: Kind) -> Option<Found> {

@@ -1,18 +1,33 @@
 //! What lies on a cache device: its head, and batches with their tables of contents. FORMAT.md section 10.
 
-use crate::cache::Key;
-use crate::second::Spot;
-use terrane_device::DeviceInfo;
-use terrane_format::addr::{Addr, GRANULE, granule_bytes};
-use terrane_format::block_ptr::BLOCK_BYTES_MAX;
-use terrane_format::seal::{Seed, seal};
+use crate::addr::{Addr, GRANULE, granule_bytes};
+use crate::block_ptr::{BLOCK_BYTES_MAX, Key};
+use crate::seal::{Seed, seal};
 use terrane_wire::{Reader, Txg, Writer, ZoneIdx, layout};
 
 pub const CACHE_MAGIC: u64 = u64::from_le_bytes(*b"TERRCACH");
 pub const BATCH_MAGIC: u64 = u64::from_le_bytes(*b"TERRCBAT");
 const CACHE_VERSION: u32 = 1;
 /// Heads are no longer, in bytes.
-pub(crate) const BATCH_HEAD_MAX: u64 = 1 << 20;
+pub const BATCH_HEAD_MAX: u64 = 1 << 20;
+
+/// Where a block lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    pub zone: ZoneIdx,
+    /// In bytes.
+    pub offset: u64,
+    pub psize: u32,
+}
+
+/// The shape of a cache device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheGeometry {
+    /// In bytes.
+    pub write_unit: u32,
+    pub zone_size: u64,
+    pub zone_count: u32,
+}
 
 layout! {
     /// Begins zone 0 of a cache device.
@@ -56,7 +71,7 @@ layout! {
 
 impl CacheHead {
     /// Of a device under an id of its own.
-    pub(crate) fn of(pool: u64, cache: u64, info: &DeviceInfo) -> CacheHead {
+    pub fn of(pool: u64, cache: u64, info: &CacheGeometry) -> CacheHead {
         let mut head = CacheHead {
             magic: CACHE_MAGIC,
             version: CACHE_VERSION,
@@ -88,7 +103,7 @@ impl CacheHead {
 
 impl BatchHead {
     /// Bytes of the head with its entries, filled up to whole units.
-    pub(crate) fn bytes_for(count: usize, unit: u64) -> u64 {
+    pub fn bytes_for(count: usize, unit: u64) -> u64 {
         ((BatchHead::SIZE + count * BatchEntry::SIZE) as u64).next_multiple_of(unit)
     }
 }
@@ -151,7 +166,7 @@ pub fn parse_batch(
     raw: &[u8],
     (pool, cache): (u64, u64),
     (zone, at): (ZoneIdx, u64),
-    info: &DeviceInfo,
+    info: &CacheGeometry,
 ) -> Option<Batch> {
     let head = BatchHead::decode(raw)?;
     if head.magic != BATCH_MAGIC || (head.pool, head.cache) != (pool, cache) {

@@ -5,7 +5,7 @@
 //!
 //! Rooms: [`hint`] (what somebody said about life times), `placement` (what is known of a block's file), [`clock`] (what time is here),
 //! [`lives`] (how long hot data lives, and how old survivors are), [`siblings`] (how long files live that are like a new one), [`placer`]
-//! (which open zone a block goes to), [`victim`] (which zone is emptied next), [`retention`] (which blocks a cache keeps), [`looks`]
+//! (which open zone a block goes to), [`victim`] (which zone is emptied next), [`looks`]
 //! (which overwrites may change nothing), `options` (what administrators say).
 //!
 //! Invariant: no decision here can lose data. The worst that a wrong one costs is copying.
@@ -18,7 +18,6 @@ mod mortality;
 mod options;
 mod placement;
 pub mod placer;
-pub mod retention;
 pub mod siblings;
 pub mod victim;
 

@@ -1,9 +1,9 @@
 //! Blocks that had to go.
 
-use super::Key;
 use super::held::{Held, Packed};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use terrane_format::block_ptr::Key;
 
 /// Their memory, at most.
 const BYTES_MAX: usize = 16 << 20;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Tally, Written};
 use terrane_format::{Addr, BlockPtr, GRANULE, Totals};
-use terrane_pool::zones::{Phase, Tables, section_of};
+use terrane_space::zones::{Phase, Tables, section_of};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 const CAPACITY: u64 = 256 << 10;

@@ -5,11 +5,12 @@
 use super::held::{Held, Packed, Plain, Source};
 use super::index::Index;
 use super::leaving::Leaving;
-use super::{CacheStats, Found, Key, UNREAD_DIVISOR};
-use crate::policy::retention::{EntryIdx, Retention};
-use crate::stats::Kind;
+use super::{CacheStats, Found, UNREAD_DIVISOR, name, tag};
+use crate::Kind;
+use crate::retention::{EntryIdx, Retention};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use terrane_format::block_ptr::Key;
 use terrane_wire::NumberMap;
 
 /// Decompressed forms of either kind keep this part of the budget, however short room is.
@@ -161,7 +162,7 @@ impl Shard {
             let (kind, at) = entry_of(number);
             self.parts[kind as usize].held(at).is_some_and(|held| held.key == key)
         };
-        self.index.get(key.tag(), is_it).map(entry_of)
+        self.index.get(tag(key), is_it).map(entry_of)
     }
 
     /// Where a block came from that is here.
@@ -207,13 +208,13 @@ impl Shard {
         let Ok(entry_bytes) = u32::try_from(bytes) else { return };
         let part = &mut self.parts[kind as usize];
         let capacity = part.policy.bytes().max(budget as u64 / 2);
-        let (at, came_back) = part.policy.admit(key.name(), entry_bytes, capacity);
+        let (at, came_back) = part.policy.admit(name(key), entry_bytes, capacity);
         if part.held.len() <= at as usize {
             part.held.reserve_exact(part.policy.room() - part.held.len());
             part.held.resize_with(at as usize + 1, || None);
         }
         part.held[at as usize] = Some(held);
-        self.index.insert(key.tag(), number_of(kind, at));
+        self.index.insert(tag(key), number_of(kind, at));
         self.admitted += 1;
         if is_ahead {
             self.note_ahead(key, bytes);
@@ -313,7 +314,7 @@ impl Shard {
             let part = &mut self.parts[kind as usize];
             if is_waste(part.policy.count(), part.policy.room()) {
                 part.compact(|key, from, to| {
-                    self.index.replace(key.tag(), number_of(kind, from), number_of(kind, to));
+                    self.index.replace(tag(key), number_of(kind, from), number_of(kind, to));
                 });
                 has_moved = true;
             }
@@ -451,7 +452,7 @@ impl Shard {
         if held.plain.is_some() {
             part.count_plain_out(held.plain_bytes());
         }
-        self.index.remove(held.key.tag(), number_of(kind, at));
+        self.index.remove(tag(held.key), number_of(kind, at));
         if held.is_ahead {
             self.count_read(held.bytes());
         }

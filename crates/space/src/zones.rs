@@ -13,7 +13,6 @@
 //! Invariant ([`Tables::check`]): runs of a zone are sorted and separate, no run is without live bytes, no physical
 //! zone has two fillings, and no zone is there and gone.
 
-use crate::append::Gather;
 use crate::gone::{Born, Gone, GoneZone};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +39,14 @@ pub enum Phase {
     Suspect,
 }
 
+/// What was appended to a zone and is not on its device yet.
+pub trait Unwritten: std::fmt::Debug + Send + Sync {
+    /// Copies the range if it is still in memory; false: the device has it.
+    fn read(&self, offset: u64, buf: &mut [u8]) -> bool;
+    /// Whether the device has all before `end`.
+    fn has_written(&self, end: u64) -> bool;
+}
+
 /// A filling that lies somewhere.
 #[derive(Clone, Debug)]
 pub struct Zone {
@@ -62,7 +69,7 @@ pub struct Zone {
     /// Long readers, which can be made to let go; not stored.
     pub holds: Arc<AtomicU32>,
     /// What was appended and is not yet on the device; not stored.
-    pub gather: Option<Arc<Gather>>,
+    pub unwritten: Option<Arc<dyn Unwritten>>,
     /// It could not be read lately, and is tried again later; not stored.
     pub unread: bool,
 }
@@ -82,7 +89,7 @@ impl Zone {
             part_copies: Vec::new(),
             pins: Arc::default(),
             holds: Arc::default(),
-            gather: None,
+            unwritten: None,
             unread: false,
         }
     }
@@ -238,7 +245,7 @@ impl Tables {
     }
 
     /// Whether a zone could not be read lately.
-    pub(crate) fn set_unread(&mut self, seq: ZoneSeq, unread: bool) {
+    pub fn set_unread(&mut self, seq: ZoneSeq, unread: bool) {
         if let Some(zone) = self.zones.get_mut(&seq) {
             zone.unread = unread;
         }
@@ -462,7 +469,7 @@ impl Tables {
     }
 
     /// The filling is no more; what is known of it stays while it has survivors.
-    pub(crate) fn retire(&mut self, seq: ZoneSeq) {
+    pub fn retire(&mut self, seq: ZoneSeq) {
         let Some(Zone { class, opened, last_write, mut born, .. }) = self.remove(seq) else { return };
         born.keep_within_runs();
         self.gone.insert(seq, GoneZone { class, opened, last_write, born });
@@ -625,7 +632,7 @@ impl Tables {
     }
 
     /// Versions before there were tallies cannot read them.
-    pub(crate) fn forget_tallies(&mut self) {
+    pub fn forget_tallies(&mut self) {
         let forget = |born: &mut Born| born.runs.iter_mut().for_each(|run| run.tally = Tally::UNKNOWN);
         self.zones.values_mut().for_each(|zone| forget(&mut zone.born));
         let gone: Vec<ZoneSeq> = self.gone().map(|(seq, _)| seq).collect();

@@ -11,29 +11,11 @@
 //!
 //! Invariant: a zone in `unclean` is in `empty` too.
 
-use crate::append::Gather;
-use crate::error::PoolError;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use terrane_format::addr::SEQ_MAX;
-use terrane_format::record::{Class, Home, Opened};
+use terrane_format::record::{Class, Home};
 use terrane_wire::{DeviceIdx, ZoneIdx};
-
-/// Where zones come from; the pool's space tables stand behind it.
-pub trait ZoneSource {
-    /// How many [`ZoneSource::open_zone`] has while zones are open on the devices `open`.
-    fn empty_zones(&self, open: &[DeviceIdx]) -> usize;
-
-    /// An empty physical zone, ready to be written, under a fresh sequence number, on a special device if there is one and it should be.
-    /// Zones are open on the devices `open`. `NoSpace`: none of those that seemed to be empty takes writes.
-    fn open_zone(
-        &mut self,
-        class: Class,
-        special: bool,
-        open: &[DeviceIdx],
-    ) -> Result<(Opened, Arc<Gather>), PoolError>;
-}
 
 /// Sequence numbers that are leased at a time, beside one for each zone that a group may open.
 const LEASE: u64 = 4096;
@@ -43,7 +25,7 @@ const GROUP_ZONES_MAX: u64 = 65_536;
 
 /// Empty physical zones and fresh sequence numbers.
 #[derive(Default)]
-pub(crate) struct Allocator {
+pub struct Allocator {
     shelves: Vec<Shelf>,
     /// Where the newest zone of each class lies, by [`Class::index`].
     newest: [Option<DeviceIdx>; Class::ALL.len()],
