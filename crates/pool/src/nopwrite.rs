@@ -6,8 +6,8 @@
 //! read from its device first. That is one read instead of a write and all that follows from it.
 //!
 //! Another level, or another version of the compressor, makes other bytes of the same content. Where the algorithm is the one that the
-//! request asks for, the old block may be looked at: read, verified and compared ([`Looks`](terrane_space::policy::Looks) says which). What another
-//! algorithm made is not: who sets another `compression` and writes a file over itself wants it stored anew.
+//! request asks for, the old block may be looked at: read, verified and compared ([`Looks`](terrane_space::policy::Looks) says which). What
+//! another algorithm made is not: who sets another `compression` and writes a file over itself wants it stored anew.
 //!
 //! Invariant: a pointer stays only if its checksum is a cryptographic one, of the kind that is asked for. A sum that somebody can forge,
 //! or that meets by accident, never stands for content. Its block was written or verified since the pool was imported, and is not known to
