@@ -1,20 +1,13 @@
-//! Names, numbers and lengths of attributes.
-//!
-//! The registry is stored in each dataset (a ZAP: name -> number, swap class and length in one word), because an
-//! attribute's number and length are needed to step over it, also by a version that does not know what it means.
+//! Names and numbers of attributes.
 //!
 //! What an attribute *is* its name says; its number is the dataset's own affair. In memory an [`Attr`] is a number too,
 //! so that it can be a constant: a built-in attribute has that of OpenZFS's table whatever the dataset calls it, and
-//! the others keep their stored number, unless that is a built-in one's. Stored numbers appear in two places alone,
-//! the words of the registry and the orders of layouts, and are translated there. Our datasets register the whole
-//! table when they are made, with its own numbers, so for them there is nothing to translate.
+//! the others keep their stored number, unless that is a built-in one's: the dataset's
+//! [`Registry`](crate::registry::Registry) translates.
 
-use crate::buffer::SaError;
-use std::collections::BTreeSet;
 use std::fmt;
-use terrane_wire::Corrupt;
 
-/// An attribute, in memory. What a dataset calls it is [`AttrInfo::number`].
+/// An attribute, in memory. What a dataset calls it is [`AttrInfo::number`](crate::registry::AttrInfo::number).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attr(pub u16);
 
@@ -30,10 +23,10 @@ pub enum SwapClass {
 }
 
 impl SwapClass {
-    const ALL: [SwapClass; 5] =
+    pub(crate) const ALL: [SwapClass; 5] =
         [SwapClass::U64s, SwapClass::U32s, SwapClass::U16s, SwapClass::Bytes, SwapClass::Acl];
 
-    fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             SwapClass::U64s => 0,
             SwapClass::U32s => 1,
@@ -44,24 +37,12 @@ impl SwapClass {
     }
 }
 
-/// One row of the registry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AttrInfo {
-    pub attr: Attr,
-    /// Its number in the dataset.
-    pub number: u16,
-    pub name: String,
-    /// Bytes of a value; `None` where each file has its own length.
-    pub len: Option<u16>,
-    pub swap: SwapClass,
-}
-
 macro_rules! zpl_attributes {
     ($($number:literal $constant:ident $name:literal $len:expr, $swap:ident;)*) => {
         impl Attr {
             $(#[doc = concat!("`", $name, "`")] pub const $constant: Attr = Attr($number);)*
         }
-        const BUILT_IN: &[(Attr, &str, Option<u16>, SwapClass)] = &[$((Attr($number), $name, $len, SwapClass::$swap)),*];
+        pub(crate) const BUILT_IN: &[(Attr, &str, Option<u16>, SwapClass)] = &[$((Attr($number), $name, $len, SwapClass::$swap)),*];
     };
 }
 
@@ -100,323 +81,10 @@ impl fmt::Display for Attr {
     }
 }
 
-fn built_in(name: &str) -> Option<Attr> {
+pub(crate) fn built_in(name: &str) -> Option<Attr> {
     BUILT_IN.iter().find(|(_, known, ..)| *known == name).map(|&(attr, ..)| attr)
 }
 
-impl AttrInfo {
-    /// The stored word: number, swap class << 16, length << 24 (0 for a variable one).
-    pub fn to_zap_value(&self) -> u64 {
-        u64::from(self.number) | u64::from(self.swap.number()) << 16 | u64::from(self.len.unwrap_or(0)) << 24
-    }
-
-    /// With the stored number as `attr`, until [`Registry::load`] knows who else wants it.
-    fn from_zap_value(name: &str, value: u64) -> Result<Self, Corrupt> {
-        let damaged =
-            |what, expected: &str| Corrupt::new(format_args!("SA registry, {name}"), what, expected, value);
-        let [a, b, swap, len_low, len_high, 0, 0, 0] = value.to_le_bytes() else {
-            return Err(damaged("registry word", "below 2^40"));
-        };
-        let swap = SwapClass::ALL.into_iter().find(|class| class.number() == swap);
-        let swap = swap.ok_or_else(|| damaged("swap class", "0 to 4"))?;
-        let len = u16::from_le_bytes([len_low, len_high]);
-        let number = u16::from_le_bytes([a, b]);
-        let row = AttrInfo {
-            attr: built_in(name).unwrap_or(Attr(number)),
-            number,
-            name: name.to_string(),
-            len: (len != 0).then_some(len),
-            swap,
-        };
-        if row.is_other_than_built_in() {
-            return Err(damaged("length and swap class", "those of its name"));
-        }
-        Ok(row)
-    }
-
-    /// A built-in name that would mean something else here than it does everywhere.
-    fn is_other_than_built_in(&self) -> bool {
-        BUILT_IN.iter().any(|&(_, name, len, swap)| name == self.name && (len, swap) != (self.len, self.swap))
-    }
-}
-
-/// The attributes of one dataset.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Registry {
-    /// Sorted by `attr`.
-    rows: Vec<AttrInfo>,
-}
-
-impl Registry {
-    /// What a new dataset stores.
-    pub fn built_in() -> Self {
-        let rows = BUILT_IN
-            .iter()
-            .map(|&(attr, name, len, swap)| AttrInfo {
-                attr,
-                number: attr.0,
-                name: name.to_string(),
-                len,
-                swap,
-            })
-            .collect();
-        Registry { rows }
-    }
-
-    /// A stored registry, from the names and words of its ZAP in any order. Unknown names are kept (their length is all
-    /// we need); a number used twice, or a known name with another length or swap class than here, is refused.
-    pub fn load<N: AsRef<[u8]>>(entries: impl IntoIterator<Item = (N, u64)>) -> Result<Self, Corrupt> {
-        let damaged = |what, expected: &str, found| Err(Corrupt::new("SA registry", what, expected, found));
-        let (mut rows, mut numbers, mut names) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-        for (name, value) in entries {
-            let row = AttrInfo::from_zap_value(&String::from_utf8_lossy(name.as_ref()), value)?;
-            if !numbers.insert(row.number) {
-                return damaged("attribute number", "used once", row.number.to_string());
-            }
-            if !names.insert(name.as_ref().to_vec()) {
-                return damaged("attribute name", "there once", row.name);
-            }
-            rows.push(row);
-        }
-        // Built-in attributes have their own numbers in memory; who is stored under one of these gets another.
-        let mut registry = Registry { rows: Vec::new() };
-        let (displaced, others): (Vec<_>, Vec<_>) =
-            rows.into_iter().partition(|row| built_in(&row.name).is_none() && is_built_in_number(row.number));
-        registry.rows = others;
-        registry.rows.sort_by_key(|row| row.attr);
-        for mut row in displaced {
-            let Some(attr) = registry.unused(row.number) else {
-                return damaged("attributes", "at most 65536", "more".to_string());
-            };
-            row.attr = attr;
-            registry.insert(row);
-        }
-        Ok(registry)
-    }
-
-    /// `None` for one that this dataset does not have.
-    pub fn get(&self, attr: Attr) -> Option<&AttrInfo> {
-        // Where none is left out, an attribute's row is its number's.
-        match self.rows.get(usize::from(attr.0)) {
-            Some(row) if row.attr == attr => Some(row),
-            _ => self.rows.get(self.rows.binary_search_by_key(&attr, |row| row.attr).ok()?),
-        }
-    }
-
-    /// The attribute of this name.
-    pub fn find(&self, name: &str) -> Option<&AttrInfo> {
-        self.rows.iter().find(|row| row.name == name)
-    }
-
-    /// Registers an attribute under the next free number, if its name is not there yet; `len` is in bytes, `None` where
-    /// each value has its own. A new row must be stored ([`AttrInfo::name`], [`AttrInfo::to_zap_value`]) no later than
-    /// the first layout with it.
-    pub fn add(&mut self, name: &str, len: Option<u16>, swap: SwapClass) -> Result<&AttrInfo, SaError> {
-        let attr = match self.find(name) {
-            Some(row) if (row.len, row.swap) == (len, swap) => row.attr,
-            Some(row) => return Err(SaError::OtherMeaning(row.attr)),
-            None => self.add_new(name, len, swap)?,
-        };
-        self.get(attr).ok_or(SaError::Unregistered(attr))
-    }
-
-    fn add_new(&mut self, name: &str, len: Option<u16>, swap: SwapClass) -> Result<Attr, SaError> {
-        let number = match self.rows.iter().map(|row| row.number).max() {
-            Some(last) => last.checked_add(1).ok_or(SaError::TooManyAttributes)?,
-            None => 0,
-        };
-        let attr = built_in(name).or_else(|| self.unused(number)).ok_or(SaError::TooManyAttributes)?;
-        let row = AttrInfo { attr, number, name: name.to_string(), len, swap };
-        // Zero is how a variable length is stored.
-        if row.is_other_than_built_in() || len == Some(0) {
-            return Err(SaError::OtherMeaning(attr));
-        }
-        self.insert(row);
-        Ok(attr)
-    }
-
-    /// A number for one that is not built in: its own if it can be, else the lowest that nobody has.
-    fn unused(&self, number: u16) -> Option<Attr> {
-        let first = (0..=u16::MAX).find(|&n| !is_built_in_number(n))?;
-        std::iter::once(number)
-            .chain(first..=u16::MAX)
-            .map(Attr)
-            .find(|&attr| !is_built_in_number(attr.0) && self.get(attr).is_none())
-    }
-
-    fn insert(&mut self, row: AttrInfo) {
-        let at = self.rows.partition_point(|other| other.attr < row.attr);
-        self.rows.insert(at, row);
-    }
-
-    /// All rows; [`AttrInfo::name`] and [`AttrInfo::to_zap_value`] are what the ZAP holds.
-    pub fn iter(&self) -> impl Iterator<Item = &AttrInfo> {
-        self.rows.iter()
-    }
-}
-
-fn is_built_in_number(number: u16) -> bool {
+pub(crate) fn is_built_in_number(number: u16) -> bool {
     usize::from(number) < BUILT_IN.len()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    /// The words of `zap/sa_registry`, the registry of a data set made by OpenZFS.
-    const OPENZFS: [(&str, u64); 23] = [
-        ("ZPL_PARENT", 134217735),
-        ("ZPL_PROJID", 134217749),
-        ("ZPL_ATIME", 268435456),
-        ("ZPL_LINKS", 134217736),
-        ("ZPL_SCANSTAMP", 537067538),
-        ("ZPL_GEN", 134217732),
-        ("ZPL_UID", 134217740),
-        ("ZPL_ZNODE_ACL", 1476591631),
-        ("ZPL_CRTIME", 268435459),
-        ("ZPL_SYMLINK", 196625),
-        ("ZPL_RDEV", 134217738),
-        ("ZPL_DXATTR", 196628),
-        ("ZPL_DACL_ACES", 262163),
-        ("ZPL_MTIME", 268435457),
-        ("ZPL_PAD", 536870926),
-        ("ZPL_CTIME", 268435458),
-        ("ZPL_DACL_COUNT", 134217744),
-        ("ZPL_FLAGS", 134217739),
-        ("ZPL_SEQ", 134217750),
-        ("ZPL_MODE", 134217733),
-        ("ZPL_GID", 134217741),
-        ("ZPL_SIZE", 134217734),
-        ("ZPL_XATTR", 134217737),
-    ];
-
-    #[test]
-    fn the_built_in_registry_is_that_of_openzfs() {
-        assert_eq!(Registry::load(OPENZFS), Ok(Registry::built_in()));
-        let mut words: Vec<_> =
-            Registry::built_in().iter().map(|row| (row.name.clone(), row.to_zap_value())).collect();
-        let mut theirs = OPENZFS.map(|(name, word)| (name.to_string(), word));
-        words.sort();
-        theirs.sort();
-        assert_eq!(words, theirs);
-    }
-
-    #[test]
-    fn every_built_in_number_is_its_index() {
-        assert!(BUILT_IN.iter().enumerate().all(|(i, (attr, ..))| usize::from(attr.0) == i));
-        assert_eq!(Attr::SEQ.to_string(), "ZPL_SEQ");
-        assert_eq!(Attr(23).to_string(), "attribute 23");
-    }
-
-    #[test]
-    fn registries_that_contradict_are_refused() {
-        let mode = 134217733;
-        assert!(Registry::load([("ZPL_MODE", mode), ("NEWER", 23 | 3 << 16)]).is_ok());
-        assert!(Registry::load([("ZPL_MODE", mode), ("NEWER", mode)]).is_err(), "number used twice");
-        assert!(Registry::load([("ZPL_MODE", mode), ("ZPL_MODE", mode + 1)]).is_err(), "name used twice");
-        assert!(Registry::load([("ZPL_MODE", mode + (1 << 24))]).is_err(), "other length");
-        assert!(Registry::load([("NEWER", 23 | 5 << 16)]).is_err(), "no such swap class");
-        assert!(Registry::load([("NEWER", 23 | 1 << 40)]).is_err(), "high bits");
-    }
-
-    #[test]
-    fn a_name_decides_not_its_number() {
-        // What is built in has other numbers here, among them those of one another; others have theirs.
-        let word = |number: u64, len: u64| number | 3 << 16 | len << 24;
-        let (size, mode, uid) = (5 | 8 << 24, 300 | 8 << 24, 6 | 8 << 24);
-        let stored = [
-            ("MINE", word(12, 5)),
-            ("ZPL_SIZE", size),
-            ("ZPL_MODE", mode),
-            ("ZPL_UID", uid),
-            ("YOURS", word(23, 0)),
-            ("THEIRS", word(0, 7)),
-        ];
-        let registry = Registry::load(stored).unwrap();
-        for (attr, number) in [(Attr::SIZE, 5), (Attr::MODE, 300), (Attr::UID, 6), (Attr(23), 23)] {
-            assert_eq!(registry.get(attr).unwrap().number, number);
-        }
-        assert_eq!(registry.get(Attr(23)).unwrap().name, "YOURS");
-        assert_eq!(
-            (registry.get(Attr(5)), registry.get(Attr(12))),
-            (registry.find("ZPL_MODE"), registry.find("ZPL_UID"))
-        );
-        assert_eq!((registry.get(Attr::ATIME), registry.get(Attr(300))), (None, None));
-        for (name, len) in [("MINE", Some(5)), ("THEIRS", Some(7))] {
-            let row = registry.find(name).unwrap();
-            assert!(row.attr.0 > 23 && registry.get(row.attr) == Some(row) && row.len == len);
-        }
-        let mut words: Vec<_> = registry.iter().map(|row| (&row.name[..], row.to_zap_value())).collect();
-        let mut stored = stored.to_vec();
-        words.sort();
-        stored.sort();
-        assert_eq!(words, stored);
-    }
-
-    #[test]
-    fn programs_register_their_own() {
-        let mut registry = Registry::built_in();
-        let mine = registry.add("MINE", Some(4), SwapClass::U32s).unwrap().clone();
-        assert_eq!((mine.attr, mine.number, mine.to_zap_value()), (Attr(23), 23, 23 | 1 << 16 | 4 << 24));
-        assert_eq!(registry.add("MINE", Some(4), SwapClass::U32s).unwrap(), &mine);
-        assert_eq!(registry.add("ZPL_MODE", Some(8), SwapClass::U64s).unwrap().number, 5);
-        let refuse = |registry: &mut Registry, name, len, error| {
-            assert_eq!(registry.add(name, len, SwapClass::U64s).unwrap_err(), error);
-        };
-        refuse(&mut registry, "MINE", Some(4), SaError::OtherMeaning(Attr(23)));
-        refuse(&mut registry, "ZPL_MODE", None, SaError::OtherMeaning(Attr::MODE));
-        refuse(&mut registry, "EMPTY", Some(0), SaError::OtherMeaning(Attr(24)));
-        let stored = || registry.iter().map(|row| (row.name.clone(), row.to_zap_value()));
-        assert_eq!(Registry::load(stored()), Ok(registry.clone()));
-
-        // An older data set, without the newest of what is built in.
-        let mut older = Registry::load(stored().filter(|(name, _)| name != "ZPL_SEQ")).unwrap();
-        refuse(&mut older, "ZPL_SEQ", Some(16), SaError::OtherMeaning(Attr::SEQ));
-        let seq = older.add("ZPL_SEQ", Some(8), SwapClass::U64s).unwrap();
-        assert_eq!((seq.attr, seq.number), (Attr::SEQ, 24));
-        assert_eq!(older.add("YOURS", None, SwapClass::Bytes).unwrap().attr, Attr(25));
-
-        let mut registry = Registry::load([("LAST", 65535)]).unwrap();
-        refuse(&mut registry, "MINE", Some(4), SaError::TooManyAttributes);
-        let mut registry = Registry::load([("", 0); 0]).unwrap();
-        let first = registry.add("FIRST", Some(4), SwapClass::Bytes).unwrap();
-        assert_eq!((first.number, first.attr), (0, Attr(23)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_registry_comes_back(rows in prop::collection::btree_map(0u64..40, (0usize..60, any::<bool>()), 0..40)) {
-            let mut names = BTreeSet::new();
-            let rows: Vec<(String, u64)> = rows
-                .into_iter()
-                .filter(|(_, (name, _))| names.insert(*name))
-                .map(|(number, (name, var))| match BUILT_IN.get(name) {
-                    Some(&(attr, name, ..)) => {
-                        let word = Registry::built_in().get(attr).unwrap().to_zap_value();
-                        (name.to_string(), word & !0xffff | number)
-                    }
-                    None => (format!("X{name}"), number | 3 << 16 | u64::from(!var) << 24),
-                })
-                .collect();
-            let registry = Registry::load(rows.clone()).unwrap();
-            prop_assert_eq!(registry.iter().count(), rows.len());
-            for (name, word) in rows {
-                let row = registry.find(&name).unwrap();
-                prop_assert_eq!(row.to_zap_value(), word);
-                prop_assert_eq!(registry.get(row.attr), Some(row));
-                prop_assert_eq!(built_in(&name).unwrap_or(row.attr), row.attr);
-                prop_assert_eq!(built_in(&name).is_some(), is_built_in_number(row.attr.0));
-            }
-        }
-
-        #[test]
-        fn words_come_back(word in any::<u64>()) {
-            if let Ok(info) = AttrInfo::from_zap_value("X", word) {
-                prop_assert_eq!(info.to_zap_value(), word);
-            }
-            let small = word & 0xff_ff04_ffff;
-            prop_assert!(AttrInfo::from_zap_value("X", small).is_ok_and(|info| info.to_zap_value() == small));
-        }
-    }
 }

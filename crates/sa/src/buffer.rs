@@ -10,8 +10,9 @@
 //! when read and zero when written. A layout without variable attributes ignores the first length.
 
 use crate::attr::Attr;
+use crate::error::SaError;
 use crate::layout::{LAYOUT_MAX, Layout, LayoutTable, Slot};
-use crate::list::AttrSlice;
+use crate::list::{AttrList, AttrSlice};
 use std::fmt;
 use std::sync::Arc;
 use terrane_wire::{Corrupt, Field, Reader, Truncated};
@@ -21,52 +22,8 @@ pub const MAGIC: u32 = 0x002f_505a;
 const LENGTHS_OFFSET: usize = 6;
 /// No bonus area (16192) and no spill block (131072) is larger.
 pub const SA_BYTES_MAX: usize = 128 << 10;
-
-/// Why values cannot be stored as asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SaError {
-    /// The dataset's registry has no such attribute.
-    Unregistered(Attr),
-    /// A layout may name an attribute once.
-    Twice(Attr),
-    /// The values are not those of the layout.
-    NotTheLayout { layout: u16 },
-    /// A value has another length than its attribute.
-    Length { attr: Attr, len: usize },
-    /// More bytes than a value (65535) or a spill block ([`SA_BYTES_MAX`]) can have.
-    TooLarge { bytes: usize },
-    /// The name is registered, or built in, with another length or swap class; a fixed length is not 0.
-    OtherMeaning(Attr),
-    /// The header has room for 249 attributes of variable length, a layout for 255 attributes, a registry for 65536.
-    TooManyAttributes,
-    /// A dataset has at most 1022 combinations of attributes.
-    TooManyLayouts,
-}
-
-impl fmt::Display for SaError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SaError::Unregistered(attr) => {
-                write!(f, "attribute number {} is not registered in this dataset", attr.0)
-            }
-            SaError::Twice(attr) => write!(f, "{attr} is there twice"),
-            SaError::NotTheLayout { layout } => write!(f, "the attributes are not those of layout {layout}"),
-            SaError::Length { attr, len } => write!(f, "{attr} cannot be {len} bytes long"),
-            SaError::OtherMeaning(attr) => {
-                write!(f, "{attr} has another length or byte swap class in this dataset")
-            }
-            SaError::TooLarge { bytes } => {
-                write!(f, "{bytes} bytes are more than a value or a spill block can have")
-            }
-            SaError::TooManyAttributes => f.write_str("more attributes than the format has numbers for"),
-            SaError::TooManyLayouts => f.write_str(
-                "this dataset has used all 1022 combinations of attributes; copy its files to a new one",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for SaError {}
+/// A stored list is read to be changed: room for what is usual.
+const CHANGES_BYTES: usize = 512;
 
 /// A decoded buffer, borrowed. Decoding looks at the header alone; values are cut out when they are asked for.
 #[derive(Clone, Copy, Debug)]
@@ -175,6 +132,33 @@ fn decode_header<'t>(raw: &[u8], table: &'t LayoutTable) -> Result<&'t Arc<Layou
         return Err(damaged("header size", layout.header_bytes(), header_bytes));
     }
     Ok(layout)
+}
+
+impl AttrList {
+    /// The attributes of a stored buffer, also those nobody here knows the meaning of.
+    pub fn from_attrs(attrs: &Attrs<'_>) -> Self {
+        let mut list = AttrList::with_capacity(attrs.used_bytes() + CHANGES_BYTES);
+        list.extend(attrs);
+        list
+    }
+
+    /// The attributes of a stored bonus area and its spill block, in that order. Refused when both have one.
+    pub fn from_bonus_and_spill(bonus: &Attrs<'_>, spill: &Attrs<'_>) -> Result<Self, Corrupt> {
+        if let Some(attr) = spill.layout().order().find(|&attr| bonus.layout().slot(attr).is_some()) {
+            return Err(Corrupt::new("SA spill", "attributes", "none of the bonus's", attr));
+        }
+        let bytes = bonus.used_bytes() + spill.used_bytes();
+        let mut list = AttrList::with_capacity(bytes + CHANGES_BYTES);
+        list.extend(bonus);
+        list.extend(spill);
+        Ok(list)
+    }
+
+    fn extend(&mut self, attrs: &Attrs<'_>) {
+        for (attr, value) in attrs.iter() {
+            self.push(attr, value);
+        }
+    }
 }
 
 /// A buffer that can be changed in place, as long as no length changes.

@@ -7,8 +7,9 @@
 //! Everything that follows from the order alone is worked out once, when a layout enters the table, so that looking up
 //! an attribute is an addition and not a walk: `stat` of a cold file decodes one buffer.
 
-use crate::attr::{Attr, AttrInfo, Registry, SwapClass};
-use crate::buffer::SaError;
+use crate::attr::{Attr, SwapClass};
+use crate::error::SaError;
+use crate::registry::{AttrInfo, Registry};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;

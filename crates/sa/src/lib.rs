@@ -6,8 +6,9 @@
 //! Files of one kind share one layout, so the header of a buffer is 8 bytes, not a list of names.
 //!
 //! The encodings are those of OpenZFS's system attributes, byte for byte. Reading order of the rooms: [`attr`] (names
-//! and numbers), [`layout`] (order), [`buffer`] (bytes), [`list`] (adding, removing, replacing), [`place`](mod@place)
-//! (bonus or spill), [`zpl`] (what POSIX needs, as a struct), [`nvlist`] (extended attributes, packed into one).
+//! and numbers), [`registry`] (those of a dataset), [`layout`] (order), [`list`] (adding, removing, replacing),
+//! [`buffer`] (bytes), [`place`](mod@place) (bonus or spill), [`zpl`] (what POSIX needs, as a struct), [`nvlist`]
+//! (extended attributes, packed into one).
 //!
 //! Invariants:
 //! * An [`Attrs`] or [`SaBuffer`] that exists lies wholly inside its bytes: every lookup succeeds or the attribute is
@@ -38,16 +39,20 @@
 
 pub mod attr;
 pub mod buffer;
+pub mod error;
 pub mod layout;
 pub mod list;
 pub mod nvlist;
 pub mod place;
+pub mod registry;
 pub mod zpl;
 
-pub use attr::{Attr, AttrInfo, Registry, SwapClass};
-pub use buffer::{Attrs, SaBuffer, SaError};
+pub use attr::{Attr, SwapClass};
+pub use buffer::{Attrs, SaBuffer};
+pub use error::SaError;
 pub use layout::{Layout, LayoutTable};
 pub use list::{AttrList, AttrSlice};
 pub use nvlist::NvList;
 pub use place::place;
+pub use registry::{AttrInfo, Registry};
 pub use zpl::{Timestamp, ZplAttrs};

@@ -4,15 +4,11 @@
 //! the end, a replaced one keeps its place, a removed one closes the gap.
 
 use crate::attr::Attr;
-use crate::buffer::Attrs;
 use crate::layout::header_bytes;
-use terrane_wire::{Corrupt, Field};
+use terrane_wire::Field;
 
 /// Attribute, start and length of its value in the list's bytes.
 type Item = (Attr, usize, usize);
-
-/// A stored list is read to be changed: room for what is usual.
-const CHANGES_BYTES: usize = 512;
 
 /// Values in the order they will be stored in.
 #[derive(Clone, Debug, Default)]
@@ -28,27 +24,8 @@ impl AttrList {
         AttrList::with_capacity(256)
     }
 
-    fn with_capacity(value_bytes: usize) -> Self {
+    pub(crate) fn with_capacity(value_bytes: usize) -> Self {
         AttrList { items: Vec::with_capacity(20), values: Vec::with_capacity(value_bytes) }
-    }
-
-    /// The attributes of a stored buffer, also those nobody here knows the meaning of.
-    pub fn from_attrs(attrs: &Attrs<'_>) -> Self {
-        let mut list = AttrList::with_capacity(attrs.used_bytes() + CHANGES_BYTES);
-        list.extend(attrs);
-        list
-    }
-
-    /// The attributes of a stored bonus area and its spill block, in that order. Refused when both have one.
-    pub fn from_bonus_and_spill(bonus: &Attrs<'_>, spill: &Attrs<'_>) -> Result<Self, Corrupt> {
-        if let Some(attr) = spill.layout().order().find(|&attr| bonus.layout().slot(attr).is_some()) {
-            return Err(Corrupt::new("SA spill", "attributes", "none of the bonus's", attr));
-        }
-        let bytes = bonus.used_bytes() + spill.used_bytes();
-        let mut list = AttrList::with_capacity(bytes + CHANGES_BYTES);
-        list.extend(bonus);
-        list.extend(spill);
-        Ok(list)
     }
 
     /// Replaces a value in its place, or appends it.
@@ -104,13 +81,7 @@ impl AttrList {
         (AttrSlice { items: first, values: &self.values }, AttrSlice { items: others, values: &self.values })
     }
 
-    fn extend(&mut self, attrs: &Attrs<'_>) {
-        for (attr, value) in attrs.iter() {
-            self.push(attr, value);
-        }
-    }
-
-    fn push(&mut self, attr: Attr, value: &[u8]) {
+    pub(crate) fn push(&mut self, attr: Attr, value: &[u8]) {
         self.items.push((attr, self.values.len(), value.len()));
         self.values.extend_from_slice(value);
     }

@@ -12,10 +12,11 @@
 //!   second or a later variable one, one byte must be left over.
 //! * Otherwise the first attribute that reaches into the last 128 bytes, and all that follow it, lie in the spill.
 
-use crate::attr::Registry;
-use crate::buffer::{SA_BYTES_MAX, SaError};
+use crate::buffer::SA_BYTES_MAX;
+use crate::error::SaError;
 use crate::layout::header_bytes;
 use crate::list::AttrList;
+use crate::registry::Registry;
 
 /// Bytes at the end of the bonus area that a spill block's pointer takes.
 pub const SPILL_POINTER_BYTES: usize = 128;
