@@ -9,83 +9,22 @@
 //! several widths, and names and stored values are bytes.
 
 use crate::bytes::{get_u64, put};
-use crate::convert;
 use crate::error::Error;
 use crate::fat::header::{self, Geometry, Header};
 use crate::fat::leaf::{self, ARRAY, ARRAY_NEXT_AT, CHUNK_BYTES, ENTRY, FREE};
 use crate::slots::{self, Shape, SlotsHeader};
 use crate::store::{MemStore, Store, edit};
-use crate::zap::Zap;
-use std::sync::OnceLock;
 
 /// Larger ZAPs of the other order are refused: the copy is in memory.
 const COPY_BYTES_MAX: u64 = 256 << 20;
 
-/// A ZAP of the other order, in ours.
-#[derive(Debug)]
-pub(crate) struct Copied {
-    pub zap: Box<Zap>,
-    pub store: MemStore,
-}
-
-/// What is known of a ZAP's byte order.
-#[derive(Debug, Default)]
-pub(crate) struct ByteOrder {
-    pub is_swapped: bool,
-    copied: OnceLock<Copied>,
-}
-
-impl ByteOrder {
-    pub fn of(block_0: &[u8]) -> Self {
-        let swapped = get_u64(block_0, 0).swap_bytes();
-        let is_swapped = [slots::BLOCK_TYPE, header::BLOCK_TYPE].contains(&swapped);
-        ByteOrder { is_swapped, copied: OnceLock::new() }
-    }
-
-    pub fn forget_copy(&mut self) {
-        self.copied = OnceLock::new();
-    }
-}
-
-/// Leaves the function with what this method answers for the copy, if the ZAP is of the other byte order.
-macro_rules! in_our_order {
-    ($zap:ident, $store:ident, $method:ident($($argument:expr),*)) => {
-        if $zap.byte_order.is_swapped {
-            let copied = $zap.copied($store)?;
-            return copied.zap.$method(&copied.store, $($argument),*).map_err(Error::lift);
-        }
-    };
-}
-pub(crate) use in_our_order;
-
-impl Zap {
-    pub(crate) fn copied<S: Store + ?Sized>(&self, store: &S) -> Result<&Copied, Error<S::Error>> {
-        if let Some(copied) = self.byte_order.copied.get() {
-            return Ok(copied);
-        }
-        let in_our_order = copy(store)?;
-        let zap = Box::new(Zap::open_with(&in_our_order, self.options).map_err(Error::lift)?);
-        Ok(self.byte_order.copied.get_or_init(|| Copied { zap, store: in_our_order }))
-    }
-
-    /// Before a change: writes the ZAP in our order, if it is in the other one.
-    pub(crate) fn turn_around<S: Store + ?Sized>(&mut self, store: &mut S) -> Result<(), Error<S::Error>> {
-        if !self.byte_order.is_swapped {
-            return Ok(());
-        }
-        let copied = &self.copied(store)?.store;
-        if copied.block_count() > 1 {
-            let found = format!("{} blocks", copied.block_count());
-            return Err(Error::Unsupported { what: "a change to a fat ZAP of the other byte order", found });
-        }
-        convert::install(store, copied)?;
-        self.byte_order = ByteOrder::default();
-        Ok(())
-    }
+/// Whether this is block 0 of a ZAP of the other order.
+pub(crate) fn is_swapped(block_0: &[u8]) -> bool {
+    [slots::BLOCK_TYPE, header::BLOCK_TYPE].contains(&get_u64(block_0, 0).swap_bytes())
 }
 
 /// The whole ZAP in our order.
-fn copy<S: Store + ?Sized>(store: &S) -> Result<MemStore, Error<S::Error>> {
+pub(crate) fn copy<S: Store + ?Sized>(store: &S) -> Result<MemStore, Error<S::Error>> {
     let mut block_0 = store.read(0)?.to_vec();
     let block_count = store.block_count();
     let blocks = match get_u64(&block_0, 0).swap_bytes() {

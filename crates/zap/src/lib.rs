@@ -13,7 +13,8 @@
 //! | [`norm`] | names that mean the same |
 //! | `slots`, `ordered`, `index`, `remembered` | one block of slots, and what is remembered about it |
 //! | `fat` | header, pointer table, leaves |
-//! | `convert`, `shrink` | from one kind to another, keeping every cursor valid |
+//! | `options` | how a ZAP is made, and how far it may grow |
+//! | `convert`, `shrink`, `removals` | from one kind to another, keeping every cursor valid |
 //! | `zap` | which of them an object is now |
 //! | `alias` | which entry a name means, where names are normalized |
 //! | `byte_order` | ZAPs of machines with the other one |
@@ -50,9 +51,11 @@ pub mod hash;
 mod index;
 pub mod key;
 pub mod norm;
+mod options;
 mod ordered;
 mod prepared;
 mod remembered;
+mod removals;
 mod shrink;
 mod slots;
 pub mod store;
@@ -66,8 +69,9 @@ pub use fat::{Entry, Visited};
 pub use hash::{Flags, HashBits};
 pub use key::{Key, KeyRef};
 pub use norm::{Match, NormFlags};
+pub use options::ZapOptions;
 pub use prepared::Prepared;
 pub use shrink::Shrink;
 pub use store::{First, MemStore, Store};
 pub use value::{Value, ValueRef};
-pub use zap::{Kind, Zap, ZapOptions};
+pub use zap::{Kind, Zap};

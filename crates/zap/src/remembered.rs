@@ -14,10 +14,10 @@ use crate::fat::leaf::top_bits;
 use crate::fat::{Entry, Mode, SHIFT_CERTAIN, Visited, header::Geometry};
 use crate::index::{Index, Indexed};
 use crate::key::{Key, KeyRef};
+use crate::options::ZapOptions;
 use crate::slots::{self, Shape, Slot, Slots};
 use crate::store::{First, Store, edit};
 use crate::value::ValueRef;
-use crate::zap::ZapOptions;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use terrane_wire::Corrupt;
@@ -184,7 +184,7 @@ impl Remembered {
         // Also when the name is there and no slot is wanted: so does the reference, and bytes depend on it.
         let is_full = index.len() >= slots;
         let grown = if is_full { block_0.len() + slots::GROWTH_BYTES } else { block_0.len() };
-        if is_full && grown > bytes_max(options) {
+        if is_full && grown > options.slots_bytes_max() {
             return Ok(Put::Outgrown);
         }
         let entry = (name.len(), value);
@@ -213,7 +213,7 @@ impl Remembered {
         if target != shape {
             let used = index.len();
             let bytes = target.bytes_for(used + 1).max(grown);
-            if bytes > bytes_max(options).max(grown) {
+            if bytes > options.slots_bytes_max().max(grown) {
                 return Ok(Put::Outgrown);
             }
             let mut raw = convert::to_shape(&parsed, target, bytes).map_err(Error::damage)?;
@@ -308,11 +308,6 @@ fn change<S: Store + ?Sized>(store: &mut S, mut change: impl FnMut(&mut [u8])) -
         change(raw);
         Ok(())
     })
-}
-
-/// Bytes that a micro or tiny ZAP may have.
-pub(crate) fn bytes_max(options: &ZapOptions) -> usize {
-    options.micro_max_bytes.min(slots::BYTES_LIMIT).next_multiple_of(slots::GROWTH_BYTES)
 }
 
 /// Where to look for a free slot after this one was taken.

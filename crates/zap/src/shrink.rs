@@ -21,12 +21,12 @@ use crate::fat::leaf::top_bits;
 use crate::fat::{self, Entry, SHIFT_CERTAIN, header::Geometry};
 use crate::hash::Flags;
 use crate::norm::NormFlags;
-use crate::remembered::bytes_max;
+use crate::options::ZapOptions;
+use crate::removals::Removals;
 use crate::slots::{self, BlockKind, Shape, Slots};
 use crate::store::{MemStore, Store};
-use crate::zap::{Zap, ZapOptions};
+use crate::zap::Zap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_wire::Corrupt;
 
 /// Entries of a fat ZAP that are looked at together: values may have 8 KiB each.
@@ -51,45 +51,6 @@ fn bytes_of(built: &MemStore) -> usize {
     built.blocks().map(|(_, bytes)| bytes.len()).sum()
 }
 
-/// What a ZAP remembers about its removals, and which state of it a plan was made of.
-#[derive(Debug)]
-pub(crate) struct Removals {
-    count: AtomicU64,
-    /// A look pays after so many.
-    wanted: AtomicU64,
-    state: Arc<()>,
-}
-
-impl Default for Removals {
-    fn default() -> Self {
-        Removals { count: AtomicU64::new(0), wanted: AtomicU64::new(1), state: Arc::new(()) }
-    }
-}
-
-impl Removals {
-    /// Every change of the ZAP makes plans of it void.
-    pub fn changed(&mut self) {
-        // Nobody holds it unless there is a plan, which then keeps its number from being used again.
-        if Arc::get_mut(&mut self.state).is_none() {
-            self.state = Arc::new(());
-        }
-    }
-
-    pub fn removed(&mut self) {
-        *self.count.get_mut() = self.count.get_mut().saturating_add(1);
-    }
-
-    /// The ZAP of so many entries was written anew, or a look at them was in vain.
-    pub fn start_again(&self, entries: u64) {
-        self.count.store(0, Ordering::Relaxed);
-        self.wanted.store((entries / 2).max(1), Ordering::Relaxed);
-    }
-
-    fn are_enough(&self) -> bool {
-        self.count.load(Ordering::Relaxed) >= self.wanted.load(Ordering::Relaxed)
-    }
-}
-
 impl Zap {
     /// Whether [`plan_shrink`](Zap::plan_shrink) is worth its while. Cheap: to be asked after each removal, or once for
     /// all of a transaction group; false where nothing was removed since this `Zap` was opened.
@@ -110,7 +71,8 @@ impl Zap {
             BlockKind::Fat => {
                 let header = fat::header(store)?;
                 let entries = usize::try_from(header.num_entries).unwrap_or(usize::MAX);
-                let fits = Shape::MICRO.bytes_for(entries.saturating_mul(2)) <= bytes_max(&self.options);
+                let fits =
+                    Shape::MICRO.bytes_for(entries.saturating_mul(2)) <= self.options.slots_bytes_max();
                 Ok(header.flags == Flags::NONE
                     && if entries == 0 { self.may_give_up(header.norm) } else { fits })
             }
@@ -192,7 +154,7 @@ fn entries_for_slots<S: Store + ?Sized>(
     store: &S,
     options: &ZapOptions,
 ) -> Result<Vec<Entry>, Error<S::Error>> {
-    let entries_max = Shape::MICRO.slot_count(bytes_max(options)) / 2;
+    let entries_max = Shape::MICRO.slot_count(options.slots_bytes_max()) / 2;
     let fits = |entry: &Entry| {
         let name_bytes = entry.key.name().map_or(usize::MAX, <[u8]>::len);
         entry.value.int_size() == 8
@@ -250,7 +212,7 @@ fn slots_of_entries(
     let shape = Shape::smallest(ints, name_bytes, options.tiny)?;
     let neighbours_fit = neighbours_max(entries).saturating_mul(shape.leaf_chunks_max())
         < Geometry { block_shift: options.fat_block_shift }.chunks();
-    let half_fits = shape.bytes_for(entries.len().saturating_mul(2)) <= bytes_max(options);
+    let half_fits = shape.bytes_for(entries.len().saturating_mul(2)) <= options.slots_bytes_max();
     let cds_fit = entries.iter().all(|entry| entry.cd <= u32::from(u16::MAX));
     if !(neighbours_fit && half_fits && cds_fit) {
         return None;

@@ -1,6 +1,7 @@
 //! One ZAP: which kind it is now, and what is remembered about it.
 
-use crate::byte_order::{ByteOrder, in_our_order};
+mod copied;
+
 use crate::check::{self, Report};
 use crate::convert;
 use crate::cursor::Cursor;
@@ -12,58 +13,17 @@ use crate::fat::{
 };
 use crate::hash::{Flags, HashBits};
 use crate::index::Index;
-use crate::key::{KeyRef, LONG_NAME_BYTES_MAX, NAME_BYTES_MAX};
+use crate::key::{KeyRef, LONG_NAME_BYTES_MAX};
 use crate::norm::NormFlags;
+use crate::options::ZapOptions;
 use crate::remembered::{Put, Remembered};
-use crate::shrink::Removals;
+use crate::removals::Removals;
 use crate::slots::{self, BlockKind, Shape, Slot, Slots};
 use crate::store::{First, Store, edit};
 use crate::value::{VALUE_BYTES_MAX, Value, ValueRef};
+use copied::{ByteOrder, in_our_order};
 use std::fmt;
 use terrane_wire::Corrupt;
-
-/// How a ZAP is made, and how it may grow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ZapOptions {
-    /// Starts every hash; not 0, constant for the ZAP's life. Only used when it is created.
-    pub salt: u64,
-    /// Bytes beyond which a micro or tiny ZAP becomes fat; counts in steps of 512, up to 1 MiB.
-    pub micro_max_bytes: usize,
-    /// Makes tiny ZAPs of entries that no micro ZAP can hold. Where it is false such a ZAP becomes fat at once; those
-    /// that are tiny are read and changed all the same.
-    pub tiny: bool,
-    /// A fat ZAP's blocks have 2 to this power bytes, 9..=20. Only used when it becomes fat.
-    pub fat_block_shift: u32,
-    /// With any flag the ZAP is fat from the beginning. Only used when it is created.
-    pub flags: Flags,
-    /// How names are normalized; not for keys that are words. Only used when it is created.
-    pub norm: NormFlags,
-    /// Bytes of a name with its NUL: 256, or up to 1024 in a directory with long names.
-    pub name_bytes_max: usize,
-}
-
-impl ZapOptions {
-    /// The defaults, as OpenZFS has them: micro up to 128 KiB, then fat in blocks of 16 KiB, and never tiny.
-    pub fn new(salt: u64) -> Self {
-        ZapOptions {
-            salt,
-            micro_max_bytes: 131_072,
-            tiny: false,
-            fat_block_shift: 14,
-            flags: Flags::NONE,
-            norm: NormFlags::NONE,
-            name_bytes_max: NAME_BYTES_MAX,
-        }
-    }
-
-    fn judge(&self) -> Result<(), Error<Corrupt>> {
-        let shifts = fat::header::BLOCK_SHIFT_MIN..=fat::header::BLOCK_SHIFT_MAX;
-        if !shifts.contains(&self.fat_block_shift) {
-            return Err(Error::Options { what: "fat_block_shift should be 9 to 20" });
-        }
-        Ok(())
-    }
-}
 
 /// The kind a ZAP has at present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,69 @@
+//! A ZAP of the other byte order, served from a copy in ours.
+
+use super::Zap;
+use crate::byte_order;
+use crate::convert;
+use crate::error::Error;
+use crate::store::{MemStore, Store};
+use std::sync::OnceLock;
+
+/// A ZAP of the other order, in ours.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    pub zap: Box<Zap>,
+    pub store: MemStore,
+}
+
+/// What is known of a ZAP's byte order.
+#[derive(Debug, Default)]
+pub(crate) struct ByteOrder {
+    pub is_swapped: bool,
+    copied: OnceLock<Copied>,
+}
+
+impl ByteOrder {
+    pub fn of(block_0: &[u8]) -> Self {
+        ByteOrder { is_swapped: byte_order::is_swapped(block_0), copied: OnceLock::new() }
+    }
+
+    pub fn forget_copy(&mut self) {
+        self.copied = OnceLock::new();
+    }
+}
+
+/// Leaves the function with what this method answers for the copy, if the ZAP is of the other byte order.
+macro_rules! in_our_order {
+    ($zap:ident, $store:ident, $method:ident($($argument:expr),*)) => {
+        if $zap.byte_order.is_swapped {
+            let copied = $zap.copied($store)?;
+            return copied.zap.$method(&copied.store, $($argument),*).map_err(Error::lift);
+        }
+    };
+}
+pub(crate) use in_our_order;
+
+impl Zap {
+    pub(crate) fn copied<S: Store + ?Sized>(&self, store: &S) -> Result<&Copied, Error<S::Error>> {
+        if let Some(copied) = self.byte_order.copied.get() {
+            return Ok(copied);
+        }
+        let in_our_order = byte_order::copy(store)?;
+        let zap = Box::new(Zap::open_with(&in_our_order, self.options).map_err(Error::lift)?);
+        Ok(self.byte_order.copied.get_or_init(|| Copied { zap, store: in_our_order }))
+    }
+
+    /// Before a change: writes the ZAP in our order, if it is in the other one.
+    pub(crate) fn turn_around<S: Store + ?Sized>(&mut self, store: &mut S) -> Result<(), Error<S::Error>> {
+        if !self.byte_order.is_swapped {
+            return Ok(());
+        }
+        let copied = &self.copied(store)?.store;
+        if copied.block_count() > 1 {
+            let found = format!("{} blocks", copied.block_count());
+            return Err(Error::Unsupported { what: "a change to a fat ZAP of the other byte order", found });
+        }
+        convert::install(store, copied)?;
+        self.byte_order = ByteOrder::default();
+        Ok(())
+    }
+}
