@@ -16,16 +16,14 @@
 //!
 //! Invariant: a `Backing` that exists is locked.
 
-use crate::file::FileDevice;
-use crate::zone::{Device, DeviceError};
-use crate::zoned::{ZonedDevice, peek};
-use crate::{block, holders};
+use crate::identity::{Identity, LOOPS_MAX, PathKind, kind_of, open_to_look};
+use crate::zone::DeviceError;
+use crate::{block, holders, peek};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// What the device may be used for while it is open.
@@ -37,79 +35,13 @@ pub enum OpenMode {
     ReadWrite,
 }
 
-/// What a path names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PathKind {
-    Regular,
-    Block,
-    Directory,
-    /// A character device, pipe or socket.
-    Other,
-}
-
-/// Which file or device something is, whatever path leads there: a copy of an image is another one. A loop device that shows all of a
-/// file is that file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity {
-    /// The number of the file system that the file is on; of a block device its own number.
-    pub device: u64,
-    /// 0 for a block device.
-    pub inode: u64,
-}
-
-impl Identity {
-    /// Of what is at the path. Nothing is opened.
-    ///
-    /// # Errors
-    /// When the path cannot be looked at.
-    pub fn of(path: impl AsRef<Path>) -> io::Result<Identity> {
-        Ok(Identity::of_meta(&fs::metadata(path)?))
-    }
-
-    /// Of what is open.
-    ///
-    /// # Errors
-    /// When the kernel does not tell.
-    pub fn of_file(file: &File) -> io::Result<Identity> {
-        Ok(Identity::of_meta(&file.metadata()?))
-    }
-
-    /// With an open file, which keeps it what it is whatever becomes of the path. Nothing is locked.
-    ///
-    /// # Errors
-    /// When the path cannot be opened for reading.
-    pub fn hold(path: impl AsRef<Path>) -> io::Result<(Identity, File)> {
-        let (file, meta) = open_to_look(path.as_ref())?;
-        Ok((Identity::of_meta(&meta), file))
-    }
-
-    fn of_meta(meta: &Metadata) -> Identity {
-        let mut meta = meta.clone();
-        // A loop device can stand on another one; the kernel allows no cycle, and the bound is for names that lie.
-        for _ in 0..LOOPS_MAX {
-            if kind_of(&meta) != PathKind::Block {
-                return Identity { device: meta.dev(), inode: meta.ino() };
-            }
-            let below = holders::below_loop(meta.rdev()).filter(|below| below.is_whole);
-            match below.and_then(|below| fs::metadata(below.path).ok()) {
-                Some(next) => meta = next,
-                None => break,
-            }
-        }
-        Identity { device: meta.rdev(), inode: 0 }
-    }
-}
-
-/// The most loop devices that are looked through.
-const LOOPS_MAX: usize = 8;
-
 /// What can be said about a path without holding it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// In bytes; 0 for what is neither a regular file nor a block device.
     pub size: u64,
     pub kind: PathKind,
-    /// The zones are the drive's own: not for [`FileDevice`].
+    /// The zones are the drive's own: not for [`FileDevice`](crate::FileDevice).
     pub host_managed: bool,
     /// Their size in bytes then, else 0.
     pub zone_size: u64,
@@ -138,27 +70,6 @@ pub fn probe(path: impl AsRef<Path>) -> Result<Probe, DeviceError> {
     let host_managed = kind == PathKind::Block && block::is_host_managed(meta.rdev());
     let zone_size = if host_managed { block::zone_bytes(meta.rdev()) } else { 0 };
     Ok(Probe { size, kind, host_managed, zone_size })
-}
-
-fn kind_of(meta: &Metadata) -> PathKind {
-    let kind = meta.file_type();
-    if kind.is_file() {
-        PathKind::Regular
-    } else if kind.is_block_device() {
-        PathKind::Block
-    } else if kind.is_dir() {
-        PathKind::Directory
-    } else {
-        PathKind::Other
-    }
-}
-
-/// What is there may have been put in another's place a moment ago: to open a pipe does not wait, and a terminal does not become ours.
-fn open_to_look(path: &Path) -> io::Result<(File, Metadata)> {
-    let mut options = OpenOptions::new();
-    let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
-    let meta = file.metadata()?;
-    Ok((file, meta))
 }
 
 fn end_of(mut file: &File) -> io::Result<u64> {
@@ -429,18 +340,6 @@ impl Backing {
     /// The drive's own zone size in bytes, where it has one.
     pub fn zone_size(&self) -> Option<u64> {
         self.is_host_managed().then(|| block::zone_bytes(self.rdev))
-    }
-
-    /// The device that can use it, with zones of `zone_size` bytes where it has none of its own.
-    ///
-    /// # Errors
-    /// Those of [`ZonedDevice::new`] and [`FileDevice::new`].
-    pub fn into_device(self, zone_size: u64) -> Result<Arc<dyn Device>, DeviceError> {
-        if self.is_host_managed() {
-            Ok(Arc::new(ZonedDevice::new(self)?))
-        } else {
-            Ok(Arc::new(FileDevice::new(self, zone_size)?))
-        }
     }
 
     /// From another open file of the same device.

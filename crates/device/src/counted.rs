@@ -5,7 +5,7 @@
 //!
 //! Invariant: counters only grow, from 0 when the device was wrapped.
 
-use crate::backing::Identity;
+use crate::identity::Identity;
 use crate::zone::{Device, DeviceError, DeviceInfo, ZoneReport};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

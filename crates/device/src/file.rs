@@ -15,8 +15,9 @@
 //! Invariant: writes go to the write pointer only, and a flush that failed is never followed by one that succeeds.
 
 use crate::aligned::{ALIGN, AlignedBuf};
-use crate::backing::{Backing, Identity, OpenMode, PathKind};
+use crate::backing::{Backing, OpenMode};
 use crate::block;
+use crate::identity::{Identity, PathKind};
 use crate::rules::ZoneRules;
 use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
 use std::fs::File;

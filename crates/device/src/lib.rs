@@ -14,6 +14,7 @@
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
 pub mod aligned;
+mod backend;
 pub mod backing;
 mod block;
 mod clock;
@@ -22,20 +23,24 @@ pub mod file;
 pub mod foreign;
 mod holders;
 mod host;
+mod identity;
 mod local;
+mod peek;
 pub mod rules;
 mod schedule;
 pub mod sim;
 pub mod zone;
+mod zone_report;
 pub mod zoned;
 
 pub use aligned::AlignedBuf;
-pub use backing::{Backing, Identity, OpenMode, PathKind, Peek, Probe, probe};
+pub use backing::{Backing, OpenMode, Peek, Probe, probe};
 pub use clock::{monotonic_ns, thread_ns, wall_ns};
 pub use counted::{Counted, IoCounts};
 pub use file::FileDevice;
 pub use foreign::identify_foreign;
 pub use host::host_text;
+pub use identity::{Identity, PathKind};
 pub use local::minute_of_day;
 pub use rules::{ChangeTicket, WriteTicket, ZoneRules};
 pub use schedule::{answer_quickly, be_nice, never_preempt, sleep_exactly};

@@ -9,7 +9,7 @@
 //! nothing: after opening such a device its zones are in an unknown state until the pool, which knows from its own
 //! tables, calls [`Device::resume`] or [`Device::reset`].
 
-use crate::backing::Identity;
+use crate::identity::Identity;
 use std::fmt;
 use std::io;
 use terrane_wire::ZoneIdx;

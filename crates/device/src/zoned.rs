@@ -16,16 +16,15 @@
 //! Invariant: what the rules say of a sequential zone is what the drive said last, or what it has acknowledged since.
 
 mod drive;
-pub(crate) mod peek;
-mod report;
 
 use crate::aligned::{ALIGN, AlignedBuf};
-use crate::backing::{Backing, Identity, OpenMode};
+use crate::backing::{Backing, OpenMode};
 use crate::foreign;
+use crate::identity::Identity;
 use crate::rules::ZoneRules;
 use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
+use crate::zone_report::{Judged, REPORT_ZONES, RawZone, Remedy};
 use drive::{Drive, Facts, KernelDrive};
-use report::{Judged, RawZone, Remedy};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,8 +33,6 @@ use terrane_wire::ZoneIdx;
 /// Bytes written at once. The kernel makes requests of at most 256 pages of them, in order: behind one that fails the zone's pointer is not
 /// where the next wants it, so what was taken is a beginning all the same.
 const PIECE_BYTES: usize = 4 << 20;
-/// Zones asked for at once.
-const REPORT_ZONES: usize = 4096;
 /// Overwritten when a conventional zone is reset: all that is looked at for what lies on a device.
 const WIPED_BYTES: u64 = foreign::HEAD_BYTES;
 

@@ -1,14 +1,14 @@
 //! What the kernel does for a zoned drive: report, reset, finish, and direct reads and writes.
 //!
-//! Behind a trait, so that the rules above it are tested against a drive in memory that misbehaves. All `unsafe` of zoned
-//! drives is here: two ioctls.
+//! Behind a trait, so that the rules above it are tested against a drive in memory that misbehaves. The `unsafe` of zoned
+//! drives is here and in `zone_report`: an ioctl each.
 
 #![expect(unsafe_code, reason = "ioctls have no safe face in std")]
 
-use super::report::{HEAD_BYTES, ROW_BYTES, RawZone, SECTOR, parse};
 use crate::backing::Backing;
 use crate::block;
 use crate::file::write_all_at;
+use crate::zone_report::{RawZone, SECTOR, report_zones};
 use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io;
@@ -17,12 +17,8 @@ use std::os::unix::fs::FileExt;
 
 // Linux's <linux/blkzoned.h>; the same numbers on every architecture Rust's standard library supports for Linux, except
 // those (mips, powerpc, sparc) whose ioctl encoding differs.
-const BLKREPORTZONE: libc::c_ulong = 0xc010_1282;
 const BLKRESETZONE: libc::c_ulong = 0x4010_1283;
 const BLKFINISHZONE: libc::c_ulong = 0x4010_1288;
-
-/// Zones asked for at once: 256 KiB of answer.
-const ROWS_MAX: usize = 4096;
 
 /// Places are in bytes from the start of the drive.
 pub(crate) trait Drive: Send + Sync + Debug {
@@ -90,28 +86,6 @@ impl KernelDrive {
         let rc = unsafe { libc::ioctl(self.backing.file().as_raw_fd(), request as _, range.as_ptr()) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
-}
-
-/// Asks the kernel for the state of up to `zones` zones, from the one that begins at byte `start`.
-pub(crate) fn report_zones(file: &File, start: u64, zones: usize) -> io::Result<Vec<RawZone>> {
-    let rows = zones.clamp(1, ROWS_MAX);
-    // Eight bytes each, because the kernel writes integers of that size.
-    let mut answer = vec![0u64; (HEAD_BYTES + rows * ROW_BYTES) / 8];
-    let count = u32::try_from(rows).unwrap_or(0);
-    let mut head = [0u8; 8];
-    head[..4].copy_from_slice(&count.to_ne_bytes());
-    if let [sector, numbers, ..] = answer.as_mut_slice() {
-        *sector = start / SECTOR;
-        *numbers = u64::from_ne_bytes(head);
-    }
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the request reads a head of 16 bytes from the address
-    // given, and writes it and at most as many rows of 64 bytes as the head says. `answer` is live and has room for exactly those.
-    let rc = unsafe { libc::ioctl(file.as_raw_fd(), BLKREPORTZONE as _, answer.as_mut_ptr()) };
-    if rc < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let raw: Vec<u8> = answer.into_iter().flat_map(u64::to_ne_bytes).collect();
-    parse(&raw)
 }
 
 impl Drive for KernelDrive {

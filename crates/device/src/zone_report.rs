@@ -1,4 +1,4 @@
-//! What a drive says of its zones, taken apart and judged.
+//! What a drive says of its zones: asked for, taken apart and judged.
 //!
 //! The kernel passes a zone report on as the drive gave it, and drives have odd moments: zones that died, pointers outside of
 //! their zone, conditions that no standard knows. Whatever it is, one zone must not make the others unusable: a zone that
@@ -6,13 +6,21 @@
 //!
 //! Rows are in sectors of 512 bytes, in the machine's own byte order; everything that leaves this room is in bytes.
 
+#![expect(unsafe_code, reason = "ioctls have no safe face in std")]
+
 use crate::zone::{ZoneReport, ZoneState};
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 
 /// Bytes before the rows, and bytes of a row.
-pub(crate) const HEAD_BYTES: usize = 16;
-pub(crate) const ROW_BYTES: usize = 64;
+const HEAD_BYTES: usize = 16;
+const ROW_BYTES: usize = 64;
 pub(crate) const SECTOR: u64 = 512;
+/// Zones asked for at once: 256 KiB of answer.
+pub(crate) const REPORT_ZONES: usize = 4096;
+/// Linux's <linux/blkzoned.h>; see `zoned::drive` for where the number holds.
+const BLKREPORTZONE: libc::c_ulong = 0xc010_1282;
 /// The rows have a capacity; before Linux 5.9 they had none.
 const HAS_CAPACITY: u32 = 1;
 
@@ -57,7 +65,7 @@ fn u32_at(raw: &[u8], at: usize) -> Option<u32> {
 ///
 /// # Errors
 /// `InvalidData` when it claims more rows than there are bytes, or numbers no drive can have.
-pub(crate) fn parse(raw: &[u8]) -> io::Result<Vec<RawZone>> {
+fn parse(raw: &[u8]) -> io::Result<Vec<RawZone>> {
     let odd = || io::Error::new(io::ErrorKind::InvalidData, "a zone report that is cut short or impossible");
     let count = u32_at(raw, 8).ok_or_else(odd)?;
     let has_capacity = u32_at(raw, 12).ok_or_else(odd)? & HAS_CAPACITY != 0;
@@ -133,6 +141,28 @@ impl RawZone {
             _ => dead(ZoneState::ReadOnly),
         }
     }
+}
+
+/// Asks the kernel for the state of up to `zones` zones, from the one that begins at byte `start`.
+pub(crate) fn report_zones(file: &File, start: u64, zones: usize) -> io::Result<Vec<RawZone>> {
+    let rows = zones.clamp(1, REPORT_ZONES);
+    // Eight bytes each, because the kernel writes integers of that size.
+    let mut answer = vec![0u64; (HEAD_BYTES + rows * ROW_BYTES) / 8];
+    let count = u32::try_from(rows).unwrap_or(0);
+    let mut head = [0u8; 8];
+    head[..4].copy_from_slice(&count.to_ne_bytes());
+    if let [sector, numbers, ..] = answer.as_mut_slice() {
+        *sector = start / SECTOR;
+        *numbers = u64::from_ne_bytes(head);
+    }
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the request reads a head of 16 bytes from the address
+    // given, and writes it and at most as many rows of 64 bytes as the head says. `answer` is live and has room for exactly those.
+    let rc = unsafe { libc::ioctl(file.as_raw_fd(), BLKREPORTZONE as _, answer.as_mut_ptr()) };
+    if rc < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let raw: Vec<u8> = answer.into_iter().flat_map(u64::to_ne_bytes).collect();
+    parse(&raw)
 }
 
 #[cfg(test)]

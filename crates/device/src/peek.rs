@@ -3,9 +3,8 @@
 //! Who looks for a label reads where there may be none, and above a write pointer a drive may answer with an error, or with what a
 //! reset has left there. So every read asks first how far its zone was written; the rest is zeros.
 
-use super::drive::report_zones;
-use super::report::{RawZone, SECTOR};
 use crate::aligned::{ALIGN, AlignedBuf};
+use crate::zone_report::{REPORT_ZONES, RawZone, SECTOR, report_zones};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -37,7 +36,7 @@ impl Below {
     pub fn zones_in_use(&self, size: u64) -> io::Result<(usize, usize)> {
         let (mut at, mut used, mut count) = (0, 0, 0);
         while at < size {
-            let zones = report_zones(&self.direct, at, super::REPORT_ZONES)?;
+            let zones = report_zones(&self.direct, at, REPORT_ZONES)?;
             let Some(last) = zones.last() else { break };
             let end = last.start.saturating_add(last.len.max(SECTOR));
             if end <= at {

@@ -1,0 +1,21 @@
+//! Which backend serves an open device: that of zoned drives, or that of files and conventional devices.
+
+use crate::backing::Backing;
+use crate::file::FileDevice;
+use crate::zone::{Device, DeviceError};
+use crate::zoned::ZonedDevice;
+use std::sync::Arc;
+
+impl Backing {
+    /// The device that can use it, with zones of `zone_size` bytes where it has none of its own.
+    ///
+    /// # Errors
+    /// Those of [`ZonedDevice::new`] and [`FileDevice::new`].
+    pub fn into_device(self, zone_size: u64) -> Result<Arc<dyn Device>, DeviceError> {
+        if self.is_host_managed() {
+            Ok(Arc::new(ZonedDevice::new(self)?))
+        } else {
+            Ok(Arc::new(FileDevice::new(self, zone_size)?))
+        }
+    }
+}
