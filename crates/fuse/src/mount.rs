@@ -15,7 +15,6 @@ mod table;
 pub use options::{Atime, MountOptions, OptionError, THREADS_DEFAULT, THREADS_MAX, THREADS_MIN};
 pub use table::{Elsewhere, MountedAt, TableWatch, Top, elsewhere, mounted, number_of, top_at};
 
-use crate::session::READ_AHEAD_BYTES;
 use parking_lot::Mutex;
 use std::ffi::{CString, OsStr};
 use std::fmt;
@@ -30,6 +29,9 @@ use std::sync::Arc;
 
 const SUBTYPE: &str = "terrane";
 const DEVICE: &str = "/dev/fuse";
+/// The most that the kernel shall read ahead of a sequential reader, bytes. By itself it reads 128 KiB ahead, in requests of half of that:
+/// two threads then decompress the same record, and nobody the next. With this much the READs are of 1 MiB, and several are under way.
+pub(crate) const READ_AHEAD_BYTES: u32 = 4 << 20;
 const HELPER: &str = "fusermount3";
 /// Tells fusermount3 on which descriptor to send `/dev/fuse`.
 const HELPER_SOCKET_VARIABLE: &str = "_FUSE_COMMFD";

@@ -15,7 +15,6 @@ mod negotiate;
 mod tests;
 
 pub use brake::Brake;
-pub(crate) use negotiate::READ_AHEAD_BYTES;
 pub use negotiate::{Negotiated, Wishes};
 
 use crate::forget;

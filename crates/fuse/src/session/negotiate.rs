@@ -2,6 +2,7 @@
 //!
 //! The kernel offers, we take what we want of the offer, and that holds for the mount's life.
 
+use crate::mount::READ_AHEAD_BYTES;
 use crate::proto::{self, Dialect, InitOut, Request, init};
 use crate::reply::{Errno, Reply};
 use crate::transport::{Received, Transport, ring};
@@ -11,10 +12,6 @@ use std::io;
 pub const MAX_WRITE: u32 = 1 << 20;
 /// The same in pages. Hosts with larger pages allow more than they need to, which harms nobody.
 const MAX_PAGES: u16 = 256;
-/// The most that the kernel shall read ahead of a sequential reader, bytes. By itself it reads 128 KiB ahead, in requests of half of that:
-/// two threads then decompress the same record, and nobody the next. With this much the READs are of 1 MiB, and several are under way.
-pub(crate) const READ_AHEAD_BYTES: u32 = 4 << 20;
-
 /// What we would like to use, if the kernel has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wishes {
