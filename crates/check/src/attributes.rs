@@ -5,8 +5,8 @@
 //! he asks for it.
 
 use crate::report::{Report, kind};
-use crate::rules::is_of_programs_alone;
 use std::sync::Arc;
+use terrane_dataset::zaps::OBJECTS;
 use terrane_dataset::{Dataset, ObjectZap};
 use terrane_object::dnode::{Dnode, SPILL};
 use terrane_object::{ObjectId, ObjectSet, Owner, PoolError};
@@ -196,4 +196,14 @@ pub fn load_layouts(dataset: &Dataset) -> Result<Option<LayoutTable>, String> {
     });
     let table = LayoutTable::load(registry, orders.collect::<Vec<_>>());
     table.map(Some).map_err(|corrupt| corrupt.to_string())
+}
+
+/// What the master ZAP has of a file system.
+const OF_FILES: [&str; 4] = ["VERSION", "ROOT", "DELETE_QUEUE", "SA_ATTRS"];
+
+/// Programs keep ZAPs in the data set, and there is no file system: nothing at all of one, or what is left of it would be judged by nobody.
+pub(crate) fn is_of_programs_alone(master: &ObjectZap) -> bool {
+    let has = |name: &str| master.lookup_u64(name).map(|found| found.is_some());
+    matches!(master.lookup_u64(OBJECTS), Ok(Some(_)))
+        && OF_FILES.iter().all(|name| matches!(has(name), Ok(false)))
 }

@@ -1,6 +1,6 @@
 //! Objects and names: everything has a name, every name has its thing, and the counts agree.
 
-use crate::attributes::{self, Inode, is_xattr_name, listed_names};
+use crate::attributes::{self, Inode, is_of_programs_alone, is_xattr_name, listed_names};
 use crate::report::{Phase, Report, kind};
 use crate::walk::Walk;
 use std::sync::Arc;
@@ -615,13 +615,3 @@ impl Structure {
 }
 
 const RESERVED: &str = "RESERVED";
-
-/// What the master ZAP has of a file system.
-const OF_FILES: [&str; 4] = ["VERSION", "ROOT", "DELETE_QUEUE", "SA_ATTRS"];
-
-/// Programs keep ZAPs in the data set, and there is no file system: nothing at all of one, or what is left of it would be judged by nobody.
-pub(crate) fn is_of_programs_alone(master: &ObjectZap) -> bool {
-    let has = |name: &str| master.lookup_u64(name).map(|found| found.is_some());
-    matches!(master.lookup_u64(OBJECTS), Ok(Some(_)))
-        && OF_FILES.iter().all(|name| matches!(has(name), Ok(false)))
-}

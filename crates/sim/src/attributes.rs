@@ -5,24 +5,12 @@
 
 use crate::machine::USER;
 use crate::model::{Content, Node};
-use crate::workload::Workload;
+use crate::workload::{NAMES, Workload};
 use crate::{Failure, ensure, failed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_object::{ObjectError, ObjectId};
 use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Acl, Fs, Ino, SetAttr, SetXattr};
-
-/// What attributes are called.
-pub const NAMES: [&str; 7] = [
-    "user.a",
-    "user.b",
-    "trusted.c",
-    "security.d",
-    "user.a name so long that the smallest dnode, even one with nothing else in it, has no room for it. It says of itself that it goes \
-     on like this for quite a while, and it does, until it has about as many bytes as a name may have: 2...",
-    "trusted.f",
-    "user.g",
-];
 
 /// Lengths of values that are in the bonus area, in a wider one, in the spill block, in the hidden directory.
 const LENGTHS: [u64; 12] = [0, 8, 40, 90, 140, 400, 600, 3000, 20_000, 32 << 10, (32 << 10) + 1, 64 << 10];

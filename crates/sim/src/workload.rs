@@ -1,6 +1,5 @@
 //! Random operations on a file system and its model, and what the model was at the end of each group.
 
-use crate::attributes::NAMES;
 use crate::dice::Dice;
 use crate::machine::{Machine, USER};
 use crate::model::{Content, Model, Node};
@@ -14,6 +13,18 @@ use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, RewriteSpec, SetAttr,
     WriteFlags,
 };
+
+/// What extended attributes are called.
+pub const NAMES: [&str; 7] = [
+    "user.a",
+    "user.b",
+    "trusted.c",
+    "security.d",
+    "user.a name so long that the smallest dnode, even one with nothing else in it, has no room for it. It says of itself that it goes \
+     on like this for quite a while, and it does, until it has about as many bytes as a name may have: 2...",
+    "trusted.f",
+    "user.g",
+];
 
 /// The model after so many operations.
 #[derive(Clone)]
