@@ -9,7 +9,7 @@
 
 use crate::failure::Outcome;
 use crate::live::{self, Live};
-use crate::query::Progress;
+use crate::progress::Progress;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::live::Live;
-use crate::query::Progress;
+use crate::progress::Progress;
 use serde_json::{Value, json};
 use std::time::Duration;
 

@@ -6,8 +6,8 @@
 //! What an argument takes is told from its name in the definitions (`pool`, `PROPERTY=VALUE`), in one place for all commands.
 //! Completion reads the registry and nothing else: Tab must not open a device.
 
-use crate::cmd::mount::OPTION_HELP;
 use crate::figures::FIGURES;
+use crate::help::OPTION_HELP;
 use crate::registry::Registry;
 use clap::{Arg, Command};
 use clap_complete::CompleteEnv;

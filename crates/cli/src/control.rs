@@ -47,6 +47,14 @@ pub const STEP_BACK: &str = "step_back";
 /// Other bounds of memory: `bytes` in all, from now on, for successors as well.
 pub const MEMORY: &str = "memory";
 
+/// Beside a keeper's socket: the name of the keeper that listens there. Neither the socket's number nor its times tell: on a file system
+/// that is another kernel's (a shared folder of a virtual machine) the next file has the number of the last one, and its times too.
+pub fn owner_of(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".owner");
+    path.into()
+}
+
 /// What a daemon says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
@@ -199,7 +207,7 @@ pub struct Leaving {
 
 impl Leaving {
     pub fn of(greeting: &Greeting, keeper: &Path) -> Leaving {
-        let owner = crate::keeper::owner_of(keeper);
+        let owner = owner_of(keeper);
         Leaving { pid: greeting.pid, name: std::fs::read(&owner).ok(), owner }
     }
 

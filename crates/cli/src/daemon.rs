@@ -19,7 +19,7 @@ use crate::control::{
 use crate::failure::{Failure, Outcome};
 use crate::holder::{self, Facts, Holder, Legacy};
 use crate::idle;
-use crate::live::{self, Live, Target};
+use crate::live::Live;
 use crate::logger;
 use crate::members;
 use crate::memory::{self, BYTES_MIN, Memory};
@@ -27,6 +27,7 @@ use crate::metrics::{self, MountSide};
 use crate::query::{Query, Setting, judge};
 use crate::registry::Registry;
 use crate::rewriting;
+use crate::target::{self, Target};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -369,7 +370,7 @@ fn begin(
 /// A mount by path makes the pool known, unless its name means another one that is still there. A pool that cannot be remembered can be
 /// mounted all the same.
 fn remember(registry: &Registry, target: &Target) {
-    let remembered = match live::namesake(registry, &target.name, &target.path) {
+    let remembered = match target::namesake(registry, &target.name, &target.path) {
         Ok(Some(other)) => {
             log::info!("pool {}: its name goes on meaning the one on {}", target.name, other.display());
             Ok(())

@@ -7,6 +7,37 @@ use clap::Command;
 
 /// Sections that begin with `== terrane pool create`: the commands that are typed, and what they print.
 const EXAMPLES: &str = include_str!("examples.txt");
+/// For messages and help.
+pub const OPTION_HELP: &str = "\
+Options after -o, separated by commas:
+  ro, rw                  read-only: nothing is written, not even what a crash left to do
+  PROPERTY=VALUE          a property (see `terrane fs get`) for as long as it is mounted: compression=zstd-3
+  memory=SIZE             all memory of the daemon; see --memory
+  commit=SECONDS          the longest a change stays uncommitted (5)
+  discard, nodiscard      give the space of emptied zones back to the file or disk below (discard)
+  rewind=TXG              import an older group, and lose what came after it
+  record=FILE             write down which blocks are born and die, for `terrane-sim gc --trace recorded:FILE`; an absolute path
+  log=FILE                where events are written; see --log
+  metrics=ADDRESS:PORT    answer Prometheus; see --metrics
+  noatime, nodiratime, relatime, strictatime, nodev, dev, nosuid, suid, noexec, exec, nosymfollow
+  sync, async, dirsync    commit with every change
+  allow_other             other users may enter (what root mounts)
+  default_permissions     the kernel checks modes and owners (default_permissions)
+  no_default_permissions  nothing checks them: who may enter may do everything. Only the user who mounts may enter; with allow_other
+                          everybody, and the mount is nosuid and nodev
+  direct_io, nodirect_io  the kernel caches no file contents
+  birth_times, nobirth_times  statx shows when files were made, for a request more at the first stat of each (nobirth_times)
+  uring, nouring          requests come through io_uring where the kernel allows it; a mount that ends with its daemon (nouring)
+  on_crash=continue|end   what follows when the server is killed: another one goes on, and what no commit had is lost (continue), or
+                          the mount ends and its callers get errors until it is mounted again
+  threads=COUNT           threads that read requests, 3 to 64 (8)
+  max_background=COUNT    requests under way in the background (64)
+  entry_timeout=, attr_timeout=, negative_timeout=SECONDS
+  source=NAME             what `mount` shows as the source
+  remount                 change ro, rw, memory= and the flags above of what is mounted there
+  defaults, auto, noauto, user, nouser, users, owner, group, _netdev, nofail, lazytime, iversion, silent, x-*, comment=* (ignored)
+";
+
 /// Begins the part of a help text that shows examples.
 pub const EXAMPLES_HEAD: &str = "Examples:";
 

@@ -12,6 +12,7 @@
 //!
 //! Invariant: it never looks at the mount point, which may not answer before a server does.
 
+use crate::control::owner_of;
 use crate::failure::{Failure, Outcome};
 use crate::holder::{self, is_connection, is_device};
 use crate::logger;
@@ -258,14 +259,6 @@ impl Keeper {
         }
         self.remove_control();
     }
-}
-
-/// Beside a keeper's socket: the name of the keeper that listens there. Neither the socket's number nor its times tell: on a file system
-/// that is another kernel's (a shared folder of a virtual machine) the next file has the number of the last one, and its times too.
-pub fn owner_of(socket: &Path) -> PathBuf {
-    let mut path = socket.as_os_str().to_owned();
-    path.push(".owner");
-    path.into()
 }
 
 /// Listens there instead of whoever did before. Returns the name by which [`take_away`] knows the socket. Under the lock of sockets.

@@ -3,30 +3,17 @@
 use crate::failure::{Failure, Outcome};
 use crate::members;
 use crate::memory::Allowance;
-use crate::registry::{Registry, is_name};
-use crate::suggest;
-use std::collections::BTreeMap;
+use crate::target::Target;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::Dataset;
-use terrane_device::{Backing, Device, Identity, OpenMode, PathKind, Peek};
-use terrane_format::label::Label;
+use terrane_device::{Backing, Device, Identity, OpenMode};
 use terrane_object::Objects;
 use terrane_pool::{ImportOptions, Pool, SystemEnv};
 use terrane_posix::Fs;
 
 /// Block cache of a command that reads a little and ends.
 const TOOL_CACHE_BYTES: usize = 64 << 20;
-
-/// Which pool a word on the command line means.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    pub name: String,
-    /// Absolute, without links.
-    pub path: PathBuf,
-    /// From the label; `None` when only the registry was asked.
-    pub id: Option<u64>,
-}
 
 pub struct Live {
     /// Of the device that was named.
@@ -40,101 +27,6 @@ pub struct Live {
     pub fs: OnceLock<Arc<Fs>>,
     /// What this process may take, where it serves a mount.
     pub memory: OnceLock<Arc<Allowance>>,
-}
-
-/// Finds what `word` means: a pool that was created or mounted here, or the path of a device.
-///
-/// # Errors
-/// When no such pool is known, or what is at the path is no pool: then what was found there is named.
-pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
-    let known = registry.pools()?;
-    if let Some(path) = known.get(word) {
-        return Ok(Target { name: word.to_owned(), path: path.clone(), id: None });
-    }
-    let path = Path::new(word);
-    if !word.contains('/') && path.symlink_metadata().is_err() {
-        return Err(unknown(word, &known));
-    }
-    let path = path.canonicalize().map_err(Failure::io("finding", path))?;
-    find_at(&path)
-}
-
-/// The pool on the device at this path, which need not be a name of it that others could use.
-pub fn find_at(path: &Path) -> Outcome<Target> {
-    let label = read_label(path)?;
-    let id = Some(label.id());
-    Ok(Target { name: label.name, path: path.to_owned(), id })
-}
-
-/// The pool that is known by this name, wherever it is or was.
-pub fn find_known(registry: &Registry, name: &str) -> Outcome<Target> {
-    let known = registry.pools()?;
-    let path = known.get(name).cloned().ok_or_else(|| unknown(name, &known))?;
-    Ok(Target { name: name.to_owned(), path, id: None })
-}
-
-/// Where the pool is that is known by this name, if that is still there and not what is at `path`.
-pub fn namesake(registry: &Registry, name: &str, path: &Path) -> Outcome<Option<PathBuf>> {
-    let Some(known) = registry.pools()?.remove(name) else { return Ok(None) };
-    let is_same = match (Identity::of(path), Identity::of(&known)) {
-        (Ok(path), Ok(known)) => path == known,
-        _ => false,
-    };
-    let is_there = || read_label(&known).is_ok_and(|label| label.name == name);
-    Ok(if !is_same && is_there() { Some(known) } else { None })
-}
-
-fn unknown(word: &str, known: &BTreeMap<String, PathBuf>) -> Failure {
-    let hint = suggest::hint(word, known.keys().map(String::as_str));
-    let names: Vec<&str> = known.keys().map(String::as_str).collect();
-    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    Failure(format!(
-        "there is no pool {word:?} here; known are: {names}. Name its device by its path, or see `terrane pool import`{hint}"
-    ))
-}
-
-/// The label of the pool at `path`, read without a lock: the pool may be in use.
-pub fn read_label(path: &Path) -> Outcome<Label> {
-    let probe = terrane_device::probe(path)?;
-    let refuse =
-        |found: &str| Failure::refused(path.display(), "a Terrane pool", found, "name a pool's device");
-    match probe.kind {
-        PathKind::Directory => return Err(refuse("a directory")),
-        PathKind::Other => return Err(refuse("neither a regular file nor a block device")),
-        PathKind::Regular | PathKind::Block if probe.size == 0 => return Err(refuse("nothing: it is empty")),
-        PathKind::Regular | PathKind::Block => {}
-    }
-    drop(Peek::open(path)?);
-    match probe_label(path, probe.size) {
-        Some(label) => judge_name(path, label),
-        None => label_of(&Backing::open(path, OpenMode::ReadOnly)?),
-    }
-}
-
-/// The label on what is open; else what is there is named.
-pub fn label_of(backing: &Backing) -> Outcome<Label> {
-    let mut read = |offset: u64, buf: &mut [u8]| backing.read_at(offset, buf).is_ok();
-    if let Some(probe) = terrane_pool::probe(&mut read, backing.size()) {
-        return judge_name(Path::new(backing.name()), probe.label);
-    }
-    let found = terrane_device::identify_foreign(backing);
-    let found = found.unwrap_or_else(|| "nothing but zeros".to_owned());
-    Err(Failure::refused(backing.name(), "a Terrane pool", found, "name a pool's device"))
-}
-
-fn judge_name(path: &Path, label: Label) -> Outcome<Label> {
-    if is_name(&label.name) {
-        return Ok(label);
-    }
-    let found = format!("{:?}", label.name);
-    Err(Failure::refused(path.display(), "a pool with a valid name", found, "restore its label"))
-}
-
-/// The label in a file or device of this size, if there is one and it can be read.
-pub fn probe_label(path: &Path, bytes: u64) -> Option<Label> {
-    let peek = Peek::open(path).ok()?;
-    let mut read = |offset: u64, buf: &mut [u8]| peek.read_at(offset, buf).is_ok();
-    terrane_pool::probe(&mut read, bytes).map(|probe| probe.label)
 }
 
 /// Import options of a command that only looks, or changes a little.

@@ -35,6 +35,7 @@ mod size;
 mod suggest;
 mod sys;
 mod table;
+mod target;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;

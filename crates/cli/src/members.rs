@@ -7,7 +7,7 @@
 //! Invariant: only the id decides what is a device of the pool, never its path.
 
 use crate::failure::{Failure, Outcome};
-use crate::live::{self, Target};
+use crate::target::{self, Target};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -21,7 +21,7 @@ use terrane_format::label::Label;
 pub fn label_at(path: &Path) -> Option<Label> {
     let probe = terrane_device::probe(path).ok()?;
     let is_device = matches!(probe.kind, PathKind::Regular | PathKind::Block);
-    if is_device { live::probe_label(path, probe.size) } else { None }
+    if is_device { target::probe_label(path, probe.size) } else { None }
 }
 
 /// Where a device is that has no name any more, for the process that has it open.
@@ -170,7 +170,7 @@ impl Places {
 /// What may be destroyed when the first of these devices was named: all of them, or that one alone if the newest of their labels does not
 /// name it: it left the pool, and the pool goes on without it.
 pub fn doomed(mut devices: Vec<(PathBuf, Arc<dyn Device>)>) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
-    let labels = devices.iter().map(|(path, _)| live::read_label(path)).collect::<Outcome<Vec<Label>>>()?;
+    let labels = devices.iter().map(|(path, _)| target::read_label(path)).collect::<Outcome<Vec<Label>>>()?;
     let newest = labels.iter().max_by_key(|label| label.generation);
     if let (Some(newest), Some(named)) = (newest, labels.first())
         && !newest.members().any(|(_, row)| row.device == named.device)
@@ -236,6 +236,6 @@ pub fn open_quietly(target: &Target) -> Outcome<Vec<Arc<dyn Device>>> {
 fn open_one(path: &Path, mode: OpenMode) -> Outcome<(Arc<dyn Device>, Label)> {
     // First the lock, then the label: it is the label of what was locked that counts.
     let backing = Backing::open(path, mode)?;
-    let label = live::label_of(&backing)?;
+    let label = target::label_of(&backing)?;
     Ok((backing.into_device(label.zone_size)?, label))
 }

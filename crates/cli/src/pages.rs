@@ -3,9 +3,8 @@
 //! What stands below the options in a help text becomes sections of the page: a line that begins at the margin and ends with a colon
 //! heads one, indented rows of `word  meaning` become a list, other indented lines stay as they are.
 
-use crate::cmd::mount::OPTION_HELP;
 use crate::failure::Outcome;
-use crate::help::{self, EXAMPLES_HEAD};
+use crate::help::{self, EXAMPLES_HEAD, OPTION_HELP};
 use clap::Command;
 use clap_mangen::Man;
 use std::fmt::Write as _;

@@ -12,6 +12,9 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// Before that a pace is a guess.
 const PACE_AFTER: Duration = Duration::from_millis(500);
 
+/// How far something is: the step (one that begins with "reading" counts bytes), how many are done, of how many (0: nobody knows).
+pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
+
 pub struct Bar {
     visible: bool,
     drawn: Option<Instant>,

@@ -15,6 +15,7 @@ use crate::inspect;
 use crate::live::Live;
 use crate::metrics;
 use crate::newcomer::{Kind, Terms};
+use crate::progress::Progress;
 use crate::rewriting;
 use crate::suggest;
 use serde_json::{Value, json};
@@ -118,9 +119,6 @@ pub enum Query {
         object: u64,
     },
 }
-
-/// How far something is: the step (one that begins with "reading" counts bytes), how many are done, of how many (0: nobody knows).
-pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 impl Query {
     pub fn is_change(&self) -> bool {

@@ -15,11 +15,12 @@ use crate::check as checking;
 use crate::control::{self, Daemon, Greeting, PATIENCE, Reached, SURVEY_PATIENCE};
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
-use crate::live::{self, Live, Target};
+use crate::live::{self, Live};
 use crate::members;
 use crate::progress::Bar;
 use crate::query::Query;
 use crate::registry::Registry;
+use crate::target::{self, Target};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -243,7 +244,7 @@ pub fn bar() -> impl Fn(&str, u64, u64) + Sync {
 
 /// Has a question of which the answer is at hand answered, as [`ask`] does, within a time.
 pub fn ask_within(registry: &Registry, word: &str, query: &Query, patience: Duration) -> Outcome<Value> {
-    let target = live::find(registry, word)?;
+    let target = target::find(registry, word)?;
     match daemon_to_look_at(registry, &target, patience)? {
         Some(daemon) => daemon.ask_within(&query.to_json(), patience),
         None => ask(registry, word, query),
@@ -252,7 +253,7 @@ pub fn ask_within(registry: &Registry, word: &str, query: &Query, patience: Dura
 
 /// Has a question answered, by the daemon of the pool or by opening its device.
 pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
-    let target = live::find(registry, word)?;
+    let target = target::find(registry, word)?;
     let show = bar();
     let daemon = if query.is_change() {
         daemon_of(registry, &target)?
@@ -279,7 +280,7 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
 
 /// Makes the zone tables anew of a pool that is not mounted.
 pub fn rebuild_index(registry: &Registry, word: &str) -> Outcome<()> {
-    let target = live::find(registry, word)?;
+    let target = target::find(registry, word)?;
     if daemon_of(registry, &target)?.is_some() {
         let expected = "a pool that is not mounted";
         return Err(Failure::refused(&target.name, expected, "it is", "unmount it first"));

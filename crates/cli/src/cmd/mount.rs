@@ -18,16 +18,16 @@ use crate::control::{
 };
 use crate::daemon::{self, Plan};
 use crate::failure::{Failure, Outcome};
+use crate::help::OPTION_HELP;
 use crate::holder::{ADOPT_VARIABLE, Holder, Legacy, ROLE_KEEPER, ROLE_SERVER, ROLE_VARIABLE, this_program};
 use crate::keeper::Keeper;
-use crate::live::{self, Target};
 use crate::members;
 use crate::memory::Memory;
 use crate::registry::Registry;
 use crate::sys;
+use crate::target::{self, Target};
 use crate::{logger, metrics};
 use clap::Args;
-pub use options::OPTION_HELP;
 use options::Words;
 use serde_json::json;
 use std::ffi::OsString;
@@ -232,9 +232,9 @@ impl Mount {
         let target = match legacy.as_ref().and_then(|legacy| legacy.device.as_ref()) {
             Some(device) => {
                 let known = registry.pools()?.remove(word).unwrap_or_else(|| PathBuf::from(word));
-                live::find_at(&members::whereabouts(device, &known)?)?
+                target::find_at(&members::whereabouts(device, &known)?)?
             }
-            None => live::find(&registry, word)?,
+            None => target::find(&registry, word)?,
         };
         let (uid, _) = sys::who()?;
         let source = source.unwrap_or_else(|| target.name.clone());
@@ -500,7 +500,7 @@ impl Umount {
         if let Some(device) = registry.pools()?.get(&self.what) {
             match control::reach(&registry.socket(&self.what), self.patience())? {
                 Reached::Daemon(_) => {
-                    if let Some(daemon) = daemon_of(&registry, &live::find_known(&registry, &self.what)?)? {
+                    if let Some(daemon) = daemon_of(&registry, &target::find_known(&registry, &self.what)?)? {
                         return self.stop(&registry, daemon);
                     }
                 }
@@ -534,7 +534,7 @@ impl Umount {
             // A directory is a mount point or nothing; everything else may be a pool that is not mounted.
             return Err(Failure(format!("{}: no terrane pool is mounted there", dir.display())));
         }
-        let target = live::find(&registry, &self.what)?;
+        let target = target::find(&registry, &self.what)?;
         match daemon_of(&registry, &target)? {
             Some(daemon) => self.stop(&registry, daemon),
             None => Err(Failure(format!("pool {} is not mounted", target.name))),
@@ -630,7 +630,7 @@ impl Restart {
             return if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) };
         }
         for word in &self.pools {
-            let target = live::find(&registry, word)?;
+            let target = target::find(&registry, word)?;
             let daemon = daemon_of(&registry, &target)?;
             let daemon = daemon.ok_or_else(|| Failure(format!("pool {} is not mounted", target.name)))?;
             step_back(&registry, daemon, None)?;
@@ -653,7 +653,7 @@ fn step_back(registry: &Registry, daemon: Daemon, read_only: Option<bool>) -> Ou
 impl Sync {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
-        let target = live::find(&registry, &self.pool)?;
+        let target = target::find(&registry, &self.pool)?;
         let found = daemon_and_places(&registry, &target.name)?;
         if let Some((daemon, _)) = &found
             && kinship(&daemon.greeting, &target) == Kinship::Copy
@@ -663,7 +663,7 @@ impl Sync {
         let is_it = |daemon: &Daemon| kinship(&daemon.greeting, &target) == Kinship::Same;
         let Some((daemon, places)) = found.filter(|(daemon, _)| is_it(daemon)) else {
             // Nobody has it open, so there is nothing that was not committed.
-            return live::read_label(&target.path).map(drop);
+            return target::read_label(&target.path).map(drop);
         };
         // What the kernel still holds (pages written through mmap) first; it tells a FUSE server nothing of syncfs.
         let written_back = write_back(&daemon.greeting.dev, &places);

@@ -16,6 +16,7 @@ use crate::newcomer::Terms;
 use crate::query::{self, Query, Setting, property_help};
 use crate::registry::{Registry, is_name};
 use crate::table::{Listing, Shape, count, envelope, printable, size as size_column, text};
+use crate::target;
 use crate::{size, sys};
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
@@ -624,7 +625,7 @@ impl Create {
 
 /// A name means one pool: not another one that is still where it was.
 fn refuse_known_name(registry: &Registry, name: &str, path: &Path, remedy: &str) -> Outcome {
-    let Some(known) = live::namesake(registry, name, path)? else { return Ok(()) };
+    let Some(known) = target::namesake(registry, name, path)? else { return Ok(()) };
     let found = format!("one on {}", known.display());
     Err(Failure::refused(format_args!("pool {name}"), "a new name", found, remedy))
 }
@@ -632,7 +633,7 @@ fn refuse_known_name(registry: &Registry, name: &str, path: &Path, remedy: &str)
 impl Destroy {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
-        let target = live::find(&registry, &self.pool)?;
+        let target = target::find(&registry, &self.pool)?;
         let mounted = daemon_that_stays(&registry, &target)?;
         let kin = mounted.map(|(daemon, _)| (kinship(&daemon.greeting, &target), daemon));
         if let Some((Kinship::Copy, daemon)) = &kin {
@@ -687,7 +688,7 @@ impl Destroy {
 
 /// The cache devices that the label at `path` names, open: they hold copies of blocks. One that is not where it was is named.
 fn caches(path: &Path) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
-    let label = live::read_label(path)?;
+    let label = target::read_label(path)?;
     let mut found = Vec::new();
     for row in &label.caches {
         let path = PathBuf::from(&row.name);

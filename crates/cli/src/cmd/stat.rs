@@ -6,11 +6,11 @@
 use super::{ServedBy, ask, daemon_of, print, served_by};
 use crate::control::{self, Greeting, PATIENCE};
 use crate::failure::{Failure, Outcome};
-use crate::live::Target;
 use crate::query::Query;
 use crate::registry::Registry;
 use crate::size;
 use crate::table::envelope;
+use crate::target::Target;
 use clap::Args;
 use serde_json::{Value, json};
 use std::ffi::OsStr;

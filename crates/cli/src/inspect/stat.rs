@@ -7,7 +7,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::live::Live;
-use crate::query::Progress;
+use crate::progress::Progress;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEAD_BYTES};

@@ -6,11 +6,11 @@
 use super::super::stat::mounted;
 use super::super::{daemon_of, print};
 use crate::failure::{Failure, Outcome};
-use crate::live::{self, Target};
 use crate::query::Query;
 use crate::registry::Registry;
 use crate::size;
 use crate::table::envelope;
+use crate::target::{self, Target};
 use clap::{ArgGroup, Args};
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Write};
@@ -131,7 +131,7 @@ impl Rewrite {
             Ok(meta) if meta.is_dir() || !is_device(registry, &self.path) => {
                 mounted(registry, &self.path, meta.dev())
             }
-            _ => live::find(registry, &self.path.to_string_lossy()),
+            _ => target::find(registry, &self.path.to_string_lossy()),
         }
     }
 
@@ -166,7 +166,7 @@ impl Rewrite {
 
 /// A word that is both a file and a pool's device means the pool.
 fn is_device(registry: &Registry, path: &Path) -> bool {
-    path.to_str().is_some_and(|word| live::find(registry, word).is_ok())
+    path.to_str().is_some_and(|word| target::find(registry, word).is_ok())
 }
 
 fn goes_on(row: &Value) -> bool {

@@ -142,7 +142,7 @@ fn fsck(words: &[OsString]) -> Result<u8, Refused> {
     let device = device.ok_or_else(|| usage("a device is expected".to_owned()))?;
     if boot && !force {
         let path = std::path::Path::new(&device);
-        crate::live::read_label(path)?;
+        crate::target::read_label(path)?;
         return Ok(0);
     }
     Ok(if crate::run(&["check", &device])? { 0 } else { FSCK_ERRORS_LEFT })

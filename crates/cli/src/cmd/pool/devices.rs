@@ -2,12 +2,12 @@
 
 use super::super::{ask, print};
 use crate::failure::{Failure, Outcome};
-use crate::live;
 use crate::members;
 use crate::newcomer::{Kind, Terms};
 use crate::query::Query;
 use crate::registry::Registry;
 use crate::table::envelope;
+use crate::target;
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ pub struct Remove {
 impl Remove {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
-        let target = live::find(&registry, &self.pool)?;
+        let target = target::find(&registry, &self.pool)?;
         // As the pool knows it; what is no path means a number or an id.
         let path = Path::new(&self.device).canonicalize();
         let device = path.ok().and_then(|path| path.to_str().map(str::to_owned));
@@ -83,7 +83,7 @@ impl Add {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         // A name that means no pool leaves no file.
-        live::find(&registry, &self.pool)?;
+        target::find(&registry, &self.pool)?;
         self.terms.judge_word(&self.device)?;
         let path = std::path::absolute(&self.device).map_err(Failure::io("finding", &self.device))?;
         let newcomer = self.terms.open(&path, &|_| Ok(()))?;

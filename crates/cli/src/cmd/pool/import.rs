@@ -9,12 +9,13 @@ use crate::clock;
 use crate::control::{Leaving, PATIENCE, STOP, SURVEY_PATIENCE};
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
-use crate::live::{self, Live, Target};
+use crate::live::{self, Live};
 use crate::members;
 use crate::query::Query;
 use crate::registry::{Registry, is_name};
 use crate::suggest;
 use crate::table::{Listing, Shape, count, printable, text};
+use crate::target::{self, Target};
 use clap::Args;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -92,7 +93,7 @@ impl Forget {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         for name in &self.pools {
-            let target = live::find_known(&registry, name)?;
+            let target = target::find_known(&registry, name)?;
             if let Some(daemon) = daemon_to_look_at(&registry, &target, PATIENCE)? {
                 let dir = daemon.greeting.mountpoint.display().to_string();
                 return Err(Failure(format!("pool {name} is mounted on {dir}; unmount it first")));
@@ -338,7 +339,7 @@ impl Newest {
 
 /// Says what is at the path instead.
 fn no_pool(path: &Path) -> Failure {
-    match live::read_label(path) {
+    match target::read_label(path) {
         Err(failure) => failure,
         Ok(_) => Failure(format!("{}: it changed while it was looked at; try again", path.display())),
     }
@@ -476,7 +477,7 @@ fn look(registry: &Registry, path: &Path) -> Option<Found> {
     if !matches!(probe.kind, PathKind::Regular | PathKind::Block) {
         return None;
     }
-    let label = live::probe_label(path, probe.size)?;
+    let label = target::probe_label(path, probe.size)?;
     let (path_of_it, paths) = (path.to_owned(), vec![path.to_owned()]);
     let mut found = Found { path: path_of_it, paths, label, newest: None, state: "ready", reason: None };
     let target = Target { name: found.label.name.clone(), path: path.to_owned(), id: Some(found.label.id()) };
@@ -531,7 +532,7 @@ impl Export {
 }
 
 fn export(registry: &Registry, word: &str) -> Outcome {
-    let target = live::find(registry, word)?;
+    let target = target::find(registry, word)?;
     let label = members::label_at(&target.path);
     let paths = label.and_then(|label| members::paths(&target.path, &label).ok());
     let paths = paths.unwrap_or_else(|| vec![target.path.clone()]);

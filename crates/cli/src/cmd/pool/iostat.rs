@@ -8,10 +8,10 @@ mod latency;
 use super::super::{Survey, daemon_to_look_at, print_on, wrong_usage};
 use crate::control::{self, PATIENCE};
 use crate::failure::Outcome;
-use crate::live;
 use crate::query::Query;
 use crate::registry::Registry;
 use crate::table::{Listing, Shape, count, envelope, ratio, size, text};
+use crate::target;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -191,11 +191,11 @@ impl Iostat {
 
 /// The counters of a pool; all zero of one that nobody has open.
 fn sample(registry: &Registry, word: &str) -> Outcome<Value> {
-    let target = live::find(registry, word)?;
+    let target = target::find(registry, word)?;
     if let Some(daemon) = daemon_to_look_at(registry, &target, PATIENCE)? {
         return daemon.ask(&Query::Iostat.to_json(), &mut |_, _, _| {});
     }
-    live::read_label(&target.path)?;
+    target::read_label(&target.path)?;
     let mut row: Map<String, Value> = COUNTERS.iter().map(|key| ((*key).to_owned(), 0.into())).collect();
     row.insert("name".to_owned(), target.name.into());
     row.insert("used".to_owned(), Value::Null);
