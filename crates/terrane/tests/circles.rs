@@ -1,0 +1,213 @@
+//! Modules of a crate import each other in one direction.
+//!
+//! Cargo refuses circles of crates; inside a crate nothing does. Here the top-level modules of each crate are a graph (a
+//! submodule counts as its top-level module, a name that the root exports again as the module it comes from), and a circle of
+//! more than two of them is refused. Tests and comments count for nothing.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use support::{files, read, root};
+
+/// Two modules may know each other: a type and its builder, a parser and its rows.
+const CIRCLE_MAX: usize = 2;
+
+/// Crates that are not there yet, with the number of modules in their largest circle. A ratchet: the number must be the real
+/// one, and a crate that needs none must not stand here.
+const EXCEPTIONS: [(&str, usize); 5] =
+    [("dataset", 4), ("format", 3), ("object", 3), ("pool", 35), ("posix", 15)];
+
+/// Module -> modules that it imports.
+type Graph = BTreeMap<String, BTreeSet<String>>;
+
+/// The identifier that a text begins with.
+fn identifier(text: &str) -> &str {
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    text.get(..end).unwrap_or_default()
+}
+
+/// What follows the group that `text` is inside of, by counting brackets; and the group.
+fn group(text: &str) -> (&str, &str) {
+    let mut depth = 1;
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => continue,
+        }
+        if depth == 0 {
+            return (&text[..at], &text[at + 1..]);
+        }
+    }
+    (text, "")
+}
+
+/// The source without comments, and without what is compiled for tests only.
+fn code(text: &str) -> String {
+    let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let mut kept = String::new();
+    let mut rest = text.as_str();
+    while let Some((before, after)) = rest.split_once("#[cfg(test)]") {
+        kept.push_str(before);
+        let (brace, end) = (after.find('{'), after.find(';'));
+        rest = match (brace, end) {
+            (Some(brace), end) if end.is_none_or(|end| brace < end) => group(&after[brace + 1..]).1,
+            (_, Some(end)) => &after[end + 1..],
+            _ => "",
+        };
+    }
+    kept + rest
+}
+
+/// The first names of what a group of imports lists.
+fn first_names(group: &str) -> Vec<&str> {
+    let mut depth = 0;
+    let items = group.split(|c: char| {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            _ => {}
+        }
+        c == ',' && depth == 0
+    });
+    items.map(|item| identifier(item.trim())).collect()
+}
+
+/// The names that follow a path's prefix, wherever it stands as a path of its own.
+fn imported<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+    text.match_indices(prefix).flat_map(move |(at, _)| {
+        let (before, after) = (&text[..at], &text[at + prefix.len()..]);
+        // `pub(in crate::x)` says who may see, `super::super::x` begins earlier.
+        let is_path = !before.ends_with("(in ")
+            && !before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
+        match after.strip_prefix('{') {
+            _ if !is_path => Vec::new(),
+            Some(inside) => first_names(group(inside).0),
+            None => vec![identifier(after)],
+        }
+    })
+}
+
+/// Names that the root exports again: name -> module.
+fn exported(root: &str, modules: &BTreeSet<String>) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for export in root.split("use ").skip(1).filter_map(|rest| rest.split(';').next()) {
+        let Some((module, listed)) = export.split_once("::") else { continue };
+        if modules.contains(module) {
+            let listed = listed.split(|c: char| !c.is_alphanumeric() && c != '_');
+            names.extend(listed.map(|name| (name.to_string(), module.to_string())));
+        }
+    }
+    names
+}
+
+fn graph(src: &Path) -> Graph {
+    // Top-level module, how many folders lie between it and the root, source.
+    let mut sources: Vec<(String, usize, String)> = Vec::new();
+    let mut roots = String::new();
+    for path in files(&src.strip_prefix(root()).unwrap().to_string_lossy(), ".rs") {
+        let inner = path.strip_prefix(src).unwrap().with_extension("");
+        let mut parts: Vec<&str> = inner.iter().map(|part| part.to_str().unwrap()).collect();
+        match parts.as_slice() {
+            ["lib" | "main"] => roots += &code(&read(&path)),
+            parts if parts.contains(&"tests") => {}
+            _ => {
+                parts.pop_if(|last| *last == "mod");
+                sources.push((parts[0].to_string(), parts.len(), code(&read(&path))));
+            }
+        }
+    }
+    let modules: BTreeSet<String> = sources.iter().map(|(module, ..)| module.clone()).collect();
+    let exported = exported(&roots, &modules);
+    let mut graph: Graph = modules.iter().map(|module| (module.clone(), BTreeSet::new())).collect();
+    for (module, depth, text) in &sources {
+        let above = "super::".repeat(*depth);
+        for name in imported(text, "crate::").chain(imported(text, &above)) {
+            let target = modules.get(name).or_else(|| exported.get(name));
+            if let Some(target) = target.filter(|target| *target != module) {
+                graph.get_mut(module).unwrap().insert(target.clone());
+            }
+        }
+    }
+    graph
+}
+
+/// Everything that can be reached from a module.
+fn reached<'a>(graph: &'a Graph, from: &str) -> BTreeSet<&'a str> {
+    let mut found = BTreeSet::new();
+    let mut open: Vec<&str> = graph[from].iter().map(String::as_str).collect();
+    while let Some(at) = open.pop() {
+        if found.insert(at) {
+            open.extend(graph[at].iter().map(String::as_str));
+        }
+    }
+    found
+}
+
+/// Strongly connected components of more than one module.
+fn circles(graph: &Graph) -> BTreeSet<BTreeSet<&str>> {
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        graph.keys().map(|module| (module.as_str(), reached(graph, module))).collect();
+    let in_circles = reached.iter().filter(|(module, below)| below.contains(*module));
+    in_circles
+        .map(|(module, below)| {
+            below.iter().copied().filter(|other| reached[other].contains(module)).collect()
+        })
+        .collect()
+}
+
+#[test]
+fn modules_of_a_crate_do_not_import_each_other_in_circles() {
+    let exceptions = BTreeMap::from(EXCEPTIONS);
+    let mut wrong = Vec::new();
+    for entry in std::fs::read_dir(root().join("crates")).unwrap() {
+        let home = entry.unwrap().path();
+        let name = home.file_name().unwrap().to_str().unwrap().to_string();
+        let graph = graph(&home.join("src"));
+        let circles = circles(&graph);
+        let largest = circles.iter().map(BTreeSet::len).max().unwrap_or(0);
+        match exceptions.get(name.as_str()) {
+            None if largest > CIRCLE_MAX => wrong.push(format!("{name}: {circles:?}")),
+            Some(stated) if largest > *stated => {
+                wrong.push(format!("{name}: a circle of {largest}, and {stated} are allowed: {circles:?}"));
+            }
+            Some(stated) if largest <= CIRCLE_MAX => {
+                wrong.push(format!("{name}: no exception is needed any more, and {stated} is stated"));
+            }
+            Some(stated) if largest < *stated => {
+                wrong.push(format!(
+                    "{name}: the largest circle has {largest}; lower its exception from {stated}"
+                ));
+            }
+            _ => {}
+        }
+    }
+    assert!(wrong.is_empty(), "circles of modules:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn imports_are_found_in_every_form() {
+    let text = code(
+        "use crate::{a::{x, y}, b};\nfn f() { crate::c::g() } // crate::d\npub(in crate::e) struct S;\n\
+         #[cfg(test)]\nmod tests { use crate::h; }\n#[cfg(test)]\nuse crate::i;\nuse super::super::k;",
+    );
+    let names: Vec<&str> = imported(&text, "crate::").collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert_eq!(imported(&text, "super::super::").collect::<Vec<_>>(), ["k"]);
+    assert_eq!(imported(&text, "super::").count(), 1);
+}
+
+#[test]
+fn a_circle_is_found_and_a_diamond_is_not_one() {
+    let graph = |edges: &[(&str, &[&str])]| -> Graph {
+        let row = |to: &[&str]| to.iter().map(|name| name.to_string()).collect();
+        edges.iter().map(|(from, to)| (from.to_string(), row(to))).collect()
+    };
+    let ring = graph(&[("a", &["b"]), ("b", &["c"]), ("c", &["a"]), ("d", &["a"])]);
+    assert_eq!(circles(&ring), BTreeSet::from([BTreeSet::from(["a", "b", "c"])]));
+    let diamond = graph(&[("a", &["b", "c"]), ("b", &["d"]), ("c", &["d"]), ("d", &[])]);
+    assert!(circles(&diamond).is_empty());
+}
