@@ -7,7 +7,7 @@
 //! *Records* are the blocks of level 0 of files: what users wrote. Only they say how well something was compressed; metadata is
 //! compressed too, but nobody knows how large it would have been elsewhere.
 
-use crate::dnode::ObjectKind;
+use crate::kind::ObjectKind;
 use std::ops::AddAssign;
 use terrane_format::BlockPtr;
 use terrane_wire::Corrupt;

@@ -6,6 +6,7 @@
 //! Invariants: a block in `blocks` was written after any free that covers it; what is in `recoded` is in `blocks`, with the same
 //! content.
 
+use crate::dnode::Dnode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_pool::Made;
@@ -67,6 +68,13 @@ pub(crate) struct Dirty {
     pub destroyed: bool,
     /// Stored bytes that this group frees, as far as that can be known before it syncs.
     pub freeing: u64,
+}
+
+/// What the syncing group takes from an object: its changes, and the dnode as that group leaves it (with the old tree).
+#[derive(Clone, Debug)]
+pub(crate) struct Frozen {
+    pub dirty: Dirty,
+    pub dnode: Dnode,
 }
 
 /// What became of the spill block.

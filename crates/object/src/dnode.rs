@@ -8,6 +8,7 @@
 
 use crate::account::{self, Account};
 use crate::error::ObjectError;
+use crate::kind::ObjectKind;
 use std::sync::Arc;
 use terrane_format::BlockPtr;
 use terrane_format::block_ptr::BLOCK_BYTES_MAX;
@@ -93,55 +94,6 @@ pub const OBJSET_MAGIC: u64 = u64::from_le_bytes(*b"TERROBJS");
 /// of 512 bytes.
 pub const OBJSET_BYTES: usize = 6 * SLOT_BYTES;
 
-/// What an object is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum ObjectKind {
-    /// The dnodes of an object set; object 0.
-    Dnodes = 1,
-    /// Subtrees that wait to be freed.
-    FreeQueue = 2,
-    /// An object set's header; never a dnode's kind, but that of its pointer.
-    Objset = 3,
-    Zap = 4,
-    Master = 5,
-    Directory = 6,
-    File = 7,
-    Symlink = 8,
-    /// Device nodes, fifos and sockets: attributes only.
-    Special = 9,
-    DeleteQueue = 10,
-}
-
-impl ObjectKind {
-    pub const ALL: [ObjectKind; 10] = [
-        ObjectKind::Dnodes,
-        ObjectKind::FreeQueue,
-        ObjectKind::Objset,
-        ObjectKind::Zap,
-        ObjectKind::Master,
-        ObjectKind::Directory,
-        ObjectKind::File,
-        ObjectKind::Symlink,
-        ObjectKind::Special,
-        ObjectKind::DeleteQueue,
-    ];
-
-    pub fn from_id(id: u8) -> Option<ObjectKind> {
-        Self::ALL.into_iter().find(|kind| *kind as u8 == id)
-    }
-
-    /// Dnodes and free queue belong to the sync alone.
-    pub(crate) fn is_changed_by_callers(self) -> bool {
-        !matches!(self, ObjectKind::Dnodes | ObjectKind::FreeQueue)
-    }
-
-    /// Everything but file contents: two copies, always compressed.
-    pub fn is_metadata(self) -> bool {
-        self != ObjectKind::File
-    }
-}
-
 /// A dnode, alive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dnode {
@@ -195,6 +147,11 @@ impl Dnode {
     /// Blocks of the lowest level that are below one block of this level.
     pub fn span(&self, level: u8) -> u64 {
         self.pointers().saturating_pow(u32::from(level))
+    }
+
+    /// Bytes of the blocks of pointers above one of this level.
+    pub(crate) fn pointers_above(&self, level: u8) -> u64 {
+        u64::from(self.indirect_bytes) * u64::from(self.levels.saturating_sub(level + 1))
     }
 
     /// Bytes of the indirect blocks that it has, or will have when it has so large blocks and its tree begins; `has_small`: the pool may

@@ -5,14 +5,16 @@
 //! group syncs; then new blocks are written, the trees above them are rewritten from the leaves up, and the old
 //! blocks are released.
 //!
-//! Rooms, in reading order: [`dnode`] (bytes as stored), `account` (what a set takes), `dirty` (what a group changed), [`object`]
-//! (one object, alive), `tree` (from changed blocks to a new root), `numbers` (which are free), [`objset`] (many objects),
-//! [`objects`] (all sets of a pool, and their sync), `outlook` (what is known of life times), `streams` (what readers will ask for next).
+//! Modules, in reading order: `kind` and [`dnode`] (bytes as stored), `account` (what a set takes), `dirty` (what a group changed), `tree`
+//! (from changed blocks to a new root), `outlook` (what is known of life times), `streams` (what readers will ask for next), [`object`]
+//! (one object, alive), `numbers` (which are free), [`objset`] (many objects), [`objects`] (all sets of a pool, and their sync). Each knows
+//! only those before it.
 
 mod account;
 mod dirty;
 pub mod dnode;
 mod error;
+mod kind;
 mod numbers;
 pub mod object;
 pub mod objects;
@@ -22,8 +24,9 @@ mod streams;
 mod tree;
 
 pub use account::Account;
-pub use dnode::{ObjectKind, slot_of};
+pub use dnode::slot_of;
 pub use error::ObjectError;
+pub use kind::ObjectKind;
 pub use object::{Again, Object};
 pub use objects::Objects;
 pub use objset::{DataPolicy, ObjectSet, ObjectSpec, Usage};

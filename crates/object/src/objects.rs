@@ -3,8 +3,8 @@
 //! The *meta object set* (MOS) describes everything else; its root is in the commit record. Each other set has an object in the
 //! MOS whose bonus is its root pointer. A group syncs the other sets first, then the MOS with their new roots.
 
-use crate::dnode::ObjectKind;
 use crate::error::ObjectError;
+use crate::kind::ObjectKind;
 use crate::objset::{ObjectSet, ObjectSpec, root_in};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

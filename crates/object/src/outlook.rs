@@ -5,8 +5,8 @@
 //!
 //! Invariant: asking costs no read that the sync would not do anyway.
 
+use crate::dirty::Frozen;
 use crate::dnode::Dnode;
-use crate::object::Frozen;
 use crate::tree::{Whose, lookup, pointer_at};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -44,9 +44,9 @@ impl Object {
         loop {
             let dnode = self.living_dnode()?;
             let bytes = u64::from(dnode.block_bytes);
-            let set = self.set()?;
+            let table = self.table()?;
             let most = bytes_max / bytes;
-            let mut walk = ChangeWalk::new(set.pool(), self.whose(), &dnode, since, from / bytes, most);
+            let mut walk = ChangeWalk::new(table.pool(), self.whose(), &dnode, since, from / bytes, most);
             match walk.run() {
                 Ok(()) => {}
                 Err(error) if self.state.read().dnode.root == dnode.root => return Err(error.into()),
@@ -96,7 +96,7 @@ impl Object {
     }
 
     fn read_tree(&self, dnode: &Dnode, offset: u64, buf: &mut [u8]) -> Result<(), ObjectError> {
-        let (set, bytes) = (self.set()?, u64::from(dnode.block_bytes));
+        let (table, bytes) = (self.table()?, u64::from(dnode.block_bytes));
         let (mut at, mut rest) = (offset, buf);
         while !rest.is_empty() {
             let (block, inside) = (at / bytes, (at % bytes) as usize);
@@ -104,17 +104,17 @@ impl Object {
             at += piece.len() as u64;
             rest = after;
             piece.fill(0);
-            let ptr = lookup(set.pool(), self.whose(), dnode, 0, block)?;
+            let ptr = lookup(table.pool(), self.whose(), dnode, 0, block)?;
             if ptr.is_hole() {
                 continue;
             }
             let (len, owner) = (ptr.lsize() as usize, self.whose().owner(0, block));
             if let Some(content) = piece.get_mut(..len).filter(|_| inside == 0) {
-                set.pool().read_into(&ptr, owner, content)?;
+                table.pool().read_into(&ptr, owner, content)?;
                 continue;
             }
             let mut content = vec![0; len];
-            set.pool().read_into(&ptr, owner, &mut content)?;
+            table.pool().read_into(&ptr, owner, &mut content)?;
             piece.iter_mut().zip(content.iter().skip(inside)).for_each(|(to, from)| *to = *from);
         }
         Ok(())
@@ -127,11 +127,11 @@ impl Object {
         freed: &[Range<u64>],
         blocks: Vec<(u64, Vec<u8>)>,
     ) -> Result<(), ObjectError> {
-        let (dnode, set) = (self.state.read().dnode.clone(), self.set()?);
+        let (dnode, table) = (self.state.read().dnode.clone(), self.table()?);
         // Without the way to it the sync could not store a block, nor free a range without those to its ends.
         let ends = freed.iter().flat_map(|range| [range.start, range.end]);
         for block in blocks.iter().map(|(block, _)| *block).chain(ends) {
-            lookup(set.pool(), self.whose(), &dnode, 0, block)?;
+            lookup(table.pool(), self.whose(), &dnode, 0, block)?;
         }
         self.change(tx, |state| {
             for range in freed {

@@ -20,7 +20,7 @@ impl Object {
         let Some(ptr) = self.stored_pointer(block)? else { return Ok(None) };
         // In memory of its own: whoever asks goes through all of them, once.
         let mut content = vec![0; ptr.lsize() as usize];
-        match self.set()?.pool().read_into(&ptr, self.whose().owner(0, block), &mut content) {
+        match self.table()?.pool().read_into(&ptr, self.whose().owner(0, block), &mut content) {
             Ok(()) => Ok(Some((ptr, Arc::new(content)))),
             // Replaced meanwhile, and what it was is collected.
             Err(_) if self.stored_pointer(block)?.as_ref() != Some(&ptr) => Ok(None),
@@ -38,7 +38,7 @@ impl Object {
                 }
                 state.dnode.clone()
             };
-            match lookup(self.set()?.pool(), self.whose(), &dnode, 0, block) {
+            match lookup(self.table()?.pool(), self.whose(), &dnode, 0, block) {
                 Ok(ptr) => {
                     // One that lies about its size is for readers to report.
                     let is_stored = matches!(ptr, BlockPtr::Normal(_)) && ptr.lsize() <= dnode.block_bytes;
@@ -65,7 +65,7 @@ impl Object {
     /// Gives it blocks of another size, with what it holds: all of it is read, and written with this group, which must have room for it.
     /// Nothing else may read or write the object meanwhile. On an error nothing has changed.
     pub fn set_record_size(self: &Arc<Self>, tx: &Tx, bytes: u32) -> Result<(), ObjectError> {
-        check_block_bytes(bytes, self.set()?.pool().max_block())?;
+        check_block_bytes(bytes, self.table()?.pool().max_block())?;
         let (old, new) = (u64::from(self.block_size()), u64::from(bytes));
         let mut blocks: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         let mut from = 0;

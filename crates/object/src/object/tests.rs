@@ -46,7 +46,7 @@ fn a_dnode_is_read_again_where_the_last_holder_has_just_let_go() {
     let (set, id) = (objects.mos(), object.id());
     drop((object, tx));
     set.pool().commit().unwrap();
-    let epoch = set.let_go_half(id);
+    let epoch = set.table.let_go_half(id);
     let _held = set.hold(id).unwrap();
-    assert!(set.let_go_half(id) > epoch, "what was read before that is not believed");
+    assert!(set.table.let_go_half(id) > epoch, "what was read before that is not believed");
 }

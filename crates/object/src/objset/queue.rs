@@ -2,9 +2,51 @@
 //!
 //! Invariant: when a group has synced, what waits in memory is what waits on the device, or a crash would leak the difference.
 
-use super::*;
+use super::{FREE_QUEUE, ObjectSet};
+use crate::account::Ledger;
+use crate::dirty::Ranges;
+use crate::dnode::{DNODE_BLOCK_BYTES, Dnode};
+use crate::error::ObjectError;
+use crate::kind::ObjectKind;
+use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use terrane_codec::ChecksumKind;
+use terrane_format::BlockPtr;
+use terrane_pool::{Group, Patience, Stream, WriteRequest};
+use terrane_wire::Corrupt;
+
+/// Blocks freed from the queue in one group.
+const FREES_PER_GROUP: u64 = 64 << 10;
 
 impl ObjectSet {
+    pub(super) fn load_queue(&self) -> Result<Vec<BlockPtr>, ObjectError> {
+        let mut queue = Vec::new();
+        for block in 0..self.free_queue.block_count() {
+            let raw = self.free_queue.read_block(block)?;
+            let before = queue.len();
+            for raw in raw.chunks_exact(BlockPtr::SIZE) {
+                let ptr = BlockPtr::parse(raw, &format_args!("free queue of object set {}", self.id))?;
+                if !ptr.is_hole() {
+                    queue.push(ptr);
+                }
+            }
+            if queue.len() == before {
+                // What was stored has no such block: without this a lie about their count would be followed for ever.
+                let at = format!("free queue of object set {} block {block}", self.id);
+                let expected = format!("pointers, as in each of {} blocks", self.free_queue.block_count());
+                self.pool.report_damage(Corrupt::new(
+                    at,
+                    "content",
+                    expected,
+                    "none; what waits behind it is lost space",
+                ));
+                break;
+            }
+        }
+        Ok(queue)
+    }
+
     /// Frees a bounded piece of what waits.
     pub(super) fn shrink_queue(&self, group: &mut Group<'_>, ledger: &mut Ledger) -> Result<(), ObjectError> {
         let _patience = Patience::none();
@@ -81,10 +123,11 @@ impl ObjectSet {
 mod tests {
     use super::*;
     use crate::objects::Objects;
+    use crate::objset::ObjectSpec;
     use terrane_device::sim::Fault;
     use terrane_device::{Device, SimConfig, SimDevice};
     use terrane_format::block_ptr::Embedded;
-    use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
+    use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool, SeededEnv};
 
     /// What is below a block of pointers that cannot be read for a moment is freed when it can be, and counts no more meanwhile.
     #[test]

@@ -5,7 +5,26 @@
 //!
 //! Invariant: no group publishes a pointer to a block that it released.
 
-use super::*;
+use super::{DataPolicy, HEADER, ObjectSet};
+use crate::account::Ledger;
+use crate::dirty::{Dirty, Frozen, Ranges, Spill};
+use crate::dnode::{Dnode, ObjsetHeader, SPILL, dnode_offsets, slot_of};
+use crate::error::ObjectError;
+use crate::kind::ObjectKind;
+use crate::numbers::add_slots;
+use crate::object::Object;
+use crate::outlook::{Replaced, born};
+use crate::tree::{Rewrite, damage_only, metadata_compression};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use terrane_codec::{ChecksumKind, CompressionPolicy};
+use terrane_format::{BlockPtr, Owner};
+use terrane_pool::{Group, Method, Placement, PoolError, Stream, WriteRequest};
+use terrane_wire::{NumberMap, ObjectId, Txg};
+
+/// Blocks written in one go. Not bytes: of a few large blocks workers would get one each time, and wait for it.
+const CHUNK_BLOCKS: usize = 512;
 
 /// A dirty object, and what of it a group takes.
 type Changed = (Arc<Object>, Arc<Frozen>);
@@ -38,10 +57,11 @@ impl ObjectSet {
             frozen.retain(|(other, _)| other.id() != *id);
             let mut state = object.state.write();
             state.dnode.bonus = Arc::new(bonus.clone());
-            let mut aside = state.syncing.as_deref().cloned().unwrap_or_else(|| Frozen {
-                dirty: crate::dirty::Dirty::new(group.txg()),
-                dnode: state.dnode.clone(),
-            });
+            let mut aside = state
+                .syncing
+                .as_deref()
+                .cloned()
+                .unwrap_or_else(|| Frozen { dirty: Dirty::new(group.txg()), dnode: state.dnode.clone() });
             aside.dnode.bonus = state.dnode.bonus.clone();
             let aside = Arc::new(aside);
             state.syncing = Some(aside.clone());
@@ -157,8 +177,7 @@ impl ObjectSet {
             "object set {set} object {id}: the changes of group {txg} are lost; its dnode's block or its tree is damaged"
         );
         self.pool.note_lost(object.whose().owner(0, 0), txg);
-        self.lost_objects.lock().insert(id);
-        self.lost.fetch_add(1, Ordering::AcqRel);
+        self.table.note_lost_changes(id);
         Ok(())
     }
 
@@ -258,7 +277,7 @@ impl ObjectSet {
                 _ if metadata => metadata_compression().into(),
                 (Some(made), _) => Method::Made(made.clone()),
                 (None, CompressionPolicy::As(compression)) => compression.into(),
-                (None, CompressionPolicy::Auto(_)) => Method::Auto(self.levels.clone()),
+                (None, CompressionPolicy::Auto(_)) => Method::Auto(self.policy.levels.clone()),
             },
             checksum: if metadata { ChecksumKind::Blake3 } else { policy.checksum },
             owner: object.whose().owner(0, block),
@@ -331,12 +350,7 @@ impl ObjectSet {
     fn retire(&self, frozen: &[Changed]) {
         self.numbers.lock().stored();
         for (object, _) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
-            let id = object.id();
-            let mut shard = self.shard(id).lock();
-            if shard.objects.get(&id.0).is_some_and(|held| std::ptr::eq(held.as_ptr(), Arc::as_ptr(object))) {
-                shard.objects.remove(&id.0);
-            }
-            shard.epoch += 1;
+            self.table.retire(object);
         }
     }
 }

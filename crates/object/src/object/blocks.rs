@@ -1,0 +1,315 @@
+//! Blocks read and written.
+//!
+//! Writes change whole blocks in memory; a block that the syncing group also holds is copied first.
+
+use super::{FirstBlock, Object};
+use crate::dirty::Known;
+use crate::dnode::{OBJECT_BYTES_MAX, check_block_bytes};
+use crate::error::ObjectError;
+use crate::kind::ObjectKind;
+use crate::tree::lookup;
+use std::sync::Arc;
+use terrane_pool::Tx;
+use terrane_wire::Corrupt;
+
+impl Object {
+    /// Changes the block size while there is at most one block; its content is kept, cut or extended with zeros.
+    pub fn set_block_size(self: &Arc<Self>, tx: &Tx, bytes: u32) -> Result<(), ObjectError> {
+        check_block_bytes(bytes, self.table()?.pool().max_block())?;
+        let (count, old) = {
+            let state = self.state.read();
+            (state.dnode.block_count, state.dnode.block_bytes)
+        };
+        if count > 1 {
+            return Err(ObjectError::TooBig {
+                what: "blocks of an object whose block size changes",
+                limit: 1,
+                asked: count,
+            });
+        }
+        if old == bytes {
+            return Ok(());
+        }
+        let base = if count == 1 && !self.is_dirty(tx, 0) { self.raw_block(0)? } else { None };
+        self.change(tx, |state| {
+            state.dnode.block_bytes = bytes;
+            // A directory grows by small steps: in place, after the first in a group.
+            state.dirty(tx.txg()).recoded.remove(&0);
+            state.dirty(tx.txg()).is_resized = true;
+            // A hole as well: it covers more or less than it did, and what tells changes by births must see that.
+            let hole = (count == 1).then(Arc::default);
+            if let Some(mut content) = state.dirty(tx.txg()).blocks.remove(&0).or(base).or(hole) {
+                Arc::make_mut(&mut content).resize(bytes as usize, 0);
+                state.dirty(tx.txg()).blocks.insert(0, content);
+            }
+        })
+    }
+
+    /// A block's bytes, perhaps without trailing zeros; `None`: all zeros.
+    pub(super) fn raw_block(&self, block: u64) -> Result<Option<Arc<Vec<u8>>>, ObjectError> {
+        let mut tried = None;
+        loop {
+            let dnode = {
+                let state = self.state.read();
+                match state.known(block) {
+                    Known::Data(data) => return Ok(Some(data)),
+                    Known::Zeros => return Ok(None),
+                    Known::Nothing => {}
+                }
+                if let Some(data) = state.recent.get(block) {
+                    return Ok(Some(data));
+                }
+                state.dnode.clone()
+            };
+            let table = self.table()?;
+            let pool = table.pool();
+            let read = lookup(pool, self.whose(), &dnode, 0, block).and_then(|ptr| match ptr.is_hole() {
+                true => Ok(None),
+                false if ptr.lsize() > dnode.block_bytes => {
+                    let at =
+                        format!("object set {} object {} block {block}", self.own.objset, self.own.object);
+                    Err(Corrupt::new(
+                        at,
+                        "logical size",
+                        format_args!("at most {}", dnode.block_bytes),
+                        ptr.lsize(),
+                    )
+                    .into())
+                }
+                false => pool.read(&ptr, self.whose().owner(0, block)).map(Some),
+            });
+            match read {
+                Ok(Some(data)) => {
+                    let mut state = self.state.write();
+                    if state.dnode.root == dnode.root {
+                        state.recent.put(self.kind, block, dnode.block_count, &data);
+                    }
+                    return Ok(Some(data));
+                }
+                Ok(None) => return Ok(None),
+                // The tree may have been replaced, and its old blocks collected, between look-up and read.
+                Err(_) if tried.as_ref() != Some(&dnode.root) => tried = Some(dnode.root),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// A whole block that nothing in memory holds, straight into `out`: the cache keeps what is stored of it.
+    /// False: something is in memory, or it must be looked up again.
+    fn read_whole(&self, block: u64, out: &mut [u8]) -> Result<bool, ObjectError> {
+        let dnode = {
+            let state = self.state.read();
+            if !matches!(state.known(block), Known::Nothing) || state.recent.get(block).is_some() {
+                return Ok(false);
+            }
+            state.dnode.clone()
+        };
+        let table = self.table()?;
+        let pool = table.pool();
+        let Ok(ptr) = lookup(pool, self.whose(), &dnode, 0, block) else { return Ok(false) };
+        if ptr.is_hole() {
+            out.fill(0);
+            return Ok(true);
+        }
+        let Some((content, rest)) = out.split_at_mut_checked(ptr.lsize() as usize) else { return Ok(false) };
+        match pool.read_into(&ptr, self.whose().owner(0, block), content) {
+            Ok(()) => rest.fill(0),
+            Err(error) if self.state.read().dnode.root == dnode.root => return Err(error.into()),
+            // The tree was replaced meanwhile, and its old blocks collected.
+            Err(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// One block, always of the block size.
+    pub fn read_block(&self, block: u64) -> Result<Arc<Vec<u8>>, ObjectError> {
+        let held = self.state.read().held(block);
+        held.map_or_else(|| self.find_block(block), Ok)
+    }
+
+    /// Block 0 and the number of blocks, of one moment; `None`: there is no block.
+    pub fn first_block(&self) -> Result<Option<FirstBlock>, ObjectError> {
+        let (held, count) = {
+            let state = self.state.read();
+            (state.held(0), state.dnode.block_count)
+        };
+        match held {
+            _ if count == 0 => Ok(None),
+            Some(held) => Ok(Some((held, count))),
+            None => Ok(Some((self.find_block(0)?, count))),
+        }
+    }
+
+    fn find_block(&self, block: u64) -> Result<Arc<Vec<u8>>, ObjectError> {
+        let bytes = self.block_size() as usize;
+        Ok(match self.raw_block(block)? {
+            Some(data) if data.len() == bytes => data,
+            Some(data) => {
+                let mut whole = data.to_vec();
+                whole.resize(bytes, 0);
+                Arc::new(whole)
+            }
+            None => Arc::new(vec![0; bytes]),
+        })
+    }
+
+    /// Fills `buf` from `offset`; holes and what lies beyond the last block are zeros.
+    pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), ObjectError> {
+        let bytes = u64::from(self.block_size());
+        let mut at = offset;
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let (block, inside) = (at / bytes, (at % bytes) as usize);
+            let len = rest.len().min(bytes as usize - inside);
+            let (piece, after) = rest.split_at_mut(len);
+            if len as u64 == bytes && self.read_whole(block, piece)? {
+                (rest, at) = (after, at + len as u64);
+                continue;
+            }
+            let data = self.raw_block(block)?;
+            let have = data.as_ref().and_then(|data| data.get(inside..)).unwrap_or(&[]);
+            let have = have.get(..len).unwrap_or(have);
+            piece[..have.len()].copy_from_slice(have);
+            piece[have.len()..].fill(0);
+            (rest, at) = (after, at + len as u64);
+        }
+        Ok(())
+    }
+
+    /// Reads a block, changes it, and keeps it dirty. Nothing else may write the block meanwhile.
+    pub fn modify_block(
+        self: &Arc<Self>,
+        tx: &Tx,
+        block: u64,
+        change: &mut dyn FnMut(&mut Vec<u8>),
+    ) -> Result<(), ObjectError> {
+        let bytes = self.block_size() as usize;
+        self.with_block(tx, block, bytes, |data| change(data))
+    }
+
+    pub fn write(self: &Arc<Self>, tx: &Tx, offset: u64, data: &[u8]) -> Result<(), ObjectError> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= OBJECT_BYTES_MAX);
+        if end.is_none() {
+            return Err(ObjectError::TooBig {
+                what: "end of a write",
+                limit: OBJECT_BYTES_MAX,
+                asked: offset,
+            });
+        }
+        if self.kind() == ObjectKind::File {
+            tx.pool().note_user_bytes(data.len() as u64);
+        }
+        let bytes = u64::from(self.block_size());
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            let (block, inside) = (at / bytes, (at % bytes) as usize);
+            let len = rest.len().min(bytes as usize - inside);
+            let (piece, after) = rest.split_at(len);
+            if len as u64 == bytes {
+                // Nothing of the old block is needed, but the way to it is: without it the sync could not store the new one.
+                let (dnode, table) = (self.state.read().dnode.clone(), self.table()?);
+                lookup(table.pool(), self.whose(), &dnode, 0, block)?;
+                let whole = Arc::new(piece.to_vec());
+                self.change(tx, |state| state.put(tx.txg(), block, whole))?;
+            } else {
+                self.with_block(tx, block, inside + len, |data| {
+                    data[inside..inside + len].copy_from_slice(piece)
+                })?;
+            }
+            (rest, at) = (after, at + len as u64);
+        }
+        Ok(())
+    }
+
+    /// Whether the group of `tx` has changed the block already.
+    fn is_dirty(&self, tx: &Tx, block: u64) -> bool {
+        let state = self.state.read();
+        state.open.as_ref().is_some_and(|open| open.txg == tx.txg() && open.blocks.contains_key(&block))
+    }
+
+    /// Changes a dirty block in place; a clean one is read first. It is extended with zeros to at least `len` bytes.
+    fn with_block(
+        self: &Arc<Self>,
+        tx: &Tx,
+        block: u64,
+        len: usize,
+        change: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), ObjectError> {
+        let change = |data: &mut Arc<Vec<u8>>| {
+            // A copy only if a reader, the cache or the syncing group holds it too.
+            let bytes = Arc::make_mut(data);
+            if bytes.len() < len {
+                bytes.resize(len, 0);
+            }
+            change(bytes);
+        };
+        if let Some(data) = self.state.write().dirty_block(tx, block) {
+            change(data);
+            return Ok(());
+        }
+        let mut data = self.raw_block(block)?.unwrap_or_default();
+        self.change(tx, |state| {
+            change(&mut data);
+            state.put(tx.txg(), block, data);
+        })
+    }
+
+    /// Zeros a range: whole blocks become holes, edges are overwritten. Costs nothing for what lies between.
+    pub fn zero_range(self: &Arc<Self>, tx: &Tx, offset: u64, len: u64) -> Result<(), ObjectError> {
+        let bytes = u64::from(self.block_size());
+        let written = self.block_count().saturating_mul(bytes);
+        let end = offset.saturating_add(len).min(written);
+        if offset >= end {
+            return Ok(());
+        }
+        let (first, last) = (offset.div_ceil(bytes), end / bytes);
+        if first > last {
+            return self.zero_inside(tx, offset / bytes, (offset % bytes) as usize, (end % bytes) as usize);
+        }
+        if !offset.is_multiple_of(bytes) {
+            self.zero_inside(tx, offset / bytes, (offset % bytes) as usize, bytes as usize)?;
+        }
+        if !end.is_multiple_of(bytes) {
+            self.zero_inside(tx, last, 0, (end % bytes) as usize)?;
+        }
+        // To the end of the object is to the end of everything, so that whole subtrees can go.
+        let last = if end == written { u64::MAX } else { last };
+        if first < last {
+            let freeing = self.change(tx, |state| {
+                state.dirty(tx.txg()).free(first, last);
+                state.note_freeing(tx, first..last)
+            })?;
+            self.table()?.note_freeing(tx.txg(), freeing);
+        }
+        Ok(())
+    }
+
+    fn zero_inside(self: &Arc<Self>, tx: &Tx, block: u64, from: usize, to: usize) -> Result<(), ObjectError> {
+        let Some(data) = self.raw_block(block)? else { return Ok(()) };
+        if data.len() <= from {
+            return Ok(());
+        }
+        self.with_block(tx, block, 0, |data| {
+            if to >= data.len() {
+                data.truncate(from);
+            } else if let Some(range) = data.get_mut(from..to) {
+                range.fill(0);
+            }
+        })
+    }
+
+    /// Cuts everything from `size` on off.
+    pub fn truncate(self: &Arc<Self>, tx: &Tx, size: u64) -> Result<(), ObjectError> {
+        self.zero_range(tx, size, u64::MAX)?;
+        self.change(tx, |state| {
+            let count = size.div_ceil(u64::from(state.dnode.block_bytes));
+            state.dnode.block_count = state.dnode.block_count.min(count);
+        })
+    }
+
+    /// Frees one block.
+    pub fn free_block(self: &Arc<Self>, tx: &Tx, block: u64) -> Result<(), ObjectError> {
+        self.change(tx, |state| state.dirty(tx.txg()).free(block, block + 1))
+    }
+}

@@ -1,0 +1,64 @@
+//! Blocks that are read before anybody asks for them.
+
+use super::Object;
+use crate::dirty::Known;
+use crate::kind::ObjectKind;
+use crate::streams::Bounds;
+use crate::tree::lookup;
+use std::ops::Range;
+use terrane_format::BlockPtr;
+
+impl Object {
+    /// The block was read a moment ago and is in the cache.
+    pub(crate) fn has_read(&self, block: u64) -> bool {
+        self.state.read().recent.get(block).is_some()
+    }
+
+    /// Somebody is about to read these bytes, and may go on: has what follows from that read by other threads. For files.
+    pub fn expect_more(&self, read: Range<u64>) {
+        let (block_bytes, block_count) = {
+            let state = self.state.read();
+            (state.dnode.block_bytes, state.dnode.block_count)
+        };
+        // Of two blocks the second is asked for before anybody could know.
+        if block_count <= 2 || self.kind != ObjectKind::File {
+            return;
+        }
+        let Ok(table) = self.table() else { return };
+        let pool = table.pool();
+        let bounds = Bounds {
+            block_bytes: block_bytes.into(),
+            block_count,
+            window_max: pool.read_ahead_max(block_bytes),
+            wasted: pool.read_ahead_wasted(),
+        };
+        if bounds.window_max == 0 {
+            return;
+        }
+        let asked = self.streams.lock().get_or_insert_default().note(read, &bounds);
+        if !asked.is_empty() {
+            table.read_blocks_ahead(self.id(), block_bytes, asked);
+        }
+    }
+
+    /// Brings blocks that are stored and not in memory into the cache. Whoever asks for one that cannot be read meets the same error,
+    /// and reports it.
+    pub(crate) fn read_blocks_ahead(&self, blocks: &[Range<u64>]) {
+        let (dnode, wanted) = {
+            let state = self.state.read();
+            let stored = |block: &u64| matches!(state.known(*block), Known::Nothing);
+            let wanted: Vec<u64> = blocks.iter().cloned().flatten().filter(stored).collect();
+            (state.dnode.clone(), wanted)
+        };
+        let Ok(table) = self.table() else { return };
+        let mut found = Vec::with_capacity(wanted.len());
+        for block in wanted {
+            match lookup(table.pool(), self.whose(), &dnode, 0, block) {
+                Ok(BlockPtr::Normal(normal)) if normal.lsize <= dnode.block_bytes => found.push(normal),
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        table.pool().read_ahead(&found);
+    }
+}

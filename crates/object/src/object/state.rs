@@ -1,0 +1,150 @@
+//! What is in memory of one object.
+//!
+//! Invariant: at most one group besides the open one has changes that are not in the tree.
+
+use crate::dirty::{Dirty, Frozen, Known, Spill};
+use crate::dnode::Dnode;
+use crate::kind::ObjectKind;
+use std::ops::Range;
+use std::sync::{Arc, Weak};
+use terrane_pool::Tx;
+use terrane_wire::Txg;
+
+pub(crate) struct State {
+    /// As seen by the open group; tree and `used` as of the last finished sync.
+    pub dnode: Dnode,
+    pub open: Option<Dirty>,
+    pub syncing: Option<Arc<Frozen>>,
+    pub destroyed: bool,
+    pub recent: Recent,
+    /// What the spill pointer of `dnode` was seen to lead to, while somebody keeps it.
+    pub recent_spill: Weak<Vec<u8>>,
+}
+
+/// Blocks of the tree that were read a moment ago and are still in the cache, found without walking the tree again.
+///
+/// Invariant: what is here is what the tree of the state's dnode says.
+#[derive(Default)]
+pub(crate) struct Recent(Vec<(u64, Weak<Vec<u8>>)>);
+
+impl Recent {
+    /// Of the dnodes every object is found through, many. Names of a large ZAP are sought in all of its leaves alike: a place, 16
+    /// bytes, for each block. Files are read in order.
+    pub fn places(kind: ObjectKind) -> u64 {
+        match kind {
+            ObjectKind::Dnodes => 4096,
+            ObjectKind::Zap | ObjectKind::Master | ObjectKind::Directory | ObjectKind::DeleteQueue => 16_384,
+            _ => 16,
+        }
+    }
+
+    pub fn get(&self, block: u64) -> Option<Arc<Vec<u8>>> {
+        let place = block.checked_rem(self.0.len() as u64)?;
+        let (held, data) = self.0.get(place as usize)?;
+        if *held == block { data.upgrade() } else { None }
+    }
+
+    pub fn put(&mut self, kind: ObjectKind, block: u64, block_count: u64, data: &Arc<Vec<u8>>) {
+        let places = Self::places(kind).min(block_count.next_power_of_two()).max(1);
+        if places as usize > self.0.len() {
+            self.0 = vec![(0, Weak::new()); places as usize];
+        }
+        let place = block % self.0.len() as u64;
+        if let Some(held) = self.0.get_mut(place as usize) {
+            *held = (block, Arc::downgrade(data));
+        }
+    }
+}
+
+impl State {
+    /// The open group's changes, after those of a group that has quiesced were set aside.
+    pub fn dirty(&mut self, txg: Txg) -> &mut Dirty {
+        self.freeze_before(txg);
+        self.open.get_or_insert_with(|| Dirty::new(txg))
+    }
+
+    /// Sets changes of groups before `txg` aside for the sync.
+    pub fn freeze_before(&mut self, txg: Txg) {
+        if self.open.as_ref().is_some_and(|open| open.txg < txg) {
+            assert!(self.syncing.is_none(), "a group opens only after the sync before it has ended");
+            self.syncing =
+                self.open.take().map(|dirty| Arc::new(Frozen { dirty, dnode: self.dnode.clone() }));
+        }
+    }
+
+    /// Changes that are not in the tree, newest first.
+    pub fn layers(&self) -> impl Iterator<Item = &Dirty> + Clone {
+        self.open.iter().chain(self.syncing.iter().map(|frozen| &frozen.dirty))
+    }
+
+    /// These blocks are freed by the group of `tx`: their share of what the object has stored, and of what no group frees yet. What each
+    /// block takes is known only where the tree is read.
+    pub fn note_freeing(&mut self, tx: &Tx, blocks: Range<u64>) -> u64 {
+        let all = self.dnode.block_count.max(1);
+        let freed = blocks.end.min(all).saturating_sub(blocks.start);
+        let share = u128::from(self.dnode.used) * u128::from(freed) / u128::from(all);
+        let so_far = self.layers().fold(0u64, |sum, dirty| sum.saturating_add(dirty.freeing));
+        let left = self.dnode.used.saturating_sub(so_far);
+        let freeing = u64::try_from(share).unwrap_or(u64::MAX).min(left);
+        let dirty = self.dirty(tx.txg());
+        dirty.freeing = dirty.freeing.saturating_add(freeing);
+        freeing
+    }
+
+    pub fn known(&self, block: u64) -> Known {
+        for dirty in self.layers() {
+            match dirty.known(block) {
+                Known::Nothing => {}
+                known => return known,
+            }
+        }
+        Known::Nothing
+    }
+
+    /// What groups whose changes are not in the tree did to the spill, the newest of them.
+    pub fn known_spill(&self) -> &Spill {
+        let mut changes = self.layers().map(|dirty| &dirty.spill);
+        changes.find(|spill| !matches!(spill, Spill::Unchanged)).unwrap_or(&Spill::Unchanged)
+    }
+
+    pub fn has_spill(&self) -> bool {
+        match self.known_spill() {
+            Spill::New(_) => true,
+            Spill::Gone => false,
+            Spill::Unchanged => !self.dnode.spill.is_hole(),
+        }
+    }
+
+    /// The spill's bytes, if they are in memory.
+    pub fn held_spill(&self) -> Option<Arc<Vec<u8>>> {
+        match self.known_spill() {
+            Spill::New(spill) => Some(spill.clone()),
+            Spill::Gone => None,
+            Spill::Unchanged => self.recent_spill.upgrade(),
+        }
+    }
+
+    /// A block that is in memory, and whole.
+    pub fn held(&self, block: u64) -> Option<Arc<Vec<u8>>> {
+        let held = match self.known(block) {
+            Known::Data(data) => Some(data),
+            Known::Zeros => None,
+            Known::Nothing => self.recent.get(block),
+        };
+        held.filter(|data| data.len() == self.dnode.block_bytes as usize)
+    }
+
+    /// A block that the group of `tx` has changed already.
+    pub fn dirty_block(&mut self, tx: &Tx, block: u64) -> Option<&mut Arc<Vec<u8>>> {
+        let open = self.open.as_mut().filter(|open| open.txg == tx.txg() && !self.destroyed)?;
+        open.recoded.remove(&block);
+        open.blocks.get_mut(&block)
+    }
+
+    pub fn put(&mut self, txg: Txg, block: u64, data: Arc<Vec<u8>>) {
+        self.dnode.block_count = self.dnode.block_count.max(block + 1);
+        let dirty = self.dirty(txg);
+        dirty.recoded.remove(&block);
+        dirty.blocks.insert(block, data);
+    }
+}

@@ -1,0 +1,193 @@
+//! Blocks of metadata found by their owners and addresses, to be written anew.
+
+use super::{FREE_QUEUE, HEADER, ObjectSet};
+use crate::dnode::{SLOT_BYTES, SLOTS_PER_BLOCK, dnode_offsets};
+use crate::error::ObjectError;
+use crate::object::{Again, is_born_at};
+use crate::tree::lookup;
+use terrane_format::{Addr, Owner};
+use terrane_wire::ObjectId;
+
+impl ObjectSet {
+    /// The block of metadata of this set of which one copy was born at `addr`, as of the last sync. `None`: it is none, is not there any
+    /// more, or changes in any case.
+    pub fn find_again(&self, owner: Owner, addr: Addr) -> Result<Option<Again>, ObjectError> {
+        let Owner::Block { objset, object: number, level, block } = owner else { return Ok(None) };
+        // The header is written with every group that changes anything, and the free queue whenever it does.
+        if objset != self.id().0 || number == HEADER || number == FREE_QUEUE.0 {
+            return Ok(None);
+        }
+        if number == 0 {
+            return self.find_dnode(level, block, addr);
+        }
+        self.hold(ObjectId(number))?.find_again(level, block, addr)
+    }
+
+    /// An object below a block of dnodes, or of pointers above them.
+    fn find_dnode(&self, level: u8, index: u64, addr: Addr) -> Result<Option<Again>, ObjectError> {
+        let dnodes = &self.dnodes;
+        let dnode = dnodes.dnode();
+        let ptr = lookup(self.pool(), dnodes.whose(), &dnode, level, index)?;
+        if !is_born_at(&ptr, addr) {
+            return Ok(None);
+        }
+        let bytes_each = u64::from(dnode.block_bytes);
+        let first = index.saturating_mul(dnode.span(level));
+        let Some(offset) = dnodes.next_data(first.saturating_mul(bytes_each))? else { return Ok(None) };
+        let block = offset / bytes_each;
+        if block >= first.saturating_add(dnode.span(level)) {
+            return Ok(None);
+        }
+        let Some(offset) = dnode_offsets(&dnodes.read_block(block)?).next() else { return Ok(None) };
+        let number = block.saturating_mul(SLOTS_PER_BLOCK).saturating_add((offset / SLOT_BYTES) as u64);
+        let object = self.hold(ObjectId(number))?;
+        // The dnode's block and the one above it are counted with the object.
+        Ok(Again::of_dnode(object, ptr, dnode.pointers_above(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dnode::SPILL;
+    use crate::object::Object;
+    use crate::{Cost, CreateOptions, ImportOptions, ObjectKind, ObjectSpec, Objects, SeededEnv};
+    use std::sync::Arc;
+    use terrane_device::{SimConfig, SimDevice};
+    use terrane_format::BlockPtr;
+    use terrane_pool::Pool;
+
+    const BLOCK: usize = 4096;
+    const BLOCKS: u64 = 1200;
+    const COST: Cost = Cost { write_bytes: 8 << 20, meta_blocks: 64, ..Cost::NOTHING };
+
+    fn content(block: u64) -> Vec<u8> {
+        (0..BLOCK as u64).map(|at| (at * 7 + block * 13 + at * at / 97) as u8).collect()
+    }
+
+    /// A set with a file of three levels of pointers, and a spill.
+    fn made() -> (Arc<Objects>, Arc<ObjectSet>, Arc<Object>) {
+        let device = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
+        let (create, import) = (CreateOptions::named("again"), ImportOptions::default());
+        let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &import).unwrap();
+        let objects = Objects::create(pool).unwrap();
+        let set = objects.mos().clone();
+        let tx = set.begin(COST).unwrap();
+        let spec = ObjectSpec {
+            kind: ObjectKind::File,
+            block_size: BLOCK as u32,
+            dnode_slots: 1,
+            bonus: Vec::new(),
+            spill: Some(content(9)),
+        };
+        let file = set.create(&tx, spec).unwrap();
+        (0..BLOCKS).for_each(|block| file.write(&tx, block * BLOCK as u64, &content(block)).unwrap());
+        drop(tx);
+        set.commit().unwrap();
+        (objects, set, file)
+    }
+
+    fn pointer(object: &Object, level: u8, index: u64) -> BlockPtr {
+        let table = object.table().unwrap();
+        lookup(table.pool(), object.whose(), &object.dnode(), level, index).unwrap()
+    }
+
+    fn born(ptr: &BlockPtr) -> Addr {
+        let BlockPtr::Normal(normal) = ptr else { panic!("{ptr:?}") };
+        normal.copies().last().unwrap()
+    }
+
+    fn find(set: &ObjectSet, object: &Object, level: u8, block: u64, ptr: &BlockPtr) -> Option<Again> {
+        set.find_again(object.whose().owner(level, block), born(ptr)).unwrap()
+    }
+
+    fn holds_what_it_did(file: &Object, blocks: u64) {
+        for block in 0..blocks {
+            assert!(*file.read_block(block).unwrap() == content(block), "block {block}");
+        }
+    }
+
+    #[test]
+    fn blocks_of_pointers_are_written_once_in_a_group_and_nothing_below_them() {
+        let (_objects, set, file) = made();
+        assert_eq!(file.dnode().levels, 4, "or it says little");
+        for (level, index) in [(1, 3), (1, 37), (2, 1), (3, 0)] {
+            let (before, below) = (pointer(&file, level, index), pointer(&file, level - 1, index * 32));
+            let again = find(&set, &file, level, index, &before).unwrap();
+            let tx = set.begin(COST).unwrap();
+            assert_eq!(again.write(&tx).unwrap(), before.allocated_bytes());
+            assert_eq!(again.write(&tx).unwrap(), 0, "it is written already");
+            assert!(find(&set, &file, level, index, &before).is_none());
+            drop(tx);
+            set.commit().unwrap();
+            assert_ne!(born(&pointer(&file, level, index)), born(&before));
+            assert_eq!(pointer(&file, level - 1, index * 32), below);
+            assert!(find(&set, &file, level, index, &before).is_none(), "it is gone");
+        }
+        let all =
+            (0..4).flat_map(|level| (0..BLOCKS.div_ceil(32u64.pow(level))).map(move |index| (level, index)));
+        let stored = all.map(|(level, index)| pointer(&file, level as u8, index).allocated_bytes());
+        assert_eq!(file.dnode().used, stored.sum::<u64>() + file.dnode().spill.allocated_bytes());
+        holds_what_it_did(&file, BLOCKS);
+        assert_eq!(set.pool().check_tables(), vec![]);
+    }
+
+    #[test]
+    fn spills_and_blocks_of_dnodes_are_written_anew() {
+        let (_objects, set, file) = made();
+        for (object, block) in [(&file, SPILL), (&set.dnodes, 0)] {
+            let before = if block == SPILL { file.dnode().spill } else { pointer(object, 0, block) };
+            let again = find(&set, object, 0, block, &before).unwrap();
+            let tx = set.begin(COST).unwrap();
+            assert_eq!(again.write(&tx).unwrap(), before.allocated_bytes());
+            drop(tx);
+            set.commit().unwrap();
+            assert!(find(&set, object, 0, block, &before).is_none());
+        }
+        assert_eq!(*file.spill().unwrap().unwrap(), content(9));
+        assert!(find(&set, &file, 0, 5, &pointer(&file, 0, 5)).is_none(), "contents are not metadata");
+        holds_what_it_did(&file, BLOCKS);
+        assert_eq!(set.pool().check_tables(), vec![]);
+    }
+
+    /// In one group a block of pointers is to be written anew, and the file is cut, grows, or goes.
+    #[test]
+    fn whoever_changes_the_tree_wins() {
+        for cut in [0, 1, 32 * 3, 32 * 3 + 5, 32 * 4, 32 * 33, BLOCKS + 1] {
+            for first in [false, true] {
+                let (_objects, set, file) = made();
+                let named = [(1, 3), (1, 36), (2, 0), (2, 1), (3, 0)];
+                let found = named.map(|(level, index)| {
+                    find(&set, &file, level, index, &pointer(&file, level, index)).unwrap()
+                });
+                let tx = set.begin(COST).unwrap();
+                let change = || match cut {
+                    cut if cut > BLOCKS => {
+                        // A level more.
+                        file.write(&tx, 32 * 32 * 32 * BLOCK as u64, &content(1)).unwrap();
+                    }
+                    cut => file.truncate(&tx, cut * BLOCK as u64).unwrap(),
+                };
+                if first {
+                    change();
+                }
+                for again in &found {
+                    again.write(&tx).unwrap();
+                }
+                if !first {
+                    change();
+                }
+                drop(tx);
+                set.commit().unwrap();
+                holds_what_it_did(&file, cut.min(BLOCKS));
+                assert_eq!(file.dnode().root.is_hole(), cut == 0);
+                let tx = set.begin(COST).unwrap();
+                set.destroy(&tx, &file).unwrap();
+                drop(tx);
+                (0..4).for_each(|_| set.commit().unwrap());
+                assert_eq!(set.pool().check_tables(), vec![], "cut to {cut}");
+                assert_eq!(set.pool().errors().findings, Vec::<String>::new(), "cut to {cut}");
+            }
+        }
+    }
+}

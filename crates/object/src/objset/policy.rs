@@ -1,0 +1,76 @@
+//! How file contents are stored: the policy of a set, and what follows from it.
+
+use super::ObjectSet;
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use terrane_codec::{AutoRange, ChecksumKind, Compression, CompressionPolicy};
+use terrane_pool::{Hint, Levels, Pool};
+
+/// How file contents are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataPolicy {
+    pub compression: CompressionPolicy,
+    pub checksum: ChecksumKind,
+    /// Block size of new files, in bytes.
+    pub record_size: u32,
+    /// What is said about the life time of objects of which nobody said anything.
+    pub write_hint: Hint,
+}
+
+impl Default for DataPolicy {
+    fn default() -> Self {
+        DataPolicy {
+            compression: Compression::Lz4.into(),
+            checksum: ChecksumKind::Blake3,
+            record_size: 128 << 10,
+            write_hint: Hint::NotSet,
+        }
+    }
+}
+
+/// The policy that a set obeys.
+pub(super) struct ObeyedPolicy {
+    policy: RwLock<DataPolicy>,
+    /// Steers the policy's `zstd-auto`.
+    pub levels: Arc<Levels>,
+    /// The policy's, bounded by the pool's: every `stat` asks, so it takes no lock.
+    record_size: AtomicU32,
+}
+
+impl ObeyedPolicy {
+    pub fn new(pool: &Pool) -> ObeyedPolicy {
+        ObeyedPolicy {
+            record_size: AtomicU32::new(DataPolicy::default().record_size.min(pool.max_block())),
+            policy: RwLock::default(),
+            levels: Levels::new(AutoRange::default()),
+        }
+    }
+}
+
+impl ObjectSet {
+    pub fn policy(&self) -> DataPolicy {
+        *self.policy.policy.read()
+    }
+
+    /// Takes effect for what is written from now on.
+    pub fn set_policy(&self, policy: DataPolicy) {
+        self.pool.expect_blocks_of(policy.record_size);
+        if let CompressionPolicy::Auto(range) = policy.compression {
+            self.policy.levels.set_range(range);
+        }
+        self.pool.look_afresh();
+        *self.policy.policy.write() = policy;
+        self.policy.record_size.store(policy.record_size.min(self.pool.max_block()), Ordering::Relaxed);
+    }
+
+    /// What `zstd-auto` chose since the set was opened.
+    pub fn levels(&self) -> &Levels {
+        &self.policy.levels
+    }
+
+    /// Block size of new files, in bytes.
+    pub fn record_size(&self) -> u32 {
+        self.policy.record_size.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,58 @@
+//! What the last sync left of a set, read from its dnodes.
+
+use super::ObjectSet;
+use crate::dnode::{DNODE_BLOCK_BYTES, Dnode, SLOT_BYTES, SLOTS_PER_BLOCK, dnode_at, dnodes_in, slot_of};
+use crate::error::ObjectError;
+use crate::kind::ObjectKind;
+use terrane_wire::ObjectId;
+
+impl ObjectSet {
+    pub(super) fn stored_dnode(&self, id: ObjectId) -> Result<Option<Dnode>, ObjectError> {
+        let (block, offset) = slot_of(id);
+        if id.0 == 0 || block >= self.dnodes.block_count() {
+            return Ok(None);
+        }
+        let raw = self.dnodes.read_block(block)?;
+        Ok(dnode_at(&raw, offset, &format_args!("object set {} dnode block {block}", self.id))?)
+    }
+
+    /// Every object's number and dnode as of the last sync, block by block: for `check`.
+    pub fn for_each_dnode(&self, each: &mut dyn FnMut(ObjectId, Dnode)) -> Vec<(u64, ObjectError)> {
+        let mut failed = Vec::new();
+        let mut next = Ok(Some(0));
+        while let Ok(Some(offset)) = next {
+            let block = offset / u64::from(DNODE_BLOCK_BYTES);
+            let at = format!("object set {} dnode block {block}", self.id);
+            let found = self.dnodes.read_block(block).and_then(|raw| Ok(dnodes_in(&raw, &at)?));
+            match found {
+                Ok(found) => {
+                    for (offset, dnode) in found {
+                        each(ObjectId(block * SLOTS_PER_BLOCK + (offset / SLOT_BYTES) as u64), dnode);
+                    }
+                }
+                Err(error) => failed.push((block, error)),
+            }
+            // Holes are skipped: a block count is only a number, and may lie.
+            next = self.dnodes.next_data((block + 1) * u64::from(DNODE_BLOCK_BYTES));
+        }
+        if let Err(error) = next {
+            failed.push((self.dnodes.block_count(), error));
+        }
+        failed
+    }
+
+    /// Files whose dnodes lie in the first block of dnodes that has an object of this number or a higher one, as of the last sync: their
+    /// numbers, and the first one behind the block. `None`: there are no more.
+    pub fn files_from(&self, first: ObjectId) -> Result<Option<(Vec<ObjectId>, ObjectId)>, ObjectError> {
+        let Some(offset) = self.dnodes.next_data(first.0.saturating_mul(SLOT_BYTES as u64))? else {
+            return Ok(None);
+        };
+        let block = offset / u64::from(DNODE_BLOCK_BYTES);
+        let raw = self.dnodes.read_block(block)?;
+        let found = dnodes_in(&raw, &format_args!("object set {} dnode block {block}", self.id))?;
+        let files = found.into_iter().filter(|(_, dnode)| dnode.kind == ObjectKind::File);
+        let number = |offset: usize| ObjectId(block * SLOTS_PER_BLOCK + (offset / SLOT_BYTES) as u64);
+        let files = files.map(|(offset, _)| number(offset)).collect();
+        Ok(Some((files, ObjectId((block + 1) * SLOTS_PER_BLOCK))))
+    }
+}
