@@ -28,7 +28,7 @@ pub use report::{Counts, Finding, Phase, Progress, Report, kind};
 
 use rules::Names;
 use std::sync::Arc;
-use terrane_dataset::Dataset;
+use terrane_dataset::{Dataset, open_set};
 use terrane_object::{ObjectKind, Objects};
 use walk::Walk;
 
@@ -64,7 +64,7 @@ pub fn check(objects: &Arc<Objects>, progress: &mut dyn FnMut(Progress)) -> Repo
     });
     let mut names = None;
     for id in sets {
-        let set = match objects.open_objset(id) {
+        let set = match open_set(objects, id) {
             Ok(set) => set,
             Err(error) => {
                 walk.report.add(kind::UNREADABLE, format_args!("object set {id}"), "a header", error);

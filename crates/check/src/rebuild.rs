@@ -8,6 +8,7 @@
 use crate::report::{Progress, Report, kind};
 use crate::walk::Walk;
 use std::sync::Arc;
+use terrane_dataset::open_set;
 use terrane_object::device::Device;
 use terrane_object::{Env, ImportOptions, ObjectKind, Objects, Pool, PoolError};
 use terrane_pool::Index;
@@ -63,7 +64,7 @@ fn reached(
         false
     });
     for id in sets {
-        let set = objects.open_objset(id).map_err(|error| format!("object set {id}: {error}"))?;
+        let set = open_set(objects, id).map_err(|error| format!("object set {id}: {error}"))?;
         walk.objset(&set, &mut |_, _, _| false);
     }
     let found = walk.reached.iter().map(|reached| (reached.addr(), reached.psize())).collect();

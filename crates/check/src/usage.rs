@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrane_dataset::open_set;
 use terrane_format::directory::{POOL_DEAD_LOG, POOL_RECORD};
 use terrane_format::granule_bytes;
 use terrane_object::dnode::SPILL;
@@ -116,7 +117,7 @@ pub fn usage(objects: &Arc<Objects>) -> Result<Usage, ObjectError> {
         }
     });
     for id in sets {
-        let set = objects.open_objset(id)?;
+        let set = open_set(objects, id)?;
         let of_set = kinds.entry(set.id().0).or_default();
         set.for_each_dnode(&mut |id, dnode| {
             of_set.insert(id.0, dnode.kind);

@@ -5,6 +5,7 @@ use crate::error::DatasetError;
 use crate::error_log::Recorder;
 use crate::naming::{self, Naming};
 use crate::props::{self, AccessTime, PROPERTIES, Property, PropertyValue, Source};
+use crate::snapshots::open_set;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::{BLOCK_BYTES_FIRST, ObjectZap};
 use crate::zaps::Open;
@@ -158,7 +159,7 @@ impl Dataset {
             let mut directory = directory;
             directory.add_u64(&tx, ROOT_DATASET, id.0)?;
             directory.add_u64(&tx, ROOT_PROPS, props.object().id().0)?;
-            let set = objects.open_objset(id)?;
+            let set = open_set(objects, id)?;
             let mut master = new_zap((&set, &ZapPolicy::of(&set)), &tx, ObjectKind::Master)?;
             for (property, number) in fixed {
                 master.update_u64(&tx, property.name.as_bytes(), number)?;
@@ -183,7 +184,7 @@ impl Dataset {
                 found: "none".to_string(),
             })
         };
-        let set = objects.open_objset(find(ROOT_DATASET, "the pool directory")?)?;
+        let set = open_set(objects, find(ROOT_DATASET, "the pool directory")?)?;
         let zap = ObjectZap::new(&meta, mos.hold(find(ROOT_PROPS, "the pool directory")?)?);
         let mut local = BTreeMap::new();
         for property in PROPERTIES.iter().filter(|property| !property.fixed) {

@@ -1,6 +1,6 @@
 //! What the blocks of an object set take: counted with every group, and stored in the set's header.
 //!
-//! Every block that a tree gets and every block that is released passes here, in the sync that does it; so the sums cost nothing to
+//! Every block that a tree gets and every block that leaves one passes here, in the sync that does it; so the sums cost nothing to
 //! know, and `check` compares them with what it finds by walking. Subtrees that wait in the free queue count until they are freed.
 //! The header's own block is not in it: it holds the sums.
 //!
@@ -50,7 +50,7 @@ impl Account {
         self.add(ptr, is_file && ptr.level() == 0);
     }
 
-    fn minus(&self, other: &Account) -> Account {
+    pub(crate) fn minus(&self, other: &Account) -> Account {
         Account {
             used_bytes: self.used_bytes.saturating_sub(other.used_bytes),
             logical_bytes: self.logical_bytes.saturating_sub(other.logical_bytes),
@@ -64,29 +64,6 @@ impl AddAssign for Account {
         self.used_bytes = self.used_bytes.saturating_add(other.used_bytes);
         self.logical_bytes = self.logical_bytes.saturating_add(other.logical_bytes);
         self.physical_bytes = self.physical_bytes.saturating_add(other.physical_bytes);
-    }
-}
-
-/// What a group does to a set beside its trees.
-#[derive(Default)]
-pub(crate) struct Ledger {
-    /// Subtrees that wait to be freed.
-    pub queue: Vec<BlockPtr>,
-    /// Blocks that came, and blocks that went.
-    pub born: Account,
-    pub died: Account,
-}
-
-impl Ledger {
-    pub fn new(queue: Vec<BlockPtr>) -> Ledger {
-        Ledger { queue, ..Ledger::default() }
-    }
-
-    /// What the set takes after the group, by what it took before.
-    pub fn settle(&self, before: Account) -> Account {
-        let mut after = before;
-        after += self.born;
-        after.minus(&self.died)
     }
 }
 

@@ -5,7 +5,7 @@
 //! group syncs; then new blocks are written, the trees above them are rewritten from the leaves up, and the old
 //! blocks are released.
 //!
-//! Modules, in reading order: `kind` and [`dnode`] (bytes as stored), `account` (what a set takes), `dirty` (what a group changed), `tree`
+//! Modules, in reading order: `kind` and [`dnode`] (bytes as stored), `account` (what a set takes), `freeing` (how blocks leave it), `dirty` (what a group changed), `tree`
 //! (from changed blocks to a new root), `outlook` (what is known of life times), `streams` (what readers will ask for next), [`object`]
 //! (one object, alive), `numbers` (which are free), [`objset`] (many objects), [`objects`] (all sets of a pool, and their sync). Each knows
 //! only those before it.
@@ -14,6 +14,7 @@ mod account;
 mod dirty;
 pub mod dnode;
 mod error;
+mod freeing;
 mod kind;
 mod numbers;
 pub mod object;
@@ -26,6 +27,7 @@ mod tree;
 pub use account::Account;
 pub use dnode::slot_of;
 pub use error::ObjectError;
+pub use freeing::{FreePolicy, Verdict};
 pub use kind::ObjectKind;
 pub use object::{Again, Object};
 pub use objects::Objects;

@@ -4,6 +4,7 @@
 //! MOS whose bonus is its root pointer. A group syncs the other sets first, then the MOS with their new roots.
 
 use crate::error::ObjectError;
+use crate::freeing::FreePolicy;
 use crate::kind::ObjectKind;
 use crate::objset::{ObjectSet, ObjectSpec, root_in};
 use parking_lot::Mutex;
@@ -28,7 +29,7 @@ impl Objects {
 
     /// The object sets of an imported pool.
     pub fn open(pool: Arc<Pool>) -> Result<Arc<Objects>, ObjectError> {
-        let mos = ObjectSet::open(pool.clone(), ObjsetId(0), pool.root())?;
+        let mos = ObjectSet::open(pool.clone(), ObjsetId(0), pool.root(), None)?;
         let objects = Arc::new(Objects { pool: pool.clone(), mos, sets: Mutex::default() });
         pool.set_client(objects.clone());
         Ok(objects)
@@ -50,7 +51,12 @@ impl Objects {
         Ok(self.mos.create(tx, spec)?.id())
     }
 
-    pub fn open_objset(&self, id: ObjectId) -> Result<Arc<ObjectSet>, ObjectError> {
+    /// The object set that an object of the MOS stands for. Where it is not open yet, `free_policy` judges its blocks from now on.
+    pub fn open_objset(
+        &self,
+        id: ObjectId,
+        free_policy: Arc<dyn FreePolicy>,
+    ) -> Result<Arc<ObjectSet>, ObjectError> {
         let mut sets = self.sets.lock();
         if let Some(set) = sets.get(&id) {
             return Ok(set.clone());
@@ -59,7 +65,8 @@ impl Objects {
         if object.kind() != ObjectKind::Objset {
             return Err(ObjectError::NotFound(id));
         }
-        let set = ObjectSet::open(self.pool.clone(), ObjsetId(id.0), root_in(&object.bonus(), id)?)?;
+        let root = root_in(&object.bonus(), id)?;
+        let set = ObjectSet::open(self.pool.clone(), ObjsetId(id.0), root, Some(free_policy))?;
         sets.insert(id, set.clone());
         Ok(set)
     }

@@ -18,6 +18,7 @@ mod sync;
 use crate::account::Account;
 use crate::dnode::{Dnode, ObjsetHeader};
 use crate::error::ObjectError;
+use crate::freeing::FreePolicy;
 use crate::numbers::Numbers;
 use crate::object::{Object, ObjectTable};
 pub use create::ObjectSpec;
@@ -60,6 +61,7 @@ pub struct ObjectSet {
     syncing: Mutex<(Vec<Arc<Object>>, u64, u64)>,
     root: Mutex<BlockPtr>,
     policy: ObeyedPolicy,
+    free_policy: Option<Arc<dyn FreePolicy>>,
     last_changes: Mutex<Vec<LastChanges>>,
 }
 
@@ -68,7 +70,12 @@ type LastChanges = Box<dyn FnMut(&Tx) -> bool + Send>;
 
 impl ObjectSet {
     /// The set behind a root pointer; a hole is an empty set.
-    pub(crate) fn open(pool: Arc<Pool>, id: ObjsetId, root: BlockPtr) -> Result<Arc<ObjectSet>, ObjectError> {
+    pub(crate) fn open(
+        pool: Arc<Pool>,
+        id: ObjsetId,
+        root: BlockPtr,
+        free_policy: Option<Arc<dyn FreePolicy>>,
+    ) -> Result<Arc<ObjectSet>, ObjectError> {
         let header = if root.is_hole() {
             ObjsetHeader::empty()
         } else {
@@ -81,6 +88,7 @@ impl ObjectSet {
             dnodes: table.loose(ObjectId(0), header.dnodes),
             free_queue: table.loose(FREE_QUEUE, header.free_queue),
             policy: ObeyedPolicy::new(&pool),
+            free_policy,
             table,
             pool,
             id,

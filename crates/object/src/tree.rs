@@ -7,9 +7,9 @@
 //!
 //! Invariant: every pointer that leaves the tree is released exactly once, or queued exactly once.
 
-use crate::account::Ledger;
 use crate::dirty::Ranges;
 use crate::dnode::Dnode;
+use crate::freeing::Ledger;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression, ZstdLevel};
@@ -229,11 +229,11 @@ impl<'a> ChangeWalk<'a> {
 }
 
 /// A tree being rewritten.
-pub(crate) struct Rewrite<'a, 'g> {
+pub(crate) struct Rewrite<'a, 'g, 'l> {
     group: &'a mut Group<'g>,
     whose: Whose,
     checksum: ChecksumKind,
-    ledger: &'a mut Ledger,
+    ledger: &'a mut Ledger<'l>,
     /// The tree before this group.
     old: Dnode,
     /// New pointers by level.
@@ -252,14 +252,14 @@ pub(crate) struct Rewrite<'a, 'g> {
     queued_fill: u64,
 }
 
-impl<'a, 'g> Rewrite<'a, 'g> {
+impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
     /// Subtrees too large to free at once are pushed to the ledger's queue.
     pub fn new(
         group: &'a mut Group<'g>,
         whose: Whose,
         mut old: Dnode,
         checksum: ChecksumKind,
-        ledger: &'a mut Ledger,
+        ledger: &'a mut Ledger<'l>,
     ) -> Self {
         // As long as there is no indirect block, they may be of any size.
         old.indirect_bytes = old.indirect_bytes_of(old.block_bytes, group.pool().has(Feature::Pointers));
@@ -293,12 +293,12 @@ impl<'a, 'g> Rewrite<'a, 'g> {
     pub fn run(mut self, freed: &Ranges, new: BTreeMap<u64, BlockPtr>) -> Result<Dnode, PoolError> {
         self.made.extend(new.values().cloned());
         let rebuilt = self.rebuild(freed, new);
-        let gone = if rebuilt.is_ok() { &self.leaving } else { &self.made };
-        gone.iter().for_each(|ptr| self.group.release(ptr));
         if rebuilt.is_ok() {
             self.ledger.queue.append(&mut self.queued);
             self.made.iter().for_each(|ptr| self.ledger.born.add_of_tree(ptr));
-            self.leaving.iter().for_each(|ptr| self.ledger.died.add_of_tree(ptr));
+            self.leaving.iter().for_each(|ptr| self.ledger.kill(self.group, ptr));
+        } else {
+            self.made.iter().for_each(|ptr| self.ledger.discard(self.group, ptr));
         }
         rebuilt
     }
@@ -521,7 +521,7 @@ impl<'a, 'g> Rewrite<'a, 'g> {
     }
 }
 
-impl Rewrite<'_, '_> {
+impl Rewrite<'_, '_, '_> {
     /// What cannot be read cannot be freed: its space is lost, and named, and must not stop the group.
     fn lost(&self, error: PoolError) -> Result<(), PoolError> {
         damage_only(self.group.pool(), error)
@@ -543,7 +543,7 @@ pub(crate) fn free_subtree(
     group: &mut Group<'_>,
     whose: Whose,
     ptr: &BlockPtr,
-    ledger: &mut Ledger,
+    ledger: &mut Ledger<'_>,
 ) -> Result<u64, PoolError> {
     let level = ptr.level();
     let mut released = 1;
@@ -564,7 +564,6 @@ pub(crate) fn free_subtree(
             }
         }
     }
-    group.release(ptr);
-    ledger.died.add_of_tree(ptr);
+    ledger.kill(group, ptr);
     Ok(released)
 }

@@ -634,7 +634,9 @@ fn a_pool_that_older_versions_can_read_gets_no_spill() {
     let pool = Pool::create(vec![Arc::new(device.clone())], &create, env, &options()).unwrap();
     let objects = Objects::create(pool.clone()).unwrap();
     let tx = pool.begin(COST).unwrap();
-    let set = objects.open_objset(objects.create_objset(&tx).unwrap()).unwrap();
+    let set = objects
+        .open_objset(objects.create_objset(&tx).unwrap(), Arc::new(support::Judge::default()))
+        .unwrap();
     let object = set.create(&tx, spec(0, None)).unwrap();
     assert!(object.set_attributes(&tx, Vec::new(), Some(vec![1])).is_err());
     object.set_attributes(&tx, vec![1; 320], None).unwrap();

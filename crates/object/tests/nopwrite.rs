@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use terrane_device::{Device, SimConfig, SimDevice};
@@ -37,7 +39,7 @@ fn world(env: Arc<dyn Env>) -> World {
     let id = objects.create_objset(&tx).unwrap();
     drop(tx);
     assert_eq!(id, ObjectId(1));
-    let set = objects.open_objset(id).unwrap();
+    let set = objects.open_objset(id, Arc::new(support::Judge::default())).unwrap();
     World { device, pool, _objects: objects, set }
 }
 

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -53,7 +55,7 @@ fn records_of_16_mib_are_spread_over_the_workers() {
             .unwrap();
     let objects = Objects::create(pool.clone()).unwrap();
     let id = objects.create_objset(&pool.begin(Cost::NOTHING).unwrap()).unwrap();
-    let set = objects.open_objset(id).unwrap();
+    let set = objects.open_objset(id, Arc::new(support::Judge::default())).unwrap();
     let compression: CompressionPolicy = "zstd-auto:lz4-1".parse().unwrap();
     set.set_policy(DataPolicy { compression, record_size: RECORD_BYTES, ..DataPolicy::default() });
     let record: Vec<u8> = (0..RECORD_BYTES).map(|at| (at / 1000 % 251) as u8).collect();

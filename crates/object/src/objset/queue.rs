@@ -3,10 +3,10 @@
 //! Invariant: when a group has synced, what waits in memory is what waits on the device, or a crash would leak the difference.
 
 use super::{FREE_QUEUE, ObjectSet};
-use crate::account::Ledger;
 use crate::dirty::Ranges;
 use crate::dnode::{DNODE_BLOCK_BYTES, Dnode};
 use crate::error::ObjectError;
+use crate::freeing::Ledger;
 use crate::kind::ObjectKind;
 use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
 use std::sync::Arc;
@@ -48,7 +48,11 @@ impl ObjectSet {
     }
 
     /// Frees a bounded piece of what waits.
-    pub(super) fn shrink_queue(&self, group: &mut Group<'_>, ledger: &mut Ledger) -> Result<(), ObjectError> {
+    pub(super) fn shrink_queue(
+        &self,
+        group: &mut Group<'_>,
+        ledger: &mut Ledger<'_>,
+    ) -> Result<(), ObjectError> {
         let _patience = Patience::none();
         let mut freed = 0;
         self.queue_rests.store(false, Ordering::Relaxed);
@@ -69,7 +73,11 @@ impl ObjectSet {
     }
 
     /// Frees some of the last subtree that waits. `None`: none does. One that could not be read now becomes the first.
-    fn free_queued(&self, group: &mut Group<'_>, ledger: &mut Ledger) -> Result<Option<u64>, ObjectError> {
+    fn free_queued(
+        &self,
+        group: &mut Group<'_>,
+        ledger: &mut Ledger<'_>,
+    ) -> Result<Option<u64>, ObjectError> {
         let Some(ptr) = ledger.queue.pop() else { return Ok(None) };
         let whose = Whose { objset: self.id, object: FREE_QUEUE };
         match free_subtree(group, whose, &ptr, ledger) {
@@ -86,7 +94,7 @@ impl ObjectSet {
     pub(super) fn sync_queue(
         &self,
         group: &mut Group<'_>,
-        ledger: &mut Ledger,
+        ledger: &mut Ledger<'_>,
     ) -> Result<Dnode, ObjectError> {
         let raw: Vec<u8> = ledger.queue.iter().flat_map(BlockPtr::encode).collect();
         let whose = self.free_queue.whose();
@@ -122,12 +130,22 @@ impl ObjectSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::freeing::{FreePolicy, Verdict};
     use crate::objects::Objects;
     use crate::objset::ObjectSpec;
     use terrane_device::sim::Fault;
     use terrane_device::{Device, SimConfig, SimDevice};
     use terrane_format::block_ptr::Embedded;
     use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool, SeededEnv};
+    use terrane_wire::Txg;
+
+    struct FreeAll;
+
+    impl FreePolicy for FreeAll {
+        fn verdict(&self, _: &BlockPtr, _: Txg) -> Verdict {
+            Verdict::Free
+        }
+    }
 
     /// What is below a block of pointers that cannot be read for a moment is freed when it can be, and counts no more meanwhile.
     #[test]
@@ -140,7 +158,7 @@ mod tests {
         let cost = Cost { write_bytes: 1 << 20, meta_blocks: 8, ..Cost::NOTHING };
         let tx = pool.begin(cost).unwrap();
         let id = objects.create_objset(&tx).unwrap();
-        let set = objects.open_objset(id).unwrap();
+        let set = objects.open_objset(id, Arc::new(FreeAll)).unwrap();
         let (bonus, kind) = (Vec::new(), ObjectKind::File);
         let spec = ObjectSpec { kind, block_size: 4096, dnode_slots: 1, bonus, spill: None };
         let object = set.create(&tx, spec).unwrap();
@@ -171,7 +189,7 @@ mod tests {
         // A crash leaks nothing of it.
         let after: Vec<Arc<dyn Device>> = vec![Arc::new(device.after_power_loss(1))];
         let again = Pool::import(after, env(), &options).unwrap();
-        let stored = Objects::open(again.clone()).unwrap().open_objset(id).unwrap();
+        let stored = Objects::open(again.clone()).unwrap().open_objset(id, Arc::new(FreeAll)).unwrap();
         assert!(stored.inner_trees().2 == waiting);
         again.abandon();
         device.disarm(reads);
@@ -192,7 +210,7 @@ mod tests {
         let pool = Pool::create(devices(), &CreateOptions::named("queue"), env(), &options).unwrap();
         let objects = Objects::create(pool.clone()).unwrap();
         let id = objects.create_objset(&pool.begin(Cost::NOTHING).unwrap()).unwrap();
-        let set = objects.open_objset(id).unwrap();
+        let set = objects.open_objset(id, Arc::new(FreeAll)).unwrap();
         pool.commit().unwrap();
         // So many that the queue is a tree of several levels, which goes when they do.
         let (kind, birth) = (ObjectKind::File as u8, pool.synced_txg());
@@ -204,7 +222,7 @@ mod tests {
             assert_eq!(in_memory.len() as u64, left * FREES_PER_GROUP);
             let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.after_power_loss(left))];
             let again = Pool::import(devices, env(), &options).unwrap();
-            let stored = Objects::open(again.clone()).unwrap().open_objset(id).unwrap();
+            let stored = Objects::open(again.clone()).unwrap().open_objset(id, Arc::new(FreeAll)).unwrap();
             assert!(stored.inner_trees().2 == in_memory, "{left}");
             again.abandon();
         }

@@ -6,10 +6,10 @@
 //! Invariant: no group publishes a pointer to a block that it released.
 
 use super::{DataPolicy, HEADER, ObjectSet};
-use crate::account::Ledger;
 use crate::dirty::{Dirty, Frozen, Ranges, Spill};
 use crate::dnode::{Dnode, ObjsetHeader, SPILL, dnode_offsets, slot_of};
 use crate::error::ObjectError;
+use crate::freeing::Ledger;
 use crate::kind::ObjectKind;
 use crate::numbers::add_slots;
 use crate::object::Object;
@@ -71,7 +71,8 @@ impl ObjectSet {
         if frozen.is_empty() && self.queue.lock().is_empty() && !self.root.lock().is_hole() {
             return Ok(None);
         }
-        let mut ledger = Ledger::new(std::mem::take(&mut *self.queue.lock()));
+        let queue = std::mem::take(&mut *self.queue.lock());
+        let mut ledger = Ledger::new(self.free_policy.as_deref(), queue);
         let queue_before = ledger.queue.clone();
         // One block of dnodes after the other.
         frozen.sort_unstable_by_key(|(object, _)| object.id());
@@ -116,10 +117,10 @@ impl ObjectSet {
         }
         left_out.iter().for_each(|object| object.forget_changes());
         self.retire(&frozen);
-        *self.queue.lock() = ledger.queue;
         *self.account.lock() = account;
         let old = std::mem::replace(&mut *self.root.lock(), root.clone());
-        group.release(&old);
+        ledger.kill_header(group, &old);
+        *self.queue.lock() = ledger.queue;
         Ok(Some(root))
     }
 
@@ -186,7 +187,7 @@ impl ObjectSet {
         &self,
         group: &mut Group<'_>,
         frozen: &[Changed],
-        ledger: &mut Ledger,
+        ledger: &mut Ledger<'_>,
     ) -> Result<Vec<Dnode>, ObjectError> {
         let policy = self.policy();
         let mut pointers: Vec<BTreeMap<u64, BlockPtr>> = vec![BTreeMap::new(); frozen.len()];
@@ -309,7 +310,7 @@ impl ObjectSet {
         group: &mut Group<'_>,
         frozen: &[Changed],
         (dnodes, mut blocks): (&[Dnode], DnodeBlocks),
-        ledger: &mut Ledger,
+        ledger: &mut Ledger<'_>,
     ) -> Result<Dnode, ObjectError> {
         for ((object, aside), dnode) in frozen.iter().zip(dnodes) {
             let (block, offset) = slot_of(object.id());
@@ -366,12 +367,16 @@ fn freed_slots(frozen: &[Changed]) -> NumberMap<u64, u32> {
 }
 
 /// The dnode that a group starts from, with the spill that it leaves. What the spill was before is released.
-fn with_spill(group: &mut Group<'_>, aside: &Frozen, new: Option<BlockPtr>, ledger: &mut Ledger) -> Dnode {
+fn with_spill(
+    group: &mut Group<'_>,
+    aside: &Frozen,
+    new: Option<BlockPtr>,
+    ledger: &mut Ledger<'_>,
+) -> Dnode {
     let mut dnode = aside.dnode.clone();
     if !matches!(aside.dirty.spill, Spill::Unchanged) {
         let new = new.unwrap_or_default();
-        group.release(&dnode.spill);
-        ledger.died.add(&dnode.spill, false);
+        ledger.kill_spill(group, &dnode.spill);
         ledger.born.add(&new, false);
         dnode.used =
             dnode.used.saturating_sub(dnode.spill.allocated_bytes()).saturating_add(new.allocated_bytes());

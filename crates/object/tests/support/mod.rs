@@ -2,18 +2,34 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::{
-    Cost, CreateOptions, Env, ImportOptions, Object, ObjectKind, ObjectSet, ObjectSpec, Objects, Pool,
-    SeededEnv,
+    BlockPtr, Cost, CreateOptions, Env, FreePolicy, ImportOptions, Object, ObjectKind, ObjectSet, ObjectSpec,
+    Objects, Pool, SeededEnv, Verdict,
 };
-use terrane_wire::ObjectId;
+use terrane_wire::{ObjectId, Txg};
 
 pub const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 8, ..Cost::NOTHING };
 
+/// Notes every block that it judges, and keeps those that were born before a group.
+#[derive(Default)]
+pub struct Judge {
+    pub keep_before: Mutex<Txg>,
+    pub judged: Mutex<Vec<BlockPtr>>,
+}
+
+impl FreePolicy for Judge {
+    fn verdict(&self, block: &BlockPtr, txg: Txg) -> Verdict {
+        assert!(block.birth() < txg, "no block leaves with the group that wrote it");
+        self.judged.lock().unwrap().push(block.clone());
+        if block.birth() < *self.keep_before.lock().unwrap() { Verdict::Keep } else { Verdict::Free }
+    }
+}
+
 pub struct World {
     pub pool: Arc<Pool>,
+    pub judge: Arc<Judge>,
     _objects: Arc<Objects>,
     pub set: Arc<ObjectSet>,
 }
@@ -31,8 +47,9 @@ pub fn create(device: &SimDevice, seed: u64) -> World {
     let id = objects.create_objset(&tx).unwrap();
     drop(tx);
     assert_eq!(id, ObjectId(1));
-    let set = objects.open_objset(id).unwrap();
-    World { pool, _objects: objects, set }
+    let judge = Arc::new(Judge::default());
+    let set = objects.open_objset(id, judge.clone()).unwrap();
+    World { pool, judge, _objects: objects, set }
 }
 
 pub fn import(device: &SimDevice, seed: u64) -> World {
@@ -40,8 +57,9 @@ pub fn import(device: &SimDevice, seed: u64) -> World {
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
     let pool = Pool::import(devices, env, &options()).unwrap();
     let objects = Objects::open(pool.clone()).unwrap();
-    let set = objects.open_objset(ObjectId(1)).unwrap();
-    World { pool, _objects: objects, set }
+    let judge = Arc::new(Judge::default());
+    let set = objects.open_objset(ObjectId(1), judge.clone()).unwrap();
+    World { pool, judge, _objects: objects, set }
 }
 
 pub fn sim(seed: u64) -> SimDevice {
