@@ -1,30 +1,26 @@
 //! The root data set: made, found again, and told what to do.
 
 use crate::attributes::{self, AclType, DnodeSize, XattrHome};
+use crate::directory::{POOL_DIRECTORY, ROOT_DATASET, ROOT_PROPS};
 use crate::error::DatasetError;
-use crate::error_log::Recorder;
+use crate::error_log::{Recorder, What};
 use crate::naming::{self, Naming};
 use crate::props::{self, AccessTime, PROPERTIES, Property, PropertyValue, Source};
 use crate::snapshots::open_set;
+use crate::zap_handle::Open;
 use crate::zap_policy::ZapPolicy;
-use crate::zap_store::{BLOCK_BYTES_FIRST, ObjectZap};
-use crate::zaps::Open;
+use crate::zap_store::ObjectZap;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_object::{
     ChecksumKind, CollectionOptions, CompressionPolicy, Cost, DataPolicy, Feature, Hint, ObjectError,
-    ObjectId, ObjectKind, ObjectSet, ObjectSpec, Objects, Tx,
+    ObjectId, ObjectKind, ObjectSet, Objects, Tx,
 };
 
-/// The pool directory in the meta object set.
-pub const POOL_DIRECTORY: ObjectId = ObjectId(1);
 /// The master ZAP in a data set.
 pub const MASTER: ObjectId = ObjectId(1);
-
-const ROOT_DATASET: &[u8] = b"root_dataset";
-const ROOT_PROPS: &[u8] = b"root_props";
 
 /// What making a data set, or setting a property, may dirty.
 const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 16, ..Cost::NOTHING };
@@ -39,7 +35,7 @@ pub struct Dataset {
     zap_policy: Arc<ZapPolicy>,
     hot: Hot,
     naming: Naming,
-    pub(crate) recorder: Recorder,
+    recorder: Recorder,
     /// The ZAPs of programs that have a handle.
     pub(crate) open_zaps: Mutex<Weak<Open>>,
 }
@@ -84,7 +80,8 @@ impl Props {
 
     fn naming(&self) -> Result<Naming, DatasetError> {
         let number = |name| self.number_of(name).map(|(number, _)| number);
-        Naming::of(number(naming::UTF8_ONLY)?, number(naming::NORMALIZATION)?, number(naming::CASE)?)
+        let (form, row) = self.number_of(naming::NORMALIZATION)?;
+        Naming::of(number(naming::UTF8_ONLY)?, form, number(naming::CASE)?).ok_or_else(|| row.bad(form))
     }
 
     fn collection(&self) -> Result<CollectionOptions, DatasetError> {
@@ -133,7 +130,7 @@ impl Dataset {
             let property = Property::find(name)?;
             wanted.push((property, property.parse(value)?));
         }
-        naming::complete(&mut wanted)?;
+        props::complete_names(&mut wanted)?;
         for (property, number) in &wanted {
             admit(objects.mos(), property, *number)?;
         }
@@ -147,12 +144,12 @@ impl Dataset {
         let meta = ZapPolicy::of(&mos);
         {
             let tx = mos.begin(COST)?;
-            let directory = new_zap((&mos, &meta), &tx, ObjectKind::Zap)?;
+            let directory = ObjectZap::create(&mos, &meta, &tx, ObjectKind::Zap)?;
             if directory.object().id() != POOL_DIRECTORY {
                 return Err(DatasetError::first_object("the pool directory", directory.object().id()));
             }
             let id = objects.create_objset(&tx)?;
-            let mut props = new_zap((&mos, &meta), &tx, ObjectKind::Zap)?;
+            let mut props = ObjectZap::create(&mos, &meta, &tx, ObjectKind::Zap)?;
             for (property, number) in wanted {
                 props.update_u64(&tx, property.name.as_bytes(), number)?;
             }
@@ -160,7 +157,7 @@ impl Dataset {
             directory.add_u64(&tx, ROOT_DATASET, id.0)?;
             directory.add_u64(&tx, ROOT_PROPS, props.object().id().0)?;
             let set = open_set(objects, id)?;
-            let mut master = new_zap((&set, &ZapPolicy::of(&set)), &tx, ObjectKind::Master)?;
+            let mut master = ObjectZap::create(&set, &ZapPolicy::of(&set), &tx, ObjectKind::Master)?;
             for (property, number) in fixed {
                 master.update_u64(&tx, property.name.as_bytes(), number)?;
             }
@@ -269,7 +266,7 @@ impl Dataset {
 
     /// Makes an object that will be a ZAP; it has no block before its first entry.
     pub fn new_zap(&self, tx: &Tx, kind: ObjectKind) -> Result<ObjectZap, DatasetError> {
-        new_zap((&self.set, &self.zap_policy), tx, kind)
+        Ok(ObjectZap::create(&self.set, &self.zap_policy, tx, kind)?)
     }
 
     pub fn access_time(&self) -> AccessTime {
@@ -362,14 +359,15 @@ impl Dataset {
         props.temporary.remove(property.name);
         self.obey(&props)
     }
-}
 
-pub(crate) fn new_zap(
-    (set, policy): (&ObjectSet, &Arc<ZapPolicy>),
-    tx: &Tx,
-    kind: ObjectKind,
-) -> Result<ObjectZap, DatasetError> {
-    let spec =
-        ObjectSpec { kind, block_size: BLOCK_BYTES_FIRST, dnode_slots: 1, bonus: Vec::new(), spill: None };
-    Ok(ObjectZap::new(policy, set.create(tx, spec)?))
+    /// Stores what is new in the pool's error log; in the open group, so that it is durable with the next commit. Does nothing where
+    /// nothing is new, or where the pool is only read.
+    pub fn record_errors(&self) -> Result<(), DatasetError> {
+        self.recorder.record(What::All)
+    }
+
+    /// The same, to be called every few seconds: where only counts of errors changed, nothing is stored until one has doubled.
+    pub fn record_new_errors(&self) -> Result<(), DatasetError> {
+        self.recorder.record(What::New)
+    }
 }

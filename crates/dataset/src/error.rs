@@ -1,8 +1,10 @@
 //! One variant for each thing a caller would do differently.
 
-use crate::zap_store::ZapError;
 use std::fmt;
 use terrane_object::{ObjectError, ObjectId};
+
+/// What a ZAP in an object can answer.
+pub type ZapError = terrane_zap::Error<ObjectError>;
 
 /// Why a data set could not be made, opened or changed.
 #[derive(Debug)]

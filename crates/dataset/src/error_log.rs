@@ -5,9 +5,9 @@
 //! that a later version may add kinds. Nothing depends on the log, so where it is damaged another one is begun, and a pool is opened
 //! without one that cannot be read now.
 //!
-//! A server calls [`Dataset::record_new_errors`] every few seconds, and [`Dataset::record_errors`] before it exports the pool.
+//! A server calls [`Dataset::record_new_errors`](crate::Dataset::record_new_errors) every few seconds, and [`Dataset::record_errors`](crate::Dataset::record_errors) before it exports the pool.
 
-use crate::dataset::{Dataset, POOL_DIRECTORY, new_zap};
+use crate::directory::{ERRORS, POOL_DIRECTORY};
 use crate::error::DatasetError;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
@@ -20,7 +20,6 @@ use terrane_object::{Cost, ObjectId, ObjectKind, ObjectSet, Owner, Tx};
 use terrane_wire::DeviceIdx;
 use terrane_zap::{Value, ValueRef};
 
-const ERRORS: &[u8] = b"errors";
 /// Entries that are looked at: more than there can be of all kinds together, as long as no version adds one.
 const ENTRIES_MAX: usize = 2 * (FINDINGS_MAX + BLOCKS_MAX + FILES_MAX);
 /// Longer than any text or list of ours.
@@ -156,7 +155,7 @@ struct Known {
 
 /// What of a log is to be stored.
 #[derive(Clone, Copy)]
-enum What {
+pub(crate) enum What {
     All,
     New,
 }
@@ -218,7 +217,7 @@ impl Recorder {
         Ok(())
     }
 
-    fn record(&self, what: What) -> Result<(), DatasetError> {
+    pub fn record(&self, what: What) -> Result<(), DatasetError> {
         let pool = self.mos.pool();
         let mut known = self.known.lock();
         let found = pool.errors();
@@ -254,7 +253,7 @@ impl Recorder {
         let mut directory = self.directory()?;
         let before = directory.lookup_u64(ERRORS)?;
         let tx = self.mos.begin(Cost { frees: true, ..COST_NEW })?;
-        let zap = new_zap((&self.mos, &ZapPolicy::of(&self.mos)), &tx, ObjectKind::Zap)?;
+        let zap = ObjectZap::create(&self.mos, &ZapPolicy::of(&self.mos), &tx, ObjectKind::Zap)?;
         if let Err(error) = directory.update_u64(&tx, ERRORS, zap.object().id().0) {
             self.mos.destroy(&tx, zap.object())?;
             return Err(error.into());
@@ -300,19 +299,6 @@ fn put(stored: &mut Stored, tx: &Tx, (name, said): &(String, Option<Said>)) -> R
         }
     }
     Ok(())
-}
-
-impl Dataset {
-    /// Stores what is new in the pool's error log; in the open group, so that it is durable with the next commit. Does nothing where
-    /// nothing is new, or where the pool is only read.
-    pub fn record_errors(&self) -> Result<(), DatasetError> {
-        self.recorder.record(What::All)
-    }
-
-    /// The same, to be called every few seconds: where only counts of errors changed, nothing is stored until one has doubled.
-    pub fn record_new_errors(&self) -> Result<(), DatasetError> {
-        self.recorder.record(What::New)
-    }
 }
 
 #[cfg(test)]

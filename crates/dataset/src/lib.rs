@@ -12,25 +12,29 @@
 
 mod attributes;
 mod dataset;
+mod directory;
 mod dnode_blocks;
 mod error;
 mod error_log;
 mod naming;
 pub mod props;
 mod snapshots;
+mod zap_handle;
 mod zap_policy;
-pub mod zap_store;
+mod zap_store;
 pub mod zaps;
 
 pub use attributes::{AclType, DnodeSize, XattrHome};
-pub use dataset::{Dataset, MASTER, POOL_DIRECTORY};
+pub use dataset::{Dataset, MASTER};
+pub use directory::POOL_DIRECTORY;
 pub use dnode_blocks::{ClaimedBlocks, DNODE_BLOCK_BYTES, DnodeBlocks};
-pub use error::DatasetError;
+pub use error::{DatasetError, ZapError};
 pub use naming::Naming;
 pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
 pub use snapshots::open_set;
 pub use terrane_object as object;
 pub use terrane_zap as zap;
+pub use zap_handle::{Batch, Work, ZapHandle};
 pub use zap_policy::ZapPolicy;
-pub use zap_store::{BLOCK_BYTES_FIRST, ChangeCost, ObjectStore, ObjectZap, ZapError};
-pub use zaps::{Batch, Work, ZapHandle, ZapSpec, Zaps};
+pub use zap_store::{BLOCK_BYTES_FIRST, ChangeCost, ObjectStore, ObjectZap};
+pub use zaps::{ZapSpec, Zaps};

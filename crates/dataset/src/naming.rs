@@ -4,8 +4,6 @@
 //! the hash by these, so they are chosen when a data set is made and never again. They are entries of the master ZAP, as in OpenZFS,
 //! and only those that are not the default are written: a data set that says nothing of names is as it always was.
 
-use crate::error::DatasetError;
-use crate::props::Property;
 use terrane_zap::{Match, NormFlags};
 
 pub(crate) const UTF8_ONLY: &str = "utf8only";
@@ -34,10 +32,9 @@ impl Naming {
     /// Names are bytes.
     pub const BYTES: Naming = Naming { utf8_only: false, norm: NormFlags::NONE, matching: Match::Exact };
 
-    /// From the numbers of the three properties.
-    pub(crate) fn of(utf8_only: u64, form: u64, case: u64) -> Result<Naming, DatasetError> {
-        let bad_form = |_| Property::find(NORMALIZATION).map_or_else(|error| error, |row| row.bad(form));
-        let form = NormFlags::parse(form).map_err(bad_form)?;
+    /// From the numbers of the three properties. `None`: `normalization` has no such number.
+    pub(crate) fn of(utf8_only: u64, form: u64, case: u64) -> Option<Naming> {
+        let form = NormFlags::parse(form).ok()?;
         let utf8_only = utf8_only != 0 || form.needs_utf8();
         let norm = if case == SENSITIVE { form } else { form.ignoring_case() };
         let matching = match case {
@@ -46,7 +43,7 @@ impl Naming {
             _ if norm.is_none() => Match::Exact,
             _ => Match::Normalized,
         };
-        Ok(Naming { utf8_only, norm, matching })
+        Some(Naming { utf8_only, norm, matching })
     }
 
     /// How directories hash names.
@@ -84,26 +81,6 @@ impl Naming {
     }
 }
 
-/// What creation stores: `normalization` wants UTF-8, and says so itself.
-pub(crate) fn complete(wanted: &mut Vec<(&'static Property, u64)>) -> Result<(), DatasetError> {
-    let number = |name| wanted.iter().find(|(property, _)| property.name == name).map(|(_, number)| *number);
-    if number(NORMALIZATION).unwrap_or(0) == 0 {
-        return Ok(());
-    }
-    match number(UTF8_ONLY) {
-        Some(0) => Err(DatasetError::BadValue {
-            name: UTF8_ONLY,
-            found: "off".to_string(),
-            expected: format!("on, as {NORMALIZATION} wants it"),
-        }),
-        Some(_) => Ok(()),
-        None => {
-            wanted.push((Property::find(UTF8_ONLY)?, 1));
-            Ok(())
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,7 +99,7 @@ mod tests {
         let all = Naming::of(1, 0x20, MIXED).unwrap();
         assert_eq!((all.norm(), all.matching()), (NormFlags::NFKD.ignoring_case(), Match::SameCase));
         assert!(!all.is_exact());
-        assert!(Naming::of(0, 0x30, SENSITIVE).is_err());
+        assert!(Naming::of(0, 0x30, SENSITIVE).is_none());
         let utf8 = Naming::of(1, 0, SENSITIVE).unwrap();
         assert!(utf8.is_exact() && !utf8.takes(b"\xff") && utf8.takes("\u{ff}".as_bytes()));
     }

@@ -274,6 +274,26 @@ impl Property {
     }
 }
 
+/// What creation stores: `normalization` wants UTF-8, and says so itself.
+pub(crate) fn complete_names(wanted: &mut Vec<(&'static Property, u64)>) -> Result<(), DatasetError> {
+    let number = |name| wanted.iter().find(|(property, _)| property.name == name).map(|(_, number)| *number);
+    if number(NORMALIZATION).unwrap_or(0) == 0 {
+        return Ok(());
+    }
+    match number(UTF8_ONLY) {
+        Some(0) => Err(DatasetError::BadValue {
+            name: UTF8_ONLY,
+            found: "off".to_string(),
+            expected: format!("on, as {NORMALIZATION} wants it"),
+        }),
+        Some(_) => Ok(()),
+        None => {
+            wanted.push((Property::find(UTF8_ONLY)?, 1));
+            Ok(())
+        }
+    }
+}
+
 impl AccessTime {
     pub(crate) fn from_stored(stored: u64) -> Self {
         match stored {

@@ -7,17 +7,15 @@
 //! Invariant: the state of an `ObjectZap` describes the object's blocks, unless a change failed half way; then
 //! it is thrown away and read afresh before the next use.
 
+use crate::error::ZapError;
 use crate::naming::Naming;
 use crate::zap_policy::ZapPolicy;
 use std::sync::{Arc, OnceLock};
-use terrane_object::{Object, ObjectError, Tx};
+use terrane_object::{Object, ObjectError, ObjectKind, ObjectSet, ObjectSpec, Tx};
 use terrane_zap::{
     Cursor, Entry, First, Flags, KeyRef, Kind, Prepared, Shrink, Store, Value, ValueRef, Visited, Zap,
     ZapOptions,
 };
-
-/// What a ZAP in an object can answer.
-pub type ZapError = terrane_zap::Error<ObjectError>;
 
 /// An object as `terrane_zap` sees it: readable, and changeable when there is a transaction.
 pub struct ObjectStore<'a> {
@@ -106,6 +104,18 @@ impl ObjectZap {
     pub fn with_names(policy: &Arc<ZapPolicy>, object: Arc<Object>, naming: Naming) -> Self {
         let salt = policy.new_salt();
         ObjectZap { object, policy: Arc::clone(policy), zap: OnceLock::new(), salt, naming }
+    }
+
+    /// Makes an object that will be a ZAP; it has no block before its first entry.
+    pub(crate) fn create(
+        set: &ObjectSet,
+        policy: &Arc<ZapPolicy>,
+        tx: &Tx,
+        kind: ObjectKind,
+    ) -> Result<ObjectZap, ObjectError> {
+        let (block_size, bonus) = (BLOCK_BYTES_FIRST, Vec::new());
+        let spec = ObjectSpec { kind, block_size, dnode_slots: 1, bonus, spill: None };
+        Ok(ObjectZap::new(policy, set.create(tx, spec)?))
     }
 
     pub fn object(&self) -> &Arc<Object> {

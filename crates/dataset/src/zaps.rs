@@ -22,23 +22,15 @@
 //! Invariant: there is one `ObjectZap` for an object, so its lock is the object's lock.
 
 use crate::dataset::Dataset;
-use crate::dnode_blocks::{DNODE_BLOCK_BYTES, DnodeBlocks};
-use crate::error::DatasetError;
-use crate::zap_policy::ZapPolicy;
-use crate::zap_store::{ChangeCost, ObjectZap, ZapError};
-use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
-use terrane_object::{Cost, Object, ObjectError, ObjectId, ObjectKind, Tx};
-use terrane_wire::NumberMap;
-use terrane_zap::{Cursor, Entry, Flags, KeyRef, Kind, Value, ValueRef};
+use crate::error::{DatasetError, ZapError};
+use crate::zap_handle::{Batch, DNODE_BLOCKS_BYTES, Open, Work, ZapHandle};
+use crate::zap_store::ObjectZap;
+use std::sync::Arc;
+use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind};
+use terrane_zap::Flags;
 
 /// The entry of the master ZAP that says that programs keep objects here.
 pub const OBJECTS: &[u8] = b"OBJECTS";
-/// Entries that [`ZapHandle::iter`] reads at a time.
-const ITER_BATCH: usize = 256;
-/// ZAPs that wait to give back what they do not need; what is more is noted again when it loses another entry.
-const DUE_MAX: usize = 4096;
 /// ZAPs settled by one call.
 const SETTLE_STEP: usize = 64;
 
@@ -57,187 +49,6 @@ impl ZapSpec {
     pub const NAMES: ZapSpec = ZapSpec { flags: Flags::NONE, fat_block_shift: 14 };
     /// For keys of one to 32 words.
     pub const WORDS: ZapSpec = ZapSpec { flags: Flags::UINT64_KEY.and(Flags::HASH64), ..ZapSpec::NAMES };
-}
-
-/// What a batch is going to do, so that room for it can be reserved. What it does beyond that finds room, or the pool fills
-/// up without saying so in time: count what is large, and do not mind a name more.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Work {
-    created: u32,
-    changed: u32,
-    bytes: u64,
-    frees: bool,
-}
-
-impl Work {
-    pub fn new() -> Self {
-        Work::default()
-    }
-
-    /// New ZAPs, each with so many entries of `entry_bytes`: those of name and value.
-    pub fn create(mut self, zaps: u32, entries: u64, entry_bytes: u64) -> Self {
-        // Half of a slot is used at the worst, and a fat ZAP has a header, a leaf, and blocks that are half full.
-        let slots = entries.saturating_mul(entry_bytes.saturating_add(16)).saturating_mul(2);
-        let fat = if slots > SLOTS_BYTES_LIKELY { slots.saturating_mul(2) } else { 0 };
-        self.created = self.created.saturating_add(zaps);
-        self.bytes = self
-            .bytes
-            .saturating_add(u64::from(zaps).saturating_mul(slots.saturating_add(fat).saturating_add(512)));
-        self
-    }
-
-    /// So many entries are added or get another value.
-    pub fn put(self, zap: &ZapHandle, entries: u64, name_bytes: usize, value: ValueRef<'_>) -> Self {
-        let cost = zap.0.state.read().zap.put_cost(name_bytes, value);
-        self.change(cost, entries)
-    }
-
-    /// So many entries are removed. It may use the reserve of a full pool.
-    pub fn remove(self, zap: &ZapHandle, entries: u64) -> Self {
-        let cost = zap.0.state.read().zap.remove_cost();
-        Work { frees: true, ..self.change(cost, entries) }
-    }
-
-    /// A ZAP goes. It may use the reserve of a full pool.
-    pub fn destroy(self) -> Self {
-        Work { frees: true, changed: self.changed.saturating_add(1), ..self }
-    }
-
-    fn change(mut self, cost: ChangeCost, times: u64) -> Self {
-        self.changed = self.changed.saturating_add(1);
-        self.bytes = self.bytes.saturating_add(cost.of_many(times));
-        self
-    }
-
-    fn cost(&self) -> Cost {
-        // New objects lie side by side, others anywhere.
-        let dnode_blocks = u64::from(self.created / DNODES_PER_BLOCK) + 2 + u64::from(self.changed) * 2;
-        Cost {
-            meta_bytes: self.bytes.saturating_add(dnode_blocks * DNODE_BLOCK_BYTES),
-            objects: self.created.saturating_add(self.changed),
-            frees: self.frees && self.created == 0,
-            ..Cost::NOTHING
-        }
-    }
-}
-
-/// More is likely to be a fat ZAP.
-const SLOTS_BYTES_LIKELY: u64 = 128 << 10;
-const DNODES_PER_BLOCK: u32 = 32;
-/// A block of dnodes, and one above it.
-const DNODE_BLOCKS_BYTES: u64 = 2 * DNODE_BLOCK_BYTES;
-
-/// Changes that become durable together. Drop it when they are done: groups wait for it. A thread has one at a time. There is no way
-/// back: an operation that fails changes nothing itself, and what was done before it in the same batch stays.
-#[must_use]
-pub struct Batch {
-    tx: Tx,
-    /// Bytes that were reserved and not needed yet.
-    left: Mutex<u64>,
-}
-
-impl Batch {
-    /// The group it belongs to.
-    pub fn group(&self) -> u64 {
-        self.tx.txg().0
-    }
-
-    pub fn tx(&self) -> &Tx {
-        &self.tx
-    }
-
-    /// What another pool's batch changed, no group of this one would wait for, and perhaps none would store.
-    fn judge(&self, policy: &ZapPolicy) -> Result<(), ZapError> {
-        let what = "the batch should be one of the same pool";
-        if policy.is_of_pool(&self.tx) { Ok(()) } else { Err(ZapError::Options { what }) }
-    }
-
-    /// Takes from what was reserved; what is missing is reserved now.
-    fn cover(&self, bytes: u64) {
-        let mut left = self.left.lock();
-        let missing = bytes.saturating_sub(*left);
-        *left = left.saturating_sub(bytes);
-        if missing > 0 {
-            self.tx.reserve_more(u32::try_from(missing.div_ceil(DNODE_BLOCK_BYTES)).unwrap_or(u32::MAX));
-        }
-    }
-}
-
-struct State {
-    zap: ObjectZap,
-    /// The newest group in which it was changed, and bytes that this group has reserved for it.
-    claimed: (u64, u64),
-}
-
-impl State {
-    fn cover(&mut self, batch: &Batch, cost: ChangeCost) {
-        if self.claimed.0 != batch.group() {
-            self.claimed = (batch.group(), 0);
-        }
-        let missing = cost.missing(self.claimed.1);
-        self.claimed.1 += missing;
-        batch.cover(missing);
-    }
-}
-
-struct Shared {
-    id: ObjectId,
-    /// Only it knows whether it was destroyed: somebody may have opened it before, and made a handle of it afterwards.
-    object: Arc<Object>,
-    state: RwLock<State>,
-    open: Arc<Open>,
-}
-
-impl Shared {
-    fn is_destroyed(&self) -> bool {
-        self.object.is_destroyed()
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let mut zaps = self.open.zaps.lock();
-        if zaps.get(&self.id.0).is_some_and(|zap| zap.strong_count() == 0) {
-            zaps.remove(&self.id.0);
-        }
-    }
-}
-
-/// ZAPs that have a handle.
-#[derive(Default)]
-pub(crate) struct Open {
-    zaps: Mutex<NumberMap<u64, Weak<Shared>>>,
-    /// Those that lost entries and may take more space than they need, and in which group; kept in memory for that.
-    due: Mutex<BTreeMap<u64, (u64, Arc<Shared>)>>,
-    dnode_blocks: DnodeBlocks,
-}
-
-impl Open {
-    fn get(&self, id: ObjectId) -> Option<Arc<Shared>> {
-        self.zaps.lock().get(&id.0).and_then(Weak::upgrade)
-    }
-
-    /// The caller holds its lock.
-    fn note_due(&self, zap: &Arc<Shared>, group: u64) {
-        let mut due = self.due.lock();
-        if due.len() < DUE_MAX || due.contains_key(&zap.id.0) {
-            due.insert(zap.id.0, (group, Arc::clone(zap)));
-        }
-    }
-
-    fn forget_due(&self, zap: &Shared) {
-        // What is dropped takes locks of its own.
-        let forgotten = self.due.lock().remove(&zap.id.0);
-        drop(forgotten);
-    }
-}
-
-impl Drop for Zaps {
-    fn drop(&mut self) {
-        // They hold each other.
-        let due = std::mem::take(&mut *self.open.due.lock());
-        drop(due);
-    }
 }
 
 /// The ZAPs of programs in one data set. Shared by threads.
@@ -287,7 +98,7 @@ impl Zaps {
     pub fn begin(&self, work: Work) -> Result<Batch, ZapError> {
         let cost = work.cost();
         let tx = self.dataset.objects().begin(cost)?;
-        Ok(Batch { tx, left: Mutex::new(cost.meta_bytes) })
+        Ok(Batch::new(tx, cost.meta_bytes))
     }
 
     /// Everything that was done before is durable when it returns.
@@ -298,14 +109,14 @@ impl Zaps {
     /// A new, empty ZAP. Its number must be kept in another one, or nobody finds it again.
     pub fn create(&self, batch: &Batch, spec: ZapSpec) -> Result<ZapHandle, ZapError> {
         batch.judge(self.dataset.zap_policy())?;
-        let mut zap = self.dataset.new_zap(&batch.tx, ObjectKind::Zap).map_err(into_zap_error)?;
+        let mut zap = self.dataset.new_zap(batch.tx(), ObjectKind::Zap).map_err(into_zap_error)?;
         let id = zap.object().id();
         if self.open.dnode_blocks.claim(batch.group(), id) {
             batch.cover(DNODE_BLOCKS_BYTES);
         }
         if spec.flags != Flags::NONE {
             batch.cover(3 << spec.fat_block_shift.min(20));
-            zap.write_empty(&batch.tx, spec.flags, spec.fat_block_shift)?;
+            zap.write_empty(batch.tx(), spec.flags, spec.fat_block_shift)?;
         }
         Ok(ZapHandle::new(&self.open, zap))
     }
@@ -335,7 +146,7 @@ impl Zaps {
         let state = zap.0.state.write();
         let object = zap.alive(&state)?.object();
         zap.claim_dnode(batch);
-        self.dataset.objects().destroy(&batch.tx, object)?;
+        self.dataset.objects().destroy(batch.tx(), object)?;
         self.open.forget_due(&zap.0);
         Ok(())
     }
@@ -363,185 +174,20 @@ impl Zaps {
     fn settle_one(&self, zap: &ZapHandle) -> Result<(), ZapError> {
         let Some(plan) = zap.read(ObjectZap::plan_shrink)? else { return Ok(()) };
         let bytes = plan.bytes() as u64;
-        let batch = self.begin(Work { bytes, changed: 1, frees: true, ..Work::new() })?;
+        let batch = self.begin(Work::settle(bytes))?;
         let mut state = zap.0.state.write();
         zap.alive(&state)?;
         zap.claim_dnode(&batch);
         batch.cover(bytes);
-        state.zap.apply_shrink(&batch.tx, plan).map(drop)
+        state.zap.apply_shrink(batch.tx(), plan).map(drop)
     }
 }
 
-/// A ZAP. Clones are the same one.
-#[derive(Clone)]
-pub struct ZapHandle(Arc<Shared>);
-
-impl ZapHandle {
-    fn new(open: &Arc<Open>, zap: ObjectZap) -> Self {
-        let (id, object) = (zap.object().id(), Arc::clone(zap.object()));
-        let state = RwLock::new(State { zap, claimed: (0, 0) });
-        let new = Arc::new(Shared { id, object, state, open: Arc::clone(open) });
-        // Whichever goes is dropped after the lock: it takes the lock.
-        let known;
-        {
-            let mut zaps = open.zaps.lock();
-            known = zaps.get(&id.0).and_then(Weak::upgrade);
-            // A number comes again when what it named was destroyed; who still has the old handle keeps it.
-            if known.as_ref().is_none_or(|known| known.is_destroyed()) {
-                zaps.insert(id.0, Arc::downgrade(&new));
-                return ZapHandle(new);
-            }
-        }
-        // Somebody else was faster: there is one for all.
-        ZapHandle(known.unwrap_or(new))
-    }
-
-    fn alive<'s>(&self, state: &'s State) -> Result<&'s ObjectZap, ZapError> {
-        if self.0.is_destroyed() { Err(ObjectError::NotFound(self.0.id).into()) } else { Ok(&state.zap) }
-    }
-
-    fn read<T>(&self, read: impl FnOnce(&ObjectZap) -> Result<T, ZapError>) -> Result<T, ZapError> {
-        read(self.alive(&self.0.state.read())?)
-    }
-
-    /// Names it for ever, until it is destroyed.
-    pub fn id(&self) -> ObjectId {
-        self.0.id
-    }
-
-    fn claim_dnode(&self, batch: &Batch) {
-        if self.0.open.dnode_blocks.claim(batch.group(), self.0.id) {
-            batch.cover(DNODE_BLOCKS_BYTES);
-        }
-    }
-
-    fn change<T>(
-        &self,
-        batch: &Batch,
-        cost: impl FnOnce(&ObjectZap) -> ChangeCost,
-        change: impl FnOnce(&mut ObjectZap, &Tx) -> Result<T, ZapError>,
-    ) -> Result<T, ZapError> {
-        let mut state = self.0.state.write();
-        batch.judge(self.alive(&state)?.policy())?;
-        let cost = cost(&state.zap);
-        state.cover(batch, cost);
-        self.claim_dnode(batch);
-        change(&mut state.zap, &batch.tx)
-    }
-
-    /// Adds an entry with integers of 1, 2, 4 or 8 bytes. `Exists`: the key is there.
-    pub fn add<'k>(
-        &self,
-        batch: &Batch,
-        key: impl Into<KeyRef<'k>>,
-        value: ValueRef<'_>,
-    ) -> Result<(), ZapError> {
-        let key = key.into();
-        self.change(batch, |zap| zap.put_cost(key_bytes(key), value), |zap, tx| zap.add(tx, key, value))
-    }
-
-    /// Adds an entry, or gives it another value; says whether the key is new.
-    pub fn update<'k>(
-        &self,
-        batch: &Batch,
-        key: impl Into<KeyRef<'k>>,
-        value: ValueRef<'_>,
-    ) -> Result<bool, ZapError> {
-        let key = key.into();
-        self.change(batch, |zap| zap.put_cost(key_bytes(key), value), |zap, tx| zap.update(tx, key, value))
-    }
-
-    /// Whether the key was there.
-    pub fn remove<'k>(&self, batch: &Batch, key: impl Into<KeyRef<'k>>) -> Result<bool, ZapError> {
-        let key = key.into();
-        self.change(batch, ObjectZap::remove_cost, |zap, tx| {
-            let removed = zap.remove(tx, key)?;
-            if removed && zap.is_shrink_due() {
-                self.0.open.note_due(&self.0, tx.txg().0);
-            }
-            Ok(removed)
-        })
-    }
-
-    pub fn lookup<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<Value>, ZapError> {
-        self.read(|zap| zap.lookup(key))
-    }
-
-    /// The entry's first integer.
-    pub fn lookup_u64<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<u64>, ZapError> {
-        self.read(|zap| zap.lookup_u64(key))
-    }
-
-    pub fn contains<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<bool, ZapError> {
-        Ok(self.length(key)?.is_some())
-    }
-
-    /// Bytes of each integer of the value, and how many there are.
-    pub fn length<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<(u8, usize)>, ZapError> {
-        self.read(|zap| zap.length(key))
-    }
-
-    /// Entries.
-    pub fn len(&self) -> Result<u64, ZapError> {
-        self.read(|zap| zap.len())
-    }
-
-    pub fn is_empty(&self) -> Result<bool, ZapError> {
-        self.read(|zap| zap.is_empty())
-    }
-
-    /// Micro, tiny or fat, for those who want to see it.
-    pub fn kind(&self) -> Result<Kind, ZapError> {
-        self.read(|zap| zap.kind())
-    }
-
-    /// Up to `max` entries from `from` on, in the order of their hashes. Fewer only at the end. A walk over several calls shows every
-    /// entry that was there throughout, once, whatever happens to others meanwhile.
-    pub fn list(&self, from: Cursor, max: usize) -> Result<Vec<Entry>, ZapError> {
-        self.read(|zap| zap.list(from, max))
-    }
-
-    /// All entries. No lock is held between two of them.
-    pub fn iter(&self) -> impl Iterator<Item = Result<Entry, ZapError>> + '_ {
-        let mut from = Some(Cursor::START);
-        let mut batch = Vec::new().into_iter();
-        std::iter::from_fn(move || {
-            loop {
-                if let Some(entry) = batch.next() {
-                    return Some(Ok(entry));
-                }
-                match self.list(from.take()?, ITER_BATCH) {
-                    Ok(entries) => {
-                        let is_last = entries.len() < ITER_BATCH;
-                        from = entries.last().filter(|_| !is_last).map(Entry::cursor_after);
-                        batch = entries.into_iter();
-                    }
-                    Err(error) => return Some(Err(error)),
-                }
-            }
-        })
-    }
-
-    /// Reads its blocks into the cache, in their order, so that lookups and lists need not wait for the device. For a thread that has
-    /// nothing else to do.
-    pub fn prefetch(&self) -> Result<(), ZapError> {
-        let object = self.read(|zap| Ok(Arc::clone(zap.object())))?;
-        for block in 0..object.block_count() {
-            object.read_block(block)?;
-        }
-        Ok(())
-    }
-
-    /// Stored bytes of its blocks, all copies, as of the last commit, and bytes that are dirty now.
-    pub fn used_bytes(&self) -> Result<u64, ZapError> {
-        self.read(|zap| Ok(zap.object().used_bytes()))
-    }
-}
-
-fn key_bytes(key: KeyRef<'_>) -> usize {
-    match key {
-        KeyRef::Name(name) => name.len(),
-        KeyRef::U64s(words) => words.len().saturating_mul(8),
+impl Drop for Zaps {
+    fn drop(&mut self) {
+        // They hold each other.
+        let due = std::mem::take(&mut *self.open.due.lock());
+        drop(due);
     }
 }
 
@@ -564,7 +210,7 @@ mod support;
 mod tests {
     use super::support::Machine;
     use super::*;
-    use terrane_zap::Error;
+    use terrane_zap::{Error, Value, ValueRef};
 
     /// A thread may look a ZAP up, be held up, and go on when the number names another one.
     #[test]

@@ -1,0 +1,10 @@
+//! The pool directory: what a pool needs to find its root data set again.
+
+use terrane_object::ObjectId;
+
+/// The pool directory in the meta object set.
+pub const POOL_DIRECTORY: ObjectId = ObjectId(1);
+
+pub(crate) const ROOT_DATASET: &[u8] = b"root_dataset";
+pub(crate) const ROOT_PROPS: &[u8] = b"root_props";
+pub(crate) const ERRORS: &[u8] = b"errors";
