@@ -21,8 +21,8 @@ use terrane_format::Spent;
 use terrane_format::record::Class;
 use terrane_fuse::MountStats;
 use terrane_pool::second::SecondStats;
-use terrane_pool::stats::{Io, WaitFor};
 use terrane_pool::{GcMode, LevelShare, Stats};
+use terrane_pool::{Io, WaitFor};
 use terrane_posix::Fs;
 use terrane_wire::meter::{BUCKETS, Times};
 

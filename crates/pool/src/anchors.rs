@@ -13,8 +13,6 @@
 //! or an import would go on with what that one tells, which may be many groups older. To mend such an anchor is to reset it: if the power
 //! goes just then, an older group is all there is, unless another device knows better.
 
-use crate::devices::takes_writes;
-use crate::error::PoolError;
 use crate::pool::{Pool, SyncState};
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -24,6 +22,8 @@ use terrane_format::label::{
     ANCHOR_BYTES_MAX, ANCHORS, DeviceRow, LABEL_BYTES, Label, WRITE_UNIT_MAX, labels_end, second_label,
 };
 use terrane_format::uberblock::{UBERBLOCK_COPIES, Uberblock};
+use terrane_store::PoolError;
+use terrane_store::devices::takes_writes;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// An uberblock begins on a multiple of this, in bytes.

@@ -5,14 +5,13 @@
 //! the second copy moves. What was noted is forgotten with the pool's import; then collection parts the copies when their zone's turn
 //! comes, for it never puts one where the other is.
 
-use crate::append::Stored;
 use crate::group::Group;
 use crate::pool::{Pool, SyncState};
 use crate::read::Heal;
 use terrane_format::addr::Addr;
-use terrane_format::directory::Owner;
 use terrane_space::policy::Age;
-use terrane_wire::{Txg, ZoneSeq};
+use terrane_store::append::Shared;
+use terrane_wire::ZoneSeq;
 
 /// Blocks that are noted at the most; more are left to collection.
 const NOTED_MAX: usize = 4096;
@@ -21,30 +20,6 @@ const PARTED_BYTES_MIN: u64 = 128 << 10;
 const PARTED_BYTES_MAX: u64 = 1 << 20;
 /// Copies that one group moves: collection rests in a group in which blocks were healed or parted.
 const PARTED_MAX: usize = 256;
-
-/// A copy that lies in the zone of another.
-pub(crate) struct Shared {
-    addr: Addr,
-    siblings: Vec<Addr>,
-    psize: u32,
-    crc: u32,
-    birth: Txg,
-    owner: Owner,
-}
-
-impl Shared {
-    /// A block that was appended where another of its copies lies. `None`: blocks of the pool's own are rewritten in turn.
-    pub fn of(addr: Addr, block: &Stored<'_>) -> Option<Shared> {
-        matches!(block.owner, Owner::Block { .. }).then(|| Shared {
-            addr,
-            siblings: block.siblings.clone(),
-            psize: block.bytes.len() as u32,
-            crc: block.crc,
-            birth: block.birth,
-            owner: block.owner,
-        })
-    }
-}
 
 impl Group<'_> {
     /// The slot for a block that moves, so that its copies stay in different zones. Metadata stays with its like: blocks of pointers and

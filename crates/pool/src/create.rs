@@ -4,15 +4,9 @@
 //! behind a label on each, makes it a pool.
 
 use crate::anchors::{Anchor, overwrite_labels};
-use crate::append::Streams;
-use crate::devices::geometry;
-use crate::devices::{Devices, OPEN_MIN, open_limit, takes_writes};
-use crate::env::Env;
-use crate::error::PoolError;
 use crate::gc::Collector;
 use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
 use crate::pool::{Pool, SyncState};
-use crate::stats::Counters;
 use crate::txg::Groups;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,6 +22,12 @@ use terrane_space::alloc::Allocator;
 use terrane_space::policy::Looks;
 use terrane_space::turns::Turns;
 use terrane_space::zones::Tables;
+use terrane_store::PoolError;
+use terrane_store::append::Streams;
+use terrane_store::counters::Counters;
+use terrane_store::devices::geometry;
+use terrane_store::devices::{Devices, OPEN_MIN, open_limit, takes_writes};
+use terrane_store::env::Env;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// The fewest zones a device can have, anchors included.

@@ -325,9 +325,9 @@ mod tests {
     #[test]
     fn what_is_found_while_the_log_is_cleared_is_in_it_before_or_after() {
         use crate::create::CreateOptions;
-        use crate::env::SeededEnv;
         use crate::import::ImportOptions;
         use terrane_device::{SimConfig, SimDevice};
+        use terrane_store::env::SeededEnv;
         let device = std::sync::Arc::new(SimDevice::new(SimConfig::default()).unwrap());
         let (create, options) = (CreateOptions::named("toy"), ImportOptions::default());
         let env = std::sync::Arc::new(SeededEnv::new(1));

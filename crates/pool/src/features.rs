@@ -3,11 +3,11 @@
 //! Invariant: a feature is in force only once every label from which the pool could be imported names it, durably. Otherwise an older
 //! version could be led by the other anchor into a pool that holds what it cannot read.
 
-use crate::error::PoolError;
 use crate::pool::Pool;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_format::Feature;
+use terrane_store::PoolError;
 
 /// The features that may be used now.
 #[derive(Debug, Default)]

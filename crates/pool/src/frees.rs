@@ -6,14 +6,14 @@
 //! A birth zone that is there knows all its dead. Of one that is gone only those are known that died since their run last moved; a
 //! second free of others is told by the run's [`Tally`]: a run ends only with exactly the blocks that lived in it.
 
-use crate::error::PoolError;
 use crate::group::Group;
-use crate::prepare::boot_encode;
 use std::collections::{BTreeMap, BTreeSet};
 use terrane_format::addr::{Addr, GRANULE, granule_bytes};
 use terrane_format::directory::POOL_DEAD_LOG;
 use terrane_format::record::{Free, Record, Run, Tally, put_frees};
 use terrane_space::zones::{Findings, Tables};
+use terrane_store::PoolError;
+use terrane_store::prepare::boot_encode;
 use terrane_wire::{Corrupt, Writer, ZoneSeq};
 
 /// Frees that a record holds itself; more go to dead-log blocks.

@@ -20,12 +20,9 @@ mod tests;
 mod thin;
 mod unread;
 
-use crate::append::Stored;
-use crate::error::PoolError;
 use crate::group::Group;
 use crate::read::Held;
 use crate::room::Yield;
-use crate::workers::Pending;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
@@ -34,6 +31,9 @@ use terrane_format::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_S
 use terrane_format::record::{Move, Run};
 use terrane_space::policy::{Candidates, Clock, Heat, Lives, Placement, VictimPolicy};
 use terrane_space::zones::{Birthplaces, Phase, Tables};
+use terrane_store::PoolError;
+use terrane_store::append::Stored;
+use terrane_store::workers::Pending;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 pub(crate) use by_hand::ByHand;

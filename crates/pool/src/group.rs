@@ -10,14 +10,9 @@
 mod source;
 
 use self::source::Source;
-use crate::append::{Appended, Spot, Stored};
-use crate::error::PoolError;
 use crate::levels::{Method, Turn};
 use crate::nopwrite::{Judged, Tried};
 use crate::pool::{Chained, Pool, SyncState};
-use crate::prepare::{Made, Ready, boot_encode, prepare};
-use crate::suspend::Patience;
-use crate::workers::Pending;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,6 +27,11 @@ use terrane_format::features::Feature;
 use terrane_format::record::{Class, Free, Move, Record, Run, SectionPtr, Tally};
 use terrane_format::totals::Totals;
 use terrane_space::policy::{Age, Heat, Looks, Placement};
+use terrane_store::PoolError;
+use terrane_store::append::{Appended, Spot, Stored};
+use terrane_store::patience::Patience;
+use terrane_store::prepare::{Made, Ready, boot_encode, prepare};
+use terrane_store::workers::Pending;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Group numbers are leased this many at a time.

@@ -8,11 +8,11 @@
 //! the newest label holds, and the next import writes it to the anchors that lack it.
 
 use crate::create::fresh_id;
-use crate::error::PoolError;
 use crate::import::check_name;
 use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_format::features::Feature;
+use terrane_store::PoolError;
 
 impl Pool {
     /// Gives the pool this name; with `is_copy` also an id of its own. Cache devices stay with the original.

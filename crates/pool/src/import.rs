@@ -9,10 +9,6 @@
 
 use crate::ahead::Ahead;
 use crate::anchors::{Anchor, Candidate, Roots, match_devices};
-use crate::append::Streams;
-use crate::devices::Devices;
-use crate::env::Env;
-use crate::error::PoolError;
 use crate::errors::ErrorLog;
 use crate::fates::Fates;
 use crate::features::InForce;
@@ -20,11 +16,8 @@ use crate::gc::Collector;
 use crate::group::ROLLBACK_GROUPS;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
-use crate::stats::Counters;
-use crate::suspend::FailMode;
 use crate::trace::Recorder;
 use crate::txg::Groups;
-use crate::workers::Workers;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
@@ -47,6 +40,13 @@ use terrane_space::alloc::Allocator;
 use terrane_space::policy::Looks;
 use terrane_space::turns::Turns;
 use terrane_space::zones::{Phase, Tables, Unwritten, section_of};
+use terrane_store::PoolError;
+use terrane_store::append::Streams;
+use terrane_store::counters::Counters;
+use terrane_store::devices::Devices;
+use terrane_store::env::Env;
+use terrane_store::patience::FailMode;
+use terrane_store::workers::Workers;
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx, ZoneSeq};
 
 #[derive(Clone, Debug)]
@@ -809,9 +809,9 @@ pub(crate) fn assemble(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prepare::boot_encode;
     use terrane_format::record::Class;
     use terrane_space::zones::Zone;
+    use terrane_store::prepare::boot_encode;
 
     #[test]
     fn sections_of_many_small_blocks_come_back() {

@@ -5,10 +5,10 @@
 //! parsed again and held against the tables before it counts. If anything is wrong the group fails, the pool stops, and the group before
 //! stays the newest.
 
-use crate::error::PoolError;
 use crate::group::Group;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::Record;
+use terrane_store::PoolError;
 
 impl Group<'_> {
     /// Fails the group if its record would not be imported.
@@ -28,7 +28,6 @@ mod tests {
     use super::*;
     use crate::cost::Cost;
     use crate::create::CreateOptions;
-    use crate::env::{Env, SeededEnv};
     use crate::group::{Stream, WriteRequest};
     use crate::import::ImportOptions;
     use crate::pool::{Client, Pool};
@@ -38,6 +37,7 @@ mod tests {
     use terrane_codec::{ChecksumKind, Compression};
     use terrane_device::{SimConfig, SimDevice};
     use terrane_format::block_ptr::BlockPtr;
+    use terrane_store::env::{Env, SeededEnv};
     use terrane_wire::Txg;
 
     /// Keeps one block, which each group writes anew.

@@ -10,7 +10,6 @@
 //! Invariant: a label without the device is written only when no row of the committed tables lies there.
 
 use crate::anchors::overwrite_labels;
-use crate::error::PoolError;
 use crate::group::Group;
 use crate::pool::{Pool, SyncState};
 use std::collections::VecDeque;
@@ -18,6 +17,7 @@ use std::sync::Arc;
 use terrane_device::Device;
 use terrane_format::label::{ANCHORS, DeviceRow, Role, Stay};
 use terrane_space::zones::{Phase, Tables};
+use terrane_store::PoolError;
 use terrane_wire::{DeviceIdx, ZoneIdx, ZoneSeq};
 
 /// Groups that move nothing before a removal is given up by who waits for it.

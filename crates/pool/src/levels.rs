@@ -4,12 +4,12 @@
 //! waits; the worker that compressed the block says how long that took.
 
 use crate::pool::Pool;
-use crate::prepare::{Made, Ready};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_codec::Compression;
 use terrane_codec::auto::{Auto, AutoRange, Load, STEPS, Took, compression_of, step_of};
+use terrane_store::prepare::{Made, Ready};
 use terrane_wire::Txg;
 
 /// How a block is to be compressed.

@@ -5,20 +5,16 @@
 //! whole group durable with one uberblock.
 //!
 //! The bytes of all this are `terrane_format`'s, the books of zones and the choice of places `terrane_space`'s, what stays in memory
-//! `terrane_cache`'s. Rooms, in reading order: `features` (what may be written), `fates` (how files fared), `append` and `read` (the way
-//! down and up), `ahead` (what is read before somebody asks), `txg`, [`group`] and `nopwrite` (the commit), `gc` (room again), [`second`]
-//! (blocks that left memory), `pool` (create, import, export), [`errors`] (what was found wrong), [`stats`] (what all of them have done so
-//! far) and `trace` (what was born and died, for a replay).
+//! `terrane_cache`'s, devices and appends `terrane_store`'s. Rooms, in reading order: `features` (what may be written), `fates` (how files
+//! fared), `read` (the way up), `ahead` (what is read before somebody asks), `txg`, [`group`] and `nopwrite` (the commit), `gc` (room
+//! again), [`second`] (blocks that left memory), `pool` (create, import, export), [`errors`] (what was found wrong), [`stats`] (what all of
+//! them have done so far) and `trace` (what was born and died, for a replay).
 
 mod ahead;
 mod anchors;
 mod apart;
-pub mod append;
 mod cost;
 pub mod create;
-mod devices;
-pub mod env;
-mod error;
 pub mod errors;
 mod fates;
 mod features;
@@ -26,18 +22,17 @@ mod frees;
 mod gc;
 pub mod group;
 pub mod hold;
-mod host;
 mod identity;
 pub mod import;
 pub mod inspect;
 mod judge;
 pub mod leaving;
 pub mod levels;
+mod make;
 pub mod membership;
 mod newest;
 mod nopwrite;
 pub mod pool;
-mod prepare;
 pub mod read;
 mod rebirth;
 mod rebuild;
@@ -48,13 +43,10 @@ pub mod stats;
 pub mod suspend;
 mod trace;
 pub mod txg;
-mod workers;
 
 pub use anchors::overwrite_labels;
 pub use cost::Cost;
 pub use create::CreateOptions;
-pub use env::{Env, SeededEnv, SystemEnv};
-pub use error::PoolError;
 pub use errors::{DamagedBlock, DeviceErrors, ErrorLog, Errors, LossCause, LostFile};
 pub use gc::{GcMode, GcProgress, GcRest, Victim};
 pub use group::{Group, Stream, WriteRequest};
@@ -62,11 +54,14 @@ pub use import::{ImportOptions, Probe, probe};
 pub use levels::{LevelShare, Levels, Method};
 pub use membership::Member;
 pub use pool::{Client, MemoryBounds, Pool, Status};
-pub use prepare::Made;
 pub use rebirth::{RebirthCursor, Relic};
 pub use rebuild::Index;
 pub use stats::{DeviceStats, Stats};
-pub use suspend::{FailMode, Patience, Suspension};
 pub use terrane_device as device;
 pub use terrane_space::policy::{CollectionOptions, Hint, IdleWindow, Placement, SiblingKey, VictimPolicy};
+pub use terrane_store::PoolError;
+pub use terrane_store::counters::{Io, WaitFor};
+pub use terrane_store::env::{Env, SeededEnv, SystemEnv};
+pub use terrane_store::patience::{FailMode, Patience, Suspension};
+pub use terrane_store::prepare::Made;
 pub use txg::Tx;

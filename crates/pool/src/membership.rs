@@ -6,8 +6,6 @@
 
 use crate::anchors::Anchor;
 use crate::create::{empty, fresh_id, judge_device};
-use crate::devices::{geometry, smallest_capacity, takes_writes};
-use crate::error::PoolError;
 use crate::import::homes;
 use crate::pool::{Pool, SyncState};
 use std::sync::Arc;
@@ -15,6 +13,8 @@ use terrane_device::Device;
 use terrane_format::features::Feature;
 use terrane_format::label::{DEVICES_MAX, DeviceRow, Label, Role, Stay};
 use terrane_format::record::Home;
+use terrane_store::PoolError;
+use terrane_store::devices::{geometry, smallest_capacity, takes_writes};
 use terrane_wire::DeviceIdx;
 
 /// A device of a pool, in figures.

@@ -16,7 +16,6 @@
 use crate::group::{Group, Stream, WriteRequest};
 use crate::levels::Method;
 use crate::pool::Pool;
-use crate::prepare::Ready;
 use crate::read::{StoredBytes, owner_text};
 use std::sync::Arc;
 use terrane_codec::compress::algorithm::{ID_LZ4, ID_ZSTD};
@@ -25,6 +24,7 @@ use terrane_format::block_ptr::Key;
 use terrane_format::block_ptr::{BlockPtr, Normal};
 use terrane_format::directory::Owner;
 use terrane_space::policy::looks::File;
+use terrane_store::prepare::Ready;
 
 /// What a worker made of a block.
 pub(crate) enum Tried {

@@ -5,11 +5,6 @@
 
 use crate::ahead::Ahead;
 use crate::anchors::Anchor;
-use crate::apart::Shared;
-use crate::append::Streams;
-use crate::devices::Devices;
-use crate::env::Env;
-use crate::error::PoolError;
 use crate::errors::{ErrorLog, Errors};
 use crate::fates::Fates;
 use crate::features::InForce;
@@ -19,11 +14,8 @@ use crate::hold::Held;
 use crate::membership::DeviceSummary;
 use crate::read::Heal;
 use crate::second::{INDEX_DIVISOR, SecondLevel};
-use crate::stats::Counters;
-use crate::suspend::Suspension;
 use crate::trace::Recorder;
 use crate::txg::{Groups, Tx};
-use crate::workers::Workers;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -42,6 +34,14 @@ use terrane_space::alloc::Allocator;
 use terrane_space::policy::{CollectionOptions, Looks};
 use terrane_space::turns::Turns;
 use terrane_space::zones::{Phase, Tables};
+use terrane_store::PoolError;
+use terrane_store::append::Shared;
+use terrane_store::append::Streams;
+use terrane_store::counters::Counters;
+use terrane_store::devices::Devices;
+use terrane_store::env::Env;
+use terrane_store::patience::Suspension;
+use terrane_store::workers::Workers;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 /// The floor above: whoever has dirty blocks when a group syncs.

@@ -6,10 +6,8 @@
 //!
 //! Invariant: a zone is not reset while a reader is between look-up and completion (`Pin`).
 
-use crate::error::PoolError;
 use crate::pool::Pool;
 use crate::second::SecondLevel;
-use crate::suspend::Tries;
 use std::cell::Cell;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -24,6 +22,8 @@ use terrane_format::block_ptr::{BlockPtr, Normal};
 use terrane_format::directory::{Owner, Part, PartTrailer, SPILL, parse_part, parse_trailer};
 use terrane_format::record::{Class, Home, PartCopy};
 use terrane_space::zones::Unwritten;
+use terrane_store::PoolError;
+use terrane_store::patience::Tries;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Keeps a zone from being reset.

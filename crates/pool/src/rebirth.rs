@@ -8,9 +8,7 @@
 //!
 //! The oldest first: they have shown that they do not go by themselves. Of metadata it is enough that one copy moved, and both are written.
 
-use crate::error::PoolError;
 use crate::pool::Pool;
-use crate::prepare::Made;
 use crate::txg::Tx;
 use std::sync::Arc;
 use terrane_format::addr::Addr;
@@ -18,6 +16,8 @@ use terrane_format::block_ptr::Normal;
 use terrane_format::directory::Owner;
 use terrane_format::record::Run;
 use terrane_space::zones::IndexSize;
+use terrane_store::PoolError;
+use terrane_store::prepare::Made;
 use terrane_wire::{Txg, ZoneSeq};
 
 /// A block that moved, and whose birthplace is gone.

@@ -5,12 +5,12 @@
 //!
 //! Invariant: a zone is empty for us only if it takes writes, as far as its device has told.
 
-use crate::error::PoolError;
 use crate::gc::LAST_ROOM_PART;
 use crate::pool::{Pool, SyncState};
 use terrane_device::Device;
 use terrane_format::record::Home;
 use terrane_space::zones::{Phase, Zone};
+use terrane_store::PoolError;
 use terrane_wire::ZoneSeq;
 
 impl Pool {

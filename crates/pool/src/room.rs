@@ -12,7 +12,6 @@
 //! Invariant: who frees may dip into what is kept for collection, but nobody into what commits need; and collection begins no victim
 //! that would need the room of those who have joined.
 
-use crate::append::METADATA_PART;
 use crate::pool::{Pool, SyncState};
 use crate::txg::Room;
 use std::sync::atomic::Ordering;
@@ -20,6 +19,7 @@ use terrane_format::addr::granule_bytes;
 use terrane_space::policy::Stock;
 use terrane_space::turns::SECTIONS_IN_HURRY;
 use terrane_space::zones::{Phase, Tables, Zone};
+use terrane_store::append::METADATA_PART;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 /// Bytes that the groups of one victim's time take for themselves, in zones that are large enough for it to matter little.

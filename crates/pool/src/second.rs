@@ -12,7 +12,6 @@
 
 mod membership;
 
-use crate::devices::smallest_capacity;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,6 +23,7 @@ use terrane_format::block_ptr::Key;
 use terrane_format::cache_device::{
     BATCH_HEAD_MAX, Batch, BatchHead, CacheGeometry, Spot, encode_head, parse_batch,
 };
+use terrane_store::devices::smallest_capacity;
 use terrane_wire::meter::Counter;
 use terrane_wire::{NumberMap, ZoneIdx};
 

@@ -5,208 +5,17 @@
 //!
 //! Invariant: no counter decides anything; a pool behaves the same if all of them lie.
 
-use crate::env::Env;
 use crate::pool::Pool;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_cache::Kind;
 use terrane_cache::blocks::CacheStats;
 use terrane_device::{Counted, Device, IoCounts};
-use terrane_format::directory::{Entry, PartTrailer};
 use terrane_format::record::Class;
-use terrane_format::totals::{Spent, Totals, split};
+use terrane_format::totals::Totals;
 use terrane_space::zones::Phase;
-use terrane_wire::meter::{Counter, Histogram, Times};
-use terrane_wire::{DeviceIdx, ZoneSeq};
-
-/// Why a change waited before it joined a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WaitFor {
-    /// The group was changing: who held it had to leave.
-    Change = 0,
-    /// Slowed down, because dirty data nears its bound.
-    Throttle = 1,
-    /// Dirty data was at its bound: for the group to sync.
-    Sync = 2,
-    /// For room in the pool.
-    Space = 3,
-}
-
-impl WaitFor {
-    pub const ALL: [WaitFor; 4] = [WaitFor::Change, WaitFor::Throttle, WaitFor::Sync, WaitFor::Space];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            WaitFor::Change => "group-change",
-            WaitFor::Throttle => "throttle",
-            WaitFor::Sync => "sync",
-            WaitFor::Space => "space",
-        }
-    }
-}
-
-/// Input or output of zones of one class.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Io {
-    /// Requests to the device.
-    pub operations: u64,
-    /// Blocks in them.
-    pub blocks: u64,
-    /// Bytes on the device, directories and padding included.
-    pub bytes: u64,
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct IoCounters {
-    pub operations: Counter,
-    pub blocks: Counter,
-    pub bytes: Counter,
-}
-
-impl IoCounters {
-    fn snapshot(&self) -> Io {
-        Io { operations: self.operations.get(), blocks: self.blocks.get(), bytes: self.bytes.get() }
-    }
-}
-
-/// A number that one thread at a time adds to.
-#[derive(Debug, Default)]
-pub(crate) struct Sum(AtomicU64);
-
-impl Sum {
-    pub fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
-    }
-
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// What is incremented where it happens.
-pub(crate) struct Counters {
-    env: Arc<dyn Env>,
-    began_ns: u64,
-    reads: [IoCounters; Class::ALL.len()],
-    writes: [IoCounters; Class::ALL.len()],
-    pub device_read: Histogram,
-    pub device_write: Histogram,
-    pub flush: Histogram,
-    /// Bytes that users gave.
-    pub user_bytes: Counter,
-    pub logical_bytes: Sum,
-    pub stored_bytes: Sum,
-    pub nopwrite_blocks: Sum,
-    pub nopwrite_bytes: Sum,
-    spent: [Sum; Spent::ALL.len()],
-    pub group: Histogram,
-    pub quiesce: Histogram,
-    pub group_bytes: Sum,
-    pub begin: Histogram,
-    waits: [Histogram; WaitFor::ALL.len()],
-    pub no_space: Sum,
-    pub collected_zones: Sum,
-    pub collected_bytes: Sum,
-    pub reset_zones: Sum,
-    pub checksum_errors: Sum,
-    pub read_errors: Sum,
-    pub write_errors: Sum,
-    pub lost_blocks: Sum,
-    pub healed_blocks: Sum,
-    pub scrubbed_blocks: Counter,
-    pub reborn_bytes: Counter,
-    pub late_resets: Counter,
-}
-
-impl Counters {
-    pub fn new(env: Arc<dyn Env>) -> Counters {
-        let began_ns = env.monotonic_ns();
-        Counters {
-            env,
-            began_ns,
-            reads: Default::default(),
-            writes: Default::default(),
-            device_read: Histogram::default(),
-            device_write: Histogram::default(),
-            flush: Histogram::default(),
-            user_bytes: Counter::default(),
-            logical_bytes: Sum::default(),
-            stored_bytes: Sum::default(),
-            nopwrite_blocks: Sum::default(),
-            nopwrite_bytes: Sum::default(),
-            spent: Default::default(),
-            group: Histogram::default(),
-            quiesce: Histogram::default(),
-            group_bytes: Sum::default(),
-            begin: Histogram::default(),
-            waits: Default::default(),
-            no_space: Sum::default(),
-            collected_zones: Sum::default(),
-            collected_bytes: Sum::default(),
-            reset_zones: Sum::default(),
-            checksum_errors: Sum::default(),
-            read_errors: Sum::default(),
-            write_errors: Sum::default(),
-            lost_blocks: Sum::default(),
-            healed_blocks: Sum::default(),
-            scrubbed_blocks: Counter::default(),
-            reborn_bytes: Counter::default(),
-            late_resets: Counter::default(),
-        }
-    }
-
-    pub fn reads(&self, class: Class) -> &IoCounters {
-        &self.reads[class.index()]
-    }
-
-    pub fn writes(&self, class: Class) -> &IoCounters {
-        &self.writes[class.index()]
-    }
-
-    /// A batch that ends with `part` goes to the zone `seq`.
-    pub fn spend(&self, seq: ZoneSeq, batch_bytes: u64, entries: &[Entry], part: &[u8]) {
-        let trailer =
-            part.len().checked_sub(PartTrailer::SIZE).and_then(|at| PartTrailer::decode(&part[at..]));
-        let trailer = trailer.expect("every part ends with its trailer");
-        let entry_bytes = trailer.entry_bytes + PartTrailer::SIZE as u64;
-        for (sum, bytes) in self.spent.iter().zip(split(seq, batch_bytes, entries, entry_bytes)) {
-            sum.add(bytes);
-        }
-    }
-
-    /// A label or uberblocks were written.
-    pub fn spend_on_anchors(&self, bytes: usize) {
-        self.spent[Spent::Anchor as usize].add(bytes as u64);
-    }
-
-    /// What happened since the import.
-    fn totals(&self) -> Totals {
-        Totals {
-            user_bytes: self.user_bytes.get(),
-            logical_bytes: self.logical_bytes.get(),
-            stored_bytes: self.stored_bytes.get(),
-            reset_zones: self.reset_zones.get(),
-            collected_zones: self.collected_zones.get(),
-            spent: std::array::from_fn(|at| self.spent[at].get()),
-        }
-    }
-
-    pub fn waited(&self, reason: WaitFor, ns: u64) {
-        self.waits[reason as usize].record_ns(ns);
-    }
-
-    pub fn now_ns(&self) -> u64 {
-        self.env.monotonic_ns()
-    }
-
-    /// Runs `work` and notes how long it took.
-    pub fn timed<R>(&self, times: &Histogram, work: impl FnOnce() -> R) -> R {
-        let began = self.now_ns();
-        let outcome = work();
-        times.record_ns(self.now_ns().saturating_sub(began));
-        outcome
-    }
-}
+use terrane_store::counters::{Io, WaitFor};
+use terrane_wire::DeviceIdx;
+use terrane_wire::meter::Times;
 
 /// Zones by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -353,8 +162,8 @@ impl Pool {
         Stats {
             devices: self.devices.all().into_iter().map(device).collect(),
             uptime_ns: counters.now_ns().saturating_sub(counters.began_ns),
-            reads: std::array::from_fn(|at| counters.reads[at].snapshot()),
-            writes: std::array::from_fn(|at| counters.writes[at].snapshot()),
+            reads: std::array::from_fn(|at| counters.reads(Class::ALL[at]).snapshot()),
+            writes: std::array::from_fn(|at| counters.writes(Class::ALL[at]).snapshot()),
             device_read: counters.device_read.snapshot(),
             device_write: counters.device_write.snapshot(),
             flush: counters.flush.snapshot(),

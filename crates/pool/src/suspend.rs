@@ -6,35 +6,10 @@
 //!
 //! Invariant: while a group syncs its trees, a read error never means "this is gone". It ends in the bytes, or in a failed group.
 
-use crate::error::PoolError;
 use crate::pool::Pool;
-use std::cell::Cell;
 use std::time::Duration;
-
-/// What becomes of a group when a device goes on failing to be read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum FailMode {
-    /// The group waits until the device can be read again, however long that takes.
-    Wait = 0,
-    /// The group fails after half a minute, and the pool takes no more changes until the next import.
-    #[default]
-    Continue = 1,
-}
-
-impl FailMode {
-    pub(crate) fn from_id(id: u8) -> FailMode {
-        if id == FailMode::Wait as u8 { FailMode::Wait } else { FailMode::Continue }
-    }
-}
-
-/// A pool that waits for a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Suspension {
-    /// Since when, in nanoseconds since 1970.
-    pub since_ns: u64,
-    pub reason: String,
-}
+use terrane_store::PoolError;
+use terrane_store::patience::{FailMode, Patience, Suspension, Tries};
 
 /// The first pause, and the longest.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -43,40 +18,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Tries of a pool without threads, whose caller would wait for ever.
 const TRIES_UNTHREADED: u32 = 8;
-
-thread_local! {
-    /// Whether reads of this thread wait for a device that fails.
-    static WAITS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Until it is dropped, the reads of this thread wait for devices, or do not.
-pub struct Patience {
-    before: bool,
-}
-
-impl Patience {
-    pub(crate) fn unlimited() -> Patience {
-        Patience { before: WAITS.replace(true) }
-    }
-
-    /// For what can as well be tried in a later group.
-    pub fn none() -> Patience {
-        Patience { before: WAITS.replace(false) }
-    }
-}
-
-impl Drop for Patience {
-    fn drop(&mut self) {
-        WAITS.set(self.before);
-    }
-}
-
-/// Tries of one read.
-#[derive(Default)]
-pub(crate) struct Tries {
-    count: u32,
-    since_ns: Option<u64>,
-}
 
 impl Pool {
     /// Holds from the next failing read on. Nothing is stored.
@@ -91,7 +32,7 @@ impl Pool {
 
     /// Waits before the next try of a read that failed by this error. `Err`: there is to be none.
     pub(crate) fn wait_for_device(&self, tries: &mut Tries, error: PoolError) -> Result<(), PoolError> {
-        if !WAITS.get() || self.alive().is_err() {
+        if !Patience::is_asked() || self.alive().is_err() {
             return Err(error);
         }
         let now = self.env.monotonic_ns();

@@ -29,16 +29,16 @@ mod pace;
 
 use self::pace::Pace;
 use crate::cost::{Cost, META_BLOCK_BYTES, META_DIRTY_BYTES};
-use crate::error::PoolError;
 use crate::levels::Backlog;
 use crate::pool::Pool;
-use crate::stats::{Counters, WaitFor};
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use terrane_codec::auto::Inflow;
+use terrane_store::PoolError;
+use terrane_store::counters::{Counters, WaitFor};
 use terrane_wire::Txg;
 
 /// Who waits for room looks again after this time: a device may have found none below, which nobody is woken for.
@@ -823,10 +823,10 @@ impl Pool {
 mod tests {
     use super::*;
     use crate::create::CreateOptions;
-    use crate::env::SeededEnv;
     use crate::import::ImportOptions;
     use std::sync::mpsc;
     use terrane_device::{SimConfig, SimDevice};
+    use terrane_store::env::SeededEnv;
 
     #[test]
     fn nobody_begins_to_wait_when_the_pool_has_stopped() {

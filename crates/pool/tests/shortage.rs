@@ -230,7 +230,7 @@ fn changes_of_metadata_alone_fill_a_group() {
     }
     let after = pool.stats();
     assert!(
-        after.waits[terrane_pool::stats::WaitFor::Sync as usize].count() > 0,
+        after.waits[terrane_pool::WaitFor::Sync as usize].count() > 0,
         "{:?} {:?}",
         after.waits,
         after.txg
@@ -240,7 +240,7 @@ fn changes_of_metadata_alone_fill_a_group() {
 
 #[test]
 fn little_changes_wait_neither_behind_streams_nor_as_long_as_they() {
-    use terrane_pool::stats::WaitFor;
+    use terrane_pool::WaitFor;
     let device = sim(43, false);
     let (pool, _toy) = create(&device, 43);
     pool.commit_txg(pool.open_txg()).unwrap();

@@ -12,7 +12,7 @@ use terrane_device::sim::Kept;
 use terrane_device::{Device, Fault, SimDevice};
 use terrane_format::BlockPtr;
 use terrane_format::uberblock::Uberblock;
-use terrane_pool::stats::Io;
+use terrane_pool::Io;
 use terrane_pool::{Cost, Env, ImportOptions, Pool, PoolError, SeededEnv};
 use terrane_wire::Txg;
 

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use terrane_device::{Device, ZoneState};
-use terrane_pool::stats::WaitFor;
+use terrane_pool::WaitFor;
 use terrane_posix::{Errno, Fs, SetAttr, WriteFlags};
 use terrane_sim::dice::Dice;
 use terrane_sim::full::{emptied, rounds, small_files};

@@ -5,7 +5,6 @@
 //!
 //! Invariant: a request ends. A group that moves nothing and wins nothing counts against it, and it has few of those.
 
-use crate::error::PoolError;
 use crate::gc::Progress;
 use crate::group::Group;
 use crate::pool::Pool;
@@ -13,6 +12,7 @@ use crate::room::GARBAGE_PART_MIN;
 use std::sync::Arc;
 use terrane_format::record::Home;
 use terrane_space::zones::Phase;
+use terrane_store::PoolError;
 use terrane_wire::ZoneSeq;
 
 /// Groups without any progress after which a request has ended: what was emptied must be reset, and what holds a zone up rewritten.

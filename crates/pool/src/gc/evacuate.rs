@@ -7,13 +7,13 @@
 //! Invariant: what lives in a dead zone is moved only while there is room for another victim beside it.
 
 use super::{Progress, VICTIMS_MAX};
-use crate::error::PoolError;
 use crate::frees::INLINE_FREES_MAX;
 use crate::group::Group;
 use crate::leaving::leaving_zone;
 use crate::pool::Pool;
 use terrane_format::record::Home;
 use terrane_space::zones::{Phase, Tables};
+use terrane_store::PoolError;
 use terrane_wire::ZoneSeq;
 
 impl super::Collector {

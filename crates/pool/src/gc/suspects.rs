@@ -9,7 +9,6 @@
 //! Invariant: a zone that is given back can be emptied, so it is not suspected again for the same reason.
 
 use super::PIECE_NS;
-use crate::error::PoolError;
 use crate::group::Group;
 use crate::inspect::Standing;
 use crate::pool::Pool;
@@ -18,6 +17,7 @@ use std::sync::atomic::Ordering;
 use terrane_format::addr::granule_bytes;
 use terrane_format::directory::Entry;
 use terrane_space::zones::Phase;
+use terrane_store::PoolError;
 use terrane_wire::ZoneSeq;
 
 impl Pool {

@@ -5,10 +5,10 @@
 //!
 //! Invariant: a group does this only if it need not collect for room, so writers who wait never wait for it.
 
-use crate::error::PoolError;
 use crate::gc::{Progress, VICTIMS_MAX};
 use crate::group::Group;
 use crate::pool::Pool;
+use terrane_store::PoolError;
 
 /// Hardly anything lives in a zone of which only one part of so many does.
 const THIN_PART: u64 = 32;

@@ -1,14 +1,14 @@
 //! Where a group's zones come from: the next empty one that takes writes, under a number of its own.
 
-use crate::append::Gather;
-use crate::append::ZoneSource;
-use crate::error::PoolError;
 use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_device::{Device, ZoneState};
 use terrane_format::record::{Class, Opened};
 use terrane_space::alloc::Allocator;
 use terrane_space::zones::Zone;
+use terrane_store::PoolError;
+use terrane_store::append::Gather;
+use terrane_store::append::ZoneSource;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 pub(super) struct Source<'a> {

@@ -4,8 +4,6 @@
 //! needed.
 
 use crate::create::fresh_id;
-use crate::devices::smallest_capacity;
-use crate::error::PoolError;
 use crate::pool::Pool;
 use crate::second::cache_geometry;
 use crate::second::{FEED_RATE, HEAD_ZONES, SecondLevel, SecondStats};
@@ -15,6 +13,8 @@ use terrane_device::{AlignedBuf, Device, DeviceError};
 use terrane_format::cache_device::CacheHead;
 use terrane_format::features::Feature;
 use terrane_format::label::{CACHES_MAX, CacheRow};
+use terrane_store::PoolError;
+use terrane_store::devices::smallest_capacity;
 use terrane_wire::ZoneIdx;
 
 /// A cache device as the label has it, and what it does if it is there.

@@ -4,8 +4,8 @@
 //! order of the questions. With no threads a job runs where it is submitted, so that a seeded pool stays in one thread; with one as
 //! well, because on one processor handing it over and waiting for it costs more than it wins.
 
+use crate::PoolError;
 use crate::env::Env;
-use crate::error::PoolError;
 use flume::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -20,12 +20,12 @@
 mod gather;
 mod writer;
 
-use crate::apart::Shared;
+use crate::PoolError;
+use crate::counters::Counters;
 use crate::devices::Devices;
-use crate::error::PoolError;
-use crate::stats::Counters;
 use flume::{Receiver, Sender, unbounded};
 pub use gather::Gather;
+pub use shared::Shared;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_cache::parts::PartCache;
@@ -39,6 +39,7 @@ use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_space::policy::{Age, Heat, Layout, Placement, Placer, Stock};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
+mod shared;
 mod slots;
 use writer::{Done, Pace, Work, Writer, carry_out};
 
@@ -164,7 +165,7 @@ pub struct Appended {
     /// Blocks of older groups that should have moved with failed batches, and the granules they take: they stay where they were.
     pub stayed: Vec<(Addr, u32)>,
     /// Blocks that went to the zone of another of their copies.
-    pub(crate) shared: Vec<Shared>,
+    pub shared: Vec<Shared>,
     /// Bytes sent to devices, for throttling and statistics.
     pub device_bytes: u64,
     /// Bytes of first copies of metadata.
@@ -213,7 +214,7 @@ pub struct Streams {
 
 impl Streams {
     /// With a writer thread of its own unless `workers` is 0.
-    pub(crate) fn new(
+    pub fn new(
         (pool, incarnation): (u64, u64),
         devices: Arc<Devices>,
         capacity: u64,
@@ -254,7 +255,7 @@ impl Streams {
         }
     }
 
-    pub(crate) fn parts(&self) -> &Arc<PartCache> {
+    pub fn parts(&self) -> &Arc<PartCache> {
         &self.parts
     }
 
@@ -455,7 +456,7 @@ impl Streams {
     }
 
     /// From now on batches are padded to so many bytes, at least what they were.
-    pub(crate) fn set_unit(&mut self, unit: u64) {
+    pub fn set_unit(&mut self, unit: u64) {
         self.unit = self.unit.max(unit);
     }
 

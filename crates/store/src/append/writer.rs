@@ -4,9 +4,9 @@
 //! has the batch, which saves waking the other and being woken.
 
 use super::{Batch, IN_FLIGHT};
+use crate::PoolError;
+use crate::counters::Counters;
 use crate::devices::Devices;
-use crate::error::PoolError;
-use crate::stats::Counters;
 use flume::{Sender, bounded};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

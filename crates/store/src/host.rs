@@ -7,7 +7,7 @@
 //! Invariant: a write that found no room below has changed nothing, so the same write can follow.
 
 use crate::env::Env;
-use crate::suspend::Suspension;
+use crate::patience::Suspension;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use terrane_wire::ZoneIdx;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What all devices of a pool share: whether one waits for room below.
-pub(crate) struct HostRoom {
+pub struct HostRoom {
     env: Arc<dyn Env>,
     full: Mutex<Option<Suspension>>,
     is_full: AtomicBool,
@@ -71,7 +71,7 @@ impl HostRoom {
 }
 
 /// A device whose writes wait for room below.
-pub(crate) struct OnHost {
+pub struct OnHost {
     device: Arc<dyn Device>,
     room: Arc<HostRoom>,
 }

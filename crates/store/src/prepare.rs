@@ -2,7 +2,6 @@
 //!
 //! All of it is a function of the bytes and the properties, and runs on any worker.
 
-use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_codec::{
     ChecksumKind, Compression, Compressor, Outcome, ZstdLevel, compute, is_zero, max_stored,
@@ -18,7 +17,7 @@ const DENSER_STORED_MAX: usize = 160;
 const DENSER_LEVEL: u8 = 5;
 
 /// A block made ready by a worker.
-pub(crate) enum Ready {
+pub enum Ready {
     Zero,
     Embedded { compression: u8, payload: Vec<u8> },
     Stored { compression: u8, bytes: Arc<Vec<u8>>, checksum: [u8; 32], crc: u32 },
@@ -54,7 +53,7 @@ impl Made {
     }
 
     /// What was stored, once more.
-    pub(crate) fn as_it_was(compression: u8, bytes: Vec<u8>) -> Made {
+    pub fn as_it_was(compression: u8, bytes: Vec<u8>) -> Made {
         Made { compression, bytes: Arc::new(bytes) }
     }
 
@@ -68,7 +67,7 @@ impl Made {
     }
 
     /// What is left to do for the group. What fits its pointer lies there, as it would if it had been written this way at first.
-    pub(crate) fn ready(self, checksum: ChecksumKind, may_embed: bool) -> Ready {
+    pub fn ready(self, checksum: ChecksumKind, may_embed: bool) -> Ready {
         if may_embed && self.bytes.len() <= EMBEDDED_BYTES_MAX {
             return Ready::Embedded { compression: self.compression, payload: self.bytes.to_vec() };
         }
@@ -77,15 +76,8 @@ impl Made {
     }
 }
 
-impl Pool {
-    /// Compresses a block in this thread, for a group to come.
-    pub fn make(&self, data: &Arc<Vec<u8>>, compression: Compression) -> Made {
-        self.workers.here(|codec| Made::of(codec, data, compression))
-    }
-}
-
 /// Compresses, embeds or finds zero, and checksums.
-pub(crate) fn prepare(
+pub fn prepare(
     codec: &mut Compressor,
     data: &Arc<Vec<u8>>,
     compression: Compression,
@@ -138,7 +130,7 @@ fn embed_denser(
 }
 
 /// A bootstrap block: compression id, logical size, payload.
-pub(crate) fn boot_encode(codec: &mut Compressor, raw: &[u8]) -> Vec<u8> {
+pub fn boot_encode(codec: &mut Compressor, raw: &[u8]) -> Vec<u8> {
     let zstd = Compression::Zstd(ZstdLevel::new(3).expect("3 is a level"));
     let mut packed = Vec::new();
     let outcome = codec.compress(zstd, raw, max_stored(raw.len()), &mut packed);

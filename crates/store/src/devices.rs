@@ -3,8 +3,8 @@
 //! An index names a device for as long as the pool lives: places, homes and records hold it, so that of a device that was removed is
 //! not given to the others. Devices come and go while a pool is mounted, so everybody asks here, each time.
 
+use crate::PoolError;
 use crate::env::Env;
-use crate::error::PoolError;
 use crate::host::{HostRoom, OnHost};
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use terrane_space::policy::Layout;
 use terrane_wire::{Corrupt, DeviceIdx, ZoneIdx};
 
 /// The fewest zones that a drive must let be open at once: an anchor, and those whose roles cannot be shared, and one to spare.
-pub(crate) const OPEN_MIN: u32 = 4;
+pub const OPEN_MIN: u32 = 4;
 
 /// How many zones of a drive may be open at once, by whichever of its limits is reached first; 0: as many as one likes.
-pub(crate) fn open_limit(info: &DeviceInfo) -> u32 {
+pub fn open_limit(info: &DeviceInfo) -> u32 {
     [info.max_open, info.max_active].into_iter().filter(|limit| *limit > 0).min().unwrap_or(0)
 }
 
 /// Every device, or the hole that one left.
-pub(crate) struct Devices {
+pub struct Devices {
     slots: RwLock<Vec<Option<Member>>>,
     /// One bit for each that leaves.
     leaving: AtomicU64,
@@ -43,7 +43,7 @@ struct Member {
 }
 
 /// The part of a device's row in the label that the device decides.
-pub(crate) fn geometry(info: &DeviceInfo) -> Geometry {
+pub fn geometry(info: &DeviceInfo) -> Geometry {
     Geometry { zone_size: info.zone_size, zone_count: info.zone_count, write_unit: info.write_unit }
 }
 
@@ -52,12 +52,12 @@ fn is_dead(report: ZoneReport) -> bool {
 }
 
 /// Whether anything can be written to a zone, now or after a reset.
-pub(crate) fn takes_writes(device: &dyn Device, zone: ZoneIdx) -> bool {
+pub fn takes_writes(device: &dyn Device, zone: ZoneIdx) -> bool {
     device.report(zone).is_ok_and(|report| !is_dead(report))
 }
 
 /// What the zone of a device that takes least takes, of those that take anything, in bytes; 0: none does.
-pub(crate) fn smallest_capacity(device: &dyn Device) -> u64 {
+pub fn smallest_capacity(device: &dyn Device) -> u64 {
     let zones = (ANCHORS..device.info().zone_count).map(ZoneIdx).filter(|zone| takes_writes(device, *zone));
     let reports = zones.filter_map(|zone| device.report(zone).ok());
     reports.map(|report| report.capacity).min().unwrap_or(0)

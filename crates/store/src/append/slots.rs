@@ -4,8 +4,8 @@
 //! empty zone that nothing else takes, so that both copies find room in different zones whatever else was written before.
 
 use super::{ENTRY_BYTES_MAX, Streams};
+use crate::PoolError;
 use crate::append::ZoneSource;
-use crate::error::PoolError;
 use terrane_format::addr::granule_bytes;
 use terrane_format::directory::PartEncoder;
 use terrane_format::record::Class;
