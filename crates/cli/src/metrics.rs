@@ -20,7 +20,7 @@ use terrane_device::ZoneState;
 use terrane_format::Spent;
 use terrane_format::record::Class;
 use terrane_fuse::MountStats;
-use terrane_pool::second::SecondStats;
+use terrane_pool::SecondStats;
 use terrane_pool::{GcMode, LevelShare, Stats};
 use terrane_pool::{Io, WaitFor};
 use terrane_posix::Fs;

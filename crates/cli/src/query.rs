@@ -28,7 +28,7 @@ use terrane_format::{Feature, Spent};
 use terrane_object::Compression;
 use terrane_pool::WaitFor;
 use terrane_pool::errors::DeviceErrors;
-use terrane_pool::second::{CacheDevice, SecondStats};
+use terrane_pool::{CacheDevice, SecondStats};
 use terrane_pool::{LevelShare, Member};
 use terrane_posix::RewriteSpec;
 use terrane_wire::meter::Times;

@@ -5,9 +5,9 @@
 //! the second copy moves. What was noted is forgotten with the pool's import; then collection parts the copies when their zone's turn
 //! comes, for it never puts one where the other is.
 
-use crate::group::Group;
+use crate::pool::Group;
 use crate::pool::{Pool, SyncState};
-use crate::read::Heal;
+use crate::state::pinned::Heal;
 use terrane_format::addr::Addr;
 use terrane_space::policy::Age;
 use terrane_store::append::Shared;

@@ -1,6 +1,6 @@
 //! What an operation asks for when it joins a group, and how much room it finds.
 
-use crate::txg::Room;
+use crate::state::groups::Room;
 
 /// What an operation may dirty at the most.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,11 +3,11 @@
 //! Everything that can be judged is judged before anything is touched. Then each device is emptied, and the first group's uberblock,
 //! behind a label on each, makes it a pool.
 
-use crate::anchors::{Anchor, overwrite_labels};
-use crate::gc::Collector;
 use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
 use crate::pool::{Pool, SyncState};
-use crate::txg::Groups;
+use crate::state::anchors::{Anchor, overwrite_labels};
+use crate::state::collector::Collector;
+use crate::state::groups::Groups;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_cache::parts::{PARTS_PART, PartCache};

@@ -6,42 +6,9 @@
 //! Lock: a leaf; nothing is called under it.
 
 use crate::pool::Pool;
-use parking_lot::Mutex;
-use terrane_space::policy::{Clock, SiblingKey, Siblings};
+use crate::state::fates::DEATHS_MAX;
+use terrane_space::policy::SiblingKey;
 use terrane_wire::Txg;
-
-/// What the table of siblings may take, in bytes.
-const SIBLINGS_BYTES: usize = 1 << 20;
-/// Deaths that wait. What a group removes beyond that teaches nothing, or it would push out all else that is known.
-const DEATHS_MAX: usize = 16 << 10;
-
-#[derive(Default)]
-pub(crate) struct Fates(Mutex<Known>);
-
-struct Known {
-    siblings: Siblings,
-    deaths: Vec<(SiblingKey, Txg)>,
-}
-
-impl Default for Known {
-    fn default() -> Self {
-        Known { siblings: Siblings::new(SIBLINGS_BYTES), deaths: Vec::new() }
-    }
-}
-
-impl Fates {
-    /// The group is durable, and the clock knows it.
-    pub fn settle(&self, txg: Txg, clock: &Clock) {
-        let Known { siblings, deaths } = &mut *self.0.lock();
-        for (key, born) in deaths.drain(..) {
-            // What was born before the import was not counted when it was born either. Very early pools have random numbers as births.
-            let life = if born <= txg.next() { clock.age_bytes(born) } else { None };
-            if let Some(life_bytes) = life {
-                siblings.died(key, life_bytes);
-            }
-        }
-    }
-}
 
 impl Pool {
     /// A file was made. Returns how many bytes users will write to the pool until its like dies, as far as can be told.
@@ -65,51 +32,5 @@ impl Pool {
         if deaths.len() < DEATHS_MAX {
             deaths.push((key, born));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn die(fates: &Fates, key: SiblingKey, born: u64) {
-        let known = &mut *fates.0.lock();
-        known.siblings.born(key);
-        known.deaths.push((key, Txg(born)));
-    }
-
-    fn expect(fates: &Fates, key: SiblingKey) -> Option<u64> {
-        fates.0.lock().siblings.expect(key)
-    }
-
-    #[test]
-    fn a_life_is_measured_when_its_group_has_synced() {
-        let (fates, key, mut clock) = (Fates::default(), SiblingKey::new(7, b"a.tmp"), Clock::default());
-        clock.note(Txg(1), 0);
-        for group in 2..40u64 {
-            // Each lives for one group, in which users write a MiB.
-            die(&fates, key, group - 1);
-            let before = expect(&fates, key);
-            assert_eq!(before.is_some(), group > 4, "not before the group has synced");
-            clock.note(Txg(group), (group - 1) << 20);
-            fates.settle(Txg(group), &clock);
-        }
-        let life = expect(&fates, key).unwrap();
-        assert!((900_000..1_200_000).contains(&life), "{life}");
-    }
-
-    #[test]
-    fn births_that_cannot_be_measured_teach_nothing() {
-        let (fates, key, mut clock) = (Fates::default(), SiblingKey::new(7, b"a.tmp"), Clock::default());
-        clock.note(Txg(10), 1 << 30);
-        for group in 11..100u64 {
-            // One from before the import, and one whose birth is no group's number.
-            die(&fates, key, 3);
-            die(&fates, key, 1 << 60);
-            clock.note(Txg(group), (group - 9) << 30);
-            fates.settle(Txg(group), &clock);
-        }
-        assert!(fates.0.lock().deaths.is_empty());
-        assert_eq!(expect(&fates, key), Some(u64::MAX), "none is known to have died");
     }
 }

@@ -5,24 +5,8 @@
 
 use crate::pool::Pool;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_format::Feature;
 use terrane_store::PoolError;
-
-/// The features that may be used now.
-#[derive(Debug, Default)]
-pub(crate) struct InForce(AtomicU32);
-
-impl InForce {
-    pub fn add(&self, features: impl Iterator<Item = Feature>) {
-        let bits = features.fold(0, |bits, feature| bits | feature.bit());
-        self.0.fetch_or(bits, Ordering::Release);
-    }
-
-    fn has(&self, feature: Feature) -> bool {
-        self.0.load(Ordering::Acquire) & feature.bit() != 0
-    }
-}
 
 impl Pool {
     /// Whether what the feature stands for may be written into this pool. Cheap enough to be asked by every operation.

@@ -6,7 +6,7 @@
 //! A birth zone that is there knows all its dead. Of one that is gone only those are known that died since their run last moved; a
 //! second free of others is told by the run's [`Tally`]: a run ends only with exactly the blocks that lived in it.
 
-use crate::group::Group;
+use crate::pool::Group;
 use std::collections::{BTreeMap, BTreeSet};
 use terrane_format::addr::{Addr, GRANULE, granule_bytes};
 use terrane_format::directory::POOL_DEAD_LOG;

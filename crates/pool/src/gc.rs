@@ -11,47 +11,30 @@
 //!
 //! Invariant: nothing is copied that does not match the CRC its directory holds: damage is never laundered.
 
+use crate::pool::Group;
+use crate::state::collector::{PIECE_BYTES_MIN, Progress, VICTIMS_MAX, Worth};
+use crate::state::pinned::Held;
+use crate::state::room::Yield;
+pub(crate) use evacuate::LAST_ROOM_PART;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use terrane_device::AlignedBuf;
+use terrane_format::addr::{Addr, granule_bytes};
+use terrane_format::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION};
+use terrane_format::record::{Move, Run};
+use terrane_space::policy::VictimPolicy;
+use terrane_space::zones::{Birthplaces, Phase};
+use terrane_store::PoolError;
+use terrane_store::append::Stored;
+use terrane_store::workers::Pending;
+use terrane_wire::{Txg, ZoneSeq};
+
 mod by_hand;
 mod evacuate;
 mod memory;
 mod suspects;
-#[cfg(test)]
-mod tests;
 mod thin;
 mod unread;
-
-use crate::group::Group;
-use crate::read::Held;
-use crate::room::Yield;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
-use terrane_device::AlignedBuf;
-use terrane_format::addr::{Addr, granule_bytes};
-use terrane_format::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION, Part};
-use terrane_format::record::{Move, Run};
-use terrane_space::policy::{Candidates, Clock, Heat, Lives, Placement, VictimPolicy};
-use terrane_space::zones::{Birthplaces, Phase, Tables};
-use terrane_store::PoolError;
-use terrane_store::append::Stored;
-use terrane_store::workers::Pending;
-use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
-
-pub(crate) use by_hand::ByHand;
-pub use by_hand::{GcMode, GcProgress, Victim};
-pub(crate) use evacuate::LAST_ROOM_PART;
-use memory::INDEX_LOOK_BYTES;
-pub use unread::GcRest;
-use unread::Unread;
-
-/// Victims of one group at the most.
-const VICTIMS_MAX: usize = 64;
-/// What collection may take of a group's time.
-const PIECE_NS: u64 = 30_000_000;
-/// A group moves at most so many bytes, however fast the device is, and may move so many, however slow.
-const PIECE_BYTES_MAX: u64 = 64 << 20;
-const PIECE_BYTES_MIN: u64 = 1 << 20;
-/// What is believed of the speed of copying before it was measured, in bytes a second.
-const RATE_AT_FIRST: u64 = 400 << 20;
 /// One read of a victim, and how far its survivors may lie apart to share it: no drive reads elsewhere sooner than it reads so much.
 const EXTENT_BYTES: u64 = 2 << 20;
 const EXTENT_GAP: u64 = 128 << 10;
@@ -61,261 +44,6 @@ const STEP_BYTES: u64 = 256 << 10;
 const EXTENTS_AHEAD: usize = 3;
 /// Blocks of a victim that may fail to be read in one group before it is left for later: a device may take half a minute for each.
 const UNREAD_BLOCKS_MAX: u32 = 8;
-
-/// Where collection stands between groups.
-pub(crate) struct Collector {
-    progress: Option<Progress>,
-    /// That of the victim from which a piece is being moved.
-    in_hand: Option<Worth>,
-    /// The zone that is emptied because its device leaves, or because it died.
-    leaving: Option<Progress>,
-    /// Room that it waits for, in bytes.
-    leaving_needs: u64,
-    /// Copied bytes a second, lately.
-    rate: u64,
-    /// Memory of reads that are over.
-    spare: Vec<AlignedBuf>,
-    /// Zones that were emptied and not yet reset, with what their reset will give.
-    finished: Vec<(ZoneSeq, u64)>,
-    /// Full zones that may be emptied.
-    candidates: Candidates,
-    /// Zones in which only bootstrap blocks are left: they are no victims before all sections tell of everything up to this group.
-    held_up: Vec<ZoneSeq>,
-    held_since: Txg,
-    /// Full zones that take no writes any more: what they hold can be read, but their garbage is no room.
-    dead: BTreeSet<ZoneSeq>,
-    /// Zones that could not be read.
-    pub unread: Unread,
-    /// Suspect zones that are to be looked at again.
-    to_explain: BTreeSet<ZoneSeq>,
-    /// What users have written, by group.
-    pub clock: Clock,
-    pub lives: Lives,
-    /// Zones of data that should die soon, with the time they were opened.
-    hot: BTreeMap<ZoneSeq, u64>,
-    pub policy: VictimPolicy,
-    /// More room was wanted, and there was nothing to be won.
-    pub is_stuck: bool,
-    /// Bytes that moved since the memory of the run index was looked at, and whether there was too little of it.
-    moved_since_look: u64,
-    is_coarse: bool,
-}
-
-/// A victim that is being emptied.
-struct Progress {
-    victim: ZoneSeq,
-    parts: Vec<Arc<Part>>,
-    /// The next part to look at.
-    part: usize,
-    worth: Worth,
-    /// Nothing had to stay. And blocks that had to because they could not be read.
-    whole: bool,
-    unread: u32,
-}
-
-impl Progress {
-    /// The largest batch that is still to be looked through, in bytes.
-    fn part_bytes_max(&self) -> u64 {
-        let left = self.parts.get(self.part..).unwrap_or_default();
-        left.iter().map(|part| part.end - part.batch_start).max().unwrap_or(0)
-    }
-}
-
-/// What a victim gives and costs.
-#[derive(Clone, Copy)]
-struct Worth {
-    /// Live bytes when it was chosen, what a reset will give beside those, and what has moved.
-    live: u64,
-    garbage: u64,
-    moved: u64,
-}
-
-impl Collector {
-    /// Of a pool of so many bytes, of which nothing is known yet.
-    pub fn new(pool_bytes: u64) -> Collector {
-        Collector {
-            progress: None,
-            in_hand: None,
-            leaving: None,
-            leaving_needs: 0,
-            rate: RATE_AT_FIRST,
-            spare: Vec::new(),
-            finished: Vec::new(),
-            candidates: Candidates::default(),
-            held_up: Vec::new(),
-            held_since: Txg(0),
-            dead: BTreeSet::new(),
-            unread: Unread::default(),
-            to_explain: BTreeSet::new(),
-            clock: Clock::default(),
-            lives: Lives::new(pool_bytes),
-            hot: BTreeMap::new(),
-            policy: VictimPolicy::default(),
-            is_stuck: false,
-            moved_since_look: INDEX_LOOK_BYTES,
-            is_coarse: false,
-        }
-    }
-
-    /// What victims have given that is not there yet: those that wait to be reset, and the garbage of the one in progress in the measure
-    /// of what has moved. Its copies take room until it is emptied; should it turn out to be damaged, there is room for another.
-    pub fn credit(&self, tables: &Tables) -> u64 {
-        self.moving() + self.coming(tables)
-    }
-
-    /// What resets will give.
-    fn coming(&self, tables: &Tables) -> u64 {
-        let will_come = |seq: &ZoneSeq| tables.zones.get(seq).is_some_and(|zone| zone.comes_back());
-        let finished = self.finished.iter().filter(|(seq, _)| will_come(seq));
-        finished.map(|(_, bytes)| bytes).sum::<u64>()
-    }
-
-    /// What the victim in progress has given.
-    fn moving(&self) -> u64 {
-        self.worth().map_or(0, |worth| worth.gain())
-    }
-
-    fn worth(&self) -> Option<Worth> {
-        self.in_hand.or_else(|| self.progress.as_ref().map(|progress| progress.worth))
-    }
-
-    /// Bytes that must still be copied before the victim in progress can be reset.
-    pub fn remaining(&self) -> u64 {
-        self.worth().map_or(0, |worth| worth.left())
-    }
-
-    /// What is still to be won by moving the rest of the victim in progress.
-    fn rest(&self) -> u64 {
-        self.worth().map_or(0, |worth| worth.garbage.saturating_sub(worth.gain()))
-    }
-
-    /// All sections tell of everything up to group `oldest`: what held zones up is free, or will be with the next group.
-    pub fn released(&mut self, tables: &Tables, zone_yield: Yield, oldest: Txg) {
-        if oldest >= self.held_since {
-            for seq in std::mem::take(&mut self.held_up) {
-                self.changed(tables, seq, zone_yield);
-            }
-        }
-    }
-
-    /// The group is durable. Returns zones that were emptied, as their directory tells, and in which something lives all the same: nothing
-    /// can be counted on from them.
-    pub fn settle(&mut self, tables: &Tables) -> Vec<ZoneSeq> {
-        let lives =
-            |(seq, _): &(ZoneSeq, u64)| tables.zones.get(seq).is_some_and(|zone| zone.phase == Phase::Full);
-        let unexplained: Vec<ZoneSeq> = self.finished.iter().filter(|of| lives(of)).map(|of| of.0).collect();
-        unexplained.iter().for_each(|seq| self.reset(*seq));
-        unexplained
-    }
-
-    /// What a device gives that leaves is no room.
-    pub fn device_leaves(&mut self, tables: &Tables, device: DeviceIdx) {
-        let is_there = |seq: ZoneSeq| tables.zones.get(&seq).is_some_and(|zone| zone.home.device == device);
-        self.progress.take_if(|progress| is_there(progress.victim));
-        self.finished.retain(|(seq, _)| !is_there(*seq));
-        self.dead.retain(|seq| !is_there(*seq));
-    }
-
-    /// What was counted on from a victim will not come from it yet; it may be chosen again.
-    fn forget(&mut self, victim: ZoneSeq) {
-        self.progress.take_if(|progress| progress.victim == victim);
-        self.finished.retain(|(finished, _)| *finished != victim);
-    }
-
-    /// The zone was reset, or will never be.
-    pub fn reset(&mut self, seq: ZoneSeq) {
-        self.progress.take_if(|progress| progress.victim == seq);
-        self.finished.retain(|(finished, _)| *finished != seq);
-        self.candidates.remove(seq);
-        self.unread.forget(seq);
-        self.dead.remove(&seq);
-    }
-
-    /// Hot data went to a zone.
-    pub fn note_hot(&mut self, seq: ZoneSeq) {
-        self.hot.entry(seq).or_insert(self.clock.now());
-    }
-
-    /// Collection takes the zone, or nothing lives in it any more.
-    fn ended(&mut self, seq: ZoneSeq) {
-        if let Some(opened) = self.hot.remove(&seq) {
-            self.lives.note_hot_zone(self.clock.now().saturating_sub(opened));
-        }
-    }
-
-    /// Zones that were full at import: how old they are nobody knows. Suspect ones are looked at again.
-    pub fn begin(&mut self, tables: &Tables, zone_yield: Yield) {
-        tables.zones.keys().for_each(|seq| self.changed(tables, *seq, zone_yield));
-        self.to_explain.extend(tables.suspects().map(|(seq, _)| seq));
-    }
-
-    /// A zone's row changed, or was found at import.
-    pub fn changed(&mut self, tables: &Tables, seq: ZoneSeq, zone_yield: Yield) {
-        let zone = tables.zones.get(&seq).filter(|zone| zone.phase == Phase::Full);
-        let is_chosen = self.progress.as_ref().is_some_and(|progress| progress.victim == seq);
-        match zone {
-            Some(zone) if self.candidates.contains(seq) => self.candidates.set_live(seq, zone.live),
-            Some(zone)
-                if !is_chosen
-                    && !self.held_up.contains(&seq)
-                    && !self.dead.contains(&seq)
-                    && !self.unread.sleeps(seq) =>
-            {
-                let since = self.clock.written_at(zone.last_write).unwrap_or(0);
-                self.candidates.insert(seq, zone.live, zone_yield.of(zone.capacity), since);
-            }
-            Some(_) => {}
-            None => {
-                self.candidates.set_live(seq, 0);
-                self.candidates.remove(seq);
-                // Its end may come before its last part was looked at: from now on it gives what its reset gives, and only once.
-                if let Some(progress) = self.progress.take_if(|progress| progress.victim == seq) {
-                    self.finished.push((seq, progress.worth.whole()));
-                }
-                if tables.zones.get(&seq).is_none_or(|zone| zone.phase != Phase::Open) {
-                    self.ended(seq);
-                }
-                // Where nothing lives any more nothing is damaged.
-                if tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Suspect && zone.live == 0) {
-                    self.to_explain.insert(seq);
-                }
-            }
-        }
-    }
-
-    /// How soon a new block may die.
-    pub fn heat(&self, placement: &Placement) -> Heat {
-        let replaced = Some(placement.replaces).filter(|txg| txg.0 > 0);
-        let previous_age = replaced.and_then(|txg| self.clock.age_bytes(txg));
-        self.lives.heat(previous_age, placement.hint, placement.expected_life_bytes)
-    }
-
-    fn piece_bytes(&self) -> u64 {
-        let bytes = u128::from(self.rate) * u128::from(PIECE_NS) / 1_000_000_000;
-        (bytes as u64).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
-    }
-}
-
-impl Worth {
-    /// What a reset gives.
-    fn whole(&self) -> u64 {
-        self.live + self.garbage
-    }
-
-    /// Bytes that must still be copied.
-    fn left(&self) -> u64 {
-        self.live.saturating_sub(self.moved)
-    }
-
-    /// What has moved is worth so many bytes.
-    fn gain(&self) -> u64 {
-        // Where nothing lives, nothing need move.
-        if self.live == 0 {
-            return self.garbage;
-        }
-        (u128::from(self.garbage) * u128::from(self.moved.min(self.live)) / u128::from(self.live)) as u64
-    }
-}
 
 /// Survivors that are read in one go.
 struct Extent {

@@ -10,9 +10,10 @@
 mod source;
 
 use self::source::Source;
-use crate::levels::{Method, Turn};
+use crate::levels::Turn;
 use crate::nopwrite::{Judged, Tried};
-use crate::pool::{Chained, Pool, SyncState};
+use crate::pool::{Chained, Group, Pool, Stream, SyncState, WriteRequest};
+use crate::state::levels::Method;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ use terrane_format::directory::{Owner, POOL_PART_COPY, POOL_RECORD, POOL_SECTION
 use terrane_format::features::Feature;
 use terrane_format::record::{Class, Free, Move, Record, Run, SectionPtr, Tally};
 use terrane_format::totals::Totals;
-use terrane_space::policy::{Age, Heat, Looks, Placement};
+use terrane_space::policy::{Age, Heat, Looks};
 use terrane_store::PoolError;
 use terrane_store::append::{Appended, Spot, Stored};
 use terrane_store::patience::Patience;
@@ -46,60 +47,6 @@ const HERE_MAX: usize = 32 << 10;
 pub(crate) const ROLLBACK_GROUPS: usize = 3;
 /// Zones that may fail one after the other under what was to be written to the one before.
 const RESCUES_MAX: usize = 16;
-
-/// Where a block should go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    /// Two copies in different zones.
-    Metadata,
-    /// One copy, in one of the data zones.
-    Data(Placement),
-}
-
-/// A block to be written.
-pub struct WriteRequest {
-    /// The logical bytes. Trailing zeros may be left out by the caller who can tell.
-    pub data: Arc<Vec<u8>>,
-    pub kind: u8,
-    pub compression: Method,
-    pub checksum: ChecksumKind,
-    pub owner: Owner,
-    pub fill: u64,
-    pub stream: Stream,
-    /// May be embedded in its pointer.
-    pub may_embed: bool,
-    /// The pointer that the new one takes the place of, if its block may stay where nothing changed: then it comes back as it is, and must
-    /// not be released. Its group tells: that of a new pointer is the group that syncs.
-    pub replaces: Option<BlockPtr>,
-}
-
-/// One group while it syncs.
-pub struct Group<'a> {
-    pub(crate) pool: &'a Arc<Pool>,
-    pub(crate) st: &'a mut SyncState,
-    pub(crate) txg: Txg,
-    pub(crate) frees: Vec<Free>,
-    new_sections: Vec<SectionPtr>,
-    pub(crate) hurry_sections: bool,
-    pub(crate) suspect: Vec<ZoneSeq>,
-    /// Zones that were suspect and are explained.
-    pub(crate) explained: Vec<ZoneSeq>,
-    pub(crate) split_runs: Vec<Move>,
-    /// Something that was written before is free now.
-    pub(crate) released: bool,
-    /// Blocks that were released and may still be cached.
-    uncached: Vec<Key>,
-    pub(crate) healed: BTreeSet<Addr>,
-    pub(crate) reset: Vec<ZoneSeq>,
-    started_ns: u64,
-    /// Bytes that were written to it, before compression.
-    logical_bytes: u64,
-    pub(crate) dead_log: Vec<BootPtr>,
-    /// Blocks that moved in this group, and where to; those that should have and could not be read are still where they were.
-    pub(crate) moved_now: HashMap<Addr, ZoneSeq>,
-    /// The directory parts of which everything moved that lives.
-    pub(crate) moved_parts: BTreeSet<(ZoneSeq, u64)>,
-}
 
 /// [`Method`], handed to a worker.
 enum How {
@@ -234,7 +181,7 @@ impl Group<'_> {
         let how = match &request.compression {
             Method::As(compression) => How::As(*compression),
             // Not before its turn: as long as the queue is, it would come too late.
-            Method::Auto(levels) => How::Auto(levels.turn(self.pool, self.txg, self.logical_bytes)),
+            Method::Auto(levels) => How::Auto(Turn::new(levels, self.pool, self.txg, self.logical_bytes)),
             Method::Made(made) => How::Made(made.clone()),
         };
         let (look, standing) = (self.look_first(request), self.standing(request));

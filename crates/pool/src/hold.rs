@@ -7,43 +7,11 @@
 //! Invariant: no writer is refused for want of room because of a hold.
 
 use crate::pool::{Pool, SyncState};
+use crate::state::hold::{Held, ZoneHold};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use terrane_space::zones::Zone;
-
-/// Keeps the zones that were in use at one moment from being reset, until it is dropped or writers need their room: see
-/// [`Pool::hold_zones`].
-#[derive(Debug)]
-pub struct ZoneHold(Arc<Held>);
-
-/// The zones of one hold, by the counters in their rows; `None`: they were let go.
-#[derive(Debug, Default)]
-pub(crate) struct Held(Mutex<Option<Vec<Arc<AtomicU32>>>>);
-
-impl ZoneHold {
-    /// Whether nothing that was in use when it was taken has been reset.
-    pub fn is_whole(&self) -> bool {
-        self.0.0.lock().is_some()
-    }
-}
-
-impl Held {
-    /// True: not before.
-    fn let_go(&self) -> bool {
-        let zones = self.0.lock().take();
-        for holds in zones.iter().flatten() {
-            holds.fetch_sub(1, Ordering::AcqRel);
-        }
-        zones.is_some()
-    }
-}
-
-impl Drop for ZoneHold {
-    fn drop(&mut self) {
-        self.0.let_go();
-    }
-}
 
 impl Pool {
     /// No zone that is in use now is reset before the hold is dropped, unless writers need the room: what is committed now stays readable

@@ -7,17 +7,17 @@
 //!
 //! If the newest group cannot be read, import refuses and says what a rewind would lose; it never falls back by itself.
 
-use crate::ahead::Ahead;
-use crate::anchors::{Anchor, Candidate, Roots, match_devices};
-use crate::errors::ErrorLog;
-use crate::fates::Fates;
-use crate::features::InForce;
-use crate::gc::Collector;
 use crate::group::ROLLBACK_GROUPS;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
-use crate::trace::Recorder;
-use crate::txg::Groups;
+use crate::state::ahead::Ahead;
+use crate::state::anchors::{Anchor, Candidate, Roots, match_devices};
+use crate::state::collector::Collector;
+use crate::state::errors::ErrorLog;
+use crate::state::fates::Fates;
+use crate::state::features::InForce;
+use crate::state::groups::Groups;
+use crate::state::trace::Recorder;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};

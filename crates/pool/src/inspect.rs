@@ -1,7 +1,7 @@
 //! Looking inside: what `terrane debug` prints and `terrane check` compares.
 
-use crate::anchors::read_anchor;
 use crate::pool::Pool;
+use crate::state::anchors::read_anchor;
 use std::borrow::Cow;
 use std::sync::Arc;
 use terrane_codec::ZstdLevel;

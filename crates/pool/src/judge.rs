@@ -5,7 +5,7 @@
 //! parsed again and held against the tables before it counts. If anything is wrong the group fails, the pool stops, and the group before
 //! stays the newest.
 
-use crate::group::Group;
+use crate::pool::Group;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::Record;
 use terrane_store::PoolError;
@@ -28,10 +28,10 @@ mod tests {
     use super::*;
     use crate::cost::Cost;
     use crate::create::CreateOptions;
-    use crate::group::{Stream, WriteRequest};
     use crate::import::ImportOptions;
+    use crate::pool::Tx;
     use crate::pool::{Client, Pool};
-    use crate::txg::Tx;
+    use crate::pool::{Stream, WriteRequest};
     use parking_lot::Mutex;
     use std::sync::Arc;
     use terrane_codec::{ChecksumKind, Compression};

@@ -9,9 +9,9 @@
 //!
 //! Invariant: a label without the device is written only when no row of the committed tables lies there.
 
-use crate::anchors::overwrite_labels;
-use crate::group::Group;
+use crate::pool::Group;
 use crate::pool::{Pool, SyncState};
+use crate::state::anchors::overwrite_labels;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_device::Device;

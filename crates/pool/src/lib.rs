@@ -7,27 +7,28 @@
 //! The bytes of all this are `terrane_format`'s, the books of zones and the choice of places `terrane_space`'s, what stays in memory
 //! `terrane_cache`'s, devices and appends `terrane_store`'s. Rooms, in reading order: `features` (what may be written), `fates` (how files
 //! fared), `read` (the way up), `ahead` (what is read before somebody asks), `txg`, [`group`] and `nopwrite` (the commit), `gc` (room
-//! again), [`second`] (blocks that left memory), `pool` (create, import, export), [`errors`] (what was found wrong), [`stats`] (what all of
+//! again), `caches` (blocks that left memory), `pool` (create, import, export), `errors` (what was found wrong), [`stats`] (what all of
 //! them have done so far) and `trace` (what was born and died, for a replay).
 
 mod ahead;
 mod anchors;
 mod apart;
+mod caches;
 mod cost;
 pub mod create;
-pub mod errors;
+
 mod fates;
 mod features;
 mod frees;
 mod gc;
 pub mod group;
-pub mod hold;
+mod hold;
 mod identity;
 pub mod import;
 pub mod inspect;
 mod judge;
 pub mod leaving;
-pub mod levels;
+mod levels;
 mod make;
 pub mod membership;
 mod newest;
@@ -36,26 +37,31 @@ pub mod pool;
 pub mod read;
 mod rebirth;
 mod rebuild;
+mod reports;
 mod reset;
 mod room;
-pub mod second;
+mod state;
 pub mod stats;
 pub mod suspend;
 mod trace;
 pub mod txg;
 
-pub use anchors::overwrite_labels;
+pub use caches::{CacheDevice, is_cache_of};
 pub use cost::Cost;
 pub use create::CreateOptions;
-pub use errors::{DamagedBlock, DeviceErrors, ErrorLog, Errors, LossCause, LostFile};
-pub use gc::{GcMode, GcProgress, GcRest, Victim};
-pub use group::{Group, Stream, WriteRequest};
 pub use import::{ImportOptions, Probe, probe};
-pub use levels::{LevelShare, Levels, Method};
-pub use membership::Member;
-pub use pool::{Client, MemoryBounds, Pool, Status};
+pub use pool::{Client, Group, MemoryBounds, Pool, Status, Stream, Tx, WriteRequest};
 pub use rebirth::{RebirthCursor, Relic};
 pub use rebuild::Index;
+pub use state::anchors::overwrite_labels;
+pub use state::by_hand::{GcMode, GcProgress, Victim};
+pub use state::errors;
+pub use state::errors::{DamagedBlock, DeviceErrors, ErrorLog, Errors, LossCause, LostFile};
+pub use state::hold::ZoneHold;
+pub use state::levels::{LevelShare, Levels, Method};
+pub use state::members::Member;
+pub use state::second::SecondStats;
+pub use state::unread::GcRest;
 pub use stats::{DeviceStats, Stats};
 pub use terrane_device as device;
 pub use terrane_space::policy::{CollectionOptions, Hint, IdleWindow, Placement, SiblingKey, VictimPolicy};
@@ -64,4 +70,3 @@ pub use terrane_store::counters::{Io, WaitFor};
 pub use terrane_store::env::{Env, SeededEnv, SystemEnv};
 pub use terrane_store::patience::{FailMode, Patience, Suspension};
 pub use terrane_store::prepare::Made;
-pub use txg::Tx;

@@ -4,49 +4,19 @@
 //! order in which whatever the power leaves behind can be imported. A device that joins carries the new label before any other does:
 //! without it the others are the pool they were, and with it nothing is missing.
 
-use crate::anchors::Anchor;
 use crate::create::{empty, fresh_id, judge_device};
 use crate::import::homes;
 use crate::pool::{Pool, SyncState};
+use crate::state::anchors::Anchor;
+use crate::state::members::{DeviceSummary, Member};
 use std::sync::Arc;
 use terrane_device::Device;
 use terrane_format::features::Feature;
-use terrane_format::label::{DEVICES_MAX, DeviceRow, Label, Role, Stay};
+use terrane_format::label::{DEVICES_MAX, DeviceRow, Label, Role};
 use terrane_format::record::Home;
 use terrane_store::PoolError;
 use terrane_store::devices::{geometry, smallest_capacity, takes_writes};
 use terrane_wire::DeviceIdx;
-
-/// A device of a pool, in figures.
-#[derive(Clone, Debug)]
-pub struct Member {
-    pub index: DeviceIdx,
-    pub id: u64,
-    /// The path, or another name a person would recognise.
-    pub name: String,
-    pub role: Role,
-    pub stay: Stay,
-    /// In bytes.
-    pub zone_size: u64,
-    /// Without the anchors.
-    pub zones: u64,
-    /// Of them, those that can be written at once.
-    pub zones_empty: u64,
-    /// Of them, those that hold something.
-    pub zones_used: u64,
-    /// Bytes that live on it.
-    pub live_bytes: u64,
-    /// Why it did not take the last uberblock, if it did not.
-    pub trouble: Option<String>,
-}
-
-/// What only the syncing thread knows of a device.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct DeviceSummary {
-    device: DeviceIdx,
-    zones_empty: u64,
-    trouble: Option<String>,
-}
 
 impl Pool {
     /// The devices themselves, to be read.

@@ -13,10 +13,11 @@
 //! or that meets by accident, never stands for content. Its block was written or verified since the pool was imported, and is not known to
 //! be damaged.
 
-use crate::group::{Group, Stream, WriteRequest};
-use crate::levels::Method;
 use crate::pool::Pool;
-use crate::read::{StoredBytes, owner_text};
+use crate::pool::{Group, Stream, WriteRequest};
+use crate::read::owner_text;
+use crate::state::levels::Method;
+use crate::state::pinned::StoredBytes;
 use std::sync::Arc;
 use terrane_codec::compress::algorithm::{ID_LZ4, ID_ZSTD};
 use terrane_codec::{Compression, is_same_algorithm, is_zero};

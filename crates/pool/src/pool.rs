@@ -3,19 +3,26 @@
 //! Locks, outermost first: `sync` (one group at a time), the group state in [`Groups`], `tables` (zones; read for every look-up,
 //! written only by the sync), then leaves: gather buffers, caches, the heal queue. No lock but `sync` is held over a device write.
 
-use crate::ahead::Ahead;
-use crate::anchors::Anchor;
-use crate::errors::{ErrorLog, Errors};
-use crate::fates::Fates;
-use crate::features::InForce;
-use crate::gc::{ByHand, Collector, GcRest};
-use crate::group::Group;
-use crate::hold::Held;
-use crate::membership::DeviceSummary;
-use crate::read::Heal;
-use crate::second::{INDEX_DIVISOR, SecondLevel};
-use crate::trace::Recorder;
-use crate::txg::{Groups, Tx};
+mod group;
+mod tx;
+
+pub use group::{Group, Stream, WriteRequest};
+pub use tx::Tx;
+
+use crate::state::ahead::Ahead;
+use crate::state::anchors::Anchor;
+use crate::state::by_hand::ByHand;
+use crate::state::collector::Collector;
+use crate::state::errors::{ErrorLog, Errors};
+use crate::state::fates::Fates;
+use crate::state::features::InForce;
+use crate::state::groups::Groups;
+use crate::state::hold::Held;
+use crate::state::members::DeviceSummary;
+use crate::state::pinned::Heal;
+use crate::state::second::{INDEX_DIVISOR, SecondLevel};
+use crate::state::trace::Recorder;
+use crate::state::unread::GcRest;
 use parking_lot::{Mutex, RwLock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};

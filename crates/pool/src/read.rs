@@ -7,11 +7,9 @@
 //! Invariant: a zone is not reset while a reader is between look-up and completion (`Pin`).
 
 use crate::pool::Pool;
-use crate::second::SecondLevel;
-use std::cell::Cell;
-use std::ops::{Deref, Range};
+use crate::state::pinned::{Heal, Held, Pin, StoredBytes};
+use crate::state::second::SecondLevel;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_cache::Kind;
 use terrane_cache::blocks::{Found, Packed, Source};
 use terrane_codec::{Compression, compute};
@@ -20,90 +18,10 @@ use terrane_format::addr::{Addr, GRANULE};
 use terrane_format::block_ptr::Key;
 use terrane_format::block_ptr::{BlockPtr, Normal};
 use terrane_format::directory::{Owner, Part, PartTrailer, SPILL, parse_part, parse_trailer};
-use terrane_format::record::{Class, Home, PartCopy};
-use terrane_space::zones::Unwritten;
+use terrane_format::record::PartCopy;
 use terrane_store::PoolError;
 use terrane_store::patience::Tries;
-use terrane_wire::{Corrupt, Txg, ZoneSeq};
-
-/// Keeps a zone from being reset.
-pub(crate) struct Pin(Arc<AtomicU32>);
-
-impl Pin {
-    fn new(pins: &Arc<AtomicU32>) -> Pin {
-        pins.fetch_add(1, Ordering::AcqRel);
-        Pin(pins.clone())
-    }
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// A resident zone, held.
-pub(crate) struct Held {
-    pub seq: ZoneSeq,
-    pub class: Class,
-    pub home: Home,
-    pub capacity: u64,
-    pub unwritten: Option<Arc<dyn Unwritten>>,
-    _pin: Pin,
-}
-
-thread_local! {
-    /// Memory of the last read of this thread.
-    static SCRATCH: Cell<AlignedBuf> = Cell::default();
-}
-
-/// Larger scratch memory is not kept.
-const SCRATCH_BYTES_MAX: usize = 2 << 20;
-
-/// Stored bytes as they were read, in memory that the thread's next read takes over.
-pub(crate) struct StoredBytes {
-    /// Whole write units.
-    buf: AlignedBuf,
-    wanted: Range<usize>,
-}
-
-impl StoredBytes {
-    fn new(wanted: Range<usize>) -> StoredBytes {
-        StoredBytes { buf: SCRATCH.take(), wanted }
-    }
-
-    fn wanted_mut(&mut self) -> &mut [u8] {
-        &mut self.buf[self.wanted.clone()]
-    }
-}
-
-impl Deref for StoredBytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.buf[self.wanted.clone()]
-    }
-}
-
-impl Drop for StoredBytes {
-    fn drop(&mut self) {
-        let buf = std::mem::take(&mut self.buf);
-        if buf.capacity() <= SCRATCH_BYTES_MAX {
-            // The thread may be about to end.
-            let _ = SCRATCH.try_with(|scratch| scratch.set(buf));
-        }
-    }
-}
-
-/// Good bytes of a block whose copy at `addr` is damaged, or lies where another is.
-pub(crate) struct Heal {
-    pub addr: Addr,
-    pub bytes: Vec<u8>,
-    pub birth: Txg,
-    pub owner: Owner,
-    pub siblings: Vec<Addr>,
-    pub is_damaged: bool,
-}
+use terrane_wire::{Corrupt, ZoneSeq};
 
 /// Further tries of a read that failed, at once. Callers do not see an error that lasts a moment, as after the reset of a bus.
 const READ_RETRIES: u32 = 2;

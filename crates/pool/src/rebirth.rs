@@ -9,7 +9,7 @@
 //! The oldest first: they have shown that they do not go by themselves. Of metadata it is enough that one copy moved, and both are written.
 
 use crate::pool::Pool;
-use crate::txg::Tx;
+use crate::pool::Tx;
 use std::sync::Arc;
 use terrane_format::addr::Addr;
 use terrane_format::block_ptr::Normal;

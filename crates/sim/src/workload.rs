@@ -7,8 +7,8 @@ use crate::{Failure, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_device::sim::Fault;
+use terrane_pool::ZoneHold;
 use terrane_pool::errors::{LossCause, LostFile};
-use terrane_pool::hold::ZoneHold;
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, RewriteSpec, SetAttr,
     WriteFlags,

@@ -27,7 +27,7 @@ use terrane_dataset::Dataset;
 use terrane_device::{Backing, Device, OpenMode, PathKind, ZoneState};
 use terrane_format::label::{ANCHORS, Role};
 use terrane_object::Objects;
-use terrane_pool::second::is_cache_of;
+use terrane_pool::is_cache_of;
 use terrane_pool::{CreateOptions, ImportOptions, Pool, SystemEnv};
 use terrane_posix::{Cred, Fs};
 use terrane_wire::ZoneIdx;

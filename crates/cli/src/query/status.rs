@@ -10,9 +10,9 @@ use std::sync::Arc;
 use terrane_device::{Device, ZoneState};
 use terrane_format::label::{Role, Stay};
 use terrane_format::{Spent, Totals};
+use terrane_pool::CacheDevice;
 use terrane_pool::WaitFor;
 use terrane_pool::errors::{DeviceErrors, LossCause};
-use terrane_pool::second::CacheDevice;
 use terrane_pool::{GcRest, Member, Stats, Suspension};
 
 /// Each device of the pool.

@@ -5,97 +5,14 @@
 //!
 //! Invariant: a request ends. A group that moves nothing and wins nothing counts against it, and it has few of those.
 
-use crate::gc::Progress;
-use crate::group::Group;
+use crate::pool::Group;
 use crate::pool::Pool;
-use crate::room::GARBAGE_PART_MIN;
+use crate::state::by_hand::{FullZones, GcMode, GcProgress, IDLE_PERCENT, PATIENCE, Victim};
+use crate::state::collector::Progress;
+use crate::state::room::GARBAGE_PART_MIN;
 use std::sync::Arc;
-use terrane_format::record::Home;
 use terrane_space::zones::Phase;
 use terrane_store::PoolError;
-use terrane_wire::ZoneSeq;
-
-/// Groups without any progress after which a request has ended: what was emptied must be reset, and what holds a zone up rewritten.
-const PATIENCE: u32 = 8;
-/// What may stay in idle time, in percent of what full zones hold: the last garbage costs most copies.
-const IDLE_PERCENT: u8 = 10;
-
-/// Why zones are emptied.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GcMode {
-    /// They are not.
-    #[default]
-    Idle,
-    /// Room runs short.
-    Background,
-    /// Writers wait for room.
-    Urgent,
-    /// Somebody asked for it.
-    ByHand,
-    /// It is the idle part of the day.
-    Window,
-}
-
-impl GcMode {
-    pub const ALL: [GcMode; 5] =
-        [GcMode::Idle, GcMode::Background, GcMode::Urgent, GcMode::ByHand, GcMode::Window];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            GcMode::Idle => "idle",
-            GcMode::Background => "background",
-            GcMode::Urgent => "urgent",
-            GcMode::ByHand => "by hand",
-            GcMode::Window => "window",
-        }
-    }
-}
-
-/// A zone that is being emptied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Victim {
-    pub seq: ZoneSeq,
-    pub home: Home,
-    /// Bytes that lived in it when it was chosen, what a reset will give beside those, and what has moved.
-    pub live_bytes: u64,
-    pub garbage_bytes: u64,
-    pub moved_bytes: u64,
-}
-
-/// How far collection is that somebody asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GcProgress {
-    /// Bytes that full zones hold and nobody needs, and how many of them may stay.
-    pub garbage_bytes: u64,
-    pub goal_bytes: u64,
-    /// Full zones with so much garbage that they are worth emptying.
-    pub zones_left: u64,
-    /// Nothing was asked for, or it was done as far as it can be.
-    pub done: bool,
-}
-
-/// What was asked for, and what is seen of it.
-#[derive(Debug, Default)]
-pub(crate) struct ByHand {
-    /// Bytes of garbage that may stay; `None`: nobody asks.
-    wanted: Option<u64>,
-    /// The last one, for who looks afterwards.
-    goal: u64,
-    /// Nobody but the pool asks, because it is idle time; and the garbage at which it found that no more was to be won.
-    for_idle: bool,
-    settled: u64,
-    least_garbage: u64,
-    stuck: u32,
-    mode: GcMode,
-    victim: Option<Victim>,
-}
-
-/// Full zones, summed up.
-struct FullZones {
-    live: u64,
-    garbage: u64,
-    worth: u64,
-}
 
 impl Pool {
     /// Collects, from now on, until at most `target_percent` of what full zones hold is garbage; 100 ends what was asked for before.
@@ -175,21 +92,6 @@ impl Pool {
             sum.worth += u64::from(garbage > 0 && garbage >= capacity / GARBAGE_PART_MIN);
         }
         sum
-    }
-}
-
-impl FullZones {
-    /// The garbage that may stay: its share is of garbage and live together, and what lives stays.
-    fn goal(&self, percent: u8) -> u64 {
-        let (part, rest) = (u128::from(percent.min(100)), u128::from(100 - percent.min(100)));
-        let goal = (u128::from(self.live) * part).checked_div(rest);
-        goal.map_or(self.garbage, |goal| u64::try_from(goal).unwrap_or(u64::MAX))
-    }
-}
-
-impl ByHand {
-    fn begin(&mut self, wanted: Option<u64>, goal: u64, for_idle: bool) {
-        *self = ByHand { wanted, goal, for_idle, least_garbage: u64::MAX, stuck: 0, ..*self };
     }
 }
 

@@ -8,15 +8,15 @@
 
 use super::{Progress, VICTIMS_MAX};
 use crate::frees::INLINE_FREES_MAX;
-use crate::group::Group;
 use crate::leaving::leaving_zone;
+use crate::pool::Group;
 use crate::pool::Pool;
 use terrane_format::record::Home;
 use terrane_space::zones::{Phase, Tables};
 use terrane_store::PoolError;
 use terrane_wire::ZoneSeq;
 
-impl super::Collector {
+impl crate::state::collector::Collector {
     /// Zones of data that lives, and that are no room when it does not.
     pub fn dead(&self) -> impl Iterator<Item = ZoneSeq> {
         self.dead.iter().copied()

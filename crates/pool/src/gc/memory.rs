@@ -2,12 +2,11 @@
 //!
 //! Invariant: the runs of a group take no more of its commit record than a zone has room for.
 
-use crate::group::Group;
+use crate::pool::Group;
+use crate::state::collector::INDEX_LOOK_BYTES;
 use std::sync::atomic::Ordering;
 use terrane_space::zones::is_much;
 
-/// The memory of the run index is looked at when so many bytes have moved, in a small pool a 64th of it: that takes time by its rows.
-pub(super) const INDEX_LOOK_BYTES: u64 = 256 << 20;
 /// What a run takes of a commit record at the most, in bytes; one in a thousand may take more.
 const RUN_RECORD_BYTES: u64 = 32;
 /// The part of the smallest zones that runs may take, but for what one directory part holds. Both copies of a record may lie in one zone.

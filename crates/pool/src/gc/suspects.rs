@@ -8,11 +8,11 @@
 //!
 //! Invariant: a zone that is given back can be emptied, so it is not suspected again for the same reason.
 
-use super::PIECE_NS;
-use crate::group::Group;
 use crate::inspect::Standing;
+use crate::pool::Group;
 use crate::pool::Pool;
-use crate::read::Held;
+use crate::state::collector::PIECE_NS;
+use crate::state::pinned::Held;
 use std::sync::atomic::Ordering;
 use terrane_format::addr::granule_bytes;
 use terrane_format::directory::Entry;

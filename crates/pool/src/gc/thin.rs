@@ -5,9 +5,9 @@
 //!
 //! Invariant: a group does this only if it need not collect for room, so writers who wait never wait for it.
 
-use crate::gc::{Progress, VICTIMS_MAX};
-use crate::group::Group;
+use crate::pool::Group;
 use crate::pool::Pool;
+use crate::state::collector::{Progress, VICTIMS_MAX};
 use terrane_store::PoolError;
 
 /// Hardly anything lives in a zone of which only one part of so many does.

@@ -4,13 +4,12 @@
 //! the layer above stores it in the pool, and gives back what was stored when the pool is opened again. Every list is bounded: of what
 //! does not fit only the log of the process tells.
 
-use crate::pool::Pool;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_device::IoCounts;
 use terrane_format::directory::Owner;
-use terrane_wire::{Corrupt, DeviceIdx};
+use terrane_wire::DeviceIdx;
 
 /// Findings that are kept.
 pub const FINDINGS_MAX: usize = 64;
@@ -80,11 +79,11 @@ impl DeviceErrors {
         *self == DeviceErrors::default()
     }
 
-    fn of(counts: &IoCounts) -> DeviceErrors {
+    pub(crate) fn of(counts: &IoCounts) -> DeviceErrors {
         DeviceErrors { read: counts.read_errors, write: counts.write_errors, checksum: 0 }
     }
 
-    fn plus(self, other: DeviceErrors) -> DeviceErrors {
+    pub(crate) fn plus(self, other: DeviceErrors) -> DeviceErrors {
         DeviceErrors {
             read: self.read.saturating_add(other.read),
             write: self.write.saturating_add(other.write),
@@ -92,7 +91,7 @@ impl DeviceErrors {
         }
     }
 
-    fn minus(self, other: DeviceErrors) -> DeviceErrors {
+    pub(crate) fn minus(self, other: DeviceErrors) -> DeviceErrors {
         DeviceErrors {
             read: self.read.saturating_sub(other.read),
             write: self.write.saturating_sub(other.write),
@@ -102,18 +101,18 @@ impl DeviceErrors {
 }
 
 #[derive(Default)]
-struct Held {
+pub(crate) struct Held {
     /// Its `devices` are what was stored before this import, and the checksum errors since.
-    errors: Errors,
+    pub(crate) errors: Errors,
     /// What devices had counted when the log was cleared.
-    counted: BTreeMap<DeviceIdx, DeviceErrors>,
+    pub(crate) counted: BTreeMap<DeviceIdx, DeviceErrors>,
     /// It was told what was stored.
-    is_recalled: bool,
+    pub(crate) is_recalled: bool,
 }
 
 impl Held {
     /// What the log holds, where devices have counted as much.
-    fn errors(&self, counted: &BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
+    pub(crate) fn errors(&self, counted: &BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
         let mut errors = self.errors.clone();
         for (device, counted) in counted {
             let before = self.counted.get(device).copied().unwrap_or_default();
@@ -128,13 +127,13 @@ impl Held {
 /// The error log of a pool that is imported.
 #[derive(Default)]
 pub struct ErrorLog {
-    held: Mutex<Held>,
+    pub(crate) held: Mutex<Held>,
     /// Whether it ever named a block or a file: most never do, and destroying a file need not take the lock.
-    has_objects: AtomicBool,
+    pub(crate) has_objects: AtomicBool,
 }
 
 /// As much of a text as is kept; not nothing.
-fn shorten(text: impl ToString) -> String {
+pub(crate) fn shorten(text: impl ToString) -> String {
     let mut text = text.to_string();
     if text.is_empty() {
         text.push('?');
@@ -207,7 +206,7 @@ impl ErrorLog {
     }
 
     /// What was stored by an earlier import, before what this one has found.
-    fn recall(&self, stored: Errors) {
+    pub(crate) fn recall(&self, stored: Errors) {
         let found = std::mem::take(&mut self.held.lock().errors);
         for errors in [stored, found] {
             errors.findings.into_iter().for_each(|text| self.note_finding(text));
@@ -224,54 +223,10 @@ impl ErrorLog {
     }
 }
 
-impl Pool {
-    pub fn error_log(&self) -> &ErrorLog {
-        &self.error_log
-    }
-
-    /// What the error log holds now.
-    pub fn errors(&self) -> Errors {
-        let counted = self.counted_errors();
-        self.error_log.held.lock().errors(&counted)
-    }
-
-    /// Adds what an earlier import stored of its error log. Only the first call does: several data sets may be opened on one pool.
-    pub fn recall_errors(&self, stored: Errors) {
-        if !std::mem::replace(&mut self.error_log.held.lock().is_recalled, true) {
-            self.error_log.recall(stored);
-        }
-    }
-
-    /// Empties the error log; returns what was in it. What is still damaged comes back when somebody reads it.
-    pub fn clear_errors(&self) -> Errors {
-        let counted = self.counted_errors();
-        let mut held = self.error_log.held.lock();
-        let errors = held.errors(&counted);
-        (held.errors, held.counted) = (Errors::default(), counted);
-        errors
-    }
-
-    /// By the devices themselves, since the import.
-    fn counted_errors(&self) -> BTreeMap<DeviceIdx, DeviceErrors> {
-        let of = |device: &terrane_device::Counted| DeviceErrors::of(&device.counts());
-        self.devices.all().into_iter().map(|(index, device)| (index, of(&device))).collect()
-    }
-
-    pub(crate) fn note_checksum_error(&self, device: DeviceIdx) {
-        self.counters.checksum_errors.add(1);
-        self.error_log.note_checksum(device);
-    }
-
-    /// Damage that was found on the way and belongs to no single block.
-    pub fn report_damage(&self, corrupt: Corrupt) {
-        log::error!("{corrupt}");
-        self.error_log.note_finding(corrupt);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::Pool;
 
     fn block(block: u64) -> Owner {
         Owner::Block { objset: 2, object: 7, level: 0, block }

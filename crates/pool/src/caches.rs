@@ -5,8 +5,7 @@
 
 use crate::create::fresh_id;
 use crate::pool::Pool;
-use crate::second::cache_geometry;
-use crate::second::{FEED_RATE, HEAD_ZONES, SecondLevel, SecondStats};
+use crate::state::second::{FEED_RATE, HEAD_ZONES, INDEX_DIVISOR, SecondLevel, SecondStats, cache_geometry};
 use std::sync::Arc;
 use std::time::Duration;
 use terrane_device::{AlignedBuf, Device, DeviceError};
@@ -28,8 +27,6 @@ pub struct CacheDevice {
 
 /// The fewest zones of a cache device: its head, and a ring.
 const ZONES_MIN: u32 = HEAD_ZONES + 3;
-/// A part of the cache's memory for the index of a device.
-pub(crate) const INDEX_DIVISOR: usize = 8;
 /// Devices are fed so often.
 const PERIOD: Duration = Duration::from_millis(100);
 

@@ -1,6 +1,6 @@
 //! How fast small changes may go where collection is what gives room.
 
-use super::DELAY_MAX_NS;
+use crate::state::groups::DELAY_MAX_NS;
 
 /// The pace of groups that room is given by, in picoseconds a byte: what is believed of them, at the least and at the most. Slower ones
 /// have writers wait for room, as they would without a pace.
@@ -17,13 +17,13 @@ const GROUP_PART: u64 = 4;
 const GROUP_BYTES_MIN: u64 = 4 << 20;
 
 /// Bytes reserved with which a group of small changes begins, where so many are kept ahead.
-pub(super) fn group_bytes(ahead: u64) -> u64 {
+pub(crate) fn group_bytes(ahead: u64) -> u64 {
     (ahead / GROUP_PART).max(GROUP_BYTES_MIN.min(ahead / 2))
 }
 
 /// How fast groups have given room lately.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// Picoseconds for a byte that was reserved; 0: not known.
     ps: u64,
     /// When the last group ended.

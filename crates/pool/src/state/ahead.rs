@@ -1,0 +1,119 @@
+//! Threads that read ahead, and which blocks are on their way.
+
+use flume::{Sender, bounded};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use terrane_format::block_ptr::Key;
+use terrane_wire::NumberSet;
+
+/// They wait for devices most of the time.
+pub(crate) const THREADS: usize = 4;
+pub(crate) const QUEUE_MAX: usize = 64;
+/// The most that one reader may be ahead of itself, in bytes, unless a block is more than half of that; and which part of the cache.
+pub(crate) const WINDOW_MAX: u64 = 8 << 20;
+pub(crate) const WINDOW_DIVISOR: u64 = 16;
+pub(crate) const UNREAD_DIVISOR: usize = 4;
+/// One request, at most, unless one block is larger.
+pub(crate) const RUN_BYTES_MAX: u64 = 1 << 20;
+/// What lies between two blocks of one request is not worth a second one: parts of the zone's directory.
+pub(crate) const GAP_BYTES_MAX: u64 = 16 << 10;
+
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+pub(crate) struct Ahead {
+    /// A pool that has no threads has none for this.
+    pub(crate) has_threads: bool,
+    pub(crate) is_on: AtomicBool,
+    pub(crate) queue: OnceLock<Sender<Job>>,
+    /// Read while a job runs; true: no more of them do.
+    pub(crate) ended: Arc<RwLock<bool>>,
+    pub(crate) on_way: Mutex<NumberSet<Key>>,
+    pub(crate) on_way_count: AtomicUsize,
+    pub(crate) arrived: Condvar,
+}
+
+impl Ahead {
+    pub fn new(has_threads: bool) -> Ahead {
+        Ahead {
+            has_threads,
+            is_on: AtomicBool::new(true),
+            queue: OnceLock::new(),
+            ended: Arc::default(),
+            on_way: Mutex::default(),
+            on_way_count: AtomicUsize::new(0),
+            arrived: Condvar::new(),
+        }
+    }
+
+    /// Has `job` run by another thread soon, or not at all.
+    pub(crate) fn offer(&self, job: impl FnOnce() + Send + 'static) {
+        if !self.has_threads {
+            return;
+        }
+        let ended = Arc::clone(&self.ended);
+        let job = move || {
+            let ended = ended.read();
+            if !*ended {
+                job();
+            }
+        };
+        let _ = self.queue.get_or_init(start_threads).try_send(Box::new(job));
+    }
+
+    /// Waits until no offered job runs, and lets none run from now on: what they hold of the pool would keep its devices locked.
+    pub fn end(&self) {
+        *self.ended.write() = true;
+    }
+
+    /// Waits for a block that is on its way; false: it is not.
+    pub(crate) fn wait_for(&self, key: Key) -> bool {
+        if self.on_way_count.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut on_way = self.on_way.lock();
+        let is_on_way = on_way.contains(&key);
+        while on_way.contains(&key) {
+            self.arrived.wait(&mut on_way);
+        }
+        is_on_way
+    }
+}
+
+pub(crate) fn start_threads() -> Sender<Job> {
+    let (queue, jobs) = bounded::<Job>(QUEUE_MAX);
+    for index in 0..THREADS {
+        let jobs = jobs.clone();
+        let thread = std::thread::Builder::new().name(format!("terrane-ahead-{index}"));
+        // Nobody waits for such a job, and a later one may go well.
+        let run = |job: Job| drop(catch_unwind(AssertUnwindSafe(job)));
+        if let Err(error) = thread.spawn(move || jobs.into_iter().for_each(run)) {
+            log::warn!("only {index} threads read ahead: {error}");
+            break;
+        }
+    }
+    queue
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_offered_runs_elsewhere_until_offers_end() {
+        let ahead = Ahead::new(true);
+        let (said, heard) = bounded(4);
+        let again = said.clone();
+        ahead.offer(move || again.send(std::thread::current().id()).expect("somebody listens"));
+        assert_ne!(heard.recv(), Ok(std::thread::current().id()));
+        ahead.end();
+        ahead.offer(move || said.send(std::thread::current().id()).expect("somebody listens"));
+        assert!(heard.recv().is_err(), "dropped without being run");
+    }
+
+    #[test]
+    fn without_threads_nothing_that_is_offered_runs() {
+        Ahead::new(false).offer(|| panic!("it runs"));
+    }
+}

@@ -1,0 +1,286 @@
+//! The groups that are open and syncing: what is reserved in them, who waits.
+
+use crate::state::levels::Backlog;
+use crate::state::pace::Pace;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_codec::auto::Inflow;
+use terrane_store::counters::{Counters, WaitFor};
+use terrane_wire::Txg;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    /// Worst-case bytes on the device.
+    pub(crate) reserved: u64,
+    /// Bytes of file data in memory.
+    pub(crate) dirty: u64,
+    /// Anything joined at all.
+    pub(crate) changed: bool,
+    /// What was reserved is on its way to the device; what that took is no longer counted as room.
+    pub(crate) written: bool,
+}
+
+impl Load {
+    /// Bytes reserved that must still find room.
+    pub(crate) fn unwritten(&self) -> u64 {
+        if self.written { 0 } else { self.reserved }
+    }
+}
+
+pub(crate) struct TxgState {
+    pub(crate) open: Txg,
+    pub(crate) holders: u64,
+    pub(crate) quiescing: bool,
+    pub(crate) syncing: bool,
+    pub(crate) synced: Txg,
+    pub(crate) load_open: Load,
+    pub(crate) load_syncing: Load,
+    /// Somebody waits for a commit of this group or a later one.
+    pub(crate) wanted: Txg,
+    /// The newest group that somebody waited for.
+    pub(crate) awaited: Txg,
+    /// Commits wanted although nothing changed: zones wait to be reset.
+    pub(crate) empty_wanted: bool,
+    pub(crate) stopping: bool,
+    pub(crate) last_wakeup_ns: u64,
+    pub(crate) pace: Pace,
+    /// Who waits for room, and for how many bytes; first in, first out.
+    pub(crate) queue: VecDeque<(u64, u64)>,
+    pub(crate) next_ticket: u64,
+    /// Bytes that files may still write whatever others do: see [`Pool::promise`].
+    pub(crate) promised: u64,
+    /// Bytes that get dirty.
+    pub(crate) inflow: Inflow,
+}
+
+/// Room in the pool, as of the last commit, or of the last step of collection after it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Room {
+    /// Live bytes.
+    pub live: u64,
+    /// Live bytes at which users, write-backs of the kernel's cache, and deletes get `ENOSPC`.
+    pub limit: u64,
+    pub limit_write_backs: u64,
+    /// The same for writes into promised room.
+    pub limit_promised: u64,
+    pub limit_frees: u64,
+    /// Bytes that can be written before collection must have made room.
+    pub writable: u64,
+    pub writable_frees: u64,
+    /// Live bytes, and bytes to be written, at which those who free wait whatever the file systems below have.
+    pub of_zones: (u64, u64),
+    /// Collection found nothing more to win.
+    pub is_stuck: bool,
+    /// Empty groups would turn emptied zones into room.
+    pub resets_wait: bool,
+    /// Zones that can hold something, now or after a reset.
+    pub zones: u64,
+    /// Bytes that collection keeps writable before anybody asks.
+    pub ahead: u64,
+    /// Told with the rest, so that a status is known while a group waits for a device.
+    pub empty_zones: u64,
+    /// The group that was imported.
+    pub imported: Txg,
+    pub incarnation: u64,
+    /// Zones could not be read: since when no other was.
+    pub unread_since_ns: Option<u64>,
+}
+
+pub(crate) struct Groups {
+    pub(crate) state: Mutex<TxgState>,
+    /// The open group once more, for those who only want to know.
+    pub(crate) open_now: AtomicU64,
+    /// Holders left, or the group change is over.
+    pub(crate) left: Condvar,
+    /// A group was committed, or the pool failed.
+    pub(crate) synced: Condvar,
+    /// There is more room, somebody else had his turn, or the pool failed.
+    pub(crate) more_room: Condvar,
+    /// There is something to do for the sync thread.
+    pub(crate) work: Condvar,
+    pub(crate) room: Mutex<Room>,
+    pub(crate) dirty_max: Mutex<u64>,
+    /// What it never exceeds. Read and changed under its lock.
+    pub(crate) dirty_budget: AtomicU64,
+}
+
+/// What may be dirty however slow the device is, if the budget allows, in bytes: groups that are too small rewrite the same
+/// directories and dnodes again and again.
+pub(crate) const DIRTY_MIN: u64 = 128 << 20;
+/// Delay starts at this share of the limit, in percent, and a commit at the second.
+pub(crate) const DELAY_PERCENT: u64 = 60;
+pub(crate) const COMMIT_PERCENT: u64 = 30;
+pub(crate) const DELAY_SCALE_NS: u64 = 500_000;
+pub(crate) const DELAY_MAX_NS: u64 = 100_000_000;
+/// Who brings as many bytes is delayed in full, and who brings fewer by as much less.
+pub(crate) const DELAY_FULL_BYTES: u64 = 1 << 20;
+/// One part of so many of the dirty limit takes little changes alone.
+pub(crate) const LITTLE_PART: u64 = 8;
+/// Whoever woke from a delay so many nanoseconds late, at the most, waits as much less for his next change.
+pub(crate) const LATE_MAX_NS: u64 = 200_000;
+
+impl Groups {
+    /// Dirty data never takes more than `dirty_budget` bytes.
+    pub fn new(open: Txg, synced: Txg, dirty_budget: u64) -> Groups {
+        Groups {
+            state: Mutex::new(TxgState {
+                open,
+                holders: 0,
+                quiescing: false,
+                syncing: false,
+                synced,
+                load_open: Load::default(),
+                load_syncing: Load::default(),
+                wanted: Txg(0),
+                awaited: Txg(0),
+                empty_wanted: false,
+                stopping: false,
+                last_wakeup_ns: 0,
+                pace: Pace::default(),
+                queue: VecDeque::new(),
+                next_ticket: 0,
+                promised: 0,
+                inflow: Inflow::default(),
+            }),
+            open_now: AtomicU64::new(open.0),
+            left: Condvar::new(),
+            synced: Condvar::new(),
+            more_room: Condvar::new(),
+            work: Condvar::new(),
+            room: Mutex::default(),
+            dirty_max: Mutex::new(dirty_budget.min(DIRTY_MIN)),
+            dirty_budget: AtomicU64::new(dirty_budget),
+        }
+    }
+
+    /// `is_written`: the group that syncs has written what was reserved in it. Who waits need not wait for its end.
+    pub fn set_room(&self, room: Room, is_written: bool) {
+        let mut state = self.state.lock();
+        *self.room.lock() = room;
+        state.load_syncing.written |= is_written;
+        let (_, unwritten) = state.reserved();
+        if state.queue.front().is_some_and(|(_, need)| unwritten + need <= room.writable) {
+            self.more_room.notify_all();
+        }
+    }
+
+    /// Bytes reserved in the open group.
+    pub fn reserved_open(&self) -> u64 {
+        self.state.lock().load_open.reserved
+    }
+
+    pub fn room(&self) -> Room {
+        *self.room.lock()
+    }
+
+    /// Bounds dirty data by what the last group took in half a second.
+    pub fn set_dirty_max(&self, bytes: u64) {
+        let mut max = self.dirty_max.lock();
+        *max = bytes.max(DIRTY_MIN).min(self.dirty_budget.load(Ordering::Relaxed));
+    }
+
+    /// From now on dirty data never takes more than so many bytes; what is there already is written by groups as they come.
+    pub fn set_dirty_budget(&self, bytes: u64) {
+        let mut max = self.dirty_max.lock();
+        self.dirty_budget.store(bytes, Ordering::Relaxed);
+        *max = (*max).max(DIRTY_MIN).min(bytes);
+    }
+
+    /// The group that is open now.
+    pub fn open(&self) -> Txg {
+        Txg(self.open_now.load(Ordering::Acquire))
+    }
+
+    pub fn synced(&self) -> Txg {
+        self.state.lock().synced
+    }
+
+    /// Bytes that were promised, and are not written yet.
+    pub fn promised(&self) -> u64 {
+        self.state.lock().promised
+    }
+
+    pub(crate) fn set_promised(&self, change: impl FnOnce(u64) -> u64) {
+        let mut state = self.state.lock();
+        state.promised = change(state.promised);
+        self.more_room.notify_all();
+    }
+
+    /// How many changes wait for room, and for how many bytes.
+    pub fn waiting(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.queue.len() as u64, state.queue.iter().map(|(_, need)| need).sum())
+    }
+
+    /// Worst-case bytes reserved and not yet accounted.
+    pub fn reserved(&self) -> u64 {
+        self.state.lock().reserved().0
+    }
+
+    /// Dirty bytes in memory, and their bound.
+    pub fn dirty(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.load_open.dirty + state.load_syncing.dirty, *self.dirty_max.lock())
+    }
+
+    /// What waits to be compressed while `txg` syncs, and how quickly more comes. `written_bytes` of it are compressed.
+    pub fn backlog(&self, txg: Txg, written_bytes: u64, now_ns: u64) -> Backlog {
+        let mut state = self.state.lock();
+        let left = state.load_syncing.dirty.saturating_sub(written_bytes);
+        Backlog {
+            bytes: left + state.load_open.dirty,
+            awaited_bytes: if state.awaited >= txg { left } else { 0 },
+            inflow_bytes_per_s: state.inflow.bytes_per_s(now_ns),
+        }
+    }
+
+    /// There is something to do although nobody changes anything.
+    pub fn want_empty(&self) {
+        self.state.lock().empty_wanted = true;
+    }
+
+    /// Wakes everybody, after a failure.
+    pub fn wake_all(&self) {
+        let _state = self.state.lock();
+        self.left.notify_all();
+        self.synced.notify_all();
+        self.more_room.notify_all();
+        self.work.notify_all();
+    }
+}
+
+impl TxgState {
+    /// Bytes reserved and not yet accounted, and those of them that must still find room.
+    pub(crate) fn reserved(&self) -> (u64, u64) {
+        let (open, syncing) = (&self.load_open, &self.load_syncing);
+        (open.reserved + syncing.reserved, open.unwritten() + syncing.unwritten())
+    }
+}
+
+/// What a change waited for, and how long; a change that joins at once is not measured.
+pub(crate) struct Queue<'a> {
+    pub(crate) counters: &'a Counters,
+    /// The first wait began.
+    pub(crate) began_ns: Option<u64>,
+    pub(crate) since_ns: u64,
+}
+
+impl Queue<'_> {
+    pub(crate) fn enter(&mut self) {
+        self.since_ns = self.counters.now_ns();
+        self.began_ns.get_or_insert(self.since_ns);
+    }
+
+    pub(crate) fn leave(&self, reason: WaitFor) {
+        self.counters.waited(reason, self.counters.now_ns().saturating_sub(self.since_ns));
+    }
+}
+
+impl Drop for Queue<'_> {
+    fn drop(&mut self) {
+        if let Some(began_ns) = self.began_ns {
+            self.counters.begin.record_ns(self.counters.now_ns().saturating_sub(began_ns));
+        }
+    }
+}

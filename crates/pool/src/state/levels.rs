@@ -1,0 +1,111 @@
+//! How blocks are to be compressed, and what `zstd-auto` chose.
+
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_codec::Compression;
+use terrane_codec::auto::{Auto, AutoRange, STEPS, Took, compression_of, step_of};
+use terrane_store::prepare::Made;
+
+/// How a block is to be compressed.
+#[derive(Clone, Debug)]
+pub enum Method {
+    As(Compression),
+    /// As these say when its turn comes.
+    Auto(Arc<Levels>),
+    /// It is compressed already.
+    Made(Made),
+}
+
+impl From<Compression> for Method {
+    fn from(compression: Compression) -> Self {
+        Method::As(compression)
+    }
+}
+
+/// The controller, and what became of its choices since it was made.
+#[derive(Debug)]
+pub struct Levels {
+    pub(crate) auto: Mutex<Auto>,
+    pub(crate) taken: [Taken; STEPS],
+}
+
+/// What waits to be compressed while a group syncs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Backlog {
+    pub bytes: u64,
+    /// Those of them that somebody waits for.
+    pub awaited_bytes: u64,
+    pub inflow_bytes_per_s: f64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    pub(crate) blocks: AtomicU64,
+    pub(crate) logical_bytes: AtomicU64,
+    pub(crate) stored_bytes: AtomicU64,
+}
+
+/// What one step of the ladder took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LevelShare {
+    pub compression: Compression,
+    pub blocks: u64,
+    /// Bytes before compression.
+    pub logical_bytes: u64,
+    /// Bytes after it; those of blocks that did not shrink are their content's.
+    pub stored_bytes: u64,
+}
+
+impl Levels {
+    pub fn new(range: AutoRange) -> Arc<Levels> {
+        Arc::new(Levels { auto: Mutex::new(Auto::new(range)), taken: Default::default() })
+    }
+
+    /// Other bounds. What was learned and counted stays.
+    pub fn set_range(&self, range: AutoRange) {
+        self.auto.lock().set_range(range);
+    }
+
+    /// What a worker took to make `stored_bytes` of `bytes`.
+    pub(crate) fn measured(&self, compression: Compression, (bytes, stored_bytes): (u64, u64), took: Took) {
+        self.auto.lock().measured(compression, bytes, took);
+        let Some(taken) = step_of(compression).and_then(|step| self.taken.get(step)) else { return };
+        taken.blocks.fetch_add(1, Ordering::Relaxed);
+        taken.logical_bytes.fetch_add(bytes, Ordering::Relaxed);
+        taken.stored_bytes.fetch_add(stored_bytes, Ordering::Relaxed);
+    }
+
+    /// The steps that were taken, from the lowest on.
+    pub fn shares(&self) -> Vec<LevelShare> {
+        let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let shares = self.taken.iter().enumerate().map(|(step, taken)| LevelShare {
+            compression: compression_of(step),
+            blocks: number(&taken.blocks),
+            logical_bytes: number(&taken.logical_bytes),
+            stored_bytes: number(&taken.stored_bytes),
+        });
+        shares.filter(|share| share.blocks > 0).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_chosen_is_counted() {
+        let levels = Levels::new(AutoRange::default());
+        let took = Took { wall_ns: 1_000_000, processor_ns: 1_000_000 };
+        for word in ["lz4", "zstd-9", "zstd-9"] {
+            levels.measured(word.parse().unwrap(), (128 << 10, 64 << 10), took);
+        }
+        let share = |word: &str, blocks| LevelShare {
+            compression: word.parse().unwrap(),
+            blocks,
+            logical_bytes: blocks * (128 << 10),
+            stored_bytes: blocks * (64 << 10),
+        };
+        assert_eq!(levels.shares(), [share("lz4", 1), share("zstd-9", 2)]);
+    }
+}

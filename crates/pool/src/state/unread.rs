@@ -1,0 +1,295 @@
+//! Zones and devices that could not be read by collection, and when they are tried again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+use terrane_wire::{DeviceIdx, ZoneSeq};
+
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
+/// How long a zone sleeps after its first failure, and at the most.
+pub(crate) const PAUSE_NS: u64 = SECOND_NS;
+pub(crate) const PAUSE_NS_MAX: u64 = 3600 * SECOND_NS;
+/// So many zones that fail within so long a time mean that their device is in trouble.
+pub(crate) const TROUBLE_ZONES: usize = 3;
+pub(crate) const TROUBLE_WINDOW_NS: u64 = 60 * SECOND_NS;
+/// How long collection rests on such a device at first, and at the most.
+pub(crate) const REST_NS: u64 = 10 * SECOND_NS;
+pub(crate) const REST_NS_MAX: u64 = 300 * SECOND_NS;
+/// A writer that needs room looks at such a device after so long at the soonest.
+pub(crate) const PROBE_NS: u64 = SECOND_NS;
+/// How long a writer waits for zones that cannot be read, from the first failure on, and how long at a time.
+pub(crate) const WAIT_NS: u64 = 10 * SECOND_NS;
+pub(crate) const WAIT_STEP: Duration = Duration::from_millis(250);
+/// After so many failures in a row, which take half a minute, a zone is not counted as room.
+pub(crate) const FAILURES_MAX: u32 = 5;
+
+/// What failed to be read, and when it is tried again.
+#[derive(Default)]
+pub(crate) struct Unread {
+    /// The first failure after which no zone was read.
+    pub(crate) since_ns: Option<u64>,
+    pub(crate) zones: BTreeMap<ZoneSeq, Sleeper>,
+    pub(crate) devices: BTreeMap<DeviceIdx, Trouble>,
+}
+
+pub(crate) struct Sleeper {
+    pub(crate) device: DeviceIdx,
+    /// In a row.
+    pub(crate) failures: u32,
+    /// `None`: it may be tried now.
+    pub(crate) until_ns: Option<u64>,
+}
+
+#[derive(Default)]
+pub(crate) struct Trouble {
+    /// The zones that failed lately, each once, and when.
+    pub(crate) failed: VecDeque<(u64, ZoneSeq)>,
+    pub(crate) rest: Option<Rest>,
+    /// When a writer may look at it, and for how long none may after the next time it seemed to be well.
+    pub(crate) probe_from_ns: u64,
+    pub(crate) probe_pause_ns: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Rest {
+    pub(crate) until_ns: u64,
+    pub(crate) pause_ns: u64,
+}
+
+/// A device on which collection rests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GcRest {
+    pub device: DeviceIdx,
+    /// Zones there that could not be read.
+    pub unread_zones: u64,
+    /// By the pool's clock: from then on a zone is tried again.
+    pub until_ns: u64,
+}
+
+pub(crate) fn doubled(pause_ns: u64, times: u32, most: u64) -> u64 {
+    1u64.checked_shl(times).and_then(|factor| pause_ns.checked_mul(factor)).unwrap_or(most).min(most)
+}
+
+impl Unread {
+    /// A zone could not be read. Returns for how long it sleeps, and for how long collection rests on its device, if that begins or is
+    /// prolonged now.
+    pub fn fail(&mut self, seq: ZoneSeq, device: DeviceIdx, now_ns: u64) -> (u64, Option<u64>) {
+        let sleeper = self.zones.entry(seq).or_insert(Sleeper { device, failures: 0, until_ns: None });
+        let pause_ns = doubled(PAUSE_NS, sleeper.failures, PAUSE_NS_MAX);
+        sleeper.failures = sleeper.failures.saturating_add(1);
+        sleeper.until_ns = Some(now_ns.saturating_add(pause_ns));
+        let trouble = self.devices.entry(device).or_default();
+        trouble
+            .failed
+            .retain(|(at, failed)| now_ns.saturating_sub(*at) < TROUBLE_WINDOW_NS && *failed != seq);
+        trouble.failed.push_back((now_ns, seq));
+        self.since_ns.get_or_insert(now_ns);
+        let rest_ns = match trouble.rest {
+            Some(rest) if now_ns < rest.until_ns => return (pause_ns, None),
+            Some(rest) => doubled(rest.pause_ns, 1, REST_NS_MAX),
+            None if trouble.failed.len() < TROUBLE_ZONES => return (pause_ns, None),
+            None => REST_NS,
+        };
+        trouble.rest = Some(Rest { until_ns: now_ns.saturating_add(rest_ns), pause_ns: rest_ns });
+        (pause_ns, Some(rest_ns))
+    }
+
+    /// A zone of a device on which collection rests sleeps as long as that does.
+    pub(crate) fn postpone(&mut self, seq: ZoneSeq, device: DeviceIdx) {
+        let rest = self.devices.get(&device).and_then(|trouble| trouble.rest);
+        let sleeper = self.zones.entry(seq).or_insert(Sleeper { device, failures: 0, until_ns: None });
+        sleeper.until_ns = sleeper.until_ns.max(rest.map(|rest| rest.until_ns));
+    }
+
+    /// A zone was read. Returns the others of its device that need not sleep any longer, because its trouble is over.
+    pub(crate) fn succeed(&mut self, seq: ZoneSeq, device: DeviceIdx) -> Vec<ZoneSeq> {
+        self.zones.remove(&seq);
+        self.since_ns = None;
+        if self.devices.remove(&device).and_then(|trouble| trouble.rest).is_none() {
+            return Vec::new();
+        }
+        let mut awake = Vec::new();
+        for (seq, sleeper) in self.zones.iter_mut().filter(|(_, sleeper)| sleeper.device == device) {
+            sleeper.failures = 0;
+            awake.extend(sleeper.until_ns.take().map(|_| *seq));
+        }
+        awake
+    }
+
+    /// Nothing need be read in the zone any more.
+    pub fn forget(&mut self, seq: ZoneSeq) {
+        self.zones.remove(&seq);
+    }
+
+    /// Zones whose sleep is over, each told once.
+    pub(crate) fn due(&mut self, now_ns: u64) -> Vec<ZoneSeq> {
+        let devices = &self.devices;
+        let due = self.zones.iter_mut().filter(|(_, sleeper)| sleeper.is_due(devices, now_ns));
+        due.map(|(seq, sleeper)| {
+            sleeper.until_ns = None;
+            *seq
+        })
+        .collect()
+    }
+
+    /// Whether the next group has a zone to try.
+    pub(crate) fn has_due(&self, now_ns: u64) -> bool {
+        self.zones.values().any(|sleeper| sleeper.is_due(&self.devices, now_ns))
+    }
+
+    /// A zone by which a writer may see whether the device can be read on which collection rests.
+    pub(crate) fn probe(&mut self, now_ns: u64) -> Option<(ZoneSeq, DeviceIdx)> {
+        let (device, trouble) = self
+            .devices
+            .iter_mut()
+            .find(|(_, trouble)| trouble.rests(now_ns) && trouble.probe_from_ns <= now_ns)?;
+        trouble.probe_from_ns = now_ns.saturating_add(PROBE_NS);
+        let seq = self.zones.iter().find(|(_, sleeper)| sleeper.device == *device).map(|(seq, _)| *seq)?;
+        Some((seq, *device))
+    }
+
+    /// The device gave what a writer asked for: the next group tries a zone. If that fails all the same, it takes longer until a writer
+    /// looks again.
+    pub(crate) fn lift(&mut self, device: DeviceIdx, now_ns: u64) {
+        let Some(trouble) = self.devices.get_mut(&device) else { return };
+        trouble.probe_pause_ns = doubled(trouble.probe_pause_ns.max(PROBE_NS), 1, REST_NS_MAX);
+        trouble.probe_from_ns = now_ns.saturating_add(trouble.probe_pause_ns);
+        if let Some(rest) = &mut trouble.rest {
+            rest.until_ns = rest.until_ns.min(now_ns);
+        }
+        for sleeper in self.zones.values_mut().filter(|sleeper| sleeper.device == device) {
+            sleeper.until_ns = sleeper.until_ns.map(|until| until.min(now_ns));
+        }
+    }
+
+    /// Whether it failed to be read, and was not read since.
+    pub fn has_failed(&self, seq: ZoneSeq) -> bool {
+        self.zones.get(&seq).is_some_and(|sleeper| sleeper.failures > 0)
+    }
+
+    pub fn sleeps(&self, seq: ZoneSeq) -> bool {
+        self.zones.get(&seq).is_some_and(|sleeper| sleeper.until_ns.is_some())
+    }
+
+    /// Whether collection rests on the device.
+    pub(crate) fn is_resting(&self, device: DeviceIdx, now_ns: u64) -> bool {
+        is_resting(&self.devices, device, now_ns)
+    }
+
+    /// The first failure after which no zone was read.
+    pub fn since_ns(&self) -> Option<u64> {
+        self.since_ns
+    }
+
+    /// Zones that failed so often that they are no room for the time being.
+    pub fn no_room(&self) -> impl Iterator<Item = ZoneSeq> {
+        self.zones.iter().filter(|(_, sleeper)| sleeper.failures >= FAILURES_MAX).map(|(seq, _)| *seq)
+    }
+
+    /// Where collection rests.
+    pub fn all_rests(&self) -> Vec<GcRest> {
+        let on = |device: DeviceIdx| self.zones.values().filter(|sleeper| sleeper.device == device).count();
+        let of = |(device, trouble): (&DeviceIdx, &Trouble)| {
+            let until_ns = trouble.rest?.until_ns;
+            Some(GcRest { device: *device, unread_zones: on(*device) as u64, until_ns })
+        };
+        self.devices.iter().filter_map(of).collect()
+    }
+}
+
+impl Trouble {
+    pub(crate) fn rests(&self, now_ns: u64) -> bool {
+        self.rest.is_some_and(|rest| now_ns < rest.until_ns)
+    }
+}
+
+impl Sleeper {
+    pub(crate) fn is_due(&self, devices: &BTreeMap<DeviceIdx, Trouble>, now_ns: u64) -> bool {
+        self.until_ns.is_some_and(|until| until <= now_ns) && !is_resting(devices, self.device, now_ns)
+    }
+}
+
+pub(crate) fn is_resting(devices: &BTreeMap<DeviceIdx, Trouble>, device: DeviceIdx, now_ns: u64) -> bool {
+    devices.get(&device).is_some_and(|trouble| trouble.rests(now_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEVICE: DeviceIdx = DeviceIdx(0);
+    const OTHER: DeviceIdx = DeviceIdx(1);
+
+    #[test]
+    fn pauses_double_and_end() {
+        let (mut unread, mut now, mut pauses) = (Unread::default(), 0, Vec::new());
+        for _ in 0..15 {
+            let (pause, rest) = unread.fail(ZoneSeq(1), DEVICE, now);
+            assert_eq!(rest, None, "one bad zone is no bad device");
+            assert_eq!(unread.due(now + pause - 1), []);
+            now += pause;
+            assert_eq!(unread.due(now), [ZoneSeq(1)]);
+            assert!(!unread.sleeps(ZoneSeq(1)));
+            pauses.push(pause / SECOND_NS);
+        }
+        assert_eq!(pauses[..5], [1, 2, 4, 8, 16]);
+        assert_eq!(pauses[13..], [3600, 3600]);
+        assert_eq!(unread.no_room().collect::<Vec<_>>(), [ZoneSeq(1)]);
+        assert_eq!(unread.succeed(ZoneSeq(1), DEVICE), [], "nothing else slept");
+        assert_eq!(unread.no_room().count(), 0);
+    }
+
+    #[test]
+    fn several_zones_within_a_minute_are_a_device_in_trouble() {
+        let mut unread = Unread::default();
+        for (at, seq) in [(0, 1), (70, 2), (80, 3), (90, 3), (95, 3)] {
+            assert_eq!(unread.fail(ZoneSeq(seq), DEVICE, at * SECOND_NS).1, None, "second {at}");
+        }
+        assert_eq!(unread.fail(ZoneSeq(9), OTHER, 99 * SECOND_NS).1, None, "that of another device");
+        let now = 100 * SECOND_NS;
+        assert_eq!(unread.fail(ZoneSeq(4), DEVICE, now).1, Some(10 * SECOND_NS));
+        assert!(unread.is_resting(DEVICE, now) && !unread.is_resting(OTHER, now));
+        assert_eq!(unread.due(now + 5 * SECOND_NS), [ZoneSeq(9)], "zones sleep while their device rests");
+        // A single zone is enough to prolong it.
+        let now = now + 10 * SECOND_NS;
+        assert!(!unread.is_resting(DEVICE, now));
+        assert_eq!(unread.fail(ZoneSeq(5), DEVICE, now).1, Some(20 * SECOND_NS));
+        unread.postpone(ZoneSeq(6), DEVICE);
+        assert_eq!(
+            unread.all_rests(),
+            [GcRest { device: DEVICE, unread_zones: 6, until_ns: now + 20 * SECOND_NS }]
+        );
+        assert_eq!(unread.since_ns(), Some(0));
+        let woken = unread.succeed(ZoneSeq(5), DEVICE);
+        assert_eq!(woken, [1, 2, 3, 4, 6].map(ZoneSeq));
+        assert_eq!((unread.all_rests(), unread.since_ns()), (vec![], None));
+    }
+
+    #[test]
+    fn writers_look_once_a_second_and_less_often_where_it_does_not_help() {
+        let mut unread = Unread::default();
+        let fail = |unread: &mut Unread, now| {
+            for seq in 1..4 {
+                unread.fail(ZoneSeq(seq), DEVICE, now * SECOND_NS);
+            }
+        };
+        fail(&mut unread, 0);
+        let looks = |unread: &mut Unread, from: u64, to: u64| {
+            (from..to).filter(|now| unread.probe(now * SECOND_NS).is_some()).count()
+        };
+        assert_eq!(looks(&mut unread, 1, 9), 8);
+        assert!(!unread.has_due(8 * SECOND_NS));
+        let mut pauses = Vec::new();
+        for now in [9, 100, 300] {
+            unread.lift(DEVICE, now * SECOND_NS);
+            assert!(unread.has_due(now * SECOND_NS));
+            // What was asked for is there, and what is needed is not.
+            fail(&mut unread, now);
+            pauses.push(
+                (now..)
+                    .find(|later| unread.probe(later * SECOND_NS).is_some())
+                    .map_or(0, |later| later - now),
+            );
+        }
+        assert_eq!(pauses, [2, 4, 8]);
+    }
+}
