@@ -1,0 +1,219 @@
+//! `GET /metrics` over HTTP.
+//!
+//! Invariant: scrapers cost at most [`THREADS_MAX`] threads, [`REQUEST_BYTES_MAX`] and [`PATIENCE`] each, whatever they send.
+
+use crate::failure::{Failure, Outcome};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+const REQUEST_BYTES_MAX: usize = 8 << 10;
+const PATIENCE: Duration = Duration::from_secs(5);
+const CALLERS_MAX: usize = 4;
+/// With those that lost their place and are on their way out.
+const THREADS_MAX: usize = 2 * CALLERS_MAX;
+/// How long those may take.
+const LEAVING: Duration = Duration::from_millis(500);
+
+/// Opens the door on which a scraper may knock.
+pub fn listen(address: &str) -> Outcome<TcpListener> {
+    TcpListener::bind(address).map_err(|error| {
+        Failure(format!("metrics on {address:?}: expected ADDRESS:PORT that is free here, found: {error}"))
+    })
+}
+
+/// Those who are connected, the longest first.
+#[derive(Default)]
+struct Callers {
+    all: Mutex<Vec<Caller>>,
+    /// One has left.
+    left: Condvar,
+}
+
+struct Caller {
+    number: u64,
+    stream: TcpStream,
+    /// Its request was heard, so it is answered.
+    is_heard: bool,
+    /// Another has its place, and its thread ends.
+    is_cut: bool,
+}
+
+impl Callers {
+    fn all(&self) -> MutexGuard<'_, Vec<Caller>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one in. Where there is no place the one that has been silent for the longest loses its own: who asks at once is always
+    /// heard, however many only connect.
+    fn admit(&self, number: u64, stream: &TcpStream) -> std::io::Result<()> {
+        let mut all = self.all();
+        if all.iter().filter(|caller| !caller.is_cut).count() >= CALLERS_MAX {
+            let silent = all.iter_mut().find(|caller| !caller.is_heard && !caller.is_cut);
+            let silent = silent.ok_or(ErrorKind::WouldBlock)?;
+            silent.is_cut = true;
+            // Its thread hears the end.
+            let _ = silent.stream.shutdown(Shutdown::Both);
+        }
+        // Those who were cut are gone in a moment.
+        let waited = self.left.wait_timeout_while(all, LEAVING, |all| all.len() >= THREADS_MAX);
+        let (mut all, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            return Err(ErrorKind::WouldBlock.into());
+        }
+        all.push(Caller { number, stream: stream.try_clone()?, is_heard: false, is_cut: false });
+        Ok(())
+    }
+
+    fn heard(&self, number: u64) {
+        self.all()
+            .iter_mut()
+            .filter(|caller| caller.number == number)
+            .for_each(|caller| caller.is_heard = true);
+    }
+
+    fn leave(&self, number: u64) {
+        self.all().retain(|caller| caller.number != number);
+        self.left.notify_all();
+    }
+}
+
+/// Answers scrapers for as long as the process lives.
+pub fn serve(listener: TcpListener, page: Arc<dyn Fn() -> String + Send + Sync>) {
+    let callers: Arc<Callers> = Arc::default();
+    for (number, stream) in (0u64..).zip(listener.incoming()) {
+        let Ok(stream) = stream else {
+            // Out of descriptors, most likely: it passes.
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        if callers.admit(number, &stream).is_err() {
+            continue;
+        }
+        let page = Arc::clone(&page);
+        let answering = std::thread::Builder::new().name("metrics".into()).spawn({
+            let callers = Arc::clone(&callers);
+            move || {
+                // Who hangs up in the middle wants nothing more.
+                let _ = answer(stream, &*page, &|| callers.heard(number));
+                callers.leave(number);
+            }
+        });
+        if let Err(error) = answering {
+            callers.leave(number);
+            log::warn!("metrics: {error}");
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream, page: &dyn Fn() -> String, heard: &dyn Fn()) -> std::io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let text = "text/plain; charset=utf-8";
+    let request = request(&mut stream)?;
+    if request.is_some() {
+        heard();
+    }
+    let (status, kind, body) = match request.as_deref().and_then(parse) {
+        Some((b"GET", b"/metrics")) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", page()),
+        Some((b"GET", _)) => ("404 Not Found", text, "there is only /metrics\n".to_owned()),
+        Some(_) => ("405 Method Not Allowed", text, "there is only GET\n".to_owned()),
+        None => ("400 Bad Request", text, "that is no request of HTTP\n".to_owned()),
+    };
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.0 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(body.as_bytes())
+}
+
+/// Everything up to the empty line that ends a request's head; `None`: it did not come, or is too long.
+fn request(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
+    let begun = Instant::now();
+    let mut head = Vec::new();
+    let mut piece = [0; 1024];
+    loop {
+        let left = PATIENCE.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        stream.set_read_timeout(Some(left))?;
+        let len = match stream.read(&mut piece) {
+            Ok(0) => return Ok(None),
+            Ok(len) => len,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                return Ok(None);
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        head.extend_from_slice(piece.get(..len).unwrap_or(&[]));
+        if head.windows(4).any(|end| end == b"\r\n\r\n") || head.windows(2).any(|end| end == b"\n\n") {
+            return Ok(Some(head));
+        }
+        if head.len() > REQUEST_BYTES_MAX {
+            return Ok(None);
+        }
+    }
+}
+
+/// Method and path of a request, without what stands behind a `?`.
+fn parse(head: &[u8]) -> Option<(&[u8], &[u8])> {
+    let line = head.split(|byte| *byte == b'\n').next()?;
+    let mut words = line.strip_suffix(b"\r").unwrap_or(line).split(|byte| *byte == b' ');
+    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
+    let whole = words.next().is_none() && version.starts_with(b"HTTP/") && !method.is_empty();
+    whole.then_some((method, target.split(|byte| *byte == b'?').next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(address: std::net::SocketAddr, said: &[u8]) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        // It may answer and hang up before it has heard all of it.
+        let _ = stream.write_all(said);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut heard = Vec::new();
+        let _ = stream.read_to_end(&mut heard);
+        String::from_utf8(heard).unwrap()
+    }
+
+    #[test]
+    fn scrapers_are_answered_and_garbage_is_refused() {
+        let listener = listen("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        assert!(listen(&address.to_string()).unwrap_err().0.contains("in use"));
+        std::thread::spawn(move || serve(listener, Arc::new(|| "terrane_info 1\n".to_owned())));
+        let good = ask(address, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(good.starts_with("HTTP/1.0 200 OK\r\n") && good.contains("Content-Length: 15\r\n"), "{good}");
+        assert!(good.ends_with("\r\n\r\nterrane_info 1\n"), "{good}");
+        let long = [b"GET /metrics HTTP/1.0\r\nx: ".to_vec(), vec![b'a'; 100_000]].concat();
+        for (said, code) in [
+            (&b"GET /metrics?x=1 HTTP/1.0\n\n"[..], "200"),
+            (b"GET / HTTP/1.0\r\n\r\n", "404"),
+            (b"POST /metrics HTTP/1.0\r\n\r\n", "405"),
+            (b"GET /metrics\r\n\r\n", "400"),
+            (b" / HTTP/1.0\r\n\r\n", "400"),
+            (b"\0\xff\xfe\r\n\r\n", "400"),
+            (b"GET /metrics HTTP/1.0\r\n", "400"),
+            (b"", "400"),
+            (&long, "400"),
+        ] {
+            let heard = ask(address, said);
+            // What was not read resets the connection, and may take the answer with it.
+            let reset = said.len() > REQUEST_BYTES_MAX && heard.is_empty();
+            assert!(reset || heard.starts_with(&format!("HTTP/1.0 {code} ")), "{said:?}: {heard}");
+        }
+        // Those who come and say nothing keep nobody out who speaks.
+        let mut silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for _ in 0..70 {
+            let begun = Instant::now();
+            let heard = ask(address, b"GET /metrics HTTP/1.0\r\n\r\n");
+            assert!(heard.starts_with("HTTP/1.0 200") && begun.elapsed() < PATIENCE / 2, "{heard}");
+            silent.push(TcpStream::connect(address).unwrap());
+        }
+    }
+}
