@@ -7,7 +7,9 @@
 //! Only the pool's owner can connect: the socket has mode 0600, in a directory of mode 0700.
 
 use crate::failure::{Failure, Outcome};
-use serde_json::{Value, json};
+use crate::json;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -25,28 +27,12 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The same where the daemons of all pools are asked: one that does not answer must not hide the others.
 pub const SURVEY_PATIENCE: Duration = Duration::from_secs(4);
 
-/// Ends the mount; not a question to the pool. `how` says in which way, `seconds` how long users elsewhere are waited for.
-pub const STOP: &str = "stop";
-/// Only a mount that nobody uses.
-pub const WHEN_IDLE: &str = "when idle";
-/// Out of the directory tree at once, and closed when its last user has gone.
-pub const LAZILY: &str = "lazily";
-/// Committed, and then ended under those who use it.
-pub const BY_FORCE: &str = "by force";
 /// The longest that each step of a stop may take, but for the wait for users elsewhere.
 pub const STOP_STEP: Duration = Duration::from_secs(60);
 /// So long at most a caller waits for the answer to a stop: there are two such steps, both commits.
 pub const STOP_PATIENCE: Duration = Duration::from_secs(150);
 /// How long the processes of a mount may take to end after the server said that it has stopped.
 const EXIT_PATIENCE: Duration = Duration::from_secs(2);
-/// Commits everything.
-pub const SYNC: &str = "sync";
-/// Commits everything, and lets a successor go on with the mount. `read_only` says how that one opens the pool.
-pub const STEP_BACK: &str = "step_back";
-
-/// Other bounds of memory: `bytes` in all, from now on, for successors as well.
-pub const MEMORY: &str = "memory";
-
 /// Beside a keeper's socket: the name of the keeper that listens there. Neither the socket's number nor its times tell: on a file system
 /// that is another kernel's (a shared folder of a virtual machine) the next file has the number of the last one, and its times too.
 pub fn owner_of(socket: &Path) -> PathBuf {
@@ -55,50 +41,75 @@ pub fn owner_of(socket: &Path) -> PathBuf {
     path.into()
 }
 
+/// What a daemon is told to do; all else is a [`Query`](crate::query::Query) to the pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case")]
+pub enum Command {
+    /// Ends the mount.
+    Stop {
+        #[serde(default)]
+        how: How,
+        /// How long users elsewhere are waited for.
+        seconds: Option<u64>,
+    },
+    /// Commits everything.
+    Sync,
+    /// Commits everything, and lets a successor go on with the mount.
+    StepBack {
+        /// How that one opens the pool.
+        read_only: Option<bool>,
+    },
+    /// Other bounds of memory: so many bytes in all, from now on, for successors as well.
+    Memory { bytes: u64 },
+}
+
+/// In which way a mount ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum How {
+    /// Only a mount that nobody uses.
+    #[default]
+    #[serde(rename = "when idle")]
+    WhenIdle,
+    /// Out of the directory tree at once, and closed when its last user has gone.
+    Lazily,
+    /// Committed, and then ended under those who use it.
+    #[serde(rename = "by force")]
+    ByForce,
+}
+
+/// What a daemon says between the question and the end.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Reply {
+    Progress { progress: String, done: u64, total: u64 },
+    Answer { ok: Value },
+    Refusal { refused: String },
+}
+
 /// What a daemon says of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
     pub pool: String,
     pub id: u64,
+    #[serde(with = "json::path")]
     pub device: PathBuf,
+    #[serde(with = "json::path")]
     pub mountpoint: PathBuf,
     pub pid: u32,
-    /// The kernel's number of the file system, `major:minor`: what else stands under it is the same mount.
+    /// The kernel's number of the file system, `major:minor`: what else stands under it is the same mount. Not said by the first
+    /// daemons, which a new command may meet after an upgrade.
+    #[serde(default)]
     pub dev: String,
     /// Seconds since 1970 when it was mounted; successors of the first server keep it.
+    #[serde(default)]
     pub since: u64,
     /// Which files and devices the pool lies on.
+    #[serde(default, with = "json::identities")]
     pub devices: Vec<Identity>,
 }
 
 impl Greeting {
-    pub fn to_json(&self) -> Value {
-        json!({
-            "pool": self.pool,
-            "id": self.id,
-            "device": path_json(&self.device),
-            "mountpoint": path_json(&self.mountpoint),
-            "pid": self.pid,
-            "dev": self.dev,
-            "since": self.since,
-            "devices": identities_json(&self.devices),
-        })
-    }
-
-    fn from_json(raw: &Value) -> Option<Greeting> {
-        Some(Greeting {
-            pool: raw.get("pool")?.as_str()?.to_owned(),
-            id: raw.get("id")?.as_u64()?,
-            device: path_of(raw.get("device")?)?,
-            mountpoint: path_of(raw.get("mountpoint")?)?,
-            pid: u32::try_from(raw.get("pid")?.as_u64()?).ok()?,
-            // Not said by the first daemons, which a new command may meet after an upgrade.
-            dev: raw.get("dev").and_then(Value::as_str).unwrap_or_default().to_owned(),
-            since: raw.get("since").and_then(Value::as_u64).unwrap_or(0),
-            devices: raw.get("devices").and_then(identities).unwrap_or_default(),
-        })
-    }
-
     /// Whether the pool lies on what is at this path.
     pub fn lies_on(&self, path: &Path) -> bool {
         let Ok(identity) = Identity::of(path) else { return false };
@@ -108,27 +119,6 @@ impl Greeting {
             own => own.contains(&identity),
         }
     }
-}
-
-pub fn identities_json(devices: &[Identity]) -> Value {
-    devices.iter().map(|it| [it.device, it.inode]).collect::<Vec<_>>().into()
-}
-
-pub fn identities(raw: &Value) -> Option<Vec<Identity>> {
-    let pair = |row: &Value| Some(Identity { device: row.get(0)?.as_u64()?, inode: row.get(1)?.as_u64()? });
-    raw.as_array()?.iter().map(pair).collect()
-}
-
-/// Paths are bytes, and JSON is not.
-fn path_json(path: &Path) -> Value {
-    use std::os::unix::ffi::OsStrExt;
-    path.as_os_str().as_bytes().into()
-}
-
-fn path_of(raw: &Value) -> Option<PathBuf> {
-    use std::os::unix::ffi::OsStringExt;
-    let bytes = raw.as_array()?.iter().map(|byte| byte.as_u64().and_then(|byte| u8::try_from(byte).ok()));
-    Some(PathBuf::from(std::ffi::OsString::from_vec(bytes.collect::<Option<_>>()?)))
 }
 
 /// A connection to a daemon that has greeted.
@@ -171,9 +161,8 @@ fn call(socket: &Path, patience: Duration) -> Outcome<Reached> {
         };
         let mut stream = BufReader::new(stream);
         if let Some(line) = read_line(&mut stream).map_err(Failure::io("reading from", socket))? {
-            let greeting = Greeting::from_json(&line).ok_or_else(|| {
-                Failure(format!("{}: the daemon speaks another language", socket.display()))
-            })?;
+            let greeting = Greeting::deserialize(line)
+                .map_err(|_| Failure(format!("{}: the daemon speaks another language", socket.display())))?;
             return Ok(Reached::Daemon(Daemon { stream, greeting }));
         }
         // It is about to end.
@@ -235,12 +224,16 @@ pub fn silent(pool: &str) -> Failure {
 
 impl Daemon {
     /// Has a question answered that is answered at once, if at all.
-    pub fn ask_within(self, question: &Value, patience: Duration) -> Outcome<Value> {
+    pub fn ask_within(self, question: &impl Serialize, patience: Duration) -> Outcome<Value> {
         self.stream.get_ref().set_read_timeout(Some(patience))?;
         self.ask(question, &mut |_, _, _| {})
     }
 
-    pub fn ask(mut self, question: &Value, progress: &mut dyn FnMut(&str, u64, u64)) -> Outcome<Value> {
+    pub fn ask(
+        mut self,
+        question: &impl Serialize,
+        progress: &mut dyn FnMut(&str, u64, u64),
+    ) -> Outcome<Value> {
         let hung_up = || Failure("the daemon ended before it answered; its log may say why".to_owned());
         write_line(self.stream.get_mut(), question).map_err(|_| hung_up())?;
         loop {
@@ -248,16 +241,12 @@ impl Daemon {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => silent(&self.greeting.pool),
                 _ => hung_up(),
             });
-            let mut line = line?.ok_or_else(hung_up)?;
-            if let Some(answer) = line.get_mut("ok") {
-                return Ok(answer.take());
-            }
-            if let Some(refusal) = line.get("refused").and_then(Value::as_str) {
-                return Err(Failure(refusal.to_owned()));
-            }
-            if let Some(what) = line.get("progress").and_then(Value::as_str) {
-                let number = |key: &str| line.get(key).and_then(Value::as_u64).unwrap_or(0);
-                progress(what, number("done"), number("total"));
+            match Reply::deserialize(line?.ok_or_else(hung_up)?) {
+                Ok(Reply::Answer { ok }) => return Ok(ok),
+                Ok(Reply::Refusal { refused }) => return Err(Failure(refused)),
+                Ok(Reply::Progress { progress: what, done, total }) => progress(&what, done, total),
+                // Another version may have more to say.
+                Err(_) => {}
             }
         }
     }
@@ -274,8 +263,10 @@ fn read_line(stream: &mut impl BufRead) -> std::io::Result<Option<Value>> {
     }
 }
 
-fn write_line(stream: &mut UnixStream, value: &Value) -> std::io::Result<()> {
-    stream.write_all(format!("{value}\n").as_bytes())
+fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    stream.write_all(&line)
 }
 
 /// The daemon's side of one conversation.
@@ -290,7 +281,7 @@ impl Caller {
 
     /// Says who we are, and hears the question; `None` when there is none that can be understood.
     pub fn greet(&mut self, greeting: &Greeting) -> Option<Value> {
-        write_line(&mut self.stream, &greeting.to_json()).ok()?;
+        write_line(&mut self.stream, greeting).ok()?;
         self.stream.set_read_timeout(Some(QUESTION_PATIENCE)).ok()?;
         let stream = self.stream.try_clone().ok()?;
         read_line(&mut BufReader::new(stream.take(QUESTION_BYTES_MAX))).ok()?
@@ -299,21 +290,22 @@ impl Caller {
     // A caller that has gone does not want to know; so nothing of what follows can fail.
 
     pub fn progress(&mut self, what: &str, done: u64, total: u64) {
-        let _ = write_line(&mut self.stream, &json!({"progress": what, "done": done, "total": total}));
+        let _ = write_line(&mut self.stream, &Reply::Progress { progress: what.to_owned(), done, total });
     }
 
     pub fn answer(&mut self, outcome: Outcome<Value>) {
-        let line = match outcome {
-            Ok(value) => json!({"ok": value}),
-            Err(Failure(text)) => json!({"refused": text}),
+        let reply = match outcome {
+            Ok(ok) => Reply::Answer { ok },
+            Err(Failure(refused)) => Reply::Refusal { refused },
         };
-        let _ = write_line(&mut self.stream, &line);
+        let _ = write_line(&mut self.stream, &reply);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn greeting() -> Greeting {
         use std::os::unix::ffi::OsStringExt;
@@ -340,7 +332,7 @@ mod tests {
             caller.answer(Ok(question));
         });
         let mut stream = BufReader::new(ours);
-        let heard = Greeting::from_json(&read_line(&mut stream).unwrap().unwrap()).unwrap();
+        let heard = Greeting::deserialize(read_line(&mut stream).unwrap().unwrap()).unwrap();
         assert_eq!(heard, greeting());
         let mut seen = Vec::new();
         let answer = Daemon { stream, greeting: heard }
@@ -348,6 +340,24 @@ mod tests {
         assert_eq!(answer, Ok(json!({"ask": "x\ny"})));
         assert_eq!(seen, [("blocks".to_owned(), 1, 2)]);
         daemon.join().unwrap();
+    }
+
+    #[test]
+    fn words_of_commands_are_those_of_the_first_version() {
+        let stop = |how| Command::Stop { how, seconds: Some(7) };
+        for (command, line) in [
+            (stop(How::WhenIdle), r#"{"ask":"stop","how":"when idle","seconds":7}"#),
+            (stop(How::Lazily), r#"{"ask":"stop","how":"lazily","seconds":7}"#),
+            (stop(How::ByForce), r#"{"ask":"stop","how":"by force","seconds":7}"#),
+            (Command::Sync, r#"{"ask":"sync"}"#),
+            (Command::StepBack { read_only: None }, r#"{"ask":"step_back","read_only":null}"#),
+            (Command::Memory { bytes: 1 }, r#"{"ask":"memory","bytes":1}"#),
+        ] {
+            assert_eq!(serde_json::to_string(&command).unwrap(), line);
+            assert_eq!(serde_json::from_str::<Command>(line).unwrap(), command);
+        }
+        let plain: Command = serde_json::from_str(r#"{"ask":"stop"}"#).unwrap();
+        assert_eq!(plain, Command::Stop { how: How::WhenIdle, seconds: None });
     }
 
     #[test]

@@ -13,9 +13,7 @@
 mod succession;
 
 use crate::clock;
-use crate::control::{
-    self, BY_FORCE, Caller, Greeting, LAZILY, MEMORY, STEP_BACK, STOP, STOP_STEP, SYNC, WHEN_IDLE,
-};
+use crate::control::{self, Caller, Command, Greeting, How, STOP_STEP};
 use crate::failure::{Failure, Outcome};
 use crate::holder::{self, Facts, Holder, Legacy};
 use crate::idle;
@@ -28,6 +26,7 @@ use crate::query::{Query, Setting, judge};
 use crate::registry::Registry;
 use crate::rewriting;
 use crate::target::{self, Target};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -617,41 +616,44 @@ fn answer_caller(shared: &Shared, stream: UnixStream) {
     }
     let mut caller = Caller::new(stream);
     let Some(question) = caller.greet(&shared.greeting()) else { return };
-    match question.get("ask").and_then(Value::as_str) {
-        Some(STOP) => {
-            let how = question.get("how").and_then(Value::as_str).unwrap_or(WHEN_IDLE);
-            let seconds = question.get("seconds").and_then(Value::as_u64).unwrap_or(STOP_WAIT_SECONDS);
-            stop(shared, how, Duration::from_secs(seconds), &mut caller);
+    if let Ok(command) = Command::deserialize(&question) {
+        return obey_caller(shared, command, &mut caller);
+    }
+    match Query::deserialize(&question) {
+        // The one question that is not of the pool alone.
+        Ok(Query::Metrics) => caller.answer(Ok(shared.metrics_page().into())),
+        Ok(query) => {
+            if let Query::Add { path, .. } = &query
+                && let Err(failure) = expect_device(shared, path)
+            {
+                return caller.answer(Err(failure));
+            }
+            // Progress comes from many threads, and lines must not mix.
+            let line = Mutex::new(&mut caller);
+            let outcome = query.answer(&shared.live, &|what, done, total| {
+                line.lock().unwrap_or_else(PoisonError::into_inner).progress(what, done, total);
+            });
+            caller.answer(outcome);
         }
-        Some(STEP_BACK) => {
-            let read_only = question.get("read_only").and_then(Value::as_bool);
-            let refused = succession::step_back(shared, read_only, &mut caller);
+        Err(_) => caller.answer(Err(Failure(format!("the daemon does not understand {question}")))),
+    }
+}
+
+fn obey_caller(shared: &Shared, command: Command, caller: &mut Caller) {
+    match command {
+        Command::Stop { how, seconds } => {
+            stop(shared, how, Duration::from_secs(seconds.unwrap_or(STOP_WAIT_SECONDS)), caller);
+        }
+        Command::StepBack { read_only } => {
+            let refused = succession::step_back(shared, read_only, caller);
             caller.answer(Err(refused));
         }
-        Some(SYNC) => {
+        Command::Sync => {
             let synced =
                 shared.fs.sync().map_err(|errno| Failure(format!("not everything is committed: {errno}")));
             caller.answer(synced.map(|()| Value::Null));
         }
-        Some(MEMORY) => caller.answer(change_memory(shared, question.get("bytes").and_then(Value::as_u64))),
-        _ => match Query::from_json(&question) {
-            // The one question that is not of the pool alone.
-            Some(Query::Metrics) => caller.answer(Ok(shared.metrics_page().into())),
-            Some(query) => {
-                if let Query::Add { path, .. } = &query
-                    && let Err(failure) = expect_device(shared, path)
-                {
-                    return caller.answer(Err(failure));
-                }
-                // Progress comes from many threads, and lines must not mix.
-                let line = Mutex::new(&mut caller);
-                let outcome = query.answer(&shared.live, &|what, done, total| {
-                    line.lock().unwrap_or_else(PoisonError::into_inner).progress(what, done, total);
-                });
-                caller.answer(outcome);
-            }
-            None => caller.answer(Err(Failure(format!("the daemon does not understand {question}")))),
-        },
+        Command::Memory { bytes } => caller.answer(change_memory(shared, bytes)),
     }
 }
 
@@ -665,9 +667,10 @@ fn expect_device(shared: &Shared, path: &Path) -> Outcome {
 }
 
 /// Another bound of memory, also for who follows.
-fn change_memory(shared: &Shared, bytes: Option<u64>) -> Outcome<Value> {
-    let bytes = bytes.filter(|bytes| *bytes >= BYTES_MIN);
-    let bytes = bytes.ok_or_else(|| Failure(format!("memory should be at least {BYTES_MIN} bytes")))?;
+fn change_memory(shared: &Shared, bytes: u64) -> Outcome<Value> {
+    if bytes < BYTES_MIN {
+        return Err(Failure(format!("memory should be at least {BYTES_MIN} bytes")));
+    }
     let allowance = shared.live.memory.get();
     let allowance =
         allowance.ok_or_else(|| Failure("nobody watches the memory of this mount; see its log".into()))?;
@@ -680,7 +683,7 @@ fn change_memory(shared: &Shared, bytes: Option<u64>) -> Outcome<Value> {
     Ok(allowance.status(&shared.live.pool))
 }
 
-fn stop(shared: &Shared, how: &str, patience: Duration, caller: &mut Caller) {
+fn stop(shared: &Shared, how: How, patience: Duration, caller: &mut Caller) {
     shared.stage().waiting += 1;
     caller.answer(end_mount(shared, how, patience));
     shared.stage().waiting -= 1;
@@ -688,9 +691,9 @@ fn stop(shared: &Shared, how: &str, patience: Duration, caller: &mut Caller) {
 }
 
 /// Unmounts, and waits until the mount has ended everywhere and everything is committed.
-fn end_mount(shared: &Shared, how: &str, patience: Duration) -> Outcome<Value> {
+fn end_mount(shared: &Shared, how: How, patience: Duration) -> Outcome<Value> {
     match how {
-        WHEN_IDLE => {
+        How::WhenIdle => {
             let busy = |error| match error {
                 error @ MountError::Covered { .. } => Failure(format!("{error}; unmount that first")),
                 error => Failure(format!(
@@ -699,23 +702,22 @@ fn end_mount(shared: &Shared, how: &str, patience: Duration) -> Outcome<Value> {
             };
             shared.unmount_all().map_err(busy)?;
         }
-        LAZILY => shared.places().iter().try_for_each(UnmountHandle::detach)?,
-        BY_FORCE => {
+        How::Lazily => shared.places().iter().try_for_each(UnmountHandle::detach)?,
+        How::ByForce => {
             shared.sync_within(STOP_STEP)?;
             shared.abort_all()?;
         }
-        _ => return Err(Failure(format!("the daemon cannot stop {how:?}"))),
     }
     let begun = Instant::now();
     // Who asked for it lazily wants to know whether anybody is left, and not to wait for that.
-    let patience = if how == LAZILY { LAZY_LOOK } else { patience };
+    let patience = if how == How::Lazily { LAZY_LOOK } else { patience };
     while shared.stands() && begun.elapsed() < patience {
         shared.rest(STOP_LOOK);
     }
     if shared.stands() {
         shared.sync_within(STOP_STEP)?;
         let users = users_elsewhere(shared);
-        if how == LAZILY {
+        if how == How::Lazily {
             return Ok(json!({"stays": users}));
         }
         let pool = format_args!("pool {}", shared.greeting.pool);

@@ -8,9 +8,9 @@
 //!
 //! Invariant: all four are there before `READY=1` is said; what is there is enough for a successor that knows the same command line.
 
-use crate::control;
 use crate::failure::{Failure, Outcome};
-use serde_json::{Value, json};
+use crate::json;
+use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -46,10 +46,12 @@ pub struct Holder {
 }
 
 /// What a successor must know.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     pub pool: u64,
+    #[serde(with = "json::path")]
     pub dir: PathBuf,
+    #[serde(with = "negotiated")]
     pub negotiated: Negotiated,
     /// The last server stepped back after it had committed everything.
     pub orderly: bool,
@@ -58,11 +60,29 @@ pub struct Facts {
     /// Seconds since 1970 when it was mounted.
     pub since: u64,
     /// How a remount wants the pool opened, whatever the command line said.
+    #[serde(deserialize_with = "Option::deserialize")]
     pub read_only: Option<bool>,
     /// The same of its memory, in bytes.
     pub memory: Option<u64>,
     /// All devices that the pool may lie on; empty where a server of before did not say.
+    #[serde(default, with = "json::identities")]
     pub devices: Vec<Identity>,
+}
+
+/// What was agreed on with the kernel, as bytes.
+mod negotiated {
+    use super::Negotiated;
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(negotiated: &Negotiated, to: S) -> Result<S::Ok, S::Error> {
+        negotiated.encode().as_slice().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Negotiated, D::Error> {
+        let bytes: Vec<u8> = Vec::deserialize(from)?;
+        Negotiated::decode(&bytes).ok_or_else(|| D::Error::custom("not agreed on with any kernel"))
+    }
 }
 
 /// What a predecessor left.
@@ -232,49 +252,11 @@ impl Holder {
 
 /// In one write, so that a server that is killed leaves the old facts or the new ones. What longer ones leave behind is not read.
 pub fn write_facts(page: &File, facts: &Facts) -> Outcome {
-    Ok(page.write_all_at(facts.to_json().to_string().as_bytes(), 0)?)
+    Ok(page.write_all_at(&serde_json::to_vec(facts).map_err(std::io::Error::from)?, 0)?)
 }
 
 fn read_facts(text: &[u8]) -> Option<Facts> {
-    let first = serde_json::Deserializer::from_slice(text).into_iter::<Value>().next()?;
-    Facts::from_json(&first.ok()?)
-}
-
-impl Facts {
-    fn to_json(&self) -> Value {
-        use std::os::unix::ffi::OsStrExt;
-        json!({
-            "pool": self.pool,
-            "dir": self.dir.as_os_str().as_bytes(),
-            "negotiated": self.negotiated.encode().as_slice(),
-            "orderly": self.orderly,
-            "dev": self.dev,
-            "since": self.since,
-            "read_only": self.read_only,
-            "memory": self.memory,
-            "devices": control::identities_json(&self.devices),
-        })
-    }
-
-    fn from_json(raw: &Value) -> Option<Facts> {
-        use std::os::unix::ffi::OsStringExt;
-        let bytes = |key: &str| -> Option<Vec<u8>> {
-            let list = raw.get(key)?.as_array()?;
-            list.iter().map(|byte| byte.as_u64().and_then(|byte| u8::try_from(byte).ok())).collect()
-        };
-        Some(Facts {
-            pool: raw.get("pool")?.as_u64()?,
-            dir: PathBuf::from(OsString::from_vec(bytes("dir")?)),
-            negotiated: Negotiated::decode(&bytes("negotiated")?)?,
-            orderly: raw.get("orderly")?.as_bool()?,
-            dev: raw.get("dev")?.as_str()?.to_owned(),
-            since: raw.get("since")?.as_u64()?,
-            read_only: raw.get("read_only")?.as_bool(),
-            // Servers of before could not be told.
-            memory: raw.get("memory").and_then(Value::as_u64),
-            devices: raw.get("devices").and_then(control::identities).unwrap_or_default(),
-        })
-    }
+    serde_json::Deserializer::from_slice(text).into_iter().next()?.ok()
 }
 
 impl Legacy {

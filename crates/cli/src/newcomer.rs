@@ -5,6 +5,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Arc;
 use terrane_device::{Backing, Device, OpenMode, PathKind};
@@ -15,25 +16,12 @@ use terrane_pool::create::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
 const SIZE_DEFAULT: u64 = 16 << 30;
 
 /// What a device is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     Data,
     Special,
     Cache,
-}
-
-impl Kind {
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Data => "data",
-            Kind::Special => "special",
-            Kind::Cache => "cache",
-        }
-    }
-
-    pub fn of_name(name: &str) -> Option<Kind> {
-        [Kind::Data, Kind::Special, Kind::Cache].into_iter().find(|kind| kind.name() == name)
-    }
 }
 
 /// What was said about devices that join.

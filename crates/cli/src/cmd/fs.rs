@@ -129,12 +129,12 @@ impl FsCommand {
             FsCommand::Get(get) => get.run(),
             FsCommand::Rewrite(rewrite) => rewrite.run(),
             FsCommand::Set(set) => {
-                let query = Query::Set(set.properties.clone());
+                let query = Query::Set { settings: set.properties.clone() };
                 change(&Registry::of_this_user()?, &set.pool, &query)
             }
             FsCommand::Inherit(inherit) => {
                 let (registry, query) =
-                    (Registry::of_this_user()?, Query::Inherit(inherit.properties.clone()));
+                    (Registry::of_this_user()?, Query::Inherit { names: inherit.properties.clone() });
                 inherit.pools.iter().try_for_each(|pool| change(&registry, pool, &query))
             }
         }
@@ -154,7 +154,7 @@ impl Get {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let all = self.properties.iter().any(|name| name == "all");
-        let query = Query::Get(if all { Vec::new() } else { self.properties.clone() });
+        let query = Query::Get { names: if all { Vec::new() } else { self.properties.clone() } };
         let pools = match self.pools.as_slice() {
             [] => registry.pools()?.into_keys().collect(),
             pools => pools.to_vec(),

@@ -246,7 +246,7 @@ pub fn bar() -> impl Fn(&str, u64, u64) + Sync {
 pub fn ask_within(registry: &Registry, word: &str, query: &Query, patience: Duration) -> Outcome<Value> {
     let target = target::find(registry, word)?;
     match daemon_to_look_at(registry, &target, patience)? {
-        Some(daemon) => daemon.ask_within(&query.to_json(), patience),
+        Some(daemon) => daemon.ask_within(query, patience),
         None => ask(registry, word, query),
     }
 }
@@ -261,7 +261,7 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
         daemon_to_look_at(registry, &target, PATIENCE)?
     };
     if let Some(daemon) = daemon {
-        return daemon.ask(&query.to_json(), &mut |what, done, total| show(what, done, total));
+        return daemon.ask(query, &mut |what, done, total| show(what, done, total));
     }
     if *query == Query::Uberblocks {
         // A pool that cannot be imported is when one wants to see these most.

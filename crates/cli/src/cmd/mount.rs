@@ -12,10 +12,7 @@ use super::{
     Kinship, ServedBy, Standing, Survey, daemon_and_places, daemon_of, daemon_that_stays, is_source, kinship,
     print, refuse_copy, served_by,
 };
-use crate::control::{
-    self, BY_FORCE, Daemon, LAZILY, Leaving, PATIENCE, Reached, STEP_BACK, STOP, STOP_PATIENCE,
-    SURVEY_PATIENCE, SYNC, WHEN_IDLE,
-};
+use crate::control::{self, Daemon, How, Leaving, PATIENCE, Reached, STOP_PATIENCE, SURVEY_PATIENCE};
 use crate::daemon::{self, Plan};
 use crate::failure::{Failure, Outcome};
 use crate::help::OPTION_HELP;
@@ -29,7 +26,6 @@ use crate::target::{self, Target};
 use crate::{logger, metrics};
 use clap::Args;
 use options::Words;
-use serde_json::json;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
@@ -562,15 +558,15 @@ impl Umount {
     fn stop(&self, registry: &Registry, daemon: Daemon) -> Outcome {
         let pool = daemon.greeting.pool.clone();
         let how = match (self.lazy, self.force) {
-            (true, _) => LAZILY,
-            (_, true) => BY_FORCE,
-            _ => WHEN_IDLE,
+            (true, _) => How::Lazily,
+            (_, true) => How::ByForce,
+            _ => How::WhenIdle,
         };
         if self.force {
             // What programs wrote through memory is the kernel's alone until then.
             write_back_within(&daemon, SURVEY_PATIENCE);
         }
-        let question = json!({"ask": STOP, "how": how, "seconds": self.timeout});
+        let question = control::Command::Stop { how, seconds: Some(self.timeout) };
         // It says itself when one of its steps takes too long.
         let patience = Duration::from_secs(self.timeout).saturating_add(STOP_PATIENCE);
         let leaving = Leaving::of(&daemon.greeting, &registry.keeper(&pool));
@@ -642,7 +638,7 @@ impl Restart {
 /// Has the server replaced, and waits for the next one.
 fn step_back(registry: &Registry, daemon: Daemon, read_only: Option<bool>) -> Outcome {
     let (pool, pid) = (daemon.greeting.pool.clone(), daemon.greeting.pid);
-    daemon.ask(&json!({"ask": STEP_BACK, "read_only": read_only}), &mut |_, _, _| {})?;
+    daemon.ask(&control::Command::StepBack { read_only }, &mut |_, _, _| {})?;
     // The socket is the same one all the time: this waits for whoever answers next.
     match control::connect(&registry.socket(&pool))? {
         Some(next) if next.greeting.pid != pid => Ok(()),
@@ -669,7 +665,7 @@ impl Sync {
         let written_back = write_back(&daemon.greeting.dev, &places);
         let pool = daemon.greeting.pool.clone();
         // Also where that failed: the rest is committed.
-        daemon.ask(&json!({"ask": SYNC}), &mut |_, _, _| {})?;
+        daemon.ask(&control::Command::Sync, &mut |_, _, _| {})?;
         if written_back? {
             return Ok(());
         }

@@ -166,9 +166,7 @@ fn one(registry: &Registry, path: &Path) -> Outcome<Value> {
     match daemon_of(registry, &target)? {
         Some(daemon) => {
             let bar = super::bar();
-            daemon.ask(&Query::Stat { object: meta.ino() }.to_json(), &mut |what, done, total| {
-                bar(what, done, total)
-            })
+            daemon.ask(&Query::Stat { object: meta.ino() }, &mut |what, done, total| bar(what, done, total))
         }
         None => Err(Failure(format!("pool {} was unmounted meanwhile", target.name))),
     }

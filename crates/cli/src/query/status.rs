@@ -1,5 +1,6 @@
 //! How a pool is, in figures, and its error log.
 
+use super::devices;
 use crate::clock;
 use crate::failure::Outcome;
 use crate::holder;
@@ -8,61 +9,10 @@ use crate::live::Live;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use terrane_device::{Device, ZoneState};
-use terrane_format::label::{Role, Stay};
 use terrane_format::{Spent, Totals};
-use terrane_pool::CacheDevice;
 use terrane_pool::WaitFor;
-use terrane_pool::errors::{DeviceErrors, LossCause};
-use terrane_pool::{GcRest, Member, Stats, Suspension};
-
-/// Each device of the pool.
-fn device_rows(live: &Live) -> Value {
-    let errors = live.pool.errors().devices;
-    let row = |member| device_row(member, errors.get(&member.index).copied().unwrap_or_default());
-    live.pool.members().iter().map(row).collect()
-}
-
-pub(super) fn device_row(member: &Member, errors: DeviceErrors) -> Value {
-    json!({
-        "index": member.index.0,
-        "id": format!("{:016x}", member.id),
-        "device": member.name,
-        "role": match member.role {
-            Role::Data => "data",
-            Role::Special => "special",
-        },
-        "state": match (member.stay, &member.trouble) {
-            (_, Some(_)) => "troubled",
-            (Stay::Normal, None) => "normal",
-            (Stay::Leaving, None) => "leaving",
-        },
-        "zone_size": member.zone_size,
-        "zones": member.zones,
-        "zones_empty": member.zones_empty,
-        "zones_used": member.zones_used,
-        "live": member.live_bytes,
-        "trouble": member.trouble,
-        "read_errors": errors.read,
-        "write_errors": errors.write,
-        "checksum_errors": errors.checksum,
-    })
-}
-
-/// A cache device, in figures if it is there.
-pub(super) fn cache_row(cache: &CacheDevice) -> Value {
-    let stats = cache.stats.as_ref();
-    json!({
-        "id": format!("{:016x}", cache.id),
-        "device": cache.name,
-        "role": "cache",
-        "state": stats.map_or("missing", |stats| if stats.is_loading { "loading" } else { "normal" }),
-        "size": stats.map(|stats| stats.size_bytes),
-        "held": stats.map(|stats| stats.held_bytes),
-        "blocks": stats.map(|stats| stats.blocks),
-        "hits": stats.map(|stats| stats.hits),
-        "damaged": stats.map(|stats| stats.damaged),
-    })
-}
+use terrane_pool::errors::LossCause;
+use terrane_pool::{GcRest, Stats, Suspension};
 
 pub(super) fn of(live: &Live) -> Value {
     let status = live.pool.status();
@@ -93,8 +43,8 @@ pub(super) fn of(live: &Live) -> Value {
         "id": format!("{:016x}", live.pool.label().id()),
         "state": state,
         "device": live.path.display().to_string(),
-        "devices": device_rows(live),
-        "caches": live.pool.caches().iter().map(cache_row).collect::<Value>(),
+        "devices": devices::rows(live),
+        "caches": live.pool.caches().iter().map(devices::cache_row).collect::<Value>(),
         "mountpoint": live.mountpoint.as_ref().map(|dir| dir.display().to_string()),
         "read_only": live.mountpoint.is_some() && live.pool.is_read_only(),
         "keeper": live.mountpoint.as_ref().map(|_| holder::state()),

@@ -176,7 +176,7 @@ fn goes_on(row: &Value) -> bool {
 /// Only a server does it.
 fn ask(registry: &Registry, target: &Target, query: &Query) -> Outcome<Value> {
     match daemon_of(registry, target)? {
-        Some(daemon) => daemon.ask(&query.to_json(), &mut |_, _, _| {}),
+        Some(daemon) => daemon.ask(query, &mut |_, _, _| {}),
         None => Err(Failure::refused(
             format_args!("pool {}", target.name),
             "a pool that is mounted",

@@ -7,10 +7,9 @@
 use super::super::{ServedBy, served_by};
 use super::options::Words;
 use super::step_back;
-use crate::control::{self, Daemon, MEMORY, PATIENCE, SYNC};
+use crate::control::{self, Command, Daemon, PATIENCE};
 use crate::failure::{Failure, Outcome};
 use crate::registry::Registry;
-use serde_json::json;
 use std::fs::File;
 use std::path::Path;
 use terrane_fuse::MountOptions;
@@ -73,7 +72,7 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
         })
     };
     if let Some(memory) = memory {
-        daemon()?.ask(&json!({"ask": MEMORY, "bytes": memory.bytes()}), &mut |_, _, _| {})?;
+        daemon()?.ask(&Command::Memory { bytes: memory.bytes() }, &mut |_, _, _| {})?;
     }
     if memory.is_some() && wanted == flags(row).of_file_system(row) {
         // The rest needs a superuser.
@@ -94,7 +93,7 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
             if let Err(failure) = step_back(registry, daemon, Some(true)) {
                 // A server that nobody would replace commits, and goes on with a pool that nobody writes to.
                 let daemon = daemon_of(registry, row)?.ok_or(failure)?;
-                daemon.ask(&json!({"ask": SYNC}), &mut |_, _, _| {})?;
+                daemon.ask(&Command::Sync, &mut |_, _, _| {})?;
             }
             Ok(())
         }

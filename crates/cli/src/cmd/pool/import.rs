@@ -6,7 +6,7 @@
 use super::super::{daemon_of, daemon_to_look_at, print, shell_word};
 use super::refuse_known_name;
 use crate::clock;
-use crate::control::{Leaving, PATIENCE, STOP, SURVEY_PATIENCE};
+use crate::control::{Command, How, Leaving, PATIENCE, SURVEY_PATIENCE};
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::live::{self, Live};
@@ -486,7 +486,7 @@ fn look(registry: &Registry, path: &Path) -> Option<Found> {
     if let Ok(Some(daemon)) = daemon_to_look_at(registry, &target, SURVEY_PATIENCE) {
         let dir = daemon.greeting.mountpoint.display().to_string();
         (found.state, found.reason) = ("mounted", Some(format!("mounted on {dir}")));
-        let status = daemon.ask_within(&Query::Status.to_json(), SURVEY_PATIENCE).ok();
+        let status = daemon.ask_within(&Query::Status, SURVEY_PATIENCE).ok();
         found.newest = status.as_ref().and_then(Newest::of_status);
         return Some(found);
     }
@@ -539,7 +539,7 @@ fn export(registry: &Registry, word: &str) -> Outcome {
     // One that is mounted has its devices, wherever their names are now.
     if let Some(daemon) = daemon_of(registry, &target)? {
         let leaving = Leaving::of(&daemon.greeting, &registry.keeper(&target.name));
-        daemon.ask(&json!({"ask": STOP}), &mut |_, _, _| {})?;
+        daemon.ask(&Command::Stop { how: How::WhenIdle, seconds: None }, &mut |_, _, _| {})?;
         leaving.wait();
     } else if target.path.symlink_metadata().is_err() {
         eprintln!("terrane: pool {}: its device {} is gone", target.name, target.path.display());

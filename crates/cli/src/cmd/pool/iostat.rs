@@ -193,7 +193,7 @@ impl Iostat {
 fn sample(registry: &Registry, word: &str) -> Outcome<Value> {
     let target = target::find(registry, word)?;
     if let Some(daemon) = daemon_to_look_at(registry, &target, PATIENCE)? {
-        return daemon.ask(&Query::Iostat.to_json(), &mut |_, _, _| {});
+        return daemon.ask(&Query::Iostat, &mut |_, _, _| {});
     }
     target::read_label(&target.path)?;
     let mut row: Map<String, Value> = COUNTERS.iter().map(|key| ((*key).to_owned(), 0.into())).collect();

@@ -1,0 +1,156 @@
+//! Properties: what they are, what they shall be, and what nobody may set.
+
+use super::Setting;
+use crate::failure::{Failure, Outcome};
+use crate::figures::{self, FIGURES, Figure};
+use crate::live::Live;
+use crate::suggest;
+use serde_json::{Value, json};
+use terrane_dataset::{DatasetError, PROPERTIES, Property};
+use terrane_pool::LevelShare;
+
+pub(super) fn get(live: &Live, names: &[String]) -> Outcome<Value> {
+    let pool = live.pool.name();
+    let property = |value: &terrane_dataset::PropertyValue| {
+        let source = value.source.to_string();
+        let mut row = json!({"name": pool, "property": value.name, "value": value.value, "source": source});
+        let levels = live.dataset.objects().levels().shares();
+        if value.name == "compression" && !levels.is_empty() {
+            row["levels"] = levels.iter().map(level).collect();
+        }
+        if value.name == "recompress"
+            && let Some(done) = live.fs.get().map(|fs| fs.recompress_status()).filter(|done| done.records > 0)
+        {
+            row["recompressed"] =
+                json!({"records": done.records, "before": done.before_bytes, "after": done.after_bytes});
+        }
+        row
+    };
+    let figure = |figure: &Figure| {
+        let (value, exact) = figure.show(live);
+        json!({"name": pool, "property": figure.name, "value": value, "exact": exact, "source": figures::SOURCE})
+    };
+    if names.is_empty() {
+        let values = live.dataset.list()?;
+        return Ok(values.iter().map(property).chain(FIGURES.iter().map(figure)).collect());
+    }
+    let one = |name: &String| match Figure::find(name) {
+        Some(found) => Ok(figure(found)),
+        None => Ok(property(&live.dataset.get(name)?)),
+    };
+    names.iter().map(one).collect()
+}
+
+fn level(share: &LevelShare) -> Value {
+    json!({
+        "name": share.compression.to_string(),
+        "records": share.blocks,
+        "logical": share.logical_bytes,
+        "stored": share.stored_bytes,
+    })
+}
+
+/// All of it or nothing: what is not valid is refused before the first is set.
+pub(super) fn set(live: &Live, settings: &[Setting]) -> Outcome {
+    for setting in settings {
+        judge(setting, live.pool.max_block())?;
+    }
+    for Setting { name, value } in settings {
+        live.dataset.set(name, value)?;
+    }
+    Ok(live.pool.commit().map(drop)?)
+}
+
+/// Those that stand at their defaults stay so.
+pub(super) fn inherit(live: &Live, names: &[String]) -> Outcome {
+    for name in names {
+        Property::find(name)?;
+    }
+    for name in names {
+        live.dataset.reset(name)?;
+    }
+    Ok(live.pool.commit().map(drop)?)
+}
+
+/// Those of these properties that a mount goes on without.
+pub(super) fn waiting<'a>(live: &Live, names: impl Iterator<Item = &'a String>) -> Value {
+    names.filter(|name| live.mountpoint.is_some() && live.dataset.waits(name)).cloned().collect()
+}
+
+/// `PROPERTY=VALUE` on a command line. What no pool could take is a mistake in the command line.
+pub fn setting(word: &str) -> Result<Setting, String> {
+    let split = word.split_once('=').filter(|(name, _)| !name.is_empty());
+    let (name, value) = split.ok_or_else(|| "it should be PROPERTY=VALUE".to_owned())?;
+    let setting = Setting { name: name.to_owned(), value: value.to_owned() };
+    judge(&setting, u32::MAX).map_err(|Failure(text)| text)?;
+    Ok(setting)
+}
+
+fn property(name: &str) -> Outcome<&'static Property> {
+    if let Some(figure) = Figure::find(name) {
+        let remedy = "`terrane fs get` shows it";
+        return Err(Failure::refused(name, "a property that can be set", figure.meaning, remedy));
+    }
+    Property::find(name).map_err(|error| {
+        let known = PROPERTIES.iter().map(|property| property.name);
+        Failure(format!("{error}{}", suggest::hint(name, known)))
+    })
+}
+
+fn hint_value(property: &Property, value: &str, error: &DatasetError) -> Failure {
+    // What may be written is told in words for people; those that are values are among them.
+    let words = property.values.split(", ").filter(|word| !word.contains([' ', '.']));
+    Failure(format!("{error}{}", suggest::hint(value, words)))
+}
+
+/// Whether a property may have this value in a pool whose blocks take at most `max_block` bytes.
+pub fn judge(Setting { name, value }: &Setting, max_block: u32) -> Outcome {
+    let property = property(name)?;
+    let number = property.parse(value).map_err(|error| hint_value(property, value, &error))?;
+    if property.name == "recordsize" && number > u64::from(max_block) {
+        let expected = format!("at most {}, a quarter of a zone", crate::size::print(max_block.into()));
+        return Err(Failure::refused(
+            "recordsize",
+            expected,
+            value,
+            "choose less, or make a pool with larger zones",
+        ));
+    }
+    Ok(())
+}
+
+/// What the help of commands that take properties says.
+pub fn property_help() -> String {
+    let rows = PROPERTIES.iter().map(|property| format!("  {:15}  {}\n", property.name, property.values));
+    format!("Properties:\n{}", rows.collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_larger_than_a_block_may_be_is_refused() {
+        let judged = |word: &str, max_block| judge(&setting(word).unwrap(), max_block);
+        assert_eq!(judged("recordsize=128K", 256 << 10), Ok(()));
+        let message = judged("recordsize=1M", 256 << 10).unwrap_err().0;
+        assert!(message.contains("at most 256K"), "{message}");
+    }
+
+    #[test]
+    fn settings_have_a_name_and_mistakes_get_a_suggestion() {
+        let set = setting("compression=zstd-3").unwrap();
+        assert_eq!((set.name.as_str(), set.value.as_str()), ("compression", "zstd-3"));
+        for (word, said) in [
+            ("colour=red", "recordsize"),
+            ("compresion=lz4", "did you mean 'compression'?"),
+            ("compression=ztsd", "did you mean 'zstd'?"),
+            ("atime=relatme", "did you mean 'relatime'?"),
+            ("atime", "PROPERTY=VALUE"),
+            ("=off", "PROPERTY=VALUE"),
+        ] {
+            let text = setting(word).unwrap_err();
+            assert!(text.contains(said), "{text}");
+        }
+    }
+}
