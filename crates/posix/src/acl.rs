@@ -13,10 +13,6 @@
 //! Invariant: an [`Acl`] that exists is valid, so it has no place for a second owner or a missing group; named entries have
 //! a mask beside them.
 
-mod files;
-
-pub(crate) use files::{List, reserve_late};
-
 use crate::errno::Errno;
 use std::iter::Peekable;
 use terrane_wire::{Reader, Writer};

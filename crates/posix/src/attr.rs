@@ -10,7 +10,7 @@
 
 use crate::errno::Errno;
 use crate::types::{FILE_SIZE_MAX, Ino, Time, mode};
-use terrane_object::ObjectKind;
+use terrane_object::{Hint, ObjectKind};
 use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, SaBuffer, Timestamp, ZplAttrs};
 use terrane_wire::Corrupt;
 
@@ -167,6 +167,26 @@ pub(crate) fn stored(time: Time) -> Timestamp {
 pub(crate) fn time([secs, nanos]: Timestamp) -> Time {
     // A damaged part of a second is no reason to refuse a file.
     Time { secs: secs.cast_signed(), nanos: low32(nanos.min(999_999_999)) }
+}
+
+/// The lowest of the three bits of a write hint among an inode's flags.
+const HINT_SHIFT: u32 = 24;
+const HINT_BITS: u64 = 7 << HINT_SHIFT;
+
+impl Attributes {
+    /// Numbers that nobody writes say nothing.
+    pub fn hint(&self) -> Hint {
+        Hint::from_id((self.zpl.flags & HINT_BITS) >> HINT_SHIFT).unwrap_or_default()
+    }
+
+    pub fn set_hint(&mut self, hint: Hint) {
+        self.zpl.flags = self.zpl.flags & !HINT_BITS | hint_flags(hint);
+    }
+}
+
+/// The flags of an inode that say this.
+pub(crate) fn hint_flags(hint: Hint) -> u64 {
+    (hint as u64) << HINT_SHIFT
 }
 
 #[cfg(test)]

@@ -12,16 +12,14 @@
 //! Invariant: what is claimed in a group was reserved by a transaction of that group. The block of a new dnode is a
 //! guess until the object has its number; when the guess was wrong the rest is reserved then.
 
-use crate::errno::Errno;
-use crate::fs::Fs;
 use crate::types::Ino;
 use parking_lot::Mutex;
 use std::ops::{Range, RangeInclusive};
 use terrane_dataset::ChangeCost;
-use terrane_object::{Cost, Object, ObjectId, Tx};
+use terrane_object::{Cost, Object};
 
 /// A block of dnodes, and one above it.
-const DNODE_META_BLOCKS: u32 = 2;
+pub(crate) const DNODE_META_BLOCKS: u32 = 2;
 /// Of a pointer.
 const POINTER_BYTES: u64 = 128;
 
@@ -62,7 +60,7 @@ impl Claimed {
 #[derive(Debug)]
 pub(crate) struct Claims {
     /// `None`: an object that is still to be made.
-    ino: Option<Ino>,
+    pub ino: Option<Ino>,
     claimed: Mutex<Claimed>,
 }
 
@@ -77,7 +75,7 @@ impl Claims {
     }
 
     /// What is not claimed yet in this group, but for the dnode's block; `objects` says whether its dnode is.
-    fn missing(&self, group: u64, need: &Need) -> Cost {
+    pub fn missing(&self, group: u64, need: &Need) -> Cost {
         let claimed = self.claimed.lock();
         let nothing = Claimed::default();
         let is_first = claimed.group != group;
@@ -94,7 +92,7 @@ impl Claims {
         }
     }
 
-    fn add(&self, group: u64, need: &Need) {
+    pub fn add(&self, group: u64, need: &Need) {
         let mut claimed = self.claimed.lock();
         if claimed.group > group {
             // Somebody was faster, in the next group.
@@ -134,7 +132,7 @@ impl Need {
     }
 
     /// Blocks of pointers above the data: level, and numbers in it.
-    fn pointer_blocks(&self) -> impl Iterator<Item = (u32, RangeInclusive<u64>)> + use<> {
+    pub fn pointer_blocks(&self) -> impl Iterator<Item = (u32, RangeInclusive<u64>)> + use<> {
         let block_bytes = self.block_bytes.max(1);
         let has_any = !self.data.is_empty() && self.file_bytes.max(self.data.end) > block_bytes;
         let (first, last) = (self.data.start / block_bytes, self.data.end.saturating_sub(1) / block_bytes);
@@ -167,67 +165,6 @@ pub(crate) const FREES: Cost = Cost { frees: true, ..Cost::NOTHING };
 pub(crate) const FREES_LINK: Cost = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..FREES };
 /// Given back when the object goes before its group ends.
 pub(crate) const UNLINKED_META_BLOCKS: u32 = 1;
-
-impl Fs {
-    fn missing(&self, group: u64, claims: &Claims, need: &Need, ino: Ino) -> Cost {
-        let mut missing = claims.missing(group, need);
-        if missing.objects > 0 && !self.dnode_blocks.is_claimed(group, ObjectId(ino)) {
-            missing.meta_blocks = missing.meta_blocks.saturating_add(DNODE_META_BLOCKS);
-        }
-        for (level, numbers) in need.pointer_blocks() {
-            let new = numbers.filter(|number| !self.pointer_blocks.is_claimed(group, (ino, level, *number)));
-            let new = (new.count() as u64).saturating_mul(need.pointer_block_bytes);
-            missing.meta_bytes = missing.meta_bytes.saturating_add(new);
-        }
-        missing
-    }
-
-    /// Begins a transaction that has room for `extra` and for what these inodes need. May wait: no lock may be held,
-    /// and no other transaction.
-    pub(crate) fn begin(&self, extra: Cost, needs: &[(&Claims, Need)]) -> Result<Tx, Errno> {
-        let makes = needs.iter().any(|(claims, _)| claims.ino.is_none());
-        let guess = if makes { self.set.likely_number(1).0 } else { 0 };
-        let missing = |group| {
-            let needs = needs.iter();
-            let costs =
-                needs.map(|(claims, need)| self.missing(group, claims, need, claims.ino.unwrap_or(guess)));
-            sum(costs.chain([extra]))
-        };
-        let mut group = self.set.open_txg().0;
-        loop {
-            let asked = missing(group);
-            let tx = self.set.begin(asked)?;
-            if tx.txg().0 != group {
-                // The group changed meanwhile: what was claimed in the old one does not count in the new one.
-                group = tx.txg().0;
-                let now = missing(group);
-                if now.write_bytes > asked.write_bytes
-                    || now.meta_blocks > asked.meta_blocks
-                    || now.meta_bytes > asked.meta_bytes
-                {
-                    tx.pool().end_promise(asked.promises);
-                    continue;
-                }
-            }
-            for (claims, need) in needs {
-                claims.add(group, need);
-                let ino = claims.ino.unwrap_or(guess);
-                self.dnode_blocks.claim(group, ObjectId(ino));
-                for (level, numbers) in need.pointer_blocks() {
-                    numbers.for_each(|number| _ = self.pointer_blocks.claim(group, (ino, level, number)));
-                }
-            }
-            return Ok(tx);
-        }
-    }
-
-    /// An object was made and has this number: room for its dnode's block was reserved if the guess was right.
-    pub(crate) fn claim_new(&self, tx: &Tx, ino: Ino) {
-        if self.dnode_blocks.claim(tx.txg().0, ObjectId(ino)) {
-            tx.reserve_more(DNODE_META_BLOCKS);
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

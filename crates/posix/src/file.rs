@@ -10,7 +10,8 @@ use crate::attr::stored;
 use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::inode::{Inode, InodeRef, State};
+use crate::hold::InodeRef;
+use crate::inode::{Inode, State};
 use crate::types::{
     AccessTimes, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, Reading, Time,
     WriteFlags, mode,

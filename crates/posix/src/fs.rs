@@ -1,48 +1,31 @@
-//! One mounted data set: how it is made and opened, and what concerns it as a whole.
+//! One mounted data set: what all operations on it share.
+//!
+//! Invariant: this module knows what is kept in memory, and no operation. Operations are methods of [`Fs`] in modules above this one.
 
 use crate::ahead::{Ahead, Ready};
-use crate::attr::{low32, stored, time};
-use crate::claims::{Claims, PointerBlock, sum};
+use crate::claims::{Claims, PointerBlock};
+use crate::delete_queue::UnlinkedSet;
 use crate::errno::Errno;
 use crate::indexes::Indexes;
-use crate::inode::{Inode, InodeCache, State};
+use crate::inode::InodeCache;
+use crate::jobs::{Rebirth, Rewriting, Settling};
 use crate::layouts::Layouts;
-use crate::loss::{Loss, Losses};
-use crate::rebirth::Rebirth;
-use crate::reserved::Reservations;
-use crate::rewrite::{Master, Rewriting};
-use crate::settle::Settling;
-use crate::types::{AccessTimes, Attr, Cred, Ino, Reading, SetAttr, SetTime, StatFs, Time, mode};
-use crate::unlinked::UnlinkedSet;
+use crate::losses::{Loss, Losses};
+use crate::master::Master;
+use crate::reservations::Reservations;
+use crate::types::{AccessTimes, Ino, Time};
 use crate::widths::Widths;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use terrane_dataset::{ClaimedBlocks, Dataset, DatasetError, DnodeBlocks, Naming, ObjectZap};
-use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, ObjectSet, ObjectSpec};
-use terrane_sa::layout::LAYOUT_FIRST;
-use terrane_sa::{SaBuffer, ZplAttrs};
-
-const ROOT: &[u8] = b"ROOT";
-const DELETE_QUEUE: &[u8] = b"DELETE_QUEUE";
-const SA_ATTRS: &[u8] = b"SA_ATTRS";
-const REGISTRY: &[u8] = b"REGISTRY";
-const LAYOUTS: &[u8] = b"LAYOUTS";
-const VERSION: &[u8] = b"VERSION";
-/// The attribute encodings of ZPL version 5.
-const VERSION_NUMBER: u64 = 5;
-
-/// Unit of `statvfs` numbers.
-const STAT_BLOCK_BYTES: u32 = 4096;
-/// Unlinked inodes that a successor keeps in memory for those who may have them open, each one to two KiB.
-const UNLINKED_HELD_MAX: usize = 32 << 10;
+use terrane_dataset::{ClaimedBlocks, Dataset, DnodeBlocks, Naming};
+use terrane_object::ObjectSet;
 
 /// A mounted data set. Shared by threads; every method takes its own locks.
 ///
 /// Every operation that changes something is one transaction: after a crash all of it is there, or nothing.
 pub struct Fs {
-    dataset: Arc<Dataset>,
+    pub(crate) dataset: Arc<Dataset>,
     pub(crate) set: Arc<ObjectSet>,
     pub(crate) layouts: Layouts,
     pub(crate) widths: Widths,
@@ -63,14 +46,16 @@ pub struct Fs {
     pub(crate) directory_moves: Mutex<()>,
     pub(crate) ledger: OnceLock<Box<dyn Ledger>>,
     /// An [`AccessTimes`].
-    access_times: AtomicU8,
+    pub(crate) access_times: AtomicU8,
     /// How many of the set's losses [`sync`](Fs::sync) has told of.
-    losses_told: AtomicU64,
+    pub(crate) losses_told: AtomicU64,
     pub(crate) ahead: Mutex<Ahead>,
     pub(crate) ready: Ready,
     /// Of a predecessor that died while its mount stands.
     pub(crate) losses: Option<Losses>,
-    root: Ino,
+    pub(crate) root: Ino,
+    /// Destroys the object of an unlinked inode whose last holder went.
+    pub(crate) reap: fn(&Fs, Ino) -> Result<(), Errno>,
 }
 
 /// Told of the first change of an inode in each group, so that a successor knows what a crash cost.
@@ -82,116 +67,6 @@ pub trait Ledger: Send + Sync {
 }
 
 impl Fs {
-    /// Writes an empty file system into a new data set; its root directory has mode 0755 and this owner.
-    /// Durable when it returns.
-    pub fn format(dataset: &Dataset, owner: &Cred) -> Result<(), DatasetError> {
-        let set = dataset.objects();
-        {
-            let tx = set.begin(Cost { write_bytes: 256 << 10, meta_blocks: 32, ..Cost::NOTHING })?;
-            let mut registry = dataset.new_zap(&tx, ObjectKind::Zap)?;
-            let table = Layouts::first().map_err(ObjectError::from)?;
-            for row in table.registry().iter() {
-                registry.add_u64(&tx, row.name.as_bytes(), row.to_zap_value())?;
-            }
-            let mut layouts = dataset.new_zap(&tx, ObjectKind::Zap)?;
-            for layout in table.iter().filter(|layout| layout.number() >= LAYOUT_FIRST) {
-                Layouts::store(&mut layouts, &tx, layout)?;
-            }
-            let mut attributes = dataset.new_zap(&tx, ObjectKind::Zap)?;
-            attributes.add_u64(&tx, REGISTRY, registry.object().id().0)?;
-            attributes.add_u64(&tx, LAYOUTS, layouts.object().id().0)?;
-            let queue = dataset.new_zap(&tx, ObjectKind::DeleteQueue)?;
-
-            let (secs, nanos) = set.now();
-            let now = stored(Time { secs, nanos });
-            let mut root = ZplAttrs {
-                mode: u64::from(mode::S_IFDIR | 0o755),
-                size: 2,
-                generation: tx.txg().0,
-                uid: u64::from(owner.uid),
-                gid: u64::from(owner.gid),
-                atime: now,
-                mtime: now,
-                ctime: now,
-                crtime: now,
-                links: 2,
-                ..ZplAttrs::default()
-            };
-            let bonus = |zpl: &ZplAttrs| -> Result<Vec<u8>, DatasetError> {
-                let list = zpl.to_list();
-                let layout = table.find(list.order());
-                let encoded = layout.map(|layout| SaBuffer::encode(layout, &list));
-                encoded.and_then(Result::ok).map(SaBuffer::into_bytes).ok_or_else(|| DatasetError::Damaged {
-                    at: "the root directory's attributes",
-                    expected: "encodable".to_string(),
-                    found: format!("{zpl:?}"),
-                })
-            };
-            let object = set.create(
-                &tx,
-                ObjectSpec {
-                    kind: ObjectKind::Directory,
-                    block_size: terrane_dataset::BLOCK_BYTES_FIRST,
-                    dnode_slots: 1,
-                    bonus: bonus(&root)?,
-                    spill: None,
-                },
-            )?;
-            // The root is its own parent, and its number is known only now.
-            root.parent = object.id().0;
-            object.set_bonus(&tx, bonus(&root)?)?;
-
-            let mut master = dataset.master()?;
-            for (name, number) in [
-                (VERSION, VERSION_NUMBER),
-                (SA_ATTRS, attributes.object().id().0),
-                (DELETE_QUEUE, queue.object().id().0),
-                (ROOT, object.id().0),
-            ] {
-                master.add_u64(&tx, name, number)?;
-            }
-        }
-        Ok(set.commit()?)
-    }
-
-    /// Opens what [`format`](Self::format) made, and destroys up to 256 objects that a crash left without a
-    /// name; for the others the mount calls [`drain_unlinked`](Self::drain_unlinked) until it returns false.
-    pub fn open(dataset: Arc<Dataset>) -> Result<Arc<Fs>, DatasetError> {
-        let fs = Fs::open_as(dataset, None)?;
-        // A read-only or full pool is no reason not to mount.
-        if let Err(errno) = fs.drain_unlinked() {
-            log::warn!("unlinked objects were not destroyed: {errno}");
-        }
-        Ok(fs)
-    }
-
-    /// Opens it for a mount that stands: the kernel knows inodes of which nobody told us, and may have unlinked ones open.
-    ///
-    /// So an unlinked inode lives until the kernel forgets it. `lost` are the inodes whose last changes did not survive a
-    /// predecessor, and who was told of it: see [`refuse_change`](Self::refuse_change) and [`fsync`](Self::fsync).
-    ///
-    /// One of them that is not there at all was made by changes that are gone, and the kernel knows its number: that answers `ESTALE`
-    /// for as long as this `Fs` lives, and is given to nobody else. Which is why an object's number comes free only when its
-    /// destruction is committed: a number in `lost` that is there is the inode that the kernel means.
-    pub fn take_over(dataset: Arc<Dataset>, lost: BTreeMap<Ino, Loss>) -> Result<Arc<Fs>, DatasetError> {
-        dataset.objects().withhold(lost.keys().copied());
-        let fs = Fs::open_as(dataset, Some(Losses::new(lost)))?;
-        match fs.unlinked.list(UNLINKED_HELD_MAX) {
-            // Counted once, so that the kernel's FORGET finds them; what it does not know waits for the end of the mount.
-            Ok(unlinked) => {
-                // What is built beside a file the kernel was never told of.
-                for ino in unlinked.into_iter().filter(|ino| !fs.rewriting.is_beside(*ino)) {
-                    match fs.hold(ino) {
-                        Ok(inode) => inode.count_lookup(),
-                        Err(errno) => log::warn!("unlinked object {ino} cannot be read: {errno}"),
-                    }
-                }
-            }
-            Err(errno) => log::warn!("unlinked objects cannot be listed: {errno}"),
-        }
-        Ok(fs)
-    }
-
     /// Has every first change of an inode in a group noted from now on.
     pub fn keep_ledger(&self, ledger: Box<dyn Ledger>) {
         // A second one would know half of it.
@@ -200,85 +75,6 @@ impl Fs {
 
     pub(crate) fn is_successor(&self) -> bool {
         self.losses.is_some()
-    }
-
-    fn open_as(dataset: Arc<Dataset>, losses: Option<Losses>) -> Result<Arc<Fs>, DatasetError> {
-        let set = Arc::clone(dataset.objects());
-        let master = dataset.master()?;
-        let version = entry(&master, VERSION)?;
-        if version != VERSION_NUMBER {
-            return Err(DatasetError::Damaged {
-                at: "the file system's VERSION",
-                expected: VERSION_NUMBER.to_string(),
-                found: version.to_string(),
-            });
-        }
-        let zap = |number: u64| dataset.open_zap(ObjectId(number));
-        let attributes = zap(entry(&master, SA_ATTRS)?)?;
-        let layouts =
-            Layouts::load(&zap(entry(&attributes, REGISTRY)?)?, zap(entry(&attributes, LAYOUTS)?)?)?;
-        let queue = zap(entry(&master, DELETE_QUEUE)?)?;
-        let root = entry(&master, ROOT)?;
-        let master: Master = Arc::new(Mutex::new(master));
-        let reservations = Arc::new(Reservations::load(&dataset, &master, &layouts)?);
-        let fs = Arc::new(Fs {
-            naming: dataset.naming(),
-            dataset,
-            set,
-            layouts,
-            widths: Widths::default(),
-            inodes: InodeCache::new(),
-            indexes: Indexes::new(),
-            unlinked: Arc::new(UnlinkedSet::new(queue)),
-            settling: Settling::default(),
-            rewriting: Arc::new(Rewriting::load(&master)?),
-            master,
-            reservations,
-            rebirth: Rebirth::default(),
-            dnode_blocks: DnodeBlocks::default(),
-            pointer_blocks: ClaimedBlocks::default(),
-            claims_of_new: Claims::of_new(),
-            directory_moves: Mutex::new(()),
-            ledger: OnceLock::new(),
-            access_times: AtomicU8::new(AccessTimes::default() as u8),
-            losses_told: AtomicU64::new(0),
-            ahead: Mutex::default(),
-            ready: Ready::default(),
-            losses,
-            root,
-        });
-        let record_size = fs.rewriting.record_size();
-        record_size.into_iter().for_each(|bytes| fs.set.pool().expect_blocks_of(bytes));
-        // It outlives this Fs by one group: what was unlinked last is in none yet.
-        let unlinked = Arc::clone(&fs.unlinked);
-        fs.set.at_the_end_of_groups(move |last| {
-            let is_used = Arc::strong_count(&unlinked) > 1;
-            unlinked.store(last);
-            is_used
-        });
-        let rewriting = Arc::clone(&fs.rewriting);
-        fs.set.at_the_end_of_groups(move |last| {
-            let is_used = Arc::strong_count(&rewriting) > 1;
-            rewriting.store(last);
-            is_used
-        });
-        let reservations = Arc::clone(&fs.reservations);
-        fs.set.at_the_end_of_groups(move |last| {
-            let is_used = Arc::strong_count(&reservations) > 1;
-            reservations.store(last);
-            is_used
-        });
-        match fs.hold(root).map(|inode| inode.read().attrs.is_dir()) {
-            Ok(true) => {}
-            outcome => {
-                return Err(DatasetError::Damaged {
-                    at: "the root directory",
-                    expected: "a readable directory".to_string(),
-                    found: outcome.map_or_else(|errno| errno.to_string(), |_| "another file".to_string()),
-                });
-            }
-        }
-        Ok(fs)
     }
 
     /// What a mount says about times of access, from now on.
@@ -312,198 +108,4 @@ impl Fs {
     pub fn monotonic_ns(&self) -> u64 {
         self.set.pool().env().monotonic_ns()
     }
-
-    /// Inodes in memory.
-    pub fn cached_inodes(&self) -> usize {
-        self.inodes.len()
-    }
-
-    /// How many of them are in memory whole; bounded, however many the kernel keeps.
-    pub fn live_inodes(&self) -> usize {
-        self.inodes.live()
-    }
-
-    /// How many inodes nobody uses stay in memory whole, about a KiB each; 32,768 unless told. Others go at once, and are read again when
-    /// they are asked for.
-    pub fn keep_inodes(&self, count: usize) {
-        self.inodes.keep(count);
-    }
-
-    /// The kernel no longer knows `count` of the times it was told of an inode. One that is unlinked is
-    /// destroyed when the last of them goes.
-    pub fn forget(&self, ino: Ino, count: u64) {
-        if let Some(inode) = self.hold_cached(ino) {
-            inode.uncount_lookups(count);
-        }
-    }
-
-    /// The kernel forgot everything: at unmount. Directories give back what they no longer need.
-    pub fn forget_all(&self) {
-        self.settle_all();
-        for ino in self.inodes.numbers() {
-            self.forget(ino, u64::MAX);
-        }
-    }
-
-    /// A path that leads to the inode, as far as directories can be read; with its number. For messages: it looks through all
-    /// names on the way.
-    pub fn path_of(&self, ino: Ino) -> String {
-        let mut names = Vec::new();
-        let mut at = ino;
-        // Deeper than any path a system call takes; a damaged parent may lead in circles.
-        while at != self.root() && names.len() < 4096 {
-            let Ok(parent) = self.hold(at).map(|inode| inode.read().attrs.zpl.parent) else { break };
-            let mut found = None;
-            let looked = self.readdir_as(parent, 2, Reading { quiet: true, alone: false }, &mut |entry| {
-                if entry.ino == at {
-                    found = Some(String::from_utf8_lossy(entry.name).into_owned());
-                }
-                found.is_none()
-            });
-            let (Ok(()), Some(name)) = (looked, found) else { break };
-            names.push(name);
-            at = parent;
-        }
-        names.reverse();
-        let start = if at == self.root() { "/" } else { "(no name) " };
-        format!("{start}{} (inode {ino})", names.join("/"))
-    }
-
-    pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
-        let inode = self.hold(ino)?;
-        let state = inode.read();
-        Ok(self.attr(&inode, &state))
-    }
-
-    pub(crate) fn attr(&self, inode: &Inode, state: &State) -> Attr {
-        let zpl = &state.attrs.zpl;
-        let object = inode.object();
-        Attr {
-            ino: inode.ino,
-            generation: zpl.generation,
-            mode: state.attrs.mode(),
-            nlink: low32(zpl.links),
-            uid: low32(zpl.uid),
-            gid: low32(zpl.gid),
-            rdev: low32(zpl.rdev.unwrap_or(0)),
-            size: zpl.size,
-            blocks: object.occupied_bytes().saturating_add(self.reservations.left(inode)).div_ceil(512),
-            blksize: object.block_size().max(self.set.record_size()),
-            atime: time(zpl.atime),
-            mtime: time(zpl.mtime),
-            ctime: time(zpl.ctime),
-            btime: time(zpl.crtime),
-        }
-    }
-
-    /// Changes attributes, all of them or none. `EISDIR`, `EINVAL`: a size for what is no regular file.
-    pub fn setattr(&self, ino: Ino, set: &SetAttr, _cred: &Cred) -> Result<Attr, Errno> {
-        let inode = self.hold(ino)?;
-        let resize = || set.size.map_or(Ok(Cost::NOTHING), |size| self.resize_cost(&inode, size));
-        let chmod = set.mode.map_or(Ok(Cost::NOTHING), |_| self.chmod_cost(&inode))?;
-        let (tx, mut state) = self.begin_zeroing(&inode, || Ok(sum([resize()?, chmod])))?;
-        state.check_settable(set)?;
-        let now = stored(self.now());
-        let before = state.attrs.mode();
-        if let Some(bits) = set.mode {
-            self.chmod(&tx, &inode, &mut state, bits, chmod)?;
-        }
-        if let Some(size) = set.size {
-            let resized = self.resize(&tx, &inode, &mut state, size);
-            if resized.is_err() && set.mode.is_some() {
-                self.chmod(&tx, &inode, &mut state, before, chmod)?;
-            }
-            resized?;
-            state.attrs.zpl.mtime = now;
-        }
-        if set.mode.is_none() && (set.kill_suidgid || set.uid.is_some() || set.gid.is_some()) {
-            inode.lose_set_ids(&mut state);
-        }
-        let at = |when: SetTime| match when {
-            SetTime::Now => now,
-            SetTime::At(time) => stored(time),
-        };
-        let zpl = &mut state.attrs.zpl;
-        zpl.uid = set.uid.map_or(zpl.uid, u64::from);
-        zpl.gid = set.gid.map_or(zpl.gid, u64::from);
-        zpl.atime = set.atime.map_or(zpl.atime, at);
-        zpl.mtime = set.mtime.map_or(zpl.mtime, at);
-        zpl.ctime = set.ctime.map_or(now, stored);
-        self.save(&tx, &inode, &mut state)?;
-        if set.size == Some(0) {
-            self.forget_loss(ino);
-        }
-        Ok(self.attr(&inode, &state))
-    }
-
-    /// Whether [`write`](Self::write), [`fallocate`](Self::fallocate), [`copy_range`](Self::copy_range) or
-    /// [`setattr`](Self::setattr) took set-id bits away since this was last asked. Their answers to the kernel hold no mode, or may
-    /// not: who keeps modes must be told.
-    pub fn take_set_ids_went(&self, ino: Ino) -> bool {
-        self.hold_cached(ino).is_some_and(|inode| inode.take_set_ids_went())
-    }
-
-    /// What was done to this inode before is durable when it returns. (So is everything else of its group.) `EIO`: a predecessor died with
-    /// changes of it; so until a change was refused as well, and for a directory once.
-    pub fn fsync(&self, ino: Ino, _data_only: bool) -> Result<(), Errno> {
-        self.refuse_sync(ino)?;
-        self.make_durable(ino)
-    }
-
-    /// The same for a caller that speaks of what it has just done, and of nothing that a predecessor may have lost.
-    pub fn make_durable(&self, ino: Ino) -> Result<(), Errno> {
-        let inode = self.hold(ino)?;
-        if let Some(group) = inode.changed() {
-            self.set.commit()?;
-            inode.unchanged_since(group);
-        }
-        // Of this commit or of an earlier one: no later one brings them back.
-        if inode.object().has_lost_changes() {
-            log::error!("fsync of inode {ino}: changes were lost to damage; answered EIO");
-            return Err(Errno::EIO);
-        }
-        Ok(())
-    }
-
-    /// Everything that was done before is durable when it returns. `EIO`, once: a commit went without changes of some file, because of
-    /// damage; `fsync` of that file says so each time.
-    pub fn sync(&self) -> Result<(), Errno> {
-        self.set.commit()?;
-        let lost = self.set.lost_changes();
-        match self.losses_told.swap(lost, Ordering::AcqRel) == lost {
-            true => Ok(()),
-            false => Err(Errno::EIO),
-        }
-    }
-
-    pub fn statfs(&self) -> StatFs {
-        let usage = self.set.usage();
-        let blocks = |bytes: u64| bytes / u64::from(STAT_BLOCK_BYTES);
-        let free = blocks(usage.available_bytes);
-        // A dnode takes 512 bytes before it is compressed.
-        let files_free = usage.available_bytes / 512;
-        StatFs {
-            block_size: STAT_BLOCK_BYTES,
-            blocks: blocks(usage.used_bytes).saturating_add(free),
-            free,
-            available: free,
-            files: usage.objects.saturating_add(files_free),
-            files_free,
-            name_max: 255,
-        }
-    }
-}
-
-impl Drop for Fs {
-    fn drop(&mut self) {
-        self.reservations.end(self.set.pool());
-    }
-}
-
-fn entry(zap: &ObjectZap, name: &[u8]) -> Result<u64, DatasetError> {
-    zap.lookup_u64(name)?.ok_or_else(|| DatasetError::Damaged {
-        at: "the master ZAP",
-        expected: format!("an entry '{}'", String::from_utf8_lossy(name)),
-        found: "none: this data set holds no file system".to_string(),
-    })
 }

@@ -8,10 +8,9 @@
 
 use crate::attr::{Attributes, FLAG_XATTR, stored};
 use crate::claims::FREES;
-use crate::dir::{KIND_FILE, Named};
 use crate::errno::{Errno, damaged};
 use crate::fs::Fs;
-use crate::inode::State;
+use crate::inode::{KIND_FILE, Named, State};
 use crate::types::{Ino, XATTR_SIZE_MAX, mode};
 use std::sync::Arc;
 use terrane_dataset::{BLOCK_BYTES_FIRST, Naming, ObjectZap};

@@ -6,7 +6,7 @@
 //!
 //! Invariant: an inode in memory has told its object what its flags say.
 
-use crate::attr::{Attributes, stored};
+use crate::attr::{hint_flags, stored};
 use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -17,29 +17,10 @@ use terrane_object::{Cost, Hint};
 /// What the hint is called as an extended attribute; its value is [`Hint::name`].
 pub const WRITE_HINT: &[u8] = b"user.terrane.write_hint";
 
-/// The lowest of the three bits among an inode's flags.
-const SHIFT: u32 = 24;
-const BITS: u64 = 7 << SHIFT;
-
-impl Attributes {
-    /// Numbers that nobody writes say nothing.
-    pub fn hint(&self) -> Hint {
-        Hint::from_id((self.zpl.flags & BITS) >> SHIFT).unwrap_or_default()
-    }
-
-    fn set_hint(&mut self, hint: Hint) {
-        self.zpl.flags = self.zpl.flags & !BITS | flags_of(hint);
-    }
-}
-
-fn flags_of(hint: Hint) -> u64 {
-    (hint as u64) << SHIFT
-}
-
 /// The flags that a new file with these bits begins with.
 pub(crate) fn inherited(parent: &State, bits: u32) -> u64 {
     match bits & mode::S_IFMT {
-        mode::S_IFREG | mode::S_IFDIR => flags_of(parent.attrs.hint()),
+        mode::S_IFREG | mode::S_IFDIR => hint_flags(parent.attrs.hint()),
         _ => 0,
     }
 }

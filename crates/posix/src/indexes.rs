@@ -6,15 +6,13 @@
 //!
 //! Invariant: `bytes` is the sum of what the shares of all inodes in memory have counted.
 
-use crate::fs::Fs;
-use crate::inode::Inode;
 use crate::types::Ino;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Bound in bytes, unless [`Fs::keep_indexes`] says otherwise: four million names.
+/// Bound in bytes, unless [`Fs::keep_indexes`](crate::Fs::keep_indexes) says otherwise: four million names.
 const BYTES_DEFAULT: usize = 48 << 20;
 
 pub(crate) struct Indexes {
@@ -59,19 +57,17 @@ impl Indexes {
     }
 
     /// Counts what a directory's index takes now; true: all together take too much. The caller holds the inode, and no lock.
-    pub fn note(&self, dir: &Inode) -> bool {
-        // Whoever changes it now will say so.
-        let Some(bytes) = dir.index_bytes() else { return false };
-        if bytes == dir.index_share.counted.load(Ordering::Acquire) {
+    pub fn note(&self, dir: Ino, share: &Share, bytes: usize) -> bool {
+        if bytes == share.counted.load(Ordering::Acquire) {
             return false;
         }
-        if dir.index_share.count(bytes, &self.bytes) == 0 {
-            self.queue.lock().push_back(dir.ino);
+        if share.count(bytes, &self.bytes) == 0 {
+            self.queue.lock().push_back(dir);
         }
         self.bytes() > self.bytes_max.load(Ordering::Relaxed)
     }
 
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Acquire)
     }
 
@@ -80,38 +76,27 @@ impl Indexes {
         let mut queue = self.queue.lock();
         if queue.len() > 1 { queue.pop_front() } else { None }
     }
-}
 
-impl Fs {
-    /// Bytes that the indexes of all directories in memory may take, 48 MiB unless told; a single one may exceed it.
-    pub fn keep_indexes(&self, bytes: usize) {
-        self.indexes.bytes_max.store(bytes, Ordering::Relaxed);
-        self.shed_indexes();
+    pub fn set_bytes_max(&self, bytes: usize) {
+        self.bytes_max.store(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that the indexes of directories take.
-    pub fn index_bytes(&self) -> usize {
-        self.indexes.bytes()
+    /// What a directory's share has counted goes: it went without its index.
+    pub fn forget(&self, share: &Share) {
+        share.count(0, &self.bytes);
     }
 
-    /// Has directories go without their index until the others fit.
-    pub(crate) fn shed_indexes(&self) {
+    /// Has directories go without their index until the others fit. `forget` says whether one did; `None`: it is not in memory.
+    pub fn shed(&self, forget: impl Fn(Ino) -> Option<bool>) {
         // Those that are being changed keep theirs.
-        let tries = self.indexes.queue.lock().len();
+        let tries = self.queue.lock().len();
         for _ in 0..tries {
-            if self.indexes.bytes() <= self.indexes.bytes_max.load(Ordering::Relaxed) {
+            if self.bytes() <= self.bytes_max.load(Ordering::Relaxed) {
                 return;
             }
-            let Some(oldest) = self.indexes.oldest() else { return };
-            let forgotten = self.inodes.with_live(oldest, |dir| {
-                let forgotten = dir.forget_index();
-                if forgotten {
-                    dir.index_share.count(0, &self.indexes.bytes);
-                }
-                forgotten
-            });
-            if forgotten == Some(false) {
-                self.indexes.queue.lock().push_back(oldest);
+            let Some(oldest) = self.oldest() else { return };
+            if forget(oldest) == Some(false) {
+                self.queue.lock().push_back(oldest);
             }
         }
     }

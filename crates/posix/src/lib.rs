@@ -3,39 +3,43 @@
 //! The floor below has objects and transactions; the kernel above wants files. [`Fs`] is one mounted data set,
 //! and its methods are the requests of a kernel, in the kernel's terms: inode numbers, lookup counts, `errno`.
 //!
-//! | room | what it is about |
+//! What is kept in memory lies below [`Fs`], and its operations above:
+//!
+//! | module | what it is about |
 //! |---|---|
 //! | `types`, `errno` | what callers hand in and get back |
-//! | `fs` | making and opening a file system, attributes, sync |
-//! | `inode` | inodes in memory, their locks and their order |
-//! | `indexes` | what directories remember of their names, within a bound |
-//! | `attr` | attributes as bytes and as a struct |
+//! | `attr`, `layouts` | attributes as bytes and as a struct, and which inodes have |
+//! | `acl`, `perm` | access control lists as values; what the kernel leaves of permissions |
 //! | `claims` | what an operation reserves before it begins |
-//! | `dir` | finding, listing and making names |
-//! | `ahead` | which directories a walk comes to next |
-//! | `file` | bytes, holes, sizes |
-//! | `reserved` | room that is kept for what a file does not hold yet |
-//! | `link`, `rename` | more names, fewer names, moved names |
-//! | `loss` | what a dead server lost and who was told; what the kernel's cache could not write back |
-//! | `settle` | what directories give back when they lost names |
-//! | `unlinked` | objects without a name, and what a crash left of them |
-//! | `acl` | access control lists: judged, kept one with the mode, inherited |
-//! | `layouts`, `further` | which attributes inodes have, and those that are no numbers |
-//! | `xattr`, `hidden` | extended attributes: in a list, or in objects of their own |
-//! | `rewrite`, `rebirth` | records stored otherwise, or elsewhere, while nobody sees a difference |
-//! | `hint`, `siblings` | what somebody said about life times, and what those of other files tell |
-//! | `widths` | how large new dnodes are |
+//! | `inode` | inodes in memory, their locks and their order; the names of a directory |
+//! | `indexes` | what directories remember of their names, within a bound |
+//! | `ahead`, `widths` | which directories a walk comes to next; how large new dnodes are |
+//! | `master` | words in the master ZAP |
+//! | `delete_queue`, `reservations`, `losses` | objects without a name; room kept for files; what a dead server lost |
+//! | `jobs` | work that goes on beside requests, as it is remembered |
+//! | **`fs`** | all that together: one mounted data set |
+//! | `begin`, `hold` | how operations join a group, and hold inodes |
+//! | `mount`, `sync` | made, opened, ended; durable |
+//! | `setattr`, `further` | attributes shown and changed, and those that are no numbers |
+//! | `dir`, `link`, `rename` | finding, listing and making names; more, fewer, moved names |
+//! | `file`, `reserved` | bytes, holes, sizes; `fallocate` |
+//! | `xattr`, `hidden`, `acl_files` | extended attributes: in a list, or in objects of their own; access control lists of files |
+//! | `hint`, `siblings` | what users said about life times, and what those of other files tell |
 //! | `inode_flags` | what chattr(1) forbids |
-//! | `perm` | what the kernel leaves of permissions |
+//! | `unlinked`, `loss` | objects without a name destroyed; who is told of losses |
+//! | `rewrite` | records stored otherwise or elsewhere, and directories made smaller, while programs see no difference |
 //!
 //! Every change follows one order: hold the inodes (which may read), begin the transaction (which may wait),
 //! lock in ascending order, judge again, change, and let go in reverse. So nobody waits for space or for a
 //! group while he holds a lock that somebody in the group needs.
 
 mod acl;
+mod acl_files;
 mod ahead;
 mod attr;
+mod begin;
 mod claims;
+mod delete_queue;
 mod dir;
 mod errno;
 mod file;
@@ -43,19 +47,25 @@ mod fs;
 mod further;
 mod hidden;
 mod hint;
+mod hold;
 mod indexes;
 mod inode;
 mod inode_flags;
+mod jobs;
 mod layouts;
 mod link;
 mod loss;
+mod losses;
+mod master;
+mod mount;
 mod perm;
-mod rebirth;
 mod rename;
+mod reservations;
 mod reserved;
 mod rewrite;
-mod settle;
+mod setattr;
 mod siblings;
+mod sync;
 mod types;
 mod unlinked;
 mod widths;
@@ -74,11 +84,11 @@ pub use errno::Errno;
 pub use fs::{Fs, Ledger};
 pub use hint::WRITE_HINT;
 pub use inode_flags::InodeFlags;
-pub use loss::Loss;
-pub use reserved::is_reservation;
-pub use rewrite::{
+pub use jobs::{
     RecompressStatus, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus, RewriteStep,
 };
+pub use losses::Loss;
+pub use reservations::is_reservation;
 pub use terrane_dataset::{AclType, Dataset, DatasetError, XattrHome};
 pub use terrane_object::Hint;
 pub use terrane_object::errors::LossCause;

@@ -6,10 +6,10 @@
 
 use crate::attr::stored;
 use crate::claims::{FREES_LINK, Need};
-use crate::dir::{KIND_DIR, Named, check_name};
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::inode::Locked;
+use crate::hold::Locked;
+use crate::inode::{KIND_DIR, Named, check_name};
 use crate::types::{Attr, Ino, LINK_MAX};
 use terrane_object::Cost;
 

@@ -8,10 +8,11 @@
 
 use crate::attr::stored;
 use crate::claims::{FREES_LINK, Need, sum};
-use crate::dir::{KIND_DIR, Named, NewFile, check_name};
+use crate::dir::NewFile;
 use crate::errno::{Errno, damaged};
 use crate::fs::Fs;
-use crate::inode::{InodeRef, Locked};
+use crate::hold::{InodeRef, Locked};
+use crate::inode::{KIND_DIR, Named, check_name};
 use crate::types::{Cred, Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, mode};
 use terrane_object::{Cost, Tx};
 

@@ -15,230 +15,24 @@
 //! Invariant: what is stored says of no record that it is done which is not in the same group, or in one before.
 
 mod beside;
-mod idle;
+mod rebirth;
+mod recompress;
 mod record;
+mod settle;
 mod shape;
 mod walk;
-mod words;
 
-use crate::claims::Need;
+use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::types::{Ino, mode};
-use beside::Beside;
-use idle::Idle;
-pub use idle::RecompressStatus;
-use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use terrane_dataset::DatasetError;
-use terrane_object::{Compression, Cost, Feature, Tx};
-use walk::Walk;
-pub(crate) use words::Master;
-use words::Words;
-
-/// What shall be stored in which form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RewriteSpec {
-    /// A regular file, or a directory.
-    pub root: Ino,
-    /// Everything below the directory.
-    pub recursive: bool,
-    pub compression: Option<Compression>,
-    /// Bytes of a record: as the property `recordsize` may be.
-    pub record_size: Option<u32>,
-}
-
-/// What a rewrite is at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RewritePass {
-    Count,
-    RecordSizes,
-    Compression,
-}
-
-impl RewritePass {
-    pub fn name(self) -> &'static str {
-        match self {
-            RewritePass::Count => "counting",
-            RewritePass::RecordSizes => "record sizes",
-            RewritePass::Compression => "compression",
-        }
-    }
-}
-
-/// How far a rewrite is. Sizes are bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RewriteFigures {
-    /// Files, and what they took when they were counted.
-    pub files_total: u64,
-    pub stored_total: u64,
-    /// Of this pass: files that are done, and what records took that were looked at.
-    pub files: u64,
-    pub stored_bytes: u64,
-    /// Content of records that were looked at or made anew.
-    pub logical_bytes: u64,
-    /// Records that were stored by another algorithm: what they took before and after it.
-    pub before_bytes: u64,
-    pub after_bytes: u64,
-    /// Files that got another record size; those for a second copy of which there was no room, and those that were changed too fast.
-    pub reshaped: u64,
-    pub no_room: u64,
-    pub busy: u64,
-    /// Records and files that could not be read; the log names them.
-    pub errors: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RewriteState {
-    Going,
-    /// The pool is full; it goes on when there is room.
-    NoRoom,
-    Done,
-    Cancelled,
-}
-
-impl RewriteState {
-    pub fn name(self) -> &'static str {
-        match self {
-            RewriteState::Going => "going",
-            RewriteState::NoRoom => "waiting for room",
-            RewriteState::Done => "done",
-            RewriteState::Cancelled => "cancelled",
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RewriteStatus {
-    pub spec: RewriteSpec,
-    pub pass: RewritePass,
-    pub state: RewriteState,
-    pub figures: RewriteFigures,
-}
-
-/// What one step did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RewriteStep {
-    /// There is nothing to do.
-    Idle,
-    Went,
-    NoRoom,
-}
-
-/// Where a walk is, as it is stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Place {
-    /// The directory, and the offset of the next name in it; 0 and 0: at the beginning.
-    dir: Ino,
-    offset: u64,
-    /// The file that was begun, and its next record; 0: none.
-    file: Ino,
-    record: u64,
-    beside: Beside,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Job {
-    spec: RewriteSpec,
-    pass: RewritePass,
-    /// Records born in this group or later are left as they are.
-    since: u64,
-    place: Place,
-    figures: RewriteFigures,
-}
-
-impl Job {
-    fn new(spec: RewriteSpec) -> Job {
-        Job {
-            spec,
-            pass: RewritePass::Count,
-            since: 0,
-            place: Place::default(),
-            figures: RewriteFigures::default(),
-        }
-    }
-
-    fn next_pass(&self) -> Option<RewritePass> {
-        let compresses = self.spec.compression.map(|_| RewritePass::Compression);
-        match self.pass {
-            RewritePass::Count => self.spec.record_size.map(|_| RewritePass::RecordSizes).or(compresses),
-            RewritePass::RecordSizes => compresses,
-            RewritePass::Compression => None,
-        }
-    }
-}
-
-/// What others see of a job. A leaf lock, never held over a transaction's begin.
-struct Shown {
-    job: Job,
-    state: RewriteState,
-    /// Which job it is: a step of one that was cancelled must not advance the next.
-    number: u64,
-}
-
-pub(crate) struct Rewriting {
-    words: Words<{ words::NAMES.len() }>,
-    idle: Idle,
-    /// For the next job.
-    numbers: AtomicU64,
-    shown: Mutex<Option<Shown>>,
-    last: Mutex<Option<RewriteStatus>>,
-    /// Of who takes steps. Taken before transactions begin.
-    walk: Mutex<Walk>,
-    /// The object that is filled beside a file; 0: none. It stands in the delete queue, and must not be destroyed.
-    beside: AtomicU64,
-}
-
-impl Rewriting {
-    /// With the job that the master ZAP holds.
-    pub fn load(master: &Master) -> Result<Rewriting, DatasetError> {
-        let (words, stored) = Words::load(master, words::NAMES)?;
-        let job = words::from_words(stored);
-        let (of_idle, ground) = Words::load(master, idle::NAMES)?;
-        let beside = AtomicU64::new(job.map_or(0, |job| job.place.beside.object));
-        let shown = job.map(|job| Shown { job, state: RewriteState::Going, number: 1 });
-        Ok(Rewriting {
-            words,
-            idle: Idle::new(of_idle, ground),
-            numbers: AtomicU64::new(2),
-            shown: Mutex::new(shown),
-            last: Mutex::default(),
-            walk: Mutex::new(Walk::default()),
-            beside,
-        })
-    }
-
-    /// Whether this object, which has no name, is a file's second copy that goes on growing.
-    pub fn is_beside(&self, ino: Ino) -> bool {
-        self.beside.load(Ordering::Acquire) == ino
-    }
-
-    /// The record size that files may get any moment.
-    pub fn record_size(&self) -> Option<u32> {
-        self.shown.lock().as_ref().and_then(|shown| shown.job.spec.record_size)
-    }
-
-    /// Nobody else is in the group any more: how far it came in it.
-    pub fn store(&self, last: &Tx) {
-        let job = self.shown.lock().as_ref().map(|shown| shown.job);
-        if let Some(job) = job {
-            self.words.store(last, words::to_words(&job));
-        }
-        self.idle.store(last);
-    }
-
-    /// Changes the job, if it is still this one.
-    fn advance(&self, number: u64, change: impl FnOnce(&mut Job)) {
-        if let Some(shown) = self.shown.lock().as_mut().filter(|shown| shown.number == number) {
-            change(&mut shown.job);
-        }
-    }
-}
-
-/// Whether a pool whose blocks take at most `max_block` bytes may have such records.
-fn is_record_size(bytes: u32, max_block: u32) -> bool {
-    bytes.is_power_of_two() && (512..=max_block.min(16 << 20)).contains(&bytes)
-}
+use crate::jobs::{
+    Job, Place, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus, RewriteStep, Shown,
+    Walk, is_record_size, words,
+};
+use crate::master::Words;
+use crate::types::mode;
+use std::sync::atomic::Ordering;
+use terrane_object::{Cost, Feature, Tx};
 
 impl Fs {
     /// Has files rewritten by [`rewrite_step`](Self::rewrite_step); durable with the next commit. The same that goes on already is no
@@ -454,7 +248,7 @@ impl Fs {
     fn begin_rewriting<const N: usize>(
         &self,
         words: &Words<N>,
-        needs: &[(&crate::claims::Claims, Need)],
+        needs: &[(&Claims, Need)],
     ) -> Result<Tx, Errno> {
         let mut all = needs.to_vec();
         all.push(words.need());
@@ -468,7 +262,8 @@ impl Fs {
 mod tests {
     use super::*;
     use crate::support::{Machine, Short};
-    use crate::types::WriteFlags;
+    use crate::types::{Ino, WriteFlags};
+    use terrane_object::Compression;
 
     #[test]
     fn a_job_is_not_ended_while_somebody_takes_a_step() {

@@ -7,14 +7,15 @@
 //! The kernel has checked who may do what before a request comes here ([`perm`](crate::perm)). What depends on the file alone is
 //! judged here as well, for callers without a kernel.
 
-use crate::acl::List;
+use crate::acl_files::List;
 use crate::attr::stored;
 use crate::claims::{FREES, Need, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hidden::Hidden;
 use crate::hint::{self, WRITE_HINT};
-use crate::inode::{Inode, InodeRef, State};
+use crate::hold::InodeRef;
+use crate::inode::{Inode, State};
 use crate::types::{Cred, Ino, NAME_MAX, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode};
 use terrane_dataset::XattrHome;
 use terrane_object::{Cost, Feature, Tx};

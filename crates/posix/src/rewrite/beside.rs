@@ -15,13 +15,12 @@
 //! Invariants: what a round copies was synced before the group that stores it, because what a group changes and takes back again leaves no
 //! birth by which it could be found. What changed since group `until` is copied again, by the next round.
 
-use super::RewriteFigures;
-use super::walk::File;
 use crate::attr::stored;
-use crate::claims::{Claims, FREES, Need, UNLINKED_META_BLOCKS};
+use crate::claims::{FREES, Need, UNLINKED_META_BLOCKS};
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::inode::{Inode, InodeRef};
+use crate::hold::InodeRef;
+use crate::jobs::{Beside, File, RewriteFigures, Side};
 use crate::types::{FILE_SIZE_MAX, Ino, mode};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -46,30 +45,6 @@ const ROOM_BESIDE: u64 = 8 << 20;
 const META_BLOCKS_OF_A_HOLE: u32 = 4;
 /// Blocks of pointers above a record that nothing else has changed, but for the highest.
 const LEVELS: u64 = 3;
-
-/// How far the copy of a file is, as it is stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Beside {
-    /// 0: there is none.
-    pub object: Ino,
-    /// The group that made it: a number may come again.
-    pub birth: u64,
-    /// This round copies what changed since that group.
-    pub since: u64,
-    /// And all that before this one. 0: the round has not begun.
-    pub until: u64,
-    pub rounds: u64,
-    /// What was added to the figures for this file.
-    pub counted: u64,
-}
-
-/// The object that is filled.
-pub(super) struct Side {
-    object: Arc<Object>,
-    claims: Claims,
-    /// Bytes copied in this round.
-    copied: u64,
-}
 
 /// Records with their content, without trailing zeros.
 type Blocks = Vec<(u64, Vec<u8>)>;
@@ -539,17 +514,6 @@ fn runs_of(blocks: impl Iterator<Item = u64>) -> impl Iterator<Item = Range<u64>
         }
     }
     runs.into_iter()
-}
-
-impl Side {
-    fn new(object: Arc<Object>, inode: &Inode) -> Side {
-        let file = inode.object();
-        object.write_for(file.id());
-        object.set_hint(file.hint());
-        object.expect_life(file.expected_life());
-        let claims = Claims::of(object.id().0);
-        Side { object, claims, copied: 0 }
-    }
 }
 
 #[cfg(test)]

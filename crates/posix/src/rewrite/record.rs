@@ -3,13 +3,12 @@
 //! A *batch* is some records, of one file or of several: they are looked up, then read and compressed by as many threads as there are
 //! processors, and then join a group, one after the other. How far the walk is counts when all of them have.
 
-use super::walk::{File, Walk};
-use super::words::Words;
-use super::{Job, RewriteFigures};
 use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::inode::InodeRef;
+use crate::hold::InodeRef;
+use crate::jobs::{File, Job, RewriteFigures, Walk};
+use crate::master::Words;
 use crate::types::Ino;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};

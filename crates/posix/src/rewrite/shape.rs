@@ -4,12 +4,12 @@
 //! place of what there was. A large one's is built beside it, piece by piece (see [`super::beside`]). Whoever holds the file open goes on
 //! with the same inode.
 
-use super::walk::File;
-use super::{Job, RewriteFigures};
 use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::inode::{Inode, InodeRef};
+use crate::hold::InodeRef;
+use crate::inode::Inode;
+use crate::jobs::{File, Job, RewriteFigures};
 
 /// Of files that are made anew at once, in bytes, and the share of the pool that they may take: all of such a file is in memory and written
 /// twice as far as room is concerned, and its readers wait until it was read.

@@ -8,15 +8,12 @@
 //!
 //! Access times stay as they are.
 
-use super::beside::{Beside, Side};
-use super::{Job, Place, RewritePass};
-use crate::dir::{KIND_DIR, KIND_FILE, Named};
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::inode::Inode;
-use crate::types::{Ino, mode};
+use crate::inode::{KIND_DIR, KIND_FILE, Named};
+use crate::jobs::{File, Found, Job, Level, Met, Place, Walk};
+use crate::types::Ino;
 use std::collections::VecDeque;
-use terrane_object::Txg;
 use terrane_zap::Cursor;
 
 /// Names read at a time.
@@ -24,47 +21,13 @@ const BATCH: usize = 64;
 /// Deeper than any path that a system call takes; damage may lead in circles.
 const DEPTH_MAX: usize = 4096;
 
-/// A name's meaning, and the offset behind it.
-type Found = (Named, u64);
-
-/// When a number was met, and what it named then.
-#[derive(Clone, Copy, Default)]
-struct Met {
-    /// The group that was open.
-    at: Txg,
-    /// The group that made what it names, once that was looked at.
-    birth: Option<Txg>,
-}
-
 impl Met {
     fn now(fs: &Fs) -> Met {
         Met { at: fs.set.open_txg(), birth: None }
     }
-
-    /// Whether it still names the same. It comes again in a later group than that in which it was met.
-    fn is(&mut self, inode: &Inode) -> bool {
-        let birth = inode.object().birth();
-        birth <= self.at && *self.birth.get_or_insert(birth) == birth
-    }
-}
-
-struct Level {
-    dir: Ino,
-    met: Met,
-    /// When those ahead were met.
-    listed: Met,
-    /// Behind the name that was met last.
-    offset: u64,
-    ahead: VecDeque<Found>,
-    /// Nothing is behind those.
-    is_last: bool,
 }
 
 impl Level {
-    fn at(dir: Ino, met: Met, offset: u64) -> Level {
-        Level { dir, met, listed: met, offset, ahead: VecDeque::new(), is_last: false }
-    }
-
     fn next(&mut self, fs: &Fs) -> Option<Named> {
         if self.ahead.is_empty() && !self.is_last {
             self.listed = Met::now(fs);
@@ -100,41 +63,7 @@ fn list(fs: &Fs, dir: Ino, met: &mut Met, offset: u64) -> Result<(VecDeque<Found
     Ok((found, is_last))
 }
 
-/// A file that was begun.
-#[derive(Default)]
-pub(super) struct File {
-    pub ino: Ino,
-    met: Met,
-    /// Its next record; in bytes while a copy is built beside it.
-    pub record: u64,
-    pub beside: Beside,
-    pub side: Option<Side>,
-}
-
-impl File {
-    /// Whether this is the file that was begun. Another one of the same number, or a directory, is none of ours.
-    pub fn is(&mut self, inode: &Inode) -> bool {
-        inode.read().attrs.file_type() == mode::S_IFREG && self.met.is(inode)
-    }
-}
-
-#[derive(Default)]
-pub(super) struct Walk {
-    /// Which job and pass it is of.
-    number: u64,
-    pass: Option<RewritePass>,
-    /// From the root down.
-    levels: Vec<Level>,
-    /// The root, if it is a file that was not met yet.
-    alone: Option<Ino>,
-    pub file: Option<File>,
-}
-
 impl Walk {
-    pub fn is_of(&self, number: u64, pass: RewritePass) -> bool {
-        self.number == number && self.pass == Some(pass)
-    }
-
     /// Goes on where the job says.
     pub fn resume(fs: &Fs, number: u64, job: &Job) -> Walk {
         let root = job.spec.root;
@@ -161,17 +90,6 @@ impl Walk {
             self.file = self.next(fs).map(|(ino, met)| File { ino, met, ..File::default() });
         }
         self.file.as_mut()
-    }
-
-    pub fn place(&self) -> Place {
-        if self.alone.is_some() {
-            return Place::default();
-        }
-        let none = File::default();
-        let File { ino: file, record, beside, .. } = *self.file.as_ref().unwrap_or(&none);
-        // A walk whose levels are gone is over: nothing is behind the largest offset.
-        let (dir, offset) = self.levels.last().map_or((0, u64::MAX), |level| (level.dir, level.offset));
-        Place { dir, offset, file, record, beside }
     }
 
     /// The next regular file.

@@ -6,12 +6,13 @@
 //! Invariant: the mode's nine bits are those of the access list, where one is stored. A change of the mode keeps it even while
 //! `acltype` is off, or a file that was made private then would be open again when it is on.
 
-use super::{ACL_ACCESS, ACL_DEFAULT, Acl};
+use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use crate::attr::stored;
 use crate::claims::Need;
 use crate::errno::{Errno, damaged};
 use crate::fs::Fs;
-use crate::inode::{Inode, InodeRef, State};
+use crate::hold::InodeRef;
+use crate::inode::{Inode, State};
 use crate::types::{Ino, SetXattr, mode};
 use terrane_dataset::{AclType, XattrHome};
 use terrane_object::{Cost, Feature, Tx};

@@ -10,16 +10,14 @@
 //!
 //! Invariant: a cutoff never falls, but when the clock did.
 
-use super::words::Words;
-use crate::errno::Errno;
-use crate::fs::Fs;
+use crate::master::Words;
 use crate::types::Ino;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use terrane_object::{BlockPtr, Compression, ObjectId, Tx};
+use terrane_object::{Compression, Tx};
 
 /// Names in the master ZAP, in the order of [`Ground::to_words`].
-pub(super) const NAMES: [&str; 7] = [
+pub(crate) const NAMES: [&str; 7] = [
     "recompress.before",
     "recompress.cutoff",
     "recompress.object",
@@ -34,13 +32,13 @@ const WALK_SECS_MIN: i64 = 3600;
 const LARGE_BYTES: u32 = 1 << 20;
 
 /// How a record of so many bytes is stored when there is time.
-fn level_of(record_bytes: u32) -> Compression {
+pub(crate) fn level_of(record_bytes: u32) -> Compression {
     let word = if record_bytes > LARGE_BYTES { "zstd-9" } else { "zstd-19" };
     word.parse().expect("both are levels")
 }
 
 /// Whether it is worth it: what it takes must get smaller by an eighth.
-pub(super) fn is_worth(before_bytes: u64, after_bytes: u64) -> bool {
+pub(crate) fn is_worth(before_bytes: u64, after_bytes: u64) -> bool {
     after_bytes <= before_bytes - before_bytes / 8
 }
 
@@ -57,17 +55,17 @@ pub struct RecompressStatus {
 
 /// How far it came. Times are seconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Ground {
+pub(crate) struct Ground {
     /// Files last changed before it were tried by walks that have ended.
-    before: u64,
+    pub before: u64,
     /// Of the walk that goes on; 0: none does.
-    cutoff: u64,
+    pub cutoff: u64,
     /// Where it is: object and record.
-    object: u64,
-    record: u64,
-    records: u64,
-    before_bytes: u64,
-    after_bytes: u64,
+    pub object: u64,
+    pub record: u64,
+    pub records: u64,
+    pub before_bytes: u64,
+    pub after_bytes: u64,
 }
 
 impl Ground {
@@ -84,7 +82,7 @@ impl Ground {
 
 /// What to do next, by what is known of the last walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+pub(crate) enum Next {
     /// Nothing has become cold, or not for long.
     Nothing,
     Begin {
@@ -93,7 +91,7 @@ enum Next {
     GoOn,
 }
 
-fn next(ground: &Ground, now_secs: i64, days: u32) -> Next {
+pub(crate) fn next(ground: &Ground, now_secs: i64, days: u32) -> Next {
     if ground.cutoff != 0 {
         return Next::GoOn;
     }
@@ -108,10 +106,10 @@ fn next(ground: &Ground, now_secs: i64, days: u32) -> Next {
 }
 
 pub(crate) struct Idle {
-    words: Words<{ NAMES.len() }>,
-    ground: Mutex<Ground>,
+    pub words: Words<{ NAMES.len() }>,
+    pub ground: Mutex<Ground>,
     /// Of who takes steps: files of the block of dnodes that the walk is in.
-    ahead: Mutex<VecDeque<Ino>>,
+    pub ahead: Mutex<VecDeque<Ino>>,
 }
 
 impl Idle {
@@ -123,120 +121,6 @@ impl Idle {
     pub fn store(&self, last: &Tx) {
         let ground = *self.ground.lock();
         self.words.store(last, ground.to_words());
-    }
-}
-
-impl Fs {
-    /// What idle time has done.
-    pub fn recompress_status(&self) -> RecompressStatus {
-        let ground = *self.rewriting.idle.ground.lock();
-        RecompressStatus {
-            is_under_way: ground.cutoff != 0,
-            records: ground.records,
-            before_bytes: ground.before_bytes,
-            after_bytes: ground.after_bytes,
-        }
-    }
-
-    /// One record, or the look at one file. False: there is nothing to do for now, or the property `recompress` is off. For idle time.
-    pub fn recompress_step(&self) -> Result<bool, Errno> {
-        let Some(days) = self.dataset().recompress_days() else { return Ok(false) };
-        let idle = &self.rewriting.idle;
-        let mut ahead = idle.ahead.lock();
-        let mut ground = *idle.ground.lock();
-        match next(&ground, self.now().secs, days) {
-            Next::Nothing => return Ok(false),
-            Next::Begin { cutoff } => {
-                ahead.clear();
-                (ground.cutoff, ground.object, ground.record) = (cutoff, 0, 0);
-            }
-            Next::GoOn => {}
-        }
-        let outcome = self.recompress_next(&mut ahead, &mut ground);
-        *idle.ground.lock() = ground;
-        if let Ok(false) = outcome {
-            // The end of a walk is worth a group of its own.
-            let tx = self.begin(terrane_object::Cost::NOTHING, &[idle.words.need()])?;
-            idle.words.reserved(&tx);
-        }
-        outcome
-    }
-
-    fn recompress_next(&self, ahead: &mut VecDeque<Ino>, ground: &mut Ground) -> Result<bool, Errno> {
-        let Some(ino) = ahead.front().copied() else {
-            match self.set.files_from(ObjectId(ground.object))? {
-                Some((files, next)) => {
-                    ahead.extend(files.iter().map(|id| id.0).filter(|id| *id >= ground.object));
-                    ground.object = ahead.front().copied().unwrap_or(next.0);
-                    return Ok(true);
-                }
-                None => {
-                    ground.before = ground.before.max(ground.cutoff);
-                    (ground.cutoff, ground.object, ground.record) = (0, 0, 0);
-                    return Ok(false);
-                }
-            }
-        };
-        match self.recompress_record(ino, ground) {
-            Ok(true) => return Ok(true),
-            Ok(false) | Err(Errno::ESTALE) => {}
-            Err(Errno::EIO) => log::error!("idle time: inode {ino} cannot be read; it stays as it is"),
-            Err(errno) => return Err(errno),
-        }
-        ahead.pop_front();
-        (ground.object, ground.record) = (ahead.front().copied().unwrap_or(ino + 1), 0);
-        Ok(true)
-    }
-
-    /// The next record of a file; false: there is none.
-    fn recompress_record(&self, ino: Ino, ground: &mut Ground) -> Result<bool, Errno> {
-        let inode = self.hold(ino)?;
-        {
-            let state = inode.read();
-            let zpl = &state.attrs.zpl;
-            // One from before 1970 is cold.
-            let secs = |stored| u64::try_from(crate::attr::time(stored).secs).unwrap_or(0);
-            let changed = secs(zpl.mtime).max(secs(zpl.ctime));
-            if changed >= ground.cutoff || changed < ground.before {
-                return Ok(false);
-            }
-        }
-        let object = inode.object();
-        let block_bytes = u64::from(object.block_size());
-        let Some(at) = object.next_data(ground.record.saturating_mul(block_bytes))? else { return Ok(false) };
-        let block = at / block_bytes;
-        ground.record = block + 1;
-        let Some(ptr) = object.stored_pointer(block)? else { return Ok(true) };
-        let compression = level_of(ptr.lsize());
-        if self.is_made_well(&ptr, compression) {
-            return Ok(true);
-        }
-        let before = ptr.allocated_bytes();
-        let keep = |_: u8, made: &terrane_object::Made| is_worth(before, made.stored_bytes());
-        match self.recode(&inode, block, (compression, &keep), &self.rewriting.idle.words) {
-            Ok(Some(after)) => {
-                ground.records += 1;
-                ground.before_bytes += before;
-                ground.after_bytes += after;
-                Ok(true)
-            }
-            Ok(None) => Ok(true),
-            Err(Errno::EIO) => {
-                log::error!("idle time: record {block} of {} cannot be read", self.path_of(ino));
-                Ok(true)
-            }
-            Err(errno) => {
-                ground.record = block;
-                Err(errno)
-            }
-        }
-    }
-
-    /// Whether a record is in zstd of this level, or a higher one.
-    fn is_made_well(&self, ptr: &BlockPtr, compression: Compression) -> bool {
-        let (BlockPtr::Normal(normal), Compression::Zstd(wanted)) = (ptr, compression) else { return true };
-        let found = self.set.pool().zstd_level(normal);
-        found.is_ok_and(|found| found.is_some_and(|found| found.level() >= wanted.level()))
     }
 }
 

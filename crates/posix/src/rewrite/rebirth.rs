@@ -6,8 +6,6 @@
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
-use parking_lot::Mutex;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_object::{
     Again, BlockPtr, Cost, Object, ObjectError, ObjectId, ObjectKind, Owner, RebirthCursor, Relic,
@@ -16,16 +14,6 @@ use terrane_object::{
 /// Content written anew in one step, in bytes, and a block; and blocks that are looked at.
 const STEP_BYTES: u64 = 1 << 20;
 const STEP_BLOCKS: usize = 64;
-
-/// What is to be written anew.
-#[derive(Default)]
-pub(crate) struct Rebirth(Mutex<Named>);
-
-#[derive(Default)]
-struct Named {
-    cursor: RebirthCursor,
-    relics: VecDeque<Relic>,
-}
 
 /// A block of this data set.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,20 +1,12 @@
-//! Words in the master ZAP, each under a name of its own: a rewrite's job, and how far others came.
+//! A rewrite's job as words in the master ZAP, each under a name of its own.
 //!
 //! `FORMAT.md` section 8.6. Versions that do not know them see names that nothing asks for.
 
-use super::beside::Beside;
-use super::{Job, Place, RewriteFigures, RewritePass, RewriteSpec};
-use crate::claims::{Claims, Need};
-use crate::errno::Errno;
-use parking_lot::Mutex;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use terrane_dataset::{ChangeCost, DatasetError, ObjectZap};
-use terrane_object::{Compression, Cost, Tx};
-use terrane_zap::ValueRef;
+use super::{Beside, Job, Place, RewriteFigures, RewritePass, RewriteSpec};
+use terrane_object::Compression;
 
 /// Names, in the order of [`to_words`].
-pub(super) const NAMES: [&str; 28] = [
+pub(crate) const NAMES: [&str; 28] = [
     "rewrite.root",
     "rewrite.flags",
     "rewrite.compression",
@@ -47,7 +39,7 @@ pub(super) const NAMES: [&str; 28] = [
 const VERSION: u64 = 2;
 const RECURSIVE: u64 = 1;
 
-pub(super) fn to_words(job: &Job) -> [u64; NAMES.len()] {
+pub(crate) fn to_words(job: &Job) -> [u64; NAMES.len()] {
     let Job { spec, pass, since, place, figures } = job;
     [
         spec.root,
@@ -86,7 +78,7 @@ pub(super) fn to_words(job: &Job) -> [u64; NAMES.len()] {
 }
 
 /// `None`: there is no job, or one that this version cannot do.
-pub(super) fn from_words(words: [u64; NAMES.len()]) -> Option<Job> {
+pub(crate) fn from_words(words: [u64; NAMES.len()]) -> Option<Job> {
     let [root, flags, compression, record_size, pass, since, dir, offset, file, record, rest @ ..] = words;
     let [files_total, stored_total, files, stored_bytes, logical_bytes, before_bytes, after_bytes, rest @ ..] =
         rest;
@@ -129,80 +121,6 @@ pub(super) fn from_words(words: [u64; NAMES.len()]) -> Option<Job> {
     };
     let beside = Beside { object, birth, since: since_beside, until, rounds, counted };
     Some(Job { spec, pass, since, place: Place { dir, offset, file, record, beside }, figures })
-}
-
-/// The master ZAP, of which several have words. Its lock is taken last.
-pub(crate) type Master = Arc<Mutex<ObjectZap>>;
-
-/// Some words in it, all of which are written at once.
-pub(super) struct Words<const N: usize> {
-    zap: Master,
-    names: [&'static str; N],
-    claims: Claims,
-    /// The newest group in which there is room for all of them.
-    reserved: AtomicU64,
-}
-
-impl<const N: usize> Words<N> {
-    /// With what they are; 0: not there.
-    pub fn load(zap: &Master, names: [&'static str; N]) -> Result<(Words<N>, [u64; N]), DatasetError> {
-        let mut words = [0; N];
-        let locked = zap.lock();
-        for (word, name) in words.iter_mut().zip(names) {
-            *word = locked.lookup_u64(name.as_bytes())?.unwrap_or(0);
-        }
-        let claims = Claims::of(locked.object().id().0);
-        drop(locked);
-        Ok((Words { zap: Arc::clone(zap), names, claims, reserved: AtomicU64::new(0) }, words))
-    }
-
-    fn bytes_of_all(&self) -> u64 {
-        let longest = self.names.iter().map(|name| name.len()).max().unwrap_or(0);
-        self.zap.lock().put_cost(longest, ValueRef::U64s(&[0])).of_many(N as u64)
-    }
-
-    /// Of putting all of them, or of taking them out.
-    pub fn cost_of_all(&self) -> Cost {
-        Cost { meta_bytes: self.bytes_of_all(), meta_blocks: 4, objects: 1, ..Cost::NOTHING }
-    }
-
-    /// What writing all of them needs, once in each group.
-    pub fn need(&self) -> (&Claims, Need) {
-        let bytes = self.bytes_of_all();
-        (&self.claims, Need::names(ChangeCost { bytes, bytes_again: 0, bytes_max: bytes }))
-    }
-
-    /// The group of `tx` has room for them.
-    pub fn reserved(&self, tx: &Tx) {
-        self.reserved.fetch_max(tx.txg().0, Ordering::AcqRel);
-    }
-
-    pub fn put(&self, tx: &Tx, words: [u64; N]) -> Result<(), Errno> {
-        let mut zap = self.zap.lock();
-        for (name, word) in self.names.iter().zip(words) {
-            zap.update_u64(tx, name.as_bytes(), word)?;
-        }
-        Ok(())
-    }
-
-    pub fn remove(&self, tx: &Tx) -> Result<(), Errno> {
-        let mut zap = self.zap.lock();
-        // The last one first: without it the others are no job.
-        for name in self.names.iter().rev() {
-            zap.remove(tx, name.as_bytes())?;
-        }
-        Ok(())
-    }
-
-    /// At the end of a group in which it went on.
-    pub fn store(&self, last: &Tx, words: [u64; N]) {
-        if self.reserved.load(Ordering::Acquire) == last.txg().0
-            && let Err(errno) = self.put(last, words)
-        {
-            let first = self.names.first().unwrap_or(&"");
-            log::error!("{first}: how far it came is not stored ({errno}); after a crash it does more again");
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,19 +8,15 @@
 //! Invariant: an inode is in the set if and only if its `due` is set; both change under the set's lock, and while somebody holds the
 //! inode. It stays in memory as long, and so do the removals that its ZAP has counted.
 
-use crate::claims::{FREES, Need};
-use crate::errno::Errno;
-use crate::fs::Fs;
 use crate::inode::{Inode, State};
 use crate::types::Ino;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use terrane_object::Cost;
 
 /// Directories that wait; what is more is noted again when it loses another name.
 const DUE_MAX: usize = 4096;
 /// Directories settled by one call.
-const STEP: usize = 64;
+pub(crate) const STEP: usize = 64;
 
 /// Directories that lost names, and in which group. A leaf lock.
 #[derive(Default)]
@@ -52,52 +48,7 @@ impl Settling {
         dir.set_due(false);
     }
 
-    fn due_before(&self, group: u64) -> Vec<Ino> {
+    pub fn due_before(&self, group: u64) -> Vec<Ino> {
         self.0.lock().iter().filter(|(_, noted)| **noted < group).map(|(ino, _)| *ino).take(STEP).collect()
-    }
-}
-
-impl Fs {
-    /// Gives back what up to 64 directories no longer need that lost names in a group before the open one; true: there may be
-    /// more of them. Calls may come from a thread of their own, beside everything else.
-    pub fn settle_names(&self) -> bool {
-        self.settle_before(self.set.open_txg().0)
-    }
-
-    /// All of them: before everything is forgotten.
-    pub(crate) fn settle_all(&self) {
-        while self.settle_before(u64::MAX) {}
-    }
-
-    fn settle_before(&self, group: u64) -> bool {
-        let due = self.settling.due_before(group);
-        for ino in &due {
-            let Some(dir) = self.hold_cached(*ino) else { continue };
-            if let Err(errno) = self.settle(&dir) {
-                log::debug!("directory {ino} keeps space that it does not need: {errno}");
-                let _state = dir.read();
-                self.settling.forget(&dir);
-            }
-        }
-        due.len() == STEP
-    }
-
-    fn settle(&self, dir: &Inode) -> Result<(), Errno> {
-        let plan = {
-            let state = dir.read();
-            let plan = state.plan_shrink()?;
-            if plan.is_none() {
-                self.settling.forget(dir);
-            }
-            plan
-        };
-        let Some(plan) = plan else { return Ok(()) };
-        let cost = Cost { meta_bytes: plan.bytes() as u64, ..FREES };
-        let tx = self.begin(cost, &[(&dir.claims, Need::attrs())])?;
-        let mut state = dir.write();
-        // If it was changed meanwhile nothing happens; the next removal notes it again.
-        state.apply_shrink(&tx, plan)?;
-        self.settling.forget(dir);
-        Ok(())
     }
 }

@@ -1,0 +1,310 @@
+//! Inodes held by operations: found, read, changed and let go.
+//!
+//! Invariant: the last reference of an unlinked inode has its object destroyed, which takes a transaction of its own. So references are
+//! dropped when no lock is held and no transaction is open.
+
+use crate::attr::{Attributes, FLAG_XATTR, object_kind};
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::inode::{Body, Entry, Inode, State};
+use crate::types::Ino;
+use parking_lot::{MutexGuard, RwLock, RwLockWriteGuard};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use terrane_dataset::ObjectZap;
+use terrane_object::{Object, ObjectId, ObjectKind, Tx};
+use terrane_wire::Corrupt;
+
+/// Keeps an inode in the map and its object from being destroyed. Not loaded yet if it comes from [`Fs::enter`].
+pub(crate) struct InodeRef<'a> {
+    fs: &'a Fs,
+    /// `None` only while it is dropped.
+    inode: Option<Arc<Inode>>,
+}
+
+impl Deref for InodeRef<'_> {
+    type Target = Inode;
+
+    fn deref(&self) -> &Inode {
+        self.inode.as_ref().expect("only drop takes it")
+    }
+}
+
+impl Drop for InodeRef<'_> {
+    fn drop(&mut self) {
+        let Some(inode) = self.inode.take() else { return };
+        let sheds = self.fs.note_index(&inode);
+        let last = {
+            let mut shard = self.fs.inodes.shard(inode.ino).lock();
+            // All references are made and dropped under this lock: the map's and ours are the last.
+            let alone = inode.lookups.load(Ordering::Acquire) == 0 && Arc::strong_count(&inode) == 2;
+            // What a predecessor told the kernel is not in our count: only its FORGET says that an unlinked inode is closed.
+            let may_be_open =
+                || self.fs.is_successor() && !inode.settled.load(Ordering::Acquire) && inode.is_unlinked();
+            if alone && !inode.is_due() && !may_be_open() {
+                shard.entries.remove(&inode.ino);
+                Some(inode)
+            } else if Arc::strong_count(&inode) == 2 {
+                let number = inode.ino;
+                drop(inode);
+                if let Some(Entry::Live(inode)) = shard.entries.get(&number) {
+                    let inode = Arc::clone(inode);
+                    shard.rest(&inode, self.fs.inodes.idle_max.load(Ordering::Relaxed));
+                }
+                None
+            } else {
+                drop(inode);
+                None
+            }
+        };
+        if sheds {
+            self.fs.shed_indexes();
+        }
+        let Some(inode) = last else { return };
+        if inode.is_unlinked()
+            && let Err(errno) = (self.fs.reap)(self.fs, inode.ino)
+        {
+            // It stays in the set of unlinked objects, and the next mount tries again.
+            log::warn!("unlinked object {} was not destroyed: {errno}", inode.ino);
+        }
+    }
+}
+
+impl InodeRef<'_> {
+    /// The kernel was told of it once more.
+    pub fn count_lookup(&self) {
+        self.lookups.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub fn uncount_lookups(&self, count: u64) {
+        let less = |lookups: u64| Some(lookups.saturating_sub(count));
+        let before = self.lookups.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        if before.is_ok_and(|before| before <= count) {
+            self.settled.store(true, Ordering::Release);
+        }
+    }
+
+    fn is_loaded(&self) -> bool {
+        self.body.get().is_some()
+    }
+
+    /// Keeps everybody from reading the dnode, if nobody has.
+    pub fn lock_unloaded(&self) -> Option<MutexGuard<'_, ()>> {
+        let loading = self.loading.lock();
+        (!self.is_loaded()).then_some(loading)
+    }
+
+    /// Reads the dnode, unless somebody did. `ESTALE`: there is no such inode (any more).
+    pub fn load(self) -> Result<Self, Errno> {
+        if self.is_loaded() {
+            return Ok(self);
+        }
+        {
+            let unloaded = self.lock_unloaded();
+            if unloaded.is_some() {
+                let object = self.fs.set.hold(ObjectId(self.ino))?;
+                match object.kind() {
+                    ObjectKind::File | ObjectKind::Directory | ObjectKind::Symlink | ObjectKind::Special => {}
+                    _ => return Err(Errno::ESTALE),
+                }
+                let attrs = Attributes::decode(self.ino, &object.bonus(), &self.fs.layouts.table())?;
+                if attrs.zpl.flags & FLAG_XATTR != 0 {
+                    // Part of another inode.
+                    return Err(Errno::ESTALE);
+                }
+                let kind = object_kind(attrs.mode());
+                if kind != object.kind() {
+                    let (at, found) = (format!("object {}", self.ino), format!("{:?}", object.kind()));
+                    let expected = format!("{kind:?} for mode {:#o}", attrs.mode());
+                    return Err(Corrupt::new(at, "object kind", expected, found).into());
+                }
+                if attrs.zpl.links == 0 && !self.fs.is_successor() {
+                    // Unlinked, and in nobody's hands: it waits for its destruction.
+                    return Err(Errno::ESTALE);
+                }
+                // It may have been changed in the open group, forgotten and read again: the first fsync must
+                // commit.
+                self.changed.store(self.fs.set.open_txg().0, Ordering::Release);
+                self.fill(object, attrs);
+            }
+        }
+        Ok(self)
+    }
+
+    fn fill(&self, object: Arc<Object>, attrs: Attributes) {
+        let names = attrs.is_dir().then(|| {
+            ObjectZap::with_names(self.fs.dataset().zap_policy(), Arc::clone(&object), self.fs.naming)
+        });
+        object.set_hint(attrs.hint());
+        self.set_reserved(self.fs.reservations.has(self.ino));
+        // Read by a successor, it may have been made without a name, and only the kernel remembers: it refuses a link to any other.
+        let linkable = attrs.zpl.links == 0;
+        let state = RwLock::new(State { attrs, names, linkable });
+        let filled = self.body.set(Body { object, state });
+        assert!(filled.is_ok(), "an inode is filled once, under its loading lock");
+    }
+}
+
+impl Fs {
+    /// Inodes in memory.
+    pub fn cached_inodes(&self) -> usize {
+        self.inodes.len()
+    }
+
+    /// How many of them are in memory whole; bounded, however many the kernel keeps.
+    pub fn live_inodes(&self) -> usize {
+        self.inodes.live()
+    }
+
+    /// How many inodes nobody uses stay in memory whole, about a KiB each; 32,768 unless told. Others go at once, and are read again when
+    /// they are asked for.
+    pub fn keep_inodes(&self, count: usize) {
+        self.inodes.keep(count);
+    }
+
+    /// Bytes that the indexes of all directories in memory may take, 48 MiB unless told; a single one may exceed it.
+    pub fn keep_indexes(&self, bytes: usize) {
+        self.indexes.set_bytes_max(bytes);
+        self.shed_indexes();
+    }
+
+    /// Bytes that the indexes of directories take.
+    pub fn index_bytes(&self) -> usize {
+        self.indexes.bytes()
+    }
+
+    /// Counts what a directory's index takes now; true: all together take too much. The caller holds the inode, and no lock.
+    fn note_index(&self, dir: &Inode) -> bool {
+        // Whoever changes it now will say so.
+        dir.index_bytes().is_some_and(|bytes| self.indexes.note(dir.ino, &dir.index_share, bytes))
+    }
+
+    fn shed_indexes(&self) {
+        self.indexes.shed(|oldest| {
+            self.inodes.with_live(oldest, |dir| {
+                let forgotten = dir.forget_index();
+                if forgotten {
+                    self.indexes.forget(&dir.index_share);
+                }
+                forgotten
+            })
+        });
+    }
+
+    /// The kernel no longer knows `count` of the times it was told of an inode. One that is unlinked is
+    /// destroyed when the last of them goes.
+    pub fn forget(&self, ino: Ino, count: u64) {
+        if let Some(inode) = self.hold_cached(ino) {
+            inode.uncount_lookups(count);
+        }
+    }
+
+    /// Puts an inode into the map without reading anything: for callers that hold the lock of the directory that
+    /// names it. To be followed by `load`.
+    pub(crate) fn enter(&self, ino: Ino) -> InodeRef<'_> {
+        let mut shard = self.inodes.shard(ino).lock();
+        InodeRef { fs: self, inode: Some(Arc::clone(shard.live(ino))) }
+    }
+
+    /// The inode of this number.
+    pub(crate) fn hold(&self, ino: Ino) -> Result<InodeRef<'_>, Errno> {
+        self.enter(ino).load()
+    }
+
+    /// The inode, if it is in memory.
+    pub(crate) fn hold_cached(&self, ino: Ino) -> Option<InodeRef<'_>> {
+        let mut shard = self.inodes.shard(ino).lock();
+        let known = shard.entries.contains_key(&ino);
+        known.then(|| InodeRef { fs: self, inode: Some(Arc::clone(shard.live(ino))) })
+    }
+
+    /// An inode whose object was made a moment ago, in `tx`.
+    pub(crate) fn hold_new(&self, tx: &Tx, object: Arc<Object>, attrs: Attributes) -> InodeRef<'_> {
+        let inode = self.enter(object.id().0);
+        {
+            let unloaded = inode.lock_unloaded();
+            inode.settled.store(true, Ordering::Release);
+            // Filled already: by somebody who read the new object through its number.
+            if unloaded.is_some() {
+                inode.fill(object, attrs);
+            }
+        }
+        self.touch(tx, &inode);
+        inode
+    }
+
+    /// Looks a name up under the directory's lock and holds what it names. `None`: there is no such name.
+    pub(crate) fn child(&self, dir: &Inode, name: &[u8]) -> Result<Option<(InodeRef<'_>, u8)>, Errno> {
+        // What a name means can be unlinked between the look and the load, but not for ever.
+        for _ in 0..8 {
+            let found = {
+                let state = dir.read();
+                state.find(name)?.map(|entry| (self.enter(entry.ino), entry.kind))
+            };
+            let Some((entered, kind)) = found else { return Ok(None) };
+            match entered.load() {
+                Ok(inode) => return Ok(Some((inode, kind))),
+                Err(Errno::ESTALE) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        let name = String::from_utf8_lossy(name);
+        Err(Corrupt::new(format_args!("directory {}, '{name}'", dir.ino), "object", "an inode", "none")
+            .into())
+    }
+
+    /// Stores what the state says. The caller holds the inode's lock.
+    pub(crate) fn save(&self, tx: &Tx, inode: &Inode, state: &mut State) -> Result<(), Errno> {
+        let bonus = state.attrs.bonus_now()?;
+        inode.object().set_bonus(tx, bonus)?;
+        self.touch(tx, inode);
+        Ok(())
+    }
+
+    /// The same for what a crash may cost without anybody missing it: that somebody read.
+    pub(crate) fn save_read(&self, tx: &Tx, inode: &Inode, state: &mut State) -> Result<(), Errno> {
+        let bonus = state.attrs.bonus_now()?;
+        inode.object().set_bonus(tx, bonus)?;
+        inode.change(tx);
+        Ok(())
+    }
+
+    pub(crate) fn touch(&self, tx: &Tx, inode: &Inode) {
+        if inode.touch(tx)
+            && let Some(ledger) = self.ledger.get()
+        {
+            ledger.note(tx.txg().0, inode.ino);
+        }
+    }
+}
+
+/// Several inodes, locked for writing in ascending order of their numbers.
+pub(crate) struct Locked<'a> {
+    fs: &'a Fs,
+    held: Vec<(&'a Inode, RwLockWriteGuard<'a, State>)>,
+}
+
+impl<'a> Locked<'a> {
+    /// The same inode may be given more than once.
+    pub fn new(fs: &'a Fs, inodes: &[&'a Inode]) -> Self {
+        let mut order = inodes.to_vec();
+        order.sort_by_key(|inode| inode.ino);
+        order.dedup_by_key(|inode| inode.ino);
+        Locked { fs, held: order.into_iter().map(|inode| (inode, inode.write())).collect() }
+    }
+
+    pub fn get(&mut self, ino: Ino) -> &mut State {
+        let place = self.held.iter_mut().find(|(inode, _)| inode.ino == ino);
+        &mut place.expect("it was given to Locked::new").1
+    }
+
+    pub fn inode(&self, ino: Ino) -> &'a Inode {
+        self.held.iter().find(|(inode, _)| inode.ino == ino).expect("it was given to Locked::new").0
+    }
+
+    /// Stores all of them.
+    pub fn save(&mut self, tx: &Tx) -> Result<(), Errno> {
+        self.held.iter_mut().try_for_each(|(inode, state)| self.fs.save(tx, inode, state))
+    }
+}

@@ -1,0 +1,147 @@
+//! The names of a directory: entries of its ZAP, from a name to an object's number and a file type.
+
+use super::State;
+use crate::attr::kind_of;
+use crate::errno::Errno;
+use crate::types::{Ino, NAME_MAX};
+use terrane_dataset::ObjectZap;
+use terrane_object::Tx;
+use terrane_zap::Shrink;
+
+/// `DT_DIR`
+pub(crate) const KIND_DIR: u8 = 4;
+/// `DT_REG`
+pub(crate) const KIND_FILE: u8 = 8;
+/// The object's number takes 48 bits of an entry's value, its file type the 4 highest ones.
+const OBJECT_BITS: u32 = 48;
+const KIND_SHIFT: u32 = 60;
+
+/// What a name means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub ino: Ino,
+    /// `DT_*`
+    pub kind: u8,
+}
+
+impl Named {
+    pub fn to_value(self) -> u64 {
+        self.ino | u64::from(self.kind) << KIND_SHIFT
+    }
+
+    pub fn from_value(value: u64) -> Self {
+        let kind = u8::try_from(value >> KIND_SHIFT).unwrap_or(0);
+        Named { ino: value & ((1 << OBJECT_BITS) - 1), kind }
+    }
+}
+
+/// What a directory operation says to a name that is no name.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
+    match name.len() {
+        0 => return Err(Errno::ENOENT),
+        len if len > NAME_MAX => return Err(Errno::ENAMETOOLONG),
+        _ => {}
+    }
+    if name.contains(&b'/') || name.contains(&0) { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+pub(crate) fn is_dots(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+impl State {
+    pub(crate) fn names(&self) -> Result<&ObjectZap, Errno> {
+        self.names.as_ref().ok_or(Errno::ENOTDIR)
+    }
+
+    pub fn names_mut(&mut self) -> Result<&mut ObjectZap, Errno> {
+        self.names.as_mut().ok_or(Errno::ENOTDIR)
+    }
+
+    /// Refuses what is no directory, and one that was removed: nothing can be made there any more.
+    pub fn check_live_dir(&self) -> Result<(), Errno> {
+        self.names()?;
+        if self.attrs.zpl.links == 0 { Err(Errno::ENOENT) } else { Ok(()) }
+    }
+
+    /// "." and ".." are not found here. `ENOTDIR`
+    pub fn find(&self, name: &[u8]) -> Result<Option<Named>, Errno> {
+        Ok(self.names()?.meaning_u64(name)?.map(Named::from_value))
+    }
+
+    /// Whether two names of other bytes are one that is there.
+    pub fn is_same_name(&self, a: &[u8], b: &[u8]) -> Result<bool, Errno> {
+        let (stored_a, stored_b) = (self.names()?.other_name(a)?, self.names()?.other_name(b)?);
+        let is_other = stored_a.is_some() || stored_b.is_some();
+        Ok(a != b && is_other && stored_a.as_deref().unwrap_or(a) == stored_b.as_deref().unwrap_or(b))
+    }
+
+    /// By the names themselves, not by their count: what is removed with names in it would be lost.
+    pub fn is_empty_dir(&self) -> Result<bool, Errno> {
+        Ok(self.names()?.is_empty()?)
+    }
+
+    pub fn insert(&mut self, tx: &Tx, name: &[u8], named: Named) -> Result<(), Errno> {
+        self.names_mut()?.add_u64(tx, name, named.to_value())?;
+        self.attrs.zpl.size += 1;
+        Ok(())
+    }
+
+    /// Gives a name that is there another meaning; it stays spelled as it is.
+    pub fn replace(&mut self, tx: &Tx, name: &[u8], named: Named) -> Result<(), Errno> {
+        let stored = self.names()?.other_name(name)?;
+        let name = stored.as_deref().unwrap_or(name);
+        Ok(self.names_mut()?.update_u64(tx, name, named.to_value())?)
+    }
+
+    /// Spells a name that is there like this; false: it is so spelled.
+    pub fn respell(&mut self, tx: &Tx, name: &[u8]) -> Result<bool, Errno> {
+        let names = self.names_mut()?;
+        let Some(stored) = names.other_name(name)? else { return Ok(false) };
+        let value = names.lookup_u64(&stored)?.ok_or(Errno::ENOENT)?;
+        // The new one first: a directory that cannot take it keeps the old one.
+        names.add_u64(tx, name, value)?;
+        names.remove(tx, &stored)?;
+        Ok(true)
+    }
+
+    pub fn take(&mut self, tx: &Tx, name: &[u8]) -> Result<(), Errno> {
+        let stored = self.names()?.other_name(name)?;
+        if !self.names_mut()?.remove(tx, stored.as_deref().unwrap_or(name))? {
+            return Err(Errno::ENOENT);
+        }
+        self.attrs.zpl.size = self.attrs.zpl.size.saturating_sub(1).max(2);
+        Ok(())
+    }
+
+    /// Whether what is left after removals might take less space.
+    pub fn is_shrink_due(&self) -> bool {
+        self.names.as_ref().is_some_and(ObjectZap::is_shrink_due)
+    }
+
+    pub fn plan_shrink(&self) -> Result<Option<Shrink>, Errno> {
+        Ok(self.names()?.plan_shrink()?)
+    }
+
+    pub fn apply_shrink(&mut self, tx: &Tx, plan: Shrink) -> Result<bool, Errno> {
+        Ok(self.names_mut()?.apply_shrink(tx, plan)?)
+    }
+
+    /// A name in it came or went.
+    pub fn names_changed(&mut self, now: [u64; 2]) {
+        self.attrs.zpl.mtime = now;
+        self.attrs.zpl.ctime = now;
+    }
+
+    pub fn more_links(&mut self) {
+        self.attrs.zpl.links += 1;
+    }
+
+    pub fn fewer_links(&mut self) {
+        self.attrs.zpl.links = self.attrs.zpl.links.saturating_sub(1);
+    }
+
+    pub fn kind(&self) -> u8 {
+        kind_of(self.attrs.mode()).unwrap_or(0)
+    }
+}

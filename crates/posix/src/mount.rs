@@ -1,0 +1,293 @@
+//! A file system made, opened, taken over and ended; and what concerns it as a whole.
+
+use crate::ahead::Ready;
+use crate::attr::stored;
+use crate::claims::Claims;
+use crate::delete_queue::UnlinkedSet;
+use crate::fs::Fs;
+use crate::indexes::Indexes;
+use crate::inode::InodeCache;
+use crate::jobs::{Rebirth, Rewriting, Settling};
+use crate::layouts::Layouts;
+use crate::losses::{Loss, Losses};
+use crate::master::Master;
+use crate::reservations::Reservations;
+use crate::types::{AccessTimes, Cred, Ino, Reading, StatFs, Time, mode};
+use crate::widths::Widths;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::{Arc, OnceLock};
+use terrane_dataset::{ClaimedBlocks, Dataset, DatasetError, DnodeBlocks, ObjectZap};
+use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, ObjectSpec};
+use terrane_sa::layout::LAYOUT_FIRST;
+use terrane_sa::{SaBuffer, ZplAttrs};
+
+const ROOT: &[u8] = b"ROOT";
+const DELETE_QUEUE: &[u8] = b"DELETE_QUEUE";
+const SA_ATTRS: &[u8] = b"SA_ATTRS";
+const REGISTRY: &[u8] = b"REGISTRY";
+const LAYOUTS: &[u8] = b"LAYOUTS";
+const VERSION: &[u8] = b"VERSION";
+/// The attribute encodings of ZPL version 5.
+const VERSION_NUMBER: u64 = 5;
+
+/// Unit of `statvfs` numbers.
+const STAT_BLOCK_BYTES: u32 = 4096;
+/// Unlinked inodes that a successor keeps in memory for those who may have them open, each one to two KiB.
+const UNLINKED_HELD_MAX: usize = 32 << 10;
+
+impl Fs {
+    /// Writes an empty file system into a new data set; its root directory has mode 0755 and this owner.
+    /// Durable when it returns.
+    pub fn format(dataset: &Dataset, owner: &Cred) -> Result<(), DatasetError> {
+        let set = dataset.objects();
+        {
+            let tx = set.begin(Cost { write_bytes: 256 << 10, meta_blocks: 32, ..Cost::NOTHING })?;
+            let mut registry = dataset.new_zap(&tx, ObjectKind::Zap)?;
+            let table = Layouts::first().map_err(ObjectError::from)?;
+            for row in table.registry().iter() {
+                registry.add_u64(&tx, row.name.as_bytes(), row.to_zap_value())?;
+            }
+            let mut layouts = dataset.new_zap(&tx, ObjectKind::Zap)?;
+            for layout in table.iter().filter(|layout| layout.number() >= LAYOUT_FIRST) {
+                Layouts::store(&mut layouts, &tx, layout)?;
+            }
+            let mut attributes = dataset.new_zap(&tx, ObjectKind::Zap)?;
+            attributes.add_u64(&tx, REGISTRY, registry.object().id().0)?;
+            attributes.add_u64(&tx, LAYOUTS, layouts.object().id().0)?;
+            let queue = dataset.new_zap(&tx, ObjectKind::DeleteQueue)?;
+
+            let (secs, nanos) = set.now();
+            let now = stored(Time { secs, nanos });
+            let mut root = ZplAttrs {
+                mode: u64::from(mode::S_IFDIR | 0o755),
+                size: 2,
+                generation: tx.txg().0,
+                uid: u64::from(owner.uid),
+                gid: u64::from(owner.gid),
+                atime: now,
+                mtime: now,
+                ctime: now,
+                crtime: now,
+                links: 2,
+                ..ZplAttrs::default()
+            };
+            let bonus = |zpl: &ZplAttrs| -> Result<Vec<u8>, DatasetError> {
+                let list = zpl.to_list();
+                let layout = table.find(list.order());
+                let encoded = layout.map(|layout| SaBuffer::encode(layout, &list));
+                encoded.and_then(Result::ok).map(SaBuffer::into_bytes).ok_or_else(|| DatasetError::Damaged {
+                    at: "the root directory's attributes",
+                    expected: "encodable".to_string(),
+                    found: format!("{zpl:?}"),
+                })
+            };
+            let object = set.create(
+                &tx,
+                ObjectSpec {
+                    kind: ObjectKind::Directory,
+                    block_size: terrane_dataset::BLOCK_BYTES_FIRST,
+                    dnode_slots: 1,
+                    bonus: bonus(&root)?,
+                    spill: None,
+                },
+            )?;
+            // The root is its own parent, and its number is known only now.
+            root.parent = object.id().0;
+            object.set_bonus(&tx, bonus(&root)?)?;
+
+            let mut master = dataset.master()?;
+            for (name, number) in [
+                (VERSION, VERSION_NUMBER),
+                (SA_ATTRS, attributes.object().id().0),
+                (DELETE_QUEUE, queue.object().id().0),
+                (ROOT, object.id().0),
+            ] {
+                master.add_u64(&tx, name, number)?;
+            }
+        }
+        Ok(set.commit()?)
+    }
+
+    /// Opens what [`format`](Self::format) made, and destroys up to 256 objects that a crash left without a
+    /// name; for the others the mount calls [`drain_unlinked`](Self::drain_unlinked) until it returns false.
+    pub fn open(dataset: Arc<Dataset>) -> Result<Arc<Fs>, DatasetError> {
+        let fs = Fs::open_as(dataset, None)?;
+        // A read-only or full pool is no reason not to mount.
+        if let Err(errno) = fs.drain_unlinked() {
+            log::warn!("unlinked objects were not destroyed: {errno}");
+        }
+        Ok(fs)
+    }
+
+    /// Opens it for a mount that stands: the kernel knows inodes of which nobody told us, and may have unlinked ones open.
+    ///
+    /// So an unlinked inode lives until the kernel forgets it. `lost` are the inodes whose last changes did not survive a
+    /// predecessor, and who was told of it: see [`refuse_change`](Self::refuse_change) and [`fsync`](Self::fsync).
+    ///
+    /// One of them that is not there at all was made by changes that are gone, and the kernel knows its number: that answers `ESTALE`
+    /// for as long as this `Fs` lives, and is given to nobody else. Which is why an object's number comes free only when its
+    /// destruction is committed: a number in `lost` that is there is the inode that the kernel means.
+    pub fn take_over(dataset: Arc<Dataset>, lost: BTreeMap<Ino, Loss>) -> Result<Arc<Fs>, DatasetError> {
+        dataset.objects().withhold(lost.keys().copied());
+        let fs = Fs::open_as(dataset, Some(Losses::new(lost)))?;
+        match fs.unlinked.list(UNLINKED_HELD_MAX) {
+            // Counted once, so that the kernel's FORGET finds them; what it does not know waits for the end of the mount.
+            Ok(unlinked) => {
+                // What is built beside a file the kernel was never told of.
+                for ino in unlinked.into_iter().filter(|ino| !fs.rewriting.is_beside(*ino)) {
+                    match fs.hold(ino) {
+                        Ok(inode) => inode.count_lookup(),
+                        Err(errno) => log::warn!("unlinked object {ino} cannot be read: {errno}"),
+                    }
+                }
+            }
+            Err(errno) => log::warn!("unlinked objects cannot be listed: {errno}"),
+        }
+        Ok(fs)
+    }
+
+    fn open_as(dataset: Arc<Dataset>, losses: Option<Losses>) -> Result<Arc<Fs>, DatasetError> {
+        let set = Arc::clone(dataset.objects());
+        let master = dataset.master()?;
+        let version = entry(&master, VERSION)?;
+        if version != VERSION_NUMBER {
+            return Err(DatasetError::Damaged {
+                at: "the file system's VERSION",
+                expected: VERSION_NUMBER.to_string(),
+                found: version.to_string(),
+            });
+        }
+        let zap = |number: u64| dataset.open_zap(ObjectId(number));
+        let attributes = zap(entry(&master, SA_ATTRS)?)?;
+        let layouts =
+            Layouts::load(&zap(entry(&attributes, REGISTRY)?)?, zap(entry(&attributes, LAYOUTS)?)?)?;
+        let queue = zap(entry(&master, DELETE_QUEUE)?)?;
+        let root = entry(&master, ROOT)?;
+        let master: Master = Arc::new(Mutex::new(master));
+        let reservations = Arc::new(Reservations::load(&dataset, &master, &layouts)?);
+        let fs = Arc::new(Fs {
+            naming: dataset.naming(),
+            dataset,
+            set,
+            layouts,
+            widths: Widths::default(),
+            inodes: InodeCache::new(),
+            indexes: Indexes::new(),
+            unlinked: Arc::new(UnlinkedSet::new(queue)),
+            settling: Settling::default(),
+            rewriting: Arc::new(Rewriting::load(&master)?),
+            master,
+            reservations,
+            rebirth: Rebirth::default(),
+            dnode_blocks: DnodeBlocks::default(),
+            pointer_blocks: ClaimedBlocks::default(),
+            claims_of_new: Claims::of_new(),
+            directory_moves: Mutex::new(()),
+            ledger: OnceLock::new(),
+            access_times: AtomicU8::new(AccessTimes::default() as u8),
+            losses_told: AtomicU64::new(0),
+            ahead: Mutex::default(),
+            ready: Ready::default(),
+            losses,
+            root,
+            reap: Fs::destroy,
+        });
+        let record_size = fs.rewriting.record_size();
+        record_size.into_iter().for_each(|bytes| fs.set.pool().expect_blocks_of(bytes));
+        // It outlives this Fs by one group: what was unlinked last is in none yet.
+        let unlinked = Arc::clone(&fs.unlinked);
+        fs.set.at_the_end_of_groups(move |last| {
+            let is_used = Arc::strong_count(&unlinked) > 1;
+            unlinked.store(last);
+            is_used
+        });
+        let rewriting = Arc::clone(&fs.rewriting);
+        fs.set.at_the_end_of_groups(move |last| {
+            let is_used = Arc::strong_count(&rewriting) > 1;
+            rewriting.store(last);
+            is_used
+        });
+        let reservations = Arc::clone(&fs.reservations);
+        fs.set.at_the_end_of_groups(move |last| {
+            let is_used = Arc::strong_count(&reservations) > 1;
+            reservations.store(last);
+            is_used
+        });
+        match fs.hold(root).map(|inode| inode.read().attrs.is_dir()) {
+            Ok(true) => {}
+            outcome => {
+                return Err(DatasetError::Damaged {
+                    at: "the root directory",
+                    expected: "a readable directory".to_string(),
+                    found: outcome.map_or_else(|errno| errno.to_string(), |_| "another file".to_string()),
+                });
+            }
+        }
+        Ok(fs)
+    }
+
+    /// The kernel forgot everything: at unmount. Directories give back what they no longer need.
+    pub fn forget_all(&self) {
+        self.settle_all();
+        for ino in self.inodes.numbers() {
+            self.forget(ino, u64::MAX);
+        }
+    }
+
+    /// A path that leads to the inode, as far as directories can be read; with its number. For messages: it looks through all
+    /// names on the way.
+    pub fn path_of(&self, ino: Ino) -> String {
+        let mut names = Vec::new();
+        let mut at = ino;
+        // Deeper than any path a system call takes; a damaged parent may lead in circles.
+        while at != self.root() && names.len() < 4096 {
+            let Ok(parent) = self.hold(at).map(|inode| inode.read().attrs.zpl.parent) else { break };
+            let mut found = None;
+            let looked = self.readdir_as(parent, 2, Reading { quiet: true, alone: false }, &mut |entry| {
+                if entry.ino == at {
+                    found = Some(String::from_utf8_lossy(entry.name).into_owned());
+                }
+                found.is_none()
+            });
+            let (Ok(()), Some(name)) = (looked, found) else { break };
+            names.push(name);
+            at = parent;
+        }
+        names.reverse();
+        let start = if at == self.root() { "/" } else { "(no name) " };
+        format!("{start}{} (inode {ino})", names.join("/"))
+    }
+
+    pub fn statfs(&self) -> StatFs {
+        let usage = self.set.usage();
+        let blocks = |bytes: u64| bytes / u64::from(STAT_BLOCK_BYTES);
+        let free = blocks(usage.available_bytes);
+        // A dnode takes 512 bytes before it is compressed.
+        let files_free = usage.available_bytes / 512;
+        StatFs {
+            block_size: STAT_BLOCK_BYTES,
+            blocks: blocks(usage.used_bytes).saturating_add(free),
+            free,
+            available: free,
+            files: usage.objects.saturating_add(files_free),
+            files_free,
+            name_max: 255,
+        }
+    }
+}
+
+impl Drop for Fs {
+    fn drop(&mut self) {
+        self.reservations.end(self.set.pool());
+    }
+}
+
+fn entry(zap: &ObjectZap, name: &[u8]) -> Result<u64, DatasetError> {
+    zap.lookup_u64(name)?.ok_or_else(|| DatasetError::Damaged {
+        at: "the master ZAP",
+        expected: format!("an entry '{}'", String::from_utf8_lossy(name)),
+        found: "none: this data set holds no file system".to_string(),
+    })
+}

@@ -1,0 +1,521 @@
+//! Room that `fallocate` keeps for a file.
+//!
+//! Every write goes to new space, so no place can be set aside; but room can. A file has the ranges for which somebody asked, and two
+//! counts of bytes in them: *holes*, in records that nobody has written, and *partial*, those of written records that nobody has written
+//! yet. What both need at the worst (records that no codec makes smaller, and the pointers to them) is promised to the file: others find
+//! it taken (see [`Cost::promises`](terrane_object::Cost::promises)), and a write into the ranges does not.
+//!
+//! A first write moves the bytes of its records from the holes to the partial ones, and each written byte takes one from those. So what is
+//! written in order or in pieces ends at nothing. What is written again takes some too early; the ranges keep their way into the
+//! reserve until nothing is left.
+//!
+//! Stored in a ZAP of the data set (`FORMAT.md` section 8.2), at the end of each group in which it changed.
+//!
+//! Invariants: what the pool has promised is the sum of what the files have; a reservation changes in the transaction that changes its
+//! file, and under the lock of its inode. The lock here is taken after that one, and before none but those of a ZAP and of the pool.
+
+use crate::attr::Attributes;
+use crate::inode::Inode;
+use crate::layouts::Layouts;
+use crate::master::Master;
+use crate::types::{FILE_SIZE_MAX, Ino};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use terrane_dataset::{Dataset, DatasetError, ObjectZap};
+use terrane_object::{Object, ObjectError, ObjectId, Pool, Tx};
+use terrane_zap::{Entry, ValueRef};
+
+pub(crate) const RESERVED: &[u8] = b"RESERVED";
+/// Ranges of one file; of more the nearest are joined.
+const RANGES_MAX: usize = 64;
+/// Files of which reservations are read at a mount.
+const FILES_MAX: usize = 1 << 20;
+/// Words of an entry before its ranges.
+const WORDS_FIRST: usize = 4;
+pub(crate) const WORDS_MAX: usize = WORDS_FIRST + 2 * RANGES_MAX;
+/// An inode's number in hexadecimal.
+pub(crate) const NAME_BYTES_MAX: usize = 16;
+const RECORD_BYTES: std::ops::RangeInclusive<u64> = 512..=16 << 20;
+/// Of a pointer, in both copies, with a little for those above it.
+const POINTER_BYTES: u64 = 2 * 130;
+/// Blocks of pointers that a range may fill in part only, in both copies.
+const RANGE_BYTES: u64 = 2 * 4 * (16 << 10);
+/// Of the file's last block.
+const TAIL_BYTES: u64 = 512;
+/// Records looked at under an inode's lock, at most: the rest counts as holes.
+pub(crate) const STEPS_MAX: u32 = 64 << 10;
+/// Blocks of the ZAP that the first change in a group may dirty beside the entry's: above it, and of its object.
+const ZAP_BLOCKS: u32 = 4;
+
+/// What one file has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reservation {
+    pub generation: u64,
+    pub record_bytes: u64,
+    pub holes: u64,
+    pub partial: u64,
+    /// In order, apart from each other.
+    pub ranges: Vec<Range<u64>>,
+    /// What the pool has promised; not stored.
+    pub charge: u64,
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> u64 {
+    one.end.min(other.end).saturating_sub(one.start.max(other.start))
+}
+
+impl Reservation {
+    /// Bytes that may still be written for the first time.
+    fn left(&self) -> u64 {
+        self.holes.saturating_add(self.partial)
+    }
+
+    pub fn len(&self) -> u64 {
+        self.ranges.iter().map(|range| range.end - range.start).sum()
+    }
+
+    fn overlap(&self, with: &Range<u64>) -> u64 {
+        self.ranges.iter().map(|range| overlap(range, with)).sum()
+    }
+
+    /// Bytes that what is left takes at the worst.
+    pub fn worst(&self) -> u64 {
+        let (left, record) = (self.left(), self.record_bytes.max(1));
+        let Some(last) = self.ranges.last().filter(|_| left > 0) else { return 0 };
+        if last.end <= record {
+            return left.saturating_add(TAIL_BYTES);
+        }
+        let before_and_behind =
+            |range: &Range<u64>| range.start % record + (record - range.end % record) % record;
+        let edges: u64 = self.ranges.iter().map(before_and_behind).sum();
+        let ranges = self.ranges.len() as u64;
+        let pointers = (self.holes / record + 2 * ranges).saturating_mul(POINTER_BYTES);
+        left.saturating_add(edges).saturating_add(pointers).saturating_add(ranges * RANGE_BYTES)
+    }
+
+    /// What of a range is in none of its own.
+    pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut missing = Vec::new();
+        let mut at = range.start;
+        for own in self.ranges.iter().filter(|own| overlap(own, &range) > 0) {
+            if own.start > at {
+                missing.push(at..own.start);
+            }
+            at = own.end;
+        }
+        if at < range.end {
+            missing.push(at..range.end);
+        }
+        missing
+    }
+
+    /// One more range, in which so many bytes are new holes.
+    pub fn add(&mut self, range: Range<u64>, holes: u64) {
+        let mut joined = range;
+        self.ranges.retain(|own| {
+            let touches = own.start <= joined.end && joined.start <= own.end;
+            if touches {
+                joined = own.start.min(joined.start)..own.end.max(joined.end);
+            }
+            !touches
+        });
+        let at = self.ranges.partition_point(|own| own.start < joined.start);
+        self.ranges.insert(at, joined);
+        self.join_nearest();
+        self.holes = self.holes.saturating_add(holes);
+    }
+
+    /// Joins ranges until there are few enough. What lies between them is not counted.
+    fn join_nearest(&mut self) {
+        while self.ranges.len() > RANGES_MAX {
+            let gap = |pair: &[Range<u64>]| match pair {
+                [left, right] => right.start - left.end,
+                _ => u64::MAX,
+            };
+            let nearest = self.ranges.windows(2).enumerate().min_by_key(|(_, pair)| gap(pair));
+            let Some((at, _)) = nearest else { return };
+            let right = self.ranges.remove(at + 1);
+            if let Some(left) = self.ranges.get_mut(at) {
+                left.end = right.end;
+            }
+        }
+    }
+
+    /// Without this range, in which so many bytes were holes, and so many at the most are counted as partial.
+    pub fn remove(&mut self, range: &Range<u64>, holes: u64, partial: u64) {
+        let mut kept = Vec::with_capacity(self.ranges.len() + 1);
+        for own in self.ranges.drain(..) {
+            let parts = [own.start..own.end.min(range.start), own.start.max(range.end)..own.end];
+            kept.extend(parts.into_iter().filter(|part| part.start < part.end));
+        }
+        self.ranges = kept;
+        self.join_nearest();
+        let len = self.len();
+        self.holes = self.holes.saturating_sub(holes).min(len);
+        self.partial = self.partial.saturating_sub(partial).min(len - self.holes);
+    }
+
+    /// These bytes were written, in records of which these parts were holes.
+    pub fn write(&mut self, written: &Range<u64>, holes: &[Range<u64>]) {
+        let new = holes.iter().map(|hole| self.overlap(hole)).fold(0, u64::saturating_add).min(self.holes);
+        self.holes -= new;
+        self.partial = self.partial.saturating_add(new).saturating_sub(self.overlap(written));
+    }
+
+    fn to_words(&self) -> Vec<u64> {
+        let ends = self.ranges.iter().flat_map(|range| [range.start, range.end]);
+        [self.generation, self.record_bytes, self.holes, self.partial].into_iter().chain(ends).collect()
+    }
+
+    fn from_words(words: &[u64]) -> Option<Reservation> {
+        let (first, ends) = words.split_at_checked(WORDS_FIRST)?;
+        let [generation, record_bytes, holes, partial] = *first else { return None };
+        let (pairs, rest) = ends.as_chunks::<2>();
+        let ranges: Vec<Range<u64>> = pairs.iter().map(|[start, end]| *start..*end).collect();
+        let is_sorted = ranges.is_sorted_by(|left, right| left.end < right.start);
+        let is_good = |range: &Range<u64>| range.start < range.end && range.end <= FILE_SIZE_MAX;
+        let mut found = Reservation { generation, record_bytes, holes, partial, ranges, charge: 0 };
+        let fits = rest.is_empty()
+            && (1..=RANGES_MAX).contains(&found.ranges.len())
+            && is_sorted
+            && found.ranges.iter().all(is_good)
+            && RECORD_BYTES.contains(&record_bytes)
+            && record_bytes.is_multiple_of(512)
+            && holes.checked_add(partial).is_some_and(|left| (1..=found.len()).contains(&left));
+        found.charge = if fits { found.worst() } else { 0 };
+        fits.then_some(found)
+    }
+}
+
+/// What an entry of the ZAP says.
+fn of_entry(entry: &Entry) -> Option<(Ino, Reservation)> {
+    let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
+    let ino = Ino::from_str_radix(&name, 16).ok();
+    let is_list = entry.value.int_size() == 8 && entry.value.num_ints() <= WORDS_MAX;
+    let found = if is_list { Reservation::from_words(&entry.value.ints()) } else { None };
+    let said = ino.zip(found);
+    if said.is_none() {
+        log::warn!("reservation '{name}' is not valid and is ignored");
+    }
+    said
+}
+
+/// Whether these words are what the ZAP of reservations has of a file.
+pub fn is_reservation(words: &[u64]) -> bool {
+    Reservation::from_words(words).is_some()
+}
+
+#[derive(Default)]
+pub(crate) struct Files {
+    pub all: BTreeMap<Ino, Reservation>,
+    /// In the open group.
+    pub changed: BTreeSet<Ino>,
+    /// Blocks of the ZAP for which it has room.
+    pub blocks: u32,
+    /// Of all files.
+    pub partial: u64,
+}
+
+impl Files {
+    pub fn put(&mut self, ino: Ino, own: Option<Reservation>) {
+        let after = own.as_ref().map_or(0, |own| own.partial);
+        let before = match own {
+            Some(own) => self.all.insert(ino, own),
+            None => self.all.remove(&ino),
+        };
+        self.partial = self.partial.saturating_add(after).saturating_sub(before.map_or(0, |own| own.partial));
+    }
+}
+
+pub(crate) struct Stored {
+    pub zap: Mutex<ObjectZap>,
+    pub object: Arc<Object>,
+}
+
+impl Stored {
+    pub fn new(zap: ObjectZap) -> Stored {
+        Stored { object: Arc::clone(zap.object()), zap: Mutex::new(zap) }
+    }
+}
+
+/// Those of all files.
+#[derive(Default)]
+pub(crate) struct Reservations {
+    pub files: Mutex<Files>,
+    /// How many there are: while there is none nobody takes the lock.
+    pub count: AtomicUsize,
+    pub stored: OnceLock<Stored>,
+    /// Held while the ZAP is made.
+    pub making: Mutex<()>,
+    /// The ZAP cannot be read: there will be no more.
+    pub is_broken: bool,
+}
+
+impl Reservations {
+    /// Those that are stored, of inodes that are there. None of them keeps a data set from being mounted.
+    pub fn load(dataset: &Dataset, master: &Master, layouts: &Layouts) -> Result<Reservations, DatasetError> {
+        let Some(number) = master.lock().lookup_u64(RESERVED)? else { return Ok(Reservations::default()) };
+        let mut all = Vec::new();
+        let read = dataset.open_zap(ObjectId(number)).and_then(|zap| {
+            zap.each(FILES_MAX, &mut |entry| all.extend(of_entry(entry)))?;
+            Ok(zap)
+        });
+        let zap = match read {
+            Ok(zap) => zap,
+            Err(error) => {
+                log::error!(
+                    "reservations of files cannot be read; no space is reserved in this mount: {error}"
+                );
+                return Ok(Reservations { is_broken: true, ..Reservations::default() });
+            }
+        };
+        let set = dataset.objects();
+        // Zones that cannot be read now may be most of the pool.
+        let most = set.usage().size_bytes.saturating_mul(2);
+        let (mut files, mut sum) = (Files::default(), 0u64);
+        // Many dnodes are read with each block of them.
+        all.sort_unstable_by_key(|(ino, _)| *ino);
+        for (ino, found) in all {
+            let raw = match set.hold(ObjectId(ino)) {
+                Ok(object) => object.bonus(),
+                // An older version destroys files and leaves what they reserved.
+                Err(ObjectError::NotFound(_)) => continue,
+                Err(error) => {
+                    log::warn!(
+                        "inode {ino} cannot be read; its reservation does not hold in this mount: {error}"
+                    );
+                    continue;
+                }
+            };
+            let attributes = Attributes::decode(ino, &raw, &layouts.table()).ok();
+            if attributes.is_none_or(|attributes| attributes.zpl.generation != found.generation) {
+                continue;
+            }
+            // No version promises more than there is.
+            if sum.saturating_add(found.charge) > most {
+                log::warn!("the reservation of inode {ino} is larger than the pool and is ignored");
+                continue;
+            }
+            sum += found.charge;
+            files.put(ino, Some(found));
+        }
+        set.pool().promise(sum);
+        let (count, files) = (AtomicUsize::new(files.all.len()), Mutex::new(files));
+        Ok(Reservations { files, count, stored: Stored::new(zap).into(), ..Reservations::default() })
+    }
+
+    pub fn has(&self, ino: Ino) -> bool {
+        self.count.load(Ordering::Relaxed) > 0 && self.files.lock().all.contains_key(&ino)
+    }
+
+    pub fn get(&self, ino: Ino) -> Option<Reservation> {
+        self.files.lock().all.get(&ino).cloned()
+    }
+
+    /// Bytes that may still be written for the first time.
+    pub fn left(&self, inode: &Inode) -> u64 {
+        if !inode.is_reserved() {
+            return 0;
+        }
+        self.files.lock().all.get(&inode.ino).map_or(0, Reservation::left)
+    }
+
+    /// Bytes that are promised to a write of this range. `is_plain`: nothing is compressed, so that the first bytes of a record take the
+    /// room of all. What is left for the rest of it then is room that nobody needs.
+    pub fn promised_to(&self, inode: &Inode, range: Range<u64>, is_plain: bool) -> Option<u64> {
+        if !inode.is_reserved() {
+            return None;
+        }
+        let files = self.files.lock();
+        let own = files.all.get(&inode.ino).filter(|own| own.overlap(&range) > 0);
+        own.map(|own| {
+            own.charge.saturating_add(if is_plain { files.partial.saturating_sub(own.partial) } else { 0 })
+        })
+    }
+
+    pub fn has_holes(&self, inode: &Inode) -> bool {
+        inode.is_reserved() && self.files.lock().all.get(&inode.ino).is_some_and(|own| own.holes > 0)
+    }
+
+    /// The caller holds the inode's lock.
+    pub fn change(&self, tx: &Tx, inode: &Inode, change: impl FnOnce(&mut Reservation)) {
+        let mut files = self.files.lock();
+        let Some(before) = files.all.get(&inode.ino) else { return };
+        let (mut own, charged) = (before.clone(), before.charge);
+        change(&mut own);
+        if own == *before {
+            return;
+        }
+        // What is left never needs more than was promised, however it is cut up.
+        own.charge = own.worst().min(charged);
+        let freed = charged - own.charge;
+        let is_left = own.left() > 0;
+        files.put(inode.ino, is_left.then_some(own));
+        if !is_left {
+            inode.set_reserved(false);
+            self.count.store(files.all.len(), Ordering::Relaxed);
+        }
+        self.note(tx, &mut files, inode.ino);
+        drop(files);
+        tx.pool().end_promise(freed);
+    }
+
+    /// It is to be stored at the end of the group, in which room is needed for that.
+    pub fn note(&self, tx: &Tx, files: &mut Files, ino: Ino) {
+        if !files.changed.insert(ino) {
+            return;
+        }
+        let Some(stored) = self.stored.get() else { return };
+        let all = u32::try_from(stored.object.block_count()).unwrap_or(u32::MAX).saturating_add(ZAP_BLOCKS);
+        if files.blocks < all {
+            let more = if files.blocks == 0 { 1 + ZAP_BLOCKS } else { 1 };
+            files.blocks = files.blocks.saturating_add(more);
+            tx.reserve_more(more);
+        }
+    }
+
+    /// Nobody else is in the group any more.
+    pub fn store(&self, last: &Tx) {
+        let changed: Vec<(Ino, Option<Vec<u64>>)> = {
+            let mut files = self.files.lock();
+            files.blocks = 0;
+            let changed = std::mem::take(&mut files.changed);
+            let words = |ino| files.all.get(&ino).map(Reservation::to_words);
+            changed.into_iter().map(|ino| (ino, words(ino))).collect()
+        };
+        let Some(stored) = self.stored.get().filter(|_| !changed.is_empty()) else { return };
+        let mut zap = stored.zap.lock();
+        for (ino, words) in changed {
+            let name = format!("{ino:x}");
+            let outcome = match words {
+                Some(words) => zap.update(last, name.as_bytes(), ValueRef::U64s(&words)).map(drop),
+                None => zap.remove(last, name.as_bytes()).map(drop),
+            };
+            if let Err(error) = outcome {
+                log::error!(
+                    "the reservation of inode {ino} is not stored yet ({error}); after a crash now an older one would hold"
+                );
+                self.files.lock().changed.insert(ino);
+            }
+        }
+    }
+
+    /// The sum of what all have.
+    pub fn sum(&self) -> u64 {
+        self.files.lock().all.values().map(|own| own.charge).sum()
+    }
+
+    /// The file system ends: nobody writes any more.
+    pub fn end(&self, pool: &Pool) {
+        let mut files = self.files.lock();
+        let sum = files.all.values().map(|own| own.charge).sum();
+        // What changed in the open group is still stored with it.
+        files.all.values_mut().for_each(|own| own.charge = 0);
+        drop(files);
+        pool.end_promise(sum);
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "lists of ranges, some of one")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_words_are_refused_or_come_back(
+            first in prop::collection::vec(prop_oneof![0..10_000u64, Just(4096), any::<u64>()], 0..5),
+            steps in prop::collection::vec(prop_oneof![0..10_000u64, any::<u64>()], 0..140),
+        ) {
+            let ends = steps.iter().scan(0u64, |at, step| { *at = at.wrapping_add(*step); Some(*at) });
+            let words: Vec<u64> = first.iter().copied().chain(ends).collect();
+            if let Some(own) = Reservation::from_words(&words) {
+                prop_assert_eq!(own.to_words(), words);
+                prop_assert!(own.charge >= own.left() && own.ranges.len() <= RANGES_MAX);
+            }
+        }
+    }
+
+    fn of(ranges: &[Range<u64>], holes: u64, partial: u64) -> Reservation {
+        Reservation { generation: 7, record_bytes: 4096, holes, partial, ranges: ranges.to_vec(), charge: 0 }
+    }
+
+    #[test]
+    fn ranges_join_and_are_cut() {
+        let mut own = of(&[0..4096, 8192..16_384], 12_288, 0);
+        assert_eq!(own.missing(0..20_000), [4096..8192, 16_384..20_000]);
+        assert_eq!((own.missing(100..200), own.missing(5000..6000)), (vec![], vec![5000..6000]));
+        own.add(4096..8192, 4096);
+        assert_eq!(own, of(&[0..16_384], 16_384, 0));
+        own.remove(&(4096..8192), 4096, 0);
+        assert_eq!(own, of(&[0..4096, 8192..16_384], 12_288, 0));
+        own.remove(&(12_288..u64::MAX), u64::MAX, 0);
+        assert_eq!(own, of(&[0..4096, 8192..12_288], 0, 0));
+        assert_eq!(own.worst(), 0);
+    }
+
+    #[test]
+    fn what_is_written_in_pieces_ends_at_nothing() {
+        let mut own = of(&[0..10_000], 10_000, 0);
+        own.write(&(100..200), &[0..4096]);
+        assert_eq!((own.holes, own.partial), (5904, 3996));
+        own.write(&(0..100), &[]);
+        own.write(&(200..4096), &[]);
+        assert_eq!((own.holes, own.partial), (5904, 0));
+        own.write(&(4096..12_288), &[4096..12_288]);
+        assert_eq!(own.left(), 0);
+    }
+
+    #[test]
+    fn of_too_many_ranges_the_nearest_are_one() {
+        let mut own = Reservation { record_bytes: 4096, ..Reservation::default() };
+        for at in 0..=RANGES_MAX as u64 {
+            own.add(at * 10_000..at * 10_000 + 4096 + at, 4096 + at);
+        }
+        assert_eq!(own.ranges.len(), RANGES_MAX);
+        assert_eq!(own.ranges.last().map(|range| range.start), Some(630_000), "the last two");
+        let sum: u64 = (0..=RANGES_MAX as u64).map(|at| 4096 + at).sum();
+        assert_eq!(own.left(), sum, "what lies between them is not reserved");
+        own.charge = own.worst();
+        assert_eq!(Reservation::from_words(&own.to_words()), Some(own));
+    }
+
+    #[test]
+    fn a_small_file_is_promised_little() {
+        assert_eq!(of(&[0..1000], 1000, 0).worst(), 1000 + TAIL_BYTES);
+        let large = Reservation { record_bytes: 128 << 10, ..of(&[0..1 << 30], 1 << 30, 0) };
+        assert!(large.worst() < (1 << 30) + (4 << 20), "{}", large.worst() - (1 << 30));
+        assert!(of(&[0..FILE_SIZE_MAX], FILE_SIZE_MAX, 0).worst() > FILE_SIZE_MAX);
+    }
+
+    #[test]
+    fn what_is_written_while_room_is_asked_for_is_not_reserved() {
+        use crate::support::{Machine, Short};
+        let m = Machine::new(1, &[("recordsize", "4K")]);
+        let (fs, size) = (m.fs(), 1 << 20);
+        let ino = fs.file(fs.root(), "f").ino;
+        let put = |from: u64, to: u64| {
+            let data = vec![7; (to - from) as usize];
+            fs.write(ino, from, &data, crate::types::WriteFlags::default()).unwrap();
+        };
+        // From here on its records are as large as they will be.
+        put(0, 8192);
+        std::thread::scope(|scope| {
+            // It has counted what is not stored by then.
+            let making = fs.reservations.making.lock();
+            let asks = scope.spawn(|| fs.fallocate(ino, 0, 0, size));
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            put(8192, 800_000);
+            drop(making);
+            asks.join().unwrap().unwrap();
+        });
+        let (promised, sum) = fs.promised();
+        assert!(promised == sum && promised > size - 800_000 && promised < size, "{promised}, {sum}");
+        put(800_000, size);
+        assert_eq!(fs.promised(), (0, 0), "all is written");
+    }
+}

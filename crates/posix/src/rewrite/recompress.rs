@@ -1,0 +1,122 @@
+//! Steps of the walk that compresses cold files well, in idle time.
+
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::jobs::{Ground, Next, RecompressStatus, is_worth, level_of, next};
+use crate::types::Ino;
+use std::collections::VecDeque;
+use terrane_object::{BlockPtr, Compression, ObjectId};
+
+impl Fs {
+    /// What idle time has done.
+    pub fn recompress_status(&self) -> RecompressStatus {
+        let ground = *self.rewriting.idle.ground.lock();
+        RecompressStatus {
+            is_under_way: ground.cutoff != 0,
+            records: ground.records,
+            before_bytes: ground.before_bytes,
+            after_bytes: ground.after_bytes,
+        }
+    }
+
+    /// One record, or the look at one file. False: there is nothing to do for now, or the property `recompress` is off. For idle time.
+    pub fn recompress_step(&self) -> Result<bool, Errno> {
+        let Some(days) = self.dataset().recompress_days() else { return Ok(false) };
+        let idle = &self.rewriting.idle;
+        let mut ahead = idle.ahead.lock();
+        let mut ground = *idle.ground.lock();
+        match next(&ground, self.now().secs, days) {
+            Next::Nothing => return Ok(false),
+            Next::Begin { cutoff } => {
+                ahead.clear();
+                (ground.cutoff, ground.object, ground.record) = (cutoff, 0, 0);
+            }
+            Next::GoOn => {}
+        }
+        let outcome = self.recompress_next(&mut ahead, &mut ground);
+        *idle.ground.lock() = ground;
+        if let Ok(false) = outcome {
+            // The end of a walk is worth a group of its own.
+            let tx = self.begin(terrane_object::Cost::NOTHING, &[idle.words.need()])?;
+            idle.words.reserved(&tx);
+        }
+        outcome
+    }
+
+    fn recompress_next(&self, ahead: &mut VecDeque<Ino>, ground: &mut Ground) -> Result<bool, Errno> {
+        let Some(ino) = ahead.front().copied() else {
+            match self.set.files_from(ObjectId(ground.object))? {
+                Some((files, next)) => {
+                    ahead.extend(files.iter().map(|id| id.0).filter(|id| *id >= ground.object));
+                    ground.object = ahead.front().copied().unwrap_or(next.0);
+                    return Ok(true);
+                }
+                None => {
+                    ground.before = ground.before.max(ground.cutoff);
+                    (ground.cutoff, ground.object, ground.record) = (0, 0, 0);
+                    return Ok(false);
+                }
+            }
+        };
+        match self.recompress_record(ino, ground) {
+            Ok(true) => return Ok(true),
+            Ok(false) | Err(Errno::ESTALE) => {}
+            Err(Errno::EIO) => log::error!("idle time: inode {ino} cannot be read; it stays as it is"),
+            Err(errno) => return Err(errno),
+        }
+        ahead.pop_front();
+        (ground.object, ground.record) = (ahead.front().copied().unwrap_or(ino + 1), 0);
+        Ok(true)
+    }
+
+    /// The next record of a file; false: there is none.
+    fn recompress_record(&self, ino: Ino, ground: &mut Ground) -> Result<bool, Errno> {
+        let inode = self.hold(ino)?;
+        {
+            let state = inode.read();
+            let zpl = &state.attrs.zpl;
+            // One from before 1970 is cold.
+            let secs = |stored| u64::try_from(crate::attr::time(stored).secs).unwrap_or(0);
+            let changed = secs(zpl.mtime).max(secs(zpl.ctime));
+            if changed >= ground.cutoff || changed < ground.before {
+                return Ok(false);
+            }
+        }
+        let object = inode.object();
+        let block_bytes = u64::from(object.block_size());
+        let Some(at) = object.next_data(ground.record.saturating_mul(block_bytes))? else { return Ok(false) };
+        let block = at / block_bytes;
+        ground.record = block + 1;
+        let Some(ptr) = object.stored_pointer(block)? else { return Ok(true) };
+        let compression = level_of(ptr.lsize());
+        if self.is_made_well(&ptr, compression) {
+            return Ok(true);
+        }
+        let before = ptr.allocated_bytes();
+        let keep = |_: u8, made: &terrane_object::Made| is_worth(before, made.stored_bytes());
+        match self.recode(&inode, block, (compression, &keep), &self.rewriting.idle.words) {
+            Ok(Some(after)) => {
+                ground.records += 1;
+                ground.before_bytes += before;
+                ground.after_bytes += after;
+                Ok(true)
+            }
+            Ok(None) => Ok(true),
+            Err(Errno::EIO) => {
+                log::error!("idle time: record {block} of {} cannot be read", self.path_of(ino));
+                Ok(true)
+            }
+            Err(errno) => {
+                ground.record = block;
+                Err(errno)
+            }
+        }
+    }
+
+    /// Whether a record is in zstd of this level, or a higher one.
+    fn is_made_well(&self, ptr: &BlockPtr, compression: Compression) -> bool {
+        let (BlockPtr::Normal(normal), Compression::Zstd(wanted)) = (ptr, compression) else { return true };
+        let found = self.set.pool().zstd_level(normal);
+        found.is_ok_and(|found| found.is_some_and(|found| found.level() >= wanted.level()))
+    }
+}
