@@ -2,10 +2,11 @@
 //!
 //! All blocks are alike here. The policies to compare with are written for clearness; none of them is in the product.
 //!
-//!     cargo bench -p terrane-cache --bench retention -- [--asked N]
+//!     cargo bench -p terrane-pool --bench retention -- [--asked N]
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use terrane_cache::retention::{EntryIdx, Retention};
+use terrane_wire::Dice;
 
 /// Blocks there are, unless a trace says otherwise.
 const BLOCKS: u64 = 15_000;
@@ -236,22 +237,6 @@ impl Cache for Arc {
     }
 }
 
-struct Random(u64);
-
-impl Random {
-    fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From 0 to 1.
-    fn part(&mut self) -> f64 {
-        (self.word() >> 11) as f64 / (1u64 << 53) as f64
-    }
-}
-
 /// Popularity falls with a power of the rank.
 struct Zipf(Vec<f64>);
 
@@ -268,14 +253,14 @@ impl Zipf {
         Zipf(sums)
     }
 
-    fn pick(&self, random: &mut Random) -> u64 {
+    fn pick(&self, random: &mut Dice) -> u64 {
         let part = random.part();
         self.0.partition_point(|sum| *sum < part) as u64
     }
 }
 
 fn traces(asked: usize) -> Vec<(&'static str, Vec<u64>)> {
-    let mut random = Random(7);
+    let mut random = Dice::new(7);
     let mut traces = Vec::new();
     for (name, power) in [("zipf 0.7", 0.7), ("zipf 0.9", 0.9), ("zipf 1.1", 1.1)] {
         let zipf = Zipf::of(BLOCKS, power);
@@ -302,7 +287,7 @@ fn traces(asked: usize) -> Vec<(&'static str, Vec<u64>)> {
     for (name, blocks) in [("loop of 2,400", 2400), ("loop of 4,000", 4000), ("loop of 10,000", 10_000)] {
         traces.push((name, (0..asked as u64).map(|at| at % blocks).collect()));
     }
-    let near = |random: &mut Random| (random.part().powi(2) * 1500.0) as u64;
+    let near = |random: &mut Dice| (random.part().powi(2) * 1500.0) as u64;
     traces.push(("window that moves", (0..asked as u64).map(|at| at / 40 + near(&mut random)).collect()));
     let mut phases = Vec::new();
     while phases.len() < asked {

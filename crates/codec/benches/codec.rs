@@ -5,6 +5,7 @@
 
 use std::hint::black_box;
 use terrane_codec::{ChecksumKind, Compression, Compressor, Outcome, compute, is_zero, max_stored};
+use terrane_wire::Dice;
 
 const ROUND_S: f64 = 0.06;
 
@@ -29,16 +30,9 @@ fn speed(bytes: usize, mut work: impl FnMut()) -> f64 {
     }
 }
 
-/// xorshift64*, so that a run can be repeated.
+/// The same in each run.
 fn random(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = || {
-        state ^= state >> 12;
-        state ^= state << 25;
-        state ^= state >> 27;
-        state.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    };
-    (0..len.div_ceil(8)).flat_map(|_| next().to_le_bytes()).take(len).collect()
+    Dice::new(1).noise(len)
 }
 
 /// Words of skewed frequency: about the ratios of source code.

@@ -16,7 +16,6 @@
 //! Invariants: without a fault, flushed bytes are never lost, and the same config, calls and seeds give the same device.
 
 pub mod crash;
-mod dice;
 mod dump;
 pub mod fault;
 mod image;
@@ -26,13 +25,13 @@ pub use fault::{Fault, FaultId};
 
 use crate::rules::ZoneRules;
 use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
-use dice::Dice;
 use fault::{Armed, FlushFate, ResetFate, WriteFate};
 use image::Image;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
 
 /// What a simulated device is like.

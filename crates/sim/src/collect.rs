@@ -9,7 +9,6 @@
 //! were never done, and on drives with [limits](Drives::Tight).
 
 use crate::crash::{live_on, recover, recover_to, recover_unchecked};
-use crate::dice::Dice;
 use crate::machine::{Machine, Plan, USER};
 use crate::model::{Content, Node};
 use crate::workload::{Acts, Step, Workload};
@@ -19,6 +18,7 @@ use terrane_device::Device;
 use terrane_device::sim::{Fault, Kept};
 use terrane_posix::{Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, SetAttr, WriteFlags};
 use terrane_space::zones::Phase;
+use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
 
 /// Files grow to so many bytes on zones of 1 MiB, and in the measure of larger ones.

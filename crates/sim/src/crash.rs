@@ -3,13 +3,13 @@
 //! Claims, for every moment at which it can go: the pool can be imported without help; the tree is exactly what it was at the end of a
 //! committed group; that group holds everything that was promised by a sync; `check` finds nothing; and life goes on.
 
-use crate::dice::Dice;
 use crate::machine::{Machine, Plan};
 use crate::workload::{Acts, RECORDED, Step, Workload};
 use crate::{Failure, ensure};
 use terrane_device::SimDevice;
 use terrane_device::sim::{Fault, Kept};
 use terrane_space::zones::Phase;
+use terrane_wire::Dice;
 
 /// Imports what a crash left behind, and compares it with what it may be. Returns the machine with the workload's model put back.
 pub fn recover(before: &Workload, device: &SimDevice, seed: u64) -> Result<Workload, Failure> {

@@ -5,7 +5,6 @@
 //! else goes on. In the second it lies (a flush, a write that never happened, or happened elsewhere): nothing
 //! can be done against that, but it must be *noticed*. These canaries prove that the crash scenarios can fail.
 
-use crate::dice::Dice;
 use crate::machine::{Machine, Plan, USER};
 use crate::model::{Content, Node, xattr_names};
 use crate::workload::{Step, Workload};
@@ -18,6 +17,7 @@ use terrane_device::{Device, SimDevice, ZoneState};
 use terrane_object::dnode::SPILL;
 use terrane_object::{ObjectId, ObjectKind, Owner};
 use terrane_posix::{Errno, Ino, SetAttr, SetTime, SetXattr, WriteFlags};
+use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
 
 /// A file system with some content, committed.

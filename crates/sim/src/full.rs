@@ -3,11 +3,11 @@
 //! Claims: who writes into a full pool gets `ENOSPC`, and nobody else gets anything; what gives space back always works; the space comes
 //! back, round after round; nothing is lost on the way.
 
-use crate::dice::Dice;
 use crate::machine::{Machine, Plan, USER};
 use crate::{Failure, ensure, failed};
 use std::collections::BTreeMap;
 use terrane_posix::{Errno, Fs, Ino, SetXattr, WriteFlags};
+use terrane_wire::Dice;
 
 /// A length and the seed of the bytes.
 type Bytes = (u64, usize);

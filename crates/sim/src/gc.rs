@@ -9,13 +9,13 @@ pub mod command;
 pub mod report;
 pub mod trace;
 
-use crate::dice::Dice;
 use books::Books;
 use report::Report;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_format::{Addr, GRANULE, granule_bytes};
 use terrane_space::policy::{Age, Layout, Placement, SiblingKey, Siblings, VictimPolicy};
 use terrane_store::append::BATCH_BYTES;
+use terrane_wire::Dice;
 use terrane_wire::Txg;
 use trace::{Event, Trace};
 

@@ -11,7 +11,6 @@ mod liar;
 
 pub use liar::Certain;
 
-use crate::dice::Dice;
 use crate::machine::{Machine, Plan, USER};
 use crate::model::{Content, Model, Node, xattr_names};
 use crate::workload::Workload;
@@ -22,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrane_device::{Device, SimDevice};
 use terrane_posix::{DirEntry, Errno, Fs, Ino, SetXattr, WriteFlags};
+use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
 
 /// Nothing that is asked of a small image takes longer, even on a busy machine.

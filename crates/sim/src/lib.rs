@@ -15,7 +15,6 @@
 pub mod attributes;
 pub mod collect;
 pub mod crash;
-pub mod dice;
 pub mod faults;
 pub mod full;
 pub mod gc;

@@ -6,7 +6,6 @@
 //!
 //! Not of one seed: threads meet as they meet.
 
-use crate::dice::Dice;
 use crate::{Failure, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,6 +15,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use terrane_wire::Dice;
 
 /// Names that are there all the time. More than one getdents(2) returns, or listings could not be interrupted.
 const ALWAYS: u64 = 2000;

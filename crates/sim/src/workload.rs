@@ -1,6 +1,5 @@
 //! Random operations on a file system and its model, and what the model was at the end of each group.
 
-use crate::dice::Dice;
 use crate::machine::{Machine, USER};
 use crate::model::{Content, Model, Node};
 use crate::{Failure, ensure};
@@ -13,6 +12,7 @@ use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, RewriteSpec, SetAttr,
     WriteFlags,
 };
+use terrane_wire::Dice;
 
 /// What extended attributes are called.
 pub const NAMES: [&str; 7] = [

@@ -300,7 +300,7 @@ fn an_attribute_that_moves_is_never_missed() {
 fn attributes_that_come_and_go_need_few_layouts() {
     let machine = machine(5, &[]);
     let fs = machine.fs();
-    let mut dice = terrane_sim::dice::Dice::new(5);
+    let mut dice = terrane_wire::Dice::new(5);
     let root = fs.root();
     let mut inodes = vec![root, fs.mkdir(root, b"d", 0o755, &USER).unwrap().ino];
     for (at, width) in ["legacy", "1k", "16k"].into_iter().enumerate() {
@@ -364,7 +364,7 @@ fn a_mode_that_comes_with_a_size_changes_with_it_or_not_at_all() {
     let acl = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\xe8\x03\0\0\x04\0\x04\0\xff\xff\xff\xff\
                 \x10\0\x06\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";
     fs.setxattr(listed, ACL_ACCESS, acl, ANY, &USER).unwrap();
-    let mut dice = terrane_sim::dice::Dice::new(7);
+    let mut dice = terrane_wire::Dice::new(7);
     let content: Vec<u8> = (0..8000).map(|_| dice.word() as u8).collect();
     for ino in [plain, listed] {
         fs.write(ino, 0, &content, WriteFlags::default()).unwrap();
@@ -442,7 +442,7 @@ fn may_fail(outcome: Result<(), Errno>) -> u32 {
 /// Returns how many steps succeeded.
 fn storm(fs: &Fs, seed: u64, steps: usize) -> u32 {
     let mut done = 0;
-    let mut dice = terrane_sim::dice::Dice::new(seed);
+    let mut dice = terrane_wire::Dice::new(seed);
     let acl = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\xe8\x03\0\0\x04\0\x04\0\xff\xff\xff\xff\
                 \x10\0\x06\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";
     for _ in 0..steps {

@@ -5,10 +5,10 @@
 use terrane_device::{Device, ZoneState};
 use terrane_pool::WaitFor;
 use terrane_posix::{Errno, Fs, SetAttr, WriteFlags};
-use terrane_sim::dice::Dice;
 use terrane_sim::full::{emptied, rounds, small_files};
 use terrane_sim::machine::{Machine, Plan, USER};
 use terrane_sim::seeds::number;
+use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
 
 #[test]

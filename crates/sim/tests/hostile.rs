@@ -1,8 +1,8 @@
 //! Damage and lies end in an error by name or in what was written; never in a panic, and never not at all.
 
-use terrane_sim::dice::Dice;
 use terrane_sim::hostile::{Certain, Image, Verdict, bit_flip, certain_lie, sealed_lie};
 use terrane_sim::seeds::{number, seeds};
+use terrane_wire::Dice;
 
 #[test]
 fn an_image_that_nobody_touched_is_whole() {

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use terrane_posix::WriteFlags;
-use terrane_sim::dice::Dice;
 use terrane_sim::machine::{Machine, Plan, USER};
+use terrane_wire::Dice;
 
 const PIECE: usize = 128 << 10;
 const ZONE: u64 = 2 << 20;

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use terrane_format::Totals;
 use terrane_format::totals::Spent;
 use terrane_posix::{Fs, WriteFlags};
-use terrane_sim::dice::Dice;
 use terrane_sim::gc::trace::recorded::Recorded;
 use terrane_sim::gc::{self, Measure, Setting};
 use terrane_sim::machine::{Machine, Plan, USER};
+use terrane_wire::Dice;
 
 /// What was recorded, after the pool has gone.
 #[derive(Clone, Default)]

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use terrane_posix::WriteFlags;
-use terrane_sim::dice::Dice;
 use terrane_sim::machine::{Machine, Plan, USER};
+use terrane_wire::Dice;
 
 const RECORD: u64 = 4 << 10;
 const ZONE: u64 = 1 << 20;

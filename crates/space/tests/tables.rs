@@ -7,24 +7,12 @@ use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Tally, Written};
 use terrane_format::{Addr, BlockPtr, GRANULE, Totals};
 use terrane_space::zones::{Phase, Tables, section_of};
-use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
+use terrane_wire::{DeviceIdx, Dice, Txg, ZoneIdx, ZoneSeq};
 
 const CAPACITY: u64 = 256 << 10;
 const SECTIONS: u32 = 3;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % end.max(1)
-    }
-}
-
 #[derive(Clone, Copy)]
 struct Block {
     granules: u32,
@@ -86,7 +74,7 @@ impl Plain {
         let empty = Tables::default();
         let sections = (0..SECTIONS).map(|section| (0, empty.encode_section(section, SECTIONS))).collect();
         Plain {
-            dice: Dice(seed),
+            dice: Dice::new(seed),
             blocks: BTreeMap::new(),
             fillings: BTreeMap::new(),
             next_seq: 1,

@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use terrane_codec::{ChecksumKind, compute};
+use terrane_wire::{Dice, mixed};
 
 /// What a pool takes from the world around it.
 pub trait Env: Send + Sync {
@@ -132,14 +133,7 @@ impl Env for SeededEnv {
     }
 
     fn random_u64(&self) -> u64 {
-        // SplitMix64 (Steele, Lea, Flood 2014).
-        let mut z = self
-            .state
-            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed)
-            .wrapping_add(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mixed(self.state.fetch_add(Dice::STEP, Ordering::Relaxed))
     }
 
     fn sleep(&self, time: Duration) {

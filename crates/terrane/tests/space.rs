@@ -10,6 +10,7 @@ use terrane::{Cred, Dataset, Fs, WriteFlags};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::{Cost, ObjectKind, Objects, Pool};
 use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
+use terrane_wire::scattered;
 use terrane_zap::ValueRef;
 
 const OWNER: Cred = Cred { uid: 1000, gid: 100, umask: 0 };
@@ -95,7 +96,7 @@ fn every_byte_of_a_pool_is_accounted_for() {
         let file = m.fs.create(root, name.as_bytes(), 0o644, &OWNER).unwrap().ino;
         // What does not compress, so that its size is known.
         let bytes: Vec<u8> =
-            (0..2000 + number * 16).map(|at| (noise(number << 32 | at) & 255) as u8).collect();
+            (0..2000 + number * 16).map(|at| (scattered(number << 32 | at) & 255) as u8).collect();
         m.fs.write(file, 0, &bytes, WriteFlags::default()).unwrap();
         contents += bytes.len() as u64;
         m.fs.forget(file, 1);
@@ -117,11 +118,4 @@ fn every_byte_of_a_pool_is_accounted_for() {
         assert_eq!(usage.live() + usage.dead + usage.frame, usage.claimed);
     }
     assert_eq!(empty.live(), m.pool.status().live_bytes, "as the pool's own books say");
-}
-
-/// SplitMix64's mix.
-fn noise(at: u64) -> u64 {
-    let z = (at ^ (at >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -6,11 +6,12 @@
 //! the other direction, [`layout!`] for fixed structures, [`Corrupt`] for what was found instead of what
 //! was expected, and the unit types that keep one kind of number from being taken for another.
 //!
-//! [`meter`] stands here too, although nothing in it comes from a device: it is the other thing that every floor needs.
+//! [`meter`] and [`Dice`] stand here too, although nothing in them comes from a device: every floor, or its tests, needs them.
 //!
 //! Invariant: nothing here panics or allocates by a number that came from the bytes.
 
 mod corrupt;
+mod dice;
 pub mod layout;
 pub mod meter;
 mod numbers;
@@ -19,8 +20,9 @@ mod units;
 mod writer;
 
 pub use corrupt::Corrupt;
+pub use dice::{Dice, mixed, scattered};
 pub use layout::{Field, Row};
-pub use numbers::{NumberHasher, NumberMap, NumberSet, mixed};
+pub use numbers::{NumberHasher, NumberMap, NumberSet};
 pub use reader::{Reader, Truncated};
 pub use units::{BlockNo, DeviceIdx, ObjectId, ObjsetId, Txg, ZoneIdx, ZoneSeq};
 pub use writer::Writer;

@@ -6,14 +6,6 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// One step of SplitMix64 (Steele, Lea, Flood 2014).
-pub fn mixed(number: u64) -> u64 {
-    let z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 /// Mixes numbers well enough for tables nobody outside can aim at. Its order is the same in every run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NumberHasher(u64);

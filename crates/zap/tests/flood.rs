@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
-use terrane_wire::Corrupt;
+use terrane_wire::{Corrupt, scattered};
 use terrane_zap::{Error, Flags, MemStore, Store, Zap, ZapOptions};
 
 struct Fat {
@@ -61,13 +61,6 @@ impl Fat {
             assert_eq!(self.zap.lookup_u64(&self.store, &key[..]), Ok(Some(place as u64)));
         }
     }
-}
-
-/// A fixed sequence of numbers whose high bits vary.
-fn scattered(n: u64) -> u64 {
-    let mixed = (n ^ n >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
 }
 
 #[test]

@@ -14,6 +14,7 @@ use colliders::colliders;
 use oracle::with_ints;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
+use terrane_wire::Dice;
 use terrane_zap::hash::crc64;
 use terrane_zap::{Cursor, Error, Flags, Key, Kind, MemStore, Shrink, Store, Value, Zap, ZapOptions};
 
@@ -27,15 +28,12 @@ const NEIGHBOUR_BITS: u32 = 17;
 /// Names of one hash that slots may hold.
 const COLLIDERS_MAX: usize = 127;
 
-/// Numbers that follow from a seed (Steele and others 2014, "splitmix").
-struct Numbers(u64);
+/// Choices that follow from a seed.
+struct Numbers(Dice);
 
 impl Numbers {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        self.0.word()
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -128,7 +126,7 @@ fn plain(value: &Value) -> (u8, Vec<u64>) {
 
 impl Life {
     fn new(number: u64) -> Life {
-        let mut numbers = Numbers(number);
+        let mut numbers = Numbers(Dice::new(number));
         let mut options = ZapOptions::new(numbers.next() | 1);
         options.tiny = numbers.chance(90);
         options.micro_max_bytes = numbers.one_of(&[512, 2048, 8192, 8192, 32_768, 131_072, 1 << 20]);

@@ -113,17 +113,10 @@ pub fn is_noise(src: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrane_wire::Dice;
 
-    /// SplitMix64.
     fn random(len: usize) -> Vec<u8> {
-        let mut state = len as u64;
-        let words = std::iter::repeat_with(|| {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (z ^ (z >> 31)).to_le_bytes()
-        });
-        words.flatten().take(len).collect()
+        Dice::new(len as u64).noise(len)
     }
 
     #[test]

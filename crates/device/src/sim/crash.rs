@@ -9,11 +9,11 @@
 //! Half of the choices are extreme (nothing, everything): uniform chance alone rarely keeps just the one write that
 //! matters.
 
-use super::dice::Dice;
 use super::{Durable, SimDevice, What, state_at};
 use crate::zone::{ZoneReport, ZoneState};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
 
 /// How much of what was not flushed is still there.

@@ -5,7 +5,6 @@
 //! A group goes as in the pool: births, then moves judged by the tables of the group before, then one record.
 
 use super::Setting;
-use crate::dice::Dice;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_format::block_ptr::Hole;
 use terrane_format::boot_ptr::BootPtr;
@@ -13,6 +12,7 @@ use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Writt
 use terrane_format::{Addr, BlockPtr, GRANULE};
 use terrane_space::policy::{Age, Candidates, Choice, Clock, Heat, Layout, Lives, Placement, Placer, Stock};
 use terrane_space::zones::{Phase, Tables, Zone};
+use terrane_wire::Dice;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 const UNIT: u64 = 4096;

@@ -9,9 +9,9 @@ pub mod files;
 pub mod lsm;
 pub mod recorded;
 
-use crate::dice::Dice;
 use terrane_pool::Hint;
 use terrane_space::policy::Placement;
+use terrane_wire::Dice;
 use terrane_wire::Txg;
 
 /// One thing that a user does.
@@ -97,12 +97,12 @@ impl Pick {
             Pick::Hot { writes, blocks: part } => {
                 let hot = ((blocks as f64 * part) as u64).max(1);
                 let rank =
-                    if fraction(dice) < writes { dice.below(hot) } else { hot + dice.below(blocks - hot) };
+                    if dice.part() < writes { dice.below(hot) } else { hot + dice.below(blocks - hot) };
                 scatter(rank, blocks)
             }
             Pick::Zipf { theta, zeta, blocks: all } => {
                 // Gray et al. 1994, "Quickly generating billion-record synthetic databases".
-                let (u, n) = (fraction(dice), all as f64);
+                let (u, n) = (dice.part(), all as f64);
                 let uz = u * zeta;
                 let rank = if uz < 1.0 {
                     0
@@ -117,11 +117,6 @@ impl Pick {
             }
         }
     }
-}
-
-/// 0 to below 1.
-pub fn fraction(dice: &mut Dice) -> f64 {
-    (dice.word() >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// A fixed order without order: hot blocks do not lie side by side in the file.

@@ -3,7 +3,6 @@
 //! What must move because its size changed goes into a zone that is empty: bootstrap blocks are named by place.
 
 use super::{Image, lie, overwrite};
-use crate::dice::Dice;
 use crate::machine::Machine;
 use crate::{Failure, failed};
 use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
@@ -15,6 +14,7 @@ use terrane_format::label::Label;
 use terrane_format::record::Record;
 use terrane_format::seal::{Seed, seal};
 use terrane_format::uberblock::Uberblock;
+use terrane_wire::Dice;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// The newest uberblock, and where it is.

@@ -5,7 +5,6 @@
 //! bytes is right, and only the meaning is wrong.
 
 use super::{Image, lie};
-use crate::dice::Dice;
 use crate::{Failure, failed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use terrane_codec::{ChecksumKind, Compression};
@@ -15,6 +14,7 @@ use terrane_object::dnode::{DNODE_BLOCK_BYTES, DnodeHead, SLOT_BYTES, SPILL, dno
 use terrane_object::objset::HEADER;
 use terrane_object::{BlockPtr, Env, ImportOptions, ObjectKind, Owner, Pool, PoolError, SeededEnv};
 use terrane_pool::{Client, Group, Stream, Tx, WriteRequest};
+use terrane_wire::Dice;
 use terrane_wire::Txg;
 
 /// Where the root pointer stands in a dnode, and where its bonus begins.

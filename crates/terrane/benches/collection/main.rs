@@ -39,6 +39,7 @@ use terrane_format::record::Class;
 use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
 use terrane_pool::Stats;
 use terrane_space::zones::Phase;
+use terrane_wire::Dice;
 
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
@@ -109,7 +110,7 @@ fn main() {
             }
         })
     });
-    let mut draw = Draw { state: args.number("--seed", 1) as u64, records, pattern };
+    let mut draw = Draw { dice: Dice::new(args.number("--seed", 1) as u64), records, pattern };
     println!("{}", Round::HEAD);
     let mut all: Vec<Round> = Vec::new();
     let mut later_waits = Vec::new();
@@ -232,18 +233,14 @@ impl Pattern {
 
 /// Which record is next.
 struct Draw {
-    state: u64,
+    dice: Dice,
     records: u64,
     pattern: Pattern,
 }
 
 impl Draw {
     fn random(&mut self, below: u64) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ (word >> 31)) % below
+        self.dice.below(below)
     }
 
     fn next(&mut self) -> u64 {

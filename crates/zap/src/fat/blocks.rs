@@ -8,6 +8,7 @@
 use crate::error::Error;
 use crate::fat::header::Header;
 use crate::store::Store;
+use terrane_wire::scattered;
 
 /// Holes that one operation passes over on its way down: `freeblk` may lie as far above the blocks in use as it likes.
 const HOLES_PASSED_MAX: u32 = 256;
@@ -26,7 +27,7 @@ pub(crate) fn take_leaf<S: Store + ?Sized>(store: &S, header: &mut Header) -> Re
     if header.freeblk > used.saturating_mul(2).saturating_add(HOLES_KEPT) {
         for attempt in 0..HOLES_SOUGHT {
             // Any sequence does that differs from one split to the next and depends on nothing but the header.
-            let place = scatter(header.freeblk ^ header.num_leafs.rotate_left(32) ^ attempt << 56);
+            let place = scattered(header.freeblk ^ header.num_leafs.rotate_left(32) ^ attempt << 56);
             let block = 1 + place % (header.freeblk - 1);
             if is_hole(store, header, block) {
                 return Ok(block);
@@ -69,11 +70,4 @@ fn is_hole<S: Store + ?Sized>(store: &S, header: &Header, block: u64) -> bool {
     }
     // One that cannot be read is not handed out; whoever needs it will say so.
     store.read(block).is_ok_and(|raw| raw.iter().all(|byte| *byte == 0))
-}
-
-/// The finalizer of SplitMix64.
-fn scatter(seed: u64) -> u64 {
-    let mixed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
 }

@@ -5,9 +5,9 @@
 //! The database gives its log the hint `short`, and says nothing of the rest.
 
 use super::{Event, Pick, Trace};
-use crate::dice::Dice;
 use std::collections::{BTreeSet, VecDeque};
 use terrane_pool::Hint;
+use terrane_wire::Dice;
 
 const PAGES: u64 = 0;
 /// Parts of the live bytes that are pages and dumps; the rest is for the log and temporary files.

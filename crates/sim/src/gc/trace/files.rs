@@ -3,11 +3,11 @@
 //! A kind has directories, a suffix, sizes, its share of what is written and of what lives, and a way to die; from the two shares
 //! follows how long its files live. Kinds of one share in both die as if nobody knew more of them than of others.
 
-use super::{Event, Trace, fraction};
-use crate::dice::Dice;
+use super::{Event, Trace};
 use std::collections::VecDeque;
 use std::ops::Range;
 use terrane_pool::Hint;
+use terrane_wire::Dice;
 
 /// A kind of files.
 #[derive(Clone, Debug)]
@@ -163,7 +163,7 @@ impl Files {
             let kind = &population.kind;
             (if filling { kind.live } else { kind.written }) / kind.mean_bytes()
         };
-        let mut at = fraction(dice) * self.kinds.iter().map(part).sum::<f64>();
+        let mut at = dice.part() * self.kinds.iter().map(part).sum::<f64>();
         let kind = self.kinds.iter().position(|population| {
             at -= part(population);
             at < 0.0
@@ -174,7 +174,7 @@ impl Files {
         let of = &self.kinds[kind].kind;
         let Range { start: least, end: most } = of.size;
         let size = if of.log_uniform {
-            (least as f64 * (most as f64 / least as f64).powf(fraction(dice))) as u64
+            (least as f64 * (most as f64 / least as f64).powf(dice.part())) as u64
         } else {
             least + dice.below(most - least + 1)
         };

@@ -6,9 +6,9 @@
 //! same time. Nobody gives hints.
 
 use super::{Event, Trace};
-use crate::dice::Dice;
 use std::collections::VecDeque;
 use terrane_pool::Hint;
+use terrane_wire::Dice;
 
 /// Parts of the live bytes in the last level when it is full.
 const LAST_PART: f64 = 0.84;

@@ -16,10 +16,10 @@
 
 use super::{Event, Trace};
 use crate::Failure;
-use crate::dice::Dice;
 use std::str::SplitN;
 use std::sync::Arc;
 use terrane_pool::{Hint, Placement};
+use terrane_wire::Dice;
 use terrane_wire::Txg;
 
 /// Which pool was recorded.

@@ -1,0 +1,111 @@
+//! The numbers of a seed: the same run for ever, on every machine.
+
+/// SplitMix64 (Steele, Lea, Flood 2014): one addition and a mix. Good enough for choices, never for secrets.
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// What the state grows by with each number.
+    pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    pub fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
+    pub fn word(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(Dice::STEP);
+        scattered(self.0)
+    }
+
+    /// 0 to `end` - 1; 0 where `end` is 0. The bias of the remainder does not matter here.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.word().checked_rem(end).unwrap_or(0)
+    }
+
+    /// True once in `count` times; never for 0.
+    pub fn one_in(&mut self, count: u64) -> bool {
+        count > 0 && self.below(count) == 0
+    }
+
+    /// From 0 to 1, without 1.
+    pub fn part(&mut self) -> f64 {
+        (self.word() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// `None` where there is nothing to choose from.
+    pub fn pick<T: Copy>(&mut self, items: &[T]) -> Option<T> {
+        items.get(usize::try_from(self.below(items.len() as u64)).unwrap_or(0)).copied()
+    }
+
+    /// For lists that are written down where they are used.
+    ///
+    /// # Panics
+    /// Where there is nothing to choose from.
+    pub fn one_of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        let at = usize::try_from(self.below(items.len() as u64)).unwrap_or(0);
+        items.get(at).expect("something to choose from")
+    }
+
+    /// Bytes that do not compress.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for piece in bytes.chunks_mut(8) {
+            let word = self.word().to_le_bytes();
+            piece.iter_mut().zip(word).for_each(|(byte, random)| *byte = random);
+        }
+    }
+
+    /// So many of them.
+    pub fn noise(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.fill(&mut bytes);
+        bytes
+    }
+
+    /// Bytes that compress, or bytes that do not.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        if self.one_in(4) {
+            let seed = self.word();
+            return (0..len).map(|at| (seed >> (at / 7 % 8 * 8)) as u8).collect();
+        }
+        self.noise(len)
+    }
+}
+
+/// The finalizer of SplitMix64: every bit of the number counts for every bit of the result, and no two numbers give the same.
+pub const fn scattered(number: u64) -> u64 {
+    let z = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// One step of SplitMix64: the number that [`Dice`] of this seed begins with.
+pub const fn mixed(number: u64) -> u64 {
+    scattered(number.wrapping_add(Dice::STEP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_gives_the_numbers_of_the_paper() {
+        // The first outputs of Vigna's splitmix64.c for the seed 1234567.
+        let mut dice = Dice::new(1_234_567);
+        let expected = [
+            6_457_827_717_110_365_317,
+            3_203_168_211_198_807_973,
+            9_817_491_932_198_370_423,
+            4_593_380_528_125_082_431,
+        ];
+        assert_eq!(expected.map(|_| dice.word()), expected);
+        assert_eq!(mixed(1_234_567), expected[0]);
+    }
+
+    #[test]
+    fn empty_ranges_are_no_accident() {
+        let mut dice = Dice::new(7);
+        assert_eq!((dice.below(0), dice.one_in(0), dice.pick::<u8>(&[])), (0, false, None));
+        assert!((0..100).all(|_| dice.below(3) < 3 && dice.part() < 1.0));
+        assert_eq!(dice.noise(13).len(), 13);
+    }
+}
