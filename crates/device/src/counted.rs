@@ -1,12 +1,12 @@
 //! How much a device was asked to do, whatever it is.
 //!
-//! A wrapper and not a part of each backend, so that no backend can forget to count. Only what succeeded is counted; requests that
+//! A layer and not a part of each backend, so that no backend can forget to count. Only what succeeded is counted; requests that
 //! failed have a counter of their own.
 //!
 //! Invariant: counters only grow, from 0 when the device was wrapped.
 
-use crate::identity::Identity;
-use crate::zone::{Device, DeviceError, DeviceInfo, ZoneReport};
+use crate::layered::{Layer, Layered};
+use crate::zone::{Device, DeviceError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_wire::ZoneIdx;
@@ -33,8 +33,9 @@ impl IoCounts {
     }
 }
 
+/// The layer that counts.
 #[derive(Default)]
-struct Counters {
+pub struct Counters {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     writes: AtomicU64,
@@ -46,20 +47,17 @@ struct Counters {
 }
 
 /// A device that counts.
-pub struct Counted {
-    below: Arc<dyn Device>,
-    counters: Counters,
-}
+pub type Counted = Layered<Counters>;
 
 impl Counted {
     pub fn new(below: Arc<dyn Device>) -> Counted {
-        Counted { below, counters: Counters::default() }
+        Layered::over(below, Counters::default())
     }
 
     /// Each number is exact; together they are of about the same moment.
     pub fn counts(&self) -> IoCounts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.counters;
+        let counters = self.layer();
         IoCounts {
             reads: of(&counters.reads),
             read_bytes: of(&counters.read_bytes),
@@ -71,7 +69,9 @@ impl Counted {
             write_errors: of(&counters.write_errors),
         }
     }
+}
 
+impl Counters {
     fn count<T>(
         &self,
         (counter, failed): (&AtomicU64, &AtomicU64),
@@ -95,78 +95,38 @@ impl Counted {
     }
 }
 
-impl Device for Counted {
-    fn info(&self) -> &DeviceInfo {
-        self.below.info()
-    }
-
-    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
-        self.below.report(zone)
-    }
-
-    fn ask(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
-        self.below.ask(zone)
-    }
-
-    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+impl Layer for Counters {
+    fn on_read(
+        &self,
+        below: &dyn Device,
+        zone: ZoneIdx,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), DeviceError> {
         let len = buf.len();
-        let done = self.below.read(zone, offset, buf);
-        self.count(
-            (&self.counters.reads, &self.counters.read_errors),
-            Some((&self.counters.read_bytes, len)),
-            done,
-        )
+        let done = below.read(zone, offset, buf);
+        self.count((&self.reads, &self.read_errors), Some((&self.read_bytes, len)), done)
     }
 
-    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        let done = self.below.write(zone, offset, data);
-        self.count(
-            (&self.counters.writes, &self.counters.write_errors),
-            Some((&self.counters.written_bytes, data.len())),
-            done,
-        )
+    fn on_write(
+        &self,
+        below: &dyn Device,
+        zone: ZoneIdx,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), DeviceError> {
+        let done = below.write(zone, offset, data);
+        self.count((&self.writes, &self.write_errors), Some((&self.written_bytes, data.len())), done)
     }
 
-    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
-        let done = self.below.reset(zone);
-        self.count((&self.counters.resets, &self.counters.write_errors), None, done)
+    fn on_reset(&self, below: &dyn Device, zone: ZoneIdx) -> Result<(), DeviceError> {
+        let done = below.reset(zone);
+        self.count((&self.resets, &self.write_errors), None, done)
     }
 
-    fn keep_space(&self) {
-        self.below.keep_space();
-    }
-
-    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
-        self.below.finish(zone)
-    }
-
-    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
-        self.below.resume(zone, pointer)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
-        let done = self.below.flush();
-        self.count((&self.counters.flushes, &self.counters.write_errors), None, done)
-    }
-
-    fn room_below(&self) -> Option<u64> {
-        self.below.room_below()
-    }
-
-    fn identity(&self) -> Option<Identity> {
-        self.below.identity()
-    }
-
-    fn trouble(&self) -> Option<String> {
-        self.below.trouble()
-    }
-
-    fn forget_cached(&self) {
-        self.below.forget_cached();
-    }
-
-    fn unlock(&self) {
-        self.below.unlock();
+    fn on_flush(&self, below: &dyn Device) -> Result<(), DeviceError> {
+        let done = below.flush();
+        self.count((&self.flushes, &self.write_errors), None, done)
     }
 }
 

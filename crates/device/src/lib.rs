@@ -9,7 +9,8 @@
 //! [`backing`], [`mod@file`] and `block` for regular files and conventional block devices (with [`foreign`], which
 //! recognises what must not be overwritten, and `holders`, which names who is in the way), [`zoned`] for drives whose zones
 //! are their own, [`sim`] for tests;
-//! [`counted`] wraps any of them. `local` knows the time of day, `clock` how long something took, `schedule` which thread goes first.
+//! [`layered`] puts something over any of them, and [`counted`] counts so. `local` knows the time of day, `clock` how long something
+//! took, `schedule` which thread goes first.
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
@@ -24,6 +25,7 @@ pub mod foreign;
 mod holders;
 mod host;
 mod identity;
+pub mod layered;
 mod local;
 mod peek;
 pub mod rules;
@@ -41,6 +43,7 @@ pub use file::FileDevice;
 pub use foreign::identify_foreign;
 pub use host::host_text;
 pub use identity::{Identity, PathKind};
+pub use layered::{Layer, Layered};
 pub use local::minute_of_day;
 pub use rules::{ChangeTicket, WriteTicket, ZoneRules};
 pub use schedule::{answer_quickly, be_nice, never_preempt, sleep_exactly};

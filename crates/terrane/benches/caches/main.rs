@@ -37,7 +37,7 @@ use std::time::Duration;
 use terrane::{Cred, Dataset, Fs, Ino, WriteFlags};
 use terrane_device::{Device, FileDevice, OpenMode};
 use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
-use throttle::{Speed, Throttled};
+use throttle::{Speed, throttled};
 
 const RECORD: usize = 16 << 10;
 const ZONE_BYTES: u64 = 64 << 20;
@@ -142,7 +142,7 @@ struct Opened {
 impl Opened {
     /// On a device of that speed.
     fn throttled(image: &Path, speed: Speed, cache_bytes: usize) -> Opened {
-        Opened::on(Arc::new(Throttled::new(file_device(image, ZONE_BYTES), speed)), cache_bytes)
+        Opened::on(Arc::new(throttled(file_device(image, ZONE_BYTES), speed)), cache_bytes)
     }
 
     fn on(device: Arc<dyn Device>, cache_bytes: usize) -> Opened {

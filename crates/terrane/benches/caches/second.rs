@@ -1,6 +1,6 @@
 //! A working set larger than memory, with a cache device and without.
 
-use crate::throttle::{Speed, Throttled};
+use crate::throttle::{Speed, throttled};
 use crate::{Asked, Opened, Places, RECORD, file_device, record};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn fast_path(asked: &Asked) -> PathBuf {
 }
 
 fn fast_device(asked: &Asked) -> Arc<dyn Device> {
-    Arc::new(Throttled::new(file_device(&fast_path(asked), FAST_ZONE_BYTES), FAST))
+    Arc::new(throttled(file_device(&fast_path(asked), FAST_ZONE_BYTES), FAST))
 }
 
 fn open(asked: &Asked) -> Opened {

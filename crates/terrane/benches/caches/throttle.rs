@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use terrane_device::{Device, DeviceError, DeviceInfo, ZoneReport};
+use terrane_device::{Device, DeviceError, Layer, Layered};
 use terrane_wire::ZoneIdx;
 
 /// What a device takes for a request, and for its bytes.
@@ -24,18 +24,17 @@ pub fn own_requests() -> u64 {
 }
 
 /// Bytes of requests go one after the other, their latencies beside each other; who asked sleeps until its turn is over.
-pub struct Throttled {
-    below: Arc<dyn Device>,
+pub struct Throttle {
     speed: Speed,
     /// When all bytes that were asked for have passed.
     free: Mutex<Instant>,
 }
 
-impl Throttled {
-    pub fn new(below: Arc<dyn Device>, speed: Speed) -> Throttled {
-        Throttled { below, speed, free: Mutex::new(Instant::now()) }
-    }
+pub fn throttled(below: Arc<dyn Device>, speed: Speed) -> Layered<Throttle> {
+    Layered::over(below, Throttle { speed, free: Mutex::new(Instant::now()) })
+}
 
+impl Throttle {
     fn serve<R>(&self, bytes: usize, work: impl FnOnce() -> R) -> R {
         REQUESTS.set(REQUESTS.get() + 1);
         let takes = Duration::from_secs_f64(bytes as f64 / self.speed.bytes_per_second as f64);
@@ -50,45 +49,29 @@ impl Throttled {
     }
 }
 
-impl Device for Throttled {
-    fn info(&self) -> &DeviceInfo {
-        self.below.info()
+impl Layer for Throttle {
+    fn on_read(
+        &self,
+        below: &dyn Device,
+        zone: ZoneIdx,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        self.serve(buf.len(), || below.read(zone, offset, buf))
     }
 
-    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
-        self.below.report(zone)
+    fn on_write(
+        &self,
+        below: &dyn Device,
+        zone: ZoneIdx,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), DeviceError> {
+        self.serve(data.len(), || below.write(zone, offset, data))
     }
 
-    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.serve(buf.len(), || self.below.read(zone, offset, buf))
-    }
-
-    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        self.serve(data.len(), || self.below.write(zone, offset, data))
-    }
-
-    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
-        self.below.reset(zone)
-    }
-
-    fn keep_space(&self) {
-        self.below.keep_space();
-    }
-
-    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
-        self.below.finish(zone)
-    }
-
-    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
-        self.below.resume(zone, pointer)
-    }
-
-    fn flush(&self) -> Result<(), DeviceError> {
+    fn on_flush(&self, _below: &dyn Device) -> Result<(), DeviceError> {
         // What is below is memory of the host; a drive of this speed would be asked for its own cache alone.
         Ok(())
-    }
-
-    fn unlock(&self) {
-        self.below.unlock();
     }
 }

@@ -1,0 +1,118 @@
+//! One device over another: what a layer does not say itself, the device below says.
+//!
+//! The only place that hands every method on, so that a method that is added to [`Device`] cannot be forgotten by one layer of
+//! several.
+
+use crate::identity::Identity;
+use crate::zone::{Device, DeviceError, DeviceInfo, ZoneReport};
+use std::sync::Arc;
+use terrane_wire::ZoneIdx;
+
+/// What a layer does beside, or instead of, the requests of the device below. Each is that request unless said otherwise.
+pub trait Layer: Send + Sync {
+    fn on_read(
+        &self,
+        below: &dyn Device,
+        zone: ZoneIdx,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(), DeviceError> {
+        below.read(zone, offset, buf)
+    }
+
+    fn on_write(
+        &self,
+        below: &dyn Device,
+        zone: ZoneIdx,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), DeviceError> {
+        below.write(zone, offset, data)
+    }
+
+    fn on_reset(&self, below: &dyn Device, zone: ZoneIdx) -> Result<(), DeviceError> {
+        below.reset(zone)
+    }
+
+    fn on_flush(&self, below: &dyn Device) -> Result<(), DeviceError> {
+        below.flush()
+    }
+}
+
+/// A device with a layer over it.
+pub struct Layered<L> {
+    below: Arc<dyn Device>,
+    layer: L,
+}
+
+impl<L: Layer> Layered<L> {
+    pub fn over(below: Arc<dyn Device>, layer: L) -> Layered<L> {
+        Layered { below, layer }
+    }
+
+    pub fn layer(&self) -> &L {
+        &self.layer
+    }
+}
+
+impl<L: Layer> Device for Layered<L> {
+    fn info(&self) -> &DeviceInfo {
+        self.below.info()
+    }
+
+    fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.below.report(zone)
+    }
+
+    fn ask(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.below.ask(zone)
+    }
+
+    fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.layer.on_read(&*self.below, zone, offset, buf)
+    }
+
+    fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.layer.on_write(&*self.below, zone, offset, data)
+    }
+
+    fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.layer.on_reset(&*self.below, zone)
+    }
+
+    fn keep_space(&self) {
+        self.below.keep_space();
+    }
+
+    fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
+        self.below.finish(zone)
+    }
+
+    fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
+        self.below.resume(zone, pointer)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.layer.on_flush(&*self.below)
+    }
+
+    fn room_below(&self) -> Option<u64> {
+        self.below.room_below()
+    }
+
+    fn identity(&self) -> Option<Identity> {
+        self.below.identity()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.below.trouble()
+    }
+
+    fn forget_cached(&self) {
+        self.below.forget_cached();
+    }
+
+    fn unlock(&self) {
+        self.below.unlock();
+    }
+}
