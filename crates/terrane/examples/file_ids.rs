@@ -12,10 +12,10 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
-use terrane::object::device::{Device, FileDevice, SimConfig, SimDevice};
-use terrane::object::{CreateOptions, ImportOptions, ObjectId, Objects, Pool, SystemEnv};
-use terrane::zap::ValueRef;
-use terrane::{Dataset, Work, ZapHandle, ZapSpec, Zaps};
+use terrane::{
+    CreateOptions, Dataset, Device, FileDevice, ImportOptions, ObjectId, Objects, Pool, SimConfig, SimDevice,
+    SystemEnv, ValueRef, Work, ZapHandle, ZapSpec, Zaps,
+};
 
 const ZONE_BYTES: u64 = 64 << 20;
 /// ZAPs made or removed in one batch.

@@ -1,7 +1,20 @@
 //! Terrane for embedders: the one crate with a promise of stability.
 //!
 //! A program that wants a file system without a mount calls [`Fs`], whose methods are what system calls do, on a [`Dataset`] of an
-//! imported pool. [`check`] verifies such a pool whole. The crates below may change from version to version.
+//! imported pool. [`check`] verifies such a pool whole.
+//!
+//! # What stays stable
+//!
+//! The names that this crate exports are listed one by one. For each of them, within one major version:
+//!
+//! * the name stays, and code that uses its documented functions, fields and constants goes on to compile;
+//! * what a function's documentation says of its results and errors goes on to hold, in particular that what `fsync` or `commit` has
+//!   acknowledged survives a crash;
+//! * a pool that one version has written can be imported by every later one.
+//!
+//! Enums may gain variants and option structs may gain fields: match with a wildcard, and fill structs up from their `default()`.
+//! Before version 1.0 a minor version may break the first promise, and the change log says where. Everything else, the crates below
+//! and the types that can be reached only through them, may change with any version. Use them at your own risk.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -19,9 +32,22 @@
 //!
 //! One that wants names and numbers without files calls [`Zaps`]: see its module, and `examples/file_ids.rs`, which opens a pool too.
 
-pub use terrane_check as check;
-pub use terrane_dataset::{
-    AccessTime, AclType, DnodeSize, PROPERTIES, Property, PropertyValue, Source, XattrHome,
+pub use terrane_check::{Counts, Finding, Phase, Progress, Report, check};
+pub use terrane_dataset::object::device::{
+    Device, DeviceError, FileDevice, OpenMode, SimConfig, SimDevice, ZonedDevice,
 };
-pub use terrane_dataset::{Batch, Work, ZapError, ZapHandle, ZapSpec, Zaps, object, zap, zaps};
-pub use terrane_posix::*;
+pub use terrane_dataset::object::{
+    CreateOptions, ImportOptions, ObjectId, Objects, Pool, PoolError, SystemEnv,
+};
+pub use terrane_dataset::zap::{Cursor, Entry, Key, KeyRef, Value, ValueRef};
+pub use terrane_dataset::{
+    AccessTime, AclType, Batch, Dataset, DatasetError, DnodeSize, PROPERTIES, Property, PropertyValue,
+    Source, Work, XattrHome, ZapError, ZapHandle, ZapSpec, Zaps,
+};
+pub use terrane_posix::{
+    ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, AccessTimes, Acl, Attr, Cred, DirEntry, Errno, FALLOC_KEEP_SIZE,
+    FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Fs, Hint, Ino, InodeFlags, LINK_MAX, NAME_MAX,
+    RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, Reading, RecompressStatus, RewriteFigures,
+    RewritePass, RewriteSpec, RewriteState, RewriteStatus, SYMLINK_MAX, SetAttr, SetTime, SetXattr, StatFs,
+    Time, WRITE_HINT, WriteFlags, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode,
+};

@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
-use terrane::check::usage::{Purpose, Usage, usage};
 use terrane::{Cred, Dataset, Fs, WriteFlags};
+use terrane_check::usage::{Purpose, Usage, usage};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::{Cost, ObjectKind, Objects, Pool};
 use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
