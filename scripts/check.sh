@@ -10,7 +10,7 @@ step cargo fmt --all --check
 step cargo fmt --manifest-path fuzz/Cargo.toml --check
 step cargo clippy --quiet --workspace --all-targets -- -D warnings
 step cargo test --quiet --workspace --lib --bins
-step cargo test --quiet -p terrane -p terrane-dataset -p terrane-sa
+step cargo test --quiet -p terrane -p terrane-repo-tests -p terrane-dataset -p terrane-sa
 step cargo test --quiet -p terrane-zap --test golden
 step cargo test --quiet -p terrane-space -p terrane-cache -p terrane-pool --tests
 step env TERRANE_SEEDS=200 cargo test --quiet -p terrane-sim --test crash random_lives

@@ -1,4 +1,7 @@
-//! Where the repository's files are.
+//! What the tests of the repository share: where its files are.
+//!
+//! They test no library, but the workspace: which crate may use which, circles of modules, the tables of FORMAT.md, and rules of the
+//! house that a program can check.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::path::{Path, PathBuf};
@@ -6,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// The top of the repository.
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).expect("this crate lies in crates/terrane").to_path_buf()
+    here.ancestors().nth(2).expect("this crate lies in crates/repo-tests").to_path_buf()
 }
 
 pub fn read(path: impl AsRef<Path>) -> String {
@@ -15,7 +18,6 @@ pub fn read(path: impl AsRef<Path>) -> String {
 }
 
 /// Every file below a directory of the repository whose name ends like this, sorted. Builds and demos are passed over.
-#[allow(dead_code, reason = "each test file is a program of its own, and not every one walks")]
 pub fn files(under: &str, ends: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![root().join(under)];
@@ -36,7 +38,6 @@ pub fn files(under: &str, ends: &str) -> Vec<PathBuf> {
 }
 
 /// A path as it is written in messages: from the top of the repository.
-#[allow(dead_code, reason = "each test file is a program of its own, and not every one names files")]
 pub fn short(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }

@@ -4,10 +4,7 @@
 //! compared, which the compiler made; every declaration in the sources is compared as it is written.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
 use std::collections::BTreeMap;
-use support::{files, read, root, short};
 use terrane_format::Place;
 use terrane_format::block_ptr::BlockPtrPhys;
 use terrane_format::boot_ptr::BootPtr;
@@ -17,6 +14,7 @@ use terrane_format::label::LabelHead;
 use terrane_format::uberblock::UberblockPhys;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_object::dnode::{DnodeHead, ObjsetHead};
+use terrane_repo_tests::{files, read, root, short};
 use terrane_wire::Row;
 
 /// Size of the whole, and (offset, size, name, type) of each field.

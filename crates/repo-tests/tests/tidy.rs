@@ -1,11 +1,9 @@
 //! Rules of the house that a program can check. A rule that is not tested is advice.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use support::{files, read, root, short};
+use terrane_repo_tests::{files, read, root, short};
 
 const LINE_CHARS_MAX: usize = 140;
 const FILE_LINES_MAX: usize = 900;

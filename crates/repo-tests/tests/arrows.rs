@@ -4,10 +4,8 @@
 //! so page and workspace cannot drift apart.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
-use support::{read, root};
+use terrane_repo_tests::{read, root};
 
 type Edges = BTreeMap<String, BTreeSet<String>>;
 

@@ -5,11 +5,9 @@
 //! more than two of them is refused. Tests and comments count for nothing.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use support::{files, read, root};
+use terrane_repo_tests::{files, read, root};
 
 /// Two modules may know each other: a type and its builder, a parser and its rows.
 const CIRCLE_MAX: usize = 2;
