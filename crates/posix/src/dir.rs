@@ -1,25 +1,17 @@
-//! Directories: finding names, listing them, making new ones.
+//! Directories: finding names, and listing them.
 //!
 //! A directory's blocks are a ZAP from names to (object, file type); "." and ".." are not stored. One that
 //! holds nothing has no block. Its size attribute is the number of entries + 2, its link count that of
 //! subdirectories + 2.
 
-use crate::acl_files::reserve_late;
 use crate::ahead;
-use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, kind_of, object_kind, stored};
-use crate::claims::{Claims, Need, UNLINKED_META_BLOCKS, sum};
+use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::hint;
 use crate::hold::InodeRef;
-use crate::inode::{Inode, KIND_DIR, Named, State, check_name, is_dots};
-use crate::inode_flags;
-use crate::perm;
-use crate::types::{Attr, Cred, DirEntry, Ino, LINK_MAX, Reading, SYMLINK_MAX, mode};
-use std::sync::Arc;
-use terrane_object::dnode::Dnode;
-use terrane_object::{Cost, Object, ObjectSpec, Tx};
-use terrane_sa::{Attr as SaAttr, SaBuffer, ZplAttrs};
+use crate::inode::{KIND_DIR, Named, check_name, is_dots};
+use crate::types::{Attr, DirEntry, Ino, Reading, SYMLINK_MAX, mode};
+use terrane_sa::Attr as SaAttr;
 use terrane_zap::{Cursor, KeyRef, ValueRef};
 
 /// Offsets of "." and "..", and the first ones after them. Every offset after a name is at least 2^28.
@@ -29,13 +21,6 @@ const OFFSET_NAMES_LAST: u64 = 3;
 /// Entries read under one lock.
 const BATCH_FIRST: usize = 32;
 const BATCH_MAX: usize = 1024;
-/// A file to be made.
-pub(crate) struct NewFile<'a> {
-    pub bits: u32,
-    pub rdev: Option<u32>,
-    pub target: Option<&'a [u8]>,
-    pub cred: &'a Cred,
-}
 
 impl Fs {
     /// A name that is to be made: "." and ".." are always there. `EILSEQ`: it is not UTF-8, and the data set takes nothing else.
@@ -88,160 +73,6 @@ impl Fs {
     /// What removing a name from `dir` needs.
     pub(crate) fn need_to_remove<'a>(&self, dir: &'a InodeRef<'_>) -> Result<(&'a Claims, Need), Errno> {
         Ok((&dir.claims, Need::names(dir.read().names()?.remove_cost())))
-    }
-
-    /// A regular file. `EEXIST` if the name is there.
-    pub fn create(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
-        let bits = mode::S_IFREG | mode & mode::PERMISSIONS;
-        self.make(dir, name, NewFile { bits, rdev: None, target: None, cred })
-    }
-
-    /// Any file but a directory or a symbolic link. `rdev` counts for devices only.
-    pub fn mknod(&self, dir: Ino, name: &[u8], mode: u32, rdev: u32, cred: &Cred) -> Result<Attr, Errno> {
-        // No type at all means a regular file, as in mknod(2).
-        let file_type = if mode & mode::S_IFMT == 0 { mode::S_IFREG } else { mode & mode::S_IFMT };
-        let rdev = match file_type {
-            mode::S_IFBLK | mode::S_IFCHR => Some(rdev),
-            mode::S_IFREG | mode::S_IFIFO | mode::S_IFSOCK => None,
-            mode::S_IFDIR => return Err(Errno::EPERM),
-            _ => return Err(Errno::EINVAL),
-        };
-        self.make(dir, name, NewFile { bits: file_type | mode & mode::PERMISSIONS, rdev, target: None, cred })
-    }
-
-    pub fn mkdir(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
-        let bits = mode::S_IFDIR | mode & mode::PERMISSIONS;
-        self.make(dir, name, NewFile { bits, rdev: None, target: None, cred })
-    }
-
-    /// `target` is kept as it is: 1 to 4095 bytes without NUL.
-    pub fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], cred: &Cred) -> Result<Attr, Errno> {
-        match target.len() {
-            0 => return Err(Errno::ENOENT),
-            len if len > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG),
-            _ if target.contains(&0) => return Err(Errno::EINVAL),
-            _ => {}
-        }
-        self.make(dir, name, NewFile { bits: mode::S_IFLNK | 0o777, rdev: None, target: Some(target), cred })
-    }
-
-    fn make(&self, dir: Ino, name: &[u8], file: NewFile<'_>) -> Result<Attr, Errno> {
-        self.check_new_name(name)?;
-        let dir = self.hold(dir)?;
-        let lists = Fs::inherit_cost(self.default_acl(&dir, &dir.read(), file.bits)?.as_ref());
-        let target = Cost { write_bytes: file.target.map_or(0, <[u8]>::len) as u64, ..Cost::NOTHING };
-        let new = (&self.claims_of_new, Need::attrs());
-        // Declared first, so that it is dropped after the transaction.
-        let inode;
-        let tx = self.begin(sum([target, lists]), &[self.need_to_name(&dir, name)?, new])?;
-        let mut parent = dir.write();
-        parent.check_live_dir()?;
-        if parent.find(name)?.is_some() {
-            return Err(Errno::EEXIST);
-        }
-        parent.check_takes_names()?;
-        let is_dir = file.bits & mode::S_IFMT == mode::S_IFDIR;
-        if is_dir && parent.attrs.zpl.links >= u64::from(LINK_MAX) {
-            return Err(Errno::EMLINK);
-        }
-        let links = if is_dir { 2 } else { 1 };
-        let (object, attrs) = self.new_object(&tx, (&dir, &parent), &file, links, lists)?;
-        let kind = kind_of(file.bits).ok_or(Errno::EINVAL)?;
-        if let Err(errno) = parent.insert(&tx, name, Named { ino: object.id().0, kind }) {
-            self.set.destroy(&tx, &object)?;
-            return Err(errno);
-        }
-        if is_dir {
-            parent.more_links();
-        }
-        parent.names_changed(attrs.zpl.crtime);
-        self.save(&tx, &dir, &mut parent)?;
-        inode = self.hold_new(&tx, object, attrs);
-        inode.count_lookup();
-        // The new number may be smaller than the directory's: its lock comes first, or alone.
-        drop(parent);
-        let state = inode.read();
-        self.note_name(&inode, &state, dir.ino, name);
-        Ok(self.attr(&inode, &state))
-    }
-
-    pub(crate) fn new_object(
-        &self,
-        tx: &Tx,
-        (dir, parent): (&Inode, &State),
-        file: &NewFile<'_>,
-        links: u64,
-        reserved: Cost,
-    ) -> Result<(Arc<Object>, Attributes), Errno> {
-        let default = self.default_acl(dir, parent, file.bits)?;
-        if default.is_some() {
-            reserve_late(tx, reserved);
-        }
-        let (gid, bits) = perm::inherit(&parent.attrs, file.bits, file.cred, default.as_ref());
-        let now = stored(self.now());
-        let is_dir = bits & mode::S_IFMT == mode::S_IFDIR;
-        let inline = file.target.filter(|target| target.len() <= SYMLINK_INLINE_BYTES);
-        let zpl = ZplAttrs {
-            mode: u64::from(bits),
-            size: if is_dir { 2 } else { file.target.map_or(0, <[u8]>::len) as u64 },
-            // With the number it names the inode for ever: a number is not given twice in a group.
-            generation: tx.txg().0,
-            uid: u64::from(file.cred.uid),
-            gid,
-            parent: dir.ino,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            crtime: now,
-            links,
-            rdev: file.rdev.map(u64::from),
-            flags: hint::inherited(parent, bits) | inode_flags::inherited(parent, bits),
-            symlink: inline.map(<[u8]>::to_vec),
-            dxattr: default.and_then(|default| default.inherited(bits)),
-            ..ZplAttrs::default()
-        };
-        let kind = object_kind(bits);
-        let outside = file.target.filter(|_| inline.is_none());
-        let data_bytes = outside.map_or(0, <[u8]>::len).next_multiple_of(512);
-        let block_size = u32::try_from(data_bytes).unwrap_or(0).max(terrane_dataset::BLOCK_BYTES_FIRST);
-        let list = zpl.to_list();
-        let dnode_slots = self.widths.of_new(self.dataset().dnode_size(), &list);
-        let encoded = self.layouts.encode(tx, &list, Dnode::bonus_max(dnode_slots))?;
-        let bonus = encoded.bonus.as_bytes().to_vec();
-        let spill = encoded.spill.map(SaBuffer::into_bytes);
-        let object = self.set.create(tx, ObjectSpec { kind, block_size, dnode_slots, bonus, spill })?;
-        self.claim_new(tx, object.id().0);
-        if let Some(target) = outside {
-            object.write(tx, 0, target)?;
-        }
-        Ok((object, Attributes::new(zpl, encoded.bonus)))
-    }
-
-    /// A regular file without a name, which a link may give it. It is destroyed when it is forgotten before that.
-    pub fn tmpfile(&self, dir: Ino, mode: u32, cred: &Cred) -> Result<Attr, Errno> {
-        let dir = self.hold(dir)?;
-        let bits = mode::S_IFREG | mode & mode::PERMISSIONS;
-        let file = NewFile { bits, rdev: None, target: None, cred };
-        // Declared first, so that it is dropped after the transaction.
-        let inode;
-        let lists = Fs::inherit_cost(self.default_acl(&dir, &dir.read(), bits)?.as_ref());
-        let unlinked = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..Cost::NOTHING };
-        let new = (&self.claims_of_new, Need::attrs());
-        let tx = self.begin(sum([unlinked, lists]), &[self.unlinked.need(), new])?;
-        let (object, attrs) = {
-            let parent = dir.read();
-            parent.check_live_dir()?;
-            parent.check_takes_names()?;
-            self.new_object(&tx, (&dir, &parent), &file, 0, lists)?
-        };
-        // In the map before it is in the queue: draining destroys what is in the queue alone.
-        inode = self.hold_new(&tx, object, attrs);
-        let mut state = inode.write();
-        state.linkable = true;
-        Fs::expect_soon(&inode);
-        self.unlinked.add(inode.ino);
-        inode.count_lookup();
-        Ok(self.attr(&inode, &state))
     }
 
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {

@@ -19,9 +19,10 @@
 //! | `jobs` | work that goes on beside requests, as it is remembered |
 //! | **`fs`** | all that together: one mounted data set |
 //! | `begin`, `hold` | how operations join a group, and hold inodes |
+//! | `operation` | changes as values, and how they are carried out |
 //! | `mount`, `sync` | made, opened, ended; durable |
 //! | `setattr`, `further` | attributes shown and changed, and those that are no numbers |
-//! | `dir`, `link`, `rename` | finding, listing and making names; more, fewer, moved names |
+//! | `dir`, `make`, `link`, `rename` | finding and listing names; new files; more, fewer, moved names |
 //! | `file`, `reserved` | bytes, holes, sizes; `fallocate` |
 //! | `xattr`, `hidden`, `acl_files` | extended attributes: in a list, or in objects of their own; access control lists of files |
 //! | `hint`, `siblings` | what users said about life times, and what those of other files tell |
@@ -56,8 +57,10 @@ mod layouts;
 mod link;
 mod loss;
 mod losses;
+mod make;
 mod master;
 mod mount;
+mod operation;
 mod perm;
 mod rename;
 mod reservations;

@@ -4,37 +4,63 @@
 //! and lock in order, look again. If the name means something else by then, all starts over: somebody else made
 //! progress.
 
-use crate::attr::stored;
 use crate::claims::{FREES_LINK, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::hold::Locked;
-use crate::inode::{KIND_DIR, Named, check_name};
+use crate::hold::{InodeRef, Locked};
+use crate::inode::{Inode, KIND_DIR, Named, check_name};
+use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Attr, Ino, LINK_MAX};
 use terrane_object::Cost;
 
-impl Fs {
-    /// One more name for a file. `EPERM`: a directory has one. Adds one to the lookup count.
-    pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
-        self.check_new_name(name)?;
-        let inode = self.hold(ino)?;
-        let dir = self.hold(dir)?;
-        let nameless = {
-            let state = inode.read();
-            if state.attrs.is_dir() {
-                return Err(Errno::EPERM);
-            }
-            state.attrs.zpl.links == 0
-        };
-        let mut needs = vec![self.need_to_name(&dir, name)?, (&inode.claims, Need::attrs())];
-        if nameless {
-            needs.push(self.unlinked.need_of_one(inode.ino));
+/// `link`: one more name for a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link<'a> {
+    pub ino: Ino,
+    pub dir: Ino,
+    pub name: &'a [u8],
+}
+
+/// A file, and the directory that has or gets a name for it.
+pub(crate) struct Pair<'f> {
+    inode: InodeRef<'f>,
+    dir: InodeRef<'f>,
+}
+
+impl Operation for Link<'_> {
+    type Held<'f> = Pair<'f>;
+    type Done = ();
+    type Answer = Attr;
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Pair<'f>, Attr>, Errno> {
+        fs.check_new_name(self.name)?;
+        let inode = fs.hold(self.ino)?;
+        let dir = fs.hold(self.dir)?;
+        if inode.read().attrs.is_dir() {
+            return Err(Errno::EPERM);
         }
-        let tx = self.begin(Cost::NOTHING, &needs)?;
-        let mut locked = Locked::new(self, &[&inode, &dir]);
+        Ok(Found::Held(Pair { inode, dir }))
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h Pair<'_>) -> Result<Room<'h>, Errno> {
+        let Pair { inode, dir } = held;
+        let nameless = inode.read().attrs.zpl.links == 0;
+        let mut needs = vec![fs.need_to_name(dir, self.name)?, (&inode.claims, Need::attrs())];
+        needs.extend(nameless.then(|| fs.unlinked.need_of_one(inode.ino)));
+        Ok(Room { cost: Cost::NOTHING, needs })
+    }
+
+    fn locks<'h>(held: &'h Pair<'_>) -> Vec<&'h Inode> {
+        vec![&held.inode, &held.dir]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Pair<'f>) -> Result<Outcome<()>, Errno> {
+        let Pair { inode, dir } = held;
+        let (fs, tx, now) = (change.fs, change.tx, change.stamp());
+        let locked = &mut change.locked;
         let parent = locked.get(dir.ino);
         parent.check_live_dir()?;
-        if parent.find(name)?.is_some() {
+        if parent.find(self.name)?.is_some() {
             return Err(Errno::EEXIST);
         }
         let file = locked.get(inode.ino);
@@ -46,22 +72,94 @@ impl Fs {
             return Err(Errno::EMLINK);
         }
         file.check_changeable()?;
-        locked.get(dir.ino).check_takes_names()?;
-        let now = stored(self.now());
         let parent = locked.get(dir.ino);
-        parent.insert(&tx, name, Named { ino: inode.ino, kind })?;
+        parent.check_takes_names()?;
+        parent.insert(tx, self.name, Named { ino: inode.ino, kind })?;
         parent.names_changed(now);
         let file = locked.get(inode.ino);
         file.more_links();
         file.attrs.zpl.ctime = now;
         file.attrs.zpl.parent = dir.ino;
         if links == 0 {
-            self.unlinked.remove(&tx, inode.ino)?;
-            self.note_name(&inode, locked.get(inode.ino), dir.ino, name);
+            fs.unlinked.remove(tx, inode.ino)?;
+            fs.note_name(inode, file, dir.ino, self.name);
         }
-        locked.save(&tx)?;
-        inode.count_lookup();
-        Ok(self.attr(&inode, locked.get(inode.ino)))
+        Ok(Outcome::Changed(()))
+    }
+
+    /// Adds one to the lookup count.
+    fn end<'f>(&self, mut change: Change<'_, 'f>, held: &Pair<'f>, (): ()) -> Result<Attr, Errno> {
+        held.inode.count_lookup();
+        Ok(change.fs.attr(&held.inode, change.locked.get(held.inode.ino)))
+    }
+}
+
+/// `unlink`, `rmdir`: one name less.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remove<'a> {
+    pub dir: Ino,
+    pub name: &'a [u8],
+    /// `rmdir`
+    pub wants_dir: bool,
+}
+
+impl Operation for Remove<'_> {
+    type Held<'f> = Pair<'f>;
+    type Done = ();
+    type Answer = ();
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Pair<'f>, ()>, Errno> {
+        let dir = fs.hold(self.dir)?;
+        let (inode, kind) = fs.child(&dir, self.name)?.ok_or(Errno::ENOENT)?;
+        match (kind == KIND_DIR, self.wants_dir) {
+            (true, false) => Err(Errno::EISDIR),
+            (false, true) => Err(Errno::ENOTDIR),
+            _ => Ok(Found::Held(Pair { inode, dir })),
+        }
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h Pair<'_>) -> Result<Room<'h>, Errno> {
+        let file = (&held.inode.claims, Need::attrs());
+        let needs = vec![fs.need_to_remove(&held.dir)?, file, fs.unlinked.need()];
+        Ok(Room { cost: FREES_LINK, needs })
+    }
+
+    fn locks<'h>(held: &'h Pair<'_>) -> Vec<&'h Inode> {
+        vec![&held.dir, &held.inode]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Pair<'f>) -> Result<Outcome<()>, Errno> {
+        let Pair { inode, dir } = held;
+        let (fs, tx, now) = (change.fs, change.tx, change.stamp());
+        let locked = &mut change.locked;
+        if locked.get(dir.ino).find(self.name)?.map(|named| named.ino) != Some(inode.ino) {
+            return Ok(Outcome::Again);
+        }
+        locked.get(dir.ino).check_gives_names()?;
+        locked.get(inode.ino).check_changeable()?;
+        if self.wants_dir && !locked.get(inode.ino).is_empty_dir()? {
+            return Err(Errno::ENOTEMPTY);
+        }
+        let parent = locked.get(dir.ino);
+        parent.take(tx, self.name)?;
+        parent.names_changed(now);
+        fs.settling.judge(dir, parent, tx.txg().0);
+        if self.wants_dir {
+            parent.fewer_links();
+        }
+        fs.drop_link(locked, inode.ino, (dir.ino, self.name), now);
+        Ok(Outcome::Changed(()))
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &Pair<'f>, (): ()) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+impl Fs {
+    /// One more name for a file. `EPERM`: a directory has one. Adds one to the lookup count.
+    pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
+        self.carry_out(&Link { ino, dir, name })
     }
 
     /// Removes a name that is no directory's (`EISDIR`). The file goes when its last name and its last user did.
@@ -70,7 +168,7 @@ impl Fs {
         if name == b"." || name == b".." {
             return Err(Errno::EISDIR);
         }
-        self.remove(dir, name, false)
+        self.carry_out(&Remove { dir, name, wants_dir: false })
     }
 
     /// Removes an empty directory: `ENOTDIR`, `ENOTEMPTY`, `EINVAL` for ".".
@@ -79,40 +177,7 @@ impl Fs {
         match name {
             b"." => Err(Errno::EINVAL),
             b".." => Err(Errno::ENOTEMPTY),
-            _ => self.remove(dir, name, true),
-        }
-    }
-
-    fn remove(&self, dir: Ino, name: &[u8], wants_dir: bool) -> Result<(), Errno> {
-        let dir = self.hold(dir)?;
-        loop {
-            let (inode, kind) = self.child(&dir, name)?.ok_or(Errno::ENOENT)?;
-            match (kind == KIND_DIR, wants_dir) {
-                (true, false) => return Err(Errno::EISDIR),
-                (false, true) => return Err(Errno::ENOTDIR),
-                _ => {}
-            }
-            let file = (&inode.claims, Need::attrs());
-            let tx = self.begin(FREES_LINK, &[self.need_to_remove(&dir)?, file, self.unlinked.need()])?;
-            let mut locked = Locked::new(self, &[&dir, &inode]);
-            if locked.get(dir.ino).find(name)?.map(|named| named.ino) != Some(inode.ino) {
-                continue;
-            }
-            locked.get(dir.ino).check_gives_names()?;
-            locked.get(inode.ino).check_changeable()?;
-            if wants_dir && !locked.get(inode.ino).is_empty_dir()? {
-                return Err(Errno::ENOTEMPTY);
-            }
-            let now = stored(self.now());
-            let parent = locked.get(dir.ino);
-            parent.take(&tx, name)?;
-            parent.names_changed(now);
-            self.settling.judge(&dir, parent, tx.txg().0);
-            if wants_dir {
-                parent.fewer_links();
-            }
-            self.drop_link(&mut locked, inode.ino, (dir.ino, name), now);
-            return locked.save(&tx);
+            _ => self.carry_out(&Remove { dir, name, wants_dir: true }),
         }
     }
 

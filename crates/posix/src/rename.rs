@@ -6,15 +6,16 @@
 //! directories change their parents one at a time, under `directory_moves`, and the way up is walked before the
 //! locks are taken; nothing else can change it.
 
-use crate::attr::stored;
 use crate::claims::{FREES_LINK, Need, sum};
-use crate::dir::NewFile;
 use crate::errno::{Errno, damaged};
 use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
-use crate::inode::{KIND_DIR, Named, check_name};
+use crate::inode::{Inode, KIND_DIR, Named, check_name};
+use crate::make::NewFile;
+use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Cred, Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, mode};
-use terrane_object::{Cost, Tx};
+use parking_lot::MutexGuard;
+use terrane_object::Cost;
 
 /// Directories above one another, at most: a longer way up is a circle.
 const DEPTH_MAX: usize = 1 << 20;
@@ -22,25 +23,309 @@ const DEPTH_MAX: usize = 1 << 20;
 /// `DT_CHR`
 const KIND_WHITEOUT: u8 = 2;
 
-/// One end of a rename.
-struct End<'a> {
-    dir: InodeRef<'a>,
-    name: &'a [u8],
-}
-
 /// What a name meant when we looked.
-struct Held<'a> {
-    inode: InodeRef<'a>,
+struct Meaning<'f> {
+    inode: InodeRef<'f>,
     kind: u8,
 }
 
-impl Held<'_> {
+impl Meaning<'_> {
     fn named(&self) -> Named {
         Named { ino: self.inode.ino, kind: self.kind }
     }
 
     fn is_dir(&self) -> bool {
         self.kind == KIND_DIR
+    }
+}
+
+/// `rename`: a name moves, or two are exchanged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rename<'a> {
+    pub dir: Ino,
+    pub name: &'a [u8],
+    pub new_dir: Ino,
+    pub new_name: &'a [u8],
+    pub flags: u32,
+    /// Whose whiteout is left, if one is.
+    pub whiteout: Option<&'a Cred>,
+}
+
+/// The inodes of a rename. They are dropped in this order, the directories last.
+pub(crate) struct Moved<'f> {
+    target: Option<Meaning<'f>>,
+    source: Meaning<'f>,
+    /// Both names are one.
+    respells: bool,
+    /// Of the lists that a whiteout inherits.
+    lists: Cost,
+    /// Keeps directories from moving, where there are two.
+    _moves: Option<MutexGuard<'f, ()>>,
+    to: InodeRef<'f>,
+    from: InodeRef<'f>,
+}
+
+impl<'a> Rename<'a> {
+    /// Refuses what no rename can be.
+    fn check(&self, fs: &Fs) -> Result<(), Errno> {
+        let knows = matches!(self.flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE);
+        if !knows || self.whiteout.is_some() && self.exchanges() {
+            return Err(Errno::EINVAL);
+        }
+        for name in [self.name, self.new_name] {
+            check_name(name)?;
+            if name == b"." || name == b".." {
+                return Err(Errno::EBUSY);
+            }
+        }
+        if self.exchanges() { Ok(()) } else { fs.check_new_name(self.new_name) }
+    }
+
+    fn exchanges(&self) -> bool {
+        self.flags == RENAME_EXCHANGE
+    }
+
+    /// What is left in the name's place.
+    fn left(&self) -> Option<NewFile<'a>> {
+        let file = |cred| NewFile { bits: mode::S_IFCHR, rdev: Some(0), target: None, cred };
+        self.whiteout.map(file)
+    }
+
+    fn judge(&self, fs: &Fs, source: &Meaning<'_>, target: Option<&Meaning<'_>>) -> Result<(), Errno> {
+        match (target, self.flags) {
+            (Some(_), RENAME_NOREPLACE) => return Err(Errno::EEXIST),
+            (None, RENAME_EXCHANGE) => return Err(Errno::ENOENT),
+            _ => {}
+        }
+        if self.dir != self.new_dir {
+            if source.is_dir() && fs.is_below(self.new_dir, source.inode.ino)? {
+                return Err(Errno::EINVAL);
+            }
+            if let Some(target) = target
+                && target.is_dir()
+                && fs.is_below(self.dir, target.inode.ino)?
+            {
+                return Err(if self.exchanges() { Errno::EINVAL } else { Errno::ENOTEMPTY });
+            }
+        }
+        match target {
+            Some(target) if !self.exchanges() && target.inode.ino != source.inode.ino => {
+                match (source.is_dir(), target.is_dir()) {
+                    (true, false) => Err(Errno::ENOTDIR),
+                    (false, true) => Err(Errno::EISDIR),
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Both names are one: it gets the spelling of the new one, where that is another.
+    fn respell(&self, change: &mut Change<'_, '_>, held: &Moved<'_>) -> Result<Outcome<()>, Errno> {
+        let (tx, now) = (change.tx, change.stamp());
+        let dir = change.locked.get(self.dir);
+        let is_as_it_was = dir.find(self.name)? == Some(held.source.named());
+        if !is_as_it_was || !dir.is_same_name(self.name, self.new_name)? {
+            return Ok(Outcome::Again);
+        }
+        dir.check_live_dir()?;
+        dir.check_gives_names()?;
+        if !dir.respell(tx, self.new_name)? {
+            return Ok(Outcome::Unchanged(()));
+        }
+        dir.names_changed(now);
+        change.locked.get(held.source.inode.ino).attrs.zpl.ctime = now;
+        Ok(Outcome::Changed(()))
+    }
+
+    fn replace(
+        &self,
+        change: &mut Change<'_, '_>,
+        held: &Moved<'_>,
+        whiteout: Option<Named>,
+    ) -> Result<(), Errno> {
+        let (fs, tx, now) = (change.fs, change.tx, change.stamp());
+        let locked = &mut change.locked;
+        let Moved { source, target, .. } = held;
+        match target {
+            Some(target) => {
+                if target.is_dir() && !locked.get(target.inode.ino).is_empty_dir()? {
+                    return Err(Errno::ENOTEMPTY);
+                }
+                let parent = locked.get(self.new_dir);
+                parent.replace(tx, self.new_name, source.named())?;
+                parent.respell(tx, self.new_name)?;
+                if target.is_dir() {
+                    parent.fewer_links();
+                }
+                fs.drop_link(locked, target.inode.ino, (self.new_dir, self.new_name), now);
+            }
+            None => locked.get(self.new_dir).insert(tx, self.new_name, source.named())?,
+        }
+        let left = locked.get(self.dir);
+        match whiteout {
+            Some(whiteout) => left.replace(tx, self.name, whiteout)?,
+            None => {
+                left.take(tx, self.name)?;
+                fs.settling.judge(&held.from, left, tx.txg().0);
+            }
+        }
+        move_parent(locked, source, self.dir, self.new_dir);
+        let moved = locked.get(source.inode.ino);
+        fs.note_move(&source.inode, moved, (self.dir, self.name), (self.new_dir, self.new_name));
+        Ok(())
+    }
+
+    fn exchange(
+        &self,
+        change: &mut Change<'_, '_>,
+        source: &Meaning<'_>,
+        target: &Meaning<'_>,
+    ) -> Result<(), Errno> {
+        let (tx, locked) = (change.tx, &mut change.locked);
+        locked.get(self.new_dir).replace(tx, self.new_name, source.named())?;
+        locked.get(self.dir).replace(tx, self.name, target.named())?;
+        move_parent(locked, source, self.dir, self.new_dir);
+        move_parent(locked, target, self.new_dir, self.dir);
+        Ok(())
+    }
+
+    /// Moves the name, and leaves a whiteout in its place if one is asked for.
+    fn leave<'f>(&self, change: &mut Change<'_, 'f>, held: &Moved<'f>) -> Result<(), Errno> {
+        let (fs, tx) = (change.fs, change.tx);
+        let made = match self.left() {
+            Some(file) => {
+                let parent = change.locked.get(self.dir);
+                Some(fs.new_object((tx, change.now), (&held.from, parent), &file, 1, held.lists)?)
+            }
+            None => None,
+        };
+        let whiteout = made.as_ref().map(|(object, _)| Named { ino: object.id().0, kind: KIND_WHITEOUT });
+        let replaced = self.replace(change, held, whiteout);
+        match made {
+            Some((object, attrs)) if replaced.is_ok() => {
+                *change.new = Some(fs.hold_new(tx, object, attrs));
+            }
+            Some((object, _)) => fs.set.destroy(tx, &object)?,
+            None => {}
+        }
+        replaced
+    }
+}
+
+impl Operation for Rename<'_> {
+    type Held<'f> = Moved<'f>;
+    type Done = ();
+    type Answer = ();
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Moved<'f>, ()>, Errno> {
+        self.check(fs)?;
+        let (from, to) = (fs.hold(self.dir)?, fs.hold(self.new_dir)?);
+        let moves = (from.ino != to.ino).then(|| fs.directory_moves.lock());
+        let meaning = |dir: &InodeRef<'f>, name| -> Result<Option<Meaning<'f>>, Errno> {
+            Ok(fs.child(dir, name)?.map(|(inode, kind)| Meaning { inode, kind }))
+        };
+        let source = meaning(&from, self.name)?.ok_or(Errno::ENOENT)?;
+        let target = meaning(&to, self.new_name)?;
+        let respells = from.ino == to.ino && from.read().is_same_name(self.name, self.new_name)?;
+        if respells && self.whiteout.is_some() {
+            // Where it went from is where it goes to.
+            return Err(Errno::EINVAL);
+        }
+        let mut lists = Cost::NOTHING;
+        if !respells {
+            self.judge(fs, &source, target.as_ref())?;
+            if target.as_ref().is_some_and(|target| target.inode.ino == source.inode.ino) {
+                // Two names of one file: POSIX wants nothing to happen.
+                return Ok(Found::Nothing(()));
+            }
+            if let Some(file) = self.left() {
+                lists = fs.inherit_cost_in(&from, file.bits)?;
+            }
+        }
+        Ok(Found::Held(Moved { target, source, respells, lists, _moves: moves, to, from }))
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h Moved<'_>) -> Result<Room<'h>, Errno> {
+        let Moved { source, target, from, to, .. } = held;
+        let moved = (&source.inode.claims, Need::attrs());
+        let gets = fs.need_to_name(to, self.new_name)?;
+        if held.respells {
+            return Ok(Room { cost: Cost::NOTHING, needs: vec![gets, fs.need_to_remove(to)?, moved] });
+        }
+        let leaves = match self.whiteout.is_some() || self.exchanges() {
+            true => fs.need_to_name(from, self.name)?,
+            false => fs.need_to_remove(from)?,
+        };
+        let mut needs = vec![leaves, gets, moved];
+        needs.extend(target.as_ref().map(|target| (&target.inode.claims, Need::attrs())));
+        if target.is_some() && !fs.naming.is_exact() {
+            // It may be spelled anew: one name more, and one less.
+            needs.push(fs.need_to_remove(to)?);
+        }
+        if self.whiteout.is_some() {
+            needs.push((&fs.claims_of_new, Need::attrs()));
+        }
+        let replaces = target.is_some() && !self.exchanges();
+        if replaces {
+            needs.push(fs.unlinked.need());
+        }
+        let cost = sum([if replaces { FREES_LINK } else { Cost::NOTHING }, held.lists]);
+        Ok(Room { cost, needs })
+    }
+
+    fn locks<'h>(held: &'h Moved<'_>) -> Vec<&'h Inode> {
+        let mut inodes: Vec<&Inode> = vec![&held.from, &held.to, &held.source.inode];
+        if !held.respells {
+            inodes.extend(held.target.as_ref().map(|target| &*target.inode));
+        }
+        inodes
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Moved<'f>) -> Result<Outcome<()>, Errno> {
+        if held.respells {
+            return self.respell(change, held);
+        }
+        let Moved { source, target, .. } = held;
+        let locked = &mut change.locked;
+        if locked.get(self.dir).find(self.name)? != Some(source.named())
+            || locked.get(self.new_dir).find(self.new_name)? != target.as_ref().map(Meaning::named)
+        {
+            return Ok(Outcome::Again);
+        }
+        let parent = locked.get(self.dir);
+        parent.check_live_dir()?;
+        parent.check_gives_names()?;
+        locked.get(source.inode.ino).check_changeable()?;
+        let new_parent = locked.get(self.new_dir);
+        new_parent.check_live_dir()?;
+        new_parent.check_takes_names()?;
+        if let Some(target) = target {
+            new_parent.check_gives_names()?;
+            locked.get(target.inode.ino).check_changeable()?;
+        }
+        let gains_dir = self.dir != self.new_dir && source.is_dir();
+        let loses_dir = target.as_ref().is_some_and(Meaning::is_dir);
+        let links = locked.get(self.new_dir).attrs.zpl.links;
+        if gains_dir && !loses_dir && links >= u64::from(LINK_MAX) {
+            return Err(Errno::EMLINK);
+        }
+        match target {
+            Some(target) if self.exchanges() => self.exchange(change, source, target)?,
+            _ => self.leave(change, held)?,
+        }
+        let now = change.stamp();
+        for dir in [self.dir, self.new_dir] {
+            change.locked.get(dir).names_changed(now);
+        }
+        for moved in [Some(source), target.as_ref()].into_iter().flatten() {
+            change.locked.get(moved.inode.ino).attrs.zpl.ctime = now;
+        }
+        Ok(Outcome::Changed(()))
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &Moved<'f>, (): ()) -> Result<(), Errno> {
+        Ok(())
     }
 }
 
@@ -55,7 +340,7 @@ impl Fs {
         new_name: &[u8],
         flags: u32,
     ) -> Result<(), Errno> {
-        self.rename_leaving(dir, name, new_dir, new_name, flags, None)
+        self.carry_out(&Rename { dir, name, new_dir, new_name, flags, whiteout: None })
     }
 
     /// The same, and in the name's place a *whiteout* is left, in the same step: a character device 0:0 without permissions, by which a
@@ -69,211 +354,7 @@ impl Fs {
         flags: u32,
         cred: &Cred,
     ) -> Result<(), Errno> {
-        self.rename_leaving(dir, name, new_dir, new_name, flags, Some(cred))
-    }
-
-    /// `whiteout`: whose, if there is one.
-    fn rename_leaving(
-        &self,
-        dir: Ino,
-        name: &[u8],
-        new_dir: Ino,
-        new_name: &[u8],
-        flags: u32,
-        whiteout: Option<&Cred>,
-    ) -> Result<(), Errno> {
-        let knows = matches!(flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE);
-        if !knows || whiteout.is_some() && flags == RENAME_EXCHANGE {
-            return Err(Errno::EINVAL);
-        }
-        for name in [name, new_name] {
-            check_name(name)?;
-            if name == b"." || name == b".." {
-                return Err(Errno::EBUSY);
-            }
-        }
-        if flags != RENAME_EXCHANGE {
-            self.check_new_name(new_name)?;
-        }
-        let from = End { dir: self.hold(dir)?, name };
-        let to = End { dir: self.hold(new_dir)?, name: new_name };
-        loop {
-            if self.rename_once(&from, &to, flags, whiteout)? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// False: the names changed their meaning meanwhile.
-    fn rename_once(
-        &self,
-        from: &End<'_>,
-        to: &End<'_>,
-        flags: u32,
-        whiteout: Option<&Cred>,
-    ) -> Result<bool, Errno> {
-        let _moves = (from.dir.ino != to.dir.ino).then(|| self.directory_moves.lock());
-        let hold = |end: &End<'_>| -> Result<Option<Held<'_>>, Errno> {
-            Ok(self.child(&end.dir, end.name)?.map(|(inode, kind)| Held { inode, kind }))
-        };
-        let source = hold(from)?.ok_or(Errno::ENOENT)?;
-        let target = hold(to)?;
-        if from.dir.ino == to.dir.ino && from.dir.read().is_same_name(from.name, to.name)? {
-            // Where it went from is where it goes to.
-            return if whiteout.is_some() { Err(Errno::EINVAL) } else { self.respell(from, to, &source) };
-        }
-        self.judge(from, to, &source, target.as_ref(), flags)?;
-        if target.as_ref().is_some_and(|target| target.inode.ino == source.inode.ino) {
-            // Two names of one file: POSIX wants nothing to happen.
-            return Ok(true);
-        }
-
-        let file = whiteout.map(|cred| NewFile { bits: mode::S_IFCHR, rdev: Some(0), target: None, cred });
-        let lists = match &file {
-            Some(file) => {
-                Fs::inherit_cost(self.default_acl(&from.dir, &from.dir.read(), file.bits)?.as_ref())
-            }
-            None => Cost::NOTHING,
-        };
-        let leaves = match flags {
-            _ if file.is_some() => self.need_to_name(&from.dir, from.name)?,
-            RENAME_EXCHANGE => self.need_to_name(&from.dir, from.name)?,
-            _ => self.need_to_remove(&from.dir)?,
-        };
-        let mut needs = vec![leaves, self.need_to_name(&to.dir, to.name)?];
-        needs.push((&source.inode.claims, Need::attrs()));
-        needs.extend(target.as_ref().map(|target| (&target.inode.claims, Need::attrs())));
-        if target.is_some() && !self.naming.is_exact() {
-            // It may be spelled anew: one name more, and one less.
-            needs.push(self.need_to_remove(&to.dir)?);
-        }
-        if file.is_some() {
-            needs.push((&self.claims_of_new, Need::attrs()));
-        }
-        // Declared first, so that it is dropped after the transaction.
-        let mut _left = None;
-        let replaces = target.is_some() && flags != RENAME_EXCHANGE;
-        if replaces {
-            needs.push(self.unlinked.need());
-        }
-        let tx = self.begin(sum([if replaces { FREES_LINK } else { Cost::NOTHING }, lists]), &needs)?;
-        let mut inodes = vec![&*from.dir, &*to.dir, &*source.inode];
-        inodes.extend(target.as_ref().map(|target| &*target.inode));
-        let mut locked = Locked::new(self, &inodes);
-        let meaning = |locked: &mut Locked<'_>, end: &End<'_>| locked.get(end.dir.ino).find(end.name);
-        if meaning(&mut locked, from)? != Some(source.named())
-            || meaning(&mut locked, to)? != target.as_ref().map(Held::named)
-        {
-            return Ok(false);
-        }
-        locked.get(from.dir.ino).check_live_dir()?;
-        locked.get(from.dir.ino).check_gives_names()?;
-        locked.get(source.inode.ino).check_changeable()?;
-        let new_parent = locked.get(to.dir.ino);
-        new_parent.check_live_dir()?;
-        new_parent.check_takes_names()?;
-        if let Some(target) = &target {
-            new_parent.check_gives_names()?;
-            locked.get(target.inode.ino).check_changeable()?;
-        }
-        let new_parent = locked.get(to.dir.ino);
-        let gains_dir = from.dir.ino != to.dir.ino && source.is_dir();
-        let loses_dir = target.as_ref().is_some_and(Held::is_dir);
-        if gains_dir && !loses_dir && new_parent.attrs.zpl.links >= u64::from(LINK_MAX) {
-            return Err(Errno::EMLINK);
-        }
-        match (&target, flags) {
-            (Some(target), RENAME_EXCHANGE) => self.exchange(&tx, &mut locked, from, to, &source, target)?,
-            (target, _) => {
-                let made = match &file {
-                    Some(file) => {
-                        let parent = locked.get(from.dir.ino);
-                        Some(self.new_object(&tx, (&from.dir, parent), file, 1, lists)?)
-                    }
-                    None => None,
-                };
-                let left = made.as_ref().map(|(object, _)| Named { ino: object.id().0, kind: KIND_WHITEOUT });
-                let replaced = self.replace(&tx, &mut locked, (from, to), &source, target.as_ref(), left);
-                match made {
-                    Some((object, attrs)) if replaced.is_ok() => {
-                        _left = Some(self.hold_new(&tx, object, attrs))
-                    }
-                    Some((object, _)) => self.set.destroy(&tx, &object)?,
-                    None => {}
-                }
-                replaced?;
-            }
-        }
-        let now = stored(self.now());
-        for dir in [from.dir.ino, to.dir.ino] {
-            locked.get(dir).names_changed(now);
-        }
-        locked.get(source.inode.ino).attrs.zpl.ctime = now;
-        if let Some(target) = &target {
-            locked.get(target.inode.ino).attrs.zpl.ctime = now;
-        }
-        locked.save(&tx)?;
-        Ok(true)
-    }
-
-    /// Both names are one: it gets the spelling of the new one, where that is another. False: they are two by now.
-    fn respell(&self, from: &End<'_>, to: &End<'_>, source: &Held<'_>) -> Result<bool, Errno> {
-        let needs = [
-            self.need_to_name(&to.dir, to.name)?,
-            self.need_to_remove(&to.dir)?,
-            (&source.inode.claims, Need::attrs()),
-        ];
-        let tx = self.begin(Cost::NOTHING, &needs)?;
-        let mut locked = Locked::new(self, &[&*from.dir, &*source.inode]);
-        let dir = locked.get(from.dir.ino);
-        if dir.find(from.name)? != Some(source.named()) || !dir.is_same_name(from.name, to.name)? {
-            return Ok(false);
-        }
-        dir.check_live_dir()?;
-        dir.check_gives_names()?;
-        if dir.respell(&tx, to.name)? {
-            let now = stored(self.now());
-            dir.names_changed(now);
-            locked.get(source.inode.ino).attrs.zpl.ctime = now;
-            locked.save(&tx)?;
-        }
-        Ok(true)
-    }
-
-    fn judge(
-        &self,
-        from: &End<'_>,
-        to: &End<'_>,
-        source: &Held<'_>,
-        target: Option<&Held<'_>>,
-        flags: u32,
-    ) -> Result<(), Errno> {
-        match (target, flags) {
-            (Some(_), RENAME_NOREPLACE) => return Err(Errno::EEXIST),
-            (None, RENAME_EXCHANGE) => return Err(Errno::ENOENT),
-            _ => {}
-        }
-        if from.dir.ino != to.dir.ino {
-            if source.is_dir() && self.is_below(to.dir.ino, source.inode.ino)? {
-                return Err(Errno::EINVAL);
-            }
-            if let Some(target) = target
-                && target.is_dir()
-                && self.is_below(from.dir.ino, target.inode.ino)?
-            {
-                return Err(if flags == RENAME_EXCHANGE { Errno::EINVAL } else { Errno::ENOTEMPTY });
-            }
-        }
-        match target {
-            Some(target) if flags != RENAME_EXCHANGE && target.inode.ino != source.inode.ino => {
-                match (source.is_dir(), target.is_dir()) {
-                    (true, false) => Err(Errno::ENOTDIR),
-                    (false, true) => Err(Errno::EISDIR),
-                    _ => Ok(()),
-                }
-            }
-            _ => Ok(()),
-        }
+        self.carry_out(&Rename { dir, name, new_dir, new_name, flags, whiteout: Some(cred) })
     }
 
     /// Is `dir` the directory `above`, or somewhere in it? The caller keeps directories from moving.
@@ -290,71 +371,16 @@ impl Fs {
         }
         Err(damaged(format_args!("directory {dir}: parents should end at the root, found a circle")))
     }
-
-    fn replace(
-        &self,
-        tx: &Tx,
-        locked: &mut Locked<'_>,
-        (from, to): (&End<'_>, &End<'_>),
-        source: &Held<'_>,
-        target: Option<&Held<'_>>,
-        whiteout: Option<Named>,
-    ) -> Result<(), Errno> {
-        match target {
-            Some(target) => {
-                if target.is_dir() && !locked.get(target.inode.ino).is_empty_dir()? {
-                    return Err(Errno::ENOTEMPTY);
-                }
-                let parent = locked.get(to.dir.ino);
-                parent.replace(tx, to.name, source.named())?;
-                parent.respell(tx, to.name)?;
-                if target.is_dir() {
-                    locked.get(to.dir.ino).fewer_links();
-                }
-                let now = stored(self.now());
-                self.drop_link(locked, target.inode.ino, (to.dir.ino, to.name), now);
-            }
-            None => locked.get(to.dir.ino).insert(tx, to.name, source.named())?,
-        }
-        let left = locked.get(from.dir.ino);
-        match whiteout {
-            Some(whiteout) => left.replace(tx, from.name, whiteout)?,
-            None => {
-                left.take(tx, from.name)?;
-                self.settling.judge(&from.dir, left, tx.txg().0);
-            }
-        }
-        move_parent(locked, source, from, to);
-        let moved = locked.get(source.inode.ino);
-        self.note_move(&source.inode, moved, (from.dir.ino, from.name), (to.dir.ino, to.name));
-        Ok(())
-    }
-
-    fn exchange(
-        &self,
-        tx: &Tx,
-        locked: &mut Locked<'_>,
-        from: &End<'_>,
-        to: &End<'_>,
-        source: &Held<'_>,
-        target: &Held<'_>,
-    ) -> Result<(), Errno> {
-        locked.get(to.dir.ino).replace(tx, to.name, source.named())?;
-        locked.get(from.dir.ino).replace(tx, from.name, target.named())?;
-        move_parent(locked, source, from, to);
-        move_parent(locked, target, to, from);
-        Ok(())
-    }
 }
 
 /// What moved has another parent, and a directory counts as a link of its parent.
-fn move_parent(locked: &mut Locked<'_>, moved: &Held<'_>, from: &End<'_>, to: &End<'_>) {
-    if from.dir.ino == to.dir.ino {
+fn move_parent(locked: &mut Locked<'_>, moved: &Meaning<'_>, from: Ino, to: Ino) {
+    if from == to {
         return;
     }
-    locked.get(moved.inode.ino).attrs.zpl.parent = to.dir.ino;
+    locked.get(moved.inode.ino).attrs.zpl.parent = to;
     if moved.is_dir() {
-        locked.get(from.dir.ino).fewer_links();
-        locked.get(to.dir.ino).more_links();
+        locked.get(from).fewer_links();
+        locked.get(to).more_links();
     }
 }

@@ -1,0 +1,301 @@
+//! New files and directories, with a name and without.
+
+use crate::acl_files::reserve_late;
+use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, kind_of, object_kind, stored};
+use crate::claims::{Need, UNLINKED_META_BLOCKS, sum};
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::hint;
+use crate::hold::InodeRef;
+use crate::inode::{Inode, Named, State};
+use crate::inode_flags;
+use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::perm;
+use crate::types::{Attr, Cred, Ino, LINK_MAX, SYMLINK_MAX, Time, mode};
+use std::sync::Arc;
+use terrane_object::dnode::Dnode;
+use terrane_object::{Cost, Object, ObjectSpec, Tx};
+use terrane_sa::{SaBuffer, ZplAttrs};
+
+/// A file to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewFile<'a> {
+    /// File type and permissions.
+    pub bits: u32,
+    pub rdev: Option<u32>,
+    pub target: Option<&'a [u8]>,
+    pub cred: &'a Cred,
+}
+
+impl<'a> NewFile<'a> {
+    fn regular(permissions: u32, cred: &'a Cred) -> Self {
+        NewFile { bits: mode::S_IFREG | permissions & mode::PERMISSIONS, rdev: None, target: None, cred }
+    }
+
+    fn directory(permissions: u32, cred: &'a Cred) -> Self {
+        NewFile { bits: mode::S_IFDIR | permissions & mode::PERMISSIONS, rdev: None, target: None, cred }
+    }
+
+    /// Any file but a directory or a symbolic link.
+    fn node(bits: u32, rdev: u32, cred: &'a Cred) -> Result<Self, Errno> {
+        // No type at all means a regular file, as in mknod(2).
+        let file_type = if bits & mode::S_IFMT == 0 { mode::S_IFREG } else { bits & mode::S_IFMT };
+        let rdev = match file_type {
+            mode::S_IFBLK | mode::S_IFCHR => Some(rdev),
+            mode::S_IFREG | mode::S_IFIFO | mode::S_IFSOCK => None,
+            mode::S_IFDIR => return Err(Errno::EPERM),
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(NewFile { bits: file_type | bits & mode::PERMISSIONS, rdev, target: None, cred })
+    }
+
+    fn symlink(target: &'a [u8], cred: &'a Cred) -> Result<Self, Errno> {
+        match target.len() {
+            0 => return Err(Errno::ENOENT),
+            len if len > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG),
+            _ if target.contains(&0) => return Err(Errno::EINVAL),
+            _ => {}
+        }
+        Ok(NewFile { bits: mode::S_IFLNK | 0o777, rdev: None, target: Some(target), cred })
+    }
+
+    fn is_dir(&self) -> bool {
+        self.bits & mode::S_IFMT == mode::S_IFDIR
+    }
+
+    /// Bytes of a symbolic link's target.
+    fn target_bytes(&self) -> u64 {
+        self.target.map_or(0, <[u8]>::len) as u64
+    }
+}
+
+/// The directory in which a file is made.
+pub(crate) struct Place<'f> {
+    dir: InodeRef<'f>,
+    /// Of the lists that the file begins with.
+    lists: Cost,
+}
+
+impl<'f> Place<'f> {
+    fn of(fs: &'f Fs, dir: Ino, file: &NewFile<'_>) -> Result<Self, Errno> {
+        let dir = fs.hold(dir)?;
+        let lists = fs.inherit_cost_in(&dir, file.bits)?;
+        Ok(Place { dir, lists })
+    }
+}
+
+/// `create`, `mknod`, `mkdir`, `symlink`: a file under a new name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Make<'a> {
+    pub dir: Ino,
+    pub name: &'a [u8],
+    pub file: NewFile<'a>,
+}
+
+impl Operation for Make<'_> {
+    type Held<'f> = Place<'f>;
+    type Done = (Arc<Object>, Attributes);
+    type Answer = Attr;
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Place<'f>, Attr>, Errno> {
+        fs.check_new_name(self.name)?;
+        Place::of(fs, self.dir, &self.file).map(Found::Held)
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, place: &'h Place<'_>) -> Result<Room<'h>, Errno> {
+        let target = Cost { write_bytes: self.file.target_bytes(), ..Cost::NOTHING };
+        let needs = vec![fs.need_to_name(&place.dir, self.name)?, (&fs.claims_of_new, Need::attrs())];
+        Ok(Room { cost: sum([target, place.lists]), needs })
+    }
+
+    fn locks<'h>(place: &'h Place<'_>) -> Vec<&'h Inode> {
+        vec![&place.dir]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, place: &Place<'f>) -> Result<Outcome<Self::Done>, Errno> {
+        let (fs, tx, now) = (change.fs, change.tx, change.now);
+        let parent = change.locked.get(place.dir.ino);
+        parent.check_live_dir()?;
+        if parent.find(self.name)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        parent.check_takes_names()?;
+        let is_dir = self.file.is_dir();
+        if is_dir && parent.attrs.zpl.links >= u64::from(LINK_MAX) {
+            return Err(Errno::EMLINK);
+        }
+        let links = if is_dir { 2 } else { 1 };
+        let (object, attrs) =
+            fs.new_object((tx, now), (&place.dir, parent), &self.file, links, place.lists)?;
+        let kind = kind_of(self.file.bits).ok_or(Errno::EINVAL)?;
+        if let Err(errno) = parent.insert(tx, self.name, Named { ino: object.id().0, kind }) {
+            fs.set.destroy(tx, &object)?;
+            return Err(errno);
+        }
+        if is_dir {
+            parent.more_links();
+        }
+        parent.names_changed(attrs.zpl.crtime);
+        Ok(Outcome::Changed((object, attrs)))
+    }
+
+    fn end<'f>(
+        &self,
+        change: Change<'_, 'f>,
+        place: &Place<'f>,
+        (object, attrs): Self::Done,
+    ) -> Result<Attr, Errno> {
+        let Change { fs, tx, locked, new, .. } = change;
+        // In the map while the directory is locked.
+        let inode = new.insert(fs.hold_new(tx, object, attrs));
+        inode.count_lookup();
+        // The new number may be smaller than the directory's: its lock comes first, or alone.
+        drop(locked);
+        let state = inode.read();
+        fs.note_name(inode, &state, place.dir.ino, self.name);
+        Ok(fs.attr(inode, &state))
+    }
+}
+
+/// `O_TMPFILE`: a file without a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MakeNameless<'a> {
+    pub dir: Ino,
+    pub file: NewFile<'a>,
+}
+
+impl Operation for MakeNameless<'_> {
+    type Held<'f> = Place<'f>;
+    type Done = (Arc<Object>, Attributes);
+    type Answer = Attr;
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Place<'f>, Attr>, Errno> {
+        Place::of(fs, self.dir, &self.file).map(Found::Held)
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, place: &'h Place<'_>) -> Result<Room<'h>, Errno> {
+        let unlinked = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..Cost::NOTHING };
+        let needs = vec![fs.unlinked.need(), (&fs.claims_of_new, Need::attrs())];
+        Ok(Room { cost: sum([unlinked, place.lists]), needs })
+    }
+
+    /// The directory does not change.
+    fn locks<'h>(_: &'h Place<'_>) -> Vec<&'h Inode> {
+        Vec::new()
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, place: &Place<'f>) -> Result<Outcome<Self::Done>, Errno> {
+        let parent = place.dir.read();
+        parent.check_live_dir()?;
+        parent.check_takes_names()?;
+        let made = change.fs.new_object(
+            (change.tx, change.now),
+            (&place.dir, &parent),
+            &self.file,
+            0,
+            place.lists,
+        )?;
+        Ok(Outcome::Changed(made))
+    }
+
+    fn end<'f>(
+        &self,
+        change: Change<'_, 'f>,
+        _: &Place<'f>,
+        (object, attrs): Self::Done,
+    ) -> Result<Attr, Errno> {
+        let Change { fs, tx, new, .. } = change;
+        // In the map before it is in the queue: draining destroys what is in the queue alone.
+        let inode = new.insert(fs.hold_new(tx, object, attrs));
+        let mut state = inode.write();
+        state.linkable = true;
+        Fs::expect_soon(inode);
+        fs.unlinked.add(inode.ino);
+        inode.count_lookup();
+        Ok(fs.attr(inode, &state))
+    }
+}
+
+impl Fs {
+    /// A regular file. `EEXIST` if the name is there.
+    pub fn create(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
+        self.carry_out(&Make { dir, name, file: NewFile::regular(mode, cred) })
+    }
+
+    /// Any file but a directory or a symbolic link. `rdev` counts for devices only.
+    pub fn mknod(&self, dir: Ino, name: &[u8], mode: u32, rdev: u32, cred: &Cred) -> Result<Attr, Errno> {
+        self.carry_out(&Make { dir, name, file: NewFile::node(mode, rdev, cred)? })
+    }
+
+    pub fn mkdir(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
+        self.carry_out(&Make { dir, name, file: NewFile::directory(mode, cred) })
+    }
+
+    /// `target` is kept as it is: 1 to 4095 bytes without NUL.
+    pub fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], cred: &Cred) -> Result<Attr, Errno> {
+        self.carry_out(&Make { dir, name, file: NewFile::symlink(target, cred)? })
+    }
+
+    /// A regular file without a name, which a link may give it. It is destroyed when it is forgotten before that.
+    pub fn tmpfile(&self, dir: Ino, mode: u32, cred: &Cred) -> Result<Attr, Errno> {
+        self.carry_out(&MakeNameless { dir, file: NewFile::regular(mode, cred) })
+    }
+
+    /// What the lists that a file with these bits inherits from a directory dirty at most.
+    pub(crate) fn inherit_cost_in(&self, dir: &InodeRef<'_>, bits: u32) -> Result<Cost, Errno> {
+        Ok(Fs::inherit_cost(self.default_acl(dir, &dir.read(), bits)?.as_ref()))
+    }
+
+    /// The object of a new file, with what it inherits from its directory; `reserved` is what its lists were said to cost.
+    pub(crate) fn new_object(
+        &self,
+        (tx, now): (&Tx, Time),
+        (dir, parent): (&Inode, &State),
+        file: &NewFile<'_>,
+        links: u64,
+        reserved: Cost,
+    ) -> Result<(Arc<Object>, Attributes), Errno> {
+        let default = self.default_acl(dir, parent, file.bits)?;
+        if default.is_some() {
+            reserve_late(tx, reserved);
+        }
+        let (gid, bits) = perm::inherit(&parent.attrs, file.bits, file.cred, default.as_ref());
+        let now = stored(now);
+        let is_dir = bits & mode::S_IFMT == mode::S_IFDIR;
+        let inline = file.target.filter(|target| target.len() <= SYMLINK_INLINE_BYTES);
+        let zpl = ZplAttrs {
+            mode: u64::from(bits),
+            size: if is_dir { 2 } else { file.target_bytes() },
+            // With the number it names the inode for ever: a number is not given twice in a group.
+            generation: tx.txg().0,
+            uid: u64::from(file.cred.uid),
+            gid,
+            parent: dir.ino,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            links,
+            rdev: file.rdev.map(u64::from),
+            flags: hint::inherited(parent, bits) | inode_flags::inherited(parent, bits),
+            symlink: inline.map(<[u8]>::to_vec),
+            dxattr: default.and_then(|default| default.inherited(bits)),
+            ..ZplAttrs::default()
+        };
+        let kind = object_kind(bits);
+        let outside = file.target.filter(|_| inline.is_none());
+        let data_bytes = outside.map_or(0, <[u8]>::len).next_multiple_of(512);
+        let block_size = u32::try_from(data_bytes).unwrap_or(0).max(terrane_dataset::BLOCK_BYTES_FIRST);
+        let list = zpl.to_list();
+        let dnode_slots = self.widths.of_new(self.dataset().dnode_size(), &list);
+        let encoded = self.layouts.encode(tx, &list, Dnode::bonus_max(dnode_slots))?;
+        let bonus = encoded.bonus.as_bytes().to_vec();
+        let spill = encoded.spill.map(SaBuffer::into_bytes);
+        let object = self.set.create(tx, ObjectSpec { kind, block_size, dnode_slots, bonus, spill })?;
+        self.claim_new(tx, object.id().0);
+        if let Some(target) = outside {
+            object.write(tx, 0, target)?;
+        }
+        Ok((object, Attributes::new(zpl, encoded.bonus)))
+    }
+}
