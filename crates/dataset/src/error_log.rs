@@ -5,7 +5,8 @@
 //! that a later version may add kinds. Nothing depends on the log, so where it is damaged another one is begun, and a pool is opened
 //! without one that cannot be read now.
 //!
-//! A server calls [`Dataset::record_new_errors`](crate::Dataset::record_new_errors) every few seconds, and [`Dataset::record_errors`](crate::Dataset::record_errors) before it exports the pool.
+//! A server calls [`Dataset::record_new_errors`](crate::Dataset::record_new_errors) every few seconds, and
+//! [`Dataset::record_errors`](crate::Dataset::record_errors) before it exports the pool.
 
 use crate::directory::{ERRORS, POOL_DIRECTORY};
 use crate::error::DatasetError;
