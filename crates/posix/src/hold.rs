@@ -287,8 +287,7 @@ pub(crate) struct Locked<'a> {
 
 impl<'a> Locked<'a> {
     /// The same inode may be given more than once.
-    pub fn new(fs: &'a Fs, inodes: &[&'a Inode]) -> Self {
-        let mut order = inodes.to_vec();
+    pub fn new(fs: &'a Fs, mut order: Vec<&'a Inode>) -> Self {
         order.sort_by_key(|inode| inode.ino);
         order.dedup_by_key(|inode| inode.ino);
         Locked { fs, held: order.into_iter().map(|inode| (inode, inode.write())).collect() }

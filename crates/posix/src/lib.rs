@@ -23,7 +23,7 @@
 //! | `mount`, `sync` | made, opened, ended; durable |
 //! | `setattr`, `further` | attributes shown and changed, and those that are no numbers |
 //! | `dir`, `make`, `link`, `rename` | finding and listing names; new files; more, fewer, moved names |
-//! | `file`, `reserved` | bytes, holes, sizes; `fallocate` |
+//! | `file`, `write`, `reserved` | bytes read, written and cut; room that `fallocate` keeps |
 //! | `xattr`, `hidden`, `acl_files` | extended attributes: in a list, or in objects of their own; access control lists of files |
 //! | `hint`, `siblings` | what users said about life times, and what those of other files tell |
 //! | `inode_flags` | what chattr(1) forbids |
@@ -72,6 +72,7 @@ mod sync;
 mod types;
 mod unlinked;
 mod widths;
+mod write;
 mod xattr;
 
 // The pool in memory that the tests of the whole crate have: they know this crate by its name.

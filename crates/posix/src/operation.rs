@@ -97,7 +97,7 @@ impl Fs {
             let mut new = None;
             let Room { cost, needs } = operation.cost(self, &held)?;
             let tx = self.begin(cost, &needs)?;
-            let locked = Locked::new(self, &O::locks(&held));
+            let locked = Locked::new(self, O::locks(&held));
             let mut change = Change { fs: self, tx: &tx, locked, now: self.now(), new: &mut new };
             let done = match operation.run(&mut change, &held)? {
                 Outcome::Changed(done) => {

@@ -5,8 +5,88 @@ use crate::claims::sum;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, State};
+use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime};
+use crate::write::Zeroed;
 use terrane_object::Cost;
+
+/// `setattr`: `chmod`, `chown`, `truncate`, `utimes`, all in one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SetAttributes<'a> {
+    pub ino: Ino,
+    pub set: &'a SetAttr,
+}
+
+/// An inode, and what changing its mode costs, its access list too.
+pub(crate) struct Settable<'f> {
+    file: Zeroed<'f>,
+    chmod: Cost,
+}
+
+impl Operation for SetAttributes<'_> {
+    type Held<'f> = Settable<'f>;
+    type Done = ();
+    type Answer = Attr;
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Settable<'f>, Attr>, Errno> {
+        let inode = fs.hold(self.ino)?;
+        let chmod = self.set.mode.map_or(Ok(Cost::NOTHING), |_| fs.chmod_cost(&inode))?;
+        Ok(Found::Held(Settable { file: Zeroed::of(inode), chmod }))
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h Settable<'_>) -> Result<Room<'h>, Errno> {
+        let inode = &held.file.inode;
+        let resize = self.set.size.map_or(Ok(Cost::NOTHING), |size| fs.resize_cost(inode, size))?;
+        Ok(held.file.needs(sum([resize, held.chmod])))
+    }
+
+    fn locks<'h>(held: &'h Settable<'_>) -> Vec<&'h Inode> {
+        vec![&held.file.inode]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Settable<'f>) -> Result<Outcome<()>, Errno> {
+        if held.file.has_larger_records() {
+            return Ok(Outcome::Again);
+        }
+        let (fs, tx, now) = (change.fs, change.tx, change.stamp());
+        let (set, inode, chmod) = (self.set, &held.file.inode, held.chmod);
+        let state = change.locked.get(inode.ino);
+        state.check_settable(set)?;
+        let before = state.attrs.mode();
+        if let Some(bits) = set.mode {
+            fs.chmod(tx, inode, state, bits, chmod)?;
+        }
+        if let Some(size) = set.size {
+            let resized = fs.resize(tx, inode, state, size);
+            if resized.is_err() && set.mode.is_some() {
+                fs.chmod(tx, inode, state, before, chmod)?;
+            }
+            resized?;
+            state.attrs.zpl.mtime = now;
+        }
+        if set.mode.is_none() && (set.kill_suidgid || set.uid.is_some() || set.gid.is_some()) {
+            inode.lose_set_ids(state);
+        }
+        let at = |when: SetTime| match when {
+            SetTime::Now => now,
+            SetTime::At(time) => stored(time),
+        };
+        let zpl = &mut state.attrs.zpl;
+        zpl.uid = set.uid.map_or(zpl.uid, u64::from);
+        zpl.gid = set.gid.map_or(zpl.gid, u64::from);
+        zpl.atime = set.atime.map_or(zpl.atime, at);
+        zpl.mtime = set.mtime.map_or(zpl.mtime, at);
+        zpl.ctime = set.ctime.map_or(now, stored);
+        Ok(Outcome::Changed(()))
+    }
+
+    fn end<'f>(&self, mut change: Change<'_, 'f>, held: &Settable<'f>, (): ()) -> Result<Attr, Errno> {
+        if self.set.size == Some(0) {
+            change.fs.forget_loss(self.ino);
+        }
+        Ok(change.fs.attr(&held.file.inode, change.locked.get(self.ino)))
+    }
+}
 
 impl Fs {
     pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
@@ -38,42 +118,7 @@ impl Fs {
 
     /// Changes attributes, all of them or none. `EISDIR`, `EINVAL`: a size for what is no regular file.
     pub fn setattr(&self, ino: Ino, set: &SetAttr, _cred: &Cred) -> Result<Attr, Errno> {
-        let inode = self.hold(ino)?;
-        let resize = || set.size.map_or(Ok(Cost::NOTHING), |size| self.resize_cost(&inode, size));
-        let chmod = set.mode.map_or(Ok(Cost::NOTHING), |_| self.chmod_cost(&inode))?;
-        let (tx, mut state) = self.begin_zeroing(&inode, || Ok(sum([resize()?, chmod])))?;
-        state.check_settable(set)?;
-        let now = stored(self.now());
-        let before = state.attrs.mode();
-        if let Some(bits) = set.mode {
-            self.chmod(&tx, &inode, &mut state, bits, chmod)?;
-        }
-        if let Some(size) = set.size {
-            let resized = self.resize(&tx, &inode, &mut state, size);
-            if resized.is_err() && set.mode.is_some() {
-                self.chmod(&tx, &inode, &mut state, before, chmod)?;
-            }
-            resized?;
-            state.attrs.zpl.mtime = now;
-        }
-        if set.mode.is_none() && (set.kill_suidgid || set.uid.is_some() || set.gid.is_some()) {
-            inode.lose_set_ids(&mut state);
-        }
-        let at = |when: SetTime| match when {
-            SetTime::Now => now,
-            SetTime::At(time) => stored(time),
-        };
-        let zpl = &mut state.attrs.zpl;
-        zpl.uid = set.uid.map_or(zpl.uid, u64::from);
-        zpl.gid = set.gid.map_or(zpl.gid, u64::from);
-        zpl.atime = set.atime.map_or(zpl.atime, at);
-        zpl.mtime = set.mtime.map_or(zpl.mtime, at);
-        zpl.ctime = set.ctime.map_or(now, stored);
-        self.save(&tx, &inode, &mut state)?;
-        if set.size == Some(0) {
-            self.forget_loss(ino);
-        }
-        Ok(self.attr(&inode, &state))
+        self.carry_out(&SetAttributes { ino, set })
     }
 
     /// Whether [`write`](Self::write), [`fallocate`](Self::fallocate), [`copy_range`](Self::copy_range) or

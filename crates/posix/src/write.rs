@@ -1,0 +1,479 @@
+//! Regular files: what is written to them, and how long they are.
+//!
+//! A write larger than 1 MiB is several operations, each with the size and times that fit what it wrote.
+
+use crate::claims::Need;
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::hold::InodeRef;
+use crate::inode::{Inode, State};
+use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
+use std::ops::Range;
+use terrane_object::{Cost, Tx};
+
+/// Bytes written in one transaction, at most.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// `write`, of so many bytes as one transaction takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write<'a> {
+    pub ino: Ino,
+    /// Nothing, if it appends.
+    pub offset: u64,
+    pub data: &'a [u8],
+    pub flags: WriteFlags,
+}
+
+/// A file, and the records that a write was found to need.
+pub(crate) struct Records<'f> {
+    inode: InodeRef<'f>,
+    need: Need,
+    from_promise: Option<u64>,
+}
+
+impl Operation for Write<'_> {
+    type Held<'f> = Records<'f>;
+    type Done = usize;
+    /// Bytes that were written.
+    type Answer = usize;
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Records<'f>, usize>, Errno> {
+        let inode = fs.hold(self.ino)?;
+        let size = inode.read().attrs.zpl.size;
+        let start = if self.flags.append { size } else { self.offset };
+        let end = start.saturating_add(self.data.len() as u64);
+        let from_promise = fs.promised_to(&inode, start..end);
+        let file_bytes = end.max(size);
+        let object = inode.object();
+        let block = fs.block_for(&inode, file_bytes).unwrap_or(object.block_size());
+        let need = Need::records(object, blocks_of(block.into(), start, end), block, file_bytes);
+        Ok(Found::Held(Records { inode, need, from_promise }))
+    }
+
+    fn cost<'h>(&self, _: &'h Fs, held: &'h Records<'_>) -> Result<Room<'h>, Errno> {
+        let (writes_back, from_promise) = (self.flags.writes_back, held.from_promise);
+        let cost = Cost { writes_back, from_promise, ..Cost::NOTHING };
+        Ok(Room { cost, needs: vec![(&held.inode.claims, held.need.clone())] })
+    }
+
+    fn locks<'h>(held: &'h Records<'_>) -> Vec<&'h Inode> {
+        vec![&held.inode]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Records<'f>) -> Result<Outcome<usize>, Errno> {
+        let (fs, tx, inode) = (change.fs, change.tx, &held.inode);
+        let state = change.locked.get(inode.ino);
+        let offset = if self.flags.append { state.attrs.zpl.size } else { self.offset };
+        let room = FILE_SIZE_MAX.checked_sub(offset).filter(|room| *room > 0).ok_or(Errno::EFBIG)?;
+        let data = self.data.get(..usize::try_from(room).unwrap_or(usize::MAX)).unwrap_or(self.data);
+        state.check_writable(offset)?;
+        let end = offset + data.len() as u64;
+        let wanted = fs.block_for(inode, end.max(state.attrs.zpl.size));
+        let block = wanted.unwrap_or(inode.object().block_size());
+        if u64::from(block) > held.need.block_bytes {
+            // While room was waited for the file got larger records.
+            return Ok(Outcome::Again);
+        }
+        let holes = fs.holes_before(inode, blocks_of(block.into(), offset, end), wanted)?;
+        if let Some(bytes) = wanted {
+            inode.object().set_block_size(tx, bytes)?;
+        }
+        inode.object().write(tx, offset, data)?;
+        fs.wrote_reserved(tx, inode, &(offset..end), &holes);
+        state.attrs.zpl.size = state.attrs.zpl.size.max(end);
+        state.content_changed(change.now);
+        if self.flags.kill_suidgid {
+            inode.lose_set_ids(state);
+        }
+        Ok(Outcome::Changed(data.len()))
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &Records<'f>, written: usize) -> Result<usize, Errno> {
+        Ok(written)
+    }
+}
+
+/// A file of which a range is zeroed. What lies between the range's edges becomes a hole.
+pub(crate) struct Zeroed<'f> {
+    pub inode: InodeRef<'f>,
+    /// Bytes of its records when the cost was asked for.
+    record_bytes: u32,
+}
+
+impl<'f> Zeroed<'f> {
+    pub fn of(inode: InodeRef<'f>) -> Self {
+        Zeroed { record_bytes: inode.object().block_size(), inode }
+    }
+
+    /// A rewrite gave it larger records while room was waited for.
+    pub fn has_larger_records(&self) -> bool {
+        self.inode.object().block_size() > self.record_bytes
+    }
+
+    pub fn needs(&self, cost: Cost) -> Room<'_> {
+        Room { cost, needs: vec![(&self.inode.claims, Need::attrs())] }
+    }
+}
+
+/// `O_TRUNC`
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Empty {
+    pub ino: Ino,
+}
+
+impl Operation for Empty {
+    type Held<'f> = InodeRef<'f>;
+    type Done = ();
+    type Answer = ();
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
+        fs.hold(self.ino).map(Found::Held)
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
+        Ok(Room { cost: fs.resize_cost(inode, 0)?, needs: vec![(&inode.claims, Need::attrs())] })
+    }
+
+    fn locks<'h>(inode: &'h InodeRef<'_>) -> Vec<&'h Inode> {
+        vec![inode]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
+        let state = change.locked.get(inode.ino);
+        state.check_changeable()?;
+        change.fs.resize(change.tx, inode, state, 0)?;
+        state.content_changed(change.now);
+        Ok(Outcome::Changed(()))
+    }
+
+    fn end<'f>(&self, change: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {
+        change.fs.forget_loss(self.ino);
+        Ok(())
+    }
+}
+
+/// `fallocate` with holes or zeros: a range becomes zeros as far as the file goes, and the file as long if it says so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Zero {
+    pub ino: Ino,
+    /// Its first byte, and the first one behind it.
+    pub range: (u64, u64),
+    pub punches: bool,
+    pub keeps_size: bool,
+}
+
+impl Operation for Zero {
+    type Held<'f> = Zeroed<'f>;
+    type Done = ();
+    type Answer = ();
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Zeroed<'f>, ()>, Errno> {
+        let inode = fs.hold(self.ino)?;
+        // What it holds and what is kept for it comes back, or is asked for again.
+        let own = inode.object().used_bytes().saturating_add(fs.reservations.left(&inode));
+        let available = fs.set.usage().available_bytes.saturating_add(own);
+        if !self.punches && self.range.1 - self.range.0 > available {
+            return Err(Errno::ENOSPC);
+        }
+        Ok(Found::Held(Zeroed::of(inode)))
+    }
+
+    fn cost<'h>(&self, _: &'h Fs, held: &'h Zeroed<'_>) -> Result<Room<'h>, Errno> {
+        Ok(held.needs(Cost { frees: self.punches, ..edges_cost(&held.inode) }))
+    }
+
+    fn locks<'h>(held: &'h Zeroed<'_>) -> Vec<&'h Inode> {
+        vec![&held.inode]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Zeroed<'f>) -> Result<Outcome<()>, Errno> {
+        if held.has_larger_records() {
+            return Ok(Outcome::Again);
+        }
+        let (fs, tx, inode) = (change.fs, change.tx, &held.inode);
+        let (start, end) = self.range;
+        let state = change.locked.get(inode.ino);
+        state.check_changeable()?;
+        let size = state.attrs.zpl.size;
+        fs.end_reservation(tx, inode, start..end)?;
+        if start < size {
+            inode.object().zero_range(tx, start, end.min(size) - start)?;
+        }
+        inode.lose_set_ids(state);
+        if !self.keeps_size && end > size {
+            state.attrs.zpl.size = end;
+        }
+        state.content_changed(change.now);
+        Ok(Outcome::Changed(()))
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &Zeroed<'f>, (): ()) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+/// The blocks of `block` bytes that hold these bytes.
+fn blocks_of(block: u64, start: u64, end: u64) -> Range<u64> {
+    let end = end.checked_next_multiple_of(block).unwrap_or(end);
+    start / block * block..end
+}
+
+/// What zeroing a range may dirty: its edges, in the records that the file has now. What lies between them becomes a hole.
+fn edges_cost(inode: &Inode) -> Cost {
+    let block_bytes = u64::from(inode.object().block_size());
+    Cost { write_bytes: 2 * block_bytes, meta_blocks: 4, ..Cost::NOTHING }
+}
+
+impl Fs {
+    /// How many bytes were written: all, unless the pool filled up or a large append (over 1 MiB) was cut so
+    /// that it is one piece. `EFBIG` beyond 2^63-1.
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags) -> Result<u32, Errno> {
+        let inode = self.hold(ino)?;
+        inode.read().check_file()?;
+        let mut done = 0usize;
+        for chunk in data.chunks(CHUNK_BYTES) {
+            let at = offset.checked_add(done as u64).ok_or(Errno::EFBIG);
+            match at.and_then(|at| self.carry_out(&Write { ino, offset: at, data: chunk, flags })) {
+                Ok(written) => {
+                    done += written;
+                    if written < chunk.len() || flags.append {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        u32::try_from(done).map_err(|_| Errno::EINVAL)
+    }
+
+    /// The block size a file of `end` bytes should get, if it should and can have another one.
+    pub(crate) fn block_for(&self, inode: &Inode, end: u64) -> Option<u32> {
+        let object = inode.object();
+        let (now, max) = (object.block_size(), self.set.record_size());
+        let wanted = u32::try_from(end).unwrap_or(max).min(max).next_multiple_of(512).min(max);
+        match object.block_count() {
+            // Emptied: it may become a small file again.
+            0 => (wanted != now).then_some(wanted),
+            1 => (wanted > now).then_some(wanted),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn resize_cost(&self, inode: &InodeRef<'_>, size: u64) -> Result<Cost, Errno> {
+        let state = inode.read();
+        state.check_file()?;
+        // What ends at a record's boundary, as nothing at all does, has no edge.
+        let edges = if size == 0 { 0 } else { edges_cost(inode).write_bytes };
+        Ok(Cost { write_bytes: edges, frees: size <= state.attrs.zpl.size, ..edges_cost(inode) })
+    }
+
+    /// The caller sets the times and saves.
+    pub(crate) fn resize(&self, tx: &Tx, inode: &Inode, state: &mut State, size: u64) -> Result<(), Errno> {
+        state.check_file()?;
+        if size > FILE_SIZE_MAX {
+            return Err(Errno::EFBIG);
+        }
+        if size <= state.attrs.zpl.size {
+            self.end_reservation(tx, inode, size..u64::MAX)?;
+        }
+        if size < state.attrs.zpl.size {
+            inode.object().truncate(tx, size)?;
+        }
+        state.attrs.zpl.size = size;
+        Ok(())
+    }
+
+    /// `O_TRUNC`
+    pub fn truncate_on_open(&self, ino: Ino) -> Result<(), Errno> {
+        self.carry_out(&Empty { ino })
+    }
+
+    /// Modes: 0, `KEEP_SIZE`, `PUNCH_HOLE|KEEP_SIZE`, `ZERO_RANGE`, `ZERO_RANGE|KEEP_SIZE`; others are
+    /// `EOPNOTSUPP`.
+    ///
+    /// All but a punch keep room for what is not stored of the range, so that its first write finds some whatever others do. `ENOSPC`:
+    /// there is not as much. What is written again later needs room like any other write: every block is written anew.
+    ///
+    /// Set-id bits go, whoever calls: the kernel does not say who may keep them. So with [`copy_range`](Self::copy_range).
+    pub fn fallocate(&self, ino: Ino, mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
+        const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
+        const ZERO_AND_KEEP: u32 = FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE;
+        let (zeroes, keeps_size) = match mode {
+            0 => (false, false),
+            FALLOC_KEEP_SIZE => (false, true),
+            FALLOC_ZERO_RANGE => (true, false),
+            PUNCH | ZERO_AND_KEEP => (true, true),
+            _ => return Err(Errno::EOPNOTSUPP),
+        };
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+        let inode = self.hold(ino)?;
+        inode.read().check_file()?;
+        if zeroes {
+            let punches = mode & FALLOC_PUNCH_HOLE != 0;
+            self.carry_out(&Zero { ino, range: (offset, end), punches, keeps_size })?;
+        }
+        if mode != PUNCH {
+            self.reserve(&inode, &(offset..end), !keeps_size)?;
+        }
+        Ok(())
+    }
+
+    /// How many bytes were copied: fewer than `len` at the end of `from`, or when the pool filled up. `EINVAL`:
+    /// the ranges overlap in one file.
+    pub fn copy_range(
+        &self,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64, Errno> {
+        let source = self.hold(from)?;
+        source.read().check_file()?;
+        let target = self.hold(to)?;
+        target.read().check_file()?;
+        if from == to && from_offset.abs_diff(to_offset) < len {
+            return Err(Errno::EINVAL);
+        }
+        // By the size it has now: within one file the copy itself may move the end.
+        let len = len.min(source.read().attrs.zpl.size.saturating_sub(from_offset));
+        let flags = WriteFlags { kill_suidgid: true, ..WriteFlags::default() };
+        let mut done = 0;
+        let mut data = Vec::new();
+        while done < len {
+            let (Some(at), Some(into)) = (from_offset.checked_add(done), to_offset.checked_add(done)) else {
+                break;
+            };
+            let step = (len - done).min(CHUNK_BYTES as u64);
+            data.clear();
+            let copied =
+                self.read(from, at, u32::try_from(step).unwrap_or(u32::MAX), &mut data).and_then(|()| {
+                    if data.is_empty() {
+                        Ok(0)
+                    } else {
+                        self.carry_out(&Write { ino: to, offset: into, data: &data, flags })
+                    }
+                });
+            match copied {
+                Ok(0) => break,
+                Ok(bytes) => done += bytes as u64,
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::{Machine, Short};
+    use std::cell::RefCell;
+
+    /// An operation beside which something else happens once, while it waits for room; and what it asked for each time.
+    struct Beside<O, F> {
+        operation: O,
+        meanwhile: F,
+        asked: RefCell<Vec<u64>>,
+    }
+
+    impl<O: Operation, F: Fn(&Fs)> Operation for Beside<O, F> {
+        type Held<'f> = O::Held<'f>;
+        type Done = O::Done;
+        type Answer = O::Answer;
+
+        fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<O::Held<'f>, O::Answer>, Errno> {
+            self.operation.hold(fs)
+        }
+
+        fn cost<'h>(&self, fs: &'h Fs, held: &'h O::Held<'_>) -> Result<Room<'h>, Errno> {
+            let room = self.operation.cost(fs, held)?;
+            let data: u64 = room.needs.iter().map(|(_, need)| need.data.end - need.data.start).sum();
+            self.asked.borrow_mut().push(room.cost.write_bytes + data);
+            if self.asked.borrow().len() == 1 {
+                (self.meanwhile)(fs);
+            }
+            Ok(room)
+        }
+
+        fn locks<'h>(held: &'h O::Held<'_>) -> Vec<&'h Inode> {
+            O::locks(held)
+        }
+
+        fn run<'f>(
+            &self,
+            change: &mut Change<'_, 'f>,
+            held: &O::Held<'f>,
+        ) -> Result<Outcome<O::Done>, Errno> {
+            self.operation.run(change, held)
+        }
+
+        fn end<'f>(
+            &self,
+            change: Change<'_, 'f>,
+            held: &O::Held<'f>,
+            done: O::Done,
+        ) -> Result<O::Answer, Errno> {
+            self.operation.end(change, held, done)
+        }
+    }
+
+    /// A file of many small records.
+    fn file(m: &Machine) -> Ino {
+        let file = m.fs().file(m.fs().root(), "file").ino;
+        m.fs().write(file, 0, &[7; 100_000], WriteFlags::default()).unwrap();
+        file
+    }
+
+    /// What a rewrite does.
+    fn enlarge_records(fs: &Fs, file: Ino) {
+        let inode = fs.hold(file).unwrap();
+        let cost = Cost { write_bytes: 1 << 20, meta_blocks: 16, ..Cost::NOTHING };
+        let tx = fs.begin(cost, &[(&inode.claims, Need::attrs())]).unwrap();
+        inode.object().set_record_size(&tx, 64 << 10).unwrap();
+    }
+
+    #[test]
+    fn who_waited_with_the_need_of_small_records_asks_again_for_large_ones() {
+        let m = Machine::new(1, &[("recordsize", "4K")]);
+        let (fs, file) = (m.fs(), file(&m));
+        let operation = Write { ino: file, offset: 10, data: &[9; 4], flags: WriteFlags::default() };
+        let meanwhile = |fs: &Fs| enlarge_records(fs, file);
+        let write = Beside { operation, meanwhile, asked: RefCell::default() };
+        assert_eq!(fs.carry_out(&write), Ok(4));
+        assert_eq!(*write.asked.borrow(), [4 << 10, 64 << 10]);
+        let mut found = Vec::new();
+        fs.read(file, 0, 20, &mut found).unwrap();
+        assert_eq!(found, [[7; 10].as_slice(), &[9; 4], &[7; 6]].concat());
+    }
+
+    #[test]
+    fn who_cuts_reserves_the_records_that_the_file_has_by_then() {
+        let m = Machine::new(1, &[("recordsize", "4K")]);
+        let (fs, file) = (m.fs(), file(&m));
+        // A rewrite goes on, and has not come to it.
+        let record_size = Some(128 << 10);
+        let spec = crate::RewriteSpec { root: fs.root(), recursive: true, compression: None, record_size };
+        fs.rewrite_begin(&spec).unwrap();
+        assert_eq!(fs.resize_cost(&fs.hold(file).unwrap(), 5000).unwrap().write_bytes, 8 << 10);
+        let set = crate::SetAttr { size: Some(5000), ..crate::SetAttr::default() };
+        let meanwhile = |fs: &Fs| enlarge_records(fs, file);
+        let zero = Zero { ino: file, range: (10, 5000), punches: true, keeps_size: true };
+        let zero = Beside { operation: zero, meanwhile, asked: RefCell::default() };
+        fs.carry_out(&zero).unwrap();
+        assert_eq!(*zero.asked.borrow(), [8 << 10, 128 << 10]);
+        let file = m.fs().file(m.fs().root(), "another").ino;
+        fs.write(file, 0, &[7; 100_000], WriteFlags::default()).unwrap();
+        let meanwhile = |fs: &Fs| enlarge_records(fs, file);
+        let cut = crate::setattr::SetAttributes { ino: file, set: &set };
+        let cut = Beside { operation: cut, meanwhile, asked: RefCell::default() };
+        assert_eq!(fs.carry_out(&cut).unwrap().size, 5000);
+        assert_eq!(*cut.asked.borrow(), [8 << 10, 128 << 10]);
+    }
+}
