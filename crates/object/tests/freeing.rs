@@ -121,9 +121,13 @@ fn a_block_that_a_policy_keeps_stays_allocated_and_readable() {
 fn every_block_that_leaves_is_judged_once() {
     let world = create(&sim(3), 3);
     let file = file_of(&world, RECORDS);
+    let tx = world.pool.begin(COST).unwrap();
+    file.set_attributes(&tx, Vec::new(), Some(noise(77, 4096))).unwrap();
+    drop(tx);
+    commit(&world);
     judged(&world);
     let tree = tree_of(&world, &file);
-    let root = world.set.root();
+    let (root, spill) = (world.set.root(), file.dnode().spill);
     assert!(file.dnode().levels >= 2, "or it says little");
     let tx = world.pool.begin(LARGE).unwrap();
     world.set.destroy(&tx, &file).unwrap();
@@ -132,7 +136,7 @@ fn every_block_that_leaves_is_judged_once() {
     let left = judged(&world);
     let addresses: BTreeSet<String> = left.iter().map(|ptr| format!("{ptr:?}")).collect();
     assert_eq!(addresses.len(), left.len(), "none is judged twice");
-    for ptr in tree.iter().map(|(_, _, ptr)| ptr).chain([&root]) {
+    for ptr in tree.iter().map(|(_, _, ptr)| ptr).chain([&root, &spill]) {
         assert!(matches!(ptr, BlockPtr::Normal(_)) && left.contains(ptr), "{ptr:?}");
     }
 }
