@@ -7,12 +7,12 @@
 //! `acltype` is off, or a file that was made private then would be open again when it is on.
 
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
-use crate::attr::stored;
 use crate::claims::Need;
 use crate::errno::{Errno, damaged};
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
+use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Ino, SetXattr, mode};
 use terrane_dataset::{AclType, XattrHome};
 use terrane_object::{Cost, Feature, Tx};
@@ -53,21 +53,21 @@ impl List {
 
 /// What setting a list comes to.
 #[derive(PartialEq, Eq)]
-struct Change {
+struct NewAcl {
     mode: u32,
     /// `None`: no list is stored.
     stored: Option<Vec<u8>>,
 }
 
-impl Change {
+impl NewAcl {
     fn of(list: List, acl: Option<&Acl>, mode: u32, kill_sgid: bool) -> Self {
-        let Some(acl) = acl else { return Change { mode, stored: None } };
+        let Some(acl) = acl else { return NewAcl { mode, stored: None } };
         match list {
-            List::Default => Change { mode, stored: Some(acl.to_bytes()) },
+            List::Default => NewAcl { mode, stored: Some(acl.to_bytes()) },
             List::Access => {
                 let mode = if kill_sgid { mode & !mode::S_ISGID } else { mode };
                 let stored = (!acl.is_minimal()).then(|| acl.to_bytes());
-                Change { mode: mode & !PERMISSIONS | acl.permissions(), stored }
+                NewAcl { mode: mode & !PERMISSIONS | acl.permissions(), stored }
             }
         }
     }
@@ -87,6 +87,88 @@ impl Acl {
             packed = list.expect("it was packed a moment ago").with(ACL_DEFAULT, &self.to_bytes());
         }
         packed
+    }
+}
+
+/// An access control list that is set; `None`: it is removed.
+#[derive(Debug)]
+pub(crate) struct SetAcl {
+    pub ino: Ino,
+    pub list: List,
+    pub acl: Option<Acl>,
+    pub kill_sgid: bool,
+}
+
+/// An inode, and what setting a list of it costs.
+pub(crate) struct Listed<'f> {
+    inode: InodeRef<'f>,
+    cost: Cost,
+}
+
+impl Operation for SetAcl {
+    type Held<'f> = Listed<'f>;
+    type Done = ();
+    type Answer = ();
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Listed<'f>, ()>, Errno> {
+        let inode = fs.hold(self.ino)?;
+        let (new, before) = {
+            let state = inode.read();
+            check_type(&state)?;
+            state.check_changeable()?;
+            if self.list == List::Default && !state.attrs.is_dir() {
+                return if self.acl.is_some() { Err(Errno::EACCES) } else { Ok(Found::Nothing(())) };
+            }
+            let mode = state.attrs.mode();
+            let stored = fs.stored_value(&inode, &state, self.list)?;
+            (NewAcl::of(self.list, self.acl.as_ref(), mode, self.kill_sgid), NewAcl { mode, stored })
+        };
+        if new == before {
+            return Ok(Found::Nothing(()));
+        }
+        let cost = match (new.stored, before.stored) {
+            (Some(_), _) if !fs.set.pool().has(Feature::Xattr) => return Err(Errno::EOPNOTSUPP),
+            (Some(value), _) => fs.set_cost(&inode, XattrHome::Sa, (self.list.name(), &value))?,
+            (None, Some(_)) => fs.remove_cost(&inode)?,
+            (None, None) => Cost::NOTHING,
+        };
+        Ok(Found::Held(Listed { inode, cost }))
+    }
+
+    fn cost<'h>(&self, _: &'h Fs, held: &'h Listed<'_>) -> Result<Room<'h>, Errno> {
+        Ok(Room { cost: held.cost, needs: vec![(&held.inode.claims, Need::attrs())] })
+    }
+
+    fn locks<'h>(held: &'h Listed<'_>) -> Vec<&'h Inode> {
+        vec![&held.inode]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Listed<'f>) -> Result<Outcome<()>, Errno> {
+        let (fs, tx, inode, now) = (change.fs, change.tx, &held.inode, change.stamp());
+        reserve_late(tx, held.cost);
+        let state = change.locked.get(inode.ino);
+        let (mode, ctime) = (state.attrs.zpl.mode, state.attrs.zpl.ctime);
+        let new = NewAcl::of(self.list, self.acl.as_ref(), state.attrs.mode(), self.kill_sgid);
+        state.attrs.set_permissions(new.mode);
+        state.attrs.zpl.ctime = now;
+        let done = match new.stored {
+            Some(value) => {
+                let set = (self.list.name(), &value[..]);
+                fs.put(tx, inode, state, XattrHome::Sa, set, SetXattr::default())
+            }
+            None => match fs.take(tx, inode, state, self.list.name()) {
+                Err(Errno::ENODATA) => fs.save(tx, inode, state),
+                taken => taken,
+            },
+        };
+        if done.is_err() {
+            (state.attrs.zpl.mode, state.attrs.zpl.ctime) = (mode, ctime);
+        }
+        done.map(Outcome::Saved)
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &Listed<'f>, (): ()) -> Result<(), Errno> {
+        Ok(())
     }
 }
 
@@ -116,49 +198,7 @@ impl Fs {
     pub(crate) fn set_acl(&self, ino: Ino, list: List, value: &[u8], kill_sgid: bool) -> Result<(), Errno> {
         self.check_acls()?;
         let acl = Acl::parse(value)?;
-        let inode = self.hold(ino)?;
-        let cost = {
-            let state = inode.read();
-            check_type(&state)?;
-            state.check_changeable()?;
-            if list == List::Default && !state.attrs.is_dir() {
-                return if acl.is_some() { Err(Errno::EACCES) } else { Ok(()) };
-            }
-            let change = Change::of(list, acl.as_ref(), state.attrs.mode(), kill_sgid);
-            let before =
-                Change { mode: state.attrs.mode(), stored: self.stored_value(&inode, &state, list)? };
-            if change == before {
-                return Ok(());
-            }
-            drop(state);
-            match (change.stored, before.stored) {
-                (Some(_), _) if !self.set.pool().has(Feature::Xattr) => return Err(Errno::EOPNOTSUPP),
-                (Some(value), _) => self.set_cost(&inode, XattrHome::Sa, (list.name(), &value))?,
-                (None, Some(_)) => self.remove_cost(&inode)?,
-                (None, None) => Cost::NOTHING,
-            }
-        };
-        let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
-        reserve_late(&tx, cost);
-        let mut state = inode.write();
-        let (mode, ctime) = (state.attrs.zpl.mode, state.attrs.zpl.ctime);
-        let change = Change::of(list, acl.as_ref(), state.attrs.mode(), kill_sgid);
-        state.attrs.set_permissions(change.mode);
-        state.attrs.zpl.ctime = stored(self.now());
-        let done = match change.stored {
-            Some(value) => {
-                let set = (list.name(), &value[..]);
-                self.put(&tx, &inode, &mut state, XattrHome::Sa, set, SetXattr::default())
-            }
-            None => match self.take(&tx, &inode, &mut state, list.name()) {
-                Err(Errno::ENODATA) => self.save(&tx, &inode, &mut state),
-                taken => taken,
-            },
-        };
-        if done.is_err() {
-            (state.attrs.zpl.mode, state.attrs.zpl.ctime) = (mode, ctime);
-        }
-        done
+        self.carry_out(&SetAcl { ino, list, acl, kill_sgid })
     }
 
     /// What [`chmod`](Self::chmod) dirties at most, beside the inode's attributes.

@@ -6,11 +6,13 @@
 //!
 //! Invariant: an inode in memory has told its object what its flags say.
 
-use crate::attr::{hint_flags, stored};
+use crate::attr::hint_flags;
 use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
+use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
+use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Ino, SetXattr, mode};
 use terrane_object::{Cost, Hint};
 
@@ -30,6 +32,65 @@ pub(crate) fn listed_bytes(state: &State) -> usize {
     if state.attrs.hint() == Hint::NotSet { 0 } else { WRITE_HINT.len() + 1 }
 }
 
+/// How long the bytes of a file will live that are written from now on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SetHint {
+    pub ino: Ino,
+    /// `NotSet` takes it back.
+    pub hint: Hint,
+    /// As an extended attribute: whether it is set, and how. That changes the change time.
+    pub how: Option<(bool, SetXattr)>,
+}
+
+impl Operation for SetHint {
+    type Held<'f> = InodeRef<'f>;
+    type Done = ();
+    type Answer = ();
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
+        let inode = fs.hold(self.ino)?;
+        if self.how.is_none() {
+            let state = inode.read();
+            check_type(&state)?;
+            if state.attrs.hint() == self.hint {
+                return Ok(Found::Nothing(()));
+            }
+        }
+        Ok(Found::Held(inode))
+    }
+
+    fn cost<'h>(&self, _: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
+        Ok(Room { cost: Cost::NOTHING, needs: vec![(&inode.claims, Need::attrs())] })
+    }
+
+    fn locks<'h>(inode: &'h InodeRef<'_>) -> Vec<&'h Inode> {
+        vec![inode]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
+        let now = change.stamp();
+        let state = change.locked.get(inode.ino);
+        if let Some((sets, how)) = self.how {
+            match state.attrs.hint() != Hint::NotSet {
+                true if how.create => return Err(Errno::EEXIST),
+                false if how.replace || !sets => return Err(Errno::ENODATA),
+                false if self.hint != Hint::NotSet && change.fs.names_would_fill(inode, state)? => {
+                    return Err(Errno::ENOSPC);
+                }
+                _ => {}
+            }
+            state.attrs.zpl.ctime = now;
+        }
+        state.attrs.set_hint(self.hint);
+        Ok(Outcome::Changed(()))
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, inode: &InodeRef<'f>, (): ()) -> Result<(), Errno> {
+        inode.object().set_hint(self.hint);
+        Ok(())
+    }
+}
+
 impl Fs {
     /// What somebody said about this file or directory, or about the directory it was made in; [`Hint::NotSet`]: nobody did. `EINVAL`:
     /// it is neither.
@@ -44,20 +105,7 @@ impl Fs {
     /// [`Hint::NotSet`] takes it back. It stays until it is changed. No time stamp changes: a program that opens its files and says
     /// so each time has changed nothing that others look at. `EINVAL`: neither file nor directory.
     pub fn set_write_hint(&self, ino: Ino, hint: Hint) -> Result<(), Errno> {
-        let inode = self.hold(ino)?;
-        {
-            let state = inode.read();
-            check_type(&state)?;
-            if state.attrs.hint() == hint {
-                return Ok(());
-            }
-        }
-        let tx = self.begin(Cost::NOTHING, &[(&inode.claims, Need::attrs())])?;
-        let mut state = inode.write();
-        state.attrs.set_hint(hint);
-        self.save(&tx, &inode, &mut state)?;
-        inode.object().set_hint(hint);
-        Ok(())
+        self.carry_out(&SetHint { ino, hint, how: None })
     }
 
     /// As [`getxattr`](Self::getxattr).
@@ -71,24 +119,10 @@ impl Fs {
     }
 
     /// As [`setxattr`](Self::setxattr), and [`removexattr`](Self::removexattr) with no value. `EINVAL`: no hint has this name.
-    pub(crate) fn put_hint(&self, inode: &Inode, value: Option<&[u8]>, how: SetXattr) -> Result<(), Errno> {
+    pub(crate) fn put_hint(&self, ino: Ino, value: Option<&[u8]>, how: SetXattr) -> Result<(), Errno> {
         let named = |value| std::str::from_utf8(value).ok().and_then(Hint::from_name).ok_or(Errno::EINVAL);
         let hint = value.map_or(Ok(Hint::NotSet), named)?;
-        let tx = self.begin(Cost::NOTHING, &[(&inode.claims, Need::attrs())])?;
-        let mut state = inode.write();
-        match state.attrs.hint() != Hint::NotSet {
-            true if how.create => return Err(Errno::EEXIST),
-            false if how.replace || value.is_none() => return Err(Errno::ENODATA),
-            false if hint != Hint::NotSet && self.names_would_fill(inode, &mut state)? => {
-                return Err(Errno::ENOSPC);
-            }
-            _ => {}
-        }
-        state.attrs.set_hint(hint);
-        state.attrs.zpl.ctime = stored(self.now());
-        self.save(&tx, inode, &mut state)?;
-        inode.object().set_hint(hint);
-        Ok(())
+        self.carry_out(&SetHint { ino, hint, how: Some((value.is_some(), how)) })
     }
 
     /// Whether the list of names has no room for the hint's.

@@ -4,11 +4,13 @@
 //! obeyed here, for root as for others, and errors are those of ext4 wherever there is a request to refuse. Only who may set them is
 //! the kernel's to judge. What is done to how files are stored (rewrites, collection) changes nothing that they protect.
 
-use crate::attr::{Attributes, stored};
+use crate::attr::Attributes;
 use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::inode::State;
+use crate::hold::InodeRef;
+use crate::inode::{Inode, State};
+use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Ino, SetAttr, SetTime, mode};
 use terrane_object::Cost;
 
@@ -94,6 +96,45 @@ impl State {
     }
 }
 
+/// What chattr(1) asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SetInodeFlags {
+    pub ino: Ino,
+    pub flags: InodeFlags,
+}
+
+impl Operation for SetInodeFlags {
+    type Held<'f> = InodeRef<'f>;
+    type Done = ();
+    type Answer = ();
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
+        let inode = fs.hold(self.ino)?;
+        check_type(&inode.read())?;
+        Ok(Found::Held(inode))
+    }
+
+    fn cost<'h>(&self, _: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
+        Ok(Room { cost: Cost::NOTHING, needs: vec![(&inode.claims, Need::attrs())] })
+    }
+
+    fn locks<'h>(inode: &'h InodeRef<'_>) -> Vec<&'h Inode> {
+        vec![inode]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
+        let now = change.stamp();
+        let zpl = &mut change.locked.get(inode.ino).attrs.zpl;
+        zpl.flags = zpl.flags & !ALL | self.flags.bits();
+        zpl.ctime = now;
+        Ok(Outcome::Changed(()))
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
 impl Fs {
     /// `ENOTTY`: neither file nor directory.
     pub fn inode_flags(&self, ino: Ino) -> Result<InodeFlags, Errno> {
@@ -105,14 +146,7 @@ impl Fs {
 
     /// Whoever calls has judged who may. `ENOTTY`: neither file nor directory.
     pub fn set_inode_flags(&self, ino: Ino, flags: InodeFlags) -> Result<(), Errno> {
-        let inode = self.hold(ino)?;
-        check_type(&inode.read())?;
-        let tx = self.begin(Cost::NOTHING, &[(&inode.claims, Need::attrs())])?;
-        let mut state = inode.write();
-        let zpl = &mut state.attrs.zpl;
-        zpl.flags = zpl.flags & !ALL | flags.bits();
-        zpl.ctime = stored(self.now());
-        self.save(&tx, &inode, &mut state)
+        self.carry_out(&SetInodeFlags { ino, flags })
     }
 }
 

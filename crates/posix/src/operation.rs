@@ -2,7 +2,7 @@
 //!
 //! An operation is plain: numbers, names, bytes. So it can be compared, shown, written down, and carried out again.
 //! [`Fs::carry_out`] follows one order for all: hold (which may read), say the cost, begin (which may wait), lock in ascending order, judge
-//! again and change, save, end. Where that what was held is not true any more once the locks are taken, all starts over.
+//! again and change, save, end. Where what was held is not true any more once the locks are taken, all starts over.
 //!
 //! Invariant: nothing is changed before `run`, and after it returned an error the transaction holds nothing that programs can see.
 
@@ -62,8 +62,8 @@ pub(crate) struct Room<'h> {
 
 pub(crate) enum Outcome<D> {
     Changed(D),
-    /// Everything is as it should be already.
-    Unchanged(D),
+    /// Nothing is left to be saved.
+    Saved(D),
     /// What was held is not true any more, and nothing was changed.
     Again,
 }
@@ -104,7 +104,7 @@ impl Fs {
                     change.locked.save(&tx)?;
                     done
                 }
-                Outcome::Unchanged(done) => done,
+                Outcome::Saved(done) => done,
                 Outcome::Again => continue,
             };
             return operation.end(change, &held, done);

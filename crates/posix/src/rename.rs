@@ -131,7 +131,7 @@ impl<'a> Rename<'a> {
         dir.check_live_dir()?;
         dir.check_gives_names()?;
         if !dir.respell(tx, self.new_name)? {
-            return Ok(Outcome::Unchanged(()));
+            return Ok(Outcome::Saved(()));
         }
         dir.names_changed(now);
         change.locked.get(held.source.inode.ino).attrs.zpl.ctime = now;

@@ -8,7 +8,6 @@
 //! judged here as well, for callers without a kernel.
 
 use crate::acl_files::List;
-use crate::attr::stored;
 use crate::claims::{FREES, Need, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -16,6 +15,7 @@ use crate::hidden::Hidden;
 use crate::hint::{self, WRITE_HINT};
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
+use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Cred, Ino, NAME_MAX, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode};
 use terrane_dataset::XattrHome;
 use terrane_object::{Cost, Feature, Tx};
@@ -64,6 +64,11 @@ impl Namespace {
     fn is_for(self, state: &State) -> bool {
         self != Namespace::User || matches!(state.attrs.file_type(), mode::S_IFREG | mode::S_IFDIR)
     }
+
+    /// Whether an attribute may be set or removed. `EPERM`
+    fn check_change(self, state: &State) -> Result<(), Errno> {
+        if self.is_for(state) { state.check_changeable() } else { Err(Errno::EPERM) }
+    }
 }
 
 /// What an inode has of extended attributes, their list judged, and where it has one of them.
@@ -110,6 +115,100 @@ fn unlist(list: &mut AttrList, name: &[u8]) {
         Some(packed) if !NvList::judged(&packed).is_empty() => list.set(Attr::DXATTR, &packed),
         Some(_) => list.remove(Attr::DXATTR),
         None => {}
+    }
+}
+
+/// `setxattr`, but for access control lists and hints.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PutXattr<'a> {
+    pub ino: Ino,
+    pub name: &'a [u8],
+    pub value: &'a [u8],
+    pub how: SetXattr,
+    pub home: XattrHome,
+}
+
+impl Operation for PutXattr<'_> {
+    type Held<'f> = InodeRef<'f>;
+    type Done = ();
+    type Answer = ();
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
+        let inode = fs.hold(self.ino)?;
+        Namespace::of(self.name)?.check_change(&inode.read())?;
+        Ok(Found::Held(inode))
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
+        let cost = fs.set_cost(inode, self.home, (self.name, self.value))?;
+        Ok(Room { cost, needs: vec![(&inode.claims, Need::attrs())] })
+    }
+
+    fn locks<'h>(inode: &'h InodeRef<'_>) -> Vec<&'h Inode> {
+        vec![inode]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
+        let (fs, tx, now) = (change.fs, change.tx, change.stamp());
+        let state = change.locked.get(inode.ino);
+        let ctime = std::mem::replace(&mut state.attrs.zpl.ctime, now);
+        let set = fs.put(tx, inode, state, self.home, (self.name, self.value), self.how);
+        if set.is_err() {
+            state.attrs.zpl.ctime = ctime;
+        }
+        set.map(Outcome::Saved)
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+/// `removexattr`, likewise.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TakeXattr<'a> {
+    pub ino: Ino,
+    pub name: &'a [u8],
+}
+
+impl Operation for TakeXattr<'_> {
+    type Held<'f> = InodeRef<'f>;
+    type Done = ();
+    type Answer = ();
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
+        let inode = fs.hold(self.ino)?;
+        {
+            let state = inode.read();
+            Namespace::of(self.name)?.check_change(&state)?;
+            if !Fs::may_have_xattrs(&inode, &state) {
+                return Err(Errno::ENODATA);
+            }
+        }
+        Ok(Found::Held(inode))
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
+        Ok(Room { cost: fs.remove_cost(inode)?, needs: vec![(&inode.claims, Need::attrs())] })
+    }
+
+    fn locks<'h>(inode: &'h InodeRef<'_>) -> Vec<&'h Inode> {
+        vec![inode]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
+        let (fs, tx, now) = (change.fs, change.tx, change.stamp());
+        let state = change.locked.get(inode.ino);
+        let ctime = std::mem::replace(&mut state.attrs.zpl.ctime, now);
+        let removed = fs.take(tx, inode, state, self.name);
+        if removed.is_err() {
+            state.attrs.zpl.ctime = ctime;
+        }
+        removed.map(Outcome::Saved)
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {
+        Ok(())
     }
 }
 
@@ -234,24 +333,11 @@ impl Fs {
         if !self.set.pool().has(Feature::Xattr) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let inode = self.hold(ino)?;
-        if !namespace.is_for(&inode.read()) {
-            return Err(Errno::EPERM);
-        }
-        inode.read().check_changeable()?;
         if name == WRITE_HINT {
-            return self.put_hint(&inode, Some(value), how);
+            namespace.check_change(&self.hold(ino)?.read())?;
+            return self.put_hint(ino, Some(value), how);
         }
-        let cost = self.set_cost(&inode, home, (name, value))?;
-        let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
-        let mut state = inode.write();
-        let now = stored(self.now());
-        let ctime = std::mem::replace(&mut state.attrs.zpl.ctime, now);
-        let set = self.put(&tx, &inode, &mut state, home, (name, value), how);
-        if set.is_err() {
-            state.attrs.zpl.ctime = ctime;
-        }
-        set
+        self.carry_out(&PutXattr { ino, name, value, how, home })
     }
 
     /// `ENODATA`: there is no such attribute. An ACL that is not there is removed all the same.
@@ -261,30 +347,11 @@ impl Fs {
         }
         self.xattr_home()?;
         let namespace = Namespace::of(name)?;
-        let inode = self.hold(ino)?;
-        {
-            let state = inode.read();
-            if !namespace.is_for(&state) {
-                return Err(Errno::EPERM);
-            }
-            state.check_changeable()?;
-            if name != WRITE_HINT && !Fs::may_have_xattrs(&inode, &state) {
-                return Err(Errno::ENODATA);
-            }
-        }
         if name == WRITE_HINT {
-            return self.put_hint(&inode, None, SetXattr::default());
+            namespace.check_change(&self.hold(ino)?.read())?;
+            return self.put_hint(ino, None, SetXattr::default());
         }
-        let cost = self.remove_cost(&inode)?;
-        let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
-        let mut state = inode.write();
-        let now = stored(self.now());
-        let ctime = std::mem::replace(&mut state.attrs.zpl.ctime, now);
-        let removed = self.take(&tx, &inode, &mut state, name);
-        if removed.is_err() {
-            state.attrs.zpl.ctime = ctime;
-        }
-        removed
+        self.carry_out(&TakeXattr { ino, name })
     }
 
     /// What removing an attribute dirties at most.
