@@ -10,8 +10,9 @@ use terrane_format::boot_ptr::BootPtr;
 use terrane_format::cache_device::{
     BATCH_MAGIC, BatchEntry, BatchHead, CacheGeometry, encode_head, parse_batch,
 };
+use terrane_format::features::Features;
 use terrane_format::label::{
-    CacheRow, DeviceRow, FORMAT_VERSION, Features, LABEL_BYTES, LABEL_MAGIC, Label, Role, Stay,
+    CacheRow, DeviceRow, FORMAT_VERSION, LABEL_BYTES, LABEL_MAGIC, Label, Role, Stay,
 };
 use terrane_format::record::{Class, Free, Home, Move, Opened, RECORD_MAGIC, Record, Run, Written};
 use terrane_format::seal::{Seed, seal};

@@ -4,8 +4,6 @@
 //! feature that this version knows is one row of [`FEATURES`]; the pool is asked whether one is in force before anything is written that
 //! it stands for. Reading needs no question: what is known is read wherever it is found.
 
-use crate::label::Features;
-
 /// One feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Feature {
@@ -157,6 +155,17 @@ impl Feature {
     pub fn bit(self) -> u32 {
         1 << self as u32
     }
+}
+
+/// Features by name, in three lists: what an older Terrane may do with the pool when it does not know one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Unknown: the pool is refused.
+    pub incompatible: Vec<String>,
+    /// Unknown: the pool can be imported read-only.
+    pub read_only_compatible: Vec<String>,
+    /// Unknown: no matter.
+    pub compatible: Vec<String>,
 }
 
 impl Features {

@@ -11,7 +11,7 @@
 
 use crate::addr::ZONE_BYTES_MAX;
 use crate::block_ptr::BLOCK_BYTES_MAX;
-use crate::features::Feature;
+use crate::features::{Feature, Features};
 use crate::seal::{Seed, seal};
 use crate::uberblock::{COUNTER_MAX, UBERBLOCK_COPIES};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Truncated, Writer, layout};
@@ -82,17 +82,6 @@ const FEATURE_BYTES_MAX: usize = 3 << 10;
 const _: () =
     assert!(((DEVICES_MAX + CACHES_MAX) * (28 + DEVICE_NAME_BYTES_MAX)) as u64 <= LABEL_BYTES * 3 / 4);
 const _: () = assert!((LabelHead::SIZE + 258 + FEATURE_BYTES_MAX + 512) as u64 <= LABEL_BYTES / 4);
-
-/// Features by name, in three lists: what an older Terrane may do with the pool when it does not know one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Features {
-    /// Unknown: the pool is refused.
-    pub incompatible: Vec<String>,
-    /// Unknown: the pool can be imported read-only.
-    pub read_only_compatible: Vec<String>,
-    /// Unknown: no matter.
-    pub compatible: Vec<String>,
-}
 
 /// What a device is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

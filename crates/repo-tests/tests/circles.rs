@@ -12,11 +12,6 @@ use terrane_repo_tests::{files, read, root};
 /// Two modules may know each other: a type and its builder, a parser and its rows.
 const CIRCLE_MAX: usize = 2;
 
-/// Crates that are not there yet, with the number of modules in their largest circle. A ratchet: the number must be the real
-/// one, and a crate that needs none must not stand here.
-const EXCEPTIONS: [(&str, usize); 5] =
-    [("dataset", 4), ("format", 3), ("object", 3), ("pool", 35), ("posix", 15)];
-
 /// Module -> modules that it imports.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
@@ -159,7 +154,6 @@ fn circles(graph: &Graph) -> BTreeSet<BTreeSet<&str>> {
 
 #[test]
 fn modules_of_a_crate_do_not_import_each_other_in_circles() {
-    let exceptions = BTreeMap::from(EXCEPTIONS);
     let mut wrong = Vec::new();
     for entry in std::fs::read_dir(root().join("crates")).unwrap() {
         let home = entry.unwrap().path();
@@ -167,20 +161,8 @@ fn modules_of_a_crate_do_not_import_each_other_in_circles() {
         let graph = graph(&home.join("src"));
         let circles = circles(&graph);
         let largest = circles.iter().map(BTreeSet::len).max().unwrap_or(0);
-        match exceptions.get(name.as_str()) {
-            None if largest > CIRCLE_MAX => wrong.push(format!("{name}: {circles:?}")),
-            Some(stated) if largest > *stated => {
-                wrong.push(format!("{name}: a circle of {largest}, and {stated} are allowed: {circles:?}"));
-            }
-            Some(stated) if largest <= CIRCLE_MAX => {
-                wrong.push(format!("{name}: no exception is needed any more, and {stated} is stated"));
-            }
-            Some(stated) if largest < *stated => {
-                wrong.push(format!(
-                    "{name}: the largest circle has {largest}; lower its exception from {stated}"
-                ));
-            }
-            _ => {}
+        if largest > CIRCLE_MAX {
+            wrong.push(format!("{name}: {circles:?}"));
         }
     }
     assert!(wrong.is_empty(), "circles of modules:\n{}", wrong.join("\n"));

@@ -2,7 +2,7 @@
 //!
 //! A [`trace`] says what users do, [`books`] are a pool's books driven by the pool's own policy code, and this room
 //! runs one on the other: it fills the pool, lets several capacities be overwritten until the copying is steady, and then
-//! measures. Times and life times are in bytes that users write, as in [`terrane_pool::policy`].
+//! measures. Times and life times are in bytes that users write, as in [`terrane_space::policy`].
 
 pub mod books;
 pub mod command;

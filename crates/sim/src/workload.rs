@@ -175,9 +175,9 @@ impl Workload {
         }
     }
 
-    /// What the error log must have after a crash: by operation.
+    /// What the error log must have after a crash: by operation. It is written after the operation itself, which may be an `fsync`.
     pub(crate) fn recorded(&self, promised: u64) -> impl Iterator<Item = u64> {
-        self.recorded.range(..=promised).copied()
+        self.recorded.range(..promised).copied()
     }
 
     /// Some steps of a rewrite, which is begun if none goes on, and ended now and then.

@@ -1,7 +1,7 @@
 //! A pool without data: zones, slots and the real books.
 //!
 //! What the pool keeps in directories and pointers is kept here in lists, and everything else is the pool's own: records are
-//! applied to [`Tables`], so runs and dead sets are what they would be, and every decision is one of [`policy`](terrane_pool::policy).
+//! applied to [`Tables`], so runs and dead sets are what they would be, and every decision is one of [`policy`](terrane_space::policy).
 //! A group goes as in the pool: births, then moves judged by the tables of the group before, then one record.
 
 use super::Setting;
