@@ -4,8 +4,9 @@
 
 mod support;
 
-use support::{Machine, Rng, Short};
+use support::{Machine, Short};
 use terrane_object::Account;
+use terrane_wire::Dice;
 
 fn account(m: &Machine) -> Account {
     m.fs().sync().unwrap();
@@ -20,7 +21,7 @@ fn what_a_data_set_takes_is_counted() {
     assert_eq!((empty.logical_bytes, empty.physical_bytes, empty.ratio()), (0, 0, None));
     assert!(empty.used_bytes > 0, "a root directory takes something");
 
-    let noise = Rng(3).bytes(256 << 10);
+    let noise = Dice::new(3).noise(256 << 10);
     let file = m.fs().file(root, "noise").ino;
     m.fs().put(file, 0, &noise);
     let with_noise = account(&m);
@@ -56,7 +57,7 @@ fn what_a_data_set_takes_is_counted() {
     assert_eq!(account(&m).logical_bytes, with_tiny.logical_bytes, "it is stored");
     // Written again, each block is counted once.
     let file = m.fs().ino(root, "noise").unwrap();
-    m.fs().put(file, 0, &Rng(4).bytes(256 << 10));
+    m.fs().put(file, 0, &Dice::new(4).noise(256 << 10));
     assert_eq!(account(&m).logical_bytes, with_tiny.logical_bytes);
     for name in ["noise", "text", "hole", "zeros", "tiny"] {
         m.fs().unlink(root, name.as_bytes()).unwrap();
@@ -72,7 +73,7 @@ fn what_waits_to_be_freed_is_counted_until_it_is() {
     let root = m.fs().root();
     let file = m.fs().file(root, "large").ino;
     // A tree of four levels, whose upper parts are freed from the queue.
-    let bytes = Rng(5).bytes(1 << 20);
+    let bytes = Dice::new(5).noise(1 << 20);
     for at in 0..10 {
         m.fs().put(file, at << 20, &bytes);
         m.fs().sync().unwrap();
@@ -95,12 +96,12 @@ fn what_waits_to_be_freed_is_counted_until_it_is() {
 fn a_set_of_an_older_version_is_not_counted() {
     let m = Machine::without_features(9);
     let file = m.fs().file(m.fs().root(), "file").ino;
-    m.fs().put(file, 0, &Rng(6).bytes(4096));
+    m.fs().put(file, 0, &Dice::new(6).noise(4096));
     m.fs().sync().unwrap();
     let set = m.fs().dataset().objects().clone();
     assert_eq!(set.account(), None);
     set.pool().enable(&[terrane_format::Feature::Accounts]).unwrap();
-    m.fs().put(file, 0, &Rng(7).bytes(4096));
+    m.fs().put(file, 0, &Dice::new(7).noise(4096));
     m.fs().sync().unwrap();
     assert_eq!(set.account(), None, "what was there before nobody counted");
 }

@@ -4,12 +4,13 @@
 
 mod support;
 
-use support::{Machine, Rng, Short};
+use support::{Machine, Short};
 use terrane_object::ObjectId;
 use terrane_posix::{
     Attr, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, RewriteSpec, RewriteState,
     RewriteStep, WriteFlags,
 };
+use terrane_wire::Dice;
 
 fn resized(root: Ino, bytes: u32) -> RewriteSpec {
     RewriteSpec { root, recursive: false, compression: None, record_size: Some(bytes) }
@@ -20,7 +21,7 @@ fn block_size(fs: &Fs, ino: Ino) -> u32 {
 }
 
 /// Bytes that shrink a little.
-fn stuff(rng: &mut Rng, len: usize) -> Vec<u8> {
+fn stuff(rng: &mut Dice, len: usize) -> Vec<u8> {
     (0..len).map(|_| b'a' + rng.below(20) as u8).collect()
 }
 
@@ -29,7 +30,7 @@ fn seen(attr: &Attr) -> Attr {
 }
 
 /// One change of a file and of what it should hold.
-fn change(fs: &Fs, ino: Ino, model: &mut Vec<u8>, rng: &mut Rng) {
+fn change(fs: &Fs, ino: Ino, model: &mut Vec<u8>, rng: &mut Dice) {
     let size = model.len() as u64;
     let at = rng.below(size + 1);
     let len = 1 + rng.below(60_000);
@@ -76,7 +77,7 @@ fn a_large_file_changes_while_it_is_copied() {
         (5, "32K", 16 << 10),
     ] {
         let mut m = Machine::new(seed, &[("recordsize", before), ("atime", "off")]);
-        let mut rng = Rng(seed);
+        let mut rng = Dice::new(seed);
         let root = m.fs().root();
         let ino = m.fs().file(root, "large").ino;
         let mut model = stuff(&mut rng, 3_000_000);
@@ -147,7 +148,7 @@ fn some_steps(fs: &Fs, steps: usize) {
 
 fn large(m: &Machine, bytes: usize) -> (Ino, Vec<u8>) {
     let ino = m.fs().file(m.fs().root(), "large").ino;
-    let model = Rng(7).bytes(bytes);
+    let model = Dice::new(7).noise(bytes);
     m.fs().put(ino, 0, &model);
     m.fs().sync().unwrap();
     (ino, model)
@@ -234,7 +235,7 @@ fn a_file_for_which_there_is_no_room_is_left_as_it_is() {
     let room = |m: &Machine| m.fs().dataset().objects().usage().available_bytes;
     let filler = m.fs().file(m.fs().root(), "filler").ino;
     let most = room(&m) - 15_000_000;
-    m.fs().put(filler, 0, &Rng(3).bytes(most as usize));
+    m.fs().put(filler, 0, &Dice::new(3).noise(most as usize));
     m.fs().sync().unwrap();
     // Not enough from the beginning.
     m.fs().rewrite_begin(&resized(ino, 4 << 10)).unwrap();
@@ -250,7 +251,7 @@ fn a_file_for_which_there_is_no_room_is_left_as_it_is() {
     m.fs().rewrite_begin(&resized(ino, 4 << 10)).unwrap();
     some_steps(m.fs(), 600);
     let most = room(&m) - 1_000_000;
-    let _ = m.fs().write(filler, 0, &Rng(4).bytes(most as usize), WriteFlags::default());
+    let _ = m.fs().write(filler, 0, &Dice::new(4).noise(most as usize), WriteFlags::default());
     while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
     let status = m.fs().rewrite_status().unwrap();
     assert_eq!((status.state, status.figures.no_room, status.figures.reshaped), (RewriteState::Done, 1, 0));
@@ -269,7 +270,7 @@ fn writers_carry_on_while_the_trees_are_exchanged() {
     let m = Machine::with_threads(14);
     let fs = m.fs();
     let ino = fs.file(fs.root(), "large").ino;
-    let stamp = |at: u64, turn: u64| Rng(at << 32 | turn).bytes(BLOCK);
+    let stamp = |at: u64, turn: u64| Dice::new(at << 32 | turn).noise(BLOCK);
     for at in 0..BLOCKS {
         fs.put(ino, at * BLOCK as u64, &stamp(at, 0));
     }
@@ -280,7 +281,7 @@ fn writers_carry_on_while_the_trees_are_exchanged() {
         let writers: Vec<_> = (0..3u64)
             .map(|writer| {
                 scope.spawn(move || {
-                    let mut rng = Rng(100 + writer);
+                    let mut rng = Dice::new(100 + writer);
                     let mut last = vec![0; BLOCKS as usize];
                     let mut turn = 0;
                     while !over() {
@@ -381,7 +382,7 @@ fn a_later_file_of_the_same_number_gets_nothing_of_the_copy() {
     };
     // Large, and nearly all of it a hole.
     let mut model = vec![0; 6_000_000];
-    model[5_900_000..].copy_from_slice(&Rng(8).bytes(100_000));
+    model[5_900_000..].copy_from_slice(&Dice::new(8).noise(100_000));
     m.fs().put(new, 5_900_000, &model[5_900_000..]);
     m.fs().sync().unwrap();
     while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
@@ -451,7 +452,7 @@ fn a_file_that_was_cut_to_a_hole_and_grows_in_larger_records_shows_zeros() {
         // A hole that somebody made, and one that was never anything else.
         let ino = m.fs().file(m.fs().root(), "large").ino;
         let from = if punches { 0 } else { 4096 };
-        m.fs().put(ino, from, &Rng(7).bytes(3_000_000));
+        m.fs().put(ino, from, &Dice::new(7).noise(3_000_000));
         m.fs().sync().unwrap();
         if punches {
             m.fs().fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 0, 4096).unwrap();
@@ -499,7 +500,7 @@ impl Mapped<'_> {
     }
 
     /// Some are written, and perhaps forgotten.
-    fn write_back(&mut self, rng: &mut Rng, one_in: u64) {
+    fn write_back(&mut self, rng: &mut Dice, one_in: u64) {
         let (fs, ino, bytes) = (self.fs, self.ino, self.bytes);
         self.pages.retain(|page, (content, dirty)| {
             if *dirty && rng.below(one_in) == 0 {
@@ -518,7 +519,7 @@ fn a_file_that_is_mapped_keeps_what_is_stored_in_its_pages() {
     for (seed, before, after) in [(21, "16K", 4 << 10), (22, "4K", 64 << 10), (23, "128K", 16 << 10)] {
         let m = Machine::new(seed, &[("recordsize", before), ("compression", "lz4")]);
         let fs = m.fs();
-        let mut rng = Rng(seed);
+        let mut rng = Dice::new(seed);
         let ino = fs.file(fs.root(), "mapped").ino;
         let mut model = stuff(&mut rng, 2_000_001);
         fs.put(ino, 0, &model);
@@ -531,7 +532,7 @@ fn a_file_that_is_mapped_keeps_what_is_stored_in_its_pages() {
             // Here and there, and again and again where it is warm.
             for _ in 0..rng.below(20) {
                 let at = if rng.below(2) == 0 { rng.below(bytes) } else { rng.below(60_000) };
-                let byte = rng.next() as u8;
+                let byte = rng.word() as u8;
                 mapped.store(at, byte);
                 model[at as usize] = byte;
             }

@@ -3,11 +3,12 @@
 
 mod support;
 
-use support::{Machine, Rng, Short, USER};
+use support::{Machine, Short, USER};
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, SetAttr, SetTime, Time,
     WriteFlags,
 };
+use terrane_wire::Dice;
 
 fn machine() -> Machine {
     Machine::new(2, &[("recordsize", "4K")])
@@ -17,9 +18,9 @@ fn machine() -> Machine {
 fn bytes_come_back_after_a_remount() {
     let mut m = Machine::new(3, &[]);
     let root = m.fs().root();
-    let mut rng = Rng(1);
+    let mut rng = Dice::new(1);
     for (i, len) in [0, 1, 511, 512, 513, 131_072, 131_073, 3_000_000].into_iter().enumerate() {
-        let data = rng.bytes(len);
+        let data = rng.noise(len);
         let file = m.fs().file(root, &format!("f{i}")).ino;
         m.fs().put(file, 0, &data);
         assert!(m.fs().bytes(file) == data);
@@ -154,7 +155,7 @@ fn records_of_every_size_hold_what_was_written() {
             let file = m.fs().file(m.fs().root(), &format!("{compression} {shift}")).ino;
             let len = record * 2 + 700;
             let mut bytes = match compression {
-                "off" => Rng(shift).bytes(len),
+                "off" => Dice::new(shift).noise(len),
                 _ => b"a line of text that repeats, ".repeat(len.div_ceil(29))[..len].to_vec(),
             };
             let put = |at: usize, piece: &[u8]| {
@@ -507,7 +508,7 @@ fn fallocate_allocates_punches_and_zeroes() {
 fn copies_are_equal_and_do_not_overlap() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
-    let data = Rng(5).bytes(2_500_000);
+    let data = Dice::new(5).noise(2_500_000);
     let (from, to) = (fs.file(root, "from").ino, fs.file(root, "to").ino);
     fs.put(from, 0, &data);
     assert_eq!(fs.copy_range(from, 100, to, 7, 2_400_000), Ok(2_400_000));
@@ -594,7 +595,7 @@ fn is_embedded(m: &Machine, ino: u64) -> bool {
 fn contents_move_into_the_dnode_and_out_of_it() {
     let mut m = Machine::new(77, &[]);
     let root = m.fs().root();
-    let noise: Vec<u8> = Rng(77).bytes(4096).into_iter().map(|byte| byte | 1).collect();
+    let noise: Vec<u8> = Dice::new(77).noise(4096).into_iter().map(|byte| byte | 1).collect();
     let file = m.fs().file(root, "f").ino;
     // What no codec makes smaller: 112 bytes fit the pointer. What repeats: as much as is 112 bytes when it is stored.
     for (data, embedded) in [

@@ -5,10 +5,11 @@
 mod support;
 
 use std::collections::BTreeMap;
-use support::{Machine, Rng, Short, USER};
+use support::{Machine, Short, USER};
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, WriteFlags,
 };
+use terrane_wire::Dice;
 
 #[derive(Clone, Debug, PartialEq)]
 enum Content {
@@ -234,19 +235,19 @@ impl Model {
 struct Run {
     machine: Machine,
     model: Model,
-    rng: Rng,
+    rng: Dice,
 }
 
 impl Run {
     fn new(seed: u64) -> Run {
         let machine = Machine::new(seed, &[("recordsize", "4K")]);
         let model = Model::new(machine.fs().root());
-        Run { machine, model, rng: Rng(seed) }
+        Run { machine, model, rng: Dice::new(seed) }
     }
 
     fn any_dir(&mut self) -> Ino {
         let dirs: Vec<Ino> = self.model.nodes.keys().copied().filter(|ino| self.model.is_dir(*ino)).collect();
-        *self.rng.pick(&dirs)
+        *self.rng.one_of(&dirs)
     }
 
     fn any_name(&mut self) -> String {
@@ -266,7 +267,7 @@ impl Run {
             .filter(|(_, n)| matches!(n.content, Content::File(_)))
             .map(|(i, _)| *i)
             .collect();
-        (!files.is_empty()).then(|| *self.rng.pick(&files))
+        (!files.is_empty()).then(|| *self.rng.one_of(&files))
     }
 
     fn content(&mut self, ino: Ino) -> &mut Vec<u8> {
@@ -300,8 +301,8 @@ impl Run {
                 }
             }
             5 => {
-                let len = *self.rng.pick(&[1, 50, 160, 161, 3000]);
-                let target: Vec<u8> = self.rng.bytes(len).into_iter().map(|b| b | 1).collect();
+                let len = *self.rng.one_of(&[1, 50, 160, 161, 3000]);
+                let target: Vec<u8> = self.rng.noise(len).into_iter().map(|b| b | 1).collect();
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.symlink(dir, raw, &target, &USER);
                 assert_eq!(made.map(drop), expected, "symlink {name} in {dir}");
@@ -335,7 +336,7 @@ impl Run {
             9 => assert_eq!(fs.rmdir(dir, raw), self.model.remove(dir, &name, true), "rmdir {name} in {dir}"),
             10..14 => {
                 let (new_dir, new_name) = (self.any_dir(), self.any_name());
-                let flags = *self.rng.pick(&[0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE]);
+                let flags = *self.rng.one_of(&[0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE]);
                 assert_eq!(
                     fs.rename(dir, raw, new_dir, new_name.as_bytes(), flags),
                     self.model.rename(dir, &name, new_dir, &new_name, flags),
@@ -349,7 +350,7 @@ impl Run {
             _ => {
                 let open: Vec<Ino> = self.model.open.keys().copied().collect();
                 if !open.is_empty() {
-                    let ino = *self.rng.pick(&open);
+                    let ino = *self.rng.one_of(&open);
                     fs.forget(ino, self.model.open[&ino]);
                     self.model.forget(ino);
                 }
@@ -362,7 +363,7 @@ impl Run {
         let (from, to) = (at as usize, (at + len) as usize);
         match self.rng.below(5) {
             0 | 1 => {
-                let data = self.rng.bytes(len as usize);
+                let data = self.rng.noise(len as usize);
                 let append = self.rng.below(3) == 0;
                 let flags = WriteFlags { append, ..WriteFlags::default() };
                 assert_eq!(fs.write(ino, at, &data, flags), Ok(len as u32));

@@ -3,8 +3,9 @@
 
 mod support;
 
-use support::{Machine, ROOT_CRED, Rng, Short, USER};
+use support::{Machine, ROOT_CRED, Short, USER};
 use terrane_posix::{Attr, Cred, Errno, Fs, RENAME_EXCHANGE, RENAME_NOREPLACE, SetAttr, mode};
+use terrane_wire::Dice;
 
 fn machine() -> Machine {
     Machine::new(1, &[])
@@ -635,7 +636,7 @@ fn objects_that_are_no_files_are_no_inodes() {
 fn a_walk_shows_each_name_once_while_others_come_and_go() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
-    let mut rng = Rng(7);
+    let mut rng = Dice::new(7);
     for round in 0..3 {
         let dir = fs.dir(root, &format!("d{round}")).ino;
         let stays: Vec<String> = (0..1500).map(|i| format!("stays-{i}")).collect();

@@ -4,8 +4,9 @@
 mod support;
 
 use std::collections::BTreeMap;
-use support::{Machine, Rng, Short, USER};
+use support::{Machine, Short, USER};
 use terrane_posix::{Errno, RENAME_EXCHANGE, RENAME_NOREPLACE};
+use terrane_wire::Dice;
 
 const COMPOSED: &str = "na\u{ef}ve";
 const DECOMPOSED: &str = "nai\u{308}ve";
@@ -130,7 +131,7 @@ fn what_is_no_utf8_cannot_be_made_and_is_not_there() {
 #[test]
 fn directories_of_any_size_are_maps_of_normalized_names() {
     let mut m = Machine::new(7, &[("casesensitivity", "insensitive"), ("normalization", "formC")]);
-    let (root, mut rng, mut model) = (m.fs().root(), Rng(7), BTreeMap::new());
+    let (root, mut rng, mut model) = (m.fs().root(), Dice::new(7), BTreeMap::new());
     let spelled = |word: u64, spelling: u64| match spelling {
         0 => format!("name {word} \u{e9}"),
         1 => format!("NAME {word} \u{c9}"),

@@ -5,10 +5,11 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use support::{Machine, Rng, Short, USER};
+use support::{Machine, Short, USER};
 use terrane_object::{BlockPtr, ObjectId, Pool, RebirthCursor};
 use terrane_pool::MemoryBounds;
 use terrane_posix::{Ino, RewriteSpec, SetXattr};
+use terrane_wire::Dice;
 
 const RECORD: u64 = 4096;
 const RECORDS: u64 = 9000;
@@ -26,21 +27,21 @@ fn index_bytes(m: &Machine) -> u64 {
 struct Churned {
     ino: Ino,
     versions: Vec<u64>,
-    rng: Rng,
+    rng: Dice,
 }
 
 impl Churned {
     fn new(m: &Machine, seed: u64) -> Churned {
         let ino = m.fs().file(m.fs().root(), "file").ino;
-        let mut churned = Churned { ino, versions: vec![0; RECORDS as usize], rng: Rng(seed) };
+        let mut churned = Churned { ino, versions: vec![0; RECORDS as usize], rng: Dice::new(seed) };
         (0..RECORDS).for_each(|at| churned.put(m, at));
         m.fs().sync().unwrap();
         churned
     }
 
     fn content(&self, at: u64) -> Vec<u8> {
-        let mut rng = Rng(at << 20 | self.versions[at as usize]);
-        (0..RECORD / 8).flat_map(|_| rng.next().to_le_bytes()).collect()
+        let mut rng = Dice::new(at << 20 | self.versions[at as usize]);
+        (0..RECORD / 8).flat_map(|_| rng.word().to_le_bytes()).collect()
     }
 
     fn put(&mut self, m: &Machine, at: u64) {
@@ -134,7 +135,7 @@ fn nothing_is_born_again_while_files_are_rewritten() {
 fn values_of_attributes_are_born_again_and_what_cannot_be_read_is_left_alone() {
     let m = machine(6);
     let mut churned = Churned::new(&m, 6);
-    let (root, noise) = (m.fs().root(), |seed| Rng(seed).bytes(40_000));
+    let (root, noise) = (m.fs().root(), |seed| Dice::new(seed).noise(40_000));
     let holders: Vec<Ino> = (0..40).map(|at| m.fs().file(root, &format!("{at}")).ino).collect();
     for (at, ino) in (0..).zip(&holders) {
         m.fs().setxattr(*ino, b"user.large", &noise(at), SetXattr::default(), &USER).unwrap();
@@ -218,8 +219,10 @@ fn metadata_is_born_again_until_the_index_tells_of_nothing() {
     for at in 0..120u64 {
         let dir = m.fs().dir(root, &name(at)).ino;
         let file = m.fs().file(dir, "file").ino;
-        m.fs().put(file, 0, &Rng(at).bytes(60_000));
-        m.fs().setxattr(file, b"user.spilled", &Rng(at).bytes(3_000), SetXattr::default(), &USER).unwrap();
+        m.fs().put(file, 0, &Dice::new(at).noise(60_000));
+        m.fs()
+            .setxattr(file, b"user.spilled", &Dice::new(at).noise(3_000), SetXattr::default(), &USER)
+            .unwrap();
         for file in 0..20 {
             m.fs().file(large, &name(at << 8 | file));
         }
@@ -252,10 +255,10 @@ fn metadata_is_born_again_until_the_index_tells_of_nothing() {
             let after = m.fs().getattr(*file).unwrap();
             let told = |attr: &terrane_posix::Attr| (attr.size, attr.mtime, attr.ctime, attr.blocks);
             assert_eq!(told(&after), told(before));
-            assert!(m.fs().bytes(*file) == Rng(at).bytes(60_000));
+            assert!(m.fs().bytes(*file) == Dice::new(at).noise(60_000));
             let mut value = Vec::new();
             m.fs().getxattr(*file, b"user.spilled", &mut value).unwrap();
-            assert!(value == Rng(at).bytes(3_000));
+            assert!(value == Dice::new(at).noise(3_000));
             for file in 0..20 {
                 m.fs().lookup(large, name(at << 8 | file).as_bytes()).unwrap();
             }
@@ -276,8 +279,8 @@ fn what_is_born_again_keeps_its_times_and_its_form() {
     let fs = m.fs();
     let files: Vec<Ino> = (0..120).map(|at| fs.file(fs.root(), &format!("{at}")).ino).collect();
     let text = |ino: Ino, turn: u64| {
-        let mut rng = Rng(ino << 8 | turn);
-        (0..160_000).map(|_| b'a' + (rng.next() % 12) as u8).collect::<Vec<u8>>()
+        let mut rng = Dice::new(ino << 8 | turn);
+        (0..160_000).map(|_| b'a' + (rng.word() % 12) as u8).collect::<Vec<u8>>()
     };
     files.iter().for_each(|ino| fs.put(*ino, 0, &text(*ino, 0)));
     fs.sync().unwrap();

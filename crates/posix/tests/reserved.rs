@@ -5,23 +5,24 @@ mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::{Machine, Rng, Short, USER};
+use support::{Machine, Short, USER};
 use terrane_object::{Cost, ObjectId};
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, RewriteSpec, RewriteStep,
     WriteFlags,
 };
+use terrane_wire::Dice;
 use terrane_zap::ValueRef;
 
 const MIB: u64 = 1 << 20;
 const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
 
 /// Writes into one file until there is no room. Bytes written.
-fn fill(fs: &Fs, rng: &mut Rng, name: &str) -> u64 {
+fn fill(fs: &Fs, rng: &mut Dice, name: &str) -> u64 {
     let Ok(file) = fs.create(fs.root(), name.as_bytes(), 0o644, &USER) else { return 0 };
     let mut at = 0;
     loop {
-        match fs.write(file.ino, at, &rng.bytes(128 << 10), WriteFlags::default()) {
+        match fs.write(file.ino, at, &rng.noise(128 << 10), WriteFlags::default()) {
             Ok(bytes) => at += u64::from(bytes),
             Err(errno) => break assert_eq!(errno, Errno::ENOSPC),
         }
@@ -42,7 +43,7 @@ fn put(fs: &Fs, ino: Ino, at: u64, data: &[u8]) {
 }
 
 /// Pieces of a file in an order that repeats none.
-fn pieces(rng: &mut Rng, bytes: u64, piece: u64) -> Vec<u64> {
+fn pieces(rng: &mut Dice, bytes: u64, piece: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..bytes / piece).map(|at| at * piece).collect();
     for at in (1..order.len()).rev() {
         order.swap(at, rng.below(at as u64 + 1) as usize);
@@ -61,7 +62,7 @@ fn what_was_reserved_is_written_whatever_others_took() {
         (6, ("recordsize", "256K"), 64 << 10, false),
     ] {
         let mut m = Machine::sized(seed, &[props], 96, 1 << 20);
-        let mut rng = Rng(seed);
+        let mut rng = Dice::new(seed);
         let size = 20 * MIB;
         let names = ["one", "two"];
         let files = names.map(|name| m.fs().file(m.fs().root(), name).ino);
@@ -73,7 +74,7 @@ fn what_was_reserved_is_written_whatever_others_took() {
         );
         let filled = fill(m.fs(), &mut rng, "fill");
         assert!(filled > 10 * MIB, "{filled}");
-        let content = rng.bytes(size as usize);
+        let content = rng.noise(size as usize);
         let order = if in_order {
             (0..size / piece).map(|at| at * piece).collect()
         } else {
@@ -140,7 +141,7 @@ fn room_that_was_reserved_shows_as_taken_and_comes_back() {
     shows(&m, 16 * MIB, "mounted again");
     m.fs().fallocate(file, PUNCH, 2 * MIB, 2 * MIB).unwrap();
     shows(&m, 14 * MIB, "punched");
-    put(m.fs(), file, 0, &Rng(1).bytes(MIB as usize));
+    put(m.fs(), file, 0, &Dice::new(1).noise(MIB as usize));
     m.fs().sync().unwrap();
     shows(&m, 14 * MIB, "written in part");
     m.fs().fallocate(file, FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE, 0, 4 * MIB).unwrap();
@@ -166,7 +167,7 @@ fn room_that_was_reserved_shows_as_taken_and_comes_back() {
 #[test]
 fn more_than_there_is_reserves_nothing() {
     let m = Machine::sized(8, &[], 64, 1 << 20);
-    let mut rng = Rng(8);
+    let mut rng = Dice::new(8);
     let root = m.fs().root();
     let file = m.fs().file(root, "f").ino;
     let all = free(&m);
@@ -195,20 +196,20 @@ fn more_than_there_is_reserves_nothing() {
 #[test]
 fn what_is_written_again_needs_room_like_any_other() {
     let m = Machine::sized(12, &[], 64, 1 << 20);
-    let mut rng = Rng(12);
+    let mut rng = Dice::new(12);
     let root = m.fs().root();
     let (file, zeros) = (m.fs().file(root, "f").ino, m.fs().file(root, "zeros").ino);
     for ino in [file, zeros] {
         m.fs().fallocate(ino, 0, 0, MIB).unwrap();
     }
     put(m.fs(), zeros, 0, &vec![0; MIB as usize]);
-    put(m.fs(), file, 0, &rng.bytes(MIB as usize / 2));
+    put(m.fs(), file, 0, &rng.noise(MIB as usize / 2));
     assert!(m.fs().promised().0 < MIB, "zeros count as written");
     fill(m.fs(), &mut rng, "fill");
     let again = |at| m.fs().write(file, at, &[7; 4096], WriteFlags::default());
     // While there is something left its way into the reserve is open.
     assert_eq!(again(0), Ok(4096));
-    put(m.fs(), file, MIB / 2, &rng.bytes(MIB as usize / 2));
+    put(m.fs(), file, MIB / 2, &rng.noise(MIB as usize / 2));
     // What was kept for its metadata is not needed any more.
     fill(m.fs(), &mut rng, "more");
     assert_eq!((again(4096), m.fs().promised()), (Err(Errno::ENOSPC), (0, 0)));
@@ -231,8 +232,8 @@ fn who_was_promised_room_is_never_refused_beside_others() {
         for other in 0..3 {
             let (fs, over, refused) = (m.fs(), &over, &refused);
             scope.spawn(move || {
-                let mut rng = Rng(100 + other);
-                let piece = rng.bytes(256 << 10);
+                let mut rng = Dice::new(100 + other);
+                let piece = rng.noise(256 << 10);
                 for round in 0.. {
                     if over.load(Ordering::Relaxed) {
                         break;
@@ -268,8 +269,8 @@ fn who_was_promised_room_is_never_refused_beside_others() {
                     while refused.load(Ordering::Relaxed) < 3 && since.elapsed() < Duration::from_secs(60) {
                         std::thread::sleep(Duration::from_millis(5));
                     }
-                    let mut rng = Rng(number as u64);
-                    let content = rng.bytes(size as usize);
+                    let mut rng = Dice::new(number as u64);
+                    let content = rng.noise(size as usize);
                     for at in pieces(&mut rng, size, 64 << 10) {
                         put(fs, file, at, &content[at as usize..at as usize + (64 << 10)]);
                     }
@@ -290,12 +291,12 @@ fn who_was_promised_room_is_never_refused_beside_others() {
 #[test]
 fn a_file_that_gets_other_records_keeps_what_it_has() {
     let m = Machine::sized(9, &[("recordsize", "4K")], 64, 1 << 20);
-    let mut rng = Rng(9);
+    let mut rng = Dice::new(9);
     let root = m.fs().root();
     let file = m.fs().file(root, "f").ino;
     let size = 8 * MIB;
     m.fs().fallocate(file, 0, 0, size).unwrap();
-    let content = rng.bytes(size as usize);
+    let content = rng.noise(size as usize);
     for at in (0..size).step_by(32 << 10) {
         put(m.fs(), file, at, &content[at as usize..at as usize + (8 << 10)]);
     }
@@ -367,7 +368,7 @@ fn entries_that_belong_to_nobody_or_promise_too_much_are_ignored() {
 #[test]
 fn a_file_that_is_cut_where_it_was_written_to_has_nothing_reserved() {
     let m = Machine::sized(14, &[("compression", "lz4")], 64, 1 << 20);
-    let (root, mut rng) = (m.fs().root(), Rng(14));
+    let (root, mut rng) = (m.fs().root(), Dice::new(14));
     for (number, (mode, written)) in [
         (FALLOC_KEEP_SIZE, 1000),
         (0, 1000),
@@ -380,7 +381,7 @@ fn a_file_that_is_cut_where_it_was_written_to_has_nothing_reserved() {
     {
         let file = m.fs().file(root, &format!("f{number}")).ino;
         m.fs().fallocate(file, mode, 0, 4 * MIB).unwrap();
-        put(m.fs(), file, 0, &rng.bytes(written as usize));
+        put(m.fs(), file, 0, &rng.noise(written as usize));
         m.fs().size(file, written).unwrap();
         assert_eq!(m.fs().promised(), (0, 0), "{mode} {written}");
         // Cut where nothing is written yet: what is before the end is kept, and no more.
@@ -388,7 +389,7 @@ fn a_file_that_is_cut_where_it_was_written_to_has_nothing_reserved() {
         m.fs().fallocate(file, 0, 0, 4 * MIB).unwrap();
         m.fs().size(file, written).unwrap();
         assert_eq!(m.fs().getattr(file).unwrap().blocks, written.div_ceil(512), "{mode} {written}");
-        put(m.fs(), file, 0, &rng.bytes(written as usize));
+        put(m.fs(), file, 0, &rng.noise(written as usize));
         assert_eq!(m.fs().promised(), (0, 0), "{mode} {written}");
         m.fs().sync().unwrap();
     }
@@ -399,7 +400,7 @@ fn a_file_that_is_cut_where_it_was_written_to_has_nothing_reserved() {
 fn the_sum_is_that_of_its_parts() {
     for seed in 0..12 {
         let mut m = Machine::sized(seed, &[], 64, 1 << 20);
-        let mut rng = Rng(seed);
+        let mut rng = Dice::new(seed);
         let root = m.fs().root();
         let name = |number: u64| format!("f{number}");
         for step in 0..300 {
@@ -415,14 +416,14 @@ fn the_sum_is_that_of_its_parts() {
                     Err(errno) => panic!("{errno}"),
                 },
             };
-            let scale = *rng.pick(&[3000, 300_000, 6_000_000]);
+            let scale = *rng.one_of(&[3000, 300_000, 6_000_000]);
             let (at, len) = (rng.below(scale), 1 + rng.below(scale / 2));
             let outcome = match rng.below(20) {
-                0..6 => fs.fallocate(ino, *rng.pick(&[0, FALLOC_KEEP_SIZE]), at, len),
+                0..6 => fs.fallocate(ino, *rng.one_of(&[0, FALLOC_KEEP_SIZE]), at, len),
                 6..8 => fs.fallocate(ino, PUNCH, at, len),
                 8 => fs.fallocate(ino, FALLOC_ZERO_RANGE, at, len),
                 9..15 => {
-                    let data = rng.bytes(len.min(200_000) as usize);
+                    let data = rng.noise(len.min(200_000) as usize);
                     fs.write(ino, at, &data, WriteFlags::default()).map(drop)
                 }
                 15..17 => fs.size(ino, at).map(drop),

@@ -5,21 +5,22 @@
 mod support;
 
 use std::collections::BTreeMap;
-use support::{Machine, Rng, Short, USER};
+use support::{Machine, Short, USER};
 use terrane_object::{BlockPtr, Compression, ObjectId};
 use terrane_posix::{
     Attr, Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, RewriteFigures, RewritePass, RewriteSpec,
     RewriteState, RewriteStep,
 };
+use terrane_wire::Dice;
 
 /// Lines that every algorithm makes smaller, and better ones more so.
 fn text(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Rng(seed);
+    let mut rng = Dice::new(seed);
     let mut out = Vec::with_capacity(len + 64);
     while out.len() < len {
         let words = ["zone", "record", "granule", "pointer", "group", "tree", "the", "of", "and", "writes"];
         for _ in 0..rng.below(9) + 2 {
-            out.extend_from_slice(rng.pick(&words).as_bytes());
+            out.extend_from_slice(rng.one_of(&words).as_bytes());
             out.push(b' ');
         }
         out.extend_from_slice(format!("{}\n", rng.below(1000)).as_bytes());
@@ -98,7 +99,7 @@ fn tree(fs: &Fs) -> BTreeMap<Ino, (Attr, Vec<u8>)> {
     fs.size(sparse, 3_000_000).unwrap();
     files.push(sparse);
     let noise = fs.file(dirs[4], "noise").ino;
-    fs.put(noise, 0, &Rng(9).bytes(100_000));
+    fs.put(noise, 0, &Dice::new(9).noise(100_000));
     fs.link(noise, root, b"linked").unwrap();
     files.push(noise);
     fs.sync().unwrap();
@@ -159,7 +160,7 @@ fn it_goes_on_after_a_crash_where_it_was() {
         let root = m.fs().root();
         m.fs().rewrite_begin(&spec(root, "zstd-3")).unwrap();
         m.fs().sync().unwrap();
-        let mut rng = Rng(seed);
+        let mut rng = Dice::new(seed);
         let mut crashes = 0;
         let (mut done_before, mut rewritten) = (0, 0);
         while m.fs().rewrite_goes_on() {
@@ -200,10 +201,10 @@ fn who_writes_meanwhile_wins() {
     fs.put(file, 0, &model);
     fs.sync().unwrap();
     fs.rewrite_begin(&RewriteSpec { recursive: false, ..spec(file, "zstd-9") }).unwrap();
-    let mut rng = Rng(51);
+    let mut rng = Dice::new(51);
     while fs.rewrite_batch(1 << rng.below(16)).unwrap() != RewriteStep::Idle {
         let at = rng.below(890_000);
-        let data = text(rng.next(), 1 + rng.below(9000) as usize);
+        let data = text(rng.word(), 1 + rng.below(9000) as usize);
         fs.put(file, at, &data);
         model[at as usize..][..data.len()].copy_from_slice(&data);
         if rng.below(9) == 0 {
@@ -257,7 +258,7 @@ fn both_at_once_and_a_crash_between() {
         let both = RewriteSpec { record_size: Some(32 << 10), ..spec(root, "zstd-19") };
         m.fs().rewrite_begin(&both).unwrap();
         m.fs().sync().unwrap();
-        let mut rng = Rng(seed);
+        let mut rng = Dice::new(seed);
         for _ in 0..4 {
             for _ in 0..rng.below(120) {
                 m.fs().rewrite_step().unwrap();
@@ -369,16 +370,16 @@ fn names_that_come_and_go_meanwhile_do_no_harm() {
     }
     fs.sync().unwrap();
     fs.rewrite_begin(&spec(fs.root(), "zstd-3")).unwrap();
-    let mut rng = Rng(91);
+    let mut rng = Dice::new(91);
     let mut number = 0;
     while fs.rewrite_step().unwrap() != RewriteStep::Idle {
-        let dir = *rng.pick(&dirs);
+        let dir = *rng.one_of(&dirs);
         number += 1;
         match rng.below(6) {
             0 => _ = fs.unlink(dir, format!("file {}", rng.below(8)).as_bytes()),
             1 => _ = fs.create(dir, format!("new {number}").as_bytes(), 0o644, &USER),
             2 => {
-                let (to, old) = (*rng.pick(&dirs), format!("file {}", rng.below(8)));
+                let (to, old) = (*rng.one_of(&dirs), format!("file {}", rng.below(8)));
                 _ = fs.rename(dir, old.as_bytes(), to, format!("moved {number}").as_bytes(), 0);
             }
             // A whole subtree goes somewhere else.
@@ -490,7 +491,7 @@ fn idle_time_goes_on_where_it_was_after_a_crash() {
         pass(m.fs(), 20 * 86_400);
         m.fs().dataset().set("recompress", "idle").unwrap();
         m.fs().sync().unwrap();
-        let mut rng = Rng(seed);
+        let mut rng = Dice::new(seed);
         let mut committed = 0;
         for _ in 0..5 {
             for _ in 0..rng.below(200) {
@@ -532,7 +533,7 @@ fn many_threads_store_records_anew_while_others_write_them() {
             .iter()
             .map(|ino| {
                 scope.spawn(move || {
-                    let mut rng = Rng(*ino);
+                    let mut rng = Dice::new(*ino);
                     let mut last = vec![0; BLOCKS as usize];
                     for turn in 1.. {
                         if over() {

@@ -3,9 +3,10 @@
 
 mod support;
 
-use support::{Machine, ROOT_CRED, Rng, Short, USER};
+use support::{Machine, ROOT_CRED, Short, USER};
 use terrane_object::ObjectId;
 use terrane_posix::Ino;
+use terrane_wire::Dice;
 
 /// Bytes that go to the pool between a birth and its death, so that lives can be told apart.
 const LIFE_BYTES: usize = 256 << 10;
@@ -15,15 +16,15 @@ fn expected(m: &Machine, ino: Ino) -> Option<u64> {
     m.fs().dataset().objects().hold(ObjectId(ino)).unwrap().expected_life()
 }
 
-fn group(m: &Machine, busy: Ino, rng: &mut Rng) {
-    m.fs().put(busy, 0, &rng.bytes(LIFE_BYTES));
+fn group(m: &Machine, busy: Ino, rng: &mut Dice) {
+    m.fs().put(busy, 0, &rng.noise(LIFE_BYTES));
     m.fs().sync().unwrap();
 }
 
 #[test]
 fn files_are_expected_to_live_as_long_as_their_like_did() {
     let m = Machine::new(61, &[("compression", "off")]);
-    let (fs, root, mut rng) = (m.fs(), m.fs().root(), Rng(1));
+    let (fs, root, mut rng) = (m.fs(), m.fs().root(), Dice::new(1));
     let busy = fs.file(root, "busy").ino;
     let (dir, other) = (fs.dir(root, "dir").ino, fs.dir(root, "other").ino);
     for round in 0..20 {
@@ -56,7 +57,7 @@ fn files_are_expected_to_live_as_long_as_their_like_did() {
 #[test]
 fn a_file_is_of_those_whose_name_it_has() {
     let m = Machine::new(62, &[("compression", "off")]);
-    let (fs, root, mut rng) = (m.fs(), m.fs().root(), Rng(2));
+    let (fs, root, mut rng) = (m.fs(), m.fs().root(), Dice::new(2));
     let busy = fs.file(root, "busy").ino;
     for round in 0..20 {
         fs.file(root, "t.short");

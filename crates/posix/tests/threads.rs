@@ -5,8 +5,9 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use support::{Machine, Rng, Short, USER};
+use support::{Machine, Short, USER};
 use terrane_posix::{Errno, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, WriteFlags};
+use terrane_wire::Dice;
 
 /// Answers that a race may give, and a device that lost its power.
 fn may_fail(outcome: Result<(), Errno>) {
@@ -27,9 +28,9 @@ fn may_fail(outcome: Result<(), Errno>) {
 }
 
 fn storm(fs: &Fs, dirs: &[Ino], seed: u64, steps: usize) {
-    let mut rng = Rng(seed);
+    let mut rng = Dice::new(seed);
     for _ in 0..steps {
-        let (dir, other) = (*rng.pick(dirs), *rng.pick(dirs));
+        let (dir, other) = (*rng.one_of(dirs), *rng.one_of(dirs));
         let (name, new_name) = (format!("n{}", rng.below(12)), format!("n{}", rng.below(12)));
         let (name, new_name) = (name.as_bytes(), new_name.as_bytes());
         match rng.below(12) {
@@ -46,7 +47,7 @@ fn storm(fs: &Fs, dirs: &[Ino], seed: u64, steps: usize) {
             4 => may_fail(fs.unlink(dir, name)),
             5 => may_fail(fs.rmdir(dir, name)),
             6..9 => {
-                let flags = *rng.pick(&[0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE]);
+                let flags = *rng.one_of(&[0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE]);
                 may_fail(fs.rename(dir, name, other, new_name, flags));
             }
             9 => may_fail(fs.tmpfile(dir, 0o600, &USER).map(|attr| {

@@ -4,8 +4,9 @@
 mod support;
 
 use std::collections::BTreeMap;
-use support::{Machine, ROOT_CRED, Rng, Short, USER};
+use support::{Machine, ROOT_CRED, Short, USER};
 use terrane_posix::{Errno, Fs, Ino, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX};
+use terrane_wire::Dice;
 
 const ANY: SetXattr = SetXattr { create: false, replace: false, kill_sgid: false };
 const CREATE: SetXattr = SetXattr { create: true, ..ANY };
@@ -64,9 +65,9 @@ fn a_value_moves_from_bonus_to_spill_to_a_hidden_directory_and_back() {
     // Length, whether there is a spill block, objects beside the file.
     let homes =
         [(100, false, 0), (300, true, 0), (32 << 10, true, 0), ((32 << 10) + 1, false, 2), (1, false, 0)];
-    let mut rng = Rng(5);
+    let mut rng = Dice::new(5);
     for (len, spill, more) in homes.into_iter().chain(homes) {
-        let value = rng.bytes(len);
+        let value = rng.noise(len);
         set(m.fs(), file, "user.a", &value).unwrap();
         assert_eq!(get(m.fs(), file, "user.a").unwrap(), value, "{len} bytes at once");
         assert_eq!(objects(&m), before + more, "{len} bytes");
@@ -247,11 +248,11 @@ fn nobody_reaches_a_hidden_object_by_its_number() {
 }
 
 /// A name's value after a change that may or may not have been committed.
-fn random_step(m: &Machine, rng: &mut Rng, file: Ino, model: &mut Values) {
+fn random_step(m: &Machine, rng: &mut Dice, file: Ino, model: &mut Values) {
     const NAMES: [&str; 6] =
         ["user.a", "user.b", "trusted.c", "security.d", "user.eeeeeeeeeeeeeeeeeeeeeeee", "user.f"];
     const LENGTHS: [u64; 8] = [0, 1, 60, 140, 700, 5000, 33_000, 65_537];
-    let name = *rng.pick(&NAMES);
+    let name = *rng.one_of(&NAMES);
     let is_there = model.contains_key(name.as_bytes());
     match rng.below(10) {
         0 => home(m, "dir"),
@@ -262,10 +263,10 @@ fn random_step(m: &Machine, rng: &mut Rng, file: Ino, model: &mut Values) {
             model.remove(name.as_bytes());
         }
         _ => {
-            let most = *rng.pick(&LENGTHS);
+            let most = *rng.one_of(&LENGTHS);
             let len = rng.below(most + 1).min(65_536) as usize;
-            let value = if rng.below(2) == 0 { vec![7; len] } else { rng.bytes(len) };
-            let how = *rng.pick(&[ANY, ANY, CREATE, REPLACE]);
+            let value = if rng.below(2) == 0 { vec![7; len] } else { rng.noise(len) };
+            let how = *rng.one_of(&[ANY, ANY, CREATE, REPLACE]);
             let expected = match is_there {
                 true if how.create => Err(Errno::EEXIST),
                 false if how.replace => Err(Errno::ENODATA),
@@ -284,7 +285,7 @@ fn random_changes_of_homes_are_those_of_a_map() {
     for seed in 0..12 {
         let width = ["legacy", "1k", "auto", "2k"][seed as usize % 4];
         let mut m = Machine::new(100 + seed, &[("dnodesize", width)]);
-        let mut rng = Rng(seed);
+        let mut rng = Dice::new(seed);
         let before = objects(&m);
         let files: Vec<Ino> = (0..3).map(|at| m.fs().file(m.fs().root(), &format!("f{at}")).ino).collect();
         let mut models = vec![Values::new(); files.len()];

@@ -550,13 +550,14 @@ mod tests {
     }
 
     use crate::RewriteSpec;
-    use crate::support::{Machine, Rng, Short};
+    use crate::support::{Machine, Short};
     use crate::types::WriteFlags;
+    use terrane_wire::Dice;
 
     fn put(m: &Machine, ino: Ino, at: u64, seed: u64, bytes: usize) {
-        let mut rng = Rng(seed);
+        let mut rng = Dice::new(seed);
         for from in (0..bytes).step_by(8 << 20) {
-            let piece = rng.bytes((bytes - from).min(8 << 20));
+            let piece = rng.noise((bytes - from).min(8 << 20));
             m.fs().write(ino, at + from as u64, &piece, WriteFlags::default()).unwrap();
         }
     }
