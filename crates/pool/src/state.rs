@@ -1,4 +1,5 @@
-//! What a pool holds, each type in a room of its own. Nothing here knows the pool, and none of it reads or writes zones by itself.
+//! What a pool holds, each type in a room of its own. Nothing here knows the pool. Anchors and cache devices are
+//! read and written here; zones of blocks are not.
 
 pub(crate) mod ahead;
 pub(crate) mod anchors;

@@ -5,7 +5,7 @@
 //! power goes, what is found later must be what the model was at the end of a committed group, no older than what
 //! was promised; and [`check`](terrane_check::check) must find nothing.
 //!
-//! Rooms, in reading order: [`dice`], [`machine`] (a pool that is mounted, crashed and mounted again), [`model`] (what the tree should be),
+//! Rooms, in reading order: [`machine`] (a pool that is mounted, crashed and mounted again), [`model`] (what the tree should be),
 //! [`workload`] (random operations on both), [`attributes`] (those on extended attributes), [`crash`], [`collect`], [`faults`],
 //! [`full`], [`hostile`]; and, of another kind, [`storm`] (threads on a real mount) and [`gc`] (pools of any size
 //! without data, to judge policy).

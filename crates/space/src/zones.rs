@@ -1,7 +1,7 @@
 //! The tables of zones: which fillings there are, what is live in them, and where blocks that moved are now.
 //!
 //! A *logical zone* is one filling, named for ever by its sequence number. Its row holds where it lies, how far it is claimed,
-//! how many bytes in it are live, and, as birthplace, which of its granules are dead ([`DeadSet`]) and which runs
+//! how many bytes in it are live, and, as birthplace, which of its granules are dead ([`DeadSet`](crate::dead::DeadSet)) and which runs
 //! of its survivors live elsewhere ([`Run`]). What became of the blocks born there outlives the filling for as long as one of them
 //! lives ([`Gone`]). The table of physical zones follows from the rows.
 //!

@@ -48,7 +48,7 @@ pub(crate) struct TxgState {
     /// Who waits for room, and for how many bytes; first in, first out.
     pub(crate) queue: VecDeque<(u64, u64)>,
     pub(crate) next_ticket: u64,
-    /// Bytes that files may still write whatever others do: see [`Pool::promise`].
+    /// Bytes that files may still write whatever others do: see [`Pool::promise`](crate::Pool::promise).
     pub(crate) promised: u64,
     /// Bytes that get dirty.
     pub(crate) inflow: Inflow,

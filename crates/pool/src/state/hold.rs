@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Keeps the zones that were in use at one moment from being reset, until it is dropped or writers need their room: see
-/// [`Pool::hold_zones`].
+/// [`Pool::hold_zones`](crate::Pool::hold_zones).
 #[derive(Debug)]
 pub struct ZoneHold(pub(crate) Arc<Held>);
 
