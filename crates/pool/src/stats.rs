@@ -1,7 +1,8 @@
 //! What the pool has done so far: counters, and the figures made of them.
 //!
 //! [`Counters`](terrane_store::counters::Counters) are incremented where things happen, relaxed and without a lock; [`Pool::stats`] reads
-//! them all, and adds what the tables say (zones, space). Everything but the gauges only grows from import on, so whoever wants rates takes differences.
+//! them all, and adds what the tables say (zones, space). Everything but the gauges only grows from import on, so whoever wants rates
+//! takes differences.
 //!
 //! Invariant: no counter decides anything; a pool behaves the same if all of them lie.
 
