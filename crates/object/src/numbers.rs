@@ -273,7 +273,7 @@ pub(crate) fn add_slots(words: &mut NumberMap<u64, u32>, number: u64, slots: u8)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrane_pool::{Env, SeededEnv};
+    use terrane_store::env::{Env, SeededEnv};
 
     impl Numbers {
         fn check(&self) {

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_format::BlockPtr;
-use terrane_pool::{Client, Group, Pool, PoolError, Tx};
+use terrane_pool::{Client, Group, Pool, Tx};
+use terrane_store::PoolError;
 use terrane_wire::{ObjectId, ObjsetId, Txg};
 
 pub struct Objects {

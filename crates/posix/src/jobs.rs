@@ -19,8 +19,9 @@ use parking_lot::Mutex;
 pub(crate) use rebirth::Rebirth;
 pub(crate) use settling::{STEP as SETTLE_STEP, Settling};
 use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_codec::Compression;
 use terrane_dataset::DatasetError;
-use terrane_object::{Compression, Tx};
+use terrane_pool::Tx;
 pub(crate) use walk::{File, Found, Level, Met, Walk};
 
 /// What shall be stored in which form.

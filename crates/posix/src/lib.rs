@@ -93,7 +93,4 @@ pub use jobs::{
 };
 pub use losses::Loss;
 pub use reservations::is_reservation;
-pub use terrane_dataset::{AclType, Dataset, DatasetError, XattrHome};
-pub use terrane_object::Hint;
-pub use terrane_object::errors::LossCause;
 pub use types::*;

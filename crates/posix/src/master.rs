@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_dataset::{ChangeCost, DatasetError, ObjectZap};
-use terrane_object::{Cost, Tx};
+use terrane_pool::{Cost, Tx};
 use terrane_zap::ValueRef;
 
 /// The master ZAP, of which several have words. Its lock is taken last.

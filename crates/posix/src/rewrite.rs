@@ -32,7 +32,8 @@ use crate::jobs::{
 use crate::master::Words;
 use crate::types::mode;
 use std::sync::atomic::Ordering;
-use terrane_object::{Cost, Feature, Tx};
+use terrane_format::Feature;
+use terrane_pool::{Cost, Tx};
 
 impl Fs {
     /// Has files rewritten by [`rewrite_step`](Self::rewrite_step); durable with the next commit. The same that goes on already is no
@@ -263,7 +264,7 @@ mod tests {
     use super::*;
     use crate::support::{Machine, Short};
     use crate::types::{Ino, WriteFlags};
-    use terrane_object::Compression;
+    use terrane_codec::Compression;
 
     #[test]
     fn a_job_is_not_ended_while_somebody_takes_a_step() {

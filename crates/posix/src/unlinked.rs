@@ -5,7 +5,8 @@ use crate::delete_queue::DRAIN_STEP;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
-use terrane_object::{ObjectError, ObjectId};
+use terrane_object::ObjectError;
+use terrane_wire::ObjectId;
 
 impl Fs {
     /// Destroys up to 256 of the objects that a crash left without a name; true: there may be more. Calls may

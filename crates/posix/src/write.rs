@@ -10,7 +10,7 @@ use crate::inode::{Inode, State};
 use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
 use std::ops::Range;
-use terrane_object::{Cost, Tx};
+use terrane_pool::{Cost, Tx};
 
 /// Bytes written in one transaction, at most.
 const CHUNK_BYTES: usize = 1 << 20;

@@ -5,12 +5,11 @@
 mod support;
 
 use support::{Machine, Short};
-use terrane_object::ObjectId;
 use terrane_posix::{
     Attr, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, RewriteSpec, RewriteState,
     RewriteStep, WriteFlags,
 };
-use terrane_wire::Dice;
+use terrane_wire::{Dice, ObjectId};
 
 fn resized(root: Ino, bytes: u32) -> RewriteSpec {
     RewriteSpec { root, recursive: false, compression: None, record_size: Some(bytes) }

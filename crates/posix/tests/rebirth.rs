@@ -6,10 +6,10 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use support::{Machine, Short, USER};
-use terrane_object::{BlockPtr, ObjectId, Pool, RebirthCursor};
-use terrane_pool::MemoryBounds;
+use terrane_format::BlockPtr;
+use terrane_pool::{MemoryBounds, Pool, RebirthCursor};
 use terrane_posix::{Ino, RewriteSpec, SetXattr};
-use terrane_wire::Dice;
+use terrane_wire::{Dice, ObjectId};
 
 const RECORD: u64 = 4096;
 const RECORDS: u64 = 9000;

@@ -6,12 +6,12 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{Machine, Short, USER};
-use terrane_object::{Cost, ObjectId};
+use terrane_pool::Cost;
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, RewriteSpec, RewriteStep,
     WriteFlags,
 };
-use terrane_wire::Dice;
+use terrane_wire::{Dice, ObjectId};
 use terrane_zap::ValueRef;
 
 const MIB: u64 = 1 << 20;

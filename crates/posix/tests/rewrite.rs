@@ -6,12 +6,13 @@ mod support;
 
 use std::collections::BTreeMap;
 use support::{Machine, Short, USER};
-use terrane_object::{BlockPtr, Compression, ObjectId};
+use terrane_codec::Compression;
+use terrane_format::BlockPtr;
 use terrane_posix::{
     Attr, Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, RewriteFigures, RewritePass, RewriteSpec,
     RewriteState, RewriteStep,
 };
-use terrane_wire::Dice;
+use terrane_wire::{Dice, ObjectId};
 
 /// Lines that every algorithm makes smaller, and better ones more so.
 fn text(seed: u64, len: usize) -> Vec<u8> {

@@ -6,8 +6,8 @@ mod support;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::{Machine, USER};
-use terrane_object::ObjectId;
 use terrane_posix::{Errno, Fs, Ino, WriteFlags};
+use terrane_wire::ObjectId;
 
 /// Blocks, and bytes of one.
 fn blocks(fs: &Fs, dir: Ino) -> (u64, u32) {

@@ -9,8 +9,9 @@ use crate::workload::{NAMES, Workload};
 use crate::{Failure, ensure, failed};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_object::{ObjectError, ObjectId};
+use terrane_object::ObjectError;
 use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Acl, Fs, Ino, SetAttr, SetXattr};
+use terrane_wire::ObjectId;
 
 /// Lengths of values that are in the bonus area, in a wider one, in the spill block, in the hidden directory.
 const LENGTHS: [u64; 12] = [0, 8, 40, 90, 140, 400, 600, 3000, 20_000, 32 << 10, (32 << 10) + 1, 64 << 10];

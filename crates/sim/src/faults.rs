@@ -14,11 +14,12 @@ use std::sync::Arc;
 use terrane_check::{Finding, Report, kind};
 use terrane_device::sim::{Fault, Kept};
 use terrane_device::{Device, SimDevice, ZoneState};
-use terrane_object::dnode::SPILL;
-use terrane_object::{ObjectId, ObjectKind, Owner};
+use terrane_format::Owner;
+use terrane_format::directory::SPILL;
+use terrane_object::ObjectKind;
 use terrane_posix::{Errno, Ino, SetAttr, SetTime, SetXattr, WriteFlags};
-use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
+use terrane_wire::{Dice, ObjectId};
 
 /// A file system with some content, committed.
 fn settled(seed: u64, steps: u64) -> Result<Workload, Failure> {

@@ -5,8 +5,9 @@ use crate::live::Live;
 use serde_json::{Value, json};
 use terrane_check::attributes::load_layouts;
 use terrane_dataset::ObjectStore;
+use terrane_format::BlockPtr;
+use terrane_object::Object;
 use terrane_object::dnode::Dnode;
-use terrane_object::{BlockPtr, Object};
 use terrane_sa::{Attr, Attrs, LayoutTable, NvList};
 use terrane_zap::{Cursor, Zap};
 

@@ -11,8 +11,8 @@ use terrane_format::Spent;
 use terrane_format::record::Class;
 use terrane_pool::SecondStats;
 use terrane_pool::{GcMode, LevelShare, Stats};
-use terrane_pool::{Io, WaitFor};
 use terrane_posix::Fs;
+use terrane_store::counters::{Io, WaitFor};
 
 pub fn space(page: &mut Page, live: &Live, stats: &Stats) {
     let devices = live.pool.devices();

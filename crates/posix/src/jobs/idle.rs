@@ -14,7 +14,8 @@ use crate::master::Words;
 use crate::types::Ino;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use terrane_object::{Compression, Tx};
+use terrane_codec::Compression;
+use terrane_pool::Tx;
 
 /// Names in the master ZAP, in the order of [`Ground::to_words`].
 pub(crate) const NAMES: [&str; 7] = [

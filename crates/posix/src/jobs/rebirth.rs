@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use terrane_object::{RebirthCursor, Relic};
+use terrane_pool::{RebirthCursor, Relic};
 
 /// What is to be written anew.
 #[derive(Default)]

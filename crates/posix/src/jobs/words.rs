@@ -3,7 +3,7 @@
 //! `FORMAT.md` section 8.6. Versions that do not know them see names that nothing asks for.
 
 use super::{Beside, Job, Place, RewriteFigures, RewritePass, RewriteSpec};
-use terrane_object::Compression;
+use terrane_codec::Compression;
 
 /// Names, in the order of [`to_words`].
 pub(crate) const NAMES: [&str; 28] = [

@@ -27,8 +27,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_object::object::Changes;
-use terrane_object::{Cost, Object, ObjectError, ObjectId, ObjectKind, ObjectSpec, Tx, Txg};
+use terrane_object::{Object, ObjectError, ObjectKind, ObjectSpec};
+use terrane_pool::{Cost, Tx};
 use terrane_sa::ZplAttrs;
+use terrane_wire::{ObjectId, Txg};
 
 /// Bytes copied in one step, if records are not larger; a quarter of what is made anew at once where that is less.
 const PIECE_BYTES: u64 = 4 << 20;

@@ -7,9 +7,10 @@ use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use std::sync::Arc;
-use terrane_object::{
-    Again, BlockPtr, Cost, Object, ObjectError, ObjectId, ObjectKind, Owner, RebirthCursor, Relic,
-};
+use terrane_format::{BlockPtr, Owner};
+use terrane_object::{Again, Object, ObjectError, ObjectKind};
+use terrane_pool::{Cost, RebirthCursor, Relic};
+use terrane_wire::ObjectId;
 
 /// Content written anew in one step, in bytes, and a block; and blocks that are looked at.
 const STEP_BYTES: u64 = 1 << 20;

@@ -5,7 +5,9 @@ use crate::fs::Fs;
 use crate::jobs::{Ground, Next, RecompressStatus, is_worth, level_of, next};
 use crate::types::Ino;
 use std::collections::VecDeque;
-use terrane_object::{BlockPtr, Compression, ObjectId};
+use terrane_codec::Compression;
+use terrane_format::BlockPtr;
+use terrane_wire::ObjectId;
 
 impl Fs {
     /// What idle time has done.
@@ -37,7 +39,7 @@ impl Fs {
         *idle.ground.lock() = ground;
         if let Ok(false) = outcome {
             // The end of a walk is worth a group of its own.
-            let tx = self.begin(terrane_object::Cost::NOTHING, &[idle.words.need()])?;
+            let tx = self.begin(terrane_pool::Cost::NOTHING, &[idle.words.need()])?;
             idle.words.reserved(&tx);
         }
         outcome
@@ -93,7 +95,7 @@ impl Fs {
             return Ok(true);
         }
         let before = ptr.allocated_bytes();
-        let keep = |_: u8, made: &terrane_object::Made| is_worth(before, made.stored_bytes());
+        let keep = |_: u8, made: &terrane_store::prepare::Made| is_worth(before, made.stored_bytes());
         match self.recode(&inode, block, (compression, &keep), &self.rewriting.idle.words) {
             Ok(Some(after)) => {
                 ground.records += 1;

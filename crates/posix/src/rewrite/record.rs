@@ -12,8 +12,11 @@ use crate::master::Words;
 use crate::types::Ino;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use terrane_codec::Compression;
+use terrane_format::BlockPtr;
+use terrane_object::Object;
 use terrane_object::object::StoredBlock;
-use terrane_object::{BlockPtr, Compression, Made, Object};
+use terrane_store::prepare::Made;
 
 /// Records that are looked at for one batch, if nothing is to be done to them.
 const LOOKS: usize = 512;

@@ -5,7 +5,7 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::Inode;
 use crate::jobs::SETTLE_STEP;
-use terrane_object::Cost;
+use terrane_pool::Cost;
 
 impl Fs {
     /// Gives back what up to 64 directories no longer need that lost names in a group before the open one; true: there may be

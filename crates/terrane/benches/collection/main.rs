@@ -36,9 +36,10 @@ use std::time::{Duration, Instant};
 use terrane::{Cred, Dataset, Fs, Ino, WriteFlags};
 use terrane_device::Device;
 use terrane_format::record::Class;
-use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
-use terrane_pool::Stats;
+use terrane_object::Objects;
+use terrane_pool::{CreateOptions, ImportOptions, Pool, Stats};
 use terrane_space::zones::Phase;
+use terrane_store::env::SystemEnv;
 use terrane_wire::Dice;
 
 #[global_allocator]

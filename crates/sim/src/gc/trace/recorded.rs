@@ -18,7 +18,7 @@ use super::{Event, Trace};
 use crate::Failure;
 use std::str::SplitN;
 use std::sync::Arc;
-use terrane_pool::{Hint, Placement};
+use terrane_space::policy::{Hint, Placement};
 use terrane_wire::Dice;
 use terrane_wire::Txg;
 
