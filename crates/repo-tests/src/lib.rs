@@ -4,6 +4,7 @@
 //! house that a program can check.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+pub mod diagram;
 pub mod imports;
 pub mod table;
 
