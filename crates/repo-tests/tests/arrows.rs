@@ -17,6 +17,9 @@ use terrane_repo_tests::{files, read, root, short};
 const HAND_ON: [(&str, &str); 1] =
     [("terrane", "the face for embedders: one dependency that keeps its promises, whatever moves below")];
 
+/// They stand above most crates, and are made for the tests of all.
+const FOR_TESTS_OF_ALL: [&str; 2] = ["terrane-oracle", "terrane-sim"];
+
 /// Crates of this workspace in one section of every manifest.
 fn manifests(section: &str) -> Edges {
     let mut edges = Edges::new();
@@ -67,9 +70,8 @@ fn tests_use_what_is_below_them() {
     let allowed = allowed();
     for (name, used) in manifests("[dev-dependencies]") {
         let may = below(&allowed, &name);
-        // The simulator is made for the tests of all.
-        let more: Vec<_> =
-            used.iter().filter(|used| !may.contains(*used) && *used != "terrane-sim").collect();
+        let is_for_tests = |used: &str| FOR_TESTS_OF_ALL.contains(&used);
+        let more: Vec<_> = used.iter().filter(|used| !may.contains(*used) && !is_for_tests(used)).collect();
         assert!(more.is_empty(), "tests of {name} use {more:?}, which is not below it");
     }
 }

@@ -4,8 +4,8 @@
 //! back, round after round; nothing is lost on the way.
 
 use crate::machine::{Machine, Plan, USER};
-use crate::{Failure, ensure, failed};
 use std::collections::BTreeMap;
+use terrane_oracle::{Failure, ensure, failed};
 use terrane_posix::{Errno, Fs, Ino, SetXattr, WriteFlags};
 use terrane_wire::Dice;
 

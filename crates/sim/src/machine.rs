@@ -1,10 +1,10 @@
 //! A pool in memory: made, mounted, crashed and mounted again.
 
-use crate::{Failure, failed};
 use std::sync::Arc;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::Objects;
+use terrane_oracle::{Failure, failed};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};

@@ -1,11 +1,10 @@
 //! Random operations on a file system and its model, and what the model was at the end of each group.
 
 use crate::machine::{Machine, USER};
-use crate::model::{Content, Model, Node};
-use crate::{Failure, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_device::sim::Fault;
+use terrane_oracle::{Content, Failure, Model, Node, ensure};
 use terrane_pool::ZoneHold;
 use terrane_pool::errors::{LossCause, LostFile};
 use terrane_posix::{
@@ -254,7 +253,7 @@ impl Workload {
             let name = format!("fill {round} {number}");
             let made = fs.create(root, name.as_bytes(), 0o644, &USER);
             let Some(attr) = self.same("create", made, Ok(()))? else { break };
-            let node = Node::new(Content::File(Arc::default()), 1, 0o100_644);
+            let node = Node::file(0o644);
             self.model.added(root, &name, attr.ino, node);
             let len = 1 + self.dice.below(self.file_bytes) as usize;
             let data = self.dice.bytes(len);
@@ -264,7 +263,7 @@ impl Workload {
             names.push(name);
             let Some(written) = self.same("write", found, Ok(()))? else { break };
             let kept = data.get(..written as usize).unwrap_or(&data);
-            self.model.bytes_mut(attr.ino).extend_from_slice(kept);
+            self.model.append(attr.ino, kept);
         }
         Ok(names)
     }
@@ -293,7 +292,7 @@ impl Workload {
     }
 
     fn any_dir(&mut self) -> Ino {
-        let dirs: Vec<Ino> = self.model.nodes.keys().copied().filter(|ino| self.model.is_dir(*ino)).collect();
+        let dirs = self.model.dirs();
         self.dice.pick(&dirs).unwrap_or(self.model.root)
     }
 
@@ -308,9 +307,7 @@ impl Workload {
     }
 
     fn any_file(&mut self) -> Option<Ino> {
-        let is_file = |node: &Node| matches!(node.content, Content::File(_));
-        let files: Vec<Ino> =
-            self.model.nodes.iter().filter(|(_, node)| is_file(node)).map(|(ino, _)| *ino).collect();
+        let files = self.model.files();
         self.dice.pick(&files)
     }
 
@@ -327,7 +324,7 @@ impl Workload {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.create(dir, raw, 0o644, &USER);
                 if let Some(attr) = self.same(&format!("create {name} in {dir}"), made, expected)? {
-                    let node = Node::new(Content::File(Arc::default()), 1, 0o100_644);
+                    let node = Node::file(0o644);
                     self.model.added(dir, &name, attr.ino, node);
                     self.touch(attr.ino);
                 }
@@ -336,8 +333,7 @@ impl Workload {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.mkdir(dir, raw, 0o755, &USER);
                 if let Some(attr) = self.same(&format!("mkdir {name} in {dir}"), made, expected)? {
-                    let content = Content::Dir { names: BTreeMap::new(), parent: dir };
-                    self.model.added(dir, &name, attr.ino, Node::new(content, 2, 0o040_755));
+                    self.model.added(dir, &name, attr.ino, Node::dir(dir, 0o755));
                 }
             }
             6 => {
@@ -346,7 +342,7 @@ impl Workload {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.symlink(dir, raw, &target, &USER);
                 if let Some(attr) = self.same(&format!("symlink {name} in {dir}"), made, expected)? {
-                    let node = Node::new(Content::Link(target), 1, 0o120_777);
+                    let node = Node::link(target);
                     self.model.added(dir, &name, attr.ino, node);
                 }
             }
@@ -442,7 +438,7 @@ impl Workload {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.create(dir, name.as_bytes(), 0o644, &USER);
                 if let Some(attr) = self.same(&format!("create {name}"), made, expected)? {
-                    let node = Node::new(Content::File(Arc::default()), 1, 0o100_644);
+                    let node = Node::file(0o644);
                     self.model.added(dir, &name, attr.ino, node);
                     fs.forget(attr.ino, 1);
                     self.model.forget(attr.ino);
@@ -472,10 +468,11 @@ impl Workload {
                 if let Some(written) = self.same("write", found, Ok(()))? {
                     let written = written as usize;
                     ensure(written == data.len(), || format!("write: {written} of {} bytes", data.len()))?;
-                    let bytes = self.model.bytes_mut(ino);
-                    let from = if append { bytes.len() } else { from };
-                    bytes.resize(bytes.len().max(from + written), 0);
-                    bytes[from..from + written].copy_from_slice(&data);
+                    if append {
+                        self.model.append(ino, &data);
+                    } else {
+                        self.model.write(ino, at, &data);
+                    }
                     self.touch(ino);
                 }
             }
@@ -483,7 +480,7 @@ impl Workload {
                 let size = if self.dice.one_in(4) { 0 } else { at };
                 let set = SetAttr { size: Some(size), ..SetAttr::default() };
                 if self.same("truncate", fs.setattr(ino, &set, &USER), Ok(()))?.is_some() {
-                    self.model.bytes_mut(ino).resize(size as usize, 0);
+                    self.model.resize(ino, size);
                     self.touch(ino);
                 }
             }
@@ -495,10 +492,10 @@ impl Workload {
             }
             _ => {
                 let found = fs.fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, at, len);
-                if self.same("punch", found, Ok(()))?.is_some() {
-                    let bytes = self.model.bytes_mut(ino);
-                    let size = bytes.len();
-                    bytes[from.min(size)..to.min(size)].fill(0);
+                let mut model = self.model.clone();
+                let expected = model.punch(ino, at..at + len);
+                if self.same("punch", found, expected)?.is_some() {
+                    self.model = model;
                     self.touch(ino);
                 }
             }

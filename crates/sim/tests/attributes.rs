@@ -7,6 +7,7 @@ use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::Owner;
 use terrane_object::{ObjectKind, Objects};
+use terrane_oracle::xattr_names;
 use terrane_pool::inspect::Standing;
 use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
 use terrane_posix::{
@@ -15,7 +16,6 @@ use terrane_posix::{
 };
 use terrane_sim::attributes::{Home, home};
 use terrane_sim::machine::{Machine, Plan, USER};
-use terrane_sim::model::xattr_names;
 use terrane_sim::seeds::seeds;
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_wire::ObjectId;
