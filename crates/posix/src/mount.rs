@@ -7,7 +7,7 @@ use crate::delete_queue::UnlinkedSet;
 use crate::fs::Fs;
 use crate::indexes::Indexes;
 use crate::inode::InodeCache;
-use crate::jobs::{Rebirth, Rewriting, Settling};
+use crate::jobs::{Rewriting, Settling};
 use crate::layouts::Layouts;
 use crate::losses::{Loss, Losses};
 use crate::master::Master;
@@ -182,7 +182,7 @@ impl Fs {
             rewriting: Arc::new(Rewriting::load(&master)?),
             master,
             reservations,
-            rebirth: Rebirth::default(),
+            rebirth: Mutex::default(),
             dnode_blocks: DnodeBlocks::default(),
             pointer_blocks: ClaimedBlocks::default(),
             claims_of_new: Claims::of_new(),

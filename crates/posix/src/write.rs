@@ -460,7 +460,7 @@ mod tests {
         // A rewrite goes on, and has not come to it.
         let record_size = Some(128 << 10);
         let spec = crate::RewriteSpec { root: fs.root(), recursive: true, compression: None, record_size };
-        fs.rewrite_begin(&spec).unwrap();
+        fs.rewrite().begin(&spec).unwrap();
         assert_eq!(fs.resize_cost(&fs.hold(file).unwrap(), 5000).unwrap().write_bytes, 8 << 10);
         let set = crate::SetAttr { size: Some(5000), ..crate::SetAttr::default() };
         let meanwhile = |fs: &Fs| enlarge_records(fs, file);

@@ -8,8 +8,8 @@ use terrane_oracle::{Content, Failure, Model, Node, ensure};
 use terrane_pool::ZoneHold;
 use terrane_pool::errors::{LossCause, LostFile};
 use terrane_posix::{
-    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, RewriteSpec, SetAttr,
-    WriteFlags,
+    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, Job, RENAME_EXCHANGE, RENAME_NOREPLACE, RewriteSpec,
+    SetAttr, WriteFlags,
 };
 use terrane_wire::Dice;
 
@@ -136,11 +136,11 @@ impl Workload {
             Acts::Churn => self.churn(),
         };
         if self.steps.is_multiple_of(5) {
-            self.machine.fs().settle_names();
+            let _ = self.machine.fs().settle().step(1);
         }
         if self.steps.is_multiple_of(3) {
             // Where there is no memory for a run index. What it changes nobody may see, nor that it fails.
-            let _ = self.machine.fs().rebirth_step();
+            let _ = self.machine.fs().rebirth().step(1);
         }
         if self.steps.is_multiple_of(11) {
             self.record_an_error();
@@ -183,27 +183,27 @@ impl Workload {
     fn rewrite(&mut self) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let ended = |errno: Errno| errno == Errno::ENOSPC || errno == Errno::EIO;
-        if !fs.rewrite_goes_on() {
+        if !fs.rewrite().goes_on() {
             let words = ["lz4", "zstd-3", "zstd-9", "gzip-1", "off", "zle"];
             let compression = self.dice.pick(&words).and_then(|word| word.parse().ok());
             let record_size =
                 self.dice.pick(&[None, None, Some(512), Some(16 << 10), Some(4 << 10)]).flatten();
             let spec = RewriteSpec { root: self.model.root, recursive: true, compression, record_size };
-            let begun = fs.rewrite_begin(&spec);
+            let begun = fs.rewrite().begin(&spec);
             ensure(begun.is_ok() || begun.is_err_and(ended) || !self.machine.is_alive(), || {
                 format!("beginning a rewrite: {begun:?}")
             })?;
         }
         for _ in 0..self.dice.below(6) {
-            let step = fs.rewrite_batch(1 << self.dice.below(20));
+            let step = fs.rewrite().step(1 << self.dice.below(20));
             ensure(step.is_ok() || !self.machine.is_alive(), || format!("a rewrite: {step:?}"))?;
         }
-        let figures = fs.rewrite_status().map(|status| status.figures).unwrap_or_default();
+        let figures = fs.rewrite().progress().map(|status| status.figures).unwrap_or_default();
         self.rewritten = self.rewritten.max(figures.before_bytes + figures.reshaped);
         let failed = figures.errors;
         ensure(failed == 0 || !self.machine.is_alive(), || format!("a rewrite: {failed} errors"))?;
         if self.dice.one_in(40) {
-            let cancelled = fs.rewrite_cancel();
+            let cancelled = fs.rewrite().cancel();
             ensure(cancelled.is_ok() || !self.machine.is_alive(), || format!("a rewrite: {cancelled:?}"))?;
         }
         Ok(())

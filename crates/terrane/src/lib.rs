@@ -42,10 +42,11 @@ pub use terrane_object::Objects;
 pub use terrane_pool::{CreateOptions, ImportOptions, Pool};
 pub use terrane_posix::{
     ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, AccessTimes, Acl, Attr, Cred, DirEntry, Errno, FALLOC_KEEP_SIZE,
-    FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Fs, Ino, InodeFlags, LINK_MAX, NAME_MAX,
-    RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, Reading, RecompressStatus, RewriteFigures,
-    RewritePass, RewriteSpec, RewriteState, RewriteStatus, SYMLINK_MAX, SetAttr, SetTime, SetXattr, StatFs,
-    Time, WRITE_HINT, WriteFlags, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode,
+    FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Fs, Ino, InodeFlags, Job, JobStep, LINK_MAX,
+    NAME_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, Reading, Rebirth, Recompress,
+    RecompressStatus, Rewrite, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus,
+    SYMLINK_MAX, SetAttr, SetTime, SetXattr, Settle, StatFs, Time, WRITE_HINT, WriteFlags, XATTR_LIST_MAX,
+    XATTR_SIZE_MAX, mode,
 };
 pub use terrane_space::policy::Hint;
 pub use terrane_store::PoolError;

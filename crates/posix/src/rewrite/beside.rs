@@ -521,6 +521,7 @@ fn runs_of(blocks: impl Iterator<Item = u64>) -> impl Iterator<Item = Range<u64>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jobs::Job;
 
     #[test]
     fn a_piece_ends_where_the_next_one_begins() {
@@ -566,7 +567,7 @@ mod tests {
 
     fn begin(m: &Machine, root: Ino, bytes: u32) {
         let spec = RewriteSpec { root, recursive: false, compression: None, record_size: Some(bytes) };
-        m.fs().rewrite_begin(&spec).unwrap();
+        m.fs().rewrite().begin(&spec).unwrap();
     }
 
     #[test]
@@ -606,9 +607,9 @@ mod tests {
             let wanted = copy + ROOM_BESIDE.min(there.size_bytes / 64) + spared;
             put(&m, filler, 0, 2, (there.available_bytes - wanted) as usize);
             fs.sync().unwrap();
-            while fs.unlinked_count() == Ok(0) && fs.rewrite_step().unwrap() != crate::RewriteStep::Idle {}
+            while fs.unlinked_count() == Ok(0) && fs.rewrite().step(1).unwrap() != crate::JobStep::Idle {}
             assert_eq!(
-                fs.rewrite_status().unwrap().figures.no_room,
+                fs.rewrite().progress().unwrap().figures.no_room,
                 no_room,
                 "{} bytes",
                 fs.set.usage().available_bytes

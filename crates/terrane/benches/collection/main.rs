@@ -33,7 +33,7 @@ use std::alloc::System;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use terrane::{Cred, Dataset, Fs, Ino, WriteFlags};
+use terrane::{Cred, Dataset, Fs, Ino, Job, JobStep, WriteFlags};
 use terrane_device::Device;
 use terrane_format::record::Class;
 use terrane_object::Objects;
@@ -105,7 +105,7 @@ fn main() {
         let (fs, is_over) = (fs.clone(), is_over.clone());
         std::thread::spawn(move || {
             while !is_over.load(Ordering::Acquire) {
-                if !fs.rebirth_step().unwrap() {
+                if fs.rebirth().step(1).unwrap() != JobStep::Went {
                     std::thread::sleep(LOOK);
                 }
             }
