@@ -8,6 +8,7 @@ use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
 use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::reserved::Reserve;
 use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
 use std::ops::Range;
 use terrane_pool::{Cost, Tx};
@@ -311,6 +312,7 @@ impl Fs {
             return Err(Errno::EINVAL);
         }
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+        // Held from here on, so that what begins with an inode ends with the same.
         let inode = self.hold(ino)?;
         inode.read().check_file()?;
         if zeroes {
@@ -318,7 +320,7 @@ impl Fs {
             self.carry_out(&Zero { ino, range: (offset, end), punches, keeps_size })?;
         }
         if mode != PUNCH {
-            self.reserve(&inode, &(offset..end), !keeps_size)?;
+            self.carry_out(&Reserve { ino, range: offset..end, extends: !keeps_size })?;
         }
         Ok(())
     }
