@@ -17,6 +17,15 @@ use terrane_object::{Object, ObjectKind};
 use terrane_pool::{Cost, Pool, Tx};
 use terrane_zap::ValueRef;
 
+/// Bytes that are promised: equal, or something is wrong.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Promised {
+    pub by_pool: u64,
+    /// The sum of what files have.
+    pub to_files: u64,
+}
+
 /// What was promised by a transaction, until somebody has it.
 struct Promise<'a> {
     pool: &'a Pool,
@@ -313,9 +322,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Bytes that are promised to files, and their sum: equal, or something is wrong.
     #[doc(hidden)]
-    pub fn promised(&self) -> (u64, u64) {
-        (self.set.pool().promised_bytes(), self.reservations.sum())
+    pub fn promised(&self) -> Promised {
+        Promised { by_pool: self.set.pool().promised_bytes(), to_files: self.reservations.sum() }
     }
 }
