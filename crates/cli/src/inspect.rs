@@ -14,6 +14,7 @@ pub use stat::{resolve, stat};
 use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::live::Live;
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use terrane_dataset::ObjectStore;
@@ -112,8 +113,17 @@ pub fn newest_uberblock(devices: &[Arc<dyn Device>]) -> Option<Uberblock> {
     ubers.max_by_key(|uber| (uber.incarnation, uber.txg, uber.clean))
 }
 
+/// A block that cannot be read.
+#[derive(Serialize)]
+pub struct DamagedRow {
+    /// Of the file that it is of, if it is of one.
+    path: Option<String>,
+    owner: String,
+    reason: String,
+}
+
 /// Blocks that could not be read, with the paths of the files they belong to.
-pub fn damaged(live: &Live, blocks: &[DamagedBlock]) -> Value {
+pub fn damaged(live: &Live, blocks: &[DamagedBlock]) -> Vec<DamagedRow> {
     let set = live.dataset.objects().id().0;
     let row = |damaged: &DamagedBlock| {
         let path = match damaged.owner {
@@ -123,7 +133,7 @@ pub fn damaged(live: &Live, blocks: &[DamagedBlock]) -> Value {
             _ => None,
         };
         let owner = terrane_pool::read::owner_text(damaged.owner);
-        json!({"path": path, "owner": owner, "reason": damaged.reason})
+        DamagedRow { path, owner, reason: damaged.reason.clone() }
     };
     blocks.iter().map(row).collect()
 }

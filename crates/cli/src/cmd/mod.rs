@@ -18,7 +18,7 @@ use crate::inspect;
 use crate::live::{self, Live};
 use crate::members;
 use crate::progress::Bar;
-use crate::query::Query;
+use crate::query::{self, Query};
 use crate::registry::Registry;
 use crate::target::{self, Target};
 use serde_json::Value;
@@ -282,7 +282,7 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
         return Ok(inspect::uberblocks(&members::open_quietly(&target)?));
     }
     if *query == Query::Check {
-        return checking::alone(members::open_quietly(&target)?, &show);
+        return Ok(query::value(&checking::alone(members::open_quietly(&target)?, &show)?));
     }
     let mode = if query.is_change() { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
     let live = Live::open(&target, &live::tool_options(mode))?;
