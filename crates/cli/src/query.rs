@@ -50,7 +50,7 @@ impl Query {
             Query::Remove { device } => Ok(value(&devices::remove(live, device, progress)?)),
             Query::Iostat => Ok(value(&iostat::of(live))),
             Query::Check => Ok(value(&check::beside(live, progress)?)),
-            Query::Uberblocks => Ok(inspect::uberblocks(&live.pool.device_handles())),
+            Query::Uberblocks => Ok(value(&inspect::uberblocks(&live.pool.device_handles()))),
             Query::Upgrade => Ok(value(&upgrade(live)?)),
             Query::Collect { target_percent, wait } => {
                 Ok(value(&collect::down_to(live, *target_percent, *wait, progress)?))
@@ -68,18 +68,18 @@ impl Query {
             Query::RewriteStatus => Ok(value(&rewriting::status(live))),
             Query::RewriteCancel => Ok(value(&rewriting::cancel(live)?)),
             Query::Clear => Ok(value(&status::clear(live)?)),
-            Query::Zones => Ok(inspect::zones(&live.pool)),
+            Query::Zones => Ok(value(&inspect::zones(&live.pool))),
             Query::ZoneMap => Ok(value(&inspect::zone_map(live))),
             Query::Space => Ok(value(&inspect::space(live)?)),
             Query::Stat { object } => Ok(value(&inspect::stat(live, *object, progress)?)),
             Query::StatPath { path } => {
                 Ok(value(&inspect::stat(live, inspect::resolve(live, path)?, progress)?))
             }
-            Query::Zone { seq } => inspect::zone(&live.pool, *seq),
-            Query::Dnodes { meta } => Ok(inspect::dnodes(live, *meta)),
-            Query::Dnode { meta, object } => inspect::dnode(live, *meta, *object),
-            Query::Tree { meta, object } => inspect::tree(live, *meta, *object),
-            Query::Zap { meta, object } => inspect::zap(live, *meta, *object),
+            Query::Zone { seq } => Ok(value(&inspect::zone(&live.pool, *seq)?)),
+            Query::Dnodes { meta } => Ok(value(&inspect::dnodes(live, *meta))),
+            Query::Dnode { meta, object } => Ok(value(&inspect::dnode(live, *meta, *object)?)),
+            Query::Tree { meta, object } => Ok(value(&inspect::tree(live, *meta, *object)?)),
+            Query::Zap { meta, object } => Ok(value(&inspect::zap(live, *meta, *object)?)),
         }
     }
 }

@@ -279,7 +279,7 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     }
     if *query == Query::Uberblocks {
         // A pool that cannot be imported is when one wants to see these most.
-        return Ok(inspect::uberblocks(&members::open_quietly(&target)?));
+        return Ok(query::value(&inspect::uberblocks(&members::open_quietly(&target)?)));
     }
     if *query == Query::Check {
         return Ok(query::value(&checking::alone(members::open_quietly(&target)?, &show)?));
