@@ -1,6 +1,6 @@
 //! The attributes of one inode, each with the place where it lies: what `terrane debug dnode` shows of one.
 
-use super::hold;
+use super::objects::hold;
 use crate::live::Live;
 use serde::Serialize;
 use terrane_check::attributes::load_layouts;
