@@ -2,8 +2,8 @@
 //!
 //! [`addr`] and [`block_ptr`] name blocks, [`seal`] sums structures that nobody points at, [`label`] begins an anchor, in which
 //! [`uberblock`]s follow and name the newest group by a [`boot_ptr`], [`features`] says what a pool may hold, [`zone_header`] and
-//! [`directory`] are what zones tell of themselves, [`record`] is what a commit changes in the tables, [`totals`] what the pool
-//! has done since it was made, and [`cache_device`] what lies on one.
+//! [`directory`] are what zones tell of themselves, [`rows`] are the tables of zones, [`record`] is what a commit changes in them,
+//! [`totals`] what the pool has done since it was made, and [`cache_device`] what lies on one.
 //!
 //! Nothing here reads or writes a device, or decides anything.
 //!
@@ -17,6 +17,7 @@ pub mod directory;
 pub mod features;
 pub mod label;
 pub mod record;
+pub mod rows;
 pub mod seal;
 pub mod totals;
 pub mod uberblock;

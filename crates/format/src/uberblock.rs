@@ -36,7 +36,11 @@ layout! {
         88  record: BootPtr,
         /// The machine that wrote it; 0: nobody knows.
         200 host: u64,
-        208 reserved: [u64; 4],
+        /// The oldest incarnation whose intent log is not replayed; 0: none.
+        208 log_incarnation: u64,
+        /// Devices that missed a commit, by index in the device table, a bit each.
+        216 stale_devices: u64,
+        224 reserved: [u64; 2],
         240 seal: [u8; 16],
     }
 }
@@ -56,6 +60,8 @@ pub struct Uberblock {
     pub record: BootPtr,
     /// The machine that wrote it; 0: nobody knows.
     pub host: u64,
+    /// What this version knows nothing of: a log that is to be replayed, or devices that missed a commit.
+    pub has_unknown: bool,
 }
 
 impl Uberblock {
@@ -78,7 +84,9 @@ impl Uberblock {
                 lease_txg: self.lease_txg,
                 record: self.record,
                 host: self.host,
-                reserved: [0; 4],
+                log_incarnation: 0,
+                stale_devices: 0,
+                reserved: [0; 2],
                 seal: [0; 16],
             };
             let at = offset + copy * slot as u64;
@@ -118,6 +126,7 @@ impl Uberblock {
             lease_txg: phys.lease_txg,
             record: phys.record,
             host: phys.host,
+            has_unknown: phys.log_incarnation != 0 || phys.stale_devices != 0,
         })
     }
 }

@@ -87,6 +87,7 @@ impl Pool {
             lease_txg: st.lease_txg,
             record,
             host: self.env.host_id(),
+            has_unknown: false,
         }
     }
 

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use terrane_cache::parts::{PARTS_PART, PartCache};
 use terrane_device::{Device, DeviceInfo, ZoneState};
 use terrane_format::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
-use terrane_format::boot_ptr::BootPtr;
 use terrane_format::features::Feature;
 use terrane_format::features::Features;
 use terrane_format::label::{ANCHORS, DEVICES_MAX, DeviceRow, Label, Role};
@@ -128,9 +127,7 @@ impl Pool {
             devices: rows.into_iter().map(Some).collect(),
             caches: Vec::new(),
         };
-        let sections = (0..label.sections)
-            .map(|section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE })
-            .collect();
+        let sections = (0..label.sections).map(SectionPtr::unwritten).collect();
         let counters = Arc::new(Counters::new(env.clone()));
         let devices = Arc::new(Devices::new(devices.into_iter().map(Some).collect(), env.clone()));
         let layout = devices.layout(label.has_special())?;

@@ -467,8 +467,9 @@ impl Group<'_> {
         if stamp == Txg(0) {
             return Ok(());
         }
+        let form = self.pool.row_form();
         for section in self.st.turns.due(table_bytes, self.st.chain.len(), self.hurry_sections) {
-            let raw = self.pool.tables.read().encode_section(section, sections);
+            let raw = self.pool.tables.read().encode_section(section, sections, form);
             let stored = self.pool.workers.here(|codec| boot_encode(codec, &raw));
             // One that no zone takes, or no import, must not take the place of one that can be read: records go on telling the rest.
             let most = (3 * u64::from(self.pool.max_block())).min(u64::from(BLOCK_BYTES_MAX));
@@ -479,12 +480,10 @@ impl Group<'_> {
                 continue;
             }
             let ptr = self.write_boot(POOL_SECTION, &stored)?;
-            let old = std::mem::replace(
-                &mut self.st.sections[section as usize],
-                SectionPtr { section, stamp, ptr },
-            );
+            let new = SectionPtr { section, stamp, ptr, form };
+            let old = std::mem::replace(&mut self.st.sections[section as usize], new);
             self.release_boot(&old.ptr);
-            self.new_sections.push(SectionPtr { section, stamp, ptr });
+            self.new_sections.push(new);
         }
         if self.st.turns.is_hurried() {
             self.pool.want_another_group();
@@ -651,6 +650,7 @@ impl Group<'_> {
             replay_after: self.oldest_section(),
             root,
             opened: std::mem::take(&mut appended.opened),
+            form: self.pool.row_form(),
             written: appended
                 .written
                 .values()

@@ -494,7 +494,11 @@ fn check_features(label: &Label, options: &ImportOptions) -> Result<(), PoolErro
 
 /// Loads the tables of one committed group.
 fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Result<Found, Corrupt> {
-    uber.record.judge(&format_args!("uberblock of group {}", uber.txg))?;
+    let at = format!("uberblock of group {}", uber.txg);
+    uber.record.judge(&at)?;
+    if uber.has_unknown {
+        return Err(Corrupt::new(at, "intent log and stale devices", "none", "some, an unknown feature"));
+    }
     if !matches!(index, Index::Stored) {
         return load_rebuilt(devices, label, uber, index);
     }
@@ -529,12 +533,13 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Re
     for section in records.iter().flat_map(|(record, _)| &record.sections) {
         sections.entry(section.section).or_insert(*section);
     }
-    let unwritten = |section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE };
     let table: Vec<SectionPtr> = (0..label.sections)
-        .map(|section| sections.get(&section).copied().unwrap_or_else(|| unwritten(section)))
+        .map(|section| sections.get(&section).copied().unwrap_or_else(|| SectionPtr::unwritten(section)))
         .collect();
     let mut tables = Tables::decode(label.sections, |section| match table.get(section as usize) {
-        Some(found) if !found.ptr.is_none() => fetch(&found.ptr, "section of the zone tables").map(Some),
+        Some(found) if !found.ptr.is_none() => {
+            fetch(&found.ptr, "section of the zone tables").map(|raw| Some((raw, found.form)))
+        }
         _ => Ok(None),
     })?;
     let mut chain = VecDeque::new();
@@ -581,8 +586,7 @@ fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Inde
         tables.forget_tallies();
     }
     check_tables(label, &tables)?;
-    let none = |section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE };
-    let sections = (0..label.sections).map(none).collect();
+    let sections = (0..label.sections).map(SectionPtr::unwritten).collect();
     // Sections that are written next contain this group; until then the record is kept.
     let chain = VecDeque::from([Chained { txg: uber.txg, ptr: uber.record, dead_log: Vec::new() }]);
     // What older groups need may be overwritten from now on.
@@ -809,6 +813,7 @@ pub(crate) fn assemble(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrane_format::rows::RowForm;
     use terrane_format::record::Class;
     use terrane_space::zones::Zone;
     use terrane_store::prepare::boot_encode;
@@ -824,7 +829,7 @@ mod tests {
             assert_eq!(zone.born.dead.add_sorted(&dead), []);
             tables.insert(ZoneSeq(seq), zone);
         }
-        let raw = tables.encode_section(0, 1);
+        let raw = tables.encode_section(0, 1, RowForm::Tailed);
         assert!(raw.len() > 16 << 20, "{}", raw.len());
         let stored = boot_encode(&mut Compressor::new(), &raw);
         assert!(stored.len() < BLOCK_BYTES_MAX as usize, "{}", stored.len());

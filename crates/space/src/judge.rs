@@ -130,6 +130,7 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrane_format::rows::RowForm;
     use crate::gone::{Born, GoneZone};
     use crate::zones::Zone;
     use terrane_format::addr::{Addr, Place};
@@ -177,6 +178,7 @@ mod tests {
             replay_after: Txg(0),
             root: BlockPtr::default(),
             opened: vec![Opened { seq: ZoneSeq(4), class: Class::Data, home: home(9), capacity: CAPACITY }],
+            form: RowForm::Plain,
             written: vec![Written { seq: ZoneSeq(4), claimed: 8192, born: 4096 }],
             filled: Vec::new(),
             reset: Vec::new(),

@@ -4,6 +4,7 @@
 //! applied to [`Tables`], so runs and dead sets are what they would be, and every decision is one of [`policy`](terrane_space::policy).
 //! A group goes as in the pool: births, then moves judged by the tables of the group before, then one record.
 
+use terrane_format::rows::RowForm;
 use super::Setting;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_format::block_ptr::Hole;
@@ -491,6 +492,7 @@ impl Books {
             replay_after: Txg(0),
             root: BlockPtr::Hole(Hole { kind: 0, level: 0, lsize: 0, birth: self.txg }),
             opened: std::mem::take(&mut group.opened),
+            form: RowForm::Tailed,
             written: std::mem::take(&mut group.written).into_values().collect(),
             filled: std::mem::take(&mut group.filled),
             reset: std::mem::take(&mut group.reset),
