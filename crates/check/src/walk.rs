@@ -322,7 +322,7 @@ impl<'a> Walk<'a> {
             }
             let pointers = u64::from(tree.indirect_bytes) / BlockPtr::SIZE as u64;
             let index = block.saturating_mul(pointers).saturating_add(child);
-            let below = self.subtree(tree, &child_ptr, index, ptr.birth(), each);
+            let below = self.subtree(tree, &child_ptr, index, ptr.latest_birth(), each);
             held.fill = held.fill.saturating_add(below.fill);
             held.bytes = held.bytes.saturating_add(below.bytes);
             held.end = held.end.max(below.end);
@@ -380,8 +380,8 @@ impl<'a> Walk<'a> {
     fn copies(&mut self, tree: &Tree, ptr: &BlockPtr, level: u8, block: u64, birth_max: Txg) -> u64 {
         let owner = tree.owner(level, block);
         let at = owner_text(owner);
-        if ptr.birth() > birth_max {
-            self.report.add(kind::BIRTH, &at, format_args!("at most {birth_max}"), ptr.birth());
+        if ptr.latest_birth() > birth_max {
+            self.report.add(kind::BIRTH, &at, format_args!("at most {birth_max}"), ptr.latest_birth());
         }
         let of_kind = match ptr {
             BlockPtr::Hole(_) => return 0,

@@ -11,8 +11,8 @@
 //! separate, and dead intervals ascend.
 
 use crate::record::{
-    Class, Home, PartCopy, Run, get_home, get_part_copy, get_run, get_seq, get_zone_bytes, list, put_home, put_part_copy,
-    put_run,
+    Class, Home, PartCopy, Run, get_home, get_part_copy, get_run, get_seq, get_zone_bytes, list, put_home,
+    put_part_copy, put_run,
 };
 use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq};
 
@@ -327,7 +327,8 @@ mod tests {
             let of = row(1);
             let head = RowHead { claimed, live, ..of.head };
             assert!(
-                parse_section(&encode(RowForm::Plain, &[Row { head, ..of }]), RowForm::Plain, "here").is_err()
+                parse_section(&encode(RowForm::Plain, &[Row { head, ..of }]), RowForm::Plain, "here")
+                    .is_err()
             );
         }
     }

@@ -3,7 +3,7 @@
 //! Dirty blocks are whole blocks in memory, perhaps without their trailing zeros. Freed ranges are kept as ranges, so that cutting off
 //! a terabyte costs nothing until the group syncs.
 //!
-//! Invariants: a block in `blocks` was written after any free that covers it; what is in `recoded` is in `blocks`, with the same
+//! Invariants: a block in `blocks` was written after any free that covers it; what is in `restored` is in `blocks`, with the same
 //! content.
 
 use crate::dnode::Dnode;
@@ -57,8 +57,8 @@ impl Ranges {
 pub(crate) struct Dirty {
     pub txg: Txg,
     pub blocks: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// Those of them whose content is as it was, and how it shall be stored from now on.
-    pub recoded: BTreeMap<u64, Made>,
+    /// Those of them whose content is as it was.
+    pub restored: BTreeMap<u64, Restored>,
     pub freed: Ranges,
     /// Blocks of pointers that are written anew whether anything below them changes or not: level, and number in it.
     pub pointers: BTreeSet<(u8, u64)>,
@@ -68,6 +68,15 @@ pub(crate) struct Dirty {
     pub destroyed: bool,
     /// Stored bytes that this group frees, as far as that can be known before it syncs.
     pub freeing: u64,
+}
+
+/// A block that is stored anew with what it holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Restored {
+    /// The group that its content is from.
+    pub birth: Txg,
+    /// How it shall be stored from now on; `None`: as any other of its kind.
+    pub made: Option<Made>,
 }
 
 /// What the syncing group takes from an object: its changes, and the dnode as that group leaves it (with the old tree).
@@ -110,7 +119,7 @@ impl Dirty {
         let inside: Vec<u64> = self.blocks.range(first..end).map(|(block, _)| *block).collect();
         for block in inside {
             self.blocks.remove(&block);
-            self.recoded.remove(&block);
+            self.restored.remove(&block);
         }
         self.freed.add(first, end);
     }

@@ -22,7 +22,8 @@ pub enum Verdict {
 
 /// Which blocks of an object set are freed when they leave its live trees.
 pub trait FreePolicy: Send + Sync {
-    /// Judges a stored block that group `txg` removes. The sync of that group waits for the answer, so this must not wait for a group. If
+    /// Judges a stored block that group `txg` removes. What refers to it was copied from the trees after the later of its births, or does
+    /// not refer to it: a snapshot holds it only from [`latest_birth`](BlockPtr::latest_birth) on. The sync of that group waits for the answer, so this must not wait for a group. If
     /// the group fails after that, the pool writes nothing more.
     fn verdict(&self, block: &BlockPtr, txg: Txg) -> Verdict;
 }

@@ -175,7 +175,7 @@ impl<'a> ChangeWalk<'a> {
 
     pub fn run(&mut self) -> Result<(), PoolError> {
         let dnode = self.dnode;
-        if dnode.root.birth() < self.since || dnode.root.birth() == Txg(0) {
+        if dnode.root.logical_birth() < self.since || dnode.root.logical_birth() == Txg(0) {
             return Ok(());
         }
         let top = dnode.levels - 1;
@@ -205,7 +205,7 @@ impl<'a> ChangeWalk<'a> {
         let span = self.dnode.span(level);
         let first = index.saturating_mul(span);
         let end = first.saturating_add(span);
-        let is_old = ptr.birth() < self.since && ptr.birth() != Txg(0);
+        let is_old = ptr.logical_birth() < self.since && ptr.logical_birth() != Txg(0);
         if is_old || end <= self.from || self.to != u64::MAX {
             return Ok(());
         }
@@ -480,6 +480,7 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
                 compression: metadata_compression().into(),
                 checksum: self.checksum,
                 owner: self.whose.owner(above, parent),
+                content_birth: None,
                 stream: Stream::Metadata,
                 may_embed: false,
                 replaces: None,

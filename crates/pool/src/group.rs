@@ -250,6 +250,8 @@ impl Group<'_> {
                 self.pool.recorder.metadata(copies, bytes.len());
             }
         }
+        // Older versions take such a pointer for damage.
+        let content_birth = request.content_birth.filter(|_| self.pool.has(Feature::Births));
         // What is only stored in another form is not what somebody will read soon.
         let is_news = !matches!(request.compression, Method::Made(_));
         if is_news && request.may_embed || request.stream == Stream::Metadata {
@@ -266,7 +268,7 @@ impl Group<'_> {
             level,
             lsize,
             psize: bytes.len() as u32,
-            logical_birth: self.txg,
+            logical_birth: content_birth.unwrap_or(self.txg),
             block_birth: self.txg,
             fill: request.fill,
         }))

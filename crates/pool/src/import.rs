@@ -813,8 +813,8 @@ pub(crate) fn assemble(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrane_format::rows::RowForm;
     use terrane_format::record::Class;
+    use terrane_format::rows::RowForm;
     use terrane_space::zones::Zone;
     use terrane_store::prepare::boot_encode;
 

@@ -56,6 +56,7 @@ mod tests {
                 checksum: ChecksumKind::Blake3,
                 owner: terrane_format::directory::Owner::Block { objset: 1, object: 1, level: 0, block: 0 },
                 fill: 1,
+                content_birth: None,
                 stream: Stream::Metadata,
                 may_embed: false,
                 replaces: None,

@@ -130,12 +130,12 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrane_format::rows::RowForm;
     use crate::gone::{Born, GoneZone};
     use crate::zones::Zone;
     use terrane_format::addr::{Addr, Place};
     use terrane_format::block_ptr::BlockPtr;
     use terrane_format::record::{Class, Move, Opened, Run, Written};
+    use terrane_format::rows::RowForm;
     use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
     const CAPACITY: u64 = 1 << 20;

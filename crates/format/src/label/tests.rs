@@ -1,9 +1,9 @@
 //! Labels and uberblocks come back whole, or not at all.
 
-use crate::seal::{Seed, seal};
 use super::*;
 use crate::boot_ptr::BootPtr;
 use crate::features::FEATURES;
+use crate::seal::{Seed, seal};
 use crate::uberblock::{Uberblock, UberblockPhys};
 use terrane_wire::Txg;
 

@@ -5,7 +5,7 @@
 //! it is enough to write any object that lies below, unchanged.
 
 use super::Object;
-use crate::dirty::{Known, Spill};
+use crate::dirty::{Known, Restored, Spill};
 use crate::dnode::SPILL;
 use crate::error::ObjectError;
 use crate::tree::{children, lookup};
@@ -113,7 +113,8 @@ impl Object {
                 if is_same {
                     let dirty = state.dirty(tx.txg());
                     dirty.blocks.insert(block, content.clone());
-                    dirty.recoded.extend(made.map(|made| (block, made.clone())));
+                    let restored = Restored { birth: was.logical_birth(), made: made.cloned() };
+                    dirty.restored.insert(block, restored);
                 }
                 Some(is_same)
             })?;

@@ -108,6 +108,7 @@ impl ObjectSet {
                 checksum: ChecksumKind::Blake3,
                 owner: whose.owner(0, block as u64),
                 fill: 1,
+                content_birth: None,
                 stream: Stream::Metadata,
                 may_embed: false,
                 replaces: None,

@@ -101,6 +101,7 @@ impl ObjectSet {
             checksum: ChecksumKind::Blake3,
             owner: Owner::Block { objset: self.id.0, object: HEADER, level: 0, block: 0 },
             fill: count.max(1),
+            content_birth: None,
             stream: Stream::Metadata,
             may_embed: false,
             replaces: None,
@@ -205,7 +206,7 @@ impl ObjectSet {
                 if aside.dnode.kind.is_metadata() {
                     return (*block, self.request(object, aside, *block, data, Stream::Metadata, &policy));
                 }
-                if aside.dirty.recoded.contains_key(block) {
+                if aside.dirty.restored.contains_key(block) {
                     // It did not die, and says nothing of how long such blocks live. Nor may the other form stay.
                     return (*block, self.request(object, aside, *block, data, Stream::Data(file), &policy));
                 }
@@ -271,18 +272,20 @@ impl ObjectSet {
         policy: &DataPolicy,
     ) -> WriteRequest {
         let metadata = aside.dnode.kind.is_metadata();
+        let restored = aside.dirty.restored.get(&block);
         WriteRequest {
             data,
             kind: aside.dnode.kind as u8,
-            compression: match (aside.dirty.recoded.get(&block), policy.compression) {
+            compression: match (restored.and_then(|restored| restored.made.clone()), policy.compression) {
                 _ if metadata => metadata_compression().into(),
-                (Some(made), _) => Method::Made(made.clone()),
+                (Some(made), _) => Method::Made(made),
                 (None, CompressionPolicy::As(compression)) => compression.into(),
                 (None, CompressionPolicy::Auto(_)) => Method::Auto(self.policy.levels.clone()),
             },
             checksum: if metadata { ChecksumKind::Blake3 } else { policy.checksum },
             owner: object.whose().owner(0, block),
             fill: 1,
+            content_birth: restored.map(|restored| restored.birth),
             stream,
             may_embed: true,
             replaces: None,
@@ -298,6 +301,7 @@ impl ObjectSet {
             checksum: ChecksumKind::Blake3,
             owner: object.whose().owner(0, SPILL),
             fill: 1,
+            content_birth: None,
             stream: Stream::Metadata,
             may_embed: true,
             replaces: None,
@@ -337,6 +341,7 @@ impl ObjectSet {
                 checksum: ChecksumKind::Blake3,
                 owner: self.dnodes.whose().owner(0, block),
                 fill,
+                content_birth: None,
                 stream: Stream::Metadata,
                 may_embed: false,
                 replaces: None,
@@ -392,7 +397,7 @@ fn place(
     places: &mut Vec<(usize, u64)>,
     written: Vec<BlockPtr>,
 ) {
-    for ((index, block), ptr) in places.drain(..).zip(written).filter(|(_, ptr)| ptr.birth() == txg) {
+    for ((index, block), ptr) in places.drain(..).zip(written).filter(|(_, ptr)| ptr.block_birth() == txg) {
         pointers[index].insert(block, ptr);
     }
 }

@@ -4,12 +4,12 @@
 //! applied to [`Tables`], so runs and dead sets are what they would be, and every decision is one of [`policy`](terrane_space::policy).
 //! A group goes as in the pool: births, then moves judged by the tables of the group before, then one record.
 
-use terrane_format::rows::RowForm;
 use super::Setting;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_format::block_ptr::Hole;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Written};
+use terrane_format::rows::RowForm;
 use terrane_format::{Addr, BlockPtr, GRANULE};
 use terrane_space::policy::{Age, Candidates, Choice, Clock, Heat, Layout, Lives, Placement, Placer, Stock};
 use terrane_space::zones::{Phase, Tables, Zone};

@@ -202,6 +202,7 @@ fn descend(
         checksum: ChecksumKind::Blake3,
         owner,
         fill: ptr.fill(),
+        content_birth: None,
         stream: Stream::Metadata,
         may_embed: false,
         replaces: None,
