@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrane_dataset::zaps::OBJECTS;
 use terrane_dataset::{Dataset, MASTER, Naming, ObjectStore, ObjectZap, POOL_DIRECTORY};
 use terrane_object::dnode::Dnode;
-use terrane_object::{ObjectId, ObjectKind, ObjectSet};
+use terrane_object::{ObjectId, ObjectKind, ObjectSet, Objects};
 use terrane_posix::{XATTR_SIZE_MAX, mode};
 use terrane_sa::{LayoutTable, ZplAttrs};
 use terrane_zap::{Cursor, Entry, Match, Zap};
@@ -254,10 +254,17 @@ impl Names {
         }
     }
 
-    /// What the meta object set holds is named by the pool directory.
-    pub fn check_pool_directory(&mut self, report: &mut Report) {
+    /// What the meta object set holds is named by the pool directory, or is the free queue of a set that is.
+    pub fn check_pool_directory(&mut self, report: &mut Report, objects: &Objects) {
         let mut named = vec![POOL_DIRECTORY.0];
         self.zap(report, POOL_DIRECTORY.0, &mut |_, entry| named.extend(entry.value.first()));
+        let is_set =
+            |id: &&u64| self.infos.iter().any(|info| info.id == **id && info.kind == ObjectKind::Objset);
+        // One whose identity cannot be read could not be opened, and is reported.
+        let queue =
+            |id: &u64| objects.identity(ObjectId(*id)).ok().flatten().map(|identity| identity.free_queue.0);
+        let queues: Vec<u64> = named.iter().filter(is_set).filter_map(queue).collect();
+        named.extend(queues);
         for id in named {
             let at = self.at(id);
             match self.find(id) {

@@ -80,6 +80,8 @@ struct Tree {
     cut_off: bool,
     /// Unknown owners: it may be another object's, soon.
     is_for_another: bool,
+    /// What was born before is also another tree's.
+    prune_below: Txg,
 }
 
 impl Tree {
@@ -159,6 +161,7 @@ impl<'a> Walk<'a> {
             indirect_bytes: INDIRECT_BYTES,
             cut_off: false,
             is_for_another: false,
+            prune_below: Txg(0),
         };
         self.copies(&header, &root, 0, 0, self.synced);
         self.account = Account::default();
@@ -173,7 +176,7 @@ impl<'a> Walk<'a> {
         };
         let whole = !self.object(objset, (ObjectId(0), false), &dnodes, Some(&mut note)).partial;
         self.object(objset, (FREE_QUEUE, false), &free_queue, None);
-        for ptr in queued {
+        for waiting in queued {
             let tree = Tree {
                 objset,
                 object: FREE_QUEUE.0,
@@ -183,8 +186,9 @@ impl<'a> Walk<'a> {
                 indirect_bytes: INDIRECT_BYTES,
                 cut_off: true,
                 is_for_another: false,
+                prune_below: waiting.prune_below,
             };
-            self.subtree(&tree, &ptr, 0, self.synced, &mut None);
+            self.subtree(&tree, &waiting.root, 0, self.synced, &mut None);
         }
         // What could not be walked was not counted.
         if let Some(stored) = set.account()
@@ -222,6 +226,7 @@ impl<'a> Walk<'a> {
             indirect_bytes: dnode.indirect_bytes,
             cut_off: false,
             is_for_another,
+            prune_below: Txg(0),
         };
         if !dnode.root.is_hole() {
             self.report.expect(kind::LEVEL, &at, dnode.levels.saturating_sub(1), dnode.root.level());
@@ -311,7 +316,7 @@ impl<'a> Walk<'a> {
                     continue;
                 }
             };
-            if child_ptr.is_hole() {
+            if child_ptr.is_hole() || child_ptr.latest_birth() < tree.prune_below {
                 continue;
             }
             // Without this a lie could lead down for ever.

@@ -256,6 +256,15 @@ pub fn dnode(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
         out["spill"] = pointer_json(&dnode.spill)["pointer"].clone();
         out["spill_bytes"] = dnode.spill.lsize().into();
     }
+    if meta
+        && dnode.kind == terrane_object::ObjectKind::Objset
+        && let Some(identity) =
+            live.objects.identity(ObjectId(object)).map_err(terrane_dataset::DatasetError::from)?
+    {
+        out["guid"] = format!("{:016x}", identity.guid).into();
+        out["created"] = identity.created.0.into();
+        out["free_queue"] = identity.free_queue.0.into();
+    }
     let hex = dnode.bonus.iter().map(|byte| format!("{byte:02x}"));
     out["bonus"] = Value::String(hex.collect());
     if !meta && matches!(dnode.kind, Directory | File | Symlink | Special) {

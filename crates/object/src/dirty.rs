@@ -86,6 +86,16 @@ pub(crate) struct Frozen {
     pub dnode: Dnode,
 }
 
+impl Frozen {
+    /// The group gives it these blocks and no others.
+    pub fn replace_content(&mut self, blocks: Vec<Vec<u8>>) {
+        self.dnode.block_count = blocks.len() as u64;
+        self.dirty.restored.clear();
+        self.dirty.freed.add(0, u64::MAX);
+        self.dirty.blocks = (0..).zip(blocks.into_iter().map(Arc::new)).collect();
+    }
+}
+
 /// What became of the spill block.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Spill {

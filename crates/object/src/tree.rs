@@ -10,6 +10,7 @@
 use crate::dirty::Ranges;
 use crate::dnode::Dnode;
 use crate::freeing::Ledger;
+use crate::waiting::Waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression, ZstdLevel};
@@ -294,7 +295,8 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         self.made.extend(new.values().cloned());
         let rebuilt = self.rebuild(freed, new);
         if rebuilt.is_ok() {
-            self.ledger.queue.append(&mut self.queued);
+            let txg = self.group.txg();
+            self.queued.drain(..).for_each(|root| self.ledger.detach(txg, root));
             self.made.iter().for_each(|ptr| self.ledger.born.add_of_tree(ptr));
             self.leaving.iter().for_each(|ptr| self.ledger.kill(self.group, ptr));
         } else {
@@ -539,20 +541,19 @@ pub(crate) fn damage_only(pool: &Pool, error: PoolError) -> Result<(), PoolError
     Ok(())
 }
 
-/// Frees some of a queued subtree: what is left of it goes back to the queue. Returns blocks released.
+/// Frees some of a subtree that waits: what is left of it goes back to the queue. Returns blocks released.
 pub(crate) fn free_subtree(
     group: &mut Group<'_>,
     whose: Whose,
-    ptr: &BlockPtr,
+    waiting: &Waiting,
     ledger: &mut Ledger<'_>,
 ) -> Result<u64, PoolError> {
-    let level = ptr.level();
+    let level = waiting.root.level();
     let mut released = 1;
     if level > 0 {
-        for child in children(group.pool(), whose, ptr, level, 0)? {
-            if child.is_hole() {
-                continue;
-            }
+        let below = children(group.pool(), whose, &waiting.root, level, 0)?;
+        for child in below.into_iter().filter(|child| waiting.owns(child)) {
+            let child = waiting.below(child);
             if level > 2 {
                 ledger.queue.push(child);
             } else {
@@ -565,6 +566,6 @@ pub(crate) fn free_subtree(
             }
         }
     }
-    ledger.kill(group, ptr);
+    ledger.kill_waiting(group, waiting);
     Ok(released)
 }

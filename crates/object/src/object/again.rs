@@ -8,6 +8,7 @@ use super::Object;
 use crate::dirty::{Known, Restored, Spill};
 use crate::dnode::SPILL;
 use crate::error::ObjectError;
+use crate::kind::ObjectKind;
 use crate::tree::{children, lookup};
 use std::sync::Arc;
 use terrane_format::{Addr, BlockPtr};
@@ -50,6 +51,10 @@ impl Object {
         block: u64,
         addr: Addr,
     ) -> Result<Option<Again>, ObjectError> {
+        // A free queue is the sync's alone: what it held when it was read must not come back.
+        if self.kind() == ObjectKind::FreeQueue {
+            return Ok(None);
+        }
         if level > 0 {
             return self.find_pointers(level, block, addr);
         }

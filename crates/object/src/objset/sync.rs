@@ -8,6 +8,7 @@
 use super::{DataPolicy, HEADER, ObjectSet};
 use crate::dirty::{Dirty, Frozen, Ranges, Spill};
 use crate::dnode::{Dnode, ObjsetHeader, SPILL, dnode_offsets, slot_of};
+use crate::entry::with_root;
 use crate::error::ObjectError;
 use crate::freeing::Ledger;
 use crate::kind::ObjectKind;
@@ -32,14 +33,33 @@ type Changed = (Arc<Object>, Arc<Frozen>);
 /// Blocks of dnodes, by number.
 type DnodeBlocks = BTreeMap<u64, Vec<u8>>;
 
+/// What a group changes in an object of the meta object set because other sets have synced.
+pub(crate) struct MetaChange {
+    pub id: ObjectId,
+    pub what: What,
+}
+
+pub(crate) enum What {
+    /// The set that it stands for has another root.
+    Root(BlockPtr),
+    /// Its blocks are these, and no others.
+    Content(Vec<Vec<u8>>),
+}
+
+/// What the sync of a set left.
+pub(crate) struct Synced {
+    pub root: BlockPtr,
+    /// What the object outside that has its queue shall hold; `None`: what it holds.
+    pub queue: Option<Vec<Vec<u8>>>,
+}
+
 impl ObjectSet {
-    /// Writes what is dirty in the group. `bonuses` are set on objects of this set on the way: the roots of other sets. `None`: nothing
-    /// changed.
+    /// Writes what is dirty in the group. `changes` are made to objects of this set on the way. `None`: nothing changed.
     pub(crate) fn sync(
         &self,
         group: &mut Group<'_>,
-        bonuses: &[(ObjectId, Vec<u8>)],
-    ) -> Result<Option<BlockPtr>, ObjectError> {
+        changes: Vec<MetaChange>,
+    ) -> Result<Option<Synced>, ObjectError> {
         let (objects, count, high_water) = {
             let mut syncing = self.syncing.lock();
             (std::mem::take(&mut syncing.0), syncing.1, syncing.2)
@@ -52,17 +72,24 @@ impl ObjectSet {
             drop(state);
             frozen.extend(set_aside.map(|set_aside| (object, set_aside)));
         }
-        for (id, bonus) in bonuses {
-            let object = self.hold(*id)?;
-            frozen.retain(|(other, _)| other.id() != *id);
+        for MetaChange { id, what } in changes {
+            let object = self.hold(id)?;
+            frozen.retain(|(other, _)| other.id() != id);
             let mut state = object.state.write();
-            state.dnode.bonus = Arc::new(bonus.clone());
             let mut aside = state
                 .syncing
                 .as_deref()
                 .cloned()
                 .unwrap_or_else(|| Frozen { dirty: Dirty::new(group.txg()), dnode: state.dnode.clone() });
-            aside.dnode.bonus = state.dnode.bonus.clone();
+            match what {
+                // What stands behind the root may be another in the open group already.
+                What::Root(root) => {
+                    for dnode in [&mut state.dnode, &mut aside.dnode] {
+                        dnode.bonus = Arc::new(with_root(&dnode.bonus, &root));
+                    }
+                }
+                What::Content(blocks) => aside.replace_content(blocks),
+            }
             let aside = Arc::new(aside);
             state.syncing = Some(aside.clone());
             drop(state);
@@ -81,11 +108,7 @@ impl ObjectSet {
         self.shrink_queue(group, &mut ledger)?;
         let (meta, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
         let new_meta = self.sync_dnodes(group, &frozen, (&dnodes, blocks), &mut ledger)?;
-        let new_queue = if ledger.queue == queue_before {
-            free_queue.dnode()
-        } else {
-            self.sync_queue(group, &mut ledger)?
-        };
+        let (new_queue, queue) = self.sync_queue(group, &queue_before, &mut ledger)?;
         let account = self.account_before().map(|before| ledger.settle(before));
         let header = ObjsetHeader {
             objects: count,
@@ -122,7 +145,7 @@ impl ObjectSet {
         let old = std::mem::replace(&mut *self.root.lock(), root.clone());
         ledger.kill_header(group, &old);
         *self.queue.lock() = ledger.queue;
-        Ok(Some(root))
+        Ok(Some(Synced { root, queue }))
     }
 
     /// The blocks that dirty objects have their dnodes in. They are read before any tree is rewritten: when a tree's old blocks are
