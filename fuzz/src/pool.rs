@@ -14,8 +14,8 @@ use terrane_format::features::Features;
 use terrane_format::label::{
     CacheRow, DeviceRow, FORMAT_VERSION, LABEL_BYTES, LABEL_MAGIC, Label, Role, Stay,
 };
+use terrane_format::record::RowForm;
 use terrane_format::record::{Class, Free, Home, Move, Opened, RECORD_MAGIC, Record, Run, Written};
-use terrane_format::rows::RowForm;
 use terrane_format::seal::{Seed, seal};
 use terrane_format::{Addr, BlockPtr, Totals};
 use terrane_space::gone::GoneZone;

@@ -15,8 +15,7 @@ use terrane_zap::{Cursor, Entry, Match, Zap};
 
 /// Entries read at a time.
 const BATCH: usize = 512;
-/// An entry's value: 48 bits of object number, 4 highest bits of file type.
-const OBJECT_MASK: u64 = (1 << 48) - 1;
+/// The file type takes the 4 highest bits of an entry's value, the object's number the lowest ones.
 const KIND_SHIFT: u32 = 60;
 /// The blocks that a ZAP may have, so that a lie in a dnode does not make a check run for ever: 2^24 of at least 512 bytes.
 const ZAP_BLOCKS_MAX: u64 = 1 << 24;
@@ -369,7 +368,7 @@ impl Names {
             if listed.binary_search_by(|listed| listed.as_slice().cmp(key)).is_ok() {
                 report.add(kind::XATTRS, &at, "in one place", "in the inode's list as well");
             }
-            let (target, found) = (value & OBJECT_MASK, value >> KIND_SHIFT);
+            let (target, found) = (value & ObjectId::MASK, value >> KIND_SHIFT);
             let place = infos.binary_search_by_key(&target, |info| info.id).ok();
             let Some(info) = place.and_then(|place| infos.get_mut(place)) else {
                 report.add(kind::ENTRY, at, "of an object that is there", target);

@@ -13,7 +13,6 @@ use crate::addr::{Addr, GRANULE, ZONE_BYTES_MAX};
 use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use crate::boot_ptr::BootPtr;
 use crate::directory::Entry;
-use crate::rows::{RowForm, get_homes, put_homes};
 use crate::totals::Totals;
 use terrane_wire::{Corrupt, DeviceIdx, Field, Reader, Truncated, Txg, Writer, ZoneIdx, ZoneSeq, mixed};
 
@@ -56,6 +55,16 @@ impl Class {
             Class::Data => "data",
         }
     }
+}
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RowForm {
+    /// As before there was the feature `rows`: nothing can be added.
+    #[default]
+    Plain,
+    /// With tails.
+    Tailed,
 }
 
 /// The physical zone that holds a logical one.
@@ -509,6 +518,21 @@ pub fn get_home(raw: &mut Reader<'_>) -> Result<Home, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     let device = DeviceIdx(raw.u16()?);
     Ok(Home { device, zone: ZoneIdx(u32::try_from(raw.varint()?).map_err(|_| bad)?) })
+}
+
+/// A list of replicas; mirrors will have more than one.
+pub(crate) fn put_homes(out: &mut Writer, home: Home) {
+    out.u8(1);
+    put_home(out, home);
+}
+
+/// More replicas than one are an unknown feature.
+pub(crate) fn get_homes(raw: &mut Reader<'_>) -> Result<Home, Truncated> {
+    let bad = Truncated { offset: raw.offset(), needed: 0 };
+    if raw.u8()? != 1 {
+        return Err(bad);
+    }
+    get_home(raw)
 }
 
 pub fn put_run(out: &mut Writer, run: &Run) {

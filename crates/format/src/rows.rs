@@ -11,20 +11,10 @@
 //! separate, and dead intervals ascend.
 
 use crate::record::{
-    Class, Home, PartCopy, Run, get_home, get_part_copy, get_run, get_seq, get_zone_bytes, list, put_home,
-    put_part_copy, put_run,
+    Class, Home, PartCopy, RowForm, Run, get_homes, get_part_copy, get_run, get_seq, get_zone_bytes, list,
+    put_homes, put_part_copy, put_run,
 };
 use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq};
-
-/// How rows are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RowForm {
-    /// As before there was the feature `rows`: nothing can be added.
-    #[default]
-    Plain,
-    /// With tails.
-    Tailed,
-}
 
 /// What a logical zone is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,21 +173,6 @@ fn get_dead(raw: &mut Reader<'_>) -> Result<Vec<(u32, u32)>, Truncated> {
         dead.push((first, last));
     }
     Ok(dead)
-}
-
-/// A list of replicas; mirrors will have more than one.
-pub(crate) fn put_homes(out: &mut Writer, home: Home) {
-    out.u8(1);
-    put_home(out, home);
-}
-
-/// More replicas than one are an unknown feature.
-pub(crate) fn get_homes(raw: &mut Reader<'_>) -> Result<Home, Truncated> {
-    let bad = Truncated { offset: raw.offset(), needed: 0 };
-    if raw.u8()? != 1 {
-        return Err(bad);
-    }
-    get_home(raw)
 }
 
 fn put_tail(out: &mut Writer, form: RowForm) {

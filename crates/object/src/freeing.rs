@@ -23,10 +23,10 @@ pub enum Verdict {
 
 /// Which blocks of an object set are freed when they leave its live trees.
 pub trait FreePolicy: Send + Sync {
-    /// Judges a stored block that group `txg` removed from the live trees: the one that syncs, or one before it if the block waited (0: one
-    /// before there were snapshots). What refers to it was copied from the trees after the later of its births, or does
-    /// not refer to it: a snapshot holds it only from [`latest_birth`](BlockPtr::latest_birth) on. The sync of that group waits for the answer, so this must not wait for a group. If
-    /// the group fails after that, the pool writes nothing more.
+    /// Judges a stored block that group `txg` removed from the live trees: the one that syncs, or an earlier one if the block waited (0:
+    /// one before there were snapshots). A snapshot refers to the block only if it was made after its
+    /// [`latest_birth`](BlockPtr::latest_birth) and before `txg`. The sync waits for the answer, so this must not wait for a group. If the
+    /// group fails after that, the pool writes nothing more.
     fn verdict(&self, block: &BlockPtr, txg: Txg) -> Verdict;
 }
 

@@ -6,9 +6,9 @@
 //! blocks are released.
 //!
 //! Modules, in reading order: `kind` and [`dnode`] (bytes as stored), `account` (what a set takes), [`entry`] (who a set is), [`waiting`]
-//! and `freeing` (how blocks leave it), `dirty` (what a group changed), `tree` (from changed blocks to a new root), `outlook` (what is known of life times), `streams`
-//! (what readers will ask for next), [`object`] (one object, alive), `numbers` (which are free), [`objset`] (many objects),
-//! [`objects`] (all sets of a pool, and their sync). Each knows only those before it.
+//! and `freeing` (how blocks leave it), `dirty` (what a group changed), `tree` (from changed blocks to a new root), `outlook` (what is
+//! known of life times), `streams` (what readers will ask for next), [`object`] (one object, alive), `numbers` (which are free),
+//! [`objset`] (many objects), [`objects`] (all sets of a pool, and their sync). Each knows only those before it.
 
 mod account;
 mod dirty;

@@ -1,7 +1,8 @@
 //! All object sets of a pool, and their sync in one group.
 //!
 //! The *meta object set* (MOS) describes everything else; its root is in the commit record. Each other set has an object in the
-//! MOS whose bonus is its root pointer, and who it is ([`Identity`]). A group syncs the other sets first, then the MOS with their new roots.
+//! MOS whose bonus has its root pointer and says who it is ([`Identity`]). A group syncs the other sets first, then the MOS with their
+//! new roots.
 
 use crate::dnode::DNODE_BLOCK_BYTES;
 use crate::entry::{Identity, parse_entry};

@@ -6,7 +6,7 @@
 use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_format::Feature;
-use terrane_format::rows::RowForm;
+use terrane_format::record::RowForm;
 use terrane_store::PoolError;
 
 impl Pool {

@@ -814,7 +814,7 @@ pub(crate) fn assemble(
 mod tests {
     use super::*;
     use terrane_format::record::Class;
-    use terrane_format::rows::RowForm;
+    use terrane_format::record::RowForm;
     use terrane_space::zones::Zone;
     use terrane_store::prepare::boot_encode;
 

@@ -134,8 +134,8 @@ mod tests {
     use crate::zones::Zone;
     use terrane_format::addr::{Addr, Place};
     use terrane_format::block_ptr::BlockPtr;
+    use terrane_format::record::RowForm;
     use terrane_format::record::{Class, Move, Opened, Run, Written};
-    use terrane_format::rows::RowForm;
     use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
     const CAPACITY: u64 = 1 << 20;

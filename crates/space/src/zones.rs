@@ -21,9 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_format::addr::{Addr, granule_bytes};
 use terrane_format::boot_ptr::BootPtr;
-use terrane_format::record::{Class, Free, Home, Move, PartCopy, Record, Run, Tally};
+use terrane_format::record::{Class, Free, Home, Move, PartCopy, Record, RowForm, Run, Tally};
 pub use terrane_format::rows::Phase;
-use terrane_format::rows::{Row, RowForm, RowHead, SectionWriter, parse_section};
+use terrane_format::rows::{Row, RowHead, SectionWriter, parse_section};
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// What was appended to a zone and is not on its device yet.
