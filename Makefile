@@ -6,7 +6,7 @@ DESTDIR ?=
 SEED ?=
 export PREFIX DESTDIR
 
-.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-zoned bench-compression build install uninstall deb
+.PHONY: help demo demo-clean test check soak replay test-zoned bench-peers bench-zoned bench-compression diagram build install uninstall deb
 
 help:
 	@sed -n 's/^\([a-z-]*\):.* ## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null || grep ' ## ' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ bench-zoned: ## nearly full zoned drives beside XFS, f2fs and btrfs, on machines
 
 bench-compression: ## every algorithm beside ext4, btrfs and zfs-fuse, and the codecs alone; writes a plot
 	@scripts/bench-compression.sh
+
+diagram: ## docs/crates.svg anew, from the table of crates in DESIGN.md
+	@TERRANE_DIAGRAM=write $(CARGO) test -q -p terrane-repo-tests --test diagram
 
 build: ## the program, at target/release/terrane
 	@scripts/setup.sh build

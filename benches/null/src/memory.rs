@@ -8,9 +8,9 @@ use std::time::Duration;
 use terrane_fuse::MountOptions;
 use terrane_fuse::cache_policy::CachePolicy;
 use terrane_fuse::proto::{ReadIn, Request, SetattrIn, WriteIn, WriteOut, fattr};
-use terrane_fuse::reply::{DirReply, Errno, Reply, attr};
+use terrane_fuse::reply::{DirReply, Reply, attr};
 use terrane_fuse::session::{Call, Handler};
-use terrane_posix::{Attr, RENAME_EXCHANGE, RENAME_NOREPLACE, StatFs, Time, mode};
+use terrane_posix::{Attr, Errno, RENAME_EXCHANGE, RENAME_NOREPLACE, StatFs, Time, mode};
 
 type Answer = Result<(), Errno>;
 

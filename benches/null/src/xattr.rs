@@ -1,7 +1,8 @@
 //! Extended attributes of one node: a list, because a node has few.
 
 use terrane_fuse::proto::GetxattrOut;
-use terrane_fuse::reply::{Errno, Reply};
+use terrane_fuse::reply::Reply;
+use terrane_posix::Errno;
 
 struct Xattr {
     /// With its prefix.

@@ -17,8 +17,10 @@ use std::time::{Duration, Instant};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, FileDevice, OpenMode};
 use terrane_object::Objects;
-use terrane_pool::{CreateOptions, ImportOptions, Pool, SystemEnv, create::zone_size_for, probe};
+use terrane_pool::create::zone_size_for;
+use terrane_pool::{CreateOptions, ImportOptions, Pool, probe};
 use terrane_posix::{Cred, Fs, Ino};
+use terrane_store::env::SystemEnv;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 

@@ -8,11 +8,14 @@ use crate::report::{Report, kind};
 use std::sync::Arc;
 use terrane_dataset::zaps::OBJECTS;
 use terrane_dataset::{Dataset, ObjectZap};
-use terrane_object::dnode::{Dnode, SPILL};
-use terrane_object::{ObjectId, ObjectSet, Owner, PoolError};
+use terrane_format::Owner;
+use terrane_format::directory::SPILL;
+use terrane_object::ObjectSet;
+use terrane_object::dnode::Dnode;
 use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Acl, FLAG_XATTR, NAME_MAX, mode};
 use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, NvList, Registry, ZplAttrs, place};
-use terrane_wire::Corrupt;
+use terrane_store::PoolError;
+use terrane_wire::{Corrupt, ObjectId};
 
 /// What a whole name of an extended attribute begins with.
 const PREFIXES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];

@@ -9,9 +9,11 @@ use crate::report::{Progress, Report, kind};
 use crate::walk::Walk;
 use std::sync::Arc;
 use terrane_dataset::open_set;
-use terrane_object::device::Device;
-use terrane_object::{Env, ImportOptions, ObjectKind, Objects, Pool, PoolError};
-use terrane_pool::Index;
+use terrane_device::Device;
+use terrane_object::{ObjectKind, Objects};
+use terrane_pool::{ImportOptions, Index, Pool};
+use terrane_store::PoolError;
+use terrane_store::env::Env;
 
 /// What makes a walk end before the leaves.
 const CUTS: [&str; 3] = [kind::UNREADABLE, kind::LEVEL, kind::BLOCK_SIZE];

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use terrane_dataset::zaps::OBJECTS;
 use terrane_dataset::{Dataset, MASTER, Naming, ObjectStore, ObjectZap, POOL_DIRECTORY};
 use terrane_object::dnode::Dnode;
-use terrane_object::{ObjectId, ObjectKind, ObjectSet, Objects};
+use terrane_object::{ObjectKind, ObjectSet, Objects};
 use terrane_posix::{XATTR_SIZE_MAX, mode};
 use terrane_sa::{LayoutTable, ZplAttrs};
+use terrane_wire::ObjectId;
 use terrane_zap::{Cursor, Entry, Match, Zap};
 
 /// Entries read at a time.

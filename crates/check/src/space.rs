@@ -4,7 +4,7 @@ use crate::report::{Phase, kind};
 use crate::walk::{Reached, Walk};
 use std::sync::Arc;
 use terrane_format::granule_bytes;
-use terrane_object::Pool;
+use terrane_pool::Pool;
 use terrane_pool::inspect::{Standing, ZoneView};
 use terrane_space::zones;
 

@@ -9,14 +9,16 @@
 use crate::report::{Phase, Progress, Report, kind};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use terrane_format::{Addr, granule_bytes};
+use terrane_format::directory::SPILL;
+use terrane_format::{Addr, BlockPtr, Owner, granule_bytes};
 use terrane_object::dnode::{
-    DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL, SPILL_BYTES_MAX, dnodes_in,
+    DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL_BYTES_MAX, dnodes_in,
 };
 use terrane_object::objset::{FREE_QUEUE, HEADER};
-use terrane_object::{Account, BlockPtr, ObjectId, ObjectKind, ObjectSet, Owner, Pool};
+use terrane_object::{Account, ObjectKind, ObjectSet};
+use terrane_pool::Pool;
 use terrane_pool::read::owner_text;
-use terrane_wire::{Txg, ZoneSeq};
+use terrane_wire::{ObjectId, Txg, ZoneSeq};
 
 /// Set in `Reached::psize` when a zone directory told of the block. Sizes need 25 bits.
 const LISTED: u32 = 1 << 31;

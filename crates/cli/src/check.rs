@@ -18,8 +18,9 @@ use terrane_dataset::Dataset;
 use terrane_device::{Device, DeviceError, DeviceInfo, OpenMode, ZoneReport};
 use terrane_object::Objects;
 use terrane_object::objset::HEADER;
-use terrane_pool::{Env, Pool, SystemEnv};
+use terrane_pool::Pool;
 use terrane_posix::Fs;
+use terrane_store::env::{Env, SystemEnv};
 use terrane_wire::ZoneIdx;
 
 /// How often a check of a busy pool begins before it is given up.

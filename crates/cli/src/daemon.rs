@@ -17,6 +17,7 @@ use crate::control::{self, Caller, Command, Greeting, How, STOP_STEP};
 use crate::failure::{Failure, Outcome};
 use crate::holder::{self, Facts, Holder, Legacy};
 use crate::idle;
+use crate::jobs::{self, run};
 use crate::live::Live;
 use crate::logger;
 use crate::members;
@@ -511,7 +512,8 @@ fn keep_house(shared: &Shared, drains: bool) {
     // About once in a group: what lost names in one is settled in the next.
     while !shared.live.pool.is_read_only() && !shared.rest(SETTLE_PERIOD) {
         flags.look(shared);
-        while shared.fs.settle_names() && !shared.is_ending() {}
+        let mut pace = || (!shared.is_ending()).then_some(1);
+        run(&shared.fs.settle(), "directories keep space that they do not need", &mut pace);
         let outcome = shared.fs.record_new_errors().map_err(|error| error.to_string());
         if let Err(error) = &outcome
             && outcome != recorded
@@ -576,7 +578,7 @@ fn rewrite(shared: &Shared) {
 fn bear_again(shared: &Shared) {
     terrane_fuse::process::give_way();
     while !shared.live.pool.is_read_only() && !shared.rest(REWRITE_PERIOD) {
-        rewriting::bear_again(&shared.fs, &shared.live.pool, &|time| shared.rest(time));
+        jobs::bear_again(&shared.fs, &shared.live.pool, &|time| shared.rest(time));
     }
 }
 

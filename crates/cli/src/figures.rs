@@ -2,7 +2,7 @@
 
 use crate::live::Live;
 use crate::size;
-use terrane_dataset::object::Account;
+use terrane_object::Account;
 
 /// As `fs get` names where they come from.
 pub const SOURCE: &str = "counted";

@@ -4,11 +4,11 @@
 //! records are tried one by one, and after each it is looked whether somebody asked for something: then it ends at once. Our own reads
 //! make the machine look busy, so what it does is measured after a rest, not meanwhile.
 
+use crate::jobs::{End, beside_others, run};
 use crate::memory::some_avg10;
-use crate::rewriting::{Load, pause};
 use std::time::{Duration, Instant};
 use terrane_pool::Pool;
-use terrane_posix::{Errno, Fs};
+use terrane_posix::Fs;
 
 /// Without a request for so long, nobody wants anything.
 const QUIET: Duration = Duration::from_secs(10);
@@ -85,26 +85,17 @@ impl Watch {
             processor_pressure: pressure("cpu"),
             disk_pressure: pressure("io"),
             waiting,
-            is_rewriting: fs.rewrite_goes_on(),
+            is_rewriting: fs.rewrite().goes_on(),
         };
         if !is_idle(sight) {
             return;
         }
-        while requests() == self.requests && now.elapsed() < BURST && !rest(pause(Load::of(pool), true)) {
-            match fs.recompress_step() {
-                Ok(true) => {}
-                Ok(false) => {
-                    self.not_before = Instant::now() + LATER;
-                    break;
-                }
-                Err(errno) => {
-                    if errno != Errno::ENOSPC {
-                        log::error!("idle time is not used: {errno}; it is tried again");
-                    }
-                    self.not_before = Instant::now() + LATER;
-                    break;
-                }
-            }
+        let mut pace = || {
+            let goes_on = requests() == self.requests && now.elapsed() < BURST;
+            goes_on.then(|| beside_others(pool, rest)).flatten()
+        };
+        if run(&fs.recompress(), "idle time is not used", &mut pace) != End::Over {
+            self.not_before = Instant::now() + LATER;
         }
         self.since = Instant::now();
     }

@@ -9,8 +9,9 @@ use std::sync::{Arc, OnceLock};
 use terrane_dataset::Dataset;
 use terrane_device::{Backing, Device, Identity, OpenMode};
 use terrane_object::Objects;
-use terrane_pool::{ImportOptions, Pool, SystemEnv};
+use terrane_pool::{ImportOptions, Pool};
 use terrane_posix::Fs;
+use terrane_store::env::SystemEnv;
 
 /// Block cache of a command that reads a little and ends.
 const TOOL_CACHE_BYTES: usize = 64 << 20;

@@ -19,6 +19,7 @@ mod help;
 mod holder;
 mod idle;
 mod inspect;
+mod jobs;
 mod json;
 mod keeper;
 mod live;

@@ -23,8 +23,8 @@ use crate::newcomer::Terms;
 use crate::progress::Progress;
 use crate::rewriting;
 use serde_json::{Value, json};
+use terrane_codec::Compression;
 use terrane_format::Feature;
-use terrane_object::Compression;
 use terrane_posix::RewriteSpec;
 
 impl Query {

@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 use support::{Place, Running, can_mount};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, FileDevice};
-use terrane_object::{CreateOptions, Env, ImportOptions, Objects, Pool, SeededEnv};
+use terrane_object::Objects;
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs, SetXattr, WriteFlags};
+use terrane_store::env::{Env, SeededEnv};
 
 /// The states of the pools that a search finds, as `NAME STATE`.
 fn found(place: &Place, words: &str) -> Vec<String> {

@@ -14,10 +14,12 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use terrane_object::{
-    ChecksumKind, CollectionOptions, CompressionPolicy, Cost, DataPolicy, Feature, Hint, ObjectError,
-    ObjectId, ObjectKind, ObjectSet, Objects, Tx,
-};
+use terrane_codec::{ChecksumKind, CompressionPolicy};
+use terrane_format::Feature;
+use terrane_object::{DataPolicy, ObjectError, ObjectKind, ObjectSet, Objects};
+use terrane_pool::{Cost, Tx};
+use terrane_space::policy::{CollectionOptions, Hint};
+use terrane_wire::ObjectId;
 
 /// The master ZAP in a data set.
 pub const MASTER: ObjectId = ObjectId(1);

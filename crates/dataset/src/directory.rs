@@ -1,6 +1,6 @@
 //! The pool directory: what a pool needs to find its root data set again.
 
-use terrane_object::ObjectId;
+use terrane_wire::ObjectId;
 
 /// The pool directory in the meta object set.
 pub const POOL_DIRECTORY: ObjectId = ObjectId(1);

@@ -5,8 +5,8 @@
 
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, Hash};
-use terrane_object::{ObjectId, slot_of};
-use terrane_wire::NumberSet;
+use terrane_object::slot_of;
+use terrane_wire::{NumberSet, ObjectId};
 
 /// Bytes of a block of dnodes, and of a block of pointers above it.
 pub const DNODE_BLOCK_BYTES: u64 = 16 << 10;

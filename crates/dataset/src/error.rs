@@ -1,7 +1,8 @@
 //! One variant for each thing a caller would do differently.
 
 use std::fmt;
-use terrane_object::{ObjectError, ObjectId};
+use terrane_object::ObjectError;
+use terrane_wire::ObjectId;
 
 /// What a ZAP in an object can answer.
 pub type ZapError = terrane_zap::Error<ObjectError>;

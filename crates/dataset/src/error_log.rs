@@ -15,10 +15,14 @@ use crate::zap_store::ObjectZap;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_object::errors::{BLOCKS_MAX, FILES_MAX, FINDINGS_MAX, TEXT_BYTES_MAX};
-use terrane_object::errors::{DamagedBlock, DeviceErrors, Errors, LossCause, LostFile};
-use terrane_object::{Cost, ObjectId, ObjectKind, ObjectSet, Owner, Tx};
-use terrane_wire::DeviceIdx;
+use terrane_format::Owner;
+use terrane_object::{ObjectKind, ObjectSet};
+use terrane_pool::errors::{
+    BLOCKS_MAX, DamagedBlock, DeviceErrors, Errors, FILES_MAX, FINDINGS_MAX, LossCause, LostFile,
+    TEXT_BYTES_MAX,
+};
+use terrane_pool::{Cost, Tx};
+use terrane_wire::{DeviceIdx, ObjectId};
 use terrane_zap::{Value, ValueRef};
 
 /// Entries that are looked at: more than there can be of all kinds together, as long as no version adds one.

@@ -32,8 +32,6 @@ pub use error::{DatasetError, ZapError};
 pub use naming::Naming;
 pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
 pub use snapshots::open_set;
-pub use terrane_object as object;
-pub use terrane_zap as zap;
 pub use zap_handle::{Batch, Work, ZapHandle};
 pub use zap_policy::ZapPolicy;
 pub use zap_store::{BLOCK_BYTES_FIRST, ChangeCost, ObjectStore, ObjectZap};

@@ -8,7 +8,10 @@ use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XAT
 use crate::error::DatasetError;
 use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
 use std::fmt;
-use terrane_object::{ChecksumKind, CompressionPolicy, FailMode, Feature, Hint, IdleWindow, VictimPolicy};
+use terrane_codec::{ChecksumKind, CompressionPolicy};
+use terrane_format::Feature;
+use terrane_space::policy::{Hint, IdleWindow, VictimPolicy};
+use terrane_store::patience::FailMode;
 
 /// Smallest record size in bytes.
 pub const RECORD_SIZE_MIN: u64 = 512;

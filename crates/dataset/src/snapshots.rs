@@ -6,7 +6,9 @@
 //! Invariant: object sets of data sets are opened by [`open_set`] and by nothing else, so each of their frees is judged here.
 
 use std::sync::Arc;
-use terrane_object::{BlockPtr, FreePolicy, ObjectError, ObjectId, ObjectSet, Objects, Txg, Verdict};
+use terrane_format::BlockPtr;
+use terrane_object::{FreePolicy, ObjectError, ObjectSet, Objects, Verdict};
+use terrane_wire::{ObjectId, Txg};
 
 /// The policy of a data set without snapshots.
 struct NoSnapshots;

@@ -9,8 +9,9 @@ use crate::zap_store::{ChangeCost, ObjectZap};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use terrane_object::{Cost, Object, ObjectError, ObjectId, Tx};
-use terrane_wire::NumberMap;
+use terrane_object::{Object, ObjectError};
+use terrane_pool::{Cost, Tx};
+use terrane_wire::{NumberMap, ObjectId};
 use terrane_zap::{Cursor, Entry, KeyRef, Kind, Value, ValueRef};
 
 /// Entries that [`ZapHandle::iter`] reads at a time.

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use terrane_object::{Feature, ObjectSet, Pool, Tx};
+use terrane_format::Feature;
+use terrane_object::ObjectSet;
+use terrane_pool::{Pool, Tx};
 use terrane_zap::ZapOptions;
 
 /// Shared by all ZAPs of one object set.

@@ -11,7 +11,8 @@ use crate::error::ZapError;
 use crate::naming::Naming;
 use crate::zap_policy::ZapPolicy;
 use std::sync::{Arc, OnceLock};
-use terrane_object::{Object, ObjectError, ObjectKind, ObjectSet, ObjectSpec, Tx};
+use terrane_object::{Object, ObjectError, ObjectKind, ObjectSet, ObjectSpec};
+use terrane_pool::Tx;
 use terrane_zap::{
     Cursor, Entry, First, Flags, KeyRef, Kind, Prepared, Shrink, Store, Value, ValueRef, Visited, Zap,
     ZapOptions,

@@ -26,7 +26,9 @@ use crate::error::{DatasetError, ZapError};
 use crate::zap_handle::{Batch, DNODE_BLOCKS_BYTES, Open, Work, ZapHandle};
 use crate::zap_store::ObjectZap;
 use std::sync::Arc;
-use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind};
+use terrane_object::{ObjectError, ObjectKind};
+use terrane_pool::Cost;
+use terrane_wire::ObjectId;
 use terrane_zap::Flags;
 
 /// The entry of the master ZAP that says that programs keep objects here.

@@ -6,14 +6,16 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use support::Machine;
+use terrane_codec::{ChecksumKind, Compression};
 use terrane_dataset::{
     AccessTime, AclType, Dataset, DatasetError, DnodeSize, Naming, PROPERTIES, Source, XattrHome,
 };
 use terrane_device::Device;
-use terrane_object::{
-    ChecksumKind, CollectionOptions, Compression, Cost, Env, Feature, IdleWindow, ImportOptions, ObjectKind,
-    Objects, Pool, SystemEnv, VictimPolicy,
-};
+use terrane_format::Feature;
+use terrane_object::{ObjectKind, Objects};
+use terrane_pool::{Cost, ImportOptions, Pool};
+use terrane_space::policy::{CollectionOptions, IdleWindow, VictimPolicy};
+use terrane_store::env::{Env, SystemEnv};
 use terrane_zap::Cursor;
 
 const COST: Cost = Cost { write_bytes: 1 << 20, meta_blocks: 16, ..Cost::NOTHING };

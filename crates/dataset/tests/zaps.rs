@@ -6,9 +6,11 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use support::Machine;
-use terrane_dataset::zap::{Cursor, Error, Flags, Key, Kind, ValueRef};
 use terrane_dataset::{Dataset, Work, ZapError, ZapHandle, ZapSpec, Zaps};
-use terrane_object::{ObjectError, ObjectId, PoolError};
+use terrane_object::ObjectError;
+use terrane_store::PoolError;
+use terrane_wire::ObjectId;
+use terrane_zap::{Cursor, Error, Flags, Key, Kind, ValueRef};
 
 fn zaps(machine: &Machine) -> Arc<Zaps> {
     Zaps::open(&Arc::new(Dataset::create_root(&machine.objects, &[]).unwrap())).unwrap()

@@ -22,7 +22,7 @@ use crate::launder::Launderer;
 use crate::metrics::Metrics;
 use crate::mount::MountOptions;
 use crate::proto::{self, CreateIn, Header, ReadIn, Request, SetattrIn, WriteIn, fattr};
-use crate::reply::{DirReply, Errno, Reply, attr};
+use crate::reply::{DirReply, Reply, attr};
 use crate::session::{Call, Handler, Negotiated};
 use askers::Askers;
 pub use ioctl::{GET_WRITE_HINT, SET_WRITE_HINT};
@@ -31,7 +31,7 @@ use mapped::MappedFiles;
 use std::sync::Arc;
 use std::time::Duration;
 use terrane_posix::{
-    Attr, Cred, DirEntry, Fs, Ino, RENAME_WHITEOUT, Reading, SetAttr, SetTime, Time, WriteFlags,
+    Attr, Cred, DirEntry, Errno, Fs, Ino, RENAME_WHITEOUT, Reading, SetAttr, SetTime, Time, WriteFlags,
 };
 
 /// Answers the requests of one mount from one file system.

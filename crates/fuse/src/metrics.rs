@@ -6,9 +6,10 @@
 //! Invariant: nothing here waits or fails; see [`terrane_wire::meter`].
 
 use crate::proto::{Opcode, Request};
-use crate::reply::{Errno, Reply};
+use crate::reply::Reply;
 use crate::session::Call;
 use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_posix::Errno;
 use terrane_wire::meter::{Counter, Histogram, Times};
 
 #[derive(Debug, Default)]

@@ -8,9 +8,7 @@
 pub mod attr;
 
 use crate::proto::{self, OutHeader};
-
-/// An error number of Linux, positive.
-pub use terrane_posix::Errno;
+use terrane_posix::Errno;
 
 /// An answer under construction.
 #[derive(Debug)]

@@ -21,7 +21,8 @@ use crate::forget;
 use crate::mount::{Mount, MountOptions, UnmountHandle};
 use crate::notify::{self, Notifier};
 use crate::proto::{self, Header, ParseError, Request};
-use crate::reply::{self, Errno, Reply};
+use crate::reply;
+use crate::reply::Reply;
 use crate::transport::ring::{self, Lane};
 use crate::transport::{DevFuse, Received, Transport};
 use gate::{Admitted, Gate};
@@ -32,6 +33,7 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use terrane_posix::Errno;
 
 /// Threads that never take a request which may wait.
 pub const READERS_RESERVED: usize = 2;

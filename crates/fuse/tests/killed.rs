@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use terrane_fuse::cache_policy::CachePolicy;
 use terrane_fuse::mount::Via;
 use terrane_fuse::proto::Request;
-use terrane_fuse::reply::{Errno, Reply, attr};
+use terrane_fuse::reply::{Reply, attr};
 use terrane_fuse::session::{Call, Handler, Negotiated};
 use terrane_fuse::transport::{DevFuse, Received, Transport};
 use terrane_fuse::{Mount, MountOptions, Session, SessionConfig, UnmountHandle, forget, handover};
-use terrane_posix::{Attr, Time};
+use terrane_posix::{Attr, Errno, Time};
 
 const PART: &str = "TERRANE_TEST_PART";
 const PATIENCE: Duration = Duration::from_secs(20);

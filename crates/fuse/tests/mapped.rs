@@ -22,9 +22,10 @@ use std::time::{Duration, Instant, SystemTime};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_fuse::{Dispatch, Launderer, MountOptions, Session, UnmountHandle};
-use terrane_object::{Objects, Pool};
-use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
-use terrane_posix::{Cred, Fs, LossCause};
+use terrane_object::Objects;
+use terrane_pool::{CreateOptions, ImportOptions, LossCause, Pool};
+use terrane_posix::{Cred, Fs};
+use terrane_store::env::SeededEnv;
 
 const LAUNDERS: &str = "TERRANE_TEST_LAUNDERS";
 const PROGRAM: &str = "TERRANE_TEST_PROGRAM";

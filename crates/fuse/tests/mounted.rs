@@ -18,11 +18,11 @@ use std::time::Duration;
 use terrane_fuse::cache_policy::CachePolicy;
 use terrane_fuse::mount::Via;
 use terrane_fuse::proto::{Request, WriteOut, fattr};
-use terrane_fuse::reply::{DirReply, Errno, Reply, attr};
+use terrane_fuse::reply::{DirReply, Reply, attr};
 use terrane_fuse::session::{Call, Handler, Negotiated};
 use terrane_fuse::transport::{DevFuse, Received, Transport};
 use terrane_fuse::{Mount, MountOptions, Session, SessionConfig, UnmountHandle};
-use terrane_posix::{Attr, StatFs, Time};
+use terrane_posix::{Attr, Errno, StatFs, Time};
 
 /// Set for [`the_process_that_forgets`].
 const FORGETS: &str = "TERRANE_TEST_FORGETS";

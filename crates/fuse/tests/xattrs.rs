@@ -23,9 +23,10 @@ use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_fuse::dispatch::{GET_WRITE_HINT, SET_WRITE_HINT};
 use terrane_fuse::{Dispatch, Metrics, MountOptions, Session, UnmountHandle};
-use terrane_object::{Objects, Pool};
-use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
+use terrane_object::Objects;
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs};
+use terrane_store::env::SeededEnv;
 
 const SOMEBODY: u32 = 1000;
 const ACCESS: &str = "system.posix_acl_access";

@@ -9,7 +9,7 @@
 use crate::dnode::Dnode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrane_pool::Made;
+use terrane_store::prepare::Made;
 use terrane_wire::Txg;
 
 /// Block numbers as sorted, separate `first..end` ranges.
@@ -146,8 +146,8 @@ mod tests {
 
     #[test]
     fn ranges_behave_like_flags() {
-        let env = terrane_pool::SeededEnv::new(3);
-        use terrane_pool::Env;
+        let env = terrane_store::env::SeededEnv::new(3);
+        use terrane_store::env::Env;
         for _ in 0..200 {
             let mut ranges = Ranges::default();
             let mut flags = [false; 64];

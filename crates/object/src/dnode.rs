@@ -12,7 +12,6 @@ use crate::kind::ObjectKind;
 use std::sync::Arc;
 use terrane_format::BlockPtr;
 use terrane_format::block_ptr::BLOCK_BYTES_MAX;
-pub use terrane_format::directory::SPILL;
 use terrane_wire::{Corrupt, ObjectId, Txg, layout};
 
 /// Bytes of a dnode slot.

@@ -1,7 +1,7 @@
 //! One variant for each thing a caller would do differently.
 
 use std::fmt;
-use terrane_pool::PoolError;
+use terrane_store::PoolError;
 use terrane_wire::{Corrupt, ObjectId};
 
 #[derive(Clone, Debug)]

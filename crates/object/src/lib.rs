@@ -35,12 +35,3 @@ pub use kind::ObjectKind;
 pub use object::{Again, Object};
 pub use objects::Objects;
 pub use objset::{DataPolicy, ObjectSet, ObjectSpec, Usage};
-pub use terrane_codec::{ChecksumKind, Compression, CompressionPolicy};
-pub use terrane_format::{BlockPtr, FEATURES, Feature, Owner};
-pub use terrane_pool::device;
-pub use terrane_pool::errors;
-pub use terrane_pool::{
-    CollectionOptions, Cost, CreateOptions, Env, FailMode, Hint, IdleWindow, ImportOptions, Made, Pool,
-    PoolError, RebirthCursor, Relic, SeededEnv, SiblingKey, SystemEnv, Tx, VictimPolicy,
-};
-pub use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};

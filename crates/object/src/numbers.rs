@@ -279,7 +279,7 @@ pub(crate) fn add_slots(words: &mut NumberMap<u64, u32>, number: u64, slots: u8)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrane_pool::{Env, SeededEnv};
+    use terrane_store::env::{Env, SeededEnv};
 
     impl Numbers {
         fn check(&self) {
@@ -430,10 +430,11 @@ mod tests {
     fn no_number_is_given_past_the_last() {
         let mut numbers = Numbers::new(9, NUMBERS_END - 3);
         assert_eq!(numbers.take_new(2), Some(NUMBERS_END - 3));
+        assert_eq!((numbers.take_new(2), numbers.take_new(1)), (None, None));
+        assert_eq!(numbers.take_free(1), Some(NUMBERS_END - 1), "what was left of the block");
         assert_eq!(
-            (numbers.take_new(2), numbers.take_new(1), numbers.take_new(1)),
-            (None, Some(NUMBERS_END - 1), None)
+            (numbers.take_free(1), numbers.take_new(1), numbers.high_water),
+            (None, None, NUMBERS_END)
         );
-        assert_eq!(numbers.high_water, NUMBERS_END);
     }
 }

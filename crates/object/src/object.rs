@@ -37,7 +37,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 pub(crate) use table::ObjectTable;
 use terrane_format::{BlockPtr, Feature};
-use terrane_pool::{Hint, PoolError, Tx};
+use terrane_pool::Tx;
+use terrane_space::policy::Hint;
+use terrane_store::PoolError;
 use terrane_wire::{ObjectId, Txg};
 
 /// Block 0, and the number of blocks.

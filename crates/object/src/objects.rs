@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_format::{BlockPtr, Feature};
-use terrane_pool::{Client, Cost, Group, Pool, PoolError, Tx};
+use terrane_pool::{Client, Cost, Group, Pool, Tx};
+use terrane_store::PoolError;
 use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 
 /// Two dnodes of the meta object set.

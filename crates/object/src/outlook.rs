@@ -11,7 +11,8 @@ use crate::tree::{Whose, lookup, pointer_at};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use terrane_format::BlockPtr;
-use terrane_pool::{Hint, Placement, Pool};
+use terrane_pool::Pool;
+use terrane_space::policy::{Hint, Placement};
 use terrane_wire::Txg;
 
 /// A file whose first blocks are no more bytes than this, all of them of one group, is taken for finished: mounts are not told when
@@ -116,9 +117,11 @@ impl<'a> Replaced<'a> {
 mod tests {
     use super::*;
     use crate::dirty::Dirty;
-    use crate::{CreateOptions, ImportOptions, Object, ObjectId, ObjectKind, ObjectSpec, Objects, SeededEnv};
+    use crate::{Object, ObjectKind, ObjectSpec, Objects};
     use terrane_device::{SimConfig, SimDevice};
-    use terrane_pool::Cost;
+    use terrane_pool::{Cost, CreateOptions, ImportOptions};
+    use terrane_store::env::SeededEnv;
+    use terrane_wire::ObjectId;
 
     const COST: Cost = Cost { write_bytes: 2 << 20, meta_blocks: 16, ..Cost::NOTHING };
 

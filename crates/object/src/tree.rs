@@ -16,7 +16,9 @@ use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression, ZstdLevel};
 use terrane_format::block_ptr::Hole;
 use terrane_format::{BlockPtr, Feature, Owner};
-use terrane_pool::{Group, Patience, Pool, PoolError, Stream, WriteRequest};
+use terrane_pool::{Group, Pool, Stream, WriteRequest};
+use terrane_store::PoolError;
+use terrane_store::patience::Patience;
 use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 
 /// Whose tree it is, for owners and messages.

@@ -7,7 +7,11 @@ mod support;
 use std::sync::Arc;
 use support::{COST, World, create, file_of, import, noise, options, sim};
 use terrane_codec::Compressor;
-use terrane_object::{BlockPtr, Cost, CreateOptions, Env, Feature, Made, Object, Objects, Pool, SeededEnv};
+use terrane_format::{BlockPtr, Feature};
+use terrane_object::{Object, Objects};
+use terrane_pool::{Cost, CreateOptions, Pool};
+use terrane_store::env::{Env, SeededEnv};
+use terrane_store::prepare::Made;
 use terrane_wire::Txg;
 
 fn pointer(object: &Arc<Object>, block: u64) -> BlockPtr {

@@ -5,8 +5,11 @@
 mod support;
 
 use support::{COST, create, file_of, noise, sim, spec};
-use terrane_codec::Compressor;
-use terrane_object::{BlockPtr, Compression, Cost, Made, ObjectSpec};
+use terrane_codec::{Compression, Compressor};
+use terrane_format::BlockPtr;
+use terrane_object::ObjectSpec;
+use terrane_pool::Cost;
+use terrane_store::prepare::Made;
 
 #[test]
 fn a_block_in_another_form_has_the_same_content_and_loses_it_with_the_next_write() {

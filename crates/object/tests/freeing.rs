@@ -6,7 +6,9 @@ mod support;
 
 use std::collections::BTreeSet;
 use support::{COST, World, create, file_of, noise, sim};
-use terrane_object::{BlockPtr, Cost, Object, Owner};
+use terrane_format::{BlockPtr, Owner};
+use terrane_object::Object;
+use terrane_pool::Cost;
 use terrane_wire::ObjectId;
 
 const LARGE: Cost = Cost { write_bytes: 4 << 20, meta_blocks: 64, ..Cost::NOTHING };
@@ -108,7 +110,7 @@ fn a_block_that_a_policy_keeps_stays_allocated_and_readable() {
             let content = world.pool.read(&ptr, owner(&world, id, level, index)).unwrap();
             assert!(level > 0 || *content == noise(index, 512), "block {index}");
         }
-        let spill = world.pool.read(&spill, owner(&world, id, 0, terrane_object::dnode::SPILL)).unwrap();
+        let spill = world.pool.read(&spill, owner(&world, id, 0, terrane_format::directory::SPILL)).unwrap();
         assert_eq!(*spill, noise(77, 4096));
         assert_eq!(world.pool.read(&root, header).unwrap(), stored);
     }

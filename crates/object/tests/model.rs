@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use support::{COST, World, create, file_of, import, noise, options, sim, spec};
 use terrane_codec::Compressor;
-use terrane_object::{
-    BlockPtr, Cost, CreateOptions, Env, Made, Object, ObjectKind, ObjectSpec, Objects, Owner, Pool,
-    SeededEnv, Tx,
-};
+use terrane_format::{BlockPtr, Owner};
+use terrane_object::{Object, ObjectKind, ObjectSpec, Objects};
+use terrane_pool::{Cost, CreateOptions, Pool, Tx};
+use terrane_store::env::{Env, SeededEnv};
+use terrane_store::prepare::Made;
 use terrane_wire::ObjectId;
 
 /// An object as its bytes, at most a few MiB of them, and its spill.
@@ -312,7 +313,7 @@ fn an_unreadable_tree_costs_its_object_and_nothing_else() {
     let (bad, good) = (make(1), make(2));
     world.pool.commit().unwrap();
     // Both copies of the indirect blocks of one object rot.
-    let terrane_object::BlockPtr::Normal(root) = bad.dnode().root else { panic!("a tree of two levels") };
+    let terrane_format::BlockPtr::Normal(root) = bad.dnode().root else { panic!("a tree of two levels") };
     for copy in root.copies() {
         let (_, home, offset) = world.pool.whereabouts(copy, root.psize).unwrap();
         device.rot(home.zone, offset + 7, &[0xff]).unwrap();
@@ -517,7 +518,7 @@ fn a_spill_is_stored_twice_and_given_back_once() {
         assert_eq!(world.pool.check_tables(), vec![]);
         world.pool.status().live_bytes
     };
-    let change = |change: &dyn Fn(&terrane_object::Tx)| change(&world.pool.begin(COST).unwrap());
+    let change = |change: &dyn Fn(&terrane_pool::Tx)| change(&world.pool.begin(COST).unwrap());
     let tx = world.pool.begin(COST).unwrap();
     let object = world.set.create(&tx, spec(300, None)).unwrap();
     drop(tx);
@@ -594,7 +595,7 @@ fn what_is_stored_already_is_not_written_again() {
     // Nothing, in two spellings.
     for none in [None, Some(Vec::new()), Some(vec![0; 700])] {
         set(Some(noise(1, 50)));
-        assert!(matches!(object.dnode().spill, terrane_object::BlockPtr::Embedded(_)), "it fits the pointer");
+        assert!(matches!(object.dnode().spill, terrane_format::BlockPtr::Embedded(_)), "it fits the pointer");
         assert_eq!(object.dnode().used, 0);
         set(none);
         assert_eq!((object.has_spill(), object.spill().unwrap()), (false, None));
@@ -641,7 +642,7 @@ fn a_pool_that_older_versions_can_read_gets_no_spill() {
     assert!(object.set_attributes(&tx, Vec::new(), Some(vec![1])).is_err());
     object.set_attributes(&tx, vec![1; 320], None).unwrap();
     drop(tx);
-    pool.enable(&terrane_object::Feature::defaults()).unwrap();
+    pool.enable(&terrane_format::Feature::defaults()).unwrap();
     object.set_attributes(&pool.begin(COST).unwrap(), Vec::new(), Some(vec![1])).unwrap();
     pool.commit().unwrap();
     assert!(object.has_spill());
@@ -660,7 +661,7 @@ fn a_lost_tree_takes_no_attributes_with_it() {
     object.write(&tx, 4096, &[1; 4096]).unwrap();
     object.set_attributes(&tx, vec![9; 150], Some(noise(3, 6000))).unwrap();
     drop(tx);
-    let terrane_object::BlockPtr::Normal(root) = object.dnode().root else { panic!("a tree of two levels") };
+    let terrane_format::BlockPtr::Normal(root) = object.dnode().root else { panic!("a tree of two levels") };
     for copy in root.copies() {
         let (_, home, offset) = world.pool.whereabouts(copy, root.psize).unwrap();
         device.rot(home.zone, offset + 7, &[0xff]).unwrap();

@@ -7,13 +7,11 @@ mod support;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_format::Spent;
 use terrane_format::record::Class;
-use terrane_object::{
-    BlockPtr, Cost, CreateOptions, DataPolicy, Env, ImportOptions, Object, ObjectKind, ObjectSet, ObjectSpec,
-    Objects, Pool, SeededEnv, SystemEnv,
-};
-use terrane_pool::Stats;
+use terrane_format::{BlockPtr, Spent};
+use terrane_object::{DataPolicy, Object, ObjectKind, ObjectSet, ObjectSpec, Objects};
+use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool, Stats};
+use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_wire::ObjectId;
 
 const COST: Cost = Cost { write_bytes: 6 << 20, meta_blocks: 64, ..Cost::NOTHING };

@@ -7,11 +7,11 @@ mod support;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use terrane_codec::CompressionPolicy;
 use terrane_device::{SimConfig, SimDevice};
-use terrane_object::{
-    CompressionPolicy, Cost, CreateOptions, DataPolicy, Env, ImportOptions, ObjectKind, ObjectSpec, Objects,
-    Pool, SystemEnv,
-};
+use terrane_object::{DataPolicy, ObjectKind, ObjectSpec, Objects};
+use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+use terrane_store::env::{Env, SystemEnv};
 
 const RECORD_BYTES: u32 = 16 << 20;
 

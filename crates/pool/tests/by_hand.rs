@@ -7,11 +7,11 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{create, import, options, sim, verify, work};
-use terrane_pool::{
-    CollectionOptions, Env, GcMode, GcProgress, IdleWindow, ImportOptions, Pool, PoolError, SeededEnv,
-    SystemEnv,
-};
+use terrane_pool::{GcMode, GcProgress, ImportOptions, Pool};
+use terrane_space::policy::{CollectionOptions, IdleWindow};
 use terrane_space::zones::Phase;
+use terrane_store::PoolError;
+use terrane_store::env::{Env, SeededEnv, SystemEnv};
 
 /// Groups until it is done; what it said in between.
 fn run(pool: &Arc<Pool>) -> Vec<GcProgress> {

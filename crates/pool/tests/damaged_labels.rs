@@ -10,7 +10,8 @@ use terrane_device::sim::Kept;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::label::second_label;
 use terrane_pool::inspect::anchors;
-use terrane_pool::{ImportOptions, Pool, SeededEnv};
+use terrane_pool::{ImportOptions, Pool};
+use terrane_store::env::SeededEnv;
 use terrane_wire::{Txg, ZoneIdx};
 
 /// A pool with groups in one anchor of which the other does not know, after a power loss.

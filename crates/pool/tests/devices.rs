@@ -12,7 +12,9 @@ use terrane_device::sim::Kept;
 use terrane_device::{Device, DeviceError, DeviceInfo, Fault, SimConfig, SimDevice, ZoneReport, ZoneState};
 use terrane_format::label::Role;
 use terrane_format::{Feature, Owner};
-use terrane_pool::{CreateOptions, Env, Pool, PoolError, SeededEnv};
+use terrane_pool::{CreateOptions, Pool};
+use terrane_store::PoolError;
+use terrane_store::env::{Env, SeededEnv};
 use terrane_wire::{Txg, ZoneIdx};
 
 fn named(roles: &[Role]) -> CreateOptions {

@@ -10,7 +10,9 @@ use support::{import, options, sim, verify, work};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, SimDevice};
 use terrane_format::Feature;
-use terrane_pool::{CreateOptions, Env, ImportOptions, Pool, PoolError, SeededEnv};
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
+use terrane_store::PoolError;
+use terrane_store::env::{Env, SeededEnv};
 
 /// A pool of an older version, exported.
 fn old(seed: u64, hardware: bool) -> SimDevice {

@@ -9,7 +9,9 @@ use support::joint::Joint;
 use support::{create, create_on, import, import_with, options, sim, verify, work};
 use terrane_device::{Device, Fault, SimDevice};
 use terrane_format::label::Role;
-use terrane_pool::{CreateOptions, ImportOptions, PoolError, SeededEnv};
+use terrane_pool::{CreateOptions, ImportOptions};
+use terrane_store::PoolError;
+use terrane_store::env::SeededEnv;
 use terrane_wire::{DeviceIdx, Txg};
 
 /// The next `writes` writes never reach the medium, as where a flush failed after a host had dropped what it could not write.

@@ -6,7 +6,8 @@ mod support;
 
 use std::sync::Arc;
 use support::{create, import_with, options, sim, verify, work};
-use terrane_pool::{ImportOptions, SeededEnv};
+use terrane_pool::ImportOptions;
+use terrane_store::env::SeededEnv;
 
 #[test]
 fn no_writer_is_refused_because_zones_are_held() {

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use support::{empty_toy, options, sim, work};
 use terrane_device::{Device, DeviceError, DeviceInfo, DeviceKind, SimDevice, ZoneReport};
-use terrane_pool::{CreateOptions, Env, Pool, PoolError, SeededEnv};
+use terrane_pool::{CreateOptions, Pool};
+use terrane_store::PoolError;
+use terrane_store::env::{Env, SeededEnv};
 use terrane_wire::ZoneIdx;
 
 /// A simulator that says that it is of this kind.

@@ -6,7 +6,8 @@ mod support;
 use std::sync::Arc;
 use support::{create_on, import_from, verify, work};
 use terrane_device::{Device, SimConfig, SimDevice, ZoneState};
-use terrane_pool::{CreateOptions, SeededEnv};
+use terrane_pool::CreateOptions;
+use terrane_store::env::SeededEnv;
 use terrane_wire::ZoneIdx;
 
 #[test]

@@ -11,7 +11,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 use support::{create, empty_toy, import, options, sim, verify, work};
 use terrane_device::{Device, DeviceError, DeviceInfo, SimDevice, ZoneReport};
-use terrane_pool::{Cost, CreateOptions, Env, Pool, SeededEnv, SystemEnv};
+use terrane_pool::{Cost, CreateOptions, Pool};
+use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_wire::ZoneIdx;
 
 #[test]

@@ -10,7 +10,9 @@ use support::{Toy, create_on, import_from, verify, work};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, ZoneState};
 use terrane_format::label::{Role, Stay};
-use terrane_pool::{Cost, CreateOptions, Pool, PoolError, SeededEnv};
+use terrane_pool::{Cost, CreateOptions, Pool};
+use terrane_store::PoolError;
+use terrane_store::env::SeededEnv;
 use terrane_wire::{DeviceIdx, ZoneIdx};
 
 fn named(roles: &[Role]) -> CreateOptions {

@@ -14,11 +14,11 @@ use terrane_device::{Device, Fault, SimConfig, SimDevice, ZoneState};
 use terrane_format::BlockPtr;
 use terrane_format::label::Role;
 use terrane_format::record::Home;
-use terrane_pool::{
-    Client, Cost, CreateOptions, Env, Group, ImportOptions, Placement, Pool, PoolError, SeededEnv, Stream,
-    SystemEnv, Tx,
-};
+use terrane_pool::{Client, Cost, CreateOptions, Group, ImportOptions, Pool, Stream, Tx};
+use terrane_space::policy::Placement;
 use terrane_space::zones::Phase;
+use terrane_store::PoolError;
+use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// Zones in which nothing lies, by the tables.
@@ -230,7 +230,7 @@ fn changes_of_metadata_alone_fill_a_group() {
     }
     let after = pool.stats();
     assert!(
-        after.waits[terrane_pool::WaitFor::Sync as usize].count() > 0,
+        after.waits[terrane_store::counters::WaitFor::Sync as usize].count() > 0,
         "{:?} {:?}",
         after.waits,
         after.txg
@@ -240,7 +240,7 @@ fn changes_of_metadata_alone_fill_a_group() {
 
 #[test]
 fn little_changes_wait_neither_behind_streams_nor_as_long_as_they() {
-    use terrane_pool::WaitFor;
+    use terrane_store::counters::WaitFor;
     let device = sim(43, false);
     let (pool, _toy) = create(&device, 43);
     pool.commit_txg(pool.open_txg()).unwrap();

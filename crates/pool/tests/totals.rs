@@ -8,7 +8,8 @@ use std::sync::Arc;
 use support::{create, import, options, sim, verify, work};
 use terrane_device::SimDevice;
 use terrane_format::{Feature, Spent, Totals};
-use terrane_pool::{CreateOptions, Env, Pool, SeededEnv};
+use terrane_pool::{CreateOptions, Pool};
+use terrane_store::env::{Env, SeededEnv};
 
 /// Bytes that the pool's device was given since the import, by the device.
 fn written(pool: &Pool) -> u64 {

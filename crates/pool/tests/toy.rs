@@ -12,8 +12,10 @@ use terrane_device::sim::Kept;
 use terrane_device::{Device, Fault, SimDevice};
 use terrane_format::BlockPtr;
 use terrane_format::uberblock::Uberblock;
-use terrane_pool::Io;
-use terrane_pool::{Cost, Env, ImportOptions, Pool, PoolError, SeededEnv};
+use terrane_pool::{Cost, ImportOptions, Pool};
+use terrane_store::PoolError;
+use terrane_store::counters::Io;
+use terrane_store::env::{Env, SeededEnv};
 use terrane_wire::Txg;
 
 #[test]
@@ -279,7 +281,7 @@ fn a_commit_with_nothing_to_do_ends_at_once_even_after_a_crash() {
     let (done, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for read_only in [true, false] {
-            let env: Arc<dyn Env> = Arc::new(terrane_pool::SystemEnv::new());
+            let env: Arc<dyn Env> = Arc::new(terrane_store::env::SystemEnv::new());
             let options = ImportOptions { read_only, ..options() };
             let pool = Pool::import(vec![Arc::new(device.clone())], env, &options).unwrap();
             pool.commit().unwrap();

@@ -7,8 +7,10 @@ mod support;
 use std::sync::Arc;
 use support::{SLOTS, Toy, create, fill, import, owner, sim, work};
 use terrane_format::BlockPtr;
-use terrane_pool::{Pool, PoolError, SeededEnv};
+use terrane_pool::Pool;
 use terrane_space::zones::Phase;
+use terrane_store::PoolError;
+use terrane_store::env::SeededEnv;
 
 /// Groups of overwrites, of which every `gc_every`-th has all garbage collected; what was replaced.
 fn work_on(

@@ -15,7 +15,8 @@ use crate::inode::{Inode, State};
 use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Ino, SetXattr, mode};
 use terrane_dataset::{AclType, XattrHome};
-use terrane_object::{Cost, Feature, Tx};
+use terrane_format::Feature;
+use terrane_pool::{Cost, Tx};
 use terrane_sa::NvList;
 
 const PERMISSIONS: u32 = 0o777;

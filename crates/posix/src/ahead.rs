@@ -11,7 +11,8 @@ use crate::types::Ino;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use terrane_object::{Object, ObjectId, ObjectKind, ObjectSet};
+use terrane_object::{Object, ObjectKind, ObjectSet};
+use terrane_wire::ObjectId;
 use terrane_zap::Prepared;
 
 /// Directories read ahead of the one that is being listed.

@@ -10,8 +10,9 @@
 
 use crate::errno::Errno;
 use crate::types::{FILE_SIZE_MAX, Ino, Time, mode};
-use terrane_object::{Hint, ObjectKind};
+use terrane_object::ObjectKind;
 use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, SaBuffer, Timestamp, ZplAttrs};
+use terrane_space::policy::Hint;
 use terrane_wire::Corrupt;
 
 /// Longest symbolic link target that is stored beside the other attributes.

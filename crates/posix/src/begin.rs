@@ -4,7 +4,8 @@ use crate::claims::{Claims, DNODE_META_BLOCKS, Need, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
-use terrane_object::{Cost, ObjectId, Tx};
+use terrane_pool::{Cost, Tx};
+use terrane_wire::ObjectId;
 
 impl Fs {
     fn missing(&self, group: u64, claims: &Claims, need: &Need, ino: Ino) -> Cost {

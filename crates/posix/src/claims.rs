@@ -16,7 +16,8 @@ use crate::types::Ino;
 use parking_lot::Mutex;
 use std::ops::{Range, RangeInclusive};
 use terrane_dataset::ChangeCost;
-use terrane_object::{Cost, Object};
+use terrane_object::Object;
+use terrane_pool::Cost;
 
 /// A block of dnodes, and one above it.
 pub(crate) const DNODE_META_BLOCKS: u32 = 2;

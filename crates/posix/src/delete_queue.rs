@@ -15,7 +15,7 @@ use crate::errno::Errno;
 use crate::types::Ino;
 use parking_lot::Mutex;
 use terrane_dataset::{ChangeCost, ObjectZap};
-use terrane_object::Tx;
+use terrane_pool::Tx;
 use terrane_wire::NumberSet;
 use terrane_zap::{Cursor, ValueRef};
 

@@ -5,8 +5,9 @@
 
 use std::fmt;
 use terrane_dataset::ZapError;
-use terrane_object::{ObjectError, PoolError};
+use terrane_object::ObjectError;
 use terrane_sa::SaError;
+use terrane_store::PoolError;
 use terrane_wire::Corrupt;
 
 /// A Linux error number.

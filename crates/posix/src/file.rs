@@ -12,7 +12,7 @@ use crate::hold::InodeRef;
 use crate::inode::State;
 use crate::types::{AccessTimes, Ino, Reading, Time, mode};
 use terrane_dataset::AccessTime;
-use terrane_object::Cost;
+use terrane_pool::Cost;
 
 /// Relative access times are renewed after this, changed or not.
 const ACCESS_TIME_SECS: i64 = 24 * 3600;

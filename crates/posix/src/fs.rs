@@ -8,7 +8,7 @@ use crate::delete_queue::UnlinkedSet;
 use crate::errno::Errno;
 use crate::indexes::Indexes;
 use crate::inode::InodeCache;
-use crate::jobs::{Rebirth, Rewriting, Settling};
+use crate::jobs::{Named, Rewriting, Settling};
 use crate::layouts::Layouts;
 use crate::losses::{Loss, Losses};
 use crate::master::Master;
@@ -37,7 +37,7 @@ pub struct Fs {
     pub(crate) rewriting: Arc<Rewriting>,
     pub(crate) master: Master,
     pub(crate) reservations: Arc<Reservations>,
-    pub(crate) rebirth: Rebirth,
+    pub(crate) rebirth: Mutex<Named>,
     pub(crate) dnode_blocks: DnodeBlocks,
     pub(crate) pointer_blocks: ClaimedBlocks<PointerBlock>,
     pub(crate) claims_of_new: Claims,

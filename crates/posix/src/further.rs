@@ -7,7 +7,8 @@ use crate::attr::Attributes;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, State};
-use terrane_object::{Object, Tx};
+use terrane_object::Object;
+use terrane_pool::Tx;
 use terrane_sa::{Attr, AttrList, Attrs};
 
 /// All attributes of one inode.

@@ -15,9 +15,10 @@ use crate::types::{Ino, XATTR_SIZE_MAX, mode};
 use std::sync::Arc;
 use terrane_dataset::{BLOCK_BYTES_FIRST, Naming, ObjectZap};
 use terrane_object::dnode::Dnode;
-use terrane_object::{Cost, Object, ObjectError, ObjectId, ObjectKind, ObjectSpec, Tx};
+use terrane_object::{Object, ObjectError, ObjectKind, ObjectSpec};
+use terrane_pool::{Cost, Tx};
 use terrane_sa::ZplAttrs;
-use terrane_wire::Corrupt;
+use terrane_wire::{Corrupt, ObjectId};
 use terrane_zap::{Cursor, KeyRef, ValueRef};
 
 /// Values destroyed in one transaction: each may dirty a block of dnodes of its own.

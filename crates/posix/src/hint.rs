@@ -14,7 +14,8 @@ use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
 use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Ino, SetXattr, mode};
-use terrane_object::{Cost, Hint};
+use terrane_pool::Cost;
+use terrane_space::policy::Hint;
 
 /// What the hint is called as an extended attribute; its value is [`Hint::name`].
 pub const WRITE_HINT: &[u8] = b"user.terrane.write_hint";

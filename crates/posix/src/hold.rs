@@ -13,8 +13,9 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_dataset::ObjectZap;
-use terrane_object::{Object, ObjectId, ObjectKind, Tx};
-use terrane_wire::Corrupt;
+use terrane_object::{Object, ObjectKind};
+use terrane_pool::Tx;
+use terrane_wire::{Corrupt, ObjectId};
 
 /// Keeps an inode in the map and its object from being destroyed. Not loaded yet if it comes from [`Fs::enter`].
 pub(crate) struct InodeRef<'a> {

@@ -29,7 +29,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::ObjectZap;
-use terrane_object::{Object, ObjectKind, Tx};
+use terrane_object::{Object, ObjectKind};
+use terrane_pool::Tx;
 use terrane_wire::NumberMap;
 
 const SHARDS: usize = 64;

@@ -12,7 +12,7 @@ use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
 use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Ino, SetAttr, SetTime, mode};
-use terrane_object::Cost;
+use terrane_pool::Cost;
 
 /// `ZFS_IMMUTABLE`, `ZFS_APPENDONLY`, `ZFS_NODUMP`.
 const IMMUTABLE: u64 = 1 << 36;

@@ -1,27 +1,78 @@
-//! Work that goes on beside requests, as it is remembered: what is to be done, how far it came, and what it has done.
+//! Work that goes on beside requests: what is to be done, how far it came, and what it has done.
 //!
-//! Steps are taken by [`rewrite`](crate::rewrite). A [`Rewriting`] and its idle time stand in the data set's master ZAP, as of the end of
-//! each group; the others begin anew with each mount.
+//! Each kind is a [`Job`], which does nothing by itself: who has time for it takes steps, and rests in between as long as others shall
+//! have. No step waits for another job, and what one did stays done whatever becomes of the next.
+//!
+//! | job | what a step takes | how far it came |
+//! |---|---|---|
+//! | [`Rewrite`](crate::Rewrite): somebody wants files stored in another form | as much content as the caller says | in the master ZAP |
+//! | [`Recompress`](crate::Recompress): cold files compressed well | a record | in the master ZAP |
+//! | [`Rebirth`](crate::Rebirth): blocks written anew for the run index | a MiB | the pool names again what is left |
+//! | [`Settle`](crate::Settle): directories that lost names made smaller | 64 directories | gone with the mount, which settles all |
+//!
+//! What is stored in the master ZAP is a [`Cursor`](crate::master::Cursor), as of the end of each group in which the job went on: it never
+//! says more than the group holds.
 
 mod beside;
 mod idle;
 mod rebirth;
 mod settling;
 mod walk;
-pub(crate) mod words;
+mod words;
 
+use crate::errno::Errno;
 use crate::master::{Master, Words};
 use crate::types::Ino;
 pub(crate) use beside::{Beside, Side};
 pub use idle::RecompressStatus;
 pub(crate) use idle::{Ground, Idle, Next, is_worth, level_of, next};
 use parking_lot::Mutex;
-pub(crate) use rebirth::Rebirth;
+pub(crate) use rebirth::Named;
 pub(crate) use settling::{STEP as SETTLE_STEP, Settling};
 use std::sync::atomic::{AtomicU64, Ordering};
+use terrane_codec::Compression;
 use terrane_dataset::DatasetError;
-use terrane_object::{Compression, Tx};
+use terrane_pool::Tx;
 pub(crate) use walk::{File, Found, Level, Met, Walk};
+
+/// Work that goes on beside requests, by steps of whoever has time for it.
+pub trait Job {
+    /// How far it is.
+    type Progress;
+
+    /// Goes on by about so many bytes of content, where it is measured by them, and by a little in any case.
+    fn step(&self, bytes: u64) -> Result<JobStep, Errno>;
+
+    fn progress(&self) -> Self::Progress;
+
+    /// Ends what somebody began; what was done stays. False: nobody began it.
+    fn cancel(&self) -> Result<bool, Errno> {
+        Ok(false)
+    }
+}
+
+/// What one step of a job came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobStep {
+    /// Nothing is left to do for now.
+    Idle,
+    /// There may be more.
+    Went,
+    /// The pool is full. The next step tries again.
+    NoRoom,
+}
+
+impl JobStep {
+    /// Of a step that says whether there may be more.
+    pub(crate) fn of(outcome: Result<bool, Errno>) -> Result<JobStep, Errno> {
+        match outcome {
+            Ok(true) => Ok(JobStep::Went),
+            Ok(false) => Ok(JobStep::Idle),
+            Err(Errno::ENOSPC) => Ok(JobStep::NoRoom),
+            Err(errno) => Err(errno),
+        }
+    }
+}
 
 /// What shall be stored in which form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,15 +154,6 @@ pub struct RewriteStatus {
     pub figures: RewriteFigures,
 }
 
-/// What one step did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RewriteStep {
-    /// There is nothing to do.
-    Idle,
-    Went,
-    NoRoom,
-}
-
 /// Where a walk is, as it is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -125,7 +167,7 @@ pub(crate) struct Place {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Job {
+pub(crate) struct RewriteJob {
     pub spec: RewriteSpec,
     pub pass: RewritePass,
     /// Records born in this group or later are left as they are.
@@ -134,9 +176,9 @@ pub(crate) struct Job {
     pub figures: RewriteFigures,
 }
 
-impl Job {
-    pub fn new(spec: RewriteSpec) -> Job {
-        Job {
+impl RewriteJob {
+    pub fn new(spec: RewriteSpec) -> RewriteJob {
+        RewriteJob {
             spec,
             pass: RewritePass::Count,
             since: 0,
@@ -157,14 +199,14 @@ impl Job {
 
 /// What others see of a job. A leaf lock, never held over a transaction's begin.
 pub(crate) struct Shown {
-    pub job: Job,
+    pub job: RewriteJob,
     pub state: RewriteState,
     /// Which job it is: a step of one that was cancelled must not advance the next.
     pub number: u64,
 }
 
 pub(crate) struct Rewriting {
-    pub words: Words<{ words::NAMES.len() }>,
+    pub words: Words<RewriteJob, { words::WORDS }>,
     pub idle: Idle,
     /// For the next job.
     pub numbers: AtomicU64,
@@ -179,14 +221,12 @@ pub(crate) struct Rewriting {
 impl Rewriting {
     /// With the job that the master ZAP holds.
     pub fn load(master: &Master) -> Result<Rewriting, DatasetError> {
-        let (words, stored) = Words::load(master, words::NAMES)?;
-        let job = words::from_words(stored);
-        let (of_idle, ground) = Words::load(master, idle::NAMES)?;
-        let beside = AtomicU64::new(job.map_or(0, |job| job.place.beside.object));
+        let (words, job) = Words::load(master)?;
+        let beside = AtomicU64::new(job.map_or(0, |job: RewriteJob| job.place.beside.object));
         let shown = job.map(|job| Shown { job, state: RewriteState::Going, number: 1 });
         Ok(Rewriting {
             words,
-            idle: Idle::new(of_idle, ground),
+            idle: Idle::load(master)?,
             numbers: AtomicU64::new(2),
             shown: Mutex::new(shown),
             last: Mutex::default(),
@@ -209,13 +249,13 @@ impl Rewriting {
     pub fn store(&self, last: &Tx) {
         let job = self.shown.lock().as_ref().map(|shown| shown.job);
         if let Some(job) = job {
-            self.words.store(last, words::to_words(&job));
+            self.words.store(last, &job);
         }
         self.idle.store(last);
     }
 
     /// Changes the job, if it is still this one.
-    pub fn advance(&self, number: u64, change: impl FnOnce(&mut Job)) {
+    pub fn advance(&self, number: u64, change: impl FnOnce(&mut RewriteJob)) {
         if let Some(shown) = self.shown.lock().as_mut().filter(|shown| shown.number == number) {
             change(&mut shown.job);
         }

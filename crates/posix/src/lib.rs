@@ -89,11 +89,9 @@ pub use fs::{Fs, Ledger};
 pub use hint::WRITE_HINT;
 pub use inode_flags::InodeFlags;
 pub use jobs::{
-    RecompressStatus, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus, RewriteStep,
+    Job, JobStep, RecompressStatus, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus,
 };
 pub use losses::Loss;
 pub use reservations::is_reservation;
-pub use terrane_dataset::{AclType, Dataset, DatasetError, XattrHome};
-pub use terrane_object::Hint;
-pub use terrane_object::errors::LossCause;
+pub use rewrite::{Rebirth, Recompress, Rewrite, Settle};
 pub use types::*;

@@ -11,7 +11,7 @@ use crate::hold::{InodeRef, Locked};
 use crate::inode::{Inode, KIND_DIR, Named, check_name};
 use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Attr, Ino, LINK_MAX};
-use terrane_object::Cost;
+use terrane_pool::Cost;
 
 /// `link`: one more name for a file.
 #[derive(Clone, Copy, Debug)]

@@ -14,7 +14,8 @@ use crate::perm;
 use crate::types::{Attr, Cred, Ino, LINK_MAX, SYMLINK_MAX, Time, mode};
 use std::sync::Arc;
 use terrane_object::dnode::Dnode;
-use terrane_object::{Cost, Object, ObjectSpec, Tx};
+use terrane_object::{Object, ObjectSpec};
+use terrane_pool::{Cost, Tx};
 use terrane_sa::{SaBuffer, ZplAttrs};
 
 /// A file to be made.

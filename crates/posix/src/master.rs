@@ -3,39 +3,52 @@
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use parking_lot::Mutex;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_dataset::{ChangeCost, DatasetError, ObjectZap};
-use terrane_object::{Cost, Tx};
+use terrane_pool::{Cost, Tx};
 use terrane_zap::ValueRef;
 
 /// The master ZAP, of which several have words. Its lock is taken last.
 pub(crate) type Master = Arc<Mutex<ObjectZap>>;
 
-/// Some words in it, all of which are written at once.
-pub(crate) struct Words<const N: usize> {
+/// How far a job came, as words in it, each under a name of its own.
+pub(crate) trait Cursor<const N: usize>: Sized {
+    /// In the order of the words.
+    const NAMES: [&'static str; N];
+
+    fn to_words(&self) -> [u64; N];
+
+    /// `None`: there is none, or one that this version cannot go on from. A word that is not there is 0.
+    fn from_words(words: [u64; N]) -> Option<Self>;
+}
+
+/// Where a cursor is stored. All its words are written at once.
+pub(crate) struct Words<C, const N: usize> {
     zap: Master,
-    names: [&'static str; N],
     claims: Claims,
     /// The newest group in which there is room for all of them.
     reserved: AtomicU64,
+    of: PhantomData<fn(C)>,
 }
 
-impl<const N: usize> Words<N> {
-    /// With what they are; 0: not there.
-    pub fn load(zap: &Master, names: [&'static str; N]) -> Result<(Words<N>, [u64; N]), DatasetError> {
+impl<C: Cursor<N>, const N: usize> Words<C, N> {
+    /// With what is stored.
+    pub fn load(zap: &Master) -> Result<(Self, Option<C>), DatasetError> {
         let mut words = [0; N];
         let locked = zap.lock();
-        for (word, name) in words.iter_mut().zip(names) {
+        for (word, name) in words.iter_mut().zip(C::NAMES) {
             *word = locked.lookup_u64(name.as_bytes())?.unwrap_or(0);
         }
         let claims = Claims::of(locked.object().id().0);
         drop(locked);
-        Ok((Words { zap: Arc::clone(zap), names, claims, reserved: AtomicU64::new(0) }, words))
+        let words_of = Words { zap: Arc::clone(zap), claims, reserved: AtomicU64::new(0), of: PhantomData };
+        Ok((words_of, C::from_words(words)))
     }
 
     fn bytes_of_all(&self) -> u64 {
-        let longest = self.names.iter().map(|name| name.len()).max().unwrap_or(0);
+        let longest = C::NAMES.iter().map(|name| name.len()).max().unwrap_or(0);
         self.zap.lock().put_cost(longest, ValueRef::U64s(&[0])).of_many(N as u64)
     }
 
@@ -55,9 +68,9 @@ impl<const N: usize> Words<N> {
         self.reserved.fetch_max(tx.txg().0, Ordering::AcqRel);
     }
 
-    pub fn put(&self, tx: &Tx, words: [u64; N]) -> Result<(), Errno> {
+    pub fn put(&self, tx: &Tx, cursor: &C) -> Result<(), Errno> {
         let mut zap = self.zap.lock();
-        for (name, word) in self.names.iter().zip(words) {
+        for (name, word) in C::NAMES.iter().zip(cursor.to_words()) {
             zap.update_u64(tx, name.as_bytes(), word)?;
         }
         Ok(())
@@ -66,18 +79,18 @@ impl<const N: usize> Words<N> {
     pub fn remove(&self, tx: &Tx) -> Result<(), Errno> {
         let mut zap = self.zap.lock();
         // The last one first: without it the others are no job.
-        for name in self.names.iter().rev() {
+        for name in C::NAMES.iter().rev() {
             zap.remove(tx, name.as_bytes())?;
         }
         Ok(())
     }
 
     /// At the end of a group in which it went on.
-    pub fn store(&self, last: &Tx, words: [u64; N]) {
+    pub fn store(&self, last: &Tx, cursor: &C) {
         if self.reserved.load(Ordering::Acquire) == last.txg().0
-            && let Err(errno) = self.put(last, words)
+            && let Err(errno) = self.put(last, cursor)
         {
-            let first = self.names.first().unwrap_or(&"");
+            let first = C::NAMES.first().unwrap_or(&"");
             log::error!("{first}: how far it came is not stored ({errno}); after a crash it does more again");
         }
     }

@@ -7,7 +7,7 @@ use crate::delete_queue::UnlinkedSet;
 use crate::fs::Fs;
 use crate::indexes::Indexes;
 use crate::inode::InodeCache;
-use crate::jobs::{Rebirth, Rewriting, Settling};
+use crate::jobs::{Rewriting, Settling};
 use crate::layouts::Layouts;
 use crate::losses::{Loss, Losses};
 use crate::master::Master;
@@ -19,9 +19,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{ClaimedBlocks, Dataset, DatasetError, DnodeBlocks, ObjectZap};
-use terrane_object::{Cost, ObjectError, ObjectId, ObjectKind, ObjectSpec};
+use terrane_object::{ObjectError, ObjectKind, ObjectSpec};
+use terrane_pool::Cost;
 use terrane_sa::layout::LAYOUT_FIRST;
 use terrane_sa::{SaBuffer, ZplAttrs};
+use terrane_wire::ObjectId;
 
 const ROOT: &[u8] = b"ROOT";
 const DELETE_QUEUE: &[u8] = b"DELETE_QUEUE";
@@ -180,7 +182,7 @@ impl Fs {
             rewriting: Arc::new(Rewriting::load(&master)?),
             master,
             reservations,
-            rebirth: Rebirth::default(),
+            rebirth: Mutex::default(),
             dnode_blocks: DnodeBlocks::default(),
             pointer_blocks: ClaimedBlocks::default(),
             claims_of_new: Claims::of_new(),

@@ -13,7 +13,7 @@ use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
 use crate::inode::Inode;
 use crate::types::Time;
-use terrane_object::{Cost, Tx};
+use terrane_pool::{Cost, Tx};
 
 /// A change that programs can ask for.
 pub(crate) trait Operation {

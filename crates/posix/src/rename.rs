@@ -15,7 +15,7 @@ use crate::make::NewFile;
 use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Cred, Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, mode};
 use parking_lot::MutexGuard;
-use terrane_object::Cost;
+use terrane_pool::Cost;
 
 /// Directories above one another, at most: a longer way up is a circle.
 const DEPTH_MAX: usize = 1 << 20;

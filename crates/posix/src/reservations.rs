@@ -3,7 +3,7 @@
 //! Every write goes to new space, so no place can be set aside; but room can. A file has the ranges for which somebody asked, and two
 //! counts of bytes in them: *holes*, in records that nobody has written, and *partial*, those of written records that nobody has written
 //! yet. What both need at the worst (records that no codec makes smaller, and the pointers to them) is promised to the file: others find
-//! it taken (see [`Cost::promises`](terrane_object::Cost::promises)), and a write into the ranges does not.
+//! it taken (see [`Cost::promises`](terrane_pool::Cost::promises)), and a write into the ranges does not.
 //!
 //! A first write moves the bytes of its records from the holes to the partial ones, and each written byte takes one from those. So what is
 //! written in order or in pieces ends at nothing. What is written again takes some too early; the ranges keep their way into the
@@ -25,7 +25,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{Dataset, DatasetError, ObjectZap};
-use terrane_object::{Object, ObjectError, ObjectId, Pool, Tx};
+use terrane_object::{Object, ObjectError};
+use terrane_pool::{Pool, Tx};
+use terrane_wire::ObjectId;
 use terrane_zap::{Entry, ValueRef};
 
 pub(crate) const RESERVED: &[u8] = b"RESERVED";

@@ -9,8 +9,10 @@ use crate::reservations::{NAME_BYTES_MAX, RESERVED, Reservation, STEPS_MAX, Stor
 use crate::types::FILE_SIZE_MAX;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
+use terrane_codec::{Compression, CompressionPolicy};
 use terrane_dataset::DatasetError;
-use terrane_object::{Compression, CompressionPolicy, Cost, Object, ObjectKind, Pool, Tx};
+use terrane_object::{Object, ObjectKind};
+use terrane_pool::{Cost, Pool, Tx};
 use terrane_zap::ValueRef;
 
 /// What was promised by a transaction, until somebody has it.

@@ -9,7 +9,7 @@
 //! A writer wins: what was written since the rewrite began is as the data set's property says, and stays so.
 //!
 //! One rewrite goes on at a time. Its job and how far it came stand in the data set's master ZAP, as of the end of each group, so it goes
-//! on after an unmount and after a crash ([`words`]). It first counts what there is to do, then changes record sizes ([`shape`]), then
+//! on after an unmount and after a crash ([`Cursor`]). It first counts what there is to do, then changes record sizes ([`shape`]), then
 //! algorithms ([`record`]); each is a walk of its own ([`walk`]).
 //!
 //! Invariant: what is stored says of no record that it is done which is not in the same group, or in one before.
@@ -22,25 +22,36 @@ mod settle;
 mod shape;
 mod walk;
 
+pub use rebirth::Rebirth;
+pub use recompress::Recompress;
+pub use settle::Settle;
+
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::jobs::{
-    Job, Place, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus, RewriteStep, Shown,
-    Walk, is_record_size, words,
+    Job, JobStep, Place, RewriteFigures, RewriteJob, RewritePass, RewriteSpec, RewriteState, RewriteStatus,
+    Shown, Walk, is_record_size,
 };
-use crate::master::Words;
+use crate::master::{Cursor, Words};
 use crate::types::mode;
 use std::sync::atomic::Ordering;
-use terrane_object::{Cost, Feature, Tx};
+use terrane_format::Feature;
+use terrane_pool::{Cost, Tx};
 
-impl Fs {
-    /// Has files rewritten by [`rewrite_step`](Self::rewrite_step); durable with the next commit. The same that goes on already is no
+/// A form that somebody wants files to be stored in.
+#[derive(Clone, Copy)]
+pub struct Rewrite<'f> {
+    fs: &'f Fs,
+}
+
+impl Rewrite<'_> {
+    /// Has files rewritten by [`step`](Job::step); durable with the next commit. The same that goes on already is no
     /// error. `EBUSY`: another one goes on. `EISDIR`: a directory, not recursively. `EINVAL`: neither file nor directory, no form, or a
     /// record size that the pool cannot have. `EROFS`.
-    pub fn rewrite_begin(&self, spec: &RewriteSpec) -> Result<(), Errno> {
+    pub fn begin(&self, spec: &RewriteSpec) -> Result<(), Errno> {
         {
-            let inode = self.hold(spec.root)?;
+            let inode = self.fs.hold(spec.root)?;
             match inode.read().attrs.file_type() {
                 mode::S_IFREG => {}
                 mode::S_IFDIR if spec.recursive => {}
@@ -48,7 +59,7 @@ impl Fs {
                 _ => return Err(Errno::EINVAL),
             }
         }
-        let pool = self.set.pool();
+        let pool = self.fs.set.pool();
         if spec.record_size.is_some_and(|bytes| !is_record_size(bytes, pool.max_block()))
             || spec.record_size.is_none() && spec.compression.is_none()
         {
@@ -63,87 +74,45 @@ impl Fs {
             pool.enable(&[Feature::Codecs]).map_err(terrane_object::ObjectError::from)?;
         }
         spec.record_size.into_iter().for_each(|bytes| pool.expect_blocks_of(bytes));
-        let rewriting = &self.rewriting;
-        let tx = self.begin(rewriting.words.cost_of_all(), &[])?;
+        let rewriting = &self.fs.rewriting;
+        let tx = self.fs.begin(rewriting.words.cost_of_all(), &[])?;
         let mut shown = rewriting.shown.lock();
         match &*shown {
             Some(other) if other.job.spec == *spec => return Ok(()),
             Some(_) => return Err(Errno::EBUSY),
             None => {}
         }
-        let job = Job::new(*spec);
-        rewriting.words.put(&tx, words::to_words(&job))?;
+        let job = RewriteJob::new(*spec);
+        rewriting.words.put(&tx, &job)?;
         let number = rewriting.numbers.fetch_add(1, Ordering::Relaxed);
         *shown = Some(Shown { job, state: RewriteState::Going, number });
         *rewriting.last.lock() = None;
         Ok(())
     }
 
-    /// The rewrite that goes on, or else the last one since this data set was opened.
-    pub fn rewrite_status(&self) -> Option<RewriteStatus> {
-        let shown = self.rewriting.shown.lock();
-        let going = shown.as_ref().map(|Shown { job, state, .. }| RewriteStatus {
-            spec: job.spec,
-            pass: job.pass,
-            state: *state,
-            figures: job.figures,
-        });
-        going.or(*self.rewriting.last.lock())
-    }
-
     /// Whether there is a rewrite to take steps of.
-    pub fn rewrite_goes_on(&self) -> bool {
-        self.rewriting.shown.lock().is_some()
+    pub fn goes_on(&self) -> bool {
+        self.fs.rewriting.shown.lock().is_some()
     }
+}
 
-    /// Ends the rewrite that goes on; what was rewritten stays so. False: none goes on.
-    pub fn rewrite_cancel(&self) -> Result<bool, Errno> {
-        // First of all: a job that is begun at once has a copy of its own.
-        let mut walk = self.rewriting.walk.lock();
-        let Some(number) = self.rewriting.shown.lock().as_ref().map(|shown| shown.number) else {
-            return Ok(false);
-        };
-        *walk = Walk::default();
-        // As long as there is a job it says which copy is nobody's.
-        self.destroy_beside(self.rewriting.beside.load(Ordering::Acquire));
-        self.end_rewrite(number, RewriteState::Cancelled)
-    }
+impl Job for Rewrite<'_> {
+    type Progress = Option<RewriteStatus>;
 
-    fn end_rewrite(&self, number: u64, state: RewriteState) -> Result<bool, Errno> {
-        let rewriting = &self.rewriting;
-        let tx = self.begin(Cost { frees: true, ..rewriting.words.cost_of_all() }, &[])?;
-        let mut shown = rewriting.shown.lock();
-        let Some(ended) = shown.take_if(|shown| shown.number == number) else { return Ok(false) };
-        if let Err(errno) = rewriting.words.remove(&tx) {
-            *shown = Some(ended);
-            return Err(errno);
-        }
-        let Job { spec, pass, figures, .. } = ended.job;
-        *rewriting.last.lock() = Some(RewriteStatus { spec, pass, state, figures });
-        Ok(true)
-    }
-
-    /// Goes on with the rewrite, for one record, one small file, or a piece of a large one.
-    /// Whoever calls takes as much time in between as others shall have.
-    /// `NoRoom`: nothing was done, and the next step tries again.
-    pub fn rewrite_step(&self) -> Result<RewriteStep, Errno> {
-        self.rewrite_batch(1)
-    }
-
-    /// Likewise, for as many records as hold so many bytes, if they are to be compressed: by as many threads as there are processors, which
-    /// are as eager as this one. `NoRoom`: some of them may be done.
-    pub fn rewrite_batch(&self, bytes: u64) -> Result<RewriteStep, Errno> {
-        let rewriting = &self.rewriting;
+    /// Goes on for as many records as hold so many bytes, if they are to be compressed: by as many threads as there are processors, which
+    /// are as eager as this one. Else for one small file, or a piece of a large one. `NoRoom`: some of it may be done.
+    fn step(&self, bytes: u64) -> Result<JobStep, Errno> {
+        let rewriting = &self.fs.rewriting;
         let mut walk = rewriting.walk.lock();
         let Some((number, job)) = rewriting.shown.lock().as_ref().map(|shown| (shown.number, shown.job))
         else {
-            return Ok(RewriteStep::Idle);
+            return Ok(JobStep::Idle);
         };
         if !walk.is_of(number, job.pass) {
-            *walk = Walk::resume(self, number, &job);
+            *walk = Walk::resume(self.fs, number, &job);
         }
         let mut figures = job.figures;
-        let outcome = self.step(&job, &mut walk, &mut figures, bytes);
+        let outcome = self.fs.step(&job, &mut walk, &mut figures, bytes);
         let state = match outcome {
             Err(Errno::ENOSPC) => RewriteState::NoRoom,
             _ => RewriteState::Going,
@@ -155,17 +124,61 @@ impl Fs {
             }
         }
         match outcome {
-            Ok(true) => Ok(RewriteStep::Went),
-            Ok(false) => self.end_of_pass(number, &job),
-            Err(Errno::ENOSPC) => Ok(RewriteStep::NoRoom),
-            Err(errno) => Err(errno),
+            Ok(false) => self.fs.end_of_pass(number, &job),
+            outcome => JobStep::of(outcome),
         }
+    }
+
+    /// The rewrite that goes on, or else the last one since this data set was opened.
+    fn progress(&self) -> Option<RewriteStatus> {
+        let shown = self.fs.rewriting.shown.lock();
+        let going = shown.as_ref().map(|Shown { job, state, .. }| RewriteStatus {
+            spec: job.spec,
+            pass: job.pass,
+            state: *state,
+            figures: job.figures,
+        });
+        going.or(*self.fs.rewriting.last.lock())
+    }
+
+    /// Ends the rewrite that goes on; what was rewritten stays so. False: none goes on.
+    fn cancel(&self) -> Result<bool, Errno> {
+        // First of all: a job that is begun at once has a copy of its own.
+        let mut walk = self.fs.rewriting.walk.lock();
+        let Some(number) = self.fs.rewriting.shown.lock().as_ref().map(|shown| shown.number) else {
+            return Ok(false);
+        };
+        *walk = Walk::default();
+        // As long as there is a job it says which copy is nobody's.
+        self.fs.destroy_beside(self.fs.rewriting.beside.load(Ordering::Acquire));
+        self.fs.end_rewrite(number, RewriteState::Cancelled)
+    }
+}
+
+impl Fs {
+    /// The rewrite that goes on, or can begin.
+    pub fn rewrite(&self) -> Rewrite<'_> {
+        Rewrite { fs: self }
+    }
+
+    fn end_rewrite(&self, number: u64, state: RewriteState) -> Result<bool, Errno> {
+        let rewriting = &self.rewriting;
+        let tx = self.begin(Cost { frees: true, ..rewriting.words.cost_of_all() }, &[])?;
+        let mut shown = rewriting.shown.lock();
+        let Some(ended) = shown.take_if(|shown| shown.number == number) else { return Ok(false) };
+        if let Err(errno) = rewriting.words.remove(&tx) {
+            *shown = Some(ended);
+            return Err(errno);
+        }
+        let RewriteJob { spec, pass, figures, .. } = ended.job;
+        *rewriting.last.lock() = Some(RewriteStatus { spec, pass, state, figures });
+        Ok(true)
     }
 
     /// False: this pass has seen everything.
     fn step(
         &self,
-        job: &Job,
+        job: &RewriteJob,
         walk: &mut Walk,
         figures: &mut RewriteFigures,
         bytes: u64,
@@ -192,7 +205,7 @@ impl Fs {
     fn went(
         &self,
         outcome: Result<bool, Errno>,
-        job: &Job,
+        job: &RewriteJob,
         walk: &mut Walk,
         figures: &mut RewriteFigures,
     ) -> Result<(), Errno> {
@@ -227,13 +240,13 @@ impl Fs {
         }
     }
 
-    fn end_of_pass(&self, number: u64, job: &Job) -> Result<RewriteStep, Errno> {
+    fn end_of_pass(&self, number: u64, job: &RewriteJob) -> Result<JobStep, Errno> {
         // Who is told that it is done finds it done after a crash. And what a pass made has no pointers before it is committed, and would
         // be passed over by the next one.
         self.set.commit()?;
         let Some(pass) = job.next_pass() else {
             self.end_rewrite(number, RewriteState::Done)?;
-            return Ok(RewriteStep::Went);
+            return Ok(JobStep::Went);
         };
         let since = self.set.open_txg().0;
         self.rewriting.advance(number, |job| {
@@ -241,13 +254,13 @@ impl Fs {
             (job.figures.files, job.figures.stored_bytes) = (0, 0);
         });
         let _tx = self.begin_rewriting(&self.rewriting.words, &[])?;
-        Ok(RewriteStep::Went)
+        Ok(JobStep::Went)
     }
 
     /// A transaction at the end of whose group these words are stored.
-    fn begin_rewriting<const N: usize>(
+    fn begin_rewriting<C: Cursor<N>, const N: usize>(
         &self,
-        words: &Words<N>,
+        words: &Words<C, N>,
         needs: &[(&Claims, Need)],
     ) -> Result<Tx, Errno> {
         let mut all = needs.to_vec();
@@ -263,7 +276,7 @@ mod tests {
     use super::*;
     use crate::support::{Machine, Short};
     use crate::types::{Ino, WriteFlags};
-    use terrane_object::Compression;
+    use terrane_codec::Compression;
 
     #[test]
     fn a_job_is_not_ended_while_somebody_takes_a_step() {
@@ -273,20 +286,20 @@ mod tests {
         fs.write(root, 0, &[7; 3_000_000], WriteFlags::default()).unwrap();
         fs.sync().unwrap();
         let spec = RewriteSpec { root, recursive: false, compression: None, record_size: Some(16 << 10) };
-        fs.rewrite_begin(&spec).unwrap();
+        fs.rewrite().begin(&spec).unwrap();
         while fs.unlinked_count() == Ok(0) {
-            fs.rewrite_step().unwrap();
+            fs.rewrite().step(1).unwrap();
         }
         let walk = fs.rewriting.walk.lock();
         std::thread::scope(|scope| {
-            let cancelling = scope.spawn(|| fs.rewrite_cancel());
+            let cancelling = scope.spawn(|| fs.rewrite().cancel());
             std::thread::sleep(std::time::Duration::from_millis(100));
-            assert!(fs.rewrite_goes_on(), "another one could begin, and its copy would be taken");
+            assert!(fs.rewrite().goes_on(), "another one could begin, and its copy would be taken");
             assert_eq!(fs.unlinked_count(), Ok(1));
             drop(walk);
             assert_eq!(cancelling.join().unwrap(), Ok(true));
         });
-        assert_eq!((fs.rewrite_goes_on(), fs.unlinked_count()), (false, Ok(0)));
+        assert_eq!((fs.rewrite().goes_on(), fs.unlinked_count()), (false, Ok(0)));
     }
 
     #[test]
@@ -303,7 +316,7 @@ mod tests {
         for (root, expected) in [(dir, 50), (inos[2], 10)] {
             let compression = Some(Compression::Lz4);
             let spec = RewriteSpec { root, recursive: true, compression, record_size: None };
-            let mut job = Job { pass: RewritePass::Compression, since, ..Job::new(spec) };
+            let mut job = RewriteJob { pass: RewritePass::Compression, since, ..RewriteJob::new(spec) };
             let mut walk = Walk::resume(fs, 1, &job);
             let mut records = 0;
             loop {

@@ -8,7 +8,7 @@ use crate::inode::{Inode, State};
 use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime};
 use crate::write::Zeroed;
-use terrane_object::Cost;
+use terrane_pool::Cost;
 
 /// `setattr`: `chmod`, `chown`, `truncate`, `utimes`, all in one.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,8 @@
 use crate::fs::Fs;
 use crate::inode::{Inode, State};
 use crate::types::{Ino, mode};
-use terrane_object::{SiblingKey, Txg};
+use terrane_space::policy::SiblingKey;
+use terrane_wire::Txg;
 
 impl Fs {
     fn sibling_key(&self, dir: Ino, name: &[u8]) -> SiblingKey {

@@ -5,7 +5,8 @@ use crate::delete_queue::DRAIN_STEP;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
-use terrane_object::{ObjectError, ObjectId};
+use terrane_object::ObjectError;
+use terrane_wire::ObjectId;
 
 impl Fs {
     /// Destroys up to 256 of the objects that a crash left without a name; true: there may be more. Calls may
@@ -76,7 +77,7 @@ impl Fs {
 
 #[cfg(test)]
 mod tests {
-    use crate::jobs::RewriteSpec;
+    use crate::jobs::{Job, RewriteSpec};
     use crate::support::{Machine, Short};
     use crate::types::WriteFlags;
     use std::time::Duration;
@@ -89,14 +90,14 @@ mod tests {
         fs.write(root, 0, &[7; 3_000_000], WriteFlags::default()).unwrap();
         fs.sync().unwrap();
         let spec = RewriteSpec { root, recursive: false, compression: None, record_size: Some(16 << 10) };
-        fs.rewrite_begin(&spec).unwrap();
+        fs.rewrite().begin(&spec).unwrap();
         while fs.unlinked_count() == Ok(0) {
-            fs.rewrite_step().unwrap();
+            fs.rewrite().step(1).unwrap();
         }
         fs.sync().unwrap();
         let queue = fs.unlinked.queue.lock();
         std::thread::scope(|scope| {
-            let cancelling = scope.spawn(|| fs.rewrite_cancel());
+            let cancelling = scope.spawn(|| fs.rewrite().cancel());
             // It wants to take the copy out of the queue, and a group is stored meanwhile, the last one.
             std::thread::sleep(Duration::from_millis(100));
             m.pool().commit().unwrap();
@@ -105,6 +106,6 @@ mod tests {
             let _ = cancelling.join().unwrap();
         });
         m.die(&[]);
-        assert_eq!((m.fs().rewrite_cancel(), m.fs().unlinked_count()), (Ok(true), Ok(0)));
+        assert_eq!((m.fs().rewrite().cancel(), m.fs().unlinked_count()), (Ok(true), Ok(0)));
     }
 }

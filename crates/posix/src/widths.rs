@@ -8,8 +8,9 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_dataset::DnodeSize;
+use terrane_object::Object;
 use terrane_object::dnode::Dnode;
-use terrane_object::{Object, Tx};
+use terrane_pool::Tx;
 use terrane_sa::AttrList;
 
 /// Slots of a larger dnode.

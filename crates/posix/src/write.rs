@@ -10,7 +10,7 @@ use crate::inode::{Inode, State};
 use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
 use std::ops::Range;
-use terrane_object::{Cost, Tx};
+use terrane_pool::{Cost, Tx};
 
 /// Bytes written in one transaction, at most.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -460,7 +460,7 @@ mod tests {
         // A rewrite goes on, and has not come to it.
         let record_size = Some(128 << 10);
         let spec = crate::RewriteSpec { root: fs.root(), recursive: true, compression: None, record_size };
-        fs.rewrite_begin(&spec).unwrap();
+        fs.rewrite().begin(&spec).unwrap();
         assert_eq!(fs.resize_cost(&fs.hold(file).unwrap(), 5000).unwrap().write_bytes, 8 << 10);
         let set = crate::SetAttr { size: Some(5000), ..crate::SetAttr::default() };
         let meanwhile = |fs: &Fs| enlarge_records(fs, file);

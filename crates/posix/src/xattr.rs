@@ -18,7 +18,8 @@ use crate::inode::{Inode, State};
 use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{Cred, Ino, NAME_MAX, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode};
 use terrane_dataset::XattrHome;
-use terrane_object::{Cost, Feature, Tx};
+use terrane_format::Feature;
+use terrane_pool::{Cost, Tx};
 use terrane_sa::{Attr, AttrList, NvList, nvlist};
 use terrane_wire::Corrupt;
 

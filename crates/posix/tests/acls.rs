@@ -271,7 +271,7 @@ fn inherited_lists_lie_in_the_dnode() {
         set(fs, parent, ACL_DEFAULT, &list()).unwrap();
         let made = [fs.create(parent, b"f", 0o666, &USER), fs.mkdir(parent, b"d", 0o777, &USER)];
         let objects = made.map(|made| {
-            let number = terrane_object::ObjectId(made.unwrap().ino);
+            let number = terrane_wire::ObjectId(made.unwrap().ino);
             fs.dataset().objects().hold(number).unwrap()
         });
         assert_eq!(objects.each_ref().map(|object| object.dnode().slots), slots, "{size}");

@@ -5,12 +5,11 @@
 mod support;
 
 use support::{Machine, Short};
-use terrane_object::ObjectId;
 use terrane_posix::{
-    Attr, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, RewriteSpec, RewriteState,
-    RewriteStep, WriteFlags,
+    Attr, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, Job, JobStep, RewriteSpec,
+    RewriteState, WriteFlags,
 };
-use terrane_wire::Dice;
+use terrane_wire::{Dice, ObjectId};
 
 fn resized(root: Ino, bytes: u32) -> RewriteSpec {
     RewriteSpec { root, recursive: false, compression: None, record_size: Some(bytes) }
@@ -94,11 +93,11 @@ fn a_large_file_changes_while_it_is_copied() {
             }
             // To and fro.
             let to = if rounds % 2 == 0 { after } else { 8 << 10 };
-            m.fs().rewrite_begin(&resized(ino, to)).unwrap();
+            m.fs().rewrite().begin(&resized(ino, to)).unwrap();
             let mut idle = false;
             while !idle {
                 for _ in 0..rng.below(7) {
-                    idle |= m.fs().rewrite_step().unwrap() == RewriteStep::Idle;
+                    idle |= m.fs().rewrite().step(1).unwrap() == JobStep::Idle;
                 }
                 if rng.below(3) == 0 {
                     change(m.fs(), ino, &mut model, &mut rng);
@@ -110,7 +109,7 @@ fn a_large_file_changes_while_it_is_copied() {
                     5 => m.remount_unforgotten(),
                     6 | 7 => {
                         m.fs().sync().unwrap();
-                        resumed += u64::from(m.fs().rewrite_goes_on());
+                        resumed += u64::from(m.fs().rewrite().goes_on());
                         m.crash();
                     }
                     8 => {
@@ -121,10 +120,10 @@ fn a_large_file_changes_while_it_is_copied() {
                 }
                 assert_eq!(seen(&m.fs().getattr(ino).unwrap()), seen(&attr));
                 assert!(m.fs().bytes(ino) == model, "seed {seed}, round {rounds}");
-                idle |= !m.fs().rewrite_goes_on();
+                idle |= !m.fs().rewrite().goes_on();
             }
             rounds += 1;
-            if let Some(status) = m.fs().rewrite_status() {
+            if let Some(status) = m.fs().rewrite().progress() {
                 assert_eq!((status.state, status.figures.errors), (RewriteState::Done, 0));
                 reshaped += u64::from(status.figures.reshaped > 0 && block_size(m.fs(), ino) == to);
             }
@@ -141,7 +140,7 @@ fn a_large_file_changes_while_it_is_copied() {
 /// Steps until the copy has begun.
 fn some_steps(fs: &Fs, steps: usize) {
     for _ in 0..steps {
-        assert_eq!(fs.rewrite_step(), Ok(RewriteStep::Went));
+        assert_eq!(fs.rewrite().step(1), Ok(JobStep::Went));
     }
     assert_eq!(fs.unlinked_count(), Ok(1), "the copy stands in the delete queue");
 }
@@ -158,10 +157,10 @@ fn large(m: &Machine, bytes: usize) -> (Ino, Vec<u8>) {
 fn what_was_copied_is_not_copied_again_after_a_crash() {
     let mut m = Machine::new(11, &[("recordsize", "4K"), ("compression", "off")]);
     let (ino, model) = large(&m, 6_000_000);
-    m.fs().rewrite_begin(&resized(ino, 16 << 10)).unwrap();
+    m.fs().rewrite().begin(&resized(ino, 16 << 10)).unwrap();
     some_steps(m.fs(), 50);
     m.fs().sync().unwrap();
-    let figures = m.fs().rewrite_status().unwrap().figures;
+    let figures = m.fs().rewrite().progress().unwrap().figures;
     assert!(figures.logical_bytes > 2_000_000 && figures.logical_bytes < 5_000_000, "{figures:?}");
     assert!(figures.stored_bytes > 2_000_000 && figures.stored_bytes < 5_000_000, "{figures:?}");
     for way in 0..3 {
@@ -170,11 +169,11 @@ fn what_was_copied_is_not_copied_again_after_a_crash() {
             1 => m.remount(),
             _ => m.remount_unforgotten(),
         }
-        assert_eq!(m.fs().rewrite_status().unwrap().figures, figures);
+        assert_eq!(m.fs().rewrite().progress().unwrap().figures, figures);
         assert_eq!(m.fs().unlinked_count(), Ok(1), "it goes on growing");
     }
-    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
-    let done = m.fs().rewrite_status().unwrap().figures;
+    while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
+    let done = m.fs().rewrite().progress().unwrap().figures;
     assert!(done.logical_bytes < 6_100_000, "all of it, once: {done:?}");
     assert_eq!((done.reshaped, block_size(m.fs(), ino)), (1, 16 << 10));
     assert!(done.stored_bytes.abs_diff(done.stored_total) < done.stored_total / 20, "{done:?}");
@@ -196,19 +195,19 @@ fn what_ends_a_copy_gives_its_room_back() {
     };
     let before = used(&m);
     for way in 0..4 {
-        m.fs().rewrite_begin(&resized(ino, 4 << 10)).unwrap();
+        m.fs().rewrite().begin(&resized(ino, 4 << 10)).unwrap();
         some_steps(m.fs(), 40);
         m.fs().sync().unwrap();
         match way {
-            0 => assert_eq!(m.fs().rewrite_cancel(), Ok(true)),
+            0 => assert_eq!(m.fs().rewrite().cancel(), Ok(true)),
             1 => {
                 m.crash();
-                assert_eq!(m.fs().rewrite_cancel(), Ok(true));
+                assert_eq!(m.fs().rewrite().cancel(), Ok(true));
             }
             // It is small now, and made anew at once.
             2 => {
                 m.fs().size(ino, 30_000).unwrap();
-                while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+                while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
                 assert_eq!(block_size(m.fs(), ino), 4 << 10);
                 m.fs().size(ino, 0).unwrap();
                 m.fs().put(ino, 0, &model);
@@ -216,7 +215,7 @@ fn what_ends_a_copy_gives_its_room_back() {
             _ => {
                 let root = m.fs().root();
                 m.fs().unlink(root, b"large").unwrap();
-                while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+                while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
                 m.remount();
             }
         }
@@ -238,22 +237,22 @@ fn a_file_for_which_there_is_no_room_is_left_as_it_is() {
     m.fs().put(filler, 0, &Dice::new(3).noise(most as usize));
     m.fs().sync().unwrap();
     // Not enough from the beginning.
-    m.fs().rewrite_begin(&resized(ino, 4 << 10)).unwrap();
-    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {
+    m.fs().rewrite().begin(&resized(ino, 4 << 10)).unwrap();
+    while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {
         assert_eq!(m.fs().unlinked_count(), Ok(0));
     }
-    let figures = m.fs().rewrite_status().unwrap().figures;
+    let figures = m.fs().rewrite().progress().unwrap().figures;
     assert_eq!((figures.no_room, figures.reshaped, figures.errors), (1, 0, 0));
     // Enough, and then others take it.
     m.fs().size(filler, 1_000_000).unwrap();
     m.fs().sync().unwrap();
     m.fs().sync().unwrap();
-    m.fs().rewrite_begin(&resized(ino, 4 << 10)).unwrap();
+    m.fs().rewrite().begin(&resized(ino, 4 << 10)).unwrap();
     some_steps(m.fs(), 600);
     let most = room(&m) - 1_000_000;
     let _ = m.fs().write(filler, 0, &Dice::new(4).noise(most as usize), WriteFlags::default());
-    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
-    let status = m.fs().rewrite_status().unwrap();
+    while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
+    let status = m.fs().rewrite().progress().unwrap();
     assert_eq!((status.state, status.figures.no_room, status.figures.reshaped), (RewriteState::Done, 1, 0));
     assert_eq!((m.fs().unlinked_count(), block_size(m.fs(), ino)), (Ok(0), 16 << 10));
     m.fs().sync().unwrap();
@@ -306,9 +305,9 @@ fn writers_carry_on_while_the_trees_are_exchanged() {
         let mut reshaped = 0;
         for turn in 0..6 {
             let bytes = if turn % 2 == 0 { 16 << 10 } else { 64 << 10 };
-            fs.rewrite_begin(&resized(ino, bytes)).unwrap();
-            while fs.rewrite_step().unwrap() != RewriteStep::Idle {}
-            reshaped += fs.rewrite_status().unwrap().figures.reshaped;
+            fs.rewrite().begin(&resized(ino, bytes)).unwrap();
+            while fs.rewrite().step(1).unwrap() != JobStep::Idle {}
+            reshaped += fs.rewrite().progress().unwrap().figures.reshaped;
         }
         is_over.store(true, std::sync::atomic::Ordering::Release);
         assert!(reshaped > 0, "never in so many rounds");
@@ -332,7 +331,7 @@ fn the_pool_knows_how_large_records_may_get() {
     };
     let (ino, _) = large(&m, 5_000_000);
     let before = size(&m);
-    m.fs().rewrite_begin(&resized(ino, 2 << 20)).unwrap();
+    m.fs().rewrite().begin(&resized(ino, 2 << 20)).unwrap();
     m.fs().put(ino, 0, b"another group");
     let known = size(&m);
     assert!(known < before, "ends of zones do not take a record: {known}");
@@ -340,7 +339,7 @@ fn the_pool_knows_how_large_records_may_get() {
     m.crash();
     m.fs().put(ino, 0, b"another group");
     assert_eq!(size(&m), known);
-    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+    while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
     // One that finds such a file.
     m.remount();
     m.fs().put(m.fs().file(m.fs().root(), "other").ino, 0, b"another group");
@@ -358,9 +357,9 @@ fn a_later_file_of_the_same_number_gets_nothing_of_the_copy() {
     for at in 0..200 {
         m.fs().file(root, &format!("other {at}"));
     }
-    m.fs().rewrite_begin(&RewriteSpec { recursive: true, ..resized(root, 16 << 10) }).unwrap();
+    m.fs().rewrite().begin(&RewriteSpec { recursive: true, ..resized(root, 16 << 10) }).unwrap();
     while m.fs().unlinked_count() == Ok(0) {
-        m.fs().rewrite_step().unwrap();
+        m.fs().rewrite().step(1).unwrap();
     }
     some_steps(m.fs(), 30);
     m.fs().unlink(root, b"large").unwrap();
@@ -385,8 +384,8 @@ fn a_later_file_of_the_same_number_gets_nothing_of_the_copy() {
     model[5_900_000..].copy_from_slice(&Dice::new(8).noise(100_000));
     m.fs().put(new, 5_900_000, &model[5_900_000..]);
     m.fs().sync().unwrap();
-    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
-    let status = m.fs().rewrite_status().unwrap();
+    while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
+    let status = m.fs().rewrite().progress().unwrap();
     assert_eq!((status.state, status.figures.errors), (RewriteState::Done, 0));
     assert_eq!((block_size(m.fs(), new), m.fs().unlinked_count()), (16 << 10, Ok(0)));
     assert!(m.fs().bytes(new) == model, "what another file held shows in its holes");
@@ -400,9 +399,9 @@ fn a_directory_that_got_the_number_of_a_file_keeps_its_records() {
     let root = m.fs().root();
     let (old, _) = large(&m, 6_000_000);
     (0..200).for_each(|at| _ = m.fs().file(root, &format!("other {at}")));
-    m.fs().rewrite_begin(&RewriteSpec { recursive: true, ..resized(root, 16 << 10) }).unwrap();
+    m.fs().rewrite().begin(&RewriteSpec { recursive: true, ..resized(root, 16 << 10) }).unwrap();
     while m.fs().unlinked_count() == Ok(0) {
-        m.fs().rewrite_step().unwrap();
+        m.fs().rewrite().step(1).unwrap();
     }
     m.fs().unlink(root, b"large").unwrap();
     m.fs().forget(old, 1);
@@ -413,7 +412,7 @@ fn a_directory_that_got_the_number_of_a_file_keeps_its_records() {
     (0..NAMES).for_each(|at| _ = m.fs().file(old, &format!("name {at}")));
     m.fs().sync().unwrap();
     let before = block_size(m.fs(), old);
-    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+    while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
     assert_eq!(block_size(m.fs(), old), before);
     m.remount();
     (0..NAMES).for_each(|at| _ = m.fs().lookup(old, format!("name {at}").as_bytes()).unwrap());
@@ -427,19 +426,19 @@ fn a_change_that_is_taken_back_in_its_own_group_is_not_copied() {
     m.fs().fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 12_288, 8192).unwrap();
     model[12_288..20_480].fill(0);
     m.fs().sync().unwrap();
-    m.fs().rewrite_begin(&resized(ino, 16 << 10)).unwrap();
+    m.fs().rewrite().begin(&resized(ino, 16 << 10)).unwrap();
     while m.fs().unlinked_count() == Ok(0) {
-        m.fs().rewrite_step().unwrap();
+        m.fs().rewrite().step(1).unwrap();
     }
     // The first round begins, and what it looks for is what changes from this group on.
-    m.fs().rewrite_step().unwrap();
+    m.fs().rewrite().step(1).unwrap();
     m.fs().put(ino, 0, &[b'x'; 4096]);
     m.fs().put(ino, 16_384, &[b'y'; 4096]);
-    m.fs().rewrite_step().unwrap();
+    m.fs().rewrite().step(1).unwrap();
     m.fs().put(ino, 0, &model[..4096]);
     m.fs().fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 16_384, 4096).unwrap();
     m.fs().sync().unwrap();
-    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+    while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
     assert_eq!(block_size(m.fs(), ino), 16 << 10);
     assert!(m.fs().bytes(ino) == model, "what was taken back is there again");
 }
@@ -458,9 +457,9 @@ fn a_file_that_was_cut_to_a_hole_and_grows_in_larger_records_shows_zeros() {
             m.fs().fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, 0, 4096).unwrap();
         }
         (0..4).for_each(|_| m.fs().sync().unwrap());
-        m.fs().rewrite_begin(&resized(ino, 16 << 10)).unwrap();
+        m.fs().rewrite().begin(&resized(ino, 16 << 10)).unwrap();
         while m.fs().unlinked_count() == Ok(0) {
-            m.fs().rewrite_step().unwrap();
+            m.fs().rewrite().step(1).unwrap();
         }
         // Most of the first round.
         some_steps(m.fs(), 40);
@@ -471,7 +470,7 @@ fn a_file_that_was_cut_to_a_hole_and_grows_in_larger_records_shows_zeros() {
         if syncs {
             m.fs().sync().unwrap();
         }
-        while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+        while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
         let bytes = m.fs().bytes(ino);
         assert_eq!(bytes.iter().take(2 << 20).position(|byte| *byte != 0), None, "syncs: {syncs}");
         assert_eq!(bytes[2 << 20..], [b'z'; 512]);
@@ -527,8 +526,8 @@ fn a_file_that_is_mapped_keeps_what_is_stored_in_its_pages() {
         let bytes = model.len() as u64;
         let mut mapped = Mapped { fs, ino, bytes, pages: std::collections::BTreeMap::new() };
         let compression = Some("zstd-3".parse().unwrap());
-        fs.rewrite_begin(&RewriteSpec { compression, ..resized(ino, after) }).unwrap();
-        while fs.rewrite_batch(1 << rng.below(20)).unwrap() != RewriteStep::Idle {
+        fs.rewrite().begin(&RewriteSpec { compression, ..resized(ino, after) }).unwrap();
+        while fs.rewrite().step(1 << rng.below(20)).unwrap() != JobStep::Idle {
             // Here and there, and again and again where it is warm.
             for _ in 0..rng.below(20) {
                 let at = if rng.below(2) == 0 { rng.below(bytes) } else { rng.below(60_000) };
@@ -541,7 +540,7 @@ fn a_file_that_is_mapped_keeps_what_is_stored_in_its_pages() {
                 fs.sync().unwrap();
             }
         }
-        let status = fs.rewrite_status().unwrap();
+        let status = fs.rewrite().progress().unwrap();
         assert_eq!((status.figures.reshaped, status.figures.errors), (1, 0));
         mapped.write_back(&mut rng, 1);
         assert!(fs.bytes(ino) == model, "seed {seed}");

@@ -123,7 +123,7 @@ fn small_files_have_small_blocks_and_large_files_the_record_size() {
     let m = Machine::new(4, &[("recordsize", "16K"), ("compression", "off")]);
     let (fs, root) = (m.fs(), m.fs().root());
     let file = fs.file(root, "f").ino;
-    let block = || m.fs().dataset().objects().hold(terrane_object::ObjectId(file)).unwrap().block_size();
+    let block = || m.fs().dataset().objects().hold(terrane_wire::ObjectId(file)).unwrap().block_size();
     fs.put(file, 0, &[1; 700]);
     assert_eq!(block(), 1024);
     fs.put(file, 700, &[2; 5000]);
@@ -138,7 +138,7 @@ fn small_files_have_small_blocks_and_large_files_the_record_size() {
     let sparse = fs.file(root, "s").ino;
     fs.size(sparse, 1 << 30).unwrap();
     fs.put(sparse, 0, b"x");
-    let object = m.fs().dataset().objects().hold(terrane_object::ObjectId(sparse)).unwrap();
+    let object = m.fs().dataset().objects().hold(terrane_wire::ObjectId(sparse)).unwrap();
     assert_eq!(object.block_size(), 16_384);
 }
 
@@ -179,7 +179,7 @@ fn records_of_every_size_hold_what_was_written() {
     for (file, record, compression, bytes) in &files {
         let what = format!("records of {record}, {compression}");
         assert!(m.fs().bytes(*file) == *bytes, "{what}");
-        let object = m.fs().dataset().objects().hold(terrane_object::ObjectId(*file)).unwrap();
+        let object = m.fs().dataset().objects().hold(terrane_wire::ObjectId(*file)).unwrap();
         assert_eq!(object.block_size() as usize, *record, "{what}");
         assert_eq!(object.block_count() as usize, bytes.len().div_ceil(*record), "{what}");
         let (stored, len) = (m.fs().getattr(*file).unwrap().blocks as usize * 512, bytes.len());
@@ -587,8 +587,8 @@ fn a_file_is_named_by_its_path() {
 /// Whether all of an object's blocks are in its pointer.
 fn is_embedded(m: &Machine, ino: u64) -> bool {
     m.fs().sync().unwrap();
-    let object = m.fs().dataset().objects().hold(terrane_object::ObjectId(ino)).unwrap();
-    matches!(object.dnode().root, terrane_object::BlockPtr::Embedded(_))
+    let object = m.fs().dataset().objects().hold(terrane_wire::ObjectId(ino)).unwrap();
+    matches!(object.dnode().root, terrane_format::BlockPtr::Embedded(_))
 }
 
 #[test]

@@ -4,8 +4,9 @@
 mod support;
 
 use support::{Machine, ROOT_CRED, Short, USER};
-use terrane_object::ObjectId;
-use terrane_posix::{Errno, Fs, Hint, Ino, SetXattr, WRITE_HINT, XATTR_LIST_MAX};
+use terrane_posix::{Errno, Fs, Ino, SetXattr, WRITE_HINT, XATTR_LIST_MAX};
+use terrane_space::policy::Hint;
+use terrane_wire::ObjectId;
 
 const ANY: SetXattr = SetXattr { create: false, replace: false, kill_sgid: false };
 

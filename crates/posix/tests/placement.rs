@@ -5,9 +5,10 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use support::{Machine, Short, USER};
-use terrane_object::{BlockPtr, CollectionOptions, ObjectId, VictimPolicy};
-use terrane_posix::{Hint, Ino, SetXattr, WRITE_HINT};
-use terrane_wire::Dice;
+use terrane_format::BlockPtr;
+use terrane_posix::{Ino, SetXattr, WRITE_HINT};
+use terrane_space::policy::{CollectionOptions, Hint, VictimPolicy};
+use terrane_wire::{Dice, ObjectId};
 
 const FILE_BYTES: usize = 12 << 10;
 const PROPS: [(&str, &str); 2] = [("compression", "off"), ("recordsize", "16K")];

@@ -6,10 +6,10 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use support::{Machine, Short, USER};
-use terrane_object::{BlockPtr, ObjectId, Pool, RebirthCursor};
-use terrane_pool::MemoryBounds;
-use terrane_posix::{Ino, RewriteSpec, SetXattr};
-use terrane_wire::Dice;
+use terrane_format::BlockPtr;
+use terrane_pool::{MemoryBounds, Pool, RebirthCursor};
+use terrane_posix::{Ino, Job, JobStep, RewriteSpec, SetXattr};
+use terrane_wire::{Dice, ObjectId};
 
 const RECORD: u64 = 4096;
 const RECORDS: u64 = 9000;
@@ -99,7 +99,7 @@ fn the_run_index_keeps_within_its_bound() {
     let times = m.fs().getattr(churned.ino).unwrap();
     let mut largest = 0;
     churned.churn(&m, 8, &mut |m| {
-        while m.fs().rebirth_step().unwrap() {}
+        while m.fs().rebirth().step(1).unwrap() == JobStep::Went {}
         m.fs().sync().unwrap();
         largest = largest.max(index_bytes(m));
     });
@@ -122,13 +122,14 @@ fn nothing_is_born_again_while_files_are_rewritten() {
     m.fs().dataset().set("compression", "off").unwrap();
     let compression = Some("gzip-1".parse().unwrap());
     let spec = RewriteSpec { root: churned.ino, recursive: false, compression, record_size: None };
-    m.fs().rewrite_begin(&spec).unwrap();
+    m.fs().rewrite().begin(&spec).unwrap();
     bound(m.pool(), 0);
     (0..10).for_each(|_| m.pool().commit_txg(m.pool().open_txg()).unwrap());
     assert!(m.pool().stats().run_index_packed, "a new bound is obeyed at once");
-    assert_eq!((m.fs().rebirth_step(), m.pool().stats().reborn_bytes), (Ok(false), 0));
-    assert!(m.fs().rewrite_cancel().unwrap());
-    assert!(m.fs().rebirth_step().unwrap() && m.pool().stats().reborn_bytes > 0);
+    assert_eq!((m.fs().rebirth().step(1), m.pool().stats().reborn_bytes), (Ok(JobStep::Idle), 0));
+    assert!(m.fs().rewrite().cancel().unwrap());
+    assert_eq!(m.fs().rebirth().step(1), Ok(JobStep::Went));
+    assert!(m.pool().stats().reborn_bytes > 0);
 }
 
 #[test]
@@ -152,14 +153,14 @@ fn values_of_attributes_are_born_again_and_what_cannot_be_read_is_left_alone() {
     m.rot(churned.ino, 7);
     let lost = m.pool().stats().lost_blocks;
     for _ in 0..50 {
-        while m.fs().rebirth_step().unwrap() {}
+        while m.fs().rebirth().step(1).unwrap() == JobStep::Went {}
         group();
     }
     // All that can be is where it was born, and there is peace: nobody reads directory parts on.
     let reads = || m.pool().stats().reads.iter().map(|reads| reads.operations).sum::<u64>();
     let before = reads();
     for _ in 0..50 {
-        assert!(!m.fs().rebirth_step().unwrap());
+        assert_eq!((m.fs().rebirth().step(1), m.fs().rebirth().progress()), (Ok(JobStep::Idle), 0));
     }
     assert_eq!(reads(), before);
     assert_eq!(m.pool().stats().lost_blocks, lost, "nobody asked for it");
@@ -242,7 +243,7 @@ fn metadata_is_born_again_until_the_index_tells_of_nothing() {
     bound(m.pool(), 0);
     for _ in 0..400 {
         // Where room is short it waits for what the next group gives.
-        while m.fs().rebirth_step() == Ok(true) {}
+        while m.fs().rebirth().step(1) == Ok(JobStep::Went) {}
         group();
     }
     let left = m.pool().stats().runs;
@@ -314,7 +315,7 @@ fn what_is_born_again_keeps_its_times_and_its_form() {
     assert!(runs > 0, "nothing moved");
     // The level that is set now is not asked.
     fs.dataset().set("compression", "off").unwrap();
-    while fs.rebirth_step().unwrap() {
+    while fs.rebirth().step(1).unwrap() == JobStep::Went {
         fs.sync().unwrap();
     }
     fs.sync().unwrap();

@@ -6,12 +6,12 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{Machine, Short, USER};
-use terrane_object::{Cost, ObjectId};
+use terrane_pool::Cost;
 use terrane_posix::{
-    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, RewriteSpec, RewriteStep,
+    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, Job, JobStep, RewriteSpec,
     WriteFlags,
 };
-use terrane_wire::Dice;
+use terrane_wire::{Dice, ObjectId};
 use terrane_zap::ValueRef;
 
 const MIB: u64 = 1 << 20;
@@ -301,8 +301,8 @@ fn a_file_that_gets_other_records_keeps_what_it_has() {
         put(m.fs(), file, at, &content[at as usize..at as usize + (8 << 10)]);
     }
     let spec = RewriteSpec { root: file, recursive: false, compression: None, record_size: Some(64 << 10) };
-    m.fs().rewrite_begin(&spec).unwrap();
-    while m.fs().rewrite_step().unwrap() != RewriteStep::Idle {}
+    m.fs().rewrite().begin(&spec).unwrap();
+    while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
     assert_eq!(m.fs().getattr(file).unwrap().blksize, 64 << 10);
     fill(m.fs(), &mut rng, "fill");
     for at in (0..size).step_by(32 << 10) {

@@ -6,12 +6,13 @@ mod support;
 
 use std::collections::BTreeMap;
 use support::{Machine, Short, USER};
-use terrane_object::{BlockPtr, Compression, ObjectId};
+use terrane_codec::Compression;
+use terrane_format::BlockPtr;
 use terrane_posix::{
-    Attr, Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, RewriteFigures, RewritePass, RewriteSpec,
-    RewriteState, RewriteStep,
+    Attr, Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, Job, JobStep, RewriteFigures, RewritePass,
+    RewriteSpec, RewriteState,
 };
-use terrane_wire::Dice;
+use terrane_wire::{Dice, ObjectId};
 
 /// Lines that every algorithm makes smaller, and better ones more so.
 fn text(seed: u64, len: usize) -> Vec<u8> {
@@ -39,11 +40,11 @@ fn resized(root: Ino, bytes: u32) -> RewriteSpec {
 
 fn run(fs: &Fs) -> RewriteFigures {
     let mut steps = 0;
-    while fs.rewrite_step().unwrap() != RewriteStep::Idle {
+    while fs.rewrite().step(1).unwrap() != JobStep::Idle {
         steps += 1;
         assert!(steps < 100_000, "it goes on for ever");
     }
-    let status = fs.rewrite_status().unwrap();
+    let status = fs.rewrite().progress().unwrap();
     assert_eq!(status.state, RewriteState::Done);
     fs.sync().unwrap();
     status.figures
@@ -118,7 +119,7 @@ fn same(fs: &Fs, files: &BTreeMap<Ino, (Attr, Vec<u8>)>) {
 fn a_tree_is_stored_anew_and_nobody_sees_it() {
     let mut m = Machine::new(31, &[("compression", "lz4"), ("recordsize", "16K"), ("atime", "off")]);
     let files = tree(m.fs());
-    m.fs().rewrite_begin(&spec(m.fs().root(), "zstd-9")).unwrap();
+    m.fs().rewrite().begin(&spec(m.fs().root(), "zstd-9")).unwrap();
     let figures = run(m.fs());
     // By names: one file has two.
     assert_eq!((figures.files_total, figures.files, figures.errors), (45, 45, 0));
@@ -136,12 +137,12 @@ fn a_tree_is_stored_anew_and_nobody_sees_it() {
     }
     assert!(many > 100, "{many}");
     m.remount();
-    assert_eq!(m.fs().rewrite_status(), None);
+    assert_eq!(m.fs().rewrite().progress(), None);
     same(m.fs(), &files);
     // The same again has nothing to do, and a lower level is obeyed.
-    m.fs().rewrite_begin(&spec(m.fs().root(), "zstd-9")).unwrap();
+    m.fs().rewrite().begin(&spec(m.fs().root(), "zstd-9")).unwrap();
     assert_eq!(run(m.fs()).before_bytes, 0);
-    m.fs().rewrite_begin(&spec(m.fs().root(), "gzip-1")).unwrap();
+    m.fs().rewrite().begin(&spec(m.fs().root(), "gzip-1")).unwrap();
     run(m.fs());
     m.remount();
     same(m.fs(), &files);
@@ -158,33 +159,33 @@ fn it_goes_on_after_a_crash_where_it_was() {
         let mut m = Machine::new(seed, &[("compression", "lz4"), ("recordsize", "16K"), ("atime", "off")]);
         let files = tree(m.fs());
         let root = m.fs().root();
-        m.fs().rewrite_begin(&spec(root, "zstd-3")).unwrap();
+        m.fs().rewrite().begin(&spec(root, "zstd-3")).unwrap();
         m.fs().sync().unwrap();
         let mut rng = Dice::new(seed);
         let mut crashes = 0;
         let (mut done_before, mut rewritten) = (0, 0);
-        while m.fs().rewrite_goes_on() {
+        while m.fs().rewrite().goes_on() {
             for _ in 0..rng.below(90) {
-                m.fs().rewrite_batch(1 << rng.below(17)).unwrap();
+                m.fs().rewrite().step(1 << rng.below(17)).unwrap();
             }
             if rng.below(3) > 0 {
                 m.fs().sync().unwrap();
-                let status = m.fs().rewrite_status().unwrap();
+                let status = m.fs().rewrite().progress().unwrap();
                 done_before = done_before.max(status.figures.before_bytes);
             }
             if rng.below(2) > 0 {
                 m.crash();
                 crashes += 1;
-                if let Some(status) = m.fs().rewrite_status() {
+                if let Some(status) = m.fs().rewrite().progress() {
                     assert_eq!(status.spec, spec(root, "zstd-3"));
                     let figures = status.figures;
                     assert!(figures.before_bytes >= done_before, "what was committed is done: {figures:?}");
                 }
             }
-            rewritten = m.fs().rewrite_status().map_or(rewritten, |status| status.figures.before_bytes);
+            rewritten = m.fs().rewrite().progress().map_or(rewritten, |status| status.figures.before_bytes);
         }
         assert!(crashes > 0 && rewritten > 0);
-        assert_eq!(m.fs().rewrite_step(), Ok(RewriteStep::Idle));
+        assert_eq!(m.fs().rewrite().step(1), Ok(JobStep::Idle));
         same(m.fs(), &files);
         for (ino, (_, bytes)) in files.iter().filter(|(_, (_, bytes))| bytes.len() == 300_000) {
             assert!(is_made_by(m.fs(), *ino, "zstd-3"), "{} bytes", bytes.len());
@@ -200,9 +201,9 @@ fn who_writes_meanwhile_wins() {
     let mut model = text(1, 900_000);
     fs.put(file, 0, &model);
     fs.sync().unwrap();
-    fs.rewrite_begin(&RewriteSpec { recursive: false, ..spec(file, "zstd-9") }).unwrap();
+    fs.rewrite().begin(&RewriteSpec { recursive: false, ..spec(file, "zstd-9") }).unwrap();
     let mut rng = Dice::new(51);
-    while fs.rewrite_batch(1 << rng.below(16)).unwrap() != RewriteStep::Idle {
+    while fs.rewrite().step(1 << rng.below(16)).unwrap() != JobStep::Idle {
         let at = rng.below(890_000);
         let data = text(rng.word(), 1 + rng.below(9000) as usize);
         fs.put(file, at, &data);
@@ -222,7 +223,7 @@ fn records_of_another_size_hold_the_same() {
         let mut m = Machine::new(61, &[("compression", "lz4"), ("recordsize", before), ("atime", "off")]);
         let files = tree(m.fs());
         let root = m.fs().root();
-        m.fs().rewrite_begin(&resized(root, after)).unwrap();
+        m.fs().rewrite().begin(&resized(root, after)).unwrap();
         let figures = run(m.fs());
         assert!(figures.reshaped > 10 && (figures.no_room, figures.busy) == (0, 0), "{figures:?}");
         same(m.fs(), &files);
@@ -256,12 +257,12 @@ fn both_at_once_and_a_crash_between() {
         let files = tree(m.fs());
         let root = m.fs().root();
         let both = RewriteSpec { record_size: Some(32 << 10), ..spec(root, "zstd-19") };
-        m.fs().rewrite_begin(&both).unwrap();
+        m.fs().rewrite().begin(&both).unwrap();
         m.fs().sync().unwrap();
         let mut rng = Dice::new(seed);
         for _ in 0..4 {
             for _ in 0..rng.below(120) {
-                m.fs().rewrite_step().unwrap();
+                m.fs().rewrite().step(1).unwrap();
             }
             m.crash();
             same(m.fs(), &files);
@@ -276,7 +277,7 @@ fn both_at_once_and_a_crash_between() {
 }
 
 fn run_to_the_end(fs: &Fs) {
-    while fs.rewrite_step().unwrap() != RewriteStep::Idle {}
+    while fs.rewrite().step(1).unwrap() != JobStep::Idle {}
     fs.sync().unwrap();
 }
 
@@ -285,8 +286,8 @@ fn what_cannot_be_is_refused_and_what_goes_on_can_be_ended() {
     let mut m = Machine::new(81, &[("recordsize", "16K")]);
     let fs = m.fs();
     let root = fs.root();
-    assert_eq!(fs.rewrite_step(), Ok(RewriteStep::Idle));
-    assert_eq!((fs.rewrite_status(), fs.rewrite_cancel()), (None, Ok(false)));
+    assert_eq!(fs.rewrite().step(1), Ok(JobStep::Idle));
+    assert_eq!((fs.rewrite().progress(), fs.rewrite().cancel()), (None, Ok(false)));
     let fifo = fs.mknod(root, b"fifo", 0o010_644, 0, &USER).unwrap().ino;
     let max = fs.dataset().objects().pool().max_block();
     for (wrong, errno) in [
@@ -298,7 +299,7 @@ fn what_cannot_be_is_refused_and_what_goes_on_can_be_ended() {
         (resized(root, 256), Errno::EINVAL),
         (resized(root, 2 * max), Errno::EINVAL),
     ] {
-        assert_eq!(fs.rewrite_begin(&wrong), Err(errno), "{wrong:?}");
+        assert_eq!(fs.rewrite().begin(&wrong), Err(errno), "{wrong:?}");
     }
     for at in 0..20 {
         let file = fs.file(root, &format!("file {at}")).ino;
@@ -306,22 +307,22 @@ fn what_cannot_be_is_refused_and_what_goes_on_can_be_ended() {
     }
     fs.sync().unwrap();
     let ours = spec(root, "zstd-9");
-    fs.rewrite_begin(&ours).unwrap();
-    fs.rewrite_begin(&ours).unwrap();
-    assert_eq!(fs.rewrite_begin(&spec(root, "lz4")), Err(Errno::EBUSY));
+    fs.rewrite().begin(&ours).unwrap();
+    fs.rewrite().begin(&ours).unwrap();
+    assert_eq!(fs.rewrite().begin(&spec(root, "lz4")), Err(Errno::EBUSY));
     for _ in 0..40 {
-        assert_eq!(fs.rewrite_step(), Ok(RewriteStep::Went));
+        assert_eq!(fs.rewrite().step(1), Ok(JobStep::Went));
     }
-    let status = fs.rewrite_status().unwrap();
+    let status = fs.rewrite().progress().unwrap();
     assert_eq!(
         (status.pass, status.state, status.spec),
         (RewritePass::Compression, RewriteState::Going, ours)
     );
-    assert_eq!(fs.rewrite_cancel(), Ok(true));
-    assert_eq!(fs.rewrite_status().unwrap().state, RewriteState::Cancelled);
-    assert_eq!(fs.rewrite_step(), Ok(RewriteStep::Idle));
+    assert_eq!(fs.rewrite().cancel(), Ok(true));
+    assert_eq!(fs.rewrite().progress().unwrap().state, RewriteState::Cancelled);
+    assert_eq!(fs.rewrite().step(1), Ok(JobStep::Idle));
     m.remount();
-    assert_eq!((m.fs().rewrite_status(), m.fs().rewrite_goes_on()), (None, false));
+    assert_eq!((m.fs().rewrite().progress(), m.fs().rewrite().goes_on()), (None, false));
 }
 
 #[test]
@@ -337,13 +338,13 @@ fn a_record_that_cannot_be_read_is_told_once_however_often_room_runs_out() {
     files.iter().for_each(|file| m.rot(*file, 1));
     let fs = m.fs();
     // What is not compressed takes four times the room, which is more than there is.
-    fs.rewrite_begin(&spec(root, "off")).unwrap();
+    fs.rewrite().begin(&spec(root, "off")).unwrap();
     let mut told = Vec::new();
     while told.len() < 3 {
-        if fs.rewrite_batch(80 << 20).unwrap() == RewriteStep::NoRoom {
-            told.push(fs.rewrite_status().unwrap().figures.errors);
+        if fs.rewrite().step(80 << 20).unwrap() == JobStep::NoRoom {
+            told.push(fs.rewrite().progress().unwrap().figures.errors);
         }
-        assert_ne!(fs.rewrite_status().unwrap().state, RewriteState::Done, "there was room for all");
+        assert_ne!(fs.rewrite().progress().unwrap().state, RewriteState::Done, "there was room for all");
     }
     assert_eq!(told, [told[0]; 3]);
     for at in 10..60 {
@@ -369,10 +370,10 @@ fn names_that_come_and_go_meanwhile_do_no_harm() {
         }
     }
     fs.sync().unwrap();
-    fs.rewrite_begin(&spec(fs.root(), "zstd-3")).unwrap();
+    fs.rewrite().begin(&spec(fs.root(), "zstd-3")).unwrap();
     let mut rng = Dice::new(91);
     let mut number = 0;
-    while fs.rewrite_step().unwrap() != RewriteStep::Idle {
+    while fs.rewrite().step(1).unwrap() != JobStep::Idle {
         let dir = *rng.one_of(&dirs);
         number += 1;
         match rng.below(6) {
@@ -387,7 +388,7 @@ fn names_that_come_and_go_meanwhile_do_no_harm() {
             _ => {}
         }
     }
-    assert_eq!(fs.rewrite_status().unwrap().figures.errors, 0);
+    assert_eq!(fs.rewrite().progress().unwrap().figures.errors, 0);
 }
 
 /// The walk is in a directory that is removed, and its number comes again elsewhere.
@@ -403,9 +404,9 @@ fn a_directory_of_the_same_number_elsewhere_is_left_alone() {
         fs.put(fs.file(dir, &format!("file {at}")).ino, 0, &text(at, 40_000));
     }
     fs.sync().unwrap();
-    fs.rewrite_begin(&resized(job, 4096)).unwrap();
-    while fs.rewrite_status().is_some_and(|status| status.figures.reshaped < 5) {
-        fs.rewrite_step().unwrap();
+    fs.rewrite().begin(&resized(job, 4096)).unwrap();
+    while fs.rewrite().progress().is_some_and(|status| status.figures.reshaped < 5) {
+        fs.rewrite().step(1).unwrap();
     }
     for at in 0..FILES {
         fs.unlink(dir, format!("file {at}").as_bytes()).unwrap();
@@ -425,7 +426,7 @@ fn a_directory_of_the_same_number_elsewhere_is_left_alone() {
 /// All that there is to do; how many steps that took.
 fn idle(fs: &Fs) -> u64 {
     let mut steps = 0;
-    while fs.recompress_step().unwrap() {
+    while fs.recompress().step(1).unwrap() == JobStep::Went {
         steps += 1;
         assert!(steps < 100_000, "it goes on for ever");
     }
@@ -450,7 +451,7 @@ fn idle_time_compresses_what_is_cold_once() {
     m.fs().sync().unwrap();
     m.fs().dataset().set("recompress", "idle:10").unwrap();
     assert!(idle(m.fs()) > 100);
-    let done = m.fs().recompress_status();
+    let done = m.fs().recompress().progress();
     assert!(
         done.records > 100 && done.after_bytes * 8 <= done.before_bytes * 7 && !done.is_under_way,
         "{done:?}"
@@ -464,7 +465,7 @@ fn idle_time_compresses_what_is_cold_once() {
 
     // Not again: not now, not after another mount, not when more has become cold.
     m.remount();
-    assert_eq!((idle(m.fs()), m.fs().recompress_status()), (0, done));
+    assert_eq!((idle(m.fs()), m.fs().recompress().progress()), (0, done));
     // Another mount of the simulator begins with the clock of the first.
     pass(m.fs(), 20 * day);
     m.fs().put(large, 50_000, b"written again");
@@ -473,7 +474,7 @@ fn idle_time_compresses_what_is_cold_once() {
     let fates = |m: &Machine| m.fs().dataset().objects().pool().stats().totals_now.stored_bytes;
     let before = fates(&m);
     assert!(idle(m.fs()) > 0);
-    let after = m.fs().recompress_status();
+    let after = m.fs().recompress().progress();
     assert_eq!(
         after.records,
         done.records + made_by(m.fs(), young)["zstd-19"] + 1,
@@ -495,15 +496,15 @@ fn idle_time_goes_on_where_it_was_after_a_crash() {
         let mut committed = 0;
         for _ in 0..5 {
             for _ in 0..rng.below(200) {
-                m.fs().recompress_step().unwrap();
+                m.fs().recompress().step(1).unwrap();
             }
             if rng.below(2) == 0 {
                 m.fs().sync().unwrap();
-                committed = m.fs().recompress_status().records;
+                committed = m.fs().recompress().progress().records;
             }
             m.crash();
             pass(m.fs(), 20 * 86_400);
-            assert!(m.fs().recompress_status().records >= committed);
+            assert!(m.fs().recompress().progress().records >= committed);
         }
         idle(m.fs());
         same(m.fs(), &files);
@@ -550,9 +551,9 @@ fn many_threads_store_records_anew_while_others_write_them() {
             .collect();
         let mut stored = 0;
         for name in ["zstd-3", "lz4", "gzip-1", "zstd-9", "zle", "zstd-1"] {
-            fs.rewrite_begin(&spec(dir, name)).unwrap();
-            while fs.rewrite_batch(1 << 20).unwrap() != RewriteStep::Idle {}
-            let status = fs.rewrite_status().unwrap();
+            fs.rewrite().begin(&spec(dir, name)).unwrap();
+            while fs.rewrite().step(1 << 20).unwrap() != JobStep::Idle {}
+            let status = fs.rewrite().progress().unwrap();
             assert_eq!((status.state, status.figures.errors), (RewriteState::Done, 0));
             stored += status.figures.before_bytes;
         }

@@ -6,8 +6,8 @@ mod support;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::{Machine, USER};
-use terrane_object::ObjectId;
-use terrane_posix::{Errno, Fs, Ino, WriteFlags};
+use terrane_posix::{Errno, Fs, Ino, Job, JobStep, WriteFlags};
+use terrane_wire::ObjectId;
 
 /// Blocks, and bytes of one.
 fn blocks(fs: &Fs, dir: Ino) -> (u64, u32) {
@@ -45,9 +45,14 @@ fn a_directory_shrinks_in_the_group_after_its_removals_and_not_before() {
     assert!(blocks(&fs, dir).0 > 2, "fat");
     fs.sync().unwrap();
     empty(&fs, dir, 10..300);
-    assert!(!fs.settle_names() && blocks(&fs, dir).0 > 1, "not in the same group");
+    assert_eq!(
+        (fs.settle().step(1), fs.settle().progress()),
+        (Ok(JobStep::Idle), 1),
+        "not in the same group"
+    );
+    assert!(blocks(&fs, dir).0 > 1);
     fs.sync().unwrap();
-    assert!(!fs.settle_names());
+    assert_eq!((fs.settle().step(1), fs.settle().progress()), (Ok(JobStep::Idle), 0));
     assert_eq!(blocks(&fs, dir), (1, 1024));
     let left: BTreeSet<String> = (0..10).map(|number| format!("n{number}")).collect();
     assert_eq!(names(&fs, dir), left);
@@ -57,11 +62,11 @@ fn a_directory_shrinks_in_the_group_after_its_removals_and_not_before() {
     assert_eq!(blocks(&fs, dir).1, 3072);
     fs.unlink(dir, long.as_bytes()).unwrap();
     fs.sync().unwrap();
-    fs.settle_names();
+    fs.settle().step(1).unwrap();
     assert_eq!(blocks(&fs, dir).1, 3072, "one name does not make it go to and fro");
     empty(&fs, dir, 4..10);
     fs.sync().unwrap();
-    fs.settle_names();
+    fs.settle().step(1).unwrap();
     assert_eq!(blocks(&fs, dir), (1, 512));
     let left: BTreeSet<String> = (0..4).map(|number| format!("n{number}")).collect();
     drop(fs);
@@ -101,7 +106,7 @@ fn one_that_is_removed_or_changed_meanwhile_is_left_alone() {
     // Full again before its turn comes: there is nothing to gain.
     (0..190).for_each(|number| make(fs, full, &format!("n{number}")));
     let before = blocks(fs, full);
-    fs.settle_names();
+    fs.settle().step(1).unwrap();
     assert_eq!(blocks(fs, full), before);
     assert_eq!(names(fs, full).len(), 200);
 }
@@ -122,7 +127,7 @@ fn a_full_pool_fails_nobody_and_gets_space_back() {
     }
     empty(fs, dir, 20..2000);
     fs.sync().unwrap();
-    while fs.settle_names() {}
+    while fs.settle().step(1) == Ok(JobStep::Went) {}
     fs.sync().unwrap();
     assert_eq!(names(fs, dir).len(), 20);
     assert_eq!(blocks(fs, dir).0, 1);
@@ -148,7 +153,7 @@ fn readers_go_on_while_directories_shrink() {
         }
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
-                fs.settle_names();
+                fs.settle().step(1).unwrap();
             }
         });
         let mut shrunk = 0;

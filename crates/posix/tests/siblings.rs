@@ -4,9 +4,8 @@
 mod support;
 
 use support::{Machine, ROOT_CRED, Short, USER};
-use terrane_object::ObjectId;
 use terrane_posix::Ino;
-use terrane_wire::Dice;
+use terrane_wire::{Dice, ObjectId};
 
 /// Bytes that go to the pool between a birth and its death, so that lives can be told apart.
 const LIFE_BYTES: usize = 256 << 10;

@@ -50,7 +50,7 @@ fn objects(m: &Machine) -> u64 {
 }
 
 fn object(m: &Machine, ino: Ino) -> std::sync::Arc<terrane_object::Object> {
-    m.fs().dataset().objects().hold(terrane_object::ObjectId(ino)).unwrap()
+    m.fs().dataset().objects().hold(terrane_wire::ObjectId(ino)).unwrap()
 }
 
 fn home(m: &Machine, home: &str) {
@@ -241,7 +241,7 @@ fn nobody_reaches_a_hidden_object_by_its_number() {
     let file = m.fs().file(m.fs().root(), "f").ino;
     set(m.fs(), file, "user.a", b"value").unwrap();
     let hidden: Vec<Ino> = (1..file + 64)
-        .filter(|ino| *ino != file && m.fs().dataset().objects().hold(terrane_object::ObjectId(*ino)).is_ok())
+        .filter(|ino| *ino != file && m.fs().dataset().objects().hold(terrane_wire::ObjectId(*ino)).is_ok())
         .filter(|ino| m.fs().getattr(*ino).is_ok_and(|attr| attr.ino != m.fs().root()))
         .collect();
     assert_eq!(hidden, []);

@@ -4,6 +4,10 @@
 //! house that a program can check.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+pub mod diagram;
+pub mod imports;
+pub mod table;
+
 use std::path::{Path, PathBuf};
 
 /// The top of the repository.

@@ -2,78 +2,23 @@
 //!
 //! Cargo refuses circles; this refuses every edge that the table does not list. The table is read from the page itself,
 //! so page and workspace cannot drift apart.
+//!
+//! A crate that hands on names of another one (`pub use`) makes a way around the table. So a name is taken from the crate that owns it,
+//! but for the crates listed here, and whoever takes such a name has an edge to its owner.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use terrane_repo_tests::{read, root};
+use std::path::Path;
+use terrane_repo_tests::imports::{code, imported, names};
+use terrane_repo_tests::table::{Edges, allowed, below, rows};
+use terrane_repo_tests::{files, read, root, short};
 
-type Edges = BTreeMap<String, BTreeSet<String>>;
+/// Crates that hand on names of others, from their root, and why.
+const HAND_ON: [(&str, &str); 1] =
+    [("terrane", "the face for embedders: one dependency that keeps its promises, whatever moves below")];
 
-/// Every floor may use it.
-const EVERYWHERE: &str = "terrane-wire";
-
-/// The rows of the table in section 2: crate, and the last cell as it is written.
-fn rows() -> Vec<(String, String)> {
-    let page = read(root().join("DESIGN.md"));
-    let section = page.split("\n## ").find(|section| section.starts_with("2. ")).expect("section 2");
-    let rows = section.lines().filter(|line| line.starts_with("| `terrane"));
-    rows.map(|row| {
-        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let name = cells[0].split('`').nth(1).expect("a name in backticks");
-        (name.to_string(), cells.last().expect("a last cell").to_string())
-    })
-    .collect()
-}
-
-fn full(short: &str) -> String {
-    if short == "terrane" { short.to_string() } else { format!("terrane-{short}") }
-}
-
-/// Everything that can be reached from a crate.
-fn below(edges: &Edges, from: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let mut open = vec![from.to_string()];
-    while let Some(at) = open.pop() {
-        for next in edges.get(&at).into_iter().flatten() {
-            if found.insert(next.clone()) {
-                open.push(next.clone());
-            }
-        }
-    }
-    found
-}
-
-/// What the table allows. `all`, `x and below`, `-`, or a list of names.
-fn allowed() -> Edges {
-    let rows = rows();
-    let all: BTreeSet<String> = rows.iter().map(|(name, _)| name.clone()).collect();
-    let mut edges = Edges::new();
-    for (name, cell) in &rows {
-        let listed = match cell.as_str() {
-            "all" | "-" => BTreeSet::new(),
-            cell => {
-                cell.split([',', ' ']).filter(|word| !["", "and", "below"].contains(word)).map(full).collect()
-            }
-        };
-        edges.insert(name.clone(), listed);
-    }
-    for (name, cell) in &rows {
-        let mut may = edges[name].clone();
-        if cell == "all" {
-            may = all.clone();
-            may.remove(name);
-        } else if cell.ends_with("and below") {
-            may.extend(below(&edges, name));
-        }
-        may.insert(EVERYWHERE.to_string());
-        may.remove(name);
-        edges.insert(name.clone(), may);
-    }
-    for name in edges.values().flatten() {
-        assert!(all.contains(name), "DESIGN.md lists an unknown crate {name}");
-    }
-    edges
-}
+/// They stand above most crates, and are made for the tests of all.
+const FOR_TESTS_OF_ALL: [&str; 2] = ["terrane-oracle", "terrane-sim"];
 
 /// Crates of this workspace in one section of every manifest.
 fn manifests(section: &str) -> Edges {
@@ -115,8 +60,8 @@ fn every_edge_is_in_the_table() {
 #[test]
 fn every_row_has_a_crate() {
     let crates = manifests("[dependencies]");
-    for (name, _) in rows() {
-        assert!(crates.contains_key(&name), "DESIGN.md describes {name}, which is not there");
+    for row in rows() {
+        assert!(crates.contains_key(&row.name), "DESIGN.md describes {}, which is not there", row.name);
     }
 }
 
@@ -125,9 +70,8 @@ fn tests_use_what_is_below_them() {
     let allowed = allowed();
     for (name, used) in manifests("[dev-dependencies]") {
         let may = below(&allowed, &name);
-        // The simulator is made for the tests of all.
-        let more: Vec<_> =
-            used.iter().filter(|used| !may.contains(*used) && *used != "terrane-sim").collect();
+        let is_for_tests = |used: &str| FOR_TESTS_OF_ALL.contains(&used);
+        let more: Vec<_> = used.iter().filter(|used| !may.contains(*used) && !is_for_tests(used)).collect();
         assert!(more.is_empty(), "tests of {name} use {more:?}, which is not below it");
     }
 }
@@ -146,4 +90,84 @@ fn the_table_refuses_what_it_should() {
         allowed["terrane-check"].contains("terrane-device")
             && allowed["terrane-cli"].contains("terrane-fuse")
     );
+}
+
+/// The sources of a crate that are compiled into it, without comments and tests.
+fn sources(home: &Path) -> Vec<(String, String)> {
+    let src = home.join("src");
+    let all = files(&short(&src), ".rs").into_iter();
+    let compiled = all.filter(|path| {
+        let inner = path.strip_prefix(&src).expect("a file below src").with_extension("");
+        !inner.iter().any(|part| part == "tests")
+    });
+    compiled.map(|path| (short(&path), code(&read(&path)))).collect()
+}
+
+/// Crate -> its sources, of everything in `crates/` and `benches/`.
+fn workspace() -> BTreeMap<String, Vec<(String, String)>> {
+    let homes = ["crates", "benches"].map(|home| std::fs::read_dir(root().join(home)).unwrap());
+    let homes = homes.into_iter().flatten().map(|entry| entry.unwrap().path());
+    homes
+        .map(|home| {
+            let manifest = read(home.join("Cargo.toml"));
+            let name = manifest.lines().find_map(|line| line.strip_prefix("name = ")).expect("a name");
+            (name.trim_matches('"').to_string(), sources(&home))
+        })
+        .collect()
+}
+
+/// What a source hands on from crates of ours: owner, name.
+fn handed_on(text: &str) -> Vec<(String, String)> {
+    let exports = text.split("pub use ").skip(1).filter_map(|rest| rest.split(';').next());
+    let of_ours = exports.filter(|export| export.starts_with("terrane"));
+    of_ours
+        .flat_map(|export| {
+            let owner = export.split([':', ' ']).next().unwrap_or_default().replace('_', "-");
+            names(export).into_iter().map(move |name| (owner.clone(), name.to_string()))
+        })
+        .collect()
+}
+
+#[test]
+fn a_name_is_handed_on_where_a_reason_is_listed() {
+    for (name, sources) in workspace() {
+        let listed = HAND_ON.iter().any(|(from, _)| *from == name);
+        let allowed_here = |path: &str| listed && path.ends_with("/src/lib.rs");
+        for (path, text) in sources.iter().filter(|(path, _)| !allowed_here(path)) {
+            let handed = handed_on(text);
+            assert!(handed.is_empty(), "{path} hands on {handed:?}: name the crate that owns it");
+        }
+    }
+}
+
+#[test]
+fn a_name_that_was_handed_on_counts_as_an_edge_to_its_owner() {
+    let (allowed, workspace) = (allowed(), workspace());
+    for (from, _) in HAND_ON {
+        let handed: BTreeMap<String, String> = workspace[from]
+            .iter()
+            .flat_map(|(_, text)| handed_on(text))
+            .map(|(owner, name)| (name, owner))
+            .collect();
+        assert!(!handed.is_empty(), "{from} hands on nothing: strike it from the list");
+        let prefix = format!("{}::", from.replace('-', "_"));
+        for (name, sources) in workspace.iter().filter(|(name, _)| name.as_str() != from) {
+            for (path, text) in sources {
+                for taken in imported(text, &prefix) {
+                    let owner = handed.get(taken).map_or(from, String::as_str);
+                    let may = allowed.get(name).is_some_and(|may| may.contains(owner)) || owner == name;
+                    assert!(may, "{path} takes {taken} of {owner} through {from}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn names_that_are_handed_on_are_found() {
+    let text = "pub use terrane_a::b::{C, D as E};\npub use crate::f::G;\npub(crate) use terrane_h::I;\n\
+                pub use terrane_j as k;";
+    let found: Vec<String> =
+        handed_on(text).into_iter().map(|(owner, name)| format!("{owner} {name}")).collect();
+    assert_eq!(found, ["terrane-a C", "terrane-a E", "terrane-j k"]);
 }

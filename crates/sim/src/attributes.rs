@@ -4,13 +4,12 @@
 //! [asked](home) of the objects, for tests that prove that a life sees them all.
 
 use crate::machine::USER;
-use crate::model::{Content, Node};
 use crate::workload::{NAMES, Workload};
-use crate::{Failure, ensure, failed};
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_object::{ObjectError, ObjectId};
+use terrane_object::ObjectError;
+use terrane_oracle::{Content, Failure, Node, ensure, failed};
 use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Acl, Fs, Ino, SetAttr, SetXattr};
+use terrane_wire::ObjectId;
 
 /// Lengths of values that are in the bonus area, in a wider one, in the spill block, in the hidden directory.
 const LENGTHS: [u64; 12] = [0, 8, 40, 90, 140, 400, 600, 3000, 20_000, 32 << 10, (32 << 10) + 1, 64 << 10];
@@ -177,7 +176,7 @@ impl Workload {
             fs.dataset().set("dnodesize", width).map_err(failed("dnodesize"))?;
             let made = fs.create(root, name.as_bytes(), 0o644, &USER);
             let ino = made.map_err(failed("create"))?.ino;
-            self.model.added(root, name, ino, Node::new(Content::File(Arc::default()), 1, 0o100_644));
+            self.model.added(root, name, ino, Node::file(0o644));
             for (at, len) in lengths.iter().enumerate() {
                 let name = NAMES.get(at).copied().unwrap_or("user.z");
                 // Long ones of which little is stored: who flips every bit of the image has fewer of them.
@@ -233,17 +232,14 @@ impl Workload {
             (None, _) => {
                 let raw = name.as_bytes();
                 let (made, node) = match name {
-                    "dir" => {
-                        let content = Content::Dir { names: BTreeMap::new(), parent: root };
-                        (fs.mkdir(root, raw, 0o755, &USER), Node::new(content, 2, 0o040_755))
-                    }
+                    "dir" => (fs.mkdir(root, raw, 0o755, &USER), Node::dir(root, 0o755)),
                     "link" => {
                         let target = vec![b't'; 150];
                         let made = fs.symlink(root, raw, &target, &USER);
-                        (made, Node::new(Content::Link(target), 1, 0o120_777))
+                        (made, Node::link(target))
                     }
                     _ => {
-                        let node = Node::new(Content::File(Arc::default()), 1, 0o100_644);
+                        let node = Node::file(0o644);
                         (fs.create(root, raw, 0o644, &USER), node)
                     }
                 };

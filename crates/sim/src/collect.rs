@@ -10,12 +10,10 @@
 
 use crate::crash::{live_on, recover, recover_to, recover_unchecked};
 use crate::machine::{Machine, Plan, USER};
-use crate::model::{Content, Node};
 use crate::workload::{Acts, Step, Workload};
-use crate::{Failure, ensure};
-use std::sync::Arc;
 use terrane_device::Device;
 use terrane_device::sim::{Fault, Kept};
+use terrane_oracle::{Content, Failure, Node, ensure};
 use terrane_posix::{Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, SetAttr, WriteFlags};
 use terrane_space::zones::Phase;
 use terrane_wire::Dice;
@@ -77,9 +75,7 @@ impl Workload {
 
     /// Of four picks, three are among a fifth of the files.
     fn hot_file(&mut self) -> Option<Ino> {
-        let is_file = |node: &Node| matches!(node.content, Content::File(_));
-        let files: Vec<Ino> =
-            self.model.nodes.iter().filter(|(_, node)| is_file(node)).map(|(ino, _)| *ino).collect();
+        let files = self.model.files();
         let hot = files.get(..files.len() / 5).filter(|hot| !hot.is_empty()).unwrap_or(&files);
         let hot = hot.to_vec();
         if self.dice.one_in(4) { self.dice.pick(&files) } else { self.dice.pick(&hot) }
@@ -106,11 +102,7 @@ impl Workload {
         let found = self.machine.fs().write(ino, at, &data, WriteFlags::default());
         self.judge_space("write", false, &found)?;
         if let Some(written) = self.same("write", found, Ok(()))? {
-            let written = &data[..written as usize];
-            let (from, to) = (at as usize, at as usize + written.len());
-            let bytes = self.model.bytes_mut(ino);
-            bytes.resize(bytes.len().max(to), 0);
-            bytes[from..to].copy_from_slice(written);
+            self.model.write(ino, at, &data[..written as usize]);
             self.touch(ino);
         }
         Ok(())
@@ -123,9 +115,10 @@ impl Workload {
         let len = 1 + self.dice.below(self.write_bytes());
         let found = self.machine.fs().fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, at, len);
         self.judge_space("punch", true, &found)?;
-        if self.same("punch", found, Ok(()))?.is_some() {
-            let (from, to) = (at as usize, (at + len) as usize);
-            self.model.bytes_mut(ino)[from.min(size)..to.min(size)].fill(0);
+        let mut model = self.model.clone();
+        let expected = model.punch(ino, at..at + len);
+        if self.same("punch", found, expected)?.is_some() {
+            self.model = model;
             self.touch(ino);
         }
         Ok(())
@@ -138,7 +131,7 @@ impl Workload {
         let found = self.machine.fs().setattr(ino, &set, &USER);
         self.judge_space("truncate", true, &found)?;
         if self.same("truncate", found, Ok(()))?.is_some() {
-            self.model.bytes_mut(ino).truncate(size as usize);
+            self.model.resize(ino, size);
             self.touch(ino);
         }
         Ok(())
@@ -158,7 +151,7 @@ impl Workload {
             let found = self.machine.fs().write(ino, 0, &data, flags);
             self.judge_space("append", false, &found)?;
             if let Some(written) = self.same("append", found, Ok(()))? {
-                self.model.bytes_mut(ino).extend_from_slice(&data[..written as usize]);
+                self.model.append(ino, &data[..written as usize]);
                 self.touch(ino);
             }
             return Ok(());
@@ -166,7 +159,7 @@ impl Workload {
         let made = self.machine.fs().create(root, name.as_bytes(), 0o644, &USER);
         self.judge_space("create", false, &made)?;
         if let Some(attr) = self.same("create", made, Ok(()))? {
-            self.model.added(root, &name, attr.ino, Node::new(Content::File(Arc::default()), 1, 0o100_644));
+            self.model.added(root, &name, attr.ino, Node::file(0o644));
             self.machine.fs().forget(attr.ino, 1);
             self.model.forget(attr.ino);
             self.touch(attr.ino);

@@ -5,9 +5,9 @@
 
 use crate::machine::{Machine, Plan};
 use crate::workload::{Acts, RECORDED, Step, Workload};
-use crate::{Failure, ensure};
 use terrane_device::SimDevice;
 use terrane_device::sim::{Fault, Kept};
+use terrane_oracle::{Failure, ensure};
 use terrane_space::zones::Phase;
 use terrane_wire::Dice;
 

@@ -5,20 +5,20 @@
 //! else goes on. In the second it lies (a flush, a write that never happened, or happened elsewhere): nothing
 //! can be done against that, but it must be *noticed*. These canaries prove that the crash scenarios can fail.
 
+use crate::crash;
 use crate::machine::{Machine, Plan, USER};
-use crate::model::{Content, Node, xattr_names};
 use crate::workload::{Step, Workload};
-use crate::{Failure, crash, ensure, failed};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use terrane_check::{Finding, Report, kind};
 use terrane_device::sim::{Fault, Kept};
 use terrane_device::{Device, SimDevice, ZoneState};
-use terrane_object::dnode::SPILL;
-use terrane_object::{ObjectId, ObjectKind, Owner};
+use terrane_format::Owner;
+use terrane_format::directory::SPILL;
+use terrane_object::ObjectKind;
+use terrane_oracle::{Failure, Node, ensure, failed, xattr_names};
 use terrane_posix::{Errno, Ino, SetAttr, SetTime, SetXattr, WriteFlags};
-use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
+use terrane_wire::{Dice, ObjectId};
 
 /// A file system with some content, committed.
 fn settled(seed: u64, steps: u64) -> Result<Workload, Failure> {
@@ -223,8 +223,8 @@ pub fn attribute_rot(seed: u64, lost: Lost) -> Result<(), Failure> {
     let mut files = Vec::new();
     for file in ["damaged", "other"] {
         let ino = fs.create(root, file.as_bytes(), 0o644, &USER).map_err(failed("create"))?.ino;
-        let content = Content::File(Arc::new(vec![9; 5000]));
-        workload.model.added(root, file, ino, Node::new(content, 1, 0o100_644));
+        workload.model.added(root, file, ino, Node::file(0o644));
+        workload.model.write(ino, 0, &[9; 5000]);
         fs.write(ino, 0, &[9; 5000], WriteFlags::default()).map_err(failed("write"))?;
         for name in names.clone() {
             let value = content_of(&mut dice, if name == SPILLED { 3000 } else { 33_000 });

@@ -4,9 +4,9 @@
 //! back, round after round; nothing is lost on the way.
 
 use crate::machine::{Machine, Plan, USER};
-use crate::{Failure, ensure, failed};
 use std::collections::BTreeMap;
-use terrane_posix::{Errno, Fs, Ino, SetXattr, WriteFlags};
+use terrane_oracle::{Failure, ensure, failed};
+use terrane_posix::{Errno, Fs, Ino, Job, JobStep, SetXattr, WriteFlags};
 use terrane_wire::Dice;
 
 /// A length and the seed of the bytes.
@@ -148,7 +148,7 @@ fn sync(machine: &Machine) -> Result<(), Failure> {
 /// Space that becomes available only after a few groups is waited for.
 fn settled(machine: &Machine) -> Result<u64, Failure> {
     for round in 0..8 {
-        while machine.fs().settle_names() {}
+        while machine.fs().settle().step(1) == Ok(JobStep::Went) {}
         let file = machine.fs().create(machine.fs().root(), b"settle", 0o600, &USER);
         if let Ok(attr) = file {
             machine.fs().forget(attr.ino, 1);

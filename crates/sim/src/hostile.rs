@@ -12,14 +12,13 @@ mod liar;
 pub use liar::Certain;
 
 use crate::machine::{Machine, Plan, USER};
-use crate::model::{Content, Model, Node, xattr_names};
 use crate::workload::Workload;
-use crate::{Failure, ensure, failed};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrane_device::{Device, SimDevice};
+use terrane_oracle::{Content, Failure, Model, Node, ensure, failed, xattr_names};
 use terrane_posix::{DirEntry, Errno, Fs, Ino, SetXattr, WriteFlags};
 use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
@@ -70,7 +69,7 @@ impl Image {
         let root = workload.model.root;
         for number in 0..names {
             let name = format!("one of many names that make this directory fat, {number}");
-            let node = Node::new(Content::File(Default::default()), 1, 0o100_600);
+            let node = Node::file(0o600);
             let attr = workload
                 .machine
                 .fs()

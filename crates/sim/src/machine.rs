@@ -1,11 +1,13 @@
 //! A pool in memory: made, mounted, crashed and mounted again.
 
-use crate::{Failure, failed};
 use std::sync::Arc;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::{CreateOptions, Env, ImportOptions, Objects, Pool, SeededEnv, SystemEnv};
+use terrane_object::Objects;
+use terrane_oracle::{Failure, failed};
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs};
+use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_wire::Txg;
 
 pub const ROOT: Cred = Cred { uid: 0, gid: 0, umask: 0 };

@@ -6,12 +6,13 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use terrane_device::ZoneState;
+use terrane_oracle::Failure;
 use terrane_sim::collect::Drives;
 use terrane_sim::crash::SmallLife;
 use terrane_sim::faults::Lost;
 use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
 use terrane_sim::workload::Acts;
-use terrane_sim::{Failure, collect, crash, faults, full, gc, storm};
+use terrane_sim::{collect, crash, faults, full, gc, storm};
 
 const USAGE: &str = "terrane-sim replay [--crowded | --rewriting | --collect [--tight | --large]] --seed N
 terrane-sim crash [--crowded | --rewriting | --collect [--tight | --large]] --seeds A..B

@@ -6,7 +6,6 @@
 //!
 //! Not of one seed: threads meet as they meet.
 
-use crate::{Failure, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,6 +14,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use terrane_oracle::{Failure, ensure};
 use terrane_wire::Dice;
 
 /// Names that are there all the time. More than one getdents(2) returns, or listings could not be interrupted.

@@ -1,16 +1,15 @@
 //! Random operations on a file system and its model, and what the model was at the end of each group.
 
 use crate::machine::{Machine, USER};
-use crate::model::{Content, Model, Node};
-use crate::{Failure, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_device::sim::Fault;
+use terrane_oracle::{Content, Failure, Model, Node, ensure};
 use terrane_pool::ZoneHold;
 use terrane_pool::errors::{LossCause, LostFile};
 use terrane_posix::{
-    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, RewriteSpec, SetAttr,
-    WriteFlags,
+    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, Job, RENAME_EXCHANGE, RENAME_NOREPLACE, RewriteSpec,
+    SetAttr, WriteFlags,
 };
 use terrane_wire::Dice;
 
@@ -137,11 +136,11 @@ impl Workload {
             Acts::Churn => self.churn(),
         };
         if self.steps.is_multiple_of(5) {
-            self.machine.fs().settle_names();
+            let _ = self.machine.fs().settle().step(1);
         }
         if self.steps.is_multiple_of(3) {
             // Where there is no memory for a run index. What it changes nobody may see, nor that it fails.
-            let _ = self.machine.fs().rebirth_step();
+            let _ = self.machine.fs().rebirth().step(1);
         }
         if self.steps.is_multiple_of(11) {
             self.record_an_error();
@@ -184,27 +183,27 @@ impl Workload {
     fn rewrite(&mut self) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let ended = |errno: Errno| errno == Errno::ENOSPC || errno == Errno::EIO;
-        if !fs.rewrite_goes_on() {
+        if !fs.rewrite().goes_on() {
             let words = ["lz4", "zstd-3", "zstd-9", "gzip-1", "off", "zle"];
             let compression = self.dice.pick(&words).and_then(|word| word.parse().ok());
             let record_size =
                 self.dice.pick(&[None, None, Some(512), Some(16 << 10), Some(4 << 10)]).flatten();
             let spec = RewriteSpec { root: self.model.root, recursive: true, compression, record_size };
-            let begun = fs.rewrite_begin(&spec);
+            let begun = fs.rewrite().begin(&spec);
             ensure(begun.is_ok() || begun.is_err_and(ended) || !self.machine.is_alive(), || {
                 format!("beginning a rewrite: {begun:?}")
             })?;
         }
         for _ in 0..self.dice.below(6) {
-            let step = fs.rewrite_batch(1 << self.dice.below(20));
+            let step = fs.rewrite().step(1 << self.dice.below(20));
             ensure(step.is_ok() || !self.machine.is_alive(), || format!("a rewrite: {step:?}"))?;
         }
-        let figures = fs.rewrite_status().map(|status| status.figures).unwrap_or_default();
+        let figures = fs.rewrite().progress().map(|status| status.figures).unwrap_or_default();
         self.rewritten = self.rewritten.max(figures.before_bytes + figures.reshaped);
         let failed = figures.errors;
         ensure(failed == 0 || !self.machine.is_alive(), || format!("a rewrite: {failed} errors"))?;
         if self.dice.one_in(40) {
-            let cancelled = fs.rewrite_cancel();
+            let cancelled = fs.rewrite().cancel();
             ensure(cancelled.is_ok() || !self.machine.is_alive(), || format!("a rewrite: {cancelled:?}"))?;
         }
         Ok(())
@@ -254,7 +253,7 @@ impl Workload {
             let name = format!("fill {round} {number}");
             let made = fs.create(root, name.as_bytes(), 0o644, &USER);
             let Some(attr) = self.same("create", made, Ok(()))? else { break };
-            let node = Node::new(Content::File(Arc::default()), 1, 0o100_644);
+            let node = Node::file(0o644);
             self.model.added(root, &name, attr.ino, node);
             let len = 1 + self.dice.below(self.file_bytes) as usize;
             let data = self.dice.bytes(len);
@@ -264,7 +263,7 @@ impl Workload {
             names.push(name);
             let Some(written) = self.same("write", found, Ok(()))? else { break };
             let kept = data.get(..written as usize).unwrap_or(&data);
-            self.model.bytes_mut(attr.ino).extend_from_slice(kept);
+            self.model.append(attr.ino, kept);
         }
         Ok(names)
     }
@@ -293,7 +292,7 @@ impl Workload {
     }
 
     fn any_dir(&mut self) -> Ino {
-        let dirs: Vec<Ino> = self.model.nodes.keys().copied().filter(|ino| self.model.is_dir(*ino)).collect();
+        let dirs = self.model.dirs();
         self.dice.pick(&dirs).unwrap_or(self.model.root)
     }
 
@@ -308,9 +307,7 @@ impl Workload {
     }
 
     fn any_file(&mut self) -> Option<Ino> {
-        let is_file = |node: &Node| matches!(node.content, Content::File(_));
-        let files: Vec<Ino> =
-            self.model.nodes.iter().filter(|(_, node)| is_file(node)).map(|(ino, _)| *ino).collect();
+        let files = self.model.files();
         self.dice.pick(&files)
     }
 
@@ -327,7 +324,7 @@ impl Workload {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.create(dir, raw, 0o644, &USER);
                 if let Some(attr) = self.same(&format!("create {name} in {dir}"), made, expected)? {
-                    let node = Node::new(Content::File(Arc::default()), 1, 0o100_644);
+                    let node = Node::file(0o644);
                     self.model.added(dir, &name, attr.ino, node);
                     self.touch(attr.ino);
                 }
@@ -336,8 +333,7 @@ impl Workload {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.mkdir(dir, raw, 0o755, &USER);
                 if let Some(attr) = self.same(&format!("mkdir {name} in {dir}"), made, expected)? {
-                    let content = Content::Dir { names: BTreeMap::new(), parent: dir };
-                    self.model.added(dir, &name, attr.ino, Node::new(content, 2, 0o040_755));
+                    self.model.added(dir, &name, attr.ino, Node::dir(dir, 0o755));
                 }
             }
             6 => {
@@ -346,7 +342,7 @@ impl Workload {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.symlink(dir, raw, &target, &USER);
                 if let Some(attr) = self.same(&format!("symlink {name} in {dir}"), made, expected)? {
-                    let node = Node::new(Content::Link(target), 1, 0o120_777);
+                    let node = Node::link(target);
                     self.model.added(dir, &name, attr.ino, node);
                 }
             }
@@ -442,7 +438,7 @@ impl Workload {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.create(dir, name.as_bytes(), 0o644, &USER);
                 if let Some(attr) = self.same(&format!("create {name}"), made, expected)? {
-                    let node = Node::new(Content::File(Arc::default()), 1, 0o100_644);
+                    let node = Node::file(0o644);
                     self.model.added(dir, &name, attr.ino, node);
                     fs.forget(attr.ino, 1);
                     self.model.forget(attr.ino);
@@ -472,10 +468,11 @@ impl Workload {
                 if let Some(written) = self.same("write", found, Ok(()))? {
                     let written = written as usize;
                     ensure(written == data.len(), || format!("write: {written} of {} bytes", data.len()))?;
-                    let bytes = self.model.bytes_mut(ino);
-                    let from = if append { bytes.len() } else { from };
-                    bytes.resize(bytes.len().max(from + written), 0);
-                    bytes[from..from + written].copy_from_slice(&data);
+                    if append {
+                        self.model.append(ino, &data);
+                    } else {
+                        self.model.write(ino, at, &data);
+                    }
                     self.touch(ino);
                 }
             }
@@ -483,7 +480,7 @@ impl Workload {
                 let size = if self.dice.one_in(4) { 0 } else { at };
                 let set = SetAttr { size: Some(size), ..SetAttr::default() };
                 if self.same("truncate", fs.setattr(ino, &set, &USER), Ok(()))?.is_some() {
-                    self.model.bytes_mut(ino).resize(size as usize, 0);
+                    self.model.resize(ino, size);
                     self.touch(ino);
                 }
             }
@@ -495,10 +492,10 @@ impl Workload {
             }
             _ => {
                 let found = fs.fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, at, len);
-                if self.same("punch", found, Ok(()))?.is_some() {
-                    let bytes = self.model.bytes_mut(ino);
-                    let size = bytes.len();
-                    bytes[from.min(size)..to.min(size)].fill(0);
+                let mut model = self.model.clone();
+                let expected = model.punch(ino, at..at + len);
+                if self.same("punch", found, expected)?.is_some() {
+                    self.model = model;
                     self.touch(ino);
                 }
             }

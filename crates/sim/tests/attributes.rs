@@ -4,21 +4,22 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_dataset::Dataset;
-use terrane_dataset::zap::Kind;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::{
-    Cost, CreateOptions, Env, ImportOptions, ObjectId, ObjectKind, Objects, Owner, Pool, SeededEnv,
-};
-use terrane_pool::SystemEnv;
+use terrane_format::Owner;
+use terrane_object::{ObjectKind, Objects};
+use terrane_oracle::xattr_names;
 use terrane_pool::inspect::Standing;
+use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
 use terrane_posix::{
     ACL_ACCESS, ACL_DEFAULT, Errno, Fs, Ino, Loss, SetAttr, SetTime, SetXattr, WriteFlags, XATTR_LIST_MAX,
     XATTR_SIZE_MAX,
 };
 use terrane_sim::attributes::{Home, home};
 use terrane_sim::machine::{Machine, Plan, USER};
-use terrane_sim::model::xattr_names;
 use terrane_sim::seeds::seeds;
+use terrane_store::env::{Env, SeededEnv, SystemEnv};
+use terrane_wire::ObjectId;
+use terrane_zap::Kind;
 
 const ANY: SetXattr = SetXattr { create: false, replace: false, kill_sgid: false };
 /// The longest list of names and values that one attribute holds, packed.

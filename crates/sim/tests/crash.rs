@@ -1,14 +1,14 @@
 //! No crash point loses a promise.
 
 use std::collections::{BTreeMap, BTreeSet};
-use terrane_dataset::zap::Kind;
 use terrane_device::Kept;
-use terrane_object::ObjectId;
 use terrane_sim::attributes::{Home, home};
 use terrane_sim::crash::{SmallLife, crowded_crash, cut_at, random_crash, rewriting_crash, small_ops};
 use terrane_sim::machine::{Machine, Plan};
 use terrane_sim::seeds::{number, seeds};
 use terrane_sim::workload::{Acts, NAMES, Step, Workload};
+use terrane_wire::ObjectId;
+use terrane_zap::Kind;
 
 /// Lives of names that see every kind, and how long they take.
 const NAMES_SEEDS: [u64; 2] = [8, 11];

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use terrane_device::SimDevice;
 use terrane_device::sim::Kept;
-use terrane_object::Owner;
+use terrane_format::Owner;
 use terrane_pool::inspect::Standing;
 use terrane_posix::{Errno, Ino, WriteFlags};
 use terrane_sim::machine::{Machine, Plan, USER};

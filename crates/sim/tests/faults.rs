@@ -1,7 +1,7 @@
 //! Honest failures are lived with; lies are noticed.
 
 use terrane_device::ZoneState;
-use terrane_sim::Failure;
+use terrane_oracle::Failure;
 use terrane_sim::faults::{
     Lie, Lost, attribute_rot, canary, data_rot, metadata_rot, read_bursts, write_errors, zone_dies,
 };

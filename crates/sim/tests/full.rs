@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use terrane_device::{Device, ZoneState};
-use terrane_pool::WaitFor;
 use terrane_posix::{Errno, Fs, SetAttr, WriteFlags};
 use terrane_sim::full::{emptied, rounds, small_files};
 use terrane_sim::machine::{Machine, Plan, USER};
 use terrane_sim::seeds::number;
+use terrane_store::counters::WaitFor;
 use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
 

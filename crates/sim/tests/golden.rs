@@ -13,8 +13,12 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use terrane_dataset::Dataset;
 use terrane_device::{Backing, Device, OpenMode, SimDevice};
-use terrane_object::{Feature, ImportOptions, ObjectId, Objects, Pool, SystemEnv};
+use terrane_format::Feature;
+use terrane_object::Objects;
+use terrane_pool::{ImportOptions, Pool};
 use terrane_posix::{Attr, Cred, Fs, Ino, WriteFlags};
+use terrane_store::env::SystemEnv;
+use terrane_wire::ObjectId;
 
 const ROOT: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 const ZONE_BYTES: u64 = 1 << 20;

@@ -6,10 +6,13 @@ use terrane_check::attributes::load_layouts;
 use terrane_check::{Report, check, kind};
 use terrane_dataset::{Dataset, ObjectZap};
 use terrane_device::SimDevice;
-use terrane_object::{BlockPtr, Cost, Object, ObjectId, ObjectKind, ObjectSpec};
+use terrane_format::BlockPtr;
+use terrane_object::{Object, ObjectKind, ObjectSpec};
+use terrane_pool::Cost;
 use terrane_posix::SetXattr;
 use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, NvList, SaBuffer};
 use terrane_sim::machine::{Machine, Plan, USER};
+use terrane_wire::ObjectId;
 use terrane_zap::ValueRef;
 
 const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 32, ..Cost::NOTHING };
@@ -224,7 +227,7 @@ impl Xattrs {
         self.dataset.objects().destroy(&tx, &self.object(number)).unwrap();
     }
 
-    fn names(&self, dir: u64, change: impl FnOnce(&terrane_object::Tx, &mut ObjectZap)) {
+    fn names(&self, dir: u64, change: impl FnOnce(&terrane_pool::Tx, &mut ObjectZap)) {
         let tx = self.dataset.objects().begin(COST).unwrap();
         change(&tx, &mut names(&self.dataset, dir));
     }

@@ -3,18 +3,20 @@
 
 use std::sync::Arc;
 use terrane_device::{Device, Fault, SimDevice};
+use terrane_format::Owner;
 use terrane_format::directory::{PART_MAGIC, POOL_SECTION, PartTrailer};
 use terrane_format::record::Class;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
-use terrane_object::{Env, ImportOptions, Owner, SeededEnv};
+use terrane_oracle::Model;
+use terrane_pool::ImportOptions;
 use terrane_pool::inspect::{Standing, ZoneView};
 use terrane_sim::collect::{FILE_BYTES, collected};
 use terrane_sim::crash::{live_on, recover};
 use terrane_sim::machine::Machine;
-use terrane_sim::model::Model;
 use terrane_sim::seeds::seeds;
 use terrane_sim::workload::{Acts, Step, Workload};
 use terrane_space::zones::Phase;
+use terrane_store::env::{Env, SeededEnv};
 use terrane_wire::{Txg, ZoneIdx, ZoneSeq};
 
 /// Both copies of every section rot: nothing but the zones themselves knows what lies where.

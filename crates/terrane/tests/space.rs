@@ -8,8 +8,9 @@ use std::sync::Arc;
 use terrane::{Cred, Dataset, Fs, WriteFlags};
 use terrane_check::usage::{Purpose, Usage, usage};
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::{Cost, ObjectKind, Objects, Pool};
-use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
+use terrane_object::{ObjectKind, Objects};
+use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+use terrane_store::env::SeededEnv;
 use terrane_wire::scattered;
 use terrane_zap::ValueRef;
 

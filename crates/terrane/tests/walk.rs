@@ -11,8 +11,9 @@ use std::path::Path;
 use std::sync::Arc;
 use terrane::{Cred, Dataset, Fs, Ino};
 use terrane_device::{Device, FileDevice};
-use terrane_object::{Objects, Pool};
-use terrane_pool::{CreateOptions, ImportOptions, SystemEnv};
+use terrane_object::Objects;
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
+use terrane_store::env::SystemEnv;
 
 #[global_allocator]
 static MEMORY: Cap<System> = Cap::new(System, usize::MAX);

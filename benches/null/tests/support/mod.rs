@@ -4,10 +4,11 @@ use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
 use terrane_fuse::proto::Opcode;
-use terrane_fuse::reply::{Errno, Reply};
+use terrane_fuse::reply::Reply;
 use terrane_fuse::session::{Call, Handler};
 use terrane_fuse::{MountOptions, Session, UnmountHandle};
 use terrane_null::Memory;
+use terrane_posix::Errno;
 
 /// Writes down what is asked before it is answered.
 pub struct Counted {

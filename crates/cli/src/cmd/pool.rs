@@ -28,8 +28,9 @@ use terrane_device::{Backing, Device, OpenMode, PathKind, ZoneState};
 use terrane_format::label::{ANCHORS, Role};
 use terrane_object::Objects;
 use terrane_pool::is_cache_of;
-use terrane_pool::{CreateOptions, ImportOptions, Pool, SystemEnv};
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs};
+use terrane_store::env::SystemEnv;
 use terrane_wire::ZoneIdx;
 
 #[derive(Subcommand)]

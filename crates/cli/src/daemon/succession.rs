@@ -21,11 +21,12 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+use terrane_dataset::{AclType, Dataset, XattrHome};
 use terrane_device::Identity;
 use terrane_fuse::handover::{self, Ledger};
 use terrane_fuse::session::Negotiated;
 use terrane_fuse::{Mount, Session, SessionConfig};
-use terrane_posix::{AclType, Dataset, Fs, Ino, Loss, XattrHome};
+use terrane_posix::{Fs, Ino, Loss};
 
 /// How long requests under way may take before this server ends without them.
 const BRAKE_PATIENCE: Duration = Duration::from_secs(60);

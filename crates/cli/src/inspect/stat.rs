@@ -14,10 +14,11 @@ use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEAD_BYTES};
 use terrane_codec::{Compression, ZstdLevel};
 use terrane_format::block_ptr::Normal;
 use terrane_format::{BlockPtr, Owner};
+use terrane_object::ObjectSet;
 use terrane_object::dnode::Dnode;
-use terrane_object::{ObjectId, ObjectSet};
-use terrane_pool::PoolError;
 use terrane_posix::{Attr, Errno, mode};
+use terrane_store::PoolError;
+use terrane_wire::ObjectId;
 
 /// Records whose own words are read for the level that made them: a file may have millions.
 const LEVELS_MAX: u64 = 1024;

@@ -11,8 +11,8 @@ use terrane_format::Spent;
 use terrane_format::record::Class;
 use terrane_pool::SecondStats;
 use terrane_pool::{GcMode, LevelShare, Stats};
-use terrane_pool::{Io, WaitFor};
-use terrane_posix::Fs;
+use terrane_posix::{Fs, Job};
+use terrane_store::counters::{Io, WaitFor};
 
 pub fn space(page: &mut Page, live: &Live, stats: &Stats) {
     let devices = live.pool.devices();
@@ -317,16 +317,16 @@ pub fn levels(page: &mut Page, live: &Live) {
 
 /// What is stored in another form than it was written in.
 pub fn rewritten(page: &mut Page, fs: &Fs) {
-    let status = fs.rewrite_status();
+    let status = fs.rewrite().progress();
     let figures = status.map(|status| status.figures).unwrap_or_default();
-    page.gauge("rewrite_under_way", "Whether files are being rewritten.", u8::from(fs.rewrite_goes_on()));
+    page.gauge("rewrite_under_way", "Whether files are being rewritten.", u8::from(fs.rewrite().goes_on()));
     let help = "Bytes that the files of the rewrite take of which this pass has seen, and all.";
     page.each(
         ("rewrite_stored_bytes", "gauge", help),
         "what",
         [("seen", figures.stored_bytes), ("all", figures.stored_total)],
     );
-    let idle = fs.recompress_status();
+    let idle = fs.recompress().progress();
     page.gauge("recompress_under_way", "Whether idle time is used on files.", u8::from(idle.is_under_way));
     page.counter(
         "recompress_records_total",

@@ -8,6 +8,7 @@ use crate::suggest;
 use serde_json::{Value, json};
 use terrane_dataset::{DatasetError, PROPERTIES, Property};
 use terrane_pool::LevelShare;
+use terrane_posix::Job;
 
 pub(super) fn get(live: &Live, names: &[String]) -> Outcome<Value> {
     let pool = live.pool.name();
@@ -19,7 +20,8 @@ pub(super) fn get(live: &Live, names: &[String]) -> Outcome<Value> {
             row["levels"] = levels.iter().map(level).collect();
         }
         if value.name == "recompress"
-            && let Some(done) = live.fs.get().map(|fs| fs.recompress_status()).filter(|done| done.records > 0)
+            && let Some(done) =
+                live.fs.get().map(|fs| fs.recompress().progress()).filter(|done| done.records > 0)
         {
             row["recompressed"] =
                 json!({"records": done.records, "before": done.before_bytes, "after": done.after_bytes});

@@ -4,8 +4,9 @@
 
 use std::sync::Arc;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::{Objects, Pool};
-use terrane_pool::{CreateOptions, Env, ImportOptions, SeededEnv};
+use terrane_object::Objects;
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
+use terrane_store::env::{Env, SeededEnv};
 
 pub struct Machine {
     seed: u64,

@@ -7,9 +7,10 @@
 
 use super::{Answer, Dispatch, EINVAL, admin};
 use crate::proto::{Header, IoctlIn, IoctlOut};
-use crate::reply::{Errno, Reply};
+use crate::reply::Reply;
 use crate::session::Negotiated;
-use terrane_posix::{Hint, Ino, InodeFlags};
+use terrane_posix::{Errno, Ino, InodeFlags};
+use terrane_space::policy::Hint;
 
 /// `_IOR('T', 0xf0, u64)`: what was said of this file or directory; 0: nothing.
 pub const GET_WRITE_HINT: u32 = 0x8008_54f0;

@@ -13,9 +13,9 @@
 
 use super::{Answer, Dispatch, O_TRUNC, cred_of};
 use crate::proto::Request;
-use crate::reply::{Errno, Reply};
+use crate::reply::Reply;
 use crate::session::Call;
-use terrane_posix::{Attr, Cred, Ino, RENAME_EXCHANGE, RENAME_WHITEOUT, SetAttr, mode};
+use terrane_posix::{Attr, Cred, Errno, Ino, RENAME_EXCHANGE, RENAME_WHITEOUT, SetAttr, mode};
 
 const ENOENT: Errno = Errno(libc::ENOENT);
 const EEXIST: Errno = Errno(libc::EEXIST);

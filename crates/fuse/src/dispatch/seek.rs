@@ -7,9 +7,8 @@
 //! The kernel holds the inode's lock while it waits for the answer. Laundering takes no such lock, and neither do the WRITEs it sends.
 
 use super::Dispatch;
-use crate::reply::Errno;
 use std::ops::Range;
-use terrane_posix::Ino;
+use terrane_posix::{Errno, Ino};
 
 impl Dispatch {
     pub(super) fn seek_data(&self, node: Ino, offset: u64) -> Result<u64, Errno> {

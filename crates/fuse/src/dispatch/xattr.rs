@@ -7,9 +7,9 @@
 use super::admin::is_admin;
 use super::{Answer, Dispatch, ENOSYS};
 use crate::proto::{self, Header, SetXattrIn, setxattr, xattr};
-use crate::reply::{Errno, Reply};
+use crate::reply::Reply;
 use crate::session::Negotiated;
-use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Cred, Ino, SetXattr};
+use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Cred, Errno, Ino, SetXattr};
 
 const CAPABILITY: &[u8] = b"security.capability";
 

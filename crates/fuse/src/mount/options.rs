@@ -8,7 +8,8 @@ use super::MountedAt;
 use crate::cache_policy::CachePolicy;
 use std::fmt;
 use std::time::Duration;
-use terrane_posix::{AccessTimes, AclType, Dataset, XattrHome};
+use terrane_dataset::{AclType, Dataset, XattrHome};
+use terrane_posix::AccessTimes;
 
 /// How a dataset is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -211,9 +211,9 @@ fn sealed_replies_announce_their_length() {
     assert_eq!(reply.seal(7, Ok(())), expected);
     // An error drops the payload; -2 is ENOENT.
     let expected = [16, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff, 7, 0, 0, 0, 0, 0, 0, 0];
-    assert_eq!(reply.seal(7, Err(crate::reply::Errno(libc::ENOENT))), expected);
+    assert_eq!(reply.seal(7, Err(terrane_posix::Errno(libc::ENOENT))), expected);
     // A number the kernel would not take becomes EIO.
-    assert_eq!(reply.seal(7, Err(crate::reply::Errno(70_000)))[4], 0xfb);
+    assert_eq!(reply.seal(7, Err(terrane_posix::Errno(70_000)))[4], 0xfb);
     assert!(reply.is_empty());
 }
 

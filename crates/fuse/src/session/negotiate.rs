@@ -4,9 +4,10 @@
 
 use crate::mount::READ_AHEAD_BYTES;
 use crate::proto::{self, Dialect, InitOut, Request, init};
-use crate::reply::{Errno, Reply};
+use crate::reply::Reply;
 use crate::transport::{Received, Transport, ring};
 use std::io;
+use terrane_posix::Errno;
 
 /// Data in one WRITE or READ, bytes. 4 MiB was measured to gain nothing over this.
 pub const MAX_WRITE: u32 = 1 << 20;

@@ -6,13 +6,14 @@
 
 use super::Object;
 use crate::dirty::{Known, Restored, Spill};
-use crate::dnode::SPILL;
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
 use crate::tree::{children, lookup};
 use std::sync::Arc;
+use terrane_format::directory::SPILL;
 use terrane_format::{Addr, BlockPtr};
-use terrane_pool::{Made, Tx};
+use terrane_pool::Tx;
+use terrane_store::prepare::Made;
 use terrane_wire::ObjectId;
 
 /// A block that was found.

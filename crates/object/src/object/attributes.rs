@@ -2,9 +2,10 @@
 
 use super::Object;
 use crate::dirty::Spill;
-use crate::dnode::{Dnode, SPILL};
+use crate::dnode::Dnode;
 use crate::error::ObjectError;
 use std::sync::Arc;
+use terrane_format::directory::SPILL;
 use terrane_pool::Tx;
 
 impl Object {

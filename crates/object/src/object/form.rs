@@ -8,7 +8,8 @@ use crate::tree::lookup;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_format::BlockPtr;
-use terrane_pool::{Made, Tx};
+use terrane_pool::Tx;
+use terrane_store::prepare::Made;
 
 /// What the last sync left of a block: where it is, and what it holds.
 pub type StoredBlock = (BlockPtr, Arc<Vec<u8>>);

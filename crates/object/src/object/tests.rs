@@ -1,7 +1,8 @@
 use super::*;
-use crate::{CreateOptions, ImportOptions, ObjectSpec, Objects, SeededEnv};
+use crate::{ObjectSpec, Objects};
 use terrane_device::{SimConfig, SimDevice};
-use terrane_pool::{Cost, Pool};
+use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+use terrane_store::env::SeededEnv;
 
 /// A file in a set that is kept by what comes first, and the group that made it.
 fn made() -> (Arc<Objects>, Arc<Object>, Tx) {

@@ -49,13 +49,14 @@ impl ObjectSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dnode::SPILL;
     use crate::object::Object;
-    use crate::{Cost, CreateOptions, ImportOptions, ObjectKind, ObjectSpec, Objects, SeededEnv};
+    use crate::{ObjectKind, ObjectSpec, Objects};
     use std::sync::Arc;
     use terrane_device::{SimConfig, SimDevice};
     use terrane_format::BlockPtr;
-    use terrane_pool::Pool;
+    use terrane_format::directory::SPILL;
+    use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+    use terrane_store::env::SeededEnv;
 
     const BLOCK: usize = 4096;
     const BLOCKS: u64 = 1200;

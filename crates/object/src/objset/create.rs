@@ -7,7 +7,8 @@ use crate::kind::ObjectKind;
 use crate::numbers::{NUMBERS_END, Numbers, add_slots};
 use crate::object::{Object, check_room};
 use std::sync::Arc;
-use terrane_pool::{PoolError, Tx};
+use terrane_pool::Tx;
+use terrane_store::PoolError;
 use terrane_wire::{NumberMap, ObjectId};
 
 /// Dnode blocks looked through for free slots by one creation.

@@ -5,7 +5,8 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_codec::{AutoRange, ChecksumKind, Compression, CompressionPolicy};
-use terrane_pool::{Hint, Levels, Pool};
+use terrane_pool::{Levels, Pool};
+use terrane_space::policy::Hint;
 
 /// How file contents are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,8 @@ use crate::waiting::{QueueForm, Waiting};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_codec::ChecksumKind;
-use terrane_pool::{Group, Patience, Stream, WriteRequest};
+use terrane_pool::{Group, Stream, WriteRequest};
+use terrane_store::patience::Patience;
 use terrane_wire::Corrupt;
 
 /// Blocks freed from the queue in one group.
@@ -170,7 +171,8 @@ mod tests {
     use terrane_format::BlockPtr;
     use terrane_format::Feature;
     use terrane_format::block_ptr::Embedded;
-    use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool, SeededEnv};
+    use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+    use terrane_store::env::SeededEnv;
     use terrane_wire::Txg;
 
     struct FreeAll;

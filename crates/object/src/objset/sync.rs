@@ -7,7 +7,7 @@
 
 use super::{DataPolicy, HEADER, ObjectSet};
 use crate::dirty::{Dirty, Frozen, Ranges, Spill};
-use crate::dnode::{Dnode, ObjsetHeader, SPILL, dnode_offsets, slot_of};
+use crate::dnode::{Dnode, ObjsetHeader, dnode_offsets, slot_of};
 use crate::entry::with_root;
 use crate::error::ObjectError;
 use crate::freeing::Ledger;
@@ -20,8 +20,11 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, CompressionPolicy};
+use terrane_format::directory::SPILL;
 use terrane_format::{BlockPtr, Owner};
-use terrane_pool::{Group, Method, Placement, PoolError, Stream, WriteRequest};
+use terrane_pool::{Group, Method, Stream, WriteRequest};
+use terrane_space::policy::Placement;
+use terrane_store::PoolError;
 use terrane_wire::{NumberMap, ObjectId, Txg};
 
 /// Blocks written in one go. Not bytes: of a few large blocks workers would get one each time, and wait for it.

@@ -4,10 +4,10 @@
 
 use std::sync::{Arc, Mutex};
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::{
-    BlockPtr, Cost, CreateOptions, Env, FreePolicy, ImportOptions, Object, ObjectKind, ObjectSet, ObjectSpec,
-    Objects, Pool, SeededEnv, Verdict,
-};
+use terrane_format::BlockPtr;
+use terrane_object::{FreePolicy, Object, ObjectKind, ObjectSet, ObjectSpec, Objects, Verdict};
+use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+use terrane_store::env::{Env, SeededEnv};
 use terrane_wire::{ObjectId, Txg};
 
 pub const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 8, ..Cost::NOTHING };

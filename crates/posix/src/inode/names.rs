@@ -5,7 +5,7 @@ use crate::attr::kind_of;
 use crate::errno::Errno;
 use crate::types::{Ino, NAME_MAX};
 use terrane_dataset::ObjectZap;
-use terrane_object::Tx;
+use terrane_pool::Tx;
 use terrane_wire::ObjectId;
 use terrane_zap::Shrink;
 

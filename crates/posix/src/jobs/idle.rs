@@ -10,14 +10,16 @@
 //!
 //! Invariant: a cutoff never falls, but when the clock did.
 
-use crate::master::Words;
+use crate::master::{Cursor, Master, Words};
 use crate::types::Ino;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
-use terrane_object::{Compression, Tx};
+use terrane_codec::Compression;
+use terrane_dataset::DatasetError;
+use terrane_pool::Tx;
 
-/// Names in the master ZAP, in the order of [`Ground::to_words`].
-pub(crate) const NAMES: [&str; 7] = [
+const WORDS: usize = 7;
+const NAMES: [&str; WORDS] = [
     "recompress.before",
     "recompress.cutoff",
     "recompress.object",
@@ -68,15 +70,17 @@ pub(crate) struct Ground {
     pub after_bytes: u64,
 }
 
-impl Ground {
-    fn to_words(self) -> [u64; NAMES.len()] {
-        let Ground { before, cutoff, object, record, records, before_bytes, after_bytes } = self;
+impl Cursor<WORDS> for Ground {
+    const NAMES: [&'static str; WORDS] = NAMES;
+
+    fn to_words(&self) -> [u64; WORDS] {
+        let Ground { before, cutoff, object, record, records, before_bytes, after_bytes } = *self;
         [before, cutoff, object, record, records, before_bytes, after_bytes]
     }
 
-    fn from_words(words: [u64; NAMES.len()]) -> Ground {
+    fn from_words(words: [u64; WORDS]) -> Option<Ground> {
         let [before, cutoff, object, record, records, before_bytes, after_bytes] = words;
-        Ground { before, cutoff, object, record, records, before_bytes, after_bytes }
+        Some(Ground { before, cutoff, object, record, records, before_bytes, after_bytes })
     }
 }
 
@@ -106,21 +110,22 @@ pub(crate) fn next(ground: &Ground, now_secs: i64, days: u32) -> Next {
 }
 
 pub(crate) struct Idle {
-    pub words: Words<{ NAMES.len() }>,
+    pub words: Words<Ground, WORDS>,
     pub ground: Mutex<Ground>,
     /// Of who takes steps: files of the block of dnodes that the walk is in.
     pub ahead: Mutex<VecDeque<Ino>>,
 }
 
 impl Idle {
-    pub fn new(words: Words<{ NAMES.len() }>, stored: [u64; NAMES.len()]) -> Idle {
-        Idle { words, ground: Mutex::new(Ground::from_words(stored)), ahead: Mutex::default() }
+    pub fn load(master: &Master) -> Result<Idle, DatasetError> {
+        let (words, ground) = Words::load(master)?;
+        Ok(Idle { words, ground: Mutex::new(ground.unwrap_or_default()), ahead: Mutex::default() })
     }
 
     /// Nobody else is in the group any more.
     pub fn store(&self, last: &Tx) {
         let ground = *self.ground.lock();
-        self.words.store(last, ground.to_words());
+        self.words.store(last, &ground);
     }
 }
 
@@ -174,6 +179,6 @@ mod tests {
             before_bytes: 6,
             after_bytes: 7,
         };
-        assert_eq!(Ground::from_words(ground.to_words()), ground);
+        assert_eq!(Ground::from_words(ground.to_words()), Some(ground));
     }
 }

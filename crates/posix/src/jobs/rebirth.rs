@@ -1,13 +1,9 @@
 //! Blocks that the pool wants written anew.
 
-use parking_lot::Mutex;
 use std::collections::VecDeque;
-use terrane_object::{RebirthCursor, Relic};
+use terrane_pool::{RebirthCursor, Relic};
 
-/// What is to be written anew.
-#[derive(Default)]
-pub(crate) struct Rebirth(pub Mutex<Named>);
-
+/// What is to be written anew. Nothing of it is stored: after a crash the pool names it again.
 #[derive(Default)]
 pub(crate) struct Named {
     pub cursor: RebirthCursor,

@@ -48,6 +48,10 @@ impl Settling {
         dir.set_due(false);
     }
 
+    pub fn count(&self) -> usize {
+        self.0.lock().len()
+    }
+
     pub fn due_before(&self, group: u64) -> Vec<Ino> {
         self.0.lock().iter().filter(|(_, noted)| **noted < group).map(|(ino, _)| *ino).take(STEP).collect()
     }

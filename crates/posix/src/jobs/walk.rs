@@ -6,7 +6,7 @@ use super::{Beside, Place, RewritePass, Side};
 use crate::inode::{Inode, Named};
 use crate::types::{Ino, mode};
 use std::collections::VecDeque;
-use terrane_object::Txg;
+use terrane_wire::Txg;
 
 /// A name's meaning, and the offset behind it.
 pub(crate) type Found = (Named, u64);

@@ -2,11 +2,12 @@
 //!
 //! `FORMAT.md` section 8.6. Versions that do not know them see names that nothing asks for.
 
-use super::{Beside, Job, Place, RewriteFigures, RewritePass, RewriteSpec};
-use terrane_object::Compression;
+use super::{Beside, Place, RewriteFigures, RewriteJob, RewritePass, RewriteSpec};
+use crate::master::Cursor;
+use terrane_codec::Compression;
 
-/// Names, in the order of [`to_words`].
-pub(crate) const NAMES: [&str; 28] = [
+/// Names, in the order of the words.
+const NAMES: [&str; WORDS] = [
     "rewrite.root",
     "rewrite.flags",
     "rewrite.compression",
@@ -36,11 +37,12 @@ pub(crate) const NAMES: [&str; 28] = [
     "rewrite.beside_counted",
     "rewrite.version",
 ];
+pub(crate) const WORDS: usize = 28;
 const VERSION: u64 = 2;
 const RECURSIVE: u64 = 1;
 
-pub(crate) fn to_words(job: &Job) -> [u64; NAMES.len()] {
-    let Job { spec, pass, since, place, figures } = job;
+fn to_words(job: &RewriteJob) -> [u64; WORDS] {
+    let RewriteJob { spec, pass, since, place, figures } = job;
     [
         spec.root,
         if spec.recursive { RECURSIVE } else { 0 },
@@ -77,8 +79,20 @@ pub(crate) fn to_words(job: &Job) -> [u64; NAMES.len()] {
     ]
 }
 
+impl Cursor<WORDS> for RewriteJob {
+    const NAMES: [&'static str; WORDS] = NAMES;
+
+    fn to_words(&self) -> [u64; WORDS] {
+        to_words(self)
+    }
+
+    fn from_words(words: [u64; WORDS]) -> Option<RewriteJob> {
+        from_words(words)
+    }
+}
+
 /// `None`: there is no job, or one that this version cannot do.
-pub(crate) fn from_words(words: [u64; NAMES.len()]) -> Option<Job> {
+fn from_words(words: [u64; WORDS]) -> Option<RewriteJob> {
     let [root, flags, compression, record_size, pass, since, dir, offset, file, record, rest @ ..] = words;
     let [files_total, stored_total, files, stored_bytes, logical_bytes, before_bytes, after_bytes, rest @ ..] =
         rest;
@@ -120,7 +134,7 @@ pub(crate) fn from_words(words: [u64; NAMES.len()]) -> Option<Job> {
         errors,
     };
     let beside = Beside { object, birth, since: since_beside, until, rounds, counted };
-    Some(Job { spec, pass, since, place: Place { dir, offset, file, record, beside }, figures })
+    Some(RewriteJob { spec, pass, since, place: Place { dir, offset, file, record, beside }, figures })
 }
 
 #[cfg(test)]
@@ -140,7 +154,7 @@ mod tests {
             compression: Some("zstd-19".parse().unwrap()),
             record_size: Some(1 << 20),
         };
-        let mut job = Job::new(spec);
+        let mut job = RewriteJob::new(spec);
         job.pass = RewritePass::RecordSizes;
         job.since = next();
         let beside = Beside {
@@ -166,13 +180,13 @@ mod tests {
             errors: next(),
         };
         assert_eq!(from_words(to_words(&job)), Some(job));
-        let plain = Job::new(RewriteSpec { recursive: false, compression: None, ..spec });
+        let plain = RewriteJob::new(RewriteSpec { recursive: false, compression: None, ..spec });
         assert_eq!(from_words(to_words(&plain)), Some(plain));
     }
 
     #[test]
     fn what_no_version_wrote_is_no_job() {
-        let good = to_words(&Job::new(RewriteSpec {
+        let good = to_words(&RewriteJob::new(RewriteSpec {
             root: 7,
             recursive: false,
             compression: Some(Compression::Lz4),

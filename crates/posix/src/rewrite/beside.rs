@@ -27,8 +27,10 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_object::object::Changes;
-use terrane_object::{Cost, Object, ObjectError, ObjectId, ObjectKind, ObjectSpec, Tx, Txg};
+use terrane_object::{Object, ObjectError, ObjectKind, ObjectSpec};
+use terrane_pool::{Cost, Tx};
 use terrane_sa::ZplAttrs;
+use terrane_wire::{ObjectId, Txg};
 
 /// Bytes copied in one step, if records are not larger; a quarter of what is made anew at once where that is less.
 const PIECE_BYTES: u64 = 4 << 20;
@@ -519,6 +521,7 @@ fn runs_of(blocks: impl Iterator<Item = u64>) -> impl Iterator<Item = Range<u64>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jobs::Job;
 
     #[test]
     fn a_piece_ends_where_the_next_one_begins() {
@@ -564,7 +567,7 @@ mod tests {
 
     fn begin(m: &Machine, root: Ino, bytes: u32) {
         let spec = RewriteSpec { root, recursive: false, compression: None, record_size: Some(bytes) };
-        m.fs().rewrite_begin(&spec).unwrap();
+        m.fs().rewrite().begin(&spec).unwrap();
     }
 
     #[test]
@@ -604,9 +607,9 @@ mod tests {
             let wanted = copy + ROOM_BESIDE.min(there.size_bytes / 64) + spared;
             put(&m, filler, 0, 2, (there.available_bytes - wanted) as usize);
             fs.sync().unwrap();
-            while fs.unlinked_count() == Ok(0) && fs.rewrite_step().unwrap() != crate::RewriteStep::Idle {}
+            while fs.unlinked_count() == Ok(0) && fs.rewrite().step(1).unwrap() != crate::JobStep::Idle {}
             assert_eq!(
-                fs.rewrite_status().unwrap().figures.no_room,
+                fs.rewrite().progress().unwrap().figures.no_room,
                 no_room,
                 "{} bytes",
                 fs.set.usage().available_bytes

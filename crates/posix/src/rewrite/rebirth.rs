@@ -6,10 +6,12 @@
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
+use crate::jobs::{Job, JobStep};
 use std::sync::Arc;
-use terrane_object::{
-    Again, BlockPtr, Cost, Object, ObjectError, ObjectId, ObjectKind, Owner, RebirthCursor, Relic,
-};
+use terrane_format::{BlockPtr, Owner};
+use terrane_object::{Again, Object, ObjectError, ObjectKind};
+use terrane_pool::{Cost, RebirthCursor, Relic};
+use terrane_wire::ObjectId;
 
 /// Content written anew in one step, in bytes, and a block; and blocks that are looked at.
 const STEP_BYTES: u64 = 1 << 20;
@@ -23,12 +25,36 @@ struct Place {
     block: u64,
 }
 
+/// Blocks written anew, if the run index takes more memory than it should.
+#[derive(Clone, Copy)]
+pub struct Rebirth<'f> {
+    fs: &'f Fs,
+}
+
+impl Job for Rebirth<'_> {
+    /// Blocks that the pool named and that were not looked at yet.
+    type Progress = usize;
+
+    /// Writes some blocks anew.
+    fn step(&self, _: u64) -> Result<JobStep, Errno> {
+        JobStep::of(self.fs.bear_some_again())
+    }
+
+    fn progress(&self) -> usize {
+        self.fs.rebirth.lock().relics.len()
+    }
+}
+
 impl Fs {
-    /// Writes some blocks anew, if the run index takes more memory than it should. False: there is nothing to do for now. While files are
-    /// rewritten it rests: that goes by births, and would take these for what somebody wrote.
-    pub fn rebirth_step(&self) -> Result<bool, Errno> {
-        let named = &mut *self.rebirth.0.lock();
-        if self.rewrite_goes_on() {
+    pub fn rebirth(&self) -> Rebirth<'_> {
+        Rebirth { fs: self }
+    }
+
+    /// False: there is nothing to do for now. While files are rewritten it rests: that goes by births, and would take these for what
+    /// somebody wrote.
+    fn bear_some_again(&self) -> Result<bool, Errno> {
+        let named = &mut *self.rebirth.lock();
+        if self.rewrite().goes_on() {
             named.relics.clear();
             return Ok(false);
         }
@@ -83,7 +109,7 @@ impl Fs {
         let cost = Cost { meta_bytes: again.bytes(), ..Cost::NOTHING };
         let tx = self.begin(cost, &[(&Claims::of(again.object().0), Need::attrs())])?;
         // As for records.
-        if self.rewrite_goes_on() {
+        if self.rewrite().goes_on() {
             return Ok(0);
         }
         let written = again.write(&tx)?;
@@ -121,7 +147,7 @@ impl Fs {
         let tx = self.begin(Cost::NOTHING, &[(&Claims::of(number), need)])?;
         let stored = made.stored_bytes();
         // Looked at once more, within the group: a rewrite that begins later commits it before it takes births for its own.
-        if self.rewrite_goes_on() || !object.recode_block(&tx, block, (&was, content), made)? {
+        if self.rewrite().goes_on() || !object.recode_block(&tx, block, (&was, content), made)? {
             return Ok(0);
         }
         cursor.born(&tx);

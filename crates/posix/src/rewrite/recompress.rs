@@ -2,15 +2,30 @@
 
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::jobs::{Ground, Next, RecompressStatus, is_worth, level_of, next};
+use crate::jobs::{Ground, Job, JobStep, Next, RecompressStatus, is_worth, level_of, next};
 use crate::types::Ino;
 use std::collections::VecDeque;
-use terrane_object::{BlockPtr, Compression, ObjectId};
+use terrane_codec::Compression;
+use terrane_format::BlockPtr;
+use terrane_wire::ObjectId;
 
-impl Fs {
+/// Cold files compressed well, where the property `recompress` says so. For idle time.
+#[derive(Clone, Copy)]
+pub struct Recompress<'f> {
+    fs: &'f Fs,
+}
+
+impl Job for Recompress<'_> {
+    type Progress = RecompressStatus;
+
+    /// One record, or the look at one file.
+    fn step(&self, _: u64) -> Result<JobStep, Errno> {
+        JobStep::of(self.fs.recompress_one())
+    }
+
     /// What idle time has done.
-    pub fn recompress_status(&self) -> RecompressStatus {
-        let ground = *self.rewriting.idle.ground.lock();
+    fn progress(&self) -> RecompressStatus {
+        let ground = *self.fs.rewriting.idle.ground.lock();
         RecompressStatus {
             is_under_way: ground.cutoff != 0,
             records: ground.records,
@@ -18,9 +33,15 @@ impl Fs {
             after_bytes: ground.after_bytes,
         }
     }
+}
 
-    /// One record, or the look at one file. False: there is nothing to do for now, or the property `recompress` is off. For idle time.
-    pub fn recompress_step(&self) -> Result<bool, Errno> {
+impl Fs {
+    pub fn recompress(&self) -> Recompress<'_> {
+        Recompress { fs: self }
+    }
+
+    /// False: there is nothing to do for now, or the property is off.
+    fn recompress_one(&self) -> Result<bool, Errno> {
         let Some(days) = self.dataset().recompress_days() else { return Ok(false) };
         let idle = &self.rewriting.idle;
         let mut ahead = idle.ahead.lock();
@@ -37,7 +58,7 @@ impl Fs {
         *idle.ground.lock() = ground;
         if let Ok(false) = outcome {
             // The end of a walk is worth a group of its own.
-            let tx = self.begin(terrane_object::Cost::NOTHING, &[idle.words.need()])?;
+            let tx = self.begin(terrane_pool::Cost::NOTHING, &[idle.words.need()])?;
             idle.words.reserved(&tx);
         }
         outcome
@@ -93,7 +114,7 @@ impl Fs {
             return Ok(true);
         }
         let before = ptr.allocated_bytes();
-        let keep = |_: u8, made: &terrane_object::Made| is_worth(before, made.stored_bytes());
+        let keep = |_: u8, made: &terrane_store::prepare::Made| is_worth(before, made.stored_bytes());
         match self.recode(&inode, block, (compression, &keep), &self.rewriting.idle.words) {
             Ok(Some(after)) => {
                 ground.records += 1;

@@ -7,13 +7,16 @@ use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
-use crate::jobs::{File, Job, RewriteFigures, Walk};
-use crate::master::Words;
+use crate::jobs::{File, RewriteFigures, RewriteJob, Walk};
+use crate::master::{Cursor, Words};
 use crate::types::Ino;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use terrane_codec::Compression;
+use terrane_format::BlockPtr;
+use terrane_object::Object;
 use terrane_object::object::StoredBlock;
-use terrane_object::{BlockPtr, Compression, Made, Object};
+use terrane_store::prepare::Made;
 
 /// Records that are looked at for one batch, if nothing is to be done to them.
 const LOOKS: usize = 512;
@@ -49,7 +52,7 @@ impl Fs {
     /// Goes on for so many bytes of content; false: there is nothing left.
     pub(super) fn recode_batch(
         &self,
-        job: &Job,
+        job: &RewriteJob,
         walk: &mut Walk,
         figures: &mut RewriteFigures,
         bytes: u64,
@@ -75,7 +78,7 @@ impl Fs {
     /// The next records to store anew; false: nothing is behind them, nor among them.
     pub(super) fn collect(
         &self,
-        job: &Job,
+        job: &RewriteJob,
         walk: &mut Walk,
         figures: &mut RewriteFigures,
         bytes: u64,
@@ -101,7 +104,7 @@ impl Fs {
         &self,
         inode: &InodeRef<'_>,
         file: &mut File,
-        job: &Job,
+        job: &RewriteJob,
         figures: &mut RewriteFigures,
         batch: &mut Batch,
     ) -> Result<bool, Errno> {
@@ -201,12 +204,12 @@ impl Fs {
 
     /// Stores a record by an algorithm if `keep` likes what comes of it, given how it was stored. What it takes then; `None`: it was
     /// changed meanwhile, or stays.
-    pub(super) fn recode<const N: usize>(
+    pub(super) fn recode<C: Cursor<N>, const N: usize>(
         &self,
         inode: &InodeRef<'_>,
         block: u64,
         wanted: Wanted<'_>,
-        words: &Words<N>,
+        words: &Words<C, N>,
     ) -> Result<Option<u64>, Errno> {
         let Some(made) = self.make_recoded(inode, block, wanted)? else { return Ok(None) };
         self.store_recoded(inode, block, made, words)
@@ -224,12 +227,12 @@ impl Fs {
         Ok(keep(normal.compression, &made).then_some(((was, content), made)))
     }
 
-    fn store_recoded<const N: usize>(
+    fn store_recoded<C: Cursor<N>, const N: usize>(
         &self,
         inode: &InodeRef<'_>,
         block: u64,
         ((was, content), made): (StoredBlock, Made),
-        words: &Words<N>,
+        words: &Words<C, N>,
     ) -> Result<Option<u64>, Errno> {
         let object: &Arc<Object> = inode.object();
         let block_bytes = object.block_size();

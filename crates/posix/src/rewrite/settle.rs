@@ -4,14 +4,32 @@ use crate::claims::{FREES, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::Inode;
-use crate::jobs::SETTLE_STEP;
-use terrane_object::Cost;
+use crate::jobs::{Job, JobStep, SETTLE_STEP};
+use terrane_pool::Cost;
+
+/// Directories that lost names made smaller. Steps may come from a thread of their own, beside everything else.
+#[derive(Clone, Copy)]
+pub struct Settle<'f> {
+    fs: &'f Fs,
+}
+
+impl Job for Settle<'_> {
+    /// Directories that wait, those that lost names in the open group among them.
+    type Progress = usize;
+
+    /// Gives back what up to 64 directories no longer need that lost names in a group before the open one.
+    fn step(&self, _: u64) -> Result<JobStep, Errno> {
+        JobStep::of(Ok(self.fs.settle_before(self.fs.set.open_txg().0)))
+    }
+
+    fn progress(&self) -> usize {
+        self.fs.settling.count()
+    }
+}
 
 impl Fs {
-    /// Gives back what up to 64 directories no longer need that lost names in a group before the open one; true: there may be
-    /// more of them. Calls may come from a thread of their own, beside everything else.
-    pub fn settle_names(&self) -> bool {
-        self.settle_before(self.set.open_txg().0)
+    pub fn settle(&self) -> Settle<'_> {
+        Settle { fs: self }
     }
 
     /// All of them: before everything is forgotten.
@@ -19,11 +37,12 @@ impl Fs {
         while self.settle_before(u64::MAX) {}
     }
 
+    /// True: there may be more of them.
     fn settle_before(&self, group: u64) -> bool {
         let due = self.settling.due_before(group);
         for ino in &due {
             let Some(dir) = self.hold_cached(*ino) else { continue };
-            if let Err(errno) = self.settle(&dir) {
+            if let Err(errno) = self.settle_one(&dir) {
                 log::debug!("directory {ino} keeps space that it does not need: {errno}");
                 let _state = dir.read();
                 self.settling.forget(&dir);
@@ -32,7 +51,7 @@ impl Fs {
         due.len() == SETTLE_STEP
     }
 
-    fn settle(&self, dir: &Inode) -> Result<(), Errno> {
+    fn settle_one(&self, dir: &Inode) -> Result<(), Errno> {
         let plan = {
             let state = dir.read();
             let plan = state.plan_shrink()?;

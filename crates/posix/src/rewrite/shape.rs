@@ -9,7 +9,7 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::Inode;
-use crate::jobs::{File, Job, RewriteFigures};
+use crate::jobs::{File, RewriteFigures, RewriteJob};
 
 /// Of files that are made anew at once, in bytes, and the share of the pool that they may take: all of such a file is in memory and written
 /// twice as far as room is concerned, and its readers wait until it was read.
@@ -39,7 +39,7 @@ impl Fs {
         &self,
         inode: &InodeRef<'_>,
         file: &mut File,
-        job: &Job,
+        job: &RewriteJob,
         figures: &mut RewriteFigures,
     ) -> Result<bool, Errno> {
         let Some(record_size) = job.spec.record_size else { return Ok(true) };

@@ -11,7 +11,7 @@
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{KIND_DIR, KIND_FILE, Named};
-use crate::jobs::{File, Found, Job, Level, Met, Place, Walk};
+use crate::jobs::{File, Found, Level, Met, Place, RewriteJob, Walk};
 use crate::types::Ino;
 use std::collections::VecDeque;
 use terrane_zap::Cursor;
@@ -65,7 +65,7 @@ fn list(fs: &Fs, dir: Ino, met: &mut Met, offset: u64) -> Result<(VecDeque<Found
 
 impl Walk {
     /// Goes on where the job says.
-    pub fn resume(fs: &Fs, number: u64, job: &Job) -> Walk {
+    pub fn resume(fs: &Fs, number: u64, job: &RewriteJob) -> Walk {
         let root = job.spec.root;
         let mut walk = Walk { number, pass: Some(job.pass), ..Walk::default() };
         let Place { dir, offset, file, record, beside } = job.place;
@@ -80,7 +80,7 @@ impl Walk {
     }
 
     /// Goes back to where the job says.
-    pub fn go_back(&mut self, fs: &Fs, job: &Job) {
+    pub fn go_back(&mut self, fs: &Fs, job: &RewriteJob) {
         *self = Walk::resume(fs, self.number, job);
     }
 

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::{BlockPtr, ObjectId, Objects, Pool};
-use terrane_pool::{CreateOptions, Env, ImportOptions, SeededEnv, SystemEnv};
+use terrane_format::BlockPtr;
+use terrane_object::Objects;
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Attr, Cred, Errno, Fs, Ino, Loss, SetAttr, WriteFlags};
+use terrane_store::env::{Env, SeededEnv, SystemEnv};
+use terrane_wire::ObjectId;
 
 pub const ROOT_CRED: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 pub const USER: Cred = Cred { uid: 1000, gid: 100, umask: 0 };

@@ -7,8 +7,8 @@ use super::trace::lsm::Lsm;
 use super::trace::recorded::{Recorded, Shape};
 use super::trace::{Overwrite, Pick, Trace};
 use super::{Measure, POLICIES, Setting, run as simulate};
-use crate::{Failure, ensure};
 use std::ops::RangeInclusive;
+use terrane_oracle::{Failure, ensure};
 
 const HELP: &str =
     "terrane-sim gc: what placement and the choice of victims cost, on a pool of any size without data

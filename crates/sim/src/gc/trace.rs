@@ -9,8 +9,7 @@ pub mod files;
 pub mod lsm;
 pub mod recorded;
 
-use terrane_pool::Hint;
-use terrane_space::policy::Placement;
+use terrane_space::policy::{Hint, Placement};
 use terrane_wire::Dice;
 use terrane_wire::Txg;
 

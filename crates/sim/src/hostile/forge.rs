@@ -4,7 +4,6 @@
 
 use super::{Image, lie, overwrite};
 use crate::machine::Machine;
-use crate::{Failure, failed};
 use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
 use terrane_device::{Device, SimDevice};
 use terrane_format::Place;
@@ -14,6 +13,7 @@ use terrane_format::label::Label;
 use terrane_format::record::Record;
 use terrane_format::seal::{Seed, seal};
 use terrane_format::uberblock::Uberblock;
+use terrane_oracle::{Failure, failed};
 use terrane_wire::Dice;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 

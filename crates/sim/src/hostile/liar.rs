@@ -5,15 +5,19 @@
 //! bytes is right, and only the meaning is wrong.
 
 use super::{Image, lie};
-use crate::{Failure, failed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, SimDevice};
-use terrane_object::dnode::{DNODE_BLOCK_BYTES, DnodeHead, SLOT_BYTES, SPILL, dnodes_in};
+use terrane_format::directory::SPILL;
+use terrane_format::{BlockPtr, Owner};
+use terrane_object::ObjectKind;
+use terrane_object::dnode::{DNODE_BLOCK_BYTES, DnodeHead, SLOT_BYTES, dnodes_in};
 use terrane_object::objset::HEADER;
-use terrane_object::{BlockPtr, Env, ImportOptions, ObjectKind, Owner, Pool, PoolError, SeededEnv};
-use terrane_pool::{Client, Group, Stream, Tx, WriteRequest};
+use terrane_oracle::{Failure, failed};
+use terrane_pool::{Client, Group, ImportOptions, Pool, Stream, Tx, WriteRequest};
+use terrane_store::PoolError;
+use terrane_store::env::{Env, SeededEnv};
 use terrane_wire::Dice;
 use terrane_wire::Txg;
 

@@ -36,7 +36,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use terrane::{Cred, Dataset, Fs, Ino, WriteFlags};
 use terrane_device::{Device, FileDevice, OpenMode};
-use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
+use terrane_object::Objects;
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
+use terrane_store::env::SystemEnv;
 use throttle::{Speed, throttled};
 
 const RECORD: usize = 16 << 10;

@@ -33,12 +33,13 @@ use std::alloc::System;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use terrane::{Cred, Dataset, Fs, Ino, WriteFlags};
+use terrane::{Cred, Dataset, Fs, Ino, Job, JobStep, WriteFlags};
 use terrane_device::Device;
 use terrane_format::record::Class;
-use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
-use terrane_pool::Stats;
+use terrane_object::Objects;
+use terrane_pool::{CreateOptions, ImportOptions, Pool, Stats};
 use terrane_space::zones::Phase;
+use terrane_store::env::SystemEnv;
 use terrane_wire::Dice;
 
 #[global_allocator]
@@ -104,7 +105,7 @@ fn main() {
         let (fs, is_over) = (fs.clone(), is_over.clone());
         std::thread::spawn(move || {
             while !is_over.load(Ordering::Acquire) {
-                if !fs.rebirth_step().unwrap() {
+                if fs.rebirth().step(1).unwrap() != JobStep::Went {
                     std::thread::sleep(LOOK);
                 }
             }

@@ -5,7 +5,8 @@ pub mod pool;
 use std::path::Path;
 use std::sync::Arc;
 use terrane::{Cred, Fs, Ino};
-use terrane_object::{Objects, Pool};
+use terrane_object::Objects;
+use terrane_pool::Pool;
 
 pub const DIRS: usize = 200;
 pub const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrane::Dataset;
 use terrane_device::{Device, FileDevice};
-use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
+use terrane_object::Objects;
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
+use terrane_store::env::SystemEnv;
 
 const ZONE_BYTES: u64 = 64 << 20;
 const DEVICE_BYTES: u64 = 4 << 30;

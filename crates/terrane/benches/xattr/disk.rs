@@ -6,8 +6,10 @@ use std::process::Command;
 use std::sync::Arc;
 use terrane::{Cred, Dataset, Fs};
 use terrane_device::{Device, FileDevice, OpenMode};
-use terrane_object::{CreateOptions, ImportOptions, Objects, Pool, SystemEnv};
+use terrane_object::Objects;
 use terrane_pool::create::zone_size_for;
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
+use terrane_store::env::SystemEnv;
 
 const IMAGE_BYTES: u64 = 8 << 30;
 

@@ -9,7 +9,8 @@ use std::hint::black_box;
 use std::time::Instant;
 use terrane_dataset::{BLOCK_BYTES_FIRST, ObjectZap};
 use terrane_object::dnode::SLOTS_PER_BLOCK;
-use terrane_object::{ObjectId, ObjectKind, ObjectSet, ObjectSpec};
+use terrane_object::{ObjectKind, ObjectSet, ObjectSpec};
+use terrane_wire::ObjectId;
 use terrane_zap::ValueRef;
 
 /// Attributes of a directory, in bytes.

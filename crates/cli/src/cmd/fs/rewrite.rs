@@ -17,7 +17,7 @@ use std::io::{IsTerminal, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use terrane_object::Compression;
+use terrane_codec::Compression;
 
 pub const HELP: &str = "\
 The server of the mount rewrites files record by record while they are used. Content, times (the change time too), inode numbers, links, attributes and open files stay as they are. What is

@@ -2,9 +2,8 @@ use super::super::replay::tests::{AGREED, ask_about, served_after};
 use super::*;
 use crate::MountOptions;
 use crate::proto::{FallocateIn, SetattrIn, WriteIn};
-use crate::reply::Errno;
 use std::sync::Arc;
-use terrane_posix::{Cred, Fs, SetAttr};
+use terrane_posix::{Cred, Errno, Fs, SetAttr};
 
 const EIO: Result<Vec<u8>, Errno> = Err(Errno::EIO);
 

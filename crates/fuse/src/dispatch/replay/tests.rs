@@ -7,9 +7,10 @@ use crate::session::{Handler, Negotiated};
 use std::sync::Arc;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::{Objects, Pool};
-use terrane_pool::{CreateOptions, ImportOptions, SeededEnv};
+use terrane_object::Objects;
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Fs, WriteFlags};
+use terrane_store::env::SeededEnv;
 
 const FILE: u32 = mode::S_IFREG | 0o644;
 const O_CREAT: u32 = libc::O_CREAT as u32;

@@ -3,10 +3,9 @@
 use crate::dispatch::Dispatch;
 use crate::dispatch::replay::tests::{AGREED, ask_about, served_with};
 use crate::proto::{CreateIn, Request, SetXattrIn, init, setxattr, xattr};
-use crate::reply::Errno;
 use crate::session::Negotiated;
 use std::sync::Arc;
-use terrane_posix::{Cred, Fs, mode};
+use terrane_posix::{Cred, Errno, Fs, mode};
 
 const ACL: &[u8] = b"system.posix_acl_access";
 const WITH_ACLS: Negotiated = Negotiated { flags: init::POSIX_ACL | init::DONT_MASK, ..AGREED };

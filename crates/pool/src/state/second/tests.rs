@@ -1,10 +1,11 @@
 use super::*;
 use crate::pool::Pool;
-use crate::{CreateOptions, ImportOptions, SeededEnv};
+use crate::{CreateOptions, ImportOptions};
 use proptest::prelude::*;
 use terrane_device::{SimConfig, SimDevice};
 use terrane_format::addr::Addr;
 use terrane_format::cache_device::CacheHead;
+use terrane_store::env::SeededEnv;
 use terrane_wire::{Txg, ZoneSeq};
 
 fn key(n: u64) -> Key {

@@ -6,7 +6,7 @@
 
 use super::{Event, Pick, Trace};
 use std::collections::{BTreeSet, VecDeque};
-use terrane_pool::Hint;
+use terrane_space::policy::Hint;
 use terrane_wire::Dice;
 
 const PAGES: u64 = 0;

@@ -6,7 +6,7 @@
 use super::{Event, Trace};
 use std::collections::VecDeque;
 use std::ops::Range;
-use terrane_pool::Hint;
+use terrane_space::policy::Hint;
 use terrane_wire::Dice;
 
 /// A kind of files.

@@ -7,7 +7,7 @@
 
 use super::{Event, Trace};
 use std::collections::VecDeque;
-use terrane_pool::Hint;
+use terrane_space::policy::Hint;
 use terrane_wire::Dice;
 
 /// Parts of the live bytes in the last level when it is full.

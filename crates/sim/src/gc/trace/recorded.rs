@@ -15,10 +15,10 @@
 //! Lines are read when their turn comes, because an event takes more memory than its line; they were all looked at before.
 
 use super::{Event, Trace};
-use crate::Failure;
 use std::str::SplitN;
 use std::sync::Arc;
-use terrane_pool::{Hint, Placement};
+use terrane_oracle::Failure;
+use terrane_space::policy::{Hint, Placement};
 use terrane_wire::Dice;
 use terrane_wire::Txg;
 

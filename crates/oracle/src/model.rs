@@ -3,11 +3,11 @@
 //! Nodes are known by the numbers that the real file system gave them. Every operation answers as it should, errors included, and
 //! changes nothing if it fails.
 
-use crate::{Failure, ensure, failed};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use terrane_posix::{
-    ACL_ACCESS, ACL_DEFAULT, Acl, Errno, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, SetXattr,
+    ACL_ACCESS, ACL_DEFAULT, Acl, Errno, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, SetXattr, mode,
 };
 
 #[derive(Clone, Debug, PartialEq)]
@@ -29,8 +29,20 @@ pub struct Node {
 }
 
 impl Node {
-    /// One that was just made.
-    pub fn new(content: Content, nlink: u32, mode: u32) -> Node {
+    /// A file that was just made, empty.
+    pub fn file(permissions: u32) -> Node {
+        Node::new(Content::File(Arc::default()), 1, mode::S_IFREG | permissions)
+    }
+
+    pub fn link(target: Vec<u8>) -> Node {
+        Node::new(Content::Link(target), 1, mode::S_IFLNK | 0o777)
+    }
+
+    pub fn dir(parent: Ino, permissions: u32) -> Node {
+        Node::new(Content::Dir { names: BTreeMap::new(), parent }, 2, mode::S_IFDIR | permissions)
+    }
+
+    fn new(content: Content, nlink: u32, mode: u32) -> Node {
         Node { content, nlink, mode, xattrs: Arc::default() }
     }
 }
@@ -47,19 +59,18 @@ pub struct Model {
 
 impl Model {
     pub fn new(root: Ino) -> Model {
-        let content = Content::Dir { names: BTreeMap::new(), parent: root };
-        let node = Node::new(content, 2, 0o040_755);
-        Model { root, nodes: BTreeMap::from([(root, node)]), open: BTreeMap::new() }
+        let nodes = BTreeMap::from([(root, Node::dir(root, 0o755))]);
+        Model { root, nodes, open: BTreeMap::new() }
     }
 
     fn node(&mut self, ino: Ino) -> &mut Node {
-        self.nodes.get_mut(&ino).expect("the workload asks for nodes that it has")
+        self.nodes.get_mut(&ino).expect("the test asks for nodes that it has")
     }
 
     fn names(&mut self, dir: Ino) -> &mut BTreeMap<String, Ino> {
         match &mut self.node(dir).content {
             Content::Dir { names, .. } => names,
-            _ => panic!("the workload asks {dir} for names, and it is no directory"),
+            _ => panic!("the test asks {dir} for names, and it is no directory"),
         }
     }
 
@@ -78,6 +89,17 @@ impl Model {
         self.is_dir(ino) && self.nodes.get(&ino).is_some_and(|node| node.nlink > 0)
     }
 
+    /// The directories, with or without names of their own.
+    pub fn dirs(&self) -> Vec<Ino> {
+        self.nodes.keys().copied().filter(|ino| self.is_dir(*ino)).collect()
+    }
+
+    /// The regular files, likewise.
+    pub fn files(&self) -> Vec<Ino> {
+        let is_file = |node: &Node| matches!(node.content, Content::File(_));
+        self.nodes.iter().filter(|(_, node)| is_file(node)).map(|(ino, _)| *ino).collect()
+    }
+
     pub fn bytes(&self, ino: Ino) -> Arc<Vec<u8>> {
         match self.nodes.get(&ino).map(|node| &node.content) {
             Some(Content::File(bytes)) => Arc::clone(bytes),
@@ -85,11 +107,53 @@ impl Model {
         }
     }
 
-    pub fn bytes_mut(&mut self, ino: Ino) -> &mut Vec<u8> {
+    fn bytes_mut(&mut self, ino: Ino) -> &mut Vec<u8> {
         match &mut self.node(ino).content {
             Content::File(bytes) => Arc::make_mut(bytes),
-            _ => panic!("the workload asks {ino} for bytes, and it is no file"),
+            _ => panic!("the test asks {ino} for bytes, and it is no file"),
         }
+    }
+
+    /// Writes at an offset; what lies between the end and there becomes zeros. Of nothing, nothing changes.
+    pub fn write(&mut self, ino: Ino, at: u64, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let bytes = self.bytes_mut(ino);
+        let range = at as usize..at as usize + data.len();
+        bytes.resize(bytes.len().max(range.end), 0);
+        bytes[range].copy_from_slice(data);
+    }
+
+    pub fn append(&mut self, ino: Ino, data: &[u8]) {
+        self.bytes_mut(ino).extend_from_slice(data);
+    }
+
+    pub fn resize(&mut self, ino: Ino, size: u64) {
+        self.bytes_mut(ino).resize(size as usize, 0);
+    }
+
+    /// Makes a hole, which ends with the file.
+    pub fn punch(&mut self, ino: Ino, range: Range<u64>) -> Outcome {
+        if range.is_empty() {
+            return Err(Errno::EINVAL);
+        }
+        let bytes = self.bytes_mut(ino);
+        let size = bytes.len();
+        bytes[size.min(range.start as usize)..size.min(range.end as usize)].fill(0);
+        Ok(())
+    }
+
+    /// Copies a range of one file into another or the same one; answers how much of it there was.
+    pub fn copy(&mut self, source: Ino, range: Range<u64>, ino: Ino, into: u64) -> Result<u64, Errno> {
+        if source == ino && range.start.abs_diff(into) < range.end - range.start {
+            return Err(Errno::EINVAL);
+        }
+        let data = self.bytes(source);
+        let size = data.len();
+        let there = &data[size.min(range.start as usize)..size.min(range.end as usize)];
+        self.write(ino, into, there);
+        Ok(there.len() as u64)
     }
 
     pub fn xattrs(&self, ino: Ino) -> Arc<Xattrs> {
@@ -187,7 +251,7 @@ impl Model {
     }
 
     pub fn added(&mut self, dir: Ino, name: &str, ino: Ino, node: Node) {
-        self.nodes.insert(ino, node);
+        assert!(self.nodes.insert(ino, node).is_none(), "number {ino} is in use");
         if self.is_dir(ino) {
             self.node(dir).nlink += 1;
         }
@@ -320,114 +384,4 @@ impl Model {
             open: BTreeMap::new(),
         }
     }
-
-    /// Whether the file system holds exactly this tree.
-    pub fn compare(&self, fs: &Fs) -> Result<(), Failure> {
-        ensure(fs.root() == self.root, || format!("root is {}, not {}", fs.root(), self.root))?;
-        for (ino, node) in &self.nodes {
-            self.compare_node(fs, *ino, node, &BTreeSet::new())?;
-        }
-        Ok(())
-    }
-
-    /// Likewise, but these files may be damaged: reading them may give `EIO`, never other bytes.
-    pub fn compare_but(&self, fs: &Fs, damaged: &BTreeSet<Ino>) -> Result<u64, Failure> {
-        let mut lost = 0;
-        for (ino, node) in &self.nodes {
-            lost += self.compare_node(fs, *ino, node, damaged)?;
-        }
-        Ok(lost)
-    }
-
-    fn compare_node(&self, fs: &Fs, ino: Ino, node: &Node, damaged: &BTreeSet<Ino>) -> Result<u64, Failure> {
-        let attr = fs.getattr(ino).map_err(|errno| Failure(format!("attributes of {ino}: {errno}")))?;
-        ensure((attr.nlink, attr.mode) == (node.nlink, node.mode), || {
-            format!(
-                "inode {ino}: links and mode {} {:o}, not {} {:o}",
-                attr.nlink, attr.mode, node.nlink, node.mode
-            )
-        })?;
-        let xattrs = self.compare_xattrs_but(fs, ino, damaged.contains(&ino));
-        xattrs.map_err(|failure| failure.within(format_args!("inode {ino}")))?;
-        match &node.content {
-            Content::File(bytes) => {
-                ensure(attr.size == bytes.len() as u64, || {
-                    format!("file {ino}: size {}, not {}", attr.size, bytes.len())
-                })?;
-                let mut found = Vec::new();
-                match fs.read(ino, 0, u32::try_from(attr.size).unwrap_or(u32::MAX), &mut found) {
-                    Ok(()) => {}
-                    Err(Errno::EIO) if damaged.contains(&ino) => return Ok(1),
-                    Err(errno) => return Err(Failure(format!("file {ino}: {errno}"))),
-                }
-                let first = found.iter().zip(bytes.iter()).position(|(found, expected)| found != expected);
-                ensure(found.len() == bytes.len() && first.is_none(), || {
-                    format!("file {ino} of {} bytes differs from byte {first:?} on", bytes.len())
-                })?;
-            }
-            Content::Link(target) => {
-                let found = fs.readlink(ino).map_err(failed("readlink"))?;
-                ensure(found == *target, || format!("link {ino} leads elsewhere"))?;
-            }
-            Content::Dir { names, parent } => {
-                ensure(attr.size == names.len() as u64 + 2, || {
-                    format!("directory {ino}: size {}, not {}", attr.size, names.len() + 2)
-                })?;
-                let mut seen = BTreeMap::new();
-                let mut up = 0;
-                fs.readdir(ino, 0, &mut |entry| {
-                    match entry.name {
-                        b"." => {}
-                        b".." => up = entry.ino,
-                        name => drop(seen.insert(String::from_utf8_lossy(name).into_owned(), entry.ino)),
-                    }
-                    true
-                })
-                .map_err(|errno| Failure(format!("names of {ino}: {errno}")))?;
-                ensure(&seen == names, || format!("directory {ino}: names {seen:?}, not {names:?}"))?;
-                ensure(up == *parent || node.nlink == 0, || {
-                    format!("directory {ino}: parent {up}, not {parent}")
-                })?;
-            }
-        }
-        Ok(0)
-    }
-
-    /// Whether an inode has exactly these extended attributes, by its list and one by one.
-    pub fn compare_xattrs(&self, fs: &Fs, ino: Ino) -> Result<(), Failure> {
-        self.compare_xattrs_but(fs, ino, false)
-    }
-
-    /// Likewise, but they may be damaged: asking for them may give `EIO`, never something else.
-    fn compare_xattrs_but(&self, fs: &Fs, ino: Ino, damaged: bool) -> Result<(), Failure> {
-        let expected = self.xattrs(ino);
-        match xattr_names(fs, ino) {
-            Ok(names) => ensure(names.iter().eq(expected.keys()), || {
-                format!("attributes {names:?}, not {:?}", expected.keys())
-            })?,
-            Err(Errno::EIO) if damaged => {}
-            Err(errno) => return Err(Failure(format!("names of attributes: {errno}"))),
-        }
-        for (name, expected) in expected.iter() {
-            let mut value = Vec::new();
-            match fs.getxattr(ino, name.as_bytes(), &mut value) {
-                Ok(()) => ensure(value == **expected, || {
-                    format!("attribute {name}: {} bytes, not those {}", value.len(), expected.len())
-                })?,
-                Err(Errno::EIO) if damaged => {}
-                Err(errno) => return Err(Failure(format!("attribute {name}: {errno}"))),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What an inode's attributes are called, in alphabetical order; a name that is listed twice is there twice.
-pub fn xattr_names(fs: &Fs, ino: Ino) -> Result<Vec<String>, Errno> {
-    let mut raw = Vec::new();
-    fs.listxattr(ino, &|| true, &mut raw)?;
-    let names = raw.split(|byte| *byte == 0).filter(|name| !name.is_empty());
-    let mut names: Vec<String> = names.map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-    names.sort();
-    Ok(names)
 }

@@ -1,0 +1,30 @@
+//! What went wrong, in words.
+
+use std::fmt;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure(pub String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl Failure {
+    pub fn within(self, outer: impl fmt::Display) -> Failure {
+        Failure(format!("{outer}: {}", self.0))
+    }
+}
+
+/// `Ok`, or a failure that says what was expected.
+pub fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Failure> {
+    if holds { Ok(()) } else { Err(Failure(what())) }
+}
+
+/// A failure out of any error.
+pub fn failed<E: fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
+    move |error| Failure(format!("{what}: {error}"))
+}
