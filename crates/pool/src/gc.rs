@@ -23,7 +23,7 @@ use terrane_format::addr::{Addr, granule_bytes};
 use terrane_format::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION};
 use terrane_format::record::{Move, Run};
 use terrane_space::policy::VictimPolicy;
-use terrane_space::zones::{Birthplaces, Phase};
+use terrane_space::zones::{Birthplaces, Phase, Zone};
 use terrane_store::PoolError;
 use terrane_store::append::Stored;
 use terrane_store::workers::Pending;
@@ -265,12 +265,15 @@ impl Group<'_> {
     ) -> Result<Option<Progress>, PoolError> {
         let Some(held) = self.pool.hold(victim) else { return Ok(None) };
         let for_room = zone_yield.is_some();
-        if self.rests_with(victim, held.home.device) {
+        if self.rests_with(victim, held.replicas.first().device) {
             return Ok(None);
         }
-        let leaves = self.pool.is_leaving(held.home.device);
-        if for_room && !leaves && self.pool.devices.is_dead(held.home) {
-            self.note_dead(victim, held.home);
+        let leaves = self.pool.devices.any_leaves_of(&held.replicas);
+        if for_room
+            && !leaves
+            && let Some(dead) = self.pool.devices.dead_of(&held.replicas)
+        {
+            self.note_dead(victim, dead);
         }
         let gives_none = leaves || self.st.collector.dead.contains(&victim);
         if gives_none == for_room {
@@ -316,8 +319,8 @@ impl Group<'_> {
         if progress.whole && progress.worth.moved > 0 {
             self.pool.was_read(self.st, progress.victim);
         }
-        let home = self.pool.tables.read().zones.get(&progress.victim).map(|zone| zone.home);
-        let died = home.is_some_and(|home| self.pool.devices.is_dead(home));
+        let replicas = self.pool.tables.read().zones.get(&progress.victim).map(Zone::replicas);
+        let died = replicas.is_some_and(|replicas| self.pool.devices.dead_of(&replicas).is_some());
         if progress.whole && !died && !self.st.collector.held_up.contains(&progress.victim) {
             self.st.collector.finished.push((progress.victim, progress.worth.whole()));
         }

@@ -512,7 +512,7 @@ impl Group<'_> {
     }
 
     fn place_of(&self, spot: Spot) -> Place {
-        let home = self.pool.hold(spot.seq).expect("just appended there").home;
+        let home = self.pool.hold(spot.seq).expect("just appended there").replicas.first();
         Place::new(home.device, home.zone, spot.offset, spot.seq)
     }
 

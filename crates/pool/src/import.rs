@@ -39,7 +39,7 @@ use terrane_format::uberblock::Uberblock;
 use terrane_space::alloc::Allocator;
 use terrane_space::policy::Looks;
 use terrane_space::turns::Turns;
-use terrane_space::zones::{Phase, Tables, Unwritten, section_of};
+use terrane_space::zones::{Phase, Tables, Unwritten, Zone, section_of};
 use terrane_store::PoolError;
 use terrane_store::append::Streams;
 use terrane_store::counters::Counters;
@@ -350,8 +350,9 @@ impl Pool {
     fn tidy_drives(&self) {
         let tables = self.tables.read();
         let resident = tables.zones.values();
-        let written: BTreeMap<Home, bool> =
-            resident.map(|zone| (zone.home, zone.unwritten.is_some())).collect();
+        let written: BTreeMap<Home, bool> = resident
+            .flat_map(|zone| zone.replicas().iter().map(|home| (home, zone.unwritten.is_some())))
+            .collect();
         drop(tables);
         for (index, device) in self.devices.all() {
             if !device.info().hardware_pointers {
@@ -593,17 +594,18 @@ fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Inde
 
 fn check_tables(label: &Label, tables: &Tables) -> Result<(), Corrupt> {
     for (seq, zone) in &tables.zones {
-        let row = label.member(zone.home.device);
-        let inside = |row: &DeviceRow| {
-            (ANCHORS..row.zone_count).contains(&zone.home.zone.0) && zone.capacity <= row.zone_size
-        };
-        if !row.is_some_and(inside) {
-            return Err(Corrupt::new(
-                format_args!("zone {seq}"),
-                "home and capacity",
-                "on a device of the pool",
-                zone.home,
-            ));
+        for home in zone.replicas().iter() {
+            let inside = |row: &DeviceRow| {
+                (ANCHORS..row.zone_count).contains(&home.zone.0) && zone.capacity <= row.zone_size
+            };
+            if !label.member(home.device).is_some_and(inside) {
+                return Err(Corrupt::new(
+                    format_args!("zone {seq}"),
+                    "home and capacity",
+                    "on a device of the pool",
+                    home,
+                ));
+            }
         }
     }
     match tables.check().into_iter().next() {
@@ -645,36 +647,18 @@ fn open(
     let mut alloc = Allocator::new(lease_seq.max(used));
     let mut used = BTreeSet::new();
     for (seq, zone) in &mut tables.zones {
-        used.insert(zone.home);
+        used.extend(zone.replicas().iter());
         if options.read_only {
             continue;
         }
-        let device = devices.get(zone.home.device)?;
-        let goes_on = if zone.phase == Phase::Open { zone.claimed } else { zone.capacity };
-        let at = match device.resume(zone.home.zone, goes_on) {
-            Ok(at) => at,
-            Err(error) => {
-                // A zone that died is no reason to refuse the others: what lies in it is read from its copies, or
-                // named when it is asked for.
-                log::error!("{}: {error}; nothing more is written there", zone.home);
-                zone.capacity
-            }
-        };
-        if at < zone.claimed {
-            log::error!(
-                "{}: its write pointer is at {at}, but {} bytes were committed",
-                zone.home,
-                zone.claimed
-            );
-        }
+        let at = resume(&devices, zone)?;
         if zone.phase == Phase::Open {
-            let fits = at >= zone.claimed && at < zone.capacity;
-            zone.unwritten = fits
-                .then(|| streams.adopt(zone.class, *seq, zone.home, zone.capacity, at, zone.claimed))
-                .flatten()
+            let home = zone.replicas().first();
+            zone.unwritten = at
+                .and_then(|at| streams.adopt(zone.class, *seq, home, zone.capacity, at, zone.claimed))
                 .map(|gather| gather as Arc<dyn Unwritten>);
             if zone.unwritten.is_some() {
-                alloc.opened(zone.class, zone.home.device);
+                alloc.opened(zone.class, home.device);
             } else {
                 // Its record comes with the next group.
                 streams.group.filled.push(*seq);
@@ -746,6 +730,29 @@ fn open(
     Ok(pool)
 }
 
+/// Has the devices go on where a zone was written last. Returns where that is, if all replicas take more there.
+fn resume(devices: &Devices, zone: &Zone) -> Result<Option<u64>, PoolError> {
+    let goes_on = if zone.phase == Phase::Open { zone.claimed } else { zone.capacity };
+    let mut next = Some(0);
+    for home in zone.replicas().iter() {
+        let at = match devices.get(home.device)?.resume(home.zone, goes_on) {
+            Ok(at) => at,
+            Err(error) => {
+                // A zone that died is no reason to refuse the others: what lies in it is read from its copies, or
+                // named when it is asked for.
+                log::error!("{home}: {error}; nothing more is written there");
+                zone.capacity
+            }
+        };
+        if at < zone.claimed {
+            log::error!("{home}: its write pointer is at {at}, but {} bytes were committed", zone.claimed);
+        }
+        let fits = at >= zone.claimed && at < zone.capacity;
+        next = next.filter(|_| fits).map(|next: u64| next.max(at));
+    }
+    Ok(next)
+}
+
 /// The first group after the one that was imported, given whether that was the last before an export. A group's number never comes twice:
 /// after a crash, and where later groups are given up, it goes on above all that were leased.
 fn first_group((txg, clean): (Txg, bool), lease: u64, rewinds: bool) -> Txg {
@@ -810,7 +817,6 @@ pub(crate) fn assemble(
 mod tests {
     use super::*;
     use terrane_format::record::Class;
-    use terrane_space::zones::Zone;
     use terrane_store::prepare::boot_encode;
 
     #[test]

@@ -93,7 +93,7 @@ impl Pool {
         let there = |(seq, zone): (&ZoneSeq, &terrane_space::zones::Zone)| ZoneView {
             seq: *seq,
             class: zone.class,
-            home: zone.home,
+            home: zone.replicas().first(),
             phase: zone.phase,
             capacity: zone.capacity,
             claimed: zone.claimed,
@@ -180,7 +180,7 @@ impl Pool {
 
     /// Where a block is now: zone, home, offset in bytes.
     pub fn whereabouts(&self, addr: Addr, psize: u32) -> Result<(ZoneSeq, Home, u64), PoolError> {
-        self.locate(addr, psize).map(|(held, offset)| (held.seq, held.home, offset))
+        self.locate(addr, psize).map(|(held, offset)| (held.seq, held.replicas.first(), offset))
     }
 
     /// Live bytes of bootstrap blocks, by the pool's own books.

@@ -68,7 +68,7 @@ impl Pool {
     /// Zones that hold something on a device, and the bytes that live in them.
     fn left_on(&self, device: DeviceIdx) -> (u64, u64) {
         let tables = self.tables.read();
-        let there = tables.zones.values().filter(|zone| zone.home.device == device);
+        let there = tables.zones.values().filter(|zone| zone.is_on(device));
         there.fold((0, 0), |(zones, bytes), zone| (zones + 1, bytes + zone.live))
     }
 
@@ -205,7 +205,7 @@ impl Group<'_> {
         }
         for slot in 0..self.st.streams.layout().slots() {
             let held = self.st.streams.zone_of(slot).and_then(|seq| self.pool.hold(seq));
-            if held.is_some_and(|held| self.pool.is_leaving(held.home.device)) {
+            if held.is_some_and(|held| self.pool.devices.any_leaves_of(&held.replicas)) {
                 self.st.streams.fill(slot, self.txg)?;
             }
         }
@@ -217,9 +217,8 @@ impl Group<'_> {
 
 /// The full zone on a device that leaves in which least lives, but for some.
 pub(crate) fn leaving_zone(pool: &Pool, tables: &Tables, but: &dyn Fn(ZoneSeq) -> bool) -> Option<ZoneSeq> {
-    let leaving = tables
-        .zones
-        .iter()
-        .filter(|(seq, zone)| zone.phase == Phase::Full && pool.is_leaving(zone.home.device) && !but(**seq));
+    let leaving = tables.zones.iter().filter(|(seq, zone)| {
+        zone.phase == Phase::Full && pool.devices.any_leaves_of(&zone.replicas()) && !but(**seq)
+    });
     leaving.min_by_key(|(_, zone)| zone.live).map(|(seq, _)| *seq)
 }

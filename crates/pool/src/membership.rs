@@ -33,7 +33,7 @@ impl Pool {
         let told = self.device_summaries.lock().clone();
         let tables = self.tables.read();
         let member = |(index, row): (DeviceIdx, &DeviceRow)| {
-            let resident = || tables.zones.values().filter(move |zone| zone.home.device == index);
+            let resident = || tables.zones.values().filter(move |zone| zone.is_on(index));
             let told = told.iter().find(|told| told.device == index).cloned().unwrap_or_default();
             let known = self.device(index).map(|device| device.info().name.clone());
             Member {

@@ -18,7 +18,7 @@ use terrane_format::addr::{Addr, GRANULE};
 use terrane_format::block_ptr::Key;
 use terrane_format::block_ptr::{BlockPtr, Normal};
 use terrane_format::directory::{Owner, Part, PartTrailer, SPILL, parse_part, parse_trailer};
-use terrane_format::record::PartCopy;
+use terrane_format::record::{Home, PartCopy};
 use terrane_store::PoolError;
 use terrane_store::patience::Tries;
 use terrane_wire::{Corrupt, ZoneSeq};
@@ -280,19 +280,25 @@ impl Pool {
         // A mismatch is looked up afresh once: collection may have moved the block under us.
         for _ in 0..2 {
             let (held, offset) = self.locate(addr, normal.psize)?;
-            let stored = self.read_stored(&held, offset, normal.psize)?;
-            self.counters.reads(held.class).blocks.add(1);
-            if compute(normal.checksum_kind, &stored) == normal.checksum {
-                return Ok(stored);
+            let mut found = None;
+            let read = held.try_replicas(|home| {
+                let stored = self.read_replica(&held, home, offset, normal.psize)?;
+                self.counters.reads(held.class).blocks.add(1);
+                if compute(normal.checksum_kind, &stored) == normal.checksum {
+                    return Ok(stored);
+                }
+                let at = format!("{home} granule {} ({addr})", offset / GRANULE);
+                let corrupt =
+                    Corrupt::new(at, "checksum of the stored bytes", "that of the block pointer", "another");
+                found = Some((home.device, corrupt.clone()));
+                Err(corrupt.into())
+            });
+            match read {
+                Ok(stored) => return Ok(stored),
+                Err(error) if found.is_none() || error.may_pass() => return Err(error),
+                Err(_) if first == found => break,
+                Err(_) => first = found,
             }
-            let at = format!("{} granule {} ({addr})", held.home, offset / GRANULE);
-            let corrupt =
-                Corrupt::new(at, "checksum of the stored bytes", "that of the block pointer", "another");
-            let found = Some((held.home.device, corrupt));
-            if first == found {
-                break;
-            }
-            first = found;
         }
         let (device, corrupt) = first.expect("set in the first round");
         self.note_checksum_error(device);
@@ -342,25 +348,36 @@ impl Pool {
     }
 
     pub(crate) fn read_stored(&self, held: &Held, offset: u64, len: u32) -> Result<StoredBytes, PoolError> {
-        let unit = u64::from(self.device(held.home.device)?.info().write_unit);
+        held.try_replicas(|home| self.read_replica(held, home, offset, len))
+    }
+
+    /// The same from one replica.
+    pub(crate) fn read_replica(
+        &self,
+        held: &Held,
+        home: Home,
+        offset: u64,
+        len: u32,
+    ) -> Result<StoredBytes, PoolError> {
+        let unit = u64::from(self.device(home.device)?.info().write_unit);
         // Reads are widened to whole write units, which is what devices serve.
         let (from, to) = (offset / unit * unit, (offset + u64::from(len)).next_multiple_of(unit));
         let start = (offset - from) as usize;
         let mut stored = StoredBytes::new(start..start + len as usize);
         stored.buf.prepare((to - from) as usize);
         if held.unwritten.as_ref().is_none_or(|gather| !gather.read(offset, stored.wanted_mut())) {
-            self.read_device(held, from, &mut stored.buf)?;
+            self.read_device(held, home, from, &mut stored.buf)?;
         }
         Ok(stored)
     }
 
-    fn read_device(&self, held: &Held, from: u64, buf: &mut [u8]) -> Result<(), PoolError> {
-        let device = self.device(held.home.device)?;
+    fn read_device(&self, held: &Held, home: Home, from: u64, buf: &mut [u8]) -> Result<(), PoolError> {
+        let device = self.device(home.device)?;
         let counters = &*self.counters;
         let reads = counters.reads(held.class);
         reads.operations.add(1);
         reads.bytes.add(buf.len() as u64);
-        let mut read = || counters.timed(&counters.device_read, || device.read(held.home.zone, from, buf));
+        let mut read = || counters.timed(&counters.device_read, || device.read(home.zone, from, buf));
         let mut outcome = read();
         for _ in 0..READ_RETRIES {
             if !matches!(outcome, Err(DeviceError::Io { .. })) {
@@ -383,11 +400,13 @@ impl Pool {
         to: u64,
         buf: &mut AlignedBuf,
     ) -> Result<u64, PoolError> {
-        let unit = u64::from(self.device(held.home.device)?.info().write_unit);
-        let from = from / unit * unit;
-        buf.prepare((to.next_multiple_of(unit) - from) as usize);
-        self.read_device(held, from, buf)?;
-        Ok(from)
+        held.try_replicas(|home| {
+            let unit = u64::from(self.device(home.device)?.info().write_unit);
+            let from = from / unit * unit;
+            buf.prepare((to.next_multiple_of(unit) - from) as usize);
+            self.read_device(held, home, from, buf)?;
+            Ok(from)
+        })
     }
 
     /// The directory part of a zone that ends at `end`; from its second copy if the first is damaged.
@@ -417,6 +436,11 @@ impl Pool {
     }
 
     fn read_part(&self, held: &Held, end: u64, near: &mut Near) -> Result<Part, PoolError> {
+        held.try_replicas(|home| self.read_part_of(held, home, end, near))
+    }
+
+    fn read_part_of(&self, held: &Held, home: Home, end: u64, near: &mut Near) -> Result<Part, PoolError> {
+        near.turn_to(home);
         let bad_end = || {
             Corrupt::new(format_args!("zone {}", held.seq), "end of a directory part", "inside the zone", end)
         };
@@ -424,12 +448,12 @@ impl Pool {
             return Err(bad_end().into());
         }
         if near.up_to(end, PartTrailer::SIZE as u64).is_none() {
-            self.read_near(held, end, near.reach, near)?;
+            self.read_near(held, home, end, near.reach, near)?;
         }
         let trailer = parse_trailer(near.up_to(end, 0).unwrap_or(&[]), held.seq, end)?;
         let len = end - trailer.part_start;
         if near.up_to(end, len).is_none() {
-            self.read_near(held, end, len.max(near.reach), near)?;
+            self.read_near(held, home, end, len.max(near.reach), near)?;
         }
         let raw = near.up_to(end, len).ok_or_else(bad_end)?;
         let from = raw.len().saturating_sub(usize::try_from(len).unwrap_or(usize::MAX));
@@ -437,12 +461,21 @@ impl Pool {
     }
 
     /// The zone's bytes up to `end`, `len` of them if there are so many.
-    fn read_near(&self, held: &Held, end: u64, len: u64, near: &mut Near) -> Result<(), PoolError> {
+    fn read_near(
+        &self,
+        held: &Held,
+        home: Home,
+        end: u64,
+        len: u64,
+        near: &mut Near,
+    ) -> Result<(), PoolError> {
         let from = end.saturating_sub(len);
         near.from = from;
         near.bytes.clear();
-        near.bytes.resize((end - from) as usize, 0);
-        self.read_zone(held, from, &mut near.bytes)
+        // It lies in a zone, and the length of one fits.
+        let len = u32::try_from(end - from).expect("nothing that is read in one piece is larger than a zone");
+        near.bytes.extend_from_slice(&self.read_replica(held, home, from, len)?);
+        Ok(())
     }
 
     /// `None`: there is none.
@@ -483,6 +516,7 @@ const PARTS_BYTES: u64 = 64 << 10;
 
 /// Bytes of a zone, as they were read last.
 struct Near {
+    home: Home,
     from: u64,
     bytes: Vec<u8>,
     reach: u64,
@@ -490,7 +524,15 @@ struct Near {
 
 impl Near {
     fn new(reach: u64) -> Near {
-        Near { from: 0, bytes: Vec::new(), reach }
+        Near { home: Home::default(), from: 0, bytes: Vec::new(), reach }
+    }
+
+    /// From now on it holds bytes of this replica.
+    fn turn_to(&mut self, home: Home) {
+        if self.home != home {
+            (self.home, self.from) = (home, 0);
+            self.bytes.clear();
+        }
     }
 
     /// What is here of the zone up to `end`, if that is at least `len` bytes.
@@ -504,7 +546,7 @@ fn hold(seq: ZoneSeq, zone: &terrane_space::zones::Zone) -> Held {
     Held {
         seq,
         class: zone.class,
-        home: zone.home,
+        replicas: zone.replicas(),
         capacity: zone.capacity,
         unwritten: zone.unwritten.clone(),
         _pin: Pin::new(&zone.pins),

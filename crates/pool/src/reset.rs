@@ -9,6 +9,7 @@ use crate::gc::LAST_ROOM_PART;
 use crate::pool::{Pool, SyncState};
 use terrane_device::Device;
 use terrane_format::record::Home;
+use terrane_space::replicas::Replicas;
 use terrane_space::zones::{Phase, Zone};
 use terrane_store::PoolError;
 use terrane_wire::ZoneSeq;
@@ -16,14 +17,18 @@ use terrane_wire::ZoneSeq;
 impl Pool {
     /// Gives back zones with nothing live whose emptying is older than any group we could roll back to.
     pub(crate) fn reset_emptied(&self, st: &mut SyncState) -> Result<(), PoolError> {
-        let ready: Vec<(ZoneSeq, Home)> = {
+        let ready: Vec<(ZoneSeq, Replicas)> = {
             let tables = self.tables.read();
             let is_old = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.oldest);
             let ripe = |zone: &Zone| is_old(zone) && !zone.unread;
-            tables.emptied().filter(|(_, zone)| ripe(zone)).map(|(seq, zone)| (seq, zone.home)).collect()
+            tables
+                .emptied()
+                .filter(|(_, zone)| ripe(zone))
+                .map(|(seq, zone)| (seq, zone.replicas()))
+                .collect()
         };
-        for (seq, home) in ready {
-            if self.rests_with(st, seq, home.device) {
+        for (seq, replicas) in ready {
+            if self.rests_with(st, seq, replicas.first().device) {
                 continue;
             }
             let is_explained = match self.explained(st, seq) {
@@ -67,18 +72,26 @@ impl Pool {
             };
             st.collector.reset(seq);
             st.resets_done.push((seq, copies));
-            match self.device(home.device)?.reset(home.zone) {
-                Ok(()) => {
-                    self.counters.reset_zones.add(1);
-                    st.alloc.put(home);
-                }
-                // It may have been a bad moment: the next one to open the zone tries again.
-                Err(error) if self.devices.take_writes(home) => {
-                    log::warn!("{home}: {error}; the zone is reset when it is needed");
-                    st.alloc.put_unclean(home);
-                }
-                Err(error) => log::warn!("{home}: {error}; the zone is left aside"),
+            for home in replicas.iter() {
+                self.give_back(st, home)?;
             }
+        }
+        Ok(())
+    }
+
+    /// A physical zone is empty by the tables: it is reset, and can be opened again.
+    fn give_back(&self, st: &mut SyncState, home: Home) -> Result<(), PoolError> {
+        match self.device(home.device)?.reset(home.zone) {
+            Ok(()) => {
+                self.counters.reset_zones.add(1);
+                st.alloc.put(home);
+            }
+            // It may have been a bad moment: the next one to open the zone tries again.
+            Err(error) if self.devices.take_writes(home) => {
+                log::warn!("{home}: {error}; the zone is reset when it is needed");
+                st.alloc.put_unclean(home);
+            }
+            Err(error) => log::warn!("{home}: {error}; the zone is left aside"),
         }
         Ok(())
     }

@@ -210,7 +210,7 @@ impl Pool {
     /// What can hold something and stays, in zones of the largest size, and in bytes that it can be counted on to take. Devices may have
     /// zones of very different sizes: seven of a hundred zones of any size are not seven of a hundred of the largest.
     fn stock(&self, tables: &Tables, st: &SyncState) -> (u64, u64) {
-        let leave = |zone: &Zone| !self.devices.gives_room(zone.home.device);
+        let leave = |zone: &Zone| zone.replicas().iter().any(|home| !self.devices.gives_room(home.device));
         let (mut resident, mut capacity) = (tables.zones.len() as u64, tables.capacity());
         if self.devices.any_gives_none() {
             for zone in tables.zones.values().filter(|zone| leave(zone)) {

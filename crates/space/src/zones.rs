@@ -14,6 +14,7 @@
 //! zone has two fillings, and no zone is there and gone.
 
 use crate::gone::{Born, Gone, GoneZone};
+use crate::replicas::Replicas;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,7 +25,7 @@ use terrane_format::record::{
     Class, Free, Home, Move, PartCopy, Record, Run, Tally, get_home, get_part_copy, get_seq, get_zone_bytes,
     list, put_home, put_part_copy,
 };
-use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq};
+use terrane_wire::{Corrupt, DeviceIdx, Reader, Truncated, Txg, Writer, ZoneSeq};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
@@ -51,7 +52,7 @@ pub trait Unwritten: std::fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Zone {
     pub class: Class,
-    pub home: Home,
+    replicas: Replicas,
     pub phase: Phase,
     /// Writable bytes.
     pub capacity: u64,
@@ -78,7 +79,7 @@ impl Zone {
     pub fn new(class: Class, home: Home, capacity: u64, opened: Txg) -> Zone {
         Zone {
             class,
-            home,
+            replicas: Replicas::one(home),
             phase: Phase::Open,
             capacity,
             claimed: 0,
@@ -92,6 +93,16 @@ impl Zone {
             unwritten: None,
             unread: false,
         }
+    }
+
+    /// Where it lies.
+    pub fn replicas(&self) -> Replicas {
+        self.replicas
+    }
+
+    /// Whether a device holds it, or one of its replicas.
+    pub fn is_on(&self, device: DeviceIdx) -> bool {
+        self.replicas.on_device(device).is_some()
     }
 
     /// Whether somebody reads it, so that it cannot be reset.
@@ -505,13 +516,11 @@ impl Tables {
                     zone.live,
                 ));
             }
-            if let Some(other) = homes.insert(zone.home, *seq) {
-                findings.push(Corrupt::new(
-                    &at,
-                    "home",
-                    "its own",
-                    format_args!("{} with zone {other}", zone.home),
-                ));
+            for home in zone.replicas.iter() {
+                if let Some(other) = homes.insert(home, *seq) {
+                    let found = format_args!("{home} with zone {other}");
+                    findings.push(Corrupt::new(&at, "home", "its own", found));
+                }
             }
         }
         let (mut gone, mut gone_runs) = (0, 0);
@@ -574,7 +583,7 @@ impl Tables {
         let mut out = Writer::new();
         out.varint((there.len() + gone.len()) as u64);
         for (seq, zone) in there {
-            let Zone { class, home, capacity, claimed, live, opened, last_write, .. } = *zone;
+            let Zone { class, replicas, capacity, claimed, live, opened, last_write, .. } = *zone;
             let (phase, emptied) = match zone.phase {
                 Phase::Open => (0, Txg(0)),
                 Phase::Full => (1, Txg(0)),
@@ -582,7 +591,7 @@ impl Tables {
                 Phase::Gone => (3, Txg(0)),
                 Phase::Suspect => (4, Txg(0)),
             };
-            put_row_head(&mut out, (*seq, class, phase, emptied), home);
+            put_row_head(&mut out, (*seq, class, phase, emptied), replicas.first());
             for number in [capacity, claimed, live, opened.0, last_write.0] {
                 out.varint(number);
             }

@@ -130,7 +130,7 @@ impl Group<'_> {
     }
 
     fn view(&self, progress: &Progress) -> Option<Victim> {
-        let home = self.pool.tables.read().zones.get(&progress.victim)?.home;
+        let home = self.pool.tables.read().zones.get(&progress.victim)?.replicas().first();
         Some(Victim {
             seq: progress.victim,
             home,

@@ -14,11 +14,11 @@ use crate::pool::Pool;
 use crate::state::collector::PIECE_NS;
 use crate::state::pinned::Held;
 use std::sync::atomic::Ordering;
-use terrane_format::addr::granule_bytes;
+use terrane_format::addr::{GRANULE, granule_bytes};
 use terrane_format::directory::Entry;
 use terrane_space::zones::Phase;
 use terrane_store::PoolError;
-use terrane_wire::ZoneSeq;
+use terrane_wire::{Corrupt, ZoneSeq};
 
 impl Pool {
     /// The next groups look at suspect zones again. Returns how many there are.
@@ -62,20 +62,22 @@ impl Pool {
         held: &Held,
         entry: &Entry,
     ) -> Result<Option<(Vec<u8>, bool)>, PoolError> {
-        let mut bytes = vec![0; entry.psize as usize];
-        let mut unread = None;
-        match self.read_zone(held, entry.offset, &mut bytes) {
-            Ok(()) if crc32c::crc32c(&bytes) == entry.crc => return Ok(Some((bytes, false))),
-            Ok(()) => {
-                self.note_checksum_error(held.home.device);
-                log::error!(
-                    "{} granule {}: a block does not match its directory",
-                    held.home,
-                    entry.offset / 16
-                );
+        let own = held.try_replicas(|home| {
+            let stored = self.read_replica(held, home, entry.offset, entry.psize)?;
+            if crc32c::crc32c(&stored) == entry.crc {
+                return Ok(stored.to_vec());
             }
-            Err(error) => unread = Some(error).filter(PoolError::may_pass),
-        }
+            self.note_checksum_error(home.device);
+            let at = format!("{home} granule {}", entry.offset / GRANULE);
+            let corrupt = Corrupt::new(at, "checksum of a block", "that of its directory", "another");
+            log::error!("{corrupt}");
+            Err(corrupt.into())
+        });
+        let mut unread = match own {
+            Ok(bytes) => return Ok(Some((bytes, false))),
+            Err(error) => Some(error).filter(PoolError::may_pass),
+        };
+        let mut bytes = vec![0; entry.psize as usize];
         for sibling in &entry.siblings {
             let located = self.locate(*sibling, entry.psize);
             match located.and_then(|(held, offset)| self.read_zone(&held, offset, &mut bytes)) {
@@ -100,7 +102,7 @@ impl Group<'_> {
             let home = {
                 let tables = self.pool.tables.read();
                 let suspect = tables.zones.get(&seq).filter(|zone| zone.phase == Phase::Suspect);
-                suspect.map(|zone| zone.home)
+                suspect.map(|zone| zone.replicas().first())
             };
             let Some(home) = home.filter(|home| !self.rests_with(seq, home.device)) else { continue };
             match self.pool.is_explained(seq) {

@@ -26,7 +26,9 @@ impl Pool {
 
     /// A zone could not be read: what a reset of it would give is not counted on before it is tried again.
     pub(crate) fn put_to_sleep(&self, st: &mut SyncState, seq: ZoneSeq) {
-        let Some(home) = self.tables.read().zones.get(&seq).map(|zone| zone.home) else { return };
+        let Some(home) = self.tables.read().zones.get(&seq).map(|zone| zone.replicas().first()) else {
+            return;
+        };
         let (pause_ns, rest_ns) = st.collector.unread.fail(seq, home.device, self.env.monotonic_ns());
         self.tables.write().set_unread(seq, true);
         log::warn!("zone {seq}, {home}: it could not be read; tried again in {} s", pause_ns / SECOND_NS);
@@ -41,7 +43,9 @@ impl Pool {
 
     /// A zone was read, so its device can be.
     pub(crate) fn was_read(&self, st: &mut SyncState, seq: ZoneSeq) {
-        let Some(home) = self.tables.read().zones.get(&seq).map(|zone| zone.home) else { return };
+        let Some(home) = self.tables.read().zones.get(&seq).map(|zone| zone.replicas().first()) else {
+            return;
+        };
         let awake = st.collector.unread.succeed(seq, home.device);
         if !awake.is_empty() {
             log::info!("device {}: zones can be read again; collection goes on there", home.device);

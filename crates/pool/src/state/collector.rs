@@ -171,7 +171,7 @@ impl Collector {
 
     /// What a device gives that leaves is no room.
     pub fn device_leaves(&mut self, tables: &Tables, device: DeviceIdx) {
-        let is_there = |seq: ZoneSeq| tables.zones.get(&seq).is_some_and(|zone| zone.home.device == device);
+        let is_there = |seq: ZoneSeq| tables.zones.get(&seq).is_some_and(|zone| zone.is_on(device));
         self.progress.take_if(|progress| is_there(progress.victim));
         self.finished.retain(|(seq, _)| !is_there(*seq));
         self.dead.retain(|seq| !is_there(*seq));

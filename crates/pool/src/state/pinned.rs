@@ -8,7 +8,9 @@ use terrane_device::AlignedBuf;
 use terrane_format::addr::Addr;
 use terrane_format::directory::Owner;
 use terrane_format::record::{Class, Home};
+use terrane_space::replicas::Replicas;
 use terrane_space::zones::Unwritten;
+use terrane_store::PoolError;
 use terrane_wire::{Txg, ZoneSeq};
 
 /// Keeps a zone from being reset.
@@ -31,10 +33,31 @@ impl Drop for Pin {
 pub(crate) struct Held {
     pub seq: ZoneSeq,
     pub class: Class,
-    pub home: Home,
+    pub replicas: Replicas,
     pub capacity: u64,
     pub unwritten: Option<Arc<dyn Unwritten>>,
     pub(crate) _pin: Pin,
+}
+
+impl Held {
+    /// What `read` makes of the first replica that gives it. Of several errors, one that may pass tells more: what could not be read may be
+    /// good.
+    pub(crate) fn try_replicas<R>(
+        &self,
+        mut read: impl FnMut(Home) -> Result<R, PoolError>,
+    ) -> Result<R, PoolError> {
+        let mut failed: Option<PoolError> = None;
+        for home in self.replicas.iter() {
+            match read(home) {
+                Ok(found) => return Ok(found),
+                Err(error) => {
+                    let tells_more = failed.is_none() || error.may_pass();
+                    failed = if tells_more { Some(error) } else { failed };
+                }
+            }
+        }
+        Err(failed.expect("a zone lies somewhere"))
+    }
 }
 
 thread_local! {

@@ -470,7 +470,7 @@ impl Books {
             let Some(zone) = self.tables.zones.get(&seq) else { continue };
             self.candidates.set_live(seq, zone.live);
             if matches!(zone.phase, Phase::Emptied(_)) {
-                let home = zone.home.zone.0;
+                let home = zone.replicas().first().zone.0;
                 self.candidates.remove(seq);
                 self.waiting.push((seq, home));
                 self.zone_ends(seq);
