@@ -41,11 +41,11 @@ impl Pool {
         let mut taken = 0;
         for anchor in &mut st.anchors {
             let Some(row) = label.member(anchor.device) else { continue };
-            let device = self.device(anchor.device)?;
+            let device = self.store.devices.get(anchor.device)?;
             match anchor.write(device.as_ref(), (&label, row), &uber) {
                 Ok(bytes) => {
                     taken += 1;
-                    self.counters.spend_on_anchors(bytes);
+                    self.store.counters.spend_on_anchors(bytes);
                     anchor.trouble = None;
                 }
                 Err(error) => {
@@ -115,12 +115,13 @@ impl Pool {
         for (txg, record) in history {
             let uber = Uberblock { oldest, ..self.uberblock(st, &label, txg, record, false) };
             for anchor in &mut st.anchors {
-                let (Some(row), Ok(device)) = (label.member(anchor.device), self.device(anchor.device))
+                let (Some(row), Ok(device)) =
+                    (label.member(anchor.device), self.store.devices.get(anchor.device))
                 else {
                     continue;
                 };
                 match anchor.append(device.as_ref(), (&label, row), &uber) {
-                    Some(Ok(bytes)) => self.counters.spend_on_anchors(bytes),
+                    Some(Ok(bytes)) => self.store.counters.spend_on_anchors(bytes),
                     Some(Err(error)) => {
                         log::warn!("{}: {error}; group {txg} is not told of", device.info().name)
                     }
@@ -136,8 +137,9 @@ impl Pool {
 
     /// The barrier, on every device. One that fails is final, whatever the others say: nobody knows what of a group it holds.
     pub(crate) fn flush_devices(&self) -> Result<(), PoolError> {
-        let devices = self.devices.all();
-        let flush = |device: &dyn Device| self.counters.timed(&self.counters.flush, || device.flush());
+        let devices = self.store.devices.all();
+        let flush =
+            |device: &dyn Device| self.store.counters.timed(&self.store.counters.flush, || device.flush());
         if devices.len() == 1 || !self.threaded() {
             return devices.iter().try_for_each(|(_, device)| Ok(flush(device.as_ref())?));
         }

@@ -21,7 +21,7 @@ use terrane_wire::DeviceIdx;
 impl Pool {
     /// The devices themselves, to be read.
     pub fn device_handles(&self) -> Vec<Arc<dyn Device>> {
-        self.devices.all().into_iter().map(|(_, device)| device as Arc<dyn Device>).collect()
+        self.store.devices.all().into_iter().map(|(_, device)| device as Arc<dyn Device>).collect()
     }
 
     /// What there is to say of each device; while a group syncs, what was to be said before it.
@@ -31,11 +31,11 @@ impl Pool {
             self.publish_device_summaries(&st);
         }
         let told = self.device_summaries.lock().clone();
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         let member = |(index, row): (DeviceIdx, &DeviceRow)| {
             let resident = || tables.zones.values().filter(move |zone| zone.is_on(index));
             let told = told.iter().find(|told| told.device == index).cloned().unwrap_or_default();
-            let known = self.device(index).map(|device| device.info().name.clone());
+            let known = self.store.devices.get(index).map(|device| device.info().name.clone());
             Member {
                 index,
                 id: row.device,
@@ -47,7 +47,7 @@ impl Pool {
                 zones_empty: told.zones_empty,
                 zones_used: resident().count() as u64,
                 live_bytes: resident().map(|zone| zone.live).sum(),
-                trouble: told.trouble.or_else(|| self.device(index).ok()?.trouble()),
+                trouble: told.trouble.or_else(|| self.store.devices.get(index).ok()?.trouble()),
             }
         };
         label.members().map(member).collect()
@@ -77,7 +77,7 @@ impl Pool {
         // It may take long, and touches nothing of ours.
         empty(device.as_ref())?;
         let mut st = self.sync.lock();
-        self.alive()?;
+        self.reports.alive()?;
         let label = self.label_with(device.as_ref(), role)?;
         let index = DeviceIdx((label.devices.len() - 1) as u16);
         let mut anchor = Anchor::fresh(index);
@@ -92,18 +92,22 @@ impl Pool {
         *self.label.lock() = label;
         let usable: Vec<Home> =
             homes(index, zone_count).filter(|home| takes_writes(device.as_ref(), home.zone)).collect();
-        self.devices.push(device);
+        self.store.devices.push(device);
         st.anchors.push(anchor);
         self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
         st.alloc.add_device(index, role == Role::Special, block_zones);
         usable.into_iter().for_each(|home| st.alloc.put_unclean(home));
-        st.streams.set_unit(self.devices.write_unit());
+        st.streams.set_unit(self.store.devices.write_unit());
         if role == Role::Special {
             st.streams.part_metadata();
         }
         self.in_force.add(std::iter::once(Feature::Devices));
         self.publish(&st);
-        log::info!("pool {}: device {index} was added: {}", self.name(), self.device(index)?.info().name);
+        log::info!(
+            "pool {}: device {index} was added: {}",
+            self.name(),
+            self.store.devices.get(index)?.info().name
+        );
         Ok(index)
     }
 
@@ -135,7 +139,7 @@ impl Pool {
         }
         label.features.add(Feature::Devices);
         label.generation += 1;
-        for (index, member) in self.devices.all() {
+        for (index, member) in self.store.devices.all() {
             if let Some(Some(row)) = label.devices.get_mut(usize::from(index.0)) {
                 row.call(&member.info().name);
             }

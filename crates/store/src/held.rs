@@ -1,23 +1,21 @@
 //! Zones that are pinned while they are read, and what was read.
 
+use crate::PoolError;
 use std::cell::Cell;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_device::AlignedBuf;
-use terrane_format::addr::Addr;
-use terrane_format::directory::Owner;
 use terrane_format::record::{Class, Home};
 use terrane_space::replicas::Replicas;
-use terrane_space::zones::Unwritten;
-use terrane_store::PoolError;
-use terrane_wire::{Txg, ZoneSeq};
+use terrane_space::zones::{Unwritten, Zone};
+use terrane_wire::ZoneSeq;
 
 /// Keeps a zone from being reset.
-pub(crate) struct Pin(pub(crate) Arc<AtomicU32>);
+struct Pin(Arc<AtomicU32>);
 
 impl Pin {
-    pub(crate) fn new(pins: &Arc<AtomicU32>) -> Pin {
+    fn new(pins: &Arc<AtomicU32>) -> Pin {
         pins.fetch_add(1, Ordering::AcqRel);
         Pin(pins.clone())
     }
@@ -29,20 +27,31 @@ impl Drop for Pin {
     }
 }
 
-/// A resident zone, held.
-pub(crate) struct Held {
+/// A logical zone that is there, and is not reset while this is held. Where its replicas lie is between it and the zone store.
+pub struct HeldZone {
     pub seq: ZoneSeq,
     pub class: Class,
     pub replicas: Replicas,
     pub capacity: u64,
     pub unwritten: Option<Arc<dyn Unwritten>>,
-    pub(crate) _pin: Pin,
+    _pin: Pin,
 }
 
-impl Held {
+impl HeldZone {
+    pub fn new(seq: ZoneSeq, zone: &Zone) -> HeldZone {
+        HeldZone {
+            seq,
+            class: zone.class,
+            replicas: zone.replicas(),
+            capacity: zone.capacity,
+            unwritten: zone.unwritten.clone(),
+            _pin: Pin::new(&zone.pins),
+        }
+    }
+
     /// What `read` makes of the first replica that gives it. Of several errors, one that may pass tells more: what could not be read may be
     /// good.
-    pub(crate) fn try_replicas<R>(
+    pub fn try_replicas<R>(
         &self,
         mut read: impl FnMut(Home) -> Result<R, PoolError>,
     ) -> Result<R, PoolError> {
@@ -66,21 +75,29 @@ thread_local! {
 }
 
 /// Larger scratch memory is not kept.
-pub(crate) const SCRATCH_BYTES_MAX: usize = 2 << 20;
+const SCRATCH_BYTES_MAX: usize = 2 << 20;
 
 /// Stored bytes as they were read, in memory that the thread's next read takes over.
-pub(crate) struct StoredBytes {
+pub struct StoredBytes {
     /// Whole write units.
-    pub(crate) buf: AlignedBuf,
-    pub(crate) wanted: Range<usize>,
+    buf: AlignedBuf,
+    wanted: Range<usize>,
 }
 
 impl StoredBytes {
-    pub(crate) fn new(wanted: Range<usize>) -> StoredBytes {
-        StoredBytes { buf: SCRATCH.take(), wanted }
+    /// Room for `len` bytes, of which some are wanted.
+    pub fn new(wanted: Range<usize>, len: usize) -> StoredBytes {
+        let mut buf = SCRATCH.take();
+        buf.prepare(len);
+        StoredBytes { buf, wanted }
     }
 
-    pub(crate) fn wanted_mut(&mut self) -> &mut [u8] {
+    /// All of it, to be read into.
+    pub fn buf_mut(&mut self) -> &mut AlignedBuf {
+        &mut self.buf
+    }
+
+    pub fn wanted_mut(&mut self) -> &mut [u8] {
         &mut self.buf[self.wanted.clone()]
     }
 }
@@ -101,14 +118,4 @@ impl Drop for StoredBytes {
             let _ = SCRATCH.try_with(|scratch| scratch.set(buf));
         }
     }
-}
-
-/// Good bytes of a block whose copy at `addr` is damaged, or lies where another is.
-pub(crate) struct Heal {
-    pub addr: Addr,
-    pub bytes: Vec<u8>,
-    pub birth: Txg,
-    pub owner: Owner,
-    pub siblings: Vec<Addr>,
-    pub is_damaged: bool,
 }
