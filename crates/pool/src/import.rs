@@ -10,7 +10,6 @@
 use crate::group::ROLLBACK_GROUPS;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
-use crate::state::anchors::{Anchor, Candidate, Roots, match_devices};
 use crate::state::collector::Collector;
 use crate::state::fates::Fates;
 use crate::state::features::InForce;
@@ -34,6 +33,7 @@ use terrane_space::policy::Looks;
 use terrane_space::turns::Turns;
 use terrane_space::zones::{Phase, Tables, Unwritten, Zone, section_of};
 use terrane_store::PoolError;
+use terrane_store::anchors::{Anchor, Anchors, Candidate, Roots, match_devices};
 use terrane_store::append::Streams;
 use terrane_store::bootstrap::read_boot;
 use terrane_store::counters::Counters;
@@ -614,7 +614,7 @@ fn open(
         alloc,
         lease_txg: next_txg.0 + 4096,
         incarnation,
-        anchors,
+        commit_point: Box::new(Anchors::new(devices.clone(), counters.clone(), anchors)),
         newest: chain.back().map(|last| (last.txg, last.ptr)),
         chain,
         sections,

@@ -1,7 +1,6 @@
 //! Looking inside: what `terrane debug` prints and `terrane check` compares.
 
 use crate::pool::Pool;
-use crate::state::anchors::read_anchor;
 use std::borrow::Cow;
 use std::sync::Arc;
 use terrane_codec::ZstdLevel;
@@ -16,6 +15,7 @@ use terrane_format::uberblock::Uberblock;
 use terrane_space::gone::GoneZone;
 use terrane_space::zones::{Findings, Phase};
 use terrane_store::PoolError;
+use terrane_store::anchors::read_anchor;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// A zone's row, for people.

@@ -11,14 +11,13 @@
 
 use crate::pool::Group;
 use crate::pool::{Pool, SyncState};
-use crate::state::anchors::overwrite_labels;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_device::Device;
-use terrane_format::label::{ANCHORS, DeviceRow, Role, Stay};
+use terrane_format::label::{DeviceRow, Role, Stay};
 use terrane_space::zones::{Phase, Tables};
 use terrane_store::PoolError;
-use terrane_wire::{DeviceIdx, ZoneIdx, ZoneSeq};
+use terrane_wire::{DeviceIdx, ZoneSeq};
 
 /// Groups that move nothing before a removal is given up by who waits for it.
 const PATIENCE: u32 = 64;
@@ -162,7 +161,7 @@ impl Pool {
                     *row = None;
                 }
             }
-            st.anchors.retain(|anchor| anchor.device != device);
+            st.commit_point.leave(device);
             // Tables of groups before this one name the device: nobody can go back to them without it.
             if let Some(newest) = st.recent.pop_back() {
                 st.recent = VecDeque::from([newest]);
@@ -174,7 +173,7 @@ impl Pool {
             }
             self.relabel(st)?;
             if let Some(gone) = self.store.devices.let_go(device)
-                && let Err(error) = wipe(gone.as_ref())
+                && let Err(error) = st.commit_point.reset(gone.as_ref()).map(|()| gone.unlock())
             {
                 log::warn!("{}: its labels could not be wiped: {error}", gone.info().name);
             }
@@ -182,19 +181,6 @@ impl Pool {
         }
         Ok(())
     }
-}
-
-/// Makes a device unrecognisable as one of a pool.
-fn wipe(device: &dyn Device) -> Result<(), PoolError> {
-    for anchor in (0..ANCHORS).map(ZoneIdx) {
-        device.reset(anchor)?;
-    }
-    if !device.info().hardware_pointers {
-        overwrite_labels(device)?;
-    }
-    device.flush()?;
-    device.unlock();
-    Ok(())
 }
 
 impl Group<'_> {

@@ -7,7 +7,6 @@
 use crate::create::{empty, fresh_id, judge_device};
 use crate::import::homes;
 use crate::pool::{Pool, SyncState};
-use crate::state::anchors::Anchor;
 use crate::state::members::{DeviceSummary, Member};
 use std::sync::Arc;
 use terrane_device::Device;
@@ -55,12 +54,12 @@ impl Pool {
 
     /// Status reads these, so that it does not wait for the sync lock: a sync may wait for a device.
     pub(crate) fn publish_device_summaries(&self, st: &SyncState) {
-        let told = |anchor: &Anchor| DeviceSummary {
-            device: anchor.device,
-            zones_empty: st.alloc.empty_on(anchor.device) as u64,
-            trouble: anchor.trouble.clone(),
+        let told = |(device, trouble)| DeviceSummary {
+            device,
+            zones_empty: st.alloc.empty_on(device) as u64,
+            trouble,
         };
-        *self.device_summaries.lock() = st.anchors.iter().map(told).collect();
+        *self.device_summaries.lock() = st.commit_point.devices().into_iter().map(told).collect();
     }
 
     /// Makes a device, whose content may go, one of the pool's; returns its index. Its zones are there to be written when this returns.
@@ -80,8 +79,7 @@ impl Pool {
         self.reports.alive()?;
         let label = self.label_with(device.as_ref(), role)?;
         let index = DeviceIdx((label.devices.len() - 1) as u16);
-        let mut anchor = Anchor::fresh(index);
-        if let Err(error) = self.introduce(&mut st, device.as_ref(), &mut anchor, &label) {
+        if let Err(error) = self.introduce(&mut st, index, device.as_ref(), &label) {
             // A part of that may lie there and look like the newest that the pool knows: it must not stay so.
             self.label.lock().generation = label.generation + 1;
             self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
@@ -93,7 +91,6 @@ impl Pool {
         let usable: Vec<Home> =
             homes(index, zone_count).filter(|home| takes_writes(device.as_ref(), home.zone)).collect();
         self.store.devices.push(device);
-        st.anchors.push(anchor);
         self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
         st.alloc.add_device(index, role == Role::Special, block_zones);
         usable.into_iter().for_each(|home| st.alloc.put_unclean(home));
@@ -154,15 +151,13 @@ impl Pool {
     fn introduce(
         &self,
         st: &mut SyncState,
+        index: DeviceIdx,
         device: &dyn Device,
-        anchor: &mut Anchor,
         label: &Label,
     ) -> Result<(), PoolError> {
         let no_record = || PoolError::Failed { reason: "there is no commit record".into() };
         let (txg, record) = st.chain.back().map(|last| (last.txg, last.ptr)).ok_or_else(no_record)?;
-        let row = label.member(anchor.device).expect("it was just put there");
         let uber = self.uberblock(st, label, txg, record, false);
-        anchor.write(device, (label, row), &uber)?;
-        Ok(device.flush()?)
+        st.commit_point.join(index, device, label, &uber)
     }
 }

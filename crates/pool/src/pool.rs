@@ -9,7 +9,6 @@ mod tx;
 pub use group::{Group, Stream, WriteRequest};
 pub use tx::Tx;
 
-use crate::state::anchors::Anchor;
 use crate::state::by_hand::ByHand;
 use crate::state::collector::Collector;
 use crate::state::fates::Fates;
@@ -36,6 +35,7 @@ use terrane_space::zones::Phase;
 use terrane_store::PoolError;
 use terrane_store::append::Shared;
 use terrane_store::append::Streams;
+use terrane_store::commit_point::CommitPoint;
 use terrane_store::env::Env;
 use terrane_store::errors::Errors;
 use terrane_store::patience::Suspension;
@@ -68,8 +68,7 @@ pub(crate) struct SyncState {
     pub alloc: Allocator,
     pub lease_txg: u64,
     pub incarnation: u64,
-    /// Of every device.
-    pub anchors: Vec<Anchor>,
+    pub commit_point: Box<dyn CommitPoint>,
     /// The newest durable group, and its record: whether a replay needs that or not.
     pub newest: Option<(Txg, BootPtr)>,
     pub chain: VecDeque<Chained>,

@@ -1,7 +1,5 @@
-//! What a pool holds, each type in a room of its own. Nothing here knows the pool. Anchors are read
-//! and written here; zones of blocks are not.
+//! What a pool holds, each type in a room of its own. Nothing here knows the pool.
 
-pub(crate) mod anchors;
 pub(crate) mod by_hand;
 pub(crate) mod collector;
 pub(crate) mod fates;

@@ -4,14 +4,17 @@
 //!
 //! Rooms, in reading order: [`env`] (clock, randomness, threads), [`devices`] and [`host`] (the devices, and the file systems that hold
 //! them), [`pipeline`] and [`workers`] (compression and checksums), [`append`] (batches, writes, what happens when one fails),
-//! [`zone_store`] and [`held`] (bytes of logical zones), [`bootstrap`] (blocks that are named by place), [`reader`] and [`ahead`] (blocks
-//! as readers see them), [`cache_devices`] and [`second`] (blocks that left memory), [`errors`], [`reports`] and [`patience`] (what went
-//! wrong, and reads that wait for a device), [`counters`] (what is counted where it happens).
+//! [`zone_store`] and [`held`] (bytes of logical zones), [`bootstrap`] (blocks that are named by place), [`commit_point`] and [`anchors`]
+//! (which group is the newest), [`reader`] and [`ahead`] (blocks as readers see them), [`cache_devices`] and [`second`] (blocks that left
+//! memory), [`errors`], [`reports`] and [`patience`] (what went wrong, and reads that wait for a device), [`counters`] (what is counted
+//! where it happens).
 
 pub mod ahead;
+pub mod anchors;
 pub mod append;
 pub mod bootstrap;
 pub mod cache_devices;
+pub mod commit_point;
 pub mod counters;
 pub mod devices;
 pub mod env;
