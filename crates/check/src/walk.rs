@@ -17,7 +17,7 @@ use terrane_object::dnode::{
 use terrane_object::objset::{FREE_QUEUE, HEADER};
 use terrane_object::{Account, ObjectKind, ObjectSet};
 use terrane_pool::Pool;
-use terrane_pool::read::owner_text;
+use terrane_store::reports::owner_text;
 use terrane_wire::{ObjectId, Txg, ZoneSeq};
 
 /// Set in `Reached::psize` when a zone directory told of the block. Sizes need 25 bits.

@@ -21,14 +21,15 @@ use terrane_device::Device;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::features::Features;
 use terrane_format::label::Label;
+use terrane_format::rows::Phase;
 use terrane_format::uberblock::Uberblock;
 use terrane_format::{BlockPtr, Owner};
 use terrane_object::dnode::Dnode;
 use terrane_object::objset::HEADER;
 use terrane_object::{Object, ObjectSet};
 use terrane_pool::inspect::Standing;
-use terrane_pool::{DamagedBlock, Pool, inspect};
-use terrane_space::zones::Phase;
+use terrane_pool::{Pool, inspect};
+use terrane_store::errors::DamagedBlock;
 use terrane_wire::{ObjectId, ZoneSeq};
 use terrane_zap::{Cursor, Zap};
 
@@ -122,7 +123,7 @@ pub fn damaged(live: &Live, blocks: &[DamagedBlock]) -> Value {
             }
             _ => None,
         };
-        let owner = terrane_pool::read::owner_text(damaged.owner);
+        let owner = terrane_store::reports::owner_text(damaged.owner);
         json!({"path": path, "owner": owner, "reason": damaged.reason})
     };
     blocks.iter().map(row).collect()
@@ -193,7 +194,7 @@ pub fn zone(pool: &Pool, seq: u64) -> Outcome<Value> {
             "psize": entry.psize,
             "crc": format!("{:08x}", entry.crc),
             "birth": entry.birth.0,
-            "owner": terrane_pool::read::owner_text(entry.owner),
+            "owner": terrane_store::reports::owner_text(entry.owner),
             "siblings": siblings.join(" "),
             "standing": standing,
         })

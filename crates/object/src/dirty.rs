@@ -9,7 +9,7 @@
 use crate::dnode::Dnode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrane_store::prepare::Made;
+use terrane_store::pipeline::Made;
 use terrane_wire::Txg;
 
 /// Block numbers as sorted, separate `first..end` ranges.

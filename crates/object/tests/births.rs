@@ -11,7 +11,7 @@ use terrane_format::{BlockPtr, Feature};
 use terrane_object::{Object, Objects};
 use terrane_pool::{Cost, CreateOptions, Pool};
 use terrane_store::env::{Env, SeededEnv};
-use terrane_store::prepare::Made;
+use terrane_store::pipeline::Made;
 use terrane_wire::Txg;
 
 fn pointer(object: &Arc<Object>, block: u64) -> BlockPtr {

@@ -5,7 +5,6 @@
 
 use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
 use crate::pool::{Pool, SyncState};
-use crate::state::anchors::{Anchor, overwrite_labels};
 use crate::state::collector::Collector;
 use crate::state::groups::Groups;
 use std::collections::VecDeque;
@@ -23,6 +22,7 @@ use terrane_space::policy::Looks;
 use terrane_space::turns::Turns;
 use terrane_space::zones::Tables;
 use terrane_store::PoolError;
+use terrane_store::anchors::{Anchor, Anchors, overwrite_labels};
 use terrane_store::append::Streams;
 use terrane_store::counters::Counters;
 use terrane_store::devices::geometry;
@@ -144,7 +144,7 @@ impl Pool {
             alloc,
             lease_txg: LEASE,
             incarnation: 1,
-            anchors,
+            commit_point: Box::new(Anchors::new(devices.clone(), counters.clone(), anchors)),
             newest: None,
             chain: VecDeque::new(),
             sections,

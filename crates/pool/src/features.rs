@@ -31,7 +31,7 @@ impl Pool {
             return Err(PoolError::ReadOnly);
         }
         let mut st = self.sync.lock();
-        self.alive()?;
+        self.reports.alive()?;
         let new: Vec<Feature> = {
             let mut label = self.label.lock();
             let new: Vec<Feature> =

@@ -98,8 +98,10 @@ impl Tables {
             }
         }
         for (seq, zone) in self.zones.iter().filter(|(seq, _)| !reset.contains(seq)) {
-            if let Some(other) = homes.get(&zone.home).filter(|other| *other != seq) {
-                twice(zone.home, *other, *seq);
+            for home in zone.replicas().iter() {
+                if let Some(other) = homes.get(&home).filter(|other| *other != seq) {
+                    twice(home, *other, *seq);
+                }
             }
         }
     }

@@ -15,6 +15,7 @@
 
 use crate::dead::DeadSet;
 use crate::gone::{Born, Gone, GoneZone};
+use crate::replicas::Replicas;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,9 +23,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_format::addr::{Addr, granule_bytes};
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::{Class, Free, Home, Move, PartCopy, Record, RowForm, Run, Tally};
-pub use terrane_format::rows::Phase;
-use terrane_format::rows::{Row, RowHead, SectionWriter, parse_section};
-use terrane_wire::{Corrupt, Txg, ZoneSeq};
+use terrane_format::rows::{Phase, Row, RowHead, SectionWriter, parse_section};
+use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneSeq};
 
 /// What was appended to a zone and is not on its device yet.
 pub trait Unwritten: std::fmt::Debug + Send + Sync {
@@ -38,7 +38,7 @@ pub trait Unwritten: std::fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Zone {
     pub class: Class,
-    pub home: Home,
+    replicas: Replicas,
     pub phase: Phase,
     /// Writable bytes.
     pub capacity: u64,
@@ -65,7 +65,7 @@ impl Zone {
     pub fn new(class: Class, home: Home, capacity: u64, opened: Txg) -> Zone {
         Zone {
             class,
-            home,
+            replicas: Replicas::one(home),
             phase: Phase::Open,
             capacity,
             claimed: 0,
@@ -79,6 +79,16 @@ impl Zone {
             unwritten: None,
             unread: false,
         }
+    }
+
+    /// Where it lies.
+    pub fn replicas(&self) -> Replicas {
+        self.replicas
+    }
+
+    /// Whether a device holds it, or one of its replicas.
+    pub fn is_on(&self, device: DeviceIdx) -> bool {
+        self.replicas.on_device(device).is_some()
     }
 
     /// Whether somebody reads it, so that it cannot be reset.
@@ -492,13 +502,11 @@ impl Tables {
                     zone.live,
                 ));
             }
-            if let Some(other) = homes.insert(zone.home, *seq) {
-                findings.push(Corrupt::new(
-                    &at,
-                    "home",
-                    "its own",
-                    format_args!("{} with zone {other}", zone.home),
-                ));
+            for home in zone.replicas.iter() {
+                if let Some(other) = homes.insert(home, *seq) {
+                    let found = format_args!("{home} with zone {other}");
+                    findings.push(Corrupt::new(&at, "home", "its own", found));
+                }
             }
         }
         let (mut gone, mut gone_runs) = (0, 0);
@@ -560,7 +568,8 @@ impl Tables {
         let gone: Vec<_> = self.gone.select(is_in).collect();
         let mut out = SectionWriter::new(form, there.len() + gone.len());
         for (&seq, zone) in there {
-            let Zone { class, home, phase, capacity, claimed, live, opened, last_write, .. } = *zone;
+            let Zone { class, replicas, phase, capacity, claimed, live, opened, last_write, .. } = *zone;
+            let home = replicas.first();
             let head = RowHead { seq, class, phase, home, capacity, claimed, live, opened, last_write };
             out.row(&head, &zone.born.runs, || zone.born.dead.intervals(), &zone.part_copies);
         }

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::RowForm;
 use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Tally, Written};
+use terrane_format::rows::Phase;
 use terrane_format::{Addr, BlockPtr, GRANULE, Totals};
-use terrane_space::zones::{Phase, Tables, section_of};
+use terrane_space::zones::{Tables, section_of};
 use terrane_wire::{DeviceIdx, Dice, Txg, ZoneIdx, ZoneSeq};
 
 const CAPACITY: u64 = 256 << 10;

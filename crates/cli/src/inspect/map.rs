@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use terrane_device::ZoneState;
 use terrane_format::label::ANCHORS;
+use terrane_format::rows::Phase;
 use terrane_pool::inspect::ZoneView;
-use terrane_space::zones::Phase;
 
 pub fn zone_map(live: &Live) -> Value {
     let label = live.pool.label();

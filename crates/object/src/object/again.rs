@@ -13,7 +13,7 @@ use std::sync::Arc;
 use terrane_format::directory::SPILL;
 use terrane_format::{Addr, BlockPtr};
 use terrane_pool::Tx;
-use terrane_store::prepare::Made;
+use terrane_store::pipeline::Made;
 use terrane_wire::ObjectId;
 
 /// A block that was found.

@@ -16,7 +16,7 @@ use terrane_codec::Compression;
 use terrane_format::BlockPtr;
 use terrane_object::Object;
 use terrane_object::object::StoredBlock;
-use terrane_store::prepare::Made;
+use terrane_store::pipeline::Made;
 
 /// Records that are looked at for one batch, if nothing is to be done to them.
 const LOOKS: usize = 512;
