@@ -25,6 +25,14 @@ use terrane_wire::Corrupt;
 /// Blocks freed from the queue in one group.
 const FREES_PER_GROUP: u64 = 64 << 10;
 
+/// What a sync leaves of a queue.
+pub(super) struct StoredQueue {
+    /// The object in the header.
+    pub inside: Dnode,
+    /// What the object outside shall hold; `None`: what it holds.
+    pub outside: Option<Vec<Vec<u8>>>,
+}
+
 impl ObjectSet {
     /// What waits, wherever it is stored: a set whose queue has just got an object of its own has the rest in the old one until it syncs.
     pub(super) fn load_queue(&self) -> Result<Vec<Waiting>, ObjectError> {
@@ -100,25 +108,24 @@ impl ObjectSet {
         }
     }
 
-    /// Has the queue stored where it belongs, if that says something else. Returns the dnode of the object in the header, and what the
-    /// object outside shall hold.
+    /// Has the queue stored where it belongs, if that says something else.
     pub(super) fn sync_queue(
         &self,
         group: &mut Group<'_>,
         before: &[Waiting],
         ledger: &mut Ledger<'_>,
-    ) -> Result<(Dnode, Option<Vec<Vec<u8>>>), ObjectError> {
+    ) -> Result<StoredQueue, ObjectError> {
         let has_changed = ledger.queue != before;
         if self.queue_outside.is_none() {
             let dnode =
                 if has_changed { self.sync_inside(group, true, ledger)? } else { self.free_queue.dnode() };
-            return Ok((dnode, None));
+            return Ok(StoredQueue { inside: dnode, outside: None });
         }
         // It has moved out, and what was inside is not said twice.
         let moves = self.free_queue.block_count() > 0;
         let dnode = if moves { self.sync_inside(group, false, ledger)? } else { self.free_queue.dnode() };
-        let content = (has_changed || moves).then(|| QueueForm::Entries.encode(&ledger.queue));
-        Ok((dnode, content))
+        let outside = (has_changed || moves).then(|| QueueForm::Entries.encode(&ledger.queue));
+        Ok(StoredQueue { inside: dnode, outside })
     }
 
     /// The object in the header gets the queue, or nothing.

@@ -5,6 +5,7 @@
 //!
 //! Invariant: no group publishes a pointer to a block that it released.
 
+use super::queue::StoredQueue;
 use super::{DataPolicy, HEADER, ObjectSet};
 use crate::dirty::{Dirty, Frozen, Ranges, Spill};
 use crate::dnode::{Dnode, ObjsetHeader, dnode_offsets, slot_of};
@@ -111,7 +112,8 @@ impl ObjectSet {
         self.shrink_queue(group, &mut ledger)?;
         let (meta, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
         let new_meta = self.sync_dnodes(group, &frozen, (&dnodes, blocks), &mut ledger)?;
-        let (new_queue, queue) = self.sync_queue(group, &queue_before, &mut ledger)?;
+        let StoredQueue { inside: new_queue, outside: queue } =
+            self.sync_queue(group, &queue_before, &mut ledger)?;
         let account = self.account_before().map(|before| ledger.settle(before));
         let header = ObjsetHeader {
             objects: count,
