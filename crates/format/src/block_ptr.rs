@@ -198,7 +198,7 @@ impl BlockPtr {
                 assert!(!embedded.payload.is_empty() && embedded.payload.len() <= EMBEDDED_BYTES_MAX);
                 let mut raw = [0; BlockPtr::SIZE];
                 for (slot, byte) in payload_offsets().zip(&embedded.payload) {
-                    raw[slot] = *byte;
+                    raw.get_mut(slot).into_iter().for_each(|place| *place = *byte);
                 }
                 let props = props(embedded.compression, embedded.kind, embedded.level)
                     | EMBEDDED

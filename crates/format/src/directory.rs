@@ -72,7 +72,7 @@ pub struct Entry {
 
 impl Entry {
     pub fn granules(&self) -> u32 {
-        (granule_bytes(u64::from(self.psize)) / GRANULE) as u32
+        u32::try_from(granule_bytes(u64::from(self.psize)) / GRANULE).expect("fewer than bytes")
     }
 
     pub fn is_moved(&self, seq: ZoneSeq) -> bool {
@@ -264,7 +264,7 @@ fn encode_entry(out: &mut Writer, last: &mut Last, seq: ZoneSeq, entry: &Entry) 
         }
     }
     if !entry.siblings.is_empty() {
-        out.u8(entry.siblings.len() as u8);
+        out.u8(u8::try_from(entry.siblings.len()).expect("a block has few copies"));
         for sibling in &entry.siblings {
             out.varint_signed(sibling.raw().wrapping_sub(last.sibling).cast_signed());
             last.sibling = sibling.raw();

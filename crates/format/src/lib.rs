@@ -9,6 +9,17 @@
 //!
 //! Invariant: what a parser gets may be any bytes. It never panics, and allocates no more than the bytes can justify.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
+
 pub mod addr;
 pub mod block_ptr;
 pub mod boot_ptr;

@@ -115,7 +115,8 @@ impl Tally {
     /// The block born at `granule`, of so many granules, came or went.
     pub fn turn(&mut self, granule: u32, granules: u32) {
         if self.is_known() {
-            self.0 ^= mixed(u64::from(granule) << 32 | u64::from(granules)) as u32 >> 1;
+            let [a, b, c, d, ..] = mixed(u64::from(granule) << 32 | u64::from(granules)).to_le_bytes();
+            self.0 ^= u32::from_le_bytes([a, b, c, d]) >> 1;
         }
     }
 }
@@ -138,8 +139,7 @@ impl Run {
     pub fn of(granule: u32, granules: u32, dest: ZoneSeq, part_end: u64) -> Run {
         let mut tally = Tally::NOTHING;
         tally.turn(granule, granules);
-        // Both lie inside a zone.
-        let part_end_granules = (part_end / GRANULE) as u32;
+        let part_end_granules = u32::try_from(part_end / GRANULE).expect("it lies inside a zone");
         Run { first: granule, last: granule, dest, part_end_granules, live_granules: granules, tally }
     }
 
@@ -332,9 +332,8 @@ impl Record {
             out.varint(seq.0);
             out.varint_signed(*delta);
         });
-        item(&mut out, TAG_FREES, &[()][..usize::from(!self.frees.is_empty())], |out, ()| {
-            put_frees(out, &self.frees)
-        });
+        let frees = if self.frees.is_empty() { &[][..] } else { &[&self.frees] };
+        item(&mut out, TAG_FREES, frees, |out, frees| put_frees(out, frees));
         item(&mut out, TAG_DEAD_LOG, &self.dead_log, |out, ptr| out.bytes(&ptr.encode()));
         for form in [RowForm::Plain, RowForm::Tailed] {
             let of_form: Vec<&SectionPtr> = self.sections.iter().filter(|ptr| ptr.form == form).collect();

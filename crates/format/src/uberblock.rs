@@ -68,7 +68,8 @@ impl Uberblock {
     /// Two slots of `slot` bytes, to be written at `offset` of the anchor in one write.
     pub fn encode(&self, label: &Label, anchor: u32, offset: u64, slot: usize) -> Vec<u8> {
         let mut raw = Vec::with_capacity(slot * UBERBLOCK_COPIES);
-        for copy in 0..UBERBLOCK_COPIES as u64 {
+        let mut at = offset;
+        for copy in 1..=UBERBLOCK_COPIES {
             let mut phys = UberblockPhys {
                 magic: UBERBLOCK_MAGIC,
                 version: FORMAT_VERSION,
@@ -89,10 +90,10 @@ impl Uberblock {
                 reserved: [0; 2],
                 seal: [0; 16],
             };
-            let at = offset + copy * slot as u64;
             phys.seal = seal(uber_seed(label, anchor, at), &[&phys.encode()[..UberblockPhys::SIZE - 16]]);
             raw.extend_from_slice(&phys.encode());
-            raw.resize((copy as usize + 1) * slot, 0);
+            raw.resize(copy * slot, 0);
+            at += slot as u64;
         }
         raw
     }
