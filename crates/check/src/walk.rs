@@ -15,7 +15,7 @@ use terrane_object::dnode::{
     DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL_BYTES_MAX, dnodes_in,
 };
 use terrane_object::objset::{FREE_QUEUE, HEADER};
-use terrane_object::{Account, ObjectKind, ObjectSet};
+use terrane_object::{Account, ObjectKind, ObjectSet, StoredNumbers};
 use terrane_pool::Pool;
 use terrane_store::reports::owner_text;
 use terrane_wire::{ObjectId, Txg, ZoneSeq};
@@ -201,7 +201,7 @@ impl<'a> Walk<'a> {
                 |all: Account| format!("{}, {}, {}", all.used_bytes, all.logical_bytes, all.physical_bytes);
             self.report.expect(kind::ACCOUNT, at, show(self.account), show(stored));
         }
-        let (objects, high_water) = set.stored_numbers();
+        let StoredNumbers { objects, high_water } = set.stored_numbers();
         if whole {
             self.report.expect(kind::OBJECT_COUNT, format_args!("object set {objset}"), met, objects);
         }

@@ -10,10 +10,10 @@
 use crate::failure::Outcome;
 use crate::live::{self, Live};
 use crate::progress::Progress;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_check::{Phase, Report};
+use terrane_check::{Counts, Finding, Phase, Report};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, DeviceError, DeviceInfo, OpenMode, ZoneReport};
 use terrane_object::Objects;
@@ -76,7 +76,7 @@ impl Device for Beside {
 }
 
 /// Checks a pool that is mounted by this process.
-pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
+pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Checked> {
     for attempt in 1..=TRIES {
         live.pool.commit()?;
         let before = live.pool.synced_txg();
@@ -100,16 +100,10 @@ pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Value> {
                 live.pool.commit_txg(live.pool.open_txg())?;
             }
             remember(live, &report, &paths);
-            return Ok(to_json(&report, &paths));
+            return Ok(Checked::of(&report, &paths));
         }
     }
-    Ok(json!({
-        "complete": false,
-        "findings": [],
-        "findings_count": null,
-        "explained_zones": null,
-        "seen": {},
-    }))
+    Ok(Checked::cut_short())
 }
 
 /// What was found is damage that `pool status` tells of from now on.
@@ -125,8 +119,8 @@ fn beside_writer(device: Arc<dyn Device>) -> Arc<dyn Device> {
 }
 
 /// Checks the pool on devices that nobody writes.
-pub fn alone(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<Value> {
-    check(devices, progress).map(|(report, paths)| to_json(&report, &paths))
+pub fn alone(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<Checked> {
+    check(devices, progress).map(|(report, paths)| Checked::of(&report, &paths))
 }
 
 /// Makes the zone tables anew of a pool that nobody has imported.
@@ -189,33 +183,71 @@ fn phase_text(phase: Phase) -> &'static str {
     }
 }
 
-fn to_json(report: &Report, paths: &Paths) -> Value {
-    let findings: Vec<Value> = report
-        .findings
-        .iter()
-        .map(|finding| {
-            json!({
-                "kind": finding.kind,
-                "place": finding.place,
-                "path": paths.get(&finding.place),
-                "expected": finding.expected,
-                "found": finding.found,
-                "text": finding.to_string(),
-            })
-        })
-        .collect();
-    json!({
-        "complete": true,
-        "findings": findings,
-        "findings_count": report.findings_count,
-        "explained_zones": report.explained_zones,
-        "seen": {
-            "blocks": report.counts.blocks,
-            "bytes": report.counts.bytes,
-            "objects": report.counts.objects,
-            "directories": report.counts.directories,
-        },
-    })
+/// What a check says.
+#[derive(Serialize)]
+pub struct Checked {
+    /// False: it was cut short.
+    complete: bool,
+    findings: Vec<FindingRow>,
+    findings_count: Option<u64>,
+    explained_zones: Option<u64>,
+    seen: Seen,
+}
+
+#[derive(Serialize)]
+struct FindingRow {
+    kind: &'static str,
+    place: String,
+    path: Option<String>,
+    expected: String,
+    found: String,
+    text: String,
+}
+
+/// What it met; nothing if it was cut short.
+#[derive(Serialize)]
+struct Seen {
+    #[serde(flatten)]
+    counts: Option<SeenCounts>,
+}
+
+#[derive(Serialize)]
+struct SeenCounts {
+    blocks: u64,
+    bytes: u64,
+    objects: u64,
+    directories: u64,
+}
+
+impl Checked {
+    fn cut_short() -> Checked {
+        Checked {
+            complete: false,
+            findings: Vec::new(),
+            findings_count: None,
+            explained_zones: None,
+            seen: Seen { counts: None },
+        }
+    }
+
+    fn of(report: &Report, paths: &Paths) -> Checked {
+        let row = |finding: &Finding| FindingRow {
+            kind: finding.kind,
+            place: finding.place.clone(),
+            path: paths.get(&finding.place).cloned(),
+            expected: finding.expected.clone(),
+            found: finding.found.clone(),
+            text: finding.to_string(),
+        };
+        let Counts { blocks, bytes, objects, directories, .. } = report.counts;
+        Checked {
+            complete: true,
+            findings: report.findings.iter().map(row).collect(),
+            findings_count: Some(report.findings_count),
+            explained_zones: Some(report.explained_zones),
+            seen: Seen { counts: Some(SeenCounts { blocks, bytes, objects, directories }) },
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `2026-05-20T17:03:09Z` for seconds since 1970.
 pub fn utc(secs: i64) -> String {
-    let (year, month, day) = civil(secs.div_euclid(86_400));
+    let Day { year, month, day } = civil(secs.div_euclid(86_400));
     let second = secs.rem_euclid(86_400);
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
 }
@@ -21,9 +21,16 @@ pub fn now() -> String {
     format!("{}.{:03}Z", text.trim_end_matches('Z'), since.subsec_millis())
 }
 
-/// Year, month and day of a count of days since 1970 in the Gregorian calendar: Howard Hinnant, "chrono-Compatible
+/// Of the Gregorian calendar.
+struct Day {
+    year: i64,
+    month: i64,
+    day: i64,
+}
+
+/// So many days after the first of 1970: Howard Hinnant, "chrono-Compatible
 /// Low-Level Date Algorithms", `civil_from_days`. Years begin in March there, so that the leap day comes last.
-fn civil(days: i64) -> (i64, i64, i64) {
+fn civil(days: i64) -> Day {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);
@@ -32,7 +39,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
+    Day { year: era * 400 + year_of_era + i64::from(month <= 2), month, day }
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::logger;
 use crate::members;
 use crate::memory::{self, BYTES_MIN, Memory};
 use crate::metrics::{self, MountSide};
-use crate::query::{Query, Setting, judge};
+use crate::query::{self, Query, Setting, judge};
 use crate::registry::Registry;
 use crate::rewriting;
 use crate::target::{self, Target};
@@ -682,7 +682,7 @@ fn change_memory(shared: &Shared, bytes: u64) -> Outcome<Value> {
         holder::write_facts(page, &facts)?;
     }
     allowance.change(Memory::of(bytes), &shared.live.pool, &shared.fs);
-    Ok(allowance.status(&shared.live.pool))
+    Ok(query::value(&allowance.status(&shared.live.pool)))
 }
 
 fn stop(shared: &Shared, how: How, patience: Duration, caller: &mut Caller) {

@@ -14,20 +14,21 @@ pub use stat::{resolve, stat};
 use crate::clock;
 use crate::failure::{Failure, Outcome};
 use crate::live::Live;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::sync::Arc;
 use terrane_dataset::ObjectStore;
 use terrane_device::Device;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::features::Features;
 use terrane_format::label::Label;
+use terrane_format::record::Run;
 use terrane_format::rows::Phase;
 use terrane_format::uberblock::Uberblock;
 use terrane_format::{BlockPtr, Owner};
 use terrane_object::dnode::Dnode;
 use terrane_object::objset::HEADER;
 use terrane_object::{Object, ObjectSet};
-use terrane_pool::inspect::Standing;
+use terrane_pool::inspect::{Standing, ZoneView};
 use terrane_pool::{Pool, inspect};
 use terrane_store::errors::DamagedBlock;
 use terrane_wire::{ObjectId, ZoneSeq};
@@ -43,36 +44,104 @@ pub fn feature_names(label: &Label) -> Vec<String> {
 }
 
 /// Labels of the anchors of all devices, and all valid uberblocks, newest first.
-pub fn uberblocks(devices: &[Arc<dyn Device>]) -> Value {
+#[derive(Serialize)]
+pub struct Heads {
+    labels: Vec<LabelRow>,
+    uberblocks: Vec<UberblockRow>,
+}
+
+#[derive(Serialize)]
+struct LabelRow {
+    device: String,
+    anchor: u32,
+    pool: String,
+    pool_id: String,
+    identity: Option<String>,
+    device_id: String,
+    generation: u64,
+    turn: u64,
+    zone_size: u64,
+    zone_count: u32,
+    write_unit: u32,
+    max_block: u32,
+    sections: u32,
+    devices: usize,
+    incompatible_features: Vec<String>,
+    read_only_compatible_features: Vec<String>,
+    compatible_features: Vec<String>,
+}
+
+impl LabelRow {
+    fn of(device: &str, anchor: u32, label: &Label) -> LabelRow {
+        let Features { incompatible, read_only_compatible, compatible } = label.features.clone();
+        LabelRow {
+            device: device.to_owned(),
+            anchor,
+            pool: label.name.clone(),
+            pool_id: format!("{:016x}", label.pool),
+            identity: label.identity.map(|id| format!("{id:016x}")),
+            device_id: format!("{:016x}", label.device),
+            generation: label.generation,
+            turn: label.turn,
+            zone_size: label.zone_size,
+            zone_count: label.zone_count,
+            write_unit: label.write_unit,
+            max_block: label.max_block,
+            sections: label.sections,
+            devices: label.members().count(),
+            incompatible_features: incompatible,
+            read_only_compatible_features: read_only_compatible,
+            compatible_features: compatible,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct UberblockRow {
+    device: String,
+    anchor: u32,
+    offset: u64,
+    txg: u64,
+    oldest: u64,
+    incarnation: u64,
+    turn: u64,
+    clean: bool,
+    time: String,
+    lease_seq: u64,
+    lease_txg: u64,
+    host: String,
+    record: String,
+    record_bytes: u32,
+}
+
+impl UberblockRow {
+    fn of(device: &str, anchor: u32, offset: u64, uber: &Uberblock) -> UberblockRow {
+        UberblockRow {
+            device: device.to_owned(),
+            anchor,
+            offset,
+            txg: uber.txg.0,
+            oldest: uber.oldest.0,
+            incarnation: uber.incarnation,
+            turn: uber.turn,
+            clean: uber.clean,
+            time: clock::utc((uber.time_ns / 1_000_000_000) as i64),
+            lease_seq: uber.lease_seq,
+            lease_txg: uber.lease_txg,
+            host: format!("{:016x}", uber.host),
+            record: boot_text(&uber.record),
+            record_bytes: uber.record.len,
+        }
+    }
+}
+
+pub fn uberblocks(devices: &[Arc<dyn Device>]) -> Heads {
     let of_device = |device: &Arc<dyn Device>| {
         let name = device.info().name.clone();
         inspect::anchors(device.as_ref()).into_iter().map(move |anchor| (name.clone(), anchor))
     };
     let anchors: Vec<_> = devices.iter().flat_map(of_device).collect();
-    let labels: Vec<Value> = anchors
-        .iter()
-        .map(|(name, (anchor, label, _))| {
-            json!({
-                "device": name,
-                "anchor": anchor,
-                "pool": label.name,
-                "pool_id": format!("{:016x}", label.pool),
-                "identity": label.identity.map(|id| format!("{id:016x}")),
-                "device_id": format!("{:016x}", label.device),
-                "generation": label.generation,
-                "turn": label.turn,
-                "zone_size": label.zone_size,
-                "zone_count": label.zone_count,
-                "write_unit": label.write_unit,
-                "max_block": label.max_block,
-                "sections": label.sections,
-                "devices": label.members().count(),
-                "incompatible_features": label.features.incompatible,
-                "read_only_compatible_features": label.features.read_only_compatible,
-                "compatible_features": label.features.compatible,
-            })
-        })
-        .collect();
+    let labels = anchors.iter().map(|(name, (anchor, label, _))| LabelRow::of(name, *anchor, label));
     let mut rows: Vec<_> = anchors
         .iter()
         .flat_map(|(name, (anchor, _, ubers))| {
@@ -82,28 +151,9 @@ pub fn uberblocks(devices: &[Arc<dyn Device>]) -> Value {
     rows.sort_by_key(|(name, anchor, offset, uber)| {
         std::cmp::Reverse((uber.txg, uber.incarnation, uber.clean, *name, *anchor, *offset))
     });
-    let ubers: Vec<Value> = rows
-        .into_iter()
-        .map(|(name, anchor, offset, uber)| {
-            json!({
-                "device": name,
-                "anchor": anchor,
-                "offset": offset,
-                "txg": uber.txg.0,
-                "oldest": uber.oldest.0,
-                "incarnation": uber.incarnation,
-                "turn": uber.turn,
-                "clean": uber.clean,
-                "time": clock::utc((uber.time_ns / 1_000_000_000) as i64),
-                "lease_seq": uber.lease_seq,
-                "lease_txg": uber.lease_txg,
-                "host": format!("{:016x}", uber.host),
-                "record": boot_text(&uber.record),
-                "record_bytes": uber.record.len,
-            })
-        })
-        .collect();
-    json!({"labels": labels, "uberblocks": ubers})
+    let ubers =
+        rows.into_iter().map(|(name, anchor, offset, uber)| UberblockRow::of(name, anchor, offset, uber));
+    Heads { labels: labels.collect(), uberblocks: ubers.collect() }
 }
 
 /// The one that an import takes: of the youngest incarnation, because what older ones wrote after it began was given up.
@@ -113,8 +163,17 @@ pub fn newest_uberblock(devices: &[Arc<dyn Device>]) -> Option<Uberblock> {
     ubers.max_by_key(|uber| (uber.incarnation, uber.txg, uber.clean))
 }
 
+/// A block that cannot be read.
+#[derive(Serialize)]
+pub struct DamagedRow {
+    /// Of the file that it is of, if it is of one.
+    path: Option<String>,
+    owner: String,
+    reason: String,
+}
+
 /// Blocks that could not be read, with the paths of the files they belong to.
-pub fn damaged(live: &Live, blocks: &[DamagedBlock]) -> Value {
+pub fn damaged(live: &Live, blocks: &[DamagedBlock]) -> Vec<DamagedRow> {
     let set = live.dataset.objects().id().0;
     let row = |damaged: &DamagedBlock| {
         let path = match damaged.owner {
@@ -124,7 +183,7 @@ pub fn damaged(live: &Live, blocks: &[DamagedBlock]) -> Value {
             _ => None,
         };
         let owner = terrane_store::reports::owner_text(damaged.owner);
-        json!({"path": path, "owner": owner, "reason": damaged.reason})
+        DamagedRow { path, owner, reason: damaged.reason.clone() }
     };
     blocks.iter().map(row).collect()
 }
@@ -145,32 +204,74 @@ fn phase_text(phase: Phase) -> String {
     }
 }
 
-pub fn zones(pool: &Pool) -> Value {
-    let rows = pool.zones().into_iter().map(|zone| {
-        let runs: Vec<Value> = zone
-            .runs
-            .iter()
-            .map(|run| json!({"first": run.first, "last": run.last, "zone": run.dest.0, "part_end": run.part_end(), "live": run.live()}))
-            .collect();
-        json!({
-            "seq": zone.seq.0,
-            "class": zone.class.name(),
-            "device": zone.home.device.0,
-            "zone": zone.home.zone.0,
-            "phase": phase_text(zone.phase),
-            "capacity": zone.capacity,
-            "claimed": zone.claimed,
-            "live": zone.live,
-            "opened": zone.opened.0,
-            "moved_runs": runs.len(),
-            "runs": runs,
-        })
-    });
-    rows.collect()
+/// A zone that is in use; sizes are bytes.
+#[derive(Serialize)]
+pub struct ZoneRow {
+    seq: u64,
+    class: &'static str,
+    device: u16,
+    zone: u32,
+    phase: String,
+    capacity: u64,
+    claimed: u64,
+    live: u64,
+    opened: u64,
+    moved_runs: usize,
+    runs: Vec<RunRow>,
+}
+
+/// Survivors that moved together.
+#[derive(Serialize)]
+struct RunRow {
+    first: u32,
+    last: u32,
+    zone: u64,
+    part_end: u64,
+    live: u64,
+}
+
+pub fn zones(pool: &Pool) -> Vec<ZoneRow> {
+    let row = |zone: ZoneView| {
+        let run = |run: &Run| RunRow {
+            first: run.first,
+            last: run.last,
+            zone: run.dest.0,
+            part_end: run.part_end(),
+            live: run.live(),
+        };
+        let runs: Vec<RunRow> = zone.runs.iter().map(run).collect();
+        ZoneRow {
+            seq: zone.seq.0,
+            class: zone.class.name(),
+            device: zone.home.device.0,
+            zone: zone.home.zone.0,
+            phase: phase_text(zone.phase),
+            capacity: zone.capacity,
+            claimed: zone.claimed,
+            live: zone.live,
+            opened: zone.opened.0,
+            moved_runs: runs.len(),
+            runs,
+        }
+    };
+    pool.zones().into_iter().map(row).collect()
+}
+
+/// A block that was written into a zone.
+#[derive(Serialize)]
+pub struct EntryRow {
+    offset: u64,
+    birthplace: String,
+    psize: u32,
+    crc: String,
+    birth: u64,
+    owner: String,
+    siblings: String,
+    standing: &'static str,
 }
 
 /// The directory of a zone: what was written into it, and what became of it.
-pub fn zone(pool: &Pool, seq: u64) -> Outcome<Value> {
+pub fn zone(pool: &Pool, seq: u64) -> Outcome<Vec<EntryRow>> {
     let seq = ZoneSeq(seq);
     if !pool.zones().iter().any(|zone| zone.seq == seq) {
         return Err(Failure::refused(
@@ -188,16 +289,16 @@ pub fn zone(pool: &Pool, seq: u64) -> Outcome<Value> {
             Standing::Unexplained => "unexplained",
         };
         let siblings: Vec<String> = entry.siblings.iter().map(|addr| addr_text(*addr)).collect();
-        json!({
-            "offset": entry.offset,
-            "birthplace": addr_text(entry.identity),
-            "psize": entry.psize,
-            "crc": format!("{:08x}", entry.crc),
-            "birth": entry.birth.0,
-            "owner": terrane_store::reports::owner_text(entry.owner),
-            "siblings": siblings.join(" "),
-            "standing": standing,
-        })
+        EntryRow {
+            offset: entry.offset,
+            birthplace: addr_text(entry.identity),
+            psize: entry.psize,
+            crc: format!("{:08x}", entry.crc),
+            birth: entry.birth.0,
+            owner: terrane_store::reports::owner_text(entry.owner),
+            siblings: siblings.join(" "),
+            standing,
+        }
     });
     Ok(rows.collect())
 }
@@ -210,32 +311,81 @@ fn set(live: &Live, meta: bool) -> &Arc<ObjectSet> {
     if meta { live.objects.mos() } else { live.dataset.objects() }
 }
 
-fn dnode_json(object: u64, dnode: &Dnode) -> Value {
-    json!({
-        "object": object,
-        "kind": format!("{:?}", dnode.kind),
-        "block_size": dnode.block_bytes,
-        "blocks": dnode.block_count,
-        "levels": dnode.levels,
-        "slots": dnode.slots,
-        "used": dnode.used,
-        "birth": dnode.birth.0,
-        "bonus_bytes": dnode.bonus.len(),
-    })
+/// An object.
+#[derive(Serialize)]
+pub struct ObjectRow {
+    object: u64,
+    kind: String,
+    block_size: u32,
+    blocks: u64,
+    levels: u8,
+    slots: u8,
+    used: u64,
+    birth: u64,
+    bonus_bytes: usize,
+}
+
+impl ObjectRow {
+    fn of(object: u64, dnode: &Dnode) -> ObjectRow {
+        ObjectRow {
+            object,
+            kind: format!("{:?}", dnode.kind),
+            block_size: dnode.block_bytes,
+            blocks: dnode.block_count,
+            levels: dnode.levels,
+            slots: dnode.slots,
+            used: dnode.used,
+            birth: dnode.birth.0,
+            bonus_bytes: dnode.bonus.len(),
+        }
+    }
+}
+
+/// All that its dnode says.
+#[derive(Serialize)]
+pub struct DnodeRow {
+    #[serde(flatten)]
+    row: ObjectRow,
+    dnode_bytes: usize,
+    bonus_room: usize,
+    contents: &'static str,
+    pointer: String,
+    #[serde(flatten)]
+    spill: Option<SpillRow>,
+    /// Of an object set.
+    #[serde(flatten)]
+    identity: Option<IdentityRow>,
+    bonus: String,
+    /// Of an inode.
+    #[serde(flatten)]
+    attributes: Option<attributes::Described>,
+}
+
+#[derive(Serialize)]
+struct SpillRow {
+    spill: String,
+    spill_bytes: u32,
+}
+
+#[derive(Serialize)]
+struct IdentityRow {
+    guid: String,
+    created: u64,
+    free_queue: u64,
 }
 
 /// Every object of the set as of the last committed group.
-pub fn dnodes(live: &Live, meta: bool) -> Value {
+pub fn dnodes(live: &Live, meta: bool) -> Vec<ObjectRow> {
     let mut rows = Vec::new();
     let failed = set(live, meta).for_each_dnode(&mut |object, dnode| {
         if rows.len() < ROWS_MAX {
-            rows.push(dnode_json(object.0, &dnode));
+            rows.push(ObjectRow::of(object.0, &dnode));
         }
     });
     for (block, error) in failed {
         log::error!("dnode block {block}: {error}");
     }
-    rows.into()
+    rows
 }
 
 fn hold(live: &Live, meta: bool, object: u64) -> Outcome<Arc<Object>> {
@@ -245,34 +395,35 @@ fn hold(live: &Live, meta: bool, object: u64) -> Outcome<Arc<Object>> {
     })
 }
 
-pub fn dnode(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
+pub fn dnode(live: &Live, meta: bool, object: u64) -> Outcome<DnodeRow> {
     use terrane_object::ObjectKind::{Directory, File, Special, Symlink};
     let dnode = dnode_of(live, meta, object)?;
-    let mut out = dnode_json(object, &dnode);
-    out["dnode_bytes"] = dnode.stored_bytes().into();
-    out["bonus_room"] = Dnode::bonus_room(dnode.slots, !dnode.spill.is_hole()).into();
-    out["contents"] = attributes::contents(&dnode).into();
-    out["pointer"] = pointer_json(&dnode.root)["pointer"].clone();
-    if !dnode.spill.is_hole() {
-        out["spill"] = pointer_json(&dnode.spill)["pointer"].clone();
-        out["spill_bytes"] = dnode.spill.lsize().into();
-    }
-    if meta
-        && dnode.kind == terrane_object::ObjectKind::Objset
-        && let Some(identity) =
-            live.objects.identity(ObjectId(object)).map_err(terrane_dataset::DatasetError::from)?
-    {
-        out["guid"] = format!("{:016x}", identity.guid).into();
-        out["created"] = identity.created.0.into();
-        out["free_queue"] = identity.free_queue.0.into();
-    }
-    let hex = dnode.bonus.iter().map(|byte| format!("{byte:02x}"));
-    out["bonus"] = Value::String(hex.collect());
-    if !meta && matches!(dnode.kind, Directory | File | Symlink | Special) {
-        let held = hold(live, meta, object)?;
-        attributes::describe(live, &held, &mut out);
-    }
-    Ok(out)
+    let is_inode = !meta && matches!(dnode.kind, Directory | File | Symlink | Special);
+    let spill = (!dnode.spill.is_hole())
+        .then(|| SpillRow { spill: pointer_text(&dnode.spill), spill_bytes: dnode.spill.lsize() });
+    let identity = match meta && dnode.kind == terrane_object::ObjectKind::Objset {
+        true => live.objects.identity(ObjectId(object)).map_err(terrane_dataset::DatasetError::from)?,
+        false => None,
+    };
+    let identity = identity.map(|identity| IdentityRow {
+        guid: format!("{:016x}", identity.guid),
+        created: identity.created.0,
+        free_queue: identity.free_queue.0,
+    });
+    Ok(DnodeRow {
+        row: ObjectRow::of(object, &dnode),
+        dnode_bytes: dnode.stored_bytes(),
+        bonus_room: Dnode::bonus_room(dnode.slots, spill.is_some()),
+        contents: attributes::contents(&dnode),
+        pointer: pointer_text(&dnode.root),
+        spill,
+        identity,
+        bonus: dnode.bonus.iter().map(|byte| format!("{byte:02x}")).collect(),
+        attributes: match is_inode {
+            true => Some(attributes::describe(live, &*hold(live, meta, object)?)),
+            false => None,
+        },
+    })
 }
 
 /// Object 0 is the one that holds all others.
@@ -283,32 +434,78 @@ fn dnode_of(live: &Live, meta: bool, object: u64) -> Outcome<Dnode> {
     }
 }
 
-fn pointer_json(ptr: &BlockPtr) -> Value {
-    match ptr {
-        BlockPtr::Hole(hole) => {
-            let text = if is_unwritten(ptr) { "never written" } else { "hole" };
-            json!({"pointer": text, "lsize": hole.lsize, "birth": hole.birth.0})
+/// A block pointer in its tree; what it lacks it has no key for.
+#[derive(Serialize)]
+pub struct PointerRow {
+    pointer: String,
+    lsize: u32,
+    birth: u64,
+    level: u8,
+    block: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    psize: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compression: Option<u8>,
+    #[serde(flatten)]
+    stored: Option<StoredRow>,
+    /// Why what it leads to cannot be shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// What only pointers of blocks on devices say.
+#[derive(Serialize)]
+struct StoredRow {
+    block_birth: u64,
+    fill: u64,
+    checksum: String,
+}
+
+impl PointerRow {
+    fn of(ptr: &BlockPtr, block: u64) -> PointerRow {
+        let (lsize, birth, psize, compression) = match ptr {
+            BlockPtr::Hole(hole) => (hole.lsize, hole.birth, None, None),
+            BlockPtr::Embedded(embedded) => {
+                let psize = embedded.payload.len() as u64;
+                (embedded.lsize, embedded.birth, Some(psize), Some(embedded.compression))
+            }
+            BlockPtr::Normal(normal) => {
+                (normal.lsize, normal.logical_birth, Some(normal.psize.into()), Some(normal.compression))
+            }
+        };
+        let stored = match ptr {
+            BlockPtr::Normal(normal) => {
+                let sum: String = normal.checksum.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+                Some(StoredRow {
+                    block_birth: normal.block_birth.0,
+                    fill: normal.fill,
+                    checksum: format!("{} {sum}..", normal.checksum_kind),
+                })
+            }
+            BlockPtr::Hole(_) | BlockPtr::Embedded(_) => None,
+        };
+        PointerRow {
+            pointer: pointer_text(ptr),
+            lsize,
+            birth: birth.0,
+            level: ptr.level(),
+            block,
+            psize,
+            compression,
+            stored,
+            error: None,
         }
-        BlockPtr::Embedded(embedded) => json!({
-            "pointer": "embedded",
-            "lsize": embedded.lsize,
-            "psize": embedded.payload.len(),
-            "birth": embedded.birth.0,
-            "compression": embedded.compression,
-        }),
+    }
+}
+
+fn pointer_text(ptr: &BlockPtr) -> String {
+    match ptr {
+        BlockPtr::Hole(_) if is_unwritten(ptr) => "never written".to_owned(),
+        BlockPtr::Hole(_) => "hole".to_owned(),
+        BlockPtr::Embedded(_) => "embedded".to_owned(),
         BlockPtr::Normal(normal) => {
             let addrs: Vec<String> = normal.copies().map(addr_text).collect();
-            let checksum: String = normal.checksum.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-            json!({
-                "pointer": addrs.join(" "),
-                "lsize": normal.lsize,
-                "psize": normal.psize,
-                "birth": normal.logical_birth.0,
-                "block_birth": normal.block_birth.0,
-                "fill": normal.fill,
-                "compression": normal.compression,
-                "checksum": format!("{} {checksum}..", normal.checksum_kind),
-            })
+            addrs.join(" ")
         }
     }
 }
@@ -318,12 +515,12 @@ fn is_unwritten(ptr: &BlockPtr) -> bool {
 }
 
 /// Block pointers of an object as of the last committed group, from the root down; what was never written is left out.
-pub fn tree(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
+pub fn tree(live: &Live, meta: bool, object: u64) -> Outcome<Vec<PointerRow>> {
     let objset = set(live, meta);
     let dnode = dnode_of(live, meta, object)?;
     let (pointers, root) = (dnode.pointers(), dnode.root);
     if is_unwritten(&root) {
-        return Ok(Value::Array(Vec::new()));
+        return Ok(Vec::new());
     }
     let mut rows = Vec::new();
     // (pointer, level, block number at that level); a stack, not recursion: levels are from the device.
@@ -334,9 +531,7 @@ pub fn tree(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
             break;
         }
         let level = ptr.level();
-        let mut row = pointer_json(&ptr);
-        row["level"] = level.into();
-        row["block"] = block.into();
+        let mut row = PointerRow::of(&ptr, block);
         // A lying level must not lead around in circles.
         let descends = parent_level.is_none_or(|parent| level < parent);
         if level > 0 && !ptr.is_hole() && descends {
@@ -351,20 +546,50 @@ pub fn tree(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
                         match BlockPtr::parse(raw, &at) {
                             Ok(ptr) if is_unwritten(&ptr) => {}
                             Ok(ptr) => todo.push((ptr, Some(level), child)),
-                            Err(corrupt) => row["error"] = corrupt.to_string().into(),
+                            Err(corrupt) => row.error = Some(corrupt.to_string()),
                         }
                     }
                 }
-                Err(error) => row["error"] = error.to_string().into(),
+                Err(error) => row.error = Some(error.to_string()),
             }
         }
         rows.push(row);
     }
-    Ok(rows.into())
+    Ok(rows)
+}
+
+#[derive(Serialize)]
+pub struct ZapRow {
+    object: u64,
+    kind: String,
+    length: u64,
+    normalization: u64,
+    entries: Vec<ZapEntryRow>,
+}
+
+#[derive(Serialize)]
+struct ZapEntryRow {
+    name: String,
+    value: String,
+    int_size: u8,
+    hash: String,
+    cd: u32,
+    conflict: bool,
+    /// Of a directory's.
+    #[serde(flatten)]
+    named: Option<NamedRow>,
+}
+
+/// OpenZFS's directory entries: the type in the top four bits, the object number in the low 48.
+#[derive(Serialize)]
+struct NamedRow {
+    #[serde(rename = "type")]
+    type_: u64,
+    object: u64,
 }
 
 /// The entries of a ZAP, in the order of their hashes.
-pub fn zap(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
+pub fn zap(live: &Live, meta: bool, object: u64) -> Outcome<ZapRow> {
     use terrane_object::ObjectKind::{DeleteQueue, Directory, Master, Zap as Plain};
     let held = hold(live, meta, object)?;
     if ![DeleteQueue, Directory, Master, Plain].contains(&held.kind()) {
@@ -387,27 +612,25 @@ pub fn zap(live: &Live, meta: bool, object: u64) -> Outcome<Value> {
             None => format!("{:?}", entry.key),
         };
         let ints: Vec<String> = entry.value.ints().iter().map(u64::to_string).collect();
-        let mut row = json!({
-            "name": name,
-            "value": ints.join(" "),
-            "int_size": entry.value.int_size(),
-            "hash": format!("{:016x}", entry.hash),
-            "cd": entry.cd,
-            "conflict": entry.conflict,
-        });
-        if held.kind() == Directory {
-            // OpenZFS's directory entries: the type in the top four bits, the object number in the low 48.
+        let named = (held.kind() == Directory).then(|| {
             let word = entry.value.first().unwrap_or(0);
-            row["type"] = (word >> 60).into();
-            row["object"] = (word & ((1 << 48) - 1)).into();
-        }
-        rows.push(row);
+            NamedRow { type_: word >> 60, object: word & ((1 << 48) - 1) }
+        });
+        rows.push(ZapEntryRow {
+            name,
+            value: ints.join(" "),
+            int_size: entry.value.int_size(),
+            hash: format!("{:016x}", entry.hash),
+            cd: entry.cd,
+            conflict: entry.conflict,
+            named,
+        });
     }
-    Ok(json!({
-        "object": object,
-        "kind": zap.kind(&store)?.to_string(),
-        "length": zap.len(&store)?,
-        "normalization": zap.norm(&store)?.to_u64(),
-        "entries": rows,
-    }))
+    Ok(ZapRow {
+        object,
+        kind: zap.kind(&store)?.to_string(),
+        length: zap.len(&store)?,
+        normalization: zap.norm(&store)?.to_u64(),
+        entries: rows,
+    })
 }

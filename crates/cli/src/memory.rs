@@ -14,7 +14,7 @@
 
 use crate::cgroup::Cgroup;
 use crate::failure::Outcome;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -153,6 +153,17 @@ pub fn resident() -> Option<u64> {
 #[derive(Debug)]
 pub struct Allowance(AtomicU64);
 
+/// What a mount takes of its memory, in bytes.
+#[derive(Serialize)]
+pub struct MemoryStatus {
+    limit: u64,
+    resident: Option<u64>,
+    cache_limit: u64,
+    cache: u64,
+    dirty_limit: u64,
+    dirty: u64,
+}
+
 impl Allowance {
     pub fn now(&self) -> Memory {
         Memory(self.0.load(Ordering::Relaxed))
@@ -171,16 +182,16 @@ impl Allowance {
     }
 
     /// For `pool status`.
-    pub fn status(&self, pool: &Pool) -> Value {
+    pub fn status(&self, pool: &Pool) -> MemoryStatus {
         let stats = pool.stats();
-        json!({
-            "limit": self.now().0,
-            "resident": resident(),
-            "cache_limit": stats.cache_bytes_max,
-            "cache": stats.cache.bytes,
-            "dirty_limit": stats.dirty_bytes_max,
-            "dirty": stats.dirty_bytes,
-        })
+        MemoryStatus {
+            limit: self.now().0,
+            resident: resident(),
+            cache_limit: stats.cache_bytes_max,
+            cache: stats.cache.bytes,
+            dirty_limit: stats.dirty_bytes_max,
+            dirty: stats.dirty_bytes,
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Questions to a pool, and their answers as JSON.
 //!
 //! The same question is asked of a pool that this process opened and, through a socket, of one that a daemon has mounted. So the
-//! answer is made in one place, from the open pool, and is plain JSON: commands only choose columns.
+//! answer is made in one place, from the open pool, and is plain JSON: commands only choose columns. Its keys are the fields of a struct,
+//! which `docs/json.md` lists.
 
 mod devices;
 mod iostat;
@@ -22,7 +23,8 @@ use crate::metrics;
 use crate::newcomer::Terms;
 use crate::progress::Progress;
 use crate::rewriting;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use terrane_codec::Compression;
 use terrane_format::Feature;
 use terrane_posix::RewriteSpec;
@@ -30,27 +32,28 @@ use terrane_posix::RewriteSpec;
 impl Query {
     pub fn answer(&self, live: &Live, progress: Progress<'_>) -> Outcome<Value> {
         match self {
-            Query::Status => Ok(status::of(live)),
+            Query::Status => Ok(value(&status::of(live))),
             Query::Metrics => Ok(metrics::page(live, None).into()),
-            Query::Get { names } => properties::get(live, names),
+            Query::Get { names } => Ok(value(&properties::get(live, names)?)),
             Query::Set { settings } => {
                 properties::set(live, settings)?;
-                Ok(properties::waiting(live, settings.iter().map(|setting| &setting.name)))
+                Ok(value(&properties::waiting(live, settings.iter().map(|setting| &setting.name))))
             }
             Query::Inherit { names } => {
                 properties::inherit(live, names)?;
-                Ok(properties::waiting(live, names.iter()))
+                Ok(value(&properties::waiting(live, names.iter())))
             }
             Query::Add { path, kind, zone_size, force } => {
-                devices::add(live, path, *kind, &Terms { size: None, zone_size: *zone_size, force: *force })
+                let terms = Terms { size: None, zone_size: *zone_size, force: *force };
+                Ok(value(&devices::add(live, path, *kind, &terms)?))
             }
-            Query::Remove { device } => devices::remove(live, device, progress),
-            Query::Iostat => Ok(iostat::of(live)),
-            Query::Check => check::beside(live, progress),
-            Query::Uberblocks => Ok(inspect::uberblocks(&live.pool.device_handles())),
-            Query::Upgrade => upgrade(live),
+            Query::Remove { device } => Ok(value(&devices::remove(live, device, progress)?)),
+            Query::Iostat => Ok(value(&iostat::of(live))),
+            Query::Check => Ok(value(&check::beside(live, progress)?)),
+            Query::Uberblocks => Ok(value(&inspect::uberblocks(&live.pool.device_handles()))),
+            Query::Upgrade => Ok(value(&upgrade(live)?)),
             Query::Collect { target_percent, wait } => {
-                collect::down_to(live, *target_percent, *wait, progress)
+                Ok(value(&collect::down_to(live, *target_percent, *wait, progress)?))
             }
             Query::Rewrite { object, recursive, compression, record_size } => {
                 let compression = compression.as_ref().map(|word| word.parse::<Compression>()).transpose();
@@ -60,30 +63,43 @@ impl Query {
                     compression: compression.map_err(|error| Failure(error.to_string()))?,
                     record_size: *record_size,
                 };
-                rewriting::begin(live, &spec)
+                Ok(value(&rewriting::begin(live, &spec)?))
             }
-            Query::RewriteStatus => Ok(rewriting::status(live)),
-            Query::RewriteCancel => rewriting::cancel(live),
-            Query::Clear => status::clear(live),
-            Query::Zones => Ok(inspect::zones(&live.pool)),
-            Query::ZoneMap => Ok(inspect::zone_map(live)),
-            Query::Space => inspect::space(live),
-            Query::Stat { object } => inspect::stat(live, *object, progress),
-            Query::StatPath { path } => inspect::stat(live, inspect::resolve(live, path)?, progress),
-            Query::Zone { seq } => inspect::zone(&live.pool, *seq),
-            Query::Dnodes { meta } => Ok(inspect::dnodes(live, *meta)),
-            Query::Dnode { meta, object } => inspect::dnode(live, *meta, *object),
-            Query::Tree { meta, object } => inspect::tree(live, *meta, *object),
-            Query::Zap { meta, object } => inspect::zap(live, *meta, *object),
+            Query::RewriteStatus => Ok(value(&rewriting::status(live))),
+            Query::RewriteCancel => Ok(value(&rewriting::cancel(live)?)),
+            Query::Clear => Ok(value(&status::clear(live)?)),
+            Query::Zones => Ok(value(&inspect::zones(&live.pool))),
+            Query::ZoneMap => Ok(value(&inspect::zone_map(live))),
+            Query::Space => Ok(value(&inspect::space(live)?)),
+            Query::Stat { object } => Ok(value(&inspect::stat(live, *object, progress)?)),
+            Query::StatPath { path } => {
+                Ok(value(&inspect::stat(live, inspect::resolve(live, path)?, progress)?))
+            }
+            Query::Zone { seq } => Ok(value(&inspect::zone(&live.pool, *seq)?)),
+            Query::Dnodes { meta } => Ok(value(&inspect::dnodes(live, *meta))),
+            Query::Dnode { meta, object } => Ok(value(&inspect::dnode(live, *meta, *object)?)),
+            Query::Tree { meta, object } => Ok(value(&inspect::tree(live, *meta, *object)?)),
+            Query::Zap { meta, object } => Ok(value(&inspect::zap(live, *meta, *object)?)),
         }
     }
 }
 
-/// Adds the features that the pool lacks; names those that it lacked.
-fn upgrade(live: &Live) -> Outcome<Value> {
+/// An answer as it is sent and printed.
+pub fn value(answer: &impl Serialize) -> Value {
+    serde_json::to_value(answer).expect("the keys of an answer are words")
+}
+
+#[derive(Serialize)]
+struct Upgraded {
+    name: String,
+    features: Vec<String>,
+    /// Those that the pool lacked.
+    added: Vec<&'static str>,
+}
+
+/// Adds the features that the pool lacks.
+fn upgrade(live: &Live) -> Outcome<Upgraded> {
     let new = live.pool.enable(&Feature::defaults())?;
-    let added: Vec<&str> = new.iter().map(|feature| feature.row().name).collect();
-    Ok(
-        json!({"name": live.pool.name(), "features": inspect::feature_names(&live.pool.label()), "added": added}),
-    )
+    let added = new.iter().map(|feature| feature.row().name).collect();
+    Ok(Upgraded { name: live.pool.name(), features: inspect::feature_names(&live.pool.label()), added })
 }

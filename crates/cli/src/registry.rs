@@ -53,7 +53,7 @@ impl Registry {
     pub fn of_this_user() -> Outcome<Registry> {
         let set =
             |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let (uid, _) = sys::who().map_err(Failure::io("asking who runs this:", Path::new("/proc/self")))?;
+        let uid = sys::who().map_err(Failure::io("asking who runs this:", Path::new("/proc/self")))?.uid;
         let registry = if let Some(dir) = set(STATE_DIR_VARIABLE) {
             let dir = std::path::absolute(&dir).map_err(Failure::io("finding", &dir))?;
             Registry { names: dir.clone(), dir }
@@ -201,7 +201,7 @@ impl Registry {
 }
 
 fn make_dir(dir: &Path) -> Outcome {
-    let (uid, _) = sys::who()?;
+    let uid = sys::who()?.uid;
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(Failure::io("making the state directory", dir))?;
     judge_dir(dir, uid)
@@ -320,7 +320,7 @@ mod tests {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let dir = std::env::temp_dir().join(format!("terrane-registry-trust-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let (uid, _) = sys::who().unwrap();
+        let uid = sys::who().unwrap().uid;
         let allow = |mode| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode)).unwrap();
         for (mode, fits) in [(0o700, true), (0o755, true), (0o775, false), (0o702, false)] {
             allow(mode);

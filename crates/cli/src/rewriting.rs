@@ -5,7 +5,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::jobs::{End, LONG_REST, Load, Pace, pause, run};
 use crate::live::Live;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::time::{Duration, Instant};
 use terrane_pool::Pool;
 use terrane_posix::{Errno, Fs, Job, RewriteSpec, RewriteStatus};
@@ -78,7 +78,7 @@ pub fn go_on(fs: &Fs, pool: &Pool, requests: &dyn Fn() -> u64, rest: &dyn Fn(Dur
     }
 }
 
-pub fn begin(live: &Live, spec: &RewriteSpec) -> Outcome<Value> {
+pub fn begin(live: &Live, spec: &RewriteSpec) -> Outcome<RewriteRow> {
     let fs = live.fs()?;
     fs.rewrite().begin(spec).map_err(|errno| refusal(live, fs, spec, errno))?;
     // Whoever is told that it began may go.
@@ -116,7 +116,7 @@ fn refusal(live: &Live, fs: &Fs, spec: &RewriteSpec, errno: Errno) -> Failure {
     }
 }
 
-pub fn cancel(live: &Live) -> Outcome<Value> {
+pub fn cancel(live: &Live) -> Outcome<RewriteRow> {
     let fs = live.fs()?;
     fs.rewrite().cancel().map_err(|errno| Failure(format!("pool {}: {errno}", live.pool.name())))?;
     live.pool.commit()?;
@@ -124,31 +124,62 @@ pub fn cancel(live: &Live) -> Outcome<Value> {
 }
 
 /// The rewrite that goes on, or the last one.
-pub fn status(live: &Live) -> Value {
+#[derive(Serialize)]
+pub struct RewriteRow {
+    name: String,
+    /// `None`: there was none.
+    state: Option<&'static str>,
+    #[serde(flatten)]
+    rewrite: Option<RewriteFigures>,
+}
+
+#[derive(Serialize)]
+struct RewriteFigures {
+    object: u64,
+    path: String,
+    recursive: bool,
+    compression: Option<String>,
+    recordsize: Option<u32>,
+    pass: &'static str,
+    files: u64,
+    files_total: u64,
+    stored: u64,
+    stored_total: u64,
+    logical: u64,
+    before: u64,
+    after: u64,
+    reshaped: u64,
+    no_room: u64,
+    busy: u64,
+    errors: u64,
+}
+
+pub fn status(live: &Live) -> RewriteRow {
+    let name = live.pool.name();
     let found = live.fs.get().and_then(|fs| Some((fs, fs.rewrite().progress()?)));
-    let Some((fs, status)) = found else { return json!({"name": live.pool.name(), "state": null}) };
+    let Some((fs, status)) = found else { return RewriteRow { name, state: None, rewrite: None } };
     let RewriteStatus { spec, pass, state, figures } = status;
-    json!({
-        "name": live.pool.name(),
-        "state": state.name(),
-        "object": spec.root,
-        "path": fs.path_of(spec.root).split(" (inode").next(),
-        "recursive": spec.recursive,
-        "compression": spec.compression.map(|compression| compression.to_string()),
-        "recordsize": spec.record_size,
-        "pass": pass.name(),
-        "files": figures.files,
-        "files_total": figures.files_total,
-        "stored": figures.stored_bytes,
-        "stored_total": figures.stored_total,
-        "logical": figures.logical_bytes,
-        "before": figures.before_bytes,
-        "after": figures.after_bytes,
-        "reshaped": figures.reshaped,
-        "no_room": figures.no_room,
-        "busy": figures.busy,
-        "errors": figures.errors,
-    })
+    let path = fs.path_of(spec.root);
+    let rewrite = RewriteFigures {
+        object: spec.root,
+        path: path.split(" (inode").next().unwrap_or_default().to_owned(),
+        recursive: spec.recursive,
+        compression: spec.compression.map(|compression| compression.to_string()),
+        recordsize: spec.record_size,
+        pass: pass.name(),
+        files: figures.files,
+        files_total: figures.files_total,
+        stored: figures.stored_bytes,
+        stored_total: figures.stored_total,
+        logical: figures.logical_bytes,
+        before: figures.before_bytes,
+        after: figures.after_bytes,
+        reshaped: figures.reshaped,
+        no_room: figures.no_room,
+        busy: figures.busy,
+        errors: figures.errors,
+    };
+    RewriteRow { name, state: Some(state.name()), rewrite: Some(rewrite) }
 }
 
 #[cfg(test)]

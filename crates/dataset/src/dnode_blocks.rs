@@ -51,12 +51,12 @@ pub struct DnodeBlocks(ClaimedBlocks<u64>);
 
 impl DnodeBlocks {
     pub fn is_claimed(&self, group: u64, id: ObjectId) -> bool {
-        self.0.is_claimed(group, slot_of(id).0)
+        self.0.is_claimed(group, slot_of(id).block)
     }
 
     /// True: it was not claimed before in this group.
     pub fn claim(&self, group: u64, id: ObjectId) -> bool {
-        self.0.claim(group, slot_of(id).0)
+        self.0.claim(group, slot_of(id).block)
     }
 }
 

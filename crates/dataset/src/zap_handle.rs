@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use terrane_object::{Object, ObjectError};
 use terrane_pool::{Cost, Tx};
 use terrane_wire::{NumberMap, ObjectId};
-use terrane_zap::{Cursor, Entry, KeyRef, Kind, Value, ValueRef};
+use terrane_zap::{Cursor, Entry, KeyRef, Kind, Value, ValueRef, ValueShape};
 
 /// Entries that [`ZapHandle::iter`] reads at a time.
 const ITER_BATCH: usize = 256;
@@ -306,12 +306,12 @@ impl ZapHandle {
     }
 
     pub fn contains<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<bool, ZapError> {
-        Ok(self.length(key)?.is_some())
+        Ok(self.shape(key)?.is_some())
     }
 
     /// Bytes of each integer of the value, and how many there are.
-    pub fn length<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<(u8, usize)>, ZapError> {
-        self.read(|zap| zap.length(key))
+    pub fn shape<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<ValueShape>, ZapError> {
+        self.read(|zap| zap.shape(key))
     }
 
     /// Entries.

@@ -14,8 +14,8 @@ use std::sync::{Arc, OnceLock};
 use terrane_object::{Object, ObjectError, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_pool::Tx;
 use terrane_zap::{
-    Cursor, Entry, First, Flags, KeyRef, Kind, Prepared, Shrink, Store, Value, ValueRef, Visited, Zap,
-    ZapOptions,
+    Cursor, Entry, First, Flags, KeyRef, Kind, Prepared, Shrink, Store, Value, ValueRef, ValueShape, Visited,
+    Zap, ZapOptions,
 };
 
 /// An object as `terrane_zap` sees it: readable, and changeable when there is a transaction.
@@ -147,8 +147,8 @@ impl ObjectZap {
     }
 
     /// Bytes of each integer of the value, and how many there are.
-    pub fn length<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<(u8, usize)>, ZapError> {
-        self.zap()?.length(&ObjectStore::reader(&self.object), key)
+    pub fn shape<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<ValueShape>, ZapError> {
+        self.zap()?.shape(&ObjectStore::reader(&self.object), key)
     }
 
     pub fn kind(&self) -> Result<Kind, ZapError> {

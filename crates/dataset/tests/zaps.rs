@@ -10,7 +10,7 @@ use terrane_dataset::{Dataset, Work, ZapError, ZapHandle, ZapSpec, Zaps};
 use terrane_object::ObjectError;
 use terrane_store::PoolError;
 use terrane_wire::ObjectId;
-use terrane_zap::{Cursor, Error, Flags, Key, Kind, ValueRef};
+use terrane_zap::{Cursor, Error, Flags, Key, Kind, ValueRef, ValueShape};
 
 fn zaps(machine: &Machine) -> Arc<Zaps> {
     Zaps::open(&Arc::new(Dataset::create_root(&machine.objects, &[]).unwrap())).unwrap()
@@ -45,11 +45,12 @@ fn integers_of_every_size_come_back() {
     }
     for (name, value) in values {
         assert_eq!(zap.lookup(name).unwrap().unwrap().ints(), ints(value));
-        assert_eq!(zap.length(name).unwrap(), Some((value.int_size(), value.num_ints())));
+        let shape = ValueShape { int_size: value.int_size(), num_ints: value.num_ints() };
+        assert_eq!(zap.shape(name).unwrap(), Some(shape));
         assert!(zap.contains(name).unwrap());
     }
     assert_eq!(zap.lookup_u64("two bytes").unwrap(), Some(1));
-    assert_eq!((zap.len().unwrap(), zap.length("none").unwrap()), (5, None));
+    assert_eq!((zap.len().unwrap(), zap.shape("none").unwrap()), (5, None));
     let names: BTreeSet<Vec<u8>> =
         zap.iter().map(|entry| entry.unwrap().key.name().unwrap().to_vec()).collect();
     assert_eq!(names, values.iter().map(|(name, _)| name.as_bytes().to_vec()).collect());

@@ -17,8 +17,9 @@
 //! Invariant: a `Backing` that exists is locked.
 
 use crate::identity::{Identity, LOOPS_MAX, PathKind, kind_of, open_to_look};
+use crate::peek::{Below, ZonesInUse};
 use crate::zone::DeviceError;
-use crate::{block, holders, peek};
+use crate::{block, holders};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
@@ -95,7 +96,7 @@ fn refused(path: &Path, expected: &str, found: impl Into<String>, remedy: &'stat
 #[derive(Debug)]
 pub struct Peek {
     file: File,
-    zoned: Option<peek::Below>,
+    zoned: Option<Below>,
 }
 
 impl Peek {
@@ -107,7 +108,7 @@ impl Peek {
         let (file, meta) = open_to_look(path).map_err(failed)?;
         refuse_kind(path, kind_of(&meta))?;
         let is_zoned = kind_of(&meta) == PathKind::Block && block::is_host_managed(meta.rdev());
-        let zoned = is_zoned.then(|| peek::Below::new(&file)).transpose().map_err(failed)?;
+        let zoned = is_zoned.then(|| Below::new(&file)).transpose().map_err(failed)?;
         Ok(Peek { file, zoned })
     }
 
@@ -324,17 +325,17 @@ impl Backing {
 
     pub(crate) fn fill(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         if self.is_host_managed() {
-            return peek::Below::new(&self.file)?.read_exact_at(buf, offset);
+            return Below::new(&self.file)?.read_exact_at(buf, offset);
         }
         self.fill_from(&self.file, offset, buf)
     }
 
-    /// For a host-managed drive: how many of its zones hold something, and how many it has.
-    pub(crate) fn zones_in_use(&self) -> io::Result<Option<(usize, usize)>> {
+    /// Of a host-managed drive.
+    pub(crate) fn zones_in_use(&self) -> io::Result<Option<ZonesInUse>> {
         if !self.is_host_managed() {
             return Ok(None);
         }
-        peek::Below::new(&self.file)?.zones_in_use(self.size).map(Some)
+        Below::new(&self.file)?.zones_in_use(self.size).map(Some)
     }
 
     /// The drive's own zone size in bytes, where it has one.

@@ -5,6 +5,7 @@
 //! name is the most telling one; a wrong name does no harm, a missed one would.
 
 use crate::backing::Backing;
+use crate::peek::ZonesInUse;
 
 /// Where a row's offset counts from.
 #[derive(Clone, Copy)]
@@ -96,7 +97,9 @@ pub fn identify_foreign(backing: &Backing) -> Option<String> {
     let unreadable = |error: String| Some(format!("something that cannot be read ({error})"));
     match look(backing.size(), &|at, buf| backing.read_at(at, buf).map_err(|e| e.to_string())) {
         Ok(None) => match backing.zones_in_use() {
-            Ok(Some((used, count))) if used > 0 => Some(format!("something in {used} of {count} zones")),
+            Ok(Some(ZonesInUse { used, count })) if used > 0 => {
+                Some(format!("something in {used} of {count} zones"))
+            }
             Ok(_) => None,
             Err(error) => unreadable(error.to_string()),
         },

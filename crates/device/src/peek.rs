@@ -10,6 +10,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
+/// Zones of a drive that hold something, and all of them.
+pub(crate) struct ZonesInUse {
+    pub used: usize,
+    pub count: usize,
+}
+
 /// An open drive, for reading what was written.
 #[derive(Debug)]
 pub(crate) struct Below {
@@ -32,9 +38,9 @@ impl Below {
         fill(buf, offset, &ask, &|at, wide| self.direct.read_exact_at(wide, at))
     }
 
-    /// Zones that hold something, and all of them, on a drive of `size` bytes.
-    pub fn zones_in_use(&self, size: u64) -> io::Result<(usize, usize)> {
-        let (mut at, mut used, mut count) = (0, 0, 0);
+    /// Of a drive of `size` bytes.
+    pub fn zones_in_use(&self, size: u64) -> io::Result<ZonesInUse> {
+        let (mut at, mut zones_in_use) = (0, ZonesInUse { used: 0, count: 0 });
         while at < size {
             let zones = report_zones(&self.direct, at, REPORT_ZONES)?;
             let Some(last) = zones.last() else { break };
@@ -45,10 +51,11 @@ impl Below {
             }
             at = end;
             // Of a conventional zone nobody knows; its beginning is looked at as on any disk.
-            used += zones.iter().filter(|zone| !zone.is_conventional() && zone.readable() > 0).count();
-            count += zones.len();
+            zones_in_use.used +=
+                zones.iter().filter(|zone| !zone.is_conventional() && zone.readable() > 0).count();
+            zones_in_use.count += zones.len();
         }
-        Ok((used, count))
+        Ok(zones_in_use)
     }
 }
 

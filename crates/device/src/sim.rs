@@ -185,14 +185,21 @@ fn state_at(pointer: u64, capacity: u64) -> ZoneState {
     }
 }
 
-/// The most zones that may be written and not full, 0 for any number, and what the kernel says to a write to one more. Here such zones
-/// are open, as nobody closes them, so the smaller of both limits holds.
-fn limit_of(info: &DeviceInfo) -> (u32, i32) {
+/// How many zones may be written and not full.
+struct ZoneLimit {
+    /// 0: any number.
+    zones: u32,
+    /// What the kernel says to a write to one more.
+    errno: i32,
+}
+
+/// Such zones are open here, as nobody closes them, so the smaller of both limits holds.
+fn limit_of(info: &DeviceInfo) -> ZoneLimit {
     let (open, active) = (info.max_open, info.max_active);
     if active > 0 && (open == 0 || active <= open) {
-        (active, libc::EOVERFLOW)
+        ZoneLimit { zones: active, errno: libc::EOVERFLOW }
     } else {
-        (open, libc::ETOOMANYREFS)
+        ZoneLimit { zones: open, errno: libc::ETOOMANYREFS }
     }
 }
 
@@ -285,7 +292,7 @@ impl SimDevice {
     /// A device that has just been switched on, with these capacities and contents.
     fn assemble(info: DeviceInfo, resets_keep_bytes: bool, zones: Vec<(u64, Durable)>, seed: u64) -> Self {
         let (capacities, durable): (Vec<u64>, Vec<Durable>) = zones.into_iter().unzip();
-        let rules = ZoneRules::new(info.write_unit, limit_of(&info).0, capacities, ZoneState::Empty);
+        let rules = ZoneRules::new(info.write_unit, limit_of(&info).zones, capacities, ZoneState::Empty);
         for (zone, held) in rules.zones().zip(&durable) {
             rules.force(zone, held.state, held.pointer);
         }
@@ -339,7 +346,7 @@ impl SimDevice {
         let reports = self.reports();
         let capacities = reports.iter().map(|report| report.capacity);
         let info = self.0.info.clone();
-        let rules = ZoneRules::new(info.write_unit, limit_of(&info).0, capacities, ZoneState::Empty);
+        let rules = ZoneRules::new(info.write_unit, limit_of(&info).zones, capacities, ZoneState::Empty);
         for (zone, report) in rules.zones().zip(&reports) {
             rules.force(zone, report.state, report.pointer);
         }
@@ -478,7 +485,7 @@ impl Device for SimDevice {
         medium.powered(Some(zone), offset, OP)?;
         self.begin(medium);
         self.moment(medium, |copy| copy.write(zone, offset, data));
-        let (limit, errno) = limit_of(&self.0.info);
+        let ZoneLimit { zones: limit, errno } = limit_of(&self.0.info);
         let opens = self.0.rules.report(zone)?.state == ZoneState::Empty;
         if opens && limit > 0 && self.0.rules.open_zones() >= limit {
             let source = io::Error::from_raw_os_error(errno);

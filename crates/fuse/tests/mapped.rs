@@ -24,7 +24,7 @@ use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_fuse::{Dispatch, Launderer, MountOptions, Session, UnmountHandle};
 use terrane_object::Objects;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
-use terrane_posix::{Cred, Fs};
+use terrane_posix::{Cred, Fs, Promised};
 use terrane_store::env::SeededEnv;
 use terrane_store::errors::LossCause;
 
@@ -443,7 +443,7 @@ fn stores_for_which_room_was_kept_are_kept() {
         stored.chunks(4096).all(|page| page.iter().any(|byte| *byte != 0)),
         "zeros in the place of stores"
     );
-    assert_eq!(mounted.fs.promised(), (0, 0));
+    assert_eq!(mounted.fs.promised(), Promised::default());
     drop(file);
     mounted.end();
 }

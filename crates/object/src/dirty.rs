@@ -53,6 +53,15 @@ impl Ranges {
     }
 }
 
+/// A block of an object's tree; those of one level are neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TreeBlock {
+    /// 0: of content.
+    pub level: u8,
+    /// In its level.
+    pub index: u64,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dirty {
     pub txg: Txg,
@@ -60,8 +69,8 @@ pub(crate) struct Dirty {
     /// Those of them whose content is as it was.
     pub restored: BTreeMap<u64, Restored>,
     pub freed: Ranges,
-    /// Blocks of pointers that are written anew whether anything below them changes or not: level, and number in it.
-    pub pointers: BTreeSet<(u8, u64)>,
+    /// Blocks of pointers that are written anew whether anything below them changes or not.
+    pub pointers: BTreeSet<TreeBlock>,
     pub spill: Spill,
     /// Its block covers other bytes than before: no pointer may stay, not even of a hole.
     pub is_resized: bool,

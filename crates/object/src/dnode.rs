@@ -312,9 +312,17 @@ fn parse_spill(raw: &[u8], kind: ObjectKind, at: &dyn std::fmt::Display) -> Resu
     Ok(spill)
 }
 
-/// The block of dnodes that holds an object, and its slot there.
-pub fn slot_of(id: ObjectId) -> (u64, usize) {
-    (id.0 / SLOTS_PER_BLOCK, (id.0 % SLOTS_PER_BLOCK) as usize * SLOT_BYTES)
+/// Where an object's dnode is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DnodeSlot {
+    /// Of the blocks of dnodes.
+    pub block: u64,
+    /// In that block, in bytes.
+    pub offset: usize,
+}
+
+pub fn slot_of(id: ObjectId) -> DnodeSlot {
+    DnodeSlot { block: id.0 / SLOTS_PER_BLOCK, offset: (id.0 % SLOTS_PER_BLOCK) as usize * SLOT_BYTES }
 }
 
 /// Bytes where a block's dnodes begin, by their heads alone. Walked from the start, because only a dnode's head says how many slots

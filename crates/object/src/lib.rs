@@ -34,4 +34,4 @@ pub use freeing::{FreePolicy, Verdict};
 pub use kind::ObjectKind;
 pub use object::{Again, Object};
 pub use objects::Objects;
-pub use objset::{DataPolicy, ObjectSet, ObjectSpec, Usage};
+pub use objset::{DataPolicy, ObjectSet, ObjectSpec, StoredNumbers, Usage};

@@ -49,6 +49,20 @@ pub struct Usage {
     pub objects: u64,
 }
 
+/// What the header counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredNumbers {
+    pub objects: u64,
+    /// No object has a higher number.
+    pub high_water: u64,
+}
+
+/// What the group that syncs takes.
+struct Syncing {
+    objects: Vec<Arc<Object>>,
+    numbers: StoredNumbers,
+}
+
 pub struct ObjectSet {
     pool: Arc<Pool>,
     id: ObjsetId,
@@ -64,7 +78,7 @@ pub struct ObjectSet {
     /// A part of it could not be read: it is tried again in a group that others ask for.
     queue_rests: AtomicBool,
     account: Mutex<Option<Account>>,
-    syncing: Mutex<(Vec<Arc<Object>>, u64, u64)>,
+    syncing: Mutex<Syncing>,
     root: Mutex<BlockPtr>,
     policy: ObeyedPolicy,
     free_policy: Option<Arc<dyn FreePolicy>>,
@@ -105,7 +119,10 @@ impl ObjectSet {
             queue: Mutex::default(),
             queue_rests: AtomicBool::new(false),
             account: Mutex::new(header.account),
-            syncing: Mutex::new((Vec::new(), header.objects, header.high_water)),
+            syncing: Mutex::new(Syncing {
+                objects: Vec::new(),
+                numbers: StoredNumbers { objects: header.objects, high_water: header.high_water },
+            }),
             root: Mutex::new(root),
             last_changes: Mutex::default(),
         });
@@ -159,12 +176,6 @@ impl ObjectSet {
     /// Waits until group `txg` is durable, committing it if need be.
     pub fn wait_synced(&self, txg: Txg) -> Result<(), ObjectError> {
         Ok(self.pool.commit_txg(txg)?)
-    }
-
-    /// Seconds and nanoseconds since 1970, by the pool's clock.
-    pub fn now(&self) -> (i64, u32) {
-        let ns = self.pool.env().wall_ns();
-        ((ns / 1_000_000_000) as i64, (ns % 1_000_000_000) as u32)
     }
 
     pub fn random_u64(&self) -> u64 {
@@ -221,10 +232,9 @@ impl ObjectSet {
         (self.dnodes.dnode(), self.free_queue.dnode(), self.queue.lock().clone())
     }
 
-    /// Object count and high water as of the last sync.
-    pub fn stored_numbers(&self) -> (u64, u64) {
-        let syncing = self.syncing.lock();
-        (syncing.1, syncing.2)
+    /// As of the last sync.
+    pub fn stored_numbers(&self) -> StoredNumbers {
+        self.syncing.lock().numbers
     }
 
     /// Calls `changes` for every group when nobody else is in it any more, until it returns false: for what is only worth storing if
@@ -239,8 +249,8 @@ impl ObjectSet {
         let mut numbers = self.numbers.lock();
         numbers.quiesced();
         let mut syncing = self.syncing.lock();
-        self.table.move_dirty(&mut syncing.0);
-        (syncing.1, syncing.2) = (numbers.objects, numbers.high_water);
+        self.table.move_dirty(&mut syncing.objects);
+        syncing.numbers = StoredNumbers { objects: numbers.objects, high_water: numbers.high_water };
     }
 
     pub(crate) fn synced(&self, txg: Txg) {

@@ -7,7 +7,7 @@
 //!
 //! Invariant: every pointer that leaves the tree is released exactly once, or queued exactly once.
 
-use crate::dirty::Ranges;
+use crate::dirty::{Ranges, TreeBlock};
 use crate::dnode::Dnode;
 use crate::freeing::Ledger;
 use crate::waiting::Waiting;
@@ -116,7 +116,7 @@ pub(crate) fn next_allocated(
     from: u64,
     end: u64,
 ) -> Result<Option<u64>, PoolError> {
-    scan(pool, whose, dnode, &dnode.root, (dnode.levels - 1, 0), from, end)
+    scan(pool, whose, dnode, &dnode.root, TreeBlock { level: dnode.levels - 1, index: 0 }, from, end)
 }
 
 fn scan(
@@ -124,7 +124,7 @@ fn scan(
     whose: Whose,
     dnode: &Dnode,
     ptr: &BlockPtr,
-    (level, index): (u8, u64),
+    TreeBlock { level, index }: TreeBlock,
     from: u64,
     end: u64,
 ) -> Result<Option<u64>, PoolError> {
@@ -137,7 +137,7 @@ fn scan(
         return Ok(Some(index));
     }
     for (child, ptr) in children(pool, whose, ptr, level, index)?.iter().enumerate() {
-        let below = (level - 1, index * dnode.pointers() + child as u64);
+        let below = TreeBlock { level: level - 1, index: index * dnode.pointers() + child as u64 };
         if let Some(found) = scan(pool, whose, dnode, ptr, below, from, end)? {
             return Ok(Some(found));
         }
@@ -182,7 +182,7 @@ impl<'a> ChangeWalk<'a> {
             return Ok(());
         }
         let top = dnode.levels - 1;
-        self.look(&dnode.root, (top, 0))?;
+        self.look(&dnode.root, TreeBlock { level: top, index: 0 })?;
         // What the tree does not span any more was cut off.
         self.found(dnode.span(top), u64::MAX, true);
         Ok(())
@@ -204,7 +204,7 @@ impl<'a> ChangeWalk<'a> {
         self.left = self.left.saturating_sub(1);
     }
 
-    fn look(&mut self, ptr: &BlockPtr, (level, index): (u8, u64)) -> Result<(), PoolError> {
+    fn look(&mut self, ptr: &BlockPtr, TreeBlock { level, index }: TreeBlock) -> Result<(), PoolError> {
         let span = self.dnode.span(level);
         let first = index.saturating_mul(span);
         let end = first.saturating_add(span);
@@ -223,7 +223,7 @@ impl<'a> ChangeWalk<'a> {
         let below = children(self.pool, self.whose, ptr, level, index)?;
         let pointers = self.dnode.pointers();
         for (child, ptr) in (0..).zip(&below) {
-            self.look(ptr, (level - 1, index * pointers + child))?;
+            self.look(ptr, TreeBlock { level: level - 1, index: index * pointers + child })?;
         }
         let behind = first.saturating_add((below.len() as u64).saturating_mul(self.dnode.span(level - 1)));
         self.found(behind, end, true);
@@ -241,8 +241,8 @@ pub(crate) struct Rewrite<'a, 'g, 'l> {
     old: Dnode,
     /// New pointers by level.
     changes: Vec<BTreeMap<u64, BlockPtr>>,
-    /// Blocks of pointers that are written anew in any case, by level and number.
-    anew: BTreeSet<(u8, u64)>,
+    /// Blocks of pointers that are written anew in any case.
+    anew: BTreeSet<TreeBlock>,
     /// Blocks that were taken out with all that is below them: their old pointers are released or queued already.
     detached: Vec<BTreeSet<u64>>,
     /// Pointers that leave the tree, subtrees that go to the queue, and blocks written: handed on only when the whole tree
@@ -285,8 +285,8 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         }
     }
 
-    /// Writes these blocks of pointers anew as well, by level and number, if they are still in the tree.
-    pub fn with_pointers(mut self, anew: &BTreeSet<(u8, u64)>) -> Self {
+    /// Writes these blocks of pointers anew as well, if they are still in the tree.
+    pub fn with_pointers(mut self, anew: &BTreeSet<TreeBlock>) -> Self {
         self.anew.clone_from(anew);
         self
     }
@@ -445,7 +445,8 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         }
         let above = level + 1;
         if !is_top {
-            for (_, index) in self.anew.range((above, 0)..=(above, u64::MAX)) {
+            let of_level = |index| TreeBlock { level: above, index };
+            for TreeBlock { index, .. } in self.anew.range(of_level(0)..=of_level(u64::MAX)) {
                 parents.entry(*index).or_default();
             }
         }

@@ -9,13 +9,53 @@ use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
-use crate::inode::State;
+use crate::inode::{Inode, State};
+use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::types::{AccessTimes, Ino, Reading, Time, mode};
 use terrane_dataset::AccessTime;
 use terrane_pool::Cost;
 
 /// Relative access times are renewed after this, changed or not.
 const ACCESS_TIME_SECS: i64 = 24 * 3600;
+
+/// Somebody read, and it is worth to be remembered.
+#[derive(Clone, Copy, Debug)]
+struct Access {
+    ino: Ino,
+    at: Time,
+}
+
+impl Operation for Access {
+    type Held<'f> = InodeRef<'f>;
+    type Done = ();
+    type Answer = ();
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
+        Ok(Found::Held(fs.hold(self.ino)?))
+    }
+
+    fn cost<'h>(&self, _: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
+        Ok(Room { cost: Cost::NOTHING, needs: vec![(&inode.claims, Need::attrs())] })
+    }
+
+    fn locks<'h>(inode: &'h InodeRef<'_>) -> Vec<&'h Inode> {
+        vec![inode]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
+        let state = change.locked.get(inode.ino);
+        state.attrs.zpl.atime = stored(self.at);
+        // A crash may cost it without anybody missing it.
+        if let Err(errno) = change.fs.save_read(change.tx, inode, state) {
+            log::warn!("access time of object {} not stored: {errno}", inode.ino);
+        }
+        Ok(Outcome::Saved(()))
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {
+        Ok(())
+    }
+}
 
 impl State {
     /// `EISDIR`, `EINVAL`: only regular files hold bytes.
@@ -96,12 +136,7 @@ impl Fs {
         if policy == AccessTime::Relative && !is_access_time_old(&inode.read(), now) {
             return;
         }
-        let Ok(tx) = self.begin(Cost::NOTHING, &[(&inode.claims, Need::attrs())]) else { return };
-        let mut state = inode.write();
-        state.attrs.zpl.atime = stored(now);
-        if let Err(errno) = self.save_read(&tx, inode, &mut state) {
-            log::warn!("access time of object {} not stored: {errno}", inode.ino);
-        }
+        let _ = self.carry_out(&Access { ino: inode.ino, at: now });
     }
 
     /// `SEEK_DATA`; `ENXIO`: there is no data at or after `offset`.

@@ -100,8 +100,7 @@ impl Fs {
     }
 
     pub(crate) fn now(&self) -> Time {
-        let (secs, nanos) = self.set.now();
-        Time { secs, nanos }
+        Time::from_ns(self.set.pool().env().wall_ns())
     }
 
     /// The pool's clock for measuring, in nanoseconds: cheaper than the kernel's where that takes a system call.

@@ -39,8 +39,16 @@ pub(crate) struct SetHint {
     pub ino: Ino,
     /// `NotSet` takes it back.
     pub hint: Hint,
-    /// As an extended attribute: whether it is set, and how. That changes the change time.
-    pub how: Option<(bool, SetXattr)>,
+    /// As an extended attribute, which changes the change time.
+    pub as_xattr: Option<AsXattr>,
+}
+
+/// How a hint is changed as an extended attribute.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AsXattr {
+    /// Not set: removed.
+    pub is_set: bool,
+    pub how: SetXattr,
 }
 
 impl Operation for SetHint {
@@ -50,7 +58,7 @@ impl Operation for SetHint {
 
     fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
         let inode = fs.hold(self.ino)?;
-        if self.how.is_none() {
+        if self.as_xattr.is_none() {
             let state = inode.read();
             check_type(&state)?;
             if state.attrs.hint() == self.hint {
@@ -71,10 +79,10 @@ impl Operation for SetHint {
     fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
         let now = change.stamp();
         let state = change.locked.get(inode.ino);
-        if let Some((sets, how)) = self.how {
+        if let Some(AsXattr { is_set, how }) = self.as_xattr {
             match state.attrs.hint() != Hint::NotSet {
                 true if how.create => return Err(Errno::EEXIST),
-                false if how.replace || !sets => return Err(Errno::ENODATA),
+                false if how.replace || !is_set => return Err(Errno::ENODATA),
                 false if self.hint != Hint::NotSet && change.fs.names_would_fill(inode, state)? => {
                     return Err(Errno::ENOSPC);
                 }
@@ -106,7 +114,7 @@ impl Fs {
     /// [`Hint::NotSet`] takes it back. It stays until it is changed. No time stamp changes: a program that opens its files and says
     /// so each time has changed nothing that others look at. `EINVAL`: neither file nor directory.
     pub fn set_write_hint(&self, ino: Ino, hint: Hint) -> Result<(), Errno> {
-        self.carry_out(&SetHint { ino, hint, how: None })
+        self.carry_out(&SetHint { ino, hint, as_xattr: None })
     }
 
     /// As [`getxattr`](Self::getxattr).
@@ -123,7 +131,7 @@ impl Fs {
     pub(crate) fn put_hint(&self, ino: Ino, value: Option<&[u8]>, how: SetXattr) -> Result<(), Errno> {
         let named = |value| std::str::from_utf8(value).ok().and_then(Hint::from_name).ok_or(Errno::EINVAL);
         let hint = value.map_or(Ok(Hint::NotSet), named)?;
-        self.carry_out(&SetHint { ino, hint, how: Some((value.is_some(), how)) })
+        self.carry_out(&SetHint { ino, hint, as_xattr: Some(AsXattr { is_set: value.is_some(), how }) })
     }
 
     /// Whether the list of names has no room for the hint's.

@@ -93,5 +93,6 @@ pub use jobs::{
 };
 pub use losses::Loss;
 pub use reservations::is_reservation;
+pub use reserved::Promised;
 pub use rewrite::{Rebirth, Recompress, Rewrite, Settle};
 pub use types::*;

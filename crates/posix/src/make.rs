@@ -10,7 +10,7 @@ use crate::hold::InodeRef;
 use crate::inode::{Inode, Named, State};
 use crate::inode_flags;
 use crate::operation::{Change, Found, Operation, Outcome, Room};
-use crate::perm;
+use crate::perm::{self, Inherited};
 use crate::types::{Attr, Cred, Ino, LINK_MAX, SYMLINK_MAX, Time, mode};
 use std::sync::Arc;
 use terrane_object::dnode::Dnode;
@@ -260,7 +260,7 @@ impl Fs {
         if default.is_some() {
             reserve_late(tx, reserved);
         }
-        let (gid, bits) = perm::inherit(&parent.attrs, file.bits, file.cred, default.as_ref());
+        let Inherited { gid, bits } = perm::inherit(&parent.attrs, file.bits, file.cred, default.as_ref());
         let now = stored(now);
         let is_dir = bits & mode::S_IFMT == mode::S_IFDIR;
         let inline = file.target.filter(|target| target.len() <= SYMLINK_INLINE_BYTES);

@@ -60,8 +60,7 @@ impl Fs {
             attributes.add_u64(&tx, LAYOUTS, layouts.object().id().0)?;
             let queue = dataset.new_zap(&tx, ObjectKind::DeleteQueue)?;
 
-            let (secs, nanos) = set.now();
-            let now = stored(Time { secs, nanos });
+            let now = stored(Time::from_ns(set.pool().env().wall_ns()));
             let mut root = ZplAttrs {
                 mode: u64::from(mode::S_IFDIR | 0o755),
                 size: 2,

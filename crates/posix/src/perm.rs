@@ -8,9 +8,16 @@ use crate::acl::Acl;
 use crate::attr::Attributes;
 use crate::types::{Cred, mode};
 
-/// Group and mode of a new inode. The directory's default ACL says what a umask would say otherwise. In a set-gid directory
+/// What a new inode gets of its directory.
+pub(crate) struct Inherited {
+    pub gid: u64,
+    /// Its mode.
+    pub bits: u32,
+}
+
+/// The directory's default ACL says what a umask would say otherwise. In a set-gid directory
 /// everything takes the directory's group, and directories the bit as well.
-pub(crate) fn inherit(parent: &Attributes, bits: u32, cred: &Cred, default: Option<&Acl>) -> (u64, u32) {
+pub(crate) fn inherit(parent: &Attributes, bits: u32, cred: &Cred, default: Option<&Acl>) -> Inherited {
     let is_symlink = bits & mode::S_IFMT == mode::S_IFLNK;
     let bits = match default {
         Some(acl) => bits & !0o777 | acl.for_new(bits).permissions(),
@@ -18,10 +25,10 @@ pub(crate) fn inherit(parent: &Attributes, bits: u32, cred: &Cred, default: Opti
         None => bits & !(cred.umask & 0o777),
     };
     if parent.mode() & mode::S_ISGID == 0 {
-        return (u64::from(cred.gid), bits);
+        return Inherited { gid: u64::from(cred.gid), bits };
     }
     let is_dir = bits & mode::S_IFMT == mode::S_IFDIR;
-    (parent.zpl.gid, if is_dir { bits | mode::S_ISGID } else { bits })
+    Inherited { gid: parent.zpl.gid, bits: if is_dir { bits | mode::S_ISGID } else { bits } }
 }
 
 /// Set-uid goes, and set-gid where it means an identity: without group execution it is (mandatory) locking. True: one of them was there.

@@ -425,6 +425,7 @@ impl Reservations {
 #[expect(clippy::single_range_in_vec_init, reason = "lists of ranges, some of one")]
 mod tests {
     use super::*;
+    use crate::reserved::Promised;
     use proptest::prelude::*;
 
     proptest! {
@@ -515,9 +516,9 @@ mod tests {
             drop(making);
             asks.join().unwrap().unwrap();
         });
-        let (promised, sum) = fs.promised();
+        let Promised { by_pool: promised, to_files: sum } = fs.promised();
         assert!(promised == sum && promised > size - 800_000 && promised < size, "{promised}, {sum}");
         put(800_000, size);
-        assert_eq!(fs.promised(), (0, 0), "all is written");
+        assert_eq!(fs.promised(), Promised::default(), "all is written");
     }
 }

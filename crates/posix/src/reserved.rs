@@ -4,9 +4,11 @@ use crate::attr::stored;
 use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
+use crate::hold::InodeRef;
 use crate::inode::Inode;
+use crate::operation::{Change, Found, Operation, Outcome, Room};
 use crate::reservations::{NAME_BYTES_MAX, RESERVED, Reservation, STEPS_MAX, Stored, WORDS_MAX};
-use crate::types::FILE_SIZE_MAX;
+use crate::types::{FILE_SIZE_MAX, Ino};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use terrane_codec::{Compression, CompressionPolicy};
@@ -14,6 +16,15 @@ use terrane_dataset::DatasetError;
 use terrane_object::{Object, ObjectKind};
 use terrane_pool::{Cost, Pool, Tx};
 use terrane_zap::ValueRef;
+
+/// Bytes that are promised: equal, or something is wrong.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Promised {
+    pub by_pool: u64,
+    /// The sum of what files have.
+    pub to_files: u64,
+}
 
 /// What was promised by a transaction, until somebody has it.
 struct Promise<'a> {
@@ -53,6 +64,140 @@ fn holes_in(object: &Object, range: Range<u64>, mut steps: u32) -> Result<Vec<Ra
 
 fn sum_of(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
+}
+
+/// Room kept for what is not stored of a range.
+#[derive(Clone, Debug)]
+pub(crate) struct Reserve {
+    pub ino: Ino,
+    pub range: Range<u64>,
+    /// The file gets as long: what others can see changes.
+    pub extends: bool,
+}
+
+/// A reservation that was counted without a lock, and what it goes by.
+pub(crate) struct Counted<'f> {
+    inode: InodeRef<'f>,
+    block_bytes: u32,
+    /// What the file has.
+    before: Option<Reservation>,
+    /// The same, or an empty one.
+    first: Reservation,
+    /// Of records that the file gets for it.
+    record_bytes: u64,
+    /// The parts of the range that are in no reservation, and how many of their bytes are holes.
+    missing: Vec<Range<u64>>,
+    holes: u64,
+}
+
+impl Counted<'_> {
+    /// What the file has if so many bytes of the range are new holes.
+    fn with(&self, range: &Range<u64>, holes: u64) -> Reservation {
+        let mut after = self.first.clone();
+        after.record_bytes = after.record_bytes.max(self.record_bytes);
+        after.add(range.clone(), holes);
+        after.charge = after.worst().max(self.first.charge);
+        after
+    }
+
+    /// What the pool has to promise beyond what it did.
+    fn more(&self, range: &Range<u64>) -> u64 {
+        if self.holes > 0 { self.with(range, self.holes).charge - self.first.charge } else { 0 }
+    }
+}
+
+impl Operation for Reserve {
+    type Held<'f> = Counted<'f>;
+    type Done = ();
+    type Answer = ();
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Counted<'f>, ()>, Errno> {
+        let inode = fs.hold(self.ino)?;
+        let object = inode.object();
+        let block_bytes = object.block_size();
+        let before = fs.reservations.get(self.ino);
+        let (size, generation) = {
+            let state = inode.read();
+            state.check_extensible()?;
+            (state.attrs.zpl.size, state.attrs.zpl.generation)
+        };
+        let record = fs.block_for(&inode, self.range.end.max(size)).unwrap_or(block_bytes);
+        let first = before.clone().unwrap_or(Reservation { generation, ..Reservation::default() });
+        let missing = first.missing(self.range.clone());
+        let mut holes = 0;
+        for part in &missing {
+            holes += sum_of(&holes_in(object, part.clone(), u32::MAX)?);
+        }
+        let record_bytes = record.into();
+        let counted = Counted { inode, block_bytes, before, first, record_bytes, missing, holes };
+        if counted.more(&self.range) > fs.set.usage().available_bytes {
+            return Err(Errno::ENOSPC);
+        }
+        if holes > 0 {
+            fs.make_reservations()?;
+        }
+        Ok(Found::Held(counted))
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h Counted<'_>) -> Result<Room<'h>, Errno> {
+        let mut cost = Cost { meta_blocks: 4, ..Cost::NOTHING };
+        if held.holes > 0 {
+            let Some(stored) = fs.reservations.stored.get() else { return Err(Errno::EIO) };
+            let put = stored.zap.lock().put_cost(NAME_BYTES_MAX, ValueRef::U64s(&[0; WORDS_MAX]));
+            cost = Cost { meta_bytes: put.bytes, promises: held.more(&self.range), ..cost };
+        }
+        Ok(Room { cost, needs: vec![(&held.inode.claims, Need::attrs())] })
+    }
+
+    fn locks<'h>(held: &'h Counted<'_>) -> Vec<&'h Inode> {
+        vec![&held.inode]
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Counted<'f>) -> Result<Outcome<()>, Errno> {
+        let (fs, tx, inode, now) = (change.fs, change.tx, &held.inode, change.now);
+        let promise = Promise { pool: tx.pool(), bytes: held.more(&self.range) };
+        let state = change.locked.get(inode.ino);
+        state.check_extensible()?;
+        let object = inode.object();
+        if object.block_size() != held.block_bytes || fs.reservations.get(inode.ino) != held.before {
+            return Ok(Outcome::Again);
+        }
+        // What others have written since it was counted would never be written for the first time.
+        let mut holes_now = 0;
+        for part in held.missing.iter().filter(|_| held.holes > 0) {
+            holes_now += sum_of(&holes_in(object, part.clone(), STEPS_MAX)?);
+        }
+        let holes = held.holes.min(holes_now);
+        let set_ids_went = inode.lose_set_ids(state);
+        let grows = self.extends && self.range.end > state.attrs.zpl.size;
+        if grows {
+            state.attrs.zpl.size = self.range.end;
+            state.content_changed(now);
+        } else if set_ids_went {
+            state.attrs.zpl.ctime = stored(now);
+        }
+        // Nothing else that anybody could see has changed.
+        if grows || set_ids_went {
+            fs.save(tx, inode, state)?;
+        }
+        if holes > 0 {
+            let after = held.with(&self.range, holes);
+            let kept = after.charge - held.first.charge;
+            let mut files = fs.reservations.files.lock();
+            files.put(inode.ino, Some(after));
+            fs.reservations.count.store(files.all.len(), Ordering::Relaxed);
+            fs.reservations.note(tx, &mut files, inode.ino);
+            inode.set_reserved(true);
+            promise.keep(kept);
+            drop(files);
+            fs.touch(tx, inode);
+        }
+        Ok(Outcome::Saved(()))
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &Counted<'f>, (): ()) -> Result<(), Errno> {
+        Ok(())
+    }
 }
 
 impl Fs {
@@ -177,87 +322,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Keeps room for what is not stored of a range. `extends`: the file gets as long. What others can see changed, or not.
-    pub(crate) fn reserve(&self, inode: &Inode, range: &Range<u64>, extends: bool) -> Result<(), Errno> {
-        let object = inode.object();
-        loop {
-            let block = object.block_size();
-            let before = self.reservations.get(inode.ino);
-            let (size, generation) = {
-                let state = inode.read();
-                state.check_extensible()?;
-                (state.attrs.zpl.size, state.attrs.zpl.generation)
-            };
-            let record = self.block_for(inode, range.end.max(size)).unwrap_or(block);
-            let first = before.clone().unwrap_or(Reservation { generation, ..Reservation::default() });
-            let missing = first.missing(range.clone());
-            let mut holes = 0;
-            for part in &missing {
-                holes += sum_of(&holes_in(object, part.clone(), u32::MAX)?);
-            }
-            let charged = first.charge;
-            let with = |holes| {
-                let mut after = first.clone();
-                after.record_bytes = after.record_bytes.max(record.into());
-                after.add(range.clone(), holes);
-                after.charge = after.worst().max(charged);
-                after
-            };
-            let more = if holes > 0 { with(holes).charge - charged } else { 0 };
-            if more > self.set.usage().available_bytes {
-                return Err(Errno::ENOSPC);
-            }
-            let mut cost = Cost { meta_blocks: 4, ..Cost::NOTHING };
-            if holes > 0 {
-                self.make_reservations()?;
-                let Some(stored) = self.reservations.stored.get() else { return Err(Errno::EIO) };
-                let put = stored.zap.lock().put_cost(NAME_BYTES_MAX, ValueRef::U64s(&[0; WORDS_MAX]));
-                cost = Cost { meta_bytes: put.bytes, promises: more, ..cost };
-            }
-            let tx = self.begin(cost, &[(&inode.claims, Need::attrs())])?;
-            let promise = Promise { pool: tx.pool(), bytes: more };
-            let mut state = inode.write();
-            state.check_extensible()?;
-            if object.block_size() != block || self.reservations.get(inode.ino) != before {
-                continue;
-            }
-            // What others have written since it was counted would never be written for the first time.
-            let mut holes_now = 0;
-            for part in missing.iter().filter(|_| holes > 0) {
-                holes_now += sum_of(&holes_in(object, part.clone(), STEPS_MAX)?);
-            }
-            let holes = holes.min(holes_now);
-            let set_ids_went = inode.lose_set_ids(&mut state);
-            let grows = extends && range.end > state.attrs.zpl.size;
-            if grows {
-                state.attrs.zpl.size = range.end;
-                state.content_changed(self.now());
-            } else if set_ids_went {
-                state.attrs.zpl.ctime = stored(self.now());
-            }
-            // Nothing else that anybody could see has changed.
-            if grows || set_ids_went {
-                self.save(&tx, inode, &mut state)?;
-            }
-            if holes > 0 {
-                let after = with(holes);
-                let kept = after.charge - charged;
-                let mut files = self.reservations.files.lock();
-                files.put(inode.ino, Some(after));
-                self.reservations.count.store(files.all.len(), Ordering::Relaxed);
-                self.reservations.note(&tx, &mut files, inode.ino);
-                inode.set_reserved(true);
-                promise.keep(kept);
-                drop(files);
-                self.touch(&tx, inode);
-            }
-            return Ok(());
-        }
-    }
-
-    /// Bytes that are promised to files, and their sum: equal, or something is wrong.
     #[doc(hidden)]
-    pub fn promised(&self) -> (u64, u64) {
-        (self.set.pool().promised_bytes(), self.reservations.sum())
+    pub fn promised(&self) -> Promised {
+        Promised { by_pool: self.set.pool().promised_bytes(), to_files: self.reservations.sum() }
     }
 }

@@ -10,6 +10,13 @@ pub struct Time {
     pub nanos: u32,
 }
 
+impl Time {
+    /// Of nanoseconds since 1970.
+    pub(crate) fn from_ns(ns: u64) -> Time {
+        Time { secs: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 }
+    }
+}
+
 /// Who asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cred {

@@ -8,6 +8,7 @@ use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
 use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::reserved::Reserve;
 use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
 use std::ops::Range;
 use terrane_pool::{Cost, Tx};
@@ -154,11 +155,11 @@ impl Operation for Empty {
 }
 
 /// `fallocate` with holes or zeros: a range becomes zeros as far as the file goes, and the file as long if it says so.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Zero {
     pub ino: Ino,
     /// Its first byte, and the first one behind it.
-    pub range: (u64, u64),
+    pub range: Range<u64>,
     pub punches: bool,
     pub keeps_size: bool,
 }
@@ -173,7 +174,7 @@ impl Operation for Zero {
         // What it holds and what is kept for it comes back, or is asked for again.
         let own = inode.object().used_bytes().saturating_add(fs.reservations.left(&inode));
         let available = fs.set.usage().available_bytes.saturating_add(own);
-        if !self.punches && self.range.1 - self.range.0 > available {
+        if !self.punches && self.range.end - self.range.start > available {
             return Err(Errno::ENOSPC);
         }
         Ok(Found::Held(Zeroed::of(inode)))
@@ -192,7 +193,7 @@ impl Operation for Zero {
             return Ok(Outcome::Again);
         }
         let (fs, tx, inode) = (change.fs, change.tx, &held.inode);
-        let (start, end) = self.range;
+        let Range { start, end } = self.range.clone();
         let state = change.locked.get(inode.ino);
         state.check_changeable()?;
         let size = state.attrs.zpl.size;
@@ -311,14 +312,15 @@ impl Fs {
             return Err(Errno::EINVAL);
         }
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+        // Held from here on, so that what begins with an inode ends with the same.
         let inode = self.hold(ino)?;
         inode.read().check_file()?;
         if zeroes {
             let punches = mode & FALLOC_PUNCH_HOLE != 0;
-            self.carry_out(&Zero { ino, range: (offset, end), punches, keeps_size })?;
+            self.carry_out(&Zero { ino, range: offset..end, punches, keeps_size })?;
         }
         if mode != PUNCH {
-            self.reserve(&inode, &(offset..end), !keeps_size)?;
+            self.carry_out(&Reserve { ino, range: offset..end, extends: !keeps_size })?;
         }
         Ok(())
     }
@@ -464,7 +466,7 @@ mod tests {
         assert_eq!(fs.resize_cost(&fs.hold(file).unwrap(), 5000).unwrap().write_bytes, 8 << 10);
         let set = crate::SetAttr { size: Some(5000), ..crate::SetAttr::default() };
         let meanwhile = |fs: &Fs| enlarge_records(fs, file);
-        let zero = Zero { ino: file, range: (10, 5000), punches: true, keeps_size: true };
+        let zero = Zero { ino: file, range: 10..5000, punches: true, keeps_size: true };
         let zero = Beside { operation: zero, meanwhile, asked: RefCell::default() };
         fs.carry_out(&zero).unwrap();
         assert_eq!(*zero.asked.borrow(), [8 << 10, 128 << 10]);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use support::{Machine, Short, USER};
 use terrane_pool::Cost;
 use terrane_posix::{
-    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, Job, JobStep, RewriteSpec,
-    WriteFlags,
+    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, Job, JobStep, Promised,
+    RewriteSpec, WriteFlags,
 };
 use terrane_wire::{Dice, ObjectId};
 use terrane_zap::ValueRef;
@@ -106,13 +106,13 @@ fn what_was_reserved_is_written_whatever_others_took() {
                 m.die(&[]);
             }
         }
-        assert_eq!(m.fs().promised(), (0, 0), "{props:?} {piece}: all is written");
+        assert_eq!(m.fs().promised(), Promised::default(), "{props:?} {piece}: all is written");
         m.remount();
         for name in names {
             let ino = m.fs().ino(m.fs().root(), name).unwrap();
             assert!(m.fs().bytes(ino) == content, "{name}");
         }
-        assert_eq!(m.fs().promised(), (0, 0));
+        assert_eq!(m.fs().promised(), Promised::default());
         m.fs().unlink(m.fs().root(), b"fill").unwrap();
     }
 }
@@ -128,7 +128,7 @@ fn room_that_was_reserved_shows_as_taken_and_comes_back() {
     let shows = |m: &Machine, bytes: u64, when: &str| {
         let found = empty - free(m).min(empty);
         assert!(found + slack > bytes && found < bytes + slack, "{when}: {found} bytes of {bytes}");
-        let (promised, sum) = m.fs().promised();
+        let Promised { by_pool: promised, to_files: sum } = m.fs().promised();
         assert_eq!(promised, sum, "{when}");
     };
     shows(&m, 16 * MIB, "reserved");
@@ -157,11 +157,15 @@ fn room_that_was_reserved_shows_as_taken_and_comes_back() {
     m.fs().forget(file, 1);
     shows(&m, 0, "destroyed");
     m.remount();
-    assert_eq!(m.fs().promised(), (0, 0));
+    assert_eq!(m.fs().promised(), Promised::default());
     let file = m.fs().file(root, "g").ino;
     m.fs().fallocate(file, 0, 0, MIB).unwrap();
     m.fs().size(file, 0).unwrap();
-    assert_eq!((m.fs().promised(), m.fs().getattr(file).unwrap().blocks), ((0, 0), 0), "cut to nothing");
+    assert_eq!(
+        (m.fs().promised(), m.fs().getattr(file).unwrap().blocks),
+        (Promised::default(), 0),
+        "cut to nothing"
+    );
 }
 
 #[test]
@@ -173,7 +177,7 @@ fn more_than_there_is_reserves_nothing() {
     let all = free(&m);
     for bytes in [all + MIB, 1 << 40, 1 << 62] {
         assert_eq!(m.fs().fallocate(file, 0, 0, bytes), Err(Errno::ENOSPC));
-        assert_eq!((m.fs().promised(), m.fs().getattr(file).unwrap().size), ((0, 0), 0));
+        assert_eq!((m.fs().promised(), m.fs().getattr(file).unwrap().size), (Promised::default(), 0));
     }
     m.fs().fallocate(file, 0, 0, all / 2).unwrap();
     let other = m.fs().file(root, "g").ino;
@@ -188,9 +192,9 @@ fn more_than_there_is_reserves_nothing() {
     assert_eq!(m.fs().fallocate(other, FALLOC_ZERO_RANGE, 0, all), Err(Errno::ENOSPC));
     // What is there needs none.
     let fill = m.fs().ino(root, "fill").unwrap();
-    let (before, _) = m.fs().promised();
+    let before = m.fs().promised().by_pool;
     m.fs().fallocate(fill, 0, 0, filled).unwrap();
-    assert_eq!(m.fs().promised().0, before);
+    assert_eq!(m.fs().promised().by_pool, before);
 }
 
 #[test]
@@ -204,7 +208,7 @@ fn what_is_written_again_needs_room_like_any_other() {
     }
     put(m.fs(), zeros, 0, &vec![0; MIB as usize]);
     put(m.fs(), file, 0, &rng.noise(MIB as usize / 2));
-    assert!(m.fs().promised().0 < MIB, "zeros count as written");
+    assert!(m.fs().promised().by_pool < MIB, "zeros count as written");
     fill(m.fs(), &mut rng, "fill");
     let again = |at| m.fs().write(file, at, &[7; 4096], WriteFlags::default());
     // While there is something left its way into the reserve is open.
@@ -212,7 +216,7 @@ fn what_is_written_again_needs_room_like_any_other() {
     put(m.fs(), file, MIB / 2, &rng.noise(MIB as usize / 2));
     // What was kept for its metadata is not needed any more.
     fill(m.fs(), &mut rng, "more");
-    assert_eq!((again(4096), m.fs().promised()), (Err(Errno::ENOSPC), (0, 0)));
+    assert_eq!((again(4096), m.fs().promised()), (Err(Errno::ENOSPC), Promised::default()));
     let back = WriteFlags { writes_back: true, ..WriteFlags::default() };
     assert_eq!(m.fs().write(file, 4096, &[7; 4096], back), Ok(4096), "the kernel finds some");
 }
@@ -284,7 +288,7 @@ fn who_was_promised_room_is_never_refused_beside_others() {
             assert!(m.fs().bytes(*file) == content.unwrap());
         }
     });
-    assert_eq!(m.fs().promised(), (0, 0));
+    assert_eq!(m.fs().promised(), Promised::default());
     assert!(refused.into_inner() >= 3, "the pool was never full");
 }
 
@@ -309,7 +313,7 @@ fn a_file_that_gets_other_records_keeps_what_it_has() {
         put(m.fs(), file, at + (8 << 10), &content[at as usize + (8 << 10)..at as usize + (32 << 10)]);
     }
     assert!(m.fs().bytes(file) == content);
-    assert_eq!(m.fs().promised(), (0, 0));
+    assert_eq!(m.fs().promised(), Promised::default());
 }
 
 #[test]
@@ -319,7 +323,7 @@ fn entries_that_belong_to_nobody_or_promise_too_much_are_ignored() {
     let file = m.fs().file(root, "f").ino;
     m.fs().fallocate(file, 0, 0, MIB).unwrap();
     let promised = m.fs().promised();
-    assert!(promised.0 > MIB && promised.0 < 2 * MIB);
+    assert!(promised.by_pool > MIB && promised.by_pool < 2 * MIB);
     let name = format!("{file:x}");
     let change = |m: &mut Machine, change: &dyn Fn(&mut Vec<u64>)| {
         m.remount();
@@ -348,20 +352,24 @@ fn entries_that_belong_to_nobody_or_promise_too_much_are_ignored() {
         (stored, found)
     };
     assert_eq!(change(&mut m, &|_| {}), (promised, promised));
-    assert_eq!(change(&mut m, &|words| words[0] += 1).1, (0, 0), "of another file with this number");
+    assert_eq!(
+        change(&mut m, &|words| words[0] += 1).1,
+        Promised::default(),
+        "of another file with this number"
+    );
     assert_eq!(
         change(&mut m, &|words| (words[2], words[5]) = (1 << 50, 1 << 50)).1,
-        (0, 0),
+        Promised::default(),
         "more than there is"
     );
-    assert_eq!(change(&mut m, &|words| words.truncate(5)).1, (0, 0), "half a range");
-    assert_eq!(change(&mut m, &|words| words[3] = u64::MAX).1, (0, 0), "a sum that is none");
+    assert_eq!(change(&mut m, &|words| words.truncate(5)).1, Promised::default(), "half a range");
+    assert_eq!(change(&mut m, &|words| words[3] = u64::MAX).1, Promised::default(), "a sum that is none");
     m.remount();
     assert_eq!(m.fs().promised(), promised);
     // It can be reserved, written and removed as if nothing had been.
     m.fs().fallocate(file, 0, 0, 2 * MIB).unwrap();
     m.fs().unlink(root, b"f").unwrap();
-    assert_eq!(m.fs().promised(), (0, 0));
+    assert_eq!(m.fs().promised(), Promised::default());
 }
 
 /// What a program does that asks for more than it needs, and cuts the file in the end.
@@ -383,14 +391,14 @@ fn a_file_that_is_cut_where_it_was_written_to_has_nothing_reserved() {
         m.fs().fallocate(file, mode, 0, 4 * MIB).unwrap();
         put(m.fs(), file, 0, &rng.noise(written as usize));
         m.fs().size(file, written).unwrap();
-        assert_eq!(m.fs().promised(), (0, 0), "{mode} {written}");
+        assert_eq!(m.fs().promised(), Promised::default(), "{mode} {written}");
         // Cut where nothing is written yet: what is before the end is kept, and no more.
         let file = m.fs().file(root, &format!("g{number}")).ino;
         m.fs().fallocate(file, 0, 0, 4 * MIB).unwrap();
         m.fs().size(file, written).unwrap();
         assert_eq!(m.fs().getattr(file).unwrap().blocks, written.div_ceil(512), "{mode} {written}");
         put(m.fs(), file, 0, &rng.noise(written as usize));
-        assert_eq!(m.fs().promised(), (0, 0), "{mode} {written}");
+        assert_eq!(m.fs().promised(), Promised::default(), "{mode} {written}");
         m.fs().sync().unwrap();
     }
 }
@@ -439,18 +447,18 @@ fn the_sum_is_that_of_its_parts() {
                 }
             };
             assert!(matches!(outcome, Ok(()) | Err(Errno::ENOSPC)), "seed {seed} step {step}: {outcome:?}");
-            let (promised, sum) = m.fs().promised();
+            let Promised { by_pool: promised, to_files: sum } = m.fs().promised();
             assert_eq!(promised, sum, "seed {seed} step {step}");
         }
         let before = m.fs().promised();
         m.remount();
-        assert!(m.fs().promised().0 <= before.0 + (8 << 20), "seed {seed}: {before:?}");
+        assert!(m.fs().promised().by_pool <= before.by_pool + (8 << 20), "seed {seed}: {before:?}");
         for number in 0..5 {
             let _ = m.fs().unlink(root, name(number).as_bytes());
         }
-        assert_eq!(m.fs().promised(), (0, 0), "seed {seed}");
+        assert_eq!(m.fs().promised(), Promised::default(), "seed {seed}");
         m.remount();
-        assert_eq!(m.fs().promised(), (0, 0), "seed {seed}");
+        assert_eq!(m.fs().promised(), Promised::default(), "seed {seed}");
     }
 }
 
@@ -482,10 +490,10 @@ fn what_is_no_reservation_keeps_no_room_and_no_mount() {
     m.fs().sync().unwrap();
     let empty = free(&m);
     m.remount();
-    assert_eq!(m.fs().promised(), (0, 0), "a tebibyte is more than the pool has");
+    assert_eq!(m.fs().promised(), Promised::default(), "a tebibyte is more than the pool has");
     assert!(free(&m) + MIB > empty);
     let file = m.fs().ino(m.fs().root(), "f").unwrap();
     m.fs().fallocate(file, 0, 0, MIB).unwrap();
     put(m.fs(), file, 0, &[7; MIB as usize]);
-    assert_eq!(m.fs().promised(), (0, 0));
+    assert_eq!(m.fs().promised(), Promised::default());
 }

@@ -14,6 +14,7 @@ use crate::error::SaError;
 use crate::layout::{LAYOUT_MAX, Layout, LayoutTable, Slot};
 use crate::list::{AttrList, AttrSlice};
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use terrane_wire::{Corrupt, Field, Reader, Truncated};
 
@@ -72,20 +73,16 @@ impl<'a> Attrs<'a> {
 
     /// Bytes from the magic to the end of the last value.
     pub fn used_bytes(&self) -> usize {
-        let end = self.layout.slots().last().and_then(|last| {
-            let (start, len) = self.span(last)?;
-            start.checked_add(len)
-        });
+        let end = self.layout.slots().last().and_then(|last| self.span(last)).map(|span| span.end);
         end.unwrap_or(self.layout.header_bytes())
     }
 
     fn value(&self, slot: &Slot) -> Option<&'a [u8]> {
-        let (start, len) = self.span(slot)?;
-        self.raw.get(start..start.checked_add(len)?)
+        self.raw.get(self.span(slot)?)
     }
 
-    /// Where a slot's value begins, and its length.
-    fn span(&self, slot: &Slot) -> Option<(usize, usize)> {
+    /// Where a slot's value lies.
+    fn span(&self, slot: &Slot) -> Option<Range<usize>> {
         // At most 249 lengths of 16 bits: no overflow.
         let mut start = self.layout.header_bytes() + slot.fixed_before;
         for index in 0..slot.vars_before {
@@ -95,7 +92,7 @@ impl<'a> Attrs<'a> {
             Some(len) => usize::from(len),
             None => self.var_len(slot.vars_before)?,
         };
-        Some((start, len))
+        Some(start..start.checked_add(len)?)
     }
 
     fn var_len(&self, index: usize) -> Option<usize> {
@@ -234,11 +231,11 @@ impl SaBuffer {
     #[must_use]
     pub fn set_bytes(&mut self, attr: Attr, value: &[u8]) -> bool {
         let attrs = self.attrs();
-        let Some((start, len)) = attrs.layout.slot(attr).and_then(|slot| attrs.span(slot)) else {
+        let Some(span) = attrs.layout.slot(attr).and_then(|slot| attrs.span(slot)) else {
             return false;
         };
-        match self.raw.get_mut(start..).and_then(|rest| rest.get_mut(..len)) {
-            Some(place) if len == value.len() => {
+        match self.raw.get_mut(span) {
+            Some(place) if place.len() == value.len() => {
                 place.copy_from_slice(value);
                 true
             }

@@ -9,8 +9,12 @@ use terrane_oracle::{Failure, ensure, failed};
 use terrane_posix::{Errno, Fs, Ino, Job, JobStep, SetXattr, WriteFlags};
 use terrane_wire::Dice;
 
-/// A length and the seed of the bytes.
-type Bytes = (u64, usize);
+/// So many bytes that come of a seed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bytes {
+    seed: u64,
+    len: usize,
+}
 
 struct Written {
     content: Bytes,
@@ -22,7 +26,7 @@ type Files = BTreeMap<String, Written>;
 
 const ATTRIBUTE: &[u8] = b"user.attribute";
 
-fn content((seed, len): Bytes) -> Vec<u8> {
+fn content(Bytes { seed, len }: Bytes) -> Vec<u8> {
     let mut dice = Dice::new(seed);
     let mut out = Vec::with_capacity(len + 8);
     while out.len() < len {
@@ -47,23 +51,23 @@ fn fill(fs: &Fs, dice: &mut Dice, prefix: &str, files: &mut Files) -> Result<u64
         let mut attribute = None;
         if dice.one_in(3) {
             let most = dice.pick(&[100, 600, 30_000, 65_536]).unwrap_or(100);
-            let value = (dice.word(), 1 + dice.below(most) as usize);
+            let value = Bytes { seed: dice.word(), len: 1 + dice.below(most) as usize };
             let set = set_attribute(fs, attr.ino, value).map_err(|failure| failure.within(&name))?;
             attribute = set.then_some(value);
-            bytes += attribute.map_or(0, |(_, len)| len as u64);
+            bytes += attribute.map_or(0, |value| value.len as u64);
         }
-        let written = fs.write(attr.ino, 0, &content((seed, len)), WriteFlags::default());
+        let written = fs.write(attr.ino, 0, &content(Bytes { seed, len }), WriteFlags::default());
         fs.forget(attr.ino, 1);
         match written {
             Ok(written) => {
-                files.insert(name, Written { content: (seed, written as usize), attribute });
+                files.insert(name, Written { content: Bytes { seed, len: written as usize }, attribute });
                 bytes += u64::from(written);
                 if (written as usize) < len {
                     break;
                 }
             }
             Err(Errno::ENOSPC) => {
-                files.insert(name, Written { content: (seed, 0), attribute });
+                files.insert(name, Written { content: Bytes { seed, len: 0 }, attribute });
                 break;
             }
             Err(errno) => return Err(Failure(format!("write {name}: {errno}"))),
@@ -99,7 +103,7 @@ fn change_attributes(fs: &Fs, dice: &mut Dice, files: &mut Files) -> Result<(), 
         let ino = fs.lookup(fs.root(), name.as_bytes()).map_err(errno)?.ino;
         fs.forget(ino, 1);
         if dice.one_in(2) {
-            let value = (dice.word(), 1 + dice.below(65_536) as usize);
+            let value = Bytes { seed: dice.word(), len: 1 + dice.below(65_536) as usize };
             if set_attribute(fs, ino, value).map_err(at)? {
                 written.attribute = Some(value);
             }
@@ -122,7 +126,7 @@ fn compare(fs: &Fs, files: &Files) -> Result<(), Failure> {
         fs.forget(attr.ino, 1);
         read.map_err(|errno| Failure(format!("read {name}: {errno}")))?;
         ensure(found == content(written.content), || {
-            format!("{name} of {} bytes differs", written.content.1)
+            format!("{name} of {} bytes differs", written.content.len)
         })?;
         compare_attribute(fs, attr.ino, written.attribute).map_err(|failure| failure.within(name))?;
     }
@@ -289,7 +293,7 @@ fn append_file(fs: &Fs, dice: &mut Dice, len: usize, files: &mut Files) -> Resul
         Err(errno) => return Err(Failure(format!("create {name}: {errno}"))),
     };
     let seed = dice.word();
-    let bytes = content((seed, len));
+    let bytes = content(Bytes { seed, len });
     let mut done = 0;
     for piece in bytes.chunks(64 << 10) {
         match fs.write(ino, done as u64, piece, WriteFlags::default()) {
@@ -299,7 +303,7 @@ fn append_file(fs: &Fs, dice: &mut Dice, len: usize, files: &mut Files) -> Resul
         }
     }
     fs.forget(ino, 1);
-    files.insert(name, Written { content: (seed, done), attribute: None });
+    files.insert(name, Written { content: Bytes { seed, len: done }, attribute: None });
     Ok(done == len)
 }
 
@@ -323,10 +327,10 @@ pub fn small_files(seed: u64, dnode_size: &'static str) -> Result<u64, Failure> 
                 Err(errno) => return Err(at(Failure(format!("create {name}: {errno}")))),
             };
             let most = dice.pick(&[100, 600, 6000, 60_000]).unwrap_or(100);
-            let value = (dice.word(), 1 + dice.below(most) as usize);
+            let value = Bytes { seed: dice.word(), len: 1 + dice.below(most) as usize };
             let set = set_attribute(fs, ino, value).map_err(at)?;
             fs.forget(ino, 1);
-            files.insert(name, Written { content: (0, 0), attribute: set.then_some(value) });
+            files.insert(name, Written { content: Bytes::default(), attribute: set.then_some(value) });
             made += 1;
         }
         change_attributes(fs, &mut dice, &mut files).map_err(at)?;

@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrane_device::{Device, SimDevice};
-use terrane_oracle::{Content, Failure, Model, Node, ensure, failed, xattr_names};
+use terrane_oracle::{Content, Failure, Model, Node, Xattrs, ensure, failed, xattr_names};
 use terrane_posix::{DirEntry, Errno, Fs, Ino, SetXattr, WriteFlags};
 use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
@@ -230,7 +230,7 @@ fn walk_one(
     names: &mut u64,
 ) -> Result<(), Seen> {
     let attr = fs.getattr(ino)?;
-    let node = model.map(|model| model.nodes.get(&ino));
+    let known = Known::of(model, ino);
     let wrong =
         |what: &str| Err(Seen::Wrong(Failure(format!("inode {ino}: {what} is not what was written"))));
     match attr.mode & 0o170_000 {
@@ -248,8 +248,7 @@ fn walk_one(
                 if same.is_ok() {
                     fs.forget(*target, 1);
                 }
-                if let Some(Some(Content::Dir { names, .. })) =
-                    node.map(|node| node.map(|node| &node.content))
+                if let Known::Node(Node { content: Content::Dir { names, .. }, .. }) = known
                     && names.get(name) != Some(target)
                 {
                     return wrong("a name");
@@ -261,22 +260,17 @@ fn walk_one(
         }
         0o120_000 => {
             let target = fs.readlink(ino)?;
-            if let Some(node) = node
-                && node.map(|node| &node.content) != Some(&Content::Link(target))
-            {
+            if !known.holds(|content| *content == Content::Link(target)) {
                 return wrong("a link");
             }
         }
         0o100_000 => {
             let mut out = Vec::new();
             fs.read(ino, 0, READ_BYTES.min(u32::try_from(attr.size).unwrap_or(READ_BYTES)), &mut out)?;
-            if let Some(node) = node {
-                let same =
-                    matches!(node.map(|node| &node.content), Some(Content::File(bytes)) if **bytes == out);
-                if !same {
-                    return wrong("a file");
-                }
-            } else {
+            if !known.holds(|content| matches!(content, Content::File(bytes) if **bytes == out)) {
+                return wrong("a file");
+            }
+            if let Known::Nothing = known {
                 // Wherever else it claims to have bytes.
                 for at in [attr.size / 2, attr.size.saturating_sub(1)] {
                     out.clear();
@@ -287,13 +281,51 @@ fn walk_one(
         }
         _ => {}
     }
-    walk_xattrs(fs, ino, node)
+    walk_xattrs(fs, ino, known)
 }
 
-/// Reads an inode's extended attributes. `node`: `Some` if there is a model; then what it has of the inode.
-fn walk_xattrs(fs: &Fs, ino: Ino, node: Option<Option<&Node>>) -> Result<(), Seen> {
+/// What is known of an inode.
+#[derive(Clone, Copy)]
+enum Known<'m> {
+    /// There is no model.
+    Nothing,
+    Node(&'m Node),
+    /// The model has none of this number.
+    Absent,
+}
+
+impl<'m> Known<'m> {
+    fn of(model: Option<&'m Model>, ino: Ino) -> Known<'m> {
+        match model.map(|model| model.nodes.get(&ino)) {
+            None => Known::Nothing,
+            Some(Some(node)) => Known::Node(node),
+            Some(None) => Known::Absent,
+        }
+    }
+
+    /// Whether it holds this, as far as that is known.
+    fn holds(self, fits: impl FnOnce(&Content) -> bool) -> bool {
+        match self {
+            Known::Nothing => true,
+            Known::Node(node) => fits(&node.content),
+            Known::Absent => false,
+        }
+    }
+
+    /// Its extended attributes; one that the model does not have should have none.
+    fn xattrs(self) -> Option<Arc<Xattrs>> {
+        match self {
+            Known::Nothing => None,
+            Known::Node(node) => Some(Arc::clone(&node.xattrs)),
+            Known::Absent => Some(Arc::default()),
+        }
+    }
+}
+
+/// Reads an inode's extended attributes.
+fn walk_xattrs(fs: &Fs, ino: Ino, known: Known<'_>) -> Result<(), Seen> {
     let wrong = |what: &str| Err(Seen::Wrong(Failure(format!("inode {ino}: {what} is not what was set"))));
-    let expected = node.map(|node| node.map(|node| Arc::clone(&node.xattrs)).unwrap_or_default());
+    let expected = known.xattrs();
     let mut failed = None;
     let listed = xattr_names(fs, ino);
     if let (Ok(listed), Some(expected)) = (&listed, &expected)

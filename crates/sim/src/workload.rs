@@ -7,8 +7,8 @@ use terrane_device::sim::Fault;
 use terrane_oracle::{Content, Failure, Model, Node, ensure};
 use terrane_pool::ZoneHold;
 use terrane_posix::{
-    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, Job, RENAME_EXCHANGE, RENAME_NOREPLACE, RewriteSpec,
-    SetAttr, WriteFlags,
+    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, Job, Promised, RENAME_EXCHANGE, RENAME_NOREPLACE,
+    RewriteSpec, SetAttr, WriteFlags,
 };
 use terrane_store::errors::{LossCause, LostFile};
 use terrane_wire::Dice;
@@ -487,7 +487,7 @@ impl Workload {
             _ if at % 3 == 0 => {
                 // Nobody sees it but those who look for room.
                 self.same("reserve", fs.fallocate(ino, FALLOC_KEEP_SIZE, at, len), Ok(()))?;
-                let (promised, sum) = fs.promised();
+                let Promised { by_pool: promised, to_files: sum } = fs.promised();
                 ensure(promised == sum, || format!("{promised} bytes are promised, files have {sum}"))?;
             }
             _ => {

@@ -73,5 +73,5 @@ pub use options::ZapOptions;
 pub use prepared::Prepared;
 pub use shrink::Shrink;
 pub use store::{First, MemStore, Store};
-pub use value::{Value, ValueRef};
+pub use value::{Value, ValueRef, ValueShape};
 pub use zap::{Kind, Zap};

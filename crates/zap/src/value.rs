@@ -6,6 +6,13 @@
 /// Bytes one value may take.
 pub const VALUE_BYTES_MAX: usize = 8192;
 
+/// How wide a value's integers are, in bytes, and how many it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValueShape {
+    pub int_size: u8,
+    pub num_ints: usize,
+}
+
 /// Integers to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueRef<'a> {

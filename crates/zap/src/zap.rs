@@ -20,7 +20,7 @@ use crate::remembered::{Put, Remembered};
 use crate::removals::Removals;
 use crate::slots::{self, BlockKind, Shape, Slot, Slots};
 use crate::store::{First, Store, edit};
-use crate::value::{VALUE_BYTES_MAX, Value, ValueRef};
+use crate::value::{VALUE_BYTES_MAX, Value, ValueRef, ValueShape};
 use copied::{ByteOrder, in_our_order};
 use std::fmt;
 use terrane_wire::Corrupt;
@@ -259,15 +259,16 @@ impl Zap {
         self.find(store, key, |slot| slot.first(), |at| fat::lookup_u64(store, at, key))
     }
 
-    /// Integer size and number of integers of the value.
-    pub fn length<'k, S: Store + ?Sized>(
+    /// Of what integers the value is, and of how many.
+    pub fn shape<'k, S: Store + ?Sized>(
         &self,
         store: &S,
         key: impl Into<KeyRef<'k>>,
-    ) -> Result<Option<(u8, usize)>, Error<S::Error>> {
+    ) -> Result<Option<ValueShape>, Error<S::Error>> {
         let key = key.into();
-        in_our_order!(self, store, length(key));
-        self.find(store, key, |slot| (8, slot.value_ints()), |at| fat::length(store, at, key))
+        in_our_order!(self, store, shape(key));
+        let of_slot = |slot: Slot<'_>| ValueShape { int_size: 8, num_ints: slot.value_ints() };
+        self.find(store, key, of_slot, |at| fat::shape(store, at, key))
     }
 
     fn find<S: Store + ?Sized, T>(

@@ -52,7 +52,7 @@ fn zaps_of_the_other_byte_order_are_read() {
         for entry in &entries {
             assert_eq!(there.lookup(&theirs, &entry.key).unwrap().as_ref(), Some(&entry.value), "{id}");
             assert_eq!(there.lookup_u64(&theirs, &entry.key), here.lookup_u64(&ours, &entry.key), "{id}");
-            assert_eq!(there.length(&theirs, &entry.key), here.length(&ours, &entry.key), "{id}");
+            assert_eq!(there.shape(&theirs, &entry.key), here.shape(&ours, &entry.key), "{id}");
             let at = Cursor { hash: entry.hash, cd: entry.cd };
             assert_eq!(there.next(&theirs, at), here.next(&ours, at), "{id}");
         }

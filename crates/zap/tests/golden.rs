@@ -12,8 +12,8 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
 use terrane_zap::{
-    Cursor, Entry, Error, Flags, HashBits, Key, Kind, MemStore, NormFlags, Store, Value, ValueRef, Zap,
-    ZapOptions, hash,
+    Cursor, Entry, Error, Flags, HashBits, Key, Kind, MemStore, NormFlags, Store, Value, ValueRef,
+    ValueShape, Zap, ZapOptions, hash,
 };
 
 fn unpacked(name: &str) -> Vec<u8> {
@@ -123,8 +123,8 @@ fn every_image_reads_as_listed() {
                 json["values"].as_array().unwrap().iter().map(|i| i.as_u64().unwrap()).collect();
             assert_eq!(entry.value.ints(), values, "{id}");
             assert_eq!(u64::from(entry.value.int_size()), json["int_size"].as_u64().unwrap(), "{id}");
-            let length = (entry.value.int_size(), values.len());
-            assert_eq!(zap.length(&store, &entry.key).unwrap(), Some(length), "{id}");
+            let shape = ValueShape { int_size: entry.value.int_size(), num_ints: values.len() };
+            assert_eq!(zap.shape(&store, &entry.key).unwrap(), Some(shape), "{id}");
             match values.first() {
                 Some(first) => assert_eq!(zap.lookup_u64(&store, &entry.key).unwrap(), Some(*first)),
                 None => assert_eq!(zap.lookup_u64(&store, &entry.key), Err(Error::NoInteger)),
@@ -610,7 +610,7 @@ fn values_too_wide_for_slots_are_not_taken_for_narrow_ones() {
         let mut r = tiny("tiny_emptied");
         r.words("a", &vec![7; ints]);
         assert_eq!(r.zap.kind(&r.store), Ok(Kind::Fat), "{ints} integers");
-        assert_eq!(r.zap.length(&r.store, "a"), Ok(Some((8, ints))));
+        assert_eq!(r.zap.shape(&r.store, "a"), Ok(Some(ValueShape { int_size: 8, num_ints: ints })));
     }
     for ints in [1025, 8192, 8193, 65_536, 65_537, 1 << 20] {
         let mut r = tiny("tiny_emptied");

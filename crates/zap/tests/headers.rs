@@ -46,7 +46,7 @@ fn refused(raw: &[u8], block_size: usize, what: &str, expected: &str, found: &st
     named(zap.len(&store).map(drop));
     named(zap.lookup(&store, "name 0").map(drop));
     named(zap.lookup_u64(&store, "name 0").map(drop));
-    named(zap.length(&store, "name 0").map(drop));
+    named(zap.shape(&store, "name 0").map(drop));
     named(zap.next(&store, Cursor::START).map(drop));
     named(zap.list(&store, Cursor::START, 9).map(drop));
     named(zap.visit(&store, Cursor::START, &mut |_| true).map(drop));

@@ -16,7 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use terrane_wire::Dice;
 use terrane_zap::hash::crc64;
-use terrane_zap::{Cursor, Error, Flags, Key, Kind, MemStore, Shrink, Store, Value, Zap, ZapOptions};
+use terrane_zap::{
+    Cursor, Error, Flags, Key, Kind, MemStore, Shrink, Store, Value, ValueShape, Zap, ZapOptions,
+};
 
 /// Below so many entries everything is checked after each operation.
 const CHECKED_ALWAYS: usize = 300;
@@ -424,8 +426,8 @@ impl Life {
         let key = there.unwrap_or_else(|| self.some_key(phase));
         let held = self.model.get(&key).map(|held| &held.value);
         assert_eq!(self.zap.lookup(&self.store, &key).unwrap().as_ref().map(plain).as_ref(), held, "{key:?}");
-        let length = held.map(|(size, ints)| (*size, ints.len()));
-        assert_eq!(self.zap.length(&self.store, &key), Ok(length), "{key:?}");
+        let shape = held.map(|(size, ints)| ValueShape { int_size: *size, num_ints: ints.len() });
+        assert_eq!(self.zap.shape(&self.store, &key), Ok(shape), "{key:?}");
         match held.map(|(_, ints)| ints.first()) {
             Some(Some(first)) => assert_eq!(self.zap.lookup_u64(&self.store, &key), Ok(Some(*first))),
             Some(None) => assert_eq!(self.zap.lookup_u64(&self.store, &key), Err(Error::NoInteger)),

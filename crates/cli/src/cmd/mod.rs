@@ -18,7 +18,7 @@ use crate::inspect;
 use crate::live::{self, Live};
 use crate::members;
 use crate::progress::Bar;
-use crate::query::Query;
+use crate::query::{self, Query};
 use crate::registry::Registry;
 use crate::target::{self, Target};
 use serde_json::Value;
@@ -116,33 +116,46 @@ pub fn daemon_to_look_at(
 }
 
 /// A daemon, and where its file system can be seen.
-pub type Standing = (Daemon, Vec<MountedAt>);
+pub struct Standing {
+    pub daemon: Daemon,
+    pub places: Vec<MountedAt>,
+}
+
+/// What a call on the socket of a pool came to.
+#[expect(clippy::large_enum_variant, reason = "few live at a time, and most are daemons")]
+enum Call {
+    Standing(Standing),
+    /// No daemon has it.
+    Nobody,
+    /// It does not answer.
+    Silent,
+}
 
 /// A daemon, and where its file system can be seen. The kernel gives the number of one that is gone to the next that is mounted,
 /// whosever that is. So what the table says is about this daemon only if its mount still stands when the table has been read, and
 /// who greets stands.
 pub fn daemon_and_places(registry: &Registry, name: &str) -> Outcome<Option<Standing>> {
-    match standing(&registry.socket(name), PATIENCE)? {
-        Some(found) => Ok(found),
-        None => Err(control::silent(name)),
+    match call_on(&registry.socket(name), PATIENCE)? {
+        Call::Standing(found) => Ok(Some(found)),
+        Call::Nobody => Ok(None),
+        Call::Silent => Err(control::silent(name)),
     }
 }
 
-/// `None`: it does not answer.
-fn standing(socket: &Path, patience: Duration) -> Outcome<Option<Option<Standing>>> {
+fn call_on(socket: &Path, patience: Duration) -> Outcome<Call> {
     let mut found = control::reach(socket, patience)?;
     loop {
         let daemon = match found {
             Reached::Daemon(daemon) => daemon,
-            Reached::Nobody => return Ok(Some(None)),
-            Reached::Silent => return Ok(None),
+            Reached::Nobody => return Ok(Call::Nobody),
+            Reached::Silent => return Ok(Call::Silent),
         };
         let dev = &daemon.greeting.dev;
         let is_its = |row: &MountedAt| !dev.is_empty() && row.dev == *dev;
         let places = mounted()?.into_iter().filter(is_its).collect();
         let again = control::reach(socket, patience)?;
         if matches!(&again, Reached::Daemon(again) if again.greeting == daemon.greeting) {
-            return Ok(Some(Some((daemon, places))));
+            return Ok(Call::Standing(Standing { daemon, places }));
         }
         found = again;
     }
@@ -162,7 +175,7 @@ impl Survey {
         let answers: Vec<_> = std::thread::scope(|scope| {
             let call = |name: &String| {
                 let socket = registry.socket(name);
-                scope.spawn(move || standing(&socket, SURVEY_PATIENCE))
+                scope.spawn(move || call_on(&socket, SURVEY_PATIENCE))
             };
             let calls: Vec<_> = pools.keys().map(call).collect();
             calls.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
@@ -170,9 +183,10 @@ impl Survey {
         let mut survey = Survey { standing: Vec::new(), silent: Vec::new() };
         for ((name, device), answer) in pools.into_iter().zip(answers) {
             match answer {
-                Ok(Ok(Some(found))) => survey.standing.extend(found),
+                Ok(Ok(Call::Standing(found))) => survey.standing.push(found),
+                Ok(Ok(Call::Nobody)) => {}
                 // One whose socket cannot be used hides no other pool either.
-                Ok(Ok(None) | Err(_)) | Err(_) => survey.silent.push((name, device)),
+                Ok(Ok(Call::Silent) | Err(_)) | Err(_) => survey.silent.push((name, device)),
             }
         }
         Ok(survey)
@@ -204,12 +218,12 @@ pub enum ServedBy {
 
 /// The daemon whose file system stands at this place. The one that its source names is called first, and given more time.
 pub fn served_by(registry: &Registry, place: &MountedAt, patience: Duration) -> Outcome<ServedBy> {
-    let is_it = |(daemon, _): &Standing| daemon.greeting.dev == place.dev;
+    let is_it = |found: &Standing| found.daemon.greeting.dev == place.dev;
     for (name, _) in registry.pools()?.iter().filter(|(name, device)| is_source(place, name, device)) {
-        match standing(&registry.socket(name), patience)? {
-            Some(Some(found)) if is_it(&found) => return Ok(ServedBy::Daemon(found)),
-            Some(_) => {}
-            None => return Ok(ServedBy::Silent(name.clone())),
+        match call_on(&registry.socket(name), patience)? {
+            Call::Standing(found) if is_it(&found) => return Ok(ServedBy::Daemon(found)),
+            Call::Standing(_) | Call::Nobody => {}
+            Call::Silent => return Ok(ServedBy::Silent(name.clone())),
         }
     }
     let found = Survey::of(registry)?.standing.into_iter().find(is_it);
@@ -224,12 +238,12 @@ const LEAVING: Duration = Duration::from_secs(5);
 pub fn daemon_that_stays(registry: &Registry, target: &Target) -> Outcome<Option<Standing>> {
     let begun = Instant::now();
     loop {
-        let Some((daemon, places)) = daemon_and_places(registry, &target.name)? else { return Ok(None) };
+        let Some(found) = daemon_and_places(registry, &target.name)? else { return Ok(None) };
         // One that is seen only in another namespace stays as well.
-        if !places.is_empty() || begun.elapsed() > LEAVING {
-            return Ok(Some((daemon, places)));
+        if !found.places.is_empty() || begun.elapsed() > LEAVING {
+            return Ok(Some(found));
         }
-        drop(daemon);
+        drop(found);
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -265,10 +279,10 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     }
     if *query == Query::Uberblocks {
         // A pool that cannot be imported is when one wants to see these most.
-        return Ok(inspect::uberblocks(&members::open_quietly(&target)?));
+        return Ok(query::value(&inspect::uberblocks(&members::open_quietly(&target)?)));
     }
     if *query == Query::Check {
-        return checking::alone(members::open_quietly(&target)?, &show);
+        return Ok(query::value(&checking::alone(members::open_quietly(&target)?, &show)?));
     }
     let mode = if query.is_change() { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
     let live = Live::open(&target, &live::tool_options(mode))?;

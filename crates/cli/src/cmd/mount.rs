@@ -232,7 +232,7 @@ impl Mount {
             }
             None => target::find(&registry, word)?,
         };
-        let (uid, _) = sys::who()?;
+        let uid = sys::who()?.uid;
         let source = source.unwrap_or_else(|| target.name.clone());
         let defaults = match uid {
             0 => MountOptions::for_root(source),
@@ -274,7 +274,7 @@ impl Mount {
         let beginning = begins.then(|| registry.lock_mount(&target.name)).transpose()?;
         if role == Role::Command
             && legacy.is_none()
-            && let Some((daemon, places)) = daemon_that_stays(&registry, &target)?
+            && let Some(Standing { daemon, places }) = daemon_that_stays(&registry, &target)?
         {
             let kinship = kinship(&daemon.greeting, &target);
             if kinship == Kinship::Copy {
@@ -523,8 +523,8 @@ impl Umount {
             // Out of sight, but it may be on its way out, or stand elsewhere.
             let survey = Survey::of(&registry)?;
             let was_here =
-                |(daemon, places): &Standing| daemon.greeting.mountpoint == *dir && places.is_empty();
-            if let Some((daemon, _)) = survey.standing.into_iter().find(was_here) {
+                |found: &Standing| found.daemon.greeting.mountpoint == *dir && found.places.is_empty();
+            if let Some(Standing { daemon, .. }) = survey.standing.into_iter().find(was_here) {
                 return self.stop(&registry, daemon);
             }
             // A directory is a mount point or nothing; everything else may be a pool that is not mounted.
@@ -545,7 +545,7 @@ impl Umount {
     /// One place, which is on top where it stands.
     fn unmount(&self, registry: &Registry, place: &MountedAt) -> Outcome {
         match served_by(registry, place, self.patience())? {
-            ServedBy::Daemon((daemon, places)) if places.iter().all(|row| row.id == place.id) => {
+            ServedBy::Daemon(Standing { daemon, places }) if places.iter().all(|row| row.id == place.id) => {
                 self.stop(registry, daemon)
             }
             ServedBy::Silent(name) => self.leave_silent(&name, &[place]),
@@ -620,7 +620,7 @@ impl Restart {
             // One that does not answer must not keep the others from an upgrade.
             let survey = Survey::of(&registry)?;
             let silent = survey.silent.iter().map(|(name, _)| control::silent(name));
-            let restarted = survey.standing.into_iter().map(|(daemon, _)| step_back(&registry, daemon, None));
+            let restarted = survey.standing.into_iter().map(|found| step_back(&registry, found.daemon, None));
             let failures: Vec<String> =
                 restarted.filter_map(Outcome::err).chain(silent).map(|Failure(reason)| reason).collect();
             return if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) };
@@ -651,13 +651,13 @@ impl Sync {
         let registry = Registry::of_this_user()?;
         let target = target::find(&registry, &self.pool)?;
         let found = daemon_and_places(&registry, &target.name)?;
-        if let Some((daemon, _)) = &found
+        if let Some(Standing { daemon, .. }) = &found
             && kinship(&daemon.greeting, &target) == Kinship::Copy
         {
             return Err(refuse_copy(&daemon.greeting, &target));
         }
         let is_it = |daemon: &Daemon| kinship(&daemon.greeting, &target) == Kinship::Same;
-        let Some((daemon, places)) = found.filter(|(daemon, _)| is_it(daemon)) else {
+        let Some(Standing { daemon, places }) = found.filter(|found| is_it(&found.daemon)) else {
             // Nobody has it open, so there is nothing that was not committed.
             return target::read_label(&target.path).map(drop);
         };

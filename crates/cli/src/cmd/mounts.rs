@@ -43,8 +43,8 @@ impl Mounts {
         let registry = Registry::of_this_user()?;
         let survey = Survey::of(&registry)?;
         let daemons: Vec<Greeting> =
-            survey.standing.iter().map(|(daemon, _)| daemon.greeting.clone()).collect();
-        let (uid, _) = sys::who()?;
+            survey.standing.iter().map(|found| found.daemon.greeting.clone()).collect();
+        let uid = sys::who()?.uid;
         let table = mounted()?;
         let shown = table.iter().filter(|row| uid == 0 || row.user_id() == Some(uid));
         let shown = shown.map(|place| {

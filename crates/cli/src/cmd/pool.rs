@@ -7,7 +7,7 @@ mod import;
 mod iostat;
 mod upgrade;
 
-use super::{Kinship, Survey, ask_within, daemon_that_stays, kinship, print, refuse_copy};
+use super::{Kinship, Standing, Survey, ask_within, daemon_that_stays, kinship, print, refuse_copy};
 use crate::control::{self, PATIENCE, SURVEY_PATIENCE};
 use crate::failure::{Failure, Outcome};
 use crate::live;
@@ -617,7 +617,7 @@ impl Create {
         let properties: Vec<(&str, &str)> =
             self.properties.iter().map(|set| (set.name.as_str(), set.value.as_str())).collect();
         let dataset = Dataset::create_root(&objects, &properties)?;
-        let (uid, gid) = sys::who()?;
+        let sys::Who { uid, gid } = sys::who()?;
         Fs::format(&dataset, &Cred { uid, gid, umask: 0 })?;
         // While `objects` lives: it is what a commit asks for dirty blocks.
         Ok(pool.commit().map(drop)?)
@@ -636,7 +636,7 @@ impl Destroy {
         let registry = Registry::of_this_user()?;
         let target = target::find(&registry, &self.pool)?;
         let mounted = daemon_that_stays(&registry, &target)?;
-        let kin = mounted.map(|(daemon, _)| (kinship(&daemon.greeting, &target), daemon));
+        let kin = mounted.map(|Standing { daemon, .. }| (kinship(&daemon.greeting, &target), daemon));
         if let Some((Kinship::Copy, daemon)) = &kin {
             return Err(refuse_copy(&daemon.greeting, &target));
         }

@@ -3,7 +3,7 @@
 //! A file is named by its path on a mount, or by pool and path (`tank:/dir/file`), mounted or not. On a mount the kernel has
 //! resolved the path, so only the inode's number is asked for.
 
-use super::{ServedBy, ask, daemon_of, print, served_by};
+use super::{ServedBy, Standing, ask, daemon_of, print, served_by};
 use crate::control::{self, Greeting, PATIENCE};
 use crate::failure::{Failure, Outcome};
 use crate::query::Query;
@@ -194,7 +194,7 @@ pub(super) fn mounted(registry: &Registry, path: &Path, dev: u64) -> Outcome<Tar
     let dev = number_of(dev);
     if let Some(place) = terrane_fuse::mount::mounted()?.into_iter().find(|row| row.dev == dev) {
         match served_by(registry, &place, PATIENCE)? {
-            ServedBy::Daemon((daemon, _)) => {
+            ServedBy::Daemon(Standing { daemon, .. }) => {
                 let Greeting { pool, device, .. } = daemon.greeting;
                 return Ok(Target { name: pool, path: device, id: None });
             }

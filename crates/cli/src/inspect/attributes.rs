@@ -2,7 +2,7 @@
 
 use super::hold;
 use crate::live::Live;
-use serde_json::{Value, json};
+use serde::Serialize;
 use terrane_check::attributes::load_layouts;
 use terrane_dataset::ObjectStore;
 use terrane_format::BlockPtr;
@@ -24,20 +24,39 @@ pub fn contents(dnode: &Dnode) -> &'static str {
     }
 }
 
+#[derive(Serialize)]
+pub struct AttributeRow {
+    name: String,
+    home: String,
+    bytes: usize,
+    value: Option<String>,
+}
+
+#[derive(Serialize)]
+pub struct XattrRow {
+    name: String,
+    home: String,
+    bytes: u64,
+}
+
 struct Lists {
-    attributes: Vec<Value>,
-    xattrs: Vec<Value>,
+    attributes: Vec<AttributeRow>,
+    xattrs: Vec<XattrRow>,
     hidden: Option<u64>,
 }
 
-/// Adds what the object's attributes are to `out`; what cannot be read is told in its place.
-pub fn describe(live: &Live, object: &Object, out: &mut Value) {
+/// An object's attributes, or why they cannot be read.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub enum Described {
+    Read { attributes: Vec<AttributeRow>, xattrs: Vec<XattrRow> },
+    Failed { attributes_error: String },
+}
+
+pub fn describe(live: &Live, object: &Object) -> Described {
     match lists(live, object) {
-        Ok(lists) => {
-            out["attributes"] = lists.attributes.into();
-            out["xattrs"] = lists.xattrs.into();
-        }
-        Err(error) => out["attributes_error"] = error.into(),
+        Ok(Lists { attributes, xattrs, .. }) => Described::Read { attributes, xattrs },
+        Err(attributes_error) => Described::Failed { attributes_error },
     }
 }
 
@@ -61,7 +80,12 @@ impl Lists {
         for (attr, value) in attrs.iter() {
             let name = table.registry().get(attr).map_or_else(|| attr.to_string(), |info| info.name.clone());
             let shown = shown(&attrs, attr, value);
-            self.attributes.push(json!({"name": name, "home": home, "bytes": value.len(), "value": shown}));
+            self.attributes.push(AttributeRow {
+                name,
+                home: home.to_owned(),
+                bytes: value.len(),
+                value: shown,
+            });
         }
         self.hidden = self.hidden.or(attrs.u64(Attr::XATTR));
         if let Some(packed) = attrs.get(Attr::DXATTR) {
@@ -88,8 +112,8 @@ impl Lists {
     }
 }
 
-fn row(name: &[u8], home: &str, bytes: u64) -> Value {
-    json!({"name": String::from_utf8_lossy(name), "home": home, "bytes": bytes})
+fn row(name: &[u8], home: &str, bytes: u64) -> XattrRow {
+    XattrRow { name: String::from_utf8_lossy(name).into_owned(), home: home.to_owned(), bytes }
 }
 
 /// A value that is a number, a time or a text; the others are shown by their length.

@@ -4,14 +4,40 @@
 //! still be written its device knows.
 
 use crate::live::Live;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use terrane_device::ZoneState;
 use terrane_format::label::ANCHORS;
 use terrane_format::rows::Phase;
 use terrane_pool::inspect::ZoneView;
 
-pub fn zone_map(live: &Live) -> Value {
+#[derive(Serialize)]
+pub struct ZoneMap {
+    name: String,
+    zone_size: u64,
+    /// By index.
+    devices: Vec<Option<String>>,
+    zones: Vec<ZoneRow>,
+}
+
+/// A zone in its place; sizes are bytes.
+#[derive(Serialize)]
+struct ZoneRow {
+    device: u16,
+    zone: u32,
+    state: &'static str,
+    /// Of a zone that is in use.
+    class: Option<&'static str>,
+    seq: Option<u64>,
+    opened: Option<u64>,
+    capacity: u64,
+    claimed: u64,
+    live: u64,
+    /// Why it cannot be written any more.
+    condition: Option<&'static str>,
+}
+
+pub fn zone_map(live: &Live) -> ZoneMap {
     let label = live.pool.label();
     let used: BTreeMap<_, ZoneView> = live
         .pool
@@ -20,66 +46,59 @@ pub fn zone_map(live: &Live) -> Value {
         .filter(|zone| zone.phase != Phase::Gone)
         .map(|zone| ((zone.home.device.0, zone.home.zone.0), zone))
         .collect();
-    let (mut names, mut rows) = (Vec::new(), Vec::new());
+    let (mut devices, mut zones) = (Vec::new(), Vec::new());
     for device in live.pool.devices() {
         let index = usize::from(device.index.0);
-        names.resize(names.len().max(index + 1), Value::Null);
-        names[index] = device.name.into();
+        devices.resize(devices.len().max(index + 1), None);
+        devices[index] = Some(device.name);
         let given_up: BTreeMap<u32, ZoneState> =
             device.given_up.iter().map(|(zone, state)| (zone.0, *state)).collect();
         for zone in 0..device.zone_count {
+            let unused = unused_zone(device.index.0, zone, device.zone_size);
             let row = match used.get(&(device.index.0, zone)) {
-                Some(used) => used_zone(used),
-                None => unused_zone(zone, device.zone_size),
+                Some(used) => used_zone(used, unused),
+                None => unused,
             };
-            rows.push(row.in_place(device.index.0, zone, given_up.get(&zone).copied()));
+            let condition = given_up.get(&zone).map(|state| match state {
+                ZoneState::ReadOnly => "read-only",
+                _ => "offline",
+            });
+            zones.push(ZoneRow { condition, ..row });
         }
     }
-    json!({"name": label.name, "zone_size": label.zone_size, "devices": names, "zones": rows})
+    ZoneMap { name: label.name, zone_size: label.zone_size, devices, zones }
 }
 
-/// A row that does not know its place yet.
-struct Row(Value);
-
-impl Row {
-    fn in_place(mut self, device: u16, zone: u32, given_up: Option<ZoneState>) -> Value {
-        self.0["device"] = device.into();
-        self.0["zone"] = zone.into();
-        self.0["condition"] = match given_up {
-            Some(ZoneState::ReadOnly) => "read-only".into(),
-            Some(_) => "offline".into(),
-            None => Value::Null,
-        };
-        self.0
+fn unused_zone(device: u16, zone: u32, capacity: u64) -> ZoneRow {
+    ZoneRow {
+        device,
+        zone,
+        state: if zone < ANCHORS { "anchor" } else { "empty" },
+        class: None,
+        seq: None,
+        opened: None,
+        capacity,
+        claimed: 0,
+        live: 0,
+        condition: None,
     }
 }
 
-fn unused_zone(zone: u32, capacity: u64) -> Row {
-    Row(json!({
-        "state": if zone < ANCHORS { "anchor" } else { "empty" },
-        "class": null,
-        "seq": null,
-        "capacity": capacity,
-        "claimed": 0,
-        "live": 0,
-        "opened": null,
-    }))
-}
-
-fn used_zone(zone: &ZoneView) -> Row {
+fn used_zone(zone: &ZoneView, unused: ZoneRow) -> ZoneRow {
     let state = match zone.phase {
         Phase::Open => "open",
         Phase::Full => "full",
         Phase::Emptied(_) | Phase::Gone => "waiting",
         Phase::Suspect => "suspect",
     };
-    Row(json!({
-        "state": state,
-        "class": zone.class.name(),
-        "seq": zone.seq.0,
-        "capacity": zone.capacity,
-        "claimed": zone.claimed,
-        "live": zone.live,
-        "opened": zone.opened.0,
-    }))
+    ZoneRow {
+        state,
+        class: Some(zone.class.name()),
+        seq: Some(zone.seq.0),
+        opened: Some(zone.opened.0),
+        capacity: zone.capacity,
+        claimed: zone.claimed,
+        live: zone.live,
+        ..unused
+    }
 }

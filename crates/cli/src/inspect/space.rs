@@ -2,30 +2,40 @@
 
 use crate::failure::Outcome;
 use crate::live::Live;
-use serde_json::{Value, json};
+use serde::Serialize;
 use terrane_check::usage::{Purpose, usage};
+
+/// What blocks of one purpose take, in bytes.
+#[derive(Serialize)]
+pub struct SpaceRow {
+    what: &'static str,
+    /// `None`: of what no block holds.
+    copies: Option<u64>,
+    stored: Option<u64>,
+    bytes: u64,
+    percent: Option<u64>,
+}
 
 /// A row for every purpose that has blocks, then what died, then what no block holds. A pool that is written to meanwhile gives numbers
 /// that are a group or two apart.
 ///
 /// # Errors
 /// When the directory of a zone or a block of dnodes cannot be read.
-pub fn space(live: &Live) -> Outcome<Value> {
+pub fn space(live: &Live) -> Outcome<Vec<SpaceRow>> {
     let usage = usage(&live.objects)?;
     let percent =
         |bytes: u64| (bytes as u128 * 100).checked_div(u128::from(usage.claimed)).map(|part| part as u64);
     let blocks = Purpose::ALL.iter().filter_map(|purpose| {
         let share = usage.shares.get(purpose)?;
-        Some(json!({
-            "what": purpose.name(),
-            "copies": share.copies,
-            "stored": share.stored,
-            "bytes": share.live,
-            "percent": percent(share.live),
-        }))
+        Some(SpaceRow {
+            what: purpose.name(),
+            copies: Some(share.copies),
+            stored: Some(share.stored),
+            bytes: share.live,
+            percent: percent(share.live),
+        })
     });
-    let rest = [("dead blocks", usage.dead), ("zone headers, directories, padding", usage.frame)].map(|(what, bytes)| {
-        json!({"what": what, "copies": null, "stored": null, "bytes": bytes, "percent": percent(bytes)})
-    });
+    let rest = [("dead blocks", usage.dead), ("zone headers, directories, padding", usage.frame)]
+        .map(|(what, bytes)| SpaceRow { what, copies: None, stored: None, bytes, percent: percent(bytes) });
     Ok(blocks.chain(rest).collect())
 }

@@ -8,7 +8,7 @@
 use crate::failure::{Failure, Outcome};
 use crate::live::Live;
 use crate::progress::Progress;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEAD_BYTES};
 use terrane_codec::{Compression, ZstdLevel};
@@ -46,7 +46,78 @@ pub fn resolve(live: &Live, path: &[u8]) -> Outcome<u64> {
     Ok(at)
 }
 
-pub fn stat(live: &Live, object: u64, progress: Progress<'_>) -> Outcome<Value> {
+/// How one file is stored; sizes are bytes.
+#[derive(Serialize)]
+pub struct FileRow {
+    object: u64,
+    #[serde(rename = "type")]
+    type_: &'static str,
+    size: u64,
+    links: u32,
+    record_size: u32,
+    levels: u8,
+    records: u64,
+    embedded: u64,
+    holes: u64,
+    logical: u64,
+    stored: u64,
+    metadata_blocks: u64,
+    metadata_stored: u64,
+    uncommitted: u64,
+    compression: Vec<AlgorithmRow>,
+    zstd_levels: Vec<CountRow>,
+    checksums: Vec<CountRow>,
+    zones: Vec<ZoneRow>,
+    first_txg: u64,
+    last_txg: u64,
+    errors: Vec<String>,
+    errors_count: u64,
+}
+
+/// Records stored by one algorithm.
+#[derive(Serialize)]
+struct AlgorithmRow {
+    name: &'static str,
+    records: u64,
+    logical: u64,
+    stored: u64,
+}
+
+impl AlgorithmRow {
+    fn of(id: u8, tally: Tally) -> AlgorithmRow {
+        AlgorithmRow {
+            name: Compression::name_of_id(id).unwrap_or("unknown"),
+            records: tally.blocks,
+            logical: tally.logical,
+            stored: tally.stored,
+        }
+    }
+}
+
+/// Records that have something in common.
+#[derive(Serialize)]
+struct CountRow {
+    name: String,
+    records: u64,
+}
+
+/// What lies in one zone.
+#[derive(Serialize)]
+struct ZoneRow {
+    seq: u64,
+    device: u16,
+    zone: u32,
+    blocks: u64,
+    bytes: u64,
+}
+
+impl ZoneRow {
+    fn of((seq, device, zone): (u64, u16, u32), tally: Tally) -> ZoneRow {
+        ZoneRow { seq, device, zone, blocks: tally.blocks, bytes: tally.stored }
+    }
+}
+
+pub fn stat(live: &Live, object: u64, progress: Progress<'_>) -> Outcome<FileRow> {
     let fs = live.fs()?;
     let failed = |errno: Errno| Failure(format!("inode {object}: {errno}"));
     let attr = fs.getattr(object).map_err(failed)?;
@@ -64,53 +135,33 @@ pub fn stat(live: &Live, object: u64, progress: Progress<'_>) -> Outcome<Value> 
     let Walk {
         records, metadata, compression, levels, checksums, zones, errors, errors_count, newest, ..
     } = walk;
-    let zones: Vec<Value> = zones
-        .into_iter()
-        .map(|((seq, device, zone), tally)| {
-            json!({"seq": seq, "device": device, "zone": zone, "blocks": tally.blocks, "bytes": tally.stored})
-        })
-        .collect();
-    let algorithms: Vec<Value> = compression
-        .into_iter()
-        .map(|(id, tally)| {
-            json!({
-                "name": Compression::name_of_id(id).unwrap_or("unknown"),
-                "records": tally.blocks,
-                "logical": tally.logical,
-                "stored": tally.stored,
-            })
-        })
-        .collect();
-    let levels: Vec<Value> = levels
-        .into_iter()
-        .map(|(level, records)| json!({"name": level.to_string(), "records": records}))
-        .collect();
-    let checksums: Vec<Value> =
-        checksums.into_iter().map(|(name, records)| json!({"name": name, "records": records})).collect();
-    Ok(json!({
-        "object": object,
-        "type": type_name(&attr),
-        "size": attr.size,
-        "links": attr.nlink,
-        "record_size": record_size,
-        "levels": dnode.levels,
-        "records": records.blocks,
-        "embedded": records.embedded,
-        "holes": holes,
-        "logical": records.logical,
-        "stored": records.stored,
-        "metadata_blocks": metadata.blocks,
-        "metadata_stored": metadata.stored,
-        "uncommitted": held.used_bytes().saturating_sub(dnode.used),
-        "compression": algorithms,
-        "zstd_levels": levels,
-        "checksums": checksums,
-        "zones": zones,
-        "first_txg": dnode.birth.0,
-        "last_txg": newest,
-        "errors": errors,
-        "errors_count": errors_count,
-    }))
+    Ok(FileRow {
+        object,
+        type_: type_name(&attr),
+        size: attr.size,
+        links: attr.nlink,
+        record_size,
+        levels: dnode.levels,
+        records: records.blocks,
+        embedded: records.embedded,
+        holes,
+        logical: records.logical,
+        stored: records.stored,
+        metadata_blocks: metadata.blocks,
+        metadata_stored: metadata.stored,
+        uncommitted: held.used_bytes().saturating_sub(dnode.used),
+        compression: compression.into_iter().map(|(id, tally)| AlgorithmRow::of(id, tally)).collect(),
+        zstd_levels: levels
+            .into_iter()
+            .map(|(level, records)| CountRow { name: level.to_string(), records })
+            .collect(),
+        checksums: checksums.into_iter().map(|(name, records)| CountRow { name, records }).collect(),
+        zones: zones.into_iter().map(|(place, tally)| ZoneRow::of(place, tally)).collect(),
+        first_txg: dnode.birth.0,
+        last_txg: newest,
+        errors,
+        errors_count,
+    })
 }
 
 fn type_name(attr: &Attr) -> &'static str {

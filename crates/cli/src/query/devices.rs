@@ -4,64 +4,117 @@ use crate::failure::{Failure, Outcome};
 use crate::live::Live;
 use crate::newcomer::{Kind, Terms};
 use crate::progress::Progress;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::path::Path;
 use terrane_format::label::{Role, Stay};
 use terrane_pool::CacheDevice;
 use terrane_pool::Member;
 use terrane_store::errors::DeviceErrors;
 
+/// A device of the pool.
+#[derive(Serialize)]
+pub(super) struct DeviceRow {
+    index: u16,
+    id: String,
+    device: String,
+    role: &'static str,
+    state: &'static str,
+    zone_size: u64,
+    zones: u64,
+    zones_empty: u64,
+    zones_used: u64,
+    live: u64,
+    trouble: Option<String>,
+    read_errors: u64,
+    write_errors: u64,
+    checksum_errors: u64,
+}
+
+impl DeviceRow {
+    fn of(member: &Member, errors: DeviceErrors) -> DeviceRow {
+        DeviceRow {
+            index: member.index.0,
+            id: format!("{:016x}", member.id),
+            device: member.name.clone(),
+            role: match member.role {
+                Role::Data => "data",
+                Role::Special => "special",
+            },
+            state: match (member.stay, &member.trouble) {
+                (_, Some(_)) => "troubled",
+                (Stay::Normal, None) => "normal",
+                (Stay::Leaving, None) => "leaving",
+            },
+            zone_size: member.zone_size,
+            zones: member.zones,
+            zones_empty: member.zones_empty,
+            zones_used: member.zones_used,
+            live: member.live_bytes,
+            trouble: member.trouble.clone(),
+            read_errors: errors.read,
+            write_errors: errors.write,
+            checksum_errors: errors.checksum,
+        }
+    }
+}
+
 /// Each device of the pool.
-pub(super) fn rows(live: &Live) -> Value {
+pub(super) fn rows(live: &Live) -> Vec<DeviceRow> {
     let errors = live.pool.errors().devices;
-    let row = |member| device_row(member, errors.get(&member.index).copied().unwrap_or_default());
+    let row = |member: &Member| DeviceRow::of(member, errors.get(&member.index).copied().unwrap_or_default());
     live.pool.members().iter().map(row).collect()
 }
 
-fn device_row(member: &Member, errors: DeviceErrors) -> Value {
-    json!({
-        "index": member.index.0,
-        "id": format!("{:016x}", member.id),
-        "device": member.name,
-        "role": match member.role {
-            Role::Data => "data",
-            Role::Special => "special",
-        },
-        "state": match (member.stay, &member.trouble) {
-            (_, Some(_)) => "troubled",
-            (Stay::Normal, None) => "normal",
-            (Stay::Leaving, None) => "leaving",
-        },
-        "zone_size": member.zone_size,
-        "zones": member.zones,
-        "zones_empty": member.zones_empty,
-        "zones_used": member.zones_used,
-        "live": member.live_bytes,
-        "trouble": member.trouble,
-        "read_errors": errors.read,
-        "write_errors": errors.write,
-        "checksum_errors": errors.checksum,
-    })
+/// A cache device, in figures if it is there.
+#[derive(Serialize)]
+pub(super) struct CacheRow {
+    id: String,
+    device: String,
+    role: &'static str,
+    state: &'static str,
+    size: Option<u64>,
+    held: Option<u64>,
+    blocks: Option<u64>,
+    hits: Option<u64>,
+    damaged: Option<u64>,
 }
 
-/// A cache device, in figures if it is there.
-pub(super) fn cache_row(cache: &CacheDevice) -> Value {
-    let stats = cache.stats.as_ref();
-    json!({
-        "id": format!("{:016x}", cache.id),
-        "device": cache.name,
-        "role": "cache",
-        "state": stats.map_or("missing", |stats| if stats.is_loading { "loading" } else { "normal" }),
-        "size": stats.map(|stats| stats.size_bytes),
-        "held": stats.map(|stats| stats.held_bytes),
-        "blocks": stats.map(|stats| stats.blocks),
-        "hits": stats.map(|stats| stats.hits),
-        "damaged": stats.map(|stats| stats.damaged),
-    })
+impl CacheRow {
+    pub fn of(cache: &CacheDevice) -> CacheRow {
+        let stats = cache.stats.as_ref();
+        CacheRow {
+            id: format!("{:016x}", cache.id),
+            device: cache.name.clone(),
+            role: "cache",
+            state: stats.map_or("missing", |stats| if stats.is_loading { "loading" } else { "normal" }),
+            size: stats.map(|stats| stats.size_bytes),
+            held: stats.map(|stats| stats.held_bytes),
+            blocks: stats.map(|stats| stats.blocks),
+            hits: stats.map(|stats| stats.hits),
+            damaged: stats.map(|stats| stats.damaged),
+        }
+    }
+}
+
+/// A device that has come.
+#[derive(Serialize)]
+#[serde(untagged)]
+pub(super) enum Added {
+    Member(DeviceRow),
+    /// `None`: it went meanwhile.
+    Cache(Option<CacheRow>),
+}
+
+/// A device has gone.
+#[derive(Serialize)]
+pub(super) struct Removed {
+    name: String,
+    /// Those that are left.
+    rest: Vec<String>,
 }
 
 /// Makes a device one of the pool's; says what there is to say of it.
-pub(super) fn add(live: &Live, path: &Path, kind: Kind, terms: &Terms) -> Outcome<Value> {
+pub(super) fn add(live: &Live, path: &Path, kind: Kind, terms: &Terms) -> Outcome<Added> {
     // Under the name by which it will be looked for.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let device = terms.open(&path, &|_| Ok(()))?.into_device()?;
@@ -71,18 +124,18 @@ pub(super) fn add(live: &Live, path: &Path, kind: Kind, terms: &Terms) -> Outcom
         Kind::Cache => {
             let id = live.pool.add_cache(device)?;
             let added = live.pool.caches().into_iter().find(|cache| cache.id == id);
-            return Ok(added.as_ref().map_or(Value::Null, cache_row));
+            return Ok(Added::Cache(added.as_ref().map(CacheRow::of)));
         }
     };
     let index = live.pool.add_device(device, role)?;
     let members = live.pool.members();
     let member = members.iter().find(|member| member.index == index);
-    let row = |member| device_row(member, DeviceErrors::default());
+    let row = |member| Added::Member(DeviceRow::of(member, DeviceErrors::default()));
     member.map(row).ok_or_else(|| Failure("the device went while it came".to_owned()))
 }
 
-/// Empties a device and lets it go; says which are left.
-pub(super) fn remove(live: &Live, word: &str, progress: Progress<'_>) -> Outcome<Value> {
+/// Empties a device and lets it go.
+pub(super) fn remove(live: &Live, word: &str, progress: Progress<'_>) -> Outcome<Removed> {
     let members = live.pool.members();
     let is_meant = |member: &&Member| {
         member.name == word || member.index.0.to_string() == word || format!("{:016x}", member.id) == word
@@ -90,8 +143,8 @@ pub(super) fn remove(live: &Live, word: &str, progress: Progress<'_>) -> Outcome
     let is_cache = |cache: &CacheDevice| cache.name == word || format!("{:016x}", cache.id) == word;
     if let Some(cache) = live.pool.caches().into_iter().find(is_cache) {
         live.pool.remove_cache(cache.id)?;
-        let rest: Vec<String> = members.into_iter().map(|member| member.name).collect();
-        return Ok(json!({"name": live.pool.name(), "rest": rest}));
+        let rest = members.into_iter().map(|member| member.name).collect();
+        return Ok(Removed { name: live.pool.name(), rest });
     }
     let Some(member) = members.iter().find(is_meant) else {
         let known: Vec<String> =
@@ -108,6 +161,6 @@ pub(super) fn remove(live: &Live, word: &str, progress: Progress<'_>) -> Outcome
     live.pool.remove_device(member.index, &mut |done, total| {
         progress("reading what lives there", done, total);
     })?;
-    let rest: Vec<String> = live.pool.members().into_iter().map(|member| member.name).collect();
-    Ok(json!({"name": live.pool.name(), "rest": rest}))
+    let rest = live.pool.members().into_iter().map(|member| member.name).collect();
+    Ok(Removed { name: live.pool.name(), rest })
 }

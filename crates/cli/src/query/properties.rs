@@ -5,51 +5,98 @@ use crate::failure::{Failure, Outcome};
 use crate::figures::{self, FIGURES, Figure};
 use crate::live::Live;
 use crate::suggest;
-use serde_json::{Value, json};
-use terrane_dataset::{DatasetError, PROPERTIES, Property};
+use serde::Serialize;
+use terrane_dataset::{DatasetError, PROPERTIES, Property, PropertyValue};
 use terrane_pool::LevelShare;
 use terrane_posix::Job;
 
-pub(super) fn get(live: &Live, names: &[String]) -> Outcome<Value> {
-    let pool = live.pool.name();
-    let property = |value: &terrane_dataset::PropertyValue| {
-        let source = value.source.to_string();
-        let mut row = json!({"name": pool, "property": value.name, "value": value.value, "source": source});
-        let levels = live.dataset.objects().levels().shares();
-        if value.name == "compression" && !levels.is_empty() {
-            row["levels"] = levels.iter().map(level).collect();
-        }
-        if value.name == "recompress"
-            && let Some(done) =
-                live.fs.get().map(|fs| fs.recompress().progress()).filter(|done| done.records > 0)
-        {
-            row["recompressed"] =
-                json!({"records": done.records, "before": done.before_bytes, "after": done.after_bytes});
-        }
-        row
+/// A property, or a number that is counted and cannot be set.
+#[derive(Serialize)]
+pub(super) struct PropertyRow {
+    name: String,
+    property: &'static str,
+    value: String,
+    source: String,
+    /// Of a number, without its unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exact: Option<String>,
+    /// Of `compression`, where the level is chosen block by block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    levels: Option<Vec<LevelRow>>,
+    /// Of `recompress`, once it did something.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    recompressed: Option<Recompressed>,
+}
+
+/// What was written by one level.
+#[derive(Serialize)]
+struct LevelRow {
+    name: String,
+    records: u64,
+    logical: u64,
+    stored: u64,
+}
+
+#[derive(Serialize)]
+struct Recompressed {
+    records: u64,
+    before: u64,
+    after: u64,
+}
+
+fn property_row(live: &Live, value: PropertyValue) -> PropertyRow {
+    let level = |share: &LevelShare| LevelRow {
+        name: share.compression.to_string(),
+        records: share.blocks,
+        logical: share.logical_bytes,
+        stored: share.stored_bytes,
     };
-    let figure = |figure: &Figure| {
-        let (value, exact) = figure.show(live);
-        json!({"name": pool, "property": figure.name, "value": value, "exact": exact, "source": figures::SOURCE})
-    };
+    let levels = live.dataset.objects().levels().shares();
+    let levels =
+        (value.name == "compression" && !levels.is_empty()).then(|| levels.iter().map(level).collect());
+    let recompressed =
+        (value.name == "recompress").then(|| live.fs.get().map(|fs| fs.recompress().progress()));
+    let recompressed = recompressed.flatten().filter(|done| done.records > 0).map(|done| Recompressed {
+        records: done.records,
+        before: done.before_bytes,
+        after: done.after_bytes,
+    });
+    PropertyRow {
+        name: live.pool.name(),
+        property: value.name,
+        value: value.value,
+        source: value.source.to_string(),
+        exact: None,
+        levels,
+        recompressed,
+    }
+}
+
+fn figure_row(live: &Live, figure: &Figure) -> PropertyRow {
+    let (value, exact) = figure.show(live);
+    PropertyRow {
+        name: live.pool.name(),
+        property: figure.name,
+        value,
+        source: figures::SOURCE.to_owned(),
+        exact: Some(exact),
+        levels: None,
+        recompressed: None,
+    }
+}
+
+pub(super) fn get(live: &Live, names: &[String]) -> Outcome<Vec<PropertyRow>> {
+    let figure = |figure: &Figure| figure_row(live, figure);
     if names.is_empty() {
         let values = live.dataset.list()?;
-        return Ok(values.iter().map(property).chain(FIGURES.iter().map(figure)).collect());
+        let properties = values.into_iter().map(|value| property_row(live, value));
+        return Ok(properties.chain(FIGURES.iter().map(figure)).collect());
     }
     let one = |name: &String| match Figure::find(name) {
         Some(found) => Ok(figure(found)),
-        None => Ok(property(&live.dataset.get(name)?)),
+        None => Ok(property_row(live, live.dataset.get(name)?)),
     };
     names.iter().map(one).collect()
-}
-
-fn level(share: &LevelShare) -> Value {
-    json!({
-        "name": share.compression.to_string(),
-        "records": share.blocks,
-        "logical": share.logical_bytes,
-        "stored": share.stored_bytes,
-    })
 }
 
 /// All of it or nothing: what is not valid is refused before the first is set.
@@ -75,7 +122,7 @@ pub(super) fn inherit(live: &Live, names: &[String]) -> Outcome {
 }
 
 /// Those of these properties that a mount goes on without.
-pub(super) fn waiting<'a>(live: &Live, names: impl Iterator<Item = &'a String>) -> Value {
+pub(super) fn waiting<'a>(live: &Live, names: impl Iterator<Item = &'a String>) -> Vec<String> {
     names.filter(|name| live.mountpoint.is_some() && live.dataset.waits(name)).cloned().collect()
 }
 

@@ -1,21 +1,142 @@
 //! How a pool is, in figures, and its error log.
 
-use super::devices;
+use super::devices::{self, CacheRow, DeviceRow};
+use super::iostat::SpentBytes;
 use crate::clock;
 use crate::failure::Outcome;
 use crate::holder;
-use crate::inspect;
+use crate::inspect::{self, DamagedRow};
 use crate::live::Live;
-use serde_json::{Value, json};
+use crate::memory::MemoryStatus;
+use serde::Serialize;
+use serde_json::Value;
 use std::sync::Arc;
 use terrane_device::{Device, ZoneState};
-use terrane_format::{Spent, Totals};
+use terrane_format::Totals;
 use terrane_pool::{GcRest, Stats};
 use terrane_store::counters::WaitFor;
 use terrane_store::errors::LossCause;
 use terrane_store::patience::Suspension;
 
-pub(super) fn of(live: &Live) -> Value {
+/// How a pool is.
+#[derive(Serialize)]
+pub(super) struct Status {
+    name: String,
+    id: String,
+    state: &'static str,
+    device: String,
+    devices: Vec<DeviceRow>,
+    caches: Vec<CacheRow>,
+    mountpoint: Option<String>,
+    read_only: bool,
+    keeper: Option<&'static str>,
+    memory: Option<MemoryStatus>,
+    size: u64,
+    used: u64,
+    available: u64,
+    capacity_percent: Option<u64>,
+    objects: u64,
+    zone_size: u64,
+    zones: u64,
+    zones_empty: u64,
+    zones_waiting: u64,
+    zones_open: u64,
+    zones_full: u64,
+    zones_suspect: u64,
+    zones_read_only: usize,
+    zones_offline: usize,
+    runs: u64,
+    run_index_bytes: u64,
+    run_index_packed: bool,
+    dead_set_bytes: u64,
+    index_bytes_max: u64,
+    reborn_bytes: u64,
+    txg: u64,
+    incarnation: u64,
+    clean: Option<bool>,
+    committed: Option<String>,
+    failed: Option<String>,
+    suspended: Option<SuspendedRow>,
+    damage: Vec<String>,
+    damaged: Vec<DamagedRow>,
+    lost_files: Vec<LostFileRow>,
+    features: Vec<String>,
+    /// Of one that cannot be opened.
+    reason: Option<String>,
+    #[serde(flatten)]
+    activity: Activity,
+}
+
+#[derive(Serialize)]
+struct SuspendedRow {
+    reason: String,
+    since: String,
+}
+
+#[derive(Serialize)]
+struct LostFileRow {
+    inode: u64,
+    path: String,
+    reason: &'static str,
+}
+
+/// What the pool did and does with its zones.
+#[derive(Serialize)]
+struct Activity {
+    totals: TotalsRow,
+    amplification: Option<f64>,
+    amplification_minute: Option<f64>,
+    amplification_ten_minutes: Option<f64>,
+    waits: Option<Waits>,
+    garbage: u64,
+    garbage_goal: Option<u64>,
+    collection: Option<&'static str>,
+    victim: Option<VictimRow>,
+    collection_rests: Vec<RestRow>,
+}
+
+#[derive(Serialize)]
+struct TotalsRow {
+    user_bytes: u64,
+    logical_bytes: u64,
+    stored_bytes: u64,
+    device_bytes: u64,
+    zones_reset: u64,
+    zones_collected: u64,
+    #[serde(flatten)]
+    spent: SpentBytes,
+}
+
+/// Changes that waited for room in the pool.
+#[derive(Serialize)]
+struct Waits {
+    count: u64,
+    seconds: f64,
+    longest_seconds: f64,
+    refused: u64,
+    now: u64,
+    now_bytes: u64,
+}
+
+/// A zone that is being emptied.
+#[derive(Serialize)]
+struct VictimRow {
+    seq: u64,
+    device: u16,
+    zone: u32,
+    live_percent: Option<u64>,
+    moved_percent: Option<u64>,
+}
+
+/// A device on which collection rests.
+#[derive(Serialize)]
+struct RestRow {
+    device: u16,
+    unread_zones: u64,
+    seconds: u64,
+}
+
+pub(super) fn of(live: &Live) -> Status {
     let status = live.pool.status();
     let usage = live.dataset.objects().usage();
     let uberblock = inspect::newest_uberblock(&live.pool.device_handles());
@@ -32,60 +153,63 @@ pub(super) fn of(live: &Live) -> Value {
         (None, None, true) => "healthy",
     };
     let since = |suspended: &Suspension| clock::utc((suspended.since_ns / 1_000_000_000) as i64);
-    let suspended = status.suspended.as_ref().map(|it| json!({"reason": it.reason, "since": since(it)}));
+    let suspended = status.suspended.as_ref();
+    let suspended = suspended.map(|it| SuspendedRow { reason: it.reason.clone(), since: since(it) });
     let stats = live.pool.stats();
     let devices = live.pool.devices();
     let given_up = |state: ZoneState| {
         let all = devices.iter().flat_map(|device| &device.given_up);
         all.filter(|(_, found)| *found == state).count()
     };
-    let mut row = json!({
-        "name": status.name,
-        "id": format!("{:016x}", live.pool.label().id()),
-        "state": state,
-        "device": live.path.display().to_string(),
-        "devices": devices::rows(live),
-        "caches": live.pool.caches().iter().map(devices::cache_row).collect::<Value>(),
-        "mountpoint": live.mountpoint.as_ref().map(|dir| dir.display().to_string()),
-        "read_only": live.mountpoint.is_some() && live.pool.is_read_only(),
-        "keeper": live.mountpoint.as_ref().map(|_| holder::state()),
-        "memory": live.memory.get().map(|allowance| allowance.status(&live.pool)),
-        "size": status.size_bytes,
-        "used": status.live_bytes,
-        "available": status.available_bytes,
-        "capacity_percent": (status.live_bytes as u128 * 100).checked_div(u128::from(status.size_bytes)).map(|part| part as u64),
-        "objects": usage.objects,
-        "zone_size": status.zone_size,
-        "zones": status.zones,
-        "zones_empty": status.zones_empty,
-        "zones_waiting": status.zones_waiting,
-        "zones_open": stats.zones.open,
-        "zones_full": stats.zones.full,
-        "zones_suspect": stats.zones.suspect,
-        "zones_read_only": given_up(ZoneState::ReadOnly),
-        "zones_offline": given_up(ZoneState::Offline),
-        "runs": status.runs,
-        "run_index_bytes": stats.run_index_bytes,
-        "run_index_packed": stats.run_index_packed,
-        "dead_set_bytes": stats.dead_set_bytes,
-        "index_bytes_max": stats.index_bytes_max,
-        "reborn_bytes": stats.reborn_bytes,
-        "txg": status.txg.0,
-        "incarnation": status.incarnation,
-        "clean": uberblock.map(|uber| uber.clean),
-        "committed": committed,
-        "failed": status.failed,
-        "suspended": suspended,
-        "damage": errors.findings,
-        "damaged": inspect::damaged(live, &errors.blocks),
-        "lost_files": lost_files(live),
-        "features": inspect::feature_names(&live.pool.label()),
-        "reason": null,
-    });
-    for (key, value) in activity(live, &stats) {
-        row[key] = value;
+    Status {
+        name: status.name.clone(),
+        id: format!("{:016x}", live.pool.label().id()),
+        state,
+        device: live.path.display().to_string(),
+        devices: devices::rows(live),
+        caches: live.pool.caches().iter().map(CacheRow::of).collect(),
+        mountpoint: live.mountpoint.as_ref().map(|dir| dir.display().to_string()),
+        read_only: live.mountpoint.is_some() && live.pool.is_read_only(),
+        keeper: live.mountpoint.as_ref().map(|_| holder::state()),
+        memory: live.memory.get().map(|allowance| allowance.status(&live.pool)),
+        size: status.size_bytes,
+        used: status.live_bytes,
+        available: status.available_bytes,
+        capacity_percent: percent(status.live_bytes, status.size_bytes),
+        objects: usage.objects,
+        zone_size: status.zone_size,
+        zones: status.zones,
+        zones_empty: status.zones_empty,
+        zones_waiting: status.zones_waiting,
+        zones_open: stats.zones.open,
+        zones_full: stats.zones.full,
+        zones_suspect: stats.zones.suspect,
+        zones_read_only: given_up(ZoneState::ReadOnly),
+        zones_offline: given_up(ZoneState::Offline),
+        runs: status.runs,
+        run_index_bytes: stats.run_index_bytes,
+        run_index_packed: stats.run_index_packed,
+        dead_set_bytes: stats.dead_set_bytes,
+        index_bytes_max: stats.index_bytes_max,
+        reborn_bytes: stats.reborn_bytes,
+        txg: status.txg.0,
+        incarnation: status.incarnation,
+        clean: uberblock.map(|uber| uber.clean),
+        committed,
+        failed: status.failed.clone(),
+        suspended,
+        damage: errors.findings.clone(),
+        damaged: inspect::damaged(live, &errors.blocks),
+        lost_files: lost_files(live),
+        features: inspect::feature_names(&live.pool.label()),
+        reason: None,
+        activity: activity(live, &stats),
     }
-    row
+}
+
+/// `None`: of nothing.
+fn percent(part: u64, of: u64) -> Option<u64> {
+    (u128::from(part) * 100).checked_div(u128::from(of)).map(|part| part as u64)
 }
 
 /// Why a file lost changes: the words of `pool status --json`.
@@ -93,12 +217,12 @@ const SERVER_KILLED: &str = "server killed";
 pub const NOT_WRITTEN_BACK: &str = "not written back";
 
 /// Files that lost changes: when a server of this mount died, or because what the kernel wrote back could not be stored.
-fn lost_files(live: &Live) -> Value {
+fn lost_files(live: &Live) -> Vec<LostFileRow> {
     // Looked at by what has it open for a mount, or where there is something to name.
     if live.fs.get().is_none() && live.pool.errors().files.is_empty() {
-        return json!([]);
+        return Vec::new();
     }
-    let Ok(fs) = live.fs() else { return json!([]) };
+    let Ok(fs) = live.fs() else { return Vec::new() };
     let path = |ino: u64| {
         let said = fs.path_of(ino);
         // The number has a key of its own.
@@ -109,7 +233,7 @@ fn lost_files(live: &Live) -> Value {
             LossCause::ServerKilled => SERVER_KILLED,
             LossCause::NotWrittenBack => NOT_WRITTEN_BACK,
         };
-        json!({"inode": ino, "path": path(ino), "reason": reason})
+        LostFileRow { inode: ino, path: path(ino), reason }
     };
     fs.lost_files().into_iter().take(LOST_FILES_MAX).map(row).collect()
 }
@@ -117,7 +241,17 @@ fn lost_files(live: &Live) -> Value {
 /// Of more files only so many are named.
 const LOST_FILES_MAX: usize = 1000;
 
-pub(super) fn clear(live: &Live) -> Outcome<Value> {
+/// What was forgotten of the error log, in entries.
+#[derive(Serialize)]
+pub(super) struct Cleared {
+    name: String,
+    damage: usize,
+    damaged: usize,
+    lost_files: usize,
+    devices: usize,
+}
+
+pub(super) fn clear(live: &Live) -> Outcome<Cleared> {
     let errors = match live.fs.get() {
         Some(fs) => fs.clear_losses()?,
         None => {
@@ -126,82 +260,78 @@ pub(super) fn clear(live: &Live) -> Outcome<Value> {
             errors
         }
     };
-    Ok(json!({
-        "name": live.pool.name(),
-        "damage": errors.findings.len(),
-        "damaged": errors.blocks.len(),
-        "lost_files": errors.files.len(),
-        "devices": errors.devices.len(),
-    }))
+    Ok(Cleared {
+        name: live.pool.name(),
+        damage: errors.findings.len(),
+        damaged: errors.blocks.len(),
+        lost_files: errors.files.len(),
+        devices: errors.devices.len(),
+    })
 }
 
-/// What the pool did and does with its zones.
-fn activity(live: &Live, stats: &Stats) -> [(&'static str, Value); 10] {
+fn activity(live: &Live, stats: &Stats) -> Activity {
     let lately = |seconds: u64| live.pool.lately(seconds * 1_000_000_000).1.amplification();
-    let percent =
-        |part: u64, of: u64| (u128::from(part) * 100).checked_div(u128::from(of)).map(|part| part as u64);
     let (mode, victim) = live.pool.gc_now();
     let collecting = live.pool.gc_progress();
-    let victim = victim.map(|victim| {
-        json!({
-            "seq": victim.seq.0,
-            "device": victim.home.device.0,
-            "zone": victim.home.zone.0,
-            "live_percent": percent(victim.live_bytes, victim.live_bytes + victim.garbage_bytes),
-            "moved_percent": percent(victim.moved_bytes.min(victim.live_bytes), victim.live_bytes),
-        })
+    let victim = victim.map(|victim| VictimRow {
+        seq: victim.seq.0,
+        device: victim.home.device.0,
+        zone: victim.home.zone.0,
+        live_percent: percent(victim.live_bytes, victim.live_bytes + victim.garbage_bytes),
+        moved_percent: percent(victim.moved_bytes.min(victim.live_bytes), victim.live_bytes),
     });
     let mounted = live.mountpoint.as_ref();
-    [
-        ("totals", totals(&stats.totals)),
-        ("amplification", stats.totals.amplification().into()),
-        ("amplification_minute", lately(60).into()),
-        ("amplification_ten_minutes", lately(600).into()),
-        ("waits", mounted.map(|_| waits(stats)).into()),
-        ("garbage", collecting.garbage_bytes.into()),
-        ("garbage_goal", (!collecting.done).then_some(collecting.goal_bytes).into()),
-        ("collection", mounted.map(|_| mode.name()).into()),
-        ("victim", victim.into()),
-        ("collection_rests", live.pool.gc_rests().into_iter().map(|rest| rest_row(live, rest)).collect()),
-    ]
-}
-
-/// A device on which collection rests.
-fn rest_row(live: &Live, rest: GcRest) -> Value {
-    let left_ns = rest.until_ns.saturating_sub(live.pool.env().monotonic_ns());
-    json!({
-        "device": rest.device.0,
-        "unread_zones": rest.unread_zones,
-        "seconds": left_ns.div_ceil(1_000_000_000),
-    })
-}
-
-fn totals(totals: &Totals) -> Value {
-    let mut said = json!({
-        "user_bytes": totals.user_bytes,
-        "logical_bytes": totals.logical_bytes,
-        "stored_bytes": totals.stored_bytes,
-        "device_bytes": totals.device_bytes(),
-        "zones_reset": totals.reset_zones,
-        "zones_collected": totals.collected_zones,
-    });
-    for what in Spent::ALL {
-        said[format!("{}_bytes", what.name())] = totals.spent_on(what).into();
+    Activity {
+        totals: TotalsRow::of(&stats.totals),
+        amplification: stats.totals.amplification(),
+        amplification_minute: lately(60),
+        amplification_ten_minutes: lately(600),
+        waits: mounted.map(|_| Waits::of(stats)),
+        garbage: collecting.garbage_bytes,
+        garbage_goal: (!collecting.done).then_some(collecting.goal_bytes),
+        collection: mounted.map(|_| mode.name()),
+        victim,
+        collection_rests: live.pool.gc_rests().into_iter().map(|rest| RestRow::of(live, rest)).collect(),
     }
-    said
 }
 
-/// Changes that waited for room in the pool.
-fn waits(stats: &Stats) -> Value {
-    let times = &stats.waits[WaitFor::Space as usize];
-    json!({
-        "count": times.count(),
-        "seconds": times.sum_ns as f64 / 1e9,
-        "longest_seconds": times.longest_ns as f64 / 1e9,
-        "refused": stats.no_space,
-        "now": stats.waiting.0,
-        "now_bytes": stats.waiting.1,
-    })
+impl RestRow {
+    fn of(live: &Live, rest: GcRest) -> RestRow {
+        let left_ns = rest.until_ns.saturating_sub(live.pool.env().monotonic_ns());
+        RestRow {
+            device: rest.device.0,
+            unread_zones: rest.unread_zones,
+            seconds: left_ns.div_ceil(1_000_000_000),
+        }
+    }
+}
+
+impl TotalsRow {
+    fn of(totals: &Totals) -> TotalsRow {
+        TotalsRow {
+            user_bytes: totals.user_bytes,
+            logical_bytes: totals.logical_bytes,
+            stored_bytes: totals.stored_bytes,
+            device_bytes: totals.device_bytes(),
+            zones_reset: totals.reset_zones,
+            zones_collected: totals.collected_zones,
+            spent: SpentBytes::of(totals),
+        }
+    }
+}
+
+impl Waits {
+    fn of(stats: &Stats) -> Waits {
+        let times = &stats.waits[WaitFor::Space as usize];
+        Waits {
+            count: times.count(),
+            seconds: times.sum_ns as f64 / 1e9,
+            longest_seconds: times.longest_ns as f64 / 1e9,
+            refused: stats.no_space,
+            now: stats.waiting.0,
+            now_bytes: stats.waiting.1,
+        }
+    }
 }
 
 /// The row of a pool that is known and cannot be opened: the keys of one that can.

@@ -28,7 +28,7 @@ pub fn shrink(src: &[u8], max_out: usize, table: &mut Table, out: &mut Vec<u8>) 
         let mut used = 1;
         for bit in 0..8 {
             let Some(&byte) = src.get(at) else { break };
-            if let Some((distance, len)) = find(src, at, table) {
+            if let Some(Copied { distance, len }) = find(src, at, table) {
                 let pair = ((len - LEN_MIN) << 10) as u16 | distance;
                 group[0] |= 1 << bit;
                 group[used..used + 2].copy_from_slice(&pair.to_be_bytes());
@@ -45,8 +45,14 @@ pub fn shrink(src: &[u8], max_out: usize, table: &mut Table, out: &mut Vec<u8>) 
     Some(())
 }
 
-/// Distance and length of what was seen before and begins as `src` does at `at`.
-fn find(src: &[u8], at: usize, table: &mut Table) -> Option<(u16, usize)> {
+/// Bytes that were seen before, so far back.
+struct Copied {
+    distance: u16,
+    len: usize,
+}
+
+/// What was seen before and begins as `src` does at `at`.
+fn find(src: &[u8], at: usize, table: &mut Table) -> Option<Copied> {
     // The longest match must fit: nearer to the end there is none.
     let ahead = src.get(at..at + LEN_MAX)?;
     let mut hash = u32::from(ahead[0]) << 16 | u32::from(ahead[1]) << 8 | u32::from(ahead[2]);
@@ -57,7 +63,7 @@ fn find(src: &[u8], at: usize, table: &mut Table) -> Option<(u16, usize)> {
     let distance = here.wrapping_sub(std::mem::replace(slot, here)) & DISTANCE_MASK;
     let seen = &src[at.checked_sub(usize::from(distance)).filter(|_| distance != 0)?..];
     let len = ahead.iter().zip(seen).take_while(|(a, b)| a == b).count();
-    (len >= LEN_MIN).then_some((distance, len))
+    (len >= LEN_MIN).then_some(Copied { distance, len })
 }
 
 /// Fills `out` and returns what follows the stream.

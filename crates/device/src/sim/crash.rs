@@ -123,7 +123,7 @@ impl SimDevice {
         reports: &[ZoneReport],
         now: &[Arc<super::image::Image>],
     ) {
-        let limit = super::limit_of(&self.0.info).0 as usize;
+        let limit = super::limit_of(&self.0.info).zones as usize;
         let mut open = zones.iter().filter(|(_, left)| left.state == ZoneState::Open).count();
         for (((capacity, left), report), now) in zones.iter_mut().zip(reports).zip(now) {
             if limit == 0 || open <= limit {

@@ -5,7 +5,7 @@
 //! it is enough to write any object that lies below, unchanged.
 
 use super::Object;
-use crate::dirty::{Known, Restored, Spill};
+use crate::dirty::{Known, Restored, Spill, TreeBlock};
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
 use crate::tree::{children, lookup};
@@ -87,7 +87,7 @@ impl Object {
         if !is_born_at(&ptr, addr) {
             return Ok(None);
         }
-        if self.state.read().layers().any(|dirty| dirty.pointers.contains(&(level, index))) {
+        if self.state.read().layers().any(|dirty| dirty.pointers.contains(&TreeBlock { level, index })) {
             return Ok(None);
         }
         children(table.pool(), whose, &ptr, level, index)?;
@@ -161,9 +161,9 @@ impl Again {
                 is_same
             })?,
             // Whether it is still there is seen when the tree is rewritten.
-            What::Pointers(level, index) => {
-                object.change(tx, |state| state.dirty(tx.txg()).pointers.insert((*level, *index)))?
-            }
+            What::Pointers(level, index) => object.change(tx, |state| {
+                state.dirty(tx.txg()).pointers.insert(TreeBlock { level: *level, index: *index })
+            })?,
             // Any change writes it.
             What::Dnode => object.change(tx, |_| true)?,
         };

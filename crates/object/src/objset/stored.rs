@@ -1,14 +1,16 @@
 //! What the last sync left of a set, read from its dnodes.
 
 use super::ObjectSet;
-use crate::dnode::{DNODE_BLOCK_BYTES, Dnode, SLOT_BYTES, SLOTS_PER_BLOCK, dnode_at, dnodes_in, slot_of};
+use crate::dnode::{
+    DNODE_BLOCK_BYTES, Dnode, DnodeSlot, SLOT_BYTES, SLOTS_PER_BLOCK, dnode_at, dnodes_in, slot_of,
+};
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
 use terrane_wire::ObjectId;
 
 impl ObjectSet {
     pub(super) fn stored_dnode(&self, id: ObjectId) -> Result<Option<Dnode>, ObjectError> {
-        let (block, offset) = slot_of(id);
+        let DnodeSlot { block, offset } = slot_of(id);
         if id.0 == 0 || block >= self.dnodes.block_count() {
             return Ok(None);
         }

@@ -6,9 +6,9 @@
 //! Invariant: no group publishes a pointer to a block that it released.
 
 use super::queue::StoredQueue;
-use super::{DataPolicy, HEADER, ObjectSet};
+use super::{DataPolicy, HEADER, ObjectSet, Syncing};
 use crate::dirty::{Dirty, Frozen, Ranges, Spill};
-use crate::dnode::{Dnode, ObjsetHeader, dnode_offsets, slot_of};
+use crate::dnode::{Dnode, DnodeSlot, ObjsetHeader, dnode_offsets, slot_of};
 use crate::entry::with_root;
 use crate::error::ObjectError;
 use crate::freeing::Ledger;
@@ -64,9 +64,9 @@ impl ObjectSet {
         group: &mut Group<'_>,
         changes: Vec<MetaChange>,
     ) -> Result<Option<Synced>, ObjectError> {
-        let (objects, count, high_water) = {
+        let Syncing { objects, numbers } = {
             let mut syncing = self.syncing.lock();
-            (std::mem::take(&mut syncing.0), syncing.1, syncing.2)
+            Syncing { objects: std::mem::take(&mut syncing.objects), numbers: syncing.numbers }
         };
         let mut frozen: Vec<Changed> = Vec::with_capacity(objects.len());
         for object in objects {
@@ -116,8 +116,8 @@ impl ObjectSet {
             self.sync_queue(group, &queue_before, &mut ledger)?;
         let account = self.account_before().map(|before| ledger.settle(before));
         let header = ObjsetHeader {
-            objects: count,
-            high_water,
+            objects: numbers.objects,
+            high_water: numbers.high_water,
             account,
             dnodes: new_meta.clone(),
             free_queue: new_queue.clone(),
@@ -128,7 +128,7 @@ impl ObjectSet {
             compression: metadata_compression().into(),
             checksum: ChecksumKind::Blake3,
             owner: Owner::Block { objset: self.id.0, object: HEADER, level: 0, block: 0 },
-            fill: count.max(1),
+            fill: numbers.objects.max(1),
             content_birth: None,
             stream: Stream::Metadata,
             may_embed: false,
@@ -164,7 +164,7 @@ impl ObjectSet {
         let (mut damaged, mut left_out) = (None, Vec::new());
         let mut kept = Vec::with_capacity(frozen.len());
         for (object, aside) in frozen.drain(..) {
-            let (block, _) = slot_of(object.id());
+            let block = slot_of(object.id()).block;
             if damaged != Some(block)
                 && let Entry::Vacant(vacant) = blocks.entry(block)
             {
@@ -345,7 +345,7 @@ impl ObjectSet {
         ledger: &mut Ledger<'_>,
     ) -> Result<Dnode, ObjectError> {
         for ((object, aside), dnode) in frozen.iter().zip(dnodes) {
-            let (block, offset) = slot_of(object.id());
+            let DnodeSlot { block, offset } = slot_of(object.id());
             let place = offset..offset + dnode.stored_bytes();
             let place = blocks.get_mut(&block).and_then(|block| block.get_mut(place));
             let place = place.expect("its block was read, and a dnode never crosses it");

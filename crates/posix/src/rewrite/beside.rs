@@ -167,7 +167,7 @@ impl Fs {
         let piece_bytes = PIECE_BYTES.min(self.at_once_bytes() / 4).max(bytes.into());
         let changes = object.changes_since(Txg(file.beside.since), file.record, piece_bytes)?;
         let from = file.record;
-        let copied = self.copy_beside(inode, side, &changes, (from, piece_bytes))?;
+        let copied = self.copy_beside(inode, side, &changes, from, piece_bytes)?;
         file.record = copied.to;
         side.copied = side.copied.saturating_add(copied.bytes);
         if file.beside.rounds == 0 {
@@ -295,7 +295,8 @@ impl Fs {
         inode: &InodeRef<'_>,
         side: &Side,
         changes: &Changes,
-        (from, piece_bytes): (u64, u64),
+        from: u64,
+        piece_bytes: u64,
     ) -> Result<Copied, Errno> {
         let record_bytes = u64::from(side.object.block_size());
         let mut plan = Plan::default();

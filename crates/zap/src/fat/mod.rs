@@ -32,7 +32,7 @@ use crate::hash::Flags;
 use crate::key::KeyRef;
 use crate::norm::NormFlags;
 use crate::store::{Store, edit};
-use crate::value::Value;
+use crate::value::{Value, ValueShape};
 use header::{Geometry, Header};
 use leaf::{Found, Leaf};
 use std::sync::Arc;
@@ -125,11 +125,14 @@ pub(crate) fn lookup_u64<S: Store + ?Sized>(
     })
 }
 
-/// Integer size and count of a value.
-pub(crate) fn length<S: Store + ?Sized>(
+/// Of what integers a value is, and of how many.
+pub(crate) fn shape<S: Store + ?Sized>(
     store: &S,
     at: (&Header, &[u8]),
     key: KeyRef<'_>,
-) -> Result<Option<(u8, usize)>, Error<S::Error>> {
-    look(store, at, key, |_, found| Ok((found.entry.value_int_size, usize::from(found.entry.value_ints))))
+) -> Result<Option<ValueShape>, Error<S::Error>> {
+    look(store, at, key, |_, found| {
+        let (int_size, num_ints) = (found.entry.value_int_size, usize::from(found.entry.value_ints));
+        Ok(ValueShape { int_size, num_ints })
+    })
 }

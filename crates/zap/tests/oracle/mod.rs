@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use terrane_wire::Corrupt;
-use terrane_zap::{Cursor, Error, Key, MemStore, Store, Value, ValueRef, Zap, ZapOptions};
+use terrane_zap::{Cursor, Error, Key, MemStore, Store, Value, ValueRef, ValueShape, Zap, ZapOptions};
 
 /// Integer size and integers by key.
 pub type Model = BTreeMap<Key, (u8, Vec<u64>)>;
@@ -94,8 +94,9 @@ fn walk(zap: &Zap, store: &MemStore, model: Option<&mut Model>) {
                 assert!(Cursor { hash: entry.hash, cd: entry.cd } >= from && after > from, "a walk advances");
                 if clean {
                     assert_eq!(zap.lookup(store, &entry.key).unwrap().as_ref(), Some(&entry.value));
-                    let length = (entry.value.int_size(), entry.value.num_ints());
-                    assert_eq!(zap.length(store, &entry.key).unwrap(), Some(length));
+                    let (int_size, num_ints) = (entry.value.int_size(), entry.value.num_ints());
+                    let shape = ValueShape { int_size, num_ints };
+                    assert_eq!(zap.shape(store, &entry.key).unwrap(), Some(shape));
                     match entry.value.first() {
                         Some(first) => assert_eq!(zap.lookup_u64(store, &entry.key), Ok(Some(first))),
                         None => assert_eq!(zap.lookup_u64(store, &entry.key), Err(Error::NoInteger)),
@@ -103,7 +104,7 @@ fn walk(zap: &Zap, store: &MemStore, model: Option<&mut Model>) {
                     assert_eq!(found.insert(entry.key, plain(&entry.value)), None, "a key is listed once");
                 } else {
                     let _ = zap.lookup(store, &entry.key).inspect_err(|e| assert!(is_named(e)));
-                    let _ = zap.length(store, &entry.key).inspect_err(|e| assert!(is_named(e)));
+                    let _ = zap.shape(store, &entry.key).inspect_err(|e| assert!(is_named(e)));
                 }
                 from = after;
             }

@@ -4,7 +4,7 @@
 //! from read-only to writing and back, one server follows another. How much memory the server may take it changes as it stands. All other
 //! words of fstab are what they were when it was mounted.
 
-use super::super::{ServedBy, served_by};
+use super::super::{ServedBy, Standing, served_by};
 use super::options::Words;
 use super::step_back;
 use crate::control::{self, Command, Daemon, PATIENCE};
@@ -45,7 +45,7 @@ fn flags(row: &MountedAt) -> MountOptions {
 fn daemon_of(registry: &Registry, row: &MountedAt) -> Outcome<Option<Daemon>> {
     let is_there = |place: &MountedAt| (&place.dev, &place.dir) == (&row.dev, &row.dir);
     match served_by(registry, row, PATIENCE)? {
-        ServedBy::Daemon((daemon, places)) if places.iter().any(is_there) => Ok(Some(daemon)),
+        ServedBy::Daemon(Standing { daemon, places }) if places.iter().any(is_there) => Ok(Some(daemon)),
         ServedBy::Silent(name) => Err(control::silent(&name)),
         ServedBy::Daemon(_) | ServedBy::Stranger => Ok(None),
     }

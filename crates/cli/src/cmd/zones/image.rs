@@ -71,13 +71,20 @@ pub fn draw(format: Format, title: &str, cells: &[Cell]) -> std::io::Result<Vec<
     let columns = columns(cells.len());
     let width = 2 * MARGIN + columns * (CELL + GAP) - GAP;
     let height = 2 * MARGIN + cells.len().div_ceil(columns).max(1) * (CELL + GAP) - GAP;
+    let size = Size { width, height };
     match format {
-        Format::Svg => Ok(svg(title, cells, columns, (width, height)).into_bytes()),
-        Format::Png => png(cells, columns, (width, height)),
+        Format::Svg => Ok(svg(title, cells, columns, size).into_bytes()),
+        Format::Png => png(cells, columns, size),
     }
 }
 
-fn svg(title: &str, cells: &[Cell], columns: usize, (width, height): (usize, usize)) -> String {
+/// Of the image, in pixels.
+struct Size {
+    width: usize,
+    height: usize,
+}
+
+fn svg(title: &str, cells: &[Cell], columns: usize, Size { width, height }: Size) -> String {
     let hex = |[r, g, b]: [u8; 3]| format!("#{r:02x}{g:02x}{b:02x}");
     let (legend_line, font) = (18, "font-family=\"sans-serif\" font-size=\"12\" fill=\"#30303a\"");
     let width = width.max(420);
@@ -123,7 +130,7 @@ fn escape(text: &str) -> String {
 }
 
 /// Eight-bit RGB, no filter: <https://www.w3.org/TR/png-3/>.
-fn png(cells: &[Cell], columns: usize, (width, height): (usize, usize)) -> std::io::Result<Vec<u8>> {
+fn png(cells: &[Cell], columns: usize, Size { width, height }: Size) -> std::io::Result<Vec<u8>> {
     // Each line begins with the number of its filter: none.
     let stride = 1 + 3 * width;
     let mut raw = Vec::with_capacity(stride * height);
