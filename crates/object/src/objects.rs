@@ -27,6 +27,9 @@ pub struct Objects {
     mos: Arc<ObjectSet>,
     /// Open sets by their MOS object.
     sets: Mutex<BTreeMap<ObjectId, Arc<ObjectSet>>>,
+    /// Those that were open when the group that syncs now quiesced. One that was opened since has nothing in that group, and its own object
+    /// may be of the next.
+    syncing: Mutex<Vec<(ObjectId, Arc<ObjectSet>)>>,
     /// One set is opened after the other. Never taken by a sync, because who holds it may wait for one.
     opening: Mutex<()>,
 }
@@ -40,8 +43,8 @@ impl Objects {
     /// The object sets of an imported pool.
     pub fn open(pool: Arc<Pool>) -> Result<Arc<Objects>, ObjectError> {
         let mos = ObjectSet::open(pool.clone(), ObjsetId(0), pool.root(), None, None)?;
-        let objects =
-            Arc::new(Objects { pool: pool.clone(), mos, sets: Mutex::default(), opening: Mutex::default() });
+        let (sets, syncing, opening) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let objects = Arc::new(Objects { pool: pool.clone(), mos, sets, syncing, opening });
         pool.set_client(objects.clone());
         Ok(objects)
     }
@@ -140,15 +143,15 @@ impl Objects {
 
 impl Client for Objects {
     fn quiesced(&self, last: &Tx) {
-        for set in self.sets.lock().values() {
-            set.quiesced(last);
-        }
+        let sets: Vec<(ObjectId, Arc<ObjectSet>)> =
+            self.sets.lock().iter().map(|(id, set)| (*id, set.clone())).collect();
+        sets.iter().for_each(|(_, set)| set.quiesced(last));
         self.mos.quiesced(last);
+        *self.syncing.lock() = sets;
     }
 
     fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
-        let sets: Vec<(ObjectId, Arc<ObjectSet>)> =
-            self.sets.lock().iter().map(|(id, set)| (*id, set.clone())).collect();
+        let sets = std::mem::take(&mut *self.syncing.lock());
         let mut changes = Vec::new();
         for (id, set) in sets {
             if let Some(Synced { root, queue }) = set.sync(group, Vec::new()).map_err(into_pool)? {
