@@ -5,12 +5,15 @@
 mod support;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::{COST, Judge, import, options, sim};
+use terrane_device::{Device, SimDevice};
+use terrane_format::Feature;
 use terrane_object::{ObjectKind, Objects};
 use terrane_pool::{CreateOptions, Pool};
-use terrane_store::env::{Env, SeededEnv};
+use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_wire::ObjectId;
 
 /// Does something when a group has quiesced and does not sync yet: it looks at the clock then.
@@ -90,4 +93,71 @@ fn a_set_that_is_made_while_a_group_syncs_belongs_to_the_next() {
         }
         after.pool.abandon();
     }
+}
+
+/// A pool of two sets as an older version leaves it, and with all features from now on.
+fn upgraded(env: Arc<dyn Env>) -> (SimDevice, Arc<Objects>, [ObjectId; 2]) {
+    let device = sim(62);
+    let devices = || -> Vec<Arc<dyn Device>> { vec![Arc::new(device.clone())] };
+    let features = Feature::defaults().into_iter().filter(|feature| *feature != Feature::Datasets).collect();
+    let create = CreateOptions { features, ..CreateOptions::named("old") };
+    let pool = Pool::create(devices(), &create, Arc::new(SeededEnv::new(62)), &options()).unwrap();
+    let objects = Objects::create(pool.clone()).unwrap();
+    let tx = pool.begin(COST).unwrap();
+    let ids = [(); 2].map(|()| objects.create_objset(&tx).unwrap());
+    drop(tx);
+    pool.export().unwrap();
+    drop((objects, pool));
+    let pool = Pool::import(devices(), env, &options()).unwrap();
+    pool.enable(&Feature::defaults()).unwrap();
+    let objects = Objects::open(pool).unwrap();
+    (device, objects, ids)
+}
+
+/// Whoever is in a group may open a set that says who it is, also while another thread has an older one say so.
+#[test]
+fn opening_waits_for_no_group() {
+    let (_device, objects, [first, second]) = upgraded(Arc::new(SystemEnv::new()));
+    objects.open_objset(first, Arc::new(Judge::default())).unwrap();
+    let (done, ended) = mpsc::channel();
+    let all = objects.clone();
+    let tx = objects.pool().begin(COST).unwrap();
+    let older = std::thread::spawn(move || all.open_objset(second, Arc::new(Judge::default())).map(|_| ()));
+    std::thread::sleep(Duration::from_millis(200));
+    let all = objects.clone();
+    std::thread::spawn(move || {
+        let id = all.create_objset(&tx).unwrap();
+        let opened = [first, id].map(|id| all.open_objset(id, Arc::new(Judge::default())).map(|_| ()));
+        drop(tx);
+        done.send(opened.into_iter().all(|opened| opened.is_ok()))
+    });
+    assert_eq!(ended.recv_timeout(Duration::from_secs(20)), Ok(true), "each waits for the other");
+    older.join().unwrap().unwrap();
+    objects.pool().export().unwrap();
+}
+
+/// All who open a set at the same time get the same one, and it has one identity and one queue.
+#[test]
+fn an_older_set_says_once_who_it_is() {
+    let (device, objects, ids) = upgraded(Arc::new(SystemEnv::new()));
+    let opened = std::thread::scope(|scope| {
+        let open = || objects.open_objset(ids[0], Arc::new(Judge::default())).unwrap();
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(open)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(opened.iter().all(|set| Arc::ptr_eq(set, &opened[0])));
+    let identity = objects.identity(ids[0]).unwrap().unwrap();
+    objects.pool().commit().unwrap();
+    objects.pool().export().unwrap();
+    drop((objects, opened));
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
+    let pool = Pool::import(devices, Arc::new(SeededEnv::new(1)), &options()).unwrap();
+    let objects = Objects::open(pool.clone()).unwrap();
+    assert_eq!(objects.identity(ids[0]).unwrap(), Some(identity));
+    assert_eq!(objects.identity(ids[1]).unwrap(), None);
+    let mut queues = 0;
+    objects.mos().for_each_dnode(&mut |_, dnode| queues += u32::from(dnode.kind == ObjectKind::FreeQueue));
+    assert_eq!(queues, 1);
+    assert_eq!(pool.check_tables(), vec![]);
+    pool.abandon();
 }
