@@ -27,7 +27,10 @@ pub struct Objects {
     mos: Arc<ObjectSet>,
     /// Open sets by their MOS object.
     sets: Mutex<BTreeMap<ObjectId, Arc<ObjectSet>>>,
-    /// One set is opened after the other. Never taken by a sync, because who holds it may wait for one.
+    /// Those that were open when the group that syncs now quiesced. One that was opened since has nothing in that group, and its own object
+    /// may be of the next.
+    syncing: Mutex<Vec<(ObjectId, Arc<ObjectSet>)>>,
+    /// One set is opened after the other. Who holds it waits for no group: a thread that is in one may want it.
     opening: Mutex<()>,
 }
 
@@ -40,8 +43,8 @@ impl Objects {
     /// The object sets of an imported pool.
     pub fn open(pool: Arc<Pool>) -> Result<Arc<Objects>, ObjectError> {
         let mos = ObjectSet::open(pool.clone(), ObjsetId(0), pool.root(), None, None)?;
-        let objects =
-            Arc::new(Objects { pool: pool.clone(), mos, sets: Mutex::default(), opening: Mutex::default() });
+        let (sets, syncing, opening) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let objects = Arc::new(Objects { pool: pool.clone(), mos, sets, syncing, opening });
         pool.set_client(objects.clone());
         Ok(objects)
     }
@@ -66,8 +69,8 @@ impl Objects {
         Ok(object.id())
     }
 
-    /// Says who a set is that has not been said of yet, and gives it a place for what waits to be freed. It must not be open: its sync
-    /// replaces the bonus.
+    /// Says who a set is that has not been said of yet, and gives it a place for what waits to be freed. It must not be open: a set that is
+    /// has its place already.
     fn identify(&self, tx: &Tx, object: &Arc<Object>) -> Result<Identity, ObjectError> {
         let kind = ObjectKind::FreeQueue;
         let (block_size, bonus) = (DNODE_BLOCK_BYTES, Vec::new());
@@ -84,22 +87,35 @@ impl Objects {
         Ok(identity)
     }
 
-    /// The same for a set of an older pool, durably: no group may sync the set between.
-    fn identify_older(&self, object: &Arc<Object>) -> Result<Identity, ObjectError> {
-        let tx = self.mos.begin(IDENTIFY_COST)?;
-        let identity = self.identify(&tx, object)?;
+    /// The same for a set of an older pool, durably, if it can be said.
+    fn identify_older(&self, id: ObjectId) -> Result<(), ObjectError> {
+        if !self.pool.has(Feature::Datasets) || self.pool.is_read_only() || self.identity(id)?.is_some() {
+            return Ok(());
+        }
+        let tx = match self.mos.begin(IDENTIFY_COST) {
+            // A pool without room for it can be used as it is.
+            Err(ObjectError::Pool(PoolError::NoSpace { .. })) => return Ok(()),
+            begun => begun?,
+        };
+        {
+            let _opening = self.opening.lock();
+            let is_open = self.sets.lock().contains_key(&id);
+            // Another thread may have come first.
+            if !is_open && self.identity(id)?.is_none() {
+                self.identify(&tx, &self.mos.hold(id)?)?;
+            }
+        }
         drop(tx);
-        self.mos.commit()?;
-        Ok(identity)
+        self.mos.commit()
     }
 
-    /// The object set that an object of the MOS stands for. Where it is not open yet, `free_policy` judges its blocks from now on.
+    /// The object set that an object of the MOS stands for. Where it is not open yet, `free_policy` judges its blocks from now on. A set
+    /// of an older pool may wait for a group, so who opens one must not be in any.
     pub fn open_objset(
         &self,
         id: ObjectId,
         free_policy: Arc<dyn FreePolicy>,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
-        let _opening = self.opening.lock();
         if let Some(set) = self.sets.lock().get(&id) {
             return Ok(set.clone());
         }
@@ -107,15 +123,12 @@ impl Objects {
         if object.kind() != ObjectKind::Objset {
             return Err(ObjectError::NotFound(id));
         }
-        let (root, mut identity) = parse_entry(&object.bonus(), id)?;
-        if identity.is_none() && self.pool.has(Feature::Datasets) && !self.pool.is_read_only() {
-            match self.identify_older(&object) {
-                Ok(made) => identity = Some(made),
-                // A pool without room for it can be used as it is.
-                Err(ObjectError::Pool(PoolError::NoSpace { .. })) => {}
-                Err(error) => return Err(error),
-            }
+        self.identify_older(id)?;
+        let _opening = self.opening.lock();
+        if let Some(set) = self.sets.lock().get(&id) {
+            return Ok(set.clone());
         }
+        let (root, identity) = parse_entry(&object.bonus(), id)?;
         let queue = identity.map(|identity| self.queue_of(id, identity)).transpose()?;
         let set = ObjectSet::open(self.pool.clone(), ObjsetId(id.0), root, Some(free_policy), queue)?;
         self.sets.lock().insert(id, set.clone());
@@ -140,15 +153,15 @@ impl Objects {
 
 impl Client for Objects {
     fn quiesced(&self, last: &Tx) {
-        for set in self.sets.lock().values() {
-            set.quiesced(last);
-        }
+        let sets: Vec<(ObjectId, Arc<ObjectSet>)> =
+            self.sets.lock().iter().map(|(id, set)| (*id, set.clone())).collect();
+        sets.iter().for_each(|(_, set)| set.quiesced(last));
         self.mos.quiesced(last);
+        *self.syncing.lock() = sets;
     }
 
     fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
-        let sets: Vec<(ObjectId, Arc<ObjectSet>)> =
-            self.sets.lock().iter().map(|(id, set)| (*id, set.clone())).collect();
+        let sets = std::mem::take(&mut *self.syncing.lock());
         let mut changes = Vec::new();
         for (id, set) in sets {
             if let Some(Synced { root, queue }) = set.sync(group, Vec::new()).map_err(into_pool)? {
