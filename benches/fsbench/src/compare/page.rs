@@ -179,7 +179,7 @@ in brackets. A ratio is the median of the ratios within each repetition. In the 
 * ***Cold***: the file system was unmounted, its data flushed, and the machine's caches dropped. In the tables of files and
   directories only the kernel's cache of attributes is cold, for every peer.
 * **Extended attributes** of each size are set and read on a file system of their own. Seconds are for 100,000 files. For the largest
-  size and for zfs-fuse fewer files were measured (row "files of xattr"), and the time was scaled. `n/a`: the file system refused that size.
+  size and for zfs-fuse fewer files were measured (row *files of xattr*), and the time was scaled. `n/a`: the file system refused that size.
 
 ";
 
