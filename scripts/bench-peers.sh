@@ -136,7 +136,7 @@ facts() {
     fact corpus "$(stat -c %s "$corpus/large") bytes of a source tree as one file; $(find "$corpus/small" -type f | wc -l) small files"
     fact load "$(cut -d ' ' -f 1-3 /proc/loadavg) at the end"
     fact seconds "$((SECONDS - start))"
-    fact "files of xattr" "$(part "$xattr_files"), of xattr-65536 and for zfs-fuse $(part "$((xattr_files / 4))")${xattr_more:+, each with a value of its own}"
+    fact "files of xattr" "$(part "$xattr_files"); $(part "$((xattr_files / 4))") for xattr-65536 and for zfs-fuse${xattr_more:+; each with a value of its own}"
     fact command "\`scripts/bench-peers.sh --reps $reps\`"
     fact "mount options of Terrane" "nodiscard${TERRANE_MOUNT_OPTIONS:+,$TERRANE_MOUNT_OPTIONS}; pools made with --no-discard"
     fact "mkfs and mount options" "ext4: -E nodiscard,lazy_itable_init=0,lazy_journal_init=0; xfs: -K; btrfs: -K, -o nodiscard[,compress=zstd:3]"

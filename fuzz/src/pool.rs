@@ -14,6 +14,7 @@ use terrane_format::features::Features;
 use terrane_format::label::{
     CacheRow, DeviceRow, FORMAT_VERSION, LABEL_BYTES, LABEL_MAGIC, Label, Role, Stay,
 };
+use terrane_format::record::RowForm;
 use terrane_format::record::{Class, Free, Home, Move, Opened, RECORD_MAGIC, Record, Run, Written};
 use terrane_format::seal::{Seed, seal};
 use terrane_format::{Addr, BlockPtr, Totals};
@@ -78,8 +79,10 @@ fn record(data: &[u8]) -> Option<Record> {
 /// with them, and that can be stored.
 pub fn run_tables(data: &[u8]) {
     let Some((len, rest)) = data.split_first_chunk() else { return };
-    let (section, rest) = rest.split_at(usize::from(u16::from_le_bytes(*len)).min(rest.len()));
-    let Ok(mut tables) = Tables::decode(1, |_| Ok(Some(section.to_vec()))) else { return };
+    let (section, rest) = rest.split_at(usize::from(u16::from_le_bytes(*len) & 0x7fff).min(rest.len()));
+    // Both forms, one bit of the length says which.
+    let form = if len[1] & 0x80 == 0 { RowForm::Plain } else { RowForm::Tailed };
+    let Ok(mut tables) = Tables::decode(1, |_| Ok(Some((section.to_vec(), form)))) else { return };
     stored(&tables);
     let _ = tables.check();
     // Import refuses tables that are not in order before anything is done to them.
@@ -90,17 +93,20 @@ pub fn run_tables(data: &[u8]) {
     let findings = tables.apply(&record, &own, &frees, &|_| true);
     if findings.is_empty() && tables.check().is_empty() {
         stored(&tables);
-        let rows = tables.encode_section(0, 1);
+        let rows = tables.encode_section(0, 1, RowForm::Tailed);
         tables.replace_gone(tables.gone_in_form(true));
         assert!(tables.check().is_empty(), "packed: {:?}", tables.check());
-        assert_eq!(tables.encode_section(0, 1), rows, "what is packed is what it was");
+        assert_eq!(tables.encode_section(0, 1, RowForm::Tailed), rows, "what is packed is what it was");
     }
 }
 
 fn stored(tables: &Tables) {
-    let raw = tables.encode_section(0, 1);
-    let again = Tables::decode(1, |_| Ok(Some(raw.clone()))).expect("what is in the tables can be stored");
-    assert_eq!(again.encode_section(0, 1), raw);
+    for form in [RowForm::Plain, RowForm::Tailed] {
+        let raw = tables.encode_section(0, 1, form);
+        let stored = |_| Ok(Some((raw.clone(), form)));
+        let again = Tables::decode(1, stored).expect("what is in the tables can be stored");
+        assert_eq!(again.encode_section(0, 1, form), raw);
+    }
 }
 
 /// Pool and cache device of every batch, and where it lies.
@@ -160,10 +166,12 @@ pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     for (name, record) in [("little", own_record(1)), ("much", own_record(20))] {
         seeds.push(("records", name.into(), record.encode()));
         for zones in [1, 9] {
-            let section = own_tables(zones).encode_section(0, 1);
-            let len = u16::try_from(section.len()).expect("a small seed").to_le_bytes();
-            let input = [&len[..], &section, &record.encode()].concat();
-            seeds.push(("tables", format!("{zones} zones, {name}"), input));
+            for (form, bit) in [(RowForm::Plain, 0), (RowForm::Tailed, 0x8000)] {
+                let section = own_tables(zones).encode_section(0, 1, form);
+                let len = u16::try_from(section.len()).expect("a small seed") | bit;
+                let input = [&len.to_le_bytes()[..], &section, &record.encode()].concat();
+                seeds.push(("tables", format!("{zones} zones, {name}, {form:?}"), input));
+            }
         }
     }
     for count in [0u64, 1, 40] {
@@ -261,6 +269,7 @@ fn own_record(count: u64) -> Record {
                 capacity: 1 << 20,
             })
             .collect(),
+        form: if count > 1 { RowForm::Tailed } else { RowForm::Plain },
         written: (0..count).map(|at| Written { seq: ZoneSeq(30 + at), claimed: 65536, born: 4096 }).collect(),
         filled: vec![ZoneSeq(1)],
         reset: (0..count / 10).map(|at| ZoneSeq(4 + at)).collect(),

@@ -79,7 +79,7 @@ pub fn check(objects: &Arc<Objects>, progress: &mut dyn FnMut(Progress)) -> Repo
         }
     }
     space::check(pool, &mut walk);
-    meta.check_pool_directory(walk.report);
+    meta.check_pool_directory(walk.report, objects);
     if let (Some(mut names), Some(dataset)) = (names, &dataset) {
         names.check(dataset, &mut walk);
     }

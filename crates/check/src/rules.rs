@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrane_dataset::zaps::OBJECTS;
 use terrane_dataset::{Dataset, MASTER, Naming, ObjectStore, ObjectZap, POOL_DIRECTORY};
 use terrane_object::dnode::Dnode;
-use terrane_object::{ObjectKind, ObjectSet};
+use terrane_object::{ObjectKind, ObjectSet, Objects};
 use terrane_posix::{XATTR_SIZE_MAX, mode};
 use terrane_sa::{LayoutTable, ZplAttrs};
 use terrane_wire::ObjectId;
@@ -16,8 +16,7 @@ use terrane_zap::{Cursor, Entry, Match, Zap};
 
 /// Entries read at a time.
 const BATCH: usize = 512;
-/// An entry's value: 48 bits of object number, 4 highest bits of file type.
-const OBJECT_MASK: u64 = (1 << 48) - 1;
+/// The file type takes the 4 highest bits of an entry's value, the object's number the lowest ones.
 const KIND_SHIFT: u32 = 60;
 /// The blocks that a ZAP may have, so that a lie in a dnode does not make a check run for ever: 2^24 of at least 512 bytes.
 const ZAP_BLOCKS_MAX: u64 = 1 << 24;
@@ -255,10 +254,17 @@ impl Names {
         }
     }
 
-    /// What the meta object set holds is named by the pool directory.
-    pub fn check_pool_directory(&mut self, report: &mut Report) {
+    /// What the meta object set holds is named by the pool directory, or is the free queue of a set that is.
+    pub fn check_pool_directory(&mut self, report: &mut Report, objects: &Objects) {
         let mut named = vec![POOL_DIRECTORY.0];
         self.zap(report, POOL_DIRECTORY.0, &mut |_, entry| named.extend(entry.value.first()));
+        let is_set =
+            |id: &&u64| self.infos.iter().any(|info| info.id == **id && info.kind == ObjectKind::Objset);
+        // One whose identity cannot be read could not be opened, and is reported.
+        let queue =
+            |id: &u64| objects.identity(ObjectId(*id)).ok().flatten().map(|identity| identity.free_queue.0);
+        let queues: Vec<u64> = named.iter().filter(is_set).filter_map(queue).collect();
+        named.extend(queues);
         for id in named {
             let at = self.at(id);
             match self.find(id) {
@@ -363,7 +369,7 @@ impl Names {
             if listed.binary_search_by(|listed| listed.as_slice().cmp(key)).is_ok() {
                 report.add(kind::XATTRS, &at, "in one place", "in the inode's list as well");
             }
-            let (target, found) = (value & OBJECT_MASK, value >> KIND_SHIFT);
+            let (target, found) = (value & ObjectId::MASK, value >> KIND_SHIFT);
             let place = infos.binary_search_by_key(&target, |info| info.id).ok();
             let Some(info) = place.and_then(|place| infos.get_mut(place)) else {
                 report.add(kind::ENTRY, at, "of an object that is there", target);

@@ -4,9 +4,9 @@ use crate::report::{Phase, kind};
 use crate::walk::{Reached, Walk};
 use std::sync::Arc;
 use terrane_format::granule_bytes;
+use terrane_format::rows;
 use terrane_pool::Pool;
 use terrane_pool::inspect::{Standing, ZoneView};
-use terrane_space::zones;
 
 /// Compares what was walked with zone tables and zone directories.
 pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
@@ -27,10 +27,10 @@ pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
             found,
             zone.live,
         );
-        if zone.phase != zones::Phase::Gone {
+        if zone.phase != rows::Phase::Gone {
             directory(pool, walk, zone);
         }
-        if zone.phase == zones::Phase::Suspect {
+        if zone.phase == rows::Phase::Suspect {
             if walk.report.findings_count == findings_before {
                 walk.report.explained_zones += 1;
             } else {
@@ -71,7 +71,7 @@ fn directory(pool: &Arc<Pool>, walk: &mut Walk<'_>, zone: &ZoneView) {
     let entries = match pool.zone_directory(seq) {
         Ok(entries) => entries,
         // Nothing lives there: it may have been reset already, and the record that says so was lost in a crash.
-        Err(_) if matches!(zone.phase, zones::Phase::Emptied(_)) && zone.live == 0 => return,
+        Err(_) if matches!(zone.phase, rows::Phase::Emptied(_)) && zone.live == 0 => return,
         Err(error) => {
             walk.report.add(kind::ZONE_DIRECTORY, format_args!("zone {seq}"), "readable", error);
             return;

@@ -12,10 +12,10 @@ use terrane_dataset::open_set;
 use terrane_format::Owner;
 use terrane_format::directory::{POOL_DEAD_LOG, POOL_RECORD, SPILL};
 use terrane_format::granule_bytes;
+use terrane_format::rows::Phase;
 use terrane_object::objset::{FREE_QUEUE, HEADER};
 use terrane_object::{ObjectError, ObjectKind, Objects};
 use terrane_pool::inspect::Standing;
-use terrane_space::zones::Phase;
 use terrane_wire::ObjectId;
 
 /// What a block is for.

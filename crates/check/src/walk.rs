@@ -17,7 +17,7 @@ use terrane_object::dnode::{
 use terrane_object::objset::{FREE_QUEUE, HEADER};
 use terrane_object::{Account, ObjectKind, ObjectSet, StoredNumbers};
 use terrane_pool::Pool;
-use terrane_pool::read::owner_text;
+use terrane_store::reports::owner_text;
 use terrane_wire::{ObjectId, Txg, ZoneSeq};
 
 /// Set in `Reached::psize` when a zone directory told of the block. Sizes need 25 bits.
@@ -82,6 +82,8 @@ struct Tree {
     cut_off: bool,
     /// Unknown owners: it may be another object's, soon.
     is_for_another: bool,
+    /// What was born before is also another tree's.
+    prune_below: Txg,
 }
 
 impl Tree {
@@ -161,6 +163,7 @@ impl<'a> Walk<'a> {
             indirect_bytes: INDIRECT_BYTES,
             cut_off: false,
             is_for_another: false,
+            prune_below: Txg(0),
         };
         self.copies(&header, &root, 0, 0, self.synced);
         self.account = Account::default();
@@ -175,7 +178,7 @@ impl<'a> Walk<'a> {
         };
         let whole = !self.object(objset, (ObjectId(0), false), &dnodes, Some(&mut note)).partial;
         self.object(objset, (FREE_QUEUE, false), &free_queue, None);
-        for ptr in queued {
+        for waiting in queued {
             let tree = Tree {
                 objset,
                 object: FREE_QUEUE.0,
@@ -185,8 +188,9 @@ impl<'a> Walk<'a> {
                 indirect_bytes: INDIRECT_BYTES,
                 cut_off: true,
                 is_for_another: false,
+                prune_below: waiting.prune_below,
             };
-            self.subtree(&tree, &ptr, 0, self.synced, &mut None);
+            self.subtree(&tree, &waiting.root, 0, self.synced, &mut None);
         }
         // What could not be walked was not counted.
         if let Some(stored) = set.account()
@@ -224,6 +228,7 @@ impl<'a> Walk<'a> {
             indirect_bytes: dnode.indirect_bytes,
             cut_off: false,
             is_for_another,
+            prune_below: Txg(0),
         };
         if !dnode.root.is_hole() {
             self.report.expect(kind::LEVEL, &at, dnode.levels.saturating_sub(1), dnode.root.level());
@@ -313,7 +318,7 @@ impl<'a> Walk<'a> {
                     continue;
                 }
             };
-            if child_ptr.is_hole() {
+            if child_ptr.is_hole() || child_ptr.latest_birth() < tree.prune_below {
                 continue;
             }
             // Without this a lie could lead down for ever.
@@ -324,7 +329,7 @@ impl<'a> Walk<'a> {
             }
             let pointers = u64::from(tree.indirect_bytes) / BlockPtr::SIZE as u64;
             let index = block.saturating_mul(pointers).saturating_add(child);
-            let below = self.subtree(tree, &child_ptr, index, ptr.birth(), each);
+            let below = self.subtree(tree, &child_ptr, index, ptr.latest_birth(), each);
             held.fill = held.fill.saturating_add(below.fill);
             held.bytes = held.bytes.saturating_add(below.bytes);
             held.end = held.end.max(below.end);
@@ -382,8 +387,8 @@ impl<'a> Walk<'a> {
     fn copies(&mut self, tree: &Tree, ptr: &BlockPtr, level: u8, block: u64, birth_max: Txg) -> u64 {
         let owner = tree.owner(level, block);
         let at = owner_text(owner);
-        if ptr.birth() > birth_max {
-            self.report.add(kind::BIRTH, &at, format_args!("at most {birth_max}"), ptr.birth());
+        if ptr.latest_birth() > birth_max {
+            self.report.add(kind::BIRTH, &at, format_args!("at most {birth_max}"), ptr.latest_birth());
         }
         let of_kind = match ptr {
             BlockPtr::Hole(_) => return 0,

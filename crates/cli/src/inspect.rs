@@ -23,7 +23,7 @@ use terrane_format::Owner;
 use terrane_format::features::Features;
 use terrane_format::label::Label;
 use terrane_object::objset::HEADER;
-use terrane_pool::DamagedBlock;
+use terrane_store::errors::DamagedBlock;
 
 /// Rows of one answer, so that a huge object does not need a huge answer.
 const ROWS_MAX: usize = 100_000;
@@ -53,7 +53,7 @@ pub fn damaged(live: &Live, blocks: &[DamagedBlock]) -> Vec<DamagedRow> {
             }
             _ => None,
         };
-        let owner = terrane_pool::read::owner_text(damaged.owner);
+        let owner = terrane_store::reports::owner_text(damaged.owner);
         DamagedRow { path, owner, reason: damaged.reason.clone() }
     };
     blocks.iter().map(row).collect()

@@ -124,7 +124,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     let place = Place::new("upgrade");
     assert!(place.out("pool upgrade").starts_with("no pools are known"));
     place.run("pool create tank tank.img --size 64M", 0);
-    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts,org.terrane:pointers";
+    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts,org.terrane:pointers,org.terrane:rows,org.terrane:births,org.terrane:datasets";
     assert_eq!(place.out("pool upgrade -H"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert_eq!(place.out("pool upgrade -H tank"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert!(place.out("pool upgrade --features").contains("org.terrane:tinyzap "));
@@ -142,7 +142,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     );
     assert_eq!(place.out("pool upgrade -H old"), format!("old\t1\t{defaults}\tnothing to do\n"));
     assert!(place.out("pool status old").contains(
-        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts, org.terrane:pointers\n"
+        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts, org.terrane:pointers, org.terrane:rows, org.terrane:births, org.terrane:datasets\n"
     ));
     assert!(place.out("check old").contains("nothing found"));
     place.refused("pool upgrade nobody", &["nobody"]);

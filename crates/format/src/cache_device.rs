@@ -139,8 +139,8 @@ pub fn encode_head(
         spots.push(Spot { zone, offset, psize: *psize });
         offset += granule_bytes((*psize).into());
     }
-    let count = sizes.len() as u32;
-    let head_len = head_bytes as u32;
+    let count = u32::try_from(sizes.len()).expect("a batch lies in a zone");
+    let head_len = u32::try_from(head_bytes).expect("a batch lies in a zone");
     let mut head = BatchHead {
         magic: BATCH_MAGIC,
         pool,
@@ -156,7 +156,7 @@ pub fn encode_head(
     head.seal = seal(seed(of, (zone, at)), &[sealed, entries.as_bytes()]);
     let mut raw = head.encode().to_vec();
     raw.extend_from_slice(entries.as_bytes());
-    raw.resize(head_bytes as usize, 0);
+    raw.resize(usize::try_from(head_bytes).expect("it is in memory"), 0);
     (raw, spots)
 }
 

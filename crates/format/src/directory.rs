@@ -72,7 +72,7 @@ pub struct Entry {
 
 impl Entry {
     pub fn granules(&self) -> u32 {
-        (granule_bytes(u64::from(self.psize)) / GRANULE) as u32
+        u32::try_from(granule_bytes(u64::from(self.psize)) / GRANULE).expect("fewer than bytes")
     }
 
     pub fn is_moved(&self, seq: ZoneSeq) -> bool {
@@ -130,6 +130,8 @@ const F_NEXT_BLOCK: u8 = 8;
 const F_SIBLINGS: u8 = 16;
 const F_GAP: u8 = 32;
 const F_SAME_BIRTH: u8 = 64;
+/// More flags follow, as a varint.
+const F_MORE: u8 = 128;
 
 /// The least an entry takes: flags, a size below 128, and the CRC. That is the next block of the same object, of the same birth group.
 const ENTRY_BYTES_MIN: usize = 1 + 1 + 4;
@@ -262,7 +264,7 @@ fn encode_entry(out: &mut Writer, last: &mut Last, seq: ZoneSeq, entry: &Entry) 
         }
     }
     if !entry.siblings.is_empty() {
-        out.u8(entry.siblings.len() as u8);
+        out.u8(u8::try_from(entry.siblings.len()).expect("a block has few copies"));
         for sibling in &entry.siblings {
             out.varint_signed(sibling.raw().wrapping_sub(last.sibling).cast_signed());
             last.sibling = sibling.raw();
@@ -361,6 +363,10 @@ pub fn parse_part(pool: u64, trailer: &PartTrailer, raw: &[u8], end: u64) -> Res
 fn decode_entry(raw: &mut Reader<'_>, last: &mut Last, seq: ZoneSeq) -> Result<Entry, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     let flags = raw.u8()?;
+    // No further flag is known yet: what one stands for would be taken for the next field.
+    if flags & F_MORE != 0 && raw.varint()? != 0 {
+        return Err(bad);
+    }
     let gap = if flags & F_GAP != 0 { raw.varint()? } else { 0 };
     let offset = gap.checked_mul(GRANULE).and_then(|gap| gap.checked_add(last.end)).ok_or(bad)?;
     if offset >= crate::addr::ZONE_BYTES_MAX || !is_possible(seq) {
@@ -582,6 +588,21 @@ mod tests {
                 trailer.seal = seal(seed, &[&bad[..raw.len() - 16]]);
                 let _ = parse_part(77, &trailer, &bad, end);
             }
+        }
+    }
+
+    /// No further flag is known: what would follow it is not what this version takes it for.
+    #[test]
+    fn entries_with_unknown_flags_are_refused() {
+        let seq = ZoneSeq(12);
+        let entry = &entries(seq)[0];
+        let mut out = Writer::new();
+        encode_entry(&mut out, &mut Last::default(), seq, entry);
+        let raw = out.into_bytes();
+        for (more, passes) in [(&[0][..], true), (&[1], false), (&[0x80, 1], false)] {
+            let with = [&[raw[0] | F_MORE], more, &raw[1..]].concat();
+            let read = decode_entry(&mut Reader::new(&with), &mut Last::default(), seq);
+            assert_eq!(read.ok().as_ref(), Some(entry).filter(|_| passes));
         }
     }
 }

@@ -29,6 +29,12 @@ pub enum Feature {
     Pointers,
     /// An id that a copy was given, beside that of the pool it was copied from.
     Identity,
+    /// Rows of the zone tables with tails, and zones opened with a list of replicas.
+    Rows,
+    /// Blocks that were stored anew and say what they are: no younger than before.
+    Births,
+    /// Data sets say who they are, and what waits to be freed of them lies in the meta object set.
+    Datasets,
 }
 
 /// Which list of the label a feature stands in.
@@ -133,6 +139,27 @@ pub static FEATURES: &[FeatureRow] = &[
         compatibility: Compatibility::Incompatible,
         is_default: false,
         meaning: "a copy that was given an id of its own",
+    },
+    FeatureRow {
+        feature: Feature::Rows,
+        name: "org.terrane:rows",
+        compatibility: Compatibility::Incompatible,
+        is_default: true,
+        meaning: "tables of zones that later versions can add to",
+    },
+    FeatureRow {
+        feature: Feature::Births,
+        name: "org.terrane:births",
+        compatibility: Compatibility::Incompatible,
+        is_default: true,
+        meaning: "blocks that were stored in another form count as unchanged",
+    },
+    FeatureRow {
+        feature: Feature::Datasets,
+        name: "org.terrane:datasets",
+        compatibility: Compatibility::Incompatible,
+        is_default: true,
+        meaning: "data sets with ids, whose freed blocks are known beside them",
     },
 ];
 

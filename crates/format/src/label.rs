@@ -24,7 +24,8 @@ pub const ANCHORS: u32 = 2;
 /// At most this much of an anchor is used, in bytes: what an import must read.
 pub const ANCHOR_BYTES_MAX: u64 = 16 << 20;
 /// Bytes reserved for the label at the start of an anchor.
-pub const LABEL_BYTES: u64 = 16 << 10;
+pub const LABEL_BYTES: u64 = LABEL_LEN as u64;
+const LABEL_LEN: usize = 16 << 10;
 
 /// The largest write unit that a device may have, in bytes.
 pub const WRITE_UNIT_MAX: u32 = 1 << 20;
@@ -284,7 +285,8 @@ impl Label {
         let mut head = LabelHead {
             magic: LABEL_MAGIC,
             version: FORMAT_VERSION,
-            body_bytes: body.len() as u32,
+            body_bytes: u32::try_from(body.len())
+                .expect("names and device table are bounded where they are made"),
             pool: self.pool,
             device: self.device,
             generation: self.generation,
@@ -302,13 +304,13 @@ impl Label {
         let mut raw = head.encode().to_vec();
         raw.extend_from_slice(body.as_bytes());
         assert!(raw.len() as u64 <= LABEL_BYTES, "names and device table are bounded where they are made");
-        raw.resize(LABEL_BYTES as usize, 0);
+        raw.resize(LABEL_LEN, 0);
         raw
     }
 
     /// Judges the first [`LABEL_BYTES`] of an anchor.
     pub fn parse(raw: &[u8], anchor: u32, at: &str) -> Result<Label, Corrupt> {
-        let raw = raw.get(..LABEL_BYTES as usize).unwrap_or(raw);
+        let raw = raw.get(..LABEL_LEN).unwrap_or(raw);
         let short = || Corrupt::new(at, "label length", LABEL_BYTES, raw.len());
         let head = LabelHead::decode(raw).ok_or_else(short)?;
         if head.magic != LABEL_MAGIC {

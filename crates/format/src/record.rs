@@ -57,6 +57,16 @@ impl Class {
     }
 }
 
+/// How rows are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RowForm {
+    /// As before there was the feature `rows`: nothing can be added.
+    #[default]
+    Plain,
+    /// With tails.
+    Tailed,
+}
+
 /// The physical zone that holds a logical one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Home {
@@ -105,7 +115,8 @@ impl Tally {
     /// The block born at `granule`, of so many granules, came or went.
     pub fn turn(&mut self, granule: u32, granules: u32) {
         if self.is_known() {
-            self.0 ^= mixed(u64::from(granule) << 32 | u64::from(granules)) as u32 >> 1;
+            let [a, b, c, d, ..] = mixed(u64::from(granule) << 32 | u64::from(granules)).to_le_bytes();
+            self.0 ^= u32::from_le_bytes([a, b, c, d]) >> 1;
         }
     }
 }
@@ -128,8 +139,7 @@ impl Run {
     pub fn of(granule: u32, granules: u32, dest: ZoneSeq, part_end: u64) -> Run {
         let mut tally = Tally::NOTHING;
         tally.turn(granule, granules);
-        // Both lie inside a zone.
-        let part_end_granules = (part_end / GRANULE) as u32;
+        let part_end_granules = u32::try_from(part_end / GRANULE).expect("it lies inside a zone");
         Run { first: granule, last: granule, dest, part_end_granules, live_granules: granules, tally }
     }
 
@@ -193,6 +203,15 @@ pub struct SectionPtr {
     /// The last group whose record is contained.
     pub stamp: Txg,
     pub ptr: BootPtr,
+    /// How its rows are written.
+    pub form: RowForm,
+}
+
+impl SectionPtr {
+    /// One that was never written.
+    pub fn unwritten(section: u32) -> SectionPtr {
+        SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE, form: RowForm::Plain }
+    }
 }
 
 /// The second copy of a directory part that lists moved blocks.
@@ -223,6 +242,8 @@ pub struct Record {
     /// The meta object set.
     pub root: BlockPtr,
     pub opened: Vec<Opened>,
+    /// How zones that were opened are written.
+    pub form: RowForm,
     pub written: Vec<Written>,
     pub filled: Vec<ZoneSeq>,
     /// Zones whose physical zone was reset.
@@ -257,6 +278,16 @@ const TAG_SECTIONS: u8 = 10;
 const TAG_PART_COPIES: u8 = 11;
 const TAG_MAY_OPEN: u8 = 12;
 const TAG_TOTALS: u8 = 13;
+const TAG_OPENED_AT: u8 = 14;
+const TAG_TAILED_SECTIONS: u8 = 15;
+
+/// Of zones that were opened, and of sections with rows of this form.
+fn tags_of(form: RowForm) -> (u8, u8) {
+    match form {
+        RowForm::Plain => (TAG_OPENED, TAG_SECTIONS),
+        RowForm::Tailed => (TAG_OPENED_AT, TAG_TAILED_SECTIONS),
+    }
+}
 
 impl Record {
     /// The record as stored, before compression.
@@ -274,10 +305,13 @@ impl Record {
         }
         out.bytes(&self.previous.encode());
         out.bytes(&self.root.encode());
-        item(&mut out, TAG_OPENED, &self.opened, |out, opened| {
+        item(&mut out, tags_of(self.form).0, &self.opened, |out, opened| {
             out.varint(opened.seq.0);
             out.u8(opened.class as u8);
-            put_home(out, opened.home);
+            match self.form {
+                RowForm::Plain => put_home(out, opened.home),
+                RowForm::Tailed => put_homes(out, opened.home),
+            }
             out.varint(opened.capacity);
         });
         item(&mut out, TAG_WRITTEN, &self.written, |out, written| {
@@ -298,15 +332,17 @@ impl Record {
             out.varint(seq.0);
             out.varint_signed(*delta);
         });
-        item(&mut out, TAG_FREES, &[()][..usize::from(!self.frees.is_empty())], |out, ()| {
-            put_frees(out, &self.frees)
-        });
+        let frees = if self.frees.is_empty() { &[][..] } else { &[&self.frees] };
+        item(&mut out, TAG_FREES, frees, |out, frees| put_frees(out, frees));
         item(&mut out, TAG_DEAD_LOG, &self.dead_log, |out, ptr| out.bytes(&ptr.encode()));
-        item(&mut out, TAG_SECTIONS, &self.sections, |out, section| {
-            out.u32(section.section);
-            out.u64(section.stamp.0);
-            out.bytes(&section.ptr.encode());
-        });
+        for form in [RowForm::Plain, RowForm::Tailed] {
+            let of_form: Vec<&SectionPtr> = self.sections.iter().filter(|ptr| ptr.form == form).collect();
+            item(&mut out, tags_of(form).1, &of_form, |out, section| {
+                out.u32(section.section);
+                out.u64(section.stamp.0);
+                out.bytes(&section.ptr.encode());
+            });
+        }
         item(&mut out, TAG_PART_COPIES, &self.part_copies, |out, (seq, copy)| {
             out.varint(seq.0);
             put_part_copy(out, copy);
@@ -345,6 +381,7 @@ impl Record {
             replay_after: Txg(head[4]),
             root,
             opened: Vec::new(),
+            form: RowForm::Plain,
             written: Vec::new(),
             filled: Vec::new(),
             reset: Vec::new(),
@@ -380,12 +417,10 @@ impl Record {
 
     fn parse_item(&mut self, tag: u8, raw: &mut Reader<'_>) -> Result<bool, Truncated> {
         match tag {
-            TAG_OPENED => {
-                self.opened = list(raw, |raw| {
-                    let (seq, class) = (get_seq(raw)?, raw.u8()?);
-                    let class = Class::from_id(class).ok_or(Truncated { offset: raw.offset(), needed: 0 })?;
-                    Ok(Opened { seq, class, home: get_home(raw)?, capacity: get_zone_bytes(raw)? })
-                })?
+            TAG_OPENED => self.opened = list(raw, |raw| get_opened(raw, get_home))?,
+            TAG_OPENED_AT => {
+                self.form = RowForm::Tailed;
+                self.opened = list(raw, |raw| get_opened(raw, get_homes))?
             }
             TAG_WRITTEN => {
                 self.written = list(raw, |raw| {
@@ -406,12 +441,9 @@ impl Record {
                 self.dead_log =
                     list(raw, |raw| Ok(BootPtr::decode(raw.bytes(BootPtr::SIZE)?).unwrap_or(BootPtr::NONE)))?
             }
-            TAG_SECTIONS => {
-                self.sections = list(raw, |raw| {
-                    let (section, stamp) = (raw.u32()?, Txg(raw.u64()?));
-                    let ptr = BootPtr::decode(raw.bytes(BootPtr::SIZE)?).unwrap_or(BootPtr::NONE);
-                    Ok(SectionPtr { section, stamp, ptr })
-                })?
+            TAG_SECTIONS => self.sections.append(&mut list(raw, |raw| get_section(raw, RowForm::Plain))?),
+            TAG_TAILED_SECTIONS => {
+                self.sections.append(&mut list(raw, |raw| get_section(raw, RowForm::Tailed))?)
             }
             TAG_PART_COPIES => self.part_copies = list(raw, |raw| Ok((get_seq(raw)?, get_part_copy(raw)?)))?,
             TAG_MAY_OPEN => self.may_open = list(raw, get_home)?,
@@ -420,6 +452,21 @@ impl Record {
         }
         Ok(true)
     }
+}
+
+fn get_opened(
+    raw: &mut Reader<'_>,
+    get_home: impl Fn(&mut Reader<'_>) -> Result<Home, Truncated>,
+) -> Result<Opened, Truncated> {
+    let (seq, class) = (get_seq(raw)?, raw.u8()?);
+    let class = Class::from_id(class).ok_or(Truncated { offset: raw.offset(), needed: 0 })?;
+    Ok(Opened { seq, class, home: get_home(raw)?, capacity: get_zone_bytes(raw)? })
+}
+
+fn get_section(raw: &mut Reader<'_>, form: RowForm) -> Result<SectionPtr, Truncated> {
+    let (section, stamp) = (raw.u32()?, Txg(raw.u64()?));
+    let ptr = BootPtr::decode(raw.bytes(BootPtr::SIZE)?).unwrap_or(BootPtr::NONE);
+    Ok(SectionPtr { section, stamp, ptr, form })
 }
 
 fn item<T>(out: &mut Writer, tag: u8, list: &[T], mut put: impl FnMut(&mut Writer, &T)) {
@@ -470,6 +517,21 @@ pub fn get_home(raw: &mut Reader<'_>) -> Result<Home, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     let device = DeviceIdx(raw.u16()?);
     Ok(Home { device, zone: ZoneIdx(u32::try_from(raw.varint()?).map_err(|_| bad)?) })
+}
+
+/// A list of replicas; mirrors will have more than one.
+pub(crate) fn put_homes(out: &mut Writer, home: Home) {
+    out.u8(1);
+    put_home(out, home);
+}
+
+/// More replicas than one are an unknown feature.
+pub(crate) fn get_homes(raw: &mut Reader<'_>) -> Result<Home, Truncated> {
+    let bad = Truncated { offset: raw.offset(), needed: 0 };
+    if raw.u8()? != 1 {
+        return Err(bad);
+    }
+    get_home(raw)
 }
 
 pub fn put_run(out: &mut Writer, run: &Run) {
@@ -560,6 +622,7 @@ mod tests {
             replay_after: Txg(8),
             root: BlockPtr::default(),
             opened: vec![Opened { seq: ZoneSeq(8), class: Class::Collection, home, capacity: 1 << 20 }],
+            form: RowForm::Tailed,
             written: vec![Written { seq: ZoneSeq(8), claimed: 65536, born: 640 }],
             filled: vec![ZoneSeq(7)],
             reset: vec![ZoneSeq(2)],
@@ -568,7 +631,10 @@ mod tests {
             deltas: vec![(ZoneSeq(3), -640), (ZoneSeq(8), 640)],
             frees: vec![Free { addr: Addr::new(ZoneSeq(4), 160), granules: 3 }],
             dead_log: vec![BootPtr { len: 9, ..BootPtr::NONE }],
-            sections: vec![SectionPtr { section: 3, stamp: Txg(9), ptr: BootPtr::NONE }],
+            sections: vec![
+                SectionPtr { section: 3, stamp: Txg(9), ptr: BootPtr::NONE, form: RowForm::Plain },
+                SectionPtr { section: 1, stamp: Txg(9), ptr: BootPtr::NONE, form: RowForm::Tailed },
+            ],
             part_copies: vec![(
                 ZoneSeq(8),
                 PartCopy { part_end: 8192, part_start: 4096, addr: Addr::new(ZoneSeq(6), 16) },
@@ -620,6 +686,7 @@ mod tests {
             deltas in some((seq(), prop_oneof![Just(i64::MIN), Just(i64::MAX), any::<i64>(), -9i64..9])),
             frees in some((seq(), prop_oneof![Just(0u32), Just((1 << 28) - 1), 0u32..99], 1u32..1 << 21)),
             copies in some((seq(), seq(), 1u64..u64::from(BLOCK_BYTES_MAX))),
+            tailed in any::<bool>(),
         ) {
             let opened = opened.into_iter().map(|(seq, class, home, capacity)| {
                 Opened { seq, class: Class::from_id(class).unwrap(), home, capacity }
@@ -633,8 +700,11 @@ mod tests {
                 (seq, PartCopy { part_end: ZONE_BYTES_MAX, part_start: ZONE_BYTES_MAX - len, addr: Addr::new(of, 16) })
             };
             let (filled, reset, suspect, may_open) = lists;
+            let opened: Vec<Opened> = opened.collect();
+            let form = if tailed && !opened.is_empty() { RowForm::Tailed } else { RowForm::Plain };
             let record = Record {
-                opened: opened.collect(),
+                opened,
+                form,
                 written: written.into_iter().map(|(seq, claimed, born)| Written { seq, claimed, born }).collect(),
                 filled, reset, suspect, may_open,
                 moves: moves.into_iter().map(|(birth, run)| Move { birth, run }).collect(),

@@ -69,14 +69,27 @@ impl Spent {
 /// Bytes by [`Spent::ALL`].
 pub type SpentBytes = [u64; Spent::ALL.len()];
 
+fn sum_of(spent: &mut SpentBytes, what: Spent) -> &mut u64 {
+    let [data, metadata, log, collection, directory, padding, anchor] = spent;
+    match what {
+        Spent::Data => data,
+        Spent::Metadata => metadata,
+        Spent::Log => log,
+        Spent::Collection => collection,
+        Spent::Directory => directory,
+        Spent::Padding => padding,
+        Spent::Anchor => anchor,
+    }
+}
+
 /// Splits a batch of `batch_bytes` in the zone `seq`, whose directory part has `entries`, written in `entry_bytes` with the trailer.
 pub fn split(seq: ZoneSeq, batch_bytes: u64, entries: &[Entry], entry_bytes: u64) -> SpentBytes {
     let mut split = SpentBytes::default();
     for entry in entries {
-        split[Spent::of(entry, seq) as usize] += u64::from(entry.psize);
+        *sum_of(&mut split, Spent::of(entry, seq)) += u64::from(entry.psize);
     }
-    split[Spent::Directory as usize] += entry_bytes;
-    split[Spent::Padding as usize] = batch_bytes - split.iter().sum::<u64>();
+    *sum_of(&mut split, Spent::Directory) += entry_bytes;
+    *sum_of(&mut split, Spent::Padding) = batch_bytes - split.iter().sum::<u64>();
     split
 }
 
@@ -106,7 +119,8 @@ impl Totals {
     }
 
     pub fn spent_on(&self, what: Spent) -> u64 {
-        self.spent[what as usize]
+        let mut spent = self.spent;
+        *sum_of(&mut spent, what)
     }
 
     /// Bytes that went to devices for each byte that users wrote; `None`: they wrote nothing.
@@ -136,9 +150,10 @@ impl Totals {
     pub fn of_commit(record: &BootPtr, slot: u64, clean: bool) -> Totals {
         let copies = record.copies().count() as u64;
         let mut totals = Totals::default();
-        totals.spent[Spent::Metadata as usize] = copies * u64::from(record.len);
-        totals.spent[Spent::Padding as usize] = copies * u64::from(record.padded.saturating_sub(record.len));
-        totals.spent[Spent::Anchor as usize] = 2 * slot * (1 + u64::from(clean));
+        *sum_of(&mut totals.spent, Spent::Metadata) = copies * u64::from(record.len);
+        *sum_of(&mut totals.spent, Spent::Padding) =
+            copies * u64::from(record.padded.saturating_sub(record.len));
+        *sum_of(&mut totals.spent, Spent::Anchor) = 2 * slot * (1 + u64::from(clean));
         totals
     }
 

@@ -36,7 +36,11 @@ layout! {
         88  record: BootPtr,
         /// The machine that wrote it; 0: nobody knows.
         200 host: u64,
-        208 reserved: [u64; 4],
+        /// The oldest incarnation whose intent log is not replayed; 0: none.
+        208 log_incarnation: u64,
+        /// Devices that missed a commit, by index in the device table, a bit each.
+        216 stale_devices: u64,
+        224 reserved: [u64; 2],
         240 seal: [u8; 16],
     }
 }
@@ -56,13 +60,16 @@ pub struct Uberblock {
     pub record: BootPtr,
     /// The machine that wrote it; 0: nobody knows.
     pub host: u64,
+    /// What this version knows nothing of: a log that is to be replayed, or devices that missed a commit.
+    pub has_unknown: bool,
 }
 
 impl Uberblock {
     /// Two slots of `slot` bytes, to be written at `offset` of the anchor in one write.
     pub fn encode(&self, label: &Label, anchor: u32, offset: u64, slot: usize) -> Vec<u8> {
         let mut raw = Vec::with_capacity(slot * UBERBLOCK_COPIES);
-        for copy in 0..UBERBLOCK_COPIES as u64 {
+        let mut at = offset;
+        for copy in 1..=UBERBLOCK_COPIES {
             let mut phys = UberblockPhys {
                 magic: UBERBLOCK_MAGIC,
                 version: FORMAT_VERSION,
@@ -78,13 +85,15 @@ impl Uberblock {
                 lease_txg: self.lease_txg,
                 record: self.record,
                 host: self.host,
-                reserved: [0; 4],
+                log_incarnation: 0,
+                stale_devices: 0,
+                reserved: [0; 2],
                 seal: [0; 16],
             };
-            let at = offset + copy * slot as u64;
             phys.seal = seal(uber_seed(label, anchor, at), &[&phys.encode()[..UberblockPhys::SIZE - 16]]);
             raw.extend_from_slice(&phys.encode());
-            raw.resize((copy as usize + 1) * slot, 0);
+            raw.resize(copy * slot, 0);
+            at += slot as u64;
         }
         raw
     }
@@ -118,6 +127,7 @@ impl Uberblock {
             lease_txg: phys.lease_txg,
             record: phys.record,
             host: phys.host,
+            has_unknown: phys.log_incarnation != 0 || phys.stale_devices != 0,
         })
     }
 }

@@ -341,6 +341,8 @@ impl Dispatch {
         }
     }
 
+    /// The object's number takes 48 bits of a node id. The 16 above say in which tree it is, and 0, the live one, is all there is: what has
+    /// another leads to no object, and the answer is `ESTALE`.
     fn ino(&self, nodeid: u64) -> Ino {
         if nodeid == proto::ROOT_ID { self.fs.root() } else { nodeid }
     }

@@ -23,9 +23,10 @@ use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_fuse::{Dispatch, Launderer, MountOptions, Session, UnmountHandle};
 use terrane_object::Objects;
-use terrane_pool::{CreateOptions, ImportOptions, LossCause, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs, Promised};
 use terrane_store::env::SeededEnv;
+use terrane_store::errors::LossCause;
 
 const LAUNDERS: &str = "TERRANE_TEST_LAUNDERS";
 const PROGRAM: &str = "TERRANE_TEST_PROGRAM";

@@ -3,13 +3,13 @@
 //! Dirty blocks are whole blocks in memory, perhaps without their trailing zeros. Freed ranges are kept as ranges, so that cutting off
 //! a terabyte costs nothing until the group syncs.
 //!
-//! Invariants: a block in `blocks` was written after any free that covers it; what is in `recoded` is in `blocks`, with the same
+//! Invariants: a block in `blocks` was written after any free that covers it; what is in `restored` is in `blocks`, with the same
 //! content.
 
 use crate::dnode::Dnode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrane_store::prepare::Made;
+use terrane_store::pipeline::Made;
 use terrane_wire::Txg;
 
 /// Block numbers as sorted, separate `first..end` ranges.
@@ -66,8 +66,8 @@ pub(crate) struct TreeBlock {
 pub(crate) struct Dirty {
     pub txg: Txg,
     pub blocks: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// Those of them whose content is as it was, and how it shall be stored from now on.
-    pub recoded: BTreeMap<u64, Made>,
+    /// Those of them whose content is as it was.
+    pub restored: BTreeMap<u64, Restored>,
     pub freed: Ranges,
     /// Blocks of pointers that are written anew whether anything below them changes or not.
     pub pointers: BTreeSet<TreeBlock>,
@@ -79,11 +79,30 @@ pub(crate) struct Dirty {
     pub freeing: u64,
 }
 
+/// A block that is stored anew with what it holds.
+#[derive(Clone, Debug)]
+pub(crate) struct Restored {
+    /// The group that its content is from.
+    pub birth: Txg,
+    /// How it shall be stored from now on; `None`: as any other of its kind.
+    pub made: Option<Made>,
+}
+
 /// What the syncing group takes from an object: its changes, and the dnode as that group leaves it (with the old tree).
 #[derive(Clone, Debug)]
 pub(crate) struct Frozen {
     pub dirty: Dirty,
     pub dnode: Dnode,
+}
+
+impl Frozen {
+    /// The group gives it these blocks and no others.
+    pub fn replace_content(&mut self, blocks: Vec<Vec<u8>>) {
+        self.dnode.block_count = blocks.len() as u64;
+        self.dirty.restored.clear();
+        self.dirty.freed.add(0, u64::MAX);
+        self.dirty.blocks = (0..).zip(blocks.into_iter().map(Arc::new)).collect();
+    }
 }
 
 /// What became of the spill block.
@@ -119,7 +138,7 @@ impl Dirty {
         let inside: Vec<u64> = self.blocks.range(first..end).map(|(block, _)| *block).collect();
         for block in inside {
             self.blocks.remove(&block);
-            self.recoded.remove(&block);
+            self.restored.remove(&block);
         }
         self.freed.add(first, end);
     }

@@ -430,7 +430,8 @@ impl ObjsetHeader {
         if dnodes.block_bytes != DNODE_BLOCK_BYTES {
             return Err(Corrupt::new(at, "block size of the dnodes", DNODE_BLOCK_BYTES, dnodes.block_bytes));
         }
-        if head.high_water > dnodes.block_count.saturating_mul(SLOTS_PER_BLOCK).max(1) {
+        let slots = dnodes.block_count.saturating_mul(SLOTS_PER_BLOCK).clamp(1, ObjectId::MASK + 1);
+        if head.high_water > slots {
             return Err(Corrupt::new(
                 at,
                 "high water of object numbers",

@@ -13,9 +13,12 @@
 
 use crate::dnode::SLOTS_PER_BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
-use terrane_wire::NumberMap;
+use terrane_wire::{NumberMap, ObjectId};
 
 const _: () = assert!(SLOTS_PER_BLOCK == u32::BITS as u64, "a block's slots are the bits of one word");
+
+/// Every number is below this one.
+pub(crate) const NUMBERS_END: u64 = ObjectId::MASK + 1;
 
 /// Searches that find nothing come ever more seldom, up to this many creations apart: a set of large dnodes looks as if it had many free
 /// slots.
@@ -167,8 +170,8 @@ impl Numbers {
         }
     }
 
-    /// A number that no object ever had.
-    pub fn take_new(&mut self, slots: u32) -> u64 {
+    /// A number that no object ever had. `None`: there are none left.
+    pub fn take_new(&mut self, slots: u32) -> Option<u64> {
         loop {
             let inside = self.high_water % SLOTS_PER_BLOCK;
             if inside + u64::from(slots) > SLOTS_PER_BLOCK {
@@ -177,9 +180,12 @@ impl Numbers {
                 self.high_water += SLOTS_PER_BLOCK - inside;
             }
             let number = self.high_water;
+            if number + u64::from(slots) > NUMBERS_END {
+                return None;
+            }
             self.high_water += u64::from(slots);
             if self.may_give(number, slots) {
-                return self.give(number, slots);
+                return Some(self.give(number, slots));
             }
         }
     }
@@ -333,7 +339,7 @@ mod tests {
                     let likely = numbers.likely(u32::from(slots));
                     let number = match numbers.take_free(u32::from(slots)) {
                         Some(number) => number,
-                        None => numbers.take_new(u32::from(slots)),
+                        None => numbers.take_new(u32::from(slots)).unwrap(),
                     };
                     assert!(number == likely || number % 32 == 0, "{number} is not {likely}");
                     assert!(number % 32 + u64::from(slots) <= 32, "{number} crosses its block");
@@ -366,14 +372,14 @@ mod tests {
     #[test]
     fn what_is_left_of_a_block_is_for_smaller_dnodes() {
         let mut numbers = Numbers::new(0, 1);
-        assert_eq!((numbers.take_new(1), numbers.take_new(32), numbers.high_water), (1, 32, 64));
+        assert_eq!((numbers.take_new(1), numbers.take_new(32), numbers.high_water), (Some(1), Some(32), 64));
         assert_eq!((numbers.take_free(31), numbers.take_free(30)), (None, Some(2)));
     }
 
     #[test]
     fn a_search_takes_nothing_for_free_that_a_group_has_not_stored() {
         let mut numbers = Numbers::new(0, 1);
-        let all: Vec<u64> = (0..3).map(|_| numbers.take_new(2)).collect();
+        let all: Vec<u64> = (0..3).map(|_| numbers.take_new(2).unwrap()).collect();
         assert_eq!(all, [1, 3, 5]);
         // No stored dnode has them, in the open group and in the syncing one.
         assert!(!numbers.found(0, 0x7e));
@@ -417,5 +423,18 @@ mod tests {
         }
         assert_eq!(numbers.take_free(2), None);
         assert_eq!(numbers.take_free(1), Some(1));
+    }
+
+    /// Names and nodes of the kernel have no room for larger ones.
+    #[test]
+    fn no_number_is_given_past_the_last() {
+        let mut numbers = Numbers::new(9, NUMBERS_END - 3);
+        assert_eq!(numbers.take_new(2), Some(NUMBERS_END - 3));
+        assert_eq!((numbers.take_new(2), numbers.take_new(1)), (None, None));
+        assert_eq!(numbers.take_free(1), Some(NUMBERS_END - 1), "what was left of the block");
+        assert_eq!(
+            (numbers.take_free(1), numbers.take_new(1), numbers.high_water),
+            (None, None, NUMBERS_END)
+        );
     }
 }

@@ -1,25 +1,37 @@
 //! All object sets of a pool, and their sync in one group.
 //!
 //! The *meta object set* (MOS) describes everything else; its root is in the commit record. Each other set has an object in the
-//! MOS whose bonus is its root pointer. A group syncs the other sets first, then the MOS with their new roots.
+//! MOS whose bonus has its root pointer and says who it is ([`Identity`]). A group syncs the other sets first, then the MOS with their
+//! new roots.
 
+use crate::dnode::DNODE_BLOCK_BYTES;
+use crate::entry::{Identity, parse_entry};
 use crate::error::ObjectError;
 use crate::freeing::FreePolicy;
 use crate::kind::ObjectKind;
-use crate::objset::{ObjectSet, ObjectSpec, root_in};
+use crate::object::Object;
+use crate::objset::{MetaChange, ObjectSet, ObjectSpec, Synced, What};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_format::BlockPtr;
-use terrane_pool::{Client, Group, Pool, Tx};
+use terrane_format::{BlockPtr, Feature};
+use terrane_pool::{Client, Cost, Group, Pool, Tx};
 use terrane_store::PoolError;
-use terrane_wire::{ObjectId, ObjsetId, Txg};
+use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
+
+/// Two dnodes of the meta object set.
+const IDENTIFY_COST: Cost = Cost { meta_blocks: 16, frees: true, ..Cost::NOTHING };
 
 pub struct Objects {
     pool: Arc<Pool>,
     mos: Arc<ObjectSet>,
     /// Open sets by their MOS object.
     sets: Mutex<BTreeMap<ObjectId, Arc<ObjectSet>>>,
+    /// Those that were open when the group that syncs now quiesced. One that was opened since has nothing in that group, and its own object
+    /// may be of the next.
+    syncing: Mutex<Vec<(ObjectId, Arc<ObjectSet>)>>,
+    /// One set is opened after the other. Who holds it waits for no group: a thread that is in one may want it.
+    opening: Mutex<()>,
 }
 
 impl Objects {
@@ -30,8 +42,9 @@ impl Objects {
 
     /// The object sets of an imported pool.
     pub fn open(pool: Arc<Pool>) -> Result<Arc<Objects>, ObjectError> {
-        let mos = ObjectSet::open(pool.clone(), ObjsetId(0), pool.root(), None)?;
-        let objects = Arc::new(Objects { pool: pool.clone(), mos, sets: Mutex::default() });
+        let mos = ObjectSet::open(pool.clone(), ObjsetId(0), pool.root(), None, None)?;
+        let (sets, syncing, opening) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let objects = Arc::new(Objects { pool: pool.clone(), mos, sets, syncing, opening });
         pool.set_client(objects.clone());
         Ok(objects)
     }
@@ -49,51 +62,121 @@ impl Objects {
         let bonus = BlockPtr::default().encode().to_vec();
         let spec =
             ObjectSpec { kind: ObjectKind::Objset, block_size: 512, dnode_slots: 1, bonus, spill: None };
-        Ok(self.mos.create(tx, spec)?.id())
+        let object = self.mos.create(tx, spec)?;
+        if self.pool.has(Feature::Datasets) {
+            self.identify(tx, &object)?;
+        }
+        Ok(object.id())
     }
 
-    /// The object set that an object of the MOS stands for. Where it is not open yet, `free_policy` judges its blocks from now on.
+    /// Says who a set is that has not been said of yet, and gives it a place for what waits to be freed. It must not be open: a set that is
+    /// has its place already.
+    fn identify(&self, tx: &Tx, object: &Arc<Object>) -> Result<Identity, ObjectError> {
+        let kind = ObjectKind::FreeQueue;
+        let (block_size, bonus) = (DNODE_BLOCK_BYTES, Vec::new());
+        let queue =
+            self.mos.create(tx, ObjectSpec { kind, block_size, dnode_slots: 1, bonus, spill: None })?;
+        let guid = loop {
+            let word = self.mos.random_u64();
+            if word != 0 {
+                break word;
+            }
+        };
+        let identity = Identity { guid, created: tx.txg(), free_queue: queue.id() };
+        object.set_bonus(tx, [&object.bonus()[..], &identity.encode()].concat())?;
+        Ok(identity)
+    }
+
+    /// The same for a set of an older pool, durably, if it can be said.
+    fn identify_older(&self, id: ObjectId) -> Result<(), ObjectError> {
+        if !self.pool.has(Feature::Datasets) || self.pool.is_read_only() || self.identity(id)?.is_some() {
+            return Ok(());
+        }
+        let tx = match self.mos.begin(IDENTIFY_COST) {
+            // A pool without room for it can be used as it is.
+            Err(ObjectError::Pool(PoolError::NoSpace { .. })) => return Ok(()),
+            begun => begun?,
+        };
+        {
+            let _opening = self.opening.lock();
+            let is_open = self.sets.lock().contains_key(&id);
+            // Another thread may have come first.
+            if !is_open && self.identity(id)?.is_none() {
+                self.identify(&tx, &self.mos.hold(id)?)?;
+            }
+        }
+        drop(tx);
+        self.mos.commit()
+    }
+
+    /// The object set that an object of the MOS stands for. Where it is not open yet, `free_policy` judges its blocks from now on. A set
+    /// of an older pool may wait for a group, so who opens one must not be in any.
     pub fn open_objset(
         &self,
         id: ObjectId,
         free_policy: Arc<dyn FreePolicy>,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
-        let mut sets = self.sets.lock();
-        if let Some(set) = sets.get(&id) {
+        if let Some(set) = self.sets.lock().get(&id) {
             return Ok(set.clone());
         }
         let object = self.mos.hold(id)?;
         if object.kind() != ObjectKind::Objset {
             return Err(ObjectError::NotFound(id));
         }
-        let root = root_in(&object.bonus(), id)?;
-        let set = ObjectSet::open(self.pool.clone(), ObjsetId(id.0), root, Some(free_policy))?;
-        sets.insert(id, set.clone());
+        self.identify_older(id)?;
+        let _opening = self.opening.lock();
+        if let Some(set) = self.sets.lock().get(&id) {
+            return Ok(set.clone());
+        }
+        let (root, identity) = parse_entry(&object.bonus(), id)?;
+        let queue = identity.map(|identity| self.queue_of(id, identity)).transpose()?;
+        let set = ObjectSet::open(self.pool.clone(), ObjsetId(id.0), root, Some(free_policy), queue)?;
+        self.sets.lock().insert(id, set.clone());
         Ok(set)
+    }
+
+    fn queue_of(&self, id: ObjectId, identity: Identity) -> Result<Arc<Object>, ObjectError> {
+        let queue = self.mos.hold(identity.free_queue)?;
+        if queue.kind() != ObjectKind::FreeQueue {
+            let at = format!("object set {id}, object {} of the meta object set", queue.id());
+            let found = format_args!("{:?}", queue.kind());
+            return Err(PoolError::from(Corrupt::new(at, "kind", "FreeQueue", found)).into());
+        }
+        Ok(queue)
+    }
+
+    /// Who a set is; `None`: nobody has said so yet.
+    pub fn identity(&self, id: ObjectId) -> Result<Option<Identity>, ObjectError> {
+        Ok(parse_entry(&self.mos.hold(id)?.bonus(), id)?.1)
     }
 }
 
 impl Client for Objects {
     fn quiesced(&self, last: &Tx) {
-        for set in self.sets.lock().values() {
-            set.quiesced(last);
-        }
+        let sets: Vec<(ObjectId, Arc<ObjectSet>)> =
+            self.sets.lock().iter().map(|(id, set)| (*id, set.clone())).collect();
+        sets.iter().for_each(|(_, set)| set.quiesced(last));
         self.mos.quiesced(last);
+        *self.syncing.lock() = sets;
     }
 
     fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
-        let sets: Vec<(ObjectId, Arc<ObjectSet>)> =
-            self.sets.lock().iter().map(|(id, set)| (*id, set.clone())).collect();
-        let mut roots = Vec::new();
+        let sets = std::mem::take(&mut *self.syncing.lock());
+        let mut changes = Vec::new();
         for (id, set) in sets {
-            if let Some(root) = set.sync(group, &[]).map_err(into_pool)? {
-                roots.push((id, root.encode().to_vec()));
+            if let Some(Synced { root, queue }) = set.sync(group, Vec::new()).map_err(into_pool)? {
+                changes.push(MetaChange { id, what: What::Root(root) });
+                let queue = set.queue_outside().zip(queue);
+                changes.extend(queue.map(|(id, blocks)| MetaChange { id, what: What::Content(blocks) }));
             }
             if set.has_queue() {
                 self.pool.want_another_group();
             }
         }
-        self.mos.sync(group, &roots).map_err(into_pool)?;
+        self.mos.sync(group, changes).map_err(into_pool)?;
+        if self.mos.has_queue() {
+            self.pool.want_another_group();
+        }
         Ok(self.mos.root())
     }
 

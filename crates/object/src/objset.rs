@@ -3,8 +3,8 @@
 //! The dnodes of a set are the blocks of its object 0; the header block holds the dnode of those. When a group syncs, the blocks of
 //! all its dirty objects are written in one stream of parallel work, then each tree is rewritten, then the dnodes, then the header.
 //!
-//! Freeing is bounded: subtrees that are too large wait in the *free queue*, an object of the set, and a piece of them goes with every
-//! group.
+//! Freeing is bounded: subtrees that are too large wait in the *free queue*, an object beside the set, and a piece of them goes with
+//! every group.
 //!
 //! Invariant: an object number is handed out again only after the group that freed it has committed (see `numbers`).
 
@@ -15,12 +15,15 @@ mod queue;
 mod stored;
 mod sync;
 
+pub(crate) use sync::{MetaChange, Synced, What};
+
 use crate::account::Account;
 use crate::dnode::{Dnode, ObjsetHeader};
 use crate::error::ObjectError;
 use crate::freeing::FreePolicy;
 use crate::numbers::Numbers;
 use crate::object::{Object, ObjectTable};
+use crate::waiting::Waiting;
 pub use create::ObjectSpec;
 use parking_lot::Mutex;
 pub use policy::DataPolicy;
@@ -29,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_format::{BlockPtr, Feature, Owner};
 use terrane_pool::{Cost, Pool, Tx};
-use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
+use terrane_wire::{ObjectId, ObjsetId, Txg};
 
 /// The free queue's number: far above any that is handed out.
 pub const FREE_QUEUE: ObjectId = ObjectId(u64::MAX);
@@ -67,8 +70,11 @@ pub struct ObjectSet {
     pub(crate) table: Arc<ObjectTable>,
     numbers: Mutex<Numbers>,
     dnodes: Arc<Object>,
+    /// In the header.
     free_queue: Arc<Object>,
-    queue: Mutex<Vec<BlockPtr>>,
+    /// The object of the meta object set that has the queue instead.
+    queue_outside: Option<Arc<Object>>,
+    queue: Mutex<Vec<Waiting>>,
     /// A part of it could not be read: it is tried again in a group that others ask for.
     queue_rests: AtomicBool,
     account: Mutex<Option<Account>>,
@@ -89,6 +95,7 @@ impl ObjectSet {
         id: ObjsetId,
         root: BlockPtr,
         free_policy: Option<Arc<dyn FreePolicy>>,
+        queue_outside: Option<Arc<Object>>,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
         let header = if root.is_hole() {
             ObjsetHeader::empty()
@@ -103,6 +110,7 @@ impl ObjectSet {
             free_queue: table.loose(FREE_QUEUE, header.free_queue),
             policy: ObeyedPolicy::new(&pool),
             free_policy,
+            queue_outside,
             table,
             pool,
             id,
@@ -138,6 +146,11 @@ impl ObjectSet {
     /// How often a commit went without what it should have stored of an object, because all copies of what that belongs into are damaged.
     pub fn lost_changes(&self) -> u64 {
         self.table.lost_changes()
+    }
+
+    /// The object of the meta object set that has its free queue.
+    pub(crate) fn queue_outside(&self) -> Option<ObjectId> {
+        self.queue_outside.as_ref().map(|object| object.id())
     }
 
     /// The header's pointer, as of the last sync.
@@ -215,7 +228,7 @@ impl ObjectSet {
     }
 
     /// The dnodes of the header, and the subtrees that wait to be freed: for `check`.
-    pub fn inner_trees(&self) -> (Dnode, Dnode, Vec<BlockPtr>) {
+    pub fn inner_trees(&self) -> (Dnode, Dnode, Vec<Waiting>) {
         (self.dnodes.dnode(), self.free_queue.dnode(), self.queue.lock().clone())
     }
 
@@ -248,9 +261,4 @@ impl ObjectSet {
     pub(crate) fn has_queue(&self) -> bool {
         !self.queue.lock().is_empty() && !self.queue_rests.load(Ordering::Relaxed)
     }
-}
-
-/// A root pointer in the bonus of an object.
-pub(crate) fn root_in(bonus: &[u8], id: ObjectId) -> Result<BlockPtr, Corrupt> {
-    BlockPtr::parse(bonus, &format_args!("object set {id}, root in the meta object set"))
 }

@@ -67,7 +67,7 @@ impl Outlook {
 
 /// When a block was born; 0: it is none.
 pub(crate) fn born(ptr: &BlockPtr) -> Txg {
-    if ptr.is_hole() { Txg(0) } else { ptr.birth() }
+    if ptr.is_hole() { Txg(0) } else { ptr.logical_birth() }
 }
 
 /// The pointers that a group's blocks replace, asked for in the order of blocks.

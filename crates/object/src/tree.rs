@@ -10,6 +10,7 @@
 use crate::dirty::{Ranges, TreeBlock};
 use crate::dnode::Dnode;
 use crate::freeing::Ledger;
+use crate::waiting::Waiting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression, ZstdLevel};
@@ -177,7 +178,7 @@ impl<'a> ChangeWalk<'a> {
 
     pub fn run(&mut self) -> Result<(), PoolError> {
         let dnode = self.dnode;
-        if dnode.root.birth() < self.since || dnode.root.birth() == Txg(0) {
+        if dnode.root.logical_birth() < self.since || dnode.root.logical_birth() == Txg(0) {
             return Ok(());
         }
         let top = dnode.levels - 1;
@@ -207,7 +208,7 @@ impl<'a> ChangeWalk<'a> {
         let span = self.dnode.span(level);
         let first = index.saturating_mul(span);
         let end = first.saturating_add(span);
-        let is_old = ptr.birth() < self.since && ptr.birth() != Txg(0);
+        let is_old = ptr.logical_birth() < self.since && ptr.logical_birth() != Txg(0);
         if is_old || end <= self.from || self.to != u64::MAX {
             return Ok(());
         }
@@ -296,7 +297,8 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         self.made.extend(new.values().cloned());
         let rebuilt = self.rebuild(freed, new);
         if rebuilt.is_ok() {
-            self.ledger.queue.append(&mut self.queued);
+            let txg = self.group.txg();
+            self.queued.drain(..).for_each(|root| self.ledger.detach(txg, root));
             self.made.iter().for_each(|ptr| self.ledger.born.add_of_tree(ptr));
             self.leaving.iter().for_each(|ptr| self.ledger.kill(self.group, ptr));
         } else {
@@ -483,6 +485,7 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
                 compression: metadata_compression().into(),
                 checksum: self.checksum,
                 owner: self.whose.owner(above, parent),
+                content_birth: None,
                 stream: Stream::Metadata,
                 may_embed: false,
                 replaces: None,
@@ -541,20 +544,19 @@ pub(crate) fn damage_only(pool: &Pool, error: PoolError) -> Result<(), PoolError
     Ok(())
 }
 
-/// Frees some of a queued subtree: what is left of it goes back to the queue. Returns blocks released.
+/// Frees some of a subtree that waits: what is left of it goes back to the queue. Returns blocks released.
 pub(crate) fn free_subtree(
     group: &mut Group<'_>,
     whose: Whose,
-    ptr: &BlockPtr,
+    waiting: &Waiting,
     ledger: &mut Ledger<'_>,
 ) -> Result<u64, PoolError> {
-    let level = ptr.level();
+    let level = waiting.root.level();
     let mut released = 1;
     if level > 0 {
-        for child in children(group.pool(), whose, ptr, level, 0)? {
-            if child.is_hole() {
-                continue;
-            }
+        let below = children(group.pool(), whose, &waiting.root, level, 0)?;
+        for child in below.into_iter().filter(|child| waiting.owns(child)) {
+            let child = waiting.below(child);
             if level > 2 {
                 ledger.queue.push(child);
             } else {
@@ -567,6 +569,6 @@ pub(crate) fn free_subtree(
             }
         }
     }
-    ledger.kill(group, ptr);
+    ledger.kill_waiting(group, waiting);
     Ok(released)
 }

@@ -9,7 +9,7 @@ use terrane_codec::{Compression, Compressor};
 use terrane_format::BlockPtr;
 use terrane_object::ObjectSpec;
 use terrane_pool::Cost;
-use terrane_store::prepare::Made;
+use terrane_store::pipeline::Made;
 
 #[test]
 fn a_block_in_another_form_has_the_same_content_and_loses_it_with_the_next_write() {

@@ -12,7 +12,7 @@ use terrane_format::{BlockPtr, Owner};
 use terrane_object::{Object, ObjectKind, ObjectSpec, Objects};
 use terrane_pool::{Cost, CreateOptions, Pool, Tx};
 use terrane_store::env::{Env, SeededEnv};
-use terrane_store::prepare::Made;
+use terrane_store::pipeline::Made;
 use terrane_wire::ObjectId;
 
 /// An object as its bytes, at most a few MiB of them, and its spill.

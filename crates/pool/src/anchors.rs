@@ -1,28 +1,15 @@
-//! Anchors: where every device tells which group is the newest.
-//!
-//! A commit appends its uberblock to the current anchor of every device, so that any of them could tell where the pool begins, and
-//! import takes the newest over all. A device whose anchors cannot be written does not stop the pool: what it tells is old, the others
-//! know better, and status names it. That is safe because a pool is imported only with all its devices at hand: there is always one
-//! that has the newest group. When not one anchor takes an uberblock the group has failed.
-//!
-//! Invariant, on each device: one anchor holds a valid label and the newest uberblock that this device took. The other is only reset
-//! to be written at once.
-//!
-//! A label may be damaged later. So each anchor holds it twice; the other anchor could not take the newest group before this one is
-//! reset: a drive has finished that. If both copies are damaged, the uberblocks behind them are judged by the label in the other anchor,
-//! or an import would go on with what that one tells, which may be many groups older. To mend such an anchor is to reset it: if the power
-//! goes just then, an older group is all there is, unless another device knows better.
+//! The uberblocks of a pool: made here, and appended to its [`CommitPoint`](terrane_store::commit_point::CommitPoint).
 
 use crate::pool::{Pool, SyncState};
 use terrane_device::Device;
 use terrane_format::boot_ptr::BootPtr;
-use terrane_format::label::{ANCHORS, Label};
+use terrane_format::label::Label;
 use terrane_format::uberblock::Uberblock;
 use terrane_store::PoolError;
 use terrane_wire::Txg;
 
 impl Pool {
-    /// Appends the uberblock of a committed group to the anchors of every device; durable when it returns.
+    /// Appends the uberblock of a committed group; durable when it returns.
     pub(crate) fn write_uberblock(
         &self,
         st: &mut SyncState,
@@ -37,30 +24,7 @@ impl Pool {
             st.alloc.raise_lease();
         }
         let uber = self.uberblock(st, &label, txg, record, clean);
-        let mut last_error = None;
-        let mut taken = 0;
-        for anchor in &mut st.anchors {
-            let Some(row) = label.member(anchor.device) else { continue };
-            let device = self.device(anchor.device)?;
-            match anchor.write(device.as_ref(), (&label, row), &uber) {
-                Ok(bytes) => {
-                    taken += 1;
-                    self.counters.spend_on_anchors(bytes);
-                    anchor.trouble = None;
-                }
-                Err(error) => {
-                    if anchor.trouble.is_none() {
-                        log::error!("{}: it takes no uberblock: {error}; the others do", device.info().name);
-                    }
-                    anchor.trouble = Some(error.to_string());
-                    last_error = Some(error);
-                }
-            }
-        }
-        if taken == 0 {
-            let none = PoolError::Failed { reason: "no device has an anchor".into() };
-            return Err(last_error.map_or(none, PoolError::from));
-        }
+        st.commit_point.append(&label, &uber)?;
         self.flush_devices()?;
         st.oldest = uber.oldest;
         Ok(())
@@ -87,22 +51,22 @@ impl Pool {
             lease_txg: st.lease_txg,
             record,
             host: self.env.host_id(),
+            has_unknown: false,
         }
     }
 
-    /// Writes the label anew, as it is in memory, to both anchors of every device: when this returns no import can be led by an
-    /// older one. Who changed it has raised its generation. The groups that can be rolled back to are told again behind it: what the
-    /// anchors had of them is gone.
+    /// Writes the label anew, as it is in memory: when this returns no import can be led by an older one. Who changed it has raised its
+    /// generation. The groups that can be rolled back to are told again behind it: what was told of them is gone.
     pub(crate) fn relabel(&self, st: &mut SyncState) -> Result<(), PoolError> {
-        let Some(last) = st.chain.back().map(|last| (last.txg, last.ptr)) else {
+        let Some((txg, record)) = st.chain.back().map(|last| (last.txg, last.ptr)) else {
             return Err(PoolError::Failed { reason: "there is no commit record".into() });
         };
-        for _ in 0..ANCHORS {
-            // The anchors in use have the old label: on to the others.
-            st.anchors.iter_mut().for_each(|anchor| anchor.offset = 0);
-            self.write_uberblock(st, last.0, last.1, false)?;
-        }
-        self.tell_history(st, last.0);
+        let label = self.label();
+        st.alloc.raise_lease();
+        let uber = self.uberblock(st, &label, txg, record, false);
+        st.commit_point.relabel(&label, &uber, &mut || self.flush_devices())?;
+        st.oldest = uber.oldest;
+        self.tell_history(st, txg);
         Ok(())
     }
 
@@ -114,19 +78,7 @@ impl Pool {
             st.recent.iter().copied().filter(|(txg, _)| (oldest..newest).contains(txg)).collect();
         for (txg, record) in history {
             let uber = Uberblock { oldest, ..self.uberblock(st, &label, txg, record, false) };
-            for anchor in &mut st.anchors {
-                let (Some(row), Ok(device)) = (label.member(anchor.device), self.device(anchor.device))
-                else {
-                    continue;
-                };
-                match anchor.append(device.as_ref(), (&label, row), &uber) {
-                    Some(Ok(bytes)) => self.counters.spend_on_anchors(bytes),
-                    Some(Err(error)) => {
-                        log::warn!("{}: {error}; group {txg} is not told of", device.info().name)
-                    }
-                    None => {}
-                }
-            }
+            st.commit_point.append_older(&label, &uber);
         }
         // One that fails is final, as ever.
         if let Err(error) = self.flush_devices() {
@@ -136,8 +88,9 @@ impl Pool {
 
     /// The barrier, on every device. One that fails is final, whatever the others say: nobody knows what of a group it holds.
     pub(crate) fn flush_devices(&self) -> Result<(), PoolError> {
-        let devices = self.devices.all();
-        let flush = |device: &dyn Device| self.counters.timed(&self.counters.flush, || device.flush());
+        let devices = self.store.devices.all();
+        let flush =
+            |device: &dyn Device| self.store.counters.timed(&self.store.counters.flush, || device.flush());
         if devices.len() == 1 || !self.threaded() {
             return devices.iter().try_for_each(|(_, device)| Ok(flush(device.as_ref())?));
         }

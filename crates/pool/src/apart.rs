@@ -7,10 +7,10 @@
 
 use crate::pool::Group;
 use crate::pool::{Pool, SyncState};
-use crate::state::pinned::Heal;
 use terrane_format::addr::Addr;
 use terrane_space::policy::Age;
 use terrane_store::append::Shared;
+use terrane_store::reader::Heal;
 use terrane_wire::ZoneSeq;
 
 /// Blocks that are noted at the most; more are left to collection.
@@ -39,7 +39,7 @@ impl Group<'_> {
 
     /// Where blocks lie, moves of this group included.
     pub(crate) fn zones_now(&self, addrs: &[Addr]) -> Vec<ZoneSeq> {
-        let committed = |addr: &Addr| self.pool.tables.read().current_zone(*addr);
+        let committed = |addr: &Addr| self.pool.store.tables.read().current_zone(*addr);
         addrs
             .iter()
             .filter_map(|addr| self.moved_now.get(addr).copied().or_else(|| committed(addr)))
@@ -55,7 +55,7 @@ impl Group<'_> {
     /// A copy cannot be moved now, because zones are short.
     pub(crate) fn wait_for_zones(&mut self, heal: Heal) {
         if heal.is_damaged {
-            self.pool.heals.lock().push(heal);
+            self.pool.reader.heal_later(heal);
             return;
         }
         // What heals keep in memory is for what is damaged.
@@ -78,7 +78,7 @@ impl Group<'_> {
         {
             let Some(bytes) = self.pool.shared_bytes(&shared) else { continue };
             let Shared { addr, siblings, birth, owner, psize, .. } = shared;
-            self.pool.heals.lock().push(Heal { addr, bytes, birth, owner, siblings, is_damaged: false });
+            self.pool.reader.heal_later(Heal { addr, bytes, birth, owner, siblings, is_damaged: false });
             left -= 1;
             left_bytes = left_bytes.saturating_sub(u64::from(psize));
         }
@@ -103,18 +103,18 @@ impl Pool {
 
     /// Damaged copies waited for zones, and there are some.
     pub(crate) fn may_heal(&self, st: &SyncState) -> bool {
-        st.alloc.empty_count() >= self.low_water() && !self.heals.lock().is_empty()
+        st.alloc.empty_count() >= self.low_water() && self.reader.has_heals()
     }
 
     /// What is to be moved, if it is there and its place is still that of another copy.
     fn shared_bytes(&self, shared: &Shared) -> Option<Vec<u8>> {
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         let here = tables.current_zone(shared.addr)?;
         let is_near = shared.siblings.iter().any(|sibling| tables.current_zone(*sibling) == Some(here));
         drop(tables);
-        let (held, offset) = self.locate(shared.addr, shared.psize).ok().filter(|_| is_near)?;
+        let (held, offset) = self.store.locate(shared.addr, shared.psize).ok().filter(|_| is_near)?;
         let mut bytes = vec![0; shared.psize as usize];
-        self.read_zone(&held, offset, &mut bytes).ok()?;
+        self.store.read_zone(&held, offset, &mut bytes).ok()?;
         (crc32c::crc32c(&bytes) == shared.crc).then_some(bytes)
     }
 }

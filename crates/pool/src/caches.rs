@@ -5,15 +5,14 @@
 
 use crate::create::fresh_id;
 use crate::pool::Pool;
-use crate::state::second::{FEED_RATE, HEAD_ZONES, INDEX_DIVISOR, SecondLevel, SecondStats, cache_geometry};
 use std::sync::Arc;
-use std::time::Duration;
 use terrane_device::{AlignedBuf, Device, DeviceError};
 use terrane_format::cache_device::CacheHead;
 use terrane_format::features::Feature;
 use terrane_format::label::{CACHES_MAX, CacheRow};
 use terrane_store::PoolError;
 use terrane_store::devices::smallest_capacity;
+use terrane_store::second::{HEAD_ZONES, SecondStats, cache_geometry};
 use terrane_wire::ZoneIdx;
 
 /// A cache device as the label has it, and what it does if it is there.
@@ -27,8 +26,6 @@ pub struct CacheDevice {
 
 /// The fewest zones of a cache device: its head, and a ring.
 const ZONES_MIN: u32 = HEAD_ZONES + 3;
-/// Devices are fed so often.
-const PERIOD: Duration = Duration::from_millis(100);
 
 /// Whether a device holds the cache of this id of a pool.
 ///
@@ -71,7 +68,7 @@ impl Pool {
         }
         let id = fresh_id(self.env.as_ref());
         let mut head =
-            AlignedBuf::from(CacheHead::of(self.pool_id, id, &cache_geometry(&info)).encode().as_slice());
+            AlignedBuf::from(CacheHead::of(self.store.pool, id, &cache_geometry(&info)).encode().as_slice());
         head.resize(info.write_unit as usize);
         let first = ZoneIdx(0);
         device.reset(first)?;
@@ -80,7 +77,7 @@ impl Pool {
         device.flush()?;
         {
             let mut st = self.sync.lock();
-            self.alive()?;
+            self.reports.alive()?;
             {
                 let mut label = self.label.lock();
                 label.features.add(Feature::Caches);
@@ -92,7 +89,7 @@ impl Pool {
             self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
             self.in_force.add(std::iter::once(Feature::Caches));
         }
-        self.use_cache(device, id);
+        self.reader.use_cache_device(device, id);
         log::info!("pool {}: cache device {id:016x} was added: {}", self.name(), info.name);
         Ok(id)
     }
@@ -106,7 +103,7 @@ impl Pool {
         let mut raw = AlignedBuf::new();
         raw.prepare(info.write_unit as usize);
         device.read(ZoneIdx(0), 0, &mut raw)?;
-        let head = CacheHead::parse(&raw).filter(|head| head.pool == self.pool_id);
+        let head = CacheHead::parse(&raw).filter(|head| head.pool == self.store.pool);
         let rows = self.label().caches;
         let known = head.filter(|head| rows.iter().any(|row| row.cache == head.cache));
         let same = |head: &CacheHead| {
@@ -122,22 +119,10 @@ impl Pool {
                 "add it with `terrane pool add`, or leave it out",
             ));
         };
-        if !self.caches.read().iter().any(|cache| cache.id == head.cache) {
-            self.use_cache(device, head.cache);
+        if !self.reader.cache_devices.has(head.cache) {
+            self.reader.use_cache_device(device, head.cache);
         }
         Ok(())
-    }
-
-    fn use_cache(self: &Arc<Self>, device: Arc<dyn Device>, id: u64) {
-        let index_bytes = self.cache.budget() / INDEX_DIVISOR;
-        let cache = Arc::new(SecondLevel::new(device, (self.pool_id, id), index_bytes));
-        self.caches.write().push(cache.clone());
-        self.cache.keep_leaving(true);
-        if self.threaded() {
-            self.start_feeder();
-        } else {
-            cache.load();
-        }
     }
 
     /// Lets go of a cache device; what it holds is lost, and nothing else.
@@ -149,7 +134,7 @@ impl Pool {
             return Err(PoolError::ReadOnly);
         }
         let mut st = self.sync.lock();
-        self.alive()?;
+        self.reports.alive()?;
         {
             let mut label = self.label.lock();
             let before = label.caches.len();
@@ -168,13 +153,7 @@ impl Pool {
         }
         self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
         drop(st);
-        let gone = {
-            let mut caches = self.caches.write();
-            let at = caches.iter().position(|cache| cache.id == id);
-            let gone = at.map(|at| caches.remove(at));
-            self.cache.keep_leaving(!caches.is_empty());
-            gone
-        };
+        let gone = self.reader.drop_cache_device(id);
         if let Some(gone) = gone {
             // Who feeds it may be in the middle of a batch.
             gone.let_go();
@@ -195,7 +174,7 @@ impl Pool {
 
     /// The cache devices that the label names.
     pub fn caches(&self) -> Vec<CacheDevice> {
-        let used = self.caches.read().clone();
+        let used = self.reader.cache_devices.all();
         let device = |row: CacheRow| CacheDevice {
             id: row.cache,
             name: row.name,
@@ -207,53 +186,53 @@ impl Pool {
     /// Writes what had to leave memory to the cache devices, as fast as they may be fed. Threads of the pool do that; one without
     /// threads is told when.
     pub fn feed_caches(&self) {
-        let caches: Vec<_> = self.caches.read().iter().filter(|cache| cache.is_loaded()).cloned().collect();
-        let blocks = self.cache.take_leaving();
-        if caches.is_empty() || blocks.is_empty() {
-            return;
-        }
-        let now_ns = self.env.monotonic_ns();
-        let count = caches.len();
-        let mut shares = vec![Vec::new(); count];
-        for (key, packed) in blocks {
-            shares[(key.addr.raw() ^ key.addr.raw() >> 16) as usize % count].push((key, packed));
-        }
-        for (cache, share) in caches.iter().zip(shares) {
-            cache.feed(share, now_ns, FEED_RATE);
-        }
+        self.reader.feed_cache_devices();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CreateOptions, ImportOptions};
+    use terrane_device::{SimConfig, SimDevice};
+    use terrane_store::env::SeededEnv;
+
+    fn sim(zone_count: u32) -> Arc<dyn Device> {
+        Arc::new(
+            SimDevice::new(SimConfig { zone_count, zone_size: 1 << 20, ..SimConfig::default() }).unwrap(),
+        )
     }
 
-    fn start_feeder(self: &Arc<Self>) {
-        let mut feeder = self.feeder.lock();
-        if feeder.is_some() {
-            return;
-        }
-        let pool = Arc::downgrade(self);
-        let thread = std::thread::Builder::new().name("terrane-cache".into()).spawn(move || {
-            while let Some(pool) = pool.upgrade().filter(|pool| pool.failed.get().is_none()) {
-                let caches = pool.caches.read().clone();
-                caches.iter().filter(|cache| !cache.is_loaded()).for_each(|cache| cache.load());
-                pool.feed_caches();
-                drop((caches, pool));
-                std::thread::park_timeout(PERIOD);
-            }
-        });
-        match thread {
-            Ok(thread) => *feeder = Some(thread),
-            Err(error) => log::warn!("cache devices are not used: {error}"),
-        }
+    fn import(devices: &[Arc<dyn Device>]) -> Arc<Pool> {
+        Pool::import(devices.to_vec(), Arc::new(SeededEnv::new(3)), &ImportOptions::default()).unwrap()
     }
 
-    /// Devices are free when this has returned.
-    pub(crate) fn stop_caches(&self) {
-        self.cache.keep_leaving(false);
-        if let Some(feeder) = self.feeder.lock().take() {
-            feeder.thread().unpark();
-            // It may be the one that drops the last reference to the pool; it cannot wait for itself.
-            if feeder.thread().id() != std::thread::current().id() {
-                let _ = feeder.join();
-            }
-        }
-        self.caches.write().clear();
+    #[test]
+    fn a_pool_finds_its_cache_again_and_does_without() {
+        let (main, fast, other) = (sim(64), sim(8), sim(8));
+        let (create, options) = (CreateOptions::named("levels"), ImportOptions::default());
+        let env = Arc::new(SeededEnv::new(1));
+        let pool = Pool::create(vec![main.clone()], &create, env, &options).unwrap();
+        let id = pool.add_cache(fast.clone()).unwrap();
+        assert!(pool.caches()[0].stats.is_some());
+        pool.export().unwrap();
+        drop(pool);
+
+        let pool = import(std::slice::from_ref(&main));
+        assert!(pool.caches()[0].id == id && pool.caches()[0].stats.is_none(), "it is missed");
+        assert!(pool.attach_cache(other.clone()).is_err());
+        pool.attach_cache(fast.clone()).unwrap();
+        pool.attach_cache(fast.clone()).unwrap();
+        assert_eq!(pool.caches().len(), 1);
+        pool.remove_cache(id).unwrap();
+        assert!(pool.remove_cache(id).is_err() && pool.caches().is_empty());
+        assert!(pool.attach_cache(fast.clone()).is_err());
+        // One that is not there can be removed as well.
+        let id = pool.add_cache(other).unwrap();
+        pool.export().unwrap();
+        drop(pool);
+        let pool = import(&[main]);
+        pool.remove_cache(id).unwrap();
+        pool.export().unwrap();
     }
 }

@@ -5,7 +5,6 @@
 
 use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
 use crate::pool::{Pool, SyncState};
-use crate::state::anchors::{Anchor, overwrite_labels};
 use crate::state::collector::Collector;
 use crate::state::groups::Groups;
 use std::collections::VecDeque;
@@ -13,7 +12,6 @@ use std::sync::Arc;
 use terrane_cache::parts::{PARTS_PART, PartCache};
 use terrane_device::{Device, DeviceInfo, ZoneState};
 use terrane_format::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
-use terrane_format::boot_ptr::BootPtr;
 use terrane_format::features::Feature;
 use terrane_format::features::Features;
 use terrane_format::label::{ANCHORS, DEVICES_MAX, DeviceRow, Label, Role};
@@ -24,6 +22,7 @@ use terrane_space::policy::Looks;
 use terrane_space::turns::Turns;
 use terrane_space::zones::Tables;
 use terrane_store::PoolError;
+use terrane_store::anchors::{Anchor, Anchors, overwrite_labels};
 use terrane_store::append::Streams;
 use terrane_store::counters::Counters;
 use terrane_store::devices::geometry;
@@ -128,9 +127,7 @@ impl Pool {
             devices: rows.into_iter().map(Some).collect(),
             caches: Vec::new(),
         };
-        let sections = (0..label.sections)
-            .map(|section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE })
-            .collect();
+        let sections = (0..label.sections).map(SectionPtr::unwritten).collect();
         let counters = Arc::new(Counters::new(env.clone()));
         let devices = Arc::new(Devices::new(devices.into_iter().map(Some).collect(), env.clone()));
         let layout = devices.layout(label.has_special())?;
@@ -147,7 +144,7 @@ impl Pool {
             alloc,
             lease_txg: LEASE,
             incarnation: 1,
-            anchors,
+            commit_point: Box::new(Anchors::new(devices.clone(), counters.clone(), anchors)),
             newest: None,
             chain: VecDeque::new(),
             sections,

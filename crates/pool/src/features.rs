@@ -6,12 +6,18 @@
 use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_format::Feature;
+use terrane_format::record::RowForm;
 use terrane_store::PoolError;
 
 impl Pool {
     /// Whether what the feature stands for may be written into this pool. Cheap enough to be asked by every operation.
     pub fn has(&self, feature: Feature) -> bool {
         self.in_force.has(feature)
+    }
+
+    /// How zones are told of in records and sections.
+    pub(crate) fn row_form(&self) -> RowForm {
+        if self.has(Feature::Rows) { RowForm::Tailed } else { RowForm::Plain }
     }
 
     /// Adds features to the pool, in force when it returns; says which are new. All anchors are written anew, so groups from before
@@ -25,7 +31,7 @@ impl Pool {
             return Err(PoolError::ReadOnly);
         }
         let mut st = self.sync.lock();
-        self.alive()?;
+        self.reports.alive()?;
         let new: Vec<Feature> = {
             let mut label = self.label.lock();
             let new: Vec<Feature> =

@@ -13,7 +13,7 @@ use terrane_format::directory::POOL_DEAD_LOG;
 use terrane_format::record::{Free, Record, Run, Tally, put_frees};
 use terrane_space::zones::{Findings, Tables};
 use terrane_store::PoolError;
-use terrane_store::prepare::boot_encode;
+use terrane_store::bootstrap::boot_encode;
 use terrane_wire::{Corrupt, Writer, ZoneSeq};
 
 /// Frees that a record holds itself; more go to dead-log blocks.
@@ -35,7 +35,7 @@ impl Group<'_> {
 
     /// Of zones that were reset when the other frees were written already, or will be with the record.
     pub(crate) fn tell_of_resets(&mut self) -> Result<(), PoolError> {
-        self.pool.counters.late_resets.add(1);
+        self.pool.store.counters.late_resets.add(1);
         let left = self.take_resets();
         let is_logged = !self.dead_log.is_empty();
         self.frees.extend_from_slice(&left);
@@ -45,11 +45,11 @@ impl Group<'_> {
 
     /// Of zones that were reset when the record was made already: import reads the frees in it beside those in the dead log.
     pub(crate) fn add_resets(&mut self, record: &mut Record) {
-        self.pool.counters.late_resets.add(1);
+        self.pool.store.counters.late_resets.add(1);
         let left = self.take_resets();
         record.reset.append(&mut self.reset);
         let mut deltas: BTreeMap<ZoneSeq, i64> = record.deltas.iter().copied().collect();
-        let tables = self.pool.tables.read();
+        let tables = self.pool.store.tables.read();
         for free in &left {
             let moved = self.moved_now.get(&free.addr).copied();
             if let Some(from) = moved.or_else(|| tables.current_zone(free.addr)) {
@@ -82,7 +82,7 @@ impl Group<'_> {
         for chunk in frees.chunks(chunk_max) {
             let mut out = Writer::new();
             put_frees(&mut out, chunk);
-            let stored = self.pool.workers.here(|codec| boot_encode(codec, out.as_bytes()));
+            let stored = self.pool.reader.pipeline.workers().here(|codec| boot_encode(codec, out.as_bytes()));
             let ptr = self.write_boot(POOL_DEAD_LOG, &stored)?;
             self.dead_log.push(ptr);
         }
@@ -92,7 +92,7 @@ impl Group<'_> {
     /// Sorts the frees and takes out what cannot be: blocks unknown or dead already. That is damage; it must not become a lost zone.
     pub(crate) fn judge_frees(&mut self) {
         self.frees.sort_unstable();
-        let tables = self.pool.tables.read();
+        let tables = self.pool.store.tables.read();
         let mut birthplaces = tables.birthplaces();
         let mut end = Addr::NONE.raw();
         let (pool, moved_now, moved_parts) = (self.pool, &self.moved_now, &self.moved_parts);
@@ -111,12 +111,12 @@ impl Group<'_> {
             if fine {
                 end = free.addr.raw() + u64::from(free.granules);
             } else {
-                pool.report_damage(Corrupt::new(free.addr, "freed block", "alive", "free already"));
+                pool.reports.damage(Corrupt::new(free.addr, "freed block", "alive", "free already"));
             }
             fine
         });
         for finding in refuse_wrong_ends(&tables, &mut self.frees) {
-            pool.report_damage(finding);
+            pool.reports.damage(finding);
         }
     }
 }

@@ -13,7 +13,6 @@
 
 use crate::pool::Group;
 use crate::state::collector::{PIECE_BYTES_MIN, Progress, VICTIMS_MAX, Worth};
-use crate::state::pinned::Held;
 use crate::state::room::Yield;
 pub(crate) use evacuate::LAST_ROOM_PART;
 use std::collections::VecDeque;
@@ -22,10 +21,12 @@ use terrane_device::AlignedBuf;
 use terrane_format::addr::{Addr, granule_bytes};
 use terrane_format::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION};
 use terrane_format::record::{Move, Run};
+use terrane_format::rows::Phase;
 use terrane_space::policy::VictimPolicy;
-use terrane_space::zones::{Birthplaces, Phase};
+use terrane_space::zones::{Birthplaces, Zone};
 use terrane_store::PoolError;
 use terrane_store::append::Stored;
+use terrane_store::held::HeldZone;
 use terrane_store::workers::Pending;
 use terrane_wire::{Txg, ZoneSeq};
 
@@ -201,7 +202,7 @@ impl Group<'_> {
         let left = pool.physical_room(self.st).saturating_sub(pool.commit_room() + copies);
         per_zone >= ahead / 2
             && left < ahead / 4 + pool.txg.waiting().1
-            && collector.coming(&pool.tables.read()) > 0
+            && collector.coming(&pool.store.tables.read()) > 0
     }
 
     /// The victim that is emptied when there is hardly any room: the one in progress if the rest of it fits, or else the one in which
@@ -213,13 +214,13 @@ impl Group<'_> {
             return Ok(Some(progress));
         }
         let collector = &mut self.st.collector;
-        collector.changed(&self.pool.tables.read(), progress.victim, self.pool.zone_yield());
+        collector.changed(&self.pool.store.tables.read(), progress.victim, self.pool.zone_yield());
         let policy = std::mem::replace(&mut collector.policy, VictimPolicy::Greedy);
         let least = self.take_progress();
         self.st.collector.policy = policy;
         let Some(least) = least? else { return Ok(None) };
         if !fits(&least) {
-            self.st.collector.changed(&self.pool.tables.read(), least.victim, self.pool.zone_yield());
+            self.st.collector.changed(&self.pool.store.tables.read(), least.victim, self.pool.zone_yield());
             return Ok(None);
         }
         Ok(Some(least))
@@ -231,6 +232,7 @@ impl Group<'_> {
             // It may have died by itself meanwhile.
             if self
                 .pool
+                .store
                 .tables
                 .read()
                 .zones
@@ -263,25 +265,28 @@ impl Group<'_> {
         victim: ZoneSeq,
         zone_yield: Option<Yield>,
     ) -> Result<Option<Progress>, PoolError> {
-        let Some(held) = self.pool.hold(victim) else { return Ok(None) };
+        let Some(held) = self.pool.store.hold(victim) else { return Ok(None) };
         let for_room = zone_yield.is_some();
-        if self.rests_with(victim, held.home.device) {
+        if self.rests_with(victim, held.replicas.first().device) {
             return Ok(None);
         }
-        let leaves = self.pool.is_leaving(held.home.device);
-        if for_room && !leaves && self.pool.devices.is_dead(held.home) {
-            self.note_dead(victim, held.home);
+        let leaves = self.pool.store.devices.any_leaves_of(&held.replicas);
+        if for_room
+            && !leaves
+            && let Some(dead) = self.pool.store.devices.dead_of(&held.replicas)
+        {
+            self.note_dead(victim, dead);
         }
         let gives_none = leaves || self.st.collector.dead.contains(&victim);
         if gives_none == for_room {
             return Ok(None);
         }
         let (claimed, live) = {
-            let tables = self.pool.tables.read();
+            let tables = self.pool.store.tables.read();
             tables.zones.get(&victim).map_or((0, 0), |zone| (zone.claimed, zone.live))
         };
         let garbage = zone_yield.map_or(0, |of_zone| of_zone.of(held.capacity).saturating_sub(live));
-        match self.pool.parts_of(&held, claimed) {
+        match self.pool.store.parts_of(&held, claimed) {
             Ok(parts) => {
                 let worth = Worth { live, garbage, moved: 0 };
                 Ok(Some(Progress { victim, parts, part: 0, worth, whole: true, unread: 0 }))
@@ -298,7 +303,7 @@ impl Group<'_> {
     fn close_wasteful_zones(&mut self) -> Result<(), PoolError> {
         for slot in 0..self.st.streams.layout().slots() {
             let wasteful = self.st.streams.zone_of(slot).is_some_and(|seq| {
-                let tables = self.pool.tables.read();
+                let tables = self.pool.store.tables.read();
                 tables
                     .zones
                     .get(&seq)
@@ -316,12 +321,12 @@ impl Group<'_> {
         if progress.whole && progress.worth.moved > 0 {
             self.pool.was_read(self.st, progress.victim);
         }
-        let home = self.pool.tables.read().zones.get(&progress.victim).map(|zone| zone.home);
-        let died = home.is_some_and(|home| self.pool.devices.is_dead(home));
+        let replicas = self.pool.store.tables.read().zones.get(&progress.victim).map(Zone::replicas);
+        let died = replicas.is_some_and(|replicas| self.pool.store.devices.dead_of(&replicas).is_some());
         if progress.whole && !died && !self.st.collector.held_up.contains(&progress.victim) {
             self.st.collector.finished.push((progress.victim, progress.worth.whole()));
         }
-        self.pool.counters.collected_zones.add(1);
+        self.pool.store.counters.collected_zones.add(1);
         log::debug!(txg = self.txg.0, zone = progress.victim.0, bytes = progress.worth.moved; "collected");
         if !progress.whole {
             self.cannot_empty(progress.victim, progress.unread > 0);
@@ -340,7 +345,7 @@ impl Group<'_> {
     /// Moves what lives in a victim, from where the last piece ended to the end of the part in which `budget` bytes have moved. Returns
     /// how many did, and whether all of them found room: fewer zones may take writes than were counted on.
     fn move_piece(&mut self, progress: &mut Progress, budget: u64) -> Result<(u64, bool), PoolError> {
-        let Some(held) = self.pool.hold(progress.victim) else {
+        let Some(held) = self.pool.store.hold(progress.victim) else {
             progress.part = progress.parts.len();
             return Ok((0, true));
         };
@@ -416,7 +421,7 @@ impl Group<'_> {
                 let len = granule_bytes(u64::from(entry.psize));
                 moved += len;
                 progress.worth.moved += len;
-                self.pool.counters.collected_bytes.add(u64::from(entry.psize));
+                self.pool.store.counters.collected_bytes.add(u64::from(entry.psize));
             }
             self.st.collector.spare.push(buf);
             if let Some(in_hand) = &mut self.st.collector.in_hand {
@@ -441,7 +446,7 @@ impl Group<'_> {
     /// A block stays where it is: a run of its own says so, because the run it was in moves without it.
     fn stays(&mut self, addr: Addr, granules: u32) {
         let (birth, granule) = (addr.seq(), addr.granule());
-        let tables = self.pool.tables.read();
+        let tables = self.pool.store.tables.read();
         let Some(Some(run)) = tables.whereabouts(addr) else { return };
         let own = Run::of(granule, granules, run.dest, run.part_end());
         self.split_runs.push(Move { birth, run: own });
@@ -452,7 +457,7 @@ impl Group<'_> {
     pub(crate) fn did_not_move(&mut self, addr: Addr, granules: u32) {
         self.moved_now.remove(&addr);
         self.stays(addr, granules);
-        let tables = self.pool.tables.read();
+        let tables = self.pool.store.tables.read();
         let Some(victim) = tables.current_zone(addr) else { return };
         self.st.collector.forget(victim);
         self.st.collector.changed(&tables, victim, self.pool.zone_yield());
@@ -468,7 +473,7 @@ impl Group<'_> {
         // In a strait what one victim has is told at once, or nothing would be won.
         let is_first = budget == u64::MAX && self.moved_now.is_empty();
         let mut runs_left = if is_first { usize::MAX } else { self.runs_left() };
-        let tables = pool.tables.read();
+        let tables = pool.store.tables.read();
         while bytes < budget
             && runs_left > 0
             && let Some(part) = progress.parts.get(progress.part)
@@ -518,13 +523,13 @@ impl Group<'_> {
 
     fn read_ahead(
         &self,
-        held: &Arc<Held>,
+        held: &Arc<HeldZone>,
         extent: Extent,
         mut buf: AlignedBuf,
     ) -> (Extent, Pending<ReadBack>) {
-        let (pool, held, from, to) = (self.pool.clone(), held.clone(), extent.from, extent.to);
-        let read = self.pool.workers.submit(move |_| {
-            let start = pool.read_units(&held, from, to, &mut buf);
+        let (store, held, from, to) = (self.pool.store.clone(), held.clone(), extent.from, extent.to);
+        let read = self.pool.reader.pipeline.workers().submit(move |_| {
+            let start = store.read_units(&held, from, to, &mut buf);
             (buf, start.ok())
         });
         (extent, read)
@@ -552,15 +557,15 @@ impl Group<'_> {
 
     /// The block's bytes as its directory's CRC wants them; from another copy if need be. `None`: it is damaged. An error: it could not be
     /// read.
-    fn good_bytes(&self, held: &Held, entry: &Entry) -> Result<Option<Vec<u8>>, PoolError> {
-        let found = self.pool.entry_bytes(held, entry).inspect_err(|error| log::warn!("{error}"))?;
+    fn good_bytes(&self, held: &HeldZone, entry: &Entry) -> Result<Option<Vec<u8>>, PoolError> {
+        let found = self.pool.store.entry_bytes(held, entry).inspect_err(|error| log::warn!("{error}"))?;
         match &found {
             Some((_, true)) => {
-                self.pool.counters.healed_blocks.add(1);
+                self.pool.store.counters.healed_blocks.add(1);
                 log::info!("{}: healed from another copy", entry.identity);
             }
             Some(_) => {}
-            None => self.pool.error_log.note_block(entry.owner, "it does not match its zone's directory"),
+            None => self.pool.reports.log.note_block(entry.owner, "it does not match its zone's directory"),
         }
         Ok(found.map(|(bytes, _)| bytes))
     }

@@ -30,8 +30,9 @@ use terrane_format::totals::Totals;
 use terrane_space::policy::{Age, Heat, Looks};
 use terrane_store::PoolError;
 use terrane_store::append::{Appended, Spot, Stored};
+use terrane_store::bootstrap::boot_encode;
 use terrane_store::patience::Patience;
-use terrane_store::prepare::{Made, Ready, boot_encode, prepare};
+use terrane_store::pipeline::{EncodeContext, Made, Pipeline, Ready};
 use terrane_store::workers::Pending;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
@@ -108,7 +109,7 @@ impl Pool {
             None => group.st.root.clone(),
         };
         // Not when they were released: until new trees are in place readers go by the old ones.
-        std::mem::take(&mut group.uncached).into_iter().for_each(|key| self.uncache(key));
+        std::mem::take(&mut group.uncached).into_iter().for_each(|key| self.reader.uncache(key));
         group.suspect.append(&mut group.st.suspects);
         group.look_at_suspects();
         group.part_copies();
@@ -137,7 +138,7 @@ impl Group<'_> {
         let bytes: usize = requests.iter().map(|request| request.data.len()).sum();
         if requests.len() <= 1 || bytes <= HERE_MAX {
             for request in &requests {
-                let made = self.pool.workers.here(self.job(request));
+                let made = self.pool.reader.pipeline.workers().here(self.job(request));
                 pointers.push(self.place(request, made)?);
             }
             return Ok(pointers);
@@ -166,7 +167,7 @@ impl Group<'_> {
             }
             ahead_bytes += request.data.len();
             let job = self.job(&request);
-            pending.push_back((request, self.pool.workers.submit(job)));
+            pending.push_back((request, self.pool.reader.pipeline.workers().submit(job)));
         }
         while let Some((request, made)) = pending.pop_front() {
             pointers.push(self.place(&request, made.wait()?)?);
@@ -176,8 +177,8 @@ impl Group<'_> {
 
     /// Makes a block ready, by the method that is right when this is called.
     fn job(&self, request: &WriteRequest) -> impl FnOnce(&mut Compressor) -> Tried + Send + 'static {
-        let WriteRequest { data, checksum, may_embed, .. } = request;
-        let (data, checksum, may_embed) = (data.clone(), *checksum, *may_embed);
+        let WriteRequest { ref data, owner, checksum, may_embed, .. } = *request;
+        let (data, context) = (data.clone(), EncodeContext { owner, checksum, may_embed });
         let how = match &request.compression {
             Method::As(compression) => How::As(*compression),
             // Not before its turn: as long as the queue is, it would come too late.
@@ -190,11 +191,11 @@ impl Group<'_> {
             if let Some(same) = look.and_then(|look| look.take(&data)) {
                 return Tried::Same(same);
             }
-            let mut prepare = |compression| prepare(codec, &data, compression, checksum, may_embed);
+            let mut encode = |compression| Pipeline::encode(&context, codec, &data, compression);
             let ready = match how {
-                How::As(compression) => prepare(compression),
-                How::Auto(turn) => turn.prepare(data.len() as u64, prepare),
-                How::Made(made) => made.ready(checksum, may_embed),
+                How::As(compression) => encode(compression),
+                How::Auto(turn) => turn.encode(data.len() as u64, encode),
+                How::Made(made) => Pipeline::encode_made(&context, made),
             };
             let stands = standing.is_some_and(|standing| standing.is(&ready));
             Tried::New { ready, differs, stands }
@@ -212,7 +213,7 @@ impl Group<'_> {
             Judged::Stays(old) => return Ok(old),
             Judged::New(ready) => ready,
         };
-        self.pool.counters.logical_bytes.add(request.data.len() as u64);
+        self.pool.store.counters.logical_bytes.add(request.data.len() as u64);
         let (compression, bytes, checksum, crc) = match ready {
             Ready::Zero => {
                 return Ok(BlockPtr::Hole(Hole { kind: request.kind, level, lsize, birth: self.txg }));
@@ -229,7 +230,7 @@ impl Group<'_> {
             }
             Ready::Stored { compression, bytes, checksum, crc } => (compression, bytes, checksum, crc),
         };
-        self.pool.counters.stored_bytes.add(bytes.len() as u64);
+        self.pool.store.counters.stored_bytes.add(bytes.len() as u64);
         let mut addrs = [Addr::NONE; COPIES_MAX];
         match request.stream {
             Stream::Data(placement) => {
@@ -250,12 +251,14 @@ impl Group<'_> {
                 self.pool.recorder.metadata(copies, bytes.len());
             }
         }
+        // Older versions take such a pointer for damage.
+        let content_birth = request.content_birth.filter(|_| self.pool.has(Feature::Births));
         // What is only stored in another form is not what somebody will read soon.
         let is_news = !matches!(request.compression, Method::Made(_));
         if is_news && request.may_embed || request.stream == Stream::Metadata {
             let kind = if request.stream == Stream::Metadata { Kind::Metadata } else { Kind::Data };
             let key = Key { addr: addrs[0], birth: self.txg };
-            self.pool.keep_written(key, kind, (compression, &bytes), &request.data);
+            self.pool.reader.keep_written(key, kind, (compression, &bytes), &request.data);
         }
         Ok(BlockPtr::Normal(Normal {
             addrs,
@@ -266,7 +269,7 @@ impl Group<'_> {
             level,
             lsize,
             psize: bytes.len() as u32,
-            logical_birth: self.txg,
+            logical_birth: content_birth.unwrap_or(self.txg),
             block_birth: self.txg,
             fill: request.fill,
         }))
@@ -364,7 +367,7 @@ impl Group<'_> {
 
     /// Replaces damaged copies by good ones: the old address, a new place.
     fn heal(&mut self) -> Result<(), PoolError> {
-        let heals = std::mem::take(&mut *self.pool.heals.lock());
+        let heals = self.pool.reader.take_heals();
         let mut split_now = BTreeSet::new();
         for heal in heals {
             // Healing reserved nothing: when zones are short it waits for a group that finds more.
@@ -375,7 +378,7 @@ impl Group<'_> {
             }
             let granules = (granule_bytes(heal.bytes.len() as u64) / GRANULE) as u32;
             let split = {
-                let tables = self.pool.tables.read();
+                let tables = self.pool.store.tables.read();
                 let Some(birth) = tables.birthplace(heal.addr.seq()) else { continue };
                 let dead = birth.born.dead.overlaps(heal.addr.granule(), granules)
                     || tables.current_zone(heal.addr).is_none();
@@ -388,7 +391,7 @@ impl Group<'_> {
                 // A second split of the same run would be made from the first one's ruins: it waits for the next group.
                 if !split_now.insert((heal.addr.seq(), run.first)) {
                     self.healed.remove(&heal.addr);
-                    self.pool.heals.lock().push(heal);
+                    self.pool.reader.heal_later(heal);
                     self.pool.want_another_group();
                     continue;
                 }
@@ -420,7 +423,7 @@ impl Group<'_> {
             };
             self.append_moved(slot, block)?;
             if heal.is_damaged {
-                self.pool.counters.healed_blocks.add(1);
+                self.pool.store.counters.healed_blocks.add(1);
                 log::info!("{}: healed from another copy", heal.addr);
             }
         }
@@ -431,12 +434,12 @@ impl Group<'_> {
     /// was dead between its blocks as well, and of a birth zone that is gone the dead set holds only what was freed since: only the part
     /// that the run lies in says what lived.
     fn split_run(&mut self, out: Addr, run: Run) -> Result<bool, PoolError> {
-        let Some(held) = self.pool.hold(run.dest) else { return Ok(false) };
-        let part = self.pool.part(&held, run.part_end())?;
+        let Some(held) = self.pool.store.hold(run.dest) else { return Ok(false) };
+        let part = self.pool.store.part(&held, run.part_end())?;
         if part.find(out).is_none() {
             return Ok(false);
         }
-        let tables = self.pool.tables.read();
+        let tables = self.pool.store.tables.read();
         let Some(birth) = tables.birthplace(out.seq()) else { return Ok(false) };
         let mut sides: [Option<Run>; 2] = [None; 2];
         for entry in
@@ -467,30 +470,29 @@ impl Group<'_> {
         if stamp == Txg(0) {
             return Ok(());
         }
+        let form = self.pool.row_form();
         for section in self.st.turns.due(table_bytes, self.st.chain.len(), self.hurry_sections) {
-            let raw = self.pool.tables.read().encode_section(section, sections);
-            let stored = self.pool.workers.here(|codec| boot_encode(codec, &raw));
+            let raw = self.pool.store.tables.read().encode_section(section, sections, form);
+            let stored = self.pool.reader.pipeline.workers().here(|codec| boot_encode(codec, &raw));
             // One that no zone takes, or no import, must not take the place of one that can be read: records go on telling the rest.
             let most = (3 * u64::from(self.pool.max_block())).min(u64::from(BLOCK_BYTES_MAX));
             if stored.len() as u64 > most {
                 let at = format!("section {section} of the zone tables");
                 let expected = format_args!("at most {most}");
-                self.pool.report_damage(Corrupt::new(at, "stored bytes", expected, stored.len()));
+                self.pool.reports.damage(Corrupt::new(at, "stored bytes", expected, stored.len()));
                 continue;
             }
             let ptr = self.write_boot(POOL_SECTION, &stored)?;
-            let old = std::mem::replace(
-                &mut self.st.sections[section as usize],
-                SectionPtr { section, stamp, ptr },
-            );
+            let new = SectionPtr { section, stamp, ptr, form };
+            let old = std::mem::replace(&mut self.st.sections[section as usize], new);
             self.release_boot(&old.ptr);
-            self.new_sections.push(SectionPtr { section, stamp, ptr });
+            self.new_sections.push(new);
         }
         if self.st.turns.is_hurried() {
             self.pool.want_another_group();
         }
         let oldest = self.oldest_section();
-        self.st.collector.released(&self.pool.tables.read(), self.pool.zone_yield(), oldest);
+        self.st.collector.released(&self.pool.store.tables.read(), self.pool.zone_yield(), oldest);
         Ok(())
     }
 
@@ -512,7 +514,7 @@ impl Group<'_> {
     }
 
     fn place_of(&self, spot: Spot) -> Place {
-        let home = self.pool.hold(spot.seq).expect("just appended there").home;
+        let home = self.pool.store.hold(spot.seq).expect("just appended there").replicas.first();
         Place::new(home.device, home.zone, spot.offset, spot.seq)
     }
 
@@ -617,7 +619,7 @@ impl Group<'_> {
         assert!(self.st.resets_done.is_empty(), "a zone that was reset may be open again in this group");
         let mut deltas: BTreeMap<ZoneSeq, i64> = BTreeMap::new();
         let mut delta = |seq: ZoneSeq, bytes: i64| *deltas.entry(seq).or_default() += bytes;
-        let tables = self.pool.tables.read();
+        let tables = self.pool.store.tables.read();
         let mut carried: HashMap<Addr, ZoneSeq> = HashMap::new();
         for &(identity, dest, len) in &appended.carried {
             let from = carried.insert(identity, dest).or_else(|| tables.current_zone(identity));
@@ -651,6 +653,7 @@ impl Group<'_> {
             replay_after: self.oldest_section(),
             root,
             opened: std::mem::take(&mut appended.opened),
+            form: self.pool.row_form(),
             written: appended
                 .written
                 .values()
@@ -690,7 +693,8 @@ impl Group<'_> {
             let opened = self.st.streams.take_group();
             record.opened.extend(opened.opened);
             record.filled.extend(opened.filled);
-            let stored = self.pool.workers.here(|codec| boot_encode(codec, &record.encode()));
+            let stored =
+                self.pool.reader.pipeline.workers().here(|codec| boot_encode(codec, &record.encode()));
             let mut own = BootPtr {
                 checksum: compute(ChecksumKind::Blake3, &stored),
                 len: stored.len() as u32,
@@ -745,11 +749,11 @@ impl Group<'_> {
     ) -> Result<(), PoolError> {
         let Group { pool, st, txg, frees, dead_log, started_ns, logical_bytes, .. } = self;
         let findings = {
-            let mut tables = pool.tables.write();
+            let mut tables = pool.store.tables.write();
             let findings = tables.apply(&record, &own, &frees, &|_| true);
             let touched = record.filled.iter().chain(record.deltas.iter().map(|(seq, _)| seq));
             let zone_yield = pool.zone_yield();
-            st.collector.clock.note(txg, pool.counters.logical_bytes.get());
+            st.collector.clock.note(txg, pool.store.counters.logical_bytes.get());
             touched.for_each(|seq| st.collector.changed(&tables, *seq, zone_yield));
             for seq in &record.filled {
                 if let Some(zone) = tables.zones.get_mut(seq) {
@@ -765,7 +769,7 @@ impl Group<'_> {
             findings
         };
         for finding in findings {
-            pool.report_damage(finding);
+            pool.reports.damage(finding);
         }
         let bytes = u64::from(own.padded) + dead_log.iter().map(|block| u64::from(block.len)).sum::<u64>();
         st.turns.wrote(bytes);
@@ -786,8 +790,8 @@ impl Group<'_> {
         }
         pool.publish(st);
         let ns = pool.env.monotonic_ns().saturating_sub(started_ns).max(1);
-        pool.counters.group.record_ns(ns);
-        pool.counters.group_bytes.add(device_bytes);
+        pool.store.counters.group.record_ns(ns);
+        pool.store.counters.group_bytes.add(device_bytes);
         pool.note_totals();
         pool.fates.settle(txg, &st.collector.clock);
         pool.recorder.committed(txg, st.collector.clock.now(), &frees);

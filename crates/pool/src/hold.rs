@@ -17,7 +17,7 @@ impl Pool {
     /// No zone that is in use now is reset before the hold is dropped, unless writers need the room: what is committed now stays readable
     /// on the device as long as [`ZoneHold::is_whole`].
     pub fn hold_zones(&self) -> ZoneHold {
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         let hold = |zone: &Zone| {
             zone.holds.fetch_add(1, Ordering::AcqRel);
             zone.holds.clone()
@@ -36,7 +36,7 @@ impl Pool {
             || self.txg.waiting().0 > 0
             || st.collector.is_stuck
             || self.physical_room(st) < self.kept_room(st);
-        if !is_needed || !self.tables.read().emptied().any(|(_, zone)| zone.is_held()) {
+        if !is_needed || !self.store.tables.read().emptied().any(|(_, zone)| zone.is_held()) {
             return;
         }
         let holds = std::mem::take(&mut *self.holds.lock());

@@ -26,7 +26,7 @@ impl Pool {
         }
         check_name(name)?;
         let mut st = self.sync.lock();
-        self.alive()?;
+        self.reports.alive()?;
         {
             let mut label = self.label.lock();
             if label.name == name && !is_copy {

@@ -10,43 +10,40 @@
 use crate::group::ROLLBACK_GROUPS;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
-use crate::state::ahead::Ahead;
-use crate::state::anchors::{Anchor, Candidate, Roots, match_devices};
 use crate::state::collector::Collector;
-use crate::state::errors::ErrorLog;
 use crate::state::fates::Fates;
 use crate::state::features::InForce;
 use crate::state::groups::Groups;
 use crate::state::trace::Recorder;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
-use terrane_cache::blocks::BlockCache;
-use terrane_cache::flights::Flights;
 use terrane_cache::parts::{PARTS_PART, PartCache};
-use terrane_codec::{ChecksumKind, Compressor, LONG_BYTES_MAX, compute};
 use terrane_device::{Device, DeviceKind, ZoneState};
 use terrane_format::Feature;
-use terrane_format::addr::Place;
-use terrane_format::block_ptr::BLOCK_BYTES_MAX;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::label::{ANCHORS, DeviceRow, LABEL_BYTES, Label, Role, Stay, is_pool_name, second_label};
 use terrane_format::record::{Free, Home, Record, SectionPtr, get_frees};
+use terrane_format::rows::Phase;
 use terrane_format::totals::{Recent, Totals};
 use terrane_format::uberblock::Uberblock;
 use terrane_space::alloc::Allocator;
 use terrane_space::policy::Looks;
 use terrane_space::turns::Turns;
-use terrane_space::zones::{Phase, Tables, Unwritten, section_of};
+use terrane_space::zones::{Tables, Unwritten, Zone, section_of};
 use terrane_store::PoolError;
+use terrane_store::anchors::{Anchor, Anchors, Candidate, Roots, match_devices};
 use terrane_store::append::Streams;
+use terrane_store::bootstrap::read_boot;
 use terrane_store::counters::Counters;
 use terrane_store::devices::Devices;
 use terrane_store::env::Env;
-use terrane_store::patience::FailMode;
-use terrane_store::workers::Workers;
+use terrane_store::pipeline::Pipeline;
+use terrane_store::reader::BlockReader;
+use terrane_store::reports::Reports;
+use terrane_store::zone_store::ZoneStore;
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx, ZoneSeq};
 
 #[derive(Clone, Debug)]
@@ -112,69 +109,6 @@ pub fn probe(read: &mut dyn FnMut(u64, &mut [u8]) -> bool, bytes: u64) -> Option
         }
     }
     found.map(|label| Probe { label })
-}
-
-/// Reads a bootstrap block from its first good copy; true: all copies were good.
-fn read_boot(devices: &Devices, ptr: &BootPtr, what: &str) -> Result<(Vec<u8>, bool), Corrupt> {
-    let mut whole = true;
-    let mut last = Corrupt::new(what, "place", "at least one", "none");
-    for place in ptr.copies() {
-        match read_boot_copy(devices, ptr, &place, what) {
-            Ok(raw) => return Ok((raw, whole)),
-            Err(corrupt) => {
-                log::warn!("{corrupt}");
-                (whole, last) = (false, corrupt);
-            }
-        }
-    }
-    Err(last)
-}
-
-fn read_boot_copy(devices: &Devices, ptr: &BootPtr, place: &Place, what: &str) -> Result<Vec<u8>, Corrupt> {
-    let at = format!("{what} at {place}");
-    let device = devices
-        .get(place.device)
-        .map_err(|_| Corrupt::new(&at, "device", "one of the pool", place.device))?;
-    let info = device.info();
-    let end = place.offset.checked_add(u64::from(ptr.len));
-    let inside = place.zone.0 >= ANCHORS
-        && place.zone.0 < info.zone_count
-        && end.is_some_and(|end| end <= info.zone_size);
-    if !inside || ptr.len < 8 || ptr.len > BLOCK_BYTES_MAX {
-        return Err(Corrupt::new(
-            &at,
-            "place and length",
-            "inside a zone",
-            format_args!("{} bytes", ptr.len),
-        ));
-    }
-    let unit = u64::from(info.write_unit);
-    let from = place.offset / unit * unit;
-    let to = (place.offset + u64::from(ptr.len)).next_multiple_of(unit);
-    let mut wide = vec![0; (to - from) as usize];
-    device
-        .read(place.zone, from, &mut wide)
-        .map_err(|error| Corrupt::new(&at, "read", "to succeed", error))?;
-    let start = (place.offset - from) as usize;
-    let stored = wide.get(start..start + ptr.len as usize).unwrap_or(&[]);
-    if compute(ChecksumKind::Blake3, stored) != ptr.checksum {
-        return Err(Corrupt::new(&at, "checksum", "that of its pointer", "another"));
-    }
-    boot_decode(stored, &at)
-}
-
-fn boot_decode(stored: &[u8], at: &str) -> Result<Vec<u8>, Corrupt> {
-    let truncated = |error| Corrupt::new(at, "bootstrap block", "whole", error);
-    let mut reader = Reader::new(stored);
-    let id = reader.u32().map_err(truncated)?;
-    let lsize = reader.u32().map_err(truncated)?;
-    let id = u8::try_from(id).map_err(|_| Corrupt::new(at, "compression", "a known one", id))?;
-    // Before memory is taken for it.
-    let fits = usize::try_from(lsize).ok().filter(|bytes| *bytes <= LONG_BYTES_MAX);
-    let expected = format_args!("at most {LONG_BYTES_MAX}");
-    let mut out = vec![0; fits.ok_or_else(|| Corrupt::new(at, "logical size", expected, lsize))?];
-    Compressor::new().decompress_into(id, reader.rest(), &mut out).map_err(|corrupt| corrupt.within(at))?;
-    Ok(out)
 }
 
 /// What import found on the devices.
@@ -348,12 +282,13 @@ impl Pool {
     /// tables call empty, finishes what they call full. After the first uberblock, which says that this life began; whoever could not be
     /// asked is asked again when the zone is opened.
     fn tidy_drives(&self) {
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         let resident = tables.zones.values();
-        let written: BTreeMap<Home, bool> =
-            resident.map(|zone| (zone.home, zone.unwritten.is_some())).collect();
+        let written: BTreeMap<Home, bool> = resident
+            .flat_map(|zone| zone.replicas().iter().map(|home| (home, zone.unwritten.is_some())))
+            .collect();
         drop(tables);
-        for (index, device) in self.devices.all() {
+        for (index, device) in self.store.devices.all() {
             if !device.info().hardware_pointers {
                 continue;
             }
@@ -494,7 +429,11 @@ fn check_features(label: &Label, options: &ImportOptions) -> Result<(), PoolErro
 
 /// Loads the tables of one committed group.
 fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Result<Found, Corrupt> {
-    uber.record.judge(&format_args!("uberblock of group {}", uber.txg))?;
+    let at = format!("uberblock of group {}", uber.txg);
+    uber.record.judge(&at)?;
+    if uber.has_unknown {
+        return Err(Corrupt::new(at, "intent log and stale devices", "none", "some, an unknown feature"));
+    }
     if !matches!(index, Index::Stored) {
         return load_rebuilt(devices, label, uber, index);
     }
@@ -529,12 +468,13 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Re
     for section in records.iter().flat_map(|(record, _)| &record.sections) {
         sections.entry(section.section).or_insert(*section);
     }
-    let unwritten = |section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE };
     let table: Vec<SectionPtr> = (0..label.sections)
-        .map(|section| sections.get(&section).copied().unwrap_or_else(|| unwritten(section)))
+        .map(|section| sections.get(&section).copied().unwrap_or_else(|| SectionPtr::unwritten(section)))
         .collect();
     let mut tables = Tables::decode(label.sections, |section| match table.get(section as usize) {
-        Some(found) if !found.ptr.is_none() => fetch(&found.ptr, "section of the zone tables").map(Some),
+        Some(found) if !found.ptr.is_none() => {
+            fetch(&found.ptr, "section of the zone tables").map(|raw| Some((raw, found.form)))
+        }
         _ => Ok(None),
     })?;
     let mut chain = VecDeque::new();
@@ -581,8 +521,7 @@ fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Inde
         tables.forget_tallies();
     }
     check_tables(label, &tables)?;
-    let none = |section| SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE };
-    let sections = (0..label.sections).map(none).collect();
+    let sections = (0..label.sections).map(SectionPtr::unwritten).collect();
     // Sections that are written next contain this group; until then the record is kept.
     let chain = VecDeque::from([Chained { txg: uber.txg, ptr: uber.record, dead_log: Vec::new() }]);
     // What older groups need may be overwritten from now on.
@@ -593,17 +532,18 @@ fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Inde
 
 fn check_tables(label: &Label, tables: &Tables) -> Result<(), Corrupt> {
     for (seq, zone) in &tables.zones {
-        let row = label.member(zone.home.device);
-        let inside = |row: &DeviceRow| {
-            (ANCHORS..row.zone_count).contains(&zone.home.zone.0) && zone.capacity <= row.zone_size
-        };
-        if !row.is_some_and(inside) {
-            return Err(Corrupt::new(
-                format_args!("zone {seq}"),
-                "home and capacity",
-                "on a device of the pool",
-                zone.home,
-            ));
+        for home in zone.replicas().iter() {
+            let inside = |row: &DeviceRow| {
+                (ANCHORS..row.zone_count).contains(&home.zone.0) && zone.capacity <= row.zone_size
+            };
+            if !label.member(home.device).is_some_and(inside) {
+                return Err(Corrupt::new(
+                    format_args!("zone {seq}"),
+                    "home and capacity",
+                    "on a device of the pool",
+                    home,
+                ));
+            }
         }
     }
     match tables.check().into_iter().next() {
@@ -645,36 +585,18 @@ fn open(
     let mut alloc = Allocator::new(lease_seq.max(used));
     let mut used = BTreeSet::new();
     for (seq, zone) in &mut tables.zones {
-        used.insert(zone.home);
+        used.extend(zone.replicas().iter());
         if options.read_only {
             continue;
         }
-        let device = devices.get(zone.home.device)?;
-        let goes_on = if zone.phase == Phase::Open { zone.claimed } else { zone.capacity };
-        let at = match device.resume(zone.home.zone, goes_on) {
-            Ok(at) => at,
-            Err(error) => {
-                // A zone that died is no reason to refuse the others: what lies in it is read from its copies, or
-                // named when it is asked for.
-                log::error!("{}: {error}; nothing more is written there", zone.home);
-                zone.capacity
-            }
-        };
-        if at < zone.claimed {
-            log::error!(
-                "{}: its write pointer is at {at}, but {} bytes were committed",
-                zone.home,
-                zone.claimed
-            );
-        }
+        let at = resume(&devices, zone)?;
         if zone.phase == Phase::Open {
-            let fits = at >= zone.claimed && at < zone.capacity;
-            zone.unwritten = fits
-                .then(|| streams.adopt(zone.class, *seq, zone.home, zone.capacity, at, zone.claimed))
-                .flatten()
+            let home = zone.replicas().first();
+            zone.unwritten = at
+                .and_then(|at| streams.adopt(zone.class, *seq, home, zone.capacity, at, zone.claimed))
                 .map(|gather| gather as Arc<dyn Unwritten>);
             if zone.unwritten.is_some() {
-                alloc.opened(zone.class, zone.home.device);
+                alloc.opened(zone.class, home.device);
             } else {
                 // Its record comes with the next group.
                 streams.group.filled.push(*seq);
@@ -697,7 +619,7 @@ fn open(
         alloc,
         lease_txg: next_txg.0 + 4096,
         incarnation,
-        anchors,
+        commit_point: Box::new(Anchors::new(devices.clone(), counters.clone(), anchors)),
         newest: chain.back().map(|last| (last.txg, last.ptr)),
         chain,
         sections,
@@ -725,7 +647,7 @@ fn open(
                 .map_err(|corrupt| pool.refuse_newest(uber.txg, &corrupt))?;
         }
         let mut st = pool.sync.lock();
-        st.collector.begin(&pool.tables.read(), pool.zone_yield());
+        st.collector.begin(&pool.store.tables.read(), pool.zone_yield());
         if label_is_old {
             pool.relabel(&mut st)?;
         } else {
@@ -735,7 +657,7 @@ fn open(
         pool.keep_only_the_newest(&mut st, 0)?;
         pool.publish(&st);
         drop(st);
-        if pool.devices.any_leaves() {
+        if pool.store.devices.any_leaves() {
             pool.txg.want_empty();
         }
         pool.in_force.add(features.into_iter());
@@ -744,6 +666,29 @@ fn open(
         pool.publish(&pool.sync.lock());
     }
     Ok(pool)
+}
+
+/// Has the devices go on where a zone was written last. Returns where that is, if all replicas take more there.
+fn resume(devices: &Devices, zone: &Zone) -> Result<Option<u64>, PoolError> {
+    let goes_on = if zone.phase == Phase::Open { zone.claimed } else { zone.capacity };
+    let mut next = Some(0);
+    for home in zone.replicas().iter() {
+        let at = match devices.get(home.device)?.resume(home.zone, goes_on) {
+            Ok(at) => at,
+            Err(error) => {
+                // A zone that died is no reason to refuse the others: what lies in it is read from its copies, or
+                // named when it is asked for.
+                log::error!("{home}: {error}; nothing more is written there");
+                zone.capacity
+            }
+        };
+        if at < zone.claimed {
+            log::error!("{home}: its write pointer is at {at}, but {} bytes were committed", zone.claimed);
+        }
+        let fits = at >= zone.claimed && at < zone.capacity;
+        next = next.filter(|_| fits).map(|next: u64| next.max(at));
+    }
+    Ok(next)
 }
 
 /// The first group after the one that was imported, given whether that was the last before an export. A group's number never comes twice:
@@ -761,26 +706,23 @@ pub(crate) fn assemble(
     (env, counters, before): (Arc<dyn Env>, Arc<Counters>, Totals),
     options: &ImportOptions,
 ) -> Arc<Pool> {
+    let reports = Arc::new(Reports::new(env.clone()));
+    let (parts, recent) = (state.streams.parts().clone(), Recent::new(counters.now_ns(), before));
+    let store = ZoneStore::new(label.pool, devices, tables, parts, counters, reports.clone());
+    let (store, threads) = (Arc::new(store), env.workers() > 0);
+    let reader =
+        BlockReader::new(store.clone(), Pipeline::new(&env), reports.clone(), options.cache_bytes, threads);
     let pool = Pool {
-        pool_id: label.pool,
         label: Mutex::new(label),
-        devices,
-        tables: RwLock::new(tables),
-        cache: BlockCache::new(options.cache_bytes),
-        flights: Flights::default(),
-        caches: RwLock::default(),
-        feeder: Mutex::default(),
+        store,
+        reader: Arc::new(reader),
+        reports,
         index_bytes_max: AtomicU64::new(options.index_bytes),
         index_bound_is_new: AtomicBool::new(false),
-        recent: Mutex::new(Recent::new(counters.now_ns(), before)),
+        recent: Mutex::new(recent),
         before,
-        counters,
-        parts: state.streams.parts().clone(),
-        workers: Workers::new(&env),
-        ahead: Ahead::new(env.workers() > 0),
         txg: groups,
         sync: Mutex::new(state),
-        heals: Mutex::default(),
         read_only: options.read_only,
         in_force: InForce::default(),
         largest_block: AtomicU64::new(128 << 10),
@@ -790,16 +732,12 @@ pub(crate) fn assemble(
         by_hand: Mutex::default(),
         recorder: Recorder::default(),
         client: Mutex::default(),
-        failed: OnceLock::new(),
-        error_log: ErrorLog::default(),
         looks_afresh: AtomicBool::new(false),
         explains_afresh: AtomicBool::new(false),
         gc_rests: Mutex::default(),
         holds: Mutex::default(),
         more_work: AtomicBool::new(false),
         device_summaries: Mutex::default(),
-        fail_mode: AtomicU8::new(FailMode::default() as u8),
-        suspension: Mutex::default(),
         sync_thread: Mutex::default(),
         env,
     };
@@ -809,30 +747,6 @@ pub(crate) fn assemble(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrane_format::record::Class;
-    use terrane_space::zones::Zone;
-    use terrane_store::prepare::boot_encode;
-
-    #[test]
-    fn sections_of_many_small_blocks_come_back() {
-        // Two zones of 4 GiB, of whose small blocks every third lives.
-        let home = |zone| Home { device: DeviceIdx(0), zone: ZoneIdx(zone) };
-        let mut tables = Tables::default();
-        for seq in 1..3u64 {
-            let mut zone = Zone::new(Class::Data, home(seq as u32), 4 << 30, Txg(1));
-            let dead: Vec<(u32, u32)> = (0..4u32 << 20).map(|at| (at * 60 + at % 7, 30 + at % 13)).collect();
-            assert_eq!(zone.born.dead.add_sorted(&dead), []);
-            tables.insert(ZoneSeq(seq), zone);
-        }
-        let raw = tables.encode_section(0, 1);
-        assert!(raw.len() > 16 << 20, "{}", raw.len());
-        let stored = boot_encode(&mut Compressor::new(), &raw);
-        assert!(stored.len() < BLOCK_BYTES_MAX as usize, "{}", stored.len());
-        assert!(boot_decode(&stored, "here").unwrap() == raw);
-        let mut lie = stored;
-        lie[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(boot_decode(&lie, "here").unwrap_err().to_string().contains("logical size"));
-    }
 
     #[test]
     fn a_groups_number_never_comes_twice() {

@@ -1,7 +1,6 @@
 //! Looking inside: what `terrane debug` prints and `terrane check` compares.
 
 use crate::pool::Pool;
-use crate::state::anchors::read_anchor;
 use std::borrow::Cow;
 use std::sync::Arc;
 use terrane_codec::ZstdLevel;
@@ -12,10 +11,12 @@ use terrane_format::block_ptr::Normal;
 use terrane_format::directory::Entry;
 use terrane_format::label::{ANCHORS, Label};
 use terrane_format::record::{Class, Home, Run};
+use terrane_format::rows::Phase;
 use terrane_format::uberblock::Uberblock;
 use terrane_space::gone::GoneZone;
-use terrane_space::zones::{Findings, Phase};
+use terrane_space::zones::Findings;
 use terrane_store::PoolError;
+use terrane_store::anchors::read_anchor;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// A zone's row, for people.
@@ -85,15 +86,15 @@ impl Pool {
                 .collect();
             DeviceView { index, name: info.name.clone(), zone_size: info.zone_size, zone_count, given_up }
         };
-        self.devices.all().into_iter().map(view).collect()
+        self.store.devices.all().into_iter().map(view).collect()
     }
 
     pub fn zones(&self) -> Vec<ZoneView> {
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         let there = |(seq, zone): (&ZoneSeq, &terrane_space::zones::Zone)| ZoneView {
             seq: *seq,
             class: zone.class,
-            home: zone.home,
+            home: zone.replicas().first(),
             phase: zone.phase,
             capacity: zone.capacity,
             claimed: zone.claimed,
@@ -120,10 +121,10 @@ impl Pool {
 
     /// The directory of a zone: every entry, and what its block is now.
     pub fn zone_directory(&self, seq: ZoneSeq) -> Result<Vec<(Entry, Standing)>, PoolError> {
-        let Some(held) = self.hold(seq) else { return Ok(Vec::new()) };
-        let claimed = self.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
-        let parts = self.parts_of(&held, claimed)?;
-        let tables = self.tables.read();
+        let Some(held) = self.store.hold(seq) else { return Ok(Vec::new()) };
+        let claimed = self.store.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
+        let parts = self.store.parts_of(&held, claimed)?;
+        let tables = self.store.tables.read();
         let mut birthplaces = tables.birthplaces();
         let mut out = Vec::new();
         for part in &parts {
@@ -156,17 +157,17 @@ impl Pool {
 
     /// Whether the directory entry's bytes match its CRC.
     pub fn entry_is_whole(&self, seq: ZoneSeq, entry: &Entry) -> bool {
-        let Some(held) = self.hold(seq) else { return false };
+        let Some(held) = self.store.hold(seq) else { return false };
         let mut bytes = vec![0; entry.psize as usize];
-        self.read_zone(&held, entry.offset, &mut bytes).is_ok() && crc32c::crc32c(&bytes) == entry.crc
+        self.store.read_zone(&held, entry.offset, &mut bytes).is_ok() && crc32c::crc32c(&bytes) == entry.crc
     }
 
     /// The first bytes of a stored block, at most so many, unverified: what its algorithm says of itself.
     pub fn stored_head(&self, normal: &Normal, bytes: usize) -> Result<Vec<u8>, PoolError> {
         let addr = normal.copies().next().unwrap_or(Addr::NONE);
-        let (held, offset) = self.locate(addr, normal.psize)?;
+        let (held, offset) = self.store.locate(addr, normal.psize)?;
         let mut head = vec![0; bytes.min(normal.psize as usize)];
-        self.read_zone(&held, offset, &mut head)?;
+        self.store.read_zone(&held, offset, &mut head)?;
         Ok(head)
     }
 
@@ -180,7 +181,7 @@ impl Pool {
 
     /// Where a block is now: zone, home, offset in bytes.
     pub fn whereabouts(&self, addr: Addr, psize: u32) -> Result<(ZoneSeq, Home, u64), PoolError> {
-        self.locate(addr, psize).map(|(held, offset)| (held.seq, held.home, offset))
+        self.store.locate(addr, psize).map(|(held, offset)| (held.seq, held.replicas.first(), offset))
     }
 
     /// Live bytes of bootstrap blocks, by the pool's own books.
@@ -198,7 +199,7 @@ impl Pool {
             st.resets_done.iter().flat_map(|(_, copies)| copies).map(|(addr, len)| (*addr, *len as u32)),
         );
         drop(st);
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         // Those of a zone that is gone are among the former, until the record that says so.
         let copies = tables.zones.values().flat_map(|zone| &zone.part_copies);
         out.extend(copies.map(|copy| (copy.addr, (copy.part_end - copy.part_start) as u32)));
@@ -207,6 +208,6 @@ impl Pool {
 
     /// The invariants of the zone tables.
     pub fn check_tables(&self) -> Findings {
-        self.tables.read().check()
+        self.store.tables.read().check()
     }
 }

@@ -13,11 +13,11 @@ use terrane_store::PoolError;
 impl Group<'_> {
     /// Fails the group if its record would not be imported.
     pub(crate) fn judge_record(&self, record: &Record, own: &BootPtr) -> Result<(), PoolError> {
-        let mut findings = self.pool.tables.read().judge(record, own, &self.frees);
+        let mut findings = self.pool.store.tables.read().judge(record, own, &self.frees);
         let at = format!("commit record of group {}", self.txg);
         findings.extend(Record::parse(&record.encode(), &at).err());
         let Some(first) = findings.first().map(ToString::to_string) else { return Ok(()) };
-        findings.into_iter().for_each(|finding| self.pool.report_damage(finding));
+        findings.into_iter().for_each(|finding| self.pool.reports.damage(finding));
         let reason = format!("the books of group {} are wrong, so it was not committed: {first}", self.txg);
         Err(PoolError::Failed { reason: reason.into() })
     }
@@ -56,6 +56,7 @@ mod tests {
                 checksum: ChecksumKind::Blake3,
                 owner: terrane_format::directory::Owner::Block { objset: 1, object: 1, level: 0, block: 0 },
                 fill: 1,
+                content_birth: None,
                 stream: Stream::Metadata,
                 may_embed: false,
                 replaces: None,
@@ -83,7 +84,7 @@ mod tests {
         (0..3).for_each(|_| assert!(commit(&pool).is_ok()));
         let good = pool.synced_txg();
         // As a mistake of ours would have it: the record says that a zone was reset to which the group writes.
-        let open = pool.tables.read().zones.keys().next().copied().unwrap();
+        let open = pool.store.tables.read().zones.keys().next().copied().unwrap();
         pool.sync.lock().resets_done.push((open, Vec::new()));
         let error = commit(&pool).unwrap_err().to_string();
         assert!(error.contains("the books of group") && error.contains("in the tables"), "{error}");

@@ -11,14 +11,14 @@
 
 use crate::pool::Group;
 use crate::pool::{Pool, SyncState};
-use crate::state::anchors::overwrite_labels;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_device::Device;
-use terrane_format::label::{ANCHORS, DeviceRow, Role, Stay};
-use terrane_space::zones::{Phase, Tables};
+use terrane_format::label::{DeviceRow, Role, Stay};
+use terrane_format::rows::Phase;
+use terrane_space::zones::Tables;
 use terrane_store::PoolError;
-use terrane_wire::{DeviceIdx, ZoneIdx, ZoneSeq};
+use terrane_wire::{DeviceIdx, ZoneSeq};
 
 /// Groups that move nothing before a removal is given up by who waits for it.
 const PATIENCE: u32 = 64;
@@ -62,13 +62,13 @@ impl Pool {
 
     /// Whether a device takes nothing new.
     pub fn is_leaving(&self, device: DeviceIdx) -> bool {
-        self.devices.is_leaving(device)
+        self.store.devices.is_leaving(device)
     }
 
     /// Zones that hold something on a device, and the bytes that live in them.
     fn left_on(&self, device: DeviceIdx) -> (u64, u64) {
-        let tables = self.tables.read();
-        let there = tables.zones.values().filter(|zone| zone.home.device == device);
+        let tables = self.store.tables.read();
+        let there = tables.zones.values().filter(|zone| zone.is_on(device));
         there.fold((0, 0), |(zones, bytes), zone| (zones + 1, bytes + zone.live))
     }
 
@@ -79,7 +79,7 @@ impl Pool {
         }
         for _ in 0..PROMISES {
             let mut st = self.sync.lock();
-            self.alive()?;
+            self.reports.alive()?;
             if self.is_leaving(device) {
                 return Ok(());
             }
@@ -89,10 +89,10 @@ impl Pool {
                 return Err(PoolError::refused(pool, "one of its devices", found, remedy));
             }
             // What the others hold is counted without it, and who joins from now on counts on them alone.
-            self.devices.withhold(device);
+            self.store.devices.withhold(device);
             self.publish(&st);
             if let Err(error) = self.judge_removal(&st, device) {
-                self.devices.stays(device);
+                self.store.devices.stays(device);
                 self.publish(&st);
                 return Err(error);
             }
@@ -100,11 +100,11 @@ impl Pool {
                 return self.leave(&mut st, device);
             }
             drop(st);
-            self.commit_txg(self.txg.open()).inspect_err(|_| self.devices.stays(device))?;
+            self.commit_txg(self.txg.open()).inspect_err(|_| self.store.devices.stays(device))?;
         }
         let st = self.sync.lock();
         let (room, kept) = (self.physical_room(&st), self.kept_room(&st));
-        self.devices.stays(device);
+        self.store.devices.stays(device);
         self.publish(&st);
         let remedy = "make room with `terrane pool gc`, or try again when less is written";
         let expected = "room on the others for what is being written";
@@ -113,7 +113,7 @@ impl Pool {
     }
 
     fn leave(&self, st: &mut SyncState, device: DeviceIdx) -> Result<(), PoolError> {
-        self.devices.leaves(device);
+        self.store.devices.leaves(device);
         {
             let mut label = self.label.lock();
             label.generation += 1;
@@ -123,7 +123,7 @@ impl Pool {
         }
         self.relabel(st).inspect_err(|error| self.fail(error))?;
         st.alloc.drop_device(device);
-        st.collector.device_leaves(&self.tables.read(), device);
+        st.collector.device_leaves(&self.store.tables.read(), device);
         self.publish(st);
         log::info!("pool {}: device {device} leaves", self.name());
         Ok(())
@@ -137,7 +137,7 @@ impl Pool {
             let remedy = "add another first";
             return Err(PoolError::refused(pool, "a device for data that stays", "none", remedy));
         }
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         let room = self.offered(&tables, st);
         if tables.live > room {
             let expected = format!("other devices with room for {} bytes", tables.live);
@@ -162,7 +162,7 @@ impl Pool {
                     *row = None;
                 }
             }
-            st.anchors.retain(|anchor| anchor.device != device);
+            st.commit_point.leave(device);
             // Tables of groups before this one name the device: nobody can go back to them without it.
             if let Some(newest) = st.recent.pop_back() {
                 st.recent = VecDeque::from([newest]);
@@ -173,8 +173,8 @@ impl Pool {
                 );
             }
             self.relabel(st)?;
-            if let Some(gone) = self.devices.let_go(device)
-                && let Err(error) = wipe(gone.as_ref())
+            if let Some(gone) = self.store.devices.let_go(device)
+                && let Err(error) = st.commit_point.reset(gone.as_ref()).map(|()| gone.unlock())
             {
                 log::warn!("{}: its labels could not be wiped: {error}", gone.info().name);
             }
@@ -184,28 +184,15 @@ impl Pool {
     }
 }
 
-/// Makes a device unrecognisable as one of a pool.
-fn wipe(device: &dyn Device) -> Result<(), PoolError> {
-    for anchor in (0..ANCHORS).map(ZoneIdx) {
-        device.reset(anchor)?;
-    }
-    if !device.info().hardware_pointers {
-        overwrite_labels(device)?;
-    }
-    device.flush()?;
-    device.unlock();
-    Ok(())
-}
-
 impl Group<'_> {
     /// Closes zones that are open on devices that leave, before anything is appended to them.
     pub(crate) fn close_leaving(&mut self) -> Result<(), PoolError> {
-        if !self.pool.devices.any_leaves() {
+        if !self.pool.store.devices.any_leaves() {
             return Ok(());
         }
         for slot in 0..self.st.streams.layout().slots() {
-            let held = self.st.streams.zone_of(slot).and_then(|seq| self.pool.hold(seq));
-            if held.is_some_and(|held| self.pool.is_leaving(held.home.device)) {
+            let held = self.st.streams.zone_of(slot).and_then(|seq| self.pool.store.hold(seq));
+            if held.is_some_and(|held| self.pool.store.devices.any_leaves_of(&held.replicas)) {
                 self.st.streams.fill(slot, self.txg)?;
             }
         }
@@ -217,9 +204,8 @@ impl Group<'_> {
 
 /// The full zone on a device that leaves in which least lives, but for some.
 pub(crate) fn leaving_zone(pool: &Pool, tables: &Tables, but: &dyn Fn(ZoneSeq) -> bool) -> Option<ZoneSeq> {
-    let leaving = tables
-        .zones
-        .iter()
-        .filter(|(seq, zone)| zone.phase == Phase::Full && pool.is_leaving(zone.home.device) && !but(**seq));
+    let leaving = tables.zones.iter().filter(|(seq, zone)| {
+        zone.phase == Phase::Full && pool.store.devices.any_leaves_of(&zone.replicas()) && !but(**seq)
+    });
     leaving.min_by_key(|(_, zone)| zone.live).map(|(seq, _)| *seq)
 }

@@ -8,7 +8,7 @@ use crate::state::levels::{Backlog, Levels};
 use std::sync::Arc;
 use terrane_codec::Compression;
 use terrane_codec::auto::{Load, Took};
-use terrane_store::prepare::Ready;
+use terrane_store::pipeline::Ready;
 use terrane_wire::Txg;
 
 /// A block that waits for its turn.
@@ -26,12 +26,12 @@ impl Turn {
     }
 
     /// Its turn has come: a block of `bytes` is made ready by the step that is right now.
-    pub fn prepare(self, bytes: u64, prepare: impl FnOnce(Compression) -> Ready) -> Ready {
+    pub fn encode(self, bytes: u64, encode: impl FnOnce(Compression) -> Ready) -> Ready {
         let Turn { levels, pool, txg, written_bytes } = self;
         let env = &pool.env;
         let compression = levels.auto.lock().choose(&pool.auto_load(txg, written_bytes), bytes);
         let (wall_ns, processor_ns) = (env.monotonic_ns(), env.thread_ns());
-        let ready = prepare(compression);
+        let ready = encode(compression);
         let took = Took {
             processor_ns: env.thread_ns().saturating_sub(processor_ns),
             wall_ns: env.monotonic_ns().saturating_sub(wall_ns),

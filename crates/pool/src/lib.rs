@@ -5,12 +5,11 @@
 //! whole group durable with one uberblock.
 //!
 //! The bytes of all this are `terrane_format`'s, the books of zones and the choice of places `terrane_space`'s, what stays in memory
-//! `terrane_cache`'s, devices and appends `terrane_store`'s. Rooms, in reading order: `features` (what may be written), `fates` (how files
-//! fared), `read` (the way up), `ahead` (what is read before somebody asks), `txg`, [`group`] and `nopwrite` (the commit), `gc` (room
-//! again), `caches` (blocks that left memory), `pool` (create, import, export), `errors` (what was found wrong), [`stats`] (what all of
-//! them have done so far) and `trace` (what was born and died, for a replay).
+//! `terrane_cache`'s; devices, appends and reads are `terrane_store`'s. Rooms, in reading order: `features` (what may be written), `fates`
+//! (how files fared), [`read`] (what goes on to the reader), [`txg`], [`group`] and `nopwrite` (the commit), `gc` (room again), `caches`
+//! (cache devices), [`pool`] (create, import, export), `reports` (what was found wrong), [`stats`] (what all of them have done so far) and
+//! `trace` (what was born and died, for a replay).
 
-mod ahead;
 mod anchors;
 mod apart;
 mod caches;
@@ -29,7 +28,6 @@ pub mod inspect;
 mod judge;
 pub mod leaving;
 mod levels;
-mod make;
 pub mod membership;
 mod newest;
 mod nopwrite;
@@ -42,7 +40,6 @@ mod reset;
 mod room;
 mod state;
 pub mod stats;
-pub mod suspend;
 mod trace;
 pub mod txg;
 
@@ -53,13 +50,9 @@ pub use import::{ImportOptions, Probe, probe};
 pub use pool::{Client, Group, MemoryBounds, Pool, Status, Stream, Tx, WriteRequest};
 pub use rebirth::{RebirthCursor, Relic};
 pub use rebuild::Index;
-pub use state::anchors::overwrite_labels;
 pub use state::by_hand::{GcMode, GcProgress, Victim};
-pub use state::errors;
-pub use state::errors::{DamagedBlock, DeviceErrors, ErrorLog, Errors, LossCause, LostFile};
 pub use state::hold::ZoneHold;
 pub use state::levels::{LevelShare, Levels, Method};
 pub use state::members::Member;
-pub use state::second::SecondStats;
 pub use state::unread::GcRest;
 pub use stats::{DeviceStats, Stats};

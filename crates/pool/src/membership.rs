@@ -7,7 +7,6 @@
 use crate::create::{empty, fresh_id, judge_device};
 use crate::import::homes;
 use crate::pool::{Pool, SyncState};
-use crate::state::anchors::Anchor;
 use crate::state::members::{DeviceSummary, Member};
 use std::sync::Arc;
 use terrane_device::Device;
@@ -21,7 +20,7 @@ use terrane_wire::DeviceIdx;
 impl Pool {
     /// The devices themselves, to be read.
     pub fn device_handles(&self) -> Vec<Arc<dyn Device>> {
-        self.devices.all().into_iter().map(|(_, device)| device as Arc<dyn Device>).collect()
+        self.store.devices.all().into_iter().map(|(_, device)| device as Arc<dyn Device>).collect()
     }
 
     /// What there is to say of each device; while a group syncs, what was to be said before it.
@@ -31,11 +30,11 @@ impl Pool {
             self.publish_device_summaries(&st);
         }
         let told = self.device_summaries.lock().clone();
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         let member = |(index, row): (DeviceIdx, &DeviceRow)| {
-            let resident = || tables.zones.values().filter(move |zone| zone.home.device == index);
+            let resident = || tables.zones.values().filter(move |zone| zone.is_on(index));
             let told = told.iter().find(|told| told.device == index).cloned().unwrap_or_default();
-            let known = self.device(index).map(|device| device.info().name.clone());
+            let known = self.store.devices.get(index).map(|device| device.info().name.clone());
             Member {
                 index,
                 id: row.device,
@@ -47,7 +46,7 @@ impl Pool {
                 zones_empty: told.zones_empty,
                 zones_used: resident().count() as u64,
                 live_bytes: resident().map(|zone| zone.live).sum(),
-                trouble: told.trouble.or_else(|| self.device(index).ok()?.trouble()),
+                trouble: told.trouble.or_else(|| self.store.devices.get(index).ok()?.trouble()),
             }
         };
         label.members().map(member).collect()
@@ -55,12 +54,12 @@ impl Pool {
 
     /// Status reads these, so that it does not wait for the sync lock: a sync may wait for a device.
     pub(crate) fn publish_device_summaries(&self, st: &SyncState) {
-        let told = |anchor: &Anchor| DeviceSummary {
-            device: anchor.device,
-            zones_empty: st.alloc.empty_on(anchor.device) as u64,
-            trouble: anchor.trouble.clone(),
+        let told = |(device, trouble)| DeviceSummary {
+            device,
+            zones_empty: st.alloc.empty_on(device) as u64,
+            trouble,
         };
-        *self.device_summaries.lock() = st.anchors.iter().map(told).collect();
+        *self.device_summaries.lock() = st.commit_point.devices().into_iter().map(told).collect();
     }
 
     /// Makes a device, whose content may go, one of the pool's; returns its index. Its zones are there to be written when this returns.
@@ -77,11 +76,10 @@ impl Pool {
         // It may take long, and touches nothing of ours.
         empty(device.as_ref())?;
         let mut st = self.sync.lock();
-        self.alive()?;
+        self.reports.alive()?;
         let label = self.label_with(device.as_ref(), role)?;
         let index = DeviceIdx((label.devices.len() - 1) as u16);
-        let mut anchor = Anchor::fresh(index);
-        if let Err(error) = self.introduce(&mut st, device.as_ref(), &mut anchor, &label) {
+        if let Err(error) = self.introduce(&mut st, index, device.as_ref(), &label) {
             // A part of that may lie there and look like the newest that the pool knows: it must not stay so.
             self.label.lock().generation = label.generation + 1;
             self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
@@ -92,18 +90,21 @@ impl Pool {
         *self.label.lock() = label;
         let usable: Vec<Home> =
             homes(index, zone_count).filter(|home| takes_writes(device.as_ref(), home.zone)).collect();
-        self.devices.push(device);
-        st.anchors.push(anchor);
+        self.store.devices.push(device);
         self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
         st.alloc.add_device(index, role == Role::Special, block_zones);
         usable.into_iter().for_each(|home| st.alloc.put_unclean(home));
-        st.streams.set_unit(self.devices.write_unit());
+        st.streams.set_unit(self.store.devices.write_unit());
         if role == Role::Special {
             st.streams.part_metadata();
         }
         self.in_force.add(std::iter::once(Feature::Devices));
         self.publish(&st);
-        log::info!("pool {}: device {index} was added: {}", self.name(), self.device(index)?.info().name);
+        log::info!(
+            "pool {}: device {index} was added: {}",
+            self.name(),
+            self.store.devices.get(index)?.info().name
+        );
         Ok(index)
     }
 
@@ -135,7 +136,7 @@ impl Pool {
         }
         label.features.add(Feature::Devices);
         label.generation += 1;
-        for (index, member) in self.devices.all() {
+        for (index, member) in self.store.devices.all() {
             if let Some(Some(row)) = label.devices.get_mut(usize::from(index.0)) {
                 row.call(&member.info().name);
             }
@@ -150,15 +151,13 @@ impl Pool {
     fn introduce(
         &self,
         st: &mut SyncState,
+        index: DeviceIdx,
         device: &dyn Device,
-        anchor: &mut Anchor,
         label: &Label,
     ) -> Result<(), PoolError> {
         let no_record = || PoolError::Failed { reason: "there is no commit record".into() };
         let (txg, record) = st.chain.back().map(|last| (last.txg, last.ptr)).ok_or_else(no_record)?;
-        let row = label.member(anchor.device).expect("it was just put there");
         let uber = self.uberblock(st, label, txg, record, false);
-        anchor.write(device, (label, row), &uber)?;
-        Ok(device.flush()?)
+        st.commit_point.join(index, device, label, &uber)
     }
 }

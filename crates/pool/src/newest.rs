@@ -13,7 +13,7 @@
 use crate::pool::Pool;
 use terrane_format::directory::Entry;
 use terrane_format::record::Class;
-use terrane_space::zones::Phase;
+use terrane_format::rows::Phase;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 impl Pool {
@@ -26,13 +26,13 @@ impl Pool {
         let mut lost_parts: Vec<Corrupt> = Vec::new();
         for seq in zones {
             let claimed = {
-                let tables = self.tables.read();
+                let tables = self.store.tables.read();
                 let zone = tables.zones.get(&seq).filter(|zone| zone.live > 0);
                 zone.filter(|zone| matches!(zone.phase, Phase::Open | Phase::Full)).map(|zone| zone.claimed)
             };
-            let (Some(mut end), Some(held)) = (claimed, self.hold(seq)) else { continue };
+            let (Some(mut end), Some(held)) = (claimed, self.store.hold(seq)) else { continue };
             while end > 0 {
-                let part = match self.part(&held, end) {
+                let part = match self.store.part(&held, end) {
                     Ok(part) => part,
                     Err(error) => {
                         log::error!("zone {seq}: {error}");
@@ -54,7 +54,7 @@ impl Pool {
                 }
                 for entry in part.entries.iter().filter(|entry| self.is_needed(seq, entry)) {
                     // One that cannot be read may be good.
-                    if let Ok(None) = self.entry_bytes(&held, entry) {
+                    if let Ok(None) = self.store.entry_bytes(&held, entry) {
                         let at = format!("zone {seq}, block born at {}", entry.identity);
                         return Err(Corrupt::new(
                             at,
@@ -79,7 +79,7 @@ impl Pool {
         if entry.siblings.is_empty() && !entry.is_moved(seq) {
             return false;
         }
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         let birth = tables.birthplace(entry.identity.seq());
         birth.is_some_and(|birth| !birth.born.dead.overlaps(entry.identity.granule(), entry.granules()))
     }

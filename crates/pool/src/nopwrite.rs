@@ -13,11 +13,8 @@
 //! or that meets by accident, never stands for content. Its block was written or verified since the pool was imported, and is not known to
 //! be damaged.
 
-use crate::pool::Pool;
 use crate::pool::{Group, Stream, WriteRequest};
-use crate::read::owner_text;
 use crate::state::levels::Method;
-use crate::state::pinned::StoredBytes;
 use std::sync::Arc;
 use terrane_codec::compress::algorithm::{ID_LZ4, ID_ZSTD};
 use terrane_codec::{Compression, is_same_algorithm, is_zero};
@@ -25,7 +22,8 @@ use terrane_format::block_ptr::Key;
 use terrane_format::block_ptr::{BlockPtr, Normal};
 use terrane_format::directory::Owner;
 use terrane_space::policy::looks::File;
-use terrane_store::prepare::Ready;
+use terrane_store::pipeline::{DecodeContext, Ready};
+use terrane_store::reader::BlockReader;
 
 /// What a worker made of a block.
 pub(crate) enum Tried {
@@ -44,7 +42,7 @@ pub(crate) enum Judged {
 
 /// A look at the block that a request replaces, for a worker.
 pub(crate) struct Look {
-    pool: Arc<Pool>,
+    reader: Arc<BlockReader>,
     old: BlockPtr,
     owner: Owner,
 }
@@ -62,16 +60,15 @@ impl Look {
         }
         let mut held = vec![0; data.len()];
         let is_read = match &self.old {
-            BlockPtr::Normal(old) if !self.pool.cache.holds_own(Key::of(old)) => {
-                let stored = self.pool.stored_whole(old, self.owner);
-                let mut unpack = |stored: &[u8]| {
-                    let workers = &self.pool.workers;
-                    workers.here(|codec| codec.decompress_into(old.compression, stored, &mut held).is_ok())
-                };
+            BlockPtr::Normal(old) if !self.reader.cache.holds_own(Key::of(old)) => {
+                let stored = self.reader.stored_whole(old, self.owner);
+                let context = DecodeContext::stored(self.owner, old);
+                let mut unpack =
+                    |stored: &[u8]| self.reader.pipeline.decode_into(&context, stored, &mut held).is_ok();
                 stored.is_some_and(|stored| unpack(&stored))
             }
             // What cannot be read was named by who tried, and is written anew.
-            old => self.pool.read_into(old, self.owner, &mut held).is_ok(),
+            old => self.reader.read_into(old, self.owner, &mut held).is_ok(),
         };
         is_read && held == data
     }
@@ -79,7 +76,7 @@ impl Look {
 
 /// The block that a request replaces, and trusts, for a worker.
 pub(crate) struct Standing {
-    pool: Arc<Pool>,
+    reader: Arc<BlockReader>,
     old: Normal,
     owner: Owner,
 }
@@ -90,25 +87,8 @@ impl Standing {
         let Ready::Stored { compression, bytes, checksum, .. } = made else { return false };
         (*compression, *checksum) == (self.old.compression, self.old.checksum)
             && self.old.psize as usize == bytes.len()
-            && (self.pool.cache.holds_own(Key::of(&self.old))
-                || self.pool.stored_whole(&self.old, self.owner).is_some())
-    }
-}
-
-impl Pool {
-    /// A block as it is stored, if every copy is whole on its device; what a cache device has of it says nothing.
-    fn stored_whole(&self, old: &Normal, owner: Owner) -> Option<StoredBytes> {
-        let mut whole = None;
-        for addr in old.copies() {
-            match self.read_copy(old, addr) {
-                Ok(stored) => whole = Some(stored),
-                Err(error) => {
-                    log::warn!("{error}; it is written anew, {}", owner_text(owner));
-                    return None;
-                }
-            }
-        }
-        whole
+            && (self.reader.cache.holds_own(Key::of(&self.old))
+                || self.reader.stored_whole(&self.old, self.owner).is_some())
     }
 }
 
@@ -168,7 +148,7 @@ impl Group<'_> {
     /// The pointer that a request replaces, if its block may stay.
     fn replaced<'r>(&self, request: &'r WriteRequest) -> Option<&'r BlockPtr> {
         // Who writes a damaged block anew mends it.
-        request.replaces.as_ref().filter(|_| !self.pool.error_log.may_be_damaged(request.owner))
+        request.replaces.as_ref().filter(|_| !self.pool.reports.log.may_be_damaged(request.owner))
     }
 
     /// A look that is likely to find the same, and then saves compressing.
@@ -182,11 +162,15 @@ impl Group<'_> {
     pub(crate) fn standing(&self, request: &WriteRequest) -> Option<Standing> {
         let Some(BlockPtr::Normal(old)) = self.replaced(request) else { return None };
         let may_stay = request.trusts(old) && old.lsize as usize == request.data.len();
-        may_stay.then(|| Standing { pool: self.pool.clone(), old: old.clone(), owner: request.owner })
+        may_stay.then(|| Standing {
+            reader: self.pool.reader.clone(),
+            old: old.clone(),
+            owner: request.owner,
+        })
     }
 
     fn look(&self, request: &WriteRequest, old: &BlockPtr) -> Look {
-        Look { pool: self.pool.clone(), old: old.clone(), owner: request.owner }
+        Look { reader: self.pool.reader.clone(), old: old.clone(), owner: request.owner }
     }
 
     /// What becomes of a block that is ready.
@@ -220,8 +204,8 @@ impl Group<'_> {
     fn keep(&self, request: &WriteRequest, old: BlockPtr) -> Judged {
         // A hole saves nothing that would have been stored.
         if !old.is_hole() {
-            self.pool.counters.nopwrite_blocks.add(1);
-            self.pool.counters.nopwrite_bytes.add(request.data.len() as u64);
+            self.pool.store.counters.nopwrite_blocks.add(1);
+            self.pool.store.counters.nopwrite_bytes.add(request.data.len() as u64);
         }
         Judged::Stays(old)
     }

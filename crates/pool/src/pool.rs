@@ -9,47 +9,40 @@ mod tx;
 pub use group::{Group, Stream, WriteRequest};
 pub use tx::Tx;
 
-use crate::state::ahead::Ahead;
-use crate::state::anchors::Anchor;
 use crate::state::by_hand::ByHand;
 use crate::state::collector::Collector;
-use crate::state::errors::{ErrorLog, Errors};
 use crate::state::fates::Fates;
 use crate::state::features::InForce;
 use crate::state::groups::Groups;
 use crate::state::hold::Held;
 use crate::state::members::DeviceSummary;
-use crate::state::pinned::Heal;
-use crate::state::second::{INDEX_DIVISOR, SecondLevel};
 use crate::state::trace::Recorder;
 use crate::state::unread::GcRest;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
-use terrane_cache::blocks::BlockCache;
-use terrane_cache::flights::Flights;
-use terrane_cache::parts::{PARTS_PART, PartCache};
-use terrane_device::Counted;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use terrane_cache::parts::PARTS_PART;
 use terrane_format::block_ptr::BlockPtr;
 use terrane_format::boot_ptr::BootPtr;
-use terrane_format::directory::Owner;
 use terrane_format::label::Label;
 use terrane_format::record::SectionPtr;
+use terrane_format::rows::Phase;
 use terrane_format::totals::{Recent, Totals};
 use terrane_space::alloc::Allocator;
 use terrane_space::policy::{CollectionOptions, Looks};
 use terrane_space::turns::Turns;
-use terrane_space::zones::{Phase, Tables};
 use terrane_store::PoolError;
 use terrane_store::append::Shared;
 use terrane_store::append::Streams;
-use terrane_store::counters::Counters;
-use terrane_store::devices::Devices;
+use terrane_store::commit_point::CommitPoint;
 use terrane_store::env::Env;
+use terrane_store::errors::Errors;
 use terrane_store::patience::Suspension;
-use terrane_store::workers::Workers;
-use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
+use terrane_store::reader::BlockReader;
+use terrane_store::reports::Reports;
+use terrane_store::zone_store::ZoneStore;
+use terrane_wire::{Txg, ZoneSeq};
 
 /// The floor above: whoever has dirty blocks when a group syncs.
 pub trait Client: Send + Sync {
@@ -75,8 +68,7 @@ pub(crate) struct SyncState {
     pub alloc: Allocator,
     pub lease_txg: u64,
     pub incarnation: u64,
-    /// Of every device.
-    pub anchors: Vec<Anchor>,
+    pub commit_point: Box<dyn CommitPoint>,
     /// The newest durable group, and its record: whether a replay needs that or not.
     pub newest: Option<(Txg, BootPtr)>,
     pub chain: VecDeque<Chained>,
@@ -110,28 +102,19 @@ pub struct MemoryBounds {
 
 pub struct Pool {
     pub(crate) env: Arc<dyn Env>,
-    pub(crate) pool_id: u64,
     pub(crate) label: Mutex<Label>,
-    pub(crate) devices: Arc<Devices>,
-    pub(crate) tables: RwLock<Tables>,
-    pub(crate) cache: BlockCache,
-    pub(crate) flights: Flights,
-    pub(crate) caches: RwLock<Vec<Arc<SecondLevel>>>,
-    pub(crate) feeder: Mutex<Option<std::thread::JoinHandle<()>>>,
+    pub(crate) store: Arc<ZoneStore>,
+    pub(crate) reader: Arc<BlockReader>,
+    pub(crate) reports: Arc<Reports>,
     /// What the zone tables should take at most, in bytes of memory.
     pub(crate) index_bytes_max: AtomicU64,
     /// That changed, and nobody has looked yet.
     pub(crate) index_bound_is_new: AtomicBool,
-    pub(crate) counters: Arc<Counters>,
     /// What the pool had done before this import.
     pub(crate) before: Totals,
     pub(crate) recent: Mutex<Recent>,
-    pub(crate) parts: Arc<PartCache>,
-    pub(crate) workers: Workers,
-    pub(crate) ahead: Ahead,
     pub(crate) txg: Groups,
     pub(crate) sync: Mutex<SyncState>,
-    pub(crate) heals: Mutex<Vec<Heal>>,
     pub(crate) read_only: bool,
     pub(crate) in_force: InForce,
     /// The largest record size in use, in bytes: what a zone's tail may fail to take.
@@ -144,14 +127,10 @@ pub struct Pool {
     pub(crate) by_hand: Mutex<ByHand>,
     pub(crate) recorder: Recorder,
     pub(crate) client: Mutex<Option<Arc<dyn Client>>>,
-    pub(crate) failed: OnceLock<Arc<str>>,
-    pub(crate) error_log: ErrorLog,
     pub(crate) more_work: AtomicBool,
     /// What overwrites held says nothing of the next ones.
     pub(crate) looks_afresh: AtomicBool,
     pub(crate) device_summaries: Mutex<Vec<DeviceSummary>>,
-    pub(crate) fail_mode: AtomicU8,
-    pub(crate) suspension: Mutex<Option<Suspension>>,
     /// Suspect zones are to be looked at again.
     pub(crate) explains_afresh: AtomicBool,
     /// Devices on which collection rests, as of the last group.
@@ -195,7 +174,7 @@ impl Pool {
     }
 
     pub fn id(&self) -> u64 {
-        self.pool_id
+        self.store.pool
     }
 
     pub fn label(&self) -> Label {
@@ -247,7 +226,7 @@ impl Pool {
     /// whether it lives: no group may go without what is dirty in one.
     pub(crate) fn client_if_alive(&self) -> Result<Option<Arc<dyn Client>>, PoolError> {
         let client = self.client();
-        self.alive().map(|()| client)
+        self.reports.alive().map(|()| client)
     }
 
     /// The pointer to the meta object set of the last committed group.
@@ -255,20 +234,8 @@ impl Pool {
         self.sync.lock().root.clone()
     }
 
-    pub(crate) fn device(&self, device: DeviceIdx) -> Result<Arc<Counted>, PoolError> {
-        self.devices.get(device)
-    }
-
     pub(crate) fn threaded(&self) -> bool {
         self.env.workers() > 0
-    }
-
-    /// An error if the pool has stopped writing.
-    pub(crate) fn alive(&self) -> Result<(), PoolError> {
-        match self.failed.get() {
-            Some(reason) => Err(PoolError::Failed { reason: reason.clone() }),
-            None => Ok(()),
-        }
     }
 
     /// A group could not be committed: what is in memory may be ahead of the device in ways nobody knows, so nothing is written
@@ -278,15 +245,10 @@ impl Pool {
             PoolError::Failed { reason } => reason.clone(),
             other => other.to_string().into(),
         };
-        self.devices.host().stop();
-        if self.failed.set(reason.clone()).is_ok() {
+        self.store.devices.host().stop();
+        if self.reports.stop(reason.clone()) {
             log::error!("pool {}: {reason}; no more writes until the next import", self.name());
         }
-    }
-
-    /// A file's changes could not be stored, because something that they belong into is damaged: kept, so that `status` can name it.
-    pub fn note_lost(&self, owner: Owner, txg: Txg) {
-        self.error_log.note_block(owner, format_args!("the changes of group {txg} are lost"));
     }
 
     /// Blocks are compressed otherwise from now on: whether overwrites hold what they replace is asked as if nothing were known.
@@ -306,11 +268,11 @@ impl Pool {
         let (size_bytes, live_bytes, available_bytes) = self.space();
         let label = self.label();
         let room = self.txg.room();
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         let index = tables.index_size();
         Status {
             name: label.name.clone(),
-            id: self.pool_id,
+            id: self.store.pool,
             txg: self.txg.synced(),
             imported: room.imported,
             incarnation: room.incarnation,
@@ -327,21 +289,10 @@ impl Pool {
             available_bytes,
             runs: index.runs,
             dead_set_bytes: index.dead_set_bytes,
-            failed: self.failed.get().map(|reason| reason.to_string()),
+            failed: self.reports.stopped().map(|reason| reason.to_string()),
             suspended: self.suspension(),
             errors: self.errors(),
         }
-    }
-
-    /// The most bytes of cached blocks.
-    pub fn cache_bytes_max(&self) -> usize {
-        self.cache.budget()
-    }
-
-    /// Bounds cached blocks anew; what is too much goes at once. The indexes of cache devices stay: who is short for a moment would
-    /// lose all that they stand for.
-    pub fn set_cache_bytes(&self, bytes: usize) {
-        self.cache.set_budget(bytes);
     }
 
     /// What the zone tables should take at most, in bytes of memory.
@@ -351,33 +302,25 @@ impl Pool {
 
     /// Bounds anew what the pool holds in memory.
     pub fn set_bounds(&self, bounds: MemoryBounds) {
-        self.cache.set_budget(bounds.cache_bytes);
-        self.parts.set_budget(bounds.cache_bytes / PARTS_PART);
+        self.reader.cache.set_budget(bounds.cache_bytes);
+        self.store.parts.set_budget(bounds.cache_bytes / PARTS_PART);
         self.txg.set_dirty_budget(bounds.dirty_bytes);
         if self.index_bytes_max.swap(bounds.index_bytes, Ordering::Relaxed) != bounds.index_bytes {
             self.index_bound_is_new.store(true, Ordering::Relaxed);
             self.txg.want_empty();
         }
-        self.caches.read().iter().for_each(|cache| cache.bound_index(bounds.cache_bytes / INDEX_DIVISOR));
-    }
-
-    /// Whether cached blocks are kept decompressed and not as they are stored; forgets all. To compare with, in benchmarks.
-    #[doc(hidden)]
-    pub fn keep_plain_only(&self, plain_only: bool) {
-        self.cache.set_plain_only(plain_only);
-    }
-
-    /// Forgets cached blocks, so that the next reads come from the device.
-    pub fn drop_cache(&self) {
-        self.cache.clear();
+        self.reader.cache_devices.bound_indexes(bounds.cache_bytes);
     }
 
     /// Commits everything, completes a checkpoint, and marks the pool clean. The pool takes no more changes. When this has returned and
     /// the last handle is dropped, of the pool or of what is above it, its devices are free.
     pub fn export(self: &Arc<Self>) -> Result<(), PoolError> {
-        let outcome =
-            if self.read_only || self.failed.get().is_some() { self.alive() } else { self.settle() };
-        let _ = self.failed.set("it was exported".into());
+        let outcome = if self.read_only || self.reports.stopped().is_some() {
+            self.reports.alive()
+        } else {
+            self.settle()
+        };
+        self.reports.stop("it was exported".into());
         self.txg.wake_all();
         self.stop_threads();
         outcome
@@ -385,8 +328,8 @@ impl Pool {
 
     /// Stops without committing anything, as a crash would: for tests, and for pools that failed.
     pub fn abandon(&self) {
-        let _ = self.failed.set("it was abandoned".into());
-        self.devices.host().stop();
+        self.reports.stop("it was abandoned".into());
+        self.store.devices.host().stop();
         self.txg.wake_all();
         self.stop_threads();
     }
@@ -420,8 +363,8 @@ impl Pool {
         if let Err(error) = self.end_recording() {
             log::warn!("{error}; the last lines of the recording are lost");
         }
-        self.ahead.end();
-        self.stop_caches();
+        self.reader.ahead.end();
+        self.reader.stop_cache_devices();
         if let Some(thread) = self.sync_thread.lock().take() {
             // It may be the one that drops the last reference to the pool; it cannot wait for itself.
             if thread.thread().id() != std::thread::current().id() {

@@ -10,14 +10,10 @@
 
 use crate::pool::Pool;
 use crate::pool::Tx;
-use std::sync::Arc;
 use terrane_format::addr::Addr;
-use terrane_format::block_ptr::Normal;
 use terrane_format::directory::Owner;
 use terrane_format::record::Run;
 use terrane_space::zones::IndexSize;
-use terrane_store::PoolError;
-use terrane_store::prepare::Made;
 use terrane_wire::{Txg, ZoneSeq};
 
 /// A block that moved, and whose birthplace is gone.
@@ -107,7 +103,7 @@ impl Pool {
         }
         let mut parts = PARTS;
         while parts > 0 && found.len() < most {
-            let next = self.tables.read().next_gone(cursor.next.0);
+            let next = self.store.tables.read().next_gone(cursor.next.0);
             let Some((seq, runs)) = next else {
                 cursor.pass_ended(synced);
                 break;
@@ -124,7 +120,7 @@ impl Pool {
     }
 
     fn relics_needed(&self) -> u64 {
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         // Looking at all rows takes time, and those that can be packed will be.
         if tables.is_packed() { needed(tables.index_size(), self.index_bytes_max()) } else { 0 }
     }
@@ -142,18 +138,18 @@ impl Pool {
                 return Some(run.first);
             }
             *parts -= 1;
-            let Some(held) = self.hold(run.dest) else { continue };
+            let Some(held) = self.store.hold(run.dest) else { continue };
             // What cannot be read stays where it is.
-            let Ok(part) = self.part(&held, run.part_end()) else { continue };
+            let Ok(part) = self.store.part(&held, run.part_end()) else { continue };
             let granules = run.first.max(from)..=run.last;
             let born_there = part.entries.iter().filter(|entry| entry.identity.seq() == seq);
             // What is damaged is to be mended, not to be moved.
             let whole = born_there.filter(|entry| {
                 granules.contains(&entry.identity.granule())
                     && matches!(entry.owner, Owner::Block { .. })
-                    && !self.error_log.may_be_damaged(entry.owner)
+                    && !self.reports.log.may_be_damaged(entry.owner)
             });
-            let tables = self.tables.read();
+            let tables = self.store.tables.read();
             // Nothing that was born there lives any more.
             let birthplace = tables.birthplace(seq)?;
             for entry in whole {
@@ -171,19 +167,9 @@ impl Pool {
         None
     }
 
-    /// The content of a block of data, and what it is stored as, for who writes it anew. Past the block cache: nobody asked for it. Nor is
-    /// it noted as damaged if it cannot be read: it may have been replaced, and be gone.
-    pub fn read_whole(&self, normal: &Normal) -> Result<(Arc<Vec<u8>>, Made), PoolError> {
-        let stored = self.read_copy(normal, normal.addrs[0])?;
-        let mut content = Vec::new();
-        let lsize = normal.lsize as usize;
-        self.workers.here(|codec| codec.decompress(normal.compression, &stored, lsize, &mut content))?;
-        Ok((Arc::new(content), Made::as_it_was(normal.compression, stored.to_vec())))
-    }
-
     /// Blocks of so many stored bytes were written anew.
     pub fn note_reborn(&self, bytes: u64) {
-        self.counters.reborn_bytes.add(bytes);
+        self.store.counters.reborn_bytes.add(bytes);
     }
 }
 

@@ -30,9 +30,10 @@ use terrane_format::boot_ptr::BootPtr;
 use terrane_format::directory::{Entry, Owner, POOL_PART_COPY, Part, PartTrailer, parse_part, parse_trailer};
 use terrane_format::label::Label;
 use terrane_format::record::{Class, Home, PartCopy, Run};
+use terrane_format::rows::Phase;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_space::gone::{Born, GoneZone};
-use terrane_space::zones::{Phase, Tables, Zone};
+use terrane_space::zones::{Tables, Zone};
 use terrane_store::devices::Devices;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 

@@ -1,51 +1,91 @@
 //! What the pool reports of errors, and what it is given back of them after an import.
 
 use crate::pool::Pool;
-use crate::state::errors::{DeviceErrors, ErrorLog, Errors};
 use std::collections::BTreeMap;
-use terrane_wire::{Corrupt, DeviceIdx};
+use terrane_format::directory::Owner;
+use terrane_store::errors::{DeviceErrors, ErrorLog, Errors};
+use terrane_store::patience::{FailMode, Suspension};
+use terrane_wire::{Corrupt, DeviceIdx, Txg};
 
 impl Pool {
     pub fn error_log(&self) -> &ErrorLog {
-        &self.error_log
+        &self.reports.log
     }
 
     /// What the error log holds now.
     pub fn errors(&self) -> Errors {
         let counted = self.counted_errors();
-        self.error_log.held.lock().errors(&counted)
+        self.reports.log.errors(&counted)
     }
 
     /// Adds what an earlier import stored of its error log. Only the first call does: several data sets may be opened on one pool.
     pub fn recall_errors(&self, stored: Errors) {
-        if !std::mem::replace(&mut self.error_log.held.lock().is_recalled, true) {
-            self.error_log.recall(stored);
-        }
+        self.reports.log.recall_once(stored);
     }
 
     /// Empties the error log; returns what was in it. What is still damaged comes back when somebody reads it.
     pub fn clear_errors(&self) -> Errors {
-        let counted = self.counted_errors();
-        let mut held = self.error_log.held.lock();
-        let errors = held.errors(&counted);
-        (held.errors, held.counted) = (Errors::default(), counted);
-        errors
+        self.reports.log.clear(self.counted_errors())
     }
 
     /// By the devices themselves, since the import.
     fn counted_errors(&self) -> BTreeMap<DeviceIdx, DeviceErrors> {
         let of = |device: &terrane_device::Counted| DeviceErrors::of(&device.counts());
-        self.devices.all().into_iter().map(|(index, device)| (index, of(&device))).collect()
-    }
-
-    pub(crate) fn note_checksum_error(&self, device: DeviceIdx) {
-        self.counters.checksum_errors.add(1);
-        self.error_log.note_checksum(device);
+        self.store.devices.all().into_iter().map(|(index, device)| (index, of(&device))).collect()
     }
 
     /// Damage that was found on the way and belongs to no single block.
     pub fn report_damage(&self, corrupt: Corrupt) {
-        log::error!("{corrupt}");
-        self.error_log.note_finding(corrupt);
+        self.reports.damage(corrupt);
+    }
+
+    /// A file's changes could not be stored, because something that they belong into is damaged: kept, so that `status` can name it.
+    pub fn note_lost(&self, owner: Owner, txg: Txg) {
+        self.reports.log.note_block(owner, format_args!("the changes of group {txg} are lost"));
+    }
+
+    /// Holds from the next failing read on. Nothing is stored.
+    pub fn set_fail_mode(&self, mode: FailMode) {
+        self.reports.set_fail_mode(mode);
+    }
+
+    /// Why a commit waits for a device, if one does.
+    pub fn suspension(&self) -> Option<Suspension> {
+        self.reports.suspension().or_else(|| self.store.devices.host().suspension())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use terrane_store::errors::{LossCause, LostFile};
+
+    #[test]
+    fn what_is_found_while_the_log_is_cleared_is_in_it_before_or_after() {
+        use crate::create::CreateOptions;
+        use crate::import::ImportOptions;
+        use terrane_device::{SimConfig, SimDevice};
+        use terrane_store::env::SeededEnv;
+        let device = std::sync::Arc::new(SimDevice::new(SimConfig::default()).unwrap());
+        let (create, options) = (CreateOptions::named("toy"), ImportOptions::default());
+        let env = std::sync::Arc::new(SeededEnv::new(1));
+        let pool = Pool::create(vec![device], &create, env, &options).unwrap();
+        let is_over = AtomicBool::new(false);
+        let (noted, cleared) = std::thread::scope(|scope| {
+            let notes = scope.spawn(|| {
+                let file = LostFile { generation: 1, cause: LossCause::ServerKilled };
+                let noted = (0..300_000).filter(|n| pool.error_log().note_file((2, *n), file)).count();
+                is_over.store(true, Ordering::Release);
+                noted
+            });
+            let mut cleared = 0;
+            while !is_over.load(Ordering::Acquire) {
+                cleared += pool.clear_errors().files.len();
+            }
+            (notes.join().unwrap(), cleared + pool.clear_errors().files.len())
+        });
+        assert_eq!(noted, cleared);
+        pool.abandon();
     }
 }

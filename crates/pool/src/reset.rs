@@ -9,21 +9,27 @@ use crate::gc::LAST_ROOM_PART;
 use crate::pool::{Pool, SyncState};
 use terrane_device::Device;
 use terrane_format::record::Home;
-use terrane_space::zones::{Phase, Zone};
+use terrane_format::rows::Phase;
+use terrane_space::replicas::Replicas;
+use terrane_space::zones::Zone;
 use terrane_store::PoolError;
 use terrane_wire::ZoneSeq;
 
 impl Pool {
     /// Gives back zones with nothing live whose emptying is older than any group we could roll back to.
     pub(crate) fn reset_emptied(&self, st: &mut SyncState) -> Result<(), PoolError> {
-        let ready: Vec<(ZoneSeq, Home)> = {
-            let tables = self.tables.read();
+        let ready: Vec<(ZoneSeq, Replicas)> = {
+            let tables = self.store.tables.read();
             let is_old = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.oldest);
             let ripe = |zone: &Zone| is_old(zone) && !zone.unread;
-            tables.emptied().filter(|(_, zone)| ripe(zone)).map(|(seq, zone)| (seq, zone.home)).collect()
+            tables
+                .emptied()
+                .filter(|(_, zone)| ripe(zone))
+                .map(|(seq, zone)| (seq, zone.replicas()))
+                .collect()
         };
-        for (seq, home) in ready {
-            if self.rests_with(st, seq, home.device) {
+        for (seq, replicas) in ready {
+            if self.rests_with(st, seq, replicas.first().device) {
                 continue;
             }
             let is_explained = match self.explained(st, seq) {
@@ -52,7 +58,7 @@ impl Pool {
                 continue;
             }
             let copies = {
-                let mut tables = self.tables.write();
+                let mut tables = self.store.tables.write();
                 let Some(zone) = tables.zones.get(&seq) else { continue };
                 if zone.is_pinned() {
                     continue;
@@ -67,18 +73,26 @@ impl Pool {
             };
             st.collector.reset(seq);
             st.resets_done.push((seq, copies));
-            match self.device(home.device)?.reset(home.zone) {
-                Ok(()) => {
-                    self.counters.reset_zones.add(1);
-                    st.alloc.put(home);
-                }
-                // It may have been a bad moment: the next one to open the zone tries again.
-                Err(error) if self.devices.take_writes(home) => {
-                    log::warn!("{home}: {error}; the zone is reset when it is needed");
-                    st.alloc.put_unclean(home);
-                }
-                Err(error) => log::warn!("{home}: {error}; the zone is left aside"),
+            for home in replicas.iter() {
+                self.give_back(st, home)?;
             }
+        }
+        Ok(())
+    }
+
+    /// A physical zone is empty by the tables: it is reset, and can be opened again.
+    fn give_back(&self, st: &mut SyncState, home: Home) -> Result<(), PoolError> {
+        match self.store.devices.get(home.device)?.reset(home.zone) {
+            Ok(()) => {
+                self.store.counters.reset_zones.add(1);
+                st.alloc.put(home);
+            }
+            // It may have been a bad moment: the next one to open the zone tries again.
+            Err(error) if self.store.devices.take_writes(home) => {
+                log::warn!("{home}: {error}; the zone is reset when it is needed");
+                st.alloc.put_unclean(home);
+            }
+            Err(error) => log::warn!("{home}: {error}; the zone is left aside"),
         }
         Ok(())
     }
@@ -87,7 +101,7 @@ impl Pool {
     /// one: the newest group that is durable becomes the only one that is kept whole. That needs no more than an uberblock.
     pub(crate) fn keep_only_the_newest(&self, st: &mut SyncState, bytes: u64) -> Result<(), PoolError> {
         let Some((txg, ptr)) = st.newest else { return Ok(()) };
-        self.devices.ask_room_below();
+        self.store.devices.ask_room_below();
         let needed = bytes.saturating_add(self.commit_room() / LAST_ROOM_PART);
         self.let_holds_go(st, self.physical_room(st) < needed);
         let is_old = st.oldest < txg;
@@ -107,7 +121,7 @@ impl Pool {
         let count = self.low_water() + st.streams.layout().slots();
         loop {
             let next = st.alloc.first_of_each(count);
-            let mut dead = next.into_iter().filter(|home| !self.devices.take_writes(*home)).peekable();
+            let mut dead = next.into_iter().filter(|home| !self.store.devices.take_writes(*home)).peekable();
             if dead.peek().is_none() {
                 return;
             }
@@ -120,18 +134,18 @@ impl Pool {
 
     /// Whether every entry of a zone's directory is dead or has moved away; an error if it cannot be read.
     fn explained(&self, st: &SyncState, seq: ZoneSeq) -> Result<bool, PoolError> {
-        let Some(held) = self.hold(seq) else { return Ok(true) };
+        let Some(held) = self.store.hold(seq) else { return Ok(true) };
         let (claimed, phase) = {
-            let tables = self.tables.read();
+            let tables = self.store.tables.read();
             tables.zones.get(&seq).map_or((0, Phase::Gone), |zone| (zone.claimed, zone.phase))
         };
-        let parts = match self.parts_of(&held, claimed) {
+        let parts = match self.store.parts_of(&held, claimed) {
             Ok(parts) => parts,
             // It was reset before the crash, and the record that would say so was not written: nothing lives there, so it is reset again.
             Err(_) if matches!(phase, Phase::Emptied(txg) if txg <= st.imported) => return Ok(true),
             Err(error) => return Err(error),
         };
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         let mut birthplaces = tables.birthplaces();
         Ok(parts.iter().flat_map(|part| &part.entries).all(|entry| {
             // A birth zone that is forgotten has no survivors.

@@ -17,9 +17,10 @@ use crate::state::groups::Room;
 use crate::state::room::{GARBAGE_PART_MIN, Yield, ahead_bytes};
 use std::sync::atomic::Ordering;
 use terrane_format::addr::granule_bytes;
+use terrane_format::rows::Phase;
 use terrane_space::policy::Stock;
 use terrane_space::turns::SECTIONS_IN_HURRY;
-use terrane_space::zones::{Phase, Tables, Zone};
+use terrane_space::zones::{Tables, Zone};
 use terrane_store::append::METADATA_PART;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
@@ -38,12 +39,12 @@ const PROMISED_PART: u64 = 2;
 impl Pool {
     pub(crate) fn zone_yield(&self) -> Yield {
         let largest_block = self.largest_block.load(Ordering::Relaxed);
-        Yield { unit: self.devices.write_unit(), largest_block }
+        Yield { unit: self.store.devices.write_unit(), largest_block }
     }
 
     /// Bytes that blocks can be counted on to fill of the largest zones there are.
     pub(crate) fn yield_of_zone(&self) -> u64 {
-        let largest = self.devices.capacities().into_iter().map(|(_, capacity)| capacity).max();
+        let largest = self.store.devices.capacities().into_iter().map(|(_, capacity)| capacity).max();
         self.zone_yield().of(largest.unwrap_or(0))
     }
 
@@ -56,7 +57,7 @@ impl Pool {
         let zone_yield = self.zone_yield();
         let of =
             move |(device, capacity)| (device, st.alloc.empty_on(device) as u64 * zone_yield.of(capacity));
-        self.devices.capacities().into_iter().map(of)
+        self.store.devices.capacities().into_iter().map(of)
     }
 
     /// Bytes kept for commits while a victim is copied: some, and both copies of the sections that a group may rewrite in a hurry.
@@ -119,7 +120,7 @@ impl Pool {
             let of_device = open.iter().filter(|(other, _)| *other == device).map(|(_, bytes)| bytes);
             let bytes = empty + of_device.sum::<u64>();
             in_zones += bytes;
-            lacking += bytes.saturating_sub(self.devices.room_below(device));
+            lacking += bytes.saturating_sub(self.store.devices.room_below(device));
         }
         (in_zones, lacking)
     }
@@ -170,9 +171,9 @@ impl Pool {
         let in_a_hurry = u64::from(SECTIONS_IN_HURRY).min(st.sections.len() as u64);
         self.sections_bytes
             .store(table_bytes * in_a_hurry / (st.sections.len() as u64).max(1), Ordering::Relaxed);
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         // Zones that died and zones that could not be reset are in neither.
-        self.devices.ask_room_below();
+        self.store.devices.ask_room_below();
         let (zones, all) = self.stock(&tables, st);
         let (in_zones, lacking) = self.rooms(st);
         let limit_of_zones = all.saturating_sub(self.reserve(zones, st) / 2);
@@ -210,9 +211,10 @@ impl Pool {
     /// What can hold something and stays, in zones of the largest size, and in bytes that it can be counted on to take. Devices may have
     /// zones of very different sizes: seven of a hundred zones of any size are not seven of a hundred of the largest.
     fn stock(&self, tables: &Tables, st: &SyncState) -> (u64, u64) {
-        let leave = |zone: &Zone| !self.devices.gives_room(zone.home.device);
+        let leave =
+            |zone: &Zone| zone.replicas().iter().any(|home| !self.store.devices.gives_room(home.device));
         let (mut resident, mut capacity) = (tables.zones.len() as u64, tables.capacity());
-        if self.devices.any_gives_none() {
+        if self.store.devices.any_gives_none() {
             for zone in tables.zones.values().filter(|zone| leave(zone)) {
                 (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
             }
@@ -231,7 +233,7 @@ impl Pool {
             (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
             stays += zone.live;
         }
-        let stay = self.devices.capacities().into_iter();
+        let stay = self.store.devices.capacities().into_iter();
         let empty: u64 = stay.map(|(device, _)| st.alloc.empty_on(device) as u64).sum();
         let all = self.zone_yield().of_all(capacity, resident) + self.empty_room(st) + stays;
         let per_zone = self.yield_of_zone().max(1);
@@ -266,13 +268,13 @@ impl Pool {
     /// Zones that were emptied and can be reset when their group is old enough. Those that are read by somebody, or could not be read, are
     /// not counted on.
     pub(crate) fn waiting_zones(&self) -> u64 {
-        self.tables.read().emptied().filter(|(_, zone)| zone.comes_back()).count() as u64
+        self.store.tables.read().emptied().filter(|(_, zone)| zone.comes_back()).count() as u64
     }
 
     /// Bytes that zones will take that wait so.
     pub(crate) fn waiting_room(&self) -> u64 {
         let zone_yield = self.zone_yield();
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         tables
             .emptied()
             .filter(|(_, zone)| zone.comes_back())

@@ -1,11 +1,7 @@
-//! What a pool holds, each type in a room of its own. Nothing here knows the pool. Anchors and cache devices are
-//! read and written here; zones of blocks are not.
+//! What a pool holds, each type in a room of its own. Nothing here knows the pool.
 
-pub(crate) mod ahead;
-pub(crate) mod anchors;
 pub(crate) mod by_hand;
 pub(crate) mod collector;
-pub mod errors;
 pub(crate) mod fates;
 pub(crate) mod features;
 pub(crate) mod groups;
@@ -13,8 +9,6 @@ pub(crate) mod hold;
 pub(crate) mod levels;
 pub(crate) mod members;
 pub(crate) mod pace;
-pub(crate) mod pinned;
 pub(crate) mod room;
-pub(crate) mod second;
 pub(crate) mod trace;
 pub(crate) mod unread;

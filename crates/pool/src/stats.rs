@@ -12,8 +12,8 @@ use terrane_cache::Kind;
 use terrane_cache::blocks::CacheStats;
 use terrane_device::{Counted, Device, IoCounts};
 use terrane_format::record::Class;
+use terrane_format::rows::Phase;
 use terrane_format::totals::Totals;
-use terrane_space::zones::Phase;
 use terrane_store::counters::{Io, WaitFor};
 use terrane_wire::DeviceIdx;
 use terrane_wire::meter::Times;
@@ -112,22 +112,22 @@ pub struct Stats {
 impl Pool {
     /// Users wrote so many bytes into a file.
     pub fn note_user_bytes(&self, bytes: u64) {
-        self.counters.user_bytes.add(bytes);
+        self.store.counters.user_bytes.add(bytes);
     }
 
     /// What the pool has done since it was made.
     pub fn totals(&self) -> Totals {
-        self.before.plus(&self.counters.totals())
+        self.before.plus(&self.store.counters.totals())
     }
 
     /// What it did in the last `window_ns`, and the time that is: not more than since the import.
     pub fn lately(&self, window_ns: u64) -> (u64, Totals) {
-        self.recent.lock().since(window_ns, self.counters.now_ns(), &self.totals())
+        self.recent.lock().since(window_ns, self.store.counters.now_ns(), &self.totals())
     }
 
     /// Once in a while, so that there is something to compare with later.
     pub(crate) fn note_totals(&self) {
-        self.recent.lock().note(self.counters.now_ns(), || self.totals());
+        self.recent.lock().note(self.store.counters.now_ns(), || self.totals());
     }
 
     /// Dirty bytes in memory, their bound, and how many changes wait for room: for who asks before each record.
@@ -138,10 +138,10 @@ impl Pool {
 
     /// What the pool has done so far. Cheap enough to be asked every second.
     pub fn stats(&self) -> Stats {
-        let counters = &*self.counters;
+        let counters = &*self.store.counters;
         let (dirty_bytes, dirty_bytes_max) = self.txg.dirty();
         let mut zones = ZoneCounts::default();
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         for zone in tables.zones.values() {
             match zone.phase {
                 Phase::Open => zones.open += 1,
@@ -153,7 +153,7 @@ impl Pool {
         }
         let (resident, index) = (tables.zones.len() as u64, tables.index_size());
         drop(tables);
-        let cache_by_kind = self.cache.stats();
+        let cache_by_kind = self.reader.cache.stats();
         // Not from the sync's own list: it may hold that for as long as a group takes. Zones that died are in neither.
         zones.empty = self.txg.room().zones.saturating_sub(resident);
         let device = |(_, device): (DeviceIdx, Arc<Counted>)| DeviceStats {
@@ -161,7 +161,7 @@ impl Pool {
             io: device.counts(),
         };
         Stats {
-            devices: self.devices.all().into_iter().map(device).collect(),
+            devices: self.store.devices.all().into_iter().map(device).collect(),
             uptime_ns: counters.now_ns().saturating_sub(counters.began_ns),
             reads: std::array::from_fn(|at| counters.reads(Class::ALL[at]).snapshot()),
             writes: std::array::from_fn(|at| counters.writes(Class::ALL[at]).snapshot()),
@@ -176,7 +176,7 @@ impl Pool {
             nopwrite_bytes: counters.nopwrite_bytes.get(),
             cache: cache_by_kind.into_iter().sum(),
             cache_by_kind,
-            cache_bytes_max: self.cache.budget() as u64,
+            cache_bytes_max: self.reader.cache.budget() as u64,
             group: counters.group.snapshot(),
             quiesce: counters.quiesce.snapshot(),
             group_bytes: counters.group_bytes.get(),
@@ -205,7 +205,7 @@ impl Pool {
             reborn_bytes: counters.reborn_bytes.get(),
             late_resets: counters.late_resets.get(),
             txg: self.synced_txg().0,
-            failed: self.failed.get().is_some(),
+            failed: self.reports.stopped().is_some(),
         }
     }
 }

@@ -104,14 +104,14 @@ impl Pool {
         let need = cost.reserve_bytes();
         let (mut delayed, mut paced) = (false, !(self.threaded() && cost.is_paced()));
         let mut wait = SpaceWait { pool: self, ticket: None, most: 0, stuck: 0, seen: None };
-        let mut queue = Queue { counters: &self.counters, began_ns: None, since_ns: 0 };
+        let mut queue = Queue { counters: &self.store.counters, began_ns: None, since_ns: 0 };
         loop {
             let mut state = self.txg.state.lock();
             // Under the lock: whoever stops the pool says so and then wakes all who wait, once.
-            self.alive()?;
+            self.reports.alive()?;
             // What is promised to others waits for room that nobody knows of: more of it would wait as well.
-            if need > 0 && !cost.frees && self.devices.host().is_full() {
-                self.counters.no_space.add(1);
+            if need > 0 && !cost.frees && self.store.devices.host().is_full() {
+                self.store.counters.no_space.add(1);
                 return Err(PoolError::NoSpace { need, free: 0 });
             }
             match self.what_to_wait_for(&state, &cost, need, (delayed, paced, wait.ticket)) {
@@ -219,7 +219,7 @@ impl Pool {
                                     continue;
                                 }
                             }
-                            self.counters.no_space.add(1);
+                            self.store.counters.no_space.add(1);
                             return Err(PoolError::NoSpace { need, free: limit.saturating_sub(room.live) });
                         }
                     }
@@ -279,7 +279,7 @@ impl Pool {
         let room = self.txg.room();
         let (reserved, unwritten) = state.reserved();
         // What frees space is not held up by a file system below that is full: it goes on in memory, as far as the zones can take it.
-        let goes_on = cost.frees && self.devices.host().is_full();
+        let goes_on = cost.frees && self.store.devices.host().is_full();
         let (limit, writable) = if goes_on { room.of_zones } else { cost.room_of(&room, state.promised) };
         if room.live + reserved + need > limit || unwritten + need > writable {
             return Wait::Space;
@@ -347,7 +347,7 @@ impl Pool {
         let mut state = self.txg.state.lock();
         state.awaited = state.awaited.max(txg);
         while state.synced < txg {
-            self.alive()?;
+            self.reports.alive()?;
             if self.threaded() {
                 state.wanted = state.wanted.max(txg);
                 self.txg.work.notify_one();
@@ -358,7 +358,7 @@ impl Pool {
                 state = self.txg.state.lock();
             }
         }
-        self.alive()
+        self.reports.alive()
     }
 
     /// Waits until no group syncs. Whoever holds a [`Tx`] keeps the next one from it: then all that is not stored is what the open group
@@ -366,10 +366,10 @@ impl Pool {
     pub fn wait_for_sync(&self) -> Result<(), PoolError> {
         let mut state = self.txg.state.lock();
         while state.syncing {
-            self.alive()?;
+            self.reports.alive()?;
             self.txg.synced.wait(&mut state);
         }
-        self.alive()
+        self.reports.alive()
     }
 
     /// Waits until the group is durable or the pool has failed, without asking for it.
@@ -404,7 +404,7 @@ impl Pool {
         let txg = {
             let mut state = self.txg.state.lock();
             state.quiescing = true;
-            self.counters.timed(&self.counters.quiesce, || {
+            self.store.counters.timed(&self.store.counters.quiesce, || {
                 while state.holders > 0 {
                     self.txg.left.wait(&mut state);
                 }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use support::{create, import, sim, verify, work};
 use terrane_device::{Fault, SimDevice};
 use terrane_format::BlockPtr;
+use terrane_format::rows::Phase;
 use terrane_pool::Pool;
 use terrane_pool::inspect::Standing;
-use terrane_space::zones::Phase;
 use terrane_store::env::SeededEnv;
 use terrane_wire::ZoneSeq;
 

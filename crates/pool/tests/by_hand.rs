@@ -7,9 +7,9 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{create, import, options, sim, verify, work};
+use terrane_format::rows::Phase;
 use terrane_pool::{GcMode, GcProgress, ImportOptions, Pool};
 use terrane_space::policy::{CollectionOptions, IdleWindow};
-use terrane_space::zones::Phase;
 use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
 

@@ -6,9 +6,9 @@ mod support;
 use std::sync::Arc;
 use support::{SLOTS, Toy, create_with, fill, import_with, owner, sim, verify, work};
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_pool::SecondStats;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::{Env, SeededEnv};
+use terrane_store::second::SecondStats;
 use terrane_wire::ZoneIdx;
 
 /// Memory for an eighth of what the pool holds.

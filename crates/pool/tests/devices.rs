@@ -32,7 +32,7 @@ fn refusal(outcome: Result<impl Sized, PoolError>) -> String {
 /// How many filled zones lie on each device, by class.
 fn spread(pool: &Pool) -> BTreeMap<(u16, &'static str), usize> {
     let mut spread = BTreeMap::new();
-    for zone in pool.zones().iter().filter(|zone| zone.phase != terrane_space::zones::Phase::Gone) {
+    for zone in pool.zones().iter().filter(|zone| zone.phase != terrane_format::rows::Phase::Gone) {
         *spread.entry((zone.home.device.0, zone.class.name())).or_default() += 1;
     }
     spread
@@ -390,7 +390,7 @@ fn a_drive_keeps_nothing_open_that_is_not_written() {
     let on_drive = |zone: &&terrane_pool::inspect::ZoneView| zone.home.device.0 == 1;
     let zones = pool.zones();
     let written =
-        zones.iter().filter(on_drive).filter(|zone| zone.phase == terrane_space::zones::Phase::Open);
+        zones.iter().filter(on_drive).filter(|zone| zone.phase == terrane_format::rows::Phase::Open);
     let written: Vec<u32> = written.map(|zone| zone.home.zone.0).collect();
     let stays_open: Vec<u32> = (2..40).filter(open).collect();
     assert!(stays_open.iter().all(|zone| written.contains(zone)), "{stays_open:?} of {written:?}");

@@ -53,7 +53,7 @@ fn every_device_can_leave_and_the_pool_goes_on_without_it() {
         verify(&pool, &toy);
         assert!(
             pool.zones().iter().all(|zone| {
-                zone.home.device.0 != gone || zone.phase == terrane_space::zones::Phase::Gone
+                zone.home.device.0 != gone || zone.phase == terrane_format::rows::Phase::Gone
             })
         );
         let text = refusal(pool.remove_device(DeviceIdx(gone), &mut |_, _| {}));
@@ -216,7 +216,7 @@ fn a_zone_that_cannot_be_read_keeps_its_device_and_says_so() {
             zone.home.device.0 == 1
                 && zone.live > 0
                 && is_data(zone.class.name())
-                && zone.phase == terrane_space::zones::Phase::Full
+                && zone.phase == terrane_format::rows::Phase::Full
         })
     };
     let Some(zone) = live(&pool) else { panic!("no full zone of data on device 1: {:?}", pool.zones()) };

@@ -7,8 +7,8 @@ mod support;
 use std::sync::Arc;
 use support::{SLOTS, Toy, create, fill, import, owner, sim, work};
 use terrane_format::BlockPtr;
+use terrane_format::rows::Phase;
 use terrane_pool::Pool;
-use terrane_space::zones::Phase;
 use terrane_store::PoolError;
 use terrane_store::env::SeededEnv;
 

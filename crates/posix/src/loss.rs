@@ -18,7 +18,7 @@ use crate::losses::Loss;
 use crate::types::{Ino, mode};
 use std::sync::atomic::Ordering;
 use terrane_dataset::DatasetError;
-use terrane_pool::errors::{Errors, FILES_MAX, LossCause, LostFile};
+use terrane_store::errors::{Errors, FILES_MAX, LossCause, LostFile};
 
 impl Fs {
     /// What a predecessor changed and did not commit, as [`take_over`](Self::take_over) was told, as far as not everybody was told of it.

@@ -5,8 +5,8 @@ mod support;
 
 use std::sync::{Arc, Mutex};
 use support::{Machine, Short};
-use terrane_pool::LossCause;
 use terrane_posix::{Errno, Fs, Ino, Ledger, Loss, SetAttr, mode};
+use terrane_store::errors::LossCause;
 
 #[test]
 fn open_files_without_a_name_outlive_the_process() {

@@ -6,6 +6,7 @@
 
 pub mod diagram;
 pub mod imports;
+pub mod prose;
 pub mod table;
 
 use std::path::{Path, PathBuf};

@@ -14,6 +14,8 @@ use terrane_format::label::LabelHead;
 use terrane_format::uberblock::UberblockPhys;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_object::dnode::{DnodeHead, ObjsetHead};
+use terrane_object::entry::ObjsetInfo;
+use terrane_object::waiting::QueueEntry;
 use terrane_repo_tests::{files, read, root, short};
 use terrane_wire::Row;
 
@@ -111,6 +113,8 @@ fn the_page_has_the_compilers_rows() {
         ("PartTrailer", compiled(PartTrailer::SIZE, PartTrailer::ROWS)),
         ("DnodeHead", compiled(DnodeHead::SIZE, DnodeHead::ROWS)),
         ("ObjsetHead", compiled(ObjsetHead::SIZE, ObjsetHead::ROWS)),
+        ("ObjsetInfo", compiled(ObjsetInfo::SIZE, ObjsetInfo::ROWS)),
+        ("QueueEntry", compiled(QueueEntry::SIZE, QueueEntry::ROWS)),
     ] {
         assert_eq!(tables.get(name), Some(&table), "FORMAT.md: {name}");
     }

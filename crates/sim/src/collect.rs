@@ -13,9 +13,9 @@ use crate::machine::{Machine, Plan, USER};
 use crate::workload::{Acts, Step, Workload};
 use terrane_device::Device;
 use terrane_device::sim::{Fault, Kept};
+use terrane_format::rows::Phase;
 use terrane_oracle::{Content, Failure, Node, ensure};
 use terrane_posix::{Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, SetAttr, WriteFlags};
-use terrane_space::zones::Phase;
 use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
 

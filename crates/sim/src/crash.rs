@@ -7,8 +7,8 @@ use crate::machine::{Machine, Plan};
 use crate::workload::{Acts, RECORDED, Step, Workload};
 use terrane_device::SimDevice;
 use terrane_device::sim::{Fault, Kept};
+use terrane_format::rows::Phase;
 use terrane_oracle::{Failure, ensure};
-use terrane_space::zones::Phase;
 use terrane_wire::Dice;
 
 /// Imports what a crash left behind, and compares it with what it may be. Returns the machine with the workload's model put back.

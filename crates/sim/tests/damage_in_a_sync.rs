@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use terrane_device::SimDevice;
 use terrane_device::sim::Kept;
 use terrane_format::Owner;
+use terrane_format::rows::Phase;
 use terrane_pool::inspect::Standing;
 use terrane_posix::{Errno, Ino, WriteFlags};
 use terrane_sim::machine::{Machine, Plan, USER};
-use terrane_space::zones::Phase;
 
 fn created() -> Machine {
     let props = vec![("recordsize", "4K"), ("compression", "off"), ("dnodesize", "legacy")];
@@ -74,7 +74,7 @@ fn a_file_whose_dnode_is_damaged_says_so_at_every_fsync_and_others_go_on() {
     assert_eq!(fs.fsync(other, false), Ok(()));
     let status = machine.pool.status();
     assert_eq!(status.failed, None);
-    let named = |block: &terrane_pool::DamagedBlock| matches!(block.owner, Owner::Block { objset: 2, object, .. } if object == lost);
+    let named = |block: &terrane_store::errors::DamagedBlock| matches!(block.owner, Owner::Block { objset: 2, object, .. } if object == lost);
     assert!(status.errors.blocks.iter().any(named), "{:?}", status.errors.blocks);
     assert_eq!(fs.sync(), Err(Errno::EIO), "what was not asked about by name is told once");
     assert_eq!(fs.sync(), Ok(()));

@@ -13,10 +13,12 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use terrane_dataset::Dataset;
 use terrane_device::{Backing, Device, OpenMode, SimDevice};
+use terrane_format::Feature;
 use terrane_object::Objects;
 use terrane_pool::{ImportOptions, Pool};
 use terrane_posix::{Attr, Cred, Fs, Ino, WriteFlags};
 use terrane_store::env::SystemEnv;
+use terrane_wire::ObjectId;
 
 const ROOT: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 const ZONE_BYTES: u64 = 1 << 20;
@@ -81,8 +83,9 @@ impl Drop for Mounted {
     }
 }
 
-/// What one image must go through. `open` gives its devices, as often as it is asked.
-fn lives_on(name: &str, open: &dyn Fn() -> Vec<Arc<dyn Device>>) {
+/// What one image must go through, as it is or `upgraded` to all that this version knows. `open` gives its devices, as often as it is
+/// asked.
+fn lives_on(name: &str, upgraded: bool, open: &dyn Fn() -> Vec<Arc<dyn Device>>) {
     let lines = String::from_utf8(golden(&format!("{name}.txt"))).unwrap();
     let expected: Vec<&str> = lines.lines().collect();
     let old = Mounted::new(open());
@@ -90,10 +93,15 @@ fn lives_on(name: &str, open: &dyn Fn() -> Vec<Arc<dyn Device>>) {
     // Otherwise no old run index is read.
     assert_eq!(old.pool.status().runs > 0, name != "drive", "blocks that collection had moved in {name}");
     old.assert_sound();
+    let features = old.pool.label().features;
     old.export();
 
     let written = Mounted::new(open());
     let fs = &written.fs;
+    if upgraded {
+        let new = written.pool.enable(&Feature::defaults()).unwrap();
+        assert_eq!(new, [Feature::Rows, Feature::Births, Feature::Datasets]);
+    }
     let added = fs.mkdir(fs.root(), b"added", 0o755, &ROOT).unwrap().ino;
     let content: Vec<u8> = (0..300_000u32).map(|at| (at / 7) as u8).collect();
     for number in 0..300 {
@@ -111,6 +119,12 @@ fn lives_on(name: &str, open: &dyn Fn() -> Vec<Arc<dyn Device>>) {
     written.export();
 
     let last = Mounted::new(open());
+    assert_eq!(last.pool.label().features == features, !upgraded, "features of {name}");
+    let identity = || {
+        let set = last.fs.dataset().objects().id().0;
+        last.objects.identity(ObjectId(set)).unwrap()
+    };
+    assert_eq!(identity().is_some(), upgraded, "a data set has an identity in {name}");
     let fs = &last.fs;
     let added = fs.lookup(fs.root(), b"added").unwrap().ino;
     let ino = fs.lookup(added, b"file 1").unwrap().ino;
@@ -124,7 +138,16 @@ fn lives_on(name: &str, open: &dyn Fn() -> Vec<Arc<dyn Device>>) {
     let expected: Vec<&str> = expected.into_iter().filter(|line| !line.starts_with(' ')).collect();
     assert_same(&kept, &expected);
     last.assert_sound();
+    let (before, who) = (last.pool.status().live_bytes, identity());
     last.export();
+
+    // What each section of the tables and each pointer says now is said in one form or the other, and means the same.
+    let again = Mounted::new(open());
+    assert!(again.pool.status().live_bytes.abs_diff(before) < 1 << 20);
+    let set = again.fs.dataset().objects().id().0;
+    assert_eq!(again.objects.identity(ObjectId(set)).unwrap(), who, "who a data set is stays");
+    again.assert_sound();
+    again.export();
 }
 
 fn assert_same(found: &[String], expected: &[&str]) {
@@ -135,6 +158,10 @@ fn assert_same(found: &[String], expected: &[&str]) {
 }
 
 fn files(names: &[&str]) {
+    [false, true].into_iter().for_each(|upgraded| one_life(names, upgraded));
+}
+
+fn one_life(names: &[&str], upgraded: bool) {
     let dir = TempDir::new().unwrap();
     let paths: Vec<PathBuf> = names.iter().map(|name| restore(&dir, &format!("{name}.img"))).collect();
     let open = || {
@@ -143,7 +170,7 @@ fn files(names: &[&str]) {
         };
         paths.iter().map(one).collect()
     };
-    lives_on(names[0].split('-').next().unwrap(), &open);
+    lives_on(names[0].split('-').next().unwrap(), upgraded, &open);
 }
 
 #[test]
@@ -158,8 +185,10 @@ fn a_pool_of_several_devices() {
 
 #[test]
 fn a_pool_on_a_zoned_drive_that_lost_power() {
-    let device = SimDevice::load(&golden("drive.drive")).unwrap();
-    lives_on("drive", &|| vec![Arc::new(device.clone()) as Arc<dyn Device>]);
+    for upgraded in [false, true] {
+        let device = SimDevice::load(&golden("drive.drive")).unwrap();
+        lives_on("drive", upgraded, &|| vec![Arc::new(device.clone()) as Arc<dyn Device>]);
+    }
 }
 
 /// One line for each name: path, mode, owner, links, size, time of change, checksum of the content, extended attributes.

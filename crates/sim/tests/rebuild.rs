@@ -6,6 +6,7 @@ use terrane_device::{Device, Fault, SimDevice};
 use terrane_format::Owner;
 use terrane_format::directory::{PART_MAGIC, POOL_SECTION, PartTrailer};
 use terrane_format::record::Class;
+use terrane_format::rows::Phase;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_oracle::Model;
 use terrane_pool::ImportOptions;
@@ -15,7 +16,6 @@ use terrane_sim::crash::{live_on, recover};
 use terrane_sim::machine::Machine;
 use terrane_sim::seeds::seeds;
 use terrane_sim::workload::{Acts, Step, Workload};
-use terrane_space::zones::Phase;
 use terrane_store::env::{Env, SeededEnv};
 use terrane_wire::{Txg, ZoneIdx, ZoneSeq};
 

@@ -12,7 +12,7 @@ use crate::dead::DeadSet;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use terrane_format::record::{Class, Run, get_run, list, put_run};
+use terrane_format::record::{Class, Run, get_run, put_run};
 use terrane_wire::{Reader, Truncated, Txg, Writer, ZoneSeq};
 
 /// What became of the blocks that were born in a zone.
@@ -54,24 +54,6 @@ impl Born {
     pub fn keep_within_runs(&mut self) {
         let runs: Vec<(u32, u32)> = self.runs.iter().map(|run| (run.first, run.last)).collect();
         self.dead.keep_within(&runs);
-    }
-
-    /// As on disk.
-    pub fn put(&self, out: &mut Writer) {
-        out.varint(self.runs.len() as u64);
-        for run in &self.runs {
-            put_run(out, run);
-        }
-        self.dead.encode(out);
-    }
-
-    pub fn get(raw: &mut Reader<'_>) -> Result<Born, Truncated> {
-        let bad = Truncated { offset: raw.offset(), needed: 0 };
-        let runs: Vec<Run> = list(raw, get_run)?;
-        if runs.windows(2).any(|pair| matches!(pair, [a, b] if a.last >= b.first)) {
-            return Err(bad);
-        }
-        Ok(Born { runs, dead: DeadSet::decode(raw)? })
     }
 }
 

@@ -98,8 +98,10 @@ impl Tables {
             }
         }
         for (seq, zone) in self.zones.iter().filter(|(seq, _)| !reset.contains(seq)) {
-            if let Some(other) = homes.get(&zone.home).filter(|other| *other != seq) {
-                twice(zone.home, *other, *seq);
+            for home in zone.replicas().iter() {
+                if let Some(other) = homes.get(&home).filter(|other| *other != seq) {
+                    twice(home, *other, *seq);
+                }
             }
         }
     }
@@ -134,6 +136,7 @@ mod tests {
     use crate::zones::Zone;
     use terrane_format::addr::{Addr, Place};
     use terrane_format::block_ptr::BlockPtr;
+    use terrane_format::record::RowForm;
     use terrane_format::record::{Class, Move, Opened, Run, Written};
     use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
@@ -177,6 +180,7 @@ mod tests {
             replay_after: Txg(0),
             root: BlockPtr::default(),
             opened: vec![Opened { seq: ZoneSeq(4), class: Class::Data, home: home(9), capacity: CAPACITY }],
+            form: RowForm::Plain,
             written: vec![Written { seq: ZoneSeq(4), claimed: 8192, born: 4096 }],
             filled: Vec::new(),
             reset: Vec::new(),

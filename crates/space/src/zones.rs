@@ -1,7 +1,7 @@
 //! The tables of zones: which fillings there are, what is live in them, and where blocks that moved are now.
 //!
 //! A *logical zone* is one filling, named for ever by its sequence number. Its row holds where it lies, how far it is claimed,
-//! how many bytes in it are live, and, as birthplace, which of its granules are dead ([`DeadSet`](crate::dead::DeadSet)) and which runs
+//! how many bytes in it are live, and, as birthplace, which of its granules are dead ([`DeadSet`]) and which runs
 //! of its survivors live elsewhere ([`Run`]). What became of the blocks born there outlives the filling for as long as one of them
 //! lives ([`Gone`]). The table of physical zones follows from the rows.
 //!
@@ -13,31 +13,18 @@
 //! Invariant ([`Tables::check`]): runs of a zone are sorted and separate, no run is without live bytes, no physical
 //! zone has two fillings, and no zone is there and gone.
 
+use crate::dead::DeadSet;
 use crate::gone::{Born, Gone, GoneZone};
+use crate::replicas::Replicas;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_format::addr::{Addr, granule_bytes};
 use terrane_format::boot_ptr::BootPtr;
-use terrane_format::record::{
-    Class, Free, Home, Move, PartCopy, Record, Run, Tally, get_home, get_part_copy, get_seq, get_zone_bytes,
-    list, put_home, put_part_copy,
-};
-use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Being written.
-    Open,
-    Full,
-    /// Nothing live since this group; may be reset when that group is older than what can be rolled back to.
-    Emptied(Txg),
-    /// The filling is no more; survivors elsewhere still have it as birthplace. Not among [`Tables::zones`].
-    Gone,
-    /// Its directory was read and does not agree with the tables, or what lives there is damaged: kept until it can be explained.
-    Suspect,
-}
+use terrane_format::record::{Class, Free, Home, Move, PartCopy, Record, RowForm, Run, Tally};
+use terrane_format::rows::{Phase, Row, RowHead, SectionWriter, parse_section};
+use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneSeq};
 
 /// What was appended to a zone and is not on its device yet.
 pub trait Unwritten: std::fmt::Debug + Send + Sync {
@@ -51,7 +38,7 @@ pub trait Unwritten: std::fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub struct Zone {
     pub class: Class,
-    pub home: Home,
+    replicas: Replicas,
     pub phase: Phase,
     /// Writable bytes.
     pub capacity: u64,
@@ -78,7 +65,7 @@ impl Zone {
     pub fn new(class: Class, home: Home, capacity: u64, opened: Txg) -> Zone {
         Zone {
             class,
-            home,
+            replicas: Replicas::one(home),
             phase: Phase::Open,
             capacity,
             claimed: 0,
@@ -92,6 +79,16 @@ impl Zone {
             unwritten: None,
             unread: false,
         }
+    }
+
+    /// Where it lies.
+    pub fn replicas(&self) -> Replicas {
+        self.replicas
+    }
+
+    /// Whether a device holds it, or one of its replicas.
+    pub fn is_on(&self, device: DeviceIdx) -> bool {
+        self.replicas.on_device(device).is_some()
     }
 
     /// Whether somebody reads it, so that it cannot be reset.
@@ -505,13 +502,11 @@ impl Tables {
                     zone.live,
                 ));
             }
-            if let Some(other) = homes.insert(zone.home, *seq) {
-                findings.push(Corrupt::new(
-                    &at,
-                    "home",
-                    "its own",
-                    format_args!("{} with zone {other}", zone.home),
-                ));
+            for home in zone.replicas.iter() {
+                if let Some(other) = homes.insert(home, *seq) {
+                    let found = format_args!("{home} with zone {other}");
+                    findings.push(Corrupt::new(&at, "home", "its own", found));
+                }
             }
         }
         let (mut gone, mut gone_runs) = (0, 0);
@@ -567,64 +562,50 @@ impl Tables {
     }
 
     /// The rows of one section, encoded: those whose sequence number modulo `sections` is `section`.
-    pub fn encode_section(&self, section: u32, sections: u32) -> Vec<u8> {
+    pub fn encode_section(&self, section: u32, sections: u32, form: RowForm) -> Vec<u8> {
         let is_in = |seq: ZoneSeq| section_of(seq, sections) == section;
         let there: Vec<_> = self.zones.iter().filter(|(seq, _)| is_in(**seq)).collect();
         let gone: Vec<_> = self.gone.select(is_in).collect();
-        let mut out = Writer::new();
-        out.varint((there.len() + gone.len()) as u64);
-        for (seq, zone) in there {
-            let Zone { class, home, capacity, claimed, live, opened, last_write, .. } = *zone;
-            let (phase, emptied) = match zone.phase {
-                Phase::Open => (0, Txg(0)),
-                Phase::Full => (1, Txg(0)),
-                Phase::Emptied(txg) => (2, txg),
-                Phase::Gone => (3, Txg(0)),
-                Phase::Suspect => (4, Txg(0)),
-            };
-            put_row_head(&mut out, (*seq, class, phase, emptied), home);
-            for number in [capacity, claimed, live, opened.0, last_write.0] {
-                out.varint(number);
-            }
-            zone.born.put(&mut out);
-            out.varint(zone.part_copies.len() as u64);
-            for copy in &zone.part_copies {
-                put_part_copy(&mut out, copy);
-            }
+        let mut out = SectionWriter::new(form, there.len() + gone.len());
+        for (&seq, zone) in there {
+            let Zone { class, replicas, phase, capacity, claimed, live, opened, last_write, .. } = *zone;
+            let home = replicas.first();
+            let head = RowHead { seq, class, phase, home, capacity, claimed, live, opened, last_write };
+            out.row(&head, &zone.born.runs, || zone.born.dead.intervals(), &zone.part_copies);
         }
         for (seq, zone) in gone {
             let GoneZone { class, opened, last_write, born } = &*zone;
             let (class, opened, last_write) = (*class, *opened, *last_write);
-            put_row_head(&mut out, (seq, class, 3, Txg(0)), Home::default());
-            for number in [0, 0, 0, opened.0, last_write.0] {
-                out.varint(number);
-            }
-            born.put(&mut out);
-            out.varint(0);
+            let (phase, home) = (Phase::Gone, Home::default());
+            let head =
+                RowHead { seq, class, phase, home, capacity: 0, claimed: 0, live: 0, opened, last_write };
+            out.row(&head, &born.runs, || born.dead.intervals(), &[]);
         }
-        out.into_bytes()
+        out.finish()
     }
 
     /// The tables of so many encoded sections; `None`: one that was never written.
     pub fn decode(
         sections: u32,
-        mut fetch: impl FnMut(u32) -> Result<Option<Vec<u8>>, Corrupt>,
+        mut fetch: impl FnMut(u32) -> Result<Option<(Vec<u8>, RowForm)>, Corrupt>,
     ) -> Result<Tables, Corrupt> {
         let mut tables = Tables::default();
         for section in 0..sections {
-            let Some(raw) = fetch(section)? else { continue };
+            let Some((raw, form)) = fetch(section)? else { continue };
             let at = format!("section {section} of the zone tables");
-            let truncated = |error: Truncated| Corrupt::new(&at, "rows", "whole", error);
-            for (seq, zone) in list(&mut Reader::new(&raw), decode_row).map_err(truncated)? {
+            for row in parse_section(&raw, form, &at)? {
+                let Row { head, runs, dead, part_copies } = row;
+                let RowHead { seq, class, phase, home, capacity, claimed, live, opened, last_write } = head;
                 if section_of(seq, sections) != section {
                     return Err(Corrupt::new(&at, "zone", "of this section", seq));
                 }
-                tables.live = tables.live.saturating_add(zone.live);
-                if zone.phase == Phase::Gone {
-                    let Zone { class, opened, last_write, born, .. } = zone;
+                tables.live = tables.live.saturating_add(live);
+                let born = Born { runs, dead: DeadSet::of_intervals(dead) };
+                if phase == Phase::Gone {
                     tables.gone.insert(seq, GoneZone { class, opened, last_write, born });
                 } else {
-                    tables.insert(seq, zone);
+                    let zone = Zone::new(class, home, capacity, opened);
+                    tables.insert(seq, Zone { phase, claimed, live, last_write, born, part_copies, ..zone });
                 }
             }
         }
@@ -647,16 +628,6 @@ pub fn section_of(seq: ZoneSeq, sections: u32) -> u32 {
     (seq.0 % u64::from(sections)) as u32
 }
 
-fn put_row_head(out: &mut Writer, (seq, class, phase, emptied): (ZoneSeq, Class, u8, Txg), home: Home) {
-    out.varint(seq.0);
-    out.u8(class as u8);
-    out.u8(phase);
-    out.varint(emptied.0);
-    // One replica today; mirrors have more.
-    out.u8(1);
-    put_home(out, home);
-}
-
 /// A run that moves takes nothing along that was dead; runs that are only cut stay in their part, and keep their dead.
 fn move_gone(born: &mut Born, runs: &[Run]) {
     let stays = |run: &Run| born.run_of(run.first).is_some_and(|old| old.is_in(run.dest, run.part_end()));
@@ -673,33 +644,4 @@ fn free_born(born: &mut Born, ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let twice = born.dead.add_sorted(ranges);
     ranges.iter().for_each(|(first, granules)| born.drop_block(*first, *granules));
     twice
-}
-
-fn decode_row(raw: &mut Reader<'_>) -> Result<(ZoneSeq, Zone), Truncated> {
-    let seq = get_seq(raw)?;
-    let bad = Truncated { offset: raw.offset(), needed: 0 };
-    let class = Class::from_id(raw.u8()?).ok_or(bad)?;
-    let (phase, emptied) = (raw.u8()?, Txg(raw.varint()?));
-    if raw.u8()? != 1 {
-        return Err(bad);
-    }
-    let home = get_home(raw)?;
-    let (capacity, claimed, live) = (get_zone_bytes(raw)?, get_zone_bytes(raw)?, get_zone_bytes(raw)?);
-    let (opened, last_write) = (Txg(raw.varint()?), Txg(raw.varint()?));
-    if claimed > capacity || live > capacity {
-        return Err(bad);
-    }
-    let mut zone = Zone::new(class, home, capacity, opened);
-    zone.phase = match phase {
-        0 => Phase::Open,
-        1 => Phase::Full,
-        2 => Phase::Emptied(emptied),
-        3 => Phase::Gone,
-        4 => Phase::Suspect,
-        _ => return Err(bad),
-    };
-    (zone.claimed, zone.live, zone.last_write) = (claimed, live, last_write);
-    zone.born = Born::get(raw)?;
-    zone.part_copies = list(raw, get_part_copy)?;
-    Ok((seq, zone))
 }

@@ -4,15 +4,16 @@
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use terrane_format::boot_ptr::BootPtr;
+use terrane_format::record::RowForm;
 use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Tally, Written};
+use terrane_format::rows::Phase;
 use terrane_format::{Addr, BlockPtr, GRANULE, Totals};
-use terrane_space::zones::{Phase, Tables, section_of};
+use terrane_space::zones::{Tables, section_of};
 use terrane_wire::{DeviceIdx, Dice, Txg, ZoneIdx, ZoneSeq};
 
 const CAPACITY: u64 = 256 << 10;
 const SECTIONS: u32 = 3;
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Clone, Copy)]
 struct Block {
     granules: u32,
@@ -41,7 +42,7 @@ struct Plain {
     tables: Tables,
     /// Records so far with their frees, and sections with the group they contain.
     log: Vec<(Record, Vec<Free>)>,
-    sections: Vec<(u64, Vec<u8>)>,
+    sections: Vec<(u64, Vec<u8>, RowForm)>,
 }
 
 fn empty_record(txg: u64) -> Record {
@@ -54,6 +55,7 @@ fn empty_record(txg: u64) -> Record {
         replay_after: Txg(0),
         root: BlockPtr::default(),
         opened: Vec::new(),
+        form: RowForm::Tailed,
         written: Vec::new(),
         filled: Vec::new(),
         reset: Vec::new(),
@@ -71,15 +73,15 @@ fn empty_record(txg: u64) -> Record {
 
 impl Plain {
     fn new(seed: u64) -> Plain {
-        let empty = Tables::default();
-        let sections = (0..SECTIONS).map(|section| (0, empty.encode_section(section, SECTIONS))).collect();
+        let empty = |section| Tables::default().encode_section(section, SECTIONS, RowForm::Plain);
+        let sections = (0..SECTIONS).map(|section| (0, empty(section), RowForm::Plain)).collect();
         Plain {
             dice: Dice::new(seed),
             blocks: BTreeMap::new(),
             fillings: BTreeMap::new(),
             next_seq: 1,
             txg: 0,
-            tables: empty,
+            tables: Tables::default(),
             log: Vec::new(),
             sections,
         }
@@ -262,7 +264,9 @@ impl Plain {
         }
         let section = self.dice.below(u64::from(SECTIONS) + 2) as u32;
         if section < SECTIONS {
-            self.sections[section as usize] = (self.txg, self.tables.encode_section(section, SECTIONS));
+            let form = if self.dice.one_in(2) { RowForm::Plain } else { RowForm::Tailed };
+            let raw = self.tables.encode_section(section, SECTIONS, form);
+            self.sections[section as usize] = (self.txg, raw, form);
         }
     }
 
@@ -308,7 +312,10 @@ impl Plain {
 
     /// Sections of different age and the records after them give the same tables.
     fn replay(&self) {
-        let stored = |section: u32| Ok(Some(self.sections[section as usize].1.clone()));
+        let stored = |section: u32| {
+            let (_, raw, form) = &self.sections[section as usize];
+            Ok(Some((raw.clone(), *form)))
+        };
         let mut found = Tables::decode(SECTIONS, stored).unwrap();
         found.replace_gone(found.gone_in_form(self.txg.is_multiple_of(2)));
         for (record, frees) in &self.log {
@@ -318,8 +325,8 @@ impl Plain {
         }
         assert!(found.check().is_empty(), "{:?}", found.check());
         for section in 0..SECTIONS {
-            let (found, expected) =
-                (found.encode_section(section, SECTIONS), self.tables.encode_section(section, SECTIONS));
+            let encode = |tables: &Tables| tables.encode_section(section, SECTIONS, RowForm::Tailed);
+            let (found, expected) = (encode(&found), encode(&self.tables));
             assert_eq!(found, expected, "group {}, section {section}", self.txg);
         }
     }

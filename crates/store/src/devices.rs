@@ -13,6 +13,7 @@ use terrane_device::{Counted, Device, DeviceInfo, ZoneReport, ZoneState};
 use terrane_format::label::{ANCHORS, DEVICES_MAX, Geometry};
 use terrane_format::record::Home;
 use terrane_space::policy::Layout;
+use terrane_space::replicas::Replicas;
 use terrane_wire::{Corrupt, DeviceIdx, ZoneIdx};
 
 /// The fewest zones that a drive must let be open at once: an anchor, and those whose roles cannot be shared, and one to spare.
@@ -164,6 +165,11 @@ impl Devices {
         self.leaving.load(Ordering::Acquire) & 1u64.checked_shl(device.0.into()).unwrap_or(0) != 0
     }
 
+    /// Whether a zone lies on a device that leaves.
+    pub fn any_leaves_of(&self, replicas: &Replicas) -> bool {
+        replicas.iter().any(|home| self.is_leaving(home.device))
+    }
+
     pub fn any_leaves(&self) -> bool {
         self.leaving.load(Ordering::Acquire) != 0
     }
@@ -205,9 +211,11 @@ impl Devices {
         self.get(home.device).is_ok_and(|device| takes_writes(device.as_ref(), home.zone))
     }
 
-    /// Whether a full zone's device, which is asked, says that it will never take writes again.
-    pub fn is_dead(&self, home: Home) -> bool {
-        self.get(home.device).is_ok_and(|device| device.ask(home.zone).is_ok_and(is_dead))
+    /// A replica of a full zone that will never take writes again, as its device says, which is asked.
+    pub fn dead_of(&self, replicas: &Replicas) -> Option<Home> {
+        let died =
+            |home: &Home| self.get(home.device).is_ok_and(|device| device.ask(home.zone).is_ok_and(is_dead));
+        replicas.iter().find(died)
     }
 
     /// The largest write unit of all: what is written in two copies must be padded alike on every device.

@@ -55,6 +55,13 @@ unit! {
     BlockNo(u64)
 }
 
+impl ObjectId {
+    /// Bits of a number that is given to an object. What has 64 may say more above them: a name what it leads to, a node of the kernel in
+    /// which tree.
+    pub const BITS: u32 = 48;
+    pub const MASK: u64 = (1 << ObjectId::BITS) - 1;
+}
+
 impl Txg {
     pub fn next(self) -> Txg {
         Txg(self.0 + 1)

@@ -165,17 +165,21 @@ pub fn page(results: &Results, facts: &str, plots: Option<&str>) -> String {
 const HEAD: &str = "\
 # Benchmarks
 
-Made by `make bench-peers`; do not edit. Every run has a fresh file system; peers follow each other within a repetition, and each
-repetition begins with another one. Figures are medians with the smallest and the largest. A ratio is the median of the ratios taken
-within each repetition. In the tables, a ratio above 1 is better than its base (faster, or smaller).
+Written by `make bench-peers`: do not edit this page. Each run gets a fresh file system. Within a repetition the peers run one after
+the other, and each repetition begins with another peer. A figure is the median of the repetitions, with the smallest and the largest
+in brackets. A ratio is the median of the ratios within each repetition. In the rows `vs` a ratio above 1 is better than its base
+(faster, or smaller).
 
-Kernel file systems sit on a loop device with direct I/O on an image that was written in full beforehand, without discard. Terrane
-uses the same image as a file; zfs-fuse too, through the host's page cache. The null server is an in-memory file system behind
-Terrane's own FUSE front end: what no server behind that front end can beat. Kernel file systems do not pay for FUSE. *Cold* means
-cold caches of this machine (unmounted, flushed, dropped); attributes in the tables of files and directories are cold in the kernel
-only, for everybody. `terrane-library` is Terrane as a library in the measuring process, which nobody pays a kernel for. Attributes
-of one size are set and read on a file system of their own; seconds are for 100,000 files, where of the largest sizes fewer were
-measured (see the commands); `n/a`: refused.
+* **Kernel file systems** sit on a loop device with direct I/O. Its image was written in full beforehand, and nothing is discarded.
+  They do not pay for FUSE.
+* **Terrane** uses the same image as a file. So does zfs-fuse, through the host's page cache.
+* **null** is an in-memory file system behind Terrane's own FUSE front end. It shows what the kernel,
+  FUSE and the front end cost with no storage behind them.
+* **terrane-library** is Terrane as a library in the measuring process: no operation passes through FUSE.
+* ***Cold***: the file system was unmounted, its data flushed, and the machine's caches dropped. In the tables of files and
+  directories only the kernel's cache of attributes is cold, for every peer.
+* **Extended attributes** of each size are set and read on a file system of their own. Seconds are for 100,000 files. For the largest
+  size and for zfs-fuse fewer files were measured (row *files of xattr*), and the time was scaled. `n/a`: the file system refused that size.
 
 ";
 

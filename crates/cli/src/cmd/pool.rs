@@ -738,7 +738,7 @@ fn wipe(device: &dyn Device) -> Outcome {
 
 /// Where the file system below is full, what a reset gave back may not be had again. Nor need it be: it reads as zeros.
 fn overwrite(device: &dyn Device) -> Outcome {
-    match terrane_pool::overwrite_labels(device) {
+    match terrane_store::anchors::overwrite_labels(device) {
         Err(error) if !starts_with_zeros(device) => Err(error.into()),
         _ => Ok(()),
     }

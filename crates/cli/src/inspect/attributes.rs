@@ -9,12 +9,11 @@ use terrane_format::BlockPtr;
 use terrane_object::Object;
 use terrane_object::dnode::Dnode;
 use terrane_sa::{Attr, Attrs, LayoutTable, NvList};
+use terrane_wire::ObjectId;
 use terrane_zap::{Cursor, Zap};
 
 /// Hidden values that are listed.
 const HIDDEN_MAX: usize = 10_000;
-/// An entry's value: 48 bits of object number.
-const OBJECT_MASK: u64 = (1 << 48) - 1;
 
 /// What the root pointer says of the contents.
 pub fn contents(dnode: &Dnode) -> &'static str {
@@ -102,7 +101,7 @@ impl Lists {
         let store = ObjectStore::reader(&held);
         let zap = Zap::open(&store).map_err(|error| error.to_string())?;
         for entry in zap.list(&store, Cursor::START, HIDDEN_MAX).map_err(|error| error.to_string())? {
-            let value = entry.value.first().unwrap_or(0) & OBJECT_MASK;
+            let value = entry.value.first().unwrap_or(0) & ObjectId::MASK;
             let bytes = hold(live, false, value).map_err(|error| error.0)?;
             let bytes =
                 Attrs::decode(&bytes.bonus(), table).map_err(|error| error.to_string())?.u64(Attr::SIZE);

@@ -8,8 +8,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use terrane_device::ZoneState;
 use terrane_format::label::ANCHORS;
+use terrane_format::rows::Phase;
 use terrane_pool::inspect::ZoneView;
-use terrane_space::zones::Phase;
 
 #[derive(Serialize)]
 pub struct ZoneMap {

@@ -57,6 +57,9 @@ pub struct DnodeRow {
     pointer: String,
     #[serde(flatten)]
     spill: Option<SpillRow>,
+    /// Of an object set.
+    #[serde(flatten)]
+    identity: Option<IdentityRow>,
     bonus: String,
     /// Of an inode.
     #[serde(flatten)]
@@ -67,6 +70,13 @@ pub struct DnodeRow {
 struct SpillRow {
     spill: String,
     spill_bytes: u32,
+}
+
+#[derive(Serialize)]
+struct IdentityRow {
+    guid: String,
+    created: u64,
+    free_queue: u64,
 }
 
 /// Every object of the set as of the last committed group.
@@ -96,6 +106,15 @@ pub fn dnode(live: &Live, meta: bool, object: u64) -> Outcome<DnodeRow> {
     let is_inode = !meta && matches!(dnode.kind, Directory | File | Symlink | Special);
     let spill = (!dnode.spill.is_hole())
         .then(|| SpillRow { spill: pointer_text(&dnode.spill), spill_bytes: dnode.spill.lsize() });
+    let identity = match meta && dnode.kind == terrane_object::ObjectKind::Objset {
+        true => live.objects.identity(ObjectId(object)).map_err(terrane_dataset::DatasetError::from)?,
+        false => None,
+    };
+    let identity = identity.map(|identity| IdentityRow {
+        guid: format!("{:016x}", identity.guid),
+        created: identity.created.0,
+        free_queue: identity.free_queue.0,
+    });
     Ok(DnodeRow {
         row: ObjectRow::of(object, &dnode),
         dnode_bytes: dnode.stored_bytes(),
@@ -103,6 +122,7 @@ pub fn dnode(live: &Live, meta: bool, object: u64) -> Outcome<DnodeRow> {
         contents: attributes::contents(&dnode),
         pointer: pointer_text(&dnode.root),
         spill,
+        identity,
         bonus: dnode.bonus.iter().map(|byte| format!("{byte:02x}")).collect(),
         attributes: match is_inode {
             true => Some(attributes::describe(live, &*hold(live, meta, object)?)),

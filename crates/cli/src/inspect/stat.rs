@@ -242,7 +242,7 @@ impl<'a> Walk<'a> {
             if ptr.is_hole() {
                 continue;
             }
-            self.newest = self.newest.max(ptr.birth().0);
+            self.newest = self.newest.max(ptr.logical_birth().0);
             if let BlockPtr::Normal(normal) = &ptr {
                 self.place(normal);
             }

@@ -4,9 +4,9 @@ use super::{ROWS_MAX, addr_text};
 use crate::failure::{Failure, Outcome};
 use serde::Serialize;
 use terrane_format::record::Run;
+use terrane_format::rows::Phase;
 use terrane_pool::Pool;
 use terrane_pool::inspect::{Standing, ZoneView};
-use terrane_space::zones::Phase;
 use terrane_wire::ZoneSeq;
 
 fn phase_text(phase: Phase) -> String {
@@ -110,7 +110,7 @@ pub fn zone(pool: &Pool, seq: u64) -> Outcome<Vec<EntryRow>> {
             psize: entry.psize,
             crc: format!("{:08x}", entry.crc),
             birth: entry.birth.0,
-            owner: terrane_pool::read::owner_text(entry.owner),
+            owner: terrane_store::reports::owner_text(entry.owner),
             siblings: siblings.join(" "),
             standing,
         }

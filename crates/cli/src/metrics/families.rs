@@ -9,10 +9,10 @@ use terrane_cache::Kind;
 use terrane_device::ZoneState;
 use terrane_format::Spent;
 use terrane_format::record::Class;
-use terrane_pool::SecondStats;
 use terrane_pool::{GcMode, LevelShare, Stats};
 use terrane_posix::{Fs, Job};
 use terrane_store::counters::{Io, WaitFor};
+use terrane_store::second::SecondStats;
 
 pub fn space(page: &mut Page, live: &Live, stats: &Stats) {
     let devices = live.pool.devices();

@@ -9,7 +9,7 @@ use std::path::Path;
 use terrane_format::label::{Role, Stay};
 use terrane_pool::CacheDevice;
 use terrane_pool::Member;
-use terrane_pool::errors::DeviceErrors;
+use terrane_store::errors::DeviceErrors;
 
 /// A device of the pool.
 #[derive(Serialize)]

@@ -3,8 +3,8 @@
 use crate::live::Live;
 use serde::Serialize;
 use terrane_format::{Spent, Totals};
-use terrane_pool::SecondStats;
 use terrane_store::counters::WaitFor;
+use terrane_store::second::SecondStats;
 use terrane_wire::meter::Times;
 
 /// Counters since the import, all devices together, and how long ago that was.

@@ -13,9 +13,9 @@ use serde_json::Value;
 use std::sync::Arc;
 use terrane_device::{Device, ZoneState};
 use terrane_format::Totals;
-use terrane_pool::errors::LossCause;
 use terrane_pool::{GcRest, Stats};
 use terrane_store::counters::WaitFor;
+use terrane_store::errors::LossCause;
 use terrane_store::patience::Suspension;
 
 /// How a pool is.

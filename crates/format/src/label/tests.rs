@@ -3,6 +3,7 @@
 use super::*;
 use crate::boot_ptr::BootPtr;
 use crate::features::FEATURES;
+use crate::seal::{Seed, seal};
 use crate::uberblock::{Uberblock, UberblockPhys};
 use terrane_wire::Txg;
 
@@ -173,6 +174,7 @@ fn an_uberblock_is_two_slots_of_one_turn() {
         lease_txg: 200,
         record: BootPtr::NONE,
         host: 77,
+        has_unknown: false,
     };
     let raw = uber.encode(&label, 0, 16384, 4096);
     assert_eq!(raw.len(), 8192);
@@ -185,6 +187,35 @@ fn an_uberblock_is_two_slots_of_one_turn() {
         let mut bad = raw.clone();
         bad[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(Uberblock::parse(&bad, &label, 0, 16384), None, "bit {bit}");
+    }
+}
+
+/// A later version tells by these words of changes that are not in the group's record: who does not know them must not go on without.
+#[test]
+fn an_uberblock_that_tells_of_a_log_or_of_stale_devices_says_so() {
+    let label = label();
+    let uber = Uberblock {
+        clean: false,
+        generation: 3,
+        turn: 8,
+        incarnation: 2,
+        txg: Txg(17),
+        oldest: Txg(14),
+        time_ns: 1,
+        lease_seq: 100,
+        lease_txg: 200,
+        record: BootPtr::NONE,
+        host: 77,
+        has_unknown: false,
+    };
+    for word in [208, 216] {
+        let mut raw = uber.encode(&label, 0, 16384, 4096);
+        raw[word] = 1;
+        let seed = Seed { pool: label.pool, life: label.device << 1, offset: 16384, incarnation: label.turn };
+        let made = seal(seed, &[&raw[..UberblockPhys::SIZE - 16]]);
+        raw[UberblockPhys::SIZE - 16..UberblockPhys::SIZE].copy_from_slice(&made);
+        let read = Uberblock::parse(&raw, &label, 0, 16384);
+        assert_eq!(read, Some(Uberblock { has_unknown: true, ..uber }));
     }
 }
 

@@ -3,6 +3,7 @@
 use super::replay::tests::{ask, served_with};
 use super::*;
 use std::sync::Arc;
+use terrane_wire::ObjectId;
 
 /// Seconds for which the answer to a lookup may be believed, and whether there is such a name. `None`: not at all, and there is not.
 fn believed(dispatch: &Dispatch, name: &[u8]) -> Option<(u64, bool)> {
@@ -41,4 +42,16 @@ fn the_root_directory_stays_in_memory_while_it_is_served() {
     assert_eq!(fs.cached_inodes(), 1);
     Handler::end(&dispatch);
     assert_eq!(Arc::clone(&fs).cached_inodes(), 0);
+}
+
+/// Node ids of other trees of a data set are not those of the live one.
+#[test]
+fn a_node_of_another_tree_is_not_taken_for_one_of_this() {
+    let (dispatch, fs) = served_with(&[]);
+    let file = fs.create(fs.root(), b"file", 0o644, &Cred::default()).unwrap().ino;
+    assert!(file <= ObjectId::MASK);
+    for (tag, passes) in [(0, true), (1, false), (u64::from(u16::MAX), false)] {
+        let attr = fs.getattr(dispatch.ino(tag << ObjectId::BITS | file));
+        assert_eq!(attr.map(|attr| attr.ino), if passes { Ok(file) } else { Err(Errno::ESTALE) });
+    }
 }

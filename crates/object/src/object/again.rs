@@ -5,14 +5,15 @@
 //! it is enough to write any object that lies below, unchanged.
 
 use super::Object;
-use crate::dirty::{Known, Spill, TreeBlock};
+use crate::dirty::{Known, Restored, Spill, TreeBlock};
 use crate::error::ObjectError;
+use crate::kind::ObjectKind;
 use crate::tree::{children, lookup};
 use std::sync::Arc;
 use terrane_format::directory::SPILL;
 use terrane_format::{Addr, BlockPtr};
 use terrane_pool::Tx;
-use terrane_store::prepare::Made;
+use terrane_store::pipeline::Made;
 use terrane_wire::ObjectId;
 
 /// A block that was found.
@@ -51,6 +52,10 @@ impl Object {
         block: u64,
         addr: Addr,
     ) -> Result<Option<Again>, ObjectError> {
+        // A free queue is the sync's alone: what it held when it was read must not come back.
+        if self.kind() == ObjectKind::FreeQueue {
+            return Ok(None);
+        }
         if level > 0 {
             return self.find_pointers(level, block, addr);
         }
@@ -114,7 +119,8 @@ impl Object {
                 if is_same {
                     let dirty = state.dirty(tx.txg());
                     dirty.blocks.insert(block, content.clone());
-                    dirty.recoded.extend(made.map(|made| (block, made.clone())));
+                    let restored = Restored { birth: was.logical_birth(), made: made.cloned() };
+                    dirty.restored.insert(block, restored);
                 }
                 Some(is_same)
             })?;

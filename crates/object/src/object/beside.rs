@@ -178,7 +178,7 @@ impl Object {
         their_dnode.used = spills[1].saturating_add(our_content);
         let [our_dirty, their_dirty] = [&mut *ours, &mut *theirs].map(|state| state.dirty(tx.txg()));
         our_dirty.blocks = std::mem::take(&mut their_dirty.blocks);
-        our_dirty.recoded = std::mem::take(&mut their_dirty.recoded);
+        our_dirty.restored = std::mem::take(&mut their_dirty.restored);
         our_dirty.freed = std::mem::take(&mut their_dirty.freed);
         our_dirty.pointers = std::mem::take(&mut their_dirty.pointers);
         their_dirty.free(0, u64::MAX);

@@ -34,7 +34,7 @@ impl Object {
         self.change(tx, |state| {
             state.dnode.block_bytes = bytes;
             // A directory grows by small steps: in place, after the first in a group.
-            state.dirty(tx.txg()).recoded.remove(&0);
+            state.dirty(tx.txg()).restored.remove(&0);
             state.dirty(tx.txg()).is_resized = true;
             // A hole as well: it covers more or less than it did, and what tells changes by births must see that.
             let hole = (count == 1).then(Arc::default);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_format::BlockPtr;
 use terrane_pool::Tx;
-use terrane_store::prepare::Made;
+use terrane_store::pipeline::Made;
 
 /// What the last sync left of a block: where it is, and what it holds.
 pub type StoredBlock = (BlockPtr, Arc<Vec<u8>>);

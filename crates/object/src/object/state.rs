@@ -137,14 +137,14 @@ impl State {
     /// A block that the group of `tx` has changed already.
     pub fn dirty_block(&mut self, tx: &Tx, block: u64) -> Option<&mut Arc<Vec<u8>>> {
         let open = self.open.as_mut().filter(|open| open.txg == tx.txg() && !self.destroyed)?;
-        open.recoded.remove(&block);
+        open.restored.remove(&block);
         open.blocks.get_mut(&block)
     }
 
     pub fn put(&mut self, txg: Txg, block: u64, data: Arc<Vec<u8>>) {
         self.dnode.block_count = self.dnode.block_count.max(block + 1);
         let dirty = self.dirty(txg);
-        dirty.recoded.remove(&block);
+        dirty.restored.remove(&block);
         dirty.blocks.insert(block, data);
     }
 }

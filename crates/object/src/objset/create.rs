@@ -4,7 +4,7 @@ use super::ObjectSet;
 use crate::dnode::{Dnode, SLOT_BYTES, SLOTS_MAX, check_block_bytes, dnodes_in};
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
-use crate::numbers::{Numbers, add_slots};
+use crate::numbers::{NUMBERS_END, Numbers, add_slots};
 use crate::object::{Object, check_room};
 use std::sync::Arc;
 use terrane_pool::Tx;
@@ -66,7 +66,8 @@ impl ObjectSet {
                 return Ok(number);
             }
         }
-        Ok(numbers.take_new(slots))
+        let (limit, asked) = (NUMBERS_END - 1, numbers.high_water);
+        numbers.take_new(slots).ok_or(ObjectError::TooBig { what: "object numbers", limit, asked })
     }
 
     fn search_for_free(&self, numbers: &mut Numbers) -> Result<(), ObjectError> {

@@ -1,18 +1,23 @@
 //! Subtrees that wait to be freed: some in each group, so that none takes long for a large file.
 //!
+//! They are stored in an object of the meta object set, since a copy of this one, and a state of it that comes back, must not free again
+//! what it frees. The queue of the meta object set itself, of which there are no copies, and those of older pools are an object in the
+//! header.
+//!
 //! Invariant: when a group has synced, what waits in memory is what waits on the device, or a crash would leak the difference.
 
 use super::{FREE_QUEUE, ObjectSet};
 use crate::dirty::Ranges;
-use crate::dnode::{DNODE_BLOCK_BYTES, Dnode};
+use crate::dnode::Dnode;
 use crate::error::ObjectError;
 use crate::freeing::Ledger;
 use crate::kind::ObjectKind;
+use crate::object::Object;
 use crate::tree::{Rewrite, Whose, damage_only, free_subtree, metadata_compression};
+use crate::waiting::{QueueForm, Waiting};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_codec::ChecksumKind;
-use terrane_format::BlockPtr;
 use terrane_pool::{Group, Stream, WriteRequest};
 use terrane_store::patience::Patience;
 use terrane_wire::Corrupt;
@@ -20,22 +25,32 @@ use terrane_wire::Corrupt;
 /// Blocks freed from the queue in one group.
 const FREES_PER_GROUP: u64 = 64 << 10;
 
+/// What a sync leaves of a queue.
+pub(super) struct StoredQueue {
+    /// The object in the header.
+    pub inside: Dnode,
+    /// What the object outside shall hold; `None`: what it holds.
+    pub outside: Option<Vec<Vec<u8>>>,
+}
+
 impl ObjectSet {
-    pub(super) fn load_queue(&self) -> Result<Vec<BlockPtr>, ObjectError> {
+    /// What waits, wherever it is stored: a set whose queue has just got an object of its own has the rest in the old one until it syncs.
+    pub(super) fn load_queue(&self) -> Result<Vec<Waiting>, ObjectError> {
+        let mut queue = self.load_from(&self.free_queue, QueueForm::Pointers)?;
+        if let Some(outside) = &self.queue_outside {
+            queue.append(&mut self.load_from(outside, QueueForm::Entries)?);
+        }
+        Ok(queue)
+    }
+
+    fn load_from(&self, stored: &Object, form: QueueForm) -> Result<Vec<Waiting>, ObjectError> {
         let mut queue = Vec::new();
-        for block in 0..self.free_queue.block_count() {
-            let raw = self.free_queue.read_block(block)?;
-            let before = queue.len();
-            for raw in raw.chunks_exact(BlockPtr::SIZE) {
-                let ptr = BlockPtr::parse(raw, &format_args!("free queue of object set {}", self.id))?;
-                if !ptr.is_hole() {
-                    queue.push(ptr);
-                }
-            }
-            if queue.len() == before {
+        for block in 0..stored.block_count() {
+            let at = format!("free queue of object set {} block {block}", self.id);
+            let mut found = form.parse(&stored.read_block(block)?, &at)?;
+            if found.is_empty() {
                 // What was stored has no such block: without this a lie about their count would be followed for ever.
-                let at = format!("free queue of object set {} block {block}", self.id);
-                let expected = format!("pointers, as in each of {} blocks", self.free_queue.block_count());
+                let expected = format!("pointers, as in each of {} blocks", stored.block_count());
                 self.pool.report_damage(Corrupt::new(
                     at,
                     "content",
@@ -44,6 +59,7 @@ impl ObjectSet {
                 ));
                 break;
             }
+            queue.append(&mut found);
         }
         Ok(queue)
     }
@@ -79,12 +95,12 @@ impl ObjectSet {
         group: &mut Group<'_>,
         ledger: &mut Ledger<'_>,
     ) -> Result<Option<u64>, ObjectError> {
-        let Some(ptr) = ledger.queue.pop() else { return Ok(None) };
+        let Some(waiting) = ledger.queue.pop() else { return Ok(None) };
         let whose = Whose { objset: self.id, object: FREE_QUEUE };
-        match free_subtree(group, whose, &ptr, ledger) {
+        match free_subtree(group, whose, &waiting, ledger) {
             Ok(released) => Ok(Some(released)),
             Err(error) if error.may_pass() => {
-                ledger.queue.insert(0, ptr);
+                ledger.queue.insert(0, waiting);
                 Err(error.into())
             }
             // What is damaged cannot be freed; it is lost space, named, and must not stop every later group.
@@ -92,23 +108,46 @@ impl ObjectSet {
         }
     }
 
+    /// Has the queue stored where it belongs, if that says something else.
     pub(super) fn sync_queue(
         &self,
         group: &mut Group<'_>,
+        before: &[Waiting],
+        ledger: &mut Ledger<'_>,
+    ) -> Result<StoredQueue, ObjectError> {
+        let has_changed = ledger.queue != before;
+        if self.queue_outside.is_none() {
+            let dnode =
+                if has_changed { self.sync_inside(group, true, ledger)? } else { self.free_queue.dnode() };
+            return Ok(StoredQueue { inside: dnode, outside: None });
+        }
+        // It has moved out, and what was inside is not said twice.
+        let moves = self.free_queue.block_count() > 0;
+        let dnode = if moves { self.sync_inside(group, false, ledger)? } else { self.free_queue.dnode() };
+        let outside = (has_changed || moves).then(|| QueueForm::Entries.encode(&ledger.queue));
+        Ok(StoredQueue { inside: dnode, outside })
+    }
+
+    /// The object in the header gets the queue, or nothing.
+    fn sync_inside(
+        &self,
+        group: &mut Group<'_>,
+        is_its_place: bool,
         ledger: &mut Ledger<'_>,
     ) -> Result<Dnode, ObjectError> {
-        let raw: Vec<u8> = ledger.queue.iter().flat_map(BlockPtr::encode).collect();
+        let content = if is_its_place { QueueForm::Pointers.encode(&ledger.queue) } else { Vec::new() };
         let whose = self.free_queue.whose();
         let mut dnode = self.free_queue.dnode();
         let mut requests = Vec::new();
-        for (block, data) in raw.chunks(DNODE_BLOCK_BYTES as usize).enumerate() {
+        for (block, data) in (0..).zip(content) {
             requests.push(WriteRequest {
-                data: Arc::new(data.to_vec()),
+                data: Arc::new(data),
                 kind: ObjectKind::FreeQueue as u8,
                 compression: metadata_compression().into(),
                 checksum: ChecksumKind::Blake3,
-                owner: whose.owner(0, block as u64),
+                owner: whose.owner(0, block),
                 fill: 1,
+                content_birth: None,
                 stream: Stream::Metadata,
                 may_embed: false,
                 replaces: None,
@@ -136,6 +175,8 @@ mod tests {
     use crate::objset::ObjectSpec;
     use terrane_device::sim::Fault;
     use terrane_device::{Device, SimConfig, SimDevice};
+    use terrane_format::BlockPtr;
+    use terrane_format::Feature;
     use terrane_format::block_ptr::Embedded;
     use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
     use terrane_store::env::SeededEnv;
@@ -185,7 +226,7 @@ mod tests {
         assert!(device.fired(reads) > 0, "the canary: nothing had to be read");
         let waiting = set.queue.lock().clone();
         assert_eq!(waiting.len(), 1);
-        assert_eq!(waiting[0].level(), 1);
+        assert_eq!(waiting[0].root.level(), 1);
         assert!(!set.has_queue(), "no group follows for its sake while it cannot be read");
         assert!(object.dnode().used < 1024, "{}", object.dnode().used);
         // A crash leaks nothing of it.
@@ -217,7 +258,9 @@ mod tests {
         // So many that the queue is a tree of several levels, which goes when they do.
         let (kind, birth) = (ObjectKind::File as u8, pool.synced_txg());
         let nothing = Embedded { kind, level: 0, compression: 2, lsize: 1, birth, payload: vec![7] };
-        *set.queue.lock() = vec![BlockPtr::Embedded(nothing); 3 * FREES_PER_GROUP as usize];
+        let root = BlockPtr::Embedded(nothing);
+        let nothing = Waiting { root, detached: Txg(7), prune_below: Txg(0) };
+        *set.queue.lock() = vec![nothing; 3 * FREES_PER_GROUP as usize];
         for left in [2, 1, 0] {
             pool.commit_txg(pool.open_txg()).unwrap();
             let in_memory = set.queue.lock().clone();
@@ -228,5 +271,116 @@ mod tests {
             assert!(stored.inner_trees().2 == in_memory, "{left}");
             again.abandon();
         }
+    }
+
+    /// The queue of a set that an older version made lies in the set itself, and moves out when the set may say who it is.
+    #[test]
+    fn the_queue_of_an_older_pool_moves_out() {
+        let device = SimDevice::new(SimConfig::default()).unwrap();
+        let devices = |device: &SimDevice| -> Vec<Arc<dyn Device>> {
+            vec![Arc::new(device.clone()) as Arc<dyn Device>]
+        };
+        let (env, options) = (|| Arc::new(SeededEnv::new(1)), ImportOptions::default());
+        let features = Feature::defaults().into_iter().filter(|feature| *feature != Feature::Datasets);
+        let create = CreateOptions { features: features.collect(), ..CreateOptions::named("queue") };
+        let pool = Pool::create(devices(&device), &create, env(), &options).unwrap();
+        let objects = Objects::create(pool.clone()).unwrap();
+        let id = objects.create_objset(&pool.begin(Cost::NOTHING).unwrap()).unwrap();
+        let set = objects.open_objset(id, Arc::new(FreeAll)).unwrap();
+        pool.commit().unwrap();
+        let (kind, birth) = (ObjectKind::File as u8, pool.synced_txg());
+        let nothing = Embedded { kind, level: 0, compression: 2, lsize: 1, birth, payload: vec![7] };
+        let root = BlockPtr::Embedded(nothing);
+        let nothing = Waiting { root, detached: Txg(0), prune_below: Txg(0) };
+        *set.queue.lock() = vec![nothing; 3 * FREES_PER_GROUP as usize];
+        pool.commit_txg(pool.open_txg()).unwrap();
+        let waiting = set.queue.lock().clone();
+        assert!(set.free_queue.block_count() > 0 && objects.identity(id).unwrap().is_none());
+        pool.abandon();
+        drop((set, objects, pool));
+
+        let pool = Pool::import(devices(&device), env(), &options).unwrap();
+        pool.enable(&[Feature::Datasets]).unwrap();
+        let objects = Objects::open(pool.clone()).unwrap();
+        let set = objects.open_objset(id, Arc::new(FreeAll)).unwrap();
+        let who = objects.identity(id).unwrap().expect("it is said when the set is opened");
+        assert!(set.queue.lock().clone() == waiting, "nothing is lost, nothing is said twice");
+        let stored = |device: &SimDevice| {
+            let pool = Pool::import(devices(device), env(), &options).unwrap();
+            let objects = Objects::open(pool.clone()).unwrap();
+            let set = objects.open_objset(id, Arc::new(FreeAll)).unwrap();
+            assert_eq!(objects.identity(id).unwrap(), Some(who));
+            let queue = set.queue.lock().clone();
+            let inside = set.free_queue.block_count();
+            pool.abandon();
+            (queue, inside)
+        };
+        assert!(
+            stored(&device.after_power_loss(1)) == (waiting, 2 * FREES_PER_GROUP / 128),
+            "not synced yet"
+        );
+        for left in [1, 0, 0] {
+            pool.commit_txg(pool.open_txg()).unwrap();
+            let in_memory = set.queue.lock().clone();
+            assert_eq!(in_memory.len() as u64, left * FREES_PER_GROUP);
+            assert!(stored(&device.after_power_loss(2)) == (in_memory, 0), "{left}");
+            assert_eq!(set.free_queue.dnode().used, 0);
+        }
+        let outside = objects.mos().hold(who.free_queue).unwrap();
+        assert_eq!((outside.block_count(), outside.dnode().used), (0, 0));
+        assert_eq!(pool.check_tables(), vec![]);
+    }
+
+    /// Takes all, and says what it was asked.
+    #[derive(Default)]
+    struct Asked(parking_lot::Mutex<Vec<(Txg, Txg)>>);
+
+    impl FreePolicy for Asked {
+        fn verdict(&self, block: &BlockPtr, txg: Txg) -> Verdict {
+            self.0.lock().push((block.latest_birth(), txg));
+            Verdict::Keep
+        }
+    }
+
+    /// Of a tree that was cloned only what came since is freed, and what refers to it is judged as of the group that detached it.
+    #[test]
+    fn a_subtree_that_waits_is_freed_from_its_birth_on() {
+        let device = SimDevice::new(SimConfig::default()).unwrap();
+        let (env, options) = (Arc::new(SeededEnv::new(1)), ImportOptions::default());
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
+        let pool = Pool::create(devices, &CreateOptions::named("queue"), env, &options).unwrap();
+        let objects = Objects::create(pool.clone()).unwrap();
+        let cost = Cost { write_bytes: 8 << 20, meta_blocks: 64, ..Cost::NOTHING };
+        let id = objects.create_objset(&pool.begin(cost).unwrap()).unwrap();
+        let asked = Arc::new(Asked::default());
+        let set = objects.open_objset(id, asked.clone()).unwrap();
+        let (bonus, kind) = (Vec::new(), ObjectKind::File);
+        let spec = ObjectSpec { kind, block_size: 4096, dnode_slots: 1, bonus, spill: None };
+        let object = set.create(&pool.begin(cost).unwrap(), spec).unwrap();
+        let write = |blocks: std::ops::Range<u64>| {
+            let tx = pool.begin(cost).unwrap();
+            for block in blocks {
+                let noise: Vec<u8> = (0..512).flat_map(|_| pool.env().random_u64().to_le_bytes()).collect();
+                object.write(&tx, block * 4096, &noise).unwrap();
+            }
+            drop(tx);
+            pool.commit().unwrap();
+        };
+        write(0..300);
+        let cloned = pool.synced_txg().next();
+        write(100..110);
+        asked.0.lock().clear();
+        let root = object.dnode().root;
+        assert_eq!(root.level(), 2);
+        set.queue.lock().push(Waiting { root, detached: Txg(4711), prune_below: cloned });
+        (0..4).for_each(|_| pool.commit_txg(pool.open_txg()).unwrap());
+        assert!(set.queue.lock().is_empty());
+        let waited: Vec<Txg> = {
+            let asked = asked.0.lock();
+            asked.iter().filter(|(_, left)| *left == Txg(4711)).map(|(birth, _)| *birth).collect()
+        };
+        // Ten blocks, those of pointers above them, and nothing that is older.
+        assert!((12..=13).contains(&waited.len()), "{waited:?}");
+        assert!(waited.iter().all(|birth| *birth >= cloned), "{waited:?}");
     }
 }

@@ -5,9 +5,11 @@
 //!
 //! Invariant: no group publishes a pointer to a block that it released.
 
+use super::queue::StoredQueue;
 use super::{DataPolicy, HEADER, ObjectSet, Syncing};
 use crate::dirty::{Dirty, Frozen, Ranges, Spill};
 use crate::dnode::{Dnode, DnodeSlot, ObjsetHeader, dnode_offsets, slot_of};
+use crate::entry::with_root;
 use crate::error::ObjectError;
 use crate::freeing::Ledger;
 use crate::kind::ObjectKind;
@@ -35,14 +37,33 @@ type Changed = (Arc<Object>, Arc<Frozen>);
 /// Blocks of dnodes, by number.
 type DnodeBlocks = BTreeMap<u64, Vec<u8>>;
 
+/// What a group changes in an object of the meta object set because other sets have synced.
+pub(crate) struct MetaChange {
+    pub id: ObjectId,
+    pub what: What,
+}
+
+pub(crate) enum What {
+    /// The set that it stands for has another root.
+    Root(BlockPtr),
+    /// Its blocks are these, and no others.
+    Content(Vec<Vec<u8>>),
+}
+
+/// What the sync of a set left.
+pub(crate) struct Synced {
+    pub root: BlockPtr,
+    /// What the object outside that has its queue shall hold; `None`: what it holds.
+    pub queue: Option<Vec<Vec<u8>>>,
+}
+
 impl ObjectSet {
-    /// Writes what is dirty in the group. `bonuses` are set on objects of this set on the way: the roots of other sets. `None`: nothing
-    /// changed.
+    /// Writes what is dirty in the group. `changes` are made to objects of this set on the way. `None`: nothing changed.
     pub(crate) fn sync(
         &self,
         group: &mut Group<'_>,
-        bonuses: &[(ObjectId, Vec<u8>)],
-    ) -> Result<Option<BlockPtr>, ObjectError> {
+        changes: Vec<MetaChange>,
+    ) -> Result<Option<Synced>, ObjectError> {
         let Syncing { objects, numbers } = {
             let mut syncing = self.syncing.lock();
             Syncing { objects: std::mem::take(&mut syncing.objects), numbers: syncing.numbers }
@@ -55,17 +76,24 @@ impl ObjectSet {
             drop(state);
             frozen.extend(set_aside.map(|set_aside| (object, set_aside)));
         }
-        for (id, bonus) in bonuses {
-            let object = self.hold(*id)?;
-            frozen.retain(|(other, _)| other.id() != *id);
+        for MetaChange { id, what } in changes {
+            let object = self.hold(id)?;
+            frozen.retain(|(other, _)| other.id() != id);
             let mut state = object.state.write();
-            state.dnode.bonus = Arc::new(bonus.clone());
             let mut aside = state
                 .syncing
                 .as_deref()
                 .cloned()
                 .unwrap_or_else(|| Frozen { dirty: Dirty::new(group.txg()), dnode: state.dnode.clone() });
-            aside.dnode.bonus = state.dnode.bonus.clone();
+            match what {
+                // What stands behind the root may be another in the open group already.
+                What::Root(root) => {
+                    for dnode in [&mut state.dnode, &mut aside.dnode] {
+                        dnode.bonus = Arc::new(with_root(&dnode.bonus, &root));
+                    }
+                }
+                What::Content(blocks) => aside.replace_content(blocks),
+            }
             let aside = Arc::new(aside);
             state.syncing = Some(aside.clone());
             drop(state);
@@ -84,11 +112,8 @@ impl ObjectSet {
         self.shrink_queue(group, &mut ledger)?;
         let (meta, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
         let new_meta = self.sync_dnodes(group, &frozen, (&dnodes, blocks), &mut ledger)?;
-        let new_queue = if ledger.queue == queue_before {
-            free_queue.dnode()
-        } else {
-            self.sync_queue(group, &mut ledger)?
-        };
+        let StoredQueue { inside: new_queue, outside: queue } =
+            self.sync_queue(group, &queue_before, &mut ledger)?;
         let account = self.account_before().map(|before| ledger.settle(before));
         let header = ObjsetHeader {
             objects: numbers.objects,
@@ -104,6 +129,7 @@ impl ObjectSet {
             checksum: ChecksumKind::Blake3,
             owner: Owner::Block { objset: self.id.0, object: HEADER, level: 0, block: 0 },
             fill: numbers.objects.max(1),
+            content_birth: None,
             stream: Stream::Metadata,
             may_embed: false,
             replaces: None,
@@ -124,7 +150,7 @@ impl ObjectSet {
         let old = std::mem::replace(&mut *self.root.lock(), root.clone());
         ledger.kill_header(group, &old);
         *self.queue.lock() = ledger.queue;
-        Ok(Some(root))
+        Ok(Some(Synced { root, queue }))
     }
 
     /// The blocks that dirty objects have their dnodes in. They are read before any tree is rewritten: when a tree's old blocks are
@@ -208,7 +234,7 @@ impl ObjectSet {
                 if aside.dnode.kind.is_metadata() {
                     return (*block, self.request(object, aside, *block, data, Stream::Metadata, &policy));
                 }
-                if aside.dirty.recoded.contains_key(block) {
+                if aside.dirty.restored.contains_key(block) {
                     // It did not die, and says nothing of how long such blocks live. Nor may the other form stay.
                     return (*block, self.request(object, aside, *block, data, Stream::Data(file), &policy));
                 }
@@ -274,18 +300,20 @@ impl ObjectSet {
         policy: &DataPolicy,
     ) -> WriteRequest {
         let metadata = aside.dnode.kind.is_metadata();
+        let restored = aside.dirty.restored.get(&block);
         WriteRequest {
             data,
             kind: aside.dnode.kind as u8,
-            compression: match (aside.dirty.recoded.get(&block), policy.compression) {
+            compression: match (restored.and_then(|restored| restored.made.clone()), policy.compression) {
                 _ if metadata => metadata_compression().into(),
-                (Some(made), _) => Method::Made(made.clone()),
+                (Some(made), _) => Method::Made(made),
                 (None, CompressionPolicy::As(compression)) => compression.into(),
                 (None, CompressionPolicy::Auto(_)) => Method::Auto(self.policy.levels.clone()),
             },
             checksum: if metadata { ChecksumKind::Blake3 } else { policy.checksum },
             owner: object.whose().owner(0, block),
             fill: 1,
+            content_birth: restored.map(|restored| restored.birth),
             stream,
             may_embed: true,
             replaces: None,
@@ -301,6 +329,7 @@ impl ObjectSet {
             checksum: ChecksumKind::Blake3,
             owner: object.whose().owner(0, SPILL),
             fill: 1,
+            content_birth: None,
             stream: Stream::Metadata,
             may_embed: true,
             replaces: None,
@@ -340,6 +369,7 @@ impl ObjectSet {
                 checksum: ChecksumKind::Blake3,
                 owner: self.dnodes.whose().owner(0, block),
                 fill,
+                content_birth: None,
                 stream: Stream::Metadata,
                 may_embed: false,
                 replaces: None,
@@ -395,7 +425,7 @@ fn place(
     places: &mut Vec<(usize, u64)>,
     written: Vec<BlockPtr>,
 ) {
-    for ((index, block), ptr) in places.drain(..).zip(written).filter(|(_, ptr)| ptr.birth() == txg) {
+    for ((index, block), ptr) in places.drain(..).zip(written).filter(|(_, ptr)| ptr.block_birth() == txg) {
         pointers[index].insert(block, ptr);
     }
 }

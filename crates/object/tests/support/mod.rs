@@ -21,16 +21,16 @@ pub struct Judge {
 
 impl FreePolicy for Judge {
     fn verdict(&self, block: &BlockPtr, txg: Txg) -> Verdict {
-        assert!(block.birth() < txg, "no block leaves with the group that wrote it");
+        assert!(block.latest_birth() < txg, "no block leaves with the group that wrote it");
         self.judged.lock().unwrap().push(block.clone());
-        if block.birth() < *self.keep_before.lock().unwrap() { Verdict::Keep } else { Verdict::Free }
+        if block.latest_birth() < *self.keep_before.lock().unwrap() { Verdict::Keep } else { Verdict::Free }
     }
 }
 
 pub struct World {
     pub pool: Arc<Pool>,
     pub judge: Arc<Judge>,
-    _objects: Arc<Objects>,
+    pub _objects: Arc<Objects>,
     pub set: Arc<ObjectSet>,
 }
 

@@ -11,7 +11,7 @@ use crate::state::by_hand::{FullZones, GcMode, GcProgress, IDLE_PERCENT, PATIENC
 use crate::state::collector::Progress;
 use crate::state::room::GARBAGE_PART_MIN;
 use std::sync::Arc;
-use terrane_space::zones::Phase;
+use terrane_format::rows::Phase;
 use terrane_store::PoolError;
 
 impl Pool {
@@ -24,7 +24,7 @@ impl Pool {
         if self.read_only {
             return Err(PoolError::ReadOnly);
         }
-        self.alive()?;
+        self.reports.alive()?;
         let full = self.full_zones();
         let goal = full.goal(target_percent);
         let wanted = (full.garbage > goal).then_some(goal);
@@ -82,7 +82,7 @@ impl Pool {
 
     fn full_zones(&self) -> FullZones {
         let per_zone = self.yield_of_zone();
-        let tables = self.tables.read();
+        let tables = self.store.tables.read();
         let mut sum = FullZones { live: 0, garbage: 0, worth: 0 };
         for zone in tables.zones.values().filter(|zone| zone.phase == Phase::Full) {
             let capacity = per_zone.min(zone.capacity);
@@ -130,7 +130,7 @@ impl Group<'_> {
     }
 
     fn view(&self, progress: &Progress) -> Option<Victim> {
-        let home = self.pool.tables.read().zones.get(&progress.victim)?.home;
+        let home = self.pool.store.tables.read().zones.get(&progress.victim)?.replicas().first();
         Some(Victim {
             seq: progress.victim,
             home,

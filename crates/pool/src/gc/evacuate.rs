@@ -12,7 +12,8 @@ use crate::leaving::leaving_zone;
 use crate::pool::Group;
 use crate::pool::Pool;
 use terrane_format::record::Home;
-use terrane_space::zones::{Phase, Tables};
+use terrane_format::rows::Phase;
+use terrane_space::zones::Tables;
 use terrane_store::PoolError;
 use terrane_wire::ZoneSeq;
 
@@ -31,7 +32,7 @@ impl Group<'_> {
     /// Moves a piece of what lives where nothing can be won: whatever its garbage, because room is not what is wanted.
     pub(crate) fn evacuate(&mut self) -> Result<(), PoolError> {
         self.st.collector.leaving_needs = 0;
-        let is_needed = self.pool.devices.any_leaves() || !self.st.collector.dead.is_empty();
+        let is_needed = self.pool.store.devices.any_leaves() || !self.st.collector.dead.is_empty();
         if !is_needed || !self.healed.is_empty() {
             return Ok(());
         }
@@ -77,7 +78,7 @@ impl Group<'_> {
             tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Full)
         };
         let before = self.st.collector.leaving.take();
-        let tables = self.pool.tables.read();
+        let tables = self.pool.store.tables.read();
         if let Some(progress) = before
             && is_full(&tables, progress.victim)
         {

@@ -17,7 +17,7 @@ const RUNS_BYTES_MAX: u64 = 4 << 20;
 impl Group<'_> {
     /// How many runs more the commit record has room for: as if each block that moved, or had to stay, were one.
     pub(super) fn runs_left(&self) -> usize {
-        let capacities = self.pool.devices.capacities().into_iter().map(|(_, capacity)| capacity);
+        let capacities = self.pool.store.devices.capacities().into_iter().map(|(_, capacity)| capacity);
         // A device of which no zone can be written says nothing.
         let smallest = capacities.filter(|capacity| *capacity > 0).min();
         let bytes = (smallest.unwrap_or(u64::MAX) / RUNS_PART).min(RUNS_BYTES_MAX);
@@ -46,16 +46,16 @@ impl Group<'_> {
         }
         self.st.collector.moved_since_look = 0;
         let most = self.pool.index_bytes_max();
-        let was = self.pool.tables.read().index_size();
+        let was = self.pool.store.tables.read().index_size();
         let packed = was.is_to_be_packed(most);
         if packed != was.is_packed {
             // Tables change in groups alone.
-            let gone = self.pool.tables.read().gone_in_form(packed);
-            let old = self.pool.tables.write().replace_gone(gone);
+            let gone = self.pool.store.tables.read().gone_in_form(packed);
+            let old = self.pool.store.tables.write().replace_gone(gone);
             // Not while readers are kept out.
             drop(old);
         }
-        let bytes = self.pool.tables.read().index_size().bytes();
+        let bytes = self.pool.store.tables.read().index_size().bytes();
         let is_coarse = is_much(bytes, most, self.st.collector.is_coarse);
         if (packed, is_coarse) != (was.is_packed, self.st.collector.is_coarse) {
             log::info!(bytes, most, packed, is_coarse; "memory of the run index");

@@ -12,18 +12,16 @@ use crate::inspect::Standing;
 use crate::pool::Group;
 use crate::pool::Pool;
 use crate::state::collector::PIECE_NS;
-use crate::state::pinned::Held;
 use std::sync::atomic::Ordering;
 use terrane_format::addr::granule_bytes;
-use terrane_format::directory::Entry;
-use terrane_space::zones::Phase;
+use terrane_format::rows::Phase;
 use terrane_store::PoolError;
 use terrane_wire::ZoneSeq;
 
 impl Pool {
     /// The next groups look at suspect zones again. Returns how many there are.
     pub fn explain_suspects(&self) -> u64 {
-        let suspects = self.tables.read().suspects().count() as u64;
+        let suspects = self.store.tables.read().suspects().count() as u64;
         if suspects > 0 && !self.read_only {
             self.explains_afresh.store(true, Ordering::Relaxed);
             self.txg.want_empty();
@@ -33,7 +31,7 @@ impl Pool {
 
     /// Whether directory, row and blocks of a zone agree; an error if that could not be read.
     fn is_explained(&self, seq: ZoneSeq) -> Result<bool, PoolError> {
-        let Some(held) = self.hold(seq) else { return Ok(false) };
+        let Some(held) = self.store.hold(seq) else { return Ok(false) };
         let entries = match self.zone_directory(seq) {
             Ok(entries) => entries,
             Err(error) if error.may_pass() => return Err(error),
@@ -46,45 +44,13 @@ impl Pool {
                 Standing::Unexplained => return Ok(false),
                 Standing::Here => {
                     live += granule_bytes(u64::from(entry.psize));
-                    if self.entry_bytes(&held, entry)?.is_none() {
+                    if self.store.entry_bytes(&held, entry)?.is_none() {
                         return Ok(false);
                     }
                 }
             }
         }
-        Ok(self.tables.read().zones.get(&seq).is_some_and(|zone| zone.live == live))
-    }
-
-    /// The bytes of an entry's block as its CRC wants them, and whether they came from another copy. `None`: all copies were read, and are
-    /// damaged. An error: one that could not be read may be good.
-    pub(crate) fn entry_bytes(
-        &self,
-        held: &Held,
-        entry: &Entry,
-    ) -> Result<Option<(Vec<u8>, bool)>, PoolError> {
-        let mut bytes = vec![0; entry.psize as usize];
-        let mut unread = None;
-        match self.read_zone(held, entry.offset, &mut bytes) {
-            Ok(()) if crc32c::crc32c(&bytes) == entry.crc => return Ok(Some((bytes, false))),
-            Ok(()) => {
-                self.note_checksum_error(held.home.device);
-                log::error!(
-                    "{} granule {}: a block does not match its directory",
-                    held.home,
-                    entry.offset / 16
-                );
-            }
-            Err(error) => unread = Some(error).filter(PoolError::may_pass),
-        }
-        for sibling in &entry.siblings {
-            let located = self.locate(*sibling, entry.psize);
-            match located.and_then(|(held, offset)| self.read_zone(&held, offset, &mut bytes)) {
-                Ok(()) if crc32c::crc32c(&bytes) == entry.crc => return Ok(Some((bytes, true))),
-                Err(error) if error.may_pass() => unread = unread.or(Some(error)),
-                Ok(()) | Err(_) => {}
-            }
-        }
-        unread.map_or(Ok(None), Err)
+        Ok(self.store.tables.read().zones.get(&seq).is_some_and(|zone| zone.live == live))
     }
 }
 
@@ -92,15 +58,15 @@ impl Group<'_> {
     /// Looks at as many suspect zones as there is time for in a group.
     pub(crate) fn look_at_suspects(&mut self) {
         if self.pool.explains_afresh.swap(false, Ordering::Relaxed) {
-            let tables = self.pool.tables.read();
+            let tables = self.pool.store.tables.read();
             self.st.collector.to_explain.extend(tables.suspects().map(|(seq, _)| seq));
         }
         let began_ns = self.pool.env.monotonic_ns();
         while let Some(seq) = self.st.collector.to_explain.pop_first() {
             let home = {
-                let tables = self.pool.tables.read();
+                let tables = self.pool.store.tables.read();
                 let suspect = tables.zones.get(&seq).filter(|zone| zone.phase == Phase::Suspect);
-                suspect.map(|zone| zone.home)
+                suspect.map(|zone| zone.replicas().first())
             };
             let Some(home) = home.filter(|home| !self.rests_with(seq, home.device)) else { continue };
             match self.pool.is_explained(seq) {

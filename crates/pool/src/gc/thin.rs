@@ -27,14 +27,14 @@ impl Group<'_> {
             self.st.collector.ended(victim);
             let Some(mut progress) = self.look_through(victim, Some(zone_yield))? else { continue };
             if progress.worth.live > piece || !self.pool.has_room_for(&progress, self) {
-                self.st.collector.changed(&self.pool.tables.read(), victim, zone_yield);
+                self.st.collector.changed(&self.pool.store.tables.read(), victim, zone_yield);
                 return Ok(());
             }
             self.look_at_index();
             let (moved, fits) = self.move_piece(&mut progress, u64::MAX)?;
             let is_whole = progress.part >= progress.parts.len();
             if !fits || !is_whole {
-                self.st.collector.changed(&self.pool.tables.read(), victim, zone_yield);
+                self.st.collector.changed(&self.pool.store.tables.read(), victim, zone_yield);
                 if fits {
                     self.pool.want_another_group();
                 }

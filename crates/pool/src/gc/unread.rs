@@ -15,7 +15,7 @@ use crate::pool::{Pool, SyncState};
 use crate::state::collector::Collector;
 use crate::state::unread::{GcRest, SECOND_NS, WAIT_NS, WAIT_STEP};
 use terrane_format::directory::PartTrailer;
-use terrane_space::zones::Phase;
+use terrane_format::rows::Phase;
 use terrane_wire::{DeviceIdx, ZoneSeq};
 
 impl Pool {
@@ -26,9 +26,11 @@ impl Pool {
 
     /// A zone could not be read: what a reset of it would give is not counted on before it is tried again.
     pub(crate) fn put_to_sleep(&self, st: &mut SyncState, seq: ZoneSeq) {
-        let Some(home) = self.tables.read().zones.get(&seq).map(|zone| zone.home) else { return };
+        let Some(home) = self.store.tables.read().zones.get(&seq).map(|zone| zone.replicas().first()) else {
+            return;
+        };
         let (pause_ns, rest_ns) = st.collector.unread.fail(seq, home.device, self.env.monotonic_ns());
-        self.tables.write().set_unread(seq, true);
+        self.store.tables.write().set_unread(seq, true);
         log::warn!("zone {seq}, {home}: it could not be read; tried again in {} s", pause_ns / SECOND_NS);
         if let Some(rest_ns) = rest_ns {
             log::error!(
@@ -41,7 +43,9 @@ impl Pool {
 
     /// A zone was read, so its device can be.
     pub(crate) fn was_read(&self, st: &mut SyncState, seq: ZoneSeq) {
-        let Some(home) = self.tables.read().zones.get(&seq).map(|zone| zone.home) else { return };
+        let Some(home) = self.store.tables.read().zones.get(&seq).map(|zone| zone.replicas().first()) else {
+            return;
+        };
         let awake = st.collector.unread.succeed(seq, home.device);
         if !awake.is_empty() {
             log::info!("device {}: zones can be read again; collection goes on there", home.device);
@@ -55,7 +59,7 @@ impl Pool {
         let rests = unread.is_resting(device, self.env.monotonic_ns());
         if rests {
             unread.postpone(seq, device);
-            self.tables.write().set_unread(seq, true);
+            self.store.tables.write().set_unread(seq, true);
         }
         rests
     }
@@ -65,7 +69,7 @@ impl Pool {
     pub(crate) fn wait_for_unread(&self) -> bool {
         loop {
             let since_ns = self.txg.room().unread_since_ns;
-            if self.has_readable() || since_ns.is_none() || self.alive().is_err() {
+            if self.has_readable() || since_ns.is_none() || self.reports.alive().is_err() {
                 return true;
             }
             let waited_ns = since_ns.map_or(0, |since| self.env.monotonic_ns().saturating_sub(since));
@@ -84,11 +88,11 @@ impl Pool {
             return true;
         }
         let Some((seq, device)) = st.collector.unread.probe(now_ns) else { return false };
-        let claimed = self.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
-        let Some(held) = self.hold(seq) else { return false };
+        let claimed = self.store.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
+        let Some(held) = self.store.hold(seq) else { return false };
         let mut end = [0; PartTrailer::SIZE];
         let from = claimed.saturating_sub(end.len() as u64);
-        let is_read = self.read_zone(&held, from, &mut end).is_ok();
+        let is_read = self.store.read_zone(&held, from, &mut end).is_ok();
         if is_read {
             st.collector.unread.lift(device, now_ns);
         }
@@ -99,7 +103,7 @@ impl Pool {
         if zones.is_empty() {
             return;
         }
-        let mut tables = self.tables.write();
+        let mut tables = self.store.tables.write();
         for seq in zones {
             tables.set_unread(seq, false);
             if tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Suspect) {

@@ -19,7 +19,7 @@ pub(super) struct Source<'a> {
 
 impl ZoneSource for Source<'_> {
     fn empty_zones(&self, open: &[DeviceIdx]) -> usize {
-        self.alloc.empty_where(&|device| self.pool.devices.may_open(device, open))
+        self.alloc.empty_where(&|device| self.pool.store.devices.may_open(device, open))
     }
 
     fn open_zone(
@@ -31,13 +31,13 @@ impl ZoneSource for Source<'_> {
         let mut later = Vec::new();
         let found = loop {
             let apart_from = self.alloc.apart_from(class);
-            let usable = |device| self.pool.devices.may_open(device, open);
+            let usable = |device| self.pool.store.devices.may_open(device, open);
             let Some(home) = self.alloc.pop(special, apart_from, &usable) else { break None };
-            let device = self.pool.device(home.device)?;
+            let device = self.pool.store.devices.get(home.device)?;
             if self.alloc.take_unclean(home)
                 && let Err(error) = device.reset(home.zone)
             {
-                if self.pool.devices.take_writes(home) {
+                if self.pool.store.devices.take_writes(home) {
                     log::warn!("{home}: {error}; it is tried again later");
                     later.push(home);
                 } else {
@@ -64,7 +64,7 @@ impl ZoneSource for Source<'_> {
         let gather = Arc::<Gather>::default();
         let mut zone = Zone::new(class, home, capacity, self.txg);
         zone.unwritten = Some(gather.clone());
-        self.pool.tables.write().insert(seq, zone);
+        self.pool.store.tables.write().insert(seq, zone);
         Ok((Opened { seq, class, home, capacity }, gather))
     }
 }

@@ -31,6 +31,8 @@ pub struct WriteRequest {
     pub checksum: ChecksumKind,
     pub owner: Owner,
     pub fill: u64,
+    /// The group that the content is from, if the block is only stored anew. `None`: the one that syncs.
+    pub content_birth: Option<Txg>,
     pub stream: Stream,
     /// May be embedded in its pointer.
     pub may_embed: bool,

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
 use terrane_format::directory::Part;
+use terrane_format::rows::Phase;
 use terrane_space::policy::{Candidates, Clock, Heat, Lives, Placement, VictimPolicy};
-use terrane_space::zones::{Phase, Tables};
+use terrane_space::zones::Tables;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 /// Victims of one group at the most.
@@ -171,7 +172,7 @@ impl Collector {
 
     /// What a device gives that leaves is no room.
     pub fn device_leaves(&mut self, tables: &Tables, device: DeviceIdx) {
-        let is_there = |seq: ZoneSeq| tables.zones.get(&seq).is_some_and(|zone| zone.home.device == device);
+        let is_there = |seq: ZoneSeq| tables.zones.get(&seq).is_some_and(|zone| zone.is_on(device));
         self.progress.take_if(|progress| is_there(progress.victim));
         self.finished.retain(|(seq, _)| !is_there(*seq));
         self.dead.retain(|seq| !is_there(*seq));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_codec::Compression;
 use terrane_codec::auto::{Auto, AutoRange, STEPS, Took, compression_of, step_of};
-use terrane_store::prepare::Made;
+use terrane_store::pipeline::Made;
 
 /// How a block is to be compressed.
 #[derive(Clone, Debug)]

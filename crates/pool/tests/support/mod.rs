@@ -97,6 +97,7 @@ pub fn request(data: Vec<u8>, owner: Owner, stream: Stream) -> WriteRequest {
         checksum: ChecksumKind::Blake3,
         owner,
         fill: 1,
+        content_birth: None,
         stream,
         may_embed: false,
         replaces: None,

@@ -6,14 +6,14 @@ use crate::errno::Errno;
 use crate::types::{Ino, NAME_MAX};
 use terrane_dataset::ObjectZap;
 use terrane_pool::Tx;
+use terrane_wire::ObjectId;
 use terrane_zap::Shrink;
 
 /// `DT_DIR`
 pub(crate) const KIND_DIR: u8 = 4;
 /// `DT_REG`
 pub(crate) const KIND_FILE: u8 = 8;
-/// The object's number takes 48 bits of an entry's value, its file type the 4 highest ones.
-const OBJECT_BITS: u32 = 48;
+/// The file type takes the 4 highest bits of an entry's value, the object's number the lowest ones.
 const KIND_SHIFT: u32 = 60;
 
 /// What a name means.
@@ -31,7 +31,7 @@ impl Named {
 
     pub fn from_value(value: u64) -> Self {
         let kind = u8::try_from(value >> KIND_SHIFT).unwrap_or(0);
-        Named { ino: value & ((1 << OBJECT_BITS) - 1), kind }
+        Named { ino: value & ObjectId::MASK, kind }
     }
 }
 

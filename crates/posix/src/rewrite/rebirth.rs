@@ -138,7 +138,7 @@ impl Fs {
             return Ok(0);
         }
         let pool = self.set.pool();
-        let (content, made) = pool.read_whole(normal).map_err(ObjectError::from)?;
+        let (content, made) = pool.read_whole(normal, relic.owner).map_err(ObjectError::from)?;
         let block_bytes = object.block_size();
         let start = block.saturating_mul(block_bytes.into());
         let data = start..start.saturating_add(block_bytes.into());

@@ -114,7 +114,7 @@ impl Fs {
             return Ok(true);
         }
         let before = ptr.allocated_bytes();
-        let keep = |_: u8, made: &terrane_store::prepare::Made| is_worth(before, made.stored_bytes());
+        let keep = |_: u8, made: &terrane_store::pipeline::Made| is_worth(before, made.stored_bytes());
         match self.recode(&inode, block, (compression, &keep), &self.rewriting.idle.words) {
             Ok(Some(after)) => {
                 ground.records += 1;

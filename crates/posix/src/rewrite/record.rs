@@ -16,7 +16,7 @@ use terrane_codec::Compression;
 use terrane_format::BlockPtr;
 use terrane_object::Object;
 use terrane_object::object::StoredBlock;
-use terrane_store::prepare::Made;
+use terrane_store::pipeline::Made;
 
 /// Records that are looked at for one batch, if nothing is to be done to them.
 const LOOKS: usize = 512;
@@ -121,7 +121,7 @@ impl Fs {
             let Some(was) = object.stored_pointer(block)? else { continue };
             figures.stored_bytes += was.allocated_bytes();
             figures.logical_bytes += u64::from(was.lsize());
-            if was.birth().0 < job.since && !self.is_made_by(&was, compression) {
+            if was.block_birth().0 < job.since && !self.is_made_by(&was, compression) {
                 batch.bytes_left = batch.bytes_left.saturating_sub(was.lsize().into());
                 batch.records.push(Record { ino: inode.ino, block, was });
             }

@@ -8,10 +8,12 @@ use super::Setting;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_format::block_ptr::Hole;
 use terrane_format::boot_ptr::BootPtr;
+use terrane_format::record::RowForm;
 use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Written};
+use terrane_format::rows::Phase;
 use terrane_format::{Addr, BlockPtr, GRANULE};
 use terrane_space::policy::{Age, Candidates, Choice, Clock, Heat, Layout, Lives, Placement, Placer, Stock};
-use terrane_space::zones::{Phase, Tables, Zone};
+use terrane_space::zones::{Tables, Zone};
 use terrane_wire::Dice;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
@@ -470,7 +472,7 @@ impl Books {
             let Some(zone) = self.tables.zones.get(&seq) else { continue };
             self.candidates.set_live(seq, zone.live);
             if matches!(zone.phase, Phase::Emptied(_)) {
-                let home = zone.home.zone.0;
+                let home = zone.replicas().first().zone.0;
                 self.candidates.remove(seq);
                 self.waiting.push((seq, home));
                 self.zone_ends(seq);
@@ -491,6 +493,7 @@ impl Books {
             replay_after: Txg(0),
             root: BlockPtr::Hole(Hole { kind: 0, level: 0, lsize: 0, birth: self.txg }),
             opened: std::mem::take(&mut group.opened),
+            form: RowForm::Tailed,
             written: std::mem::take(&mut group.written).into_values().collect(),
             filled: std::mem::take(&mut group.filled),
             reset: std::mem::take(&mut group.reset),

@@ -206,6 +206,7 @@ fn descend(
         checksum: ChecksumKind::Blake3,
         owner,
         fill: ptr.fill(),
+        content_birth: None,
         stream: Stream::Metadata,
         may_embed: false,
         replaces: None,

@@ -36,9 +36,9 @@ use std::time::{Duration, Instant};
 use terrane::{Cred, Dataset, Fs, Ino, Job, JobStep, WriteFlags};
 use terrane_device::Device;
 use terrane_format::record::Class;
+use terrane_format::rows::Phase;
 use terrane_object::Objects;
 use terrane_pool::{CreateOptions, ImportOptions, Pool, Stats};
-use terrane_space::zones::Phase;
 use terrane_store::env::SystemEnv;
 use terrane_wire::Dice;
 

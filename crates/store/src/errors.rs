@@ -79,11 +79,11 @@ impl DeviceErrors {
         *self == DeviceErrors::default()
     }
 
-    pub(crate) fn of(counts: &IoCounts) -> DeviceErrors {
+    pub fn of(counts: &IoCounts) -> DeviceErrors {
         DeviceErrors { read: counts.read_errors, write: counts.write_errors, checksum: 0 }
     }
 
-    pub(crate) fn plus(self, other: DeviceErrors) -> DeviceErrors {
+    fn plus(self, other: DeviceErrors) -> DeviceErrors {
         DeviceErrors {
             read: self.read.saturating_add(other.read),
             write: self.write.saturating_add(other.write),
@@ -91,7 +91,7 @@ impl DeviceErrors {
         }
     }
 
-    pub(crate) fn minus(self, other: DeviceErrors) -> DeviceErrors {
+    fn minus(self, other: DeviceErrors) -> DeviceErrors {
         DeviceErrors {
             read: self.read.saturating_sub(other.read),
             write: self.write.saturating_sub(other.write),
@@ -101,18 +101,18 @@ impl DeviceErrors {
 }
 
 #[derive(Default)]
-pub(crate) struct Held {
+struct Held {
     /// Its `devices` are what was stored before this import, and the checksum errors since.
-    pub(crate) errors: Errors,
+    errors: Errors,
     /// What devices had counted when the log was cleared.
-    pub(crate) counted: BTreeMap<DeviceIdx, DeviceErrors>,
+    counted: BTreeMap<DeviceIdx, DeviceErrors>,
     /// It was told what was stored.
-    pub(crate) is_recalled: bool,
+    is_recalled: bool,
 }
 
 impl Held {
     /// What the log holds, where devices have counted as much.
-    pub(crate) fn errors(&self, counted: &BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
+    fn errors(&self, counted: &BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
         let mut errors = self.errors.clone();
         for (device, counted) in counted {
             let before = self.counted.get(device).copied().unwrap_or_default();
@@ -127,13 +127,13 @@ impl Held {
 /// The error log of a pool that is imported.
 #[derive(Default)]
 pub struct ErrorLog {
-    pub(crate) held: Mutex<Held>,
+    held: Mutex<Held>,
     /// Whether it ever named a block or a file: most never do, and destroying a file need not take the lock.
-    pub(crate) has_objects: AtomicBool,
+    has_objects: AtomicBool,
 }
 
 /// As much of a text as is kept; not nothing.
-pub(crate) fn shorten(text: impl ToString) -> String {
+fn shorten(text: impl ToString) -> String {
     let mut text = text.to_string();
     if text.is_empty() {
         text.push('?');
@@ -144,6 +144,26 @@ pub(crate) fn shorten(text: impl ToString) -> String {
 }
 
 impl ErrorLog {
+    /// What it holds now; `counted` by the devices themselves, since the import.
+    pub fn errors(&self, counted: &BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
+        self.held.lock().errors(counted)
+    }
+
+    /// Adds what an earlier import stored. Only the first call does: several data sets may be opened on one pool.
+    pub fn recall_once(&self, stored: Errors) {
+        if !std::mem::replace(&mut self.held.lock().is_recalled, true) {
+            self.recall(stored);
+        }
+    }
+
+    /// Empties the log; returns what was in it.
+    pub fn clear(&self, counted: BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
+        let mut held = self.held.lock();
+        let errors = held.errors(&counted);
+        (held.errors, held.counted) = (Errors::default(), counted);
+        errors
+    }
+
     /// Damage that belongs to no single block.
     pub fn note_finding(&self, text: impl ToString) {
         let (text, mut held) = (shorten(text), self.held.lock());
@@ -176,14 +196,14 @@ impl ErrorLog {
         true
     }
 
-    pub(crate) fn note_checksum(&self, device: DeviceIdx) {
+    pub fn note_checksum(&self, device: DeviceIdx) {
         let mut held = self.held.lock();
         let errors = held.errors.devices.entry(device).or_default();
         errors.checksum = errors.checksum.saturating_add(1);
     }
 
     /// The block was found damaged; or it may have been, where so many were that not all are known.
-    pub(crate) fn may_be_damaged(&self, owner: Owner) -> bool {
+    pub fn may_be_damaged(&self, owner: Owner) -> bool {
         if !self.has_objects.load(Ordering::Acquire) {
             return false;
         }
@@ -206,7 +226,7 @@ impl ErrorLog {
     }
 
     /// What was stored by an earlier import, before what this one has found.
-    pub(crate) fn recall(&self, stored: Errors) {
+    fn recall(&self, stored: Errors) {
         let found = std::mem::take(&mut self.held.lock().errors);
         for errors in [stored, found] {
             errors.findings.into_iter().for_each(|text| self.note_finding(text));
@@ -226,7 +246,6 @@ impl ErrorLog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::Pool;
 
     fn block(block: u64) -> Owner {
         Owner::Block { objset: 2, object: 7, level: 0, block }
@@ -275,33 +294,5 @@ mod tests {
         log.forget_object(2, 8);
         assert_eq!(log.held.lock().errors.blocks, []);
         assert_eq!(log.held.lock().errors.files.keys().collect::<Vec<_>>(), [&(2, 9)]);
-    }
-
-    #[test]
-    fn what_is_found_while_the_log_is_cleared_is_in_it_before_or_after() {
-        use crate::create::CreateOptions;
-        use crate::import::ImportOptions;
-        use terrane_device::{SimConfig, SimDevice};
-        use terrane_store::env::SeededEnv;
-        let device = std::sync::Arc::new(SimDevice::new(SimConfig::default()).unwrap());
-        let (create, options) = (CreateOptions::named("toy"), ImportOptions::default());
-        let env = std::sync::Arc::new(SeededEnv::new(1));
-        let pool = Pool::create(vec![device], &create, env, &options).unwrap();
-        let is_over = AtomicBool::new(false);
-        let (noted, cleared) = std::thread::scope(|scope| {
-            let notes = scope.spawn(|| {
-                let file = LostFile { generation: 1, cause: LossCause::ServerKilled };
-                let noted = (0..300_000).filter(|n| pool.error_log().note_file((2, *n), file)).count();
-                is_over.store(true, Ordering::Release);
-                noted
-            });
-            let mut cleared = 0;
-            while !is_over.load(Ordering::Acquire) {
-                cleared += pool.clear_errors().files.len();
-            }
-            (notes.join().unwrap(), cleared + pool.clear_errors().files.len())
-        });
-        assert_eq!(noted, cleared);
-        pool.abandon();
     }
 }

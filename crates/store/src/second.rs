@@ -10,6 +10,7 @@
 //! Invariants: the index takes at most an eighth of the cache's memory; a batch is in the index only once it was written; nothing is
 //! written to a device that was let go.
 
+use crate::devices::smallest_capacity;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,35 +22,34 @@ use terrane_format::block_ptr::Key;
 use terrane_format::cache_device::{
     BATCH_HEAD_MAX, Batch, BatchHead, CacheGeometry, Spot, encode_head, parse_batch,
 };
-use terrane_store::devices::smallest_capacity;
 use terrane_wire::meter::Counter;
 use terrane_wire::{NumberMap, ZoneIdx};
 
 /// What the head of a cache device says of its shape.
-pub(crate) fn cache_geometry(info: &DeviceInfo) -> CacheGeometry {
+pub fn cache_geometry(info: &DeviceInfo) -> CacheGeometry {
     CacheGeometry { write_unit: info.write_unit, zone_size: info.zone_size, zone_count: info.zone_count }
 }
 
 /// A part of the cache's memory for the index of a device.
-pub(crate) const INDEX_DIVISOR: usize = 8;
+pub const INDEX_DIVISOR: usize = 8;
 /// Zone 0 says who the device is.
-pub(crate) const HEAD_ZONES: u32 = 1;
+pub const HEAD_ZONES: u32 = 1;
 /// Blocks of a batch, in bytes, when there are so many.
-pub(crate) const BATCH_BYTES: u64 = 1 << 20;
+const BATCH_BYTES: u64 = 1 << 20;
 /// Blocks of a batch, at most.
-pub(crate) const BATCH_BLOCKS: usize = 4096;
+const BATCH_BLOCKS: usize = 4096;
 /// Bytes a second that the device is fed with.
 pub const FEED_RATE: u64 = 64 << 20;
 /// Writes that fail one after the other before a device is not fed any more.
-pub(crate) const FAILURES_MAX: u32 = 4;
+const FAILURES_MAX: u32 = 4;
 /// Memory of a block that is on the device.
-pub(crate) const ENTRY_BYTES: usize = 96;
+const ENTRY_BYTES: usize = 96;
 /// Forgotten blocks that stay in the lists of zones, beside a quarter of those that are there.
-pub(crate) const LISTED_SPARE: usize = 1024;
+const LISTED_SPARE: usize = 1024;
 
 /// What the device holds.
 #[derive(Default)]
-pub(crate) struct Books {
+struct Books {
     index: NumberMap<Key, Spot>,
     /// By zone: what was written there; some of it may have been forgotten.
     keys: Vec<Vec<Key>>,
@@ -69,14 +69,14 @@ pub(crate) struct Books {
 
 /// How much may be written now, so that it is no more than so many bytes a second.
 #[derive(Debug, Default)]
-pub(crate) struct Allowance {
+struct Allowance {
     bytes: u64,
     looked_ns: u64,
 }
 
 impl Allowance {
     /// What a second allows can be saved up.
-    pub(crate) fn at(&mut self, now_ns: u64, rate: u64) -> u64 {
+    fn at(&mut self, now_ns: u64, rate: u64) -> u64 {
         let passed_ns =
             if self.looked_ns == 0 { 1_000_000_000 } else { now_ns.saturating_sub(self.looked_ns) };
         self.looked_ns = now_ns;
@@ -87,12 +87,12 @@ impl Allowance {
 }
 
 /// Blocks of which an index of so many bytes knows.
-pub(crate) fn entries_in(index_bytes: usize) -> usize {
+fn entries_in(index_bytes: usize) -> usize {
     (index_bytes / ENTRY_BYTES).max(1)
 }
 
 /// A cache device in use.
-pub(crate) struct SecondLevel {
+pub struct SecondLevel {
     pub id: u64,
     pool: u64,
     device: Counted,
@@ -135,7 +135,7 @@ pub struct SecondStats {
 
 impl SecondLevel {
     /// One that holds nothing yet; `index_bytes` bounds the memory of its index.
-    pub(crate) fn new(device: Arc<dyn Device>, (pool, id): (u64, u64), index_bytes: usize) -> SecondLevel {
+    pub fn new(device: Arc<dyn Device>, (pool, id): (u64, u64), index_bytes: usize) -> SecondLevel {
         let zones = device.info().zone_count;
         let batch_bytes = smallest_capacity(device.as_ref()) / 4;
         let books = Books {
@@ -252,7 +252,7 @@ impl SecondLevel {
         self.books.lock().allowance.bytes = left;
     }
 
-    pub(crate) fn write(&self, blocks: &[(Key, Packed)]) {
+    fn write(&self, blocks: &[(Key, Packed)]) {
         if self.books.lock().failures >= FAILURES_MAX {
             return;
         }
@@ -268,7 +268,7 @@ impl SecondLevel {
         }
     }
 
-    pub(crate) fn try_write(&self, blocks: &[(Key, Packed)]) -> Result<(), DeviceError> {
+    fn try_write(&self, blocks: &[(Key, Packed)]) -> Result<(), DeviceError> {
         let unit = u64::from(self.device.info().write_unit);
         let sizes: Vec<(Key, u32)> =
             blocks.iter().map(|(key, packed)| (*key, packed.bytes().len() as u32)).collect();
@@ -299,7 +299,7 @@ impl SecondLevel {
     }
 
     /// Where a batch of so many bytes goes: into the open zone, or the next of the ring, which is emptied for it. `None`: no zone takes it.
-    pub(crate) fn place_for(&self, bytes: u64) -> Result<Option<(ZoneIdx, u64)>, DeviceError> {
+    fn place_for(&self, bytes: u64) -> Result<Option<(ZoneIdx, u64)>, DeviceError> {
         let open = self.books.lock().open;
         if let Some((zone, at)) = open {
             if at + bytes <= self.device.report(zone)?.capacity {
@@ -330,7 +330,7 @@ impl SecondLevel {
     }
 
     /// Finds out what the device holds: what was written last first, as much as the index takes.
-    pub(crate) fn load(&self) {
+    pub fn load(&self) {
         let gone = self.gone.lock();
         if *gone {
             return;
@@ -375,7 +375,7 @@ impl SecondLevel {
     }
 
     /// The batch that begins there, if one does.
-    pub(crate) fn batch_at(&self, zone: ZoneIdx, at: u64) -> Option<Batch> {
+    fn batch_at(&self, zone: ZoneIdx, at: u64) -> Option<Batch> {
         let info = self.device.info();
         let unit = u64::from(info.write_unit);
         let mut raw = AlignedBuf::new();
@@ -393,7 +393,7 @@ impl SecondLevel {
 }
 
 impl Books {
-    pub(crate) fn note(&mut self, key: Key, spot: Spot) {
+    fn note(&mut self, key: Key, spot: Spot) {
         self.forget(key);
         self.held_bytes += u64::from(spot.psize);
         self.index.insert(key, spot);
@@ -405,7 +405,7 @@ impl Books {
     }
 
     /// Takes what was forgotten out of the lists, when that is a good part of them.
-    pub(crate) fn clear_lists(&mut self) {
+    fn clear_lists(&mut self) {
         if self.listed <= self.index.len() + self.index.len() / 4 + LISTED_SPARE {
             return;
         }
@@ -417,14 +417,14 @@ impl Books {
         self.listed = self.keys.iter().map(Vec::len).sum();
     }
 
-    pub(crate) fn forget(&mut self, key: Key) {
+    fn forget(&mut self, key: Key) {
         if let Some(spot) = self.index.remove(&key) {
             self.held_bytes -= u64::from(spot.psize);
         }
     }
 
     /// Forgets all that is in a zone.
-    pub(crate) fn drop_zone(&mut self, zone: ZoneIdx) {
+    fn drop_zone(&mut self, zone: ZoneIdx) {
         let keys = self.keys.get_mut(zone.0 as usize).map(std::mem::take).unwrap_or_default();
         self.listed -= keys.len();
         for key in keys {
@@ -436,14 +436,14 @@ impl Books {
     }
 
     /// The zone that is filled next; what it held is forgotten.
-    pub(crate) fn next_zone(&mut self) -> Option<ZoneIdx> {
+    fn next_zone(&mut self) -> Option<ZoneIdx> {
         let zone = self.free.pop_front().or_else(|| self.full.pop_front())?;
         self.drop_zone(zone);
         Some(zone)
     }
 
     /// Gives up zones until the index is small enough.
-    pub(crate) fn shrink(&mut self, entries_max: usize) {
+    fn shrink(&mut self, entries_max: usize) {
         while self.index.len() > entries_max
             && let Some(zone) = self.full.pop_front()
         {

@@ -20,18 +20,18 @@ pub(crate) const RUN_BYTES_MAX: u64 = 1 << 20;
 /// What lies between two blocks of one request is not worth a second one: parts of the zone's directory.
 pub(crate) const GAP_BYTES_MAX: u64 = 16 << 10;
 
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
+type Job = Box<dyn FnOnce() + Send>;
 
-pub(crate) struct Ahead {
+pub struct Ahead {
     /// A pool that has no threads has none for this.
-    pub(crate) has_threads: bool,
-    pub(crate) is_on: AtomicBool,
-    pub(crate) queue: OnceLock<Sender<Job>>,
+    has_threads: bool,
+    is_on: AtomicBool,
+    queue: OnceLock<Sender<Job>>,
     /// Read while a job runs; true: no more of them do.
-    pub(crate) ended: Arc<RwLock<bool>>,
-    pub(crate) on_way: Mutex<NumberSet<Key>>,
-    pub(crate) on_way_count: AtomicUsize,
-    pub(crate) arrived: Condvar,
+    ended: Arc<RwLock<bool>>,
+    on_way: Mutex<NumberSet<Key>>,
+    on_way_count: AtomicUsize,
+    arrived: Condvar,
 }
 
 impl Ahead {
@@ -47,8 +47,22 @@ impl Ahead {
         }
     }
 
+    pub(crate) fn has_threads(&self) -> bool {
+        self.has_threads
+    }
+
+    /// Whether anything is read ahead.
+    pub(crate) fn is_on(&self) -> bool {
+        self.has_threads && self.is_on.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is to be, where there are threads for it.
+    pub fn set_on(&self, is_on: bool) {
+        self.is_on.store(is_on, Ordering::Relaxed);
+    }
+
     /// Has `job` run by another thread soon, or not at all.
-    pub(crate) fn offer(&self, job: impl FnOnce() + Send + 'static) {
+    pub fn offer(&self, job: impl FnOnce() + Send + 'static) {
         if !self.has_threads {
             return;
         }
@@ -81,7 +95,34 @@ impl Ahead {
     }
 }
 
-pub(crate) fn start_threads() -> Sender<Job> {
+/// Blocks of one request, on their way until this is dropped.
+pub(crate) struct OnWay<'a> {
+    ahead: &'a Ahead,
+    keys: Vec<Key>,
+}
+
+impl<'a> OnWay<'a> {
+    /// Without those that others have on their way.
+    pub fn of<B>(ahead: &'a Ahead, blocks: &mut Vec<B>, key: impl Fn(&B) -> Key) -> OnWay<'a> {
+        let mut on_way = ahead.on_way.lock();
+        blocks.retain(|block| on_way.insert(key(block)));
+        ahead.on_way_count.store(on_way.len(), Ordering::Release);
+        OnWay { ahead, keys: blocks.iter().map(key).collect() }
+    }
+}
+
+impl Drop for OnWay<'_> {
+    fn drop(&mut self) {
+        let mut on_way = self.ahead.on_way.lock();
+        self.keys.iter().for_each(|key| {
+            on_way.remove(key);
+        });
+        self.ahead.on_way_count.store(on_way.len(), Ordering::Release);
+        self.ahead.arrived.notify_all();
+    }
+}
+
+fn start_threads() -> Sender<Job> {
     let (queue, jobs) = bounded::<Job>(QUEUE_MAX);
     for index in 0..THREADS {
         let jobs = jobs.clone();

@@ -1,5 +1,22 @@
-//! Anchors: where labels and uberblocks are written, and what is read from them.
+//! Anchors: where every device tells which group is the newest.
+//!
+//! A commit appends its uberblock to the current anchor of every device, so that any of them could tell where the pool begins, and
+//! import takes the newest over all. A device whose anchors cannot be written does not stop the pool: what it tells is old, the others
+//! know better, and status names it. That is safe because a pool is imported only with all its devices at hand: there is always one
+//! that has the newest group. When not one anchor takes an uberblock the group has failed.
+//!
+//! Invariant, on each device: one anchor holds a valid label and the newest uberblock that this device took. The other is only reset
+//! to be written at once.
+//!
+//! A label may be damaged later. So each anchor holds it twice; the other anchor could not take the newest group before this one is
+//! reset: a drive has finished that. If both copies are damaged, the uberblocks behind them are judged by the label in the other anchor,
+//! or an import would go on with what that one tells, which may be many groups older. To mend such an anchor is to reset it: if the power
+//! goes just then, an older group is all there is, unless another device knows better.
 
+use crate::PoolError;
+use crate::commit_point::CommitPoint;
+use crate::counters::Counters;
+use crate::devices::{Devices, takes_writes};
 use std::cmp::Reverse;
 use std::sync::Arc;
 use terrane_device::{Device, DeviceError, DeviceKind, ZoneState};
@@ -7,25 +24,23 @@ use terrane_format::label::{
     ANCHOR_BYTES_MAX, ANCHORS, DeviceRow, LABEL_BYTES, Label, WRITE_UNIT_MAX, labels_end, second_label,
 };
 use terrane_format::uberblock::{UBERBLOCK_COPIES, Uberblock};
-use terrane_store::PoolError;
-use terrane_store::devices::takes_writes;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// An uberblock begins on a multiple of this, in bytes.
-pub(crate) const SLOT_BYTES_MIN: usize = 4096;
+const SLOT_BYTES_MIN: usize = 4096;
 
 /// One device's anchor in use, and where its next uberblock goes.
 #[derive(Clone, Debug)]
-pub(crate) struct Anchor {
-    pub device: DeviceIdx,
+pub struct Anchor {
+    device: DeviceIdx,
     /// 0 or 1.
-    pub zone: u32,
+    zone: u32,
     /// In bytes; 0: the next uberblock goes to the other anchor.
-    pub offset: u64,
+    offset: u64,
     /// Of the newest filling that was begun.
-    pub turn: u64,
+    turn: u64,
     /// Why the device did not take the last uberblock.
-    pub trouble: Option<String>,
+    trouble: Option<String>,
 }
 
 impl Anchor {
@@ -35,7 +50,7 @@ impl Anchor {
     }
 
     /// Appends an uberblock to the anchor in use. `None`: it has no room.
-    pub(crate) fn append(
+    fn append(
         &mut self,
         device: &dyn Device,
         (label, row): (&Label, &DeviceRow),
@@ -59,7 +74,7 @@ impl Anchor {
 
     /// Appends an uberblock, switching anchors when this one is full or cannot be written. It is durable after a flush.
     /// Returns the bytes that were written.
-    pub fn write(
+    fn write(
         &mut self,
         device: &dyn Device,
         (label, row): (&Label, &DeviceRow),
@@ -105,15 +120,123 @@ impl Anchor {
     }
 }
 
+/// The anchors of all devices of a pool.
+pub struct Anchors {
+    devices: Arc<Devices>,
+    counters: Arc<Counters>,
+    anchors: Vec<Anchor>,
+}
+
+impl Anchors {
+    pub fn new(devices: Arc<Devices>, counters: Arc<Counters>, anchors: Vec<Anchor>) -> Anchors {
+        Anchors { devices, counters, anchors }
+    }
+}
+
+impl CommitPoint for Anchors {
+    /// One that takes none is named by status, and does not stop the others.
+    fn append(&mut self, label: &Label, uber: &Uberblock) -> Result<(), PoolError> {
+        let mut last_error = None;
+        let mut taken = 0;
+        for anchor in &mut self.anchors {
+            let Some(row) = label.member(anchor.device) else { continue };
+            let device = self.devices.get(anchor.device)?;
+            match anchor.write(device.as_ref(), (label, row), uber) {
+                Ok(bytes) => {
+                    taken += 1;
+                    self.counters.spend_on_anchors(bytes);
+                    anchor.trouble = None;
+                }
+                Err(error) => {
+                    if anchor.trouble.is_none() {
+                        log::error!("{}: it takes no uberblock: {error}; the others do", device.info().name);
+                    }
+                    anchor.trouble = Some(error.to_string());
+                    last_error = Some(error);
+                }
+            }
+        }
+        if taken == 0 {
+            let none = PoolError::Failed { reason: "no device has an anchor".into() };
+            return Err(last_error.map_or(none, PoolError::from));
+        }
+        Ok(())
+    }
+
+    fn append_older(&mut self, label: &Label, uber: &Uberblock) {
+        for anchor in &mut self.anchors {
+            let (Some(row), Ok(device)) = (label.member(anchor.device), self.devices.get(anchor.device))
+            else {
+                continue;
+            };
+            match anchor.append(device.as_ref(), (label, row), uber) {
+                Some(Ok(bytes)) => self.counters.spend_on_anchors(bytes),
+                Some(Err(error)) => {
+                    log::warn!("{}: {error}; group {} is not told of", device.info().name, uber.txg);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// To both anchors of every device: those in use have the old label, so it goes on to the others, twice.
+    fn relabel(
+        &mut self,
+        label: &Label,
+        uber: &Uberblock,
+        flush: &mut dyn FnMut() -> Result<(), PoolError>,
+    ) -> Result<(), PoolError> {
+        for _ in 0..ANCHORS {
+            self.anchors.iter_mut().for_each(|anchor| anchor.offset = 0);
+            self.append(label, uber)?;
+            flush()?;
+        }
+        Ok(())
+    }
+
+    fn join(
+        &mut self,
+        index: DeviceIdx,
+        device: &dyn Device,
+        label: &Label,
+        uber: &Uberblock,
+    ) -> Result<(), PoolError> {
+        let mut anchor = Anchor::fresh(index);
+        let row = label.member(index).expect("it was just put there");
+        anchor.write(device, (label, row), uber)?;
+        device.flush()?;
+        self.anchors.push(anchor);
+        Ok(())
+    }
+
+    fn leave(&mut self, index: DeviceIdx) {
+        self.anchors.retain(|anchor| anchor.device != index);
+    }
+
+    fn reset(&self, device: &dyn Device) -> Result<(), PoolError> {
+        for anchor in (0..ANCHORS).map(ZoneIdx) {
+            device.reset(anchor)?;
+        }
+        if !device.info().hardware_pointers {
+            overwrite_labels(device)?;
+        }
+        Ok(device.flush()?)
+    }
+
+    fn devices(&self) -> Vec<(DeviceIdx, Option<String>)> {
+        self.anchors.iter().map(|anchor| (anchor.device, anchor.trouble.clone())).collect()
+    }
+}
+
 /// The write unit, and the bytes of an uberblock's slot. By the label's unit: on a device with smaller ones everything stands where it
 /// would on the first.
-pub(crate) fn slots_of(row: &DeviceRow) -> (usize, usize) {
+fn slots_of(row: &DeviceRow) -> (usize, usize) {
     let unit = row.write_unit as usize;
     (unit, unit.max(SLOT_BYTES_MIN))
 }
 
 /// An anchor as an import finds it.
-pub(crate) struct AnchorRead {
+pub struct AnchorRead {
     /// Which of the devices that were given.
     pub given: usize,
     pub anchor: u32,
@@ -126,13 +249,13 @@ pub(crate) struct AnchorRead {
 
 /// An uberblock that could be imported.
 #[derive(Clone, Copy)]
-pub(crate) struct Candidate<'a> {
+pub struct Candidate<'a> {
     pub read: &'a AnchorRead,
     pub uber: Uberblock,
 }
 
 /// The uberblocks that are valid in an anchor, with their label. `gap` is set where the device did not give all of it.
-pub(crate) fn read_anchor(
+pub fn read_anchor(
     device: &dyn Device,
     anchor: u32,
     gap: &mut bool,
@@ -146,7 +269,7 @@ pub(crate) fn read_anchor(
 }
 
 /// The label of an anchor that was read, from one of its copies; where they differ that of the later turn.
-pub(crate) fn label_of(device: &dyn Device, anchor: u32, raw: &[u8]) -> Option<Label> {
+fn label_of(device: &dyn Device, anchor: u32, raw: &[u8]) -> Option<Label> {
     let at = format!("{} anchor {anchor}", device.info().name);
     let copy = |from: u64| Label::parse(raw.get(usize::try_from(from).ok()?..)?, anchor, &at).ok();
     // Where the second one is depends on the unit of the device that the pool was made on.
@@ -162,7 +285,7 @@ pub(crate) fn label_of(device: &dyn Device, anchor: u32, raw: &[u8]) -> Option<L
 }
 
 /// Where uberblocks may stand in an anchor that was read: whatever the write unit was by which they were written.
-pub(crate) fn slots(raw: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+fn slots(raw: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let behind = raw.get(LABEL_BYTES as usize..).unwrap_or(&[]);
     (LABEL_BYTES..).step_by(SLOT_BYTES_MIN).zip(behind.chunks_exact(SLOT_BYTES_MIN))
 }
@@ -170,12 +293,7 @@ pub(crate) fn slots(raw: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
 /// The uberblocks of an anchor without a label of its own, by that of the device's other anchor: those of a later turn are newer than what
 /// that one tells. Each says itself under which turn it was written, and its seal holds for no other. `gap` is set where one tells of a
 /// newer group under another label, because nobody knows what that said.
-pub(crate) fn read_orphans(
-    device: &dyn Device,
-    anchor: u32,
-    other: &AnchorRead,
-    gap: &mut bool,
-) -> Option<AnchorRead> {
+fn read_orphans(device: &dyn Device, anchor: u32, other: &AnchorRead, gap: &mut bool) -> Option<AnchorRead> {
     let raw = read_raw(device, anchor, gap)?;
     let mut label = other.label.clone();
     let mut found: Vec<(u64, Uberblock)> = Vec::new();
@@ -199,7 +317,7 @@ pub(crate) fn read_orphans(
 }
 
 /// The bytes of an anchor that may be used and were written. `gap` is set where the device did not give all of them.
-pub(crate) fn read_raw(device: &dyn Device, anchor: u32, gap: &mut bool) -> Option<Vec<u8>> {
+fn read_raw(device: &dyn Device, anchor: u32, gap: &mut bool) -> Option<Vec<u8>> {
     let info = device.info();
     let report = device.report(ZoneIdx(anchor)).ok().filter(|report| report.state != ZoneState::Offline);
     *gap |= report.is_none();
@@ -244,17 +362,17 @@ pub fn overwrite_labels(device: &dyn Device) -> Result<(), DeviceError> {
 }
 
 /// Which of two uberblocks is newer. One group stands under two labels when the label changed, and twice when older ones were given up.
-pub(crate) fn age(uber: &Uberblock) -> (u64, Txg, bool, u64, Txg) {
+fn age(uber: &Uberblock) -> (u64, Txg, bool, u64, Txg) {
     (uber.incarnation, uber.txg, uber.clean, uber.generation, uber.oldest)
 }
 
 /// Everything that the anchors of the given devices tell.
-pub(crate) struct Roots {
-    pub(crate) anchors: Vec<AnchorRead>,
+pub struct Roots {
+    anchors: Vec<AnchorRead>,
     /// Which of the devices that were given did not give all of an anchor, and which.
-    pub(crate) gaps: Vec<(usize, u32)>,
+    gaps: Vec<(usize, u32)>,
     /// Those that gave both whole, and take more.
-    pub(crate) sound: Vec<usize>,
+    sound: Vec<usize>,
 }
 
 impl Roots {
@@ -352,7 +470,7 @@ impl Roots {
 ///
 /// # Errors
 /// `Refused`, with the name of what is missing, given twice, or of another pool.
-pub(crate) fn match_devices(
+pub fn match_devices(
     given: &[Arc<dyn Device>],
     roots: &Roots,
     label: &Label,
@@ -403,11 +521,7 @@ pub(crate) fn match_devices(
     Ok(slots)
 }
 
-pub(crate) fn check_geometry(
-    pool: &str,
-    row: &DeviceRow,
-    info: &terrane_device::DeviceInfo,
-) -> Result<(), PoolError> {
+fn check_geometry(pool: &str, row: &DeviceRow, info: &terrane_device::DeviceInfo) -> Result<(), PoolError> {
     if row.zone_size == info.zone_size
         && row.zone_count <= info.zone_count
         && row.write_unit >= info.write_unit

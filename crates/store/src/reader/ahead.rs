@@ -6,50 +6,20 @@
 //! Invariants: nobody waits for a request that was not sent yet; what was read ahead and not asked for is at most a quarter of the
 //! cache.
 
-use crate::pool::Pool;
-use crate::read::packed;
-use crate::state::ahead::{Ahead, GAP_BYTES_MAX, RUN_BYTES_MAX, UNREAD_DIVISOR, WINDOW_DIVISOR, WINDOW_MAX};
-use crate::state::pinned::Held;
+use super::{BlockReader, packed};
+use crate::ahead::{GAP_BYTES_MAX, OnWay, RUN_BYTES_MAX, UNREAD_DIVISOR, WINDOW_DIVISOR, WINDOW_MAX};
+use crate::held::HeldZone;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use terrane_cache::Kind;
 use terrane_cache::blocks::{Found, Source};
 use terrane_codec::compute;
-use terrane_format::block_ptr::Key;
-use terrane_format::block_ptr::Normal;
-
-/// Blocks of one request, on their way until this is dropped.
-struct OnWay<'a> {
-    ahead: &'a Ahead,
-    keys: Vec<Key>,
-}
-
-impl<'a> OnWay<'a> {
-    /// Without those that others have on their way.
-    fn new(ahead: &'a Ahead, blocks: &mut Vec<Block<'_>>) -> OnWay<'a> {
-        let mut on_way = ahead.on_way.lock();
-        blocks.retain(|block| on_way.insert(block.key));
-        ahead.on_way_count.store(on_way.len(), Ordering::Release);
-        OnWay { ahead, keys: blocks.iter().map(|block| block.key).collect() }
-    }
-}
-
-impl Drop for OnWay<'_> {
-    fn drop(&mut self) {
-        let mut on_way = self.ahead.on_way.lock();
-        self.keys.iter().for_each(|key| {
-            on_way.remove(key);
-        });
-        self.ahead.on_way_count.store(on_way.len(), Ordering::Release);
-        self.ahead.arrived.notify_all();
-    }
-}
+use terrane_format::block_ptr::{Key, Normal};
 
 /// A block that is not in memory, and where it is.
 struct Block<'a> {
     key: Key,
     normal: &'a Normal,
-    held: Held,
+    held: HeldZone,
     offset: u64,
 }
 
@@ -59,33 +29,16 @@ impl Block<'_> {
     }
 }
 
-impl Pool {
-    /// Has `job` run by another thread soon, or not at all: for what fills the cache before somebody asks. A pool without threads of
-    /// its own never runs it.
-    pub fn offer(&self, job: impl FnOnce() + Send + 'static) {
-        self.ahead.offer(job);
-    }
-
+impl BlockReader {
     /// How far a reader of blocks of so many bytes may be read ahead of, in bytes: 0 if not at all.
     pub fn read_ahead_max(&self, block_bytes: u32) -> u64 {
-        if !self.ahead.has_threads || !self.ahead.is_on.load(Ordering::Relaxed) {
+        if !self.ahead.is_on() {
             return 0;
         }
         WINDOW_MAX.max(2 * u64::from(block_bytes)).min(self.cache.budget() as u64 / WINDOW_DIVISOR)
     }
 
-    /// Blocks that were read ahead and left the cache before somebody asked for them.
-    pub fn read_ahead_wasted(&self) -> u64 {
-        self.cache.wasted()
-    }
-
-    /// Whether files are read ahead: to compare with, in benchmarks.
-    #[doc(hidden)]
-    pub fn set_read_ahead(&self, is_on: bool) {
-        self.ahead.is_on.store(is_on, Ordering::Relaxed);
-    }
-
-    /// Brings blocks into the cache, in this thread: those of [`offer`](Pool::offer).
+    /// Brings blocks into the cache, in this thread: those of [`offer`](crate::ahead::Ahead::offer).
     pub fn read_ahead(&self, blocks: &[Normal]) {
         let mut there: Vec<Block<'_>> = Vec::with_capacity(blocks.len());
         for normal in blocks {
@@ -95,7 +48,7 @@ impl Pool {
             }
             if let Some(stored) = self.read_cached(normal) {
                 self.keep_ahead(key, normal, &stored, Source::CacheDevice);
-            } else if let Ok((held, offset)) = self.locate(normal.addrs[0], normal.psize) {
+            } else if let Ok((held, offset)) = self.store.locate(normal.addrs[0], normal.psize) {
                 there.push(Block { key, normal, held, offset });
             }
         }
@@ -113,15 +66,15 @@ impl Pool {
     /// Reads neighbours by one request.
     fn read_run(&self, mut blocks: Vec<Block<'_>>) {
         let unread_max = self.cache.budget() / UNREAD_DIVISOR;
-        let on_way = OnWay::new(&self.ahead, &mut blocks);
+        let on_way = OnWay::of(&self.ahead, &mut blocks, |block| block.key);
         let Some((first, last)) = blocks.first().zip(blocks.last()) else { return };
         let bytes: Range<u64> = first.offset..last.end();
         let Ok(len) = u32::try_from(bytes.end - bytes.start) else { return };
         if self.cache.unread_bytes() + len as usize > unread_max {
             return;
         }
-        if let Ok(stored) = self.read_stored(&first.held, bytes.start, len) {
-            self.counters.reads(first.held.class).blocks.add(blocks.len() as u64);
+        if let Ok(stored) = self.store.read_stored(&first.held, bytes.start, len) {
+            self.store.counters.reads(first.held.class).blocks.add(blocks.len() as u64);
             for Block { key, normal, offset, .. } in &blocks {
                 let from = (offset - bytes.start) as usize;
                 let stored = stored.get(from..from + normal.psize as usize).unwrap_or_default();
@@ -138,7 +91,7 @@ impl Pool {
     }
 
     /// A block in the cache, or on its way there.
-    pub(crate) fn find_cached(&self, key: Key, kind: Kind) -> Option<Found> {
+    pub(super) fn find_cached(&self, key: Key, kind: Kind) -> Option<Found> {
         let found = self.cache.get(key, kind);
         if found.is_none() && self.ahead.wait_for(key) { self.cache.get(key, kind) } else { found }
     }

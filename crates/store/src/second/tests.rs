@@ -1,11 +1,8 @@
 use super::*;
-use crate::pool::Pool;
-use crate::{CreateOptions, ImportOptions};
 use proptest::prelude::*;
 use terrane_device::{SimConfig, SimDevice};
 use terrane_format::addr::Addr;
 use terrane_format::cache_device::CacheHead;
-use terrane_store::env::SeededEnv;
 use terrane_wire::{Txg, ZoneSeq};
 
 fn key(n: u64) -> Key {
@@ -214,41 +211,4 @@ proptest! {
             }
         }
     }
-}
-
-fn sim(zone_count: u32) -> Arc<dyn Device> {
-    Arc::new(SimDevice::new(SimConfig { zone_count, zone_size: 1 << 20, ..SimConfig::default() }).unwrap())
-}
-
-fn import(devices: &[Arc<dyn Device>]) -> Arc<Pool> {
-    Pool::import(devices.to_vec(), Arc::new(SeededEnv::new(3)), &ImportOptions::default()).unwrap()
-}
-
-#[test]
-fn a_pool_finds_its_cache_again_and_does_without() {
-    let (main, fast, other) = (sim(64), sim(8), sim(8));
-    let (create, options) = (CreateOptions::named("levels"), ImportOptions::default());
-    let env = Arc::new(SeededEnv::new(1));
-    let pool = Pool::create(vec![main.clone()], &create, env, &options).unwrap();
-    let id = pool.add_cache(fast.clone()).unwrap();
-    assert!(pool.caches()[0].stats.is_some());
-    pool.export().unwrap();
-    drop(pool);
-
-    let pool = import(std::slice::from_ref(&main));
-    assert!(pool.caches()[0].id == id && pool.caches()[0].stats.is_none(), "it is missed");
-    assert!(pool.attach_cache(other.clone()).is_err());
-    pool.attach_cache(fast.clone()).unwrap();
-    pool.attach_cache(fast.clone()).unwrap();
-    assert_eq!(pool.caches().len(), 1);
-    pool.remove_cache(id).unwrap();
-    assert!(pool.remove_cache(id).is_err() && pool.caches().is_empty());
-    assert!(pool.attach_cache(fast.clone()).is_err());
-    // One that is not there can be removed as well.
-    let id = pool.add_cache(other).unwrap();
-    pool.export().unwrap();
-    drop(pool);
-    let pool = import(&[main]);
-    pool.remove_cache(id).unwrap();
-    pool.export().unwrap();
 }

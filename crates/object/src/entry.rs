@@ -1,0 +1,120 @@
+//! What the meta object set says of another set: the bonus of the object that stands for it.
+//!
+//! It begins with the root pointer, which the sync of each group replaces. Behind it stands who the set is ([`Identity`]), which the
+//! sync leaves as it is, whatever a later version has added there. Sets that were made before the feature `datasets` have a root alone.
+
+use terrane_format::BlockPtr;
+use terrane_wire::{Corrupt, ObjectId, Txg, layout};
+
+layout! {
+    /// Who an object set is. `FORMAT.md` section "The meta object set".
+    ObjsetInfo, 32 bytes {
+        /// Of this structure, with what later versions added behind it.
+        0  bytes: u32,
+        4  flags: u32,
+        8  guid: u64,
+        16 created: Txg,
+        24 free_queue: ObjectId,
+    }
+}
+
+/// Who an object set is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// A random number, not 0: no other set has it, in whatever pool.
+    pub guid: u64,
+    /// The group that made the set; of one that is older than these words, the group that gave it the guid.
+    pub created: Txg,
+    /// The object of the meta object set with the subtrees of this set that wait to be freed.
+    pub free_queue: ObjectId,
+}
+
+impl Identity {
+    pub(crate) fn encode(&self) -> [u8; ObjsetInfo::SIZE] {
+        let Identity { guid, created, free_queue } = *self;
+        ObjsetInfo { bytes: ObjsetInfo::SIZE as u32, flags: 0, guid, created, free_queue }.encode()
+    }
+}
+
+/// A set's root, and who it is; `None`: nobody has said so yet.
+pub(crate) fn parse_entry(bonus: &[u8], id: ObjectId) -> Result<(BlockPtr, Option<Identity>), Corrupt> {
+    let at = format!("object set {id}, root in the meta object set");
+    let (root, info) = bonus.split_at_checked(BlockPtr::SIZE).unwrap_or((bonus, &[]));
+    let root = BlockPtr::parse(root, &at)?;
+    if info.is_empty() {
+        return Ok((root, None));
+    }
+    let found = ObjsetInfo::decode(info)
+        .filter(|found| (ObjsetInfo::SIZE..=info.len()).contains(&(found.bytes as usize)))
+        .ok_or_else(|| Corrupt::new(&at, "bytes of its identity", ObjsetInfo::SIZE, info.len()))?;
+    if found.flags != 0 {
+        let flags = format_args!("{:#x}, an unknown feature", found.flags);
+        return Err(Corrupt::new(&at, "flags of its identity", 0, flags));
+    }
+    let ObjsetInfo { guid, created, free_queue, .. } = found;
+    if guid == 0 || created == Txg(0) || free_queue == ObjectId(0) {
+        let words = format_args!("{guid:#x}, group {created}, object {free_queue}");
+        return Err(Corrupt::new(&at, "guid, group and free queue", "not 0", words));
+    }
+    Ok((root, Some(Identity { guid, created, free_queue })))
+}
+
+/// The bonus with another root.
+pub(crate) fn with_root(bonus: &[u8], root: &BlockPtr) -> Vec<u8> {
+    [&root.encode()[..], bonus.get(BlockPtr::SIZE..).unwrap_or(&[])].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_format::block_ptr::Hole;
+
+    const IDENTITY: Identity = Identity { guid: 77, created: Txg(5), free_queue: ObjectId(4) };
+
+    fn root(birth: u64) -> BlockPtr {
+        BlockPtr::Hole(Hole { kind: 3, level: 0, lsize: 3072, birth: Txg(birth) })
+    }
+
+    fn entry(info: &[u8]) -> Result<(BlockPtr, Option<Identity>), Corrupt> {
+        parse_entry(&[&root(9).encode()[..], info].concat(), ObjectId(2))
+    }
+
+    #[test]
+    fn an_entry_comes_back_with_and_without_an_identity() {
+        assert_eq!(entry(&[]).unwrap(), (root(9), None));
+        let info = IDENTITY.encode();
+        assert_eq!(entry(&info).unwrap(), (root(9), Some(IDENTITY)));
+        for len in 1..info.len() {
+            assert!(entry(&info[..len]).is_err(), "{len}");
+        }
+        for len in 0..BlockPtr::SIZE {
+            assert!(parse_entry(&root(9).encode()[..len], ObjectId(2)).is_err(), "{len}");
+        }
+    }
+
+    /// A later version adds to it, and an older one commits: what was added is still there.
+    #[test]
+    fn another_root_leaves_what_stands_behind_it() {
+        let mut info = [&IDENTITY.encode()[..], &[1, 2, 3, 4, 5]].concat();
+        info[0] += 5;
+        let bonus = with_root(&[&root(9).encode()[..], &info].concat(), &root(12));
+        assert_eq!(parse_entry(&bonus, ObjectId(2)).unwrap(), (root(12), Some(IDENTITY)));
+        assert_eq!(bonus[BlockPtr::SIZE..], info);
+        assert_eq!(with_root(&root(9).encode(), &root(12)), root(12).encode());
+    }
+
+    #[test]
+    fn identities_that_say_nothing_or_too_much_are_refused() {
+        let lies = [
+            ObjsetInfo { bytes: 31, ..ObjsetInfo::decode(&IDENTITY.encode()).unwrap() },
+            ObjsetInfo { bytes: 33, ..ObjsetInfo::decode(&IDENTITY.encode()).unwrap() },
+            ObjsetInfo { flags: 1, ..ObjsetInfo::decode(&IDENTITY.encode()).unwrap() },
+            ObjsetInfo { guid: 0, ..ObjsetInfo::decode(&IDENTITY.encode()).unwrap() },
+            ObjsetInfo { created: Txg(0), ..ObjsetInfo::decode(&IDENTITY.encode()).unwrap() },
+            ObjsetInfo { free_queue: ObjectId(0), ..ObjsetInfo::decode(&IDENTITY.encode()).unwrap() },
+        ];
+        for lie in lies {
+            assert!(entry(&lie.encode()).is_err(), "{lie:?}");
+        }
+    }
+}

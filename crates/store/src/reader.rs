@@ -1,0 +1,384 @@
+//! Reading: from a pointer to content.
+//!
+//! A block is taken from memory, from a cache device, or from the pool's own zones, in this order. Every block is verified against its
+//! pointer, wherever it comes from. A copy that fails is replaced: the good bytes are queued, and the next group appends them under the
+//! old address, as a moved block.
+//!
+//! Invariant: two readers of one block decode it once, and the second waits for the first.
+
+use crate::PoolError;
+use crate::ahead::Ahead;
+use crate::cache_devices::{CacheDevices, PERIOD};
+use crate::held::StoredBytes;
+use crate::patience::Tries;
+use crate::pipeline::{DecodeContext, Made, Pipeline};
+use crate::reports::{Reports, owner_text};
+use crate::second::SecondLevel;
+use crate::zone_store::ZoneStore;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use terrane_cache::Kind;
+use terrane_cache::blocks::{BlockCache, Found, Packed, Source};
+use terrane_cache::flights::Flights;
+use terrane_codec::{Compression, compute};
+use terrane_device::Device;
+use terrane_format::addr::Addr;
+use terrane_format::block_ptr::{BlockPtr, Key, Normal};
+use terrane_format::directory::Owner;
+use terrane_wire::{Corrupt, Txg};
+
+mod ahead;
+
+/// Heals waiting for the next group are bounded; more are dropped and found again.
+const HEALS_MAX: usize = 256;
+
+/// Good bytes of a block whose copy at `addr` is damaged, or lies where another is.
+pub struct Heal {
+    pub addr: Addr,
+    pub bytes: Vec<u8>,
+    pub birth: Txg,
+    pub owner: Owner,
+    pub siblings: Vec<Addr>,
+    pub is_damaged: bool,
+}
+
+/// The blocks of a pool, as readers see them.
+pub struct BlockReader {
+    pub store: Arc<ZoneStore>,
+    pub pipeline: Pipeline,
+    pub cache: BlockCache,
+    pub cache_devices: CacheDevices,
+    pub ahead: Ahead,
+    flights: Flights,
+    heals: Mutex<Vec<Heal>>,
+    reports: Arc<Reports>,
+}
+
+impl BlockReader {
+    /// `cache_bytes` bounds the blocks in memory; with `threads` there are some that read ahead.
+    pub fn new(
+        store: Arc<ZoneStore>,
+        pipeline: Pipeline,
+        reports: Arc<Reports>,
+        cache_bytes: usize,
+        threads: bool,
+    ) -> BlockReader {
+        BlockReader {
+            cache_devices: CacheDevices::new(store.pool),
+            store,
+            pipeline,
+            cache: BlockCache::new(cache_bytes),
+            ahead: Ahead::new(threads),
+            flights: Flights::default(),
+            heals: Mutex::default(),
+            reports,
+        }
+    }
+
+    /// Damaged copies, and copies that are to part, with good bytes: whoever takes them appends them again.
+    pub fn take_heals(&self) -> Vec<Heal> {
+        std::mem::take(&mut *self.heals.lock())
+    }
+
+    /// Has a copy appended again by the next group, whatever waits for that already.
+    pub fn heal_later(&self, heal: Heal) {
+        self.heals.lock().push(heal);
+    }
+
+    pub fn has_heals(&self) -> bool {
+        !self.heals.lock().is_empty()
+    }
+
+    /// Uses a cache device of this pool. What it holds is looked up in the background; where the pool has no threads, now.
+    pub fn use_cache_device(self: &Arc<Self>, device: Arc<dyn Device>, id: u64) {
+        let level = self.cache_devices.push(device, id, self.cache.budget());
+        self.cache.keep_leaving(true);
+        if !self.ahead.has_threads() {
+            level.load();
+            return;
+        }
+        let reader = Arc::downgrade(self);
+        self.cache_devices.start_feeder(move || {
+            while let Some(reader) = reader.upgrade().filter(|reader| reader.reports.stopped().is_none()) {
+                reader.cache_devices.load();
+                reader.feed_cache_devices();
+                drop(reader);
+                std::thread::park_timeout(PERIOD);
+            }
+        });
+    }
+
+    /// A cache device is used no more. Who feeds it may be in the middle of a batch.
+    pub fn drop_cache_device(&self, id: u64) -> Option<Arc<SecondLevel>> {
+        self.cache_devices.remove(id, |is_wanted| self.cache.keep_leaving(is_wanted))
+    }
+
+    /// Writes what had to leave memory to the cache devices, as fast as they may be fed. Threads of the pool do that; one without
+    /// threads is told when.
+    pub fn feed_cache_devices(&self) {
+        self.cache_devices.feed(|| self.cache.take_leaving(), || self.store.counters.now_ns());
+    }
+
+    /// Devices are free when this has returned.
+    pub fn stop_cache_devices(&self) {
+        self.cache.keep_leaving(false);
+        self.cache_devices.stop();
+    }
+
+    fn decode(&self, context: &DecodeContext, stored: &[u8]) -> Result<Vec<u8>, PoolError> {
+        let content = self.pipeline.decode(context, stored);
+        content.map_err(|corrupt| self.reports.damaged(context.owner, corrupt))
+    }
+
+    /// The block behind a pointer, verified and decompressed: `lsize` bytes. A hole reads as zeros. `owner` names it in the log.
+    pub fn read(&self, ptr: &BlockPtr, owner: Owner) -> Result<Arc<Vec<u8>>, PoolError> {
+        match ptr {
+            BlockPtr::Hole(hole) => Ok(Arc::new(vec![0; hole.lsize as usize])),
+            BlockPtr::Embedded(embedded) => {
+                Ok(Arc::new(self.decode(&DecodeContext::embedded(owner, embedded), &embedded.payload)?))
+            }
+            BlockPtr::Normal(normal) => {
+                let (key, kind) = (Key::of(normal), Kind::of(normal));
+                let mut found = self.find_cached(key, kind);
+                if let Some(Found::Plain(block)) = found {
+                    return self.whole(normal, owner, block);
+                }
+                // Held until the block is in the cache.
+                let flight = self.flights.board(key);
+                if flight.is_none() {
+                    found = self.cache.get(key, kind);
+                }
+                if let Some(Found::Plain(block)) = found {
+                    return self.whole(normal, owner, block);
+                }
+                let context = DecodeContext::stored(owner, normal);
+                if let Some(Found::Packed(packed) | Found::Ahead(packed)) = found {
+                    let block = Arc::new(self.decode(&context, packed.bytes())?);
+                    self.cache.insert_plain(key, &block);
+                    return Ok(block);
+                }
+                let (stored, source) = self.fetch(normal, owner)?;
+                let block = Arc::new(self.decode(&context, &stored)?);
+                // What is stored as it is shares its memory.
+                let packed = match is_stored_as_it_is(normal) {
+                    true => Packed::Content(block.clone()),
+                    false => packed(normal, &stored),
+                };
+                self.cache.insert(key, kind, (packed, source), Some(block.clone()));
+                Ok(block)
+            }
+        }
+    }
+
+    /// Like [`read`](BlockReader::read), into the caller's memory of exactly the block's size: for whole blocks, whose content nobody needs
+    /// a second time. On an error the memory holds anything.
+    pub fn read_into(&self, ptr: &BlockPtr, owner: Owner, out: &mut [u8]) -> Result<(), PoolError> {
+        let BlockPtr::Normal(normal) = ptr else {
+            out.copy_from_slice(&self.read(ptr, owner)?);
+            return Ok(());
+        };
+        let (key, kind) = (Key::of(normal), Kind::of(normal));
+        let context = DecodeContext::stored(owner, normal);
+        let unpack = |stored: &[u8], out: &mut [u8]| {
+            self.pipeline
+                .decode_into(&context, stored, out)
+                .map_err(|corrupt| self.reports.damaged(context.owner, corrupt))
+        };
+        match self.find_cached(key, kind) {
+            Some(Found::Plain(block)) => out.copy_from_slice(&self.whole(normal, owner, block)?),
+            Some(Found::Ahead(packed)) => unpack(packed.bytes(), out)?,
+            Some(Found::Packed(packed)) => {
+                unpack(packed.bytes(), out)?;
+                // Somebody needed it a second time after all.
+                if self.cache.wants_plain(key, kind, out.len()) {
+                    self.cache.insert_plain(key, &Arc::new(out.to_vec()));
+                }
+            }
+            None => {
+                let (stored, source) = self.fetch(normal, owner)?;
+                unpack(&stored, out)?;
+                let plain = self.cache.is_plain_only().then(|| Arc::new(out.to_vec()));
+                self.cache.insert(key, kind, (packed(normal, &stored), source), plain);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a block that was just written.
+    pub fn keep_written(
+        &self,
+        key: Key,
+        kind: Kind,
+        (compression, bytes): (u8, &Arc<Vec<u8>>),
+        content: &Arc<Vec<u8>>,
+    ) {
+        let packed = if compression == Compression::Off.id() && bytes.capacity() == bytes.len() {
+            Packed::Content(bytes.clone())
+        } else {
+            // What was compressed lies in memory for what it might have become.
+            Packed::copy_of(compression, bytes)
+        };
+        let plain = self.cache.wants_plain(key, kind, content.len()).then(|| content.clone());
+        self.cache.insert(key, kind, (packed, Source::Pool), plain);
+    }
+
+    /// Reads and verifies every copy of a block, past the cache; the findings name what is damaged. For `check`.
+    pub fn verify(&self, ptr: &BlockPtr) -> Vec<(Addr, PoolError)> {
+        let BlockPtr::Normal(normal) = ptr else { return Vec::new() };
+        let copies: Vec<Addr> = normal.copies().collect();
+        copies
+            .into_iter()
+            .filter_map(|addr| self.store.read_copy(normal, addr).err().map(|error| (addr, error)))
+            .collect()
+    }
+
+    /// Reads every copy of a block, and has those that are damaged replaced by a good one in the next group. Returns how many were.
+    pub fn scrub(&self, normal: &Normal, owner: Owner) -> usize {
+        self.store.counters.scrubbed_blocks.add(1);
+        let copies: Vec<Addr> = normal.copies().collect();
+        let read: Vec<_> = copies.iter().map(|addr| self.store.read_copy(normal, *addr)).collect();
+        let Some(good) = read.iter().find_map(|read| read.as_ref().ok()) else {
+            read.iter()
+                .take(1)
+                .flat_map(|read| read.as_ref().err())
+                .for_each(|e| self.reports.log.note_block(owner, e));
+            return copies.len();
+        };
+        let bad = copies.iter().zip(&read).filter(|(_, read)| read.is_err());
+        bad.map(|(addr, _)| self.queue_heal(*addr, good, normal, owner)).count()
+    }
+
+    /// The stored bytes of a block, from a cache device if one has them.
+    fn fetch(&self, normal: &Normal, owner: Owner) -> Result<(StoredBytes, Source), PoolError> {
+        if let Some(stored) = self.read_cached(normal) {
+            return Ok((stored, Source::CacheDevice));
+        }
+        Ok((self.read_verified(normal, owner)?, Source::Pool))
+    }
+
+    /// Content that was found in memory, if it is as long as this pointer says: two that lie may share a birthplace.
+    fn whole(&self, normal: &Normal, owner: Owner, block: Arc<Vec<u8>>) -> Result<Arc<Vec<u8>>, PoolError> {
+        if block.len() == normal.lsize as usize {
+            return Ok(block);
+        }
+        let corrupt = Corrupt::new(normal.addrs[0], "logical size", block.len(), normal.lsize);
+        Err(self.reports.damaged(owner, corrupt))
+    }
+
+    pub fn read_cached(&self, normal: &Normal) -> Option<StoredBytes> {
+        let key = Key::of(normal);
+        let (cache, spot) = self.cache_devices.find(key)?;
+        let unit = u64::from(cache.device().info().write_unit);
+        let from = spot.offset / unit * unit;
+        let start = (spot.offset - from) as usize;
+        let end = start + spot.psize as usize;
+        let mut stored = StoredBytes::new(start..end, end.next_multiple_of(unit as usize));
+        let was_read = cache.device().read(spot.zone, from, stored.buf_mut()).is_ok();
+        let is_whole = was_read
+            && spot.psize == normal.psize
+            && compute(normal.checksum_kind, &stored) == normal.checksum;
+        cache.note_read(key, spot, is_whole);
+        is_whole.then_some(stored)
+    }
+
+    /// The block was freed.
+    pub fn uncache(&self, key: Key) {
+        self.cache.forget(key);
+        self.cache_devices.forget(key);
+    }
+
+    /// The stored bytes of a block from its first good copy. A commit waits for a device that fails: see `suspend`.
+    pub fn read_verified(&self, normal: &Normal, owner: Owner) -> Result<StoredBytes, PoolError> {
+        let mut tries = Tries::default();
+        let outcome = loop {
+            match self.read_any_copy(normal, owner) {
+                Err(error) if error.may_pass() => {
+                    if let Err(error) = self.reports.wait_for_device(&mut tries, error) {
+                        break Err(error);
+                    }
+                }
+                outcome => break outcome,
+            }
+        };
+        self.reports.stop_waiting(&tries, outcome.is_ok());
+        outcome.map_err(|error| {
+            self.store.counters.lost_blocks.add(1);
+            match error {
+                PoolError::Corrupt(corrupt) => self.reports.damaged(owner, corrupt),
+                other => {
+                    log::error!("{other}; {}", owner_text(owner));
+                    self.reports.log.note_block(owner, &other);
+                    other
+                }
+            }
+        })
+    }
+
+    /// A block is damaged if all its copies are: one that could not be read may be good.
+    fn read_any_copy(&self, normal: &Normal, owner: Owner) -> Result<StoredBytes, PoolError> {
+        let mut bad: Vec<(Addr, PoolError)> = Vec::new();
+        for addr in normal.copies() {
+            match self.store.read_copy(normal, addr) {
+                Ok(stored) => {
+                    for (addr, error) in &bad {
+                        log::warn!("{error}; read from another copy, {}", owner_text(owner));
+                        self.queue_heal(*addr, &stored, normal, owner);
+                    }
+                    return Ok(stored);
+                }
+                Err(error) => bad.push((addr, error)),
+            }
+        }
+        let unread = bad.iter().position(|(_, error)| error.may_pass());
+        let (_, error) = bad.swap_remove(unread.unwrap_or(0));
+        Err(error)
+    }
+
+    fn queue_heal(&self, addr: Addr, stored: &[u8], normal: &Normal, owner: Owner) {
+        let mut heals = self.heals.lock();
+        if heals.len() < HEALS_MAX && !heals.iter().any(|heal| heal.addr == addr) {
+            let siblings = normal.copies().filter(|copy| *copy != addr).collect();
+            heals.push(Heal {
+                addr,
+                bytes: stored.to_vec(),
+                birth: normal.block_birth,
+                owner,
+                siblings,
+                is_damaged: true,
+            });
+        }
+    }
+
+    /// A block as it is stored, if every copy is whole on its device; what a cache device has of it says nothing.
+    pub fn stored_whole(&self, old: &Normal, owner: Owner) -> Option<StoredBytes> {
+        let mut whole = None;
+        for addr in old.copies() {
+            match self.store.read_copy(old, addr) {
+                Ok(stored) => whole = Some(stored),
+                Err(error) => {
+                    log::warn!("{error}; it is written anew, {}", owner_text(owner));
+                    return None;
+                }
+            }
+        }
+        whole
+    }
+
+    /// The content of a block of data, and what it is stored as, for who writes it anew. Past the block cache: nobody asked for it. Nor is
+    /// it noted as damaged if it cannot be read: it may have been replaced, and be gone.
+    pub fn read_anew(&self, normal: &Normal, owner: Owner) -> Result<(Arc<Vec<u8>>, Made), PoolError> {
+        let stored = self.store.read_copy(normal, normal.addrs[0])?;
+        let content = self.pipeline.decode(&DecodeContext::stored(owner, normal), &stored)?;
+        Ok((Arc::new(content), Made::as_it_was(normal.compression, stored.to_vec())))
+    }
+}
+
+fn is_stored_as_it_is(normal: &Normal) -> bool {
+    normal.compression == Compression::Off.id()
+}
+
+/// What the cache keeps of a block that was read: of content that is stored as it is, not the zeros that may follow.
+fn packed(normal: &Normal, stored: &[u8]) -> Packed {
+    let content = stored.get(..normal.lsize as usize).filter(|_| is_stored_as_it_is(normal));
+    Packed::copy_of(normal.compression, content.unwrap_or(stored))
+}

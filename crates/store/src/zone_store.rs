@@ -1,0 +1,360 @@
+//! Zones on their devices: from a birthplace to bytes.
+//!
+//! The zone table says whether a birth zone is whole, partly moved or gone; only then is a run asked, and the directory part it
+//! names: one hop, never a chain. Bytes of a logical zone come from the first of its replicas that gives them, and passes the check of
+//! who asks.
+//!
+//! Invariant: a zone is not reset while a reader is between look-up and completion ([`HeldZone`]).
+
+use crate::PoolError;
+use crate::counters::Counters;
+use crate::devices::Devices;
+use crate::held::{HeldZone, StoredBytes};
+use crate::reports::Reports;
+use parking_lot::RwLock;
+use std::sync::Arc;
+use terrane_cache::parts::PartCache;
+use terrane_codec::compute;
+use terrane_device::{AlignedBuf, Device, DeviceError};
+use terrane_format::addr::{Addr, GRANULE};
+use terrane_format::block_ptr::Normal;
+use terrane_format::directory::{Entry, Part, PartTrailer, parse_part, parse_trailer};
+use terrane_format::record::{Home, PartCopy};
+use terrane_space::zones::Tables;
+use terrane_wire::{Corrupt, DeviceIdx, ZoneSeq};
+
+/// Further tries of a read that failed, at once. Callers do not see an error that lasts a moment, as after the reset of a bus.
+const READ_RETRIES: u32 = 2;
+
+/// The zones of a pool: their tables, and the devices they lie on.
+pub struct ZoneStore {
+    /// The pool's id, which every directory part repeats.
+    pub pool: u64,
+    pub devices: Arc<Devices>,
+    pub tables: RwLock<Tables>,
+    /// Directory parts that were read or written lately.
+    pub parts: Arc<PartCache>,
+    pub counters: Arc<Counters>,
+    reports: Arc<Reports>,
+}
+
+impl ZoneStore {
+    pub fn new(
+        pool: u64,
+        devices: Arc<Devices>,
+        tables: Tables,
+        parts: Arc<PartCache>,
+        counters: Arc<Counters>,
+        reports: Arc<Reports>,
+    ) -> ZoneStore {
+        ZoneStore { pool, devices, tables: RwLock::new(tables), parts, counters, reports }
+    }
+
+    fn note_checksum_error(&self, device: DeviceIdx) {
+        self.counters.checksum_errors.add(1);
+        self.reports.log.note_checksum(device);
+    }
+
+    /// The stored bytes of one copy of a block, as its pointer wants them.
+    pub fn read_copy(&self, normal: &Normal, addr: Addr) -> Result<StoredBytes, PoolError> {
+        let mut first = None;
+        // A mismatch is looked up afresh once: collection may have moved the block under us.
+        for _ in 0..2 {
+            let (held, offset) = self.locate(addr, normal.psize)?;
+            let mut found = None;
+            let read = held.try_replicas(|home| {
+                let stored = self.read_replica(&held, home, offset, normal.psize)?;
+                self.counters.reads(held.class).blocks.add(1);
+                if compute(normal.checksum_kind, &stored) == normal.checksum {
+                    return Ok(stored);
+                }
+                let at = format!("{home} granule {} ({addr})", offset / GRANULE);
+                let corrupt =
+                    Corrupt::new(at, "checksum of the stored bytes", "that of the block pointer", "another");
+                found = Some((home.device, corrupt.clone()));
+                Err(corrupt.into())
+            });
+            match read {
+                Ok(stored) => return Ok(stored),
+                Err(error) if found.is_none() || error.may_pass() => return Err(error),
+                Err(_) if first == found => break,
+                Err(_) => first = found,
+            }
+        }
+        let (device, corrupt) = first.expect("set in the first round");
+        self.note_checksum_error(device);
+        Err(PoolError::Corrupt(corrupt))
+    }
+
+    /// Where the block born at `addr` is now.
+    pub fn locate(&self, addr: Addr, psize: u32) -> Result<(HeldZone, u64), PoolError> {
+        let unknown = |what| PoolError::Corrupt(Corrupt::new(addr, what, "in the zone tables", "nothing"));
+        let (held, moved) = {
+            let tables = self.tables.read();
+            let run = tables.whereabouts(addr).ok_or_else(|| unknown("birthplace of a block that lives"))?;
+            let (seq, part_end) = run.map_or((addr.seq(), None), |run| (run.dest, Some(run.part_end())));
+            let zone = tables.zones.get(&seq).ok_or_else(|| unknown("zone of a run"))?;
+            (HeldZone::new(seq, zone), part_end)
+        };
+        let offset = match moved {
+            None => addr.offset(),
+            Some(part_end) => {
+                let part = self.part(&held, part_end)?;
+                let entry = part.find(addr).filter(|entry| entry.psize == psize);
+                entry.ok_or_else(|| unknown("block in the directory part of its run"))?.offset
+            }
+        };
+        if offset + u64::from(psize) > held.capacity {
+            return Err(Corrupt::new(
+                addr,
+                "end of the block",
+                format_args!("at most {}", held.capacity),
+                offset + u64::from(psize),
+            )
+            .into());
+        }
+        Ok((held, offset))
+    }
+
+    /// Holds a zone that is there.
+    pub fn hold(&self, seq: ZoneSeq) -> Option<HeldZone> {
+        self.tables.read().zones.get(&seq).map(|zone| HeldZone::new(seq, zone))
+    }
+
+    /// Bytes of a zone, from what was gathered or from the device.
+    pub fn read_zone(&self, held: &HeldZone, offset: u64, buf: &mut [u8]) -> Result<(), PoolError> {
+        let len = u32::try_from(buf.len()).expect("nothing that is read in one piece is larger than a zone");
+        buf.copy_from_slice(&self.read_stored(held, offset, len)?);
+        Ok(())
+    }
+
+    /// The same in memory that the next read of this thread takes over.
+    pub fn read_stored(&self, held: &HeldZone, offset: u64, len: u32) -> Result<StoredBytes, PoolError> {
+        held.try_replicas(|home| self.read_replica(held, home, offset, len))
+    }
+
+    /// The same from one replica.
+    fn read_replica(
+        &self,
+        held: &HeldZone,
+        home: Home,
+        offset: u64,
+        len: u32,
+    ) -> Result<StoredBytes, PoolError> {
+        let unit = u64::from(self.devices.get(home.device)?.info().write_unit);
+        // Reads are widened to whole write units, which is what devices serve.
+        let (from, to) = (offset / unit * unit, (offset + u64::from(len)).next_multiple_of(unit));
+        let start = (offset - from) as usize;
+        let mut stored = StoredBytes::new(start..start + len as usize, (to - from) as usize);
+        if held.unwritten.as_ref().is_none_or(|gather| !gather.read(offset, stored.wanted_mut())) {
+            self.read_device(held, home, from, stored.buf_mut())?;
+        }
+        Ok(stored)
+    }
+
+    fn read_device(&self, held: &HeldZone, home: Home, from: u64, buf: &mut [u8]) -> Result<(), PoolError> {
+        let device = self.devices.get(home.device)?;
+        let counters = &*self.counters;
+        let reads = counters.reads(held.class);
+        reads.operations.add(1);
+        reads.bytes.add(buf.len() as u64);
+        let mut read = || counters.timed(&counters.device_read, || device.read(home.zone, from, buf));
+        let mut outcome = read();
+        for _ in 0..READ_RETRIES {
+            if !matches!(outcome, Err(DeviceError::Io { .. })) {
+                break;
+            }
+            counters.read_errors.add(1);
+            outcome = read();
+        }
+        if outcome.is_err() {
+            counters.read_errors.add(1);
+        }
+        Ok(outcome?)
+    }
+
+    /// A range of a zone that is full, widened to whole write units: where it begins in the zone.
+    pub fn read_units(
+        &self,
+        held: &HeldZone,
+        from: u64,
+        to: u64,
+        buf: &mut AlignedBuf,
+    ) -> Result<u64, PoolError> {
+        held.try_replicas(|home| {
+            let unit = u64::from(self.devices.get(home.device)?.info().write_unit);
+            let from = from / unit * unit;
+            buf.prepare((to.next_multiple_of(unit) - from) as usize);
+            self.read_device(held, home, from, buf)?;
+            Ok(from)
+        })
+    }
+
+    /// The directory part of a zone that ends at `end`; from its second copy if the first is damaged.
+    pub fn part(&self, held: &HeldZone, end: u64) -> Result<Arc<Part>, PoolError> {
+        self.part_near(held, end, &mut Near::new(PART_BYTES))
+    }
+
+    fn part_near(&self, held: &HeldZone, end: u64, near: &mut Near) -> Result<Arc<Part>, PoolError> {
+        if let Some(part) = self.parts.get(held.seq, end) {
+            return Ok(part);
+        }
+        let part = match self.read_part(held, end, near) {
+            Ok(part) => part,
+            Err(error) => {
+                log::warn!("{error}; trying the second copy");
+                match self.read_part_copy(held.seq, end) {
+                    Ok(Some(part)) => part,
+                    // One that could not be read may be good.
+                    Err(unread) if unread.may_pass() => return Err(unread),
+                    Ok(None) | Err(_) => return Err(error),
+                }
+            }
+        };
+        let part = Arc::new(part);
+        self.parts.insert(part.clone());
+        Ok(part)
+    }
+
+    fn read_part(&self, held: &HeldZone, end: u64, near: &mut Near) -> Result<Part, PoolError> {
+        held.try_replicas(|home| self.read_part_of(held, home, end, near))
+    }
+
+    fn read_part_of(
+        &self,
+        held: &HeldZone,
+        home: Home,
+        end: u64,
+        near: &mut Near,
+    ) -> Result<Part, PoolError> {
+        near.turn_to(home);
+        let bad_end = || {
+            Corrupt::new(format_args!("zone {}", held.seq), "end of a directory part", "inside the zone", end)
+        };
+        if end > held.capacity || end < PartTrailer::SIZE as u64 {
+            return Err(bad_end().into());
+        }
+        if near.up_to(end, PartTrailer::SIZE as u64).is_none() {
+            self.read_near(held, home, end, near.reach, near)?;
+        }
+        let trailer = parse_trailer(near.up_to(end, 0).unwrap_or(&[]), held.seq, end)?;
+        let len = end - trailer.part_start;
+        if near.up_to(end, len).is_none() {
+            self.read_near(held, home, end, len.max(near.reach), near)?;
+        }
+        let raw = near.up_to(end, len).ok_or_else(bad_end)?;
+        let from = raw.len().saturating_sub(usize::try_from(len).unwrap_or(usize::MAX));
+        Ok(parse_part(self.pool, &trailer, raw.get(from..).unwrap_or(&[]), end)?)
+    }
+
+    /// The zone's bytes up to `end`, `len` of them if there are so many.
+    fn read_near(
+        &self,
+        held: &HeldZone,
+        home: Home,
+        end: u64,
+        len: u64,
+        near: &mut Near,
+    ) -> Result<(), PoolError> {
+        let from = end.saturating_sub(len);
+        near.from = from;
+        near.bytes.clear();
+        // It lies in a zone, and the length of one fits.
+        let len = u32::try_from(end - from).expect("nothing that is read in one piece is larger than a zone");
+        near.bytes.extend_from_slice(&self.read_replica(held, home, from, len)?);
+        Ok(())
+    }
+
+    /// `None`: there is none.
+    fn read_part_copy(&self, seq: ZoneSeq, end: u64) -> Result<Option<Part>, PoolError> {
+        let known = {
+            let tables = self.tables.read();
+            let copies = tables.zones.get(&seq).map_or(&[][..], |zone| &zone.part_copies);
+            copies.iter().find(|copy| copy.part_end == end).copied()
+        };
+        let len = |copy: &PartCopy| u32::try_from(end.checked_sub(copy.part_start)?).ok();
+        let Some((copy, len)) = known.and_then(|copy| Some((copy, len(&copy)?))) else { return Ok(None) };
+        let (held, offset) = self.locate(copy.addr, len)?;
+        let mut raw = vec![0; len as usize];
+        self.read_zone(&held, offset, &mut raw)?;
+        let trailer = parse_trailer(&raw, seq, end)?;
+        Ok(Some(parse_part(self.pool, &trailer, &raw, end)?))
+    }
+
+    /// All directory parts of a zone, oldest first.
+    pub fn parts_of(&self, held: &HeldZone, claimed: u64) -> Result<Vec<Arc<Part>>, PoolError> {
+        let mut parts = Vec::new();
+        let mut near = Near::new(PARTS_BYTES);
+        let mut end = (claimed > 0).then_some(claimed);
+        while let Some(at) = end {
+            let part = self.part_near(held, at, &mut near)?;
+            // Each part lies before the one that names it, so this ends.
+            end = part.previous.filter(|previous| *previous < at && *previous > 0);
+            parts.push(part);
+        }
+        parts.reverse();
+        Ok(parts)
+    }
+
+    /// The bytes of an entry's block as its CRC wants them, and whether they came from another copy. `None`: all copies were read, and are
+    /// damaged. An error: one that could not be read may be good.
+    pub fn entry_bytes(&self, held: &HeldZone, entry: &Entry) -> Result<Option<(Vec<u8>, bool)>, PoolError> {
+        let own = held.try_replicas(|home| {
+            let stored = self.read_replica(held, home, entry.offset, entry.psize)?;
+            if crc32c::crc32c(&stored) == entry.crc {
+                return Ok(stored.to_vec());
+            }
+            self.note_checksum_error(home.device);
+            let at = format!("{home} granule {}", entry.offset / GRANULE);
+            let corrupt = Corrupt::new(at, "checksum of a block", "that of its directory", "another");
+            log::error!("{corrupt}");
+            Err(corrupt.into())
+        });
+        let mut unread = match own {
+            Ok(bytes) => return Ok(Some((bytes, false))),
+            Err(error) => Some(error).filter(PoolError::may_pass),
+        };
+        let mut bytes = vec![0; entry.psize as usize];
+        for sibling in &entry.siblings {
+            let located = self.locate(*sibling, entry.psize);
+            match located.and_then(|(held, offset)| self.read_zone(&held, offset, &mut bytes)) {
+                Ok(()) if crc32c::crc32c(&bytes) == entry.crc => return Ok(Some((bytes, true))),
+                Err(error) if error.may_pass() => unread = unread.or(Some(error)),
+                Ok(()) | Err(_) => {}
+            }
+        }
+        unread.map_or(Ok(None), Err)
+    }
+}
+
+/// What is read to find one directory part, in bytes, and what to find all of a zone: small groups leave many that lie close together.
+const PART_BYTES: u64 = 16 << 10;
+const PARTS_BYTES: u64 = 64 << 10;
+
+/// Bytes of a zone, as they were read last.
+struct Near {
+    home: Home,
+    from: u64,
+    bytes: Vec<u8>,
+    reach: u64,
+}
+
+impl Near {
+    fn new(reach: u64) -> Near {
+        Near { home: Home::default(), from: 0, bytes: Vec::new(), reach }
+    }
+
+    /// From now on it holds bytes of this replica.
+    fn turn_to(&mut self, home: Home) {
+        if self.home != home {
+            (self.home, self.from) = (home, 0);
+            self.bytes.clear();
+        }
+    }
+
+    /// What is here of the zone up to `end`, if that is at least `len` bytes.
+    fn up_to(&self, end: u64, len: u64) -> Option<&[u8]> {
+        let count = usize::try_from(end.checked_sub(self.from)?).ok()?;
+        self.bytes.get(..count).filter(|bytes| bytes.len() as u64 >= len)
+    }
+}
