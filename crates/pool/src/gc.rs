@@ -13,7 +13,6 @@
 
 use crate::pool::Group;
 use crate::state::collector::{PIECE_BYTES_MIN, Progress, VICTIMS_MAX, Worth};
-use crate::state::room::Yield;
 pub(crate) use evacuate::LAST_ROOM_PART;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use terrane_device::AlignedBuf;
 use terrane_format::addr::{Addr, granule_bytes};
 use terrane_format::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION};
 use terrane_format::record::{Move, Run};
+use terrane_space::account::Yield;
 use terrane_space::policy::VictimPolicy;
 use terrane_space::zones::{Birthplaces, Phase, Zone};
 use terrane_store::PoolError;
@@ -110,12 +110,12 @@ impl Group<'_> {
                 .min(u128::from(piece)) as u64;
             // From now on nobody joins for whom there would be no room beside what is left of it; who joined before has his.
             self.st.collector.in_hand = Some(progress.worth);
-            self.pool.publish_in_sync(self.st);
-            let room = self.pool.physical_room(self.st).saturating_sub(self.pool.txg.reserved_open());
+            let account = self.pool.publish_in_sync(self.st);
+            let room = account.physical().saturating_sub(self.pool.txg.reserved_open());
             // The copies must fit, and the commit after them. A piece ends with the part in which its budget does.
             let piece_max = budget.saturating_add(progress.part_bytes_max());
-            let needs = piece_max.min(progress.worth.left()) + self.pool.commit_room();
-            if room < needs && needs <= self.pool.physical_room(self.st) {
+            let needs = piece_max.min(progress.worth.left()) + account.sizes.commit_bytes();
+            if room < needs && needs <= account.physical() {
                 // The next group turns what is promised into what is written, and emptied zones into room.
                 self.st.collector.progress = Some(progress);
                 is_held_back = true;
@@ -155,7 +155,7 @@ impl Group<'_> {
             let now = (u128::from(moved_bytes) * 1_000_000_000 / u128::from(ns)) as u64;
             self.st.collector.rate = (3 * (self.st.collector.rate / 4)).saturating_add(now / 4);
         }
-        let moves_on = victims > 0 || is_held_back || self.pool.waiting_zones() > 0;
+        let moves_on = victims > 0 || is_held_back || self.pool.waiting().zones > 0;
         self.st.collector.is_stuck = !moves_on && needed > 0 && !self.released;
         if !moves_on {
             self.close_wasteful_zones()?;
@@ -164,44 +164,17 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Bytes that this group should gain: none while there is enough; what users took, and part of what is missing, when there is not.
+    /// Bytes that this group should gain.
     fn wanted_gain(&self) -> u64 {
-        let pool = self.pool;
-        let per_zone = pool.yield_of_zone();
-        let ahead = pool.room_ahead(self.st, pool.txg.room().zones);
-        let waiting = pool.waiting_room();
-        let physical = pool.physical_room(self.st);
-        let have = physical + waiting + self.st.collector.moving();
-        let demand = pool.txg.waiting().1 + self.st.collector.leaving_needs;
-        let missing = (pool.kept_room(self.st) + ahead + demand).saturating_sub(have);
-        // What is left of the victim must fit. Where that is what bounds writers, only its end gives them more.
-        let left = self.st.collector.remaining();
-        if left > 0 && physical.saturating_sub(pool.commit_room() + left) < ahead / 2 + demand {
-            return missing.max(self.st.collector.rest()).max(1);
-        }
-        if missing == 0 {
-            return 0;
-        }
-        if demand > 0 || missing > ahead {
-            // Somebody waits, or will: as much as one group can do.
-            return missing.max(per_zone);
-        }
-        let taken = self.st.streams.taken();
-        // At the edge as much as was taken; the more is missing the more.
-        missing.min(taken + (u128::from(taken) * u128::from(missing) / u128::from(ahead.max(1))) as u64)
+        let (pool, st) = (self.pool, &*self.st);
+        let demand = pool.txg.waiting().1 + st.collector.leaving_needs;
+        pool.account(st).wanted_gain(pool.txg.room().limits.zones, demand, st.streams.taken())
     }
 
-    /// Where zones are large, and copies of the next one would leave writers no room: the end of this group, and of the one after it, give
-    /// them a whole zone, sooner than another victim could.
+    /// What was emptied is reset before another victim is begun.
     fn reset_comes_first(&self) -> bool {
-        let (pool, collector) = (self.pool, &self.st.collector);
-        let per_zone = pool.yield_of_zone();
-        let ahead = pool.room_ahead(self.st, pool.txg.room().zones);
-        let copies = if collector.progress.is_some() { collector.remaining() } else { per_zone };
-        let left = pool.physical_room(self.st).saturating_sub(pool.commit_room() + copies);
-        per_zone >= ahead / 2
-            && left < ahead / 4 + pool.txg.waiting().1
-            && collector.coming(&pool.store.tables.read()) > 0
+        let (pool, waited) = (self.pool, self.pool.txg.waiting().1);
+        pool.account(self.st).reset_comes_first(pool.txg.room().limits.zones, waited)
     }
 
     /// The victim that is emptied when there is hardly any room: the one in progress if the rest of it fits, or else the one in which

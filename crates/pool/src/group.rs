@@ -369,7 +369,7 @@ impl Group<'_> {
         let mut split_now = BTreeSet::new();
         for heal in heals {
             // Healing reserved nothing: when zones are short it waits for a group that finds more.
-            let is_short = self.st.alloc.empty_count() < self.pool.low_water();
+            let is_short = self.st.alloc.empty_count() < self.pool.sizes().low_water();
             if is_short && (heal.is_damaged || self.pool.room_to_part(self.st) < heal.bytes.len() as u64) {
                 self.wait_for_zones(heal);
                 continue;

@@ -32,10 +32,10 @@ impl Pool {
 
     /// Lets all holds go if they keep zones that were emptied, and there is a need of room.
     pub(crate) fn let_holds_go(&self, st: &SyncState, is_needed: bool) {
-        let is_needed = is_needed
-            || self.txg.waiting().0 > 0
-            || st.collector.is_stuck
-            || self.physical_room(st) < self.kept_room(st);
+        let is_needed = is_needed || self.txg.waiting().0 > 0 || st.collector.is_stuck || {
+            let account = self.account(st);
+            account.physical() < account.kept()
+        };
         if !is_needed || !self.store.tables.read().emptied().any(|(_, zone)| zone.is_held()) {
             return;
         }

@@ -95,14 +95,16 @@ impl Pool {
                 self.publish(&st);
                 return Err(error);
             }
-            if self.txg.reserved() + self.kept_room(&st) <= self.physical_room(&st) {
+            let account = self.account(&st);
+            if self.txg.reserved() + account.kept() <= account.physical() {
                 return self.leave(&mut st, device);
             }
             drop(st);
             self.commit_txg(self.txg.open()).inspect_err(|_| self.store.devices.stays(device))?;
         }
         let st = self.sync.lock();
-        let (room, kept) = (self.physical_room(&st), self.kept_room(&st));
+        let account = self.account(&st);
+        let (room, kept) = (account.physical(), account.kept());
         self.store.devices.stays(device);
         self.publish(&st);
         let remedy = "make room with `terrane pool gc`, or try again when less is written";
@@ -137,7 +139,7 @@ impl Pool {
             return Err(PoolError::refused(pool, "a device for data that stays", "none", remedy));
         }
         let tables = self.store.tables.read();
-        let room = self.offered(&tables, st);
+        let room = self.account_of(&tables, st).offered();
         if tables.live > room {
             let expected = format!("other devices with room for {} bytes", tables.live);
             let remedy = "delete something, or add a device first";

@@ -9,6 +9,5 @@ pub(crate) mod hold;
 pub(crate) mod levels;
 pub(crate) mod members;
 pub(crate) mod pace;
-pub(crate) mod room;
 pub(crate) mod trace;
 pub(crate) mod unread;

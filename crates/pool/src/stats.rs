@@ -155,7 +155,7 @@ impl Pool {
         drop(tables);
         let cache_by_kind = self.reader.cache.stats();
         // Not from the sync's own list: it may hold that for as long as a group takes. Zones that died are in neither.
-        zones.empty = self.txg.room().zones.saturating_sub(resident);
+        zones.empty = self.txg.room().limits.zones.saturating_sub(resident);
         let device = |(_, device): (DeviceIdx, Arc<Counted>)| DeviceStats {
             name: device.info().name.clone(),
             io: device.counts(),

@@ -158,7 +158,7 @@ impl Pool {
                     let wake = (from + ns).min(now + DELAY_MAX_NS);
                     state.pace.wake_ns = wake;
                     // Without groups there is no more room, however slowly it is taken.
-                    let group = crate::state::pace::group_bytes(self.txg.room().ahead);
+                    let group = crate::state::pace::group_bytes(self.txg.room().limits.ahead);
                     if state.load_open.reserved >= group && state.wanted < state.open {
                         state.wanted = state.open;
                         self.txg.work.notify_one();
@@ -203,7 +203,7 @@ impl Pool {
                         wait.stuck = if writable > wait.most { 0 } else { wait.stuck + 1 };
                         wait.most = wait.most.max(writable);
                         // Every group takes some room itself, so none is committed that cannot bring any.
-                        let may_help = !room.is_stuck || state.load_open.changed || self.waiting_zones() > 0;
+                        let may_help = !room.is_stuck || state.load_open.changed || self.waiting().zones > 0;
                         if room.live + need > limit || wait.stuck > PATIENCE || !may_help {
                             // It may be in zones that could not be read.
                             if room.live + need <= limit && room.unread_since_ns.is_some() {
@@ -280,12 +280,13 @@ impl Pool {
         let (reserved, unwritten) = state.reserved();
         // What frees space is not held up by a file system below that is full: it goes on in memory, as far as the zones can take it.
         let goes_on = cost.frees && self.store.devices.host().is_full();
-        let (limit, writable) = if goes_on { room.of_zones } else { cost.room_of(&room, state.promised) };
+        let (limit, writable) =
+            if goes_on { room.limits.of_zones } else { cost.room_of(&room, state.promised) };
         if room.live + reserved + need > limit || unwritten + need > writable {
             return Wait::Space;
         }
         if !paced {
-            let ns = state.pace.delay_ns(need, writable - unwritten, room.ahead / 4 * 3);
+            let ns = state.pace.delay_ns(need, writable - unwritten, room.limits.ahead / 4 * 3);
             if ns > 0 {
                 return Wait::Pace(ns);
             }

@@ -9,8 +9,8 @@ use crate::pool::Group;
 use crate::pool::Pool;
 use crate::state::by_hand::{FullZones, GcMode, GcProgress, IDLE_PERCENT, PATIENCE, Victim};
 use crate::state::collector::Progress;
-use crate::state::room::GARBAGE_PART_MIN;
 use std::sync::Arc;
+use terrane_space::account::GARBAGE_PART_MIN;
 use terrane_space::zones::Phase;
 use terrane_store::PoolError;
 
@@ -48,7 +48,7 @@ impl Pool {
                 let full = self.full_zones();
                 let goal = full.goal(IDLE_PERCENT);
                 // Not for each block that dies: a zone's worth at least, and more than could not be won the last time.
-                if full.garbage > goal.max(settled) + self.yield_of_zone() {
+                if full.garbage > goal.max(settled) + self.sizes().per_zone() {
                     self.by_hand.lock().begin(Some(goal), goal, true);
                 }
             }
@@ -81,7 +81,7 @@ impl Pool {
     }
 
     fn full_zones(&self) -> FullZones {
-        let per_zone = self.yield_of_zone();
+        let per_zone = self.sizes().per_zone();
         let tables = self.store.tables.read();
         let mut sum = FullZones { live: 0, garbage: 0, worth: 0 };
         for zone in tables.zones.values().filter(|zone| zone.phase == Phase::Full) {

@@ -43,11 +43,11 @@ impl Group<'_> {
             let left = progress.worth.left();
             let is_dead = self.st.collector.dead.contains(&progress.victim);
             let needs = match is_dead {
-                true => left + self.pool.yield_of_zone(),
+                true => left + self.pool.sizes().per_zone(),
                 false => left.min(piece.saturating_add(progress.part_bytes_max())),
             };
-            let room = self.pool.physical_room(self.st).saturating_sub(self.pool.txg.reserved_open());
-            if room < needs + self.pool.commit_room() {
+            let room = self.pool.account(self.st).physical().saturating_sub(self.pool.txg.reserved_open());
+            if room < needs + self.pool.sizes().commit_bytes() {
                 // Collection comes first, and is told; the rest waits for a group with more room.
                 self.st.collector.leaving_needs = if is_dead { left } else { left.min(piece) };
                 // A device that leaves does not wait for a zone that died.
@@ -112,9 +112,9 @@ impl Pool {
         let entries = || progress.parts.iter().skip(progress.part).flat_map(|part| &part.entries);
         let largest = entries().map(|entry| u64::from(entry.psize)).max().unwrap_or(0);
         let told = entries().count() as u64 * TOLD_BYTES;
-        let commit = LAST_COMMIT_BYTES + self.hurried_bytes() + told + 2 * largest;
+        let commit = LAST_COMMIT_BYTES + self.sizes().hurried_bytes() + told + 2 * largest;
         let dead_log = if frees > INLINE_FREES_MAX { frees as u64 * FREE_BYTES } else { 0 };
-        commit.min(self.commit_room() / LAST_ROOM_PART) + dead_log
+        commit.min(self.sizes().commit_bytes() / LAST_ROOM_PART) + dead_log
     }
 }
 

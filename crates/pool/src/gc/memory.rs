@@ -41,7 +41,7 @@ impl Group<'_> {
     /// larger batches, of which each is one run where it was several; when it takes half of the bound, in small ones again, which cost
     /// less to look into.
     pub(super) fn look_at_index(&mut self) {
-        if self.st.collector.moved_since_look < INDEX_LOOK_BYTES.min(self.pool.txg.room().limit / 64) {
+        if self.st.collector.moved_since_look < INDEX_LOOK_BYTES.min(self.pool.txg.room().limits.live / 64) {
             return;
         }
         self.st.collector.moved_since_look = 0;

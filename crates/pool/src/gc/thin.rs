@@ -52,7 +52,7 @@ impl Pool {
     /// The copies fit, and the commit after them.
     fn has_room_for(&self, progress: &Progress, group: &Group<'_>) -> bool {
         let promised = self.txg.reserved_open();
-        self.physical_room(group.st)
-            >= promised + progress.worth.live + self.commit_room() + self.yield_of_zone()
+        self.account(group.st).physical()
+            >= promised + progress.worth.live + self.sizes().commit_bytes() + self.sizes().per_zone()
     }
 }

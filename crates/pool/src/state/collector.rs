@@ -1,11 +1,11 @@
 //! Victims: zones that are being emptied, and which one is next.
 
-use crate::state::room::Yield;
 use crate::state::unread::Unread;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
 use terrane_format::directory::Part;
+use terrane_space::account::{Gains, Yield};
 use terrane_space::policy::{Candidates, Clock, Heat, Lives, Placement, VictimPolicy};
 use terrane_space::zones::{Phase, Tables};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
@@ -120,34 +120,20 @@ impl Collector {
 
     /// What victims have given that is not there yet: those that wait to be reset, and the garbage of the one in progress in the measure
     /// of what has moved. Its copies take room until it is emptied; should it turn out to be damaged, there is room for another.
-    pub fn credit(&self, tables: &Tables) -> u64 {
-        self.moving() + self.coming(tables)
-    }
-
-    /// What resets will give.
-    pub(crate) fn coming(&self, tables: &Tables) -> u64 {
+    pub fn gains(&self, tables: &Tables) -> Gains {
+        let worth = self.worth();
         let will_come = |seq: &ZoneSeq| tables.zones.get(seq).is_some_and(|zone| zone.comes_back());
         let finished = self.finished.iter().filter(|(seq, _)| will_come(seq));
-        finished.map(|(_, bytes)| bytes).sum::<u64>()
+        Gains {
+            moving: worth.map(|worth| worth.gain()),
+            rest: worth.map_or(0, |worth| worth.garbage.saturating_sub(worth.gain())),
+            remaining: worth.map_or(0, |worth| worth.left()),
+            coming: finished.map(|(_, bytes)| bytes).sum(),
+        }
     }
 
-    /// What the victim in progress has given.
-    pub(crate) fn moving(&self) -> u64 {
-        self.worth().map_or(0, |worth| worth.gain())
-    }
-
-    pub(crate) fn worth(&self) -> Option<Worth> {
+    fn worth(&self) -> Option<Worth> {
         self.in_hand.or_else(|| self.progress.as_ref().map(|progress| progress.worth))
-    }
-
-    /// Bytes that must still be copied before the victim in progress can be reset.
-    pub fn remaining(&self) -> u64 {
-        self.worth().map_or(0, |worth| worth.left())
-    }
-
-    /// What is still to be won by moving the rest of the victim in progress.
-    pub(crate) fn rest(&self) -> u64 {
-        self.worth().map_or(0, |worth| worth.garbage.saturating_sub(worth.gain()))
     }
 
     /// All sections tell of everything up to group `oldest`: what held zones up is free, or will be with the next group.

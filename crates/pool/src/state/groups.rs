@@ -6,6 +6,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_codec::auto::Inflow;
+use terrane_space::account::Limits;
 use terrane_store::counters::{Counters, WaitFor};
 use terrane_wire::Txg;
 
@@ -59,25 +60,11 @@ pub(crate) struct TxgState {
 pub(crate) struct Room {
     /// Live bytes.
     pub live: u64,
-    /// Live bytes at which users, write-backs of the kernel's cache, and deletes get `ENOSPC`.
-    pub limit: u64,
-    pub limit_write_backs: u64,
-    /// The same for writes into promised room.
-    pub limit_promised: u64,
-    pub limit_frees: u64,
-    /// Bytes that can be written before collection must have made room.
-    pub writable: u64,
-    pub writable_frees: u64,
-    /// Live bytes, and bytes to be written, at which those who free wait whatever the file systems below have.
-    pub of_zones: (u64, u64),
+    pub limits: Limits,
     /// Collection found nothing more to win.
     pub is_stuck: bool,
     /// Empty groups would turn emptied zones into room.
     pub resets_wait: bool,
-    /// Zones that can hold something, now or after a reset.
-    pub zones: u64,
-    /// Bytes that collection keeps writable before anybody asks.
-    pub ahead: u64,
     /// Told with the rest, so that a status is known while a group waits for a device.
     pub empty_zones: u64,
     /// The group that was imported.
@@ -160,7 +147,7 @@ impl Groups {
         *self.room.lock() = room;
         state.load_syncing.written |= is_written;
         let (_, unwritten) = state.reserved();
-        if state.queue.front().is_some_and(|(_, need)| unwritten + need <= room.writable) {
+        if state.queue.front().is_some_and(|(_, need)| unwritten + need <= room.limits.writable) {
             self.more_room.notify_all();
         }
     }
