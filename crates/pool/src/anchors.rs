@@ -45,7 +45,7 @@ impl Pool {
             turn: 0,
             incarnation: st.incarnation,
             txg,
-            oldest: self.rollback_to(st, txg),
+            oldest: self.admission.rollback_to(st, txg),
             time_ns: self.env.wall_ns(),
             lease_seq: st.alloc.lease_seq,
             lease_txg: st.lease_txg,

@@ -67,7 +67,7 @@ impl Group<'_> {
     /// Has copies that share a zone moved like healed ones, when zones are not short.
     pub(crate) fn part_copies(&mut self) {
         let mut left = PARTED_MAX;
-        let mut left_bytes = match self.st.alloc.empty_count() >= self.pool.sizes().low_water() {
+        let mut left_bytes = match self.st.alloc.empty_count() >= self.pool.admission.sizes().low_water() {
             true => u64::MAX,
             false => self.pool.room_to_part(self.st),
         };
@@ -89,22 +89,23 @@ impl Pool {
     /// Copies share zones, and there are zones for them, or both copies of metadata have room in zones of their own.
     pub(crate) fn may_part(&self, st: &SyncState) -> bool {
         let has_room = || {
-            st.alloc.empty_count() >= self.sizes().low_water() || self.room_to_part(st) >= PARTED_BYTES_MIN
+            st.alloc.empty_count() >= self.admission.sizes().low_water()
+                || self.room_to_part(st) >= PARTED_BYTES_MIN
         };
-        !st.shared.is_empty() && has_room() && self.txg.waiting().0 == 0
+        !st.shared.is_empty() && has_room() && self.admission.waiting().0 == 0
     }
 
     /// Bytes that copies may take that part while zones are short: little of what is open for both copies of metadata, and of what users
     /// may write and were not promised. Who joins meanwhile is promised the same, which commits have room for.
     pub(crate) fn room_to_part(&self, st: &SyncState) -> u64 {
         let open = st.streams.layout().meta().map(|slot| st.streams.room_for_data(slot)).into_iter().min();
-        let writable = self.txg.room().limits.writable.saturating_sub(self.txg.reserved());
+        let writable = self.admission.room().limits.writable.saturating_sub(self.admission.reserved());
         (open.unwrap_or(0) / 2).min(writable / 8).min(PARTED_BYTES_MAX)
     }
 
     /// Damaged copies waited for zones, and there are some.
     pub(crate) fn may_heal(&self, st: &SyncState) -> bool {
-        st.alloc.empty_count() >= self.sizes().low_water() && self.reader.has_heals()
+        st.alloc.empty_count() >= self.admission.sizes().low_water() && self.reader.has_heals()
     }
 
     /// What is to be moved, if it is there and its place is still that of another copy.

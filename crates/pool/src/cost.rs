@@ -1,6 +1,6 @@
 //! What an operation asks for when it joins a group, and how much room it finds.
 
-use crate::state::groups::Room;
+use crate::state::admission::Room;
 
 /// What an operation may dirty at the most.
 #[derive(Clone, Copy, Debug, Default)]

@@ -6,7 +6,6 @@
 use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
 use crate::pool::{Pool, SyncState};
 use crate::state::collector::Collector;
-use crate::state::groups::Groups;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_cache::parts::{PARTS_PART, PartCache};
@@ -163,18 +162,17 @@ impl Pool {
             looks: Looks::default(),
         };
         let in_force: Vec<Feature> = label.features.known().collect();
-        let groups = Groups::new(Txg(1), Txg(0), options.dirty_bytes);
         let pool = assemble(
             label,
             devices,
             Tables::default(),
-            groups,
+            (Txg(1), Txg(0)),
             state,
             (env, counters, Totals::default()),
             options,
         );
         pool.run_group()?;
-        pool.in_force.add(in_force.into_iter());
+        pool.membership.put_in_force(in_force.into_iter());
         pool.start(options);
         Ok(pool)
     }

@@ -72,7 +72,7 @@ impl Group<'_> {
         self.wake_zones();
         // Healed blocks have new runs that the tables do not show yet, so nothing may be judged to lie between two survivors.
         if !self.healed.is_empty() {
-            self.pool.want_another_group();
+            self.pool.admission.want_another_group();
             return Ok(());
         }
         self.obey_new_bound();
@@ -93,7 +93,7 @@ impl Group<'_> {
         while piece > 0 {
             if goal == 0 {
                 // Whoever joined by what was gained may wait again: groups that end too soon rewrite the same metadata again and again.
-                let (waiting, bytes) = self.pool.txg.waiting();
+                let (waiting, bytes) = self.pool.admission.waiting();
                 if waiting == 0 || !self.pool.threaded() {
                     break;
                 }
@@ -101,7 +101,7 @@ impl Group<'_> {
             }
             if self.reset_comes_first() || self.has_no_room_for_runs() {
                 is_held_back = true;
-                self.pool.want_another_group();
+                self.pool.admission.want_another_group();
                 break;
             }
             let Some(mut progress) = self.take_progress()? else { break };
@@ -110,8 +110,8 @@ impl Group<'_> {
                 .min(u128::from(piece)) as u64;
             // From now on nobody joins for whom there would be no room beside what is left of it; who joined before has his.
             self.st.collector.in_hand = Some(progress.worth);
-            let account = self.pool.publish_in_sync(self.st);
-            let room = account.physical().saturating_sub(self.pool.txg.reserved_open());
+            let account = self.pool.admission.publish_in_sync(self.st);
+            let room = account.physical().saturating_sub(self.pool.admission.reserved_open());
             // The copies must fit, and the commit after them. A piece ends with the part in which its budget does.
             let piece_max = budget.saturating_add(progress.part_bytes_max());
             let needs = piece_max.min(progress.worth.left()) + account.sizes.commit_bytes();
@@ -119,7 +119,7 @@ impl Group<'_> {
                 // The next group turns what is promised into what is written, and emptied zones into room.
                 self.st.collector.progress = Some(progress);
                 is_held_back = true;
-                self.pool.want_another_group();
+                self.pool.admission.want_another_group();
                 break;
             }
             if room < needs {
@@ -155,7 +155,7 @@ impl Group<'_> {
             let now = (u128::from(moved_bytes) * 1_000_000_000 / u128::from(ns)) as u64;
             self.st.collector.rate = (3 * (self.st.collector.rate / 4)).saturating_add(now / 4);
         }
-        let moves_on = victims > 0 || is_held_back || self.pool.waiting().zones > 0;
+        let moves_on = victims > 0 || is_held_back || self.pool.admission.waiting_zones() > 0;
         self.st.collector.is_stuck = !moves_on && needed > 0 && !self.released;
         if !moves_on {
             self.close_wasteful_zones()?;
@@ -167,14 +167,14 @@ impl Group<'_> {
     /// Bytes that this group should gain.
     fn wanted_gain(&self) -> u64 {
         let (pool, st) = (self.pool, &*self.st);
-        let demand = pool.txg.waiting().1 + st.collector.leaving_needs;
-        pool.account(st).wanted_gain(pool.txg.room().limits.zones, demand, st.streams.taken())
+        let demand = pool.admission.waiting().1 + st.collector.leaving_needs;
+        pool.admission.account(st).wanted_gain(pool.admission.room().limits.zones, demand, st.streams.taken())
     }
 
     /// What was emptied is reset before another victim is begun.
     fn reset_comes_first(&self) -> bool {
-        let (pool, waited) = (self.pool, self.pool.txg.waiting().1);
-        pool.account(self.st).reset_comes_first(pool.txg.room().limits.zones, waited)
+        let (pool, waited) = (self.pool, self.pool.admission.waiting().1);
+        pool.admission.account(self.st).reset_comes_first(pool.admission.room().limits.zones, waited)
     }
 
     /// The victim that is emptied when there is hardly any room: the one in progress if the rest of it fits, or else the one in which
@@ -186,13 +186,17 @@ impl Group<'_> {
             return Ok(Some(progress));
         }
         let collector = &mut self.st.collector;
-        collector.changed(&self.pool.store.tables.read(), progress.victim, self.pool.zone_yield());
+        collector.changed(&self.pool.store.tables.read(), progress.victim, self.pool.admission.zone_yield());
         let policy = std::mem::replace(&mut collector.policy, VictimPolicy::Greedy);
         let least = self.take_progress();
         self.st.collector.policy = policy;
         let Some(least) = least? else { return Ok(None) };
         if !fits(&least) {
-            self.st.collector.changed(&self.pool.store.tables.read(), least.victim, self.pool.zone_yield());
+            self.st.collector.changed(
+                &self.pool.store.tables.read(),
+                least.victim,
+                self.pool.admission.zone_yield(),
+            );
             return Ok(None);
         }
         Ok(Some(least))
@@ -214,7 +218,7 @@ impl Group<'_> {
                 return Ok(Some(progress));
             }
         }
-        let zone_yield = self.pool.zone_yield();
+        let zone_yield = self.pool.admission.zone_yield();
         loop {
             let collector = &mut self.st.collector;
             let now = collector.clock.now();
@@ -398,7 +402,7 @@ impl Group<'_> {
             self.st.collector.spare.push(buf);
             if let Some(in_hand) = &mut self.st.collector.in_hand {
                 *in_hand = progress.worth;
-                self.pool.publish_in_sync(self.st);
+                self.pool.admission.publish_in_sync(self.st);
             }
         }
         self.st.collector.moved_since_look += moved;
@@ -432,8 +436,8 @@ impl Group<'_> {
         let tables = self.pool.store.tables.read();
         let Some(victim) = tables.current_zone(addr) else { return };
         self.st.collector.forget(victim);
-        self.st.collector.changed(&tables, victim, self.pool.zone_yield());
-        self.pool.want_another_group();
+        self.st.collector.changed(&tables, victim, self.pool.admission.zone_yield());
+        self.pool.admission.want_another_group();
     }
 
     /// What lives in the victim behind the last piece, up to `budget` bytes, in extents to be read.
@@ -466,7 +470,7 @@ impl Group<'_> {
                     if !collector.held_up.contains(&progress.victim) {
                         collector.held_up.push(progress.victim);
                     }
-                    pool.want_another_group();
+                    pool.admission.want_another_group();
                     last = None;
                     continue;
                 }

@@ -114,7 +114,7 @@ impl Pool {
         group.look_at_suspects();
         group.part_copies();
         group.heal()?;
-        self.publish_in_sync(group.st);
+        self.admission.publish_in_sync(group.st);
         group.collect()?;
         group.evacuate()?;
         group.write_sections()?;
@@ -235,7 +235,7 @@ impl Group<'_> {
         match request.stream {
             Stream::Data(placement) => {
                 let heat = self.st.collector.heat(&placement);
-                let stock = self.pool.zone_stock(self.st);
+                let stock = self.pool.admission.zone_stock(self.st);
                 let slot = self.st.streams.place(&placement, (heat, bytes.len() as u64), stock, self.txg)?;
                 let spot = self.append((slot, Class::Data), &bytes, request.owner, crc, Vec::new())?;
                 if heat == Heat::Hot {
@@ -369,7 +369,7 @@ impl Group<'_> {
         let mut split_now = BTreeSet::new();
         for heal in heals {
             // Healing reserved nothing: when zones are short it waits for a group that finds more.
-            let is_short = self.st.alloc.empty_count() < self.pool.sizes().low_water();
+            let is_short = self.st.alloc.empty_count() < self.pool.admission.sizes().low_water();
             if is_short && (heal.is_damaged || self.pool.room_to_part(self.st) < heal.bytes.len() as u64) {
                 self.wait_for_zones(heal);
                 continue;
@@ -390,7 +390,7 @@ impl Group<'_> {
                 if !split_now.insert((heal.addr.seq(), run.first)) {
                     self.healed.remove(&heal.addr);
                     self.pool.reader.heal_later(heal);
-                    self.pool.want_another_group();
+                    self.pool.admission.want_another_group();
                     continue;
                 }
                 match self.split_run(heal.addr, run) {
@@ -488,10 +488,10 @@ impl Group<'_> {
             self.new_sections.push(SectionPtr { section, stamp, ptr });
         }
         if self.st.turns.is_hurried() {
-            self.pool.want_another_group();
+            self.pool.admission.want_another_group();
         }
         let oldest = self.oldest_section();
-        self.st.collector.released(&self.pool.store.tables.read(), self.pool.zone_yield(), oldest);
+        self.st.collector.released(&self.pool.store.tables.read(), self.pool.admission.zone_yield(), oldest);
         Ok(())
     }
 
@@ -750,7 +750,7 @@ impl Group<'_> {
             let mut tables = pool.store.tables.write();
             let findings = tables.apply(&record, &own, &frees, &|_| true);
             let touched = record.filled.iter().chain(record.deltas.iter().map(|(seq, _)| seq));
-            let zone_yield = pool.zone_yield();
+            let zone_yield = pool.admission.zone_yield();
             st.collector.clock.note(txg, pool.store.counters.logical_bytes.get());
             touched.for_each(|seq| st.collector.changed(&tables, *seq, zone_yield));
             for seq in &record.filled {
@@ -784,13 +784,13 @@ impl Group<'_> {
         pool.keep_only_the_newest(st, 0)?;
         pool.forget_dead_zones(st);
         if pool.may_part(st) || pool.may_heal(st) {
-            pool.want_another_group();
+            pool.admission.want_another_group();
         }
         pool.publish(st);
         let ns = pool.env.monotonic_ns().saturating_sub(started_ns).max(1);
         pool.store.counters.group.record_ns(ns);
         pool.store.counters.group_bytes.add(device_bytes);
-        pool.note_totals();
+        pool.activity.note();
         pool.fates.settle(txg, &st.collector.clock);
         pool.recorder.committed(txg, st.collector.clock.now(), &frees);
         log::debug!(txg = txg.0, ms = ns / 1_000_000, bytes = device_bytes, frees = frees.len(); "committed");
@@ -799,7 +799,7 @@ impl Group<'_> {
         let taken = device_bytes.max(logical_bytes);
         if taken > 4 << 20 {
             let half_second = u128::from(taken) * 500_000_000 / u128::from(ns);
-            pool.txg.set_dirty_max(half_second as u64);
+            pool.admission.set_dirty_max(half_second as u64);
         }
         Ok(())
     }

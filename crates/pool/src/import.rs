@@ -10,15 +10,18 @@
 use crate::group::ROLLBACK_GROUPS;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
+use crate::state::activity::Activity;
+use crate::state::admission::Admission;
 use crate::state::collector::Collector;
+use crate::state::control::CollectionControl;
 use crate::state::fates::Fates;
-use crate::state::features::InForce;
-use crate::state::groups::Groups;
+use crate::state::hold::Holds;
+use crate::state::membership::Membership;
 use crate::state::trace::Recorder;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use terrane_cache::parts::{PARTS_PART, PartCache};
 use terrane_device::{Device, DeviceKind, ZoneState};
@@ -26,7 +29,7 @@ use terrane_format::Feature;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::label::{ANCHORS, DeviceRow, LABEL_BYTES, Label, Role, Stay, is_pool_name, second_label};
 use terrane_format::record::{Free, Home, Record, SectionPtr, get_frees};
-use terrane_format::totals::{Recent, Totals};
+use terrane_format::totals::Totals;
 use terrane_format::uberblock::Uberblock;
 use terrane_space::alloc::Allocator;
 use terrane_space::policy::Looks;
@@ -633,8 +636,8 @@ fn open(
     let slot = label.members().map(|(_, row)| u64::from(row.write_unit).max(4096)).sum();
     let before = record.totals.plus(&Totals::of_commit(&uber.record, slot, uber.clean));
     let features: Vec<Feature> = label.features.known().collect();
-    let groups = Groups::new(next_txg, uber.txg, options.dirty_bytes);
-    let pool = assemble(label, devices, tables, groups, state, (env, counters, before), options);
+    let pool =
+        assemble(label, devices, tables, (next_txg, uber.txg), state, (env, counters, before), options);
     if !options.read_only {
         // Somebody who names a group has decided.
         if !uber.clean && options.rewind.is_none() && matches!(options.index, Index::Stored) {
@@ -642,7 +645,7 @@ fn open(
                 .map_err(|corrupt| pool.refuse_newest(uber.txg, &corrupt))?;
         }
         let mut st = pool.sync.lock();
-        st.collector.begin(&pool.store.tables.read(), pool.zone_yield());
+        st.collector.begin(&pool.store.tables.read(), pool.admission.zone_yield());
         if label_is_old {
             pool.relabel(&mut st)?;
         } else {
@@ -653,9 +656,9 @@ fn open(
         pool.publish(&st);
         drop(st);
         if pool.store.devices.any_leaves() {
-            pool.txg.want_empty();
+            pool.admission.want_empty();
         }
-        pool.in_force.add(features.into_iter());
+        pool.membership.put_in_force(features.into_iter());
         pool.start(options);
     } else {
         pool.publish(&pool.sync.lock());
@@ -696,43 +699,32 @@ pub(crate) fn assemble(
     label: Label,
     devices: Arc<Devices>,
     tables: Tables,
-    groups: Groups,
+    (open, synced): (Txg, Txg),
     state: SyncState,
     (env, counters, before): (Arc<dyn Env>, Arc<Counters>, Totals),
     options: &ImportOptions,
 ) -> Arc<Pool> {
     let reports = Arc::new(Reports::new(env.clone()));
-    let (parts, recent) = (state.streams.parts().clone(), Recent::new(counters.now_ns(), before));
-    let store = ZoneStore::new(label.pool, devices, tables, parts, counters, reports.clone());
+    let parts = state.streams.parts().clone();
+    let store = ZoneStore::new(label.pool, devices, tables, parts, counters.clone(), reports.clone());
     let (store, threads) = (Arc::new(store), env.workers() > 0);
     let reader =
         BlockReader::new(store.clone(), Pipeline::new(&env), reports.clone(), options.cache_bytes, threads);
     let pool = Pool {
-        label: Mutex::new(label),
-        store,
+        membership: Membership::new(label),
+        store: store.clone(),
         reader: Arc::new(reader),
         reports,
-        index_bytes_max: AtomicU64::new(options.index_bytes),
-        index_bound_is_new: AtomicBool::new(false),
-        recent: Mutex::new(recent),
-        before,
-        txg: groups,
+        admission: Arc::new(Admission::new(open, synced, options.dirty_bytes, store)),
+        collection: CollectionControl::new(options.index_bytes),
+        activity: Activity::new(counters, before),
+        holds: Holds::default(),
         sync: Mutex::new(state),
         read_only: options.read_only,
-        in_force: InForce::default(),
-        largest_block: AtomicU64::new(128 << 10),
-        sections_bytes: AtomicU64::new(0),
         fates: Fates::default(),
-        collection: Mutex::default(),
-        by_hand: Mutex::default(),
         recorder: Recorder::default(),
         client: Mutex::default(),
         looks_afresh: AtomicBool::new(false),
-        explains_afresh: AtomicBool::new(false),
-        gc_rests: Mutex::default(),
-        holds: Mutex::default(),
-        more_work: AtomicBool::new(false),
-        device_summaries: Mutex::default(),
         sync_thread: Mutex::default(),
         env,
     };

@@ -101,11 +101,14 @@ impl Pool {
     pub(crate) fn keep_only_the_newest(&self, st: &mut SyncState, bytes: u64) -> Result<(), PoolError> {
         let Some((txg, ptr)) = st.newest else { return Ok(()) };
         self.store.devices.ask_room_below();
-        let needed = bytes.saturating_add(self.sizes().commit_bytes() / LAST_ROOM_PART);
-        self.let_holds_go(st, self.account(st).physical() < needed);
+        let needed = bytes.saturating_add(self.admission.sizes().commit_bytes() / LAST_ROOM_PART);
+        self.let_holds_go(st, self.admission.account(st).physical() < needed);
         let is_old = st.oldest < txg;
         // Some may have been in use, or could not be read, when the others were reset: a group that needs them asks once more.
-        if self.account(st).physical() >= needed || self.waiting().zones == 0 || !is_old && bytes == 0 {
+        if self.admission.account(st).physical() >= needed
+            || self.admission.waiting_zones() == 0
+            || !is_old && bytes == 0
+        {
             return Ok(());
         }
         if is_old {
@@ -117,7 +120,7 @@ impl Pool {
 
     /// Zones that take no writes any more are no room: those that would be opened next are asked.
     pub(crate) fn forget_dead_zones(&self, st: &mut SyncState) {
-        let count = self.sizes().low_water() + st.streams.layout().slots();
+        let count = self.admission.sizes().low_water() + st.streams.layout().slots();
         loop {
             let next = st.alloc.first_of_each(count);
             let mut dead = next.into_iter().filter(|home| !self.store.devices.take_writes(*home)).peekable();

@@ -5,7 +5,7 @@
 //! Invariant: collection begins no victim that would need the room of those who have joined.
 
 use crate::pool::{Pool, SyncState};
-use crate::state::groups::Room;
+use crate::state::admission::{Admission, Room};
 use std::sync::atomic::Ordering;
 use terrane_format::addr::granule_bytes;
 use terrane_space::account::{
@@ -16,7 +16,7 @@ use terrane_space::turns::SECTIONS_IN_HURRY;
 use terrane_space::zones::{Phase, Tables, Zone};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
-impl Pool {
+impl Admission {
     pub(crate) fn zone_yield(&self) -> Yield {
         let largest_block = self.largest_block.load(Ordering::Relaxed);
         Yield { unit: self.store.devices.write_unit(), largest_block }
@@ -96,29 +96,21 @@ impl Pool {
         Residents { zones: resident, capacity, stays_bytes: stays }
     }
 
-    /// Zones that will be reset, and what they will take.
-    pub(crate) fn waiting(&self) -> Waiting {
-        waiting(&self.store.tables.read(), &self.zone_yield())
+    /// Zones that will be reset.
+    pub(crate) fn waiting_zones(&self) -> u64 {
+        waiting(&self.store.tables.read(), &self.zone_yield()).zones
     }
 
     /// What placement may do with empty zones.
     pub(crate) fn zone_stock(&self, st: &SyncState) -> Stock {
-        let room = self.txg.room();
-        self.sizes().stock(st.alloc.empty_count(), self.txg.reserved(), room.live, room.limits.live)
-    }
-
-    /// Publishes what room there is between two groups, for those who want to join one.
-    pub(crate) fn publish(&self, st: &SyncState) {
-        let (_, room) = self.count_room(st, false);
-        *self.gc_rests.lock() = st.collector.unread.all_rests();
-        self.txg.set_room(room, false);
-        self.publish_device_summaries(st);
+        let room = self.room();
+        self.sizes().stock(st.alloc.empty_count(), self.reserved(), room.live, room.limits.live)
     }
 
     /// The same from within a group that has written what was reserved in it, and needs its own commit as well.
     pub(crate) fn publish_in_sync(&self, st: &SyncState) -> SpaceAccount {
         let (account, room) = self.count_room(st, true);
-        self.txg.set_room(room, true);
+        self.set_room(room, true);
         account
     }
 
@@ -148,18 +140,33 @@ impl Pool {
 
     /// Bytes users can fill, bytes live, bytes available to users.
     pub fn space(&self) -> (u64, u64, u64) {
-        let room = self.txg.room();
-        let reserved = self.txg.reserved().min(room.limits.live / 64);
-        let taken = room.live.saturating_add(reserved).saturating_add(self.txg.promised());
+        let room = self.room();
+        let reserved = self.reserved().min(room.limits.live / 64);
+        let taken = room.live.saturating_add(reserved).saturating_add(self.promised());
         (room.limits.live, room.live, room.limits.live.saturating_sub(taken))
     }
 
     /// The oldest group to keep whole: three back, but only one when zones are short.
     pub(crate) fn rollback_to(&self, st: &SyncState, txg: Txg) -> Txg {
-        let depth = if self.account(st).is_short(self.txg.room().limits.zones) { 1 } else { 3 };
+        let depth = if self.account(st).is_short(self.room().limits.zones) { 1 } else { 3 };
         let older = st.recent.iter().rev().map(|(recent, _)| *recent).filter(|recent| *recent < txg);
         let back = older.take(depth).nth(depth - 1);
         back.unwrap_or(st.oldest).max(st.oldest)
+    }
+}
+
+impl Pool {
+    /// Publishes what room there is between two groups, for those who want to join one.
+    pub(crate) fn publish(&self, st: &SyncState) {
+        let (_, room) = self.admission.count_room(st, false);
+        self.collection.tell_rests(st.collector.unread.all_rests());
+        self.admission.set_room(room, false);
+        self.publish_device_summaries(st);
+    }
+
+    /// Bytes users can fill, bytes live, bytes available to users.
+    pub fn space(&self) -> (u64, u64, u64) {
+        self.admission.space()
     }
 }
 

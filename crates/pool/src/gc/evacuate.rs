@@ -43,11 +43,16 @@ impl Group<'_> {
             let left = progress.worth.left();
             let is_dead = self.st.collector.dead.contains(&progress.victim);
             let needs = match is_dead {
-                true => left + self.pool.sizes().per_zone(),
+                true => left + self.pool.admission.sizes().per_zone(),
                 false => left.min(piece.saturating_add(progress.part_bytes_max())),
             };
-            let room = self.pool.account(self.st).physical().saturating_sub(self.pool.txg.reserved_open());
-            if room < needs + self.pool.sizes().commit_bytes() {
+            let room = self
+                .pool
+                .admission
+                .account(self.st)
+                .physical()
+                .saturating_sub(self.pool.admission.reserved_open());
+            if room < needs + self.pool.admission.sizes().commit_bytes() {
                 // Collection comes first, and is told; the rest waits for a group with more room.
                 self.st.collector.leaving_needs = if is_dead { left } else { left.min(piece) };
                 // A device that leaves does not wait for a zone that died.
@@ -59,7 +64,7 @@ impl Group<'_> {
             if progress.part < progress.parts.len() {
                 self.st.collector.leaving = Some(progress);
                 if fits {
-                    self.pool.want_another_group();
+                    self.pool.admission.want_another_group();
                 }
                 continue;
             }
@@ -100,7 +105,7 @@ impl Group<'_> {
     pub(super) fn note_dead(&mut self, victim: ZoneSeq, home: Home) {
         if self.st.collector.dead.insert(victim) {
             log::warn!("{home}: it takes no writes any more; what lives there is moved away");
-            self.pool.want_another_group();
+            self.pool.admission.want_another_group();
         }
     }
 }
@@ -112,9 +117,9 @@ impl Pool {
         let entries = || progress.parts.iter().skip(progress.part).flat_map(|part| &part.entries);
         let largest = entries().map(|entry| u64::from(entry.psize)).max().unwrap_or(0);
         let told = entries().count() as u64 * TOLD_BYTES;
-        let commit = LAST_COMMIT_BYTES + self.sizes().hurried_bytes() + told + 2 * largest;
+        let commit = LAST_COMMIT_BYTES + self.admission.sizes().hurried_bytes() + told + 2 * largest;
         let dead_log = if frees > INLINE_FREES_MAX { frees as u64 * FREE_BYTES } else { 0 };
-        commit.min(self.sizes().commit_bytes() / LAST_ROOM_PART) + dead_log
+        commit.min(self.admission.sizes().commit_bytes() / LAST_ROOM_PART) + dead_log
     }
 }
 

@@ -4,7 +4,6 @@
 
 use crate::pool::Group;
 use crate::state::collector::INDEX_LOOK_BYTES;
-use std::sync::atomic::Ordering;
 use terrane_space::zones::is_much;
 
 /// What a run takes of a commit record at the most, in bytes; one in a thousand may take more.
@@ -31,7 +30,7 @@ impl Group<'_> {
 
     /// Its memory was bounded anew: that is obeyed at once, also where nothing moves.
     pub(super) fn obey_new_bound(&mut self) {
-        if self.pool.index_bound_is_new.swap(false, Ordering::Relaxed) {
+        if self.pool.collection.take_new_bound() {
             self.st.collector.moved_since_look = INDEX_LOOK_BYTES;
             self.look_at_index();
         }
@@ -41,11 +40,13 @@ impl Group<'_> {
     /// larger batches, of which each is one run where it was several; when it takes half of the bound, in small ones again, which cost
     /// less to look into.
     pub(super) fn look_at_index(&mut self) {
-        if self.st.collector.moved_since_look < INDEX_LOOK_BYTES.min(self.pool.txg.room().limits.live / 64) {
+        if self.st.collector.moved_since_look
+            < INDEX_LOOK_BYTES.min(self.pool.admission.room().limits.live / 64)
+        {
             return;
         }
         self.st.collector.moved_since_look = 0;
-        let most = self.pool.index_bytes_max();
+        let most = self.pool.collection.index_bytes_max();
         let was = self.pool.store.tables.read().index_size();
         let packed = was.is_to_be_packed(most);
         if packed != was.is_packed {

@@ -12,7 +12,6 @@ use crate::inspect::Standing;
 use crate::pool::Group;
 use crate::pool::Pool;
 use crate::state::collector::PIECE_NS;
-use std::sync::atomic::Ordering;
 use terrane_format::addr::granule_bytes;
 use terrane_space::zones::Phase;
 use terrane_store::PoolError;
@@ -23,8 +22,8 @@ impl Pool {
     pub fn explain_suspects(&self) -> u64 {
         let suspects = self.store.tables.read().suspects().count() as u64;
         if suspects > 0 && !self.read_only {
-            self.explains_afresh.store(true, Ordering::Relaxed);
-            self.txg.want_empty();
+            self.collection.explain_afresh();
+            self.admission.want_empty();
         }
         suspects
     }
@@ -57,7 +56,7 @@ impl Pool {
 impl Group<'_> {
     /// Looks at as many suspect zones as there is time for in a group.
     pub(crate) fn look_at_suspects(&mut self) {
-        if self.pool.explains_afresh.swap(false, Ordering::Relaxed) {
+        if self.pool.collection.take_explain_afresh() {
             let tables = self.pool.store.tables.read();
             self.st.collector.to_explain.extend(tables.suspects().map(|(seq, _)| seq));
         }
@@ -86,7 +85,7 @@ impl Group<'_> {
             }
         }
         if !self.st.collector.to_explain.is_empty() {
-            self.pool.want_another_group();
+            self.pool.admission.want_another_group();
         }
     }
 }

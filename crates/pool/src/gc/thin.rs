@@ -22,7 +22,7 @@ impl Group<'_> {
                 break;
             }
             let Some(victim) = self.st.collector.candidates.thinnest(THIN_PART) else { return Ok(()) };
-            let zone_yield = self.pool.zone_yield();
+            let zone_yield = self.pool.admission.zone_yield();
             self.st.collector.candidates.remove(victim);
             self.st.collector.ended(victim);
             let Some(mut progress) = self.look_through(victim, Some(zone_yield))? else { continue };
@@ -36,14 +36,14 @@ impl Group<'_> {
             if !fits || !is_whole {
                 self.st.collector.changed(&self.pool.store.tables.read(), victim, zone_yield);
                 if fits {
-                    self.pool.want_another_group();
+                    self.pool.admission.want_another_group();
                 }
                 return Ok(());
             }
             piece -= moved.min(piece);
             self.finished(&progress);
         }
-        self.pool.want_another_group();
+        self.pool.admission.want_another_group();
         Ok(())
     }
 }
@@ -51,8 +51,11 @@ impl Group<'_> {
 impl Pool {
     /// The copies fit, and the commit after them.
     fn has_room_for(&self, progress: &Progress, group: &Group<'_>) -> bool {
-        let promised = self.txg.reserved_open();
-        self.account(group.st).physical()
-            >= promised + progress.worth.live + self.sizes().commit_bytes() + self.sizes().per_zone()
+        let promised = self.admission.reserved_open();
+        self.admission.account(group.st).physical()
+            >= promised
+                + progress.worth.live
+                + self.admission.sizes().commit_bytes()
+                + self.admission.sizes().per_zone()
     }
 }

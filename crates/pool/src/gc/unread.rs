@@ -21,7 +21,7 @@ use terrane_wire::{DeviceIdx, ZoneSeq};
 impl Pool {
     /// Devices on which collection rests, as of the last group.
     pub fn gc_rests(&self) -> Vec<GcRest> {
-        self.gc_rests.lock().clone()
+        self.collection.rests()
     }
 
     /// A zone could not be read: what a reset of it would give is not counted on before it is tried again.
@@ -68,7 +68,7 @@ impl Pool {
     /// they cannot be read for some seconds already.
     pub(crate) fn wait_for_unread(&self) -> bool {
         loop {
-            let since_ns = self.txg.room().unread_since_ns;
+            let since_ns = self.admission.room().unread_since_ns;
             if self.has_readable() || since_ns.is_none() || self.reports.alive().is_err() {
                 return true;
             }
@@ -109,7 +109,7 @@ impl Pool {
             if tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Suspect) {
                 collector.to_explain.insert(seq);
             }
-            collector.changed(&tables, seq, self.zone_yield());
+            collector.changed(&tables, seq, self.admission.zone_yield());
         }
     }
 }

@@ -4,10 +4,12 @@ use crate::state::levels::Backlog;
 use crate::state::pace::Pace;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrane_codec::auto::Inflow;
 use terrane_space::account::Limits;
 use terrane_store::counters::{Counters, WaitFor};
+use terrane_store::zone_store::ZoneStore;
 use terrane_wire::Txg;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -74,7 +76,9 @@ pub(crate) struct Room {
     pub unread_since_ns: Option<u64>,
 }
 
-pub(crate) struct Groups {
+/// Who may join the open group, and when: the groups that are open and syncing, what is reserved in them, and the room there is.
+pub(crate) struct Admission {
+    pub(crate) store: Arc<ZoneStore>,
     pub(crate) state: Mutex<TxgState>,
     /// The open group once more, for those who only want to know.
     pub(crate) open_now: AtomicU64,
@@ -90,6 +94,12 @@ pub(crate) struct Groups {
     pub(crate) dirty_max: Mutex<u64>,
     /// What it never exceeds. Read and changed under its lock.
     pub(crate) dirty_budget: AtomicU64,
+    /// Another group should follow although nobody changes anything.
+    pub(crate) more_work: AtomicBool,
+    /// The largest record size in use, in bytes: what a zone's tail may fail to take.
+    pub(crate) largest_block: AtomicU64,
+    /// Bytes of as many sections of the tables as one group may rewrite in a hurry.
+    pub(crate) sections_bytes: AtomicU64,
 }
 
 /// What may be dirty however slow the device is, if the budget allows, in bytes: groups that are too small rewrite the same
@@ -107,10 +117,14 @@ pub(crate) const LITTLE_PART: u64 = 8;
 /// Whoever woke from a delay so many nanoseconds late, at the most, waits as much less for his next change.
 pub(crate) const LATE_MAX_NS: u64 = 200_000;
 
-impl Groups {
+impl Admission {
     /// Dirty data never takes more than `dirty_budget` bytes.
-    pub fn new(open: Txg, synced: Txg, dirty_budget: u64) -> Groups {
-        Groups {
+    pub fn new(open: Txg, synced: Txg, dirty_budget: u64, store: Arc<ZoneStore>) -> Admission {
+        Admission {
+            store,
+            more_work: AtomicBool::new(false),
+            largest_block: AtomicU64::new(128 << 10),
+            sections_bytes: AtomicU64::new(0),
             state: Mutex::new(TxgState {
                 open,
                 holders: 0,
@@ -219,6 +233,32 @@ impl Groups {
             bytes: left + state.load_open.dirty,
             awaited_bytes: if state.awaited >= txg { left } else { 0 },
             inflow_bytes_per_s: state.inflow.bytes_per_s(now_ns),
+        }
+    }
+
+    /// Another group should follow the one that syncs, although nobody changes anything.
+    pub fn want_another_group(&self) {
+        self.more_work.store(true, Ordering::Release);
+    }
+
+    /// A group should follow now.
+    pub fn hurry(&self) {
+        let mut state = self.state.lock();
+        state.wanted = state.wanted.max(state.open);
+        self.work.notify_one();
+    }
+
+    /// No group follows any more.
+    pub fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.work.notify_all();
+    }
+
+    /// Tells how large records get.
+    pub fn expect_blocks_of(&self, bytes: u32) {
+        // Asked of every object that is opened: what is known already costs no write.
+        if self.largest_block.load(Ordering::Relaxed) < u64::from(bytes) {
+            self.largest_block.fetch_max(u64::from(bytes), Ordering::Relaxed);
         }
     }
 
