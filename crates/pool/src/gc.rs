@@ -12,7 +12,7 @@
 //! Invariant: nothing is copied that does not match the CRC its directory holds: damage is never laundered.
 
 use crate::pool::Group;
-use crate::state::collector::{PIECE_BYTES_MIN, Progress, VICTIMS_MAX, Worth};
+use crate::state::collector::{Progress, VICTIMS_MAX, VictimState, Worth};
 pub(crate) use evacuate::LAST_ROOM_PART;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl Group<'_> {
         self.look_at_index();
         let mut goal = wanted;
         self.st.collector.policy = self.pool.collection().victims;
-        let mut piece = self.st.collector.piece_bytes();
+        let mut piece = self.st.collector.copying.piece_bytes();
         let mut victims = 0;
         let began_ns = self.pool.env.monotonic_ns();
         let (mut moved_bytes, mut is_held_back) = (0, false);
@@ -109,7 +109,7 @@ impl Group<'_> {
             let mut budget = (u128::from(goal) * u128::from(live) / u128::from(garbage.max(1)) + 1)
                 .min(u128::from(piece)) as u64;
             // From now on nobody joins for whom there would be no room beside what is left of it; who joined before has his.
-            self.st.collector.in_hand = Some(progress.worth);
+            self.st.collector.victim = VictimState::InHand(progress.worth);
             let account = self.pool.admission.publish_in_sync(self.st);
             let room = account.physical().saturating_sub(self.pool.admission.reserved_open());
             // The copies must fit, and the commit after them. A piece ends with the part in which its budget does.
@@ -117,7 +117,7 @@ impl Group<'_> {
             let needs = piece_max.min(progress.worth.left()) + account.sizes.commit_bytes();
             if room < needs && needs <= account.physical() {
                 // The next group turns what is promised into what is written, and emptied zones into room.
-                self.st.collector.progress = Some(progress);
+                self.st.collector.victim = VictimState::Resting(progress);
                 is_held_back = true;
                 self.pool.admission.want_another_group();
                 break;
@@ -128,7 +128,7 @@ impl Group<'_> {
                     Some(progress) => progress,
                     None => break,
                 };
-                self.st.collector.in_hand = Some(progress.worth);
+                self.st.collector.victim = VictimState::InHand(progress.worth);
                 budget = u64::MAX;
             }
             let before = progress.worth.gain();
@@ -142,19 +142,16 @@ impl Group<'_> {
             if is_finished {
                 self.finished(&progress);
             } else {
-                self.st.collector.progress = Some(progress);
+                self.st.collector.victim = VictimState::Resting(progress);
             }
-            self.st.collector.in_hand = None;
+            self.st.collector.victim.put_down();
             if !fits || victims == VICTIMS_MAX {
                 break;
             }
         }
-        self.st.collector.in_hand = None;
+        self.st.collector.victim.put_down();
         let ns = self.pool.env.monotonic_ns().saturating_sub(began_ns).max(1);
-        if moved_bytes > PIECE_BYTES_MIN {
-            let now = (u128::from(moved_bytes) * 1_000_000_000 / u128::from(ns)) as u64;
-            self.st.collector.rate = (3 * (self.st.collector.rate / 4)).saturating_add(now / 4);
-        }
+        self.st.collector.copying.note(moved_bytes, ns);
         let moves_on = victims > 0 || is_held_back || self.pool.admission.waiting_zones() > 0;
         self.st.collector.is_stuck = !moves_on && needed > 0 && !self.released;
         if !moves_on {
@@ -167,7 +164,7 @@ impl Group<'_> {
     /// Bytes that this group should gain.
     fn wanted_gain(&self) -> u64 {
         let (pool, st) = (self.pool, &*self.st);
-        let demand = pool.admission.waiting().1 + st.collector.leaving_needs;
+        let demand = pool.admission.waiting().1 + st.collector.evacuation.needs;
         pool.admission.account(st).wanted_gain(pool.admission.room().limits.zones, demand, st.streams.taken())
     }
 
@@ -204,7 +201,7 @@ impl Group<'_> {
 
     /// The victim in progress, or a new one.
     fn take_progress(&mut self) -> Result<Option<Progress>, PoolError> {
-        if let Some(progress) = self.st.collector.progress.take() {
+        if let Some(progress) = self.st.collector.victim.take_resting() {
             // It may have died by itself meanwhile.
             if self
                 .pool
@@ -221,13 +218,13 @@ impl Group<'_> {
         let zone_yield = self.pool.admission.zone_yield();
         loop {
             let collector = &mut self.st.collector;
-            let now = collector.clock.now();
+            let now = collector.ages.clock.now();
             collector.candidates.look(now);
             let Some(victim) = collector.candidates.choose(collector.policy, now, false) else {
                 return Ok(None);
             };
             collector.candidates.remove(victim);
-            collector.ended(victim);
+            collector.ages.ended(victim);
             if let Some(progress) = self.look_through(victim, Some(zone_yield))? {
                 return Ok(Some(progress));
             }
@@ -299,7 +296,7 @@ impl Group<'_> {
         }
         let replicas = self.pool.store.tables.read().zones.get(&progress.victim).map(Zone::replicas);
         let died = replicas.is_some_and(|replicas| self.pool.store.devices.dead_of(&replicas).is_some());
-        if progress.whole && !died && !self.st.collector.held_up.contains(&progress.victim) {
+        if progress.whole && !died && !self.st.collector.held_up.contains(progress.victim) {
             self.st.collector.finished.push((progress.victim, progress.worth.whole()));
         }
         self.pool.store.counters.collected_zones.add(1);
@@ -337,7 +334,7 @@ impl Group<'_> {
             while reading.len() < EXTENTS_AHEAD
                 && let Some(extent) = todo.pop_front()
             {
-                let buf = self.st.collector.spare.pop();
+                let buf = self.st.collector.copying.spare.pop();
                 let buf = buf.unwrap_or_else(|| AlignedBuf::with_capacity(EXTENT_BYTES as usize * 3 / 2));
                 reading.push_back(self.read_ahead(&held, extent, buf));
             }
@@ -371,7 +368,7 @@ impl Group<'_> {
                     },
                 };
                 let collector = &self.st.collector;
-                let age = collector.lives.age(collector.clock.age_bytes(survivor.last_write));
+                let age = collector.ages.age(survivor.last_write);
                 let near = self.zones_now(&entry.siblings);
                 let slot = self.slot_apart_from(&near, age);
                 // A survivor between the two that went to another slot would be covered by a run that does not hold it.
@@ -399,13 +396,13 @@ impl Group<'_> {
                 progress.worth.moved += len;
                 self.pool.store.counters.collected_bytes.add(u64::from(entry.psize));
             }
-            self.st.collector.spare.push(buf);
-            if let Some(in_hand) = &mut self.st.collector.in_hand {
-                *in_hand = progress.worth;
+            self.st.collector.copying.spare.push(buf);
+            if let VictimState::InHand(worth) = &mut self.st.collector.victim {
+                *worth = progress.worth;
                 self.pool.admission.publish_in_sync(self.st);
             }
         }
-        self.st.collector.moved_since_look += moved;
+        self.st.collector.index.moved_bytes += moved;
         for (part, at) in &rest {
             let entry = &progress.parts[*part].entries[*at];
             self.stays(entry.identity, entry.granules());
@@ -465,11 +462,8 @@ impl Group<'_> {
                 if matches!(entry.owner, Owner::Pool { what: POOL_RECORD | POOL_SECTION | POOL_DEAD_LOG }) {
                     // Named by place, so it cannot move: rewriting the sections frees it.
                     self.hurry_sections = true;
-                    let collector = &mut self.st.collector;
-                    collector.held_since = self.st.chain.back().map_or(Txg(0), |last| last.txg);
-                    if !collector.held_up.contains(&progress.victim) {
-                        collector.held_up.push(progress.victim);
-                    }
+                    let since = self.st.chain.back().map_or(Txg(0), |last| last.txg);
+                    self.st.collector.held_up.add(progress.victim, since);
                     pool.admission.want_another_group();
                     last = None;
                     continue;

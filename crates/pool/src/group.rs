@@ -234,12 +234,12 @@ impl Group<'_> {
         let mut addrs = [Addr::NONE; COPIES_MAX];
         match request.stream {
             Stream::Data(placement) => {
-                let heat = self.st.collector.heat(&placement);
+                let heat = self.st.collector.ages.heat(&placement);
                 let stock = self.pool.admission.zone_stock(self.st);
                 let slot = self.st.streams.place(&placement, (heat, bytes.len() as u64), stock, self.txg)?;
                 let spot = self.append((slot, Class::Data), &bytes, request.owner, crc, Vec::new())?;
                 if heat == Heat::Hot {
-                    self.st.collector.note_hot(spot.seq);
+                    self.st.collector.ages.note_hot(spot.seq);
                 }
                 addrs[0] = Addr::new(spot.seq, spot.offset);
                 self.pool.recorder.data(addrs[0], bytes.len(), &placement);
@@ -751,7 +751,7 @@ impl Group<'_> {
             let findings = tables.apply(&record, &own, &frees, &|_| true);
             let touched = record.filled.iter().chain(record.deltas.iter().map(|(seq, _)| seq));
             let zone_yield = pool.admission.zone_yield();
-            st.collector.clock.note(txg, pool.store.counters.logical_bytes.get());
+            st.collector.ages.clock.note(txg, pool.store.counters.logical_bytes.get());
             touched.for_each(|seq| st.collector.changed(&tables, *seq, zone_yield));
             for seq in &record.filled {
                 if let Some(zone) = tables.zones.get_mut(seq) {
@@ -791,8 +791,8 @@ impl Group<'_> {
         pool.store.counters.group.record_ns(ns);
         pool.store.counters.group_bytes.add(device_bytes);
         pool.activity.note();
-        pool.fates.settle(txg, &st.collector.clock);
-        pool.recorder.committed(txg, st.collector.clock.now(), &frees);
+        pool.fates.settle(txg, &st.collector.ages.clock);
+        pool.recorder.committed(txg, st.collector.ages.clock.now(), &frees);
         log::debug!(txg = txg.0, ms = ns / 1_000_000, bytes = device_bytes, frees = frees.len(); "committed");
         // What is dirty is counted before compression, so its bound is too: half a second's worth, which is enough to keep the workers
         // busy over a flush, and not so much that memory is cold when its turn comes.

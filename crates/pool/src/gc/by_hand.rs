@@ -100,7 +100,7 @@ impl Group<'_> {
 
     /// A group has collected: `needed` and `goal` bytes were to be gained, `moved_bytes` moved.
     pub(super) fn note_collection(&self, needed: u64, goal: u64, moved_bytes: u64) {
-        let victim = self.st.collector.progress.as_ref().and_then(|progress| self.view(progress));
+        let victim = self.st.collector.victim.resting().and_then(|progress| self.view(progress));
         let is_waited_for = self.pool.admission.waiting().0 > 0;
         let mode = match (needed > 0, goal > 0) {
             (true, _) if is_waited_for => GcMode::Urgent,

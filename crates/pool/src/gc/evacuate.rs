@@ -30,13 +30,13 @@ impl crate::state::collector::Collector {
 impl Group<'_> {
     /// Moves a piece of what lives where nothing can be won: whatever its garbage, because room is not what is wanted.
     pub(crate) fn evacuate(&mut self) -> Result<(), PoolError> {
-        self.st.collector.leaving_needs = 0;
+        self.st.collector.evacuation.needs = 0;
         let is_needed = self.pool.store.devices.any_leaves() || !self.st.collector.dead.is_empty();
         if !is_needed || !self.healed.is_empty() {
             return Ok(());
         }
         self.look_at_index();
-        let mut piece = self.st.collector.piece_bytes();
+        let mut piece = self.st.collector.copying.piece_bytes();
         let mut done: Vec<ZoneSeq> = Vec::new();
         while piece > 0 && done.len() < VICTIMS_MAX && !self.has_no_room_for_runs() {
             let Some(mut progress) = self.take_leaving(&done)? else { break };
@@ -54,15 +54,15 @@ impl Group<'_> {
                 .saturating_sub(self.pool.admission.reserved_open());
             if room < needs + self.pool.admission.sizes().commit_bytes() {
                 // Collection comes first, and is told; the rest waits for a group with more room.
-                self.st.collector.leaving_needs = if is_dead { left } else { left.min(piece) };
+                self.st.collector.evacuation.needs = if is_dead { left } else { left.min(piece) };
                 // A device that leaves does not wait for a zone that died.
-                self.st.collector.leaving = Some(progress).filter(|_| !is_dead);
+                self.st.collector.evacuation.progress = Some(progress).filter(|_| !is_dead);
                 break;
             }
             let (moved, fits) = self.move_piece(&mut progress, piece)?;
             piece = if fits { piece.saturating_sub(moved.max(1)) } else { 0 };
             if progress.part < progress.parts.len() {
-                self.st.collector.leaving = Some(progress);
+                self.st.collector.evacuation.progress = Some(progress);
                 if fits {
                     self.pool.admission.want_another_group();
                 }
@@ -81,7 +81,7 @@ impl Group<'_> {
         let is_full = |tables: &Tables, seq: ZoneSeq| {
             tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Full)
         };
-        let before = self.st.collector.leaving.take();
+        let before = self.st.collector.evacuation.progress.take();
         let tables = self.pool.store.tables.read();
         if let Some(progress) = before
             && is_full(&tables, progress.victim)
@@ -91,7 +91,7 @@ impl Group<'_> {
         let collector = &self.st.collector;
         let but = |seq: ZoneSeq| {
             done.contains(&seq)
-                || collector.held_up.contains(&seq)
+                || collector.held_up.contains(seq)
                 || collector.unread.sleeps(seq)
                 || self.suspect.contains(&seq)
         };

@@ -31,7 +31,7 @@ impl Group<'_> {
     /// Its memory was bounded anew: that is obeyed at once, also where nothing moves.
     pub(super) fn obey_new_bound(&mut self) {
         if self.pool.collection.take_new_bound() {
-            self.st.collector.moved_since_look = INDEX_LOOK_BYTES;
+            self.st.collector.index.moved_bytes = INDEX_LOOK_BYTES;
             self.look_at_index();
         }
     }
@@ -40,12 +40,12 @@ impl Group<'_> {
     /// larger batches, of which each is one run where it was several; when it takes half of the bound, in small ones again, which cost
     /// less to look into.
     pub(super) fn look_at_index(&mut self) {
-        if self.st.collector.moved_since_look
+        if self.st.collector.index.moved_bytes
             < INDEX_LOOK_BYTES.min(self.pool.admission.room().limits.live / 64)
         {
             return;
         }
-        self.st.collector.moved_since_look = 0;
+        self.st.collector.index.moved_bytes = 0;
         let most = self.pool.collection.index_bytes_max();
         let was = self.pool.store.tables.read().index_size();
         let packed = was.is_to_be_packed(most);
@@ -57,11 +57,11 @@ impl Group<'_> {
             drop(old);
         }
         let bytes = self.pool.store.tables.read().index_size().bytes();
-        let is_coarse = is_much(bytes, most, self.st.collector.is_coarse);
-        if (packed, is_coarse) != (was.is_packed, self.st.collector.is_coarse) {
+        let is_coarse = is_much(bytes, most, self.st.collector.index.is_coarse);
+        if (packed, is_coarse) != (was.is_packed, self.st.collector.index.is_coarse) {
             log::info!(bytes, most, packed, is_coarse; "memory of the run index");
         }
-        self.st.collector.is_coarse = is_coarse;
+        self.st.collector.index.is_coarse = is_coarse;
         self.st.streams.set_coarse(is_coarse);
     }
 }

@@ -16,7 +16,7 @@ const THIN_PART: u64 = 32;
 impl Group<'_> {
     /// Empties such zones, the emptiest first. What cannot be moved stays; the zone is tried again when something in it has changed.
     pub(super) fn collect_thin(&mut self) -> Result<(), PoolError> {
-        let mut piece = self.st.collector.piece_bytes();
+        let mut piece = self.st.collector.copying.piece_bytes();
         for _ in 0..VICTIMS_MAX {
             if self.has_no_room_for_runs() {
                 break;
@@ -24,7 +24,7 @@ impl Group<'_> {
             let Some(victim) = self.st.collector.candidates.thinnest(THIN_PART) else { return Ok(()) };
             let zone_yield = self.pool.admission.zone_yield();
             self.st.collector.candidates.remove(victim);
-            self.st.collector.ended(victim);
+            self.st.collector.ages.ended(victim);
             let Some(mut progress) = self.look_through(victim, Some(zone_yield))? else { continue };
             if progress.worth.live > piece || !self.pool.has_room_for(&progress, self) {
                 self.st.collector.changed(&self.pool.store.tables.read(), victim, zone_yield);

@@ -38,7 +38,7 @@ fn a_zone_that_keeps_something_its_directory_does_not_list_is_nothing_to_count_o
 fn zones_that_hold_bootstrap_blocks_wait_for_all_sections() {
     let tables = tables(&[(Phase::Full, 4096)]);
     let mut collector = Collector::new(1 << 30);
-    (collector.held_up, collector.held_since) = (vec![ZoneSeq(1)], Txg(7));
+    collector.held_up.add(ZoneSeq(1), Txg(7));
     // One section could not be rewritten: what it needs is still there.
     collector.released(&tables, full_yield(), Txg(6));
     assert!(!collector.candidates.contains(ZoneSeq(1)));
@@ -77,8 +77,8 @@ fn a_victim_that_ends_before_its_last_part_counts_once() {
     let (seq, tables) = (ZoneSeq(1), tables(&[(Phase::Emptied(Txg(9)), 0)]));
     let mut collector = Collector::new(1 << 30);
     let worth = Worth { live: 300, garbage: 700, moved: 300 };
-    collector.progress =
-        Some(Progress { victim: seq, parts: Vec::new(), part: 0, worth, whole: true, unread: 0 });
+    let progress = Progress { victim: seq, parts: Vec::new(), part: 0, worth, whole: true, unread: 0 };
+    collector.victim = VictimState::Resting(progress);
     assert_eq!((collector.gains(&tables).credit(), collector.gains(&tables).moved()), (700, 700));
     collector.changed(&tables, seq, full_yield());
     assert_eq!(
