@@ -5,6 +5,7 @@
 //! the second copy moves. What was noted is forgotten with the pool's import; then collection parts the copies when their zone's turn
 //! comes, for it never puts one where the other is.
 
+use crate::mover::Mover;
 use crate::pool::Group;
 use crate::pool::{Pool, SyncState};
 use terrane_format::addr::Addr;
@@ -21,11 +22,11 @@ const PARTED_BYTES_MAX: u64 = 1 << 20;
 /// Copies that one group moves: collection rests in a group in which blocks were healed or parted.
 const PARTED_MAX: usize = 256;
 
-impl Group<'_> {
+impl Mover<'_, '_> {
     /// The slot for a block that moves, so that its copies stay in different zones. Metadata stays with its like: blocks of pointers and
     /// dnodes are rewritten far sooner than most data, and among survivors of data they would soon be garbage that is cleaned late.
     pub(crate) fn slot_apart_from(&self, near: &[ZoneSeq], age: Age) -> usize {
-        let layout = self.st.streams.layout();
+        let layout = self.group.st.streams.layout();
         let own = layout.survivors(age);
         if near.is_empty() {
             return own;
@@ -33,55 +34,65 @@ impl Group<'_> {
         let [a, b] = layout.meta();
         [b, a, own]
             .into_iter()
-            .find(|slot| self.st.streams.zone_of(*slot).is_none_or(|zone| !near.contains(&zone)))
+            .find(|slot| self.group.st.streams.zone_of(*slot).is_none_or(|zone| !near.contains(&zone)))
             .unwrap_or(own)
     }
 
     /// Where blocks lie, moves of this group included.
     pub(crate) fn zones_now(&self, addrs: &[Addr]) -> Vec<ZoneSeq> {
-        let committed = |addr: &Addr| self.pool.store.tables.read().current_zone(*addr);
+        let committed = |addr: &Addr| self.group.pool.store.tables.read().current_zone(*addr);
         addrs
             .iter()
-            .filter_map(|addr| self.moved_now.get(addr).copied().or_else(|| committed(addr)))
+            .filter_map(|addr| self.group.commit.moved_now.get(addr).copied().or_else(|| committed(addr)))
             .collect()
-    }
-
-    /// Remembers what this group's appends had to put together.
-    pub(crate) fn note_shared(&mut self, shared: Vec<Shared>) {
-        let room = NOTED_MAX.saturating_sub(self.st.shared.len());
-        self.st.shared.extend(shared.into_iter().take(room));
     }
 
     /// A copy cannot be moved now, because zones are short.
     pub(crate) fn wait_for_zones(&mut self, heal: Heal) {
         if heal.is_damaged {
-            self.pool.reader.heal_later(heal);
+            self.group.pool.reader.heal_later(heal);
             return;
         }
         // What heals keep in memory is for what is damaged.
         let (psize, crc) = (heal.bytes.len() as u32, crc32c::crc32c(&heal.bytes));
         let Heal { addr, siblings, birth, owner, .. } = heal;
-        self.st.shared.push_back(Shared { addr, siblings, psize, crc, birth, owner });
+        self.group.st.shared.push_back(Shared { addr, siblings, psize, crc, birth, owner });
     }
 
     /// Has copies that share a zone moved like healed ones, when zones are not short.
     pub(crate) fn part_copies(&mut self) {
         let mut left = PARTED_MAX;
-        let mut left_bytes = match self.st.alloc.empty_count() >= self.pool.admission.sizes().low_water() {
-            true => u64::MAX,
-            false => self.pool.room_to_part(self.st),
-        };
+        let mut left_bytes =
+            match self.group.st.alloc.empty_count() >= self.group.pool.admission.sizes().low_water() {
+                true => u64::MAX,
+                false => self.group.pool.room_to_part(self.group.st),
+            };
         while left > 0
             && left_bytes >= PARTED_BYTES_MIN
-            && self.pool.may_part(self.st)
-            && let Some(shared) = self.st.shared.pop_front()
+            && self.group.pool.may_part(self.group.st)
+            && let Some(shared) = self.group.st.shared.pop_front()
         {
-            let Some(bytes) = self.pool.shared_bytes(&shared) else { continue };
+            let Some(bytes) = self.group.pool.shared_bytes(&shared) else { continue };
             let Shared { addr, siblings, birth, owner, psize, .. } = shared;
-            self.pool.reader.heal_later(Heal { addr, bytes, birth, owner, siblings, is_damaged: false });
+            self.group.pool.reader.heal_later(Heal {
+                addr,
+                bytes,
+                birth,
+                owner,
+                siblings,
+                is_damaged: false,
+            });
             left -= 1;
             left_bytes = left_bytes.saturating_sub(u64::from(psize));
         }
+    }
+}
+
+impl Group<'_> {
+    /// Remembers what this group's appends had to put together.
+    pub(crate) fn note_shared(&mut self, shared: Vec<Shared>) {
+        let room = NOTED_MAX.saturating_sub(self.st.shared.len());
+        self.st.shared.extend(shared.into_iter().take(room));
     }
 }
 

@@ -11,23 +11,25 @@ mod source;
 
 use self::source::Source;
 use crate::levels::Turn;
+use crate::mover::Mover;
 use crate::nopwrite::{Judged, Tried};
 use crate::pool::{Chained, Group, Pool, Stream, SyncState, WriteRequest};
+use crate::state::commit::CommitBuilder;
 use crate::state::levels::Method;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_cache::Kind;
 use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
-use terrane_format::addr::{Addr, GRANULE, Place, granule_bytes};
+use terrane_format::addr::{Addr, Place};
 use terrane_format::block_ptr::Key;
 use terrane_format::block_ptr::{BLOCK_BYTES_MAX, BlockPtr, COPIES_MAX, Embedded, Hole, Normal};
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::directory::{Owner, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
 use terrane_format::features::Feature;
-use terrane_format::record::{Class, Free, Move, Record, Run, SectionPtr, Tally};
+use terrane_format::record::{Class, Record, SectionPtr, Tally};
 use terrane_format::totals::Totals;
-use terrane_space::policy::{Age, Heat, Looks};
+use terrane_space::policy::{Heat, Looks};
 use terrane_store::PoolError;
 use terrane_store::append::{Appended, Spot, Stored};
 use terrane_store::bootstrap::boot_encode;
@@ -84,21 +86,11 @@ impl Pool {
             pool: self,
             st,
             txg,
-            frees: Vec::new(),
-            new_sections: Vec::new(),
-            hurry_sections: false,
-            suspect: Vec::new(),
-            explained: Vec::new(),
-            split_runs: Vec::new(),
+            commit: CommitBuilder::default(),
             released: false,
             uncached: Vec::new(),
-            healed: BTreeSet::new(),
-            reset: Vec::new(),
             started_ns,
             logical_bytes: 0,
-            dead_log: Vec::new(),
-            moved_now: HashMap::new(),
-            moved_parts: BTreeSet::new(),
         };
         group.close_leaving()?;
         let root = match client {
@@ -110,13 +102,8 @@ impl Pool {
         };
         // Not when they were released: until new trees are in place readers go by the old ones.
         std::mem::take(&mut group.uncached).into_iter().for_each(|key| self.reader.uncache(key));
-        group.suspect.append(&mut group.st.suspects);
-        group.look_at_suspects();
-        group.part_copies();
-        group.heal()?;
-        self.admission.publish_in_sync(group.st);
-        group.collect()?;
-        group.evacuate()?;
+        group.commit.suspect.append(&mut group.st.suspects);
+        Mover::new(&mut group).run()?;
         group.write_sections()?;
         group.commit(root)
     }
@@ -344,7 +331,7 @@ impl Group<'_> {
     pub(crate) fn append_moved(&mut self, slot: usize, block: Stored<'_>) -> Result<usize, PoolError> {
         let identity = block.identity;
         let spot = self.st.streams.append(slot, Class::Collection, self.txg, block, &mut source!(self))?;
-        self.moved_now.extend(identity.map(|identity| (identity, spot.seq)));
+        self.commit.moved_now.extend(identity.map(|identity| (identity, spot.seq)));
         Ok(spot.slot)
     }
 
@@ -353,111 +340,8 @@ impl Group<'_> {
         self.released = true;
         if let BlockPtr::Normal(normal) = ptr {
             self.uncached.push(Key::of(normal));
-            let granules = (granule_bytes(u64::from(normal.psize)) / GRANULE) as u32;
-            self.frees.extend(normal.copies().map(|addr| Free { addr, granules }));
+            self.commit.free_block(normal);
         }
-    }
-
-    fn release_boot(&mut self, ptr: &BootPtr) {
-        let granules = (granule_bytes(u64::from(ptr.len)) / GRANULE) as u32;
-        self.frees.extend(ptr.copies().map(|place| Free { addr: place.addr(), granules }));
-    }
-
-    /// Replaces damaged copies by good ones: the old address, a new place.
-    fn heal(&mut self) -> Result<(), PoolError> {
-        let heals = self.pool.reader.take_heals();
-        let mut split_now = BTreeSet::new();
-        for heal in heals {
-            // Healing reserved nothing: when zones are short it waits for a group that finds more.
-            let is_short = self.st.alloc.empty_count() < self.pool.admission.sizes().low_water();
-            if is_short && (heal.is_damaged || self.pool.room_to_part(self.st) < heal.bytes.len() as u64) {
-                self.wait_for_zones(heal);
-                continue;
-            }
-            let granules = (granule_bytes(heal.bytes.len() as u64) / GRANULE) as u32;
-            let split = {
-                let tables = self.pool.store.tables.read();
-                let Some(birth) = tables.birthplace(heal.addr.seq()) else { continue };
-                let dead = birth.born.dead.overlaps(heal.addr.granule(), granules)
-                    || tables.current_zone(heal.addr).is_none();
-                if dead || !self.healed.insert(heal.addr) {
-                    continue;
-                }
-                birth.run_of(heal.addr.granule()).copied()
-            };
-            if let Some(run) = split {
-                // A second split of the same run would be made from the first one's ruins: it waits for the next group.
-                if !split_now.insert((heal.addr.seq(), run.first)) {
-                    self.healed.remove(&heal.addr);
-                    self.pool.reader.heal_later(heal);
-                    self.pool.admission.want_another_group();
-                    continue;
-                }
-                match self.split_run(heal.addr, run) {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        self.healed.remove(&heal.addr);
-                        continue;
-                    }
-                    Err(error) => {
-                        log::error!("{}: {error}; it is not healed", heal.addr);
-                        continue;
-                    }
-                }
-            }
-            let near = self.zones_now(&heal.siblings);
-            let slot = self.slot_apart_from(&near, Age::Young);
-            let crc = crc32c::crc32c(&heal.bytes);
-            let block = Stored {
-                bytes: &heal.bytes,
-                identity: Some(heal.addr),
-                birth: heal.birth,
-                owner: heal.owner,
-                siblings: heal.siblings.clone(),
-                // Who shared a zone and does again is left to collection.
-                near: if heal.is_damaged { near } else { Vec::new() },
-                crc,
-                joins: false,
-            };
-            self.append_moved(slot, block)?;
-            if heal.is_damaged {
-                self.pool.store.counters.healed_blocks.add(1);
-                log::info!("{}: healed from another copy", heal.addr);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes one block out of a run: what stays on both sides becomes two runs. `false`: it did not move with the run. A run covers what
-    /// was dead between its blocks as well, and of a birth zone that is gone the dead set holds only what was freed since: only the part
-    /// that the run lies in says what lived.
-    fn split_run(&mut self, out: Addr, run: Run) -> Result<bool, PoolError> {
-        let Some(held) = self.pool.store.hold(run.dest) else { return Ok(false) };
-        let part = self.pool.store.part(&held, run.part_end())?;
-        if part.find(out).is_none() {
-            return Ok(false);
-        }
-        let tables = self.pool.store.tables.read();
-        let Some(birth) = tables.birthplace(out.seq()) else { return Ok(false) };
-        let mut sides: [Option<Run>; 2] = [None; 2];
-        for entry in
-            part.entries.iter().filter(|entry| entry.identity.seq() == out.seq() && entry.identity != out)
-        {
-            let granule = entry.identity.granule();
-            if granule < run.first
-                || granule > run.last
-                || birth.born.dead.overlaps(granule, entry.granules())
-            {
-                continue;
-            }
-            match &mut sides[usize::from(granule > out.granule())] {
-                Some(side) => side.take(granule, entry.granules()),
-                side => *side = Some(Run::of(granule, entry.granules(), run.dest, run.part_end())),
-            }
-        }
-        // An empty side is dropped; the old run goes when the block's own new run is inserted over its place.
-        self.split_runs.extend(sides.into_iter().flatten().map(|run| Move { birth: out.seq(), run }));
-        Ok(true)
     }
 
     /// Rewrites the sections of the tables whose turn it is. What held zones up is free when all of them tell of what came after it.
@@ -468,7 +352,7 @@ impl Group<'_> {
         if stamp == Txg(0) {
             return Ok(());
         }
-        for section in self.st.turns.due(table_bytes, self.st.chain.len(), self.hurry_sections) {
+        for section in self.st.turns.due(table_bytes, self.st.chain.len(), self.commit.hurry_sections) {
             let raw = self.pool.store.tables.read().encode_section(section, sections);
             let stored = self.pool.reader.pipeline.workers().here(|codec| boot_encode(codec, &raw));
             // One that no zone takes, or no import, must not take the place of one that can be read: records go on telling the rest.
@@ -484,8 +368,8 @@ impl Group<'_> {
                 &mut self.st.sections[section as usize],
                 SectionPtr { section, stamp, ptr },
             );
-            self.release_boot(&old.ptr);
-            self.new_sections.push(SectionPtr { section, stamp, ptr });
+            self.commit.free_boot(&old.ptr);
+            self.commit.new_sections.push(SectionPtr { section, stamp, ptr });
         }
         if self.st.turns.is_hurried() {
             self.pool.admission.want_another_group();
@@ -520,8 +404,8 @@ impl Group<'_> {
     /// Everything is appended: write the record, make it the root, and let the tables follow.
     fn commit(mut self, root: BlockPtr) -> Result<(), PoolError> {
         self.free_what_no_replay_needs();
-        let left = self.take_resets();
-        self.frees.extend(left);
+        let left = self.commit.take_resets(&mut self.st.resets_done);
+        self.commit.frees.extend(left);
         self.judge_frees();
         self.log_frees()?;
         self.drain()?;
@@ -548,9 +432,9 @@ impl Group<'_> {
         let needed_after = self.oldest_section();
         while let Some(old) = self.st.chain.front().filter(|old| old.txg <= needed_after) {
             let (ptr, dead_log) = (old.ptr, old.dead_log.clone());
-            self.release_boot(&ptr);
+            self.commit.free_boot(&ptr);
             for block in &dead_log {
-                self.release_boot(block);
+                self.commit.free_boot(block);
             }
             self.st.chain.pop_front();
         }
@@ -572,22 +456,27 @@ impl Group<'_> {
             }
             for lost in std::mem::take(&mut self.st.streams.group.lost_boot) {
                 let is_lost = |place: &Place| place.seq.0 != 0 && place.addr() == lost.addr;
-                let near = self.boot_ptrs().filter(|ptr| ptr.places.iter().any(is_lost));
+                let near =
+                    self.commit.boot_ptrs(&mut self.st.sections).filter(|ptr| ptr.places.iter().any(is_lost));
                 let near = near.flat_map(|ptr| &ptr.places).filter(|place| !is_lost(place));
                 let near = near.map(|place| place.seq).collect();
                 let spot = self.append_own((lost.slot, lost.class), &lost.bytes, lost.what, near)?;
                 let place = self.place_of(spot);
-                let places = self.boot_ptrs().flat_map(|ptr| &mut ptr.places);
+                let places = self.commit.boot_ptrs(&mut self.st.sections).flat_map(|ptr| &mut ptr.places);
                 places.filter(|place| is_lost(place)).for_each(|old| *old = place);
             }
         }
         Err(PoolError::Failed { reason: "no zone takes writes any more".into() })
     }
 
-    /// Bootstrap blocks that the group may have written.
-    fn boot_ptrs(&mut self) -> impl Iterator<Item = &mut BootPtr> {
-        let sections = self.new_sections.iter_mut().chain(&mut self.st.sections);
-        sections.map(|section| &mut section.ptr).chain(&mut self.dead_log)
+    /// The batch with which a block should have moved could not be written: its zone is not emptied yet.
+    fn did_not_move(&mut self, addr: Addr, granules: u32) {
+        let tables = self.pool.store.tables.read();
+        self.commit.did_not_move(&tables, addr, granules);
+        let Some(victim) = tables.current_zone(addr) else { return };
+        self.st.collector.forget(victim);
+        self.st.collector.changed(&tables, victim, self.pool.admission.zone_yield());
+        self.pool.admission.want_another_group();
     }
 
     /// Parts that describe moved blocks are needed to find them, so they get a second copy in another zone.
@@ -616,33 +505,15 @@ impl Group<'_> {
         part_copies: Vec<(ZoneSeq, terrane_format::record::PartCopy)>,
     ) -> Record {
         assert!(self.st.resets_done.is_empty(), "a zone that was reset may be open again in this group");
-        let mut deltas: BTreeMap<ZoneSeq, i64> = BTreeMap::new();
-        let mut delta = |seq: ZoneSeq, bytes: i64| *deltas.entry(seq).or_default() += bytes;
-        let tables = self.pool.store.tables.read();
-        let mut carried: HashMap<Addr, ZoneSeq> = HashMap::new();
-        for &(identity, dest, len) in &appended.carried {
-            let from = carried.insert(identity, dest).or_else(|| tables.current_zone(identity));
-            if let Some(from) = from {
-                delta(from, -(len as i64));
-                delta(dest, len as i64);
-            }
-        }
-        for free in &self.frees {
-            let from = carried.get(&free.addr).copied().or_else(|| tables.current_zone(free.addr));
-            if let Some(from) = from {
-                delta(from, -((u64::from(free.granules) * GRANULE) as i64));
-            }
-        }
-        drop(tables);
-        deltas.retain(|_, bytes| *bytes != 0);
-        let mut moves = std::mem::take(&mut self.split_runs);
+        let deltas = self.commit.deltas(&self.pool.store.tables.read(), &appended.carried);
+        let mut moves = std::mem::take(&mut self.commit.split_runs);
         moves.append(&mut appended.moves);
         if !self.pool.has(Feature::Tallies) {
             moves.iter_mut().for_each(|moved| moved.run.tally = Tally::UNKNOWN);
         }
-        let inline = self.dead_log.is_empty();
+        let inline = self.commit.dead_log.is_empty();
         let mut filled = std::mem::take(&mut appended.filled);
-        filled.append(&mut self.explained);
+        filled.append(&mut self.commit.explained);
         Record {
             txg: self.txg,
             incarnation: self.st.incarnation,
@@ -659,13 +530,13 @@ impl Group<'_> {
                 .filter(|written| written.claimed > 0 || written.born > 0)
                 .collect(),
             filled,
-            reset: std::mem::take(&mut self.reset),
-            suspect: std::mem::take(&mut self.suspect),
+            reset: std::mem::take(&mut self.commit.reset),
+            suspect: std::mem::take(&mut self.commit.suspect),
             moves,
-            deltas: deltas.into_iter().collect(),
-            frees: if inline { self.frees.clone() } else { Vec::new() },
-            dead_log: self.dead_log.clone(),
-            sections: std::mem::take(&mut self.new_sections),
+            deltas,
+            frees: if inline { self.commit.frees.clone() } else { Vec::new() },
+            dead_log: self.commit.dead_log.clone(),
+            sections: std::mem::take(&mut self.commit.new_sections),
             part_copies,
             may_open: self.st.alloc.first_of_each(self.st.streams.layout().slots()),
             totals: if self.pool.has(Feature::Totals) { self.pool.totals() } else { Totals::default() },
@@ -745,7 +616,8 @@ impl Group<'_> {
         root: BlockPtr,
         device_bytes: u64,
     ) -> Result<(), PoolError> {
-        let Group { pool, st, txg, frees, dead_log, started_ns, logical_bytes, .. } = self;
+        let Group { pool, st, txg, commit, started_ns, logical_bytes, .. } = self;
+        let CommitBuilder { frees, dead_log, .. } = commit;
         let findings = {
             let mut tables = pool.store.tables.write();
             let findings = tables.apply(&record, &own, &frees, &|_| true);

@@ -29,6 +29,7 @@ mod judge;
 pub mod leaving;
 mod levels;
 pub mod membership;
+mod mover;
 mod newest;
 mod nopwrite;
 pub mod pool;

@@ -4,6 +4,7 @@ pub(crate) mod activity;
 pub(crate) mod admission;
 pub(crate) mod by_hand;
 pub(crate) mod collector;
+pub(crate) mod commit;
 pub(crate) mod control;
 pub(crate) mod fates;
 pub(crate) mod hold;

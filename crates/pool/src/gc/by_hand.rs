@@ -5,7 +5,7 @@
 //!
 //! Invariant: a request ends. A group that moves nothing and wins nothing counts against it, and it has few of those.
 
-use crate::pool::Group;
+use crate::mover::Mover;
 use crate::pool::Pool;
 use crate::state::by_hand::{FullZones, GcMode, GcProgress, IDLE_PERCENT, PATIENCE, Victim};
 use crate::state::collector::Progress;
@@ -90,31 +90,31 @@ impl Pool {
     }
 }
 
-impl Group<'_> {
+impl Mover<'_, '_> {
     /// What to gain beside the `needed` bytes, because somebody asked for it.
     pub(super) fn asked_gain(&self, needed: u64) -> u64 {
-        self.pool.look_at_the_clock();
-        let Some(goal) = self.pool.collection.by_hand().wanted else { return needed };
-        needed.max(self.pool.full_zones().garbage.saturating_sub(goal))
+        self.group.pool.look_at_the_clock();
+        let Some(goal) = self.group.pool.collection.by_hand().wanted else { return needed };
+        needed.max(self.group.pool.full_zones().garbage.saturating_sub(goal))
     }
 
     /// A group has collected: `needed` and `goal` bytes were to be gained, `moved_bytes` moved.
     pub(super) fn note_collection(&self, needed: u64, goal: u64, moved_bytes: u64) {
-        let victim = self.st.collector.victim.resting().and_then(|progress| self.view(progress));
-        let is_waited_for = self.pool.admission.waiting().0 > 0;
+        let victim = self.group.st.collector.victim.resting().and_then(|progress| self.view(progress));
+        let is_waited_for = self.group.pool.admission.waiting().0 > 0;
         let mode = match (needed > 0, goal > 0) {
             (true, _) if is_waited_for => GcMode::Urgent,
             (true, _) => GcMode::Background,
-            (false, true) if self.pool.collection.by_hand().for_idle => GcMode::Window,
+            (false, true) if self.group.pool.collection.by_hand().for_idle => GcMode::Window,
             (false, true) => GcMode::ByHand,
             (false, false) => GcMode::Idle,
         };
-        let mut by_hand = self.pool.collection.by_hand();
+        let mut by_hand = self.group.pool.collection.by_hand();
         (by_hand.mode, by_hand.victim) = (mode, victim);
         let Some(wanted) = by_hand.wanted else { return };
         drop(by_hand);
-        let garbage = self.pool.full_zones().garbage;
-        let mut by_hand = self.pool.collection.by_hand();
+        let garbage = self.group.pool.full_zones().garbage;
+        let mut by_hand = self.group.pool.collection.by_hand();
         let is_better = moved_bytes > 0 || garbage < by_hand.least_garbage;
         by_hand.least_garbage = by_hand.least_garbage.min(garbage);
         by_hand.stuck = if is_better { 0 } else { by_hand.stuck + 1 };
@@ -125,7 +125,7 @@ impl Group<'_> {
     }
 
     fn view(&self, progress: &Progress) -> Option<Victim> {
-        let home = self.pool.store.tables.read().zones.get(&progress.victim)?.replicas().first();
+        let home = self.group.pool.store.tables.read().zones.get(&progress.victim)?.replicas().first();
         Some(Victim {
             seq: progress.victim,
             home,

@@ -9,7 +9,7 @@
 //! Invariant: a zone that is given back can be emptied, so it is not suspected again for the same reason.
 
 use crate::inspect::Standing;
-use crate::pool::Group;
+use crate::mover::Mover;
 use crate::pool::Pool;
 use crate::state::collector::PIECE_NS;
 use terrane_format::addr::granule_bytes;
@@ -53,39 +53,39 @@ impl Pool {
     }
 }
 
-impl Group<'_> {
+impl Mover<'_, '_> {
     /// Looks at as many suspect zones as there is time for in a group.
     pub(crate) fn look_at_suspects(&mut self) {
-        if self.pool.collection.take_explain_afresh() {
-            let tables = self.pool.store.tables.read();
-            self.st.collector.to_explain.extend(tables.suspects().map(|(seq, _)| seq));
+        if self.group.pool.collection.take_explain_afresh() {
+            let tables = self.group.pool.store.tables.read();
+            self.group.st.collector.to_explain.extend(tables.suspects().map(|(seq, _)| seq));
         }
-        let began_ns = self.pool.env.monotonic_ns();
-        while let Some(seq) = self.st.collector.to_explain.pop_first() {
+        let began_ns = self.group.pool.env.monotonic_ns();
+        while let Some(seq) = self.group.st.collector.to_explain.pop_first() {
             let home = {
-                let tables = self.pool.store.tables.read();
+                let tables = self.group.pool.store.tables.read();
                 let suspect = tables.zones.get(&seq).filter(|zone| zone.phase == Phase::Suspect);
                 suspect.map(|zone| zone.replicas().first())
             };
             let Some(home) = home.filter(|home| !self.rests_with(seq, home.device)) else { continue };
-            match self.pool.is_explained(seq) {
+            match self.group.pool.is_explained(seq) {
                 Ok(true) => {
                     log::info!("zone {seq}, {home}: the tables explain it again; it is suspect no longer");
-                    self.st.collector.unread.forget(seq);
-                    self.explained.push(seq);
+                    self.group.st.collector.unread.forget(seq);
+                    self.group.commit.explained.push(seq);
                 }
                 Ok(false) => log::error!("zone {seq}, {home}: it is still suspect; see `terrane check`"),
                 Err(error) => {
                     log::warn!("{error}");
-                    self.pool.put_to_sleep(self.st, seq);
+                    self.group.pool.put_to_sleep(self.group.st, seq);
                 }
             }
-            if self.pool.env.monotonic_ns().saturating_sub(began_ns) > PIECE_NS {
+            if self.group.pool.env.monotonic_ns().saturating_sub(began_ns) > PIECE_NS {
                 break;
             }
         }
-        if !self.st.collector.to_explain.is_empty() {
-            self.pool.admission.want_another_group();
+        if !self.group.st.collector.to_explain.is_empty() {
+            self.group.pool.admission.want_another_group();
         }
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! Invariant: a device that can be read again gets all its zones back, without an import.
 
-use crate::pool::Group;
+use crate::mover::Mover;
 use crate::pool::{Pool, SyncState};
 use crate::state::collector::Collector;
 use crate::state::unread::{GcRest, SECOND_NS, WAIT_NS, WAIT_STEP};
@@ -114,14 +114,14 @@ impl Pool {
     }
 }
 
-impl Group<'_> {
+impl Mover<'_, '_> {
     /// Zones whose sleep is over are tried again by this group.
     pub(crate) fn wake_zones(&mut self) {
-        let due = self.st.collector.unread.due(self.pool.env.monotonic_ns());
-        self.pool.wake(&mut self.st.collector, due);
+        let due = self.group.st.collector.unread.due(self.group.pool.env.monotonic_ns());
+        self.group.pool.wake(&mut self.group.st.collector, due);
     }
 
     pub(super) fn rests_with(&mut self, seq: ZoneSeq, device: DeviceIdx) -> bool {
-        self.pool.rests_with(self.st, seq, device)
+        self.group.pool.rests_with(self.group.st, seq, device)
     }
 }

@@ -1,8 +1,8 @@
 //! What only the thread touches that syncs a group.
 
 use crate::state::collector::Collector;
+use crate::state::commit::ResetZone;
 use std::collections::VecDeque;
-use terrane_format::addr::Addr;
 use terrane_format::block_ptr::BlockPtr;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::SectionPtr;
@@ -40,7 +40,7 @@ pub(crate) struct SyncState {
     /// What the newest uberblock names as oldest whole group.
     pub oldest: Txg,
     /// Zones that were reset since the last record, with the copies of their directory parts.
-    pub resets_done: Vec<(ZoneSeq, Vec<(Addr, u64)>)>,
+    pub resets_done: Vec<ResetZone>,
     pub suspects: Vec<ZoneSeq>,
     /// Copies that lie where another copy does.
     pub shared: VecDeque<Shared>,
