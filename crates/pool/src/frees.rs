@@ -1,10 +1,6 @@
-//! What a group frees, judged before anything is counted by it, and told by its record or by blocks of their own.
+//! What a group frees is told by its record, or by blocks of their own.
 //!
-//! A block is freed once. A second free would be counted against blocks that live, and in the end a zone would be reset under them: so
-//! what cannot be is left out here and reported. It becomes a leak at the worst, which `check` finds.
-//!
-//! A birth zone that is there knows all its dead. Of one that is gone only those are known that died since their run last moved; a
-//! second free of others is told by the run's [`Tally`]: a run ends only with exactly the blocks that lived in it.
+//! What may be freed is the [`CommitBuilder`](crate::state::commit::CommitBuilder)'s to judge.
 
 use crate::pool::Group;
 use terrane_format::directory::POOL_DEAD_LOG;
