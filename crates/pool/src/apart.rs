@@ -7,7 +7,8 @@
 
 use crate::mover::Mover;
 use crate::pool::Group;
-use crate::pool::{Pool, SyncState};
+use crate::pool::SyncState;
+use crate::state::admission::Admission;
 use terrane_format::addr::Addr;
 use terrane_space::policy::Age;
 use terrane_store::append::Shared;
@@ -65,14 +66,14 @@ impl Mover<'_, '_> {
         let mut left_bytes =
             match self.group.st.alloc.empty_count() >= self.group.pool.admission.sizes().low_water() {
                 true => u64::MAX,
-                false => self.group.pool.room_to_part(self.group.st),
+                false => self.group.pool.admission.room_to_part(self.group.st),
             };
         while left > 0
             && left_bytes >= PARTED_BYTES_MIN
-            && self.group.pool.may_part(self.group.st)
+            && self.group.pool.admission.may_part(self.group.st)
             && let Some(shared) = self.group.st.shared.pop_front()
         {
-            let Some(bytes) = self.group.pool.shared_bytes(&shared) else { continue };
+            let Some(bytes) = self.group.pool.store.shared_bytes(&shared) else { continue };
             let Shared { addr, siblings, birth, owner, psize, .. } = shared;
             self.group.pool.reader.heal_later(Heal {
                 addr,
@@ -96,38 +97,20 @@ impl Group<'_> {
     }
 }
 
-impl Pool {
+impl Admission {
     /// Copies share zones, and there are zones for them, or both copies of metadata have room in zones of their own.
     pub(crate) fn may_part(&self, st: &SyncState) -> bool {
         let has_room = || {
-            st.alloc.empty_count() >= self.admission.sizes().low_water()
-                || self.room_to_part(st) >= PARTED_BYTES_MIN
+            st.alloc.empty_count() >= self.sizes().low_water() || self.room_to_part(st) >= PARTED_BYTES_MIN
         };
-        !st.shared.is_empty() && has_room() && self.admission.waiting().0 == 0
+        !st.shared.is_empty() && has_room() && self.waiting().0 == 0
     }
 
     /// Bytes that copies may take that part while zones are short: little of what is open for both copies of metadata, and of what users
     /// may write and were not promised. Who joins meanwhile is promised the same, which commits have room for.
     pub(crate) fn room_to_part(&self, st: &SyncState) -> u64 {
         let open = st.streams.layout().meta().map(|slot| st.streams.room_for_data(slot)).into_iter().min();
-        let writable = self.admission.room().limits.writable.saturating_sub(self.admission.reserved());
+        let writable = self.room().limits.writable.saturating_sub(self.reserved());
         (open.unwrap_or(0) / 2).min(writable / 8).min(PARTED_BYTES_MAX)
-    }
-
-    /// Damaged copies waited for zones, and there are some.
-    pub(crate) fn may_heal(&self, st: &SyncState) -> bool {
-        st.alloc.empty_count() >= self.admission.sizes().low_water() && self.reader.has_heals()
-    }
-
-    /// What is to be moved, if it is there and its place is still that of another copy.
-    fn shared_bytes(&self, shared: &Shared) -> Option<Vec<u8>> {
-        let tables = self.store.tables.read();
-        let here = tables.current_zone(shared.addr)?;
-        let is_near = shared.siblings.iter().any(|sibling| tables.current_zone(*sibling) == Some(here));
-        drop(tables);
-        let (held, offset) = self.store.locate(shared.addr, shared.psize).ok().filter(|_| is_near)?;
-        let mut bytes = vec![0; shared.psize as usize];
-        self.store.read_zone(&held, offset, &mut bytes).ok()?;
-        (crc32c::crc32c(&bytes) == shared.crc).then_some(bytes)
     }
 }

@@ -3,7 +3,7 @@
 //! Everything that can be judged is judged before anything is touched. Then each device is emptied, and the first group's uberblock,
 //! behind a label on each, makes it a pool.
 
-use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
+use crate::import::{ImportOptions, assemble, check_name, keep_space};
 use crate::pool::{Pool, SyncState};
 use crate::state::collector::Collector;
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ use terrane_store::anchors::{Anchor, Anchors, overwrite_labels};
 use terrane_store::append::Streams;
 use terrane_store::counters::Counters;
 use terrane_store::devices::geometry;
-use terrane_store::devices::{Devices, OPEN_MIN, open_limit, takes_writes};
+use terrane_store::devices::{Devices, OPEN_MIN, homes, open_limit, takes_writes};
 use terrane_store::env::Env;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 

@@ -177,7 +177,8 @@ impl Mover<'_, '_> {
     /// least lives.
     fn instead_of(&mut self, progress: Progress, room: u64) -> Result<Option<Progress>, PoolError> {
         let (pool, frees) = (self.group.pool, self.group.commit.frees.len());
-        let fits = |progress: &Progress| progress.worth.left() + pool.last_room(progress, frees) <= room;
+        let fits =
+            |progress: &Progress| progress.worth.left() + pool.admission.last_room(progress, frees) <= room;
         if fits(&progress) {
             return Ok(Some(progress));
         }

@@ -24,11 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use terrane_cache::parts::{PARTS_PART, PartCache};
-use terrane_device::{Device, DeviceKind, ZoneState};
+use terrane_device::{Device, DeviceKind};
 use terrane_format::Feature;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::label::{ANCHORS, DeviceRow, LABEL_BYTES, Label, Role, Stay, is_pool_name, second_label};
-use terrane_format::record::{Free, Home, Record, SectionPtr, get_frees};
+use terrane_format::record::{Free, Record, SectionPtr, get_frees};
 use terrane_format::totals::Totals;
 use terrane_format::uberblock::Uberblock;
 use terrane_space::alloc::Allocator;
@@ -40,13 +40,13 @@ use terrane_store::anchors::{Anchor, Anchors, Candidate, Roots, match_devices};
 use terrane_store::append::Streams;
 use terrane_store::bootstrap::read_boot;
 use terrane_store::counters::Counters;
-use terrane_store::devices::Devices;
+use terrane_store::devices::{Devices, homes};
 use terrane_store::env::Env;
 use terrane_store::pipeline::Pipeline;
 use terrane_store::reader::BlockReader;
 use terrane_store::reports::Reports;
 use terrane_store::zone_store::ZoneStore;
-use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx, ZoneSeq};
+use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneSeq};
 
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
@@ -155,7 +155,7 @@ impl Pool {
             .ok_or_else(|| PoolError::refused("import", "a device", "none", "name one"))?;
         keep_space(&devices, options);
         if !options.read_only {
-            // The host may hold what never reached the medium: see `newest`.
+            // The host may hold what never reached the medium: see `ZoneStore::verify_newest`.
             devices.iter().for_each(|device| device.forget_cached());
         }
         let roots = Roots::read(&devices);
@@ -280,35 +280,6 @@ impl Pool {
         )
     }
 
-    /// Ends what drives believe to be under way in zones that are not written any more, because they count them as active: resets what the
-    /// tables call empty, finishes what they call full. After the first uberblock, which says that this life began; whoever could not be
-    /// asked is asked again when the zone is opened.
-    fn tidy_drives(&self) {
-        let tables = self.store.tables.read();
-        let resident = tables.zones.values();
-        let written: BTreeMap<Home, bool> = resident
-            .flat_map(|zone| zone.replicas().iter().map(|home| (home, zone.unwritten.is_some())))
-            .collect();
-        drop(tables);
-        for (index, device) in self.store.devices.all() {
-            if !device.info().hardware_pointers {
-                continue;
-            }
-            for home in homes(index, device.info().zone_count) {
-                let is_open = device.report(home.zone).is_ok_and(|report| report.state == ZoneState::Open);
-                let outcome = match written.get(&home) {
-                    _ if !is_open => Ok(()),
-                    Some(true) => Ok(()),
-                    Some(false) => device.finish(home.zone),
-                    None => device.reset(home.zone),
-                };
-                if let Err(error) = outcome {
-                    log::warn!("{home}: {error}");
-                }
-            }
-        }
-    }
-
     pub(crate) fn start(self: &Arc<Self>, options: &ImportOptions) {
         if self.threaded() && !self.read_only {
             let (pool, period) = (self.clone(), options.commit_period);
@@ -396,11 +367,6 @@ fn refuse_other_host(
 
 pub(crate) fn keep_space(devices: &[Arc<dyn Device>], options: &ImportOptions) {
     devices.iter().filter(|_| !options.discard).for_each(|device| device.keep_space());
-}
-
-/// The zones of a device that are for blocks.
-pub(crate) fn homes(device: DeviceIdx, zone_count: u32) -> impl Iterator<Item = Home> {
-    (ANCHORS..zone_count).map(move |zone| Home { device, zone: ZoneIdx(zone) })
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
@@ -641,7 +607,8 @@ fn open(
     if !options.read_only {
         // Somebody who names a group has decided.
         if !uber.clean && options.rewind.is_none() && matches!(options.index, Index::Stored) {
-            pool.verify_newest(uber.txg, written)
+            pool.store
+                .verify_newest(uber.txg, written)
                 .map_err(|corrupt| pool.refuse_newest(uber.txg, &corrupt))?;
         }
         let mut st = pool.sync.lock();
@@ -651,7 +618,7 @@ fn open(
         } else {
             pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
         }
-        pool.tidy_drives();
+        pool.store.tidy_drives();
         pool.keep_only_the_newest(&mut st, 0)?;
         pool.publish(&st);
         drop(st);

@@ -30,7 +30,6 @@ pub mod leaving;
 mod levels;
 pub mod membership;
 mod mover;
-mod newest;
 mod nopwrite;
 pub mod pool;
 pub mod read;

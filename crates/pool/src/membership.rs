@@ -5,7 +5,6 @@
 //! without it the others are the pool they were, and with it nothing is missing.
 
 use crate::create::{empty, fresh_id, judge_device};
-use crate::import::homes;
 use crate::pool::{Pool, SyncState};
 use crate::state::members::{DeviceSummary, Member};
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use terrane_format::features::Feature;
 use terrane_format::label::{DEVICES_MAX, DeviceRow, Label, Role};
 use terrane_format::record::Home;
 use terrane_store::PoolError;
-use terrane_store::devices::{geometry, smallest_capacity, takes_writes};
+use terrane_store::devices::{geometry, homes, smallest_capacity, takes_writes};
 use terrane_wire::DeviceIdx;
 
 impl Pool {

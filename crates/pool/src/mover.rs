@@ -44,7 +44,8 @@ impl Mover<'_, '_> {
             // Healing reserved nothing: when zones are short it waits for a group that finds more.
             let is_short = self.group.st.alloc.empty_count() < self.group.pool.admission.sizes().low_water();
             if is_short
-                && (heal.is_damaged || self.group.pool.room_to_part(self.group.st) < heal.bytes.len() as u64)
+                && (heal.is_damaged
+                    || self.group.pool.admission.room_to_part(self.group.st) < heal.bytes.len() as u64)
             {
                 self.wait_for_zones(heal);
                 continue;

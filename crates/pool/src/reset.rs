@@ -31,7 +31,7 @@ impl Pool {
             if self.rests_with(st, seq, replicas.first().device) {
                 continue;
             }
-            let is_explained = match self.explained(st, seq) {
+            let is_explained = match self.store.is_left(seq, st.imported) {
                 Ok(is_explained) => {
                     if st.collector.unread.has_failed(seq) {
                         self.was_read(st, seq);
@@ -132,32 +132,5 @@ impl Pool {
                 st.alloc.drop_zone(home);
             });
         }
-    }
-
-    /// Whether every entry of a zone's directory is dead or has moved away; an error if it cannot be read.
-    fn explained(&self, st: &SyncState, seq: ZoneSeq) -> Result<bool, PoolError> {
-        let Some(held) = self.store.hold(seq) else { return Ok(true) };
-        let (claimed, phase) = {
-            let tables = self.store.tables.read();
-            tables.zones.get(&seq).map_or((0, Phase::Gone), |zone| (zone.claimed, zone.phase))
-        };
-        let parts = match self.store.parts_of(&held, claimed) {
-            Ok(parts) => parts,
-            // It was reset before the crash, and the record that would say so was not written: nothing lives there, so it is reset again.
-            Err(_) if matches!(phase, Phase::Emptied(txg) if txg <= st.imported) => return Ok(true),
-            Err(error) => return Err(error),
-        };
-        let tables = self.store.tables.read();
-        let mut birthplaces = tables.birthplaces();
-        Ok(parts.iter().flat_map(|part| &part.entries).all(|entry| {
-            // A birth zone that is forgotten has no survivors.
-            let Some(birth) = birthplaces.of(entry.identity.seq()) else { return true };
-            let granule = entry.identity.granule();
-            match birth.run_of(granule) {
-                _ if birth.born.dead.contains(granule, entry.granules()) => true,
-                Some(run) => run.dest != seq,
-                None => !birth.is_there,
-            }
-        }))
     }
 }

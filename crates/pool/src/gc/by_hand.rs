@@ -7,6 +7,7 @@
 
 use crate::mover::Mover;
 use crate::pool::Pool;
+use crate::state::admission::Admission;
 use crate::state::by_hand::{FullZones, GcMode, GcProgress, IDLE_PERCENT, PATIENCE, Victim};
 use crate::state::collector::Progress;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ impl Pool {
             return Err(PoolError::ReadOnly);
         }
         self.reports.alive()?;
-        let full = self.full_zones();
+        let full = self.admission.full_zones();
         let goal = full.goal(target_percent);
         let wanted = (full.garbage > goal).then_some(goal);
         self.collection.by_hand().begin(wanted, goal, false);
@@ -45,7 +46,7 @@ impl Pool {
         match (wanted, is_idle) {
             (Some(_), false) if for_idle => self.collection.by_hand().wanted = None,
             (None, true) => {
-                let full = self.full_zones();
+                let full = self.admission.full_zones();
                 let goal = full.goal(IDLE_PERCENT);
                 // Not for each block that dies: a zone's worth at least, and more than could not be won the last time.
                 if full.garbage > goal.max(settled) + self.admission.sizes().per_zone() {
@@ -59,7 +60,7 @@ impl Pool {
 
     /// How far collection is that was asked for.
     pub fn gc_progress(&self) -> GcProgress {
-        let full = self.full_zones();
+        let full = self.admission.full_zones();
         let by_hand = self.collection.by_hand();
         GcProgress {
             garbage_bytes: full.garbage,
@@ -74,9 +75,11 @@ impl Pool {
         let by_hand = self.collection.by_hand();
         (by_hand.mode, by_hand.victim)
     }
+}
 
-    fn full_zones(&self) -> FullZones {
-        let per_zone = self.admission.sizes().per_zone();
+impl Admission {
+    pub(crate) fn full_zones(&self) -> FullZones {
+        let per_zone = self.sizes().per_zone();
         let tables = self.store.tables.read();
         let mut sum = FullZones { live: 0, garbage: 0, worth: 0 };
         for zone in tables.zones.values().filter(|zone| zone.phase == Phase::Full) {
@@ -95,7 +98,7 @@ impl Mover<'_, '_> {
     pub(super) fn asked_gain(&self, needed: u64) -> u64 {
         self.group.pool.look_at_the_clock();
         let Some(goal) = self.group.pool.collection.by_hand().wanted else { return needed };
-        needed.max(self.group.pool.full_zones().garbage.saturating_sub(goal))
+        needed.max(self.group.pool.admission.full_zones().garbage.saturating_sub(goal))
     }
 
     /// A group has collected: `needed` and `goal` bytes were to be gained, `moved_bytes` moved.
@@ -113,7 +116,7 @@ impl Mover<'_, '_> {
         (by_hand.mode, by_hand.victim) = (mode, victim);
         let Some(wanted) = by_hand.wanted else { return };
         drop(by_hand);
-        let garbage = self.group.pool.full_zones().garbage;
+        let garbage = self.group.pool.admission.full_zones().garbage;
         let mut by_hand = self.group.pool.collection.by_hand();
         let is_better = moved_bytes > 0 || garbage < by_hand.least_garbage;
         by_hand.least_garbage = by_hand.least_garbage.min(garbage);

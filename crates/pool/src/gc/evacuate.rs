@@ -10,7 +10,7 @@ use super::{Progress, VICTIMS_MAX};
 use crate::frees::INLINE_FREES_MAX;
 use crate::leaving::leaving_zone;
 use crate::mover::Mover;
-use crate::pool::Pool;
+use crate::state::admission::Admission;
 use terrane_format::record::Home;
 use terrane_space::zones::{Phase, Tables};
 use terrane_store::PoolError;
@@ -114,16 +114,16 @@ impl Mover<'_, '_> {
     }
 }
 
-impl Pool {
+impl Admission {
     /// What the commit takes at the most after the last victim there is room for was emptied: both copies of sections, of the record and of
     /// so many frees, and the ends of open zones that the last blocks did not fit.
     pub(super) fn last_room(&self, progress: &Progress, frees: usize) -> u64 {
         let entries = || progress.parts.iter().skip(progress.part).flat_map(|part| &part.entries);
         let largest = entries().map(|entry| u64::from(entry.psize)).max().unwrap_or(0);
         let told = entries().count() as u64 * TOLD_BYTES;
-        let commit = LAST_COMMIT_BYTES + self.admission.sizes().hurried_bytes() + told + 2 * largest;
+        let commit = LAST_COMMIT_BYTES + self.sizes().hurried_bytes() + told + 2 * largest;
         let dead_log = if frees > INLINE_FREES_MAX { frees as u64 * FREE_BYTES } else { 0 };
-        commit.min(self.admission.sizes().commit_bytes() / LAST_ROOM_PART) + dead_log
+        commit.min(self.sizes().commit_bytes() / LAST_ROOM_PART) + dead_log
     }
 }
 

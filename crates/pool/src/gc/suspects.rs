@@ -8,14 +8,10 @@
 //!
 //! Invariant: a zone that is given back can be emptied, so it is not suspected again for the same reason.
 
-use crate::inspect::Standing;
 use crate::mover::Mover;
 use crate::pool::Pool;
 use crate::state::collector::PIECE_NS;
-use terrane_format::addr::granule_bytes;
 use terrane_space::zones::Phase;
-use terrane_store::PoolError;
-use terrane_wire::ZoneSeq;
 
 impl Pool {
     /// The next groups look at suspect zones again. Returns how many there are.
@@ -26,30 +22,6 @@ impl Pool {
             self.admission.want_empty();
         }
         suspects
-    }
-
-    /// Whether directory, row and blocks of a zone agree; an error if that could not be read.
-    fn is_explained(&self, seq: ZoneSeq) -> Result<bool, PoolError> {
-        let Some(held) = self.store.hold(seq) else { return Ok(false) };
-        let entries = match self.zone_directory(seq) {
-            Ok(entries) => entries,
-            Err(error) if error.may_pass() => return Err(error),
-            Err(_) => return Ok(false),
-        };
-        let mut live = 0;
-        for (entry, standing) in &entries {
-            match standing {
-                Standing::Dead | Standing::Moved => {}
-                Standing::Unexplained => return Ok(false),
-                Standing::Here => {
-                    live += granule_bytes(u64::from(entry.psize));
-                    if self.store.entry_bytes(&held, entry)?.is_none() {
-                        return Ok(false);
-                    }
-                }
-            }
-        }
-        Ok(self.store.tables.read().zones.get(&seq).is_some_and(|zone| zone.live == live))
     }
 }
 
@@ -68,7 +40,7 @@ impl Mover<'_, '_> {
                 suspect.map(|zone| zone.replicas().first())
             };
             let Some(home) = home.filter(|home| !self.rests_with(seq, home.device)) else { continue };
-            match self.group.pool.is_explained(seq) {
+            match self.group.pool.store.is_explained(seq) {
                 Ok(true) => {
                     log::info!("zone {seq}, {home}: the tables explain it again; it is suspect no longer");
                     self.group.st.collector.unread.forget(seq);

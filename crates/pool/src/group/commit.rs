@@ -101,7 +101,7 @@ impl Group<'_> {
         let mut record = self.compose(root.clone(), &mut appended, part_copies);
         let own = self.write_record(&mut record)?;
         self.judge_record(&record, &own)?;
-        self.pool.flush_devices()?;
+        self.pool.store.flush(self.pool.threaded())?;
         self.raise_lease();
         self.pool.write_uberblock(self.st, self.txg, own, false)?;
         self.finish(record, own, root, appended.device_bytes)
@@ -335,7 +335,9 @@ impl Group<'_> {
         pool.reset_emptied(st)?;
         pool.keep_only_the_newest(st, 0)?;
         pool.forget_dead_zones(st);
-        if pool.may_part(st) || pool.may_heal(st) {
+        // Damaged copies waited for zones.
+        let zones_are_there = st.alloc.empty_count() >= pool.admission.sizes().low_water();
+        if pool.admission.may_part(st) || zones_are_there && pool.reader.has_heals() {
             pool.admission.want_another_group();
         }
         pool.publish(st);
