@@ -28,11 +28,10 @@
 use crate::cost::Cost;
 use crate::pool::{Pool, Tx};
 use crate::state::admission::{
-    Admission, COMMIT_PERCENT, DELAY_FULL_BYTES, DELAY_MAX_NS, DELAY_PERCENT, DELAY_SCALE_NS, LATE_MAX_NS,
-    LITTLE_PART, Queue, TxgState,
+    Admission, DELAY_FULL_BYTES, DELAY_MAX_NS, DELAY_PERCENT, DELAY_SCALE_NS, LATE_MAX_NS, LITTLE_PART,
+    Queue, TxgState,
 };
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrane_store::PoolError;
 use terrane_store::counters::WaitFor;
@@ -169,17 +168,8 @@ impl Pool {
             match self.admission.what_to_wait_for(&state, &cost, need, (delayed, paced, wait.ticket)) {
                 Wait::Join => {
                     wait.leave(&mut state);
-                    state.holders += 1;
-                    state.promised = state.promised.saturating_add(cost.promises);
-                    state.load_open.reserved += need;
-                    state.load_open.dirty += cost.dirty_bytes();
-                    state.inflow.add(self.env.monotonic_ns(), cost.dirty_bytes());
-                    state.load_open.changed = true;
-                    let txg = state.open;
-                    if state.load_open.dirty * 100 > *self.admission.dirty_max.lock() * COMMIT_PERCENT {
-                        state.wanted = state.wanted.max(txg);
-                        self.admission.work.notify_one();
-                    }
+                    let load = (need, cost.dirty_bytes(), cost.promises);
+                    let txg = self.admission.join(&mut state, load, self.env.monotonic_ns());
                     return Ok(Tx { pool: self.clone(), txg });
                 }
                 Wait::Change => {
@@ -369,12 +359,7 @@ impl Pool {
     /// Waits until no group syncs. Whoever holds a [`Tx`] keeps the next one from it: then all that is not stored is what the open group
     /// has changed.
     pub fn wait_for_sync(&self) -> Result<(), PoolError> {
-        let mut state = self.admission.state.lock();
-        while state.syncing {
-            self.reports.alive()?;
-            self.admission.synced.wait(&mut state);
-        }
-        self.reports.alive()
+        self.admission.wait_for_sync(|| self.reports.alive())
     }
 
     /// Waits until the group is durable or the pool has failed, without asking for it.
@@ -399,56 +384,21 @@ impl Pool {
     /// One group through quiescing and syncing.
     pub(crate) fn run_group(self: &Arc<Self>) -> Result<(), PoolError> {
         let mut sync = self.sync.lock();
-        let txg = {
-            let mut state = self.admission.state.lock();
-            state.quiescing = true;
-            self.store.counters.timed(&self.store.counters.quiesce, || {
-                while state.holders > 0 {
-                    self.admission.left.wait(&mut state);
-                }
-            });
-            let txg = state.open;
-            if let Some(client) = self.client() {
-                // The last one in the group. Nobody else joins meanwhile: the group is still quiescing.
-                state.holders += 1;
-                drop(state);
-                let last = Tx { pool: self.clone(), txg };
-                client.quiesced(&last);
-                drop(last);
-                state = self.admission.state.lock();
-            }
-            state.open = txg.next();
-            self.admission.open_now.store(state.open.0, Ordering::Release);
-            state.load_syncing = std::mem::take(&mut state.load_open);
-            state.quiescing = false;
-            state.syncing = true;
-            state.empty_wanted = false;
-            self.admission.more_work.store(false, Ordering::Release);
-            self.admission.left.notify_all();
-            txg
-        };
+        let txg = self.admission.quiesce();
+        if let Some(client) = self.client() {
+            self.admission.join_last();
+            let last = Tx { pool: self.clone(), txg };
+            client.quiesced(&last);
+        }
+        self.admission.open_next(txg);
         let outcome = self.sync_group(&mut sync, txg);
         if let Err(error) = &outcome {
             // Before anybody else gets the lock: no group may follow on a half-applied one.
             self.fail(error);
         }
         drop(sync);
-        let mut state = self.admission.state.lock();
-        state.syncing = false;
-        if outcome.is_ok() {
-            state.synced = txg;
-            let reserved = std::mem::take(&mut state.load_syncing).reserved;
-            state.pace.note(self.env.monotonic_ns(), reserved);
-            state.empty_wanted =
-                self.admission.room().resets_wait || self.admission.more_work.load(Ordering::Acquire);
-            if self.collection.collects_by_hand() {
-                state.wanted = state.wanted.max(state.open);
-            }
-        }
-        self.admission.synced.notify_all();
-        self.admission.more_room.notify_all();
-        self.admission.left.notify_all();
-        drop(state);
+        let (now_ns, goes_on) = (|| self.env.monotonic_ns(), || self.collection.collects_by_hand());
+        self.admission.end_sync(txg, outcome.is_ok(), now_ns, goes_on);
         if let (Ok(()), Some(client)) = (&outcome, self.client()) {
             client.synced(txg);
         }

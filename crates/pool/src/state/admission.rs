@@ -236,6 +236,113 @@ impl Admission {
         }
     }
 
+    /// A change joins the open group, which it may then dirty by so much; `reserved`: worst-case bytes on the device.
+    pub fn join(
+        &self,
+        state: &mut TxgState,
+        (reserved, dirty, promises): (u64, u64, u64),
+        now_ns: u64,
+    ) -> Txg {
+        state.holders += 1;
+        state.promised = state.promised.saturating_add(promises);
+        state.load_open.reserved += reserved;
+        state.load_open.dirty += dirty;
+        state.inflow.add(now_ns, dirty);
+        state.load_open.changed = true;
+        let txg = state.open;
+        if state.load_open.dirty * 100 > *self.dirty_max.lock() * COMMIT_PERCENT {
+            state.wanted = state.wanted.max(txg);
+            self.work.notify_one();
+        }
+        txg
+    }
+
+    /// A change that has joined turned out to need more.
+    pub fn reserve_more(&self, bytes: u64) {
+        self.state.lock().load_open.reserved += bytes;
+    }
+
+    /// A change that has joined needs so much less, of the device and of memory.
+    pub fn give_back(&self, bytes: u64, dirty: u64) {
+        let load = &mut self.state.lock().load_open;
+        load.reserved = load.reserved.saturating_sub(bytes);
+        load.dirty = load.dirty.saturating_sub(dirty);
+    }
+
+    /// A change is over.
+    pub fn leave(&self) {
+        let mut state = self.state.lock();
+        state.holders -= 1;
+        if state.holders == 0 {
+            self.left.notify_all();
+        }
+    }
+
+    /// From now on nobody joins the open group. Waits until all who hold it have left.
+    pub fn quiesce(&self) -> Txg {
+        let mut state = self.state.lock();
+        state.quiescing = true;
+        let counters = &self.store.counters;
+        counters.timed(&counters.quiesce, || {
+            while state.holders > 0 {
+                self.left.wait(&mut state);
+            }
+        });
+        state.open
+    }
+
+    /// The last one in the group that quiesces. Nobody else joins meanwhile.
+    pub fn join_last(&self) {
+        self.state.lock().holders += 1;
+    }
+
+    /// The group that has quiesced syncs, and the next one is open.
+    pub fn open_next(&self, txg: Txg) {
+        let mut state = self.state.lock();
+        state.open = txg.next();
+        self.open_now.store(state.open.0, Ordering::Release);
+        state.load_syncing = std::mem::take(&mut state.load_open);
+        state.quiescing = false;
+        state.syncing = true;
+        state.empty_wanted = false;
+        self.more_work.store(false, Ordering::Release);
+        self.left.notify_all();
+    }
+
+    /// The group that synced is durable, or has failed. `goes_on`: another one should follow at once.
+    pub fn end_sync(
+        &self,
+        txg: Txg,
+        is_durable: bool,
+        now_ns: impl FnOnce() -> u64,
+        goes_on: impl FnOnce() -> bool,
+    ) {
+        let mut state = self.state.lock();
+        state.syncing = false;
+        if is_durable {
+            state.synced = txg;
+            let reserved = std::mem::take(&mut state.load_syncing).reserved;
+            state.pace.note(now_ns(), reserved);
+            state.empty_wanted = self.room().resets_wait || self.more_work.load(Ordering::Acquire);
+            if goes_on() {
+                state.wanted = state.wanted.max(state.open);
+            }
+        }
+        self.synced.notify_all();
+        self.more_room.notify_all();
+        self.left.notify_all();
+    }
+
+    /// Waits until no group syncs, or `is_over`.
+    pub fn wait_for_sync<E>(&self, is_over: impl Fn() -> Result<(), E>) -> Result<(), E> {
+        let mut state = self.state.lock();
+        while state.syncing {
+            is_over()?;
+            self.synced.wait(&mut state);
+        }
+        is_over()
+    }
+
     /// Another group should follow the one that syncs, although nobody changes anything.
     pub fn want_another_group(&self) {
         self.more_work.store(true, Ordering::Release);
