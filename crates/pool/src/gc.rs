@@ -297,7 +297,7 @@ impl Mover<'_, '_> {
     /// A victim was looked through to its end.
     fn finished(&mut self, progress: &Progress) {
         if progress.whole && progress.worth.moved > 0 {
-            self.group.pool.was_read(self.group.st, progress.victim);
+            self.group.st.collector.was_read(&self.group.pool.admission, progress.victim);
         }
         let replicas = self.group.pool.store.tables.read().zones.get(&progress.victim).map(Zone::replicas);
         let died =
@@ -315,7 +315,7 @@ impl Mover<'_, '_> {
     /// What lives in a zone cannot all be moved: it is tried again later if something could not be read, and suspect if all was read.
     fn cannot_empty(&mut self, victim: ZoneSeq, unread: bool) {
         if unread {
-            self.group.pool.put_to_sleep(self.group.st, victim);
+            self.put_to_sleep(victim);
         } else {
             self.group.commit.suspect.push(victim);
         }

@@ -28,19 +28,19 @@ impl Pool {
                 .collect()
         };
         for (seq, replicas) in ready {
-            if self.rests_with(st, seq, replicas.first().device) {
+            if st.collector.rests_with(&self.store, seq, replicas.first().device, self.env.monotonic_ns()) {
                 continue;
             }
             let is_explained = match self.store.is_left(seq, st.imported) {
                 Ok(is_explained) => {
                     if st.collector.unread.has_failed(seq) {
-                        self.was_read(st, seq);
+                        st.collector.was_read(&self.admission, seq);
                     }
                     is_explained
                 }
                 Err(error) if error.may_pass() => {
                     log::warn!("zone {seq}: {error}");
-                    self.put_to_sleep(st, seq);
+                    st.collector.put_to_sleep(&self.store, seq, self.env.monotonic_ns());
                     continue;
                 }
                 Err(error) => {

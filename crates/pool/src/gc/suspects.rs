@@ -49,7 +49,7 @@ impl Mover<'_, '_> {
                 Ok(false) => log::error!("zone {seq}, {home}: it is still suspect; see `terrane check`"),
                 Err(error) => {
                     log::warn!("{error}");
-                    self.group.pool.put_to_sleep(self.group.st, seq);
+                    self.put_to_sleep(seq);
                 }
             }
             if self.group.pool.env.monotonic_ns().saturating_sub(began_ns) > PIECE_NS {
