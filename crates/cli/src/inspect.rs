@@ -28,9 +28,10 @@ use terrane_format::{BlockPtr, Owner};
 use terrane_object::dnode::Dnode;
 use terrane_object::objset::HEADER;
 use terrane_object::{Object, ObjectSet};
-use terrane_pool::inspect::{Standing, ZoneView};
+use terrane_pool::inspect::ZoneView;
 use terrane_pool::{Pool, inspect};
 use terrane_store::errors::DamagedBlock;
+use terrane_store::explain::Standing;
 use terrane_wire::{ObjectId, ZoneSeq};
 use terrane_zap::{Cursor, Zap};
 
